@@ -1,0 +1,3 @@
+//! The project's rules as programs.
+
+fn main() {}
