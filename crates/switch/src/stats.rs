@@ -1,0 +1,212 @@
+//! Counters, and the reasons why frames are dropped.
+//!
+//! Every counter has one writer, the worker that owns the switch, so they are plain numbers. They
+//! are added to once per run of frames, never once per frame. Others get a copy (`clone`) that
+//! the worker makes between two batches.
+
+use std::ops::AddAssign;
+
+/// Declares [`DropReason`]: variant, stable name, explanation.
+macro_rules! drop_reasons {
+    ($($variant:ident $name:literal $why:literal,)*) => {
+        /// Why a frame was not delivered. Each frame that a port gave to the switch is either sent
+        /// or counted under one of these, at the port where the last column of the decision stood.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum DropReason {
+            $(#[doc = $why] $variant,)*
+        }
+
+        impl DropReason {
+            /// Every reason, in the order of [`index`](Self::index).
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$variant),*];
+
+            /// The stable name: a label in metrics and a key in JSON.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// One line for people.
+            pub const fn explanation(self) -> &'static str {
+                match self { $(Self::$variant => $why,)* }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    NoRoom "no_room" "The destination had no free slot.",
+    TooLong "too_long" "The frame is longer than the destination's buffers hold.",
+    TooShort "too_short" "The frame is shorter than an Ethernet header.",
+    BadSlot "bad_slot" "The slot's length, flags or offset make no sense.",
+    BadIndex "bad_index" "The slot names a buffer that is not the port's.",
+    BadFragments "bad_fragments" "The frame's slots do not end, or are too many.",
+    DeadPort "dead_port" "The destination was detached while the frame was on its way.",
+    SourceInvalid "source_invalid" "The source address is a group address.",
+    Pause "pause" "A PAUSE frame, which ends at the first bridge.",
+    Vlan "vlan" "The port is not a member of the frame's VLAN.",
+    Isolated "isolated" "Both ports are isolated.",
+    PolicyUnicast "policy_unicast" "The destination takes no unknown unicast (unicast_flood off).",
+    PolicyMulticast "policy_multicast" "The destination takes no multicast (multicast_flood off).",
+    PolicyBroadcast "policy_broadcast" "The destination takes no broadcast (broadcast_flood off).",
+    SamePort "same_port" "The destination is on the port that the frame came from.",
+    Unknown "unknown" "No static entry names the destination.",
+    NoDestination "no_destination" "The flood reached no other port.",
+    PatchUnconnected "patch_unconnected" "The patch does not have exactly two ports.",
+}
+
+impl DropReason {
+    /// How many reasons there are.
+    pub const COUNT: usize = Self::ALL.len();
+
+    /// The position of this reason in a table of reasons.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+impl std::fmt::Display for DropReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Frames and their bytes (without preamble and checksum).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames.
+    pub frames: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Counters {
+    /// Counts a run of frames.
+    #[inline]
+    pub fn add(&mut self, frames: u64, bytes: u64) {
+        self.frames += frames;
+        self.bytes += bytes;
+    }
+}
+
+impl AddAssign for Counters {
+    fn add_assign(&mut self, other: Self) {
+        self.add(other.frames, other.bytes);
+    }
+}
+
+/// Drops by reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Drops([u64; DropReason::COUNT]);
+
+impl Drops {
+    /// Counts `frames` dropped for `reason`.
+    #[inline]
+    pub fn add(&mut self, reason: DropReason, frames: u64) {
+        self.0[reason.index()] += frames;
+    }
+
+    /// Frames dropped for `reason`.
+    pub fn get(&self, reason: DropReason) -> u64 {
+        self.0[reason.index()]
+    }
+
+    /// Frames dropped for whatever reason.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// Every reason with its frames, zeros too.
+    pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+        DropReason::ALL.into_iter().map(|reason| (reason, self.get(reason)))
+    }
+}
+
+impl AddAssign<&Self> for Drops {
+    fn add_assign(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine += theirs);
+    }
+}
+
+/// Counters of one queue (a pair of rings), as the switch sees it: `rx` came from the client
+/// (netmap's transmit ring), `tx` went to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueStats {
+    /// Received by the switch.
+    pub rx: Counters,
+    /// Sent by the switch.
+    pub tx: Counters,
+}
+
+/// Counters of one port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortStats {
+    /// One entry per queue.
+    pub queues: Vec<QueueStats>,
+    /// Frames dropped: those that the port sent and nobody was to get, and those that were to go
+    /// to the port and did not fit.
+    pub drops: Drops,
+}
+
+impl PortStats {
+    /// Zeros, for a port of so many queues.
+    pub fn new(queues: usize) -> Self {
+        Self { queues: vec![QueueStats::default(); queues], drops: Drops::default() }
+    }
+
+    /// All queues together.
+    pub fn total(&self) -> QueueStats {
+        self.queues.iter().fold(QueueStats::default(), |mut sum, queue| {
+            sum.rx += queue.rx;
+            sum.tx += queue.tx;
+            sum
+        })
+    }
+
+    /// Adds the counters of another port, or of the same port's former life.
+    pub fn merge(&mut self, other: &Self) {
+        let queues = self.queues.len().max(other.queues.len());
+        self.queues.resize(queues, QueueStats::default());
+        for (mine, theirs) in self.queues.iter_mut().zip(&other.queues) {
+            mine.rx += theirs.rx;
+            mine.tx += theirs.tx;
+        }
+        self.drops += &other.drops;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn test_reasons_have_unique_names_fit_for_labels() {
+        let names: HashSet<_> = DropReason::ALL.iter().map(|reason| reason.name()).collect();
+        assert_eq!(names.len(), DropReason::COUNT);
+        let is_label = |name: &&str| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+        assert!(names.iter().all(is_label));
+        assert!(DropReason::ALL.iter().all(|reason| reason.explanation().ends_with('.')));
+    }
+
+    #[test]
+    fn test_reasons_know_their_place() {
+        for (index, reason) in DropReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason.index(), index);
+        }
+    }
+
+    #[test]
+    fn test_merge_adds_queues_and_drops() {
+        let mut sum = PortStats::new(1);
+        sum.queues[0].rx.add(2, 120);
+        let mut other = PortStats::new(2);
+        other.queues[1].tx.add(1, 60);
+        other.drops.add(DropReason::NoRoom, 3);
+        sum.merge(&other);
+        assert_eq!(sum.total().rx, Counters { frames: 2, bytes: 120 });
+        assert_eq!(sum.total().tx, Counters { frames: 1, bytes: 60 });
+        assert_eq!((sum.drops.total(), sum.drops.get(DropReason::NoRoom)), (3, 3));
+    }
+}
