@@ -1,0 +1,364 @@
+//! Port names, in netmap's grammar.
+//!
+//! ```text
+//! vale<switch>:<port>            a port of a switch        vale0:vm1   valelab:fw_out   vale:p
+//! vale<switch>:<port>{<id>       master end of a pipe      vale0:a{1
+//! vale<switch>:<port>}<id>       slave end of a pipe       vale0:a}1
+//! ```
+//!
+//! `<port>` and `<id>` are one or more of `0-9 A-Z a-z _`; `<switch>` may be empty, as in netmap. A whole
+//! name fits [`PortName::MAX_BYTES`] bytes. A name that was parsed is valid for ever: everything behind
+//! this module takes [`PortName`] and [`SwitchName`], never `&str`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// The name of a switch with its `vale` prefix: `vale0`, `valelab`, `vale`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SwitchName(String);
+
+/// The name of a port or of one end of a pipe.
+///
+/// ```
+/// use client::name::PortName;
+/// let name: PortName = "vale0:vm1".parse().unwrap();
+/// assert_eq!((name.switch().as_str(), name.port()), ("vale0", "vm1"));
+/// assert!("vale0:vm-1".parse::<PortName>().is_err());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PortName {
+    switch: SwitchName,
+    port: String,
+    pipe: Option<PipeEnd>,
+}
+
+/// Which end of which pipe: the part of a name after the port.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PipeEnd {
+    /// Master or slave.
+    pub side: PipeSide,
+    /// What both ends of one pipe have in common.
+    pub id: String,
+}
+
+/// The two ends of a pipe, named by the brace that separates port and identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PipeSide {
+    /// `{`
+    Master,
+    /// `}`
+    Slave,
+}
+
+/// Why a text is no name. Each message is one line that shows a good name.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NameError {
+    /// Does not begin with `vale`.
+    #[error("bad name '{0}': it must begin with 'vale', as in vale0:vm1")]
+    NoPrefix(String),
+    /// A port name without `:`.
+    #[error("bad port name '{0}': no ':' between switch and port, as in vale0:vm1")]
+    NoColon(String),
+    /// Nothing after `:`, `{` or `}`.
+    #[error("bad port name '{name}': nothing after '{after}', write for example {example}")]
+    Empty {
+        /// The text.
+        name: String,
+        /// The separator that nothing follows.
+        after: char,
+        /// A good name.
+        example: &'static str,
+    },
+    /// A character outside `0-9 A-Z a-z _`.
+    #[error(
+        "bad name '{name}': {found:?} (character {position}) is not allowed, \
+         only letters, digits and '_', as in vale0:vm1"
+    )]
+    BadCharacter {
+        /// The text.
+        name: String,
+        /// The offending character.
+        found: char,
+        /// Its position, counted from 1.
+        position: usize,
+    },
+    /// Longer than a name may be.
+    #[error(
+        "bad name '{}…': {length} bytes are too many, at most {} are allowed, as in vale0:vm1",
+        .start, PortName::MAX_BYTES
+    )]
+    TooLong {
+        /// The first characters of the text.
+        start: String,
+        /// Its length in bytes.
+        length: usize,
+    },
+}
+
+impl SwitchName {
+    /// What every switch name begins with.
+    pub const PREFIX: &str = "vale";
+
+    /// The whole name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The port `port` of this switch.
+    pub fn join(&self, port: &str) -> Result<PortName, NameError> {
+        format!("{self}:{port}").parse()
+    }
+}
+
+impl PortName {
+    /// The longest name, netmap's `NETMAP_REQ_IFNAMSIZ` less the closing zero.
+    pub const MAX_BYTES: usize = 63;
+
+    /// The switch that the port belongs to.
+    #[must_use]
+    pub fn switch(&self) -> &SwitchName {
+        &self.switch
+    }
+
+    /// The part between `:` and the brace of a pipe.
+    #[must_use]
+    pub fn port(&self) -> &str {
+        &self.port
+    }
+
+    /// Which end of a pipe this is, if it is one.
+    #[must_use]
+    pub fn pipe(&self) -> Option<&PipeEnd> {
+        self.pipe.as_ref()
+    }
+
+    /// The other end of the pipe, if this is one.
+    #[must_use]
+    pub fn peer(&self) -> Option<Self> {
+        let end = self.pipe.as_ref()?;
+        let pipe = Some(PipeEnd { side: end.side.other(), id: end.id.clone() });
+        Some(Self { pipe, ..self.clone() })
+    }
+}
+
+impl PipeSide {
+    /// The other end.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::Master => Self::Slave,
+            Self::Slave => Self::Master,
+        }
+    }
+
+    /// The brace that names this end.
+    #[must_use]
+    pub fn brace(self) -> char {
+        match self {
+            Self::Master => '{',
+            Self::Slave => '}',
+        }
+    }
+}
+
+impl FromStr for SwitchName {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        check_length(text)?;
+        let Some(rest) = text.strip_prefix(Self::PREFIX) else {
+            return Err(NameError::NoPrefix(printable(text)));
+        };
+        check_ident(text, rest)?;
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl FromStr for PortName {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        check_length(text)?;
+        if !text.starts_with(SwitchName::PREFIX) {
+            return Err(NameError::NoPrefix(printable(text)));
+        }
+        let Some((switch, rest)) = text.split_once(':') else {
+            return Err(NameError::NoColon(printable(text)));
+        };
+        check_ident(text, switch)?;
+        let (port, pipe) = split_pipe(text, rest)?;
+        check_part(text, port, ':', "vale0:vm1")?;
+        Ok(Self { switch: SwitchName(switch.to_owned()), port: port.to_owned(), pipe })
+    }
+}
+
+/// Cuts `a{1` into `a` and the pipe end `{1`.
+fn split_pipe<'a>(whole: &'a str, rest: &'a str) -> Result<(&'a str, Option<PipeEnd>), NameError> {
+    let Some(at) = rest.find(['{', '}']) else {
+        return Ok((rest, None));
+    };
+    let (port, brace_and_id) = rest.split_at(at);
+    let side = if brace_and_id.starts_with('{') { PipeSide::Master } else { PipeSide::Slave };
+    let id = &brace_and_id[1..];
+    check_part(whole, id, side.brace(), "vale0:a{1 and vale0:a}1")?;
+    Ok((port, Some(PipeEnd { side, id: id.to_owned() })))
+}
+
+fn check_length(text: &str) -> Result<(), NameError> {
+    if text.len() <= PortName::MAX_BYTES {
+        return Ok(());
+    }
+    let start = printable(&text.chars().take(16).collect::<String>());
+    Err(NameError::TooLong { start, length: text.len() })
+}
+
+fn check_part(
+    whole: &str,
+    part: &str,
+    after: char,
+    example: &'static str,
+) -> Result<(), NameError> {
+    if part.is_empty() {
+        return Err(NameError::Empty { name: printable(whole), after, example });
+    }
+    check_ident(whole, part)
+}
+
+/// `part` is a slice of `whole`, so that the position in the message is the one the user sees.
+fn check_ident(whole: &str, part: &str) -> Result<(), NameError> {
+    let Some((at, found)) = part.char_indices().find(|&(_, c)| !is_ident(c)) else {
+        return Ok(());
+    };
+    let offset = part.as_ptr().addr() - whole.as_ptr().addr() + at;
+    let position = whole[..offset].chars().count() + 1;
+    Err(NameError::BadCharacter { name: printable(whole), found, position })
+}
+
+fn is_ident(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
+/// Control characters of a hostile name must not reach a terminal or a log.
+fn printable(text: &str) -> String {
+    text.escape_debug().to_string()
+}
+
+impl fmt::Display for SwitchName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for PortName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.switch, self.port)?;
+        match &self.pipe {
+            Some(end) => write!(f, "{}{}", end.side.brace(), end.id),
+            None => Ok(()),
+        }
+    }
+}
+
+impl TryFrom<String> for SwitchName {
+    type Error = NameError;
+    fn try_from(text: String) -> Result<Self, NameError> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for PortName {
+    type Error = NameError;
+    fn try_from(text: String) -> Result<Self, NameError> {
+        text.parse()
+    }
+}
+
+impl From<SwitchName> for String {
+    fn from(name: SwitchName) -> Self {
+        name.0
+    }
+}
+
+impl From<PortName> for String {
+    fn from(name: PortName) -> Self {
+        name.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn error(text: &str) -> String {
+        text.parse::<PortName>().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn test_parse_good_names() {
+        for text in ["vale0:vm1", "valelab:fw_out", "vale:p", "vale0:a{1", "vale0:a}x_9"] {
+            assert_eq!(text.parse::<PortName>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn test_pipe_ends_are_peers() {
+        let master: PortName = "vale0:a{1".parse().unwrap();
+        let slave = master.peer().unwrap();
+        assert_eq!(slave.to_string(), "vale0:a}1");
+        assert_eq!(slave.peer().unwrap(), master);
+        assert_eq!("vale0:a".parse::<PortName>().unwrap().peer(), None);
+    }
+
+    #[test]
+    fn test_errors_name_the_character_and_a_good_name() {
+        assert_eq!(
+            error("vale0:vm-1"),
+            "bad name 'vale0:vm-1': '-' (character 9) is not allowed, \
+             only letters, digits and '_', as in vale0:vm1"
+        );
+        assert!(error("valé0:vm1").contains("begin with 'vale'"));
+        assert!(error("vale0é:vm").contains("'é' (character 6)"));
+        assert!(error("eth0").contains("begin with 'vale'"));
+        assert!(error("vale0").contains("no ':'"));
+        assert!(error("vale0:").contains("nothing after ':'"));
+        assert!(error("vale0:a{").contains("nothing after '{'"));
+        assert!(error("vale0:{1").contains("nothing after ':'"));
+        assert!(error("vale0:a{1}2").contains("'}' (character 10)"));
+        assert!(error("vale0:a:b").contains("':' (character 8)"));
+        assert!(error(&format!("vale0:{}", "x".repeat(64))).contains("70 bytes"));
+        assert!(!error("vale0:\x1b[31m").contains('\x1b'));
+    }
+
+    #[test]
+    fn test_serde_checks_names() {
+        assert!(serde_json::from_str::<PortName>("\"vale0:vm1\"").is_ok());
+        assert!(serde_json::from_str::<PortName>("\"vale0:vm 1\"").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn test_display_parse_roundtrip(
+            switch in "[0-9A-Za-z_]{0,16}",
+            port in "[0-9A-Za-z_]{1,16}",
+            pipe in proptest::option::of("[{}][0-9A-Za-z_]{1,16}"),
+        ) {
+            let text = format!("vale{switch}:{port}{}", pipe.unwrap_or_default());
+            let name: PortName = text.parse().unwrap();
+            prop_assert_eq!(name.to_string(), text);
+        }
+
+        #[test]
+        fn test_parse_never_panics_and_only_roundtrips(text in "(vale)?.{0,80}") {
+            if let Ok(name) = text.parse::<PortName>() {
+                prop_assert_eq!(name.to_string(), text);
+            }
+        }
+    }
+}
