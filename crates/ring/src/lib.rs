@@ -1,1 +1,63 @@
-//! uvala: ring.
+//! The port format: netmap rings and a communication status block in one sealed memory region.
+//!
+//! # Theory of operation
+//!
+//! A *region* ([`Region`]) is a sealed memfd. It holds the structures of one port, or of all ports
+//! of a trust group, and a pool of buffers:
+//!
+//! ```text
+//!  NetmapIf ──ring_ofs──► NetmapRing  slot 0   slot 1   slot 2  …
+//!                                       │ buf_idx, len, flags
+//!                                       ▼
+//!                         pool:  [buffer 0][buffer 1][buffer 2] …   one every `stride` bytes
+//! ```
+//!
+//! Client and switch share slots by turns. A slot between `head` and `tail` of a ring is the
+//! client's, all others are the switch's; each side moves its own index forward and never the
+//! other's. The indexes travel in the CSB, a cache line for each direction and writer:
+//!
+//! | word | writer | reader | ordering |
+//! |---|---|---|---|
+//! | [`abi::CsbAtok::head`] | client | switch | Release after the slots / Acquire before them |
+//! | [`abi::CsbKtoa::hwtail`] | switch | client | Release after the slots / Acquire before them |
+//! | [`abi::CsbAtok::appl_need_kick`] | client | switch | see [`doorbell`] |
+//! | [`abi::Bell::need_kick`] | switch | client | see [`doorbell`] |
+//!
+//! # Two halves
+//!
+//! The client's half ([`user`]) and the switch's half ([`kring`]) are different types with
+//! different trust: the client may see its own slots as slices, the switch sees nothing of a
+//! region as a slice, keeps the truth about every ring in private memory, and bounds whatever it
+//! reads. [`run`] and [`put`] move frames between two regions.
+//!
+//! # What is absent
+//!
+//! No policy, no addresses, no VLANs: a header is sixteen opaque bytes here. No clock, no thread.
+//! System calls only to make and map regions.
+
+#[cfg(not(loom))]
+pub mod abi;
+#[cfg(not(loom))]
+mod copy;
+pub mod cursor;
+pub mod doorbell;
+#[cfg(not(loom))]
+pub mod host;
+#[cfg(not(loom))]
+pub mod kring;
+#[cfg(not(loom))]
+pub mod layout;
+#[cfg(not(loom))]
+mod memory;
+#[cfg(not(loom))]
+pub mod put;
+#[cfg(not(loom))]
+pub mod region;
+#[cfg(not(loom))]
+pub mod run;
+mod sync;
+#[cfg(not(loom))]
+pub mod user;
+
+#[cfg(not(loom))]
+pub use region::{BufferIndex, Region};

@@ -1,0 +1,100 @@
+//! Copies between buffers that others may write meanwhile.
+//!
+//! Payload is opaque to the switch: nothing is decided from bytes that these routines move, so a
+//! peer that changes them during the copy only garbles its own frame. What is decided from, the
+//! first [`HEADER`] bytes, is read once by [`header`] and written to the destination from that
+//! snapshot.
+
+#![allow(unsafe_code)] // UNSAFETY: raw copies between mapped buffers.
+
+use crate::abi::LINE;
+
+/// Bytes of a frame that are read once and decided from: both addresses, type, VLAN tag.
+pub const HEADER: usize = 16;
+
+/// From this many bytes on the string instruction wins over a loop of vector moves.
+const STRING_COPY_MIN: usize = 1024;
+
+/// Reads the first [`HEADER`] bytes of a buffer, once.
+///
+/// # Safety
+/// `buffer` is aligned to 16 and its first line is mapped.
+#[inline(always)]
+pub(crate) unsafe fn header(buffer: *const u8) -> u128 {
+    // SAFETY: the caller's promise; volatile, so that the value is read exactly once.
+    unsafe { buffer.cast::<u128>().read_volatile() }
+}
+
+/// Writes `header`, then copies bytes [`HEADER`]..`len`, rounded up to whole lines.
+///
+/// # Safety
+/// `from` and `to` are aligned to 16, do not overlap, and `len` rounded up to [`LINE`] bytes are
+/// mapped at both.
+#[inline(always)]
+pub(crate) unsafe fn copy_frame(to: *mut u8, from: *const u8, header: u128, len: usize) {
+    // SAFETY: the caller's promise covers the first line and what `copy_lines` moves.
+    unsafe {
+        to.cast::<u128>().write(header);
+        copy_blocks::<3>(to.add(HEADER), from.add(HEADER));
+        if len > LINE {
+            copy_lines(to.add(LINE), from.add(LINE), len - LINE);
+        }
+    }
+}
+
+/// Copies `len` bytes, rounded up to whole lines.
+#[inline(always)]
+unsafe fn copy_lines(to: *mut u8, from: *const u8, len: usize) {
+    if len >= STRING_COPY_MIN {
+        // SAFETY: as promised to `copy_frame`.
+        return unsafe { copy_string(to, from, len) };
+    }
+    let mut at = 0;
+    while at < len {
+        // SAFETY: `at` is below `len`, which rounds up to whole mapped lines.
+        unsafe { copy_blocks::<4>(to.add(at), from.add(at)) };
+        at += LINE;
+    }
+}
+
+/// Copies `N` blocks of 16 bytes.
+#[inline(always)]
+unsafe fn copy_blocks<const N: usize>(to: *mut u8, from: *const u8) {
+    // SAFETY: as promised to `copy_frame`; both sides are aligned to 16.
+    unsafe {
+        let block = from.cast::<[u128; N]>().read();
+        to.cast::<[u128; N]>().write(block);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn copy_string(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: both ranges are mapped and do not overlap; the direction flag is clear by the ABI.
+    unsafe {
+        core::arch::asm!(
+            "rep movsb",
+            inout("rcx") len => _,
+            inout("rdi") to => _,
+            inout("rsi") from => _,
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+unsafe fn copy_string(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: both ranges are mapped and do not overlap.
+    unsafe { core::ptr::copy_nonoverlapping(from, to, len) }
+}
+
+/// Copies exactly `len` bytes, of any alignment.
+///
+/// # Safety
+/// `len` bytes are mapped at both, and they do not overlap.
+#[inline(always)]
+pub(crate) unsafe fn copy_bytes(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { core::ptr::copy_nonoverlapping(from, to, len) }
+}

@@ -1,0 +1,85 @@
+//! A port seen from the switch: its krings and its bell.
+
+#![allow(unsafe_code)] // UNSAFETY: the bell is a word of shared memory.
+
+use std::sync::Arc;
+
+use crate::abi::Bell;
+use crate::doorbell::Sleeper;
+use crate::kring::{RxKring, TxKring};
+use crate::layout::PortLayout;
+use crate::region::Region;
+
+/// All rings of a port, the switch's halves.
+#[derive(Debug)]
+pub struct HostPort {
+    /// Transmit rings: frames come out of them.
+    pub tx: Vec<TxKring>,
+    /// Receive rings: frames go into them.
+    pub rx: Vec<RxKring>,
+    bell: *const Bell,
+    sleeper: Sleeper,
+    region: Arc<Region>,
+}
+
+// SAFETY: the bell lies in `region`, which is kept alive and may be used from any thread.
+unsafe impl Send for HostPort {}
+
+impl HostPort {
+    /// The switch's half of a port that was just formatted.
+    #[must_use]
+    pub fn new(region: &Arc<Region>, port: &PortLayout) -> Self {
+        let counts = port.counts();
+        Self {
+            tx: (0..counts.tx_rings).map(|i| TxKring::new(region, port, i)).collect(),
+            rx: (0..counts.rx_rings).map(|i| RxKring::new(region, port, i)).collect(),
+            bell: region.memory().at(port.bell()),
+            sleeper: Sleeper::default(),
+            region: region.clone(),
+        }
+    }
+
+    /// The region that the port lives in.
+    #[inline]
+    #[must_use]
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    #[inline]
+    fn bell(&self) -> &Bell {
+        // SAFETY: a line of `region`; an atomic may be shared with the client.
+        unsafe { &*self.bell }
+    }
+
+    /// Asks the client to kick at its next publication. The caller fences, and looks once more.
+    pub fn arm(&mut self) {
+        // SAFETY: as in `bell`; borrowed apart from the sleeper.
+        let bell = unsafe { &*self.bell };
+        self.sleeper.arm(&bell.need_kick);
+    }
+
+    /// Takes the request back.
+    pub fn disarm(&mut self) {
+        self.sleeper.disarm(&self.bell().need_kick);
+    }
+
+    /// Looks at all transmit rings; returns the number of slots to take.
+    #[inline]
+    pub fn sync_tx(&mut self) -> u32 {
+        self.tx.iter_mut().map(TxKring::sync).sum()
+    }
+
+    /// Does the client publish without fences on any ring?
+    #[must_use]
+    pub fn is_light(&self) -> bool {
+        self.tx.iter().any(TxKring::is_light) || self.rx.iter().any(RxKring::is_light)
+    }
+
+    /// How often a ring was re-synchronised.
+    #[must_use]
+    pub fn resyncs(&self) -> u32 {
+        let tx = self.tx.iter().map(TxKring::resyncs);
+        tx.chain(self.rx.iter().map(RxKring::resyncs)).fold(0, u32::wrapping_add)
+    }
+}

@@ -1,0 +1,529 @@
+//! The switch's half of a ring.
+//!
+//! A kring (netmap's word for the kernel's private state of a ring) keeps the truth about its ring
+//! outside of the region: where the switch has got to, and how far the client allowed it to go.
+//! What the client wrote is read once, bounded, and only then used:
+//!
+//! - an index out of range *re-synchronises* the ring: it is treated as if the client had
+//!   published nothing, counted in [`CsbKtoa::resyncs`], and nobody else notices;
+//! - a slot with a buffer or a length out of range is passed over and reported to the caller.
+//!
+//! ```text
+//!  TxKring    [next .. head)   frames the client has published and the switch has not taken
+//!  RxKring    [head .. tail)   frames the client has not returned yet
+//!             [tail .. head-1) room
+//! ```
+
+#![allow(unsafe_code)] // UNSAFETY: slots are read and written through raw pointers.
+
+use std::sync::Arc;
+
+use core::sync::atomic::Ordering;
+
+use crate::abi::{CsbAtok, CsbKtoa, NetmapRing, Slot, slot_flag, sync_flag};
+use crate::copy;
+use crate::cursor::{Index, Span};
+use crate::doorbell::{Ringer, Sleeper};
+use crate::layout::PortLayout;
+use crate::region::{BufferIndex, Region};
+
+/// Shortest frame: two addresses and a type.
+pub const FRAME_MIN: u16 = 14;
+
+/// What the first eight bytes of a slot say, read at once.
+#[derive(Clone, Copy)]
+pub(crate) struct SlotWord(pub(crate) u64);
+
+#[allow(clippy::cast_possible_truncation)] // reason: takes fields out of a packed word.
+impl SlotWord {
+    #[inline(always)]
+    pub(crate) fn new(buffer: u32, len: u16, flags: u16) -> Self {
+        Self(u64::from(buffer) | u64::from(len) << 32 | u64::from(flags) << 48)
+    }
+
+    #[inline(always)]
+    pub(crate) fn buffer(self) -> u32 {
+        self.0 as u32
+    }
+
+    #[inline(always)]
+    pub(crate) fn len(self) -> u16 {
+        (self.0 >> 32) as u16
+    }
+
+    #[inline(always)]
+    pub(crate) fn flags(self) -> u16 {
+        (self.0 >> 48) as u16
+    }
+}
+
+/// Why a slot cannot be forwarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadSlot {
+    /// The buffer index is not one of the region's.
+    Buffer,
+    /// The length exceeds the buffer, or the whole frame the limit.
+    TooLong,
+    /// The frame is shorter than an Ethernet header.
+    TooShort,
+    /// The chain of fragments is too long, or its end was not published with it.
+    Chain,
+}
+
+/// One piece of a frame: bytes in a buffer of the batch's region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frag {
+    pub(crate) buffer: BufferIndex,
+    pub(crate) len: u16,
+}
+
+impl Frag {
+    /// Number of bytes.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> u16 {
+        self.len
+    }
+
+    /// Does it hold no byte?
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// What both directions have in common.
+#[derive(Debug)]
+struct Kring {
+    region: Arc<Region>,
+    slots: *mut Slot,
+    span: Span,
+    atok: *const CsbAtok,
+    ktoa: *const CsbKtoa,
+    ringer: Ringer,
+    bad_index: u32,
+    resyncs: u32,
+}
+
+// SAFETY: the pointers go into `region`, which is kept alive and may be used from any thread.
+unsafe impl Send for Kring {}
+
+impl Kring {
+    fn new(region: &Arc<Region>, port: &PortLayout, ring: usize, span: Span) -> Self {
+        let memory = region.memory();
+        let slots = port.ring(ring) + size_of::<NetmapRing>();
+        let bytes = span.slots() as usize * size_of::<Slot>();
+        Self {
+            slots: memory.range(slots, bytes).cast(),
+            span,
+            atok: memory.at(port.atok(ring)),
+            ktoa: memory.at(port.ktoa(ring)),
+            ringer: Ringer::default(),
+            bad_index: u32::MAX,
+            resyncs: 0,
+            region: region.clone(),
+        }
+    }
+
+    #[inline(always)]
+    fn atok(&self) -> &CsbAtok {
+        // SAFETY: a CSB line of `region`; atomics may be shared with the client.
+        unsafe { &*self.atok }
+    }
+
+    #[inline(always)]
+    fn ktoa(&self) -> &CsbKtoa {
+        // SAFETY: a CSB line of `region`; atomics may be shared with the client.
+        unsafe { &*self.ktoa }
+    }
+
+    #[inline(always)]
+    fn slot(&self, i: Index) -> *mut u64 {
+        // SAFETY: an index is below `span`, and that many slots are mapped.
+        unsafe { self.slots.add(i.at()).cast() }
+    }
+
+    #[inline(always)]
+    fn read(&self, i: Index) -> SlotWord {
+        // SAFETY: a slot of this ring; volatile, so that it is read exactly once.
+        SlotWord(unsafe { self.slot(i).read_volatile() })
+    }
+
+    #[inline(always)]
+    fn write(&self, i: Index, word: SlotWord) {
+        // SAFETY: a slot of this ring; nobody holds a reference to it.
+        unsafe { self.slot(i).write_volatile(word.0) }
+    }
+
+    #[inline]
+    fn is_light(&self) -> bool {
+        // Acquire: pairs with `Publisher::calm`.
+        self.atok().sync_flags.load(Ordering::Acquire) & sync_flag::LIGHT != 0
+    }
+
+    /// Counts a bad index once for each value, so that a stuck client is not counted for ever.
+    #[cold]
+    fn resync(&mut self, raw: u32) {
+        if raw != self.bad_index {
+            self.bad_index = raw;
+            self.resyncs = self.resyncs.wrapping_add(1);
+            self.ktoa().resyncs.store(self.resyncs, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A transmit ring seen from the switch: frames come out of it.
+#[derive(Debug)]
+pub struct TxKring {
+    ring: Kring,
+    next: Index,
+    head: Index,
+}
+
+/// A frame in one slot that passed every check.
+#[derive(Clone, Copy)]
+pub(crate) struct Simple {
+    pub(crate) data: *mut u8,
+    pub(crate) buffer: u32,
+    pub(crate) len: u16,
+}
+
+impl TxKring {
+    /// Transmit ring `ring` of a freshly formatted port.
+    #[must_use]
+    pub fn new(region: &Arc<Region>, port: &PortLayout, ring: u16) -> Self {
+        let span = port.counts().tx_slots;
+        let ring = Kring::new(region, port, usize::from(ring), span);
+        Self { ring, next: Index::ZERO, head: Index::ZERO }
+    }
+
+    /// The region that its buffers are in.
+    #[inline]
+    #[must_use]
+    pub fn region(&self) -> &Arc<Region> {
+        &self.ring.region
+    }
+
+    /// Looks how far the client has published; returns the number of slots to take.
+    #[inline]
+    pub fn sync(&mut self) -> u32 {
+        // Acquire: pairs with the client's Release of `head`, after its slots.
+        let raw = self.ring.atok().head.load(Ordering::Acquire);
+        match self.ring.span.check(raw) {
+            Some(head) => self.head = head,
+            None => self.ring.resync(raw),
+        }
+        self.ready()
+    }
+
+    /// Slots published and not taken, as of the last [`TxKring::sync`].
+    #[inline]
+    #[must_use]
+    pub fn ready(&self) -> u32 {
+        self.ring.span.distance(self.next, self.head)
+    }
+
+    /// Header of the next frame if it lies in one plain slot.
+    #[inline]
+    #[must_use]
+    pub fn peek(&self) -> Option<u128> {
+        if self.ready() == 0 {
+            return None;
+        }
+        // SAFETY: `simple` hands out aligned buffers of at least one line.
+        self.simple(self.next).map(|frame| unsafe { copy::header(frame.data) })
+    }
+
+    /// The frame at `i`, if it is plain: one slot, no flag that needs care, all numbers in range.
+    #[inline(always)]
+    pub(crate) fn simple(&self, i: Index) -> Option<Simple> {
+        const PLAIN: u16 = slot_flag::BUF_CHANGED | slot_flag::REPORT;
+        let (word, region) = (self.ring.read(i), &self.ring.region);
+        let fits = u32::from(word.len()) <= region.stride() && word.len() >= FRAME_MIN;
+        if !fits || word.flags() & !PLAIN != 0 {
+            return None;
+        }
+        let data = region.buffer(region.check(word.buffer())?);
+        Some(Simple { data, buffer: word.buffer(), len: word.len() })
+    }
+
+    #[inline(always)]
+    pub(crate) fn span(&self) -> Span {
+        self.ring.span
+    }
+
+    #[inline(always)]
+    pub(crate) fn next_index(&self) -> Index {
+        self.next
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_next(&mut self, next: Index) {
+        self.next = next;
+    }
+
+    /// Gives the client another buffer for slot `i`.
+    #[inline(always)]
+    pub(crate) fn replace(&self, i: Index, buffer: u32) {
+        self.ring.write(i, SlotWord::new(buffer, 0, slot_flag::BUF_CHANGED));
+    }
+
+    /// Takes the next frame of any shape: appends its pieces to `frags` and returns its flags, or
+    /// says why it cannot be forwarded. Either way its slots are taken. `None`: nothing is ready.
+    pub fn take(&mut self, frags: &mut Vec<Frag>, frags_max: usize) -> Option<Taken> {
+        if self.ready() == 0 {
+            return None;
+        }
+        let (start, mut bad, mut total) = (frags.len(), None, 0u32);
+        let flags = loop {
+            let word = self.ring.read(self.next);
+            self.next = self.ring.span.next(self.next);
+            match self.frag(word) {
+                Ok(frag) if frags.len() - start < frags_max => frags.push(frag),
+                Ok(_) => bad = Some(BadSlot::Chain),
+                Err(why) => bad = Some(why),
+            }
+            total += u32::from(word.len());
+            if word.flags() & slot_flag::MOREFRAG == 0 {
+                break word.flags();
+            }
+            if self.ready() == 0 {
+                bad = Some(BadSlot::Chain);
+                break word.flags();
+            }
+        };
+        if total < u32::from(FRAME_MIN) || frags.get(start).is_some_and(|f| f.len < FRAME_MIN) {
+            bad = bad.or(Some(BadSlot::TooShort));
+        }
+        if let Some(why) = bad {
+            frags.truncate(start);
+            return Some(Taken::Bad(why));
+        }
+        Some(Taken::Frame { bytes: total, flags })
+    }
+
+    fn frag(&self, word: SlotWord) -> Result<Frag, BadSlot> {
+        let region = &self.ring.region;
+        let buffer = region.check(word.buffer()).ok_or(BadSlot::Buffer)?;
+        if u32::from(word.len()) > region.stride() {
+            return Err(BadSlot::TooLong);
+        }
+        Ok(Frag { buffer, len: word.len() })
+    }
+
+    /// Takes back the last `slots` slots that were taken and not published: they come again.
+    pub fn untake(&mut self, slots: u32) {
+        let span = self.ring.span;
+        self.next = span.add(self.next, (span.slots() - slots) % span.slots());
+    }
+
+    /// Tells the client what has been taken: its buffers are its own again.
+    #[inline]
+    pub fn publish(&mut self) {
+        let ktoa = self.ring.ktoa();
+        ktoa.hwcur.store(self.next.get(), Ordering::Relaxed);
+        // Release: pairs with the client's Acquire of `hwtail`, before it reuses the slots.
+        ktoa.hwtail.store(self.ring.span.prev(self.next).get(), Ordering::Release);
+    }
+
+    /// Does the client wait for room, and is there as much as it asked for? Call after a
+    /// store-load fence that follows [`TxKring::publish`].
+    #[inline]
+    pub fn wants_kick(&mut self) -> bool {
+        let need = self.ring.atok().appl_need_kick.load(Ordering::Relaxed);
+        need != 0 && self.enough_room() && self.must_ring()
+    }
+
+    #[inline]
+    fn must_ring(&mut self) -> bool {
+        // SAFETY: a CSB line of the region, which `self.ring` keeps alive.
+        let atok = unsafe { &*self.ring.atok };
+        self.ring.ringer.must_ring(&atok.appl_need_kick)
+    }
+
+    /// Has `hwtail` passed the client's wake-up point?
+    fn enough_room(&self) -> bool {
+        let (span, tail) = (self.ring.span, self.ring.span.prev(self.next));
+        let cur = self.ring.atok().cur.load(Ordering::Relaxed);
+        let room = span.distance(self.head, tail);
+        span.check(cur).is_none_or(|cur| span.distance(self.head, cur) < room.max(1))
+    }
+
+    /// Does the client publish without fences?
+    #[inline]
+    #[must_use]
+    pub fn is_light(&self) -> bool {
+        self.ring.is_light()
+    }
+
+    /// How often this ring was re-synchronised.
+    #[must_use]
+    pub fn resyncs(&self) -> u32 {
+        self.ring.resyncs
+    }
+}
+
+/// A frame that [`TxKring::take`] took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// A frame of `bytes` bytes; `flags` are those of its last slot.
+    Frame {
+        /// Length of the frame.
+        bytes: u32,
+        /// [`slot_flag`] bits.
+        flags: u16,
+    },
+    /// Not forwardable.
+    Bad(BadSlot),
+}
+
+/// A receive ring seen from the switch: frames go into it.
+#[derive(Debug)]
+pub struct RxKring {
+    ring: Kring,
+    tail: Index,
+    head: Index,
+    room: u32,
+    waiter: Sleeper,
+}
+
+/// Why a frame was not put into a receive ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The ring is full.
+    NoRoom,
+    /// The client left a buffer index in the slot that is not the region's; the slot is skipped.
+    BadSlot,
+    /// The frame needs more slots than the ring has.
+    TooLong,
+}
+
+impl RxKring {
+    /// Receive ring `ring` of a freshly formatted port.
+    #[must_use]
+    pub fn new(region: &Arc<Region>, port: &PortLayout, ring: u16) -> Self {
+        let counts = port.counts();
+        let at = usize::from(counts.tx_rings) + usize::from(ring);
+        let ring = Kring::new(region, port, at, counts.rx_slots);
+        let waiter = Sleeper::default();
+        Self { ring, tail: Index::ZERO, head: Index::ZERO, room: 0, waiter }
+    }
+
+    /// A ring that was in use before: goes on where its CSB stands. For the sending end of a pipe,
+    /// whose peer may have been there first.
+    #[must_use]
+    pub fn resume(region: &Arc<Region>, port: &PortLayout, ring: u16) -> Self {
+        let mut ring = Self::new(region, port, ring);
+        let tail = ring.ring.ktoa().hwtail.load(Ordering::Acquire);
+        ring.tail = ring.ring.span.check(tail).unwrap_or(Index::ZERO);
+        ring.head = ring.tail;
+        ring
+    }
+
+    /// The region that its buffers are in.
+    #[inline]
+    #[must_use]
+    pub fn region(&self) -> &Arc<Region> {
+        &self.ring.region
+    }
+
+    /// Looks which slots the client has returned; returns the number of free slots.
+    #[inline]
+    pub fn sync(&mut self) -> u32 {
+        // Acquire: pairs with the client's Release of `head`: it has read the slots before it.
+        let raw = self.ring.atok().head.load(Ordering::Acquire);
+        let span = self.ring.span;
+        match span.check(raw).filter(|&head| span.contains(self.head, self.tail, head)) {
+            Some(head) => self.head = head,
+            None => self.ring.resync(raw),
+        }
+        self.room = span.slots() - 1 - span.distance(self.head, self.tail);
+        self.room
+    }
+
+    /// Free slots as of the last [`RxKring::sync`].
+    #[inline]
+    #[must_use]
+    pub fn room(&self) -> u32 {
+        self.room
+    }
+
+    /// The next free slot's buffer; `Err` if the client spoilt it, and the slot is passed over.
+    #[inline(always)]
+    pub(crate) fn free_buffer(&mut self) -> Result<BufferIndex, Refused> {
+        debug_assert!(self.room > 0);
+        let raw = self.ring.read(self.tail).buffer();
+        self.ring.region.check(raw).ok_or_else(|| self.skip(raw))
+    }
+
+    /// Passes over a spoilt slot: the client gets it back with no frame in it.
+    #[cold]
+    fn skip(&mut self, raw: u32) -> Refused {
+        self.ring.bad_index = u32::MAX;
+        self.ring.resync(raw & !(1 << 31));
+        self.fill(SlotWord::new(raw, 0, 0));
+        Refused::BadSlot
+    }
+
+    /// Fills the next free slot.
+    #[inline(always)]
+    pub(crate) fn fill(&mut self, word: SlotWord) {
+        self.ring.write(self.tail, word);
+        self.tail = self.ring.span.next(self.tail);
+        self.room -= 1;
+    }
+
+    /// Tells the client what has arrived.
+    #[inline]
+    pub fn publish(&mut self) {
+        let ktoa = self.ring.ktoa();
+        ktoa.hwcur.store(self.head.get(), Ordering::Relaxed);
+        // Release: pairs with the client's Acquire of `hwtail`, before it reads the slots.
+        ktoa.hwtail.store(self.tail.get(), Ordering::Release);
+    }
+
+    /// Is the client asleep? Call after a store-load fence that follows [`RxKring::publish`].
+    #[inline]
+    pub fn wants_kick(&mut self) -> bool {
+        // SAFETY: a CSB line of the region, which `self.ring` keeps alive.
+        let atok = unsafe { &*self.ring.atok };
+        self.ring.ringer.must_ring(&atok.appl_need_kick)
+    }
+
+    /// Asks the client to kick when it returns slots. The caller fences, and looks once more.
+    pub fn want_room(&mut self) {
+        // SAFETY: a CSB line of the region, which `self.ring` keeps alive.
+        let ktoa = unsafe { &*self.ring.ktoa };
+        self.waiter.arm(&ktoa.kern_need_kick);
+    }
+
+    /// Takes the request back.
+    pub fn found_room(&self) {
+        self.waiter.disarm(&self.ring.ktoa().kern_need_kick);
+    }
+
+    /// Does the client publish without fences?
+    #[must_use]
+    pub fn is_light(&self) -> bool {
+        self.ring.is_light()
+    }
+
+    /// How often this ring was re-synchronised.
+    #[must_use]
+    pub fn resyncs(&self) -> u32 {
+        self.ring.resyncs
+    }
+
+    /// Number of slots.
+    #[inline(always)]
+    pub(crate) fn slots(&self) -> u32 {
+        self.ring.span.slots()
+    }
+
+    /// Is the buffer of the `i`-th free slot one of the region's?
+    pub(crate) fn is_free_slot_good(&self, i: u32) -> bool {
+        let word = self.ring.read(self.ring.span.add(self.tail, i));
+        self.ring.region.check(word.buffer()).is_some()
+    }
+}

@@ -1,0 +1,100 @@
+//! Mapped memory that others can write at any moment.
+//!
+//! A [`Memory`] is a mapping of a sealed memfd. Nothing in it is ever seen as `&[u8]` or `&T`:
+//! single words go through atomics, structures are copied whole by [`Memory::read`] and
+//! [`Memory::write`], payload moves by the routines of [`crate::copy`]. Every access is checked
+//! against the size of the mapping. The seal against shrinking is what makes that check enough:
+//! memory that is mapped stays there, so no access can fault.
+
+#![allow(unsafe_code)] // UNSAFETY: this is where raw memory is mapped and bounded.
+
+use core::ffi::c_void;
+use core::mem::{align_of, size_of};
+use core::ptr::NonNull;
+use std::io;
+use std::os::fd::AsFd;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::abi::Plain;
+
+/// A shared mapping, unmapped when dropped.
+#[derive(Debug)]
+pub struct Memory {
+    base: NonNull<u8>,
+    size: usize,
+}
+
+// SAFETY: the mapping belongs to no thread; all access is by atomics or by copies that assume
+// that others write at the same time.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Maps `size` bytes of `fd`, shared and writable. `fd` must be sealed against shrinking.
+    ///
+    /// # Errors
+    /// What `mmap` says: no memory, too many mappings, `fd` not writable.
+    pub fn map(fd: impl AsFd, size: usize) -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
+        let base = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), size, protection, MapFlags::SHARED, fd, 0)?
+        };
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { base, size })
+    }
+
+    /// Commits `size` bytes at `offset` now, so that a lack of memory shows here and not later.
+    ///
+    /// # Errors
+    /// `ENOMEM` where the memory cannot be had.
+    pub fn populate(&self, offset: usize, size: usize) -> io::Result<()> {
+        let start = self.range(offset, size);
+        // SAFETY: the range lies in this mapping; populating does not change its contents.
+        unsafe {
+            rustix::mm::madvise(start.cast::<c_void>(), size, Advice::LinuxPopulateWrite)?;
+        }
+        Ok(())
+    }
+
+    /// Size of the mapping in bytes.
+    #[inline]
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Address of `size` bytes at `offset`.
+    ///
+    /// # Panics
+    /// If they do not lie in the mapping: a bug of ours, peers' numbers are bounded before.
+    #[inline(always)]
+    pub(crate) fn range(&self, offset: usize, size: usize) -> *mut u8 {
+        assert!(offset <= self.size && size <= self.size - offset, "outside of the mapping");
+        // SAFETY: just checked to lie in the mapping.
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+
+    /// Address of a `T` at `offset`.
+    pub(crate) fn at<T>(&self, offset: usize) -> *mut T {
+        let p = self.range(offset, size_of::<T>()).cast::<T>();
+        assert!(p.is_aligned(), "offset {offset} is not aligned to {}", align_of::<T>());
+        p
+    }
+
+    /// Copies a structure in.
+    pub(crate) fn write<T: Plain>(&self, offset: usize, value: T) {
+        // SAFETY: in bounds and aligned; nobody holds a reference into the mapping.
+        unsafe { self.at::<T>(offset).write_volatile(value) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and whoever used it held a reference to `self`.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.size) };
+        debug_assert!(unmapped.is_ok());
+    }
+}

@@ -1,0 +1,144 @@
+//! Delivering one frame of any shape: chains in, chains out, tags inserted and stripped.
+
+#![allow(unsafe_code)] // UNSAFETY: copies between buffers that were bounded before.
+
+use crate::abi::slot_flag;
+use crate::copy::{self, HEADER};
+use crate::kring::{Frag, Refused, RxKring, SlotWord};
+use crate::region::Region;
+
+/// Longest frame: the largest IP packet behind an Ethernet header with a VLAN tag, in bytes.
+pub const FRAME_MAX: u32 = 65_535 + 18;
+
+/// How the head of a frame is written to a destination: `bytes[..len]` in place of the first
+/// `skip` bytes of the source. Tags are inserted and stripped here, and the snapshot that was
+/// decided from is what the receiver gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prologue {
+    /// What to write.
+    pub bytes: [u8; HEADER],
+    /// How much of it, at most 16.
+    pub len: u8,
+    /// Bytes of the source that it stands for, at most 16 and at most the first piece.
+    pub skip: u8,
+}
+
+/// A frame to be delivered.
+#[derive(Clone, Copy)]
+pub struct Frame<'a> {
+    /// Where its pieces lie.
+    pub region: &'a Region,
+    /// The pieces, in order; the first one holds at least an Ethernet header.
+    pub frags: &'a [Frag],
+    /// Sum of their lengths.
+    pub bytes: u32,
+}
+
+impl RxKring {
+    /// Copies a frame into as many slots as it takes; returns the bytes delivered.
+    ///
+    /// # Errors
+    /// [`Refused`]: nothing of the frame has been delivered; spoilt slots are passed over.
+    pub fn put(&mut self, frame: Frame<'_>, head: Prologue) -> Result<u32, Refused> {
+        let bytes = frame.bytes - u32::from(head.skip) + u32::from(head.len);
+        let slots = bytes.div_ceil(self.region().stride());
+        if bytes > FRAME_MAX || slots >= self.slots() || slots > u32::from(u8::MAX) {
+            return Err(Refused::TooLong);
+        }
+        if slots > self.room() {
+            return Err(Refused::NoRoom);
+        }
+        let mut source = Source::new(frame, head);
+        if slots == 1 {
+            let to = self.free_buffer()?;
+            source.copy_to(self.region().buffer(to), bytes as usize);
+            self.fill(SlotWord::new(to.get(), len16(bytes), 0));
+        } else {
+            self.put_chain(source, slots, bytes)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Marks every slot with the number of slots and all but the last with `NS_MOREFRAG`, as
+    /// netmap does. All buffers are checked before the first slot is filled.
+    fn put_chain(&mut self, mut source: Source<'_>, slots: u32, bytes: u32) -> Result<(), Refused> {
+        self.check_free(slots)?;
+        let (stride, mut left) = (self.region().stride(), bytes);
+        let count = len16(slots) << slot_flag::RFRAGS_SHIFT;
+        while left > 0 {
+            let (to, part) = (self.free_buffer()?, left.min(stride));
+            source.copy_to(self.region().buffer(to), part as usize);
+            left -= part;
+            let more = if left > 0 { slot_flag::MOREFRAG } else { 0 };
+            self.fill(SlotWord::new(to.get(), len16(part), count | more));
+        }
+        Ok(())
+    }
+
+    /// Checks the next `slots` buffers; passes over everything up to the first spoilt one.
+    fn check_free(&mut self, slots: u32) -> Result<(), Refused> {
+        let Some(spoilt) = (0..slots).find(|&i| !self.is_free_slot_good(i)) else {
+            return Ok(());
+        };
+        for _ in 0..spoilt {
+            let to = self.free_buffer()?;
+            self.fill(SlotWord::new(to.get(), 0, 0));
+        }
+        self.free_buffer().map(|_| ())
+    }
+}
+
+#[allow(clippy::cast_possible_truncation)] // reason: callers bound it by a slot's 16 bits.
+fn len16(bytes: u32) -> u16 {
+    debug_assert!(bytes <= u32::from(u16::MAX));
+    bytes as u16
+}
+
+/// The bytes of a frame in order: the prologue, then what follows in the pieces.
+struct Source<'a> {
+    frame: Frame<'a>,
+    head: Prologue,
+    /// Bytes of the prologue already copied.
+    head_at: usize,
+    /// The piece to go on with, and where.
+    frag: usize,
+    frag_at: usize,
+}
+
+impl<'a> Source<'a> {
+    #[inline]
+    fn new(frame: Frame<'a>, head: Prologue) -> Self {
+        assert!(usize::from(head.len) <= HEADER);
+        Self { frame, head, head_at: 0, frag: 0, frag_at: usize::from(head.skip) }
+    }
+
+    /// Copies the next `bytes` bytes of the frame to the start of a buffer.
+    #[inline]
+    fn copy_to(&mut self, to: *mut u8, bytes: usize) {
+        let mut at = self.copy_head(to, bytes);
+        while at < bytes {
+            let frag = self.frame.frags[self.frag];
+            let len = usize::from(frag.len());
+            let part = (len - self.frag_at.min(len)).min(bytes - at);
+            let from = self.frame.region.buffer(frag.buffer);
+            // SAFETY: `part` bytes from `frag_at` lie in the source buffer, whose length was
+            // bounded by its stride; `bytes` lie in the destination; they are two buffers.
+            unsafe { copy::copy_bytes(to.add(at), from.add(self.frag_at), part) };
+            at += part;
+            self.frag_at += part;
+            if self.frag_at >= len {
+                (self.frag, self.frag_at) = (self.frag + 1, 0);
+            }
+        }
+    }
+
+    #[inline]
+    fn copy_head(&mut self, to: *mut u8, bytes: usize) -> usize {
+        let part = (usize::from(self.head.len) - self.head_at).min(bytes);
+        let head = &self.head.bytes[self.head_at..self.head_at + part];
+        // SAFETY: `part` is at most `bytes`, which lie in the destination; the prologue is ours.
+        unsafe { copy::copy_bytes(to, head.as_ptr(), part) };
+        self.head_at += part;
+        part
+    }
+}

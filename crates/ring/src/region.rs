@@ -1,0 +1,235 @@
+//! Regions: one sealed memfd with port blocks and a buffer pool.
+//!
+//! The daemon creates a region, formats port blocks in it and hands the memfd to clients; a
+//! client attaches what it was given. Seals forbid shrinking and growing for ever, so a mapping
+//! can never fault. A region is one trust domain: whoever maps it can write all of it.
+
+#![allow(unsafe_code)] // UNSAFETY: buffers are handed out as raw addresses inside `ring` only.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+
+use crate::abi::{FIRST_BUFFER, NetmapIf, NetmapRing, RegionHeader, Slot, dir};
+use crate::layout::{PortLayout, RegionLayout};
+use crate::memory::Memory;
+
+/// Index of a usable buffer of a region: `FIRST_BUFFER..buffers`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferIndex(u32);
+
+impl BufferIndex {
+    /// The number itself.
+    #[inline(always)]
+    #[must_use]
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+/// A mapped region.
+#[derive(Debug)]
+pub struct Region {
+    memory: Memory,
+    layout: RegionLayout,
+}
+
+impl Region {
+    /// Makes a region: memfd, size, seals, mapping, header. The memfd is what clients get.
+    ///
+    /// # Errors
+    /// What the system calls say: no memory, too many files.
+    pub fn create(name: &str, layout: RegionLayout) -> io::Result<(Arc<Self>, OwnedFd)> {
+        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&fd, layout.size() as u64)?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let memory = Memory::map(&fd, layout.size())?;
+        memory.populate(0, crate::layout::PAGE)?;
+        memory.write(
+            0,
+            RegionHeader {
+                magic: RegionHeader::MAGIC,
+                version: RegionHeader::VERSION,
+                stride: layout.stride,
+                buffers: layout.buffers,
+                pad: 0,
+                pool_offset: layout.pool as u64,
+                size: layout.size() as u64,
+            },
+        );
+        Ok((Arc::new(Self { memory, layout }), fd))
+    }
+
+    /// Maps a region that the daemon handed out, after checking its seals and size.
+    ///
+    /// # Errors
+    /// `InvalidData` if the memfd is not sealed or not of the size that `layout` says.
+    pub fn attach(fd: BorrowedFd<'_>, layout: RegionLayout) -> io::Result<Arc<Self>> {
+        let seals = rustix::fs::fcntl_get_seals(fd)?;
+        let size = rustix::fs::fstat(fd)?.st_size;
+        if !seals.contains(SealFlags::SHRINK) || usize::try_from(size) != Ok(layout.size()) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "region is not as announced"));
+        }
+        let memory = Memory::map(fd.as_fd(), layout.size())?;
+        Ok(Arc::new(Self { memory, layout }))
+    }
+
+    /// Size and buffers.
+    #[must_use]
+    pub fn layout(&self) -> RegionLayout {
+        self.layout
+    }
+
+    /// The mapping.
+    #[inline(always)]
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Distance and size of the buffers, in bytes.
+    #[inline(always)]
+    #[must_use]
+    pub fn stride(&self) -> u32 {
+        self.layout.stride
+    }
+
+    /// A buffer index that a peer wrote; `None` if no usable buffer has it.
+    #[inline(always)]
+    #[must_use]
+    pub fn check(&self, raw: u32) -> Option<BufferIndex> {
+        // One comparison: indexes below the first wrap to huge numbers.
+        let usable = self.layout.buffers - FIRST_BUFFER;
+        (raw.wrapping_sub(FIRST_BUFFER) < usable).then_some(BufferIndex(raw))
+    }
+
+    /// Address of a buffer; `stride` bytes from there are mapped, and it is aligned to a line.
+    #[inline(always)]
+    pub(crate) fn buffer(&self, index: BufferIndex) -> *mut u8 {
+        let offset = self.layout.pool + index.0 as usize * self.layout.stride as usize;
+        debug_assert!(offset + self.layout.stride as usize <= self.memory.size());
+        // SAFETY: an index from `check` of a region of this size lies in the pool. Indexes are
+        // only combined with the region that checked them: both live in the same port half.
+        unsafe { self.memory.range(0, 0).add(offset) }
+    }
+
+    /// Writes the structures of a port that owns the buffers `buffers`, in slot order, TX first.
+    ///
+    /// # Errors
+    /// `ENOMEM` where the memory cannot be committed.
+    ///
+    /// # Panics
+    /// If there are fewer buffers than slots, or the block does not lie before the pool.
+    pub fn format_port(
+        &self,
+        name: &str,
+        port: &PortLayout,
+        buffers: impl IntoIterator<Item = BufferIndex>,
+        private: bool,
+    ) -> io::Result<()> {
+        assert!(port.end() <= self.layout.pool);
+        self.memory.populate(port.nifp(), port.end() - port.nifp())?;
+        self.format_interface(name, port, private);
+        self.format_csb(port);
+        let mut buffers = buffers.into_iter();
+        let counts = port.counts();
+        for i in 0..counts.tx_rings {
+            self.format_ring(port, usize::from(i), dir::TX, i, &mut buffers);
+        }
+        for i in 0..counts.rx_rings {
+            self.format_ring(port, usize::from(counts.tx_rings + i), dir::RX, i, &mut buffers);
+        }
+        Ok(())
+    }
+
+    fn format_interface(&self, name: &str, port: &PortLayout, private: bool) {
+        let counts = port.counts();
+        let mut nifp = NetmapIf {
+            ni_flags: if private { crate::abi::NI_PRIV_MEM } else { 0 },
+            ni_tx_rings: u32::from(counts.tx_rings),
+            ni_rx_rings: u32::from(counts.rx_rings),
+            ni_host_tx_rings: 1,
+            ni_host_rx_rings: 1,
+            ..NetmapIf::default()
+        };
+        for (to, from) in nifp.ni_name.iter_mut().take(15).zip(name.bytes()) {
+            *to = from;
+        }
+        self.memory.write(port.nifp(), nifp);
+        let (tx, rx) = (usize::from(counts.tx_rings), usize::from(counts.rx_rings));
+        let offset = |ring: usize| (port.ring(ring) - port.nifp()) as u64;
+        let host = 0;
+        let list = (0..tx).map(offset).chain([host]).chain((tx..tx + rx).map(offset)).chain([host]);
+        for (i, offset) in list.enumerate() {
+            self.memory.write(port.ring_ofs(i), offset);
+        }
+    }
+
+    /// A ring starts empty for the switch: all transmit slots are the client's, no receive slot is.
+    fn format_csb(&self, port: &PortLayout) {
+        let counts = port.counts();
+        let (tx, rx) = (usize::from(counts.tx_rings), usize::from(counts.rx_rings));
+        for i in 0..tx + rx {
+            let hwtail = if i < tx { counts.tx_slots.slots() - 1 } else { 0 };
+            for word in [port.atok(i), port.atok(i) + 4, port.atok(i) + 8, port.atok(i) + 12] {
+                self.memory.write(word, 0u32);
+            }
+            self.memory.write(port.ktoa(i), 0u32);
+            self.memory.write(port.ktoa(i) + 4, hwtail);
+            self.memory.write(port.ktoa(i) + 8, u32::from(i < tx));
+            self.memory.write(port.ktoa(i) + 12, 0u32);
+        }
+        self.memory.write(port.bell(), 0u32);
+    }
+
+    fn format_ring(
+        &self,
+        port: &PortLayout,
+        ring: usize,
+        dir: u16,
+        ringid: u16,
+        buffers: &mut impl Iterator<Item = BufferIndex>,
+    ) {
+        let counts = port.counts();
+        let slots = if dir == dir::TX { counts.tx_slots } else { counts.rx_slots };
+        let at = port.ring(ring);
+        let buf_ofs = i64::try_from(self.layout.pool - at).expect("a region is below 4 GiB");
+        let head = NetmapRing::new(dir, ringid, slots.slots(), buf_ofs, self.layout.stride);
+        self.memory.write(at, head);
+        for i in 0..slots.slots() as usize {
+            let buffer = buffers.next().expect("a buffer for every slot");
+            let slot = Slot { buf_idx: buffer.get(), ..Slot::default() };
+            self.memory.write(at + size_of::<NetmapRing>() + i * size_of::<Slot>(), slot);
+        }
+    }
+
+    /// Links `buffers` into the port's list of extra buffers, netmap's way: each one's first word
+    /// names the next, 0 ends the list.
+    pub fn format_extra(&self, port: &PortLayout, buffers: &[BufferIndex]) {
+        let mut next = 0;
+        for &buffer in buffers.iter().rev() {
+            let offset = self.layout.pool + buffer.0 as usize * self.layout.stride as usize;
+            self.memory.write(offset, next);
+            next = buffer.0;
+        }
+        self.memory.write(port.nifp() + core::mem::offset_of!(NetmapIf, ni_bufs_head), next);
+    }
+
+    /// Commits the memory of `count` buffers from `first` on.
+    ///
+    /// # Errors
+    /// `ENOMEM` where the memory cannot be had.
+    pub fn populate_buffers(&self, first: BufferIndex, count: u32) -> io::Result<()> {
+        let stride = self.layout.stride as usize;
+        let start = self.layout.pool + first.0 as usize * stride;
+        let end = (start + count as usize * stride).next_multiple_of(crate::layout::PAGE);
+        let start = start / crate::layout::PAGE * crate::layout::PAGE;
+        self.memory.populate(start, end.min(self.memory.size()) - start)
+    }
+
+    /// All usable buffers, in order.
+    pub fn buffers(&self) -> impl Iterator<Item = BufferIndex> + use<> {
+        (FIRST_BUFFER..self.layout.buffers).map(BufferIndex)
+    }
+}

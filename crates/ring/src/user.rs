@@ -1,0 +1,349 @@
+//! The client's half of a ring.
+//!
+//! A client trusts the daemon and the members of its own region, not more: indexes and buffer
+//! numbers are still bounded, so that a broken neighbour costs wrong frames and never wrong
+//! memory. Between publications the client owns its slots and their buffers alone; that is why it
+//! may see them as slices.
+//!
+//! ```text
+//!  TxRing   [head .. tail)  slots to fill     fill, then `submit`
+//!  RxRing   [head .. tail)  frames to read    read, then `release`
+//! ```
+
+#![allow(unsafe_code)] // UNSAFETY: slots and buffers the client owns become slices.
+
+use std::sync::Arc;
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::abi::{CsbAtok, CsbKtoa, NetmapRing, Slot, sync_flag};
+use crate::cursor::{Index, Span};
+use crate::doorbell::{Publisher, Sleeper};
+use crate::kring::SlotWord;
+use crate::layout::PortLayout;
+use crate::region::Region;
+
+/// Offset of `kern_need_kick` in a CSB line of the switch.
+const KERN_NEED_KICK: usize = core::mem::offset_of!(CsbKtoa, kern_need_kick);
+
+/// What both directions have in common.
+#[derive(Debug)]
+struct UserRing {
+    region: Arc<Region>,
+    slots: *mut Slot,
+    span: Span,
+    atok: *const CsbAtok,
+    ktoa: *const CsbKtoa,
+    /// First slot the client owns.
+    head: Index,
+    /// First slot the switch owns, as last seen.
+    tail: Index,
+    /// The switch's need-kick word: its bell, or that of a receive ring it waits for.
+    need_kick: *const AtomicU32,
+    publisher: Publisher,
+    /// May this process publish without fences? See [`crate::doorbell`].
+    may_be_light: bool,
+    sleeper: Sleeper,
+}
+
+// SAFETY: the pointers go into `region`, which is kept alive and may be used from any thread.
+unsafe impl Send for UserRing {}
+
+impl UserRing {
+    /// Takes the ring over where its CSB stands.
+    fn new(
+        region: &Arc<Region>,
+        port: &PortLayout,
+        ring: usize,
+        span: Span,
+        need_kick: usize,
+    ) -> Self {
+        let memory = region.memory();
+        let slots = port.ring(ring) + size_of::<NetmapRing>();
+        let mut ring = Self {
+            slots: memory.range(slots, span.slots() as usize * size_of::<Slot>()).cast(),
+            span,
+            atok: memory.at(port.atok(ring)),
+            ktoa: memory.at(port.ktoa(ring)),
+            head: Index::ZERO,
+            tail: Index::ZERO,
+            need_kick: memory.at(need_kick),
+            publisher: Publisher::default(),
+            may_be_light: false,
+            sleeper: Sleeper::default(),
+            region: region.clone(),
+        };
+        let head = ring.atok().head.load(Ordering::Acquire);
+        ring.head = span.check(head).unwrap_or(Index::ZERO);
+        ring.refresh();
+        ring
+    }
+
+    #[inline(always)]
+    fn atok(&self) -> &CsbAtok {
+        // SAFETY: a CSB line of `region`; atomics may be shared with the switch.
+        unsafe { &*self.atok }
+    }
+
+    #[inline(always)]
+    fn ktoa(&self) -> &CsbKtoa {
+        // SAFETY: a CSB line of `region`; atomics may be shared with the switch.
+        unsafe { &*self.ktoa }
+    }
+
+    /// Looks how far the switch has got.
+    #[inline(always)]
+    fn refresh(&mut self) -> u32 {
+        // Acquire: pairs with the switch's Release of `hwtail`, after it is done with the slots.
+        let raw = self.ktoa().hwtail.load(Ordering::Acquire);
+        if let Some(tail) = self.span.check(raw) {
+            self.tail = tail;
+        }
+        self.owned()
+    }
+
+    #[inline(always)]
+    fn owned(&self) -> u32 {
+        self.span.distance(self.head, self.tail)
+    }
+
+    /// The `i`-th slot that the client owns.
+    #[inline(always)]
+    fn slot(&self, i: u32) -> *mut u64 {
+        assert!(i < self.owned(), "slot {i} is not the client's");
+        // SAFETY: an index of this ring; that many slots are mapped.
+        unsafe { self.slots.add(self.span.add(self.head, i).at()).cast() }
+    }
+
+    #[inline(always)]
+    fn word(&self, i: u32) -> SlotWord {
+        // SAFETY: a slot of this ring.
+        SlotWord(unsafe { self.slot(i).read_volatile() })
+    }
+
+    #[inline(always)]
+    fn set_word(&mut self, i: u32, word: SlotWord) {
+        // SAFETY: a slot of this ring that the client owns.
+        unsafe { self.slot(i).write_volatile(word.0) }
+    }
+
+    /// Gives up the first `count` slots. `true`: the switch sleeps, ring its doorbell.
+    #[inline(always)]
+    fn publish(&mut self, count: u32) -> bool {
+        assert!(count <= self.owned(), "more slots than the client owns");
+        self.head = self.span.add(self.head, count);
+        // SAFETY: words of `region`, which is alive; atomics may be shared with the switch.
+        let (atok, need_kick) = unsafe { (&*self.atok, &*self.need_kick) };
+        atok.cur.store(self.head.get(), Ordering::Relaxed);
+        let index = (&atok.head, self.head.get());
+        let flags = (&atok.sync_flags, sync_flag::LIGHT);
+        self.publisher.publish(index, flags, need_kick, self.may_be_light)
+    }
+
+    /// Asks for a kick once `wanted` slots are the client's. `false`: they are already, and the
+    /// request is taken back.
+    fn arm(&mut self, wanted: u32) -> bool {
+        let wanted = wanted.min(self.span.slots() - 1);
+        let cur = self.span.add(self.head, wanted.saturating_sub(1));
+        // SAFETY: a CSB line of `region`, which is alive.
+        let atok = unsafe { &*self.atok };
+        self.publisher.calm(&atok.sync_flags);
+        atok.cur.store(cur.get(), Ordering::Relaxed);
+        self.sleeper.arm(&atok.appl_need_kick);
+        crate::doorbell::store_load_fence();
+        let enough = self.refresh() >= wanted;
+        if enough {
+            self.disarm();
+        }
+        !enough
+    }
+
+    fn disarm(&self) {
+        self.sleeper.disarm(&self.atok().appl_need_kick);
+    }
+}
+
+/// A transmit ring seen from its client.
+#[derive(Debug)]
+pub struct TxRing(UserRing);
+
+/// A receive ring seen from its client.
+#[derive(Debug)]
+pub struct RxRing(UserRing);
+
+macro_rules! both_directions {
+    ($ring:ident) => {
+        impl $ring {
+            /// Number of slots the client owns now, after looking how far the switch has got.
+            #[inline(always)]
+            pub fn refresh(&mut self) -> u32 {
+                self.0.refresh()
+            }
+
+            /// Number of slots the client owns, as of the last look.
+            #[inline(always)]
+            #[must_use]
+            pub fn owned(&self) -> u32 {
+                self.0.owned()
+            }
+
+            /// Number of slots of the ring; one of them is always empty.
+            #[inline]
+            #[must_use]
+            pub fn slots(&self) -> u32 {
+                self.0.span.slots()
+            }
+
+            /// Buffer index of the `i`-th owned slot, for programs that swap buffers.
+            #[inline]
+            #[must_use]
+            pub fn buffer_index(&self, i: u32) -> u32 {
+                self.0.word(i).buffer()
+            }
+
+            /// Flags of the `i`-th owned slot.
+            #[inline]
+            #[must_use]
+            pub fn flags(&self, i: u32) -> u16 {
+                self.0.word(i).flags()
+            }
+
+            /// Asks for a kick once `wanted` slots are owned. `false`: they are already, do not
+            /// sleep. Call [`Self::disarm`] after waking up.
+            #[must_use]
+            pub fn arm(&mut self, wanted: u32) -> bool {
+                self.0.arm(wanted)
+            }
+
+            /// Takes the request for a kick back.
+            pub fn disarm(&self) {
+                self.0.disarm();
+            }
+
+            /// How often the switch re-synchronised this ring because of an index out of range.
+            #[must_use]
+            pub fn resyncs(&self) -> u32 {
+                self.0.ktoa().resyncs.load(Ordering::Relaxed)
+            }
+
+            /// Allows publications without fences: this process is registered for the worker's
+            /// barrier (`membarrier(2)`, `REGISTER_GLOBAL_EXPEDITED`).
+            pub fn allow_light(&mut self) {
+                self.0.may_be_light = true;
+            }
+
+            /// The region that the buffers are in.
+            #[must_use]
+            pub fn region(&self) -> &Arc<Region> {
+                &self.0.region
+            }
+        }
+    };
+}
+both_directions!(TxRing);
+both_directions!(RxRing);
+
+impl TxRing {
+    /// Transmit ring `ring` of a port.
+    #[must_use]
+    pub fn new(region: &Arc<Region>, port: &PortLayout, ring: u16) -> Self {
+        Self(UserRing::new(region, port, usize::from(ring), port.counts().tx_slots, port.bell()))
+    }
+
+    /// The buffer of the `i`-th free slot.
+    ///
+    /// # Panics
+    /// If the client does not own that slot.
+    #[inline(always)]
+    pub fn buffer(&mut self, i: u32) -> &mut [u8] {
+        buffer_mut(&self.0, self.0.word(i))
+    }
+
+    /// Says what the `i`-th free slot holds.
+    ///
+    /// # Panics
+    /// If the client does not own that slot.
+    #[inline(always)]
+    pub fn set(&mut self, i: u32, len: u16, flags: u16) {
+        let buffer = self.0.word(i).buffer();
+        self.0.set_word(i, SlotWord::new(buffer, len, flags));
+    }
+
+    /// The buffer of the `i`-th free slot, whose slot will say `len` and no flags.
+    #[inline(always)]
+    pub fn frame(&mut self, i: u32, len: u16) -> &mut [u8] {
+        let word = self.0.word(i);
+        self.0.set_word(i, SlotWord::new(word.buffer(), len, 0));
+        &mut buffer_mut(&self.0, word)[..usize::from(len)]
+    }
+
+    /// Puts another buffer into the `i`-th free slot: zero-copy forwarding inside a region.
+    pub fn set_buffer_index(&mut self, i: u32, buffer: u32) {
+        let word = self.0.word(i);
+        let flags = word.flags() | crate::abi::slot_flag::BUF_CHANGED;
+        self.0.set_word(i, SlotWord::new(buffer, word.len(), flags));
+    }
+
+    /// Hands the first `count` slots to the switch. `true`: it sleeps, ring its doorbell.
+    #[inline(always)]
+    #[must_use]
+    pub fn submit(&mut self, count: u32) -> bool {
+        self.0.publish(count)
+    }
+
+    /// Have all submitted frames been taken?
+    #[must_use]
+    pub fn is_drained(&mut self) -> bool {
+        self.0.refresh() == self.0.span.slots() - 1
+    }
+}
+
+impl RxRing {
+    /// Receive ring `ring` of a port.
+    #[must_use]
+    pub fn new(region: &Arc<Region>, port: &PortLayout, ring: u16) -> Self {
+        let counts = port.counts();
+        let at = usize::from(counts.tx_rings) + usize::from(ring);
+        Self(UserRing::new(region, port, at, counts.rx_slots, port.ktoa(at) + KERN_NEED_KICK))
+    }
+
+    /// The bytes of the `i`-th received slot; empty where the slot was passed over.
+    ///
+    /// # Panics
+    /// If the client does not own that slot.
+    #[inline(always)]
+    #[must_use]
+    pub fn frame(&self, i: u32) -> &[u8] {
+        let word = self.0.word(i);
+        let buffer = buffer_mut(&self.0, word);
+        &buffer[..usize::from(word.len()).min(buffer.len())]
+    }
+
+    /// Puts another buffer into the `i`-th received slot.
+    pub fn set_buffer_index(&mut self, i: u32, buffer: u32) {
+        let word = self.0.word(i);
+        let flags = word.flags() | crate::abi::slot_flag::BUF_CHANGED;
+        self.0.set_word(i, SlotWord::new(buffer, word.len(), flags));
+    }
+
+    /// Returns the first `count` slots to the switch. `true`: it waits for room, ring its doorbell.
+    #[inline(always)]
+    #[must_use]
+    pub fn release(&mut self, count: u32) -> bool {
+        self.0.publish(count)
+    }
+}
+
+/// The buffer that a slot names; an empty one where the number is not the region's.
+#[inline(always)]
+#[allow(clippy::mut_from_ref)] // reason: buffers lie in shared memory, not behind the reference.
+fn buffer_mut(ring: &UserRing, word: SlotWord) -> &mut [u8] {
+    let Some(index) = ring.region.check(word.buffer()) else {
+        return &mut [];
+    };
+    let size = ring.region.stride() as usize;
+    // SAFETY: a mapped buffer of that size. The client owns the slot: the switch does not touch
+    // its buffer before the slot is given up, which needs the ring mutably. Members of one trust
+    // group promise each other the same.
+    unsafe { core::slice::from_raw_parts_mut(ring.region.buffer(index), size) }
+}
