@@ -1,3 +1,77 @@
-//! The project's rules as programs.
+//! The project's rules as programs: `cargo xtask tidy` and `cargo xtask lengths`.
+//!
+//! `tidy` prints one line per broken rule, `path:line: rule: what to do`, and exits 1 when there
+//! is any. `lengths` prints how long the functions and files are, crate by crate.
 
-fn main() {}
+mod lengths;
+mod rules;
+mod tree;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+use crate::tree::Tree;
+
+const USAGE: &str = "usage: cargo xtask tidy | lengths";
+
+fn main() -> ExitCode {
+    let command = std::env::args().nth(1);
+    match run(command.as_deref()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(command: Option<&str>) -> Result<ExitCode> {
+    match command {
+        Some("tidy") => tidy(),
+        Some("lengths") => {
+            print!("{}", lengths::table(&workspace()?));
+            Ok(ExitCode::SUCCESS)
+        }
+        _ => anyhow::bail!(USAGE),
+    }
+}
+
+fn tidy() -> Result<ExitCode> {
+    let tree = workspace()?;
+    let findings = rules::check(&tree)?;
+    for finding in &findings {
+        println!("{finding}");
+    }
+    if findings.is_empty() {
+        println!("tidy: {} files follow the rules", tree.files.len());
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("tidy: {} to mend; STYLE.md has the reasons", findings.len());
+    Ok(ExitCode::from(1))
+}
+
+/// The workspace this program was built from.
+fn workspace() -> Result<Tree> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has a parent")?;
+    Tree::read(root)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tree_is_tidy() {
+        let findings = rules::check(&workspace().unwrap()).unwrap();
+        let lines: Vec<String> = findings.iter().map(ToString::to_string).collect();
+        assert!(lines.is_empty(), "\n{}\n", lines.join("\n"));
+    }
+
+    #[test]
+    fn an_unknown_command_is_refused() {
+        assert!(run(Some("tydy")).unwrap_err().to_string().contains("usage"));
+        assert!(run(None).is_err());
+    }
+}
