@@ -410,17 +410,6 @@ impl RxKring {
         Self { ring, tail: Index::ZERO, head: Index::ZERO, room: 0, waiter }
     }
 
-    /// A ring that was in use before: goes on where its CSB stands. For the sending end of a pipe,
-    /// whose peer may have been there first.
-    #[must_use]
-    pub fn resume(region: &Arc<Region>, port: &PortLayout, ring: u16) -> Self {
-        let mut ring = Self::new(region, port, ring);
-        let tail = ring.ring.ktoa().hwtail.load(Ordering::Acquire);
-        ring.tail = ring.ring.span.check(tail).unwrap_or(Index::ZERO);
-        ring.head = ring.tail;
-        ring
-    }
-
     /// The region that its buffers are in.
     #[inline]
     #[must_use]

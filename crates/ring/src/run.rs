@@ -137,3 +137,127 @@ fn run(
     tx.set_next(at);
     Run { frames, bytes, end }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cursor::Span;
+    use crate::host::HostPort;
+    use crate::layout::{DEFAULT_STRIDE, FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
+    use crate::region::Region;
+    use crate::user::{RxRing, TxRing};
+
+    struct End {
+        host: HostPort,
+        tx: TxRing,
+        rx: RxRing,
+    }
+
+    fn counts() -> RingCounts {
+        let slots = Span::new(16).expect("legal");
+        RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots }
+    }
+
+    /// `ports` ports in one region.
+    fn ends(ports: usize) -> Vec<End> {
+        let size = PortLayout::new(FIRST_BLOCK, counts()).end() - FIRST_BLOCK;
+        let buffers = counts().buffers() * u32::try_from(ports).expect("few");
+        let layout = RegionLayout::new(size * ports, DEFAULT_STRIDE, buffers).expect("legal");
+        let (region, fd) = Region::create("test", layout).expect("memory");
+        let client = Region::attach(std::os::fd::AsFd::as_fd(&fd), layout).expect("sealed");
+        let mut free = region.buffers();
+        (0..ports)
+            .map(|i| {
+                let port = PortLayout::new(FIRST_BLOCK + i * size, counts());
+                region.format_port("test", &port, &mut free, ports == 1).expect("memory");
+                let (tx, rx) = (TxRing::new(&client, &port, 0), RxRing::new(&client, &port, 0));
+                End { host: HostPort::new(&region, &port), tx, rx }
+            })
+            .collect()
+    }
+
+    fn fill(tx: &mut TxRing, frames: u32, len: u16, header: u8) {
+        for i in 0..frames {
+            let data = tx.frame(i, len);
+            data.fill(header);
+            data[20] = u8::try_from(i).expect("few");
+        }
+        let _ = tx.submit(frames);
+    }
+
+    fn key(byte: u8) -> Key {
+        Key::new(u128::from_ne_bytes([byte; 16]), u128::MAX)
+    }
+
+    #[test]
+    fn a_run_is_copied_with_its_payload_and_ends_at_another_header() {
+        let (mut a, mut b) = (ends(1).remove(0), ends(1).remove(0));
+        fill(&mut a.tx, 3, 300, 1);
+        fill(&mut a.tx, 2, 60, 2);
+        assert_eq!(a.host.sync_tx(), 5);
+        b.host.rx[0].sync();
+        let run = copy_run(&mut a.host.tx[0], &mut b.host.rx[0], key(1), 100);
+        assert_eq!(run, Run { frames: 3, bytes: 900, end: super::End::Other });
+        b.host.rx[0].publish();
+        assert_eq!(b.rx.refresh(), 3);
+        for i in 0..3 {
+            assert_eq!(b.rx.frame(i).len(), 300);
+            assert_eq!(u32::from(b.rx.frame(i)[20]), i);
+            assert_eq!(b.rx.frame(i)[299], 1);
+        }
+        a.host.tx[0].publish();
+        assert_eq!(a.tx.refresh(), 15 - 2);
+    }
+
+    #[test]
+    fn a_full_destination_ends_the_run_without_losing_a_frame() {
+        let (mut a, mut b) = (ends(1).remove(0), ends(1).remove(0));
+        for _ in 0..2 {
+            fill(&mut a.tx, 10, 60, 1);
+            a.host.sync_tx();
+            b.host.rx[0].sync();
+            copy_run(&mut a.host.tx[0], &mut b.host.rx[0], key(1), 100);
+            a.host.tx[0].publish();
+            b.host.rx[0].publish();
+            a.tx.refresh();
+        }
+        assert_eq!((b.rx.refresh(), b.host.rx[0].room()), (15, 0));
+        assert_eq!(a.host.tx[0].ready(), 5);
+        let _ = b.rx.release(15);
+        assert_eq!(b.host.rx[0].sync(), 15);
+    }
+
+    #[test]
+    fn a_swap_exchanges_the_buffers() {
+        let mut ports = ends(2);
+        let (mut b, mut a) = (ports.remove(1), ports.remove(0));
+        let (sent, spare) = (a.tx.buffer_index(0), {
+            fill(&mut a.tx, 1, 60, 1);
+            a.host.sync_tx();
+            b.host.rx[0].sync();
+            swap_run(&mut a.host.tx[0], &mut b.host.rx[0], key(1), 100)
+        });
+        assert_eq!(spare.frames, 1);
+        b.host.rx[0].publish();
+        a.host.tx[0].publish();
+        assert_eq!(b.rx.refresh(), 1);
+        assert_eq!(b.rx.buffer_index(0), sent);
+        assert_eq!(
+            b.rx.frame(0)[20..60],
+            [
+                0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1
+            ]
+        );
+    }
+
+    #[test]
+    fn dropping_takes_only_the_run() {
+        let mut a = ends(1).remove(0);
+        fill(&mut a.tx, 3, 60, 1);
+        fill(&mut a.tx, 2, 60, 2);
+        a.host.sync_tx();
+        assert_eq!(drop_run(&mut a.host.tx[0], key(1), 100).frames, 3);
+        assert_eq!(a.host.tx[0].ready(), 2);
+    }
+}

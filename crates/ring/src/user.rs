@@ -9,22 +9,83 @@
 //!  TxRing   [head .. tail)  slots to fill     fill, then `submit`
 //!  RxRing   [head .. tail)  frames to read    read, then `release`
 //! ```
+//!
+//! A pipe has no switch: its sending end ([`TxRing::pipe`]) fills the *other end's receive ring*
+//! itself. It plays the switch's part in that ring's CSB, with the words of the two sides
+//! exchanged; everything else is the same code. A slot's buffer stays with the slot, so nothing
+//! need be swapped.
 
 #![allow(unsafe_code)] // UNSAFETY: slots and buffers the client owns become slices.
 
 use std::sync::Arc;
 
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::abi::{CsbAtok, CsbKtoa, NetmapRing, Slot, sync_flag};
 use crate::cursor::{Index, Span};
-use crate::doorbell::{Publisher, Sleeper};
+use crate::doorbell::{Publisher, Sleeper, store_load_fence};
 use crate::kring::SlotWord;
 use crate::layout::PortLayout;
+use crate::memory::Memory;
 use crate::region::Region;
 
-/// Offset of `kern_need_kick` in a CSB line of the switch.
-const KERN_NEED_KICK: usize = core::mem::offset_of!(CsbKtoa, kern_need_kick);
+/// The words through which the two sides of a ring talk.
+#[derive(Debug)]
+struct Words {
+    /// Index that this side publishes.
+    mine: *const AtomicU32,
+    /// This side's wake-up point.
+    cur: *const AtomicU32,
+    /// Index that the other side publishes.
+    theirs: *const AtomicU32,
+    /// This side's need-kick word.
+    my_need: *const AtomicU32,
+    /// The other side's need-kick word.
+    their_need: *const AtomicU32,
+    /// This side's flags of the handshake.
+    flags: *const AtomicU32,
+    /// Times the switch re-synchronised the ring.
+    resyncs: *const AtomicU32,
+}
+
+impl Words {
+    /// Those of a client: `need_kick` is the offset of the switch's need-kick word.
+    fn of_client(memory: &Memory, atok: usize, ktoa: usize, need_kick: usize) -> Self {
+        Self {
+            mine: memory.at(atok + offset_of!(CsbAtok, head)),
+            cur: memory.at(atok + offset_of!(CsbAtok, cur)),
+            theirs: memory.at(ktoa + offset_of!(CsbKtoa, hwtail)),
+            my_need: memory.at(atok + offset_of!(CsbAtok, appl_need_kick)),
+            their_need: memory.at(need_kick),
+            flags: memory.at(atok + offset_of!(CsbAtok, sync_flags)),
+            resyncs: memory.at(ktoa + offset_of!(CsbKtoa, resyncs)),
+        }
+    }
+
+    /// Those of a sender that fills a receive ring itself.
+    fn of_pipe(memory: &Memory, atok: usize, ktoa: usize) -> Self {
+        Self {
+            mine: memory.at(ktoa + offset_of!(CsbKtoa, hwtail)),
+            cur: memory.at(ktoa + offset_of!(CsbKtoa, hwcur)),
+            theirs: memory.at(atok + offset_of!(CsbAtok, head)),
+            my_need: memory.at(ktoa + offset_of!(CsbKtoa, kern_need_kick)),
+            their_need: memory.at(atok + offset_of!(CsbAtok, appl_need_kick)),
+            flags: memory.at(ktoa + offset_of!(CsbKtoa, resyncs)),
+            resyncs: memory.at(ktoa + offset_of!(CsbKtoa, resyncs)),
+        }
+    }
+}
+
+/// A word of shared memory.
+///
+/// # Safety
+/// The region that `p` points into outlives `'a`.
+#[inline(always)]
+unsafe fn word<'a>(p: *const AtomicU32) -> &'a AtomicU32 {
+    // SAFETY: mapped and aligned as checked when the pointer was made; atomics may be shared.
+    unsafe { &*p }
+}
 
 /// What both directions have in common.
 #[derive(Debug)]
@@ -32,14 +93,13 @@ struct UserRing {
     region: Arc<Region>,
     slots: *mut Slot,
     span: Span,
-    atok: *const CsbAtok,
-    ktoa: *const CsbKtoa,
-    /// First slot the client owns.
+    words: Words,
+    /// First slot this side owns.
     head: Index,
-    /// First slot the switch owns, as last seen.
+    /// First slot the other side owns, as last seen.
     tail: Index,
-    /// The switch's need-kick word: its bell, or that of a receive ring it waits for.
-    need_kick: *const AtomicU32,
+    /// The other side publishes the first slot it still reads: the one before it stays empty.
+    keeps_gap: bool,
     publisher: Publisher,
     /// May this process publish without fences? See [`crate::doorbell`].
     may_be_light: bool,
@@ -50,54 +110,37 @@ struct UserRing {
 unsafe impl Send for UserRing {}
 
 impl UserRing {
-    /// Takes the ring over where its CSB stands.
-    fn new(
-        region: &Arc<Region>,
-        port: &PortLayout,
-        ring: usize,
-        span: Span,
-        need_kick: usize,
-    ) -> Self {
-        let memory = region.memory();
-        let slots = port.ring(ring) + size_of::<NetmapRing>();
+    /// Takes the ring at `ring` over where `words` stand.
+    fn new(region: &Arc<Region>, ring: usize, span: Span, words: Words, keeps_gap: bool) -> Self {
+        let slots = ring + size_of::<NetmapRing>();
+        let bytes = span.slots() as usize * size_of::<Slot>();
         let mut ring = Self {
-            slots: memory.range(slots, span.slots() as usize * size_of::<Slot>()).cast(),
+            slots: region.memory().range(slots, bytes).cast(),
             span,
-            atok: memory.at(port.atok(ring)),
-            ktoa: memory.at(port.ktoa(ring)),
+            words,
             head: Index::ZERO,
             tail: Index::ZERO,
-            need_kick: memory.at(need_kick),
+            keeps_gap,
             publisher: Publisher::default(),
             may_be_light: false,
             sleeper: Sleeper::default(),
             region: region.clone(),
         };
-        let head = ring.atok().head.load(Ordering::Acquire);
+        // SAFETY: the words lie in `region`, which is alive.
+        let head = unsafe { word(ring.words.mine) }.load(Ordering::Acquire);
         ring.head = span.check(head).unwrap_or(Index::ZERO);
         ring.refresh();
         ring
     }
 
-    #[inline(always)]
-    fn atok(&self) -> &CsbAtok {
-        // SAFETY: a CSB line of `region`; atomics may be shared with the switch.
-        unsafe { &*self.atok }
-    }
-
-    #[inline(always)]
-    fn ktoa(&self) -> &CsbKtoa {
-        // SAFETY: a CSB line of `region`; atomics may be shared with the switch.
-        unsafe { &*self.ktoa }
-    }
-
-    /// Looks how far the switch has got.
+    /// Looks how far the other side has got.
     #[inline(always)]
     fn refresh(&mut self) -> u32 {
-        // Acquire: pairs with the switch's Release of `hwtail`, after it is done with the slots.
-        let raw = self.ktoa().hwtail.load(Ordering::Acquire);
-        if let Some(tail) = self.span.check(raw) {
-            self.tail = tail;
+        // SAFETY: the words lie in `region`, which is alive.
+        let theirs = unsafe { word(self.words.theirs) };
+        // Acquire: pairs with the other side's Release, after it is done with the slots.
+        if let Some(tail) = self.span.check(theirs.load(Ordering::Acquire)) {
+            self.tail = if self.keeps_gap { self.span.prev(tail) } else { tail };
         }
         self.owned()
     }
@@ -127,30 +170,36 @@ impl UserRing {
         unsafe { self.slot(i).write_volatile(word.0) }
     }
 
-    /// Gives up the first `count` slots. `true`: the switch sleeps, ring its doorbell.
+    /// Gives up the first `count` slots. `true`: the other side sleeps, ring its doorbell.
     #[inline(always)]
     fn publish(&mut self, count: u32) -> bool {
         assert!(count <= self.owned(), "more slots than the client owns");
         self.head = self.span.add(self.head, count);
-        // SAFETY: words of `region`, which is alive; atomics may be shared with the switch.
-        let (atok, need_kick) = unsafe { (&*self.atok, &*self.need_kick) };
-        atok.cur.store(self.head.get(), Ordering::Relaxed);
-        let index = (&atok.head, self.head.get());
-        let flags = (&atok.sync_flags, sync_flag::LIGHT);
-        self.publisher.publish(index, flags, need_kick, self.may_be_light)
+        // SAFETY: the words lie in `region`, which is alive.
+        let [mine, cur, flags, their_need] = unsafe {
+            let w = &self.words;
+            [word(w.mine), word(w.cur), word(w.flags), word(w.their_need)]
+        };
+        cur.store(self.head.get(), Ordering::Relaxed);
+        let index = (mine, self.head.get());
+        let flags = (flags, sync_flag::LIGHT);
+        self.publisher.publish(index, flags, their_need, self.may_be_light)
     }
 
     /// Asks for a kick once `wanted` slots are the client's. `false`: they are already, and the
     /// request is taken back.
     fn arm(&mut self, wanted: u32) -> bool {
         let wanted = wanted.min(self.span.slots() - 1);
-        let cur = self.span.add(self.head, wanted.saturating_sub(1));
-        // SAFETY: a CSB line of `region`, which is alive.
-        let atok = unsafe { &*self.atok };
-        self.publisher.calm(&atok.sync_flags);
-        atok.cur.store(cur.get(), Ordering::Relaxed);
-        self.sleeper.arm(&atok.appl_need_kick);
-        crate::doorbell::store_load_fence();
+        let at = self.span.add(self.head, wanted.saturating_sub(1));
+        // SAFETY: the words lie in `region`, which is alive.
+        let [cur, flags, my_need] = unsafe {
+            let w = &self.words;
+            [word(w.cur), word(w.flags), word(w.my_need)]
+        };
+        self.publisher.calm(flags);
+        cur.store(at.get(), Ordering::Relaxed);
+        self.sleeper.arm(my_need);
+        store_load_fence();
         let enough = self.refresh() >= wanted;
         if enough {
             self.disarm();
@@ -159,7 +208,8 @@ impl UserRing {
     }
 
     fn disarm(&self) {
-        self.sleeper.disarm(&self.atok().appl_need_kick);
+        // SAFETY: the words lie in `region`, which is alive.
+        self.sleeper.disarm(unsafe { word(self.words.my_need) });
     }
 }
 
@@ -223,13 +273,14 @@ macro_rules! both_directions {
             /// How often the switch re-synchronised this ring because of an index out of range.
             #[must_use]
             pub fn resyncs(&self) -> u32 {
-                self.0.ktoa().resyncs.load(Ordering::Relaxed)
+                // SAFETY: the words lie in the ring's region, which is alive.
+                unsafe { word(self.0.words.resyncs) }.load(Ordering::Relaxed)
             }
 
             /// Allows publications without fences: this process is registered for the worker's
             /// barrier (`membarrier(2)`, `REGISTER_GLOBAL_EXPEDITED`).
             pub fn allow_light(&mut self) {
-                self.0.may_be_light = true;
+                self.0.may_be_light = !self.0.keeps_gap;
             }
 
             /// The region that the buffers are in.
@@ -247,7 +298,18 @@ impl TxRing {
     /// Transmit ring `ring` of a port.
     #[must_use]
     pub fn new(region: &Arc<Region>, port: &PortLayout, ring: u16) -> Self {
-        Self(UserRing::new(region, port, usize::from(ring), port.counts().tx_slots, port.bell()))
+        let at = usize::from(ring);
+        let (atok, ktoa) = (port.atok(at), port.ktoa(at));
+        let words = Words::of_client(region.memory(), atok, ktoa, port.bell());
+        Self(UserRing::new(region, port.ring(at), port.counts().tx_slots, words, false))
+    }
+
+    /// The sending end of a pipe: fills receive ring `ring` of `peer`. It never goes light.
+    #[must_use]
+    pub fn pipe(region: &Arc<Region>, peer: &PortLayout, ring: u16) -> Self {
+        let at = usize::from(peer.counts().tx_rings) + usize::from(ring);
+        let words = Words::of_pipe(region.memory(), peer.atok(at), peer.ktoa(at));
+        Self(UserRing::new(region, peer.ring(at), peer.counts().rx_slots, words, true))
     }
 
     /// The buffer of the `i`-th free slot.
@@ -304,7 +366,10 @@ impl RxRing {
     pub fn new(region: &Arc<Region>, port: &PortLayout, ring: u16) -> Self {
         let counts = port.counts();
         let at = usize::from(counts.tx_rings) + usize::from(ring);
-        Self(UserRing::new(region, port, at, counts.rx_slots, port.ktoa(at) + KERN_NEED_KICK))
+        let (atok, ktoa) = (port.atok(at), port.ktoa(at));
+        let need_kick = ktoa + offset_of!(CsbKtoa, kern_need_kick);
+        let words = Words::of_client(region.memory(), atok, ktoa, need_kick);
+        Self(UserRing::new(region, port.ring(at), counts.rx_slots, words, false))
     }
 
     /// The bytes of the `i`-th received slot; empty where the slot was passed over.
