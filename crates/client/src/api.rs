@@ -301,12 +301,15 @@ pub struct SwitchSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SwitchSettings {
-    /// How frames find their port.
+    /// How frames find their port: `learning`, `hub`, `patch`, `static` or `static-flood`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub forwarding: Option<Forwarding>,
+    pub forwarding: Option<String>,
     /// Seconds until a learnt address is forgotten; 0 for never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age_s: Option<u32>,
+    /// Addresses that the forwarding database holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fdb_capacity: Option<u32>,
     /// Numeric user that owns the switch (only root and the daemon's user may give it away).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<u32>,
@@ -318,21 +321,6 @@ pub struct SwitchSettings {
     pub mode: Option<Mode>,
 }
 
-/// How frames find their port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Forwarding {
-    /// A learning bridge.
-    #[default]
-    Learning,
-    /// The first two ports are cross-connected.
-    Patch,
-    /// Every frame to every other port.
-    Hub,
-    /// Only static entries; everything else is flooded by the ports' flood policy.
-    Static,
-}
-
 /// A switch in a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -342,9 +330,11 @@ pub struct SwitchInfo {
     /// Stays without ports.
     pub persistent: bool,
     /// How frames find their port.
-    pub forwarding: Forwarding,
+    pub forwarding: String,
     /// Seconds until a learnt address is forgotten; 0 for never.
     pub age_s: u32,
+    /// Addresses that the forwarding database holds.
+    pub fdb_capacity: u32,
     /// Numeric owner.
     pub owner: u32,
     /// Numeric group.
@@ -400,56 +390,30 @@ pub struct PortSet {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PortSettings {
-    /// 802.1Q role.
+    /// VLANs: `transparent[:VLAN]`, `access:VLAN` or `trunk:VLANS[,native=VLAN]`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub vlan: Option<Vlan>,
+    pub vlan: Option<String>,
     /// Exchanges frames only with ports that are not isolated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolated: Option<bool>,
-    /// Addresses behind the port are learnt.
+    /// Source addresses that arrive here are learnt.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub learn: Option<bool>,
-    /// Most addresses learnt behind the port.
+    pub learning: Option<bool>,
+    /// Gets unicast frames to unknown addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub fdb_limit: Option<u32>,
-    /// Gets frames to unknown addresses.
+    pub unicast_flood: Option<bool>,
+    /// Gets multicast frames.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub flood_unknown: Option<bool>,
-    /// Gets broadcasts and multicasts.
+    pub multicast_flood: Option<bool>,
+    /// Gets broadcast frames.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub flood_broadcast: Option<bool>,
-    /// What happens when the client reads too slowly.
+    pub broadcast_flood: Option<bool>,
+    /// Most addresses learnt here; 0 for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_full: Option<OnFull>,
-}
-
-/// 802.1Q role of a port, as text: `none`, `access:10`, `trunk:10,20-29`, `trunk:10,20+native:1`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum Vlan {
-    /// The port takes no notice of VLANs: tags pass through it.
-    #[default]
-    None,
-    /// Untagged frames of one VLAN, 1 to 4094.
-    Access(u16),
-    /// Tagged frames of some VLANs, untagged frames of at most one.
-    Trunk {
-        /// Ranges of allowed VLANs, both ends included, ascending.
-        allowed: Vec<(u16, u16)>,
-        /// VLAN of untagged frames.
-        native: Option<u16>,
-    },
-}
-
-/// What happens with a frame for a port whose ring is full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnFull {
-    /// It is dropped and counted, as VALE does.
-    #[default]
-    Drop,
-    /// The sender waits.
-    Wait,
+    pub max_macs: Option<u32>,
+    /// What happens to a frame that finds no room: `drop` or `wait`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_full: Option<String>,
 }
 
 /// A port in a listing.
@@ -515,7 +479,7 @@ pub struct FdbList {
 pub struct FdbEntry {
     /// Address.
     pub mac: Mac,
-    /// VLAN, 0 for none.
+    /// VLAN.
     pub vlan: u16,
     /// The port behind which it is.
     pub port: PortName,
@@ -534,8 +498,8 @@ pub struct FdbAdd {
     pub port: PortName,
     /// Address.
     pub mac: Mac,
-    /// VLAN, 0 for none.
-    #[serde(default)]
+    /// VLAN, 1 unless said otherwise.
+    #[serde(default = "default_vlan")]
     pub vlan: u16,
 }
 
@@ -547,9 +511,14 @@ pub struct FdbDel {
     pub switch: SwitchName,
     /// Address.
     pub mac: Mac,
-    /// VLAN, 0 for none.
-    #[serde(default)]
+    /// VLAN, 1 unless said otherwise.
+    #[serde(default = "default_vlan")]
     pub vlan: u16,
+}
+
+/// The VLAN of ports that nobody configured.
+fn default_vlan() -> u16 {
+    1
 }
 
 /// Forgets learnt entries.
@@ -606,10 +575,6 @@ pub struct PortStats {
     pub tx_queues: Vec<Counter>,
     /// Receive rings.
     pub rx_queues: Vec<Counter>,
-    /// Times a ring of this port had to be re-synchronised because its client wrote nonsense.
-    pub resyncs: u64,
-    /// Addresses that moved to this port from another one.
-    pub moves: u64,
 }
 
 /// Frames and bytes.
@@ -739,11 +704,6 @@ pub enum ValueError {
     /// Not an Ethernet address.
     #[error("bad MAC address '{0}': write six bytes in hex, like 02:00:00:00:00:01")]
     Mac(String),
-    /// Not a VLAN role.
-    #[error(
-        "bad vlan '{0}': write none, access:10, trunk:10,20-29 or trunk:10+native:1 (1 to 4094)"
-    )]
-    Vlan(String),
 }
 
 impl FromStr for Mode {
@@ -788,59 +748,6 @@ impl fmt::Display for Mac {
     }
 }
 
-impl FromStr for Vlan {
-    type Err = ValueError;
-
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        parse_vlan(text).ok_or_else(|| ValueError::Vlan(text.escape_debug().to_string()))
-    }
-}
-
-fn parse_vlan(text: &str) -> Option<Vlan> {
-    if text == "none" {
-        return Some(Vlan::None);
-    }
-    if let Some(id) = text.strip_prefix("access:") {
-        return parse_vlan_id(id).map(Vlan::Access);
-    }
-    let list = text.strip_prefix("trunk:")?;
-    let (list, native) = match list.split_once("+native:") {
-        Some((list, id)) => (list, Some(parse_vlan_id(id)?)),
-        None => (list, None),
-    };
-    let mut allowed = list.split(',').map(parse_vlan_range).collect::<Option<Vec<_>>>()?;
-    allowed.sort_unstable();
-    Some(Vlan::Trunk { allowed, native })
-}
-
-fn parse_vlan_range(text: &str) -> Option<(u16, u16)> {
-    let (low, high) = text.split_once('-').unwrap_or((text, text));
-    let range = (parse_vlan_id(low)?, parse_vlan_id(high)?);
-    (range.0 <= range.1).then_some(range)
-}
-
-fn parse_vlan_id(text: &str) -> Option<u16> {
-    text.parse().ok().filter(|id| (1..=4094).contains(id))
-}
-
-impl fmt::Display for Vlan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::None => f.write_str("none"),
-            Self::Access(id) => write!(f, "access:{id}"),
-            Self::Trunk { allowed, native } => {
-                let range = |&(low, high): &(u16, u16)| match low == high {
-                    true => low.to_string(),
-                    false => format!("{low}-{high}"),
-                };
-                let list: Vec<String> = allowed.iter().map(range).collect();
-                write!(f, "trunk:{}", list.join(","))?;
-                native.map_or(Ok(()), |id| write!(f, "+native:{id}"))
-            }
-        }
-    }
-}
-
 /// Text forms in JSON: what `Display` writes and `FromStr` reads.
 macro_rules! text_form {
     ($($type:ty),*) => {$(
@@ -857,7 +764,7 @@ macro_rules! text_form {
         }
     )*};
 }
-text_form!(Mode, Mac, Vlan);
+text_form!(Mode, Mac);
 
 #[cfg(test)]
 mod tests {
@@ -892,7 +799,7 @@ mod tests {
             r#"{"v":1,"call":{"attach":{"port":"eth0"}}}"#,
             r#"{"v":1,"call":{"fly":{}}}"#,
             r#"{"v":1,"call":{"switch_add":{"switch":"vale0","settings":{"mode":"888"}}}}"#,
-            r#"{"v":1,"call":{"port_set":{"port":"vale0:a","settings":{"vlan":"access:4095"}}}}"#,
+            r#"{"v":1,"call":{"port_set":{"port":"vale0:a","settings":{"vlam":"access:7"}}}}"#,
             r#"{"v":1,"x":2,"call":{"hello":{"client":""}}}"#,
         ] {
             assert!(call(text).is_err(), "{text}");
@@ -901,16 +808,10 @@ mod tests {
 
     #[test]
     fn test_text_forms_roundtrip() {
-        for text in ["none", "access:10", "trunk:10,20-29", "trunk:1-4094+native:7"] {
-            assert_eq!(text.parse::<Vlan>().unwrap().to_string(), text);
-        }
         assert_eq!("660".parse::<Mode>().unwrap().to_string(), "660");
         assert_eq!("0o600".parse::<Mode>().unwrap().bits(), 0o600);
         let mac = "02:00:00:00:0a:ff";
         assert_eq!(mac.parse::<Mac>().unwrap().to_string(), mac);
-        for bad in ["", "access:0", "trunk:", "trunk:9-3", "access:+5x", "trunk:1+native:0"] {
-            assert!(bad.parse::<Vlan>().is_err(), "{bad}");
-        }
         for bad in ["", "1777", "+66", "rw"] {
             assert!(bad.parse::<Mode>().is_err(), "{bad}");
         }

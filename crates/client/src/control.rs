@@ -1,0 +1,348 @@
+//! The control connection: one call, one reply, blocking.
+//!
+//! A [`Connection`] is the life of what was attached through it: dropped, the daemon detaches every
+//! port of it at once. It is poll-able ([`AsFd`]): readable or hung up between two calls means that
+//! the daemon went away, because a daemon never speaks unasked.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, RecvMsg, ReturnFlags,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+};
+use thiserror::Error;
+
+use crate::api::{
+    Attach, Attached, CallMessage, DaemonInfo, ErrorCode, Failure, Hello, MAX_FDS, MAX_MESSAGE,
+    Outcome, PROTOCOL_VERSION, Reply, ReplyMessage, Request, exit,
+};
+use crate::paths;
+
+/// How long a call may take before the daemon counts as stuck.
+pub const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why a call has no answer.
+#[derive(Debug, Error)]
+pub enum ControlError {
+    /// Nobody listens.
+    #[error("no daemon at {}; start one with: uvala daemon", .0.display())]
+    NoDaemon(PathBuf),
+    /// The socket's permissions keep this user out.
+    #[error(
+        "no permission for {}; ask its owner, or run a daemon of your own: uvala daemon --dir DIR",
+        .0.display()
+    )]
+    Permission(PathBuf),
+    /// The connection broke.
+    #[error("the daemon at {} went away; connect again when it is back", .0.display())]
+    Lost(PathBuf),
+    /// No answer in time.
+    #[error("the daemon at {} did not answer within {} s", .0.display(), TIMEOUT.as_secs())]
+    Timeout(PathBuf),
+    /// The daemon said no.
+    #[error(transparent)]
+    Refused(#[from] Failure),
+    /// The answer is not one of this protocol.
+    #[error("the daemon's answer makes no sense ({0}); is it another version of uvala?")]
+    Protocol(String),
+    /// The system said no.
+    #[error("control connection to {}: {error}", .socket.display())]
+    Io {
+        /// The socket.
+        socket: PathBuf,
+        /// What the system said.
+        error: Errno,
+    },
+}
+
+impl ControlError {
+    /// Exit status of a program that stops for this reason.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::NoDaemon(_) | Self::Lost(_) | Self::Timeout(_) => exit::NO_DAEMON,
+            Self::Permission(_) => exit::PERMISSION,
+            Self::Refused(failure) => failure.code.exit_code(),
+            Self::Protocol(_) => exit::BAD_REQUEST,
+            Self::Io { .. } => exit::FAILURE,
+        }
+    }
+
+    /// The daemon's code, where it was the daemon that said no.
+    #[must_use]
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Refused(failure) => Some(failure.code),
+            _ => None,
+        }
+    }
+}
+
+/// A connection to the daemon.
+#[derive(Debug)]
+pub struct Connection {
+    socket: OwnedFd,
+    path: PathBuf,
+}
+
+/// The descriptors of an attached port; see [`Attached`].
+#[derive(Debug)]
+pub struct PortFds {
+    /// The shared memory.
+    pub region: OwnedFd,
+    /// Write here to wake the other side.
+    pub kick: OwnedFd,
+    /// Readable when the other side woke us.
+    pub wake: OwnedFd,
+}
+
+impl Connection {
+    /// Connects to the daemon in `dir`, or where [`paths`] says.
+    pub fn open(dir: Option<&Path>) -> Result<Self, ControlError> {
+        Self::connect(&paths::client_socket(dir))
+    }
+
+    /// Connects to the daemon behind `socket`.
+    pub fn connect(socket: &Path) -> Result<Self, ControlError> {
+        let path = socket.to_path_buf();
+        check_owner(socket).map_err(|error| connect_error(&path, error))?;
+        let socket = connect(socket).map_err(|error| connect_error(&path, error))?;
+        Ok(Self { socket, path })
+    }
+
+    /// The socket's path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Introduces this program; the name appears in the daemon's listings.
+    pub fn hello(&self, client: &str) -> Result<DaemonInfo, ControlError> {
+        match self.call(Request::Hello(Hello { client: client.to_owned() }))? {
+            Reply::Daemon(info) => Ok(info),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Opens a port.
+    pub fn attach(&self, attach: Attach) -> Result<(Attached, PortFds), ControlError> {
+        let (reply, fds) = self.call_with_fds(Request::Attach(attach))?;
+        let Reply::Attached(attached) = reply else { return Err(unexpected(&reply)) };
+        let count = fds.len();
+        let fds = <[OwnedFd; 3]>::try_from(fds)
+            .map_err(|_| ControlError::Protocol(format!("{count} descriptors instead of 3")))?;
+        let [region, kick, wake] = fds;
+        Ok((attached, PortFds { region, kick, wake }))
+    }
+
+    /// Makes a call whose reply carries no descriptors (if it does, they are closed).
+    pub fn call(&self, request: Request) -> Result<Reply, ControlError> {
+        self.call_with_fds(request).map(|(reply, _)| reply)
+    }
+
+    /// Makes a call.
+    pub fn call_with_fds(&self, call: Request) -> Result<(Reply, Vec<OwnedFd>), ControlError> {
+        let message = CallMessage { v: PROTOCOL_VERSION, call };
+        let text = serde_json::to_vec(&message)
+            .map_err(|error| ControlError::Protocol(error.to_string()))?;
+        self.send(&text)?;
+        let (text, fds) = self.receive()?;
+        let reply: ReplyMessage = serde_json::from_slice(&text)
+            .map_err(|error| ControlError::Protocol(error.to_string()))?;
+        match reply.result {
+            Outcome::Ok(reply) => Ok((reply, fds)),
+            Outcome::Err(failure) => Err(failure.into()),
+        }
+    }
+
+    fn send(&self, text: &[u8]) -> Result<(), ControlError> {
+        let flags = SendFlags::NOSIGNAL;
+        let parts = [IoSlice::new(text)];
+        let sent = retry(|| rustix::net::sendmsg(&self.socket, &parts, &mut no_fds(), flags));
+        sent.map(drop).map_err(|error| self.io_error(error))
+    }
+
+    fn receive(&self) -> Result<(Vec<u8>, Vec<OwnedFd>), ControlError> {
+        let mut text = vec![0; MAX_MESSAGE];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let received = retry(|| {
+            let mut parts = [IoSliceMut::new(&mut text)];
+            rustix::net::recvmsg(&self.socket, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+        });
+        let RecvMsg { bytes, flags, .. } = received.map_err(|error| self.io_error(error))?;
+        let fds = take_fds(&mut ancillary);
+        if bytes == 0 {
+            return Err(ControlError::Lost(self.path.clone()));
+        }
+        if flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+            return Err(ControlError::Protocol("message too long".to_owned()));
+        }
+        text.truncate(bytes);
+        Ok((text, fds))
+    }
+
+    fn io_error(&self, error: Errno) -> ControlError {
+        let socket = self.path.clone();
+        match error {
+            Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => ControlError::Lost(socket),
+            Errno::AGAIN => ControlError::Timeout(socket),
+            error => ControlError::Io { socket, error },
+        }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// An answer to another question.
+#[must_use]
+pub fn unexpected(reply: &Reply) -> ControlError {
+    let mut text = format!("{reply:?}");
+    text.truncate(text.find(['(', ' ']).unwrap_or(text.len()));
+    ControlError::Protocol(format!("unexpected answer {text}"))
+}
+
+fn connect(path: &Path) -> Result<OwnedFd, Errno> {
+    let address = SocketAddrUnix::new(path)?;
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    for direction in [sockopt::Timeout::Send, sockopt::Timeout::Recv] {
+        sockopt::set_socket_timeout(&socket, direction, Some(TIMEOUT))?;
+    }
+    retry(|| rustix::net::connect(&socket, &address))?;
+    Ok(socket)
+}
+
+/// In a directory where everybody may write, like `/tmp`, anybody could have put a socket of that
+/// name: only a directory of this user or of root is believed.
+fn check_owner(socket: &Path) -> Result<(), Errno> {
+    let Some(dir) = socket.parent().filter(|dir| dir.starts_with("/tmp")) else { return Ok(()) };
+    let owner = rustix::fs::lstat(dir)?.st_uid;
+    let ours = rustix::process::geteuid().as_raw();
+    if owner == ours || owner == 0 || ours == 0 { Ok(()) } else { Err(Errno::ACCESS) }
+}
+
+fn connect_error(path: &Path, error: Errno) -> ControlError {
+    let socket = path.to_path_buf();
+    match error {
+        Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR => ControlError::NoDaemon(socket),
+        Errno::ACCESS | Errno::PERM => ControlError::Permission(socket),
+        Errno::AGAIN => ControlError::Timeout(socket),
+        error => ControlError::Io { socket, error },
+    }
+}
+
+fn no_fds() -> rustix::net::SendAncillaryBuffer<'static, 'static, 'static> {
+    rustix::net::SendAncillaryBuffer::default()
+}
+
+fn take_fds(ancillary: &mut RecvAncillaryBuffer<'_>) -> Vec<OwnedFd> {
+    let rights = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    rights.flatten().collect()
+}
+
+fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage};
+
+    /// A connection whose other end the test plays.
+    fn pair() -> (Connection, OwnedFd) {
+        let (ours, theirs) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        (Connection { socket: ours, path: PathBuf::from("test.sock") }, theirs)
+    }
+
+    fn answer(to: &OwnedFd, text: &[u8], fds: &[BorrowedFd<'_>]) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        assert!(fds.is_empty() || ancillary.push(SendAncillaryMessage::ScmRights(fds)));
+        let parts = [IoSlice::new(text)];
+        rustix::net::sendmsg(to, &parts, &mut ancillary, SendFlags::empty()).unwrap();
+    }
+
+    const DONE: &[u8] = br#"{"v":1,"result":{"ok":"done"}}"#;
+
+    #[test]
+    fn test_a_missing_daemon_is_told_how_to_start() {
+        let error = Connection::connect(Path::new("/nowhere/uvala.sock")).unwrap_err();
+        let text = error.to_string();
+        assert_eq!(text, "no daemon at /nowhere/uvala.sock; start one with: uvala daemon");
+        assert_eq!(error.exit_code(), exit::NO_DAEMON);
+    }
+
+    #[test]
+    fn test_descriptors_come_with_the_reply() {
+        let (connection, daemon) = pair();
+        answer(&daemon, DONE, &[daemon.as_fd(), daemon.as_fd()]);
+        let (reply, fds) = connection.call_with_fds(Request::Hello(Hello::default())).unwrap();
+        assert_eq!((reply, fds.len()), (Reply::Done, 2));
+    }
+
+    #[test]
+    fn test_a_refusal_keeps_its_code() {
+        let (connection, daemon) = pair();
+        answer(&daemon, br#"{"v":1,"result":{"err":{"code":"quota","message":"m"}}}"#, &[]);
+        let error = connection.hello("test").unwrap_err();
+        assert_eq!((error.code(), error.exit_code()), (Some(ErrorCode::Quota), exit::QUOTA));
+        assert_eq!(error.to_string(), "m");
+    }
+
+    #[test]
+    fn test_a_daemon_that_leaves_is_reported() {
+        let (connection, daemon) = pair();
+        drop(daemon);
+        assert!(matches!(connection.hello("test"), Err(ControlError::Lost(_))));
+    }
+
+    #[test]
+    fn test_nonsense_is_an_error_and_no_panic() {
+        for text in [&b"hello"[..], b"{}", br#"{"v":1,"result":{"ok":{"what":1}}}"#, b"\xff\xfe"] {
+            let (connection, daemon) = pair();
+            answer(&daemon, text, &[]);
+            assert!(matches!(connection.hello("test"), Err(ControlError::Protocol(_))));
+        }
+        let (connection, daemon) = pair();
+        answer(&daemon, DONE, &[]);
+        let text = connection.hello("test").unwrap_err().to_string();
+        assert!(text.contains("unexpected answer Done"), "{text}");
+    }
+
+    #[test]
+    fn test_too_many_descriptors_are_refused() {
+        let (connection, daemon) = pair();
+        answer(&daemon, DONE, &[daemon.as_fd(); 2 * MAX_FDS]);
+        let result = connection.call(Request::Hello(Hello::default()));
+        assert!(matches!(result, Err(ControlError::Protocol(_))));
+    }
+}
