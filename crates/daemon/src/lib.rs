@@ -1,1 +1,3 @@
-//! uvala: daemon.
+//! The daemon as a library: workers that move frames, and the control plane that tells them what to do.
+
+pub mod control;

@@ -1,0 +1,173 @@
+//! What the control plane needs from the workers: the one border between deciding and moving frames.
+//!
+//! Everything that was decided here has been checked already (names, permissions, quotas, ranges), so
+//! an implementation only fails for want of memory or descriptors, and then leaves nothing behind.
+//! It carries each call to the worker that owns the switch, to be run between two batches.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+
+use client::api::PortStats;
+use client::name::{PipeSide, PortName};
+use ring::layout::RingCounts;
+use switch::{MacAddr, PortConfig, SwitchConfig, VlanId};
+use thiserror::Error;
+
+/// A switch, for the life of the daemon: never used again for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SwitchKey(pub u32);
+
+/// A port of whichever switch, likewise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortKey(pub u32);
+
+/// A pipe, likewise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PipeKey(pub u32);
+
+/// Rings and buffers of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingSpec {
+    /// Rings and slots.
+    pub counts: RingCounts,
+    /// Extra buffers, at most [`MAX_EXTRA_BUFS`].
+    pub extra_bufs: u32,
+    /// Distance of the buffers in bytes, a legal one.
+    pub stride: u32,
+}
+
+/// Most extra buffers of a port.
+pub const MAX_EXTRA_BUFS: u32 = 1 << 20;
+
+/// A port of a switch that a client attaches.
+#[derive(Clone, Debug)]
+pub struct ShmSpec {
+    /// Its key.
+    pub key: PortKey,
+    /// Its name, for the `netmap_if`.
+    pub name: PortName,
+    /// Its switch.
+    pub switch: SwitchKey,
+    /// Rings and buffers.
+    pub rings: RingSpec,
+    /// Trust group: ports of one group share a region.
+    pub group: Option<String>,
+    /// How the switch treats it.
+    pub config: PortConfig,
+}
+
+/// What a client needs to use a port: the numbers and the descriptors of
+/// [`Attached`](client::api::Attached).
+#[derive(Debug)]
+pub struct Attachment {
+    /// The reply without the descriptors.
+    pub geometry: client::api::Attached,
+    /// The region.
+    pub region: OwnedFd,
+    /// The client writes here.
+    pub kick: OwnedFd,
+    /// The client reads here.
+    pub wake: OwnedFd,
+}
+
+/// An entry of a forwarding database, in the keys of this border.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FdbRow {
+    /// Address.
+    pub mac: MacAddr,
+    /// VLAN.
+    pub vlan: VlanId,
+    /// Port.
+    pub port: PortKey,
+    /// Made by command.
+    pub is_static: bool,
+    /// Milliseconds since it was last seen.
+    pub age_ms: u64,
+}
+
+/// The system had nothing left to give.
+#[derive(Debug, Error)]
+pub enum DatapathError {
+    /// Memory, descriptors, a system call that failed for want of them.
+    #[error("the system refused: {0}")]
+    System(#[from] std::io::Error),
+    /// A table of fixed size is full.
+    #[error("no room for more {0}")]
+    Full(&'static str),
+}
+
+/// The workers, as the control plane sees them.
+pub trait Datapath {
+    /// How many workers there are.
+    fn workers(&self) -> u32;
+    /// The worker that runs a switch.
+    fn worker_of(&self, switch: SwitchKey) -> u32;
+
+    /// A new switch without ports.
+    fn add_switch(&mut self, switch: SwitchKey, config: SwitchConfig) -> Result<(), DatapathError>;
+    /// Changes its settings.
+    fn set_switch(&mut self, switch: SwitchKey, config: SwitchConfig) -> Result<(), DatapathError>;
+    /// Removes a switch that has no ports any more.
+    fn del_switch(&mut self, switch: SwitchKey);
+
+    /// Bytes of shared memory that a port with these rings costs.
+    fn memory_of(&self, rings: &RingSpec) -> u64;
+    /// Makes a port for a client. The descriptors go to the client; whatever the daemon needs
+    /// itself it has duplicated.
+    fn attach_shm(&mut self, spec: &ShmSpec) -> Result<Attachment, DatapathError>;
+    /// Makes a port that takes every frame and drops it.
+    fn add_null(
+        &mut self,
+        port: PortKey,
+        switch: SwitchKey,
+        config: PortConfig,
+    ) -> Result<(), DatapathError>;
+    /// Removes a port of whichever kind, its learnt and static addresses, and its memory.
+    fn detach(&mut self, port: PortKey);
+    /// Changes how the switch treats a port.
+    fn set_port(&mut self, port: PortKey, config: PortConfig);
+
+    /// Makes the region of a pipe; both ends have these rings, one's transmit rings being the other's
+    /// receive rings.
+    fn add_pipe(&mut self, pipe: PipeKey, rings: &RingSpec) -> Result<(), DatapathError>;
+    /// One end of a pipe, for the client that opens it (`name` goes into its `netmap_if`). An end
+    /// may be opened again after its client left.
+    fn open_pipe(
+        &mut self,
+        pipe: PipeKey,
+        side: PipeSide,
+        name: &PortName,
+    ) -> Result<Attachment, DatapathError>;
+    /// Removes a pipe that both clients left.
+    fn del_pipe(&mut self, pipe: PipeKey);
+
+    /// Counters of ports, in the order of `ports`; a port's name is filled in by the caller.
+    fn stats(&mut self, ports: &[(PortKey, PortName)]) -> Vec<PortStats>;
+
+    /// Entries of a forwarding database.
+    fn fdb_count(&mut self, switch: SwitchKey) -> usize;
+    /// Up to `max` entries from `cursor` on (0 for the first), and where to go on.
+    fn fdb_page(
+        &mut self,
+        switch: SwitchKey,
+        cursor: u64,
+        max: usize,
+    ) -> (Vec<FdbRow>, Option<u64>);
+    /// Adds a static entry or replaces the entry of that address.
+    fn fdb_add(&mut self, port: PortKey, mac: MacAddr, vlan: VlanId) -> Result<(), DatapathError>;
+    /// Deletes an entry; false where there is none.
+    fn fdb_del(&mut self, switch: SwitchKey, mac: MacAddr, vlan: VlanId) -> bool;
+    /// Forgets what was learnt, on all ports or on one.
+    fn fdb_flush(&mut self, switch: SwitchKey, port: Option<PortKey>);
+}
+
+macro_rules! show_number {
+    ($($key:ty),*) => {$(
+        impl fmt::Display for $key {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    )*};
+}
+show_number!(SwitchKey, PortKey, PipeKey);

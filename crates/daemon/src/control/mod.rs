@@ -1,0 +1,10 @@
+//! The control plane: who may have which switch and port, and the socket where they ask.
+//!
+//! ```text
+//!  client ══ SEQPACKET ══ socket ── handlers ── state     what exists, who holds it (pure)
+//!                                      │    └── policy    who may (pure)
+//!                                      ▼
+//!                                   datapath              the workers, between two batches
+//! ```
+
+pub mod datapath;
