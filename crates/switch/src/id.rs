@@ -17,6 +17,12 @@ impl PortId {
         (index < MAX_PORTS).then_some(Self(number))
     }
 
+    /// The port in the lowest 12 bits of a packed word.
+    #[inline]
+    pub(crate) fn from_low_bits(word: u64) -> Self {
+        Self((word & 0xfff) as u16)
+    }
+
     /// The position of this port in a table of ports.
     #[inline]
     pub fn index(self) -> usize {
@@ -29,6 +35,8 @@ impl PortId {
         self.0
     }
 }
+
+const _: () = assert!(MAX_PORTS == 0xfff + 1, "a port number is 12 bits wide");
 
 impl fmt::Display for PortId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,6 +3,7 @@
 
 pub mod config;
 pub mod error;
+pub mod fdb;
 pub mod frame;
 pub mod id;
 pub mod stats;

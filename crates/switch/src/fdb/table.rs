@@ -1,0 +1,427 @@
+//! The hash table under the forwarding database.
+//!
+//! A bucket is one cache line with four entries. A key has two buckets; nearly all keys sit in
+//! the first, so a hit costs one cache line and a miss two. Deleting leaves no tombstone.
+//!
+//! ```text
+//!  bucket (64 bytes)   key key key key │ value value value value
+//!  key                 vlan:12 mac:48            never 0: VLANs start at 1, 0 is a free entry
+//!  value               seen:51 static:1 port:12  seen is in milliseconds
+//! ```
+//!
+//! An insertion that finds both buckets full moves one of the eight entries to its other bucket.
+//! The table doubles when it is half full, up to the size for which it was made; below half load
+//! two buckets and one such move have always been enough (see the tests). Beyond, the dynamic
+//! entry of the two buckets that was seen longest ago makes room.
+//!
+//! The hash is a multiplication, folded, twice, by an odd number drawn from the caller's seed: a
+//! client that does not know the seed cannot choose addresses that collide. Folding once is not
+//! enough: stations are numbered one after the other, and one seed in ten then lets a table of
+//! such addresses overflow at half load. Folded twice they lie as random ones do.
+
+use std::iter;
+use std::ops::Range;
+
+use crate::frame::MacAddr;
+use crate::id::{Now, PortId};
+use crate::vlan::VlanId;
+
+/// What is looked up: an address in a VLAN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key(u64);
+
+impl Key {
+    const FREE: Self = Self(0);
+
+    #[inline]
+    pub(super) fn new(vlan: VlanId, mac: MacAddr) -> Self {
+        Self(u64::from(vlan.get()) << 48 | mac.as_u64())
+    }
+
+    pub(super) fn vlan(self) -> VlanId {
+        let number = (self.0 >> 48 & 0xfff) as u16;
+        VlanId::new(number).expect("a key is made of a VLAN")
+    }
+
+    pub(super) fn mac(self) -> MacAddr {
+        MacAddr::from_u64(self.0)
+    }
+}
+
+/// What is known of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Value(u64);
+
+impl Value {
+    const FREE: Self = Self(0);
+    const STATIC: u64 = 1 << 12;
+    const SEEN_SHIFT: u32 = 13;
+
+    /// An address learned on `port` at `now`.
+    #[inline]
+    pub(super) fn learned(port: PortId, now: Now) -> Self {
+        Self(now.as_ms() << Self::SEEN_SHIFT | u64::from(port.number()))
+    }
+
+    /// An address that the operator put on `port`.
+    pub(super) fn fixed(port: PortId) -> Self {
+        Self(Self::STATIC | u64::from(port.number()))
+    }
+
+    #[inline]
+    pub(super) fn port(self) -> PortId {
+        PortId::from_low_bits(self.0)
+    }
+
+    #[inline]
+    pub(super) fn is_static(self) -> bool {
+        self.0 & Self::STATIC != 0
+    }
+
+    #[inline]
+    pub(super) fn seen(self) -> Now {
+        Now::from_ms(self.0 >> Self::SEEN_SHIFT)
+    }
+}
+
+/// No entry of the two buckets can make room: all are static.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Full;
+
+/// Where an entry is.
+#[derive(Clone, Copy)]
+struct Place {
+    bucket: usize,
+    slot: usize,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Bucket {
+    keys: [Key; WAYS],
+    values: [Value; WAYS],
+}
+
+impl Bucket {
+    const FREE: Self = Self { keys: [Key::FREE; WAYS], values: [Value::FREE; WAYS] };
+
+    #[inline]
+    fn find(&self, key: Key) -> Option<usize> {
+        self.keys.iter().position(|&other| other == key)
+    }
+}
+
+pub(super) struct Table {
+    /// A power of two.
+    buckets: Vec<Bucket>,
+    max_buckets: usize,
+    multiplier: u64,
+    count: usize,
+}
+
+impl Table {
+    /// An empty table that grows until it holds `capacity` entries at half load.
+    pub(super) fn new(capacity: usize, seed: u64) -> Self {
+        let multiplier = mix(seed) | 1;
+        Self::with_buckets(MIN_BUCKETS, buckets_for(capacity), multiplier)
+    }
+
+    fn with_buckets(buckets: usize, max_buckets: usize, multiplier: u64) -> Self {
+        assert!(buckets.is_power_of_two() && buckets <= max_buckets);
+        Self { buckets: vec![Bucket::FREE; buckets], max_buckets, multiplier, count: 0 }
+    }
+
+    /// Lets the table grow to another capacity. It never shrinks.
+    pub(super) fn set_capacity(&mut self, capacity: usize) {
+        self.max_buckets = buckets_for(capacity).max(self.buckets.len());
+    }
+
+    /// Inserts a key that is not there. Returns the entry that had to make room, if one had to.
+    pub(super) fn insert(&mut self, key: Key, value: Value) -> Result<Option<Value>, Full> {
+        debug_assert!(key != Key::FREE && self.get(key).is_none());
+        if self.count * 2 >= self.slots() {
+            self.grow();
+        }
+        while !self.try_insert(key, value) {
+            if !self.grow() {
+                return self.replace_oldest(key, value).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Removes a key.
+    pub(super) fn remove(&mut self, key: Key) -> Option<Value> {
+        let place = self.find(key)?;
+        Some(self.free(place))
+    }
+
+    /// Removes the entries of a range of slots that are not to be kept.
+    pub(super) fn retain(&mut self, slots: Range<usize>, mut keep: impl FnMut(Key, Value) -> bool) {
+        for slot in slots {
+            let place = Place { bucket: slot / WAYS, slot: slot % WAYS };
+            if self.entry(slot).is_some_and(|(key, value)| !keep(key, value)) {
+                self.free(place);
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Value> {
+        let place = self.find(key)?;
+        Some(&mut self.buckets[place.bucket].values[place.slot])
+    }
+
+    #[inline]
+    pub(super) fn get(&self, key: Key) -> Option<Value> {
+        self.find(key).map(|place| self.buckets[place.bucket].values[place.slot])
+    }
+
+    /// The entry in a slot.
+    pub(super) fn entry(&self, slot: usize) -> Option<(Key, Value)> {
+        let bucket = &self.buckets[slot / WAYS];
+        let key = bucket.keys[slot % WAYS];
+        (key != Key::FREE).then(|| (key, bucket.values[slot % WAYS]))
+    }
+
+    /// How many slots the table has now.
+    pub(super) fn slots(&self) -> usize {
+        self.buckets.len() * WAYS
+    }
+
+    /// How many entries it holds.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    #[inline]
+    fn find(&self, key: Key) -> Option<Place> {
+        let hash = self.hash(key);
+        let bucket = self.first(hash);
+        if let Some(slot) = self.buckets[bucket].find(key) {
+            return Some(Place { bucket, slot });
+        }
+        let bucket = self.second(hash);
+        self.buckets[bucket].find(key).map(|slot| Place { bucket, slot })
+    }
+
+    #[inline]
+    fn hash(&self, key: Key) -> u64 {
+        folded_mul(folded_mul(key.0, self.multiplier), self.multiplier)
+    }
+
+    #[inline]
+    fn first(&self, hash: u64) -> usize {
+        self.masked(hash)
+    }
+
+    /// The other bucket of a hash. The lowest bit is set in the difference: never the first again.
+    #[inline]
+    fn second(&self, hash: u64) -> usize {
+        self.first(hash) ^ (self.masked(hash >> 32) | 1)
+    }
+
+    #[inline]
+    #[allow(clippy::cast_possible_truncation, reason = "the low bits of a hash are what is wanted")]
+    fn masked(&self, hash: u64) -> usize {
+        hash as usize & (self.buckets.len() - 1)
+    }
+
+    fn pair(&self, key: Key) -> [usize; 2] {
+        let hash = self.hash(key);
+        [self.first(hash), self.second(hash)]
+    }
+
+    /// Inserts if one of the two buckets has room, or can get it by one move.
+    fn try_insert(&mut self, key: Key, value: Value) -> bool {
+        let pair = self.pair(key);
+        let Some(place) = self.room_in(pair).or_else(|| self.make_room(pair)) else {
+            return false;
+        };
+        self.put(place, key, value);
+        self.count += 1;
+        true
+    }
+
+    fn room_in(&self, buckets: [usize; 2]) -> Option<Place> {
+        buckets.into_iter().find_map(|bucket| self.room(bucket))
+    }
+
+    fn room(&self, bucket: usize) -> Option<Place> {
+        self.buckets[bucket].find(Key::FREE).map(|slot| Place { bucket, slot })
+    }
+
+    /// Moves an entry of these full buckets to its other bucket.
+    fn make_room(&mut self, buckets: [usize; 2]) -> Option<Place> {
+        let (from, to) = places(buckets).find_map(|from| {
+            let pair = self.pair(self.key(from));
+            self.room_in(pair).map(|to| (from, to))
+        })?;
+        self.put(to, self.key(from), self.value(from));
+        self.put(from, Key::FREE, Value::FREE);
+        Some(from)
+    }
+
+    fn replace_oldest(&mut self, key: Key, value: Value) -> Result<Value, Full> {
+        let dynamic = places(self.pair(key)).filter(|&place| !self.value(place).is_static());
+        let place = dynamic.min_by_key(|&place| self.value(place).seen()).ok_or(Full)?;
+        let old = self.value(place);
+        self.put(place, key, value);
+        Ok(old)
+    }
+
+    /// Moves everything to a table at least twice as large. Says no at the largest size.
+    fn grow(&mut self) -> bool {
+        let larger = iter::successors(Some(self.buckets.len() * 2), |size| Some(size * 2));
+        let grown =
+            larger.take_while(|&size| size <= self.max_buckets).find_map(|size| self.rebuilt(size));
+        grown.map(|table| *self = table).is_some()
+    }
+
+    fn rebuilt(&self, buckets: usize) -> Option<Self> {
+        let mut table = Self::with_buckets(buckets, self.max_buckets, self.multiplier);
+        let mut entries = (0..self.slots()).filter_map(|slot| self.entry(slot));
+        entries.all(|(key, value)| table.try_insert(key, value)).then_some(table)
+    }
+
+    fn free(&mut self, place: Place) -> Value {
+        let value = self.value(place);
+        self.put(place, Key::FREE, Value::FREE);
+        self.count -= 1;
+        value
+    }
+
+    fn put(&mut self, place: Place, key: Key, value: Value) {
+        let bucket = &mut self.buckets[place.bucket];
+        bucket.keys[place.slot] = key;
+        bucket.values[place.slot] = value;
+    }
+
+    fn key(&self, place: Place) -> Key {
+        self.buckets[place.bucket].keys[place.slot]
+    }
+
+    fn value(&self, place: Place) -> Value {
+        self.buckets[place.bucket].values[place.slot]
+    }
+}
+
+/// Both halves of the product in one: each bit of the factors reaches nearly every bit of it.
+#[inline]
+fn folded_mul(a: u64, b: u64) -> u64 {
+    let (low, high) = a.carrying_mul(b, 0);
+    low ^ high
+}
+
+fn places(buckets: [usize; 2]) -> impl Iterator<Item = Place> {
+    buckets.into_iter().flat_map(|bucket| (0..WAYS).map(move |slot| Place { bucket, slot }))
+}
+
+/// Buckets of a table that is at most half full with so many entries.
+fn buckets_for(capacity: usize) -> usize {
+    let slots = capacity.min(MAX_CAPACITY) * 2;
+    slots.div_ceil(WAYS).next_power_of_two().max(MIN_BUCKETS)
+}
+
+/// Spreads the bits of a seed (the finalizer of SplitMix64), so that seed 1 is as good as any.
+fn mix(seed: u64) -> u64 {
+    let seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let seed = (seed ^ seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let seed = (seed ^ seed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    seed ^ seed >> 31
+}
+
+/// Entries of a bucket.
+const WAYS: usize = 4;
+/// A new table: 1 KiB, room for 32 stations.
+const MIN_BUCKETS: usize = 16;
+/// 16 Mi entries take half a gigabyte; whoever asks for more made a mistake.
+const MAX_CAPACITY: usize = 1 << 24;
+
+const _: () = assert!(size_of::<Bucket>() == 64 && align_of::<Bucket>() == 64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(number: usize) -> Key {
+        let vlan = VlanId::DEFAULT;
+        let octets = u32::try_from(number).unwrap().to_be_bytes();
+        Key::new(vlan, MacAddr::new([2, 0, octets[0], octets[1], octets[2], octets[3]]))
+    }
+
+    fn port(index: usize) -> PortId {
+        PortId::new(index).unwrap()
+    }
+
+    #[test]
+    fn test_packing_keeps_everything() {
+        let mac = MacAddr::new([0xfe, 0xff, 0xff, 0xff, 0xff, 0xff]);
+        let vlan = VlanId::new(4094).unwrap();
+        let key = Key::new(vlan, mac);
+        assert_eq!((key.vlan(), key.mac()), (vlan, mac));
+        let value = Value::learned(port(4095), Now::from_ms((1 << 51) - 1));
+        assert_eq!((value.port().index(), value.seen().as_ms()), (4095, (1 << 51) - 1));
+        assert!(!value.is_static() && Value::fixed(port(0)).is_static());
+    }
+
+    /// The promise of the capacity: sequential addresses, as generators make them, under many
+    /// seeds, and nothing is pushed out.
+    #[test]
+    fn test_table_holds_its_capacity_without_eviction() {
+        for seed in 0..8 {
+            let mut table = Table::new(65_536, seed);
+            for number in 0..65_536 {
+                let value = Value::learned(port(0), Now::START);
+                assert_eq!(table.insert(key(number), value), Ok(None), "seed {seed}");
+            }
+            assert_eq!(table.count(), 65_536);
+            assert!(table.buckets.len() * size_of::<Bucket>() <= 2 << 20);
+            assert!((0..65_536).all(|number| table.get(key(number)).is_some()));
+        }
+    }
+
+    #[test]
+    fn test_most_keys_sit_in_their_first_bucket() {
+        let mut table = Table::new(65_536, 1);
+        for number in 0..65_536 {
+            table.insert(key(number), Value::fixed(port(0))).unwrap();
+        }
+        let at_home = |number: &usize| {
+            let first = table.first(table.hash(key(*number)));
+            table.buckets[first].find(key(*number)).is_some()
+        };
+        assert!((0..65_536).filter(at_home).count() > 65_536 * 9 / 10);
+    }
+
+    #[test]
+    fn test_full_table_replaces_the_entry_seen_longest_ago() {
+        let mut table = Table::new(32, 1);
+        let slots = table.slots();
+        let mut evicted = Vec::new();
+        for number in 0..slots * 2 {
+            let seen = Now::from_ms(u64::try_from(number).unwrap());
+            evicted.extend(table.insert(key(number), Value::learned(port(0), seen)).unwrap());
+        }
+        assert_eq!(table.count() + evicted.len(), slots * 2);
+        let age_sum: u64 = evicted.iter().map(|value| value.seen().as_ms()).sum();
+        let mean = age_sum / u64::try_from(evicted.len()).unwrap();
+        assert!(mean < u64::try_from(slots).unwrap(), "evicted entries were young: mean {mean}");
+    }
+
+    #[test]
+    fn test_table_full_of_static_entries_refuses() {
+        let mut table = Table::new(1, 1);
+        let full = (0..10_000).find(|n| table.insert(key(*n), Value::fixed(port(0))).is_err());
+        assert!(full.is_some_and(|number| number >= 32));
+    }
+
+    #[test]
+    fn test_removed_key_leaves_no_trace() {
+        let mut table = Table::new(32, 1);
+        table.insert(key(1), Value::fixed(port(7))).unwrap();
+        assert_eq!(table.remove(key(1)), Some(Value::fixed(port(7))));
+        assert_eq!((table.get(key(1)), table.count()), (None, 0));
+        assert_eq!(table.remove(key(1)), None);
+    }
+}
