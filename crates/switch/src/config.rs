@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::ParseError;
+use crate::forward::FloodClass;
 use crate::vlan::{VlanId, VlanSet};
 
 /// How a port takes part in VLANs. Its text is `transparent[:VLAN]`, `access:VLAN` or
@@ -151,6 +152,18 @@ impl Default for PortConfig {
             broadcast_flood: true,
             max_macs: None,
             on_full: OnFull::default(),
+        }
+    }
+}
+
+impl PortConfig {
+    /// Whether the port gets flooded frames of this class.
+    #[inline]
+    pub fn takes(&self, class: FloodClass) -> bool {
+        match class {
+            FloodClass::Unicast => self.unicast_flood,
+            FloodClass::Multicast => self.multicast_flood,
+            FloodClass::Broadcast => self.broadcast_flood,
         }
     }
 }

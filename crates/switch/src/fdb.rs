@@ -52,6 +52,17 @@ pub enum Learned {
     Full,
 }
 
+/// Which dynamic entries to forget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flush {
+    /// All.
+    All,
+    /// Those of one port.
+    Port(PortId),
+    /// Those of one VLAN.
+    Vlan(VlanId),
+}
+
 /// What happened to entries since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FdbStats {
@@ -169,26 +180,24 @@ impl Fdb {
         expired
     }
 
-    /// Forgets the dynamic entries of all ports. Static entries stay, here and in every flush.
-    pub fn flush(&mut self) -> usize {
-        self.flush_where(|_, _| true)
-    }
-
-    /// Forgets the dynamic entries of one port.
-    pub fn flush_port(&mut self, port: PortId) -> usize {
-        if self.learned_on(port) == 0 {
-            return 0;
+    /// Forgets dynamic entries; returns how many. Static entries stay.
+    pub fn flush(&mut self, what: Flush) -> usize {
+        match what {
+            Flush::All => self.flush_where(|_, _| true),
+            Flush::Port(port) => self.flush_port_except(port, |_| false),
+            Flush::Vlan(vlan) => self.flush_where(|key, _| key.vlan() == vlan),
         }
-        self.flush_where(|_, value| value.port() == port)
-    }
-
-    /// Forgets the dynamic entries of one VLAN.
-    pub fn flush_vlan(&mut self, vlan: VlanId) -> usize {
-        self.flush_where(|key, _| key.vlan() == vlan)
     }
 
     /// Forgets the dynamic entries of a port in VLANs that it does not carry (any more).
-    pub fn flush_port_except(&mut self, port: PortId, carries: impl Fn(VlanId) -> bool) -> usize {
+    pub(crate) fn flush_port_except(
+        &mut self,
+        port: PortId,
+        carries: impl Fn(VlanId) -> bool,
+    ) -> usize {
+        if self.learned_on(port) == 0 {
+            return 0;
+        }
         self.flush_where(|key, value| value.port() == port && !carries(key.vlan()))
     }
 

@@ -1,17 +1,55 @@
 //! The switch: decides where frames go, and moves them there.
+//!
+//! A switch connects ports. What comes in by one port goes out by others, as a bridge between
+//! Ethernet segments does it (IEEE 802.1D, 802.1Q), and as VALE does it: a batch at a time, in two
+//! passes.
+//!
+//! 1. *Decide.* The first 16 bytes of a frame, copied out once ([`Header`]), are all that is looked
+//!    at. [`Bridge`] finds the VLAN, learns the source, and asks a forwarding function, which gives
+//!    a [`Verdict`]: to one port, to many, or to none for a [`DropReason`].
+//! 2. *Deliver.* Frames for one destination are sent in one go. This pass knows nothing of
+//!    addresses, and the first knows nothing of rings.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`frame`], [`vlan`], [`id`] | addresses, headers, VLANs; ports and moments |
+//! | [`config`] | what an operator can set |
+//! | [`fdb`] | which address is behind which port |
+//! | [`forward`] | the forwarding functions, one per file |
+//! | [`bridge`] | the three above as one: the deciding half |
+//! | [`stats`] | counters and drop reasons |
+//!
+//! # Invariants
+//!
+//! - What happens is a function of the state, the frames and `now`, which the caller passes: there
+//!   is no clock here, no thread, no system call, and no randomness but the caller's seed. Maps
+//!   that are iterated are ordered. The same run gives the same result (`tests/simulation.rs`).
+//! - Decisions use the copy of a header, never the frame, which its sender may change meanwhile.
+//! - Numbers from outside are made into types that cannot be out of range ([`PortId`], [`VlanId`])
+//!   where they enter.
+//! - A frame that is not delivered is counted, under one reason.
+//! - A frame costs the same whether the switch has 2 ports or 4096 that do not get it.
+//! - Deciding does not allocate, but for the tables of the forwarding database: these double when
+//!   stations come that were never seen, up to their configured size.
 #![forbid(unsafe_code)]
 
+pub mod bridge;
 pub mod config;
 pub mod error;
 pub mod fdb;
+pub mod forward;
 pub mod frame;
 pub mod id;
+mod members;
 pub mod stats;
 pub mod vlan;
 
+pub use bridge::{Bridge, Decision, StaticError, TagAction, Tagging};
 pub use config::{Forwarding, OnFull, PortConfig, SwitchConfig, VlanMode};
 pub use error::ParseError;
+pub use fdb::{Fdb, FdbEntry, FdbStats, Flush, Learned};
+pub use forward::{FloodClass, Verdict};
 pub use frame::{EtherType, Header, MacAddr, Tag};
 pub use id::{MAX_PORTS, Now, PortId};
-pub use stats::{Counters, DropReason, PortStats};
+pub use stats::{Counters, DropReason, Drops, PortStats, QueueStats};
 pub use vlan::{VlanId, VlanSet};

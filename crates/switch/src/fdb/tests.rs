@@ -99,7 +99,7 @@ fn test_static_entry_neither_moves_nor_ages() {
     fdb.add_static(VlanId::DEFAULT, mac(1), port(3)).unwrap();
     assert_eq!(learn(&mut fdb, 1, 4, 0), Learned::Static);
     assert_eq!(fdb.age(at(1 << 40), usize::MAX), 0);
-    assert_eq!(fdb.flush(), 0);
+    assert_eq!(fdb.flush(Flush::All), 0);
     assert_eq!(lookup(&fdb, 1, 1 << 40), Some(3));
 }
 
@@ -164,10 +164,10 @@ fn test_flushes_take_what_they_name() {
     }
     fdb.add_static(vlan(1), mac(100), port(0)).unwrap();
     let generation = fdb.generation();
-    assert_eq!(fdb.flush_port(port(9)), 0);
+    assert_eq!(fdb.flush(Flush::Port(port(9))), 0);
     assert_eq!(fdb.generation(), generation, "nothing went, nothing changed");
-    assert_eq!(fdb.flush_vlan(vlan(2)), 4);
-    assert_eq!(fdb.flush_port(port(0)), 2);
+    assert_eq!(fdb.flush(Flush::Vlan(vlan(2))), 4);
+    assert_eq!(fdb.flush(Flush::Port(port(0))), 2);
     assert_eq!(fdb.flush_port_except(port(1), |vlan| vlan == VlanId::DEFAULT), 0);
     assert_eq!(fdb.flush_port_except(port(1), |_| false), 2);
     assert_eq!(fdb.count(), 1);
@@ -280,8 +280,8 @@ fn apply(fdb: &mut Fdb, step: &Step, now: Now) {
         Step::Static(v, m, p) => fdb.add_static(vlan(v), mac(m), port(p)).unwrap(),
         Step::Remove(v, m) => drop(fdb.remove(vlan(v), mac(m))),
         Step::RemovePort(p) => drop(fdb.remove_port(port(p))),
-        Step::FlushPort(p) => drop(fdb.flush_port(port(p))),
-        Step::FlushVlan(v) => drop(fdb.flush_vlan(vlan(v))),
+        Step::FlushPort(p) => drop(fdb.flush(Flush::Port(port(p)))),
+        Step::FlushVlan(v) => drop(fdb.flush(Flush::Vlan(vlan(v)))),
         Step::Sweep(budget) => drop(fdb.age(now, budget)),
         Step::Wait(_) => {}
     }

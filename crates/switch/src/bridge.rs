@@ -1,0 +1,365 @@
+//! The deciding half of a switch: forwarding function, forwarding database, and ports.
+//!
+//! ```text
+//!  frame from port src ──► decide:  is src a port?        ── no ─► drop dead_port
+//!                                   which VLAN is it in?  ── none ─► drop vlan
+//!                                   forwarding function   ──► drop …
+//!                                        │
+//!                       To(dst) ◄────────┴────────► Flood(class)
+//!                          │                             │
+//!                       egress: does dst carry        flood_targets: the same questions, asked
+//!                       the VLAN? isolated?           64 ports at a time
+//!                          │                             │
+//!                          └──────► tag action ◄─────────┘
+//! ```
+//!
+//! A decision is a function of the state of the bridge, the source port, the [key] of the header
+//! and the time. It may be used again for another frame of the same port and key while neither
+//! `now` nor [`Bridge::generation`] (read after deciding) has changed; a batch has one `now`. Any
+//! later, deciding anew is what keeps the source alive in the forwarding database.
+//!
+//! No cost of a unicast frame depends on how many ports there are.
+//!
+//! [key]: crate::frame::Header::key
+
+use std::fmt;
+
+use crate::config::{Forwarding, PortConfig, SwitchConfig, VlanMode};
+use crate::fdb::{Fdb, FdbFull, Flush};
+use crate::forward::patch::Patch;
+use crate::forward::static_map::{DROP_UNKNOWN, FLOOD_UNKNOWN};
+use crate::forward::{Ingress, Verdict, hub, learning, static_map};
+use crate::frame::{Header, MacAddr, Tag};
+use crate::id::{Now, PortId};
+use crate::members::Members;
+use crate::stats::DropReason;
+use crate::vlan::VlanId;
+
+/// What the switch decided about a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Decision {
+    /// Where the frame goes.
+    pub verdict: Verdict,
+    /// The VLAN that it is in.
+    pub vlan: VlanId,
+    /// How it says so.
+    pub tagging: Tagging,
+}
+
+impl Decision {
+    /// Whether the frame came with a tag that the switch reads.
+    pub fn had_tag(&self) -> bool {
+        self.tagging != Tagging::Untagged
+    }
+}
+
+/// How a frame tells its VLAN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Tagging {
+    /// Without a tag, or with one that is payload (see [`VlanMode::Transparent`]).
+    Untagged,
+    /// With a tag that gives a priority, but no VLAN.
+    Priority,
+    /// With the tag of its VLAN.
+    Tagged,
+}
+
+/// What is done to the tag of a frame on its way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TagAction {
+    /// The frame leaves as it came.
+    Keep,
+    /// The tag is removed.
+    Strip,
+    /// A tag with this VLAN is put in, with priority 0.
+    Insert(VlanId),
+    /// The VLAN is written into the tag that is there; its priority stays.
+    Replace(VlanId),
+}
+
+/// Why a static entry was not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StaticError {
+    /// There is no such port.
+    NoPort,
+    /// A group address is not behind one port.
+    GroupAddress,
+    /// The table is full of other static entries.
+    Full,
+}
+
+impl fmt::Display for StaticError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoPort => "no such port",
+            Self::GroupAddress => "a group address cannot be on one port; give a station's address",
+            Self::Full => "no room among static entries; raise the FDB capacity",
+        })
+    }
+}
+
+impl std::error::Error for StaticError {}
+
+/// The tables of one switch, and what it decides by them.
+pub struct Bridge {
+    config: SwitchConfig,
+    /// By index of the port.
+    ports: Vec<Option<PortConfig>>,
+    members: Members,
+    patch: Patch,
+    fdb: Fdb,
+    /// Changes of configuration and ports; with those of the FDB they make the generation.
+    changes: u64,
+}
+
+impl Bridge {
+    /// A switch without ports. The seed is for the hash of the forwarding database: random, so
+    /// that nobody can choose addresses that collide.
+    pub fn new(config: SwitchConfig, seed: u64) -> Self {
+        Self {
+            config,
+            ports: Vec::new(),
+            members: Members::default(),
+            patch: Patch::default(),
+            fdb: Fdb::new(config.fdb_capacity, config.ageing_ms, seed),
+            changes: 0,
+        }
+    }
+
+    /// Adds a port, which must not be there.
+    pub fn add_port(&mut self, port: PortId, config: PortConfig) {
+        assert!(self.port(port).is_none(), "port {port} is there already");
+        if self.ports.len() <= port.index() {
+            self.ports.resize(port.index() + 1, None);
+        }
+        self.install(port, config);
+        self.connect_patch();
+    }
+
+    /// Changes the configuration of a port, which must be there. Addresses learned in VLANs that
+    /// it carries no more are forgotten.
+    pub fn set_port(&mut self, port: PortId, config: PortConfig) {
+        assert!(self.port(port).is_some(), "port {port} is not there");
+        self.fdb.flush_port_except(port, |vlan| config.vlan.carries(vlan));
+        self.members.remove(port);
+        self.install(port, config);
+    }
+
+    /// Removes a port, if it is there, and all that is known to be behind it.
+    pub fn remove_port(&mut self, port: PortId) {
+        if self.port(port).is_some() {
+            self.ports[port.index()] = None;
+            self.members.remove(port);
+            self.fdb.remove_port(port);
+            self.connect_patch();
+            self.changes += 1;
+        }
+    }
+
+    /// Changes the configuration of the switch. Another forwarding function begins with what is
+    /// static; a smaller forwarding database is one that grows no more.
+    pub fn set_config(&mut self, config: SwitchConfig) {
+        if config.forwarding != self.config.forwarding {
+            self.fdb.flush(Flush::All);
+        }
+        self.fdb.set_ageing(config.ageing_ms);
+        self.fdb.set_capacity(config.fdb_capacity);
+        self.config = config;
+        self.changes += 1;
+    }
+
+    /// Puts a station on a port for good.
+    pub fn add_static(
+        &mut self,
+        vlan: VlanId,
+        mac: MacAddr,
+        port: PortId,
+    ) -> Result<(), StaticError> {
+        if self.port(port).is_none() {
+            return Err(StaticError::NoPort);
+        }
+        if mac.is_multicast() {
+            return Err(StaticError::GroupAddress);
+        }
+        self.fdb.add_static(vlan, mac, port).map_err(|FdbFull| StaticError::Full)
+    }
+
+    /// Forgets a station, static or not. Says whether it was known.
+    pub fn remove_entry(&mut self, vlan: VlanId, mac: MacAddr) -> bool {
+        self.fdb.remove(vlan, mac)
+    }
+
+    /// Forgets learned addresses; returns how many.
+    pub fn flush(&mut self, what: Flush) -> usize {
+        self.fdb.flush(what)
+    }
+
+    /// Housekeeping: forgets silent stations, looking at no more than `budget` slots of the
+    /// forwarding database. Returns how many it forgot.
+    pub fn age(&mut self, now: Now, budget: usize) -> usize {
+        self.fdb.age(now, budget)
+    }
+
+    /// Decides where a frame goes, and learns where it came from.
+    #[inline]
+    pub fn decide(&mut self, src: PortId, header: Header, now: Now) -> Decision {
+        let Some(Some(port)) = self.ports.get(src.index()) else {
+            return dropped(DropReason::DeadPort);
+        };
+        let Some((vlan, tagging)) = classify(&port.vlan, header.tag()) else {
+            return dropped(DropReason::Vlan);
+        };
+        let verdict = self.forward(Ingress { src, learning: port.learning, vlan, header, now });
+        Decision { verdict: not_back(verdict, src), vlan, tagging }
+    }
+
+    /// Whether `dst` gets a frame, and with what done to its tag. To be asked for the port of a
+    /// [`Verdict::To`]; holds for a flooded frame too.
+    #[inline]
+    pub fn egress(
+        &self,
+        src: PortId,
+        dst: PortId,
+        decision: &Decision,
+    ) -> Result<TagAction, DropReason> {
+        let (Some(from), Some(to)) = (self.port(src), self.port(dst)) else {
+            return Err(DropReason::DeadPort);
+        };
+        if src == dst {
+            return Err(DropReason::SamePort);
+        }
+        if !to.vlan.carries(decision.vlan) {
+            return Err(DropReason::Vlan);
+        }
+        if from.isolated && to.isolated {
+            return Err(DropReason::Isolated);
+        }
+        match decision.verdict {
+            Verdict::Flood(class) if !to.takes(class) => Err(class.policy()),
+            _ => Ok(tag_action(&to.vlan, decision)),
+        }
+    }
+
+    /// The ports that get a flooded frame, ascending; none for other verdicts. [`egress`] lets
+    /// every one of them pass, and says what is done to the tag.
+    ///
+    /// [`egress`]: Self::egress
+    pub fn flood_targets(
+        &self,
+        src: PortId,
+        decision: &Decision,
+    ) -> impl Iterator<Item = PortId> + '_ {
+        let vlan = decision.vlan;
+        let class = match decision.verdict {
+            Verdict::Flood(class) => Some(class),
+            Verdict::To(_) | Verdict::Drop(_) => None,
+        };
+        class.into_iter().flat_map(move |class| self.members.targets(src, vlan, class))
+    }
+
+    /// A number that changes with every change that can alter a decision or who gets a flood.
+    #[inline]
+    pub fn generation(&self) -> u64 {
+        // Both only grow, so their sum changes with either.
+        self.changes + self.fdb.generation()
+    }
+
+    /// The forwarding database, to read.
+    pub fn fdb(&self) -> &Fdb {
+        &self.fdb
+    }
+
+    /// The configuration of the switch.
+    pub fn config(&self) -> &SwitchConfig {
+        &self.config
+    }
+
+    /// The configuration of a port, if there is such a port.
+    #[inline]
+    pub fn port(&self, port: PortId) -> Option<&PortConfig> {
+        self.ports.get(port.index())?.as_ref()
+    }
+
+    /// The ports, ascending.
+    pub fn ports(&self) -> impl Iterator<Item = (PortId, &PortConfig)> + '_ {
+        let numbered = self.ports.iter().enumerate();
+        numbered.filter_map(|(index, config)| PortId::new(index).zip(config.as_ref()))
+    }
+
+    #[inline]
+    fn forward(&mut self, frame: Ingress) -> Verdict {
+        match self.config.forwarding {
+            Forwarding::Learning => learning::decide(&mut self.fdb, frame),
+            Forwarding::Hub => hub::decide(frame.header),
+            Forwarding::Patch => self.patch.decide(frame.src),
+            Forwarding::Static => static_map::decide(&self.fdb, frame, DROP_UNKNOWN),
+            Forwarding::StaticFlood => static_map::decide(&self.fdb, frame, FLOOD_UNKNOWN),
+        }
+    }
+
+    fn install(&mut self, port: PortId, config: PortConfig) {
+        self.members.add(port, &config);
+        self.fdb.set_limit(port, config.max_macs);
+        self.ports[port.index()] = Some(config);
+        self.changes += 1;
+    }
+
+    fn connect_patch(&mut self) {
+        self.patch = Patch::new(self.ports().map(|(port, _)| port));
+    }
+}
+
+/// The VLAN of a frame that comes in by a port, and how the frame says so; none if the port does
+/// not let it in.
+#[inline]
+fn classify(mode: &VlanMode, tag: Option<Tag>) -> Option<(VlanId, Tagging)> {
+    match mode {
+        VlanMode::Transparent(vlan) => Some((*vlan, Tagging::Untagged)),
+        VlanMode::Access(vlan) => classify_by_tag(mode, Some(*vlan), tag),
+        VlanMode::Trunk { native, .. } => classify_by_tag(mode, *native, tag),
+    }
+}
+
+#[inline]
+fn classify_by_tag(
+    mode: &VlanMode,
+    native: Option<VlanId>,
+    tag: Option<Tag>,
+) -> Option<(VlanId, Tagging)> {
+    match tag {
+        None => native.map(|vlan| (vlan, Tagging::Untagged)),
+        Some(tag) if tag.is_priority() => native.map(|vlan| (vlan, Tagging::Priority)),
+        Some(tag) => tag.vlan().filter(|&v| mode.carries(v)).map(|v| (v, Tagging::Tagged)),
+    }
+}
+
+/// What is done to the tag of a frame that leaves by a port which carries its VLAN.
+#[inline]
+fn tag_action(mode: &VlanMode, decision: &Decision) -> TagAction {
+    let vlan = decision.vlan;
+    let leaves_tagged = matches!(mode, VlanMode::Trunk { native, .. } if *native != Some(vlan));
+    match (decision.tagging, leaves_tagged) {
+        (Tagging::Untagged, false) | (Tagging::Tagged, true) => TagAction::Keep,
+        (Tagging::Untagged, true) => TagAction::Insert(vlan),
+        (Tagging::Priority, true) => TagAction::Replace(vlan),
+        (Tagging::Priority | Tagging::Tagged, false) => TagAction::Strip,
+    }
+}
+
+/// A station on the same port got the frame already, from whatever is there.
+#[inline]
+fn not_back(verdict: Verdict, src: PortId) -> Verdict {
+    if verdict == Verdict::To(src) { Verdict::Drop(DropReason::SamePort) } else { verdict }
+}
+
+/// The decision about a frame that is in no VLAN.
+#[cold]
+fn dropped(reason: DropReason) -> Decision {
+    let verdict = Verdict::Drop(reason);
+    Decision { verdict, vlan: VlanId::DEFAULT, tagging: Tagging::Untagged }
+}
+
+const _: () = assert!(size_of::<Decision>() == 8, "a decision is handed about in a register");
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,24 @@
+//! The learning bridge (802.1D): a frame teaches where its source is, and goes where its
+//! destination was learned to be. Unknown and group destinations are flooded.
+
+use super::{FloodClass, Ingress, Verdict, refused};
+use crate::fdb::Fdb;
+use crate::frame::MacAddr;
+
+#[inline]
+pub(crate) fn decide(fdb: &mut Fdb, frame: Ingress) -> Verdict {
+    if let Some(reason) = refused(frame.header) {
+        return Verdict::Drop(reason);
+    }
+    // Programs that fill in no source send zeros from everywhere: no station to be found by it.
+    if frame.learning && frame.header.src() != MacAddr::ZERO {
+        fdb.learn(frame.vlan, frame.header.src(), frame.src, frame.now);
+    }
+    let class = FloodClass::of(frame.header.dst());
+    match class {
+        FloodClass::Unicast => fdb
+            .lookup(frame.vlan, frame.header.dst(), frame.now)
+            .map_or(Verdict::Flood(class), Verdict::To),
+        FloodClass::Multicast | FloodClass::Broadcast => Verdict::Flood(class),
+    }
+}
