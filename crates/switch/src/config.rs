@@ -12,9 +12,9 @@ use crate::vlan::{VlanId, VlanSet};
 ///
 /// | mode | untagged in | tagged in | out |
 /// |---|---|---|---|
-/// | transparent | to its VLAN | to its VLAN, the tag is payload | as the frame is, without the switch's tag |
-/// | access | to its VLAN | only with its VLAN | untagged |
-/// | trunk | to the native VLAN, if any | to that VLAN, if allowed | tagged, but the native VLAN |
+/// | transparent | its VLAN | its VLAN; the tag is payload | without the tag of a trunk |
+/// | access | its VLAN | only if tagged with its VLAN | untagged |
+/// | trunk | the native VLAN, if any | the tag's VLAN, if allowed | tagged, but the native VLAN |
 ///
 /// A priority tag (VLAN 0) counts as untagged.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use std::ops::AddAssign;
 /// Declares [`DropReason`]: variant, stable name, explanation.
 macro_rules! drop_reasons {
     ($($variant:ident $name:literal $why:literal,)*) => {
-        /// Why a frame was not delivered. Each frame that a client gave to the switch is either sent
-        /// or counted under one of these.
+        /// Why a frame was not delivered. Each frame that a client gave to the switch is either
+        /// sent or counted under one of these.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum DropReason {

@@ -1,1 +1,401 @@
-//! The bridge, case by case.
+//! The bridge, case by case; and floods against the rule for one port.
+
+use super::*;
+use crate::forward::FloodClass;
+use crate::id::MAX_PORTS;
+use proptest::prelude::*;
+
+const NOW: Now = Now::START;
+
+fn port(index: usize) -> PortId {
+    PortId::new(index).unwrap()
+}
+
+fn vlan(number: u16) -> VlanId {
+    VlanId::new(number).unwrap()
+}
+
+fn mac(number: u8) -> MacAddr {
+    MacAddr::new([2, 0, 0, 0, 0, number])
+}
+
+fn header(dst: MacAddr, src: MacAddr, tci: Option<u16>) -> Header {
+    let mut bytes = [0; 16];
+    bytes[..6].copy_from_slice(&dst.octets());
+    bytes[6..12].copy_from_slice(&src.octets());
+    bytes[12..14].copy_from_slice(&if tci.is_some() { [0x81, 0] } else { [8, 0] });
+    bytes[14..].copy_from_slice(&tci.unwrap_or(0x4500).to_be_bytes());
+    Header::new(bytes)
+}
+
+fn untagged(dst: u8, src: u8) -> Header {
+    header(mac(dst), mac(src), None)
+}
+
+fn carrying(mode: &str) -> PortConfig {
+    PortConfig { vlan: mode.parse().unwrap(), ..PortConfig::default() }
+}
+
+/// A switch with one port per configuration.
+fn bridge(forwarding: Forwarding, ports: &[PortConfig]) -> Bridge {
+    let mut bridge = Bridge::new(SwitchConfig { forwarding, ..SwitchConfig::default() }, 7);
+    for (index, config) in ports.iter().enumerate() {
+        bridge.add_port(port(index), config.clone());
+    }
+    bridge
+}
+
+fn plain(forwarding: Forwarding, ports: usize) -> Bridge {
+    bridge(forwarding, &vec![PortConfig::default(); ports])
+}
+
+fn decide(bridge: &mut Bridge, src: usize, header: Header) -> Verdict {
+    bridge.decide(port(src), header, NOW).verdict
+}
+
+fn targets(bridge: &Bridge, src: usize, decision: &Decision) -> Vec<usize> {
+    bridge.flood_targets(port(src), decision).map(PortId::index).collect()
+}
+
+const UNKNOWN: Verdict = Verdict::Flood(FloodClass::Unicast);
+
+#[test]
+fn test_learning_floods_until_it_has_heard_the_destination() {
+    let mut bridge = plain(Forwarding::Learning, 3);
+    assert_eq!(decide(&mut bridge, 0, untagged(2, 1)), UNKNOWN);
+    assert_eq!(decide(&mut bridge, 2, untagged(1, 2)), Verdict::To(port(0)));
+    assert_eq!(decide(&mut bridge, 0, untagged(2, 1)), Verdict::To(port(2)));
+}
+
+#[test]
+fn test_frame_for_its_own_port_is_dropped() {
+    let mut bridge = plain(Forwarding::Learning, 2);
+    decide(&mut bridge, 0, untagged(9, 1));
+    let verdict = decide(&mut bridge, 0, untagged(1, 2));
+    assert_eq!(verdict, Verdict::Drop(DropReason::SamePort));
+}
+
+#[test]
+fn test_addresses_that_no_bridge_passes_are_dropped_and_not_learned() {
+    let mut bridge = plain(Forwarding::Learning, 2);
+    let bad_source = header(mac(1), MacAddr::BROADCAST, None);
+    assert_eq!(decide(&mut bridge, 0, bad_source), Verdict::Drop(DropReason::SourceInvalid));
+    let pause = header(MacAddr::PAUSE, mac(1), None);
+    assert_eq!(decide(&mut bridge, 0, pause), Verdict::Drop(DropReason::Pause));
+    decide(&mut bridge, 0, header(mac(2), MacAddr::ZERO, None));
+    assert_eq!(bridge.fdb().count(), 0);
+}
+
+#[test]
+fn test_link_local_groups_but_pause_pass_as_multicast() {
+    let mut bridge = plain(Forwarding::Learning, 2);
+    for last in [0, 2, 3, 0x0e] {
+        let group = MacAddr::new([0x01, 0x80, 0xc2, 0, 0, last]);
+        let verdict = decide(&mut bridge, 0, header(group, mac(1), None));
+        assert_eq!(verdict, Verdict::Flood(FloodClass::Multicast));
+    }
+}
+
+#[test]
+fn test_frame_from_no_port_is_dropped() {
+    let mut bridge = plain(Forwarding::Learning, 2);
+    for src in [2, MAX_PORTS - 1] {
+        assert_eq!(decide(&mut bridge, src, untagged(1, 2)), Verdict::Drop(DropReason::DeadPort));
+    }
+}
+
+#[test]
+fn test_port_that_does_not_learn_leaves_its_stations_unknown() {
+    let quiet = PortConfig { learning: false, ..PortConfig::default() };
+    let mut bridge = bridge(Forwarding::Learning, &[quiet, PortConfig::default()]);
+    decide(&mut bridge, 0, untagged(2, 1));
+    assert_eq!(decide(&mut bridge, 1, untagged(1, 2)), UNKNOWN);
+}
+
+#[test]
+fn test_port_at_its_limit_still_forwards() {
+    let limited = PortConfig { max_macs: Some(1), ..PortConfig::default() };
+    let mut bridge = bridge(Forwarding::Learning, &[limited, PortConfig::default()]);
+    decide(&mut bridge, 0, untagged(9, 1));
+    assert_eq!(decide(&mut bridge, 0, untagged(9, 2)), UNKNOWN);
+    assert_eq!(decide(&mut bridge, 1, untagged(1, 9)), Verdict::To(port(0)));
+    assert_eq!(decide(&mut bridge, 1, untagged(2, 9)), UNKNOWN);
+}
+
+#[test]
+fn test_hub_floods_everything_and_learns_nothing() {
+    let mut bridge = plain(Forwarding::Hub, 3);
+    assert_eq!(decide(&mut bridge, 0, untagged(2, 1)), UNKNOWN);
+    assert_eq!(decide(&mut bridge, 1, untagged(1, 2)), UNKNOWN);
+    assert_eq!(bridge.fdb().count(), 0);
+}
+
+#[test]
+fn test_patch_is_connected_while_it_has_two_ports() {
+    let mut bridge = plain(Forwarding::Patch, 2);
+    let pause = header(MacAddr::PAUSE, MacAddr::BROADCAST, None);
+    assert_eq!(decide(&mut bridge, 0, pause), Verdict::To(port(1)));
+    assert_eq!(decide(&mut bridge, 1, untagged(2, 2)), Verdict::To(port(0)));
+    bridge.add_port(port(9), PortConfig::default());
+    let unconnected = Verdict::Drop(DropReason::PatchUnconnected);
+    assert_eq!(decide(&mut bridge, 0, untagged(1, 2)), unconnected);
+    bridge.remove_port(port(0));
+    assert_eq!(decide(&mut bridge, 9, untagged(1, 2)), Verdict::To(port(1)));
+    bridge.remove_port(port(1));
+    assert_eq!(decide(&mut bridge, 9, untagged(1, 2)), unconnected);
+}
+
+#[test]
+fn test_static_map_knows_only_what_it_was_told() {
+    let mut bridge = plain(Forwarding::Static, 2);
+    bridge.add_static(VlanId::DEFAULT, mac(1), port(1)).unwrap();
+    assert_eq!(decide(&mut bridge, 0, untagged(1, 2)), Verdict::To(port(1)));
+    let unknown = Verdict::Drop(DropReason::Unknown);
+    assert_eq!(decide(&mut bridge, 1, untagged(2, 1)), unknown);
+    let broadcast = header(MacAddr::BROADCAST, mac(2), None);
+    assert_eq!(decide(&mut bridge, 0, broadcast), Verdict::Flood(FloodClass::Broadcast));
+    bridge.set_config(SwitchConfig { forwarding: Forwarding::StaticFlood, ..*bridge.config() });
+    assert_eq!(decide(&mut bridge, 1, untagged(2, 1)), UNKNOWN);
+}
+
+#[test]
+fn test_another_forwarding_function_begins_with_what_is_static() {
+    let mut bridge = plain(Forwarding::Learning, 2);
+    decide(&mut bridge, 0, untagged(9, 1));
+    bridge.add_static(VlanId::DEFAULT, mac(2), port(1)).unwrap();
+    bridge.set_config(SwitchConfig { forwarding: Forwarding::Static, ..*bridge.config() });
+    let unknown = Verdict::Drop(DropReason::Unknown);
+    assert_eq!(decide(&mut bridge, 1, untagged(1, 2)), unknown);
+    assert_eq!(decide(&mut bridge, 0, untagged(2, 1)), Verdict::To(port(1)));
+}
+
+#[test]
+fn test_static_entries_that_make_no_sense_are_refused() {
+    let mut bridge = plain(Forwarding::Learning, 1);
+    let refused = |bridge: &mut Bridge, mac, on| bridge.add_static(VlanId::DEFAULT, mac, port(on));
+    assert_eq!(refused(&mut bridge, mac(1), 3), Err(StaticError::NoPort));
+    let group = refused(&mut bridge, MacAddr::BROADCAST, 0);
+    assert_eq!(group, Err(StaticError::GroupAddress));
+}
+
+#[test]
+fn test_removed_port_takes_its_stations_along() {
+    let mut bridge = plain(Forwarding::Learning, 3);
+    decide(&mut bridge, 0, untagged(9, 1));
+    bridge.add_static(VlanId::DEFAULT, mac(5), port(0)).unwrap();
+    let decision = bridge.decide(port(1), untagged(1, 2), NOW);
+    bridge.remove_port(port(0));
+    assert_eq!(bridge.egress(port(1), port(0), &decision), Err(DropReason::DeadPort));
+    bridge.add_port(port(0), PortConfig::default());
+    assert_eq!(decide(&mut bridge, 1, untagged(1, 2)), UNKNOWN);
+    assert_eq!(decide(&mut bridge, 1, untagged(5, 2)), UNKNOWN);
+}
+
+#[test]
+fn test_port_that_leaves_a_vlan_is_forgotten_there() {
+    let trunk = [carrying("trunk:10,20"), carrying("access:10"), carrying("access:20")];
+    let mut bridge = bridge(Forwarding::Learning, &trunk);
+    for id in [10, 20] {
+        decide(&mut bridge, 0, header(mac(9), mac(1), Some(id)));
+    }
+    bridge.set_port(port(0), carrying("trunk:20"));
+    assert_eq!(decide(&mut bridge, 1, untagged(1, 2)), UNKNOWN);
+    assert_eq!(decide(&mut bridge, 2, untagged(1, 2)), Verdict::To(port(0)));
+}
+
+/// Ingress, the whole table: port mode, tag, and what is to come of it.
+#[test]
+fn test_ingress_classifies_by_port_and_tag() {
+    use Tagging::{Priority, Tagged, Untagged};
+    let rows = [
+        ("transparent:5", None::<u16>, Some((5, Untagged))),
+        ("transparent:5", Some(0xe000), Some((5, Untagged))),
+        ("transparent:5", Some(9), Some((5, Untagged))),
+        ("transparent:5", Some(4095), Some((5, Untagged))),
+        ("access:5", None, Some((5, Untagged))),
+        ("access:5", Some(0xe000), Some((5, Priority))),
+        ("access:5", Some(0xe005), Some((5, Tagged))),
+        ("access:5", Some(9), None),
+        ("access:5", Some(4095), None),
+        ("trunk:5-7", None, None),
+        ("trunk:5-7", Some(0), None),
+        ("trunk:5-7", Some(6), Some((6, Tagged))),
+        ("trunk:5-7", Some(8), None),
+        ("trunk:all", Some(4095), None),
+        ("trunk:5-7,native=1", None, Some((1, Untagged))),
+        ("trunk:5-7,native=1", Some(0x2000), Some((1, Priority))),
+        ("trunk:5-7,native=1", Some(1), Some((1, Tagged))),
+        ("trunk:none,native=1", Some(2), None),
+    ];
+    for (mode, tci, expected) in rows {
+        let mut bridge = bridge(Forwarding::Learning, &[carrying(mode)]);
+        let decision = bridge.decide(port(0), header(mac(1), mac(2), tci), NOW);
+        let got = (decision.verdict == UNKNOWN).then(|| (decision.vlan.get(), decision.tagging));
+        assert_eq!(got, expected, "{mode} {tci:?}");
+        assert!(got.is_some() || decision.verdict == Verdict::Drop(DropReason::Vlan));
+    }
+}
+
+/// Egress, the whole table: how the frame came, port mode, and what is done to its tag.
+#[test]
+fn test_egress_sets_the_tag_by_port() {
+    use TagAction::{Insert, Keep, Replace, Strip};
+    use Tagging::{Priority, Tagged, Untagged};
+    let rows = [
+        (Untagged, "transparent:5", Ok(Keep)),
+        (Tagged, "transparent:5", Ok(Strip)),
+        (Untagged, "access:5", Ok(Keep)),
+        (Priority, "access:5", Ok(Strip)),
+        (Tagged, "access:5", Ok(Strip)),
+        (Untagged, "access:6", Err(DropReason::Vlan)),
+        (Untagged, "trunk:5", Ok(Insert(vlan(5)))),
+        (Priority, "trunk:5", Ok(Replace(vlan(5)))),
+        (Tagged, "trunk:all", Ok(Keep)),
+        (Tagged, "trunk:6,native=5", Ok(Strip)),
+        (Untagged, "trunk:6,native=5", Ok(Keep)),
+        (Tagged, "trunk:6", Err(DropReason::Vlan)),
+    ];
+    for (tagging, mode, expected) in rows {
+        let bridge = bridge(Forwarding::Learning, &[PortConfig::default(), carrying(mode)]);
+        let decision = Decision { verdict: Verdict::To(port(1)), vlan: vlan(5), tagging };
+        assert_eq!(bridge.egress(port(0), port(1), &decision), expected, "{tagging:?} {mode}");
+    }
+}
+
+#[test]
+fn test_isolated_ports_reach_only_ports_that_are_not() {
+    let isolated = PortConfig { isolated: true, ..PortConfig::default() };
+    let ports = [isolated.clone(), isolated, PortConfig::default()];
+    let mut bridge = bridge(Forwarding::Learning, &ports);
+    let flood = bridge.decide(port(0), untagged(9, 1), NOW);
+    assert_eq!(targets(&bridge, 0, &flood), [2]);
+    let unicast = bridge.decide(port(1), untagged(1, 2), NOW);
+    assert_eq!(unicast.verdict, Verdict::To(port(0)));
+    assert_eq!(bridge.egress(port(1), port(0), &unicast), Err(DropReason::Isolated));
+    assert_eq!(bridge.egress(port(2), port(0), &unicast), Ok(TagAction::Keep));
+}
+
+#[test]
+fn test_flood_policies_name_their_class() {
+    let closed = PortConfig {
+        unicast_flood: false,
+        multicast_flood: false,
+        broadcast_flood: false,
+        ..PortConfig::default()
+    };
+    let mut bridge = bridge(Forwarding::Learning, &[PortConfig::default(), closed]);
+    let group = MacAddr::new([1, 0, 0x5e, 0, 0, 1]);
+    let rows = [
+        (mac(9), DropReason::PolicyUnicast),
+        (group, DropReason::PolicyMulticast),
+        (MacAddr::BROADCAST, DropReason::PolicyBroadcast),
+    ];
+    for (dst, reason) in rows {
+        let decision = bridge.decide(port(0), header(dst, mac(1), None), NOW);
+        assert_eq!(bridge.egress(port(0), port(1), &decision), Err(reason));
+        assert_eq!(targets(&bridge, 0, &decision), []);
+    }
+    decide(&mut bridge, 1, untagged(1, 9));
+    let known = bridge.decide(port(0), untagged(9, 1), NOW);
+    assert_eq!(bridge.egress(port(0), port(1), &known), Ok(TagAction::Keep));
+}
+
+#[test]
+fn test_verdicts_other_than_flood_have_no_targets() {
+    let bridge = plain(Forwarding::Learning, 3);
+    for verdict in [Verdict::To(port(1)), Verdict::Drop(DropReason::Vlan)] {
+        let decision = Decision { verdict, vlan: VlanId::DEFAULT, tagging: Tagging::Untagged };
+        assert_eq!(targets(&bridge, 0, &decision), []);
+    }
+}
+
+#[test]
+fn test_generation_changes_with_what_can_alter_a_decision_only() {
+    let mut bridge = plain(Forwarding::Learning, 2);
+    let mut last = bridge.generation();
+    let mut changed = |bridge: &Bridge| std::mem::replace(&mut last, bridge.generation()) != last;
+    decide(&mut bridge, 0, untagged(9, 1));
+    assert!(changed(&bridge), "a new station");
+    decide(&mut bridge, 0, untagged(9, 1));
+    assert!(!changed(&bridge), "the same again");
+    decide(&mut bridge, 1, untagged(9, 1));
+    assert!(changed(&bridge), "a move");
+    bridge.set_port(port(0), PortConfig::default());
+    assert!(changed(&bridge), "a port's configuration");
+    bridge.set_config(SwitchConfig::default());
+    assert!(changed(&bridge), "the switch's configuration");
+    bridge.flush(Flush::All);
+    assert!(changed(&bridge), "a flush");
+    bridge.remove_port(port(0));
+    assert!(changed(&bridge), "a port less");
+    bridge.remove_port(port(0));
+    assert!(!changed(&bridge), "no port less");
+}
+
+#[test]
+#[should_panic(expected = "port 0 is there already")]
+fn test_port_added_twice_is_our_bug() {
+    plain(Forwarding::Learning, 1).add_port(port(0), PortConfig::default());
+}
+
+#[test]
+fn test_4096_ports_learn_and_reach_each_other() {
+    let mut bridge = plain(Forwarding::Learning, MAX_PORTS);
+    let station = |index: usize| {
+        let [high, low] = port(index).number().to_be_bytes();
+        MacAddr::new([2, 0, 0, 0, high, low])
+    };
+    let announce = |index| header(MacAddr::BROADCAST, station(index), None);
+    for index in 0..MAX_PORTS {
+        let decision = bridge.decide(port(index), announce(index), NOW);
+        assert_eq!(bridge.flood_targets(port(index), &decision).count(), MAX_PORTS - 1);
+    }
+    for index in 1..MAX_PORTS {
+        let frame = header(station(index), station(0), None);
+        assert_eq!(decide(&mut bridge, 0, frame), Verdict::To(port(index)));
+    }
+}
+
+fn any_port() -> impl Strategy<Value = PortConfig> {
+    let mode = prop::sample::select(vec![
+        "transparent",
+        "access:1",
+        "access:2",
+        "trunk:1-3",
+        "trunk:all",
+        "trunk:2,native=1",
+    ]);
+    (mode, any::<[bool; 4]>()).prop_map(|(mode, [isolated, unicast, multicast, broadcast])| {
+        PortConfig {
+            isolated,
+            unicast_flood: unicast,
+            multicast_flood: multicast,
+            broadcast_flood: broadcast,
+            ..carrying(mode)
+        }
+    })
+}
+
+proptest! {
+    /// Floods are found by sets of ports; the rule for one port is written apart. They agree.
+    #[test]
+    fn prop_flood_reaches_whom_egress_lets_pass(
+        ports in prop::collection::vec(any_port(), 2..140),
+        changed in any_port(),
+        victim: u8,
+        class in prop::sample::select(FloodClass::ALL.to_vec()),
+        id in 1..4_u16,
+    ) {
+        let mut bridge = bridge(Forwarding::Learning, &ports);
+        bridge.set_port(port(1), changed);
+        bridge.remove_port(port((usize::from(victim) % ports.len()) | 1));
+        let verdict = Verdict::Flood(class);
+        let decision = Decision { verdict, vlan: vlan(id), tagging: Tagging::Untagged };
+        for src in [0, (ports.len() / 2) & !1] {
+            let reached = targets(&bridge, src, &decision);
+            let passes = |&dst: &usize| bridge.egress(port(src), port(dst), &decision).is_ok();
+            let expected: Vec<_> = (0..ports.len()).filter(passes).collect();
+            prop_assert_eq!(reached, expected);
+        }
+    }
+}
