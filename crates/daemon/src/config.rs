@@ -1,0 +1,618 @@
+//! The configuration: a TOML file, read into values that cannot be wrong.
+//!
+//! Two layers. The `Raw…` types mirror the file (`docs/uvala.toml` shows all of it), refuse unknown
+//! keys, and parse each value where it stands, so that every error has a line number. [`Config`] is
+//! what the rest of the daemon sees: nothing optional, nothing to check again.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use client::api::{Mode, PortKind};
+use client::name::{NameError, PortName, SwitchName};
+use ring::cursor::Span;
+use ring::layout::{DEFAULT_STRIDE, MAX_RINGS, MAX_STRIDE, RingCounts};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, Visitor};
+use switch::{Forwarding, OnFull, PortConfig, SwitchConfig, VlanMode};
+use thiserror::Error;
+
+use crate::control::datapath::{MAX_EXTRA_BUFS, RingSpec};
+use crate::users;
+
+/// Everything an operator can decide.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Directory of the socket; `None` for the usual place.
+    pub dir: Option<PathBuf>,
+    /// Owner, group and permissions of the socket.
+    pub socket: SocketConfig,
+    /// How much is logged.
+    pub log: tracing::Level,
+    /// The worker threads.
+    pub workers: WorkersConfig,
+    /// What one user may have.
+    pub quota: Quota,
+    /// Rings of a port whose client does not say.
+    pub rings: RingSpec,
+    /// Permissions of switches that clients create.
+    pub switch_mode: Mode,
+    /// Switches to make at start.
+    pub switches: Vec<SwitchPlan>,
+}
+
+/// Owner, group and permissions of the socket.
+#[derive(Clone, Copy, Debug)]
+pub struct SocketConfig {
+    /// Owner; `None` for the daemon's user.
+    pub owner: Option<u32>,
+    /// Group; `None` for the daemon's group.
+    pub group: Option<u32>,
+    /// Permissions; who may write may connect.
+    pub mode: Mode,
+}
+
+/// The worker threads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkersConfig {
+    /// How many, at least 1.
+    pub count: u32,
+    /// Cores they are bound to, in turn; empty for wherever the system puts them.
+    pub cpus: Vec<u32>,
+    /// What a worker does that has nothing to do.
+    pub wait: WaitPolicy,
+}
+
+/// What a worker does that has nothing to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WaitPolicy {
+    /// [`WaitPolicy::Yield`], the one that suits shared cores.
+    #[default]
+    Auto,
+    /// Polls for ever: only for a core that nobody else uses.
+    Spin,
+    /// Gives the core away a few times, then sleeps until a doorbell rings.
+    Yield,
+    /// Sleeps at once.
+    Block,
+}
+
+/// What one user may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// Ports, pipe ends included.
+    pub ports: u32,
+    /// Bytes of shared memory.
+    pub memory: u64,
+    /// Switches.
+    pub switches: u32,
+    /// Control connections, one for each client process.
+    pub connections: u32,
+}
+
+/// A switch to make at start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SwitchPlan {
+    /// Its name.
+    pub name: SwitchName,
+    /// How it forwards.
+    pub config: SwitchConfig,
+    /// Owner; `None` for the daemon's user.
+    pub owner: Option<u32>,
+    /// Group; `None` for the daemon's group.
+    pub group: Option<u32>,
+    /// Permissions.
+    pub mode: Option<Mode>,
+    /// Its persistent ports.
+    pub ports: Vec<PortPlan>,
+}
+
+/// A persistent port to make at start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortPlan {
+    /// Its name.
+    pub name: PortName,
+    /// What is behind it.
+    pub kind: PortKind,
+    /// How the switch treats it.
+    pub config: PortConfig,
+}
+
+/// Why there is no configuration. Each message is one line.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("config {}: {error}", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// Not TOML, an unknown key, a value out of range.
+    #[error("config {}:{line}: {message}", .path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong, and what would be right.
+        message: String,
+    },
+    /// A name under `[switch.NAME.port.NAME]`.
+    #[error("config {}: {error}", .path.display())]
+    Name {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: NameError,
+    },
+}
+
+impl Config {
+    /// Reads a file.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = fs::read_to_string(path)
+            .map_err(|error| ConfigError::Read { path: path.to_path_buf(), error })?;
+        Self::parse(&text, path)
+    }
+
+    /// Reads a text; `path` is for messages.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let raw: RawConfig = toml::from_str(text).map_err(|error| {
+            let line = error.span().map_or(1, |span| line_of(text, span.start));
+            let message = error.message().replace('\n', "; ");
+            ConfigError::Parse { path: path.to_path_buf(), line, message }
+        })?;
+        raw.into_config().map_err(|error| ConfigError::Name { path: path.to_path_buf(), error })
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let raw = RawConfig::default();
+        raw.into_config().expect("a configuration without names has no bad name")
+    }
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    text.bytes().take(offset).filter(|&b| b == b'\n').count() + 1
+}
+
+/// The file.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawConfig {
+    log: Log,
+    socket: RawSocket,
+    workers: RawWorkers,
+    quota: RawQuota,
+    rings: RawRings,
+    new_switch: RawNewSwitch,
+    switch: BTreeMap<SwitchName, RawSwitch>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawSocket {
+    dir: Option<PathBuf>,
+    owner: Option<UserId>,
+    group: Option<GroupId>,
+    mode: Mode,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawWorkers {
+    count: WorkerCount,
+    cpus: Vec<u32>,
+    #[serde(deserialize_with = "from_text")]
+    wait: WaitPolicy,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawQuota {
+    ports: u32,
+    memory: Bytes,
+    switches: u32,
+    connections: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawRings {
+    tx_rings: Rings,
+    rx_rings: Rings,
+    tx_slots: Slots,
+    rx_slots: Slots,
+    extra_bufs: ExtraBufs,
+    buffer_stride: Stride,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawNewSwitch {
+    mode: Mode,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawSwitch {
+    #[serde(deserialize_with = "some_from_text")]
+    forwarding: Option<Forwarding>,
+    age_s: Option<u32>,
+    fdb_capacity: Option<u32>,
+    owner: Option<UserId>,
+    group: Option<GroupId>,
+    mode: Option<Mode>,
+    port: BTreeMap<String, RawPort>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawPort {
+    kind: PortKind,
+    #[serde(deserialize_with = "some_from_text")]
+    vlan: Option<VlanMode>,
+    isolated: Option<bool>,
+    learning: Option<bool>,
+    unicast_flood: Option<bool>,
+    multicast_flood: Option<bool>,
+    broadcast_flood: Option<bool>,
+    max_macs: Option<u32>,
+    #[serde(deserialize_with = "some_from_text")]
+    on_full: Option<OnFull>,
+}
+
+impl RawConfig {
+    fn into_config(self) -> Result<Config, NameError> {
+        let switches = self.switch.into_iter().map(|(name, raw)| raw.into_plan(name));
+        Ok(Config {
+            dir: self.socket.dir,
+            socket: SocketConfig {
+                owner: self.socket.owner.map(|id| id.0),
+                group: self.socket.group.map(|id| id.0),
+                mode: self.socket.mode,
+            },
+            log: self.log.0,
+            workers: WorkersConfig {
+                count: self.workers.count.0,
+                cpus: self.workers.cpus,
+                wait: self.workers.wait,
+            },
+            quota: Quota {
+                ports: self.quota.ports,
+                memory: self.quota.memory.0,
+                switches: self.quota.switches,
+                connections: self.quota.connections,
+            },
+            rings: self.rings.into_spec(),
+            switch_mode: self.new_switch.mode,
+            switches: switches.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl RawRings {
+    fn into_spec(self) -> RingSpec {
+        RingSpec {
+            counts: RingCounts {
+                tx_rings: self.tx_rings.0,
+                rx_rings: self.rx_rings.0,
+                tx_slots: self.tx_slots.0,
+                rx_slots: self.rx_slots.0,
+            },
+            extra_bufs: self.extra_bufs.0,
+            stride: self.buffer_stride.0,
+        }
+    }
+}
+
+impl RawSwitch {
+    fn into_plan(self, name: SwitchName) -> Result<SwitchPlan, NameError> {
+        let default = SwitchConfig::default();
+        let config = SwitchConfig {
+            forwarding: self.forwarding.unwrap_or(default.forwarding),
+            ageing_ms: self.age_s.map_or(default.ageing_ms, |s| u64::from(s) * 1000),
+            fdb_capacity: self.fdb_capacity.map_or(default.fdb_capacity, |n| n as usize),
+        };
+        let ports = self.port.into_iter().map(|(port, raw)| {
+            Ok(PortPlan { name: name.join(&port)?, kind: raw.kind, config: raw.into_config() })
+        });
+        Ok(SwitchPlan {
+            config,
+            owner: self.owner.map(|id| id.0),
+            group: self.group.map(|id| id.0),
+            mode: self.mode,
+            ports: ports.collect::<Result<_, _>>()?,
+            name,
+        })
+    }
+}
+
+impl RawPort {
+    fn into_config(self) -> PortConfig {
+        let default = PortConfig::default();
+        PortConfig {
+            vlan: self.vlan.unwrap_or(default.vlan),
+            isolated: self.isolated.unwrap_or(default.isolated),
+            learning: self.learning.unwrap_or(default.learning),
+            unicast_flood: self.unicast_flood.unwrap_or(default.unicast_flood),
+            multicast_flood: self.multicast_flood.unwrap_or(default.multicast_flood),
+            broadcast_flood: self.broadcast_flood.unwrap_or(default.broadcast_flood),
+            max_macs: self.max_macs.filter(|&max| max != 0),
+            on_full: self.on_full.unwrap_or(default.on_full),
+        }
+    }
+}
+
+// The defaults, all in one place. `docs/uvala.toml` repeats them, and a test compares.
+
+impl Default for RawSocket {
+    fn default() -> Self {
+        Self { dir: None, owner: None, group: None, mode: mode(0o600) }
+    }
+}
+
+impl Default for RawWorkers {
+    fn default() -> Self {
+        Self { count: WorkerCount(1), cpus: Vec::new(), wait: WaitPolicy::Auto }
+    }
+}
+
+impl Default for RawQuota {
+    fn default() -> Self {
+        Self { ports: 4096, memory: Bytes(16 << 30), switches: 1024, connections: 4096 }
+    }
+}
+
+impl Default for RawRings {
+    fn default() -> Self {
+        let slots = Slots(Span::new(1024).expect("in range"));
+        Self {
+            tx_rings: Rings(1),
+            rx_rings: Rings(1),
+            tx_slots: slots,
+            rx_slots: slots,
+            extra_bufs: ExtraBufs(0),
+            buffer_stride: Stride(DEFAULT_STRIDE),
+        }
+    }
+}
+
+impl Default for RawNewSwitch {
+    fn default() -> Self {
+        Self { mode: mode(0o600) }
+    }
+}
+
+fn mode(bits: u16) -> Mode {
+    Mode::new(bits).expect("nine bits")
+}
+
+impl FromStr for WaitPolicy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "spin" => Ok(Self::Spin),
+            "yield" => Ok(Self::Yield),
+            "block" => Ok(Self::Block),
+            _ => Err(format!("expected auto, spin, yield or block, found {text:?}")),
+        }
+    }
+}
+
+impl fmt::Display for WaitPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Spin => "spin",
+            Self::Yield => "yield",
+            Self::Block => "block",
+        })
+    }
+}
+
+/// A value whose text form another module defines.
+fn from_text<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err: fmt::Display>,
+{
+    String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+}
+
+fn some_from_text<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err: fmt::Display>,
+{
+    from_text(deserializer).map(Some)
+}
+
+/// Declares a value that is written as a number or as a text, and is checked as it is read.
+macro_rules! checked {
+    ($($name:ident($inner:ty) = $parse:expr;)*) => {$(
+        #[derive(Clone, Copy, Deserialize)]
+        #[serde(try_from = "NumberOrText")]
+        struct $name($inner);
+
+        impl TryFrom<NumberOrText> for $name {
+            type Error = String;
+            fn try_from(value: NumberOrText) -> Result<Self, String> {
+                let parse: fn(&str) -> Result<$inner, String> = $parse;
+                parse(&value.0).map(Self)
+            }
+        }
+    )*};
+}
+
+checked! {
+    UserId(u32) = |text| users::user_id(text).ok_or(format!("no user {text:?} in /etc/passwd"));
+    GroupId(u32) = |text| users::group_id(text).ok_or(format!("no group {text:?} in /etc/group"));
+    WorkerCount(u32) = parse_workers;
+    Bytes(u64) = parse_bytes;
+    Rings(u16) = |text| in_range(text, 1, MAX_RINGS);
+    Slots(Span) = |text| in_range(text, Span::MIN, Span::MAX).map(|n| Span::new(n).expect("checked"));
+    ExtraBufs(u32) = |text| in_range(text, 0, MAX_EXTRA_BUFS);
+    Stride(u32) = parse_stride;
+    Log(tracing::Level) = |text| text.parse().map_err(|_| {
+        format!("expected error, warn, info, debug or trace, found {text:?}")
+    });
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self(tracing::Level::INFO)
+    }
+}
+
+/// How many workers a text means: a number, or `auto` for one less than there are cores.
+pub fn parse_workers(text: &str) -> Result<u32, String> {
+    if text == "auto" {
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        return Ok(u32::try_from(cores).unwrap_or(MAX_WORKERS).clamp(2, MAX_WORKERS + 1) - 1);
+    }
+    in_range(text, 1, MAX_WORKERS).map_err(|error| format!("{error}, or \"auto\""))
+}
+
+/// More cores than any machine that runs this gives away for switching.
+const MAX_WORKERS: u32 = 256;
+
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let shift = match text[digits.len()..].trim() {
+        "" | "B" => Some(0),
+        "K" | "KiB" => Some(10),
+        "M" | "MiB" => Some(20),
+        "G" | "GiB" => Some(30),
+        "T" | "TiB" => Some(40),
+        _ => None,
+    };
+    let number: Option<u64> = digits.parse().ok();
+    let bytes = number.zip(shift).and_then(|(n, shift)| n.checked_mul(1 << shift));
+    bytes.ok_or_else(|| format!("expected a size such as 512MiB or 16GiB, found {text:?}"))
+}
+
+fn parse_stride(text: &str) -> Result<u32, String> {
+    let stride = in_range(text, 64, MAX_STRIDE)?;
+    match stride.is_multiple_of(64) {
+        true => Ok(stride),
+        false => Err(format!("expected a multiple of 64, found {stride}")),
+    }
+}
+
+fn in_range<T>(text: &str, low: T, high: T) -> Result<T, String>
+where
+    T: FromStr + PartialOrd + fmt::Display,
+{
+    let number: Option<T> = text.parse().ok();
+    let fits = number.filter(|number| (&low..=&high).contains(&number));
+    fits.ok_or_else(|| format!("expected a number from {low} to {high}, found {text}"))
+}
+
+/// The text of a value that may be written with or without quotes.
+struct NumberOrText(String);
+
+impl<'de> Deserialize<'de> for NumberOrText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl Visitor<'_> for Either {
+            type Value = NumberOrText;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number or a text")
+            }
+            fn visit_i64<E>(self, number: i64) -> Result<NumberOrText, E> {
+                Ok(NumberOrText(number.to_string()))
+            }
+            fn visit_str<E>(self, text: &str) -> Result<NumberOrText, E> {
+                Ok(NumberOrText(text.to_owned()))
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parse(text: &str) -> Result<Config, ConfigError> {
+        Config::parse(text, Path::new("test.toml"))
+    }
+
+    fn error(text: &str) -> String {
+        let error = parse(text).expect_err(text).to_string();
+        assert!(!error.contains('\n'), "{error}");
+        error
+    }
+
+    const SAMPLE: &str = include_str!("../../../docs/uvala.toml");
+
+    #[test]
+    fn test_sample_shows_the_defaults() {
+        let mut sample = parse(SAMPLE).unwrap();
+        assert!(sample.switches.is_empty());
+        sample.dir = None;
+        assert_eq!(format!("{sample:?}"), format!("{:?}", Config::default()));
+    }
+
+    /// With every comment mark removed from its settings, the sample is still a configuration.
+    #[test]
+    fn test_sample_parses_with_everything_switched_on() {
+        let text = SAMPLE.replace("\n#! ", "\n");
+        let config = parse(&text).unwrap();
+        assert_eq!(config.switches.len(), 1);
+        let switch = &config.switches[0];
+        assert_eq!(switch.mode, Mode::new(0o660));
+        assert_eq!(switch.ports[0].name.to_string(), "vale0:sink");
+        assert_eq!(switch.ports[1].config.vlan, "access:10".parse().unwrap());
+    }
+
+    #[test]
+    fn test_unknown_key_is_refused_with_line_and_known_keys() {
+        let text = error("[workers]\ncount = 2\nwiat = \"spin\"\n");
+        assert!(text.starts_with("config test.toml:3: unknown field `wiat`"), "{text}");
+        assert!(text.contains("`wait`"), "{text}");
+        assert!(error("[swich.vale0]\n").contains("unknown field `swich`"));
+        assert!(error("[switch.vale0.port.a]\nvlam = \"access:1\"\n").contains(":2: unknown"));
+    }
+
+    #[test]
+    fn test_bad_value_is_refused_with_line_and_good_values() {
+        let text = error("[workers]\n\nwait = \"lazy\"\n");
+        assert_eq!(text, "config test.toml:3: expected auto, spin, yield or block, found \"lazy\"");
+        assert!(error("[rings]\ntx_slots = 4\n").contains("from 8 to 16384, found 4"));
+        assert!(error("[rings]\nbuffer_stride = 2049\n").contains("multiple of 64"));
+        assert!(error("[quota]\nmemory = \"much\"\n").contains("512MiB"));
+        assert!(error("[workers]\ncount = 0\n").contains("from 1 to 256"));
+        assert!(error("[switch.eth0]\n").contains("'vale'"));
+        assert!(error("[switch.vale0.port.a-b]\n").contains("'-' (character 8)"));
+        assert!(error("[switch.vale0]\nmode = \"999\"\n").contains("bad mode"));
+        assert!(error("[switch.vale0]\nowner = \"nobody there\"\n").contains("no user"));
+        assert!(error("[switch.vale0.port.a]\nvlan = \"access:0\"\n").contains("1 to 4094"));
+        assert!(error("log = \"loud\"\n").contains("error, warn"));
+        assert!(error("= 3").starts_with("config test.toml:1:"));
+    }
+
+    #[test]
+    fn test_sizes_take_suffixes() {
+        assert_eq!(parse_bytes("512MiB"), Ok(512 << 20));
+        assert_eq!(parse_bytes("2 G"), Ok(2 << 30));
+        assert_eq!(parse_bytes("77"), Ok(77));
+        assert!(parse_bytes("99999999999T").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn test_no_text_makes_the_parser_panic(text in "[\\[\\]a-z0-9_.=\"\n ]{0,80}") {
+            let _ = parse(&text);
+        }
+    }
+}
