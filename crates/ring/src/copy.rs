@@ -89,12 +89,13 @@ unsafe fn copy_string(to: *mut u8, from: *const u8, len: usize) {
     unsafe { core::ptr::copy_nonoverlapping(from, to, len) }
 }
 
-/// Copies exactly `len` bytes, of any alignment.
+/// Copies exactly `len` bytes, of any alignment. The two may be one: members of a hostile group
+/// can name one buffer twice.
 ///
 /// # Safety
-/// `len` bytes are mapped at both, and they do not overlap.
+/// `len` bytes are mapped at both.
 #[inline(always)]
 pub(crate) unsafe fn copy_bytes(to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: the caller's promise.
-    unsafe { core::ptr::copy_nonoverlapping(from, to, len) }
+    unsafe { core::ptr::copy(from, to, len) }
 }

@@ -66,6 +66,8 @@ pub enum BadSlot {
     TooLong,
     /// The frame is shorter than an Ethernet header.
     TooShort,
+    /// The slot has a flag that the switch cannot honour.
+    Flags,
     /// The chain of fragments is too long, or its end was not published with it.
     Chain,
 }
@@ -269,14 +271,14 @@ impl TxKring {
         self.ring.write(i, SlotWord::new(buffer, 0, slot_flag::BUF_CHANGED));
     }
 
-    /// Takes the next frame of any shape: appends its pieces to `frags` and returns its flags, or
-    /// says why it cannot be forwarded. Either way its slots are taken. `None`: nothing is ready.
+    /// Takes the next frame of any shape: appends its pieces to `frags`, or says why it cannot be
+    /// forwarded. Either way its slots are taken. `None`: nothing is ready.
     pub fn take(&mut self, frags: &mut Vec<Frag>, frags_max: usize) -> Option<Taken> {
         if self.ready() == 0 {
             return None;
         }
-        let (start, mut bad, mut total) = (frags.len(), None, 0u32);
-        let flags = loop {
+        let (slot, start, mut bad, mut total) = (self.next, frags.len(), None, 0u32);
+        loop {
             let word = self.ring.read(self.next);
             self.next = self.ring.span.next(self.next);
             match self.frag(word) {
@@ -286,13 +288,13 @@ impl TxKring {
             }
             total += u32::from(word.len());
             if word.flags() & slot_flag::MOREFRAG == 0 {
-                break word.flags();
+                break;
             }
             if self.ready() == 0 {
                 bad = Some(BadSlot::Chain);
-                break word.flags();
+                break;
             }
-        };
+        }
         if total < u32::from(FRAME_MIN) || frags.get(start).is_some_and(|f| f.len < FRAME_MIN) {
             bad = bad.or(Some(BadSlot::TooShort));
         }
@@ -300,7 +302,7 @@ impl TxKring {
             frags.truncate(start);
             return Some(Taken::Bad(why));
         }
-        Some(Taken::Frame { bytes: total, flags })
+        Some(Taken::Frame { bytes: total, slot })
     }
 
     fn frag(&self, word: SlotWord) -> Result<Frag, BadSlot> {
@@ -308,6 +310,9 @@ impl TxKring {
         let buffer = region.check(word.buffer()).ok_or(BadSlot::Buffer)?;
         if u32::from(word.len()) > region.stride() {
             return Err(BadSlot::TooLong);
+        }
+        if word.flags() & slot_flag::INDIRECT != 0 {
+            return Err(BadSlot::Flags);
         }
         Ok(Frag { buffer, len: word.len() })
     }
@@ -367,12 +372,12 @@ impl TxKring {
 /// A frame that [`TxKring::take`] took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// A frame of `bytes` bytes; `flags` are those of its last slot.
+    /// A frame.
     Frame {
         /// Length of the frame.
         bytes: u32,
-        /// [`slot_flag`] bits.
-        flags: u16,
+        /// Its first slot.
+        slot: Index,
     },
     /// Not forwardable.
     Bad(BadSlot),

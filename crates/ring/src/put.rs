@@ -2,9 +2,12 @@
 
 #![allow(unsafe_code)] // UNSAFETY: copies between buffers that were bounded before.
 
+use std::sync::Arc;
+
 use crate::abi::slot_flag;
 use crate::copy::{self, HEADER};
-use crate::kring::{Frag, Refused, RxKring, SlotWord};
+use crate::cursor::Index;
+use crate::kring::{Frag, Refused, RxKring, SlotWord, TxKring};
 use crate::region::Region;
 
 /// Longest frame: the largest IP packet behind an Ethernet header with a VLAN tag, in bytes.
@@ -35,6 +38,49 @@ pub struct Frame<'a> {
 }
 
 impl RxKring {
+    /// Does a piece fit one slot as it is?
+    #[inline]
+    #[must_use]
+    pub fn fits(&self, piece: Frag) -> bool {
+        u32::from(piece.len) <= self.region().stride()
+    }
+
+    /// Copies a frame of one piece that [`RxKring::fits`], with `header` for its first bytes.
+    ///
+    /// # Errors
+    /// [`Refused`]: nothing has been delivered.
+    #[inline]
+    pub fn put_plain(&mut self, from: &Region, piece: Frag, header: u128) -> Result<u32, Refused> {
+        assert!(self.fits(piece));
+        if self.room() == 0 {
+            return Err(Refused::NoRoom);
+        }
+        let to = self.free_buffer()?;
+        let (data, len) = (from.buffer(piece.buffer), usize::from(piece.len));
+        // SAFETY: both buffers are aligned to a line and hold `len`, rounded up to whole lines.
+        // The source slot is the sender's and the destination slot the receiver's; where a
+        // hostile group made both name one buffer, whole lines are copied onto themselves.
+        unsafe { copy::copy_frame(self.region().buffer(to), data, header, len) };
+        self.fill(SlotWord::new(to.get(), piece.len, 0));
+        Ok(u32::from(piece.len))
+    }
+
+    /// Moves a frame of one piece by swapping buffers with the slot of `tx` that it came from,
+    /// which has been taken and not published yet.
+    ///
+    /// # Errors
+    /// [`Refused`]: nothing has been delivered.
+    pub fn put_swapped(&mut self, tx: &TxKring, slot: Index, piece: Frag) -> Result<u32, Refused> {
+        debug_assert!(Arc::ptr_eq(tx.region(), self.region()));
+        if self.room() == 0 {
+            return Err(Refused::NoRoom);
+        }
+        let spare = self.free_buffer()?;
+        tx.replace(slot, spare.get());
+        self.fill(SlotWord::new(piece.buffer.get(), piece.len, slot_flag::BUF_CHANGED));
+        Ok(u32::from(piece.len))
+    }
+
     /// Copies a frame into as many slots as it takes; returns the bytes delivered.
     ///
     /// # Errors

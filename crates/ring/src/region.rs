@@ -13,6 +13,8 @@ use std::sync::Arc;
 use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::abi::{FIRST_BUFFER, NetmapIf, NetmapRing, RegionHeader, Slot, dir};
+use crate::copy;
+use crate::kring::Frag;
 use crate::layout::{PortLayout, RegionLayout};
 use crate::memory::Memory;
 
@@ -112,6 +114,14 @@ impl Region {
         // SAFETY: an index from `check` of a region of this size lies in the pool. Indexes are
         // only combined with the region that checked them: both live in the same port half.
         unsafe { self.memory.range(0, 0).add(offset) }
+    }
+
+    /// First bytes of a piece of a frame, read once.
+    #[inline]
+    #[must_use]
+    pub fn header(&self, piece: Frag) -> u128 {
+        // SAFETY: buffers are aligned to a line and at least one line long.
+        unsafe { copy::header(self.buffer(piece.buffer)) }
     }
 
     /// Writes the structures of a port that owns the buffers `buffers`, in slot order, TX first.

@@ -64,6 +64,16 @@ pub struct Run {
     pub end: End,
 }
 
+/// Moves a run of at most `max` frames from `tx` to `rx`: by swap inside a region, else by copy.
+#[inline]
+pub fn deliver_run(tx: &mut TxKring, rx: &mut RxKring, key: Key, max: u32) -> Run {
+    if Arc::ptr_eq(tx.region(), rx.region()) {
+        swap_run(tx, rx, key, max)
+    } else {
+        copy_run(tx, rx, key, max)
+    }
+}
+
 /// Copies a run of at most `max` frames from `tx` to `rx`.
 #[inline]
 pub fn copy_run(tx: &mut TxKring, rx: &mut RxKring, key: Key, max: u32) -> Run {

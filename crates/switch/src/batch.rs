@@ -1,0 +1,164 @@
+//! Frames on their way from one port to others.
+//!
+//! The fast path needs no batch: a run of frames with one header goes from ring to ring in one
+//! loop. What is left (interleaved destinations, floods, chains, tags to insert or strip, ports
+//! without rings) is taken into a batch: pieces by reference, the header by copy. Everything has
+//! its capacity from the start.
+
+use std::sync::Arc;
+
+use ring::Region;
+use ring::cursor::Index;
+use ring::kring::Frag;
+use ring::put::{Frame, Prologue};
+
+use crate::bridge::TagAction;
+use crate::frame::{EtherType, Header, Tag, field};
+use crate::vlan::VlanId;
+
+/// Most pieces of one frame: 64 KiB in buffers of 2 KiB, twice over.
+pub const FRAGS_MAX: usize = 64;
+
+/// Up to a fixed number of frames from one port, all in one region.
+#[derive(Debug)]
+pub struct Batch {
+    region: Option<Arc<Region>>,
+    frames: Vec<Entry>,
+    frags: Vec<Frag>,
+    capacity: usize,
+}
+
+/// A frame in a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// Its first bytes, read once.
+    pub header: Header,
+    /// Length in bytes.
+    pub bytes: u32,
+    /// The slot it came from, if it came from a ring in one piece.
+    pub slot: Option<Index>,
+    first: u32,
+    count: u32,
+}
+
+/// One frame of a batch for one destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// Index in the batch.
+    pub frame: u16,
+    /// What to do to its VLAN tag.
+    pub tag: TagAction,
+}
+
+impl Batch {
+    /// Room for `capacity` frames.
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
+        assert!((1..=usize::from(u16::MAX)).contains(&capacity));
+        Self {
+            region: None,
+            frames: Vec::with_capacity(capacity),
+            frags: Vec::with_capacity(capacity * 2 + FRAGS_MAX),
+            capacity,
+        }
+    }
+
+    /// Empties the batch for frames of `region`.
+    pub fn restart(&mut self, region: &Arc<Region>) {
+        self.frames.clear();
+        self.frags.clear();
+        if !self.region.as_ref().is_some_and(|mine| Arc::ptr_eq(mine, region)) {
+            self.region = Some(region.clone());
+        }
+    }
+
+    /// Can one more frame of any shape be taken without an allocation?
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        let frags = self.frags.capacity() - self.frags.len();
+        self.frames.len() < self.capacity && frags >= FRAGS_MAX
+    }
+
+    /// Where the pieces of the next frame go, before [`Batch::push`].
+    pub fn frags(&mut self) -> &mut Vec<Frag> {
+        &mut self.frags
+    }
+
+    /// Closes a frame of `bytes` bytes whose pieces were appended since `first`, and whose first
+    /// slot, where there is one, is `slot`.
+    pub fn push(&mut self, first: usize, bytes: u32, slot: Option<Index>) {
+        let region = self.region.as_ref().expect("a batch is restarted before it is filled");
+        let header = Header::new(region.header(self.frags[first]).to_le_bytes());
+        let count = narrow(self.frags.len() - first);
+        let slot = slot.filter(|_| count == 1);
+        self.frames.push(Entry { header, bytes, slot, first: narrow(first), count });
+    }
+
+    /// The frames, in the order they were taken.
+    #[must_use]
+    pub fn frames(&self) -> &[Entry] {
+        &self.frames
+    }
+
+    /// First frame after `start` with another key, or the end.
+    #[must_use]
+    pub fn run_end(&self, start: usize) -> usize {
+        let key = self.frames[start].header.key();
+        let rest = &self.frames[start + 1..];
+        let same = rest.iter().take_while(|frame| frame.header.key() == key).count();
+        start + 1 + same
+    }
+
+    /// The region that all pieces lie in.
+    #[must_use]
+    pub fn region(&self) -> &Arc<Region> {
+        self.region.as_ref().expect("a batch with frames has a region")
+    }
+
+    /// The pieces of a frame.
+    #[inline]
+    #[must_use]
+    pub fn pieces(&self, entry: &Entry) -> &[Frag] {
+        &self.frags[entry.first as usize..][..entry.count as usize]
+    }
+
+    /// A frame as the port format takes it.
+    #[must_use]
+    pub fn frame(&self, entry: &Entry) -> Frame<'_> {
+        Frame { region: self.region(), frags: self.pieces(entry), bytes: entry.bytes }
+    }
+}
+
+fn narrow(count: usize) -> u32 {
+    u32::try_from(count).expect("a batch is small")
+}
+
+/// The first bytes of a frame as the destination gets them, from the snapshot that was decided
+/// from.
+#[must_use]
+pub fn prologue(header: Header, bytes: u32, tag: TagAction) -> Prologue {
+    const ADDRESSES: u8 = 12;
+    const TAGGED: u8 = 16;
+    let keep = Prologue {
+        bytes: header.bytes(),
+        len: u8::try_from(bytes).map_or(TAGGED, |b| b.min(TAGGED)),
+        skip: u8::try_from(bytes).map_or(TAGGED, |b| b.min(TAGGED)),
+    };
+    match tag {
+        TagAction::Keep => keep,
+        TagAction::Strip => Prologue { len: ADDRESSES, ..keep },
+        TagAction::Insert(vlan) => {
+            Prologue { bytes: with_tag(header, vlan), len: TAGGED, skip: ADDRESSES }
+        }
+        TagAction::Replace(vlan) => Prologue { bytes: with_tag(header, vlan), ..keep },
+    }
+}
+
+fn with_tag(header: Header, vlan: VlanId) -> [u8; 16] {
+    let mut bytes = header.bytes();
+    let old = header.tag().unwrap_or(Tag { vid: 0, pcp: 0, dei: false });
+    let tag = Tag { vid: vlan.get(), ..old };
+    bytes[field::ETHERTYPE].copy_from_slice(&EtherType::VLAN.0.to_be_bytes());
+    bytes[field::TCI].copy_from_slice(&tag.tci().to_be_bytes());
+    bytes
+}

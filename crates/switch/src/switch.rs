@@ -1,0 +1,114 @@
+//! A switch: its tables and its ports.
+//!
+//! This file is the switch at rest: ports come and go, settings change, counters are read. How
+//! frames move is in [`crate::turn`].
+
+use crate::bridge::Bridge;
+use crate::config::{OnFull, PortConfig, SwitchConfig};
+use crate::id::{Now, PortId};
+use crate::port::Port;
+use crate::stats::PortStats;
+use crate::turn::{Cache, Moved, Scratch, TurnOf};
+
+/// A switch.
+pub struct Switch {
+    pub(crate) bridge: Bridge,
+    pub(crate) ports: Vec<Option<Box<Entry>>>,
+    /// Some port asks to be waited for.
+    pub(crate) in_order: bool,
+}
+
+/// A port in its switch.
+pub(crate) struct Entry {
+    pub(crate) port: Box<dyn Port>,
+    pub(crate) stats: PortStats,
+    pub(crate) cache: Cache,
+    pub(crate) on_full: OnFull,
+    /// Got something in this turn, and perhaps sleeps.
+    pub(crate) rung: bool,
+}
+
+impl Switch {
+    /// A switch without ports. `seed` keeps others from guessing the hash of its forwarding
+    /// database.
+    #[must_use]
+    pub fn new(config: SwitchConfig, seed: u64) -> Self {
+        Self { bridge: Bridge::new(config, seed), ports: Vec::new(), in_order: false }
+    }
+
+    /// The tables.
+    #[must_use]
+    pub fn bridge(&self) -> &Bridge {
+        &self.bridge
+    }
+
+    /// The tables, to change them.
+    pub fn bridge_mut(&mut self) -> &mut Bridge {
+        &mut self.bridge
+    }
+
+    /// Adds a port.
+    ///
+    /// # Panics
+    /// If there is one with this number.
+    pub fn add_port(&mut self, id: PortId, port: Box<dyn Port>, config: PortConfig) {
+        if self.ports.len() <= id.index() {
+            self.ports.resize_with(id.index() + 1, || None);
+        }
+        assert!(self.ports[id.index()].is_none(), "port {id} is there already");
+        let stats = PortStats::new(port.queues());
+        let on_full = config.on_full;
+        self.bridge.add_port(id, config);
+        let cache = Cache::default();
+        let entry = Entry { port, stats, cache, on_full, rung: false };
+        self.ports[id.index()] = Some(Box::new(entry));
+        self.note_waiting_ports();
+    }
+
+    /// Removes a port and what was learned behind it.
+    pub fn remove_port(&mut self, id: PortId) -> Option<Box<dyn Port>> {
+        let entry = self.ports.get_mut(id.index())?.take()?;
+        self.bridge.remove_port(id);
+        self.note_waiting_ports();
+        Some(entry.port)
+    }
+
+    /// Changes a port's configuration.
+    pub fn set_port(&mut self, id: PortId, config: PortConfig) {
+        if let Some(entry) = self.entry_mut(id) {
+            entry.on_full = config.on_full;
+            self.bridge.set_port(id, config);
+            self.note_waiting_ports();
+        }
+    }
+
+    fn note_waiting_ports(&mut self) {
+        self.in_order = self.ports.iter().flatten().any(|entry| entry.on_full == OnFull::Wait);
+    }
+
+    /// A port.
+    pub fn port_mut(&mut self, id: PortId) -> Option<&mut (dyn Port + 'static)> {
+        self.entry_mut(id).map(|entry| &mut *entry.port)
+    }
+
+    /// A port's counters.
+    #[must_use]
+    pub fn stats(&self, id: PortId) -> Option<&PortStats> {
+        self.ports.get(id.index())?.as_ref().map(|entry| &entry.stats)
+    }
+
+    pub(crate) fn entry_mut(&mut self, id: PortId) -> Option<&mut Entry> {
+        self.ports.get_mut(id.index())?.as_deref_mut()
+    }
+
+    /// Takes at most one batch from `src` and delivers it.
+    pub fn turn(&mut self, src: PortId, now: Now, scratch: &mut Scratch) -> Moved {
+        TurnOf::new(self, scratch, src, now).run()
+    }
+
+    /// Work that is not due for each frame: forgets old addresses, a bounded number at a time.
+    pub fn housekeep(&mut self, now: Now) {
+        const BUCKETS: usize = 256;
+        self.bridge.age(now, BUCKETS);
+    }
+}

@@ -1,0 +1,546 @@
+//! One turn: at most one batch from one port to wherever its frames go.
+//!
+//! # Theory of operation
+//!
+//! ```text
+//!  ┌─► next header ─► decide ─┬─ to one port with rings, tag kept ─► run: copy or swap ─┐
+//!  │                          ├─ dropped ─────────────────────────► run: drop           │
+//!  │                          └─ anything else ───────────────────► staged              │
+//!  └────────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! *Runs.* Frames with the same addresses, type and tag that follow each other have one decision;
+//! the port format moves them in a single loop. Where destinations interleave, runs are short and
+//! a loop for each costs more than it saves: after one short run the rest of the batch is staged.
+//!
+//! *Staged.* The batch is taken as a whole, decided (again once for each run), and linked into one
+//! list for each destination; then every destination gets its list in one call. A flood first
+//! flushes the lists, so that no frame overtakes another between the same two ports.
+//!
+//! Indexes are published once for each run or list; doorbells are rung at the end of the turn,
+//! after one fence for all of them.
+//!
+//! *Back-pressure.* A frame for a full port that asks to be waited for (`on_full = wait`) stays in
+//! its ring and blocks what is behind it. Then nothing may be delivered out of order, so a switch
+//! with such a port stages one frame at a time.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ring::doorbell::store_load_fence;
+use ring::host::HostPort;
+use ring::kring::{BadSlot, Refused, RxKring, Taken, TxKring};
+use ring::run::{End, Key, Run, deliver_run, drop_run};
+
+use crate::batch::{Batch, Delivery, FRAGS_MAX, prologue};
+use crate::bridge::{Decision, TagAction, Verdict};
+use crate::config::OnFull;
+use crate::frame::Header;
+use crate::groups::Groups;
+use crate::id::{MAX_PORTS, Now, PortId};
+use crate::port::Sent;
+use crate::stats::DropReason;
+use crate::switch::{Entry, Switch};
+
+/// Runs shorter than this are not worth a loop of their own.
+const SHORT_RUN: u32 = 8;
+/// How long a cached decision may keep an address from being refreshed, in milliseconds.
+const CACHE_MS: u64 = 100;
+
+/// Room to work in; one for each worker, with its whole capacity from the start.
+pub struct Scratch {
+    batch: Batch,
+    groups: Groups,
+    list: Vec<Delivery>,
+    targets: Vec<PortId>,
+    rung: Vec<PortId>,
+    frames_max: u32,
+}
+
+impl Scratch {
+    /// Room for batches of at most `frames_max` frames.
+    #[must_use]
+    pub fn new(frames_max: u16) -> Self {
+        let capacity = usize::from(frames_max);
+        Self {
+            batch: Batch::new(capacity),
+            groups: Groups::new(capacity),
+            list: Vec::with_capacity(capacity),
+            targets: Vec::with_capacity(MAX_PORTS),
+            rung: Vec::with_capacity(MAX_PORTS),
+            frames_max: u32::from(frames_max),
+        }
+    }
+}
+
+/// What a turn has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Slots taken from the port.
+    pub slots: u32,
+    /// The port waits for room at this one.
+    pub blocked_on: Option<PortId>,
+}
+
+impl Moved {
+    fn slots(slots: u32) -> Self {
+        Self { slots, blocked_on: None }
+    }
+}
+
+/// The last decision for frames of one port.
+#[derive(Default)]
+pub(crate) struct Cache {
+    key: u128,
+    generation: u64,
+    now_ms: u64,
+    fate: Option<Fate>,
+}
+
+/// A decision and what it means at its destination.
+#[derive(Clone, Copy)]
+enum Fate {
+    /// To this port, with this change of the tag.
+    To(PortId, TagAction),
+    /// To several ports.
+    Flood(Decision),
+    /// To none.
+    Drop(DropReason),
+}
+
+/// A turn of one port, under way.
+pub(crate) struct TurnOf<'a> {
+    switch: &'a mut Switch,
+    scratch: &'a mut Scratch,
+    src: PortId,
+    queue: usize,
+    now: Now,
+}
+
+impl<'a> TurnOf<'a> {
+    pub(crate) fn new(
+        switch: &'a mut Switch,
+        scratch: &'a mut Scratch,
+        src: PortId,
+        now: Now,
+    ) -> Self {
+        Self { switch, scratch, src, queue: 0, now }
+    }
+
+    pub(crate) fn run(mut self) -> Moved {
+        let Some(entry) = self.switch.entry_mut(self.src) else { return Moved::default() };
+        let moved = match entry.port.rings().map(|rings| rings.tx.len()) {
+            Some(queues) => self.take_rings(queues),
+            None => self.take_adapter(),
+        };
+        if moved.slots > 0 {
+            self.ring_doorbells();
+        }
+        moved
+    }
+
+    /// A port without rings: always staged.
+    fn take_adapter(&mut self) -> Moved {
+        let Some(entry) = self.switch.entry_mut(self.src) else { return Moved::default() };
+        entry.port.recv(&mut self.scratch.batch);
+        self.deliver_batch();
+        Moved::slots(frames(self.scratch.batch.frames().len()))
+    }
+
+    fn take_rings(&mut self, queues: usize) -> Moved {
+        let mut moved = Moved::default();
+        for queue in 0..queues {
+            self.queue = queue;
+            let one = self.take_ring();
+            moved.slots += one.slots;
+            moved.blocked_on = moved.blocked_on.or(one.blocked_on);
+        }
+        moved
+    }
+
+    /// One transmit ring: runs, then staging if they are short.
+    fn take_ring(&mut self) -> Moved {
+        let budget = self.tx().sync().min(self.scratch.frames_max);
+        let mut moved = Moved::default();
+        while moved.slots < budget && moved.blocked_on.is_none() {
+            let step = self.step(budget - moved.slots);
+            moved = Moved { slots: moved.slots + step.slots, ..step };
+        }
+        if moved.slots > 0 {
+            self.tx().publish();
+        }
+        moved
+    }
+
+    /// The ring that frames are taken from.
+    fn tx(&mut self) -> &mut TxKring {
+        let (entry, queue) = (self.switch.entry_mut(self.src), self.queue);
+        let rings = entry.and_then(|entry| entry.port.rings());
+        &mut rings.expect("the source of a turn has rings").tx[queue]
+    }
+
+    /// One run, or one batch.
+    #[inline]
+    fn step(&mut self, budget: u32) -> Moved {
+        let Some(header) = self.tx().peek() else { return self.stage(budget) };
+        let header = Header::new(header.to_le_bytes());
+        let moved = match self.decide(header) {
+            Fate::To(dst, TagAction::Keep) => self.run_to(dst, header, budget),
+            Fate::Drop(reason) => Some(self.run_drop(header, budget, reason)),
+            Fate::To(..) | Fate::Flood(_) => None,
+        };
+        let Some(moved) = moved else { return self.stage(budget) };
+        let long = moved.slots >= SHORT_RUN.min(budget);
+        if long || moved.blocked_on.is_some() || self.switch.in_order {
+            return moved;
+        }
+        let rest = self.stage(budget - moved.slots);
+        Moved { slots: moved.slots + rest.slots, ..rest }
+    }
+
+    /// What happens to frames with this header. Asks the bridge once for each run.
+    #[inline]
+    fn decide(&mut self, header: Header) -> Fate {
+        let (key, now_ms) = (header.key(), self.now.as_ms());
+        let generation = self.switch.bridge.generation();
+        if let Some(entry) = self.switch.entry_mut(self.src)
+            && let Some(fate) = entry.cache.fate
+            && entry.cache.key == key
+            && entry.cache.generation == generation
+            && now_ms.wrapping_sub(entry.cache.now_ms) < CACHE_MS
+        {
+            return fate;
+        }
+        let fate = self.ask(header);
+        let generation = self.switch.bridge.generation();
+        if let Some(entry) = self.switch.entry_mut(self.src) {
+            entry.cache = Cache { key, generation, now_ms, fate: Some(fate) };
+        }
+        fate
+    }
+
+    fn ask(&mut self, header: Header) -> Fate {
+        let decision = self.switch.bridge.decide(self.src, header, self.now);
+        match decision.verdict {
+            Verdict::Drop(reason) => Fate::Drop(reason),
+            Verdict::Flood(_) => Fate::Flood(decision),
+            Verdict::To(dst) => match self.switch.bridge.egress(self.src, dst, &decision) {
+                Ok(tag) => Fate::To(dst, tag),
+                Err(reason) => Fate::Drop(reason),
+            },
+        }
+    }
+
+    /// Source and destination, which are two.
+    fn pair(&mut self, dst: PortId) -> Option<(&mut Entry, &mut Entry)> {
+        let pair = [self.src.index(), dst.index()];
+        let [from, to] = self.switch.ports.get_disjoint_mut(pair).ok()?;
+        Some((from.as_deref_mut()?, to.as_deref_mut()?))
+    }
+
+    /// Moves a run to one port with rings. `None`: that takes staging.
+    fn run_to(&mut self, dst: PortId, header: Header, budget: u32) -> Option<Moved> {
+        let queue = self.queue;
+        let (from, to) = self.pair(dst)?;
+        let (tx, rings) = (&mut from.port.rings()?.tx[queue], to.port.rings()?);
+        let rx_queue = queue % rings.rx.len();
+        let rx = &mut rings.rx[rx_queue];
+        if rx.room() < budget {
+            rx.sync();
+        }
+        let run = deliver_run(tx, rx, key(header), budget);
+        if run.frames > 0 {
+            rx.publish();
+            from.stats.queues[queue].rx.add(u64::from(run.frames), run.bytes);
+            to.stats.queues[rx_queue].tx.add(u64::from(run.frames), run.bytes);
+        }
+        let waits = to.on_full == OnFull::Wait;
+        if run.frames > 0 {
+            self.note_rung(dst);
+        }
+        match run.end {
+            End::Full if waits => Some(self.wait_for_room(dst, rx_queue, run.frames)),
+            End::Full => Some(self.lose(dst, DropReason::NoRoom, header, run, budget - run.frames)),
+            End::BadSlot => Some(self.lose(dst, DropReason::BadIndex, header, run, 1)),
+            End::Complex if run.frames == 0 => None,
+            _ => Some(Moved::slots(run.frames)),
+        }
+    }
+
+    fn note_rung(&mut self, dst: PortId) {
+        if let Some(entry) = self.switch.entry_mut(dst)
+            && !entry.rung
+        {
+            entry.rung = true;
+            self.scratch.rung.push(dst);
+        }
+    }
+
+    /// Up to `max` more frames of a run cannot be delivered: counted at the destination.
+    fn lose(
+        &mut self,
+        dst: PortId,
+        reason: DropReason,
+        header: Header,
+        run: Run,
+        max: u32,
+    ) -> Moved {
+        let lost = self.drop_frames(header, max);
+        self.count_drop(dst, reason, lost);
+        Moved::slots(run.frames + lost)
+    }
+
+    fn run_drop(&mut self, header: Header, budget: u32, reason: DropReason) -> Moved {
+        let lost = self.drop_frames(header, budget);
+        self.count_drop(self.src, reason, lost);
+        Moved::slots(lost)
+    }
+
+    /// Takes a run that goes nowhere; the caller counts why.
+    fn drop_frames(&mut self, header: Header, max: u32) -> u32 {
+        let run = drop_run(self.tx(), key(header), max);
+        self.count_taken(run.frames, run.bytes);
+        run.frames
+    }
+
+    fn count_taken(&mut self, frames: u32, bytes: u64) {
+        let queue = self.queue;
+        if let Some(entry) = self.switch.entry_mut(self.src) {
+            entry.stats.queues[queue].rx.add(u64::from(frames), bytes);
+        }
+    }
+
+    fn count_drop(&mut self, port: PortId, reason: DropReason, frames: u32) {
+        if let Some(entry) = self.switch.entry_mut(port) {
+            entry.stats.drops.add(reason, u64::from(frames));
+        }
+    }
+
+    /// Leaves what is next where it is and asks the destination to kick when it has room. There
+    /// may be room by now: then it is as if nothing had happened.
+    fn wait_for_room(&mut self, dst: PortId, queue: usize, slots: u32) -> Moved {
+        let rings = self.switch.entry_mut(dst).and_then(|entry| entry.port.rings());
+        let Some(rings) = rings else { return Moved::slots(slots) };
+        let rx = &mut rings.rx[queue];
+        rx.want_room();
+        store_load_fence();
+        if rx.sync() == 0 {
+            return Moved { slots, blocked_on: Some(dst) };
+        }
+        rx.found_room();
+        Moved::slots(slots)
+    }
+
+    /// Takes frames of any shape and delivers them.
+    fn stage(&mut self, budget: u32) -> Moved {
+        let budget = if self.switch.in_order { 1 } else { budget };
+        let slots = self.take_batch(budget);
+        match self.deliver_batch() {
+            None => Moved::slots(slots),
+            Some((dst, rx_queue)) => {
+                self.tx().untake(slots);
+                self.wait_for_room(dst, rx_queue, 0)
+            }
+        }
+    }
+
+    /// Moves up to `budget` slots' worth of frames from the ring into the batch.
+    fn take_batch(&mut self, budget: u32) -> u32 {
+        let queue = self.queue;
+        let Some(entry) = self.switch.entry_mut(self.src) else { return 0 };
+        let Some(rings) = entry.port.rings() else { return 0 };
+        let (tx, batch) = (&mut rings.tx[queue], &mut self.scratch.batch);
+        let before = tx.ready();
+        batch.restart(tx.region());
+        while before - tx.ready() < budget && batch.has_room() {
+            let first = batch.frags().len();
+            match tx.take(batch.frags(), FRAGS_MAX) {
+                None => break,
+                Some(Taken::Bad(why)) => entry.stats.drops.add(bad_slot(why), 1),
+                Some(Taken::Frame { bytes, slot }) => batch.push(first, bytes, Some(slot)),
+            }
+        }
+        before - tx.ready()
+    }
+
+    /// Decides and delivers what is in the batch. `Some`: the batch is one frame, and its
+    /// destination, whose ring this is, wants it to wait.
+    fn deliver_batch(&mut self) -> Option<(PortId, usize)> {
+        let count = self.scratch.batch.frames().len();
+        let mut start = 0;
+        while start < count {
+            let header = self.scratch.batch.frames()[start].header;
+            let run = start..self.scratch.batch.run_end(start);
+            match self.decide(header) {
+                Fate::To(dst, tag) => self.scratch.groups.link(dst, tag, run.clone()),
+                Fate::Drop(reason) => self.count_drop(self.src, reason, frames(run.len())),
+                Fate::Flood(decision) => {
+                    self.flush_groups();
+                    self.flood(&decision, run.clone());
+                }
+            }
+            start = run.end;
+        }
+        let waits = self.flush_groups();
+        if waits.is_none() {
+            let bytes = self.scratch.batch.frames().iter().map(|f| u64::from(f.bytes)).sum();
+            self.count_taken(frames(count), bytes);
+        }
+        waits
+    }
+
+    /// Gives every destination its list.
+    fn flush_groups(&mut self) -> Option<(PortId, usize)> {
+        let mut waits = None;
+        while let Some(dst) = self.scratch.groups.next(&mut self.scratch.list) {
+            waits = waits.or(self.send(dst, true));
+        }
+        waits
+    }
+
+    /// Copies a run of frames to every port that is to get it.
+    fn flood(&mut self, decision: &Decision, run: Range<usize>) {
+        let mut targets = std::mem::take(&mut self.scratch.targets);
+        targets.clear();
+        targets.extend(self.switch.bridge.flood_targets(self.src, decision));
+        if targets.is_empty() {
+            self.count_drop(self.src, DropReason::NoDestination, frames(run.len()));
+        }
+        for &dst in &targets {
+            match self.switch.bridge.egress(self.src, dst, decision) {
+                Ok(tag) => {
+                    let list = run.clone().map(|i| Delivery { frame: narrow(i), tag });
+                    self.scratch.list.clear();
+                    self.scratch.list.extend(list);
+                    self.send(dst, false);
+                }
+                Err(reason) => self.count_drop(dst, reason, frames(run.len())),
+            }
+        }
+        self.scratch.targets = targets;
+    }
+
+    /// Sends the list to one port; `alone`: no other port gets these frames, their buffers may be
+    /// swapped. `Some`: the port is full and wants the one frame to wait.
+    fn send(&mut self, dst: PortId, alone: bool) -> Option<(PortId, usize)> {
+        let queue = self.queue;
+        let pair = [self.src.index(), dst.index()];
+        let Ok([Some(from), Some(to)]) = self.switch.ports.get_disjoint_mut(pair) else {
+            self.count_drop(self.src, DropReason::DeadPort, frames(self.scratch.list.len()));
+            return None;
+        };
+        let (batch, list) = (&self.scratch.batch, &self.scratch.list[..]);
+        let mut rx_queue = 0;
+        let sent = match to.port.rings() {
+            None => to.port.send(batch, list),
+            Some(rings) => {
+                rx_queue = queue % rings.rx.len();
+                let tx = from.port.rings().filter(|_| alone).map(|rings| &rings.tx[queue]);
+                send_to_ring(&mut rings.rx[rx_queue], batch, list, tx)
+            }
+        };
+        if sent.drops.get(DropReason::NoRoom) > 0 && to.on_full == OnFull::Wait && alone {
+            return Some((dst, rx_queue));
+        }
+        to.stats.queues[rx_queue].tx += sent.delivered;
+        to.stats.drops += &sent.drops;
+        self.note_rung(dst);
+        None
+    }
+
+    /// Wakes whoever sleeps: destinations that got something, and the sender that has room again.
+    fn ring_doorbells(&mut self) {
+        store_load_fence();
+        while let Some(dst) = self.scratch.rung.pop() {
+            if let Some(entry) = self.switch.entry_mut(dst) {
+                entry.rung = false;
+                kick_if(entry, |rings| any(rings.rx.iter_mut().map(RxKring::wants_kick)));
+            }
+        }
+        if let Some(entry) = self.switch.entry_mut(self.src) {
+            kick_if(entry, |rings| any(rings.tx.iter_mut().map(TxKring::wants_kick)));
+        }
+    }
+}
+
+#[inline]
+fn kick_if(entry: &mut Entry, asleep: impl FnOnce(&mut HostPort) -> bool) {
+    if entry.port.rings().is_none_or(asleep) {
+        entry.port.kick();
+    }
+}
+
+/// Is any of them true? Asks all.
+fn any(flags: impl Iterator<Item = bool>) -> bool {
+    flags.fold(false, |any, flag| any | flag)
+}
+
+fn key(header: Header) -> Key {
+    Key::new(u128::from_le_bytes(header.bytes()), header.key_mask())
+}
+
+/// Delivers a list into a receive ring. Where `tx`, the ring the frames come from, is in the same
+/// region, buffers are swapped.
+fn send_to_ring(
+    rx: &mut RxKring,
+    batch: &Batch,
+    list: &[Delivery],
+    tx: Option<&TxKring>,
+) -> Sent {
+    let mut sent = Sent::default();
+    rx.sync();
+    let tx = tx.filter(|_| Arc::ptr_eq(batch.region(), rx.region()));
+    for delivery in list {
+        match put(rx, batch, *delivery, tx) {
+            Ok(bytes) => sent.delivered.add(1, u64::from(bytes)),
+            Err(why) => sent.drops.add(refusal(why), 1),
+        }
+    }
+    rx.publish();
+    sent
+}
+
+#[inline]
+fn put(
+    rx: &mut RxKring,
+    batch: &Batch,
+    delivery: Delivery,
+    tx: Option<&TxKring>,
+) -> Result<u32, Refused> {
+    let entry = &batch.frames()[usize::from(delivery.frame)];
+    if let (TagAction::Keep, &[piece]) = (delivery.tag, batch.pieces(entry)) {
+        if let (Some(tx), Some(slot)) = (tx, entry.slot) {
+            return rx.put_swapped(tx, slot, piece);
+        }
+        if rx.fits(piece) {
+            let header = u128::from_le_bytes(entry.header.bytes());
+            return rx.put_plain(batch.region(), piece, header);
+        }
+    }
+    rx.put(batch.frame(entry), prologue(entry.header, entry.bytes, delivery.tag))
+}
+
+fn bad_slot(why: BadSlot) -> DropReason {
+    match why {
+        BadSlot::Buffer => DropReason::BadIndex,
+        BadSlot::TooLong | BadSlot::Flags => DropReason::BadSlot,
+        BadSlot::TooShort => DropReason::TooShort,
+        BadSlot::Chain => DropReason::BadFragments,
+    }
+}
+
+fn refusal(why: Refused) -> DropReason {
+    match why {
+        Refused::NoRoom => DropReason::NoRoom,
+        Refused::BadSlot => DropReason::BadIndex,
+        Refused::TooLong => DropReason::TooLong,
+    }
+}
+
+fn frames(count: usize) -> u32 {
+    u32::try_from(count).expect("a batch is small")
+}
+
+fn narrow(index: usize) -> u16 {
+    u16::try_from(index).expect("a batch is small")
+}
