@@ -253,7 +253,13 @@ impl Header {
     /// frames with one key that come from one port get one decision.
     #[inline]
     pub const fn key(self) -> u128 {
-        if self.is_tagged() { self.0 } else { self.0 & UNTAGGED_MASK }
+        self.0 & self.key_mask()
+    }
+
+    /// The bits of the header that make its key.
+    #[inline]
+    pub const fn key_mask(self) -> u128 {
+        if self.is_tagged() { u128::MAX } else { UNTAGGED_MASK }
     }
 
     #[inline]

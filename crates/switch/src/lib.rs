@@ -33,15 +33,20 @@
 //!   stations come that were never seen, up to their configured size.
 #![forbid(unsafe_code)]
 
+pub mod batch;
 pub mod bridge;
 pub mod config;
 pub mod error;
 pub mod fdb;
 pub mod forward;
 pub mod frame;
+mod groups;
 pub mod id;
 mod members;
+pub mod port;
 pub mod stats;
+mod switch;
+pub mod turn;
 pub mod vlan;
 
 pub use bridge::{Bridge, Decision, StaticError, TagAction, Tagging};
@@ -51,5 +56,8 @@ pub use fdb::{Fdb, FdbEntry, FdbStats, Flush, Learned};
 pub use forward::{FloodClass, Verdict};
 pub use frame::{EtherType, Header, MacAddr, Tag};
 pub use id::{MAX_PORTS, Now, PortId};
+pub use port::{Port, Sent};
 pub use stats::{Counters, DropReason, Drops, PortStats, QueueStats};
+pub use switch::Switch;
+pub use turn::{Moved, Scratch};
 pub use vlan::{VlanId, VlanSet};

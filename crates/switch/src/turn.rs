@@ -33,8 +33,9 @@ use ring::kring::{BadSlot, Refused, RxKring, Taken, TxKring};
 use ring::run::{End, Key, Run, deliver_run, drop_run};
 
 use crate::batch::{Batch, Delivery, FRAGS_MAX, prologue};
-use crate::bridge::{Decision, TagAction, Verdict};
+use crate::bridge::{Decision, TagAction};
 use crate::config::OnFull;
+use crate::forward::Verdict;
 use crate::frame::Header;
 use crate::groups::Groups;
 use crate::id::{MAX_PORTS, Now, PortId};
@@ -481,12 +482,7 @@ fn key(header: Header) -> Key {
 
 /// Delivers a list into a receive ring. Where `tx`, the ring the frames come from, is in the same
 /// region, buffers are swapped.
-fn send_to_ring(
-    rx: &mut RxKring,
-    batch: &Batch,
-    list: &[Delivery],
-    tx: Option<&TxKring>,
-) -> Sent {
+fn send_to_ring(rx: &mut RxKring, batch: &Batch, list: &[Delivery], tx: Option<&TxKring>) -> Sent {
     let mut sent = Sent::default();
     rx.sync();
     let tx = tx.filter(|_| Arc::ptr_eq(batch.region(), rx.region()));
