@@ -1,1 +1,16 @@
-//! uvala: port.
+//! Port kinds: what can be plugged into a switch.
+//!
+//! | kind | peer | frames lie in | woken by |
+//! |---|---|---|---|
+//! | [`shm`] | a process | netmap rings in a region | a pipe, one for each port |
+//! | [`pipe`] | two processes, without the switch | one region | a pipe, one for each end |
+//! | [`null`] | nobody | – | – |
+//!
+//! Ports of one [`group`] share a region: frames between them are swapped, not copied.
+//! System calls are made in [`sys`] only.
+
+pub mod group;
+pub mod null;
+pub mod pipe;
+pub mod shm;
+pub mod sys;

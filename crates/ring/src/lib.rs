@@ -44,6 +44,8 @@ pub mod doorbell;
 #[cfg(not(loom))]
 pub mod host;
 #[cfg(not(loom))]
+pub mod kick;
+#[cfg(not(loom))]
 pub mod kring;
 #[cfg(not(loom))]
 pub mod layout;

@@ -84,6 +84,12 @@ impl Memory {
         p
     }
 
+    /// Copies a structure out.
+    pub(crate) fn read<T: Plain>(&self, offset: usize) -> T {
+        // SAFETY: in bounds and aligned; any bytes are a valid `T`.
+        unsafe { self.at::<T>(offset).read_volatile() }
+    }
+
     /// Copies a structure in.
     pub(crate) fn write<T: Plain>(&self, offset: usize, value: T) {
         // SAFETY: in bounds and aligned; nobody holds a reference into the mapping.

@@ -214,6 +214,20 @@ impl Region {
         }
     }
 
+    /// The buffers that stand in the slots of a port now. Peers may have written anything; what is
+    /// no buffer's index is left out.
+    pub fn slot_buffers(&self, port: &PortLayout) -> impl Iterator<Item = BufferIndex> + '_ {
+        let (port, counts) = (*port, port.counts());
+        let rings = usize::from(counts.tx_rings) + usize::from(counts.rx_rings);
+        let slots = move |ring: usize| {
+            let tx = ring < usize::from(counts.tx_rings);
+            let span = if tx { counts.tx_slots } else { counts.rx_slots };
+            let first = port.ring(ring) + size_of::<NetmapRing>();
+            (0..span.slots() as usize).map(move |i| first + i * size_of::<Slot>())
+        };
+        (0..rings).flat_map(slots).filter_map(|at| self.check(self.memory.read::<u32>(at)))
+    }
+
     /// Links `buffers` into the port's list of extra buffers, netmap's way: each one's first word
     /// names the next, 0 ends the list.
     pub fn format_extra(&self, port: &PortLayout, buffers: &[BufferIndex]) {

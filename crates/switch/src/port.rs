@@ -20,21 +20,26 @@ pub trait Port: Send {
     /// rings leave this to the switch.
     fn recv(&mut self, _batch: &mut Batch) {}
 
-    /// Sends the listed frames, in order. What does not fit is dropped and counted.
-    fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent;
+    /// Sends the listed frames, in order. What does not fit is dropped and counted. Ports with
+    /// native rings leave this to the switch.
+    fn send(&mut self, _batch: &Batch, _list: &[Delivery]) -> Sent {
+        Sent::default()
+    }
 
     /// Rings the peer's doorbell.
-    fn kick(&mut self);
+    fn kick(&mut self) {}
 
     /// Asks the peer to ring the worker's doorbell when it has something. The worker fences and
     /// looks at [`Port::pending`] before it sleeps.
-    fn arm(&mut self);
+    fn arm(&mut self) {}
 
     /// Takes that request back.
-    fn disarm(&mut self);
+    fn disarm(&mut self) {}
 
     /// Is there anything to receive?
-    fn pending(&mut self) -> bool;
+    fn pending(&mut self) -> bool {
+        false
+    }
 
     /// Must the worker run its process-wide barrier on this peer's behalf before it sleeps? See
     /// [`ring::doorbell`].

@@ -1,0 +1,93 @@
+//! Pipes: two processes, one region, and no switch in between.
+//!
+//! Each end has a port block; what one end sends it writes into the other's receive rings. The
+//! daemon makes the region and the doorbells and is not needed afterwards. It keeps both, so that
+//! an end can be opened again after its client has left.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use ring::Region;
+use ring::layout::{FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
+
+use crate::sys::Waker;
+
+/// A pipe as the daemon keeps it.
+#[derive(Debug)]
+pub struct Pipe {
+    region: Arc<Region>,
+    fd: OwnedFd,
+    ends: [End; 2],
+}
+
+#[derive(Debug)]
+struct End {
+    layout: PortLayout,
+    wake: OwnedFd,
+    waker: Waker,
+}
+
+/// What the client of one end gets.
+#[derive(Debug)]
+pub struct OpenEnd {
+    /// The region.
+    pub region: Arc<Region>,
+    /// Its memfd.
+    pub fd: OwnedFd,
+    /// This end's structures.
+    pub layout: PortLayout,
+    /// The other end's.
+    pub peer: PortLayout,
+    /// Wakes the other end.
+    pub kick: OwnedFd,
+    /// Woken by the other end.
+    pub wake: OwnedFd,
+}
+
+impl Pipe {
+    /// A pipe whose ends both have `counts` rings; one's transmit rings are the other's receive
+    /// rings, so there must be as many of both.
+    ///
+    /// # Errors
+    /// `ENOMEM`, too many files, or a region larger than 4 GiB; nothing is left behind.
+    pub fn new(name: &str, counts: RingCounts, extra_bufs: u32, stride: u32) -> io::Result<Self> {
+        let block = PortLayout::new(FIRST_BLOCK, counts).end() - FIRST_BLOCK;
+        let ports = counts.buffers().checked_mul(2).and_then(|n| n.checked_add(extra_bufs));
+        let layout = ports.and_then(|buffers| RegionLayout::new(2 * block, stride, buffers));
+        let too_large = || io::Error::new(io::ErrorKind::InvalidInput, "a region is at most 4 GiB");
+        let (region, fd) = Region::create(name, layout.ok_or_else(too_large)?)?;
+        let ends = [FIRST_BLOCK, FIRST_BLOCK + block].map(|at| PortLayout::new(at, counts));
+        let mut buffers = region.buffers();
+        for end in &ends {
+            let own = buffers.by_ref().take(counts.buffers() as usize);
+            region.format_port(name, end, own, false)?;
+        }
+        region.format_extra(&ends[0], &buffers.collect::<Vec<_>>());
+        let [a, b] = ends;
+        Ok(Self { region, fd, ends: [End::new(a)?, End::new(b)?] })
+    }
+
+    /// Opens one end, 0 or 1.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn open(&self, end: usize) -> io::Result<OpenEnd> {
+        let (mine, other) = (&self.ends[end], &self.ends[1 - end]);
+        Ok(OpenEnd {
+            region: self.region.clone(),
+            fd: self.fd.try_clone()?,
+            layout: mine.layout,
+            peer: other.layout,
+            kick: other.waker.other_end()?,
+            wake: mine.wake.try_clone()?,
+        })
+    }
+}
+
+impl End {
+    fn new(layout: PortLayout) -> io::Result<Self> {
+        let (wake, waker) = Waker::new()?;
+        Ok(Self { layout, wake, waker })
+    }
+}

@@ -1,0 +1,106 @@
+//! Ports of processes: rings in a region that the daemon made.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use ring::Region;
+use ring::host::HostPort;
+use ring::layout::{FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
+use switch::Port;
+
+use crate::sys::Waker;
+
+/// The switch's side of a process's port.
+#[derive(Debug)]
+pub struct ShmPort {
+    host: HostPort,
+    waker: Waker,
+}
+
+impl ShmPort {
+    /// A port whose rings were formatted just now.
+    #[must_use]
+    pub fn new(region: &Arc<Region>, layout: &PortLayout, waker: Waker) -> Self {
+        Self { host: HostPort::new(region, layout), waker }
+    }
+}
+
+impl Port for ShmPort {
+    fn rings(&mut self) -> Option<&mut HostPort> {
+        Some(&mut self.host)
+    }
+
+    fn kick(&mut self) {
+        self.waker.wake();
+    }
+
+    fn arm(&mut self) {
+        self.host.arm();
+    }
+
+    fn disarm(&mut self) {
+        self.host.disarm();
+    }
+
+    fn pending(&mut self) -> bool {
+        self.host.sync_tx() > 0
+    }
+
+    fn is_light(&self) -> bool {
+        self.host.is_light()
+    }
+
+    fn resyncs(&self) -> u32 {
+        self.host.resyncs()
+    }
+
+    fn queues(&self) -> usize {
+        self.host.tx.len().max(self.host.rx.len())
+    }
+}
+
+/// Memory of a port: a region, the part of it that is the port's, and the descriptor to hand out.
+#[derive(Debug)]
+pub struct PortMemory {
+    /// The region.
+    pub region: Arc<Region>,
+    /// Its memfd.
+    pub fd: OwnedFd,
+    /// The port's structures.
+    pub layout: PortLayout,
+}
+
+impl PortMemory {
+    /// A region for one port, with all its memory committed.
+    ///
+    /// # Errors
+    /// `ENOMEM`, or too many files; nothing is left behind.
+    pub fn private(
+        name: &str,
+        counts: RingCounts,
+        extra_bufs: u32,
+        stride: u32,
+    ) -> io::Result<Self> {
+        let layout = PortLayout::new(FIRST_BLOCK, counts);
+        let (region, fd) = Region::create(name, region_layout(counts, extra_bufs, stride)?)?;
+        let buffers = region.buffers();
+        region.format_port(name, &layout, buffers, true)?;
+        let extra: Vec<_> = region.buffers().skip(counts.buffers() as usize).collect();
+        let first = region.buffers().next().expect("a port has buffers");
+        region.populate_buffers(first, counts.buffers() + extra_bufs)?;
+        region.format_extra(&layout, &extra);
+        Ok(Self { region, fd, layout })
+    }
+}
+
+/// Size of a private region.
+///
+/// # Errors
+/// `InvalidInput` where the region would be larger than 4 GiB or the stride is not a legal one.
+pub fn region_layout(counts: RingCounts, extra_bufs: u32, stride: u32) -> io::Result<RegionLayout> {
+    let block = PortLayout::new(FIRST_BLOCK, counts).end() - FIRST_BLOCK;
+    let buffers = counts.buffers().checked_add(extra_bufs);
+    let layout = buffers.and_then(|buffers| RegionLayout::new(block, stride, buffers));
+    layout.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a region is at most 4 GiB"))
+}

@@ -1,0 +1,178 @@
+//! Doorbells: the system calls of this crate.
+//!
+//! A doorbell is a pipe and not an eventfd, because the two ends of a pipe are two open file
+//! descriptions. Whoever holds an eventfd can read it empty, fill it up, or change its blocking
+//! mode under the other side; a client could put a worker to sleep for ever, or block it in
+//! `write`. With a pipe each side changes only its own end, and the end of file tells a client
+//! that the daemon is gone.
+
+use std::cell::Cell;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use ring::kick::{Decoder, encode};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+
+/// A worker's doorbell: any number of clients write port numbers, the worker reads them.
+#[derive(Debug)]
+pub struct Doorbell {
+    blocking: OwnedFd,
+    polled: OwnedFd,
+    writer: OwnedFd,
+    decoder: Cell<Decoder>,
+}
+
+impl Doorbell {
+    /// A new doorbell.
+    ///
+    /// # Errors
+    /// No descriptors left, or no `/proc`.
+    pub fn new() -> io::Result<Self> {
+        let (blocking, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+        set_nonblocking(&writer)?;
+        let polled = reopen(&blocking, OpenOptions::new().read(true))?;
+        Ok(Self { blocking, polled, writer, decoder: Cell::default() })
+    }
+
+    /// A writing end for one client: a description of its own, so that nothing the client does
+    /// to it touches another's.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn client_end(&self) -> io::Result<OwnedFd> {
+        reopen(&self.writer, OpenOptions::new().write(true))
+    }
+
+    /// A writing end for the daemon itself.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn ringer(&self) -> io::Result<Ringer> {
+        self.client_end().map(Ringer)
+    }
+
+    /// Waits until somebody rings, then reports the numbers that were written.
+    pub fn wait(&self, found: &mut Vec<u32>) {
+        self.read(&self.blocking, found);
+    }
+
+    /// Reports the numbers that were written, without waiting.
+    pub fn poll(&self, found: &mut Vec<u32>) {
+        self.read(&self.polled, found);
+    }
+
+    fn read(&self, fd: &OwnedFd, found: &mut Vec<u32>) {
+        let mut bytes = [0; 256];
+        let count = loop {
+            match rustix::io::read(fd, &mut bytes[..]) {
+                Ok(count) => break count,
+                Err(Errno::INTR) => {}
+                Err(_) => break 0,
+            }
+        };
+        let mut decoder = self.decoder.take();
+        found.extend(bytes[..count].iter().filter_map(|&byte| decoder.feed(byte)));
+        self.decoder.set(decoder);
+    }
+}
+
+/// A writing end inside the daemon.
+#[derive(Debug)]
+pub struct Ringer(OwnedFd);
+
+impl Ringer {
+    /// Writes a number to the doorbell.
+    pub fn ring(&self, number: u32) {
+        write_or_skip(&self.0, &encode(number));
+    }
+}
+
+/// The daemon's end of a client's doorbell.
+#[derive(Debug)]
+pub struct Waker(OwnedFd);
+
+impl Waker {
+    /// A doorbell with its two ends: the client's, which is read from, and ours.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn new() -> io::Result<(OwnedFd, Self)> {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+        // One page is plenty for single bytes, and pages of pipes are counted for each user.
+        fcntl_setpipe_size(&write, 4096)?;
+        set_nonblocking(&write)?;
+        Ok((read, Self(write)))
+    }
+
+    /// Wakes the client. A full pipe is as good: it has been woken many times over.
+    pub fn wake(&self) {
+        write_or_skip(&self.0, &[0]);
+    }
+
+    /// A writing end for somebody else, a description of its own.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn other_end(&self) -> io::Result<OwnedFd> {
+        reopen(&self.0, OpenOptions::new().write(true))
+    }
+}
+
+/// A new open file description of a pipe's end, non-blocking.
+fn reopen(fd: &OwnedFd, options: &mut OpenOptions) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let flags = OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(options.custom_flags(flags.bits().cast_signed()).open(path)?.into())
+}
+
+fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
+    let flags = rustix::fs::fcntl_getfl(fd)?;
+    Ok(rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK)?)
+}
+
+/// A doorbell that cannot be rung needs no ringing: it is full, or its other side is gone.
+fn write_or_skip(fd: &OwnedFd, bytes: &[u8]) {
+    while rustix::io::write(fd, bytes) == Err(Errno::INTR) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_arrive_from_every_end_even_between_garbage() {
+        let bell = Doorbell::new().expect("descriptors");
+        let client = bell.client_end().expect("descriptors");
+        rustix::io::write(&client, &[1, 0x82, 3]).expect("room");
+        rustix::io::write(&client, &encode(7)).expect("room");
+        bell.ringer().expect("descriptors").ring(9);
+        let mut found = Vec::new();
+        bell.wait(&mut found);
+        assert_eq!(found, [7, 9]);
+        found.clear();
+        bell.poll(&mut found);
+        assert_eq!(found, []);
+    }
+
+    #[test]
+    fn what_a_client_does_to_its_end_is_not_seen_by_others() {
+        let bell = Doorbell::new().expect("descriptors");
+        let (hostile, honest) = (bell.client_end(), bell.client_end());
+        let (hostile, honest) = (hostile.expect("descriptors"), honest.expect("descriptors"));
+        rustix::fs::fcntl_setfl(&hostile, OFlags::empty()).expect("ours");
+        assert!(rustix::fs::fcntl_getfl(&honest).expect("ours").contains(OFlags::NONBLOCK));
+        assert_eq!(rustix::io::read(&hostile, &mut [0u8; 4]), Err(Errno::BADF));
+    }
+
+    #[test]
+    fn a_full_or_deserted_doorbell_does_not_block() {
+        let (read, waker) = Waker::new().expect("descriptors");
+        (0..10_000).for_each(|_| waker.wake());
+        drop(read);
+        waker.wake();
+    }
+}
