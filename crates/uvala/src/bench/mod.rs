@@ -1,0 +1,142 @@
+//! `uvala bench`: how fast this switch is here, beside what the machine allows and what others do.
+//!
+//! A number alone says little: the same machine gives 18 or 3.4 Mpps at 1514 B, depending on where
+//! the host has put its virtual CPUs. So every sample stands between two probes of the core
+//! distance ([`probe`]), is compared inside one regime only ([`sample`]), and stands beside the limit
+//! of the machine for the same work ([`limit`]) and other software doing it ([`peers`]), taken in
+//! the same minutes ([`runner`]). The parts of a measurement are separate processes ([`role`]), and
+//! what counts is what the receiver gets.
+
+mod frames;
+mod limit;
+mod machine;
+mod payload;
+mod peers;
+mod probe;
+mod report;
+mod role;
+mod runner;
+mod sample;
+mod scenario;
+mod subject;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use report::{COLUMNS, Record, Report};
+use runner::{Choice, Effort};
+use scenario::Scenario;
+
+/// Measure this switch, the machine's limit for the same work, and other software doing it
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// Scenarios to run; all if none is named, `list` prints them
+    scenario: Vec<String>,
+
+    /// Less than ten seconds a scenario: fewer and shorter samples
+    #[arg(long)]
+    quick: bool,
+
+    /// Print one JSON object a line instead of a table
+    #[arg(long)]
+    json: bool,
+
+    /// Also append the results to DIR/<date>-<cpu>.jsonl
+    #[arg(long, value_name = "DIR")]
+    save: Option<PathBuf>,
+
+    /// Do not run other software
+    #[arg(long)]
+    no_peers: bool,
+
+    /// Run only the machine's limits and other software
+    #[arg(long)]
+    no_subject: bool,
+
+    /// A part of a benchmark, started by the benchmark itself
+    #[arg(long, hide = true, value_name = "JSON")]
+    role: Option<String>,
+}
+
+/// Runs what the command line asks for.
+pub fn run(args: &BenchArgs) -> Result<()> {
+    if let Some(role) = &args.role {
+        return role::run(&serde_json::from_str(role).context("--role is not for users")?);
+    }
+    if args.scenario == ["list"] {
+        list();
+        return Ok(());
+    }
+    measure(args, &chosen(&args.scenario)?)
+}
+
+fn chosen(names: &[String]) -> Result<Vec<Scenario>> {
+    if names.is_empty() {
+        return Ok(scenario::all());
+    }
+    let find = |name: &String| {
+        scenario::find(name).with_context(|| {
+            let known: Vec<_> = scenario::all().iter().map(|s| s.name).collect();
+            format!("no scenario {name}; there are: {}", known.join(", "))
+        })
+    };
+    names.iter().map(find).collect()
+}
+
+fn list() {
+    for scenario in scenario::all() {
+        let goal = scenario
+            .goal
+            .map_or_else(String::new, |g| format!(", goal {g} {}", scenario.unit.name()));
+        println!("{:<16}{}{goal}", scenario.name, scenario.what);
+    }
+}
+
+fn measure(args: &BenchArgs, scenarios: &[Scenario]) -> Result<()> {
+    let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
+    let choice = Choice { no_subject: args.no_subject, no_peers: args.no_peers };
+    let mut record = args.save.as_deref().map(Record::open).transpose()?;
+    let mut reports = Vec::new();
+    for scenario in scenarios {
+        let report = runner::run(scenario, effort, choice);
+        if args.json {
+            println!("{}", report.json());
+        }
+        if let Some(record) = &mut record {
+            record.add(&report)?;
+        }
+        reports.push(report);
+    }
+    if !args.json {
+        print_table(&reports);
+    }
+    if !args.no_subject && reports.iter().all(|r| r.value.is_none()) {
+        bail!("nothing was measured");
+    }
+    Ok(())
+}
+
+fn print_table(reports: &[Report]) {
+    let rows: Vec<Vec<String>> = reports.iter().map(Report::row).collect();
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.max().unwrap_or(0).max(COLUMNS[column].chars().count())
+    };
+    let line = |cells: &[String]| {
+        let cells = cells.iter().enumerate();
+        let padded = cells.map(|(column, cell)| {
+            let pad = " ".repeat(width(column) - cell.chars().count());
+            format!("{cell}{pad}")
+        });
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    println!("{}", line(&COLUMNS.map(String::from)));
+    for row in &rows {
+        println!("{}", line(row));
+    }
+    for note in reports.iter().flat_map(Report::notes) {
+        eprintln!("{note}");
+    }
+}

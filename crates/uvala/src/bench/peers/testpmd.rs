@@ -1,0 +1,163 @@
+//! One `dpdk-testpmd` process and the conversation with it.
+//!
+//! testpmd takes commands on its input and prints to its output, line buffered by `stdbuf`: a memif
+//! receiver may crash when its sender ends, and what it counted would be lost. Nothing here waits a
+//! fixed time where testpmd says that it is ready.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::dpdk::Pages;
+use super::{Killed, find};
+
+/// How long testpmd may take for anything it is told.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A running testpmd.
+pub struct Testpmd {
+    name: String,
+    input: ChildStdin,
+    lines: Receiver<String>,
+    _process: Killed,
+}
+
+/// How to start one.
+pub struct Options<'a> {
+    /// Tells apart the processes of one benchmark.
+    pub name: &'a str,
+    /// The CPU that forwards. The CPU that listens to commands sleeps.
+    pub cpu: usize,
+    /// The other CPU.
+    pub main_cpu: usize,
+    /// Devices, as `--vdev` takes them.
+    pub devices: &'a [String],
+    /// Further options of the environment layer.
+    pub eal: &'a [&'a str],
+    /// Frames per turn.
+    pub burst: u16,
+}
+
+impl Testpmd {
+    /// Starts testpmd. It comes up by itself; commands wait in its input until then.
+    pub fn start(pages: &Pages, options: &Options<'_>) -> Result<Testpmd> {
+        let program = find("dpdk-testpmd", "dpdk-dev")?;
+        let stdbuf = find("stdbuf", "coreutils")?;
+        let mut command = Command::new(stdbuf);
+        command.arg("-oL").arg(program).args(pages.options());
+        command.args(["-l", &format!("{},{}", options.main_cpu, options.cpu)]);
+        command.args(["--main-lcore", &options.main_cpu.to_string()]);
+        command.args(["--no-pci", "--no-telemetry"]);
+        let prefix = format!("uvala-{}-{}", options.name, std::process::id());
+        command.arg(format!("--file-prefix={prefix}")).args(options.eal);
+        command.args(options.devices.iter().map(|device| format!("--vdev={device}")));
+        command.args(["--", "-i", "--total-num-mbufs=16384", "--rxd=1024", "--txd=1024"]);
+        command.arg("--no-lsc-interrupt").arg(format!("--burst={}", options.burst));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = command.spawn().context("cannot run dpdk-testpmd")?;
+        let input = process.stdin.take().context("testpmd has no input")?;
+        let output = process.stdout.take().context("testpmd has no output")?;
+        let (to, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                // Nobody listens any more: testpmd is about to be ended.
+                let _ = to.send(line);
+            }
+        });
+        Ok(Testpmd { name: options.name.into(), input, lines, _process: Killed(process) })
+    }
+
+    /// Gives a command.
+    pub fn tell(&mut self, command: &str) -> Result<()> {
+        writeln!(self.input, "{command}").with_context(|| format!("testpmd {} ended", self.name))
+    }
+
+    /// Waits for a line that contains `text`.
+    pub fn expect(&mut self, text: &str) -> Result<String> {
+        let end = Instant::now() + PATIENCE;
+        let mut last = String::new();
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) if line.contains(text) => return Ok(line),
+                Ok(line) => last = line,
+                Err(RecvTimeoutError::Timeout) => bail!("testpmd {} is silent", self.name),
+                Err(RecvTimeoutError::Disconnected) => {
+                    bail!("testpmd {} ended: {last}", self.name)
+                }
+            }
+        }
+    }
+
+    /// Chooses a forwarding mode and starts it.
+    pub fn forward(&mut self, mode: &str) -> Result<()> {
+        self.tell(&format!("set fwd {mode}"))?;
+        self.expect("packet forwarding mode")?;
+        Ok(())
+    }
+
+    /// How many packets its ports have received, one by one.
+    pub fn received(&mut self, ports: usize) -> Result<Vec<u64>> {
+        self.tell("show port stats all")?;
+        let mut counts = Vec::new();
+        for _ in 0..ports {
+            let line = self.expect("RX-packets:")?;
+            counts.push(count_in(&line).with_context(|| format!("no packet count in: {line}"))?);
+        }
+        Ok(counts)
+    }
+
+    /// Million packets a second that its ports receive together.
+    pub fn receive_rate(&mut self, ports: usize, time: Duration) -> Result<f64> {
+        let before: u64 = self.received(ports)?.iter().sum();
+        let start = Instant::now();
+        std::thread::sleep(time);
+        let after: u64 = self.received(ports)?.iter().sum();
+        let elapsed = start.elapsed();
+        let count = u32::try_from(after.saturating_sub(before)).unwrap_or(u32::MAX);
+        if count == 0 {
+            bail!("testpmd {} received nothing", self.name);
+        }
+        Ok(f64::from(count) / elapsed.as_secs_f64() / 1e6)
+    }
+
+    /// Waits until a port has received something: its link is up and packets flow.
+    pub fn await_traffic(&mut self, ports: usize) -> Result<()> {
+        let end = Instant::now() + PATIENCE;
+        while self.received(ports)?.contains(&0) {
+            if Instant::now() > end {
+                bail!("testpmd {} received nothing", self.name);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// Ends it in good order, so that it gives back its files.
+    pub fn quit(mut self) {
+        // Whoever crashed on the way out has counted already.
+        let _ = self.tell("stop");
+        let _ = self.tell("quit");
+        let _ = self.expect("Bye");
+    }
+}
+
+/// The number after `RX-packets:`.
+fn count_in(line: &str) -> Option<u64> {
+    line.split("RX-packets:").nth(1)?.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_count_in_a_line_of_statistics() {
+        let line = "  RX-packets: 5007104    RX-missed: 0          RX-bytes:  300426240";
+        assert_eq!(count_in(line), Some(5_007_104));
+        assert_eq!(count_in("  RX-errors: 0"), None);
+    }
+}

@@ -1,0 +1,275 @@
+//! What a scenario leaves: a line for people, an object for scripts, a file for the record.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use super::machine::{self, Machine};
+use super::peers::Peer;
+use super::probe::Regime;
+use super::sample::Summary;
+use super::scenario::Scenario;
+
+/// The result of a scenario. Numbers are in its unit; what could not be measured is null.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// The scenario's name.
+    pub scenario: &'static str,
+    /// Where the cores were for all samples used.
+    pub regime: Regime,
+    /// Median.
+    pub value: Option<f64>,
+    /// The unit of every number here.
+    pub unit: &'static str,
+    /// `higher` or `lower`.
+    pub better: &'static str,
+    /// Smallest and largest sample.
+    pub spread: Option<(f64, f64)>,
+    /// Samples in that regime, of samples taken.
+    pub samples: Option<(usize, usize)>,
+    /// What the machine allows for this work.
+    pub limit: Option<f64>,
+    /// Value by limit.
+    pub ratio_limit: Option<f64>,
+    /// Who else did this work.
+    pub peers: Vec<PeerResult>,
+    /// The goal in this regime.
+    pub goal: Option<f64>,
+    /// Whether the value reaches it.
+    pub reached: Option<bool>,
+    /// Every probe of the core distance, in order.
+    pub probes_ns: Vec<Option<u32>>,
+    /// What went wrong.
+    pub problems: Vec<String>,
+    /// When.
+    pub date: String,
+    /// Where.
+    pub machine: Machine,
+}
+
+/// What a peer reached.
+#[derive(Debug, Clone, Serialize)]
+pub struct PeerResult {
+    /// Its name.
+    pub name: &'static str,
+    /// Its median.
+    pub value: Option<f64>,
+    /// Our value by its value.
+    pub ratio: Option<f64>,
+    /// The regime it was measured in.
+    pub regime: Option<Regime>,
+    /// Why there is no value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
+}
+
+impl PeerResult {
+    /// A peer that was measured.
+    pub fn measured(peer: Peer, summary: &Summary, ours: Option<f64>) -> PeerResult {
+        PeerResult {
+            name: peer.name(),
+            value: Some(summary.median),
+            ratio: ours.map(|ours| ours / summary.median),
+            regime: Some(summary.regime),
+            missing: None,
+        }
+    }
+
+    /// A peer that was not.
+    pub fn missing(peer: Peer, why: String) -> PeerResult {
+        PeerResult { name: peer.name(), value: None, ratio: None, regime: None, missing: Some(why) }
+    }
+}
+
+impl Report {
+    /// Puts a result together.
+    pub fn new(
+        scenario: &Scenario,
+        regime: Regime,
+        own: Option<Summary>,
+        limit: Option<Summary>,
+        peers: Vec<PeerResult>,
+        probes: &[Option<f64>],
+        problems: Vec<String>,
+    ) -> Report {
+        let value = own.as_ref().map(|s| s.median);
+        let limit = limit.map(|s| s.median);
+        let goal = scenario.goal_in(regime);
+        Report {
+            scenario: scenario.name,
+            regime,
+            value,
+            unit: scenario.unit.name(),
+            better: if scenario.unit.higher_is_better() { "higher" } else { "lower" },
+            spread: own.as_ref().map(|s| s.spread),
+            samples: own.as_ref().map(|s| s.used),
+            limit,
+            ratio_limit: value.zip(limit).map(|(value, limit)| value / limit),
+            peers,
+            goal,
+            reached: value.zip(goal).map(|(value, goal)| scenario.reaches(value, goal)),
+            probes_ns: probes.iter().map(|p| p.map(whole_ns)).collect(),
+            problems,
+            date: machine::today(),
+            machine: Machine::here(),
+        }
+    }
+
+    /// One line for a script.
+    pub fn json(&self) -> String {
+        serde_json::to_string(self).expect("a report is plain data")
+    }
+
+    /// The columns of the table for people.
+    pub fn row(&self) -> Vec<String> {
+        let number = |v: Option<f64>| v.map_or_else(|| "-".into(), short);
+        let spread =
+            self.spread.map_or_else(String::new, |(a, b)| format!("{}–{}", short(a), short(b)));
+        let of_limit =
+            self.ratio_limit.map_or_else(|| "-".into(), |ratio| format!("{:.0} %", ratio * 100.0));
+        let goal = match (self.goal, self.reached) {
+            (None, _) => "-".into(),
+            (Some(goal), None) => short(goal),
+            (Some(goal), Some(true)) => format!("{} reached", short(goal)),
+            (Some(goal), Some(false)) => format!("{} missed", short(goal)),
+        };
+        let peers = self.peers.iter().filter_map(|p| {
+            let ratio = p.ratio.map_or_else(String::new, |r| format!(" ({}x)", short(r)));
+            p.value.map(|v| format!("{} {}{ratio}", p.name, short(v)))
+        });
+        vec![
+            self.scenario.into(),
+            self.regime.name().into(),
+            number(self.value),
+            self.unit.into(),
+            spread,
+            number(self.limit),
+            of_limit,
+            goal,
+            peers.collect::<Vec<_>>().join(", "),
+        ]
+    }
+
+    /// Lines about what is missing.
+    pub fn notes(&self) -> impl Iterator<Item = String> + '_ {
+        let missing = self.peers.iter().filter_map(|p| {
+            p.missing.as_ref().map(|why| format!("{}: {}: {why}", self.scenario, p.name))
+        });
+        self.problems.iter().map(|p| format!("{}: {p}", self.scenario)).chain(missing)
+    }
+}
+
+/// The heads of the table for people.
+pub const COLUMNS: [&str; 9] =
+    ["scenario", "cores", "median", "unit", "min–max", "limit", "of limit", "goal", "peers"];
+
+fn whole_ns(ns: f64) -> u32 {
+    // A probe is at most its patience, 3e8 ns.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    let whole = ns.round() as u32;
+    whole
+}
+
+/// Three significant digits.
+fn short(value: f64) -> String {
+    match value.abs() {
+        v if v >= 99.95 => format!("{value:.0}"),
+        v if v >= 9.995 => format!("{value:.1}"),
+        v if v >= 0.9995 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+/// The file for the record: one object a line, appended, named by date and CPU.
+pub struct Record {
+    file: File,
+    path: PathBuf,
+}
+
+impl Record {
+    /// Opens today's file in a directory.
+    pub fn open(dir: &Path) -> Result<Record> {
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        let path = dir.join(format!("{}-{}.jsonl", machine::today(), Machine::here().slug()));
+        let file = File::options().create(true).append(true).open(&path);
+        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Record { file, path })
+    }
+
+    /// Appends a result.
+    pub fn add(&mut self, report: &Report) -> Result<()> {
+        writeln!(self.file, "{}", report.json())
+            .with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::scenario::find;
+
+    fn report() -> Report {
+        let own =
+            Summary { regime: Regime::Near, median: 126.0, spread: (118.0, 130.0), used: (4, 5) };
+        let limit = Summary { median: 252.0, ..own.clone() };
+        let peer = Summary { median: 57.0, ..own.clone() };
+        let peers = vec![
+            PeerResult::measured(Peer::Memif, &peer, Some(126.0)),
+            PeerResult::missing(Peer::Vde, "vde_switch not found: apt install vde2".into()),
+        ];
+        let scenario = find("copy-60").unwrap();
+        let probes = [Some(115.4), None];
+        Report::new(&scenario, Regime::Near, Some(own), Some(limit), peers, &probes, vec![])
+    }
+
+    #[test]
+    fn test_json_has_the_promised_shape() {
+        let json: serde_json::Value = serde_json::from_str(&report().json()).unwrap();
+        assert_eq!(json["scenario"], "copy-60");
+        assert_eq!(json["regime"], "near");
+        assert_eq!(json["value"], 126.0);
+        assert_eq!(json["unit"], "Mpps");
+        assert_eq!(json["spread"], serde_json::json!([118.0, 130.0]));
+        assert_eq!(json["limit"], 252.0);
+        assert_eq!(json["ratio_limit"], 0.5);
+        assert_eq!(json["goal"], 120.0);
+        assert_eq!(json["reached"], true);
+        assert_eq!(json["peers"][0]["name"], "dpdk-memif");
+        assert_eq!(json["peers"][0]["value"], 57.0);
+        assert!((json["peers"][0]["ratio"].as_f64().unwrap() - 126.0 / 57.0).abs() < 1e-9);
+        assert_eq!(json["peers"][1]["value"], serde_json::Value::Null);
+        assert_eq!(json["probes_ns"], serde_json::json!([115, null]));
+        for field in ["date", "machine"] {
+            assert!(!json[field].is_null(), "{field}");
+        }
+    }
+
+    #[test]
+    fn test_row_fills_every_column() {
+        let row = report().row();
+        assert_eq!(row.len(), COLUMNS.len());
+        assert_eq!(row[7], "120 reached");
+        assert_eq!(row[8], "dpdk-memif 57.0 (2.21x)");
+        assert_eq!(report().notes().count(), 1);
+    }
+
+    #[test]
+    fn test_short_three_digits() {
+        let printed: Vec<_> = [218.4, 17.64, 2.0, 0.35].into_iter().map(short).collect();
+        assert_eq!(printed, ["218", "17.6", "2.00", "0.350"]);
+    }
+
+    #[test]
+    fn test_record_appends_lines() {
+        let dir = std::env::temp_dir().join(format!("uvala-record-{}", std::process::id()));
+        let mut record = Record::open(&dir).unwrap();
+        record.add(&report()).unwrap();
+        record.add(&report()).unwrap();
+        let text = std::fs::read_to_string(&record.path).unwrap();
+        assert_eq!(text.lines().count(), 2);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+}
