@@ -146,35 +146,51 @@ unsafe fn copy_avx2(from: &[Line], to: &mut [Line], length: usize) {
     copy_lines(from, to, length);
 }
 
+/// Calls a loop with the number of lines of one buffer, as a constant where it is one line: a loop
+/// of variable length costs a short frame more than its copy.
+macro_rules! with_lines {
+    ($length:expr, $call:expr) => {
+        if $length <= 64 { $call(1) } else { $call($length.div_ceil(64)) }
+    };
+}
+
 #[inline(always)]
 fn write_lines(lines: &mut [Line], length: usize, value: u64) {
-    for (buffer, number) in lines.chunks_exact_mut(STRIDE / LINE).zip(value..) {
-        for line in &mut buffer[..length.div_ceil(64)] {
-            *line = Line([number; LINE]);
+    let mut write = |many: usize| {
+        for (buffer, number) in lines.chunks_exact_mut(STRIDE / LINE).zip(value..) {
+            for line in &mut buffer[..many] {
+                *line = Line([number; LINE]);
+            }
         }
-    }
+    };
+    with_lines!(length, write);
 }
 
 #[inline(always)]
 fn read_lines(lines: &[Line], length: usize) -> u64 {
     let mut sum = [0; LINE];
-    for buffer in lines.chunks_exact(STRIDE / LINE) {
-        for line in &buffer[..length.div_ceil(64)] {
-            for (s, word) in sum.iter_mut().zip(line.0) {
-                *s ^= word;
+    let mut read = |many: usize| {
+        for buffer in lines.chunks_exact(STRIDE / LINE) {
+            for line in &buffer[..many] {
+                for (s, word) in sum.iter_mut().zip(line.0) {
+                    *s ^= word;
+                }
             }
         }
-    }
+    };
+    with_lines!(length, read);
     sum.iter().fold(0, |a, b| a ^ b)
 }
 
 #[inline(always)]
 fn copy_lines(from: &[Line], to: &mut [Line], length: usize) {
-    let buffers = from.chunks_exact(STRIDE / LINE).zip(to.chunks_exact_mut(STRIDE / LINE));
-    for (from, to) in buffers {
-        let lines = length.div_ceil(64);
-        to[..lines].copy_from_slice(&from[..lines]);
-    }
+    let mut copy = |many: usize| {
+        let buffers = from.chunks_exact(STRIDE / LINE).zip(to.chunks_exact_mut(STRIDE / LINE));
+        for (from, to) in buffers {
+            to[..many].copy_from_slice(&from[..many]);
+        }
+    };
+    with_lines!(length, copy);
 }
 
 #[cfg(test)]

@@ -26,10 +26,10 @@ pub fn measure(work: &Work, time: Duration, zero_copy: bool) -> Result<f64> {
 
     let server = device("server", "");
     let mut receiver = Testpmd::start(&pages, &options("memif-rx", 1, &server))?;
-    receiver.forward("rxonly")?;
-    receiver.tell("start")?;
     let client = device("client", if zero_copy { ",zero-copy=yes" } else { ",zero-copy=no" });
     let mut sender = Testpmd::start(&pages, &options("memif-tx", 0, &client))?;
+    receiver.forward("rxonly")?;
+    receiver.tell("start")?;
     sender.forward("txonly")?;
     sender.tell(&format!("set txpkts {}", work.frame_len))?;
     sender.tell("start")?;

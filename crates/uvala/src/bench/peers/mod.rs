@@ -19,7 +19,7 @@ mod vde;
 mod vhost;
 
 use std::process::Child;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -77,6 +77,18 @@ fn find(program: &str, packages: &str) -> Result<std::path::PathBuf> {
     files
         .find(|file| file.is_file())
         .with_context(|| format!("{program} not found: apt install {packages}"))
+}
+
+/// Waits for a socket that another program is about to make.
+fn await_file(path: &str) -> Result<()> {
+    let begin = Instant::now();
+    while !std::path::Path::new(path).exists() {
+        if begin.elapsed() > Duration::from_secs(5) {
+            bail!("{path} did not appear");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 /// A directory for sockets, gone when dropped. Its path is short, as socket paths must be.

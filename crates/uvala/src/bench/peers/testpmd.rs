@@ -5,6 +5,7 @@
 //! fixed time where testpmd says that it is ready.
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -23,6 +24,8 @@ pub struct Testpmd {
     input: ChildStdin,
     lines: Receiver<String>,
     _process: Killed,
+    // After the process, in this order.
+    _runtime: RuntimeDirectory,
 }
 
 /// How to start one.
@@ -42,7 +45,8 @@ pub struct Options<'a> {
 }
 
 impl Testpmd {
-    /// Starts testpmd. It comes up by itself; commands wait in its input until then.
+    /// Starts testpmd. Commands wait in its input until it is up, and it is up when its links are,
+    /// or after nine seconds: start both ends before talking to either.
     pub fn start(pages: &Pages, options: &Options<'_>) -> Result<Testpmd> {
         let program = find("dpdk-testpmd", "dpdk-dev")?;
         let stdbuf = find("stdbuf", "coreutils")?;
@@ -67,7 +71,9 @@ impl Testpmd {
                 let _ = to.send(line);
             }
         });
-        Ok(Testpmd { name: options.name.into(), input, lines, _process: Killed(process) })
+        let runtime = RuntimeDirectory::of(&prefix);
+        let name = options.name.into();
+        Ok(Testpmd { name, input, lines, _process: Killed(process), _runtime: runtime })
     }
 
     /// Gives a command.
@@ -136,12 +142,33 @@ impl Testpmd {
         Ok(())
     }
 
-    /// Ends it in good order, so that it gives back its files.
+    /// Ends it in good order.
     pub fn quit(mut self) {
         // Whoever crashed on the way out has counted already.
         let _ = self.tell("stop");
         let _ = self.tell("quit");
         let _ = self.expect("Bye");
+    }
+}
+
+/// Where DPDK keeps names of sockets and memory, by file prefix; gone when dropped.
+struct RuntimeDirectory(PathBuf);
+
+impl RuntimeDirectory {
+    fn of(prefix: &str) -> RuntimeDirectory {
+        let base = if rustix::process::geteuid().is_root() {
+            "/var/run".into()
+        } else {
+            std::env::var_os("XDG_RUNTIME_DIR").map_or_else(|| "/tmp".into(), PathBuf::from)
+        };
+        RuntimeDirectory(base.join("dpdk").join(prefix))
+    }
+}
+
+impl Drop for RuntimeDirectory {
+    fn drop(&mut self) {
+        // Empty names: leaving them behind would be untidy, not wrong.
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

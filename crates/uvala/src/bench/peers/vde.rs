@@ -8,11 +8,11 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::{Ends, Killed, Scratch, drive, find};
+use super::{Ends, Killed, Scratch, await_file, drive, find};
 use crate::bench::scenario::Work;
 
 const MAGIC: u32 = 0xfeed_face;
@@ -45,7 +45,9 @@ pub fn measure(work: &Work, time: Duration) -> Result<f64> {
 
 /// A port: the connection that keeps it, and the descriptor that frames go through.
 fn plug(switch: &str, own: &str) -> Result<(UnixStream, File)> {
-    let mut control = connect(&format!("{switch}/ctl"))?;
+    let socket = format!("{switch}/ctl");
+    await_file(&socket)?;
+    let mut control = UnixStream::connect(&socket).context("vde_switch did not start")?;
     let data = UnixDatagram::bind(own).with_context(|| format!("cannot bind {own}"))?;
     let mut request = Vec::new();
     for word in [MAGIC, VERSION, NEW_CONTROL] {
@@ -58,20 +60,6 @@ fn plug(switch: &str, own: &str) -> Result<(UnixStream, File)> {
     control.read_exact(&mut answer).context("vde_switch refused a port")?;
     data.connect(path_of(&answer)?).context("cannot reach vde_switch's data socket")?;
     Ok((control, File::from(OwnedFd::from(data))))
-}
-
-/// Waits for the switch to come up.
-fn connect(socket: &str) -> Result<UnixStream> {
-    let begin = Instant::now();
-    loop {
-        match UnixStream::connect(socket) {
-            Ok(stream) => return Ok(stream),
-            Err(_) if begin.elapsed() < Duration::from_secs(2) => {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            Err(error) => return Err(error).context("vde_switch did not start"),
-        }
-    }
 }
 
 /// `struct sockaddr_un` of a path.

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::Scratch;
 use super::dpdk::Pages;
 use super::testpmd::{Options, Testpmd};
+use super::{Scratch, await_file};
 use crate::bench::scenario::Work;
 
 /// Million frames a second that pass the switch, counted by the client that receives them.
@@ -26,8 +26,10 @@ pub fn measure(work: &Work, time: Duration) -> Result<f64> {
     let mut options =
         Options { name: "vhost-switch", cpu: 1, main_cpu: 0, devices: &vhost, eal: &[], burst };
     let mut switch = Testpmd::start(&pages, &options)?;
-    switch.forward("io")?;
-    switch.tell("start")?;
+    // A client that finds no socket starts without that port.
+    for socket in &sockets {
+        await_file(socket)?;
+    }
     options = Options {
         name: "vhost-client",
         cpu: 0,
@@ -38,6 +40,8 @@ pub fn measure(work: &Work, time: Duration) -> Result<f64> {
         burst,
     };
     let mut client = Testpmd::start(&pages, &options)?;
+    switch.forward("io")?;
+    switch.tell("start")?;
     client.forward("io")?;
     client.tell(&format!("set txpkts {}", work.frame_len))?;
     // The switch drops what comes before it forwards and both its links are up.
