@@ -1,15 +1,15 @@
-//! What this machine allows for the same work: the ceiling, or floor, that a result is held against.
+//! What this machine allows for the same work: the ceiling, or floor, of a result.
 //!
-//! | work | limit |
-//! |---|---|
-//! | sender and receiver on two cores | one ring between the same two cores, one producer and one consumer, the same batch; descriptors only, or the payload written and read once. No switch, no copy |
-//! | everything on one core | a loop in one thread: write a batch, copy it, read the copy |
-//! | round trip, spinning | the cache-line round trip, once for every wait there is |
-//! | round trip, asleep | processes that wake each other through pipes on one core: two wake-ups for a pair, four with a process between |
-//! | pipe, trust group | the same ring; nothing is copied, the ring is all there is |
+//! - Sender and receiver on two cores, a pipe, a trust group: one ring between the same two cores,
+//!   one producer and one consumer, the same batch; descriptors only, or the payload written and
+//!   read once. No switch, no copy.
+//! - Everything on one core: a loop in one thread; write a batch, copy it, read the copy.
+//! - Round trip, spinning: the cache-line round trip, as often as somebody must be told.
+//! - Round trip, asleep: processes that wake each other through pipes on one core; two wake-ups for
+//!   a pair, four with a process between them.
 //!
-//! Rings have 1024 slots of 16 bytes and buffers at a stride of 2112, as the product's. The clock
-//! starts when the consumer has seen its first quarter of the time, so that start-up does not count.
+//! Rings have 1024 slots of 16 bytes and buffers at a stride of 2112, as the product's. The first
+//! quarter of the time is for the start and does not count.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -166,7 +166,7 @@ impl Ring {
 
 /// The only places where the two threads touch payload.
 mod owned {
-    // UNSAFETY: ownership of buffers follows from the ring's indexes, which the compiler cannot see.
+    // UNSAFETY: who owns a buffer follows from the ring's indexes, which rustc cannot see.
     #![allow(unsafe_code)]
 
     impl super::Ring {

@@ -1,12 +1,13 @@
 //! Other software that does the same work, run as its users would run it, in the same minutes.
 //!
-//! | peer | what is run | what counts |
-//! |---|---|---|
-//! | `bridge` | a Linux bridge and two TAPs in a network namespace of their own, a sender and a receiver process | frames read from the receiver's TAP |
-//! | `memif` | two `dpdk-testpmd` over DPDK memif, txonly to rxonly: no switch between them | the receiver's packet rate |
-//! | `memif-zc` | the same with zero-copy | the same |
-//! | `vhost` | a `dpdk-testpmd` in io mode between two vhost-user ports, and one with two virtio-user ports that keeps 960 packets going round | what that client receives |
-//! | `vde` | `vde_switch` and two datagram clients | frames the receiver reads |
+//! - [`Bridge`](Peer::Bridge): a Linux bridge and two TAPs in a network namespace of their own, a
+//!   sender and a receiver process; frames read from the receiver's TAP count.
+//! - [`Memif`](Peer::Memif): two `dpdk-testpmd` over DPDK memif, txonly to rxonly, no switch
+//!   between them; what the receiver counts. [`MemifZeroCopy`](Peer::MemifZeroCopy): the same with
+//!   `zero-copy=yes`.
+//! - [`Vhost`](Peer::Vhost): a `dpdk-testpmd` that forwards between two vhost-user ports, and one
+//!   with two virtio-user ports that keeps 1920 packets going round; what that client receives.
+//! - [`Vde`](Peer::Vde): `vde_switch` and two datagram clients; frames the receiver reads.
 //!
 //! A peer that is missing, or that fails, costs the result one entry and a line that says what to
 //! do; never the run. Round trips exist for `bridge` and `vde`.
