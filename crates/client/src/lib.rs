@@ -1,6 +1,53 @@
 //! What applications link: ports by name, and the control protocol of the daemon.
+//!
+//! ```no_run
+//! use client::{Interest, Port};
+//!
+//! let mut port = Port::open("vale0:a")?;          // a running `uvala daemon` is found by itself
+//! port.send(&[0xff; 60])?;                        // copies
+//! let tx = port.tx(0);                            // or without a copy:
+//! for i in 0..tx.space().min(64) {
+//!     tx.frame(i, 60)[..6].fill(0xff);            //   frames written where the switch reads them
+//! }
+//! tx.submit(tx.owned().min(64))?;                 //   handed over at once
+//! port.wait(Interest::Rx, None)?;
+//! let rx = port.rx(0);
+//! let count = rx.available();
+//! rx.frames().for_each(|frame| println!("{} bytes", frame.len()));
+//! rx.release(count)?;
+//! # Ok::<(), client::Error>(())
+//! ```
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`port`], [`tx`], [`rx`] | ports and their rings |
+//! | [`wait`] | how threads wait |
+//! | [`control`], [`api`], [`name`], [`paths`] | the daemon's control connection |
+//!
+//! No thread is ever started here, and no signal's disposition changed.
 
 pub mod api;
 pub mod control;
+mod error;
+mod geometry;
+mod link;
 pub mod name;
 pub mod paths;
+pub mod port;
+pub mod rx;
+mod sys;
+pub mod tx;
+pub mod wait;
+
+pub use error::{Error, Lost};
+pub use port::{Interest, Options, Port, Receiver, RegionId, Sender};
+pub use ring::abi::slot_flag;
+pub use rx::{Frame, Frames, Rx};
+pub use tx::Tx;
+pub use wait::WaitPolicy;
+
+/// Shortest frame in bytes: an Ethernet header.
+pub const FRAME_MIN: u16 = ring::kring::FRAME_MIN;
+
+/// Longest frame in bytes: the largest IP packet behind an Ethernet header with a VLAN tag.
+pub const FRAME_MAX: usize = ring::put::FRAME_MAX as usize;

@@ -1,0 +1,87 @@
+//! What can go wrong with a port, one clear line each.
+
+use std::io;
+
+use thiserror::Error;
+
+use crate::api::{ErrorCode, exit};
+use crate::control::ControlError;
+use crate::name::NameError;
+
+/// The other side of a port is gone: the daemon, or the other end of a pipe. What had arrived can
+/// still be read; [`Port::reconnect`](crate::Port::reconnect) opens the port anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the other side of the port is gone (daemon stopped?); reconnect, or open the port again")]
+pub struct Lost;
+
+/// Why a call on a port failed.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// Not the name of a port.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The daemon is not there, or refused.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The other side is gone.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    /// The daemon announced rings or memory that cannot be.
+    #[error("the daemon announced an impossible port ({0}); is it another version of uvala?")]
+    Geometry(&'static str),
+    /// The port's memory could not be mapped.
+    #[error("cannot map the memory of the port: {0}; check memory and mapping limits")]
+    Map(#[source] io::Error),
+    /// The doorbells could not be set up.
+    #[error("cannot set up the doorbells of the port: {0}")]
+    Doorbell(#[source] io::Error),
+    /// Shorter than an Ethernet header.
+    #[error("a frame of {len} bytes is too short: an Ethernet header has {min}", min = crate::FRAME_MIN)]
+    TooShort {
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// Longer than a frame can be, or than the ring can hold.
+    #[error("a frame of {len} bytes is too long: this port takes at most {max}")]
+    TooLong {
+        /// Its length in bytes.
+        len: usize,
+        /// The longest, in bytes.
+        max: usize,
+    },
+    /// The switch found nonsense in the ring and started it afresh: said once for each time.
+    #[error(
+        "the switch found a broken index or buffer in a ring of this port and re-synchronised it \
+         ({times} times); some frames are lost, the port goes on"
+    )]
+    Resynced {
+        /// How often since the last report.
+        times: u32,
+    },
+}
+
+impl Error {
+    /// The daemon's code, where it was the daemon that said no.
+    #[must_use]
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Name(_) => Some(ErrorCode::BadName),
+            Self::Control(error) => error.code(),
+            _ => None,
+        }
+    }
+
+    /// Exit status of a program that stops for this reason.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Name(_) => exit::BAD_NAME,
+            Self::Control(error) => error.exit_code(),
+            Self::Lost(_) => exit::NO_DAEMON,
+            Self::Geometry(_) => exit::BAD_REQUEST,
+            Self::Map(_) => exit::NO_MEMORY,
+            Self::Doorbell(_) | Self::TooShort { .. } | Self::TooLong { .. } => exit::FAILURE,
+            Self::Resynced { .. } => exit::FAILURE,
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The doorbells of one attachment, and how threads sleep on them.
+//!
+//! # Theory of operation
+//!
+//! Both doorbells are pipes: to *kick* is to write a few bytes, to *sleep* is to block in `read`.
+//! What the bytes say does not matter: whoever wakes up looks at its rings again. End of file
+//! means that the other side is gone.
+//!
+//! One pipe serves all rings of a port, and two threads may sleep at once, a sender and a
+//! receiver. A kick that one of them reads may have been meant for the other. So:
+//!
+//! ```text
+//!  sleeper                                  state (under a mutex)
+//!  seen = kicks ─────────────────────────►  kicks   how many reads have found something
+//!  arm; look at the ring once more          reading somebody is blocked in `read`
+//!  sleep(seen):                             lost    end of file has been read
+//!    kicks != seen      → awake
+//!    nobody is reading  → I block in `read`, then kicks += 1 and wake the others
+//!    else               → wait until the reader says something
+//! ```
+//!
+//! No wake-up is lost: a kick that answers my arming is written after I noted `seen`; it is either
+//! still in the pipe when somebody reads, or its reader has counted it after `seen`. A reader
+//! that leaves without a kick (its time is over) wakes the others, and one of them reads on.
+//!
+//! Only sleeping takes the mutex; a thread that finds its ring ready never comes here.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::control::Connection;
+use crate::{Error, Lost, sys};
+
+/// Both doorbells and the control connection of one attachment.
+#[derive(Debug)]
+pub struct Link {
+    kick: OwnedFd,
+    wake: OwnedFd,
+    /// What to write, the port's number.
+    bell: [u8; 4],
+    state: Mutex<State>,
+    turn: Condvar,
+    /// Its closing detaches the port.
+    connection: Mutex<Option<Connection>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    kicks: u64,
+    reading: bool,
+    /// Threads that wait for the one that reads.
+    waiting: u32,
+    lost: bool,
+}
+
+/// How a sleep ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// Somebody rang.
+    Kicked,
+    /// The time is over.
+    TimedOut,
+}
+
+impl Link {
+    /// Takes over the descriptors of an attach reply.
+    pub fn new(
+        kick: OwnedFd,
+        wake: OwnedFd,
+        bell: u32,
+        connection: Option<Connection>,
+    ) -> Result<Self, Error> {
+        // A kick never waits, a sleep always does.
+        set_blocking(&kick, false).map_err(|error| Error::Doorbell(error.into()))?;
+        set_blocking(&wake, true).map_err(|error| Error::Doorbell(error.into()))?;
+        Ok(Self {
+            kick,
+            wake,
+            bell: bell.to_ne_bytes(),
+            state: Mutex::default(),
+            turn: Condvar::new(),
+            connection: Mutex::new(connection),
+        })
+    }
+
+    /// Rings the other side's doorbell.
+    #[cold]
+    pub fn kick(&self) -> Result<(), Lost> {
+        loop {
+            return match sys::write_quietly(self.kick.as_fd(), &self.bell) {
+                Err(Errno::INTR) => continue,
+                // A full pipe: the other side has more than enough to wake up for.
+                Ok(_) | Err(Errno::AGAIN) => Ok(()),
+                Err(_) => Err(self.lose()),
+            };
+        }
+    }
+
+    /// Number of kicks so far: note it before arming.
+    pub fn kicks(&self) -> u64 {
+        self.lock().kicks
+    }
+
+    /// Sleeps until there has been a kick after `seen`.
+    pub fn sleep(&self, seen: u64, deadline: Option<Instant>) -> Result<Woken, Lost> {
+        let mut state = self.lock();
+        loop {
+            if state.lost {
+                return Err(Lost);
+            }
+            if state.kicks != seen {
+                return Ok(Woken::Kicked);
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(Woken::TimedOut);
+            }
+            state = if state.reading {
+                self.wait_for_reader(state, deadline)
+            } else {
+                self.read_for_all(state, deadline)
+            };
+        }
+    }
+
+    fn wait_for_reader<'a>(
+        &self,
+        mut state: MutexGuard<'a, State>,
+        deadline: Option<Instant>,
+    ) -> MutexGuard<'a, State> {
+        state.waiting += 1;
+        let mut state = match deadline {
+            None => self.turn.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Some(deadline) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                self.turn.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        state.waiting -= 1;
+        state
+    }
+
+    fn read_for_all<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        deadline: Option<Instant>,
+    ) -> MutexGuard<'a, State> {
+        state.reading = true;
+        drop(state);
+        let read = self.read(deadline);
+        let mut state = self.lock();
+        state.reading = false;
+        self.note(&mut state, read);
+        state
+    }
+
+    /// Records what a read found, for everybody.
+    fn note(&self, state: &mut State, read: Result<Woken, Lost>) {
+        match read {
+            Ok(Woken::Kicked) => state.kicks += 1,
+            Ok(Woken::TimedOut) => {}
+            Err(Lost) => state.lost = true,
+        }
+        if state.waiting > 0 {
+            self.turn.notify_all();
+        }
+    }
+
+    /// Blocks in `read`: `poll` before it costs a microsecond and is for deadlines only.
+    fn read(&self, deadline: Option<Instant>) -> Result<Woken, Lost> {
+        if let Some(deadline) = deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !self.poll(PollFlags::IN, left)? {
+                return Ok(Woken::TimedOut);
+            }
+        }
+        self.take_kicks()
+    }
+
+    fn take_kicks(&self) -> Result<Woken, Lost> {
+        let mut kicks = [0u8; 64];
+        loop {
+            return match rustix::io::read(&self.wake, &mut kicks) {
+                Err(Errno::INTR) => continue,
+                Ok(1..) => Ok(Woken::Kicked),
+                Ok(0) | Err(_) => Err(Lost),
+            };
+        }
+    }
+
+    /// Is there something to read, or the end of file, within `left`?
+    fn poll(&self, events: PollFlags, left: Duration) -> Result<bool, Lost> {
+        let left = Timespec::try_from(left).ok();
+        let mut fds = [PollFd::new(&self.wake, events)];
+        match rustix::event::poll(&mut fds, left.as_ref()) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(_) => Err(Lost),
+        }
+    }
+
+    /// Takes the kicks that wait in the doorbell, without blocking.
+    pub fn acknowledge(&self) -> Result<(), Lost> {
+        let mut state = self.lock();
+        // Another thread that reads takes them.
+        if !state.lost && !state.reading && self.poll(PollFlags::IN, Duration::ZERO)? {
+            let read = self.take_kicks();
+            self.note(&mut state, read);
+        }
+        if state.lost { Err(Lost) } else { Ok(()) }
+    }
+
+    /// Is the other side still there? One system call.
+    pub fn check(&self) -> Result<(), Lost> {
+        // No event asked for: what remains is the hang-up.
+        match self.poll(PollFlags::empty(), Duration::ZERO) {
+            Ok(false) if !self.lock().lost => Ok(()),
+            _ => Err(self.lose()),
+        }
+    }
+
+    /// Closes the control connection: the daemon detaches the port.
+    pub fn detach(&self) {
+        *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn lose(&self) -> Lost {
+        let mut state = self.lock();
+        self.note(&mut state, Err(Lost));
+        Lost
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}
+
+fn set_blocking(fd: &OwnedFd, blocking: bool) -> Result<(), Errno> {
+    let flags = rustix::fs::fcntl_getfl(fd)?;
+    rustix::fs::fcntl_setfl(
+        fd,
+        if blocking { flags - OFlags::NONBLOCK } else { flags | OFlags::NONBLOCK },
+    )
+}

@@ -1,0 +1,654 @@
+//! A port by its name: open it, send, receive, wait, reconnect.
+//!
+//! A [`Port`] is two halves, [`Sender`] and [`Receiver`], which may be split and live in two
+//! threads. Each holds the rings of its direction ([`Tx`], [`Rx`]); all rings of a port share its
+//! doorbells ([`crate::link`]). The control connection belongs to the attachment: when port and
+//! halves are dropped, or the process dies, it closes and the daemon detaches the port.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ring::Region;
+use ring::user::{RxRing, TxRing};
+
+use crate::api::{Attach, Attached, ErrorCode};
+use crate::control::{Connection, ControlError, PortFds};
+use crate::geometry::Geometry;
+use crate::link::Link;
+use crate::name::PortName;
+use crate::rx::WaitRx;
+use crate::tx::WaitTx;
+use crate::wait::{WaitPolicy, wait};
+use crate::{Error, Lost, Rx, Tx, sys};
+
+/// Identity of a port's memory: ports with equal ones can swap buffers. See [`Rx::pass`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RegionId {
+    device: u64,
+    inode: u64,
+}
+
+impl RegionId {
+    fn of(fd: &OwnedFd) -> Result<Self, Error> {
+        let stat = rustix::fs::fstat(fd).map_err(|error| Error::Map(error.into()))?;
+        Ok(Self { device: stat.st_dev, inode: stat.st_ino })
+    }
+}
+
+/// How to open a port. What is not said has the daemon's default.
+///
+/// ```no_run
+/// let port = client::Options::new().slots(2048).group("chain1").open("vale0:fw")?;
+/// # Ok::<(), client::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    dir: Option<PathBuf>,
+    tx_rings: Option<u16>,
+    rx_rings: Option<u16>,
+    tx_slots: Option<u32>,
+    rx_slots: Option<u32>,
+    extra_bufs: Option<u32>,
+    group: Option<String>,
+    existing: bool,
+    wait: WaitPolicy,
+    reconnect: bool,
+}
+
+impl Options {
+    /// All defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Directory of the daemon's socket. The default is found as [`crate::paths`] says.
+    #[must_use]
+    pub fn dir(self, dir: impl Into<PathBuf>) -> Self {
+        Self { dir: Some(dir.into()), ..self }
+    }
+
+    /// Number of rings of each direction.
+    #[must_use]
+    pub fn rings(self, count: u16) -> Self {
+        self.tx_rings(count).rx_rings(count)
+    }
+
+    /// Number of transmit rings.
+    #[must_use]
+    pub fn tx_rings(self, count: u16) -> Self {
+        Self { tx_rings: Some(count), ..self }
+    }
+
+    /// Number of receive rings.
+    #[must_use]
+    pub fn rx_rings(self, count: u16) -> Self {
+        Self { rx_rings: Some(count), ..self }
+    }
+
+    /// Number of slots of every ring.
+    #[must_use]
+    pub fn slots(self, count: u32) -> Self {
+        self.tx_slots(count).rx_slots(count)
+    }
+
+    /// Number of slots of each transmit ring.
+    #[must_use]
+    pub fn tx_slots(self, count: u32) -> Self {
+        Self { tx_slots: Some(count), ..self }
+    }
+
+    /// Number of slots of each receive ring.
+    #[must_use]
+    pub fn rx_slots(self, count: u32) -> Self {
+        Self { rx_slots: Some(count), ..self }
+    }
+
+    /// Number of extra buffers, for programs that keep frames.
+    #[must_use]
+    pub fn extra_bufs(self, count: u32) -> Self {
+        Self { extra_bufs: Some(count), ..self }
+    }
+
+    /// Trust group: its ports share their memory, and [`Rx::pass`] swaps buffers.
+    #[must_use]
+    pub fn group(self, name: impl Into<String>) -> Self {
+        Self { group: Some(name.into()), ..self }
+    }
+
+    /// Only open a port that exists already.
+    #[must_use]
+    pub fn existing(self, existing: bool) -> Self {
+        Self { existing, ..self }
+    }
+
+    /// How the port's threads wait.
+    #[must_use]
+    pub fn wait(self, wait: WaitPolicy) -> Self {
+        Self { wait, ..self }
+    }
+
+    /// Never sleep in a wait: for threads that own their cores.
+    #[must_use]
+    pub fn spin(self, spin: bool) -> Self {
+        Self { wait: WaitPolicy { spin, ..self.wait }, ..self }
+    }
+
+    /// Whether the blocking calls of [`Port`] reconnect by themselves when the daemon is gone,
+    /// and go on when it is back. Frames that it had not taken are lost with it.
+    #[must_use]
+    pub fn reconnect(self, reconnect: bool) -> Self {
+        Self { reconnect, ..self }
+    }
+
+    /// Opens the port `name`, creating switch and port where there are none.
+    pub fn open(self, name: &str) -> Result<Port, Error> {
+        let origin = Origin { name: name.parse()?, options: self };
+        let (sender, receiver) = origin.attach()?;
+        Ok(Port { sender, receiver, origin })
+    }
+}
+
+/// What it takes to open a port once more.
+#[derive(Clone, Debug)]
+struct Origin {
+    name: PortName,
+    options: Options,
+}
+
+impl Origin {
+    fn attach(&self) -> Result<(Sender, Receiver), Error> {
+        let connection = Connection::open(self.options.dir.as_deref())?;
+        let options = &self.options;
+        let (attached, fds) = connection.attach(Attach {
+            port: self.name.clone(),
+            tx_rings: options.tx_rings,
+            rx_rings: options.rx_rings,
+            tx_slots: options.tx_slots,
+            rx_slots: options.rx_slots,
+            extra_bufs: options.extra_bufs,
+            group: options.group.clone(),
+            existing: options.existing,
+        })?;
+        halves(&attached, fds, Some(connection), options.wait)
+    }
+}
+
+/// Maps the region and makes the halves.
+pub(crate) fn halves(
+    attached: &Attached,
+    fds: PortFds,
+    connection: Option<Connection>,
+    policy: WaitPolicy,
+) -> Result<(Sender, Receiver), Error> {
+    let geometry = Geometry::new(attached)?;
+    let region = Region::attach(fds.region.as_fd(), geometry.region).map_err(Error::Map)?;
+    let id = RegionId::of(&fds.region)?;
+    let link = Arc::new(Link::new(fds.kick, fds.wake, attached.bell, connection)?);
+    let light = sys::has_barrier();
+    let tx = |i| {
+        let mut ring = match &geometry.peer {
+            Some(peer) => TxRing::pipe(&region, peer, i),
+            None => TxRing::new(&region, &geometry.port, i),
+        };
+        if light {
+            ring.allow_light();
+        }
+        Tx::new(ring, &link, id, policy)
+    };
+    let rx = |i| {
+        let mut ring = RxRing::new(&region, &geometry.port, i);
+        if light {
+            ring.allow_light();
+        }
+        Rx::new(ring, &link, id, policy)
+    };
+    // A pipe sends into the other end's receive rings.
+    let counts = geometry.peer.unwrap_or(geometry.port).counts();
+    let tx_rings = if geometry.peer.is_some() { counts.rx_rings } else { counts.tx_rings };
+    let sender = Sender { rings: (0..tx_rings).map(tx).collect(), link: link.clone(), policy };
+    let rings = (0..counts.rx_rings).map(rx).collect();
+    Ok((sender, Receiver { rings, link: link.clone(), policy, next: 0 }))
+}
+
+/// What to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// A frame on any receive ring.
+    Rx,
+    /// This many free slots on any transmit ring.
+    Tx(u32),
+}
+
+/// The sending half of a port: its transmit rings.
+#[derive(Debug)]
+pub struct Sender {
+    rings: Vec<Tx>,
+    link: Arc<Link>,
+    policy: WaitPolicy,
+}
+
+impl Sender {
+    /// Transmit ring `i`.
+    ///
+    /// # Panics
+    /// If the port has no such ring.
+    #[inline(always)]
+    pub fn tx(&mut self, i: usize) -> &mut Tx {
+        &mut self.rings[i]
+    }
+
+    /// All transmit rings, for threads that take one each.
+    #[must_use]
+    pub fn into_rings(self) -> Vec<Tx> {
+        self.rings
+    }
+
+    /// Number of transmit rings.
+    #[must_use]
+    pub fn rings(&self) -> usize {
+        self.rings.len()
+    }
+
+    /// Sends one frame on the first ring, waiting for room.
+    pub fn send(&mut self, frame: &[u8]) -> Result<(), Error> {
+        self.rings[0].send(frame)
+    }
+
+    /// Sends one frame on the first ring. `false`: there is no room for it now.
+    pub fn try_send(&mut self, frame: &[u8]) -> Result<bool, Error> {
+        self.rings[0].try_send(frame)
+    }
+
+    /// Sends all frames on the first ring, in batches, waiting for room.
+    pub fn send_all<F: AsRef<[u8]>>(
+        &mut self,
+        frames: impl IntoIterator<Item = F>,
+    ) -> Result<u64, Error> {
+        self.rings[0].send_all(frames)
+    }
+
+    /// Waits until `count` slots of any ring are free. `false`: `timeout` is over.
+    pub fn wait(&mut self, count: u32, timeout: Option<Duration>) -> Result<bool, Error> {
+        wait(&mut WaitTx(&mut self.rings, count), &self.link, self.policy, timeout)
+    }
+
+    /// Waits until the switch has taken everything from all rings. `false`: `timeout` is over.
+    pub fn drain(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
+        let limit = Limit::new(timeout);
+        for tx in &mut self.rings {
+            if !tx.drain(limit.left())? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl AsFd for Sender {
+    /// The doorbell.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.link.as_fd()
+    }
+}
+
+/// The receiving half of a port: its receive rings.
+#[derive(Debug)]
+pub struct Receiver {
+    rings: Vec<Rx>,
+    link: Arc<Link>,
+    policy: WaitPolicy,
+    /// Ring to look at first: all get their turn.
+    next: usize,
+}
+
+impl Receiver {
+    /// Receive ring `i`.
+    ///
+    /// # Panics
+    /// If the port has no such ring.
+    #[inline(always)]
+    pub fn rx(&mut self, i: usize) -> &mut Rx {
+        &mut self.rings[i]
+    }
+
+    /// All receive rings, for threads that take one each.
+    #[must_use]
+    pub fn into_rings(self) -> Vec<Rx> {
+        self.rings
+    }
+
+    /// Number of receive rings.
+    #[must_use]
+    pub fn rings(&self) -> usize {
+        self.rings.len()
+    }
+
+    /// Replaces `to` by the next frame of any ring. `false`: there is none now.
+    pub fn try_recv(&mut self, to: &mut Vec<u8>) -> Result<bool, Error> {
+        let found = self.take_turns(|rx| rx.try_recv(to).map(|found| found.then_some(())))?;
+        Ok(found.is_some())
+    }
+
+    /// Copies the next frame of any ring to `to`, as far as it fits; returns its whole length.
+    /// `None`: there is none now.
+    pub fn try_recv_into(&mut self, to: &mut [u8]) -> Result<Option<usize>, Error> {
+        self.take_turns(|rx| rx.try_recv_into(to))
+    }
+
+    fn take_turns<T>(
+        &mut self,
+        mut take: impl FnMut(&mut Rx) -> Result<Option<T>, Error>,
+    ) -> Result<Option<T>, Error> {
+        for _ in 0..self.rings.len() {
+            let taken = take(&mut self.rings[self.next])?;
+            if taken.is_some() {
+                return Ok(taken);
+            }
+            self.next = (self.next + 1) % self.rings.len();
+        }
+        Ok(None)
+    }
+
+    /// Replaces `to` by the next frame, after waiting for one.
+    pub fn recv(&mut self, to: &mut Vec<u8>) -> Result<(), Error> {
+        self.recv_timeout(to, None).map(drop)
+    }
+
+    /// Replaces `to` by the next frame, after waiting for one. `false`: `timeout` is over.
+    pub fn recv_timeout(
+        &mut self,
+        to: &mut Vec<u8>,
+        timeout: Option<Duration>,
+    ) -> Result<bool, Error> {
+        let limit = Limit::new(timeout);
+        while !self.try_recv(to)? {
+            if !self.wait(limit.left())? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Waits for a frame on any ring. `false`: `timeout` is over.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
+        wait(&mut WaitRx(&mut self.rings), &self.link, self.policy, timeout)
+    }
+}
+
+impl AsFd for Receiver {
+    /// The doorbell.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.link.as_fd()
+    }
+}
+
+/// An open port.
+///
+/// ```no_run
+/// let mut port = client::Port::open("vale0:a")?;
+/// port.send(&[0xff; 60])?;
+/// let mut frame = Vec::new();
+/// port.recv(&mut frame)?;
+/// # Ok::<(), client::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Port {
+    sender: Sender,
+    receiver: Receiver,
+    origin: Origin,
+}
+
+impl Port {
+    /// Opens the port `name` with every default, creating switch and port where there are none.
+    pub fn open(name: &str) -> Result<Self, Error> {
+        Options::new().open(name)
+    }
+
+    /// The port's name.
+    #[must_use]
+    pub fn name(&self) -> &PortName {
+        &self.origin.name
+    }
+
+    /// Transmit ring `i`.
+    ///
+    /// # Panics
+    /// If the port has no such ring.
+    #[inline(always)]
+    pub fn tx(&mut self, i: usize) -> &mut Tx {
+        self.sender.tx(i)
+    }
+
+    /// Receive ring `i`.
+    ///
+    /// # Panics
+    /// If the port has no such ring.
+    #[inline(always)]
+    pub fn rx(&mut self, i: usize) -> &mut Rx {
+        self.receiver.rx(i)
+    }
+
+    /// Both halves at once.
+    #[inline(always)]
+    pub fn halves(&mut self) -> (&mut Sender, &mut Receiver) {
+        (&mut self.sender, &mut self.receiver)
+    }
+
+    /// Both halves for good, for two threads. Both may sleep at the same time. They do not
+    /// reconnect: when one says [`Lost`], open the port again.
+    #[must_use]
+    pub fn split(self) -> (Sender, Receiver) {
+        (self.sender, self.receiver)
+    }
+
+    /// Number of transmit rings.
+    #[must_use]
+    pub fn tx_rings(&self) -> usize {
+        self.sender.rings()
+    }
+
+    /// Number of receive rings.
+    #[must_use]
+    pub fn rx_rings(&self) -> usize {
+        self.receiver.rings()
+    }
+
+    /// The memory that the buffers are in.
+    #[must_use]
+    pub fn region(&self) -> RegionId {
+        self.sender.rings[0].region()
+    }
+
+    /// Changes how all rings wait.
+    pub fn set_wait_policy(&mut self, policy: WaitPolicy) {
+        self.origin.options.wait = policy;
+        (self.sender.policy, self.receiver.policy) = (policy, policy);
+        self.sender.rings.iter_mut().for_each(|tx| tx.set_wait_policy(policy));
+        self.receiver.rings.iter_mut().for_each(|rx| rx.set_wait_policy(policy));
+    }
+
+    /// Sends one frame, as a chain of slots where it is long, after waiting for room.
+    pub fn send(&mut self, frame: &[u8]) -> Result<(), Error> {
+        self.persist(None, |port, _| port.sender.send(frame))
+    }
+
+    /// Sends one frame. `false`: there is no room for it now.
+    pub fn try_send(&mut self, frame: &[u8]) -> Result<bool, Error> {
+        self.sender.try_send(frame)
+    }
+
+    /// Sends all frames in batches, waiting for room. Returns their number.
+    pub fn send_all<F: AsRef<[u8]>>(
+        &mut self,
+        frames: impl IntoIterator<Item = F>,
+    ) -> Result<u64, Error> {
+        let mut frames = frames.into_iter();
+        let mut sent = 0;
+        self.persist(None, |port, _| {
+            port.sender.send_all(frames.by_ref().inspect(|_| sent += 1)).map(drop)
+        })?;
+        Ok(sent)
+    }
+
+    /// Replaces `to` by the next frame, its chain joined, after waiting for one.
+    pub fn recv(&mut self, to: &mut Vec<u8>) -> Result<(), Error> {
+        self.recv_timeout(to, None).map(drop)
+    }
+
+    /// Replaces `to` by the next frame, after waiting for one. `false`: `timeout` is over.
+    pub fn recv_timeout(
+        &mut self,
+        to: &mut Vec<u8>,
+        timeout: Option<Duration>,
+    ) -> Result<bool, Error> {
+        self.persist(timeout, |port, left| port.receiver.recv_timeout(to, left))
+    }
+
+    /// Replaces `to` by the next frame. `false`: there is none now.
+    pub fn try_recv(&mut self, to: &mut Vec<u8>) -> Result<bool, Error> {
+        self.receiver.try_recv(to)
+    }
+
+    /// Copies the next frame to `to`, as far as it fits; returns its whole length. `None`: there
+    /// is none now.
+    pub fn try_recv_into(&mut self, to: &mut [u8]) -> Result<Option<usize>, Error> {
+        self.receiver.try_recv_into(to)
+    }
+
+    /// Waits for frames or for room. `false`: `timeout` is over.
+    pub fn wait(&mut self, what: Interest, timeout: Option<Duration>) -> Result<bool, Error> {
+        self.persist(timeout, |port, left| match what {
+            Interest::Rx => port.receiver.wait(left),
+            Interest::Tx(count) => port.sender.wait(count, left),
+        })
+    }
+
+    /// Waits until the switch has taken everything that was sent. `false`: `timeout` is over.
+    pub fn drain(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
+        self.sender.drain(timeout)
+    }
+
+    /// Asks for a kick on the doorbell ([`AsFd`]), for a program with an event loop of its own:
+    ///
+    /// ```text
+    ///  loop:  if arm(what) { epoll_wait(.. doorbell readable ..) }
+    ///         disarm()?;             // ends with Lost when the other side is gone
+    ///         use the rings until they have nothing more
+    /// ```
+    ///
+    /// `false`: it is ready already, do not sleep. Several interests may be armed.
+    #[must_use]
+    pub fn arm(&mut self, what: Interest) -> bool {
+        use crate::wait::Waits;
+        match what {
+            Interest::Rx => WaitRx(&mut self.receiver.rings).arm(),
+            Interest::Tx(count) => WaitTx(&mut self.sender.rings, count).arm(),
+        }
+    }
+
+    /// Takes all requests back and the kicks out of the doorbell.
+    pub fn disarm(&mut self) -> Result<(), Lost> {
+        use crate::wait::Waits;
+        WaitRx(&mut self.receiver.rings).disarm();
+        WaitTx(&mut self.sender.rings, 0).disarm();
+        self.sender.link.acknowledge()
+    }
+
+    /// Is the other side still there? One system call; waits find out by themselves.
+    pub fn check(&self) -> Result<(), Lost> {
+        self.sender.link.check()
+    }
+
+    /// How often the switch re-synchronised a ring of this port. Waits report news of it once,
+    /// as [`Error::Resynced`].
+    #[must_use]
+    pub fn resyncs(&self) -> u32 {
+        let tx = self.sender.rings.iter().map(Tx::resyncs);
+        tx.chain(self.receiver.rings.iter().map(Rx::resyncs)).fold(0, u32::wrapping_add)
+    }
+
+    /// Opens the port once more under its name, after [`Lost`], trying again until `timeout`.
+    /// Frames that nobody had taken are gone.
+    pub fn reconnect(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
+        const FIRST_PAUSE: Duration = Duration::from_millis(5);
+        const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+        let (limit, mut pause) = (Limit::new(timeout), FIRST_PAUSE);
+        self.sender.link.detach();
+        loop {
+            let error = match self.origin.attach() {
+                Ok((sender, receiver)) => {
+                    (self.sender, self.receiver) = (sender, receiver);
+                    return Ok(());
+                }
+                Err(error) => error,
+            };
+            let left = limit.left().unwrap_or(pause);
+            if !may_pass(&error) || left.is_zero() {
+                return Err(error);
+            }
+            std::thread::sleep(pause.min(left));
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Makes a blocking call; where the options say so, reconnects and makes it again.
+    fn persist<T>(
+        &mut self,
+        timeout: Option<Duration>,
+        mut call: impl FnMut(&mut Self, Option<Duration>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let limit = Limit::new(timeout);
+        loop {
+            match call(self, limit.left()) {
+                Err(Error::Lost(Lost)) if self.origin.options.reconnect => {
+                    self.reconnect(limit.left())?;
+                }
+                result => return result,
+            }
+        }
+    }
+}
+
+impl AsFd for Port {
+    /// The doorbell: poll it for reading after [`Port::arm`].
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.sender.link.as_fd()
+    }
+}
+
+impl AsRawFd for Port {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+/// May the next attempt go better?
+fn may_pass(error: &Error) -> bool {
+    match error {
+        Error::Control(ControlError::Refused(failure)) => {
+            // The port may be one that the new daemon has yet to make, or the old one to let go.
+            matches!(failure.code, ErrorCode::InUse | ErrorCode::NotFound)
+        }
+        Error::Control(error) => matches!(
+            error,
+            ControlError::NoDaemon(_) | ControlError::Lost(_) | ControlError::Timeout(_)
+        ),
+        _ => false,
+    }
+}
+
+/// A timeout that several calls share.
+struct Limit(Option<Instant>);
+
+impl Limit {
+    fn new(timeout: Option<Duration>) -> Self {
+        Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
+    }
+
+    fn left(&self) -> Option<Duration> {
+        self.0.map(|end| end.saturating_duration_since(Instant::now()))
+    }
+}

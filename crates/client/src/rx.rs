@@ -1,0 +1,317 @@
+//! A receive ring: frames to read where they lie, and conveniences that copy.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ring::abi::slot_flag;
+use ring::user::RxRing;
+
+use crate::link::Link;
+use crate::wait::{WaitPolicy, Waits, wait};
+use crate::{Error, Lost, RegionId, Tx};
+
+/// A receive ring. The slots that hold frames are counted from 0; read some, then
+/// [`Rx::release`] them.
+///
+/// ```no_run
+/// # let mut port = client::Port::open("vale0:b")?;
+/// let rx = port.rx(0);
+/// let count = rx.available();
+/// for frame in rx.frames() {
+///     println!("{} bytes", frame.len());
+/// }
+/// rx.release(count)?;
+/// # Ok::<(), client::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Rx {
+    ring: RxRing,
+    link: Arc<Link>,
+    region: RegionId,
+    policy: WaitPolicy,
+    told: u32,
+}
+
+impl Rx {
+    pub(crate) fn new(
+        ring: RxRing,
+        link: &Arc<Link>,
+        region: RegionId,
+        policy: WaitPolicy,
+    ) -> Self {
+        let told = ring.resyncs();
+        Self { ring, link: link.clone(), region, policy, told }
+    }
+
+    /// Number of slots that hold frames, after a look at what has arrived.
+    #[inline(always)]
+    pub fn available(&mut self) -> u32 {
+        self.ring.refresh()
+    }
+
+    /// Number of slots that hold frames as of the last look.
+    #[inline(always)]
+    #[must_use]
+    pub fn owned(&self) -> u32 {
+        self.ring.owned()
+    }
+
+    /// Most slots that can ever hold frames.
+    #[inline]
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.ring.slots() - 1
+    }
+
+    /// Size of each slot's buffer in bytes: longer frames come in a chain of slots.
+    #[inline]
+    #[must_use]
+    pub fn stride(&self) -> usize {
+        self.ring.region().stride() as usize
+    }
+
+    /// The bytes in the `i`-th slot: a frame, or a piece of one where [`Rx::flags`] has
+    /// `MOREFRAG`. Empty where the switch passed the slot over.
+    ///
+    /// # Panics
+    /// If that slot does not hold a frame as of the last look.
+    #[inline(always)]
+    #[must_use]
+    pub fn frame(&self, i: u32) -> &[u8] {
+        self.ring.frame(i)
+    }
+
+    /// The [`slot_flag`]s of the `i`-th slot.
+    ///
+    /// # Panics
+    /// If that slot does not hold a frame as of the last look.
+    #[inline(always)]
+    #[must_use]
+    pub fn flags(&self, i: u32) -> u16 {
+        self.ring.flags(i)
+    }
+
+    /// All frames as of the last look, each with its whole chain.
+    #[inline]
+    #[must_use]
+    pub fn frames(&self) -> Frames<'_> {
+        Frames { rx: self, at: 0 }
+    }
+
+    /// Gives the first `count` slots back.
+    ///
+    /// # Panics
+    /// If fewer slots hold frames as of the last look.
+    #[inline(always)]
+    pub fn release(&mut self, count: u32) -> Result<(), Lost> {
+        if self.ring.release(count) { self.link.kick() } else { Ok(()) }
+    }
+
+    /// Passes the `i`-th slot on into the `j`-th free slot of `tx`: inside a region the buffers
+    /// change places, otherwise the bytes are copied. `false`: they do not fit a slot of `tx`.
+    /// Release and submit the slots afterwards, in either order.
+    ///
+    /// # Panics
+    /// If one of the slots is not the client's as of the last look.
+    #[inline]
+    pub fn pass(&mut self, i: u32, tx: &mut Tx, j: u32) -> bool {
+        let flags = self.ring.flags(i) & slot_flag::MOREFRAG;
+        let bytes = self.ring.frame(i);
+        let Ok(len) = u16::try_from(bytes.len()) else { return false };
+        if self.region == tx.region() {
+            let (full, spare) = (self.ring.buffer_index(i), tx.ring().buffer_index(j));
+            tx.ring().set(j, len, flags);
+            tx.ring().set_buffer_index(j, full);
+            self.ring.set_buffer_index(i, spare);
+            return true;
+        }
+        let buffer = tx.buffer(j);
+        if bytes.len() > buffer.len() {
+            return false;
+        }
+        buffer[..bytes.len()].copy_from_slice(bytes);
+        tx.set(j, len, flags);
+        true
+    }
+
+    /// Appends the next frame to `to` and gives its slots back. `false`: there is none now.
+    pub fn try_recv(&mut self, to: &mut Vec<u8>) -> Result<bool, Error> {
+        to.clear();
+        self.take(|part| to.extend_from_slice(part)).map_err(Error::from)
+    }
+
+    /// Copies the next frame to `to`, as far as it fits, and gives its slots back. Returns its
+    /// whole length. `None`: there is none now.
+    pub fn try_recv_into(&mut self, to: &mut [u8]) -> Result<Option<usize>, Error> {
+        let mut len = 0;
+        let found = self.take(|part| {
+            let room = to.len().saturating_sub(len).min(part.len());
+            if room > 0 {
+                to[len..len + room].copy_from_slice(&part[..room]);
+            }
+            len += part.len();
+        })?;
+        Ok(found.then_some(len))
+    }
+
+    fn take(&mut self, each: impl FnMut(&[u8])) -> Result<bool, Lost> {
+        loop {
+            if self.owned() == 0 && self.available() == 0 {
+                return Ok(false);
+            }
+            let Some(frame) = self.frames().next() else {
+                // Slots that the switch passed over, nothing else.
+                self.release(self.owned())?;
+                continue;
+            };
+            let end = frame.first + frame.slots;
+            frame.parts().for_each(each);
+            return self.release(end).map(|()| true);
+        }
+    }
+
+    /// Waits for a frame. `false`: `timeout` is over.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
+        let (link, policy) = (self.link.clone(), self.policy);
+        wait(&mut WaitRx(std::slice::from_mut(self)), &link, policy, timeout)
+    }
+
+    /// Asks for a kick on the doorbell ([`AsFd`]) when a frame arrives. `false`: there is one
+    /// already, do not sleep.
+    #[must_use]
+    pub fn arm(&mut self) -> bool {
+        self.ring.arm(1)
+    }
+
+    /// Takes the request back and the kicks out of the doorbell.
+    pub fn disarm(&mut self) -> Result<(), Lost> {
+        self.ring.disarm();
+        self.link.acknowledge()
+    }
+
+    /// How often the switch re-synchronised this ring because of an index or buffer out of range.
+    #[must_use]
+    pub fn resyncs(&self) -> u32 {
+        self.ring.resyncs()
+    }
+
+    /// The memory that the buffers are in.
+    #[must_use]
+    pub fn region(&self) -> RegionId {
+        self.region
+    }
+
+    /// Changes how this half waits.
+    pub fn set_wait_policy(&mut self, policy: WaitPolicy) {
+        self.policy = policy;
+    }
+
+    fn new_resyncs(&mut self) -> u32 {
+        let (now, told) = (self.ring.resyncs(), self.told);
+        self.told = now;
+        now.wrapping_sub(told)
+    }
+}
+
+impl AsFd for Rx {
+    /// The doorbell, shared by all rings of the port.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.link.as_fd()
+    }
+}
+
+/// A received frame where it lies: one slot, or a chain of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    rx: &'a Rx,
+    first: u32,
+    slots: u32,
+}
+
+impl<'a> Frame<'a> {
+    /// Position of its first slot.
+    #[must_use]
+    pub fn first_slot(&self) -> u32 {
+        self.first
+    }
+
+    /// Number of its slots.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// Number of bytes.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // reason: no frame is empty.
+    pub fn len(&self) -> usize {
+        self.parts().map(<[u8]>::len).sum()
+    }
+
+    /// Its pieces in order, one for each slot.
+    pub fn parts(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let rx = self.rx;
+        (self.first..self.first + self.slots).map(move |i| rx.frame(i))
+    }
+
+    /// The whole frame where it lies in one slot, as nearly all do.
+    #[must_use]
+    pub fn as_slice(&self) -> Option<&'a [u8]> {
+        (self.slots == 1).then(|| self.rx.frame(self.first))
+    }
+}
+
+/// The frames of a ring as of the last look. See [`Rx::frames`].
+#[derive(Clone, Debug)]
+pub struct Frames<'a> {
+    rx: &'a Rx,
+    at: u32,
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = Frame<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Frame<'a>> {
+        let (rx, end) = (self.rx, self.rx.owned());
+        while self.at < end {
+            let first = self.at;
+            // Whole chains are published at once: one that does not end is a neighbour's fault.
+            while self.at + 1 < end && rx.flags(self.at) & slot_flag::MOREFRAG != 0 {
+                self.at += 1;
+            }
+            self.at += 1;
+            let slots = self.at - first;
+            if slots > 1 || !rx.frame(first).is_empty() {
+                return Some(Frame { rx, first, slots });
+            }
+        }
+        None
+    }
+}
+
+/// A frame on any of these rings.
+pub(crate) struct WaitRx<'a>(pub &'a mut [Rx]);
+
+impl Waits for WaitRx<'_> {
+    fn ready(&mut self) -> bool {
+        self.0.iter_mut().any(|rx| rx.available() > 0)
+    }
+
+    fn arm(&mut self) -> bool {
+        let armed = self.0.iter_mut().all(Rx::arm);
+        if !armed {
+            self.disarm();
+        }
+        armed
+    }
+
+    fn disarm(&mut self) {
+        self.0.iter().for_each(|rx| rx.ring.disarm());
+    }
+
+    fn new_resyncs(&mut self) -> u32 {
+        self.0.iter_mut().map(Rx::new_resyncs).sum()
+    }
+}

@@ -1,0 +1,304 @@
+//! A transmit ring: slots to fill, zero-copy, and conveniences that copy.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ring::abi::slot_flag;
+use ring::user::TxRing;
+
+use crate::link::Link;
+use crate::wait::{WaitPolicy, Waits, wait};
+use crate::{Error, FRAME_MAX, FRAME_MIN, Lost, RegionId};
+
+/// A transmit ring. The free slots are counted from 0; fill some, then [`Tx::submit`] them.
+///
+/// ```no_run
+/// # let mut port = client::Port::open("vale0:a")?;
+/// let tx = port.tx(0);
+/// for i in 0..tx.space().min(64) {
+///     tx.frame(i, 60).fill(0xff);
+/// }
+/// tx.submit(tx.owned().min(64))?;
+/// # Ok::<(), client::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Tx {
+    ring: TxRing,
+    link: Arc<Link>,
+    region: RegionId,
+    policy: WaitPolicy,
+    told: u32,
+}
+
+impl Tx {
+    pub(crate) fn new(
+        ring: TxRing,
+        link: &Arc<Link>,
+        region: RegionId,
+        policy: WaitPolicy,
+    ) -> Self {
+        let told = ring.resyncs();
+        Self { ring, link: link.clone(), region, policy, told }
+    }
+
+    /// Number of free slots, after a look at how far the switch has got.
+    #[inline(always)]
+    pub fn space(&mut self) -> u32 {
+        self.ring.refresh()
+    }
+
+    /// Number of free slots as of the last look.
+    #[inline(always)]
+    #[must_use]
+    pub fn owned(&self) -> u32 {
+        self.ring.owned()
+    }
+
+    /// Most slots that can ever be free.
+    #[inline]
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.ring.slots() - 1
+    }
+
+    /// Size of each slot's buffer in bytes: longer frames take a chain of slots.
+    #[inline]
+    #[must_use]
+    pub fn stride(&self) -> usize {
+        self.ring.region().stride() as usize
+    }
+
+    /// The whole buffer of the `i`-th free slot.
+    ///
+    /// # Panics
+    /// If that slot is not free as of the last look.
+    #[inline(always)]
+    pub fn buffer(&mut self, i: u32) -> &mut [u8] {
+        self.ring.buffer(i)
+    }
+
+    /// The `i`-th free slot as a frame of `len` bytes, without flags. Its contents are those of an
+    /// old frame.
+    ///
+    /// # Panics
+    /// If that slot is not free as of the last look, or `len` exceeds [`Tx::stride`].
+    #[inline(always)]
+    pub fn frame(&mut self, i: u32, len: u16) -> &mut [u8] {
+        self.ring.frame(i, len)
+    }
+
+    /// Says how many bytes of the `i`-th free slot's buffer count, and with which
+    /// [`slot_flag`]s: `MOREFRAG` where the frame goes on in the next slot.
+    ///
+    /// # Panics
+    /// If that slot is not free as of the last look.
+    #[inline(always)]
+    pub fn set(&mut self, i: u32, len: u16, flags: u16) {
+        self.ring.set(i, len, flags);
+    }
+
+    /// Hands the first `count` slots over, whole frames only.
+    ///
+    /// # Panics
+    /// If fewer slots are free as of the last look.
+    #[inline(always)]
+    pub fn submit(&mut self, count: u32) -> Result<(), Lost> {
+        if self.ring.submit(count) { self.link.kick() } else { Ok(()) }
+    }
+
+    /// Writes frames into up to `max` free slots and hands them over at once. `write` gets a
+    /// slot's buffer and returns the length of the frame; with `None` the batch ends. Returns the
+    /// number of frames.
+    #[inline]
+    pub fn fill(
+        &mut self,
+        max: u32,
+        mut write: impl FnMut(&mut [u8]) -> Option<u16>,
+    ) -> Result<u32, Lost> {
+        let (max, mut count) = (max.min(self.space()), 0);
+        while count < max {
+            let Some(len) = write(self.ring.buffer(count)) else { break };
+            self.ring.set(count, len, 0);
+            count += 1;
+        }
+        if count > 0 {
+            self.submit(count)?;
+        }
+        Ok(count)
+    }
+
+    /// Number of slots that a frame of `len` bytes takes.
+    pub fn slots_for(&self, len: usize) -> Result<u32, Error> {
+        if len < usize::from(FRAME_MIN) {
+            return Err(Error::TooShort { len });
+        }
+        let slots = len.div_ceil(self.stride());
+        let most = self.capacity().min(u32::from(u8::MAX));
+        let max = FRAME_MAX.min(most as usize * self.stride());
+        match u32::try_from(slots) {
+            Ok(slots) if len <= max => Ok(slots),
+            _ => Err(Error::TooLong { len, max }),
+        }
+    }
+
+    /// Copies a frame into the slots from the `at`-th on, a chain where it is longer than one.
+    /// `None`: there is no room as of the last look. Hand them over with [`Tx::submit`].
+    pub fn put(&mut self, at: u32, frame: &[u8]) -> Result<Option<u32>, Error> {
+        let slots = self.slots_for(frame.len())?;
+        if self.owned().saturating_sub(at) < slots {
+            return Ok(None);
+        }
+        let stride = self.stride();
+        for (i, part) in (at..at + slots).zip(frame.chunks(stride)) {
+            let more = if i + 1 < at + slots { slot_flag::MOREFRAG } else { 0 };
+            let len = u16::try_from(part.len()).map_err(|_| Error::Geometry("stride"))?;
+            self.ring.set(i, len, more);
+            self.ring.buffer(i)[..part.len()].copy_from_slice(part);
+        }
+        Ok(Some(slots))
+    }
+
+    /// Copies one frame and hands it over. `false`: there is no room for it now.
+    pub fn try_send(&mut self, frame: &[u8]) -> Result<bool, Error> {
+        let slots = self.slots_for(frame.len())?;
+        if self.owned() < slots {
+            self.space();
+        }
+        match self.put(0, frame)? {
+            Some(slots) => self.submit(slots).map(|()| true).map_err(Error::from),
+            None => Ok(false),
+        }
+    }
+
+    /// Copies one frame and hands it over, after waiting for room.
+    pub fn send(&mut self, frame: &[u8]) -> Result<(), Error> {
+        while !self.try_send(frame)? {
+            self.wait(self.slots_for(frame.len())?, None)?;
+        }
+        Ok(())
+    }
+
+    /// Copies all frames and hands them over in batches, waiting for room as often as needed.
+    /// Returns their number.
+    pub fn send_all<F: AsRef<[u8]>>(
+        &mut self,
+        frames: impl IntoIterator<Item = F>,
+    ) -> Result<u64, Error> {
+        let (mut at, mut count) = (0, 0);
+        for frame in frames {
+            let frame = frame.as_ref();
+            while !self.put_in_batch(&mut at, frame)? {
+                self.wait(self.slots_for(frame.len())?, None)?;
+            }
+            count += 1;
+        }
+        self.submit(at)?;
+        Ok(count)
+    }
+
+    /// Adds a frame to the batch of `at` slots; hands the batch over where it is full.
+    fn put_in_batch(&mut self, at: &mut u32, frame: &[u8]) -> Result<bool, Error> {
+        /// Slots handed over at once: enough to pay for the publication, few enough for the cache.
+        const BATCH: u32 = 64;
+        if *at < BATCH
+            && let Some(slots) = self.put(*at, frame)?
+        {
+            *at += slots;
+            return Ok(true);
+        }
+        self.submit(std::mem::take(at))?;
+        self.space();
+        let put = self.put(0, frame)?;
+        *at = put.unwrap_or(0);
+        Ok(put.is_some())
+    }
+
+    /// Waits until `count` slots are free (or all, if it has fewer). `false`: `timeout` is over.
+    pub fn wait(&mut self, count: u32, timeout: Option<Duration>) -> Result<bool, Error> {
+        let (link, policy) = (self.link.clone(), self.policy);
+        wait(&mut WaitTx(std::slice::from_mut(self), count), &link, policy, timeout)
+    }
+
+    /// Waits until the switch has taken everything. `false`: `timeout` is over.
+    pub fn drain(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
+        self.wait(self.capacity(), timeout)
+    }
+
+    /// Has the switch taken everything?
+    pub fn is_drained(&mut self) -> bool {
+        self.ring.is_drained()
+    }
+
+    /// Asks for a kick on the doorbell ([`AsFd`]) once `count` slots are free. `false`: they are
+    /// already, do not sleep.
+    #[must_use]
+    pub fn arm(&mut self, count: u32) -> bool {
+        self.ring.arm(count.min(self.capacity()))
+    }
+
+    /// Takes the request back and the kicks out of the doorbell.
+    pub fn disarm(&mut self) -> Result<(), Lost> {
+        self.ring.disarm();
+        self.link.acknowledge()
+    }
+
+    /// How often the switch re-synchronised this ring because of an index out of range.
+    #[must_use]
+    pub fn resyncs(&self) -> u32 {
+        self.ring.resyncs()
+    }
+
+    /// The memory that the buffers are in.
+    #[must_use]
+    pub fn region(&self) -> RegionId {
+        self.region
+    }
+
+    pub(crate) fn ring(&mut self) -> &mut TxRing {
+        &mut self.ring
+    }
+
+    /// Changes how this half waits.
+    pub fn set_wait_policy(&mut self, policy: WaitPolicy) {
+        self.policy = policy;
+    }
+
+    fn new_resyncs(&mut self) -> u32 {
+        let (now, told) = (self.ring.resyncs(), self.told);
+        self.told = now;
+        now.wrapping_sub(told)
+    }
+}
+
+impl AsFd for Tx {
+    /// The doorbell, shared by all rings of the port.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.link.as_fd()
+    }
+}
+
+/// Some free slots on any of these rings.
+pub(crate) struct WaitTx<'a>(pub &'a mut [Tx], pub u32);
+
+impl Waits for WaitTx<'_> {
+    fn ready(&mut self) -> bool {
+        self.0.iter_mut().any(|tx| tx.space() >= self.1.min(tx.capacity()))
+    }
+
+    fn arm(&mut self) -> bool {
+        let armed = self.0.iter_mut().all(|tx| tx.arm(self.1));
+        if !armed {
+            self.disarm();
+        }
+        armed
+    }
+
+    fn disarm(&mut self) {
+        self.0.iter().for_each(|tx| tx.ring.disarm());
+    }
+
+    fn new_resyncs(&mut self) -> u32 {
+        self.0.iter_mut().map(Tx::new_resyncs).sum()
+    }
+}

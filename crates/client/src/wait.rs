@@ -1,0 +1,110 @@
+//! When to look, when to yield, when to sleep.
+//!
+//! Sleeping and waking costs microseconds, spinning on a core that others need costs them
+//! everything. So a wait looks; yields the core some times, looking after each; then arms, looks
+//! once more (the handshake of [`ring::doorbell`]) and blocks in the doorbell. A thread with a core
+//! of its own may ask to spin instead.
+
+use std::time::{Duration, Instant};
+
+use crate::link::{Link, Woken};
+use crate::{Error, Lost};
+
+/// How a thread waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitPolicy {
+    /// How often to yield the core before going to sleep.
+    pub yields: u32,
+    /// Never sleep: for a thread that owns its core.
+    pub spin: bool,
+}
+
+impl Default for WaitPolicy {
+    /// A hundred yields: on shared cores that keeps a busy port awake, and costs 50 µs once when
+    /// traffic stops.
+    fn default() -> Self {
+        Self { yields: 100, spin: false }
+    }
+}
+
+/// Something that may become ready through a kick.
+pub trait Waits {
+    /// Is it ready now?
+    fn ready(&mut self) -> bool;
+    /// Asks for a kick. `false`: it is ready, and nothing has been asked for.
+    fn arm(&mut self) -> bool;
+    /// Takes the request back.
+    fn disarm(&mut self);
+    /// How often the switch re-synchronised the rings since the last call.
+    fn new_resyncs(&mut self) -> u32;
+}
+
+/// Waits until `on` is ready. `false`: `timeout` is over.
+pub fn wait(
+    on: &mut impl Waits,
+    link: &Link,
+    policy: WaitPolicy,
+    timeout: Option<Duration>,
+) -> Result<bool, Error> {
+    if on.ready() {
+        return Ok(true);
+    }
+    match on.new_resyncs() {
+        0 => {}
+        times => return Err(Error::Resynced { times }),
+    }
+    // A time so far away that no clock can say it is no limit.
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    if policy.spin {
+        return Ok(spin(on, link, deadline)?);
+    }
+    for _ in 0..policy.yields {
+        if is_over(deadline) {
+            break;
+        }
+        rustix::thread::sched_yield();
+        if on.ready() {
+            return Ok(true);
+        }
+    }
+    Ok(sleep(on, link, deadline)?)
+}
+
+fn spin(on: &mut impl Waits, link: &Link, deadline: Option<Instant>) -> Result<bool, Lost> {
+    /// Looks at the ring between two looks at the clock and at the other side's health.
+    const LOOKS: u32 = 4096;
+    loop {
+        for _ in 0..LOOKS {
+            if on.ready() {
+                return Ok(true);
+            }
+            std::hint::spin_loop();
+        }
+        if is_over(deadline) {
+            return Ok(false);
+        }
+        link.check()?;
+    }
+}
+
+fn sleep(on: &mut impl Waits, link: &Link, deadline: Option<Instant>) -> Result<bool, Lost> {
+    loop {
+        let seen = link.kicks();
+        if !on.arm() {
+            return Ok(true);
+        }
+        let woken = link.sleep(seen, deadline);
+        on.disarm();
+        // What has arrived counts more than the end of its sender.
+        if on.ready() {
+            return Ok(true);
+        }
+        if woken? == Woken::TimedOut {
+            return Ok(false);
+        }
+    }
+}
+
+fn is_over(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| Instant::now() >= deadline)
+}
