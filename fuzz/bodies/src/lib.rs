@@ -1,0 +1,45 @@
+//! What the fuzz targets do with their bytes.
+//!
+//! Each function takes any input and panics when a promise is broken. libFuzzer calls them through
+//! `fuzz/targets`; `tests/smoke.rs` calls them with a few thousand seeded inputs on every test run.
+
+mod fdb;
+mod frame;
+mod ring_slots;
+mod text;
+
+pub use fdb::fdb_ops;
+pub use frame::frame_header;
+pub use ring_slots::ring_slots;
+pub use text::{config, control_message, port_name};
+
+/// Reads numbers out of an input; zeros once it is used up.
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        let mut out = [0; N];
+        let n = N.min(self.0.len());
+        let (now, later) = self.0.split_at(n);
+        out[..n].copy_from_slice(now);
+        self.0 = later;
+        out
+    }
+
+    fn u8(&mut self) -> u8 {
+        self.bytes::<1>()[0]
+    }
+
+    fn u16(&mut self) -> u16 {
+        u16::from_le_bytes(self.bytes())
+    }
+
+    /// A number below `bound`, which is at most 256.
+    fn below(&mut self, bound: usize) -> usize {
+        usize::from(self.u8()) % bound
+    }
+}

@@ -1,0 +1,253 @@
+//! Hostile memory against the switch's half of the rings.
+//!
+//! ```text
+//!   region 1: port 0   hostile        region 2: ports 1, 2   a hostile trust group
+//!   region 3: port 3   an honest client
+//! ```
+//!
+//! Between the steps of the switch, bytes of the hostile regions' structures are overwritten at
+//! will. The switch may drop what it likes; it may not panic, and the honest client sees frames of
+//! legal length and a ring in order.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use ring::Region;
+use ring::abi::{NetmapRing, Slot};
+use ring::cursor::Span;
+use ring::host::HostPort;
+use ring::kring::{Frag, RxKring, TxKring};
+use ring::layout::{FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
+use ring::put::{FRAME_MAX, Frame, Prologue};
+use ring::run::{Key, copy_run, drop_run, swap_run};
+use ring::user::RxRing;
+
+use crate::Input;
+
+const STRIDE: u32 = 128;
+const SLOTS: u32 = 8;
+const HONEST: usize = 3;
+
+/// Any bytes at any time in a client's memory cost that client its frames, and nobody anything
+/// else.
+pub fn ring_slots(data: &[u8]) {
+    run(data);
+}
+
+/// Returns how many frames the honest client received.
+fn run(data: &[u8]) -> u32 {
+    let mut world = World::new();
+    let mut input = Input(data);
+    while !input.is_empty() {
+        world.step(&mut input);
+    }
+    world.check_honest()
+}
+
+struct World {
+    ports: Vec<HostPort>,
+    /// The memory of regions 1 and 2, and how much of each holds structures.
+    hostile: [(File, usize); 2],
+    honest: RxRing,
+    received: u32,
+}
+
+impl World {
+    fn new() -> Self {
+        let (mut ports, one, len_one, _) = region(1);
+        let (group, two, len_two, _) = region(2);
+        let (honest, _, _, client) = region(1);
+        ports.extend(group);
+        ports.extend(honest);
+        let honest = RxRing::new(&client, &block(0), 0);
+        Self { ports, hostile: [(one, len_one), (two, len_two)], honest, received: 0 }
+    }
+
+    fn step(&mut self, input: &mut Input<'_>) {
+        let (op, from, to) = (input.below(16), input.below(HONEST), input.below(HONEST + 1));
+        match op {
+            0 => self.scribble(input),
+            1..=3 => self.fill_slot(from, input),
+            4..=6 => self.hand_over(from, input),
+            7 | 8 => {
+                self.ports[from].sync_tx();
+                self.ports[to].rx[0].sync();
+            }
+            9..=11 => self.put(from, to, input),
+            12 | 13 => self.run(from, to, input),
+            14 => self.publish(from, to),
+            _ => self.read_honest(),
+        }
+    }
+
+    /// Overwrites up to eight bytes of a hostile region's structures, as its client could.
+    fn scribble(&mut self, input: &mut Input<'_>) {
+        let (file, len) = &self.hostile[input.below(2)];
+        let at = FIRST_BLOCK + usize::from(input.u16()) % (len - 8);
+        let count = input.below(8) + 1;
+        let bytes: [u8; 8] = input.bytes();
+        file.write_all_at(&bytes[..count], at as u64).expect("a memfd");
+    }
+
+    /// Writes a slot that may well be legal; noise alone would hardly ever be.
+    fn fill_slot(&mut self, port: usize, input: &mut Input<'_>) {
+        let (ring, slot) = (input.below(2), input.below(SLOTS as usize));
+        let flags: u16 = [0, 0, 0, 1, 0x20, 0x20, 0x8, 0xFF21][input.below(8)];
+        let (buffer, len) = (u32::from(input.u8() % 40), u16::from(input.u8() % 136));
+        let at = place(port).ring(ring) + size_of::<NetmapRing>() + slot * size_of::<Slot>();
+        let word = u64::from(buffer) | u64::from(len) << 32 | u64::from(flags) << 48;
+        self.write(port, at, &word.to_le_bytes());
+    }
+
+    /// Moves the client's index of one ring, at times out of range.
+    fn hand_over(&mut self, port: usize, input: &mut Input<'_>) {
+        let (ring, head) = (input.below(2), u32::from(input.u8()) % (SLOTS + 2));
+        self.write(port, place(port).atok(ring), &head.to_le_bytes());
+    }
+
+    fn write(&mut self, port: usize, at: usize, bytes: &[u8]) {
+        let (file, _) = &self.hostile[usize::from(port != 0)];
+        file.write_all_at(bytes, at as u64).expect("a memfd");
+    }
+
+    /// The staged path: one frame of any shape.
+    fn put(&mut self, from: usize, to: usize, input: &mut Input<'_>) {
+        let (source, destination) = pair(&mut self.ports, from, to);
+        let mut frags = Vec::new();
+        let taken = source.take(&mut frags, 4);
+        let Some(ring::kring::Taken::Frame { bytes, .. }) = taken else {
+            assert!(frags.is_empty(), "a frame that was refused leaves no pieces");
+            return;
+        };
+        assert!(frags.iter().all(|frag| u32::from(frag.len()) <= STRIDE));
+        assert_eq!(frags.iter().map(|frag| u32::from(frag.len())).sum::<u32>(), bytes);
+        let region = source.region().clone();
+        destination.sync();
+        let head = prologue(&frags, input.u8());
+        let frame = Frame { region: &region, frags: &frags, bytes };
+        if let Ok(delivered) = destination.put(frame, head) {
+            assert_eq!(delivered, bytes - u32::from(head.skip) + u32::from(head.len));
+            assert!(delivered <= FRAME_MAX);
+        }
+    }
+
+    /// The fused path: a run with one header.
+    fn run(&mut self, from: usize, to: usize, input: &mut Input<'_>) {
+        let (max, mask) = (u32::from(input.u8()), u128::from_le_bytes(input.bytes()));
+        let (source, destination) = pair(&mut self.ports, from, to);
+        let Some(header) = source.peek() else { return };
+        let (key, ready) = (Key::new(header, mask), source.ready());
+        destination.sync();
+        let run = match (Arc::ptr_eq(source.region(), destination.region()), max % 8) {
+            (_, 0) => drop_run(source, key, max),
+            (true, _) => swap_run(source, destination, key, max),
+            (false, _) => copy_run(source, destination, key, max),
+        };
+        assert!(run.frames <= ready.min(max));
+        assert!(run.bytes <= u64::from(run.frames) * u64::from(STRIDE));
+        assert_eq!(source.ready(), ready - run.frames);
+    }
+
+    fn publish(&mut self, from: usize, to: usize) {
+        let (source, destination) = pair(&mut self.ports, from, to);
+        source.publish();
+        destination.publish();
+        source.wants_kick();
+        destination.wants_kick();
+    }
+
+    fn read_honest(&mut self) {
+        self.ports[HONEST].rx[0].publish();
+        let frames = self.honest.refresh();
+        assert!(frames < SLOTS);
+        for i in 0..frames {
+            let len = self.honest.frame(i).len();
+            assert!(len > 0 && len <= STRIDE as usize, "{len} bytes");
+        }
+        let _ = self.honest.release(frames);
+        self.received += frames;
+    }
+
+    fn check_honest(mut self) -> u32 {
+        self.read_honest();
+        self.ports[HONEST].rx[0].sync();
+        assert_eq!(self.ports[HONEST].rx[0].room(), SLOTS - 1, "all slots came back");
+        assert_eq!(self.honest.resyncs(), 0);
+        self.received
+    }
+}
+
+/// The layout of a hostile port in its region.
+fn place(port: usize) -> PortLayout {
+    block(port.saturating_sub(1))
+}
+
+/// The transmit ring of one port and the receive ring of another, or of the same.
+fn pair(ports: &mut [HostPort], from: usize, to: usize) -> (&mut TxKring, &mut RxKring) {
+    if from == to {
+        let HostPort { tx, rx, .. } = &mut ports[from];
+        return (&mut tx[0], &mut rx[0]);
+    }
+    let [source, destination] = ports.get_disjoint_mut([from, to]).expect("two ports");
+    (&mut source.tx[0], &mut destination.rx[0])
+}
+
+/// Keeps the header, inserts a tag or strips one.
+fn prologue(frags: &[Frag], choice: u8) -> Prologue {
+    let first = frags.first().map_or(0, Frag::len);
+    let (len, skip) = match choice % 3 {
+        0 if first >= 16 => (12, 16),
+        1 => (16, 12),
+        _ => (14, 14),
+    };
+    Prologue { bytes: [0xAA; 16], len, skip }
+}
+
+/// A region with so many ports, its memory, how much of that holds structures, and a client's
+/// mapping of it.
+fn region(ports: usize) -> (Vec<HostPort>, File, usize, Arc<Region>) {
+    let slots = u32::try_from(ports).expect("few") * counts().buffers();
+    let layout = RegionLayout::new(ports * block_size(), STRIDE, slots).expect("legal");
+    let (region, fd) = Region::create("fuzz", layout).expect("memory");
+    let client = Region::attach(fd.as_fd(), layout).expect("sealed as announced");
+    let mut free = region.buffers();
+    let mut hosts = Vec::new();
+    for i in 0..ports {
+        region.format_port("fuzz", &block(i), &mut free, ports == 1).expect("memory");
+        hosts.push(HostPort::new(&region, &block(i)));
+    }
+    (hosts, File::from(fd), ports * block_size(), client)
+}
+
+fn counts() -> RingCounts {
+    let slots = Span::new(SLOTS).expect("a legal ring");
+    RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots }
+}
+
+fn block(index: usize) -> PortLayout {
+    PortLayout::new(FIRST_BLOCK + index * block_size(), counts())
+}
+
+fn block_size() -> usize {
+    PortLayout::new(FIRST_BLOCK, counts()).end() - FIRST_BLOCK
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The target is worth nothing if no frame ever gets through.
+    #[test]
+    fn the_honest_client_receives_frames() {
+        let mut state = 1u32;
+        let mut byte = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state.to_be_bytes()[0]
+        };
+        let input: Vec<u8> = (0..200_000).map(|_| byte()).collect();
+        let received = run(&input);
+        assert!(received > 100, "{received} frames");
+    }
+}
