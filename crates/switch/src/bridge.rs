@@ -14,9 +14,11 @@
 //! ```
 //!
 //! A decision is a function of the state of the bridge, the source port, the [key] of the header
-//! and the time. It may be used again for another frame of the same port and key while neither
-//! `now` nor [`Bridge::generation`] (read after deciding) has changed; a batch has one `now`. Any
-//! later, deciding anew is what keeps the source alive in the forwarding database.
+//! and the time. While [`Bridge::generation`] (read after deciding) stays as it is, deciding again
+//! at the same `now` gives the same decision and changes nothing: the decision may be used for
+//! every frame of one port and key. Time itself changes no generation. A decision kept for longer
+//! makes its source look as old as the decision, and its destination live on as long; a caller that
+//! keeps decisions should keep them for a small part of the ageing time.
 //!
 //! No cost of a unicast frame depends on how many ports there are.
 //!

@@ -7,7 +7,8 @@
 //!  members of the VLAN  &  takers of the class  &  (not isolated, if the source is)  &  not source
 //! ```
 //!
-//! so that a frame costs as much as the ports that get it, plus one word per 64 ports that exist.
+//! so that a frame costs as much as the ports that get it, plus one word per 64 port numbers up
+//! to the last member of its VLAN.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +55,6 @@ pub(crate) struct Members {
     every_vlan: PortSet,
     isolated: PortSet,
     takers: [PortSet; FloodClass::COUNT],
-    none: PortSet,
 }
 
 impl Members {
@@ -84,26 +84,18 @@ impl Members {
     }
 
     /// The ports that get a frame of this VLAN and class from `src`, ascending.
-    pub(crate) fn targets(
-        &self,
-        src: PortId,
-        vlan: VlanId,
-        class: FloodClass,
-    ) -> impl Iterator<Item = PortId> + '_ {
-        let members = self.by_vlan.get(&vlan).unwrap_or(&self.none);
-        let takers = &self.takers[class.index()];
+    pub(crate) fn targets(&self, src: PortId, vlan: VlanId, class: FloodClass) -> Targets<'_> {
         let (src_word, src_bit) = place(src);
         let src_is_isolated = self.isolated.word(src_word) & src_bit != 0;
-        (0..takers.0.len()).flat_map(move |word| {
-            let mut bits = (members.word(word) | self.every_vlan.word(word)) & takers.0[word];
-            if src_is_isolated {
-                bits &= !self.isolated.word(word);
-            }
-            if word == src_word {
-                bits &= !src_bit;
-            }
-            ports_of(word, bits)
-        })
+        Targets {
+            members: self.by_vlan.get(&vlan).map_or(&[], |members| &members.0),
+            every_vlan: &self.every_vlan.0,
+            takers: &self.takers[class.index()].0,
+            refused: if src_is_isolated { &self.isolated.0 } else { &[] },
+            src,
+            next_word: 0,
+            bits: 0,
+        }
     }
 
     fn join(&mut self, vlan: VlanId, port: PortId) {
@@ -111,14 +103,46 @@ impl Members {
     }
 }
 
-/// The ports whose bits are set in a word of a set.
-#[inline]
-fn ports_of(word: usize, mut bits: u64) -> impl Iterator<Item = PortId> {
-    std::iter::from_fn(move || {
-        let bit = usize::try_from(bits.trailing_zeros()).ok().filter(|_| bits != 0)?;
-        bits &= bits - 1;
-        PortId::new(word * 64 + bit)
-    })
+/// The ports that get a flooded frame.
+pub(crate) struct Targets<'a> {
+    members: &'a [u64],
+    every_vlan: &'a [u64],
+    takers: &'a [u64],
+    /// Ports that do not get it although all else holds.
+    refused: &'a [u64],
+    src: PortId,
+    /// The word after the one that `bits` is what remains of.
+    next_word: usize,
+    bits: u64,
+}
+
+impl Targets<'_> {
+    fn word(&self, word: usize) -> u64 {
+        let bits = |set: &[u64]| set.get(word).copied().unwrap_or(0);
+        let (src_word, src_bit) = place(self.src);
+        let src = if word == src_word { src_bit } else { 0 };
+        let members = bits(self.members) | bits(self.every_vlan);
+        members & bits(self.takers) & !bits(self.refused) & !src
+    }
+}
+
+impl Iterator for Targets<'_> {
+    type Item = PortId;
+
+    #[inline]
+    fn next(&mut self) -> Option<PortId> {
+        let words = self.members.len().max(self.every_vlan.len());
+        while self.bits == 0 {
+            if self.next_word == words {
+                return None;
+            }
+            self.bits = self.word(self.next_word);
+            self.next_word += 1;
+        }
+        let bit = usize::try_from(self.bits.trailing_zeros()).ok()?;
+        self.bits &= self.bits - 1;
+        PortId::new((self.next_word - 1) * 64 + bit)
+    }
 }
 
 /// The word of a port in a set, and its bit there.
