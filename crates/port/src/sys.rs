@@ -38,21 +38,12 @@ impl Doorbell {
         Ok(Self { blocking, polled, writer, decoder: Cell::default() })
     }
 
-    /// A writing end for one client: a description of its own, so that nothing the client does
-    /// to it touches another's.
-    ///
-    /// # Errors
-    /// No descriptors left.
-    pub fn client_end(&self) -> io::Result<OwnedFd> {
-        reopen(&self.writer, OpenOptions::new().write(true))
-    }
-
     /// A writing end for the daemon itself.
     ///
     /// # Errors
     /// No descriptors left.
     pub fn ringer(&self) -> io::Result<Ringer> {
-        self.client_end().map(Ringer)
+        reopen(&self.writer, OpenOptions::new().write(true)).map(Ringer)
     }
 
     /// Waits until somebody rings, then reports the numbers that were written.
@@ -85,6 +76,15 @@ impl Doorbell {
 pub struct Ringer(OwnedFd);
 
 impl Ringer {
+    /// A writing end for one client: a description of its own, so that nothing the client does
+    /// to it touches another's.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn client_end(&self) -> io::Result<OwnedFd> {
+        reopen(&self.0, OpenOptions::new().write(true))
+    }
+
     /// Writes a number to the doorbell.
     pub fn ring(&self, number: u32) {
         write_or_skip(&self.0, &encode(number));
@@ -146,10 +146,11 @@ mod tests {
     #[test]
     fn numbers_arrive_from_every_end_even_between_garbage() {
         let bell = Doorbell::new().expect("descriptors");
-        let client = bell.client_end().expect("descriptors");
+        let ringer = bell.ringer().expect("descriptors");
+        let client = ringer.client_end().expect("descriptors");
         rustix::io::write(&client, &[1, 0x82, 3]).expect("room");
         rustix::io::write(&client, &encode(7)).expect("room");
-        bell.ringer().expect("descriptors").ring(9);
+        ringer.ring(9);
         let mut found = Vec::new();
         bell.wait(&mut found);
         assert_eq!(found, [7, 9]);
@@ -161,7 +162,8 @@ mod tests {
     #[test]
     fn what_a_client_does_to_its_end_is_not_seen_by_others() {
         let bell = Doorbell::new().expect("descriptors");
-        let (hostile, honest) = (bell.client_end(), bell.client_end());
+        let ringer = bell.ringer().expect("descriptors");
+        let (hostile, honest) = (ringer.client_end(), ringer.client_end());
         let (hostile, honest) = (hostile.expect("descriptors"), honest.expect("descriptors"));
         rustix::fs::fcntl_setfl(&hostile, OFlags::empty()).expect("ours");
         assert!(rustix::fs::fcntl_getfl(&honest).expect("ours").contains(OFlags::NONBLOCK));

@@ -1,0 +1,102 @@
+//! A worker seen from outside: its thread, its doorbell, and jobs for it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+
+use port::sys::{Doorbell, Ringer};
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use super::idle::IdleStrategy;
+use super::{CONTROL, Job, Worker};
+
+/// How to run a worker.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerOptions {
+    /// When to sleep.
+    pub strategy: IdleStrategy,
+    /// The core to bind it to, if any.
+    pub cpu: Option<u32>,
+    /// Most frames of a batch.
+    pub batch: u16,
+}
+
+/// A running worker. Dropping it stops the thread.
+#[derive(Debug)]
+pub struct WorkerHandle {
+    jobs: Sender<Job>,
+    ringer: Ringer,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl WorkerHandle {
+    /// Starts a worker.
+    ///
+    /// # Errors
+    /// No descriptors or threads left, or a core that is not there.
+    pub fn spawn(number: u32, options: WorkerOptions) -> io::Result<Self> {
+        let doorbell = Doorbell::new()?;
+        let ringer = doorbell.ringer()?;
+        let (jobs, inbox) = channel();
+        let (ready, started) = channel();
+        let body = move || {
+            let bound = options.cpu.map_or(Ok(()), bind);
+            let failed = bound.is_err();
+            // The other side waits for this message and nothing else.
+            let _ = ready.send(bound);
+            if !failed {
+                Worker::new(doorbell, inbox, options.strategy, options.batch).run();
+            }
+        };
+        let thread = std::thread::Builder::new().name(format!("worker{number}")).spawn(body)?;
+        started.recv().map_err(io::Error::other)??;
+        Ok(Self { jobs, ringer, thread: Some(thread) })
+    }
+
+    /// Runs `job` on the worker between two turns and waits for its result.
+    ///
+    /// # Panics
+    /// If the worker is gone: it ends only when it is told to, or by a bug.
+    pub fn call<R: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Worker) -> R + Send + 'static,
+    ) -> R {
+        let (reply, result) = channel();
+        self.send(move |worker| {
+            // The caller waits for it; only a bug can take the receiver away.
+            let _ = reply.send(job(worker));
+        });
+        result.recv().expect("a worker runs until it is stopped")
+    }
+
+    fn send(&self, job: impl FnOnce(&mut Worker) + Send + 'static) {
+        if self.jobs.send(Box::new(job)).is_ok() {
+            self.ringer.ring(CONTROL);
+        }
+    }
+
+    /// A writing end of the doorbell for one client.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn client_end(&self) -> io::Result<OwnedFd> {
+        self.ringer.client_end()
+    }
+}
+
+impl Drop for WorkerHandle {
+    fn drop(&mut self) {
+        self.send(Worker::stop);
+        if let Some(thread) = self.thread.take() {
+            // A worker that panicked has said why already.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn bind(cpu: u32) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu as usize);
+    Ok(sched_setaffinity(None, &set)?)
+}

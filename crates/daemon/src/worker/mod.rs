@@ -1,0 +1,336 @@
+//! A worker: one thread that moves the frames of its switches.
+//!
+//! # Theory of operation
+//!
+//! A switch with all its ports belongs to one worker, so nothing in the datapath is shared between
+//! threads. The worker looks only at its *active* ports:
+//!
+//! ```text
+//!             arm, nothing pending
+//!   active ──────────────────────────► armed      its client rings the doorbell when it
+//!          ◄──────────────────────────            publishes; the worker never looks at it
+//!             its number on the doorbell
+//!   active ──► blocked ──► active                 a full port with `on_full = wait` got room
+//! ```
+//!
+//! A port that has had no frame for [`QUIET_TURNS`] turns is armed: idle ports cost nothing, however
+//! many they are. A worker without work arms all its ports and blocks in `read` of its doorbell.
+//! While there is work it looks at the doorbell now and then, without blocking.
+//!
+//! Control reaches a worker as a [`Job`] that runs between two turns. It rings the doorbell too.
+
+pub mod handle;
+pub mod idle;
+
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
+
+use port::sys::Doorbell;
+use ring::doorbell::store_load_fence;
+use rustix::thread::sched_yield;
+use switch::{Now, PortConfig, PortId, Scratch, Switch};
+
+use idle::{Idle, IdleStrategy, Next};
+
+/// Frames of a batch unless configured otherwise: more do not fit the first-level cache.
+pub const BATCH: u16 = 256;
+/// Turns without a frame after which a port is armed while others have work.
+const QUIET_TURNS: u32 = 1024;
+/// Frames, or turns, after which a busy worker looks at its doorbell and its clock.
+const LOOK_AFTER: u32 = 4096;
+/// The number that control writes to the doorbell: no port has it.
+pub const CONTROL: u32 = ring::kick::NUMBER_MAX;
+
+/// Something for a worker to do between two turns.
+pub type Job = Box<dyn FnOnce(&mut Worker) + Send>;
+
+/// The state of a worker thread.
+pub struct Worker {
+    switches: Vec<Option<Switch>>,
+    /// Ports by the number that their clients write to the doorbell.
+    ports: Vec<Option<Plugged>>,
+    /// Numbers of the active ports.
+    active: Vec<u32>,
+    /// Ports that wait for room: their number, their switch, and the port that is full.
+    blocked: Vec<(u32, usize, PortId)>,
+    scratch: Scratch,
+    idle: Idle,
+    doorbell: Doorbell,
+    jobs: Receiver<Job>,
+    rung: Vec<u32>,
+    started: Instant,
+    now: Now,
+    /// Work since the last look at doorbell and clock.
+    since_look: u32,
+    stopping: bool,
+}
+
+/// Where a port is plugged in.
+#[derive(Clone, Copy)]
+struct Plugged {
+    switch: usize,
+    id: PortId,
+    active: bool,
+    /// Turns without a frame.
+    quiet: u32,
+}
+
+impl Worker {
+    fn new(doorbell: Doorbell, jobs: Receiver<Job>, strategy: IdleStrategy, batch: u16) -> Self {
+        Self {
+            switches: Vec::new(),
+            ports: Vec::new(),
+            active: Vec::new(),
+            blocked: Vec::new(),
+            scratch: Scratch::new(batch),
+            idle: Idle::new(strategy),
+            doorbell,
+            jobs,
+            rung: Vec::with_capacity(256),
+            started: Instant::now(),
+            now: Now::START,
+            since_look: 0,
+            stopping: false,
+        }
+    }
+
+    /// The thread's whole life.
+    fn run(mut self) {
+        while !self.stopping {
+            let work = self.turn();
+            match self.idle.step(work) {
+                Next::Turn => self.look_now_and_then(work),
+                Next::Yield => {
+                    sched_yield();
+                    self.look_now_and_then(LOOK_AFTER / 4);
+                }
+                Next::Park => self.park(),
+            }
+        }
+    }
+
+    /// Every active port gets one turn. Returns the slots taken.
+    fn turn(&mut self) -> u32 {
+        let (mut work, mut i) = (0, 0);
+        while let Some(&number) = self.active.get(i) {
+            let taken = self.turn_of(number);
+            work += taken;
+            // A port that left the active set was replaced by the last one.
+            i += usize::from(self.active.get(i) == Some(&number));
+        }
+        work
+    }
+
+    #[inline]
+    fn turn_of(&mut self, number: u32) -> u32 {
+        let Some(port) = &mut self.ports[number as usize] else { return 0 };
+        let Some(switch) = &mut self.switches[port.switch] else { return 0 };
+        let moved = switch.turn(port.id, self.now, &mut self.scratch);
+        if let Some(full) = moved.blocked_on {
+            self.blocked.push((number, port.switch, full));
+            self.deactivate(number);
+        } else if moved.slots > 0 {
+            port.quiet = 0;
+        } else {
+            port.quiet += 1;
+            if port.quiet >= QUIET_TURNS {
+                self.rest(number);
+            }
+        }
+        moved.slots
+    }
+
+    /// Arms one port while others have work.
+    #[cold]
+    fn rest(&mut self, number: u32) {
+        let light = self.arm(number);
+        self.barrier(light);
+        if self.pending(number) {
+            self.activate(number);
+        }
+    }
+
+    /// The half of the handshake that follows arming: nobody's publication may stay unseen.
+    fn barrier(&self, light: bool) {
+        store_load_fence();
+        if light {
+            membarrier();
+        }
+    }
+
+    /// Arms a port; returns whether its client publishes without fences. That flag is read after a
+    /// fence of its own, see [`ring::doorbell`].
+    fn arm(&mut self, number: u32) -> bool {
+        self.deactivate(number);
+        let Some(port) = self.port(number) else { return false };
+        port.arm();
+        store_load_fence();
+        port.is_light()
+    }
+
+    fn port(&mut self, number: u32) -> Option<&mut (dyn switch::Port + 'static)> {
+        let port = self.ports.get(number as usize)?.as_ref()?;
+        self.switches[port.switch].as_mut()?.port_mut(port.id)
+    }
+
+    fn pending(&mut self, number: u32) -> bool {
+        self.port(number).is_some_and(switch::Port::pending)
+    }
+
+    fn deactivate(&mut self, number: u32) {
+        if let Some(port) = self.ports.get_mut(number as usize).and_then(Option::as_mut)
+            && std::mem::take(&mut port.active)
+            && let Some(at) = self.active.iter().position(|&other| other == number)
+        {
+            self.active.swap_remove(at);
+        }
+    }
+
+    /// Makes a port active: somebody rang for it.
+    fn activate(&mut self, number: u32) {
+        let Some(Some(port)) = self.ports.get_mut(number as usize) else { return };
+        port.quiet = 0;
+        if std::mem::replace(&mut port.active, true) {
+            return;
+        }
+        self.active.push(number);
+        if let Some(port) = self.port(number) {
+            port.disarm();
+        }
+    }
+
+    /// Gives up the core until somebody rings.
+    fn park(&mut self) {
+        let armed = self.active.clone();
+        let light = armed.iter().fold(false, |light, &number| self.arm(number) | light);
+        self.barrier(light);
+        for &number in &armed {
+            if self.pending(number) {
+                self.activate(number);
+            }
+        }
+        if self.active.is_empty() {
+            self.doorbell.wait(&mut self.rung);
+            self.answer();
+        }
+    }
+
+    #[inline]
+    fn look_now_and_then(&mut self, work: u32) {
+        self.since_look += work.max(16);
+        if self.since_look >= LOOK_AFTER {
+            self.since_look = 0;
+            self.doorbell.poll(&mut self.rung);
+            self.answer();
+        }
+    }
+
+    /// Serves those who rang, and what is due by the clock.
+    fn answer(&mut self) {
+        let elapsed = self.started.elapsed().as_millis();
+        self.now = Now::from_ms(u64::try_from(elapsed).unwrap_or(u64::MAX));
+        while let Some(number) = self.rung.pop() {
+            if number == CONTROL {
+                self.run_jobs();
+            } else {
+                self.unblock(number);
+                self.activate(number);
+            }
+        }
+        for switch in self.switches.iter_mut().flatten() {
+            switch.housekeep(self.now);
+        }
+    }
+
+    /// Those who waited for room at this port look again.
+    fn unblock(&mut self, number: u32) {
+        let Some(Some(full)) = self.ports.get(number as usize).copied() else { return };
+        let waits = |entry: &(u32, usize, PortId)| (entry.1, entry.2) == (full.switch, full.id);
+        while let Some(at) = self.blocked.iter().position(waits) {
+            let (number, ..) = self.blocked.swap_remove(at);
+            self.activate(number);
+        }
+    }
+
+    fn run_jobs(&mut self) {
+        while let Ok(job) = self.jobs.try_recv() {
+            job(self);
+        }
+    }
+}
+
+/// What control does to a worker, in jobs.
+impl Worker {
+    /// Puts a switch at `at`.
+    pub fn add_switch(&mut self, at: usize, switch: Switch) {
+        if self.switches.len() <= at {
+            self.switches.resize_with(at + 1, || None);
+        }
+        assert!(self.switches[at].is_none(), "one switch at a place");
+        self.switches[at] = Some(switch);
+    }
+
+    /// Takes the switch at `at` away; its ports are gone already.
+    pub fn remove_switch(&mut self, at: usize) {
+        self.switches[at] = None;
+    }
+
+    /// The switch at `at`.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn switch(&mut self, at: usize) -> &mut Switch {
+        self.switches[at].as_mut().expect("control knows which switches there are")
+    }
+
+    /// Plugs a port in; its client writes `number` to the doorbell.
+    pub fn plug(
+        &mut self,
+        number: u32,
+        switch: usize,
+        id: PortId,
+        port: Box<dyn switch::Port>,
+        config: PortConfig,
+    ) {
+        let at = number as usize;
+        if self.ports.len() <= at {
+            self.ports.resize_with(at + 1, || None);
+        }
+        assert!(self.ports[at].is_none(), "one port for each number");
+        self.switch(switch).add_port(id, port, config);
+        self.ports[at] = Some(Plugged { switch, id, active: false, quiet: 0 });
+        // Not armed yet: the first turns find what its client has published meanwhile.
+        self.activate(number);
+    }
+
+    /// Unplugs a port. Whoever waited for room at it finds out that it is gone.
+    pub fn unplug(&mut self, number: u32) {
+        self.unblock(number);
+        self.deactivate(number);
+        self.blocked.retain(|(waiting, ..)| *waiting != number);
+        if let Some(port) = self.ports[number as usize].take() {
+            let entry = self.switch(port.switch).remove_port(port.id);
+            debug_assert!(entry.is_some());
+        }
+    }
+
+    /// Ends the thread after this job.
+    pub fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    /// What time it is for the switches.
+    #[must_use]
+    pub fn now(&self) -> Now {
+        self.now
+    }
+}
+
+/// Makes every thread of every registered process pass a full barrier. Where the kernel cannot,
+/// nobody could register either, and no client is light.
+fn membarrier() {
+    // The command is the kernel's fastest: it interrupts only processors that run a registered
+    // process.
+    let done = rustix::thread::membarrier(rustix::thread::MembarrierCommand::GlobalExpedited);
+    debug_assert!(done.is_ok());
+}
