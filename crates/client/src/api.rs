@@ -575,6 +575,9 @@ pub struct PortStats {
     pub tx_queues: Vec<Counter>,
     /// Receive rings.
     pub rx_queues: Vec<Counter>,
+    /// How often a ring was re-synchronised because its client wrote an index out of range.
+    #[serde(default)]
+    pub resyncs: u64,
 }
 
 /// Frames and bytes.
@@ -644,7 +647,7 @@ impl Attach {
 pub struct Attached {
     /// Its name.
     pub port: PortName,
-    /// The number to write to the doorbell, as 4 bytes in the machine's order.
+    /// The number to write to the doorbell, as [`ring::kick::encode`] writes it.
     pub bell: u32,
     /// Size of the region in bytes.
     pub region_bytes: u64,

@@ -81,7 +81,7 @@ impl Link {
         Ok(Self {
             kick,
             wake,
-            bell: bell.to_ne_bytes(),
+            bell: ring::kick::encode(bell),
             state: Mutex::default(),
             turn: Condvar::new(),
             connection: Mutex::new(connection),

@@ -2,5 +2,6 @@
 
 pub mod config;
 pub mod control;
+pub mod datapath;
 pub mod users;
 pub mod worker;

@@ -1,0 +1,446 @@
+//! The workers as the control plane uses them: [`Datapath`] on real threads.
+//!
+//! Control knows switches and ports by keys that are never used twice. This file keeps what stands
+//! behind each key: the worker, the place in it, the number that a client writes to the doorbell,
+//! and the memory. Everything that can fail (memory, descriptors) is done here, on the control
+//! thread, before a worker hears of it; a job for a worker cannot fail.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use client::api::{Attached, Counter, PortStats};
+use client::name::{PipeSide, PortName};
+use port::group::Group;
+use port::null::NullPort;
+use port::pipe::Pipe;
+use port::shm::{PortMemory, ShmPort, region_layout};
+use port::sys::Waker;
+use ring::Region;
+use ring::layout::PortLayout;
+use switch::{
+    Flush, MacAddr, Port, PortConfig, PortId, QueueStats, StaticError, Switch, SwitchConfig, VlanId,
+};
+
+use crate::config::{WaitPolicy, WorkersConfig};
+use crate::control::datapath::{
+    Attachment, Datapath, DatapathError, FdbRow, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
+};
+use crate::worker::handle::{WorkerHandle, WorkerOptions};
+use crate::worker::idle::IdleStrategy;
+use crate::worker::{BATCH, Worker};
+
+/// Turns without work after which a worker sleeps.
+const YIELDS: u32 = 100;
+
+/// All workers, and where everything is.
+#[derive(Debug)]
+pub struct Workers {
+    workers: Vec<Crew>,
+    switches: BTreeMap<SwitchKey, SwitchPlace>,
+    ports: BTreeMap<PortKey, PortPlace>,
+    groups: BTreeMap<String, Group>,
+    pipes: BTreeMap<PipeKey, Pipe>,
+}
+
+/// A worker and the places that are taken in it.
+#[derive(Debug)]
+struct Crew {
+    handle: WorkerHandle,
+    switches: Places,
+    ports: Places,
+}
+
+/// Numbers from 0 on; the lowest free one is given out first.
+#[derive(Debug, Default)]
+struct Places(Vec<bool>);
+
+impl Places {
+    fn free(&self) -> usize {
+        self.0.iter().position(|taken| !taken).unwrap_or(self.0.len())
+    }
+
+    fn take(&mut self, place: usize) {
+        self.0.resize(self.0.len().max(place + 1), false);
+        self.0[place] = true;
+    }
+
+    fn give_back(&mut self, place: usize) {
+        self.0[place] = false;
+    }
+
+    fn taken(&self) -> usize {
+        self.0.iter().filter(|taken| **taken).count()
+    }
+}
+
+#[derive(Debug)]
+struct SwitchPlace {
+    worker: usize,
+    at: usize,
+    ids: Places,
+    keys: BTreeMap<PortId, PortKey>,
+}
+
+#[derive(Debug)]
+struct PortPlace {
+    switch: SwitchKey,
+    id: PortId,
+    number: u32,
+    memory: Option<Memory>,
+}
+
+/// Memory of a port in a trust group, to be given back.
+#[derive(Debug)]
+struct Memory {
+    group: String,
+    layout: PortLayout,
+}
+
+impl Workers {
+    /// Starts the workers.
+    ///
+    /// # Errors
+    /// No descriptors or threads left, or a core that is not there.
+    pub fn start(config: &WorkersConfig) -> io::Result<Self> {
+        let strategy = match config.wait {
+            WaitPolicy::Auto | WaitPolicy::Yield => IdleStrategy { yields: YIELDS, spin: false },
+            WaitPolicy::Spin => IdleStrategy { yields: 0, spin: true },
+            WaitPolicy::Block => IdleStrategy { yields: 0, spin: false },
+        };
+        let mut cpus = config.cpus.iter().copied().cycle();
+        let start = |number| {
+            let options = WorkerOptions { strategy, cpu: cpus.next(), batch: BATCH };
+            let handle = WorkerHandle::spawn(number, options)?;
+            Ok(Crew { handle, switches: Places::default(), ports: Places::default() })
+        };
+        let workers = (0..config.count).map(start).collect::<io::Result<_>>()?;
+        Ok(Self {
+            workers,
+            switches: BTreeMap::new(),
+            ports: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            pipes: BTreeMap::new(),
+        })
+    }
+
+    fn place(&self, switch: SwitchKey) -> &SwitchPlace {
+        &self.switches[&switch]
+    }
+
+    /// Runs `job` on the worker of a switch, with the switch's place.
+    fn on_switch<R: Send + 'static>(
+        &self,
+        switch: SwitchKey,
+        job: impl FnOnce(&mut Worker, usize) -> R + Send + 'static,
+    ) -> R {
+        let SwitchPlace { worker, at, .. } = *self.place(switch);
+        self.workers[worker].handle.call(move |worker| job(worker, at))
+    }
+
+    /// Where the next port of a switch goes: its number in the switch, and at the worker.
+    fn next_place(&self, switch: SwitchKey) -> Result<(PortId, u32), DatapathError> {
+        let place = self.place(switch);
+        let full = || DatapathError::Full("ports of one switch: 4096 is the limit");
+        let id = PortId::new(place.ids.free()).ok_or_else(full)?;
+        let number = u32::try_from(self.workers[place.worker].ports.free()).ok();
+        Ok((id, number.filter(|n| *n < crate::worker::CONTROL).ok_or_else(full)?))
+    }
+
+    /// Plugs a finished port in. Cannot fail.
+    fn plug(&mut self, key: PortKey, place: PortPlace, port: Box<dyn Port>, config: PortConfig) {
+        let PortPlace { switch, id, number, .. } = place;
+        let home = self.switches.get_mut(&switch).expect("control made the switch");
+        home.ids.take(id.index());
+        home.keys.insert(id, key);
+        self.workers[home.worker].ports.take(number as usize);
+        self.ports.insert(key, place);
+        self.on_switch(switch, move |worker, at| worker.plug(number, at, id, port, config));
+    }
+
+    /// A port's memory: in its group's region, or in one of its own.
+    fn memory(&mut self, spec: &ShmSpec) -> io::Result<PortMemory> {
+        let (name, rings) = (spec.name.to_string(), &spec.rings);
+        let Some(group) = &spec.group else {
+            return PortMemory::private(&name, rings.counts, rings.extra_bufs, rings.stride);
+        };
+        if !self.groups.contains_key(group) {
+            self.groups.insert(group.clone(), Group::new(group, rings.stride)?);
+        }
+        let joined = self.groups.get_mut(group).map_or_else(
+            || Err(io::ErrorKind::NotFound.into()),
+            |group| group.join(&name, rings.counts, rings.extra_bufs),
+        );
+        self.drop_empty_groups();
+        joined
+    }
+
+    fn drop_empty_groups(&mut self) {
+        self.groups.retain(|_, group| !group.is_empty());
+    }
+
+    fn switch_of(&self, port: PortKey) -> Option<(SwitchKey, PortId)> {
+        self.ports.get(&port).map(|place| (place.switch, place.id))
+    }
+}
+
+impl Datapath for Workers {
+    fn workers(&self) -> u32 {
+        u32::try_from(self.workers.len()).unwrap_or(u32::MAX)
+    }
+
+    fn worker_of(&self, switch: SwitchKey) -> u32 {
+        u32::try_from(self.place(switch).worker).unwrap_or(u32::MAX)
+    }
+
+    fn add_switch(&mut self, key: SwitchKey, config: SwitchConfig) -> Result<(), DatapathError> {
+        let fewest = self.workers.iter().enumerate().min_by_key(|(_, crew)| crew.switches.taken());
+        let (worker, crew) = fewest.ok_or(DatapathError::Full("switches: there is no worker"))?;
+        let (at, seed) = (crew.switches.free(), random_seed());
+        self.workers[worker].switches.take(at);
+        let place = SwitchPlace { worker, at, ids: Places::default(), keys: BTreeMap::new() };
+        self.switches.insert(key, place);
+        let switch = Switch::new(config, seed);
+        self.on_switch(key, move |worker, at| worker.add_switch(at, switch));
+        Ok(())
+    }
+
+    fn set_switch(&mut self, key: SwitchKey, config: SwitchConfig) -> Result<(), DatapathError> {
+        self.on_switch(key, move |worker, at| worker.switch(at).bridge_mut().set_config(config));
+        Ok(())
+    }
+
+    fn del_switch(&mut self, key: SwitchKey) {
+        self.on_switch(key, Worker::remove_switch);
+        if let Some(place) = self.switches.remove(&key) {
+            self.workers[place.worker].switches.give_back(place.at);
+        }
+    }
+
+    fn memory_of(&self, rings: &RingSpec) -> u64 {
+        region_layout(rings.counts, rings.extra_bufs, rings.stride)
+            .map_or(u64::MAX, |layout| layout.size() as u64)
+    }
+
+    fn attach_shm(&mut self, spec: &ShmSpec) -> Result<Attachment, DatapathError> {
+        let (id, number) = self.next_place(spec.switch)?;
+        let memory = self.memory(spec)?;
+        let ends = || {
+            let (wake, waker) = Waker::new()?;
+            let kick = self.workers[self.place(spec.switch).worker].handle.client_end()?;
+            Ok::<_, io::Error>((wake, waker, kick))
+        };
+        let ends = ends();
+        let group = spec.group.clone().map(|group| Memory { group, layout: memory.layout });
+        let (wake, waker, kick) = match ends {
+            Ok(ends) => ends,
+            Err(error) => {
+                self.give_back(group);
+                return Err(error.into());
+            }
+        };
+        let port = Box::new(ShmPort::new(&memory.region, &memory.layout, waker));
+        let place = PortPlace { switch: spec.switch, id, number, memory: group };
+        self.plug(spec.key, place, port, spec.config.clone());
+        let mut geometry = geometry(&spec.name, &memory.region, &memory.layout, &spec.rings);
+        geometry.bell = number;
+        Ok(Attachment { geometry, region: memory.fd, kick, wake })
+    }
+
+    fn add_null(
+        &mut self,
+        port: PortKey,
+        switch: SwitchKey,
+        config: PortConfig,
+    ) -> Result<(), DatapathError> {
+        let (id, number) = self.next_place(switch)?;
+        let place = PortPlace { switch, id, number, memory: None };
+        self.plug(port, place, Box::new(NullPort), config);
+        Ok(())
+    }
+
+    fn detach(&mut self, port: PortKey) {
+        let Some(place) = self.ports.remove(&port) else { return };
+        let number = place.number;
+        self.on_switch(place.switch, move |worker, _| worker.unplug(number));
+        if let Some(home) = self.switches.get_mut(&place.switch) {
+            home.ids.give_back(place.id.index());
+            home.keys.remove(&place.id);
+            self.workers[home.worker].ports.give_back(number as usize);
+        }
+        self.give_back(place.memory);
+    }
+
+    fn set_port(&mut self, port: PortKey, config: PortConfig) {
+        if let Some((switch, id)) = self.switch_of(port) {
+            self.on_switch(switch, move |worker, at| worker.switch(at).set_port(id, config));
+        }
+    }
+
+    fn add_pipe(&mut self, pipe: PipeKey, rings: &RingSpec) -> Result<(), DatapathError> {
+        let made = Pipe::new("pipe", rings.counts, rings.extra_bufs, rings.stride)?;
+        self.pipes.insert(pipe, made);
+        Ok(())
+    }
+
+    fn open_pipe(
+        &mut self,
+        pipe: PipeKey,
+        side: PipeSide,
+        name: &PortName,
+    ) -> Result<Attachment, DatapathError> {
+        let end = match side {
+            PipeSide::Master => 0,
+            PipeSide::Slave => 1,
+        };
+        let open = self.pipes[&pipe].open(end)?;
+        let counts = open.layout.counts();
+        let rings = RingSpec { counts, extra_bufs: 0, stride: open.region.stride() };
+        let mut geometry = geometry(name, &open.region, &open.layout, &rings);
+        geometry.peer_block = Some(open.peer.nifp() as u64);
+        Ok(Attachment { geometry, region: open.fd, kick: open.kick, wake: open.wake })
+    }
+
+    fn del_pipe(&mut self, pipe: PipeKey) {
+        self.pipes.remove(&pipe);
+    }
+
+    fn stats(&mut self, ports: &[(PortKey, PortName)]) -> Vec<PortStats> {
+        ports.iter().map(|(key, name)| self.stats_of(*key, name.clone())).collect()
+    }
+
+    fn fdb_count(&mut self, switch: SwitchKey) -> usize {
+        self.on_switch(switch, |worker, at| worker.switch(at).bridge().fdb().count())
+    }
+
+    fn fdb_page(
+        &mut self,
+        switch: SwitchKey,
+        cursor: u64,
+        max: usize,
+    ) -> (Vec<FdbRow>, Option<u64>) {
+        let from = usize::try_from(cursor).unwrap_or(usize::MAX);
+        let entries = self.on_switch(switch, move |worker, at| {
+            let now = worker.now();
+            let fdb = worker.switch(at).bridge().fdb();
+            fdb.entries(from, now).take(max + 1).collect::<Vec<_>>()
+        });
+        let next = entries.get(max).map(|(position, _)| *position as u64);
+        let keys = &self.place(switch).keys;
+        let row = |entry: &switch::FdbEntry| FdbRow {
+            mac: entry.mac,
+            vlan: entry.vlan,
+            port: keys[&entry.port],
+            is_static: entry.age_ms.is_none(),
+            age_ms: entry.age_ms.unwrap_or(0),
+        };
+        (entries.iter().take(max).map(|(_, entry)| row(entry)).collect(), next)
+    }
+
+    fn fdb_add(&mut self, port: PortKey, mac: MacAddr, vlan: VlanId) -> Result<(), DatapathError> {
+        let missing = DatapathError::Full("entries: the port is not attached");
+        let (switch, id) = self.switch_of(port).ok_or(missing)?;
+        let added = self.on_switch(switch, move |worker, at| {
+            worker.switch(at).bridge_mut().add_static(vlan, mac, id)
+        });
+        added.map_err(|why| match why {
+            StaticError::Full => DatapathError::Full("static addresses"),
+            StaticError::NoPort => DatapathError::Full("entries: the port is not attached"),
+            StaticError::GroupAddress => {
+                DatapathError::Full("group addresses: they are not behind one port")
+            }
+        })
+    }
+
+    fn fdb_del(&mut self, switch: SwitchKey, mac: MacAddr, vlan: VlanId) -> bool {
+        self.on_switch(switch, move |worker, at| {
+            worker.switch(at).bridge_mut().remove_entry(vlan, mac)
+        })
+    }
+
+    fn fdb_flush(&mut self, switch: SwitchKey, port: Option<PortKey>) {
+        let what = match port.map(|key| self.switch_of(key)) {
+            None => Flush::All,
+            Some(Some((_, id))) => Flush::Port(id),
+            Some(None) => return,
+        };
+        self.on_switch(switch, move |worker, at| worker.switch(at).bridge_mut().flush(what));
+    }
+}
+
+impl Workers {
+    fn give_back(&mut self, memory: Option<Memory>) {
+        let Some(Memory { group, layout }) = memory else { return };
+        if let Some(group) = self.groups.get_mut(&group) {
+            group.leave(&layout);
+        }
+        self.drop_empty_groups();
+    }
+
+    fn stats_of(&self, key: PortKey, name: PortName) -> PortStats {
+        let Some((switch, id)) = self.switch_of(key) else { return no_stats(name) };
+        let (stats, resyncs) = self.on_switch(switch, move |worker, at| {
+            let switch = worker.switch(at);
+            let resyncs = switch.port_mut(id).map_or(0, |port| port.resyncs());
+            (switch.stats(id).cloned().unwrap_or_default(), resyncs)
+        });
+        let total = stats.total();
+        let drops = stats.drops.iter().filter(|(_, frames)| *frames > 0);
+        // The switch receives what the client transmits, and the other way round.
+        let queues = |of: fn(&QueueStats) -> switch::Counters| {
+            stats.queues.iter().map(|queue| counter(of(queue))).collect()
+        };
+        PortStats {
+            port: name,
+            tx: counter(total.rx),
+            rx: counter(total.tx),
+            drops: drops.map(|(reason, frames)| (reason.name().to_owned(), frames)).collect(),
+            tx_queues: queues(|queue| queue.rx),
+            rx_queues: queues(|queue| queue.tx),
+            resyncs: u64::from(resyncs),
+        }
+    }
+}
+
+fn no_stats(port: PortName) -> PortStats {
+    let none = Counter { frames: 0, bytes: 0 };
+    PortStats {
+        port,
+        tx: none,
+        rx: none,
+        drops: BTreeMap::new(),
+        tx_queues: Vec::new(),
+        rx_queues: Vec::new(),
+        resyncs: 0,
+    }
+}
+
+fn counter(counters: switch::Counters) -> Counter {
+    Counter { frames: counters.frames, bytes: counters.bytes }
+}
+
+/// What a client has to know about its port's memory.
+fn geometry(name: &PortName, region: &Region, port: &PortLayout, rings: &RingSpec) -> Attached {
+    let layout = region.layout();
+    let counts = port.counts();
+    Attached {
+        port: name.clone(),
+        bell: 0,
+        region_bytes: layout.size() as u64,
+        block: port.nifp() as u64,
+        pool: layout.pool as u64,
+        stride: layout.stride,
+        buffers: layout.buffers,
+        tx_rings: counts.tx_rings,
+        rx_rings: counts.rx_rings,
+        tx_slots: counts.tx_slots.slots(),
+        rx_slots: counts.rx_slots.slots(),
+        extra_bufs: rings.extra_bufs,
+        peer_block: None,
+    }
+}
+
+/// A seed that nobody outside can guess.
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    RandomState::new().build_hasher().finish()
+}
