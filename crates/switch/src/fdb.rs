@@ -172,7 +172,7 @@ impl Fdb {
     pub fn age(&mut self, now: Now, budget: usize) -> usize {
         let slots = self.table.slots();
         let start = self.sweep.min(slots);
-        let end = slots.min(start + budget);
+        let end = slots.min(start.saturating_add(budget));
         self.sweep = if end == slots { 0 } else { end };
         let ageing_ms = self.ageing_ms;
         let expired = self.remove_where(start..end, |_, value| is_expired(value, ageing_ms, now));

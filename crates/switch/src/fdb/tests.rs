@@ -152,6 +152,15 @@ fn test_sweep_keeps_its_budget_and_gets_round() {
 }
 
 #[test]
+fn test_sweep_without_a_budget_ends_at_the_last_slot() {
+    let mut fdb = fdb();
+    fdb.age(at(0), 10);
+    assert_eq!(fdb.sweep, 10);
+    fdb.age(at(0), usize::MAX);
+    assert_eq!(fdb.sweep, 0);
+}
+
+#[test]
 fn test_flushes_take_what_they_name() {
     let mut fdb = fdb();
     for number in 0..8 {
