@@ -23,6 +23,60 @@ release:
 	$(step) 'building uvala (release)'
 	$(CARGO) build --release -p uvala
 
+# ---- installation ----
+
+bindir     = $(PREFIX)/bin
+libdir     = $(PREFIX)/lib
+datadir    = $(PREFIX)/share
+sysconfdir = /etc
+version   := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+soversion := 0
+fill       = sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@BINDIR@|$(bindir)|' \
+	-e 's|@VERSION@|$(version)|' -e 's|@SYSCONFDIR@|$(sysconfdir)|'
+to         = $(DESTDIR)
+
+.PHONY: libs
+libs:
+	$(step) 'building libuvala (release)'
+	$(CARGO) build --release -p uvala-client
+
+.PHONY: install
+install: release libs  ## install under PREFIX (/usr/local), below DESTDIR
+	$(step) 'installing under $(DESTDIR)$(PREFIX)'
+	install -D -m 755 $(release)/uvala $(to)$(bindir)/uvala
+	install -D -m 755 $(release)/libclient.so $(to)$(libdir)/libuvala.so.$(soversion)
+	ln -sf libuvala.so.$(soversion) $(to)$(libdir)/libuvala.so
+	install -D -m 644 $(release)/libclient.a $(to)$(libdir)/libuvala.a
+	install -d $(to)$(PREFIX)/include
+	install -m 644 include/*.h $(to)$(PREFIX)/include/
+	rm -rf target/assets && $(release)/uvala assets target/assets
+	install -d $(to)$(datadir)/man/man1 $(to)$(datadir)/bash-completion/completions \
+		$(to)$(datadir)/zsh/site-functions $(to)$(datadir)/fish/vendor_completions.d
+	install -m 644 target/assets/man/*.1 $(to)$(datadir)/man/man1/
+	install -m 644 target/assets/completions/uvala.bash \
+		$(to)$(datadir)/bash-completion/completions/uvala
+	install -m 644 target/assets/completions/_uvala $(to)$(datadir)/zsh/site-functions/_uvala
+	install -m 644 target/assets/completions/uvala.fish \
+		$(to)$(datadir)/fish/vendor_completions.d/uvala.fish
+	install -d $(to)$(libdir)/pkgconfig $(to)$(libdir)/systemd/system $(to)$(libdir)/systemd/user
+	$(fill) dist/uvala.pc.in > $(to)$(libdir)/pkgconfig/uvala.pc
+	$(fill) dist/uvala.service.in > $(to)$(libdir)/systemd/system/uvala.service
+	$(fill) dist/uvala.user.service.in > $(to)$(libdir)/systemd/user/uvala.service
+	install -D -m 644 docs/uvala.toml $(to)$(datadir)/doc/uvala/uvala.toml
+	test -e $(to)$(sysconfdir)/uvala.toml || \
+		install -D -m 644 dist/uvala.toml $(to)$(sysconfdir)/uvala.toml
+	test -n '$(DESTDIR)' || ldconfig || true
+
+.PHONY: uninstall
+uninstall:  ## take away what install put there; the configuration stays
+	rm -f $(to)$(bindir)/uvala $(to)$(libdir)/libuvala.* $(to)$(PREFIX)/include/uvala*.h
+	rm -f $(to)$(datadir)/man/man1/uvala*.1 $(to)$(datadir)/bash-completion/completions/uvala \
+		$(to)$(datadir)/zsh/site-functions/_uvala \
+		$(to)$(datadir)/fish/vendor_completions.d/uvala.fish
+	rm -f $(to)$(libdir)/pkgconfig/uvala.pc $(to)$(libdir)/systemd/system/uvala.service \
+		$(to)$(libdir)/systemd/user/uvala.service
+	rm -rf $(to)$(datadir)/doc/uvala
+
 # ---- checks, the quick ones first ----
 
 .PHONY: check
