@@ -29,6 +29,8 @@
 pub mod api;
 pub mod control;
 mod error;
+#[cfg(test)]
+mod fake;
 mod geometry;
 mod link;
 pub mod name;

@@ -396,8 +396,10 @@ impl AsFd for Receiver {
 /// ```
 #[derive(Debug)]
 pub struct Port {
-    sender: Sender,
-    receiver: Receiver,
+    /// Its transmit rings.
+    pub sender: Sender,
+    /// Its receive rings.
+    pub receiver: Receiver,
     origin: Origin,
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ring::abi::slot_flag;
-use ring::user::RxRing;
+use ring::user::{RawRing, RxRing};
 
 use crate::link::Link;
 use crate::wait::{WaitPolicy, Waits, wait};
@@ -135,6 +135,58 @@ impl Rx {
         true
     }
 
+    /// Passes whole frames on to `tx`, about `max` slots of them, and gives up the slots on both
+    /// sides. Returns the number of slots. 0: nothing has arrived, or `tx` has too little room for
+    /// the first frame. A frame that can never fit, slot by slot, is dropped.
+    pub fn forward(&mut self, tx: &mut Tx, max: u32) -> Result<u32, Lost> {
+        let (room, mut from, mut to) = (tx.space(), 0, 0);
+        self.available();
+        while let Some((first, slots)) = self.frame_from(from) {
+            if self.can_fit(first, slots, tx) {
+                let end = to + slots;
+                if end > room || (to > 0 && end > max) {
+                    break;
+                }
+                for i in 0..slots {
+                    let passed = self.pass(first + i, tx, to + i);
+                    debug_assert!(passed, "checked to fit");
+                }
+                to = end;
+            }
+            from = first + slots;
+        }
+        if from > 0 {
+            self.release(from)?;
+        }
+        if to > 0 {
+            tx.submit(to)?;
+        }
+        Ok(to)
+    }
+
+    fn can_fit(&self, first: u32, slots: u32, tx: &Tx) -> bool {
+        let fits = |i| self.ring.frame(i).len() <= tx.stride();
+        slots <= tx.capacity() && (self.stride() <= tx.stride() || (first..first + slots).all(fits))
+    }
+
+    /// First slot and number of slots of the next frame from slot `at` on.
+    #[inline]
+    fn frame_from(&self, mut at: u32) -> Option<(u32, u32)> {
+        let end = self.owned();
+        while at < end {
+            let first = at;
+            // Whole chains are published at once: one that does not end is a neighbour's fault.
+            while at + 1 < end && self.flags(at) & slot_flag::MOREFRAG != 0 {
+                at += 1;
+            }
+            at += 1;
+            if at - first > 1 || !self.ring.frame(first).is_empty() {
+                return Some((first, at - first));
+            }
+        }
+        None
+    }
+
     /// Appends the next frame to `to` and gives its slots back. `false`: there is none now.
     pub fn try_recv(&mut self, to: &mut Vec<u8>) -> Result<bool, Error> {
         to.clear();
@@ -194,6 +246,12 @@ impl Rx {
     #[must_use]
     pub fn resyncs(&self) -> u32 {
         self.ring.resyncs()
+    }
+
+    /// Addresses of slots and buffers, for bindings to other languages.
+    #[must_use]
+    pub fn raw(&self) -> RawRing {
+        self.ring.raw()
     }
 
     /// The memory that the buffers are in.
@@ -274,20 +332,9 @@ impl<'a> Iterator for Frames<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Frame<'a>> {
-        let (rx, end) = (self.rx, self.rx.owned());
-        while self.at < end {
-            let first = self.at;
-            // Whole chains are published at once: one that does not end is a neighbour's fault.
-            while self.at + 1 < end && rx.flags(self.at) & slot_flag::MOREFRAG != 0 {
-                self.at += 1;
-            }
-            self.at += 1;
-            let slots = self.at - first;
-            if slots > 1 || !rx.frame(first).is_empty() {
-                return Some(Frame { rx, first, slots });
-            }
-        }
-        None
+        let (first, slots) = self.rx.frame_from(self.at)?;
+        self.at = first + slots;
+        Some(Frame { rx: self.rx, first, slots })
     }
 }
 

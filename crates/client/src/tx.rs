@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ring::abi::slot_flag;
-use ring::user::TxRing;
+use ring::user::{RawRing, TxRing};
 
 use crate::link::Link;
 use crate::wait::{WaitPolicy, Waits, wait};
@@ -247,6 +247,12 @@ impl Tx {
     #[must_use]
     pub fn resyncs(&self) -> u32 {
         self.ring.resyncs()
+    }
+
+    /// Addresses of slots and buffers, for bindings to other languages.
+    #[must_use]
+    pub fn raw(&self) -> RawRing {
+        self.ring.raw()
     }
 
     /// The memory that the buffers are in.

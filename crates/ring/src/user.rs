@@ -207,10 +207,39 @@ impl UserRing {
         !enough
     }
 
+    fn raw(&self) -> RawRing {
+        let layout = self.region.layout();
+        RawRing {
+            slots: self.slots,
+            pool: self.region.memory().range(layout.pool, 0),
+            num_slots: self.span.slots(),
+            stride: layout.stride,
+            buffers: layout.buffers,
+            head: self.head.get(),
+        }
+    }
+
     fn disarm(&self) {
         // SAFETY: the words lie in `region`, which is alive.
         self.sleeper.disarm(unsafe { word(self.words.my_need) });
     }
+}
+
+/// Addresses and sizes of a ring; they hold as long as the ring lives, `head` until it moves.
+#[derive(Clone, Copy, Debug)]
+pub struct RawRing {
+    /// The slots.
+    pub slots: *mut Slot,
+    /// Buffer 0.
+    pub pool: *mut u8,
+    /// Number of slots.
+    pub num_slots: u32,
+    /// Distance and size of the buffers, in bytes.
+    pub stride: u32,
+    /// Number of buffers, the two reserved ones included.
+    pub buffers: u32,
+    /// First slot that the client owns.
+    pub head: u32,
 }
 
 /// A transmit ring seen from its client.
@@ -281,6 +310,12 @@ macro_rules! both_directions {
             /// barrier (`membarrier(2)`, `REGISTER_GLOBAL_EXPEDITED`).
             pub fn allow_light(&mut self) {
                 self.0.may_be_light = !self.0.keeps_gap;
+            }
+
+            /// Where slots and buffers lie, for programs that cannot use slices: the C ABI.
+            #[must_use]
+            pub fn raw(&self) -> RawRing {
+                self.0.raw()
             }
 
             /// The region that the buffers are in.

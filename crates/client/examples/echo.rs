@@ -1,0 +1,51 @@
+//! Round trips with the copying calls: `echo pong PORT` sends everything back, `echo ping PORT`
+//! measures. Both survive a restart of the daemon.
+
+use std::time::{Duration, Instant};
+
+use client::{Error, Options, Port};
+
+const ROUNDS: u32 = 10_000;
+
+fn pong(mut port: Port) -> Result<(), Error> {
+    let mut frame = Vec::new();
+    loop {
+        port.recv(&mut frame)?;
+        let (to, from) = frame[..12].split_at_mut(6);
+        to.swap_with_slice(from);
+        port.send(&frame)?;
+    }
+}
+
+fn ping(mut port: Port) -> Result<(), Error> {
+    let mut frame = vec![0; 60];
+    frame[..12].copy_from_slice(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 2]);
+    frame[12..14].copy_from_slice(&0x88b5u16.to_be_bytes());
+    let (mut answer, mut trips) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let start = Instant::now();
+        port.send(&frame)?;
+        if port.recv_timeout(&mut answer, Some(Duration::from_secs(1)))? {
+            trips.push(start.elapsed());
+        }
+    }
+    trips.sort_unstable();
+    let lost = ROUNDS as usize - trips.len();
+    match trips.get(trips.len() / 2) {
+        Some(median) => println!("median round trip {median:?}, fastest {:?}", trips[0]),
+        None => println!("no answer; run: echo pong vale0:pong"),
+    }
+    println!("{lost} of {ROUNDS} without an answer");
+    Ok(())
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let is_ping = args.next().is_some_and(|word| word == "ping");
+    let name = args.next().unwrap_or(format!("vale0:{}", if is_ping { "ping" } else { "pong" }));
+    let port = Options::new().reconnect(true).open(&name);
+    if let Err(error) = port.and_then(|port| if is_ping { ping(port) } else { pong(port) }) {
+        eprintln!("echo: {error}");
+        std::process::exit(error.exit_code().into());
+    }
+}

@@ -1,0 +1,443 @@
+//! Tests against a switch of one port that sends every frame back: the daemon's side of rings and
+//! doorbells, without a daemon.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use ring::cursor::Span;
+use ring::doorbell::store_load_fence;
+use ring::host::HostPort;
+use ring::kring::Taken;
+use ring::layout::{DEFAULT_STRIDE, FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
+use ring::put::{Frame, Prologue};
+use ring::region::Region;
+use rustix::thread::MembarrierCommand;
+
+use crate::api::Attached;
+use crate::control::PortFds;
+use crate::geometry::Geometry;
+use crate::port::halves;
+use crate::{Error, FRAME_MAX, Lost, Receiver, Sender, WaitPolicy, slot_flag};
+
+const SLEEPY: WaitPolicy = WaitPolicy { yields: 0, spin: false };
+const SOON: Option<Duration> = Some(Duration::from_secs(20));
+
+/// The other side of a port.
+struct Fake {
+    host: HostPort,
+    kicks: OwnedFd,
+    wake: OwnedFd,
+    memory: OwnedFd,
+    layout: PortLayout,
+}
+
+fn counts(slots: u32) -> RingCounts {
+    let slots = Span::new(slots).unwrap();
+    RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots }
+}
+
+/// A region with `blocks` ports, and what an attach reply says about the first of them.
+fn region(blocks: usize, slots: u32, stride: u32) -> (Arc<Region>, OwnedFd, Attached) {
+    let counts = counts(slots);
+    let size = PortLayout::new(FIRST_BLOCK, counts).end() - FIRST_BLOCK;
+    let buffers = counts.buffers() * u32::try_from(blocks).unwrap();
+    let layout = RegionLayout::new(size * blocks, stride, buffers).unwrap();
+    let (region, fd) = Region::create("fake", layout).unwrap();
+    let mut free = region.buffers();
+    for i in 0..blocks {
+        let port = PortLayout::new(FIRST_BLOCK + i * size, counts);
+        region.format_port("fake", &port, &mut free, true).unwrap();
+    }
+    let attached = Attached {
+        port: "vale0:a".parse().unwrap(),
+        bell: 7,
+        region_bytes: layout.size() as u64,
+        block: FIRST_BLOCK as u64,
+        pool: layout.pool as u64,
+        stride,
+        buffers: layout.buffers,
+        tx_rings: 1,
+        rx_rings: 1,
+        tx_slots: slots,
+        rx_slots: slots,
+        extra_bufs: 0,
+        peer_block: None,
+    };
+    (region, fd, attached)
+}
+
+fn open(slots: u32, stride: u32, policy: WaitPolicy) -> (Fake, Sender, Receiver) {
+    let (region, memory, attached) = region(1, slots, stride);
+    let (kicks, kick) = rustix::pipe::pipe().unwrap();
+    let (wake_end, wake) = rustix::pipe::pipe().unwrap();
+    let fds = PortFds { region: memory.try_clone().unwrap(), kick, wake: wake_end };
+    let (sender, receiver) = halves(&attached, fds, None, policy).unwrap();
+    let layout = Geometry::new(&attached).unwrap().port;
+    let host = HostPort::new(&region, &layout);
+    (Fake { host, kicks, wake, memory, layout }, sender, receiver)
+}
+
+impl Fake {
+    /// Sends back what there is; returns the number of frames.
+    fn turn(&mut self) -> u32 {
+        let HostPort { tx, rx, .. } = &mut self.host;
+        let (tx, rx, mut frames, mut frags) = (&mut tx[0], &mut rx[0], 0, Vec::new());
+        let region = tx.region().clone();
+        tx.sync();
+        loop {
+            frags.clear();
+            rx.sync();
+            let Some(Taken::Frame { bytes, .. }) = tx.take(&mut frags, 300) else { break };
+            let frame = Frame { region: &region, frags: &frags, bytes };
+            if rx.put(frame, Prologue { bytes: [0; 16], len: 0, skip: 0 }).is_err() {
+                tx.untake(u32::try_from(frags.len()).unwrap());
+                break;
+            }
+            rx.publish();
+            frames += 1;
+        }
+        tx.publish();
+        store_load_fence();
+        if rx.wants_kick() | tx.wants_kick() {
+            // The pipe may have lost its reader: the test is about to end.
+            let _ = rustix::io::write(&self.wake, &[1]);
+        }
+        frames
+    }
+
+    /// Sleeps until the client kicks. `false`: it is gone.
+    fn park(&mut self) -> bool {
+        self.host.arm();
+        self.host.rx[0].want_room();
+        store_load_fence();
+        if self.host.is_light() {
+            rustix::thread::membarrier(MembarrierCommand::GlobalExpedited).unwrap();
+        }
+        let mut kicks = [0; 64];
+        let here = self.turn() > 0 || rustix::io::read(&self.kicks, &mut kicks).unwrap() > 0;
+        self.host.disarm();
+        self.host.rx[0].found_room();
+        here
+    }
+
+    /// Runs until the client is gone.
+    fn run(mut self) -> JoinHandle<()> {
+        thread::spawn(move || while self.turn() > 0 || self.park() {})
+    }
+}
+
+fn frame(number: u32, len: usize) -> Vec<u8> {
+    let mut frame = vec![number.to_le_bytes()[0]; len];
+    frame[..4].copy_from_slice(&number.to_le_bytes());
+    frame
+}
+
+#[test]
+fn test_ping_pong_with_everybody_asleep() {
+    let (fake, mut tx, mut rx) = open(16, DEFAULT_STRIDE, SLEEPY);
+    let fake = fake.run();
+    let mut got = Vec::new();
+    for i in 0..3000 {
+        tx.send(&frame(i, 60)).unwrap();
+        assert!(rx.recv_timeout(&mut got, SOON).unwrap(), "frame {i}");
+        assert_eq!(got, frame(i, 60));
+    }
+    drop((tx, rx));
+    fake.join().unwrap();
+}
+
+/// Sender and receiver sleep on one doorbell, in tiny rings that make both sleep all the time.
+#[test]
+fn test_two_threads_share_a_doorbell_and_lose_no_wake_up() {
+    const FRAMES: u32 = 30_000;
+    for policy in [SLEEPY, WaitPolicy::default()] {
+        let (fake, mut tx, mut rx) = open(16, DEFAULT_STRIDE, policy);
+        let fake = fake.run();
+        let sender = thread::spawn(move || {
+            assert_eq!(tx.send_all((0..FRAMES).map(|i| frame(i, 60))).unwrap(), u64::from(FRAMES));
+            assert!(tx.drain(SOON).unwrap());
+            tx
+        });
+        let mut got = Vec::new();
+        for i in 0..FRAMES {
+            assert!(rx.recv_timeout(&mut got, SOON).unwrap(), "frame {i}");
+            assert_eq!(got[..4], i.to_le_bytes());
+        }
+        drop((sender.join().unwrap(), rx));
+        fake.join().unwrap();
+    }
+}
+
+#[test]
+fn test_a_spinner_needs_no_kick() {
+    let (mut fake, mut tx, mut rx) = open(16, 256, WaitPolicy { yields: 0, spin: true });
+    tx.send(&frame(1, 60)).unwrap();
+    fake.turn();
+    assert!(rx.wait(SOON).unwrap());
+    rx.rx(0).release(1).unwrap();
+    assert!(!rx.wait(Some(Duration::from_millis(1))).unwrap());
+    drop(fake);
+    assert!(matches!(rx.wait(None), Err(Error::Lost(Lost))));
+}
+
+#[test]
+fn test_a_timeout_ends_a_wait() {
+    let (_fake, mut tx, mut rx) = open(16, 256, WaitPolicy::default());
+    let start = Instant::now();
+    assert!(!rx.wait(Some(Duration::from_millis(20))).unwrap());
+    assert!(start.elapsed() >= Duration::from_millis(20));
+    assert!(!rx.wait(Some(Duration::ZERO)).unwrap());
+    tx.send(&frame(1, 60)).unwrap();
+    assert!(!tx.drain(Some(Duration::from_millis(1))).unwrap());
+}
+
+/// What had arrived before the daemon died can still be read; then every call says so at once.
+#[test]
+fn test_end_of_file_is_lost_after_the_last_frame() {
+    let (mut fake, mut tx, mut rx) = open(16, 256, SLEEPY);
+    tx.send(&frame(1, 60)).unwrap();
+    fake.turn();
+    let waiting = thread::spawn(move || {
+        let mut got = Vec::new();
+        assert!(rx.recv_timeout(&mut got, None).unwrap());
+        assert!(matches!(rx.recv_timeout(&mut got, None), Err(Error::Lost(Lost))));
+        assert!(matches!(rx.wait(None), Err(Error::Lost(Lost))));
+    });
+    thread::sleep(Duration::from_millis(30));
+    drop(fake);
+    waiting.join().unwrap();
+    while tx.try_send(&frame(2, 60)).unwrap() {}
+    assert!(matches!(tx.wait(1, None), Err(Error::Lost(Lost))));
+}
+
+#[test]
+fn test_a_kick_into_nowhere_is_lost_and_no_signal() {
+    let (mut fake, mut tx, _rx) = open(16, 256, SLEEPY);
+    fake.host.arm();
+    drop(fake);
+    assert!(matches!(tx.send(&frame(1, 60)), Err(Error::Lost(Lost))));
+}
+
+#[test]
+fn test_a_full_doorbell_does_not_block() {
+    let (mut fake, mut tx, _rx) = open(1024, 256, SLEEPY);
+    rustix::pipe::fcntl_setpipe_size(&fake.kicks, 4096).unwrap();
+    for i in 0..1023 {
+        fake.host.arm();
+        tx.send(&frame(i, 60)).unwrap();
+    }
+    let mut kicks = [0; 8];
+    rustix::io::read(&fake.kicks, &mut kicks).unwrap();
+    assert_eq!(kicks, [7, 0, 0, 0, 7, 0, 0, 0], "the port's number, whole");
+}
+
+#[test]
+fn test_busy_ports_publish_lightly_and_calm_down_before_sleep() {
+    let (mut fake, mut tx, mut rx) = open(16, 256, SLEEPY);
+    let mut got = Vec::new();
+    for i in 0..100 {
+        tx.send(&frame(i, 60)).unwrap();
+        fake.turn();
+        assert!(rx.try_recv(&mut got).unwrap());
+    }
+    assert_eq!(fake.host.is_light(), crate::sys::has_barrier());
+    let _ = tx.tx(0).arm(15);
+    assert!(rx.rx(0).arm());
+    assert!(!fake.host.is_light());
+}
+
+#[test]
+fn test_an_event_loop_of_its_own() {
+    let (mut fake, mut tx, mut rx) = open(16, 256, SLEEPY);
+    let readable = |rx: &Receiver| {
+        let mut fds = [rustix::event::PollFd::new(rx, rustix::event::PollFlags::IN)];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut fds, Some(&now)).unwrap() == 1
+    };
+    assert!(rx.rx(0).arm() && !readable(&rx));
+    tx.send(&frame(1, 60)).unwrap();
+    fake.turn();
+    assert!(readable(&rx));
+    rx.rx(0).disarm().unwrap();
+    assert!(!readable(&rx), "disarming empties the doorbell");
+    assert!(!rx.rx(0).arm(), "there is a frame: no sleep");
+    drop(fake);
+    assert!(readable(&rx));
+    assert_eq!(rx.rx(0).disarm(), Err(Lost));
+}
+
+#[test]
+fn test_the_client_is_told_once_of_a_resync() {
+    let (mut fake, _tx, mut rx) = open(16, 256, SLEEPY);
+    let head = fake.layout.atok(1) as u64;
+    rustix::io::pwrite(&fake.memory, &99u32.to_ne_bytes(), head).unwrap();
+    fake.turn();
+    let error = rx.wait(Some(Duration::ZERO)).unwrap_err();
+    assert!(matches!(error, Error::Resynced { times: 1 }), "{error}");
+    assert!(!rx.wait(Some(Duration::ZERO)).unwrap());
+}
+
+#[test]
+fn test_a_pipe_needs_no_switch() {
+    let (_region, memory, mut ours) = region(2, 16, 256);
+    let mut theirs = ours.clone();
+    let second = PortLayout::new(FIRST_BLOCK, counts(16)).end() as u64;
+    (ours.peer_block, theirs.block, theirs.peer_block) = (Some(second), second, Some(ours.block));
+    let (wake_a, kick_a) = rustix::pipe::pipe().unwrap();
+    let (wake_b, kick_b) = rustix::pipe::pipe().unwrap();
+    let region = || memory.try_clone().unwrap();
+    let fds = PortFds { region: region(), kick: kick_b, wake: wake_a };
+    let (mut tx_a, mut rx_a) = halves(&ours, fds, None, SLEEPY).unwrap();
+    let fds = PortFds { region: region(), kick: kick_a, wake: wake_b };
+    let (mut tx_b, mut rx_b) = halves(&theirs, fds, None, SLEEPY).unwrap();
+    let echo = thread::spawn(move || {
+        let mut got = Vec::new();
+        while rx_b.recv_timeout(&mut got, None).is_ok() {
+            tx_b.send(&got).unwrap();
+        }
+    });
+    let mut got = Vec::new();
+    for i in 0..2000 {
+        for len in [60, 700] {
+            tx_a.send(&frame(i, len)).unwrap();
+            assert!(rx_a.recv_timeout(&mut got, SOON).unwrap());
+            assert_eq!(got, frame(i, len));
+        }
+    }
+    assert!(tx_a.drain(SOON).unwrap());
+    drop((tx_a, rx_a));
+    echo.join().unwrap();
+}
+
+#[test]
+fn test_passing_on_swaps_inside_a_region_and_copies_between_two() {
+    let (mut fake, mut tx, mut rx) = open(16, 256, SLEEPY);
+    let (_other, mut far, _) = open(16, 256, SLEEPY);
+    tx.send_all([frame(1, 60), frame(2, 300)]).unwrap();
+    fake.turn();
+    let (tx, rx, far) = (tx.tx(0), rx.rx(0), far.tx(0));
+    assert_eq!((rx.available(), tx.space(), far.space()), (3, 15, 15));
+    let sent = rx.frame(0).as_ptr();
+    assert!(rx.pass(1, far, 0) && rx.pass(0, tx, 0));
+    assert_eq!(tx.buffer(0).as_ptr(), sent);
+    assert_ne!(rx.frame(0).as_ptr(), sent);
+    assert_eq!(far.buffer(0)[..4], 2u32.to_le_bytes());
+    assert_ne!(rx.flags(1) & slot_flag::MOREFRAG, 0);
+}
+
+#[test]
+fn test_forwarding_moves_whole_frames_as_far_as_there_is_room() {
+    let (mut fake, mut tx, mut rx) = open(64, 256, SLEEPY);
+    let (mut narrow, mut far, mut back) = open(8, 256, SLEEPY);
+    // 1 + 2 + 4 slots, one that 7 slots can never hold, 1 slot.
+    for (i, len) in [60, 300, 1000, 2000, 80].into_iter().enumerate() {
+        assert!(tx.try_send(&frame(u32::try_from(i).unwrap(), len)).unwrap());
+        fake.turn();
+    }
+    let (rx, far) = (rx.rx(0), far.tx(0));
+    assert_eq!(rx.forward(far, 4).unwrap(), 3);
+    assert_eq!(rx.forward(far, 4).unwrap(), 4);
+    assert_eq!(rx.forward(far, 4).unwrap(), 0, "no room");
+    assert_eq!(narrow.turn(), 3);
+    let mut got = Vec::new();
+    for (i, len) in (0..3).zip([60, 300, 1000]) {
+        assert!(back.try_recv(&mut got).unwrap());
+        assert_eq!(got, frame(i, len));
+    }
+    assert_eq!(rx.forward(far, 4).unwrap(), 1);
+    assert_eq!((narrow.turn(), rx.available()), (1, 0));
+    assert!(back.try_recv(&mut got).unwrap());
+    assert_eq!(got, frame(4, 80));
+}
+
+#[test]
+fn test_frames_of_impossible_length_are_refused() {
+    let (_fake, mut tx, _) = open(16, 256, SLEEPY);
+    assert!(matches!(tx.send(&[0; 13]), Err(Error::TooShort { len: 13 })));
+    let max = 15 * 256;
+    let error = tx.send(&vec![0; max + 1]).unwrap_err();
+    assert!(matches!(error, Error::TooLong { max: most, .. } if most == max), "{error}");
+    tx.send(&vec![0; max]).unwrap();
+    let (_fake, mut tx, _) = open(512, DEFAULT_STRIDE, SLEEPY);
+    assert!(tx.try_send(&vec![0; FRAME_MAX]).unwrap());
+    assert!(tx.try_send(&vec![0; FRAME_MAX + 1]).is_err());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Any frames, split into chains and joined again, come back whole and in order.
+    #[test]
+    fn test_chains_split_and_join(lens in prop::collection::vec(14usize..7000, 1..40)) {
+        let (mut fake, mut tx, mut rx) = open(64, 256, SLEEPY);
+        let (mut got, mut small) = (Vec::new(), [0; 100]);
+        for (i, &len) in (0..).zip(&lens) {
+            prop_assert!(tx.try_send(&frame(i, len)).unwrap());
+            prop_assert_eq!(fake.turn(), 1);
+            rx.rx(0).available();
+            let whole: usize = rx.rx(0).frames().map(|frame| frame.len()).sum();
+            prop_assert_eq!(whole, len);
+            if i % 2 == 0 {
+                prop_assert!(rx.try_recv(&mut got).unwrap());
+                prop_assert_eq!(&got, &frame(i, len));
+            } else {
+                prop_assert_eq!(rx.try_recv_into(&mut small).unwrap(), Some(len));
+                prop_assert_eq!(&small[..len.min(100)], &frame(i, len)[..len.min(100)]);
+            }
+            prop_assert!(!rx.try_recv(&mut got).unwrap());
+        }
+    }
+
+    /// Whatever a daemon announces: an error, or a port that lies inside its region.
+    #[test]
+    fn test_hostile_numbers_are_refused_or_fit(
+        spoil in prop::collection::vec((0usize..12, prop_oneof![
+            any::<u64>(), 0u64..5000, Just(0), Just(u64::MAX), (0u64..1 << 20).prop_map(|p| p * 4096),
+        ]), 0..4),
+    ) {
+        let (_, memory, mut attached) = region(2, 16, 256);
+        spoil.iter().for_each(|&(field, value)| spoil_field(&mut attached, field, value));
+        if let Ok(geometry) = Geometry::new(&attached) {
+            for block in [Some(geometry.port), geometry.peer].into_iter().flatten() {
+                prop_assert!(block.nifp() >= FIRST_BLOCK && block.end() <= geometry.region.pool);
+            }
+            prop_assert_eq!(geometry.region.size() as u64, attached.region_bytes);
+            let (_end, pipe) = rustix::pipe::pipe().unwrap();
+            let fds = PortFds { region: memory, kick: pipe.try_clone().unwrap(), wake: pipe };
+            if let Ok((mut tx, _)) = halves(&attached, fds, None, SLEEPY) {
+                tx.tx(0).space();
+            }
+        }
+    }
+}
+
+#[allow(clippy::cast_possible_truncation)] // Any number serves.
+fn spoil_field(attached: &mut Attached, field: usize, value: u64) {
+    match field {
+        0 => attached.region_bytes = value,
+        1 => attached.block = value,
+        2 => attached.pool = value,
+        3 => attached.stride = value as u32,
+        4 => attached.buffers = value as u32,
+        5 => attached.tx_rings = value as u16,
+        6 => attached.rx_rings = value as u16,
+        7 => attached.tx_slots = value as u32,
+        8 => attached.rx_slots = value as u32,
+        9 => attached.peer_block = Some(value),
+        10 => attached.bell = value as u32,
+        _ => attached.peer_block = None,
+    }
+}
+
+#[test]
+fn test_a_region_without_seals_is_refused() {
+    let (_, _, attached) = region(1, 16, 256);
+    let plain = rustix::fs::memfd_create("plain", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&plain, attached.region_bytes).unwrap();
+    let (wake, kick) = rustix::pipe::pipe().unwrap();
+    let fds = PortFds { region: plain, kick, wake };
+    assert!(matches!(halves(&attached, fds, None, SLEEPY), Err(Error::Map(_))));
+}
