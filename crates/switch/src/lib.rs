@@ -59,5 +59,5 @@ pub use id::{MAX_PORTS, Now, PortId};
 pub use port::{Port, Sent};
 pub use stats::{Counters, DropReason, Drops, PortStats, QueueStats};
 pub use switch::Switch;
-pub use turn::{Moved, Scratch};
+pub use turn::{Full, Moved, Scratch};
 pub use vlan::{VlanId, VlanSet};

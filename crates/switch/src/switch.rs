@@ -3,12 +3,14 @@
 //! This file is the switch at rest: ports come and go, settings change, counters are read. How
 //! frames move is in [`crate::turn`].
 
+use ring::doorbell::store_load_fence;
+
 use crate::bridge::Bridge;
 use crate::config::{OnFull, PortConfig, SwitchConfig};
 use crate::id::{Now, PortId};
 use crate::port::Port;
 use crate::stats::PortStats;
-use crate::turn::{Cache, Moved, Scratch, TurnOf};
+use crate::turn::{Cache, Full, Moved, Scratch, TurnOf};
 
 /// A switch.
 pub struct Switch {
@@ -104,6 +106,28 @@ impl Switch {
     /// Takes at most one batch from `src` and delivers it.
     pub fn turn(&mut self, src: PortId, now: Now, scratch: &mut Scratch) -> Moved {
         TurnOf::new(self, scratch, src, now).run()
+    }
+
+    /// Asks the client of a full ring to kick when it has made room; `false` if it has already.
+    /// For a worker that is about to sleep.
+    pub fn ask_for_room(&mut self, full: Full) -> bool {
+        let rings = self.entry_mut(full.port).and_then(|entry| entry.port.rings());
+        let Some(rx) = rings.and_then(|rings| rings.rx.get_mut(full.queue)) else { return false };
+        rx.want_room();
+        store_load_fence();
+        let waits = rx.sync() == 0;
+        if !waits {
+            rx.found_room();
+        }
+        waits
+    }
+
+    /// Takes that request back.
+    pub fn found_room(&mut self, full: Full) {
+        let rings = self.entry_mut(full.port).and_then(|entry| entry.port.rings());
+        if let Some(rx) = rings.and_then(|rings| rings.rx.get_mut(full.queue)) {
+            rx.found_room();
+        }
     }
 
     /// Work that is not due for each frame: forgets old addresses, a bounded number at a time.

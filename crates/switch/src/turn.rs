@@ -22,7 +22,8 @@
 //!
 //! *Back-pressure.* A frame for a full port that asks to be waited for (`on_full = wait`) stays in
 //! its ring and blocks what is behind it. Then nothing may be delivered out of order, so a switch
-//! with such a port stages one frame at a time.
+//! with such a port stages one frame at a time. The worker tries again at its next turn; before it
+//! sleeps it asks for a kick ([`Switch::ask_for_room`]).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -79,8 +80,17 @@ impl Scratch {
 pub struct Moved {
     /// Slots taken from the port.
     pub slots: u32,
-    /// The port waits for room at this one.
-    pub blocked_on: Option<PortId>,
+    /// The next frame waits for room there.
+    pub blocked_on: Option<Full>,
+}
+
+/// A receive ring without room, whose port asks to be waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full {
+    /// The port.
+    pub port: PortId,
+    /// Its ring.
+    pub queue: usize,
 }
 
 impl Moved {
@@ -260,7 +270,10 @@ impl<'a> TurnOf<'a> {
             self.note_rung(dst);
         }
         match run.end {
-            End::Full if waits => Some(self.wait_for_room(dst, rx_queue, run.frames)),
+            End::Full if waits => {
+                let full = Full { port: dst, queue: rx_queue };
+                Some(Moved { slots: run.frames, blocked_on: Some(full) })
+            }
             End::Full => Some(self.lose(dst, DropReason::NoRoom, header, run, budget - run.frames)),
             End::BadSlot => Some(self.lose(dst, DropReason::BadIndex, header, run, 1)),
             End::Complex if run.frames == 0 => None,
@@ -317,32 +330,16 @@ impl<'a> TurnOf<'a> {
         }
     }
 
-    /// Leaves what is next where it is and asks the destination to kick when it has room. There
-    /// may be room by now: then it is as if nothing had happened.
-    fn wait_for_room(&mut self, dst: PortId, queue: usize, slots: u32) -> Moved {
-        let rings = self.switch.entry_mut(dst).and_then(|entry| entry.port.rings());
-        let Some(rings) = rings else { return Moved::slots(slots) };
-        let rx = &mut rings.rx[queue];
-        rx.want_room();
-        store_load_fence();
-        if rx.sync() == 0 {
-            return Moved { slots, blocked_on: Some(dst) };
-        }
-        rx.found_room();
-        Moved::slots(slots)
-    }
-
     /// Takes frames of any shape and delivers them.
     fn stage(&mut self, budget: u32) -> Moved {
         let budget = if self.switch.in_order { 1 } else { budget };
         let slots = self.take_batch(budget);
-        match self.deliver_batch() {
-            None => Moved::slots(slots),
-            Some((dst, rx_queue)) => {
-                self.tx().untake(slots);
-                self.wait_for_room(dst, rx_queue, 0)
-            }
+        let blocked_on = self.deliver_batch();
+        if blocked_on.is_none() {
+            return Moved::slots(slots);
         }
+        self.tx().untake(slots);
+        Moved { slots: 0, blocked_on }
     }
 
     /// Moves up to `budget` slots' worth of frames from the ring into the batch.
@@ -366,7 +363,7 @@ impl<'a> TurnOf<'a> {
 
     /// Decides and delivers what is in the batch. `Some`: the batch is one frame, and its
     /// destination, whose ring this is, wants it to wait.
-    fn deliver_batch(&mut self) -> Option<(PortId, usize)> {
+    fn deliver_batch(&mut self) -> Option<Full> {
         let count = self.scratch.batch.frames().len();
         let mut start = 0;
         while start < count {
@@ -391,7 +388,7 @@ impl<'a> TurnOf<'a> {
     }
 
     /// Gives every destination its list.
-    fn flush_groups(&mut self) -> Option<(PortId, usize)> {
+    fn flush_groups(&mut self) -> Option<Full> {
         let mut waits = None;
         while let Some(dst) = self.scratch.groups.next(&mut self.scratch.list) {
             waits = waits.or(self.send(dst, true));
@@ -423,7 +420,7 @@ impl<'a> TurnOf<'a> {
 
     /// Sends the list to one port; `alone`: no other port gets these frames, their buffers may be
     /// swapped. `Some`: the port is full and wants the one frame to wait.
-    fn send(&mut self, dst: PortId, alone: bool) -> Option<(PortId, usize)> {
+    fn send(&mut self, dst: PortId, alone: bool) -> Option<Full> {
         let queue = self.queue;
         let pair = [self.src.index(), dst.index()];
         let Ok([Some(from), Some(to)]) = self.switch.ports.get_disjoint_mut(pair) else {
@@ -441,7 +438,7 @@ impl<'a> TurnOf<'a> {
             }
         };
         if sent.drops.get(DropReason::NoRoom) > 0 && to.on_full == OnFull::Wait && alone {
-            return Some((dst, rx_queue));
+            return Some(Full { port: dst, queue: rx_queue });
         }
         to.stats.queues[rx_queue].tx += sent.delivered;
         to.stats.drops += &sent.drops;

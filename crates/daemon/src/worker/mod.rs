@@ -10,7 +10,8 @@
 //!   active ──────────────────────────► armed      its client rings the doorbell when it
 //!          ◄──────────────────────────            publishes; the worker never looks at it
 //!             its number on the doorbell
-//!   active ──► blocked ──► active                 a full port with `on_full = wait` got room
+//!   active ──► blocked ──► active                 it waits for a full port; only while the
+//!                                                 worker sleeps: that port's number wakes it
 //! ```
 //!
 //! A port that has had no frame for [`QUIET_TURNS`] turns is armed: idle ports cost nothing, however
@@ -28,7 +29,7 @@ use std::time::Instant;
 use port::sys::Doorbell;
 use ring::doorbell::store_load_fence;
 use rustix::thread::sched_yield;
-use switch::{Now, PortConfig, PortId, Scratch, Switch};
+use switch::{Full, Now, PortConfig, PortId, Scratch, Switch};
 
 use idle::{Idle, IdleStrategy, Next};
 
@@ -51,8 +52,8 @@ pub struct Worker {
     ports: Vec<Option<Plugged>>,
     /// Numbers of the active ports.
     active: Vec<u32>,
-    /// Ports that wait for room: their number, their switch, and the port that is full.
-    blocked: Vec<(u32, usize, PortId)>,
+    /// Ports that wait for room while the worker sleeps, and the rings that are full.
+    blocked: Vec<(u32, Full)>,
     scratch: Scratch,
     idle: Idle,
     doorbell: Doorbell,
@@ -73,6 +74,8 @@ struct Plugged {
     active: bool,
     /// Turns without a frame.
     quiet: u32,
+    /// The next frame waits for room there.
+    waits_for: Option<Full>,
 }
 
 impl Worker {
@@ -126,10 +129,8 @@ impl Worker {
         let Some(port) = &mut self.ports[number as usize] else { return 0 };
         let Some(switch) = &mut self.switches[port.switch] else { return 0 };
         let moved = switch.turn(port.id, self.now, &mut self.scratch);
-        if let Some(full) = moved.blocked_on {
-            self.blocked.push((number, port.switch, full));
-            self.deactivate(number);
-        } else if moved.slots > 0 {
+        port.waits_for = moved.blocked_on;
+        if moved.slots > 0 || moved.blocked_on.is_some() {
             port.quiet = 0;
         } else {
             port.quiet += 1;
@@ -205,7 +206,7 @@ impl Worker {
         let light = armed.iter().fold(false, |light, &number| self.arm(number) | light);
         self.barrier(light);
         for &number in &armed {
-            if self.pending(number) {
+            if !self.sleeps(number) {
                 self.activate(number);
             }
         }
@@ -213,6 +214,18 @@ impl Worker {
             self.doorbell.wait(&mut self.rung);
             self.answer();
         }
+    }
+
+    /// May an armed port be left alone? It has no frame, or its frame waits for a full port, which
+    /// now owes a kick.
+    fn sleeps(&mut self, number: u32) -> bool {
+        let Some(port) = self.ports[number as usize] else { return true };
+        let Some(full) = port.waits_for else { return !self.pending(number) };
+        let asked = self.switches[port.switch].as_mut().is_some_and(|s| s.ask_for_room(full));
+        if asked {
+            self.blocked.push((number, full));
+        }
+        asked
     }
 
     #[inline]
@@ -245,11 +258,17 @@ impl Worker {
     /// Those who waited for room at this port look again.
     fn unblock(&mut self, number: u32) {
         let Some(Some(full)) = self.ports.get(number as usize).copied() else { return };
-        let waits = |entry: &(u32, usize, PortId)| (entry.1, entry.2) == (full.switch, full.id);
-        while let Some(at) = self.blocked.iter().position(waits) {
-            let (number, ..) = self.blocked.swap_remove(at);
-            self.activate(number);
-        }
+        let mut waiting = std::mem::take(&mut self.blocked);
+        waiting.retain(|&(number, ring)| {
+            let home = self.ports[number as usize].map(|port| port.switch);
+            let frees = home == Some(full.switch) && ring.port == full.id;
+            if frees {
+                self.switch(full.switch).found_room(ring);
+                self.activate(number);
+            }
+            !frees
+        });
+        self.blocked = waiting;
     }
 
     fn run_jobs(&mut self) {
@@ -298,7 +317,7 @@ impl Worker {
         }
         assert!(self.ports[at].is_none(), "one port for each number");
         self.switch(switch).add_port(id, port, config);
-        self.ports[at] = Some(Plugged { switch, id, active: false, quiet: 0 });
+        self.ports[at] = Some(Plugged { switch, id, active: false, quiet: 0, waits_for: None });
         // Not armed yet: the first turns find what its client has published meanwhile.
         self.activate(number);
     }
