@@ -129,7 +129,7 @@ end-to-end:
 .PHONY: loom
 loom:
 	$(step) 'loom: every interleaving of the shared words'
-	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom $(CARGO) test -p uvala-ring --lib loom
+	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom $(CARGO) test -p uvala-ring --lib
 
 .PHONY: miri
 miri:
