@@ -1,7 +1,8 @@
 //! The control protocol: what client and daemon say to each other.
 //!
-//! One `SOCK_SEQPACKET` UNIX socket; one JSON message each way per call, at most [`MAX_MESSAGE`] bytes;
-//! listings come in pages. The reply to [`Request::Attach`] carries file descriptors beside the text.
+//! One `SOCK_SEQPACKET` UNIX socket; one JSON message each way per call, at most [`MAX_MESSAGE`]
+//! bytes; listings come in pages. The reply to [`Request::Attach`] carries file descriptors beside
+//! the text.
 //!
 //! ```text
 //! → {"v":1,"call":{"attach":{"port":"vale0:vm1"}}}
@@ -10,8 +11,9 @@
 //! ← {"v":1,"result":{"err":{"code":"not_found","message":"no port vale0:x; …"}}}
 //! ```
 //!
-//! A connection stands for one client process: what it attached is detached when it closes, whatever
-//! the reason. Unknown fields are refused on both sides, so a typing error is never a silent default.
+//! A connection stands for one client process: what it attached is detached when it closes,
+//! whatever the reason. Unknown fields are refused on both sides, so a typing error is never a
+//! silent default.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -639,9 +641,9 @@ impl Attach {
 /// Where everything lies in the region of an attached port.
 ///
 /// These numbers, not the region's contents, are what a client computes its offsets from. The
-/// descriptors beside the reply are, in this order: the region (map it shared), the doorbell to write
-/// to (the number [`Attached::bell`]; for a pipe: any byte), the doorbell to read from (poll-able; end of
-/// file means that the other side is gone).
+/// descriptors beside the reply are, in this order: the region (map it shared), the doorbell to
+/// write to (the number [`Attached::bell`]; for a pipe: any byte), the doorbell to read from
+/// (poll-able; end of file means that the other side is gone).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attached {

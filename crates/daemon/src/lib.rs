@@ -1,4 +1,5 @@
-//! The daemon as a library: workers that move frames, and the control plane that tells them what to do.
+//! The daemon as a library: workers that move frames, and the control plane that tells them what to
+//! do.
 
 pub mod config;
 pub mod control;

@@ -1,9 +1,10 @@
 //! The shared structures, byte for byte.
 //!
-//! `NetmapIf`, `NetmapRing` and `Slot` are netmap's (API 14, x86-64), so that netmap's accessor macros work on
-//! a region as it is. `CsbAtok` and `CsbKtoa` are netmap's communication status block, one pair
-//! for each ring. `Bell` is ours: the worker's need-kick flag on a line of its own, because the
-//! sender reads it after every publication and the switch writes it only when it goes to sleep.
+//! `NetmapIf`, `NetmapRing` and `Slot` are netmap's (API 14, x86-64), so that netmap's accessor
+//! macros work on a region as it is. `CsbAtok` and `CsbKtoa` are netmap's communication status
+//! block, one pair for each ring. `Bell` is ours: the worker's need-kick flag on a line of its own,
+//! because the sender reads it after every publication and the switch writes it only when it goes
+//! to sleep.
 //!
 //! These types describe memory; nobody holds a reference to one of them while a peer can write
 //! it. The halves in [`crate::user`] and [`crate::kring`] read and write single words through

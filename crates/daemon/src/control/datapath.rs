@@ -1,8 +1,9 @@
-//! What the control plane needs from the workers: the one border between deciding and moving frames.
+//! What the control plane needs from the workers: the one border between deciding and moving
+//! frames.
 //!
-//! Everything that was decided here has been checked already (names, permissions, quotas, ranges), so
-//! an implementation only fails for want of memory or descriptors, and then leaves nothing behind.
-//! It carries each call to the worker that owns the switch, to be run between two batches.
+//! Everything that was decided here has been checked already (names, permissions, quotas, ranges),
+//! so an implementation only fails for want of memory or descriptors, and then leaves nothing
+//! behind. It carries each call to the worker that owns the switch, to be run between two batches.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -127,8 +128,8 @@ pub trait Datapath {
     /// Changes how the switch treats a port.
     fn set_port(&mut self, port: PortKey, config: PortConfig);
 
-    /// Makes the region of a pipe; both ends have these rings, one's transmit rings being the other's
-    /// receive rings.
+    /// Makes the region of a pipe; both ends have these rings, one's transmit rings being the
+    /// other's receive rings.
     fn add_pipe(&mut self, pipe: PipeKey, rings: &RingSpec) -> Result<(), DatapathError>;
     /// One end of a pipe, for the client that opens it (`name` goes into its `netmap_if`). An end
     /// may be opened again after its client left.
