@@ -15,14 +15,16 @@
 //! whatever the reason. Unknown fields are refused on both sides, so a typing error is never a
 //! silent default.
 
+mod values;
+
 use std::collections::BTreeMap;
-use std::fmt;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::name::{PortName, SwitchName};
+
+pub use values::{Mac, Mode, ValueError};
 
 /// The version in every message; the daemon refuses every other one.
 pub const PROTOCOL_VERSION: u32 = 1;
@@ -675,101 +677,6 @@ pub struct Attached {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_block: Option<u64>,
 }
-
-/// Permission bits, in JSON as the octal text `"660"`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Mode(u16);
-
-impl Mode {
-    /// From bits like `0o660`; `None` for bits outside `0o777`.
-    #[must_use]
-    pub fn new(bits: u16) -> Option<Self> {
-        (bits <= 0o777).then_some(Self(bits))
-    }
-
-    /// The bits.
-    #[must_use]
-    pub fn bits(self) -> u16 {
-        self.0
-    }
-}
-
-/// An Ethernet address, in JSON as the text `"02:00:00:00:00:01"`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Mac(pub [u8; 6]);
-
-/// A value that is written as text and could not be read.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum ValueError {
-    /// Not an octal mode.
-    #[error("bad mode '{0}': write it in octal as for a file, like 660")]
-    Mode(String),
-    /// Not an Ethernet address.
-    #[error("bad MAC address '{0}': write six bytes in hex, like 02:00:00:00:00:01")]
-    Mac(String),
-}
-
-impl FromStr for Mode {
-    type Err = ValueError;
-
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        let digits = text.strip_prefix("0o").unwrap_or(text);
-        let octal = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-        let bits = u16::from_str_radix(digits, 8).ok().filter(|_| octal);
-        bits.and_then(Self::new).ok_or_else(|| ValueError::Mode(text.escape_debug().to_string()))
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:03o}", self.0)
-    }
-}
-
-impl FromStr for Mac {
-    type Err = ValueError;
-
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        parse_mac(text).ok_or_else(|| ValueError::Mac(text.escape_debug().to_string()))
-    }
-}
-
-fn parse_mac(text: &str) -> Option<Mac> {
-    let mut bytes = [0; 6];
-    let mut parts = text.split(':');
-    for byte in &mut bytes {
-        let part = parts.next().filter(|p| p.len() == 2 && !p.starts_with('+'))?;
-        *byte = u8::from_str_radix(part, 16).ok()?;
-    }
-    parts.next().is_none().then_some(Mac(bytes))
-}
-
-impl fmt::Display for Mac {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
-    }
-}
-
-/// Text forms in JSON: what `Display` writes and `FromStr` reads.
-macro_rules! text_form {
-    ($($type:ty),*) => {$(
-        impl TryFrom<String> for $type {
-            type Error = ValueError;
-            fn try_from(text: String) -> Result<Self, ValueError> {
-                text.parse()
-            }
-        }
-        impl From<$type> for String {
-            fn from(value: $type) -> Self {
-                value.to_string()
-            }
-        }
-    )*};
-}
-text_form!(Mode, Mac);
 
 #[cfg(test)]
 mod tests {
