@@ -36,7 +36,7 @@ pub enum Error {
     #[error("cannot set up the doorbells of the port: {0}")]
     Doorbell(#[source] io::Error),
     /// Shorter than an Ethernet header.
-    #[error("a frame of {len} bytes is too short: an Ethernet header has {min}", min = crate::FRAME_MIN)]
+    #[error("a frame of {len} bytes is too short: its header has {}", crate::FRAME_MIN)]
     TooShort {
         /// Its length in bytes.
         len: usize,

@@ -395,7 +395,11 @@ proptest! {
     #[test]
     fn test_hostile_numbers_are_refused_or_fit(
         spoil in prop::collection::vec((0usize..12, prop_oneof![
-            any::<u64>(), 0u64..5000, Just(0), Just(u64::MAX), (0u64..1 << 20).prop_map(|p| p * 4096),
+            any::<u64>(),
+            0u64..5000,
+            Just(0),
+            Just(u64::MAX),
+            (0u64..1 << 20).prop_map(|p| p * 4096),
         ]), 0..4),
     ) {
         let (_, memory, mut attached) = region(2, 16, 256);
