@@ -15,7 +15,7 @@ use super::machine;
 use super::role::{median_us, nanoseconds};
 
 /// The Ethernet type for local experiments (IEEE 802, 88B5).
-const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
+pub const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 
 /// What one end does.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]

@@ -14,7 +14,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{frames, machine, peers, sample};
+use super::{frames, machine, peers, sample, subject};
 
 /// One part of a benchmark.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -37,6 +37,8 @@ pub enum Role {
     FrameEcho(frames::Flow),
     /// A Linux bridge with two TAPs, inside a network namespace of its own.
     Bridge(peers::bridge::Job),
+    /// A process of the subject.
+    Subject(subject::Part),
 }
 
 /// Runs a role in this process.
@@ -50,6 +52,7 @@ pub fn run(role: &Role) -> Result<()> {
         Role::FramePing(flow) => report(&frames::ping(flow)?),
         Role::FrameEcho(flow) => frames::echo(flow),
         Role::Bridge(job) => report(&peers::bridge::inside(job)?),
+        Role::Subject(part) => subject::run_part(part),
     }
 }
 

@@ -81,7 +81,7 @@ fn find(program: &str, packages: &str) -> Result<std::path::PathBuf> {
 }
 
 /// Waits for a socket that another program is about to make.
-fn await_file(path: &str) -> Result<()> {
+pub fn await_file(path: &str) -> Result<()> {
     let begin = Instant::now();
     while !std::path::Path::new(path).exists() {
         if begin.elapsed() > Duration::from_secs(5) {
@@ -93,17 +93,24 @@ fn await_file(path: &str) -> Result<()> {
 }
 
 /// A directory for sockets, gone when dropped. Its path is short, as socket paths must be.
-struct Scratch(std::path::PathBuf);
+pub struct Scratch(std::path::PathBuf);
 
 impl Scratch {
-    fn new(name: &str) -> Result<Scratch> {
+    /// Makes one.
+    pub fn new(name: &str) -> Result<Scratch> {
         let dir = std::env::temp_dir().join(format!("uvala-bench-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir)
             .with_context(|| format!("cannot create {}", dir.display()))?;
         Ok(Scratch(dir))
     }
 
-    fn path(&self, name: &str) -> String {
+    /// The directory.
+    pub fn dir(&self) -> &std::path::Path {
+        &self.0
+    }
+
+    /// A file in it.
+    pub fn path(&self, name: &str) -> String {
         self.0.join(name).to_string_lossy().into_owned()
     }
 }
@@ -155,17 +162,22 @@ fn drive(ends: Ends, work: &Work, time: Duration) -> Result<f64> {
 /// The result of a process, or its end when it takes too long.
 fn within(child: Child, time: Duration) -> Result<f64> {
     let stdout = child.stdout.as_ref().context("the process has no output")?;
-    let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
-    let limit = Timespec { tv_sec: seconds, tv_nsec: i64::from(time.subsec_nanos()) };
-    if poll(&mut [PollFd::new(stdout, PollFlags::IN)], Some(&limit))? == 0 {
+    if !await_output(stdout, time)? {
         drop(Killed(child));
         bail!("no frame came back within {:.1} s", time.as_secs_f64());
     }
     Ok(role::result::<Seen>(child)?.value)
 }
 
+/// Waits until a process says something, or its output ends. False: the time is over.
+pub fn await_output(output: &std::process::ChildStdout, time: Duration) -> Result<bool> {
+    let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+    let limit = Timespec { tv_sec: seconds, tv_nsec: i64::from(time.subsec_nanos()) };
+    Ok(poll(&mut [PollFd::new(output, PollFlags::IN)], Some(&limit))? != 0)
+}
+
 /// A process that ends when this is dropped.
-struct Killed(Child);
+pub struct Killed(pub Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {

@@ -1,0 +1,111 @@
+//! A private daemon, and what it costs.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::bench::peers::{Killed, Scratch, await_file};
+use crate::bench::scenario::{Traffic, Wait, Work};
+
+/// A running `uvala daemon` in a directory of its own; ended when dropped.
+pub struct Daemon {
+    process: Killed,
+    scratch: Scratch,
+}
+
+impl Daemon {
+    /// Starts it with the ports of the receivers.
+    pub fn start(work: &Work) -> Result<Daemon> {
+        let scratch = Scratch::new("daemon")?;
+        let config = scratch.path("uvala.toml");
+        std::fs::write(&config, configuration(work))?;
+        let dir = scratch.dir().to_owned();
+        let exe = std::env::current_exe().context("cannot find this program's own file")?;
+        let mut command = Command::new(exe);
+        command.arg("daemon").arg("--config").arg(&config).arg("--dir").arg(&dir);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let process = Killed(command.spawn().context("cannot start uvala daemon")?);
+        await_file(&scratch.path("uvala.sock"))?;
+        Ok(Daemon { process, scratch })
+    }
+
+    /// Where its socket is.
+    pub fn dir(&self) -> &Path {
+        self.scratch.dir()
+    }
+
+    /// Percent of one core that it uses.
+    pub fn cpu_percent(&self, time: Duration) -> Result<f64> {
+        // What starting cost is not what idling costs.
+        std::thread::sleep(Duration::from_millis(300));
+        let (before, start) = (self.cpu_time()?, Instant::now());
+        std::thread::sleep(time);
+        let used = self.cpu_time()?.saturating_sub(before);
+        Ok(used.as_secs_f64() / start.elapsed().as_secs_f64() * 100.0)
+    }
+
+    /// Time on a core of all its threads.
+    fn cpu_time(&self) -> Result<Duration> {
+        let mut nanoseconds = 0;
+        for thread in std::fs::read_dir(self.proc("task"))? {
+            let text = std::fs::read_to_string(thread?.path().join("schedstat"))?;
+            let field = text.split_whitespace().next().context("an empty schedstat")?;
+            nanoseconds += field.parse::<u64>()?;
+        }
+        Ok(Duration::from_nanos(nanoseconds))
+    }
+
+    /// Megabytes in memory that are no shared memory, which is that of its ports.
+    pub fn own_megabytes(&self) -> Result<f64> {
+        let status = std::fs::read_to_string(self.proc("status"))?;
+        let kilobytes = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_whitespace().next()?.parse::<u32>().ok()
+        };
+        match (kilobytes("RssAnon:"), kilobytes("RssFile:")) {
+            (Some(anonymous), Some(file)) => Ok(f64::from(anonymous + file) * 1024.0 / 1e6),
+            _ => bail!("this kernel does not tell what kind of memory a process has"),
+        }
+    }
+
+    /// Megabytes of all its ports' regions.
+    pub fn port_megabytes(&self) -> Result<f64> {
+        let maps = std::fs::read_to_string(self.proc("maps"))?;
+        let regions = maps.lines().filter(|line| line.contains("/memfd:"));
+        let sizes = regions.filter_map(|line| {
+            let (start, end) = line.split_whitespace().next()?.split_once('-')?;
+            let bytes = u64::from_str_radix(end, 16).ok()? - u64::from_str_radix(start, 16).ok()?;
+            u32::try_from(bytes / 1024).ok()
+        });
+        let kilobytes: u32 = sizes.sum();
+        if kilobytes == 0 {
+            bail!("the daemon has no port's memory mapped");
+        }
+        Ok(f64::from(kilobytes) * 1024.0 / 1e6)
+    }
+
+    fn proc(&self, file: &str) -> PathBuf {
+        format!("/proc/{}/{file}", self.process.0.id()).into()
+    }
+}
+
+/// The daemon's configuration for a piece of work.
+fn configuration(work: &Work) -> String {
+    let receivers = match work.traffic {
+        Traffic::Broadcast(count) | Traffic::Unicast(count) => count,
+        _ => 1,
+    };
+    let wait = match work.traffic {
+        Traffic::RoundTrip(Wait::Spin) => "spin",
+        _ => "auto",
+    };
+    let cpu = work.placement.switch;
+    let mut text = format!("[workers]\ncount = 1\ncpus = [{cpu}]\nwait = \"{wait}\"\n\n");
+    text += "[quota]\nports = 1024\nmemory = \"8 GiB\"\n\n[switch.vale0]\n";
+    for number in 0..receivers {
+        text += &format!("\n[switch.vale0.port.r{number}]\non_full = \"wait\"\n");
+    }
+    text
+}
