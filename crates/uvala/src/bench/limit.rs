@@ -15,11 +15,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::machine;
-use super::payload::Pool;
+use super::payload::{self, Pool};
 use super::role::{self, Role};
 use super::scenario::{Payload, Wait, Work};
 
 const SLOTS: usize = 1024;
+
+/// Bytes that one slot's buffer holds.
+const LONGEST: usize = payload::STRIDE * 8;
 
 /// The kind of limit that a scenario is held against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +42,8 @@ pub enum Limit {
 /// Measures a limit once; `None` where there is none or it cannot be measured here.
 pub fn measure(limit: Limit, work: &Work, time: Duration) -> anyhow::Result<Option<f64>> {
     match limit {
+        // A frame of several slots has no counterpart in a plain ring.
+        Limit::Exchange | Limit::OneCore if usize::from(work.frame_len) > LONGEST => Ok(None),
         Limit::Exchange => Ok(Some(exchange(work, time))),
         Limit::OneCore => Ok(Some(one_core(work, time))),
         Limit::LineTrips(trips) => {

@@ -7,6 +7,7 @@
 //! taken in the same minutes ([`runner`]). The parts of a measurement are separate processes
 //! ([`role`]), and what counts is what the receiver gets.
 
+mod figures;
 mod frames;
 mod limit;
 mod machine;
@@ -32,7 +33,7 @@ use scenario::Scenario;
 /// Measure this switch, the machine's limit for the same work, and other software doing it
 #[derive(Debug, Args)]
 pub struct BenchArgs {
-    /// Scenarios to run; all if none is named, `list` prints them
+    /// Scenarios to run; all if none is named. `list` prints them, `figures` draws the sweeps
     scenario: Vec<String>,
 
     /// Less than ten seconds a scenario: fewer and shorter samples
@@ -46,6 +47,10 @@ pub struct BenchArgs {
     /// Also append the results to DIR/<date>-<cpu>.jsonl
     #[arg(long, value_name = "DIR")]
     save: Option<PathBuf>,
+
+    /// Where `figures` are written
+    #[arg(long, value_name = "DIR", default_value = "figures")]
+    out: PathBuf,
 
     /// Do not run other software
     #[arg(long)]
@@ -68,6 +73,9 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     if args.scenario == ["list"] {
         list();
         return Ok(());
+    }
+    if let Some(("figures", names)) = args.scenario.split_first().map(|(f, n)| (f.as_str(), n)) {
+        return figures::draw(names, &args.out, if args.quick { 1 } else { 3 });
     }
     measure(args, &chosen(&args.scenario)?)
 }

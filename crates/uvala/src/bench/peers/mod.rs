@@ -81,7 +81,7 @@ fn find(program: &str, packages: &str) -> Result<std::path::PathBuf> {
 }
 
 /// Waits for a socket that another program is about to make.
-pub fn await_file(path: &str) -> Result<()> {
+fn await_file(path: &str) -> Result<()> {
     let begin = Instant::now();
     while !std::path::Path::new(path).exists() {
         if begin.elapsed() > Duration::from_secs(5) {

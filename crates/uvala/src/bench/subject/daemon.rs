@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::bench::peers::{Killed, Scratch, await_file};
+use crate::bench::peers::{Killed, Scratch};
 use crate::bench::scenario::{Traffic, Wait, Work};
 
 /// A running `uvala daemon` in a directory of its own; ended when dropped.
@@ -26,8 +26,17 @@ impl Daemon {
         let mut command = Command::new(exe);
         command.arg("daemon").arg("--config").arg(&config).arg("--dir").arg(&dir);
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        let process = Killed(command.spawn().context("cannot start uvala daemon")?);
-        await_file(&scratch.path("uvala.sock"))?;
+        let mut process = Killed(command.spawn().context("cannot start uvala daemon")?);
+        let begin = Instant::now();
+        while !dir.join("uvala.sock").exists() {
+            if let Some(status) = process.0.try_wait()? {
+                bail!("uvala daemon ended at once ({status}), see above");
+            }
+            if begin.elapsed() > Duration::from_secs(5) {
+                bail!("uvala daemon made no socket");
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
         Ok(Daemon { process, scratch })
     }
 

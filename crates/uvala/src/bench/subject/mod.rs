@@ -2,7 +2,7 @@
 //!
 //! A private daemon in a directory of its own, a receiver process, and a sender process, each a
 //! part of this same binary and pinned where the scenario says. The receiver opens its ports, shows
-//! itself to the switch, and says that it is ready; then the sender starts. The receiver counts, and
+//! itself to the switch, and says that it is ready; then the sender starts. The receiver counts and
 //! checks every byte where payload is touched; one wrong byte or one frame out of order ends the
 //! measurement with an error instead of a number. Receivers' ports ask the switch to wait when they
 //! are full, so that no work is spent on frames that are dropped.
