@@ -106,7 +106,8 @@ impl Plot {
             [low, p.y, high]
         };
         let y = self.scale(&self.y, TOP + HEIGHT, TOP, spread);
-        let height = TOP + HEIGHT + 62.0 + 15.0 * f64::from(lines(&self.caption));
+        let caption: Vec<String> = self.caption.iter().flat_map(|row| wrap(row, 105)).collect();
+        let height = TOP + HEIGHT + 62.0 + 15.0 * f64::from(lines(&caption));
         let mut svg = String::new();
         line(
             &mut svg,
@@ -122,7 +123,7 @@ impl Plot {
         }
         self.draw_legend(&mut svg);
         let mut below = TOP + HEIGHT + 62.0;
-        for row in &self.caption {
+        for row in &caption {
             text(&mut svg, (LEFT, below), r##"font-size="11" fill="#555""##, row);
             below += 15.0;
         }
@@ -297,7 +298,7 @@ fn wrap(words: &str, width: usize) -> Vec<String> {
 }
 
 fn lines(caption: &[String]) -> u8 {
-    u8::try_from(caption.len()).expect("a caption of a few lines")
+    u8::try_from(caption.len()).unwrap_or(u8::MAX)
 }
 
 fn rule(svg: &mut String, from: (f64, f64), to: (f64, f64), colour: &str) {
