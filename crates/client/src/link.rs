@@ -29,6 +29,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use ring::kick::{KICK, NUMBER_MAX, encode};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -42,7 +43,7 @@ pub struct Link {
     kick: OwnedFd,
     wake: OwnedFd,
     /// What to write, the port's number.
-    bell: [u8; 4],
+    message: [u8; KICK],
     state: Mutex<State>,
     turn: Condvar,
     /// Its closing detaches the port.
@@ -75,13 +76,16 @@ impl Link {
         bell: u32,
         connection: Option<Connection>,
     ) -> Result<Self, Error> {
+        if bell > NUMBER_MAX {
+            return Err(Error::Geometry("number of the doorbell"));
+        }
         // A kick never waits, a sleep always does.
         set_blocking(&kick, false).map_err(|error| Error::Doorbell(error.into()))?;
         set_blocking(&wake, true).map_err(|error| Error::Doorbell(error.into()))?;
         Ok(Self {
             kick,
             wake,
-            bell: ring::kick::encode(bell),
+            message: encode(bell),
             state: Mutex::default(),
             turn: Condvar::new(),
             connection: Mutex::new(connection),
@@ -92,7 +96,7 @@ impl Link {
     #[cold]
     pub fn kick(&self) -> Result<(), Lost> {
         loop {
-            return match sys::write_quietly(self.kick.as_fd(), &self.bell) {
+            return match sys::write_quietly(self.kick.as_fd(), &self.message) {
                 Err(Errno::INTR) => continue,
                 // A full pipe: the other side has more than enough to wake up for.
                 Ok(_) | Err(Errno::AGAIN) => Ok(()),
