@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::Scratch;
 use super::dpdk::Pages;
 use super::testpmd::{Options, Testpmd};
+use super::{Scratch, await_file};
 use crate::bench::scenario::Work;
 
 /// Million frames a second that the receiver counts.
@@ -26,6 +26,7 @@ pub fn measure(work: &Work, time: Duration, zero_copy: bool) -> Result<f64> {
 
     let server = device("server", "");
     let mut receiver = Testpmd::start(&pages, &options("memif-rx", 1, &server))?;
+    await_file(&scratch.path("memif.sock"))?;
     let client = device("client", if zero_copy { ",zero-copy=yes" } else { ",zero-copy=no" });
     let mut sender = Testpmd::start(&pages, &options("memif-tx", 0, &client))?;
     receiver.forward("rxonly")?;

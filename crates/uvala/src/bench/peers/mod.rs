@@ -19,6 +19,7 @@ mod testpmd;
 mod vde;
 mod vhost;
 
+use std::os::unix::fs::DirBuilderExt;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -99,8 +100,9 @@ impl Scratch {
     /// Makes one.
     pub fn new(name: &str) -> Result<Scratch> {
         let dir = std::env::temp_dir().join(format!("uvala-bench-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&dir)
-            .with_context(|| format!("cannot create {}", dir.display()))?;
+        // Ours alone: a daemon rightly refuses a directory that others may write.
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
+        made.with_context(|| format!("cannot create {}", dir.display()))?;
         Ok(Scratch(dir))
     }
 
