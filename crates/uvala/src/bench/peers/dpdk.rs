@@ -1,9 +1,8 @@
 //! Memory for DPDK: huge pages where they can be had, as its users have them, ordinary ones else.
 //!
-//! Root reserves what is missing and gives it back afterwards; others use what is free already.
+//! Root reserves what is missing and gives it back afterwards; others use what is free already. No
+//! hugetlbfs need be mounted: DPDK takes the pages through memfds.
 //! With ordinary pages every lookup of a buffer costs more, so a result says which it was.
-
-use std::path::Path;
 
 /// Megabytes of one process.
 const MEGABYTES: u64 = 256;
@@ -25,7 +24,7 @@ impl Pages {
     /// Gets huge pages if it can.
     pub fn get() -> Pages {
         let needed = MEGABYTES * PROCESSES / 2 + 8;
-        if field("Hugepagesize") != Some(2048) || !mounted() {
+        if field("Hugepagesize") != Some(2048) {
             return Pages::Small;
         }
         if field("HugePages_Free").is_some_and(|free| free >= needed) {
@@ -46,7 +45,7 @@ impl Pages {
     pub fn options(&self) -> Vec<String> {
         let memory = format!("-m{MEGABYTES}");
         match self {
-            Pages::Huge(_) => vec![memory, "--huge-unlink".into()],
+            Pages::Huge(_) => vec![memory, "--in-memory".into()],
             Pages::Small => vec![memory, "--no-huge".into()],
         }
     }
@@ -59,16 +58,6 @@ impl Drop for Pages {
             let _ = std::fs::write(RESERVED, before.to_string());
         }
     }
-}
-
-/// Whether DPDK will find a hugetlbfs that it may use.
-fn mounted() -> bool {
-    let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
-    let mut places = mounts.lines().filter_map(|line| {
-        let mut words = line.split(' ').skip(1);
-        words.next().filter(|_| words.next() == Some("hugetlbfs"))
-    });
-    places.any(|place| rustix::fs::access(Path::new(place), rustix::fs::Access::WRITE_OK).is_ok())
 }
 
 fn field(name: &str) -> Option<u64> {
