@@ -150,8 +150,10 @@ impl Connection {
         let message = CallMessage { v: PROTOCOL_VERSION, call };
         let text = serde_json::to_vec(&message)
             .map_err(|error| ControlError::Protocol(error.to_string()))?;
-        self.send(&text)?;
-        let (text, fds) = self.receive()?;
+        // A daemon that refuses a connection says so and closes before it reads: its last words are
+        // worth more than the failure to send.
+        let sent = self.send(&text);
+        let (text, fds) = self.receive().map_err(|error| sent.err().unwrap_or(error))?;
         let reply: ReplyMessage = serde_json::from_slice(&text)
             .map_err(|error| ControlError::Protocol(error.to_string()))?;
         match reply.result {

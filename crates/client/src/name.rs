@@ -120,6 +120,12 @@ impl PortName {
     /// The longest name, netmap's `NETMAP_REQ_IFNAMSIZ` less the closing zero.
     pub const MAX_BYTES: usize = 63;
 
+    /// The least of all possible names of a switch's ports: where they begin in an ordered table.
+    #[must_use]
+    pub fn first_of(switch: &SwitchName) -> Self {
+        Self { switch: switch.clone(), port: String::new(), pipe: None }
+    }
+
     /// The switch that the port belongs to.
     #[must_use]
     pub fn switch(&self) -> &SwitchName {

@@ -475,7 +475,7 @@ impl Default for Log {
 /// How many workers a text means: a number, or `auto` for one less than there are cores.
 pub fn parse_workers(text: &str) -> Result<u32, String> {
     if text == "auto" {
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         return Ok(u32::try_from(cores).unwrap_or(MAX_WORKERS).clamp(2, MAX_WORKERS + 1) - 1);
     }
     in_range(text, 1, MAX_WORKERS).map_err(|error| format!("{error}, or \"auto\""))

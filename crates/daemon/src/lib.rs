@@ -1,8 +1,134 @@
-//! The daemon as a library: workers that move frames, and the control plane that tells them what to
-//! do.
+//! The daemon as a library: workers that move frames, and the control plane that tells them what
+//! to do.
+//!
+//! ```text
+//! Daemon::start    directory, lock, socket, switches of the configuration
+//! Daemon::run      serves the control socket in this thread until the stopper is used
+//! drop             ports detached, workers end after the batch in hand, socket removed
+//! ```
 
 pub mod config;
 pub mod control;
 pub mod datapath;
+pub mod start;
 pub mod users;
 pub mod worker;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use client::paths;
+use rustix::pipe::{PipeFlags, pipe_with};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use config::Config;
+use control::datapath::Datapath;
+use control::handlers::Control;
+use control::policy::Caller;
+use control::socket::Server;
+use start::{Place, StartError};
+
+/// A daemon that is ready to run.
+#[derive(Debug)]
+pub struct Daemon<D> {
+    // The order of the fields is the order of the end: no more calls, then no more socket.
+    server: Server<D>,
+    place: Place,
+    /// Held: its end means stop.
+    _stop: OwnedFd,
+    stopper: Stopper,
+}
+
+/// Ends a daemon from another thread, or from a signal.
+#[derive(Debug)]
+pub struct Stopper(OwnedFd);
+
+impl<D: Datapath> Daemon<D> {
+    /// Takes the directory, makes the configured switches, and listens.
+    pub fn start(config: &Config, datapath: D) -> Result<Self, StartError> {
+        start::raise_descriptor_limit();
+        let dir = paths::daemon_dir(config.dir.as_deref());
+        let (place, listener) = Place::take(&dir, &config.socket)?;
+        let mut control = Control::new(config, datapath);
+        make_switches(&mut control, config)?;
+        let io = |error: io::Error| StartError::Io {
+            doing: "serve",
+            path: place.socket().to_path_buf(),
+            error,
+        };
+        let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
+        let (stop, stopper) = pipe_with(flags).map_err(|error| io(error.into()))?;
+        let server = Server::new(listener, stop.as_fd(), control, config.quota.connections)
+            .map_err(|error| io(error.into()))?;
+        Ok(Self { server, place, _stop: stop, stopper: Stopper(stopper) })
+    }
+
+    /// Where the socket is.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        self.place.socket()
+    }
+
+    /// A handle that ends the daemon.
+    pub fn stopper(&self) -> io::Result<Stopper> {
+        self.stopper.0.try_clone().map(Stopper)
+    }
+
+    /// From now on SIGTERM and SIGINT end the daemon in good order.
+    pub fn stop_on_signals(&self) -> io::Result<()> {
+        for signal in [SIGTERM, SIGINT] {
+            signal_hook::low_level::pipe::register(signal, self.stopper()?.0)?;
+        }
+        Ok(())
+    }
+
+    /// Serves until told to stop.
+    pub fn run(mut self) -> io::Result<()> {
+        tracing::info!(socket = %self.socket().display(), "ready");
+        let state = sd_notify::NotifyState::Ready;
+        if let Err(error) = sd_notify::notify(&[state]) {
+            tracing::warn!("systemd was not told that we are ready: {error}");
+        }
+        let result = self.server.run();
+        tracing::info!("stopping");
+        // Whether systemd hears of it changes nothing any more.
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+        result.map_err(io::Error::from)
+    }
+}
+
+impl Stopper {
+    /// Ends the daemon: it finishes the call in hand.
+    pub fn stop(&self) {
+        // A full pipe has been told already.
+        let _ = rustix::io::write(&self.0, b"x");
+    }
+}
+
+/// Sends the daemon's log to stderr, as the process that is the daemon does.
+pub fn log_to_stderr(level: tracing::Level) {
+    let to_terminal = rustix::termios::isatty(io::stderr());
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(io::stderr)
+        .with_ansi(to_terminal)
+        .with_target(false)
+        .init();
+}
+
+fn make_switches<D: Datapath>(control: &mut Control<D>, config: &Config) -> Result<(), StartError> {
+    let daemon = Caller {
+        pid: std::process::id(),
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        groups: Vec::new(),
+        privileged: true,
+    };
+    for plan in &config.switches {
+        control
+            .make_planned(&daemon, plan)
+            .map_err(|refusal| StartError::Switch { name: plan.name.to_string(), refusal })?;
+    }
+    Ok(())
+}

@@ -8,3 +8,12 @@
 //! ```
 
 pub mod datapath;
+#[cfg(test)]
+pub mod fake;
+pub mod handlers;
+pub mod policy;
+pub mod refusal;
+pub mod settings;
+pub mod socket;
+pub mod state;
+mod sys;

@@ -1,0 +1,175 @@
+//! Workers that move no frame: what the tests of the control plane look at.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+use client::api::{Attached, PortStats};
+use client::name::{PipeSide, PortName};
+use switch::{MacAddr, PortConfig, SwitchConfig, VlanId, stats};
+
+use super::datapath::{
+    Attachment, Datapath, DatapathError, FdbRow, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
+};
+use super::settings::show_stats;
+
+/// Everything the control plane said, and what there is after it.
+#[derive(Debug, Default)]
+pub struct Fake {
+    pub(super) switches: BTreeMap<SwitchKey, SwitchConfig>,
+    pub(super) ports: BTreeMap<PortKey, (SwitchKey, PortConfig)>,
+    pub(super) pipes: BTreeMap<PipeKey, u32>,
+    pub(super) fdb: BTreeMap<(u64, u16), (SwitchKey, PortKey, MacAddr, VlanId)>,
+    /// The next call that needs memory fails.
+    pub(super) out_of_memory: bool,
+}
+
+impl Fake {
+    fn allocate(&mut self) -> Result<(), DatapathError> {
+        if std::mem::take(&mut self.out_of_memory) {
+            return Err(std::io::Error::from(std::io::ErrorKind::OutOfMemory).into());
+        }
+        Ok(())
+    }
+}
+
+fn attachment(name: &PortName, rings: &RingSpec) -> Attachment {
+    let file = || OwnedFd::from(std::fs::File::open("/dev/null").expect("the test's own file"));
+    let geometry = Attached {
+        port: name.clone(),
+        bell: 1,
+        region_bytes: 4096,
+        block: 4096,
+        pool: 8192,
+        stride: rings.stride,
+        buffers: 2,
+        tx_rings: rings.counts.tx_rings,
+        rx_rings: rings.counts.rx_rings,
+        tx_slots: rings.counts.tx_slots.slots(),
+        rx_slots: rings.counts.rx_slots.slots(),
+        extra_bufs: rings.extra_bufs,
+        peer_block: None,
+    };
+    Attachment { geometry, region: file(), kick: file(), wake: file() }
+}
+
+impl Datapath for Fake {
+    fn workers(&self) -> u32 {
+        1
+    }
+
+    fn worker_of(&self, _: SwitchKey) -> u32 {
+        0
+    }
+
+    fn add_switch(&mut self, key: SwitchKey, config: SwitchConfig) -> Result<(), DatapathError> {
+        self.allocate()?;
+        assert!(self.switches.insert(key, config).is_none());
+        Ok(())
+    }
+
+    fn set_switch(&mut self, key: SwitchKey, config: SwitchConfig) -> Result<(), DatapathError> {
+        *self.switches.get_mut(&key).expect("known") = config;
+        Ok(())
+    }
+
+    fn del_switch(&mut self, key: SwitchKey) {
+        assert!(self.ports.values().all(|(switch, _)| *switch != key), "ports go first");
+        self.switches.remove(&key).expect("known");
+    }
+
+    fn memory_of(&self, rings: &RingSpec) -> u64 {
+        u64::from(rings.counts.buffers()) * u64::from(rings.stride)
+    }
+
+    fn attach_shm(&mut self, spec: &ShmSpec) -> Result<Attachment, DatapathError> {
+        self.allocate()?;
+        assert!(self.switches.contains_key(&spec.switch));
+        let port = (spec.switch, spec.config.clone());
+        assert!(self.ports.insert(spec.key, port).is_none());
+        Ok(attachment(&spec.name, &spec.rings))
+    }
+
+    fn add_null(
+        &mut self,
+        port: PortKey,
+        switch: SwitchKey,
+        config: PortConfig,
+    ) -> Result<(), DatapathError> {
+        self.allocate()?;
+        assert!(self.ports.insert(port, (switch, config)).is_none());
+        Ok(())
+    }
+
+    fn detach(&mut self, port: PortKey) {
+        self.ports.remove(&port).expect("known");
+        self.fdb.retain(|_, entry| entry.1 != port);
+    }
+
+    fn set_port(&mut self, port: PortKey, config: PortConfig) {
+        self.ports.get_mut(&port).expect("known").1 = config;
+    }
+
+    fn add_pipe(&mut self, pipe: PipeKey, _: &RingSpec) -> Result<(), DatapathError> {
+        self.allocate()?;
+        assert!(self.pipes.insert(pipe, 0).is_none());
+        Ok(())
+    }
+
+    fn open_pipe(
+        &mut self,
+        pipe: PipeKey,
+        _: PipeSide,
+        name: &PortName,
+    ) -> Result<Attachment, DatapathError> {
+        self.allocate()?;
+        *self.pipes.get_mut(&pipe).expect("known") += 1;
+        Ok(attachment(name, &crate::config::Config::default().rings))
+    }
+
+    fn del_pipe(&mut self, pipe: PipeKey) {
+        self.pipes.remove(&pipe).expect("known");
+    }
+
+    fn stats(&mut self, ports: &[(PortKey, PortName)]) -> Vec<PortStats> {
+        assert!(ports.iter().all(|(key, _)| self.ports.contains_key(key)));
+        let stats = stats::PortStats::new(2);
+        ports.iter().map(|(_, name)| show_stats(name.clone(), &stats)).collect()
+    }
+
+    fn fdb_count(&mut self, switch: SwitchKey) -> usize {
+        self.fdb.values().filter(|entry| entry.0 == switch).count()
+    }
+
+    fn fdb_page(
+        &mut self,
+        switch: SwitchKey,
+        cursor: u64,
+        max: usize,
+    ) -> (Vec<FdbRow>, Option<u64>) {
+        let skip = usize::try_from(cursor).expect("what a page said");
+        let row = |&(_, port, mac, vlan): &(SwitchKey, PortKey, MacAddr, VlanId)| FdbRow {
+            mac,
+            vlan,
+            port,
+            is_static: true,
+            age_ms: 0,
+        };
+        let all: Vec<FdbRow> = self.fdb.values().filter(|e| e.0 == switch).map(row).collect();
+        let next = (skip + max < all.len()).then_some(cursor + max as u64);
+        (all.into_iter().skip(skip).take(max).collect(), next)
+    }
+
+    fn fdb_add(&mut self, port: PortKey, mac: MacAddr, vlan: VlanId) -> Result<(), DatapathError> {
+        let switch = self.ports[&port].0;
+        self.fdb.insert((mac.as_u64(), vlan.get()), (switch, port, mac, vlan));
+        Ok(())
+    }
+
+    fn fdb_del(&mut self, _: SwitchKey, mac: MacAddr, vlan: VlanId) -> bool {
+        self.fdb.remove(&(mac.as_u64(), vlan.get())).is_some()
+    }
+
+    fn fdb_flush(&mut self, switch: SwitchKey, port: Option<PortKey>) {
+        self.fdb.retain(|_, e| e.0 != switch || port.is_some_and(|port| port != e.1));
+    }
+}

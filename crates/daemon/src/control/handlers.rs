@@ -1,0 +1,586 @@
+//! From a call to its answer: ask the state, tell the workers, enter the result.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use client::api::{
+    Attach, ClientInfo, DaemonInfo, FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList, Hello, Mac, Mode,
+    Page, PageFrom, PortAdd, PortInfo, PortKind, PortList, PortRef, PortSet, PortStats, Reply,
+    Request, StatsPage, StatsQuery, SwitchInfo, SwitchRef, SwitchSpec,
+};
+use client::name::{PortName, SwitchName};
+use serde::Serialize;
+use switch::{MacAddr, PortConfig, SwitchConfig, VlanId};
+
+use super::datapath::{Attachment, Datapath, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey};
+use super::policy::{Access, Caller, Permissions};
+use super::refusal::Refusal;
+use super::settings;
+use super::state::{ConnKey, Gone, Holder, Port, State, Switch, Wish, change_permissions};
+use crate::config::{Config, SwitchPlan};
+
+/// A connected client.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// Its connection.
+    pub conn: ConnKey,
+    /// Who it is.
+    pub caller: Caller,
+    /// What it calls itself.
+    pub name: String,
+}
+
+/// The answer to a call, with the descriptors that go beside it.
+pub type Answer = Result<(Reply, Vec<OwnedFd>), Refusal>;
+
+/// The control plane behind the socket.
+#[derive(Debug)]
+pub struct Control<D> {
+    state: State,
+    datapath: D,
+    rings: RingSpec,
+    switch_mode: Mode,
+    started: Instant,
+}
+
+impl<D: Datapath> Control<D> {
+    /// A control plane without switches.
+    #[must_use]
+    pub fn new(config: &Config, datapath: D) -> Self {
+        Self {
+            state: State::new(config.quota),
+            datapath,
+            rings: config.rings,
+            switch_mode: config.switch_mode,
+            started: Instant::now(),
+        }
+    }
+
+    /// Makes a switch and its ports from the configuration, for the daemon's user.
+    pub fn make_planned(&mut self, daemon: &Caller, plan: &SwitchPlan) -> Result<(), Refusal> {
+        let mine = self.new_permissions(daemon);
+        let permissions = Permissions {
+            owner: plan.owner.unwrap_or(mine.owner),
+            group: plan.group.unwrap_or(mine.group),
+            mode: plan.mode.unwrap_or(mine.mode),
+        };
+        self.make_switch(&plan.name, true, permissions, plan.config)?;
+        for port in &plan.ports {
+            self.make_port(permissions.owner, &port.name, port.kind, port.config.clone())?;
+        }
+        Ok(())
+    }
+
+    /// Answers a call.
+    pub fn answer(&mut self, client: &mut Client, request: Request) -> Answer {
+        if let Request::Attach(attach) = request {
+            return self.attach(client, &attach);
+        }
+        let caller = client.caller.clone();
+        let reply = match request {
+            Request::Hello(hello) => Ok(self.hello(client, &hello)),
+            Request::SwitchAdd(spec) => self.switch_add(&caller, &spec),
+            Request::SwitchSet(spec) => self.switch_set(&caller, &spec),
+            Request::SwitchDel(SwitchRef { switch }) => self.switch_del(&caller, &switch),
+            Request::SwitchList(from) => Ok(self.switch_list(&caller, &from)),
+            Request::SwitchShow(SwitchRef { switch }) => self.switch_show(&caller, &switch),
+            Request::PortAdd(add) => self.port_add(&caller, &add),
+            Request::PortSet(set) => self.port_set(&caller, &set),
+            Request::PortDel(PortRef { port }) => self.port_del(&caller, &port),
+            Request::PortList(list) => self.port_list(&caller, &list),
+            Request::PortShow(PortRef { port }) => self.port_show(&caller, &port),
+            Request::FdbList(list) => self.fdb_list(&caller, &list),
+            Request::FdbAdd(add) => self.fdb_add(&caller, &add),
+            Request::FdbDel(del) => self.fdb_del(&caller, &del),
+            Request::FdbFlush(flush) => self.fdb_flush(&caller, &flush),
+            Request::Stats(query) => self.stats(&caller, &query),
+            Request::Detach(PortRef { port }) => self.detach(client.conn, &port),
+            Request::Attach(_) => unreachable!("answered above"),
+        };
+        reply.map(|reply| (reply, Vec::new()))
+    }
+
+    /// Takes back everything that a connection held.
+    pub fn hang_up(&mut self, conn: ConnKey) {
+        for port in self.state.held_by(conn) {
+            let gone = self.state.release(&port);
+            self.settle(&gone);
+        }
+    }
+
+    fn hello(&self, client: &mut Client, hello: &Hello) -> Reply {
+        client.name = hello.client.chars().filter(|c| !c.is_control()).take(64).collect();
+        let (switches, ports) = self.state.counts();
+        Reply::Daemon(DaemonInfo {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uid: rustix::process::geteuid().as_raw(),
+            uptime_s: self.started.elapsed().as_secs(),
+            workers: self.datapath.workers(),
+            switches: count(switches),
+            ports: count(ports),
+        })
+    }
+}
+
+/// Switches.
+impl<D: Datapath> Control<D> {
+    fn switch_add(&mut self, caller: &Caller, spec: &SwitchSpec) -> Result<Reply, Refusal> {
+        if self.state.has_switch(&spec.switch) {
+            return Err(Refusal::SwitchExists(spec.switch.clone()));
+        }
+        self.state.claim_switch(caller)?;
+        let mine = self.new_permissions(caller);
+        let permissions = change_permissions(mine, caller, &spec.settings)?;
+        let config = settings::change_switch(SwitchConfig::default(), &spec.settings)?;
+        self.make_switch(&spec.switch, true, permissions, config)?;
+        Ok(Reply::Done)
+    }
+
+    fn switch_set(&mut self, caller: &Caller, spec: &SwitchSpec) -> Result<Reply, Refusal> {
+        let switch = self.state.switch(caller, &spec.switch, Access::Manage)?;
+        let key = switch.key;
+        let permissions = change_permissions(switch.permissions, caller, &spec.settings)?;
+        let config = settings::change_switch(switch.config, &spec.settings)?;
+        if config != switch.config {
+            self.datapath.set_switch(key, config)?;
+        }
+        let switch = self.state.switch_mut(&spec.switch).expect("it was there just now");
+        switch.permissions = permissions;
+        switch.config = config;
+        Ok(Reply::Done)
+    }
+
+    fn switch_del(&mut self, caller: &Caller, name: &SwitchName) -> Result<Reply, Refusal> {
+        self.state.switch(caller, name, Access::Manage)?;
+        let ports: Vec<PortName> = self.state.ports_of(name).map(|(n, _)| n.clone()).collect();
+        for port in ports {
+            let gone = self.state.remove_port(&port);
+            self.settle(&gone);
+        }
+        if let Some(key) = self.state.remove_switch(name) {
+            self.datapath.del_switch(key);
+        }
+        Ok(Reply::Done)
+    }
+
+    fn switch_list(&mut self, caller: &Caller, from: &PageFrom) -> Reply {
+        let from = from.from.as_deref().unwrap_or("");
+        let datapath = &mut self.datapath;
+        let mut ports: HashMap<&SwitchName, usize> = HashMap::new();
+        for (port, _) in self.state.ports() {
+            *ports.entry(port.switch()).or_default() += 1;
+        }
+        let visible = self.state.switches_from(from);
+        let visible = visible.filter(|(_, s)| s.permissions.allow(caller, Access::Look));
+        Reply::Switches(page(visible.map(|(name, switch)| {
+            let ports = ports.get(name).copied().unwrap_or(0);
+            (name.to_string(), switch_info(datapath, name, switch, ports))
+        })))
+    }
+
+    fn switch_show(&mut self, caller: &Caller, name: &SwitchName) -> Result<Reply, Refusal> {
+        let switch = self.state.switch(caller, name, Access::Look)?;
+        let ports = self.state.ports_of(name).count();
+        Ok(Reply::Switch(switch_info(&mut self.datapath, name, switch, ports)))
+    }
+
+    fn new_permissions(&self, caller: &Caller) -> Permissions {
+        Permissions { owner: caller.uid, group: caller.gid, mode: self.switch_mode }
+    }
+
+    fn make_switch(
+        &mut self,
+        name: &SwitchName,
+        persistent: bool,
+        permissions: Permissions,
+        config: SwitchConfig,
+    ) -> Result<SwitchKey, Refusal> {
+        let key = SwitchKey(self.state.new_key());
+        self.datapath.add_switch(key, config)?;
+        self.state.add_switch(name.clone(), Switch { key, persistent, permissions, config });
+        Ok(key)
+    }
+
+    /// The switch of an attach or of a new port, made if there is none. The caller's right to it has
+    /// been checked.
+    fn find_or_make(&mut self, caller: &Caller, name: &SwitchName) -> Result<SwitchKey, Refusal> {
+        if let Some(switch) = self.state.switch_mut(name) {
+            return Ok(switch.key);
+        }
+        let permissions = self.new_permissions(caller);
+        self.make_switch(name, false, permissions, SwitchConfig::default())
+    }
+
+    /// Tells the workers what went away.
+    fn settle(&mut self, gone: &Gone) {
+        if let Some(port) = gone.port {
+            self.datapath.detach(port);
+        }
+        if let Some(pipe) = gone.pipe {
+            self.datapath.del_pipe(pipe);
+        }
+        if let Some(switch) = gone.switch {
+            self.datapath.del_switch(switch);
+        }
+    }
+}
+
+/// Ports.
+impl<D: Datapath> Control<D> {
+    fn attach(&mut self, client: &Client, attach: &Attach) -> Answer {
+        let rings = settings::rings(attach, &self.rings)?;
+        let group = attach.group.as_deref();
+        check_group(attach)?;
+        let memory = self.datapath.memory_of(&rings);
+        let wish = Wish { port: &attach.port, memory, group, existing: attach.existing };
+        self.state.claim(&client.caller, &wish)?;
+        let switch = self.find_or_make(&client.caller, attach.port.switch())?;
+        let opened = match attach.port.pipe() {
+            Some(_) => self.open_pipe(client, attach, &rings),
+            None => self.open_shm(client, attach, switch, rings),
+        };
+        if opened.is_err()
+            && let Some(switch) = self.state.forget_switch(attach.port.switch())
+        {
+            self.datapath.del_switch(switch);
+        }
+        let Attachment { geometry, region, kick, wake } = opened?;
+        Ok((Reply::Attached(geometry), vec![region, kick, wake]))
+    }
+
+    fn open_shm(
+        &mut self,
+        client: &Client,
+        attach: &Attach,
+        switch: SwitchKey,
+        rings: RingSpec,
+    ) -> Result<Attachment, Refusal> {
+        let key = PortKey(self.state.new_key());
+        let config = self.state.port_mut(&attach.port).map(|port| port.config.clone());
+        let config = config.unwrap_or_default();
+        let attachment = self.datapath.attach_shm(&ShmSpec {
+            key,
+            name: attach.port.clone(),
+            switch,
+            rings,
+            group: attach.group.clone(),
+            config: config.clone(),
+        })?;
+        let memory = self.datapath.memory_of(&rings);
+        let port = held_port(client, attach, key, memory);
+        self.state.hold(&attach.port, Port { config, ..port });
+        Ok(attachment)
+    }
+
+    fn open_pipe(
+        &mut self,
+        client: &Client,
+        attach: &Attach,
+        rings: &RingSpec,
+    ) -> Result<Attachment, Refusal> {
+        let (name, key) = (&attach.port, self.state.new_key());
+        let end = name.pipe().expect("only the end of a pipe is opened as one");
+        let peer = name.peer().and_then(|peer| self.state.port_mut(&peer)?.pipe);
+        let pipe = peer.unwrap_or(PipeKey(key));
+        if peer.is_none() {
+            self.datapath.add_pipe(pipe, rings)?;
+        }
+        let opened = self.datapath.open_pipe(pipe, end.side, name);
+        if opened.is_err() && peer.is_none() {
+            self.datapath.del_pipe(pipe);
+        }
+        // The end that comes first pays for both.
+        let memory = if peer.is_none() { self.datapath.memory_of(rings) } else { 0 };
+        let attachment = opened?;
+        let port = held_port(client, attach, PortKey(key), memory);
+        self.state.hold(name, Port { kind: PortKind::Pipe, pipe: Some(pipe), ..port });
+        Ok(attachment)
+    }
+
+    fn detach(&mut self, conn: ConnKey, name: &PortName) -> Result<Reply, Refusal> {
+        let port = self.state.port_mut(name);
+        let holder = port.and_then(|port| port.holder.as_ref());
+        if holder.is_none_or(|holder| holder.conn != conn) {
+            return Err(Refusal::NotHeld(name.clone()));
+        }
+        let gone = self.state.release(name);
+        self.settle(&gone);
+        Ok(Reply::Done)
+    }
+
+    fn port_add(&mut self, caller: &Caller, add: &PortAdd) -> Result<Reply, Refusal> {
+        self.state.claim_persistent(caller, &add.port)?;
+        let config = settings::change_port(PortConfig::default(), &add.settings)?;
+        self.find_or_make(caller, add.port.switch())?;
+        let made = self.make_port(caller.uid, &add.port, add.kind, config);
+        if made.is_err()
+            && let Some(switch) = self.state.forget_switch(add.port.switch())
+        {
+            self.datapath.del_switch(switch);
+        }
+        made.map(|()| Reply::Done)
+    }
+
+    /// Makes a persistent port of a switch that exists.
+    fn make_port(
+        &mut self,
+        owner: u32,
+        name: &PortName,
+        kind: PortKind,
+        config: PortConfig,
+    ) -> Result<(), Refusal> {
+        let switch = self.state.switch_mut(name.switch()).expect("its switch comes first").key;
+        let key = PortKey(self.state.new_key());
+        match kind {
+            PortKind::Shm => {}
+            PortKind::Null => self.datapath.add_null(key, switch, config.clone())?,
+            PortKind::Pipe => return Err(Refusal::PipePersistent(name.clone())),
+        }
+        let port = Port { key, kind, pipe: None, persistent: true, owner, config, holder: None };
+        self.state.add_port(name.clone(), port);
+        Ok(())
+    }
+
+    fn port_set(&mut self, caller: &Caller, set: &PortSet) -> Result<Reply, Refusal> {
+        let port = self.state.port(caller, &set.port, Access::Manage)?;
+        if port.kind == PortKind::Pipe {
+            return Err(Refusal::PipeSettings(set.port.clone()));
+        }
+        let config = settings::change_port(port.config.clone(), &set.settings)?;
+        if port.is_live() {
+            self.datapath.set_port(port.key, config.clone());
+        }
+        self.state.port_mut(&set.port).expect("it was there just now").config = config;
+        Ok(Reply::Done)
+    }
+
+    fn port_del(&mut self, caller: &Caller, name: &PortName) -> Result<Reply, Refusal> {
+        self.state.port(caller, name, Access::Manage)?;
+        let gone = self.state.remove_port(name);
+        self.settle(&gone);
+        Ok(Reply::Done)
+    }
+
+    fn port_list(&self, caller: &Caller, list: &PortList) -> Result<Reply, Refusal> {
+        let visible = self.visible_ports(caller, list.switch.as_ref(), list.from.as_deref())?;
+        let rows =
+            visible.into_iter().map(|(name, port)| (name.to_string(), port_info(name, port)));
+        Ok(Reply::Ports(page(rows)))
+    }
+
+    fn port_show(&self, caller: &Caller, name: &PortName) -> Result<Reply, Refusal> {
+        let port = self.state.port(caller, name, Access::Look)?;
+        Ok(Reply::Port(port_info(name, port)))
+    }
+
+    /// The ports that a caller may see, of one switch or of all, from a name on.
+    fn visible_ports<'a>(
+        &'a self,
+        caller: &Caller,
+        switch: Option<&'a SwitchName>,
+        from: Option<&str>,
+    ) -> Result<Vec<(&'a PortName, &'a Port)>, Refusal> {
+        let from = from.map(parse_port).transpose()?;
+        if let Some(name) = switch {
+            self.state.switch(caller, name, Access::Look)?;
+        }
+        let mut may_look: HashMap<&SwitchName, bool> = HashMap::new();
+        let ports = self.state.ports().filter(|(name, _)| {
+            switch.is_none_or(|switch| switch == name.switch())
+                && from.as_ref().is_none_or(|from| *name >= from)
+        });
+        let visible = ports.filter(|(name, _)| {
+            *may_look
+                .entry(name.switch())
+                .or_insert_with(|| self.state.switch(caller, name.switch(), Access::Look).is_ok())
+        });
+        Ok(visible.collect())
+    }
+}
+
+/// Addresses and counters.
+impl<D: Datapath> Control<D> {
+    fn fdb_list(&mut self, caller: &Caller, list: &FdbList) -> Result<Reply, Refusal> {
+        let key = self.state.switch(caller, &list.switch, Access::Look)?.key;
+        let cursor = list.from.as_deref().map_or(Ok(0), |from| {
+            from.parse().map_err(|_| Refusal::BadValue("from: not what a page said".to_owned()))
+        })?;
+        let (rows, next) = self.datapath.fdb_page(key, cursor, FDB_PAGE);
+        let names: HashMap<PortKey, &PortName> =
+            self.state.ports_of(&list.switch).map(|(name, port)| (port.key, name)).collect();
+        let items = rows.into_iter().filter_map(|row| {
+            Some(FdbEntry {
+                mac: Mac(row.mac.octets()),
+                vlan: row.vlan.get(),
+                port: (*names.get(&row.port)?).clone(),
+                is_static: row.is_static,
+                age_s: u32::try_from(row.age_ms / 1000).unwrap_or(u32::MAX),
+            })
+        });
+        Ok(Reply::Fdb(Page { items: items.collect(), next: next.map(|n| n.to_string()) }))
+    }
+
+    fn fdb_add(&mut self, caller: &Caller, add: &FdbAdd) -> Result<Reply, Refusal> {
+        let port = self.state.port(caller, &add.port, Access::Manage)?;
+        let (mac, vlan) = address(add.mac, add.vlan)?;
+        if !port.is_live() {
+            let text = format!("no client holds port {}: attach first, then add", add.port);
+            return Err(Refusal::BadValue(text));
+        }
+        self.datapath.fdb_add(port.key, mac, vlan)?;
+        Ok(Reply::Done)
+    }
+
+    fn fdb_del(&mut self, caller: &Caller, del: &FdbDel) -> Result<Reply, Refusal> {
+        let key = self.state.switch(caller, &del.switch, Access::Manage)?.key;
+        let (mac, vlan) = address(del.mac, del.vlan)?;
+        if self.datapath.fdb_del(key, mac, vlan) {
+            return Ok(Reply::Done);
+        }
+        let switch = del.switch.clone();
+        Err(Refusal::NoFdbEntry { switch, mac: del.mac, vlan: del.vlan })
+    }
+
+    fn fdb_flush(&mut self, caller: &Caller, flush: &FdbFlush) -> Result<Reply, Refusal> {
+        let key = self.state.switch(caller, &flush.switch, Access::Manage)?.key;
+        let port = match &flush.port {
+            None => None,
+            Some(name) if name.switch() != &flush.switch => {
+                let text = format!("port {name} is not one of switch {}", flush.switch);
+                return Err(Refusal::BadValue(text));
+            }
+            Some(name) => Some(self.state.port(caller, name, Access::Manage)?.key),
+        };
+        self.datapath.fdb_flush(key, port);
+        Ok(Reply::Done)
+    }
+
+    fn stats(&mut self, caller: &Caller, query: &StatsQuery) -> Result<Reply, Refusal> {
+        let ports = match &query.port {
+            Some(name) => vec![(name, self.state.port(caller, name, Access::Look)?)],
+            None => self.visible_ports(caller, query.switch.as_ref(), query.from.as_deref())?,
+        };
+        let live = ports.into_iter().filter(|(_, port)| port.is_live());
+        let keys: Vec<_> = live.map(|(name, port)| (port.key, name.clone())).collect();
+        let at = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let datapath = &mut self.datapath;
+        let rows = keys.chunks(STATS_CHUNK).flat_map(|chunk| datapath.stats(chunk));
+        let Page { items, next } = page(rows.map(|row: PortStats| (row.port.to_string(), row)));
+        Ok(Reply::Stats(StatsPage { at_ns: nanoseconds(at), items, next }))
+    }
+}
+
+fn check_group(attach: &Attach) -> Result<(), Refusal> {
+    let Some(group) = &attach.group else { return Ok(()) };
+    if attach.port.pipe().is_some() {
+        return Err(Refusal::PipeGroup(attach.port.clone()));
+    }
+    // A group is named as a port is.
+    let name = attach.port.switch().join(group);
+    let plain = name.is_ok_and(|name| name.pipe().is_none());
+    if plain { Ok(()) } else { Err(Refusal::BadValue(GROUP_NAME.to_owned())) }
+}
+
+fn held_port(client: &Client, attach: &Attach, key: PortKey, memory: u64) -> Port {
+    let holder = Holder {
+        conn: client.conn,
+        pid: client.caller.pid,
+        uid: client.caller.uid,
+        name: client.name.clone(),
+        memory,
+        group: attach.group.clone(),
+    };
+    Port {
+        key,
+        kind: PortKind::Shm,
+        pipe: None,
+        persistent: false,
+        owner: client.caller.uid,
+        config: PortConfig::default(),
+        holder: Some(holder),
+    }
+}
+
+fn switch_info<D: Datapath>(
+    datapath: &mut D,
+    name: &SwitchName,
+    switch: &Switch,
+    ports: usize,
+) -> SwitchInfo {
+    SwitchInfo {
+        switch: name.clone(),
+        persistent: switch.persistent,
+        forwarding: switch.config.forwarding.to_string(),
+        age_s: u32::try_from(switch.config.ageing_ms / 1000).unwrap_or(u32::MAX),
+        fdb_capacity: count(switch.config.fdb_capacity),
+        owner: switch.permissions.owner,
+        group: switch.permissions.group,
+        mode: switch.permissions.mode,
+        ports: count(ports),
+        fdb_entries: count(datapath.fdb_count(switch.key)),
+        worker: datapath.worker_of(switch.key),
+    }
+}
+
+fn port_info(name: &PortName, port: &Port) -> PortInfo {
+    let holder = port.holder.as_ref();
+    PortInfo {
+        port: name.clone(),
+        kind: port.kind,
+        persistent: port.persistent,
+        owner: port.owner,
+        client: holder.map(|h| ClientInfo { pid: h.pid, uid: h.uid, name: h.name.clone() }),
+        memory: holder.map_or(0, |h| h.memory),
+        group: holder.and_then(|h| h.group.clone()),
+        settings: settings::show_port(&port.config),
+    }
+}
+
+fn address(mac: Mac, vlan: u16) -> Result<(MacAddr, VlanId), Refusal> {
+    if mac.0[0] & 1 != 0 {
+        return Err(Refusal::BadValue(format!("{mac} is a group address: it has no port")));
+    }
+    let vlan = VlanId::try_from(vlan).map_err(|e| Refusal::BadValue(format!("vlan: {e}")))?;
+    Ok((MacAddr::new(mac.0), vlan))
+}
+
+fn parse_port(text: &str) -> Result<PortName, Refusal> {
+    text.parse().map_err(|error| Refusal::BadValue(format!("from: {error}")))
+}
+
+/// As many rows as a message holds, and where the next page begins.
+fn page<T: Serialize>(rows: impl Iterator<Item = (String, T)>) -> Page<T> {
+    let mut page = Page { items: Vec::new(), next: None };
+    let mut bytes = 0;
+    for (name, row) in rows {
+        bytes += serde_json::to_vec(&row).map_or(PAGE_BYTES, |text| text.len() + 1);
+        if bytes > PAGE_BYTES && !page.items.is_empty() {
+            page.next = Some(name);
+            break;
+        }
+        page.items.push(row);
+    }
+    page
+}
+
+fn nanoseconds(time: rustix::time::Timespec) -> u64 {
+    let part = |n: i64| u64::try_from(n).unwrap_or(0);
+    part(time.tv_sec) * 1_000_000_000 + part(time.tv_nsec)
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+/// Rows of a page, in bytes of JSON: a message less ample room for what is around them.
+const PAGE_BYTES: usize = client::api::MAX_MESSAGE - 4096;
+/// Entries of an address page; one takes at most 200 bytes.
+const FDB_PAGE: usize = 256;
+/// Ports whose counters are asked for at once.
+const STATS_CHUNK: usize = 16;
+const GROUP_NAME: &str = "group: only letters, digits and '_', as in --group chain1";
+
+#[cfg(test)]
+mod tests;

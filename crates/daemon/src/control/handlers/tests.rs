@@ -1,0 +1,247 @@
+//! Calls and their answers, on workers that move no frame.
+
+use client::api::{ErrorCode, PortSettings, SwitchSettings};
+
+use super::super::fake::Fake;
+use super::*;
+
+/// A control plane and callers by number of connection.
+struct Bench {
+    control: Control<Fake>,
+}
+
+fn client(conn: u64, uid: u32) -> Client {
+    let groups = Vec::new();
+    let caller = Caller { pid: 1, uid, gid: uid, groups, privileged: uid == 0 };
+    Client { conn: ConnKey(conn), caller, name: format!("test {conn}") }
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self { control: Control::new(&Config::default(), Fake::default()) }
+    }
+
+    fn ask(&mut self, conn: u64, uid: u32, text: &str) -> Result<Reply, Refusal> {
+        let request = serde_json::from_str(text).expect(text);
+        self.control.answer(&mut client(conn, uid), request).map(|(reply, _)| reply)
+    }
+
+    fn done(&mut self, text: &str) {
+        assert_eq!(self.ask(0, 0, text).expect(text), Reply::Done);
+    }
+
+    fn refused(&mut self, conn: u64, uid: u32, text: &str) -> (ErrorCode, String) {
+        let refusal = self.ask(conn, uid, text).expect_err(text);
+        let message = refusal.to_string();
+        assert!(!message.contains('\n'), "{message}");
+        (refusal.code(), message)
+    }
+
+    fn attach(&mut self, conn: u64, uid: u32, port: &str) -> Result<Reply, Refusal> {
+        self.ask(conn, uid, &format!(r#"{{"attach":{{"port":"{port}"}}}}"#))
+    }
+
+    fn is_empty(&self) -> bool {
+        let fake = &self.control.datapath;
+        let nothing = fake.ports.is_empty() && fake.switches.is_empty() && fake.pipes.is_empty();
+        assert_eq!(nothing, self.control.state.counts() == (0, 0));
+        nothing
+    }
+}
+
+#[test]
+fn test_attach_answers_with_geometry_and_three_descriptors() {
+    let mut bench = Bench::new();
+    let attach = Attach { tx_slots: Some(64), ..Attach::new("vale0:a".parse().unwrap()) };
+    let answer = bench.control.answer(&mut client(1, 1000), Request::Attach(attach));
+    let (Reply::Attached(geometry), fds) = answer.unwrap() else { panic!("another answer") };
+    assert_eq!((geometry.tx_slots, geometry.rx_slots, fds.len()), (64, 1024, 3));
+    bench.control.hang_up(ConnKey(1));
+    assert!(bench.is_empty());
+}
+
+#[test]
+fn test_out_of_memory_leaves_nothing_behind() {
+    for port in ["vale0:a", "vale0:a{1"] {
+        // The switch itself, the port or the pipe, the end of the pipe.
+        for refuse_at in 0..2 {
+            let mut bench = Bench::new();
+            if refuse_at == 1 {
+                bench.done(r#"{"switch_add":{"switch":"vale0"}}"#);
+            }
+            bench.control.datapath.out_of_memory = true;
+            let refusal = bench.attach(1, 0, port).unwrap_err();
+            assert_eq!(refusal.code(), ErrorCode::NoMemory);
+            if refuse_at == 1 {
+                bench.done(r#"{"switch_del":{"switch":"vale0"}}"#);
+            }
+            assert!(bench.is_empty());
+        }
+    }
+}
+
+#[test]
+fn test_persistent_switch_and_port_keep_settings_and_stay() {
+    let mut bench = Bench::new();
+    bench.done(r#"{"switch_add":{"switch":"vale0","settings":{"forwarding":"hub","age_s":7}}}"#);
+    bench.done(r#"{"port_add":{"port":"vale0:a","settings":{"vlan":"access:7"}}}"#);
+    bench.attach(1, 0, "vale0:a").unwrap();
+    bench.done(r#"{"port_set":{"port":"vale0:a","settings":{"isolated":true}}}"#);
+    let (_, config) = bench.control.datapath.ports.values().next().unwrap();
+    assert!(config.isolated && config.vlan.to_string() == "access:7");
+    bench.control.hang_up(ConnKey(1));
+    assert!(bench.control.datapath.ports.is_empty());
+    let Reply::Port(info) = bench.ask(0, 0, r#"{"port_show":{"port":"vale0:a"}}"#).unwrap() else {
+        panic!("another answer")
+    };
+    assert!(info.persistent && info.client.is_none());
+    assert_eq!(info.settings.vlan.as_deref(), Some("access:7"));
+    let show = r#"{"switch_show":{"switch":"vale0"}}"#;
+    let Reply::Switch(info) = bench.ask(0, 0, show).unwrap() else { panic!("another answer") };
+    assert_eq!((info.forwarding.as_str(), info.age_s, info.ports), ("hub", 7, 1));
+    bench.done(r#"{"switch_del":{"switch":"vale0"}}"#);
+    assert!(bench.is_empty());
+}
+
+#[test]
+fn test_null_port_is_served_and_not_attached() {
+    let mut bench = Bench::new();
+    bench.done(r#"{"port_add":{"port":"vale0:sink","kind":"null"}}"#);
+    assert_eq!(bench.attach(1, 0, "vale0:sink").unwrap_err().code(), ErrorCode::Unsupported);
+    bench.done(r#"{"port_del":{"port":"vale0:sink"}}"#);
+    assert!(bench.is_empty());
+}
+
+#[test]
+fn test_refusals_have_codes_and_say_what_to_do() {
+    let mut bench = Bench::new();
+    bench.attach(1, 1000, "vale0:a").unwrap();
+    let (code, text) = bench.refused(2, 1000, r#"{"attach":{"port":"vale0:a"}}"#);
+    assert_eq!(code, ErrorCode::InUse);
+    assert!(text.contains("taken by process 1"), "{text}");
+    let (code, text) = bench.refused(2, 1001, r#"{"attach":{"port":"vale0:b"}}"#);
+    assert_eq!(code, ErrorCode::Permission);
+    assert!(text.contains("uvala switch set vale0 --mode"), "{text}");
+    for (text, expected) in [
+        (r#"{"switch_show":{"switch":"vale9"}}"#, ErrorCode::NotFound),
+        (r#"{"port_del":{"port":"vale0:x"}}"#, ErrorCode::NotFound),
+        (r#"{"detach":{"port":"vale0:a"}}"#, ErrorCode::NotFound),
+        (r#"{"switch_add":{"switch":"vale0"}}"#, ErrorCode::Exists),
+        (r#"{"port_add":{"port":"vale0:a"}}"#, ErrorCode::Exists),
+        (r#"{"port_add":{"port":"vale0:a{1"}}"#, ErrorCode::Unsupported),
+        (r#"{"attach":{"port":"vale0:b","tx_rings":99}}"#, ErrorCode::BadRequest),
+        (r#"{"attach":{"port":"vale0:b","group":"a b"}}"#, ErrorCode::BadRequest),
+        (r#"{"attach":{"port":"vale0:b","group":"a{1"}}"#, ErrorCode::BadRequest),
+        (r#"{"attach":{"port":"vale0:b{1","group":"a"}}"#, ErrorCode::Unsupported),
+        (r#"{"attach":{"port":"vale0:b","existing":true}}"#, ErrorCode::NotFound),
+        (r#"{"port_set":{"port":"vale0:a","settings":{"vlan":"?"}}}"#, ErrorCode::BadRequest),
+        (r#"{"fdb_add":{"port":"vale0:a","mac":"ff:00:00:00:00:01"}}"#, ErrorCode::BadRequest),
+        (r#"{"fdb_del":{"switch":"vale0","mac":"02:00:00:00:00:01"}}"#, ErrorCode::NotFound),
+        (r#"{"fdb_list":{"switch":"vale0","from":"x"}}"#, ErrorCode::BadRequest),
+        (r#"{"port_list":{"from":"x"}}"#, ErrorCode::BadRequest),
+    ] {
+        assert_eq!(bench.refused(3, 1000, text).0, expected, "{text}");
+    }
+    assert_eq!(bench.control.state.counts(), (1, 1));
+}
+
+#[test]
+fn test_strangers_see_nothing_of_a_private_switch() {
+    let mut bench = Bench::new();
+    bench.attach(1, 1000, "vale0:a").unwrap();
+    let mut seen = |uid: u32| {
+        let Reply::Ports(ports) = bench.ask(9, uid, r#"{"port_list":{}}"#).unwrap() else {
+            panic!("another answer")
+        };
+        let Reply::Stats(stats) = bench.ask(9, uid, r#"{"stats":{}}"#).unwrap() else {
+            panic!("another answer")
+        };
+        let list = bench.ask(9, uid, r#"{"switch_list":{}}"#).unwrap();
+        let Reply::Switches(switches) = list else { panic!("another answer") };
+        (ports.items.len(), stats.items.len(), switches.items.len())
+    };
+    assert_eq!(seen(1000), (1, 1, 1));
+    assert_eq!(seen(1001), (0, 0, 0));
+    assert_eq!(seen(0), (1, 1, 1));
+}
+
+#[test]
+fn test_pages_go_on_until_everything_was_listed() {
+    let mut bench = Bench::new();
+    bench.done(r#"{"switch_add":{"switch":"vale0"}}"#);
+    for i in 0..1000 {
+        let text = format!(r#"{{"port_add":{{"port":"vale0:p{i}"}}}}"#);
+        bench.done(&text);
+    }
+    let (mut seen, mut pages, mut from) = (Vec::new(), 0, None);
+    loop {
+        let list = Request::PortList(PortList { switch: None, from });
+        let (reply, _) = bench.control.answer(&mut client(0, 0), list).unwrap();
+        assert!(serde_json::to_vec(&reply).unwrap().len() < client::api::MAX_MESSAGE);
+        let Reply::Ports(page) = reply else { panic!("another answer") };
+        seen.extend(page.items.into_iter().map(|info| info.port));
+        pages += 1;
+        from = page.next;
+        if from.is_none() {
+            break;
+        }
+    }
+    assert!(pages > 1 && seen.len() == 1000 && seen.is_sorted());
+}
+
+#[test]
+fn test_addresses_are_added_listed_and_forgotten() {
+    let mut bench = Bench::new();
+    bench.attach(1, 0, "vale0:a").unwrap();
+    for i in 0..300u16 {
+        let [high, low] = i.to_be_bytes();
+        let mac = Mac([2, 0, 0, 0, high, low]);
+        bench.done(&format!(r#"{{"fdb_add":{{"port":"vale0:a","mac":"{mac}","vlan":5}}}}"#));
+    }
+    let list = r#"{"fdb_list":{"switch":"vale0"}}"#;
+    let Reply::Fdb(page) = bench.ask(0, 0, list).unwrap() else { panic!("another answer") };
+    assert_eq!((page.items.len(), page.next.as_deref()), (256, Some("256")));
+    assert_eq!((page.items[0].vlan, page.items[0].is_static), (5, true));
+    let rest = r#"{"fdb_list":{"switch":"vale0","from":"256"}}"#;
+    let Reply::Fdb(page) = bench.ask(0, 0, rest).unwrap() else { panic!("another answer") };
+    assert_eq!((page.items.len(), page.next), (44, None));
+    bench.done(r#"{"fdb_del":{"switch":"vale0","mac":"02:00:00:00:00:01","vlan":5}}"#);
+    bench.done(r#"{"fdb_flush":{"switch":"vale0","port":"vale0:a"}}"#);
+    assert_eq!(bench.control.datapath.fdb.len(), 0);
+}
+
+#[test]
+fn test_owner_opens_a_switch_to_others() {
+    let mut bench = Bench::new();
+    bench.attach(1, 1000, "vale0:a").unwrap();
+    let settings = SwitchSettings { mode: Mode::new(0o622), ..Default::default() };
+    let spec = SwitchSpec { switch: "vale0".parse().unwrap(), settings };
+    bench.control.answer(&mut client(1, 1000), Request::SwitchSet(spec)).unwrap();
+    bench.attach(2, 1001, "vale0:b").unwrap();
+    let set = PortSet { port: "vale0:b".parse().unwrap(), settings: PortSettings::default() };
+    let own = bench.control.answer(&mut client(2, 1001), Request::PortSet(set));
+    assert_eq!(own.unwrap_err().code(), ErrorCode::Permission);
+}
+
+#[test]
+fn test_detach_gives_back_and_only_what_the_connection_holds() {
+    let mut bench = Bench::new();
+    bench.attach(1, 0, "vale0:a").unwrap();
+    let (code, _) = bench.refused(2, 0, r#"{"detach":{"port":"vale0:a"}}"#);
+    assert_eq!(code, ErrorCode::NotFound);
+    assert_eq!(bench.ask(1, 0, r#"{"detach":{"port":"vale0:a"}}"#).unwrap(), Reply::Done);
+    assert!(bench.is_empty());
+}
+
+#[test]
+fn test_planned_switches_come_with_their_ports() {
+    let text = "[switch.vale0]\nmode = \"644\"\n[switch.vale0.port.a]\n[switch.vale0.port.b]\nkind = \"null\"\n";
+    let config = Config::parse(text, std::path::Path::new("test.toml")).unwrap();
+    let mut control = Control::new(&config, Fake::default());
+    let daemon = client(0, 1000).caller;
+    for plan in &config.switches {
+        control.make_planned(&daemon, plan).unwrap();
+    }
+    assert_eq!(control.state.counts(), (1, 2));
+    assert_eq!(control.datapath.ports.len(), 1);
+}

@@ -1,0 +1,134 @@
+//! Who may do what with a switch: owner, group and mode, read as for a file.
+//!
+//! | to | bit | of |
+//! |---|---|---|
+//! | see it, its ports, counters and addresses | `r` | owner, group or others |
+//! | attach to it, creating ports | `w` | owner, group or others |
+//! | change it, its ports and its addresses | – | owner only |
+//!
+//! As for a file, exactly one triple counts: the owner's for the owner, even where the group's grants
+//! more. Root and the user the daemon runs as may do everything. What the kernel said about the caller
+//! when it connected is what counts; nothing in a message can claim another identity.
+
+use client::api::Mode;
+
+/// The process behind a connection, as the kernel describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Process number when it connected.
+    pub pid: u32,
+    /// User.
+    pub uid: u32,
+    /// Primary group.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+    /// Root, or the daemon's own user.
+    pub privileged: bool,
+}
+
+impl Caller {
+    /// Whether the caller is a member of a group.
+    #[must_use]
+    pub fn in_group(&self, group: u32) -> bool {
+        self.gid == group || self.groups.contains(&group)
+    }
+}
+
+/// Who a switch belongs to, and what others may do with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permissions {
+    /// User.
+    pub owner: u32,
+    /// Group.
+    pub group: u32,
+    /// Bits.
+    pub mode: Mode,
+}
+
+/// What a caller wants to do with a switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// See it.
+    Look,
+    /// Attach ports to it.
+    Attach,
+    /// Change it.
+    Manage,
+}
+
+impl Access {
+    /// As it reads in "no permission to …".
+    #[must_use]
+    pub fn verb(self) -> &'static str {
+        match self {
+            Self::Look => "look at it",
+            Self::Attach => "attach to it",
+            Self::Manage => "change it",
+        }
+    }
+}
+
+impl Permissions {
+    /// Whether the caller may.
+    #[must_use]
+    pub fn allow(&self, caller: &Caller, access: Access) -> bool {
+        if caller.privileged {
+            return true;
+        }
+        let bits = self.bits_for(caller);
+        match access {
+            Access::Look => bits & 0o4 != 0,
+            Access::Attach => bits & 0o2 != 0,
+            Access::Manage => caller.uid == self.owner,
+        }
+    }
+
+    fn bits_for(&self, caller: &Caller) -> u16 {
+        let mode = self.mode.bits();
+        if caller.uid == self.owner {
+            mode >> 6
+        } else if caller.in_group(self.group) {
+            mode >> 3
+        } else {
+            mode
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller(uid: u32, groups: &[u32]) -> Caller {
+        Caller { pid: 1, uid, gid: uid, groups: groups.to_vec(), privileged: uid == 0 }
+    }
+
+    fn allowed(mode: u16, caller: &Caller) -> String {
+        let mode = Mode::new(mode).unwrap();
+        let permissions = Permissions { owner: 1000, group: 50, mode };
+        let letters = [(Access::Look, 'l'), (Access::Attach, 'a'), (Access::Manage, 'm')];
+        let may = |&(access, _): &(Access, char)| permissions.allow(caller, access);
+        letters.iter().filter(|&pair| may(pair)).map(|&(_, letter)| letter).collect()
+    }
+
+    #[test]
+    fn test_modes_read_as_for_a_file() {
+        let (owner, member, other) = (caller(1000, &[]), caller(1001, &[7, 50]), caller(1002, &[]));
+        assert_eq!(allowed(0o600, &owner), "lam");
+        assert_eq!(allowed(0o600, &member), "");
+        assert_eq!(allowed(0o640, &member), "l");
+        assert_eq!(allowed(0o660, &member), "la");
+        assert_eq!(allowed(0o660, &other), "");
+        assert_eq!(allowed(0o666, &other), "la");
+        assert_eq!(allowed(0o066, &owner), "m");
+        assert_eq!(allowed(0o000, &caller(0, &[])), "lam");
+    }
+
+    #[test]
+    fn test_primary_group_counts() {
+        let mut member = caller(1001, &[]);
+        member.gid = 50;
+        assert_eq!(allowed(0o620, &member), "a");
+    }
+}

@@ -1,0 +1,137 @@
+//! Why a call is refused: every reason once, each with its code and a line that says what to do.
+
+use client::api::{ErrorCode, Failure, Mac, PROTOCOL_VERSION};
+use client::name::{PortName, SwitchName};
+use thiserror::Error;
+
+use super::datapath::DatapathError;
+use crate::users;
+
+/// Why a call is refused. Nothing has changed.
+#[derive(Debug, Error)]
+pub enum Refusal {
+    /// No such switch.
+    #[error("no switch {0}; see: uvala switch list")]
+    NoSwitch(SwitchName),
+    /// No such port.
+    #[error("no port {0}; see: uvala port list")]
+    NoPort(PortName),
+    /// No such entry in a forwarding database.
+    #[error("no entry {mac} in VLAN {vlan} of {switch}; see: uvala fdb list {switch}")]
+    NoFdbEntry {
+        /// The switch.
+        switch: SwitchName,
+        /// The address.
+        mac: Mac,
+        /// The VLAN.
+        vlan: u16,
+    },
+    /// Detach of a port that the caller does not hold.
+    #[error("port {0} is not attached by this connection")]
+    NotHeld(PortName),
+    /// There is a switch of that name.
+    #[error("switch {0} exists already; change it with: uvala switch set {0}")]
+    SwitchExists(SwitchName),
+    /// There is a port of that name.
+    #[error("port {0} exists already; change it with: uvala port set {0}")]
+    PortExists(PortName),
+    /// Another client holds the port.
+    #[error("port {port} is taken by process {pid} of {}; choose another name", users::user_name(*.uid))]
+    InUse {
+        /// The port.
+        port: PortName,
+        /// Who holds it.
+        pid: u32,
+        /// Its user.
+        uid: u32,
+    },
+    /// The kind of port cannot be attached.
+    #[error("port {0} is served by the daemon itself and cannot be attached")]
+    NotAttachable(PortName),
+    /// A pipe end as a persistent port.
+    #[error("{0} is the end of a pipe; pipes come with their clients and cannot be added")]
+    PipePersistent(PortName),
+    /// A setting on the end of a pipe.
+    #[error("{0} is the end of a pipe, which the switch does not see: there is nothing to set")]
+    PipeSettings(PortName),
+    /// A pipe in a trust group.
+    #[error("{0} is the end of a pipe, whose ends share their own region: it takes no group")]
+    PipeGroup(PortName),
+    /// The caller is neither owner nor in the group, or their bits are missing.
+    #[error(
+        "switch {switch} belongs to {} with mode {mode}: no permission to {what}; \
+         its owner can change that with: uvala switch set {switch} --mode 666",
+        users::user_name(*.owner)
+    )]
+    Denied {
+        /// The switch.
+        switch: SwitchName,
+        /// Its owner.
+        owner: u32,
+        /// Its mode.
+        mode: client::api::Mode,
+        /// What the caller wanted.
+        what: &'static str,
+    },
+    /// Only the administrator may give a switch away.
+    #[error("only root may give a switch to another user, or to a group you are not in")]
+    GiveAway,
+    /// The other end of the pipe, or the trust group, belongs to somebody else.
+    #[error("{what} belongs to {}: memory is shared only between processes of one user", users::user_name(*.owner))]
+    NotYours {
+        /// A pipe or a trust group.
+        what: String,
+        /// Its owner.
+        owner: u32,
+    },
+    /// The user has as much as one user may have.
+    #[error("{} has {have} {what}, the limit for one user; give some back, or raise quota.{what}", users::user_name(*.uid))]
+    Quota {
+        /// The user.
+        uid: u32,
+        /// What there is too much of: a key of the configuration's `[quota]`.
+        what: &'static str,
+        /// How much of it.
+        have: u64,
+    },
+    /// A value is out of range.
+    #[error("{0}")]
+    BadValue(String),
+    /// Another version of the protocol.
+    #[error("this daemon speaks protocol {ours}, not {0}; use the same uvala for both", ours = PROTOCOL_VERSION)]
+    Version(u32),
+    /// Not a message of this protocol.
+    #[error("not a call of this protocol: {0}")]
+    BadMessage(String),
+    /// The workers had no room.
+    #[error("{0}; close other ports, or raise the daemon's limits")]
+    Datapath(#[from] DatapathError),
+}
+
+impl Refusal {
+    /// The code that goes with it.
+    #[must_use]
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::NoSwitch(_) | Self::NoPort(_) | Self::NoFdbEntry { .. } | Self::NotHeld(_) => {
+                ErrorCode::NotFound
+            }
+            Self::SwitchExists(_) | Self::PortExists(_) => ErrorCode::Exists,
+            Self::InUse { .. } => ErrorCode::InUse,
+            Self::NotAttachable(_)
+            | Self::PipePersistent(_)
+            | Self::PipeSettings(_)
+            | Self::PipeGroup(_) => ErrorCode::Unsupported,
+            Self::Denied { .. } | Self::GiveAway | Self::NotYours { .. } => ErrorCode::Permission,
+            Self::Quota { .. } => ErrorCode::Quota,
+            Self::BadValue(_) | Self::Version(_) | Self::BadMessage(_) => ErrorCode::BadRequest,
+            Self::Datapath(_) => ErrorCode::NoMemory,
+        }
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        Self::new(refusal.code(), refusal.to_string())
+    }
+}

@@ -1,0 +1,176 @@
+//! Between the protocol's types and the switch's: settings, rings, counters.
+
+use client::api::{Attach, Counter, PortSettings, PortStats, SwitchSettings};
+use client::name::PortName;
+use ring::cursor::Span;
+use ring::layout::{MAX_RINGS, RingCounts};
+use switch::{PortConfig, SwitchConfig, stats};
+
+use super::datapath::{MAX_EXTRA_BUFS, RingSpec};
+use super::refusal::Refusal;
+
+/// The settings of a switch, changed as asked.
+pub fn change_switch(
+    mut config: SwitchConfig,
+    settings: &SwitchSettings,
+) -> Result<SwitchConfig, Refusal> {
+    if let Some(text) = &settings.forwarding {
+        config.forwarding = parse("forwarding", text)?;
+    }
+    if let Some(age_s) = settings.age_s {
+        config.ageing_ms = u64::from(age_s) * 1000;
+    }
+    if let Some(capacity) = settings.fdb_capacity {
+        config.fdb_capacity = capacity as usize;
+    }
+    Ok(config)
+}
+
+/// The settings of a port, changed as asked.
+pub fn change_port(mut config: PortConfig, settings: &PortSettings) -> Result<PortConfig, Refusal> {
+    if let Some(text) = &settings.vlan {
+        config.vlan = parse("vlan", text)?;
+    }
+    if let Some(text) = &settings.on_full {
+        config.on_full = parse("on_full", text)?;
+    }
+    if let Some(max) = settings.max_macs {
+        config.max_macs = Some(max).filter(|&max| max != 0);
+    }
+    let flags = [
+        (&mut config.isolated, settings.isolated),
+        (&mut config.learning, settings.learning),
+        (&mut config.unicast_flood, settings.unicast_flood),
+        (&mut config.multicast_flood, settings.multicast_flood),
+        (&mut config.broadcast_flood, settings.broadcast_flood),
+    ];
+    for (flag, wanted) in flags {
+        *flag = wanted.unwrap_or(*flag);
+    }
+    Ok(config)
+}
+
+/// The settings of a port, all of them, as a listing shows them.
+#[must_use]
+pub fn show_port(config: &PortConfig) -> PortSettings {
+    PortSettings {
+        vlan: Some(config.vlan.to_string()),
+        isolated: Some(config.isolated),
+        learning: Some(config.learning),
+        unicast_flood: Some(config.unicast_flood),
+        multicast_flood: Some(config.multicast_flood),
+        broadcast_flood: Some(config.broadcast_flood),
+        max_macs: Some(config.max_macs.unwrap_or(0)),
+        on_full: Some(config.on_full.to_string()),
+    }
+}
+
+/// The rings that a client asks for, with the daemon's defaults where it does not say.
+pub fn rings(attach: &Attach, default: &RingSpec) -> Result<RingSpec, Refusal> {
+    let rings = |what, wanted: Option<u16>, default| match wanted {
+        Some(count) => in_range(what, count, 1, MAX_RINGS),
+        None => Ok(default),
+    };
+    let slots = |what, wanted: Option<u32>, default| match wanted {
+        Some(count) => Span::new(count).ok_or_else(|| out_of(what, count, Span::MIN, Span::MAX)),
+        None => Ok(default),
+    };
+    let counts = RingCounts {
+        tx_rings: rings("tx_rings", attach.tx_rings, default.counts.tx_rings)?,
+        rx_rings: rings("rx_rings", attach.rx_rings, default.counts.rx_rings)?,
+        tx_slots: slots("tx_slots", attach.tx_slots, default.counts.tx_slots)?,
+        rx_slots: slots("rx_slots", attach.rx_slots, default.counts.rx_slots)?,
+    };
+    let extra_bufs = attach.extra_bufs.unwrap_or(default.extra_bufs);
+    let extra_bufs = in_range("extra_bufs", extra_bufs, 0, MAX_EXTRA_BUFS)?;
+    Ok(RingSpec { counts, extra_bufs, stride: default.stride })
+}
+
+/// A port's counters, seen from its client: the switch's `rx` is what the client sent.
+#[must_use]
+pub fn show_stats(port: PortName, stats: &stats::PortStats) -> PortStats {
+    let counter = |c: stats::Counters| Counter { frames: c.frames, bytes: c.bytes };
+    let total = stats.total();
+    let drops = stats.drops.iter().filter(|&(_, frames)| frames != 0);
+    PortStats {
+        port,
+        tx: counter(total.rx),
+        rx: counter(total.tx),
+        drops: drops.map(|(reason, frames)| (reason.name().to_owned(), frames)).collect(),
+        tx_queues: stats.queues.iter().map(|queue| counter(queue.rx)).collect(),
+        rx_queues: stats.queues.iter().map(|queue| counter(queue.tx)).collect(),
+    }
+}
+
+fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(
+    what: &str,
+    text: &str,
+) -> Result<T, Refusal> {
+    text.parse().map_err(|error| Refusal::BadValue(format!("{what}: {error}")))
+}
+
+fn in_range<T: PartialOrd + std::fmt::Display>(
+    what: &str,
+    number: T,
+    low: T,
+    high: T,
+) -> Result<T, Refusal> {
+    if (&low..=&high).contains(&&number) {
+        Ok(number)
+    } else {
+        Err(out_of(what, number, low, high))
+    }
+}
+
+fn out_of<T: std::fmt::Display>(what: &str, number: T, low: T, high: T) -> Refusal {
+    Refusal::BadValue(format!("{what} = {number} is out of range, {low} to {high}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use switch::DropReason;
+
+    #[test]
+    fn test_settings_survive_a_listing() {
+        let wanted = PortSettings {
+            vlan: Some("trunk:10,20-29,native=1".to_owned()),
+            isolated: Some(true),
+            learning: Some(false),
+            unicast_flood: Some(false),
+            multicast_flood: Some(true),
+            broadcast_flood: Some(false),
+            max_macs: Some(7),
+            on_full: Some("wait".to_owned()),
+        };
+        let config = change_port(PortConfig::default(), &wanted).unwrap();
+        assert_eq!(show_port(&config), wanted);
+        let unchanged = change_port(config.clone(), &PortSettings::default()).unwrap();
+        assert_eq!(unchanged, config);
+    }
+
+    #[test]
+    fn test_bad_values_name_themselves() {
+        let settings = PortSettings { vlan: Some("access:0".to_owned()), ..Default::default() };
+        let refusal = change_port(PortConfig::default(), &settings).unwrap_err();
+        assert!(refusal.to_string().starts_with("vlan: expected"), "{refusal}");
+        let mut attach = Attach::new("vale0:a".parse().unwrap());
+        attach.tx_slots = Some(3);
+        let refusal = rings(&attach, &Config::default().rings).unwrap_err();
+        assert_eq!(refusal.to_string(), "tx_slots = 3 is out of range, 8 to 16384");
+        attach.tx_slots = None;
+        attach.rx_rings = Some(0);
+        assert!(rings(&attach, &Config::default().rings).is_err());
+    }
+
+    #[test]
+    fn test_counters_are_seen_from_the_client() {
+        let mut stats = stats::PortStats::new(1);
+        stats.queues[0].rx.add(3, 180);
+        stats.drops.add(DropReason::NoRoom, 2);
+        let shown = show_stats("vale0:a".parse().unwrap(), &stats);
+        assert_eq!((shown.tx.frames, shown.rx.frames), (3, 0));
+        assert_eq!(shown.drops.into_iter().collect::<Vec<_>>(), [("no_room".to_owned(), 2)]);
+    }
+}

@@ -1,0 +1,259 @@
+//! The control socket: one thread, one epoll loop, every client bounded.
+//!
+//! One connection is one client process. Each turn reads at most one message from each connection
+//! that has any, so a flood delays others by one call and no more. A reply is sent at once or not
+//! at all: a client that does not read its replies is closed, so nothing is queued for it here.
+//! Hang-up, half-close and empty message are the same to the daemon: everything that the connection
+//! held is taken back at once, and calls that are still unread are dropped.
+//!
+//! | what a client may waste | bound |
+//! |---|---|
+//! | connections | `quota.connections` for each user |
+//! | bytes of a message | [`MAX_MESSAGE`] |
+//! | messages in flight | the kernel's socket buffer |
+//! | descriptors sent to us | none: we never offer room for any, so the kernel closes them |
+//! | descriptors of the daemon | at their end the listener rests, those who are connected go on |
+
+use std::collections::HashMap;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use client::api::{
+    CallMessage, ErrorCode, Failure, MAX_FDS, MAX_MESSAGE, Outcome, PROTOCOL_VERSION, Reply,
+    ReplyMessage, Request,
+};
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, acceptfrom_with,
+    recv, sendmsg,
+};
+use serde::Deserialize;
+
+use super::datapath::Datapath;
+use super::handlers::{Client, Control};
+use super::policy::Caller;
+use super::refusal::Refusal;
+use super::state::ConnKey;
+use super::sys;
+
+/// The socket and everybody connected to it.
+#[derive(Debug)]
+pub struct Server<D> {
+    epoll: OwnedFd,
+    listener: OwnedFd,
+    listening: bool,
+    control: Control<D>,
+    connections: HashMap<u64, Connection>,
+    max_connections: u32,
+    next_key: u64,
+    buffer: Box<[u8]>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    socket: OwnedFd,
+    client: Client,
+}
+
+/// What becomes of a connection after a message.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+enum Fate {
+    Stays,
+    Closes,
+}
+
+impl<D: Datapath> Server<D> {
+    /// Serves a listening, non-blocking socket until `stop` becomes readable or is closed.
+    pub fn new(
+        listener: OwnedFd,
+        stop: BorrowedFd<'_>,
+        control: Control<D>,
+        max_connections: u32,
+    ) -> Result<Self, Errno> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let readable = epoll::EventFlags::IN;
+        epoll::add(&epoll, &listener, epoll::EventData::new_u64(LISTENER), readable)?;
+        epoll::add(&epoll, stop, epoll::EventData::new_u64(STOP), readable)?;
+        Ok(Self {
+            epoll,
+            listener,
+            listening: true,
+            control,
+            connections: HashMap::new(),
+            max_connections,
+            next_key: FIRST_CONNECTION,
+            buffer: vec![0; MAX_MESSAGE].into_boxed_slice(),
+        })
+    }
+
+    /// Serves until told to stop.
+    pub fn run(&mut self) -> Result<(), Errno> {
+        loop {
+            let mut space = [MaybeUninit::uninit(); EVENTS];
+            // A listener that rests is tried again when the time is over or something happened.
+            let timeout = (!self.listening).then_some(&REST);
+            let events = match epoll::wait(&self.epoll, &mut space, timeout) {
+                Ok((events, _)) => &*events,
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(error),
+            };
+            self.listen(true);
+            for event in events {
+                match event.data.u64() {
+                    STOP => return Ok(()),
+                    LISTENER => self.accept(),
+                    key => self.serve(key),
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..ACCEPTS {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            match acceptfrom_with(&self.listener, flags) {
+                Ok((socket, _)) => self.welcome(socket),
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
+                    tracing::warn!("no descriptors left for new clients; raise LimitNOFILE");
+                    return self.listen(false);
+                }
+                // Nobody there any more, or a client that left while it waited.
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Makes the listener rest, so that one which cannot accept does not keep the loop awake.
+    fn listen(&mut self, listening: bool) {
+        if listening == self.listening {
+            return;
+        }
+        let flags = if listening { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+        let data = epoll::EventData::new_u64(LISTENER);
+        if epoll::modify(&self.epoll, &self.listener, data, flags).is_ok() {
+            self.listening = listening;
+        }
+    }
+
+    fn welcome(&mut self, socket: OwnedFd) {
+        let Ok(caller) = sys::caller(socket.as_fd()) else { return };
+        if let Err(refusal) = self.admit(&caller) {
+            // The client hears why, unless it is gone already.
+            let _ = reply(socket.as_fd(), Err(refusal));
+            return;
+        }
+        let key = self.next_key;
+        self.next_key += 1;
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+        if epoll::add(&self.epoll, &socket, epoll::EventData::new_u64(key), flags).is_ok() {
+            let client = Client { conn: ConnKey(key), caller, name: String::new() };
+            self.connections.insert(key, Connection { socket, client });
+        }
+    }
+
+    fn admit(&self, caller: &Caller) -> Result<(), Refusal> {
+        let own = |connection: &&Connection| connection.client.caller.uid == caller.uid;
+        let have = self.connections.values().filter(own).count() as u64;
+        if have < u64::from(self.max_connections) {
+            return Ok(());
+        }
+        Err(Refusal::Quota { uid: caller.uid, what: "connections", have })
+    }
+
+    fn serve(&mut self, key: u64) {
+        // An event of a connection that an earlier event of the same turn closed.
+        let Some(connection) = self.connections.get_mut(&key) else { return };
+        if connection.serve(&mut self.control, &mut self.buffer) == Fate::Closes {
+            self.connections.remove(&key);
+            self.control.hang_up(ConnKey(key));
+        }
+    }
+}
+
+impl Connection {
+    /// Answers one message.
+    fn serve<D: Datapath>(&mut self, control: &mut Control<D>, buffer: &mut [u8]) -> Fate {
+        // TRUNC: the true length of a message that is longer than the buffer.
+        let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
+        let length = match recv(&self.socket, &mut *buffer, flags) {
+            Ok((_, 0)) => return Fate::Closes,
+            Ok((_, length)) => length,
+            Err(Errno::AGAIN | Errno::INTR) => return Fate::Stays,
+            Err(_) => return Fate::Closes,
+        };
+        let (answer, fate) = match buffer.get(..length).map_or_else(too_long, parse) {
+            Ok(request) => (control.answer(&mut self.client, request), Fate::Stays),
+            // Who sends nonsense once will not get better.
+            Err(refusal) => (Err(refusal), Fate::Closes),
+        };
+        match reply(self.socket.as_fd(), answer) {
+            Ok(()) => fate,
+            Err(_) => Fate::Closes,
+        }
+    }
+}
+
+fn too_long() -> Result<Request, Refusal> {
+    Err(Refusal::BadMessage(format!("more than {MAX_MESSAGE} bytes")))
+}
+
+fn parse(text: &[u8]) -> Result<Request, Refusal> {
+    /// Whatever the rest looks like in another version.
+    #[derive(Deserialize)]
+    struct Version {
+        v: u32,
+    }
+    let bad = |error: serde_json::Error| Refusal::BadMessage(error.to_string());
+    let Version { v } = serde_json::from_slice(text).map_err(bad)?;
+    if v != PROTOCOL_VERSION {
+        return Err(Refusal::Version(v));
+    }
+    serde_json::from_slice(text).map(|CallMessage { call, .. }| call).map_err(bad)
+}
+
+fn reply(
+    socket: BorrowedFd<'_>,
+    answer: Result<(Reply, Vec<OwnedFd>), Refusal>,
+) -> Result<(), Errno> {
+    let (result, fds) = match answer {
+        Ok((reply, fds)) => (Outcome::Ok(reply), fds),
+        Err(refusal) => (Outcome::Err(refusal.into()), Vec::new()),
+    };
+    let text = encode(result);
+    let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !borrowed.is_empty() {
+        let fits = ancillary.push(SendAncillaryMessage::ScmRights(&borrowed));
+        assert!(fits, "no reply has more than {MAX_FDS} descriptors");
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    sendmsg(socket, &[IoSlice::new(&text)], &mut ancillary, flags).map(drop)
+}
+
+fn encode(result: Outcome) -> Vec<u8> {
+    let encode = |result| serde_json::to_vec(&ReplyMessage { v: PROTOCOL_VERSION, result });
+    let text = encode(result).expect("replies are plain data");
+    if text.len() <= MAX_MESSAGE {
+        return text;
+    }
+    tracing::error!(bytes = text.len(), "a reply does not fit its message; please report this");
+    let failure = Failure::new(ErrorCode::Internal, "the reply is too long for a message");
+    encode(Outcome::Err(failure)).expect("replies are plain data")
+}
+
+const LISTENER: u64 = 0;
+const STOP: u64 = 1;
+const FIRST_CONNECTION: u64 = 2;
+/// Events of one turn.
+const EVENTS: usize = 64;
+/// New clients of one turn.
+const ACCEPTS: usize = 16;
+/// How long a listener rests when descriptors are used up.
+const REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+#[cfg(test)]
+mod tests;

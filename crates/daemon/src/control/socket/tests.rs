@@ -1,0 +1,210 @@
+//! The socket against clients that do everything wrong.
+
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+
+use client::api::Attach;
+use client::control::{Connection as Call, ControlError};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketType, shutdown, socket_with};
+
+use super::super::fake::Fake;
+use super::*;
+use crate::config::Config;
+use crate::{Daemon, Stopper};
+
+/// A daemon in a thread of the test.
+struct Running {
+    dir: PathBuf,
+    socket: PathBuf,
+    stopper: Stopper,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    fn new(connections: u32) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("uvala-socket-{}-{number}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
+        let mut config = Config { dir: Some(dir.clone()), ..Config::default() };
+        config.quota.connections = connections;
+        let daemon = Daemon::start(&config, Fake::default()).unwrap();
+        let socket = daemon.socket().to_path_buf();
+        let stopper = daemon.stopper().unwrap();
+        let thread = Some(std::thread::spawn(move || daemon.run().unwrap()));
+        Self { dir, socket, stopper, thread }
+    }
+
+    fn call(&self) -> Call {
+        Call::connect(&self.socket).unwrap()
+    }
+
+    /// A bare socket.
+    fn raw(&self) -> OwnedFd {
+        let kind = SocketType::SEQPACKET;
+        let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        rustix::net::connect(&socket, &SocketAddrUnix::new(&self.socket).unwrap()).unwrap();
+        socket
+    }
+
+    /// Sends bytes and reads the answer; empty when the daemon closed without one.
+    fn exchange(&self, socket: &OwnedFd, text: &[u8]) -> String {
+        rustix::net::send(socket, text, SendFlags::NOSIGNAL).unwrap();
+        read(socket)
+    }
+
+    fn ports(&self) -> u32 {
+        self.call().hello("test").unwrap().ports
+    }
+
+    /// Waits until the daemon has heard of hang-ups, which it does at once but not at this instant.
+    fn wait_for_ports(&self, count: u32) {
+        for _ in 0..200 {
+            if self.ports() == count {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        panic!("{} ports instead of {count}", self.ports());
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stopper.stop();
+        let ended = self.thread.take().map(JoinHandle::join);
+        std::fs::remove_dir_all(&self.dir).ok();
+        assert!(std::thread::panicking() || ended.is_some_and(|ended| ended.is_ok()));
+    }
+}
+
+fn read(socket: &OwnedFd) -> String {
+    let mut buffer = vec![0; MAX_MESSAGE];
+    let (_, length) = recv(socket, &mut buffer[..], RecvFlags::empty()).unwrap_or_default();
+    String::from_utf8(buffer[..length].to_vec()).unwrap()
+}
+
+fn attach(name: &str) -> Attach {
+    Attach::new(name.parse().unwrap())
+}
+
+#[test]
+fn test_ports_go_with_their_connection() {
+    let daemon = Running::new(8);
+    let call = daemon.call();
+    let (attached, _fds) = call.attach(attach("vale0:a")).unwrap();
+    assert_eq!(attached.port.to_string(), "vale0:a");
+    call.attach(attach("vale0:b")).unwrap();
+    assert_eq!(daemon.ports(), 2);
+    drop(call);
+    daemon.wait_for_ports(0);
+}
+
+#[test]
+fn test_half_closed_connection_is_closed() {
+    let daemon = Running::new(8);
+    let socket = daemon.raw();
+    let text = br#"{"v":1,"call":{"attach":{"port":"vale0:a"}}}"#;
+    assert!(daemon.exchange(&socket, text).contains("attached"));
+    shutdown(&socket, Shutdown::Write).unwrap();
+    daemon.wait_for_ports(0);
+    assert_eq!(read(&socket), "");
+}
+
+#[test]
+fn test_nonsense_gets_an_answer_and_then_nothing() {
+    let daemon = Running::new(64);
+    let oversized = vec![b' '; MAX_MESSAGE + 1];
+    let nested = vec![b'['; MAX_MESSAGE];
+    for text in [&b"hello"[..], b"\xff\x00\xfe", b"{}", b"{\"v\":1}", &oversized, &nested] {
+        let socket = daemon.raw();
+        let answer = daemon.exchange(&socket, text);
+        assert!(answer.contains("bad_request"), "{answer}");
+        assert_eq!(read(&socket), "");
+    }
+    let answer = daemon.exchange(&daemon.raw(), br#"{"v":2,"call":{"new":1}}"#);
+    assert!(answer.contains("speaks protocol 1, not 2"), "{answer}");
+    let empty = daemon.raw();
+    assert_eq!(daemon.exchange(&empty, b""), "");
+    assert_eq!(daemon.ports(), 0);
+}
+
+#[test]
+fn test_random_bytes_do_no_harm() {
+    let daemon = Running::new(64);
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut bytes = Vec::new();
+    for length in 1..200 {
+        bytes.clear();
+        bytes.extend((0..length).map(|_| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed.to_le_bytes()[0]
+        }));
+        let answer = daemon.exchange(&daemon.raw(), &bytes);
+        assert!(answer.contains("bad_request"), "{answer}");
+    }
+    assert_eq!(daemon.ports(), 0);
+}
+
+#[test]
+fn test_descriptors_sent_to_the_daemon_are_closed() {
+    let daemon = Running::new(8);
+    let socket = daemon.raw();
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    let text = br#"{"v":1,"call":{"hello":{"client":"stuffer"}}}"#;
+    for _ in 0..100 {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let fds = [writer.as_fd(); 200];
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
+        let parts = [IoSlice::new(text)];
+        sendmsg(&socket, &parts, &mut ancillary, SendFlags::NOSIGNAL).unwrap();
+        assert!(read(&socket).contains("daemon"));
+    }
+    // Were one copy of the writing end left anywhere in this process, there would be no end of file.
+    drop(writer);
+    let mut byte = [0];
+    assert_eq!(rustix::io::read(&reader, &mut byte), Ok(0), "fd {}", reader.as_raw_fd());
+}
+
+#[test]
+fn test_client_that_reads_no_replies_is_closed() {
+    let daemon = Running::new(8);
+    let socket = daemon.raw();
+    let text = br#"{"v":1,"call":{"hello":{"client":"deaf"}}}"#;
+    let closed =
+        (0..100_000).any(|_| rustix::net::send(&socket, text, SendFlags::NOSIGNAL).is_err());
+    assert!(closed);
+    assert_eq!(daemon.ports(), 0);
+}
+
+#[test]
+fn test_connections_of_one_user_are_bounded() {
+    let daemon = Running::new(3);
+    let held: Vec<Call> = (0..3).map(|_| daemon.call()).collect();
+    for call in &held {
+        call.hello("test").unwrap();
+    }
+    let fourth = daemon.call().hello("test");
+    let Err(ControlError::Refused(failure)) = fourth else { panic!("{fourth:?}") };
+    assert_eq!(failure.code, ErrorCode::Quota);
+    assert!(failure.message.contains("has 3 connections"), "{}", failure.message);
+    drop(held);
+    let hear = || daemon.call().hello("test").is_ok();
+    assert!((0..200).any(|_| hear() || { std::thread::yield_now(); false }));
+}
+
+#[test]
+fn test_stopped_daemon_is_reported_as_gone() {
+    let daemon = Running::new(3);
+    let call = daemon.call();
+    call.hello("test").unwrap();
+    let socket = daemon.socket.clone();
+    drop(daemon);
+    assert!(matches!(call.hello("test"), Err(ControlError::Lost(_))));
+    assert!(matches!(Call::connect(&socket), Err(ControlError::NoDaemon(_))));
+}

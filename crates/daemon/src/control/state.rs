@@ -1,0 +1,612 @@
+//! What exists and who holds it: switches, ports, quotas. Pure: no descriptor, no thread, no clock.
+//!
+//! # Life of a port
+//!
+//! ```text
+//!            attach, name unknown                 detach, connection closed, port del
+//!  (none) ─────────────────────────► ephemeral ──────────────────────────────────────► (none)
+//!     │                               held
+//!     │ port add, configuration                attach
+//!     └──────────────────────► persistent ─────────────► persistent ──┐
+//!                                 free    ◄───────────── held         │ port del
+//!                                  │       detach, connection closed  │
+//!                                  └───────────── port del ───────────┴──────────────► (none)
+//! ```
+//!
+//! A switch is made by command and stays until it is deleted, or it comes with its first port and
+//! goes with its last. Each end of a pipe is an ephemeral port; the pipe itself lives as long as
+//! one of its ends.
+//!
+//! # Two steps
+//!
+//! Everything that needs memory or descriptors happens between a question ([`State::claim`]), which
+//! changes nothing, and an entry ([`State::hold`]), which cannot fail. So whatever the workers
+//! refuse leaves nothing half-made here.
+//!
+//! What a user has is counted from the entries whenever it is asked for; there is no second book that
+//! could disagree with them.
+
+use std::collections::BTreeMap;
+
+use client::api::{PortKind, SwitchSettings};
+use client::name::{PortName, SwitchName};
+use switch::{PortConfig, SwitchConfig};
+
+use super::datapath::{PipeKey, PortKey, SwitchKey};
+use super::policy::{Access, Caller, Permissions};
+use super::refusal::Refusal;
+use crate::config::Quota;
+
+/// A connection, for the life of the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnKey(pub u64);
+
+/// A switch.
+#[derive(Clone, Debug)]
+pub struct Switch {
+    /// Its key at the workers.
+    pub key: SwitchKey,
+    /// Stays without ports.
+    pub persistent: bool,
+    /// Who may.
+    pub permissions: Permissions,
+    /// How it forwards.
+    pub config: SwitchConfig,
+}
+
+/// A port.
+#[derive(Clone, Debug)]
+pub struct Port {
+    /// Its key at the workers.
+    pub key: PortKey,
+    /// What is behind it.
+    pub kind: PortKind,
+    /// For the end of a pipe: the pipe.
+    pub pipe: Option<PipeKey>,
+    /// Stays without a client.
+    pub persistent: bool,
+    /// The user who made it.
+    pub owner: u32,
+    /// How the switch treats it.
+    pub config: PortConfig,
+    /// Who holds it.
+    pub holder: Option<Holder>,
+}
+
+/// The client that holds a port, and what it costs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its connection.
+    pub conn: ConnKey,
+    /// Its process.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// What it calls itself.
+    pub name: String,
+    /// Bytes of shared memory.
+    pub memory: u64,
+    /// The trust group.
+    pub group: Option<String>,
+}
+
+/// All of it.
+#[derive(Debug)]
+pub struct State {
+    switches: BTreeMap<SwitchName, Switch>,
+    ports: BTreeMap<PortName, Port>,
+    quota: Quota,
+    next_key: u32,
+}
+
+/// What somebody wants to attach.
+#[derive(Clone, Debug)]
+pub struct Wish<'a> {
+    /// The port.
+    pub port: &'a PortName,
+    /// Bytes of shared memory that it costs.
+    pub memory: u64,
+    /// The trust group.
+    pub group: Option<&'a str>,
+    /// Only if it exists already.
+    pub existing: bool,
+}
+
+/// A port that went away, for the workers to hear of.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Gone {
+    /// The port's key, unless no worker knew the port (a free one, the end of a pipe).
+    pub port: Option<PortKey>,
+    /// The pipe, if this was its last end.
+    pub pipe: Option<PipeKey>,
+    /// The switch, if this was its last port.
+    pub switch: Option<SwitchKey>,
+}
+
+/// What a user has.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Usage {
+    ports: u64,
+    memory: u64,
+}
+
+impl Port {
+    /// Whether a worker knows the port: it has counters and addresses.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        match self.kind {
+            PortKind::Shm => self.holder.is_some(),
+            PortKind::Null => true,
+            PortKind::Pipe => false,
+        }
+    }
+}
+
+impl State {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new(quota: Quota) -> Self {
+        Self { switches: BTreeMap::new(), ports: BTreeMap::new(), quota, next_key: 1 }
+    }
+
+    /// A key that was never used.
+    pub fn new_key(&mut self) -> u32 {
+        let key = self.next_key;
+        self.next_key = key.checked_add(1).expect("four thousand million ports in one life");
+        key
+    }
+
+    /// Enters a switch that the workers have made.
+    pub fn add_switch(&mut self, name: SwitchName, switch: Switch) {
+        let before = self.switches.insert(name, switch);
+        assert!(before.is_none(), "a switch is entered once");
+    }
+
+    /// Enters a persistent port that nobody holds.
+    pub fn add_port(&mut self, name: PortName, port: Port) {
+        assert!(port.persistent && port.holder.is_none());
+        let before = self.ports.insert(name, port);
+        assert!(before.is_none(), "a port is entered once");
+    }
+
+    /// Enters the holder of a port that [`State::claim`] found free, making the port if need be.
+    pub fn hold(&mut self, name: &PortName, new: Port) {
+        assert!(new.holder.is_some());
+        match self.ports.get_mut(name) {
+            Some(port) => {
+                assert!(port.holder.is_none(), "a port has one holder");
+                port.key = new.key;
+                port.holder = new.holder;
+            }
+            None => drop(self.ports.insert(name.clone(), new)),
+        }
+    }
+
+    /// Takes a port back from its holder; an ephemeral one goes away.
+    pub fn release(&mut self, name: &PortName) -> Gone {
+        let port = self.ports.get_mut(name).expect("only a known port is released");
+        if !port.persistent {
+            return self.remove_port(name);
+        }
+        let held = port.holder.take().is_some();
+        Gone { port: held.then_some(port.key), pipe: None, switch: None }
+    }
+
+    /// Removes a port, whoever holds it.
+    pub fn remove_port(&mut self, name: &PortName) -> Gone {
+        let port = self.ports.remove(name).expect("only a known port is removed");
+        let last_end = name.peer().is_none_or(|peer| !self.ports.contains_key(&peer));
+        Gone {
+            port: port.is_live().then_some(port.key),
+            pipe: port.pipe.filter(|_| last_end),
+            switch: self.forget_switch(name.switch()),
+        }
+    }
+
+    /// Removes a switch that came with its ports, once there are none; also after an attach that failed.
+    pub fn forget_switch(&mut self, name: &SwitchName) -> Option<SwitchKey> {
+        let switch = self.switches.get(name)?;
+        if switch.persistent || self.ports_of(name).next().is_some() {
+            return None;
+        }
+        self.switches.remove(name).map(|switch| switch.key)
+    }
+
+    /// Removes a switch without ports.
+    pub fn remove_switch(&mut self, name: &SwitchName) -> Option<SwitchKey> {
+        assert!(self.ports_of(name).next().is_none(), "its ports go first");
+        self.switches.remove(name).map(|switch| switch.key)
+    }
+
+    /// A switch, to change it.
+    pub fn switch_mut(&mut self, name: &SwitchName) -> Option<&mut Switch> {
+        self.switches.get_mut(name)
+    }
+
+    /// A port, to change it.
+    pub fn port_mut(&mut self, name: &PortName) -> Option<&mut Port> {
+        self.ports.get_mut(name)
+    }
+}
+
+impl State {
+    /// The switch of this name, if the caller may do that with it.
+    pub fn switch(
+        &self,
+        caller: &Caller,
+        name: &SwitchName,
+        access: Access,
+    ) -> Result<&Switch, Refusal> {
+        let switch = self.switches.get(name).ok_or_else(|| Refusal::NoSwitch(name.clone()))?;
+        if switch.permissions.allow(caller, access) {
+            return Ok(switch);
+        }
+        let Permissions { owner, mode, .. } = switch.permissions;
+        Err(Refusal::Denied { switch: name.clone(), owner, mode, what: access.verb() })
+    }
+
+    /// The port of this name, if the caller may do that with its switch.
+    pub fn port(&self, caller: &Caller, name: &PortName, access: Access) -> Result<&Port, Refusal> {
+        let port = self.ports.get(name).ok_or_else(|| Refusal::NoPort(name.clone()))?;
+        self.switch(caller, name.switch(), access)?;
+        Ok(port)
+    }
+
+    /// Whether there is a switch of this name.
+    #[must_use]
+    pub fn has_switch(&self, name: &SwitchName) -> bool {
+        self.switches.contains_key(name)
+    }
+
+    /// All switches from a name on.
+    pub fn switches_from(&self, from: &str) -> impl Iterator<Item = (&SwitchName, &Switch)> {
+        self.switches.iter().filter(move |(name, _)| name.as_str() >= from)
+    }
+
+    /// All ports in the order of their names.
+    pub fn ports(&self) -> impl Iterator<Item = (&PortName, &Port)> {
+        self.ports.iter()
+    }
+
+    /// The ports of a switch.
+    pub fn ports_of<'a>(
+        &'a self,
+        name: &'a SwitchName,
+    ) -> impl Iterator<Item = (&'a PortName, &'a Port)> {
+        self.ports
+            .range(PortName::first_of(name)..)
+            .take_while(move |(port, _)| port.switch() == name)
+    }
+
+    /// The ports that a connection holds.
+    #[must_use]
+    pub fn held_by(&self, conn: ConnKey) -> Vec<PortName> {
+        let held = |port: &Port| port.holder.as_ref().is_some_and(|holder| holder.conn == conn);
+        self.ports.iter().filter(|(_, port)| held(port)).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// How many switches and ports there are.
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize) {
+        (self.switches.len(), self.ports.len())
+    }
+
+    /// Whether the caller may attach this now. Changes nothing.
+    pub fn claim(&self, caller: &Caller, wish: &Wish<'_>) -> Result<(), Refusal> {
+        let new_port = self.claim_port(caller, wish)?;
+        self.claim_company(caller, wish)?;
+        let usage = self.usage(caller.uid);
+        if new_port && usage.ports >= u64::from(self.quota.ports) {
+            return Err(Refusal::Quota { uid: caller.uid, what: "ports", have: usage.ports });
+        }
+        if usage.memory.saturating_add(wish.memory) > self.quota.memory {
+            return Err(Refusal::Quota { uid: caller.uid, what: "memory", have: usage.memory });
+        }
+        Ok(())
+    }
+
+    /// Whether the caller may create one more switch.
+    pub fn claim_switch(&self, caller: &Caller) -> Result<(), Refusal> {
+        let own = |switch: &&Switch| switch.permissions.owner == caller.uid;
+        let have = self.switches.values().filter(own).count();
+        if have < self.quota.switches as usize {
+            return Ok(());
+        }
+        Err(Refusal::Quota { uid: caller.uid, what: "switches", have: have as u64 })
+    }
+
+    /// Whether the caller may add one more persistent port.
+    pub fn claim_persistent(&self, caller: &Caller, name: &PortName) -> Result<(), Refusal> {
+        if name.pipe().is_some() {
+            return Err(Refusal::PipePersistent(name.clone()));
+        }
+        if self.has_switch(name.switch()) {
+            self.switch(caller, name.switch(), Access::Manage)?;
+        } else {
+            self.claim_switch(caller)?;
+        }
+        if self.ports.contains_key(name) {
+            return Err(Refusal::PortExists(name.clone()));
+        }
+        let have = self.usage(caller.uid).ports;
+        if have < u64::from(self.quota.ports) {
+            return Ok(());
+        }
+        Err(Refusal::Quota { uid: caller.uid, what: "ports", have })
+    }
+
+    /// Whether the name is free for the caller; true if the port is still to be made.
+    fn claim_port(&self, caller: &Caller, wish: &Wish<'_>) -> Result<bool, Refusal> {
+        if self.has_switch(wish.port.switch()) {
+            self.switch(caller, wish.port.switch(), Access::Attach)?;
+        } else if wish.existing {
+            return Err(Refusal::NoPort(wish.port.clone()));
+        } else {
+            self.claim_switch(caller)?;
+        }
+        match self.ports.get(wish.port) {
+            None if wish.existing => Err(Refusal::NoPort(wish.port.clone())),
+            None => Ok(true),
+            Some(port) if port.kind == PortKind::Null => {
+                Err(Refusal::NotAttachable(wish.port.clone()))
+            }
+            Some(Port { holder: Some(holder), .. }) => {
+                Err(Refusal::InUse { port: wish.port.clone(), pid: holder.pid, uid: holder.uid })
+            }
+            Some(_) => Ok(false),
+        }
+    }
+
+    /// Whether those with whom the caller would share memory are processes of the same user.
+    fn claim_company(&self, caller: &Caller, wish: &Wish<'_>) -> Result<(), Refusal> {
+        let peer = wish.port.peer().and_then(|peer| self.ports.get(&peer));
+        let pipe = peer.and_then(|port| port.holder.as_ref()).map(|holder| ("this pipe", holder));
+        let group = wish.group.and_then(|group| {
+            let holders = self.ports.values().filter_map(|port| port.holder.as_ref());
+            let mut members = holders.filter(|holder| holder.group.as_deref() == Some(group));
+            members.next().map(|holder| (group, holder))
+        });
+        match pipe.into_iter().chain(group).find(|(_, holder)| holder.uid != caller.uid) {
+            Some((what, holder)) => {
+                Err(Refusal::NotYours { what: what.to_owned(), owner: holder.uid })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn usage(&self, uid: u32) -> Usage {
+        let mut usage = Usage::default();
+        for port in self.ports.values() {
+            usage.ports += u64::from(port.owner == uid);
+            let held = port.holder.as_ref().filter(|holder| holder.uid == uid);
+            usage.memory += held.map_or(0, |holder| holder.memory);
+        }
+        usage
+    }
+}
+
+/// Permissions changed as asked, by a caller who may manage the switch.
+pub fn change_permissions(
+    mut permissions: Permissions,
+    caller: &Caller,
+    settings: &SwitchSettings,
+) -> Result<Permissions, Refusal> {
+    let gives_owner = settings.owner.is_some_and(|owner| owner != permissions.owner);
+    let foreign = |group: u32| group != permissions.group && !caller.in_group(group);
+    if !caller.privileged && (gives_owner || settings.group.is_some_and(foreign)) {
+        return Err(Refusal::GiveAway);
+    }
+    permissions.owner = settings.owner.unwrap_or(permissions.owner);
+    permissions.group = settings.group.unwrap_or(permissions.group);
+    permissions.mode = settings.mode.unwrap_or(permissions.mode);
+    Ok(permissions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use client::api::{ErrorCode, Mode};
+    use proptest::prelude::*;
+
+    fn caller(uid: u32) -> Caller {
+        Caller { pid: uid, uid, gid: uid, groups: Vec::new(), privileged: uid == 0 }
+    }
+
+    fn name(text: &str) -> PortName {
+        text.parse().unwrap()
+    }
+
+    fn quota() -> Quota {
+        Quota { ports: 3, memory: 100, switches: 2, connections: 8 }
+    }
+
+    fn switch(key: u32, owner: u32, mode: u16, persistent: bool) -> Switch {
+        let permissions = Permissions { owner, group: owner, mode: Mode::new(mode).unwrap() };
+        let config = SwitchConfig::default();
+        Switch { key: SwitchKey(key), persistent, permissions, config }
+    }
+
+    /// Attaches as the handlers do, with workers that never refuse.
+    fn attach(state: &mut State, uid: u32, conn: u64, wish: &Wish<'_>) -> Result<PortKey, Refusal> {
+        state.claim(&caller(uid), wish)?;
+        if !state.has_switch(wish.port.switch()) {
+            let key = state.new_key();
+            state.add_switch(wish.port.switch().clone(), switch(key, uid, 0o600, false));
+        }
+        let peer = wish.port.peer().and_then(|peer| state.ports.get(&peer)?.pipe);
+        let key = PortKey(state.new_key());
+        let holder = Holder {
+            conn: ConnKey(conn),
+            pid: uid,
+            uid,
+            name: String::new(),
+            memory: wish.memory,
+            group: wish.group.map(str::to_owned),
+        };
+        let port = Port {
+            key,
+            kind: if wish.port.pipe().is_some() { PortKind::Pipe } else { PortKind::Shm },
+            pipe: wish.port.pipe().map(|_| peer.unwrap_or(PipeKey(key.0))),
+            persistent: false,
+            owner: uid,
+            config: PortConfig::default(),
+            holder: Some(holder),
+        };
+        state.hold(wish.port, port);
+        Ok(key)
+    }
+
+    fn wish(port: &PortName) -> Wish<'_> {
+        Wish { port, memory: 10, group: None, existing: false }
+    }
+
+    fn code(result: Result<PortKey, Refusal>) -> ErrorCode {
+        result.unwrap_err().code()
+    }
+
+    #[test]
+    fn test_first_attach_makes_switch_and_last_detach_removes_it() {
+        let mut state = State::new(quota());
+        let (a, b) = (name("vale0:a"), name("vale0:b"));
+        let key_a = attach(&mut state, 1000, 1, &wish(&a)).unwrap();
+        attach(&mut state, 1000, 2, &wish(&b)).unwrap();
+        assert_eq!(state.counts(), (1, 2));
+        assert_eq!(state.held_by(ConnKey(1)), std::slice::from_ref(&a));
+        let gone = state.release(&a);
+        assert_eq!(gone, Gone { port: Some(key_a), pipe: None, switch: None });
+        assert_eq!(state.release(&b).switch, Some(SwitchKey(1)));
+        assert_eq!(state.counts(), (0, 0));
+    }
+
+    #[test]
+    fn test_held_port_is_taken_until_released() {
+        let mut state = State::new(quota());
+        let a = name("vale0:a");
+        attach(&mut state, 1000, 1, &wish(&a)).unwrap();
+        assert_eq!(code(attach(&mut state, 1000, 2, &wish(&a))), ErrorCode::InUse);
+        assert_eq!(code(attach(&mut state, 1000, 1, &wish(&a))), ErrorCode::InUse);
+        state.release(&a);
+        attach(&mut state, 1000, 2, &wish(&a)).unwrap();
+    }
+
+    #[test]
+    fn test_persistent_port_outlives_its_holder() {
+        let mut state = State::new(quota());
+        let a = name("vale0:a");
+        state.add_switch(a.switch().clone(), switch(9, 1000, 0o600, false));
+        let port = Port {
+            key: PortKey(7),
+            kind: PortKind::Shm,
+            pipe: None,
+            persistent: true,
+            owner: 1000,
+            config: PortConfig { isolated: true, ..PortConfig::default() },
+            holder: None,
+        };
+        state.add_port(a.clone(), port);
+        let key = attach(&mut state, 1000, 1, &wish(&a)).unwrap();
+        assert_eq!(state.release(&a), Gone { port: Some(key), pipe: None, switch: None });
+        let port = state.port(&caller(1000), &a, Access::Look).unwrap();
+        assert!(port.holder.is_none() && port.config.isolated);
+        assert_eq!(state.remove_port(&a).switch, Some(SwitchKey(9)));
+    }
+
+    #[test]
+    fn test_only_existing_ports_where_asked() {
+        let mut state = State::new(quota());
+        let a = name("vale0:a");
+        let wish = Wish { existing: true, ..wish(&a) };
+        assert_eq!(code(attach(&mut state, 1000, 1, &wish)), ErrorCode::NotFound);
+        assert_eq!(state.counts(), (0, 0));
+    }
+
+    #[test]
+    fn test_strangers_are_kept_out() {
+        let mut state = State::new(quota());
+        let (a, b) = (name("vale0:a"), name("vale0:b"));
+        attach(&mut state, 1000, 1, &wish(&a)).unwrap();
+        assert_eq!(code(attach(&mut state, 1001, 2, &wish(&b))), ErrorCode::Permission);
+        attach(&mut state, 0, 3, &wish(&b)).unwrap();
+    }
+
+    #[test]
+    fn test_quotas_count_ports_memory_and_switches() {
+        let mut state = State::new(quota());
+        let names: Vec<PortName> = (0..4).map(|i| name(&format!("vale0:p{i}"))).collect();
+        let greedy = Wish { memory: 101, ..wish(&names[0]) };
+        assert_eq!(code(attach(&mut state, 1000, 1, &greedy)), ErrorCode::Quota);
+        for port in &names[..3] {
+            attach(&mut state, 1000, 1, &wish(port)).unwrap();
+        }
+        let refusal = attach(&mut state, 1000, 1, &wish(&names[3])).unwrap_err();
+        assert!(refusal.to_string().contains("has 3 ports, the limit for one user"), "{refusal}");
+        attach(&mut state, 1001, 2, &wish(&name("vale1:a"))).unwrap();
+        attach(&mut state, 1001, 2, &wish(&name("vale2:a"))).unwrap();
+        assert_eq!(code(attach(&mut state, 1001, 2, &wish(&name("vale3:a")))), ErrorCode::Quota);
+    }
+
+    #[test]
+    fn test_pipe_lives_as_long_as_one_end() {
+        let mut state = State::new(quota());
+        let (master, slave) = (name("vale0:a{1"), name("vale0:a}1"));
+        attach(&mut state, 1000, 1, &wish(&master)).unwrap();
+        attach(&mut state, 1000, 2, &wish(&slave)).unwrap();
+        assert_eq!(state.release(&master), Gone { port: None, pipe: None, switch: None });
+        let gone = state.release(&slave);
+        assert!(gone.pipe.is_some() && gone.switch.is_some() && gone.port.is_none());
+    }
+
+    #[test]
+    fn test_memory_is_shared_by_one_user_only() {
+        let mut state = State::new(quota());
+        let (master, slave) = (name("vale0:a{1"), name("vale0:a}1"));
+        state.add_switch(master.switch().clone(), switch(9, 1000, 0o666, true));
+        attach(&mut state, 1000, 1, &wish(&master)).unwrap();
+        assert_eq!(code(attach(&mut state, 1001, 2, &wish(&slave))), ErrorCode::Permission);
+        let (b, c) = (name("vale0:b"), name("vale0:c"));
+        attach(&mut state, 1000, 1, &Wish { group: Some("nf"), ..wish(&b) }).unwrap();
+        let stranger = Wish { group: Some("nf"), ..wish(&c) };
+        assert_eq!(code(attach(&mut state, 1001, 2, &stranger)), ErrorCode::Permission);
+        attach(&mut state, 1000, 3, &Wish { group: Some("nf"), ..wish(&c) }).unwrap();
+    }
+
+    #[test]
+    fn test_switches_are_not_given_away() {
+        let permissions = switch(1, 1000, 0o600, true).permissions;
+        let ask = |owner, group| SwitchSettings { owner, group, ..Default::default() };
+        let change = |uid, settings| change_permissions(permissions, &caller(uid), &settings);
+        assert!(change(1000, ask(Some(1001), None)).is_err());
+        assert!(change(1000, ask(None, Some(7))).is_err());
+        assert!(change(1000, ask(Some(1000), Some(1000))).is_ok());
+        assert_eq!(change(0, ask(Some(1001), Some(7))).unwrap().owner, 1001);
+    }
+
+    proptest! {
+        /// Whatever happens in whatever order, nothing is left when all connections have closed.
+        #[test]
+        fn test_nothing_is_left_when_everybody_left(
+            steps in proptest::collection::vec((0u64..3, 0usize..6, proptest::bool::ANY), 0..60),
+        ) {
+            let texts = ["vale0:a", "vale0:b", "vale1:a", "vale0:a{1", "vale0:a}1", "vale:p"];
+            let mut state = State::new(quota());
+            for (conn, port, leave) in steps {
+                let port = name(texts[port]);
+                if leave {
+                    for port in state.held_by(ConnKey(conn)) {
+                        state.release(&port);
+                    }
+                } else {
+                    let _ = attach(&mut state, 1000, conn, &wish(&port));
+                }
+                let usage = state.usage(1000);
+                prop_assert!(usage.ports <= 3 && usage.memory <= 100);
+            }
+            for conn in 0..3 {
+                for port in state.held_by(ConnKey(conn)) {
+                    state.release(&port);
+                }
+            }
+            prop_assert_eq!(state.counts(), (0, 0));
+        }
+    }
+}

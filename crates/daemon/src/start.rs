@@ -1,0 +1,261 @@
+//! Start and end of the daemon: its directory, its lock, its socket.
+//!
+//! The lock file is what makes a daemon the only one of its directory: the kernel releases it with
+//! the process, however that ends, so a socket that is found while the lock is free is stale.
+
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use client::api::exit;
+use client::paths::SOCKET_NAME;
+use rustix::fs::{FlockOperation, Mode, fchmod, flock};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use thiserror::Error;
+
+use crate::config::SocketConfig;
+use crate::control::refusal::Refusal;
+
+/// Why the daemon does not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// There is one already.
+    #[error("another daemon{} runs in {}; stop it, or choose another --dir", .pid, .dir.display())]
+    Running {
+        /// Its directory.
+        dir: PathBuf,
+        /// " (process N)", if the lock file says so.
+        pid: String,
+    },
+    /// Others could replace what is in the directory.
+    #[error("{} is not safe: {why}; choose another --dir", .dir.display())]
+    UnsafeDir {
+        /// The directory.
+        dir: PathBuf,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// The system said no.
+    #[error("{} {}: {error}", .doing, .path.display())]
+    Io {
+        /// What was tried.
+        doing: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// A switch of the configuration.
+    #[error("config: switch {name}: {refusal}")]
+    Switch {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        refusal: Refusal,
+    },
+}
+
+impl StartError {
+    /// Exit status of a daemon that does not start for this reason.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Running { .. } => exit::EXISTS,
+            Self::UnsafeDir { .. } => exit::PERMISSION,
+            Self::Io { error, .. } if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                exit::PERMISSION
+            }
+            Self::Io { .. } => exit::FAILURE,
+            Self::Switch { .. } => exit::BAD_CONFIG,
+        }
+    }
+}
+
+/// The socket of the one daemon of a directory. Dropped, it takes the socket away.
+#[derive(Debug)]
+pub struct Place {
+    socket: PathBuf,
+    /// Held, not read: the kernel releases the lock with it.
+    _lock: File,
+}
+
+impl Place {
+    /// Takes possession of a directory and listens in it.
+    pub fn take(dir: &Path, config: &SocketConfig) -> Result<(Self, OwnedFd), StartError> {
+        make_dir(dir, config)?;
+        let lock = lock(dir)?;
+        let socket = dir.join(SOCKET_NAME);
+        let listener = listen_at(&socket, config).map_err(|error| StartError::Io {
+            doing: "listen at",
+            path: socket.clone(),
+            error,
+        })?;
+        Ok((Self { socket, _lock: lock }, listener))
+    }
+
+    /// The path of the socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Somebody may have removed the directory under us; there is nothing to do about it.
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+/// Lets the daemon have as many descriptors as the system allows: a port takes several.
+pub fn raise_descriptor_limit() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        tracing::warn!("descriptor limit stays as it is: {error}; raise it with ulimit -n");
+    }
+}
+
+/// Makes the directory, closed to others unless the socket is open to them, and checks one that exists.
+fn make_dir(dir: &Path, config: &SocketConfig) -> Result<(), StartError> {
+    let io = |error| StartError::Io { doing: "make directory", path: dir.to_path_buf(), error };
+    let private = config.mode.bits() & 0o077 == 0;
+    let mode = if private { 0o700 } else { 0o755 };
+    DirBuilder::new().recursive(true).mode(mode).create(dir).map_err(io)?;
+    let meta = std::fs::symlink_metadata(dir).map_err(io)?;
+    let refuse = |why| Err(StartError::UnsafeDir { dir: dir.to_path_buf(), why });
+    let uid = rustix::process::geteuid().as_raw();
+    if !meta.is_dir() {
+        return refuse("it is no directory");
+    }
+    if meta.uid() != uid && meta.uid() != 0 {
+        return refuse("it belongs to another user");
+    }
+    if meta.mode() & 0o002 != 0 && meta.mode() & 0o1000 == 0 {
+        return refuse("everybody may write to it");
+    }
+    Ok(())
+}
+
+fn lock(dir: &Path) -> Result<File, StartError> {
+    let path = dir.join(LOCK_NAME);
+    let io = |error| StartError::Io { doing: "lock", path: path.clone(), error };
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(&path)
+        .map_err(io)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::AGAIN) => {
+            let mut pid = String::new();
+            // Who it is, is a courtesy.
+            let _ = file.read_to_string(&mut pid);
+            let number: Option<u32> = pid.trim().parse().ok();
+            let pid = number.map_or(String::new(), |pid| format!(" (process {pid})"));
+            return Err(StartError::Running { dir: dir.to_path_buf(), pid });
+        }
+        Err(error) => return Err(io(error.into())),
+    }
+    file.set_len(0).map_err(io)?;
+    writeln!(file, "{}", std::process::id()).map_err(io)?;
+    Ok(file)
+}
+
+fn listen_at(path: &Path, config: &SocketConfig) -> std::io::Result<OwnedFd> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let socket = rustix::net::socket_with(family, kind, flags, None)?;
+    // The file is born closed, and opened when its owner and group are right.
+    fchmod(&socket, Mode::empty())?;
+    bind(&socket, &address)?;
+    if config.owner.is_some() || config.group.is_some() {
+        chown(path, config.owner, config.group)?;
+    }
+    std::fs::set_permissions(path, Permissions::from_mode(u32::from(config.mode.bits())))?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+const LOCK_NAME: &str = "uvala.lock";
+/// Clients that wait to be accepted.
+const BACKLOG: i32 = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    /// A directory that goes with the test.
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new(name: &str) -> Self {
+            let name = format!("uvala-start-{name}-{}", std::process::id());
+            Self(std::env::temp_dir().join(name))
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            std::fs::remove_dir_all(&self.0).ok();
+        }
+    }
+
+    #[test]
+    fn test_second_daemon_is_refused_and_told_who_runs() {
+        let dir = Dir::new("second");
+        let config = Config::default().socket;
+        let (place, _listener) = Place::take(&dir.0, &config).unwrap();
+        let error = Place::take(&dir.0, &config).unwrap_err();
+        let pid = std::process::id();
+        assert!(error.to_string().starts_with(&format!("another daemon (process {pid}) runs in")));
+        assert_eq!(error.exit_code(), exit::EXISTS);
+        assert!(place.socket().exists());
+        drop(place);
+        assert!(!dir.0.join(SOCKET_NAME).exists());
+        Place::take(&dir.0, &config).unwrap();
+    }
+
+    #[test]
+    fn test_stale_socket_is_replaced_and_modes_are_as_configured() {
+        let dir = Dir::new("stale");
+        let config = Config::default().socket;
+        std::fs::create_dir(&dir.0).unwrap();
+        std::fs::write(dir.0.join(SOCKET_NAME), "stale").unwrap();
+        let (place, _listener) = Place::take(&dir.0, &config).unwrap();
+        let mode = std::fs::metadata(place.socket()).unwrap().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn test_directory_open_to_everybody_is_refused() {
+        let dir = Dir::new("open");
+        std::fs::create_dir(&dir.0).unwrap();
+        std::fs::set_permissions(&dir.0, Permissions::from_mode(0o777)).unwrap();
+        let error = Place::take(&dir.0, &Config::default().socket).unwrap_err();
+        assert!(error.to_string().contains("everybody may write"), "{error}");
+    }
+
+    #[test]
+    fn test_link_in_place_of_the_directory_is_refused() {
+        let (dir, link) = (Dir::new("target"), Dir::new("link"));
+        std::fs::create_dir(&dir.0).unwrap();
+        std::os::unix::fs::symlink(&dir.0, &link.0).unwrap();
+        let error = Place::take(&link.0, &Config::default().socket).unwrap_err();
+        std::fs::remove_file(&link.0).unwrap();
+        assert_eq!(error.exit_code(), exit::PERMISSION);
+    }
+}
