@@ -18,6 +18,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, Visitor};
 use switch::{Forwarding, OnFull, PortConfig, SwitchConfig, VlanMode};
 use thiserror::Error;
+pub use tracing::Level;
 
 use crate::control::datapath::{MAX_EXTRA_BUFS, RingSpec};
 use crate::users;
@@ -30,7 +31,7 @@ pub struct Config {
     /// Owner, group and permissions of the socket.
     pub socket: SocketConfig,
     /// How much is logged.
-    pub log: tracing::Level,
+    pub log: Level,
     /// The worker threads.
     pub workers: WorkersConfig,
     /// What one user may have.
@@ -461,14 +462,14 @@ checked! {
     Slots(Span) = |text| in_range(text, Span::MIN, Span::MAX).map(|n| Span::new(n).expect("checked"));
     ExtraBufs(u32) = |text| in_range(text, 0, MAX_EXTRA_BUFS);
     Stride(u32) = parse_stride;
-    Log(tracing::Level) = |text| text.parse().map_err(|_| {
+    Log(Level) = |text| text.parse().map_err(|_| {
         format!("expected error, warn, info, debug or trace, found {text:?}")
     });
 }
 
 impl Default for Log {
     fn default() -> Self {
-        Self(tracing::Level::INFO)
+        Self(Level::INFO)
     }
 }
 

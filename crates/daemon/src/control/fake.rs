@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-use client::api::{Attached, PortStats};
+use client::api::{Attached, Counter, PortStats};
 use client::name::{PipeSide, PortName};
-use switch::{MacAddr, PortConfig, SwitchConfig, VlanId, stats};
+use switch::{MacAddr, PortConfig, SwitchConfig, VlanId};
 
 use super::datapath::{
     Attachment, Datapath, DatapathError, FdbRow, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
 };
-use super::settings::show_stats;
 
 /// Everything the control plane said, and what there is after it.
 #[derive(Debug, Default)]
@@ -132,8 +131,16 @@ impl Datapath for Fake {
 
     fn stats(&mut self, ports: &[(PortKey, PortName)]) -> Vec<PortStats> {
         assert!(ports.iter().all(|(key, _)| self.ports.contains_key(key)));
-        let stats = stats::PortStats::new(2);
-        ports.iter().map(|(_, name)| show_stats(name.clone(), &stats)).collect()
+        let stats = |port: &PortName| PortStats {
+            port: port.clone(),
+            tx: Counter::default(),
+            rx: Counter::default(),
+            drops: BTreeMap::new(),
+            tx_queues: vec![Counter::default(); 2],
+            rx_queues: vec![Counter::default(); 2],
+            resyncs: 0,
+        };
+        ports.iter().map(|(_, name)| stats(name)).collect()
     }
 
     fn fdb_count(&mut self, switch: SwitchKey) -> usize {

@@ -1,10 +1,9 @@
-//! Between the protocol's types and the switch's: settings, rings, counters.
+//! Between the protocol's types and the switch's: settings and rings.
 
-use client::api::{Attach, Counter, PortSettings, PortStats, SwitchSettings};
-use client::name::PortName;
+use client::api::{Attach, PortSettings, SwitchSettings};
 use ring::cursor::Span;
 use ring::layout::{MAX_RINGS, RingCounts};
-use switch::{PortConfig, SwitchConfig, stats};
+use switch::{PortConfig, SwitchConfig};
 
 use super::datapath::{MAX_EXTRA_BUFS, RingSpec};
 use super::refusal::Refusal;
@@ -86,22 +85,6 @@ pub fn rings(attach: &Attach, default: &RingSpec) -> Result<RingSpec, Refusal> {
     Ok(RingSpec { counts, extra_bufs, stride: default.stride })
 }
 
-/// A port's counters, seen from its client: the switch's `rx` is what the client sent.
-#[must_use]
-pub fn show_stats(port: PortName, stats: &stats::PortStats) -> PortStats {
-    let counter = |c: stats::Counters| Counter { frames: c.frames, bytes: c.bytes };
-    let total = stats.total();
-    let drops = stats.drops.iter().filter(|&(_, frames)| frames != 0);
-    PortStats {
-        port,
-        tx: counter(total.rx),
-        rx: counter(total.tx),
-        drops: drops.map(|(reason, frames)| (reason.name().to_owned(), frames)).collect(),
-        tx_queues: stats.queues.iter().map(|queue| counter(queue.rx)).collect(),
-        rx_queues: stats.queues.iter().map(|queue| counter(queue.tx)).collect(),
-    }
-}
-
 fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(
     what: &str,
     text: &str,
@@ -130,7 +113,6 @@ fn out_of<T: std::fmt::Display>(what: &str, number: T, low: T, high: T) -> Refus
 mod tests {
     use super::*;
     use crate::config::Config;
-    use switch::DropReason;
 
     #[test]
     fn test_settings_survive_a_listing() {
@@ -162,15 +144,5 @@ mod tests {
         attach.tx_slots = None;
         attach.rx_rings = Some(0);
         assert!(rings(&attach, &Config::default().rings).is_err());
-    }
-
-    #[test]
-    fn test_counters_are_seen_from_the_client() {
-        let mut stats = stats::PortStats::new(1);
-        stats.queues[0].rx.add(3, 180);
-        stats.drops.add(DropReason::NoRoom, 2);
-        let shown = show_stats("vale0:a".parse().unwrap(), &stats);
-        assert_eq!((shown.tx.frames, shown.rx.frames), (3, 0));
-        assert_eq!(shown.drops.into_iter().collect::<Vec<_>>(), [("no_room".to_owned(), 2)]);
     }
 }

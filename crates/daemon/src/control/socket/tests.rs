@@ -195,7 +195,10 @@ fn test_connections_of_one_user_are_bounded() {
     assert!(failure.message.contains("has 3 connections"), "{}", failure.message);
     drop(held);
     let hear = || daemon.call().hello("test").is_ok();
-    assert!((0..200).any(|_| hear() || { std::thread::yield_now(); false }));
+    assert!((0..200).any(|_| hear() || {
+        std::thread::yield_now();
+        false
+    }));
 }
 
 #[test]
