@@ -1,0 +1,122 @@
+//! `uvala fdb`
+
+use client::api::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList, Mac, Reply, Request};
+use client::control::{Connection, unexpected};
+use client::name::SwitchName;
+
+use super::output::{Output, Watch};
+use super::switch::change;
+use super::{Global, all_pages};
+use crate::table::{Align, Table};
+
+/// List, add and forget addresses of a switch's forwarding database
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// All addresses of a switch, with the ports behind which they are
+    List {
+        /// Name of the switch, such as vale0
+        switch: String,
+        #[command(flatten)]
+        output: Output,
+        #[command(flatten)]
+        watch: Watch,
+    },
+    /// Add a static address, which is never forgotten and never moves
+    Add {
+        /// Name of the port, such as vale0:vm1
+        port: String,
+        #[command(flatten)]
+        address: Address,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Delete an address
+    Del {
+        /// Name of the switch, such as vale0
+        switch: String,
+        #[command(flatten)]
+        address: Address,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Forget all addresses that were learnt
+    Flush {
+        /// Name of the switch, such as vale0
+        switch: String,
+        /// Only those behind this port
+        #[arg(long)]
+        port: Option<String>,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Address {
+    /// Ethernet address, such as 02:00:00:00:00:01
+    mac: Mac,
+    /// VLAN, 1 to 4094
+    #[arg(long, default_value_t = 1)]
+    vlan: u16,
+}
+
+/// Runs the subcommand.
+pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    match &args.action {
+        Action::List { switch, output, watch } => {
+            let switch = switch.parse()?;
+            let connection = global.connect()?;
+            watch.repeat(|_| output.print(&list(&connection, &switch)?, |rows| table(rows)))
+        }
+        Action::Add { port, address: Address { mac, vlan }, output } => {
+            let add = FdbAdd { port: port.parse()?, mac: *mac, vlan: *vlan };
+            change(global, Request::FdbAdd(add), *output)
+        }
+        Action::Del { switch, address: Address { mac, vlan }, output } => {
+            let del = FdbDel { switch: switch.parse()?, mac: *mac, vlan: *vlan };
+            change(global, Request::FdbDel(del), *output)
+        }
+        Action::Flush { switch, port, output } => {
+            let port = port.as_deref().map(str::parse).transpose()?;
+            let flush = FdbFlush { switch: switch.parse()?, port };
+            change(global, Request::FdbFlush(flush), *output)
+        }
+    }
+}
+
+fn list(connection: &Connection, switch: &SwitchName) -> anyhow::Result<Vec<FdbEntry>> {
+    Ok(all_pages(|from| {
+        let list = FdbList { switch: switch.clone(), from };
+        match connection.call(Request::FdbList(list))? {
+            Reply::Fdb(page) => Ok(page),
+            other => Err(unexpected(&other)),
+        }
+    })?)
+}
+
+fn table(entries: &[FdbEntry]) -> String {
+    let mut table = Table::new(&[
+        ("ADDRESS", Align::Left),
+        ("VLAN", Align::Right),
+        ("PORT", Align::Left),
+        ("AGE", Align::Right),
+    ]);
+    for entry in entries {
+        let age = if entry.is_static { "static".to_owned() } else { format!("{} s", entry.age_s) };
+        table.row([entry.mac.to_string(), entry.vlan.to_string(), entry.port.to_string(), age]);
+    }
+    table.to_string()
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  uvala fdb list vale0
+  uvala fdb add vale0:vm1 02:00:00:00:00:01 --vlan 10
+  uvala fdb flush vale0 --port vale0:vm1";

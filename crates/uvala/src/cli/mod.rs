@@ -1,0 +1,146 @@
+//! The command line: one module for each subcommand, with its `Args` and its `run`.
+
+mod assets;
+mod daemon;
+mod fdb;
+mod output;
+mod port;
+mod stats;
+mod switch;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use client::api::{Failure, Page, exit};
+use client::control::{Connection, ControlError};
+use client::name::NameError;
+
+use crate::bench;
+
+/// A virtual local Ethernet in user space: a switch for processes, containers and virtual machines
+#[derive(Debug, Parser)]
+#[command(version, after_help = EXAMPLES)]
+pub struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What every subcommand understands.
+#[derive(Clone, Debug, Args)]
+pub struct Global {
+    /// Directory of the daemon's socket
+    ///
+    /// By default $UVALA_DIR; else /run/uvala for root and for whoever may write there; else
+    /// $XDG_RUNTIME_DIR/uvala; else /tmp/uvala-UID. Clients without a daemon of their own use
+    /// the one in /run/uvala.
+    #[arg(long, global = true, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Daemon(daemon::Args),
+    Switch(switch::Args),
+    Port(port::Args),
+    Fdb(fdb::Args),
+    Stats(stats::Args),
+    Bench(bench::BenchArgs),
+    Assets(assets::Args),
+}
+
+impl Global {
+    /// Connects to the daemon.
+    pub fn connect(&self) -> Result<Connection, ControlError> {
+        let connection = Connection::open(self.dir.as_deref())?;
+        connection.hello(concat!("uvala ", env!("CARGO_PKG_VERSION")))?;
+        Ok(connection)
+    }
+}
+
+/// Runs the program; errors are one line on stderr and an exit status of their own.
+pub fn main() -> ExitCode {
+    let Err(error) = run(Cli::parse()) else { return ExitCode::from(exit::OK) };
+    eprintln!("uvala: {}", format!("{error:#}").replace('\n', " "));
+    ExitCode::from(exit_code(&error))
+}
+
+fn run(cli: Cli) -> anyhow::Result<()> {
+    let global = &cli.global;
+    match cli.command {
+        Command::Daemon(args) => daemon::run(global, &args),
+        Command::Switch(args) => switch::run(global, &args),
+        Command::Port(args) => port::run(global, &args),
+        Command::Fdb(args) => fdb::run(global, &args),
+        Command::Stats(args) => stats::run(global, &args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Assets(args) => assets::run(&args),
+    }
+}
+
+/// The exit status of the innermost cause that has one.
+fn exit_code(error: &anyhow::Error) -> u8 {
+    let code = |cause: &(dyn std::error::Error + 'static)| {
+        let control = cause.downcast_ref::<ControlError>().map(ControlError::exit_code);
+        let failure = || cause.downcast_ref::<Failure>().map(|failure| failure.code.exit_code());
+        let name = || cause.downcast_ref::<NameError>().map(|_| exit::BAD_NAME);
+        control.or_else(failure).or_else(name).or_else(|| daemon::exit_code(cause))
+    };
+    error.chain().find_map(code).unwrap_or(exit::FAILURE)
+}
+
+/// Every page of a listing.
+fn all_pages<T>(
+    mut ask: impl FnMut(Option<String>) -> Result<Page<T>, ControlError>,
+) -> Result<Vec<T>, ControlError> {
+    let mut items = Vec::new();
+    let mut from = None;
+    loop {
+        let page = ask(from)?;
+        items.extend(page.items);
+        from = page.next;
+        if from.is_none() {
+            return Ok(items);
+        }
+    }
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  uvala daemon                              run a switch for this user, until Ctrl-C
+  uvala port list                           what is plugged in
+  uvala stats --watch                       rates of all ports, every second
+  uvala switch set vale0 --mode 666         let everybody attach to vale0
+
+Exit status:
+   0  done                          8  no memory or descriptors left
+   1  failed for another reason     9  the configuration file is wrong
+   2  wrong command line           10  not the name of a port or switch
+   3  no daemon answers            11  there is one already
+   4  no permission                12  cannot be done with this kind of port
+   5  no such switch or port       13  the daemon refused the values
+   6  taken by another client      14  a fault of uvala itself
+   7  quota used up";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn test_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn test_errors_have_exit_codes_of_their_own() {
+        let name = "eth0".parse::<client::name::PortName>().unwrap_err();
+        assert_eq!(exit_code(&anyhow::Error::new(name)), exit::BAD_NAME);
+        let missing = ControlError::NoDaemon(PathBuf::from("x"));
+        let error = anyhow::Error::new(missing).context("more");
+        assert_eq!(exit_code(&error), exit::NO_DAEMON);
+        assert_eq!(exit_code(&anyhow::anyhow!("something")), exit::FAILURE);
+    }
+}

@@ -1,0 +1,277 @@
+//! `uvala port`
+
+use client::api::{
+    PortAdd, PortInfo, PortKind, PortList, PortRef, PortSet, PortSettings, Reply, Request,
+};
+use client::control::{Connection, unexpected};
+use client::name::{NameError, PortName, SwitchName};
+use daemon::users;
+
+use super::output::{Output, Watch};
+use super::switch::change;
+use super::{Global, all_pages};
+use crate::table::{Align, Table, short};
+
+/// List, add, change and delete ports
+///
+/// A port also comes by itself when a client attaches to its name, and goes with the client; one
+/// that was added stays and keeps its settings.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// All ports you may see
+    List {
+        /// Only those of this switch
+        switch: Option<String>,
+        #[command(flatten)]
+        output: Output,
+        #[command(flatten)]
+        watch: Watch,
+    },
+    /// One port
+    Show {
+        #[command(flatten)]
+        name: Name,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Make a port that stays
+    Add {
+        #[command(flatten)]
+        name: Name,
+        /// What is behind it: shm for a client to attach, null to drop every frame
+        #[arg(long, default_value = "shm", value_parser = parse_kind)]
+        kind: PortKind,
+        #[command(flatten)]
+        settings: Settings,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Change what is given, keep the rest
+    Set {
+        #[command(flatten)]
+        name: Name,
+        #[command(flatten)]
+        settings: Settings,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Delete a port; its client loses it
+    Del {
+        #[command(flatten)]
+        name: Name,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Name {
+    /// Name of the port, such as vale0:vm1
+    #[arg(value_name = "PORT")]
+    port: String,
+}
+
+/// A switch that is on when its option has no value.
+macro_rules! on_off {
+    ($($(#[$doc:meta])* $name:ident),*) => {
+        #[derive(Debug, clap::Args)]
+        struct Settings {
+            /// VLANs: transparent[:VLAN], access:VLAN or trunk:VLANS[,native=VLAN]
+            #[arg(long, value_name = "VLAN")]
+            vlan: Option<String>,
+            /// Most addresses learnt on the port; 0 for no limit
+            #[arg(long, value_name = "N")]
+            max_macs: Option<u32>,
+            /// A frame that finds no room: drop it, or let its sender wait
+            #[arg(long, value_name = "drop|wait")]
+            on_full: Option<String>,
+            $(
+                $(#[$doc])*
+                #[arg(
+                    long,
+                    value_name = "true|false",
+                    num_args = 0..=1,
+                    require_equals = true,
+                    default_missing_value = "true"
+                )]
+                $name: Option<bool>,
+            )*
+        }
+    };
+}
+
+on_off! {
+    /// Exchange frames only with ports that are not isolated
+    isolated,
+    /// Learn the source addresses that arrive here
+    learning,
+    /// Get unicast frames to unknown addresses
+    unicast_flood,
+    /// Get multicast frames
+    multicast_flood,
+    /// Get broadcast frames
+    broadcast_flood
+}
+
+/// Runs the subcommand.
+pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    match &args.action {
+        Action::List { switch, output, watch } => {
+            let switch = switch.as_deref().map(str::parse).transpose()?;
+            let connection = global.connect()?;
+            let print =
+                |_| output.print(&list(&connection, switch.as_ref())?, |ports| table(ports));
+            watch.repeat(print)
+        }
+        Action::Show { name, output } => {
+            let port = name.parse()?;
+            match global.connect()?.call(Request::PortShow(PortRef { port }))? {
+                Reply::Port(info) => output.print(&info, show),
+                other => Err(unexpected(&other).into()),
+            }
+        }
+        Action::Add { name, kind, settings, output } => {
+            let add = PortAdd { port: name.parse()?, kind: *kind, settings: settings.to_api() };
+            change(global, Request::PortAdd(add), *output)
+        }
+        Action::Set { name, settings, output } => {
+            let set = PortSet { port: name.parse()?, settings: settings.to_api() };
+            change(global, Request::PortSet(set), *output)
+        }
+        Action::Del { name, output } => {
+            change(global, Request::PortDel(PortRef { port: name.parse()? }), *output)
+        }
+    }
+}
+
+impl Name {
+    fn parse(&self) -> Result<PortName, NameError> {
+        self.port.parse()
+    }
+}
+
+impl Settings {
+    fn to_api(&self) -> PortSettings {
+        PortSettings {
+            vlan: self.vlan.clone(),
+            isolated: self.isolated,
+            learning: self.learning,
+            unicast_flood: self.unicast_flood,
+            multicast_flood: self.multicast_flood,
+            broadcast_flood: self.broadcast_flood,
+            max_macs: self.max_macs,
+            on_full: self.on_full.clone(),
+        }
+    }
+}
+
+fn parse_kind(text: &str) -> Result<PortKind, String> {
+    match text {
+        "shm" => Ok(PortKind::Shm),
+        "null" => Ok(PortKind::Null),
+        _ => Err("expected shm or null".to_owned()),
+    }
+}
+
+fn list(connection: &Connection, switch: Option<&SwitchName>) -> anyhow::Result<Vec<PortInfo>> {
+    Ok(all_pages(|from| {
+        let list = PortList { switch: switch.cloned(), from };
+        match connection.call(Request::PortList(list))? {
+            Reply::Ports(page) => Ok(page),
+            other => Err(unexpected(&other)),
+        }
+    })?)
+}
+
+fn table(ports: &[PortInfo]) -> String {
+    let mut table = Table::new(&[
+        ("PORT", Align::Left),
+        ("KIND", Align::Left),
+        ("VLAN", Align::Left),
+        ("PID", Align::Right),
+        ("USER", Align::Left),
+        ("CLIENT", Align::Left),
+        ("MEMORY", Align::Right),
+        ("GROUP", Align::Left),
+        ("STAYS", Align::Left),
+    ]);
+    for info in ports {
+        let client = info.client.as_ref();
+        table.row([
+            info.port.to_string(),
+            kind(info.kind).to_owned(),
+            info.settings.vlan.clone().unwrap_or_default(),
+            client.map_or("-".to_owned(), |client| client.pid.to_string()),
+            client.map_or("-".to_owned(), |client| users::user_name(client.uid)),
+            client.map_or("-".to_owned(), |client| client.name.clone()),
+            memory(info.memory),
+            info.group.clone().unwrap_or_else(|| "-".to_owned()),
+            if info.persistent { "yes" } else { "no" }.to_owned(),
+        ]);
+    }
+    table.to_string()
+}
+
+fn show(info: &PortInfo) -> String {
+    let client = match &info.client {
+        Some(client) => format!(
+            "process {} of {} ({})",
+            client.pid,
+            users::user_name(client.uid),
+            if client.name.is_empty() { "unnamed" } else { &client.name }
+        ),
+        None => "none".to_owned(),
+    };
+    let mut text = format!(
+        "port             {}\nkind             {}\nclient           {client}\nmemory           {}\n\
+         group            {}\n",
+        info.port,
+        kind(info.kind),
+        memory(info.memory),
+        info.group.as_deref().unwrap_or("-"),
+    );
+    let settings = &info.settings;
+    let flag = |value: Option<bool>| value.map(|value| value.to_string());
+    for (name, value) in [
+        ("vlan", settings.vlan.clone()),
+        ("isolated", flag(settings.isolated)),
+        ("learning", flag(settings.learning)),
+        ("max-macs", settings.max_macs.map(|max| max.to_string())),
+        ("unicast-flood", flag(settings.unicast_flood)),
+        ("multicast-flood", flag(settings.multicast_flood)),
+        ("broadcast-flood", flag(settings.broadcast_flood)),
+        ("on-full", settings.on_full.clone()),
+    ] {
+        text += &format!("{name:<15}  {}\n", value.unwrap_or_default());
+    }
+    text
+}
+
+fn kind(kind: PortKind) -> &'static str {
+    match kind {
+        PortKind::Shm => "shm",
+        PortKind::Null => "null",
+        PortKind::Pipe => "pipe",
+    }
+}
+
+/// Exact numbers of bytes are in the JSON.
+fn memory(bytes: u64) -> String {
+    let kib = u32::try_from(bytes / 1024).unwrap_or(u32::MAX);
+    if bytes == 0 { "-".to_owned() } else { short(f64::from(kib) * 1024.0) + "B" }
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  uvala port list vale0
+  uvala port add vale0:vm1 --vlan access:10
+  uvala port add vale0:sink --kind null
+  uvala port set vale0:vm1 --isolated --unicast-flood=false
+  uvala port del vale0:vm1";

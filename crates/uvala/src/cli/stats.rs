@@ -1,0 +1,192 @@
+//! `uvala stats`
+
+use std::collections::HashMap;
+
+use client::api::{Counter, PortStats, Reply, Request, StatsQuery};
+use client::control::{Connection, unexpected};
+use client::name::PortName;
+use serde::Serialize;
+
+use super::Global;
+use super::output::{Output, Watch};
+use crate::table::{Align, Table, short};
+
+/// Counters of ports
+///
+/// TX is what a port's client sends, RX what it receives. Dropped frames are counted by reason, at
+/// the port that sent them or at the port that had no room for them. With --watch, rates are shown.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// A switch (vale0) or a port (vale0:vm1); without it, all you may see
+    name: Option<String>,
+    /// A row for each ring
+    #[arg(long)]
+    queues: bool,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    watch: Watch,
+}
+
+/// All counters at one moment.
+#[derive(Serialize)]
+struct Snapshot {
+    /// The daemon's clock.
+    at_ns: u64,
+    ports: Vec<PortStats>,
+}
+
+/// Runs the subcommand.
+pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    let query = match &args.name {
+        None => StatsQuery::default(),
+        Some(name) if name.contains(':') => {
+            StatsQuery { port: Some(name.parse()?), ..StatsQuery::default() }
+        }
+        Some(name) => StatsQuery { switch: Some(name.parse()?), ..StatsQuery::default() },
+    };
+    let connection = global.connect()?;
+    let mut before: Option<Snapshot> = None;
+    args.watch.repeat(|_| {
+        let now = snapshot(&connection, &query)?;
+        args.output.print(&now, |now| match &before {
+            Some(before) => rates(before, now),
+            None if args.watch.is_on() => rates(now, now),
+            None => totals(now, args.queues),
+        })?;
+        before = Some(now);
+        Ok(())
+    })
+}
+
+fn snapshot(connection: &Connection, query: &StatsQuery) -> anyhow::Result<Snapshot> {
+    let mut snapshot = Snapshot { at_ns: 0, ports: Vec::new() };
+    let mut query = query.clone();
+    loop {
+        match connection.call(Request::Stats(query.clone()))? {
+            Reply::Stats(page) => {
+                snapshot.at_ns = page.at_ns;
+                snapshot.ports.extend(page.items);
+                query.from = page.next;
+            }
+            other => return Err(unexpected(&other).into()),
+        }
+        if query.from.is_none() {
+            return Ok(snapshot);
+        }
+    }
+}
+
+fn totals(snapshot: &Snapshot, queues: bool) -> String {
+    let mut table = Table::new(&[
+        ("PORT", Align::Left),
+        ("TX FRAMES", Align::Right),
+        ("TX BYTES", Align::Right),
+        ("RX FRAMES", Align::Right),
+        ("RX BYTES", Align::Right),
+        ("RESYNCS", Align::Right),
+        ("DROPPED", Align::Left),
+    ]);
+    for port in &snapshot.ports {
+        let (name, resyncs) = (port.port.to_string(), port.resyncs.to_string());
+        table.row(counters(name, port.tx, port.rx, resyncs, drops(port)));
+        let rows = if queues { port.tx_queues.len().max(port.rx_queues.len()) } else { 0 };
+        for queue in 0..rows {
+            let of = |queues: &[Counter]| queues.get(queue).copied().unwrap_or_default();
+            let (tx, rx) = (of(&port.tx_queues), of(&port.rx_queues));
+            table.row(counters(format!("  ring {queue}"), tx, rx, String::new(), String::new()));
+        }
+    }
+    table.to_string()
+}
+
+fn counters(name: String, tx: Counter, rx: Counter, resyncs: String, drops: String) -> [String; 7] {
+    let [a, b, c, d] = [tx.frames, tx.bytes, rx.frames, rx.bytes].map(|n| n.to_string());
+    [name, a, b, c, d, resyncs, drops]
+}
+
+fn drops(port: &PortStats) -> String {
+    let reasons: Vec<String> =
+        port.drops.iter().map(|(reason, frames)| format!("{reason} {frames}")).collect();
+    if reasons.is_empty() { "-".to_owned() } else { reasons.join(", ") }
+}
+
+fn rates(before: &Snapshot, now: &Snapshot) -> String {
+    let mut table = Table::new(&[
+        ("PORT", Align::Left),
+        ("TX pps", Align::Right),
+        ("TX bit/s", Align::Right),
+        ("RX pps", Align::Right),
+        ("RX bit/s", Align::Right),
+        ("DROPS/s", Align::Right),
+    ]);
+    let known: HashMap<&PortName, &PortStats> =
+        before.ports.iter().map(|port| (&port.port, port)).collect();
+    let seconds = std::time::Duration::from_nanos(now.at_ns.saturating_sub(before.at_ns));
+    let rate = |now: u64, before: u64| {
+        // Counters start again when a port does.
+        let more = if now < before { now } else { now - before };
+        if seconds.is_zero() { 0.0 } else { number(more) / seconds.as_secs_f64() }
+    };
+    for port in &now.ports {
+        let old = known.get(&port.port).copied().unwrap_or(port);
+        table.row([
+            port.port.to_string(),
+            short(rate(port.tx.frames, old.tx.frames)),
+            short(rate(port.tx.bytes, old.tx.bytes) * 8.0),
+            short(rate(port.rx.frames, old.rx.frames)),
+            short(rate(port.rx.bytes, old.rx.bytes) * 8.0),
+            short(rate(port.drops.values().sum(), old.drops.values().sum())),
+        ]);
+    }
+    table.to_string()
+}
+
+/// Rates need three digits; a counter's difference has at most 53 bits of them in any sane time.
+fn number(n: u64) -> f64 {
+    let (high, low) = (u32::try_from(n >> 32).unwrap_or(u32::MAX), n & u64::from(u32::MAX));
+    f64::from(high) * 4_294_967_296.0 + f64::from(u32::try_from(low).unwrap_or(u32::MAX))
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  uvala stats                  all ports
+  uvala stats vale0 --watch    rates, every second
+  uvala stats vale0:vm1 --queues
+  uvala stats --json --watch=5 >> stats.jsonl";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(at_s: u64, frames: u64) -> Snapshot {
+        let tx = Counter { frames, bytes: frames * 60 };
+        let drops = [("no_room".to_owned(), frames / 2)].into();
+        let port = PortStats {
+            port: "vale0:a".parse().unwrap(),
+            tx,
+            rx: Counter::default(),
+            drops,
+            tx_queues: vec![tx],
+            rx_queues: vec![Counter::default()],
+            resyncs: 0,
+        };
+        Snapshot { at_ns: at_s * 1_000_000_000, ports: vec![port] }
+    }
+
+    #[test]
+    fn test_totals_show_reasons_and_rings() {
+        let text = totals(&snapshot(1, 10), true);
+        assert!(text.contains("no_room 5") && text.contains("  ring 0"), "{text}");
+    }
+
+    #[test]
+    fn test_rates_are_differences_by_time() {
+        let text = rates(&snapshot(1, 10), &snapshot(3, 2_000_010));
+        let row: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
+        assert_eq!(row, ["vale0:a", "1.00M", "480M", "0", "0", "500k"]);
+        let restarted = rates(&snapshot(3, 100), &snapshot(4, 10));
+        assert!(restarted.lines().nth(1).unwrap().contains(" 10 "), "{restarted}");
+    }
+}

@@ -1,0 +1,218 @@
+//! `uvala switch`
+
+use client::api::{
+    Mode, PageFrom, Reply, Request, SwitchInfo, SwitchRef, SwitchSettings, SwitchSpec,
+};
+use client::control::{Connection, unexpected};
+use daemon::users;
+
+use super::output::{Output, Watch};
+use super::{Global, all_pages};
+use crate::table::{Align, Table};
+
+/// List, add, change and delete switches
+///
+/// A switch also comes by itself with the first port that is attached to it, and goes with the
+/// last; one that was added stays.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// All switches you may see
+    List {
+        #[command(flatten)]
+        output: Output,
+        #[command(flatten)]
+        watch: Watch,
+    },
+    /// One switch
+    Show {
+        #[command(flatten)]
+        name: Name,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Make a switch that stays
+    Add {
+        #[command(flatten)]
+        name: Name,
+        #[command(flatten)]
+        settings: Settings,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Change what is given, keep the rest
+    Set {
+        #[command(flatten)]
+        name: Name,
+        #[command(flatten)]
+        settings: Settings,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Delete a switch with all its ports; their clients lose them
+    Del {
+        #[command(flatten)]
+        name: Name,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Name {
+    /// Name of the switch, such as vale0
+    #[arg(value_name = "SWITCH")]
+    switch: String,
+}
+
+#[derive(Debug, clap::Args)]
+struct Settings {
+    /// How frames find their port: learning, hub, patch, static or static-flood
+    #[arg(long, value_name = "FUNCTION")]
+    forwarding: Option<String>,
+    /// Seconds until a learnt address is forgotten; 0 for never
+    #[arg(long, value_name = "SECS")]
+    age: Option<u32>,
+    /// Addresses that the forwarding database holds
+    #[arg(long, value_name = "N")]
+    fdb_capacity: Option<u32>,
+    /// User who owns the switch, by name or number
+    #[arg(long, value_name = "USER")]
+    owner: Option<String>,
+    /// Group, by name or number
+    #[arg(long, value_name = "GROUP")]
+    group: Option<String>,
+    /// Who may attach (w) and look (r), in octal as for a file: 660
+    #[arg(long)]
+    mode: Option<Mode>,
+}
+
+/// Runs the subcommand.
+pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    match &args.action {
+        Action::List { output, watch } => {
+            let connection = global.connect()?;
+            watch.repeat(|_| output.print(&list(&connection)?, |switches| table(switches)))
+        }
+        Action::Show { name, output } => {
+            let switch = name.parse()?;
+            let request = Request::SwitchShow(SwitchRef { switch });
+            match global.connect()?.call(request)? {
+                Reply::Switch(info) => output.print(&info, show),
+                other => Err(unexpected(&other).into()),
+            }
+        }
+        Action::Add { name, settings, output } => {
+            change(global, Request::SwitchAdd(settings.spec(name)?), *output)
+        }
+        Action::Set { name, settings, output } => {
+            change(global, Request::SwitchSet(settings.spec(name)?), *output)
+        }
+        Action::Del { name, output } => {
+            change(global, Request::SwitchDel(SwitchRef { switch: name.parse()? }), *output)
+        }
+    }
+}
+
+/// A call that answers with nothing.
+pub fn change(global: &Global, request: Request, output: Output) -> anyhow::Result<()> {
+    match global.connect()?.call(request)? {
+        Reply::Done => output.done(),
+        other => Err(unexpected(&other).into()),
+    }
+}
+
+impl Name {
+    fn parse(&self) -> Result<client::name::SwitchName, client::name::NameError> {
+        self.switch.parse()
+    }
+}
+
+impl Settings {
+    fn spec(&self, name: &Name) -> anyhow::Result<SwitchSpec> {
+        let owner = self.owner.as_deref().map(|text| {
+            users::user_id(text).ok_or_else(|| anyhow::anyhow!("no user {text} in /etc/passwd"))
+        });
+        let group = self.group.as_deref().map(|text| {
+            users::group_id(text).ok_or_else(|| anyhow::anyhow!("no group {text} in /etc/group"))
+        });
+        let settings = SwitchSettings {
+            forwarding: self.forwarding.clone(),
+            age_s: self.age,
+            fdb_capacity: self.fdb_capacity,
+            owner: owner.transpose()?,
+            group: group.transpose()?,
+            mode: self.mode,
+        };
+        Ok(SwitchSpec { switch: name.parse()?, settings })
+    }
+}
+
+fn list(connection: &Connection) -> anyhow::Result<Vec<SwitchInfo>> {
+    Ok(all_pages(|from| match connection.call(Request::SwitchList(PageFrom { from }))? {
+        Reply::Switches(page) => Ok(page),
+        other => Err(unexpected(&other)),
+    })?)
+}
+
+fn table(switches: &[SwitchInfo]) -> String {
+    let mut table = Table::new(&[
+        ("SWITCH", Align::Left),
+        ("PORTS", Align::Right),
+        ("ADDRESSES", Align::Right),
+        ("FORWARDING", Align::Left),
+        ("OWNER", Align::Left),
+        ("GROUP", Align::Left),
+        ("MODE", Align::Left),
+        ("WORKER", Align::Right),
+        ("STAYS", Align::Left),
+    ]);
+    for info in switches {
+        table.row([
+            info.switch.to_string(),
+            info.ports.to_string(),
+            info.fdb_entries.to_string(),
+            info.forwarding.clone(),
+            users::user_name(info.owner),
+            users::group_name(info.group),
+            info.mode.to_string(),
+            info.worker.to_string(),
+            if info.persistent { "yes" } else { "no" }.to_owned(),
+        ]);
+    }
+    table.to_string()
+}
+
+fn show(info: &SwitchInfo) -> String {
+    let age = match info.age_s {
+        0 => "never forgotten".to_owned(),
+        age => format!("forgotten after {age} s"),
+    };
+    let stays = if info.persistent { "stays without ports" } else { "goes with its last port" };
+    format!(
+        "switch      {} ({stays})\nports       {}\nforwarding  {}\naddresses   {} of {}, {age}\n\
+         owner       {}\ngroup       {}\nmode        {}\nworker      {}\n",
+        info.switch,
+        info.ports,
+        info.forwarding,
+        info.fdb_entries,
+        info.fdb_capacity,
+        users::user_name(info.owner),
+        users::group_name(info.group),
+        info.mode,
+        info.worker,
+    )
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  uvala switch list --watch
+  uvala switch add vale0 --group users --mode 660
+  uvala switch set vale0 --forwarding hub --age 60
+  uvala switch del vale0";
