@@ -38,15 +38,15 @@ to         = $(DESTDIR)
 .PHONY: libs
 libs:
 	$(step) 'building libuvala (release)'
-	$(CARGO) build --release -p uvala-client
+	$(CARGO) build --release -p uvala-capi
 
 .PHONY: install
 install: release libs  ## install under PREFIX (/usr/local), below DESTDIR
 	$(step) 'installing under $(DESTDIR)$(PREFIX)'
 	install -D -m 755 $(release)/uvala $(to)$(bindir)/uvala
-	install -D -m 755 $(release)/libclient.so $(to)$(libdir)/libuvala.so.$(soversion)
+	install -D -m 755 $(release)/libuvala.so $(to)$(libdir)/libuvala.so.$(soversion)
 	ln -sf libuvala.so.$(soversion) $(to)$(libdir)/libuvala.so
-	install -D -m 644 $(release)/libclient.a $(to)$(libdir)/libuvala.a
+	install -D -m 644 $(release)/libuvala.a $(to)$(libdir)/libuvala.a
 	install -d $(to)$(PREFIX)/include
 	install -m 644 include/*.h $(to)$(PREFIX)/include/
 	rm -rf target/assets && $(release)/uvala assets target/assets

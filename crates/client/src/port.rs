@@ -257,6 +257,11 @@ impl Sender {
         self.rings[0].send(frame)
     }
 
+    /// Sends one frame on the first ring, waiting for room. `false`: `timeout` is over.
+    pub fn send_timeout(&mut self, frame: &[u8], timeout: Option<Duration>) -> Result<bool, Error> {
+        self.rings[0].send_timeout(frame, timeout)
+    }
+
     /// Sends one frame on the first ring. `false`: there is no room for it now.
     pub fn try_send(&mut self, frame: &[u8]) -> Result<bool, Error> {
         self.rings[0].try_send(frame)
@@ -372,6 +377,22 @@ impl Receiver {
         Ok(true)
     }
 
+    /// Copies the next frame to `to`, as far as it fits, after waiting for one; returns its whole
+    /// length. `None`: `timeout` is over.
+    pub fn recv_into_timeout(
+        &mut self,
+        to: &mut [u8],
+        timeout: Option<Duration>,
+    ) -> Result<Option<usize>, Error> {
+        let limit = Limit::new(timeout);
+        loop {
+            let found = self.try_recv_into(to)?;
+            if found.is_some() || !self.wait(limit.left())? {
+                return Ok(found);
+            }
+        }
+    }
+
     /// Waits for a frame on any ring. `false`: `timeout` is over.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
         wait(&mut WaitRx(&mut self.rings), &self.link, self.policy, timeout)
@@ -477,6 +498,11 @@ impl Port {
         self.persist(None, |port, _| port.sender.send(frame))
     }
 
+    /// Sends one frame, after waiting for room. `false`: `timeout` is over.
+    pub fn send_timeout(&mut self, frame: &[u8], timeout: Option<Duration>) -> Result<bool, Error> {
+        self.persist(timeout, |port, left| port.sender.send_timeout(frame, left))
+    }
+
     /// Sends one frame. `false`: there is no room for it now.
     pub fn try_send(&mut self, frame: &[u8]) -> Result<bool, Error> {
         self.sender.try_send(frame)
@@ -518,6 +544,16 @@ impl Port {
     /// is none now.
     pub fn try_recv_into(&mut self, to: &mut [u8]) -> Result<Option<usize>, Error> {
         self.receiver.try_recv_into(to)
+    }
+
+    /// Copies the next frame to `to`, as far as it fits, after waiting for one; returns its whole
+    /// length. `None`: `timeout` is over.
+    pub fn recv_into_timeout(
+        &mut self,
+        to: &mut [u8],
+        timeout: Option<Duration>,
+    ) -> Result<Option<usize>, Error> {
+        self.persist(timeout, |port, left| port.receiver.recv_into_timeout(to, left))
     }
 
     /// Waits for frames or for room. `false`: `timeout` is over.

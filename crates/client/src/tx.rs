@@ -173,10 +173,14 @@ impl Tx {
 
     /// Copies one frame and hands it over, after waiting for room.
     pub fn send(&mut self, frame: &[u8]) -> Result<(), Error> {
-        while !self.try_send(frame)? {
-            self.wait(self.slots_for(frame.len())?, None)?;
-        }
-        Ok(())
+        self.send_timeout(frame, None).map(drop)
+    }
+
+    /// Copies one frame and hands it over, after waiting for room. `false`: `timeout` is over.
+    pub fn send_timeout(&mut self, frame: &[u8], timeout: Option<Duration>) -> Result<bool, Error> {
+        // Room for the frame, once there, is this ring's alone: one wait is enough.
+        Ok(self.try_send(frame)?
+            || self.wait(self.slots_for(frame.len())?, timeout)? && self.try_send(frame)?)
     }
 
     /// Copies all frames and hands them over in batches, waiting for room as often as needed.

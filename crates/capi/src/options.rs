@@ -1,0 +1,108 @@
+//! `struct uvala_options`, which may be shorter or longer than this library knows it.
+
+// UNSAFETY: pointers that C hands in; uvala.h states what they must be.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::mem::offset_of;
+use std::os::unix::ffi::OsStrExt;
+
+use client::{Options, WaitPolicy};
+
+use crate::error::bad;
+
+/// `struct uvala_options` of uvala.h, field by field. 0 and NULL stand for the default.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct COptions {
+    size: usize,
+    dir: *const c_char,
+    group: *const c_char,
+    tx_rings: u16,
+    rx_rings: u16,
+    tx_slots: u32,
+    rx_slots: u32,
+    extra_bufs: u32,
+    yields: i32,
+    flags: u32,
+}
+
+// tests/abi.c asserts the same numbers of uvala.h.
+const _: () = assert!(size_of::<COptions>() == 48 && offset_of!(COptions, tx_rings) == 24);
+const _: () = assert!(offset_of!(COptions, yields) == 40 && offset_of!(COptions, flags) == 44);
+
+/// `UVALA_EXISTING`, `UVALA_SPIN`, `UVALA_RECONNECT`.
+const EXISTING: u32 = 1;
+const SPIN: u32 = 2;
+const RECONNECT: u32 = 4;
+
+/// Reads what a program filled in; the flag says whether the port reconnects by itself.
+///
+/// # Safety
+/// `given` is NULL, or its first field says how many bytes it has; its texts are NULL or
+/// zero-terminated.
+pub unsafe fn read(given: *const COptions) -> Result<(Options, bool), c_int> {
+    if given.is_null() {
+        return Ok((Options::new(), false));
+    }
+    // SAFETY: not NULL; the first field is there in any version.
+    let size = unsafe { (&raw const (*given).size).read() };
+    if size != size_of::<COptions>() {
+        return Err(bad("uvala_options.size is not the size of this version: UVALA_OPTIONS_INIT"));
+    }
+    // SAFETY: as many bytes as it says.
+    let given = unsafe { given.read() };
+    let mut options = numbers(&given)?;
+    // SAFETY: NULL or zero-terminated, as promised.
+    if let Some(dir) = unsafe { bytes(given.dir) } {
+        options = options.dir(OsStr::from_bytes(dir));
+    }
+    // SAFETY: NULL or zero-terminated, as promised.
+    if let Some(group) = unsafe { bytes(given.group) } {
+        let group = std::str::from_utf8(group).map_err(|_| bad("the group is not UTF-8"))?;
+        options = options.group(group);
+    }
+    Ok((options, given.flags & RECONNECT != 0))
+}
+
+fn numbers(given: &COptions) -> Result<Options, c_int> {
+    if given.flags & !(EXISTING | SPIN | RECONNECT) != 0 {
+        return Err(bad("uvala_options.flags has a bit that this version does not know"));
+    }
+    let mut options = Options::new()
+        .existing(given.flags & EXISTING != 0)
+        .reconnect(given.flags & RECONNECT != 0)
+        .wait(wait_policy(given));
+    if given.tx_rings != 0 {
+        options = options.tx_rings(given.tx_rings);
+    }
+    if given.rx_rings != 0 {
+        options = options.rx_rings(given.rx_rings);
+    }
+    if given.tx_slots != 0 {
+        options = options.tx_slots(given.tx_slots);
+    }
+    if given.rx_slots != 0 {
+        options = options.rx_slots(given.rx_slots);
+    }
+    if given.extra_bufs != 0 {
+        options = options.extra_bufs(given.extra_bufs);
+    }
+    Ok(options)
+}
+
+fn wait_policy(given: &COptions) -> WaitPolicy {
+    let default = WaitPolicy::default();
+    let yields = match given.yields {
+        0 => default.yields,
+        given => u32::try_from(given).unwrap_or(0),
+    };
+    WaitPolicy { yields, spin: given.flags & SPIN != 0 }
+}
+
+/// # Safety
+/// NULL, or zero-terminated and alive for `'a`.
+unsafe fn bytes<'a>(text: *const c_char) -> Option<&'a [u8]> {
+    // SAFETY: as promised by the caller.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes())
+}

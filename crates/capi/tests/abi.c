@@ -1,0 +1,93 @@
+/*
+ * What the library answers to bad arguments, and whether header and library mean the same
+ * structures. Also compiled as C++.
+ */
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+#include <uvala.h>
+
+UVALA_STATIC_ASSERT(sizeof(struct uvala_queue) == 48, "queue");
+UVALA_STATIC_ASSERT(offsetof(struct uvala_queue, num_slots) == 16, "queue.num_slots");
+UVALA_STATIC_ASSERT(offsetof(struct uvala_queue, count) == 32, "queue.count");
+UVALA_STATIC_ASSERT(offsetof(struct uvala_queue, ring) == 40, "queue.ring");
+UVALA_STATIC_ASSERT(sizeof(struct uvala_options) == 48, "options");
+UVALA_STATIC_ASSERT(offsetof(struct uvala_options, tx_rings) == 24, "options.tx_rings");
+UVALA_STATIC_ASSERT(offsetof(struct uvala_options, yields) == 40, "options.yields");
+UVALA_STATIC_ASSERT(offsetof(struct uvala_options, flags) == 44, "options.flags");
+
+static void refuses(int result, int code, const char *says)
+{
+	if (result != code || strstr(uvala_errmsg(), says) == NULL) {
+		printf("%d instead of %d: %s\n", result, code, uvala_errmsg());
+		assert(0);
+	}
+}
+
+static void check_open(void)
+{
+	struct uvala_options options = UVALA_OPTIONS_INIT;
+	struct uvala_port *port = NULL;
+
+	refuses(uvala_open(NULL, NULL, &port), UVALA_EARG, "NULL");
+	refuses(uvala_open("vale0:a", NULL, NULL), UVALA_EARG, "NULL");
+	refuses(uvala_open("\xff\xfe", NULL, &port), UVALA_EARG, "UTF-8");
+	refuses(uvala_open("eth0", NULL, &port), UVALA_ENAME, "vale0:vm1");
+	options.size = 3;
+	refuses(uvala_open("vale0:a", &options, &port), UVALA_EARG, "size");
+	options.size = sizeof(options);
+	options.flags = 0x80;
+	refuses(uvala_open("vale0:a", &options, &port), UVALA_EARG, "flags");
+	options.flags = 0;
+	options.dir = "/nowhere/uvala";
+	refuses(uvala_open("vale0:a", &options, &port), UVALA_ENODAEMON, "uvala daemon");
+	assert(port == NULL);
+}
+
+static void check_null(void)
+{
+	struct uvala_queue queue;
+	char byte;
+
+	memset(&queue, 0, sizeof(queue));
+	uvala_close(NULL);
+	assert(uvala_tx(NULL, 0) == NULL && uvala_rx(NULL, 0) == NULL);
+	assert(uvala_look(NULL) == 0 && uvala_resyncs(NULL) == 0);
+	refuses(uvala_send(NULL, &byte, 1, 0), UVALA_EARG, "port");
+	refuses(uvala_send(NULL, NULL, 1, 0), UVALA_EARG, "frame");
+	refuses(uvala_send(NULL, &byte, (size_t)-1, 0), UVALA_EARG, "length");
+	refuses(uvala_recv(NULL, &byte, 1, 0), UVALA_EARG, "port");
+	refuses(uvala_recv(NULL, NULL, 1, 0), UVALA_EARG, "buffer");
+	refuses(uvala_wait(NULL, UVALA_RX, 0, 0), UVALA_EARG, "port");
+	refuses(uvala_wait(NULL, 77, 0, 0), UVALA_EARG, "UVALA_RX");
+	refuses(uvala_drain(NULL, 0), UVALA_EARG, "port");
+	refuses(uvala_fd(NULL), UVALA_EARG, "port");
+	refuses(uvala_arm(NULL, UVALA_TX, 1), UVALA_EARG, "port");
+	refuses(uvala_disarm(NULL), UVALA_EARG, "port");
+	refuses(uvala_check(NULL), UVALA_EARG, "port");
+	refuses(uvala_reconnect(NULL, 0), UVALA_EARG, "port");
+	refuses(uvala_same_region(NULL, NULL), UVALA_EARG, "port");
+	refuses(uvala_submit(NULL, 0), UVALA_EARG, "queue");
+	refuses(uvala_submit(&queue, 0), UVALA_EARG, "queue");
+	refuses(uvala_release(NULL, 0), UVALA_EARG, "queue");
+	refuses(uvala_release(&queue, 0), UVALA_EARG, "queue");
+	refuses(uvala_queue_wait(NULL, 1, 0), UVALA_EARG, "queue");
+	refuses(uvala_queue_wait(&queue, 1, 0), UVALA_EARG, "ring");
+	refuses(uvala_forward(NULL, &queue, 1), UVALA_EARG, "queue");
+	refuses(uvala_forward(&queue, &queue, 1), UVALA_EARG, "itself");
+}
+
+int main(void)
+{
+	int code;
+
+	assert(strcmp(uvala_errmsg(), "") == 0);
+	check_open();
+	check_null();
+	assert(strcmp(uvala_strerror(0), "no error") == 0);
+	for (code = UVALA_ESYSTEM; code < 0; code++)
+		assert(strcmp(uvala_strerror(code), "unknown error") != 0);
+	assert(strcmp(uvala_strerror(UVALA_ESYSTEM - 1), "unknown error") == 0);
+	printf("%s\n", uvala_version());
+	return 0;
+}

@@ -1,0 +1,275 @@
+/*
+ * uvala.h - ports of a uvala switch: open by name, send, receive, wait.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ *
+ *	cc prog.c $(pkg-config --cflags --libs uvala)
+ *
+ *	struct uvala_port *port;
+ *	if (uvala_open("vale0:a", NULL, &port) < 0)
+ *		errx(1, "%s", uvala_errmsg());
+ *	uvala_send(port, frame, 60, -1);
+ *	int len = uvala_recv(port, buffer, sizeof(buffer), -1);
+ *	uvala_close(port);
+ *
+ * RESULTS. Negative: an error, UVALA_E...; uvala_errmsg() has the whole story. Calls that wait
+ * return 0 when the time is over. Times are microseconds; negative waits for ever, 0 not at all.
+ *
+ * POINTERS. NULL is an error unless said otherwise. A port pointer is valid from uvala_open to
+ * uvala_close, a queue pointer as long as its port, reconnected or not. Memory behind the inline
+ * functions is valid until the slot is given up, and no longer than the port. Texts are
+ * zero-terminated and not kept.
+ *
+ * THREADS. A port has a sending side and a receiving side; one thread may use the one while
+ * another uses the other, and both may sleep. Functions marked [tx] belong to the sending side,
+ * [rx] to the receiving side, all others to both: call those from one thread while no other uses
+ * the port. A port with UVALA_RECONNECT is for one thread altogether. Different ports are
+ * independent.
+ *
+ * SIGNALS. None is caught, ignored or raised: a dead daemon is UVALA_ELOST and never SIGPIPE.
+ * A wait goes on after a signal handler; use uvala_fd() with your own ppoll() to notice one.
+ *
+ * A broken promise of the library's own (not: a bad argument) aborts the program.
+ */
+#ifndef UVALA_H
+#define UVALA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "uvala_ring.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- errors ---- */
+
+enum uvala_error {
+	UVALA_EARG = -1,          /* bad argument */
+	UVALA_ENAME = -2,         /* not the name of a port */
+	UVALA_ENODAEMON = -3,     /* nobody listens, or nobody answers */
+	UVALA_ELOST = -4,         /* the daemon is gone: uvala_reconnect() */
+	UVALA_EPERM = -5,         /* this user may not */
+	UVALA_ENOTFOUND = -6,     /* no such port (UVALA_EXISTING) */
+	UVALA_EEXISTS = -7,       /* there is one already */
+	UVALA_EINUSE = -8,        /* another client holds the port */
+	UVALA_EQUOTA = -9,        /* this user has as much as one may have */
+	UVALA_ENOMEM = -10,       /* neither memory nor descriptors left */
+	UVALA_EREQUEST = -11,     /* the daemon refused a number */
+	UVALA_EUNSUPPORTED = -12, /* not by this daemon, not for this kind of port */
+	UVALA_EINTERNAL = -13,    /* a fault of the daemon */
+	UVALA_ETOOSHORT = -14,    /* a frame has at least 14 bytes */
+	UVALA_ETOOLONG = -15,     /* a frame has at most 65553 bytes, and must fit the ring */
+	UVALA_ERESYNC = -16,      /* a broken ring was re-synchronised; said once, go on */
+	UVALA_EPROTOCOL = -17,    /* the daemon is of another version */
+	UVALA_ESYSTEM = -18,      /* a system call failed */
+};
+
+/* What an error number means; never NULL. */
+const char *uvala_strerror(int error);
+
+/* The last failure in this thread, one line, with names and numbers; "" if there was none. Valid
+ * until the next call of this thread that fails. */
+const char *uvala_errmsg(void);
+
+/* Version of the library, like "0.1.0". */
+const char *uvala_version(void);
+
+/* ---- ports ---- */
+
+struct uvala_port;
+
+/* uvala_options.flags */
+#define UVALA_EXISTING 0x1u  /* do not create switch or port */
+#define UVALA_SPIN 0x2u      /* never sleep: for threads that own their cores */
+#define UVALA_RECONNECT 0x4u /* uvala_send, _recv, _wait reconnect and go on by themselves */
+
+/* How to open a port; start from UVALA_OPTIONS_INIT. 0 and NULL stand for the default. */
+struct uvala_options {
+	size_t size;         /* of this structure */
+	const char *dir;     /* directory of the daemon's socket */
+	const char *group;   /* trust group: its ports share memory and swap buffers */
+	uint16_t tx_rings;   /* in [1, 64] */
+	uint16_t rx_rings;   /* in [1, 64] */
+	uint32_t tx_slots;   /* of each ring, in [8, 16384] */
+	uint32_t rx_slots;   /* of each ring, in [8, 16384] */
+	uint32_t extra_bufs; /* buffers beyond those of the slots */
+	int32_t yields;      /* times to yield the core before sleeping; -1: sleep at once */
+	uint32_t flags;      /* UVALA_EXISTING ... */
+};
+#define UVALA_OPTIONS_INIT { sizeof(struct uvala_options), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/* Opens the port called name, like "vale0:a", creating switch and port where there are none.
+ * options may be NULL. Stores the port in *port and returns 0; on error *port is untouched. */
+int uvala_open(const char *name, const struct uvala_options *options, struct uvala_port **port);
+
+/* Closes a port; the daemon detaches it. NULL does nothing. Frames sent and not yet taken are
+ * lost: uvala_drain() first. */
+void uvala_close(struct uvala_port *port);
+
+/* Opens the port once more under its name, after UVALA_ELOST; tries again until the time is over.
+ * All queues start empty. 0 or an error. */
+int uvala_reconnect(struct uvala_port *port, int64_t timeout_us);
+
+/* 0, or UVALA_ELOST if the daemon is gone. One system call; waits find out by themselves. */
+int uvala_check(struct uvala_port *port);
+
+/* How often the switch re-synchronised a ring of this port; NULL: 0. */
+uint32_t uvala_resyncs(struct uvala_port *port);
+
+/* 1 if the ports share their memory (a trust group), else 0: see uvala_swap(). */
+int uvala_same_region(struct uvala_port *a, struct uvala_port *b);
+
+/* ---- frames, copied ---- */
+
+/* Sends the frame of len bytes on the first ring. 1: sent, 0: no room within the time. [tx] */
+int uvala_send(struct uvala_port *port, const void *frame, size_t len, int64_t timeout_us);
+
+/* Receives a frame from any ring into the size bytes at buffer. Returns the frame's length; where
+ * that exceeds size, the rest is gone. 0: nothing came within the time. [rx] */
+int uvala_recv(struct uvala_port *port, void *buffer, size_t size, int64_t timeout_us);
+
+/* Waits until the switch has taken everything that was sent. 1: it has, 0: time over. [tx] */
+int uvala_drain(struct uvala_port *port, int64_t timeout_us);
+
+/* ---- waiting ---- */
+
+#define UVALA_RX 1 /* a frame on any receive ring */
+#define UVALA_TX 2 /* count free slots on any transmit ring */
+
+/* Waits. 1: ready, 0: time over. count is for UVALA_TX. [rx] or [tx], by what */
+int uvala_wait(struct uvala_port *port, int what, uint32_t count, int64_t timeout_us);
+
+/* The doorbell, for an event loop of your own. Poll it for reading; do not read it. [rx]
+ *
+ *	if (uvala_arm(port, UVALA_RX, 0))   // 0: frames are there already, do not sleep
+ *		poll(...);                  // or epoll, level-triggered
+ *	uvala_disarm(port);                 // UVALA_ELOST when the daemon is gone
+ *	... use the queues until they have nothing more ...
+ */
+int uvala_fd(struct uvala_port *port);
+int uvala_arm(struct uvala_port *port, int what, uint32_t count);
+int uvala_disarm(struct uvala_port *port);
+
+/* ---- queues: slots and buffers where they lie ---- */
+
+/*
+ * A transmit queue owns free slots, a receive queue slots with frames. They are counted from 0
+ * to count - 1; look, use some, then hand over the first ones.
+ *
+ *	struct uvala_queue *tx = uvala_tx(port, 0);
+ *	uint32_t i, n = uvala_look(tx);
+ *	for (i = 0; i < n; i++)
+ *		memset(uvala_tx_frame(tx, i, 60), 0xff, 60);
+ *	uvala_submit(tx, n);
+ *
+ * Read the fields, never write them.
+ */
+struct uvala_queue {
+	struct uvala_slot *slots;
+	unsigned char *pool; /* buffer 0 */
+	uint32_t num_slots;
+	uint32_t stride;     /* distance and size of the buffers */
+	uint32_t buffers;    /* number of buffers */
+	uint32_t head;       /* first owned slot */
+	uint32_t count;      /* owned slots, as of the last call */
+	uint32_t dir;        /* UVALA_DIR_* */
+	void *ring;          /* the library's */
+};
+
+/* Queue number i, or NULL if the port has no such ring. [tx] and [rx] */
+struct uvala_queue *uvala_tx(struct uvala_port *port, uint32_t i);
+struct uvala_queue *uvala_rx(struct uvala_port *port, uint32_t i);
+
+/* Looks how far the other side has got; returns and stores count. NULL: 0. [tx] or [rx] */
+uint32_t uvala_look(struct uvala_queue *queue);
+
+/* Hands the first n slots to the switch: whole frames. 0, UVALA_EARG (more than count) or
+ * UVALA_ELOST. [tx] */
+int uvala_submit(struct uvala_queue *tx, uint32_t n);
+
+/* Gives the first n slots back to the switch. As above. [rx] */
+int uvala_release(struct uvala_queue *rx, uint32_t n);
+
+/* Waits until a transmit queue owns n slots, or a receive queue one. 1: it does, 0: time over.
+ * [tx] or [rx] */
+int uvala_queue_wait(struct uvala_queue *queue, uint32_t n, int64_t timeout_us);
+
+/* Moves whole frames from rx to tx, about max slots of them, and hands over both sides. Inside a
+ * trust group the buffers change places, otherwise the bytes are copied. Returns the number of
+ * slots; 0: nothing is there, or tx has too little room for the first frame. [rx] of the one port
+ * and [tx] of the other */
+int uvala_forward(struct uvala_queue *rx, struct uvala_queue *tx, uint32_t max);
+
+/* Slot i, i in [0, count). */
+static inline struct uvala_slot *uvala_queue_slot(const struct uvala_queue *queue, uint32_t i)
+{
+	uint32_t at = queue->head + i;
+
+	return &queue->slots[at >= queue->num_slots ? at - queue->num_slots : at];
+}
+
+/* The stride bytes of slot i's buffer. A number that no buffer has, which only a broken member of
+ * a trust group can write, leads to buffer 0: wrong bytes, never wrong memory. */
+static inline unsigned char *uvala_data(const struct uvala_queue *queue, uint32_t i)
+{
+	uint32_t index = uvala_queue_slot(queue, i)->buf_idx;
+
+	return queue->pool + (size_t)(index < queue->buffers ? index : 0) * queue->stride;
+}
+
+/* Says that slot i holds len bytes, len in [0, stride]; flags UVALA_NS_MOREFRAG: the frame goes
+ * on in the next slot. */
+static inline void uvala_tx_set(struct uvala_queue *tx, uint32_t i, uint16_t len, uint16_t flags)
+{
+	struct uvala_slot *slot = uvala_queue_slot(tx, i);
+
+	slot->len = len;
+	slot->flags = flags;
+}
+
+/* Slot i as a frame of len bytes; returns where to write it. It holds an old frame. */
+static inline unsigned char *uvala_tx_frame(struct uvala_queue *tx, uint32_t i, uint16_t len)
+{
+	uvala_tx_set(tx, i, len, 0);
+	return uvala_data(tx, i);
+}
+
+/* The bytes received in slot i; stores their number. A slot without bytes holds no frame. */
+static inline const unsigned char *uvala_rx_frame(const struct uvala_queue *rx, uint32_t i,
+						  uint16_t *len)
+{
+	uint16_t n = uvala_queue_slot(rx, i)->len;
+
+	*len = n <= rx->stride ? n : (uint16_t)rx->stride;
+	return uvala_data(rx, i);
+}
+
+/* Does the frame of slot i go on in the next one? */
+static inline int uvala_more(const struct uvala_queue *queue, uint32_t i)
+{
+	return (uvala_queue_slot(queue, i)->flags & UVALA_NS_MOREFRAG) != 0;
+}
+
+/* Puts the frame of rx's slot i into tx's slot j, and tx's buffer into rx's slot. Both ports must
+ * share their memory: uvala_same_region(). */
+static inline void uvala_swap(struct uvala_queue *rx, uint32_t i, struct uvala_queue *tx,
+			      uint32_t j)
+{
+	struct uvala_slot *from = uvala_queue_slot(rx, i);
+	struct uvala_slot *to = uvala_queue_slot(tx, j);
+	uint32_t spare = to->buf_idx;
+
+	to->buf_idx = from->buf_idx;
+	to->len = from->len;
+	to->flags = (uint16_t)((from->flags & UVALA_NS_MOREFRAG) | UVALA_NS_BUF_CHANGED);
+	from->buf_idx = spare;
+	from->flags = UVALA_NS_BUF_CHANGED;
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* UVALA_H */
