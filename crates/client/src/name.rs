@@ -6,9 +6,9 @@
 //! vale<switch>:<port>}<id>       slave end of a pipe       vale0:a}1
 //! ```
 //!
-//! `<port>` and `<id>` are one or more of `0-9 A-Z a-z _`; `<switch>` may be empty, as in netmap. A whole
-//! name fits [`PortName::MAX_BYTES`] bytes. A name that was parsed is valid for ever: everything behind
-//! this module takes [`PortName`] and [`SwitchName`], never `&str`.
+//! `<port>` and `<id>` are one or more of `0-9 A-Z a-z _`; `<switch>` may be empty, as in netmap.
+//! A whole name fits [`PortName::MAX_BYTES`] bytes. A name that was parsed is valid for ever:
+//! everything behind this module takes [`PortName`] and [`SwitchName`], never `&str`.
 
 use std::fmt;
 use std::str::FromStr;

@@ -459,7 +459,7 @@ checked! {
     WorkerCount(u32) = parse_workers;
     Bytes(u64) = parse_bytes;
     Rings(u16) = |text| in_range(text, 1, MAX_RINGS);
-    Slots(Span) = |text| in_range(text, Span::MIN, Span::MAX).map(|n| Span::new(n).expect("checked"));
+    Slots(Span) = parse_slots;
     ExtraBufs(u32) = |text| in_range(text, 0, MAX_EXTRA_BUFS);
     Stride(u32) = parse_stride;
     Log(Level) = |text| text.parse().map_err(|_| {
@@ -484,6 +484,11 @@ pub fn parse_workers(text: &str) -> Result<u32, String> {
 
 /// More cores than any machine that runs this gives away for switching.
 const MAX_WORKERS: u32 = 256;
+
+fn parse_slots(text: &str) -> Result<Span, String> {
+    let slots = in_range(text, Span::MIN, Span::MAX)?;
+    Ok(Span::new(slots).expect("in range"))
+}
 
 fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());

@@ -119,7 +119,7 @@ pub fn raise_descriptor_limit() {
     }
 }
 
-/// Makes the directory, closed to others unless the socket is open to them, and checks one that exists.
+/// Makes the directory, closed to others unless the socket is open to them; checks one that exists.
 fn make_dir(dir: &Path, config: &SocketConfig) -> Result<(), StartError> {
     let io = |error| StartError::Io { doing: "make directory", path: dir.to_path_buf(), error };
     let private = config.mode.bits() & 0o077 == 0;

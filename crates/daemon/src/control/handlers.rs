@@ -203,8 +203,8 @@ impl<D: Datapath> Control<D> {
         Ok(key)
     }
 
-    /// The switch of an attach or of a new port, made if there is none. The caller's right to it has
-    /// been checked.
+    /// The switch of an attach or of a new port, made if there is none. The caller's right to it
+    /// has been checked.
     fn find_or_make(&mut self, caller: &Caller, name: &SwitchName) -> Result<SwitchKey, Refusal> {
         if let Some(switch) = self.state.switch_mut(name) {
             return Ok(switch.key);

@@ -6,9 +6,9 @@
 //! | attach to it, creating ports | `w` | owner, group or others |
 //! | change it, its ports and its addresses | – | owner only |
 //!
-//! As for a file, exactly one triple counts: the owner's for the owner, even where the group's grants
-//! more. Root and the user the daemon runs as may do everything. What the kernel said about the caller
-//! when it connected is what counts; nothing in a message can claim another identity.
+//! As for a file, exactly one triple counts: the owner's for the owner, even where the group's
+//! grants more. Root and the user the daemon runs as may do everything. What the kernel said about
+//! the caller when it connected is what counts; nothing in a message can claim another identity.
 
 use client::api::Mode;
 

@@ -36,7 +36,10 @@ pub enum Refusal {
     #[error("port {0} exists already; change it with: uvala port set {0}")]
     PortExists(PortName),
     /// Another client holds the port.
-    #[error("port {port} is taken by process {pid} of {}; choose another name", users::user_name(*.uid))]
+    #[error(
+        "port {port} is taken by process {pid} of {}; choose another name",
+        users::user_name(*.uid)
+    )]
     InUse {
         /// The port.
         port: PortName,
@@ -77,7 +80,10 @@ pub enum Refusal {
     #[error("only root may give a switch to another user, or to a group you are not in")]
     GiveAway,
     /// The other end of the pipe, or the trust group, belongs to somebody else.
-    #[error("{what} belongs to {}: memory is shared only between processes of one user", users::user_name(*.owner))]
+    #[error(
+        "{what} belongs to {}: memory is shared only between processes of one user",
+        users::user_name(*.owner)
+    )]
     NotYours {
         /// A pipe or a trust group.
         what: String,
@@ -85,7 +91,10 @@ pub enum Refusal {
         owner: u32,
     },
     /// The user has as much as one user may have.
-    #[error("{} has {have} {what}, the limit for one user; give some back, or raise quota.{what}", users::user_name(*.uid))]
+    #[error(
+        "{} has {have} {what}, the limit for one user; give some back, or raise quota.{what}",
+        users::user_name(*.uid)
+    )]
     Quota {
         /// The user.
         uid: u32,
@@ -98,7 +107,10 @@ pub enum Refusal {
     #[error("{0}")]
     BadValue(String),
     /// Another version of the protocol.
-    #[error("this daemon speaks protocol {ours}, not {0}; use the same uvala for both", ours = PROTOCOL_VERSION)]
+    #[error(
+        "this daemon speaks protocol {ours}, not {0}; use the same uvala for both",
+        ours = PROTOCOL_VERSION
+    )]
     Version(u32),
     /// Not a message of this protocol.
     #[error("not a call of this protocol: {0}")]

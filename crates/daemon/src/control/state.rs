@@ -23,8 +23,8 @@
 //! changes nothing, and an entry ([`State::hold`]), which cannot fail. So whatever the workers
 //! refuse leaves nothing half-made here.
 //!
-//! What a user has is counted from the entries whenever it is asked for; there is no second book that
-//! could disagree with them.
+//! What a user has is counted from the entries whenever it is asked for; there is no second book
+//! that could disagree with them.
 
 use std::collections::BTreeMap;
 
@@ -203,7 +203,8 @@ impl State {
         }
     }
 
-    /// Removes a switch that came with its ports, once there are none; also after an attach that failed.
+    /// Removes a switch that came with its ports, once there are none; also after an attach that
+    /// failed.
     pub fn forget_switch(&mut self, name: &SwitchName) -> Option<SwitchKey> {
         let switch = self.switches.get(name)?;
         if switch.persistent || self.ports_of(name).next().is_some() {

@@ -24,16 +24,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     for dir in [&man, &completions] {
         fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     }
-    let mut command = Cli::command();
+    let mut command = without_help(Cli::command());
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         generate_to(shell, &mut command, "uvala", &completions)?;
     }
     command.build();
-    clap_mangen::generate_to(without_hidden(command), &man)?;
+    clap_mangen::generate_to(command, &man)?;
     Ok(())
 }
 
-/// Nobody reads a manual about this subcommand.
-fn without_hidden(command: Command) -> Command {
-    command.mut_subcommand("assets", |assets| assets.hide(true))
+/// No pages that only repeat what other pages say.
+fn without_help(command: Command) -> Command {
+    command.disable_help_subcommand(true).mut_subcommands(without_help)
 }

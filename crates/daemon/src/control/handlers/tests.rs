@@ -235,7 +235,8 @@ fn test_detach_gives_back_and_only_what_the_connection_holds() {
 
 #[test]
 fn test_planned_switches_come_with_their_ports() {
-    let text = "[switch.vale0]\nmode = \"644\"\n[switch.vale0.port.a]\n[switch.vale0.port.b]\nkind = \"null\"\n";
+    let text = "[switch.vale0]\nmode = \"644\"\n\
+        [switch.vale0.port.a]\n[switch.vale0.port.b]\nkind = \"null\"\n";
     let config = Config::parse(text, std::path::Path::new("test.toml")).unwrap();
     let mut control = Control::new(&config, Fake::default());
     let daemon = client(0, 1000).caller;

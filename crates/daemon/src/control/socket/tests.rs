@@ -165,7 +165,7 @@ fn test_descriptors_sent_to_the_daemon_are_closed() {
         sendmsg(&socket, &parts, &mut ancillary, SendFlags::NOSIGNAL).unwrap();
         assert!(read(&socket).contains("daemon"));
     }
-    // Were one copy of the writing end left anywhere in this process, there would be no end of file.
+    // Were one copy of the writing end left anywhere in this process, there would be no end.
     drop(writer);
     let mut byte = [0];
     assert_eq!(rustix::io::read(&reader, &mut byte), Ok(0), "fd {}", reader.as_raw_fd());
