@@ -60,12 +60,17 @@ unsafe fn copy_lines(to: *mut u8, from: *const u8, len: usize) {
 /// Copies `N` blocks of 16 bytes.
 #[inline(always)]
 unsafe fn copy_blocks<const N: usize>(to: *mut u8, from: *const u8) {
-    // SAFETY: as promised to `copy_frame`; both sides are aligned to 16.
-    unsafe {
-        let block = from.cast::<[u128; N]>().read();
-        to.cast::<[u128; N]>().write(block);
+    for i in 0..N {
+        // SAFETY: as promised to `copy_frame`; both sides are aligned to 16.
+        unsafe { to.cast::<Block>().add(i).write(from.cast::<Block>().add(i).read()) };
     }
 }
+
+/// Sixteen bytes that move through one vector register.
+#[cfg(target_arch = "x86_64")]
+type Block = core::arch::x86_64::__m128i;
+#[cfg(not(target_arch = "x86_64"))]
+type Block = u128;
 
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]

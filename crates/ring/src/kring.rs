@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use core::sync::atomic::Ordering;
 
-use crate::abi::{CsbAtok, CsbKtoa, NetmapRing, Slot, slot_flag, sync_flag};
+use crate::abi::{CsbAtok, CsbKtoa, FIRST_BUFFER, NetmapRing, Slot, slot_flag, sync_flag};
 use crate::copy;
 use crate::cursor::{Index, Span};
 use crate::doorbell::{Ringer, Sleeper};
@@ -95,6 +95,69 @@ impl Frag {
     }
 }
 
+/// A ring and its buffers as a loop wants them: copied out once, so that the compiler need not
+/// fear that a write to a buffer has changed them.
+#[derive(Clone, Copy)]
+pub(crate) struct View {
+    slots: *mut Slot,
+    pool: *mut u8,
+    stride: u32,
+    usable: u32,
+    pub(crate) span: Span,
+}
+
+/// A frame in one slot that passed every check.
+#[derive(Clone, Copy)]
+pub(crate) struct Plain {
+    pub(crate) data: *mut u8,
+    pub(crate) buffer: u32,
+    pub(crate) len: u16,
+}
+
+impl View {
+    /// Reads a slot, once.
+    #[inline(always)]
+    pub(crate) fn read(&self, i: Index) -> SlotWord {
+        // SAFETY: an index is below `span`, and that many slots are mapped.
+        SlotWord(unsafe { self.slots.add(i.at()).cast::<u64>().read_volatile() })
+    }
+
+    #[inline(always)]
+    pub(crate) fn write(&self, i: Index, word: SlotWord) {
+        // SAFETY: as in `read`; nobody holds a reference to a slot.
+        unsafe { self.slots.add(i.at()).cast::<u64>().write_volatile(word.0) }
+    }
+
+    /// Address of the buffer that a peer named, aligned to a line; `None` if there is none.
+    #[inline(always)]
+    pub(crate) fn buffer(&self, raw: u32) -> Option<*mut u8> {
+        // One comparison: indexes below the first wrap to huge numbers.
+        if raw.wrapping_sub(FIRST_BUFFER) >= self.usable {
+            return None;
+        }
+        // SAFETY: a usable buffer lies in the pool, which is mapped.
+        Some(unsafe { self.pool.add(raw as usize * self.stride as usize) })
+    }
+
+    /// The frame in a slot, if it is plain: no flag that needs care, all numbers in range.
+    #[inline(always)]
+    pub(crate) fn plain(&self, word: SlotWord) -> Option<Plain> {
+        const PLAIN: u16 = slot_flag::BUF_CHANGED | slot_flag::REPORT;
+        let len = word.len();
+        let fits = u32::from(len.wrapping_sub(FRAME_MIN)) <= self.stride - u32::from(FRAME_MIN);
+        if !fits || word.flags() & !PLAIN != 0 {
+            return None;
+        }
+        Some(Plain { data: self.buffer(word.buffer())?, buffer: word.buffer(), len })
+    }
+
+    /// Does a frame fit one slot?
+    #[inline(always)]
+    pub(crate) fn holds(&self, len: u16) -> bool {
+        u32::from(len) <= self.stride
+    }
+}
+
 /// What both directions have in common.
 #[derive(Debug)]
 struct Kring {
@@ -125,6 +188,18 @@ impl Kring {
             bad_index: u32::MAX,
             resyncs: 0,
             region: region.clone(),
+        }
+    }
+
+    #[inline(always)]
+    fn view(&self) -> View {
+        let layout = self.region.layout();
+        View {
+            slots: self.slots,
+            pool: self.region.pool(),
+            stride: layout.stride,
+            usable: layout.buffers - FIRST_BUFFER,
+            span: self.span,
         }
     }
 
@@ -183,14 +258,6 @@ pub struct TxKring {
     head: Index,
 }
 
-/// A frame in one slot that passed every check.
-#[derive(Clone, Copy)]
-pub(crate) struct Simple {
-    pub(crate) data: *mut u8,
-    pub(crate) buffer: u32,
-    pub(crate) len: u16,
-}
-
 impl TxKring {
     /// Transmit ring `ring` of a freshly formatted port.
     #[must_use]
@@ -233,26 +300,15 @@ impl TxKring {
         if self.ready() == 0 {
             return None;
         }
-        // SAFETY: `simple` hands out aligned buffers of at least one line.
-        self.simple(self.next).map(|frame| unsafe { copy::header(frame.data) })
-    }
-
-    /// The frame at `i`, if it is plain: one slot, no flag that needs care, all numbers in range.
-    #[inline(always)]
-    pub(crate) fn simple(&self, i: Index) -> Option<Simple> {
-        const PLAIN: u16 = slot_flag::BUF_CHANGED | slot_flag::REPORT;
-        let (word, region) = (self.ring.read(i), &self.ring.region);
-        let fits = u32::from(word.len()) <= region.stride() && word.len() >= FRAME_MIN;
-        if !fits || word.flags() & !PLAIN != 0 {
-            return None;
-        }
-        let data = region.buffer(region.check(word.buffer())?);
-        Some(Simple { data, buffer: word.buffer(), len: word.len() })
+        let view = self.ring.view();
+        let frame = view.plain(view.read(self.next))?;
+        // SAFETY: `plain` hands out aligned buffers of at least one line.
+        Some(unsafe { copy::header(frame.data) })
     }
 
     #[inline(always)]
-    pub(crate) fn span(&self) -> Span {
-        self.ring.span
+    pub(crate) fn view(&self) -> View {
+        self.ring.view()
     }
 
     #[inline(always)]
@@ -451,6 +507,12 @@ impl RxKring {
         self.ring.region.check(raw).ok_or_else(|| self.skip(raw))
     }
 
+    /// Passes over the next free slot, which is spoilt.
+    pub(crate) fn pass_over(&mut self) {
+        let spoilt = self.free_buffer();
+        debug_assert!(spoilt.is_err() || self.room > 0);
+    }
+
     /// Passes over a spoilt slot: the client gets it back with no frame in it.
     #[cold]
     fn skip(&mut self, raw: u32) -> Refused {
@@ -507,6 +569,23 @@ impl RxKring {
     #[must_use]
     pub fn resyncs(&self) -> u32 {
         self.ring.resyncs
+    }
+
+    #[inline(always)]
+    pub(crate) fn view(&self) -> View {
+        self.ring.view()
+    }
+
+    #[inline(always)]
+    pub(crate) fn tail(&self) -> Index {
+        self.tail
+    }
+
+    /// The next `count` free slots have been filled; `tail` comes after them.
+    #[inline(always)]
+    pub(crate) fn filled(&mut self, tail: Index, count: u32) {
+        self.room -= count;
+        self.tail = tail;
     }
 
     /// Number of slots.

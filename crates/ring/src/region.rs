@@ -36,9 +36,22 @@ impl BufferIndex {
 pub struct Region {
     memory: Memory,
     layout: RegionLayout,
+    /// Address of buffer 0.
+    pool: *mut u8,
 }
 
+// SAFETY: `pool` points into `memory`, which may be used from any thread.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
 impl Region {
+    fn new(memory: Memory, layout: RegionLayout) -> Arc<Self> {
+        let bytes = layout.buffers as usize * layout.stride as usize;
+        let pool = memory.range(layout.pool, bytes);
+        Arc::new(Self { memory, layout, pool })
+    }
+
     /// Makes a region: memfd, size, seals, mapping, header. The memfd is what clients get.
     ///
     /// # Errors
@@ -61,7 +74,7 @@ impl Region {
                 size: layout.size() as u64,
             },
         );
-        Ok((Arc::new(Self { memory, layout }), fd))
+        Ok((Self::new(memory, layout), fd))
     }
 
     /// Maps a region that the daemon handed out, after checking its seals and size.
@@ -75,7 +88,7 @@ impl Region {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "region is not as announced"));
         }
         let memory = Memory::map(fd.as_fd(), layout.size())?;
-        Ok(Arc::new(Self { memory, layout }))
+        Ok(Self::new(memory, layout))
     }
 
     /// Size and buffers.
@@ -106,14 +119,20 @@ impl Region {
         (raw.wrapping_sub(FIRST_BUFFER) < usable).then_some(BufferIndex(raw))
     }
 
+    /// Address of buffer 0.
+    #[inline(always)]
+    pub(crate) fn pool(&self) -> *mut u8 {
+        self.pool
+    }
+
     /// Address of a buffer; `stride` bytes from there are mapped, and it is aligned to a line.
     #[inline(always)]
     pub(crate) fn buffer(&self, index: BufferIndex) -> *mut u8 {
-        let offset = self.layout.pool + index.0 as usize * self.layout.stride as usize;
-        debug_assert!(offset + self.layout.stride as usize <= self.memory.size());
+        let offset = index.0 as usize * self.layout.stride as usize;
+        debug_assert!(index.0 < self.layout.buffers);
         // SAFETY: an index from `check` of a region of this size lies in the pool. Indexes are
         // only combined with the region that checked them: both live in the same port half.
-        unsafe { self.memory.range(0, 0).add(offset) }
+        unsafe { self.pool.add(offset) }
     }
 
     /// First bytes of a piece of a frame, read once.

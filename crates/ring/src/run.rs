@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::abi::slot_flag;
 use crate::copy;
 use crate::cursor::Index;
-use crate::kring::{RxKring, Simple, SlotWord, TxKring};
+use crate::kring::{Plain, RxKring, SlotWord, TxKring};
 
 /// The header that all frames of a run share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,21 +77,16 @@ pub fn deliver_run(tx: &mut TxKring, rx: &mut RxKring, key: Key, max: u32) -> Ru
 /// Copies a run of at most `max` frames from `tx` to `rx`.
 #[inline]
 pub fn copy_run(tx: &mut TxKring, rx: &mut RxKring, key: Key, max: u32) -> Run {
-    let limit = rx.region().stride();
-    run(tx, key, max, |_, _, frame, header| {
-        if rx.room() == 0 {
-            return Err(End::Full);
-        }
-        if u32::from(frame.len) > limit {
+    let to = rx.view();
+    fill_run(tx, rx, key, max, |_, frame, spare| {
+        if !to.holds(frame.len) {
             return Err(End::Complex);
         }
-        let to = rx.free_buffer().map_err(|_| End::BadSlot)?;
-        let data = rx.region().buffer(to);
+        let data = to.buffer(spare).ok_or(End::BadSlot)?;
         // SAFETY: both buffers are aligned to a line, `len` fits either's stride, which is a
         // whole number of lines; two regions do not overlap.
-        unsafe { copy::copy_frame(data, frame.data, header, usize::from(frame.len)) };
-        rx.fill(SlotWord::new(to.get(), frame.len, 0));
-        Ok(())
+        unsafe { copy::copy_frame(data, frame.data, frame.header, usize::from(frame.len)) };
+        Ok(SlotWord::new(spare, frame.len, 0))
     })
 }
 
@@ -99,21 +94,55 @@ pub fn copy_run(tx: &mut TxKring, rx: &mut RxKring, key: Key, max: u32) -> Run {
 #[inline]
 pub fn swap_run(tx: &mut TxKring, rx: &mut RxKring, key: Key, max: u32) -> Run {
     debug_assert!(Arc::ptr_eq(tx.region(), rx.region()));
-    run(tx, key, max, |tx, at, frame, _| {
-        if rx.room() == 0 {
-            return Err(End::Full);
-        }
-        let spare = rx.free_buffer().map_err(|_| End::BadSlot)?;
-        tx.replace(at, spare.get());
-        rx.fill(SlotWord::new(frame.buffer, frame.len, slot_flag::BUF_CHANGED));
-        Ok(())
+    let from = tx.view();
+    fill_run(tx, rx, key, max, |at, frame, spare| {
+        from.buffer(spare).ok_or(End::BadSlot)?;
+        from.write(at, SlotWord::new(spare, 0, slot_flag::BUF_CHANGED));
+        Ok(SlotWord::new(frame.buffer, frame.len, slot_flag::BUF_CHANGED))
     })
 }
 
 /// Takes a run of at most `max` frames from `tx` and drops it.
 #[inline]
 pub fn drop_run(tx: &mut TxKring, key: Key, max: u32) -> Run {
-    run(tx, key, max, |_, _, _, _| Ok(()))
+    run(tx, key, max, |_, _| Ok(()))
+}
+
+/// A run into the free slots of `rx`: `place` gets the free slot's buffer and says what the slot
+/// will hold.
+#[inline(always)]
+fn fill_run(
+    tx: &mut TxKring,
+    rx: &mut RxKring,
+    key: Key,
+    max: u32,
+    mut place: impl FnMut(Index, Head, u32) -> Result<SlotWord, End>,
+) -> Run {
+    let (to, room, mut tail, mut filled) = (rx.view(), rx.room(), rx.tail(), 0);
+    let run = run(tx, key, max, |at, frame| {
+        if filled == room {
+            return Err(End::Full);
+        }
+        let word = place(at, frame, to.read(tail).buffer())?;
+        to.write(tail, word);
+        tail = to.span.next(tail);
+        filled += 1;
+        Ok(())
+    });
+    rx.filled(tail, filled);
+    if run.end == End::BadSlot {
+        rx.pass_over();
+    }
+    run
+}
+
+/// A frame of a run: where it is, and its first bytes, read once.
+#[derive(Clone, Copy)]
+struct Head {
+    data: *mut u8,
+    buffer: u32,
+    len: u16,
+    header: u128,
 }
 
 #[inline(always)]
@@ -121,28 +150,28 @@ fn run(
     tx: &mut TxKring,
     key: Key,
     max: u32,
-    mut put: impl FnMut(&TxKring, Index, Simple, u128) -> Result<(), End>,
+    mut put: impl FnMut(Index, Head) -> Result<(), End>,
 ) -> Run {
-    let (span, max) = (tx.span(), max.min(tx.ready()));
+    let (from, max) = (tx.view(), max.min(tx.ready()));
     let (mut at, mut frames, mut bytes, mut end) = (tx.next_index(), 0, 0, End::Done);
     while frames < max {
-        let Some(frame) = tx.simple(at) else {
+        let Some(Plain { data, buffer, len }) = from.plain(from.read(at)) else {
             end = End::Complex;
             break;
         };
-        // SAFETY: `simple` hands out aligned buffers of at least one line.
-        let header = unsafe { copy::header(frame.data) };
+        // SAFETY: `plain` hands out aligned buffers of at least one line.
+        let header = unsafe { copy::header(data) };
         if !key.matches(header) {
             end = End::Other;
             break;
         }
-        if let Err(why) = put(tx, at, frame, header) {
+        if let Err(why) = put(at, Head { data, buffer, len, header }) {
             end = why;
             break;
         }
         frames += 1;
-        bytes += u64::from(frame.len);
-        at = span.next(at);
+        bytes += u64::from(len);
+        at = from.span.next(at);
     }
     tx.set_next(at);
     Run { frames, bytes, end }
