@@ -13,12 +13,12 @@ use client::name::{PipeSide, PortName};
 use port::group::Group;
 use port::null::NullPort;
 use port::pipe::Pipe;
-use port::shm::{PortMemory, ShmPort, region_layout};
+use port::shm::{PortMemory, plug, region_layout};
 use port::sys::Waker;
 use ring::Region;
 use ring::layout::PortLayout;
 use switch::{
-    Flush, MacAddr, Port, PortConfig, PortId, QueueStats, StaticError, Switch, SwitchConfig, VlanId,
+    Flush, MacAddr, Plug, PortConfig, PortId, QueueStats, StaticError, Switch, SwitchConfig, VlanId,
 };
 
 use crate::config::{WaitPolicy, WorkersConfig};
@@ -147,14 +147,14 @@ impl Workers {
     }
 
     /// Plugs a finished port in. Cannot fail.
-    fn plug(&mut self, key: PortKey, place: PortPlace, port: Box<dyn Port>, config: PortConfig) {
+    fn plug(&mut self, key: PortKey, place: PortPlace, plug: Plug, config: PortConfig) {
         let PortPlace { switch, id, number, .. } = place;
         let home = self.switches.get_mut(&switch).expect("control made the switch");
         home.ids.take(id.index());
         home.keys.insert(id, key);
         self.workers[home.worker].ports.take(number as usize);
         self.ports.insert(key, place);
-        self.on_switch(switch, move |worker, at| worker.plug(number, at, id, port, config));
+        self.on_switch(switch, move |worker, at| worker.plug(number, at, id, plug, config));
     }
 
     /// A port's memory: in its group's region, or in one of its own.
@@ -238,7 +238,7 @@ impl Datapath for Workers {
                 return Err(error.into());
             }
         };
-        let port = Box::new(ShmPort::new(&memory.region, &memory.layout, waker));
+        let port = plug(&memory.region, &memory.layout, waker);
         let place = PortPlace { switch: spec.switch, id, number, memory: group };
         self.plug(spec.key, place, port, spec.config.clone());
         let mut geometry = geometry(&spec.name, &memory.region, &memory.layout, &spec.rings);
@@ -254,7 +254,7 @@ impl Datapath for Workers {
     ) -> Result<(), DatapathError> {
         let (id, number) = self.next_place(switch)?;
         let place = PortPlace { switch, id, number, memory: None };
-        self.plug(port, place, Box::new(NullPort), config);
+        self.plug(port, place, Plug::Adapter(Box::new(NullPort)), config);
         Ok(())
     }
 
@@ -380,7 +380,7 @@ impl Workers {
         let Some((switch, id)) = self.switch_of(key) else { return no_stats(name) };
         let (stats, resyncs) = self.on_switch(switch, move |worker, at| {
             let switch = worker.switch(at);
-            let resyncs = switch.port_mut(id).map_or(0, |port| port.resyncs());
+            let resyncs = switch.plug_mut(id).map_or(0, |plug| plug.resyncs());
             (switch.stats(id).cloned().unwrap_or_default(), resyncs)
         });
         let total = stats.total();

@@ -2,13 +2,13 @@
 //! place to mirror to when nobody is to see it.
 
 use switch::batch::{Batch, Delivery};
-use switch::{Port, Sent};
+use switch::{Adapter, Sent};
 
 /// The port; it never has a frame of its own.
 #[derive(Debug, Default)]
 pub struct NullPort;
 
-impl Port for NullPort {
+impl Adapter for NullPort {
     fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent {
         let mut sent = Sent::default();
         for delivery in list {

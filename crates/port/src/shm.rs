@@ -7,57 +7,14 @@ use std::sync::Arc;
 use ring::Region;
 use ring::host::HostPort;
 use ring::layout::{FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
-use switch::Port;
+use switch::Plug;
 
 use crate::sys::Waker;
 
-/// The switch's side of a process's port.
-#[derive(Debug)]
-pub struct ShmPort {
-    host: HostPort,
-    waker: Waker,
-}
-
-impl ShmPort {
-    /// A port whose rings were formatted just now.
-    #[must_use]
-    pub fn new(region: &Arc<Region>, layout: &PortLayout, waker: Waker) -> Self {
-        Self { host: HostPort::new(region, layout), waker }
-    }
-}
-
-impl Port for ShmPort {
-    fn rings(&mut self) -> Option<&mut HostPort> {
-        Some(&mut self.host)
-    }
-
-    fn kick(&mut self) {
-        self.waker.wake();
-    }
-
-    fn arm(&mut self) {
-        self.host.arm();
-    }
-
-    fn disarm(&mut self) {
-        self.host.disarm();
-    }
-
-    fn pending(&mut self) -> bool {
-        self.host.sync_tx() > 0
-    }
-
-    fn is_light(&self) -> bool {
-        self.host.is_light()
-    }
-
-    fn resyncs(&self) -> u32 {
-        self.host.resyncs()
-    }
-
-    fn queues(&self) -> usize {
-        self.host.tx.len().max(self.host.rx.len())
-    }
+/// The switch's side of a process's port whose rings were formatted just now.
+#[must_use]
+pub fn plug(region: &Arc<Region>, layout: &PortLayout, waker: Waker) -> Plug {
+    Plug::Rings(HostPort::new(region, layout), Box::new(waker))
 }
 
 /// Memory of a port: a region, the part of it that is the port's, and the descriptor to hand out.

@@ -16,6 +16,7 @@ use ring::kick::{Decoder, encode};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use switch::Wake;
 
 /// A worker's doorbell: any number of clients write port numbers, the worker reads them.
 #[derive(Debug)]
@@ -46,17 +47,18 @@ impl Doorbell {
         reopen(&self.writer, OpenOptions::new().write(true)).map(Ringer)
     }
 
-    /// Waits until somebody rings, then reports the numbers that were written.
-    pub fn wait(&self, found: &mut Vec<u32>) {
-        self.read(&self.blocking, found);
+    /// Waits until somebody rings, then reports the numbers that were written. `false`: there is
+    /// more to read, perhaps so much that not all numbers fitted.
+    pub fn wait(&self, found: &mut Vec<u32>) -> bool {
+        self.read(&self.blocking, found)
     }
 
-    /// Reports the numbers that were written, without waiting.
-    pub fn poll(&self, found: &mut Vec<u32>) {
-        self.read(&self.polled, found);
+    /// Reports the numbers that were written, without waiting; otherwise as [`Doorbell::wait`].
+    pub fn poll(&self, found: &mut Vec<u32>) -> bool {
+        self.read(&self.polled, found)
     }
 
-    fn read(&self, fd: &OwnedFd, found: &mut Vec<u32>) {
+    fn read(&self, fd: &OwnedFd, found: &mut Vec<u32>) -> bool {
         let mut bytes = [0; 256];
         let count = loop {
             match rustix::io::read(fd, &mut bytes[..]) {
@@ -68,6 +70,7 @@ impl Doorbell {
         let mut decoder = self.decoder.take();
         found.extend(bytes[..count].iter().filter_map(|&byte| decoder.feed(byte)));
         self.decoder.set(decoder);
+        count < bytes.len()
     }
 }
 
@@ -108,17 +111,19 @@ impl Waker {
         Ok((read, Self(write)))
     }
 
-    /// Wakes the client. A full pipe is as good: it has been woken many times over.
-    pub fn wake(&self) {
-        write_or_skip(&self.0, &[0]);
-    }
-
     /// A writing end for somebody else, a description of its own.
     ///
     /// # Errors
     /// No descriptors left.
     pub fn other_end(&self) -> io::Result<OwnedFd> {
         reopen(&self.0, OpenOptions::new().write(true))
+    }
+}
+
+impl Wake for Waker {
+    /// A full pipe is as good: the client has been woken many times over.
+    fn wake(&self) {
+        write_or_skip(&self.0, &[0]);
     }
 }
 
@@ -152,10 +157,10 @@ mod tests {
         rustix::io::write(&client, &encode(7)).expect("room");
         ringer.ring(9);
         let mut found = Vec::new();
-        bell.wait(&mut found);
+        assert!(bell.wait(&mut found));
         assert_eq!(found, [7, 9]);
         found.clear();
-        bell.poll(&mut found);
+        assert!(bell.poll(&mut found));
         assert_eq!(found, []);
     }
 

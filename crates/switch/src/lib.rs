@@ -56,7 +56,7 @@ pub use fdb::{Fdb, FdbEntry, FdbStats, Flush, Learned};
 pub use forward::{FloodClass, Verdict};
 pub use frame::{EtherType, Header, MacAddr, Tag};
 pub use id::{MAX_PORTS, Now, PortId};
-pub use port::{Port, Sent};
+pub use port::{Adapter, Plug, Sent, Wake};
 pub use stats::{Counters, DropReason, Drops, PortStats, QueueStats};
 pub use switch::Switch;
 pub use turn::{Full, Moved, Scratch};

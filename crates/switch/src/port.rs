@@ -5,56 +5,94 @@ use ring::host::HostPort;
 use crate::batch::{Batch, Delivery};
 use crate::stats::{Counters, Drops};
 
-/// One port of a switch. Dispatch through this trait is dynamic, once per batch or run.
-///
-/// Ports whose frames lie in netmap rings hand them out through [`Port::rings`], and the switch
-/// moves frames between two such ports without any call per frame. Other kinds adapt their own
-/// queues to [`Batch`] in `recv` and `send`.
-pub trait Port: Send {
-    /// The port's rings, where it has native ones.
-    fn rings(&mut self) -> Option<&mut HostPort> {
-        None
-    }
+/// What is plugged into a switch.
+pub enum Plug {
+    /// A port whose frames lie in netmap rings: the switch moves them itself, from ring to ring,
+    /// without a call per frame.
+    Rings(HostPort, Box<dyn Wake>),
+    /// A port with queues of its own, adapted to batches.
+    Adapter(Box<dyn Adapter>),
+}
 
-    /// Moves frames that have arrived into `batch`, as many as it has room for. Ports with native
-    /// rings leave this to the switch.
+/// Wakes the client of a port with rings.
+pub trait Wake: Send {
+    /// Rings the client's doorbell. Never blocks.
+    fn wake(&self);
+}
+
+/// A port without rings. Dispatch through this trait is dynamic, once per batch.
+pub trait Adapter: Send {
+    /// Moves frames that have arrived into `batch`, as many as it has room for.
     fn recv(&mut self, _batch: &mut Batch) {}
 
-    /// Sends the listed frames, in order. What does not fit is dropped and counted. Ports with
-    /// native rings leave this to the switch.
-    fn send(&mut self, _batch: &Batch, _list: &[Delivery]) -> Sent {
-        Sent::default()
-    }
+    /// Sends the listed frames, in order. What does not fit is dropped and counted.
+    fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent;
 
-    /// Rings the peer's doorbell.
-    fn kick(&mut self) {}
-
-    /// Asks the peer to ring the worker's doorbell when it has something. The worker fences and
-    /// looks at [`Port::pending`] before it sleeps.
-    fn arm(&mut self) {}
-
-    /// Takes that request back.
-    fn disarm(&mut self) {}
+    /// The turn is over: flushes what was sent, wakes the peer.
+    fn flush(&mut self) {}
 
     /// Is there anything to receive?
     fn pending(&mut self) -> bool {
         false
     }
+}
+
+impl Plug {
+    /// Asks the peer to ring the worker's doorbell when it has something. The worker fences and
+    /// looks at [`Plug::pending`] before it sleeps.
+    pub fn arm(&mut self) {
+        if let Self::Rings(host, _) = self {
+            host.arm();
+        }
+    }
+
+    /// Takes that request back.
+    pub fn disarm(&mut self) {
+        if let Self::Rings(host, _) = self {
+            host.disarm();
+        }
+    }
+
+    /// Is there anything to receive?
+    pub fn pending(&mut self) -> bool {
+        match self {
+            Self::Rings(host, _) => host.sync_tx() > 0,
+            Self::Adapter(adapter) => adapter.pending(),
+        }
+    }
 
     /// Must the worker run its process-wide barrier on this peer's behalf before it sleeps? See
     /// [`ring::doorbell`].
-    fn is_light(&self) -> bool {
-        false
+    #[must_use]
+    pub fn is_light(&self) -> bool {
+        matches!(self, Self::Rings(host, _) if host.is_light())
     }
 
     /// How often the peer's rings had to be re-synchronised.
-    fn resyncs(&self) -> u32 {
-        0
+    #[must_use]
+    pub fn resyncs(&self) -> u32 {
+        match self {
+            Self::Rings(host, _) => host.resyncs(),
+            Self::Adapter(_) => 0,
+        }
     }
 
     /// Queues in each direction: how many rows of counters the port needs.
-    fn queues(&self) -> usize {
-        1
+    #[must_use]
+    pub fn queues(&self) -> usize {
+        match self {
+            Self::Rings(host, _) => host.tx.len().max(host.rx.len()),
+            Self::Adapter(_) => 1,
+        }
+    }
+
+    /// The rings, where there are any.
+    #[inline]
+    pub(crate) fn rings(&mut self) -> Option<&mut HostPort> {
+        match self {
+            Self::Rings(host, _) => Some(host),
+            Self::Adapter(_) => None,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use ring::doorbell::store_load_fence;
 use crate::bridge::Bridge;
 use crate::config::{OnFull, PortConfig, SwitchConfig};
 use crate::id::{Now, PortId};
-use crate::port::Port;
+use crate::port::Plug;
 use crate::stats::PortStats;
 use crate::turn::{Cache, Full, Moved, Scratch, TurnOf};
 
@@ -22,7 +22,7 @@ pub struct Switch {
 
 /// A port in its switch.
 pub(crate) struct Entry {
-    pub(crate) port: Box<dyn Port>,
+    pub(crate) plug: Plug,
     pub(crate) stats: PortStats,
     pub(crate) cache: Cache,
     pub(crate) on_full: OnFull,
@@ -53,26 +53,26 @@ impl Switch {
     ///
     /// # Panics
     /// If there is one with this number.
-    pub fn add_port(&mut self, id: PortId, port: Box<dyn Port>, config: PortConfig) {
+    pub fn add_port(&mut self, id: PortId, plug: Plug, config: PortConfig) {
         if self.ports.len() <= id.index() {
             self.ports.resize_with(id.index() + 1, || None);
         }
         assert!(self.ports[id.index()].is_none(), "port {id} is there already");
-        let stats = PortStats::new(port.queues());
+        let stats = PortStats::new(plug.queues());
         let on_full = config.on_full;
         self.bridge.add_port(id, config);
         let cache = Cache::default();
-        let entry = Entry { port, stats, cache, on_full, rung: false };
+        let entry = Entry { plug, stats, cache, on_full, rung: false };
         self.ports[id.index()] = Some(Box::new(entry));
         self.note_waiting_ports();
     }
 
     /// Removes a port and what was learned behind it.
-    pub fn remove_port(&mut self, id: PortId) -> Option<Box<dyn Port>> {
+    pub fn remove_port(&mut self, id: PortId) -> Option<Plug> {
         let entry = self.ports.get_mut(id.index())?.take()?;
         self.bridge.remove_port(id);
         self.note_waiting_ports();
-        Some(entry.port)
+        Some(entry.plug)
     }
 
     /// Changes a port's configuration.
@@ -88,9 +88,9 @@ impl Switch {
         self.in_order = self.ports.iter().flatten().any(|entry| entry.on_full == OnFull::Wait);
     }
 
-    /// A port.
-    pub fn port_mut(&mut self, id: PortId) -> Option<&mut (dyn Port + 'static)> {
-        self.entry_mut(id).map(|entry| &mut *entry.port)
+    /// What is plugged in as a port.
+    pub fn plug_mut(&mut self, id: PortId) -> Option<&mut Plug> {
+        self.entry_mut(id).map(|entry| &mut entry.plug)
     }
 
     /// A port's counters.
@@ -111,7 +111,7 @@ impl Switch {
     /// Asks the client of a full ring to kick when it has made room; `false` if it has already.
     /// For a worker that is about to sleep.
     pub fn ask_for_room(&mut self, full: Full) -> bool {
-        let rings = self.entry_mut(full.port).and_then(|entry| entry.port.rings());
+        let rings = self.entry_mut(full.port).and_then(|entry| entry.plug.rings());
         let Some(rx) = rings.and_then(|rings| rings.rx.get_mut(full.queue)) else { return false };
         rx.want_room();
         store_load_fence();
@@ -124,7 +124,7 @@ impl Switch {
 
     /// Takes that request back.
     pub fn found_room(&mut self, full: Full) {
-        let rings = self.entry_mut(full.port).and_then(|entry| entry.port.rings());
+        let rings = self.entry_mut(full.port).and_then(|entry| entry.plug.rings());
         if let Some(rx) = rings.and_then(|rings| rings.rx.get_mut(full.queue)) {
             rx.found_room();
         }

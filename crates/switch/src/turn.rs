@@ -40,7 +40,7 @@ use crate::forward::Verdict;
 use crate::frame::Header;
 use crate::groups::Groups;
 use crate::id::{MAX_PORTS, Now, PortId};
-use crate::port::Sent;
+use crate::port::{Plug, Sent};
 use crate::stats::DropReason;
 use crate::switch::{Entry, Switch};
 
@@ -140,22 +140,21 @@ impl<'a> TurnOf<'a> {
 
     pub(crate) fn run(mut self) -> Moved {
         let Some(entry) = self.switch.entry_mut(self.src) else { return Moved::default() };
-        let moved = match entry.port.rings().map(|rings| rings.tx.len()) {
-            Some(queues) => self.take_rings(queues),
-            None => self.take_adapter(),
+        let moved = match &mut entry.plug {
+            Plug::Rings(host, _) => {
+                let queues = host.tx.len();
+                self.take_rings(queues)
+            }
+            Plug::Adapter(adapter) => {
+                adapter.recv(&mut self.scratch.batch);
+                self.deliver_batch();
+                Moved::slots(frames(self.scratch.batch.frames().len()))
+            }
         };
         if moved.slots > 0 {
             self.ring_doorbells();
         }
         moved
-    }
-
-    /// A port without rings: always staged.
-    fn take_adapter(&mut self) -> Moved {
-        let Some(entry) = self.switch.entry_mut(self.src) else { return Moved::default() };
-        entry.port.recv(&mut self.scratch.batch);
-        self.deliver_batch();
-        Moved::slots(frames(self.scratch.batch.frames().len()))
     }
 
     fn take_rings(&mut self, queues: usize) -> Moved {
@@ -184,9 +183,10 @@ impl<'a> TurnOf<'a> {
     }
 
     /// The ring that frames are taken from.
+    #[inline]
     fn tx(&mut self) -> &mut TxKring {
         let (entry, queue) = (self.switch.entry_mut(self.src), self.queue);
-        let rings = entry.and_then(|entry| entry.port.rings());
+        let rings = entry.and_then(|entry| entry.plug.rings());
         &mut rings.expect("the source of a turn has rings").tx[queue]
     }
 
@@ -222,9 +222,15 @@ impl<'a> TurnOf<'a> {
         {
             return fate;
         }
+        self.decide_anew(header)
+    }
+
+    #[inline(never)]
+    fn decide_anew(&mut self, header: Header) -> Fate {
         let fate = self.ask(header);
         let generation = self.switch.bridge.generation();
         if let Some(entry) = self.switch.entry_mut(self.src) {
+            let (key, now_ms) = (header.key(), self.now.as_ms());
             entry.cache = Cache { key, generation, now_ms, fate: Some(fate) };
         }
         fate
@@ -242,32 +248,28 @@ impl<'a> TurnOf<'a> {
         }
     }
 
-    /// Source and destination, which are two.
-    fn pair(&mut self, dst: PortId) -> Option<(&mut Entry, &mut Entry)> {
-        let pair = [self.src.index(), dst.index()];
-        let [from, to] = self.switch.ports.get_disjoint_mut(pair).ok()?;
-        Some((from.as_deref_mut()?, to.as_deref_mut()?))
-    }
-
     /// Moves a run to one port with rings. `None`: that takes staging.
     fn run_to(&mut self, dst: PortId, header: Header, budget: u32) -> Option<Moved> {
         let queue = self.queue;
-        let (from, to) = self.pair(dst)?;
-        let (tx, rings) = (&mut from.port.rings()?.tx[queue], to.port.rings()?);
-        let rx_queue = queue % rings.rx.len();
+        let pair = [self.src.index(), dst.index()];
+        let [Some(from), Some(to)] = self.switch.ports.get_disjoint_mut(pair).ok()? else {
+            return None;
+        };
+        let (tx, rings) = (&mut from.plug.rings()?.tx[queue], to.plug.rings()?);
+        let rx_queue = queue_of(queue, rings);
         let rx = &mut rings.rx[rx_queue];
         if rx.room() < budget {
             rx.sync();
         }
         let run = deliver_run(tx, rx, key(header), budget);
+        let waits = to.on_full == OnFull::Wait;
         if run.frames > 0 {
             rx.publish();
             from.stats.queues[queue].rx.add(u64::from(run.frames), run.bytes);
             to.stats.queues[rx_queue].tx.add(u64::from(run.frames), run.bytes);
-        }
-        let waits = to.on_full == OnFull::Wait;
-        if run.frames > 0 {
-            self.note_rung(dst);
+            if !std::mem::replace(&mut to.rung, true) {
+                self.scratch.rung.push(dst);
+            }
         }
         match run.end {
             End::Full if waits => {
@@ -346,7 +348,7 @@ impl<'a> TurnOf<'a> {
     fn take_batch(&mut self, budget: u32) -> u32 {
         let queue = self.queue;
         let Some(entry) = self.switch.entry_mut(self.src) else { return 0 };
-        let Some(rings) = entry.port.rings() else { return 0 };
+        let Some(rings) = entry.plug.rings() else { return 0 };
         let (tx, batch) = (&mut rings.tx[queue], &mut self.scratch.batch);
         let before = tx.ready();
         batch.restart(tx.region());
@@ -429,11 +431,11 @@ impl<'a> TurnOf<'a> {
         };
         let (batch, list) = (&self.scratch.batch, &self.scratch.list[..]);
         let mut rx_queue = 0;
-        let sent = match to.port.rings() {
-            None => to.port.send(batch, list),
-            Some(rings) => {
-                rx_queue = queue % rings.rx.len();
-                let tx = from.port.rings().filter(|_| alone).map(|rings| &rings.tx[queue]);
+        let sent = match &mut to.plug {
+            Plug::Adapter(adapter) => adapter.send(batch, list),
+            Plug::Rings(rings, _) => {
+                rx_queue = queue_of(queue, rings);
+                let tx = from.plug.rings().filter(|_| alone).map(|rings| &rings.tx[queue]);
                 send_to_ring(&mut rings.rx[rx_queue], batch, list, tx)
             }
         };
@@ -450,27 +452,36 @@ impl<'a> TurnOf<'a> {
     fn ring_doorbells(&mut self) {
         store_load_fence();
         while let Some(dst) = self.scratch.rung.pop() {
-            if let Some(entry) = self.switch.entry_mut(dst) {
-                entry.rung = false;
-                kick_if(entry, |rings| any(rings.rx.iter_mut().map(RxKring::wants_kick)));
+            let Some(entry) = self.switch.entry_mut(dst) else { continue };
+            entry.rung = false;
+            match &mut entry.plug {
+                Plug::Adapter(adapter) => adapter.flush(),
+                Plug::Rings(rings, wake) => {
+                    if any(rings.rx.iter_mut().map(RxKring::wants_kick)) {
+                        wake.wake();
+                    }
+                }
             }
         }
-        if let Some(entry) = self.switch.entry_mut(self.src) {
-            kick_if(entry, |rings| any(rings.tx.iter_mut().map(TxKring::wants_kick)));
+        if let Some(Entry { plug: Plug::Rings(rings, wake), .. }) = self.switch.entry_mut(self.src)
+            && any(rings.tx.iter_mut().map(TxKring::wants_kick))
+        {
+            wake.wake();
         }
-    }
-}
-
-#[inline]
-fn kick_if(entry: &mut Entry, asleep: impl FnOnce(&mut HostPort) -> bool) {
-    if entry.port.rings().is_none_or(asleep) {
-        entry.port.kick();
     }
 }
 
 /// Is any of them true? Asks all.
+#[inline]
 fn any(flags: impl Iterator<Item = bool>) -> bool {
     flags.fold(false, |any, flag| any | flag)
+}
+
+/// The receive ring for frames of transmit ring `queue`, as VALE pairs them.
+#[inline]
+fn queue_of(queue: usize, rings: &HostPort) -> usize {
+    let count = rings.rx.len();
+    if queue < count { queue } else { queue % count }
 }
 
 fn key(header: Header) -> Key {

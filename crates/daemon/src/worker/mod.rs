@@ -29,7 +29,7 @@ use std::time::Instant;
 use port::sys::Doorbell;
 use ring::doorbell::store_load_fence;
 use rustix::thread::sched_yield;
-use switch::{Full, Now, PortConfig, PortId, Scratch, Switch};
+use switch::{Full, Now, Plug, PortConfig, PortId, Scratch, Switch};
 
 use idle::{Idle, IdleStrategy, Next};
 
@@ -59,6 +59,8 @@ pub struct Worker {
     doorbell: Doorbell,
     jobs: Receiver<Job>,
     rung: Vec<u32>,
+    /// The doorbell was so full that a number may not have fitted: look at all ports.
+    overflown: bool,
     started: Instant,
     now: Now,
     /// Work since the last look at doorbell and clock.
@@ -90,6 +92,7 @@ impl Worker {
             doorbell,
             jobs,
             rung: Vec::with_capacity(256),
+            overflown: false,
             started: Instant::now(),
             now: Now::START,
             since_look: 0,
@@ -163,19 +166,19 @@ impl Worker {
     /// fence of its own, see [`ring::doorbell`].
     fn arm(&mut self, number: u32) -> bool {
         self.deactivate(number);
-        let Some(port) = self.port(number) else { return false };
-        port.arm();
+        let Some(plug) = self.plug_of(number) else { return false };
+        plug.arm();
         store_load_fence();
-        port.is_light()
+        plug.is_light()
     }
 
-    fn port(&mut self, number: u32) -> Option<&mut (dyn switch::Port + 'static)> {
+    fn plug_of(&mut self, number: u32) -> Option<&mut Plug> {
         let port = self.ports.get(number as usize)?.as_ref()?;
-        self.switches[port.switch].as_mut()?.port_mut(port.id)
+        self.switches[port.switch].as_mut()?.plug_mut(port.id)
     }
 
     fn pending(&mut self, number: u32) -> bool {
-        self.port(number).is_some_and(switch::Port::pending)
+        self.plug_of(number).is_some_and(Plug::pending)
     }
 
     fn deactivate(&mut self, number: u32) {
@@ -195,8 +198,8 @@ impl Worker {
             return;
         }
         self.active.push(number);
-        if let Some(port) = self.port(number) {
-            port.disarm();
+        if let Some(plug) = self.plug_of(number) {
+            plug.disarm();
         }
     }
 
@@ -211,8 +214,8 @@ impl Worker {
             }
         }
         if self.active.is_empty() {
-            self.doorbell.wait(&mut self.rung);
-            self.answer();
+            let whole = self.doorbell.wait(&mut self.rung);
+            self.answer(whole);
         }
     }
 
@@ -233,25 +236,38 @@ impl Worker {
         self.since_look += work.max(16);
         if self.since_look >= LOOK_AFTER {
             self.since_look = 0;
-            self.doorbell.poll(&mut self.rung);
-            self.answer();
+            let whole = self.doorbell.poll(&mut self.rung);
+            self.answer(whole);
         }
     }
 
-    /// Serves those who rang, and what is due by the clock.
-    fn answer(&mut self) {
+    /// Serves those who rang, and what is due by the clock. `whole`: the doorbell is empty now.
+    fn answer(&mut self, whole: bool) {
         let elapsed = self.started.elapsed().as_millis();
-        self.now = Now::from_ms(u64::try_from(elapsed).unwrap_or(u64::MAX));
+        let now = Now::from_ms(u64::try_from(elapsed).unwrap_or(u64::MAX));
+        let ticked = std::mem::replace(&mut self.now, now) != now;
         while let Some(number) = self.rung.pop() {
-            if number == CONTROL {
-                self.run_jobs();
-            } else {
-                self.unblock(number);
-                self.activate(number);
-            }
+            self.unblock(number);
+            self.activate(number);
         }
-        for switch in self.switches.iter_mut().flatten() {
-            switch.housekeep(self.now);
+        self.run_jobs();
+        self.overflown |= !whole;
+        if self.overflown && (whole || ticked) {
+            self.overflown = !whole;
+            self.look_at_all();
+        }
+        if ticked {
+            self.switches.iter_mut().flatten().for_each(|switch| switch.housekeep(now));
+        }
+    }
+
+    /// A client can fill the doorbell, and then the numbers of others do not fit: whoever may have
+    /// rung is taken to have rung.
+    #[cold]
+    fn look_at_all(&mut self) {
+        for number in 0..u32::try_from(self.ports.len()).unwrap_or(CONTROL) {
+            self.unblock(number);
+            self.activate(number);
         }
     }
 
@@ -303,20 +319,13 @@ impl Worker {
     }
 
     /// Plugs a port in; its client writes `number` to the doorbell.
-    pub fn plug(
-        &mut self,
-        number: u32,
-        switch: usize,
-        id: PortId,
-        port: Box<dyn switch::Port>,
-        config: PortConfig,
-    ) {
+    pub fn plug(&mut self, number: u32, switch: usize, id: PortId, plug: Plug, config: PortConfig) {
         let at = number as usize;
         if self.ports.len() <= at {
             self.ports.resize_with(at + 1, || None);
         }
         assert!(self.ports[at].is_none(), "one port for each number");
-        self.switch(switch).add_port(id, port, config);
+        self.switch(switch).add_port(id, plug, config);
         self.ports[at] = Some(Plugged { switch, id, active: false, quiet: 0, waits_for: None });
         // Not armed yet: the first turns find what its client has published meanwhile.
         self.activate(number);
