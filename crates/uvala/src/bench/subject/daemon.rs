@@ -111,7 +111,8 @@ fn configuration(work: &Work) -> String {
         _ => "auto",
     };
     let cpu = work.placement.switch;
-    let mut text = format!("[workers]\ncount = 1\ncpus = [{cpu}]\nwait = \"{wait}\"\n\n");
+    let mut text =
+        format!("log = \"warn\"\n\n[workers]\ncount = 1\ncpus = [{cpu}]\nwait = \"{wait}\"\n\n");
     text += "[quota]\nports = 1024\nmemory = \"8 GiB\"\n\n[switch.vale0]\n";
     for number in 0..receivers {
         text += &format!("\n[switch.vale0.port.r{number}]\non_full = \"wait\"\n");
