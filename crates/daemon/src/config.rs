@@ -22,6 +22,7 @@ pub use tracing::Level;
 
 use crate::control::datapath::{MAX_EXTRA_BUFS, RingSpec};
 use crate::users;
+use crate::worker::BATCH;
 
 /// Everything an operator can decide.
 #[derive(Clone, Debug)]
@@ -62,6 +63,8 @@ pub struct WorkersConfig {
     pub count: u32,
     /// Cores they are bound to, in turn; empty for wherever the system puts them.
     pub cpus: Vec<u32>,
+    /// Most frames that a worker takes from a port at once.
+    pub batch: u16,
     /// What a worker does that has nothing to do.
     pub wait: WaitPolicy,
 }
@@ -209,6 +212,7 @@ struct RawSocket {
 struct RawWorkers {
     count: WorkerCount,
     cpus: Vec<u32>,
+    batch: FrameCount,
     #[serde(deserialize_with = "from_text")]
     wait: WaitPolicy,
 }
@@ -282,6 +286,7 @@ impl RawConfig {
             workers: WorkersConfig {
                 count: self.workers.count.0,
                 cpus: self.workers.cpus,
+                batch: self.workers.batch.0,
                 wait: self.workers.wait,
             },
             quota: Quota {
@@ -360,7 +365,8 @@ impl Default for RawSocket {
 
 impl Default for RawWorkers {
     fn default() -> Self {
-        Self { count: WorkerCount(1), cpus: Vec::new(), wait: WaitPolicy::Auto }
+        let batch = FrameCount(BATCH);
+        Self { count: WorkerCount(1), cpus: Vec::new(), batch, wait: WaitPolicy::Auto }
     }
 }
 
@@ -457,6 +463,7 @@ checked! {
     UserId(u32) = |text| users::user_id(text).ok_or(format!("no user {text:?} in /etc/passwd"));
     GroupId(u32) = |text| users::group_id(text).ok_or(format!("no group {text:?} in /etc/group"));
     WorkerCount(u32) = parse_workers;
+    FrameCount(u16) = |text| in_range(text, 1, 1024);
     Bytes(u64) = parse_bytes;
     Rings(u16) = |text| in_range(text, 1, MAX_RINGS);
     Slots(Span) = parse_slots;
@@ -598,6 +605,7 @@ mod tests {
         assert!(error("[rings]\nbuffer_stride = 2049\n").contains("multiple of 64"));
         assert!(error("[quota]\nmemory = \"much\"\n").contains("512MiB"));
         assert!(error("[workers]\ncount = 0\n").contains("from 1 to 256"));
+        assert!(error("[workers]\nbatch = 0\n").contains("from 1 to 1024"));
         assert!(error("[switch.eth0]\n").contains("'vale'"));
         assert!(error("[switch.vale0.port.a-b]\n").contains("'-' (character 8)"));
         assert!(error("[switch.vale0]\nmode = \"999\"\n").contains("bad mode"));

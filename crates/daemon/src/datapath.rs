@@ -25,9 +25,9 @@ use crate::config::{WaitPolicy, WorkersConfig};
 use crate::control::datapath::{
     Attachment, Datapath, DatapathError, FdbRow, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
 };
+use crate::worker::Worker;
 use crate::worker::handle::{WorkerHandle, WorkerOptions};
 use crate::worker::idle::IdleStrategy;
-use crate::worker::{BATCH, Worker};
 
 /// Turns without work after which a worker sleeps.
 const YIELDS: u32 = 100;
@@ -109,7 +109,7 @@ impl Workers {
         };
         let mut cpus = config.cpus.iter().copied().cycle();
         let start = |number| {
-            let options = WorkerOptions { strategy, cpu: cpus.next(), batch: BATCH };
+            let options = WorkerOptions { strategy, cpu: cpus.next(), batch: config.batch };
             let handle = WorkerHandle::spawn(number, options)?;
             Ok(Crew { handle, switches: Places::default(), ports: Places::default() })
         };

@@ -30,6 +30,8 @@ use report::{COLUMNS, Record, Report};
 use runner::{Choice, Effort};
 use scenario::Scenario;
 
+use crate::table::Table;
+
 /// Measure this switch, the machine's limit for the same work, and other software doing it
 #[derive(Debug, Args)]
 pub struct BenchArgs {
@@ -127,23 +129,11 @@ fn measure(args: &BenchArgs, scenarios: &[Scenario]) -> Result<()> {
 }
 
 fn print_table(reports: &[Report]) {
-    let rows: Vec<Vec<String>> = reports.iter().map(Report::row).collect();
-    let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.max().unwrap_or(0).max(COLUMNS[column].chars().count())
-    };
-    let line = |cells: &[String]| {
-        let cells = cells.iter().enumerate();
-        let padded = cells.map(|(column, cell)| {
-            let pad = " ".repeat(width(column) - cell.chars().count());
-            format!("{cell}{pad}")
-        });
-        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    println!("{}", line(&COLUMNS.map(String::from)));
-    for row in &rows {
-        println!("{}", line(row));
+    let mut table = Table::new(&COLUMNS);
+    for report in reports {
+        table.row(report.row());
     }
+    print!("{table}");
     for note in reports.iter().flat_map(Report::notes) {
         eprintln!("{note}");
     }

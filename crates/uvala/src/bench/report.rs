@@ -12,6 +12,7 @@ use super::peers::Peer;
 use super::probe::Regime;
 use super::sample::Summary;
 use super::scenario::Scenario;
+use crate::table::Align;
 
 /// The result of a scenario. Numbers are in its unit; what could not be measured is null.
 #[derive(Debug, Clone, Serialize)]
@@ -163,8 +164,17 @@ impl Report {
 }
 
 /// The heads of the table for people.
-pub const COLUMNS: [&str; 9] =
-    ["scenario", "cores", "median", "unit", "min–max", "limit", "of limit", "goal", "peers"];
+pub const COLUMNS: [(&str, Align); 9] = [
+    ("scenario", Align::Left),
+    ("cores", Align::Left),
+    ("median", Align::Right),
+    ("unit", Align::Left),
+    ("min–max", Align::Left),
+    ("limit", Align::Right),
+    ("of limit", Align::Right),
+    ("goal", Align::Left),
+    ("peers", Align::Left),
+];
 
 fn whole_ns(ns: f64) -> u32 {
     // A probe is at most its patience, 3e8 ns.

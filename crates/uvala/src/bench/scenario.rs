@@ -400,13 +400,13 @@ fn latency_and_rest() -> Vec<Scenario> {
     vec![
         Scenario {
             peers: KERNEL,
-            ..round_trip("rtt-asleep", "round trip, all asleep", 8.5, Isolated, Wait::Asleep)
+            ..round_trip("rtt-asleep", "round trip, clients asleep", 8.5, Isolated, Wait::Asleep)
         },
         Scenario {
             peers: &[Peer::Bridge],
             ..round_trip(
                 "rtt-group",
-                "round trip in a trust group, asleep",
+                "round trip in a trust group, clients asleep",
                 3.6,
                 Group,
                 Wait::Asleep,

@@ -110,9 +110,9 @@ fn configuration(work: &Work) -> String {
         Traffic::RoundTrip(Wait::Spin) => "spin",
         _ => "auto",
     };
-    let cpu = work.placement.switch;
-    let mut text =
-        format!("log = \"warn\"\n\n[workers]\ncount = 1\ncpus = [{cpu}]\nwait = \"{wait}\"\n\n");
+    let (cpu, batch) = (work.placement.switch, work.batch.switch);
+    let mut text = String::from("log = \"warn\"\n\n[workers]\ncount = 1\n");
+    text += &format!("cpus = [{cpu}]\nbatch = {batch}\nwait = \"{wait}\"\n\n");
     text += "[quota]\nports = 1024\nmemory = \"8 GiB\"\n\n[switch.vale0]\n";
     for number in 0..receivers {
         text += &format!("\n[switch.vale0.port.r{number}]\non_full = \"wait\"\n");
