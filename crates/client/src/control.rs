@@ -173,10 +173,15 @@ impl Connection {
         let mut text = vec![0; MAX_MESSAGE];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let received = retry(|| {
+        let mut receive = || {
             let mut parts = [IoSliceMut::new(&mut text)];
             rustix::net::recvmsg(&self.socket, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
-        });
+        };
+        let received = match retry(&mut receive) {
+            // The kernel reports this once, before a reply that came earlier and is still there.
+            Err(Errno::CONNRESET) => retry(&mut receive),
+            other => other,
+        };
         let RecvMsg { bytes, flags, .. } = received.map_err(|error| self.io_error(error))?;
         let fds = take_fds(&mut ancillary);
         if bytes == 0 {
