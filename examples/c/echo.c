@@ -13,13 +13,13 @@ static unsigned char frame[65553];
 
 static void pong(struct uvala_port *port)
 {
-	unsigned char from[6];
+	static const unsigned char own[6] = { 2, 0, 0, 0, 0, 3 };
 	int len;
 
 	while ((len = uvala_recv(port, frame, sizeof(frame), -1)) >= 0) {
-		memcpy(from, frame + 6, 6);
-		memcpy(frame + 6, frame, 6);
-		memcpy(frame, from, 6);
+		/* Back to its sender; a broadcast address is none to send from. */
+		memcpy(frame, frame + 6, 6);
+		memcpy(frame + 6, own, 6);
 		if (uvala_send(port, frame, (size_t)len, -1) < 0)
 			return;
 	}
@@ -31,14 +31,15 @@ static void ping(struct uvala_port *port)
 		0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 2, 0x88, 0xb5,
 	};
 	struct timespec start, end;
-	int i, answers = 0;
+	int answers;
 
 	clock_gettime(CLOCK_MONOTONIC, &start);
-	for (i = 0; i < ROUNDS; i++) {
+	for (answers = 0; answers < ROUNDS; answers++) {
 		memcpy(frame, head, sizeof(head));
 		if (uvala_send(port, frame, 60, SECOND) < 0)
 			return;
-		answers += uvala_recv(port, frame, sizeof(frame), SECOND) > 0;
+		if (uvala_recv(port, frame, sizeof(frame), SECOND) <= 0)
+			break;
 	}
 	clock_gettime(CLOCK_MONOTONIC, &end);
 	printf("%d of %d answers, %ld us in all\n", answers, ROUNDS,

@@ -11,8 +11,9 @@ fn pong(mut port: Port) -> Result<(), Error> {
     let mut frame = Vec::new();
     loop {
         port.recv(&mut frame)?;
-        let (to, from) = frame[..12].split_at_mut(6);
-        to.swap_with_slice(from);
+        // Back to its sender; a broadcast address is none to send from.
+        frame.copy_within(6..12, 0);
+        frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 3]);
         port.send(&frame)?;
     }
 }
@@ -25,17 +26,17 @@ fn ping(mut port: Port) -> Result<(), Error> {
     for _ in 0..ROUNDS {
         let start = Instant::now();
         port.send(&frame)?;
-        if port.recv_timeout(&mut answer, Some(Duration::from_secs(1)))? {
-            trips.push(start.elapsed());
+        if !port.recv_timeout(&mut answer, Some(Duration::from_secs(1)))? {
+            break;
         }
+        trips.push(start.elapsed());
     }
     trips.sort_unstable();
-    let lost = ROUNDS as usize - trips.len();
     match trips.get(trips.len() / 2) {
         Some(median) => println!("median round trip {median:?}, fastest {:?}", trips[0]),
         None => println!("no answer; run: echo pong vale0:pong"),
     }
-    println!("{lost} of {ROUNDS} without an answer");
+    println!("{} of {ROUNDS} answered", trips.len());
     Ok(())
 }
 
