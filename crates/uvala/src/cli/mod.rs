@@ -16,7 +16,7 @@ use client::api::{Failure, Page, exit};
 use client::control::{Connection, ControlError};
 use client::name::NameError;
 
-use crate::bench;
+use crate::{bench, bridge, demo, traffic};
 
 /// A virtual local Ethernet in user space: a switch for processes, containers and virtual machines
 #[derive(Debug, Parser)]
@@ -47,6 +47,9 @@ enum Command {
     Port(port::Args),
     Fdb(fdb::Args),
     Stats(stats::Args),
+    Gen(traffic::Args),
+    Bridge(bridge::Args),
+    Demo(demo::Args),
     Bench(bench::BenchArgs),
     Assets(assets::Args),
 }
@@ -75,6 +78,9 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Port(args) => port::run(global, &args),
         Command::Fdb(args) => fdb::run(global, &args),
         Command::Stats(args) => stats::run(global, &args),
+        Command::Gen(args) => traffic::run(global, &args),
+        Command::Bridge(args) => bridge::run(global, &args),
+        Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Assets(args) => assets::run(&args),
     }
@@ -83,10 +89,11 @@ fn run(cli: Cli) -> anyhow::Result<()> {
 /// The exit status of the innermost cause that has one.
 fn exit_code(error: &anyhow::Error) -> u8 {
     let code = |cause: &(dyn std::error::Error + 'static)| {
-        let control = cause.downcast_ref::<ControlError>().map(ControlError::exit_code);
+        let port = cause.downcast_ref().map(client::Error::exit_code);
+        let control = || cause.downcast_ref().map(ControlError::exit_code);
         let failure = || cause.downcast_ref::<Failure>().map(|failure| failure.code.exit_code());
         let name = || cause.downcast_ref::<NameError>().map(|_| exit::BAD_NAME);
-        control.or_else(failure).or_else(name).or_else(|| daemon::exit_code(cause))
+        port.or_else(control).or_else(failure).or_else(name).or_else(|| daemon::exit_code(cause))
     };
     error.chain().find_map(code).unwrap_or(exit::FAILURE)
 }
@@ -109,7 +116,9 @@ fn all_pages<T>(
 
 const EXAMPLES: &str = "\
 Examples:
+  uvala demo                                see it work, in six seconds
   uvala daemon                              run a switch for this user, until Ctrl-C
+  uvala gen -i vale0:a -f tx                send frames; -f rx receives them
   uvala port list                           what is plugged in
   uvala stats --watch                       rates of all ports, every second
   uvala switch set vale0 --mode 666         let everybody attach to vale0

@@ -1,0 +1,295 @@
+//! `uvala bridge`: what one port receives, the other one sends, both ways.
+//!
+//! Each direction has a thread that sleeps when there is nothing to do. It holds the receiving half
+//! of one port and the sending half of the other. In one trust group the buffers change places,
+//! otherwise the frame is copied. When the daemon goes away both directions end, and begin anew
+//! with new ports when it is back.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use client::api::Counter;
+use client::name::PortName;
+use client::{Error, Port, Receiver, Sender};
+use serde::Serialize;
+
+use crate::cli::Global;
+use crate::traffic::session::{PortArgs, Stats, Stop, TICK, may_come_back};
+use crate::traffic::units;
+
+/// Slots moved at once.
+const BATCH: u32 = 256;
+
+/// Connect two ports: forward frames both ways
+///
+/// The ports may be of two switches, of two ends of pipes, or of one switch. With --group both lie
+/// in one trust group, and frames are passed on without a copy. A line each second goes to stderr,
+/// the summary to stdout; SIGINT and SIGTERM end the bridge in good order.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// One port; port and switch are created if there are none
+    a: String,
+
+    /// The other
+    b: String,
+
+    /// Print the line of each second although stderr is no terminal
+    #[arg(long)]
+    report: bool,
+
+    /// Print the summary as one JSON object
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    port_args: PortArgs,
+}
+
+/// What went through, as the switch counted it.
+#[derive(Debug, Serialize)]
+struct Summary {
+    ports: [String; 2],
+    /// Did buffers change places?
+    zero_copy: bool,
+    seconds: f64,
+    /// From the first port to the second; nothing for pipes, which nobody counts.
+    forward: Option<Counter>,
+    /// The other way.
+    backward: Option<Counter>,
+    /// Frames dropped at either port, by reason.
+    drops: BTreeMap<String, u64>,
+    reconnects: u32,
+}
+
+/// Runs the subcommand.
+pub fn run(global: &Global, args: &Args) -> Result<()> {
+    let names: [PortName; 2] = [args.a.parse()?, args.b.parse()?];
+    anyhow::ensure!(names[0] != names[1], "{} cannot be bridged with itself", names[0]);
+    let stop = Stop::on_signals()?;
+    args.port_args.pin()?;
+    let mut bridge = Bridge {
+        names,
+        global,
+        args,
+        stop,
+        start: Instant::now(),
+        zero_copy: false,
+        reconnects: 0,
+    };
+    let mut ports = bridge.open()?;
+    loop {
+        bridge.zero_copy = ports[0].region() == ports[1].region();
+        match bridge.forward(ports) {
+            Ok(()) => break,
+            Err(Error::Lost(_)) if !args.port_args.no_reconnect => match bridge.reopen()? {
+                Some(again) => ports = again,
+                None => break,
+            },
+            Err(error) => return Err(error.into()),
+        }
+    }
+    bridge.summarise()
+}
+
+/// A bridge for as long as it runs.
+struct Bridge<'a> {
+    names: [PortName; 2],
+    global: &'a Global,
+    args: &'a Args,
+    stop: Stop,
+    start: Instant,
+    zero_copy: bool,
+    reconnects: u32,
+}
+
+impl Bridge<'_> {
+    fn open(&self) -> Result<[Port; 2], Error> {
+        let open = |name| self.args.port_args.open(name, self.global.dir.as_deref());
+        Ok([open(&self.names[0])?, open(&self.names[1])?])
+    }
+
+    /// Opens the ports when the daemon is back; `None` if a signal came first.
+    fn reopen(&mut self) -> Result<Option<[Port; 2]>> {
+        eprintln!("the daemon went away; waiting for it");
+        while self.stop.sleep(TICK) {
+            match self.open() {
+                Ok(ports) => {
+                    eprintln!("the daemon is back");
+                    self.reconnects += 1;
+                    return Ok(Some(ports));
+                }
+                Err(error) if may_come_back(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Forwards both ways until a signal, or until one way fails.
+    fn forward(&self, [a, b]: [Port; 2]) -> Result<(), Error> {
+        let ((a_tx, a_rx), (b_tx, b_rx)) = (a.split(), b.split());
+        let over = AtomicBool::new(false);
+        let (over, bridge) = (&over, self);
+        std::thread::scope(|scope| {
+            let there = scope.spawn(move || one_way(a_rx, b_tx, over));
+            let back = scope.spawn(move || one_way(b_rx, a_tx, over));
+            bridge.watch(over);
+            over.store(true, Ordering::Relaxed);
+            let results = [there, back].map(|way| way.join().expect("no direction panics"));
+            results.into_iter().collect()
+        })
+    }
+
+    /// Prints rates until a signal, or until one way has failed.
+    fn watch(&self, over: &AtomicBool) {
+        let quiet = !self.args.report && !std::io::stderr().is_terminal();
+        let mut stats = self.stats();
+        let (mut before, mut since) = (None, Instant::now());
+        while !over.load(Ordering::Relaxed) && self.stop.sleep(TICK) {
+            let time = since.elapsed();
+            if quiet || time < Duration::from_secs(1) {
+                continue;
+            }
+            let now = stats.each_mut().map(|stats| stats.get().map(|stats| stats.tx));
+            if let (Some(before), [Some(a), Some(b)]) = (before, now) {
+                print_rates(before, [b, a], time);
+            }
+            before = now[1].zip(now[0]).map(|(b, a)| [b, a]);
+            since = Instant::now();
+        }
+    }
+
+    fn stats(&self) -> [Stats; 2] {
+        self.names.clone().map(|name| Stats::new(name, self.global.dir.clone()))
+    }
+
+    fn summarise(&self) -> Result<()> {
+        let [a, b] = self.stats().map(|mut stats| stats.get());
+        let mut drops = BTreeMap::new();
+        for (reason, count) in [&a, &b].into_iter().flatten().flat_map(|stats| &stats.drops) {
+            *drops.entry(reason.clone()).or_default() += count;
+        }
+        let summary = Summary {
+            ports: self.names.clone().map(|name| name.to_string()),
+            zero_copy: self.zero_copy,
+            seconds: self.start.elapsed().as_secs_f64(),
+            forward: b.map(|stats| stats.tx),
+            backward: a.map(|stats| stats.tx),
+            drops,
+            reconnects: self.reconnects,
+        };
+        if self.args.json {
+            println!("{}", serde_json::to_string(&summary)?);
+        } else {
+            print!("{}", summary.table());
+        }
+        Ok(())
+    }
+}
+
+/// Forwards what one half receives to the other, until it is over or fails; then the other
+/// direction ends too.
+fn one_way(mut from: Receiver, mut to: Sender, over: &AtomicBool) -> Result<(), Error> {
+    let mut turns = || -> Result<(), Error> {
+        while !over.load(Ordering::Relaxed) {
+            turn(&mut from, &mut to)?;
+        }
+        Ok(())
+    };
+    let result = turns();
+    over.store(true, Ordering::Relaxed);
+    result
+}
+
+/// Forwards a batch from each ring, or waits.
+fn turn(from: &mut Receiver, to: &mut Sender) -> Result<(), Error> {
+    let mut moved = 0;
+    for ring in 0..from.rings() {
+        let (rx, tx) = (from.rx(ring), to.tx(ring % to.rings()));
+        let slots = rx.forward(tx, BATCH)?;
+        if slots == 0 && rx.owned() > 0 {
+            // Not even the first frame has room.
+            tx.wait(tx.owned() + 1, Some(TICK))?;
+            moved += 1;
+        }
+        moved += slots;
+    }
+    if moved == 0 {
+        match from.wait(Some(TICK)) {
+            Err(error @ Error::Resynced { .. }) => eprintln!("{error}"),
+            result => return result.map(drop),
+        }
+    }
+    Ok(())
+}
+
+fn print_rates(before: [Counter; 2], now: [Counter; 2], time: Duration) {
+    let rates = |way: usize| {
+        let frames = now[way].frames.saturating_sub(before[way].frames);
+        let bytes = now[way].bytes.saturating_sub(before[way].bytes);
+        let packets = units::packet_rate(units::per_second(frames, time));
+        let bits = units::bit_rate(units::per_second(bytes * 8, time));
+        format!("{packets:>11} {bits:>11}")
+    };
+    eprintln!("-> {}   <- {}", rates(0), rates(1));
+}
+
+impl Summary {
+    fn table(&self) -> String {
+        let way = |counter: Option<Counter>| {
+            counter.map_or("not counted".to_owned(), |counter| {
+                let frames = units::count(counter.frames);
+                format!("{frames} frames, {}", units::bytes(counter.bytes))
+            })
+        };
+        let (a, b) = (&self.ports[0], &self.ports[1]);
+        let (there, back) = (format!("{a} -> {b}"), format!("{b} -> {a}"));
+        let mut rows = vec![
+            (there.as_str(), way(self.forward)),
+            (back.as_str(), way(self.backward)),
+            ("buffers", if self.zero_copy { "passed on" } else { "copied" }.to_owned()),
+            ("time", format!("{:.3} s", self.seconds)),
+        ];
+        for (reason, count) in &self.drops {
+            rows.push(("dropped", format!("{} ({reason})", units::count(*count))));
+        }
+        if self.reconnects > 0 {
+            rows.push(("reconnects", self.reconnects.to_string()));
+        }
+        units::table(&rows)
+    }
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  uvala bridge vale0:x vale1:x                   join two switches
+  uvala bridge vale0:x vale1:x --group chain     the same without a copy on the way
+  uvala bridge vale0:x vale1:x --cpu 1 --wait spin    on a core of its own
+  uvala bridge vale0:x vale1:x --report --json 2>rates.txt >summary.json";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_table_says_what_went_where() {
+        let counter = Some(Counter { frames: 12_345, bytes: 740_700 });
+        let summary = Summary {
+            ports: ["vale0:x".to_owned(), "vale1:x".to_owned()],
+            zero_copy: true,
+            seconds: 1.5,
+            forward: counter,
+            backward: None,
+            drops: BTreeMap::from([("no_room".to_owned(), 7)]),
+            reconnects: 0,
+        };
+        let table = summary.table();
+        assert!(table.contains("vale0:x -> vale1:x  12,345 frames, 741 kB\n"), "{table}");
+        assert!(table.contains("vale1:x -> vale0:x  not counted\n"), "{table}");
+        assert!(table.contains("dropped             7 (no_room)\n"), "{table}");
+    }
+}

@@ -1,0 +1,121 @@
+//! The demo's switch: a daemon on threads of this process, in a directory that goes with it.
+
+use std::fs::{DirBuilder, read_to_string, remove_dir_all};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use daemon::config::Config;
+use daemon::datapath::Workers;
+use daemon::{Daemon, Stopper};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::traffic::session::clock_ns;
+
+/// Ports for which the switch waits: nothing is lost.
+const CONFIG: &str = "\
+[workers]
+count = 1
+
+[switch.vale0.port.receiver]
+on_full = \"wait\"
+";
+
+/// A running switch; ended when dropped.
+pub struct Switch {
+    stopper: Stopper,
+    thread: Option<JoinHandle<io::Result<()>>>,
+    // Last: the directory goes when nobody uses it any more.
+    dir: PrivateDir,
+}
+
+impl Switch {
+    /// Starts it.
+    pub fn start() -> Result<Self> {
+        let dir = PrivateDir::new()?;
+        let mut config = Config::parse(CONFIG, Path::new("demo"))?;
+        config.dir = Some(dir.0.clone());
+        let workers = Workers::start(&config.workers).context("cannot start the switch")?;
+        let daemon = Daemon::start(&config, workers)?;
+        let stopper = daemon.stopper()?;
+        let thread = std::thread::Builder::new().name("control".to_owned());
+        let thread = thread.spawn(|| daemon.run())?;
+        Ok(Self { stopper, thread: Some(thread), dir })
+    }
+
+    /// Where its socket is.
+    pub fn dir(&self) -> &Path {
+        &self.dir.0
+    }
+}
+
+impl Drop for Switch {
+    fn drop(&mut self) {
+        self.stopper.stop();
+        if let Some(Err(error)) = self.thread.take().and_then(|thread| thread.join().ok()) {
+            eprintln!("the switch did not end well: {error}");
+        }
+    }
+}
+
+/// A directory for this user alone, gone when dropped.
+struct PrivateDir(PathBuf);
+
+impl PrivateDir {
+    fn new() -> Result<Self> {
+        let name = format!("uvala-demo-{}-{:x}", std::process::id(), clock_ns());
+        let dir = std::env::temp_dir().join(name);
+        // One that is there already is somebody else's.
+        let made = DirBuilder::new().mode(0o700).create(&dir);
+        made.with_context(|| format!("cannot create {}", dir.display()))?;
+        Ok(Self(dir))
+    }
+}
+
+impl Drop for PrivateDir {
+    fn drop(&mut self) {
+        // A leftover in the temporary directory harms nobody.
+        let _ = remove_dir_all(&self.0);
+    }
+}
+
+/// Time on a core of all threads of this process: the switch's, while this one sleeps.
+pub fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let part = |number: i64| u64::try_from(number).unwrap_or(0);
+    Duration::from_secs(part(time.tv_sec)) + Duration::from_nanos(part(time.tv_nsec))
+}
+
+/// Bytes in memory of this process without the ports' shared memory.
+pub fn own_memory() -> Result<u64> {
+    let status = read_to_string("/proc/self/status").context("cannot read /proc/self/status")?;
+    let kilobytes = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    let both = kilobytes("RssAnon:").zip(kilobytes("RssFile:"));
+    let (anonymous, file) = both.context("this kernel does not tell kinds of memory apart")?;
+    Ok((anonymous + file) * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_switch_leaves_nothing_behind() {
+        let switch = Switch::start().unwrap();
+        let dir = switch.dir().to_path_buf();
+        client::control::Connection::open(Some(&dir)).unwrap().hello("test").unwrap();
+        drop(switch);
+        assert!(!dir.exists());
+    }
+
+    #[test]
+    fn test_own_memory_is_plausible() {
+        assert!((1 << 20..1 << 32).contains(&own_memory().unwrap()));
+    }
+}

@@ -1,0 +1,363 @@
+//! Frames that say what they are: UDP over IPv4, numbered, stamped with the time, every byte known.
+//!
+//! ```text
+//!  0         14        34     42   44              52        60                       len
+//!  | Ethernet | IPv4    | UDP  | uv | stream, number | time ns | filler | filler | … tail |
+//!                                     16     48 bits    64 bits
+//! ```
+//!
+//! All numbers are in network order. The filler is the XOR of the two words before it, so a byte of
+//! another frame, an old one or a missing one shows. It also makes the UDP checksum cheap: equal
+//! words add up by multiplication, and no frame's payload is ever summed byte by byte, neither by
+//! who writes it nor by who checks it.
+
+use super::values::{Endpoints, MacRange};
+
+/// Shortest frame that holds number and time; Ethernet has no shorter ones either.
+pub const SHORTEST: usize = 60;
+/// Longest: an IPv4 packet of the greatest length.
+pub const LONGEST: usize = ETHERNET + 65_535;
+
+const ETHERNET: usize = 14;
+const UDP: usize = 34;
+const PAYLOAD: usize = 42;
+const HEAD: usize = 44;
+const IPV4: [u8; 2] = [0x08, 0x00];
+const UDP_PROTOCOL: u8 = 17;
+const MAGIC: [u8; 2] = *b"uv";
+const NUMBER_BITS: u32 = 48;
+
+/// What a frame says about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// Which sender's run it belongs to.
+    pub stream: u16,
+    /// Its number there, from 0 on.
+    pub number: u64,
+    /// Monotonic clock when it was written.
+    pub time_ns: u64,
+}
+
+impl Stamp {
+    fn words(self) -> [u64; 2] {
+        [u64::from(self.stream) << NUMBER_BITS | self.number, self.time_ns]
+    }
+}
+
+/// What a received frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// One of these frames, every byte right.
+    Good(Stamp),
+    /// One of these frames, and some byte is wrong.
+    Corrupted,
+    /// Somebody else's.
+    Foreign,
+}
+
+/// From whom, to whom, and how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Destination addresses.
+    pub to: MacRange,
+    /// Source addresses.
+    pub from: MacRange,
+    /// Source IP addresses and ports.
+    pub source: Endpoints,
+    /// Destination IP addresses and ports.
+    pub destination: Endpoints,
+    /// Bytes of each frame.
+    pub length: usize,
+}
+
+/// Makes the frames of a plan.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    plan: Plan,
+    /// The head, where it is always the same.
+    fixed: Option<Head>,
+    stream: u16,
+}
+
+/// Everything in front of the numbers, the UDP checksum missing.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    bytes: [u8; HEAD],
+    /// What the checksum has to cover of it.
+    sum: u64,
+}
+
+impl Builder {
+    /// For a run with a stream number of its own.
+    ///
+    /// # Panics
+    /// If the length is out of range.
+    pub fn new(plan: Plan, stream: u16) -> Self {
+        assert!((SHORTEST..=LONGEST).contains(&plan.length), "a length that frames can have");
+        let Plan { to, from, source, destination, .. } = plan;
+        let spans = [to.0, from.0, source.ip, source.port, destination.ip, destination.port];
+        let fixed = spans.iter().all(|span| span.is_one()).then(|| plan.head(0));
+        Self { plan, fixed, stream }
+    }
+
+    /// The stream's number.
+    pub fn stream(&self) -> u16 {
+        self.stream
+    }
+
+    /// Writes every byte of the `number`-th frame.
+    ///
+    /// # Panics
+    /// If `frame` has not the length of the plan.
+    #[inline]
+    pub fn write(&self, frame: &mut [u8], number: u64, time_ns: u64) {
+        assert_eq!(frame.len(), self.plan.length);
+        let head = self.fixed.unwrap_or_else(|| self.plan.head(number));
+        let stamp = Stamp { stream: self.stream, number, time_ns };
+        // The length as a constant makes the shortest frame's work a handful of stores.
+        match <&mut [u8; SHORTEST]>::try_from(&mut *frame) {
+            Ok(short) => write(short, head, stamp),
+            Err(_) => write(frame, head, stamp),
+        }
+    }
+}
+
+impl Plan {
+    /// The head of the `n`-th frame.
+    fn head(&self, n: u64) -> Head {
+        let mut bytes = [0; HEAD];
+        bytes[..6].copy_from_slice(&self.to.0.at(n).to_be_bytes()[2..]);
+        bytes[6..12].copy_from_slice(&self.from.0.at(n).to_be_bytes()[2..]);
+        bytes[12..14].copy_from_slice(&IPV4);
+        // Version and header length, no service class; the length; no fragments; time to live.
+        bytes[14..16].copy_from_slice(&[0x45, 0]);
+        bytes[16..18].copy_from_slice(&be16(self.length - ETHERNET));
+        bytes[20..24].copy_from_slice(&[0x40, 0, 64, UDP_PROTOCOL]);
+        bytes[26..30].copy_from_slice(&self.source.ip.at(n).to_be_bytes()[4..]);
+        bytes[30..34].copy_from_slice(&self.destination.ip.at(n).to_be_bytes()[4..]);
+        let checksum = !fold(sum(&bytes[ETHERNET..UDP]));
+        bytes[24..26].copy_from_slice(&checksum.to_be_bytes());
+        bytes[34..36].copy_from_slice(&self.source.port.at(n).to_be_bytes()[6..]);
+        bytes[36..38].copy_from_slice(&self.destination.port.at(n).to_be_bytes()[6..]);
+        bytes[38..40].copy_from_slice(&be16(self.length - UDP));
+        bytes[PAYLOAD..].copy_from_slice(&MAGIC);
+        Head { bytes, sum: udp_sum(&bytes) }
+    }
+}
+
+#[inline(always)]
+fn write(frame: &mut [u8], head: Head, stamp: Stamp) {
+    let words = stamp.words();
+    let payload_sum = head.sum + stamp_sum(words, frame.len());
+    frame[..HEAD].copy_from_slice(&head.bytes);
+    frame[40..42].copy_from_slice(&checksum(payload_sum));
+    frame[HEAD..52].copy_from_slice(&words[0].to_be_bytes());
+    frame[52..SHORTEST].copy_from_slice(&words[1].to_be_bytes());
+    let filler = (words[0] ^ words[1]).to_be_bytes();
+    let (fillers, tail) = frame[SHORTEST..].as_chunks_mut::<8>();
+    fillers.fill(filler);
+    tail.copy_from_slice(&filler[..tail.len()]);
+}
+
+/// Reads every byte of a frame.
+#[inline]
+pub fn read(frame: &[u8]) -> Seen {
+    match <&[u8; SHORTEST]>::try_from(frame) {
+        Ok(short) => read_bytes(short),
+        Err(_) => read_bytes(frame),
+    }
+}
+
+#[inline(always)]
+fn read_bytes(frame: &[u8]) -> Seen {
+    let is_ours = frame.len() >= SHORTEST
+        && frame[12..14] == IPV4
+        && frame[23] == UDP_PROTOCOL
+        && frame[PAYLOAD..HEAD] == MAGIC;
+    if !is_ours {
+        return Seen::Foreign;
+    }
+    let words = [word(frame, HEAD), word(frame, 52)];
+    let filler = words[0] ^ words[1];
+    let (fillers, tail) = frame[SHORTEST..].as_chunks::<8>();
+    let wrong = fillers.iter().fold(0, |wrong, w| wrong | (u64::from_be_bytes(*w) ^ filler));
+    let expected = checksum(udp_sum(frame) + stamp_sum(words, frame.len()));
+    let right = wrong == 0
+        && *tail == filler.to_be_bytes()[..tail.len()]
+        && frame[40..42] == expected
+        && frame[16..18] == be16(frame.len() - ETHERNET)
+        && fold(sum(&frame[ETHERNET..UDP])) == u16::MAX;
+    if !right {
+        return Seen::Corrupted;
+    }
+    let stream = words[0].to_be_bytes();
+    Seen::Good(Stamp {
+        stream: u16::from_be_bytes([stream[0], stream[1]]),
+        number: words[0] & ((1 << NUMBER_BITS) - 1),
+        time_ns: words[1],
+    })
+}
+
+/// Exchanges sender and receiver at all layers: the frame goes back, its checksums as right as
+/// before.
+pub fn turn_around(frame: &mut [u8]) {
+    let is_udp = frame.len() >= PAYLOAD && frame[12..14] == IPV4 && frame[23] == UDP_PROTOCOL;
+    let fields: &[(usize, usize)] = if is_udp { &[(0, 6), (26, 4), (34, 2)] } else { &[(0, 6)] };
+    for &(at, len) in fields {
+        if let Some(both) = frame.get_mut(at..at + 2 * len) {
+            let (a, b) = both.split_at_mut(len);
+            a.swap_with_slice(b);
+        }
+    }
+}
+
+/// The pseudo header, the UDP header without its checksum, and the magic number.
+#[inline(always)]
+fn udp_sum(head: &[u8]) -> u64 {
+    let length = u64::from(u16::from_be_bytes([head[38], head[39]]));
+    sum(&head[26..40]) + u64::from(UDP_PROTOCOL) + length + sum(&head[PAYLOAD..HEAD])
+}
+
+/// The two words, and as many fillers as the frame has room for.
+#[inline(always)]
+fn stamp_sum(words: [u64; 2], length: usize) -> u64 {
+    let filler = words[0] ^ words[1];
+    let (whole, rest) = ((length - SHORTEST) / 8, (length - SHORTEST) % 8);
+    let tail = filler & !(u64::MAX >> (8 * rest));
+    groups(words[0]) + groups(words[1]) + groups(filler) * whole as u64 + groups(tail)
+}
+
+/// The sum of the four groups of 16 bits.
+#[inline(always)]
+fn groups(word: u64) -> u64 {
+    (word >> 48) + (word >> 32 & 0xffff) + (word >> 16 & 0xffff) + (word & 0xffff)
+}
+
+#[inline(always)]
+fn sum(bytes: &[u8]) -> u64 {
+    let (pairs, _) = bytes.as_chunks::<2>();
+    pairs.iter().map(|pair| u64::from(u16::from_be_bytes(*pair))).sum()
+}
+
+/// Adds the carries until there are none (RFC 1071).
+#[inline(always)]
+fn fold(sum: u64) -> u16 {
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    u16::try_from(sum).expect("all carries are added")
+}
+
+/// The checksum field of UDP, where 0 means that there is none (RFC 768).
+#[inline(always)]
+fn checksum(sum: u64) -> [u8; 2] {
+    match !fold(sum) {
+        0 => [0xff; 2],
+        checksum => checksum.to_be_bytes(),
+    }
+}
+
+#[inline(always)]
+fn word(frame: &[u8], at: usize) -> u64 {
+    u64::from_be_bytes(frame[at..at + 8].try_into().expect("eight bytes"))
+}
+
+#[inline(always)]
+fn be16(number: usize) -> [u8; 2] {
+    u16::try_from(number).unwrap_or(u16::MAX).to_be_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn plan(length: usize) -> Plan {
+        Plan {
+            to: "02:00:00:00:00:02-02:00:00:00:00:05".parse().unwrap(),
+            from: "02:00:00:00:00:01".parse().unwrap(),
+            source: "10.0.0.1:2000-10.0.0.9:2010".parse().unwrap(),
+            destination: "10.1.0.1".parse().unwrap(),
+            length,
+        }
+    }
+
+    fn frame(length: usize, number: u64, time_ns: u64) -> Vec<u8> {
+        let mut frame = vec![0xaa; length];
+        Builder::new(plan(length), 0xbeef).write(&mut frame, number, time_ns);
+        frame
+    }
+
+    #[track_caller]
+    fn check_by_reference(frame: &[u8]) {
+        let packet = SlicedPacket::from_ethernet(frame).unwrap();
+        let Some(NetSlice::Ipv4(ip)) = packet.net else { panic!("not IPv4") };
+        let Some(TransportSlice::Udp(udp)) = packet.transport else { panic!("not UDP") };
+        let ip = ip.header().to_header();
+        assert_eq!(ip.header_checksum, ip.calc_header_checksum());
+        let udp_header = udp.to_header();
+        let expected = udp_header.calc_checksum_ipv4(&ip, udp.payload()).unwrap();
+        assert_eq!(udp_header.checksum, expected, "{} bytes", frame.len());
+        assert_eq!(usize::from(ip.total_len) + ETHERNET, frame.len());
+    }
+
+    proptest! {
+        #[test]
+        fn test_checksums_are_those_of_another_implementation(
+            length in SHORTEST..2100usize, number in 0..1u64 << NUMBER_BITS, time_ns: u64,
+        ) {
+            check_by_reference(&frame(length, number, time_ns));
+        }
+
+        #[test]
+        fn test_read_tells_what_was_written(
+            length in SHORTEST..2100usize, number in 0..1u64 << NUMBER_BITS, time_ns: u64,
+        ) {
+            let stamp = Stamp { stream: 0xbeef, number, time_ns };
+            prop_assert_eq!(read(&frame(length, number, time_ns)), Seen::Good(stamp));
+        }
+    }
+
+    #[test]
+    fn test_longest_frame() {
+        let frame = frame(LONGEST, 5, 77);
+        check_by_reference(&frame);
+        assert!(matches!(read(&frame), Seen::Good(_)));
+    }
+
+    #[test]
+    fn test_one_wrong_byte_behind_the_addresses_is_seen() {
+        let mut frame = frame(81, 1000, 123_456_789);
+        for at in ETHERNET..frame.len() {
+            frame[at] ^= 0x10;
+            assert!(!matches!(read(&frame), Seen::Good(_)), "byte {at}");
+            frame[at] ^= 0x10;
+        }
+        assert!(matches!(read(&frame), Seen::Good(_)));
+        assert_eq!(read(&frame[..80]), Seen::Corrupted);
+        assert_eq!(read(&frame[..59]), Seen::Foreign);
+        assert_eq!(read(&[0; 60]), Seen::Foreign);
+    }
+
+    #[test]
+    fn test_turn_around_leaves_a_right_frame() {
+        let mut frame = frame(67, 9, 10);
+        let before = frame.clone();
+        turn_around(&mut frame);
+        check_by_reference(&frame);
+        assert_eq!(read(&frame), read(&before));
+        assert_eq!((&frame[..6], &frame[6..12]), (&before[6..12], &before[..6]));
+        assert_eq!(frame[26..30], before[30..34]);
+        turn_around(&mut frame);
+        assert_eq!(frame, before);
+    }
+
+    #[test]
+    fn test_ranges_take_turns() {
+        let last = |number| frame(60, number, 0)[5];
+        assert_eq!([last(0), last(1), last(3), last(4)], [2, 3, 5, 2]);
+    }
+}

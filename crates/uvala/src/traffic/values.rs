@@ -1,0 +1,183 @@
+//! Values of the command line: numbers with a unit, and ranges of addresses.
+
+use std::net::Ipv4Addr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use client::api::Mac;
+
+/// A port for UDP where none is said.
+const UDP_PORT: u16 = 1234;
+
+/// Some values in a row, taken in turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    first: u64,
+    /// At least 1.
+    count: u64,
+}
+
+impl Span {
+    /// From a first to a last value; `None` where that is no range.
+    pub fn new(first: u64, last: u64) -> Option<Self> {
+        let count = last.checked_sub(first)?.checked_add(1)?;
+        Some(Self { first, count })
+    }
+
+    /// The value of the `n`-th turn.
+    #[inline]
+    pub fn at(self, n: u64) -> u64 {
+        self.first + n % self.count
+    }
+
+    /// Is it always the same value?
+    pub fn is_one(self) -> bool {
+        self.count == 1
+    }
+}
+
+/// Ethernet addresses: `02:00:00:00:00:01` or `02:00:00:00:00:01-02:00:00:00:00:ff`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MacRange(pub Span);
+
+impl MacRange {
+    /// A single address.
+    pub fn one(mac: Mac) -> Self {
+        Self(Span { first: mac_number(mac), count: 1 })
+    }
+}
+
+impl FromStr for MacRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let number = |text: &str| text.parse().map(mac_number).map_err(|e| format!("{e}"));
+        let span = Span::new(number(first)?, number(last)?);
+        span.map(Self).ok_or_else(|| "the last address lies before the first".to_owned())
+    }
+}
+
+fn mac_number(mac: Mac) -> u64 {
+    mac.0.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
+}
+
+/// IPv4 addresses and UDP ports: `10.0.0.1`, `10.0.0.1:2000`, `10.0.0.1:2000-10.0.0.9:2010`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoints {
+    /// Addresses.
+    pub ip: Span,
+    /// Ports.
+    pub port: Span,
+}
+
+impl FromStr for Endpoints {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let (ip0, port0) = endpoint(first, UDP_PORT)?;
+        let (ip1, port1) = endpoint(last, port0)?;
+        let ip = Span::new(u32::from(ip0).into(), u32::from(ip1).into());
+        let ip = ip.ok_or("the last address lies before the first")?;
+        let port = Span::new(port0.into(), port1.into());
+        Ok(Self { ip, port: port.ok_or("the last UDP port lies before the first")? })
+    }
+}
+
+fn endpoint(text: &str, port: u16) -> Result<(Ipv4Addr, u16), String> {
+    let (ip, port) = match text.split_once(':') {
+        Some((ip, port)) => (ip, port.parse().map_err(|_| format!("'{port}' is no UDP port"))?),
+        None => (text, port),
+    };
+    let ip = ip.parse().map_err(|_| format!("'{ip}' is no IPv4 address like 10.0.0.1"))?;
+    Ok((ip, port))
+}
+
+/// A number with or without one of the suffixes k, M, G: `500`, `10k`, `1.5M`.
+pub fn number(text: &str) -> Result<u64, String> {
+    scaled(text).ok_or_else(|| format!("'{text}' is no number like 500, 10k or 1.5M"))
+}
+
+fn scaled(text: &str) -> Option<u64> {
+    let (digits, unit) = match text.char_indices().last()? {
+        (at, 'k' | 'K') => (&text[..at], 1_000_u128),
+        (at, 'M' | 'm') => (&text[..at], 1_000_000),
+        (at, 'G' | 'g') => (&text[..at], 1_000_000_000),
+        _ => (text, 1),
+    };
+    let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
+    let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || !is_plain(whole) || !is_plain(part) || part.len() > 9 {
+        return None;
+    }
+    let scale = 10_u128.pow(u32::try_from(part.len()).ok()?);
+    let value = format!("{whole}{part}").parse::<u128>().ok()?.checked_mul(unit)?;
+    // Half a frame is none.
+    value.is_multiple_of(scale).then_some(value / scale)?.try_into().ok()
+}
+
+/// A number that is not 0.
+pub fn positive(text: &str) -> Result<u64, String> {
+    match number(text)? {
+        0 => Err("0 is too little".to_owned()),
+        number => Ok(number),
+    }
+}
+
+/// A time in seconds: `10`, `0.5`.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.ok_or_else(|| format!("'{text}' is no time in seconds like 10 or 0.5"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_number_knows_units_and_fractions() {
+        for (text, value) in
+            [("0", 0), ("512", 512), ("10k", 10_000), ("1.5M", 1_500_000), ("2G", 2_000_000_000)]
+        {
+            assert_eq!(number(text), Ok(value), "{text}");
+        }
+        for bad in ["", "k", "-1", "+1", "1.5", "1e6", ".5k", "1.0001k", "99999999999G", "1kk"] {
+            assert!(number(bad).is_err(), "{bad}");
+        }
+        assert!(positive("0").is_err());
+    }
+
+    #[test]
+    fn test_seconds_take_fractions_and_refuse_nonsense() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for bad in ["", "-1", "nan", "inf", "1s", "1e300"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn test_mac_range_counts_and_wraps() {
+        let one: MacRange = "02:00:00:00:00:07".parse().unwrap();
+        assert!(one.0.is_one());
+        let range: MacRange = "02:00:00:00:00:fe-02:00:00:00:01:00".parse().unwrap();
+        let seen: Vec<_> = (0..4).map(|n| range.0.at(n) & 0xffff).collect();
+        assert_eq!(seen, [0xfe, 0xff, 0x100, 0xfe]);
+        for bad in ["", "02:00", "02:00:00:00:00:02-02:00:00:00:00:01", "02:00:00:00:00:02-"] {
+            assert!(bad.parse::<MacRange>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn test_endpoints_have_the_forms_of_pkt_gen() {
+        let plain: Endpoints = "10.0.0.1".parse().unwrap();
+        assert!(plain.ip.is_one() && plain.port.at(0) == u64::from(UDP_PORT));
+        let range: Endpoints = "10.0.0.1:2000-10.0.0.3:2001".parse().unwrap();
+        assert_eq!((range.ip.at(2), range.port.at(2)), (0x0a00_0003, 2000));
+        let ips: Endpoints = "10.0.0.1:9-10.0.0.3".parse().unwrap();
+        assert!(ips.port.is_one());
+        for bad in ["", "10.0.0", "10.0.0.1:70000", "10.0.0.2-10.0.0.1", "10.0.0.1:2-10.0.0.1:1"] {
+            assert!(bad.parse::<Endpoints>().is_err(), "{bad}");
+        }
+    }
+}
