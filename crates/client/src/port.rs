@@ -2,7 +2,7 @@
 //!
 //! A [`Port`] is two halves, [`Sender`] and [`Receiver`], which may be split and live in two
 //! threads. Each holds the rings of its direction ([`Tx`], [`Rx`]); all rings of a port share its
-//! doorbells ([`crate::link`]). The control connection belongs to the attachment: when port and
+//! doorbells (`link`). The control connection belongs to the attachment: when port and
 //! halves are dropped, or the process dies, it closes and the daemon detaches the port.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
