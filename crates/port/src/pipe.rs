@@ -63,7 +63,11 @@ impl Pipe {
             let own = buffers.by_ref().take(counts.buffers() as usize);
             region.format_port(name, end, own, false)?;
         }
-        region.format_extra(&ends[0], &buffers.collect::<Vec<_>>());
+        let extra: Vec<_> = buffers.collect();
+        region.format_extra(&ends[0], &extra);
+        let first = region.buffers().next().expect("a pipe has buffers");
+        region.populate_buffers(first, region.layout().buffers - first.get())?;
+        region.collapse();
         let [a, b] = ends;
         Ok(Self { region, fd, ends: [End::new(a)?, End::new(b)?] })
     }

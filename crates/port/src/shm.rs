@@ -47,6 +47,7 @@ impl PortMemory {
         let first = region.buffers().next().expect("a port has buffers");
         region.populate_buffers(first, counts.buffers() + extra_bufs)?;
         region.format_extra(&layout, &extra);
+        region.collapse();
         Ok(Self { region, fd, layout })
     }
 }

@@ -20,9 +20,45 @@ const STRING_COPY_MIN: usize = 1024;
 /// # Safety
 /// `buffer` is aligned to 16 and its first line is mapped.
 #[inline(always)]
-pub(crate) unsafe fn header(buffer: *const u8) -> u128 {
+pub(crate) unsafe fn header(buffer: *const u8) -> Block {
     // SAFETY: the caller's promise; volatile, so that the value is read exactly once.
-    unsafe { buffer.cast::<u128>().read_volatile() }
+    unsafe { buffer.cast::<Block>().read_volatile() }
+}
+
+/// Sixteen bytes that move through one vector register.
+#[cfg(target_arch = "x86_64")]
+pub(crate) type Block = core::arch::x86_64::__m128i;
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) type Block = u128;
+
+/// The bytes of a block as a number, in the machine's order.
+#[inline(always)]
+pub(crate) fn number(block: Block) -> u128 {
+    // SAFETY: sixteen bytes of any pattern are valid for either type.
+    unsafe { core::mem::transmute::<Block, u128>(block) }
+}
+
+/// The block with the bytes of a number.
+#[inline(always)]
+pub(crate) fn block(number: u128) -> Block {
+    // SAFETY: sixteen bytes of any pattern are valid for either type.
+    unsafe { core::mem::transmute::<u128, Block>(number) }
+}
+
+/// Are the bits of `block` that `mask` names those of `want`?
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn equal(block: Block, mask: Block, want: Block) -> bool {
+    use core::arch::x86_64::{_mm_and_si128, _mm_cmpeq_epi8, _mm_movemask_epi8};
+    // SAFETY: SSE2 is part of x86-64.
+    unsafe { _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_and_si128(block, mask), want)) == 0xffff }
+}
+
+/// Are the bits of `block` that `mask` names those of `want`?
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+pub(crate) fn equal(block: Block, mask: Block, want: Block) -> bool {
+    block & mask == want
 }
 
 /// Writes `header`, then copies bytes [`HEADER`]..`len`, rounded up to whole lines.
@@ -31,10 +67,10 @@ pub(crate) unsafe fn header(buffer: *const u8) -> u128 {
 /// `from` and `to` are aligned to 16, do not overlap, and `len` rounded up to [`LINE`] bytes are
 /// mapped at both.
 #[inline(always)]
-pub(crate) unsafe fn copy_frame(to: *mut u8, from: *const u8, header: u128, len: usize) {
+pub(crate) unsafe fn copy_frame(to: *mut u8, from: *const u8, header: Block, len: usize) {
     // SAFETY: the caller's promise covers the first line and what `copy_lines` moves.
     unsafe {
-        to.cast::<u128>().write(header);
+        to.cast::<Block>().write(header);
         copy_blocks::<3>(to.add(HEADER), from.add(HEADER));
         if len > LINE {
             copy_lines(to.add(LINE), from.add(LINE), len - LINE);
@@ -65,12 +101,6 @@ unsafe fn copy_blocks<const N: usize>(to: *mut u8, from: *const u8) {
         unsafe { to.cast::<Block>().add(i).write(from.cast::<Block>().add(i).read()) };
     }
 }
-
-/// Sixteen bytes that move through one vector register.
-#[cfg(target_arch = "x86_64")]
-type Block = core::arch::x86_64::__m128i;
-#[cfg(not(target_arch = "x86_64"))]
-type Block = u128;
 
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]

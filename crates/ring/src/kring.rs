@@ -303,7 +303,7 @@ impl TxKring {
         let view = self.ring.view();
         let frame = view.plain(view.read(self.next))?;
         // SAFETY: `plain` hands out aligned buffers of at least one line.
-        Some(unsafe { copy::header(frame.data) })
+        Some(copy::number(unsafe { copy::header(frame.data) }))
     }
 
     #[inline(always)]

@@ -18,6 +18,26 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::abi::Plain;
 
+/// Size and alignment of a huge page on x86-64, in bytes.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// An address where `size` bytes are free now and huge pages can be mapped: they need the same
+/// alignment in memory as in the file.
+fn huge_page_hint(size: usize) -> io::Result<*mut c_void> {
+    if size < HUGE_PAGE {
+        return Ok(std::ptr::null_mut());
+    }
+    let (room, flags) = (size + HUGE_PAGE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+    // SAFETY: a new mapping that nobody uses is made and taken away again.
+    let free = unsafe {
+        let free =
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), room, ProtFlags::empty(), flags)?;
+        rustix::mm::munmap(free, room)?;
+        free
+    };
+    Ok(std::ptr::without_provenance_mut(free.addr().next_multiple_of(HUGE_PAGE)))
+}
+
 /// A shared mapping, unmapped when dropped.
 #[derive(Debug)]
 pub struct Memory {
@@ -38,10 +58,10 @@ impl Memory {
     /// What `mmap` says: no memory, too many mappings, `fd` not writable.
     pub fn map(fd: impl AsFd, size: usize) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
-        let base = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), size, protection, MapFlags::SHARED, fd, 0)?
-        };
+        let hint = huge_page_hint(size)?;
+        // SAFETY: a new mapping at an address of the kernel's choice (the hint is no more than
+        // that) aliases nothing.
+        let base = unsafe { rustix::mm::mmap(hint, size, protection, MapFlags::SHARED, fd, 0)? };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { base, size })
     }
@@ -57,6 +77,19 @@ impl Memory {
             rustix::mm::madvise(start.cast::<c_void>(), size, Advice::LinuxPopulateWrite)?;
         }
         Ok(())
+    }
+
+    /// Moves the huge pages that lie whole in `size` bytes at `offset` together, where the kernel
+    /// can: the buffers of a few rings lie on more small pages than a TLB has entries. Memory that
+    /// is not committed would be. Without huge pages everything works, only slower.
+    pub fn collapse(&self, offset: usize, size: usize) {
+        let (first, end) = (offset.div_ceil(HUGE_PAGE), (offset + size) / HUGE_PAGE);
+        for page in first..end {
+            let start = self.range(page * HUGE_PAGE, HUGE_PAGE);
+            // SAFETY: the range lies in this mapping; collapsing does not change its contents.
+            // An error means that this page stays as it is.
+            let _ = unsafe { libc::madvise(start.cast(), HUGE_PAGE, libc::MADV_COLLAPSE) };
+        }
     }
 
     /// Size of the mapping in bytes.

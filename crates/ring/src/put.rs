@@ -60,7 +60,7 @@ impl RxKring {
         // SAFETY: both buffers are aligned to a line and hold `len`, rounded up to whole lines.
         // The source slot is the sender's and the destination slot the receiver's; where a
         // hostile group made both name one buffer, whole lines are copied onto themselves.
-        unsafe { copy::copy_frame(self.region().buffer(to), data, header, len) };
+        unsafe { copy::copy_frame(self.region().buffer(to), data, copy::block(header), len) };
         self.fill(SlotWord::new(to.get(), piece.len, 0));
         Ok(u32::from(piece.len))
     }

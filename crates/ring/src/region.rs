@@ -140,7 +140,7 @@ impl Region {
     #[must_use]
     pub fn header(&self, piece: Frag) -> u128 {
         // SAFETY: buffers are aligned to a line and at least one line long.
-        unsafe { copy::header(self.buffer(piece.buffer)) }
+        copy::number(unsafe { copy::header(self.buffer(piece.buffer)) })
     }
 
     /// Writes the structures of a port that owns the buffers `buffers`, in slot order, TX first.
@@ -269,6 +269,11 @@ impl Region {
         let end = (start + count as usize * stride).next_multiple_of(crate::layout::PAGE);
         let start = start / crate::layout::PAGE * crate::layout::PAGE;
         self.memory.populate(start, end.min(self.memory.size()) - start)
+    }
+
+    /// Moves the region to huge pages where the kernel can, once all its memory is committed.
+    pub fn collapse(&self) {
+        self.memory.collapse(0, self.memory.size());
     }
 
     /// All usable buffers, in order.

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use crate::abi::slot_flag;
-use crate::copy;
+use crate::copy::{self, Block};
 use crate::cursor::Index;
 use crate::kring::{Plain, RxKring, SlotWord, TxKring};
 
@@ -33,8 +33,8 @@ impl Key {
     }
 
     #[inline(always)]
-    fn matches(self, header: u128) -> bool {
-        header & self.mask == self.want
+    fn blocks(self) -> (Block, Block) {
+        (copy::block(self.mask), copy::block(self.want))
     }
 }
 
@@ -142,7 +142,7 @@ struct Head {
     data: *mut u8,
     buffer: u32,
     len: u16,
-    header: u128,
+    header: Block,
 }
 
 #[inline(always)]
@@ -152,7 +152,7 @@ fn run(
     max: u32,
     mut put: impl FnMut(Index, Head) -> Result<(), End>,
 ) -> Run {
-    let (from, max) = (tx.view(), max.min(tx.ready()));
+    let (from, max, (mask, want)) = (tx.view(), max.min(tx.ready()), key.blocks());
     let (mut at, mut frames, mut bytes, mut end) = (tx.next_index(), 0, 0, End::Done);
     while frames < max {
         let Some(Plain { data, buffer, len }) = from.plain(from.read(at)) else {
@@ -161,7 +161,7 @@ fn run(
         };
         // SAFETY: `plain` hands out aligned buffers of at least one line.
         let header = unsafe { copy::header(data) };
-        if !key.matches(header) {
+        if !copy::equal(header, mask, want) {
             end = End::Other;
             break;
         }
