@@ -22,7 +22,8 @@
 //!
 //! *Back-pressure.* A frame for a full port that asks to be waited for (`on_full = wait`) stays in
 //! its ring and blocks what is behind it. Then nothing may be delivered out of order, so a switch
-//! with such a port stages one frame at a time. The worker tries again at its next turn; before it
+//! with such a port stages one frame, or one run to be flooded, at a time: floods wait for nobody.
+//! The worker tries again at its next turn; before it
 //! sleeps it asks for a kick ([`Switch::ask_for_room`]).
 
 use std::ops::Range;
@@ -56,6 +57,7 @@ pub struct Scratch {
     list: Vec<Delivery>,
     targets: Vec<PortId>,
     rung: Vec<PortId>,
+    woken: Vec<PortId>,
     frames_max: u32,
 }
 
@@ -70,8 +72,17 @@ impl Scratch {
             list: Vec::with_capacity(capacity),
             targets: Vec::with_capacity(MAX_PORTS),
             rung: Vec::with_capacity(MAX_PORTS),
+            woken: Vec::with_capacity(MAX_PORTS),
             frames_max: u32::from(frames_max),
         }
+    }
+}
+
+impl Scratch {
+    /// Ports whose sleeping clients the last turn has woken: they will probably answer.
+    #[must_use]
+    pub fn woken(&self) -> &[PortId] {
+        &self.woken
     }
 }
 
@@ -139,6 +150,7 @@ impl<'a> TurnOf<'a> {
     }
 
     pub(crate) fn run(mut self) -> Moved {
+        self.scratch.woken.clear();
         let Some(entry) = self.switch.entry_mut(self.src) else { return Moved::default() };
         let moved = match &mut entry.plug {
             Plug::Rings(host, _) => {
@@ -198,6 +210,7 @@ impl<'a> TurnOf<'a> {
         let moved = match self.decide(header) {
             Fate::To(dst, TagAction::Keep) => self.run_to(dst, header, budget),
             Fate::Drop(reason) => Some(self.run_drop(header, budget, reason)),
+            Fate::Flood(_) if self.switch.in_order => Some(self.stage_run(header, budget)),
             Fate::To(..) | Fate::Flood(_) => None,
         };
         let Some(moved) = moved else { return self.stage(budget) };
@@ -332,10 +345,17 @@ impl<'a> TurnOf<'a> {
         }
     }
 
+    /// Takes a run that is flooded.
+    fn stage_run(&mut self, header: Header, budget: u32) -> Moved {
+        let slots = self.take_batch(budget, Some(header.key()));
+        self.deliver_batch();
+        Moved::slots(slots)
+    }
+
     /// Takes frames of any shape and delivers them.
     fn stage(&mut self, budget: u32) -> Moved {
         let budget = if self.switch.in_order { 1 } else { budget };
-        let slots = self.take_batch(budget);
+        let slots = self.take_batch(budget, None);
         let blocked_on = self.deliver_batch();
         if blocked_on.is_none() {
             return Moved::slots(slots);
@@ -344,15 +364,20 @@ impl<'a> TurnOf<'a> {
         Moved { slots: 0, blocked_on }
     }
 
-    /// Moves up to `budget` slots' worth of frames from the ring into the batch.
-    fn take_batch(&mut self, budget: u32) -> u32 {
+    /// Moves up to `budget` slots' worth of frames from the ring into the batch; only plain ones
+    /// with the key `only`, where that is given.
+    fn take_batch(&mut self, budget: u32, only: Option<u128>) -> u32 {
         let queue = self.queue;
         let Some(entry) = self.switch.entry_mut(self.src) else { return 0 };
         let Some(rings) = entry.plug.rings() else { return 0 };
         let (tx, batch) = (&mut rings.tx[queue], &mut self.scratch.batch);
         let before = tx.ready();
         batch.restart(tx.region());
+        let key = |bits: u128| Header::new(bits.to_le_bytes()).key();
         while before - tx.ready() < budget && batch.has_room() {
+            if only.is_some() && tx.peek().map(key) != only {
+                break;
+            }
             let first = batch.frags().len();
             match tx.take(batch.frags(), FRAGS_MAX) {
                 None => break,
@@ -459,6 +484,7 @@ impl<'a> TurnOf<'a> {
                 Plug::Rings(rings, wake) => {
                     if any(rings.rx.iter_mut().map(RxKring::wants_kick)) {
                         wake.wake();
+                        self.scratch.woken.push(dst);
                     }
                 }
             }

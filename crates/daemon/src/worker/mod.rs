@@ -14,7 +14,8 @@
 //!                                                 worker sleeps: that port's number wakes it
 //! ```
 //!
-//! A port that has had no frame for [`QUIET_TURNS`] turns is armed: idle ports cost nothing,
+//! A port whose sleeping client gets a frame becomes active too: it will probably answer, and then
+//! need not ring. A port that has had no frame for [`QUIET_TURNS`] turns is armed: idle ports cost nothing,
 //! however many they are. A worker without work arms all its ports and blocks in `read` of its
 //! doorbell. While there is work it looks at the doorbell now and then, without blocking.
 //!
@@ -23,6 +24,7 @@
 pub mod handle;
 pub mod idle;
 
+use std::collections::HashMap;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
@@ -50,6 +52,8 @@ pub struct Worker {
     switches: Vec<Option<Switch>>,
     /// Ports by the number that their clients write to the doorbell.
     ports: Vec<Option<Plugged>>,
+    /// The number of each port by its switch and its place there.
+    numbers: HashMap<(usize, PortId), u32>,
     /// Numbers of the active ports.
     active: Vec<u32>,
     /// Ports that wait for room while the worker sleeps, and the rings that are full.
@@ -85,6 +89,7 @@ impl Worker {
         Self {
             switches: Vec::new(),
             ports: Vec::new(),
+            numbers: HashMap::new(),
             active: Vec::new(),
             blocked: Vec::new(),
             scratch: Scratch::new(batch),
@@ -131,6 +136,7 @@ impl Worker {
     fn turn_of(&mut self, number: u32) -> u32 {
         let Some(port) = &mut self.ports[number as usize] else { return 0 };
         let Some(switch) = &mut self.switches[port.switch] else { return 0 };
+        let home = port.switch;
         let moved = switch.turn(port.id, self.now, &mut self.scratch);
         port.waits_for = moved.blocked_on;
         if moved.slots > 0 || moved.blocked_on.is_some() {
@@ -141,7 +147,21 @@ impl Worker {
                 self.rest(number);
             }
         }
+        if !self.scratch.woken().is_empty() {
+            self.expect_answers(home);
+        }
         moved.slots
+    }
+
+    /// Makes those active whose clients were woken just now.
+    #[cold]
+    fn expect_answers(&mut self, switch: usize) {
+        for i in 0..self.scratch.woken().len() {
+            let place = (switch, self.scratch.woken()[i]);
+            if let Some(&number) = self.numbers.get(&place) {
+                self.activate(number);
+            }
+        }
     }
 
     /// Arms one port while others have work.
@@ -326,6 +346,7 @@ impl Worker {
         }
         assert!(self.ports[at].is_none(), "one port for each number");
         self.switch(switch).add_port(id, plug, config);
+        self.numbers.insert((switch, id), number);
         self.ports[at] = Some(Plugged { switch, id, active: false, quiet: 0, waits_for: None });
         // Not armed yet: the first turns find what its client has published meanwhile.
         self.activate(number);
@@ -337,6 +358,7 @@ impl Worker {
         self.deactivate(number);
         self.blocked.retain(|(waiting, ..)| *waiting != number);
         if let Some(port) = self.ports[number as usize].take() {
+            self.numbers.remove(&(port.switch, port.id));
             let entry = self.switch(port.switch).remove_port(port.id);
             debug_assert!(entry.is_some());
         }
