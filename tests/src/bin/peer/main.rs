@@ -1,0 +1,125 @@
+//! `uvala-peer ROLE`: a client process of a test; see `harness::role`.
+
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use client::{Error, Port};
+use harness::frames::{Tally, announcement, fill};
+use harness::role::{At, Become, Receive, Report, Role, Send};
+use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
+
+mod scribble;
+
+fn main() -> ExitCode {
+    set_parent_process_death_signal(Some(Signal::KILL)).expect("every Linux can");
+    let role = std::env::args().nth(1).expect("a role");
+    let role: Role = serde_json::from_str(&role).expect("a role");
+    let result = match role {
+        Role::Become(program) => exec(&program),
+        Role::Send(send) => send_stream(&send),
+        Role::Receive(receive) => receive_streams(&receive),
+        Role::Hold(at) => hold(&at),
+        Role::Scribble(scribble) => scribble::run(&scribble),
+    };
+    match result {
+        Ok(last) => say(&last),
+        Err(error) => {
+            let exit = error.exit_code();
+            say(&Report::Failed { exit, message: error.to_string() });
+            return ExitCode::from(exit);
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn say(report: &Report) {
+    println!("{}", serde_json::to_string(report).expect("plain data"));
+}
+
+/// Set when stdin ends: the test has seen enough, or is gone.
+fn end_of_stdin() -> Arc<AtomicBool> {
+    let ended = Arc::new(AtomicBool::new(false));
+    let setter = ended.clone();
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read(&mut [0]);
+        setter.store(true, Ordering::Relaxed);
+    });
+    ended
+}
+
+fn exec(program: &Become) -> Result<Report, Error> {
+    let limit = |resource, most: Option<u64>| {
+        if most.is_some() {
+            setrlimit(resource, Rlimit { current: most, maximum: most }).expect("lower limits");
+        }
+    };
+    limit(Resource::Nofile, program.descriptors);
+    limit(Resource::As, program.address_space);
+    let error = Command::new(&program.command[0]).args(&program.command[1..]).exec();
+    panic!("{:?}: {error}", program.command);
+}
+
+fn open(at: &At) -> Result<Port, Error> {
+    at.options().open(&at.port)
+}
+
+fn send_stream(send: &Send) -> Result<Report, Error> {
+    let ended = end_of_stdin();
+    let mut port = open(&send.at)?;
+    say(&Report::Ready);
+    let (mut seq, mut batch) = (0, vec![Vec::new(); send.batch.max(1)]);
+    let end = send.count.unwrap_or(u64::MAX);
+    while seq < end && !ended.load(Ordering::Relaxed) {
+        let left = usize::try_from(end - seq).unwrap_or(usize::MAX);
+        let size = batch.len().min(left);
+        for frame in &mut batch[..size] {
+            let turn = usize::try_from(seq % send.lens.len() as u64).unwrap_or(0);
+            fill(frame, send.to, send.stream, seq, send.lens[turn]);
+            seq += 1;
+        }
+        if size == 1 {
+            port.send(&batch[0])?;
+        } else {
+            port.send_all(&batch[..size])?;
+        }
+    }
+    port.drain(None)?;
+    Ok(Report::Sent(seq))
+}
+
+fn receive_streams(receive: &Receive) -> Result<Report, Error> {
+    /// How long nothing more has to come at the end.
+    const QUIET: Duration = Duration::from_millis(50);
+    let ended = end_of_stdin();
+    let mut port = open(&receive.at)?;
+    if let Some(station) = receive.station {
+        port.send(&announcement(station))?;
+        port.drain(None)?;
+    }
+    say(&Report::Ready);
+    let (mut tally, mut frame, mut scratch) = (Tally::default(), Vec::new(), Vec::new());
+    while receive.count.is_none_or(|count| tally.frames() < count) {
+        if port.recv_timeout(&mut frame, Some(QUIET))? {
+            let ours = tally.count(&frame, &mut scratch).is_some();
+            if ours && receive.echo {
+                port.send(&frame)?;
+            }
+        } else if ended.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    port.drain(None)?;
+    Ok(Report::Received(tally))
+}
+
+fn hold(at: &At) -> Result<Report, Error> {
+    let port = open(at)?;
+    say(&Report::Ready);
+    let _ = std::io::stdin().read(&mut [0]);
+    drop(port);
+    Ok(Report::Sent(0))
+}

@@ -1,0 +1,287 @@
+//! The daemon of one test, in a directory of its own.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::sync::Mutex;
+
+use client::api::{
+    Hello, PortInfo, PortRef, PortStats, Reply, Request, StatsQuery, SwitchInfo, SwitchRef,
+};
+use client::control::{Connection, ControlError};
+use client::{Options, Port};
+use rustix::process::Signal;
+
+use crate::measure::{self, Holdings};
+use crate::process::{Owned, Scratch, uvala};
+use crate::role::{At, Become};
+use crate::wait;
+
+/// A running daemon. Killed and removed when dropped; a test that fails shows its log.
+#[derive(Debug)]
+pub struct Daemon {
+    process: Owned,
+    place: Scratch,
+    setup: Setup,
+    /// For calls of the test itself; always open, so that it never disturbs a count.
+    control: Mutex<Option<Connection>>,
+}
+
+/// How to start a daemon.
+#[derive(Clone, Debug, Default)]
+pub struct Setup {
+    config: String,
+    limits: Become,
+    user: Option<u32>,
+}
+
+impl Setup {
+    /// A daemon with this configuration.
+    #[must_use]
+    pub fn new(config: &str) -> Self {
+        Self { config: config.to_owned(), ..Self::default() }
+    }
+
+    /// With at most so many descriptors.
+    #[must_use]
+    pub fn descriptors(mut self, count: u64) -> Self {
+        self.limits.descriptors = Some(count);
+        self
+    }
+
+    /// With at most so many bytes of address space.
+    #[must_use]
+    pub fn address_space(mut self, bytes: u64) -> Self {
+        self.limits.address_space = Some(bytes);
+        self
+    }
+
+    /// Starts it and waits until it answers.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[must_use]
+    pub fn start(self) -> Daemon {
+        let place = Scratch::new("daemon");
+        std::fs::write(place.path().join("uvala.toml"), &self.config).expect("room");
+        let process = self.spawn(place.path());
+        let control = Mutex::default();
+        let mut daemon = Daemon { process, place, setup: self, control };
+        daemon.wait_until_ready();
+        daemon
+    }
+
+    fn spawn(&self, place: &Path) -> Owned {
+        let text = |path: PathBuf| path.to_str().expect("UTF-8").to_owned();
+        let (config, dir) = (text(place.join("uvala.toml")), text(place.join("run")));
+        let args = ["daemon", "-c", &config, "--dir", &dir];
+        let log = File::options().create(true).append(true).open(place.join("log"));
+        let mut command = uvala(self.limits.clone(), &args, self.user);
+        Owned::spawn(command.stdin(Stdio::null()).stderr(log.expect("room for a log")))
+    }
+}
+
+impl Daemon {
+    /// A daemon with every default.
+    #[must_use]
+    pub fn start() -> Self {
+        Setup::default().start()
+    }
+
+    fn wait_until_ready(&mut self) {
+        wait::until("the daemon's first answer", || {
+            let log = || std::fs::read_to_string(self.place.path().join("log"));
+            assert!(!self.process.has_ended(), "the daemon ended: {:?}", log());
+            match self.connect() {
+                Ok(connection) if connection.hello("test").is_ok() => {
+                    self.control = Mutex::new(Some(connection));
+                    true
+                }
+                _ => false,
+            }
+        });
+    }
+
+    /// Starts it again after its end.
+    pub fn restart(&mut self) {
+        self.process.kill();
+        self.process = self.setup.spawn(self.place.path());
+        self.wait_until_ready();
+    }
+
+    /// Its directory.
+    #[must_use]
+    pub fn dir(&self) -> PathBuf {
+        self.place.path().join("run")
+    }
+
+    /// Its process.
+    pub fn process(&mut self) -> &mut Owned {
+        &mut self.process
+    }
+
+    /// Its process number.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// What it holds, after it has taken note of everything that was closed before.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    #[must_use]
+    pub fn holdings(&self) -> Holdings {
+        self.call(Request::Hello(Hello::default())).expect("an answer");
+        measure::holdings(self.pid())
+    }
+
+    /// Waits until it holds what it held before.
+    ///
+    /// # Panics
+    /// If that never happens.
+    pub fn assert_holds(&self, before: Holdings) {
+        let deadline = std::time::Instant::now() + wait::PATIENCE;
+        while self.holdings() != before {
+            let now = self.holdings();
+            assert!(std::time::Instant::now() < deadline, "it held {before:?}, now {now:?}");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+
+    /// Kills it as by `kill -9`.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Asks it to end.
+    pub fn terminate(&self) {
+        self.process.signal(Signal::TERM);
+    }
+
+    /// What it has logged.
+    ///
+    /// # Panics
+    /// If there is no log.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.place.path().join("log")).expect("a log")
+    }
+
+    /// A control connection.
+    pub fn connect(&self) -> Result<Connection, ControlError> {
+        Connection::open(Some(&self.dir()))
+    }
+
+    /// One call.
+    ///
+    /// # Panics
+    /// If the daemon was never there.
+    pub fn call(&self, request: Request) -> Result<Reply, ControlError> {
+        let control = self.control.lock().expect("no call panics");
+        control.as_ref().expect("a daemon that was ready").call(request)
+    }
+
+    /// A port, with every default, held by the test itself.
+    ///
+    /// # Panics
+    /// If the daemon refuses.
+    #[must_use]
+    pub fn open(&self, name: &str) -> Port {
+        self.options().open(name).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    /// Options for a port of this daemon.
+    #[must_use]
+    pub fn options(&self) -> Options {
+        Options::new().dir(self.dir())
+    }
+
+    /// A port of this daemon for a client process.
+    #[must_use]
+    pub fn at(&self, port: &str) -> At {
+        At { dir: self.dir(), port: port.to_owned(), ..At::default() }
+    }
+
+    /// Runs `uvala` with arguments against this daemon.
+    ///
+    /// # Panics
+    /// If it cannot be run.
+    #[must_use]
+    pub fn uvala(&self, args: &[&str]) -> Output {
+        self.uvala_as(args, None)
+    }
+
+    /// Runs `uvala` as another user.
+    ///
+    /// # Panics
+    /// If it cannot be run.
+    #[must_use]
+    pub fn uvala_as(&self, args: &[&str], user: Option<u32>) -> Output {
+        let dir = self.dir();
+        let dir = ["--dir", dir.to_str().expect("UTF-8")];
+        let args: Vec<&str> = args.iter().copied().chain(dir).collect();
+        uvala(Become::default(), &args, user).output().expect("a program")
+    }
+
+    /// Names of all ports.
+    ///
+    /// # Panics
+    /// If the daemon does not say.
+    #[must_use]
+    pub fn ports(&self) -> Vec<String> {
+        match self.call(Request::PortList(Default::default())) {
+            Ok(Reply::Ports(page)) => page.items.iter().map(|info| info.port.to_string()).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A port, if there is one of that name.
+    ///
+    /// # Panics
+    /// If the daemon does not say.
+    #[must_use]
+    pub fn port(&self, name: &str) -> Option<PortInfo> {
+        let port = name.parse().expect("a name");
+        match self.call(Request::PortShow(PortRef { port })) {
+            Ok(Reply::Port(info)) => Some(info),
+            Err(ControlError::Refused(_)) => None,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A switch, if there is one of that name.
+    ///
+    /// # Panics
+    /// If the daemon does not say.
+    #[must_use]
+    pub fn switch(&self, name: &str) -> Option<SwitchInfo> {
+        let switch = name.parse().expect("a name");
+        match self.call(Request::SwitchShow(SwitchRef { switch })) {
+            Ok(Reply::Switch(info)) => Some(info),
+            Err(ControlError::Refused(_)) => None,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Counters of a port.
+    ///
+    /// # Panics
+    /// If there is no such port.
+    #[must_use]
+    pub fn stats(&self, name: &str) -> PortStats {
+        let port = Some(name.parse().expect("a name"));
+        match self.call(Request::Stats(StatsQuery { port, ..StatsQuery::default() })) {
+            Ok(Reply::Stats(page)) => page.items.into_iter().next().expect("a port"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("---- log of the daemon\n{}----", self.log());
+        }
+    }
+}

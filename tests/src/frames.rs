@@ -1,0 +1,182 @@
+//! Frames that show what happened to them: every byte follows from address, stream and number.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Random;
+
+/// An Ethernet address.
+pub type Mac = [u8; 6];
+
+/// To everybody.
+pub const BROADCAST: Mac = [0xff; 6];
+/// Shortest frame that can name its stream and number: Ethernet header, stream, number.
+pub const NAMED_MIN: usize = ETHERNET + 4 + 8;
+const ETHERNET: usize = 14;
+/// IEEE 802 local experimental.
+const NAMED: [u8; 2] = [0x88, 0xb5];
+const ANNOUNCEMENT: [u8; 2] = [0x88, 0xb6];
+
+/// The address of stream, or station, `number`.
+#[must_use]
+pub fn mac(number: u32) -> Mac {
+    let [a, b, c, d] = number.to_be_bytes();
+    [0x02, 0, a, b, c, d]
+}
+
+/// The frame number `seq` of a stream, `len` bytes long.
+pub fn fill(frame: &mut Vec<u8>, to: Mac, stream: u32, seq: u64, len: usize) {
+    frame.clear();
+    frame.extend_from_slice(&to);
+    frame.extend_from_slice(&mac(stream));
+    frame.extend_from_slice(&NAMED);
+    if len >= NAMED_MIN {
+        frame.extend_from_slice(&stream.to_be_bytes());
+        frame.extend_from_slice(&seq.to_be_bytes());
+    }
+    let address = to.iter().fold(0, |all, &byte| all << 8 | u64::from(byte));
+    let mut random = Random::new(address ^ u64::from(stream) << 40 ^ seq << 8 ^ len as u64);
+    while frame.len() < len {
+        frame.extend_from_slice(&random.next().to_le_bytes());
+    }
+    frame.truncate(len);
+}
+
+/// A frame by which a switch learns where station `number` is; receivers pass over it.
+#[must_use]
+pub fn announcement(number: u32) -> Vec<u8> {
+    let mut frame = [&BROADCAST[..], &mac(number), &ANNOUNCEMENT].concat();
+    frame.resize(60, 0);
+    frame
+}
+
+/// What a receiver saw.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// By number of the stream.
+    pub streams: BTreeMap<u32, Stream>,
+    /// Frames of a stream whose bytes are not what they were.
+    pub corrupt: u64,
+    /// Frames that belong to nobody.
+    pub foreign: u64,
+}
+
+/// What a receiver saw of one stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stream {
+    /// Frames that arrived.
+    pub frames: u64,
+    /// The first number that arrived.
+    pub first: u64,
+    /// The number after the last that arrived.
+    pub next: u64,
+    /// Numbers that were passed over.
+    pub missing: u64,
+    /// Frames that came after a later one, or twice.
+    pub disorder: u64,
+}
+
+impl Tally {
+    /// Looks at a frame that has arrived. `Some`: it belongs to this stream.
+    pub fn count(&mut self, frame: &[u8], scratch: &mut Vec<u8>) -> Option<u32> {
+        let Some((to, stream, seq)) = named(frame) else {
+            self.foreign += u64::from(frame.get(12..14) != Some(&ANNOUNCEMENT));
+            return None;
+        };
+        fill(scratch, to, stream, seq, frame.len());
+        if scratch != frame {
+            self.corrupt += 1;
+            return None;
+        }
+        self.streams.entry(stream).or_default().count(seq);
+        Some(stream)
+    }
+
+    /// Frames of all streams.
+    #[must_use]
+    pub fn frames(&self) -> u64 {
+        self.streams.values().map(|stream| stream.frames).sum()
+    }
+
+    /// A stream; nothing, if none of it arrived.
+    #[must_use]
+    pub fn stream(&self, number: u32) -> Stream {
+        self.streams.get(&number).cloned().unwrap_or_default()
+    }
+
+    /// Everything that arrived was intact and in order.
+    ///
+    /// # Panics
+    /// If not.
+    pub fn assert_intact(&self) {
+        let order = self.streams.values().all(|stream| stream.disorder == 0);
+        assert!(self.corrupt == 0 && order, "frames were damaged: {self:?}");
+    }
+
+    /// All of a stream has arrived: `count` frames, whole and in order.
+    ///
+    /// # Panics
+    /// If not.
+    pub fn assert_whole(&self, stream: u32, count: u64) {
+        let whole = Stream { frames: count, next: count, ..Stream::default() };
+        assert_eq!(self.stream(stream), whole, "stream {stream} of {self:?}");
+        self.assert_intact();
+    }
+}
+
+impl Stream {
+    fn count(&mut self, seq: u64) {
+        if self.frames == 0 {
+            (self.first, self.next) = (seq, seq);
+        }
+        self.frames += 1;
+        if seq < self.next {
+            self.disorder += 1;
+            return;
+        }
+        self.missing += seq - self.next;
+        self.next = seq + 1;
+    }
+}
+
+/// Destination, stream and number of a frame that says to be one of ours.
+fn named(frame: &[u8]) -> Option<(Mac, u32, u64)> {
+    let (ethernet, rest) = frame.split_at_checked(ETHERNET)?;
+    let (stream, rest) = rest.split_first_chunk()?;
+    let to = *ethernet.first_chunk()?;
+    let stream = u32::from_be_bytes(*stream);
+    let ours = ethernet[12..] == NAMED && ethernet[6..12] == mac(stream);
+    ours.then_some((to, stream, u64::from_be_bytes(*rest.first_chunk()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_byte_is_seen_wherever_it_is() {
+        let (mut frame, mut scratch) = (Vec::new(), Vec::new());
+        fill(&mut frame, mac(9), 3, 5, 64);
+        for at in 0..frame.len() {
+            let (mut tally, mut changed) = (Tally::default(), frame.clone());
+            changed[at] ^= 1;
+            tally.count(&changed, &mut scratch);
+            assert_eq!(tally.stream(3).frames, 0, "byte {at}");
+            assert_eq!(tally.corrupt + tally.foreign, 1, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn loss_and_disorder_are_told_apart() {
+        let (mut frame, mut scratch, mut tally) = (Vec::new(), Vec::new(), Tally::default());
+        for seq in [0, 1, 4, 2, 5] {
+            fill(&mut frame, mac(9), 3, seq, 60);
+            assert_eq!(tally.count(&frame, &mut scratch), Some(3));
+        }
+        let seen = Stream { frames: 5, first: 0, next: 6, missing: 2, disorder: 1 };
+        assert_eq!(tally.stream(3), seen);
+        tally.count(&announcement(1), &mut scratch);
+        assert_eq!(tally.foreign, 0);
+    }
+}

@@ -1,0 +1,54 @@
+//! What a process costs, as `/proc` says.
+
+use std::fs;
+
+/// Things that a process must not collect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holdings {
+    /// Open descriptors.
+    pub descriptors: usize,
+    /// Mapped regions of ports.
+    pub regions: usize,
+}
+
+/// What process `pid` holds now.
+#[must_use]
+pub fn holdings(pid: u32) -> Holdings {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
+    let maps = read(pid, "maps");
+    let regions = maps.lines().filter(|line| line.contains("/memfd:")).count();
+    Holdings { descriptors, regions }
+}
+
+/// Time on any core, in ticks of 10 ms, that process `pid` has had.
+///
+/// # Panics
+/// If there is no such process.
+#[must_use]
+pub fn cpu_ticks(pid: u32) -> u64 {
+    let stat = read(pid, "stat");
+    // The name of the program, in parentheses, may hold anything.
+    let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
+    let fields: Vec<&str> = after.split_whitespace().collect();
+    let field = |i: usize| fields[i].parse::<u64>().expect("a number of ticks");
+    field(11) + field(12)
+}
+
+/// Bytes of memory of process `pid` that are not shared memory, where ports live.
+///
+/// # Panics
+/// If there is no such process.
+#[must_use]
+pub fn own_memory(pid: u32) -> u64 {
+    let status = read(pid, "status");
+    let kib = |key: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key));
+        let number = line.and_then(|line| line.split_whitespace().next());
+        number.and_then(|number| number.parse::<u64>().ok()).expect("a size")
+    };
+    (kib("RssAnon:") + kib("RssFile:")) * 1024
+}
+
+fn read(pid: u32, file: &str) -> String {
+    fs::read_to_string(format!("/proc/{pid}/{file}")).expect("a process that lives")
+}

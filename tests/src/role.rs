@@ -1,0 +1,134 @@
+//! What a client process is told to do, and what it reports. Both are lines of JSON: the role is
+//! the argument of `uvala-peer`, reports go to its stdout.
+
+use std::path::PathBuf;
+
+use client::Options;
+use serde::{Deserialize, Serialize};
+
+use crate::frames::{Mac, Tally};
+
+/// Who to be.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Role {
+    /// Sends a stream until its end, or until stdin ends.
+    Send(Send),
+    /// Receives until there is enough, or until stdin ends and nothing more comes.
+    Receive(Receive),
+    /// Holds a port until stdin ends, and never looks at it.
+    Hold(At),
+    /// Writes random numbers all over its port's memory until stdin ends.
+    Scribble(Scribble),
+    /// Becomes another program, which dies with its parent.
+    Become(Become),
+}
+
+/// Which port, and how to open it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct At {
+    /// The daemon's directory.
+    pub dir: PathBuf,
+    /// The port's name.
+    pub port: String,
+    /// Rings each way.
+    pub rings: Option<u16>,
+    /// Slots of each ring.
+    pub slots: Option<u32>,
+    /// Trust group.
+    pub group: Option<String>,
+    /// Never sleep.
+    pub spin: bool,
+    /// Sleep at once, without yielding first.
+    pub sleepy: bool,
+    /// Survive a restart of the daemon.
+    pub reconnect: bool,
+}
+
+impl At {
+    /// As options for opening it.
+    #[must_use]
+    pub fn options(&self) -> Options {
+        let mut options = Options::new().dir(&self.dir).reconnect(self.reconnect);
+        if let Some(rings) = self.rings {
+            options = options.rings(rings);
+        }
+        if let Some(slots) = self.slots {
+            options = options.slots(slots);
+        }
+        if let Some(group) = &self.group {
+            options = options.group(group.clone());
+        }
+        let yields = if self.sleepy { 0 } else { client::WaitPolicy::default().yields };
+        options.wait(client::WaitPolicy { yields, spin: self.spin })
+    }
+}
+
+/// A sender.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Send {
+    /// Its port.
+    pub at: At,
+    /// Number of the stream; the source address follows from it.
+    pub stream: u32,
+    /// Destination.
+    pub to: Mac,
+    /// How many frames; `None` for no end.
+    pub count: Option<u64>,
+    /// Lengths of the frames, in turn.
+    pub lens: Vec<usize>,
+    /// Frames handed over at once, at most.
+    pub batch: usize,
+}
+
+/// A receiver.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Receive {
+    /// Its port.
+    pub at: At,
+    /// The address it makes known, if any.
+    pub station: Option<u32>,
+    /// How many frames of streams are enough; `None` for never.
+    pub count: Option<u64>,
+    /// Sends each frame of a stream back to where it came from.
+    pub echo: bool,
+}
+
+/// A hostile client.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Scribble {
+    /// Its port.
+    pub at: At,
+    /// Where its random numbers begin.
+    pub seed: u64,
+}
+
+/// Another program.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Become {
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Most descriptors (`RLIMIT_NOFILE`).
+    pub descriptors: Option<u64>,
+    /// Most bytes of address space (`RLIMIT_AS`).
+    pub address_space: Option<u64>,
+}
+
+/// What a client process says, a line each.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Report {
+    /// The port is open.
+    Ready,
+    /// A sender is at its end: so many frames have been taken by the switch.
+    Sent(u64),
+    /// A receiver is at its end.
+    Received(Tally),
+    /// A hostile client is at its end: so many numbers written.
+    Scribbled(u64),
+    /// It did not work.
+    Failed {
+        /// Exit status of a program that fails for this reason.
+        exit: u8,
+        /// The line for people.
+        message: String,
+    },
+}

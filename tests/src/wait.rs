@@ -1,0 +1,29 @@
+//! Waiting with a deadline, never with a nap that is long enough on one machine only.
+
+use std::time::{Duration, Instant};
+
+/// Long enough for anything that works, on a machine that has much else to do.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits until `look` finds something.
+///
+/// # Panics
+/// When [`PATIENCE`] is over, saying `what` was waited for.
+pub fn find<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain for: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Waits until `look` says yes.
+///
+/// # Panics
+/// As [`find`].
+pub fn until(what: &str, mut look: impl FnMut() -> bool) {
+    find(what, || look().then_some(()));
+}

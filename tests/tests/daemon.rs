@@ -1,0 +1,269 @@
+//! The daemon's life: start, refusals, end, other users, and what it costs when nothing happens.
+
+use std::os::unix::fs::chown;
+use std::process::Stdio;
+use std::time::Duration;
+
+use client::api::{ErrorCode, Request, SwitchSettings, SwitchSpec, exit};
+use client::{Error, Port, paths};
+use harness::daemon::{Daemon, Setup};
+use harness::frames::{BROADCAST, Tally, fill};
+use harness::measure::{cpu_ticks, own_memory};
+use harness::process::{
+    OTHER_STRANGER, Owned, Peer, STRANGER, Scratch, outcome, uvala,
+};
+use harness::role::{At, Become, Report, Role};
+use harness::{is_root, skip, wait};
+
+const SOON: Option<Duration> = Some(wait::PATIENCE);
+
+#[test]
+fn sigterm_ends_it_in_good_order() {
+    let mut daemon = Daemon::start();
+    let mut receiver = daemon.open("vale0:b");
+    let mut sender = daemon.open("vale0:a");
+    let (mut frame, mut scratch, mut tally) = (Vec::new(), Vec::new(), Tally::default());
+    for seq in 0..500 {
+        fill(&mut frame, BROADCAST, 1, seq, 60);
+        assert!(sender.try_send(&frame).unwrap());
+    }
+    daemon.terminate();
+    assert_eq!(outcome(daemon.process().wait()), 0);
+    assert!(!daemon.dir().join(paths::SOCKET_NAME).exists());
+    // What was handed over before the end has arrived, then comes the news.
+    let lost = loop {
+        match receiver.recv_timeout(&mut frame, SOON) {
+            Ok(true) => drop(tally.count(&frame, &mut scratch)),
+            other => break other,
+        }
+    };
+    assert!(matches!(lost, Err(Error::Lost(_))), "{lost:?}");
+    tally.assert_whole(1, 500);
+}
+
+#[test]
+fn sigterm_ends_it_under_load() {
+    let mut daemon = Daemon::start();
+    let _receiver = daemon.open("vale0:b");
+    let (at, lens) = (daemon.at("vale0:a"), vec![60]);
+    let send = harness::role::Send { at, stream: 1, to: BROADCAST, count: None, lens, batch: 64 };
+    let sender = Peer::start(&Role::Send(send));
+    daemon.terminate();
+    assert_eq!(outcome(daemon.process().wait()), 0);
+    assert!(matches!(sender.report(), Report::Failed { exit: exit::NO_DAEMON, .. }));
+}
+
+#[test]
+fn a_second_daemon_is_refused() {
+    let daemon = Daemon::start();
+    let output = daemon.uvala(&["daemon"]);
+    assert_eq!(output.status.code(), Some(i32::from(exit::EXISTS)));
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.contains(&format!("process {}", daemon.pid())), "{message}");
+    assert!(daemon.ports().is_empty(), "the first goes on");
+}
+
+#[test]
+fn a_stale_socket_is_replaced() {
+    let mut daemon = Daemon::start();
+    daemon.kill();
+    assert!(daemon.dir().join(paths::SOCKET_NAME).exists());
+    daemon.restart();
+    drop(daemon.open("vale0:a"));
+}
+
+/// Runs a daemon with a configuration that is wrong; returns what it says.
+fn wrong_config(config: &str) -> String {
+    let place = Scratch::new("config");
+    let file = place.path().join("uvala.toml");
+    std::fs::write(&file, config).unwrap();
+    let args = ["daemon", "-c", file.to_str().unwrap(), "--dir", place.path().to_str().unwrap()];
+    let output = uvala(Become::default(), &args, None).output().unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(i32::from(exit::BAD_CONFIG)), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+    message
+}
+
+#[test]
+fn a_typing_error_in_the_configuration_is_named_with_its_line() {
+    let message = wrong_config("log = \"warn\"\n\n[workers]\ncuont = 2\n");
+    assert!(message.contains("cuont") && message.contains('4'), "{message}");
+    let message = wrong_config("[switch.vale0]\nforwarding = \"lerning\"\n");
+    assert!(message.contains("lerning"), "{message}");
+    let message = wrong_config("[quota]\nmemory = \"10 apples\"\n");
+    assert!(message.contains("apples"), "{message}");
+}
+
+#[test]
+fn no_daemon_is_an_exit_status_and_a_hint() {
+    let place = Scratch::new("nobody");
+    let dir = place.path().to_str().unwrap();
+    for args in [["port", "list"], ["switch", "list"], ["stats", "--json"]] {
+        let args = [&args[..], &["--dir", dir]].concat();
+        let output = uvala(Become::default(), &args, None).output().unwrap();
+        assert_eq!(output.status.code(), Some(i32::from(exit::NO_DAEMON)));
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(message.contains("start one with: uvala daemon"), "{message}");
+    }
+    let refused = client::Options::new().dir(place.path()).open("vale0:a").unwrap_err();
+    assert_eq!(refused.exit_code(), exit::NO_DAEMON);
+}
+
+#[test]
+fn it_runs_for_an_ordinary_user_in_their_runtime_directory() {
+    let place = Scratch::new("runtime");
+    let user = is_root().then_some(STRANGER);
+    if let Some(user) = user {
+        chown(place.path(), Some(user), Some(user)).unwrap();
+    }
+    let run = |args: &[&str]| {
+        let mut command = uvala(Become::default(), args, user);
+        command.env("XDG_RUNTIME_DIR", place.path()).env_remove("UVALA_DIR");
+        command
+    };
+    let _daemon = Owned::spawn(run(&["daemon", "--log", "error"]).stdin(Stdio::null()));
+    let socket = place.path().join("uvala").join(paths::SOCKET_NAME);
+    wait::until("the socket", || socket.exists());
+    let at = At { dir: socket.parent().unwrap().into(), port: "vale0:a".into(), ..At::default() };
+    let mut peer = Peer::launch(&Role::Hold(at), user);
+    assert_eq!(peer.report(), Report::Ready);
+    let output = run(&["port", "list", "--json"]).output().unwrap();
+    let listing = String::from_utf8(output.stdout).unwrap();
+    assert!(listing.contains("vale0:a"), "{listing}");
+    peer.finish();
+    assert_eq!(outcome(peer.process().wait()), 0);
+}
+
+/// Attaches as another user; returns the exit status of the refusal, if it is one.
+fn attach_as(daemon: &Daemon, port: &str, user: u32) -> Option<u8> {
+    match Peer::launch(&Role::Hold(daemon.at(port)), Some(user)).report() {
+        Report::Ready => None,
+        Report::Failed { exit, .. } => Some(exit),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn owner_group_and_mode_decide_who_may_attach() {
+    if !is_root() {
+        return skip("only root can be several users");
+    }
+    let daemon = Setup::new(&format!(
+        "[socket]\nmode = \"666\"\n\
+         [switch.vale0]\nowner = \"{STRANGER}\"\ngroup = \"{OTHER_STRANGER}\"\nmode = \"600\"\n"
+    ))
+    .start();
+    assert_eq!(attach_as(&daemon, "vale0:a", STRANGER), None);
+    assert_eq!(attach_as(&daemon, "vale0:b", OTHER_STRANGER), Some(exit::PERMISSION));
+    let set_mode = |mode: u16| {
+        let mode = client::api::Mode::new(mode);
+        let settings = SwitchSettings { mode, ..SwitchSettings::default() };
+        let set = SwitchSpec { switch: "vale0".parse().unwrap(), settings };
+        daemon.call(Request::SwitchSet(set)).unwrap();
+    };
+    set_mode(0o660);
+    assert_eq!(attach_as(&daemon, "vale0:b", OTHER_STRANGER), None);
+    set_mode(0o606);
+    assert_eq!(attach_as(&daemon, "vale0:b", OTHER_STRANGER), Some(exit::PERMISSION));
+    set_mode(0o000);
+    assert_eq!(attach_as(&daemon, "vale0:a", STRANGER), Some(exit::PERMISSION));
+}
+
+#[test]
+fn strangers_neither_see_nor_change_what_is_not_theirs() {
+    if !is_root() {
+        return skip("only root can be several users");
+    }
+    let daemon = Setup::new("[socket]\nmode = \"666\"\n").start();
+    let _ours = daemon.open("vale0:a");
+    let as_stranger = |args: &[&str]| daemon.uvala_as(args, Some(STRANGER));
+    let list = String::from_utf8(as_stranger(&["port", "list", "--json"]).stdout).unwrap();
+    assert_eq!(list.trim(), "[]");
+    for args in [["port", "del", "vale0:a"], ["switch", "del", "vale0"], ["port", "show", "vale0:a"]]
+    {
+        let output = as_stranger(&args);
+        assert_eq!(output.status.code(), Some(i32::from(exit::PERMISSION)), "{args:?}");
+    }
+    assert_eq!(daemon.ports(), ["vale0:a"]);
+    // A switch of their own is theirs.
+    assert_eq!(attach_as(&daemon, "vale1:x", STRANGER), None);
+    assert_eq!(attach_as(&daemon, "vale0:x", STRANGER), Some(exit::PERMISSION));
+}
+
+#[test]
+fn a_closed_socket_keeps_strangers_out() {
+    if !is_root() {
+        return skip("only root can be several users");
+    }
+    let daemon = Daemon::start();
+    assert_eq!(attach_as(&daemon, "vale0:a", STRANGER), Some(exit::PERMISSION));
+}
+
+#[test]
+fn a_pipe_and_a_group_are_for_one_user() {
+    if !is_root() {
+        return skip("only root can be several users");
+    }
+    let config = "[socket]\nmode = \"666\"\n[switch.vale0]\nmode = \"666\"\n";
+    let daemon = Setup::new(config).start();
+    let _master = daemon.open("vale0:p{1");
+    let _member = daemon.options().group("ours").open("vale0:m").unwrap();
+    assert_eq!(attach_as(&daemon, "vale0:p}1", STRANGER), Some(exit::PERMISSION));
+    let mut at = daemon.at("vale0:n");
+    at.group = Some("ours".to_owned());
+    let refused = Peer::launch(&Role::Hold(at), Some(STRANGER)).report();
+    assert!(matches!(refused, Report::Failed { exit: exit::PERMISSION, .. }), "{refused:?}");
+    assert_eq!(attach_as(&daemon, "vale0:n", STRANGER), None);
+}
+
+#[test]
+fn ten_idle_ports_cost_next_to_nothing() {
+    /// Nothing but the passing of time is what this test is about.
+    const IDLE: Duration = Duration::from_secs(2);
+    let daemon = Daemon::start();
+    let ports: Vec<Port> = (0..10).map(|i| daemon.open(&format!("vale0:p{i}"))).collect();
+    // Everything has come to rest when a frame has been everywhere and nothing moves any more.
+    let mut ports = ports.into_iter();
+    let (mut first, mut others) = (ports.next().unwrap(), ports.collect::<Vec<_>>());
+    let mut frame = Vec::new();
+    fill(&mut frame, BROADCAST, 1, 0, 60);
+    first.send(&frame).unwrap();
+    for port in &mut others {
+        assert!(port.recv_timeout(&mut frame, SOON).unwrap());
+    }
+    let before = cpu_ticks(daemon.pid());
+    std::thread::sleep(IDLE);
+    let used = cpu_ticks(daemon.pid()) - before;
+    assert!(used <= 2, "{used} ticks of 10 ms in {IDLE:?}");
+    let memory = own_memory(daemon.pid());
+    assert!(memory < 30 << 20, "{memory} bytes beside the memory of ports");
+    for i in 0..10 {
+        let port = daemon.port(&format!("vale0:p{i}")).unwrap();
+        assert!(port.memory <= 6 << 20, "a default port has {} bytes", port.memory);
+    }
+}
+
+#[test]
+fn a_call_of_another_version_is_refused_with_both_versions() {
+    let daemon = Daemon::start();
+    let code = raw_call(&daemon, br#"{"v":99,"call":{"hello":{"client":"x"}}}"#);
+    assert_eq!(code, ErrorCode::BadRequest);
+    assert_eq!(raw_call(&daemon, b"{"), ErrorCode::BadRequest);
+    let typo = br#"{"v":1,"call":{"attach":{"port":"vale0:a","slots":9}}}"#;
+    assert_eq!(raw_call(&daemon, typo), ErrorCode::BadRequest);
+    let name = br#"{"v":1,"call":{"attach":{"port":"eth0"}}}"#;
+    assert!(matches!(raw_call(&daemon, name), ErrorCode::BadName | ErrorCode::BadRequest));
+    assert!(daemon.ports().is_empty());
+}
+
+/// Sends bytes as a message; returns the code of the refusal.
+fn raw_call(daemon: &Daemon, message: &[u8]) -> ErrorCode {
+    let socket = harness::socket::connect(&daemon.dir());
+    let reply = harness::socket::ask(&socket, message).expect("an answer before the end");
+    let reply: client::api::ReplyMessage = serde_json::from_slice(&reply).unwrap();
+    match reply.result {
+        client::api::Outcome::Err(failure) => failure.code,
+        client::api::Outcome::Ok(reply) => panic!("{reply:?}"),
+    }
+}

@@ -1,0 +1,336 @@
+//! Clients that mean harm: to the memory, the doorbells, the socket. Nobody else notices.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use client::api::{Attach, FdbAdd, Attached, MAX_MESSAGE, PageFrom, Request};
+use client::control::{Connection, PortFds};
+use client::{Port, WaitPolicy};
+use harness::daemon::{Daemon, Setup};
+use harness::frames::{announcement, fill, mac};
+use harness::measure::{cpu_ticks, own_memory};
+use harness::process::Peer;
+use harness::role::{Receive, Role, Scribble, Send};
+use harness::{Random, is_soak, socket, wait};
+use ring::kick::{NUMBER_MAX, encode};
+use rustix::fs::{FallocateFlags, OFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+/// The honest receiver loses nothing, because its senders wait for room.
+const CONFIG: &str = "[switch.vale0.port.honest]\non_full = \"wait\"\n";
+/// Bytes of its own that a daemon may have in the end.
+const MEMORY_MAX: u64 = 64 << 20;
+const SOON: Option<Duration> = Some(wait::PATIENCE);
+
+/// A hostile client that talks to the daemon without the library's manners.
+struct Hostile {
+    connection: Connection,
+    attached: Attached,
+    fds: PortFds,
+}
+
+impl Hostile {
+    fn attach(daemon: &Daemon, port: &str) -> Self {
+        let connection = daemon.connect().unwrap();
+        let (attached, fds) = connection.attach(Attach::new(port.parse().unwrap())).unwrap();
+        Self { connection, attached, fds }
+    }
+}
+
+#[test]
+fn random_bytes_all_over_a_region_harm_nobody_else() {
+    let mut random = Random::seeded(9);
+    let time = Duration::from_secs(if is_soak() { 60 } else { 5 });
+    let daemon = Setup::new(CONFIG).start();
+    let at = daemon.at("vale0:honest");
+    let receive = Receive { at, station: Some(9), ..Receive::default() };
+    let mut receiver = Peer::start(&Role::Receive(receive));
+    // Whoever can send can claim to have any address; an entry made by command is beyond that.
+    let port = "vale0:honest".parse().unwrap();
+    let mac_of_nine = client::api::Mac(mac(9));
+    daemon.call(Request::FdbAdd(FdbAdd { port, mac: mac_of_nine, vlan: 1 })).unwrap();
+    let (at, lens) = (daemon.at("vale0:sender"), vec![60, 1514, 5000]);
+    let send = Send { at, stream: 1, to: mac(9), count: None, lens, batch: 16 };
+    let mut sender = Peer::start(&Role::Send(send));
+    let mut hostile: Vec<Peer> = [1, 3]
+        .into_iter()
+        .map(|rings| {
+            let mut at = daemon.at(&format!("vale0:hostile{rings}"));
+            at.rings = Some(rings);
+            Peer::start(&Role::Scribble(Scribble { at, seed: random.next() }))
+        })
+        .collect();
+    let end = Instant::now() + time;
+    let mut frames = 0;
+    while Instant::now() < end {
+        // The daemon answers, and the honest ones make progress.
+        let before = std::mem::replace(&mut frames, daemon.stats("vale0:honest").rx.frames);
+        wait::until("honest frames", || daemon.stats("vale0:honest").rx.frames > before);
+        assert!(own_memory(daemon.pid()) < MEMORY_MAX);
+    }
+    let broken = daemon.stats("vale0:hostile1");
+    eprintln!("the daemon says of the hostile one: {broken:?}");
+    assert!(broken.resyncs > 0 && broken.drops.contains_key("bad_index"), "{broken:?}");
+    hostile.iter_mut().for_each(Peer::finish);
+    sender.finish();
+    let sent = sender.sent();
+    receiver.finish();
+    let tally = receiver.received();
+    eprintln!("{sent} honest frames, {} of nobody", tally.foreign);
+    tally.assert_whole(1, sent);
+    assert!(sent > 500, "{sent} frames are not enough to say anything");
+}
+
+/// A pair that always sleeps, so that a lost doorbell would be seen: each frame that one sends, the
+/// other sends back. Returns the longest time a frame took.
+fn ping_pong(a: &mut Port, b: &mut Port, count: u64) -> Duration {
+    let mut longest = Duration::ZERO;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut frame = Vec::new();
+            for _ in 0..count {
+                assert!(b.recv_timeout(&mut frame, SOON).unwrap(), "a frame came in vain");
+                b.send(&frame).unwrap();
+            }
+        });
+        let (mut frame, mut back) = (Vec::new(), Vec::new());
+        for seq in 0..count {
+            fill(&mut frame, mac(2), 1, seq, 60);
+            let sent = Instant::now();
+            assert!(a.send_timeout(&frame, SOON).unwrap());
+            assert!(a.recv_timeout(&mut back, SOON).unwrap(), "frame {seq} does not come back");
+            longest = longest.max(sent.elapsed());
+            assert_eq!(frame, back);
+        }
+    });
+    longest
+}
+
+/// Two ports of a switch for two, whose threads go to sleep at once.
+fn sleepers(daemon: &Daemon) -> (Port, Port) {
+    let sleepy = WaitPolicy { yields: 0, spin: false };
+    let open = |name: &str| daemon.options().wait(sleepy).open(name).unwrap();
+    let set = client::api::SwitchSettings { forwarding: Some("patch".into()), ..Default::default() };
+    let switch = "valepair".parse().unwrap();
+    let add = client::api::SwitchSpec { switch, settings: set };
+    daemon.call(Request::SwitchAdd(add)).unwrap();
+    (open("valepair:a"), open("valepair:b"))
+}
+
+/// What a flooder writes; `count` is how many messages went before.
+type Garbage = fn(&Hostile, &mut Random) -> [u8; 4];
+
+fn flood_the_doorbell(garbage: Garbage) {
+    let daemon = Daemon::start();
+    let (mut a, mut b) = sleepers(&daemon);
+    let hostile = Hostile::attach(&daemon, "vale0:hostile");
+    let enough = AtomicBool::new(false);
+    let longest = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = Random::new(1);
+            while !enough.load(Ordering::Relaxed) {
+                // Full is as full as it can get; a page of messages at once fills it soonest.
+                let page: Vec<u8> =
+                    (0..1024).flat_map(|_| garbage(&hostile, &mut random)).collect();
+                let _ = rustix::io::write(&hostile.fds.kick, &page);
+            }
+        });
+        let longest = ping_pong(&mut a, &mut b, 300);
+        assert!(daemon.connect().unwrap().hello("in the flood").is_ok());
+        enough.store(true, Ordering::Relaxed);
+        longest
+    });
+    eprintln!("longest round trip in the flood: {longest:?}");
+    assert!(longest < Duration::from_secs(5), "{longest:?}");
+    assert_eq!(hostile.connection.hello("still there").unwrap().pid, daemon.pid());
+}
+
+#[test]
+fn garbage_in_the_doorbell_loses_nobody_a_wake_up() {
+    flood_the_doorbell(|_, random| random.next().to_le_bytes()[..4].try_into().unwrap());
+}
+
+#[test]
+fn numbers_of_other_ports_in_the_doorbell_lose_nobody_a_wake_up() {
+    flood_the_doorbell(|_, random| encode(u32::try_from(random.below(8)).unwrap()));
+}
+
+#[test]
+fn numbers_of_nobody_in_the_doorbell_lose_nobody_a_wake_up() {
+    flood_the_doorbell(|hostile, random| match random.below(3) {
+        0 => encode(NUMBER_MAX),
+        1 => encode(hostile.attached.bell),
+        _ => encode(u32::try_from(random.below(u64::from(NUMBER_MAX))).unwrap()),
+    });
+}
+
+#[test]
+fn a_doorbell_that_nobody_empties_blocks_nobody() {
+    let daemon = Daemon::start();
+    // Its own doorbell is never read: the worker rings it until it is full, and goes on.
+    let _deaf = Peer::start(&Role::Hold(daemon.at("vale0:deaf")));
+    let (mut a, mut b) = sleepers(&daemon);
+    let mut sender = daemon.open("vale0:a");
+    let mut frame = Vec::new();
+    for seq in 0..20_000 {
+        fill(&mut frame, mac(9), 1, seq, 60);
+        assert!(sender.send_timeout(&frame, SOON).unwrap());
+    }
+    ping_pong(&mut a, &mut b, 20);
+}
+
+#[test]
+fn flags_of_descriptors_are_the_clients_own() {
+    let daemon = Daemon::start();
+    let hostile = Hostile::attach(&daemon, "vale0:hostile");
+    let (mut a, mut b) = sleepers(&daemon);
+    for flags in [OFlags::empty(), OFlags::NONBLOCK, OFlags::APPEND, OFlags::ASYNC] {
+        for fd in [&hostile.fds.kick, &hostile.fds.wake, &hostile.fds.region] {
+            // What may be changed is changed; what may not is refused.
+            let _ = rustix::fs::fcntl_setfl(fd, flags);
+        }
+        ping_pong(&mut a, &mut b, 20);
+        assert!(daemon.connect().unwrap().hello("still there").is_ok());
+    }
+    // Nobody can read the worker's doorbell or write the client's own through what was given.
+    assert_eq!(rustix::io::read(&hostile.fds.kick, &mut [0; 4]), Err(Errno::BADF));
+    assert_eq!(rustix::io::write(&hostile.fds.wake, &[0]), Err(Errno::BADF));
+}
+
+#[test]
+fn a_small_doorbell_is_enough() {
+    let daemon = Daemon::start();
+    let hostile = Hostile::attach(&daemon, "vale0:hostile");
+    // Whoever holds a pipe may make it small; the smallest is a page.
+    let _ = rustix::pipe::fcntl_setpipe_size(&hostile.fds.kick, 4096);
+    let (mut a, mut b) = sleepers(&daemon);
+    let _ = rustix::io::write(&hostile.fds.kick, &[0x7f; 4096]);
+    ping_pong(&mut a, &mut b, 100);
+}
+
+#[test]
+fn a_region_cannot_be_cut_and_holes_in_it_harm_nobody() {
+    let daemon = Setup::new(CONFIG).start();
+    let hostile = Hostile::attach(&daemon, "vale0:hostile");
+    let (region, size) = (&hostile.fds.region, hostile.attached.region_bytes);
+    for length in [0, 4096, size - 1, size + 4096] {
+        assert_eq!(rustix::fs::ftruncate(region, length), Err(Errno::PERM));
+    }
+    for seals in [SealFlags::WRITE, SealFlags::FUTURE_WRITE] {
+        assert_eq!(rustix::fs::fcntl_add_seals(region, seals), Err(Errno::PERM));
+    }
+    let (mut a, mut b) = sleepers(&daemon);
+    let mut honest = daemon.open("vale0:a");
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let mut frame = Vec::new();
+    for seq in 0..50 {
+        rustix::fs::fallocate(region, punch, 0, size).unwrap();
+        let _ = rustix::io::write(&hostile.fds.kick, &encode(hostile.attached.bell));
+        fill(&mut frame, mac(9), 1, seq, 1514);
+        assert!(honest.send_timeout(&frame, SOON).unwrap());
+    }
+    ping_pong(&mut a, &mut b, 100);
+    assert!(daemon.port("vale0:hostile").is_some());
+}
+
+/// Sends a call with descriptors beside it.
+fn send_descriptors(to: &OwnedFd, message: &[u8], fds: &[OwnedFd]) {
+    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
+    sendmsg(to, &[IoSlice::new(message)], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
+}
+
+const HELLO: &[u8] = br#"{"v":1,"call":{"hello":{"client":"hostile"}}}"#;
+
+#[test]
+fn descriptors_sent_to_the_daemon_are_not_kept() {
+    let daemon = Daemon::start();
+    let before = daemon.holdings();
+    let socket = socket::connect(&daemon.dir());
+    let gifts: Vec<OwnedFd> =
+        (0..64).map(|_| rustix::event::eventfd(0, Default::default()).unwrap()).collect();
+    for _ in 0..50 {
+        send_descriptors(&socket, HELLO, &gifts);
+        assert!(socket::ask(&socket, HELLO).is_some());
+        // The answer to the call before.
+        let mut answer = vec![0; MAX_MESSAGE];
+        rustix::net::recv(&socket, &mut answer[..], rustix::net::RecvFlags::empty()).unwrap();
+    }
+    assert_eq!(daemon.holdings().descriptors, before.descriptors + 1);
+    drop(socket);
+    daemon.assert_holds(before);
+}
+
+#[test]
+fn a_flood_of_the_socket_delays_others_and_no_more() {
+    let daemon = Daemon::start();
+    let before = daemon.holdings();
+    let (mut a, mut b) = sleepers(&daemon);
+    let enough = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| flood_calls(&daemon, &enough));
+        scope.spawn(|| flood_garbage(&daemon, &enough));
+        for _ in 0..100 {
+            let asked = Instant::now();
+            daemon.connect().unwrap().call(Request::SwitchList(PageFrom::default())).unwrap();
+            assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+        }
+        ping_pong(&mut a, &mut b, 100);
+        enough.store(true, Ordering::Relaxed);
+    });
+    drop((a, b));
+    daemon.assert_holds(before);
+    assert!(own_memory(daemon.pid()) < MEMORY_MAX);
+}
+
+/// Many callers that never read their answers.
+fn flood_calls(daemon: &Daemon, enough: &AtomicBool) {
+    while !enough.load(Ordering::Relaxed) {
+        let sockets: Vec<OwnedFd> = (0..20).map(|_| socket::connect(&daemon.dir())).collect();
+        for _ in 0..50 {
+            for socket in &sockets {
+                let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+                // Full, or closed by the daemon.
+                let _ = rustix::net::send(socket, HELLO, flags);
+            }
+        }
+    }
+}
+
+fn flood_garbage(daemon: &Daemon, enough: &AtomicBool) {
+    let mut random = Random::new(3);
+    while !enough.load(Ordering::Relaxed) {
+        let socket = socket::connect(&daemon.dir());
+        let size = usize::try_from(1 + random.below(100_000)).unwrap();
+        let message: Vec<u8> = (0..size).map(|_| random.next().to_le_bytes()[0]).collect();
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let _ = rustix::net::send(&socket, &message, flags);
+    }
+}
+
+#[test]
+fn an_idle_daemon_is_idle_again_after_an_attack() {
+    let daemon = Daemon::start();
+    let at = daemon.at("vale0:hostile");
+    let mut hostile = Peer::start(&Role::Scribble(Scribble { at, seed: 4 }));
+    let mut other = daemon.open("vale0:other");
+    wait::until("an attack", || daemon.stats("vale0:hostile").resyncs > 0);
+    // Stopped in the middle, its port as it is, not detached.
+    hostile.process().signal(rustix::process::Signal::STOP);
+    other.send(&announcement(5)).unwrap();
+    let mut before = 0;
+    wait::until("rest", || {
+        let ticks = cpu_ticks(daemon.pid());
+        std::thread::sleep(Duration::from_millis(300));
+        let used = cpu_ticks(daemon.pid()) - ticks;
+        before = before.max(used);
+        used <= 1
+    });
+    hostile.process().kill();
+}

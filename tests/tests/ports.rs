@@ -1,0 +1,333 @@
+//! Ports: on first use, persistent, in trust groups, as pipes; names, and quotas.
+
+use std::time::Duration;
+
+use client::api::{ErrorCode, PortAdd, PortKind, PortRef, PortSettings, Request, exit};
+use client::{Error, FRAME_MAX, Interest, Port};
+use harness::daemon::{Daemon, Setup};
+use harness::frames::{BROADCAST, Tally, announcement, fill, mac};
+use harness::process::Peer;
+use harness::role::{Receive, Report, Role, Send};
+use harness::wait;
+
+const SOON: Option<Duration> = Some(wait::PATIENCE);
+
+/// A receiver at which nothing is lost: its senders wait for room.
+fn patient(daemon: &Daemon, port: &str) {
+    let settings = PortSettings { on_full: Some("wait".to_owned()), ..PortSettings::default() };
+    let add = PortAdd { port: port.parse().unwrap(), kind: PortKind::Shm, settings };
+    daemon.call(Request::PortAdd(add)).unwrap();
+}
+
+/// All frames of a stream between two processes.
+fn exchange(daemon: &Daemon, lens: Vec<usize>, batch: usize, count: u64, rings: u16) {
+    patient(daemon, "vale0:b");
+    let mut at = [daemon.at("vale0:a"), daemon.at("vale0:b")];
+    at.iter_mut().for_each(|at| at.rings = Some(rings));
+    let [from, to] = at;
+    let receive = Receive { at: to, station: Some(9), count: Some(count), ..Receive::default() };
+    let receiver = Peer::start(&Role::Receive(receive));
+    let send = Send { at: from, stream: 1, to: mac(9), count: Some(count), lens, batch };
+    let sender = Peer::start(&Role::Send(send));
+    assert_eq!(sender.sent(), count);
+    receiver.received().assert_whole(1, count);
+}
+
+#[test]
+fn switch_and_port_come_with_their_first_client_and_go_with_the_last() {
+    let daemon = Daemon::start();
+    let before = daemon.holdings();
+    assert_eq!(daemon.switch("valelab"), None);
+    let (a, b) = (daemon.open("valelab:a"), daemon.open("valelab:b"));
+    assert_eq!(daemon.switch("valelab").unwrap().ports, 2);
+    assert_eq!(daemon.port("valelab:a").unwrap().client.unwrap().pid, std::process::id());
+    drop(a);
+    wait::until("the port to go", || daemon.ports() == ["valelab:b"]);
+    drop(b);
+    wait::until("the switch to go", || daemon.switch("valelab").is_none());
+    daemon.assert_holds(before);
+}
+
+#[test]
+fn frames_arrive_in_order_and_intact() {
+    exchange(&Daemon::start(), vec![60, 64, 65, 128, 1514, 333], 64, 30_000, 1);
+}
+
+#[test]
+fn frames_arrive_one_at_a_time() {
+    exchange(&Daemon::start(), vec![60], 1, 3000, 1);
+}
+
+#[test]
+fn frames_of_every_length_arrive() {
+    exchange(&Daemon::start(), (26..9001).step_by(7).collect(), 16, 3000, 1);
+}
+
+#[test]
+fn the_longest_frames_arrive_as_chains() {
+    exchange(&Daemon::start(), vec![65_000, 60, FRAME_MAX, 2112, 2113, 4224, 26], 4, 700, 1);
+}
+
+#[test]
+fn frames_arrive_through_ports_of_several_rings() {
+    exchange(&Daemon::start(), vec![60, 1514, 9000], 32, 5000, 4);
+}
+
+#[test]
+fn the_shortest_frame_is_a_header() {
+    let daemon = Daemon::start();
+    let (mut a, mut b) = (daemon.open("vale0:a"), daemon.open("vale0:b"));
+    let (mut sent, mut got) = (Vec::new(), Vec::new());
+    for len in 14..26 {
+        fill(&mut sent, BROADCAST, 1, 0, len);
+        a.send(&sent).unwrap();
+        assert!(b.recv_timeout(&mut got, SOON).unwrap());
+        assert_eq!(got, sent);
+    }
+    assert!(matches!(a.send(&[0; 13]), Err(Error::TooShort { len: 13 })));
+    assert!(matches!(a.send(&vec![0; FRAME_MAX + 1]), Err(Error::TooLong { .. })));
+}
+
+#[test]
+fn every_ring_of_a_port_sends_and_receives() {
+    let daemon = Daemon::start();
+    let four = || daemon.options().rings(4);
+    let (mut a, mut b) = (four().open("vale0:a").unwrap(), four().open("vale0:b").unwrap());
+    let (mut frame, mut got) = (Vec::new(), Vec::new());
+    for ring in 0..4 {
+        fill(&mut frame, BROADCAST, 1, ring as u64, 100);
+        a.tx(ring).send(&frame).unwrap();
+        assert!(b.recv_timeout(&mut got, SOON).unwrap());
+        assert_eq!(got, frame);
+    }
+    let queues = daemon.stats("vale0:a").tx_queues;
+    assert_eq!(queues.iter().map(|queue| queue.frames).collect::<Vec<_>>(), [1; 4]);
+}
+
+#[test]
+fn a_persistent_port_outlives_its_clients_and_keeps_its_settings() {
+    let daemon = Daemon::start();
+    patient(&daemon, "vale0:vm");
+    for _ in 0..2 {
+        let port = daemon.options().existing(true).open("vale0:vm").unwrap();
+        assert!(daemon.port("vale0:vm").unwrap().client.is_some());
+        drop(port);
+        wait::until("the port to be free", || {
+            daemon.port("vale0:vm").unwrap().client.is_none()
+        });
+    }
+    let info = daemon.port("vale0:vm").unwrap();
+    assert!(info.persistent);
+    assert_eq!(info.settings.on_full.as_deref(), Some("wait"));
+    let missing = daemon.options().existing(true).open("vale0:other").unwrap_err();
+    assert_eq!(missing.code(), Some(ErrorCode::NotFound));
+    assert_eq!(daemon.ports(), ["vale0:vm"]);
+}
+
+#[test]
+fn a_deleted_port_is_lost_to_its_client() {
+    let daemon = Daemon::start();
+    let mut port = daemon.open("vale0:a");
+    let name = "vale0:a".parse().unwrap();
+    daemon.call(Request::PortDel(PortRef { port: name })).unwrap();
+    let lost = port.recv_timeout(&mut Vec::new(), SOON);
+    assert!(matches!(lost, Err(Error::Lost(_))), "{lost:?}");
+}
+
+#[test]
+fn processes_of_a_trust_group_share_their_memory() {
+    let daemon = Daemon::start();
+    ["vale0:in", "vale1:sink"].iter().for_each(|port| patient(&daemon, port));
+    let member = |name: &str| daemon.options().group("chain").open(name).unwrap();
+    let (mut input, mut output) = (member("vale0:in"), member("vale1:out"));
+    assert_eq!(input.region(), output.region());
+    let mut at = [daemon.at("vale0:source"), daemon.at("vale1:sink")];
+    at.iter_mut().for_each(|at| at.group = Some("chain".to_owned()));
+    let [source, sink] = at;
+    let count = 6000;
+    let receive = Receive { at: sink, station: Some(9), count: Some(count), ..Receive::default() };
+    let receiver = Peer::start(&Role::Receive(receive));
+    input.send(&announcement(9)).unwrap();
+    assert!(input.drain(SOON).unwrap());
+    let (to, lens) = (mac(9), vec![60, 1514, 5000]);
+    let send = Send { at: source, stream: 1, to, count: Some(count), lens, batch: 32 };
+    let sender = Peer::start(&Role::Send(send));
+    // The one in the middle swaps buffers, and the chains they are.
+    let mut passed = 0;
+    while passed < 5 * count / 3 {
+        assert!(input.wait(Interest::Rx, SOON).unwrap(), "{passed} slots so far");
+        assert!(output.wait(Interest::Tx(64), SOON).unwrap());
+        passed += u64::from(input.rx(0).forward(output.tx(0), 64).unwrap());
+    }
+    assert_eq!(sender.sent(), count);
+    receiver.received().assert_whole(1, count);
+}
+
+#[test]
+fn a_pipe_goes_on_without_the_daemon() {
+    let mut daemon = Daemon::start();
+    let mut master = daemon.open("vale0:p{1");
+    let at = daemon.at("vale0:p}1");
+    let receive = Receive { at, count: Some(1000), ..Receive::default() };
+    let slave = Peer::start(&Role::Receive(receive));
+    assert_eq!(daemon.ports().len(), 2);
+    let mut frame = Vec::new();
+    for seq in 0..1000 {
+        if seq == 500 {
+            daemon.kill();
+        }
+        fill(&mut frame, mac(2), 1, seq, 60 + usize::try_from(seq).unwrap());
+        assert!(master.send_timeout(&frame, SOON).unwrap());
+    }
+    slave.received().assert_whole(1, 1000);
+}
+
+#[test]
+fn both_ends_of_a_pipe_send_and_receive() {
+    let daemon = Daemon::start();
+    let mut master = daemon.open("vale0:p{1");
+    let echo = Receive { at: daemon.at("vale0:p}1"), echo: true, ..Receive::default() };
+    let mut slave = Peer::start(&Role::Receive(echo));
+    echoes(&mut master, 200);
+    slave.finish();
+    slave.received().assert_whole(1, 200);
+}
+
+/// Sends frames and expects each one back.
+fn echoes(port: &mut Port, count: u64) {
+    let (mut frame, mut back) = (Vec::new(), Vec::new());
+    for seq in 0..count {
+        fill(&mut frame, mac(2), 1, seq, 60);
+        assert!(port.send_timeout(&frame, SOON).unwrap());
+        assert!(port.recv_timeout(&mut back, SOON).unwrap(), "frame {seq} does not come back");
+        assert_eq!(back, frame);
+    }
+}
+
+#[test]
+fn the_end_of_a_pipe_can_be_opened_again_after_its_client_died() {
+    let daemon = Daemon::start();
+    let mut master = daemon.open("vale0:p{1");
+    for _ in 0..3 {
+        let echo = Receive { at: daemon.at("vale0:p}1"), echo: true, ..Receive::default() };
+        let mut slave = Peer::start(&Role::Receive(echo));
+        echoes(&mut master, 20);
+        slave.process().kill();
+        wait::until("the end to be free", || daemon.port("vale0:p}1").is_none());
+        // What nobody was there to read goes to whoever comes.
+        while master.try_recv(&mut Vec::new()).unwrap_or(false) {}
+    }
+}
+
+#[test]
+fn a_null_port_takes_everything() {
+    let daemon = Daemon::start();
+    let port = "vale0:sink".parse().unwrap();
+    let settings = PortSettings::default();
+    daemon.call(Request::PortAdd(PortAdd { port, kind: PortKind::Null, settings })).unwrap();
+    let mut a = daemon.open("vale0:a");
+    let mut frame = Vec::new();
+    for seq in 0..5000 {
+        fill(&mut frame, BROADCAST, 1, seq, 60);
+        assert!(a.send_timeout(&frame, SOON).unwrap());
+    }
+    assert!(a.drain(SOON).unwrap());
+    assert_eq!(daemon.stats("vale0:sink").rx.frames, 5000);
+    let refused = daemon.options().open("vale0:sink").unwrap_err();
+    assert_eq!(refused.code(), Some(ErrorCode::Unsupported));
+}
+
+#[test]
+fn a_port_that_is_taken_is_refused_and_its_holder_named() {
+    let daemon = Daemon::start();
+    let _holder = daemon.open("vale0:a");
+    let second = Peer::launch(&Role::Hold(daemon.at("vale0:a")), None);
+    let Report::Failed { exit, message } = second.report() else { panic!("two holders") };
+    assert_eq!(exit, exit::IN_USE);
+    let holder = format!("taken by process {}", std::process::id());
+    assert!(message.contains(&holder), "{message}");
+    let output = daemon.uvala(&["port", "add", "vale0:a"]);
+    assert_eq!(output.status.code(), Some(i32::from(exit::EXISTS)));
+}
+
+#[test]
+fn what_is_no_name_is_refused_with_an_example() {
+    let daemon = Daemon::start();
+    let long = format!("vale0:{}", "x".repeat(70));
+    let bad = ["", "eth0", "vale0", "vale0:", "vale0:a-b", "vale0:a{", "vale0:a b", "vale/:a", &long];
+    for name in bad {
+        let error = daemon.options().open(name).unwrap_err();
+        assert_eq!(error.exit_code(), exit::BAD_NAME, "{name}: {error}");
+        assert!(!error.to_string().contains('\n'), "{error}");
+    }
+    assert!(daemon.ports().is_empty());
+}
+
+#[test]
+fn a_quota_of_ports_is_kept() {
+    let daemon = Setup::new("[quota]\nports = 3\n").start();
+    let ports: Vec<Port> = (0..3).map(|i| daemon.open(&format!("vale0:p{i}"))).collect();
+    let before = daemon.holdings();
+    let refused = daemon.options().open("vale1:p3").unwrap_err();
+    assert_eq!(refused.exit_code(), exit::QUOTA);
+    assert!(refused.to_string().contains("quota.ports"), "{refused}");
+    daemon.assert_holds(before);
+    assert_eq!(daemon.switch("vale1"), None);
+    drop(ports);
+    wait::until("room again", || daemon.ports().is_empty());
+    drop(daemon.open("vale1:p3"));
+}
+
+#[test]
+fn a_quota_of_memory_is_kept() {
+    let daemon = Setup::new("[quota]\nmemory = \"10MiB\"\n").start();
+    let _first = daemon.open("vale0:a");
+    let before = daemon.holdings();
+    let refused = daemon.options().slots(8192).open("vale1:b").unwrap_err();
+    assert_eq!(refused.exit_code(), exit::QUOTA);
+    assert!(refused.to_string().contains("quota.memory"), "{refused}");
+    daemon.assert_holds(before);
+    assert_eq!(daemon.ports(), ["vale0:a"]);
+    assert_eq!(daemon.switch("vale1"), None);
+    drop(daemon.open("vale1:b"));
+}
+
+#[test]
+fn a_quota_of_connections_is_kept() {
+    let daemon = Setup::new("[quota]\nconnections = 4\n").start();
+    let before = daemon.holdings();
+    // One more is the test's own.
+    let mut held: Vec<_> = (0..3).map(|_| daemon.connect().unwrap()).collect();
+    held.iter().for_each(|connection| drop(connection.hello("one").unwrap()));
+    let refused = daemon.connect().and_then(|last| last.hello("too many")).unwrap_err();
+    assert_eq!(refused.exit_code(), exit::QUOTA, "{refused}");
+    held.pop();
+    wait::until("room again", || {
+        daemon.connect().and_then(|connection| connection.hello("again")).is_ok()
+    });
+    drop(held);
+    daemon.assert_holds(before);
+}
+
+#[test]
+fn two_senders_do_not_mix_their_streams() {
+    let daemon = Daemon::start();
+    patient(&daemon, "vale0:c");
+    let count = 4000;
+    let at = daemon.at("vale0:c");
+    let receive = Receive { at, station: Some(9), count: Some(2 * count), ..Receive::default() };
+    let receiver = Peer::start(&Role::Receive(receive));
+    let senders: Vec<Peer> = [1, 2]
+        .into_iter()
+        .map(|stream| {
+            let at = daemon.at(&format!("vale0:s{stream}"));
+            let (to, lens) = (mac(9), vec![60, 700, 3000]);
+            let send = Send { at, stream, to, count: Some(count), lens, batch: 16 };
+            Peer::start(&Role::Send(send))
+        })
+        .collect();
+    senders.iter().for_each(|sender| assert_eq!(sender.sent(), count));
+    let tally: Tally = receiver.received();
+    tally.assert_whole(1, count);
+    tally.assert_whole(2, count);
+}
