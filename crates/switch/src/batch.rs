@@ -72,6 +72,13 @@ impl Batch {
         }
     }
 
+    /// Empties the batch and lets its region go.
+    pub fn release(&mut self) {
+        self.frames.clear();
+        self.frags.clear();
+        self.region = None;
+    }
+
     /// Can one more frame of any shape be taken without an allocation?
     #[must_use]
     pub fn has_room(&self) -> bool {

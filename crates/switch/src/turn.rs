@@ -76,6 +76,11 @@ impl Scratch {
             frames_max: u32::from(frames_max),
         }
     }
+
+    /// Lets go of the last batch and its region: the port that it came from may be gone.
+    pub fn release(&mut self) {
+        self.batch.release();
+    }
 }
 
 impl Scratch {

@@ -361,6 +361,7 @@ impl Worker {
             self.numbers.remove(&(port.switch, port.id));
             let entry = self.switch(port.switch).remove_port(port.id);
             debug_assert!(entry.is_some());
+            self.scratch.release();
         }
     }
 
