@@ -7,6 +7,7 @@ DESTDIR ?=
 SECONDS_PER_TARGET ?= 30
 
 release := target/release
+debug   := $(abspath $(or $(CARGO_TARGET_DIR),target))/debug
 step     = @printf '\n==> %s\n'
 skipped  = printf '==> SKIPPED: %s\n'
 
@@ -124,7 +125,14 @@ doc:
 end-to-end:
 	$(step) 'end to end: real processes, the C ABI, hostile input'
 	$(CARGO) build --workspace --lib --bins --examples
-	$(CARGO) test --workspace --test '*'
+	UVALA='$(debug)/uvala' $(CARGO) test --workspace --test '*'
+
+.PHONY: soak
+soak:  ## minutes of kill -9 and of a hostile client under load
+	$(step) 'soak'
+	$(CARGO) build -p uvala
+	UVALA='$(debug)/uvala' UVALA_SOAK=1 $(CARGO) test -p uvala-tests --test crash --test hostile \
+		-- --nocapture
 
 .PHONY: loom
 loom:

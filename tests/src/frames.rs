@@ -38,7 +38,7 @@ pub fn fill(frame: &mut Vec<u8>, to: Mac, stream: u32, seq: u64, len: usize) {
     let address = to.iter().fold(0, |all, &byte| all << 8 | u64::from(byte));
     let mut random = Random::new(address ^ u64::from(stream) << 40 ^ seq << 8 ^ len as u64);
     while frame.len() < len {
-        frame.extend_from_slice(&random.next().to_le_bytes());
+        frame.extend_from_slice(&random.any().to_le_bytes());
     }
     frame.truncate(len);
 }

@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -42,6 +42,14 @@ impl Owned {
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.0.id()
+    }
+
+    /// Its standard output, once.
+    ///
+    /// # Panics
+    /// If it was not started with a pipe there.
+    pub fn stdout(&mut self) -> ChildStdout {
+        self.0.stdout.take().expect("piped, and not taken before")
     }
 
     /// Sends it a signal.
@@ -103,7 +111,7 @@ impl Peer {
     pub fn launch(role: &Role, user: Option<u32>) -> Self {
         let mut command = command(role, user);
         let mut child = Owned::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
-        let stdout = child.0.stdout.take().expect("piped");
+        let stdout = child.stdout();
         let (sender, reports) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {

@@ -75,7 +75,7 @@ impl Target {
 
     fn wild(&mut self, from: u64, size: u64) {
         let at = from + self.random.below(size);
-        let value = self.random.next().to_le_bytes()[0];
+        let value = self.random.any().to_le_bytes()[0];
         self.byte(usize::try_from(at).expect("inside")).store(value, Ordering::Relaxed);
     }
 
@@ -86,7 +86,7 @@ impl Target {
         let lines = rings * 2 + 1;
         let at = self.port.bell() as u64 + self.random.below(lines) * 64 + self.random.below(4) * 4;
         let value = match self.random.below(8) {
-            0 => self.random.next(),
+            0 => self.random.any(),
             1 => 0,
             _ => self.random.below(u64::from(self.attached.tx_slots) + 8),
         };
@@ -101,16 +101,16 @@ impl Target {
         let at = at.min(self.attached.pool - 16);
         let buffers = u64::from(self.attached.buffers);
         let index = match self.random.below(8) {
-            0 => self.random.next() & 0xffff_ffff,
+            0 => self.random.any() & 0xffff_ffff,
             _ => self.random.below(buffers + 2),
         };
         self.word(at).store(u32::try_from(index).expect("masked"), Ordering::Relaxed);
         let len = match self.random.below(8) {
-            0 => self.random.next() & 0xffff,
+            0 => self.random.any() & 0xffff,
             _ => u64::from(FRAME_MIN) + self.random.below(1500),
         };
         self.half(at + 4).store(u16::try_from(len).expect("masked"), Ordering::Relaxed);
-        let flags = if self.random.below(4) == 0 { self.random.next() & 0xffff } else { 0 };
+        let flags = if self.random.below(4) == 0 { self.random.any() & 0xffff } else { 0 };
         self.half(at + 6).store(u16::try_from(flags).expect("masked"), Ordering::Relaxed);
     }
 
@@ -119,7 +119,7 @@ impl Target {
         let buffer = self.random.below(u64::from(self.attached.buffers));
         let at = self.attached.pool + buffer * u64::from(self.attached.stride);
         for i in 0..4 {
-            let value = u32::try_from(self.random.next() & 0xffff_ffff).expect("masked");
+            let value = u32::try_from(self.random.any() & 0xffff_ffff).expect("masked");
             self.word(at + 4 * i).store(value, Ordering::Relaxed);
         }
     }

@@ -9,9 +9,7 @@ use client::{Error, Port, paths};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{BROADCAST, Tally, fill};
 use harness::measure::{cpu_ticks, own_memory};
-use harness::process::{
-    OTHER_STRANGER, Owned, Peer, STRANGER, Scratch, outcome, uvala,
-};
+use harness::process::{OTHER_STRANGER, Owned, Peer, STRANGER, Scratch, outcome, uvala};
 use harness::role::{At, Become, Report, Role};
 use harness::{is_root, skip, wait};
 
@@ -180,7 +178,8 @@ fn strangers_neither_see_nor_change_what_is_not_theirs() {
     let as_stranger = |args: &[&str]| daemon.uvala_as(args, Some(STRANGER));
     let list = String::from_utf8(as_stranger(&["port", "list", "--json"]).stdout).unwrap();
     assert_eq!(list.trim(), "[]");
-    for args in [["port", "del", "vale0:a"], ["switch", "del", "vale0"], ["port", "show", "vale0:a"]]
+    for args in
+        [["port", "del", "vale0:a"], ["switch", "del", "vale0"], ["port", "show", "vale0:a"]]
     {
         let output = as_stranger(&args);
         assert_eq!(output.status.code(), Some(i32::from(exit::PERMISSION)), "{args:?}");

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use client::api::{Attach, FdbAdd, Attached, MAX_MESSAGE, PageFrom, Request};
+use client::api::{Attach, Attached, FdbAdd, MAX_MESSAGE, PageFrom, Request};
 use client::control::{Connection, PortFds};
 use client::{Port, WaitPolicy};
 use harness::daemon::{Daemon, Setup};
@@ -16,6 +16,7 @@ use harness::process::Peer;
 use harness::role::{Receive, Role, Scribble, Send};
 use harness::{Random, is_soak, socket, wait};
 use ring::kick::{NUMBER_MAX, encode};
+use rustix::event::EventfdFlags;
 use rustix::fs::{FallocateFlags, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -61,7 +62,7 @@ fn random_bytes_all_over_a_region_harm_nobody_else() {
         .map(|rings| {
             let mut at = daemon.at(&format!("vale0:hostile{rings}"));
             at.rings = Some(rings);
-            Peer::start(&Role::Scribble(Scribble { at, seed: random.next() }))
+            Peer::start(&Role::Scribble(Scribble { at, seed: random.any() }))
         })
         .collect();
     let end = Instant::now() + time;
@@ -114,7 +115,8 @@ fn ping_pong(a: &mut Port, b: &mut Port, count: u64) -> Duration {
 fn sleepers(daemon: &Daemon) -> (Port, Port) {
     let sleepy = WaitPolicy { yields: 0, spin: false };
     let open = |name: &str| daemon.options().wait(sleepy).open(name).unwrap();
-    let set = client::api::SwitchSettings { forwarding: Some("patch".into()), ..Default::default() };
+    let set =
+        client::api::SwitchSettings { forwarding: Some("patch".into()), ..Default::default() };
     let switch = "valepair".parse().unwrap();
     let add = client::api::SwitchSpec { switch, settings: set };
     daemon.call(Request::SwitchAdd(add)).unwrap();
@@ -151,7 +153,7 @@ fn flood_the_doorbell(garbage: Garbage) {
 
 #[test]
 fn garbage_in_the_doorbell_loses_nobody_a_wake_up() {
-    flood_the_doorbell(|_, random| random.next().to_le_bytes()[..4].try_into().unwrap());
+    flood_the_doorbell(|_, random| random.any().to_le_bytes()[..4].try_into().unwrap());
 }
 
 #[test]
@@ -254,7 +256,7 @@ fn descriptors_sent_to_the_daemon_are_not_kept() {
     let before = daemon.holdings();
     let socket = socket::connect(&daemon.dir());
     let gifts: Vec<OwnedFd> =
-        (0..64).map(|_| rustix::event::eventfd(0, Default::default()).unwrap()).collect();
+        (0..64).map(|_| rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap()).collect();
     for _ in 0..50 {
         send_descriptors(&socket, HELLO, &gifts);
         assert!(socket::ask(&socket, HELLO).is_some());
@@ -308,7 +310,7 @@ fn flood_garbage(daemon: &Daemon, enough: &AtomicBool) {
     while !enough.load(Ordering::Relaxed) {
         let socket = socket::connect(&daemon.dir());
         let size = usize::try_from(1 + random.below(100_000)).unwrap();
-        let message: Vec<u8> = (0..size).map(|_| random.next().to_le_bytes()[0]).collect();
+        let message: Vec<u8> = (0..size).map(|_| random.any().to_le_bytes()[0]).collect();
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let _ = rustix::net::send(&socket, &message, flags);
     }

@@ -112,9 +112,7 @@ fn a_persistent_port_outlives_its_clients_and_keeps_its_settings() {
         let port = daemon.options().existing(true).open("vale0:vm").unwrap();
         assert!(daemon.port("vale0:vm").unwrap().client.is_some());
         drop(port);
-        wait::until("the port to be free", || {
-            daemon.port("vale0:vm").unwrap().client.is_none()
-        });
+        wait::until("the port to be free", || daemon.port("vale0:vm").unwrap().client.is_none());
     }
     let info = daemon.port("vale0:vm").unwrap();
     assert!(info.persistent);
@@ -254,7 +252,8 @@ fn a_port_that_is_taken_is_refused_and_its_holder_named() {
 fn what_is_no_name_is_refused_with_an_example() {
     let daemon = Daemon::start();
     let long = format!("vale0:{}", "x".repeat(70));
-    let bad = ["", "eth0", "vale0", "vale0:", "vale0:a-b", "vale0:a{", "vale0:a b", "vale/:a", &long];
+    let bad =
+        ["", "eth0", "vale0", "vale0:", "vale0:a-b", "vale0:a{", "vale0:a b", "vale/:a", &long];
     for name in bad {
         let error = daemon.options().open(name).unwrap_err();
         assert_eq!(error.exit_code(), exit::BAD_NAME, "{name}: {error}");

@@ -47,7 +47,9 @@ fn clients_that_reconnect_go_on_under_the_same_names() {
 }
 
 /// What a port that waits for ever hears when the daemon is killed.
-fn hears_of_the_end(wait_for: impl FnOnce(&mut Port) -> Result<(), Error> + std::marker::Send + 'static) {
+fn hears_of_the_end(
+    wait_for: impl FnOnce(&mut Port) -> Result<(), Error> + std::marker::Send + 'static,
+) {
     let mut daemon = Daemon::start();
     let mut port = daemon.open("vale0:a");
     let (ready, is_ready) = channel();

@@ -1,0 +1,234 @@
+//! The command line: every subcommand, its JSON, its exit statuses.
+
+use std::process::{Command, Output, Stdio};
+
+use client::api::exit;
+use harness::daemon::Daemon;
+use harness::process::{Owned, Scratch, outcome, uvala};
+use harness::role::Become;
+use harness::wait;
+use serde_json::{Value, json};
+
+/// What a command that works says.
+fn said(daemon: &Daemon, args: &[&str]) -> String {
+    text_of(args, daemon.uvala(args))
+}
+
+fn text_of(args: &[&str], output: Output) -> String {
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "uvala {args:?}: {}: {error}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The JSON that a command that works says.
+fn json_of(daemon: &Daemon, args: &[&str]) -> Value {
+    let args = [args, &["--json"]].concat();
+    let text = said(daemon, &args);
+    assert_eq!(text.lines().count(), 1, "one object on one line: {text}");
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{args:?}: {error}: {text}"))
+}
+
+/// A command fails with this status and one line.
+fn fails(daemon: &Daemon, args: &[&str], status: u8) {
+    let output = daemon.uvala(args);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(i32::from(status)), "uvala {args:?}: {error}");
+    let lines = if status == exit::USAGE { 2..=9 } else { 1..=1 };
+    assert!(lines.contains(&error.lines().count()), "uvala {args:?}: {error}");
+}
+
+#[test]
+fn switches_are_made_shown_changed_and_deleted() {
+    let daemon = Daemon::start();
+    let add = ["switch", "add", "vale0", "--forwarding", "hub", "--age", "60", "--mode", "660"];
+    assert_eq!(said(&daemon, &add), "");
+    assert!(said(&daemon, &["switch", "list"]).contains("vale0"));
+    let shown = json_of(&daemon, &["switch", "show", "vale0"]);
+    assert_eq!(shown["forwarding"], "hub");
+    assert_eq!(shown["age_s"], 60);
+    assert_eq!(shown["persistent"], true);
+    assert_eq!(shown["ports"], 0);
+    assert_eq!(json_of(&daemon, &["switch", "list"]), json!([shown]));
+    let set = ["switch", "set", "vale0", "--forwarding", "learning"];
+    assert_eq!(json_of(&daemon, &set), json!({"done": true}));
+    let now = json_of(&daemon, &["switch", "show", "vale0"]);
+    assert_eq!((&now["forwarding"], &now["mode"]), (&json!("learning"), &shown["mode"]));
+    assert!(said(&daemon, &["switch", "show", "vale0"]).contains("learning"));
+    said(&daemon, &["switch", "del", "vale0"]);
+    assert_eq!(json_of(&daemon, &["switch", "list"]), json!([]));
+}
+
+#[test]
+fn ports_are_made_shown_changed_and_deleted() {
+    let daemon = Daemon::start();
+    said(&daemon, &["port", "add", "vale0:vm1", "--vlan", "access:10", "--on-full", "wait"]);
+    said(&daemon, &["port", "add", "vale0:sink", "--kind", "null"]);
+    let shown = json_of(&daemon, &["port", "show", "vale0:vm1"]);
+    assert_eq!(shown["settings"]["vlan"], "access:10");
+    assert_eq!(shown["settings"]["on_full"], "wait");
+    assert_eq!(shown["client"], Value::Null);
+    said(&daemon, &["port", "set", "vale0:vm1", "--isolated", "--unicast-flood=false"]);
+    let settings = &json_of(&daemon, &["port", "show", "vale0:vm1"])["settings"];
+    assert_eq!((&settings["isolated"], &settings["unicast_flood"]), (&json!(true), &json!(false)));
+    assert_eq!(settings["vlan"], "access:10", "what is not named stays");
+    let client = daemon.open("vale0:vm1");
+    let list = json_of(&daemon, &["port", "list", "vale0"]);
+    let of =
+        |name: &str| list.as_array().unwrap().iter().find(|port| port["port"] == name).cloned();
+    assert_eq!(of("vale0:vm1").unwrap()["client"]["pid"], std::process::id());
+    assert_eq!(of("vale0:sink").unwrap()["kind"], "null");
+    assert!(said(&daemon, &["port", "list"]).contains("vale0:sink"));
+    assert!(said(&daemon, &["port", "show", "vale0:vm1"]).contains("access:10"));
+    drop(client);
+    said(&daemon, &["port", "del", "vale0:vm1"]);
+    said(&daemon, &["port", "del", "vale0:sink", "--json"]);
+    assert_eq!(json_of(&daemon, &["port", "list"]), json!([]));
+}
+
+#[test]
+fn addresses_are_added_learnt_flushed_and_deleted() {
+    let daemon = Daemon::start();
+    let (mut a, mut b) = (daemon.open("vale0:a"), daemon.open("vale0:b"));
+    a.send(&harness::frames::announcement(7)).unwrap();
+    assert!(b.recv_timeout(&mut Vec::new(), Some(wait::PATIENCE)).unwrap());
+    said(&daemon, &["fdb", "add", "vale0:b", "02:00:00:00:00:99"]);
+    let list = json_of(&daemon, &["fdb", "list", "vale0"]);
+    let of = |mac: &str| list.as_array().unwrap().iter().find(|entry| entry["mac"] == mac).cloned();
+    let learnt = of("02:00:00:00:00:07").expect("learnt");
+    assert_eq!((&learnt["port"], &learnt["static"]), (&json!("vale0:a"), &json!(false)));
+    let added = of("02:00:00:00:00:99").expect("added");
+    assert_eq!((&added["port"], &added["static"]), (&json!("vale0:b"), &json!(true)));
+    assert!(said(&daemon, &["fdb", "list", "vale0"]).contains("02:00:00:00:00:07"));
+    said(&daemon, &["fdb", "flush", "vale0", "--port", "vale0:a"]);
+    assert_eq!(json_of(&daemon, &["fdb", "list", "vale0"]), json!([added]));
+    said(&daemon, &["fdb", "del", "vale0", "02:00:00:00:00:99"]);
+    assert_eq!(json_of(&daemon, &["fdb", "list", "vale0"]), json!([]));
+    fails(&daemon, &["fdb", "del", "vale0", "02:00:00:00:00:99"], exit::NOT_FOUND);
+}
+
+#[test]
+fn counters_are_shown() {
+    let daemon = Daemon::start();
+    let (mut a, mut b) = (daemon.open("vale0:a"), daemon.open("vale0:b"));
+    a.send(&harness::frames::announcement(7)).unwrap();
+    assert!(b.recv_timeout(&mut Vec::new(), Some(wait::PATIENCE)).unwrap());
+    let stats = json_of(&daemon, &["stats", "vale0:a"]);
+    assert!(stats["at_ns"].is_u64());
+    let port = &stats["ports"][0];
+    assert_eq!((&port["port"], &port["tx"]["frames"]), (&json!("vale0:a"), &json!(1)));
+    assert_eq!(port["tx"]["bytes"], 60);
+    assert_eq!(json_of(&daemon, &["stats"])["ports"].as_array().unwrap().len(), 2);
+    assert_eq!(json_of(&daemon, &["stats", "vale0"])["ports"][1]["rx"]["frames"], 1);
+    assert!(said(&daemon, &["stats"]).contains("vale0:b"));
+    assert!(said(&daemon, &["stats", "--queues"]).contains("vale0:b"));
+}
+
+#[test]
+fn every_refusal_has_a_status_of_its_own_and_one_line() {
+    let daemon = Daemon::start();
+    let _held = daemon.open("vale0:a");
+    for (args, status) in [
+        (&["port", "show", "vale0:x"][..], exit::NOT_FOUND),
+        (&["switch", "show", "vale9"], exit::NOT_FOUND),
+        (&["fdb", "list", "vale9"], exit::NOT_FOUND),
+        (&["stats", "vale9"], exit::NOT_FOUND),
+        (&["port", "show", "eth0"], exit::BAD_NAME),
+        (&["switch", "add", "br0"], exit::BAD_NAME),
+        (&["switch", "add", "vale0"], exit::EXISTS),
+        (&["port", "add", "vale0:a"], exit::EXISTS),
+        (&["port", "add", "vale0:p{1"], exit::UNSUPPORTED),
+        (&["port", "set", "vale0:a", "--vlan", "access:9999"], exit::BAD_REQUEST),
+        (&["switch", "set", "vale0", "--forwarding", "magic"], exit::BAD_REQUEST),
+        (&["port", "list", "--nonsense"], exit::USAGE),
+        (&["nonsense"], exit::USAGE),
+        (&["gen", "-i", "vale0:a", "-f", "tx", "-n", "1"], exit::IN_USE),
+        (&["gen", "-i", "eth0", "-f", "tx", "-n", "1"], exit::BAD_NAME),
+        (&["bridge", "vale0:b", "vale0:a"], exit::IN_USE),
+    ] {
+        fails(&daemon, args, status);
+    }
+    assert_eq!(daemon.ports(), ["vale0:a"]);
+}
+
+#[test]
+fn assets_are_written() {
+    let place = Scratch::new("assets");
+    let dir = place.path().join("out");
+    let args = ["assets", dir.to_str().unwrap()];
+    text_of(&args, uvala(Become::default(), &args, None).output().unwrap());
+    for file in ["man/uvala.1", "man/uvala-port.1", "completions/uvala.bash", "completions/_uvala"]
+    {
+        let size = std::fs::metadata(dir.join(file)).map_or(0, |meta| meta.len());
+        assert!(size > 100, "{file} has {size} bytes");
+    }
+}
+
+/// `uvala` in the background, with its output to be read at the end.
+fn background(daemon: &Daemon, args: &[&str]) -> (Owned, std::process::ChildStdout) {
+    let dir = daemon.dir();
+    let args = [args, &["--dir", dir.to_str().unwrap()]].concat();
+    let mut command: Command = uvala(Become::default(), &args, None);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut process = Owned::spawn(&mut command);
+    let out = process.stdout();
+    (process, out)
+}
+
+/// The summary of a program that ends well.
+fn summary((mut process, out): (Owned, std::process::ChildStdout)) -> Value {
+    let text = std::io::read_to_string(out).unwrap();
+    assert_eq!(outcome(process.wait()), 0, "{text}");
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn gen_sends_receives_and_measures() {
+    let daemon = Daemon::start();
+    said(&daemon, &["port", "add", "vale0:b", "--on-full", "wait"]);
+    let receive = ["gen", "-i", "vale0:b", "-f", "rx", "--expect", "5000", "-T", "20", "--json"];
+    let receiver = background(&daemon, &receive);
+    wait::until("the receiver", || daemon.port("vale0:b").unwrap().client.is_some());
+    said(&daemon, &["fdb", "add", "vale0:b", "02:00:00:00:00:02"]);
+    let send = ["gen", "-i", "vale0:a", "-f", "tx", "-n", "5000", "-D", "02:00:00:00:00:02"];
+    assert!(json_of(&daemon, &send).is_object());
+    assert!(summary(receiver).is_object());
+    let mut pong = background(&daemon, &["gen", "-i", "vale0:pong", "-f", "pong"]);
+    wait::until("pong", || daemon.port("vale0:pong").is_some());
+    let ping = json_of(&daemon, &["gen", "-i", "vale0:ping", "-f", "ping", "-n", "100"]);
+    assert!(ping.is_object());
+    pong.0.signal(rustix::process::Signal::INT);
+    assert_eq!(outcome(pong.0.wait()), 0);
+}
+
+#[test]
+fn gen_fails_where_frames_are_missing() {
+    let daemon = Daemon::start();
+    let args = ["gen", "-i", "vale0:b", "-f", "rx", "--expect", "10", "-T", "1"];
+    assert_eq!(daemon.uvala(&args).status.code(), Some(1));
+}
+
+#[test]
+fn bridge_joins_two_switches() {
+    let daemon = Daemon::start();
+    let bridge = background(&daemon, &["bridge", "vale0:x", "vale1:x", "--json"]);
+    wait::until("the bridge", || daemon.port("vale1:x").is_some());
+    let (mut a, mut b) = (daemon.open("vale0:a"), daemon.open("vale1:b"));
+    let mut got = Vec::new();
+    for (from, to) in [(7, 8), (8, 7)] {
+        let frame = harness::frames::announcement(from);
+        a.send(&frame).unwrap();
+        assert!(b.recv_timeout(&mut got, Some(wait::PATIENCE)).unwrap(), "{from} to {to}");
+        assert_eq!(got, frame);
+        std::mem::swap(&mut a, &mut b);
+    }
+    bridge.0.signal(rustix::process::Signal::TERM);
+    assert!(summary(bridge).is_object());
+}
+
+#[test]
+fn demo_ends_well_and_leaves_nothing_behind() {
+    let args = ["demo", "--seconds", "1", "--json"];
+    let output = uvala(Become::default(), &args, None).output().unwrap();
+    let result: Value = serde_json::from_str(&text_of(&args, output)).unwrap();
+    assert!(result.is_object(), "{result}");
+}

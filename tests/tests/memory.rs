@@ -1,0 +1,130 @@
+//! A daemon that has nothing left: it refuses, keeps nothing half-made, and goes on.
+
+use client::Port;
+use client::api::exit;
+use harness::daemon::{Daemon, Setup};
+use harness::frames::{BROADCAST, Tally, fill};
+use harness::wait;
+
+/// Opens ports until the daemon refuses; returns those that it granted.
+fn open_until_refused(daemon: &Daemon, slots: u32) -> Vec<Port> {
+    let mut ports = Vec::new();
+    loop {
+        let name = format!("vale0:p{}", ports.len());
+        match daemon.options().slots(slots).open(&name) {
+            Ok(port) => ports.push(port),
+            Err(error) => {
+                assert_eq!(error.exit_code(), exit::NO_MEMORY, "{error}");
+                return ports;
+            }
+        }
+        assert!(ports.len() < 500, "no limit is reached");
+    }
+}
+
+/// A frame from the first port to all others.
+fn still_switches(ports: &mut [Port]) {
+    let (mut frame, mut scratch) = (Vec::new(), Vec::new());
+    fill(&mut frame, BROADCAST, 1, 0, 1514);
+    let (first, others) = ports.split_first_mut().expect("some ports");
+    first.send(&frame).unwrap();
+    for port in others {
+        let mut tally = Tally::default();
+        assert!(port.recv_timeout(&mut frame, Some(wait::PATIENCE)).unwrap());
+        tally.count(&frame, &mut scratch);
+        tally.assert_whole(1, 1);
+    }
+}
+
+fn refuses_and_goes_on(daemon: &Daemon, slots: u32) {
+    let empty = daemon.holdings();
+    for _ in 0..2 {
+        let mut ports = open_until_refused(daemon, slots);
+        assert!(ports.len() >= 2, "{} ports", ports.len());
+        let before = daemon.holdings();
+        // Refused as often as asked, in whatever shape, and nothing stays of it.
+        for name in ["vale0:more", "valeother:more", "vale0:pipe{1"] {
+            let refused = daemon.options().slots(slots).open(name).unwrap_err();
+            assert_eq!(refused.exit_code(), exit::NO_MEMORY, "{name}: {refused}");
+        }
+        let grouped = daemon.options().slots(slots).group("chain").open("vale0:more").unwrap_err();
+        assert_eq!(grouped.exit_code(), exit::NO_MEMORY, "{grouped}");
+        daemon.assert_holds(before);
+        assert_eq!(daemon.switch("valeother"), None);
+        assert_eq!(daemon.ports().len(), ports.len());
+        still_switches(&mut ports);
+        drop(ports);
+        wait::until("all to go", || daemon.ports().is_empty());
+        daemon.assert_holds(empty);
+    }
+}
+
+#[test]
+fn no_address_space_left() {
+    // 100 MiB for ports of 17 MiB and more, beside what the program and its threads reserve.
+    let daemon = Setup::new("").address_space(400 << 20).start();
+    refuses_and_goes_on(&daemon, 4096);
+}
+
+#[test]
+fn no_descriptors_left() {
+    let daemon = Setup::new("").descriptors(60).start();
+    // Its ports and connections share what there is: attach on few connections.
+    let connection = daemon.connect().unwrap();
+    connection.hello("one for all").unwrap();
+    let empty = daemon.holdings();
+    let attach =
+        |name: &str| connection.attach(client::api::Attach::new(name.parse().expect("a name")));
+    let mut granted = 0;
+    let refused = loop {
+        match attach(&format!("vale0:p{granted}")) {
+            Ok(_) => granted += 1,
+            Err(refused) => break refused,
+        }
+        assert!(granted < 60, "no limit is reached");
+    };
+    assert_eq!(refused.exit_code(), exit::NO_MEMORY, "{refused}");
+    let before = daemon.holdings();
+    assert!(attach("valeother:more").is_err());
+    daemon.assert_holds(before);
+    assert_eq!(daemon.switch("valeother"), None);
+    assert_eq!(daemon.ports().len(), granted);
+    drop(connection);
+    wait::until("all to go", || daemon.ports().is_empty());
+    let after = daemon.holdings();
+    assert_eq!((after.descriptors + 1, after.regions), (empty.descriptors, 0));
+    still_switches(&mut [daemon.open("vale0:a"), daemon.open("vale0:b")]);
+}
+
+#[test]
+fn more_clients_than_descriptors_wait_for_those_that_leave() {
+    let daemon = Setup::new("").descriptors(40).start();
+    let held: Vec<_> = (0..60).map(|_| harness::socket::connect(&daemon.dir())).collect();
+    // Who was there before is served, and who comes later is, when there is room again.
+    assert!(daemon.ports().is_empty());
+    drop(held);
+    wait::until("room again", || {
+        daemon.connect().and_then(|connection| connection.hello("late")).is_ok()
+    });
+}
+
+#[test]
+fn impossible_sizes_are_refused() {
+    let daemon = Daemon::start();
+    let before = daemon.holdings();
+    let options = || daemon.options();
+    for options in [
+        options().slots(7),
+        options().slots(1 << 20),
+        options().rings(0),
+        options().rings(65),
+        options().rings(64).slots(16384),
+        options().extra_bufs(u32::MAX),
+    ] {
+        let refused = options.open("vale0:a").unwrap_err();
+        let expected = [exit::BAD_REQUEST, exit::NO_MEMORY, exit::QUOTA];
+        assert!(expected.contains(&refused.exit_code()), "{refused}");
+    }
+    daemon.assert_holds(before);
+    assert!(daemon.ports().is_empty());
+}
