@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use client::api::Counter;
+use client::api::{Counter, PortStats};
 use client::name::PortName;
 use client::{Error, Port, Receiver, Sender};
 use serde::Serialize;
@@ -49,7 +49,7 @@ pub struct Args {
     port_args: PortArgs,
 }
 
-/// What went through, as the switch counted it.
+/// What went through, as the switch counted it since the ports were last opened.
 #[derive(Debug, Serialize)]
 struct Summary {
     ports: [String; 2],
@@ -79,6 +79,7 @@ pub fn run(global: &Global, args: &Args) -> Result<()> {
         start: Instant::now(),
         zero_copy: false,
         reconnects: 0,
+        last: [None, None],
     };
     let mut ports = bridge.open()?;
     loop {
@@ -104,6 +105,8 @@ struct Bridge<'a> {
     start: Instant,
     zero_copy: bool,
     reconnects: u32,
+    /// Counters of the ports just before they were closed.
+    last: [Option<PortStats>; 2],
 }
 
 impl Bridge<'_> {
@@ -130,14 +133,15 @@ impl Bridge<'_> {
     }
 
     /// Forwards both ways until a signal, or until one way fails.
-    fn forward(&self, [a, b]: [Port; 2]) -> Result<(), Error> {
+    fn forward(&mut self, [a, b]: [Port; 2]) -> Result<(), Error> {
         let ((a_tx, a_rx), (b_tx, b_rx)) = (a.split(), b.split());
-        let over = AtomicBool::new(false);
-        let (over, bridge) = (&over, self);
+        let over = &AtomicBool::new(false);
         std::thread::scope(|scope| {
             let there = scope.spawn(move || one_way(a_rx, b_tx, over));
             let back = scope.spawn(move || one_way(b_rx, a_tx, over));
-            bridge.watch(over);
+            self.watch(over);
+            // While the ports are still there.
+            self.last = self.stats().map(|mut stats| stats.get());
             over.store(true, Ordering::Relaxed);
             let results = [there, back].map(|way| way.join().expect("no direction panics"));
             results.into_iter().collect()
@@ -168,17 +172,17 @@ impl Bridge<'_> {
     }
 
     fn summarise(&self) -> Result<()> {
-        let [a, b] = self.stats().map(|mut stats| stats.get());
+        let [a, b] = &self.last;
         let mut drops = BTreeMap::new();
-        for (reason, count) in [&a, &b].into_iter().flatten().flat_map(|stats| &stats.drops) {
+        for (reason, count) in [a, b].into_iter().flatten().flat_map(|stats| &stats.drops) {
             *drops.entry(reason.clone()).or_default() += count;
         }
         let summary = Summary {
             ports: self.names.clone().map(|name| name.to_string()),
             zero_copy: self.zero_copy,
             seconds: self.start.elapsed().as_secs_f64(),
-            forward: b.map(|stats| stats.tx),
-            backward: a.map(|stats| stats.tx),
+            forward: b.as_ref().map(|stats| stats.tx),
+            backward: a.as_ref().map(|stats| stats.tx),
             drops,
             reconnects: self.reconnects,
         };
@@ -198,7 +202,8 @@ fn one_way(mut from: Receiver, mut to: Sender, over: &AtomicBool) -> Result<(), 
         while !over.load(Ordering::Relaxed) {
             turn(&mut from, &mut to)?;
         }
-        Ok(())
+        // The port ends with this thread: what it holds would end with it.
+        to.drain(Some(Duration::from_secs(1))).map(drop)
     };
     let result = turns();
     over.store(true, Ordering::Relaxed);

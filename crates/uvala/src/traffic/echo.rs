@@ -119,13 +119,17 @@ impl Pinger {
 /// Sends everything back until the session is over.
 pub fn pong(session: &mut Session, args: &Args) -> Result<Summary> {
     let mut announcement = args.announcement();
+    let own = announcement[6..12].try_into()?;
     let mut frame = Vec::new();
     let count = args.count.unwrap_or(u64::MAX);
     session.begin(args.delay, args.time);
     let mut is_known = false;
     loop {
         let turn = match is_known {
-            true => answer(session, &mut frame, u64::from(args.burst), count),
+            true => {
+                let left = count - session.volume.frames;
+                answer(session, &mut frame, own, left.min(args.burst.into()))
+            }
             false => session.announce(&mut announcement).map(|()| true),
         };
         is_known = turn.is_ok();
@@ -142,17 +146,16 @@ pub fn pong(session: &mut Session, args: &Args) -> Result<Summary> {
 fn answer(
     session: &mut Session,
     frame: &mut Vec<u8>,
-    burst: u64,
-    count: u64,
+    own: [u8; 6],
+    most: u64,
 ) -> Result<bool, Error> {
     let now = Instant::now();
-    if session.is_over(now) || session.volume.frames >= count {
+    if session.is_over(now) || most == 0 {
         return Ok(false);
     }
     let (mut frames, mut bytes, mut slots) = (0, 0, 0);
-    let left = burst.min(count - session.volume.frames);
-    while frames < left && session.port.try_recv(frame)? {
-        frame::turn_around(frame);
+    while frames < most && session.port.try_recv(frame)? {
+        frame::turn_around(frame, own);
         let tx = session.port.tx(0);
         if tx.owned() <= slots {
             tx.submit(std::mem::take(&mut slots))?;

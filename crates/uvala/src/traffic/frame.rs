@@ -199,8 +199,8 @@ fn read_bytes(frame: &[u8]) -> Seen {
 }
 
 /// Exchanges sender and receiver at all layers: the frame goes back, its checksums as right as
-/// before.
-pub fn turn_around(frame: &mut [u8]) {
+/// before. What came for a group of addresses goes back from `own`: a group sends nothing.
+pub fn turn_around(frame: &mut [u8], own: [u8; 6]) {
     let is_udp = frame.len() >= PAYLOAD && frame[12..14] == IPV4 && frame[23] == UDP_PROTOCOL;
     let fields: &[(usize, usize)] = if is_udp { &[(0, 6), (26, 4), (34, 2)] } else { &[(0, 6)] };
     for &(at, len) in fields {
@@ -208,6 +208,11 @@ pub fn turn_around(frame: &mut [u8]) {
             let (a, b) = both.split_at_mut(len);
             a.swap_with_slice(b);
         }
+    }
+    if let Some(source) = frame.get_mut(6..12)
+        && source[0] & 1 != 0
+    {
+        source.copy_from_slice(&own);
     }
 }
 
@@ -346,13 +351,17 @@ mod tests {
     fn test_turn_around_leaves_a_right_frame() {
         let mut frame = frame(67, 9, 10);
         let before = frame.clone();
-        turn_around(&mut frame);
+        let own = [2, 0, 0, 0, 0, 9];
+        turn_around(&mut frame, own);
         check_by_reference(&frame);
         assert_eq!(read(&frame), read(&before));
         assert_eq!((&frame[..6], &frame[6..12]), (&before[6..12], &before[..6]));
         assert_eq!(frame[26..30], before[30..34]);
-        turn_around(&mut frame);
+        turn_around(&mut frame, own);
         assert_eq!(frame, before);
+        frame[0] = 1;
+        turn_around(&mut frame, own);
+        assert_eq!(frame[6..12], own);
     }
 
     #[test]

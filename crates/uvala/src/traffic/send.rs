@@ -81,6 +81,7 @@ impl Source {
         if session.is_over(now) || self.number >= self.count {
             return Ok(false);
         }
+        session.check(now)?;
         let due = self.pace.due(now).min(self.burst).min(self.count - self.number);
         if due == 0 {
             session.sleep_until(self.pace.next().unwrap_or(now));

@@ -1,7 +1,7 @@
 //! A port in use until something ends it: a time, a count, a signal, an error.
 //!
-//! All functions of `gen` run turns on a [`Session`]. A turn waits at most [`TICK`], so that a signal
-//! is seen soon; what goes wrong in a turn comes here, and the session goes on where it may.
+//! All functions of `gen` run turns on a [`Session`]. A turn waits at most [`TICK`], so that a
+//! signal is seen soon; what goes wrong in a turn comes here, and the session goes on where it may.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -166,6 +166,10 @@ pub struct Session {
     args: PortArgs,
     meter: Meter,
     stats: Stats,
+    /// Frames to our own address, which the switch drops as it should.
+    announced: u64,
+    /// When the daemon was last seen.
+    seen: Instant,
 }
 
 impl Session {
@@ -189,6 +193,8 @@ impl Session {
             args: args.clone(),
             meter: Meter::new(quiet),
             stats: Stats::new(name.clone(), dir.map(Path::to_path_buf)),
+            announced: 0,
+            seen: Instant::now(),
         })
     }
 
@@ -206,7 +212,7 @@ impl Session {
     #[inline]
     pub fn is_over(&mut self, now: Instant) -> bool {
         if self.meter.is_due(now) {
-            let dropped = self.stats.drops().map(|drops| drops.values().sum());
+            let dropped = self.drops().map(|drops| drops.values().sum());
             self.meter.line(now, &self.volume, dropped);
         }
         self.stop.is_set() || self.end.is_some_and(|end| now >= end)
@@ -235,6 +241,7 @@ impl Session {
             match self.port.reconnect(Some(TICK)) {
                 Ok(()) => {
                     self.reconnects += 1;
+                    self.announced = 0;
                     eprintln!("{}: the daemon is back", self.port.name());
                     return Ok(());
                 }
@@ -245,8 +252,8 @@ impl Session {
         Ok(())
     }
 
-    /// Sends one frame to its own address: the switch learns where that is, and passes it to nobody.
-    /// Pipes have no switch.
+    /// Sends one frame to its own address: the switch learns where that is, and passes it to
+    /// nobody. Pipes have no switch.
     pub fn announce(&mut self, frame: &mut [u8]) -> Result<(), Error> {
         if self.port.name().pipe().is_some() {
             return Ok(());
@@ -254,12 +261,29 @@ impl Session {
         let (to, from) = frame.split_at_mut(6);
         to.copy_from_slice(&from[..6]);
         self.port.send(frame)?;
+        self.announced += 1;
         self.port.drain(Some(TICK)).map(drop)
     }
 
-    /// What the switch dropped for this port.
+    /// Is the daemon still there? Asked at most once a tick: a sender that never waits would only
+    /// find out when its ring is full.
+    #[inline]
+    pub fn check(&mut self, now: Instant) -> Result<(), Error> {
+        if now - self.seen >= TICK {
+            self.seen = now;
+            self.port.check()?;
+        }
+        Ok(())
+    }
+
+    /// What the switch dropped for this port, without the announcements.
     pub fn drops(&mut self) -> Option<BTreeMap<String, u64>> {
-        self.stats.drops()
+        let mut drops = self.stats.get()?.drops;
+        if let Some(count) = drops.get_mut("same_port") {
+            *count = count.saturating_sub(self.announced);
+        }
+        drops.retain(|_, count| *count > 0);
+        Some(drops)
     }
 }
 
@@ -289,11 +313,6 @@ impl Stats {
             self.connection = None;
         }
         answer.ok()?
-    }
-
-    /// What the switch dropped.
-    pub fn drops(&mut self) -> Option<BTreeMap<String, u64>> {
-        self.get().map(|stats| stats.drops)
     }
 
     fn ask(&mut self) -> Result<Option<client::api::PortStats>, ControlError> {
