@@ -43,7 +43,11 @@ pub fn ping(session: &mut Session, args: &Args) -> Result<Summary> {
         match pinger.turn(session) {
             Ok(true) => {}
             Ok(false) => break,
-            Err(error) => session.recover(error)?,
+            Err(error) => {
+                if !session.recover(error)? {
+                    break;
+                }
+            }
         }
     }
     let mut summary = session.volume.summary("ping", &args.port);
@@ -136,7 +140,11 @@ pub fn pong(session: &mut Session, args: &Args) -> Result<Summary> {
         match turn {
             Ok(true) => {}
             Ok(false) => break,
-            Err(error) => session.recover(error)?,
+            Err(error) => {
+                if !session.recover(error)? {
+                    break;
+                }
+            }
         }
     }
     Ok(session.volume.summary("pong", &args.port))

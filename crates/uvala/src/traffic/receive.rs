@@ -50,7 +50,11 @@ pub fn run(session: &mut Session, args: &Args) -> Result<Summary> {
         match turn {
             Ok(true) => {}
             Ok(false) => break,
-            Err(error) => session.recover(error)?,
+            Err(error) => {
+                if !session.recover(error)? {
+                    break;
+                }
+            }
         }
     }
     let mut summary = session.volume.summary("rx", &args.port);

@@ -52,14 +52,16 @@ pub fn run(session: &mut Session, args: &Args) -> Result<Summary> {
             Ok(true) => {}
             Ok(false) => break,
             Err(error) => {
-                session.recover(error)?;
+                if !session.recover(error)? {
+                    break;
+                }
                 source.new_rings(session);
             }
         }
     }
     // The port ends with this program: what it holds would end with it.
     if let Err(error) = session.port.drain(Some(LAST_FRAMES)) {
-        session.recover(error)?;
+        eprintln!("{}: {error}", session.port.name());
     }
     Ok(session.volume.summary("tx", &args.port))
 }

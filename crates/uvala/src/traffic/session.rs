@@ -224,18 +224,18 @@ impl Session {
         std::thread::sleep(left.min(TICK));
     }
 
-    /// Goes on after an error where that is possible.
-    pub fn recover(&mut self, error: Error) -> Result<()> {
+    /// Goes on after an error where that is possible. `false`: the session is over.
+    pub fn recover(&mut self, error: Error) -> Result<bool> {
         match error {
             // Some frames are lost; the receiver counts them.
             Error::Resynced { .. } => eprintln!("{error}"),
-            Error::Lost(_) if !self.args.no_reconnect => self.reconnect()?,
+            Error::Lost(_) if !self.args.no_reconnect => return self.reconnect(),
             error => return Err(error.into()),
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn reconnect(&mut self) -> Result<()> {
+    fn reconnect(&mut self) -> Result<bool> {
         eprintln!("{}: the daemon went away; waiting for it", self.port.name());
         while !self.stop.is_set() && self.end.is_none_or(|end| Instant::now() < end) {
             match self.port.reconnect(Some(TICK)) {
@@ -243,13 +243,13 @@ impl Session {
                     self.reconnects += 1;
                     self.announced = 0;
                     eprintln!("{}: the daemon is back", self.port.name());
-                    return Ok(());
+                    return Ok(true);
                 }
                 Err(error) if may_come_back(&error) => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Sends one frame to its own address: the switch learns where that is, and passes it to
