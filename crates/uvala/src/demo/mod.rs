@@ -40,9 +40,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// See it work: a switch, a sender and a receiver, six seconds
 ///
 /// Runs a private switch in this process, and a sender and a receiver as processes of their own
-/// that share no memory with each other. Every byte of every frame is written by the sender and verified
-/// by the receiver, whose port makes the switch wait instead of dropping. Needs no root, no
-/// running daemon, and leaves nothing behind. Ends with status 0 only if every frame arrived.
+/// that share no memory with each other. Every byte of every frame is written by the sender and
+/// verified by the receiver, whose port makes the switch wait instead of dropping. Needs no root,
+/// no running daemon, and leaves nothing behind. Ends with status 0 only if every frame arrived.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
