@@ -52,7 +52,7 @@ impl Report {
             right("LOST"),
             right("CORRUPTED"),
             right("RATE"),
-            right("PAYLOAD"),
+            right("BIT RATE"),
         ]);
         for transfer in &self.transfers {
             let checked = transfer.received.checked.unwrap_or_default();

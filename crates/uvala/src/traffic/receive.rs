@@ -102,7 +102,7 @@ impl Sink {
         let mut all = 0;
         for ring in 0..session.port.rx_rings() {
             let rx = session.port.rx(ring);
-            if rx.available() == 0 {
+            if rx.available() == 0 || self.wanted == 0 {
                 continue;
             }
             let (mut slots, mut frames, mut bytes) = (0, 0, 0);
