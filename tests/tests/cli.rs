@@ -190,12 +190,15 @@ fn gen_sends_receives_and_measures() {
     wait::until("the receiver", || daemon.port("vale0:b").unwrap().client.is_some());
     said(&daemon, &["fdb", "add", "vale0:b", "02:00:00:00:00:02"]);
     let send = ["gen", "-i", "vale0:a", "-f", "tx", "-n", "5000", "-D", "02:00:00:00:00:02"];
-    assert!(json_of(&daemon, &send).is_object());
-    assert!(summary(receiver).is_object());
+    assert_eq!(json_of(&daemon, &send)["frames"], 5000);
+    let received = summary(receiver);
+    assert_eq!((&received["frames"], &received["checked"]["lost"]), (&json!(5000), &json!(0)));
     let mut pong = background(&daemon, &["gen", "-i", "vale0:pong", "-f", "pong"]);
     wait::until("pong", || daemon.port("vale0:pong").is_some());
-    let ping = json_of(&daemon, &["gen", "-i", "vale0:ping", "-f", "ping", "-n", "100"]);
-    assert!(ping.is_object());
+    let ping =
+        json_of(&daemon, &["gen", "-i", "vale0:ping", "-f", "ping", "-n", "100", "-R", "1k"]);
+    assert_eq!((&ping["frames"], &ping["checked"]["lost"]), (&json!(100), &json!(0)));
+    assert!(ping["latency_us"].is_object(), "{ping}");
     pong.0.signal(rustix::process::Signal::INT);
     assert_eq!(outcome(pong.0.wait()), 0);
 }
