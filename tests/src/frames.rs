@@ -36,7 +36,9 @@ pub fn fill(frame: &mut Vec<u8>, to: Mac, stream: u32, seq: u64, len: usize) {
         frame.extend_from_slice(&seq.to_be_bytes());
     }
     let address = to.iter().fold(0, |all, &byte| all << 8 | u64::from(byte));
-    let mut random = Random::new(address ^ u64::from(stream) << 40 ^ seq << 8 ^ len as u64);
+    let seeds = [address, stream.into(), seq, len as u64];
+    let seed = seeds.into_iter().fold(0, |seed, more| Random::new(seed ^ more).any());
+    let mut random = Random::new(seed);
     while frame.len() < len {
         frame.extend_from_slice(&random.any().to_le_bytes());
     }

@@ -1,13 +1,17 @@
 //! Processes that never outlive their test: each dies with the thread that started it, is killed
 //! when its handle is dropped, and ends when its stdin does.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
 
 use crate::frames::Tally;
 use crate::role::{Become, Report, Role};
@@ -234,19 +238,15 @@ fn sibling(name: &str) -> PathBuf {
     test.ancestors().nth(2).expect("target/debug/deps/test").join(name)
 }
 
-/// A copy that every user can run: the original may lie in a directory that is closed to others.
+/// A path by which every user can run a program, though it may lie in a directory that is closed to
+/// others: children inherit the open file.
 fn for_everybody(program: &Path) -> PathBuf {
-    static COPIES: OnceLock<Scratch> = OnceLock::new();
-    let copy = COPIES
-        .get_or_init(|| Scratch::new("programs"))
-        .path()
-        .join(program.file_name().expect("a program"));
-    static LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    let _one_at_a_time = LOCK.lock();
-    if !copy.exists() {
-        std::fs::copy(program, &copy).expect("room for a copy");
-    }
-    copy
+    static OPEN: Mutex<BTreeMap<PathBuf, OwnedFd>> = Mutex::new(BTreeMap::new());
+    let mut open = OPEN.lock().expect("nobody panics with it");
+    let file = open.entry(program.to_path_buf()).or_insert_with(|| {
+        rustix::fs::open(program, OFlags::RDONLY, Mode::empty()).expect("a program")
+    });
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 /// A directory that goes with its handle.
