@@ -324,7 +324,9 @@ impl Datapath for Workers {
             let fdb = worker.switch(at).bridge().fdb();
             fdb.entries(from, now).take(max + 1).collect::<Vec<_>>()
         });
-        let next = entries.get(max).map(|(position, _)| *position as u64);
+        // Each entry comes with the position after it.
+        let more = entries.len() > max;
+        let next = more.then(|| entries[max - 1].0 as u64);
         let keys = &self.place(switch).keys;
         let row = |entry: &switch::FdbEntry| FdbRow {
             mac: entry.mac,

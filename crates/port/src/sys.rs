@@ -47,8 +47,8 @@ impl Doorbell {
         reopen(&self.writer, OpenOptions::new().write(true)).map(Ringer)
     }
 
-    /// Waits until somebody rings, then reports the numbers that were written. `false`: there is
-    /// more to read, perhaps so much that not all numbers fitted.
+    /// Waits until somebody rings, then reports the numbers that were written. `false`: somebody
+    /// writes too much or nonsense, and the numbers of others may not have fitted.
     pub fn wait(&self, found: &mut Vec<u32>) -> bool {
         self.read(&self.blocking, found)
     }
@@ -69,8 +69,9 @@ impl Doorbell {
         };
         let mut decoder = self.decoder.take();
         found.extend(bytes[..count].iter().filter_map(|&byte| decoder.feed(byte)));
+        let garbage = decoder.take_garbage();
         self.decoder.set(decoder);
-        count < bytes.len()
+        count < bytes.len() && !garbage
     }
 }
 
@@ -157,7 +158,7 @@ mod tests {
         rustix::io::write(&client, &encode(7)).expect("room");
         ringer.ring(9);
         let mut found = Vec::new();
-        assert!(bell.wait(&mut found));
+        assert!(!bell.wait(&mut found), "garbage is noticed");
         assert_eq!(found, [7, 9]);
         found.clear();
         assert!(bell.poll(&mut found));

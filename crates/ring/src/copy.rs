@@ -75,6 +75,25 @@ pub(crate) unsafe fn copy_frame(to: *mut u8, from: *const u8, header: Block, len
         if len > LINE {
             copy_lines(to.add(LINE), from.add(LINE), len - LINE);
         }
+        clear_tail(to, len);
+    }
+}
+
+/// Clears the rest of the last line: what the sender's buffer held before is not the receiver's.
+#[inline(always)]
+unsafe fn clear_tail(to: *mut u8, len: usize) {
+    let (mut at, rest) = (len & !7, len & 7);
+    // SAFETY: whole words of the frame's last line, which `copy_frame` may write.
+    unsafe {
+        if rest != 0 {
+            let word = to.add(at).cast::<u64>();
+            word.write(word.read() & ((1 << (8 * rest)) - 1));
+            at += 8;
+        }
+        while !at.is_multiple_of(LINE) {
+            to.add(at).cast::<u64>().write(0);
+            at += 8;
+        }
     }
 }
 
@@ -121,7 +140,7 @@ unsafe fn copy_string(to: *mut u8, from: *const u8, len: usize) {
 #[inline(always)]
 unsafe fn copy_string(to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: both ranges are mapped and do not overlap.
-    unsafe { core::ptr::copy_nonoverlapping(from, to, len) }
+    unsafe { core::ptr::copy(from, to, len) }
 }
 
 /// Copies exactly `len` bytes, of any alignment. The two may be one: members of a hostile group

@@ -78,6 +78,13 @@ impl Default for Sleeper {
 }
 
 impl Sleeper {
+    /// Starts at a number of the caller's: for a side that may have had a predecessor, whose
+    /// numbers the other side remembers.
+    #[must_use]
+    pub fn starting_at(number: u32) -> Self {
+        Self { number }
+    }
+
     /// Stores the next number. The caller fences and looks at the other side's index afterwards.
     #[inline]
     pub fn arm(&mut self, need_kick: &AtomicU32) {
@@ -128,7 +135,12 @@ impl Publisher {
                 self.count(flags);
             }
         }
-        self.ringer.must_ring(need_kick)
+        let ring = self.ringer.must_ring(need_kick);
+        if ring {
+            // The other side sleeps between our publications: this is no stream.
+            self.calm(flags.0);
+        }
+        ring
     }
 
     #[inline]

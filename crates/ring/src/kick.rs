@@ -33,13 +33,21 @@ pub struct Decoder {
     number: u32,
     /// Bytes of the current message read so far; 0 outside of a message.
     read: usize,
+    garbage: bool,
 }
 
 impl Decoder {
+    /// Was there anything since the last call that no honest client writes?
+    pub fn take_garbage(&mut self) -> bool {
+        std::mem::take(&mut self.garbage)
+    }
+
     /// Takes the next byte; returns a number at the end of each message.
     pub fn feed(&mut self, byte: u8) -> Option<u32> {
-        if byte & START != 0 {
-            *self = Self { number: u32::from(byte & !START), read: 1 };
+        let begins = byte & START != 0;
+        self.garbage |= begins != (self.read == 0);
+        if begins {
+            (self.number, self.read) = (u32::from(byte & !START), 1);
             return None;
         }
         if self.read == 0 {

@@ -29,6 +29,8 @@ use crate::region::{BufferIndex, Region};
 
 /// Shortest frame: two addresses and a type.
 pub const FRAME_MIN: u16 = 14;
+/// Shortest first piece of a chain: the header with a tag, so that it is never cut in two.
+pub const CHAIN_HEAD_MIN: u16 = 18;
 
 /// What the first eight bytes of a slot say, read at once.
 #[derive(Clone, Copy)]
@@ -167,7 +169,7 @@ struct Kring {
     atok: *const CsbAtok,
     ktoa: *const CsbKtoa,
     ringer: Ringer,
-    bad_index: u32,
+    bad_index: Option<u32>,
     resyncs: u32,
 }
 
@@ -185,7 +187,7 @@ impl Kring {
             atok: memory.at(port.atok(ring)),
             ktoa: memory.at(port.ktoa(ring)),
             ringer: Ringer::default(),
-            bad_index: u32::MAX,
+            bad_index: None,
             resyncs: 0,
             region: region.clone(),
         }
@@ -242,11 +244,15 @@ impl Kring {
     /// Counts a bad index once for each value, so that a stuck client is not counted for ever.
     #[cold]
     fn resync(&mut self, raw: u32) {
-        if raw != self.bad_index {
-            self.bad_index = raw;
-            self.resyncs = self.resyncs.wrapping_add(1);
-            self.ktoa().resyncs.store(self.resyncs, Ordering::Relaxed);
+        if self.bad_index != Some(raw) {
+            self.bad_index = Some(raw);
+            self.count_resync();
         }
+    }
+
+    fn count_resync(&mut self) {
+        self.resyncs = self.resyncs.wrapping_add(1);
+        self.ktoa().resyncs.store(self.resyncs, Ordering::Relaxed);
     }
 }
 
@@ -351,7 +357,9 @@ impl TxKring {
                 break;
             }
         }
-        if total < u32::from(FRAME_MIN) || frags.get(start).is_some_and(|f| f.len < FRAME_MIN) {
+        let head = frags.get(start).map_or(0, |first| first.len);
+        let head_min = if frags.len() - start > 1 { CHAIN_HEAD_MIN } else { FRAME_MIN };
+        if total < u32::from(FRAME_MIN) || head < head_min {
             bad = bad.or(Some(BadSlot::TooShort));
         }
         if let Some(why) = bad {
@@ -504,22 +512,20 @@ impl RxKring {
     pub(crate) fn free_buffer(&mut self) -> Result<BufferIndex, Refused> {
         debug_assert!(self.room > 0);
         let raw = self.ring.read(self.tail).buffer();
-        self.ring.region.check(raw).ok_or_else(|| self.skip(raw))
+        let found = self.ring.region.check(raw);
+        if found.is_none() {
+            self.pass_over();
+        }
+        found.ok_or(Refused::BadSlot)
     }
 
-    /// Passes over the next free slot, which is spoilt.
-    pub(crate) fn pass_over(&mut self) {
-        let spoilt = self.free_buffer();
-        debug_assert!(spoilt.is_err() || self.room > 0);
-    }
-
-    /// Passes over a spoilt slot: the client gets it back with no frame in it.
+    /// Passes over the next free slot, which is spoilt: the client gets it back with no frame in
+    /// it, and finds the ring re-synchronised.
     #[cold]
-    fn skip(&mut self, raw: u32) -> Refused {
-        self.ring.bad_index = u32::MAX;
-        self.ring.resync(raw & !(1 << 31));
+    pub(crate) fn pass_over(&mut self) {
+        let raw = self.ring.read(self.tail).buffer();
+        self.ring.count_resync();
         self.fill(SlotWord::new(raw, 0, 0));
-        Refused::BadSlot
     }
 
     /// Fills the next free slot.

@@ -38,6 +38,12 @@ pub struct Frame<'a> {
 }
 
 impl RxKring {
+    /// Slots that a frame of so many bytes takes, with a tag put in.
+    #[must_use]
+    pub fn slots_for(&self, bytes: u32) -> u32 {
+        (bytes + 4).div_ceil(self.region().stride())
+    }
+
     /// Does a piece fit one slot as it is?
     #[inline]
     #[must_use]
@@ -130,7 +136,8 @@ impl RxKring {
             let to = self.free_buffer()?;
             self.fill(SlotWord::new(to.get(), 0, 0));
         }
-        self.free_buffer().map(|_| ())
+        self.pass_over();
+        Err(Refused::BadSlot)
     }
 }
 

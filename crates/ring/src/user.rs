@@ -123,7 +123,7 @@ impl UserRing {
             keeps_gap,
             publisher: Publisher::default(),
             may_be_light: false,
-            sleeper: Sleeper::default(),
+            sleeper: Sleeper::starting_at(random()),
             region: region.clone(),
         };
         // SAFETY: the words lie in `region`, which is alive.
@@ -240,6 +240,13 @@ pub struct RawRing {
     pub buffers: u32,
     /// First slot that the client owns.
     pub head: u32,
+}
+
+/// A number that a predecessor at this end hardly stopped at.
+fn random() -> u32 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    let [a, b, c, d, ..] = RandomState::new().build_hasher().finish().to_ne_bytes();
+    u32::from_ne_bytes([a, b, c, d])
 }
 
 /// A transmit ring seen from its client.
@@ -417,6 +424,16 @@ impl RxRing {
         let word = self.0.word(i);
         let buffer = buffer_mut(&self.0, word);
         &buffer[..usize::from(word.len()).min(buffer.len())]
+    }
+
+    /// The whole buffer of the `i`-th received slot, of which the frame is the beginning: room for
+    /// whoever lengthens it before passing it on.
+    ///
+    /// # Panics
+    /// If the client does not own that slot.
+    #[must_use]
+    pub fn buffer(&mut self, i: u32) -> &mut [u8] {
+        buffer_mut(&self.0, self.0.word(i))
     }
 
     /// Puts another buffer into the `i`-th received slot.

@@ -63,6 +63,12 @@ impl Batch {
         }
     }
 
+    /// Empties the batch.
+    pub fn clear(&mut self) {
+        self.frames.clear();
+        self.frags.clear();
+    }
+
     /// Empties the batch for frames of `region`.
     pub fn restart(&mut self, region: &Arc<Region>) {
         self.frames.clear();

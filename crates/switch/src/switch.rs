@@ -4,6 +4,7 @@
 //! frames move is in [`crate::turn`].
 
 use ring::doorbell::store_load_fence;
+use ring::kring::RxKring;
 
 use crate::bridge::Bridge;
 use crate::config::{OnFull, PortConfig, SwitchConfig};
@@ -108,24 +109,28 @@ impl Switch {
         TurnOf::new(self, scratch, src, now).run()
     }
 
-    /// Asks the client of a full ring to kick when it has made room; `false` if it has already.
-    /// For a worker that is about to sleep.
-    pub fn ask_for_room(&mut self, full: Full) -> bool {
-        let rings = self.entry_mut(full.port).and_then(|entry| entry.plug.rings());
-        let Some(rx) = rings.and_then(|rings| rings.rx.get_mut(full.queue)) else { return false };
+    /// Asks the client of a full ring to kick when it makes room, for a worker that is about to
+    /// sleep. It fences, and runs its barrier where this says that the client publishes without
+    /// fences, before it asks [`Switch::is_full`].
+    pub fn want_room(&mut self, full: Full) -> bool {
+        let Some(rx) = self.rx_ring(full) else { return false };
         rx.want_room();
         store_load_fence();
-        let waits = rx.sync() == 0;
-        if !waits {
-            rx.found_room();
-        }
-        waits
+        rx.is_light()
+    }
+
+    /// Is there still no room?
+    pub fn is_full(&mut self, full: Full) -> bool {
+        self.rx_ring(full).is_some_and(|rx| rx.sync() < full.slots)
+    }
+
+    fn rx_ring(&mut self, full: Full) -> Option<&mut RxKring> {
+        self.entry_mut(full.port)?.plug.rings()?.rx.get_mut(full.queue)
     }
 
     /// Takes that request back.
     pub fn found_room(&mut self, full: Full) {
-        let rings = self.entry_mut(full.port).and_then(|entry| entry.plug.rings());
-        if let Some(rx) = rings.and_then(|rings| rings.rx.get_mut(full.queue)) {
+        if let Some(rx) = self.rx_ring(full) {
             rx.found_room();
         }
     }

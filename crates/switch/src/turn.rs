@@ -107,6 +107,8 @@ pub struct Full {
     pub port: PortId,
     /// Its ring.
     pub queue: usize,
+    /// Free slots that the frame needs.
+    pub slots: u32,
 }
 
 impl Moved {
@@ -163,6 +165,7 @@ impl<'a> TurnOf<'a> {
                 self.take_rings(queues)
             }
             Plug::Adapter(adapter) => {
+                self.scratch.batch.clear();
                 adapter.recv(&mut self.scratch.batch);
                 self.deliver_batch();
                 Moved::slots(frames(self.scratch.batch.frames().len()))
@@ -179,8 +182,11 @@ impl<'a> TurnOf<'a> {
         for queue in 0..queues {
             self.queue = queue;
             let one = self.take_ring();
-            moved.slots += one.slots;
-            moved.blocked_on = moved.blocked_on.or(one.blocked_on);
+            moved = Moved { slots: moved.slots + one.slots, ..one };
+            if moved.blocked_on.is_some() {
+                // Back-pressure stops the port as a whole: it waits for one ring at a time.
+                break;
+            }
         }
         moved
     }
@@ -190,7 +196,14 @@ impl<'a> TurnOf<'a> {
         let budget = self.tx().sync().min(self.scratch.frames_max);
         let mut moved = Moved::default();
         while moved.slots < budget && moved.blocked_on.is_none() {
-            let step = self.step(budget - moved.slots);
+            let mut step = self.step(budget - moved.slots);
+            if step == Moved::default() {
+                // The frame has changed under our eyes: whatever it is now, it is taken.
+                step = self.stage(budget - moved.slots);
+            }
+            if step == Moved::default() {
+                break;
+            }
             moved = Moved { slots: moved.slots + step.slots, ..step };
         }
         if moved.slots > 0 {
@@ -281,7 +294,7 @@ impl<'a> TurnOf<'a> {
         }
         let run = deliver_run(tx, rx, key(header), budget);
         let waits = to.on_full == OnFull::Wait;
-        if run.frames > 0 {
+        if run.frames > 0 || run.end == End::BadSlot {
             rx.publish();
             from.stats.queues[queue].rx.add(u64::from(run.frames), run.bytes);
             to.stats.queues[rx_queue].tx.add(u64::from(run.frames), run.bytes);
@@ -291,7 +304,7 @@ impl<'a> TurnOf<'a> {
         }
         match run.end {
             End::Full if waits => {
-                let full = Full { port: dst, queue: rx_queue };
+                let full = Full { port: dst, queue: rx_queue, slots: 1 };
                 Some(Moved { slots: run.frames, blocked_on: Some(full) })
             }
             End::Full => Some(self.lose(dst, DropReason::NoRoom, header, run, budget - run.frames)),
@@ -402,8 +415,11 @@ impl<'a> TurnOf<'a> {
             let header = self.scratch.batch.frames()[start].header;
             let run = start..self.scratch.batch.run_end(start);
             match self.decide(header) {
-                Fate::To(dst, tag) => self.scratch.groups.link(dst, tag, run.clone()),
                 Fate::Drop(reason) => self.count_drop(self.src, reason, frames(run.len())),
+                _ if self.is_cut_off(&run) => {
+                    self.count_drop(self.src, DropReason::TooShort, frames(run.len()));
+                }
+                Fate::To(dst, tag) => self.scratch.groups.link(dst, tag, run.clone()),
                 Fate::Flood(decision) => {
                     self.flush_groups();
                     self.flood(&decision, run.clone());
@@ -417,6 +433,13 @@ impl<'a> TurnOf<'a> {
             self.count_taken(frames(count), bytes);
         }
         waits
+    }
+
+    /// Does a tag end where the frame ends?
+    fn is_cut_off(&self, run: &Range<usize>) -> bool {
+        const TAGGED_MIN: u32 = 18;
+        let frames = &self.scratch.batch.frames()[run.clone()];
+        frames[0].header.tag().is_some() && frames.iter().any(|frame| frame.bytes < TAGGED_MIN)
     }
 
     /// Gives every destination its list.
@@ -470,7 +493,9 @@ impl<'a> TurnOf<'a> {
             }
         };
         if sent.drops.get(DropReason::NoRoom) > 0 && to.on_full == OnFull::Wait && alone {
-            return Some(Full { port: dst, queue: rx_queue });
+            let bytes = batch.frames().first().map_or(0, |frame| frame.bytes);
+            let slots = to.plug.rings().map_or(1, |rings| rings.rx[rx_queue].slots_for(bytes));
+            return Some(Full { port: dst, queue: rx_queue, slots });
         }
         to.stats.queues[rx_queue].tx += sent.delivered;
         to.stats.drops += &sent.drops;

@@ -258,9 +258,11 @@ fn a_port_that_asks_to_be_waited_for_loses_nothing() {
         net.turn(0);
     }
     let full = net.turn(0).blocked_on.expect("the ring is full");
-    assert!(net.switch.ask_for_room(full), "still full");
+    assert!(!net.switch.want_room(full), "a client that fences");
+    assert!(net.switch.is_full(full));
     got.extend(net.received(1));
-    assert!(!net.switch.ask_for_room(full), "there is room now");
+    assert!(!net.switch.is_full(full), "there is room now");
+    net.switch.found_room(full);
     while net.turn(0).slots > 0 {
         got.extend(net.received(1));
     }
@@ -337,6 +339,70 @@ fn a_chain_that_has_no_room_is_dropped_as_a_whole() {
     let got = net.received(1);
     assert_eq!((got.len(), got[29].len()), (30, 61));
     assert_eq!(net.drops(1, DropReason::NoRoom), 1);
+}
+
+#[test]
+fn the_head_of_a_chain_is_in_one_piece() {
+    let mut net = Net::learning(2);
+    net.introduce();
+    let sent = frame(mac(1), mac(0), 200, 7);
+    net.send_chain(0, &[&sent[..14], &sent[14..]]);
+    net.send_chain(0, &[&sent[..18], &sent[18..]]);
+    net.turn(0);
+    assert_eq!(net.received(1), [sent]);
+    assert_eq!(net.drops(0, DropReason::TooShort), 1);
+}
+
+#[test]
+fn a_tag_that_is_cut_off_is_no_tag() {
+    let ten = "10".parse().expect("a VLAN");
+    let mut net = Net::new(SwitchConfig::default());
+    net.add(PortConfig {
+        vlan: VlanMode::Trunk { native: None, allowed: "10".parse().expect("VLANs") },
+        ..PortConfig::default()
+    });
+    net.add(PortConfig { vlan: VlanMode::Access(ten), ..PortConfig::default() });
+    net.send(0, &[tagged(ALL, mac(0), 10, 1)[..16].to_vec()]);
+    net.turn(0);
+    assert!(net.received(1).is_empty());
+    assert_eq!(net.drops(0, DropReason::TooShort), 1);
+}
+
+#[test]
+fn what_was_in_the_senders_buffer_before_stays_there() {
+    let mut net = Net::learning(2);
+    net.introduce();
+    for len in [14, 60, 61, 63, 64, 65, 100, 1514] {
+        let secret = 0xa5;
+        net.clients[0].tx.refresh();
+        net.clients[0].tx.buffer(0).fill(secret);
+        net.send(0, &[frame(mac(1), mac(0), len, 1)]);
+        net.turn(0);
+        net.clients[1].rx.refresh();
+        assert!(!net.clients[1].rx.buffer(0)[len..].contains(&secret), "{len} bytes");
+        net.received(1);
+    }
+}
+
+/// A port without rings, with nothing to receive.
+struct Silent;
+
+impl switch::Adapter for Silent {
+    fn send(&mut self, _: &switch::batch::Batch, _: &[switch::batch::Delivery]) -> switch::Sent {
+        switch::Sent::default()
+    }
+}
+
+#[test]
+fn a_port_without_frames_does_not_repeat_those_of_others() {
+    let mut net = Net::learning(2);
+    net.introduce();
+    net.switch.add_port(id(2), Plug::Adapter(Box::new(Silent)), PortConfig::default());
+    net.send(0, &[frame(ALL, mac(0), 60, 1)]);
+    net.turn(0);
+    assert_eq!(net.received(1).len(), 1);
+    assert_eq!(net.turn(2), Moved::default());
+    assert!(net.received(1).is_empty() && net.received(0).is_empty());
 }
 
 #[test]

@@ -56,6 +56,8 @@ pub struct Worker {
     numbers: HashMap<(usize, PortId), u32>,
     /// Numbers of the active ports.
     active: Vec<u32>,
+    /// Room for those that are being armed.
+    armed: Vec<u32>,
     /// Ports that wait for room while the worker sleeps, and the rings that are full.
     blocked: Vec<(u32, Full)>,
     scratch: Scratch,
@@ -63,8 +65,9 @@ pub struct Worker {
     doorbell: Doorbell,
     jobs: Receiver<Job>,
     rung: Vec<u32>,
-    /// The doorbell was so full that a number may not have fitted: look at all ports.
-    overflown: bool,
+    /// Somebody abuses the doorbell, so that the numbers of others may not have fitted: look at
+    /// all ports before sleeping.
+    suspicious: bool,
     started: Instant,
     now: Now,
     /// Work since the last look at doorbell and clock.
@@ -91,13 +94,14 @@ impl Worker {
             ports: Vec::new(),
             numbers: HashMap::new(),
             active: Vec::new(),
+            armed: Vec::new(),
             blocked: Vec::new(),
             scratch: Scratch::new(batch),
             idle: Idle::new(strategy),
             doorbell,
             jobs,
             rung: Vec::with_capacity(256),
-            overflown: false,
+            suspicious: false,
             started: Instant::now(),
             now: Now::START,
             since_look: 0,
@@ -116,6 +120,18 @@ impl Worker {
                     self.look_now_and_then(LOOK_AFTER / 4);
                 }
                 Next::Park => self.park(),
+            }
+        }
+        self.drain();
+    }
+
+    /// Delivers what clients have published before the end; bounded, for they may go on.
+    fn drain(&mut self) {
+        const TURNS: u32 = 1000;
+        self.look_at_all();
+        for _ in 0..TURNS {
+            if self.turn() == 0 {
+                break;
             }
         }
     }
@@ -210,33 +226,48 @@ impl Worker {
         }
     }
 
-    /// Makes a port active: somebody rang for it.
-    fn activate(&mut self, number: u32) {
-        let Some(Some(port)) = self.ports.get_mut(number as usize) else { return };
+    /// Makes a port active: somebody rang for it. `false`: it is so already, or is not there.
+    fn activate(&mut self, number: u32) -> bool {
+        let Some(Some(port)) = self.ports.get_mut(number as usize) else { return false };
         port.quiet = 0;
         if std::mem::replace(&mut port.active, true) {
-            return;
+            return false;
         }
+        self.blocked.retain(|(waiting, _)| *waiting != number);
         self.active.push(number);
         if let Some(plug) = self.plug_of(number) {
             plug.disarm();
         }
+        true
     }
 
     /// Gives up the core until somebody rings.
     fn park(&mut self) {
-        let armed = self.active.clone();
+        let mut armed = std::mem::take(&mut self.armed);
+        armed.clone_from(&self.active);
         let light = armed.iter().fold(false, |light, &number| self.arm(number) | light);
+        let light = armed.iter().fold(light, |light, &number| self.want_room(number) | light);
         self.barrier(light);
         for &number in &armed {
             if !self.sleeps(number) {
                 self.activate(number);
             }
         }
-        if self.active.is_empty() {
-            let whole = self.doorbell.wait(&mut self.rung);
-            self.answer(whole);
+        self.armed = armed;
+        if self.suspicious {
+            self.look_at_all();
         }
+        if self.active.is_empty() {
+            let clean = self.doorbell.wait(&mut self.rung);
+            self.answer(clean);
+        }
+    }
+
+    /// Asks for a kick from the full port that a port waits for, if it waits. Returns whether that
+    /// port's client publishes without fences.
+    fn want_room(&mut self, number: u32) -> bool {
+        let Some(port) = self.ports[number as usize] else { return false };
+        port.waits_for.is_some_and(|full| self.switch(port.switch).want_room(full))
     }
 
     /// May an armed port be left alone? It has no frame, or its frame waits for a full port, which
@@ -244,11 +275,14 @@ impl Worker {
     fn sleeps(&mut self, number: u32) -> bool {
         let Some(port) = self.ports[number as usize] else { return true };
         let Some(full) = port.waits_for else { return !self.pending(number) };
-        let asked = self.switches[port.switch].as_mut().is_some_and(|s| s.ask_for_room(full));
-        if asked {
+        if self.switch(port.switch).is_full(full) {
             self.blocked.push((number, full));
+            return true;
         }
-        asked
+        // The request is taken back, also on behalf of others who wait for the same ring.
+        self.unblock_ring(port.switch, full.port);
+        self.switch(port.switch).found_room(full);
+        false
     }
 
     #[inline]
@@ -256,51 +290,62 @@ impl Worker {
         self.since_look += work.max(16);
         if self.since_look >= LOOK_AFTER {
             self.since_look = 0;
-            let whole = self.doorbell.poll(&mut self.rung);
-            self.answer(whole);
+            let clean = self.doorbell.poll(&mut self.rung);
+            self.answer(clean);
         }
     }
 
-    /// Serves those who rang, and what is due by the clock. `whole`: the doorbell is empty now.
-    fn answer(&mut self, whole: bool) {
+    /// Serves those who rang, and what is due by the clock. `clean`: nobody abuses the doorbell.
+    fn answer(&mut self, clean: bool) {
+        self.suspicious |= !clean;
         let elapsed = self.started.elapsed().as_millis();
         let now = Now::from_ms(u64::try_from(elapsed).unwrap_or(u64::MAX));
         let ticked = std::mem::replace(&mut self.now, now) != now;
         while let Some(number) = self.rung.pop() {
             self.unblock(number);
-            self.activate(number);
+            // A kick for a port that is active already need not be an honest one.
+            self.suspicious |= !self.activate(number) && number != CONTROL;
         }
         self.run_jobs();
-        self.overflown |= !whole;
-        if self.overflown && (whole || ticked) {
-            self.overflown = !whole;
-            self.look_at_all();
-        }
         if ticked {
+            if self.suspicious {
+                self.look_at_all();
+            }
             self.switches.iter_mut().flatten().for_each(|switch| switch.housekeep(now));
         }
     }
 
-    /// A client can fill the doorbell, and then the numbers of others do not fit: whoever may have
-    /// rung is taken to have rung.
+    /// A client can fill the doorbell, and then the numbers of others do not fit: those that have
+    /// something to say are taken to have rung.
     #[cold]
     fn look_at_all(&mut self) {
+        self.suspicious = false;
         for number in 0..u32::try_from(self.ports.len()).unwrap_or(CONTROL) {
             self.unblock(number);
-            self.activate(number);
+            if self.pending(number) {
+                self.activate(number);
+            }
         }
     }
 
     /// Those who waited for room at this port look again.
     fn unblock(&mut self, number: u32) {
-        let Some(Some(full)) = self.ports.get(number as usize).copied() else { return };
+        if let Some(Some(full)) = self.ports.get(number as usize).copied() {
+            self.unblock_ring(full.switch, full.id);
+        }
+    }
+
+    fn unblock_ring(&mut self, switch: usize, full: PortId) {
         let mut waiting = std::mem::take(&mut self.blocked);
-        waiting.retain(|&(number, ring)| {
-            let home = self.ports[number as usize].map(|port| port.switch);
-            let frees = home == Some(full.switch) && ring.port == full.id;
+        let waits_here = |worker: &Self, &(number, ring): &(u32, Full)| {
+            let home = worker.ports[number as usize].map(|port| port.switch);
+            home == Some(switch) && ring.port == full
+        };
+        waiting.retain(|entry| {
+            let frees = waits_here(self, entry);
             if frees {
-                self.switch(full.switch).found_room(ring);
-                self.activate(number);
+                self.switch(switch).found_room(entry.1);
+                self.activate(entry.0);
             }
             !frees
         });
