@@ -35,7 +35,7 @@ pub mod slot_flag {
     pub const REPORT: u16 = 0x0002;
     /// Pass the slot on to the peer ring (host rings only).
     pub const FORWARD: u16 = 0x0004;
-    /// Do not learn the source address of this frame.
+    /// Asks not to learn the source address of this frame. Not honoured yet.
     pub const NO_LEARN: u16 = 0x0008;
     /// The data is at the address in `ptr` (netmap clients; resolved on the client's side).
     pub const INDIRECT: u16 = 0x0010;

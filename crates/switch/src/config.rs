@@ -94,7 +94,8 @@ pub enum OnFull {
     /// The frame is dropped and counted, as VALE does.
     #[default]
     Drop,
-    /// The sender waits. For chains whose members trust each other: a port that does not read
+    /// The sender waits, with everything behind the frame; floods wait for nobody and are dropped.
+    /// For chains whose members trust each other: a port that does not read
     /// stops those who send to it.
     Wait,
 }

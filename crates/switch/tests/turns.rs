@@ -394,6 +394,21 @@ impl switch::Adapter for Silent {
 }
 
 #[test]
+fn ports_that_get_nothing_are_many() {
+    let mut net = Net::learning(2);
+    net.introduce();
+    for port in 2..switch::MAX_PORTS {
+        let vlan = VlanMode::Access("2".parse().expect("a VLAN"));
+        let config = PortConfig { vlan, ..PortConfig::default() };
+        net.switch.add_port(id(port), Plug::Adapter(Box::new(Silent)), config);
+    }
+    let sent = [frame(ALL, mac(0), 60, 1), frame(mac(1), mac(0), 60, 2)];
+    net.send(0, &sent);
+    net.turn(0);
+    assert_eq!(net.received(1), sent);
+}
+
+#[test]
 fn a_port_without_frames_does_not_repeat_those_of_others() {
     let mut net = Net::learning(2);
     net.introduce();
