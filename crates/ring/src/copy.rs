@@ -12,9 +12,6 @@ use crate::abi::LINE;
 /// Bytes of a frame that are read once and decided from: both addresses, type, VLAN tag.
 pub const HEADER: usize = 16;
 
-/// From this many bytes on the string instruction wins over a loop of vector moves.
-const STRING_COPY_MIN: usize = 1024;
-
 /// Reads the first [`HEADER`] bytes of a buffer, once.
 ///
 /// # Safety
@@ -100,10 +97,6 @@ unsafe fn clear_tail(to: *mut u8, len: usize) {
 /// Copies `len` bytes, rounded up to whole lines.
 #[inline(always)]
 unsafe fn copy_lines(to: *mut u8, from: *const u8, len: usize) {
-    if len >= STRING_COPY_MIN {
-        // SAFETY: as promised to `copy_frame`.
-        return unsafe { copy_string(to, from, len) };
-    }
     let mut at = 0;
     while at < len {
         // SAFETY: `at` is below `len`, which rounds up to whole mapped lines.
@@ -119,28 +112,6 @@ unsafe fn copy_blocks<const N: usize>(to: *mut u8, from: *const u8) {
         // SAFETY: as promised to `copy_frame`; both sides are aligned to 16.
         unsafe { to.cast::<Block>().add(i).write(from.cast::<Block>().add(i).read()) };
     }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn copy_string(to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: both ranges are mapped and do not overlap; the direction flag is clear by the ABI.
-    unsafe {
-        core::arch::asm!(
-            "rep movsb",
-            inout("rcx") len => _,
-            inout("rdi") to => _,
-            inout("rsi") from => _,
-            options(nostack, preserves_flags)
-        );
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-#[inline(always)]
-unsafe fn copy_string(to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: both ranges are mapped and do not overlap.
-    unsafe { core::ptr::copy(from, to, len) }
 }
 
 /// Copies exactly `len` bytes, of any alignment. The two may be one: members of a hostile group

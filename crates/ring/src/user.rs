@@ -98,6 +98,8 @@ struct UserRing {
     head: Index,
     /// First slot the other side owns, as last seen.
     tail: Index,
+    /// Slots from `head` to `tail`.
+    owned: u32,
     /// The other side publishes the first slot it still reads: the one before it stays empty.
     keeps_gap: bool,
     publisher: Publisher,
@@ -120,6 +122,7 @@ impl UserRing {
             words,
             head: Index::ZERO,
             tail: Index::ZERO,
+            owned: 0,
             keeps_gap,
             publisher: Publisher::default(),
             may_be_light: false,
@@ -141,19 +144,20 @@ impl UserRing {
         // Acquire: pairs with the other side's Release, after it is done with the slots.
         if let Some(tail) = self.span.check(theirs.load(Ordering::Acquire)) {
             self.tail = if self.keeps_gap { self.span.prev(tail) } else { tail };
+            self.owned = self.span.distance(self.head, self.tail);
         }
-        self.owned()
+        self.owned
     }
 
     #[inline(always)]
     fn owned(&self) -> u32 {
-        self.span.distance(self.head, self.tail)
+        self.owned
     }
 
     /// The `i`-th slot that the client owns.
     #[inline(always)]
     fn slot(&self, i: u32) -> *mut u64 {
-        assert!(i < self.owned(), "slot {i} is not the client's");
+        assert!(i < self.owned, "slot {i} is not the client's");
         // SAFETY: an index of this ring; that many slots are mapped.
         unsafe { self.slots.add(self.span.add(self.head, i).at()).cast() }
     }
@@ -164,16 +168,23 @@ impl UserRing {
         SlotWord(unsafe { self.slot(i).read_volatile() })
     }
 
+    /// Changes what a slot says; returns what it said.
     #[inline(always)]
-    fn set_word(&mut self, i: u32, word: SlotWord) {
+    fn change(&mut self, i: u32, change: impl FnOnce(SlotWord) -> SlotWord) -> SlotWord {
+        let slot = self.slot(i);
         // SAFETY: a slot of this ring that the client owns.
-        unsafe { self.slot(i).write_volatile(word.0) }
+        unsafe {
+            let before = SlotWord(slot.read_volatile());
+            slot.write_volatile(change(before).0);
+            before
+        }
     }
 
     /// Gives up the first `count` slots. `true`: the other side sleeps, ring its doorbell.
     #[inline(always)]
     fn publish(&mut self, count: u32) -> bool {
-        assert!(count <= self.owned(), "more slots than the client owns");
+        assert!(count <= self.owned, "more slots than the client owns");
+        self.owned -= count;
         self.head = self.span.add(self.head, count);
         // SAFETY: the words lie in `region`, which is alive.
         let [mine, cur, flags, their_need] = unsafe {
@@ -369,23 +380,22 @@ impl TxRing {
     /// If the client does not own that slot.
     #[inline(always)]
     pub fn set(&mut self, i: u32, len: u16, flags: u16) {
-        let buffer = self.0.word(i).buffer();
-        self.0.set_word(i, SlotWord::new(buffer, len, flags));
+        self.0.change(i, |word| SlotWord::new(word.buffer(), len, flags));
     }
 
     /// The buffer of the `i`-th free slot, whose slot will say `len` and no flags.
     #[inline(always)]
     pub fn frame(&mut self, i: u32, len: u16) -> &mut [u8] {
-        let word = self.0.word(i);
-        self.0.set_word(i, SlotWord::new(word.buffer(), len, 0));
+        let word = self.0.change(i, |word| SlotWord::new(word.buffer(), len, 0));
         &mut buffer_mut(&self.0, word)[..usize::from(len)]
     }
 
     /// Puts another buffer into the `i`-th free slot: zero-copy forwarding inside a region.
     pub fn set_buffer_index(&mut self, i: u32, buffer: u32) {
-        let word = self.0.word(i);
-        let flags = word.flags() | crate::abi::slot_flag::BUF_CHANGED;
-        self.0.set_word(i, SlotWord::new(buffer, word.len(), flags));
+        self.0.change(i, |word| {
+            let flags = word.flags() | crate::abi::slot_flag::BUF_CHANGED;
+            SlotWord::new(buffer, word.len(), flags)
+        });
     }
 
     /// Hands the first `count` slots to the switch. `true`: it sleeps, ring its doorbell.
@@ -438,9 +448,10 @@ impl RxRing {
 
     /// Puts another buffer into the `i`-th received slot.
     pub fn set_buffer_index(&mut self, i: u32, buffer: u32) {
-        let word = self.0.word(i);
-        let flags = word.flags() | crate::abi::slot_flag::BUF_CHANGED;
-        self.0.set_word(i, SlotWord::new(buffer, word.len(), flags));
+        self.0.change(i, |word| {
+            let flags = word.flags() | crate::abi::slot_flag::BUF_CHANGED;
+            SlotWord::new(buffer, word.len(), flags)
+        });
     }
 
     /// Returns the first `count` slots to the switch. `true`: it waits for room, ring its doorbell.
