@@ -24,7 +24,7 @@
 //! its ring and blocks what is behind it. Then nothing may be delivered out of order, so a switch
 //! with such a port stages one frame, or one run to be flooded, at a time: floods wait for nobody.
 //! The worker tries again at its next turn; before it
-//! sleeps it asks for a kick ([`Switch::ask_for_room`]).
+//! sleeps it asks for a kick ([`Switch::want_room`]).
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! A port whose sleeping client gets a frame becomes active too: it will probably answer, and then
-//! need not ring. A port that has had no frame for [`QUIET_TURNS`] turns is armed: idle ports cost
+//! need not ring. A port that has had no frame for `QUIET_TURNS` turns is armed: idle ports cost
 //! nothing, however many they are. A worker without work arms all its ports and blocks in `read`
 //! of its doorbell. While there is work it looks at the doorbell now and then, without blocking.
 //!
