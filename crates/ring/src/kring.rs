@@ -218,21 +218,13 @@ impl Kring {
     }
 
     #[inline(always)]
-    fn slot(&self, i: Index) -> *mut u64 {
-        // SAFETY: an index is below `span`, and that many slots are mapped.
-        unsafe { self.slots.add(i.at()).cast() }
-    }
-
-    #[inline(always)]
     fn read(&self, i: Index) -> SlotWord {
-        // SAFETY: a slot of this ring; volatile, so that it is read exactly once.
-        SlotWord(unsafe { self.slot(i).read_volatile() })
+        self.view().read(i)
     }
 
     #[inline(always)]
     fn write(&self, i: Index, word: SlotWord) {
-        // SAFETY: a slot of this ring; nobody holds a reference to it.
-        unsafe { self.slot(i).write_volatile(word.0) }
+        self.view().write(i, word);
     }
 
     #[inline]

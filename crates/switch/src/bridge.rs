@@ -48,13 +48,6 @@ pub struct Decision {
     pub tagging: Tagging,
 }
 
-impl Decision {
-    /// Whether the frame came with a tag that the switch reads.
-    pub fn had_tag(&self) -> bool {
-        self.tagging != Tagging::Untagged
-    }
-}
-
 /// How a frame tells its VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tagging {

@@ -32,15 +32,9 @@ pub mod field {
     pub const ETHERTYPE: Range<usize> = 12..14;
     /// Tag control information (PCP, DEI, VLAN) of a tagged frame.
     pub const TCI: Range<usize> = 14..16;
-    /// The 802.1Q tag: what is inserted into or removed from a frame.
-    pub const TAG: Range<usize> = 12..16;
     /// What a [`Header`](super::Header) copies out.
     pub const HEADER: Range<usize> = 0..16;
 }
-
-/// The shortest frame that is switched: an Ethernet header without payload. Virtual links do not
-/// pad to 60 bytes, so shorter frames than on a wire are good.
-pub const MIN_FRAME_LEN: usize = 14;
 
 /// A MAC address.
 ///

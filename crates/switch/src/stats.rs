@@ -163,17 +163,6 @@ impl PortStats {
             sum
         })
     }
-
-    /// Adds the counters of another port, or of the same port's former life.
-    pub fn merge(&mut self, other: &Self) {
-        let queues = self.queues.len().max(other.queues.len());
-        self.queues.resize(queues, QueueStats::default());
-        for (mine, theirs) in self.queues.iter_mut().zip(&other.queues) {
-            mine.rx += theirs.rx;
-            mine.tx += theirs.tx;
-        }
-        self.drops += &other.drops;
-    }
 }
 
 #[cfg(test)]
@@ -195,18 +184,5 @@ mod tests {
         for (index, reason) in DropReason::ALL.into_iter().enumerate() {
             assert_eq!(reason.index(), index);
         }
-    }
-
-    #[test]
-    fn test_merge_adds_queues_and_drops() {
-        let mut sum = PortStats::new(1);
-        sum.queues[0].rx.add(2, 120);
-        let mut other = PortStats::new(2);
-        other.queues[1].tx.add(1, 60);
-        other.drops.add(DropReason::NoRoom, 3);
-        sum.merge(&other);
-        assert_eq!(sum.total().rx, Counters { frames: 2, bytes: 120 });
-        assert_eq!(sum.total().tx, Counters { frames: 1, bytes: 60 });
-        assert_eq!((sum.drops.total(), sum.drops.get(DropReason::NoRoom)), (3, 3));
     }
 }
