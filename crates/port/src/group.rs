@@ -67,8 +67,9 @@ impl Group {
         let hole = self.blocks.iter().position(|&(_, free)| free >= size);
         let Some(hole) = hole.filter(|_| buffers.len() == wanted) else { return Err(full()) };
         let layout = PortLayout::new(self.blocks[hole].0, counts);
-        for &buffer in &buffers {
-            self.region.populate_buffers(buffer, 1)?;
+        for run in buffers.chunk_by(|a, b| a.get() + 1 == b.get()) {
+            let count = u32::try_from(run.len()).map_err(|_| full())?;
+            self.region.populate_buffers(run[0], count)?;
         }
         self.region.format_port(name, &layout, buffers.iter().copied(), false)?;
         self.region.format_extra(&layout, &buffers[counts.buffers() as usize..]);

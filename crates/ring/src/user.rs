@@ -22,7 +22,7 @@ use std::sync::Arc;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use crate::abi::{CsbAtok, CsbKtoa, NetmapRing, Slot, sync_flag};
+use crate::abi::{CsbAtok, CsbKtoa, NetmapRing, Slot, slot_flag, sync_flag};
 use crate::cursor::{Index, Span};
 use crate::doorbell::{Publisher, Sleeper, store_load_fence};
 use crate::kring::SlotWord;
@@ -298,6 +298,24 @@ macro_rules! both_directions {
                 self.0.word(i).buffer()
             }
 
+            /// Puts another buffer into the `i`-th owned slot: forwarding inside a region.
+            pub fn set_buffer_index(&mut self, i: u32, buffer: u32) {
+                self.0.change(i, |word| {
+                    let flags = word.flags() | slot_flag::BUF_CHANGED;
+                    SlotWord::new(buffer, word.len(), flags)
+                });
+            }
+
+            /// The whole buffer of the `i`-th owned slot; a received frame is its beginning.
+            ///
+            /// # Panics
+            /// If the client does not own that slot.
+            #[inline(always)]
+            #[must_use]
+            pub fn buffer(&mut self, i: u32) -> &mut [u8] {
+                buffer_mut(&self.0, self.0.word(i))
+            }
+
             /// Flags of the `i`-th owned slot.
             #[inline]
             #[must_use]
@@ -365,15 +383,6 @@ impl TxRing {
         Self(UserRing::new(region, peer.ring(at), peer.counts().rx_slots, words, true))
     }
 
-    /// The buffer of the `i`-th free slot.
-    ///
-    /// # Panics
-    /// If the client does not own that slot.
-    #[inline(always)]
-    pub fn buffer(&mut self, i: u32) -> &mut [u8] {
-        buffer_mut(&self.0, self.0.word(i))
-    }
-
     /// Says what the `i`-th free slot holds.
     ///
     /// # Panics
@@ -388,14 +397,6 @@ impl TxRing {
     pub fn frame(&mut self, i: u32, len: u16) -> &mut [u8] {
         let word = self.0.change(i, |word| SlotWord::new(word.buffer(), len, 0));
         &mut buffer_mut(&self.0, word)[..usize::from(len)]
-    }
-
-    /// Puts another buffer into the `i`-th free slot: zero-copy forwarding inside a region.
-    pub fn set_buffer_index(&mut self, i: u32, buffer: u32) {
-        self.0.change(i, |word| {
-            let flags = word.flags() | crate::abi::slot_flag::BUF_CHANGED;
-            SlotWord::new(buffer, word.len(), flags)
-        });
     }
 
     /// Hands the first `count` slots to the switch. `true`: it sleeps, ring its doorbell.
@@ -434,24 +435,6 @@ impl RxRing {
         let word = self.0.word(i);
         let buffer = buffer_mut(&self.0, word);
         &buffer[..usize::from(word.len()).min(buffer.len())]
-    }
-
-    /// The whole buffer of the `i`-th received slot, of which the frame is the beginning: room for
-    /// whoever lengthens it before passing it on.
-    ///
-    /// # Panics
-    /// If the client does not own that slot.
-    #[must_use]
-    pub fn buffer(&mut self, i: u32) -> &mut [u8] {
-        buffer_mut(&self.0, self.0.word(i))
-    }
-
-    /// Puts another buffer into the `i`-th received slot.
-    pub fn set_buffer_index(&mut self, i: u32, buffer: u32) {
-        self.0.change(i, |word| {
-            let flags = word.flags() | crate::abi::slot_flag::BUF_CHANGED;
-            SlotWord::new(buffer, word.len(), flags)
-        });
     }
 
     /// Returns the first `count` slots to the switch. `true`: it waits for room, ring its doorbell.
