@@ -15,6 +15,7 @@
 //! whatever the reason. Unknown fields are refused on both sides, so a typing error is never a
 //! silent default.
 
+mod netmap;
 mod values;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ use thiserror::Error;
 
 use crate::name::{PortName, SwitchName};
 
+pub use netmap::{Bind, Bound, BoundRings, GeometryQuery, Pool, PortGeometry, RingChoice};
 pub use values::{Mac, Mode, ValueError};
 
 /// The version in every message; the daemon refuses every other one.
@@ -104,6 +106,12 @@ pub enum Request {
     Attach(Attach),
     /// Gives an attached port back.
     Detach(PortRef),
+    /// Opens a port as netmap does. Answer: [`Reply::Bound`] with descriptors.
+    Bind(Bind),
+    /// What has this connection bound? Answer: [`Reply::Bound`] with descriptors.
+    Resume,
+    /// Sizes of a port or of a region. Answer: [`Reply::PortGeometry`].
+    PortGeometry(GeometryQuery),
 }
 
 /// Every answer.
@@ -128,6 +136,10 @@ pub enum Reply {
     Stats(StatsPage),
     /// To [`Request::Attach`].
     Attached(Attached),
+    /// To [`Request::Bind`] and [`Request::Resume`].
+    Bound(Bound),
+    /// To [`Request::PortGeometry`].
+    PortGeometry(PortGeometry),
 }
 
 /// Why a call was refused: a code for programs, a line for people.

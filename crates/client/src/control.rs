@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, RecvMsg, ReturnFlags,
@@ -18,8 +19,9 @@ use rustix::net::{
 use thiserror::Error;
 
 use crate::api::{
-    Attach, Attached, CallMessage, DaemonInfo, ErrorCode, Failure, Hello, MAX_FDS, MAX_MESSAGE,
-    Outcome, PROTOCOL_VERSION, Reply, ReplyMessage, Request, exit,
+    Attach, Attached, Bind, Bound, CallMessage, DaemonInfo, ErrorCode, Failure, GeometryQuery,
+    Hello, MAX_FDS, MAX_MESSAGE, Outcome, PROTOCOL_VERSION, PortGeometry, Reply, ReplyMessage,
+    Request, exit,
 };
 use crate::paths;
 
@@ -83,10 +85,10 @@ impl ControlError {
     }
 }
 
-/// A connection to the daemon.
+/// A connection to the daemon; `S` is its socket, owned or borrowed.
 #[derive(Debug)]
-pub struct Connection {
-    socket: OwnedFd,
+pub struct Connection<S = OwnedFd> {
+    socket: S,
     path: PathBuf,
 }
 
@@ -115,6 +117,21 @@ impl Connection {
         Ok(Self { socket, path })
     }
 
+    /// The socket alone: closing its last copy ends the connection.
+    #[must_use]
+    pub fn into_fd(self) -> OwnedFd {
+        self.socket
+    }
+}
+
+impl<S: AsFd> Connection<S> {
+    /// A connection over a socket that is connected to the daemon at `path` already. It may have
+    /// come from another process, with whatever flags.
+    #[must_use]
+    pub fn from_fd(socket: S, path: &Path) -> Self {
+        Self { socket, path: path.to_path_buf() }
+    }
+
     /// The socket's path.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -131,13 +148,36 @@ impl Connection {
 
     /// Opens a port.
     pub fn attach(&self, attach: Attach) -> Result<(Attached, PortFds), ControlError> {
-        let (reply, fds) = self.call_with_fds(Request::Attach(attach))?;
-        let Reply::Attached(attached) = reply else { return Err(unexpected(&reply)) };
-        let count = fds.len();
-        let fds = <[OwnedFd; 3]>::try_from(fds)
-            .map_err(|_| ControlError::Protocol(format!("{count} descriptors instead of 3")))?;
-        let [region, kick, wake] = fds;
-        Ok((attached, PortFds { region, kick, wake }))
+        match self.call_with_fds(Request::Attach(attach))? {
+            (Reply::Attached(attached), fds) => Ok((attached, PortFds::new(fds)?)),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Opens a port as netmap does. The port is the connection's until its last copy is closed.
+    pub fn bind(&self, bind: Bind) -> Result<(Bound, PortFds), ControlError> {
+        self.bound(Request::Bind(bind))
+    }
+
+    /// What this connection has bound, for a process that got it from another one: the same answer
+    /// as to [`Connection::bind`], with a doorbell of its own.
+    pub fn resume(&self) -> Result<(Bound, PortFds), ControlError> {
+        self.bound(Request::Resume)
+    }
+
+    fn bound(&self, request: Request) -> Result<(Bound, PortFds), ControlError> {
+        match self.call_with_fds(request)? {
+            (Reply::Bound(bound), fds) => Ok((bound, PortFds::new(fds)?)),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Sizes of a port or of a region.
+    pub fn port_geometry(&self, query: GeometryQuery) -> Result<PortGeometry, ControlError> {
+        match self.call(Request::PortGeometry(query))? {
+            Reply::PortGeometry(geometry) => Ok(geometry),
+            other => Err(unexpected(&other)),
+        }
     }
 
     /// Makes a call whose reply carries no descriptors (if it does, they are closed).
@@ -175,8 +215,10 @@ impl Connection {
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut receive = || {
             let mut parts = [IoSliceMut::new(&mut text)];
-            rustix::net::recvmsg(&self.socket, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+            let flags = RecvFlags::CMSG_CLOEXEC;
+            rustix::net::recvmsg(&self.socket, &mut parts, &mut ancillary, flags)
         };
+        self.await_reply()?;
         let received = match retry(&mut receive) {
             // The kernel reports this once, before a reply that came earlier and is still there.
             Err(Errno::CONNRESET) => retry(&mut receive),
@@ -194,6 +236,17 @@ impl Connection {
         Ok((text, fds))
     }
 
+    /// Whoever had the socket before may have made it non-blocking.
+    fn await_reply(&self) -> Result<(), ControlError> {
+        let timeout = Timespec::try_from(TIMEOUT).expect("a few seconds");
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        match retry(|| rustix::event::poll(&mut fds, Some(&timeout))) {
+            Ok(0) => Err(ControlError::Timeout(self.path.clone())),
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.io_error(error)),
+        }
+    }
+
     fn io_error(&self, error: Errno) -> ControlError {
         let socket = self.path.clone();
         match error {
@@ -204,7 +257,16 @@ impl Connection {
     }
 }
 
-impl AsFd for Connection {
+impl PortFds {
+    fn new(fds: Vec<OwnedFd>) -> Result<Self, ControlError> {
+        let count = fds.len();
+        let [region, kick, wake] = <[OwnedFd; 3]>::try_from(fds)
+            .map_err(|_| ControlError::Protocol(format!("{count} descriptors instead of 3")))?;
+        Ok(Self { region, kick, wake })
+    }
+}
+
+impl<S: AsFd> AsFd for Connection<S> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -343,6 +405,24 @@ mod tests {
         answer(&daemon, DONE, &[]);
         let text = connection.hello("test").unwrap_err().to_string();
         assert!(text.contains("unexpected answer Done"), "{text}");
+    }
+
+    #[test]
+    fn test_a_borrowed_socket_that_does_not_block_waits_for_its_reply() {
+        let (connection, daemon) = pair();
+        rustix::io::ioctl_fionbio(&connection, true).unwrap();
+        let replier = std::thread::spawn(move || {
+            let (mut text, mut length) = (vec![0; MAX_MESSAGE], 0);
+            while length == 0 {
+                length = rustix::io::read(&daemon, &mut text[..]).unwrap();
+            }
+            let refusal = br#"{"v":1,"result":{"err":{"code":"not_found","message":"m"}}}"#;
+            std::thread::sleep(Duration::from_millis(20));
+            answer(&daemon, refusal, &[]);
+        });
+        let borrowed = Connection::from_fd(connection.as_fd(), Path::new("test.sock"));
+        assert_eq!(borrowed.resume().unwrap_err().code(), Some(ErrorCode::NotFound));
+        replier.join().unwrap();
     }
 
     #[test]

@@ -79,6 +79,7 @@ impl<D: Datapath> Control<D> {
         }
         let caller = client.caller.clone();
         let reply = match request {
+            Request::Bind(_) | Request::Resume | Request::PortGeometry(_) => Err(Refusal::NoNetmap),
             Request::Hello(hello) => Ok(self.hello(client, &hello)),
             Request::SwitchAdd(spec) => self.switch_add(&caller, &spec),
             Request::SwitchSet(spec) => self.switch_set(&caller, &spec),

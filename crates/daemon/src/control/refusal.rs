@@ -106,6 +106,9 @@ pub enum Refusal {
     /// A value is out of range.
     #[error("{0}")]
     BadValue(String),
+    /// A call of netmap programs.
+    #[error("this daemon opens no ports for netmap programs; use one of a later version")]
+    NoNetmap,
     /// Another version of the protocol.
     #[error(
         "this daemon speaks protocol {ours}, not {0}; use the same uvala for both",
@@ -133,7 +136,8 @@ impl Refusal {
             Self::NotAttachable(_)
             | Self::PipePersistent(_)
             | Self::PipeSettings(_)
-            | Self::PipeGroup(_) => ErrorCode::Unsupported,
+            | Self::PipeGroup(_)
+            | Self::NoNetmap => ErrorCode::Unsupported,
             Self::Denied { .. } | Self::GiveAway | Self::NotYours { .. } => ErrorCode::Permission,
             Self::Quota { .. } => ErrorCode::Quota,
             Self::BadValue(_) | Self::Version(_) | Self::BadMessage(_) => ErrorCode::BadRequest,

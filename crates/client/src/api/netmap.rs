@@ -1,0 +1,170 @@
+//! Calls of netmap programs: ports opened as `/dev/netmap` opens them.
+//!
+//! They differ from [`Attach`](super::Attach) in what a connection stands for: here it *is* the
+//! program's descriptor. It opens one port, or some rings of it; others may hold the same rings at
+//! the same time; whoever has the descriptor later may ask what it is ([`Request::Resume`]); and
+//! the port goes with its last holder.
+//!
+//! [`Request::Resume`]: super::Request::Resume
+
+use serde::{Deserialize, Serialize};
+
+use super::Attached;
+use crate::name::PortName;
+
+/// Opens a port, or one end of a pipe, as netmap's `REGISTER` does. What is `None` has the daemon's
+/// configured default, or is as it is where others hold the port already.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bind {
+    /// Its name.
+    pub port: PortName,
+    /// Transmit rings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tx_rings: Option<u16>,
+    /// Receive rings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rx_rings: Option<u16>,
+    /// Slots of each transmit ring.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tx_slots: Option<u32>,
+    /// Slots of each receive ring.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rx_slots: Option<u32>,
+    /// Buffers beyond those in the slots; fewer may be granted.
+    #[serde(default)]
+    pub extra_bufs: u32,
+    /// The region to live in, by its number; 0 for one of the port's own.
+    #[serde(default)]
+    pub mem_id: u16,
+    /// Which rings.
+    #[serde(default)]
+    pub rings: RingChoice,
+    /// No receive rings.
+    #[serde(default)]
+    pub tx_only: bool,
+    /// No transmit rings.
+    #[serde(default)]
+    pub rx_only: bool,
+    /// Nobody else may hold these rings.
+    #[serde(default)]
+    pub exclusive: bool,
+}
+
+impl Bind {
+    /// Opens all rings of `port` with every default.
+    #[must_use]
+    pub fn new(port: PortName) -> Self {
+        Self {
+            port,
+            tx_rings: None,
+            rx_rings: None,
+            tx_slots: None,
+            rx_slots: None,
+            extra_bufs: 0,
+            mem_id: 0,
+            rings: RingChoice::All,
+            tx_only: false,
+            rx_only: false,
+            exclusive: false,
+        }
+    }
+}
+
+/// Which rings of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RingChoice {
+    /// All of them.
+    #[default]
+    All,
+    /// The transmit and the receive ring of this number.
+    One(u16),
+}
+
+/// What a connection has bound. The descriptors beside it are those of [`Attached`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bound {
+    /// Where everything of the port lies; its `extra_bufs` are those of this connection.
+    pub attached: Attached,
+    /// Offset of this connection's own `netmap_if`, in which rings that it did not bind have the
+    /// offset 0.
+    pub nifp: u64,
+    /// Number of the region.
+    pub mem_id: u16,
+    /// The transmit rings that are bound.
+    pub tx: BoundRings,
+    /// The receive rings that are bound.
+    pub rx: BoundRings,
+}
+
+/// Rings in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BoundRings {
+    /// The first.
+    pub first: u16,
+    /// How many, 0 for none.
+    pub count: u16,
+}
+
+/// Asks for the sizes of a port, or of a region.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GeometryQuery {
+    /// The port; where there is none, what it would be like.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<PortName>,
+    /// Without a port: the region of this number. With a port: the one that it would live in.
+    #[serde(default)]
+    pub mem_id: u16,
+    /// Transmit rings that a new port would be asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tx_rings: Option<u16>,
+    /// Receive rings, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rx_rings: Option<u16>,
+    /// Slots of each transmit ring, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tx_slots: Option<u32>,
+    /// Slots of each receive ring, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rx_slots: Option<u32>,
+}
+
+/// Sizes of a port and of its region, in the order in which netmap names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortGeometry {
+    /// Number of the region.
+    pub mem_id: u16,
+    /// Its size in bytes.
+    pub region_bytes: u64,
+    /// Transmit rings; 0 where only a region was asked for, like the three that follow.
+    pub tx_rings: u16,
+    /// Receive rings.
+    pub rx_rings: u16,
+    /// Slots of each transmit ring.
+    pub tx_slots: u32,
+    /// Slots of each receive ring.
+    pub rx_slots: u32,
+    /// Where descriptions of ports and rings begin.
+    pub ifs: Pool,
+    /// Where rings are.
+    pub rings: Pool,
+    /// Where the buffers are.
+    pub buffers: Pool,
+}
+
+/// A part of a region: objects of one size in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pool {
+    /// Offset of the first.
+    pub offset: u64,
+    /// Room for so many.
+    pub count: u32,
+    /// Bytes of each.
+    pub size: u32,
+}
