@@ -34,7 +34,7 @@
 //!
 //! [`sync_flag::LIGHT`]: crate::abi::sync_flag::LIGHT
 
-use crate::sync::{AtomicU32, Ordering, fence};
+use crate::atomic::{AtomicU32, Ordering, fence};
 
 /// A publisher's memory of the last sleep it rang for.
 #[derive(Debug, Default)]

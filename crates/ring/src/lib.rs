@@ -37,6 +37,7 @@
 
 #[cfg(not(loom))]
 pub mod abi;
+mod atomic;
 #[cfg(not(loom))]
 mod copy;
 pub mod cursor;
@@ -57,7 +58,8 @@ pub mod put;
 pub mod region;
 #[cfg(not(loom))]
 pub mod run;
-mod sync;
+#[cfg(not(loom))]
+pub mod sync;
 #[cfg(not(loom))]
 pub mod user;
 

@@ -1,6 +1,414 @@
-//! The atomics of shared memory: `core`'s, or loom's when a model checks the code.
+//! netmap's synchronisation: a client's half of a ring for programs that know netmap's rules.
+//!
+//! # Theory of operation
+//!
+//! Such a program moves `head` and `cur` in the `netmap_ring` itself and makes a system call when
+//! it wants them to be known: a *sync*. It finds there what its slots are: `tail` moves in a sync
+//! and at no other time.
+//!
+//! ```text
+//!    netmap_ring                     sync                        CSB
+//!    head, cur  ──── in order? ──── no ──► start over, report
+//!                        │ yes
+//!                        └──► publish  ──── compare, exchange ──► atok.head
+//!    tail       ◄──────────────────────── compare, exchange ───── ktoa.hwtail
+//! ```
+//!
+//! | ring | in order | ready, once |
+//! |---|---|---|
+//! | transmit | published ≤ `head` ≤ `cur` ≤ hwtail | `cur` ≠ `tail` |
+//! | receive | published ≤ `head` ≤ `cur` ≤ hwtail | `cur` ≠ `tail` |
+//!
+//! all of it modulo the number of slots. A ring that is not in order starts over: `head` and `cur`
+//! at what was published last, `tail` at hwtail. Nothing else of it is touched.
+//!
+//! *Several holders.* Processes that share a netmap descriptor, or that bound the same rings, use
+//! one ring at the same time, each with threads. So nothing is remembered here that the ring or
+//! its CSB could contradict, and there is no lock that somebody could die with:
+//!
+//! - `atok.head` and `tail` move by compare-and-exchange from the value that the sync began with.
+//!   Who is late changes nothing: the other sync has done it.
+//! - need-kick words count upward and are never taken back, so whoever arms next asks for a new
+//!   kick, and all holders have a doorbell that rings for it.
+//!
+//! *What is believed.* Nothing: every word may have been written by the program or by a neighbour.
+//! Indexes are bounded before use; the worst is a ring with wrong frames in it.
 
-#[cfg(not(loom))]
-pub use core::sync::atomic::{AtomicU32, Ordering, fence};
-#[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU32, Ordering, fence};
+#![allow(unsafe_code)] // UNSAFETY: words and slots of shared memory, by raw pointers.
+
+use core::mem::offset_of;
+use core::ops::Range;
+use core::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::Arc;
+
+use crate::abi::{Bell, CsbAtok, CsbKtoa, NetmapRing, Slot, slot_flag};
+use crate::cursor::{Index, Span};
+use crate::doorbell::{Ringer, store_load_fence};
+use crate::kring::SlotWord;
+use crate::layout::PortLayout;
+use crate::region::Region;
+
+/// The time of a sync: seconds and microseconds.
+pub type Timestamp = [i64; 2];
+
+/// What a sync found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Synced {
+    /// There are slots at `cur`: the program need not wait.
+    pub ready: bool,
+    /// The switch sleeps: ring the doorbell.
+    pub kick: bool,
+    /// A ring was not in order and has started over.
+    pub bad: bool,
+}
+
+impl Synced {
+    fn and(self, other: Self) -> Self {
+        Self {
+            ready: self.ready | other.ready,
+            kick: self.kick | other.kick,
+            bad: self.bad | other.bad,
+        }
+    }
+}
+
+/// The rings that one netmap descriptor has bound. Threads may share it.
+#[derive(Debug)]
+pub struct SyncRings {
+    tx: Box<[SyncRing]>,
+    rx: Box<[SyncRing]>,
+    bell: *const Bell,
+    /// The last number that the doorbell was rung for.
+    rung: AtomicU32,
+    region: Arc<Region>,
+}
+
+// SAFETY: the pointer goes into `region`, which is kept alive and may be used from any thread.
+unsafe impl Send for SyncRings {}
+// SAFETY: as above; everything is atomic.
+unsafe impl Sync for SyncRings {}
+
+impl SyncRings {
+    /// The transmit rings `tx` and the receive rings `rx` of a port.
+    ///
+    /// # Panics
+    /// If the port has no such rings.
+    #[must_use]
+    pub fn new(region: &Arc<Region>, port: &PortLayout, tx: Range<u16>, rx: Range<u16>) -> Self {
+        let counts = port.counts();
+        assert!(tx.end <= counts.tx_rings && rx.end <= counts.rx_rings);
+        let ring = |at: u16, span| SyncRing::new(region, port, usize::from(at), span);
+        Self {
+            tx: tx.map(|i| ring(i, counts.tx_slots)).collect(),
+            rx: rx.map(|i| ring(counts.tx_rings + i, counts.rx_slots)).collect(),
+            bell: region.memory().at(port.bell()),
+            rung: AtomicU32::new(0),
+            region: region.clone(),
+        }
+    }
+
+    /// The region that the rings are in.
+    #[must_use]
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Syncs all transmit rings; ready if any is. With `only_new`, those in which the program has
+    /// moved nothing are left alone and are not ready: for a poll that does not wait for room.
+    #[inline]
+    pub fn txsync(&self, only_new: bool) -> Synced {
+        let (mut all, mut published) = (Synced::default(), false);
+        for ring in self.tx.iter().filter(|ring| !only_new || ring.has_new()) {
+            let (synced, moved) = ring.sync(SyncRing::resolve);
+            published |= moved;
+            all = all.and(synced);
+        }
+        if published {
+            store_load_fence();
+            // SAFETY: a line of `region`; an atomic may be shared with the switch.
+            all.kick |= must_ring(&self.rung, unsafe { &(*self.bell).need_kick });
+        }
+        all
+    }
+
+    /// Syncs all receive rings; ready if any is. `now` becomes their time of the last sync.
+    #[inline]
+    pub fn rxsync(&self, now: Timestamp) -> Synced {
+        let rings = self.rx.iter();
+        rings.fold(Synced::default(), |all, ring| all.and(ring.rxsync(now)))
+    }
+
+    /// Asks for a kick as soon as there are slots at `cur` of any transmit ring or receive ring,
+    /// as asked. `false`: there are already; sync and do not sleep.
+    #[must_use]
+    pub fn arm(&self, tx: bool, rx: bool) -> bool {
+        let tx = self.tx.iter().filter(|_| tx);
+        let rings = || tx.clone().chain(self.rx.iter().filter(|_| rx));
+        rings().for_each(SyncRing::arm);
+        store_load_fence();
+        !rings().any(SyncRing::has_slots)
+    }
+
+    /// Has every slot that was published been taken?
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.tx.iter().all(|ring| {
+            let (_, published) = ring.published();
+            ring.hwtail(published) == ring.span.prev(published)
+        })
+    }
+}
+
+/// Must the doorbell be rung for this number? Remembers that it was.
+#[inline]
+fn must_ring(rung: &AtomicU32, need_kick: &AtomicU32) -> bool {
+    let number = need_kick.load(Ordering::Relaxed);
+    if number == 0 {
+        return false;
+    }
+    rung.swap(number, Ordering::Relaxed) != number || number == Ringer::ALWAYS
+}
+
+/// One ring, of either direction.
+#[derive(Debug)]
+struct SyncRing {
+    ring: *const AtomicU32,
+    slots: *mut Slot,
+    span: Span,
+    stride: u32,
+    atok: *const CsbAtok,
+    ktoa: *const CsbKtoa,
+    /// The last number that the switch was woken for because of room in this ring.
+    rung: AtomicU32,
+    region: Arc<Region>,
+}
+
+// SAFETY: the pointers go into `region`, which is kept alive and may be used from any thread.
+unsafe impl Send for SyncRing {}
+// SAFETY: as above; words are atomic, slots are read and written volatile, one word each.
+unsafe impl Sync for SyncRing {}
+
+impl SyncRing {
+    fn new(region: &Arc<Region>, port: &PortLayout, ring: usize, span: Span) -> Self {
+        let memory = region.memory();
+        let at = port.ring(ring);
+        let bytes = span.slots() as usize * size_of::<Slot>();
+        Self {
+            ring: memory.range(at, size_of::<NetmapRing>()).cast(),
+            slots: memory.range(at + size_of::<NetmapRing>(), bytes).cast(),
+            span,
+            stride: region.stride(),
+            atok: memory.at(port.atok(ring)),
+            ktoa: memory.at(port.ktoa(ring)),
+            rung: AtomicU32::new(0),
+            region: region.clone(),
+        }
+    }
+
+    /// A word of the `netmap_ring`, by its offset.
+    #[inline(always)]
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        debug_assert!(offset + 4 <= size_of::<NetmapRing>());
+        // SAFETY: a word of the mapped ring; atomics may be shared with the program.
+        unsafe { &*self.ring.byte_add(offset) }
+    }
+
+    #[inline(always)]
+    fn head(&self) -> &AtomicU32 {
+        self.word(offset_of!(NetmapRing, head))
+    }
+
+    #[inline(always)]
+    fn cur(&self) -> &AtomicU32 {
+        self.word(offset_of!(NetmapRing, cur))
+    }
+
+    #[inline(always)]
+    fn tail(&self) -> &AtomicU32 {
+        self.word(offset_of!(NetmapRing, tail))
+    }
+
+    #[inline(always)]
+    fn atok(&self) -> &CsbAtok {
+        // SAFETY: a CSB line of `region`; atomics may be shared.
+        unsafe { &*self.atok }
+    }
+
+    #[inline(always)]
+    fn ktoa(&self) -> &CsbKtoa {
+        // SAFETY: a CSB line of `region`; atomics may be shared.
+        unsafe { &*self.ktoa }
+    }
+
+    /// What was published last: as it stands there, and as an index. Where a neighbour has written
+    /// nonsense, what the switch has taken counts.
+    #[inline(always)]
+    fn published(&self) -> (u32, Index) {
+        let raw = self.atok().head.load(Ordering::Relaxed);
+        let taken = || self.span.check(self.ktoa().hwcur.load(Ordering::Relaxed));
+        (raw, self.span.check(raw).or_else(taken).unwrap_or(Index::ZERO))
+    }
+
+    /// How far the switch has got.
+    #[inline(always)]
+    fn hwtail(&self, published: Index) -> Index {
+        // Acquire: pairs with the switch's Release of `hwtail`: it is done with the slots before.
+        self.span.check(self.ktoa().hwtail.load(Ordering::Acquire)).unwrap_or(published)
+    }
+
+    /// Has the program moved `head`?
+    #[inline(always)]
+    fn has_new(&self) -> bool {
+        self.head().load(Ordering::Relaxed) != self.atok().head.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn rxsync(&self, now: Timestamp) -> Synced {
+        let (mut synced, moved) = self.sync(|_, _, _| ());
+        for (i, part) in now.into_iter().enumerate() {
+            let offset = offset_of!(NetmapRing, ts) + i * size_of::<i64>();
+            // SAFETY: an aligned word of the mapped ring; atomics may be shared.
+            let word = unsafe { &*self.ring.byte_add(offset).cast::<AtomicI64>() };
+            word.store(part, Ordering::Relaxed);
+        }
+        if moved {
+            store_load_fence();
+            synced.kick = must_ring(&self.rung, &self.ktoa().kern_need_kick);
+        }
+        synced
+    }
+
+    /// One sync; says also whether slots were published. `prepare` gets those before they are.
+    #[inline]
+    fn sync(&self, prepare: impl FnOnce(&Self, Index, Index)) -> (Synced, bool) {
+        let seen = self.tail().load(Ordering::Relaxed);
+        let (raw, published) = self.published();
+        let hwtail = self.hwtail(published);
+        let Some((head, cur)) = self.in_order(published, hwtail) else {
+            self.start_over(published, hwtail);
+            return (Synced { bad: true, ..Synced::default() }, false);
+        };
+        let moved = head.get() != raw && {
+            prepare(self, published, head);
+            self.publish(raw, head, cur)
+        };
+        // Once more, after our own slots are out: the switch may have taken them already.
+        let hwtail = self.hwtail(hwtail);
+        if seen != hwtail.get() {
+            // Where this fails, another sync has just stored a later one.
+            let _ = self.tail().compare_exchange(
+                seen,
+                hwtail.get(),
+                Ordering::Release,
+                Ordering::Relaxed,
+            );
+        }
+        (Synced { ready: cur != hwtail, ..Synced::default() }, moved)
+    }
+
+    /// `head` and `cur`, each read once, if they are in order.
+    #[inline(always)]
+    fn in_order(&self, published: Index, hwtail: Index) -> Option<(Index, Index)> {
+        // Acquire: the program's slots come before its `head`, on whichever thread it moved it.
+        let head = self.span.check(self.head().load(Ordering::Acquire))?;
+        let cur = self.span.check(self.cur().load(Ordering::Relaxed))?;
+        let from_start = |index| self.span.distance(published, index);
+        let order = [head, cur, hwtail].map(from_start);
+        order.is_sorted().then_some((head, cur))
+    }
+
+    #[cold]
+    fn start_over(&self, published: Index, hwtail: Index) {
+        self.head().store(published.get(), Ordering::Relaxed);
+        self.cur().store(published.get(), Ordering::Relaxed);
+        self.tail().store(hwtail.get(), Ordering::Release);
+    }
+
+    /// `false`: somebody else has published meanwhile.
+    #[inline(always)]
+    fn publish(&self, raw: u32, head: Index, cur: Index) -> bool {
+        let atok = self.atok();
+        atok.cur.store(cur.get(), Ordering::Relaxed);
+        // Release: pairs with the switch's Acquire of `head`, before it looks at the slots.
+        let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+        atok.head.compare_exchange(raw, head.get(), order, failed).is_ok()
+    }
+
+    /// Asks for a kick once the switch has got past `cur`; the caller fences, and looks once more.
+    fn arm(&self) {
+        let atok = self.atok();
+        atok.cur.store(self.cur().load(Ordering::Relaxed), Ordering::Relaxed);
+        // A number that nobody has used lately. 0 asks for nothing, 1 for every publication.
+        while atok.appl_need_kick.fetch_add(1, Ordering::Relaxed).wrapping_add(1) <= Ringer::ALWAYS
+        {
+        }
+    }
+
+    /// Are there slots at `cur`, synced or not?
+    fn has_slots(&self) -> bool {
+        let (_, published) = self.published();
+        self.hwtail(published).get() != self.cur().load(Ordering::Relaxed)
+    }
+
+    /// Fetches the data of slots that name an address of this process instead of holding it.
+    #[inline]
+    fn resolve(&self, from: Index, to: Index) {
+        let (mut at, mut any) = (from, 0);
+        while at != to {
+            any |= self.read(at).flags();
+            at = self.span.next(at);
+        }
+        if any & slot_flag::INDIRECT != 0 {
+            self.fetch(from, to);
+        }
+    }
+
+    #[cold]
+    fn fetch(&self, from: Index, to: Index) {
+        let mut at = from;
+        while at != to {
+            let word = self.read(at);
+            if word.flags() & slot_flag::INDIRECT != 0 {
+                // SAFETY: a slot of this ring.
+                let address =
+                    unsafe { (&raw const (*self.slots.add(at.at())).ptr).read_volatile() };
+                let fetched = self.fetch_one(word, address);
+                let len = if fetched { word.len() } else { 0 };
+                let flags = word.flags() & !slot_flag::INDIRECT;
+                // SAFETY: a slot of this ring.
+                let slot = unsafe { self.slots.add(at.at()).cast::<u64>() };
+                // SAFETY: mapped and aligned; the program has given it up.
+                unsafe { slot.write_volatile(SlotWord::new(word.buffer(), len, flags).0) };
+            }
+            at = self.span.next(at);
+        }
+    }
+
+    /// Copies from an address that the program says is its own. The kernel checks that it is.
+    fn fetch_one(&self, word: SlotWord, address: u64) -> bool {
+        let (len, buffer) = (usize::from(word.len()), self.region.check(word.buffer()));
+        let Some(buffer) = buffer.filter(|_| u32::from(word.len()) <= self.stride) else {
+            return false;
+        };
+        let Ok(address) = usize::try_from(address) else { return false };
+        let remote =
+            libc::iovec { iov_base: std::ptr::without_provenance_mut(address), iov_len: len };
+        let local = libc::iovec { iov_base: self.region.buffer(buffer).cast(), iov_len: len };
+        // SAFETY: the kernel writes at most `len` bytes into the buffer, which has room for them,
+        // and reads nothing that is not mapped.
+        let copied = unsafe {
+            libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0)
+        };
+        usize::try_from(copied) == Ok(len)
+    }
+
+    #[inline(always)]
+    fn read(&self, at: Index) -> SlotWord {
+        // SAFETY: an index of this ring; that many slots are mapped.
+        SlotWord(unsafe { self.slots.add(at.at()).cast::<u64>().read_volatile() })
+    }
+}
+
+#[cfg(test)]
+mod tests;
