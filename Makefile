@@ -50,6 +50,9 @@ install: release libs  ## install under PREFIX (/usr/local), below DESTDIR
 	install -D -m 644 $(release)/libuvala.a $(to)$(libdir)/libuvala.a
 	install -d $(to)$(PREFIX)/include
 	install -m 644 include/*.h $(to)$(PREFIX)/include/
+	@# Not where netmap's own headers go: use them with -I$(PREFIX)/include/uvala.
+	install -d $(to)$(PREFIX)/include/uvala/net
+	install -m 644 include/net/*.h $(to)$(PREFIX)/include/uvala/net/
 	rm -rf target/assets && $(release)/uvala assets target/assets
 	install -d $(to)$(datadir)/man/man1 $(to)$(datadir)/bash-completion/completions \
 		$(to)$(datadir)/zsh/site-functions $(to)$(datadir)/fish/vendor_completions.d
@@ -74,6 +77,7 @@ uninstall:  ## take away what install put there; the configuration stays
 	rm -f $(to)$(datadir)/man/man1/uvala*.1 $(to)$(datadir)/bash-completion/completions/uvala \
 		$(to)$(datadir)/zsh/site-functions/_uvala \
 		$(to)$(datadir)/fish/vendor_completions.d/uvala.fish
+	rm -rf $(to)$(PREFIX)/include/uvala
 	rm -f $(to)$(libdir)/pkgconfig/uvala.pc $(to)$(libdir)/systemd/system/uvala.service \
 		$(to)$(libdir)/systemd/user/uvala.service
 	rm -rf $(to)$(datadir)/doc/uvala
