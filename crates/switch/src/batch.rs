@@ -107,6 +107,11 @@ impl Batch {
         self.frames.push(Entry { header, bytes, slot, first: narrow(first), count });
     }
 
+    /// Forgets all frames after the first `count`.
+    pub fn truncate(&mut self, count: usize) {
+        self.frames.truncate(count);
+    }
+
     /// The frames, in the order they were taken.
     #[must_use]
     pub fn frames(&self) -> &[Entry] {

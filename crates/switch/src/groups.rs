@@ -49,6 +49,26 @@ impl Groups {
         }
     }
 
+    /// Destinations that have a list.
+    #[must_use]
+    pub fn used(&self) -> &[PortId] {
+        &self.used
+    }
+
+    /// The frames in the list of `dst`.
+    pub fn frames_of(&self, dst: PortId) -> impl Iterator<Item = usize> + '_ {
+        let at = |number: u16| (number != NONE).then_some(usize::from(number));
+        let first = at(self.ends[dst.index()].0);
+        std::iter::successors(first, move |&frame| at(self.links[frame].0))
+    }
+
+    /// Empties all lists.
+    pub fn clear(&mut self) {
+        for dst in self.used.drain(..) {
+            self.ends[dst.index()] = (NONE, NONE);
+        }
+    }
+
     /// Moves one destination's list into `list`; `None` when all have been handed out.
     pub fn next(&mut self, list: &mut Vec<Delivery>) -> Option<PortId> {
         let dst = self.used.pop()?;
@@ -83,5 +103,20 @@ mod tests {
         groups.link(port(1), TagAction::Keep, 0..1);
         assert_eq!(groups.next(&mut list), Some(port(1)));
         assert_eq!(frames(&list), [0]);
+    }
+
+    #[test]
+    fn lists_can_be_looked_at_and_thrown_away() {
+        let (mut groups, mut list) = (Groups::new(8), Vec::new());
+        let port = |i| PortId::new(i).expect("small");
+        groups.link(port(1), TagAction::Keep, 0..2);
+        groups.link(port(2), TagAction::Keep, 2..3);
+        groups.link(port(1), TagAction::Keep, 3..4);
+        assert_eq!(groups.used(), [port(1), port(2)]);
+        assert_eq!(groups.frames_of(port(1)).collect::<Vec<_>>(), [0, 1, 3]);
+        assert_eq!(groups.frames_of(port(3)).count(), 0);
+        groups.clear();
+        assert_eq!(groups.next(&mut list), None);
+        assert_eq!(groups.frames_of(port(1)).count(), 0);
     }
 }

@@ -21,10 +21,12 @@
 //! after one fence for all of them.
 //!
 //! *Back-pressure.* A frame for a full port that asks to be waited for (`on_full = wait`) stays in
-//! its ring and blocks what is behind it. Then nothing may be delivered out of order, so a switch
-//! with such a port stages one frame, or one run to be flooded, at a time: floods wait for nobody.
-//! The worker tries again at its next turn; before it
-//! sleeps it asks for a kick ([`Switch::want_room`]).
+//! its ring and blocks what is behind it, so nothing may be delivered before it is known that all
+//! in front of it can be. A switch with such a port therefore stages plain frames to single ports
+//! only, and only if every port that asks to be waited for has room for its whole list; otherwise
+//! it goes on with one frame, or one run to be flooded, at a time: floods wait for nobody. The
+//! worker tries again at its next turn; before it sleeps it asks for a kick
+//! ([`Switch::want_room`]).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -137,6 +139,29 @@ enum Fate {
     Drop(DropReason),
 }
 
+/// Which frames a batch takes.
+#[derive(Clone, Copy)]
+enum Take {
+    /// Those of any shape.
+    Any,
+    /// Those that lie in one plain slot.
+    Plain,
+    /// Plain ones with this key.
+    Run(u128),
+}
+
+impl Take {
+    /// May the next frame of a ring be taken?
+    fn allows(self, tx: &TxKring) -> bool {
+        let key = |bits: u128| Header::new(bits.to_le_bytes()).key();
+        match self {
+            Take::Any => true,
+            Take::Plain => tx.peek().is_some(),
+            Take::Run(wanted) => tx.peek().map(key) == Some(wanted),
+        }
+    }
+}
+
 /// A turn of one port, under way.
 pub(crate) struct TurnOf<'a> {
     switch: &'a mut Switch,
@@ -233,10 +258,12 @@ impl<'a> TurnOf<'a> {
         };
         let Some(moved) = moved else { return self.stage(budget) };
         let long = moved.slots >= SHORT_RUN.min(budget);
-        if long || moved.blocked_on.is_some() || self.switch.in_order {
+        if long || moved.blocked_on.is_some() {
             return moved;
         }
-        let rest = self.stage(budget - moved.slots);
+        let budget = budget - moved.slots;
+        let rest =
+            if self.switch.in_order { self.stage_fitting(budget) } else { self.stage(budget) };
         Moved { slots: moved.slots + rest.slots, ..rest }
     }
 
@@ -365,7 +392,7 @@ impl<'a> TurnOf<'a> {
 
     /// Takes a run that is flooded.
     fn stage_run(&mut self, header: Header, budget: u32) -> Moved {
-        let slots = self.take_batch(budget, Some(header.key()));
+        let slots = self.take_batch(budget, Take::Run(header.key()));
         self.deliver_batch();
         Moved::slots(slots)
     }
@@ -373,7 +400,7 @@ impl<'a> TurnOf<'a> {
     /// Takes frames of any shape and delivers them.
     fn stage(&mut self, budget: u32) -> Moved {
         let budget = if self.switch.in_order { 1 } else { budget };
-        let slots = self.take_batch(budget, None);
+        let slots = self.take_batch(budget, Take::Any);
         let blocked_on = self.deliver_batch();
         if blocked_on.is_none() {
             return Moved::slots(slots);
@@ -382,20 +409,66 @@ impl<'a> TurnOf<'a> {
         Moved { slots: 0, blocked_on }
     }
 
-    /// Moves up to `budget` slots' worth of frames from the ring into the batch; only plain ones
-    /// with the key `only`, where that is given.
-    fn take_batch(&mut self, budget: u32, only: Option<u128>) -> u32 {
+    /// Takes plain frames to single ports and delivers them, if all find room where they would be
+    /// waited for; none otherwise.
+    fn stage_fitting(&mut self, budget: u32) -> Moved {
+        let taken = self.take_batch(budget, Take::Plain);
+        let mut kept = self.link_single();
+        if !self.lists_fit() {
+            kept = 0;
+            self.scratch.groups.clear();
+        }
+        self.scratch.batch.truncate(kept);
+        self.tx().untake(taken - frames(kept));
+        let blocked_on = self.flush_groups();
+        debug_assert_eq!(blocked_on, None);
+        self.count_batch();
+        Moved::slots(frames(kept))
+    }
+
+    /// Links the frames of the batch up to the first that does not go to one port; returns how
+    /// many.
+    fn link_single(&mut self) -> usize {
+        let (count, mut start) = (self.scratch.batch.frames().len(), 0);
+        while start < count {
+            let run = start..self.scratch.batch.run_end(start);
+            let Fate::To(dst, tag) = self.decide(self.scratch.batch.frames()[start].header) else {
+                break;
+            };
+            if self.is_cut_off(&run) {
+                break;
+            }
+            self.scratch.groups.link(dst, tag, run.clone());
+            start = run.end;
+        }
+        start
+    }
+
+    /// Has every port that asks to be waited for room for its list?
+    fn lists_fit(&mut self) -> bool {
+        let Scratch { batch, groups, .. } = &*self.scratch;
+        groups.used().iter().all(|&dst| {
+            let Some(entry) = self.switch.entry_mut(dst) else { return true };
+            if entry.on_full != OnFull::Wait {
+                return true;
+            }
+            let Some(rings) = entry.plug.rings() else { return true };
+            let queue = queue_of(self.queue, rings);
+            let rx = &mut rings.rx[queue];
+            let wanted = groups.frames_of(dst).map(|i| rx.slots_for(batch.frames()[i].bytes)).sum();
+            rx.room() >= wanted || rx.sync() >= wanted
+        })
+    }
+
+    /// Moves up to `budget` slots' worth of frames from the ring into the batch.
+    fn take_batch(&mut self, budget: u32, take: Take) -> u32 {
         let queue = self.queue;
         let Some(entry) = self.switch.entry_mut(self.src) else { return 0 };
         let Some(rings) = entry.plug.rings() else { return 0 };
         let (tx, batch) = (&mut rings.tx[queue], &mut self.scratch.batch);
         let before = tx.ready();
         batch.restart(tx.region());
-        let key = |bits: u128| Header::new(bits.to_le_bytes()).key();
-        while before - tx.ready() < budget && batch.has_room() {
-            if only.is_some() && tx.peek().map(key) != only {
-                break;
-            }
+        while before - tx.ready() < budget && batch.has_room() && take.allows(tx) {
             let first = batch.frags().len();
             match tx.take(batch.frags(), FRAGS_MAX) {
                 None => break,
@@ -429,10 +502,15 @@ impl<'a> TurnOf<'a> {
         }
         let waits = self.flush_groups();
         if waits.is_none() {
-            let bytes = self.scratch.batch.frames().iter().map(|f| u64::from(f.bytes)).sum();
-            self.count_taken(frames(count), bytes);
+            self.count_batch();
         }
         waits
+    }
+
+    fn count_batch(&mut self) {
+        let batch = self.scratch.batch.frames();
+        let bytes = batch.iter().map(|frame| u64::from(frame.bytes)).sum();
+        self.count_taken(frames(batch.len()), bytes);
     }
 
     /// Does a tag end where the frame ends?

@@ -271,6 +271,40 @@ fn a_port_that_asks_to_be_waited_for_loses_nothing() {
 }
 
 #[test]
+fn interleaved_destinations_are_waited_for_together() {
+    let mut net = Net::learning(1);
+    for _ in 0..2 {
+        net.add(PortConfig { on_full: OnFull::Wait, ..PortConfig::default() });
+    }
+    net.introduce();
+    let mixed = |i: u8| {
+        let to = [mac(1), mac(2), mac(1), mac(2), mac(1), mac(2), mac(0), ALL];
+        frame(to[usize::from(i % 8)], mac(0), 60, i)
+    };
+    let (mut next, mut got) = (0, [Vec::new(), Vec::new()]);
+    while next < 240 {
+        let sent: Vec<_> = (next..next + 12).map(mixed).collect();
+        net.send(0, &sent);
+        next += 12;
+        // Every other time the receivers come late, and only one of them.
+        while net.turn(0).slots > 0 {}
+        let port = usize::from(next % 5 == 0);
+        got[port].extend(net.received(1 + port));
+        while !net.clients[0].tx.is_drained() {
+            net.turn(0);
+            (0..2).for_each(|port| got[port].extend(net.received(1 + port)));
+        }
+        (0..2).for_each(|port| got[port].extend(net.received(1 + port)));
+    }
+    for (port, got) in got.iter().enumerate() {
+        let mine = |bytes: &Vec<u8>| bytes[..6] == mac(1 + u8::try_from(port).expect("few"));
+        let unicast: Vec<_> = got.iter().filter(|bytes| mine(bytes)).cloned().collect();
+        let expected: Vec<_> = (0..240).map(mixed).filter(mine).collect();
+        assert!(unicast == expected, "port {port}: {} frames", unicast.len());
+    }
+}
+
+#[test]
 fn waiting_keeps_the_order_of_frames_of_any_shape() {
     let mut net = Net::learning(1);
     net.add(PortConfig { on_full: OnFull::Wait, ..PortConfig::default() });

@@ -381,6 +381,12 @@ fn fan_out() -> Vec<Scenario> {
             unit: Unit::Deliveries,
             ..rate("broadcast-8", "60 B from one port to eight", Some(200.0), broadcast)
         },
+        rate(
+            "unicast-8",
+            "60 B from one port to eight in turn, which are waited for",
+            None,
+            Work { traffic: Traffic::Unicast(8), ..broadcast },
+        ),
         Scenario {
             unit: Unit::PercentLost,
             baseline: Some(busy),
