@@ -22,6 +22,7 @@
 //! |---|---|
 //! | [`port`], [`tx`], [`rx`] | ports and their rings |
 //! | [`wait`] | how threads wait |
+//! | [`netmap`] | ports as netmap programs see them |
 //! | [`control`], [`api`], [`name`], [`paths`] | the daemon's control connection |
 //!
 //! No thread is ever started here, and no signal's disposition changed.
@@ -34,6 +35,7 @@ mod fake;
 mod geometry;
 mod link;
 pub mod name;
+pub mod netmap;
 pub mod paths;
 pub mod port;
 pub mod rx;

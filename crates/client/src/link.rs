@@ -249,7 +249,8 @@ impl AsFd for Link {
     }
 }
 
-fn set_blocking(fd: &OwnedFd, blocking: bool) -> Result<(), Errno> {
+/// Makes a descriptor's reads and writes wait, or not.
+pub fn set_blocking(fd: &OwnedFd, blocking: bool) -> Result<(), Errno> {
     let flags = rustix::fs::fcntl_getfl(fd)?;
     rustix::fs::fcntl_setfl(
         fd,

@@ -1,0 +1,112 @@
+//! A netmap descriptor on the client's side: what a connection has bound, mapped and ready to sync.
+//!
+//! For the library that gives programs `/dev/netmap`. The program maps the region once more, where
+//! it likes; here is the mapping that its syncs go through. Nothing here blocks, allocates or
+//! takes a lock once a [`Binding`] is made.
+
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use ring::Region;
+use ring::kick::{KICK, NUMBER_MAX, encode};
+use ring::sync::SyncRings;
+use rustix::io::Errno;
+
+use crate::api::{Bound, BoundRings};
+use crate::control::PortFds;
+use crate::geometry::Geometry;
+use crate::link::set_blocking;
+use crate::{Error, Lost, sys};
+
+/// What a connection has bound.
+#[derive(Debug)]
+pub struct Binding {
+    bound: Bound,
+    rings: SyncRings,
+    fds: PortFds,
+    /// What to write to the doorbell, the port's number.
+    message: [u8; KICK],
+}
+
+impl Binding {
+    /// Maps what [`Connection::bind`](crate::control::Connection::bind) or
+    /// [`resume`](crate::control::Connection::resume) answered.
+    ///
+    /// # Errors
+    /// Impossible numbers, or no memory to map the region.
+    pub fn new(bound: Bound, fds: PortFds) -> Result<Self, Error> {
+        let geometry = Geometry::new(&bound.attached)?;
+        let counts = geometry.port.counts();
+        let tx = range(bound.tx, counts.tx_rings)?;
+        let rx = range(bound.rx, counts.rx_rings)?;
+        if bound.attached.bell > NUMBER_MAX {
+            return Err(Error::Geometry("number of the doorbell"));
+        }
+        for fd in [&fds.kick, &fds.wake] {
+            set_blocking(fd, false).map_err(|error| Error::Doorbell(error.into()))?;
+        }
+        let region = Region::attach(fds.region.as_fd(), geometry.region).map_err(Error::Map)?;
+        let rings = SyncRings::new(&region, &geometry.port, tx, rx);
+        let message = encode(bound.attached.bell);
+        Ok(Self { bound, rings, fds, message })
+    }
+
+    /// Names, numbers and offsets.
+    #[must_use]
+    pub fn bound(&self) -> &Bound {
+        &self.bound
+    }
+
+    /// The rings.
+    #[inline]
+    #[must_use]
+    pub fn rings(&self) -> &SyncRings {
+        &self.rings
+    }
+
+    /// The region, for the program to map.
+    #[must_use]
+    pub fn region(&self) -> BorrowedFd<'_> {
+        self.fds.region.as_fd()
+    }
+
+    /// What becomes readable when the switch wakes this process; end of file: the daemon is gone.
+    #[must_use]
+    pub fn doorbell(&self) -> BorrowedFd<'_> {
+        self.fds.wake.as_fd()
+    }
+
+    /// Rings the switch's doorbell.
+    ///
+    /// # Errors
+    /// [`Lost`]: the daemon is gone.
+    #[cold]
+    pub fn kick(&self) -> Result<(), Lost> {
+        loop {
+            return match sys::write_quietly(self.fds.kick.as_fd(), &self.message) {
+                Err(Errno::INTR) => continue,
+                // A full pipe: the switch has more than enough to wake up for.
+                Ok(_) | Err(Errno::AGAIN) => Ok(()),
+                Err(_) => Err(Lost),
+            };
+        }
+    }
+
+    /// Takes the kicks out of this process's doorbell; says whether there were any.
+    ///
+    /// # Errors
+    /// [`Lost`]: the daemon is gone, or has taken the port away.
+    pub fn acknowledge(&self) -> Result<bool, Lost> {
+        let mut kicks = [0u8; 64];
+        match rustix::io::read(&self.fds.wake, &mut kicks[..]) {
+            Ok(1..) => Ok(true),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+            Ok(0) | Err(_) => Err(Lost),
+        }
+    }
+}
+
+fn range(bound: BoundRings, rings: u16) -> Result<Range<u16>, Error> {
+    let end = bound.first.checked_add(bound.count).filter(|end| *end <= rings);
+    Ok(bound.first..end.ok_or(Error::Geometry("bound rings"))?)
+}
