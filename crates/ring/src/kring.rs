@@ -446,6 +446,8 @@ pub struct RxKring {
     tail: Index,
     head: Index,
     room: u32,
+    /// `head` when [`RxKring::has_moved`] was last asked.
+    seen: Index,
     waiter: Sleeper,
 }
 
@@ -468,7 +470,8 @@ impl RxKring {
         let at = usize::from(counts.tx_rings) + usize::from(ring);
         let ring = Kring::new(region, port, at, counts.rx_slots);
         let waiter = Sleeper::default();
-        Self { ring, tail: Index::ZERO, head: Index::ZERO, room: 0, waiter }
+        let zero = Index::ZERO;
+        Self { ring, tail: zero, head: zero, room: 0, seen: zero, waiter }
     }
 
     /// The region that its buffers are in.
@@ -497,6 +500,11 @@ impl RxKring {
     #[must_use]
     pub fn room(&self) -> u32 {
         self.room
+    }
+
+    /// Has the client returned slots since this was last asked?
+    pub fn has_moved(&mut self) -> bool {
+        std::mem::replace(&mut self.seen, self.head) != self.head
     }
 
     /// The next free slot's buffer; `Err` if the client spoilt it, and the slot is passed over.

@@ -29,6 +29,8 @@ pub(crate) struct Entry {
     pub(crate) on_full: OnFull,
     /// Got something in this turn, and perhaps sleeps.
     pub(crate) rung: bool,
+    /// How often its client is still to be given way before it takes frames again.
+    pub(crate) ways: u8,
 }
 
 impl Switch {
@@ -63,7 +65,7 @@ impl Switch {
         let on_full = config.on_full;
         self.bridge.add_port(id, config);
         let cache = Cache::default();
-        let entry = Entry { plug, stats, cache, on_full, rung: false };
+        let entry = Entry { plug, stats, cache, on_full, rung: false, ways: 0 };
         self.ports[id.index()] = Some(Box::new(entry));
         self.note_waiting_ports();
     }

@@ -60,6 +60,7 @@ pub struct Scratch {
     targets: Vec<PortId>,
     rung: Vec<PortId>,
     woken: Vec<PortId>,
+    crowded: bool,
     frames_max: u32,
 }
 
@@ -75,6 +76,7 @@ impl Scratch {
             targets: Vec::with_capacity(MAX_PORTS),
             rung: Vec::with_capacity(MAX_PORTS),
             woken: Vec::with_capacity(MAX_PORTS),
+            crowded: false,
             frames_max: u32::from(frames_max),
         }
     }
@@ -90,6 +92,13 @@ impl Scratch {
     #[must_use]
     pub fn woken(&self) -> &[PortId] {
         &self.woken
+    }
+
+    /// Did the last turn drop frames of a client that does take its frames and has not kept up? It
+    /// may want the core that the switch runs on.
+    #[must_use]
+    pub fn crowded(&self) -> bool {
+        self.crowded
     }
 }
 
@@ -183,6 +192,7 @@ impl<'a> TurnOf<'a> {
 
     pub(crate) fn run(mut self) -> Moved {
         self.scratch.woken.clear();
+        self.scratch.crowded = false;
         let Some(entry) = self.switch.entry_mut(self.src) else { return Moved::default() };
         let moved = match &mut entry.plug {
             Plug::Rings(host, _) => {
@@ -334,7 +344,10 @@ impl<'a> TurnOf<'a> {
                 let full = Full { port: dst, queue: rx_queue, slots: 1 };
                 Some(Moved { slots: run.frames, blocked_on: Some(full) })
             }
-            End::Full => Some(self.lose(dst, DropReason::NoRoom, header, run, budget - run.frames)),
+            End::Full => {
+                self.scratch.crowded |= give_way(&mut to.ways, rx);
+                Some(self.lose(dst, DropReason::NoRoom, header, run, budget - run.frames))
+            }
             End::BadSlot => Some(self.lose(dst, DropReason::BadIndex, header, run, 1)),
             End::Complex if run.frames == 0 => None,
             _ => Some(Moved::slots(run.frames)),
@@ -575,6 +588,11 @@ impl<'a> TurnOf<'a> {
             let slots = to.plug.rings().map_or(1, |rings| rings.rx[rx_queue].slots_for(bytes));
             return Some(Full { port: dst, queue: rx_queue, slots });
         }
+        if sent.drops.get(DropReason::NoRoom) > 0
+            && let Some(rings) = to.plug.rings()
+        {
+            self.scratch.crowded |= give_way(&mut to.ways, &mut rings.rx[rx_queue]);
+        }
         to.stats.queues[rx_queue].tx += sent.delivered;
         to.stats.drops += &sent.drops;
         self.note_rung(dst);
@@ -603,6 +621,20 @@ impl<'a> TurnOf<'a> {
             wake.wake();
         }
     }
+}
+
+/// Frames for a ring without room were dropped: is its client to be given way? Some times for each
+/// time it has taken frames, so that one who takes none costs the others nothing.
+#[cold]
+fn give_way(ways: &mut u8, rx: &mut RxKring) -> bool {
+    /// The system may let a thread that gives its core away go on at once.
+    const WAYS: u8 = 8;
+    if rx.has_moved() {
+        *ways = WAYS;
+    }
+    let gives = *ways > 0;
+    *ways = ways.saturating_sub(1);
+    gives
 }
 
 /// Is any of them true? Asks all.

@@ -246,6 +246,23 @@ fn an_overflow_is_dropped_and_counted_at_the_destination() {
 }
 
 #[test]
+fn a_client_that_takes_frames_and_has_not_kept_up_is_given_way() {
+    let mut net = Net::learning(2);
+    net.introduce();
+    let burst = vec![frame(mac(1), mac(0), 60, 1); usize::from(BATCH)];
+    let mut crowded = |net: &mut Net| {
+        net.send(0, &burst);
+        net.turn(0);
+        net.scratch.crowded()
+    };
+    assert_eq!([crowded(&mut net), crowded(&mut net)], [false, true], "the second does not fit");
+    let times = (0..100).filter(|_| crowded(&mut net)).count();
+    assert!((1..20).contains(&times), "who takes nothing costs the others nothing: {times}");
+    net.received(1);
+    assert_eq!([crowded(&mut net), crowded(&mut net)], [false, true]);
+}
+
+#[test]
 fn a_port_that_asks_to_be_waited_for_loses_nothing() {
     let mut net = Net::learning(1);
     net.add(PortConfig { on_full: OnFull::Wait, ..PortConfig::default() });

@@ -72,6 +72,8 @@ pub struct Worker {
     now: Now,
     /// Work since the last look at doorbell and clock.
     since_look: u32,
+    /// A client has not kept up in these turns.
+    crowded: bool,
     stopping: bool,
 }
 
@@ -105,6 +107,7 @@ impl Worker {
             started: Instant::now(),
             now: Now::START,
             since_look: 0,
+            crowded: false,
             stopping: false,
         }
     }
@@ -113,7 +116,8 @@ impl Worker {
     fn run(mut self) {
         while !self.stopping {
             let work = self.turn();
-            match self.idle.step(work) {
+            let crowded = std::mem::take(&mut self.crowded);
+            match self.idle.step(work, crowded) {
                 Next::Turn => self.look_now_and_then(work),
                 Next::Yield => {
                     sched_yield();
@@ -154,6 +158,7 @@ impl Worker {
         let Some(switch) = &mut self.switches[port.switch] else { return 0 };
         let home = port.switch;
         let moved = switch.turn(port.id, self.now, &mut self.scratch);
+        self.crowded |= self.scratch.crowded();
         port.waits_for = moved.blocked_on;
         if moved.slots > 0 || moved.blocked_on.is_some() {
             port.quiet = 0;
