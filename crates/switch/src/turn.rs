@@ -28,22 +28,21 @@
 //! worker tries again at its next turn; before it sleeps it asks for a kick
 //! ([`Switch::want_room`]).
 
-use std::ops::Range;
-use std::sync::Arc;
+mod stage;
 
 use ring::doorbell::store_load_fence;
 use ring::host::HostPort;
-use ring::kring::{BadSlot, Refused, RxKring, Taken, TxKring};
+use ring::kring::{RxKring, TxKring};
 use ring::run::{End, Key, Run, deliver_run, drop_run};
 
-use crate::batch::{Batch, Delivery, FRAGS_MAX, prologue};
+use crate::batch::{Batch, Delivery};
 use crate::bridge::{Decision, TagAction};
 use crate::config::OnFull;
 use crate::forward::Verdict;
 use crate::frame::Header;
 use crate::groups::Groups;
 use crate::id::{MAX_PORTS, Now, PortId};
-use crate::port::{Plug, Sent};
+use crate::port::Plug;
 use crate::stats::DropReason;
 use crate::switch::{Entry, Switch};
 
@@ -146,29 +145,6 @@ enum Fate {
     Flood(Decision),
     /// To none.
     Drop(DropReason),
-}
-
-/// Which frames a batch takes.
-#[derive(Clone, Copy)]
-enum Take {
-    /// Those of any shape.
-    Any,
-    /// Those that lie in one plain slot.
-    Plain,
-    /// Plain ones with this key.
-    Run(u128),
-}
-
-impl Take {
-    /// May the next frame of a ring be taken?
-    fn allows(self, tx: &TxKring) -> bool {
-        let key = |bits: u128| Header::new(bits.to_le_bytes()).key();
-        match self {
-            Take::Any => true,
-            Take::Plain => tx.peek().is_some(),
-            Take::Run(wanted) => tx.peek().map(key) == Some(wanted),
-        }
-    }
 }
 
 /// A turn of one port, under way.
@@ -354,15 +330,6 @@ impl<'a> TurnOf<'a> {
         }
     }
 
-    fn note_rung(&mut self, dst: PortId) {
-        if let Some(entry) = self.switch.entry_mut(dst)
-            && !entry.rung
-        {
-            entry.rung = true;
-            self.scratch.rung.push(dst);
-        }
-    }
-
     /// Up to `max` more frames of a run cannot be delivered: counted at the destination.
     fn lose(
         &mut self,
@@ -401,202 +368,6 @@ impl<'a> TurnOf<'a> {
         if let Some(entry) = self.switch.entry_mut(port) {
             entry.stats.drops.add(reason, u64::from(frames));
         }
-    }
-
-    /// Takes a run that is flooded.
-    fn stage_run(&mut self, header: Header, budget: u32) -> Moved {
-        let slots = self.take_batch(budget, Take::Run(header.key()));
-        self.deliver_batch();
-        Moved::slots(slots)
-    }
-
-    /// Takes frames of any shape and delivers them.
-    fn stage(&mut self, budget: u32) -> Moved {
-        let budget = if self.switch.in_order { 1 } else { budget };
-        let slots = self.take_batch(budget, Take::Any);
-        let blocked_on = self.deliver_batch();
-        if blocked_on.is_none() {
-            return Moved::slots(slots);
-        }
-        self.tx().untake(slots);
-        Moved { slots: 0, blocked_on }
-    }
-
-    /// Takes plain frames to single ports and delivers them, if all find room where they would be
-    /// waited for; none otherwise.
-    fn stage_fitting(&mut self, budget: u32) -> Moved {
-        let taken = self.take_batch(budget, Take::Plain);
-        let mut kept = self.link_single();
-        if !self.lists_fit() {
-            kept = 0;
-            self.scratch.groups.clear();
-        }
-        self.scratch.batch.truncate(kept);
-        self.tx().untake(taken - frames(kept));
-        let blocked_on = self.flush_groups();
-        debug_assert_eq!(blocked_on, None);
-        self.count_batch();
-        Moved::slots(frames(kept))
-    }
-
-    /// Links the frames of the batch up to the first that does not go to one port; returns how
-    /// many.
-    fn link_single(&mut self) -> usize {
-        let (count, mut start) = (self.scratch.batch.frames().len(), 0);
-        while start < count {
-            let run = start..self.scratch.batch.run_end(start);
-            let Fate::To(dst, tag) = self.decide(self.scratch.batch.frames()[start].header) else {
-                break;
-            };
-            if self.is_cut_off(&run) {
-                break;
-            }
-            self.scratch.groups.link(dst, tag, run.clone());
-            start = run.end;
-        }
-        start
-    }
-
-    /// Has every port that asks to be waited for room for its list?
-    fn lists_fit(&mut self) -> bool {
-        let Scratch { batch, groups, .. } = &*self.scratch;
-        groups.used().iter().all(|&dst| {
-            let Some(entry) = self.switch.entry_mut(dst) else { return true };
-            if entry.on_full != OnFull::Wait {
-                return true;
-            }
-            let Some(rings) = entry.plug.rings() else { return true };
-            let queue = queue_of(self.queue, rings);
-            let rx = &mut rings.rx[queue];
-            let wanted = groups.frames_of(dst).map(|i| rx.slots_for(batch.frames()[i].bytes)).sum();
-            rx.room() >= wanted || rx.sync() >= wanted
-        })
-    }
-
-    /// Moves up to `budget` slots' worth of frames from the ring into the batch.
-    fn take_batch(&mut self, budget: u32, take: Take) -> u32 {
-        let queue = self.queue;
-        let Some(entry) = self.switch.entry_mut(self.src) else { return 0 };
-        let Some(rings) = entry.plug.rings() else { return 0 };
-        let (tx, batch) = (&mut rings.tx[queue], &mut self.scratch.batch);
-        let before = tx.ready();
-        batch.restart(tx.region());
-        while before - tx.ready() < budget && batch.has_room() && take.allows(tx) {
-            let first = batch.frags().len();
-            match tx.take(batch.frags(), FRAGS_MAX) {
-                None => break,
-                Some(Taken::Bad(why)) => entry.stats.drops.add(bad_slot(why), 1),
-                Some(Taken::Frame { bytes, slot }) => batch.push(first, bytes, Some(slot)),
-            }
-        }
-        before - tx.ready()
-    }
-
-    /// Decides and delivers what is in the batch. `Some`: the batch is one frame, and its
-    /// destination, whose ring this is, wants it to wait.
-    fn deliver_batch(&mut self) -> Option<Full> {
-        let count = self.scratch.batch.frames().len();
-        let mut start = 0;
-        while start < count {
-            let header = self.scratch.batch.frames()[start].header;
-            let run = start..self.scratch.batch.run_end(start);
-            match self.decide(header) {
-                Fate::Drop(reason) => self.count_drop(self.src, reason, frames(run.len())),
-                _ if self.is_cut_off(&run) => {
-                    self.count_drop(self.src, DropReason::TooShort, frames(run.len()));
-                }
-                Fate::To(dst, tag) => self.scratch.groups.link(dst, tag, run.clone()),
-                Fate::Flood(decision) => {
-                    self.flush_groups();
-                    self.flood(&decision, run.clone());
-                }
-            }
-            start = run.end;
-        }
-        let waits = self.flush_groups();
-        if waits.is_none() {
-            self.count_batch();
-        }
-        waits
-    }
-
-    fn count_batch(&mut self) {
-        let batch = self.scratch.batch.frames();
-        let bytes = batch.iter().map(|frame| u64::from(frame.bytes)).sum();
-        self.count_taken(frames(batch.len()), bytes);
-    }
-
-    /// Does a tag end where the frame ends?
-    fn is_cut_off(&self, run: &Range<usize>) -> bool {
-        const TAGGED_MIN: u32 = 18;
-        let frames = &self.scratch.batch.frames()[run.clone()];
-        frames[0].header.tag().is_some() && frames.iter().any(|frame| frame.bytes < TAGGED_MIN)
-    }
-
-    /// Gives every destination its list.
-    fn flush_groups(&mut self) -> Option<Full> {
-        let mut waits = None;
-        while let Some(dst) = self.scratch.groups.next(&mut self.scratch.list) {
-            waits = waits.or(self.send(dst, true));
-        }
-        waits
-    }
-
-    /// Copies a run of frames to every port that is to get it.
-    fn flood(&mut self, decision: &Decision, run: Range<usize>) {
-        let mut targets = std::mem::take(&mut self.scratch.targets);
-        targets.clear();
-        targets.extend(self.switch.bridge.flood_targets(self.src, decision));
-        if targets.is_empty() {
-            self.count_drop(self.src, DropReason::NoDestination, frames(run.len()));
-        }
-        for &dst in &targets {
-            match self.switch.bridge.egress(self.src, dst, decision) {
-                Ok(tag) => {
-                    let list = run.clone().map(|i| Delivery { frame: narrow(i), tag });
-                    self.scratch.list.clear();
-                    self.scratch.list.extend(list);
-                    self.send(dst, false);
-                }
-                Err(reason) => self.count_drop(dst, reason, frames(run.len())),
-            }
-        }
-        self.scratch.targets = targets;
-    }
-
-    /// Sends the list to one port; `alone`: no other port gets these frames, their buffers may be
-    /// swapped. `Some`: the port is full and wants the one frame to wait.
-    fn send(&mut self, dst: PortId, alone: bool) -> Option<Full> {
-        let queue = self.queue;
-        let pair = [self.src.index(), dst.index()];
-        let Ok([Some(from), Some(to)]) = self.switch.ports.get_disjoint_mut(pair) else {
-            self.count_drop(self.src, DropReason::DeadPort, frames(self.scratch.list.len()));
-            return None;
-        };
-        let (batch, list) = (&self.scratch.batch, &self.scratch.list[..]);
-        let mut rx_queue = 0;
-        let sent = match &mut to.plug {
-            Plug::Adapter(adapter) => adapter.send(batch, list),
-            Plug::Rings(rings, _) => {
-                rx_queue = queue_of(queue, rings);
-                let tx = from.plug.rings().filter(|_| alone).map(|rings| &rings.tx[queue]);
-                send_to_ring(&mut rings.rx[rx_queue], batch, list, tx)
-            }
-        };
-        if sent.drops.get(DropReason::NoRoom) > 0 && to.on_full == OnFull::Wait && alone {
-            let bytes = batch.frames().first().map_or(0, |frame| frame.bytes);
-            let slots = to.plug.rings().map_or(1, |rings| rings.rx[rx_queue].slots_for(bytes));
-            return Some(Full { port: dst, queue: rx_queue, slots });
-        }
-        if sent.drops.get(DropReason::NoRoom) > 0
-            && let Some(rings) = to.plug.rings()
-        {
-            self.scratch.crowded |= give_way(&mut to.ways, &mut rings.rx[rx_queue]);
-        }
-        to.stats.queues[rx_queue].tx += sent.delivered;
-        to.stats.drops += &sent.drops;
-        self.note_rung(dst);
-        None
     }
 
     /// Wakes whoever sleeps: destinations that got something, and the sender that has room again.
@@ -654,63 +425,6 @@ fn key(header: Header) -> Key {
     Key::new(u128::from_le_bytes(header.bytes()), header.key_mask())
 }
 
-/// Delivers a list into a receive ring. Where `tx`, the ring the frames come from, is in the same
-/// region, buffers are swapped.
-fn send_to_ring(rx: &mut RxKring, batch: &Batch, list: &[Delivery], tx: Option<&TxKring>) -> Sent {
-    let mut sent = Sent::default();
-    rx.sync();
-    let tx = tx.filter(|_| Arc::ptr_eq(batch.region(), rx.region()));
-    for delivery in list {
-        match put(rx, batch, *delivery, tx) {
-            Ok(bytes) => sent.delivered.add(1, u64::from(bytes)),
-            Err(why) => sent.drops.add(refusal(why), 1),
-        }
-    }
-    rx.publish();
-    sent
-}
-
-#[inline]
-fn put(
-    rx: &mut RxKring,
-    batch: &Batch,
-    delivery: Delivery,
-    tx: Option<&TxKring>,
-) -> Result<u32, Refused> {
-    let entry = &batch.frames()[usize::from(delivery.frame)];
-    if let (TagAction::Keep, &[piece]) = (delivery.tag, batch.pieces(entry)) {
-        if let (Some(tx), Some(slot)) = (tx, entry.slot) {
-            return rx.put_swapped(tx, slot, piece);
-        }
-        if rx.fits(piece) {
-            let header = u128::from_le_bytes(entry.header.bytes());
-            return rx.put_plain(batch.region(), piece, header);
-        }
-    }
-    rx.put(batch.frame(entry), prologue(entry.header, entry.bytes, delivery.tag))
-}
-
-fn bad_slot(why: BadSlot) -> DropReason {
-    match why {
-        BadSlot::Buffer => DropReason::BadIndex,
-        BadSlot::TooLong | BadSlot::Flags => DropReason::BadSlot,
-        BadSlot::TooShort => DropReason::TooShort,
-        BadSlot::Chain => DropReason::BadFragments,
-    }
-}
-
-fn refusal(why: Refused) -> DropReason {
-    match why {
-        Refused::NoRoom => DropReason::NoRoom,
-        Refused::BadSlot => DropReason::BadIndex,
-        Refused::TooLong => DropReason::TooLong,
-    }
-}
-
 fn frames(count: usize) -> u32 {
     u32::try_from(count).expect("a batch is small")
-}
-
-fn narrow(index: usize) -> u16 {
-    u16::try_from(index).expect("a batch is small")
 }

@@ -250,7 +250,7 @@ fn a_client_that_takes_frames_and_has_not_kept_up_is_given_way() {
     let mut net = Net::learning(2);
     net.introduce();
     let burst = vec![frame(mac(1), mac(0), 60, 1); usize::from(BATCH)];
-    let mut crowded = |net: &mut Net| {
+    let crowded = |net: &mut Net| {
         net.send(0, &burst);
         net.turn(0);
         net.scratch.crowded()
