@@ -94,7 +94,7 @@ struct uvala_options {
 	uint16_t rx_rings;   /* in [1, 64] */
 	uint32_t tx_slots;   /* of each ring, in [8, 16384] */
 	uint32_t rx_slots;   /* of each ring, in [8, 16384] */
-	uint32_t extra_bufs; /* buffers beyond those of the slots */
+	uint32_t extra_bufs; /* buffers beyond those of the slots: uvala_extra_take() */
 	int32_t yields;      /* times to yield the core before sleeping; -1: sleep at once */
 	uint32_t flags;      /* UVALA_EXISTING ... */
 };
@@ -196,6 +196,23 @@ int uvala_release(struct uvala_queue *rx, uint32_t n);
  * [tx] or [rx] */
 int uvala_queue_wait(struct uvala_queue *queue, uint32_t n, int64_t timeout_us);
 
+/* Extra buffers, uvala_options.extra_bufs of them, to keep frames without copying them. Take
+ * returns the number of one, or 0 if there is none left; give takes one back, 0 or UVALA_EARG.
+ * uvala_exchange() puts one, never 0, into a slot. Give back, or put into a slot, only what you
+ * took out, once. After a reconnect there are new ones: the numbers of the old mean nothing. [tx]
+ * or [rx]
+ *
+ *	const void *frame = uvala_rx_frame(rx, i, &len);
+ *	kept = uvala_exchange(rx, i, uvala_extra_take(rx));     // the frame stays where it is
+ *	uvala_release(rx, 1);
+ *	... uvala_extra_data(rx, kept) == frame ... any time later:
+ *	uvala_tx_set(tx, j, len, 0);
+ *	uvala_extra_give(tx, uvala_exchange(tx, j, kept));
+ *	uvala_submit(tx, 1);
+ */
+uint32_t uvala_extra_take(struct uvala_queue *queue);
+int uvala_extra_give(struct uvala_queue *queue, uint32_t buffer);
+
 /* Moves whole frames from rx to tx, about max slots of them, and hands over both sides. Inside a
  * trust group the buffers change places, otherwise the bytes are copied. Returns the number of
  * slots; 0: nothing is there, or tx has too little room for the first frame. [rx] of the one port
@@ -210,13 +227,29 @@ static inline struct uvala_slot *uvala_queue_slot(const struct uvala_queue *queu
 	return &queue->slots[at >= queue->num_slots ? at - queue->num_slots : at];
 }
 
-/* The stride bytes of slot i's buffer. A number that no buffer has, which only a broken member of
- * a trust group can write, leads to buffer 0: wrong bytes, never wrong memory. */
+/* The stride bytes of the buffer with this number. A number that no buffer has leads to buffer 0:
+ * wrong bytes, never wrong memory. */
+static inline unsigned char *uvala_extra_data(const struct uvala_queue *queue, uint32_t number)
+{
+	return queue->pool + (size_t)(number < queue->buffers ? number : 0) * queue->stride;
+}
+
+/* The stride bytes of slot i's buffer. */
 static inline unsigned char *uvala_data(const struct uvala_queue *queue, uint32_t i)
 {
-	uint32_t index = uvala_queue_slot(queue, i)->buf_idx;
+	return uvala_extra_data(queue, uvala_queue_slot(queue, i)->buf_idx);
+}
 
-	return queue->pool + (size_t)(index < queue->buffers ? index : 0) * queue->stride;
+/* Puts another buffer into slot i, which keeps its length and flags; returns the number of the
+ * one that stood there, yours from now on. */
+static inline uint32_t uvala_exchange(struct uvala_queue *queue, uint32_t i, uint32_t number)
+{
+	struct uvala_slot *slot = uvala_queue_slot(queue, i);
+	uint32_t stood = slot->buf_idx;
+
+	slot->buf_idx = number;
+	slot->flags = (uint16_t)(slot->flags | UVALA_NS_BUF_CHANGED);
+	return stood;
 }
 
 /* Says that slot i holds len bytes, len in [0, stride]; flags UVALA_NS_MOREFRAG: the frame goes

@@ -23,19 +23,23 @@ fn library() -> PathBuf {
     target.join("debug")
 }
 
-fn compile(example: &str, library: &Path, place: &Scratch) -> PathBuf {
-    let program = place.path().join(example);
+fn example(name: &str, library: &Path, place: &Scratch) -> PathBuf {
+    compile(&root().join("examples/c").join(name).with_extension("c"), library, place)
+}
+
+fn compile(source: &Path, library: &Path, place: &Scratch) -> PathBuf {
+    let program = place.path().join(source.file_stem().unwrap());
     let status = Command::new("cc")
         .args(["-std=gnu11", "-O1", "-I"])
         .arg(root().join("include"))
-        .arg(root().join("examples/c").join(example).with_extension("c"))
+        .arg(source)
         .arg("-o")
         .arg(&program)
         .arg("-L")
         .arg(library)
         .args(["-luvala", "-lpthread"])
         .status();
-    assert!(status.unwrap().success(), "{example}.c does not compile");
+    assert!(status.unwrap().success(), "{source:?} does not compile");
     // Programs ask for the library by its soname.
     let soname = place.path().join("libuvala.so.0");
     if !soname.exists() {
@@ -50,7 +54,7 @@ fn c_programs_exchange_frames() {
         return skip("there is no C compiler (apt-get install gcc)");
     }
     let (place, library) = (Scratch::new("c"), library());
-    let (send, receive) = (compile("send", &library, &place), compile("receive", &library, &place));
+    let (send, receive) = (example("send", &library, &place), example("receive", &library, &place));
     let daemon = Daemon::start();
     let run = |program: &Path, port: &str| {
         let mut command = Command::new(program);
@@ -72,4 +76,20 @@ fn c_programs_exchange_frames() {
         let end = format!("88 b5 {a:02x} {b:02x} {c:02x} {d:02x}");
         assert!(frame.ends_with(&end), "frame {number}: {frame}");
     }
+}
+
+#[test]
+fn a_c_program_keeps_frames_in_extra_buffers() {
+    if Command::new("cc").arg("--version").output().is_err() {
+        return skip("there is no C compiler (apt-get install gcc)");
+    }
+    let (place, library) = (Scratch::new("c_extra"), library());
+    let program = compile(&root().join("tests/c/extra.c"), &library, &place);
+    let daemon = Daemon::start();
+    let output = Command::new(program)
+        .env("UVALA_DIR", daemon.dir())
+        .env("LD_LIBRARY_PATH", place.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

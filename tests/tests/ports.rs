@@ -105,6 +105,46 @@ fn every_ring_of_a_port_sends_and_receives() {
 }
 
 #[test]
+fn extra_buffers_keep_frames_and_come_back() {
+    let daemon = Daemon::start();
+    let open = |name: &str, group: Option<&str>| {
+        let options = daemon.options().extra_bufs(3);
+        group.map_or_else(|| options.clone(), |group| options.clone().group(group)).open(name)
+    };
+    let ends = [("vale0:a", "vale0:b", None), ("vale0:c", "vale0:d", Some("g"))];
+    for (from, to, group) in ends.into_iter().chain([("vale1:p{1", "vale1:p}1", None)]) {
+        let (mut a, mut b) = (open(from, group).unwrap(), open(to, group).unwrap());
+        let mut kept: Vec<_> = std::iter::from_fn(|| b.extra_bufs().take()).collect();
+        assert_eq!(kept.len(), 3, "{to}");
+        for (seq, kept) in kept.iter_mut().enumerate() {
+            let mut frame = Vec::new();
+            fill(&mut frame, BROADCAST, 1, seq as u64, 100);
+            a.send(&frame).unwrap();
+            assert!(b.wait(Interest::Rx, SOON).unwrap());
+            b.rx(0).available();
+            assert!(b.rx(0).swap(0, kept));
+            b.rx(0).release(1).unwrap();
+            assert_eq!(kept[..100], frame);
+        }
+        // Sent on in the order of their coming, without another copy on this side.
+        for mut kept in kept {
+            assert!(b.tx(0).space() > 0 && b.tx(0).swap(0, &mut kept));
+            b.tx(0).set(0, 100, 0);
+            b.tx(0).submit(1).unwrap();
+        }
+        let (mut got, mut expected) = (Vec::new(), Vec::new());
+        for seq in 0..3 {
+            assert!(a.recv_timeout(&mut got, SOON).unwrap());
+            fill(&mut expected, BROADCAST, 1, seq, 100);
+            assert_eq!(got, expected, "{to}");
+        }
+        let again: Vec<_> = std::iter::from_fn(|| b.extra_bufs().take()).collect();
+        assert_eq!(again.len(), 3, "they came back");
+    }
+    assert!(daemon.open("vale0:z").extra_bufs().take().is_none(), "none were asked for");
+}
+
+#[test]
 fn a_persistent_port_outlives_its_clients_and_keeps_its_settings() {
     let daemon = Daemon::start();
     patient(&daemon, "vale0:vm");

@@ -8,8 +8,9 @@
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 use std::ptr::null_mut;
+use std::sync::Arc;
 
-use client::{Lost, Rx, Tx};
+use client::{Buffer, ExtraBufs, Lost, Rx, Tx};
 use ring::abi::{Slot, dir};
 use ring::user::RawRing;
 
@@ -97,6 +98,13 @@ impl Queue {
         Some(Half::Rx(unsafe { &mut *self.ring.cast() }))
     }
 
+    fn extra_bufs(&self) -> Option<&Arc<ExtraBufs>> {
+        self.half().map(|half| match half {
+            Half::Tx(tx) => tx.extra_bufs(),
+            Half::Rx(rx) => rx.extra_bufs(),
+        })
+    }
+
     fn look(&mut self) -> u32 {
         match self.half() {
             Some(Half::Tx(tx)) => {
@@ -118,6 +126,28 @@ impl Queue {
 pub unsafe extern "C" fn uvala_look(queue: *mut Queue) -> u32 {
     // SAFETY: NULL or a queue of an open port, by the contract in uvala.h.
     unsafe { queue.as_mut() }.map_or(0, Queue::look)
+}
+
+/// Takes an extra buffer of the port; returns its number, or 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uvala_extra_take(queue: *mut Queue) -> u32 {
+    // SAFETY: NULL or a queue of an open port, by the contract in uvala.h.
+    let extra = unsafe { queue.as_mut() }.and_then(|queue| queue.extra_bufs());
+    extra.and_then(ExtraBufs::take).map_or(0, Buffer::into_index)
+}
+
+/// Gives an extra buffer back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uvala_extra_give(queue: *mut Queue, buffer: u32) -> c_int {
+    // SAFETY: NULL or a queue of an open port, by the contract in uvala.h.
+    let Some(queue) = (unsafe { queue.as_mut() }) else { return bad("the queue is NULL") };
+    let Some(extra) = queue.extra_bufs() else { return bad("the port has no such ring") };
+    // SAFETY: a number that the caller holds and nobody else, by the contract in uvala.h.
+    match unsafe { extra.adopt(buffer) } {
+        Some(buffer) => drop(buffer),
+        None => return bad("no buffer has this number"),
+    }
+    0
 }
 
 /// Hands the first `count` slots to the other side.

@@ -71,6 +71,9 @@ static void check_null(void)
 	refuses(uvala_submit(&queue, 0), UVALA_EARG, "queue");
 	refuses(uvala_release(NULL, 0), UVALA_EARG, "queue");
 	refuses(uvala_release(&queue, 0), UVALA_EARG, "queue");
+	assert(uvala_extra_take(NULL) == 0 && uvala_extra_take(&queue) == 0);
+	refuses(uvala_extra_give(NULL, 2), UVALA_EARG, "queue");
+	refuses(uvala_extra_give(&queue, 2), UVALA_EARG, "ring");
 	refuses(uvala_queue_wait(NULL, 1, 0), UVALA_EARG, "queue");
 	refuses(uvala_queue_wait(&queue, 1, 0), UVALA_EARG, "ring");
 	refuses(uvala_forward(NULL, &queue, 1), UVALA_EARG, "queue");

@@ -23,6 +23,8 @@ use crate::geometry::Geometry;
 use crate::port::halves;
 use crate::{Error, FRAME_MAX, Lost, Receiver, Sender, WaitPolicy, slot_flag};
 
+/// Those of the first port of a region.
+const EXTRA_BUFS: u32 = 2;
 const SLEEPY: WaitPolicy = WaitPolicy { yields: 0, spin: false };
 const SOON: Option<Duration> = Some(Duration::from_secs(20));
 
@@ -44,7 +46,7 @@ fn counts(slots: u32) -> RingCounts {
 fn region(blocks: usize, slots: u32, stride: u32) -> (Arc<Region>, OwnedFd, Attached) {
     let counts = counts(slots);
     let size = PortLayout::new(FIRST_BLOCK, counts).end() - FIRST_BLOCK;
-    let buffers = counts.buffers() * u32::try_from(blocks).unwrap();
+    let buffers = counts.buffers() * u32::try_from(blocks).unwrap() + EXTRA_BUFS;
     let layout = RegionLayout::new(size * blocks, stride, buffers).unwrap();
     let (region, fd) = Region::create("fake", layout).unwrap();
     let mut free = region.buffers();
@@ -52,6 +54,7 @@ fn region(blocks: usize, slots: u32, stride: u32) -> (Arc<Region>, OwnedFd, Atta
         let port = PortLayout::new(FIRST_BLOCK + i * size, counts);
         region.format_port("fake", &port, &mut free, true).unwrap();
     }
+    region.format_extra(&PortLayout::new(FIRST_BLOCK, counts), &free.collect::<Vec<_>>());
     let attached = Attached {
         port: "vale0:a".parse().unwrap(),
         bell: 7,
@@ -64,7 +67,7 @@ fn region(blocks: usize, slots: u32, stride: u32) -> (Arc<Region>, OwnedFd, Atta
         rx_rings: 1,
         tx_slots: slots,
         rx_slots: slots,
-        extra_bufs: 0,
+        extra_bufs: EXTRA_BUFS,
         peer_block: None,
     };
     (region, fd, attached)
@@ -327,6 +330,37 @@ fn test_passing_on_swaps_inside_a_region_and_copies_between_two() {
     assert_ne!(rx.frame(0).as_ptr(), sent);
     assert_eq!(far.buffer(0)[..4], 2u32.to_le_bytes());
     assert_ne!(rx.flags(1) & slot_flag::MOREFRAG, 0);
+}
+
+#[test]
+fn test_a_frame_is_kept_and_sent_later_without_a_copy() {
+    let (mut fake, mut tx, mut rx) = open(16, 256, SLEEPY);
+    let (tx, rx) = (tx.tx(0), rx.rx(0));
+    let mut kept = rx.extra_bufs().take().unwrap();
+    tx.send(&frame(1, 60)).unwrap();
+    fake.turn();
+    assert_eq!(rx.available(), 1);
+    let received = rx.frame(0).as_ptr();
+    assert!(rx.swap(0, &mut kept));
+    rx.release(1).unwrap();
+    // Other frames come and go, as many as there are slots.
+    for i in 2..40 {
+        tx.send(&frame(i, 60)).unwrap();
+        fake.turn();
+        rx.available();
+        rx.release(1).unwrap();
+    }
+    assert_eq!((kept.as_ptr(), &kept[..60]), (received, &frame(1, 60)[..]));
+    assert!(tx.space() > 0 && tx.swap(0, &mut kept));
+    assert_eq!(tx.buffer(0).as_ptr(), received);
+    tx.set(0, 60, 0);
+    tx.submit(1).unwrap();
+    fake.turn();
+    let mut got = Vec::new();
+    assert!(rx.try_recv(&mut got).unwrap());
+    assert_eq!(got, frame(1, 60));
+    let (_other, mut far, _) = open(16, 256, SLEEPY);
+    assert!(!far.tx(0).swap(0, &mut kept), "another region");
 }
 
 #[test]

@@ -26,9 +26,10 @@
 //! Only sleeping takes the mutex; a thread that finds its ring ready never comes here.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use ring::extra::ExtraBufs;
 use ring::kick::{KICK, NUMBER_MAX, encode};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
@@ -46,6 +47,8 @@ pub struct Link {
     message: [u8; KICK],
     state: Mutex<State>,
     turn: Condvar,
+    /// Closed before the connection: the list may have another owner then.
+    extra: Arc<ExtraBufs>,
     /// Its closing detaches the port.
     connection: Mutex<Option<Connection>>,
 }
@@ -74,6 +77,7 @@ impl Link {
         kick: OwnedFd,
         wake: OwnedFd,
         bell: u32,
+        extra: Arc<ExtraBufs>,
         connection: Option<Connection>,
     ) -> Result<Self, Error> {
         if bell > NUMBER_MAX {
@@ -88,8 +92,14 @@ impl Link {
             message: encode(bell),
             state: Mutex::default(),
             turn: Condvar::new(),
+            extra,
             connection: Mutex::new(connection),
         })
+    }
+
+    /// The port's extra buffers.
+    pub fn extra_bufs(&self) -> &Arc<ExtraBufs> {
+        &self.extra
     }
 
     /// Rings the other side's doorbell.
@@ -229,6 +239,7 @@ impl Link {
 
     /// Closes the control connection: the daemon detaches the port.
     pub fn detach(&self) {
+        self.extra.close();
         *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
@@ -240,6 +251,12 @@ impl Link {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.detach();
     }
 }
 

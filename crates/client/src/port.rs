@@ -5,144 +5,26 @@
 //! doorbells (`link`). The control connection belongs to the attachment: when port and
 //! halves are dropped, or the process dies, it closes and the daemon detaches the port.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::path::PathBuf;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ring::Region;
+use ring::extra::ExtraBufs;
 use ring::user::{RxRing, TxRing};
+use ring::{Region, RegionId};
 
-use crate::api::{Attach, Attached, ErrorCode};
+use crate::api::{Attached, ErrorCode};
 use crate::control::{Connection, ControlError, PortFds};
 use crate::geometry::Geometry;
 use crate::link::Link;
 use crate::name::PortName;
+use crate::options::Options;
 use crate::rx::WaitRx;
 use crate::tx::WaitTx;
 use crate::wait::{WaitPolicy, wait};
 use crate::{Error, Lost, Rx, Tx, sys};
 
-/// Identity of a port's memory: ports with equal ones can swap buffers. See [`Rx::pass`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RegionId {
-    device: u64,
-    inode: u64,
-}
-
-impl RegionId {
-    fn of(fd: &OwnedFd) -> Result<Self, Error> {
-        let stat = rustix::fs::fstat(fd).map_err(|error| Error::Map(error.into()))?;
-        Ok(Self { device: stat.st_dev, inode: stat.st_ino })
-    }
-}
-
-/// How to open a port. What is not said has the daemon's default.
-///
-/// ```no_run
-/// let port = client::Options::new().slots(2048).group("chain1").open("vale0:fw")?;
-/// # Ok::<(), client::Error>(())
-/// ```
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    dir: Option<PathBuf>,
-    tx_rings: Option<u16>,
-    rx_rings: Option<u16>,
-    tx_slots: Option<u32>,
-    rx_slots: Option<u32>,
-    extra_bufs: Option<u32>,
-    group: Option<String>,
-    existing: bool,
-    wait: WaitPolicy,
-    reconnect: bool,
-}
-
 impl Options {
-    /// All defaults.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Directory of the daemon's socket. The default is found as [`crate::paths`] says.
-    #[must_use]
-    pub fn dir(self, dir: impl Into<PathBuf>) -> Self {
-        Self { dir: Some(dir.into()), ..self }
-    }
-
-    /// Number of rings of each direction.
-    #[must_use]
-    pub fn rings(self, count: u16) -> Self {
-        self.tx_rings(count).rx_rings(count)
-    }
-
-    /// Number of transmit rings.
-    #[must_use]
-    pub fn tx_rings(self, count: u16) -> Self {
-        Self { tx_rings: Some(count), ..self }
-    }
-
-    /// Number of receive rings.
-    #[must_use]
-    pub fn rx_rings(self, count: u16) -> Self {
-        Self { rx_rings: Some(count), ..self }
-    }
-
-    /// Number of slots of every ring.
-    #[must_use]
-    pub fn slots(self, count: u32) -> Self {
-        self.tx_slots(count).rx_slots(count)
-    }
-
-    /// Number of slots of each transmit ring.
-    #[must_use]
-    pub fn tx_slots(self, count: u32) -> Self {
-        Self { tx_slots: Some(count), ..self }
-    }
-
-    /// Number of slots of each receive ring.
-    #[must_use]
-    pub fn rx_slots(self, count: u32) -> Self {
-        Self { rx_slots: Some(count), ..self }
-    }
-
-    /// Number of extra buffers, for programs that keep frames.
-    #[must_use]
-    pub fn extra_bufs(self, count: u32) -> Self {
-        Self { extra_bufs: Some(count), ..self }
-    }
-
-    /// Trust group: its ports share their memory, and [`Rx::pass`] swaps buffers.
-    #[must_use]
-    pub fn group(self, name: impl Into<String>) -> Self {
-        Self { group: Some(name.into()), ..self }
-    }
-
-    /// Only open a port that exists already.
-    #[must_use]
-    pub fn existing(self, existing: bool) -> Self {
-        Self { existing, ..self }
-    }
-
-    /// How the port's threads wait.
-    #[must_use]
-    pub fn wait(self, wait: WaitPolicy) -> Self {
-        Self { wait, ..self }
-    }
-
-    /// Never sleep in a wait: for threads that own their cores.
-    #[must_use]
-    pub fn spin(self, spin: bool) -> Self {
-        Self { wait: WaitPolicy { spin, ..self.wait }, ..self }
-    }
-
-    /// Whether the blocking calls of [`Port`] reconnect by themselves when the daemon is gone,
-    /// and go on when it is back. Frames that it had not taken are lost with it.
-    #[must_use]
-    pub fn reconnect(self, reconnect: bool) -> Self {
-        Self { reconnect, ..self }
-    }
-
     /// Opens the port `name`, creating switch and port where there are none.
     pub fn open(self, name: &str) -> Result<Port, Error> {
         let origin = Origin { name: name.parse()?, options: self };
@@ -161,18 +43,8 @@ struct Origin {
 impl Origin {
     fn attach(&self) -> Result<(Sender, Receiver), Error> {
         let connection = Connection::open(self.options.dir.as_deref())?;
-        let options = &self.options;
-        let (attached, fds) = connection.attach(Attach {
-            port: self.name.clone(),
-            tx_rings: options.tx_rings,
-            rx_rings: options.rx_rings,
-            tx_slots: options.tx_slots,
-            rx_slots: options.rx_slots,
-            extra_bufs: options.extra_bufs,
-            group: options.group.clone(),
-            existing: options.existing,
-        })?;
-        halves(&attached, fds, Some(connection), options.wait)
+        let (attached, fds) = connection.attach(self.options.request(&self.name))?;
+        halves(&attached, fds, Some(connection), self.options.wait)
     }
 }
 
@@ -185,8 +57,8 @@ pub(crate) fn halves(
 ) -> Result<(Sender, Receiver), Error> {
     let geometry = Geometry::new(attached)?;
     let region = Region::attach(fds.region.as_fd(), geometry.region).map_err(Error::Map)?;
-    let id = RegionId::of(&fds.region)?;
-    let link = Arc::new(Link::new(fds.kick, fds.wake, attached.bell, connection)?);
+    let extra = ExtraBufs::new(&region, &geometry.port);
+    let link = Arc::new(Link::new(fds.kick, fds.wake, attached.bell, extra, connection)?);
     let light = sys::has_barrier();
     let tx = |i| {
         let mut ring = match &geometry.peer {
@@ -196,7 +68,7 @@ pub(crate) fn halves(
         if light {
             ring.allow_light();
         }
-        Tx::new(ring, &link, id, policy)
+        Tx::new(ring, &link, policy)
     };
     let rx = |i| {
         let mut ring = RxRing::new(&region, &geometry.port, i);
@@ -204,7 +76,7 @@ pub(crate) fn halves(
         if light && geometry.peer.is_none() {
             ring.allow_light();
         }
-        Rx::new(ring, &link, id, policy)
+        Rx::new(ring, &link, policy)
     };
     // A pipe sends into the other end's receive rings.
     let counts = geometry.peer.unwrap_or(geometry.port).counts();
@@ -484,6 +356,31 @@ impl Port {
     #[must_use]
     pub fn region(&self) -> RegionId {
         self.sender.rings[0].region()
+    }
+
+    /// The extra buffers that [`Options::extra_bufs`] asked for. With one of them a frame is kept
+    /// without a copy, and sent on later:
+    ///
+    /// ```no_run
+    /// # let mut port = client::Options::new().extra_bufs(64).open("vale0:a")?;
+    /// # port.wait(client::Interest::Rx, None)?;
+    /// let mut kept = port.extra_bufs().take().expect("64 were asked for");
+    /// let len = port.rx(0).frame(0).len();
+    /// if port.rx(0).swap(0, &mut kept) {              // the frame is in `kept` now
+    ///     port.rx(0).release(1)?;
+    ///     println!("{:02x?}", &kept[..len]);          // ... any time later:
+    ///     if port.tx(0).space() > 0 && port.tx(0).swap(0, &mut kept) {
+    ///         port.tx(0).set(0, len.try_into().unwrap(), 0);
+    ///         port.tx(0).submit(1)?;
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// After a reconnect there are new ones; the old ones keep their contents.
+    #[must_use]
+    pub fn extra_bufs(&self) -> &Arc<ExtraBufs> {
+        self.sender.link.extra_bufs()
     }
 
     /// Changes how all rings wait.

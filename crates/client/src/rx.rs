@@ -4,12 +4,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ring::RegionId;
 use ring::abi::slot_flag;
+use ring::extra::{Buffer, ExtraBufs};
 use ring::user::{RawRing, RxRing};
 
 use crate::link::Link;
 use crate::wait::{WaitPolicy, Waits, wait};
-use crate::{Error, Lost, RegionId, Tx};
+use crate::{Error, Lost, Tx};
 
 /// A receive ring. The slots that hold frames are counted from 0; read some, then
 /// [`Rx::release`] them.
@@ -34,13 +36,8 @@ pub struct Rx {
 }
 
 impl Rx {
-    pub(crate) fn new(
-        ring: RxRing,
-        link: &Arc<Link>,
-        region: RegionId,
-        policy: WaitPolicy,
-    ) -> Self {
-        let told = ring.resyncs();
+    pub(crate) fn new(ring: RxRing, link: &Arc<Link>, policy: WaitPolicy) -> Self {
+        let (region, told) = (ring.region().id(), ring.resyncs());
         Self { ring, link: link.clone(), region, policy, told }
     }
 
@@ -97,6 +94,24 @@ impl Rx {
     #[must_use]
     pub fn frames(&self) -> Frames<'_> {
         Frames { rx: self, at: 0 }
+    }
+
+    /// Keeps what the `i`-th slot holds: exchanges its buffer with an extra one, without a copy.
+    /// Note the length first. `false`: they are not in the same memory, or a broken neighbour has
+    /// spoilt the slot.
+    ///
+    /// # Panics
+    /// If that slot does not hold a frame as of the last look.
+    #[inline]
+    #[must_use]
+    pub fn swap(&mut self, i: u32, buffer: &mut Buffer) -> bool {
+        self.ring.swap(i, buffer)
+    }
+
+    /// The port's extra buffers; see [`Port::extra_bufs`](crate::Port::extra_bufs).
+    #[must_use]
+    pub fn extra_bufs(&self) -> &Arc<ExtraBufs> {
+        self.link.extra_bufs()
     }
 
     /// Gives the first `count` slots back.

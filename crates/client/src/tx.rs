@@ -4,12 +4,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ring::RegionId;
 use ring::abi::slot_flag;
+use ring::extra::{Buffer, ExtraBufs};
 use ring::user::{RawRing, TxRing};
 
 use crate::link::Link;
 use crate::wait::{WaitPolicy, Waits, wait};
-use crate::{Error, FRAME_MAX, FRAME_MIN, Lost, RegionId};
+use crate::{Error, FRAME_MAX, FRAME_MIN, Lost};
 
 /// A transmit ring. The free slots are counted from 0; fill some, then [`Tx::submit`] them.
 ///
@@ -32,13 +34,8 @@ pub struct Tx {
 }
 
 impl Tx {
-    pub(crate) fn new(
-        ring: TxRing,
-        link: &Arc<Link>,
-        region: RegionId,
-        policy: WaitPolicy,
-    ) -> Self {
-        let told = ring.resyncs();
+    pub(crate) fn new(ring: TxRing, link: &Arc<Link>, policy: WaitPolicy) -> Self {
+        let (region, told) = (ring.region().id(), ring.resyncs());
         Self { ring, link: link.clone(), region, policy, told }
     }
 
@@ -96,6 +93,24 @@ impl Tx {
     #[inline(always)]
     pub fn set(&mut self, i: u32, len: u16, flags: u16) {
         self.ring.set(i, len, flags);
+    }
+
+    /// Exchanges the buffer of the `i`-th free slot with an extra one, without a copy; what the
+    /// slot says stays. `false`: they are not in the same memory, or a broken neighbour has
+    /// spoilt the slot.
+    ///
+    /// # Panics
+    /// If that slot is not free as of the last look.
+    #[inline]
+    #[must_use]
+    pub fn swap(&mut self, i: u32, buffer: &mut Buffer) -> bool {
+        self.ring.swap(i, buffer)
+    }
+
+    /// The port's extra buffers; see [`Port::extra_bufs`](crate::Port::extra_bufs).
+    #[must_use]
+    pub fn extra_bufs(&self) -> &Arc<ExtraBufs> {
+        self.link.extra_bufs()
     }
 
     /// Hands the first `count` slots over, whole frames only.

@@ -294,7 +294,8 @@ impl Datapath for Workers {
         };
         let open = self.pipes[&pipe].open(end)?;
         let counts = open.layout.counts();
-        let rings = RingSpec { counts, extra_bufs: 0, stride: open.region.stride() };
+        let (extra_bufs, stride) = (open.extra_bufs, open.region.stride());
+        let rings = RingSpec { counts, extra_bufs, stride };
         let mut geometry = geometry(name, &open.region, &open.layout, &rings);
         geometry.peer_block = Some(open.peer.nifp() as u64);
         Ok(Attachment { geometry, region: open.fd, kick: open.kick, wake: open.wake })

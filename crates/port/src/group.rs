@@ -2,8 +2,8 @@
 //!
 //! The region is made once, larger than it will ever need to be; memory that no port uses is never
 //! committed. A port that joins gets a block and buffers. When it leaves, the buffers that stand in
-//! its slots come back: frames are swapped, so they need not be the ones it was given, but they are
-//! as many. What a client took out of its slots and did not put back is lost until the group ends.
+//! its slots and in its list of extra ones come back: frames are swapped, so they need not be the
+//! ones it was given, but they are as many. What a client holds then is lost until the group ends.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -81,7 +81,8 @@ impl Group {
 
     /// Takes back a port that no worker uses any more.
     pub fn leave(&mut self, layout: &PortLayout) {
-        for buffer in self.region.slot_buffers(layout) {
+        let extra = self.region.extra_buffers(layout);
+        for buffer in self.region.slot_buffers(layout).chain(extra) {
             self.free[buffer.get() as usize] = true;
         }
         self.blocks.push((layout.nifp(), layout.end() - layout.nifp()));
@@ -107,6 +108,7 @@ fn full() -> io::Error {
 mod tests {
     use super::*;
     use ring::cursor::Span;
+    use ring::extra::ExtraBufs;
 
     fn counts() -> RingCounts {
         let slots = Span::new(1024).expect("legal");
@@ -121,11 +123,13 @@ mod tests {
         let a = group.join("a", counts(), 0).expect("room");
         let b = group.join("b", counts(), 10).expect("room");
         assert_eq!(free(&group), buffers - 2 * 2048 - 10);
+        let kept = ExtraBufs::new(&b.region, &b.layout).take();
         group.leave(&a.layout);
         group.leave(&b.layout);
         assert!(group.is_empty());
         assert_eq!(group.blocks, blocks);
-        assert_eq!(free(&group), buffers - 10, "what is not in a slot comes back with the group");
+        assert_eq!(free(&group), buffers - 1, "what a client holds comes back with the group");
+        drop(kept);
     }
 
     #[test]

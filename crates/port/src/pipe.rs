@@ -24,6 +24,7 @@ pub struct Pipe {
 #[derive(Debug)]
 struct End {
     layout: PortLayout,
+    extra_bufs: u32,
     wake: OwnedFd,
     waker: Waker,
 }
@@ -39,6 +40,8 @@ pub struct OpenEnd {
     pub layout: PortLayout,
     /// The other end's.
     pub peer: PortLayout,
+    /// Extra buffers that this end was made with.
+    pub extra_bufs: u32,
     /// Wakes the other end.
     pub kick: OwnedFd,
     /// Woken by the other end.
@@ -46,15 +49,16 @@ pub struct OpenEnd {
 }
 
 impl Pipe {
-    /// A pipe whose ends both have `counts` rings; one's transmit rings are the other's receive
-    /// rings, so there must be as many of both.
+    /// A pipe whose ends both have `counts` rings and `extra_bufs` extra buffers; one's transmit
+    /// rings are the other's receive rings, so there must be as many of both.
     ///
     /// # Errors
     /// `ENOMEM`, too many files, or a region larger than 4 GiB; nothing is left behind.
     pub fn new(name: &str, counts: RingCounts, extra_bufs: u32, stride: u32) -> io::Result<Self> {
         let block = PortLayout::new(FIRST_BLOCK, counts).end() - FIRST_BLOCK;
-        let ports = counts.buffers().checked_mul(2).and_then(|n| n.checked_add(extra_bufs));
-        let layout = ports.and_then(|buffers| RegionLayout::new(2 * block, stride, buffers));
+        let each = counts.buffers().checked_add(extra_bufs);
+        let both = each.and_then(|each| each.checked_mul(2));
+        let layout = both.and_then(|buffers| RegionLayout::new(2 * block, stride, buffers));
         let too_large = || io::Error::new(io::ErrorKind::InvalidInput, "a region is at most 4 GiB");
         let (region, fd) = Region::create(name, layout.ok_or_else(too_large)?)?;
         let ends = [FIRST_BLOCK, FIRST_BLOCK + block].map(|at| PortLayout::new(at, counts));
@@ -62,14 +66,14 @@ impl Pipe {
         for end in &ends {
             let own = buffers.by_ref().take(counts.buffers() as usize);
             region.format_port(name, end, own, false)?;
+            let extra: Vec<_> = buffers.by_ref().take(extra_bufs as usize).collect();
+            region.format_extra(end, &extra);
         }
-        let extra: Vec<_> = buffers.collect();
-        region.format_extra(&ends[0], &extra);
         let first = region.buffers().next().expect("a pipe has buffers");
         region.populate_buffers(first, region.layout().buffers - first.get())?;
         region.collapse();
         let [a, b] = ends;
-        Ok(Self { region, fd, ends: [End::new(a)?, End::new(b)?] })
+        Ok(Self { region, fd, ends: [End::new(a, extra_bufs)?, End::new(b, extra_bufs)?] })
     }
 
     /// Opens one end, 0 or 1.
@@ -83,6 +87,7 @@ impl Pipe {
             fd: self.fd.try_clone()?,
             layout: mine.layout,
             peer: other.layout,
+            extra_bufs: mine.extra_bufs,
             kick: other.waker.other_end()?,
             wake: mine.wake.try_clone()?,
         })
@@ -90,8 +95,8 @@ impl Pipe {
 }
 
 impl End {
-    fn new(layout: PortLayout) -> io::Result<Self> {
+    fn new(layout: PortLayout, extra_bufs: u32) -> io::Result<Self> {
         let (wake, waker) = Waker::new()?;
-        Ok(Self { layout, wake, waker })
+        Ok(Self { layout, extra_bufs, wake, waker })
     }
 }

@@ -43,6 +43,8 @@ mod copy;
 pub mod cursor;
 pub mod doorbell;
 #[cfg(not(loom))]
+pub mod extra;
+#[cfg(not(loom))]
 pub mod host;
 #[cfg(not(loom))]
 pub mod kick;
@@ -64,4 +66,4 @@ pub mod sync;
 pub mod user;
 
 #[cfg(not(loom))]
-pub use region::{BufferIndex, Region};
+pub use region::{BufferIndex, Region, RegionId};

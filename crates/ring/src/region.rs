@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{MemfdFlags, SealFlags, Stat};
 
 use crate::abi::{FIRST_BUFFER, NetmapIf, NetmapRing, RegionHeader, Slot, dir};
 use crate::copy;
@@ -31,11 +31,19 @@ impl BufferIndex {
     }
 }
 
+/// Identity of a region's memory, the same for all who map it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RegionId {
+    device: u64,
+    inode: u64,
+}
+
 /// A mapped region.
 #[derive(Debug)]
 pub struct Region {
     memory: Memory,
     layout: RegionLayout,
+    id: RegionId,
     /// Address of buffer 0.
     pool: *mut u8,
 }
@@ -46,10 +54,11 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    fn new(memory: Memory, layout: RegionLayout) -> Arc<Self> {
+    fn new(memory: Memory, layout: RegionLayout, stat: &Stat) -> Arc<Self> {
         let bytes = layout.buffers as usize * layout.stride as usize;
         let pool = memory.range(layout.pool, bytes);
-        Arc::new(Self { memory, layout, pool })
+        let id = RegionId { device: stat.st_dev, inode: stat.st_ino };
+        Arc::new(Self { memory, layout, id, pool })
     }
 
     /// Makes a region: memfd, size, seals, mapping, header. The memfd is what clients get.
@@ -74,7 +83,7 @@ impl Region {
                 size: layout.size() as u64,
             },
         );
-        Ok((Self::new(memory, layout), fd))
+        Ok((Self::new(memory, layout, &rustix::fs::fstat(&fd)?), fd))
     }
 
     /// Maps a region that the daemon handed out, after checking its seals and size.
@@ -83,18 +92,26 @@ impl Region {
     /// `InvalidData` if the memfd is not sealed or not of the size that `layout` says.
     pub fn attach(fd: BorrowedFd<'_>, layout: RegionLayout) -> io::Result<Arc<Self>> {
         let seals = rustix::fs::fcntl_get_seals(fd)?;
-        let size = rustix::fs::fstat(fd)?.st_size;
-        if !seals.contains(SealFlags::SHRINK) || usize::try_from(size) != Ok(layout.size()) {
+        let stat = rustix::fs::fstat(fd)?;
+        if !seals.contains(SealFlags::SHRINK) || usize::try_from(stat.st_size) != Ok(layout.size())
+        {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "region is not as announced"));
         }
         let memory = Memory::map(fd.as_fd(), layout.size())?;
-        Ok(Self::new(memory, layout))
+        Ok(Self::new(memory, layout, &stat))
     }
 
     /// Size and buffers.
     #[must_use]
     pub fn layout(&self) -> RegionLayout {
         self.layout
+    }
+
+    /// Which memory it is: buffers can be exchanged where this is equal.
+    #[inline]
+    #[must_use]
+    pub fn id(&self) -> RegionId {
+        self.id
     }
 
     /// The mapping.
@@ -133,6 +150,11 @@ impl Region {
         // SAFETY: an index from `check` of a region of this size lies in the pool. Indexes are
         // only combined with the region that checked them: both live in the same port half.
         unsafe { self.pool.add(offset) }
+    }
+
+    /// Offset of a buffer.
+    pub(crate) fn offset(&self, index: BufferIndex) -> usize {
+        self.layout.pool + index.0 as usize * self.layout.stride as usize
     }
 
     /// First bytes of a piece of a frame, read once.
@@ -245,18 +267,6 @@ impl Region {
             (0..span.slots() as usize).map(move |i| first + i * size_of::<Slot>())
         };
         (0..rings).flat_map(slots).filter_map(|at| self.check(self.memory.read::<u32>(at)))
-    }
-
-    /// Links `buffers` into the port's list of extra buffers, netmap's way: each one's first word
-    /// names the next, 0 ends the list.
-    pub fn format_extra(&self, port: &PortLayout, buffers: &[BufferIndex]) {
-        let mut next = 0;
-        for &buffer in buffers.iter().rev() {
-            let offset = self.layout.pool + buffer.0 as usize * self.layout.stride as usize;
-            self.memory.write(offset, next);
-            next = buffer.0;
-        }
-        self.memory.write(port.nifp() + core::mem::offset_of!(NetmapIf, ni_bufs_head), next);
     }
 
     /// Commits the memory of `count` buffers from `first` on.

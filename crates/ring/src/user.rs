@@ -25,6 +25,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use crate::abi::{CsbAtok, CsbKtoa, NetmapRing, Slot, slot_flag, sync_flag};
 use crate::cursor::{Index, Span};
 use crate::doorbell::{Publisher, Sleeper, store_load_fence};
+use crate::extra::Buffer;
 use crate::kring::SlotWord;
 use crate::layout::PortLayout;
 use crate::memory::Memory;
@@ -180,6 +181,19 @@ impl UserRing {
         }
     }
 
+    /// Exchanges the buffer of the `i`-th slot with one that stands in none.
+    fn swap(&mut self, i: u32, buffer: &mut Buffer) -> bool {
+        let stands = self.region.check(self.word(i).buffer());
+        let Some(stands) = stands.filter(|_| self.region.id() == buffer.region().id()) else {
+            return false;
+        };
+        let new = core::mem::replace(buffer.index_mut(), stands).get();
+        self.change(i, |word| {
+            SlotWord::new(new, word.len(), word.flags() | slot_flag::BUF_CHANGED)
+        });
+        true
+    }
+
     /// Gives up the first `count` slots. `true`: the other side sleeps, ring its doorbell.
     #[inline(always)]
     fn publish(&mut self, count: u32) -> bool {
@@ -304,6 +318,18 @@ macro_rules! both_directions {
                     let flags = word.flags() | slot_flag::BUF_CHANGED;
                     SlotWord::new(buffer, word.len(), flags)
                 });
+            }
+
+            /// Exchanges the buffer of the `i`-th owned slot with an extra one; length and flags
+            /// of the slot stay. `false`: they are not in the same memory, or a broken neighbour
+            /// has spoilt the slot.
+            ///
+            /// # Panics
+            /// If the client does not own that slot.
+            #[inline]
+            #[must_use]
+            pub fn swap(&mut self, i: u32, buffer: &mut Buffer) -> bool {
+                self.0.swap(i, buffer)
             }
 
             /// The whole buffer of the `i`-th owned slot; a received frame is its beginning.

@@ -1,0 +1,129 @@
+//! How to open a port.
+
+use std::path::PathBuf;
+
+use crate::api::Attach;
+use crate::name::PortName;
+use crate::wait::WaitPolicy;
+
+/// How to open a port. What is not said has the daemon's default.
+///
+/// ```no_run
+/// let port = client::Options::new().slots(2048).group("chain1").open("vale0:fw")?;
+/// # Ok::<(), client::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    pub(crate) dir: Option<PathBuf>,
+    tx_rings: Option<u16>,
+    rx_rings: Option<u16>,
+    tx_slots: Option<u32>,
+    rx_slots: Option<u32>,
+    extra_bufs: Option<u32>,
+    group: Option<String>,
+    existing: bool,
+    pub(crate) wait: WaitPolicy,
+    pub(crate) reconnect: bool,
+}
+
+impl Options {
+    /// All defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Directory of the daemon's socket. The default is found as [`crate::paths`] says.
+    #[must_use]
+    pub fn dir(self, dir: impl Into<PathBuf>) -> Self {
+        Self { dir: Some(dir.into()), ..self }
+    }
+
+    /// Number of rings of each direction.
+    #[must_use]
+    pub fn rings(self, count: u16) -> Self {
+        self.tx_rings(count).rx_rings(count)
+    }
+
+    /// Number of transmit rings.
+    #[must_use]
+    pub fn tx_rings(self, count: u16) -> Self {
+        Self { tx_rings: Some(count), ..self }
+    }
+
+    /// Number of receive rings.
+    #[must_use]
+    pub fn rx_rings(self, count: u16) -> Self {
+        Self { rx_rings: Some(count), ..self }
+    }
+
+    /// Number of slots of every ring.
+    #[must_use]
+    pub fn slots(self, count: u32) -> Self {
+        self.tx_slots(count).rx_slots(count)
+    }
+
+    /// Number of slots of each transmit ring.
+    #[must_use]
+    pub fn tx_slots(self, count: u32) -> Self {
+        Self { tx_slots: Some(count), ..self }
+    }
+
+    /// Number of slots of each receive ring.
+    #[must_use]
+    pub fn rx_slots(self, count: u32) -> Self {
+        Self { rx_slots: Some(count), ..self }
+    }
+
+    /// Number of [extra buffers](crate::ExtraBufs), for programs that keep frames.
+    #[must_use]
+    pub fn extra_bufs(self, count: u32) -> Self {
+        Self { extra_bufs: Some(count), ..self }
+    }
+
+    /// Trust group: its ports share their memory, and [`Rx::pass`](crate::Rx::pass) swaps
+    /// buffers.
+    #[must_use]
+    pub fn group(self, name: impl Into<String>) -> Self {
+        Self { group: Some(name.into()), ..self }
+    }
+
+    /// Only open a port that exists already.
+    #[must_use]
+    pub fn existing(self, existing: bool) -> Self {
+        Self { existing, ..self }
+    }
+
+    /// How the port's threads wait.
+    #[must_use]
+    pub fn wait(self, wait: WaitPolicy) -> Self {
+        Self { wait, ..self }
+    }
+
+    /// Never sleep in a wait: for threads that own their cores.
+    #[must_use]
+    pub fn spin(self, spin: bool) -> Self {
+        Self { wait: WaitPolicy { spin, ..self.wait }, ..self }
+    }
+
+    /// Whether the blocking calls of [`Port`](crate::Port) reconnect by themselves when the daemon
+    /// is gone, and go on when it is back. Frames that it had not taken are lost with it.
+    #[must_use]
+    pub fn reconnect(self, reconnect: bool) -> Self {
+        Self { reconnect, ..self }
+    }
+
+    /// What to ask of the daemon.
+    pub(crate) fn request(&self, port: &PortName) -> Attach {
+        Attach {
+            port: port.clone(),
+            tx_rings: self.tx_rings,
+            rx_rings: self.rx_rings,
+            tx_slots: self.tx_slots,
+            rx_slots: self.rx_slots,
+            extra_bufs: self.extra_bufs,
+            group: self.group.clone(),
+            existing: self.existing,
+        }
+    }
+}
