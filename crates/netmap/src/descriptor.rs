@@ -1,0 +1,362 @@
+//! A `/dev/netmap` descriptor: what it is bound to, its syncs, its readiness.
+//!
+//! # Theory of operation
+//!
+//! The program's descriptor is a connection to the daemon. Every copy of it, in this process or
+//! another, is the same connection, and the port goes when the last copy is closed: what netmap
+//! does with open files, the kernel does here with sockets.
+//!
+//! ```text
+//!            open                          REGISTER
+//!   ──────────────────────► Unbound ─────────────────────► Bound
+//!                              ▲ nothing bound               ▲ what is bound, doorbells
+//!   scan at start, recvmsg     │                             │
+//!   ──────────────────────► Unknown ──── first use: resume ──┘
+//! ```
+//!
+//! Binding maps the region for the library's own use (the program maps it once more, where it
+//! likes) and brings three descriptors: region, kick and wake. They are kept at high numbers, and
+//! a program that closes everything it does not know does not close them.
+//!
+//! **Who drains the doorbell.** The wake pipe of a binding belongs to one process: a child of
+//! `fork` asks the daemon for doorbells of its own before it first sleeps, and so does whoever gets
+//! the descriptor by `recvmsg` or keeps it through `exec`. Within a process, threads may wait on
+//! one descriptor at the same time; each that wakes takes the bytes out and syncs. It may have
+//! taken the byte that another was woken for and has not seen yet. So nobody relies on bytes
+//! alone: while others wait on the same descriptor, a thread looks again after
+//! [`RECHECK_SHARED`], and in any case after [`RECHECK`], which costs an idle thread nothing that
+//! could be measured.
+//!
+//! **A daemon that is gone** closes its end of the wake pipe: whoever sleeps wakes up at once.
+//! Programs that never sleep find out by a look every [`LOOKS`] fruitless syncs. From then on
+//! `poll` says `POLLERR` and syncs fail with `ENXIO`; the mapping stays, as memory does.
+
+#![allow(unsafe_code)] // UNSAFETY: a binding is published by a pointer and freed with its entry.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::time::Duration;
+
+use client::api::{Bind, Bound};
+use client::control::{Connection, ControlError, PortFds};
+use client::netmap::Binding;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+
+use crate::preload::socket_path;
+use crate::serve::errno_of;
+use crate::table::TABLE;
+
+/// How long a thread sleeps on its doorbell at most while others use the same one.
+const RECHECK_SHARED: Duration = Duration::from_millis(2);
+/// How long a thread sleeps on its doorbell at most.
+const RECHECK: Duration = Duration::from_millis(500);
+/// Fruitless syncs between two looks whether the daemon is there.
+const LOOKS: u32 = 256;
+/// Where the library's own descriptors begin.
+const FIRST_OWN: RawFd = 600;
+
+const WANT_TX: i16 = libc::POLLOUT | libc::POLLWRNORM;
+const WANT_RX: i16 = libc::POLLIN | libc::POLLRDNORM;
+
+/// A binding, and the numbers of its descriptors.
+#[derive(Debug)]
+struct Held {
+    binding: Binding,
+    numbers: [RawFd; 3],
+}
+
+/// What a program's descriptor is.
+#[derive(Debug)]
+pub struct Descriptor {
+    /// Null, or a binding that lives as long as this does.
+    binding: AtomicPtr<Held>,
+    /// The binding before a resumption, which may still be in use.
+    retired: AtomicPtr<Held>,
+    /// The daemon has not been asked yet what this is.
+    unknown: AtomicBool,
+    /// The doorbell is another process's.
+    borrowed: AtomicBool,
+    /// A thread is binding or asking.
+    busy: AtomicBool,
+    /// A poll for input alone does not send.
+    no_tx_poll: AtomicBool,
+    lost: AtomicBool,
+    /// Syncs without a result, one after the other.
+    fruitless: AtomicU32,
+    /// Threads that sleep on the doorbell.
+    sleepers: AtomicU32,
+}
+
+impl Descriptor {
+    /// A new descriptor; `unknown`: it was made by somebody else, and may be bound.
+    #[must_use]
+    pub fn new(unknown: bool) -> Self {
+        Self {
+            binding: AtomicPtr::default(),
+            retired: AtomicPtr::default(),
+            unknown: AtomicBool::new(unknown),
+            borrowed: AtomicBool::new(false),
+            busy: AtomicBool::new(false),
+            no_tx_poll: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
+            fruitless: AtomicU32::new(0),
+            sleepers: AtomicU32::new(0),
+        }
+    }
+
+    /// What the descriptor, whose number is `fd`, is bound to.
+    #[inline]
+    #[must_use]
+    pub fn binding(&self, fd: RawFd) -> Option<&Binding> {
+        if self.unknown.load(Ordering::Relaxed) {
+            self.resume(fd);
+        }
+        self.current()
+    }
+
+    #[inline]
+    fn current(&self) -> Option<&Binding> {
+        // SAFETY: null, or a binding that lives as long as `self`.
+        let held = unsafe { self.binding.load(Ordering::Acquire).as_ref() };
+        held.map(|held| &held.binding)
+    }
+
+    /// Binds to a port.
+    ///
+    /// # Errors
+    /// `EBUSY` where it is bound already, or the errno of the daemon's refusal.
+    pub fn bind(&self, fd: RawFd, bind: Bind, no_tx_poll: bool) -> Result<&Binding, Errno> {
+        let _turn = Turn::take(&self.busy);
+        if self.current().is_some() {
+            return Err(Errno::BUSY);
+        }
+        self.no_tx_poll.store(no_tx_poll, Ordering::Relaxed);
+        // SAFETY: the program's call has it open.
+        let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+        let connection = Connection::from_fd(socket, socket_path());
+        let bound = connection.bind(bind).map_err(|error| errno_of(&error))?;
+        self.install(bound)?;
+        Ok(self.current().expect("just installed"))
+    }
+
+    /// Asks the daemon what this is. Without an answer nothing is known, and is asked again.
+    #[cold]
+    fn resume(&self, fd: RawFd) {
+        let _turn = Turn::take(&self.busy);
+        let asked = !self.unknown.load(Ordering::Relaxed) && !self.borrowed.load(Ordering::Relaxed);
+        if asked {
+            return;
+        }
+        // SAFETY: the program's call has it open.
+        let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+        let installed = match Connection::from_fd(socket, socket_path()).resume() {
+            Ok(bound) => self.install(bound).is_ok(),
+            Err(ControlError::Refused(_)) => true,
+            Err(_) => {
+                self.lost.store(true, Ordering::Relaxed);
+                false
+            }
+        };
+        if installed {
+            self.borrowed.store(false, Ordering::Relaxed);
+            self.unknown.store(false, Ordering::Release);
+        }
+    }
+
+    fn install(&self, (bound, fds): (Bound, PortFds)) -> Result<(), Errno> {
+        let binding = own(fds).and_then(|fds| {
+            let numbers = [&fds.region, &fds.kick, &fds.wake].map(AsRawFd::as_raw_fd);
+            let binding = Binding::new(bound, fds).map_err(|_| Errno::NOMEM)?;
+            numbers.into_iter().for_each(|fd| TABLE.set_own(fd));
+            Ok(Held { binding, numbers })
+        })?;
+        let old = self.binding.swap(Box::into_raw(Box::new(binding)), Ordering::AcqRel);
+        if !old.is_null() {
+            // Threads may be using it: kept until the descriptor ends. One for each fork.
+            release(self.retired.swap(old, Ordering::AcqRel));
+        }
+        Ok(())
+    }
+
+    /// In the child of a `fork`: the doorbell is the parent's.
+    pub fn after_fork(&self) {
+        self.busy.store(false, Ordering::Relaxed);
+        self.sleepers.store(0, Ordering::Relaxed);
+        self.borrowed.store(!self.binding.load(Ordering::Relaxed).is_null(), Ordering::Relaxed);
+    }
+
+    /// `NIOCTXSYNC`.
+    ///
+    /// # Errors
+    /// `ENXIO` where nothing is bound, or the daemon is gone.
+    #[inline]
+    pub fn txsync(&self, fd: RawFd) -> Result<(), Errno> {
+        let binding = self.binding(fd).ok_or(Errno::NXIO)?;
+        let synced = binding.rings().txsync(false);
+        if synced.kick {
+            self.kick(binding);
+        }
+        self.check(binding, synced.ready)
+    }
+
+    /// `NIOCRXSYNC`.
+    ///
+    /// # Errors
+    /// `ENXIO` where nothing is bound, or the daemon is gone.
+    #[inline]
+    pub fn rxsync(&self, fd: RawFd) -> Result<(), Errno> {
+        let binding = self.binding(fd).ok_or(Errno::NXIO)?;
+        let synced = binding.rings().rxsync(now());
+        if synced.kick {
+            self.kick(binding);
+        }
+        self.check(binding, synced.ready)
+    }
+
+    /// After a sync: is there anybody on the other side?
+    #[inline]
+    fn check(&self, binding: &Binding, fruitful: bool) -> Result<(), Errno> {
+        self.note(binding, fruitful);
+        if self.lost.load(Ordering::Relaxed) { Err(Errno::NXIO) } else { Ok(()) }
+    }
+
+    #[inline]
+    fn note(&self, binding: &Binding, fruitful: bool) {
+        // Threads may step on each other's counts; a look more or less is no matter.
+        let count = self.fruitless.load(Ordering::Relaxed);
+        if fruitful {
+            if count != 0 {
+                self.fruitless.store(0, Ordering::Relaxed);
+            }
+            return;
+        }
+        self.fruitless.store((count + 1) % LOOKS, Ordering::Relaxed);
+        if count + 1 == LOOKS {
+            self.look(binding);
+        }
+    }
+
+    /// One system call.
+    #[cold]
+    fn look(&self, binding: &Binding) {
+        let mut bell = [PollFd::from_borrowed_fd(binding.doorbell(), PollFlags::empty())];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        if rustix::event::poll(&mut bell, Some(&at_once)) == Ok(1) {
+            self.lost.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[cold]
+    fn kick(&self, binding: &Binding) {
+        if binding.kick().is_err() {
+            self.lost.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Syncs as `poll` does and says which of `events` have come.
+    #[inline]
+    pub fn poll(&self, fd: RawFd, events: i16) -> i16 {
+        let Some(binding) = self.binding(fd) else { return libc::POLLERR };
+        let (mut come, mut kick) = (0, false);
+        let (tx, rx) = (events & WANT_TX, events & WANT_RX);
+        if tx != 0 || !self.no_tx_poll.load(Ordering::Relaxed) {
+            let synced = binding.rings().txsync(tx == 0);
+            kick |= synced.kick;
+            come |= if synced.ready { tx } else { 0 };
+            come |= if synced.bad { libc::POLLERR } else { 0 };
+        }
+        if rx != 0 {
+            let synced = binding.rings().rxsync(now());
+            kick |= synced.kick;
+            come |= if synced.ready { rx } else { 0 };
+            come |= if synced.bad { libc::POLLERR } else { 0 };
+        }
+        if kick {
+            self.kick(binding);
+        }
+        self.note(binding, come != 0);
+        if self.lost.load(Ordering::Relaxed) { come | libc::POLLERR } else { come }
+    }
+
+    /// Asks to be woken for `events`. `None`: they have come already. Else the doorbell to sleep
+    /// on, until [`Descriptor::woken`].
+    pub fn arm(&self, fd: RawFd, events: i16) -> Option<RawFd> {
+        if self.borrowed.load(Ordering::Relaxed) {
+            self.resume(fd);
+        }
+        let binding = self.current()?;
+        self.sleepers.fetch_add(1, Ordering::Relaxed);
+        if binding.rings().arm(events & WANT_TX != 0, events & WANT_RX != 0) {
+            return Some(binding.doorbell().as_raw_fd());
+        }
+        self.sleepers.fetch_sub(1, Ordering::Relaxed);
+        None
+    }
+
+    /// How long one may sleep on the doorbell.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        let alone = self.sleepers.load(Ordering::Relaxed) <= 1;
+        if alone { RECHECK } else { RECHECK_SHARED }
+    }
+
+    /// After the sleep; `rung`: the doorbell said something.
+    pub fn woken(&self, rung: bool) {
+        self.sleepers.fetch_sub(1, Ordering::Relaxed);
+        if rung && self.current().is_some_and(|binding| binding.acknowledge().is_err()) {
+            self.lost.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        release(*self.binding.get_mut());
+        release(*self.retired.get_mut());
+    }
+}
+
+/// Ends a binding that nobody uses any more.
+fn release(held: *mut Held) {
+    if !held.is_null() {
+        // SAFETY: made by `Box::into_raw` in `install`, and no longer reachable.
+        let held = unsafe { Box::from_raw(held) };
+        held.numbers.into_iter().for_each(|fd| TABLE.remove(fd));
+    }
+}
+
+/// Moves descriptors out of the program's way.
+fn own(fds: PortFds) -> Result<PortFds, Errno> {
+    let high = |fd: OwnedFd| match rustix::io::fcntl_dupfd_cloexec(fd.as_fd(), FIRST_OWN) {
+        // The limit is lower: where it is, it is.
+        Err(Errno::INVAL | Errno::MFILE) => Ok(fd),
+        moved => moved,
+    };
+    Ok(PortFds { region: high(fds.region)?, kick: high(fds.kick)?, wake: high(fds.wake)? })
+}
+
+/// The time, as rings have it.
+#[inline]
+fn now() -> ring::sync::Timestamp {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    [now.tv_sec, now.tv_nsec / 1000]
+}
+
+/// A turn at binding. There is no waiting in the kernel: a child of `fork` would wait for ever.
+struct Turn<'a>(&'a AtomicBool);
+
+impl<'a> Turn<'a> {
+    fn take(busy: &'a AtomicBool) -> Self {
+        while busy.swap(true, Ordering::Acquire) {
+            rustix::thread::sched_yield();
+        }
+        Self(busy)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,153 @@
+//! What a program finds in the place of its C library: the interposed functions.
+//!
+//! Each looks whether a descriptor of ours is meant and passes on everything else, at the price of
+//! one load. Nothing here allocates, locks or sets `errno` on that way, so the functions are as
+//! safe in signal handlers, and as good as points of cancellation, as those behind them.
+//!
+//! | module | functions |
+//! |---|---|
+//! | [`files`] | `open` and its relatives, `close`, `dup`, `fcntl`, `recvmsg` |
+//! | [`device`] | `ioctl`, `mmap` |
+//! | [`poll`], [`select`] | `poll`, `ppoll`, `select`, `pselect` |
+//! | [`epoll`] | `epoll_ctl`, `epoll_wait`, `epoll_pwait`, `epoll_pwait2` |
+//!
+//! On x86-64 and other machines where variable arguments travel as fixed ones do, `open`, `fcntl`
+//! and `ioctl` can be functions with three arguments; that is the one thing assumed of the ABI.
+//!
+//! At start the library looks through the descriptors that the program was born with: what is a
+//! connection to the daemon came through `exec` from a netmap program and stays what it was.
+
+#![allow(unsafe_code)] // UNSAFETY: the C library's functions, called and replaced.
+
+pub mod device;
+pub mod epoll;
+pub mod files;
+pub mod next;
+pub mod poll;
+pub mod select;
+
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
+
+use crate::descriptor::Descriptor;
+use crate::table::{Kind, TABLE};
+
+/// Runs before the program's `main`.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+extern "C" fn start() {
+    let errno = get_errno();
+    next::find_all();
+    TABLE.own();
+    // SAFETY: a function without arguments that lives for ever.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    adopt_all();
+    set_errno(errno);
+}
+
+extern "C" fn in_child() {
+    TABLE.after_fork();
+}
+
+/// The daemon's socket, as it is found when first asked for.
+pub fn socket_path() -> &'static Path {
+    static SOCKET: OnceLock<PathBuf> = OnceLock::new();
+    SOCKET.get_or_init(|| client::paths::client_socket(None))
+}
+
+/// Takes over the connections to the daemon among the descriptors of this process.
+fn adopt_all() {
+    use rustix::fs::{CWD, Mode, OFlags, RawDir};
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(dir) = rustix::fs::openat(CWD, c"/proc/self/fd", flags, Mode::empty()) else { return };
+    let mut room = [std::mem::MaybeUninit::uninit(); 2048];
+    let mut entries = RawDir::new(&dir, &mut room);
+    while let Some(Ok(entry)) = entries.next() {
+        let number = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
+        if let Some(fd) = number.filter(|&fd| fd != dir.as_raw_fd()) {
+            adopt(fd);
+        }
+    }
+}
+
+/// Takes `fd` over if it is a connection to the daemon. What it is bound to is asked later.
+pub fn adopt(fd: RawFd) {
+    TABLE.remove(fd);
+    if is_connection(fd) {
+        TABLE.insert(fd, Kind::Netmap(Descriptor::new(true)));
+    }
+}
+
+fn is_connection(fd: RawFd) -> bool {
+    // SAFETY: used within this call; a number that is not open is an error below.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    let packets = sockopt::socket_type(fd) == Ok(SocketType::SEQPACKET);
+    if !packets || sockopt::socket_domain(fd) != Ok(AddressFamily::UNIX) {
+        return false;
+    }
+    let Ok(Some(peer)) = rustix::net::getpeername(fd) else { return false };
+    let Ok(peer) = SocketAddrUnix::try_from(peer) else { return false };
+    peer.path().and_then(|path| path.to_str().ok().map(PathBuf::from)).is_some_and(|path| {
+        let same = |a: &Path, b: &Path| Some(identity(a)? == identity(b)?);
+        path == socket_path() || same(&path, socket_path()) == Some(true)
+    })
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let metadata = std::fs::symlink_metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+/// The program's `errno`.
+fn errno() -> *mut c_int {
+    // SAFETY: every thread has one.
+    unsafe { libc::__errno_location() }
+}
+
+fn get_errno() -> c_int {
+    // SAFETY: this thread's own.
+    unsafe { *errno() }
+}
+
+fn set_errno(value: c_int) {
+    // SAFETY: this thread's own.
+    unsafe { *errno() = value }
+}
+
+/// -1, and why.
+fn fail(error: Errno) -> c_int {
+    set_errno(error.raw_os_error());
+    -1
+}
+
+/// Runs `f`, which may call the C library, and gives its result as a system call does.
+fn result(f: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
+    let before = get_errno();
+    match f() {
+        Ok(value) => {
+            set_errno(before);
+            value
+        }
+        Err(error) => fail(error),
+    }
+}
+
+/// Calls the function behind ours.
+macro_rules! pass {
+    ($name:ident($($argument:expr),*)) => {
+        match $crate::preload::next::$name() {
+            // SAFETY: with the program's own arguments, or as good.
+            Some(next) => unsafe { next($($argument),*) },
+            None => $crate::preload::fail(rustix::io::Errno::NOSYS).into(),
+        }
+    };
+}
+use pass;

@@ -1,0 +1,293 @@
+//! Requests, carried out by the daemon.
+//!
+//! A REGISTER goes over the program's own descriptor, which then *is* the port's holder. Everything
+//! else goes over a connection of its own that lives for one request: processes that share a
+//! descriptor cannot get each other's answers, and nothing stays behind.
+//!
+//! What cannot be served yet is refused as netmap refuses what it was built without
+//! (`EOPNOTSUPP`), never accepted and ignored; the list is in the crate's documentation.
+
+use std::os::fd::RawFd;
+
+use client::api::{
+    Bind, ErrorCode, GeometryQuery, Page, PortGeometry, PortInfo as ListedPort, PortList, PortRef,
+    Reply, Request as Call, RingChoice,
+};
+use client::control::{Connection, ControlError};
+use client::name::PortName;
+use rustix::io::Errno;
+
+use crate::abi::{Name, PoolsInfo, PortHdr, PortInfo, Register, ValeList, flag, mode, option};
+use crate::descriptor::Descriptor;
+use crate::preload::socket_path;
+use crate::request::{Body, Request, Server};
+
+/// Whoever carries out the requests of one descriptor.
+#[derive(Debug)]
+pub struct Service<'a> {
+    descriptor: &'a Descriptor,
+    fd: RawFd,
+}
+
+/// Number that netmap gives for "no port".
+const NO_PORT: u32 = 254;
+/// The region that is meant where neither port nor region is named.
+const DEFAULT_REGION: u16 = 1;
+/// Longest sleep of a sync loop, in microseconds.
+const LONGEST_SLEEP: u32 = 1_000_000;
+
+/// netmap's errno for a daemon's answer.
+#[must_use]
+pub fn errno_of(error: &ControlError) -> Errno {
+    match error {
+        ControlError::NoDaemon(_) | ControlError::Lost(_) => Errno::NXIO,
+        ControlError::Permission(_) => Errno::PERM,
+        ControlError::Timeout(_) => Errno::TIMEDOUT,
+        ControlError::Protocol(_) => Errno::PROTO,
+        ControlError::Io { error, .. } => *error,
+        ControlError::Refused(failure) => match failure.code {
+            ErrorCode::BadName | ErrorCode::BadRequest => Errno::INVAL,
+            ErrorCode::NotFound => Errno::NXIO,
+            ErrorCode::Exists => Errno::EXIST,
+            ErrorCode::InUse => Errno::BUSY,
+            ErrorCode::Permission => Errno::PERM,
+            ErrorCode::Quota | ErrorCode::NoMemory => Errno::NOMEM,
+            ErrorCode::Unsupported => Errno::OPNOTSUPP,
+            ErrorCode::Internal => Errno::IO,
+        },
+    }
+}
+
+impl Server for Service<'_> {
+    fn serve(&mut self, request: &mut Request) -> Result<(), Errno> {
+        let name = request.name;
+        match &mut request.body {
+            Body::Register(body) => {
+                if self.descriptor.binding(self.fd).is_some() {
+                    return Err(Errno::BUSY);
+                }
+                request.options.check_all_known()?;
+                self.register(&name, body)
+            }
+            Body::PortInfoGet(body) => port_info(&name, body),
+            Body::PoolsInfoGet(body) => pools_info(&name, body),
+            Body::ValeList(body) => list(&mut request.name, body),
+            Body::PortHdrGet(body) => {
+                shown(&name)?;
+                body.nr_hdr_len = 0;
+                Ok(())
+            }
+            Body::PortHdrSet(body) => set_header(&name, body),
+            // Only interfaces of the system go in and out, and the daemon has none to offer.
+            Body::ValeAttach(_) => {
+                vale_name(&name)?;
+                Err(Errno::NXIO)
+            }
+            Body::ValeDetach(_) => shown(&name).and(Err(Errno::INVAL)),
+            Body::ValeNewif(_) | Body::PollingEnable(_) | Body::PollingDisable(_) => {
+                Err(Errno::OPNOTSUPP)
+            }
+            Body::ValeDelif => Err(Errno::NXIO),
+            Body::KloopStart(body) if body.sleep_us > LONGEST_SLEEP => Err(Errno::INVAL),
+            Body::KloopStart(_) => self.bound().and(Err(Errno::INVAL)),
+            Body::KloopStop => self.bound(),
+            Body::CsbEnable => match request.options.has(option::CSB) {
+                true => self.bound().and(Err(Errno::OPNOTSUPP)),
+                false => Err(Errno::INVAL),
+            },
+            Body::Unknown => Err(Errno::INVAL),
+        }
+    }
+}
+
+impl<'a> Service<'a> {
+    /// For the descriptor whose number is `fd`.
+    #[must_use]
+    pub fn new(descriptor: &'a Descriptor, fd: RawFd) -> Self {
+        Self { descriptor, fd }
+    }
+
+    /// `ENXIO` unless a port is bound.
+    fn bound(&self) -> Result<(), Errno> {
+        self.descriptor.binding(self.fd).map(|_| ()).ok_or(Errno::NXIO)
+    }
+
+    fn register(&self, name: &Name, body: &mut Register) -> Result<(), Errno> {
+        let rings = match body.nr_mode {
+            _ if body.nr_flags & (flag::MONITOR_TX | flag::MONITOR_RX) != 0 => {
+                return Err(Errno::OPNOTSUPP);
+            }
+            mode::NULL => return Err(Errno::OPNOTSUPP),
+            mode::ALL_NIC => RingChoice::All,
+            mode::ONE_NIC => RingChoice::One(body.nr_ringid),
+            // The host's rings: ports of a switch have none. The rest are no modes.
+            _ => return vale_name(name).and(Err(Errno::INVAL)),
+        };
+        let bind = Bind {
+            tx_rings: chosen(body.nr_tx_rings),
+            rx_rings: chosen(body.nr_rx_rings),
+            tx_slots: chosen(body.nr_tx_slots),
+            rx_slots: chosen(body.nr_rx_slots),
+            extra_bufs: body.nr_extra_bufs,
+            mem_id: body.nr_mem_id,
+            rings,
+            tx_only: body.nr_flags & flag::TX_RINGS_ONLY != 0,
+            rx_only: body.nr_flags & flag::RX_RINGS_ONLY != 0,
+            exclusive: body.nr_flags & flag::EXCLUSIVE != 0,
+            ..Bind::new(vale_name(name)?)
+        };
+        let no_tx_poll = body.nr_flags & flag::NO_TX_POLL != 0;
+        let bound = self.descriptor.bind(self.fd, bind, no_tx_poll)?.bound();
+        let port = &bound.attached;
+        (body.nr_offset, body.nr_memsize) = (bound.nifp, port.region_bytes);
+        (body.nr_tx_rings, body.nr_rx_rings) = (port.tx_rings, port.rx_rings);
+        (body.nr_tx_slots, body.nr_rx_slots) = (port.tx_slots, port.rx_slots);
+        // As in the netmap_if: a pair is counted, though it is not there.
+        (body.nr_host_tx_rings, body.nr_host_rx_rings) = (1, 1);
+        (body.nr_mem_id, body.nr_extra_bufs) = (bound.mem_id, port.extra_bufs);
+        Ok(())
+    }
+}
+
+/// 0 stands for the default.
+fn chosen<T: Default + PartialEq>(number: T) -> Option<T> {
+    (number != T::default()).then_some(number)
+}
+
+/// The name as one of a port in a switch. `ENXIO`: an interface, and there is none of that name.
+fn vale_name(name: &Name) -> Result<PortName, Errno> {
+    let text = str::from_utf8(name.bytes()).map_err(|_| Errno::INVAL)?;
+    if !text.starts_with("vale") {
+        return Err(Errno::NXIO);
+    }
+    text.parse().map_err(|_| Errno::INVAL)
+}
+
+/// Asks the daemon over a connection of its own.
+fn call(request: Call) -> Result<Reply, Errno> {
+    let connection = Connection::connect(socket_path()).map_err(|error| errno_of(&error))?;
+    connection.call(request).map_err(|error| errno_of(&error))
+}
+
+/// The port as the daemon lists it.
+fn shown(name: &Name) -> Result<(), Errno> {
+    call(Call::PortShow(PortRef { port: vale_name(name)? })).map(|_| ())
+}
+
+fn geometry(query: GeometryQuery) -> Result<PortGeometry, Errno> {
+    match call(Call::PortGeometry(query))? {
+        Reply::PortGeometry(geometry) => Ok(geometry),
+        _ => Err(Errno::PROTO),
+    }
+}
+
+fn port_info(name: &Name, body: &mut PortInfo) -> Result<(), Errno> {
+    let mem_id = body.nr_mem_id;
+    if name.bytes().is_empty() {
+        let mem_id = if mem_id == 0 { DEFAULT_REGION } else { mem_id };
+        let region = geometry(GeometryQuery { mem_id, ..GeometryQuery::default() });
+        let region = region.map_err(unknown_region)?;
+        (body.nr_memsize, body.nr_mem_id) = (region.region_bytes, region.mem_id);
+        return Ok(());
+    }
+    let port = geometry(GeometryQuery {
+        port: Some(vale_name(name)?),
+        mem_id,
+        tx_rings: chosen(body.nr_tx_rings),
+        rx_rings: chosen(body.nr_rx_rings),
+        tx_slots: chosen(body.nr_tx_slots),
+        rx_slots: chosen(body.nr_rx_slots),
+    })?;
+    (body.nr_memsize, body.nr_mem_id) = (port.region_bytes, port.mem_id);
+    (body.nr_tx_rings, body.nr_rx_rings) = (port.tx_rings, port.rx_rings);
+    (body.nr_tx_slots, body.nr_rx_slots) = (port.tx_slots, port.rx_slots);
+    (body.nr_host_tx_rings, body.nr_host_rx_rings) = (1, 1);
+    Ok(())
+}
+
+/// What netmap says about a number that no region has.
+fn unknown_region(error: Errno) -> Errno {
+    if error == Errno::NXIO { Errno::INVAL } else { error }
+}
+
+fn pools_info(name: &Name, body: &mut PoolsInfo) -> Result<(), Errno> {
+    let (port, mem_id) = (Some(vale_name(name)?), body.nr_mem_id);
+    let port = geometry(GeometryQuery { port, mem_id, ..GeometryQuery::default() })?;
+    *body = PoolsInfo {
+        nr_memsize: port.region_bytes,
+        nr_mem_id: port.mem_id,
+        pad1: body.pad1,
+        nr_if_pool_offset: port.ifs.offset,
+        nr_if_pool_objtotal: port.ifs.count,
+        nr_if_pool_objsize: port.ifs.size,
+        nr_ring_pool_offset: port.rings.offset,
+        nr_ring_pool_objtotal: port.rings.count,
+        nr_ring_pool_objsize: port.rings.size,
+        nr_buf_pool_offset: port.buffers.offset,
+        nr_buf_pool_objtotal: port.buffers.count,
+        nr_buf_pool_objsize: port.buffers.size,
+    };
+    Ok(())
+}
+
+fn set_header(name: &Name, body: &PortHdr) -> Result<(), Errno> {
+    match body.nr_hdr_len {
+        0 => shown(name),
+        10 | 12 => shown(name).and(Err(Errno::OPNOTSUPP)),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// All ports that the program may see, in order.
+fn ports() -> Result<Vec<PortName>, Errno> {
+    let mut names = Vec::new();
+    let mut from = None;
+    loop {
+        let query = PortList { switch: None, from };
+        let Reply::Ports(Page { items, next }) = call(Call::PortList(query))? else {
+            return Err(Errno::PROTO);
+        };
+        let port = |listed: ListedPort| Some(listed.port).filter(|name| name.pipe().is_none());
+        names.extend(items.into_iter().filter_map(port));
+        from = next;
+        if from.is_none() {
+            return Ok(names);
+        }
+    }
+}
+
+/// Numbers switches and ports in the order of the daemon's list.
+fn list(name: &mut Name, body: &mut ValeList) -> Result<(), Errno> {
+    let wanted = if name.bytes().is_empty() { None } else { Some(vale_switch(name)?) };
+    let ports = ports()?;
+    let mut switches: Vec<_> = ports.iter().map(PortName::switch).collect();
+    switches.dedup();
+    let switches = &switches[..];
+    let members = |at: usize| ports.iter().filter(move |port| port.switch() == switches[at]);
+    let number = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+    let bridge = |at: usize| u16::try_from(at).unwrap_or(u16::MAX);
+    if let Some(switch) = wanted {
+        let at = switches.iter().position(|known| known.as_str() == switch);
+        let at = at.ok_or(Errno::NOENT)?;
+        let port = members(at).position(|port| port.to_string().as_bytes() == name.bytes());
+        (body.nr_bridge_idx, body.nr_port_idx) = (bridge(at), port.map_or(NO_PORT, number));
+        return Ok(());
+    }
+    let mut from = usize::try_from(body.nr_port_idx).unwrap_or(usize::MAX);
+    for at in usize::from(body.nr_bridge_idx)..switches.len() {
+        if let Some((i, port)) = members(at).enumerate().nth(from) {
+            name.set(port.to_string().as_bytes());
+            (body.nr_bridge_idx, body.nr_port_idx) = (bridge(at), number(i));
+            return Ok(());
+        }
+        from = 0;
+    }
+    Err(Errno::NOENT)
+}
+
+/// The switch of a name, port or not.
+fn vale_switch(name: &Name) -> Result<String, Errno> {
+    let text = str::from_utf8(name.bytes()).map_err(|_| Errno::INVAL)?;
+    let switch = text.split(':').next().unwrap_or_default();
+    if switch.starts_with("vale") { Ok(switch.to_owned()) } else { Err(Errno::INVAL) }
+}
