@@ -39,17 +39,7 @@ pub fn ping(session: &mut Session, args: &Args) -> Result<Summary> {
         checked: Checked { streams: 1, ..Checked::default() },
     };
     session.begin(args.delay, args.time);
-    loop {
-        match pinger.turn(session) {
-            Ok(true) => {}
-            Ok(false) => break,
-            Err(error) => {
-                if !session.recover(error)? {
-                    break;
-                }
-            }
-        }
-    }
+    session.run(|session| pinger.turn(session))?;
     let mut summary = session.volume.summary("ping", &args.port);
     summary.checked = Some(pinger.checked);
     summary.latency_us = pinger.times.latency();
@@ -102,6 +92,7 @@ impl Pinger {
             session.port.wait(Interest::Rx, Some(TICK.min(end - now)))?;
         }
     }
+
     /// When the question was asked, if this is its answer.
     fn look(&mut self, number: u64) -> Option<u64> {
         let stream = self.builder.stream();
@@ -122,31 +113,15 @@ impl Pinger {
 
 /// Sends everything back until the session is over.
 pub fn pong(session: &mut Session, args: &Args) -> Result<Summary> {
-    let mut announcement = args.announcement();
+    let announcement = args.announcement();
     let own = announcement[6..12].try_into()?;
     let mut frame = Vec::new();
     let count = args.count.unwrap_or(u64::MAX);
     session.begin(args.delay, args.time);
-    let mut is_known = false;
-    loop {
-        let turn = match is_known {
-            true => {
-                let left = count - session.volume.frames;
-                answer(session, &mut frame, own, left.min(args.burst.into()))
-            }
-            false => session.announce(&mut announcement).map(|()| true),
-        };
-        is_known = turn.is_ok();
-        match turn {
-            Ok(true) => {}
-            Ok(false) => break,
-            Err(error) => {
-                if !session.recover(error)? {
-                    break;
-                }
-            }
-        }
-    }
+    session.run_announced(announcement, |session| {
+        let left = count - session.volume.frames;
+        answer(session, &mut frame, own, left.min(args.burst.into()))
+    })?;
     Ok(session.volume.summary("pong", &args.port))
 }
 

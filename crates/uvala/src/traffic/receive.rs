@@ -38,25 +38,8 @@ pub fn run(session: &mut Session, args: &Args) -> Result<Summary> {
         times: Times::new(),
         long: Vec::new(),
     };
-    let mut announcement = args.announcement();
     session.begin(args.delay, args.time);
-    let mut is_known = false;
-    loop {
-        let turn = match is_known {
-            true => sink.turn(session),
-            false => session.announce(&mut announcement).map(|()| true),
-        };
-        is_known = turn.is_ok();
-        match turn {
-            Ok(true) => {}
-            Ok(false) => break,
-            Err(error) => {
-                if !session.recover(error)? {
-                    break;
-                }
-            }
-        }
-    }
+    session.run_announced(args.announcement(), |session| sink.turn(session))?;
     let mut summary = session.volume.summary("rx", &args.port);
     if !args.untouched {
         summary.checked = Some(sink.checked());

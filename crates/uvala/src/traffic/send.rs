@@ -45,20 +45,16 @@ pub fn run(session: &mut Session, args: &Args) -> Result<Summary> {
         written: u64::MAX,
         long: vec![0; args.length],
     };
-    source.new_rings(session);
     session.begin(args.delay, args.time);
-    loop {
-        match source.turn(session) {
-            Ok(true) => {}
-            Ok(false) => break,
-            Err(error) => {
-                if !session.recover(error)? {
-                    break;
-                }
-                source.new_rings(session);
-            }
+    let mut afresh = true;
+    session.run(|session| {
+        if afresh {
+            source.new_rings(session);
         }
-    }
+        let result = source.turn(session);
+        afresh = result.is_err();
+        result
+    })?;
     // The port ends with this program: what it holds would end with it.
     if let Err(error) = session.port.drain(Some(LAST_FRAMES)) {
         eprintln!("{}: {error}", session.port.name());

@@ -224,8 +224,41 @@ impl Session {
         std::thread::sleep(left.min(TICK));
     }
 
+    /// Runs turns until one says that it is over, or the session is.
+    pub fn run(&mut self, mut turn: impl FnMut(&mut Self) -> Result<bool, Error>) -> Result<()> {
+        loop {
+            match turn(self) {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(error) => {
+                    if !self.recover(error)? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// As [`Session::run`], for a port whose address others have to know: announces it at the
+    /// beginning and after every error.
+    pub fn run_announced(
+        &mut self,
+        mut announcement: Vec<u8>,
+        mut turn: impl FnMut(&mut Self) -> Result<bool, Error>,
+    ) -> Result<()> {
+        let mut is_known = false;
+        self.run(|session| {
+            let result = match is_known {
+                true => turn(session),
+                false => session.announce(&mut announcement).map(|()| true),
+            };
+            is_known = result.is_ok();
+            result
+        })
+    }
+
     /// Goes on after an error where that is possible. `false`: the session is over.
-    pub fn recover(&mut self, error: Error) -> Result<bool> {
+    fn recover(&mut self, error: Error) -> Result<bool> {
         match error {
             // Some frames are lost; the receiver counts them.
             Error::Resynced { .. } => eprintln!("{error}"),
@@ -254,7 +287,7 @@ impl Session {
 
     /// Sends one frame to its own address: the switch learns where that is, and passes it to
     /// nobody. Pipes have no switch.
-    pub fn announce(&mut self, frame: &mut [u8]) -> Result<(), Error> {
+    fn announce(&mut self, frame: &mut [u8]) -> Result<(), Error> {
         if self.port.name().pipe().is_some() {
             return Ok(());
         }
