@@ -211,6 +211,24 @@ fn gen_fails_where_frames_are_missing() {
 }
 
 #[test]
+fn gen_fails_where_nothing_answers_comes_or_is_taken() {
+    let daemon = Daemon::start();
+    let fails = |args: &[&str], says: &str| {
+        let args: Vec<_> = ["gen", "-f"].iter().chain(args).copied().collect();
+        let output = daemon.uvala(&args);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {text}");
+        assert!(text.lines().count() == 1 && text.contains(says), "{args:?}: {text}");
+    };
+    fails(&["ping", "-i", "vale0:a", "-n", "2", "-T", "0.2"], "no answer");
+    fails(&["rx", "-i", "vale0:a", "-T", "0.1"], "no frame came to vale0:a within 0.1 s");
+    fails(&["rx", "-i", "vale0:a", "-T", "0.1", "--untouched"], "no frame came");
+    fails(&["pong", "-i", "vale0:a", "-T", "0.1", "--json"], "no frame came");
+    fails(&["tx", "-i", "vale0:p{1", "-n", "3"], "were not taken in time");
+    assert!(daemon.uvala(&["gen", "-f", "tx", "-i", "vale0:a", "-n", "3"]).status.success());
+}
+
+#[test]
 fn bridge_joins_two_switches() {
     let daemon = Daemon::start();
     let bridge = background(&daemon, &["bridge", "vale0:x", "vale1:x", "--json"]);

@@ -41,6 +41,11 @@ pub fn ping(session: &mut Session, args: &Args) -> Result<Summary> {
     session.begin(args.delay, args.time);
     session.run(|session| pinger.turn(session))?;
     let mut summary = session.volume.summary("ping", &args.port);
+    let asked = pinger.checked.tally.lost;
+    if asked > 0 && summary.frames == 0 {
+        let why = format!("no answer to {asked} frames; answers come from: uvala gen -f pong");
+        summary.failure = Some(why);
+    }
     summary.checked = Some(pinger.checked);
     summary.latency_us = pinger.times.latency();
     Ok(summary)
@@ -122,7 +127,7 @@ pub fn pong(session: &mut Session, args: &Args) -> Result<Summary> {
         let left = count - session.volume.frames;
         answer(session, &mut frame, own, left.min(args.burst.into()))
     })?;
-    Ok(session.volume.summary("pong", &args.port))
+    Ok(session.volume.summary("pong", &args.port).unless_silent(args.time))
 }
 
 /// Sends back what is there, or waits. `false`: it is over.

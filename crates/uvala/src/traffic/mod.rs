@@ -179,8 +179,11 @@ pub fn run(global: &Global, args: &Args) -> Result<()> {
     verdict(args, &summary)
 }
 
-/// What was asked to be checked must be right.
+/// The run must have come to something, and what was asked to be checked must be right.
 fn verdict(args: &Args, summary: &Summary) -> Result<()> {
+    if let Some(failure) = &summary.failure {
+        bail!("{failure}");
+    }
     let Some(checked) = summary.checked else { return Ok(()) };
     let numbered = summary.frames - checked.foreign - checked.corrupted;
     if let Some(expected) = args.expect {
@@ -266,7 +269,8 @@ Examples (with `uvala daemon` running):
   uvala gen -i vale0:b -f pong                     answer everything
   uvala gen -i vale0:a -f ping -n 10k --json       round trips: median, percentiles
   uvala gen -i 'vale0:p{1' -f rx                   one end of a pipe; the other is 'vale0:p}1'
-A receiver ends with status 0, or 1 where --check or --expect is not met.";
+Status 1: a ping without any answer, an rx or pong to which nothing came within -T, a tx whose last
+frames nobody took, a receiver where --check or --expect is not met.";
 
 #[cfg(test)]
 mod tests {
@@ -323,5 +327,7 @@ mod tests {
         assert!(verdict(&args("-f rx --check"), &checked(0, 3)).is_ok());
         assert!(verdict(&args("-f rx --expect 10"), &checked(0, 0)).is_ok());
         assert!(verdict(&args("-f rx --expect 10"), &checked(0, 1)).is_err());
+        let failed = Summary { failure: Some("why".to_owned()), ..checked(0, 0) };
+        assert_eq!(verdict(&args("-f rx"), &failed).unwrap_err().to_string(), "why");
     }
 }

@@ -40,7 +40,7 @@ pub fn run(session: &mut Session, args: &Args) -> Result<Summary> {
     };
     session.begin(args.delay, args.time);
     session.run_announced(args.announcement(), |session| sink.turn(session))?;
-    let mut summary = session.volume.summary("rx", &args.port);
+    let mut summary = session.volume.summary("rx", &args.port).unless_silent(args.time);
     if !args.untouched {
         summary.checked = Some(sink.checked());
         summary.latency_us = sink.times.latency();

@@ -37,6 +37,9 @@ pub struct Summary {
     pub drops: Option<BTreeMap<String, u64>>,
     /// How often the daemon was lost and found again.
     pub reconnects: u32,
+    /// Why the run is a failure, if it is one whatever was asked.
+    #[serde(skip)]
+    pub failure: Option<String>,
 }
 
 /// What a receiver found out about the frames.
@@ -215,6 +218,18 @@ impl Summary {
             rows.push(("reconnects", self.reconnects.to_string()));
         }
         format!("{} {}\n{}", self.function, self.port, units::table(&rows))
+    }
+}
+
+impl Summary {
+    /// Fails where nothing at all came before a deadline. Without one, nobody said how long
+    /// something might take.
+    pub fn unless_silent(mut self, deadline: Option<Duration>) -> Self {
+        if let Some(deadline) = deadline.filter(|_| self.frames == 0) {
+            let (port, time) = (&self.port, deadline.as_secs_f64());
+            self.failure = Some(format!("no frame came to {port} within {time} s"));
+        }
+        self
     }
 }
 

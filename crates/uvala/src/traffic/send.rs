@@ -56,10 +56,13 @@ pub fn run(session: &mut Session, args: &Args) -> Result<Summary> {
         result
     })?;
     // The port ends with this program: what it holds would end with it.
-    if let Err(error) = session.port.drain(Some(LAST_FRAMES)) {
-        eprintln!("{}: {error}", session.port.name());
-    }
-    Ok(session.volume.summary("tx", &args.port))
+    let mut summary = session.volume.summary("tx", &args.port);
+    summary.failure = match session.port.drain(Some(LAST_FRAMES)) {
+        Ok(true) => None,
+        Ok(false) => Some(format!("the last frames from {} were not taken in time", args.port)),
+        Err(error) => Some(format!("the last frames from {} are lost: {error}", args.port)),
+    };
+    Ok(summary)
 }
 
 impl Source {
