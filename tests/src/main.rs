@@ -12,6 +12,7 @@ use harness::frames::{Tally, announcement, fill};
 use harness::role::{At, Become, Receive, Report, Role, Send};
 use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
 
+mod hoard;
 mod scribble;
 
 fn main() -> ExitCode {
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
         Role::Send(send) => send_stream(&send),
         Role::Receive(receive) => receive_streams(&receive),
         Role::Hold(at) => hold(&at),
+        Role::Hoard(hoard) => hoard::run(&hoard),
         Role::Scribble(scribble) => scribble::run(&scribble),
     };
     match result {

@@ -17,6 +17,8 @@ pub enum Role {
     Receive(Receive),
     /// Holds a port until stdin ends, and never looks at it.
     Hold(At),
+    /// Keeps every buffer it gets, until stdin ends.
+    Hoard(Hoard),
     /// Writes random numbers all over its port's memory until stdin ends.
     Scribble(Scribble),
     /// Becomes another program, which dies with its parent.
@@ -91,6 +93,17 @@ pub struct Receive {
     pub count: Option<u64>,
     /// Sends each frame of a stream back to where it came from.
     pub echo: bool,
+}
+
+/// A client that takes buffers out of its slots.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Hoard {
+    /// Its port.
+    pub at: At,
+    /// The address it makes known.
+    pub station: u32,
+    /// Buffers that it never had in a slot.
+    pub extra_bufs: u32,
 }
 
 /// A hostile client.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{BROADCAST, Tally, announcement, fill, mac};
 use harness::process::Peer;
-use harness::role::{Receive, Role, Send};
+use harness::role::{Hoard, Receive, Role, Send};
 use harness::{Random, is_soak, wait};
 
 const SOON: Option<Duration> = Some(wait::PATIENCE);
@@ -131,6 +131,46 @@ fn a_crash_in_a_trust_group_leaves_the_others_their_memory() {
         wait::until("frames", || daemon.stats("vale0:honest").rx.frames > frames);
         victim.process().kill();
         wait::until("the port to go", || daemon.port("vale0:victim").is_none());
+    }
+    let sent = finish(sender).sent();
+    finish(receiver).received().assert_whole(1, sent);
+    wait::until("everybody to go", || daemon.ports().len() == 2);
+    daemon.assert_holds(before);
+}
+
+#[test]
+fn what_a_member_of_a_trust_group_held_comes_back_when_it_is_killed() {
+    // A group has 262144 buffers: they would be gone after a dozen.
+    const EXTRA: u32 = 20_000;
+    let daemon = Setup::new(CONFIG).start();
+    let before = daemon.holdings();
+    let member = |name: &str| {
+        let mut at = daemon.at(name);
+        at.group = Some("chain".to_owned());
+        at
+    };
+    let send = |stream, to, count| {
+        let (at, lens) = (member(&format!("vale0:s{stream}")), vec![60, 1514]);
+        Peer::start(&Role::Send(Send { at, stream, to: mac(to), count, lens, batch: 16 }))
+    };
+    let at = member("vale0:honest");
+    let receive = Receive { at, station: Some(9), ..Receive::default() };
+    let receiver = Peer::start(&Role::Receive(receive));
+    let sender = send(1, 9, None);
+    let rounds = if is_soak() { 300 } else { 18 };
+    for round in 0..rounds {
+        let at = member("vale0:hoarder");
+        let hoard = Hoard { at, station: 100 + round, extra_bufs: EXTRA };
+        let mut hoarder = Peer::start(&Role::Hoard(hoard));
+        // It ends up with buffers that were the sender's, and the sender with some of its.
+        let mut feeder = send(50, 100 + round, Some(500));
+        assert_eq!(feeder.sent(), 500);
+        feeder.process().wait();
+        let frames = daemon.stats("vale0:honest").rx.frames + 500;
+        wait::until("frames", || daemon.stats("vale0:honest").rx.frames > frames);
+        assert!(daemon.stats("vale0:hoarder").rx.frames > 400);
+        hoarder.process().kill();
+        wait::until("the port to go", || daemon.port("vale0:hoarder").is_none());
     }
     let sent = finish(sender).sent();
     finish(receiver).received().assert_whole(1, sent);

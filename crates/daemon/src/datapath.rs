@@ -373,8 +373,14 @@ impl Datapath for Workers {
 impl Workers {
     fn give_back(&mut self, memory: Option<Memory>) {
         let Some(Memory { group, layout }) = memory else { return };
+        let workers = &self.workers;
         if let Some(group) = self.groups.get_mut(&group) {
-            group.leave(&layout);
+            group.leave(&layout, |leaver| {
+                for Crew { handle, .. } in workers {
+                    let leaver = leaver.clone();
+                    handle.call(move |worker| worker.settle(&leaver));
+                }
+            });
         }
         self.drop_empty_groups();
     }

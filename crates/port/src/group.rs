@@ -1,15 +1,16 @@
 //! Trust groups: one region for several ports.
 //!
 //! The region is made once, larger than it will ever need to be; memory that no port uses is never
-//! committed. A port that joins gets a block and buffers. When it leaves, the buffers that stand in
-//! its slots and in its list of extra ones come back: frames are swapped, so they need not be the
-//! ones it was given, but they are as many. What a client holds then is lost until the group ends.
+//! committed. A port that joins gets a block and buffers. When it leaves, what it owns comes back:
+//! frames are swapped, so these need not be the buffers it was given, but they are as many, whether
+//! they stand in its slots or were taken out. Who owns which is kept by [`ring::owners`].
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ring::layout::{FIRST_BLOCK, PAGE, PortLayout, RegionLayout, RingCounts};
+use ring::owners::{Leaver, Owner};
 use ring::{BufferIndex, Region};
 
 use crate::shm::PortMemory;
@@ -26,8 +27,6 @@ pub struct Group {
     fd: OwnedFd,
     /// Free pieces of the block area, each an offset and a size, in order.
     blocks: Vec<(usize, usize)>,
-    /// Which buffers are free, by index.
-    free: Vec<bool>,
     members: usize,
 }
 
@@ -38,10 +37,8 @@ impl Group {
     /// No descriptors left.
     pub fn new(name: &str, stride: u32) -> io::Result<Self> {
         let layout = RegionLayout::new(BLOCKS, stride, BUFFERS).ok_or_else(full)?;
-        let (region, fd) = Region::create(name, layout)?;
-        let mut free = vec![false; layout.buffers as usize];
-        region.buffers().for_each(|buffer| free[buffer.get() as usize] = true);
-        Ok(Self { region, fd, blocks: vec![(FIRST_BLOCK, BLOCKS)], free, members: 0 })
+        let (region, fd) = Region::create_shared(name, layout)?;
+        Ok(Self { region, fd, blocks: vec![(FIRST_BLOCK, BLOCKS)], members: 0 })
     }
 
     /// Is nobody in it?
@@ -62,29 +59,47 @@ impl Group {
     ) -> io::Result<PortMemory> {
         let fd = self.fd.try_clone()?;
         let size = PortLayout::new(FIRST_BLOCK, counts).end() - FIRST_BLOCK;
-        let wanted = counts.buffers().checked_add(extra_bufs).ok_or_else(full)? as usize;
-        let buffers: Vec<_> = self.free_buffers().take(wanted).collect();
-        let hole = self.blocks.iter().position(|&(_, free)| free >= size);
-        let Some(hole) = hole.filter(|_| buffers.len() == wanted) else { return Err(full()) };
+        let hole = self.blocks.iter().position(|&(_, free)| free >= size).ok_or_else(full)?;
         let layout = PortLayout::new(self.blocks[hole].0, counts);
-        for run in buffers.chunk_by(|a, b| a.get() + 1 == b.get()) {
-            let count = u32::try_from(run.len()).map_err(|_| full())?;
-            self.region.populate_buffers(run[0], count)?;
+        if let Err(error) = self.furnish(name, &layout, extra_bufs) {
+            self.region.owners().pass_all(Owner::of(&layout), Owner::POOL);
+            return Err(error);
         }
-        self.region.format_port(name, &layout, buffers.iter().copied(), false)?;
-        self.region.format_extra(&layout, &buffers[counts.buffers() as usize..]);
-        buffers.iter().for_each(|buffer| self.free[buffer.get() as usize] = false);
         self.blocks[hole] = (self.blocks[hole].0 + size, self.blocks[hole].1 - size);
         self.members += 1;
         Ok(PortMemory { region: self.region.clone(), fd, layout })
     }
 
-    /// Takes back a port that no worker uses any more.
-    pub fn leave(&mut self, layout: &PortLayout) {
-        let extra = self.region.extra_buffers(layout);
-        for buffer in self.region.slot_buffers(layout).chain(extra) {
-            self.free[buffer.get() as usize] = true;
+    /// Gives a port its buffers and its structures.
+    fn furnish(&self, name: &str, layout: &PortLayout, extra_bufs: u32) -> io::Result<()> {
+        let slots = layout.counts().buffers();
+        let wanted = slots.checked_add(extra_bufs).ok_or_else(full)? as usize;
+        let buffers: Vec<_> = self.claim(Owner::of(layout)).take(wanted).collect();
+        if buffers.len() < wanted {
+            return Err(full());
         }
+        for run in buffers.chunk_by(|a, b| a.get() + 1 == b.get()) {
+            let count = u32::try_from(run.len()).map_err(|_| full())?;
+            self.region.populate_buffers(run[0], count)?;
+        }
+        let (standing, extra) = buffers.split_at(slots as usize);
+        self.region.format_port(name, layout, standing.iter().copied(), false)?;
+        self.region.format_extra(layout, extra);
+        Ok(())
+    }
+
+    /// Takes buffers out of the pool, as long as it is asked to.
+    fn claim(&self, owner: Owner) -> impl Iterator<Item = BufferIndex> + '_ {
+        let owners = self.region.owners();
+        self.region.buffers().filter(move |buffer| owners.pass(*buffer, Owner::POOL, owner))
+    }
+
+    /// Takes back a port that no worker uses any more. `settle` makes every other member
+    /// [settle](ring::host::HostPort::settle) with it.
+    pub fn leave(&mut self, layout: &PortLayout, settle: impl FnOnce(Arc<Leaver>)) {
+        let leaver = Arc::new(Leaver::new(self.region.clone(), layout));
+        settle(leaver.clone());
+        leaver.release();
         self.blocks.push((layout.nifp(), layout.end() - layout.nifp()));
         self.blocks.sort_unstable();
         self.blocks.dedup_by(|next, before| {
@@ -93,10 +108,6 @@ impl Group {
             adjacent
         });
         self.members -= 1;
-    }
-
-    fn free_buffers(&self) -> impl Iterator<Item = BufferIndex> + '_ {
-        self.region.buffers().filter(|buffer| self.free[buffer.get() as usize])
     }
 }
 
@@ -115,28 +126,33 @@ mod tests {
         RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots }
     }
 
+    fn in_pool(group: &Group) -> usize {
+        group.region.owners().count(Owner::POOL)
+    }
+
     #[test]
     fn members_come_and_go_without_a_leak() {
         let mut group = Group::new("test", 2112).expect("memory");
-        let free = |group: &Group| group.free_buffers().count();
-        let (blocks, buffers) = (group.blocks.clone(), free(&group));
+        let (blocks, buffers) = (group.blocks.clone(), in_pool(&group));
         let a = group.join("a", counts(), 0).expect("room");
         let b = group.join("b", counts(), 10).expect("room");
-        assert_eq!(free(&group), buffers - 2 * 2048 - 10);
+        assert_eq!(in_pool(&group), buffers - 2 * 2048 - 10);
         let kept = ExtraBufs::new(&b.region, &b.layout).take();
-        group.leave(&a.layout);
-        group.leave(&b.layout);
+        group.leave(&a.layout, drop);
+        group.leave(&b.layout, drop);
         assert!(group.is_empty());
         assert_eq!(group.blocks, blocks);
-        assert_eq!(free(&group), buffers - 1, "what a client holds comes back with the group");
+        assert_eq!(in_pool(&group), buffers, "what a client holds comes back too");
         drop(kept);
     }
 
     #[test]
     fn a_full_group_refuses_and_stays_whole() {
         let mut group = Group::new("test", 2112).expect("memory");
+        let buffers = in_pool(&group);
         assert!(group.join("a", counts(), BUFFERS).is_err());
         assert!(group.is_empty());
+        assert_eq!(in_pool(&group), buffers);
         assert!(group.join("a", counts(), 0).is_ok());
     }
 }

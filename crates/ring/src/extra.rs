@@ -12,13 +12,14 @@
 //!                             swap ▼  a slot's buffer
 //! ```
 //!
-//! The daemon makes the list; the client alone takes from it and gives back; when a port leaves its
-//! trust group, the daemon takes what stands there. So the list never lives in the client only:
-//! what a dead client had not taken is not lost.
+//! The daemon makes the list; the client alone takes from it and gives back. When a port leaves its
+//! trust group, the daemon takes its buffers wherever they are ([`crate::owners`]).
 //!
 //! A [`Buffer`] owns one number: no slot, no list and no other `Buffer` holds it, as long as all
 //! who map the region keep to that. It is exchanged with a slot's number and never copied. It may
-//! outlive its port: then its memory stays mapped, and the number goes nowhere when it is dropped.
+//! outlive its port: then its memory stays mapped, and the number goes nowhere when it is dropped;
+//! in a trust group another member gets the buffer. There a buffer out of a slot belongs to that
+//! slot's port, whichever port's list it goes to.
 
 #![allow(unsafe_code)] // UNSAFETY: an owned buffer becomes a slice.
 

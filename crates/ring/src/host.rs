@@ -8,6 +8,7 @@ use crate::abi::Bell;
 use crate::doorbell::Sleeper;
 use crate::kring::{RxKring, TxKring};
 use crate::layout::PortLayout;
+use crate::owners::{Leaver, Owner};
 use crate::region::Region;
 
 /// All rings of a port, the switch's halves.
@@ -19,6 +20,9 @@ pub struct HostPort {
     pub rx: Vec<RxKring>,
     bell: *const Bell,
     sleeper: Sleeper,
+    layout: PortLayout,
+    /// Buffers that the pool gave it, in a shared region.
+    given: usize,
     region: Arc<Region>,
 }
 
@@ -35,6 +39,8 @@ impl HostPort {
             rx: (0..counts.rx_rings).map(|i| RxKring::new(region, port, i)).collect(),
             bell: region.memory().at(port.bell()),
             sleeper: Sleeper::default(),
+            layout: *port,
+            given: region.owners().count(Owner::of(port)),
             region: region.clone(),
         }
     }
@@ -44,6 +50,31 @@ impl HostPort {
     #[must_use]
     pub fn region(&self) -> &Arc<Region> {
         &self.region
+    }
+
+    /// Another member of the region leaves, see [`crate::owners`]. To be called between turns.
+    pub fn settle(&self, leaver: &Leaver) {
+        if !Arc::ptr_eq(&self.region, &leaver.region) {
+            return;
+        }
+        self.keep(leaver);
+        let (owners, own) = (self.region.owners(), Owner::of(&self.layout));
+        let left_behind = || leaver.strangers.iter().filter(|buffer| owners.of(**buffer) == own);
+        if left_behind().next().is_some() {
+            let surplus = owners.count(own).saturating_sub(self.given);
+            for buffer in left_behind().take(surplus) {
+                owners.pass(*buffer, own, leaver.owner);
+            }
+            // A client that died in the middle of an exchange left a buffer in both slots.
+            self.keep(leaver);
+        }
+    }
+
+    /// The leaver's buffers that stand in this port's slots become this port's.
+    fn keep(&self, leaver: &Leaver) {
+        for buffer in self.region.slot_buffers(&self.layout) {
+            self.region.owners().pass(buffer, leaver.owner, Owner::of(&self.layout));
+        }
     }
 
     #[inline]

@@ -25,6 +25,7 @@ use crate::copy;
 use crate::cursor::{Index, Span};
 use crate::doorbell::{Ringer, Sleeper};
 use crate::layout::PortLayout;
+use crate::owners::Owner;
 use crate::region::{BufferIndex, Region};
 
 /// Shortest frame: two addresses and a type.
@@ -164,6 +165,7 @@ impl View {
 #[derive(Debug)]
 struct Kring {
     region: Arc<Region>,
+    owner: Owner,
     slots: *mut Slot,
     span: Span,
     atok: *const CsbAtok,
@@ -189,6 +191,7 @@ impl Kring {
             ringer: Ringer::default(),
             bad_index: None,
             resyncs: 0,
+            owner: Owner::of(port),
             region: region.clone(),
         }
     }
@@ -272,6 +275,12 @@ impl TxKring {
         &self.ring.region
     }
 
+    /// The port that gets the buffers which are put into its slots.
+    #[inline(always)]
+    pub(crate) fn owner(&self) -> Owner {
+        self.ring.owner
+    }
+
     /// Looks how far the client has published; returns the number of slots to take.
     #[inline]
     pub fn sync(&mut self) -> u32 {
@@ -322,6 +331,7 @@ impl TxKring {
     /// Gives the client another buffer for slot `i`.
     #[inline(always)]
     pub(crate) fn replace(&self, i: Index, buffer: u32) {
+        self.ring.region.owners().give(buffer, self.ring.owner);
         self.ring.write(i, SlotWord::new(buffer, 0, slot_flag::BUF_CHANGED));
     }
 
@@ -479,6 +489,12 @@ impl RxKring {
     #[must_use]
     pub fn region(&self) -> &Arc<Region> {
         &self.ring.region
+    }
+
+    /// The port that gets the buffers which are put into its slots.
+    #[inline(always)]
+    pub(crate) fn owner(&self) -> Owner {
+        self.ring.owner
     }
 
     /// Looks which slots the client has returned; returns the number of free slots.

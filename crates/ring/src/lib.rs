@@ -55,6 +55,8 @@ pub mod layout;
 #[cfg(not(loom))]
 mod memory;
 #[cfg(not(loom))]
+pub mod owners;
+#[cfg(not(loom))]
 pub mod put;
 #[cfg(not(loom))]
 pub mod region;

@@ -83,6 +83,7 @@ impl RxKring {
         }
         let spare = self.free_buffer()?;
         tx.replace(slot, spare.get());
+        self.region().owners().give(piece.buffer.get(), self.owner());
         self.fill(SlotWord::new(piece.buffer.get(), piece.len, slot_flag::BUF_CHANGED));
         Ok(u32::from(piece.len))
     }

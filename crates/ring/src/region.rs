@@ -17,6 +17,7 @@ use crate::copy;
 use crate::kring::Frag;
 use crate::layout::{PortLayout, RegionLayout};
 use crate::memory::Memory;
+use crate::owners::Owners;
 
 /// Index of a usable buffer of a region: `FIRST_BUFFER..buffers`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +47,7 @@ pub struct Region {
     id: RegionId,
     /// Address of buffer 0.
     pool: *mut u8,
+    owners: Owners,
 }
 
 // SAFETY: `pool` points into `memory`, which may be used from any thread.
@@ -54,18 +56,31 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    fn new(memory: Memory, layout: RegionLayout, stat: &Stat) -> Arc<Self> {
+    fn new(memory: Memory, layout: RegionLayout, stat: &Stat, owners: Owners) -> Arc<Self> {
         let bytes = layout.buffers as usize * layout.stride as usize;
         let pool = memory.range(layout.pool, bytes);
         let id = RegionId { device: stat.st_dev, inode: stat.st_ino };
-        Arc::new(Self { memory, layout, id, pool })
+        Arc::new(Self { memory, layout, id, pool, owners })
     }
 
-    /// Makes a region: memfd, size, seals, mapping, header. The memfd is what clients get.
+    /// Makes a region for one port: memfd, size, seals, mapping, header. The memfd is what clients
+    /// get.
     ///
     /// # Errors
     /// What the system calls say: no memory, too many files.
     pub fn create(name: &str, layout: RegionLayout) -> io::Result<(Arc<Self>, OwnedFd)> {
+        Self::make(name, layout, Owners::new(0))
+    }
+
+    /// Makes a region whose ports swap buffers; all buffers are in its pool.
+    ///
+    /// # Errors
+    /// As [`Region::create`].
+    pub fn create_shared(name: &str, layout: RegionLayout) -> io::Result<(Arc<Self>, OwnedFd)> {
+        Self::make(name, layout, Owners::new(layout.buffers))
+    }
+
+    fn make(name: &str, layout: RegionLayout, owners: Owners) -> io::Result<(Arc<Self>, OwnedFd)> {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, layout.size() as u64)?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
@@ -83,7 +98,7 @@ impl Region {
                 size: layout.size() as u64,
             },
         );
-        Ok((Self::new(memory, layout, &rustix::fs::fstat(&fd)?), fd))
+        Ok((Self::new(memory, layout, &rustix::fs::fstat(&fd)?, owners), fd))
     }
 
     /// Maps a region that the daemon handed out, after checking its seals and size.
@@ -98,7 +113,7 @@ impl Region {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "region is not as announced"));
         }
         let memory = Memory::map(fd.as_fd(), layout.size())?;
-        Ok(Self::new(memory, layout, &stat))
+        Ok(Self::new(memory, layout, &stat, Owners::new(0)))
     }
 
     /// Size and buffers.
@@ -112,6 +127,13 @@ impl Region {
     #[must_use]
     pub fn id(&self) -> RegionId {
         self.id
+    }
+
+    /// Whose its buffers are; the daemon knows, where several ports share them.
+    #[inline(always)]
+    #[must_use]
+    pub fn owners(&self) -> &Owners {
+        &self.owners
     }
 
     /// The mapping.

@@ -94,9 +94,13 @@ pub fn copy_run(tx: &mut TxKring, rx: &mut RxKring, key: Key, max: u32) -> Run {
 #[inline]
 pub fn swap_run(tx: &mut TxKring, rx: &mut RxKring, key: Key, max: u32) -> Run {
     debug_assert!(Arc::ptr_eq(tx.region(), rx.region()));
-    let from = tx.view();
+    let (from, sender, receiver) = (tx.view(), tx.owner(), rx.owner());
+    // SAFETY: both rings keep the region alive, and they are borrowed until the run is over.
+    let owners = unsafe { &*Arc::as_ptr(tx.region()) }.owners();
     fill_run(tx, rx, key, max, |at, frame, spare| {
         from.buffer(spare).ok_or(End::BadSlot)?;
+        owners.give(spare, sender);
+        owners.give(frame.buffer, receiver);
         from.write(at, SlotWord::new(spare, 0, slot_flag::BUF_CHANGED));
         Ok(SlotWord::new(frame.buffer, frame.len, slot_flag::BUF_CHANGED))
     })
@@ -202,7 +206,7 @@ mod tests {
         let size = PortLayout::new(FIRST_BLOCK, counts()).end() - FIRST_BLOCK;
         let buffers = counts().buffers() * u32::try_from(ports).expect("few");
         let layout = RegionLayout::new(size * ports, DEFAULT_STRIDE, buffers).expect("legal");
-        let (region, fd) = Region::create("test", layout).expect("memory");
+        let (region, fd) = Region::create_shared("test", layout).expect("memory");
         let client = Region::attach(std::os::fd::AsFd::as_fd(&fd), layout).expect("sealed");
         let mut free = region.buffers();
         (0..ports)
@@ -277,6 +281,10 @@ mod tests {
             swap_run(&mut a.host.tx[0], &mut b.host.rx[0], key(1), 100)
         });
         assert_eq!(spare.frames, 1);
+        let (region, got) = (a.host.region(), a.host.tx[0].view().read(Index::ZERO).buffer());
+        let owner = |buffer| region.owners().of(region.check(buffer).expect("a buffer"));
+        assert_eq!([owner(sent), owner(got)], [b.host.rx[0].owner(), a.host.tx[0].owner()]);
+        assert_ne!(owner(sent), owner(got));
         b.host.rx[0].publish();
         a.host.tx[0].publish();
         assert_eq!(b.rx.refresh(), 1);

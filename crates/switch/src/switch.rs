@@ -5,6 +5,7 @@
 
 use ring::doorbell::store_load_fence;
 use ring::kring::RxKring;
+use ring::owners::Leaver;
 
 use crate::bridge::Bridge;
 use crate::config::{OnFull, PortConfig, SwitchConfig};
@@ -89,6 +90,15 @@ impl Switch {
 
     fn note_waiting_ports(&mut self) {
         self.in_order = self.ports.iter().flatten().any(|entry| entry.on_full == OnFull::Wait);
+    }
+
+    /// A member of a trust group has left, from here or from another switch: the others settle.
+    pub fn settle(&self, leaver: &Leaver) {
+        for entry in self.ports.iter().flatten() {
+            if let Plug::Rings(host, _) = &entry.plug {
+                host.settle(leaver);
+            }
+        }
     }
 
     /// What is plugged in as a port.

@@ -98,7 +98,7 @@ impl Net {
         let size = PortLayout::new(FIRST_BLOCK, counts()).end() - FIRST_BLOCK;
         let buffers = counts().buffers() * u32::try_from(ports).expect("few");
         let layout = RegionLayout::new(size * ports, DEFAULT_STRIDE, buffers).expect("legal");
-        let (region, fd) = Region::create("test", layout).expect("memory");
+        let (region, fd) = Region::create_shared("test", layout).expect("memory");
         let client = Region::attach(fd.as_fd(), layout).expect("sealed");
         let mut free = region.buffers();
         for i in 0..ports {

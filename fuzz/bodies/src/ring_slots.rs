@@ -210,7 +210,7 @@ fn prologue(frags: &[Frag], choice: u8) -> Prologue {
 fn region(ports: usize) -> (Vec<HostPort>, File, usize, Arc<Region>) {
     let slots = u32::try_from(ports).expect("few") * counts().buffers();
     let layout = RegionLayout::new(ports * block_size(), STRIDE, slots).expect("legal");
-    let (region, fd) = Region::create("fuzz", layout).expect("memory");
+    let (region, fd) = Region::create_shared("fuzz", layout).expect("memory");
     let client = Region::attach(fd.as_fd(), layout).expect("sealed as announced");
     let mut free = region.buffers();
     let mut hosts = Vec::new();

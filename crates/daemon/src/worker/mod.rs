@@ -30,6 +30,7 @@ use std::time::Instant;
 
 use port::sys::Doorbell;
 use ring::doorbell::store_load_fence;
+use ring::owners::Leaver;
 use rustix::thread::sched_yield;
 use switch::{Full, Now, Plug, PortConfig, PortId, Scratch, Switch};
 
@@ -412,6 +413,13 @@ impl Worker {
             let entry = self.switch(port.switch).remove_port(port.id);
             debug_assert!(entry.is_some());
             self.scratch.release();
+        }
+    }
+
+    /// The members of a leaver's group settle with it.
+    pub fn settle(&mut self, leaver: &Leaver) {
+        for switch in self.switches.iter().flatten() {
+            switch.settle(leaver);
         }
     }
 

@@ -25,7 +25,7 @@ fn setup<const N: usize>() -> Setup<N> {
     let port = PortLayout::new(FIRST_BLOCK, counts);
     let blocks = port.end() - FIRST_BLOCK;
     let layout = RegionLayout::new(blocks, DEFAULT_STRIDE, counts.buffers()).expect("legal");
-    let (region, fd) = Region::create("test", layout).expect("memory");
+    let (region, fd) = Region::create_shared("test", layout).expect("memory");
     region.format_port("test", &port, region.buffers(), true).expect("memory");
     let ends = [(); N].map(|()| {
         let mapped = Region::attach(fd.as_fd(), layout).expect("sealed");
