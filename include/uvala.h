@@ -83,7 +83,8 @@ struct uvala_port;
 /* uvala_options.flags */
 #define UVALA_EXISTING 0x1u  /* do not create switch or port */
 #define UVALA_SPIN 0x2u      /* never sleep: for threads that own their cores */
-#define UVALA_RECONNECT 0x4u /* uvala_send, _recv, _wait reconnect and go on by themselves */
+#define UVALA_RECONNECT 0x4u /* uvala_send, _recv, _wait reconnect and go on by themselves; while
+                              * there is no daemon their time runs out as if nothing came */
 
 /* How to open a port; start from UVALA_OPTIONS_INIT. 0 and NULL stand for the default. */
 struct uvala_options {

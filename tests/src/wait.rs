@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// Long enough for anything that works, on a machine that has much else to do.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until `look` finds something.
 ///

@@ -46,6 +46,29 @@ fn clients_that_reconnect_go_on_under_the_same_names() {
     assert!(stream.frames > 400 && stream.next <= sent, "{stream:?} of {sent}");
 }
 
+#[test]
+fn waits_that_are_shorter_than_the_restart_are_no_errors() {
+    let mut daemon = Daemon::start();
+    let open = |daemon: &Daemon, name| daemon.options().reconnect(true).open(name).unwrap();
+    let (mut a, mut b) = (open(&daemon, "vale0:a"), open(&daemon, "vale0:b"));
+    let brief = Some(Duration::from_millis(5));
+    let mut frame = Vec::new();
+    daemon.kill();
+    for _ in 0..20 {
+        assert!(!b.recv_timeout(&mut frame, brief).unwrap());
+    }
+    daemon.restart();
+    wait::until("both ports to be back", || {
+        assert!(!a.recv_timeout(&mut frame, brief).unwrap());
+        assert!(!b.recv_timeout(&mut frame, brief).unwrap());
+        daemon.ports().len() == 2
+    });
+    let mut sent = [0xff; 60];
+    sent[6..12].copy_from_slice(&mac(1));
+    a.send(&sent).unwrap();
+    assert!(b.recv_timeout(&mut frame, SOON).unwrap());
+}
+
 /// What a port that waits for ever hears when the daemon is killed.
 fn hears_of_the_end(
     wait_for: impl FnOnce(&mut Port) -> Result<(), Error> + std::marker::Send + 'static,

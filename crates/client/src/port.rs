@@ -530,8 +530,10 @@ impl Port {
         }
     }
 
-    /// Makes a blocking call; where the options say so, reconnects and makes it again.
-    fn persist<T>(
+    /// Makes a blocking call; where the options say so, reconnects and makes it again. If there is
+    /// no daemon before the time is over, that is a call that found nothing, which is what a
+    /// default stands for: the next one tries again.
+    fn persist<T: Default>(
         &mut self,
         timeout: Option<Duration>,
         mut call: impl FnMut(&mut Self, Option<Duration>) -> Result<T, Error>,
@@ -539,10 +541,12 @@ impl Port {
         let limit = Limit::new(timeout);
         loop {
             match call(self, limit.left()) {
-                Err(Error::Lost(Lost)) if self.origin.options.reconnect => {
-                    self.reconnect(limit.left())?;
-                }
+                Err(Error::Lost(Lost)) if self.origin.options.reconnect => {}
                 result => return result,
+            }
+            match self.reconnect(limit.left()) {
+                Err(error) if may_pass(&error) => return Ok(T::default()),
+                result => result?,
             }
         }
     }
