@@ -105,6 +105,42 @@ fn every_ring_of_a_port_sends_and_receives() {
 }
 
 #[test]
+fn the_counters_of_a_persistent_port_outlive_its_clients() {
+    let daemon = Daemon::start();
+    patient(&daemon, "vale0:vm");
+    let counted = || {
+        let stats = daemon.stats("vale0:vm");
+        (stats.tx.frames, stats.tx.bytes, stats.rx.frames)
+    };
+    assert_eq!(counted(), (0, 0, 0), "nobody has held it yet");
+    let mut other = daemon.open("vale0:other");
+    let mut frame = Vec::new();
+    fill(&mut frame, BROADCAST, 1, 0, 100);
+    for round in 1..=3 {
+        let mut port = daemon.options().rings(round).open("vale0:vm").unwrap();
+        port.tx(usize::from(round) - 1).send(&frame).unwrap();
+        assert!(other.wait(Interest::Rx, SOON).unwrap());
+        other.rx(0).release(1).unwrap();
+        other.send(&frame).unwrap();
+        assert!(port.wait(Interest::Rx, SOON).unwrap());
+        let n = u64::from(round);
+        assert_eq!(counted(), (n, 100 * n, n));
+        drop(port);
+        wait::until("the port to be free", || daemon.port("vale0:vm").unwrap().client.is_none());
+        assert_eq!(counted(), (n, 100 * n, n), "nobody is attached");
+    }
+    let queues = daemon.stats("vale0:vm").tx_queues;
+    assert_eq!(queues.iter().map(|queue| queue.frames).collect::<Vec<_>>(), [1, 1, 1]);
+    let shown = daemon.uvala(&["stats", "vale0:vm", "--json"]);
+    let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+    assert_eq!(shown["ports"][0]["tx"]["frames"], 3, "{shown}");
+    let vm = PortRef { port: "vale0:vm".parse().unwrap() };
+    daemon.call(Request::PortDel(vm)).unwrap();
+    patient(&daemon, "vale0:vm");
+    assert_eq!(counted(), (0, 0, 0), "another port of that name");
+}
+
+#[test]
 fn extra_buffers_keep_frames_and_come_back() {
     let daemon = Daemon::start();
     let open = |name: &str, group: Option<&str>| {

@@ -22,6 +22,7 @@ use switch::{
 };
 
 use crate::config::{WaitPolicy, WorkersConfig};
+use crate::control::counters;
 use crate::control::datapath::{
     Attachment, Datapath, DatapathError, FdbRow, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
 };
@@ -258,16 +259,22 @@ impl Datapath for Workers {
         Ok(())
     }
 
-    fn detach(&mut self, port: PortKey) {
-        let Some(place) = self.ports.remove(&port) else { return };
-        let number = place.number;
-        self.on_switch(place.switch, move |worker, _| worker.unplug(number));
+    fn detach(&mut self, port: PortKey, name: &PortName) -> PortStats {
+        // Nothing may be counted between the last look and the end: one job does both.
+        let Some(place) = self.ports.remove(&port) else { return counters::none(name.clone()) };
+        let (number, id) = (place.number, place.id);
+        let counted = self.on_switch(place.switch, move |worker, at| {
+            let counted = counted(worker.switch(at), id);
+            worker.unplug(number);
+            counted
+        });
         if let Some(home) = self.switches.get_mut(&place.switch) {
             home.ids.give_back(place.id.index());
             home.keys.remove(&place.id);
             self.workers[home.worker].ports.give_back(number as usize);
         }
         self.give_back(place.memory);
+        stats(name.clone(), &counted)
     }
 
     fn set_port(&mut self, port: PortKey, config: PortConfig) {
@@ -386,40 +393,33 @@ impl Workers {
     }
 
     fn stats_of(&self, key: PortKey, name: PortName) -> PortStats {
-        let Some((switch, id)) = self.switch_of(key) else { return no_stats(name) };
-        let (stats, resyncs) = self.on_switch(switch, move |worker, at| {
-            let switch = worker.switch(at);
-            let resyncs = switch.plug_mut(id).map_or(0, |plug| plug.resyncs());
-            (switch.stats(id).cloned().unwrap_or_default(), resyncs)
-        });
-        let total = stats.total();
-        let drops = stats.drops.iter().filter(|(_, frames)| *frames > 0);
-        // The switch receives what the client transmits, and the other way round.
-        let queues = |of: fn(&QueueStats) -> switch::Counters| {
-            stats.queues.iter().map(|queue| counter(of(queue))).collect()
-        };
-        PortStats {
-            port: name,
-            tx: counter(total.rx),
-            rx: counter(total.tx),
-            drops: drops.map(|(reason, frames)| (reason.name().to_owned(), frames)).collect(),
-            tx_queues: queues(|queue| queue.rx),
-            rx_queues: queues(|queue| queue.tx),
-            resyncs: u64::from(resyncs),
-        }
+        let Some((switch, id)) = self.switch_of(key) else { return counters::none(name) };
+        let counted = self.on_switch(switch, move |worker, at| counted(worker.switch(at), id));
+        stats(name, &counted)
     }
 }
 
-fn no_stats(port: PortName) -> PortStats {
-    let none = Counter { frames: 0, bytes: 0 };
+/// The counters of a port, and how often its rings were re-synchronised.
+fn counted(switch: &mut Switch, id: PortId) -> (switch::PortStats, u32) {
+    let resyncs = switch.plug_mut(id).map_or(0, |plug| plug.resyncs());
+    (switch.stats(id).cloned().unwrap_or_default(), resyncs)
+}
+
+fn stats(port: PortName, (stats, resyncs): &(switch::PortStats, u32)) -> PortStats {
+    let total = stats.total();
+    let drops = stats.drops.iter().filter(|(_, frames)| *frames > 0);
+    // The switch receives what the client transmits, and the other way round.
+    let queues = |of: fn(&QueueStats) -> switch::Counters| {
+        stats.queues.iter().map(|queue| counter(of(queue))).collect()
+    };
     PortStats {
         port,
-        tx: none,
-        rx: none,
-        drops: BTreeMap::new(),
-        tx_queues: Vec::new(),
-        rx_queues: Vec::new(),
-        resyncs: 0,
+        tx: counter(total.rx),
+        rx: counter(total.tx),
+        drops: drops.map(|(reason, frames)| (reason.name().to_owned(), frames)).collect(),
+        tx_queues: queues(|queue| queue.rx),
+        rx_queues: queues(|queue| queue.tx),
+        resyncs: u64::from(*resyncs),
     }
 }
 
@@ -499,7 +499,7 @@ mod tests {
         let mut workers = workers();
         (0..4096).for_each(|key| add_null(&mut workers, key).expect("room"));
         assert!(matches!(add_null(&mut workers, 4096), Err(DatapathError::Full(_))));
-        workers.detach(PortKey(17));
+        workers.detach(PortKey(17), &"vale0:x".parse().expect("a name"));
         add_null(&mut workers, 4096).expect("the place of the one that left");
     }
 }

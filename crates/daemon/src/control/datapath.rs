@@ -123,8 +123,9 @@ pub trait Datapath {
         switch: SwitchKey,
         config: PortConfig,
     ) -> Result<(), DatapathError>;
-    /// Removes a port of whichever kind, its learnt and static addresses, and its memory.
-    fn detach(&mut self, port: PortKey);
+    /// Removes a port of whichever kind, its learnt and static addresses, and its memory. Returns
+    /// its last counters.
+    fn detach(&mut self, port: PortKey, name: &PortName) -> PortStats;
     /// Changes how the switch treats a port.
     fn set_port(&mut self, port: PortKey, config: PortConfig);
 

@@ -18,6 +18,8 @@ pub struct Fake {
     pub(super) ports: BTreeMap<PortKey, (SwitchKey, PortConfig)>,
     pub(super) pipes: BTreeMap<PipeKey, u32>,
     pub(super) fdb: BTreeMap<(u64, u16), (SwitchKey, PortKey, MacAddr, VlanId)>,
+    /// What every port has sent.
+    pub(super) counted: Counter,
     /// The next call that needs memory fails.
     pub(super) out_of_memory: bool,
 }
@@ -99,9 +101,11 @@ impl Datapath for Fake {
         Ok(())
     }
 
-    fn detach(&mut self, port: PortKey) {
+    fn detach(&mut self, port: PortKey, name: &PortName) -> PortStats {
+        let last = self.stats(&[(port, name.clone())]).remove(0);
         self.ports.remove(&port).expect("known");
         self.fdb.retain(|_, entry| entry.1 != port);
+        last
     }
 
     fn set_port(&mut self, port: PortKey, config: PortConfig) {
@@ -133,7 +137,7 @@ impl Datapath for Fake {
         assert!(ports.iter().all(|(key, _)| self.ports.contains_key(key)));
         let stats = |port: &PortName| PortStats {
             port: port.clone(),
-            tx: Counter::default(),
+            tx: self.counted,
             rx: Counter::default(),
             drops: BTreeMap::new(),
             tx_queues: vec![Counter::default(); 2],

@@ -13,6 +13,7 @@ use client::name::{PortName, SwitchName};
 use serde::Serialize;
 use switch::{MacAddr, PortConfig, SwitchConfig, VlanId};
 
+use super::counters;
 use super::datapath::{Attachment, Datapath, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey};
 use super::policy::{Access, Caller, Permissions};
 use super::refusal::Refusal;
@@ -106,7 +107,7 @@ impl<D: Datapath> Control<D> {
     pub fn hang_up(&mut self, conn: ConnKey) {
         for port in self.state.held_by(conn) {
             let gone = self.state.release(&port);
-            self.settle(&gone);
+            self.settle(&port, &gone);
         }
     }
 
@@ -158,7 +159,7 @@ impl<D: Datapath> Control<D> {
         let ports: Vec<PortName> = self.state.ports_of(name).map(|(n, _)| n.clone()).collect();
         for port in ports {
             let gone = self.state.remove_port(&port);
-            self.settle(&gone);
+            self.settle(&port, &gone);
         }
         if let Some(key) = self.state.remove_switch(name) {
             self.datapath.del_switch(key);
@@ -214,10 +215,14 @@ impl<D: Datapath> Control<D> {
         self.make_switch(name, false, permissions, SwitchConfig::default())
     }
 
-    /// Tells the workers what went away.
-    fn settle(&mut self, gone: &Gone) {
-        if let Some(port) = gone.port {
-            self.datapath.detach(port);
+    /// Tells the workers what went away, and keeps the counters of a port that stays.
+    fn settle(&mut self, name: &PortName, gone: &Gone) {
+        if let Some(key) = gone.port {
+            let last = self.datapath.detach(key, name);
+            if let Some(port) = self.state.port_mut(name) {
+                let past = port.past.get_or_insert_with(|| counters::none(name.clone()).into());
+                counters::add(past, &last);
+            }
         }
         if let Some(pipe) = gone.pipe {
             self.datapath.del_pipe(pipe);
@@ -307,7 +312,7 @@ impl<D: Datapath> Control<D> {
             return Err(Refusal::NotHeld(name.clone()));
         }
         let gone = self.state.release(name);
-        self.settle(&gone);
+        self.settle(name, &gone);
         Ok(Reply::Done)
     }
 
@@ -339,7 +344,8 @@ impl<D: Datapath> Control<D> {
             PortKind::Null => self.datapath.add_null(key, switch, config.clone())?,
             PortKind::Pipe => return Err(Refusal::PipePersistent(name.clone())),
         }
-        let port = Port { key, kind, pipe: None, persistent: true, owner, config, holder: None };
+        let (pipe, holder, past) = (None, None, None);
+        let port = Port { key, kind, pipe, persistent: true, owner, config, holder, past };
         self.state.add_port(name.clone(), port);
         Ok(())
     }
@@ -360,7 +366,7 @@ impl<D: Datapath> Control<D> {
     fn port_del(&mut self, caller: &Caller, name: &PortName) -> Result<Reply, Refusal> {
         self.state.port(caller, name, Access::Manage)?;
         let gone = self.state.remove_port(name);
-        self.settle(&gone);
+        self.settle(name, &gone);
         Ok(Reply::Done)
     }
 
@@ -463,13 +469,45 @@ impl<D: Datapath> Control<D> {
             Some(name) => vec![(name, self.state.port(caller, name, Access::Look)?)],
             None => self.visible_ports(caller, query.switch.as_ref(), query.from.as_deref())?,
         };
-        let live = ports.into_iter().filter(|(_, port)| port.is_live());
-        let keys: Vec<_> = live.map(|(name, port)| (port.key, name.clone())).collect();
+        let counted = ports.into_iter().filter(|(_, port)| port.kind != PortKind::Pipe);
+        let wanted: Vec<Wanted> = counted.map(|(name, port)| Wanted::new(name, port)).collect();
         let at = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let datapath = &mut self.datapath;
-        let rows = keys.chunks(STATS_CHUNK).flat_map(|chunk| datapath.stats(chunk));
+        let rows = wanted.chunks(STATS_CHUNK).flat_map(|chunk| Wanted::all(chunk, datapath));
         let Page { items, next } = page(rows.map(|row: PortStats| (row.port.to_string(), row)));
         Ok(Reply::Stats(StatsPage { at_ns: nanoseconds(at), items, next }))
+    }
+}
+
+/// A port whose counters somebody wants to see.
+struct Wanted {
+    /// What was counted before.
+    past: PortStats,
+    /// Its key, where a worker is counting.
+    live: Option<PortKey>,
+}
+
+impl Wanted {
+    fn new(name: &PortName, port: &Port) -> Self {
+        let past = port.past.as_deref().cloned();
+        Self {
+            past: past.unwrap_or_else(|| counters::none(name.clone())),
+            live: port.is_live().then_some(port.key),
+        }
+    }
+
+    fn all<D: Datapath>(wanted: &[Self], datapath: &mut D) -> Vec<PortStats> {
+        let key = |port: &Self| port.live.map(|key| (key, port.past.port.clone()));
+        let mut live =
+            datapath.stats(&wanted.iter().filter_map(key).collect::<Vec<_>>()).into_iter();
+        let sum = |port: &Self| {
+            let mut sum = port.past.clone();
+            if let Some(now) = port.live.and_then(|_| live.next()) {
+                counters::add(&mut sum, &now);
+            }
+            sum
+        };
+        wanted.iter().map(sum).collect()
     }
 }
 
@@ -501,6 +539,7 @@ fn held_port(client: &Client, attach: &Attach, key: PortKey, memory: u64) -> Por
         owner: client.caller.uid,
         config: PortConfig::default(),
         holder: Some(holder),
+        past: None,
     }
 }
 

@@ -28,7 +28,7 @@
 
 use std::collections::BTreeMap;
 
-use client::api::{PortKind, SwitchSettings};
+use client::api::{PortKind, PortStats, SwitchSettings};
 use client::name::{PortName, SwitchName};
 use switch::{PortConfig, SwitchConfig};
 
@@ -71,6 +71,8 @@ pub struct Port {
     pub config: PortConfig,
     /// Who holds it.
     pub holder: Option<Holder>,
+    /// What was counted for clients that have left; kept by ports that stay.
+    pub past: Option<Box<PortStats>>,
 }
 
 /// The client that holds a port, and what it costs.
@@ -452,6 +454,7 @@ mod tests {
             owner: uid,
             config: PortConfig::default(),
             holder: Some(holder),
+            past: None,
         };
         state.hold(wish.port, port);
         Ok(key)
@@ -503,6 +506,7 @@ mod tests {
             owner: 1000,
             config: PortConfig { isolated: true, ..PortConfig::default() },
             holder: None,
+            past: None,
         };
         state.add_port(a.clone(), port);
         let key = attach(&mut state, 1000, 1, &wish(&a)).unwrap();

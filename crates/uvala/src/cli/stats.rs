@@ -15,6 +15,8 @@ use crate::table::{Align, Table, short};
 ///
 /// TX is what a port's client sends, RX what it receives. Dropped frames are counted by reason, at
 /// the port that sent them or at the port that had no room for them. With --watch, rates are shown.
+/// A port made by `uvala port add` keeps its counters while nobody is attached, and from client to
+/// client; the others begin and end with their client.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

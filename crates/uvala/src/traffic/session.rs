@@ -166,6 +166,8 @@ pub struct Session {
     args: PortArgs,
     meter: Meter,
     stats: Stats,
+    /// What the port's earlier clients had lost, where it is a persistent one.
+    before: BTreeMap<String, u64>,
     /// Frames to our own address, which the switch drops as it should.
     announced: u64,
     /// When the daemon was last seen.
@@ -183,6 +185,8 @@ impl Session {
         let stop = Stop::on_signals()?;
         args.pin()?;
         let port = args.open(name, dir)?;
+        let mut stats = Stats::new(name.clone(), dir.map(Path::to_path_buf));
+        let before = stats.get().map(|stats| stats.drops).unwrap_or_default();
         let quiet = !report && !std::io::stderr().is_terminal();
         Ok(Self {
             port,
@@ -192,7 +196,8 @@ impl Session {
             end: None,
             args: args.clone(),
             meter: Meter::new(quiet),
-            stats: Stats::new(name.clone(), dir.map(Path::to_path_buf)),
+            stats,
+            before,
             announced: 0,
             seen: Instant::now(),
         })
@@ -275,6 +280,7 @@ impl Session {
                 Ok(()) => {
                     self.reconnects += 1;
                     self.announced = 0;
+                    self.before.clear();
                     eprintln!("{}: the daemon is back", self.port.name());
                     return Ok(true);
                 }
@@ -309,9 +315,12 @@ impl Session {
         Ok(())
     }
 
-    /// What the switch dropped for this port, without the announcements.
+    /// What the switch dropped for this port in this run, without the announcements.
     pub fn drops(&mut self) -> Option<BTreeMap<String, u64>> {
         let mut drops = self.stats.get()?.drops;
+        for (reason, count) in &mut drops {
+            *count -= self.before.get(reason).copied().unwrap_or(0).min(*count);
+        }
         if let Some(count) = drops.get_mut("same_port") {
             *count = count.saturating_sub(self.announced);
         }

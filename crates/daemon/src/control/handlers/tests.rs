@@ -1,6 +1,6 @@
 //! Calls and their answers, on workers that move no frame.
 
-use client::api::{ErrorCode, PortSettings, SwitchSettings};
+use client::api::{Counter, ErrorCode, PortSettings, SwitchSettings};
 
 use super::super::fake::Fake;
 use super::*;
@@ -163,6 +163,26 @@ fn test_strangers_see_nothing_of_a_private_switch() {
     assert_eq!(seen(1000), (1, 1, 1));
     assert_eq!(seen(1001), (0, 0, 0));
     assert_eq!(seen(0), (1, 1, 1));
+}
+
+#[test]
+fn test_a_persistent_port_keeps_its_counters_and_a_pipe_has_none() {
+    let mut bench = Bench::new();
+    bench.done(r#"{"port_add":{"port":"vale0:a"}}"#);
+    bench.attach(1, 0, "vale0:p{1").unwrap();
+    bench.control.datapath.counted = Counter { frames: 5, bytes: 300 };
+    let sent = |bench: &mut Bench| {
+        let Reply::Stats(stats) = bench.ask(9, 0, r#"{"stats":{}}"#).unwrap() else {
+            panic!("another answer")
+        };
+        stats.items.iter().map(|row| row.tx.frames).collect::<Vec<_>>()
+    };
+    for before in [0, 5, 10] {
+        assert_eq!(sent(&mut bench), [before]);
+        bench.attach(2, 0, "vale0:a").unwrap();
+        assert_eq!(sent(&mut bench), [before + 5]);
+        bench.control.hang_up(ConnKey(2));
+    }
 }
 
 #[test]
