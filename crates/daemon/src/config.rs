@@ -72,7 +72,8 @@ pub struct WorkersConfig {
 /// What a worker does that has nothing to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WaitPolicy {
-    /// [`WaitPolicy::Yield`], the one that suits shared cores.
+    /// [`WaitPolicy::Yield`], which suits shared cores; where there are cores for all and it pays,
+    /// a short spin before it.
     #[default]
     Auto,
     /// Polls for ever: only for a core that nobody else uses.

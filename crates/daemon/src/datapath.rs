@@ -28,7 +28,7 @@ use crate::control::datapath::{
 };
 use crate::worker::Worker;
 use crate::worker::handle::{WorkerHandle, WorkerOptions};
-use crate::worker::idle::IdleStrategy;
+use crate::worker::idle::{IdleStrategy, Spin};
 
 /// Turns without work after which a worker sleeps.
 const YIELDS: u32 = 100;
@@ -104,9 +104,10 @@ impl Workers {
     /// No descriptors or threads left, or a core that is not there.
     pub fn start(config: &WorkersConfig) -> io::Result<Self> {
         let strategy = match config.wait {
-            WaitPolicy::Auto | WaitPolicy::Yield => IdleStrategy { yields: YIELDS, spin: false },
-            WaitPolicy::Spin => IdleStrategy { yields: 0, spin: true },
-            WaitPolicy::Block => IdleStrategy { yields: 0, spin: false },
+            WaitPolicy::Auto => IdleStrategy::auto(YIELDS, config.count, usable_cpus()?),
+            WaitPolicy::Yield => IdleStrategy { yields: YIELDS, spin: Spin::Never },
+            WaitPolicy::Spin => IdleStrategy { yields: 0, spin: Spin::Always },
+            WaitPolicy::Block => IdleStrategy { yields: 0, spin: Spin::Never },
         };
         let mut cpus = config.cpus.iter().copied().cycle();
         let start = |number| {
@@ -446,6 +447,11 @@ fn geometry(name: &PortName, region: &Region, port: &PortLayout, rings: &RingSpe
         extra_bufs: rings.extra_bufs,
         peer_block: None,
     }
+}
+
+/// Cores that this process may run on.
+fn usable_cpus() -> io::Result<u32> {
+    Ok(rustix::thread::sched_getaffinity(None)?.count())
 }
 
 /// A seed that nobody outside can guess.
