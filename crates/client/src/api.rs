@@ -15,23 +15,17 @@
 //! whatever the reason. Unknown fields are refused on both sides, so a typing error is never a
 //! silent default.
 
-mod attach;
-mod fdb;
 mod netmap;
-mod port;
-mod stats;
-mod switch;
 mod values;
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-pub use attach::{Attach, Attached};
-pub use fdb::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList};
+use crate::name::{PortName, SwitchName};
+
 pub use netmap::{Bind, Bound, BoundRings, GeometryQuery, Pool, PortGeometry, RingChoice};
-pub use port::{ClientInfo, PortAdd, PortInfo, PortKind, PortList, PortRef, PortSet, PortSettings};
-pub use stats::{Counter, PortStats, StatsPage, StatsQuery};
-pub use switch::{SwitchInfo, SwitchRef, SwitchSettings, SwitchSpec};
 pub use values::{Mac, Mode, ValueError};
 
 /// The version in every message; the daemon refuses every other one.
@@ -273,6 +267,22 @@ pub struct DaemonInfo {
     pub ports: u32,
 }
 
+/// Names a switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchRef {
+    /// Its name.
+    pub switch: SwitchName,
+}
+
+/// Names a port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortRef {
+    /// Its name.
+    pub port: PortName,
+}
+
 /// Where a listing goes on: `None` for the first page, then [`Page::next`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -290,6 +300,394 @@ pub struct Page<T> {
     pub items: Vec<T>,
     /// Ask again from here; `None` on the last page.
     pub next: Option<String>,
+}
+
+/// A switch and the settings to give it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchSpec {
+    /// Its name.
+    pub switch: SwitchName,
+    /// Settings; what is missing keeps its value.
+    #[serde(default)]
+    pub settings: SwitchSettings,
+}
+
+/// Settings of a switch; `None` leaves a setting as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SwitchSettings {
+    /// How frames find their port: `learning`, `hub`, `patch`, `static` or `static-flood`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forwarding: Option<String>,
+    /// Seconds until a learnt address is forgotten; 0 for never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub age_s: Option<u32>,
+    /// Addresses that the forwarding database holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fdb_capacity: Option<u32>,
+    /// Numeric user that owns the switch (only root and the daemon's user may give it away).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<u32>,
+    /// Numeric group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<u32>,
+    /// Who may attach (`w`) and look (`r`), as for a file: `0o660`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+}
+
+/// A switch in a listing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchInfo {
+    /// Its name.
+    pub switch: SwitchName,
+    /// Stays without ports.
+    pub persistent: bool,
+    /// How frames find their port.
+    pub forwarding: String,
+    /// Seconds until a learnt address is forgotten; 0 for never.
+    pub age_s: u32,
+    /// Addresses that the forwarding database holds.
+    pub fdb_capacity: u32,
+    /// Numeric owner.
+    pub owner: u32,
+    /// Numeric group.
+    pub group: u32,
+    /// Permissions.
+    pub mode: Mode,
+    /// Number of ports.
+    pub ports: u32,
+    /// Entries of the forwarding database.
+    pub fdb_entries: u32,
+    /// Number of the worker that runs it.
+    pub worker: u32,
+}
+
+/// What is behind a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PortKind {
+    /// Rings in shared memory, for a client to attach.
+    #[default]
+    Shm,
+    /// Takes every frame and drops it.
+    Null,
+    /// One end of a pipe; the switch does not see its frames.
+    Pipe,
+}
+
+/// Makes a persistent port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortAdd {
+    /// Its name.
+    pub port: PortName,
+    /// What is behind it.
+    #[serde(default)]
+    pub kind: PortKind,
+    /// Settings; what is missing has its default.
+    #[serde(default)]
+    pub settings: PortSettings,
+}
+
+/// Changes a port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortSet {
+    /// Its name.
+    pub port: PortName,
+    /// Settings; what is missing keeps its value.
+    pub settings: PortSettings,
+}
+
+/// Settings of a port; `None` leaves a setting as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PortSettings {
+    /// VLANs: `transparent[:VLAN]`, `access:VLAN` or `trunk:VLANS[,native=VLAN]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<String>,
+    /// Exchanges frames only with ports that are not isolated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolated: Option<bool>,
+    /// Source addresses that arrive here are learnt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub learning: Option<bool>,
+    /// Gets unicast frames to unknown addresses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unicast_flood: Option<bool>,
+    /// Gets multicast frames.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub multicast_flood: Option<bool>,
+    /// Gets broadcast frames.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub broadcast_flood: Option<bool>,
+    /// Most addresses learnt here; 0 for no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_macs: Option<u32>,
+    /// What happens to a frame that finds no room: `drop` or `wait`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_full: Option<String>,
+}
+
+/// A port in a listing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortInfo {
+    /// Its name.
+    pub port: PortName,
+    /// What is behind it.
+    pub kind: PortKind,
+    /// Stays without a client.
+    pub persistent: bool,
+    /// Numeric user that made it.
+    pub owner: u32,
+    /// The client that holds it.
+    pub client: Option<ClientInfo>,
+    /// Bytes of shared memory.
+    pub memory: u64,
+    /// Trust group whose region it lives in.
+    pub group: Option<String>,
+    /// All settings.
+    pub settings: PortSettings,
+}
+
+/// A client process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClientInfo {
+    /// Process number when it connected.
+    pub pid: u32,
+    /// Numeric user.
+    pub uid: u32,
+    /// What it said in [`Hello::client`].
+    pub name: String,
+}
+
+/// Which ports to list.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortList {
+    /// Only those of one switch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switch: Option<SwitchName>,
+    /// Where to go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+}
+
+/// Which forwarding database to list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FdbList {
+    /// The switch.
+    pub switch: SwitchName,
+    /// Where to go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+}
+
+/// An entry of the forwarding database.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FdbEntry {
+    /// Address.
+    pub mac: Mac,
+    /// VLAN.
+    pub vlan: u16,
+    /// The port behind which it is.
+    pub port: PortName,
+    /// Made by command, never ages.
+    #[serde(rename = "static")]
+    pub is_static: bool,
+    /// Seconds since it was last seen.
+    pub age_s: u32,
+}
+
+/// Adds a static entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FdbAdd {
+    /// The port, which names the switch too.
+    pub port: PortName,
+    /// Address.
+    pub mac: Mac,
+    /// VLAN, 1 unless said otherwise.
+    #[serde(default = "default_vlan")]
+    pub vlan: u16,
+}
+
+/// Deletes an entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FdbDel {
+    /// The switch.
+    pub switch: SwitchName,
+    /// Address.
+    pub mac: Mac,
+    /// VLAN, 1 unless said otherwise.
+    #[serde(default = "default_vlan")]
+    pub vlan: u16,
+}
+
+/// The VLAN of ports that nobody configured.
+fn default_vlan() -> u16 {
+    1
+}
+
+/// Forgets learnt entries.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FdbFlush {
+    /// The switch.
+    pub switch: SwitchName,
+    /// Only those behind this port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<PortName>,
+}
+
+/// Whose counters.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StatsQuery {
+    /// Only those of one switch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switch: Option<SwitchName>,
+    /// Only those of one port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<PortName>,
+    /// Where to go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+}
+
+/// Counters, all read between two batches of the worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StatsPage {
+    /// Monotonic clock of the daemon, for rates.
+    pub at_ns: u64,
+    /// The ports of this page.
+    pub items: Vec<PortStats>,
+    /// Ask again from here; `None` on the last page.
+    pub next: Option<String>,
+}
+
+/// Counters of a port. `tx` is what its client sends, `rx` what it receives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortStats {
+    /// The port.
+    pub port: PortName,
+    /// Frames from the client, all rings.
+    pub tx: Counter,
+    /// Frames to the client, all rings.
+    pub rx: Counter,
+    /// Frames that were dropped, by reason; only reasons that occurred.
+    pub drops: BTreeMap<String, u64>,
+    /// Transmit rings.
+    pub tx_queues: Vec<Counter>,
+    /// Receive rings.
+    pub rx_queues: Vec<Counter>,
+    /// How often a ring was re-synchronised because its client wrote an index out of range.
+    #[serde(default)]
+    pub resyncs: u64,
+}
+
+/// Frames and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Counter {
+    /// Frames.
+    pub frames: u64,
+    /// Bytes of these frames.
+    pub bytes: u64,
+}
+
+/// Opens a port. What is `None` has the daemon's configured default.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attach {
+    /// Its name: a port of a switch, or one end of a pipe.
+    pub port: PortName,
+    /// Transmit rings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tx_rings: Option<u16>,
+    /// Receive rings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rx_rings: Option<u16>,
+    /// Slots of each transmit ring.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tx_slots: Option<u32>,
+    /// Slots of each receive ring.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rx_slots: Option<u32>,
+    /// Extra buffers, for clients that keep frames.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extra_bufs: Option<u32>,
+    /// Trust group: its ports share a region, frames between them are swapped, not copied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Only open a port that exists already.
+    #[serde(default)]
+    pub existing: bool,
+}
+
+impl Attach {
+    /// Opens `port` with every default.
+    #[must_use]
+    pub fn new(port: PortName) -> Self {
+        Self {
+            port,
+            tx_rings: None,
+            rx_rings: None,
+            tx_slots: None,
+            rx_slots: None,
+            extra_bufs: None,
+            group: None,
+            existing: false,
+        }
+    }
+}
+
+/// Where everything lies in the region of an attached port.
+///
+/// These numbers, not the region's contents, are what a client computes its offsets from. The
+/// descriptors beside the reply are, in this order: the region (map it shared), the doorbell to
+/// write to (the number [`Attached::bell`]; for a pipe: any byte), the doorbell to read from
+/// (poll-able; end of file means that the other side is gone).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attached {
+    /// Its name.
+    pub port: PortName,
+    /// The number to write to the doorbell, as [`ring::kick::encode`] writes it.
+    pub bell: u32,
+    /// Size of the region in bytes.
+    pub region_bytes: u64,
+    /// Offset of the port's block, at whose start the `netmap_if` lies.
+    pub block: u64,
+    /// Offset of buffer 0.
+    pub pool: u64,
+    /// Distance between buffers in bytes.
+    pub stride: u32,
+    /// Number of buffers, the two reserved ones included.
+    pub buffers: u32,
+    /// Transmit rings.
+    pub tx_rings: u16,
+    /// Receive rings.
+    pub rx_rings: u16,
+    /// Slots of each transmit ring.
+    pub tx_slots: u32,
+    /// Slots of each receive ring.
+    pub rx_slots: u32,
+    /// Extra buffers, a list that starts in the `netmap_if`.
+    pub extra_bufs: u32,
+    /// For a pipe: offset of the other end's block.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer_block: Option<u64>,
 }
 
 #[cfg(test)]

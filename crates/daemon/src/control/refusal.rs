@@ -1,7 +1,7 @@
 //! Why a call is refused: every reason once, each with its code and a line that says what to do.
 
 use client::api::{ErrorCode, Failure, Mac, PROTOCOL_VERSION};
-use client::name::{NameError, PortName, SwitchName};
+use client::name::{PortName, SwitchName};
 use thiserror::Error;
 
 use super::datapath::DatapathError;
@@ -115,9 +115,6 @@ pub enum Refusal {
         ours = PROTOCOL_VERSION
     )]
     Version(u32),
-    /// No port or switch can have this name.
-    #[error(transparent)]
-    BadName(#[from] NameError),
     /// Not a message of this protocol.
     #[error("not a call of this protocol: {0}")]
     BadMessage(String),
@@ -143,7 +140,6 @@ impl Refusal {
             | Self::NoNetmap => ErrorCode::Unsupported,
             Self::Denied { .. } | Self::GiveAway | Self::NotYours { .. } => ErrorCode::Permission,
             Self::Quota { .. } => ErrorCode::Quota,
-            Self::BadName(_) => ErrorCode::BadName,
             Self::BadValue(_) | Self::Version(_) | Self::BadMessage(_) => ErrorCode::BadRequest,
             Self::Datapath(_) => ErrorCode::NoMemory,
         }

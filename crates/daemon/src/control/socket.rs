@@ -18,12 +18,12 @@ use std::collections::HashMap;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use client::api::{
     CallMessage, ErrorCode, Failure, MAX_FDS, MAX_MESSAGE, Outcome, PROTOCOL_VERSION, Reply,
     ReplyMessage, Request,
 };
-use client::name::{NameError, PortName, SwitchName};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -38,13 +38,18 @@ use super::policy::Caller;
 use super::refusal::Refusal;
 use super::state::ConnKey;
 use super::sys;
+use crate::log::Seldom;
 
 /// The socket and everybody connected to it.
 #[derive(Debug)]
 pub struct Server<D> {
     epoll: OwnedFd,
     listener: OwnedFd,
+    /// Readable when there was a SIGHUP.
+    hangups: Option<OwnedFd>,
     listening: bool,
+    /// Its warning, which would otherwise come with every try.
+    warning: Seldom,
     control: Control<D>,
     connections: HashMap<u64, Connection>,
     max_connections: u32,
@@ -81,13 +86,23 @@ impl<D: Datapath> Server<D> {
         Ok(Self {
             epoll,
             listener,
+            hangups: None,
             listening: true,
+            warning: Seldom::new(Duration::from_secs(60)),
             control,
             connections: HashMap::new(),
             max_connections,
             next_key: FIRST_CONNECTION,
             buffer: vec![0; MAX_MESSAGE].into_boxed_slice(),
         })
+    }
+
+    /// Says in the log when there was a SIGHUP: then `hangups`, which does not block, is readable.
+    pub fn note_hangups(&mut self, hangups: OwnedFd) -> Result<(), Errno> {
+        let data = epoll::EventData::new_u64(HANGUP);
+        epoll::add(&self.epoll, &hangups, data, epoll::EventFlags::IN)?;
+        self.hangups = Some(hangups);
+        Ok(())
     }
 
     /// Serves until told to stop.
@@ -106,9 +121,18 @@ impl<D: Datapath> Server<D> {
                 match event.data.u64() {
                     STOP => return Ok(()),
                     LISTENER => self.accept(),
+                    HANGUP => self.hear_hangups(),
                     key => self.serve(key),
                 }
             }
+        }
+    }
+
+    fn hear_hangups(&mut self) {
+        if let Some(hangups) = &self.hangups
+            && matches!(rustix::io::read(hangups, &mut [0; 64]), Ok(1..))
+        {
+            tracing::info!("SIGHUP: the configuration is read at the start only; to end: SIGTERM");
         }
     }
 
@@ -118,7 +142,12 @@ impl<D: Datapath> Server<D> {
             match acceptfrom_with(&self.listener, flags) {
                 Ok((socket, _)) => self.welcome(socket),
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
-                    tracing::warn!("no descriptors left for new clients; raise LimitNOFILE");
+                    if self.warning.may_say(Instant::now()) {
+                        tracing::warn!(
+                            "no descriptors left for new clients; raise the limit: LimitNOFILE in \
+                             the unit, or ulimit -n"
+                        );
+                    }
                     return self.listen(false);
                 }
                 // Nobody there any more, or a client that left while it waited.
@@ -212,20 +241,7 @@ fn parse(text: &[u8]) -> Result<Request, Refusal> {
     if v != PROTOCOL_VERSION {
         return Err(Refusal::Version(v));
     }
-    let parsed = serde_json::from_slice(text);
-    parsed.map(|CallMessage { call, .. }| call).map_err(|error| match bad_name(text) {
-        Some(name) => name.into(),
-        None => bad(error),
-    })
-}
-
-/// What is wrong with the name in a call that could not be read, if it is the name.
-fn bad_name(text: &[u8]) -> Option<NameError> {
-    let message: serde_json::Value = serde_json::from_slice(text).ok()?;
-    let fields = message.get("call")?.as_object()?.values().next()?;
-    let name = |key| fields.get(key)?.as_str();
-    let port = name("port").and_then(|name| name.parse::<PortName>().err());
-    port.or_else(|| name("switch")?.parse::<SwitchName>().err())
+    serde_json::from_slice(text).map(|CallMessage { call, .. }| call).map_err(bad)
 }
 
 fn reply(
@@ -261,7 +277,8 @@ fn encode(result: Outcome) -> Vec<u8> {
 
 const LISTENER: u64 = 0;
 const STOP: u64 = 1;
-const FIRST_CONNECTION: u64 = 2;
+const HANGUP: u64 = 2;
+const FIRST_CONNECTION: u64 = 3;
 /// Events of one turn.
 const EVENTS: usize = 64;
 /// New clients of one turn.
