@@ -156,12 +156,7 @@ impl Daemon {
 
     /// Asks it to end.
     pub fn terminate(&self) {
-        self.signal(Signal::TERM);
-    }
-
-    /// Sends it a signal.
-    pub fn signal(&self, signal: Signal) {
-        self.process.signal(signal);
+        self.process.signal(Signal::TERM);
     }
 
     /// What it has logged.

@@ -6,6 +6,7 @@
 //! | [`process`] | processes that never outlive their test |
 //! | [`role`] | what a client process (`uvala-peer`) is told to do, and what it reports |
 //! | [`frames`] | frames that show what happened to them on the way |
+//! | [`netmap`] | a program that holds a netmap descriptor |
 //! | [`measure`] | what a process costs, as `/proc` says |
 //! | [`socket`] | the control socket without the client library |
 //! | [`wait`] | waiting with a deadline, never with a nap |
@@ -16,6 +17,7 @@
 pub mod daemon;
 pub mod frames;
 pub mod measure;
+pub mod netmap;
 pub mod process;
 pub mod role;
 pub mod socket;

@@ -13,6 +13,7 @@ use harness::role::{At, Become, Receive, Report, Role, Send};
 use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
 
 mod hoard;
+mod peer_netmap;
 mod scribble;
 
 fn main() -> ExitCode {
@@ -25,6 +26,9 @@ fn main() -> ExitCode {
         Role::Receive(receive) => receive_streams(&receive),
         Role::Hold(at) => hold(&at),
         Role::Hoard(hoard) => hoard::run(&hoard),
+        Role::NetmapSend(send) => peer_netmap::send(&send),
+        Role::NetmapReceive(receive) => peer_netmap::receive(&receive),
+        Role::NetmapResume(resume) => peer_netmap::resume(&resume),
         Role::Scribble(scribble) => scribble::run(&scribble),
     };
     match result {

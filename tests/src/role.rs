@@ -21,6 +21,12 @@ pub enum Role {
     Hoard(Hoard),
     /// Writes random numbers all over its port's memory until stdin ends.
     Scribble(Scribble),
+    /// Sends a stream as a netmap program does.
+    NetmapSend(Send),
+    /// Receives as a netmap program does.
+    NetmapReceive(Receive),
+    /// Receives on a netmap descriptor that it is given.
+    NetmapResume(Resume),
     /// Becomes another program, which dies with its parent.
     Become(Become),
 }
@@ -104,6 +110,17 @@ pub struct Hoard {
     pub station: u32,
     /// Buffers that it never had in a slot.
     pub extra_bufs: u32,
+}
+
+/// A receiver on somebody else's descriptor.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Resume {
+    /// The daemon; the port is the descriptor's.
+    pub at: At,
+    /// A socket where the descriptor comes from.
+    pub from: PathBuf,
+    /// How many frames of streams are enough.
+    pub count: Option<u64>,
 }
 
 /// A hostile client.

@@ -5,11 +5,15 @@
 //! and the memory. Everything that can fail (memory, descriptors) is done here, on the control
 //! thread, before a worker hears of it; a job for a worker cannot fail.
 
+mod bound;
+
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 
-use client::api::{Attached, Counter, PortStats};
+use client::api::{Attached, Counter, PortGeometry, PortStats};
 use client::name::{PipeSide, PortName};
+use port::commons::Commons;
 use port::group::Group;
 use port::null::NullPort;
 use port::pipe::Pipe;
@@ -17,6 +21,7 @@ use port::shm::{PortMemory, plug, region_layout};
 use port::sys::Waker;
 use ring::Region;
 use ring::layout::PortLayout;
+use ring::owners::Leaver;
 use switch::{
     Flush, MacAddr, Plug, PortConfig, PortId, QueueStats, StaticError, Switch, SwitchConfig, VlanId,
 };
@@ -24,12 +29,15 @@ use switch::{
 use crate::config::{WaitPolicy, WorkersConfig};
 use crate::control::counters;
 use crate::control::datapath::{
-    Attachment, Datapath, DatapathError, FdbRow, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
+    Attachment, Binding, BoundSpec, Datapath, DatapathError, FdbRow, PipeKey, PortKey, RingSpec,
+    ShmSpec, SwitchKey,
 };
-use crate::start::{StartError, raise_descriptor_limit};
+use crate::control::state::ConnKey;
+use crate::control::state::bound::Claim;
 use crate::worker::Worker;
-use crate::worker::handle::{WorkerHandle, WorkerOptions, check_cores};
-use crate::worker::idle::{IdleStrategy, Spin};
+use crate::worker::handle::{WorkerHandle, WorkerOptions};
+use crate::worker::idle::IdleStrategy;
+use bound::BoundPlace;
 
 /// Turns without work after which a worker sleeps.
 const YIELDS: u32 = 100;
@@ -42,6 +50,9 @@ pub struct Workers {
     ports: BTreeMap<PortKey, PortPlace>,
     groups: BTreeMap<String, Group>,
     pipes: BTreeMap<PipeKey, Pipe>,
+    /// Ports of netmap programs, and their regions by number.
+    bound: BTreeMap<PortKey, BoundPlace>,
+    regions: BTreeMap<u16, Commons>,
 }
 
 /// A worker and the places that are taken in it.
@@ -103,14 +114,11 @@ impl Workers {
     ///
     /// # Errors
     /// No descriptors or threads left, or a core that is not there.
-    pub fn start(config: &WorkersConfig) -> Result<Self, StartError> {
-        raise_descriptor_limit();
-        check_cores(&config.cpus)?;
+    pub fn start(config: &WorkersConfig) -> io::Result<Self> {
         let strategy = match config.wait {
-            WaitPolicy::Auto => IdleStrategy::auto(YIELDS, config.count, usable_cpus()),
-            WaitPolicy::Yield => IdleStrategy { yields: YIELDS, spin: Spin::Never },
-            WaitPolicy::Spin => IdleStrategy { yields: 0, spin: Spin::Always },
-            WaitPolicy::Block => IdleStrategy { yields: 0, spin: Spin::Never },
+            WaitPolicy::Auto | WaitPolicy::Yield => IdleStrategy { yields: YIELDS, spin: false },
+            WaitPolicy::Spin => IdleStrategy { yields: 0, spin: true },
+            WaitPolicy::Block => IdleStrategy { yields: 0, spin: false },
         };
         let mut cpus = config.cpus.iter().copied().cycle();
         let start = |number| {
@@ -118,15 +126,15 @@ impl Workers {
             let handle = WorkerHandle::spawn(number, options)?;
             Ok(Crew { handle, switches: Places::default(), ports: Places::default() })
         };
-        let workers = (0..config.count).map(start).collect::<io::Result<_>>();
-        let failed = |error| StartError::Workers { count: config.count, error };
-        let workers = workers.map_err(failed)?;
+        let workers = (0..config.count).map(start).collect::<io::Result<_>>()?;
         Ok(Self {
             workers,
             switches: BTreeMap::new(),
             ports: BTreeMap::new(),
             groups: BTreeMap::new(),
             pipes: BTreeMap::new(),
+            bound: BTreeMap::new(),
+            regions: BTreeMap::new(),
         })
     }
 
@@ -253,6 +261,36 @@ impl Datapath for Workers {
         Ok(Attachment { geometry, region: memory.fd, kick, wake })
     }
 
+    fn add_bound(&mut self, spec: &BoundSpec) -> Result<u16, DatapathError> {
+        self.make_bound(spec)
+    }
+
+    fn add_holder(
+        &mut self,
+        port: PortKey,
+        holder: ConnKey,
+        claim: &Claim,
+        extra_bufs: u32,
+    ) -> Result<Binding, DatapathError> {
+        self.lend(port, holder, *claim, extra_bufs)
+    }
+
+    fn resume(&mut self, port: PortKey, holder: ConnKey) -> Result<Binding, DatapathError> {
+        self.admit(port, holder)
+    }
+
+    fn remove_holder(&mut self, port: PortKey, holder: ConnKey) {
+        self.end_loan(port, holder);
+    }
+
+    fn rings_of(&self, port: PortKey) -> Option<RingSpec> {
+        self.bound.get(&port).map(BoundPlace::rings)
+    }
+
+    fn region_sizes(&self, region: Option<u16>, rings: &RingSpec) -> PortGeometry {
+        self.sizes(region, rings)
+    }
+
     fn add_null(
         &mut self,
         port: PortKey,
@@ -280,6 +318,7 @@ impl Datapath for Workers {
             self.workers[home.worker].ports.give_back(number as usize);
         }
         self.give_back(place.memory);
+        self.remove_bound(port);
         stats(name.clone(), &counted)
     }
 
@@ -388,12 +427,7 @@ impl Workers {
         let Some(Memory { group, layout }) = memory else { return };
         let workers = &self.workers;
         if let Some(group) = self.groups.get_mut(&group) {
-            group.leave(&layout, |leaver| {
-                for Crew { handle, .. } in workers {
-                    let leaver = leaver.clone();
-                    handle.call(move |worker| worker.settle(&leaver));
-                }
-            });
+            group.leave(&layout, |leaver| settle(workers, &leaver));
         }
         self.drop_empty_groups();
     }
@@ -402,6 +436,14 @@ impl Workers {
         let Some((switch, id)) = self.switch_of(key) else { return counters::none(name) };
         let counted = self.on_switch(switch, move |worker, at| counted(worker.switch(at), id));
         stats(name, &counted)
+    }
+}
+
+/// Everybody who shares memory with a port that leaves settles with it.
+fn settle(workers: &[Crew], leaver: &Arc<Leaver>) {
+    for Crew { handle, .. } in workers {
+        let leaver = leaver.clone();
+        handle.call(move |worker| worker.settle(&leaver));
     }
 }
 
@@ -452,11 +494,6 @@ fn geometry(name: &PortName, region: &Region, port: &PortLayout, rings: &RingSpe
         extra_bufs: rings.extra_bufs,
         peer_block: None,
     }
-}
-
-/// Cores that this process may run on; where the kernel does not tell, none for a worker alone.
-fn usable_cpus() -> u32 {
-    rustix::thread::sched_getaffinity(None).map_or(1, |cores| cores.count())
 }
 
 /// A seed that nobody outside can guess.

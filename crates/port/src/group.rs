@@ -6,6 +6,7 @@
 //! they stand in its slots or were taken out. Who owns which is kept by [`ring::owners`].
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use ring::layout::{FIRST_BLOCK, PAGE, PortLayout, RegionLayout, RingCounts};
 use ring::owners::{Leaver, Owner};
 use ring::{BufferIndex, Region};
 
+use crate::area::Area;
 use crate::shm::PortMemory;
 
 /// Room for port blocks, in bytes: 128 ports of the default size.
@@ -25,8 +27,7 @@ const BUFFERS: u32 = 128 * 2048;
 pub struct Group {
     region: Arc<Region>,
     fd: OwnedFd,
-    /// Free pieces of the block area, each an offset and a size, in order.
-    blocks: Vec<(usize, usize)>,
+    blocks: Area,
     members: usize,
 }
 
@@ -36,9 +37,32 @@ impl Group {
     /// # Errors
     /// No descriptors left.
     pub fn new(name: &str, stride: u32) -> io::Result<Self> {
-        let layout = RegionLayout::new(BLOCKS, stride, BUFFERS).ok_or_else(full)?;
-        let (region, fd) = Region::create_shared(name, layout)?;
-        Ok(Self { region, fd, blocks: vec![(FIRST_BLOCK, BLOCKS)], members: 0 })
+        Self::with_room(name, stride, FIRST_BLOCK..FIRST_BLOCK + BLOCKS, BUFFERS)
+    }
+
+    /// A group with as much room for port blocks and buffers as is given.
+    ///
+    /// # Errors
+    /// No descriptors left, or more than 4 GiB.
+    pub(crate) fn with_room(
+        name: &str,
+        stride: u32,
+        blocks: Range<usize>,
+        buffers: u32,
+    ) -> io::Result<Self> {
+        let layout = RegionLayout::new(blocks.end - FIRST_BLOCK, stride, buffers);
+        let (region, fd) = Region::create_shared(name, layout.ok_or_else(full)?)?;
+        Ok(Self { region, fd, blocks: Area::new(blocks.start, blocks.len()), members: 0 })
+    }
+
+    /// The region.
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// A descriptor of the region.
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.fd
     }
 
     /// Is nobody in it?
@@ -59,13 +83,12 @@ impl Group {
     ) -> io::Result<PortMemory> {
         let fd = self.fd.try_clone()?;
         let size = PortLayout::new(FIRST_BLOCK, counts).end() - FIRST_BLOCK;
-        let hole = self.blocks.iter().position(|&(_, free)| free >= size).ok_or_else(full)?;
-        let layout = PortLayout::new(self.blocks[hole].0, counts);
+        let layout = PortLayout::new(self.blocks.find(size).ok_or_else(full)?, counts);
         if let Err(error) = self.furnish(name, &layout, extra_bufs) {
             self.region.owners().pass_all(Owner::of(&layout), Owner::POOL);
             return Err(error);
         }
-        self.blocks[hole] = (self.blocks[hole].0 + size, self.blocks[hole].1 - size);
+        self.blocks.take(size);
         self.members += 1;
         Ok(PortMemory { region: self.region.clone(), fd, layout })
     }
@@ -74,13 +97,9 @@ impl Group {
     fn furnish(&self, name: &str, layout: &PortLayout, extra_bufs: u32) -> io::Result<()> {
         let slots = layout.counts().buffers();
         let wanted = slots.checked_add(extra_bufs).ok_or_else(full)? as usize;
-        let buffers: Vec<_> = self.claim(Owner::of(layout)).take(wanted).collect();
+        let buffers = self.claim(Owner::of(layout), wanted)?;
         if buffers.len() < wanted {
             return Err(full());
-        }
-        for run in buffers.chunk_by(|a, b| a.get() + 1 == b.get()) {
-            let count = u32::try_from(run.len()).map_err(|_| full())?;
-            self.region.populate_buffers(run[0], count)?;
         }
         let (standing, extra) = buffers.split_at(slots as usize);
         self.region.format_port(name, layout, standing.iter().copied(), false)?;
@@ -88,10 +107,17 @@ impl Group {
         Ok(())
     }
 
-    /// Takes buffers out of the pool, as long as it is asked to.
-    fn claim(&self, owner: Owner) -> impl Iterator<Item = BufferIndex> + '_ {
+    /// Takes up to `wanted` buffers out of the pool and commits their memory.
+    pub(crate) fn claim(&self, owner: Owner, wanted: usize) -> io::Result<Vec<BufferIndex>> {
         let owners = self.region.owners();
-        self.region.buffers().filter(move |buffer| owners.pass(*buffer, Owner::POOL, owner))
+        let free = self.region.buffers();
+        let claimed = free.filter(move |buffer| owners.pass(*buffer, Owner::POOL, owner));
+        let buffers: Vec<_> = claimed.take(wanted).collect();
+        for run in buffers.chunk_by(|a, b| a.get() + 1 == b.get()) {
+            let count = u32::try_from(run.len()).map_err(|_| full())?;
+            self.region.populate_buffers(run[0], count)?;
+        }
+        Ok(buffers)
     }
 
     /// Takes back a port that no worker uses any more. `settle` makes every other member
@@ -100,18 +126,13 @@ impl Group {
         let leaver = Arc::new(Leaver::new(self.region.clone(), layout));
         settle(leaver.clone());
         leaver.release();
-        self.blocks.push((layout.nifp(), layout.end() - layout.nifp()));
-        self.blocks.sort_unstable();
-        self.blocks.dedup_by(|next, before| {
-            let adjacent = before.0 + before.1 == next.0;
-            before.1 += if adjacent { next.1 } else { 0 };
-            adjacent
-        });
+        self.blocks.give_back(layout.nifp(), layout.end() - layout.nifp());
         self.members -= 1;
     }
 }
 
-fn full() -> io::Error {
+/// There is no room.
+pub(crate) fn full() -> io::Error {
     io::Error::new(io::ErrorKind::OutOfMemory, "the trust group's region is full")
 }
 

@@ -6,9 +6,12 @@
 //! | [`pipe`] | two processes, without the switch | one region | a pipe, one for each end |
 //! | [`null`] | nobody | – | – |
 //!
+//! Ports that netmap programs bind live in [`commons`]: regions with room for more ports.
 //! Ports of one [`group`] share a region: frames between them are swapped, not copied.
 //! System calls are made in [`sys`] only.
 
+mod area;
+pub mod commons;
 pub mod group;
 pub mod null;
 pub mod pipe;

@@ -7,14 +7,12 @@ use std::sync::Arc;
 use ring::Region;
 use ring::host::HostPort;
 use ring::layout::{FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
-use switch::Plug;
-
-use crate::sys::Waker;
+use switch::{Plug, Wake};
 
 /// The switch's side of a process's port whose rings were formatted just now.
 #[must_use]
-pub fn plug(region: &Arc<Region>, layout: &PortLayout, waker: Waker) -> Plug {
-    Plug::Rings(HostPort::new(region, layout), Box::new(waker))
+pub fn plug(region: &Arc<Region>, layout: &PortLayout, wake: impl Wake + 'static) -> Plug {
+    Plug::Rings(HostPort::new(region, layout), Box::new(wake))
 }
 
 /// Memory of a port: a region, the part of it that is the port's, and the descriptor to hand out.

@@ -11,8 +11,10 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
 
 use ring::kick::{Decoder, encode};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
@@ -121,6 +123,27 @@ impl Waker {
     }
 }
 
+impl Waker {
+    /// Is nobody left who could be woken?
+    #[must_use]
+    pub fn is_deserted(&self) -> bool {
+        // Asks for nothing: what remains is the error that a pipe without readers has.
+        let mut fds = [PollFd::new(&self.0, PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+    }
+}
+
+/// The doorbells of all who hold a port.
+#[derive(Debug)]
+pub struct Wakers(pub Vec<Arc<Waker>>);
+
+impl Wake for Wakers {
+    fn wake(&self) {
+        self.0.iter().for_each(|waker| waker.wake());
+    }
+}
+
 impl Wake for Waker {
     /// A full pipe is as good: the client has been woken many times over.
     fn wake(&self) {
@@ -174,6 +197,18 @@ mod tests {
         rustix::fs::fcntl_setfl(&hostile, OFlags::empty()).expect("ours");
         assert!(rustix::fs::fcntl_getfl(&honest).expect("ours").contains(OFlags::NONBLOCK));
         assert_eq!(rustix::io::read(&hostile, &mut [0u8; 4]), Err(Errno::BADF));
+    }
+
+    #[test]
+    fn all_holders_are_woken_and_a_deserted_doorbell_is_noticed() {
+        let pipes = [0, 1].map(|_| Waker::new().expect("descriptors"));
+        let [(first, a), (second, b)] = pipes.map(|(read, waker)| (read, Arc::new(waker)));
+        Wakers(vec![a.clone(), b.clone()]).wake();
+        for read in [&first, &second] {
+            assert_eq!(rustix::io::read(read, &mut [0u8; 4]), Ok(1));
+        }
+        drop(first);
+        assert_eq!([a, b].map(|waker| waker.is_deserted()), [true, false]);
     }
 
     #[test]

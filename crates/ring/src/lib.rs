@@ -53,6 +53,8 @@ pub mod kring;
 #[cfg(not(loom))]
 pub mod layout;
 #[cfg(not(loom))]
+pub mod loan;
+#[cfg(not(loom))]
 mod memory;
 #[cfg(not(loom))]
 pub mod owners;

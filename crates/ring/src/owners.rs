@@ -55,7 +55,12 @@ impl Owner {
     /// If there are 65536 pages of blocks before it.
     #[must_use]
     pub fn of(port: &PortLayout) -> Self {
-        let page = port.nifp() / PAGE;
+        Self::at(port.nifp())
+    }
+
+    /// Whoever the page at this offset belongs to.
+    pub(crate) fn at(offset: usize) -> Self {
+        let page = offset / PAGE;
         Self(u16::try_from(page).expect("regions do not have so many blocks"))
     }
 }

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)] // UNSAFETY: buffers are handed out as raw addresses inside `ring` only.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -218,7 +219,21 @@ impl Region {
 
     fn format_interface(&self, name: &str, port: &PortLayout, private: bool) {
         let counts = port.counts();
-        let mut nifp = NetmapIf {
+        let all = [0..counts.tx_rings, 0..counts.rx_rings];
+        self.format_nifp(port.nifp(), name, port, all, private);
+    }
+
+    /// Writes a `netmap_if` with the offsets of the transmit and receive rings that are `bound`.
+    pub(crate) fn format_nifp(
+        &self,
+        nifp: usize,
+        name: &str,
+        port: &PortLayout,
+        bound: [Range<u16>; 2],
+        private: bool,
+    ) {
+        let counts = port.counts();
+        let mut head = NetmapIf {
             ni_flags: if private { crate::abi::NI_PRIV_MEM } else { 0 },
             ni_tx_rings: u32::from(counts.tx_rings),
             ni_rx_rings: u32::from(counts.rx_rings),
@@ -226,16 +241,20 @@ impl Region {
             ni_host_rx_rings: 1,
             ..NetmapIf::default()
         };
-        for (to, from) in nifp.ni_name.iter_mut().take(15).zip(name.bytes()) {
+        for (to, from) in head.ni_name.iter_mut().take(15).zip(name.bytes()) {
             *to = from;
         }
-        self.memory.write(port.nifp(), nifp);
-        let (tx, rx) = (usize::from(counts.tx_rings), usize::from(counts.rx_rings));
-        let offset = |ring: usize| (port.ring(ring) - port.nifp()) as u64;
+        self.memory.write(nifp, head);
+        let [tx, rx] = bound;
+        let offset = |ring: u16, bound: bool| match bound {
+            true => (port.ring(usize::from(ring)) - nifp) as u64,
+            false => 0,
+        };
         let host = 0;
-        let list = (0..tx).map(offset).chain([host]).chain((tx..tx + rx).map(offset)).chain([host]);
-        for (i, offset) in list.enumerate() {
-            self.memory.write(port.ring_ofs(i), offset);
+        let txs = (0..counts.tx_rings).map(|i| offset(i, tx.contains(&i)));
+        let rxs = (0..counts.rx_rings).map(|i| offset(counts.tx_rings + i, rx.contains(&i)));
+        for (i, offset) in txs.chain([host]).chain(rxs).chain([host]).enumerate() {
+            self.memory.write(nifp + size_of::<NetmapIf>() + i * size_of::<i64>(), offset);
         }
     }
 
@@ -306,6 +325,12 @@ impl Region {
     /// Moves the region to huge pages where the kernel can, once all its memory is committed.
     pub fn collapse(&self) {
         self.memory.collapse(0, self.memory.size());
+    }
+
+    /// Moves the first `count` buffers to huge pages where the kernel can, once they are committed.
+    pub fn collapse_first(&self, count: u32) {
+        let end = self.offset(BufferIndex(FIRST_BUFFER + count)).min(self.memory.size());
+        self.memory.collapse(self.layout.pool, end - self.layout.pool);
     }
 
     /// All usable buffers, in order.

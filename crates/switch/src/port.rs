@@ -46,6 +46,13 @@ impl Plug {
         }
     }
 
+    /// From now on, wakes the client like this.
+    pub fn set_wake(&mut self, wake: Box<dyn Wake>) {
+        if let Self::Rings(_, old) = self {
+            *old = wake;
+        }
+    }
+
     /// Takes that request back.
     pub fn disarm(&mut self) {
         if let Self::Rings(host, _) = self {

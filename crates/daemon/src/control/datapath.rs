@@ -8,11 +8,14 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 
-use client::api::PortStats;
+use client::api::{PortGeometry, PortStats};
 use client::name::{PipeSide, PortName};
 use ring::layout::RingCounts;
 use switch::{MacAddr, PortConfig, SwitchConfig, VlanId};
 use thiserror::Error;
+
+use super::state::ConnKey;
+use super::state::bound::Claim;
 
 /// A switch, for the life of the daemon: never used again for another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,6 +58,37 @@ pub struct ShmSpec {
     pub group: Option<String>,
     /// How the switch treats it.
     pub config: PortConfig,
+}
+
+/// A port of a switch that netmap programs bind.
+#[derive(Clone, Debug)]
+pub struct BoundSpec {
+    /// Its key.
+    pub key: PortKey,
+    /// Its name, for the `netmap_if`.
+    pub name: PortName,
+    /// Its switch.
+    pub switch: SwitchKey,
+    /// Rings and buffers; extra ones are its holders'.
+    pub rings: RingSpec,
+    /// The region to live in; `None`: a new one.
+    pub region: Option<u16>,
+    /// How the switch treats it.
+    pub config: PortConfig,
+}
+
+/// What a holder of a bound port needs: the numbers and the descriptors of
+/// [`Bound`](client::api::Bound).
+#[derive(Debug)]
+pub struct Binding {
+    /// The reply without the descriptors.
+    pub bound: client::api::Bound,
+    /// The region.
+    pub region: OwnedFd,
+    /// The holder writes here.
+    pub kick: OwnedFd,
+    /// The holder reads here.
+    pub wake: OwnedFd,
 }
 
 /// What a client needs to use a port: the numbers and the descriptors of
@@ -116,6 +150,26 @@ pub trait Datapath {
     /// Makes a port for a client. The descriptors go to the client; whatever the daemon needs
     /// itself it has duplicated.
     fn attach_shm(&mut self, spec: &ShmSpec) -> Result<Attachment, DatapathError>;
+    /// Makes a port for netmap programs that nobody holds yet; returns the number of its region,
+    /// which exists where one is given and goes with its last port.
+    fn add_bound(&mut self, spec: &BoundSpec) -> Result<u16, DatapathError>;
+    /// Gives a connection the rings that it claims, with at most so many extra buffers.
+    fn add_holder(
+        &mut self,
+        port: PortKey,
+        holder: ConnKey,
+        claim: &Claim,
+        extra_bufs: u32,
+    ) -> Result<Binding, DatapathError>;
+    /// The same once more, for another process, with a doorbell of its own.
+    fn resume(&mut self, port: PortKey, holder: ConnKey) -> Result<Binding, DatapathError>;
+    /// Takes back what one holder has. [`Datapath::detach`] does it for all.
+    fn remove_holder(&mut self, port: PortKey, holder: ConnKey);
+    /// Rings of a bound port.
+    fn rings_of(&self, port: PortKey) -> Option<RingSpec>;
+    /// Sizes of a region; of the one that a port with these rings would get, where none is given.
+    fn region_sizes(&self, region: Option<u16>, rings: &RingSpec) -> PortGeometry;
+
     /// Makes a port that takes every frame and drops it.
     fn add_null(
         &mut self,

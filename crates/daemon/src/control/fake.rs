@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-use client::api::{Attached, Counter, PortStats};
+use client::api::{Attached, Bound, Counter, Pool, PortGeometry, PortStats};
 use client::name::{PipeSide, PortName};
 use switch::{MacAddr, PortConfig, SwitchConfig, VlanId};
 
 use super::datapath::{
-    Attachment, Datapath, DatapathError, FdbRow, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
+    Attachment, Binding, BoundSpec, Datapath, DatapathError, FdbRow, PipeKey, PortKey, RingSpec,
+    ShmSpec, SwitchKey,
 };
+use super::state::ConnKey;
+use super::state::bound::Claim;
 
 /// Everything the control plane said, and what there is after it.
 #[derive(Debug, Default)]
@@ -17,16 +20,30 @@ pub struct Fake {
     pub(super) switches: BTreeMap<SwitchKey, SwitchConfig>,
     pub(super) ports: BTreeMap<PortKey, (SwitchKey, PortConfig)>,
     pub(super) pipes: BTreeMap<PipeKey, u32>,
+    pub(super) bound: BTreeMap<PortKey, FakeBound>,
     pub(super) fdb: BTreeMap<(u64, u16), (SwitchKey, PortKey, MacAddr, VlanId)>,
     /// What every port has sent.
     pub(super) counted: Counter,
     /// The next call that needs memory fails.
     pub(super) out_of_memory: bool,
+    /// So many such calls succeed before one fails.
+    pub(super) fails_after: Option<u32>,
+}
+
+/// A bound port and who holds it, with how many extra buffers.
+#[derive(Debug)]
+pub struct FakeBound {
+    name: PortName,
+    pub(super) rings: RingSpec,
+    pub(super) region: u16,
+    pub(super) holders: BTreeMap<ConnKey, (Claim, u32)>,
 }
 
 impl Fake {
     fn allocate(&mut self) -> Result<(), DatapathError> {
-        if std::mem::take(&mut self.out_of_memory) {
+        let fails = self.fails_after.is_some_and(|left| left == 0);
+        self.fails_after = self.fails_after.and_then(|left| left.checked_sub(1));
+        if std::mem::take(&mut self.out_of_memory) || fails {
             return Err(std::io::Error::from(std::io::ErrorKind::OutOfMemory).into());
         }
         Ok(())
@@ -90,6 +107,71 @@ impl Datapath for Fake {
         Ok(attachment(&spec.name, &spec.rings))
     }
 
+    fn add_bound(&mut self, spec: &BoundSpec) -> Result<u16, DatapathError> {
+        self.allocate()?;
+        assert!(self.switches.contains_key(&spec.switch));
+        let port = (spec.switch, spec.config.clone());
+        assert!(self.ports.insert(spec.key, port).is_none());
+        let fresh = || (2..).find(|id| !self.bound.values().any(|port| port.region == *id));
+        let region = spec.region.or_else(fresh).expect("numbers");
+        let holders = BTreeMap::new();
+        let port = FakeBound { name: spec.name.clone(), rings: spec.rings, region, holders };
+        self.bound.insert(spec.key, port);
+        Ok(region)
+    }
+
+    fn add_holder(
+        &mut self,
+        port: PortKey,
+        holder: ConnKey,
+        claim: &Claim,
+        extra_bufs: u32,
+    ) -> Result<Binding, DatapathError> {
+        self.allocate()?;
+        let bound = self.bound.get_mut(&port).expect("known");
+        assert!(bound.holders.insert(holder, (*claim, extra_bufs)).is_none());
+        self.resume(port, holder)
+    }
+
+    fn resume(&mut self, port: PortKey, holder: ConnKey) -> Result<Binding, DatapathError> {
+        let bound = &self.bound[&port];
+        let (claim, extra_bufs) = bound.holders[&holder];
+        let rings = RingSpec { extra_bufs, ..bound.rings };
+        let Attachment { geometry, region, kick, wake } = attachment(&bound.name, &rings);
+        let reply = Bound {
+            attached: geometry,
+            nifp: holder.0,
+            mem_id: bound.region,
+            tx: claim.tx,
+            rx: claim.rx,
+        };
+        Ok(Binding { bound: reply, region, kick, wake })
+    }
+
+    fn remove_holder(&mut self, port: PortKey, holder: ConnKey) {
+        let bound = self.bound.get_mut(&port).expect("known");
+        bound.holders.remove(&holder).expect("known");
+    }
+
+    fn rings_of(&self, port: PortKey) -> Option<RingSpec> {
+        self.bound.get(&port).map(|bound| bound.rings)
+    }
+
+    fn region_sizes(&self, region: Option<u16>, rings: &RingSpec) -> PortGeometry {
+        let pool = Pool { offset: 4096, count: 1, size: 4096 };
+        PortGeometry {
+            mem_id: region.unwrap_or(77),
+            region_bytes: self.memory_of(rings),
+            tx_rings: 0,
+            rx_rings: 0,
+            tx_slots: 0,
+            rx_slots: 0,
+            ifs: pool,
+            rings: pool,
+            buffers: pool,
+        }
+    }
+
     fn add_null(
         &mut self,
         port: PortKey,
@@ -104,6 +186,7 @@ impl Datapath for Fake {
     fn detach(&mut self, port: PortKey, name: &PortName) -> PortStats {
         let last = self.stats(&[(port, name.clone())]).remove(0);
         self.ports.remove(&port).expect("known");
+        self.bound.remove(&port);
         self.fdb.retain(|_, entry| entry.1 != port);
         last
     }

@@ -1,5 +1,7 @@
 //! From a call to its answer: ask the state, tell the workers, enter the result.
 
+mod netmap;
+
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -18,6 +20,7 @@ use super::datapath::{Attachment, Datapath, PipeKey, PortKey, RingSpec, ShmSpec,
 use super::policy::{Access, Caller, Permissions};
 use super::refusal::Refusal;
 use super::settings;
+use super::state::bound::Shared;
 use super::state::{ConnKey, Gone, Holder, Port, State, Switch, Wish, change_permissions};
 use crate::config::{Config, SwitchPlan};
 
@@ -75,12 +78,12 @@ impl<D: Datapath> Control<D> {
 
     /// Answers a call.
     pub fn answer(&mut self, client: &mut Client, request: Request) -> Answer {
-        if let Request::Attach(attach) = request {
-            return self.attach(client, &attach);
-        }
         let caller = client.caller.clone();
         let reply = match request {
-            Request::Bind(_) | Request::Resume | Request::PortGeometry(_) => Err(Refusal::NoNetmap),
+            Request::Attach(attach) => return self.attach(client, &attach),
+            Request::Bind(bind) => return self.bind(client, &bind),
+            Request::Resume => return self.resume(client),
+            Request::PortGeometry(query) => self.port_geometry(&caller, &query),
             Request::Hello(hello) => Ok(self.hello(client, &hello)),
             Request::SwitchAdd(spec) => self.switch_add(&caller, &spec),
             Request::SwitchSet(spec) => self.switch_set(&caller, &spec),
@@ -98,7 +101,6 @@ impl<D: Datapath> Control<D> {
             Request::FdbFlush(flush) => self.fdb_flush(&caller, &flush),
             Request::Stats(query) => self.stats(&caller, &query),
             Request::Detach(PortRef { port }) => self.detach(client.conn, &port),
-            Request::Attach(_) => unreachable!("answered above"),
         };
         reply.map(|reply| (reply, Vec::new()))
     }
@@ -109,6 +111,7 @@ impl<D: Datapath> Control<D> {
             let gone = self.state.release(&port);
             self.settle(&port, &gone);
         }
+        self.unbind(conn);
     }
 
     fn hello(&self, client: &mut Client, hello: &Hello) -> Reply {
@@ -158,8 +161,7 @@ impl<D: Datapath> Control<D> {
         self.state.switch(caller, name, Access::Manage)?;
         let ports: Vec<PortName> = self.state.ports_of(name).map(|(n, _)| n.clone()).collect();
         for port in ports {
-            let gone = self.state.remove_port(&port);
-            self.settle(&port, &gone);
+            self.drop_port(&port);
         }
         if let Some(key) = self.state.remove_switch(name) {
             self.datapath.del_switch(key);
@@ -227,7 +229,7 @@ impl<D: Datapath> Control<D> {
         if let Some(pipe) = gone.pipe {
             self.datapath.del_pipe(pipe);
         }
-        if let Some(switch) = gone.switch {
+        for switch in gone.patch.into_iter().chain(gone.switch) {
             self.datapath.del_switch(switch);
         }
     }
@@ -344,8 +346,8 @@ impl<D: Datapath> Control<D> {
             PortKind::Null => self.datapath.add_null(key, switch, config.clone())?,
             PortKind::Pipe => return Err(Refusal::PipePersistent(name.clone())),
         }
-        let (pipe, holder, past) = (None, None, None);
-        let port = Port { key, kind, pipe, persistent: true, owner, config, holder, past };
+        let (pipe, holder, bound, past) = (None, None, None, None);
+        let port = Port { key, kind, pipe, persistent: true, owner, config, holder, bound, past };
         self.state.add_port(name.clone(), port);
         Ok(())
     }
@@ -365,9 +367,19 @@ impl<D: Datapath> Control<D> {
 
     fn port_del(&mut self, caller: &Caller, name: &PortName) -> Result<Reply, Refusal> {
         self.state.port(caller, name, Access::Manage)?;
-        let gone = self.state.remove_port(name);
-        self.settle(name, &gone);
+        self.drop_port(name);
         Ok(Reply::Done)
+    }
+
+    /// Removes a port, whoever holds it, and what cannot be without it.
+    fn drop_port(&mut self, name: &PortName) {
+        for port in self.state.family(name) {
+            if self.state.port_mut(&port).is_some() {
+                let gone = self.state.remove_port(&port);
+                self.settle(&port, &gone);
+            }
+        }
+        self.retire(name);
     }
 
     fn port_list(&self, caller: &Caller, list: &PortList) -> Result<Reply, Refusal> {
@@ -469,7 +481,8 @@ impl<D: Datapath> Control<D> {
             Some(name) => vec![(name, self.state.port(caller, name, Access::Look)?)],
             None => self.visible_ports(caller, query.switch.as_ref(), query.from.as_deref())?,
         };
-        let counted = ports.into_iter().filter(|(_, port)| port.kind != PortKind::Pipe);
+        let counted =
+            ports.into_iter().filter(|(_, port)| port.kind != PortKind::Pipe || port.is_live());
         let wanted: Vec<Wanted> = counted.map(|(name, port)| Wanted::new(name, port)).collect();
         let at = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let datapath = &mut self.datapath;
@@ -539,6 +552,7 @@ fn held_port(client: &Client, attach: &Attach, key: PortKey, memory: u64) -> Por
         owner: client.caller.uid,
         config: PortConfig::default(),
         holder: Some(holder),
+        bound: None,
         past: None,
     }
 }
@@ -565,14 +579,20 @@ fn switch_info<D: Datapath>(
 }
 
 fn port_info(name: &PortName, port: &Port) -> PortInfo {
-    let holder = port.holder.as_ref();
+    let (holder, shared) = (port.holder.as_ref(), port.bound.as_ref());
+    let client = |h: &Holder| ClientInfo { pid: h.pid, uid: h.uid, name: h.name.clone() };
+    // Of several, the one that came first.
+    let binder = || {
+        let (shared, first) = shared.zip(shared.and_then(|shared| shared.holders.first()))?;
+        Some(ClientInfo { pid: first.pid, uid: shared.uid, name: first.name.clone() })
+    };
     PortInfo {
         port: name.clone(),
         kind: port.kind,
         persistent: port.persistent,
         owner: port.owner,
-        client: holder.map(|h| ClientInfo { pid: h.pid, uid: h.uid, name: h.name.clone() }),
-        memory: holder.map_or(0, |h| h.memory),
+        client: holder.map(client).or_else(binder),
+        memory: holder.map_or(0, |h| h.memory) + shared.map_or(0, Shared::all_memory),
         group: holder.and_then(|h| h.group.clone()),
         settings: settings::show_port(&port.config),
     }

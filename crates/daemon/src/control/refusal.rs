@@ -106,9 +106,23 @@ pub enum Refusal {
     /// A value is out of range.
     #[error("{0}")]
     BadValue(String),
-    /// A call of netmap programs.
-    #[error("this daemon opens no ports for netmap programs; use one of a later version")]
-    NoNetmap,
+    /// A second bind on one connection.
+    #[error("this connection has bound port {0} already; open another one for another port")]
+    BoundAlready(PortName),
+    /// Nothing to resume.
+    #[error("this connection has bound no port")]
+    NothingBound,
+    /// A region that is not there.
+    #[error("there is no memory region {0}; a port's region is gone when nobody holds the port")]
+    NoRegion(u16),
+    /// A port of another region.
+    #[error("port {port} lives in region {mem_id}; bind it without a region, or with that one")]
+    OtherRegion {
+        /// The port.
+        port: PortName,
+        /// Where it is.
+        mem_id: u16,
+    },
     /// Another version of the protocol.
     #[error(
         "this daemon speaks protocol {ours}, not {0}; use the same uvala for both",
@@ -128,19 +142,24 @@ impl Refusal {
     #[must_use]
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::NoSwitch(_) | Self::NoPort(_) | Self::NoFdbEntry { .. } | Self::NotHeld(_) => {
-                ErrorCode::NotFound
-            }
+            Self::NoSwitch(_)
+            | Self::NoPort(_)
+            | Self::NoFdbEntry { .. }
+            | Self::NotHeld(_)
+            | Self::NothingBound => ErrorCode::NotFound,
             Self::SwitchExists(_) | Self::PortExists(_) => ErrorCode::Exists,
-            Self::InUse { .. } => ErrorCode::InUse,
+            Self::InUse { .. } | Self::BoundAlready(_) => ErrorCode::InUse,
             Self::NotAttachable(_)
             | Self::PipePersistent(_)
             | Self::PipeSettings(_)
-            | Self::PipeGroup(_)
-            | Self::NoNetmap => ErrorCode::Unsupported,
+            | Self::PipeGroup(_) => ErrorCode::Unsupported,
             Self::Denied { .. } | Self::GiveAway | Self::NotYours { .. } => ErrorCode::Permission,
             Self::Quota { .. } => ErrorCode::Quota,
-            Self::BadValue(_) | Self::Version(_) | Self::BadMessage(_) => ErrorCode::BadRequest,
+            Self::BadValue(_)
+            | Self::NoRegion(_)
+            | Self::OtherRegion { .. }
+            | Self::Version(_)
+            | Self::BadMessage(_) => ErrorCode::BadRequest,
             Self::Datapath(_) => ErrorCode::NoMemory,
         }
     }

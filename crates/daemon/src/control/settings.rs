@@ -1,6 +1,6 @@
 //! Between the protocol's types and the switch's: settings and rings.
 
-use client::api::{Attach, PortSettings, SwitchSettings};
+use client::api::{Attach, Bind, GeometryQuery, PortSettings, SwitchSettings};
 use ring::cursor::Span;
 use ring::layout::{MAX_RINGS, RingCounts};
 use switch::{PortConfig, SwitchConfig};
@@ -83,6 +83,50 @@ pub fn rings(attach: &Attach, default: &RingSpec) -> Result<RingSpec, Refusal> {
     let extra_bufs = attach.extra_bufs.unwrap_or(default.extra_bufs);
     let extra_bufs = in_range("extra_bufs", extra_bufs, 0, MAX_EXTRA_BUFS)?;
     Ok(RingSpec { counts, extra_bufs, stride: default.stride })
+}
+
+/// The rings that a netmap program asks for: as netmap does, what is out of range becomes the
+/// nearest that is in it.
+#[must_use]
+pub fn bound_rings(wanted: &WantedRings, default: &RingSpec) -> RingSpec {
+    let rings = |wanted: Option<u16>, default| wanted.unwrap_or(default).clamp(1, MAX_RINGS);
+    let slots = |wanted: Option<u32>, default: Span| {
+        wanted.and_then(|count| Span::new(count.clamp(Span::MIN, Span::MAX))).unwrap_or(default)
+    };
+    let counts = RingCounts {
+        tx_rings: rings(wanted.tx_rings, default.counts.tx_rings),
+        rx_rings: rings(wanted.rx_rings, default.counts.rx_rings),
+        tx_slots: slots(wanted.tx_slots, default.counts.tx_slots),
+        rx_slots: slots(wanted.rx_slots, default.counts.rx_slots),
+    };
+    RingSpec { counts, extra_bufs: 0, stride: default.stride }
+}
+
+/// Rings as a program asks for them.
+#[derive(Clone, Copy, Debug)]
+pub struct WantedRings {
+    /// Transmit rings.
+    pub tx_rings: Option<u16>,
+    /// Receive rings.
+    pub rx_rings: Option<u16>,
+    /// Slots of each transmit ring.
+    pub tx_slots: Option<u32>,
+    /// Slots of each receive ring.
+    pub rx_slots: Option<u32>,
+}
+
+impl From<&Bind> for WantedRings {
+    fn from(bind: &Bind) -> Self {
+        let Bind { tx_rings, rx_rings, tx_slots, rx_slots, .. } = *bind;
+        Self { tx_rings, rx_rings, tx_slots, rx_slots }
+    }
+}
+
+impl From<&GeometryQuery> for WantedRings {
+    fn from(query: &GeometryQuery) -> Self {
+        let GeometryQuery { tx_rings, rx_rings, tx_slots, rx_slots, .. } = *query;
+        Self { tx_rings, rx_rings, tx_slots, rx_slots }
+    }
 }
 
 fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(

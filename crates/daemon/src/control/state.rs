@@ -26,6 +26,8 @@
 //! What a user has is counted from the entries whenever it is asked for; there is no second book
 //! that could disagree with them.
 
+pub mod bound;
+
 use std::collections::BTreeMap;
 
 use client::api::{PortKind, PortStats, SwitchSettings};
@@ -36,6 +38,7 @@ use super::datapath::{PipeKey, PortKey, SwitchKey};
 use super::policy::{Access, Caller, Permissions};
 use super::refusal::Refusal;
 use crate::config::Quota;
+use bound::Shared;
 
 /// A connection, for the life of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -71,6 +74,8 @@ pub struct Port {
     pub config: PortConfig,
     /// Who holds it.
     pub holder: Option<Holder>,
+    /// For a port that netmap programs have bound.
+    pub bound: Option<Shared>,
     /// What was counted for clients that have left; kept by ports that stay.
     pub past: Option<Box<PortStats>>,
 }
@@ -121,6 +126,8 @@ pub struct Gone {
     pub port: Option<PortKey>,
     /// The pipe, if this was its last end.
     pub pipe: Option<PipeKey>,
+    /// The switch that connected the ends of a bound pipe, likewise.
+    pub patch: Option<SwitchKey>,
     /// The switch, if this was its last port.
     pub switch: Option<SwitchKey>,
 }
@@ -137,9 +144,9 @@ impl Port {
     #[must_use]
     pub fn is_live(&self) -> bool {
         match self.kind {
-            PortKind::Shm => self.holder.is_some(),
+            PortKind::Shm => self.holder.is_some() || self.bound.is_some(),
             PortKind::Null => true,
-            PortKind::Pipe => false,
+            PortKind::Pipe => self.bound.is_some(),
         }
     }
 }
@@ -171,6 +178,18 @@ impl State {
         assert!(before.is_none(), "a port is entered once");
     }
 
+    /// Enters a port that the workers have made for netmap programs.
+    pub fn add_bound(&mut self, name: &PortName, new: Port) {
+        assert!(new.bound.is_some());
+        match self.ports.get_mut(name) {
+            Some(port) => {
+                assert!(!port.is_live(), "a port is made once");
+                (port.key, port.bound) = (new.key, new.bound);
+            }
+            None => drop(self.ports.insert(name.clone(), new)),
+        }
+    }
+
     /// Enters the holder of a port that [`State::claim`] found free, making the port if need be.
     pub fn hold(&mut self, name: &PortName, new: Port) {
         assert!(new.holder.is_some());
@@ -190,17 +209,19 @@ impl State {
         if !port.persistent {
             return self.remove_port(name);
         }
-        let held = port.holder.take().is_some();
-        Gone { port: held.then_some(port.key), pipe: None, switch: None }
+        let held = port.holder.take().is_some() || port.bound.take().is_some();
+        Gone { port: held.then_some(port.key), pipe: None, patch: None, switch: None }
     }
 
     /// Removes a port, whoever holds it.
     pub fn remove_port(&mut self, name: &PortName) -> Gone {
         let port = self.ports.remove(name).expect("only a known port is removed");
-        let last_end = name.peer().is_none_or(|peer| !self.ports.contains_key(&peer));
+        let peer = name.peer().and_then(|peer| self.ports.get(&peer));
+        let (last_end, last_bound) = (peer.is_none(), peer.is_none_or(|peer| peer.bound.is_none()));
         Gone {
             port: port.is_live().then_some(port.key),
             pipe: port.pipe.filter(|_| last_end),
+            patch: port.bound.and_then(|shared| shared.patch).filter(|_| last_bound),
             switch: self.forget_switch(name.switch()),
         }
     }
@@ -356,6 +377,10 @@ impl State {
             Some(Port { holder: Some(holder), .. }) => {
                 Err(Refusal::InUse { port: wish.port.clone(), pid: holder.pid, uid: holder.uid })
             }
+            Some(Port { bound: Some(shared), .. }) => {
+                let pid = shared.holders.first().map_or(0, |holder| holder.pid);
+                Err(Refusal::InUse { port: wish.port.clone(), pid, uid: shared.uid })
+            }
             Some(_) => Ok(false),
         }
     }
@@ -383,6 +408,8 @@ impl State {
             usage.ports += u64::from(port.owner == uid);
             let held = port.holder.as_ref().filter(|holder| holder.uid == uid);
             usage.memory += held.map_or(0, |holder| holder.memory);
+            let shared = port.bound.as_ref().filter(|shared| shared.uid == uid);
+            usage.memory += shared.map_or(0, Shared::all_memory);
         }
         usage
     }
@@ -454,6 +481,7 @@ mod tests {
             owner: uid,
             config: PortConfig::default(),
             holder: Some(holder),
+            bound: None,
             past: None,
         };
         state.hold(wish.port, port);
@@ -477,7 +505,7 @@ mod tests {
         assert_eq!(state.counts(), (1, 2));
         assert_eq!(state.held_by(ConnKey(1)), std::slice::from_ref(&a));
         let gone = state.release(&a);
-        assert_eq!(gone, Gone { port: Some(key_a), pipe: None, switch: None });
+        assert_eq!(gone, Gone { port: Some(key_a), pipe: None, patch: None, switch: None });
         assert_eq!(state.release(&b).switch, Some(SwitchKey(1)));
         assert_eq!(state.counts(), (0, 0));
     }
@@ -506,11 +534,15 @@ mod tests {
             owner: 1000,
             config: PortConfig { isolated: true, ..PortConfig::default() },
             holder: None,
+            bound: None,
             past: None,
         };
         state.add_port(a.clone(), port);
         let key = attach(&mut state, 1000, 1, &wish(&a)).unwrap();
-        assert_eq!(state.release(&a), Gone { port: Some(key), pipe: None, switch: None });
+        assert_eq!(
+            state.release(&a),
+            Gone { port: Some(key), pipe: None, patch: None, switch: None }
+        );
         let port = state.port(&caller(1000), &a, Access::Look).unwrap();
         assert!(port.holder.is_none() && port.config.isolated);
         assert_eq!(state.remove_port(&a).switch, Some(SwitchKey(9)));
@@ -556,7 +588,10 @@ mod tests {
         let (master, slave) = (name("vale0:a{1"), name("vale0:a}1"));
         attach(&mut state, 1000, 1, &wish(&master)).unwrap();
         attach(&mut state, 1000, 2, &wish(&slave)).unwrap();
-        assert_eq!(state.release(&master), Gone { port: None, pipe: None, switch: None });
+        assert_eq!(
+            state.release(&master),
+            Gone { port: None, pipe: None, patch: None, switch: None }
+        );
         let gone = state.release(&slave);
         assert!(gone.pipe.is_some() && gone.switch.is_some() && gone.port.is_none());
     }

@@ -1,5 +1,7 @@
 //! Calls and their answers, on workers that move no frame.
 
+mod netmap;
+
 use client::api::{Counter, ErrorCode, PortSettings, SwitchSettings};
 
 use super::super::fake::Fake;

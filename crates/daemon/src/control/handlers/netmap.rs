@@ -1,0 +1,312 @@
+//! Calls of netmap programs: ports that several connections may hold, pipes, and regions to share.
+
+use client::api::{Bind, BoundRings, GeometryQuery, PortGeometry, PortKind, Reply, RingChoice};
+use client::name::PortName;
+use ring::layout::RingCounts;
+use switch::{Forwarding, OnFull, PortConfig, SwitchConfig};
+
+use super::{Answer, Client, Control};
+use crate::control::datapath::{
+    Binding, BoundSpec, Datapath, MAX_EXTRA_BUFS, PortKey, RingSpec, SwitchKey,
+};
+use crate::control::policy::{Access, Caller};
+use crate::control::refusal::Refusal;
+use crate::control::settings::{self, WantedRings};
+use crate::control::state::bound::{Binder, COMMON, Claim, Shared};
+use crate::control::state::{ConnKey, Port, Wish};
+
+impl<D: Datapath> Control<D> {
+    pub(super) fn bind(&mut self, client: &Client, bind: &Bind) -> Answer {
+        if let Some(port) = self.state.bound_by(client.conn) {
+            return Err(Refusal::BoundAlready(port.clone()));
+        }
+        let bound = self.find_or_make_bound(client, bind).and_then(|()| self.join(client, bind));
+        if bound.is_err() {
+            self.retire(&bind.port);
+        }
+        bound.map(answer)
+    }
+
+    pub(super) fn resume(&mut self, client: &Client) -> Answer {
+        let name = self.state.bound_by(client.conn).ok_or(Refusal::NothingBound)?.clone();
+        let port = self.state.port_mut(&name).expect("it is bound");
+        Ok(answer(self.datapath.resume(port.key, client.conn)?))
+    }
+
+    /// Takes back what a connection has bound.
+    pub(super) fn unbind(&mut self, conn: ConnKey) {
+        let Some(name) = self.state.bound_by(conn).cloned() else { return };
+        let port = self.state.port_mut(&name).expect("it is bound");
+        if let Some(shared) = &mut port.bound {
+            shared.holders.retain(|holder| holder.conn != conn);
+        }
+        self.datapath.remove_holder(port.key, conn);
+        self.retire(&name);
+    }
+
+    /// A bound port goes when nobody needs it any more; the parent of a pipe with its last pipe.
+    pub(super) fn retire(&mut self, name: &PortName) {
+        let (parent, family) = (parent_of(name), self.state.family(name));
+        for name in family.iter().chain(&parent) {
+            if self.state.shared(name).is_some() && self.state.is_idle(name) {
+                let gone = self.state.release(name);
+                self.settle(name, &gone);
+            }
+        }
+    }
+}
+
+/// Making ports.
+impl<D: Datapath> Control<D> {
+    fn find_or_make_bound(&mut self, client: &Client, bind: &Bind) -> Result<(), Refusal> {
+        let caller = &client.caller;
+        if let Some(shared) = self.state.shared(&bind.port) {
+            let mem_id = shared.mem_id;
+            let wanted = self.state.region(caller, bind.mem_id)?;
+            return match bind.mem_id == 0 || wanted == Some(mem_id) {
+                true => Ok(()),
+                false => Err(Refusal::OtherRegion { port: bind.port.clone(), mem_id }),
+            };
+        }
+        match parent_of(&bind.port) {
+            None => {
+                let rings = settings::bound_rings(&WantedRings::from(bind), &self.rings);
+                self.make_bound(client, &bind.port, rings, bind.mem_id)
+            }
+            Some(parent) => self.make_bound_pipe(client, bind, &parent),
+        }
+    }
+
+    /// Whether the caller may make this port; how much memory it takes.
+    fn claim_bound(
+        &self,
+        caller: &Caller,
+        name: &PortName,
+        rings: &RingSpec,
+    ) -> Result<u64, Refusal> {
+        let memory = self.datapath.memory_of(rings);
+        let wish = Wish { port: name, memory, group: None, existing: false };
+        self.state.claim(caller, &wish).map(|()| memory)
+    }
+
+    /// Makes a port of a switch, which nobody holds yet.
+    fn make_bound(
+        &mut self,
+        client: &Client,
+        name: &PortName,
+        rings: RingSpec,
+        mem_id: u16,
+    ) -> Result<(), Refusal> {
+        let memory = self.claim_bound(&client.caller, name, &rings)?;
+        let region = self.state.region(&client.caller, mem_id)?;
+        let switch = self.find_or_make(&client.caller, name.switch())?;
+        let key = PortKey(self.state.new_key());
+        let config = self.state.port_mut(name).map(|port| port.config.clone());
+        let config = config.unwrap_or_default();
+        let spec =
+            BoundSpec { key, name: name.clone(), switch, rings, region, config: config.clone() };
+        let made = self.datapath.add_bound(&spec);
+        if made.is_err()
+            && let Some(switch) = self.state.forget_switch(name.switch())
+        {
+            self.datapath.del_switch(switch);
+        }
+        let common = mem_id == COMMON;
+        let shared = Shared { common, memory, ..new_shared(made?, client.caller.uid) };
+        let port = Port { config, ..bound_port(client, key, PortKind::Shm, shared) };
+        self.state.add_bound(name, port);
+        Ok(())
+    }
+
+    /// Makes both ends of a pipe, and its parent where there is none.
+    fn make_bound_pipe(
+        &mut self,
+        client: &Client,
+        bind: &Bind,
+        parent: &PortName,
+    ) -> Result<(), Refusal> {
+        let other = bind.port.peer().expect("a pipe has two ends");
+        if self.state.shared(parent).is_none() {
+            self.make_bound(client, parent, self.rings, bind.mem_id)?;
+        }
+        let shared = self.state.shared(parent).expect("made just now");
+        let mem_id = shared.mem_id;
+        // The parent's owner is the caller, or the caller shares no memory with it.
+        let nothing = BoundRings { first: 0, count: 0 };
+        let look = Claim { tx: nothing, rx: nothing, exclusive: false };
+        self.state.claim_rings(&client.caller, parent, &look)?;
+        let rings = settings::bound_rings(&WantedRings::from(bind), &self.pipe_rings(parent));
+        let ends = [(&bind.port, rings), (&other, turned(rings))];
+        for (end, rings) in ends {
+            self.claim_bound(&client.caller, end, &rings)?;
+        }
+        let patch = self.make_patch()?;
+        for (name, rings) in ends {
+            let made = self.make_end(client, name, rings, patch, mem_id);
+            if made.is_err() && self.state.shared(&bind.port).is_none() {
+                self.datapath.del_switch(patch);
+            }
+            made?;
+        }
+        Ok(())
+    }
+
+    /// Rings of a pipe whose program does not say: one, of its parent's size.
+    fn pipe_rings(&mut self, parent: &PortName) -> RingSpec {
+        let slots = self.state.port_mut(parent).map(|port| port.key);
+        let parent = slots.and_then(|key| self.datapath.rings_of(key)).unwrap_or(self.rings);
+        RingSpec { counts: RingCounts { tx_rings: 1, rx_rings: 1, ..parent.counts }, ..parent }
+    }
+
+    /// The switch of a pipe: what comes in at one port goes out at the other, when there is room.
+    fn make_patch(&mut self) -> Result<SwitchKey, Refusal> {
+        let key = SwitchKey(self.state.new_key());
+        let config = SwitchConfig { forwarding: Forwarding::Patch, ..SwitchConfig::default() };
+        self.datapath.add_switch(key, config)?;
+        Ok(key)
+    }
+
+    fn make_end(
+        &mut self,
+        client: &Client,
+        name: &PortName,
+        rings: RingSpec,
+        patch: SwitchKey,
+        mem_id: u16,
+    ) -> Result<(), Refusal> {
+        let memory = self.claim_bound(&client.caller, name, &rings)?;
+        let key = PortKey(self.state.new_key());
+        let config = PortConfig { on_full: OnFull::Wait, ..PortConfig::default() };
+        let spec = BoundSpec {
+            key,
+            name: name.clone(),
+            switch: patch,
+            rings,
+            region: Some(mem_id),
+            config: config.clone(),
+        };
+        self.datapath.add_bound(&spec)?;
+        let patch = Some(patch);
+        let shared = Shared { memory, patch, ..new_shared(mem_id, client.caller.uid) };
+        let port = Port { config, ..bound_port(client, key, PortKind::Pipe, shared) };
+        self.state.add_bound(name, port);
+        Ok(())
+    }
+}
+
+/// Holding them.
+impl<D: Datapath> Control<D> {
+    /// Gives a connection its rings of a port that is there.
+    fn join(&mut self, client: &Client, bind: &Bind) -> Result<Binding, Refusal> {
+        let key = self.state.port(&client.caller, &bind.port, Access::Attach)?.key;
+        let rings = self.datapath.rings_of(key).expect("a bound port has rings");
+        let claim = claim(bind, rings.counts)?;
+        self.state.claim_rings(&client.caller, &bind.port, &claim)?;
+        let wanted = bind.extra_bufs.min(MAX_EXTRA_BUFS);
+        let bytes = |buffers: u32| u64::from(buffers) * u64::from(rings.stride);
+        self.state.claim_memory(&client.caller, bytes(wanted))?;
+        let binding = self.datapath.add_holder(key, client.conn, &claim, wanted)?;
+        let shared = self.state.port_mut(&bind.port).and_then(|port| port.bound.as_mut());
+        shared.expect("it is bound").holders.push(Binder {
+            conn: client.conn,
+            pid: client.caller.pid,
+            name: client.name.clone(),
+            memory: bytes(binding.bound.attached.extra_bufs),
+            claim,
+        });
+        Ok(binding)
+    }
+
+    pub(super) fn port_geometry(
+        &mut self,
+        caller: &Caller,
+        query: &GeometryQuery,
+    ) -> Result<Reply, Refusal> {
+        let planned = settings::bound_rings(&WantedRings::from(query), &self.rings);
+        let Some(name) = &query.port else {
+            let region = self.state.region(caller, query.mem_id)?;
+            let mut sizes = self.datapath.region_sizes(region, &planned);
+            sizes.mem_id = if query.mem_id <= COMMON { COMMON } else { sizes.mem_id };
+            return Ok(Reply::PortGeometry(sizes));
+        };
+        let (region, rings) = match self.state.shared(name) {
+            Some(shared) => {
+                let region = Some(shared.mem_id);
+                let key = self.state.port(caller, name, Access::Look)?.key;
+                (region, self.datapath.rings_of(key).unwrap_or(planned))
+            }
+            None => (self.state.region(caller, query.mem_id)?, planned),
+        };
+        let sizes = self.datapath.region_sizes(region, &rings);
+        let RingCounts { tx_rings, rx_rings, tx_slots, rx_slots } = rings.counts;
+        let (tx_slots, rx_slots) = (tx_slots.slots(), rx_slots.slots());
+        let geometry = PortGeometry { tx_rings, rx_rings, tx_slots, rx_slots, ..sizes };
+        Ok(Reply::PortGeometry(geometry))
+    }
+}
+
+fn answer(binding: Binding) -> (Reply, Vec<std::os::fd::OwnedFd>) {
+    let Binding { bound, region, kick, wake } = binding;
+    (Reply::Bound(bound), vec![region, kick, wake])
+}
+
+/// The port in whose region a pipe lives.
+fn parent_of(name: &PortName) -> Option<PortName> {
+    name.pipe()?;
+    let parent = name.switch().join(name.port());
+    Some(parent.expect("the part of a name before its pipe is a name"))
+}
+
+/// The rings that a program binds, as netmap picks them: where there are fewer in one direction,
+/// that direction's first.
+fn claim(bind: &Bind, counts: RingCounts) -> Result<Claim, Refusal> {
+    let none = BoundRings { first: 0, count: 0 };
+    let pick = |rings: u16, excluded: bool| match bind.rings {
+        _ if excluded => none,
+        RingChoice::All => BoundRings { first: 0, count: rings },
+        RingChoice::One(ring) if ring < rings => BoundRings { first: ring, count: 1 },
+        RingChoice::One(_) => BoundRings { first: 0, count: 1 },
+    };
+    let most = counts.tx_rings.max(counts.rx_rings);
+    if let RingChoice::One(ring) = bind.rings
+        && ring >= most
+    {
+        let text = format!("ring {ring}: port {} has rings 0 to {}", bind.port, most - 1);
+        return Err(Refusal::BadValue(text));
+    }
+    Ok(Claim {
+        tx: pick(counts.tx_rings, bind.rx_only),
+        rx: pick(counts.rx_rings, bind.tx_only),
+        exclusive: bind.exclusive,
+    })
+}
+
+/// What the other end of a pipe has: one's transmit rings are the other's receive rings.
+fn turned(rings: RingSpec) -> RingSpec {
+    let RingCounts { tx_rings, rx_rings, tx_slots, rx_slots } = rings.counts;
+    let counts = RingCounts {
+        tx_rings: rx_rings,
+        rx_rings: tx_rings,
+        tx_slots: rx_slots,
+        rx_slots: tx_slots,
+    };
+    RingSpec { counts, ..rings }
+}
+
+fn new_shared(mem_id: u16, uid: u32) -> Shared {
+    Shared { mem_id, common: false, uid, memory: 0, holders: Vec::new(), patch: None }
+}
+
+fn bound_port(client: &Client, key: PortKey, kind: PortKind, shared: Shared) -> Port {
+    Port {
+        key,
+        kind,
+        pipe: None,
+        persistent: false,
+        owner: client.caller.uid,
+        config: PortConfig::default(),
+        holder: None,
+        bound: Some(shared),
+        past: None,
+    }
+}

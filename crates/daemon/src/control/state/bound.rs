@@ -1,0 +1,209 @@
+//! Ports that netmap programs have bound: any number of holders, and pipes in their region.
+//!
+//! ```text
+//!              bind                        bind
+//!   (none) ───────────► bound, 1 holder ◄───────► bound, n holders
+//!      ▲                     │   ▲
+//!      │      last hang-up   │   │ bind
+//!      └─────────────────────┤   │
+//!                            ▼   │
+//!                    bound, no holder: the parent of pipes, or the other end of one
+//! ```
+//!
+//! A pipe is two ports that come and go together, in the region of its parent, which they keep.
+//! All holders of a region are processes of one user.
+
+use client::api::BoundRings;
+use client::name::PortName;
+
+use super::{ConnKey, Port, State};
+use crate::control::datapath::SwitchKey;
+use crate::control::policy::Caller;
+use crate::control::refusal::Refusal;
+
+/// The number by which a user's ports share a region without knowing another number.
+pub const COMMON: u16 = 1;
+
+/// What a bound port has that others have not.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// Number of its region.
+    pub mem_id: u16,
+    /// That region is the one which all of this user's ports may join as [`COMMON`].
+    pub common: bool,
+    /// The user whose processes share the region.
+    pub uid: u32,
+    /// Bytes of shared memory, extra buffers of holders not counted.
+    pub memory: u64,
+    /// Who has bound it.
+    pub holders: Vec<Binder>,
+    /// For the end of a pipe: the switch that connects both ends.
+    pub patch: Option<SwitchKey>,
+}
+
+/// A connection that has bound a port.
+#[derive(Clone, Debug)]
+pub struct Binder {
+    /// The connection.
+    pub conn: ConnKey,
+    /// Its process.
+    pub pid: u32,
+    /// What it calls itself.
+    pub name: String,
+    /// Bytes of its extra buffers.
+    pub memory: u64,
+    /// Its rings.
+    pub claim: Claim,
+}
+
+/// The rings that a connection binds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Transmit rings.
+    pub tx: BoundRings,
+    /// Receive rings.
+    pub rx: BoundRings,
+    /// Nobody else may have them.
+    pub exclusive: bool,
+}
+
+impl Claim {
+    /// May both be held at the same time?
+    #[must_use]
+    pub fn goes_with(&self, other: &Self) -> bool {
+        let overlap = |a: BoundRings, b: BoundRings| {
+            a.first.max(b.first) < (a.first + a.count).min(b.first + b.count)
+        };
+        let apart = !overlap(self.tx, other.tx) && !overlap(self.rx, other.rx);
+        apart || !(self.exclusive || other.exclusive)
+    }
+}
+
+impl Shared {
+    /// Bytes of shared memory, all told.
+    #[must_use]
+    pub fn all_memory(&self) -> u64 {
+        self.memory + self.holders.iter().map(|holder| holder.memory).sum::<u64>()
+    }
+}
+
+impl State {
+    /// The port that a connection has bound.
+    #[must_use]
+    pub fn bound_by(&self, conn: ConnKey) -> Option<&PortName> {
+        let by = |port: &Port| {
+            let mut holders = port.bound.iter().flat_map(|shared| &shared.holders);
+            holders.any(|holder| holder.conn == conn)
+        };
+        self.ports.iter().find(|(_, port)| by(port)).map(|(name, _)| name)
+    }
+
+    /// What a bound port has.
+    #[must_use]
+    pub fn shared(&self, name: &PortName) -> Option<&Shared> {
+        self.ports.get(name)?.bound.as_ref()
+    }
+
+    fn all_shared(&self) -> impl Iterator<Item = &Shared> {
+        self.ports.values().filter_map(|port| port.bound.as_ref())
+    }
+
+    /// The region that the caller means by a number; `None`: a new one.
+    pub fn region(&self, caller: &Caller, mem_id: u16) -> Result<Option<u16>, Refusal> {
+        if mem_id <= COMMON {
+            let own = |shared: &&Shared| shared.common && shared.uid == caller.uid;
+            let common = self.all_shared().find(own).map(|shared| shared.mem_id);
+            return Ok(common.filter(|_| mem_id == COMMON));
+        }
+        match self.all_shared().find(|shared| shared.mem_id == mem_id) {
+            None => Err(Refusal::NoRegion(mem_id)),
+            Some(shared) if shared.uid != caller.uid => {
+                Err(Refusal::NotYours { what: format!("region {mem_id}"), owner: shared.uid })
+            }
+            Some(_) => Ok(Some(mem_id)),
+        }
+    }
+
+    /// Whether the caller may have these rings of a bound port. Changes nothing.
+    pub fn claim_rings(
+        &self,
+        caller: &Caller,
+        name: &PortName,
+        claim: &Claim,
+    ) -> Result<(), Refusal> {
+        let shared = self.shared(name).ok_or_else(|| Refusal::NoPort(name.clone()))?;
+        if shared.uid != caller.uid {
+            return Err(Refusal::NotYours { what: format!("port {name}"), owner: shared.uid });
+        }
+        match shared.holders.iter().find(|holder| !holder.claim.goes_with(claim)) {
+            None => Ok(()),
+            Some(holder) => {
+                Err(Refusal::InUse { port: name.clone(), pid: holder.pid, uid: shared.uid })
+            }
+        }
+    }
+
+    /// Whether the caller may have so much more memory.
+    pub fn claim_memory(&self, caller: &Caller, memory: u64) -> Result<(), Refusal> {
+        let have = self.usage(caller.uid).memory;
+        if have.saturating_add(memory) <= self.quota.memory {
+            return Ok(());
+        }
+        Err(Refusal::Quota { uid: caller.uid, what: "memory", have })
+    }
+
+    /// A port and all that cannot be without it: the other end of a bound pipe, the pipes of a
+    /// bound parent. Those that go first come first.
+    #[must_use]
+    pub fn family(&self, name: &PortName) -> Vec<PortName> {
+        let mut family: Vec<PortName> = match name.peer() {
+            Some(peer) => vec![peer],
+            None => self.pipes_of(name).cloned().collect(),
+        };
+        let own = self.shared(name).is_some();
+        family.retain(|name| own && self.shared(name).is_some());
+        family.push(name.clone());
+        family
+    }
+
+    /// The ends of the pipes in a port's region.
+    pub fn pipes_of<'a>(&'a self, name: &'a PortName) -> impl Iterator<Item = &'a PortName> {
+        let own = |port: &PortName| port.switch() == name.switch() && port.port() == name.port();
+        let family = self.ports.range(name.clone()..).take_while(move |(port, _)| own(port));
+        let pipes = family.filter(move |(port, _)| *port != name);
+        pipes.filter(|(_, port)| port.bound.is_some()).map(|(name, _)| name)
+    }
+
+    /// Is a bound port needed no more: nobody holds it, its other end or a pipe of it?
+    #[must_use]
+    pub fn is_idle(&self, name: &PortName) -> bool {
+        let held = |name: &PortName| self.shared(name).is_some_and(|it| !it.holders.is_empty());
+        let needed = match name.peer() {
+            Some(peer) => held(&peer),
+            None => self.pipes_of(name).next().is_some(),
+        };
+        !held(name) && !needed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(tx: (u16, u16), rx: (u16, u16), exclusive: bool) -> Claim {
+        let rings = |(first, count)| BoundRings { first, count };
+        Claim { tx: rings(tx), rx: rings(rx), exclusive }
+    }
+
+    #[test]
+    fn test_only_overlapping_rings_exclude_each_other() {
+        let all = claim((0, 4), (0, 4), false);
+        let (first, last) = (claim((0, 1), (0, 1), true), claim((3, 1), (3, 1), true));
+        assert!(all.goes_with(&all));
+        assert!(first.goes_with(&last));
+        assert!(!all.goes_with(&first) && !last.goes_with(&all));
+        let (tx, rx) = (claim((0, 4), (0, 0), true), claim((0, 0), (0, 4), true));
+        assert!(tx.goes_with(&rx));
+        assert!(claim((0, 0), (0, 0), true).goes_with(&all));
+    }
+}

@@ -1,0 +1,245 @@
+//! Ports that netmap programs have bound: their regions, their holders, and who is woken.
+//!
+//! The worker sees one port with rings, and wakes all its holders at once. Each holder has a page
+//! and extra buffers on loan from the port's region, and a doorbell for each process that asked
+//! for one.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use client::api::{Bound, BoundRings, Pool, PortGeometry};
+use client::name::PortName;
+use port::commons::{Commons, buffers_of};
+use port::shm::plug;
+use port::sys::{Waker, Wakers};
+use ring::abi::{NetmapRing, Slot};
+use ring::layout::{PAGE, PortLayout, RegionLayout};
+use ring::loan::Loan;
+
+use super::{PortPlace, Workers, geometry, settle};
+use crate::control::datapath::{Binding, BoundSpec, DatapathError, PortKey, RingSpec};
+use crate::control::state::ConnKey;
+use crate::control::state::bound::Claim;
+
+/// Most doorbells of one holder: processes that have copies of one descriptor.
+const DOORBELLS: usize = 64;
+/// The lowest number of a region; 1 is netmap's common one.
+const FIRST_REGION: u16 = 2;
+
+/// Where a bound port is.
+#[derive(Debug)]
+pub struct BoundPlace {
+    name: PortName,
+    region: u16,
+    layout: PortLayout,
+    stride: u32,
+    holders: BTreeMap<ConnKey, HolderPlace>,
+}
+
+/// What a holder has.
+#[derive(Debug)]
+struct HolderPlace {
+    loan: Loan,
+    claim: Claim,
+    extra_bufs: u32,
+    wakers: Vec<Arc<Waker>>,
+}
+
+impl BoundPlace {
+    /// Its rings.
+    pub fn rings(&self) -> RingSpec {
+        RingSpec { counts: self.layout.counts(), extra_bufs: 0, stride: self.stride }
+    }
+
+    fn wakers(&self) -> Wakers {
+        let all = self.holders.values().flat_map(|holder| &holder.wakers);
+        Wakers(all.cloned().collect())
+    }
+}
+
+impl Workers {
+    /// Makes a port that nobody holds.
+    pub(super) fn make_bound(&mut self, spec: &BoundSpec) -> Result<u16, DatapathError> {
+        let (id, number) = self.next_place(spec.switch)?;
+        let region = match spec.region {
+            Some(region) => region,
+            None => self.make_region(spec)?,
+        };
+        let commons = self.regions.get_mut(&region).expect("control knows which regions there are");
+        let joined = commons.add_port(&spec.name.to_string(), spec.rings.counts);
+        self.drop_region_if_empty(region);
+        let memory = joined?;
+        let port = plug(&memory.region, &memory.layout, Wakers(Vec::new()));
+        let place = PortPlace { switch: spec.switch, id, number, memory: None };
+        self.plug(spec.key, place, port, spec.config.clone());
+        let bound = BoundPlace {
+            name: spec.name.clone(),
+            region,
+            layout: memory.layout,
+            stride: spec.rings.stride,
+            holders: BTreeMap::new(),
+        };
+        self.bound.insert(spec.key, bound);
+        Ok(region)
+    }
+
+    fn make_region(&mut self, spec: &BoundSpec) -> Result<u16, DatapathError> {
+        let number = self.next_region().ok_or(DatapathError::Full("memory regions"))?;
+        let RingSpec { counts, stride, .. } = spec.rings;
+        let commons = Commons::new(&spec.name.to_string(), stride, counts.buffers())?;
+        self.regions.insert(number, commons);
+        Ok(number)
+    }
+
+    /// The lowest number that no region has.
+    fn next_region(&self) -> Option<u16> {
+        (FIRST_REGION..=u16::MAX).find(|number| !self.regions.contains_key(number))
+    }
+
+    fn drop_region_if_empty(&mut self, region: u16) {
+        if self.regions.get(&region).is_some_and(Commons::is_empty) {
+            self.regions.remove(&region);
+        }
+    }
+
+    /// Gives a connection what it needs to hold rings of a port.
+    pub(super) fn lend(
+        &mut self,
+        port: PortKey,
+        holder: ConnKey,
+        claim: Claim,
+        extra_bufs: u32,
+    ) -> Result<Binding, DatapathError> {
+        let bound = self.bound.get_mut(&port).expect("control knows which ports there are");
+        let commons = self.regions.get_mut(&bound.region).expect("a port has a region");
+        let (name, rings) = (bound.name.to_string(), [claim.tx, claim.rx].map(range));
+        let (loan, extra_bufs) = commons.lend(&bound.layout, &name, rings, extra_bufs)?;
+        let place = HolderPlace { loan, claim, extra_bufs, wakers: Vec::new() };
+        bound.holders.insert(holder, place);
+        let admitted = self.admit(port, holder);
+        if admitted.is_err() {
+            self.end_loan(port, holder);
+        }
+        admitted
+    }
+
+    /// A doorbell for one more process, and what it must know.
+    pub(super) fn admit(
+        &mut self,
+        port: PortKey,
+        holder: ConnKey,
+    ) -> Result<Binding, DatapathError> {
+        let (region, kick) = (self.region_fd(port)?, self.kick_of(port)?);
+        let bound = self.bound.get_mut(&port).expect("control knows which ports there are");
+        let place = bound.holders.get_mut(&holder).expect("control knows who holds it");
+        place.wakers.retain(|waker| !waker.is_deserted());
+        if place.wakers.len() >= DOORBELLS {
+            return Err(DatapathError::Full("processes with copies of one descriptor"));
+        }
+        let (wake, waker) = Waker::new()?;
+        place.wakers.push(Arc::new(waker));
+        let reply = self.describe(port, holder);
+        self.tell_wakers(port);
+        Ok(Binding { bound: reply, region, kick, wake })
+    }
+
+    /// Takes back what a holder has.
+    pub(super) fn end_loan(&mut self, port: PortKey, holder: ConnKey) {
+        let Some(bound) = self.bound.get_mut(&port) else { return };
+        let Some(place) = bound.holders.remove(&holder) else { return };
+        if let Some(commons) = self.regions.get_mut(&bound.region) {
+            commons.take_back(&bound.layout, &place.loan);
+        }
+        self.tell_wakers(port);
+    }
+
+    /// Takes the memory of a port back that no worker has any more, and its holders with it.
+    pub(super) fn remove_bound(&mut self, port: PortKey) {
+        let Some(bound) = self.bound.remove(&port) else { return };
+        if let Some(commons) = self.regions.get_mut(&bound.region) {
+            for place in bound.holders.values() {
+                commons.take_back(&bound.layout, &place.loan);
+            }
+            let workers = &self.workers;
+            commons.remove_port(&bound.layout, |leaver| settle(workers, &leaver));
+        }
+        self.drop_region_if_empty(bound.region);
+    }
+
+    /// Tells the worker whom to wake.
+    fn tell_wakers(&self, port: PortKey) {
+        let (Some(bound), Some((switch, id))) = (self.bound.get(&port), self.switch_of(port))
+        else {
+            return;
+        };
+        let wakers = bound.wakers();
+        self.on_switch(switch, move |worker, at| {
+            if let Some(plug) = worker.switch(at).plug_mut(id) {
+                plug.set_wake(Box::new(wakers));
+            }
+        });
+    }
+
+    fn region_fd(&self, port: PortKey) -> io::Result<OwnedFd> {
+        self.regions[&self.bound[&port].region].fd().try_clone_to_owned()
+    }
+
+    fn kick_of(&self, port: PortKey) -> io::Result<OwnedFd> {
+        self.workers[self.place(self.ports[&port].switch).worker].handle.client_end()
+    }
+
+    fn describe(&self, port: PortKey, holder: ConnKey) -> Bound {
+        let bound = &self.bound[&port];
+        let (region, place) = (&self.regions[&bound.region], &bound.holders[&holder]);
+        let rings = RingSpec { extra_bufs: place.extra_bufs, ..bound.rings() };
+        let mut attached = geometry(&bound.name, region.region(), &bound.layout, &rings);
+        attached.bell = self.ports[&port].number;
+        Bound {
+            attached,
+            nifp: place.loan.nifp() as u64,
+            mem_id: bound.region,
+            tx: place.claim.tx,
+            rx: place.claim.rx,
+        }
+    }
+
+    /// Sizes of a region, or of the one that a port with such rings would get.
+    pub(super) fn sizes(&self, region: Option<u16>, rings: &RingSpec) -> PortGeometry {
+        let parts = Commons::parts();
+        let known = region.and_then(|number| self.regions.get(&number));
+        let layout = known.map(|commons| commons.region().layout()).or_else(|| {
+            let buffers = buffers_of(rings.stride, rings.counts.buffers());
+            RegionLayout::new(parts.blocks.end - PAGE, rings.stride, buffers)
+        });
+        let layout = layout.expect("a region of the usual size is a legal one");
+        let slots = rings.counts.tx_slots.slots().max(rings.counts.rx_slots.slots()) as usize;
+        let ring = size_of::<NetmapRing>() + slots * size_of::<Slot>();
+        PortGeometry {
+            mem_id: region.or_else(|| self.next_region()).unwrap_or(0),
+            region_bytes: layout.size() as u64,
+            tx_rings: 0,
+            rx_rings: 0,
+            tx_slots: 0,
+            rx_slots: 0,
+            ifs: pool(&parts.holders, PAGE),
+            rings: pool(&parts.blocks, ring),
+            buffers: Pool {
+                offset: layout.pool as u64,
+                count: layout.buffers,
+                size: layout.stride,
+            },
+        }
+    }
+}
+
+fn range(rings: BoundRings) -> Range<u16> {
+    rings.first..rings.first + rings.count
+}
+
+fn pool(part: &Range<usize>, size: usize) -> Pool {
+    let narrow = |n: usize| u32::try_from(n).expect("a region is below 4 GiB");
+    Pool { offset: part.start as u64, count: narrow(part.len() / size), size: narrow(size) }
+}
