@@ -156,7 +156,12 @@ impl Daemon {
 
     /// Asks it to end.
     pub fn terminate(&self) {
-        self.process.signal(Signal::TERM);
+        self.signal(Signal::TERM);
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
     }
 
     /// What it has logged.

@@ -211,6 +211,21 @@ fn gen_fails_where_frames_are_missing() {
 }
 
 #[test]
+fn gen_says_that_descriptors_are_short() {
+    let daemon = Daemon::start();
+    let dir = daemon.dir();
+    let args = ["gen", "-i", "vale0:a", "-f", "tx", "-n", "1", "--dir", dir.to_str().unwrap()];
+    // For none, one and two of the three that come with a port.
+    for descriptors in [4, 5, 6] {
+        let limits = Become { descriptors: Some(descriptors), ..Become::default() };
+        let output = uvala(limits, &args, None).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(i32::from(exit::NO_MEMORY)), "{text}");
+        assert!(text.contains("no descriptors left"), "{text}");
+    }
+}
+
+#[test]
 fn gen_fails_where_nothing_answers_comes_or_is_taken() {
     let daemon = Daemon::start();
     let fails = |args: &[&str], says: &str| {

@@ -5,6 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use client::api::{ErrorCode, Request, SwitchSettings, SwitchSpec, exit};
+use client::control::Connection;
 use client::{Error, Port, paths};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{BROADCAST, Tally, fill};
@@ -12,6 +13,7 @@ use harness::measure::{cpu_ticks, own_memory};
 use harness::process::{OTHER_STRANGER, Owned, Peer, STRANGER, Scratch, outcome, uvala};
 use harness::role::{At, Become, Report, Role};
 use harness::{is_root, skip, wait};
+use rustix::process::Signal;
 
 const SOON: Option<Duration> = Some(wait::PATIENCE);
 
@@ -52,6 +54,36 @@ fn sigterm_ends_it_under_load() {
 }
 
 #[test]
+fn sighup_is_noted_and_ends_nothing() {
+    let daemon = Daemon::start();
+    let _port = daemon.open("vale0:a");
+    daemon.signal(Signal::HUP);
+    wait::until("a line in the log", || daemon.log().contains("SIGHUP"));
+    assert_eq!(daemon.ports(), ["vale0:a"]);
+}
+
+#[test]
+fn workers_that_cannot_start_are_reported_with_what_to_do() {
+    let run = |limits: Become, args: &[&str]| {
+        let place = Scratch::new("workers");
+        let dir = ["daemon", "--dir", place.path().to_str().unwrap()];
+        let output = uvala(limits, &[&dir, args].concat(), None).output().unwrap();
+        assert!(!place.path().join(paths::SOCKET_NAME).exists());
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let few = Become { descriptors: Some(60), ..Become::default() };
+    let (code, message) = run(few, &["--workers", "256"]);
+    assert_eq!(code, Some(i32::from(exit::NO_MEMORY)), "{message}");
+    assert!(message.contains("cannot start 256 workers"), "{message}");
+    for cpu in ["5000", "1023"] {
+        let (code, message) = run(Become::default(), &["--cpu", cpu]);
+        assert_eq!(code, Some(i32::from(exit::BAD_CONFIG)), "{message}");
+        assert!(message.contains(&format!("core {cpu} of --cpu")), "{message}");
+        assert!(message.contains("there are the cores 0"), "{message}");
+    }
+}
+
+#[test]
 fn a_second_daemon_is_refused() {
     let daemon = Daemon::start();
     let output = daemon.uvala(&["daemon"]);
@@ -68,6 +100,50 @@ fn a_stale_socket_is_replaced() {
     assert!(daemon.dir().join(paths::SOCKET_NAME).exists());
     daemon.restart();
     drop(daemon.open("vale0:a"));
+}
+
+/// A daemon that writes its log there, with at most so many descriptors.
+fn daemon_with_log(place: &Scratch, log: Stdio, descriptors: Option<u64>) -> Owned {
+    let limits = Become { descriptors, ..Become::default() };
+    let args = ["daemon", "--dir", place.path().to_str().unwrap()];
+    let mut daemon = Owned::spawn(uvala(limits, &args, None).stdin(Stdio::null()).stderr(log));
+    wait::until("the daemon's first answer", || {
+        assert!(!daemon.has_ended(), "it ended");
+        Connection::open(Some(place.path())).is_ok_and(|call| call.hello("test").is_ok())
+    });
+    daemon
+}
+
+#[test]
+fn a_log_that_takes_nothing_does_not_stop_it() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let place = Scratch::new("full");
+    let mut daemon = daemon_with_log(&place, full.into(), None);
+    daemon.signal(Signal::TERM);
+    assert_eq!(outcome(daemon.wait()), 0);
+
+    // Nobody reads any more; then there is much to complain about.
+    let (reader, writer) = std::io::pipe().unwrap();
+    let place = Scratch::new("deaf");
+    let mut daemon = daemon_with_log(&place, writer.into(), Some(40));
+    drop(reader);
+    let many: Vec<_> = (0..60).map(|_| harness::socket::connect(place.path())).collect();
+    std::thread::sleep(Duration::from_millis(300));
+    drop(many);
+    wait::until("an answer after the crowd", || {
+        assert!(!daemon.has_ended(), "it ended");
+        Connection::open(Some(place.path())).is_ok_and(|call| call.hello("test").is_ok())
+    });
+}
+
+#[test]
+fn a_lack_of_descriptors_is_reported_once_in_a_while() {
+    let daemon = Setup::new("").descriptors(40).start();
+    let many: Vec<_> = (0..60).map(|_| harness::socket::connect(&daemon.dir())).collect();
+    std::thread::sleep(Duration::from_secs(1));
+    drop(many);
+    let said = daemon.log().lines().filter(|line| line.contains("no descriptors")).count();
+    assert_eq!(said, 1, "{}", daemon.log());
 }
 
 /// Runs a daemon with a configuration that is wrong; returns what it says.
@@ -89,6 +165,8 @@ fn a_typing_error_in_the_configuration_is_named_with_its_line() {
     assert!(message.contains("cuont") && message.contains('4'), "{message}");
     let message = wrong_config("[switch.vale0]\nforwarding = \"lerning\"\n");
     assert!(message.contains("lerning"), "{message}");
+    let message = wrong_config("[switch.vale0.port.\"a{1\"]\n");
+    assert!(message.contains("vale0:a{1 is the end of a pipe"), "{message}");
     let message = wrong_config("[quota]\nmemory = \"10 apples\"\n");
     assert!(message.contains("apples"), "{message}");
 }

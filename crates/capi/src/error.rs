@@ -91,6 +91,7 @@ fn control_code(error: &ControlError) -> c_int {
         ControlError::Lost(_) => ELOST,
         ControlError::Refused(failure) => refusal_code(failure.code),
         ControlError::Protocol(_) => EPROTOCOL,
+        ControlError::NoDescriptors => ENOMEM,
         ControlError::Io { .. } => ESYSTEM,
     }
 }

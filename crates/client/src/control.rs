@@ -52,6 +52,9 @@ pub enum ControlError {
     /// The answer is not one of this protocol.
     #[error("the daemon's answer makes no sense ({0}); is it another version of uvala?")]
     Protocol(String),
+    /// This process may have no more descriptors, or the system has none.
+    #[error("no descriptors left in this process: close some, or raise the limit (ulimit -n)")]
+    NoDescriptors,
     /// The system said no.
     #[error("control connection to {}: {error}", .socket.display())]
     Io {
@@ -71,6 +74,7 @@ impl ControlError {
             Self::Permission(_) => exit::PERMISSION,
             Self::Refused(failure) => failure.code.exit_code(),
             Self::Protocol(_) => exit::BAD_REQUEST,
+            Self::NoDescriptors => exit::NO_MEMORY,
             Self::Io { .. } => exit::FAILURE,
         }
     }
@@ -229,8 +233,15 @@ impl<S: AsFd> Connection<S> {
         if bytes == 0 {
             return Err(ControlError::Lost(self.path.clone()));
         }
-        if flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        if flags.contains(ReturnFlags::TRUNC) {
             return Err(ControlError::Protocol("message too long".to_owned()));
+        }
+        if flags.contains(ReturnFlags::CTRUNC) {
+            // There is room for all that a reply may carry, so it was the kernel that had none.
+            return Err(match fds.len() {
+                MAX_FDS => ControlError::Protocol("too many descriptors".to_owned()),
+                _ => ControlError::NoDescriptors,
+            });
         }
         text.truncate(bytes);
         Ok((text, fds))
@@ -310,6 +321,7 @@ fn connect_error(path: &Path, error: Errno) -> ControlError {
         Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR => ControlError::NoDaemon(socket),
         Errno::ACCESS | Errno::PERM => ControlError::Permission(socket),
         Errno::AGAIN => ControlError::Timeout(socket),
+        Errno::MFILE | Errno::NFILE => ControlError::NoDescriptors,
         error => ControlError::Io { socket, error },
     }
 }

@@ -19,6 +19,8 @@ use rustix::fs::{Access, access};
 pub const SYSTEM_DIR: &str = "/run/uvala";
 /// File name of the socket in its directory.
 pub const SOCKET_NAME: &str = "uvala.sock";
+/// Its name before it is ready for clients. The kernel keeps it as the address of a client's peer.
+pub const UNREADY_SOCKET_NAME: &str = "uvala.sock.new";
 
 /// Directory where a daemon of this user puts its socket.
 #[must_use]

@@ -72,7 +72,8 @@ pub struct WorkersConfig {
 /// What a worker does that has nothing to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WaitPolicy {
-    /// [`WaitPolicy::Yield`], the one that suits shared cores.
+    /// [`WaitPolicy::Yield`], which suits shared cores; where there are cores for all and it pays,
+    /// a short spin before it.
     #[default]
     Auto,
     /// Polls for ever: only for a core that nobody else uses.
@@ -145,14 +146,25 @@ pub enum ConfigError {
         /// What is wrong, and what would be right.
         message: String,
     },
-    /// A name under `[switch.NAME.port.NAME]`.
+    /// A port under `[switch.NAME.port.NAME]`.
     #[error("config {}: {error}", .path.display())]
-    Name {
+    Port {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        error: NameError,
+        error: PortError,
     },
+}
+
+/// Why a port cannot be made at start.
+#[derive(Debug, Error)]
+pub enum PortError {
+    /// Its name is none.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// It is the end of a pipe.
+    #[error("{0} is the end of a pipe; pipes come with their clients: take it out of the file")]
+    Pipe(PortName),
 }
 
 impl Config {
@@ -167,10 +179,10 @@ impl Config {
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         let raw: RawConfig = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| line_of(text, span.start));
-            let message = error.message().replace('\n', "; ");
+            let message = in_plain_words(error.message());
             ConfigError::Parse { path: path.to_path_buf(), line, message }
         })?;
-        raw.into_config().map_err(|error| ConfigError::Name { path: path.to_path_buf(), error })
+        raw.into_config().map_err(|error| ConfigError::Port { path: path.to_path_buf(), error })
     }
 }
 
@@ -181,13 +193,35 @@ impl Default for Config {
     }
 }
 
+/// What the parser says, without the words of its trade.
+fn in_plain_words(message: &str) -> String {
+    let words = [
+        ("\n", "; "),
+        ("unknown field", "unknown key"),
+        ("invalid type: ", "found "),
+        ("invalid value: ", "found "),
+        ("found map", "found a table"),
+        ("found sequence", "found a list"),
+        ("found string", "found the text"),
+        ("found integer", "found the number"),
+        ("found floating point", "found the number"),
+        ("found boolean", "found"),
+        ("expected a boolean", "expected true or false"),
+        ("expected a sequence", "expected a list such as [2, 3]"),
+        ("expected path string", "expected a path in quotes"),
+        ("expected a string", "expected a text in quotes"),
+        ("expected a map", "expected a table"),
+    ];
+    words.iter().fold(message.to_owned(), |text, (theirs, ours)| text.replace(theirs, ours))
+}
+
 fn line_of(text: &str, offset: usize) -> usize {
     text.bytes().take(offset).filter(|&b| b == b'\n').count() + 1
 }
 
 /// The file.
 #[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
 struct RawConfig {
     log: Log,
     socket: RawSocket,
@@ -199,7 +233,7 @@ struct RawConfig {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
 struct RawSocket {
     dir: Option<PathBuf>,
     owner: Option<UserId>,
@@ -208,26 +242,26 @@ struct RawSocket {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
 struct RawWorkers {
     count: WorkerCount,
-    cpus: Vec<u32>,
+    cpus: Vec<Number>,
     batch: FrameCount,
     #[serde(deserialize_with = "from_text")]
     wait: WaitPolicy,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
 struct RawQuota {
-    ports: u32,
+    ports: Number,
     memory: Bytes,
-    switches: u32,
-    connections: u32,
+    switches: Number,
+    connections: Number,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
 struct RawRings {
     tx_rings: Rings,
     rx_rings: Rings,
@@ -238,18 +272,18 @@ struct RawRings {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
 struct RawNewSwitch {
     mode: Mode,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
 struct RawSwitch {
     #[serde(deserialize_with = "some_from_text")]
     forwarding: Option<Forwarding>,
-    age_s: Option<u32>,
-    fdb_capacity: Option<u32>,
+    age_s: Option<Number>,
+    fdb_capacity: Option<Number>,
     owner: Option<UserId>,
     group: Option<GroupId>,
     mode: Option<Mode>,
@@ -257,9 +291,9 @@ struct RawSwitch {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
 struct RawPort {
-    kind: PortKind,
+    kind: Kind,
     #[serde(deserialize_with = "some_from_text")]
     vlan: Option<VlanMode>,
     isolated: Option<bool>,
@@ -267,13 +301,13 @@ struct RawPort {
     unicast_flood: Option<bool>,
     multicast_flood: Option<bool>,
     broadcast_flood: Option<bool>,
-    max_macs: Option<u32>,
+    max_macs: Option<Number>,
     #[serde(deserialize_with = "some_from_text")]
     on_full: Option<OnFull>,
 }
 
 impl RawConfig {
-    fn into_config(self) -> Result<Config, NameError> {
+    fn into_config(self) -> Result<Config, PortError> {
         let switches = self.switch.into_iter().map(|(name, raw)| raw.into_plan(name));
         Ok(Config {
             dir: self.socket.dir,
@@ -285,15 +319,15 @@ impl RawConfig {
             log: self.log.0,
             workers: WorkersConfig {
                 count: self.workers.count.0,
-                cpus: self.workers.cpus,
+                cpus: self.workers.cpus.iter().map(|core| core.0).collect(),
                 batch: self.workers.batch.0,
                 wait: self.workers.wait,
             },
             quota: Quota {
-                ports: self.quota.ports,
+                ports: self.quota.ports.0,
                 memory: self.quota.memory.0,
-                switches: self.quota.switches,
-                connections: self.quota.connections,
+                switches: self.quota.switches.0,
+                connections: self.quota.connections.0,
             },
             rings: self.rings.into_spec(),
             switch_mode: self.new_switch.mode,
@@ -318,15 +352,19 @@ impl RawRings {
 }
 
 impl RawSwitch {
-    fn into_plan(self, name: SwitchName) -> Result<SwitchPlan, NameError> {
+    fn into_plan(self, name: SwitchName) -> Result<SwitchPlan, PortError> {
         let default = SwitchConfig::default();
         let config = SwitchConfig {
             forwarding: self.forwarding.unwrap_or(default.forwarding),
-            ageing_ms: self.age_s.map_or(default.ageing_ms, |s| u64::from(s) * 1000),
-            fdb_capacity: self.fdb_capacity.map_or(default.fdb_capacity, |n| n as usize),
+            ageing_ms: self.age_s.map_or(default.ageing_ms, |s| u64::from(s.0) * 1000),
+            fdb_capacity: self.fdb_capacity.map_or(default.fdb_capacity, |n| n.0 as usize),
         };
         let ports = self.port.into_iter().map(|(port, raw)| {
-            Ok(PortPlan { name: name.join(&port)?, kind: raw.kind, config: raw.into_config() })
+            let name = name.join(&port)?;
+            if name.pipe().is_some() {
+                return Err(PortError::Pipe(name));
+            }
+            Ok(PortPlan { name, kind: raw.kind.0, config: raw.into_config() })
         });
         Ok(SwitchPlan {
             config,
@@ -349,7 +387,7 @@ impl RawPort {
             unicast_flood: self.unicast_flood.unwrap_or(default.unicast_flood),
             multicast_flood: self.multicast_flood.unwrap_or(default.multicast_flood),
             broadcast_flood: self.broadcast_flood.unwrap_or(default.broadcast_flood),
-            max_macs: self.max_macs.filter(|&max| max != 0),
+            max_macs: self.max_macs.map(|max| max.0).filter(|&max| max != 0),
             on_full: self.on_full.unwrap_or(default.on_full),
         }
     }
@@ -372,7 +410,12 @@ impl Default for RawWorkers {
 
 impl Default for RawQuota {
     fn default() -> Self {
-        Self { ports: 4096, memory: Bytes(16 << 30), switches: 1024, connections: 4096 }
+        Self {
+            ports: Number(4096),
+            memory: Bytes(16 << 30),
+            switches: Number(1024),
+            connections: Number(4096),
+        }
     }
 }
 
@@ -462,6 +505,8 @@ macro_rules! checked {
 checked! {
     UserId(u32) = |text| users::user_id(text).ok_or(format!("no user {text:?} in /etc/passwd"));
     GroupId(u32) = |text| users::group_id(text).ok_or(format!("no group {text:?} in /etc/group"));
+    Number(u32) = |text| in_range(text, 0, u32::MAX);
+    Kind(PortKind) = parse_kind;
     WorkerCount(u32) = parse_workers;
     FrameCount(u16) = |text| in_range(text, 1, 1024);
     Bytes(u64) = parse_bytes;
@@ -477,6 +522,20 @@ checked! {
 impl Default for Log {
     fn default() -> Self {
         Self(Level::INFO)
+    }
+}
+
+impl Default for Kind {
+    fn default() -> Self {
+        Self(PortKind::Shm)
+    }
+}
+
+fn parse_kind(text: &str) -> Result<PortKind, String> {
+    match text {
+        "shm" => Ok(PortKind::Shm),
+        "null" => Ok(PortKind::Null),
+        _ => Err(format!("expected shm or null, found {text:?}")),
     }
 }
 
@@ -591,9 +650,9 @@ mod tests {
     #[test]
     fn test_unknown_key_is_refused_with_line_and_known_keys() {
         let text = error("[workers]\ncount = 2\nwiat = \"spin\"\n");
-        assert!(text.starts_with("config test.toml:3: unknown field `wiat`"), "{text}");
+        assert!(text.starts_with("config test.toml:3: unknown key `wiat`"), "{text}");
         assert!(text.contains("`wait`"), "{text}");
-        assert!(error("[swich.vale0]\n").contains("unknown field `swich`"));
+        assert!(error("[swich.vale0]\n").contains("unknown key `swich`"));
         assert!(error("[switch.vale0.port.a]\nvlam = \"access:1\"\n").contains(":2: unknown"));
     }
 
@@ -613,6 +672,39 @@ mod tests {
         assert!(error("[switch.vale0.port.a]\nvlan = \"access:0\"\n").contains("1 to 4094"));
         assert!(error("log = \"loud\"\n").contains("error, warn"));
         assert!(error("= 3").starts_with("config test.toml:1:"));
+    }
+
+    #[test]
+    fn test_pipes_are_refused_as_the_control_socket_refuses_them() {
+        let text = error("[switch.vale0.port.\"a{1\"]\n");
+        assert!(text.contains("vale0:a{1 is the end of a pipe"), "{text}");
+        let text = error("[switch.vale0.port.a]\nkind = \"pipe\"\n");
+        assert_eq!(text, "config test.toml:2: expected shm or null, found \"pipe\"");
+    }
+
+    #[test]
+    fn test_wrong_kinds_of_values_are_named_in_plain_words() {
+        for (text, expected) in [
+            ("workers = 3\n", "found the number `3`, expected a table"),
+            ("[switch]\nvale0 = \"x\"\n", "found the text \"x\", expected a table"),
+            ("switch = 1\n", "found the number `1`, expected a table"),
+            ("[quota]\nports = \"many\"\n", "expected a number from 0 to 4294967295, found many"),
+            ("[quota]\nports = -1\n", "expected a number from 0 to 4294967295, found -1"),
+            ("[quota]\nports = true\n", "found `true`, expected a number or a text"),
+            ("[quota]\nports = 1.5\n", "found the number `1.5`, expected a number or a text"),
+            ("[quota]\nports = []\n", "found a list, expected a number or a text"),
+            ("[workers]\ncpus = 3\n", "found the number `3`, expected a list such as [2, 3]"),
+            ("[workers]\ncpus = [\"a\"]\n", "expected a number from 0 to 4294967295, found a"),
+            ("[workers]\nwait = 3\n", "found the number `3`, expected a text in quotes"),
+            ("[socket]\ndir = 3\n", "found the number `3`, expected a path in quotes"),
+            ("[switch.vale0.port.a]\nisolated = 1\n", "expected true or false"),
+            ("[switch.vale0]\nage_s = 1e3\n", "expected a number or a text"),
+        ] {
+            let said = error(text);
+            assert!(said.contains(expected), "{text}: {said}");
+            let trade = ["struct", "Raw", "u32", "u64", "sequence", "map", "boolean", "invalid"];
+            assert!(trade.iter().all(|word| !said.contains(word)), "{text}: {said}");
+        }
     }
 
     #[test]

@@ -34,9 +34,10 @@ use crate::control::datapath::{
 };
 use crate::control::state::ConnKey;
 use crate::control::state::bound::Claim;
+use crate::start::{StartError, raise_descriptor_limit};
 use crate::worker::Worker;
-use crate::worker::handle::{WorkerHandle, WorkerOptions};
-use crate::worker::idle::IdleStrategy;
+use crate::worker::handle::{WorkerHandle, WorkerOptions, check_cores};
+use crate::worker::idle::{IdleStrategy, Spin};
 use bound::BoundPlace;
 
 /// Turns without work after which a worker sleeps.
@@ -114,11 +115,14 @@ impl Workers {
     ///
     /// # Errors
     /// No descriptors or threads left, or a core that is not there.
-    pub fn start(config: &WorkersConfig) -> io::Result<Self> {
+    pub fn start(config: &WorkersConfig) -> Result<Self, StartError> {
+        raise_descriptor_limit();
+        check_cores(&config.cpus)?;
         let strategy = match config.wait {
-            WaitPolicy::Auto | WaitPolicy::Yield => IdleStrategy { yields: YIELDS, spin: false },
-            WaitPolicy::Spin => IdleStrategy { yields: 0, spin: true },
-            WaitPolicy::Block => IdleStrategy { yields: 0, spin: false },
+            WaitPolicy::Auto => IdleStrategy::auto(YIELDS, config.count, usable_cpus()),
+            WaitPolicy::Yield => IdleStrategy { yields: YIELDS, spin: Spin::Never },
+            WaitPolicy::Spin => IdleStrategy { yields: 0, spin: Spin::Always },
+            WaitPolicy::Block => IdleStrategy { yields: 0, spin: Spin::Never },
         };
         let mut cpus = config.cpus.iter().copied().cycle();
         let start = |number| {
@@ -126,7 +130,9 @@ impl Workers {
             let handle = WorkerHandle::spawn(number, options)?;
             Ok(Crew { handle, switches: Places::default(), ports: Places::default() })
         };
-        let workers = (0..config.count).map(start).collect::<io::Result<_>>()?;
+        let workers = (0..config.count).map(start).collect::<io::Result<_>>();
+        let failed = |error| StartError::Workers { count: config.count, error };
+        let workers = workers.map_err(failed)?;
         Ok(Self {
             workers,
             switches: BTreeMap::new(),
@@ -494,6 +500,11 @@ fn geometry(name: &PortName, region: &Region, port: &PortLayout, rings: &RingSpe
         extra_bufs: rings.extra_bufs,
         peer_block: None,
     }
+}
+
+/// Cores that this process may run on; where the kernel does not tell, none for a worker alone.
+fn usable_cpus() -> u32 {
+    rustix::thread::sched_getaffinity(None).map_or(1, |cores| cores.count())
 }
 
 /// A seed that nobody outside can guess.

@@ -10,6 +10,7 @@
 pub mod config;
 pub mod control;
 pub mod datapath;
+pub mod log;
 pub mod start;
 pub mod users;
 pub mod worker;
@@ -20,7 +21,7 @@ use std::path::Path;
 
 use client::paths;
 use rustix::pipe::{PipeFlags, pipe_with};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use config::Config;
 use control::datapath::Datapath;
@@ -47,7 +48,6 @@ pub struct Stopper(OwnedFd);
 impl<D: Datapath> Daemon<D> {
     /// Takes the directory, makes the configured switches, and listens.
     pub fn start(config: &Config, datapath: D) -> Result<Self, StartError> {
-        start::raise_descriptor_limit();
         let dir = paths::daemon_dir(config.dir.as_deref());
         let (place, listener) = Place::take(&dir, &config.socket)?;
         let mut control = Control::new(config, datapath);
@@ -75,8 +75,12 @@ impl<D: Datapath> Daemon<D> {
         self.stopper.0.try_clone().map(Stopper)
     }
 
-    /// From now on SIGTERM and SIGINT end the daemon in good order.
-    pub fn stop_on_signals(&self) -> io::Result<()> {
+    /// From now on SIGTERM and SIGINT end the daemon in good order, and SIGHUP is noted: there is
+    /// nothing to read again, and a terminal that goes takes nobody's network away.
+    pub fn heed_signals(&mut self) -> io::Result<()> {
+        let (noted, notes) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        self.server.note_hangups(noted)?;
+        signal_hook::low_level::pipe::register(SIGHUP, notes)?;
         for signal in [SIGTERM, SIGINT] {
             signal_hook::low_level::pipe::register(signal, self.stopper()?.0)?;
         }
@@ -104,17 +108,6 @@ impl Stopper {
         // A full pipe has been told already.
         let _ = rustix::io::write(&self.0, b"x");
     }
-}
-
-/// Sends the daemon's log to stderr, as the process that is the daemon does.
-pub fn log_to_stderr(level: tracing::Level) {
-    let to_terminal = rustix::termios::isatty(io::stderr());
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(io::stderr)
-        .with_ansi(to_terminal)
-        .with_target(false)
-        .init();
 }
 
 fn make_switches<D: Datapath>(control: &mut Control<D>, config: &Config) -> Result<(), StartError> {

@@ -4,24 +4,23 @@
 //! the process, however that ends, so a socket that is found while the lock is free is stale.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
-use std::io::{Read, Write};
+use std::io::{Error, ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use client::api::exit;
-use client::paths::SOCKET_NAME;
+use client::paths::{SOCKET_NAME, UNREADY_SOCKET_NAME};
 use rustix::fs::{FlockOperation, Mode, fchmod, flock};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use thiserror::Error;
 
 use crate::config::SocketConfig;
 use crate::control::refusal::Refusal;
 
 /// Why the daemon does not start.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// There is one already.
     #[error("another daemon{} runs in {}; stop it, or choose another --dir", .pid, .dir.display())]
@@ -47,7 +46,26 @@ pub enum StartError {
         /// With what.
         path: PathBuf,
         /// What the system said.
-        error: std::io::Error,
+        error: Error,
+    },
+    /// A core to bind a worker to.
+    #[error("core {core} of --cpu (workers.cpus) cannot be used; there are the cores {available}")]
+    Core {
+        /// Its number.
+        core: u32,
+        /// Those that this process may run on.
+        available: String,
+    },
+    /// Not enough threads or descriptors for so many workers.
+    #[error(
+        "cannot start {count} workers: {error}; raise the limits (ulimit -n, ulimit -u, \
+         LimitNOFILE), or lower --workers"
+    )]
+    Workers {
+        /// How many were asked for.
+        count: u32,
+        /// What the system said.
+        error: Error,
     },
     /// A switch of the configuration.
     #[error("config: switch {name}: {refusal}")]
@@ -66,11 +84,12 @@ impl StartError {
         match self {
             Self::Running { .. } => exit::EXISTS,
             Self::UnsafeDir { .. } => exit::PERMISSION,
-            Self::Io { error, .. } if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            Self::Io { error, .. } if error.kind() == ErrorKind::PermissionDenied => {
                 exit::PERMISSION
             }
             Self::Io { .. } => exit::FAILURE,
-            Self::Switch { .. } => exit::BAD_CONFIG,
+            Self::Workers { .. } => exit::NO_MEMORY,
+            Self::Core { .. } | Self::Switch { .. } => exit::BAD_CONFIG,
         }
     }
 }
@@ -89,11 +108,7 @@ impl Place {
         make_dir(dir, config)?;
         let lock = lock(dir)?;
         let socket = dir.join(SOCKET_NAME);
-        let listener = listen_at(&socket, config).map_err(|error| StartError::Io {
-            doing: "listen at",
-            path: socket.clone(),
-            error,
-        })?;
+        let listener = listen_at(&socket, config)?;
         Ok((Self { socket, _lock: lock }, listener))
     }
 
@@ -169,23 +184,43 @@ fn lock(dir: &Path) -> Result<File, StartError> {
     Ok(file)
 }
 
-fn listen_at(path: &Path, config: &SocketConfig) -> std::io::Result<OwnedFd> {
+/// Makes the socket under a name that no client knows, so that whoever finds it finds it ready: its
+/// owner, group and mode as they shall be, and somebody listening.
+fn listen_at(path: &Path, config: &SocketConfig) -> Result<OwnedFd, StartError> {
+    let unready = path.with_file_name(UNREADY_SOCKET_NAME);
+    let made = bind_at(&unready, config).and_then(|socket| {
+        std::fs::rename(&unready, path).map_err(|error| ("listen at", error))?;
+        Ok(socket)
+    });
+    made.map_err(|(doing, error)| {
+        // If it stays, the next start takes it away.
+        let _ = std::fs::remove_file(&unready);
+        StartError::Io { doing, path: path.to_path_buf(), error }
+    })
+}
+
+fn bind_at(path: &Path, config: &SocketConfig) -> Result<OwnedFd, (&'static str, Error)> {
+    let io = |error| ("listen at", error);
+    let system = |error: Errno| io(error.into());
     match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(io(error)),
         _ => {}
     }
-    let address = SocketAddrUnix::new(path)?;
+    let address = SocketAddrUnix::new(path).map_err(system)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-    let socket = rustix::net::socket_with(family, kind, flags, None)?;
-    // The file is born closed, and opened when its owner and group are right.
-    fchmod(&socket, Mode::empty())?;
-    bind(&socket, &address)?;
-    if config.owner.is_some() || config.group.is_some() {
-        chown(path, config.owner, config.group)?;
+    let socket = rustix::net::socket_with(family, kind, flags, None).map_err(system)?;
+    fchmod(&socket, Mode::empty()).map_err(system)?;
+    bind(&socket, &address).map_err(system)?;
+    if config.owner.is_some() {
+        chown(path, config.owner, None).map_err(|error| ("set socket.owner of", error))?;
     }
-    std::fs::set_permissions(path, Permissions::from_mode(u32::from(config.mode.bits())))?;
-    listen(&socket, BACKLOG)?;
+    if config.group.is_some() {
+        chown(path, None, config.group).map_err(|error| ("set socket.group of", error))?;
+    }
+    let mode = Permissions::from_mode(u32::from(config.mode.bits()));
+    std::fs::set_permissions(path, mode).map_err(io)?;
+    listen(&socket, BACKLOG).map_err(system)?;
     Ok(socket)
 }
 
@@ -197,6 +232,8 @@ const BACKLOG: i32 = 256;
 mod tests {
     use super::*;
     use crate::config::Config;
+    use std::collections::BTreeSet;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     /// A directory that goes with the test.
     struct Dir(PathBuf);
@@ -238,6 +275,42 @@ mod tests {
         let (place, _listener) = Place::take(&dir.0, &config).unwrap();
         let mode = std::fs::metadata(place.socket()).unwrap().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    /// Whoever connects as soon as there is a file must get through.
+    #[test]
+    fn test_socket_is_never_found_before_it_is_ready() {
+        let dir = Dir::new("race");
+        std::fs::create_dir(&dir.0).unwrap();
+        let config = Config::default().socket;
+        let path = dir.0.join(SOCKET_NAME);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let client = scope.spawn(|| {
+                let mut modes = BTreeSet::new();
+                while !over.load(Ordering::Relaxed) {
+                    modes.extend(std::fs::metadata(&path).map(|meta| meta.mode() & 0o777));
+                }
+                modes
+            });
+            for _ in 0..300 {
+                drop(Place::take(&dir.0, &config).unwrap());
+            }
+            over.store(true, Ordering::Relaxed);
+            let modes = client.join().unwrap();
+            assert!(modes.iter().all(|&mode| mode == 0o600), "{modes:?}");
+        });
+    }
+
+    #[test]
+    fn test_owner_that_cannot_be_set_is_named_as_a_setting() {
+        if rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = Dir::new("owner");
+        let config = SocketConfig { owner: Some(0), ..Config::default().socket };
+        let error = Place::take(&dir.0, &config).unwrap_err();
+        assert!(error.to_string().starts_with("set socket.owner of"), "{error}");
     }
 
     #[test]

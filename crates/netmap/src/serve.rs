@@ -44,6 +44,7 @@ pub fn errno_of(error: &ControlError) -> Errno {
         ControlError::Permission(_) => Errno::PERM,
         ControlError::Timeout(_) => Errno::TIMEDOUT,
         ControlError::Protocol(_) => Errno::PROTO,
+        ControlError::NoDescriptors => Errno::MFILE,
         ControlError::Io { error, .. } => *error,
         ControlError::Refused(failure) => match failure.code {
             ErrorCode::BadName | ErrorCode::BadRequest => Errno::INVAL,

@@ -18,6 +18,7 @@ use std::collections::HashMap;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use client::api::{
     CallMessage, ErrorCode, Failure, MAX_FDS, MAX_MESSAGE, Outcome, PROTOCOL_VERSION, Reply,
@@ -37,13 +38,18 @@ use super::policy::Caller;
 use super::refusal::Refusal;
 use super::state::ConnKey;
 use super::sys;
+use crate::log::Seldom;
 
 /// The socket and everybody connected to it.
 #[derive(Debug)]
 pub struct Server<D> {
     epoll: OwnedFd,
     listener: OwnedFd,
+    /// Readable when there was a SIGHUP.
+    hangups: Option<OwnedFd>,
     listening: bool,
+    /// Its warning, which would otherwise come with every try.
+    warning: Seldom,
     control: Control<D>,
     connections: HashMap<u64, Connection>,
     max_connections: u32,
@@ -80,13 +86,23 @@ impl<D: Datapath> Server<D> {
         Ok(Self {
             epoll,
             listener,
+            hangups: None,
             listening: true,
+            warning: Seldom::new(Duration::from_secs(60)),
             control,
             connections: HashMap::new(),
             max_connections,
             next_key: FIRST_CONNECTION,
             buffer: vec![0; MAX_MESSAGE].into_boxed_slice(),
         })
+    }
+
+    /// Says in the log when there was a SIGHUP: then `hangups`, which does not block, is readable.
+    pub fn note_hangups(&mut self, hangups: OwnedFd) -> Result<(), Errno> {
+        let data = epoll::EventData::new_u64(HANGUP);
+        epoll::add(&self.epoll, &hangups, data, epoll::EventFlags::IN)?;
+        self.hangups = Some(hangups);
+        Ok(())
     }
 
     /// Serves until told to stop.
@@ -105,9 +121,18 @@ impl<D: Datapath> Server<D> {
                 match event.data.u64() {
                     STOP => return Ok(()),
                     LISTENER => self.accept(),
+                    HANGUP => self.hear_hangups(),
                     key => self.serve(key),
                 }
             }
+        }
+    }
+
+    fn hear_hangups(&mut self) {
+        if let Some(hangups) = &self.hangups
+            && matches!(rustix::io::read(hangups, &mut [0; 64]), Ok(1..))
+        {
+            tracing::info!("SIGHUP: the configuration is read at the start only; to end: SIGTERM");
         }
     }
 
@@ -117,7 +142,12 @@ impl<D: Datapath> Server<D> {
             match acceptfrom_with(&self.listener, flags) {
                 Ok((socket, _)) => self.welcome(socket),
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
-                    tracing::warn!("no descriptors left for new clients; raise LimitNOFILE");
+                    if self.warning.may_say(Instant::now()) {
+                        tracing::warn!(
+                            "no descriptors left for new clients; raise the limit: LimitNOFILE in \
+                             the unit, or ulimit -n"
+                        );
+                    }
                     return self.listen(false);
                 }
                 // Nobody there any more, or a client that left while it waited.
@@ -247,7 +277,8 @@ fn encode(result: Outcome) -> Vec<u8> {
 
 const LISTENER: u64 = 0;
 const STOP: u64 = 1;
-const FIRST_CONNECTION: u64 = 2;
+const HANGUP: u64 = 2;
+const FIRST_CONNECTION: u64 = 3;
 /// Events of one turn.
 const EVENTS: usize = 64;
 /// New clients of one turn.

@@ -6,10 +6,11 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use port::sys::{Doorbell, Ringer};
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::idle::IdleStrategy;
 use super::{CONTROL, Job, Worker};
+use crate::start::StartError;
 
 /// How to run a worker.
 #[derive(Clone, Copy, Debug)]
@@ -95,8 +96,44 @@ impl Drop for WorkerHandle {
     }
 }
 
+/// Checks that this process may run on these cores.
+pub fn check_cores(cores: &[u32]) -> Result<(), StartError> {
+    // Where the kernel does not tell, binding a worker will.
+    let Ok(set) = sched_getaffinity(None) else { return Ok(()) };
+    let has = |core: usize| core < CpuSet::MAX_CPU && set.is_set(core);
+    match cores.iter().find(|&&core| !has(core as usize)) {
+        None => Ok(()),
+        Some(&core) => Err(StartError::Core { core, available: ranges(has) }),
+    }
+}
+
+/// Cores as people write them: "0-3, 6".
+fn ranges(has: impl Fn(usize) -> bool) -> String {
+    let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| has(core)).collect();
+    let runs = cores.chunk_by(|a, b| a + 1 == *b).map(|run| match run {
+        [one] => one.to_string(),
+        run => format!("{}-{}", run[0], run[run.len() - 1]),
+    });
+    runs.collect::<Vec<_>>().join(", ")
+}
+
 fn bind(cpu: u32) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu as usize);
     Ok(sched_setaffinity(None, &set)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_that_are_not_there_are_named_beside_those_that_are() {
+        for core in [5000, 1023] {
+            let error = check_cores(&[core]).expect_err("no machine has it").to_string();
+            assert!(error.starts_with(&format!("core {core} of --cpu")), "{error}");
+        }
+        assert!(check_cores(&[]).is_ok());
+        assert_eq!(ranges(|core| [0, 1, 2, 5, 7, 8].contains(&core)), "0-2, 5, 7-8");
+    }
 }

@@ -23,6 +23,7 @@
 
 pub mod handle;
 pub mod idle;
+mod sys;
 
 use std::collections::HashMap;
 use std::sync::mpsc::Receiver;
@@ -120,6 +121,10 @@ impl Worker {
             let crowded = std::mem::take(&mut self.crowded);
             match self.idle.step(work, crowded) {
                 Next::Turn => self.look_now_and_then(work),
+                Next::Pause => {
+                    std::hint::spin_loop();
+                    self.look_now_and_then(work);
+                }
                 Next::Yield => {
                     sched_yield();
                     self.look_now_and_then(LOOK_AFTER / 4);
@@ -314,6 +319,9 @@ impl Worker {
         }
         self.run_jobs();
         if ticked {
+            if self.idle.wants_ticks() {
+                self.idle.tick(sys::preemptions());
+            }
             if self.suspicious {
                 self.look_at_all();
             }

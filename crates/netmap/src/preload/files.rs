@@ -32,6 +32,7 @@ fn open_device(flags: c_int) -> c_int {
         let connection = Connection::connect(socket_path()).map_err(|error| match error {
             ControlError::NoDaemon(_) => Errno::NXIO,
             ControlError::Permission(_) => Errno::ACCESS,
+            ControlError::NoDescriptors => Errno::MFILE,
             ControlError::Io { error, .. } => error,
             _ => Errno::IO,
         })?;

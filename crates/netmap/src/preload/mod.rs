@@ -32,6 +32,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use client::paths::UNREADY_SOCKET_NAME;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
 
@@ -97,7 +98,9 @@ fn is_connection(fd: RawFd) -> bool {
     let Ok(peer) = SocketAddrUnix::try_from(peer) else { return false };
     peer.path().and_then(|path| path.to_str().ok().map(PathBuf::from)).is_some_and(|path| {
         let same = |a: &Path, b: &Path| Some(identity(a)? == identity(b)?);
-        path == socket_path() || same(&path, socket_path()) == Some(true)
+        let dirs = path.parent().zip(socket_path().parent());
+        path.file_name().is_some_and(|name| name == UNREADY_SOCKET_NAME)
+            && dirs.is_some_and(|(a, b)| a == b || same(a, b) == Some(true))
     })
 }
 

@@ -3,7 +3,6 @@
 use std::error::Error;
 use std::path::PathBuf;
 
-use anyhow::Context;
 use client::api::exit;
 use daemon::Daemon;
 use daemon::config::{Config, ConfigError, Level, WaitPolicy, parse_workers};
@@ -14,7 +13,7 @@ use super::Global;
 
 /// Run the switch
 ///
-/// Runs in the foreground until SIGTERM or Ctrl-C, and logs to stderr. Needs no privileges: each
+/// Runs in the foreground until SIGTERM or Ctrl-C, and logs to stderr. SIGHUP changes nothing. Needs no privileges: each
 /// user can run an own daemon. Under systemd, use Type=notify.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -39,10 +38,10 @@ pub struct Args {
 /// Runs the daemon.
 pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let config = configure(global, args)?;
-    daemon::log_to_stderr(config.log);
-    let workers = Workers::start(&config.workers).context("cannot start the workers")?;
-    let daemon = Daemon::start(&config, workers)?;
-    daemon.stop_on_signals()?;
+    daemon::log::to_stderr(config.log);
+    let workers = Workers::start(&config.workers)?;
+    let mut daemon = Daemon::start(&config, workers)?;
+    daemon.heed_signals()?;
     Ok(daemon.run()?)
 }
 

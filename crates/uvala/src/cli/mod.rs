@@ -8,6 +8,7 @@ mod port;
 mod stats;
 mod switch;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -66,7 +67,8 @@ impl Global {
 /// Runs the program; errors are one line on stderr and an exit status of their own.
 pub fn main() -> ExitCode {
     let Err(error) = run(Cli::parse()) else { return ExitCode::from(exit::OK) };
-    eprintln!("uvala: {}", format!("{error:#}").replace('\n', " "));
+    // The exit status says it too, where nobody takes the line.
+    let _ = writeln!(std::io::stderr(), "uvala: {}", format!("{error:#}").replace('\n', " "));
     ExitCode::from(exit_code(&error))
 }
 

@@ -65,7 +65,7 @@ impl Running {
             if self.ports() == count {
                 return;
             }
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(5));
         }
         panic!("{} ports instead of {count}", self.ports());
     }

@@ -1,0 +1,56 @@
+//! What the system knows of this thread.
+
+// UNSAFETY: getrusage is in no safe wrapper that we use.
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
+
+/// How often this thread had to leave its core to others, by a yield or at the end of its time.
+pub fn preemptions() -> u64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: a structure of that type for the kernel to write; all zeros are a value of it too.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    u64::try_from(usage.ru_nivcsw).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
+
+    use rustix::thread::CpuSet;
+
+    /// Two threads on one core that do nothing but yield to each other.
+    #[test]
+    fn a_yield_to_a_rival_counts() {
+        let mine = rustix::thread::sched_getaffinity(None).expect("every thread has one");
+        let mut core = CpuSet::new();
+        core.set((0..CpuSet::MAX_CPU).find(|&cpu| mine.is_set(cpu)).expect("a core"));
+        let bind = move || rustix::thread::sched_setaffinity(None, &core).expect("one of ours");
+        let done = Arc::new(AtomicBool::new(false));
+        let ended = done.clone();
+        let rival = std::thread::spawn(move || {
+            bind();
+            while !ended.load(Ordering::Relaxed) {
+                rustix::thread::sched_yield();
+            }
+        });
+        let counts = std::thread::spawn(move || {
+            bind();
+            let (start, before) = (Instant::now(), preemptions());
+            while preemptions() < before + 100 && start.elapsed() < Duration::from_secs(20) {
+                rustix::thread::sched_yield();
+            }
+            preemptions() >= before + 100
+        });
+        let counts = counts.join();
+        done.store(true, Ordering::Relaxed);
+        rival.join().expect("no panic");
+        assert!(counts.expect("no panic"));
+    }
+}
