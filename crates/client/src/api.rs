@@ -323,7 +323,7 @@ pub struct SwitchSettings {
     /// Seconds until a learnt address is forgotten; 0 for never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age_s: Option<u32>,
-    /// Addresses that the forwarding database holds.
+    /// Addresses that the forwarding database holds, 1 to 1048576.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fdb_capacity: Option<u32>,
     /// Numeric user that owns the switch (only root and the daemon's user may give it away).

@@ -16,7 +16,7 @@ use ring::cursor::Span;
 use ring::layout::{DEFAULT_STRIDE, MAX_RINGS, MAX_STRIDE, RingCounts};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, Visitor};
-use switch::{Forwarding, OnFull, PortConfig, SwitchConfig, VlanMode};
+use switch::{FDB_CAPACITY_MAX, Forwarding, OnFull, PortConfig, SwitchConfig, VlanMode};
 use thiserror::Error;
 pub use tracing::Level;
 
@@ -93,6 +93,8 @@ pub struct Quota {
     pub memory: u64,
     /// Switches.
     pub switches: u32,
+    /// Addresses that the forwarding databases of these switches may hold, all together.
+    pub addresses: u32,
     /// Control connections, one for each client process.
     pub connections: u32,
 }
@@ -257,6 +259,7 @@ struct RawQuota {
     ports: Number,
     memory: Bytes,
     switches: Number,
+    addresses: Number,
     connections: Number,
 }
 
@@ -283,7 +286,7 @@ struct RawSwitch {
     #[serde(deserialize_with = "some_from_text")]
     forwarding: Option<Forwarding>,
     age_s: Option<Number>,
-    fdb_capacity: Option<Number>,
+    fdb_capacity: Option<Capacity>,
     owner: Option<UserId>,
     group: Option<GroupId>,
     mode: Option<Mode>,
@@ -327,6 +330,7 @@ impl RawConfig {
                 ports: self.quota.ports.0,
                 memory: self.quota.memory.0,
                 switches: self.quota.switches.0,
+                addresses: self.quota.addresses.0,
                 connections: self.quota.connections.0,
             },
             rings: self.rings.into_spec(),
@@ -357,7 +361,7 @@ impl RawSwitch {
         let config = SwitchConfig {
             forwarding: self.forwarding.unwrap_or(default.forwarding),
             ageing_ms: self.age_s.map_or(default.ageing_ms, |s| u64::from(s.0) * 1000),
-            fdb_capacity: self.fdb_capacity.map_or(default.fdb_capacity, |n| n.0 as usize),
+            fdb_capacity: self.fdb_capacity.map_or(default.fdb_capacity, |n| n.0),
         };
         let ports = self.port.into_iter().map(|(port, raw)| {
             let name = name.join(&port)?;
@@ -414,6 +418,8 @@ impl Default for RawQuota {
             ports: Number(4096),
             memory: Bytes(16 << 30),
             switches: Number(1024),
+            // As many switches as one user may have, each of the default capacity.
+            addresses: Number(64 << 20),
             connections: Number(4096),
         }
     }
@@ -510,6 +516,7 @@ checked! {
     WorkerCount(u32) = parse_workers;
     FrameCount(u16) = |text| in_range(text, 1, 1024);
     Bytes(u64) = parse_bytes;
+    Capacity(usize) = |text| in_range(text, 1, FDB_CAPACITY_MAX);
     Rings(u16) = |text| in_range(text, 1, MAX_RINGS);
     Slots(Span) = parse_slots;
     ExtraBufs(u32) = |text| in_range(text, 0, MAX_EXTRA_BUFS);
@@ -661,6 +668,7 @@ mod tests {
         let text = error("[workers]\n\nwait = \"lazy\"\n");
         assert_eq!(text, "config test.toml:3: expected auto, spin, yield or block, found \"lazy\"");
         assert!(error("[rings]\ntx_slots = 4\n").contains("from 8 to 16384, found 4"));
+        assert!(error("[switch.vale0]\nfdb_capacity = 4294967295\n").contains("1 to 1048576"));
         assert!(error("[rings]\nbuffer_stride = 2049\n").contains("multiple of 64"));
         assert!(error("[quota]\nmemory = \"much\"\n").contains("512MiB"));
         assert!(error("[workers]\ncount = 0\n").contains("from 1 to 256"));

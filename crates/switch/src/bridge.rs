@@ -152,7 +152,7 @@ impl Bridge {
     }
 
     /// Changes the configuration of the switch. Another forwarding function begins with what is
-    /// static; a smaller forwarding database is one that grows no more.
+    /// static, and so does a forwarding database that holds more than it may.
     pub fn set_config(&mut self, config: SwitchConfig) {
         if config.forwarding != self.config.forwarding {
             self.fdb.flush(Flush::All);

@@ -224,9 +224,13 @@ pub struct SwitchConfig {
     pub forwarding: Forwarding,
     /// A learned address is forgotten when it was not seen for so long; 0 is never.
     pub ageing_ms: u64,
-    /// Addresses that the forwarding database holds without pushing one out.
+    /// Addresses that the forwarding database holds, at most [`FDB_CAPACITY_MAX`]; one more pushes
+    /// out another.
     pub fdb_capacity: usize,
 }
+
+/// Largest capacity of a forwarding database: 32 MiB, for all stations of a large site.
+pub const FDB_CAPACITY_MAX: usize = 1 << 20;
 
 impl Default for SwitchConfig {
     fn default() -> Self {

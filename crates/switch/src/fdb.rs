@@ -6,6 +6,8 @@
 //!
 //! - Ageing is exact: an entry seen `ageing_ms` ago is not found, whether or not
 //!   [`Fdb::age`] has come by to remove it. `age` gives its memory back, a few slots a call.
+//! - No more addresses than the capacity are held. One more takes the place of a dynamic one;
+//!   where too few of them have an eighth of the memory, it is given back.
 //! - A port's limit bounds what it can learn, so that one port cannot push out the addresses of
 //!   the others. An expired entry counts against the limit until it is swept.
 //! - [`Fdb::generation`] changes whenever a lookup could answer otherwise than before, except
@@ -48,7 +50,7 @@ pub enum Learned {
     Static,
     /// Not learned: the port has as many addresses as it may.
     PortLimit,
-    /// Not learned: only static entries where it would go.
+    /// Not learned: only static entries where it would go, or close by.
     Full,
 }
 
@@ -93,7 +95,7 @@ pub struct FdbEntry {
     pub age_ms: Option<u64>,
 }
 
-/// No room for a static entry: only static entries where it would go.
+/// No room for a static entry: there are as many as the capacity, or where it would go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FdbFull;
 
@@ -225,9 +227,13 @@ impl Fdb {
         self.generation += 1;
     }
 
-    /// Changes how many addresses the database grows to hold. It does not shrink.
+    /// Changes how many addresses the database grows to hold. Where it holds more, it begins again
+    /// with what is static.
     pub fn set_capacity(&mut self, capacity: usize) {
         self.table.set_capacity(capacity);
+        if self.table.count() > self.table.capacity() {
+            self.flush(Flush::All);
+        }
     }
 
     /// The port behind which an address is.
@@ -339,13 +345,16 @@ impl Fdb {
     ) -> usize {
         let before = self.table.count();
         let ports = &mut self.ports;
-        self.table.retain(slots, |key, value| {
+        self.table.retain(slots.clone(), |key, value| {
             let keep = !doomed(key, value);
             if !keep {
                 *ports[value.port().index()].count_of(value) -= 1;
             }
             keep
         });
+        if slots.end == self.table.slots() {
+            self.table.shrink();
+        }
         let removed = before - self.table.count();
         self.generation += u64::from(removed > 0);
         removed

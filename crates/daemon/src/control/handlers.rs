@@ -135,10 +135,10 @@ impl<D: Datapath> Control<D> {
         if self.state.has_switch(&spec.switch) {
             return Err(Refusal::SwitchExists(spec.switch.clone()));
         }
-        self.state.claim_switch(caller)?;
+        let config = settings::change_switch(SwitchConfig::default(), &spec.settings)?;
+        self.state.claim_switch(caller, config.fdb_capacity)?;
         let mine = self.new_permissions(caller);
         let permissions = change_permissions(mine, caller, &spec.settings)?;
-        let config = settings::change_switch(SwitchConfig::default(), &spec.settings)?;
         self.make_switch(&spec.switch, true, permissions, config)?;
         Ok(Reply::Done)
     }
@@ -148,6 +148,8 @@ impl<D: Datapath> Control<D> {
         let key = switch.key;
         let permissions = change_permissions(switch.permissions, caller, &spec.settings)?;
         let config = settings::change_switch(switch.config, &spec.settings)?;
+        let more = config.fdb_capacity.saturating_sub(switch.config.fdb_capacity);
+        self.state.claim_addresses(switch.permissions.owner, more)?;
         if config != switch.config {
             self.datapath.set_switch(key, config)?;
         }

@@ -3,7 +3,7 @@
 use client::api::{Attach, Bind, GeometryQuery, PortSettings, SwitchSettings};
 use ring::cursor::Span;
 use ring::layout::{MAX_RINGS, RingCounts};
-use switch::{PortConfig, SwitchConfig};
+use switch::{FDB_CAPACITY_MAX, PortConfig, SwitchConfig};
 
 use super::datapath::{MAX_EXTRA_BUFS, RingSpec};
 use super::refusal::Refusal;
@@ -20,7 +20,7 @@ pub fn change_switch(
         config.ageing_ms = u64::from(age_s) * 1000;
     }
     if let Some(capacity) = settings.fdb_capacity {
-        config.fdb_capacity = capacity as usize;
+        config.fdb_capacity = in_range("fdb_capacity", capacity as usize, 1, FDB_CAPACITY_MAX)?;
     }
     Ok(config)
 }
@@ -185,6 +185,9 @@ mod tests {
         attach.tx_slots = Some(3);
         let refusal = rings(&attach, &Config::default().rings).unwrap_err();
         assert_eq!(refusal.to_string(), "tx_slots = 3 is out of range, 8 to 16384");
+        let settings = SwitchSettings { fdb_capacity: Some(u32::MAX), ..Default::default() };
+        let refusal = change_switch(SwitchConfig::default(), &settings).unwrap_err().to_string();
+        assert_eq!(refusal, "fdb_capacity = 4294967295 is out of range, 1 to 1048576");
         attach.tx_slots = None;
         attach.rx_rings = Some(0);
         assert!(rings(&attach, &Config::default().rings).is_err());

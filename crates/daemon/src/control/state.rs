@@ -329,14 +329,24 @@ impl State {
         Ok(())
     }
 
-    /// Whether the caller may create one more switch.
-    pub fn claim_switch(&self, caller: &Caller) -> Result<(), Refusal> {
+    /// Whether the caller may create one more switch, for so many addresses.
+    pub fn claim_switch(&self, caller: &Caller, fdb_capacity: usize) -> Result<(), Refusal> {
         let own = |switch: &&Switch| switch.permissions.owner == caller.uid;
         let have = self.switches.values().filter(own).count();
-        if have < self.quota.switches as usize {
+        if have >= self.quota.switches as usize {
+            return Err(Refusal::Quota { uid: caller.uid, what: "switches", have: have as u64 });
+        }
+        self.claim_addresses(caller.uid, fdb_capacity)
+    }
+
+    /// Whether the switches of a user may hold so many addresses more.
+    pub fn claim_addresses(&self, uid: u32, more: usize) -> Result<(), Refusal> {
+        let own = self.switches.values().filter(|switch| switch.permissions.owner == uid);
+        let have: usize = own.map(|switch| switch.config.fdb_capacity).sum();
+        if more == 0 || have + more <= self.quota.addresses as usize {
             return Ok(());
         }
-        Err(Refusal::Quota { uid: caller.uid, what: "switches", have: have as u64 })
+        Err(Refusal::Quota { uid, what: "addresses", have: have as u64 })
     }
 
     /// Whether the caller may add one more persistent port.
@@ -347,7 +357,7 @@ impl State {
         if self.has_switch(name.switch()) {
             self.switch(caller, name.switch(), Access::Manage)?;
         } else {
-            self.claim_switch(caller)?;
+            self.claim_switch(caller, SwitchConfig::default().fdb_capacity)?;
         }
         if self.ports.contains_key(name) {
             return Err(Refusal::PortExists(name.clone()));
@@ -366,7 +376,7 @@ impl State {
         } else if wish.existing {
             return Err(Refusal::NoPort(wish.port.clone()));
         } else {
-            self.claim_switch(caller)?;
+            self.claim_switch(caller, SwitchConfig::default().fdb_capacity)?;
         }
         match self.ports.get(wish.port) {
             None if wish.existing => Err(Refusal::NoPort(wish.port.clone())),
@@ -447,7 +457,7 @@ mod tests {
     }
 
     fn quota() -> Quota {
-        Quota { ports: 3, memory: 100, switches: 2, connections: 8 }
+        Quota { ports: 3, memory: 100, switches: 2, addresses: 1 << 20, connections: 8 }
     }
 
     fn switch(key: u32, owner: u32, mode: u16, persistent: bool) -> Switch {

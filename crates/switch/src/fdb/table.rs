@@ -11,8 +11,10 @@
 //!
 //! An insertion that finds both buckets full moves one of the eight entries to its other bucket.
 //! The table doubles when it is half full, up to the size for which it was made; below half load
-//! two buckets and one such move have always been enough (see the tests). Beyond, the dynamic
-//! entry of the two buckets that was seen longest ago makes room.
+//! two buckets and one such move have always been enough (see the tests). A table that holds as
+//! many entries as it may makes room for one more by giving up a dynamic one: of the two buckets
+//! the one seen longest ago, else one close by. A table that is far emptier than large is rebuilt
+//! smaller by whoever looked at all of it.
 //!
 //! The hash is a multiplication, folded, twice, by an odd number drawn from the caller's seed: a
 //! client that does not know the seed cannot choose addresses that collide. Folding once is not
@@ -22,6 +24,7 @@
 use std::iter;
 use std::ops::Range;
 
+use crate::config::FDB_CAPACITY_MAX;
 use crate::frame::MacAddr;
 use crate::id::{Now, PortId};
 use crate::vlan::VlanId;
@@ -114,31 +117,40 @@ impl Bucket {
 pub(super) struct Table {
     /// A power of two.
     buckets: Vec<Bucket>,
-    max_buckets: usize,
+    /// Most entries.
+    capacity: usize,
     multiplier: u64,
     count: usize,
 }
 
 impl Table {
-    /// An empty table that grows until it holds `capacity` entries at half load.
+    /// An empty table that grows until it holds `capacity` entries.
     pub(super) fn new(capacity: usize, seed: u64) -> Self {
-        let multiplier = mix(seed) | 1;
-        Self::with_buckets(MIN_BUCKETS, buckets_for(capacity), multiplier)
+        Self::with_buckets(MIN_BUCKETS, capacity.min(FDB_CAPACITY_MAX), mix(seed) | 1)
     }
 
-    fn with_buckets(buckets: usize, max_buckets: usize, multiplier: u64) -> Self {
-        assert!(buckets.is_power_of_two() && buckets <= max_buckets);
-        Self { buckets: vec![Bucket::FREE; buckets], max_buckets, multiplier, count: 0 }
+    fn with_buckets(buckets: usize, capacity: usize, multiplier: u64) -> Self {
+        assert!(buckets.is_power_of_two());
+        Self { buckets: vec![Bucket::FREE; buckets], capacity, multiplier, count: 0 }
     }
 
-    /// Lets the table grow to another capacity. It never shrinks.
+    /// Changes how many entries the table may hold. To hold fewer than there are, some have to be
+    /// removed before: until then nothing can be inserted without giving up another.
     pub(super) fn set_capacity(&mut self, capacity: usize) {
-        self.max_buckets = buckets_for(capacity).max(self.buckets.len());
+        self.capacity = capacity.min(FDB_CAPACITY_MAX);
+    }
+
+    /// How many entries it may hold.
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
     }
 
     /// Inserts a key that is not there. Returns the entry that had to make room, if one had to.
     pub(super) fn insert(&mut self, key: Key, value: Value) -> Result<Option<Value>, Full> {
         debug_assert!(key != Key::FREE && self.get(key).is_none());
+        if self.count >= self.capacity {
+            return self.insert_for_another(key, value).map(Some);
+        }
         if self.count * 2 >= self.slots() {
             self.grow();
         }
@@ -148,6 +160,17 @@ impl Table {
             }
         }
         Ok(None)
+    }
+
+    /// Gives memory back where less than an eighth of it is used: rebuilds at a quarter.
+    pub(super) fn shrink(&mut self) {
+        let fitting = buckets_for(self.count * 2);
+        if self.count * 8 < self.slots()
+            && fitting < self.buckets.len()
+            && let Some(smaller) = self.rebuilt(fitting)
+        {
+            *self = smaller;
+        }
     }
 
     /// Removes a key.
@@ -262,24 +285,46 @@ impl Table {
         Some(from)
     }
 
+    /// Inserts into a table that holds as many entries as it may.
+    fn insert_for_another(&mut self, key: Key, value: Value) -> Result<Value, Full> {
+        if let Ok(old) = self.replace_oldest(key, value) {
+            return Ok(old);
+        }
+        let pair = self.pair(key);
+        if self.room_in(pair).is_none() {
+            return Err(Full);
+        }
+        let close = (0..self.buckets.len().min(CLOSE)).map(|i| (pair[0] + i) % self.buckets.len());
+        let victim = close.flat_map(places_of).find(|&place| self.is_dynamic(place)).ok_or(Full)?;
+        let old = self.free(victim);
+        let inserted = self.try_insert(key, value);
+        assert!(inserted, "there was room");
+        Ok(old)
+    }
+
+    /// Puts an entry in the place of a dynamic one of its two buckets.
     fn replace_oldest(&mut self, key: Key, value: Value) -> Result<Value, Full> {
-        let dynamic = places(self.pair(key)).filter(|&place| !self.value(place).is_static());
+        let dynamic = places(self.pair(key)).filter(|&place| self.is_dynamic(place));
         let place = dynamic.min_by_key(|&place| self.value(place).seen()).ok_or(Full)?;
         let old = self.value(place);
         self.put(place, key, value);
         Ok(old)
     }
 
+    fn is_dynamic(&self, place: Place) -> bool {
+        self.key(place) != Key::FREE && !self.value(place).is_static()
+    }
+
     /// Moves everything to a table at least twice as large. Says no at the largest size.
     fn grow(&mut self) -> bool {
+        let largest = buckets_for(self.capacity);
         let larger = iter::successors(Some(self.buckets.len() * 2), |size| Some(size * 2));
-        let grown =
-            larger.take_while(|&size| size <= self.max_buckets).find_map(|size| self.rebuilt(size));
+        let grown = larger.take_while(|&size| size <= largest).find_map(|size| self.rebuilt(size));
         grown.map(|table| *self = table).is_some()
     }
 
     fn rebuilt(&self, buckets: usize) -> Option<Self> {
-        let mut table = Self::with_buckets(buckets, self.max_buckets, self.multiplier);
+        let mut table = Self::with_buckets(buckets, self.capacity, self.multiplier);
         let mut entries = (0..self.slots()).filter_map(|slot| self.entry(slot));
         entries.all(|(key, value)| table.try_insert(key, value)).then_some(table)
     }
@@ -314,12 +359,16 @@ fn folded_mul(a: u64, b: u64) -> u64 {
 }
 
 fn places(buckets: [usize; 2]) -> impl Iterator<Item = Place> {
-    buckets.into_iter().flat_map(|bucket| (0..WAYS).map(move |slot| Place { bucket, slot }))
+    buckets.into_iter().flat_map(places_of)
+}
+
+fn places_of(bucket: usize) -> impl Iterator<Item = Place> {
+    (0..WAYS).map(move |slot| Place { bucket, slot })
 }
 
 /// Buckets of a table that is at most half full with so many entries.
 fn buckets_for(capacity: usize) -> usize {
-    let slots = capacity.min(MAX_CAPACITY) * 2;
+    let slots = capacity.min(FDB_CAPACITY_MAX) * 2;
     slots.div_ceil(WAYS).next_power_of_two().max(MIN_BUCKETS)
 }
 
@@ -335,8 +384,8 @@ fn mix(seed: u64) -> u64 {
 const WAYS: usize = 4;
 /// A new table: 1 KiB, room for 32 stations.
 const MIN_BUCKETS: usize = 16;
-/// 16 Mi entries take half a gigabyte; whoever asks for more made a mistake.
-const MAX_CAPACITY: usize = 1 << 24;
+/// How far from its own buckets a new entry looks for one that can make room.
+const CLOSE: usize = 64;
 
 const _: () = assert!(size_of::<Bucket>() == 64 && align_of::<Bucket>() == 64);
 
@@ -403,7 +452,7 @@ mod tests {
             let seen = Now::from_ms(u64::try_from(number).unwrap());
             evicted.extend(table.insert(key(number), Value::learned(port(0), seen)).unwrap());
         }
-        assert_eq!(table.count() + evicted.len(), slots * 2);
+        assert_eq!((table.count(), evicted.len()), (32, slots * 2 - 32));
         let age_sum: u64 = evicted.iter().map(|value| value.seen().as_ms()).sum();
         let mean = age_sum / u64::try_from(evicted.len()).unwrap();
         assert!(mean < u64::try_from(slots).unwrap(), "evicted entries were young: mean {mean}");
@@ -413,7 +462,56 @@ mod tests {
     fn test_table_full_of_static_entries_refuses() {
         let mut table = Table::new(1, 1);
         let full = (0..10_000).find(|n| table.insert(key(*n), Value::fixed(port(0))).is_err());
-        assert!(full.is_some_and(|number| number >= 32));
+        assert_eq!((full, table.count()), (Some(1), 1));
+    }
+
+    #[test]
+    fn test_small_capacities_are_exact() {
+        for capacity in [0, 1, 2, 7, 33, 1000] {
+            let mut table = Table::new(capacity, 3);
+            for number in 0..3000 {
+                let seen = Now::from_ms(u64::try_from(number).unwrap());
+                let inserted = table.insert(key(number), Value::learned(port(0), seen));
+                assert_eq!(inserted.is_err(), capacity == 0);
+                assert_eq!(table.count(), capacity.min(number + 1));
+            }
+        }
+    }
+
+    #[test]
+    fn test_one_dynamic_entry_among_static_ones_makes_room() {
+        let mut table = Table::new(20, 1);
+        for number in 0..19 {
+            table.insert(key(number), Value::fixed(port(0))).unwrap();
+        }
+        let learned = |seen| Value::learned(port(1), Now::from_ms(seen));
+        table.insert(key(100), learned(0)).unwrap();
+        for number in 101..200 {
+            let old = table.insert(key(number), learned(1)).unwrap();
+            assert!(old.is_some_and(|old| !old.is_static()));
+            assert_eq!(table.count(), 20);
+        }
+        assert!((0..19).all(|number| table.get(key(number)).is_some()));
+    }
+
+    #[test]
+    fn test_emptied_table_gives_its_memory_back() {
+        let mut table = Table::new(65_536, 1);
+        for number in 0..60_000 {
+            table.insert(key(number), Value::learned(port(0), Now::START)).unwrap();
+        }
+        let large = table.slots();
+        table.shrink();
+        assert_eq!(table.slots(), large, "it is used");
+        for number in 100..60_000 {
+            table.remove(key(number)).unwrap();
+        }
+        table.shrink();
+        assert!(table.slots() <= 1024, "{} slots for 100 entries", table.slots());
+        assert!((0..100).all(|number| table.get(key(number)).is_some()));
+        (0..100).for_each(|number| assert!(table.remove(key(number)).is_some()));
+        table.shrink();
+        assert_eq!(table.slots(), MIN_BUCKETS * WAYS);
     }
 
     #[test]

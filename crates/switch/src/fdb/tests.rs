@@ -213,6 +213,41 @@ fn test_flood_of_addresses_evicts_the_silent_ones_and_keeps_the_count() {
 }
 
 #[test]
+fn test_smaller_capacity_begins_with_what_is_static() {
+    let mut fdb = fdb();
+    fdb.add_static(VlanId::DEFAULT, mac(100), port(3)).unwrap();
+    (0..20).for_each(|number| assert_eq!(learn(&mut fdb, number, 3, 0), Learned::New));
+    fdb.set_capacity(21);
+    assert_eq!(fdb.count(), 21);
+    fdb.set_capacity(20);
+    assert_eq!((fdb.count(), lookup(&fdb, 100, 0)), (1, Some(3)));
+    fdb.set_capacity(1);
+    assert_eq!(learn(&mut fdb, 1, 3, 0), Learned::Full);
+    assert_eq!(fdb.add_static(VlanId::DEFAULT, mac(101), port(3)), Err(FdbFull));
+    assert_eq!(fdb.count(), 1);
+}
+
+#[test]
+fn test_memory_comes_back_with_a_sweep_and_with_the_port() {
+    for leave in [false, true] {
+        let mut fdb = Fdb::new(65_536, AGEING_MS, 42);
+        for number in 0..30_000_u32 {
+            let [_, a, b, c] = number.to_be_bytes();
+            fdb.learn(VlanId::DEFAULT, MacAddr::new([2, 0, 0, a, b, c]), port(1), at(0));
+        }
+        assert!(fdb.table.slots() >= 60_000);
+        if leave {
+            fdb.remove_port(port(1));
+        } else {
+            while fdb.count() > 0 {
+                fdb.age(at(AGEING_MS), 1000);
+            }
+        }
+        assert!(fdb.table.slots() <= 64, "{}", fdb.table.slots());
+    }
+}
+
+#[test]
 fn test_pages_join_to_the_whole_list() {
     let mut fdb = fdb();
     (0..100).for_each(|number| assert_eq!(learn(&mut fdb, number, 3, 0), Learned::New));

@@ -79,7 +79,7 @@ struct Settings {
     /// Seconds until a learnt address is forgotten; 0 for never
     #[arg(long, value_name = "SECS")]
     age: Option<u32>,
-    /// Addresses that the forwarding database holds
+    /// Addresses that the forwarding database holds, 1 to 1048576; one more pushes out another
     #[arg(long, value_name = "N")]
     fdb_capacity: Option<u32>,
     /// User who owns the switch, by name or number

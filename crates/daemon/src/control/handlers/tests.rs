@@ -148,6 +148,32 @@ fn test_refusals_have_codes_and_say_what_to_do() {
 }
 
 #[test]
+fn test_addresses_of_all_switches_of_a_user_are_bounded() {
+    let mut bench = Bench::new();
+    let largest = 1 << 20;
+    let add = |i| {
+        format!(
+            r#"{{"switch_add":{{"switch":"vale{i}","settings":{{"fdb_capacity":{largest}}}}}}}"#
+        )
+    };
+    for i in 0..15 {
+        bench.ask(1, 1000, &add(i)).unwrap();
+    }
+    let set = |i, n| {
+        format!(r#"{{"switch_set":{{"switch":"vale{i}","settings":{{"fdb_capacity":{n}}}}}}}"#)
+    };
+    bench.ask(1, 1000, r#"{"switch_add":{"switch":"vale15"}}"#).unwrap();
+    let (code, text) = bench.refused(1, 1000, &add(16));
+    assert_eq!(code, ErrorCode::Quota);
+    assert!(text.contains("quota.addresses"), "{text}");
+    bench.ask(1, 1000, &set(15, largest)).unwrap();
+    assert_eq!(bench.attach(1, 1000, "vale16:a").unwrap_err().code(), ErrorCode::Quota);
+    bench.ask(1, 1000, &set(15, 1000)).unwrap();
+    bench.attach(1, 1000, "vale16:a").unwrap();
+    bench.attach(2, 1001, "vale17:a").unwrap();
+}
+
+#[test]
 fn test_strangers_see_nothing_of_a_private_switch() {
     let mut bench = Bench::new();
     bench.attach(1, 1000, "vale0:a").unwrap();
