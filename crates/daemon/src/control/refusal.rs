@@ -1,7 +1,7 @@
 //! Why a call is refused: every reason once, each with its code and a line that says what to do.
 
 use client::api::{ErrorCode, Failure, Mac, PROTOCOL_VERSION};
-use client::name::{PortName, SwitchName};
+use client::name::{NameError, PortName, SwitchName};
 use thiserror::Error;
 
 use super::datapath::DatapathError;
@@ -129,6 +129,9 @@ pub enum Refusal {
         ours = PROTOCOL_VERSION
     )]
     Version(u32),
+    /// No port or switch can have this name.
+    #[error(transparent)]
+    BadName(#[from] NameError),
     /// Not a message of this protocol.
     #[error("not a call of this protocol: {0}")]
     BadMessage(String),
@@ -155,6 +158,7 @@ impl Refusal {
             | Self::PipeGroup(_) => ErrorCode::Unsupported,
             Self::Denied { .. } | Self::GiveAway | Self::NotYours { .. } => ErrorCode::Permission,
             Self::Quota { .. } => ErrorCode::Quota,
+            Self::BadName(_) => ErrorCode::BadName,
             Self::BadValue(_)
             | Self::NoRegion(_)
             | Self::OtherRegion { .. }

@@ -24,6 +24,7 @@ use client::api::{
     CallMessage, ErrorCode, Failure, MAX_FDS, MAX_MESSAGE, Outcome, PROTOCOL_VERSION, Reply,
     ReplyMessage, Request,
 };
+use client::name::{NameError, PortName, SwitchName};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -241,7 +242,20 @@ fn parse(text: &[u8]) -> Result<Request, Refusal> {
     if v != PROTOCOL_VERSION {
         return Err(Refusal::Version(v));
     }
-    serde_json::from_slice(text).map(|CallMessage { call, .. }| call).map_err(bad)
+    let parsed = serde_json::from_slice(text);
+    parsed.map(|CallMessage { call, .. }| call).map_err(|error| match bad_name(text) {
+        Some(name) => name.into(),
+        None => bad(error),
+    })
+}
+
+/// What is wrong with the name in a call that could not be read, if it is the name.
+fn bad_name(text: &[u8]) -> Option<NameError> {
+    let message: serde_json::Value = serde_json::from_slice(text).ok()?;
+    let fields = message.get("call")?.as_object()?.values().next()?;
+    let name = |key| fields.get(key)?.as_str();
+    let port = name("port").and_then(|name| name.parse::<PortName>().err());
+    port.or_else(|| name("switch")?.parse::<SwitchName>().err())
 }
 
 fn reply(

@@ -124,6 +124,13 @@ fn test_nonsense_gets_an_answer_and_then_nothing() {
         assert!(answer.contains("bad_request"), "{answer}");
         assert_eq!(read(&socket), "");
     }
+    for text in [
+        r#"{"v":1,"call":{"attach":{"port":"eth0"}}}"#,
+        r#"{"v":1,"call":{"switch_show":{"switch":"vale-0"}}}"#,
+    ] {
+        let answer = daemon.exchange(&daemon.raw(), text.as_bytes());
+        assert!(answer.contains("bad_name"), "{answer}");
+    }
     let answer = daemon.exchange(&daemon.raw(), br#"{"v":2,"call":{"new":1}}"#);
     assert!(answer.contains("speaks protocol 1, not 2"), "{answer}");
     let empty = daemon.raw();
