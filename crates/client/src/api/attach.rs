@@ -1,0 +1,89 @@
+//! Opening a port: what a client asks for, and where everything lies.
+
+use serde::{Deserialize, Serialize};
+
+use crate::name::PortName;
+
+/// Opens a port. What is `None` has the daemon's configured default.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attach {
+    /// Its name: a port of a switch, or one end of a pipe.
+    pub port: PortName,
+    /// Transmit rings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tx_rings: Option<u16>,
+    /// Receive rings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rx_rings: Option<u16>,
+    /// Slots of each transmit ring.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tx_slots: Option<u32>,
+    /// Slots of each receive ring.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rx_slots: Option<u32>,
+    /// Extra buffers, for clients that keep frames.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extra_bufs: Option<u32>,
+    /// Trust group: its ports share a region, frames between them are swapped, not copied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Only open a port that exists already.
+    #[serde(default)]
+    pub existing: bool,
+}
+
+impl Attach {
+    /// Opens `port` with every default.
+    #[must_use]
+    pub fn new(port: PortName) -> Self {
+        Self {
+            port,
+            tx_rings: None,
+            rx_rings: None,
+            tx_slots: None,
+            rx_slots: None,
+            extra_bufs: None,
+            group: None,
+            existing: false,
+        }
+    }
+}
+
+/// Where everything lies in the region of an attached port.
+///
+/// These numbers, not the region's contents, are what a client computes its offsets from. The
+/// descriptors beside the reply are, in this order: the region (map it shared), the doorbell to
+/// write to (the number [`Attached::bell`]; for a pipe: any byte), the doorbell to read from
+/// (poll-able; end of file means that the other side is gone).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attached {
+    /// Its name.
+    pub port: PortName,
+    /// The number to write to the doorbell, as [`ring::kick::encode`] writes it.
+    pub bell: u32,
+    /// Size of the region in bytes.
+    pub region_bytes: u64,
+    /// Offset of the port's block, at whose start the `netmap_if` lies.
+    pub block: u64,
+    /// Offset of buffer 0.
+    pub pool: u64,
+    /// Distance between buffers in bytes.
+    pub stride: u32,
+    /// Number of buffers, the two reserved ones included.
+    pub buffers: u32,
+    /// Transmit rings.
+    pub tx_rings: u16,
+    /// Receive rings.
+    pub rx_rings: u16,
+    /// Slots of each transmit ring.
+    pub tx_slots: u32,
+    /// Slots of each receive ring.
+    pub rx_slots: u32,
+    /// Extra buffers, a list that starts in the `netmap_if`.
+    pub extra_bufs: u32,
+    /// For a pipe: offset of the other end's block.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer_block: Option<u64>,
+}

@@ -1,0 +1,126 @@
+//! Ports: made, changed, listed.
+
+use serde::{Deserialize, Serialize};
+
+use crate::name::{PortName, SwitchName};
+
+/// Names a port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortRef {
+    /// Its name.
+    pub port: PortName,
+}
+
+/// What is behind a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PortKind {
+    /// Rings in shared memory, for a client to attach.
+    #[default]
+    Shm,
+    /// Takes every frame and drops it.
+    Null,
+    /// One end of a pipe; the switch does not see its frames.
+    Pipe,
+}
+
+/// Makes a persistent port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortAdd {
+    /// Its name.
+    pub port: PortName,
+    /// What is behind it.
+    #[serde(default)]
+    pub kind: PortKind,
+    /// Settings; what is missing has its default.
+    #[serde(default)]
+    pub settings: PortSettings,
+}
+
+/// Changes a port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortSet {
+    /// Its name.
+    pub port: PortName,
+    /// Settings; what is missing keeps its value.
+    pub settings: PortSettings,
+}
+
+/// Settings of a port; `None` leaves a setting as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PortSettings {
+    /// VLANs: `transparent[:VLAN]`, `access:VLAN` or `trunk:VLANS[,native=VLAN]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<String>,
+    /// Exchanges frames only with ports that are not isolated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolated: Option<bool>,
+    /// Source addresses that arrive here are learnt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub learning: Option<bool>,
+    /// Gets unicast frames to unknown addresses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unicast_flood: Option<bool>,
+    /// Gets multicast frames.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub multicast_flood: Option<bool>,
+    /// Gets broadcast frames.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub broadcast_flood: Option<bool>,
+    /// Most addresses learnt here; 0 for no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_macs: Option<u32>,
+    /// What happens to a frame that finds no room: `drop` or `wait`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_full: Option<String>,
+}
+
+/// A port in a listing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortInfo {
+    /// Its name.
+    pub port: PortName,
+    /// What is behind it.
+    pub kind: PortKind,
+    /// Stays without a client.
+    pub persistent: bool,
+    /// Numeric user that made it.
+    pub owner: u32,
+    /// The client that holds it.
+    pub client: Option<ClientInfo>,
+    /// Bytes of shared memory.
+    pub memory: u64,
+    /// Trust group whose region it lives in.
+    pub group: Option<String>,
+    /// All settings.
+    pub settings: PortSettings,
+}
+
+/// A client process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClientInfo {
+    /// Process number when it connected.
+    pub pid: u32,
+    /// Numeric user.
+    pub uid: u32,
+    /// What it said in [`Hello::client`](super::Hello::client).
+    pub name: String,
+}
+
+/// Which ports to list.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortList {
+    /// Only those of one switch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switch: Option<SwitchName>,
+    /// Where to go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+}

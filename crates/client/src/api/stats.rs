@@ -1,0 +1,65 @@
+//! Counters of ports.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::name::{PortName, SwitchName};
+
+/// Whose counters.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StatsQuery {
+    /// Only those of one switch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switch: Option<SwitchName>,
+    /// Only those of one port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<PortName>,
+    /// Where to go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+}
+
+/// Counters, all read between two batches of the worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StatsPage {
+    /// Monotonic clock of the daemon, for rates.
+    pub at_ns: u64,
+    /// The ports of this page.
+    pub items: Vec<PortStats>,
+    /// Ask again from here; `None` on the last page.
+    pub next: Option<String>,
+}
+
+/// Counters of a port. `tx` is what its client sends, `rx` what it receives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortStats {
+    /// The port.
+    pub port: PortName,
+    /// Frames from the client, all rings.
+    pub tx: Counter,
+    /// Frames to the client, all rings.
+    pub rx: Counter,
+    /// Frames that were dropped, by reason; only reasons that occurred.
+    pub drops: BTreeMap<String, u64>,
+    /// Transmit rings.
+    pub tx_queues: Vec<Counter>,
+    /// Receive rings.
+    pub rx_queues: Vec<Counter>,
+    /// How often a ring was re-synchronised because its client wrote an index out of range.
+    #[serde(default)]
+    pub resyncs: u64,
+}
+
+/// Frames and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Counter {
+    /// Frames.
+    pub frames: u64,
+    /// Bytes of these frames.
+    pub bytes: u64,
+}

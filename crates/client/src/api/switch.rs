@@ -1,0 +1,77 @@
+//! Switches: made, changed, listed.
+
+use serde::{Deserialize, Serialize};
+
+use super::Mode;
+use crate::name::SwitchName;
+
+/// Names a switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchRef {
+    /// Its name.
+    pub switch: SwitchName,
+}
+
+/// A switch and the settings to give it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchSpec {
+    /// Its name.
+    pub switch: SwitchName,
+    /// Settings; what is missing keeps its value.
+    #[serde(default)]
+    pub settings: SwitchSettings,
+}
+
+/// Settings of a switch; `None` leaves a setting as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SwitchSettings {
+    /// How frames find their port: `learning`, `hub`, `patch`, `static` or `static-flood`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forwarding: Option<String>,
+    /// Seconds until a learnt address is forgotten; 0 for never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub age_s: Option<u32>,
+    /// Addresses that the forwarding database holds, 1 to 1048576.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fdb_capacity: Option<u32>,
+    /// Numeric user that owns the switch (only root and the daemon's user may give it away).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<u32>,
+    /// Numeric group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<u32>,
+    /// Who may attach (`w`) and look (`r`), as for a file: `0o660`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+}
+
+/// A switch in a listing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchInfo {
+    /// Its name.
+    pub switch: SwitchName,
+    /// Stays without ports.
+    pub persistent: bool,
+    /// How frames find their port.
+    pub forwarding: String,
+    /// Seconds until a learnt address is forgotten; 0 for never.
+    pub age_s: u32,
+    /// Addresses that the forwarding database holds.
+    pub fdb_capacity: u32,
+    /// Numeric owner.
+    pub owner: u32,
+    /// Numeric group.
+    pub group: u32,
+    /// Permissions.
+    pub mode: Mode,
+    /// Number of ports.
+    pub ports: u32,
+    /// Entries of the forwarding database.
+    pub fdb_entries: u32,
+    /// Number of the worker that runs it.
+    pub worker: u32,
+}
