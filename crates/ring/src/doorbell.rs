@@ -335,4 +335,206 @@ mod models {
             publisher.join().unwrap();
         });
     }
+
+    /// Stands for a thread that is asleep on its doorbell: it does nothing until a kick comes. If
+    /// none ever does, loom gives up on the model, which fails the test.
+    fn sleep(doorbell: &AtomicU32, seen: &mut u32) {
+        loop {
+            let kicks = doorbell.load(Ordering::Relaxed);
+            if kicks != *seen {
+                *seen = kicks;
+                return;
+            }
+            thread::yield_now();
+        }
+    }
+
+    /// A worker whose frame needs two slots asks for room (`kern_need_kick`) and sleeps; the
+    /// client returns them one by one. The first kick is for too little, and the worker asks once
+    /// more: with a new number, or the second return would ring no bell.
+    #[test]
+    fn a_request_for_room_is_answered_each_time() {
+        loom::model(|| {
+            let shared = Arc::new(Shared::default());
+            let client = {
+                let s = shared.clone();
+                thread::spawn(move || {
+                    let mut p = Publisher::default();
+                    for head in 1..=2 {
+                        if p.publish((&s.index, head), (&s.flags, 1), &s.need_kick, false) {
+                            s.kicks.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                })
+            };
+            let (mut waiter, mut seen) = (Sleeper::default(), 0);
+            loop {
+                waiter.arm(&shared.need_kick);
+                store_load_fence();
+                if shared.index.load(Ordering::Acquire) == 2 {
+                    break;
+                }
+                sleep(&shared.kicks, &mut seen);
+                waiter.disarm(&shared.need_kick);
+            }
+            client.join().unwrap();
+        });
+    }
+
+    /// One end of a pipe, in the words of the CSB that both ends share. Each plays the switch for
+    /// the other.
+    struct End<'a> {
+        mine: &'a AtomicU32,
+        theirs: &'a AtomicU32,
+        my_need: &'a AtomicU32,
+        their_need: &'a AtomicU32,
+        my_doorbell: &'a AtomicU32,
+        their_doorbell: &'a AtomicU32,
+        publisher: Publisher,
+        sleeper: Sleeper,
+        seen: u32,
+    }
+
+    impl End<'_> {
+        /// Sleeps until the other end's index is `index`.
+        fn wait_for(&mut self, index: u32) {
+            loop {
+                self.sleeper.arm(self.my_need);
+                store_load_fence();
+                let reached = self.theirs.load(Ordering::Acquire) == index;
+                if !reached {
+                    sleep(self.my_doorbell, &mut self.seen);
+                }
+                self.sleeper.disarm(self.my_need);
+                if reached {
+                    return;
+                }
+            }
+        }
+
+        /// Publishes and rings where that is asked for. A pipe never goes light.
+        fn publish(&mut self, index: u32) {
+            let flags = AtomicU32::new(0);
+            if self.publisher.publish((self.mine, index), (&flags, 1), self.their_need, false) {
+                self.their_doorbell.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    #[derive(Default)]
+    struct Pipe {
+        /// Stored by the sender.
+        hwtail: AtomicU32,
+        kern_need_kick: AtomicU32,
+        /// Stored by the receiver.
+        head: AtomicU32,
+        appl_need_kick: AtomicU32,
+        /// The two doorbells, and the one slot.
+        wakes_sender: AtomicU32,
+        wakes_receiver: AtomicU32,
+        slot: AtomicU32,
+    }
+
+    /// Two ends of a pipe with room for one frame: the sender sleeps until the receiver has given
+    /// the slot back, the receiver until there is a frame. Neither sleeps for ever, and the frame
+    /// that is read is the one that was written.
+    #[test]
+    fn the_ends_of_a_pipe_wake_each_other() {
+        const FRAMES: u32 = 2;
+        // Every interleaving with at most this many preemptions; the others take minutes.
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(4);
+        model.check(|| {
+            let pipe = Arc::new(Pipe::default());
+            let sender = {
+                let pipe = pipe.clone();
+                thread::spawn(move || {
+                    let mut end = End {
+                        mine: &pipe.hwtail,
+                        theirs: &pipe.head,
+                        my_need: &pipe.kern_need_kick,
+                        their_need: &pipe.appl_need_kick,
+                        my_doorbell: &pipe.wakes_sender,
+                        their_doorbell: &pipe.wakes_receiver,
+                        publisher: Publisher::default(),
+                        sleeper: Sleeper::default(),
+                        seen: 0,
+                    };
+                    for frame in 1..=FRAMES {
+                        if frame > 1 {
+                            end.wait_for(frame - 1);
+                        }
+                        pipe.slot.store(frame, Ordering::Relaxed);
+                        end.publish(frame);
+                    }
+                })
+            };
+            let mut end = End {
+                mine: &pipe.head,
+                theirs: &pipe.hwtail,
+                my_need: &pipe.appl_need_kick,
+                their_need: &pipe.kern_need_kick,
+                my_doorbell: &pipe.wakes_receiver,
+                their_doorbell: &pipe.wakes_sender,
+                publisher: Publisher::default(),
+                sleeper: Sleeper::default(),
+                seen: 0,
+            };
+            for frame in 1..=FRAMES {
+                end.wait_for(frame);
+                assert_eq!(pipe.slot.load(Ordering::Relaxed), frame);
+                if frame < FRAMES {
+                    end.publish(frame);
+                }
+            }
+            sender.join().unwrap();
+        });
+    }
+
+    /// A light publication, and a worker that runs its barrier because it reads LIGHT.
+    ///
+    /// The barrier makes the publisher's thread pass a full fence somewhere between the start and
+    /// the end of the worker's call; where in the publisher's program that is, nobody knows. The
+    /// model has it between the publication and the look at the need-kick word, in the order of
+    /// all such fences anywhere before or after the worker's own. That leaves the same outcomes:
+    ///
+    /// - passed before the publication: the worker had armed, so the look finds the number, as
+    ///   where the model's fence comes after the worker's;
+    /// - passed after the look: the worker, which returns later, finds the index, as where the
+    ///   model's fence comes before the worker's;
+    /// - passed in between: that is the model.
+    ///
+    /// A worker that does not read LIGHT runs no barrier; `going_light_loses_no_wake_up` and
+    /// `calming_down_publishes_what_was_light` are about that one, without a fence.
+    #[test]
+    fn the_barrier_stands_in_for_the_fence_of_a_light_publisher() {
+        loom::model(|| {
+            let shared = Arc::new(Shared::default());
+            shared.flags.store(1, Ordering::Relaxed);
+            let publisher = {
+                let s = shared.clone();
+                thread::spawn(move || {
+                    let mut ringer = Ringer::default();
+                    s.index.store(1, Ordering::Release);
+                    store_load_fence(); // where the worker's barrier hits this thread
+                    if ringer.must_ring(&s.need_kick) {
+                        s.kicks.fetch_add(1, Ordering::Relaxed);
+                        s.flags.store(0, Ordering::Release);
+                    }
+                })
+            };
+            let mut sleeper = Sleeper::default();
+            sleeper.arm(&shared.need_kick);
+            store_load_fence();
+            let light = shared.flags.load(Ordering::Acquire) != 0;
+            if light {
+                store_load_fence(); // the caller of the barrier passes one too
+            }
+            let sleeps = shared.index.load(Ordering::Acquire) == 0;
+            publisher.join().unwrap();
+            if light && sleeps {
+                assert_eq!(shared.kicks.load(Ordering::Relaxed), 1);
+            }
+        });
+    }
 }
