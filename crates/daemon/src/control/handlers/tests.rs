@@ -156,21 +156,21 @@ fn test_addresses_of_all_switches_of_a_user_are_bounded() {
             r#"{{"switch_add":{{"switch":"vale{i}","settings":{{"fdb_capacity":{largest}}}}}}}"#
         )
     };
-    for i in 0..15 {
+    for i in 0..63 {
         bench.ask(1, 1000, &add(i)).unwrap();
     }
     let set = |i, n| {
         format!(r#"{{"switch_set":{{"switch":"vale{i}","settings":{{"fdb_capacity":{n}}}}}}}"#)
     };
-    bench.ask(1, 1000, r#"{"switch_add":{"switch":"vale15"}}"#).unwrap();
-    let (code, text) = bench.refused(1, 1000, &add(16));
+    bench.ask(1, 1000, r#"{"switch_add":{"switch":"vale63"}}"#).unwrap();
+    let (code, text) = bench.refused(1, 1000, &add(64));
     assert_eq!(code, ErrorCode::Quota);
     assert!(text.contains("quota.addresses"), "{text}");
-    bench.ask(1, 1000, &set(15, largest)).unwrap();
-    assert_eq!(bench.attach(1, 1000, "vale16:a").unwrap_err().code(), ErrorCode::Quota);
-    bench.ask(1, 1000, &set(15, 1000)).unwrap();
-    bench.attach(1, 1000, "vale16:a").unwrap();
-    bench.attach(2, 1001, "vale17:a").unwrap();
+    bench.ask(1, 1000, &set(63, largest)).unwrap();
+    assert_eq!(bench.attach(1, 1000, "vale64:a").unwrap_err().code(), ErrorCode::Quota);
+    bench.ask(1, 1000, &set(63, 1000)).unwrap();
+    bench.attach(1, 1000, "vale64:a").unwrap();
+    bench.attach(2, 1001, "vale65:a").unwrap();
 }
 
 #[test]
