@@ -38,8 +38,9 @@ to         = $(DESTDIR)
 
 .PHONY: libs
 libs:
-	$(step) 'building libuvala (release)'
+	$(step) 'building libuvala and libuvala_netmap (release)'
 	$(CARGO) build --release -p uvala-capi
+	$(CARGO) build --release -p uvala-netmap --lib
 
 .PHONY: install
 install: release libs  ## install under PREFIX (/usr/local), below DESTDIR
@@ -48,6 +49,7 @@ install: release libs  ## install under PREFIX (/usr/local), below DESTDIR
 	install -D -m 755 $(release)/libuvala.so $(to)$(libdir)/libuvala.so.$(soversion)
 	ln -sf libuvala.so.$(soversion) $(to)$(libdir)/libuvala.so
 	install -D -m 644 $(release)/libuvala.a $(to)$(libdir)/libuvala.a
+	install -m 755 $(release)/libuvala_netmap.so $(to)$(libdir)/libuvala_netmap.so
 	install -d $(to)$(PREFIX)/include
 	install -m 644 include/*.h $(to)$(PREFIX)/include/
 	@# Not where netmap's own headers go: use them with -I$(PREFIX)/include/uvala.
@@ -73,7 +75,8 @@ install: release libs  ## install under PREFIX (/usr/local), below DESTDIR
 
 .PHONY: uninstall
 uninstall:  ## take away what install put there; the configuration stays
-	rm -f $(to)$(bindir)/uvala $(to)$(libdir)/libuvala.* $(to)$(PREFIX)/include/uvala*.h
+	rm -f $(to)$(bindir)/uvala $(to)$(libdir)/libuvala.* \
+		$(to)$(libdir)/libuvala_netmap.so $(to)$(PREFIX)/include/uvala*.h
 	rm -f $(to)$(datadir)/man/man1/uvala*.1 $(to)$(datadir)/bash-completion/completions/uvala \
 		$(to)$(datadir)/zsh/site-functions/_uvala \
 		$(to)$(datadir)/fish/vendor_completions.d/uvala.fish

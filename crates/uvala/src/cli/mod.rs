@@ -5,6 +5,8 @@ mod daemon;
 mod fdb;
 mod output;
 mod port;
+mod program;
+mod run;
 mod stats;
 mod switch;
 
@@ -50,6 +52,7 @@ enum Command {
     Stats(stats::Args),
     Gen(traffic::Args),
     Bridge(bridge::Args),
+    Run(run::Args),
     Demo(demo::Args),
     Bench(bench::BenchArgs),
     Assets(assets::Args),
@@ -66,15 +69,22 @@ impl Global {
 
 /// Runs the program; errors are one line on stderr and an exit status of their own.
 pub fn main() -> ExitCode {
-    let Err(error) = run(Cli::parse()) else { return ExitCode::from(exit::OK) };
-    // The exit status says it too, where nobody takes the line.
-    let _ = writeln!(std::io::stderr(), "uvala: {}", format!("{error:#}").replace('\n', " "));
-    ExitCode::from(exit_code(&error))
+    match dispatch(Cli::parse()) {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            // The exit status says it too, where nobody takes the line.
+            let line = format!("{error:#}").replace('\n', " ");
+            let _ = writeln!(std::io::stderr(), "uvala: {line}");
+            ExitCode::from(exit_code(&error))
+        }
+    }
 }
 
-fn run(cli: Cli) -> anyhow::Result<()> {
+/// Runs the subcommand; returns the exit status.
+fn dispatch(cli: Cli) -> anyhow::Result<u8> {
     let global = &cli.global;
     match cli.command {
+        Command::Run(args) => return run::run(global, &args),
         Command::Daemon(args) => daemon::run(global, &args),
         Command::Switch(args) => switch::run(global, &args),
         Command::Port(args) => port::run(global, &args),
@@ -86,6 +96,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Bench(args) => bench::run(&args),
         Command::Assets(args) => assets::run(&args),
     }
+    .map(|()| exit::OK)
 }
 
 /// The exit status of the innermost cause that has one.
@@ -123,6 +134,7 @@ Examples:
   uvala gen -i vale0:a -f tx                send frames; -f rx receives them
   uvala port list                           what is plugged in
   uvala stats --watch                       rates of all ports, every second
+  uvala run -- pkt-gen -i vale0:a -f tx     run a netmap program
   uvala switch set vale0 --mode 666         let everybody attach to vale0
 
 Exit status:

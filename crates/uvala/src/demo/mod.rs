@@ -12,7 +12,7 @@
 //! to find it, and SIGKILL from the kernel when this process ends, however it ends.
 
 mod child;
-mod place;
+pub mod place;
 mod report;
 
 use std::io::IsTerminal;
@@ -33,6 +33,15 @@ const SENDER: (&str, &str) = ("vale0:sender", "02:00:00:00:00:01");
 const RECEIVER: (&str, &str) = ("vale0:receiver", "02:00:00:00:00:02");
 const PING: (&str, &str) = ("vale0:ping", "02:00:00:00:00:03");
 const PONG: (&str, &str) = ("vale0:pong", "02:00:00:00:00:04");
+
+/// Ports for which the switch waits: nothing is lost.
+const CONFIG: &str = "\
+[workers]
+count = 1
+
+[switch.vale0.port.receiver]
+on_full = \"wait\"
+";
 
 /// How long a child may take to start, and to end.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -58,7 +67,7 @@ pub struct Args {
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Result<()> {
     let stop = Stop::on_signals()?;
-    let switch = Switch::start()?;
+    let switch = Switch::start(CONFIG)?;
     let demo = Demo { switch, stop, live: !args.json && std::io::stdout().is_terminal() };
     if !args.json {
         println!("a switch in this process; sender and receiver are processes of their own");

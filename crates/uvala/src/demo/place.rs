@@ -1,4 +1,4 @@
-//! The demo's switch: a daemon on threads of this process, in a directory that goes with it.
+//! A private switch: a daemon on threads of this process, in a directory that goes with it.
 
 use std::fs::{DirBuilder, read_to_string, remove_dir_all};
 use std::io;
@@ -15,15 +15,6 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::traffic::session::clock_ns;
 
-/// Ports for which the switch waits: nothing is lost.
-const CONFIG: &str = "\
-[workers]
-count = 1
-
-[switch.vale0.port.receiver]
-on_full = \"wait\"
-";
-
 /// A running switch; ended when dropped.
 pub struct Switch {
     stopper: Stopper,
@@ -33,10 +24,10 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// Starts it.
-    pub fn start() -> Result<Self> {
+    /// Starts it with a configuration.
+    pub fn start(config: &str) -> Result<Self> {
         let dir = PrivateDir::new()?;
-        let mut config = Config::parse(CONFIG, Path::new("demo"))?;
+        let mut config = Config::parse(config, Path::new("private"))?;
         config.dir = Some(dir.0.clone());
         let workers = Workers::start(&config.workers).context("cannot start the switch")?;
         let daemon = Daemon::start(&config, workers)?;
@@ -66,7 +57,7 @@ struct PrivateDir(PathBuf);
 
 impl PrivateDir {
     fn new() -> Result<Self> {
-        let name = format!("uvala-demo-{}-{:x}", std::process::id(), clock_ns());
+        let name = format!("uvala-private-{}-{:x}", std::process::id(), clock_ns());
         let dir = std::env::temp_dir().join(name);
         // One that is there already is somebody else's.
         let made = DirBuilder::new().mode(0o700).create(&dir);
@@ -107,7 +98,7 @@ mod tests {
 
     #[test]
     fn test_switch_leaves_nothing_behind() {
-        let switch = Switch::start().unwrap();
+        let switch = Switch::start("").unwrap();
         let dir = switch.dir().to_path_buf();
         client::control::Connection::open(Some(&dir)).unwrap().hello("test").unwrap();
         drop(switch);

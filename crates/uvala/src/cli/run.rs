@@ -1,0 +1,165 @@
+//! `uvala run`
+
+use std::ffi::OsString;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+
+use anyhow::{Context, Result, ensure};
+use client::paths;
+
+use super::{Global, program};
+use crate::demo::place::Switch;
+
+/// Run a netmap program
+///
+/// Runs PROGRAM with libuvala_netmap.so preloaded: /dev/netmap is there, and its VALE switches are
+/// those of the daemon. PROGRAM must be linked dynamically; scripts run with their interpreter.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Start a daemon for PROGRAM alone; it ends with PROGRAM
+    #[arg(long)]
+    private: bool,
+    /// The program and its arguments
+    #[arg(
+        value_name = "PROGRAM",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    command: Vec<OsString>,
+}
+
+/// File name of the library.
+const LIBRARY: &str = "libuvala_netmap.so";
+/// Names another file.
+const LIBRARY_VARIABLE: &str = "UVALA_NETMAP_LIB";
+
+/// Runs the program in the place of this one, or beside a private daemon. Returns its status in
+/// the latter case.
+pub fn run(global: &Global, args: &Args) -> Result<u8> {
+    let (name, arguments) = args.command.split_first().expect("clap asks for one");
+    let program = program::check(&program::find(name)?)?;
+    if let Some(warning) = &program.warning {
+        eprintln!("uvala: {warning}");
+    }
+    let mut command = Command::new(&program.path);
+    command.arg0(name).args(arguments).env("LD_PRELOAD", preload(&library()?)?);
+    if args.private {
+        let switch = Switch::start("")?;
+        command.env("UVALA_DIR", switch.dir());
+        let child = command.spawn().with_context(|| cannot_run(&program.path))?;
+        return wait(child);
+    }
+    let hint = "start a daemon with: uvala daemon, or use: uvala run --private";
+    global.connect().context(hint)?;
+    command.env("UVALA_DIR", daemon_dir(global)?);
+    Err(command.exec()).with_context(|| cannot_run(&program.path))
+}
+
+fn cannot_run(path: &Path) -> String {
+    format!("cannot run {}", path.display())
+}
+
+/// Where the daemon is, from wherever the program goes.
+fn daemon_dir(global: &Global) -> Result<PathBuf> {
+    let socket = paths::client_socket(global.dir.as_deref());
+    let dir = socket.parent().context("the daemon's socket has no directory")?;
+    std::path::absolute(dir).context("no current directory")
+}
+
+/// The library's file.
+fn library() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os(LIBRARY_VARIABLE).map(PathBuf::from) {
+        ensure!(path.is_file(), "{LIBRARY_VARIABLE}: there is no file {}", path.display());
+        return std::path::absolute(&path).context("no current directory");
+    }
+    let exe = std::env::current_exe().context("cannot find this program's own file")?;
+    let dir = exe.parent().context("this program has no directory")?;
+    let places = [dir.join(LIBRARY), dir.join("../lib").join(LIBRARY)];
+    let found = places.iter().find(|place| place.is_file());
+    let found = found.with_context(|| {
+        format!(
+            "no {LIBRARY} beside {} and none in ../lib; say where it is: {LIBRARY_VARIABLE}=FILE",
+            exe.display()
+        )
+    })?;
+    found.canonicalize().with_context(|| format!("cannot find {}", found.display()))
+}
+
+/// `LD_PRELOAD` with the library before all others.
+fn preload(library: &Path) -> Result<OsString> {
+    let is_bad = |byte: &u8| *byte == b':' || byte.is_ascii_whitespace();
+    ensure!(
+        !library.as_os_str().as_encoded_bytes().iter().any(is_bad),
+        "a colon or space in {} keeps the loader from it; move it, or set {LIBRARY_VARIABLE}",
+        library.display()
+    );
+    let mut value = library.as_os_str().to_owned();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        value.push(":");
+        value.push(others);
+    }
+    Ok(value)
+}
+
+/// Waits for the program's end, passing on what it should be told.
+fn wait(mut child: Child) -> Result<u8> {
+    use rustix::process::{Pid, Signal, kill_process};
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+    let pid = Pid::from_child(&child);
+    let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let handle = signals.handle();
+    let forwarder = std::thread::spawn(move || {
+        for signal in signals.forever() {
+            // The terminal has told the program of an interrupt already.
+            let signal = match signal {
+                SIGHUP => Signal::HUP,
+                SIGTERM => Signal::TERM,
+                _ => continue,
+            };
+            // It may have ended.
+            let _ = kill_process(pid, signal);
+        }
+    });
+    let status = child.wait().context("cannot wait for the program");
+    handle.close();
+    forwarder.join().expect("the forwarder does not panic");
+    status.map(exit_status)
+}
+
+/// A program's status as a shell gives it.
+fn exit_status(status: ExitStatus) -> u8 {
+    let signal = || status.signal().map(|signal| 128 + signal);
+    let code = status.code().or_else(signal).and_then(|code| u8::try_from(code).ok());
+    code.unwrap_or(client::api::exit::FAILURE)
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  uvala run -- pkt-gen -i vale0:a -f tx                 on the daemon's switch vale0
+  uvala run --private -- bridge -i vale0:a -i vale1:b   with switches of its own
+  uvala run -- sh -c 'pkt-gen … & pkt-gen …'            whatever the shell starts, too
+
+The library is looked for beside this program, in ../lib, and where UVALA_NETMAP_LIB says.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_statuses_are_those_of_a_shell() {
+        assert_eq!(exit_status(ExitStatus::from_raw(3 << 8)), 3);
+        assert_eq!(exit_status(ExitStatus::from_raw(9)), 137);
+    }
+
+    #[test]
+    fn test_a_library_that_the_loader_cannot_name_is_refused() {
+        assert!(preload(Path::new("/a b/lib.so")).is_err());
+        assert!(preload(Path::new("/a:b/lib.so")).is_err());
+        let value = preload(Path::new("/lib.so")).unwrap();
+        assert!(value.to_str().unwrap().starts_with("/lib.so"));
+    }
+}
