@@ -26,14 +26,14 @@ impl Random {
 }
 
 /// The input of a seed: noise, or one of the samples with up to four bytes changed.
-fn input(seed: u64, samples: &[&str]) -> Vec<u8> {
+fn input(seed: u64, samples: &[&[u8]]) -> Vec<u8> {
     let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     random.next();
     if samples.is_empty() || seed.is_multiple_of(8) {
         let len = random.below(600);
         return (0..len).map(|_| random.byte()).collect();
     }
-    let mut bytes = samples[random.below(samples.len())].as_bytes().to_vec();
+    let mut bytes = samples[random.below(samples.len())].to_vec();
     for _ in 0..random.below(5) {
         let at = random.below(bytes.len());
         match random.below(3) {
@@ -47,8 +47,13 @@ fn input(seed: u64, samples: &[&str]) -> Vec<u8> {
 }
 
 fn smoke(body: fn(&[u8]), samples: &[&str]) {
+    let samples: Vec<&[u8]> = samples.iter().map(|sample| sample.as_bytes()).collect();
+    smoke_bytes(body, &samples);
+}
+
+fn smoke_bytes(body: fn(&[u8]), samples: &[&[u8]]) {
     for sample in samples {
-        body(sample.as_bytes());
+        body(sample);
     }
     for seed in 1..=INPUTS {
         let bytes = input(seed, samples);
@@ -97,4 +102,11 @@ fn fdb_ops() {
 #[test]
 fn ring_slots() {
     smoke(fuzz_bodies::ring_slots, &[]);
+}
+
+#[test]
+fn netmap_request() {
+    let samples = fuzz_bodies::netmap_samples();
+    let samples: Vec<&[u8]> = samples.iter().map(Vec::as_slice).collect();
+    smoke_bytes(fuzz_bodies::netmap_request, &samples);
 }
