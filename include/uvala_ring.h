@@ -44,10 +44,11 @@ extern "C" {
 #define UVALA_NS_BUF_CHANGED 0x0001u /* the client put another buffer into the slot */
 #define UVALA_NS_REPORT 0x0002u      /* drivers only */
 #define UVALA_NS_FORWARD 0x0004u     /* host rings only */
-#define UVALA_NS_NO_LEARN 0x0008u    /* asks not to learn the source; not honoured yet */
+#define UVALA_NS_NO_LEARN 0x0008u    /* asks not to learn the source address */
 #define UVALA_NS_INDIRECT 0x0010u    /* data at slot.ptr; resolved on the client's side */
 #define UVALA_NS_MOREFRAG 0x0020u    /* the frame goes on in the next slot */
 #define UVALA_NS_RFRAGS_SHIFT 8      /* receive: number of slots of the frame, in bits 8..15 */
+#define UVALA_NS_PORT_MASK 0xff00u   /* transmit: number of the port to go to, 0 for none */
 
 /* ring.dir */
 #define UVALA_DIR_TX 0u

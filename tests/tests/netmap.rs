@@ -383,6 +383,29 @@ fn a_program_that_is_killed_leaves_nothing() {
 }
 
 #[test]
+fn a_program_says_where_its_frame_goes_and_what_is_learned() {
+    let daemon = Daemon::start();
+    let [a, b, c] = ["vale0:a", "vale0:b", "vale0:c"].map(|port| open(&daemon, bind(port)));
+    let number = daemon.port("vale0:c").unwrap().number.unwrap();
+    assert!(number > 0 && a.put(0, &frame(BROADCAST, 60), number << 8));
+    a.txsync().unwrap();
+    assert!(c.receive(PATIENCE).unwrap().is_some());
+    assert_eq!(b.receive(QUIET).unwrap(), None);
+    let learned = || daemon.switch("vale0").unwrap().fdb_entries;
+    let before = learned();
+    let mut stranger = frame(BROADCAST, 60);
+    stranger[11] = 0x55;
+    assert!(a.put(0, &stranger, 0x0008));
+    a.txsync().unwrap();
+    assert!(b.receive(PATIENCE).unwrap().is_some());
+    assert_eq!(learned(), before);
+    assert!(a.put(0, &stranger, 0));
+    a.txsync().unwrap();
+    assert!(b.receive(PATIENCE).unwrap().is_some());
+    assert_eq!(learned(), before + 1);
+}
+
+#[test]
 fn a_port_that_is_deleted_or_a_daemon_that_dies_is_the_end_of_file() {
     let mut daemon = Daemon::start();
     let (a, b) = (open(&daemon, bind("vale0:a")), open(&daemon, bind("vale0:b{1")));

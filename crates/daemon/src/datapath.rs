@@ -328,6 +328,10 @@ impl Datapath for Workers {
         stats(name.clone(), &counted)
     }
 
+    fn number_of(&self, port: PortKey) -> Option<u16> {
+        self.switch_of(port).map(|(_, id)| id.number())
+    }
+
     fn set_port(&mut self, port: PortKey, config: PortConfig) {
         if let Some((switch, id)) = self.switch_of(port) {
             self.on_switch(switch, move |worker, at| worker.switch(at).set_port(id, config));

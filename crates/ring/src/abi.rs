@@ -35,7 +35,7 @@ pub mod slot_flag {
     pub const REPORT: u16 = 0x0002;
     /// Pass the slot on to the peer ring (host rings only).
     pub const FORWARD: u16 = 0x0004;
-    /// Asks not to learn the source address of this frame. Not honoured yet.
+    /// Asks not to learn the source address of this frame.
     pub const NO_LEARN: u16 = 0x0008;
     /// The data is at the address in `ptr` (netmap clients; resolved on the client's side).
     pub const INDIRECT: u16 = 0x0010;
@@ -43,6 +43,9 @@ pub mod slot_flag {
     pub const MOREFRAG: u16 = 0x0020;
     /// Shift of the fragment count in the flags of a receive slot.
     pub const RFRAGS_SHIFT: u16 = 8;
+    /// Of a transmit slot: number of the port to go to, in place of what the switch knows; 0 for
+    /// none.
+    pub const PORT_MASK: u16 = 0xff << RFRAGS_SHIFT;
 }
 
 /// Direction of a ring, the value of `NetmapRing::dir`.

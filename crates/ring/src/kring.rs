@@ -342,8 +342,10 @@ impl TxKring {
             return None;
         }
         let (slot, start, mut bad, mut total) = (self.next, frags.len(), None, 0u32);
+        let mut first_flags = None;
         loop {
             let word = self.ring.read(self.next);
+            first_flags = first_flags.or(Some(word.flags()));
             self.next = self.ring.span.next(self.next);
             match self.frag(word) {
                 Ok(frag) if frags.len() - start < frags_max => frags.push(frag),
@@ -368,7 +370,7 @@ impl TxKring {
             frags.truncate(start);
             return Some(Taken::Bad(why));
         }
-        Some(Taken::Frame { bytes: total, slot })
+        Some(Taken::Frame { bytes: total, slot, flags: first_flags.unwrap_or(0) })
     }
 
     fn frag(&self, word: SlotWord) -> Result<Frag, BadSlot> {
@@ -444,6 +446,8 @@ pub enum Taken {
         bytes: u32,
         /// Its first slot.
         slot: Index,
+        /// The flags of that slot.
+        flags: u16,
     },
     /// Not forwardable.
     Bad(BadSlot),

@@ -94,6 +94,7 @@ fn constants() -> Vec<Fact> {
         ("UVALA_NS_INDIRECT", slot_flag::INDIRECT.into()),
         ("UVALA_NS_MOREFRAG", slot_flag::MOREFRAG.into()),
         ("UVALA_NS_RFRAGS_SHIFT", slot_flag::RFRAGS_SHIFT.into()),
+        ("UVALA_NS_PORT_MASK", slot_flag::PORT_MASK.into()),
         ("UVALA_DIR_TX", dir::TX.into()),
         ("UVALA_DIR_RX", dir::RX.into()),
         ("UVALA_SYNC_LIGHT", sync_flag::LIGHT.into()),

@@ -12,6 +12,7 @@ use ring::cursor::Index;
 use ring::kring::Frag;
 use ring::put::{Frame, Prologue};
 
+use crate::asks::Asks;
 use crate::bridge::TagAction;
 use crate::frame::{EtherType, Header, Tag, field};
 use crate::vlan::VlanId;
@@ -37,6 +38,8 @@ pub struct Entry {
     pub bytes: u32,
     /// The slot it came from, if it came from a ring in one piece.
     pub slot: Option<Index>,
+    /// What its sender asks for.
+    pub asks: Asks,
     first: u32,
     count: u32,
 }
@@ -98,13 +101,13 @@ impl Batch {
     }
 
     /// Closes a frame of `bytes` bytes whose pieces were appended since `first`, and whose first
-    /// slot, where there is one, is `slot`.
-    pub fn push(&mut self, first: usize, bytes: u32, slot: Option<Index>) {
+    /// slot is `slot`, with these flags.
+    pub fn push(&mut self, first: usize, bytes: u32, slot: Index, flags: u16) {
         let region = self.region.as_ref().expect("a batch is restarted before it is filled");
         let header = Header::new(region.header(self.frags[first]).to_le_bytes());
         let count = narrow(self.frags.len() - first);
-        let slot = slot.filter(|_| count == 1);
-        self.frames.push(Entry { header, bytes, slot, first: narrow(first), count });
+        let (slot, asks) = (Some(slot).filter(|_| count == 1), Asks::new(flags, count > 1));
+        self.frames.push(Entry { header, bytes, slot, asks, first: narrow(first), count });
     }
 
     /// Forgets all frames after the first `count`.
@@ -118,12 +121,12 @@ impl Batch {
         &self.frames
     }
 
-    /// First frame after `start` with another key, or the end.
+    /// First frame after `start` with another key or other wishes, or the end.
     #[must_use]
     pub fn run_end(&self, start: usize) -> usize {
-        let key = self.frames[start].header.key();
-        let rest = &self.frames[start + 1..];
-        let same = rest.iter().take_while(|frame| frame.header.key() == key).count();
+        let of = |frame: &Entry| (frame.header.key(), frame.asks);
+        let (first, rest) = (of(&self.frames[start]), &self.frames[start + 1..]);
+        let same = rest.iter().take_while(|frame| of(frame) == first).count();
         start + 1 + same
     }
 

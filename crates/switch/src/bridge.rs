@@ -26,6 +26,7 @@
 
 use std::fmt;
 
+use crate::asks::Asks;
 use crate::config::{Forwarding, PortConfig, SwitchConfig, VlanMode};
 use crate::fdb::{Fdb, FdbFull, Flush};
 use crate::forward::patch::Patch;
@@ -198,13 +199,27 @@ impl Bridge {
     /// Decides where a frame goes, and learns where it came from.
     #[inline]
     pub fn decide(&mut self, src: PortId, header: Header, now: Now) -> Decision {
+        self.decide_asked(src, header, Asks::NOTHING, now)
+    }
+
+    /// The same for a frame whose sender asks for something. A destination that is asked for stands
+    /// in place of what a table says, or of everybody; who may get a frame at all, the forwarding
+    /// functions that an operator chose to restrict it decide, and [`egress`](Self::egress).
+    #[inline]
+    pub fn decide_asked(&mut self, src: PortId, header: Header, asks: Asks, now: Now) -> Decision {
         let Some(Some(port)) = self.ports.get(src.index()) else {
             return dropped(DropReason::DeadPort);
         };
         let Some((vlan, tagging)) = classify(&port.vlan, header.tag()) else {
             return dropped(DropReason::Vlan);
         };
-        let verdict = self.forward(Ingress { src, learning: port.learning, vlan, header, now });
+        let learning = port.learning && asks.learning();
+        let verdict = self.forward(Ingress { src, learning, vlan, header, now });
+        let is_open = matches!(self.config.forwarding, Forwarding::Learning | Forwarding::Hub);
+        let verdict = match (verdict, asks.destination().filter(|_| is_open)) {
+            (Verdict::To(_) | Verdict::Flood(_), Some(dst)) => Verdict::To(dst),
+            (verdict, _) => verdict,
+        };
         Decision { verdict: not_back(verdict, src), vlan, tagging }
     }
 

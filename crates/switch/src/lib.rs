@@ -33,6 +33,7 @@
 //!   stations come that were never seen, up to their configured size.
 #![forbid(unsafe_code)]
 
+pub mod asks;
 pub mod batch;
 pub mod bridge;
 pub mod config;

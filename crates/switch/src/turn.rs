@@ -35,6 +35,7 @@ use ring::host::HostPort;
 use ring::kring::{RxKring, TxKring};
 use ring::run::{End, Key, Run, deliver_run, drop_run};
 
+use crate::asks::Asks;
 use crate::batch::{Batch, Delivery};
 use crate::bridge::{Decision, TagAction};
 use crate::config::OnFull;
@@ -271,7 +272,7 @@ impl<'a> TurnOf<'a> {
 
     #[inline(never)]
     fn decide_anew(&mut self, header: Header) -> Fate {
-        let fate = self.ask(header);
+        let fate = self.ask(header, Asks::NOTHING);
         let generation = self.switch.bridge.generation();
         if let Some(entry) = self.switch.entry_mut(self.src) {
             let (key, now_ms) = (header.key(), self.now.as_ms());
@@ -280,8 +281,8 @@ impl<'a> TurnOf<'a> {
         fate
     }
 
-    fn ask(&mut self, header: Header) -> Fate {
-        let decision = self.switch.bridge.decide(self.src, header, self.now);
+    fn ask(&mut self, header: Header, asks: Asks) -> Fate {
+        let decision = self.switch.bridge.decide_asked(self.src, header, asks, self.now);
         match decision.verdict {
             Verdict::Drop(reason) => Fate::Drop(reason),
             Verdict::Flood(_) => Fate::Flood(decision),

@@ -1,5 +1,8 @@
 //! Frames through real rings: what clients put in, what other clients get, and how it is counted.
 
+#[path = "turns/asks.rs"]
+mod asks;
+
 use std::os::fd::AsFd;
 
 use ring::Region;

@@ -87,6 +87,8 @@ pub struct PortInfo {
     pub port: PortName,
     /// What is behind it.
     pub kind: PortKind,
+    /// Its number in its switch, while it carries frames: what a slot's destination means.
+    pub number: Option<u16>,
     /// Stays without a client.
     pub persistent: bool,
     /// Numeric user that made it.

@@ -180,6 +180,8 @@ pub trait Datapath {
     /// Removes a port of whichever kind, its learnt and static addresses, and its memory. Returns
     /// its last counters.
     fn detach(&mut self, port: PortKey, name: &PortName) -> PortStats;
+    /// The number of a port in its switch.
+    fn number_of(&self, port: PortKey) -> Option<u16>;
     /// Changes how the switch treats a port.
     fn set_port(&mut self, port: PortKey, config: PortConfig);
 

@@ -191,6 +191,10 @@ impl Datapath for Fake {
         last
     }
 
+    fn number_of(&self, port: PortKey) -> Option<u16> {
+        self.ports.get(&port).map(|_| 3)
+    }
+
     fn set_port(&mut self, port: PortKey, config: PortConfig) {
         self.ports.get_mut(&port).expect("known").1 = config;
     }

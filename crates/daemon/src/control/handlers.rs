@@ -387,13 +387,34 @@ impl<D: Datapath> Control<D> {
     fn port_list(&self, caller: &Caller, list: &PortList) -> Result<Reply, Refusal> {
         let visible = self.visible_ports(caller, list.switch.as_ref(), list.from.as_deref())?;
         let rows =
-            visible.into_iter().map(|(name, port)| (name.to_string(), port_info(name, port)));
+            visible.into_iter().map(|(name, port)| (name.to_string(), self.port_info(name, port)));
         Ok(Reply::Ports(page(rows)))
     }
 
     fn port_show(&self, caller: &Caller, name: &PortName) -> Result<Reply, Refusal> {
         let port = self.state.port(caller, name, Access::Look)?;
-        Ok(Reply::Port(port_info(name, port)))
+        Ok(Reply::Port(self.port_info(name, port)))
+    }
+
+    fn port_info(&self, name: &PortName, port: &Port) -> PortInfo {
+        let (holder, shared) = (port.holder.as_ref(), port.bound.as_ref());
+        let client = |h: &Holder| ClientInfo { pid: h.pid, uid: h.uid, name: h.name.clone() };
+        // Of several, the one that came first.
+        let binder = || {
+            let (shared, first) = shared.zip(shared.and_then(|shared| shared.holders.first()))?;
+            Some(ClientInfo { pid: first.pid, uid: shared.uid, name: first.name.clone() })
+        };
+        PortInfo {
+            port: name.clone(),
+            kind: port.kind,
+            number: self.datapath.number_of(port.key),
+            persistent: port.persistent,
+            owner: port.owner,
+            client: holder.map(client).or_else(binder),
+            memory: holder.map_or(0, |h| h.memory) + shared.map_or(0, Shared::all_memory),
+            group: holder.and_then(|h| h.group.clone()),
+            settings: settings::show_port(&port.config),
+        }
     }
 
     /// The ports that a caller may see, of one switch or of all, from a name on.
@@ -577,26 +598,6 @@ fn switch_info<D: Datapath>(
         ports: count(ports),
         fdb_entries: count(datapath.fdb_count(switch.key)),
         worker: datapath.worker_of(switch.key),
-    }
-}
-
-fn port_info(name: &PortName, port: &Port) -> PortInfo {
-    let (holder, shared) = (port.holder.as_ref(), port.bound.as_ref());
-    let client = |h: &Holder| ClientInfo { pid: h.pid, uid: h.uid, name: h.name.clone() };
-    // Of several, the one that came first.
-    let binder = || {
-        let (shared, first) = shared.zip(shared.and_then(|shared| shared.holders.first()))?;
-        Some(ClientInfo { pid: first.pid, uid: shared.uid, name: first.name.clone() })
-    };
-    PortInfo {
-        port: name.clone(),
-        kind: port.kind,
-        persistent: port.persistent,
-        owner: port.owner,
-        client: holder.map(client).or_else(binder),
-        memory: holder.map_or(0, |h| h.memory) + shared.map_or(0, Shared::all_memory),
-        group: holder.and_then(|h| h.group.clone()),
-        settings: settings::show_port(&port.config),
     }
 }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use ring::kring::{BadSlot, Refused, RxKring, Taken, TxKring};
 
 use super::{Fate, Full, Moved, Scratch, TurnOf, frames, give_way, queue_of};
-use crate::batch::{Batch, Delivery, FRAGS_MAX, prologue};
+use crate::asks::Asks;
+use crate::batch::{Batch, Delivery, Entry, FRAGS_MAX, prologue};
 use crate::bridge::{Decision, TagAction};
 use crate::config::OnFull;
 use crate::frame::Header;
@@ -121,7 +122,9 @@ impl TurnOf<'_> {
             match tx.take(batch.frags(), FRAGS_MAX) {
                 None => break,
                 Some(Taken::Bad(why)) => entry.stats.drops.add(bad_slot(why), 1),
-                Some(Taken::Frame { bytes, slot }) => batch.push(first, bytes, Some(slot)),
+                Some(Taken::Frame { bytes, slot, flags }) => {
+                    batch.push(first, bytes, slot, flags);
+                }
             }
         }
         before - tx.ready()
@@ -133,9 +136,15 @@ impl TurnOf<'_> {
         let count = self.scratch.batch.frames().len();
         let mut start = 0;
         while start < count {
-            let header = self.scratch.batch.frames()[start].header;
+            let Entry { header, asks, .. } = self.scratch.batch.frames()[start];
             let run = start..self.scratch.batch.run_end(start);
-            match self.decide(header) {
+            let fate = if asks == Asks::NOTHING {
+                self.decide(header)
+            } else {
+                // No other frame has this decision: it is not kept.
+                self.ask(header, asks)
+            };
+            match fate {
                 Fate::Drop(reason) => self.count_drop(self.src, reason, frames(run.len())),
                 _ if self.is_cut_off(&run) => {
                     self.count_drop(self.src, DropReason::TooShort, frames(run.len()));

@@ -229,9 +229,10 @@ fn show(info: &PortInfo) -> String {
         ),
         None => "none".to_owned(),
     };
+    let number = info.number.map_or("-".to_owned(), |number| number.to_string());
     let mut text = format!(
-        "port             {}\nkind             {}\nclient           {client}\nmemory           {}\n\
-         group            {}\n",
+        "port             {}\nkind             {}\nnumber           {number}\n\
+         client           {client}\nmemory           {}\ngroup            {}\n",
         info.port,
         kind(info.kind),
         memory(info.memory),

@@ -47,7 +47,7 @@ fn test_a_port_has_many_holders_and_goes_with_the_last() {
     let Reply::Port(info) = bench.ask(0, 0, r#"{"port_show":{"port":"vale0:a"}}"#).unwrap() else {
         panic!("another answer")
     };
-    assert_eq!(info.client.unwrap().name, "test 1");
+    assert_eq!((info.client.unwrap().name.as_str(), info.number), ("test 1", Some(3)));
     bench.hang_up([1]);
     assert!(!bench.is_empty());
     bench.hang_up([2]);
