@@ -13,8 +13,8 @@ use super::Global;
 
 /// Run the switch
 ///
-/// Runs in the foreground until SIGTERM or Ctrl-C, and logs to stderr. SIGHUP changes nothing. Needs no privileges: each
-/// user can run an own daemon. Under systemd, use Type=notify.
+/// Runs in the foreground until SIGTERM or Ctrl-C, and logs to stderr. SIGHUP changes nothing.
+/// Needs no privileges: each user can run an own daemon. Under systemd, use Type=notify.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
