@@ -268,3 +268,42 @@ fn demo_ends_well_and_leaves_nothing_behind() {
     let result: Value = serde_json::from_str(&text_of(&args, output)).unwrap();
     assert!(result.is_object(), "{result}");
 }
+
+/// A command with stdout and stderr that take nothing: its status.
+fn unheard(daemon: &Daemon, args: &[&str], stdout: Stdio, stderr: Stdio) -> i32 {
+    let dir = daemon.dir();
+    let args = [args, &["--dir", dir.to_str().unwrap()]].concat();
+    let mut command = uvala(Become::default(), &args, None);
+    let mut process = Owned::spawn(command.stdin(Stdio::null()).stdout(stdout).stderr(stderr));
+    outcome(process.wait())
+}
+
+#[test]
+fn output_that_nobody_reads_ends_quietly_and_a_full_disk_is_an_error() {
+    let daemon = Daemon::start();
+    let full = || Stdio::from(std::fs::File::options().write(true).open("/dev/full").unwrap());
+    let closed = || Stdio::from(std::io::pipe().unwrap().1);
+    for args in [
+        &["gen", "-i", "vale0:a", "-f", "tx", "-n", "10"][..],
+        &["gen", "-i", "vale0:a", "-f", "tx", "-n", "10", "--json"],
+        &["switch", "list"],
+        &["stats", "--json", "--watch"],
+        &["bench", "list"],
+    ] {
+        assert_eq!(unheard(&daemon, args, closed(), Stdio::null()), 0, "{args:?}");
+        assert_eq!(unheard(&daemon, args, full(), Stdio::null()), 1, "{args:?}");
+        assert_eq!(unheard(&daemon, args, full(), full()), 1, "{args:?}");
+    }
+    let silent = ["gen", "-i", "vale0:a", "-f", "rx", "-T", "0.1"];
+    assert_eq!(unheard(&daemon, &silent, closed(), closed()), 1, "a failure is one all the same");
+    let remarks = ["gen", "-i", "vale0:a", "-f", "tx", "-R", "9", "-T", "1.2", "--report"];
+    assert_eq!(unheard(&daemon, &remarks, Stdio::null(), closed()), 0);
+    let bridge = ["bridge", "vale0:x", "vale1:x", "--report", "--dir"];
+    let dir = daemon.dir();
+    let args = [&bridge[..], &[dir.to_str().unwrap()]].concat();
+    let mut command = uvala(Become::default(), &args, None);
+    let mut bridge = Owned::spawn(command.stdin(Stdio::null()).stdout(closed()).stderr(full()));
+    wait::until("the bridge", || daemon.port("vale1:x").is_some());
+    bridge.signal(rustix::process::Signal::TERM);
+    assert_eq!(outcome(bridge.wait()), 0);
+}

@@ -17,6 +17,7 @@ use client::{Error, Port, Receiver, Sender};
 use serde::Serialize;
 
 use crate::cli::Global;
+use crate::say;
 use crate::traffic::session::{PortArgs, Stats, Stop, TICK, may_come_back};
 use crate::traffic::units;
 
@@ -117,11 +118,11 @@ impl Bridge<'_> {
 
     /// Opens the ports when the daemon is back; `None` if a signal came first.
     fn reopen(&mut self) -> Result<Option<[Port; 2]>> {
-        eprintln!("the daemon went away; waiting for it");
+        say::remark("the daemon went away; waiting for it");
         while self.stop.sleep(TICK) {
             match self.open() {
                 Ok(ports) => {
-                    eprintln!("the daemon is back");
+                    say::remark("the daemon is back");
                     self.reconnects += 1;
                     return Ok(Some(ports));
                 }
@@ -186,12 +187,7 @@ impl Bridge<'_> {
             drops,
             reconnects: self.reconnects,
         };
-        if self.args.json {
-            println!("{}", serde_json::to_string(&summary)?);
-        } else {
-            print!("{}", summary.table());
-        }
-        Ok(())
+        if self.args.json { say::json(&summary) } else { say::out(summary.table()) }
     }
 }
 
@@ -225,7 +221,7 @@ fn turn(from: &mut Receiver, to: &mut Sender) -> Result<(), Error> {
     }
     if moved == 0 {
         match from.wait(Some(TICK)) {
-            Err(error @ Error::Resynced { .. }) => eprintln!("{error}"),
+            Err(error @ Error::Resynced { .. }) => say::remark(error),
             result => return result.map(drop),
         }
     }
@@ -240,7 +236,7 @@ fn print_rates(before: [Counter; 2], now: [Counter; 2], time: Duration) {
         let bits = units::bit_rate(units::per_second(bytes * 8, time));
         format!("{packets:>11} {bits:>11}")
     };
-    eprintln!("-> {}   <- {}", rates(0), rates(1));
+    say::remark(format_args!("-> {}   <- {}", rates(0), rates(1)));
 }
 
 impl Summary {

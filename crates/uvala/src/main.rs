@@ -1,9 +1,12 @@
 //! The one binary: `uvala daemon`, `demo`, `gen`, `bridge`, `bench`, and the listings.
 
+#![deny(clippy::print_stdout, clippy::print_stderr)] // `say` does not panic
+
 mod bench;
 mod bridge;
 mod cli;
 mod demo;
+mod say;
 mod table;
 mod traffic;
 

@@ -30,6 +30,7 @@ use report::{COLUMNS, Record, Report};
 use runner::{Choice, Effort};
 use scenario::Scenario;
 
+use crate::say;
 use crate::table::Table;
 
 /// Measure this switch, the machine's limit for the same work, and other software doing it
@@ -73,8 +74,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         return role::run(&serde_json::from_str(role).context("--role is not for users")?);
     }
     if args.scenario == ["list"] {
-        list();
-        return Ok(());
+        return list();
     }
     if let Some(("figures", names)) = args.scenario.split_first().map(|(f, n)| (f.as_str(), n)) {
         return figures::draw(names, &args.out, if args.quick { 1 } else { 3 });
@@ -95,13 +95,14 @@ fn chosen(names: &[String]) -> Result<Vec<Scenario>> {
     names.iter().map(find).collect()
 }
 
-fn list() {
+fn list() -> Result<()> {
     for scenario in scenario::all() {
         let goal = scenario
             .goal
             .map_or_else(String::new, |g| format!(", goal {g} {}", scenario.unit.name()));
-        println!("{:<16}{}{goal}", scenario.name, scenario.what);
+        say::out(format_args!("{:<16}{}{goal}\n", scenario.name, scenario.what))?;
     }
+    Ok(())
 }
 
 fn measure(args: &BenchArgs, scenarios: &[Scenario]) -> Result<()> {
@@ -112,7 +113,7 @@ fn measure(args: &BenchArgs, scenarios: &[Scenario]) -> Result<()> {
     for scenario in scenarios {
         let report = runner::run(scenario, effort, choice);
         if args.json {
-            println!("{}", report.json());
+            say::json(&report)?;
         }
         if let Some(record) = &mut record {
             record.add(&report)?;
@@ -120,7 +121,7 @@ fn measure(args: &BenchArgs, scenarios: &[Scenario]) -> Result<()> {
         reports.push(report);
     }
     if !args.json {
-        print_table(&reports);
+        print_table(&reports)?;
     }
     if !args.no_subject && reports.iter().all(|r| r.value.is_none()) {
         bail!("nothing was measured");
@@ -128,13 +129,14 @@ fn measure(args: &BenchArgs, scenarios: &[Scenario]) -> Result<()> {
     Ok(())
 }
 
-fn print_table(reports: &[Report]) {
+fn print_table(reports: &[Report]) -> Result<()> {
     let mut table = Table::new(&COLUMNS);
     for report in reports {
         table.row(report.row());
     }
-    print!("{table}");
+    say::out(&table)?;
     for note in reports.iter().flat_map(Report::notes) {
-        eprintln!("{note}");
+        say::remark(note);
     }
+    Ok(())
 }

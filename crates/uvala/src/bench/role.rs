@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{frames, machine, peers, sample, subject};
+use crate::say;
 
 /// One part of a benchmark.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -98,8 +99,7 @@ pub fn finish(mut child: Child) -> Result<()> {
 }
 
 fn report(result: &impl Serialize) -> Result<()> {
-    println!("{}", serde_json::to_string(result)?);
-    Ok(())
+    say::json(result)
 }
 
 fn echo(cpu: usize, relays: u8) -> Result<()> {

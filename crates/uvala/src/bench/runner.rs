@@ -11,6 +11,7 @@ use super::report::{PeerResult, Report};
 use super::sample::{Sample, Series, Summary, settle, summarize};
 use super::scenario::{Scenario, Traffic, Work};
 use super::subject;
+use crate::say;
 
 /// How much time a scenario may take.
 #[derive(Debug, Clone, Copy)]
@@ -171,5 +172,5 @@ fn in_regime(samples: &[Sample], regime: Regime) -> Option<Summary> {
 
 fn progress(what: &str, repeat: usize, of: usize, probe_ns: Option<f64>) {
     let probe = probe_ns.map_or_else(String::new, |ns| format!(", cores {ns:.0} ns apart"));
-    eprintln!("{what}: sample {repeat} of {of}{probe}");
+    say::remark(format_args!("{what}: sample {repeat} of {of}{probe}"));
 }

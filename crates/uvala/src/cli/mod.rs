@@ -10,7 +10,6 @@ mod run;
 mod stats;
 mod switch;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -19,6 +18,7 @@ use client::api::{Failure, Page, exit};
 use client::control::{Connection, ControlError};
 use client::name::NameError;
 
+use crate::say::{self, Unread};
 use crate::{bench, bridge, demo, traffic};
 
 /// A virtual local Ethernet in user space: a switch for processes, containers and virtual machines
@@ -71,10 +71,9 @@ impl Global {
 pub fn main() -> ExitCode {
     match dispatch(Cli::parse()) {
         Ok(status) => ExitCode::from(status),
+        Err(error) if error.is::<Unread>() => ExitCode::from(exit::OK),
         Err(error) => {
-            // The exit status says it too, where nobody takes the line.
-            let line = format!("{error:#}").replace('\n', " ");
-            let _ = writeln!(std::io::stderr(), "uvala: {line}");
+            say::remark(format_args!("uvala: {}", format!("{error:#}").replace('\n', " ")));
             ExitCode::from(exit_code(&error))
         }
     }

@@ -1,10 +1,12 @@
 //! What a listing looks like: a table or JSON, once or again and again.
 
-use std::io::{self, Write};
+use std::io;
 use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
+
+use crate::say;
 
 /// Options of every subcommand that asks or tells the daemon.
 #[derive(Clone, Copy, Debug, Args)]
@@ -36,13 +38,12 @@ impl Output {
         value: &T,
         table: impl FnOnce(&T) -> String,
     ) -> anyhow::Result<()> {
-        let text = if self.json { json(value)? } else { table(value) };
-        write_out(&text)
+        if self.json { say::json(value) } else { say::out(table(value)) }
     }
 
     /// Says that a change is made: nothing for people, an object for programs.
     pub fn done(self) -> anyhow::Result<()> {
-        if self.json { write_out("{\"done\":true}\n") } else { Ok(()) }
+        if self.json { say::out("{\"done\":true}\n") } else { Ok(()) }
     }
 }
 
@@ -54,7 +55,7 @@ impl Watch {
         loop {
             std::thread::sleep(Duration::from_secs(seconds));
             if rustix::termios::isatty(io::stdout()) {
-                write_out(CLEAR)?;
+                say::out(CLEAR)?;
             }
             print(true)?;
         }
@@ -63,20 +64,6 @@ impl Watch {
     /// Whether there is a second time.
     pub fn is_on(self) -> bool {
         self.watch.is_some()
-    }
-}
-
-/// A line of JSON.
-fn json<T: Serialize>(value: &T) -> anyhow::Result<String> {
-    Ok(serde_json::to_string(value)? + "\n")
-}
-
-/// Writes to stdout. A reader that has seen enough (`uvala port list | head`) is no error.
-fn write_out(text: &str) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
-        other => Ok(other?),
     }
 }
 

@@ -22,6 +22,7 @@ use anyhow::{Context, Result, bail, ensure};
 use client::api::{FdbList, Page, PortList, Reply, Request};
 use client::control::Connection;
 
+use crate::say;
 use crate::traffic::session::{Stats, Stop};
 use crate::traffic::units;
 use crate::traffic::values;
@@ -70,8 +71,7 @@ pub fn run(args: &Args) -> Result<()> {
     let switch = Switch::start(CONFIG)?;
     let demo = Demo { switch, stop, live: !args.json && std::io::stdout().is_terminal() };
     if !args.json {
-        println!("a switch in this process; sender and receiver are processes of their own");
-        println!("every byte of every frame is written by the sender, verified by the receiver\n");
+        say::out(HEAD)?;
     }
     let half = args.seconds / 2;
     let transfers = vec![demo.transfer(60, half)?, demo.transfer(1514, half)?];
@@ -85,12 +85,8 @@ pub fn run(args: &Args) -> Result<()> {
         port_bytes: demo.port_memory()?,
     };
     drop(pong);
-    if args.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        print!("{}", report.table());
-    }
-    report.verdict()
+    let said = if args.json { say::json(&report) } else { say::out(report.table()) };
+    report.verdict().and(said)
 }
 
 /// The switch, and who uses it.
@@ -132,13 +128,12 @@ impl Demo {
                 let rate = units::per_second(now.saturating_sub(old), before.0.elapsed());
                 let bits = rate * 8.0 * length as f64;
                 let (rate, bits) = (units::packet_rate(rate), units::bit_rate(bits));
-                print!("\r{length:>6} B  {rate:>11}  {bits:>11}\x1b[K");
-                std::io::Write::flush(&mut std::io::stdout())?;
+                say::out(format_args!("\r{length:>6} B  {rate:>11}  {bits:>11}\x1b[K"))?;
             }
             before = (Instant::now(), Some(now));
         }
         if self.live {
-            print!("\r\x1b[K");
+            say::out("\r\x1b[K")?;
         }
         Ok(())
     }
@@ -205,6 +200,12 @@ impl Demo {
         Ok(())
     }
 }
+
+const HEAD: &str = "\
+a switch in this process; sender and receiver are processes of their own
+every byte of every frame is written by the sender, verified by the receiver
+
+";
 
 const EXAMPLES: &str = "\
 Examples:

@@ -13,6 +13,7 @@ use daemon::datapath::Workers;
 use daemon::{Daemon, Stopper};
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::say;
 use crate::traffic::session::clock_ns;
 
 /// A running switch; ended when dropped.
@@ -47,7 +48,7 @@ impl Drop for Switch {
     fn drop(&mut self) {
         self.stopper.stop();
         if let Some(Err(error)) = self.thread.take().and_then(|thread| thread.join().ok()) {
-            eprintln!("the switch did not end well: {error}");
+            say::remark(format_args!("the switch did not end well: {error}"));
         }
     }
 }

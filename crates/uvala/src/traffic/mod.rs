@@ -29,6 +29,7 @@ use client::name::PortName;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 use crate::cli::Global;
+use crate::say;
 use frame::{Builder, LONGEST, Plan, SHORTEST};
 use pace::Pace;
 use report::Summary;
@@ -171,12 +172,8 @@ pub fn run(global: &Global, args: &Args) -> Result<()> {
     };
     summary.drops = session.drops();
     summary.reconnects = session.reconnects;
-    if args.json {
-        println!("{}", serde_json::to_string(&summary)?);
-    } else {
-        print!("{}", summary.table());
-    }
-    verdict(args, &summary)
+    let said = if args.json { say::json(&summary) } else { say::out(summary.table()) };
+    verdict(args, &summary).and(said)
 }
 
 /// The run must have come to something, and what was asked to be checked must be right.

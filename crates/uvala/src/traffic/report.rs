@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::sequence::Tally;
 use super::units;
+use crate::say;
 
 /// The end of a run, as `--json` prints it. What a function does not measure is left out.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -190,7 +191,8 @@ impl Meter {
             let new = all.saturating_sub(std::mem::replace(&mut self.dropped, all));
             format!("   {} dropped", units::count(new))
         });
-        eprintln!("{rate:>11}   {bits:>11}   {:>16} frames{drops}", units::count(volume.frames));
+        let frames = units::count(volume.frames);
+        say::remark(format_args!("{rate:>11}   {bits:>11}   {frames:>16} frames{drops}"));
         (self.since, self.before) = (now, (volume.frames, volume.bytes));
     }
 }

@@ -20,6 +20,7 @@ use rustix::time::{ClockId, clock_gettime};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::report::{Meter, Volume};
+use crate::say;
 
 /// Longest time without a look at the clock and the signals.
 pub const TICK: Duration = Duration::from_millis(100);
@@ -266,7 +267,7 @@ impl Session {
     fn recover(&mut self, error: Error) -> Result<bool> {
         match error {
             // Some frames are lost; the receiver counts them.
-            Error::Resynced { .. } => eprintln!("{error}"),
+            Error::Resynced { .. } => say::remark(error),
             Error::Lost(_) if !self.args.no_reconnect => return self.reconnect(),
             error => return Err(error.into()),
         }
@@ -274,14 +275,14 @@ impl Session {
     }
 
     fn reconnect(&mut self) -> Result<bool> {
-        eprintln!("{}: the daemon went away; waiting for it", self.port.name());
+        self.remark("the daemon went away; waiting for it");
         while !self.stop.is_set() && self.end.is_none_or(|end| Instant::now() < end) {
             match self.port.reconnect(Some(TICK)) {
                 Ok(()) => {
                     self.reconnects += 1;
                     self.announced = 0;
                     self.before.clear();
-                    eprintln!("{}: the daemon is back", self.port.name());
+                    self.remark("the daemon is back");
                     return Ok(true);
                 }
                 Err(error) if may_come_back(&error) => {}
@@ -289,6 +290,10 @@ impl Session {
             }
         }
         Ok(false)
+    }
+
+    fn remark(&self, what: &str) {
+        say::remark(format_args!("{}: {what}", self.port.name()));
     }
 
     /// Sends one frame to its own address: the switch learns where that is, and passes it to

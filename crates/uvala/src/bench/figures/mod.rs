@@ -20,6 +20,7 @@ use super::probe::Regime;
 use super::sample::{Sample, Series as Samples, prevailing, summarize};
 use super::scenario::{Batch, COPY, Path, Payload, Placement, Traffic, Wait, Work};
 use super::subject;
+use crate::say;
 use plot::{Axis, Look, Plot, Point, Series};
 
 /// A figure before it is measured.
@@ -64,7 +65,7 @@ pub fn draw(names: &[String], out: &FilePath, repeats: usize) -> Result<()> {
         let plot = figure.measure(repeats);
         std::fs::write(&path, plot.svg())
             .with_context(|| format!("cannot write {}", path.display()))?;
-        eprintln!("wrote {}", path.display());
+        say::remark(format_args!("wrote {}", path.display()));
     }
     Ok(())
 }
@@ -82,7 +83,7 @@ impl Figure {
             .lines
             .into_iter()
             .map(|line| {
-                eprintln!("{}: {}", self.file, line.name);
+                say::remark(format_args!("{}: {}", self.file, line.name));
                 let points = line.measure(repeats, &mut problems);
                 (line, points)
             })
@@ -125,7 +126,7 @@ impl Line {
                 match series.take(|| self.of.measure(work)) {
                     Ok(sample) => samples.push(sample),
                     Err(error) => {
-                        eprintln!("{}: {error:#}", self.name);
+                        say::remark(format_args!("{}: {error:#}", self.name));
                         problems.push(format!("Not measured: {} at {x}.", self.name));
                         break;
                     }

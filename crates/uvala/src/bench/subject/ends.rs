@@ -166,7 +166,7 @@ pub fn send(part: &Part) -> Result<()> {
     };
     let tx = port.tx(0);
     let mut source = Source::new(part, tx, &to, address(SENDER))?;
-    part.ready();
+    part.ready()?;
     loop {
         if !source.turn(tx)? {
             tx.wait(source.slots_wanted(tx)?, Some(PATIENCE))?;
@@ -183,7 +183,7 @@ pub fn receive(part: &Part) -> Result<()> {
         introduce(part, &mut port, number + 1)?;
         ports.push((port, Sink::new(part)));
     }
-    part.ready();
+    part.ready()?;
     // The first frame starts the clock, and a part of the time is for everybody to get going.
     wait_for_first(&mut ports)?;
     count(&mut ports, part.time() / 3)?;
@@ -260,7 +260,7 @@ pub fn both(part: &Part) -> Result<()> {
     let (tx, rx) = (sender.tx(0), receiver.rx(0));
     let mut source = Source::new(part, tx, &[address(other)], address(own))?;
     let mut sink = Sink::new(part);
-    part.ready();
+    part.ready()?;
     let begin = Instant::now();
     let mut start = None;
     loop {
@@ -283,7 +283,7 @@ pub fn both(part: &Part) -> Result<()> {
 pub fn idle(part: &Part) -> Result<()> {
     let open = |number| part.options().open(&format!("vale0:idle{number}"));
     let ports = (0..part.work.idle_ports).map(open).collect::<Result<Vec<_>, _>>()?;
-    part.ready();
+    part.ready()?;
     loop {
         std::thread::park();
         // Waking without a reason is allowed; giving the ports back is not.

@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::peers::{Killed, await_output};
 use super::role::{self, Role};
 use super::scenario::{Path, Traffic, Wait, Work};
+use crate::say;
 use daemon::Daemon;
 
 /// One process of the subject beside the daemon.
@@ -193,12 +194,11 @@ impl Part {
     }
 
     /// Tells the parent that it may go on.
-    fn ready(&self) {
-        println!("ready");
+    fn ready(&self) -> Result<()> {
+        say::out("ready\n")
     }
 
     fn report(&self, value: f64) -> Result<()> {
-        println!("{}", serde_json::to_string(&Value { value })?);
-        Ok(())
+        say::json(&Value { value })
     }
 }

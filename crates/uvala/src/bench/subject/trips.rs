@@ -17,7 +17,7 @@ const PONG: u8 = 2;
 pub fn ping(part: &Part) -> Result<()> {
     machine::pin(part.work.placement.sender);
     let mut port = part.options().open(&part.sender_port())?;
-    part.ready();
+    part.ready()?;
     let (sender, receiver) = port.halves();
     let (tx, rx) = (sender.tx(0), receiver.rx(0));
     let out = header(address(PONG), address(PING));
@@ -33,7 +33,7 @@ pub fn pong(part: &Part) -> Result<()> {
     machine::pin(part.work.placement.receiver);
     let mut port = part.options().open(&part.receiver_port(0))?;
     introduce(&mut port, PONG)?;
-    part.ready();
+    part.ready()?;
     let (sender, receiver) = port.halves();
     let (tx, rx) = (sender.tx(0), receiver.rx(0));
     let back = header(address(PING), address(PONG));
@@ -51,7 +51,7 @@ pub fn ping_pong(part: &Part) -> Result<()> {
     let mut left = part.options().open(&part.sender_port())?;
     let mut right = part.options().open(&part.receiver_port(0))?;
     introduce(&mut right, PONG)?;
-    part.ready();
+    part.ready()?;
     let ((left_tx, left_rx), (right_tx, right_rx)) = (left.halves(), right.halves());
     let (out, back) = (header(address(PONG), address(PING)), header(address(PING), address(PONG)));
     measure(part, |sequence| {
