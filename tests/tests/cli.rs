@@ -3,7 +3,7 @@
 use std::process::{Command, Output, Stdio};
 
 use client::api::exit;
-use harness::daemon::Daemon;
+use harness::daemon::{Daemon, Setup};
 use harness::process::{Owned, Scratch, outcome, uvala};
 use harness::role::Become;
 use harness::wait;
@@ -288,7 +288,6 @@ fn output_that_nobody_reads_ends_quietly_and_a_full_disk_is_an_error() {
         &["gen", "-i", "vale0:a", "-f", "tx", "-n", "10", "--json"],
         &["switch", "list"],
         &["stats", "--json", "--watch"],
-        &["bench", "list"],
     ] {
         assert_eq!(unheard(&daemon, args, closed(), Stdio::null()), 0, "{args:?}");
         assert_eq!(unheard(&daemon, args, full(), Stdio::null()), 1, "{args:?}");
@@ -306,4 +305,127 @@ fn output_that_nobody_reads_ends_quietly_and_a_full_disk_is_an_error() {
     wait::until("the bridge", || daemon.port("vale1:x").is_some());
     bridge.signal(rustix::process::Signal::TERM);
     assert_eq!(outcome(bridge.wait()), 0);
+}
+
+#[test]
+fn gen_counts_what_was_taken_and_takes_its_time_for_it() {
+    let daemon = Daemon::start();
+    said(&daemon, &["port", "add", "vale0:slow", "--on-full", "wait"]);
+    let _stopped = daemon.open("vale0:slow");
+    said(&daemon, &["fdb", "add", "vale0:slow", "02:00:00:00:00:02"]);
+    let send = ["gen", "-i", "vale0:a", "-f", "tx", "-T", "0.5", "-D", "02:00:00:00:00:02"];
+    let output = daemon.uvala(&[&send[..], &["--json"]].concat());
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let not_taken = summary["not_taken"].as_u64().unwrap();
+    assert!(error.contains(&format!("{not_taken} frames from vale0:a were not taken")), "{error}");
+    assert!((700..=1023).contains(&not_taken), "a full ring, but for the last burst: {summary}");
+    assert_eq!(summary["frames"], 1023, "what the other ring holds");
+    assert_eq!(summary["bytes"], 1023 * 60);
+    assert!(summary["seconds"].as_f64().unwrap() > 0.4, "{summary}");
+    let all = json_of(&daemon, &["gen", "-i", "vale0:c", "-f", "tx", "-n", "50"]);
+    assert_eq!((&all["frames"], &all["not_taken"]), (&json!(50), &json!(0)));
+}
+
+#[test]
+fn gen_tags_frames_and_knows_its_own() {
+    let daemon = Daemon::start();
+    said(&daemon, &["port", "add", "vale0:t", "--vlan", "trunk:10,20", "--on-full", "wait"]);
+    said(&daemon, &["port", "add", "vale0:u", "--vlan", "trunk:20", "--on-full", "wait"]);
+    let to = ["-D", "02:00:00:00:00:02", "--vlan", "10"];
+    let add = |port| said(&daemon, &["fdb", "add", port, "02:00:00:00:00:02", "--vlan", "10"]);
+    for (receiver, len) in [("vale0:t", "64"), ("vale0:t", "1514"), ("vale0:t", "9000")] {
+        let take = ["gen", "-i", receiver, "-f", "rx", "--expect", "500", "-T", "20", "--json"];
+        let receiving = background(&daemon, &[&take[..], &["--vlan", "10"]].concat());
+        wait::until("the receiver", || daemon.port(receiver).unwrap().client.is_some());
+        add(receiver);
+        said(&daemon, &["port", "add", "vale0:s", "--vlan", "trunk:10,20"]);
+        let send = ["gen", "-i", "vale0:s", "-f", "tx", "-n", "500", "-l", len];
+        json_of(&daemon, &[&send[..], &to].concat());
+        assert_eq!(summary(receiving)["checked"]["lost"], 0);
+        said(&daemon, &["port", "del", "vale0:s"]);
+    }
+    let mut pong = background(&daemon, &["gen", "-i", "vale0:t", "-f", "pong", "--vlan", "20"]);
+    wait::until("pong", || daemon.port("vale0:t").unwrap().client.is_some());
+    let ping = ["gen", "-i", "vale0:u", "-f", "ping", "-n", "20", "--vlan", "20"];
+    assert_eq!(json_of(&daemon, &ping)["checked"]["lost"], 0);
+    pong.0.signal(rustix::process::Signal::INT);
+    assert_eq!(outcome(pong.0.wait()), 0);
+}
+
+#[test]
+fn commands_say_what_is_wrong_with_them() {
+    let daemon = Daemon::start();
+    let says = |args: &[&str], status: u8, words: &str| {
+        let output = daemon.uvala(args);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(i32::from(status)), "uvala {args:?}: {error}");
+        assert!(error.contains(words), "uvala {args:?}: {error}");
+    };
+    let refused = |args: &[&str], words: &str| says(args, exit::USAGE, words);
+    refused(&["gen", "-i", "vale0:a", "-f", "tx", "--check"], "--check is for -f rx only");
+    refused(&["gen", "-i", "vale0:a", "-f", "rx", "-R", "5"], "--rate is for -f tx and -f ping");
+    refused(&["gen", "-i", "vale0:a", "-f", "tx", "-d", "::1"], "'::1' is no IPv4 address");
+    refused(&["demo"], "--dir is not for `uvala demo`");
+    refused(&["bench", "list"], "--dir is not for `uvala bench`");
+    let long = format!("vale{}", "x".repeat(58));
+    says(&["switch", "add", &long], exit::BAD_NAME, "62 bytes are too many, at most 61");
+    says(&["switch", "add", &long[..61]], exit::OK, "");
+    for (args, words) in [
+        (&["bench", "nosuch"][..], "no scenario nosuch"),
+        (&["demo", "--seconds", "0"], "0 is too little"),
+        (&["port", "list", "--dir", "/nonexistent"], "uvala daemon --dir /nonexistent"),
+    ] {
+        let output = uvala(Become::default(), args, None).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains(words), "{args:?}: {error}");
+        assert_ne!(output.status.code(), Some(0), "{args:?}");
+    }
+    let output = uvala(Become::default(), &["bench", "list", "--json"], None).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    for line in text.lines() {
+        assert!(serde_json::from_str::<Value>(line).unwrap()["name"].is_string(), "{line}");
+    }
+}
+
+#[test]
+fn listings_are_sorted_and_as_wide_as_a_screen() {
+    let daemon = Daemon::start();
+    let odd = (1..400).step_by(2).map(|vlan| vlan.to_string()).collect::<Vec<_>>().join(",");
+    let trunk = format!("trunk:{odd}");
+    said(&daemon, &["port", "add", "vale0:t", "--vlan", &trunk]);
+    let _client = daemon.open("vale0:t");
+    let table = said(&daemon, &["port", "list"]);
+    assert!(table.lines().all(|line| line.chars().count() < 120) && table.contains('…'), "{table}");
+    assert!(said(&daemon, &["port", "show", "vale0:t"]).contains(&trunk));
+    let shown = said(&daemon, &["port", "show", "vale0:t"]);
+    assert!(shown.contains("(stays without a client)\n") && shown.contains("\nowner  "), "{shown}");
+    assert_eq!(json_of(&daemon, &["port", "list"])[0]["settings"]["vlan"], json!(trunk));
+    let mut macs: Vec<_> = (0..40).map(|n| format!("02:00:00:00:00:{n:02x}")).collect();
+    for mac in macs.iter().rev() {
+        said(&daemon, &["fdb", "add", "vale0:t", mac, "--vlan", "3"]);
+    }
+    macs.push("02:00:00:00:00:05".to_owned());
+    said(&daemon, &["fdb", "add", "vale0:t", "02:00:00:00:00:05", "--vlan", "5"]);
+    let listed = json_of(&daemon, &["fdb", "list", "vale0"]);
+    let order: Vec<_> =
+        listed.as_array().unwrap().iter().map(|entry| entry["mac"].clone()).collect();
+    assert_eq!(json!(order), json!(macs));
+}
+
+#[test]
+fn who_may_not_manage_is_not_sent_for_a_mode() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can become another user");
+        return;
+    }
+    let daemon = Setup::new("[socket]\nmode = \"666\"\n").start();
+    said(&daemon, &["switch", "add", "vale0", "--mode", "666"]);
+    let set = ["switch", "set", "vale0", "--age", "5"];
+    let output = daemon.uvala_as(&set, Some(harness::process::STRANGER));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(i32::from(exit::PERMISSION)), "{error}");
+    assert!(error.contains("only its owner and root may, whatever the mode"), "{error}");
+    assert!(!error.contains("--mode 666"), "{error}");
 }

@@ -10,6 +10,7 @@ mod run;
 mod stats;
 mod switch;
 
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -58,7 +59,20 @@ enum Command {
     Assets(assets::Args),
 }
 
+/// A command line that means nothing, though each of its words is right.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}; see --help")]
+pub struct Usage(pub String);
+
 impl Global {
+    /// For commands that have a daemon of their own, or none.
+    fn refuse_dir(&self, command: &str) -> Result<(), Usage> {
+        match self.dir {
+            Some(_) => Err(Usage(format!("--dir is not for `uvala {command}`"))),
+            None => Ok(()),
+        }
+    }
+
     /// Connects to the daemon.
     pub fn connect(&self) -> Result<Connection, ControlError> {
         let connection = Connection::open(self.dir.as_deref())?;
@@ -69,7 +83,7 @@ impl Global {
 
 /// Runs the program; errors are one line on stderr and an exit status of their own.
 pub fn main() -> ExitCode {
-    match dispatch(Cli::parse()) {
+    match dispatch(Cli::parse_from(join_watch(std::env::args_os()))) {
         Ok(status) => ExitCode::from(status),
         Err(error) if error.is::<Unread>() => ExitCode::from(exit::OK),
         Err(error) => {
@@ -79,9 +93,31 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// `--watch 2` is `--watch=2`: no switch or port has a number for a name. What `run` runs has
+/// options of its own.
+fn join_watch(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let is_number = |text: &OsStr| text.to_str().is_some_and(|text| text.parse::<u64>().is_ok());
+    args.fold(Vec::new(), |mut args, arg| {
+        let ours = !args.iter().any(|arg| arg == "run");
+        match args.last_mut() {
+            Some(last) if ours && last == "--watch" && is_number(&arg) => {
+                last.push("=");
+                last.push(arg);
+            }
+            _ => args.push(arg),
+        }
+        args
+    })
+}
+
 /// Runs the subcommand; returns the exit status.
 fn dispatch(cli: Cli) -> anyhow::Result<u8> {
     let global = &cli.global;
+    match &cli.command {
+        Command::Demo(_) => global.refuse_dir("demo")?,
+        Command::Bench(_) => global.refuse_dir("bench")?,
+        _ => {}
+    }
     match cli.command {
         Command::Run(args) => return run::run(global, &args),
         Command::Daemon(args) => daemon::run(global, &args),
@@ -105,7 +141,9 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         let control = || cause.downcast_ref().map(ControlError::exit_code);
         let failure = || cause.downcast_ref::<Failure>().map(|failure| failure.code.exit_code());
         let name = || cause.downcast_ref::<NameError>().map(|_| exit::BAD_NAME);
-        port.or_else(control).or_else(failure).or_else(name).or_else(|| daemon::exit_code(cause))
+        let usage = || cause.downcast_ref::<Usage>().map(|_| exit::USAGE);
+        let named = port.or_else(control).or_else(failure).or_else(name).or_else(usage);
+        named.or_else(|| daemon::exit_code(cause))
     };
     error.chain().find_map(code).unwrap_or(exit::FAILURE)
 }
@@ -154,6 +192,16 @@ mod tests {
     #[test]
     fn test_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn test_watch_takes_the_number_that_follows_it() {
+        let join =
+            |line: &str| join_watch(line.split(' ').map(OsString::from)).join(OsStr::new(" "));
+        assert_eq!(join("uvala stats --watch 2"), "uvala stats --watch=2");
+        assert_eq!(join("uvala stats --watch vale0"), "uvala stats --watch vale0");
+        assert_eq!(join("uvala gen -n 2 --watch"), "uvala gen -n 2 --watch");
+        assert_eq!(join("uvala run x --watch 2"), "uvala run x --watch 2");
     }
 
     #[test]

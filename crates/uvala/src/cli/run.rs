@@ -10,6 +10,7 @@ use client::paths;
 
 use super::{Global, program};
 use crate::demo::place::Switch;
+use crate::say;
 
 /// Run a netmap program
 ///
@@ -42,7 +43,7 @@ pub fn run(global: &Global, args: &Args) -> Result<u8> {
     let (name, arguments) = args.command.split_first().expect("clap asks for one");
     let program = program::check(&program::find(name)?)?;
     if let Some(warning) = &program.warning {
-        eprintln!("uvala: {warning}");
+        say::remark(format_args!("uvala: {warning}"));
     }
     let mut command = Command::new(&program.path);
     command.arg0(name).args(arguments).env("LD_PRELOAD", preload(&library()?)?);

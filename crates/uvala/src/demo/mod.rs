@@ -57,7 +57,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// How long frames are sent
-    #[arg(long, value_name = "S", default_value = "3", value_parser = values::seconds)]
+    #[arg(long, value_name = "S", default_value = "3", value_parser = values::some_seconds)]
     seconds: Duration,
 
     /// Print the results as one JSON object

@@ -17,6 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// One that asks.
 struct Pinger {
     builder: Builder,
+    vlan: Option<u16>,
     pace: Pace,
     count: u64,
     number: u64,
@@ -30,10 +31,11 @@ struct Pinger {
 pub fn ping(session: &mut Session, args: &Args) -> Result<Summary> {
     let mut pinger = Pinger {
         builder: args.builder(),
+        vlan: args.vlan,
         pace: args.pace(),
         count: args.count.unwrap_or(u64::MAX),
         number: 0,
-        frame: vec![0; args.length],
+        frame: vec![0; args.length()],
         answer: Vec::new(),
         times: Times::new(),
         checked: Checked { streams: 1, ..Checked::default() },
@@ -101,7 +103,7 @@ impl Pinger {
     /// When the question was asked, if this is its answer.
     fn look(&mut self, number: u64) -> Option<u64> {
         let stream = self.builder.stream();
-        match frame::read(&self.answer) {
+        match frame::read_in(&self.answer, self.vlan) {
             Seen::Good(stamp) if stamp.stream == stream && stamp.number == number => {
                 return Some(stamp.time_ns);
             }

@@ -6,12 +6,17 @@
 //!                                     16     48 bits    64 bits
 //! ```
 //!
+//! In a VLAN, four bytes of tag stand between the addresses and the rest, which is as above.
+//!
 //! All numbers are in network order. The filler is the XOR of the two words before it, so a byte of
 //! another frame, an old one or a missing one shows. It also makes the UDP checksum cheap: equal
 //! words add up by multiplication, and no frame's payload is ever summed byte by byte, neither by
 //! who writes it nor by who checks it.
 
 use super::values::{Endpoints, MacRange};
+
+/// Bytes of a VLAN tag.
+pub const TAG: usize = 4;
 
 /// Shortest frame that holds number and time; Ethernet has no shorter ones either.
 pub const SHORTEST: usize = 60;
@@ -22,7 +27,10 @@ const ETHERNET: usize = 14;
 const UDP: usize = 34;
 const PAYLOAD: usize = 42;
 const HEAD: usize = 44;
+const ADDRESSES: usize = 12;
 const IPV4: [u8; 2] = [0x08, 0x00];
+/// What an 802.1Q tag begins with.
+const DOT1Q: [u8; 2] = [0x81, 0x00];
 const UDP_PROTOCOL: u8 = 17;
 const MAGIC: [u8; 2] = *b"uv";
 const NUMBER_BITS: u32 = 48;
@@ -66,8 +74,10 @@ pub struct Plan {
     pub source: Endpoints,
     /// Destination IP addresses and ports.
     pub destination: Endpoints,
-    /// Bytes of each frame.
+    /// Bytes of each frame, with its tag.
     pub length: usize,
+    /// The VLAN of its tag, if it has one.
+    pub vlan: Option<u16>,
 }
 
 /// Makes the frames of a plan.
@@ -93,7 +103,8 @@ impl Builder {
     /// # Panics
     /// If the length is out of range.
     pub fn new(plan: Plan, stream: u16) -> Self {
-        assert!((SHORTEST..=LONGEST).contains(&plan.length), "a length that frames can have");
+        let untagged = plan.length - plan.tag();
+        assert!((SHORTEST..=LONGEST).contains(&untagged), "a length that frames can have");
         let Plan { to, from, source, destination, .. } = plan;
         let spans = [to.0, from.0, source.ip, source.port, destination.ip, destination.port];
         let fixed = spans.iter().all(|span| span.is_one()).then(|| plan.head(0));
@@ -112,6 +123,19 @@ impl Builder {
     #[inline]
     pub fn write(&self, frame: &mut [u8], number: u64, time_ns: u64) {
         assert_eq!(frame.len(), self.plan.length);
+        match self.plan.vlan {
+            None => self.write_untagged(frame, number, time_ns),
+            Some(vlan) => {
+                self.write_untagged(&mut frame[TAG..], number, time_ns);
+                frame.copy_within(TAG..TAG + ADDRESSES, 0);
+                frame[ADDRESSES..ADDRESSES + 2].copy_from_slice(&DOT1Q);
+                frame[ADDRESSES + 2..ADDRESSES + TAG].copy_from_slice(&vlan.to_be_bytes());
+            }
+        }
+    }
+
+    #[inline]
+    fn write_untagged(&self, frame: &mut [u8], number: u64, time_ns: u64) {
         let head = self.fixed.unwrap_or_else(|| self.plan.head(number));
         let stamp = Stamp { stream: self.stream, number, time_ns };
         // The length as a constant makes the shortest frame's work a handful of stores.
@@ -123,6 +147,11 @@ impl Builder {
 }
 
 impl Plan {
+    /// Bytes of the tag.
+    fn tag(&self) -> usize {
+        if self.vlan.is_some() { TAG } else { 0 }
+    }
+
     /// The head of the `n`-th frame.
     fn head(&self, n: u64) -> Head {
         let mut bytes = [0; HEAD];
@@ -131,7 +160,7 @@ impl Plan {
         bytes[12..14].copy_from_slice(&IPV4);
         // Version and header length, no service class; the length; no fragments; time to live.
         bytes[14..16].copy_from_slice(&[0x45, 0]);
-        bytes[16..18].copy_from_slice(&be16(self.length - ETHERNET));
+        bytes[16..18].copy_from_slice(&be16(self.length - self.tag() - ETHERNET));
         bytes[20..24].copy_from_slice(&[0x40, 0, 64, UDP_PROTOCOL]);
         bytes[26..30].copy_from_slice(&self.source.ip.at(n).to_be_bytes()[4..]);
         bytes[30..34].copy_from_slice(&self.destination.ip.at(n).to_be_bytes()[4..]);
@@ -139,7 +168,7 @@ impl Plan {
         bytes[24..26].copy_from_slice(&checksum.to_be_bytes());
         bytes[34..36].copy_from_slice(&self.source.port.at(n).to_be_bytes()[6..]);
         bytes[36..38].copy_from_slice(&self.destination.port.at(n).to_be_bytes()[6..]);
-        bytes[38..40].copy_from_slice(&be16(self.length - UDP));
+        bytes[38..40].copy_from_slice(&be16(self.length - self.tag() - UDP));
         bytes[PAYLOAD..].copy_from_slice(&MAGIC);
         Head { bytes, sum: udp_sum(&bytes) }
     }
@@ -159,9 +188,26 @@ fn write(frame: &mut [u8], head: Head, stamp: Stamp) {
     tail.copy_from_slice(&filler[..tail.len()]);
 }
 
-/// Reads every byte of a frame.
+/// Reads every byte of a frame that should be in a VLAN, or in none. One that is not where it
+/// should be is somebody else's.
 #[inline]
-pub fn read(frame: &[u8]) -> Seen {
+pub fn read_in(frame: &[u8], vlan: Option<u16>) -> Seen {
+    match vlan {
+        None => read(frame),
+        // The addresses are not looked at: what stands before the tag is as good.
+        Some(vlan) if tag_of(frame) == Some(vlan) => read(&frame[TAG..]),
+        Some(_) => Seen::Foreign,
+    }
+}
+
+/// The VLAN of a frame that has a tag.
+fn tag_of(frame: &[u8]) -> Option<u16> {
+    let tag: &[u8; TAG] = frame.get(ADDRESSES..)?.first_chunk()?;
+    (tag[..2] == DOT1Q).then(|| u16::from_be_bytes([tag[2] & 0x0f, tag[3]]))
+}
+
+#[inline]
+fn read(frame: &[u8]) -> Seen {
     match <&[u8; SHORTEST]>::try_from(frame) {
         Ok(short) => read_bytes(short),
         Err(_) => read_bytes(frame),
@@ -201,9 +247,12 @@ fn read_bytes(frame: &[u8]) -> Seen {
 /// Exchanges sender and receiver at all layers: the frame goes back, its checksums as right as
 /// before. What came for a group of addresses goes back from `own`: a group sends nothing.
 pub fn turn_around(frame: &mut [u8], own: [u8; 6]) {
-    let is_udp = frame.len() >= PAYLOAD && frame[12..14] == IPV4 && frame[23] == UDP_PROTOCOL;
-    let fields: &[(usize, usize)] = if is_udp { &[(0, 6), (26, 4), (34, 2)] } else { &[(0, 6)] };
-    for &(at, len) in fields {
+    let tag = if tag_of(frame).is_some() { TAG } else { 0 };
+    let inner = &frame[tag.min(frame.len())..];
+    let is_udp = inner.len() >= PAYLOAD && inner[12..14] == IPV4 && inner[23] == UDP_PROTOCOL;
+    let fields = [(0, 6), (tag + 26, 4), (tag + 34, 2)];
+    let count = if is_udp { fields.len() } else { 1 };
+    for &(at, len) in &fields[..count] {
         if let Some(both) = frame.get_mut(at..at + 2 * len) {
             let (a, b) = both.split_at_mut(len);
             a.swap_with_slice(b);
@@ -287,6 +336,7 @@ mod tests {
             source: "10.0.0.1:2000-10.0.0.9:2010".parse().unwrap(),
             destination: "10.1.0.1".parse().unwrap(),
             length,
+            vlan: None,
         }
     }
 
@@ -362,6 +412,24 @@ mod tests {
         frame[0] = 1;
         turn_around(&mut frame, own);
         assert_eq!(frame[6..12], own);
+    }
+
+    #[test]
+    fn test_a_tag_is_four_bytes_more_and_nothing_else() {
+        let plain = frame(77, 9, 10);
+        let mut tagged = vec![0xaa; 81];
+        let plan = Plan { vlan: Some(4094), ..plan(81) };
+        Builder::new(plan, 0xbeef).write(&mut tagged, 9, 10);
+        assert_eq!(tagged[12..16], [0x81, 0, 0x0f, 0xfe]);
+        let without: Vec<u8> = [&tagged[..12], &tagged[16..]].concat();
+        assert_eq!(without, plain);
+        assert_eq!(read_in(&tagged, Some(4094)), read(&plain));
+        for (bytes, vlan) in [(&tagged, None), (&tagged, Some(1)), (&plain, Some(4094))] {
+            assert_eq!(read_in(bytes, vlan), Seen::Foreign, "{vlan:?}");
+        }
+        turn_around(&mut tagged, [2, 0, 0, 0, 0, 9]);
+        check_by_reference(&[&tagged[..12], &tagged[16..]].concat());
+        assert_eq!((&tagged[..6], &tagged[6..12]), (&plain[6..12], &plain[..6]));
     }
 
     #[test]

@@ -28,7 +28,7 @@ use client::api::Mac;
 use client::name::PortName;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
-use crate::cli::Global;
+use crate::cli::{Global, Usage};
 use crate::say;
 use frame::{Builder, LONGEST, Plan, SHORTEST};
 use pace::Pace;
@@ -54,9 +54,9 @@ pub struct Args {
     #[arg(short, long, value_enum)]
     function: Function,
 
-    /// Bytes of each frame, 60 to 65549; long ones take several slots
-    #[arg(short, long, value_name = "BYTES", default_value = "60", value_parser = length)]
-    length: usize,
+    /// Bytes of each frame, 60 to 65549; long ones take several slots [default: 60, tagged 64]
+    #[arg(short, long, value_name = "BYTES", value_parser = length)]
+    length: Option<usize>,
 
     /// End after so many frames [default: go on]
     #[arg(short = 'n', long, value_name = "N", value_parser = values::positive)]
@@ -71,8 +71,7 @@ pub struct Args {
     rate: Option<u64>,
 
     /// Frames handed over, or taken, at once
-    #[arg(short, long, value_name = "N", default_value = "256",
-        value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short, long, value_name = "N", default_value = "256", value_parser = values::positive32)]
     burst: u32,
 
     /// Seconds to wait before the first frame
@@ -136,6 +135,10 @@ pub struct Args {
     )]
     src: Endpoints,
 
+    /// Send frames tagged with this VLAN, and know only such frames when receiving
+    #[arg(long, value_name = "ID", value_parser = values::vlan, help_heading = "Addresses")]
+    vlan: Option<u16>,
+
     #[command(flatten)]
     port_args: PortArgs,
 
@@ -162,6 +165,7 @@ pub fn run(global: &Global, args: &Args) -> Result<()> {
     if let Some(parent) = args.with_parent {
         end_with(parent)?;
     }
+    args.check()?;
     let name: PortName = args.port.parse()?;
     let mut session = Session::open(&name, global.dir.as_deref(), &args.port_args, args.report)?;
     let mut summary = match args.function {
@@ -200,13 +204,44 @@ fn verdict(args: &Args, summary: &Summary) -> Result<()> {
 }
 
 impl Args {
+    /// An option that would do nothing was meant to do something.
+    fn check(&self) -> Result<(), Usage> {
+        use Function::{Ping, Rx, Tx};
+        for (is_given, option, functions) in [
+            (self.check, "--check", &[Rx][..]),
+            (self.expect.is_some(), "--expect", &[Rx]),
+            (self.rate.is_some(), "--rate", &[Tx, Ping]),
+            (self.untouched, "--untouched", &[Tx, Rx]),
+        ] {
+            if is_given && !functions.contains(&self.function) {
+                let names: Vec<String> =
+                    functions.iter().map(|f| format!("-f {f:?}").to_lowercase()).collect();
+                return Err(Usage(format!("{option} is for {} only", names.join(" and "))));
+            }
+        }
+        let shortest = SHORTEST + self.tag();
+        if self.length() < shortest {
+            return Err(Usage(format!("tagged frames have at least {shortest} bytes")));
+        }
+        Ok(())
+    }
+
+    fn length(&self) -> usize {
+        self.length.unwrap_or(SHORTEST + self.tag())
+    }
+
+    fn tag(&self) -> usize {
+        if self.vlan.is_some() { frame::TAG } else { 0 }
+    }
+
     fn builder(&self) -> Builder {
         let plan = Plan {
             to: self.dst_mac,
             from: self.src_mac.unwrap_or_else(|| MacRange::one(mac_of(&self.port))),
             source: self.src,
             destination: self.dst,
-            length: self.length,
+            length: self.length(),
+            vlan: self.vlan,
         };
         Builder::new(plan, new_stream())
     }
@@ -217,7 +252,7 @@ impl Args {
 
     /// The frame with which a receiver says where its address is.
     fn announcement(&self) -> Vec<u8> {
-        let mut frame = vec![0; self.length];
+        let mut frame = vec![0; self.length()];
         self.builder().write(&mut frame, 0, clock_ns());
         frame
     }
@@ -263,6 +298,7 @@ Examples (with `uvala daemon` running):
   uvala gen -i vale0:a -f tx -n 1M -D 02:00:00:00:00:02 -s 10.0.0.1:2000-10.0.0.9:2009
   uvala gen -i vale0:b -f rx --expect 1M -T 10     status 1 unless a million arrive unharmed
   uvala gen -i vale0:a -f tx -l 9000               jumbo frames, chains of slots
+  uvala gen -i vale0:a -f tx --vlan 10             tagged; rx --vlan 10 at the other end
   uvala gen -i vale0:b -f pong                     answer everything
   uvala gen -i vale0:a -f ping -n 10k --json       round trips: median, percentiles
   uvala gen -i 'vale0:p{1' -f rx                   one end of a pipe; the other is 'vale0:p}1'
@@ -293,9 +329,25 @@ mod tests {
         let line = "-f tx -l 1514 -n 1M -R 10k -b 32 -d 10.1.0.1:9-10.1.0.9 -s 10.0.0.1 -T 2.5 \
                     -D 02:00:00:00:00:02 -S 02:00:00:00:00:01 -w 1 -c 0";
         let args = parse(line).unwrap();
-        assert_eq!((args.length, args.count, args.rate), (1514, Some(1_000_000), Some(10_000)));
+        assert_eq!((args.length(), args.count, args.rate), (1514, Some(1_000_000), Some(10_000)));
         assert_eq!(args.time, Some(Duration::from_millis(2500)));
         for bad in ["", "-f up", "-f tx -l 59", "-f tx -l 70k", "-f tx -n 0", "-f tx -R 0"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn test_options_that_would_do_nothing_are_refused() {
+        let refused = |line| parse(line).unwrap().check().unwrap_err().0;
+        assert_eq!(refused("-f tx --check"), "--check is for -f rx only");
+        assert_eq!(refused("-f pong --expect 5"), "--expect is for -f rx only");
+        assert_eq!(refused("-f rx -R 10"), "--rate is for -f tx and -f ping only");
+        assert_eq!(refused("-f ping --untouched"), "--untouched is for -f tx and -f rx only");
+        assert_eq!(refused("-f tx --vlan 7 -l 60"), "tagged frames have at least 64 bytes");
+        assert!(parse("-f tx --vlan 7 -R 10").unwrap().check().is_ok());
+        assert_eq!(parse("-f tx --vlan 7").unwrap().length(), 64);
+        assert_eq!(parse("-f tx -b 2k").unwrap().burst, 2000);
+        for bad in ["-f tx --vlan 0", "-f tx --vlan 4095", "-f tx -b 10G", "-f tx -b 0"] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

@@ -15,6 +15,7 @@ use super::session::{Session, TICK, clock_ns};
 struct Sink {
     burst: u32,
     untouched: bool,
+    vlan: Option<u16>,
     /// Numbered frames still wanted.
     wanted: u64,
     streams: Streams,
@@ -31,6 +32,7 @@ pub fn run(session: &mut Session, args: &Args) -> Result<Summary> {
     let mut sink = Sink {
         burst: args.burst,
         untouched: args.untouched,
+        vlan: args.vlan,
         wanted: args.expect.or(args.count).unwrap_or(u64::MAX),
         streams: Streams::default(),
         corrupted: 0,
@@ -121,11 +123,11 @@ impl Sink {
             return None;
         }
         let seen = match frame.as_slice() {
-            Some(bytes) => frame::read(bytes),
+            Some(bytes) => frame::read_in(bytes, self.vlan),
             None => {
                 self.long.clear();
                 frame.parts().for_each(|part| self.long.extend_from_slice(part));
-                frame::read(&self.long)
+                frame::read_in(&self.long, self.vlan)
             }
         };
         match seen {

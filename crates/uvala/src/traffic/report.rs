@@ -17,11 +17,14 @@ pub struct Summary {
     pub function: String,
     /// The port.
     pub port: String,
-    /// Frames sent, received or answered.
+    /// Frames sent (and taken by the switch), received or answered.
     pub frames: u64,
     /// Bytes of these frames.
     pub bytes: u64,
-    /// From the first to the last frame.
+    /// Frames that a sender wrote and the switch never took.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub not_taken: Option<u64>,
+    /// From the first to the last frame; of a sender, to the end of sending.
     pub seconds: f64,
     /// Million frames per second.
     pub mpps: f64,
@@ -135,6 +138,17 @@ impl Volume {
         self.span = Some((self.span.map_or(now, |(first, _)| first), now));
     }
 
+    /// The clock runs on to `now`, if it runs.
+    pub fn until(&mut self, now: Instant) {
+        self.span = self.span.map(|(first, _)| (first, now));
+    }
+
+    /// So much was none.
+    pub fn take_back(&mut self, frames: u64, bytes: u64) {
+        self.frames -= frames.min(self.frames);
+        self.bytes -= bytes.min(self.bytes);
+    }
+
     fn time(&self) -> Duration {
         self.span.map_or(Duration::ZERO, |(first, last)| last - first)
     }
@@ -207,6 +221,9 @@ impl Summary {
             ("rate", units::packet_rate(self.mpps * 1e6)),
             ("", units::bit_rate(self.gbit_s * 1e9)),
         ];
+        if let Some(count) = self.not_taken.filter(|&count| count > 0) {
+            rows.push(("not taken", units::count(count)));
+        }
         if let Some(checked) = &self.checked {
             checked.rows(&mut rows);
         }

@@ -29,13 +29,15 @@ struct Source {
     written: u64,
     /// Memory for frames longer than a slot.
     long: Vec<u8>,
+    /// Frames that the switch had not taken when it went away.
+    lost: u64,
 }
 
 /// Sends until the session is over.
 pub fn run(session: &mut Session, args: &Args) -> Result<Summary> {
     let mut source = Source {
         builder: args.builder(),
-        length: args.length,
+        length: args.length(),
         burst: args.burst.into(),
         number: 0,
         count: args.count.unwrap_or(u64::MAX),
@@ -43,7 +45,8 @@ pub fn run(session: &mut Session, args: &Args) -> Result<Summary> {
         ring: 0,
         untouched: args.untouched,
         written: u64::MAX,
-        long: vec![0; args.length],
+        long: vec![0; args.length()],
+        lost: 0,
     };
     session.begin(args.delay, args.time);
     let mut afresh = true;
@@ -53,15 +56,18 @@ pub fn run(session: &mut Session, args: &Args) -> Result<Summary> {
         }
         let result = source.turn(session);
         afresh = result.is_err();
+        if let Err(Error::Lost(_)) = result {
+            source.lost += source.in_flight(session)?;
+        }
         result
     })?;
-    // The port ends with this program: what it holds would end with it.
+    session.volume.until(Instant::now());
+    let failure = source.finish(session)?;
+    let not_taken = source.lost + source.in_flight(session)?;
+    session.volume.take_back(not_taken, not_taken * source.length as u64);
     let mut summary = session.volume.summary("tx", &args.port);
-    summary.failure = match session.port.drain(Some(LAST_FRAMES)) {
-        Ok(true) => None,
-        Ok(false) => Some(format!("the last frames from {} were not taken in time", args.port)),
-        Err(error) => Some(format!("the last frames from {} are lost: {error}", args.port)),
-    };
+    summary.not_taken = Some(not_taken);
+    summary.failure = failure.map(|why| format!("{} frames from {} {why}", not_taken, args.port));
     Ok(summary)
 }
 
@@ -103,6 +109,35 @@ impl Source {
         self.ring = (self.ring + 1) % session.port.tx_rings();
         session.volume.add(frames, frames * self.length as u64, now);
         Ok(true)
+    }
+
+    /// Waits for what the switch has not taken yet: the port ends with this program, and what it
+    /// holds would end with it. Says what became of the rest, if there is one.
+    fn finish(&self, session: &mut Session) -> Result<Option<String>, Error> {
+        let end = Instant::now() + LAST_FRAMES;
+        let mut left = self.in_flight(session)?;
+        while left > 0 && Instant::now() < end {
+            if let Err(error) = session.port.drain(Some(TICK)) {
+                return Ok(Some(format!("are lost: {error}")));
+            }
+            let now = self.in_flight(session)?;
+            if now < left {
+                session.volume.until(Instant::now());
+            }
+            left = now;
+        }
+        Ok((left > 0).then(|| "were not taken in time".to_owned()))
+    }
+
+    /// Frames that the switch has not taken yet.
+    fn in_flight(&self, session: &mut Session) -> Result<u64, Error> {
+        let mut frames = 0;
+        for ring in 0..session.port.tx_rings() {
+            let tx = session.port.tx(ring);
+            let slots = tx.capacity() - tx.space();
+            frames += u64::from(slots.div_ceil(tx.slots_for(self.length)?));
+        }
+        Ok(frames)
     }
 
     /// Writes frames into free slots, all of which fit.

@@ -20,6 +20,7 @@ use rustix::time::{ClockId, clock_gettime};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::report::{Meter, Volume};
+use super::values;
 use crate::say;
 
 /// Longest time without a look at the clock and the signals.
@@ -58,19 +59,19 @@ pub struct PortArgs {
     pub group: Option<String>,
 
     /// Transmit rings [default: the daemon's]
-    #[arg(long, value_name = "N", help_heading = "Port")]
+    #[arg(long, value_name = "N", value_parser = values::number16, help_heading = "Port")]
     tx_rings: Option<u16>,
 
     /// Receive rings [default: the daemon's]
-    #[arg(long, value_name = "N", help_heading = "Port")]
+    #[arg(long, value_name = "N", value_parser = values::number16, help_heading = "Port")]
     rx_rings: Option<u16>,
 
     /// Slots of each ring [default: the daemon's]
-    #[arg(long, value_name = "N", help_heading = "Port")]
+    #[arg(long, value_name = "N", value_parser = values::number32, help_heading = "Port")]
     slots: Option<u32>,
 
     /// Extra buffers
-    #[arg(long, value_name = "N", help_heading = "Port")]
+    #[arg(long, value_name = "N", value_parser = values::number32, help_heading = "Port")]
     extra_bufs: Option<u32>,
 
     /// How to wait for frames and for room

@@ -86,6 +86,9 @@ impl FromStr for Endpoints {
 }
 
 fn endpoint(text: &str, port: u16) -> Result<(Ipv4Addr, u16), String> {
+    if text.matches(':').count() > 1 {
+        return Err(format!("'{text}' is no IPv4 address like 10.0.0.1; frames are IPv4 only"));
+    }
     let (ip, port) = match text.split_once(':') {
         Some((ip, port)) => (ip, port.parse().map_err(|_| format!("'{port}' is no UDP port"))?),
         None => (text, port),
@@ -125,10 +128,39 @@ pub fn positive(text: &str) -> Result<u64, String> {
     }
 }
 
+/// A number of moderate size.
+pub fn number32(text: &str) -> Result<u32, String> {
+    number(text)?.try_into().map_err(|_| format!("{text} is too much"))
+}
+
+/// A number of moderate size that is not 0.
+pub fn positive32(text: &str) -> Result<u32, String> {
+    positive(text)?.try_into().map_err(|_| format!("{text} is too much"))
+}
+
+/// A number of rings.
+pub fn number16(text: &str) -> Result<u16, String> {
+    number(text)?.try_into().map_err(|_| format!("{text} is too much"))
+}
+
+/// The number of a VLAN.
+pub fn vlan(text: &str) -> Result<u16, String> {
+    let vlan = text.parse().ok().filter(|vlan| (1..=4094).contains(vlan));
+    vlan.ok_or_else(|| format!("'{text}' is no VLAN: they are numbered 1 to 4094"))
+}
+
 /// A time in seconds: `10`, `0.5`.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     time.ok_or_else(|| format!("'{text}' is no time in seconds like 10 or 0.5"))
+}
+
+/// A time that is not 0.
+pub fn some_seconds(text: &str) -> Result<Duration, String> {
+    match seconds(text)? {
+        Duration::ZERO => Err("0 is too little".to_owned()),
+        time => Ok(time),
+    }
 }
 
 #[cfg(test)]
@@ -176,6 +208,7 @@ mod tests {
         assert_eq!((range.ip.at(2), range.port.at(2)), (0x0a00_0003, 2000));
         let ips: Endpoints = "10.0.0.1:9-10.0.0.3".parse().unwrap();
         assert!(ips.port.is_one());
+        assert!("::1".parse::<Endpoints>().unwrap_err().starts_with("'::1' is no IPv4 address"));
         for bad in ["", "10.0.0", "10.0.0.1:70000", "10.0.0.2-10.0.0.1", "10.0.0.1:2-10.0.0.1:1"] {
             assert!(bad.parse::<Endpoints>().is_err(), "{bad}");
         }
