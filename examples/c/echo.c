@@ -1,5 +1,6 @@
 /* Round trips with the copying calls: "echo pong PORT" sends everything back, "echo ping PORT"
  * measures. Both survive a restart of the daemon. */
+#define _POSIX_C_SOURCE 200809L /* for clock_gettime, where the compiler is told -std=c99 */
 #include <err.h>
 #include <stdio.h>
 #include <string.h>

@@ -108,7 +108,7 @@ fn test_the_examples_compile_and_complain_in_one_line() {
     let (sources, dir) = (root().join("examples/c"), scratch("examples"));
     for name in ["send", "receive", "echo", "bridge", "epoll"] {
         let (source, program) = (sources.join(name).with_extension("c"), dir.join(name));
-        compile("cc", &["-std=gnu11"], &source, &program);
+        compile("cc", &["-std=c99"], &source, &program);
         let lines = std::fs::read_to_string(&source).expect("the example").lines().count();
         assert!(lines <= 60, "{name}.c has {lines} lines");
         let output = Command::new(&program)

@@ -41,10 +41,15 @@ fn ping(mut port: Port) -> Result<(), Error> {
 }
 
 fn main() {
-    let mut args = std::env::args().skip(1);
-    let is_ping = args.next().is_some_and(|word| word == "ping");
-    let name = args.next().unwrap_or(format!("vale0:{}", if is_ping { "ping" } else { "pong" }));
-    let port = Options::new().reconnect(true).open(&name);
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (is_ping, name) = match &args[..] {
+        [word, name] if word == "ping" || word == "pong" => (word == "ping", name),
+        _ => {
+            eprintln!("usage: echo ping|pong PORT, for example: echo pong vale0:pong");
+            std::process::exit(2);
+        }
+    };
+    let port = Options::new().reconnect(true).open(name);
     if let Err(error) = port.and_then(|port| if is_ping { ping(port) } else { pong(port) }) {
         eprintln!("echo: {error}");
         std::process::exit(error.exit_code().into());

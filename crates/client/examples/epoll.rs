@@ -44,6 +44,10 @@ fn serve(ports: &mut [Port]) -> Result<(), Error> {
 
 fn main() {
     let names: Vec<String> = std::env::args().skip(1).collect();
+    if names.is_empty() {
+        eprintln!("usage: epoll PORT..., for example: epoll vale0:a vale1:a");
+        std::process::exit(2);
+    }
     let open = || names.iter().map(|name| Port::open(name)).collect::<Result<Vec<_>, Error>>();
     if let Err(error) = open().and_then(|mut ports| serve(&mut ports)) {
         eprintln!("epoll: {error}");

@@ -32,7 +32,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Error)]
 pub enum ControlError {
     /// Nobody listens.
-    #[error("no daemon at {}; start one with: uvala daemon", .0.display())]
+    #[error("no daemon at {}; start one with: uvala daemon{}", .0.display(), dir_option(.0))]
     NoDaemon(PathBuf),
     /// The socket's permissions keep this user out.
     #[error(
@@ -63,6 +63,14 @@ pub enum ControlError {
         /// What the system said.
         error: Errno,
     },
+}
+
+/// What a daemon must be told to be found behind this socket.
+fn dir_option(socket: &Path) -> String {
+    match socket.parent() {
+        Some(dir) if dir != paths::daemon_dir(None) => format!(" --dir {}", dir.display()),
+        _ => String::new(),
+    }
 }
 
 impl ControlError {
@@ -378,7 +386,8 @@ mod tests {
     fn test_a_missing_daemon_is_told_how_to_start() {
         let error = Connection::connect(Path::new("/nowhere/uvala.sock")).unwrap_err();
         let text = error.to_string();
-        assert_eq!(text, "no daemon at /nowhere/uvala.sock; start one with: uvala daemon");
+        let hint = "start one with: uvala daemon --dir /nowhere";
+        assert_eq!(text, format!("no daemon at /nowhere/uvala.sock; {hint}"));
         assert_eq!(error.exit_code(), exit::NO_DAEMON);
     }
 

@@ -89,20 +89,24 @@ pub enum NameError {
     },
     /// Longer than a name may be.
     #[error(
-        "bad name '{}…': {length} bytes are too many, at most {} are allowed, as in vale0:vm1",
-        .start, PortName::MAX_BYTES
+        "bad name '{}…': {length} bytes are too many, at most {most} are allowed, as in vale0:vm1",
+        .start
     )]
     TooLong {
         /// The first characters of the text.
         start: String,
         /// Its length in bytes.
         length: usize,
+        /// How long it may be.
+        most: usize,
     },
 }
 
 impl SwitchName {
     /// What every switch name begins with.
     pub const PREFIX: &str = "vale";
+    /// The longest name: a port's name needs two bytes more, `:` and a letter.
+    pub const MAX_BYTES: usize = PortName::MAX_BYTES - 2;
 
     /// The whole name.
     #[must_use]
@@ -177,7 +181,7 @@ impl FromStr for SwitchName {
     type Err = NameError;
 
     fn from_str(text: &str) -> Result<Self, NameError> {
-        check_length(text)?;
+        check_length(text, Self::MAX_BYTES)?;
         let Some(rest) = text.strip_prefix(Self::PREFIX) else {
             return Err(NameError::NoPrefix(printable(text)));
         };
@@ -190,7 +194,7 @@ impl FromStr for PortName {
     type Err = NameError;
 
     fn from_str(text: &str) -> Result<Self, NameError> {
-        check_length(text)?;
+        check_length(text, Self::MAX_BYTES)?;
         if !text.starts_with(SwitchName::PREFIX) {
             return Err(NameError::NoPrefix(printable(text)));
         }
@@ -216,12 +220,12 @@ fn split_pipe<'a>(whole: &'a str, rest: &'a str) -> Result<(&'a str, Option<Pipe
     Ok((port, Some(PipeEnd { side, id: id.to_owned() })))
 }
 
-fn check_length(text: &str) -> Result<(), NameError> {
-    if text.len() <= PortName::MAX_BYTES {
+fn check_length(text: &str, most: usize) -> Result<(), NameError> {
+    if text.len() <= most {
         return Ok(());
     }
     let start = printable(&text.chars().take(16).collect::<String>());
-    Err(NameError::TooLong { start, length: text.len() })
+    Err(NameError::TooLong { start, length: text.len(), most })
 }
 
 fn check_part(
@@ -340,6 +344,14 @@ mod tests {
         assert!(error("vale0:a:b").contains("':' (character 8)"));
         assert!(error(&format!("vale0:{}", "x".repeat(64))).contains("70 bytes"));
         assert!(!error("vale0:\x1b[31m").contains('\x1b'));
+    }
+
+    #[test]
+    fn test_every_switch_name_leaves_room_for_a_port() {
+        let longest: SwitchName = format!("vale{}", "x".repeat(57)).parse().unwrap();
+        assert!(longest.join("p").is_ok());
+        let error = format!("{longest}x").parse::<SwitchName>().unwrap_err().to_string();
+        assert!(error.contains("62 bytes are too many, at most 61"), "{error}");
     }
 
     #[test]

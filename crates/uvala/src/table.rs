@@ -63,6 +63,14 @@ impl fmt::Display for Table {
     }
 }
 
+/// A text of at most `most` characters; what is cut off is marked.
+pub fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        None => text.to_owned(),
+        Some(_) => text.chars().take(most - 1).chain(['…']).collect(),
+    }
+}
+
 /// A number with a suffix, three digits or four: `999`, `1.23k`, `45.6M`.
 pub fn short(number: f64) -> String {
     const SUFFIXES: [&str; 5] = ["", "k", "M", "G", "T"];
@@ -93,6 +101,12 @@ mod tests {
         let mut table = Table::new(&[("A", Align::Left), ("B", Align::Left)]);
         table.row(["x".to_owned(), String::new()]);
         assert_eq!(table.to_string(), "A  B\nx\n");
+    }
+
+    #[test]
+    fn test_cut_marks_what_is_missing() {
+        assert_eq!(cut("trunk:1,3,5", 11), "trunk:1,3,5");
+        assert_eq!(cut("trunk:1,3,5", 10), "trunk:1,3…");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use client::name::{NameError, PortName, SwitchName};
 use thiserror::Error;
 
 use super::datapath::DatapathError;
+use super::policy::Access;
 use crate::users;
 
 /// Why a call is refused. Nothing has changed.
@@ -62,9 +63,8 @@ pub enum Refusal {
     PipeGroup(PortName),
     /// The caller is neither owner nor in the group, or their bits are missing.
     #[error(
-        "switch {switch} belongs to {} with mode {mode}: no permission to {what}; \
-         its owner can change that with: uvala switch set {switch} --mode 666",
-        users::user_name(*.owner)
+        "switch {switch} belongs to {} with mode {mode}: no permission to {}; {}",
+        users::user_name(*.owner), .access.verb(), remedy(*.access, .switch)
     )]
     Denied {
         /// The switch.
@@ -74,7 +74,7 @@ pub enum Refusal {
         /// Its mode.
         mode: client::api::Mode,
         /// What the caller wanted.
-        what: &'static str,
+        access: Access,
     },
     /// Only the administrator may give a switch away.
     #[error("only root may give a switch to another user, or to a group you are not in")]
@@ -138,6 +138,16 @@ pub enum Refusal {
     /// The workers had no room.
     #[error("{0}; close other ports, or raise the daemon's limits")]
     Datapath(#[from] DatapathError),
+}
+
+/// What somebody who lacks a permission can do.
+fn remedy(access: Access, switch: &SwitchName) -> String {
+    match access {
+        Access::Look | Access::Attach => {
+            format!("its owner can change that with: uvala switch set {switch} --mode 666")
+        }
+        Access::Manage => "only its owner and root may, whatever the mode".to_owned(),
+    }
 }
 
 impl Refusal {

@@ -266,7 +266,7 @@ impl State {
             return Ok(switch);
         }
         let Permissions { owner, mode, .. } = switch.permissions;
-        Err(Refusal::Denied { switch: name.clone(), owner, mode, what: access.verb() })
+        Err(Refusal::Denied { switch: name.clone(), owner, mode, access })
     }
 
     /// The port of this name, if the caller may do that with its switch.

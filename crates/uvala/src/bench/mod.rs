@@ -25,11 +25,13 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use serde_json::json;
 
 use report::{COLUMNS, Record, Report};
 use runner::{Choice, Effort};
 use scenario::Scenario;
 
+use crate::cli::Usage;
 use crate::say;
 use crate::table::Table;
 
@@ -74,10 +76,10 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         return role::run(&serde_json::from_str(role).context("--role is not for users")?);
     }
     if args.scenario == ["list"] {
-        return list();
+        return list(args.json);
     }
     if let Some(("figures", names)) = args.scenario.split_first().map(|(f, n)| (f.as_str(), n)) {
-        return figures::draw(names, &args.out, if args.quick { 1 } else { 3 });
+        return figures::draw(names, &args.out, if args.quick { 2 } else { 5 });
     }
     measure(args, &chosen(&args.scenario)?)
 }
@@ -87,16 +89,22 @@ fn chosen(names: &[String]) -> Result<Vec<Scenario>> {
         return Ok(scenario::all());
     }
     let find = |name: &String| {
-        scenario::find(name).with_context(|| {
+        scenario::find(name).ok_or_else(|| {
             let known: Vec<_> = scenario::all().iter().map(|s| s.name).collect();
-            format!("no scenario {name}; there are: {}", known.join(", "))
+            Usage(format!("no scenario {name}; there are: {}", known.join(", ")))
         })
     };
-    names.iter().map(find).collect()
+    Ok(names.iter().map(find).collect::<Result<_, Usage>>()?)
 }
 
-fn list() -> Result<()> {
+fn list(as_json: bool) -> Result<()> {
     for scenario in scenario::all() {
+        if as_json {
+            let (name, what, goal) = (scenario.name, scenario.what, scenario.goal);
+            let unit = scenario.unit.name();
+            say::json(&json!({"name": name, "what": what, "unit": unit, "goal": goal}))?;
+            continue;
+        }
         let goal = scenario
             .goal
             .map_or_else(String::new, |g| format!(", goal {g} {}", scenario.unit.name()));

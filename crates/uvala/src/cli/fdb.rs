@@ -92,13 +92,16 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 }
 
 fn list(connection: &Connection, switch: &SwitchName) -> anyhow::Result<Vec<FdbEntry>> {
-    Ok(all_pages(|from| {
+    let mut entries = all_pages(|from| {
         let list = FdbList { switch: switch.clone(), from };
         match connection.call(Request::FdbList(list))? {
             Reply::Fdb(page) => Ok(page),
             other => Err(unexpected(&other)),
         }
-    })?)
+    })?;
+    // The daemon's order is that of its hash table.
+    entries.sort_by_key(|entry| (entry.vlan, entry.mac));
+    Ok(entries)
 }
 
 fn table(entries: &[FdbEntry]) -> String {

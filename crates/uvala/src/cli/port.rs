@@ -10,7 +10,7 @@ use daemon::users;
 use super::output::{Output, Watch};
 use super::switch::change;
 use super::{Global, all_pages};
-use crate::table::{Align, Table, short};
+use crate::table::{Align, Table, cut, short};
 
 /// List, add, change and delete ports
 ///
@@ -207,10 +207,10 @@ fn table(ports: &[PortInfo]) -> String {
         table.row([
             info.port.to_string(),
             kind(info.kind).to_owned(),
-            info.settings.vlan.clone().unwrap_or_default(),
+            cut(info.settings.vlan.as_deref().unwrap_or_default(), 24),
             client.map_or("-".to_owned(), |client| client.pid.to_string()),
             client.map_or("-".to_owned(), |client| users::user_name(client.uid)),
-            client.map_or("-".to_owned(), |client| client.name.clone()),
+            client.map_or("-".to_owned(), |client| cut(&client.name, 24)),
             memory(info.memory),
             info.group.clone().unwrap_or_else(|| "-".to_owned()),
             if info.persistent { "yes" } else { "no" }.to_owned(),
@@ -231,10 +231,13 @@ fn show(info: &PortInfo) -> String {
     };
     let number = info.number.map_or("-".to_owned(), |number| number.to_string());
     let mut text = format!(
-        "port             {}\nkind             {}\nnumber           {number}\n\
+        "port             {} ({})\nkind             {}\nowner            {}\n\
+         number           {number}\n\
          client           {client}\nmemory           {}\ngroup            {}\n",
         info.port,
+        if info.persistent { "stays without a client" } else { "goes with its client" },
         kind(info.kind),
+        users::user_name(info.owner),
         memory(info.memory),
         info.group.as_deref().unwrap_or("-"),
     );
