@@ -6,8 +6,10 @@ DESTDIR ?=
 
 SECONDS_PER_TARGET ?= 30
 
-release := target/release
-debug   := $(abspath $(or $(CARGO_TARGET_DIR),target))/debug
+target  := $(abspath $(or $(CARGO_TARGET_DIR),target))
+release := $(target)/release
+debug   := $(target)/debug
+assets  := $(target)/assets
 step     = @printf '\n==> %s\n'
 skipped  = printf '==> SKIPPED: %s\n'
 
@@ -42,8 +44,19 @@ libs:
 	$(CARGO) build --release -p uvala-capi
 	$(CARGO) build --release -p uvala-netmap --lib
 
+.PHONY: build
+build: release libs  ## build what `make install` installs
+	$(step) 'man pages and completions'
+	rm -rf $(assets) && $(release)/uvala assets $(assets)
+
+.PHONY: built
+built:
+	@test -d $(assets) -a -e $(release)/libuvala.so || \
+		{ echo 'nothing to install: run `make build` first, as yourself' >&2; exit 1; }
+
+# Copies only: root need not have cargo, and builds nothing that you could not delete.
 .PHONY: install
-install: release libs  ## install under PREFIX (/usr/local), below DESTDIR
+install: built  ## install what was built, under PREFIX (/usr/local), below DESTDIR
 	$(step) 'installing under $(DESTDIR)$(PREFIX)'
 	install -D -m 755 $(release)/uvala $(to)$(bindir)/uvala
 	install -D -m 755 $(release)/libuvala.so $(to)$(libdir)/libuvala.so.$(soversion)
@@ -55,14 +68,13 @@ install: release libs  ## install under PREFIX (/usr/local), below DESTDIR
 	@# Not where netmap's own headers go: use them with -I$(PREFIX)/include/uvala.
 	install -d $(to)$(PREFIX)/include/uvala/net
 	install -m 644 include/net/*.h $(to)$(PREFIX)/include/uvala/net/
-	rm -rf target/assets && $(release)/uvala assets target/assets
 	install -d $(to)$(datadir)/man/man1 $(to)$(datadir)/bash-completion/completions \
 		$(to)$(datadir)/zsh/site-functions $(to)$(datadir)/fish/vendor_completions.d
-	install -m 644 target/assets/man/*.1 $(to)$(datadir)/man/man1/
-	install -m 644 target/assets/completions/uvala.bash \
+	install -m 644 $(assets)/man/*.1 $(to)$(datadir)/man/man1/
+	install -m 644 $(assets)/completions/uvala.bash \
 		$(to)$(datadir)/bash-completion/completions/uvala
-	install -m 644 target/assets/completions/_uvala $(to)$(datadir)/zsh/site-functions/_uvala
-	install -m 644 target/assets/completions/uvala.fish \
+	install -m 644 $(assets)/completions/_uvala $(to)$(datadir)/zsh/site-functions/_uvala
+	install -m 644 $(assets)/completions/uvala.fish \
 		$(to)$(datadir)/fish/vendor_completions.d/uvala.fish
 	install -d $(to)$(libdir)/pkgconfig $(to)$(libdir)/systemd/system $(to)$(libdir)/systemd/user
 	$(fill) dist/uvala.pc.in > $(to)$(libdir)/pkgconfig/uvala.pc
@@ -86,12 +98,16 @@ uninstall:  ## take away what install put there; the configuration stays
 	rm -rf $(to)$(datadir)/doc/uvala
 
 # ---- checks, the quick ones first ----
+#
+# Needed: Rust with rustfmt and clippy, a C and a C++ compiler, make, pkg-config, ip. `.ci/prepare`
+# gets those where it may. Not needed, and never installed by itself: miri (a nightly toolchain)
+# and cargo-deny (minutes of building); without them their step says SKIPPED.
 
 .PHONY: check
 check: format tidy lint unit  ## formatting, rules, lints, unit tests: under two minutes when warm
 
 .PHONY: test
-test: everything  ## every test there is; installs what is missing
+test: everything  ## every test there is; what needs tools that are not here says SKIPPED
 	$(step) 'all tests passed'
 
 .PHONY: everything

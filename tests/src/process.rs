@@ -216,7 +216,11 @@ pub fn uvala(limits: Become, args: &[&str], user: Option<u32>) -> Command {
 }
 
 /// Where the program under test is: `$UVALA`, or built now.
-fn uvala_path() -> &'static Path {
+///
+/// # Panics
+/// If it does not build.
+#[must_use]
+pub fn uvala_path() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
         if let Some(path) = std::env::var_os("UVALA") {

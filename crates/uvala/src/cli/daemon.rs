@@ -1,15 +1,25 @@
 //! `uvala daemon`
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use client::api::exit;
+use client::control::Connection;
+use client::paths;
 use daemon::Daemon;
 use daemon::config::{Config, ConfigError, Level, WaitPolicy, parse_workers};
 use daemon::datapath::Workers;
 use daemon::start::StartError;
 
 use super::Global;
+use crate::say;
+
+/// How long a daemon may take to start.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Run the switch
 ///
@@ -33,16 +43,49 @@ pub struct Args {
     /// How much to log: error, warn, info or debug
     #[arg(long, value_name = "LEVEL")]
     log: Option<Level>,
+    /// Return as soon as it answers, and leave it running; it ends by SIGTERM
+    #[arg(long)]
+    background: bool,
 }
 
 /// Runs the daemon.
 pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let config = configure(global, args)?;
+    if args.background {
+        return background(config.dir.as_deref());
+    }
     daemon::log::to_stderr(config.log);
     let workers = Workers::start(&config.workers)?;
     let mut daemon = Daemon::start(&config, workers)?;
     daemon.heed_signals()?;
     Ok(daemon.run()?)
+}
+
+/// Starts this program again without that option, and waits until it answers.
+fn background(dir: Option<&Path>) -> anyhow::Result<()> {
+    let args = std::env::args_os().skip(1).filter(|arg| arg != "--background");
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let mut command = Command::new(program);
+    // A group of its own: Ctrl-C at the terminal is not for it.
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+    let mut daemon = command.spawn().context("cannot start the daemon")?;
+    let socket = paths::daemon_dir(dir).join(paths::SOCKET_NAME);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let info = Connection::connect(&socket).and_then(|connection| connection.hello("uvala"));
+        if info.is_ok_and(|info| info.pid == daemon.id()) {
+            return say::out(format_args!("process {} at {}\n", daemon.id(), socket.display()));
+        }
+        if let Some(status) = daemon.try_wait()? {
+            // It has said why.
+            std::process::exit(status.code().unwrap_or(exit::FAILURE.into()));
+        }
+        if Instant::now() > deadline {
+            daemon.kill()?;
+            anyhow::bail!("the daemon did not answer within {} s", PATIENCE.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// The file, with what the command line says instead.
@@ -70,6 +113,7 @@ pub fn exit_code(cause: &(dyn Error + 'static)) -> Option<u8> {
 const EXAMPLES: &str = "\
 Examples:
   uvala daemon                              for this user only
+  uvala daemon --background                 the same, and go on when it answers: for scripts
   uvala daemon -c /etc/uvala.toml           as a service
   uvala daemon --wait spin --cpu 3          a core of its own, for the lowest latency
   uvala daemon --workers 4 --cpu 2,3,4,5    four workers; each switch belongs to one";

@@ -1,0 +1,87 @@
+//! What the README and the pages of docs/ tell users to type, typed.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use harness::process::{Scratch, uvala_path};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
+}
+
+fn page(name: &str) -> String {
+    std::fs::read_to_string(root().join(name)).unwrap()
+}
+
+/// The shell blocks of a page that begin with or contain these words.
+fn blocks<'a>(page: &'a str, words: &str) -> Vec<&'a str> {
+    let fenced = page.split("```sh\n").skip(1).filter_map(|rest| rest.split("\n```").next());
+    fenced.filter(|block| block.contains(words)).collect()
+}
+
+/// Runs lines in a directory of their own, with this build of `uvala` and no other daemon.
+fn sh(lines: &str) -> (Output, String) {
+    let place = Scratch::new("readme");
+    let bin = uvala_path().parent().unwrap().to_path_buf();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    // Whatever happens, no daemon stays.
+    let lock = "\"$UVALA_DIR/uvala.lock\"";
+    let end = format!("trap 'test ! -e {lock} || kill \"$(cat {lock})\"' EXIT\n");
+    let script = format!("{end}{lines}\nwait\n");
+    let output = Command::new("sh")
+        .args(["-e", "-c", &script])
+        .current_dir(place.path())
+        .env("PATH", path)
+        .env("UVALA_DIR", place.path().join("run"))
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &error;
+    (output, text)
+}
+
+#[test]
+fn the_first_lines_work_as_they_stand() {
+    let page = page("README.md");
+    let [lines] = blocks(&page, "uvala daemon")[..] else { panic!("one block of first steps") };
+    let (output, text) = sh(lines);
+    assert!(output.status.success(), "{text}");
+    let counted = text.lines().find(|line| line.starts_with("vale0:b  ")).expect(&text);
+    let numbers: Vec<&str> = counted.split_whitespace().collect();
+    assert_ne!(numbers[3], "0", "the port has received nothing: {text}");
+}
+
+/// `make install` with these variables, and no cargo.
+fn install(place: &Scratch, target: &Path) -> Output {
+    let to = place.path().join("to");
+    Command::new("make")
+        .args(["-C", root().to_str().unwrap(), "--no-print-directory", "install", "CARGO=false"])
+        .arg(format!("DESTDIR={}", to.display()))
+        .env("CARGO_TARGET_DIR", target)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn install_copies_and_builds_nothing() {
+    let place = Scratch::new("install");
+    let target = place.path().join("target");
+    let output = install(&place, &target);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("run `make build` first"), "{error}");
+    let release = target.join("release");
+    std::fs::create_dir_all(&release).unwrap();
+    std::fs::copy(uvala_path(), release.join("uvala")).unwrap();
+    for name in ["libuvala.so", "libuvala.a", "libuvala_netmap.so"] {
+        std::fs::write(release.join(name), "not looked into").unwrap();
+    }
+    let made =
+        Command::new(release.join("uvala")).arg("assets").arg(target.join("assets")).status();
+    assert!(made.unwrap().success());
+    let output = install(&place, &target);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    for name in ["bin/uvala", "lib/libuvala.so.0", "include/uvala.h", "share/man/man1/uvala.1"] {
+        assert!(place.path().join("to/usr/local").join(name).exists(), "{name}: {text}");
+    }
+}
