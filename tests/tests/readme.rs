@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use harness::daemon::Daemon;
 use harness::process::{Scratch, uvala_path};
+use serde_json::Value;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
@@ -83,5 +85,63 @@ fn install_copies_and_builds_nothing() {
     assert!(output.status.success(), "{text}");
     for name in ["bin/uvala", "lib/libuvala.so.0", "include/uvala.h", "share/man/man1/uvala.1"] {
         assert!(place.path().join("to/usr/local").join(name).exists(), "{name}: {text}");
+    }
+}
+
+#[test]
+fn the_examples_of_the_page_on_switching_work_as_they_stand() {
+    let page = page("docs/switching.md");
+    let blocks = blocks(&page, "uvala");
+    assert!(blocks.len() > 8, "{} blocks", blocks.len());
+    let (output, text) = sh(&blocks.join("\n"));
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("switch      vale4 (stays without ports)"), "{text}");
+    assert!(text.contains("no_room  ") && !text.contains("uvala: error"), "{text}");
+}
+
+#[test]
+fn help_says_how_new_switches_and_ports_are() {
+    let daemon = Daemon::start();
+    let said = |args: &[&str]| String::from_utf8(daemon.uvala(args).stdout).unwrap();
+    said(&["switch", "add", "vale0"]);
+    said(&["port", "add", "vale0:a"]);
+    let json = |args: &[&str]| serde_json::from_str::<Value>(&said(args)).unwrap();
+    let switch = json(&["switch", "show", "vale0", "--json"]);
+    let port = json(&["port", "show", "vale0:a", "--json"]);
+    let help = said(&["switch", "add", "--help"]);
+    for (option, key) in [
+        ("--forwarding", "forwarding"),
+        ("--age", "age_s"),
+        ("--fdb-capacity", "fdb_capacity"),
+        ("--mode", "mode"),
+    ] {
+        assert_default(&help, option, &switch[key]);
+    }
+    let help = said(&["port", "add", "--help"]);
+    let settings = port["settings"].as_object().unwrap();
+    assert!(settings.len() >= 8);
+    for (key, value) in settings {
+        assert_default(&help, &format!("--{}", key.replace('_', "-")), value);
+    }
+}
+
+/// The help of an option ends with the value that new things have.
+fn assert_default(help: &str, option: &str, value: &Value) {
+    let start = help.find(&format!("{option} ")).or_else(|| help.find(&format!("{option}[")));
+    let rest = &help[start.unwrap_or_else(|| panic!("{option}: {help}"))..];
+    let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let said = rest.split_once("[new: ").and_then(|(_, rest)| rest.split_once(']'));
+    assert_eq!(said.map(|(said, _)| said), Some(value.as_str()), "{option}: {rest}");
+}
+
+#[test]
+fn the_list_of_documents_is_whole() {
+    let list = page("docs/README.md");
+    for folder in ["", "design", "spec"] {
+        for entry in std::fs::read_dir(root().join("docs").join(folder)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let link = format!("]({})", Path::new(folder).join(&name).display());
+            assert!(list.contains(&link) || !name.contains('.') || name == "README.md", "{link}");
+        }
     }
 }

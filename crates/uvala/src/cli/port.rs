@@ -84,12 +84,13 @@ macro_rules! on_off {
         #[derive(Debug, clap::Args)]
         struct Settings {
             /// VLANs: transparent[:VLAN], access:VLAN or trunk:VLANS[,native=VLAN]
+            /// [new: transparent:1]
             #[arg(long, value_name = "VLAN")]
             vlan: Option<String>,
-            /// Most addresses learnt on the port; 0 for no limit
+            /// Most addresses learnt on the port; 0 for no limit [new: 0]
             #[arg(long, value_name = "N")]
             max_macs: Option<u32>,
-            /// A frame that finds no room: drop it, or let its sender wait
+            /// A frame that finds no room: drop it, or let its sender wait [new: drop]
             #[arg(long, value_name = "drop|wait")]
             on_full: Option<String>,
             $(
@@ -108,15 +109,15 @@ macro_rules! on_off {
 }
 
 on_off! {
-    /// Exchange frames only with ports that are not isolated
+    /// Exchange frames only with ports that are not isolated [new: false]
     isolated,
-    /// Learn the source addresses that arrive here
+    /// Learn the source addresses that arrive here [new: true]
     learning,
-    /// Get unicast frames to unknown addresses
+    /// Get unicast frames to unknown addresses [new: true]
     unicast_flood,
-    /// Get multicast frames
+    /// Get multicast frames [new: true]
     multicast_flood,
-    /// Get broadcast frames
+    /// Get broadcast frames [new: true]
     broadcast_flood
 }
 

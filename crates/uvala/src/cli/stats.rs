@@ -1,11 +1,12 @@
 //! `uvala stats`
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use client::api::{Counter, PortStats, Reply, Request, StatsQuery};
 use client::control::{Connection, unexpected};
 use client::name::PortName;
 use serde::Serialize;
+use switch::DropReason;
 
 use super::Global;
 use super::output::{Output, Watch};
@@ -22,6 +23,9 @@ use crate::table::{Align, Table, short};
 pub struct Args {
     /// A switch (vale0) or a port (vale0:vm1); without it, all you may see
     name: Option<String>,
+    /// Print what each reason for a drop means, and nothing else
+    #[arg(long)]
+    explain: bool,
     /// A row for each ring
     #[arg(long)]
     queues: bool,
@@ -41,6 +45,10 @@ struct Snapshot {
 
 /// Runs the subcommand.
 pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    if args.explain {
+        let reasons = DropReason::ALL.map(|reason| (reason.name(), reason.explanation()));
+        return args.output.print(&BTreeMap::from(reasons), |_| explain(&reasons));
+    }
     let query = match &args.name {
         None => StatsQuery::default(),
         Some(name) if name.contains(':') => {
@@ -103,6 +111,14 @@ fn totals(snapshot: &Snapshot, queues: bool) -> String {
     table.to_string()
 }
 
+fn explain(reasons: &[(&str, &str)]) -> String {
+    let mut table = Table::new(&[("REASON", Align::Left), ("", Align::Left)]);
+    for (name, why) in reasons {
+        table.row([(*name).to_owned(), (*why).to_owned()]);
+    }
+    table.to_string()
+}
+
 fn counters(name: String, tx: Counter, rx: Counter, resyncs: String, drops: String) -> [String; 7] {
     let [a, b, c, d] = [tx.frames, tx.bytes, rx.frames, rx.bytes].map(|n| n.to_string());
     [name, a, b, c, d, resyncs, drops]
@@ -156,6 +172,7 @@ Examples:
   uvala stats                  all ports
   uvala stats vale0 --watch    rates, every second
   uvala stats vale0:vm1 --queues
+  uvala stats --explain        what the reasons for drops mean
   uvala stats --json --watch=5 >> stats.jsonl";
 
 #[cfg(test)]

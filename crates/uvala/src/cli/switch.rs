@@ -73,22 +73,23 @@ struct Name {
 
 #[derive(Debug, clap::Args)]
 struct Settings {
-    /// How frames find their port: learning, hub, patch, static or static-flood
+    /// How frames find their port: learning, hub, patch, static or static-flood [new: learning]
     #[arg(long, value_name = "FUNCTION")]
     forwarding: Option<String>,
-    /// Seconds until a learnt address is forgotten; 0 for never
+    /// Seconds until a learnt address is forgotten; 0 for never [new: 300]
     #[arg(long, value_name = "SECS")]
     age: Option<u32>,
     /// Addresses that the forwarding database holds, 1 to 1048576; one more pushes out another
+    /// [new: 65536]
     #[arg(long, value_name = "N")]
     fdb_capacity: Option<u32>,
-    /// User who owns the switch, by name or number
+    /// User who owns the switch, by name or number [new: you]
     #[arg(long, value_name = "USER")]
     owner: Option<String>,
-    /// Group, by name or number
+    /// Group, by name or number [new: yours]
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
-    /// Who may attach (w) and look (r), in octal as for a file: 660
+    /// Who may attach (w) and look (r), in octal as for a file [new: 600]
     #[arg(long)]
     mode: Option<Mode>,
 }
