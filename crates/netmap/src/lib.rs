@@ -38,6 +38,8 @@
 //! | interfaces of the system (`netmap:eth0`), in requests of every kind | `ENXIO` |
 //!
 //! Out of reach for ever: programs that are linked statically or make system calls themselves.
+//!
+//! The conformance suite, in C, is in `tests/netmap`; `tests/tests/netmap_programs.rs` runs it.
 
 pub mod abi;
 pub mod descriptor;

@@ -1,0 +1,204 @@
+//! Netmap programs under the preloaded library: the C conformance suite in `tests/netmap`, what
+//! `uvala run` does, and what is left when somebody is killed.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use harness::daemon::Daemon;
+use harness::process::{Owned, Scratch};
+use harness::{skip, wait};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
+}
+
+/// The library, built now: no Rust program needs it.
+fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+        let status = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--package", "uvala-netmap", "--lib", "--target-dir"])
+            .arg(target)
+            .current_dir(root())
+            .status();
+        assert!(status.unwrap().success(), "libuvala_netmap does not build");
+        target.join("debug/libuvala_netmap.so")
+    })
+}
+
+fn has_compiler() -> bool {
+    let found = Command::new("cc").arg("--version").output().is_ok();
+    if !found {
+        skip("there is no C compiler (apt-get install gcc)");
+    }
+    found
+}
+
+/// Compiles a program of the suite.
+fn compile(name: &str, place: &Scratch, options: &[&str]) -> PathBuf {
+    let program = place.path().join(name);
+    let output = Command::new("cc")
+        .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-I"])
+        .arg(root().join("include"))
+        .args(options)
+        .arg(root().join("tests/netmap").join(name).with_extension("c"))
+        .arg("-o")
+        .arg(&program)
+        .arg("-lpthread")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    program
+}
+
+/// A program with the library and the daemon.
+fn preloaded(program: &Path, daemon: &Daemon) -> Command {
+    let mut command = Command::new(program);
+    command.env("LD_PRELOAD", library()).env("UVALA_DIR", daemon.dir()).stdin(Stdio::null());
+    command
+}
+
+/// Runs every case of a program, each in a process of its own.
+fn run_suite(name: &str, options: &[&str]) {
+    if !has_compiler() {
+        return;
+    }
+    let place = Scratch::new("netmap");
+    let program = compile(name, &place, options);
+    let list = Command::new(&program).output().unwrap();
+    let list = String::from_utf8(list.stdout).unwrap();
+    assert!(!list.is_empty());
+    let daemon = Daemon::start();
+    let before = daemon.holdings();
+    let failed: Vec<String> =
+        list.lines().filter_map(|case| failure(&program, case, &daemon)).collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    daemon.assert_holds(before);
+    assert_eq!(daemon.ports(), [""; 0]);
+}
+
+/// What a case that fails says.
+fn failure(program: &Path, case: &str, daemon: &Daemon) -> Option<String> {
+    let mut command = Command::new("timeout");
+    command.arg("60").arg(program).arg(case);
+    command.env("LD_PRELOAD", library()).env("UVALA_DIR", daemon.dir()).stdin(Stdio::null());
+    let Output { status, stderr, .. } = command.output().unwrap();
+    let said = String::from_utf8_lossy(&stderr).into_owned();
+    (!status.success()).then(|| format!("{case}: {status}: {said}"))
+}
+
+#[test]
+fn requests_are_answered_as_netmap_does() {
+    run_suite("control", &[]);
+}
+
+#[test]
+fn rings_and_waits_follow_netmap() {
+    run_suite("wait", &[]);
+}
+
+#[test]
+fn rings_and_waits_follow_netmap_in_fortified_programs() {
+    run_suite("wait", &["-O2", "-D_FORTIFY_SOURCE=2"]);
+}
+
+#[test]
+fn descriptors_go_where_programs_take_them() {
+    run_suite("descriptors", &[]);
+}
+
+/// Waits until a program says a word.
+fn hear(program: &mut Owned, word: &str) {
+    use std::io::BufRead;
+    let mut line = String::new();
+    std::io::BufReader::new(program.stdout()).read_line(&mut line).unwrap();
+    assert_eq!(line.trim(), word);
+}
+
+#[test]
+fn a_killed_program_leaves_nothing() {
+    if !has_compiler() {
+        return;
+    }
+    let place = Scratch::new("netmap");
+    let program = compile("sleeper", &place, &[]);
+    let daemon = Daemon::start();
+    let before = daemon.holdings();
+    let mut command = preloaded(&program, &daemon);
+    let mut sleeper = Owned::spawn(command.arg("poll").stdout(Stdio::piped()));
+    hear(&mut sleeper, "ready");
+    assert!(daemon.port("vale0:sleeper").is_some());
+    sleeper.kill();
+    wait::until("the port's end", || daemon.port("vale0:sleeper").is_none());
+    daemon.assert_holds(before);
+}
+
+#[test]
+fn a_program_notices_that_its_daemon_is_gone() {
+    if !has_compiler() {
+        return;
+    }
+    let place = Scratch::new("netmap");
+    let program = compile("sleeper", &place, &[]);
+    for how in ["poll", "select", "epoll", "spin", "sync"] {
+        let mut daemon = Daemon::start();
+        let mut command = preloaded(&program, &daemon);
+        let mut sleeper = Owned::spawn(command.arg(how).stdout(Stdio::piped()));
+        hear(&mut sleeper, "ready");
+        daemon.kill();
+        assert!(sleeper.wait().success(), "{how}");
+    }
+}
+
+/// `uvala run` with arguments.
+fn uvala_run(daemon: Option<&Daemon>, args: &[&str]) -> Output {
+    let words = [&["run"], args].concat();
+    let mut command = harness::process::uvala(Default::default(), &words, None);
+    command.env("UVALA_NETMAP_LIB", library());
+    match daemon {
+        Some(daemon) => command.env("UVALA_DIR", daemon.dir()),
+        None => command.env("UVALA_DIR", "/nowhere/uvala"),
+    };
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn uvala_run_sets_everything_up() {
+    if !has_compiler() {
+        return;
+    }
+    let place = Scratch::new("netmap");
+    let control = compile("control", &place, &[]);
+    let control = control.to_str().unwrap();
+    let daemon = Daemon::start();
+    let ran = uvala_run(Some(&daemon), &["--", control, "register_answers"]);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let ran = uvala_run(None, &["--private", control, "register_answers"]);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let ran = uvala_run(None, &["--private", "--", "sh", "-c", "exit 7"]);
+    assert_eq!(ran.status.code(), Some(7), "{}", text(&ran.stderr));
+    let ran = uvala_run(None, &["--", control, "register_answers"]);
+    let said = text(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(3), "{said}");
+    assert!(said.contains("--private") && said.lines().count() == 1, "{said}");
+}
+
+#[test]
+fn uvala_run_says_what_it_cannot_run() {
+    if !has_compiler() {
+        return;
+    }
+    let place = Scratch::new("netmap");
+    let fixed = compile("control", &place, &["-static"]);
+    let ran = uvala_run(None, &["--private", fixed.to_str().unwrap()]);
+    let said = text(&ran.stderr);
+    assert!(!ran.status.success() && said.contains("linked statically"), "{said}");
+    let ran = uvala_run(None, &["--private", "no-such-program-anywhere"]);
+    assert!(text(&ran.stderr).contains("no program no-such-program-anywhere"));
+}
