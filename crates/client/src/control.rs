@@ -246,9 +246,11 @@ impl<S: AsFd> Connection<S> {
         }
         if flags.contains(ReturnFlags::CTRUNC) {
             // There is room for all that a reply may carry, so it was the kernel that had none.
-            return Err(match fds.len() {
-                MAX_FDS => ControlError::Protocol("too many descriptors".to_owned()),
-                _ => ControlError::NoDescriptors,
+            // Alignment may make room for one more.
+            return Err(if fds.len() >= MAX_FDS {
+                ControlError::Protocol("too many descriptors".to_owned())
+            } else {
+                ControlError::NoDescriptors
             });
         }
         text.truncate(bytes);
