@@ -64,17 +64,17 @@ impl Setup {
     pub fn start(self) -> Daemon {
         let place = Scratch::new("daemon");
         std::fs::write(place.path().join("uvala.toml"), &self.config).expect("room");
-        let process = self.spawn(place.path());
+        let process = self.spawn(place.path(), &[]);
         let control = Mutex::default();
         let mut daemon = Daemon { process, place, setup: self, control };
         daemon.wait_until_ready();
         daemon
     }
 
-    fn spawn(&self, place: &Path) -> Owned {
+    fn spawn(&self, place: &Path, more: &[&str]) -> Owned {
         let text = |path: PathBuf| path.to_str().expect("UTF-8").to_owned();
         let (config, dir) = (text(place.join("uvala.toml")), text(place.join("run")));
-        let args = ["daemon", "-c", &config, "--dir", &dir];
+        let args = [&["daemon", "-c", &config, "--dir", &dir], more].concat();
         let log = File::options().create(true).append(true).open(place.join("log"));
         let mut command = uvala(self.limits.clone(), &args, self.user);
         Owned::spawn(command.stdin(Stdio::null()).stderr(log.expect("room for a log")))
@@ -104,9 +104,22 @@ impl Daemon {
 
     /// Starts it again after its end.
     pub fn restart(&mut self) {
+        self.restart_with(&[]);
+    }
+
+    /// Starts it again after its end, with more arguments.
+    pub fn restart_with(&mut self, more: &[&str]) {
         self.process.kill();
-        self.process = self.setup.spawn(self.place.path());
+        self.process = self.setup.spawn(self.place.path(), more);
         self.wait_until_ready();
+    }
+
+    /// Changes its configuration, for the next start.
+    ///
+    /// # Panics
+    /// If it cannot be written.
+    pub fn reconfigure(&self, config: &str) {
+        std::fs::write(self.place.path().join("uvala.toml"), config).expect("room");
     }
 
     /// Its directory.

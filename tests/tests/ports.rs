@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use client::api::{ErrorCode, PortAdd, PortKind, PortRef, PortSettings, Request, exit};
+use client::api::{ErrorCode, Mac, PortAdd, PortKind, PortRef, PortSettings, Request, exit};
 use client::{Error, FRAME_MAX, Interest, Port};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{BROADCAST, Tally, announcement, fill, mac};
@@ -196,6 +196,39 @@ fn a_persistent_port_outlives_its_clients_and_keeps_its_settings() {
     let missing = daemon.options().existing(true).open("vale0:other").unwrap_err();
     assert_eq!(missing.code(), Some(ErrorCode::NotFound));
     assert_eq!(daemon.ports(), ["vale0:vm"]);
+}
+
+#[test]
+fn a_static_address_waits_for_its_port_and_is_nobody_elses() {
+    let daemon = Daemon::start();
+    let done = |args: &[&str]| {
+        let output = daemon.uvala(args);
+        assert!(output.status.success(), "{args:?}: {output:?}");
+    };
+    done(&["switch", "add", "vale0", "--forwarding", "static"]);
+    done(&["port", "add", "vale0:a"]);
+    let address = Mac(mac(1)).to_string();
+    done(&["fdb", "add", "vale0:a", &address]);
+    let mut sender = daemon.open("vale0:b");
+    let mut frame = [0u8; 60];
+    frame[..6].copy_from_slice(&mac(1));
+    for _ in 0..2 {
+        frame[6..12].copy_from_slice(&mac(2));
+        let mut a = daemon.open("vale0:a");
+        sender.send(&frame).unwrap();
+        assert!(a.recv_timeout(&mut Vec::new(), SOON).unwrap());
+        drop(a);
+        wait::until("the port to be free", || daemon.port("vale0:a").unwrap().client.is_none());
+        done(&["switch", "set", "vale0", "--forwarding", "learning"]);
+        // Somebody who pretends to be that station changes nothing.
+        frame[6..12].copy_from_slice(&mac(1));
+        sender.send(&frame).unwrap();
+        assert!(sender.drain(SOON).unwrap());
+        let list = daemon.uvala(&["fdb", "list", "vale0"]);
+        let list = String::from_utf8(list.stdout).unwrap();
+        assert!(list.contains("vale0:a") && list.contains("static"), "{list}");
+        done(&["switch", "set", "vale0", "--forwarding", "static"]);
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use client::{Error, Port};
-use harness::daemon::Daemon;
+use harness::daemon::{Daemon, Setup};
 use harness::frames::{Tally, fill, mac};
 use harness::process::Peer;
 use harness::role::{Receive, Role, Send};
@@ -67,6 +67,95 @@ fn waits_that_are_shorter_than_the_restart_are_no_errors() {
     sent[6..12].copy_from_slice(&mac(1));
     a.send(&sent).unwrap();
     assert!(b.recv_timeout(&mut frame, SOON).unwrap());
+}
+
+fn done(daemon: &Daemon, args: &[&str]) {
+    let output = daemon.uvala(args);
+    assert!(output.status.success(), "{args:?}: {output:?}");
+}
+
+#[test]
+fn what_commands_made_is_there_before_the_clients_are_back() {
+    let config = "[switch.vale1]\nage_s = 5\n[switch.vale1.port.a]\n";
+    let mut daemon = Setup::new(config).start();
+    let station = "02:00:00:00:00:01";
+    done(&daemon, &["switch", "add", "vale0", "--mode", "620", "--group", "7"]);
+    for port in ["a", "b"] {
+        done(&daemon, &["port", "add", &format!("vale0:{port}"), "--isolated", "--max-macs=3"]);
+    }
+    done(&daemon, &["port", "add", "vale2:a", "--kind", "null"]);
+    done(&daemon, &["fdb", "add", "vale0:b", station, "--vlan", "9"]);
+    done(&daemon, &["port", "set", "vale1:a", "--vlan", "access:10"]);
+    done(&daemon, &["port", "add", "vale1:gone"]);
+    done(&daemon, &["port", "del", "vale1:gone"]);
+    let open = |daemon: &Daemon, name| daemon.options().reconnect(true).open(name).unwrap();
+    let (mut a, mut b) = (open(&daemon, "vale0:a"), open(&daemon, "vale0:b"));
+    let _c = open(&daemon, "vale0:c");
+    for _ in 0..2 {
+        let look = |daemon: &Daemon| {
+            let ports = ["vale0:a", "vale0:b", "vale1:a", "vale2:a"].map(|name| {
+                let info = daemon.port(name).unwrap();
+                assert!(info.persistent);
+                (info.kind, info.owner, info.settings)
+            });
+            let switches = ["vale0", "vale1", "vale2"].map(|name| {
+                let info = daemon.switch(name).unwrap();
+                let who = (info.owner, info.group, info.mode);
+                (info.persistent, info.forwarding, info.age_s, info.fdb_capacity, who)
+            });
+            let list = daemon.uvala(&["fdb", "list", "vale0", "--json"]).stdout;
+            (ports, switches, String::from_utf8(list).unwrap())
+        };
+        let before = look(&daemon);
+        assert!(before.2.contains(station), "{}", before.2);
+        daemon.kill();
+        daemon.restart();
+        assert_eq!(look(&daemon), before);
+        let brief = Some(Duration::from_millis(5));
+        wait::until("both ports to be back", || {
+            for port in [&mut a, &mut b] {
+                port.recv_timeout(&mut Vec::new(), brief).unwrap();
+            }
+            ["vale0:a", "vale0:b"].iter().all(|name| daemon.port(name).unwrap().client.is_some())
+        });
+        // Isolated from each other as before.
+        a.send(&[0xff; 60]).unwrap();
+        assert!(a.drain(SOON).unwrap());
+        assert!(!b.recv_timeout(&mut Vec::new(), Some(Duration::from_millis(50))).unwrap());
+        assert_eq!(look(&daemon), before);
+    }
+    assert!(daemon.port("vale1:gone").is_none());
+}
+
+#[test]
+fn a_configuration_that_was_edited_counts_more_than_older_commands() {
+    let config = "[switch.vale0.port.a]\nisolated = false\n[switch.vale0.port.b]\n";
+    let mut daemon = Setup::new(config).start();
+    for port in ["vale0:a", "vale0:b"] {
+        done(&daemon, &["port", "set", port, "--isolated", "--max-macs", "3"]);
+    }
+    daemon.reconfigure(&config.replace("false", "false\nlearning = false"));
+    daemon.restart();
+    let settings = |name| daemon.port(name).unwrap().settings;
+    assert_eq!(settings("vale0:a").isolated, Some(false));
+    assert_eq!(settings("vale0:b").isolated, Some(true));
+    assert!(daemon.log().contains("vale0:a: as the configuration says now"), "{}", daemon.log());
+}
+
+#[test]
+fn a_broken_state_file_stops_the_start_until_it_is_forgotten() {
+    let mut daemon = Daemon::start();
+    done(&daemon, &["switch", "add", "vale0"]);
+    daemon.kill();
+    let file = daemon.dir().join("state/vale0.json");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, &text[..text.len() / 2]).unwrap();
+    let output = daemon.uvala(&["daemon"]);
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(client::api::exit::BAD_CONFIG.into()), "{message}");
+    assert!(message.contains("state/vale0.json") && message.contains("--forget"), "{message}");
+    daemon.restart_with(&["--forget"]);
+    assert!(daemon.switch("vale0").is_none() && !file.exists());
 }
 
 /// What a port that waits for ever hears when the daemon is killed.

@@ -4,7 +4,7 @@
 //! keys, and parse each value where it stands, so that every error has a line number. [`Config`] is
 //! what the rest of the daemon sees: nothing optional, nothing to check again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,7 @@ use thiserror::Error;
 pub use tracing::Level;
 
 use crate::control::datapath::{MAX_EXTRA_BUFS, RingSpec};
+use crate::control::statics::Station;
 use crate::users;
 use crate::worker::BATCH;
 
@@ -29,6 +30,10 @@ use crate::worker::BATCH;
 pub struct Config {
     /// Directory of the socket; `None` for the usual place.
     pub dir: Option<PathBuf>,
+    /// Directory where is kept what commands make; `None` for one in that of the socket.
+    pub state_dir: Option<PathBuf>,
+    /// Starts without it, and removes it.
+    pub forget: bool,
     /// Owner, group and permissions of the socket.
     pub socket: SocketConfig,
     /// How much is logged.
@@ -106,6 +111,8 @@ pub struct SwitchPlan {
     pub name: SwitchName,
     /// How it forwards.
     pub config: SwitchConfig,
+    /// Stays without ports.
+    pub persistent: bool,
     /// Owner; `None` for the daemon's user.
     pub owner: Option<u32>,
     /// Group; `None` for the daemon's group.
@@ -125,6 +132,10 @@ pub struct PortPlan {
     pub kind: PortKind,
     /// How the switch treats it.
     pub config: PortConfig,
+    /// Its static addresses.
+    pub stations: BTreeSet<Station>,
+    /// The user who made it; `None` for the owner of the switch.
+    pub owner: Option<u32>,
 }
 
 /// Why there is no configuration. Each message is one line.
@@ -226,6 +237,7 @@ fn line_of(text: &str, offset: usize) -> usize {
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 struct RawConfig {
     log: Log,
+    state_dir: Option<PathBuf>,
     socket: RawSocket,
     workers: RawWorkers,
     quota: RawQuota,
@@ -307,6 +319,8 @@ struct RawPort {
     max_macs: Option<Number>,
     #[serde(deserialize_with = "some_from_text")]
     on_full: Option<OnFull>,
+    #[serde(rename = "static")]
+    stations: BTreeSet<Station>,
 }
 
 impl RawConfig {
@@ -314,6 +328,8 @@ impl RawConfig {
         let switches = self.switch.into_iter().map(|(name, raw)| raw.into_plan(name));
         Ok(Config {
             dir: self.socket.dir,
+            state_dir: self.state_dir,
+            forget: false,
             socket: SocketConfig {
                 owner: self.socket.owner.map(|id| id.0),
                 group: self.socket.group.map(|id| id.0),
@@ -368,10 +384,12 @@ impl RawSwitch {
             if name.pipe().is_some() {
                 return Err(PortError::Pipe(name));
             }
-            Ok(PortPlan { name, kind: raw.kind.0, config: raw.into_config() })
+            let (kind, stations) = (raw.kind.0, raw.stations.clone());
+            Ok(PortPlan { name, kind, config: raw.into_config(), stations, owner: None })
         });
         Ok(SwitchPlan {
             config,
+            persistent: true,
             owner: self.owner.map(|id| id.0),
             group: self.group.map(|id| id.0),
             mode: self.mode,
@@ -638,7 +656,7 @@ mod tests {
     fn test_sample_shows_the_defaults() {
         let mut sample = parse(SAMPLE).unwrap();
         assert!(sample.switches.is_empty());
-        sample.dir = None;
+        (sample.dir, sample.state_dir) = (None, None);
         assert_eq!(format!("{sample:?}"), format!("{:?}", Config::default()));
     }
 
@@ -669,6 +687,8 @@ mod tests {
         assert_eq!(text, "config test.toml:3: expected auto, spin, yield or block, found \"lazy\"");
         assert!(error("[rings]\ntx_slots = 4\n").contains("from 8 to 16384, found 4"));
         assert!(error("[switch.vale0]\nfdb_capacity = 4294967295\n").contains("1 to 1048576"));
+        let text = error("[switch.vale0.port.a]\nstatic = [\"03:00:00:00:00:01\"]\n");
+        assert!(text.contains(":2: 03:00:00:00:00:01 is a group address"), "{text}");
         assert!(error("[rings]\nbuffer_stride = 2049\n").contains("multiple of 64"));
         assert!(error("[quota]\nmemory = \"much\"\n").contains("512MiB"));
         assert!(error("[workers]\ncount = 0\n").contains("from 1 to 256"));

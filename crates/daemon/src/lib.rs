@@ -11,7 +11,9 @@ pub mod config;
 pub mod control;
 pub mod datapath;
 pub mod log;
+pub mod records;
 pub mod start;
+pub mod store;
 pub mod users;
 pub mod worker;
 
@@ -29,6 +31,10 @@ use control::handlers::Control;
 use control::policy::Caller;
 use control::socket::Server;
 use start::{Place, StartError};
+use store::Store;
+
+/// Where what commands make is kept, in the directory of the socket.
+const STATE_DIR: &str = "state";
 
 /// A daemon that is ready to run.
 #[derive(Debug)]
@@ -46,12 +52,13 @@ pub struct Daemon<D> {
 pub struct Stopper(OwnedFd);
 
 impl<D: Datapath> Daemon<D> {
-    /// Takes the directory, makes the configured switches, and listens.
+    /// Takes the directory, makes the switches that are configured or kept, and listens.
     pub fn start(config: &Config, datapath: D) -> Result<Self, StartError> {
         let dir = paths::daemon_dir(config.dir.as_deref());
         let (place, listener) = Place::take(&dir, &config.socket)?;
+        let state_dir = config.state_dir.clone().unwrap_or_else(|| dir.join(STATE_DIR));
         let mut control = Control::new(config, datapath);
-        make_switches(&mut control, config)?;
+        make_switches(&mut control, config, Store::new(state_dir))?;
         let io = |error: io::Error| StartError::Io {
             doing: "serve",
             path: place.socket().to_path_buf(),
@@ -110,7 +117,19 @@ impl Stopper {
     }
 }
 
-fn make_switches<D: Datapath>(control: &mut Control<D>, config: &Config) -> Result<(), StartError> {
+/// Makes what the configuration says and what commands made before, and keeps what they make.
+fn make_switches<D: Datapath>(
+    control: &mut Control<D>,
+    config: &Config,
+    store: Store,
+) -> Result<(), StartError> {
+    if config.forget {
+        store.forget()?;
+    }
+    let records = store.load()?;
+    if !records.is_empty() {
+        tracing::info!("{} switches as commands left them", records.len());
+    }
     let daemon = Caller {
         pid: std::process::id(),
         uid: rustix::process::geteuid().as_raw(),
@@ -118,10 +137,11 @@ fn make_switches<D: Datapath>(control: &mut Control<D>, config: &Config) -> Resu
         groups: Vec::new(),
         privileged: true,
     };
-    for plan in &config.switches {
+    for plan in records::merge(&config.switches, records) {
         control
-            .make_planned(&daemon, plan)
+            .make_planned(&daemon, &plan)
             .map_err(|refusal| StartError::Switch { name: plan.name.to_string(), refusal })?;
     }
+    control.keep_in(store, &config.switches);
     Ok(())
 }

@@ -18,6 +18,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::SocketConfig;
 use crate::control::refusal::Refusal;
+use crate::store::StoreError;
 
 /// Why the daemon does not start.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +68,9 @@ pub enum StartError {
         /// What the system said.
         error: Error,
     },
+    /// What commands made before cannot be read.
+    #[error(transparent)]
+    State(#[from] StoreError),
     /// A switch of the configuration.
     #[error("config: switch {name}: {refusal}")]
     Switch {
@@ -89,7 +93,7 @@ impl StartError {
             }
             Self::Io { .. } => exit::FAILURE,
             Self::Workers { .. } => exit::NO_MEMORY,
-            Self::Core { .. } | Self::Switch { .. } => exit::BAD_CONFIG,
+            Self::State(_) | Self::Core { .. } | Self::Switch { .. } => exit::BAD_CONFIG,
         }
     }
 }

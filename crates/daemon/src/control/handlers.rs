@@ -1,5 +1,7 @@
 //! From a call to its answer: ask the state, tell the workers, enter the result.
 
+mod addresses;
+mod keeping;
 mod netmap;
 
 use std::collections::HashMap;
@@ -7,13 +9,13 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use client::api::{
-    Attach, ClientInfo, DaemonInfo, FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList, Hello, Mac, Mode,
-    Page, PageFrom, PortAdd, PortInfo, PortKind, PortList, PortRef, PortSet, PortStats, Reply,
-    Request, StatsPage, StatsQuery, SwitchInfo, SwitchRef, SwitchSpec,
+    Attach, ClientInfo, DaemonInfo, Hello, Mode, Page, PageFrom, PortAdd, PortInfo, PortKind,
+    PortList, PortRef, PortSet, PortStats, Reply, Request, StatsPage, StatsQuery, SwitchInfo,
+    SwitchRef, SwitchSpec,
 };
 use client::name::{PortName, SwitchName};
 use serde::Serialize;
-use switch::{MacAddr, PortConfig, SwitchConfig, VlanId};
+use switch::{PortConfig, SwitchConfig};
 
 use super::counters;
 use super::datapath::{Attachment, Datapath, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey};
@@ -22,7 +24,9 @@ use super::refusal::Refusal;
 use super::settings;
 use super::state::bound::Shared;
 use super::state::{ConnKey, Gone, Holder, Port, State, Switch, Wish, change_permissions};
+use super::statics::Statics;
 use crate::config::{Config, SwitchPlan};
+use keeping::Keeping;
 
 /// A connected client.
 #[derive(Clone, Debug)]
@@ -43,6 +47,8 @@ pub type Answer = Result<(Reply, Vec<OwnedFd>), Refusal>;
 pub struct Control<D> {
     state: State,
     datapath: D,
+    statics: Statics,
+    keeping: Option<Keeping>,
     rings: RingSpec,
     switch_mode: Mode,
     started: Instant,
@@ -55,13 +61,16 @@ impl<D: Datapath> Control<D> {
         Self {
             state: State::new(config.quota),
             datapath,
+            statics: Statics::default(),
+            keeping: None,
             rings: config.rings,
             switch_mode: config.switch_mode,
             started: Instant::now(),
         }
     }
 
-    /// Makes a switch and its ports from the configuration, for the daemon's user.
+    /// Makes a switch and its ports at the start, for the daemon's user unless the plan says
+    /// whose they are.
     pub fn make_planned(&mut self, daemon: &Caller, plan: &SwitchPlan) -> Result<(), Refusal> {
         let mine = self.new_permissions(daemon);
         let permissions = Permissions {
@@ -69,9 +78,13 @@ impl<D: Datapath> Control<D> {
             group: plan.group.unwrap_or(mine.group),
             mode: plan.mode.unwrap_or(mine.mode),
         };
-        self.make_switch(&plan.name, true, permissions, plan.config)?;
+        self.make_switch(&plan.name, plan.persistent, permissions, plan.config)?;
         for port in &plan.ports {
-            self.make_port(permissions.owner, &port.name, port.kind, port.config.clone())?;
+            let owner = port.owner.unwrap_or(permissions.owner);
+            self.make_port(owner, &port.name, port.kind, port.config.clone())?;
+            for &station in &port.stations {
+                self.add_planned(&port.name, station)?;
+            }
         }
         Ok(())
     }
@@ -79,6 +92,7 @@ impl<D: Datapath> Control<D> {
     /// Answers a call.
     pub fn answer(&mut self, client: &mut Client, request: Request) -> Answer {
         let caller = client.caller.clone();
+        let changed = keeping::changes(&request);
         let reply = match request {
             Request::Attach(attach) => return self.attach(client, &attach),
             Request::Bind(bind) => return self.bind(client, &bind),
@@ -102,6 +116,9 @@ impl<D: Datapath> Control<D> {
             Request::Stats(query) => self.stats(&caller, &query),
             Request::Detach(PortRef { port }) => self.detach(client.conn, &port),
         };
+        if let Some(switch) = changed.filter(|_| reply.is_ok()) {
+            self.keep(switch);
+        }
         reply.map(|reply| (reply, Vec::new()))
     }
 
@@ -148,6 +165,7 @@ impl<D: Datapath> Control<D> {
         let key = switch.key;
         let permissions = change_permissions(switch.permissions, caller, &spec.settings)?;
         let config = settings::change_switch(switch.config, &spec.settings)?;
+        self.check_capacity(&spec.switch, config)?;
         let more = config.fdb_capacity.saturating_sub(switch.config.fdb_capacity);
         self.state.claim_addresses(switch.permissions.owner, more)?;
         if config != switch.config {
@@ -228,6 +246,7 @@ impl<D: Datapath> Control<D> {
                 counters::add(past, &last);
             }
         }
+        self.tend_statics(name);
         if let Some(pipe) = gone.pipe {
             self.datapath.del_pipe(pipe);
         }
@@ -281,6 +300,7 @@ impl<D: Datapath> Control<D> {
         let memory = self.datapath.memory_of(&rings);
         let port = held_port(client, attach, key, memory);
         self.state.hold(&attach.port, Port { config, ..port });
+        self.tend_statics(&attach.port);
         Ok(attachment)
     }
 
@@ -364,6 +384,7 @@ impl<D: Datapath> Control<D> {
             self.datapath.set_port(port.key, config.clone());
         }
         self.state.port_mut(&set.port).expect("it was there just now").config = config;
+        self.tend_statics(&set.port);
         Ok(Reply::Done)
     }
 
@@ -444,61 +465,6 @@ impl<D: Datapath> Control<D> {
 
 /// Addresses and counters.
 impl<D: Datapath> Control<D> {
-    fn fdb_list(&mut self, caller: &Caller, list: &FdbList) -> Result<Reply, Refusal> {
-        let key = self.state.switch(caller, &list.switch, Access::Look)?.key;
-        let cursor = list.from.as_deref().map_or(Ok(0), |from| {
-            from.parse().map_err(|_| Refusal::BadValue("from: not what a page said".to_owned()))
-        })?;
-        let (rows, next) = self.datapath.fdb_page(key, cursor, FDB_PAGE);
-        let names: HashMap<PortKey, &PortName> =
-            self.state.ports_of(&list.switch).map(|(name, port)| (port.key, name)).collect();
-        let items = rows.into_iter().filter_map(|row| {
-            Some(FdbEntry {
-                mac: Mac(row.mac.octets()),
-                vlan: row.vlan.get(),
-                port: (*names.get(&row.port)?).clone(),
-                is_static: row.is_static,
-                age_s: u32::try_from(row.age_ms / 1000).unwrap_or(u32::MAX),
-            })
-        });
-        Ok(Reply::Fdb(Page { items: items.collect(), next: next.map(|n| n.to_string()) }))
-    }
-
-    fn fdb_add(&mut self, caller: &Caller, add: &FdbAdd) -> Result<Reply, Refusal> {
-        let port = self.state.port(caller, &add.port, Access::Manage)?;
-        let (mac, vlan) = address(add.mac, add.vlan)?;
-        if !port.is_live() {
-            let text = format!("no client holds port {}: attach first, then add", add.port);
-            return Err(Refusal::BadValue(text));
-        }
-        self.datapath.fdb_add(port.key, mac, vlan)?;
-        Ok(Reply::Done)
-    }
-
-    fn fdb_del(&mut self, caller: &Caller, del: &FdbDel) -> Result<Reply, Refusal> {
-        let key = self.state.switch(caller, &del.switch, Access::Manage)?.key;
-        let (mac, vlan) = address(del.mac, del.vlan)?;
-        if self.datapath.fdb_del(key, mac, vlan) {
-            return Ok(Reply::Done);
-        }
-        let switch = del.switch.clone();
-        Err(Refusal::NoFdbEntry { switch, mac: del.mac, vlan: del.vlan })
-    }
-
-    fn fdb_flush(&mut self, caller: &Caller, flush: &FdbFlush) -> Result<Reply, Refusal> {
-        let key = self.state.switch(caller, &flush.switch, Access::Manage)?.key;
-        let port = match &flush.port {
-            None => None,
-            Some(name) if name.switch() != &flush.switch => {
-                let text = format!("port {name} is not one of switch {}", flush.switch);
-                return Err(Refusal::BadValue(text));
-            }
-            Some(name) => Some(self.state.port(caller, name, Access::Manage)?.key),
-        };
-        self.datapath.fdb_flush(key, port);
-        Ok(Reply::Done)
-    }
-
     fn stats(&mut self, caller: &Caller, query: &StatsQuery) -> Result<Reply, Refusal> {
         let ports = match &query.port {
             Some(name) => vec![(name, self.state.port(caller, name, Access::Look)?)],
@@ -601,14 +567,6 @@ fn switch_info<D: Datapath>(
     }
 }
 
-fn address(mac: Mac, vlan: u16) -> Result<(MacAddr, VlanId), Refusal> {
-    if mac.0[0] & 1 != 0 {
-        return Err(Refusal::BadValue(format!("{mac} is a group address: it has no port")));
-    }
-    let vlan = VlanId::try_from(vlan).map_err(|e| Refusal::BadValue(format!("vlan: {e}")))?;
-    Ok((MacAddr::new(mac.0), vlan))
-}
-
 fn parse_port(text: &str) -> Result<PortName, Refusal> {
     text.parse().map_err(|error| Refusal::BadValue(format!("from: {error}")))
 }
@@ -639,8 +597,6 @@ fn count(n: usize) -> u32 {
 
 /// Rows of a page, in bytes of JSON: a message less ample room for what is around them.
 const PAGE_BYTES: usize = client::api::MAX_MESSAGE - 4096;
-/// Entries of an address page; one takes at most 200 bytes.
-const FDB_PAGE: usize = 256;
 /// Ports whose counters are asked for at once.
 const STATS_CHUNK: usize = 16;
 const GROUP_NAME: &str = "group: only letters, digits and '_', as in --group chain1";

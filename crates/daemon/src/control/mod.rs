@@ -17,4 +17,5 @@ pub mod refusal;
 pub mod settings;
 pub mod socket;
 pub mod state;
+pub mod statics;
 mod sys;

@@ -276,6 +276,12 @@ impl State {
         Ok(port)
     }
 
+    /// The switch of this name, whoever asks.
+    #[must_use]
+    pub fn find_switch(&self, name: &SwitchName) -> Option<&Switch> {
+        self.switches.get(name)
+    }
+
     /// Whether there is a switch of this name.
     #[must_use]
     pub fn has_switch(&self, name: &SwitchName) -> bool {

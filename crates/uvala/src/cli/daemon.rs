@@ -40,6 +40,18 @@ pub struct Args {
     /// What an idle worker does: auto, spin, yield or block
     #[arg(long, value_name = "POLICY")]
     wait: Option<WaitPolicy>,
+    /// Directory where what commands make is kept: switches, persistent ports, static addresses,
+    /// settings
+    ///
+    /// By default the folder state in the directory of the socket, which is usually on a tmpfs: it
+    /// survives the daemon, but not a reboot. Where the configuration names the same switch or
+    /// port, commands count until that part of it is edited. A file there that cannot be read
+    /// keeps the daemon from starting.
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// Start with the configuration alone, and forget what commands made before
+    #[arg(long)]
+    forget: bool,
     /// How much to log: error, warn, info or debug
     #[arg(long, value_name = "LEVEL")]
     log: Option<Level>,
@@ -95,6 +107,8 @@ fn configure(global: &Global, args: &Args) -> Result<Config, ConfigError> {
         None => Config::default(),
     };
     config.dir = global.dir.clone().or(config.dir);
+    config.state_dir = args.state.clone().or(config.state_dir);
+    config.forget = args.forget;
     config.log = args.log.unwrap_or(config.log);
     config.workers.count = args.workers.unwrap_or(config.workers.count);
     config.workers.wait = args.wait.unwrap_or(config.workers.wait);
@@ -115,5 +129,6 @@ Examples:
   uvala daemon                              for this user only
   uvala daemon --background                 the same, and go on when it answers: for scripts
   uvala daemon -c /etc/uvala.toml           as a service
+  uvala daemon --forget                     without what commands made before
   uvala daemon --wait spin --cpu 3          a core of its own, for the lowest latency
   uvala daemon --workers 4 --cpu 2,3,4,5    four workers; each switch belongs to one";

@@ -29,6 +29,9 @@ enum Action {
         watch: Watch,
     },
     /// Add a static address, which is never forgotten and never moves
+    ///
+    /// It belongs to the name of the port: on a port that stays (uvala port add), it stays too,
+    /// attached or not, until it or the port is deleted; else it goes with the port's client.
     Add {
         /// Name of the port, such as vale0:vm1
         port: String,

@@ -115,6 +115,7 @@ impl<D: Datapath> Control<D> {
         let shared = Shared { common, memory, ..new_shared(made?, client.caller.uid) };
         let port = Port { config, ..bound_port(client, key, PortKind::Shm, shared) };
         self.state.add_bound(name, port);
+        self.tend_statics(name);
         Ok(())
     }
 

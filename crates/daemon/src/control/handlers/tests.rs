@@ -2,7 +2,7 @@
 
 mod netmap;
 
-use client::api::{Counter, ErrorCode, PortSettings, SwitchSettings};
+use client::api::{Counter, ErrorCode, Mac, PortSettings, SwitchSettings};
 
 use super::super::fake::Fake;
 use super::*;
@@ -258,6 +258,98 @@ fn test_addresses_are_added_listed_and_forgotten() {
     assert_eq!(bench.control.datapath.fdb.len(), 0);
 }
 
+impl Bench {
+    /// The listed addresses, with the ports behind which they are.
+    fn addresses(&mut self) -> Vec<String> {
+        let list = r#"{"fdb_list":{"switch":"vale0"}}"#;
+        let Reply::Fdb(page) = self.ask(0, 0, list).unwrap() else { panic!("another answer") };
+        assert!(page.items.iter().all(|entry| entry.is_static));
+        page.items.iter().map(|e| format!("{} {} {}", e.mac, e.vlan, e.port)).collect()
+    }
+}
+
+#[test]
+fn test_static_addresses_stay_while_their_port_does() {
+    let mut bench = Bench::new();
+    bench.done(r#"{"port_add":{"port":"vale0:a","settings":{"isolated":true}}}"#);
+    bench.done(r#"{"fdb_add":{"port":"vale0:a","mac":"02:00:00:00:00:01","vlan":7}}"#);
+    for _ in 0..2 {
+        assert_eq!(bench.addresses(), ["02:00:00:00:00:01 7 vale0:a"]);
+        let (_, config) = bench.control.datapath.ports.values().next().unwrap();
+        assert!(config.isolated && !config.unicast_flood && !config.broadcast_flood);
+        bench.attach(1, 0, "vale0:a").unwrap();
+        assert_eq!(bench.control.datapath.ports.len(), 1, "the stand-in is gone");
+        let (_, config) = bench.control.datapath.ports.values().next().unwrap();
+        assert!(config.isolated && config.unicast_flood);
+        assert_eq!(bench.addresses(), ["02:00:00:00:00:01 7 vale0:a"]);
+        bench.control.hang_up(ConnKey(1));
+    }
+    bench.done(r#"{"port_set":{"port":"vale0:a","settings":{"isolated":false}}}"#);
+    let (_, config) = bench.control.datapath.ports.values().next().unwrap();
+    assert!(!config.isolated && !config.unicast_flood);
+    bench.done(r#"{"port_del":{"port":"vale0:a"}}"#);
+    assert!(bench.is_empty());
+}
+
+#[test]
+fn test_static_address_moves_to_another_port_and_is_deleted_there() {
+    let mut bench = Bench::new();
+    bench.done(r#"{"switch_add":{"switch":"vale0"}}"#);
+    for port in ["a", "b"] {
+        bench.done(&format!(r#"{{"port_add":{{"port":"vale0:{port}"}}}}"#));
+        bench
+            .done(&format!(r#"{{"fdb_add":{{"port":"vale0:{port}","mac":"02:00:00:00:00:01"}}}}"#));
+    }
+    assert_eq!(bench.addresses(), ["02:00:00:00:00:01 1 vale0:b"]);
+    let small = r#"{"switch_set":{"switch":"vale0","settings":{"fdb_capacity":1}}}"#;
+    bench.done(small);
+    bench.done(r#"{"fdb_add":{"port":"vale0:b","mac":"02:00:00:00:00:02"}}"#);
+    assert_eq!(bench.refused(0, 0, small).0, ErrorCode::BadRequest);
+    bench.done(r#"{"fdb_del":{"switch":"vale0","mac":"02:00:00:00:00:02"}}"#);
+    bench.done(r#"{"fdb_del":{"switch":"vale0","mac":"02:00:00:00:00:01"}}"#);
+    assert!(bench.addresses().is_empty() && bench.control.datapath.ports.is_empty());
+    bench.attach(1, 0, "vale0:a").unwrap();
+    bench.done(r#"{"fdb_add":{"port":"vale0:a","mac":"02:00:00:00:00:01"}}"#);
+    bench.control.hang_up(ConnKey(1));
+    assert_eq!(bench.addresses(), ["02:00:00:00:00:01 1 vale0:a"]);
+    bench.done(r#"{"switch_del":{"switch":"vale0"}}"#);
+    assert!(bench.is_empty());
+}
+
+#[test]
+fn test_static_addresses_of_an_ephemeral_port_go_with_it() {
+    let mut bench = Bench::new();
+    bench.attach(1, 0, "vale0:a").unwrap();
+    bench.done(r#"{"fdb_add":{"port":"vale0:a","mac":"02:00:00:00:00:01"}}"#);
+    bench.control.hang_up(ConnKey(1));
+    assert!(bench.is_empty());
+}
+
+#[test]
+fn test_static_addresses_follow_a_port_that_is_bound() {
+    let mut bench = Bench::new();
+    bench.done(r#"{"port_add":{"port":"vale0:a"}}"#);
+    bench.done(r#"{"fdb_add":{"port":"vale0:a","mac":"02:00:00:00:00:01"}}"#);
+    for _ in 0..2 {
+        bench.ask(1, 0, r#"{"bind":{"port":"vale0:a"}}"#).unwrap();
+        let key = bench.control.state.port_mut(&"vale0:a".parse().unwrap()).unwrap().key;
+        assert!(bench.control.datapath.fdb.values().all(|entry| entry.1 == key));
+        assert_eq!(bench.addresses(), ["02:00:00:00:00:01 1 vale0:a"]);
+        bench.control.hang_up(ConnKey(1));
+        assert_eq!(bench.addresses(), ["02:00:00:00:00:01 1 vale0:a"]);
+    }
+}
+
+#[test]
+fn test_attach_that_fails_leaves_static_addresses_in_place() {
+    let mut bench = Bench::new();
+    bench.done(r#"{"port_add":{"port":"vale0:a"}}"#);
+    bench.done(r#"{"fdb_add":{"port":"vale0:a","mac":"02:00:00:00:00:01"}}"#);
+    bench.control.datapath.out_of_memory = true;
+    assert_eq!(bench.attach(1, 0, "vale0:a").unwrap_err().code(), ErrorCode::NoMemory);
+    assert_eq!(bench.addresses(), ["02:00:00:00:00:01 1 vale0:a"]);
+}
+
 #[test]
 fn test_owner_opens_a_switch_to_others() {
     let mut bench = Bench::new();
@@ -283,8 +375,9 @@ fn test_detach_gives_back_and_only_what_the_connection_holds() {
 
 #[test]
 fn test_planned_switches_come_with_their_ports() {
-    let text = "[switch.vale0]\nmode = \"644\"\n\
-        [switch.vale0.port.a]\n[switch.vale0.port.b]\nkind = \"null\"\n";
+    let text = "[switch.vale0]\nmode = \"644\"\n[switch.vale0.port.a]\n\
+        static = [\"02:00:00:00:00:01\", \"02:00:00:00:00:01@10\"]\n\
+        [switch.vale0.port.b]\nkind = \"null\"\n";
     let config = Config::parse(text, std::path::Path::new("test.toml")).unwrap();
     let mut control = Control::new(&config, Fake::default());
     let daemon = client(0, 1000).caller;
@@ -292,5 +385,5 @@ fn test_planned_switches_come_with_their_ports() {
         control.make_planned(&daemon, plan).unwrap();
     }
     assert_eq!(control.state.counts(), (1, 2));
-    assert_eq!(control.datapath.ports.len(), 1);
+    assert_eq!((control.datapath.ports.len(), control.datapath.fdb.len()), (2, 2));
 }

@@ -1,0 +1,211 @@
+//! Forwarding databases: listed, static addresses added and deleted, learnt ones forgotten.
+
+use std::collections::HashMap;
+
+use client::api::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList, Mac, Page, PortKind, Reply};
+use client::name::{PortName, SwitchName};
+use switch::{MacAddr, OnFull, PortConfig, SwitchConfig, VlanId};
+
+use super::Control;
+use crate::control::datapath::{Datapath, DatapathError, PortKey};
+use crate::control::policy::{Access, Caller};
+use crate::control::refusal::Refusal;
+use crate::control::statics::{MAX_STATIONS, Place, Station};
+
+impl<D: Datapath> Control<D> {
+    pub(super) fn fdb_list(&mut self, caller: &Caller, list: &FdbList) -> Result<Reply, Refusal> {
+        let key = self.state.switch(caller, &list.switch, Access::Look)?.key;
+        let cursor = list.from.as_deref().map_or(Ok(0), |from| {
+            from.parse().map_err(|_| Refusal::BadValue("from: not what a page said".to_owned()))
+        })?;
+        let (rows, next) = self.datapath.fdb_page(key, cursor, FDB_PAGE);
+        let ports = self.state.ports_of(&list.switch).map(|(name, port)| (port.key, name));
+        let homes = self.statics.homes_of(&list.switch);
+        let stand_ins = homes.filter_map(|(name, home)| Some((home.place?.key(), name)));
+        let names: HashMap<PortKey, &PortName> = ports.chain(stand_ins).collect();
+        let items = rows.into_iter().filter_map(|row| {
+            Some(FdbEntry {
+                mac: Mac(row.mac.octets()),
+                vlan: row.vlan.get(),
+                port: (*names.get(&row.port)?).clone(),
+                is_static: row.is_static,
+                age_s: u32::try_from(row.age_ms / 1000).unwrap_or(u32::MAX),
+            })
+        });
+        Ok(Reply::Fdb(Page { items: items.collect(), next: next.map(|n| n.to_string()) }))
+    }
+
+    pub(super) fn fdb_add(&mut self, caller: &Caller, add: &FdbAdd) -> Result<Reply, Refusal> {
+        let port = self.state.port(caller, &add.port, Access::Manage)?;
+        if port.kind == PortKind::Pipe {
+            return Err(Refusal::PipeSettings(add.port.clone()));
+        }
+        self.add_station(&add.port, station(add.mac, add.vlan)?)?;
+        Ok(Reply::Done)
+    }
+
+    /// Puts an address on a port, wherever it was before.
+    pub(super) fn add_station(&mut self, name: &PortName, station: Station) -> Result<(), Refusal> {
+        let before = self.statics.find(name.switch(), station);
+        if before.is_none() && self.statics.count(name.switch()) >= MAX_STATIONS {
+            let text = format!("{} has {MAX_STATIONS} static addresses, the limit", name.switch());
+            return Err(Refusal::BadValue(text));
+        }
+        self.statics.home(name);
+        let added = self.place_of(name).and_then(|place| {
+            self.datapath.fdb_add(place.key(), station.mac, station.vlan)?;
+            Ok(())
+        });
+        if added.is_ok() {
+            if let Some(home) = before.as_ref().and_then(|port| self.statics.get_mut(port)) {
+                home.stations.remove(&station);
+            }
+            self.statics.home(name).stations.insert(station);
+        }
+        for port in before.iter().chain([name]) {
+            self.tidy_statics(port);
+        }
+        added.map_err(Refusal::from)
+    }
+
+    /// Puts an address on a port as the configuration says, which must say so once.
+    pub(super) fn add_planned(&mut self, name: &PortName, station: Station) -> Result<(), Refusal> {
+        match self.statics.find(name.switch(), station) {
+            Some(other) if other != *name => {
+                Err(Refusal::BadValue(format!("{station} is on {other} and on {name}")))
+            }
+            _ => self.add_station(name, station),
+        }
+    }
+
+    pub(super) fn fdb_del(&mut self, caller: &Caller, del: &FdbDel) -> Result<Reply, Refusal> {
+        let key = self.state.switch(caller, &del.switch, Access::Manage)?.key;
+        let station = station(del.mac, del.vlan)?;
+        if let Some(name) = self.statics.find(&del.switch, station) {
+            self.statics.home(&name).stations.remove(&station);
+            self.datapath.fdb_del(key, station.mac, station.vlan);
+            self.tidy_statics(&name);
+            return Ok(Reply::Done);
+        }
+        if self.datapath.fdb_del(key, station.mac, station.vlan) {
+            return Ok(Reply::Done);
+        }
+        let switch = del.switch.clone();
+        Err(Refusal::NoFdbEntry { switch, mac: del.mac, vlan: del.vlan })
+    }
+
+    pub(super) fn fdb_flush(
+        &mut self,
+        caller: &Caller,
+        flush: &FdbFlush,
+    ) -> Result<Reply, Refusal> {
+        let key = self.state.switch(caller, &flush.switch, Access::Manage)?.key;
+        let port = match &flush.port {
+            None => None,
+            Some(name) if name.switch() != &flush.switch => {
+                let text = format!("port {name} is not one of switch {}", flush.switch);
+                return Err(Refusal::BadValue(text));
+            }
+            Some(name) => Some(self.state.port(caller, name, Access::Manage)?.key),
+        };
+        self.datapath.fdb_flush(key, port);
+        Ok(Reply::Done)
+    }
+
+    /// Whether a switch with these settings has room for its static addresses.
+    pub(super) fn check_capacity(
+        &self,
+        switch: &SwitchName,
+        config: SwitchConfig,
+    ) -> Result<(), Refusal> {
+        let have = self.statics.count(switch);
+        if have <= config.fdb_capacity {
+            return Ok(());
+        }
+        let wanted = config.fdb_capacity;
+        let text = format!("fdb_capacity = {wanted} is less than the {have} static addresses");
+        Err(Refusal::BadValue(text))
+    }
+}
+
+/// Where static addresses are.
+impl<D: Datapath> Control<D> {
+    /// Brings the static addresses of a port where they belong, after a client came, left, or the
+    /// port went away. What the workers have no room for is missing until the next change.
+    pub(super) fn tend_statics(&mut self, name: &PortName) {
+        let Some(home) = self.statics.get_mut(name) else { return };
+        if self.state.port_mut(name).is_none() {
+            let stand_in = home.place;
+            self.statics.remove(name);
+            return self.dismiss(name, stand_in);
+        }
+        if let Err(error) = self.place_of(name) {
+            tracing::warn!("static addresses of {name} are out of use: {error}");
+        }
+    }
+
+    /// Where the addresses of a port are, after they were brought there.
+    fn place_of(&mut self, name: &PortName) -> Result<Place, DatapathError> {
+        let switch = self.state.switch_mut(name.switch()).expect("a port has a switch").key;
+        let port = self.state.port_mut(name).expect("a home is the home of a port");
+        let (live, key, config) = (port.is_live(), port.key, port.config.clone());
+        let home = self.statics.home(name);
+        let (before, stations) = (home.place, home.stations.clone());
+        let now = match before {
+            Some(Place::Port(old)) if live && old == key => return Ok(Place::Port(old)),
+            Some(Place::StandIn(old)) if !live => {
+                self.datapath.set_port(old, stand_in(config));
+                return Ok(Place::StandIn(old));
+            }
+            _ if live => Place::Port(key),
+            _ => Place::StandIn(PortKey(self.state.new_key())),
+        };
+        home.place = None;
+        if let Place::StandIn(key) = now {
+            self.datapath.add_null(key, switch, stand_in(config))?;
+        }
+        self.statics.home(name).place = Some(now);
+        // From the stand-in to the port, without a moment between.
+        for Station { mac, vlan } in stations {
+            self.datapath.fdb_add(now.key(), mac, vlan)?;
+        }
+        self.dismiss(name, before);
+        Ok(now)
+    }
+
+    /// A port without static addresses needs no home.
+    fn tidy_statics(&mut self, name: &PortName) {
+        let empty = self.statics.get_mut(name).is_some_and(|home| home.stations.is_empty());
+        if let Some(home) = empty.then(|| self.statics.remove(name)).flatten() {
+            self.dismiss(name, home.place);
+        }
+    }
+
+    fn dismiss(&mut self, name: &PortName, place: Option<Place>) {
+        if let Some(Place::StandIn(key)) = place {
+            self.datapath.detach(key, name);
+        }
+    }
+}
+
+/// What the switch makes of a port that nobody holds: its VLANs and its isolation, no floods.
+fn stand_in(config: PortConfig) -> PortConfig {
+    PortConfig {
+        unicast_flood: false,
+        multicast_flood: false,
+        broadcast_flood: false,
+        on_full: OnFull::Drop,
+        ..config
+    }
+}
+
+fn station(mac: Mac, vlan: u16) -> Result<Station, Refusal> {
+    if mac.0[0] & 1 != 0 {
+        return Err(Refusal::BadValue(format!("{mac} is a group address: it has no port")));
+    }
+    let vlan = VlanId::try_from(vlan).map_err(|e| Refusal::BadValue(format!("vlan: {e}")))?;
+    Ok(Station { mac: MacAddr::new(mac.0), vlan })
+}
+
+/// Entries of an address page; one takes at most 200 bytes.
+const FDB_PAGE: usize = 256;

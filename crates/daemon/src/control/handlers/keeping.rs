@@ -1,0 +1,97 @@
+//! What commands made is written down for the next daemon, before they hear that it is done.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use client::api::{Request, SwitchSettings};
+use client::name::SwitchName;
+
+use super::{Control, Switch};
+use crate::config::SwitchPlan;
+use crate::control::datapath::Datapath;
+use crate::control::settings::show_port;
+use crate::records::{PortRecord, PortText, SwitchRecord, VERSION, configured, show_switch};
+use crate::store::Store;
+
+/// Where, and beside what.
+#[derive(Debug)]
+pub(super) struct Keeping {
+    store: Store,
+    /// What the configuration says.
+    plans: BTreeMap<SwitchName, SwitchPlan>,
+    /// Switches whose last change could not be written.
+    unsaved: BTreeSet<SwitchName>,
+}
+
+impl<D: Datapath> Control<D> {
+    /// From now on everything that commands make is kept; `plans` is what the configuration made.
+    pub fn keep_in(&mut self, store: Store, plans: &[SwitchPlan]) {
+        let plans = plans.iter().map(|plan| (plan.name.clone(), plan.clone())).collect();
+        self.keeping = Some(Keeping { store, plans, unsaved: BTreeSet::new() });
+    }
+
+    /// Writes down what a switch is now. Where that fails the change holds, but not for the next
+    /// daemon: the log says so, and it is tried again with the next change.
+    pub(super) fn keep(&mut self, switch: SwitchName) {
+        let Some(mut keeping) = self.keeping.take() else { return };
+        keeping.unsaved.insert(switch);
+        keeping.unsaved.retain(|name| {
+            let saved = keeping.store.save(name, self.record_of(name, &keeping.plans).as_ref());
+            if let Err(error) = &saved {
+                tracing::error!("{name}: not kept for the next daemon: {error}");
+            }
+            saved.is_err()
+        });
+        self.keeping = Some(keeping);
+    }
+
+    fn record_of(
+        &self,
+        name: &SwitchName,
+        plans: &BTreeMap<SwitchName, SwitchPlan>,
+    ) -> Option<SwitchRecord> {
+        let switch = self.state.find_switch(name)?;
+        let plan = plans.get(name);
+        let persistent = self.state.ports_of(name).filter(|(_, port)| port.persistent);
+        let ports: BTreeMap<_, _> = persistent
+            .map(|(name, port)| {
+                let stations = self.statics.stations(name).collect();
+                let now = PortText { kind: port.kind, settings: show_port(&port.config), stations };
+                let base = plan.and_then(|plan| plan.ports.iter().find(|p| p.name == *name));
+                let configured = base.map(PortText::of);
+                (name.clone(), PortRecord { owner: port.owner, now, configured })
+            })
+            .collect();
+        (switch.persistent || !ports.is_empty()).then(|| SwitchRecord {
+            version: VERSION,
+            switch: name.clone(),
+            persistent: switch.persistent,
+            settings: all_settings(switch),
+            configured: plan.map(configured),
+            ports,
+        })
+    }
+}
+
+fn all_settings(switch: &Switch) -> SwitchSettings {
+    SwitchSettings {
+        owner: Some(switch.permissions.owner),
+        group: Some(switch.permissions.group),
+        mode: Some(switch.permissions.mode),
+        ..show_switch(&switch.config)
+    }
+}
+
+/// The switch of which a call changes something that is kept.
+pub(super) fn changes(request: &Request) -> Option<SwitchName> {
+    let switch = match request {
+        Request::SwitchAdd(spec) | Request::SwitchSet(spec) => &spec.switch,
+        Request::SwitchDel(switch) => &switch.switch,
+        Request::PortAdd(add) => add.port.switch(),
+        Request::PortSet(set) => set.port.switch(),
+        Request::PortDel(port) => port.port.switch(),
+        Request::FdbAdd(add) => add.port.switch(),
+        Request::FdbDel(del) => &del.switch,
+        _ => return None,
+    };
+    Some(switch.clone())
+}

@@ -1,0 +1,340 @@
+//! What commands made, as it is written down for the next daemon; and what becomes of it there.
+//!
+//! One record for each switch that stays, or that has a port which does:
+//!
+//! ```text
+//! {"version":1,"switch":"vale0","persistent":true,"settings":{"forwarding":"hub",…},
+//!  "ports":{"vale0:vm1":{"owner":1000,"now":{"kind":"shm","settings":{…},"static":[…]}}}}
+//! ```
+//!
+//! Where the configuration names a switch or a port too, the record says beside it what the
+//! configuration said then (`configured`). While it still says the same, the command came later
+//! and counts; when it says something else, somebody has edited it since, and it counts. What was
+//! in the configuration and is no more is gone.
+//!
+//! Pure: files are the business of `store`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use client::api::{PortKind, PortSettings, SwitchSettings};
+use client::name::{PortName, SwitchName};
+use serde::{Deserialize, Serialize};
+use switch::{PortConfig, SwitchConfig};
+
+use crate::config::{PortPlan, SwitchPlan};
+use crate::control::settings::{change_port, change_switch, show_port};
+use crate::control::statics::{MAX_STATIONS, Station};
+
+/// The version of the records.
+pub const VERSION: u32 = 1;
+/// Most ports of a switch.
+const MAX_PORTS: usize = 4096;
+
+/// A switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchRecord {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Its name.
+    pub switch: SwitchName,
+    /// Stays without ports.
+    pub persistent: bool,
+    /// All its settings.
+    pub settings: SwitchSettings,
+    /// What the configuration said of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub configured: Option<SwitchSettings>,
+    /// Its persistent ports.
+    pub ports: BTreeMap<PortName, PortRecord>,
+}
+
+/// A persistent port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortRecord {
+    /// The user who made it.
+    pub owner: u32,
+    /// What it is.
+    pub now: PortText,
+    /// What the configuration said of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub configured: Option<PortText>,
+}
+
+/// A port as text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortText {
+    /// What is behind it.
+    pub kind: PortKind,
+    /// All its settings.
+    pub settings: PortSettings,
+    /// Its static addresses.
+    #[serde(rename = "static", default)]
+    pub stations: BTreeSet<Station>,
+}
+
+impl PortText {
+    /// A port that the configuration makes.
+    #[must_use]
+    pub fn of(plan: &PortPlan) -> Self {
+        let (kind, stations) = (plan.kind, plan.stations.clone());
+        Self { kind, settings: show_port(&plan.config), stations }
+    }
+}
+
+/// A switch that the configuration makes. What it leaves to the daemon's defaults is none.
+#[must_use]
+pub fn configured(plan: &SwitchPlan) -> SwitchSettings {
+    SwitchSettings {
+        owner: plan.owner,
+        group: plan.group,
+        mode: plan.mode,
+        ..show_switch(&plan.config)
+    }
+}
+
+/// The settings of a switch without its permissions.
+#[must_use]
+pub fn show_switch(config: &SwitchConfig) -> SwitchSettings {
+    let number = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+    SwitchSettings {
+        forwarding: Some(config.forwarding.to_string()),
+        age_s: Some(number(config.ageing_ms / 1000)),
+        fdb_capacity: Some(number(config.fdb_capacity as u64)),
+        ..SwitchSettings::default()
+    }
+}
+
+/// A record whose values have been found good.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    plan: SwitchPlan,
+    configured: Option<SwitchSettings>,
+    /// What the configuration said of the ports.
+    bases: BTreeMap<PortName, PortText>,
+}
+
+impl SwitchRecord {
+    /// Checks everything, as if a stranger had written it.
+    pub fn check(self) -> Result<Checked, String> {
+        if self.version != VERSION {
+            return Err(format!("version {} instead of {VERSION}", self.version));
+        }
+        if self.ports.len() > MAX_PORTS {
+            return Err(format!("more than {MAX_PORTS} ports"));
+        }
+        let (name, settings) = (self.switch, &self.settings);
+        let config = change_switch(SwitchConfig::default(), settings).map_err(|e| e.to_string())?;
+        let mut plan = SwitchPlan {
+            config,
+            persistent: self.persistent,
+            owner: settings.owner,
+            group: settings.group,
+            mode: settings.mode,
+            ports: Vec::new(),
+            name,
+        };
+        let (mut bases, mut stations) = (BTreeMap::new(), 0);
+        for (port, record) in self.ports {
+            stations += record.now.stations.len();
+            plan.ports.push(check_port(&plan.name, &port, &record)?);
+            bases.extend(record.configured.map(|base| (port, base)));
+        }
+        if stations > MAX_STATIONS.min(config.fdb_capacity) {
+            return Err(format!("{stations} static addresses are too many"));
+        }
+        Ok(Checked { plan, configured: self.configured, bases })
+    }
+}
+
+fn check_port(
+    switch: &SwitchName,
+    name: &PortName,
+    record: &PortRecord,
+) -> Result<PortPlan, String> {
+    if name.switch() != switch || name.pipe().is_some() || record.now.kind == PortKind::Pipe {
+        return Err(format!("{name} cannot be a persistent port of {switch}"));
+    }
+    let config = change_port(PortConfig::default(), &record.now.settings)
+        .map_err(|error| format!("{name}: {error}"))?;
+    let (kind, stations) = (record.now.kind, record.now.stations.clone());
+    Ok(PortPlan { name: name.clone(), kind, config, stations, owner: Some(record.owner) })
+}
+
+/// What a daemon begins with.
+#[must_use]
+pub fn merge(plans: &[SwitchPlan], mut records: BTreeMap<SwitchName, Checked>) -> Vec<SwitchPlan> {
+    let with_record = |plan: &SwitchPlan| match records.remove(&plan.name) {
+        Some(record) => record.beside(plan),
+        None => plan.clone(),
+    };
+    let mut merged: Vec<SwitchPlan> = plans.iter().map(with_record).collect();
+    merged.extend(records.into_values().filter_map(Checked::alone));
+    merged
+}
+
+impl Checked {
+    /// For a switch that the configuration names.
+    fn beside(self, plan: &SwitchPlan) -> SwitchPlan {
+        let same = self.configured == Some(configured(plan));
+        let (ours, name) = (self.plan, &plan.name);
+        if !same {
+            tracing::info!("{name}: as the configuration says now, not as commands set it before");
+        }
+        let mut switch = if same { ours.clone() } else { plan.clone() };
+        let mut theirs: BTreeMap<_, _> = plan.ports.iter().map(|port| (&port.name, port)).collect();
+        let mut ports = Vec::new();
+        let mut by_command = Vec::new();
+        for port in ours.ports {
+            match (theirs.remove(&port.name), self.bases.get(&port.name)) {
+                (None, None) => by_command.push(port),
+                (Some(now), Some(base)) if PortText::of(now) == *base => by_command.push(port),
+                (None, Some(_)) => tracing::info!("{}: no longer configured", port.name),
+                (Some(now), _) => {
+                    tracing::info!("{}: as the configuration says now", now.name);
+                    ports.push(now.clone());
+                }
+            }
+        }
+        ports.extend(theirs.into_values().cloned());
+        // An address is on one port, and the configuration has said which.
+        let taken: BTreeSet<_> = ports.iter().flat_map(|port| port.stations.clone()).collect();
+        for port in &mut by_command {
+            port.stations.retain(|station| !taken.contains(station));
+        }
+        ports.extend(by_command);
+        switch.ports = ports;
+        switch
+    }
+
+    /// For a switch that the configuration does not name.
+    fn alone(self) -> Option<SwitchPlan> {
+        let mut plan = self.plan;
+        plan.ports.retain(|port| !self.bases.contains_key(&port.name));
+        plan.persistent &= self.configured.is_none();
+        (plan.persistent || !plan.ports.is_empty()).then_some(plan)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use std::path::Path;
+
+    fn plans(text: &str) -> Vec<SwitchPlan> {
+        Config::parse(text, Path::new("test.toml")).unwrap().switches
+    }
+
+    fn record(text: &str) -> Result<Checked, String> {
+        let record: SwitchRecord = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        record.check()
+    }
+
+    fn merged(config: &str, record: SwitchRecord) -> Vec<SwitchPlan> {
+        let name = record.switch.clone();
+        merge(&plans(config), BTreeMap::from([(name, record.check().unwrap())]))
+    }
+
+    /// A configured switch with its port `a`, isolated by command, and a port `b` made by command.
+    fn changed(config: &str) -> SwitchRecord {
+        let plan = plans(config).remove(0);
+        let base = PortText::of(&plan.ports[0]);
+        let mut now = base.clone();
+        now.settings.isolated = Some(true);
+        let made = PortRecord { owner: 7, now: now.clone(), configured: None };
+        let configured_port = PortRecord { owner: 0, now, configured: Some(base) };
+        SwitchRecord {
+            version: VERSION,
+            switch: plan.name.clone(),
+            persistent: true,
+            settings: SwitchSettings { age_s: Some(9), ..configured(&plan) },
+            configured: Some(configured(&plan)),
+            ports: BTreeMap::from([
+                ("vale0:a".parse().unwrap(), configured_port),
+                ("vale0:b".parse().unwrap(), made),
+            ]),
+        }
+    }
+
+    fn isolated(plan: &SwitchPlan) -> Vec<(String, bool)> {
+        let mut ports: Vec<_> =
+            plan.ports.iter().map(|p| (p.name.to_string(), p.config.isolated)).collect();
+        ports.sort();
+        ports
+    }
+
+    const CONFIG: &str = "[switch.vale0]\nage_s = 5\n[switch.vale0.port.a]\nvlan = \"access:3\"\n";
+
+    #[test]
+    fn test_commands_count_while_the_configuration_is_as_it_was() {
+        let merged = merged(CONFIG, changed(CONFIG));
+        assert_eq!(merged[0].config.ageing_ms, 9000);
+        let expected = [("vale0:a".to_owned(), true), ("vale0:b".to_owned(), true)];
+        assert_eq!(isolated(&merged[0]), expected);
+        assert_eq!(merged[0].ports[0].config.vlan.to_string(), "access:3");
+    }
+
+    #[test]
+    fn test_configuration_counts_once_it_was_edited() {
+        let edited = CONFIG.replace("access:3", "access:4").replace("age_s = 5", "age_s = 6");
+        let merged = merged(&edited, changed(CONFIG));
+        assert_eq!(merged[0].config.ageing_ms, 6000);
+        let expected = [("vale0:a".to_owned(), false), ("vale0:b".to_owned(), true)];
+        assert_eq!(isolated(&merged[0]), expected);
+    }
+
+    #[test]
+    fn test_what_is_no_longer_configured_is_gone_and_what_commands_made_stays() {
+        let merged = merged("", changed(CONFIG));
+        assert!(!merged[0].persistent);
+        assert_eq!(isolated(&merged[0]), [("vale0:b".to_owned(), true)]);
+        let mut without = changed(CONFIG);
+        without.ports.remove(&"vale0:b".parse().unwrap());
+        assert!(self::merged("", without).is_empty());
+    }
+
+    #[test]
+    fn test_address_that_the_configuration_names_now_is_where_it_says() {
+        let mut old = changed(CONFIG);
+        let station: Station = "02:00:00:00:00:01".parse().unwrap();
+        let b = old.ports.get_mut(&"vale0:b".parse().unwrap()).unwrap();
+        b.now.stations.insert(station);
+        let edited = format!("{CONFIG}static = [\"{station}\"]\n");
+        let merged = merged(&edited, old);
+        let homes = |port: &&PortPlan| port.stations.contains(&station);
+        let homes: Vec<_> = merged[0].ports.iter().filter(homes).map(|p| &p.name).collect();
+        assert_eq!(homes, [&"vale0:a".parse::<PortName>().unwrap()]);
+    }
+
+    #[test]
+    fn test_records_survive_their_text() {
+        let old = changed(CONFIG);
+        let text = serde_json::to_string(&old).unwrap();
+        assert_eq!(serde_json::from_str::<SwitchRecord>(&text).unwrap(), old);
+    }
+
+    #[test]
+    fn test_bad_records_are_refused() {
+        let good = r#"{"version":1,"switch":"vale0","persistent":true,"settings":{},"ports":{
+            "vale0:a":{"owner":1,"now":{"kind":"shm","settings":{},"static":[]}}}}"#;
+        record(good).unwrap();
+        for (from, to) in [
+            ("\"version\":1", "\"version\":2"),
+            ("\"vale0\"", "\"eth0\""),
+            ("\"vale0:a\"", "\"vale1:a\""),
+            ("\"vale0:a\"", "\"vale0:a{1\""),
+            ("\"shm\"", "\"pipe\""),
+            ("\"static\":[]", "\"static\":[\"ff:ff:ff:ff:ff:ff\"]"),
+            ("\"settings\":{}", "\"settings\":{\"fdb_capacity\":0}"),
+            ("\"settings\":{},\"s", "\"settings\":{\"vlan\":\"access:0\"},\"s"),
+            ("\"persistent\"", "\"staying\""),
+            ("}}}}", "}}}"),
+        ] {
+            assert!(good.contains(from));
+            assert!(record(&good.replacen(from, to, 1)).is_err(), "{to}");
+        }
+    }
+}
