@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use client::api::{Bind, ErrorCode, GeometryQuery, PortRef, Request, RingChoice};
+use harness::Random;
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{BROADCAST, fill, mac};
 use harness::netmap::{Descriptor, code};
@@ -284,6 +285,53 @@ fn a_ring_out_of_order_starts_over_and_harms_nobody() {
     b.advance(b.rx(0), 900);
     assert!(b.binding().rings().rxsync([0, 0]).bad);
     pass(&a, &b, 62);
+}
+
+/// Random numbers all over the indexes, slots, lists and CSBs of everything in a region.
+#[test]
+fn a_program_that_scribbles_harms_its_own_ports_only() {
+    let daemon = Daemon::start();
+    let before = daemon.holdings();
+    let (a, b) = (open(&daemon, bind("vale0:a")), open(&daemon, bind("vale0:b")));
+    let mut random = Random::seeded(5);
+    for _ in 0..4 {
+        let small = |port: &str| {
+            let slots = Some(64);
+            Bind { tx_slots: slots, rx_slots: slots, extra_bufs: 20, ..bind(port) }
+        };
+        let ports = ["vale0:x", "vale0:x", "vale0:x{1", "vale0:x}1"];
+        let wild = ports.map(|port| open(&daemon, small(port)));
+        let pool = wild[0].binding().bound().attached.pool;
+        let first = wild[0].binding().bound().attached.block;
+        for round in 0..3000u64 {
+            let one = &wild[usize::try_from(random.below(4)).unwrap()];
+            let blocks = first..first + 64 * 4096;
+            let place = [4096..4096 + 5 * 4096, blocks, pool..pool + 40 * 2112];
+            let place = &place[usize::try_from(random.below(3)).unwrap()];
+            let at = place.start + random.below(place.end - place.start) / 4 * 4;
+            let value = u32::try_from(random.below(1 << 32)).unwrap();
+            one.set_word(at, if round % 2 == 0 { value } else { value % 64 });
+            let rings = one.binding().rings();
+            let _ = (rings.txsync(false), rings.rxsync([0, 0]), rings.arm(true, true));
+            one.binding().kick().unwrap();
+        }
+        // Whatever was learned of the wild ones, and whatever they sent, goes to them or to all.
+        pass_among(&a, &b);
+        pass_among(&b, &a);
+        drop(wild);
+        wait::until("them to go", || daemon.ports() == ["vale0:a", "vale0:b"]);
+    }
+    drop((a, b));
+    wait::until("all to go", || daemon.ports().is_empty());
+    daemon.assert_holds(before);
+}
+
+/// Sends one frame and waits until it is there, whatever else comes.
+fn pass_among(from: &Descriptor, to: &Descriptor) {
+    let sent = frame(BROADCAST, 600);
+    from.send(&sent).unwrap();
+    from.txsync().unwrap();
+    while to.receive(PATIENCE).unwrap().expect("the frame") != sent {}
 }
 
 #[test]

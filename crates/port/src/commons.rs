@@ -144,3 +144,56 @@ pub fn buffers_of(stride: u32, wanted: u32) -> u32 {
     let most = (u32::MAX - (128 << 20)) / stride;
     wanted.saturating_mul(2).max(BUFFERS).min(most)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ring::cursor::Span;
+
+    fn counts() -> RingCounts {
+        let slots = Span::new(64).expect("legal");
+        RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots }
+    }
+
+    fn in_pool(commons: &Commons) -> usize {
+        commons.region().owners().count(Owner::POOL)
+    }
+
+    #[test]
+    fn ports_and_holders_come_and_go_without_a_leak() {
+        let mut commons = Commons::new("test", 2112, 0).expect("memory");
+        let (pool, holders) = (in_pool(&commons), commons.holders.clone());
+        let ports = [0, 1].map(|_| commons.add_port("test", counts()).expect("room").layout);
+        let mut lend = |port: usize, extra| {
+            commons.lend(&ports[port], "test", [0..1, 0..1], extra).expect("room")
+        };
+        let loans = [(0, lend(0, 10)), (0, lend(0, 0)), (1, lend(1, 5))];
+        assert_eq!(loans.map(|(_, (_, count))| count), [10, 0, 5]);
+        assert_eq!(in_pool(&commons), pool - 2 * 128 - 15);
+        loans.iter().for_each(|(port, (loan, _))| commons.take_back(&ports[*port], loan));
+        assert_eq!(in_pool(&commons), pool - 2 * 128);
+        ports.iter().for_each(|port| commons.remove_port(port, drop));
+        assert!(commons.is_empty());
+        assert_eq!((in_pool(&commons), commons.holders), (pool, holders));
+    }
+
+    #[test]
+    fn there_are_as_many_extra_buffers_as_there_is_room() {
+        let mut commons = Commons::new("test", 64, 0).expect("memory");
+        let port = commons.add_port("test", counts()).expect("room").layout;
+        let (loan, count) = commons.lend(&port, "test", [0..1, 0..1], u32::MAX).expect("room");
+        assert_eq!(count, BUFFERS - 128);
+        assert!(commons.add_port("another", counts()).is_err());
+        commons.take_back(&port, &loan);
+        commons.add_port("another", counts()).expect("room again");
+    }
+
+    #[test]
+    fn a_large_first_port_makes_a_larger_region_and_4_gib_are_the_end() {
+        assert_eq!(buffers_of(2112, 10), BUFFERS);
+        assert_eq!(buffers_of(2112, BUFFERS), 2 * BUFFERS);
+        let most = buffers_of(2112, u32::MAX);
+        assert!(Commons::new("test", 2112, u32::MAX).is_ok());
+        assert!((1_900_000..2_000_000).contains(&most), "{most}");
+    }
+}

@@ -88,8 +88,9 @@ impl Workers {
 
     fn make_region(&mut self, spec: &BoundSpec) -> Result<u16, DatapathError> {
         let number = self.next_region().ok_or(DatapathError::Full("memory regions"))?;
-        let RingSpec { counts, stride, .. } = spec.rings;
-        let commons = Commons::new(&spec.name.to_string(), stride, counts.buffers())?;
+        let RingSpec { counts, stride, extra_bufs } = spec.rings;
+        let buffers = counts.buffers().saturating_add(extra_bufs);
+        let commons = Commons::new(&spec.name.to_string(), stride, buffers)?;
         self.regions.insert(number, commons);
         Ok(number)
     }

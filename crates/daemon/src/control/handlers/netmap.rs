@@ -6,9 +6,7 @@ use ring::layout::RingCounts;
 use switch::{Forwarding, OnFull, PortConfig, SwitchConfig};
 
 use super::{Answer, Client, Control};
-use crate::control::datapath::{
-    Binding, BoundSpec, Datapath, MAX_EXTRA_BUFS, PortKey, RingSpec, SwitchKey,
-};
+use crate::control::datapath::{Binding, BoundSpec, Datapath, PortKey, RingSpec, SwitchKey};
 use crate::control::policy::{Access, Caller};
 use crate::control::refusal::Refusal;
 use crate::control::settings::{self, WantedRings};
@@ -71,7 +69,7 @@ impl<D: Datapath> Control<D> {
         match parent_of(&bind.port) {
             None => {
                 let rings = settings::bound_rings(&WantedRings::from(bind), &self.rings);
-                self.make_bound(client, &bind.port, rings, bind.mem_id)
+                self.make_bound(client, &bind.port, rings, bind)
             }
             Some(parent) => self.make_bound_pipe(client, bind, &parent),
         }
@@ -95,14 +93,16 @@ impl<D: Datapath> Control<D> {
         client: &Client,
         name: &PortName,
         rings: RingSpec,
-        mem_id: u16,
+        bind: &Bind,
     ) -> Result<(), Refusal> {
         let memory = self.claim_bound(&client.caller, name, &rings)?;
-        let region = self.state.region(&client.caller, mem_id)?;
+        let region = self.state.region(&client.caller, bind.mem_id)?;
         let switch = self.find_or_make(&client.caller, name.switch())?;
         let key = PortKey(self.state.new_key());
         let config = self.state.port_mut(name).map(|port| port.config.clone());
         let config = config.unwrap_or_default();
+        // A region of its own has room for the extra buffers.
+        let rings = RingSpec { extra_bufs: bind.extra_bufs, ..rings };
         let spec =
             BoundSpec { key, name: name.clone(), switch, rings, region, config: config.clone() };
         let made = self.datapath.add_bound(&spec);
@@ -111,7 +111,7 @@ impl<D: Datapath> Control<D> {
         {
             self.datapath.del_switch(switch);
         }
-        let common = mem_id == COMMON;
+        let common = bind.mem_id == COMMON;
         let shared = Shared { common, memory, ..new_shared(made?, client.caller.uid) };
         let port = Port { config, ..bound_port(client, key, PortKind::Shm, shared) };
         self.state.add_bound(name, port);
@@ -128,7 +128,7 @@ impl<D: Datapath> Control<D> {
     ) -> Result<(), Refusal> {
         let other = bind.port.peer().expect("a pipe has two ends");
         if self.state.shared(parent).is_none() {
-            self.make_bound(client, parent, self.rings, bind.mem_id)?;
+            self.make_bound(client, parent, self.rings, bind)?;
         }
         let shared = self.state.shared(parent).expect("made just now");
         let mem_id = shared.mem_id;
@@ -203,9 +203,10 @@ impl<D: Datapath> Control<D> {
         let rings = self.datapath.rings_of(key).expect("a bound port has rings");
         let claim = claim(bind, rings.counts)?;
         self.state.claim_rings(&client.caller, &bind.port, &claim)?;
-        let wanted = bind.extra_bufs.min(MAX_EXTRA_BUFS);
-        let bytes = |buffers: u32| u64::from(buffers) * u64::from(rings.stride);
-        self.state.claim_memory(&client.caller, bytes(wanted))?;
+        let stride = u64::from(rings.stride);
+        let bytes = |buffers: u32| u64::from(buffers) * stride;
+        let affordable = self.state.memory_left(&client.caller) / stride;
+        let wanted = u32::try_from(affordable).unwrap_or(u32::MAX).min(bind.extra_bufs);
         let binding = self.datapath.add_holder(key, client.conn, &claim, wanted)?;
         let shared = self.state.port_mut(&bind.port).and_then(|port| port.bound.as_mut());
         shared.expect("it is bound").holders.push(Binder {

@@ -143,13 +143,10 @@ impl State {
         }
     }
 
-    /// Whether the caller may have so much more memory.
-    pub fn claim_memory(&self, caller: &Caller, memory: u64) -> Result<(), Refusal> {
-        let have = self.usage(caller.uid).memory;
-        if have.saturating_add(memory) <= self.quota.memory {
-            return Ok(());
-        }
-        Err(Refusal::Quota { uid: caller.uid, what: "memory", have })
+    /// Bytes of shared memory that the caller may still have.
+    #[must_use]
+    pub fn memory_left(&self, caller: &Caller) -> u64 {
+        self.quota.memory.saturating_sub(self.usage(caller.uid).memory)
     }
 
     /// A port and all that cannot be without it: the other end of a bound pipe, the pipes of a
