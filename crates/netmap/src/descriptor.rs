@@ -16,7 +16,8 @@
 //!
 //! Binding maps the region for the library's own use (the program maps it once more, where it
 //! likes) and brings three descriptors: region, kick and wake. They are kept at high numbers, and
-//! a program that closes everything it does not know does not close them.
+//! a program that closes everything it does not know does not close them; `dup2` on one of them is
+//! `EBUSY`.
 //!
 //! **Who drains the doorbell.** The wake pipe of a binding belongs to one process: a child of
 //! `fork` asks the daemon for doorbells of its own before it first sleeps, and so does whoever gets

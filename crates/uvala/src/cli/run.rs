@@ -45,6 +45,7 @@ pub fn run(global: &Global, args: &Args) -> Result<u8> {
     if let Some(warning) = &program.warning {
         say::remark(format_args!("uvala: {warning}"));
     }
+    allow_descriptors();
     let mut command = Command::new(&program.path);
     command.arg0(name).args(arguments).env("LD_PRELOAD", preload(&library()?)?);
     if args.private {
@@ -57,6 +58,21 @@ pub fn run(global: &Global, args: &Args) -> Result<u8> {
     global.connect().context(hint)?;
     command.env("UVALA_DIR", daemon_dir(global)?);
     Err(command.exec()).with_context(|| cannot_run(&program.path))
+}
+
+/// Descriptors that a program may have, where the system lets it.
+const DESCRIPTORS: u64 = 16_384;
+
+/// A netmap descriptor is four of the system's: a program with hundreds would meet the usual limit
+/// of 1024 where netmap's does not.
+fn allow_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let wanted = DESCRIPTORS.min(maximum.unwrap_or(DESCRIPTORS));
+    if current.is_some_and(|current| current < wanted) {
+        // Where it is refused, the program has what it had.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
+    }
 }
 
 fn cannot_run(path: &Path) -> String {
