@@ -42,7 +42,8 @@ to         = $(DESTDIR)
 libs:
 	$(step) 'building libuvala and libuvala_netmap (release)'
 	$(CARGO) build --release -p uvala-capi
-	$(CARGO) build --release -p uvala-netmap --lib
+	$(CARGO) build --profile preload -p uvala-netmap --lib
+	cp target/preload/libuvala_netmap.so $(release)/
 
 .PHONY: build
 build: release libs  ## build what `make install` installs

@@ -18,7 +18,7 @@
 //! syncs at each look, and so does this; a time that is over is followed by a last look.
 //!
 //! Nothing is held over the sleep that another thread could need. A thread that is cancelled there
-//! leaves its use of the descriptor behind: the entry is then never reused.
+//! gives back what it used.
 
 #![allow(unsafe_code)] // UNSAFETY: the C library's `ppoll`, and pointers for it.
 
@@ -79,6 +79,13 @@ impl Member {
 
     fn patience(&self) -> Duration {
         self.used.netmap().map_or(Duration::MAX, Descriptor::patience)
+    }
+}
+
+impl Drop for Member {
+    /// A cancelled thread sleeps no longer.
+    fn drop(&mut self) {
+        self.disarm(false);
     }
 }
 

@@ -2,7 +2,9 @@
 //!
 //! Each looks whether a descriptor of ours is meant and passes on everything else, at the price of
 //! one load. Nothing here allocates, locks or sets `errno` on that way, so the functions are as
-//! safe in signal handlers, and as good as points of cancellation, as those behind them.
+//! safe in signal handlers, and as good as points of cancellation, as those behind them. For the
+//! latter the library is built with unwinding (`--profile preload`): a cancelled thread unwinds
+//! through our frames, and gives back what it used.
 //!
 //! | module | functions |
 //! |---|---|
