@@ -64,6 +64,7 @@ enum uvala_error {
 	UVALA_ERESYNC = -16,      /* a broken ring was re-synchronised; said once, go on */
 	UVALA_EPROTOCOL = -17,    /* the daemon is of another version */
 	UVALA_ESYSTEM = -18,      /* a system call failed */
+	UVALA_EDELETED = -19,     /* an operator deleted the port; nothing reconnects it */
 };
 
 /* What an error number means; never NULL. */
@@ -98,8 +99,9 @@ struct uvala_options {
 	uint32_t extra_bufs; /* buffers beyond those of the slots: uvala_extra_take() */
 	int32_t yields;      /* times to yield the core before sleeping; -1: sleep at once */
 	uint32_t flags;      /* UVALA_EXISTING ... */
+	const char *client;  /* what the program is called in listings; its file's name */
 };
-#define UVALA_OPTIONS_INIT { sizeof(struct uvala_options), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define UVALA_OPTIONS_INIT { sizeof(struct uvala_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Opens the port called name, like "vale0:a", creating switch and port where there are none.
  * options may be NULL. Stores the port in *port and returns 0; on error *port is untouched. */

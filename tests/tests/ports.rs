@@ -1,13 +1,16 @@
 //! Ports: on first use, persistent, in trust groups, as pipes; names, and quotas.
 
+use std::process::Stdio;
 use std::time::Duration;
 
-use client::api::{ErrorCode, Mac, PortAdd, PortKind, PortRef, PortSettings, Request, exit};
+use client::api::{
+    ErrorCode, Mac, PortAdd, PortKind, PortRef, PortSettings, Request, SwitchRef, exit,
+};
 use client::{Error, FRAME_MAX, Interest, Port};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{BROADCAST, Tally, announcement, fill, mac};
 use harness::process::Peer;
-use harness::role::{Receive, Report, Role, Send};
+use harness::role::{Become, Receive, Report, Role, Send};
 use harness::wait;
 
 const SOON: Option<Duration> = Some(wait::PATIENCE);
@@ -232,13 +235,58 @@ fn a_static_address_waits_for_its_port_and_is_nobody_elses() {
 }
 
 #[test]
-fn a_deleted_port_is_lost_to_its_client() {
+fn a_deleted_port_is_lost_to_its_client_which_does_not_come_back() {
     let daemon = Daemon::start();
-    let mut port = daemon.open("vale0:a");
-    let name = "vale0:a".parse().unwrap();
-    daemon.call(Request::PortDel(PortRef { port: name })).unwrap();
-    let lost = port.recv_timeout(&mut Vec::new(), SOON);
-    assert!(matches!(lost, Err(Error::Lost(_))), "{lost:?}");
+    for call in [
+        Request::PortDel(PortRef { port: "vale0:a".parse().unwrap() }),
+        Request::SwitchDel(SwitchRef { switch: "vale0".parse().unwrap() }),
+    ] {
+        let mut port = daemon.options().reconnect(true).open("vale0:a").unwrap();
+        daemon.call(call).unwrap();
+        for _ in 0..2 {
+            let error = port.recv_timeout(&mut Vec::new(), SOON).unwrap_err();
+            assert!(matches!(error, Error::Deleted(_)), "{error:?}");
+            assert!(error.to_string().starts_with("vale0:a was deleted"), "{error}");
+        }
+        assert!(matches!(port.reconnect(SOON), Err(Error::Deleted(_))));
+        assert!(daemon.ports().is_empty());
+    }
+}
+
+#[test]
+fn programs_end_when_their_port_is_deleted() {
+    let daemon = Daemon::start();
+    let dir = daemon.dir();
+    let dir = ["--dir", dir.to_str().expect("UTF-8")];
+    for args in [
+        &["gen", "-i", "vale0:a", "-f", "tx"][..],
+        &["gen", "-i", "vale0:a", "-f", "rx"],
+        &["bridge", "vale0:a", "vale1:b"],
+    ] {
+        let args = [args, &dir].concat();
+        let mut command = harness::process::uvala(Become::default(), &args, None);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let program = command.spawn().unwrap();
+        wait::until("the port", || daemon.port("vale0:a").is_some());
+        let output = daemon.uvala(&["port", "del", "vale0:a"]);
+        assert!(output.status.success(), "{output:?}");
+        let ended = program.wait_with_output().unwrap();
+        let message = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(exit::NOT_FOUND.into()), "{args:?}: {message}");
+        assert!(message.contains("vale0:a was deleted"), "{args:?}: {message}");
+        assert!(daemon.port("vale0:a").is_none());
+    }
+}
+
+#[test]
+fn ports_say_which_program_holds_them() {
+    let daemon = Daemon::start();
+    let _a = daemon.open("vale0:a");
+    let _b = daemon.options().client("my program").open("vale0:b").unwrap();
+    let name = |port| daemon.port(port).unwrap().client.unwrap().name;
+    let exe = std::env::current_exe().unwrap();
+    assert_eq!(name("vale0:a"), exe.file_name().unwrap().to_str().unwrap());
+    assert_eq!(name("vale0:b"), "my program");
 }
 
 #[test]

@@ -44,6 +44,7 @@ codes! {
     ERESYNC = -16, c"a broken ring was re-synchronised; some frames are lost";
     EPROTOCOL = -17, c"the daemon speaks another version";
     ESYSTEM = -18, c"a system call failed";
+    EDELETED = -19, c"the port was deleted by an operator";
 }
 
 thread_local! {
@@ -75,6 +76,7 @@ fn code(error: &Error) -> c_int {
         Error::Name(_) => ENAME,
         Error::Control(error) => control_code(error),
         Error::Lost(_) => ELOST,
+        Error::Deleted(_) => EDELETED,
         Error::Geometry(_) => EPROTOCOL,
         Error::Map(_) => ENOMEM,
         Error::Doorbell(_) => ESYSTEM,

@@ -25,11 +25,13 @@ pub struct COptions {
     extra_bufs: u32,
     yields: i32,
     flags: u32,
+    client: *const c_char,
 }
 
 // tests/abi.c asserts the same numbers of uvala.h.
-const _: () = assert!(size_of::<COptions>() == 48 && offset_of!(COptions, tx_rings) == 24);
+const _: () = assert!(size_of::<COptions>() == 56 && offset_of!(COptions, tx_rings) == 24);
 const _: () = assert!(offset_of!(COptions, yields) == 40 && offset_of!(COptions, flags) == 44);
+const _: () = assert!(offset_of!(COptions, client) == 48);
 
 /// `UVALA_EXISTING`, `UVALA_SPIN`, `UVALA_RECONNECT`.
 const EXISTING: u32 = 1;
@@ -61,6 +63,10 @@ pub unsafe fn read(given: *const COptions) -> Result<(Options, bool), c_int> {
     if let Some(group) = unsafe { bytes(given.group) } {
         let group = std::str::from_utf8(group).map_err(|_| bad("the group is not UTF-8"))?;
         options = options.group(group);
+    }
+    // SAFETY: NULL or zero-terminated, as promised.
+    if let Some(client) = unsafe { bytes(given.client) } {
+        options = options.client(String::from_utf8_lossy(client));
     }
     Ok((options, given.flags & RECONNECT != 0))
 }

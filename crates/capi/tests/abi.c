@@ -11,10 +11,11 @@ UVALA_STATIC_ASSERT(sizeof(struct uvala_queue) == 48, "queue");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_queue, num_slots) == 16, "queue.num_slots");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_queue, count) == 32, "queue.count");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_queue, ring) == 40, "queue.ring");
-UVALA_STATIC_ASSERT(sizeof(struct uvala_options) == 48, "options");
+UVALA_STATIC_ASSERT(sizeof(struct uvala_options) == 56, "options");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_options, tx_rings) == 24, "options.tx_rings");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_options, yields) == 40, "options.yields");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_options, flags) == 44, "options.flags");
+UVALA_STATIC_ASSERT(offsetof(struct uvala_options, client) == 48, "options.client");
 
 static void refuses(int result, int code, const char *says)
 {
@@ -88,9 +89,9 @@ int main(void)
 	check_open();
 	check_null();
 	assert(strcmp(uvala_strerror(0), "no error") == 0);
-	for (code = UVALA_ESYSTEM; code < 0; code++)
+	for (code = UVALA_EDELETED; code < 0; code++)
 		assert(strcmp(uvala_strerror(code), "unknown error") != 0);
-	assert(strcmp(uvala_strerror(UVALA_ESYSTEM - 1), "unknown error") == 0);
+	assert(strcmp(uvala_strerror(UVALA_EDELETED - 1), "unknown error") == 0);
 	printf("%s\n", uvala_version());
 	return 0;
 }

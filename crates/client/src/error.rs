@@ -6,10 +6,10 @@ use thiserror::Error;
 
 use crate::api::{ErrorCode, exit};
 use crate::control::ControlError;
-use crate::name::NameError;
+use crate::name::{NameError, PortName};
 
 /// The other side of a port is gone: the daemon, or the other end of a pipe. What had arrived can
-/// still be read; [`Port::reconnect`](crate::Port::reconnect) opens the port anew.
+/// still be read. Waits know whether it was the port alone, [`Error::Deleted`]; else [`Port::reconnect`](crate::Port::reconnect) opens the port anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the other side of the port is gone (daemon stopped?); reconnect, or open the port again")]
 pub struct Lost;
@@ -26,6 +26,10 @@ pub enum Error {
     /// The other side is gone.
     #[error(transparent)]
     Lost(#[from] Lost),
+    /// The daemon is there, but an operator deleted the port or its switch: opening it again would
+    /// undo that, so nothing does it by itself.
+    #[error("{0} was deleted (uvala port del, uvala switch del)")]
+    Deleted(PortName),
     /// The daemon announced rings or memory that cannot be.
     #[error("the daemon announced an impossible port ({0}); is it another version of uvala?")]
     Geometry(&'static str),
@@ -78,6 +82,7 @@ impl Error {
             Self::Name(_) => exit::BAD_NAME,
             Self::Control(error) => error.exit_code(),
             Self::Lost(_) => exit::NO_DAEMON,
+            Self::Deleted(_) => exit::NOT_FOUND,
             Self::Geometry(_) => exit::BAD_REQUEST,
             Self::Map(_) => exit::NO_MEMORY,
             Self::Doorbell(_) | Self::TooShort { .. } | Self::TooLong { .. } => exit::FAILURE,

@@ -45,7 +45,7 @@ pub mod tx;
 pub mod wait;
 
 pub use error::{Error, Lost};
-pub use options::Options;
+pub use options::{Options, program_name};
 pub use port::{Interest, Port, Receiver, Sender};
 pub use ring::RegionId;
 pub use ring::abi::slot_flag;

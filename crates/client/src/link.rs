@@ -35,7 +35,9 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::api::{Attached, ErrorCode, PortRef, Request};
 use crate::control::Connection;
+use crate::name::PortName;
 use crate::{Error, Lost, sys};
 
 /// Both doorbells and the control connection of one attachment.
@@ -43,6 +45,7 @@ use crate::{Error, Lost, sys};
 pub struct Link {
     kick: OwnedFd,
     wake: OwnedFd,
+    name: PortName,
     /// What to write, the port's number.
     message: [u8; KICK],
     state: Mutex<State>,
@@ -76,10 +79,11 @@ impl Link {
     pub fn new(
         kick: OwnedFd,
         wake: OwnedFd,
-        bell: u32,
+        attached: &Attached,
         extra: Arc<ExtraBufs>,
         connection: Option<Connection>,
     ) -> Result<Self, Error> {
+        let bell = attached.bell;
         if bell > NUMBER_MAX {
             return Err(Error::Geometry("number of the doorbell"));
         }
@@ -89,6 +93,7 @@ impl Link {
         Ok(Self {
             kick,
             wake,
+            name: attached.port.clone(),
             message: encode(bell),
             state: Mutex::default(),
             turn: Condvar::new(),
@@ -234,6 +239,22 @@ impl Link {
         match self.poll(PollFlags::empty(), Duration::ZERO) {
             Ok(false) if !self.lock().lost => Ok(()),
             _ => Err(self.lose()),
+        }
+    }
+
+    /// Why the other side is gone. A daemon that still answers has taken the port away; it may also
+    /// be about to end, so an open connection alone says nothing. Whether the other end of a pipe
+    /// is there the daemon does not know.
+    #[cold]
+    pub fn why(&self) -> Error {
+        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(connection) = connection.as_ref().filter(|_| self.name.pipe().is_none()) else {
+            return Lost.into();
+        };
+        let answer = connection.call(Request::Detach(PortRef { port: self.name.clone() }));
+        match answer.map_err(|error| error.code()) {
+            Err(Some(ErrorCode::NotFound)) => Error::Deleted(self.name.clone()),
+            _ => Lost.into(),
         }
     }
 

@@ -22,6 +22,7 @@ pub struct Options {
     extra_bufs: Option<u32>,
     group: Option<String>,
     existing: bool,
+    client: Option<String>,
     pub(crate) wait: WaitPolicy,
     pub(crate) reconnect: bool,
 }
@@ -94,6 +95,13 @@ impl Options {
         Self { existing, ..self }
     }
 
+    /// What the program is called in the daemon's listings and log. The default is the name of its
+    /// file.
+    #[must_use]
+    pub fn client(self, name: impl Into<String>) -> Self {
+        Self { client: Some(name.into()), ..self }
+    }
+
     /// How the port's threads wait.
     #[must_use]
     pub fn wait(self, wait: WaitPolicy) -> Self {
@@ -113,6 +121,11 @@ impl Options {
         Self { reconnect, ..self }
     }
 
+    /// How to introduce the program.
+    pub(crate) fn introduction(&self) -> String {
+        self.client.clone().unwrap_or_else(program_name)
+    }
+
     /// What to ask of the daemon.
     pub(crate) fn request(&self, port: &PortName) -> Attach {
         Attach {
@@ -126,4 +139,14 @@ impl Options {
             existing: self.existing,
         }
     }
+}
+
+/// The name of the program's file, as a user knows it.
+#[must_use]
+pub fn program_name() -> String {
+    let exe = std::env::current_exe().ok();
+    let path = exe.or_else(|| std::env::args_os().next().map(PathBuf::from)).unwrap_or_default();
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    // So the kernel marks a file that was replaced while its program runs.
+    name.strip_suffix(" (deleted)").unwrap_or(&name).to_owned()
 }

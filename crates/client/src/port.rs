@@ -43,6 +43,7 @@ struct Origin {
 impl Origin {
     fn attach(&self) -> Result<(Sender, Receiver), Error> {
         let connection = Connection::open(self.options.dir.as_deref())?;
+        connection.hello(&self.options.introduction())?;
         let (attached, fds) = connection.attach(self.options.request(&self.name))?;
         halves(&attached, fds, Some(connection), self.options.wait)
     }
@@ -58,7 +59,7 @@ pub(crate) fn halves(
     let geometry = Geometry::new(attached)?;
     let region = Region::attach(fds.region.as_fd(), geometry.region).map_err(Error::Map)?;
     let extra = ExtraBufs::new(&region, &geometry.port);
-    let link = Arc::new(Link::new(fds.kick, fds.wake, attached.bell, extra, connection)?);
+    let link = Arc::new(Link::new(fds.kick, fds.wake, attached, extra, connection)?);
     let light = sys::has_barrier();
     let tx = |i| {
         let mut ring = match &geometry.peer {
@@ -498,6 +499,13 @@ impl Port {
         self.sender.link.check()
     }
 
+    /// Why the other side is gone, after [`Lost`]: [`Error::Deleted`] or [`Error::Lost`]. Asks the
+    /// daemon; of a port that is there it says that it is lost, and then it is.
+    #[must_use]
+    pub fn why_lost(&self) -> Error {
+        self.sender.link.why()
+    }
+
     /// How often the switch re-synchronised a ring of this port. Waits report news of it once,
     /// as [`Error::Resynced`].
     #[must_use]
@@ -506,11 +514,15 @@ impl Port {
         tx.chain(self.receiver.rings.iter().map(Rx::resyncs)).fold(0, u32::wrapping_add)
     }
 
-    /// Opens the port once more under its name, after [`Lost`], trying again until `timeout`.
+    /// Opens the port once more under its name, after [`Lost`], trying again until `timeout`. A port
+    /// that was deleted stays so: [`Error::Deleted`].
     /// Frames that nobody had taken are gone.
     pub fn reconnect(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
         const FIRST_PAUSE: Duration = Duration::from_millis(5);
         const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+        if let deleted @ Error::Deleted(_) = self.why_lost() {
+            return Err(deleted);
+        }
         let (limit, mut pause) = (Limit::new(timeout), FIRST_PAUSE);
         self.sender.link.detach();
         loop {

@@ -56,7 +56,7 @@ pub fn wait(
     // A time so far away that no clock can say it is no limit.
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     if policy.spin {
-        return Ok(spin(on, link, deadline)?);
+        return spin(on, link, deadline).map_err(|Lost| link.why());
     }
     for _ in 0..policy.yields {
         if is_over(deadline) {
@@ -67,7 +67,7 @@ pub fn wait(
             return Ok(true);
         }
     }
-    Ok(sleep(on, link, deadline)?)
+    sleep(on, link, deadline).map_err(|Lost| link.why())
 }
 
 fn spin(on: &mut impl Waits, link: &Link, deadline: Option<Instant>) -> Result<bool, Lost> {

@@ -269,7 +269,10 @@ impl Session {
         match error {
             // Some frames are lost; the receiver counts them.
             Error::Resynced { .. } => say::remark(error),
-            Error::Lost(_) if !self.args.no_reconnect => return self.reconnect(),
+            Error::Lost(_) if !self.args.no_reconnect => match self.port.why_lost() {
+                Error::Lost(_) => return self.reconnect(),
+                deleted => return Err(deleted.into()),
+            },
             error => return Err(error.into()),
         }
         Ok(true)
@@ -337,7 +340,8 @@ impl Session {
 
 /// Is it worth another attempt to find the daemon?
 pub fn may_come_back(error: &Error) -> bool {
-    matches!(error.exit_code(), exit::NO_DAEMON | exit::IN_USE | exit::NOT_FOUND)
+    !matches!(error, Error::Deleted(_))
+        && matches!(error.exit_code(), exit::NO_DAEMON | exit::IN_USE | exit::NOT_FOUND)
 }
 
 /// Asks the daemon for the counters of a port, once a second at most.
