@@ -215,6 +215,40 @@ fn a_small_doorbell_is_enough() {
 }
 
 #[test]
+fn a_doorbell_kept_full_by_one_message_loses_nobody_a_wake_up() {
+    let mut daemon = Daemon::start();
+    let hostile = Hostile::attach(&daemon, "vale0:hostile");
+    rustix::pipe::fcntl_setpipe_size(&hostile.fds.kick, 4096).unwrap();
+    let (mut a, mut b) = sleepers(&daemon);
+    let mut longest = Duration::ZERO;
+    for _ in 0..5 {
+        ping_pong(&mut a, &mut b, 3);
+        // The worker sleeps; what comes now it finds all at once.
+        std::thread::sleep(Duration::from_millis(50));
+        daemon.process().signal(rustix::process::Signal::STOP);
+        // A part of a page takes the only slot, and nothing can be added to it: the doorbell is
+        // full, of a message that is as good as any.
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let message = encode(hostile.attached.bell);
+        let length = message.len();
+        rustix::io::write(&write, &[message, message].concat()).unwrap();
+        let flags = rustix::pipe::SpliceFlags::empty();
+        let moved = rustix::pipe::splice(&read, None, &hostile.fds.kick, None, length, flags);
+        assert_eq!(moved, Ok(length));
+        std::thread::scope(|scope| {
+            let daemon = &mut daemon;
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(100));
+                daemon.process().signal(rustix::process::Signal::CONT);
+            });
+            longest = longest.max(ping_pong(&mut a, &mut b, 1));
+        });
+    }
+    eprintln!("longest round trip: {longest:?}");
+    assert!(longest < Duration::from_secs(5), "{longest:?}");
+}
+
+#[test]
 fn a_region_cannot_be_cut_and_holes_in_it_harm_nobody() {
     let daemon = Setup::new(CONFIG).start();
     let hostile = Hostile::attach(&daemon, "vale0:hostile");

@@ -110,14 +110,7 @@ impl Link {
     /// Rings the other side's doorbell.
     #[cold]
     pub fn kick(&self) -> Result<(), Lost> {
-        loop {
-            return match sys::write_quietly(self.kick.as_fd(), &self.message) {
-                Err(Errno::INTR) => continue,
-                // A full pipe: the other side has more than enough to wake up for.
-                Ok(_) | Err(Errno::AGAIN) => Ok(()),
-                Err(_) => Err(self.lose()),
-            };
-        }
+        sys::ring_doorbell(self.kick.as_fd(), &self.message).map_err(|_| self.lose())
     }
 
     /// Number of kicks so far: note it before arming.

@@ -82,14 +82,7 @@ impl Binding {
     /// [`Lost`]: the daemon is gone.
     #[cold]
     pub fn kick(&self) -> Result<(), Lost> {
-        loop {
-            return match sys::write_quietly(self.fds.kick.as_fd(), &self.message) {
-                Err(Errno::INTR) => continue,
-                // A full pipe: the switch has more than enough to wake up for.
-                Ok(_) | Err(Errno::AGAIN) => Ok(()),
-                Err(_) => Err(Lost),
-            };
-        }
+        sys::ring_doorbell(self.fds.kick.as_fd(), &self.message).map_err(|_| Lost)
     }
 
     /// Takes the kicks out of this process's doorbell; says whether there were any.

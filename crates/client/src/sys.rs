@@ -13,6 +13,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::thread::MembarrierCommand;
 
@@ -22,6 +23,31 @@ const NO_SIGNAL: u32 = 0x100;
 /// Cleared by the first kernel answer that it does not know the flag. Relaxed: a late look costs
 /// one failing call.
 static HAS_NO_SIGNAL: AtomicBool = AtomicBool::new(true);
+
+/// Rings a doorbell that others ring too; a dead reader is `EPIPE`.
+///
+/// A full one will wake the other side, but does not tell it who else wanted to. Somebody may keep
+/// it full on purpose, with very little in it (what is spliced into a pipe takes a slot each time),
+/// so this waits a moment for room: the other side makes some as soon as it is awake.
+pub fn ring_doorbell(fd: BorrowedFd<'_>, message: &[u8]) -> Result<(), Errno> {
+    for _ in 0..ATTEMPTS {
+        match write_quietly(fd, message) {
+            Ok(_) => break,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                // Room or not, what counts is the next attempt.
+                let _ = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::OUT)], Some(&PATIENCE));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Attempts to ring a doorbell that is full, and how long each waits: a second in all. Whoever does
+/// not read for so long is stopped, or busy with everybody's frames.
+const ATTEMPTS: u32 = 100;
+const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 /// Writes to a pipe; a dead reader is `EPIPE` and nothing else.
 pub fn write_quietly(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
