@@ -69,7 +69,7 @@ pub fn measure(figure: &str, lines: &[Line], rounds: usize) -> Measured {
     let (mut one_core, mut crossing) = (Samples::new(true), Samples::new(false));
     for round in 1..=rounds {
         say::remark(format_args!("{figure}: round {round} of {rounds}"));
-        for spot in spots.iter_mut().filter(|spot| spot.problem.is_none()) {
+        for spot in &mut spots {
             let alone = spot.work.placement.one_core();
             spot.take(if alone { &mut one_core } else { &mut crossing });
         }
@@ -93,12 +93,14 @@ impl<'a> Spot<'a> {
         Self { line, x, work, samples: Vec::new(), problem: None }
     }
 
-    /// Takes a sample. What fails is not tried again.
+    /// Takes a sample. What fails is tried again in the next round: the machine may have been busy.
     fn take(&mut self, series: &mut Samples) {
         match series.take(|| self.line.of.measure(self.work)) {
             Ok(sample) => self.samples.push(sample),
             Err(error) => {
-                say::remark(format_args!("{} at {}: {error:#}", self.line.name, self.x));
+                if self.problem.is_none() {
+                    say::remark(format_args!("{} at {}: {error:#}", self.line.name, self.x));
+                }
                 self.problem = Some(format!("{error:#}"));
             }
         }

@@ -5,23 +5,22 @@
 //! round trip; and add what VALE did not have, trust groups and pipes. What the paper states in
 //! words is drawn beside ours ([`published`]); every caption says what is not.
 
+mod measure;
 mod plot;
 mod published;
 
 use std::path::Path as FilePath;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use super::limit::{self, Limit};
 use super::machine::{self, Machine};
-use super::peers::{self, Peer};
-use super::probe::Regime;
-use super::sample::{Sample, Series as Samples, prevailing, summarize};
+use super::peers::Peer;
 use super::scenario::{Batch, COPY, Path, Payload, Placement, Traffic, Wait, Work};
-use super::subject;
+use crate::cli::Usage;
 use crate::say;
-use plot::{Axis, Look, Plot, Point, Series};
+use measure::{Line, Of};
+use plot::{Axis, Look, Plot, Series};
 
 /// A figure before it is measured.
 struct Figure {
@@ -34,35 +33,19 @@ struct Figure {
     notes: Vec<&'static str>,
 }
 
-/// A line before it is measured.
-struct Line {
-    name: &'static str,
-    look: Look,
-    of: Of,
-    points: Vec<(f64, Work)>,
-}
-
-/// The samples of every point.
-type Measured = Vec<(f64, Vec<Sample>)>;
-
-/// Who is measured.
-#[derive(Clone, Copy)]
-enum Of {
-    Subject,
-    Limit(Limit),
-    Peer(Peer),
-}
-
-const TIME: Duration = Duration::from_millis(250);
 const LENGTHS: [u16; 7] = [60, 128, 256, 512, 1024, 1514, 9000];
 
 /// Measures and draws all figures, or those named.
-pub fn draw(names: &[String], out: &FilePath, repeats: usize) -> Result<()> {
+pub fn draw(names: &[String], out: &FilePath, rounds: usize) -> Result<()> {
+    let known: Vec<&str> = all().iter().map(|figure| figure.file).collect();
+    if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
+        return Err(Usage(format!("no figure {name}; there are: {}", known.join(", "))).into());
+    }
     std::fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
     let wanted = |f: &Figure| names.is_empty() || names.iter().any(|name| name == f.file);
     for figure in all().into_iter().filter(wanted) {
         let path = out.join(format!("{}.svg", figure.file));
-        let plot = figure.measure(repeats);
+        let plot = figure.measure(rounds);
         std::fs::write(&path, plot.svg())
             .with_context(|| format!("cannot write {}", path.display()))?;
         say::remark(format_args!("wrote {}", path.display()));
@@ -77,103 +60,30 @@ fn all() -> Vec<Figure> {
 }
 
 impl Figure {
-    fn measure(self, repeats: usize) -> Plot {
-        let mut problems = Vec::new();
-        let measured: Vec<(Line, Measured)> = self
-            .lines
-            .into_iter()
-            .map(|line| {
-                say::remark(format_args!("{}: {}", self.file, line.name));
-                let points = line.measure(repeats, &mut problems);
-                (line, points)
-            })
-            .collect();
-        let samples = measured.iter().flat_map(|(_, points)| points).flat_map(|(_, s)| s);
-        let crossing: Vec<Sample> =
-            samples.copied().filter(|s| s.regime != Regime::OneCore).collect();
-        let regime = prevailing(&crossing).unwrap_or(Regime::OneCore);
-        let mut series: Vec<Series> =
-            measured.iter().filter_map(|(line, points)| line.settled(points, regime)).collect();
+    fn measure(self, rounds: usize) -> Plot {
+        let measured = measure::measure(self.file, &self.lines, rounds);
+        let mut series = measured.series;
         series.extend(self.published);
-        let mut caption: Vec<String> = vec![conditions(regime, repeats)];
+        let mut caption = vec![conditions()];
+        caption.extend(measured.notes);
         caption.extend(self.notes.iter().map(|&note| note.to_owned()));
-        caption.extend(problems);
         Plot { title: self.title.into(), caption, x: self.x, y: self.y, series }
     }
 }
 
-/// Where and how this was measured.
-fn conditions(regime: Regime, repeats: usize) -> String {
+/// Where and when this was measured.
+fn conditions() -> String {
     let machine = Machine::here();
-    format!(
-        "{}, {}, Linux {}, cores {}. Median of {repeats}, bars from smallest to largest.",
-        machine::today(),
-        machine.cpu,
-        machine.kernel,
-        regime.name(),
-    )
-}
-
-impl Line {
-    /// All samples of all points. What cannot be measured is missing, and said in the caption.
-    fn measure(&self, repeats: usize, problems: &mut Vec<String>) -> Measured {
-        let one_core = self.points.iter().all(|(_, work)| work.placement.one_core());
-        let mut series = Samples::new(one_core);
-        let mut measured = Vec::new();
-        for (x, work) in &self.points {
-            let mut samples = Vec::new();
-            for _ in 0..repeats {
-                match series.take(|| self.of.measure(work)) {
-                    Ok(sample) => samples.push(sample),
-                    Err(error) => {
-                        say::remark(format_args!("{}: {error:#}", self.name));
-                        problems.push(format!("Not measured: {} at {x}.", self.name));
-                        break;
-                    }
-                }
-            }
-            measured.push((*x, samples));
-        }
-        // One line of caption for a line that is missing as a whole.
-        if measured.iter().all(|(_, samples)| samples.is_empty()) {
-            problems.truncate(problems.len() - self.points.len().min(problems.len()));
-            problems.push(format!("Not measured: {}.", self.name));
-        }
-        measured
-    }
-
-    /// The points in a regime; nothing if there is none.
-    fn settled(&self, points: &[(f64, Vec<Sample>)], regime: Regime) -> Option<Series> {
-        let settled = points.iter().filter_map(|(x, samples)| {
-            let summary =
-                summarize(samples, regime).or_else(|| summarize(samples, Regime::OneCore))?;
-            Some(Point { x: *x, y: summary.median, spread: Some(summary.spread) })
-        });
-        let points: Vec<Point> = settled.collect();
-        let name = self.name.to_owned();
-        (!points.is_empty()).then_some(Series { name, look: self.look, points })
-    }
-}
-
-impl Of {
-    fn measure(self, work: &Work) -> Result<f64> {
-        match self {
-            Of::Subject => subject::run(work, TIME),
-            Of::Limit(kind) => {
-                limit::measure(kind, work, TIME / 2)?.context("there is no limit for this work")
-            }
-            Of::Peer(peer) => peers::measure(peer, work, TIME),
-        }
-    }
+    format!("{}, {}, Linux {}.", machine::today(), machine.cpu, machine.kernel)
 }
 
 fn axis(label: &str, log: bool) -> Axis {
-    Axis { label: label.into(), log, ticks: vec![] }
+    Axis { label: label.into(), log, joined: true, ticks: vec![] }
 }
 
 fn marked(label: &str, ticks: &[u16]) -> Axis {
     let ticks = ticks.iter().map(|&t| (f64::from(t), t.to_string())).collect();
-    Axis { label: label.into(), log: true, ticks }
+    Axis { label: label.into(), log: true, joined: true, ticks }
 }
 
 const RATE: &str = "million frames a second";
@@ -320,39 +230,40 @@ fn both_directions() -> Figure {
 }
 
 fn round_trips() -> Figure {
-    let waits = [(1.0, Wait::Asleep), (2.0, Wait::Yield), (3.0, Wait::Spin)];
-    let work = |path, wait| {
-        let placement = if wait == Wait::Asleep { Placement::ONE } else { Placement::TWO };
-        let traffic = Traffic::RoundTrip(wait);
-        Work { path, placement, traffic, batch: Batch::all(1), ..COPY }
+    let kinds = [
+        (Wait::Asleep, Placement::ONE, "asleep, one core"),
+        (Wait::Asleep, Placement::TWO, "asleep, two cores"),
+        (Wait::Yield, Placement::TWO, "yielding, two cores"),
+        (Wait::Spin, Placement::TWO, "spinning, two cores"),
+    ];
+    let line = |name, look, of, path: Path, which: &[usize]| {
+        let point = |&i: &usize| {
+            let (wait, placement, _) = kinds[i];
+            // Without a switch there is nobody on the second core but the other end.
+            let apart = path == Path::Pipe && placement == Placement::TWO;
+            let placement = if apart { Placement::APART } else { placement };
+            let traffic = Traffic::RoundTrip(wait);
+            (i as f64, Work { path, placement, traffic, batch: Batch::all(1), ..COPY })
+        };
+        Line { name, look, of, points: which.iter().map(point).collect() }
     };
-    let line = |name, look, of, path: Path, waits: &[(f64, Wait)]| Line {
-        name,
-        look,
-        of,
-        points: waits.iter().map(|&(x, wait)| (x, work(path, wait))).collect(),
-    };
-    let names = ["asleep, one core", "yielding, two cores", "spinning, two cores"];
-    let ticks = [1.0, 2.0, 3.0].into_iter().zip(names.map(String::from)).collect();
-    let sleep_limit = Of::Limit(limit::of_round_trip(Wait::Asleep, true));
-    let spin_limit = Of::Limit(limit::of_round_trip(Wait::Spin, true));
+    let ticks = kinds.iter().enumerate().map(|(i, kind)| (i as f64, kind.2.to_owned())).collect();
+    let floor = |wait| Of::Limit(limit::of_round_trip(wait, true));
+    let all = [0, 1, 2, 3];
+    let (isolated, subject) = (Path::Isolated, Of::Subject);
     Figure {
         file: "round-trip",
         title: "Round trip of a 60-byte frame, median",
-        x: Axis { label: "how everybody waits".into(), log: false, ticks },
+        x: Axis { label: "how everybody waits".into(), log: false, joined: false, ticks },
         y: axis("microseconds", true),
         lines: vec![
-            line("uvala, isolated ports", Look::Own(0), Of::Subject, Path::Isolated, &waits),
-            line("uvala, trust group", Look::Own(1), Of::Subject, Path::Group, &waits),
-            line("floor: four wake-ups", Look::Peer(2), sleep_limit, Path::Isolated, &waits[..1]),
-            line("floor: two line trips", Look::Peer(3), spin_limit, Path::Isolated, &waits[2..]),
-            line(
-                "Linux bridge, TAP",
-                Look::Peer(1),
-                Of::Peer(Peer::Bridge),
-                Path::Isolated,
-                &waits[..1],
-            ),
+            line("uvala, isolated ports", Look::Own(0), subject, isolated, &all),
+            line("uvala, trust group", Look::Own(1), subject, Path::Group, &all),
+            line("uvala, pipe", Look::Own(2), subject, Path::Pipe, &all),
+            line("floor: four wake-ups", Look::Limit, floor(Wait::Asleep), isolated, &[0]),
+            line("floor: two line trips", Look::Limit, floor(Wait::Spin), isolated, &[3]),
+            line("Linux bridge, TAP", Look::Peer(1), Of::Peer(Peer::Bridge), isolated, &[0, 1]),
+            line("vde", Look::Peer(2), Of::Peer(Peer::Vde), isolated, &[0, 1]),
         ],
         published: vec![],
         notes: vec!["The times in the VALE paper were not at hand in numbers."],

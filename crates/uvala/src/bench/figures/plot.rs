@@ -1,9 +1,10 @@
 //! Plots as SVG text: one uniform style, for a page of print.
 //!
-//! Ours are solid lines with filled circles, each with the spread of its samples; what the machine
-//! allows is dashed and grey, other software has squares and short dashes, and what others have
-//! published has open diamonds and no line. Colours are those of Okabe and Ito, which differ for
-//! everybody and in grey.
+//! Ours are solid lines with circles; each point has a bar from its smallest to its largest sample.
+//! What the machine allows is dashed and grey, other software has squares and short dashes, and
+//! what others have published has open diamonds and no line. A hollow mark was measured under other
+//! circumstances; a cross at the foot stands for a point that could not be measured. Colours are
+//! those of Okabe and Ito, which differ for everybody and in grey.
 
 use std::fmt::Write;
 
@@ -27,6 +28,8 @@ pub struct Axis {
     pub label: String,
     /// Whether equal distances are equal ratios.
     pub log: bool,
+    /// Whether there is something between two points: kinds are not joined by lines.
+    pub joined: bool,
     /// Where its marks are, and what they say; none for marks at round numbers.
     pub ticks: Vec<(f64, String)>,
 }
@@ -63,6 +66,19 @@ pub struct Point {
     pub y: f64,
     /// Smallest and largest sample.
     pub spread: Option<(f64, f64)>,
+    /// What it is.
+    pub mark: Mark,
+}
+
+/// What a point is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// Measured as the others.
+    Measured,
+    /// Measured under other circumstances, which stand beside it.
+    Elsewhere(&'static str),
+    /// Not measured: a cross at the foot of the plot, `y` means nothing.
+    Missing,
 }
 
 const FONT: &str = r#"font-family="Helvetica, Arial, sans-serif" font-size="12""#;
@@ -92,22 +108,34 @@ impl Scale {
         self.start + share * (self.end - self.start)
     }
 
+    /// The same, so much further to the right.
+    fn shifted(&self, by: f64) -> Self {
+        Self { start: self.start + by, end: self.end + by, ..*self }
+    }
+
     fn holds(&self, value: f64) -> bool {
         value >= self.from * 0.999_999 && value <= self.to * 1.000_001
+    }
+}
+
+impl Axis {
+    /// Distance between the marks of two series at the same place.
+    fn apart(&self) -> f64 {
+        if self.joined { 3.0 } else { 13.0 }
     }
 }
 
 impl Plot {
     /// The plot as the text of an SVG file.
     pub fn svg(&self) -> String {
-        let x = self.scale(&self.x, LEFT, WIDTH - RIGHT, |p| [p.x; 3]);
+        let x = self.x_scale();
         let spread = |p: &Point| {
             let (low, high) = p.spread.unwrap_or((p.y, p.y));
             [low, p.y, high]
         };
         let y = self.scale(&self.y, TOP + HEIGHT, TOP, spread);
         let caption: Vec<String> = self.caption.iter().flat_map(|row| wrap(row, 105)).collect();
-        let height = TOP + HEIGHT + 62.0 + 15.0 * f64::from(lines(&caption));
+        let height = TOP + HEIGHT + 66.0 + 15.0 * f64::from(lines(&caption));
         let mut svg = String::new();
         line(
             &mut svg,
@@ -118,11 +146,16 @@ impl Plot {
         line(&mut svg, format_args!(r##"<rect width="{WIDTH}" height="{height}" fill="#fff"/>"##));
         text(&mut svg, (LEFT, 24.0), r#"font-size="15" font-weight="bold""#, &self.title);
         self.draw_axes(&mut svg, &x, &y);
-        for series in &self.series {
-            series.draw(&mut svg, &x, &y);
+        let measured = self.series.iter().filter(|series| series.look != Look::Published).count();
+        for (i, series) in self.series.iter().enumerate() {
+            // Side by side, so that equal values do not hide each other.
+            let middle = measured.saturating_sub(1) as f64 / 2.0;
+            let published = series.look == Look::Published;
+            let shift = if published { 0.0 } else { (i as f64 - middle) * self.x.apart() };
+            series.draw(&mut svg, &x.shifted(shift), &y, self.x.joined);
         }
         self.draw_legend(&mut svg);
-        let mut below = TOP + HEIGHT + 62.0;
+        let mut below = TOP + HEIGHT + 66.0;
         for row in &caption {
             text(&mut svg, (LEFT, below), r##"font-size="11" fill="#555""##, row);
             below += 15.0;
@@ -139,7 +172,8 @@ impl Plot {
         end: f64,
         values: impl Fn(&Point) -> [f64; 3],
     ) -> Scale {
-        let all = self.series.iter().flat_map(|s| &s.points).flat_map(values);
+        let points = self.series.iter().flat_map(|s| &s.points);
+        let all = points.filter(|p| p.mark != Mark::Missing).flat_map(values);
         let ticks = axis.ticks.iter().map(|t| t.0);
         let all: Vec<f64> = all.chain(ticks).filter(|v| !axis.log || *v > 0.0).collect();
         let low = all.iter().copied().fold(f64::INFINITY, f64::min);
@@ -152,6 +186,18 @@ impl Plot {
         Scale { from, to, start, end, log: axis.log }
     }
 
+    /// From the first to the last mark; kinds have a column each.
+    fn x_scale(&self) -> Scale {
+        let (start, end) = (LEFT, WIDTH - RIGHT);
+        match self.x.joined {
+            true => self.scale(&self.x, start, end, |p| [p.x; 3]),
+            false => {
+                let to = self.x.ticks.len() as f64 - 0.5;
+                Scale { from: -0.5, to, start, end, log: false }
+            }
+        }
+    }
+
     fn draw_axes(&self, svg: &mut String, x: &Scale, y: &Scale) {
         let (bottom, right) = (TOP + HEIGHT, WIDTH - RIGHT);
         for (value, label) in ticks(&self.y, y) {
@@ -162,12 +208,18 @@ impl Plot {
         for (value, label) in ticks(&self.x, x) {
             let at = x.at(value);
             rule(svg, (at, bottom), (at, bottom + 5.0), "#222");
-            text(svg, (at, bottom + 19.0), r#"text-anchor="middle""#, &label);
+            // Kinds have names, which have room in their column only.
+            let rows = if self.x.joined { vec![label] } else { wrap(&label, 10) };
+            for (i, row) in rows.iter().enumerate() {
+                let below = bottom + 19.0 + 13.0 * i as f64;
+                text(svg, (at, below), r#"text-anchor="middle""#, row);
+            }
         }
         rule(svg, (LEFT, bottom), (right, bottom), "#222");
         rule(svg, (LEFT, TOP), (LEFT, bottom), "#222");
         let middle = f64::midpoint(LEFT, right);
-        text(svg, (middle, bottom + 38.0), r#"text-anchor="middle""#, &self.x.label);
+        let below = if self.x.joined { bottom + 38.0 } else { bottom + 48.0 };
+        text(svg, (middle, below), r#"text-anchor="middle""#, &self.x.label);
         let at = TOP + HEIGHT / 2.0;
         let turned = format!(r#"text-anchor="middle" transform="rotate(-90 20 {at})""#);
         text(svg, (20.0, at), &turned, &self.y.label);
@@ -176,10 +228,10 @@ impl Plot {
     fn draw_legend(&self, svg: &mut String) {
         let (left, mut at) = (WIDTH - RIGHT + 18.0, TOP + 8.0);
         for series in &self.series {
-            if series.look != Look::Published {
+            if series.look != Look::Published && (self.x.joined || series.look == Look::Limit) {
                 series.stroke(svg, &format!("{left},{at} {},{at}", left + 26.0));
             }
-            series.mark(svg, left + 13.0, at);
+            series.mark(svg, (left + 13.0, at), false);
             for row in wrap(&series.name, 23) {
                 text(svg, (left + 34.0, at + 4.0), "", &row);
                 at += 15.0;
@@ -199,18 +251,43 @@ impl Series {
         }
     }
 
-    fn draw(&self, svg: &mut String, x: &Scale, y: &Scale) {
-        let visible = || self.points.iter().filter(|p| !y.log || p.y > 0.0);
-        if self.look != Look::Published {
+    fn draw(&self, svg: &mut String, x: &Scale, y: &Scale, joined: bool) {
+        let shows = |p: &&Point| p.mark != Mark::Missing && (!y.log || p.y > 0.0);
+        let visible = || self.points.iter().filter(shows);
+        if joined && self.look != Look::Published {
             let corner = |p: &Point| format!("{:.1},{:.1}", x.at(p.x), y.at(p.y));
             self.stroke(svg, &visible().map(corner).collect::<Vec<_>>().join(" "));
         }
         for point in visible() {
-            let at = x.at(point.x);
-            if let Some((low, high)) = point.spread.filter(|s| !y.log || s.0 > 0.0) {
-                rule(svg, (at, y.at(low)), (at, y.at(high)), self.colour());
+            let at = (x.at(point.x), y.at(point.y));
+            if !joined && self.look == Look::Limit {
+                self.stroke(
+                    svg,
+                    &format!("{:.1},{2:.1} {:.1},{2:.1}", at.0 - 9.0, at.0 + 9.0, at.1),
+                );
             }
-            self.mark(svg, at, y.at(point.y));
+            if let Some((low, high)) = point.spread.filter(|s| !y.log || s.0 > 0.0) {
+                self.bar(svg, at.0, y.at(low), y.at(high));
+            }
+            self.mark(svg, at, matches!(point.mark, Mark::Elsewhere(_)));
+            if let Mark::Elsewhere(place) = point.mark {
+                let style = format!(r#"font-size="9" fill="{}""#, self.colour());
+                text(svg, (at.0 + 6.0, at.1 - 5.0), &style, place);
+            }
+        }
+        for point in self.points.iter().filter(|p| !shows(p)) {
+            let (at, foot) = (x.at(point.x), y.start - 6.0);
+            for slope in [4.0, -4.0] {
+                rule(svg, (at - 4.0, foot - slope), (at + 4.0, foot + slope), self.colour());
+            }
+        }
+    }
+
+    /// From the smallest to the largest sample, wider than the mark between them.
+    fn bar(&self, svg: &mut String, x: f64, low: f64, high: f64) {
+        rule(svg, (x, low), (x, high), self.colour());
+        for end in [low, high] {
+            rule(svg, (x - 5.5, end), (x + 5.5, end), self.colour());
         }
     }
 
@@ -224,22 +301,20 @@ impl Series {
         line(svg, format_args!(r#"<polyline points="{points}" {style}/>"#));
     }
 
-    fn mark(&self, svg: &mut String, x: f64, y: f64) {
+    fn mark(&self, svg: &mut String, (x, y): (f64, f64), hollow: bool) {
         let colour = self.colour();
+        let fill = if hollow { "#fff" } else { colour };
+        let style = format!(r#"fill="{fill}" stroke="{colour}" stroke-width="1.4""#);
         match self.look {
-            Look::Own(_) => line(
-                svg,
-                format_args!(r#"<circle cx="{x:.1}" cy="{y:.1}" r="3.6" fill="{colour}"/>"#),
-            ),
+            Look::Own(_) => {
+                line(svg, format_args!(r#"<circle cx="{x:.1}" cy="{y:.1}" r="3" {style}/>"#));
+            }
             Look::Limit => {}
-            Look::Peer(_) => line(
-                svg,
-                format_args!(
-                    r#"<rect x="{:.1}" y="{:.1}" width="7" height="7" fill="{colour}"/>"#,
-                    x - 3.5,
-                    y - 3.5
-                ),
-            ),
+            Look::Peer(_) => {
+                let (x, y) = (x - 2.8, y - 2.8);
+                let place = format!(r#"x="{x:.1}" y="{y:.1}" width="5.6" height="5.6""#);
+                line(svg, format_args!("<rect {place} {style}/>"));
+            }
             Look::Published => line(
                 svg,
                 format_args!(
@@ -325,16 +400,21 @@ mod tests {
     use super::*;
 
     fn axis(log: bool) -> Axis {
-        Axis { label: "x".into(), log, ticks: vec![] }
+        Axis { label: "x".into(), log, joined: true, ticks: vec![] }
     }
 
     #[test]
     fn test_svg_draws_every_point_inside_the_frame() {
-        let point = |x, y| Point { x, y, spread: Some((y * 0.9, y * 1.1)) };
+        let spread = |y| Some((y * 0.9, y * 1.1));
+        let point = |x, y| Point { x, y, spread: spread(y), mark: Mark::Measured };
         let series = Series {
             name: "a < b".into(),
             look: Look::Own(0),
-            points: vec![point(60.0, 120.0), point(1514.0, 18.0)],
+            points: vec![
+                point(60.0, 120.0),
+                Point { mark: Mark::Missing, ..point(200.0, 0.0) },
+                Point { mark: Mark::Elsewhere("far"), ..point(1514.0, 18.0) },
+            ],
         };
         let plot = Plot {
             title: "t".into(),
@@ -345,6 +425,9 @@ mod tests {
         };
         let svg = plot.svg();
         assert_eq!(svg.matches("<circle").count(), 3, "two points and the legend");
+        assert_eq!(svg.matches(">far<").count(), 1, "where the cores were");
+        let (bars, cross) = (2 * 3, 2);
+        assert_eq!(svg.matches(r##"stroke="#0072B2"/>"##).count(), bars + cross);
         assert!(svg.contains("a &lt; b") && svg.ends_with("</svg>\n"));
         assert!(!svg.contains("NaN") && !svg.contains("inf"));
         assert!(svg.lines().all(|line| line.starts_with('<') && line.ends_with('>')));

@@ -3,7 +3,7 @@
 //! Only numbers stated in words are here. Curves of the papers are not: reading them off a picture
 //! would be a measurement of ours.
 
-use super::plot::{Look, Point, Series};
+use super::plot::{Look, Mark, Point, Series};
 
 /// What every figure says about the numbers below.
 pub const SOURCE: &str = "VALE: Rizzo and Lettieri, CoNEXT 2012, numbers stated in its text \
@@ -13,7 +13,7 @@ pub const SOURCE: &str = "VALE: Rizzo and Lettieri, CoNEXT 2012, numbers stated 
 pub const PIPE_SOURCE: &str = "netmap pipes: netmap(4), \"over 100 Mpps\" (drawn at 100).";
 
 fn series(name: &str, points: &[(f64, f64)]) -> Series {
-    let points = points.iter().map(|&(x, y)| Point { x, y, spread: None });
+    let points = points.iter().map(|&(x, y)| Point { x, y, spread: None, mark: Mark::Measured });
     Series { name: name.into(), look: Look::Published, points: points.collect() }
 }
 

@@ -9,6 +9,7 @@ use super::Part;
 use super::stamp::{self, address, header};
 use crate::bench::machine;
 use crate::bench::role::{median_us, nanoseconds};
+use crate::bench::scenario::Path;
 
 const PING: u8 = 1;
 const PONG: u8 = 2;
@@ -32,7 +33,7 @@ pub fn ping(part: &Part) -> Result<()> {
 pub fn pong(part: &Part) -> Result<()> {
     machine::pin(part.work.placement.receiver);
     let mut port = part.options().open(&part.receiver_port(0))?;
-    introduce(&mut port, PONG)?;
+    introduce(part, &mut port, PONG)?;
     part.ready()?;
     let (sender, receiver) = port.halves();
     let (tx, rx) = (sender.tx(0), receiver.rx(0));
@@ -50,7 +51,7 @@ pub fn ping_pong(part: &Part) -> Result<()> {
     machine::pin(part.work.placement.sender);
     let mut left = part.options().open(&part.sender_port())?;
     let mut right = part.options().open(&part.receiver_port(0))?;
-    introduce(&mut right, PONG)?;
+    introduce(part, &mut right, PONG)?;
     part.ready()?;
     let ((left_tx, left_rx), (right_tx, right_rx)) = (left.halves(), right.halves());
     let (out, back) = (header(address(PONG), address(PING)), header(address(PING), address(PONG)));
@@ -64,7 +65,11 @@ pub fn ping_pong(part: &Part) -> Result<()> {
     })
 }
 
-fn introduce(port: &mut Port, number: u8) -> Result<()> {
+/// Tells the switch where an address is. A pipe has none to tell.
+fn introduce(part: &Part, port: &mut Port, number: u8) -> Result<()> {
+    if part.work.path == Path::Pipe {
+        return Ok(());
+    }
     let mut frame = [0; 60];
     stamp::write(&mut frame, &header(address(number), address(number)), 0);
     Ok(port.send(&frame)?)
