@@ -404,8 +404,15 @@ fn five_hundred_pipes_are_open_at_once() {
         pass(master, slave, 60);
         pass(slave, master, 60);
     }
-    drop(pipes);
-    wait::until("all to go", || daemon.ports().is_empty());
+    for (left, pipe) in pipes.into_iter().enumerate().rev() {
+        drop(pipe);
+        // An unoptimised daemon takes some milliseconds for each, and is not to be asked for all
+        // at once on a machine that has much else to do.
+        if left.is_multiple_of(50) {
+            wait::until("them to go", || daemon.ports().len() <= 1 + 2 * left);
+        }
+    }
+    wait::until("the last to go", || daemon.ports().is_empty());
     daemon.assert_holds(before);
 }
 

@@ -130,9 +130,12 @@ impl Commons {
         }
     }
 
-    /// Takes back what the holder of a port had.
-    pub fn take_back(&mut self, port: &PortLayout, loan: &Loan) {
-        self.group.region().end_loan(loan, port);
+    /// Takes back what the holder of a port had, with `extra` buffers lent to him.
+    pub fn take_back(&mut self, port: &PortLayout, loan: &Loan, extra: u32) {
+        // Who was lent nothing has a list of his own making: its buffers are the port's.
+        if extra > 0 {
+            self.group.region().end_loan(loan, port);
+        }
         self.holders.give_back(loan.nifp(), PAGE);
     }
 }
@@ -170,7 +173,7 @@ mod tests {
         let loans = [(0, lend(0, 10)), (0, lend(0, 0)), (1, lend(1, 5))];
         assert_eq!(loans.map(|(_, (_, count))| count), [10, 0, 5]);
         assert_eq!(in_pool(&commons), pool - 2 * 128 - 15);
-        loans.iter().for_each(|(port, (loan, _))| commons.take_back(&ports[*port], loan));
+        loans.iter().for_each(|(port, (loan, n))| commons.take_back(&ports[*port], loan, *n));
         assert_eq!(in_pool(&commons), pool - 2 * 128);
         ports.iter().for_each(|port| commons.remove_port(port, drop));
         assert!(commons.is_empty());
@@ -184,7 +187,7 @@ mod tests {
         let (loan, count) = commons.lend(&port, "test", [0..1, 0..1], u32::MAX).expect("room");
         assert_eq!(count, BUFFERS - 128);
         assert!(commons.add_port("another", counts()).is_err());
-        commons.take_back(&port, &loan);
+        commons.take_back(&port, &loan, count);
         commons.add_port("another", counts()).expect("room again");
     }
 

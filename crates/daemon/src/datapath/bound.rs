@@ -152,7 +152,7 @@ impl Workers {
         let Some(bound) = self.bound.get_mut(&port) else { return };
         let Some(place) = bound.holders.remove(&holder) else { return };
         if let Some(commons) = self.regions.get_mut(&bound.region) {
-            commons.take_back(&bound.layout, &place.loan);
+            commons.take_back(&bound.layout, &place.loan, place.extra_bufs);
         }
         self.tell_wakers(port);
     }
@@ -162,7 +162,7 @@ impl Workers {
         let Some(bound) = self.bound.remove(&port) else { return };
         if let Some(commons) = self.regions.get_mut(&bound.region) {
             for place in bound.holders.values() {
-                commons.take_back(&bound.layout, &place.loan);
+                commons.take_back(&bound.layout, &place.loan, place.extra_bufs);
             }
             let workers = &self.workers;
             commons.remove_port(&bound.layout, |leaver| settle(workers, &leaver));
