@@ -25,11 +25,11 @@
 //! one descriptor at the same time; each that wakes takes the bytes out and syncs. It may have
 //! taken the byte that another was woken for and has not seen yet. So nobody relies on bytes
 //! alone: while others wait on the same descriptor, a thread looks again after
-//! [`RECHECK_SHARED`], and in any case after [`RECHECK`], which costs an idle thread nothing that
+//! `RECHECK_SHARED`, and in any case after `RECHECK`, which costs an idle thread nothing that
 //! could be measured.
 //!
 //! **A daemon that is gone** closes its end of the wake pipe: whoever sleeps wakes up at once.
-//! Programs that never sleep find out by a look every [`LOOKS`] fruitless syncs. From then on
+//! Programs that never sleep find out by a look every `LOOKS` fruitless syncs. From then on
 //! `poll` says `POLLERR` and syncs fail with `ENXIO`; the mapping stays, as memory does.
 
 #![allow(unsafe_code)] // UNSAFETY: a binding is published by a pointer and freed with its entry.
