@@ -1,5 +1,6 @@
 //! The daemon dies and comes back; its clients see it at once and go on under the same names.
 
+use std::process::Stdio;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use client::{Error, Port};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{Tally, fill, mac};
 use harness::process::Peer;
-use harness::role::{Receive, Role, Send};
+use harness::role::{Become, Receive, Role, Send};
 use harness::wait;
 
 const SOON: Option<Duration> = Some(wait::PATIENCE);
@@ -156,6 +157,34 @@ fn a_broken_state_file_stops_the_start_until_it_is_forgotten() {
     assert!(message.contains("state/vale0.json") && message.contains("--forget"), "{message}");
     daemon.restart_with(&["--forget"]);
     assert!(daemon.switch("vale0").is_none() && !file.exists());
+}
+
+#[test]
+fn watched_listings_go_on_with_the_next_daemon() {
+    let mut daemon = Daemon::start();
+    done(&daemon, &["switch", "add", "vale0"]);
+    let dir = daemon.dir();
+    let mut watchers = ["stats", "port list"].map(|listing| {
+        let args: Vec<&str> = listing.split(' ').collect();
+        let args = [&args[..], &["vale0", "--watch", "--dir", dir.to_str().unwrap()]].concat();
+        let mut command = harness::process::uvala(Become::default(), &args, None);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    daemon.kill();
+    std::thread::sleep(Duration::from_millis(1500));
+    daemon.restart();
+    std::thread::sleep(Duration::from_secs(3));
+    for watcher in &mut watchers {
+        assert!(watcher.try_wait().unwrap().is_none(), "it ended");
+        watcher.kill().unwrap();
+    }
+    for watcher in watchers {
+        let output = watcher.wait_with_output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("waiting for it") && said.contains("is back"), "{said}");
+    }
 }
 
 /// What a port that waits for ever hears when the daemon is killed.

@@ -9,7 +9,8 @@ use crate::control::ControlError;
 use crate::name::{NameError, PortName};
 
 /// The other side of a port is gone: the daemon, or the other end of a pipe. What had arrived can
-/// still be read. Waits know whether it was the port alone, [`Error::Deleted`]; else [`Port::reconnect`](crate::Port::reconnect) opens the port anew.
+/// still be read. Waits know whether it was the port alone, [`Error::Deleted`]; else
+/// [`Port::reconnect`](crate::Port::reconnect) opens the port anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the other side of the port is gone (daemon stopped?); reconnect, or open the port again")]
 pub struct Lost;

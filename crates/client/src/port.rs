@@ -514,8 +514,8 @@ impl Port {
         tx.chain(self.receiver.rings.iter().map(Rx::resyncs)).fold(0, u32::wrapping_add)
     }
 
-    /// Opens the port once more under its name, after [`Lost`], trying again until `timeout`. A port
-    /// that was deleted stays so: [`Error::Deleted`].
+    /// Opens the port once more under its name, after [`Lost`], trying again until `timeout`. A
+    /// port that was deleted stays so: [`Error::Deleted`].
     /// Frames that nobody had taken are gone.
     pub fn reconnect(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
         const FIRST_PAUSE: Duration = Duration::from_millis(5);

@@ -75,8 +75,9 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     match &args.action {
         Action::List { switch, output, watch } => {
             let switch = switch.parse()?;
-            let connection = global.connect()?;
-            watch.repeat(|_| output.print(&list(&connection, &switch)?, |rows| table(rows)))
+            watch.repeat(global, |connection, _| {
+                output.print(&list(connection, &switch)?, |rows| table(rows))
+            })
         }
         Action::Add { port, address: Address { mac, vlan }, output } => {
             let add = FdbAdd { port: port.parse()?, mac: *mac, vlan: *vlan };

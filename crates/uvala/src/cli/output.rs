@@ -1,11 +1,14 @@
 //! What a listing looks like: a table or JSON, once or again and again.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
+use client::api::{ErrorCode, exit};
+use client::control::{Connection, ControlError};
 use serde::Serialize;
 
+use super::Global;
 use crate::say;
 
 /// Options of every subcommand that asks or tells the daemon.
@@ -48,16 +51,31 @@ impl Output {
 }
 
 impl Watch {
-    /// Prints once, or again and again; true from the second time on.
-    pub fn repeat(self, mut print: impl FnMut(bool) -> anyhow::Result<()>) -> anyhow::Result<()> {
-        print(false)?;
+    /// Prints once, or again and again; `true` where the same daemon answered before. When it goes
+    /// away, waits for it and goes on.
+    pub fn repeat(
+        self,
+        global: &Global,
+        mut print: impl FnMut(&Connection, bool) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let mut connection = global.connect()?;
+        print(&connection, false)?;
         let Some(seconds) = self.watch else { return Ok(()) };
+        let (mut again, mut back) = (true, None);
         loop {
             std::thread::sleep(Duration::from_secs(seconds));
             if rustix::termios::isatty(io::stdout()) {
                 say::out(CLEAR)?;
             }
-            print(true)?;
+            match print(&connection, again) {
+                Ok(()) => again = true,
+                Err(error) if is_gone(&error) => {
+                    connection = wait_for_daemon(global, &error)?;
+                    (again, back) = (false, Some(Instant::now()));
+                }
+                Err(error) if is_to_come(&error, back) => {}
+                Err(error) => return Err(error),
+            }
         }
     }
 
@@ -67,5 +85,35 @@ impl Watch {
     }
 }
 
+/// Whether nobody answers any more.
+fn is_gone(error: &anyhow::Error) -> bool {
+    error.downcast_ref().is_some_and(|error: &ControlError| error.exit_code() == exit::NO_DAEMON)
+}
+
+/// Whether it may yet come: clients of a daemon that is just back are about to open their ports.
+fn is_to_come(error: &anyhow::Error, back: Option<Instant>) -> bool {
+    let missing = |error: &ControlError| error.code() == Some(ErrorCode::NotFound);
+    back.is_some_and(|back| back.elapsed() < PATIENCE) && error.downcast_ref().is_some_and(missing)
+}
+
+fn wait_for_daemon(global: &Global, error: &anyhow::Error) -> anyhow::Result<Connection> {
+    say::remark(format!("uvala: {error}; waiting for it"));
+    loop {
+        std::thread::sleep(PAUSE);
+        match global.connect() {
+            Err(error) if error.exit_code() == exit::NO_DAEMON => {}
+            Ok(connection) => {
+                say::remark("uvala: the daemon is back");
+                return Ok(connection);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Between two attempts to find the daemon.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How long its clients have to come back.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Cursor to the corner, everything below it away: the screen does not flicker.
 const CLEAR: &str = "\x1b[H\x1b[J";

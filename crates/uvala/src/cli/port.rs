@@ -126,10 +126,9 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     match &args.action {
         Action::List { switch, output, watch } => {
             let switch = switch.as_deref().map(str::parse).transpose()?;
-            let connection = global.connect()?;
-            let print =
-                |_| output.print(&list(&connection, switch.as_ref())?, |ports| table(ports));
-            watch.repeat(print)
+            watch.repeat(global, |connection, _| {
+                output.print(&list(connection, switch.as_ref())?, |ports| table(ports))
+            })
         }
         Action::Show { name, output } => {
             let port = name.parse()?;

@@ -56,10 +56,11 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         }
         Some(name) => StatsQuery { switch: Some(name.parse()?), ..StatsQuery::default() },
     };
-    let connection = global.connect()?;
     let mut before: Option<Snapshot> = None;
-    args.watch.repeat(|_| {
-        let now = snapshot(&connection, &query)?;
+    args.watch.repeat(global, |connection, again| {
+        let now = snapshot(connection, &query)?;
+        // Another daemon counts from zero.
+        before = before.take().filter(|_| again);
         args.output.print(&now, |now| match &before {
             Some(before) => rates(before, now),
             None if args.watch.is_on() => rates(now, now),

@@ -97,10 +97,9 @@ struct Settings {
 /// Runs the subcommand.
 pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     match &args.action {
-        Action::List { output, watch } => {
-            let connection = global.connect()?;
-            watch.repeat(|_| output.print(&list(&connection)?, |switches| table(switches)))
-        }
+        Action::List { output, watch } => watch.repeat(global, |connection, _| {
+            output.print(&list(connection)?, |switches| table(switches))
+        }),
         Action::Show { name, output } => {
             let switch = name.parse()?;
             let request = Request::SwitchShow(SwitchRef { switch });
