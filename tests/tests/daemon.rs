@@ -344,3 +344,25 @@ fn raw_call(daemon: &Daemon, message: &[u8]) -> ErrorCode {
         client::api::Outcome::Ok(reply) => panic!("{reply:?}"),
     }
 }
+
+#[test]
+fn the_log_says_who_did_what_and_who_was_refused() {
+    let daemon = Setup::new("[socket]\nmode = \"666\"\n[quota]\nports = 1\n").start();
+    let port = daemon.options().client("my program").open("vale0:a").unwrap();
+    for _ in 0..5 {
+        assert!(daemon.options().open("vale0:b").is_err());
+    }
+    drop(port);
+    assert!(daemon.uvala(&["switch", "add", "vale1", "--mode", "620"]).status.success());
+    assert!(daemon.uvala(&["switch", "del", "vale1"]).status.success());
+    let pid = std::process::id();
+    let counted = |text: &str| daemon.log().lines().filter(|line| line.contains(text)).count();
+    let me = format!("INFO process {pid} of");
+    wait::until("the log", || counted("deleted switch vale1") == 1);
+    assert_eq!(counted(&me), 2, "attached and left: {}", daemon.log());
+    assert_eq!(counted("(my program) attached vale0:a"), 1);
+    assert_eq!(counted("(my program) left vale0:a"), 1);
+    assert_eq!(counted("WARN"), 1, "{}", daemon.log());
+    assert_eq!(counted("raise quota.ports"), 1);
+    assert_eq!(counted("added switch vale1 with {\"mode\":\"620\"}"), 1);
+}

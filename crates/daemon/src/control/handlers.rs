@@ -1,6 +1,7 @@
 //! From a call to its answer: ask the state, tell the workers, enter the result.
 
 mod addresses;
+mod journal;
 mod keeping;
 mod netmap;
 
@@ -26,6 +27,7 @@ use super::state::bound::Shared;
 use super::state::{ConnKey, Gone, Holder, Port, State, Switch, Wish, change_permissions};
 use super::statics::Statics;
 use crate::config::{Config, SwitchPlan};
+use journal::Journal;
 use keeping::Keeping;
 
 /// A connected client.
@@ -49,6 +51,7 @@ pub struct Control<D> {
     datapath: D,
     statics: Statics,
     keeping: Option<Keeping>,
+    journal: Journal,
     rings: RingSpec,
     switch_mode: Mode,
     started: Instant,
@@ -63,6 +66,7 @@ impl<D: Datapath> Control<D> {
             datapath,
             statics: Statics::default(),
             keeping: None,
+            journal: Journal::default(),
             rings: config.rings,
             switch_mode: config.switch_mode,
             started: Instant::now(),
@@ -89,8 +93,7 @@ impl<D: Datapath> Control<D> {
         Ok(())
     }
 
-    /// Answers a call.
-    pub fn answer(&mut self, client: &mut Client, request: Request) -> Answer {
+    fn carry_out(&mut self, client: &mut Client, request: Request) -> Answer {
         let caller = client.caller.clone();
         let changed = keeping::changes(&request);
         let reply = match request {
@@ -124,6 +127,7 @@ impl<D: Datapath> Control<D> {
 
     /// Takes back everything that a connection held.
     pub fn hang_up(&mut self, conn: ConnKey) {
+        self.note_leaving(conn);
         for port in self.state.held_by(conn) {
             let gone = self.state.release(&port);
             self.settle(&port, &gone);

@@ -172,6 +172,7 @@ impl<D: Datapath> Server<D> {
     fn welcome(&mut self, socket: OwnedFd) {
         let Ok(caller) = sys::caller(socket.as_fd()) else { return };
         if let Err(refusal) = self.admit(&caller) {
+            self.control.note_refusal(&caller, "", &refusal);
             // The client hears why, unless it is gone already.
             let _ = reply(socket.as_fd(), Err(refusal));
             return;

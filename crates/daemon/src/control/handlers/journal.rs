@@ -1,0 +1,145 @@
+//! What the log says of calls: at info who attached and who changed what, at warn who was refused
+//! for lack of permission or quota, at debug every call.
+//!
+//! A user who is refused again and again is not logged again and again: one line in [`PAUSE`].
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use client::api::{ErrorCode, Request};
+use serde::Serialize;
+
+use super::{Answer, Client, Control};
+use crate::control::datapath::Datapath;
+use crate::control::policy::Caller;
+use crate::control::refusal::Refusal;
+use crate::control::state::ConnKey;
+use crate::log::Seldom;
+use crate::users::user_name;
+
+/// Between two lines about refusals of one user.
+const PAUSE: Duration = Duration::from_secs(10);
+/// Users of whom is known when they were last refused.
+const USERS: usize = 1024;
+
+/// When refusals were last logged, by user.
+#[derive(Debug, Default)]
+pub(super) struct Journal {
+    refused: BTreeMap<u32, (Seldom, u64)>,
+}
+
+impl Journal {
+    /// Whether a refusal of this user is to be logged `now`, and how many were not since the last.
+    fn may_say(&mut self, uid: u32, now: Instant) -> Option<u64> {
+        if self.refused.len() >= USERS {
+            self.refused.clear();
+        }
+        let (seldom, silent) = self.refused.entry(uid).or_insert_with(|| (Seldom::new(PAUSE), 0));
+        if seldom.may_say(now) {
+            return Some(std::mem::take(silent));
+        }
+        *silent += 1;
+        None
+    }
+}
+
+impl<D: Datapath> Control<D> {
+    /// Answers a call, and logs it.
+    pub fn answer(&mut self, client: &mut Client, request: Request) -> Answer {
+        tracing::debug!("{}: {request:?}", who(&client.caller, &client.name));
+        let info = tracing::enabled!(tracing::Level::INFO);
+        let deed = info.then(|| deed(&request)).flatten();
+        let answer = self.carry_out(client, request);
+        match &answer {
+            Ok(_) => {
+                if let Some(deed) = deed {
+                    tracing::info!("{} {deed}", who(&client.caller, &client.name));
+                }
+            }
+            Err(refusal) => self.note_refusal(&client.caller, &client.name, refusal),
+        }
+        answer
+    }
+
+    /// Logs a refusal.
+    pub fn note_refusal(&mut self, caller: &Caller, name: &str, refusal: &Refusal) {
+        tracing::debug!("{} refused: {refusal}", who(caller, name));
+        if !matches!(refusal.code(), ErrorCode::Permission | ErrorCode::Quota) {
+            return;
+        }
+        match self.journal.may_say(caller.uid, Instant::now()) {
+            None => {}
+            Some(0) => tracing::warn!("{} refused: {refusal}", who(caller, name)),
+            Some(more) => {
+                tracing::warn!("{} refused: {refusal} ({more} more before)", who(caller, name));
+            }
+        }
+    }
+
+    /// Logs what a connection leaves that is about to be taken back.
+    pub(super) fn note_leaving(&self, conn: ConnKey) {
+        if !tracing::enabled!(tracing::Level::INFO) {
+            return;
+        }
+        for (name, holder) in
+            self.state.ports().filter_map(|(n, p)| p.holder.as_ref().map(|h| (n, h)))
+        {
+            if holder.conn == conn {
+                let (pid, user) = (holder.pid, user_name(holder.uid));
+                tracing::info!("process {pid} of {user} ({}) left {name}", holder.name);
+            }
+        }
+        if let Some(name) = self.state.bound_by(conn) {
+            tracing::info!("a netmap descriptor of {name} was closed");
+        }
+    }
+}
+
+fn who(caller: &Caller, name: &str) -> String {
+    let name = if name.is_empty() { "unnamed" } else { name };
+    format!("process {} of {} ({name})", caller.pid, user_name(caller.uid))
+}
+
+/// What a call does, where it changes anything.
+fn deed(request: &Request) -> Option<String> {
+    let deed = match request {
+        Request::Attach(attach) => format!("attached {}", attach.port),
+        Request::Detach(port) => format!("detached {}", port.port),
+        Request::Bind(bind) => format!("bound {}", bind.port),
+        Request::SwitchAdd(spec) => {
+            format!("added switch {} with {}", spec.switch, json(&spec.settings))
+        }
+        Request::SwitchSet(spec) => format!("set switch {} {}", spec.switch, json(&spec.settings)),
+        Request::SwitchDel(switch) => format!("deleted switch {}", switch.switch),
+        Request::PortAdd(add) => format!("added port {} with {}", add.port, json(&add.settings)),
+        Request::PortSet(set) => format!("set port {} {}", set.port, json(&set.settings)),
+        Request::PortDel(port) => format!("deleted port {}", port.port),
+        Request::FdbAdd(add) => format!("put {} in VLAN {} on {}", add.mac, add.vlan, add.port),
+        Request::FdbDel(del) => {
+            format!("deleted {} in VLAN {} of {}", del.mac, del.vlan, del.switch)
+        }
+        Request::FdbFlush(flush) => format!("flushed addresses of {}", flush.switch),
+        _ => return None,
+    };
+    Some(deed)
+}
+
+fn json(settings: &impl Serialize) -> String {
+    serde_json::to_string(settings).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_refusals_of_one_user_are_logged_seldom_and_counted() {
+        let (mut journal, start) = (Journal::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(journal.may_say(1, at(0)), Some(0));
+        assert_eq!(journal.may_say(1, at(1)), None);
+        assert_eq!(journal.may_say(2, at(1)), Some(0), "another user");
+        assert_eq!(journal.may_say(1, at(9)), None);
+        assert_eq!(journal.may_say(1, at(10)), Some(2));
+    }
+}
