@@ -42,6 +42,8 @@ pub struct At {
     pub rings: Option<u16>,
     /// Slots of each ring.
     pub slots: Option<u32>,
+    /// Buffers beyond those of the slots.
+    pub extra_bufs: Option<u32>,
     /// Trust group.
     pub group: Option<String>,
     /// Never sleep.
@@ -57,6 +59,9 @@ impl At {
     #[must_use]
     pub fn options(&self) -> Options {
         let mut options = Options::new().dir(&self.dir).reconnect(self.reconnect);
+        if let Some(count) = self.extra_bufs {
+            options = options.extra_bufs(count);
+        }
         if let Some(rings) = self.rings {
             options = options.rings(rings);
         }

@@ -278,7 +278,7 @@ fn a_closed_socket_keeps_strangers_out() {
 }
 
 #[test]
-fn a_pipe_and_a_group_are_for_one_user() {
+fn a_pipe_is_for_one_user_and_groups_of_several_do_not_meet() {
     if !is_root() {
         return skip("only root can be several users");
     }
@@ -289,9 +289,53 @@ fn a_pipe_and_a_group_are_for_one_user() {
     assert_eq!(attach_as(&daemon, "vale0:p}1", STRANGER), Some(exit::PERMISSION));
     let mut at = daemon.at("vale0:n");
     at.group = Some("ours".to_owned());
-    let refused = Peer::launch(&Role::Hold(at), Some(STRANGER)).report();
-    assert!(matches!(refused, Report::Failed { exit: exit::PERMISSION, .. }), "{refused:?}");
-    assert_eq!(attach_as(&daemon, "vale0:n", STRANGER), None);
+    let theirs = Peer::launch(&Role::Hold(at), Some(STRANGER));
+    assert_eq!(theirs.report(), Report::Ready);
+    let bytes = |port: &str| daemon.port(port).unwrap().memory;
+    assert_eq!(bytes("vale0:m"), bytes("vale0:n"));
+}
+
+/// The time that the longest of many calls takes until `over`.
+fn longest_call(daemon: &Daemon, over: impl Fn() -> bool) -> Duration {
+    let mut longest = Duration::ZERO;
+    while !over() {
+        let start = std::time::Instant::now();
+        drop(daemon.ports());
+        longest = longest.max(start.elapsed());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    longest
+}
+
+#[test]
+fn memory_that_one_asks_for_keeps_nobody_waiting() {
+    let daemon = Daemon::start();
+    let before = daemon.holdings();
+    let large = || daemon.options().extra_bufs(200_000).open("vale0:large").unwrap();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let is_over = || over.load(std::sync::atomic::Ordering::Relaxed);
+    let (made, longest) = std::thread::scope(|scope| {
+        let making = scope.spawn(|| {
+            let start = std::time::Instant::now();
+            let port = large();
+            let made = start.elapsed();
+            drop(daemon.open("vale0:small"));
+            drop(port);
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
+            made
+        });
+        let longest = longest_call(&daemon, is_over);
+        (making.join().unwrap(), longest)
+    });
+    assert!(longest < made / 4, "a call took {longest:?}, the port {made:?}");
+
+    // A client that is gone before it has its port leaves nothing behind.
+    let at = At { extra_bufs: Some(200_000), ..daemon.at("vale0:large") };
+    let mut peer = Peer::launch(&Role::Hold(at), None);
+    wait::until("the port's name", || daemon.port("vale0:large").is_some());
+    peer.process().kill();
+    wait::until("the end of the port", || daemon.ports().is_empty());
+    daemon.assert_holds(before);
 }
 
 #[test]

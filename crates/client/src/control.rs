@@ -27,6 +27,8 @@ use crate::paths;
 
 /// How long a call may take before the daemon counts as stuck.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
+/// The same where the daemon has memory to commit, which can be much, and other's before.
+pub const ATTACH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why a call has no answer.
 #[derive(Debug, Error)]
@@ -44,7 +46,7 @@ pub enum ControlError {
     #[error("the daemon at {} went away; connect again when it is back", .0.display())]
     Lost(PathBuf),
     /// No answer in time.
-    #[error("the daemon at {} did not answer within {} s", .0.display(), TIMEOUT.as_secs())]
+    #[error("the daemon at {} did not answer in time", .0.display())]
     Timeout(PathBuf),
     /// The daemon said no.
     #[error(transparent)]
@@ -199,13 +201,17 @@ impl<S: AsFd> Connection<S> {
 
     /// Makes a call.
     pub fn call_with_fds(&self, call: Request) -> Result<(Reply, Vec<OwnedFd>), ControlError> {
+        let timeout = match call {
+            Request::Attach(_) | Request::Bind(_) => ATTACH_TIMEOUT,
+            _ => TIMEOUT,
+        };
         let message = CallMessage { v: PROTOCOL_VERSION, call };
         let text = serde_json::to_vec(&message)
             .map_err(|error| ControlError::Protocol(error.to_string()))?;
         // A daemon that refuses a connection says so and closes before it reads: its last words are
         // worth more than the failure to send.
         let sent = self.send(&text);
-        let (text, fds) = self.receive().map_err(|error| sent.err().unwrap_or(error))?;
+        let (text, fds) = self.receive(timeout).map_err(|error| sent.err().unwrap_or(error))?;
         let reply: ReplyMessage = serde_json::from_slice(&text)
             .map_err(|error| ControlError::Protocol(error.to_string()))?;
         match reply.result {
@@ -221,7 +227,7 @@ impl<S: AsFd> Connection<S> {
         sent.map(drop).map_err(|error| self.io_error(error))
     }
 
-    fn receive(&self) -> Result<(Vec<u8>, Vec<OwnedFd>), ControlError> {
+    fn receive(&self, timeout: Duration) -> Result<(Vec<u8>, Vec<OwnedFd>), ControlError> {
         let mut text = vec![0; MAX_MESSAGE];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -230,7 +236,7 @@ impl<S: AsFd> Connection<S> {
             let flags = RecvFlags::CMSG_CLOEXEC;
             rustix::net::recvmsg(&self.socket, &mut parts, &mut ancillary, flags)
         };
-        self.await_reply()?;
+        self.await_reply(timeout)?;
         let received = match retry(&mut receive) {
             // The kernel reports this once, before a reply that came earlier and is still there.
             Err(Errno::CONNRESET) => retry(&mut receive),
@@ -258,8 +264,8 @@ impl<S: AsFd> Connection<S> {
     }
 
     /// Whoever had the socket before may have made it non-blocking.
-    fn await_reply(&self) -> Result<(), ControlError> {
-        let timeout = Timespec::try_from(TIMEOUT).expect("a few seconds");
+    fn await_reply(&self, timeout: Duration) -> Result<(), ControlError> {
+        let timeout = Timespec::try_from(timeout).expect("a minute at most");
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         match retry(|| rustix::event::poll(&mut fds, Some(&timeout))) {
             Ok(0) => Err(ControlError::Timeout(self.path.clone())),

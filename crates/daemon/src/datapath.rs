@@ -2,8 +2,9 @@
 //!
 //! Control knows switches and ports by keys that are never used twice. This file keeps what stands
 //! behind each key: the worker, the place in it, the number that a client writes to the doorbell,
-//! and the memory. Everything that can fail (memory, descriptors) is done here, on the control
-//! thread, before a worker hears of it; a job for a worker cannot fail.
+//! and the memory. Everything that can fail (memory, descriptors) is done before a worker hears of
+//! it; a job for a worker cannot fail. Memory is committed by a [`Build`], and given back by the
+//! [`Sweeper`]: both take as long as the memory is large, and nobody else waits for them.
 
 mod bound;
 
@@ -16,8 +17,8 @@ use client::name::{PipeSide, PortName};
 use port::commons::Commons;
 use port::group::Group;
 use port::null::NullPort;
-use port::pipe::Pipe;
-use port::shm::{PortMemory, plug, region_layout};
+use port::pipe::{self, Pipe};
+use port::shm::{self, PortMemory, plug};
 use port::sys::Waker;
 use ring::Region;
 use ring::layout::PortLayout;
@@ -29,12 +30,13 @@ use switch::{
 use crate::config::{WaitPolicy, WorkersConfig};
 use crate::control::counters;
 use crate::control::datapath::{
-    Attachment, Binding, BoundSpec, Datapath, DatapathError, FdbRow, PipeKey, PortKey, RingSpec,
-    ShmSpec, SwitchKey,
+    Attachment, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow, PipeKey, PortKey,
+    RingSpec, ShmSpec, SwitchKey,
 };
 use crate::control::state::ConnKey;
 use crate::control::state::bound::Claim;
 use crate::start::{StartError, raise_descriptor_limit};
+use crate::sweeper::Sweeper;
 use crate::worker::Worker;
 use crate::worker::handle::{WorkerHandle, WorkerOptions, check_cores};
 use crate::worker::idle::{IdleStrategy, Spin};
@@ -49,11 +51,15 @@ pub struct Workers {
     workers: Vec<Crew>,
     switches: BTreeMap<SwitchKey, SwitchPlace>,
     ports: BTreeMap<PortKey, PortPlace>,
-    groups: BTreeMap<String, Group>,
+    /// Trust groups, by user and name.
+    groups: BTreeMap<(u32, String), Group>,
+    /// Ports that are reserved, and not attached yet.
+    sites: BTreeMap<PortKey, Site>,
     pipes: BTreeMap<PipeKey, Pipe>,
     /// Ports of netmap programs, and their regions by number.
     bound: BTreeMap<PortKey, BoundPlace>,
     regions: BTreeMap<u16, Commons>,
+    sweeper: Sweeper,
 }
 
 /// A worker and the places that are taken in it.
@@ -100,14 +106,23 @@ struct PortPlace {
     switch: SwitchKey,
     id: PortId,
     number: u32,
+    /// Bytes of its region, if nobody else holds it.
+    bytes: usize,
     memory: Option<Memory>,
 }
 
 /// Memory of a port in a trust group, to be given back.
 #[derive(Debug)]
 struct Memory {
-    group: String,
+    group: (u32, String),
     layout: PortLayout,
+}
+
+/// A port that is reserved.
+#[derive(Debug)]
+struct Site {
+    spec: ShmSpec,
+    memory: PortMemory,
 }
 
 impl Workers {
@@ -138,9 +153,11 @@ impl Workers {
             switches: BTreeMap::new(),
             ports: BTreeMap::new(),
             groups: BTreeMap::new(),
+            sites: BTreeMap::new(),
             pipes: BTreeMap::new(),
             bound: BTreeMap::new(),
             regions: BTreeMap::new(),
+            sweeper: Sweeper::start().map_err(failed)?,
         })
     }
 
@@ -182,10 +199,10 @@ impl Workers {
     fn memory(&mut self, spec: &ShmSpec) -> io::Result<PortMemory> {
         let (name, rings) = (spec.name.to_string(), &spec.rings);
         let Some(group) = &spec.group else {
-            return PortMemory::private(&name, rings.counts, rings.extra_bufs, rings.stride);
+            return PortMemory::reserve(&name, rings.counts, rings.extra_bufs, rings.stride);
         };
         if !self.groups.contains_key(group) {
-            self.groups.insert(group.clone(), Group::new(group, rings.stride)?);
+            self.groups.insert(group.clone(), Group::new(&group.1, rings.stride)?);
         }
         let joined = self.groups.get_mut(group).map_or_else(
             || Err(io::ErrorKind::NotFound.into()),
@@ -196,7 +213,12 @@ impl Workers {
     }
 
     fn drop_empty_groups(&mut self) {
-        self.groups.retain(|_, group| !group.is_empty());
+        let empty = self.groups.iter().filter(|(_, group)| group.is_empty());
+        let names: Vec<_> = empty.map(|(name, _)| name.clone()).collect();
+        for group in names.iter().filter_map(|name| self.groups.remove(name)) {
+            let bytes = group.region().layout().size();
+            self.sweeper.drop(group, bytes);
+        }
     }
 
     fn switch_of(&self, port: PortKey) -> Option<(SwitchKey, PortId)> {
@@ -237,32 +259,41 @@ impl Datapath for Workers {
         }
     }
 
-    fn memory_of(&self, rings: &RingSpec) -> u64 {
-        region_layout(rings.counts, rings.extra_bufs, rings.stride)
-            .map_or(u64::MAX, |layout| layout.size() as u64)
+    fn memory_of(&self, rings: &RingSpec) -> Option<u64> {
+        let layout = shm::region_layout(rings.counts, rings.extra_bufs, rings.stride);
+        layout.ok().map(|layout| layout.size() as u64)
     }
 
-    fn attach_shm(&mut self, spec: &ShmSpec) -> Result<Attachment, DatapathError> {
-        let (id, number) = self.next_place(spec.switch)?;
+    fn pipe_memory_of(&self, rings: &RingSpec) -> Option<u64> {
+        let layout = pipe::region_layout(rings.counts, rings.extra_bufs, rings.stride);
+        layout.ok().map(|layout| layout.size() as u64)
+    }
+
+    fn reserve_shm(&mut self, spec: &ShmSpec) -> Result<Build, DatapathError> {
+        self.next_place(spec.switch)?;
         let memory = self.memory(spec)?;
-        let ends = || {
-            let (wake, waker) = Waker::new()?;
-            let kick = self.workers[self.place(spec.switch).worker].handle.client_end()?;
-            Ok::<_, io::Error>((wake, waker, kick))
-        };
-        let ends = ends();
-        let group = spec.group.clone().map(|group| Memory { group, layout: memory.layout });
-        let (wake, waker, kick) = match ends {
-            Ok(ends) => ends,
-            Err(error) => {
-                self.give_back(group);
-                return Err(error.into());
-            }
-        };
-        let port = plug(&memory.region, &memory.layout, waker);
-        let place = PortPlace { switch: spec.switch, id, number, memory: group };
-        self.plug(spec.key, place, port, spec.config.clone());
-        let mut geometry = geometry(&spec.name, &memory.region, &memory.layout, &spec.rings);
+        let plot = memory.plot.clone();
+        self.sites.insert(spec.key, Site { spec: spec.clone(), memory });
+        Ok(Box::new(move || plot.build_while_wanted()))
+    }
+
+    fn attach_shm(
+        &mut self,
+        port: PortKey,
+        config: PortConfig,
+    ) -> Result<Attachment, DatapathError> {
+        let switch = self.sites[&port].spec.switch;
+        let (id, number) = self.next_place(switch)?;
+        let (wake, waker) = Waker::new()?;
+        let kick = self.workers[self.place(switch).worker].handle.client_end()?;
+        // From here on nothing fails.
+        let Site { spec, memory } = self.sites.remove(&port).expect("looked up just now");
+        let (region, layout) = (memory.plot.region(), *memory.plot.layout());
+        let group = spec.group.map(|group| Memory { group, layout });
+        let bytes = if group.is_some() { 0 } else { region.layout().size() };
+        let place = PortPlace { switch, id, number, bytes, memory: group };
+        self.plug(port, place, plug(region, &layout, waker), config);
+        let mut geometry = geometry(&spec.name, region, &layout, &spec.rings);
         geometry.bell = number;
         Ok(Attachment { geometry, region: memory.fd, kick, wake })
     }
@@ -304,20 +335,26 @@ impl Datapath for Workers {
         config: PortConfig,
     ) -> Result<(), DatapathError> {
         let (id, number) = self.next_place(switch)?;
-        let place = PortPlace { switch, id, number, memory: None };
+        let place = PortPlace { switch, id, number, bytes: 0, memory: None };
         self.plug(port, place, Plug::Adapter(Box::new(NullPort)), config);
         Ok(())
     }
 
     fn detach(&mut self, port: PortKey, name: &PortName) -> PortStats {
+        if let Some(site) = self.sites.remove(&port) {
+            self.abandon(&site);
+            let bytes = site.memory.plot.region().layout().size();
+            self.sweeper.drop(site, bytes);
+            return counters::none(name.clone());
+        }
         // Nothing may be counted between the last look and the end: one job does both.
         let Some(place) = self.ports.remove(&port) else { return counters::none(name.clone()) };
         let (number, id) = (place.number, place.id);
-        let counted = self.on_switch(place.switch, move |worker, at| {
+        let (counted, unplugged) = self.on_switch(place.switch, move |worker, at| {
             let counted = counted(worker.switch(at), id);
-            worker.unplug(number);
-            counted
+            (counted, worker.unplug(number))
         });
+        self.sweeper.drop(unplugged, place.bytes);
         if let Some(home) = self.switches.get_mut(&place.switch) {
             home.ids.give_back(place.id.index());
             home.keys.remove(&place.id);
@@ -344,6 +381,11 @@ impl Datapath for Workers {
         Ok(())
     }
 
+    fn build_pipe(&mut self, pipe: PipeKey) -> Build {
+        let plot = self.pipes[&pipe].plot().clone();
+        Box::new(move || plot.build_while_wanted())
+    }
+
     fn open_pipe(
         &mut self,
         pipe: PipeKey,
@@ -364,7 +406,10 @@ impl Datapath for Workers {
     }
 
     fn del_pipe(&mut self, pipe: PipeKey) {
-        self.pipes.remove(&pipe);
+        if let Some(pipe) = self.pipes.remove(&pipe) {
+            let bytes = pipe.plot().region().layout().size();
+            self.sweeper.drop(pipe, bytes);
+        }
     }
 
     fn stats(&mut self, ports: &[(PortKey, PortName)]) -> Vec<PortStats> {
@@ -433,6 +478,14 @@ impl Datapath for Workers {
 }
 
 impl Workers {
+    /// A reserved port that will not be attached.
+    fn abandon(&mut self, site: &Site) {
+        if let Some(group) = site.spec.group.as_ref().and_then(|group| self.groups.get_mut(group)) {
+            group.abandon(site.memory.plot.layout());
+        }
+        self.drop_empty_groups();
+    }
+
     fn give_back(&mut self, memory: Option<Memory>) {
         let Some(Memory { group, layout }) = memory else { return };
         let workers = &self.workers;

@@ -14,6 +14,7 @@ pub mod log;
 pub mod records;
 pub mod start;
 pub mod store;
+pub mod sweeper;
 pub mod users;
 pub mod worker;
 
@@ -66,8 +67,8 @@ impl<D: Datapath> Daemon<D> {
         };
         let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
         let (stop, stopper) = pipe_with(flags).map_err(|error| io(error.into()))?;
-        let server = Server::new(listener, stop.as_fd(), control, config.quota.connections)
-            .map_err(|error| io(error.into()))?;
+        let server =
+            Server::new(listener, stop.as_fd(), control, config.quota.connections).map_err(io)?;
         Ok(Self { server, place, _stop: stop, stopper: Stopper(stopper) })
     }
 

@@ -87,10 +87,10 @@ impl Commons {
     /// # Errors
     /// `ENOMEM` where the region or the machine is full; nothing is left behind.
     pub fn add_port(&mut self, name: &str, counts: RingCounts) -> io::Result<PortMemory> {
-        let first = self.is_empty();
         let memory = self.group.join(name, counts, 0)?;
-        if first {
-            memory.region.collapse_first(counts.buffers());
+        if let Err(error) = memory.plot.build() {
+            self.group.abandon(memory.plot.layout());
+            return Err(error);
         }
         Ok(memory)
     }
@@ -166,7 +166,8 @@ mod tests {
     fn ports_and_holders_come_and_go_without_a_leak() {
         let mut commons = Commons::new("test", 2112, 0).expect("memory");
         let (pool, holders) = (in_pool(&commons), commons.holders.clone());
-        let ports = [0, 1].map(|_| commons.add_port("test", counts()).expect("room").layout);
+        let port = |_| *commons.add_port("test", counts()).expect("room").plot.layout();
+        let ports = [0, 1].map(port);
         let mut lend = |port: usize, extra| {
             commons.lend(&ports[port], "test", [0..1, 0..1], extra).expect("room")
         };
@@ -183,7 +184,7 @@ mod tests {
     #[test]
     fn there_are_as_many_extra_buffers_as_there_is_room() {
         let mut commons = Commons::new("test", 64, 0).expect("memory");
-        let port = commons.add_port("test", counts()).expect("room").layout;
+        let port = *commons.add_port("test", counts()).expect("room").plot.layout();
         let (loan, count) = commons.lend(&port, "test", [0..1, 0..1], u32::MAX).expect("room");
         assert_eq!(count, BUFFERS - 128);
         assert!(commons.add_port("another", counts()).is_err());

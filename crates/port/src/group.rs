@@ -8,13 +8,14 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use ring::layout::{FIRST_BLOCK, PAGE, PortLayout, RegionLayout, RingCounts};
 use ring::owners::{Leaver, Owner};
 use ring::{BufferIndex, Region};
 
 use crate::area::Area;
+use crate::plot::{Furniture, Plot};
 use crate::shm::PortMemory;
 
 /// Room for port blocks, in bytes: 128 ports of the default size.
@@ -29,6 +30,7 @@ pub struct Group {
     fd: OwnedFd,
     blocks: Area,
     members: usize,
+    building: Arc<Mutex<()>>,
 }
 
 impl Group {
@@ -52,11 +54,13 @@ impl Group {
     ) -> io::Result<Self> {
         let layout = RegionLayout::new(blocks.end - FIRST_BLOCK, stride, buffers);
         let (region, fd) = Region::create_shared(name, layout.ok_or_else(full)?)?;
-        Ok(Self { region, fd, blocks: Area::new(blocks.start, blocks.len()), members: 0 })
+        let (blocks, building) = (Area::new(blocks.start, blocks.len()), Arc::default());
+        Ok(Self { region, fd, blocks, members: 0, building })
     }
 
     /// The region.
-    pub(crate) fn region(&self) -> &Arc<Region> {
+    #[must_use]
+    pub fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
@@ -71,10 +75,10 @@ impl Group {
         self.members == 0
     }
 
-    /// Makes a port in the group's region.
+    /// Reserves a port in the group's region.
     ///
     /// # Errors
-    /// `ENOMEM` where the group or the machine is full; nothing is left behind.
+    /// `ENOMEM` where the group is full; nothing is left behind.
     pub fn join(
         &mut self,
         name: &str,
@@ -84,40 +88,40 @@ impl Group {
         let fd = self.fd.try_clone()?;
         let size = PortLayout::new(FIRST_BLOCK, counts).end() - FIRST_BLOCK;
         let layout = PortLayout::new(self.blocks.find(size).ok_or_else(full)?, counts);
-        if let Err(error) = self.furnish(name, &layout, extra_bufs) {
+        let wanted = counts.buffers().checked_add(extra_bufs).ok_or_else(full)? as usize;
+        let buffers = self.take(Owner::of(&layout), wanted);
+        if buffers.len() < wanted {
             self.region.owners().pass_all(Owner::of(&layout), Owner::POOL);
-            return Err(error);
+            return Err(full());
         }
         self.blocks.take(size);
         self.members += 1;
-        Ok(PortMemory { region: self.region.clone(), fd, layout })
+        let port = Furniture { layout, buffers, extra_bufs };
+        let plot = Plot::new(&self.region, name, vec![port], false).among(&self.building);
+        Ok(PortMemory { plot: plot.into(), fd })
     }
 
-    /// Gives a port its buffers and its structures.
-    fn furnish(&self, name: &str, layout: &PortLayout, extra_bufs: u32) -> io::Result<()> {
-        let slots = layout.counts().buffers();
-        let wanted = slots.checked_add(extra_bufs).ok_or_else(full)? as usize;
-        let buffers = self.claim(Owner::of(layout), wanted)?;
-        if buffers.len() < wanted {
-            return Err(full());
-        }
-        let (standing, extra) = buffers.split_at(slots as usize);
-        self.region.format_port(name, layout, standing.iter().copied(), false)?;
-        self.region.format_extra(layout, extra);
-        Ok(())
+    /// Takes back a port that was never plugged in.
+    pub fn abandon(&mut self, layout: &PortLayout) {
+        self.region.owners().pass_all(Owner::of(layout), Owner::POOL);
+        self.free_block(layout);
     }
 
     /// Takes up to `wanted` buffers out of the pool and commits their memory.
     pub(crate) fn claim(&self, owner: Owner, wanted: usize) -> io::Result<Vec<BufferIndex>> {
-        let owners = self.region.owners();
-        let free = self.region.buffers();
-        let claimed = free.filter(move |buffer| owners.pass(*buffer, Owner::POOL, owner));
-        let buffers: Vec<_> = claimed.take(wanted).collect();
+        let buffers = self.take(owner, wanted);
         for run in buffers.chunk_by(|a, b| a.get() + 1 == b.get()) {
             let count = u32::try_from(run.len()).map_err(|_| full())?;
             self.region.populate_buffers(run[0], count)?;
         }
         Ok(buffers)
+    }
+
+    /// Takes up to `wanted` buffers out of the pool.
+    fn take(&self, owner: Owner, wanted: usize) -> Vec<BufferIndex> {
+        let owners = self.region.owners();
+        let free = self.region.buffers();
+        free.filter(|buffer| owners.pass(*buffer, Owner::POOL, owner)).take(wanted).collect()
     }
 
     /// Takes back a port that no worker uses any more. `settle` makes every other member
@@ -126,6 +130,10 @@ impl Group {
         let leaver = Arc::new(Leaver::new(self.region.clone(), layout));
         settle(leaver.clone());
         leaver.release();
+        self.free_block(layout);
+    }
+
+    fn free_block(&mut self, layout: &PortLayout) {
         self.blocks.give_back(layout.nifp(), layout.end() - layout.nifp());
         self.members -= 1;
     }
@@ -155,12 +163,16 @@ mod tests {
     fn members_come_and_go_without_a_leak() {
         let mut group = Group::new("test", 2112).expect("memory");
         let (blocks, buffers) = (group.blocks.clone(), in_pool(&group));
-        let a = group.join("a", counts(), 0).expect("room");
-        let b = group.join("b", counts(), 10).expect("room");
+        let join = |group: &mut Group, name, extra_bufs| {
+            let memory = group.join(name, counts(), extra_bufs).expect("room");
+            memory.plot.build().expect("memory");
+            memory.plot
+        };
+        let (a, b) = (join(&mut group, "a", 0), join(&mut group, "b", 10));
         assert_eq!(in_pool(&group), buffers - 2 * 2048 - 10);
-        let kept = ExtraBufs::new(&b.region, &b.layout).take();
-        group.leave(&a.layout, drop);
-        group.leave(&b.layout, drop);
+        let kept = ExtraBufs::new(b.region(), b.layout()).take();
+        group.leave(a.layout(), drop);
+        group.leave(b.layout(), drop);
         assert!(group.is_empty());
         assert_eq!(group.blocks, blocks);
         assert_eq!(in_pool(&group), buffers, "what a client holds comes back too");
@@ -174,6 +186,9 @@ mod tests {
         assert!(group.join("a", counts(), BUFFERS).is_err());
         assert!(group.is_empty());
         assert_eq!(in_pool(&group), buffers);
-        assert!(group.join("a", counts(), 0).is_ok());
+        let blocks = group.blocks.clone();
+        let memory = group.join("a", counts(), 0).expect("room");
+        group.abandon(memory.plot.layout());
+        assert!(group.is_empty() && group.blocks == blocks && in_pool(&group) == buffers);
     }
 }

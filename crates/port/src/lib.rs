@@ -15,5 +15,6 @@ pub mod commons;
 pub mod group;
 pub mod null;
 pub mod pipe;
+pub mod plot;
 pub mod shm;
 pub mod sys;

@@ -11,12 +11,13 @@ use std::sync::Arc;
 use ring::Region;
 use ring::layout::{FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
 
+use crate::plot::{Furniture, Plot};
 use crate::sys::Waker;
 
 /// A pipe as the daemon keeps it.
 #[derive(Debug)]
 pub struct Pipe {
-    region: Arc<Region>,
+    plot: Arc<Plot>,
     fd: OwnedFd,
     ends: [End; 2],
 }
@@ -50,30 +51,25 @@ pub struct OpenEnd {
 
 impl Pipe {
     /// A pipe whose ends both have `counts` rings and `extra_bufs` extra buffers; one's transmit
-    /// rings are the other's receive rings, so there must be as many of both.
+    /// rings are the other's receive rings, so there must be as many of both. Its [`Pipe::plot`] is
+    /// to be built before an end is opened.
     ///
     /// # Errors
     /// `ENOMEM`, too many files, or a region larger than 4 GiB; nothing is left behind.
     pub fn new(name: &str, counts: RingCounts, extra_bufs: u32, stride: u32) -> io::Result<Self> {
         let block = PortLayout::new(FIRST_BLOCK, counts).end() - FIRST_BLOCK;
-        let each = counts.buffers().checked_add(extra_bufs);
-        let both = each.and_then(|each| each.checked_mul(2));
-        let layout = both.and_then(|buffers| RegionLayout::new(2 * block, stride, buffers));
-        let too_large = || io::Error::new(io::ErrorKind::InvalidInput, "a region is at most 4 GiB");
-        let (region, fd) = Region::create(name, layout.ok_or_else(too_large)?)?;
+        let (region, fd) = Region::create(name, region_layout(counts, extra_bufs, stride)?)?;
         let ends = [FIRST_BLOCK, FIRST_BLOCK + block].map(|at| PortLayout::new(at, counts));
-        let mut buffers = region.buffers();
-        for end in &ends {
-            let own = buffers.by_ref().take(counts.buffers() as usize);
-            region.format_port(name, end, own, false)?;
-            let extra: Vec<_> = buffers.by_ref().take(extra_bufs as usize).collect();
-            region.format_extra(end, &extra);
-        }
-        let first = region.buffers().next().expect("a pipe has buffers");
-        region.populate_buffers(first, region.layout().buffers - first.get())?;
-        region.collapse();
+        let port = |layout| Furniture { layout, buffers: Vec::new(), extra_bufs };
+        let plot = Arc::new(Plot::new(&region, name, ends.map(port).into(), true));
         let [a, b] = ends;
-        Ok(Self { region, fd, ends: [End::new(a, extra_bufs)?, End::new(b, extra_bufs)?] })
+        Ok(Self { plot, fd, ends: [End::new(a, extra_bufs)?, End::new(b, extra_bufs)?] })
+    }
+
+    /// Its memory.
+    #[must_use]
+    pub fn plot(&self) -> &Arc<Plot> {
+        &self.plot
     }
 
     /// Opens one end, 0 or 1.
@@ -83,7 +79,7 @@ impl Pipe {
     pub fn open(&self, end: usize) -> io::Result<OpenEnd> {
         let (mine, other) = (&self.ends[end], &self.ends[1 - end]);
         Ok(OpenEnd {
-            region: self.region.clone(),
+            region: self.plot.region().clone(),
             fd: self.fd.try_clone()?,
             layout: mine.layout,
             peer: other.layout,
@@ -92,6 +88,18 @@ impl Pipe {
             wake: mine.wake.try_clone()?,
         })
     }
+}
+
+/// Size of a pipe's region.
+///
+/// # Errors
+/// `InvalidInput` where the region would be larger than 4 GiB or the stride is not a legal one.
+pub fn region_layout(counts: RingCounts, extra_bufs: u32, stride: u32) -> io::Result<RegionLayout> {
+    let block = PortLayout::new(FIRST_BLOCK, counts).end() - FIRST_BLOCK;
+    let each = counts.buffers().checked_add(extra_bufs);
+    let both = each.and_then(|each| each.checked_mul(2));
+    let layout = both.and_then(|buffers| RegionLayout::new(2 * block, stride, buffers));
+    layout.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a region is at most 4 GiB"))
 }
 
 impl End {

@@ -9,29 +9,29 @@ use ring::host::HostPort;
 use ring::layout::{FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
 use switch::{Plug, Wake};
 
+use crate::plot::{Furniture, Plot};
+
 /// The switch's side of a process's port whose rings were formatted just now.
 #[must_use]
 pub fn plug(region: &Arc<Region>, layout: &PortLayout, wake: impl Wake + 'static) -> Plug {
     Plug::Rings(HostPort::new(region, layout), Box::new(wake))
 }
 
-/// Memory of a port: a region, the part of it that is the port's, and the descriptor to hand out.
+/// Memory of a port: its part of a region, and the descriptor to hand out.
 #[derive(Debug)]
 pub struct PortMemory {
-    /// The region.
-    pub region: Arc<Region>,
-    /// Its memfd.
+    /// Region and structures, to be [built](Plot::build) before anybody uses them.
+    pub plot: Arc<Plot>,
+    /// The region's memfd.
     pub fd: OwnedFd,
-    /// The port's structures.
-    pub layout: PortLayout,
 }
 
 impl PortMemory {
-    /// A region for one port, with all its memory committed.
+    /// A region for one port.
     ///
     /// # Errors
     /// `ENOMEM`, or too many files; nothing is left behind.
-    pub fn private(
+    pub fn reserve(
         name: &str,
         counts: RingCounts,
         extra_bufs: u32,
@@ -39,14 +39,8 @@ impl PortMemory {
     ) -> io::Result<Self> {
         let layout = PortLayout::new(FIRST_BLOCK, counts);
         let (region, fd) = Region::create(name, region_layout(counts, extra_bufs, stride)?)?;
-        let buffers = region.buffers();
-        region.format_port(name, &layout, buffers, true)?;
-        let extra: Vec<_> = region.buffers().skip(counts.buffers() as usize).collect();
-        let first = region.buffers().next().expect("a port has buffers");
-        region.populate_buffers(first, counts.buffers() + extra_bufs)?;
-        region.format_extra(&layout, &extra);
-        region.collapse();
-        Ok(Self { region, fd, layout })
+        let port = Furniture { layout, buffers: Vec::new(), extra_bufs };
+        Ok(Self { plot: Plot::new(&region, name, vec![port], true).into(), fd })
     }
 }
 

@@ -69,7 +69,8 @@ impl Net {
 
     fn join(&mut self, at: usize, switch: usize, extra_bufs: u32) {
         let memory = self.group.join("member", counts(), extra_bufs).expect("room");
-        let (region, layout) = (&memory.region, &memory.layout);
+        memory.plot.build().expect("memory");
+        let (region, layout) = (memory.plot.region(), memory.plot.layout());
         let own = Owner::of(layout);
         assert_eq!(region.owners().count(own), (2 * SLOTS + extra_bufs) as usize);
         let buffers: BTreeSet<_> = region.slot_buffers(layout).map(BufferIndex::get).collect();
@@ -87,7 +88,8 @@ impl Net {
         let Some(Member { memory, switch, .. }) = self.members[at].take() else { return };
         self.switches[switch].remove_port(id(at)).expect("it was there");
         let switches = &self.switches;
-        self.group.leave(&memory.layout, |leaver| switches.iter().for_each(|s| s.settle(&leaver)));
+        self.group
+            .leave(memory.plot.layout(), |leaver| switches.iter().for_each(|s| s.settle(&leaver)));
     }
 
     fn member(&mut self, at: usize) -> &mut Member {
@@ -156,7 +158,7 @@ impl Net {
     fn assert_intact(&self) {
         let mut seen = BTreeSet::new();
         for member in self.members.iter().flatten() {
-            let PortMemory { region, layout, .. } = &member.memory;
+            let (region, layout) = (member.memory.plot.region(), member.memory.plot.layout());
             for buffer in region.slot_buffers(layout) {
                 assert!(seen.insert(buffer.get()), "{buffer:?} stands in two slots");
                 assert_ne!(region.owners().of(buffer), Owner::POOL, "{buffer:?}");
@@ -220,7 +222,7 @@ fn a_number_in_a_strange_slot_gives_no_buffer_away() {
     // Taken out, and kept.
     net.member(0).tx.set_buffer_index(1, 0);
     net.leave(1);
-    let own = Owner::of(&net.member(0).memory.layout);
+    let own = Owner::of(net.member(0).memory.plot.layout());
     let region = net.region.clone().expect("somebody is here");
     let owner = |buffer| region.owners().of(region.check(buffer).expect("a buffer"));
     assert_eq!(owner(left), own, "it stands in the living one's slot");

@@ -13,6 +13,7 @@ use core::mem::{align_of, size_of};
 use core::ptr::NonNull;
 use std::io;
 use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
@@ -20,6 +21,11 @@ use crate::abi::Plain;
 
 /// Size and alignment of a huge page on x86-64, in bytes.
 const HUGE_PAGE: usize = 2 << 20;
+/// Bytes that are committed by one call: the kernel keeps every other change to the memory of this
+/// process waiting so long.
+const SLICE: usize = 1 << 20;
+/// Bytes that are unmapped by one call, likewise; that is much faster.
+const DROP_SLICE: usize = 64 << 20;
 
 /// An address where `size` bytes are free now and huge pages can be mapped: they need the same
 /// alignment in memory as in the file.
@@ -71,24 +77,33 @@ impl Memory {
     /// # Errors
     /// `ENOMEM` where the memory cannot be had.
     pub fn populate(&self, offset: usize, size: usize) -> io::Result<()> {
-        let start = self.range(offset, size);
-        // SAFETY: the range lies in this mapping; populating does not change its contents.
-        unsafe {
-            rustix::mm::madvise(start.cast::<c_void>(), size, Advice::LinuxPopulateWrite)?;
+        let end = offset + size;
+        for offset in (offset..end).step_by(SLICE) {
+            let size = SLICE.min(end - offset);
+            let start = self.range(offset, size);
+            // SAFETY: the range lies in this mapping; populating does not change its contents.
+            unsafe {
+                rustix::mm::madvise(start.cast::<c_void>(), size, Advice::LinuxPopulateWrite)?;
+            }
         }
         Ok(())
     }
 
     /// Moves the huge pages that lie whole in `size` bytes at `offset` together, where the kernel
     /// can: the buffers of a few rings lie on more small pages than a TLB has entries. Memory that
-    /// is not committed would be. Without huge pages everything works, only slower.
-    pub fn collapse(&self, offset: usize, size: usize) {
+    /// is not committed would be. Without huge pages everything works, only slower, so they are not
+    /// worth more time than `limit`.
+    pub fn collapse(&self, offset: usize, size: usize, limit: Duration) {
+        let begin = Instant::now();
         let (first, end) = (offset.div_ceil(HUGE_PAGE), (offset + size) / HUGE_PAGE);
         for page in first..end {
             let start = self.range(page * HUGE_PAGE, HUGE_PAGE);
             // SAFETY: the range lies in this mapping; collapsing does not change its contents.
             // An error means that this page stays as it is.
             let _ = unsafe { libc::madvise(start.cast(), HUGE_PAGE, libc::MADV_COLLAPSE) };
+            if begin.elapsed() >= limit {
+                break;
+            }
         }
     }
 
@@ -132,8 +147,12 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and whoever used it held a reference to `self`.
-        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.size) };
-        debug_assert!(unmapped.is_ok());
+        for offset in (0..self.size).step_by(DROP_SLICE) {
+            let size = DROP_SLICE.min(self.size - offset);
+            let start = self.range(offset, size);
+            // SAFETY: the mapping is ours, and whoever used it held a reference to `self`.
+            let unmapped = unsafe { rustix::mm::munmap(start.cast(), size) };
+            debug_assert!(unmapped.is_ok());
+        }
     }
 }

@@ -10,6 +10,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags, Stat};
 
@@ -322,15 +323,16 @@ impl Region {
         self.memory.populate(start, end.min(self.memory.size()) - start)
     }
 
-    /// Moves the region to huge pages where the kernel can, once all its memory is committed.
-    pub fn collapse(&self) {
-        self.memory.collapse(0, self.memory.size());
+    /// Moves the region to huge pages where the kernel can and as long as it does not take longer
+    /// than `limit`, from the beginning, where the rings are. All its memory is committed.
+    pub fn collapse(&self, limit: Duration) {
+        self.memory.collapse(0, self.memory.size(), limit);
     }
 
     /// Moves the first `count` buffers to huge pages where the kernel can, once they are committed.
-    pub fn collapse_first(&self, count: u32) {
+    pub fn collapse_first(&self, count: u32, limit: Duration) {
         let end = self.offset(BufferIndex(FIRST_BUFFER + count)).min(self.memory.size());
-        self.memory.collapse(self.layout.pool, end - self.layout.pool);
+        self.memory.collapse(self.layout.pool, end - self.layout.pool, limit);
     }
 
     /// All usable buffers, in order.

@@ -6,6 +6,7 @@
 //! behind. It carries each call to the worker that owns the switch, to be run between two batches.
 
 use std::fmt;
+use std::io;
 use std::os::fd::OwnedFd;
 
 use client::api::{PortGeometry, PortStats};
@@ -54,10 +55,8 @@ pub struct ShmSpec {
     pub switch: SwitchKey,
     /// Rings and buffers.
     pub rings: RingSpec,
-    /// Trust group: ports of one group share a region.
-    pub group: Option<String>,
-    /// How the switch treats it.
-    pub config: PortConfig,
+    /// Trust group, of that user: ports of one group share a region.
+    pub group: Option<(u32, String)>,
 }
 
 /// A port of a switch that netmap programs bind.
@@ -90,6 +89,10 @@ pub struct Binding {
     /// The holder reads here.
     pub wake: OwnedFd,
 }
+
+/// The slow half of making a port: commits its memory. It is run on a thread of its own; when it is
+/// done, the port can be attached.
+pub type Build = Box<dyn FnOnce() -> io::Result<()> + Send>;
 
 /// What a client needs to use a port: the numbers and the descriptors of
 /// [`Attached`](client::api::Attached).
@@ -125,7 +128,7 @@ pub struct FdbRow {
 pub enum DatapathError {
     /// Memory, descriptors, a system call that failed for want of them.
     #[error("the system refused: {0}")]
-    System(#[from] std::io::Error),
+    System(#[from] io::Error),
     /// A table of fixed size is full.
     #[error("no room for more {0}")]
     Full(&'static str),
@@ -145,11 +148,21 @@ pub trait Datapath {
     /// Removes a switch that has no ports any more.
     fn del_switch(&mut self, switch: SwitchKey);
 
-    /// Bytes of shared memory that a port with these rings costs.
-    fn memory_of(&self, rings: &RingSpec) -> u64;
-    /// Makes a port for a client. The descriptors go to the client; whatever the daemon needs
-    /// itself it has duplicated.
-    fn attach_shm(&mut self, spec: &ShmSpec) -> Result<Attachment, DatapathError>;
+    /// Bytes of shared memory that a port with these rings costs; `None`: there are no regions of
+    /// that size.
+    fn memory_of(&self, rings: &RingSpec) -> Option<u64>;
+    /// The same for a pipe, both ends together.
+    fn pipe_memory_of(&self, rings: &RingSpec) -> Option<u64>;
+    /// Reserves a port for a client, known by its key from now on; the switch sees it when it is
+    /// attached.
+    fn reserve_shm(&mut self, spec: &ShmSpec) -> Result<Build, DatapathError>;
+    /// Attaches a port that was built. The descriptors go to the client; whatever the daemon needs
+    /// itself it has duplicated. After an error it is still reserved.
+    fn attach_shm(
+        &mut self,
+        port: PortKey,
+        config: PortConfig,
+    ) -> Result<Attachment, DatapathError>;
     /// Makes a port for netmap programs that nobody holds yet; returns the number of its region,
     /// which exists where one is given and goes with its last port.
     fn add_bound(&mut self, spec: &BoundSpec) -> Result<u16, DatapathError>;
@@ -185,10 +198,13 @@ pub trait Datapath {
     /// Changes how the switch treats a port.
     fn set_port(&mut self, port: PortKey, config: PortConfig);
 
-    /// Makes the region of a pipe; both ends have these rings, one's transmit rings being the
+    /// Reserves the region of a pipe; both ends have these rings, one's transmit rings being the
     /// other's receive rings.
     fn add_pipe(&mut self, pipe: PipeKey, rings: &RingSpec) -> Result<(), DatapathError>;
-    /// One end of a pipe, for the client that opens it (`name` goes into its `netmap_if`). An end
+    /// Builds it, unless that was done before.
+    fn build_pipe(&mut self, pipe: PipeKey) -> Build;
+    /// One end of a pipe that was built, for the client that opens it (`name` goes into its
+    /// `netmap_if`). An end
     /// may be opened again after its client left.
     fn open_pipe(
         &mut self,

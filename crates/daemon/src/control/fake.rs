@@ -8,8 +8,8 @@ use client::name::{PipeSide, PortName};
 use switch::{MacAddr, PortConfig, SwitchConfig, VlanId};
 
 use super::datapath::{
-    Attachment, Binding, BoundSpec, Datapath, DatapathError, FdbRow, PipeKey, PortKey, RingSpec,
-    ShmSpec, SwitchKey,
+    Attachment, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow, PipeKey, PortKey,
+    RingSpec, ShmSpec, SwitchKey,
 };
 use super::state::ConnKey;
 use super::state::bound::Claim;
@@ -19,6 +19,7 @@ use super::state::bound::Claim;
 pub struct Fake {
     pub(super) switches: BTreeMap<SwitchKey, SwitchConfig>,
     pub(super) ports: BTreeMap<PortKey, (SwitchKey, PortConfig)>,
+    pub(super) reserved: BTreeMap<PortKey, ShmSpec>,
     pub(super) pipes: BTreeMap<PipeKey, u32>,
     pub(super) bound: BTreeMap<PortKey, FakeBound>,
     pub(super) fdb: BTreeMap<(u64, u16), (SwitchKey, PortKey, MacAddr, VlanId)>,
@@ -28,6 +29,8 @@ pub struct Fake {
     pub(super) out_of_memory: bool,
     /// So many such calls succeed before one fails.
     pub(super) fails_after: Option<u32>,
+    /// The next memory that is built cannot be had.
+    pub(super) build_fails: bool,
 }
 
 /// A bound port and who holds it, with how many extra buffers.
@@ -47,6 +50,14 @@ impl Fake {
             return Err(std::io::Error::from(std::io::ErrorKind::OutOfMemory).into());
         }
         Ok(())
+    }
+
+    fn build(&mut self) -> Build {
+        let fails = std::mem::take(&mut self.build_fails);
+        Box::new(move || match fails {
+            true => Err(std::io::ErrorKind::OutOfMemory.into()),
+            false => Ok(()),
+        })
     }
 }
 
@@ -95,15 +106,31 @@ impl Datapath for Fake {
         self.switches.remove(&key).expect("known");
     }
 
-    fn memory_of(&self, rings: &RingSpec) -> u64 {
-        u64::from(rings.counts.buffers()) * u64::from(rings.stride)
+    fn memory_of(&self, rings: &RingSpec) -> Option<u64> {
+        let buffers = rings.counts.buffers().checked_add(rings.extra_bufs)?;
+        let bytes = u64::from(buffers) * u64::from(rings.stride);
+        (bytes <= u64::from(u32::MAX)).then_some(bytes)
     }
 
-    fn attach_shm(&mut self, spec: &ShmSpec) -> Result<Attachment, DatapathError> {
+    fn pipe_memory_of(&self, rings: &RingSpec) -> Option<u64> {
+        self.memory_of(rings).map(|bytes| 2 * bytes)
+    }
+
+    fn reserve_shm(&mut self, spec: &ShmSpec) -> Result<Build, DatapathError> {
         self.allocate()?;
         assert!(self.switches.contains_key(&spec.switch));
-        let port = (spec.switch, spec.config.clone());
-        assert!(self.ports.insert(spec.key, port).is_none());
+        assert!(self.reserved.insert(spec.key, spec.clone()).is_none());
+        Ok(self.build())
+    }
+
+    fn attach_shm(
+        &mut self,
+        key: PortKey,
+        config: PortConfig,
+    ) -> Result<Attachment, DatapathError> {
+        self.allocate()?;
+        let spec = self.reserved.remove(&key).expect("reserved");
+        assert!(self.ports.insert(key, (spec.switch, config)).is_none());
         Ok(attachment(&spec.name, &spec.rings))
     }
 
@@ -161,7 +188,7 @@ impl Datapath for Fake {
         let pool = Pool { offset: 4096, count: 1, size: 4096 };
         PortGeometry {
             mem_id: region.unwrap_or(77),
-            region_bytes: self.memory_of(rings),
+            region_bytes: self.memory_of(rings).unwrap_or(0),
             tx_rings: 0,
             rx_rings: 0,
             tx_slots: 0,
@@ -185,7 +212,9 @@ impl Datapath for Fake {
 
     fn detach(&mut self, port: PortKey, name: &PortName) -> PortStats {
         let last = self.stats(&[(port, name.clone())]).remove(0);
-        self.ports.remove(&port).expect("known");
+        if self.reserved.remove(&port).is_none() {
+            self.ports.remove(&port).expect("known");
+        }
         self.bound.remove(&port);
         self.fdb.retain(|_, entry| entry.1 != port);
         last
@@ -205,6 +234,11 @@ impl Datapath for Fake {
         Ok(())
     }
 
+    fn build_pipe(&mut self, pipe: PipeKey) -> Build {
+        assert!(self.pipes.contains_key(&pipe));
+        self.build()
+    }
+
     fn open_pipe(
         &mut self,
         pipe: PipeKey,
@@ -221,7 +255,8 @@ impl Datapath for Fake {
     }
 
     fn stats(&mut self, ports: &[(PortKey, PortName)]) -> Vec<PortStats> {
-        assert!(ports.iter().all(|(key, _)| self.ports.contains_key(key)));
+        let known = |key| self.ports.contains_key(key) || self.reserved.contains_key(key);
+        assert!(ports.iter().all(|(key, _)| known(key)));
         let stats = |port: &PortName| PortStats {
             port: port.clone(),
             tx: self.counted,

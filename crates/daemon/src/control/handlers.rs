@@ -1,6 +1,7 @@
 //! From a call to its answer: ask the state, tell the workers, enter the result.
 
 mod addresses;
+mod attach;
 mod journal;
 mod keeping;
 mod netmap;
@@ -19,14 +20,15 @@ use serde::Serialize;
 use switch::{PortConfig, SwitchConfig};
 
 use super::counters;
-use super::datapath::{Attachment, Datapath, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey};
+use super::datapath::{Build, Datapath, PortKey, RingSpec, SwitchKey};
 use super::policy::{Access, Caller, Permissions};
 use super::refusal::Refusal;
 use super::settings;
 use super::state::bound::Shared;
-use super::state::{ConnKey, Gone, Holder, Port, State, Switch, Wish, change_permissions};
+use super::state::{ConnKey, Gone, Holder, Port, State, Switch, change_permissions};
 use super::statics::Statics;
 use crate::config::{Config, SwitchPlan};
+use attach::Awaited;
 use journal::Journal;
 use keeping::Keeping;
 
@@ -44,6 +46,15 @@ pub struct Client {
 /// The answer to a call, with the descriptors that go beside it.
 pub type Answer = Result<(Reply, Vec<OwnedFd>), Refusal>;
 
+/// What comes of a call.
+#[expect(clippy::large_enum_variant, reason = "taken apart at once, never kept")]
+pub enum Step {
+    /// This.
+    Answer(Answer),
+    /// The answer of [`Control::finish`], when this is done. Until then the client waits.
+    Build(Build),
+}
+
 /// The control plane behind the socket.
 #[derive(Debug)]
 pub struct Control<D> {
@@ -55,6 +66,8 @@ pub struct Control<D> {
     rings: RingSpec,
     switch_mode: Mode,
     started: Instant,
+    /// Who waits for a port that is built.
+    awaited: HashMap<ConnKey, Awaited>,
 }
 
 impl<D: Datapath> Control<D> {
@@ -70,6 +83,7 @@ impl<D: Datapath> Control<D> {
             rings: config.rings,
             switch_mode: config.switch_mode,
             started: Instant::now(),
+            awaited: HashMap::new(),
         }
     }
 
@@ -93,11 +107,24 @@ impl<D: Datapath> Control<D> {
         Ok(())
     }
 
+    /// Answers a call, or says what has to be done first.
+    pub fn call(&mut self, client: &mut Client, request: Request) -> Step {
+        match request {
+            Request::Attach(attach) => match self.attach(client, &attach) {
+                Ok(build) => Step::Build(build),
+                Err(refusal) => {
+                    self.note_refusal(&client.caller, &client.name, &refusal);
+                    Step::Answer(Err(refusal))
+                }
+            },
+            request => Step::Answer(self.answer(client, request)),
+        }
+    }
+
     fn carry_out(&mut self, client: &mut Client, request: Request) -> Answer {
         let caller = client.caller.clone();
         let changed = keeping::changes(&request);
         let reply = match request {
-            Request::Attach(attach) => return self.attach(client, &attach),
             Request::Bind(bind) => return self.bind(client, &bind),
             Request::Resume => return self.resume(client),
             Request::PortGeometry(query) => self.port_geometry(&caller, &query),
@@ -118,6 +145,7 @@ impl<D: Datapath> Control<D> {
             Request::FdbFlush(flush) => self.fdb_flush(&caller, &flush),
             Request::Stats(query) => self.stats(&caller, &query),
             Request::Detach(PortRef { port }) => self.detach(client.conn, &port),
+            Request::Attach(_) => unreachable!("a call that takes two steps"),
         };
         if let Some(switch) = changed.filter(|_| reply.is_ok()) {
             self.keep(switch);
@@ -128,6 +156,7 @@ impl<D: Datapath> Control<D> {
     /// Takes back everything that a connection held.
     pub fn hang_up(&mut self, conn: ConnKey) {
         self.note_leaving(conn);
+        self.awaited.remove(&conn);
         for port in self.state.held_by(conn) {
             let gone = self.state.release(&port);
             self.settle(&port, &gone);
@@ -262,77 +291,6 @@ impl<D: Datapath> Control<D> {
 
 /// Ports.
 impl<D: Datapath> Control<D> {
-    fn attach(&mut self, client: &Client, attach: &Attach) -> Answer {
-        let rings = settings::rings(attach, &self.rings)?;
-        let group = attach.group.as_deref();
-        check_group(attach)?;
-        let memory = self.datapath.memory_of(&rings);
-        let wish = Wish { port: &attach.port, memory, group, existing: attach.existing };
-        self.state.claim(&client.caller, &wish)?;
-        let switch = self.find_or_make(&client.caller, attach.port.switch())?;
-        let opened = match attach.port.pipe() {
-            Some(_) => self.open_pipe(client, attach, &rings),
-            None => self.open_shm(client, attach, switch, rings),
-        };
-        if opened.is_err()
-            && let Some(switch) = self.state.forget_switch(attach.port.switch())
-        {
-            self.datapath.del_switch(switch);
-        }
-        let Attachment { geometry, region, kick, wake } = opened?;
-        Ok((Reply::Attached(geometry), vec![region, kick, wake]))
-    }
-
-    fn open_shm(
-        &mut self,
-        client: &Client,
-        attach: &Attach,
-        switch: SwitchKey,
-        rings: RingSpec,
-    ) -> Result<Attachment, Refusal> {
-        let key = PortKey(self.state.new_key());
-        let config = self.state.port_mut(&attach.port).map(|port| port.config.clone());
-        let config = config.unwrap_or_default();
-        let attachment = self.datapath.attach_shm(&ShmSpec {
-            key,
-            name: attach.port.clone(),
-            switch,
-            rings,
-            group: attach.group.clone(),
-            config: config.clone(),
-        })?;
-        let memory = self.datapath.memory_of(&rings);
-        let port = held_port(client, attach, key, memory);
-        self.state.hold(&attach.port, Port { config, ..port });
-        self.tend_statics(&attach.port);
-        Ok(attachment)
-    }
-
-    fn open_pipe(
-        &mut self,
-        client: &Client,
-        attach: &Attach,
-        rings: &RingSpec,
-    ) -> Result<Attachment, Refusal> {
-        let (name, key) = (&attach.port, self.state.new_key());
-        let end = name.pipe().expect("only the end of a pipe is opened as one");
-        let peer = name.peer().and_then(|peer| self.state.port_mut(&peer)?.pipe);
-        let pipe = peer.unwrap_or(PipeKey(key));
-        if peer.is_none() {
-            self.datapath.add_pipe(pipe, rings)?;
-        }
-        let opened = self.datapath.open_pipe(pipe, end.side, name);
-        if opened.is_err() && peer.is_none() {
-            self.datapath.del_pipe(pipe);
-        }
-        // The end that comes first pays for both.
-        let memory = if peer.is_none() { self.datapath.memory_of(rings) } else { 0 };
-        let attachment = opened?;
-        let port = held_port(client, attach, PortKey(key), memory);
-        self.state.hold(name, Port { kind: PortKind::Pipe, pipe: Some(pipe), ..port });
-        Ok(attachment)
-    }
-
     fn detach(&mut self, conn: ConnKey, name: &PortName) -> Result<Reply, Refusal> {
         let port = self.state.port_mut(name);
         let holder = port.and_then(|port| port.holder.as_ref());
@@ -535,6 +493,7 @@ fn held_port(client: &Client, attach: &Attach, key: PortKey, memory: u64) -> Por
         uid: client.caller.uid,
         name: client.name.clone(),
         memory,
+        ready: false,
         group: attach.group.clone(),
     };
     Port {

@@ -7,6 +7,7 @@
 //!                                   datapath              the workers, between two batches
 //! ```
 
+pub mod builders;
 pub mod counters;
 pub mod datapath;
 #[cfg(test)]

@@ -79,13 +79,13 @@ pub enum Refusal {
     /// Only the administrator may give a switch away.
     #[error("only root may give a switch to another user, or to a group you are not in")]
     GiveAway,
-    /// The other end of the pipe, or the trust group, belongs to somebody else.
+    /// The other end of the pipe, or a region of netmap ports, belongs to somebody else.
     #[error(
         "{what} belongs to {}: memory is shared only between processes of one user",
         users::user_name(*.owner)
     )]
     NotYours {
-        /// A pipe or a trust group.
+        /// What it is.
         what: String,
         /// Its owner.
         owner: u32,
@@ -103,6 +103,39 @@ pub enum Refusal {
         /// How much of it.
         have: u64,
     },
+    /// The user has not so much memory left.
+    #[error(
+        "it takes {}, and {} has {} of {} (quota.memory); give some back, or raise the quota",
+        mib(*.asked), users::user_name(*.uid), tenths(*.held), mib(*.limit)
+    )]
+    Memory {
+        /// The user.
+        uid: u32,
+        /// Bytes that the port or pipe takes.
+        asked: u64,
+        /// Bytes that the user has.
+        held: u64,
+        /// Bytes that a user may have.
+        limit: u64,
+    },
+    /// No user may have so much memory.
+    #[error(
+        "it takes {}, more than one user may have in all: {} (quota.memory); ask for fewer slots \
+         or extra buffers, or raise the quota",
+        mib(*.asked), mib(*.limit)
+    )]
+    MoreThanQuota {
+        /// Bytes that the port or pipe takes.
+        asked: u64,
+        /// Bytes that a user may have.
+        limit: u64,
+    },
+    /// No region has so much memory.
+    #[error("{0} takes more than 4 GiB, the most there is; ask for fewer rings, slots or buffers")]
+    TooLarge(PortName),
+    /// A port was deleted before its client had it.
+    #[error("port {0} was deleted while it was being made; attach it again")]
+    Deleted(PortName),
     /// A value is out of range.
     #[error("{0}")]
     BadValue(String),
@@ -167,9 +200,13 @@ impl Refusal {
             | Self::PipeSettings(_)
             | Self::PipeGroup(_) => ErrorCode::Unsupported,
             Self::Denied { .. } | Self::GiveAway | Self::NotYours { .. } => ErrorCode::Permission,
-            Self::Quota { .. } => ErrorCode::Quota,
+            Self::Deleted(_) => ErrorCode::NotFound,
+            Self::Quota { .. } | Self::Memory { .. } | Self::MoreThanQuota { .. } => {
+                ErrorCode::Quota
+            }
             Self::BadName(_) => ErrorCode::BadName,
-            Self::BadValue(_)
+            Self::TooLarge(_)
+            | Self::BadValue(_)
             | Self::NoRegion(_)
             | Self::OtherRegion { .. }
             | Self::Version(_)
@@ -177,6 +214,17 @@ impl Refusal {
             Self::Datapath(_) => ErrorCode::NoMemory,
         }
     }
+}
+
+/// Bytes as people count them.
+fn mib(bytes: u64) -> String {
+    format!("{} MiB", tenths(bytes))
+}
+
+/// The same without the unit. What is left over counts as a tenth.
+fn tenths(bytes: u64) -> String {
+    let tenths = bytes.saturating_mul(10).div_ceil(1 << 20);
+    format!("{}.{}", tenths / 10, tenths % 10)
 }
 
 impl From<Refusal> for Failure {

@@ -6,6 +6,9 @@
 //! Hang-up, half-close and empty message are the same to the daemon: everything that the connection
 //! held is taken back at once, and calls that are still unread are dropped.
 //!
+//! A handler does nothing that takes long. Ports are [built](super::builders) on other threads, and
+//! answered when they are.
+//!
 //! | what a client may waste | bound |
 //! |---|---|
 //! | connections | `quota.connections` for each user |
@@ -15,7 +18,7 @@
 //! | descriptors of the daemon | at their end the listener rests, those who are connected go on |
 
 use std::collections::HashMap;
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -33,8 +36,9 @@ use rustix::net::{
 };
 use serde::Deserialize;
 
-use super::datapath::Datapath;
-use super::handlers::{Client, Control};
+use super::builders::Builders;
+use super::datapath::{Build, Datapath};
+use super::handlers::{Client, Control, Step};
 use super::policy::Caller;
 use super::refusal::Refusal;
 use super::state::ConnKey;
@@ -48,6 +52,7 @@ pub struct Server<D> {
     listener: OwnedFd,
     /// Readable when there was a SIGHUP.
     hangups: Option<OwnedFd>,
+    builders: Builders,
     listening: bool,
     /// Its warning, which would otherwise come with every try.
     warning: Seldom,
@@ -62,6 +67,8 @@ pub struct Server<D> {
 struct Connection {
     socket: OwnedFd,
     client: Client,
+    /// A port is built for it; nothing is read from it until then.
+    waits: bool,
 }
 
 /// What becomes of a connection after a message.
@@ -79,15 +86,18 @@ impl<D: Datapath> Server<D> {
         stop: BorrowedFd<'_>,
         control: Control<D>,
         max_connections: u32,
-    ) -> Result<Self, Errno> {
+    ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let readable = epoll::EventFlags::IN;
         epoll::add(&epoll, &listener, epoll::EventData::new_u64(LISTENER), readable)?;
         epoll::add(&epoll, stop, epoll::EventData::new_u64(STOP), readable)?;
+        let builders = Builders::new()?;
+        epoll::add(&epoll, &builders, epoll::EventData::new_u64(BUILT), readable)?;
         Ok(Self {
             epoll,
             listener,
             hangups: None,
+            builders,
             listening: true,
             warning: Seldom::new(Duration::from_secs(60)),
             control,
@@ -122,6 +132,7 @@ impl<D: Datapath> Server<D> {
                 match event.data.u64() {
                     STOP => return Ok(()),
                     LISTENER => self.accept(),
+                    BUILT => self.finish(),
                     HANGUP => self.hear_hangups(),
                     key => self.serve(key),
                 }
@@ -182,7 +193,7 @@ impl<D: Datapath> Server<D> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
         if epoll::add(&self.epoll, &socket, epoll::EventData::new_u64(key), flags).is_ok() {
             let client = Client { conn: ConnKey(key), caller, name: String::new() };
-            self.connections.insert(key, Connection { socket, client });
+            self.connections.insert(key, Connection { socket, client, waits: false });
         }
     }
 
@@ -198,7 +209,45 @@ impl<D: Datapath> Server<D> {
     fn serve(&mut self, key: u64) {
         // An event of a connection that an earlier event of the same turn closed.
         let Some(connection) = self.connections.get_mut(&key) else { return };
-        if connection.serve(&mut self.control, &mut self.buffer) == Fate::Closes {
+        let fate = match connection.serve(&mut self.control, &mut self.buffer) {
+            Ok(build) => {
+                connection.waits = true;
+                self.builders.start(connection.client.caller.uid, ConnKey(key), build);
+                self.hear(key, false)
+            }
+            Err(fate) => fate,
+        };
+        self.close_if(fate, key);
+    }
+
+    /// Answers those whose ports were built.
+    fn finish(&mut self) {
+        for (conn, built) in self.builders.finished() {
+            // Those who left meanwhile had everything taken back.
+            let Some(connection) = self.connections.get_mut(&conn.0) else { continue };
+            connection.waits = false;
+            let answer = self.control.finish(conn, built);
+            let fate = match reply(connection.socket.as_fd(), answer) {
+                Ok(()) => self.hear(conn.0, true),
+                Err(_) => Fate::Closes,
+            };
+            self.close_if(fate, conn.0);
+        }
+    }
+
+    /// Whether a client is heard, or only noticed when it goes.
+    fn hear(&self, key: u64, heard: bool) -> Fate {
+        let Some(connection) = self.connections.get(&key) else { return Fate::Closes };
+        let messages = if heard { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+        let (data, flags) = (epoll::EventData::new_u64(key), messages | epoll::EventFlags::RDHUP);
+        match epoll::modify(&self.epoll, &connection.socket, data, flags) {
+            Ok(()) => Fate::Stays,
+            Err(_) => Fate::Closes,
+        }
+    }
+
+    fn close_if(&mut self, fate: Fate, key: u64) {
+        if fate == Fate::Closes {
             self.connections.remove(&key);
             self.control.hang_up(ConnKey(key));
         }
@@ -206,24 +255,35 @@ impl<D: Datapath> Server<D> {
 }
 
 impl Connection {
-    /// Answers one message.
-    fn serve<D: Datapath>(&mut self, control: &mut Control<D>, buffer: &mut [u8]) -> Fate {
+    /// Answers one message, or says what has to be built first.
+    fn serve<D: Datapath>(
+        &mut self,
+        control: &mut Control<D>,
+        buffer: &mut [u8],
+    ) -> Result<Build, Fate> {
+        if self.waits {
+            // All that is heard of it is that it goes.
+            return Err(Fate::Closes);
+        }
         // TRUNC: the true length of a message that is longer than the buffer.
         let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
         let length = match recv(&self.socket, &mut *buffer, flags) {
-            Ok((_, 0)) => return Fate::Closes,
+            Ok((_, 0)) => return Err(Fate::Closes),
             Ok((_, length)) => length,
-            Err(Errno::AGAIN | Errno::INTR) => return Fate::Stays,
-            Err(_) => return Fate::Closes,
+            Err(Errno::AGAIN | Errno::INTR) => return Err(Fate::Stays),
+            Err(_) => return Err(Fate::Closes),
         };
         let (answer, fate) = match buffer.get(..length).map_or_else(too_long, parse) {
-            Ok(request) => (control.answer(&mut self.client, request), Fate::Stays),
+            Ok(request) => match control.call(&mut self.client, request) {
+                Step::Build(build) => return Ok(build),
+                Step::Answer(answer) => (answer, Fate::Stays),
+            },
             // Who sends nonsense once will not get better.
             Err(refusal) => (Err(refusal), Fate::Closes),
         };
         match reply(self.socket.as_fd(), answer) {
-            Ok(()) => fate,
-            Err(_) => Fate::Closes,
+            Ok(()) => Err(fate),
+            Err(_) => Err(Fate::Closes),
         }
     }
 }
@@ -293,7 +353,8 @@ fn encode(result: Outcome) -> Vec<u8> {
 const LISTENER: u64 = 0;
 const STOP: u64 = 1;
 const HANGUP: u64 = 2;
-const FIRST_CONNECTION: u64 = 3;
+const BUILT: u64 = 3;
+const FIRST_CONNECTION: u64 = 4;
 /// Events of one turn.
 const EVENTS: usize = 64;
 /// New clients of one turn.

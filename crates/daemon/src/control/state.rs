@@ -93,6 +93,8 @@ pub struct Holder {
     pub name: String,
     /// Bytes of shared memory.
     pub memory: u64,
+    /// It has its port; before, the port is reserved for it and being built.
+    pub ready: bool,
     /// The trust group.
     pub group: Option<String>,
 }
@@ -113,8 +115,6 @@ pub struct Wish<'a> {
     pub port: &'a PortName,
     /// Bytes of shared memory that it costs.
     pub memory: u64,
-    /// The trust group.
-    pub group: Option<&'a str>,
     /// Only if it exists already.
     pub existing: bool,
 }
@@ -140,11 +140,17 @@ struct Usage {
 }
 
 impl Port {
+    /// Whether its key means something to the workers: it is live, or reserved.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.is_live() || (self.kind == PortKind::Shm && self.holder.is_some())
+    }
+
     /// Whether a worker knows the port: it has counters and addresses.
     #[must_use]
     pub fn is_live(&self) -> bool {
         match self.kind {
-            PortKind::Shm => self.holder.is_some() || self.bound.is_some(),
+            PortKind::Shm => self.holder.as_ref().is_some_and(|h| h.ready) || self.bound.is_some(),
             PortKind::Null => true,
             PortKind::Pipe => self.bound.is_some(),
         }
@@ -216,13 +222,22 @@ impl State {
     /// Removes a port, whoever holds it.
     pub fn remove_port(&mut self, name: &PortName) -> Gone {
         let port = self.ports.remove(name).expect("only a known port is removed");
+        self.bequeath(name, &port);
         let peer = name.peer().and_then(|peer| self.ports.get(&peer));
         let (last_end, last_bound) = (peer.is_none(), peer.is_none_or(|peer| peer.bound.is_none()));
         Gone {
-            port: port.is_live().then_some(port.key),
+            port: port.is_known().then_some(port.key),
             pipe: port.pipe.filter(|_| last_end),
             patch: port.bound.and_then(|shared| shared.patch).filter(|_| last_bound),
             switch: self.forget_switch(name.switch()),
+        }
+    }
+
+    /// What an end of a pipe has to pay for, the other end pays for when it is alone.
+    fn bequeath(&mut self, name: &PortName, port: &Port) {
+        let peer = name.peer().and_then(|peer| self.ports.get_mut(&peer));
+        if let (Some(left), Some(heir)) = (&port.holder, peer.and_then(|p| p.holder.as_mut())) {
+            heir.memory += left.memory;
         }
     }
 
@@ -329,10 +344,7 @@ impl State {
         if new_port && usage.ports >= u64::from(self.quota.ports) {
             return Err(Refusal::Quota { uid: caller.uid, what: "ports", have: usage.ports });
         }
-        if usage.memory.saturating_add(wish.memory) > self.quota.memory {
-            return Err(Refusal::Quota { uid: caller.uid, what: "memory", have: usage.memory });
-        }
-        Ok(())
+        self.claim_memory(caller, wish.memory)
     }
 
     /// Whether the caller may create one more switch, for so many addresses.
@@ -401,20 +413,15 @@ impl State {
         }
     }
 
-    /// Whether those with whom the caller would share memory are processes of the same user.
+    /// Whether the other end of the pipe is a process of the same user. Trust groups need not be
+    /// looked at: each user has names of their own for them.
     fn claim_company(&self, caller: &Caller, wish: &Wish<'_>) -> Result<(), Refusal> {
         let peer = wish.port.peer().and_then(|peer| self.ports.get(&peer));
-        let pipe = peer.and_then(|port| port.holder.as_ref()).map(|holder| ("this pipe", holder));
-        let group = wish.group.and_then(|group| {
-            let holders = self.ports.values().filter_map(|port| port.holder.as_ref());
-            let mut members = holders.filter(|holder| holder.group.as_deref() == Some(group));
-            members.next().map(|holder| (group, holder))
-        });
-        match pipe.into_iter().chain(group).find(|(_, holder)| holder.uid != caller.uid) {
-            Some((what, holder)) => {
-                Err(Refusal::NotYours { what: what.to_owned(), owner: holder.uid })
+        match peer.and_then(|port| port.holder.as_ref()) {
+            Some(holder) if holder.uid != caller.uid => {
+                Err(Refusal::NotYours { what: "this pipe".to_owned(), owner: holder.uid })
             }
-            None => Ok(()),
+            _ => Ok(()),
         }
     }
 
@@ -487,7 +494,8 @@ mod tests {
             uid,
             name: String::new(),
             memory: wish.memory,
-            group: wish.group.map(str::to_owned),
+            ready: true,
+            group: None,
         };
         let port = Port {
             key,
@@ -505,7 +513,7 @@ mod tests {
     }
 
     fn wish(port: &PortName) -> Wish<'_> {
-        Wish { port, memory: 10, group: None, existing: false }
+        Wish { port, memory: 10, existing: false }
     }
 
     fn code(result: Result<PortKey, Refusal>) -> ErrorCode {
@@ -619,11 +627,40 @@ mod tests {
         state.add_switch(master.switch().clone(), switch(9, 1000, 0o666, true));
         attach(&mut state, 1000, 1, &wish(&master)).unwrap();
         assert_eq!(code(attach(&mut state, 1001, 2, &wish(&slave))), ErrorCode::Permission);
-        let (b, c) = (name("vale0:b"), name("vale0:c"));
-        attach(&mut state, 1000, 1, &Wish { group: Some("nf"), ..wish(&b) }).unwrap();
-        let stranger = Wish { group: Some("nf"), ..wish(&c) };
-        assert_eq!(code(attach(&mut state, 1001, 2, &stranger)), ErrorCode::Permission);
-        attach(&mut state, 1000, 3, &Wish { group: Some("nf"), ..wish(&c) }).unwrap();
+        attach(&mut state, 1000, 2, &wish(&slave)).unwrap();
+    }
+
+    #[test]
+    fn test_memory_of_a_pipe_is_paid_for_until_its_last_end_goes() {
+        let mut state = State::new(quota());
+        let (master, slave) = (name("vale0:a{1"), name("vale0:a}1"));
+        attach(&mut state, 1000, 1, &Wish { memory: 60, ..wish(&master) }).unwrap();
+        attach(&mut state, 1000, 2, &Wish { memory: 0, ..wish(&slave) }).unwrap();
+        state.release(&master);
+        assert_eq!(state.usage(1000).memory, 60);
+        let another = name("vale0:b{1");
+        let refusal = attach(&mut state, 1000, 1, &Wish { memory: 60, ..wish(&another) });
+        assert_eq!(code(refusal), ErrorCode::Quota);
+        attach(&mut state, 1000, 1, &Wish { memory: 0, ..wish(&master) }).unwrap();
+        state.release(&slave);
+        assert_eq!(state.usage(1000).memory, 60);
+        state.release(&master);
+        assert_eq!(state.usage(1000).memory, 0);
+    }
+
+    #[test]
+    fn test_quota_says_what_was_asked_what_is_held_and_what_may_be() {
+        const MIB: u64 = 1 << 20;
+        let mut state = State::new(Quota { memory: 40 * MIB, ..quota() });
+        let (a, b) = (name("vale0:a"), name("vale0:b"));
+        attach(&mut state, 1000, 1, &Wish { memory: 30 * MIB, ..wish(&a) }).unwrap();
+        let refused = |wish| attach(&mut state, 1000, 1, &wish).unwrap_err().to_string();
+        let [more, most] = [11 * MIB, 41 * MIB].map(|memory| Wish { memory, ..wish(&b) });
+        let texts = [more, most].map(refused);
+        let user = crate::users::user_name(1000);
+        let over = format!("it takes 11.0 MiB, and {user} has 30.0 of 40.0 MiB");
+        assert!(texts[0].starts_with(&over), "{texts:?}");
+        assert!(texts[1].starts_with("it takes 41.0 MiB, more than one user"), "{texts:?}");
     }
 
     #[test]

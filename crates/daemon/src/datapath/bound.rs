@@ -13,6 +13,7 @@ use std::sync::Arc;
 use client::api::{Bound, BoundRings, Pool, PortGeometry};
 use client::name::PortName;
 use port::commons::{Commons, buffers_of};
+use port::plot::HUGE_PAGES;
 use port::shm::plug;
 use port::sys::{Waker, Wakers};
 use ring::abi::{NetmapRing, Slot};
@@ -69,20 +70,26 @@ impl Workers {
             None => self.make_region(spec)?,
         };
         let commons = self.regions.get_mut(&region).expect("control knows which regions there are");
+        let first = commons.is_empty();
         let joined = commons.add_port(&spec.name.to_string(), spec.rings.counts);
         self.drop_region_if_empty(region);
         let memory = joined?;
-        let port = plug(&memory.region, &memory.layout, Wakers(Vec::new()));
-        let place = PortPlace { switch: spec.switch, id, number, memory: None };
+        let (shared, layout) = (memory.plot.region().clone(), *memory.plot.layout());
+        let port = plug(&shared, &layout, Wakers(Vec::new()));
+        let place = PortPlace { switch: spec.switch, id, number, bytes: 0, memory: None };
         self.plug(spec.key, place, port, spec.config.clone());
         let bound = BoundPlace {
             name: spec.name.clone(),
             region,
-            layout: memory.layout,
+            layout,
             stride: spec.rings.stride,
             holders: BTreeMap::new(),
         };
         self.bound.insert(spec.key, bound);
+        if first {
+            let buffers = spec.rings.counts.buffers();
+            self.sweeper.run(move || shared.collapse_first(buffers, HUGE_PAGES));
+        }
         Ok(region)
     }
 
@@ -101,8 +108,11 @@ impl Workers {
     }
 
     fn drop_region_if_empty(&mut self, region: u16) {
-        if self.regions.get(&region).is_some_and(Commons::is_empty) {
-            self.regions.remove(&region);
+        if self.regions.get(&region).is_some_and(Commons::is_empty)
+            && let Some(commons) = self.regions.remove(&region)
+        {
+            let bytes = commons.region().layout().size();
+            self.sweeper.drop(commons, bytes);
         }
     }
 

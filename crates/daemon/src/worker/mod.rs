@@ -411,17 +411,18 @@ impl Worker {
         self.activate(number);
     }
 
-    /// Unplugs a port. Whoever waited for room at it finds out that it is gone.
-    pub fn unplug(&mut self, number: u32) {
+    /// Unplugs a port. Whoever waited for room at it finds out that it is gone. The last holder of
+    /// its memory is the caller then, for whom time is less dear.
+    pub fn unplug(&mut self, number: u32) -> Option<Plug> {
         self.unblock(number);
         self.deactivate(number);
         self.blocked.retain(|(waiting, ..)| *waiting != number);
-        if let Some(port) = self.ports[number as usize].take() {
-            self.numbers.remove(&(port.switch, port.id));
-            let entry = self.switch(port.switch).remove_port(port.id);
-            debug_assert!(entry.is_some());
-            self.scratch.release();
-        }
+        let port = self.ports[number as usize].take()?;
+        self.numbers.remove(&(port.switch, port.id));
+        let plug = self.switch(port.switch).remove_port(port.id);
+        debug_assert!(plug.is_some());
+        self.scratch.release();
+        plug
     }
 
     /// The members of a leaver's group settle with it.

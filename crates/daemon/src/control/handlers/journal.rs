@@ -7,13 +7,14 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use client::api::{ErrorCode, Request};
+use client::name::PortName;
 use serde::Serialize;
 
 use super::{Answer, Client, Control};
 use crate::control::datapath::Datapath;
 use crate::control::policy::Caller;
 use crate::control::refusal::Refusal;
-use crate::control::state::ConnKey;
+use crate::control::state::{ConnKey, Holder};
 use crate::log::Seldom;
 use crate::users::user_name;
 
@@ -45,7 +46,7 @@ impl Journal {
 
 impl<D: Datapath> Control<D> {
     /// Answers a call, and logs it.
-    pub fn answer(&mut self, client: &mut Client, request: Request) -> Answer {
+    pub(super) fn answer(&mut self, client: &mut Client, request: Request) -> Answer {
         tracing::debug!("{}: {request:?}", who(&client.caller, &client.name));
         let info = tracing::enabled!(tracing::Level::INFO);
         let deed = info.then(|| deed(&request)).flatten();
@@ -76,6 +77,12 @@ impl<D: Datapath> Control<D> {
         }
     }
 
+    /// Logs that a client has its port.
+    pub(super) fn note_attached(&self, port: &PortName, holder: &Holder) {
+        let (pid, user) = (holder.pid, user_name(holder.uid));
+        tracing::info!("process {pid} of {user} ({}) attached {port}", named(&holder.name));
+    }
+
     /// Logs what a connection leaves that is about to be taken back.
     pub(super) fn note_leaving(&self, conn: ConnKey) {
         if !tracing::enabled!(tracing::Level::INFO) {
@@ -96,14 +103,16 @@ impl<D: Datapath> Control<D> {
 }
 
 fn who(caller: &Caller, name: &str) -> String {
-    let name = if name.is_empty() { "unnamed" } else { name };
-    format!("process {} of {} ({name})", caller.pid, user_name(caller.uid))
+    format!("process {} of {} ({})", caller.pid, user_name(caller.uid), named(name))
+}
+
+fn named(name: &str) -> &str {
+    if name.is_empty() { "unnamed" } else { name }
 }
 
 /// What a call does, where it changes anything.
 fn deed(request: &Request) -> Option<String> {
     let deed = match request {
-        Request::Attach(attach) => format!("attached {}", attach.port),
         Request::Detach(port) => format!("detached {}", port.port),
         Request::Bind(bind) => format!("bound {}", bind.port),
         Request::SwitchAdd(spec) => {

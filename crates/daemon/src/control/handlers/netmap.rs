@@ -83,7 +83,8 @@ impl<D: Datapath> Control<D> {
         rings: &RingSpec,
     ) -> Result<u64, Refusal> {
         let memory = self.datapath.memory_of(rings);
-        let wish = Wish { port: name, memory, group: None, existing: false };
+        let memory = memory.ok_or_else(|| Refusal::TooLarge(name.clone()))?;
+        let wish = Wish { port: name, memory, existing: false };
         self.state.claim(caller, &wish).map(|()| memory)
     }
 

@@ -23,9 +23,26 @@ impl Bench {
         Self { control: Control::new(&Config::default(), Fake::default()) }
     }
 
+    /// Answers a call, and builds what has to be built.
+    fn answer(&mut self, conn: u64, uid: u32, request: Request) -> Answer {
+        match self.control.call(&mut client(conn, uid), request) {
+            Step::Answer(answer) => answer,
+            Step::Build(build) => self.control.finish(ConnKey(conn), build()),
+        }
+    }
+
+    /// Reserves a port whose client waits for it.
+    fn reserve(&mut self, conn: u64, port: &str) -> Build {
+        let attach = Request::Attach(Attach::new(port.parse().unwrap()));
+        match self.control.call(&mut client(conn, 0), attach) {
+            Step::Build(build) => build,
+            Step::Answer(answer) => panic!("{answer:?}"),
+        }
+    }
+
     fn ask(&mut self, conn: u64, uid: u32, text: &str) -> Result<Reply, Refusal> {
         let request = serde_json::from_str(text).expect(text);
-        self.control.answer(&mut client(conn, uid), request).map(|(reply, _)| reply)
+        self.answer(conn, uid, request).map(|(reply, _)| reply)
     }
 
     fn done(&mut self, text: &str) {
@@ -46,6 +63,7 @@ impl Bench {
     fn is_empty(&self) -> bool {
         let fake = &self.control.datapath;
         let nothing = fake.ports.is_empty() && fake.switches.is_empty() && fake.pipes.is_empty();
+        let nothing = nothing && fake.reserved.is_empty() && self.control.awaited.is_empty();
         assert_eq!(nothing, self.control.state.counts() == (0, 0));
         nothing
     }
@@ -55,7 +73,7 @@ impl Bench {
 fn test_attach_answers_with_geometry_and_three_descriptors() {
     let mut bench = Bench::new();
     let attach = Attach { tx_slots: Some(64), ..Attach::new("vale0:a".parse().unwrap()) };
-    let answer = bench.control.answer(&mut client(1, 1000), Request::Attach(attach));
+    let answer = bench.answer(1, 1000, Request::Attach(attach));
     let (Reply::Attached(geometry), fds) = answer.unwrap() else { panic!("another answer") };
     assert_eq!((geometry.tx_slots, geometry.rx_slots, fds.len()), (64, 1024, 3));
     bench.control.hang_up(ConnKey(1));
@@ -80,6 +98,83 @@ fn test_out_of_memory_leaves_nothing_behind() {
             assert!(bench.is_empty());
         }
     }
+}
+
+#[test]
+fn test_memory_that_cannot_be_built_leaves_nothing_behind() {
+    for port in ["vale0:a", "vale0:a{1"] {
+        let mut bench = Bench::new();
+        bench.control.datapath.build_fails = true;
+        assert_eq!(bench.attach(1, 0, port).unwrap_err().code(), ErrorCode::NoMemory);
+        assert!(bench.is_empty());
+    }
+}
+
+#[test]
+fn test_a_port_that_is_built_is_taken_and_paid_for_and_others_are_answered() {
+    for port in ["vale0:a", "vale0:a{1"] {
+        let mut bench = Bench::new();
+        let build = bench.reserve(1, port);
+        assert_eq!(bench.attach(2, 0, port).unwrap_err().code(), ErrorCode::InUse);
+        let show = format!(r#"{{"port_show":{{"port":"{port}"}}}}"#);
+        let Reply::Port(info) = bench.ask(9, 0, &show).unwrap() else { panic!("another answer") };
+        assert!(info.memory > 0 && info.client.is_some());
+        bench.ask(9, 0, r#"{"stats":{}}"#).unwrap();
+        bench.attach(3, 0, "vale0:b").unwrap();
+        assert!(matches!(bench.control.finish(ConnKey(1), build()), Ok((Reply::Attached(_), _))));
+        bench.control.hang_up(ConnKey(1));
+        bench.control.hang_up(ConnKey(3));
+        assert!(bench.is_empty());
+    }
+}
+
+#[test]
+fn test_a_client_that_leaves_before_its_port_is_built_leaves_nothing_behind() {
+    for port in ["vale0:a", "vale0:a{1"] {
+        let mut bench = Bench::new();
+        let _build = bench.reserve(1, port);
+        bench.control.hang_up(ConnKey(1));
+        assert!(bench.is_empty());
+    }
+}
+
+#[test]
+fn test_a_port_that_is_deleted_before_it_is_built_is_not_attached() {
+    let mut bench = Bench::new();
+    let build = bench.reserve(1, "vale0:a");
+    bench.done(r#"{"port_set":{"port":"vale0:a","settings":{"isolated":true}}}"#);
+    bench.done(r#"{"port_del":{"port":"vale0:a"}}"#);
+    bench.attach(2, 0, "vale0:a").unwrap();
+    let refusal = bench.control.finish(ConnKey(1), build()).unwrap_err();
+    assert_eq!(refusal.code(), ErrorCode::NotFound);
+    bench.control.hang_up(ConnKey(1));
+    assert_eq!(bench.control.state.counts(), (1, 1), "the other one's stays");
+    bench.control.hang_up(ConnKey(2));
+    assert!(bench.is_empty());
+}
+
+#[test]
+fn test_settings_that_change_while_a_port_is_built_are_those_it_gets() {
+    let mut bench = Bench::new();
+    let build = bench.reserve(1, "vale0:a");
+    bench.done(r#"{"port_set":{"port":"vale0:a","settings":{"isolated":true}}}"#);
+    bench.control.finish(ConnKey(1), build()).unwrap();
+    let (_, config) = bench.control.datapath.ports.values().next().unwrap();
+    assert!(config.isolated);
+}
+
+#[test]
+fn test_a_region_that_cannot_be_is_refused_as_such() {
+    let mut bench = Bench::new();
+    let (code, text) = bench.refused(
+        1,
+        0,
+        r#"{"attach":{"port":"vale0:a","tx_rings":64,
+        "rx_rings":64,"tx_slots":16384,"rx_slots":16384}}"#,
+    );
+    assert_eq!(code, ErrorCode::BadRequest);
+    assert!(text.contains("more than 4 GiB"), "{text}");
+    assert!(bench.is_empty());
 }
 
 #[test]
@@ -224,7 +319,7 @@ fn test_pages_go_on_until_everything_was_listed() {
     let (mut seen, mut pages, mut from) = (Vec::new(), 0, None);
     loop {
         let list = Request::PortList(PortList { switch: None, from });
-        let (reply, _) = bench.control.answer(&mut client(0, 0), list).unwrap();
+        let (reply, _) = bench.answer(0, 0, list).unwrap();
         assert!(serde_json::to_vec(&reply).unwrap().len() < client::api::MAX_MESSAGE);
         let Reply::Ports(page) = reply else { panic!("another answer") };
         seen.extend(page.items.into_iter().map(|info| info.port));
@@ -356,10 +451,10 @@ fn test_owner_opens_a_switch_to_others() {
     bench.attach(1, 1000, "vale0:a").unwrap();
     let settings = SwitchSettings { mode: Mode::new(0o622), ..Default::default() };
     let spec = SwitchSpec { switch: "vale0".parse().unwrap(), settings };
-    bench.control.answer(&mut client(1, 1000), Request::SwitchSet(spec)).unwrap();
+    bench.answer(1, 1000, Request::SwitchSet(spec)).unwrap();
     bench.attach(2, 1001, "vale0:b").unwrap();
     let set = PortSet { port: "vale0:b".parse().unwrap(), settings: PortSettings::default() };
-    let own = bench.control.answer(&mut client(2, 1001), Request::PortSet(set));
+    let own = bench.answer(2, 1001, Request::PortSet(set));
     assert_eq!(own.unwrap_err().code(), ErrorCode::Permission);
 }
 

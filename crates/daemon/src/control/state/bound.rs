@@ -149,6 +149,19 @@ impl State {
         self.quota.memory.saturating_sub(self.usage(caller.uid).memory)
     }
 
+    /// Whether the caller may have so much more memory.
+    pub fn claim_memory(&self, caller: &Caller, memory: u64) -> Result<(), Refusal> {
+        let (asked, held) = (memory, self.usage(caller.uid).memory);
+        let limit = self.quota.memory;
+        if asked > limit {
+            return Err(Refusal::MoreThanQuota { asked, limit });
+        }
+        if held.saturating_add(asked) > limit {
+            return Err(Refusal::Memory { uid: caller.uid, asked, held, limit });
+        }
+        Ok(())
+    }
+
     /// A port and all that cannot be without it: the other end of a bound pipe, the pipes of a
     /// bound parent. Those that go first come first.
     #[must_use]

@@ -1,0 +1,146 @@
+//! Attaching a port: decided and charged at once, built on another thread, opened when it is built.
+//!
+//! ```text
+//!  attach ─► claimed ─► reserved: has its name, ─► built ─► opened, answered
+//!               │       its key, its price           │
+//!            refused        │                        │
+//!                           └─ client gone, port deleted, no memory ─► as if it had never been
+//! ```
+//!
+//! Between the two halves other calls are answered, also calls about this port. The client itself
+//! waits: nothing that it sends is read before it has its answer.
+
+use std::io;
+
+use client::api::{Attach, PortKind, Reply};
+use client::name::PortName;
+use switch::PortConfig;
+
+use super::{Answer, Client, Control, check_group, held_port};
+use crate::control::datapath::{
+    Attachment, Build, Datapath, DatapathError, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
+};
+use crate::control::refusal::Refusal;
+use crate::control::settings;
+use crate::control::state::{ConnKey, Port, Wish};
+
+/// A port that is reserved for a client who waits for it.
+#[derive(Debug)]
+pub(super) struct Awaited {
+    name: PortName,
+    key: PortKey,
+}
+
+impl<D: Datapath> Control<D> {
+    /// Reserves a port; [`Control::finish`] is to be called when it is built.
+    pub(super) fn attach(&mut self, client: &Client, attach: &Attach) -> Result<Build, Refusal> {
+        let rings = settings::rings(attach, &self.rings)?;
+        check_group(attach)?;
+        let memory = self.price(&attach.port, &rings)?;
+        let wish = Wish { port: &attach.port, memory, existing: attach.existing };
+        self.state.claim(&client.caller, &wish)?;
+        let switch = self.find_or_make(&client.caller, attach.port.switch())?;
+        let key = PortKey(self.state.new_key());
+        let reserved = match attach.port.pipe() {
+            Some(_) => self.reserve_pipe(client, attach, &rings, key),
+            None => self.reserve_shm(client, attach, switch, rings, key),
+        };
+        match reserved {
+            Ok((port, build)) => {
+                self.state.hold(&attach.port, port);
+                self.awaited.insert(client.conn, Awaited { name: attach.port.clone(), key });
+                Ok(build)
+            }
+            Err(error) => {
+                if let Some(switch) = self.state.forget_switch(attach.port.switch()) {
+                    self.datapath.del_switch(switch);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// What a port costs who attaches it. The end of a pipe that comes first pays for both.
+    fn price(&mut self, name: &PortName, rings: &RingSpec) -> Result<u64, Refusal> {
+        let price = match name.peer() {
+            None => self.datapath.memory_of(rings),
+            Some(peer) if self.state.port_mut(&peer).is_some() => Some(0),
+            Some(_) => self.datapath.pipe_memory_of(rings),
+        };
+        price.ok_or_else(|| Refusal::TooLarge(name.clone()))
+    }
+
+    fn reserve_shm(
+        &mut self,
+        client: &Client,
+        attach: &Attach,
+        switch: SwitchKey,
+        rings: RingSpec,
+        key: PortKey,
+    ) -> Result<(Port, Build), Refusal> {
+        let config = self.state.port_mut(&attach.port).map(|port| port.config.clone());
+        let group = attach.group.clone().map(|group| (client.caller.uid, group));
+        let spec = ShmSpec { key, name: attach.port.clone(), switch, rings, group };
+        let build = self.datapath.reserve_shm(&spec)?;
+        let memory = self.price(&attach.port, &rings)?;
+        let config = config.unwrap_or_default();
+        Ok((Port { config, ..held_port(client, attach, key, memory) }, build))
+    }
+
+    fn reserve_pipe(
+        &mut self,
+        client: &Client,
+        attach: &Attach,
+        rings: &RingSpec,
+        key: PortKey,
+    ) -> Result<(Port, Build), Refusal> {
+        let memory = self.price(&attach.port, rings)?;
+        let peer = attach.port.peer().and_then(|peer| self.state.port_mut(&peer)?.pipe);
+        let pipe = peer.unwrap_or(PipeKey(key.0));
+        if peer.is_none() {
+            self.datapath.add_pipe(pipe, rings)?;
+        }
+        let port = held_port(client, attach, key, memory);
+        let build = self.datapath.build_pipe(pipe);
+        Ok((Port { kind: PortKind::Pipe, pipe: Some(pipe), ..port }, build))
+    }
+
+    /// The answer for a client whose port was built, or could not be.
+    pub fn finish(&mut self, conn: ConnKey, built: io::Result<()>) -> Answer {
+        let Awaited { name, key } = self.awaited.remove(&conn).expect("the client waits");
+        let port = self.state.port_mut(&name).filter(|port| port.key == key);
+        let (pipe, config) = match port {
+            Some(port) => (port.pipe, port.config.clone()),
+            None => return Err(Refusal::Deleted(name)),
+        };
+        let opened = match built {
+            Ok(()) => self.open(&name, key, pipe, config),
+            Err(error) => Err(error.into()),
+        };
+        if opened.is_err() {
+            let gone = self.state.release(&name);
+            self.settle(&name, &gone);
+        }
+        let Attachment { geometry, region, kick, wake } = opened?;
+        let holder = self.state.port_mut(&name).and_then(|port| port.holder.as_mut());
+        let holder = holder.expect("reserved until now");
+        holder.ready = true;
+        let holder = holder.clone();
+        self.note_attached(&name, &holder);
+        self.tend_statics(&name);
+        Ok((Reply::Attached(geometry), vec![region, kick, wake]))
+    }
+
+    fn open(
+        &mut self,
+        name: &PortName,
+        key: PortKey,
+        pipe: Option<PipeKey>,
+        config: PortConfig,
+    ) -> Result<Attachment, DatapathError> {
+        match (pipe, name.pipe()) {
+            (Some(pipe), Some(end)) => self.datapath.open_pipe(pipe, end.side, name),
+            _ => self.datapath.attach_shm(key, config),
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Work that nobody waits for: large memory is unmapped here, and moved to huge pages.
+
+use std::fmt;
+use std::io;
+use std::sync::mpsc::{Sender, channel};
+
+type Chore = Box<dyn FnOnce() + Send>;
+
+/// A thread that does what it is given, in order, and ends with its handle.
+pub struct Sweeper(Sender<Chore>);
+
+impl Sweeper {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// No threads left.
+    pub fn start() -> io::Result<Self> {
+        let (sender, chores) = channel::<Chore>();
+        let body = move || chores.into_iter().for_each(|chore| chore());
+        std::thread::Builder::new().name("sweeper".to_owned()).spawn(body)?;
+        Ok(Self(sender))
+    }
+
+    /// Does something, sooner or later.
+    pub fn run(&self, chore: impl FnOnce() + Send + 'static) {
+        // Only a bug ends the thread, and then the chore with what it holds is dropped here.
+        let _ = self.0.send(Box::new(chore));
+    }
+
+    /// Drops something that holds so much memory: at once, or later if that takes long.
+    pub fn drop<T: Send + 'static>(&self, thing: T, bytes: usize) {
+        if bytes >= LARGE {
+            self.run(move || drop(thing));
+        }
+    }
+}
+
+/// Bytes that are worth a thread: what is given back at once can be asked for at once.
+const LARGE: usize = 32 << 20;
+
+impl fmt::Debug for Sweeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sweeper").finish_non_exhaustive()
+    }
+}

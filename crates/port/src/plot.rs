@@ -1,0 +1,168 @@
+//! Memory of a port between the decision to make it and its first use.
+//!
+//! ```text
+//!  reserve   region, place in it, descriptors: fast, and whoever decides can do it
+//!  build     commits the memory and writes the structures: takes as long as the memory is large,
+//!            so a thread of its own does it
+//! ```
+//!
+//! What is reserved is known to its owner at once, so that nobody else gets it. Who builds what was
+//! built already has nothing to do. A plot that nobody wants any more is not
+//! finished: its place may be another's by then, who waits for the builder to be through.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ring::layout::PortLayout;
+use ring::{BufferIndex, Region};
+
+/// Bytes that are committed between two looks whether anybody still waits.
+const PIECE: usize = 32 << 20;
+/// How long huge pages are worth waiting for.
+pub const HUGE_PAGES: Duration = Duration::from_millis(50);
+
+/// Memory that is reserved for ports of one region.
+#[derive(Debug)]
+pub struct Plot {
+    region: Arc<Region>,
+    name: String,
+    ports: Vec<Furniture>,
+    /// All of the region's memory belongs to these ports.
+    whole: bool,
+    /// Held by who builds in the region.
+    building: Arc<Mutex<()>>,
+    built: AtomicBool,
+}
+
+/// A port's structures and buffers.
+#[derive(Debug)]
+pub(crate) struct Furniture {
+    pub layout: PortLayout,
+    /// First those of its slots, then the extra ones; empty: the next of the region.
+    pub buffers: Vec<BufferIndex>,
+    pub extra_bufs: u32,
+}
+
+impl Plot {
+    pub(crate) fn new(
+        region: &Arc<Region>,
+        name: &str,
+        ports: Vec<Furniture>,
+        whole: bool,
+    ) -> Self {
+        let (region, name) = (region.clone(), name.to_owned());
+        let (building, built) = (Arc::default(), AtomicBool::new(false));
+        Self { region, name, ports, whole, building, built }
+    }
+
+    /// One of several plots of a region.
+    pub(crate) fn among(self, building: &Arc<Mutex<()>>) -> Self {
+        Self { building: building.clone(), ..self }
+    }
+
+    /// The region.
+    #[must_use]
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// The structures of its first port.
+    ///
+    /// # Panics
+    /// If it has none: a bug of this crate.
+    #[must_use]
+    pub fn layout(&self) -> &PortLayout {
+        &self.ports[0].layout
+    }
+
+    /// Commits the memory and writes the structures, unless that was done before.
+    ///
+    /// # Errors
+    /// `ENOMEM` where the memory cannot be had.
+    pub fn build(&self) -> io::Result<()> {
+        self.build_while(|| true)
+    }
+
+    /// The same, as long as somebody but the caller knows the plot.
+    ///
+    /// # Errors
+    /// As [`Plot::build`]; `Interrupted` where nobody waits for it any more.
+    pub fn build_while_wanted(self: Arc<Self>) -> io::Result<()> {
+        self.build_while(|| Arc::strong_count(&self) > 1)
+    }
+
+    fn build_while(&self, wanted: impl Fn() -> bool) -> io::Result<()> {
+        // A builder that panicked has built nothing.
+        let _building = self.building.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.built.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut next = self.region.buffers();
+        for port in &self.ports {
+            let count = (port.layout.counts().buffers() + port.extra_bufs) as usize;
+            let next: Vec<_> = match port.buffers.is_empty() {
+                true => next.by_ref().take(count).collect(),
+                false => Vec::new(),
+            };
+            let buffers = if next.is_empty() { &port.buffers } else { &next };
+            self.furnish(port, buffers, &wanted)?;
+        }
+        if self.whole {
+            self.region.collapse(HUGE_PAGES);
+        }
+        self.built.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn furnish(
+        &self,
+        port: &Furniture,
+        buffers: &[BufferIndex],
+        wanted: &impl Fn() -> bool,
+    ) -> io::Result<()> {
+        let piece = PIECE / self.region.stride() as usize;
+        let runs = buffers.chunk_by(|a, b| a.get() + 1 == b.get());
+        for run in runs.flat_map(|run| run.chunks(piece)) {
+            if !wanted() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            let count = u32::try_from(run.len()).expect("a region is below 4 GiB");
+            self.region.populate_buffers(run[0], count)?;
+        }
+        let (standing, extra) = buffers.split_at(port.layout.counts().buffers() as usize);
+        let standing = standing.iter().copied();
+        self.region.format_port(&self.name, &port.layout, standing, self.is_private())?;
+        self.region.format_extra(&port.layout, extra);
+        Ok(())
+    }
+
+    fn is_private(&self) -> bool {
+        self.whole && self.ports.len() == 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::PortMemory;
+    use ring::cursor::Span;
+    use ring::layout::RingCounts;
+
+    #[test]
+    fn a_plot_that_nobody_waits_for_is_not_finished() {
+        let slots = Span::new(8).expect("legal");
+        let counts = RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots };
+        let memory = PortMemory::reserve("x", counts, 0, 2112).expect("memory");
+        let (plot, waiting) = (memory.plot.clone(), memory);
+        plot.clone().build_while_wanted().expect("memory");
+        plot.build().expect("it is built already");
+        drop(waiting);
+        let memory = PortMemory::reserve("x", counts, 0, 2112).expect("memory");
+        let plot = memory.plot.clone();
+        drop(memory);
+        let built = plot.build_while_wanted().map_err(|error| error.kind());
+        assert_eq!(built, Err(io::ErrorKind::Interrupted));
+    }
+}
