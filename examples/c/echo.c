@@ -37,9 +37,8 @@ static void ping(struct uvala_port *port)
 	clock_gettime(CLOCK_MONOTONIC, &start);
 	for (answers = 0; answers < ROUNDS; answers++) {
 		memcpy(frame, head, sizeof(head));
-		if (uvala_send(port, frame, 60, SECOND) < 0)
-			return;
-		if (uvala_recv(port, frame, sizeof(frame), SECOND) <= 0)
+		if (uvala_send(port, frame, 60, SECOND) < 0 ||
+		    uvala_recv(port, frame, sizeof(frame), SECOND) <= 0)
 			break;
 	}
 	clock_gettime(CLOCK_MONOTONIC, &end);
