@@ -58,6 +58,8 @@ pub struct Server<D> {
     warning: Seldom,
     control: Control<D>,
     connections: HashMap<u64, Connection>,
+    /// How many of them each user has.
+    users: HashMap<u32, u32>,
     max_connections: u32,
     next_key: u64,
     buffer: Box<[u8]>,
@@ -102,6 +104,7 @@ impl<D: Datapath> Server<D> {
             warning: Seldom::new(Duration::from_secs(60)),
             control,
             connections: HashMap::new(),
+            users: HashMap::new(),
             max_connections,
             next_key: FIRST_CONNECTION,
             buffer: vec![0; MAX_MESSAGE].into_boxed_slice(),
@@ -193,17 +196,17 @@ impl<D: Datapath> Server<D> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
         if epoll::add(&self.epoll, &socket, epoll::EventData::new_u64(key), flags).is_ok() {
             let client = Client { conn: ConnKey(key), caller, name: String::new() };
+            *self.users.entry(client.caller.uid).or_default() += 1;
             self.connections.insert(key, Connection { socket, client, waits: false });
         }
     }
 
     fn admit(&self, caller: &Caller) -> Result<(), Refusal> {
-        let own = |connection: &&Connection| connection.client.caller.uid == caller.uid;
-        let have = self.connections.values().filter(own).count() as u64;
-        if have < u64::from(self.max_connections) {
+        let have = self.users.get(&caller.uid).copied().unwrap_or(0);
+        if have < self.max_connections {
             return Ok(());
         }
-        Err(Refusal::Quota { uid: caller.uid, what: "connections", have })
+        Err(Refusal::Quota { uid: caller.uid, what: "connections", have: have.into() })
     }
 
     fn serve(&mut self, key: u64) {
@@ -247,8 +250,15 @@ impl<D: Datapath> Server<D> {
     }
 
     fn close_if(&mut self, fate: Fate, key: u64) {
-        if fate == Fate::Closes {
-            self.connections.remove(&key);
+        if fate == Fate::Closes
+            && let Some(Connection { client, .. }) = self.connections.remove(&key)
+        {
+            let uid = client.caller.uid;
+            let left = self.users.get_mut(&uid).expect("a connection is counted");
+            *left -= 1;
+            if *left == 0 {
+                self.users.remove(&uid);
+            }
             self.control.hang_up(ConnKey(key));
         }
     }

@@ -24,11 +24,12 @@
 //! refuse leaves nothing half-made here.
 //!
 //! What a user has is counted from the entries whenever it is asked for; there is no second book
-//! that could disagree with them.
+//! that could disagree with them. One list is kept beside them, of what each connection holds:
+//! every connection that closes asks for it.
 
 pub mod bound;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use client::api::{PortKind, PortStats, SwitchSettings};
 use client::name::{PortName, SwitchName};
@@ -104,6 +105,8 @@ pub struct Holder {
 pub struct State {
     switches: BTreeMap<SwitchName, Switch>,
     ports: BTreeMap<PortName, Port>,
+    /// The names of held ports by their holders' connections.
+    held: BTreeMap<ConnKey, BTreeSet<PortName>>,
     quota: Quota,
     next_key: u32,
 }
@@ -161,7 +164,13 @@ impl State {
     /// Nothing yet.
     #[must_use]
     pub fn new(quota: Quota) -> Self {
-        Self { switches: BTreeMap::new(), ports: BTreeMap::new(), quota, next_key: 1 }
+        Self {
+            switches: BTreeMap::new(),
+            ports: BTreeMap::new(),
+            held: BTreeMap::new(),
+            quota,
+            next_key: 1,
+        }
     }
 
     /// A key that was never used.
@@ -198,7 +207,8 @@ impl State {
 
     /// Enters the holder of a port that [`State::claim`] found free, making the port if need be.
     pub fn hold(&mut self, name: &PortName, new: Port) {
-        assert!(new.holder.is_some());
+        let conn = new.holder.as_ref().expect("somebody holds it").conn;
+        self.held.entry(conn).or_default().insert(name.clone());
         match self.ports.get_mut(name) {
             Some(port) => {
                 assert!(port.holder.is_none(), "a port has one holder");
@@ -215,13 +225,16 @@ impl State {
         if !port.persistent {
             return self.remove_port(name);
         }
-        let held = port.holder.take().is_some() || port.bound.take().is_some();
-        Gone { port: held.then_some(port.key), pipe: None, patch: None, switch: None }
+        let (key, holder, bound) = (port.key, port.holder.take(), port.bound.take());
+        self.forget_held(name, holder.as_ref());
+        let held = holder.is_some() || bound.is_some();
+        Gone { port: held.then_some(key), pipe: None, patch: None, switch: None }
     }
 
     /// Removes a port, whoever holds it.
     pub fn remove_port(&mut self, name: &PortName) -> Gone {
         let port = self.ports.remove(name).expect("only a known port is removed");
+        self.forget_held(name, port.holder.as_ref());
         self.bequeath(name, &port);
         let peer = name.peer().and_then(|peer| self.ports.get(&peer));
         let (last_end, last_bound) = (peer.is_none(), peer.is_none_or(|peer| peer.bound.is_none()));
@@ -230,6 +243,16 @@ impl State {
             pipe: port.pipe.filter(|_| last_end),
             patch: port.bound.and_then(|shared| shared.patch).filter(|_| last_bound),
             switch: self.forget_switch(name.switch()),
+        }
+    }
+
+    /// A port is not held any more.
+    fn forget_held(&mut self, name: &PortName, holder: Option<&Holder>) {
+        let Some(Holder { conn, .. }) = holder else { return };
+        let names = self.held.get_mut(conn).expect("who holds a port is listed");
+        assert!(names.remove(name), "what somebody holds is listed");
+        if names.is_empty() {
+            self.held.remove(conn);
         }
     }
 
@@ -326,8 +349,7 @@ impl State {
     /// The ports that a connection holds.
     #[must_use]
     pub fn held_by(&self, conn: ConnKey) -> Vec<PortName> {
-        let held = |port: &Port| port.holder.as_ref().is_some_and(|holder| holder.conn == conn);
-        self.ports.iter().filter(|(_, port)| held(port)).map(|(name, _)| name.clone()).collect()
+        self.held.get(&conn).into_iter().flatten().cloned().collect()
     }
 
     /// How many switches and ports there are.
@@ -693,6 +715,9 @@ mod tests {
                 }
                 let usage = state.usage(1000);
                 prop_assert!(usage.ports <= 3 && usage.memory <= 100);
+                let holders = state.ports.values().filter(|port| port.holder.is_some());
+                let listed: usize = state.held.values().map(BTreeSet::len).sum();
+                prop_assert_eq!(holders.count(), listed);
             }
             for conn in 0..3 {
                 for port in state.held_by(ConnKey(conn)) {
