@@ -380,7 +380,8 @@ impl<D: Datapath> Control<D> {
     }
 
     fn port_info(&self, name: &PortName, port: &Port) -> PortInfo {
-        let (holder, shared) = (port.holder.as_ref(), port.bound.as_ref());
+        let holder = port.holder.as_ref().filter(|holder| holder.ready);
+        let shared = port.bound.as_ref();
         let client = |h: &Holder| ClientInfo { pid: h.pid, uid: h.uid, name: h.name.clone() };
         // Of several, the one that came first.
         let binder = || {
@@ -412,8 +413,9 @@ impl<D: Datapath> Control<D> {
             self.state.switch(caller, name, Access::Look)?;
         }
         let mut may_look: HashMap<&SwitchName, bool> = HashMap::new();
-        let ports = self.state.ports().filter(|(name, _)| {
-            switch.is_none_or(|switch| switch == name.switch())
+        let ports = self.state.ports().filter(|(name, port)| {
+            port.is_listed()
+                && switch.is_none_or(|switch| switch == name.switch())
                 && from.as_ref().is_none_or(|from| *name >= from)
         });
         let visible = ports.filter(|(name, _)| {

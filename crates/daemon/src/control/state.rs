@@ -149,6 +149,13 @@ impl Port {
         self.is_live() || (self.kind == PortKind::Shm && self.holder.is_some())
     }
 
+    /// Whether others may see it: not while it is made for a client who waits for it, for they
+    /// would take it to be there.
+    #[must_use]
+    pub fn is_listed(&self) -> bool {
+        self.persistent || self.bound.is_some() || self.holder.as_ref().is_some_and(|h| h.ready)
+    }
+
     /// Whether a worker knows the port: it has counters and addresses.
     #[must_use]
     pub fn is_live(&self) -> bool {
@@ -309,7 +316,8 @@ impl State {
 
     /// The port of this name, if the caller may do that with its switch.
     pub fn port(&self, caller: &Caller, name: &PortName, access: Access) -> Result<&Port, Refusal> {
-        let port = self.ports.get(name).ok_or_else(|| Refusal::NoPort(name.clone()))?;
+        let port = self.ports.get(name).filter(|port| access != Access::Look || port.is_listed());
+        let port = port.ok_or_else(|| Refusal::NoPort(name.clone()))?;
         self.switch(caller, name.switch(), access)?;
         Ok(port)
     }

@@ -111,17 +111,19 @@ fn test_memory_that_cannot_be_built_leaves_nothing_behind() {
 }
 
 #[test]
-fn test_a_port_that_is_built_is_taken_and_paid_for_and_others_are_answered() {
+fn test_a_port_that_is_built_is_taken_and_unseen_and_others_are_answered() {
     for port in ["vale0:a", "vale0:a{1"] {
         let mut bench = Bench::new();
         let build = bench.reserve(1, port);
         assert_eq!(bench.attach(2, 0, port).unwrap_err().code(), ErrorCode::InUse);
         let show = format!(r#"{{"port_show":{{"port":"{port}"}}}}"#);
-        let Reply::Port(info) = bench.ask(9, 0, &show).unwrap() else { panic!("another answer") };
-        assert!(info.memory > 0 && info.client.is_some());
+        let unseen = bench.ask(9, 0, &show).unwrap_err();
+        assert_eq!(unseen.code(), ErrorCode::NotFound, "who sees it takes it to be there");
         bench.ask(9, 0, r#"{"stats":{}}"#).unwrap();
         bench.attach(3, 0, "vale0:b").unwrap();
         assert!(matches!(bench.control.finish(ConnKey(1), build()), Ok((Reply::Attached(_), _))));
+        let Reply::Port(info) = bench.ask(9, 0, &show).unwrap() else { panic!("another answer") };
+        assert!(info.memory > 0 && info.client.is_some());
         bench.control.hang_up(ConnKey(1));
         bench.control.hang_up(ConnKey(3));
         assert!(bench.is_empty());
