@@ -1,11 +1,15 @@
 //! `include/net/netmap.h` says the same as `uvala_netmap::abi` and `ring::abi`: a C program prints
 //! every size, offset and constant of the header, and each must be the one that Rust uses.
 
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ring::abi::{NI_PRIV_MEM, NetmapIf, NetmapRing, Slot, slot_flag};
+#[macro_use]
+#[path = "../../ring/tests/facts/mod.rs"]
+mod facts;
+
+use facts::Fact;
+use ring::abi::{NI_PRIV_MEM, slot_flag};
 use uvala_netmap::abi;
 use uvala_netmap::abi::{
     Header, IfReq, KloopStart, Legacy, OptCsb, OptExtmem, OptKloopMode, OptOffsets, OptionHeader,
@@ -13,70 +17,8 @@ use uvala_netmap::abi::{
     ValePolling, command, flag, ioctl, mode, option, reqtype, ringid,
 };
 
-/// A C expression and the value that Rust gives it.
-type Fact = (String, u64);
-
-/// Size of the field that `_get` returns.
-fn field_size<S, F>(_get: fn(&S) -> &F) -> usize {
-    size_of::<F>()
-}
-
-/// The facts of one structure; `$header`: bytes before the first field that Rust knows.
-macro_rules! structure {
-    ($facts:ident, $c:literal, $header:expr, $rust:ty { $($field:ident),* }) => {
-        let header: usize = $header;
-        let align = align_of::<$rust>().max(if header > 0 { 8 } else { 1 });
-        let size = (header + size_of::<$rust>()).next_multiple_of(align);
-        $facts.push((format!("sizeof(struct {})", $c), size as u64));
-        $(
-            let (c, field) = ($c, stringify!($field));
-            let offset = header + std::mem::offset_of!($rust, $field);
-            $facts.push((format!("offsetof(struct {c}, {field})"), offset as u64));
-            let size = field_size(|value: &$rust| &value.$field);
-            $facts.push((format!("sizeof(((struct {c} *)0)->{field})"), size as u64));
-        )*
-    };
-}
-
 fn shared_memory() -> Vec<Fact> {
-    let mut facts = Vec::new();
-    structure!(facts, "netmap_slot", 0, Slot { buf_idx, len, flags, ptr });
-    structure!(
-        facts,
-        "netmap_ring",
-        0,
-        NetmapRing {
-            buf_ofs,
-            num_slots,
-            nr_buf_size,
-            ringid,
-            dir,
-            head,
-            cur,
-            tail,
-            flags,
-            ts,
-            offset_mask,
-            buf_align,
-            sem
-        }
-    );
-    structure!(
-        facts,
-        "netmap_if",
-        0,
-        NetmapIf {
-            ni_name,
-            ni_version,
-            ni_flags,
-            ni_tx_rings,
-            ni_rx_rings,
-            ni_bufs_head,
-            ni_host_tx_rings,
-            ni_host_rx_rings,
-            ni_spare1
-        }
-    );
+    let mut facts = facts::of_netmap("netmap_slot", "netmap_ring", "netmap_if");
     // The fourth word of ktoa is ours; netmap has room there.
     for (c, field, offset) in [
         ("nm_csb_atok", "head", 0),
@@ -104,13 +46,11 @@ fn requests() -> Vec<Fact> {
     structure!(
         facts,
         "nmreq_header",
-        0,
         Header { nr_version, nr_reqtype, nr_reserved, nr_name, nr_options, nr_body }
     );
     structure!(
         facts,
         "nmreq_register",
-        0,
         Register {
             nr_offset,
             nr_memsize,
@@ -130,7 +70,6 @@ fn requests() -> Vec<Fact> {
     structure!(
         facts,
         "nmreq_port_info_get",
-        0,
         PortInfo {
             nr_memsize,
             nr_tx_slots,
@@ -148,26 +87,23 @@ fn requests() -> Vec<Fact> {
 
 fn vale_requests() -> Vec<Fact> {
     let mut facts = Vec::new();
-    structure!(facts, "nmreq_vale_attach", 0, ValeAttach { reg, port_index, pad1 });
-    structure!(facts, "nmreq_vale_detach", 0, ValeDetach { port_index, pad1 });
-    structure!(facts, "nmreq_vale_list", 0, ValeList { nr_bridge_idx, pad1, nr_port_idx });
-    structure!(facts, "nmreq_port_hdr", 0, PortHdr { nr_hdr_len, pad1 });
+    structure!(facts, "nmreq_vale_attach", ValeAttach { reg, port_index, pad1 });
+    structure!(facts, "nmreq_vale_detach", ValeDetach { port_index, pad1 });
+    structure!(facts, "nmreq_vale_list", ValeList { nr_bridge_idx, pad1, nr_port_idx });
+    structure!(facts, "nmreq_port_hdr", PortHdr { nr_hdr_len, pad1 });
     structure!(
         facts,
         "nmreq_vale_newif",
-        0,
         ValeNewif { nr_tx_slots, nr_rx_slots, nr_tx_rings, nr_rx_rings, nr_mem_id, pad1 }
     );
     structure!(
         facts,
         "nmreq_vale_polling",
-        0,
         ValePolling { nr_mode, nr_first_cpu_id, nr_num_polling_cpus, pad1 }
     );
     structure!(
         facts,
         "nmreq_pools_info",
-        0,
         PoolsInfo {
             nr_memsize,
             nr_mem_id,
@@ -183,18 +119,13 @@ fn vale_requests() -> Vec<Fact> {
             nr_buf_pool_objsize
         }
     );
-    structure!(facts, "nmreq_sync_kloop_start", 0, KloopStart { sleep_us, pad1 });
+    structure!(facts, "nmreq_sync_kloop_start", KloopStart { sleep_us, pad1 });
     facts
 }
 
 fn options_and_legacy() -> Vec<Fact> {
     let mut facts = Vec::new();
-    structure!(
-        facts,
-        "nmreq_option",
-        0,
-        OptionHeader { nro_next, nro_reqtype, nro_status, nro_size }
-    );
+    structure!(facts, "nmreq_option", OptionHeader { nro_next, nro_reqtype, nro_status, nro_size });
     structure!(facts, "nmreq_opt_extmem", 24, OptExtmem { nro_usrptr, nro_info });
     structure!(facts, "nmreq_opt_csb", 24, OptCsb { csb_atok, csb_ktoa });
     structure!(facts, "nmreq_opt_sync_kloop_mode", 24, OptKloopMode { mode });
@@ -217,7 +148,6 @@ fn options_and_legacy() -> Vec<Fact> {
     structure!(
         facts,
         "nmreq",
-        0,
         Legacy {
             nr_name,
             nr_version,
@@ -236,12 +166,12 @@ fn options_and_legacy() -> Vec<Fact> {
             spare2
         }
     );
-    structure!(facts, "nm_ifreq", 0, IfReq { nifr_name, data });
+    structure!(facts, "nm_ifreq", IfReq { nifr_name, data });
     facts
 }
 
 fn numbers() -> Vec<Fact> {
-    let values: [(&str, u64); 47] = [
+    facts::numbers([
         ("NETMAP_API", 14),
         ("NETMAP_MIN_API", abi::NETMAP_MIN_API.into()),
         ("NETMAP_MAX_API", abi::NETMAP_MAX_API.into()),
@@ -289,12 +219,11 @@ fn numbers() -> Vec<Fact> {
         ("NR_FORWARD", abi::NR_FORWARD.into()),
         ("NI_PRIV_MEM", NI_PRIV_MEM.into()),
         ("NR_REG_MASK", mode::MASK.into()),
-    ];
-    values.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
+    ])
 }
 
 fn flags() -> Vec<Fact> {
-    let values: [(&str, u64); 43] = [
+    facts::numbers([
         ("NS_BUF_CHANGED", slot_flag::BUF_CHANGED.into()),
         ("NS_REPORT", slot_flag::REPORT.into()),
         ("NS_FORWARD", slot_flag::FORWARD.into()),
@@ -338,8 +267,7 @@ fn flags() -> Vec<Fact> {
         ("NETMAP_BDG_POLLING_OFF", command::BDG_POLLING_OFF.into()),
         ("NETMAP_VNET_HDR_GET", command::VNET_HDR_GET.into()),
         ("NETMAP_BDG_HOST", command::BDG_HOST.into()),
-    ];
-    values.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
+    ])
 }
 
 fn all_facts() -> Vec<Fact> {
@@ -355,39 +283,15 @@ fn include_dir() -> PathBuf {
 
 /// Compiles `source` as `language` ("c" or "c++"); the path of the program.
 fn compile(name: &str, language: &str, source: &str) -> PathBuf {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let (file, program) = (dir.join(format!("{name}.src")), dir.join(name));
-    std::fs::write(&file, source).unwrap();
     let standard = if language == "c" { "-std=gnu11" } else { "-std=gnu++14" };
-    let output = Command::new(std::env::var_os("CC").unwrap_or("cc".into()))
-        .args(["-Wall", "-Wextra", "-Werror", "-O1", "-x", language, standard, "-I"])
-        .arg(include_dir())
-        .arg(&file)
-        .arg("-o")
-        .arg(&program)
-        .output()
-        .expect("a C compiler");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    program
+    facts::compile(name, &include_dir(), &["-O1", "-x", language, standard], source)
 }
 
 #[test]
 fn c_and_rust_agree_on_every_field_and_number() {
-    let facts = all_facts();
-    let mut source = String::from("#include <stdio.h>\n#include <stddef.h>\n");
-    source.push_str("#include <sys/ioctl.h>\n#define NETMAP_WITH_LIBS\n");
-    source.push_str("#include <net/netmap_user.h>\nint main(void)\n{\n");
-    for (expression, _) in &facts {
-        writeln!(source, "\tprintf(\"%llu\\n\", (unsigned long long)({expression}));").unwrap();
-    }
-    source.push_str("\treturn 0;\n}\n");
-    let output = Command::new(compile("netmap_facts", "c", &source)).output().unwrap();
-    let printed = String::from_utf8(output.stdout).unwrap();
-    let values: Vec<u64> = printed.lines().map(|line| line.parse().unwrap()).collect();
-    assert_eq!(values.len(), facts.len());
-    for ((expression, rust), c) in facts.iter().zip(values) {
-        assert_eq!(c, *rust, "{expression}: C (left) and Rust (right) differ");
-    }
+    let prelude = "#include <stddef.h>\n#include <sys/ioctl.h>\n#define NETMAP_WITH_LIBS\n\
+                   #include <net/netmap_user.h>\n";
+    facts::compare(&all_facts(), prelude, |source| compile("netmap_facts", "c", source));
 }
 
 /// Every constant that the header defines as a number is one that the test compares.

@@ -1,75 +1,21 @@
 //! `include/uvala_ring.h` says the same as `ring::abi`: a C program prints every size, offset and
 //! constant of the header, and each must be the one that Rust uses.
 
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+#[macro_use]
+mod facts;
+
+use facts::Fact;
 use ring::abi::{
-    Bell, CsbAtok, CsbKtoa, FIRST_BUFFER, LINE, NAME_SIZE, NI_PRIV_MEM, NetmapIf, NetmapRing,
-    RegionHeader, Slot, dir, slot_flag, sync_flag,
+    Bell, CsbAtok, CsbKtoa, FIRST_BUFFER, LINE, NAME_SIZE, NI_PRIV_MEM, RegionHeader, dir,
+    slot_flag, sync_flag,
 };
 use ring::doorbell::Ringer;
 
-/// A C expression and the value that Rust gives it.
-type Fact = (String, u64);
-
-/// Size of the field that `_get` returns.
-fn field_size<S, F>(_get: fn(&S) -> &F) -> usize {
-    size_of::<F>()
-}
-
-macro_rules! structure {
-    ($facts:ident, $c:literal, $rust:ty { $($field:ident),* }) => {
-        let size = size_of::<$rust>();
-        $facts.push((format!("sizeof(struct {})", $c), size as u64));
-        $(
-            let (c, field) = ($c, stringify!($field));
-            let offset = std::mem::offset_of!($rust, $field);
-            $facts.push((format!("offsetof(struct {c}, {field})"), offset as u64));
-            let size = field_size(|value: &$rust| &value.$field);
-            $facts.push((format!("sizeof(((struct {c} *)0)->{field})"), size as u64));
-        )*
-    };
-}
-
 fn structures() -> Vec<Fact> {
-    let mut facts = Vec::new();
-    structure!(facts, "uvala_slot", Slot { buf_idx, len, flags, ptr });
-    structure!(
-        facts,
-        "uvala_ring",
-        NetmapRing {
-            buf_ofs,
-            num_slots,
-            nr_buf_size,
-            ringid,
-            dir,
-            head,
-            cur,
-            tail,
-            flags,
-            ts,
-            offset_mask,
-            buf_align,
-            sem
-        }
-    );
-    structure!(
-        facts,
-        "uvala_if",
-        NetmapIf {
-            ni_name,
-            ni_version,
-            ni_flags,
-            ni_tx_rings,
-            ni_rx_rings,
-            ni_bufs_head,
-            ni_host_tx_rings,
-            ni_host_rx_rings,
-            ni_spare1
-        }
-    );
+    let mut facts = facts::of_netmap("uvala_slot", "uvala_ring", "uvala_if");
     structure!(facts, "uvala_csb_atok", CsbAtok { head, cur, appl_need_kick, sync_flags });
     structure!(facts, "uvala_csb_ktoa", CsbKtoa { hwcur, hwtail, kern_need_kick, resyncs });
     structure!(facts, "uvala_bell", Bell { need_kick });
@@ -82,7 +28,7 @@ fn structures() -> Vec<Fact> {
 }
 
 fn constants() -> Vec<Fact> {
-    let values = [
+    facts::numbers([
         ("UVALA_LINE", LINE as u64),
         ("UVALA_NAME_SIZE", NAME_SIZE as u64),
         ("UVALA_FIRST_BUFFER", FIRST_BUFFER.into()),
@@ -99,8 +45,7 @@ fn constants() -> Vec<Fact> {
         ("UVALA_DIR_RX", dir::RX.into()),
         ("UVALA_SYNC_LIGHT", sync_flag::LIGHT.into()),
         ("UVALA_KICK_ALWAYS", Ringer::ALWAYS.into()),
-    ];
-    values.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
+    ])
 }
 
 fn include_dir() -> PathBuf {
@@ -109,39 +54,18 @@ fn include_dir() -> PathBuf {
 
 /// Compiles `source` as `language` ("c" or "c++"); the path of the program.
 fn compile(name: &str, language: &str, source: &str) -> PathBuf {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let (file, program) = (dir.join(format!("{name}.src")), dir.join(name));
-    std::fs::write(&file, source).unwrap();
     let standard = if language == "c" { "-std=c11" } else { "-std=c++14" };
-    let output = Command::new(std::env::var_os("CC").unwrap_or("cc".into()))
-        .args(["-Wall", "-Wextra", "-Werror", "-pedantic", "-x", language, standard, "-I"])
-        .arg(include_dir())
-        .arg(&file)
-        .arg("-o")
-        .arg(&program)
-        .output()
-        .expect("a C compiler");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    program
+    let options = ["-pedantic", "-x", language, standard];
+    facts::compile(name, &include_dir(), &options, source)
 }
 
 #[test]
 fn c_and_rust_agree_on_every_field() {
     let mut facts = structures();
     facts.extend(constants());
-    let mut source =
-        String::from("#include <stdio.h>\n#include <uvala_ring.h>\nint main(void)\n{\n");
-    for (expression, _) in &facts {
-        writeln!(source, "\tprintf(\"%llu\\n\", (unsigned long long)({expression}));").unwrap();
-    }
-    source.push_str("\treturn 0;\n}\n");
-    let output = Command::new(compile("header_facts", "c", &source)).output().unwrap();
-    let printed = String::from_utf8(output.stdout).unwrap();
-    let values: Vec<u64> = printed.lines().map(|line| line.parse().unwrap()).collect();
-    assert_eq!(values.len(), facts.len());
-    for ((expression, rust), c) in facts.iter().zip(values) {
-        assert_eq!(c, *rust, "{expression}: C (left) and Rust (right) differ");
-    }
+    facts::compare(&facts, "#include <uvala_ring.h>\n", |source| {
+        compile("header_facts", "c", source)
+    });
 }
 
 /// Every field that the header declares is one that the test compares, padding aside.
