@@ -82,6 +82,12 @@ impl MacAddr {
         self.0 & 1 != 0
     }
 
+    /// Whether a station can be found by this address: it is neither a group's nor all zeros.
+    #[inline]
+    pub const fn is_station(self) -> bool {
+        !self.is_multicast() && self.0 != Self::ZERO.0
+    }
+
     /// Whether this is the broadcast address.
     #[inline]
     pub const fn is_broadcast(self) -> bool {
@@ -327,7 +333,9 @@ mod tests {
     fn test_addresses_know_their_kind() {
         assert!(MacAddr::BROADCAST.is_broadcast() && MacAddr::BROADCAST.is_multicast());
         assert!(MacAddr::PAUSE.is_multicast() && !MacAddr::PAUSE.is_broadcast());
-        assert!(!MacAddr::new([2, 0, 0, 0, 0, 1]).is_multicast());
+        let station = MacAddr::new([2, 0, 0, 0, 0, 1]);
+        assert!(!station.is_multicast() && station.is_station());
+        assert!(!MacAddr::ZERO.is_station() && !MacAddr::BROADCAST.is_station());
     }
 
     #[test]

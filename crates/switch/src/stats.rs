@@ -42,7 +42,6 @@ drop_reasons! {
     BadIndex "bad_index" "The slot names a buffer that is not the port's.",
     BadFragments "bad_fragments" "The frame's slots do not end, or are too many.",
     DeadPort "dead_port" "The destination was detached while the frame was on its way.",
-    SourceInvalid "source_invalid" "The source address is a group address.",
     Pause "pause" "A PAUSE frame, which ends at the first bridge.",
     Vlan "vlan" "The port is not a member of the frame's VLAN.",
     Isolated "isolated" "Both ports are isolated.",

@@ -346,16 +346,16 @@ impl Model {
     }
 
     fn check_addresses(&self, frame: &Frame) -> Result<(), DropReason> {
-        match (frame.src.is_multicast(), frame.dst.octets()) {
-            (true, _) => Err(DropReason::SourceInvalid),
-            (false, [0x01, 0x80, 0xc2, 0, 0, 1]) => Err(DropReason::Pause),
+        match frame.dst.octets() {
+            [0x01, 0x80, 0xc2, 0, 0, 1] => Err(DropReason::Pause),
             _ => Ok(()),
         }
     }
 
     fn learn(&mut self, vlan: VlanId, mac: MacAddr, src: usize, config: &PortConfig, now: u64) {
         let known = self.fdb.get(&(vlan, mac));
-        if mac == MacAddr::ZERO || known.is_some_and(|entry| entry.seen.is_none()) {
+        let no_station = mac == MacAddr::ZERO || mac.is_multicast();
+        if no_station || known.is_some_and(|entry| entry.seen.is_none()) {
             return;
         }
         let here = known.is_some_and(|entry| entry.port == src);

@@ -76,14 +76,26 @@ fn test_frame_for_its_own_port_is_dropped() {
 }
 
 #[test]
-fn test_addresses_that_no_bridge_passes_are_dropped_and_not_learned() {
+fn test_pause_frames_end_here_and_are_not_learned() {
     let mut bridge = plain(Forwarding::Learning, 2);
-    let bad_source = header(mac(1), MacAddr::BROADCAST, None);
-    assert_eq!(decide(&mut bridge, 0, bad_source), Verdict::Drop(DropReason::SourceInvalid));
     let pause = header(MacAddr::PAUSE, mac(1), None);
     assert_eq!(decide(&mut bridge, 0, pause), Verdict::Drop(DropReason::Pause));
-    decide(&mut bridge, 0, header(mac(2), MacAddr::ZERO, None));
     assert_eq!(bridge.fdb().count(), 0);
+}
+
+#[test]
+fn test_frames_whose_source_is_no_station_are_passed_and_not_learned() {
+    let group = MacAddr::new([0x33, 0x33, 0, 0, 0, 1]);
+    for src in [MacAddr::ZERO, MacAddr::BROADCAST, group] {
+        let mut bridge = plain(Forwarding::Learning, 3);
+        decide(&mut bridge, 2, untagged(9, 1));
+        let known = bridge.fdb().count();
+        let verdict = decide(&mut bridge, 0, header(mac(1), src, None));
+        assert_eq!(verdict, Verdict::To(port(2)), "{src}");
+        let everybody = Verdict::Flood(FloodClass::Broadcast);
+        assert_eq!(decide(&mut bridge, 0, header(MacAddr::BROADCAST, src, None)), everybody);
+        assert_eq!(bridge.fdb().count(), known, "{src}");
+    }
 }
 
 #[test]

@@ -3,15 +3,14 @@
 
 use super::{FloodClass, Ingress, Verdict, refused};
 use crate::fdb::Fdb;
-use crate::frame::MacAddr;
 
 #[inline]
 pub(crate) fn decide(fdb: &mut Fdb, frame: Ingress) -> Verdict {
     if let Some(reason) = refused(frame.header) {
         return Verdict::Drop(reason);
     }
-    // Programs that fill in no source send zeros from everywhere: no station to be found by it.
-    if frame.learning && frame.header.src() != MacAddr::ZERO {
+    // Programs that fill in no source send zeros or ones from everywhere.
+    if frame.learning && frame.header.src().is_station() {
         fdb.learn(frame.vlan, frame.header.src(), frame.src, frame.now);
     }
     let class = FloodClass::of(frame.header.dst());

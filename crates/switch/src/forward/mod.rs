@@ -85,13 +85,10 @@ pub(crate) struct Ingress {
 /// the other end of one link, and one that is passed on stops stations that nobody asked to stop.
 /// The others (STP, LACP, LLDP, …) pass as multicast, because uvala speaks none of them and the
 /// stations around it may.
+///
+/// A source that is no station's ([`MacAddr::is_station`]) is no reason: Linux's bridge drops such
+/// frames, VALE passes them, and netmap programs send them.
 #[inline]
 pub(crate) fn refused(header: Header) -> Option<DropReason> {
-    if header.src().is_multicast() {
-        Some(DropReason::SourceInvalid)
-    } else if header.dst() == MacAddr::PAUSE {
-        Some(DropReason::Pause)
-    } else {
-        None
-    }
+    (header.dst() == MacAddr::PAUSE).then_some(DropReason::Pause)
 }
