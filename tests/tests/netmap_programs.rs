@@ -95,6 +95,11 @@ fn requests_are_answered_as_netmap_does() {
 }
 
 #[test]
+fn interfaces_come_and_go_as_vale_ctl_asks() {
+    run_suite("interfaces", &[]);
+}
+
+#[test]
 fn rings_and_waits_follow_netmap() {
     run_suite("wait", &[]);
 }

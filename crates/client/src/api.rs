@@ -17,6 +17,7 @@
 
 mod attach;
 mod fdb;
+mod interface;
 mod netmap;
 mod port;
 mod stats;
@@ -28,6 +29,7 @@ use thiserror::Error;
 
 pub use attach::{Attach, Attached};
 pub use fdb::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList};
+pub use interface::{InterfaceAdd, InterfaceAttach};
 pub use netmap::{Bind, Bound, BoundRings, GeometryQuery, Pool, PortGeometry, RingChoice};
 pub use port::{ClientInfo, PortAdd, PortInfo, PortKind, PortList, PortRef, PortSet, PortSettings};
 pub use stats::{Counter, PortStats, StatsPage, StatsQuery};
@@ -118,6 +120,15 @@ pub enum Request {
     Resume,
     /// Sizes of a port or of a region. Answer: [`Reply::PortGeometry`].
     PortGeometry(GeometryQuery),
+    /// Makes a virtual interface, which stays until it is deleted, however its maker ends; it goes
+    /// with the daemon. Answer: [`Reply::PortGeometry`].
+    InterfaceAdd(InterfaceAdd),
+    /// Deletes an interface that is in no switch and that nobody holds.
+    InterfaceDel(PortRef),
+    /// Puts an interface that nobody holds into a switch.
+    InterfaceAttach(InterfaceAttach),
+    /// Takes the interface that is this port of a switch out of it.
+    InterfaceDetach(PortRef),
 }
 
 /// Every answer.
@@ -144,7 +155,7 @@ pub enum Reply {
     Attached(Attached),
     /// To [`Request::Bind`] and [`Request::Resume`].
     Bound(Bound),
-    /// To [`Request::PortGeometry`].
+    /// To [`Request::PortGeometry`] and [`Request::InterfaceAdd`].
     PortGeometry(PortGeometry),
 }
 

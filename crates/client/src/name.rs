@@ -4,9 +4,13 @@
 //! vale<switch>:<port>            a port of a switch        vale0:vm1   valelab:fw_out   vale:p
 //! vale<switch>:<port>{<id>       master end of a pipe      vale0:a{1
 //! vale<switch>:<port>}<id>       slave end of a pipe       vale0:a}1
+//! netmap:<interface>             an interface              netmap:v0   netmap:eth0   netmap:v0{1
 //! ```
 //!
 //! `<port>` and `<id>` are one or more of `0-9 A-Z a-z _`; `<switch>` may be empty, as in netmap.
+//! An interface has a name of its own, which may have dots and is at most
+//! [`PortName::INTERFACE_BYTES`] long. It is alone in a switch that is named as it is, until
+//! somebody puts it into another one: `netmap:v0` may become `vale0:v0`.
 //! A whole name fits [`PortName::MAX_BYTES`] bytes. A name that was parsed is valid for ever:
 //! everything behind this module takes [`PortName`] and [`SwitchName`], never `&str`.
 
@@ -16,7 +20,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// The name of a switch with its `vale` prefix: `vale0`, `valelab`, `vale`.
+/// The name of a switch with its `vale` prefix: `vale0`, `valelab`, `vale`; or the switch in which
+/// an interface is alone: `netmap:v0`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SwitchName(String);
@@ -59,7 +64,7 @@ pub enum PipeSide {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NameError {
     /// Does not begin with `vale`.
-    #[error("bad name '{0}': it must begin with 'vale', as in vale0:vm1")]
+    #[error("bad name '{0}': it must begin with 'vale', as in vale0:vm1, or with 'netmap:'")]
     NoPrefix(String),
     /// A port name without `:`.
     #[error("bad port name '{0}': no ':' between switch and port, as in vale0:vm1")]
@@ -103,8 +108,10 @@ pub enum NameError {
 }
 
 impl SwitchName {
-    /// What every switch name begins with.
+    /// What the name of a switch begins with.
     pub const PREFIX: &str = "vale";
+    /// What the name of an interface begins with.
+    pub const INTERFACE: &str = "netmap:";
     /// The longest name: a port's name needs two bytes more, `:` and a letter.
     pub const MAX_BYTES: usize = PortName::MAX_BYTES - 2;
 
@@ -118,11 +125,24 @@ impl SwitchName {
     pub fn join(&self, port: &str) -> Result<PortName, NameError> {
         format!("{self}:{port}").parse()
     }
+
+    /// Whether an interface is alone in it.
+    #[must_use]
+    pub fn is_interface(&self) -> bool {
+        self.0.starts_with(Self::INTERFACE)
+    }
 }
 
 impl PortName {
     /// The longest name, netmap's `NETMAP_REQ_IFNAMSIZ` less the closing zero.
     pub const MAX_BYTES: usize = 63;
+    /// The longest name of an interface, the kernel's `IFNAMSIZ` less the closing zero.
+    pub const INTERFACE_BYTES: usize = 15;
+
+    /// The interface of this name, alone in its switch.
+    pub fn interface(name: &str) -> Result<Self, NameError> {
+        format!("{}{name}", SwitchName::INTERFACE).parse()
+    }
 
     /// The least of all possible names of a switch's ports: where they begin in an ordered table.
     #[must_use]
@@ -140,6 +160,18 @@ impl PortName {
     #[must_use]
     pub fn port(&self) -> &str {
         &self.port
+    }
+
+    /// Whether this is an interface that is alone in its switch, or the end of a pipe of one.
+    #[must_use]
+    pub fn is_interface(&self) -> bool {
+        self.switch.is_interface()
+    }
+
+    /// The port in whose memory a pipe lives, for the end of one; for others the name itself.
+    #[must_use]
+    pub fn parent(&self) -> Self {
+        Self { pipe: None, ..self.clone() }
     }
 
     /// Which end of a pipe this is, if it is one.
@@ -182,6 +214,10 @@ impl FromStr for SwitchName {
 
     fn from_str(text: &str) -> Result<Self, NameError> {
         check_length(text, Self::MAX_BYTES)?;
+        if let Some(interface) = text.strip_prefix(Self::INTERFACE) {
+            check_interface(text, interface)?;
+            return Ok(Self(text.to_owned()));
+        }
         let Some(rest) = text.strip_prefix(Self::PREFIX) else {
             return Err(NameError::NoPrefix(printable(text)));
         };
@@ -195,6 +231,12 @@ impl FromStr for PortName {
 
     fn from_str(text: &str) -> Result<Self, NameError> {
         check_length(text, Self::MAX_BYTES)?;
+        if let Some(rest) = text.strip_prefix(SwitchName::INTERFACE) {
+            let (interface, pipe) = split_pipe(text, rest)?;
+            check_interface(text, interface)?;
+            let switch = SwitchName(format!("{}{interface}", SwitchName::INTERFACE));
+            return Ok(Self { switch, port: interface.to_owned(), pipe });
+        }
         if !text.starts_with(SwitchName::PREFIX) {
             return Err(NameError::NoPrefix(printable(text)));
         }
@@ -240,6 +282,15 @@ fn check_part(
     check_ident(whole, part)
 }
 
+fn check_interface(whole: &str, name: &str) -> Result<(), NameError> {
+    if name.is_empty() {
+        let (name, after) = (printable(whole), ':');
+        return Err(NameError::Empty { name, after, example: "netmap:eth0" });
+    }
+    check_length(name, PortName::INTERFACE_BYTES)?;
+    name.split('.').try_for_each(|part| check_ident(whole, part))
+}
+
 /// `part` is a slice of `whole`, so that the position in the message is the one the user sees.
 fn check_ident(whole: &str, part: &str) -> Result<(), NameError> {
     let Some((at, found)) = part.char_indices().find(|&(_, c)| !is_ident(c)) else {
@@ -267,7 +318,10 @@ impl fmt::Display for SwitchName {
 
 impl fmt::Display for PortName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.switch, self.port)?;
+        match self.is_interface() {
+            true => write!(f, "{}", self.switch)?,
+            false => write!(f, "{}:{}", self.switch, self.port)?,
+        }
         match &self.pipe {
             Some(end) => write!(f, "{}{}", end.side.brace(), end.id),
             None => Ok(()),
@@ -315,6 +369,23 @@ mod tests {
         for text in ["vale0:vm1", "valelab:fw_out", "vale:p", "vale0:a{1", "vale0:a}x_9"] {
             assert_eq!(text.parse::<PortName>().unwrap().to_string(), text);
         }
+    }
+
+    #[test]
+    fn test_interfaces_are_alone_in_a_switch() {
+        for text in ["netmap:v0", "netmap:eth0.100", "netmap:v0{1", "netmap:v0}x"] {
+            let name: PortName = text.parse().unwrap();
+            assert_eq!((name.to_string().as_str(), name.is_interface()), (text, true));
+            let switch: SwitchName = name.switch().as_str().parse().unwrap();
+            assert_eq!(switch.as_str(), format!("netmap:{}", name.port()));
+            assert_eq!(name.parent(), PortName::interface(name.port()).unwrap());
+        }
+        let vale: PortName = "vale0:v0{1".parse().unwrap();
+        assert_eq!((vale.parent().to_string().as_str(), vale.is_interface()), ("vale0:v0", false));
+        assert!(error("netmap:").contains("nothing after ':'"));
+        assert!(error("netmap:a-b").contains("'-' (character 9)"));
+        assert!(error("netmap:0123456789abcdef").contains("16 bytes are too many, at most 15"));
+        assert!(error("netmap:netmap:v0").contains("':' (character 14)"));
     }
 
     #[test]

@@ -59,6 +59,8 @@ pub struct Workers {
     /// Ports of netmap programs, and their regions by number.
     bound: BTreeMap<PortKey, BoundPlace>,
     regions: BTreeMap<u16, Commons>,
+    /// Regions that stay without ports; as often as they were asked to.
+    kept: Vec<u16>,
     sweeper: Sweeper,
 }
 
@@ -157,6 +159,7 @@ impl Workers {
             pipes: BTreeMap::new(),
             bound: BTreeMap::new(),
             regions: BTreeMap::new(),
+            kept: Vec::new(),
             sweeper: Sweeper::start().map_err(failed)?,
         })
     }
@@ -322,6 +325,26 @@ impl Datapath for Workers {
 
     fn rings_of(&self, port: PortKey) -> Option<RingSpec> {
         self.bound.get(&port).map(BoundPlace::rings)
+    }
+
+    fn keep_region(
+        &mut self,
+        region: Option<u16>,
+        name: &PortName,
+        rings: &RingSpec,
+    ) -> Result<u16, DatapathError> {
+        let region = match region {
+            Some(region) => region,
+            None => self.make_region(name, rings)?,
+        };
+        self.kept.push(region);
+        Ok(region)
+    }
+
+    fn drop_region(&mut self, region: u16) {
+        let at = self.kept.iter().position(|kept| *kept == region).expect("it was kept");
+        self.kept.swap_remove(at);
+        self.drop_region_if_empty(region);
     }
 
     fn region_sizes(&self, region: Option<u16>, rings: &RingSpec) -> PortGeometry {

@@ -7,6 +7,8 @@
 //! What cannot be served yet is refused as netmap refuses what it was built without
 //! (`EOPNOTSUPP`), never accepted and ignored; the list is in the crate's documentation.
 
+mod interface;
+
 use std::os::fd::RawFd;
 
 use client::api::{
@@ -14,7 +16,7 @@ use client::api::{
     Reply, Request as Call, RingChoice,
 };
 use client::control::{Connection, ControlError};
-use client::name::PortName;
+use client::name::{PortName, SwitchName};
 use rustix::io::Errno;
 
 use crate::abi::{Name, PoolsInfo, PortHdr, PortInfo, Register, ValeList, flag, mode, option};
@@ -79,16 +81,11 @@ impl Server for Service<'_> {
                 Ok(())
             }
             Body::PortHdrSet(body) => set_header(&name, body),
-            // Only interfaces of the system go in and out, and the daemon has none to offer.
-            Body::ValeAttach(_) => {
-                vale_name(&name)?;
-                Err(Errno::NXIO)
-            }
-            Body::ValeDetach(_) => shown(&name).and(Err(Errno::INVAL)),
-            Body::ValeNewif(_) | Body::PollingEnable(_) | Body::PollingDisable(_) => {
-                Err(Errno::OPNOTSUPP)
-            }
-            Body::ValeDelif => Err(Errno::NXIO),
+            Body::ValeAttach(body) => interface::attach(&name, body),
+            Body::ValeDetach(body) => interface::detach(&name, body),
+            Body::ValeNewif(body) => interface::add(&name, body),
+            Body::ValeDelif => interface::delete(&name),
+            Body::PollingEnable(_) | Body::PollingDisable(_) => interface::poll(&name),
             Body::KloopStart(body) if body.sleep_us > LONGEST_SLEEP => Err(Errno::INVAL),
             Body::KloopStart(_) => self.bound().and(Err(Errno::INVAL)),
             Body::KloopStop => self.bound(),
@@ -122,7 +119,7 @@ impl<'a> Service<'a> {
             mode::ALL_NIC => RingChoice::All,
             mode::ONE_NIC => RingChoice::One(body.nr_ringid),
             // The host's rings: ports of a switch have none. The rest are no modes.
-            _ => return vale_name(name).and(Err(Errno::INVAL)),
+            _ => return port_name(name).and(Err(Errno::INVAL)),
         };
         let bind = Bind {
             tx_rings: chosen(body.nr_tx_rings),
@@ -135,7 +132,7 @@ impl<'a> Service<'a> {
             tx_only: body.nr_flags & flag::TX_RINGS_ONLY != 0,
             rx_only: body.nr_flags & flag::RX_RINGS_ONLY != 0,
             exclusive: body.nr_flags & flag::EXCLUSIVE != 0,
-            ..Bind::new(vale_name(name)?)
+            ..Bind::new(port_name(name)?)
         };
         let no_tx_poll = body.nr_flags & flag::NO_TX_POLL != 0;
         let bound = self.descriptor.bind(self.fd, bind, no_tx_poll)?.bound();
@@ -155,13 +152,19 @@ fn chosen<T: Default + PartialEq>(number: T) -> Option<T> {
     (number != T::default()).then_some(number)
 }
 
-/// The name as one of a port in a switch. `ENXIO`: an interface, and there is none of that name.
-fn vale_name(name: &Name) -> Result<PortName, Errno> {
+/// The name as one of a port in a switch, or of an interface: netmap leaves out what its libraries
+/// write before that. `ENXIO`: no interface has such a name.
+fn port_name(name: &Name) -> Result<PortName, Errno> {
     let text = str::from_utf8(name.bytes()).map_err(|_| Errno::INVAL)?;
-    if !text.starts_with("vale") {
-        return Err(Errno::NXIO);
+    match text.starts_with(SwitchName::PREFIX) {
+        true => text.parse().map_err(|_| Errno::INVAL),
+        false => interface_name(text).ok_or(Errno::NXIO),
     }
-    text.parse().map_err(|_| Errno::INVAL)
+}
+
+/// An interface, or the end of a pipe of one.
+fn interface_name(text: &str) -> Option<PortName> {
+    format!("{}{text}", SwitchName::INTERFACE).parse().ok()
 }
 
 /// Asks the daemon over a connection of its own.
@@ -172,7 +175,7 @@ fn call(request: Call) -> Result<Reply, Errno> {
 
 /// The port as the daemon lists it.
 fn shown(name: &Name) -> Result<(), Errno> {
-    call(Call::PortShow(PortRef { port: vale_name(name)? })).map(|_| ())
+    call(Call::PortShow(PortRef { port: port_name(name)? })).map(|_| ())
 }
 
 fn geometry(query: GeometryQuery) -> Result<PortGeometry, Errno> {
@@ -192,7 +195,7 @@ fn port_info(name: &Name, body: &mut PortInfo) -> Result<(), Errno> {
         return Ok(());
     }
     let port = geometry(GeometryQuery {
-        port: Some(vale_name(name)?),
+        port: Some(port_name(name)?),
         mem_id,
         tx_rings: chosen(body.nr_tx_rings),
         rx_rings: chosen(body.nr_rx_rings),
@@ -212,7 +215,7 @@ fn unknown_region(error: Errno) -> Errno {
 }
 
 fn pools_info(name: &Name, body: &mut PoolsInfo) -> Result<(), Errno> {
-    let (port, mem_id) = (Some(vale_name(name)?), body.nr_mem_id);
+    let (port, mem_id) = (Some(port_name(name)?), body.nr_mem_id);
     let port = geometry(GeometryQuery { port, mem_id, ..GeometryQuery::default() })?;
     *body = PoolsInfo {
         nr_memsize: port.region_bytes,
@@ -248,7 +251,8 @@ fn ports() -> Result<Vec<PortName>, Errno> {
         let Reply::Ports(Page { items, next }) = call(Call::PortList(query))? else {
             return Err(Errno::PROTO);
         };
-        let port = |listed: ListedPort| Some(listed.port).filter(|name| name.pipe().is_none());
+        let is_listed = |name: &PortName| name.pipe().is_none() && !name.is_interface();
+        let port = |listed: ListedPort| Some(listed.port).filter(is_listed);
         names.extend(items.into_iter().filter_map(port));
         from = next;
         if from.is_none() {

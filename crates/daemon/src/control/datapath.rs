@@ -180,6 +180,16 @@ pub trait Datapath {
     fn remove_holder(&mut self, port: PortKey, holder: ConnKey);
     /// Rings of a bound port.
     fn rings_of(&self, port: PortKey) -> Option<RingSpec>;
+    /// Keeps a region, the one of that number or a new one for such rings, until
+    /// [`Datapath::drop_region`], also while no port is in it.
+    fn keep_region(
+        &mut self,
+        region: Option<u16>,
+        name: &PortName,
+        rings: &RingSpec,
+    ) -> Result<u16, DatapathError>;
+    /// The end of that.
+    fn drop_region(&mut self, region: u16);
     /// Sizes of a region; of the one that a port with these rings would get, where none is given.
     fn region_sizes(&self, region: Option<u16>, rings: &RingSpec) -> PortGeometry;
 

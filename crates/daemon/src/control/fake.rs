@@ -23,6 +23,8 @@ pub struct Fake {
     pub(super) pipes: BTreeMap<PipeKey, u32>,
     pub(super) bound: BTreeMap<PortKey, FakeBound>,
     pub(super) fdb: BTreeMap<(u64, u16), (SwitchKey, PortKey, MacAddr, VlanId)>,
+    /// Regions that are kept without a port.
+    pub(super) kept: Vec<u16>,
     /// What every port has sent.
     pub(super) counted: Counter,
     /// The next call that needs memory fails.
@@ -50,6 +52,12 @@ impl Fake {
             return Err(std::io::Error::from(std::io::ErrorKind::OutOfMemory).into());
         }
         Ok(())
+    }
+
+    fn new_region(&self) -> u16 {
+        let taken =
+            |id: &u16| self.kept.contains(id) || self.bound.values().any(|port| port.region == *id);
+        (2..).find(|id| !taken(id)).expect("numbers")
     }
 
     fn build(&mut self) -> Build {
@@ -139,8 +147,7 @@ impl Datapath for Fake {
         assert!(self.switches.contains_key(&spec.switch));
         let port = (spec.switch, spec.config.clone());
         assert!(self.ports.insert(spec.key, port).is_none());
-        let fresh = || (2..).find(|id| !self.bound.values().any(|port| port.region == *id));
-        let region = spec.region.or_else(fresh).expect("numbers");
+        let region = spec.region.unwrap_or_else(|| self.new_region());
         let holders = BTreeMap::new();
         let port = FakeBound { name: spec.name.clone(), rings: spec.rings, region, holders };
         self.bound.insert(spec.key, port);
@@ -182,6 +189,23 @@ impl Datapath for Fake {
 
     fn rings_of(&self, port: PortKey) -> Option<RingSpec> {
         self.bound.get(&port).map(|bound| bound.rings)
+    }
+
+    fn keep_region(
+        &mut self,
+        region: Option<u16>,
+        _: &PortName,
+        _: &RingSpec,
+    ) -> Result<u16, DatapathError> {
+        self.allocate()?;
+        let region = region.unwrap_or_else(|| self.new_region());
+        self.kept.push(region);
+        Ok(region)
+    }
+
+    fn drop_region(&mut self, region: u16) {
+        let at = self.kept.iter().position(|kept| *kept == region).expect("kept");
+        self.kept.remove(at);
     }
 
     fn region_sizes(&self, region: Option<u16>, rings: &RingSpec) -> PortGeometry {

@@ -2,6 +2,7 @@
 
 mod addresses;
 mod attach;
+mod interfaces;
 mod journal;
 mod keeping;
 mod netmap;
@@ -128,6 +129,10 @@ impl<D: Datapath> Control<D> {
             Request::Bind(bind) => return self.bind(client, &bind),
             Request::Resume => return self.resume(client),
             Request::PortGeometry(query) => self.port_geometry(&caller, &query),
+            Request::InterfaceAdd(add) => self.interface_add(&caller, &add),
+            Request::InterfaceDel(PortRef { port }) => self.interface_del(&caller, &port),
+            Request::InterfaceAttach(attach) => self.interface_attach(&caller, &attach),
+            Request::InterfaceDetach(PortRef { port }) => self.interface_detach(&caller, &port),
             Request::Hello(hello) => Ok(self.hello(client, &hello)),
             Request::SwitchAdd(spec) => self.switch_add(&caller, &spec),
             Request::SwitchSet(spec) => self.switch_set(&caller, &spec),
@@ -229,7 +234,7 @@ impl<D: Datapath> Control<D> {
         for (port, _) in self.state.ports() {
             *ports.entry(port.switch()).or_default() += 1;
         }
-        let visible = self.state.switches_from(from);
+        let visible = self.state.switches_from(from).filter(|(name, _)| !name.is_interface());
         let visible = visible.filter(|(_, s)| s.permissions.allow(caller, Access::Look));
         Reply::Switches(page(visible.map(|(name, switch)| {
             let ports = ports.get(name).copied().unwrap_or(0);
@@ -267,7 +272,7 @@ impl<D: Datapath> Control<D> {
             return Ok(switch.key);
         }
         let permissions = self.new_permissions(caller);
-        self.make_switch(name, false, permissions, SwitchConfig::default())
+        self.make_switch(name, false, permissions, settings::new_switch(name))
     }
 
     /// Tells the workers what went away, and keeps the counters of a port that stays.
@@ -286,6 +291,9 @@ impl<D: Datapath> Control<D> {
         for switch in gone.patch.into_iter().chain(gone.switch) {
             self.datapath.del_switch(switch);
         }
+        if let Some(region) = gone.region {
+            self.datapath.drop_region(region);
+        }
     }
 }
 
@@ -303,6 +311,9 @@ impl<D: Datapath> Control<D> {
     }
 
     fn port_add(&mut self, caller: &Caller, add: &PortAdd) -> Result<Reply, Refusal> {
+        if add.port.is_interface() {
+            return Err(Refusal::InterfaceAdded(add.port.clone()));
+        }
         self.state.claim_persistent(caller, &add.port)?;
         let config = settings::change_port(PortConfig::default(), &add.settings)?;
         self.find_or_make(caller, add.port.switch())?;
@@ -330,8 +341,18 @@ impl<D: Datapath> Control<D> {
             PortKind::Null => self.datapath.add_null(key, switch, config.clone())?,
             PortKind::Pipe => return Err(Refusal::PipePersistent(name.clone())),
         }
-        let (pipe, holder, bound, past) = (None, None, None, None);
-        let port = Port { key, kind, pipe, persistent: true, owner, config, holder, bound, past };
+        let port = Port {
+            key,
+            kind,
+            pipe: None,
+            persistent: true,
+            owner,
+            config,
+            holder: None,
+            bound: None,
+            interface: None,
+            past: None,
+        };
         self.state.add_port(name.clone(), port);
         Ok(())
     }
@@ -483,7 +504,7 @@ fn check_group(attach: &Attach) -> Result<(), Refusal> {
         return Err(Refusal::PipeGroup(attach.port.clone()));
     }
     // A group is named as a port is.
-    let name = attach.port.switch().join(group);
+    let name = format!("{}:{group}", SwitchName::PREFIX).parse::<PortName>();
     let plain = name.is_ok_and(|name| name.pipe().is_none());
     if plain { Ok(()) } else { Err(Refusal::BadValue(GROUP_NAME.to_owned())) }
 }
@@ -507,6 +528,7 @@ fn held_port(client: &Client, attach: &Attach, key: PortKey, memory: u64) -> Por
         config: PortConfig::default(),
         holder: Some(holder),
         bound: None,
+        interface: None,
         past: None,
     }
 }

@@ -33,6 +33,46 @@ pub enum Refusal {
     /// There is a switch of that name.
     #[error("switch {0} exists already; change it with: uvala switch set {0}")]
     SwitchExists(SwitchName),
+    /// An interface that there is not.
+    #[error("no interface {0}; make one with: vale-ctl -n NAME")]
+    NoInterface(PortName),
+    /// A name of the wrong kind.
+    #[error("{0}: an interface is named netmap:v0, and vale0:v0 in a switch")]
+    NoInterfaceName(PortName),
+    /// There is an interface of that name, in a switch or not, or the system has one.
+    #[error("interface {0} exists already; choose another name")]
+    InterfaceExists(PortName),
+    /// An interface as a port of a switch.
+    #[error("{0} is an interface: make it with vale-ctl -n, and put it into a switch with -a")]
+    InterfaceAdded(PortName),
+    /// A port that nobody made as an interface.
+    #[error("{0} came with its pipes and goes with them")]
+    NotAdded(PortName),
+    /// An interface that is in a switch.
+    #[error("interface {interface} is port {port}; detach it first: vale-ctl -d {port}")]
+    AttachedTo {
+        /// The interface.
+        interface: PortName,
+        /// The port that it is.
+        port: PortName,
+    },
+    /// An interface that is to be in two switches.
+    #[error("it is port {port} already, and an interface is in one switch at a time")]
+    SecondSwitch {
+        /// The port that it is.
+        port: PortName,
+    },
+    /// The name of an interface that is not in the switch.
+    #[error("{port} is not there, and {interface} is an interface: attach it first")]
+    NotAttached {
+        /// The port.
+        port: PortName,
+        /// The interface.
+        interface: PortName,
+    },
+    /// An interface is to become a port that there is.
+    #[error("port {0} exists already")]
+    PortTaken(PortName),
     /// There is a port of that name.
     #[error("port {0} exists already; change it with: uvala port set {0}")]
     PortExists(PortName),
@@ -192,12 +232,20 @@ impl Refusal {
             | Self::NoPort(_)
             | Self::NoFdbEntry { .. }
             | Self::NotHeld(_)
+            | Self::NoInterface(_)
             | Self::NothingBound => ErrorCode::NotFound,
-            Self::SwitchExists(_) | Self::PortExists(_) => ErrorCode::Exists,
-            Self::InUse { .. } | Self::BoundAlready(_) => ErrorCode::InUse,
+            Self::SwitchExists(_) | Self::PortExists(_) | Self::InterfaceExists(_) => {
+                ErrorCode::Exists
+            }
+            Self::InUse { .. }
+            | Self::BoundAlready(_)
+            | Self::AttachedTo { .. }
+            | Self::PortTaken(_) => ErrorCode::InUse,
             Self::NotAttachable(_)
             | Self::PipePersistent(_)
             | Self::PipeSettings(_)
+            | Self::InterfaceAdded(_)
+            | Self::SecondSwitch { .. }
             | Self::PipeGroup(_) => ErrorCode::Unsupported,
             Self::Denied { .. } | Self::GiveAway | Self::NotYours { .. } => ErrorCode::Permission,
             Self::Deleted(_) => ErrorCode::NotFound,
@@ -207,6 +255,9 @@ impl Refusal {
             Self::BadName(_) => ErrorCode::BadName,
             Self::TooLarge(_)
             | Self::BadValue(_)
+            | Self::NoInterfaceName(_)
+            | Self::NotAdded(_)
+            | Self::NotAttached { .. }
             | Self::NoRegion(_)
             | Self::OtherRegion { .. }
             | Self::Version(_)

@@ -1,12 +1,27 @@
 //! Between the protocol's types and the switch's: settings and rings.
 
-use client::api::{Attach, Bind, GeometryQuery, PortSettings, SwitchSettings};
+use client::api::{Attach, Bind, GeometryQuery, InterfaceAdd, PortSettings, SwitchSettings};
+use client::name::SwitchName;
 use ring::cursor::Span;
 use ring::layout::{MAX_RINGS, RingCounts};
-use switch::{FDB_CAPACITY_MAX, PortConfig, SwitchConfig};
+use switch::{FDB_CAPACITY_MAX, Forwarding, PortConfig, SwitchConfig};
 
 use super::datapath::{MAX_EXTRA_BUFS, RingSpec};
 use super::refusal::Refusal;
+
+/// The settings of a switch that comes with its first port. An interface that is alone in one has
+/// nobody to be found by.
+#[must_use]
+pub fn new_switch(name: &SwitchName) -> SwitchConfig {
+    match name.is_interface() {
+        false => SwitchConfig::default(),
+        true => SwitchConfig {
+            forwarding: Forwarding::Patch,
+            fdb_capacity: 1,
+            ..SwitchConfig::default()
+        },
+    }
+}
 
 /// The settings of a switch, changed as asked.
 pub fn change_switch(
@@ -118,6 +133,13 @@ pub struct WantedRings {
 impl From<&Bind> for WantedRings {
     fn from(bind: &Bind) -> Self {
         let Bind { tx_rings, rx_rings, tx_slots, rx_slots, .. } = *bind;
+        Self { tx_rings, rx_rings, tx_slots, rx_slots }
+    }
+}
+
+impl From<&InterfaceAdd> for WantedRings {
+    fn from(add: &InterfaceAdd) -> Self {
+        let InterfaceAdd { tx_rings, rx_rings, tx_slots, rx_slots, .. } = *add;
         Self { tx_rings, rx_rings, tx_slots, rx_slots }
     }
 }

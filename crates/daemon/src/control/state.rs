@@ -38,8 +38,9 @@ use switch::{PortConfig, SwitchConfig};
 use super::datapath::{PipeKey, PortKey, SwitchKey};
 use super::policy::{Access, Caller, Permissions};
 use super::refusal::Refusal;
+use super::settings::new_switch;
 use crate::config::Quota;
-use bound::Shared;
+use bound::{Interface, Shared};
 
 /// A connection, for the life of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,6 +78,8 @@ pub struct Port {
     pub holder: Option<Holder>,
     /// For a port that netmap programs have bound.
     pub bound: Option<Shared>,
+    /// For a port that has a name of its own.
+    pub interface: Option<Interface>,
     /// What was counted for clients that have left; kept by ports that stay.
     pub past: Option<Box<PortStats>>,
 }
@@ -123,7 +126,7 @@ pub struct Wish<'a> {
 }
 
 /// A port that went away, for the workers to hear of.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Gone {
     /// The port's key, unless no worker knew the port (a free one, the end of a pipe).
     pub port: Option<PortKey>,
@@ -133,6 +136,8 @@ pub struct Gone {
     pub patch: Option<SwitchKey>,
     /// The switch, if this was its last port.
     pub switch: Option<SwitchKey>,
+    /// The region of an interface.
+    pub region: Option<u16>,
 }
 
 /// What a user has.
@@ -235,7 +240,7 @@ impl State {
         let (key, holder, bound) = (port.key, port.holder.take(), port.bound.take());
         self.forget_held(name, holder.as_ref());
         let held = holder.is_some() || bound.is_some();
-        Gone { port: held.then_some(key), pipe: None, patch: None, switch: None }
+        Gone { port: held.then_some(key), ..Gone::default() }
     }
 
     /// Removes a port, whoever holds it.
@@ -250,7 +255,19 @@ impl State {
             pipe: port.pipe.filter(|_| last_end),
             patch: port.bound.and_then(|shared| shared.patch).filter(|_| last_bound),
             switch: self.forget_switch(name.switch()),
+            region: port.interface.map(|interface| interface.mem_id),
         }
+    }
+
+    /// Moves a port that nobody holds to another switch, which is there. Returns the one that it
+    /// left, if it was its last port.
+    pub fn move_port(&mut self, from: &PortName, to: PortName) -> Option<SwitchKey> {
+        let mut port = self.ports.remove(from).expect("only a known port is moved");
+        assert!(!port.is_known(), "a port that is held stays where it is");
+        port.past = None;
+        let before = self.ports.insert(to, port);
+        assert!(before.is_none(), "a port is entered once");
+        self.forget_switch(from.switch())
     }
 
     /// A port is not held any more.
@@ -399,22 +416,28 @@ impl State {
 
     /// Whether the caller may add one more persistent port.
     pub fn claim_persistent(&self, caller: &Caller, name: &PortName) -> Result<(), Refusal> {
+        self.claim_place(caller, name)?;
+        let have = self.usage(caller.uid).ports;
+        if have < u64::from(self.quota.ports) {
+            return Ok(());
+        }
+        Err(Refusal::Quota { uid: caller.uid, what: "ports", have })
+    }
+
+    /// Whether the caller may put a persistent port there.
+    pub fn claim_place(&self, caller: &Caller, name: &PortName) -> Result<(), Refusal> {
         if name.pipe().is_some() {
             return Err(Refusal::PipePersistent(name.clone()));
         }
         if self.has_switch(name.switch()) {
             self.switch(caller, name.switch(), Access::Manage)?;
         } else {
-            self.claim_switch(caller, SwitchConfig::default().fdb_capacity)?;
+            self.claim_switch(caller, new_switch(name.switch()).fdb_capacity)?;
         }
         if self.ports.contains_key(name) {
             return Err(Refusal::PortExists(name.clone()));
         }
-        let have = self.usage(caller.uid).ports;
-        if have < u64::from(self.quota.ports) {
-            return Ok(());
-        }
-        Err(Refusal::Quota { uid: caller.uid, what: "ports", have })
+        Ok(())
     }
 
     /// Whether the name is free for the caller; true if the port is still to be made.
@@ -424,7 +447,7 @@ impl State {
         } else if wish.existing {
             return Err(Refusal::NoPort(wish.port.clone()));
         } else {
-            self.claim_switch(caller, SwitchConfig::default().fdb_capacity)?;
+            self.claim_switch(caller, new_switch(wish.port.switch()).fdb_capacity)?;
         }
         match self.ports.get(wish.port) {
             None if wish.existing => Err(Refusal::NoPort(wish.port.clone())),
@@ -536,6 +559,7 @@ mod tests {
             config: PortConfig::default(),
             holder: Some(holder),
             bound: None,
+            interface: None,
             past: None,
         };
         state.hold(wish.port, port);
@@ -559,7 +583,7 @@ mod tests {
         assert_eq!(state.counts(), (1, 2));
         assert_eq!(state.held_by(ConnKey(1)), std::slice::from_ref(&a));
         let gone = state.release(&a);
-        assert_eq!(gone, Gone { port: Some(key_a), pipe: None, patch: None, switch: None });
+        assert_eq!(gone, Gone { port: Some(key_a), ..Gone::default() });
         assert_eq!(state.release(&b).switch, Some(SwitchKey(1)));
         assert_eq!(state.counts(), (0, 0));
     }
@@ -589,14 +613,12 @@ mod tests {
             config: PortConfig { isolated: true, ..PortConfig::default() },
             holder: None,
             bound: None,
+            interface: None,
             past: None,
         };
         state.add_port(a.clone(), port);
         let key = attach(&mut state, 1000, 1, &wish(&a)).unwrap();
-        assert_eq!(
-            state.release(&a),
-            Gone { port: Some(key), pipe: None, patch: None, switch: None }
-        );
+        assert_eq!(state.release(&a), Gone { port: Some(key), ..Gone::default() });
         let port = state.port(&caller(1000), &a, Access::Look).unwrap();
         assert!(port.holder.is_none() && port.config.isolated);
         assert_eq!(state.remove_port(&a).switch, Some(SwitchKey(9)));
@@ -642,10 +664,7 @@ mod tests {
         let (master, slave) = (name("vale0:a{1"), name("vale0:a}1"));
         attach(&mut state, 1000, 1, &wish(&master)).unwrap();
         attach(&mut state, 1000, 2, &wish(&slave)).unwrap();
-        assert_eq!(
-            state.release(&master),
-            Gone { port: None, pipe: None, patch: None, switch: None }
-        );
+        assert_eq!(state.release(&master), Gone::default());
         let gone = state.release(&slave);
         assert!(gone.pipe.is_some() && gone.switch.is_some() && gone.port.is_none());
     }

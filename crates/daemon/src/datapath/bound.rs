@@ -67,7 +67,7 @@ impl Workers {
         let (id, number) = self.next_place(spec.switch)?;
         let region = match spec.region {
             Some(region) => region,
-            None => self.make_region(spec)?,
+            None => self.make_region(&spec.name, &spec.rings)?,
         };
         let commons = self.regions.get_mut(&region).expect("control knows which regions there are");
         let first = commons.is_empty();
@@ -93,11 +93,15 @@ impl Workers {
         Ok(region)
     }
 
-    fn make_region(&mut self, spec: &BoundSpec) -> Result<u16, DatapathError> {
+    pub(super) fn make_region(
+        &mut self,
+        name: &PortName,
+        rings: &RingSpec,
+    ) -> Result<u16, DatapathError> {
         let number = self.next_region().ok_or(DatapathError::Full("memory regions"))?;
-        let RingSpec { counts, stride, extra_bufs } = spec.rings;
+        let RingSpec { counts, stride, extra_bufs } = *rings;
         let buffers = counts.buffers().saturating_add(extra_bufs);
-        let commons = Commons::new(&spec.name.to_string(), stride, buffers)?;
+        let commons = Commons::new(&name.to_string(), stride, buffers)?;
         self.regions.insert(number, commons);
         Ok(number)
     }
@@ -107,8 +111,9 @@ impl Workers {
         (FIRST_REGION..=u16::MAX).find(|number| !self.regions.contains_key(number))
     }
 
-    fn drop_region_if_empty(&mut self, region: u16) {
-        if self.regions.get(&region).is_some_and(Commons::is_empty)
+    pub(super) fn drop_region_if_empty(&mut self, region: u16) {
+        if !self.kept.contains(&region)
+            && self.regions.get(&region).is_some_and(Commons::is_empty)
             && let Some(commons) = self.regions.remove(&region)
         {
             let bytes = commons.region().layout().size();

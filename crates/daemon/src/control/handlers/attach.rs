@@ -34,6 +34,9 @@ pub(super) struct Awaited {
 impl<D: Datapath> Control<D> {
     /// Reserves a port; [`Control::finish`] is to be called when it is built.
     pub(super) fn attach(&mut self, client: &Client, attach: &Attach) -> Result<Build, Refusal> {
+        if attach.port.is_interface() && self.state.home(&attach.port.parent()).is_none() {
+            return Err(Refusal::NoInterface(attach.port.clone()));
+        }
         let rings = settings::rings(attach, &self.rings)?;
         check_group(attach)?;
         let memory = self.price(&attach.port, &rings)?;

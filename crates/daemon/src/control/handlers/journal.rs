@@ -114,6 +114,10 @@ fn named(name: &str) -> &str {
 fn deed(request: &Request) -> Option<String> {
     let deed = match request {
         Request::Detach(port) => format!("detached {}", port.port),
+        Request::InterfaceAdd(add) => format!("added interface {}", add.port),
+        Request::InterfaceDel(port) => format!("deleted interface {}", port.port),
+        Request::InterfaceAttach(attach) => format!("put an interface into {}", attach.port),
+        Request::InterfaceDetach(port) => format!("took the interface {} out", port.port),
         Request::Bind(bind) => format!("bound {}", bind.port),
         Request::SwitchAdd(spec) => {
             format!("added switch {} with {}", spec.switch, json(&spec.settings))

@@ -52,6 +52,8 @@ impl<D: Datapath> Control<D> {
         let switch = self.state.find_switch(name)?;
         let plan = plans.get(name);
         let persistent = self.state.ports_of(name).filter(|(_, port)| port.persistent);
+        // Interfaces go with the daemon, as netmap's go with its module.
+        let persistent = persistent.filter(|(_, port)| port.interface.is_none());
         let ports: BTreeMap<_, _> = persistent
             .map(|(name, port)| {
                 let stations = self.statics.stations(name).collect();

@@ -18,6 +18,7 @@ impl<D: Datapath> Control<D> {
         if let Some(port) = self.state.bound_by(client.conn) {
             return Err(Refusal::BoundAlready(port.clone()));
         }
+        let bind = &Bind { port: self.state.resolve(&bind.port), ..bind.clone() };
         let bound = self.find_or_make_bound(client, bind).and_then(|()| self.join(client, bind));
         if bound.is_err() {
             self.retire(&bind.port);
@@ -44,7 +45,8 @@ impl<D: Datapath> Control<D> {
 
     /// A bound port goes when nobody needs it any more; the parent of a pipe with its last pipe.
     pub(super) fn retire(&mut self, name: &PortName) {
-        let (parent, family) = (parent_of(name), self.state.family(name));
+        let parent = name.pipe().map(|_| name.parent());
+        let family = self.state.family(name);
         for name in family.iter().chain(&parent) {
             if self.state.shared(name).is_some() && self.state.is_idle(name) {
                 let gone = self.state.release(name);
@@ -66,12 +68,31 @@ impl<D: Datapath> Control<D> {
                 false => Err(Refusal::OtherRegion { port: bind.port.clone(), mem_id }),
             };
         }
-        match parent_of(&bind.port) {
-            None => {
-                let rings = settings::bound_rings(&WantedRings::from(bind), &self.rings);
-                self.make_bound(client, &bind.port, rings, bind)
+        if bind.port.pipe().is_some() {
+            return self.make_bound_pipe(client, bind, &bind.port.parent());
+        }
+        self.check_place(caller, &bind.port)?;
+        let rings = settings::bound_rings(&WantedRings::from(bind), &self.rings);
+        self.make_bound(client, &bind.port, rings, bind)
+    }
+
+    /// Whether a port may come into being where there is none yet.
+    fn check_place(&self, caller: &Caller, port: &PortName) -> Result<(), Refusal> {
+        if self.state.home(port).is_some() {
+            return Ok(());
+        }
+        if port.is_interface() {
+            return Err(Refusal::NoInterface(port.clone()));
+        }
+        // The name of an interface stands for it, in whatever switch.
+        let interface = PortName::interface(port.port()).ok();
+        let home = interface.as_ref().and_then(|name| self.state.home(name));
+        let owner = home.and_then(|home| self.state.owner_of(&home));
+        match (interface, owner) {
+            (Some(interface), Some(owner)) if owner == caller.uid => {
+                Err(Refusal::NotAttached { port: port.clone(), interface })
             }
-            Some(parent) => self.make_bound_pipe(client, bind, &parent),
+            _ => Ok(()),
         }
     }
 
@@ -96,8 +117,11 @@ impl<D: Datapath> Control<D> {
         rings: RingSpec,
         bind: &Bind,
     ) -> Result<(), Refusal> {
+        let own = self.state.interface(name);
+        let rings = own.map_or(rings, |interface| interface.rings);
         let memory = self.claim_bound(&client.caller, name, &rings)?;
         let region = self.state.region(&client.caller, bind.mem_id)?;
+        let region = self.region_of(name, bind.mem_id, region)?;
         let switch = self.find_or_make(&client.caller, name.switch())?;
         let key = PortKey(self.state.new_key());
         let config = self.state.port_mut(name).map(|port| port.config.clone());
@@ -112,12 +136,26 @@ impl<D: Datapath> Control<D> {
         {
             self.datapath.del_switch(switch);
         }
-        let common = bind.mem_id == COMMON;
+        let common = own.map_or(bind.mem_id == COMMON, |interface| interface.common);
         let shared = Shared { common, memory, ..new_shared(made?, client.caller.uid) };
         let port = Port { config, ..bound_port(client, key, PortKind::Shm, shared) };
         self.state.add_bound(name, port);
         self.tend_statics(name);
         Ok(())
+    }
+
+    /// The region in which a port is made, if not in a new one: an interface has its own.
+    fn region_of(
+        &self,
+        name: &PortName,
+        mem_id: u16,
+        wanted: Option<u16>,
+    ) -> Result<Option<u16>, Refusal> {
+        match self.state.interface(name) {
+            None => Ok(wanted),
+            Some(own) if mem_id == 0 || wanted == Some(own.mem_id) => Ok(Some(own.mem_id)),
+            Some(own) => Err(Refusal::OtherRegion { port: name.clone(), mem_id: own.mem_id }),
+        }
     }
 
     /// Makes both ends of a pipe, and its parent where there is none.
@@ -232,32 +270,37 @@ impl<D: Datapath> Control<D> {
             sizes.mem_id = if query.mem_id <= COMMON { COMMON } else { sizes.mem_id };
             return Ok(Reply::PortGeometry(sizes));
         };
+        let name = &self.state.resolve(name);
         let (region, rings) = match self.state.shared(name) {
             Some(shared) => {
                 let region = Some(shared.mem_id);
                 let key = self.state.port(caller, name, Access::Look)?.key;
                 (region, self.datapath.rings_of(key).unwrap_or(planned))
             }
-            None => (self.state.region(caller, query.mem_id)?, planned),
+            None => {
+                if name.pipe().is_none() {
+                    self.check_place(caller, name)?;
+                }
+                let region = self.state.region(caller, query.mem_id)?;
+                let region = self.region_of(name, query.mem_id, region)?;
+                (region, self.state.interface(name).map_or(planned, |own| own.rings))
+            }
         };
-        let sizes = self.datapath.region_sizes(region, &rings);
+        Ok(Reply::PortGeometry(self.sizes(region, &rings)))
+    }
+
+    /// Sizes of a port with these rings and of its region.
+    pub(super) fn sizes(&self, region: Option<u16>, rings: &RingSpec) -> PortGeometry {
+        let sizes = self.datapath.region_sizes(region, rings);
         let RingCounts { tx_rings, rx_rings, tx_slots, rx_slots } = rings.counts;
         let (tx_slots, rx_slots) = (tx_slots.slots(), rx_slots.slots());
-        let geometry = PortGeometry { tx_rings, rx_rings, tx_slots, rx_slots, ..sizes };
-        Ok(Reply::PortGeometry(geometry))
+        PortGeometry { tx_rings, rx_rings, tx_slots, rx_slots, ..sizes }
     }
 }
 
 fn answer(binding: Binding) -> (Reply, Vec<std::os::fd::OwnedFd>) {
     let Binding { bound, region, kick, wake } = binding;
     (Reply::Bound(bound), vec![region, kick, wake])
-}
-
-/// The port in whose region a pipe lives.
-fn parent_of(name: &PortName) -> Option<PortName> {
-    name.pipe()?;
-    let parent = name.switch().join(name.port());
-    Some(parent.expect("the part of a name before its pipe is a name"))
 }
 
 /// The rings that a program binds, as netmap picks them: where there are fewer in one direction,
@@ -310,6 +353,7 @@ fn bound_port(client: &Client, key: PortKey, kind: PortKind, shared: Shared) -> 
         config: PortConfig::default(),
         holder: None,
         bound: Some(shared),
+        interface: None,
         past: None,
     }
 }

@@ -1,5 +1,6 @@
 //! Calls and their answers, on workers that move no frame.
 
+mod interfaces;
 mod netmap;
 
 use client::api::{Counter, ErrorCode, Mac, PortSettings, SwitchSettings};
@@ -63,6 +64,7 @@ impl Bench {
     fn is_empty(&self) -> bool {
         let fake = &self.control.datapath;
         let nothing = fake.ports.is_empty() && fake.switches.is_empty() && fake.pipes.is_empty();
+        let nothing = nothing && fake.kept.is_empty();
         let nothing = nothing && fake.reserved.is_empty() && self.control.awaited.is_empty();
         assert_eq!(nothing, self.control.state.counts() == (0, 0));
         nothing

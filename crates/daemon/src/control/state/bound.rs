@@ -17,8 +17,8 @@ use client::api::BoundRings;
 use client::name::PortName;
 
 use super::{ConnKey, Port, State};
-use crate::control::datapath::SwitchKey;
-use crate::control::policy::Caller;
+use crate::control::datapath::{RingSpec, SwitchKey};
+use crate::control::policy::{Caller, Permissions};
 use crate::control::refusal::Refusal;
 
 /// The number by which a user's ports share a region without knowing another number.
@@ -39,6 +39,27 @@ pub struct Shared {
     pub holders: Vec<Binder>,
     /// For the end of a pipe: the switch that connects both ends.
     pub patch: Option<SwitchKey>,
+}
+
+/// What a port has that has a name of its own, `netmap:v0`, and is alone in its switch until it is
+/// put into another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its rings, whoever binds it.
+    pub rings: RingSpec,
+    /// Number of its region, which is there as long as it is.
+    pub mem_id: u16,
+    /// As in [`Shared::common`].
+    pub common: bool,
+    /// Of the switch in which it is alone.
+    pub permissions: Permissions,
+}
+
+/// A region and whose it is.
+struct Region {
+    mem_id: u16,
+    uid: u32,
+    common: bool,
 }
 
 /// A connection that has bound a port.
@@ -104,21 +125,27 @@ impl State {
         self.ports.get(name)?.bound.as_ref()
     }
 
-    fn all_shared(&self) -> impl Iterator<Item = &Shared> {
-        self.ports.values().filter_map(|port| port.bound.as_ref())
+    fn regions(&self) -> impl Iterator<Item = Region> {
+        let held = self.ports.values().filter_map(|port| port.bound.as_ref());
+        let held = held.map(|&Shared { mem_id, uid, common, .. }| Region { mem_id, uid, common });
+        let kept = self.ports.values().filter_map(|port| {
+            let Interface { mem_id, common, .. } = port.interface?;
+            Some(Region { mem_id, uid: port.owner, common })
+        });
+        held.chain(kept)
     }
 
     /// The region that the caller means by a number; `None`: a new one.
     pub fn region(&self, caller: &Caller, mem_id: u16) -> Result<Option<u16>, Refusal> {
         if mem_id <= COMMON {
-            let own = |shared: &&Shared| shared.common && shared.uid == caller.uid;
-            let common = self.all_shared().find(own).map(|shared| shared.mem_id);
+            let own = |region: &Region| region.common && region.uid == caller.uid;
+            let common = self.regions().find(own).map(|region| region.mem_id);
             return Ok(common.filter(|_| mem_id == COMMON));
         }
-        match self.all_shared().find(|shared| shared.mem_id == mem_id) {
+        match self.regions().find(|region| region.mem_id == mem_id) {
             None => Err(Refusal::NoRegion(mem_id)),
-            Some(shared) if shared.uid != caller.uid => {
-                Err(Refusal::NotYours { what: format!("region {mem_id}"), owner: shared.uid })
+            Some(region) if region.uid != caller.uid => {
+                Err(Refusal::NotYours { what: format!("region {mem_id}"), owner: region.uid })
             }
             Some(_) => Ok(Some(mem_id)),
         }
@@ -182,6 +209,51 @@ impl State {
         let family = self.ports.range(name.clone()..).take_while(move |(port, _)| own(port));
         let pipes = family.filter(move |(port, _)| *port != name);
         pipes.filter(|(_, port)| port.bound.is_some()).map(|(name, _)| name)
+    }
+
+    /// The name under which a port is entered: its own, or for an interface that was put into a
+    /// switch, and for the pipes of one, that of its port there.
+    #[must_use]
+    pub fn resolve(&self, name: &PortName) -> PortName {
+        if !name.is_interface() || self.ports.contains_key(&name.parent()) {
+            return name.clone();
+        }
+        let is_it =
+            |(at, port): &(&PortName, &Port)| port.interface.is_some() && at.port() == name.port();
+        let home = self.ports.iter().find(is_it).map(|(home, _)| home.switch());
+        let text = name.to_string();
+        let home = home.and_then(|switch| switch.join(text.split_once(':')?.1).ok());
+        home.unwrap_or_else(|| name.clone())
+    }
+
+    /// What a port has that is an interface.
+    #[must_use]
+    pub fn interface(&self, name: &PortName) -> Option<Interface> {
+        self.ports.get(name)?.interface
+    }
+
+    /// The user who made a port.
+    #[must_use]
+    pub fn owner_of(&self, name: &PortName) -> Option<u32> {
+        Some(self.ports.get(name)?.owner)
+    }
+
+    /// The same for a port that there is.
+    #[must_use]
+    pub fn home(&self, name: &PortName) -> Option<PortName> {
+        Some(self.resolve(name)).filter(|name| self.ports.contains_key(name))
+    }
+
+    /// Who needs a port at this moment, if anybody: process and user.
+    #[must_use]
+    pub fn user_of(&self, name: &PortName) -> Option<(u32, u32)> {
+        let of = |name: &PortName| {
+            let port = self.ports.get(name)?;
+            let holder = port.holder.as_ref().map(|holder| (holder.pid, holder.uid));
+            let shared = port.bound.as_ref();
+            holder.or_else(|| shared.map(|s| (s.holders.first().map_or(0, |h| h.pid), s.uid)))
+        };
+        of(name).or_else(|| self.pipes_of(name).find_map(of))
     }
 
     /// Is a bound port needed no more: nobody holds it, its other end or a pipe of it?

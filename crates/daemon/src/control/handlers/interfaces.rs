@@ -1,0 +1,165 @@
+//! Virtual interfaces: ports that have a name of their own.
+//!
+//! ```text
+//!            add                    attach
+//!  (none) ───────► netmap:v0 ◄──────────────────► vale0:v0
+//!            ◄───────           detach
+//!             delete
+//! ```
+//!
+//! An interface is one port with one entry, under the name of where it is: alone in a switch of its
+//! own, or in the one that it was put into; by `netmap:v0` it is found in both. It has its rings
+//! and its memory region from the beginning, and moves while nobody holds it.
+
+use std::path::Path;
+
+use client::api::{InterfaceAdd, InterfaceAttach, PortKind, Reply};
+use client::name::PortName;
+use switch::PortConfig;
+
+use super::{Control, SwitchKey};
+use crate::control::datapath::{Datapath, PortKey};
+use crate::control::policy::{Access, Caller};
+use crate::control::refusal::Refusal;
+use crate::control::settings::{self, WantedRings};
+use crate::control::state::Port;
+use crate::control::state::bound::{COMMON, Interface};
+
+impl<D: Datapath> Control<D> {
+    pub(super) fn interface_add(
+        &mut self,
+        caller: &Caller,
+        add: &InterfaceAdd,
+    ) -> Result<Reply, Refusal> {
+        let name = &add.port;
+        if !name.is_interface() || name.pipe().is_some() {
+            return Err(Refusal::NoInterfaceName(name.clone()));
+        }
+        if self.state.home(name).is_some() || is_of_the_system(name) {
+            return Err(Refusal::InterfaceExists(name.clone()));
+        }
+        self.state.claim_persistent(caller, name)?;
+        let region = self.state.region(caller, add.mem_id)?;
+        let rings = settings::bound_rings(&WantedRings::from(add), &self.rings);
+        if self.datapath.memory_of(&rings).is_none() {
+            return Err(Refusal::TooLarge(name.clone()));
+        }
+        let mem_id = self.datapath.keep_region(region, name, &rings)?;
+        if let Err(refusal) = self.find_or_make(caller, name.switch()) {
+            self.datapath.drop_region(mem_id);
+            return Err(refusal);
+        }
+        let permissions = self.new_permissions(caller);
+        let interface = Interface { rings, mem_id, common: add.mem_id == COMMON, permissions };
+        let port = Port {
+            key: PortKey(self.state.new_key()),
+            kind: PortKind::Shm,
+            pipe: None,
+            persistent: true,
+            owner: caller.uid,
+            config: PortConfig::default(),
+            holder: None,
+            bound: None,
+            interface: Some(interface),
+            past: None,
+        };
+        self.state.add_port(name.clone(), port);
+        Ok(Reply::PortGeometry(self.sizes(Some(mem_id), &rings)))
+    }
+
+    pub(super) fn interface_del(
+        &mut self,
+        caller: &Caller,
+        name: &PortName,
+    ) -> Result<Reply, Refusal> {
+        let home = self.state.home(name).ok_or_else(|| Refusal::NoPort(name.clone()))?;
+        let port = self.state.port(caller, &home, Access::Manage)?;
+        if port.interface.is_none() {
+            return Err(Refusal::NotAdded(home));
+        }
+        if !home.is_interface() {
+            return Err(Refusal::AttachedTo { interface: name.clone(), port: home });
+        }
+        self.check_idle(&home)?;
+        self.drop_port(&home);
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn interface_attach(
+        &mut self,
+        caller: &Caller,
+        attach: &InterfaceAttach,
+    ) -> Result<Reply, Refusal> {
+        let to = &attach.port;
+        if to.is_interface() || to.pipe().is_some() {
+            return Err(Refusal::NoInterfaceName(to.clone()));
+        }
+        self.state.region(caller, attach.mem_id)?;
+        let interface = PortName::interface(to.port())?;
+        // This is not lost to anybody who looks for it: a port of that name is no interface.
+        if self.state.port_mut(to).is_some() {
+            return Err(Refusal::PortTaken(to.clone()));
+        }
+        match self.state.home(&interface) {
+            Some(home) => self.attach_virtual(caller, &home, to),
+            None => Err(Refusal::NoInterface(interface)),
+        }
+    }
+
+    fn attach_virtual(
+        &mut self,
+        caller: &Caller,
+        home: &PortName,
+        to: &PortName,
+    ) -> Result<Reply, Refusal> {
+        self.state.port(caller, home, Access::Manage)?;
+        if !home.is_interface() {
+            return Err(Refusal::SecondSwitch { port: home.clone() });
+        }
+        self.check_idle(home)?;
+        self.state.claim_place(caller, to)?;
+        self.find_or_make(caller, to.switch())?;
+        self.move_port(home, to);
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn interface_detach(
+        &mut self,
+        caller: &Caller,
+        name: &PortName,
+    ) -> Result<Reply, Refusal> {
+        let port = self.state.port(caller, name, Access::Look)?;
+        // As in netmap, ports that came with a program stay where they are, and nobody minds.
+        let Some(interface) = port.interface else { return Ok(Reply::Done) };
+        self.state.port(caller, name, Access::Manage)?;
+        self.check_idle(name)?;
+        let to = PortName::interface(name.port())?;
+        if to != *name {
+            let config = settings::new_switch(to.switch());
+            self.make_switch(to.switch(), false, interface.permissions, config)?;
+            self.move_port(name, &to);
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Moves a port that nobody holds to another switch, which is there.
+    fn move_port(&mut self, from: &PortName, to: &PortName) {
+        let left: Option<SwitchKey> = self.state.move_port(from, to.clone());
+        self.tend_statics(from);
+        if let Some(switch) = left {
+            self.datapath.del_switch(switch);
+        }
+    }
+
+    fn check_idle(&self, name: &PortName) -> Result<(), Refusal> {
+        match self.state.user_of(name) {
+            None => Ok(()),
+            Some((pid, uid)) => Err(Refusal::InUse { port: name.clone(), pid, uid }),
+        }
+    }
+}
+
+/// Whether the system has a network interface of that name.
+fn is_of_the_system(name: &PortName) -> bool {
+    Path::new("/sys/class/net").join(name.port()).exists()
+}

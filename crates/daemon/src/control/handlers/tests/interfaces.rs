@@ -1,0 +1,137 @@
+//! Interfaces: names of their own, in a switch and alone.
+
+use client::api::{Bind, Bound, PortGeometry};
+
+use super::*;
+
+impl Bench {
+    fn add(&mut self, uid: u32, text: &str) -> Result<PortGeometry, Refusal> {
+        match self.ask(9, uid, &format!(r#"{{"interface_add":{text}}}"#))? {
+            Reply::PortGeometry(geometry) => Ok(geometry),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn interface(&mut self, uid: u32, what: &str, port: &str) -> Result<Reply, Refusal> {
+        self.ask(9, uid, &format!(r#"{{"interface_{what}":{{"port":"{port}"}}}}"#))
+    }
+
+    fn code_of(&mut self, what: &str, port: &str) -> ErrorCode {
+        self.interface(0, what, port).unwrap_err().code()
+    }
+
+    fn open(&mut self, conn: u64, uid: u32, port: &str) -> Result<Bound, Refusal> {
+        let bind = Request::Bind(Bind::new(port.parse().unwrap()));
+        match self.answer(conn, uid, bind)? {
+            (Reply::Bound(bound), _) => Ok(bound),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+const V0: &str = r#"{"port":"netmap:v0","tx_rings":2,"rx_slots":64}"#;
+
+#[test]
+fn test_an_interface_keeps_its_rings_and_its_region_wherever_it_is() {
+    let mut bench = Bench::new();
+    let made = bench.add(1000, V0).unwrap();
+    assert_eq!((made.tx_rings, made.rx_rings, made.rx_slots), (2, 1, 64));
+    for (conn, name) in [(1, "netmap:v0"), (2, "vale0:v0"), (3, "netmap:v0")] {
+        if conn == 2 {
+            bench.interface(1000, "attach", "vale0:v0").unwrap();
+        }
+        let bound = bench.open(conn, 1000, name).unwrap();
+        assert_eq!((bound.mem_id, bound.attached.tx_rings), (made.mem_id, 2), "{name}");
+        let at = if conn == 1 { "netmap:v0" } else { "vale0:v0" };
+        assert_eq!(bound.attached.port.to_string(), at);
+        bench.control.hang_up(ConnKey(conn));
+    }
+    bench.interface(1000, "detach", "vale0:v0").unwrap();
+    assert_eq!(bench.open(4, 1000, "netmap:v0").unwrap().mem_id, made.mem_id);
+    bench.control.hang_up(ConnKey(4));
+    bench.interface(1000, "del", "netmap:v0").unwrap();
+    assert!(bench.is_empty());
+}
+
+#[test]
+fn test_an_interface_that_is_needed_stays_where_it_is() {
+    let mut bench = Bench::new();
+    bench.add(1000, V0).unwrap();
+    assert_eq!(bench.add(1000, V0).unwrap_err().code(), ErrorCode::Exists);
+    bench.open(1, 1000, "netmap:v0}x").unwrap();
+    assert_eq!(bench.code_of("attach", "vale0:v0"), ErrorCode::InUse);
+    assert_eq!(bench.code_of("del", "netmap:v0"), ErrorCode::InUse);
+    bench.control.hang_up(ConnKey(1));
+    bench.interface(1000, "attach", "vale0:v0").unwrap();
+    assert_eq!(bench.code_of("attach", "vale0:v0"), ErrorCode::InUse);
+    assert_eq!(bench.code_of("del", "netmap:v0"), ErrorCode::InUse);
+    assert_eq!(bench.add(1000, V0).unwrap_err().code(), ErrorCode::Exists);
+    bench.open(1, 1000, "netmap:v0").unwrap();
+    assert_eq!(bench.code_of("detach", "vale0:v0"), ErrorCode::InUse);
+    bench.control.hang_up(ConnKey(1));
+    bench.interface(1000, "detach", "vale0:v0").unwrap();
+    bench.interface(1000, "del", "netmap:v0").unwrap();
+    assert!(bench.is_empty());
+}
+
+#[test]
+fn test_names_that_are_no_interface() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.add(0, r#"{"port":"vale0:v0"}"#).unwrap_err().code(), ErrorCode::BadRequest);
+    assert_eq!(bench.add(0, r#"{"port":"netmap:a{1"}"#).unwrap_err().code(), ErrorCode::BadRequest);
+    assert_eq!(bench.add(0, r#"{"port":"netmap:lo"}"#).unwrap_err().code(), ErrorCode::Exists);
+    let foreign = r#"{"port":"netmap:v0","mem_id":99}"#;
+    assert_eq!(bench.add(0, foreign).unwrap_err().code(), ErrorCode::BadRequest);
+    assert_eq!(bench.code_of("del", "netmap:none"), ErrorCode::NotFound);
+    assert_eq!(bench.code_of("attach", "vale0:none"), ErrorCode::NotFound);
+    assert_eq!(bench.code_of("detach", "vale0:none"), ErrorCode::NotFound);
+    assert_eq!(bench.open(1, 0, "netmap:none").unwrap_err().code(), ErrorCode::NotFound);
+    assert!(bench.attach(1, 0, "netmap:none").is_err());
+    let add = r#"{"port_add":{"port":"netmap:v0"}}"#;
+    assert_eq!(bench.refused(1, 0, add).0, ErrorCode::Unsupported);
+    assert!(bench.is_empty());
+}
+
+#[test]
+fn test_the_parent_of_a_pipe_comes_and_goes_with_it() {
+    let mut bench = Bench::new();
+    bench.open(1, 1000, "netmap:pipe{1").unwrap();
+    bench.open(2, 1000, "netmap:pipe}1").unwrap();
+    assert_eq!(bench.code_of("del", "netmap:pipe"), ErrorCode::BadRequest);
+    let Reply::Switches(page) = bench.ask(9, 0, r#"{"switch_list":{}}"#).unwrap() else {
+        panic!("another answer")
+    };
+    assert!(page.items.is_empty(), "an interface alone is no switch to anybody");
+    [1, 2].into_iter().for_each(|conn| bench.control.hang_up(ConnKey(conn)));
+    assert!(bench.is_empty());
+}
+
+#[test]
+fn test_the_name_of_an_interface_stands_for_it_to_its_owner() {
+    let mut bench = Bench::new();
+    bench.add(1000, V0).unwrap();
+    assert_eq!(bench.open(1, 1000, "vale0:v0").unwrap_err().code(), ErrorCode::BadRequest);
+    bench.open(2, 1001, "vale1:v0").unwrap();
+    assert_eq!(bench.open(3, 1001, "netmap:v0").unwrap_err().code(), ErrorCode::Permission);
+    let refused = bench.interface(1001, "del", "netmap:v0").unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::Permission);
+    let refused = bench.interface(1001, "attach", "vale2:v0").unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::Permission);
+    bench.control.hang_up(ConnKey(2));
+    bench.interface(1000, "del", "netmap:v0").unwrap();
+    assert!(bench.is_empty());
+}
+
+#[test]
+fn test_memory_that_is_missing_leaves_no_interface() {
+    for step in 0..2 {
+        let mut bench = Bench::new();
+        bench.control.datapath.fails_after = Some(step);
+        assert_eq!(bench.add(0, V0).unwrap_err().code(), ErrorCode::NoMemory);
+        assert!(bench.is_empty());
+    }
+    let mut bench = Bench::new();
+    bench.add(0, V0).unwrap();
+    bench.done(r#"{"port_del":{"port":"netmap:v0"}}"#);
+    assert!(bench.is_empty(), "whoever deletes it");
+}

@@ -1,0 +1,77 @@
+//! Interfaces: made, put into switches, taken out, deleted.
+
+use client::api::{InterfaceAdd, InterfaceAttach, PortRef, Reply, Request as Call};
+use client::name::{PortName, SwitchName};
+use rustix::io::Errno;
+
+use super::{NO_PORT, call, chosen, interface_name, list, port_name, shown};
+use crate::abi::{Name, ValeAttach, ValeDetach, ValeList, ValeNewif};
+
+pub(super) fn add(name: &Name, body: &mut ValeNewif) -> Result<(), Errno> {
+    let text = str::from_utf8(name.bytes()).map_err(|_| Errno::INVAL)?;
+    if text.starts_with(SwitchName::PREFIX) {
+        return Err(Errno::INVAL);
+    }
+    let port = interface_name(text).filter(|name| name.pipe().is_none()).ok_or(Errno::INVAL)?;
+    let add = InterfaceAdd {
+        port,
+        tx_rings: chosen(body.nr_tx_rings),
+        rx_rings: chosen(body.nr_rx_rings),
+        tx_slots: chosen(body.nr_tx_slots),
+        rx_slots: chosen(body.nr_rx_slots),
+        mem_id: body.nr_mem_id,
+    };
+    let Reply::PortGeometry(sizes) = call(Call::InterfaceAdd(add))? else {
+        return Err(Errno::PROTO);
+    };
+    (body.nr_tx_rings, body.nr_rx_rings) = (sizes.tx_rings, sizes.rx_rings);
+    (body.nr_tx_slots, body.nr_rx_slots) = (sizes.tx_slots, sizes.rx_slots);
+    body.nr_mem_id = sizes.mem_id;
+    Ok(())
+}
+
+pub(super) fn delete(name: &Name) -> Result<(), Errno> {
+    let text = str::from_utf8(name.bytes()).map_err(|_| Errno::INVAL)?;
+    let port = interface_name(text).ok_or(Errno::NXIO)?;
+    call(Call::InterfaceDel(PortRef { port })).map(|_| ())
+}
+
+pub(super) fn attach(name: &Name, body: &mut ValeAttach) -> Result<(), Errno> {
+    let port = in_a_switch(name)?;
+    let (host, mem_id) = (body.reg.nr_mode == crate::abi::mode::NIC_SW, body.reg.nr_mem_id);
+    let attach = InterfaceAttach { port, host, mem_id };
+    // There is no such interface, and nothing else can be put into a switch.
+    call(Call::InterfaceAttach(attach)).map_err(no_such(Errno::INVAL))?;
+    body.port_index = index_of(name);
+    Ok(())
+}
+
+pub(super) fn detach(name: &Name, body: &mut ValeDetach) -> Result<(), Errno> {
+    let port = in_a_switch(name)?;
+    let index = index_of(name);
+    call(Call::InterfaceDetach(PortRef { port }))?;
+    body.port_index = index;
+    Ok(())
+}
+
+/// Threads that poll an interface. There are none for ports of a switch, in netmap and here.
+pub(super) fn poll(name: &Name) -> Result<(), Errno> {
+    in_a_switch(name)?;
+    shown(name).and(Err(Errno::OPNOTSUPP))
+}
+
+/// `EINVAL` for an interface by its own name.
+fn in_a_switch(name: &Name) -> Result<PortName, Errno> {
+    let port = port_name(name).map_err(no_such(Errno::INVAL))?;
+    if port.is_interface() { Err(Errno::INVAL) } else { Ok(port) }
+}
+
+fn no_such(instead: Errno) -> impl Fn(Errno) -> Errno {
+    move |error| if error == Errno::NXIO { instead } else { error }
+}
+
+/// The number that a listing gives to a port.
+fn index_of(name: &Name) -> u32 {
+    let (mut name, mut body) = (*name, ValeList::default());
+    list(&mut name, &mut body).map_or(NO_PORT, |()| body.nr_port_idx)
+}
