@@ -6,6 +6,7 @@ mod bench;
 mod bridge;
 mod cli;
 mod demo;
+mod preload;
 mod say;
 mod table;
 mod traffic;

@@ -49,6 +49,16 @@ pub enum Path {
     Pipe,
 }
 
+/// What the programs at the ends are written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Api {
+    /// The client library.
+    Native,
+    /// netmap's interface, under the preloaded library; nothing of ours is known to them.
+    Netmap,
+}
+
 /// How the parties of a round trip wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -81,6 +91,8 @@ pub enum Traffic {
     DaemonMemory,
     /// Nothing is sent: megabytes of one default port.
     PortMemory,
+    /// Nothing is sent: nanoseconds that a poll of a port and a pipe takes, above the system call.
+    Poll,
 }
 
 /// The CPU of each party.
@@ -117,6 +129,8 @@ pub struct Work {
     pub batch: Batch,
     /// Whether payload is used.
     pub payload: Payload,
+    /// How the ends are written.
+    pub api: Api,
     /// What lies between the ends.
     pub path: Path,
     /// Who sends to whom.
@@ -132,6 +146,7 @@ pub const COPY: Work = Work {
     frame_len: 60,
     batch: Batch::all(256),
     payload: Payload::Touched,
+    api: Api::Native,
     path: Path::Isolated,
     traffic: Traffic::OneWay,
     placement: Placement::TWO,
@@ -147,6 +162,8 @@ pub enum Unit {
     Deliveries,
     /// Microseconds, lower is better.
     Microseconds,
+    /// Nanoseconds, lower is better.
+    Nanoseconds,
     /// Percent of the rate lost, lower is better.
     PercentLost,
     /// Percent of one core, lower is better.
@@ -162,6 +179,7 @@ impl Unit {
             Unit::Mpps => "Mpps",
             Unit::Deliveries => "M deliveries/s",
             Unit::Microseconds => "us",
+            Unit::Nanoseconds => "ns",
             Unit::PercentLost => "% lost",
             Unit::PercentCpu => "% of a core",
             Unit::Megabytes => "MB",
@@ -274,6 +292,7 @@ pub fn all() -> Vec<Scenario> {
     let mut all = throughput();
     all.extend(one_region());
     all.extend(fan_out());
+    all.extend(netmap());
     all.extend(latency_and_rest());
     all
 }
@@ -401,6 +420,43 @@ fn fan_out() -> Vec<Scenario> {
     ]
 }
 
+fn netmap() -> Vec<Scenario> {
+    let touched = Work { api: Api::Netmap, ..COPY };
+    let untouched = Work { payload: Payload::Untouched, ..touched };
+    let small = Work { batch: Batch { sender: 64, switch: 256, receiver: 64 }, ..untouched };
+    let poll = Work { placement: Placement::ONE, traffic: Traffic::Poll, ..touched };
+    let peers = &[Peer::Native];
+    vec![
+        Scenario {
+            peers,
+            ..rate(
+                "netmap-60",
+                "60 B, ends are netmap programs, slots only",
+                Some(150.0),
+                untouched,
+            )
+        },
+        Scenario {
+            peers,
+            ..rate("netmap-60-touched", "the same, payload written and read", Some(100.0), touched)
+        },
+        Scenario {
+            peers,
+            ..rate("netmap-60-batch64", "slots only, 64 slots a poll at either end", None, small)
+        },
+        Scenario {
+            unit: Unit::Nanoseconds,
+            limit: Limit::None,
+            ..rate(
+                "netmap-poll",
+                "poll of a netmap port and a pipe, nothing to do, above a bare poll",
+                Some(400.0),
+                poll,
+            )
+        },
+    ]
+}
+
 fn latency_and_rest() -> Vec<Scenario> {
     use Path::{Group, Isolated};
     vec![
@@ -461,6 +517,9 @@ mod tests {
             "pipe-60",
             "broadcast-8",
             "idle-48",
+            "netmap-60",
+            "netmap-60-touched",
+            "netmap-poll",
             "rtt-asleep",
             "rtt-group",
             "rtt-spin",

@@ -5,12 +5,12 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use client::paths;
 
 use super::{Global, program};
 use crate::demo::place::Switch;
-use crate::say;
+use crate::{preload, say};
 
 /// Run a netmap program
 ///
@@ -32,11 +32,6 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-/// File name of the library.
-const LIBRARY: &str = "libuvala_netmap.so";
-/// Names another file.
-const LIBRARY_VARIABLE: &str = "UVALA_NETMAP_LIB";
-
 /// Runs the program in the place of this one, or beside a private daemon. Returns its status in
 /// the latter case.
 pub fn run(global: &Global, args: &Args) -> Result<u8> {
@@ -47,7 +42,7 @@ pub fn run(global: &Global, args: &Args) -> Result<u8> {
     }
     allow_descriptors();
     let mut command = Command::new(&program.path);
-    command.arg0(name).args(arguments).env("LD_PRELOAD", preload(&library()?)?);
+    command.arg0(name).args(arguments).env("LD_PRELOAD", preload::variable(&preload::library()?)?);
     if args.private {
         let switch = Switch::start("")?;
         command.env("UVALA_DIR", switch.dir());
@@ -84,41 +79,6 @@ fn daemon_dir(global: &Global) -> Result<PathBuf> {
     let socket = paths::client_socket(global.dir.as_deref());
     let dir = socket.parent().context("the daemon's socket has no directory")?;
     std::path::absolute(dir).context("no current directory")
-}
-
-/// The library's file.
-fn library() -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os(LIBRARY_VARIABLE).map(PathBuf::from) {
-        ensure!(path.is_file(), "{LIBRARY_VARIABLE}: there is no file {}", path.display());
-        return std::path::absolute(&path).context("no current directory");
-    }
-    let exe = std::env::current_exe().context("cannot find this program's own file")?;
-    let dir = exe.parent().context("this program has no directory")?;
-    let places = [dir.join(LIBRARY), dir.join("../lib").join(LIBRARY)];
-    let found = places.iter().find(|place| place.is_file());
-    let found = found.with_context(|| {
-        format!(
-            "no {LIBRARY} beside {} and none in ../lib; say where it is: {LIBRARY_VARIABLE}=FILE",
-            exe.display()
-        )
-    })?;
-    found.canonicalize().with_context(|| format!("cannot find {}", found.display()))
-}
-
-/// `LD_PRELOAD` with the library before all others.
-fn preload(library: &Path) -> Result<OsString> {
-    let is_bad = |byte: &u8| *byte == b':' || byte.is_ascii_whitespace();
-    ensure!(
-        !library.as_os_str().as_encoded_bytes().iter().any(is_bad),
-        "a colon or space in {} keeps the loader from it; move it, or set {LIBRARY_VARIABLE}",
-        library.display()
-    );
-    let mut value = library.as_os_str().to_owned();
-    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-        value.push(":");
-        value.push(others);
-    }
-    Ok(value)
 }
 
 /// Waits for the program's end, passing on what it should be told.
@@ -170,13 +130,5 @@ mod tests {
     fn test_statuses_are_those_of_a_shell() {
         assert_eq!(exit_status(ExitStatus::from_raw(3 << 8)), 3);
         assert_eq!(exit_status(ExitStatus::from_raw(9)), 137);
-    }
-
-    #[test]
-    fn test_a_library_that_the_loader_cannot_name_is_refused() {
-        assert!(preload(Path::new("/a b/lib.so")).is_err());
-        assert!(preload(Path::new("/a:b/lib.so")).is_err());
-        let value = preload(Path::new("/lib.so")).unwrap();
-        assert!(value.to_str().unwrap().starts_with("/lib.so"));
     }
 }

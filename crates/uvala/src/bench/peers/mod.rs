@@ -7,6 +7,8 @@
 //!   `zero-copy=yes`.
 //! - [`Vhost`](Peer::Vhost): a `dpdk-testpmd` that forwards between two vhost-user ports, and one
 //!   with two virtio-user ports that keeps 1920 packets going round; what that client receives.
+//! - [`Native`](Peer::Native): no other software, but our own client library doing the work of
+//!   netmap programs.
 //! - [`Vde`](Peer::Vde): `vde_switch` and two datagram clients; frames the receiver reads.
 //!
 //! A peer that is missing, or that fails, costs the result one entry and a line that says what to
@@ -28,7 +30,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::frames::{Flow, Seen};
 use super::role::{self, Role};
-use super::scenario::{Traffic, Work};
+use super::scenario::{Api, Traffic, Work};
+use super::subject;
 
 /// Another system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +46,8 @@ pub enum Peer {
     Vhost,
     /// vde_switch.
     Vde,
+    /// The client library instead of netmap's interface.
+    Native,
 }
 
 impl Peer {
@@ -54,6 +59,7 @@ impl Peer {
             Peer::MemifZeroCopy => "dpdk-memif-zero-copy",
             Peer::Vhost => "dpdk-vhost",
             Peer::Vde => "vde-switch",
+            Peer::Native => "native-client",
         }
     }
 }
@@ -63,6 +69,7 @@ pub fn measure(peer: Peer, work: &Work, time: Duration) -> Result<f64> {
     match (peer, work.traffic) {
         (Peer::Bridge, _) => bridge::measure(work, time),
         (Peer::Vde, _) => vde::measure(work, time),
+        (Peer::Native, _) => subject::run(&Work { api: Api::Native, ..*work }, time),
         (_, Traffic::RoundTrip(_)) => bail!("{} has no round trip to measure", peer.name()),
         (Peer::Memif, _) => memif::measure(work, time, false),
         (Peer::MemifZeroCopy, _) => memif::measure(work, time, true),

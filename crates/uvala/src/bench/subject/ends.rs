@@ -14,10 +14,10 @@ use crate::bench::machine;
 use crate::bench::scenario::{Path, Payload, Traffic};
 
 /// The sender's own number among the addresses; receivers count from 1.
-const SENDER: u8 = 200;
+pub const SENDER: u8 = 200;
 
 /// How long a party waits for the other before it says so.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Makes frames and hands them over in batches.
 struct Source {
@@ -143,7 +143,7 @@ impl Sink {
 }
 
 /// A frame must be whole, and later than the last one.
-fn check(last: &mut Option<u64>, sequence: Option<u64>) -> Result<()> {
+pub fn check(last: &mut Option<u64>, sequence: Option<u64>) -> Result<()> {
     match sequence {
         None => bail!("a frame arrived with wrong bytes"),
         Some(sequence) if last.is_some_and(|last| sequence <= last) => {
@@ -291,7 +291,7 @@ pub fn idle(part: &Part) -> Result<()> {
     }
 }
 
-fn million(frames: u64) -> f64 {
+pub fn million(frames: u64) -> f64 {
     // A second's frames fit a float's 52 bits by far.
     #[allow(clippy::cast_precision_loss)]
     let frames = frames as f64;

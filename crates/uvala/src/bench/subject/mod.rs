@@ -9,6 +9,7 @@
 
 mod daemon;
 mod ends;
+mod netmap;
 mod stamp;
 mod trips;
 
@@ -21,8 +22,8 @@ use serde::{Deserialize, Serialize};
 
 use super::peers::{Killed, await_output};
 use super::role::{self, Role};
-use super::scenario::{Path, Traffic, Wait, Work};
-use crate::say;
+use super::scenario::{Api, Path, Traffic, Wait, Work};
+use crate::{preload, say};
 use daemon::Daemon;
 
 /// One process of the subject beside the daemon.
@@ -51,6 +52,8 @@ enum Kind {
     Pong,
     /// Measures round trips with both ends in one process.
     PingPong,
+    /// Measures what a poll costs.
+    Poller,
     /// Holds ports and does nothing.
     Idle,
 }
@@ -76,6 +79,7 @@ pub fn run(work: &Work, time: Duration) -> Result<f64> {
         Traffic::PortMemory => {
             return Ok(daemon.port_megabytes()? / f64::from(work.idle_ports));
         }
+        Traffic::Poll => return Process::start(part(Kind::Poller))?.value(time),
         Traffic::RoundTrip(Wait::Spin) => {
             return Process::start(part(Kind::PingPong))?.value(time);
         }
@@ -105,7 +109,13 @@ impl Process {
     /// Starts it, and waits until it is ready.
     fn start(part: Part) -> Result<Process> {
         let kind = part.kind;
-        let mut child = role::command(&Role::Subject(part), Stdio::null())?.spawn()?;
+        let preloaded = (part.work.api == Api::Netmap).then(|| part.dir.clone());
+        let mut command = role::command(&Role::Subject(part), Stdio::null())?;
+        if let Some(dir) = preloaded {
+            command.env("LD_PRELOAD", preload::variable(&preload::library()?)?);
+            command.env("UVALA_DIR", dir);
+        }
+        let mut child = command.spawn()?;
         let output = BufReader::new(child.stdout.take().context("the process has no output")?);
         let mut process = Process { output, kind, _child: Killed(child) };
         match process.line(Duration::from_secs(5))?.as_str() {
@@ -136,6 +146,9 @@ impl Process {
 /// Runs a part in this process.
 pub fn run_part(part: &Part) -> Result<()> {
     match part.kind {
+        Kind::Sender if part.work.api == Api::Netmap => netmap::send(part),
+        Kind::Receiver if part.work.api == Api::Netmap => netmap::receive(part),
+        Kind::Poller => netmap::poll_nothing(part),
         Kind::Sender => ends::send(part),
         Kind::Receiver => ends::receive(part),
         Kind::BothLeft | Kind::BothRight => ends::both(part),
