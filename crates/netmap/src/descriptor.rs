@@ -38,7 +38,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::time::Duration;
 
-use client::api::{Bind, Bound, ErrorCode};
+use client::api::{Bind, Bound};
 use client::control::{Connection, ControlError, PortFds};
 use client::netmap::Binding;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -136,14 +136,7 @@ impl Descriptor {
         // SAFETY: the program's call has it open.
         let socket = unsafe { BorrowedFd::borrow_raw(fd) };
         let connection = Connection::from_fd(socket, socket_path());
-        let bound = match connection.bind(bind.clone()) {
-            Err(error) if error.code() == Some(ErrorCode::InUse) => {
-                after_closings();
-                connection.bind(bind)
-            }
-            other => other,
-        };
-        self.install(bound.map_err(|error| errno_of(&error))?)?;
+        self.install(connection.bind(bind).map_err(|error| errno_of(&error))?)?;
         Ok(self.current().expect("just installed"))
     }
 
@@ -322,16 +315,6 @@ impl Drop for Descriptor {
         release(*self.binding.get_mut());
         release(*self.retired.get_mut());
     }
-}
-
-/// Waits until the daemon has seen what was closed before. Programs close a port and open it anew
-/// at once, and netmap's `close` ends when the port has: here the daemon learns of it some time
-/// later, but not later than of a connection that is made now.
-#[cold]
-fn after_closings() {
-    // Where the daemon does not answer, the second try says so.
-    let hello = |connection: Connection| connection.hello("libuvala_netmap");
-    let _ = Connection::connect(socket_path()).and_then(hello);
 }
 
 /// Ends a binding that nobody uses any more.

@@ -49,27 +49,14 @@ pub enum Refusal {
     #[error("{0} came with its pipes and goes with them")]
     NotAdded(PortName),
     /// An interface that is in a switch.
-    #[error("interface {interface} is port {port}; detach it first: vale-ctl -d {port}")]
-    AttachedTo {
-        /// The interface.
-        interface: PortName,
-        /// The port that it is.
-        port: PortName,
-    },
+    #[error("it is port {0}; take it out of the switch first: vale-ctl -d {0}")]
+    AttachedTo(PortName),
     /// An interface that is to be in two switches.
-    #[error("it is port {port} already, and an interface is in one switch at a time")]
-    SecondSwitch {
-        /// The port that it is.
-        port: PortName,
-    },
+    #[error("it is port {0} already, and an interface is in one switch at a time")]
+    SecondSwitch(PortName),
     /// The name of an interface that is not in the switch.
-    #[error("{port} is not there, and {interface} is an interface: attach it first")]
-    NotAttached {
-        /// The port.
-        port: PortName,
-        /// The interface.
-        interface: PortName,
-    },
+    #[error("{0} is an interface of yours, which is not in this switch; first: vale-ctl -a {0}")]
+    NotAttached(PortName),
     /// An interface is to become a port that there is.
     #[error("port {0} exists already")]
     PortTaken(PortName),
@@ -239,13 +226,13 @@ impl Refusal {
             }
             Self::InUse { .. }
             | Self::BoundAlready(_)
-            | Self::AttachedTo { .. }
+            | Self::AttachedTo(_)
             | Self::PortTaken(_) => ErrorCode::InUse,
             Self::NotAttachable(_)
             | Self::PipePersistent(_)
             | Self::PipeSettings(_)
             | Self::InterfaceAdded(_)
-            | Self::SecondSwitch { .. }
+            | Self::SecondSwitch(_)
             | Self::PipeGroup(_) => ErrorCode::Unsupported,
             Self::Denied { .. } | Self::GiveAway | Self::NotYours { .. } => ErrorCode::Permission,
             Self::Deleted(_) => ErrorCode::NotFound,
@@ -257,7 +244,7 @@ impl Refusal {
             | Self::BadValue(_)
             | Self::NoInterfaceName(_)
             | Self::NotAdded(_)
-            | Self::NotAttached { .. }
+            | Self::NotAttached(_)
             | Self::NoRegion(_)
             | Self::OtherRegion { .. }
             | Self::Version(_)

@@ -4,7 +4,9 @@
 //! that has any, so a flood delays others by one call and no more. A reply is sent at once or not
 //! at all: a client that does not read its replies is closed, so nothing is queued for it here.
 //! Hang-up, half-close and empty message are the same to the daemon: everything that the connection
-//! held is taken back at once, and calls that are still unread are dropped.
+//! held is taken back at once, and calls that are still unread are dropped. Before a call is judged,
+//! every hang-up that came before it has been heard: who closes one connection and asks over
+//! another is not told that the first one still has what it had.
 //!
 //! A handler does nothing that takes long. Ports are [built](super::builders) on other threads, and
 //! answered when they are.
@@ -49,6 +51,8 @@ use crate::log::Seldom;
 #[derive(Debug)]
 pub struct Server<D> {
     epoll: OwnedFd,
+    /// The connections once more, and nothing of them but that they hang up.
+    farewells: OwnedFd,
     listener: OwnedFd,
     /// Readable when there was a SIGHUP.
     hangups: Option<OwnedFd>,
@@ -97,6 +101,7 @@ impl<D: Datapath> Server<D> {
         epoll::add(&epoll, &builders, epoll::EventData::new_u64(BUILT), readable)?;
         Ok(Self {
             epoll,
+            farewells: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             listener,
             hangups: None,
             builders,
@@ -191,10 +196,11 @@ impl<D: Datapath> Server<D> {
             let _ = reply(socket.as_fd(), Err(refusal));
             return;
         }
-        let key = self.next_key;
+        let (key, gone) = (self.next_key, epoll::EventFlags::RDHUP);
         self.next_key += 1;
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
-        if epoll::add(&self.epoll, &socket, epoll::EventData::new_u64(key), flags).is_ok() {
+        let listened = [(&self.epoll, epoll::EventFlags::IN | gone), (&self.farewells, gone)];
+        let data = epoll::EventData::new_u64(key);
+        if listened.iter().all(|(epoll, flags)| epoll::add(epoll, &socket, data, *flags).is_ok()) {
             let client = Client { conn: ConnKey(key), caller, name: String::new() };
             *self.users.entry(client.caller.uid).or_default() += 1;
             self.connections.insert(key, Connection { socket, client, waits: false });
@@ -212,7 +218,13 @@ impl<D: Datapath> Server<D> {
     fn serve(&mut self, key: u64) {
         // An event of a connection that an earlier event of the same turn closed.
         let Some(connection) = self.connections.get_mut(&key) else { return };
-        let fate = match connection.serve(&mut self.control, &mut self.buffer) {
+        let call = match connection.hear(&mut self.buffer) {
+            Ok(call) => call,
+            Err(fate) => return self.close_if(fate, key),
+        };
+        self.hear_farewells();
+        let Some(connection) = self.connections.get_mut(&key) else { return };
+        let fate = match connection.answer(&mut self.control, call) {
             Ok(build) => {
                 connection.waits = true;
                 self.builders.start(connection.client.caller.uid, ConnKey(key), build);
@@ -223,8 +235,25 @@ impl<D: Datapath> Server<D> {
         self.close_if(fate, key);
     }
 
+    /// Closes the connections that have been hung up until now.
+    fn hear_farewells(&mut self) {
+        loop {
+            let mut space = [MaybeUninit::uninit(); EVENTS];
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let gone = match epoll::wait(&self.farewells, &mut space, Some(&now)) {
+                Ok((gone, _)) => &*gone,
+                Err(_) => return,
+            };
+            gone.iter().for_each(|event| self.close_if(Fate::Closes, event.data.u64()));
+            if gone.len() < EVENTS {
+                return;
+            }
+        }
+    }
+
     /// Answers those whose ports were built.
     fn finish(&mut self) {
+        self.hear_farewells();
         for (conn, built) in self.builders.finished() {
             // Those who left meanwhile had everything taken back.
             let Some(connection) = self.connections.get_mut(&conn.0) else { continue };
@@ -265,12 +294,8 @@ impl<D: Datapath> Server<D> {
 }
 
 impl Connection {
-    /// Answers one message, or says what has to be built first.
-    fn serve<D: Datapath>(
-        &mut self,
-        control: &mut Control<D>,
-        buffer: &mut [u8],
-    ) -> Result<Build, Fate> {
+    /// Reads one message.
+    fn hear(&mut self, buffer: &mut [u8]) -> Result<Result<Request, Refusal>, Fate> {
         if self.waits {
             // All that is heard of it is that it goes.
             return Err(Fate::Closes);
@@ -283,7 +308,16 @@ impl Connection {
             Err(Errno::AGAIN | Errno::INTR) => return Err(Fate::Stays),
             Err(_) => return Err(Fate::Closes),
         };
-        let (answer, fate) = match buffer.get(..length).map_or_else(too_long, parse) {
+        Ok(buffer.get(..length).map_or_else(too_long, parse))
+    }
+
+    /// Answers it, or says what has to be built first.
+    fn answer<D: Datapath>(
+        &mut self,
+        control: &mut Control<D>,
+        call: Result<Request, Refusal>,
+    ) -> Result<Build, Fate> {
+        let (answer, fate) = match call {
             Ok(request) => match control.call(&mut self.client, request) {
                 Step::Build(build) => return Ok(build),
                 Step::Answer(answer) => (answer, Fate::Stays),

@@ -78,7 +78,7 @@ impl<D: Datapath> Control<D> {
             return Err(Refusal::NotAdded(home));
         }
         if !home.is_interface() {
-            return Err(Refusal::AttachedTo { interface: name.clone(), port: home });
+            return Err(Refusal::AttachedTo(home));
         }
         self.check_idle(&home)?;
         self.drop_port(&home);
@@ -114,7 +114,7 @@ impl<D: Datapath> Control<D> {
     ) -> Result<Reply, Refusal> {
         self.state.port(caller, home, Access::Manage)?;
         if !home.is_interface() {
-            return Err(Refusal::SecondSwitch { port: home.clone() });
+            return Err(Refusal::SecondSwitch(home.clone()));
         }
         self.check_idle(home)?;
         self.state.claim_place(caller, to)?;

@@ -86,12 +86,10 @@ impl<D: Datapath> Control<D> {
         }
         // The name of an interface stands for it, in whatever switch.
         let interface = PortName::interface(port.port()).ok();
-        let home = interface.as_ref().and_then(|name| self.state.home(name));
+        let home = interface.and_then(|name| self.state.home(&name));
         let owner = home.and_then(|home| self.state.owner_of(&home));
-        match (interface, owner) {
-            (Some(interface), Some(owner)) if owner == caller.uid => {
-                Err(Refusal::NotAttached { port: port.clone(), interface })
-            }
+        match owner {
+            Some(owner) if owner == caller.uid => Err(Refusal::NotAttached(port.clone())),
             _ => Ok(()),
         }
     }

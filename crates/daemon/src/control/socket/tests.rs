@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
-use client::api::Attach;
+use client::api::{Attach, PortRef};
 use client::control::{Connection as Call, ControlError};
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketType, shutdown, socket_with};
 
@@ -100,6 +100,22 @@ fn test_ports_go_with_their_connection() {
     assert_eq!(daemon.ports(), 2);
     drop(call);
     daemon.wait_for_ports(0);
+}
+
+/// Who closes, and then asks over another connection, has closed.
+#[test]
+fn test_a_hang_up_is_heard_before_a_request_that_came_after_it() {
+    let daemon = Running::new(8);
+    let other = daemon.call();
+    let detach = Request::Detach(PortRef { port: "vale0:a".parse().unwrap() });
+    for turn in 0..2000 {
+        let call = daemon.call();
+        let (_, fds) = call.attach(attach("vale0:a")).unwrap();
+        other.hello("other").unwrap();
+        drop((call, fds));
+        other.attach(attach("vale0:a")).unwrap_or_else(|error| panic!("turn {turn}: {error}"));
+        other.call(detach.clone()).unwrap();
+    }
 }
 
 #[test]
