@@ -18,7 +18,7 @@ use std::sync::Arc;
 use ring::Region;
 use ring::layout::{FIRST_BLOCK, PAGE, PortLayout, RingCounts};
 use ring::loan::Loan;
-use ring::owners::{Leaver, Owner};
+use ring::owners::Leaver;
 
 use crate::area::Area;
 use crate::group::{Group, full};
@@ -124,7 +124,7 @@ impl Commons {
                 Ok((loan, count))
             }
             Err(error) => {
-                region.owners().pass_all(loan.owner(), Owner::POOL);
+                region.free(loan.owner());
                 Err(error)
             }
         }
@@ -136,6 +136,7 @@ impl Commons {
         if extra > 0 {
             self.group.region().end_loan(loan, port);
         }
+        self.group.region().decommit(loan.nifp()..loan.nifp() + PAGE);
         self.holders.give_back(loan.nifp(), PAGE);
     }
 }
@@ -152,6 +153,7 @@ pub fn buffers_of(stride: u32, wanted: u32) -> u32 {
 mod tests {
     use super::*;
     use ring::cursor::Span;
+    use ring::owners::Owner;
 
     fn counts() -> RingCounts {
         let slots = Span::new(64).expect("legal");

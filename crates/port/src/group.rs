@@ -3,7 +3,8 @@
 //! The region is made once, larger than it will ever need to be; memory that no port uses is never
 //! committed. A port that joins gets a block and buffers. When it leaves, what it owns comes back:
 //! frames are swapped, so these need not be the buffers it was given, but they are as many, whether
-//! they stand in its slots or were taken out. Who owns which is kept by [`ring::owners`].
+//! they stand in its slots or were taken out. Who owns which is kept by [`ring::owners`]. Their
+//! memory is the system's again: a user is charged for what the daemon has committed for them.
 
 use std::io;
 use std::ops::Range;
@@ -91,7 +92,7 @@ impl Group {
         let wanted = counts.buffers().checked_add(extra_bufs).ok_or_else(full)? as usize;
         let buffers = self.take(Owner::of(&layout), wanted);
         if buffers.len() < wanted {
-            self.region.owners().pass_all(Owner::of(&layout), Owner::POOL);
+            self.region.free(Owner::of(&layout));
             return Err(full());
         }
         self.blocks.take(size);
@@ -103,7 +104,7 @@ impl Group {
 
     /// Takes back a port that was never plugged in.
     pub fn abandon(&mut self, layout: &PortLayout) {
-        self.region.owners().pass_all(Owner::of(layout), Owner::POOL);
+        self.region.free(Owner::of(layout));
         self.free_block(layout);
     }
 
@@ -134,6 +135,7 @@ impl Group {
     }
 
     fn free_block(&mut self, layout: &PortLayout) {
+        self.region.decommit(layout.nifp()..layout.end());
         self.blocks.give_back(layout.nifp(), layout.end() - layout.nifp());
         self.members -= 1;
     }
@@ -177,6 +179,37 @@ mod tests {
         assert_eq!(group.blocks, blocks);
         assert_eq!(in_pool(&group), buffers, "what a client holds comes back too");
         drop(kept);
+    }
+
+    /// Bytes of memory that the group's region takes.
+    fn committed(group: &Group) -> u64 {
+        512 * rustix::fs::fstat(group.fd()).expect("a memfd").st_blocks.cast_unsigned()
+    }
+
+    #[test]
+    fn memory_of_members_that_left_is_the_systems_again() {
+        let mut group = Group::new("test", 2112).expect("memory");
+        let join = |group: &mut Group| {
+            let memory = group.join("a", counts(), 5000).expect("room");
+            memory.plot.build().expect("memory");
+            memory.plot
+        };
+        let (stays, goes) = (join(&mut group), join(&mut group));
+        let both = committed(&group);
+        // Every other buffer of one is the other's, as swaps leave it.
+        let owners = group.region.owners();
+        let [one, other] = [&stays, &goes].map(|plot| Owner::of(plot.layout()));
+        let own = |owner| group.region.buffers().filter(move |b| owners.of(*b) == owner);
+        let pairs: Vec<_> = own(one).zip(own(other)).step_by(2).collect();
+        for (a, b) in pairs {
+            assert!(owners.pass(a, one, other) && owners.pass(b, other, one));
+        }
+        group.leave(goes.layout(), drop);
+        assert!(committed(&group) > both / 2, "what stays is there, and pages it lies on");
+        group.leave(stays.layout(), drop);
+        let empty = committed(&Group::new("test", 2112).expect("memory"));
+        // The first buffer shares its page with one that nobody gets.
+        assert_eq!(committed(&group), empty + PAGE as u64);
     }
 
     #[test]

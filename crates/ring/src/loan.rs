@@ -74,14 +74,18 @@ impl Region {
     /// Takes back what a holder of `port` had.
     pub fn end_loan(&self, loan: &Loan, port: &PortLayout) {
         let (owners, holder, port) = (self.owners(), loan.owner(), Owner::of(port));
+        let mut freed = Vec::new();
         for buffer in self.list(loan.nifp) {
             let own = owners.pass(buffer, holder, Owner::POOL);
             if !own && !owners.pass(buffer, port, Owner::POOL) {
                 // A list that leads elsewhere leads nowhere: circles end here too.
                 break;
             }
+            freed.push(buffer);
         }
         owners.pass_all(holder, port);
+        freed.sort_unstable_by_key(|buffer| buffer.get());
+        self.decommit_buffers(&freed);
     }
 }
 

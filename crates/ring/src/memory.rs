@@ -89,6 +89,15 @@ impl Memory {
         Ok(())
     }
 
+    /// Gives `size` bytes at `offset` back to the system: they are zero when somebody touches them
+    /// again. Both are multiples of a page.
+    pub fn decommit(&self, offset: usize, size: usize) {
+        let start = self.range(offset, size);
+        // SAFETY: the range lies in this mapping, whose contents others may change at any time.
+        let done = unsafe { rustix::mm::madvise(start.cast(), size, Advice::LinuxRemove) };
+        debug_assert!(done.is_ok(), "a writable shared mapping of a memfd: {done:?}");
+    }
+
     /// Moves the huge pages that lie whole in `size` bytes at `offset` together, where the kernel
     /// can: the buffers of a few rings lie on more small pages than a TLB has entries. Memory that
     /// is not committed would be. Without huge pages everything works, only slower, so they are not

@@ -137,7 +137,33 @@ impl Leaver {
 
     /// Everybody has settled: what is the leaver's is the pool's.
     pub fn release(&self) {
-        self.region.owners().pass_all(self.owner, Owner::POOL);
+        self.region.free(self.owner);
+    }
+}
+
+impl Region {
+    /// All buffers of one owner become the pool's, and their memory the system's.
+    pub fn free(&self, owner: Owner) {
+        let own = |buffer: &BufferIndex| self.owners().pass(*buffer, owner, Owner::POOL);
+        let freed: Vec<_> = self.buffers().filter(own).collect();
+        self.decommit_buffers(&freed);
+    }
+
+    /// Gives the memory of buffers back that have become the pool's, in order of their numbers:
+    /// all pages on which no buffer is anybody's, those with neighbours that were free before too.
+    pub(crate) fn decommit_buffers(&self, freed: &[BufferIndex]) {
+        let page = u32::try_from(PAGE).expect("4096");
+        let near = page.div_ceil(self.stride());
+        let free = |number: u32| {
+            self.check(number).filter(|buffer| self.owners().of(*buffer) == Owner::POOL)
+        };
+        for run in freed.chunk_by(|a, b| a.get() + 1 == b.get()) {
+            let (first, last) = (run[0], run[run.len() - 1]);
+            let before = (1..=near).map_while(|i| free(first.get().wrapping_sub(i))).last();
+            let after = (1..=near).map_while(|i| free(last.get() + i)).last();
+            let end = self.offset(after.unwrap_or(last)) + self.stride() as usize;
+            self.decommit(self.offset(before.unwrap_or(first))..end);
+        }
     }
 }
 

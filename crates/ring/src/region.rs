@@ -17,7 +17,7 @@ use rustix::fs::{MemfdFlags, SealFlags, Stat};
 use crate::abi::{FIRST_BUFFER, NetmapIf, NetmapRing, RegionHeader, Slot, dir};
 use crate::copy;
 use crate::kring::Frag;
-use crate::layout::{PortLayout, RegionLayout};
+use crate::layout::{PAGE, PortLayout, RegionLayout};
 use crate::memory::Memory;
 use crate::owners::Owners;
 
@@ -87,7 +87,7 @@ impl Region {
         rustix::fs::ftruncate(&fd, layout.size() as u64)?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let memory = Memory::map(&fd, layout.size())?;
-        memory.populate(0, crate::layout::PAGE)?;
+        memory.populate(0, PAGE)?;
         memory.write(
             0,
             RegionHeader {
@@ -318,9 +318,18 @@ impl Region {
     pub fn populate_buffers(&self, first: BufferIndex, count: u32) -> io::Result<()> {
         let stride = self.layout.stride as usize;
         let start = self.layout.pool + first.0 as usize * stride;
-        let end = (start + count as usize * stride).next_multiple_of(crate::layout::PAGE);
-        let start = start / crate::layout::PAGE * crate::layout::PAGE;
+        let end = (start + count as usize * stride).next_multiple_of(PAGE);
+        let start = start / PAGE * PAGE;
         self.memory.populate(start, end.min(self.memory.size()) - start)
+    }
+
+    /// Gives the whole pages of a range of the region back to the system.
+    pub fn decommit(&self, range: Range<usize>) {
+        let start = range.start.next_multiple_of(PAGE);
+        let end = range.end.min(self.memory.size()) / PAGE * PAGE;
+        if start < end {
+            self.memory.decommit(start, end - start);
+        }
     }
 
     /// Moves the region to huge pages where the kernel can and as long as it does not take longer
