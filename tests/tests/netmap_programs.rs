@@ -114,6 +114,11 @@ fn descriptors_go_where_programs_take_them() {
     run_suite("descriptors", &[]);
 }
 
+#[test]
+fn sync_loops_run_in_the_place_of_syncs() {
+    run_suite("csb", &[]);
+}
+
 /// Waits until a program says a word.
 fn hear(program: &mut Owned, word: &str) {
     use std::io::BufRead;

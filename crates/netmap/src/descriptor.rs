@@ -44,6 +44,8 @@ use client::netmap::Binding;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
+use crate::abi::OptCsb;
+use crate::kloop::Kloop;
 use crate::preload::socket_path;
 use crate::serve::errno_of;
 use crate::table::TABLE;
@@ -82,11 +84,41 @@ pub struct Descriptor {
     busy: AtomicBool,
     /// A poll for input alone does not send.
     no_tx_poll: AtomicBool,
+    /// Nobody else may bind its rings.
+    exclusive: AtomicBool,
     lost: AtomicBool,
     /// Syncs without a result, one after the other.
     fruitless: AtomicU32,
     /// Threads that sleep on the doorbell.
     sleepers: AtomicU32,
+    /// CSB mode.
+    pub kloop: Kloop,
+}
+
+/// A descriptor of the library's own, out of the program's way.
+#[derive(Debug)]
+pub struct Own(OwnedFd);
+
+impl Own {
+    /// Moves it to a high number, and keeps the program from closing it.
+    #[must_use]
+    pub fn new(fd: OwnedFd) -> Self {
+        let fd = rustix::io::fcntl_dupfd_cloexec(&fd, FIRST_OWN).unwrap_or(fd);
+        TABLE.set_own(fd.as_raw_fd());
+        Self(fd)
+    }
+}
+
+impl AsFd for Own {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        TABLE.remove(self.0.as_raw_fd());
+    }
 }
 
 impl Descriptor {
@@ -100,9 +132,11 @@ impl Descriptor {
             borrowed: AtomicBool::new(false),
             busy: AtomicBool::new(false),
             no_tx_poll: AtomicBool::new(false),
+            exclusive: AtomicBool::new(false),
             lost: AtomicBool::new(false),
             fruitless: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
+            kloop: Kloop::default(),
         }
     }
 
@@ -133,6 +167,7 @@ impl Descriptor {
             return Err(Errno::BUSY);
         }
         self.no_tx_poll.store(no_tx_poll, Ordering::Relaxed);
+        self.exclusive.store(bind.exclusive, Ordering::Relaxed);
         // SAFETY: the program's call has it open.
         let socket = unsafe { BorrowedFd::borrow_raw(fd) };
         let connection = Connection::from_fd(socket, socket_path());
@@ -183,16 +218,34 @@ impl Descriptor {
     pub fn after_fork(&self) {
         self.busy.store(false, Ordering::Relaxed);
         self.sleepers.store(0, Ordering::Relaxed);
+        self.kloop.after_fork();
         self.borrowed.store(!self.binding.load(Ordering::Relaxed).is_null(), Ordering::Relaxed);
+    }
+
+    /// The binding, for a sync.
+    #[inline]
+    fn synced_by_calls(&self, fd: RawFd) -> Result<&Binding, Errno> {
+        let binding = self.binding(fd).ok_or(Errno::NXIO)?;
+        if self.kloop.has_csb() { Err(Errno::BUSY) } else { Ok(binding) }
+    }
+
+    /// Begins CSB mode.
+    ///
+    /// # Errors
+    /// Those of [`Kloop::enable`].
+    pub fn enable_csb(&self, fd: RawFd, csb: &OptCsb) -> Result<(), Errno> {
+        // Nothing is bound: no ring needs the CSB, and that is no error.
+        let Some(binding) = self.binding(fd) else { return Ok(()) };
+        self.kloop.enable(binding, self.exclusive.load(Ordering::Relaxed), csb)
     }
 
     /// `NIOCTXSYNC`.
     ///
     /// # Errors
-    /// `ENXIO` where nothing is bound, or the daemon is gone.
+    /// `ENXIO` where nothing is bound, or the daemon is gone; `EBUSY` in CSB mode.
     #[inline]
     pub fn txsync(&self, fd: RawFd) -> Result<(), Errno> {
-        let binding = self.binding(fd).ok_or(Errno::NXIO)?;
+        let binding = self.synced_by_calls(fd)?;
         let synced = binding.rings().txsync(false);
         if synced.kick {
             self.kick(binding);
@@ -203,10 +256,10 @@ impl Descriptor {
     /// `NIOCRXSYNC`.
     ///
     /// # Errors
-    /// `ENXIO` where nothing is bound, or the daemon is gone.
+    /// `ENXIO` where nothing is bound, or the daemon is gone; `EBUSY` in CSB mode.
     #[inline]
     pub fn rxsync(&self, fd: RawFd) -> Result<(), Errno> {
-        let binding = self.binding(fd).ok_or(Errno::NXIO)?;
+        let binding = self.synced_by_calls(fd)?;
         let synced = binding.rings().rxsync(now());
         if synced.kick {
             self.kick(binding);
@@ -215,8 +268,11 @@ impl Descriptor {
     }
 
     /// After a sync: is there anybody on the other side?
+    ///
+    /// # Errors
+    /// `ENXIO`: the daemon is gone.
     #[inline]
-    fn check(&self, binding: &Binding, fruitful: bool) -> Result<(), Errno> {
+    pub fn check(&self, binding: &Binding, fruitful: bool) -> Result<(), Errno> {
         self.note(binding, fruitful);
         if self.lost.load(Ordering::Relaxed) { Err(Errno::NXIO) } else { Ok(()) }
     }
@@ -247,8 +303,9 @@ impl Descriptor {
         }
     }
 
+    /// Rings the switch's doorbell.
     #[cold]
-    fn kick(&self, binding: &Binding) {
+    pub fn kick(&self, binding: &Binding) {
         if binding.kick().is_err() {
             self.lost.store(true, Ordering::Relaxed);
         }
@@ -257,7 +314,7 @@ impl Descriptor {
     /// Syncs as `poll` does and says which of `events` have come.
     #[inline]
     pub fn poll(&self, fd: RawFd, events: i16) -> i16 {
-        let Some(binding) = self.binding(fd) else { return libc::POLLERR };
+        let Ok(binding) = self.synced_by_calls(fd) else { return libc::POLLERR };
         let (mut come, mut kick) = (0, false);
         let (tx, rx) = (events & WANT_TX, events & WANT_RX);
         if tx != 0 || !self.no_tx_poll.load(Ordering::Relaxed) {
@@ -304,7 +361,14 @@ impl Descriptor {
     /// After the sleep; `rung`: the doorbell said something.
     pub fn woken(&self, rung: bool) {
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
-        if rung && self.current().is_some_and(|binding| binding.acknowledge().is_err()) {
+        if let Some(binding) = self.current().filter(|_| rung) {
+            self.answer(binding);
+        }
+    }
+
+    /// Empties the doorbell.
+    pub fn answer(&self, binding: &Binding) {
+        if binding.acknowledge().is_err() {
             self.lost.store(true, Ordering::Relaxed);
         }
     }

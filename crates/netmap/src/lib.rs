@@ -22,6 +22,7 @@
 //! | [`memory`], [`request`] | what programs ask, and how they are answered |
 //! | [`serve`] | how the daemon carries it out |
 //! | [`table`], [`descriptor`] | which descriptors are ours, and what they are bound to |
+//! | [`kloop`] | CSB mode and the sync loop |
 //! | [`wait`] | waiting for them and others at once |
 //! | [`preload`] | the functions that a program finds in the place of its C library's |
 //!
@@ -30,9 +31,7 @@
 //! | asked for | answer |
 //! |---|---|
 //! | monitors (`NR_MONITOR_*`), null ports (`NR_REG_NULL`) | `EOPNOTSUPP` |
-//! | options: EXTMEM, CSB, OFFSETS, those of the sync loop | `EOPNOTSUPP` |
-//! | `NETMAP_REQ_CSB_ENABLE` | `EOPNOTSUPP` |
-//! | `NETMAP_REQ_SYNC_KLOOP_START` | `EINVAL`: no CSB |
+//! | options: EXTMEM, OFFSETS | `EOPNOTSUPP` |
 //! | virtio-net headers of 10 or 12 bytes | `EOPNOTSUPP` |
 //! | `NETMAP_REQ_VALE_NEWIF`, polling | `EOPNOTSUPP` |
 //! | interfaces of the system (`netmap:eth0`), in requests of every kind | `ENXIO` |
@@ -43,6 +42,7 @@
 
 pub mod abi;
 pub mod descriptor;
+pub mod kloop;
 pub mod memory;
 pub mod preload;
 pub mod request;

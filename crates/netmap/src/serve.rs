@@ -7,6 +7,7 @@
 //! What cannot be served yet is refused as netmap refuses what it was built without
 //! (`EOPNOTSUPP`), never accepted and ignored; the list is in the crate's documentation.
 
+mod extras;
 mod interface;
 
 use std::os::fd::RawFd;
@@ -24,6 +25,8 @@ use crate::descriptor::Descriptor;
 use crate::preload::socket_path;
 use crate::request::{Body, Request, Server};
 
+use extras::Extras;
+
 /// Whoever carries out the requests of one descriptor.
 #[derive(Debug)]
 pub struct Service<'a> {
@@ -35,8 +38,6 @@ pub struct Service<'a> {
 const NO_PORT: u32 = 254;
 /// The region that is meant where neither port nor region is named.
 const DEFAULT_REGION: u16 = 1;
-/// Longest sleep of a sync loop, in microseconds.
-const LONGEST_SLEEP: u32 = 1_000_000;
 
 /// netmap's errno for a daemon's answer.
 #[must_use]
@@ -69,8 +70,10 @@ impl Server for Service<'_> {
                 if self.descriptor.binding(self.fd).is_some() {
                     return Err(Errno::BUSY);
                 }
+                let extras = Extras::read(&mut request.options, &name, body)?;
                 request.options.check_all_known()?;
-                self.register(&name, body)
+                self.register(&name, body)?;
+                extras.begin(self.descriptor, self.fd)
             }
             Body::PortInfoGet(body) => port_info(&name, body),
             Body::PoolsInfoGet(body) => pools_info(&name, body),
@@ -86,13 +89,17 @@ impl Server for Service<'_> {
             Body::ValeNewif(body) => interface::add(&name, body),
             Body::ValeDelif => interface::delete(&name),
             Body::PollingEnable(_) | Body::PollingDisable(_) => interface::poll(&name),
-            Body::KloopStart(body) if body.sleep_us > LONGEST_SLEEP => Err(Errno::INVAL),
-            Body::KloopStart(_) => self.bound().and(Err(Errno::INVAL)),
-            Body::KloopStop => self.bound(),
-            Body::CsbEnable => match request.options.has(option::CSB) {
-                true => self.bound().and(Err(Errno::OPNOTSUPP)),
-                false => Err(Errno::INVAL),
-            },
+            Body::KloopStart(body) => {
+                let whose = (self.descriptor, self.fd);
+                self.descriptor.kloop.start(whose, body, &mut request.options)
+            }
+            Body::KloopStop => self.bound().map(|()| self.descriptor.kloop.stop()),
+            Body::CsbEnable => {
+                let csb = request.options.get(option::CSB).ok_or(Errno::INVAL)?;
+                let outcome = self.descriptor.enable_csb(self.fd, &csb);
+                request.options.set_status(option::CSB, outcome);
+                outcome
+            }
             Body::Unknown => Err(Errno::INVAL),
         }
     }

@@ -36,6 +36,8 @@
 
 #![allow(unsafe_code)] // UNSAFETY: words and slots of shared memory, by raw pointers.
 
+pub mod kloop;
+
 use core::mem::offset_of;
 use core::ops::Range;
 use core::sync::atomic::{AtomicI64, AtomicU32, Ordering};
@@ -145,7 +147,7 @@ impl SyncRings {
     pub fn arm(&self, tx: bool, rx: bool) -> bool {
         let tx = self.tx.iter().filter(|_| tx);
         let rings = || tx.clone().chain(self.rx.iter().filter(|_| rx));
-        rings().for_each(SyncRing::arm);
+        rings().for_each(|ring| ring.arm(ring.cur().load(Ordering::Relaxed)));
         store_load_fence();
         !rings().any(SyncRing::has_slots)
     }
@@ -168,6 +170,20 @@ fn must_ring(rung: &AtomicU32, need_kick: &AtomicU32) -> bool {
         return false;
     }
     rung.swap(number, Ordering::Relaxed) != number || number == Ringer::ALWAYS
+}
+
+/// What an exchange came to.
+struct Exchanged {
+    cur: Index,
+    hwtail: Index,
+    /// Slots were published.
+    moved: bool,
+}
+
+/// Nothing was exchanged: where the ring stands.
+struct OutOfOrder {
+    published: Index,
+    hwtail: Index,
 }
 
 /// One ring, of either direction.
@@ -272,29 +288,30 @@ impl SyncRing {
             let word = unsafe { &*self.ring.byte_add(offset).cast::<AtomicI64>() };
             word.store(part, Ordering::Relaxed);
         }
-        if moved {
-            store_load_fence();
-            synced.kick = must_ring(&self.rung, &self.ktoa().kern_need_kick);
-        }
+        synced.kick = moved && self.is_room_waited_for();
         synced
+    }
+
+    /// Slots of a receive ring were given back: must the switch be woken for them?
+    #[inline]
+    fn is_room_waited_for(&self) -> bool {
+        store_load_fence();
+        must_ring(&self.rung, &self.ktoa().kern_need_kick)
     }
 
     /// One sync; says also whether slots were published. `prepare` gets those before they are.
     #[inline]
     fn sync(&self, prepare: impl FnOnce(&Self, Index, Index)) -> (Synced, bool) {
         let seen = self.tail().load(Ordering::Relaxed);
-        let (raw, published) = self.published();
-        let hwtail = self.hwtail(published);
-        let Some((head, cur)) = self.in_order(published, hwtail) else {
-            self.start_over(published, hwtail);
-            return (Synced { bad: true, ..Synced::default() }, false);
+        // Acquire: the program's slots come before its `head`, on whichever thread it moved it.
+        let indexes = || (self.head().load(Ordering::Acquire), self.cur().load(Ordering::Relaxed));
+        let Exchanged { cur, hwtail, moved } = match self.exchange(indexes, prepare) {
+            Ok(exchanged) => exchanged,
+            Err(OutOfOrder { published, hwtail }) => {
+                self.start_over(published, hwtail);
+                return (Synced { bad: true, ..Synced::default() }, false);
+            }
         };
-        let moved = head.get() != raw && {
-            prepare(self, published, head);
-            self.publish(raw, head, cur)
-        };
-        // Once more, after our own slots are out: the switch may have taken them already.
-        let hwtail = self.hwtail(hwtail);
         if seen != hwtail.get() {
             // Where this fails, another sync has just stored a later one.
             let _ = self.tail().compare_exchange(
@@ -307,12 +324,36 @@ impl SyncRing {
         (Synced { ready: cur != hwtail, ..Synced::default() }, moved)
     }
 
-    /// `head` and `cur`, each read once, if they are in order.
+    /// Publishes the `head` and `cur` that the program says, if they are in order.
     #[inline(always)]
-    fn in_order(&self, published: Index, hwtail: Index) -> Option<(Index, Index)> {
-        // Acquire: the program's slots come before its `head`, on whichever thread it moved it.
-        let head = self.span.check(self.head().load(Ordering::Acquire))?;
-        let cur = self.span.check(self.cur().load(Ordering::Relaxed))?;
+    fn exchange(
+        &self,
+        indexes: impl FnOnce() -> (u32, u32),
+        prepare: impl FnOnce(&Self, Index, Index),
+    ) -> Result<Exchanged, OutOfOrder> {
+        // Before the program's: another thread may move and publish meanwhile.
+        let (raw, published) = self.published();
+        let hwtail = self.hwtail(published);
+        let Some((head, cur)) = self.in_order(indexes(), published, hwtail) else {
+            return Err(OutOfOrder { published, hwtail });
+        };
+        let moved = head.get() != raw && {
+            prepare(self, published, head);
+            self.publish(raw, head, cur)
+        };
+        // Once more, after our own slots are out: the switch may have taken them already.
+        Ok(Exchanged { cur, hwtail: self.hwtail(hwtail), moved })
+    }
+
+    /// `head` and `cur`, if they are in order.
+    #[inline(always)]
+    fn in_order(
+        &self,
+        (head, cur): (u32, u32),
+        published: Index,
+        hwtail: Index,
+    ) -> Option<(Index, Index)> {
+        let (head, cur) = (self.span.check(head)?, self.span.check(cur)?);
         let from_start = |index| self.span.distance(published, index);
         let order = [head, cur, hwtail].map(from_start);
         order.is_sorted().then_some((head, cur))
@@ -336,9 +377,9 @@ impl SyncRing {
     }
 
     /// Asks for a kick once the switch has got past `cur`; the caller fences, and looks once more.
-    fn arm(&self) {
+    fn arm(&self, cur: u32) {
         let atok = self.atok();
-        atok.cur.store(self.cur().load(Ordering::Relaxed), Ordering::Relaxed);
+        atok.cur.store(cur, Ordering::Relaxed);
         // A number that nobody has used lately. 0 asks for nothing, 1 for every publication.
         while atok.appl_need_kick.fetch_add(1, Ordering::Relaxed).wrapping_add(1) <= Ringer::ALWAYS
         {

@@ -137,6 +137,13 @@ impl Options {
         Some(value)
     }
 
+    /// What follows the header of the option of this type.
+    #[must_use]
+    pub fn bytes(&self, reqtype: u32) -> Option<&[u8]> {
+        let entry = self.0.iter().find(|entry| entry.header.nro_reqtype == reqtype)?;
+        Some(&entry.body)
+    }
+
     /// Is there an option of this type?
     #[must_use]
     pub fn has(&self, reqtype: u32) -> bool {

@@ -1,9 +1,9 @@
 //! Senders and receivers that are netmap programs.
 //!
-//! They use the C library's `open`, `ioctl`, `mmap` and `poll` on `/dev/netmap` and nothing of ours,
-//! and are started with the preloaded library, as somebody's old program would be. Their loops are
-//! pkt-gen's: poll, fill or read at most a batch, move `head` and `cur`, and again; every poll is a
-//! sync. The frames are those of [`super::ends`], so that the two can be compared.
+//! They use the C library's `open`, `ioctl`, `mmap` and `poll` on `/dev/netmap` and nothing of
+//! ours, and are started with the preloaded library, as somebody's old program would be. Their
+//! loops are pkt-gen's: poll, fill or read at most a batch, move `head` and `cur`, and again; every
+//! poll is a sync. The frames are those of [`super::ends`], so that the two can be compared.
 
 // UNSAFETY: functions of the C library, and memory that the kernel or its stand-in maps.
 #![allow(unsafe_code)]
