@@ -56,6 +56,8 @@ extern "C" {
 
 /* csb_atok.sync_flags */
 #define UVALA_SYNC_LIGHT 0x1u /* the client publishes without a fence; csb.md section 4 */
+#define UVALA_SYNC_OFFSETS 0x2u /* slot.ptr says where frames begin; csb.md section 7.4 */
+#define UVALA_SYNC_OFFSET_MAX_SHIFT 8 /* of the largest offset */
 
 /* need-kick words: 0 asks for nothing, this for a kick at every publication */
 #define UVALA_KICK_ALWAYS 1u

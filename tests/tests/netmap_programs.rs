@@ -119,6 +119,11 @@ fn sync_loops_run_in_the_place_of_syncs() {
     run_suite("csb", &[]);
 }
 
+#[test]
+fn frames_begin_where_slots_say() {
+    run_suite("offsets", &[]);
+}
+
 /// Waits until a program says a word.
 fn hear(program: &mut Owned, word: &str) {
     use std::io::BufRead;

@@ -73,7 +73,7 @@ impl Server for Service<'_> {
                 let extras = Extras::read(&mut request.options, &name, body)?;
                 request.options.check_all_known()?;
                 self.register(&name, body)?;
-                extras.begin(self.descriptor, self.fd)
+                extras.begin(self.descriptor, self.fd, &mut request.options)
             }
             Body::PortInfoGet(body) => port_info(&name, body),
             Body::PoolsInfoGet(body) => pools_info(&name, body),

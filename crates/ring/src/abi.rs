@@ -61,6 +61,12 @@ pub mod sync_flag {
     /// The client publishes without a store-load fence; a worker that goes to sleep must run a
     /// process-wide barrier on its behalf. See [`crate::doorbell`].
     pub const LIGHT: u32 = 0x1;
+    /// Frames begin inside of their buffers: `Slot::ptr` says where, in the bits of
+    /// [`NetmapRing::offset_mask`](super::NetmapRing).
+    pub const OFFSETS: u32 = 0x2;
+    /// Shift of the largest offset that the client has promised, with [`OFFSETS`]. Holders of the
+    /// same ring tell it each other; the switch bounds each offset by itself.
+    pub const OFFSET_MAX_SHIFT: u32 = 8;
 }
 
 /// One slot of a ring: which buffer, how long the frame is, and flags. 16 bytes.

@@ -16,6 +16,8 @@
 
 #![allow(unsafe_code)] // UNSAFETY: slots are read and written through raw pointers.
 
+mod offsets;
+
 use std::sync::Arc;
 
 use core::sync::atomic::Ordering;
@@ -80,6 +82,8 @@ pub enum BadSlot {
 pub struct Frag {
     pub(crate) buffer: BufferIndex,
     pub(crate) len: u16,
+    /// Where in the buffer they begin; `offset + len` is at most the stride.
+    pub(crate) offset: u16,
 }
 
 impl Frag {
@@ -173,6 +177,9 @@ struct Kring {
     ringer: Ringer,
     bad_index: Option<u32>,
     resyncs: u32,
+    /// Bits of `Slot::ptr` that say where frames begin; 0: at the start of their buffers. Rings
+    /// that have some are staged frame by frame, and cost others nothing.
+    offset_mask: u64,
 }
 
 // SAFETY: the pointers go into `region`, which is kept alive and may be used from any thread.
@@ -191,6 +198,7 @@ impl Kring {
             ringer: Ringer::default(),
             bad_index: None,
             resyncs: 0,
+            offset_mask: 0,
             owner: Owner::of(port),
             region: region.clone(),
         }
@@ -228,6 +236,16 @@ impl Kring {
     #[inline(always)]
     fn write(&self, i: Index, word: SlotWord) {
         self.view().write(i, word);
+    }
+
+    /// Looks whether the client says where frames begin.
+    #[inline(always)]
+    fn look_for_offsets(&mut self) {
+        // Relaxed: on the line of `head`, which was loaded with Acquire just before.
+        let asked = self.atok().sync_flags.load(Ordering::Relaxed) & sync_flag::OFFSETS != 0;
+        if asked != (self.offset_mask != 0) {
+            self.change_offsets(asked);
+        }
     }
 
     #[inline]
@@ -290,6 +308,7 @@ impl TxKring {
             Some(head) => self.head = head,
             None => self.ring.resync(raw),
         }
+        self.ring.look_for_offsets();
         self.ready()
     }
 
@@ -304,7 +323,7 @@ impl TxKring {
     #[inline]
     #[must_use]
     pub fn peek(&self) -> Option<u128> {
-        if self.ready() == 0 {
+        if self.ready() == 0 || self.ring.offset_mask != 0 {
             return None;
         }
         let view = self.ring.view();
@@ -346,8 +365,9 @@ impl TxKring {
         loop {
             let word = self.ring.read(self.next);
             first_flags = first_flags.or(Some(word.flags()));
-            self.next = self.ring.span.next(self.next);
-            match self.frag(word) {
+            let at = self.next;
+            self.next = self.ring.span.next(at);
+            match self.frag(at, word) {
                 Ok(frag) if frags.len() - start < frags_max => frags.push(frag),
                 Ok(_) => bad = Some(BadSlot::Chain),
                 Err(why) => bad = Some(why),
@@ -373,16 +393,17 @@ impl TxKring {
         Some(Taken::Frame { bytes: total, slot, flags: first_flags.unwrap_or(0) })
     }
 
-    fn frag(&self, word: SlotWord) -> Result<Frag, BadSlot> {
+    fn frag(&self, at: Index, word: SlotWord) -> Result<Frag, BadSlot> {
         let region = &self.ring.region;
         let buffer = region.check(word.buffer()).ok_or(BadSlot::Buffer)?;
-        if u32::from(word.len()) > region.stride() {
+        let offset = self.ring.offset(at).ok_or(BadSlot::TooLong)?;
+        if u32::from(word.len()) > region.stride() - u32::from(offset) {
             return Err(BadSlot::TooLong);
         }
         if word.flags() & slot_flag::INDIRECT != 0 {
             return Err(BadSlot::Flags);
         }
-        Ok(Frag { buffer, len: word.len() })
+        Ok(Frag { buffer, len: word.len(), offset })
     }
 
     /// Takes back the last `slots` slots that were taken and not published: they come again.
@@ -512,6 +533,7 @@ impl RxKring {
             None => self.ring.resync(raw),
         }
         self.room = span.slots() - 1 - span.distance(self.head, self.tail);
+        self.ring.look_for_offsets();
         self.room
     }
 

@@ -44,11 +44,19 @@ impl RxKring {
         (bytes + 4).div_ceil(self.region().stride())
     }
 
-    /// Does a piece fit one slot as it is?
+    /// Does a piece fit one slot as it is, line by line?
     #[inline]
     #[must_use]
     pub fn fits(&self, piece: Frag) -> bool {
-        u32::from(piece.len) <= self.region().stride()
+        let moved = piece.offset != 0 || self.has_offsets();
+        !moved && u32::from(piece.len) <= self.region().stride()
+    }
+
+    /// May a slot of this ring have the piece's buffer? It must say where the frame begins.
+    #[inline]
+    #[must_use]
+    pub fn can_swap(&self, piece: Frag) -> bool {
+        self.can_say(piece.offset)
     }
 
     /// Copies a frame of one piece that [`RxKring::fits`], with `header` for its first bytes.
@@ -77,11 +85,14 @@ impl RxKring {
     /// # Errors
     /// [`Refused`]: nothing has been delivered.
     pub fn put_swapped(&mut self, tx: &TxKring, slot: Index, piece: Frag) -> Result<u32, Refused> {
-        debug_assert!(Arc::ptr_eq(tx.region(), self.region()));
+        debug_assert!(Arc::ptr_eq(tx.region(), self.region()) && self.can_swap(piece));
         if self.room() == 0 {
             return Err(Refused::NoRoom);
         }
         let spare = self.free_buffer()?;
+        if self.has_offsets() {
+            self.set_free_offset(piece.offset);
+        }
         tx.replace(slot, spare.get());
         self.region().owners().give(piece.buffer.get(), self.owner());
         self.fill(SlotWord::new(piece.buffer.get(), piece.len, slot_flag::BUF_CHANGED));
@@ -94,6 +105,9 @@ impl RxKring {
     /// [`Refused`]: nothing of the frame has been delivered; spoilt slots are passed over.
     pub fn put(&mut self, frame: Frame<'_>, head: Prologue) -> Result<u32, Refused> {
         let bytes = frame.bytes - u32::from(head.skip) + u32::from(head.len);
+        if self.has_offsets() {
+            return self.put_inside(Source::new(frame, head), bytes);
+        }
         let slots = bytes.div_ceil(self.region().stride());
         if bytes > FRAME_MAX || slots >= self.slots() || slots > u32::from(u8::MAX) {
             return Err(Refused::TooLong);
@@ -128,17 +142,66 @@ impl RxKring {
         Ok(())
     }
 
+    /// Into buffers in which frames begin where the client says.
+    #[cold]
+    fn put_inside(&mut self, mut source: Source<'_>, bytes: u32) -> Result<u32, Refused> {
+        let slots = self.slots_inside(bytes)?;
+        self.check_free(slots)?;
+        let count = if slots > 1 { len16(slots) << slot_flag::RFRAGS_SHIFT } else { 0 };
+        let mut left = bytes;
+        for i in 1..=slots {
+            // A client that moves offsets meanwhile gets less of its frame.
+            let (to, offset) = (self.free_buffer()?, self.free_offset(0).unwrap_or(0));
+            let part = left.min(self.region().stride() - u32::from(offset));
+            // SAFETY: `offset` is below the stride.
+            let data = unsafe { self.region().buffer(to).add(offset.into()) };
+            source.copy_to(data, part as usize);
+            left -= part;
+            let more = if i < slots { slot_flag::MOREFRAG } else { 0 };
+            self.fill(SlotWord::new(to.get(), len16(part), count | more));
+        }
+        Ok(bytes - left)
+    }
+
+    /// How many slots so many bytes take; an offset that leaves no room spoils its slot.
+    fn slots_inside(&mut self, bytes: u32) -> Result<u32, Refused> {
+        let (mut slots, mut room) = (0, 0);
+        while room < bytes {
+            let empty = self.room() + 1 == self.slots();
+            if bytes > FRAME_MAX || slots == u32::from(u8::MAX) || slots == self.room() && empty {
+                return Err(Refused::TooLong);
+            }
+            if slots == self.room() {
+                return Err(Refused::NoRoom);
+            }
+            let Some(offset) = self.free_offset(slots) else {
+                self.set_aside(slots)?;
+                self.pass_over();
+                return Err(Refused::BadSlot);
+            };
+            room += self.region().stride() - u32::from(offset);
+            slots += 1;
+        }
+        Ok(slots)
+    }
+
     /// Checks the next `slots` buffers; passes over everything up to the first spoilt one.
     fn check_free(&mut self, slots: u32) -> Result<(), Refused> {
         let Some(spoilt) = (0..slots).find(|&i| !self.is_free_slot_good(i)) else {
             return Ok(());
         };
-        for _ in 0..spoilt {
+        self.set_aside(spoilt)?;
+        self.pass_over();
+        Err(Refused::BadSlot)
+    }
+
+    /// Gives the next `slots` slots back with nothing in them.
+    fn set_aside(&mut self, slots: u32) -> Result<(), Refused> {
+        for _ in 0..slots {
             let to = self.free_buffer()?;
             self.fill(SlotWord::new(to.get(), 0, 0));
         }
-        self.pass_over();
-        Err(Refused::BadSlot)
+        Ok(())
     }
 }
 
@@ -175,9 +238,10 @@ impl<'a> Source<'a> {
             let len = usize::from(frag.len());
             let part = (len - self.frag_at.min(len)).min(bytes - at);
             let from = self.frame.region.buffer(frag.buffer);
-            // SAFETY: `part` bytes from `frag_at` lie in the source buffer, whose length was
-            // bounded by its stride; `bytes` lie in the destination; they are two buffers.
-            unsafe { copy::copy_bytes(to.add(at), from.add(self.frag_at), part) };
+            let begin = usize::from(frag.offset) + self.frag_at;
+            // SAFETY: `part` bytes from `begin` lie in the source buffer, whose offset and length
+            // were bounded by its stride; `bytes` lie in the destination; they are two buffers.
+            unsafe { copy::copy_bytes(to.add(at), from.add(begin), part) };
             at += part;
             self.frag_at += part;
             if self.frag_at >= len {

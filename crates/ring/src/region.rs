@@ -185,8 +185,24 @@ impl Region {
     #[inline]
     #[must_use]
     pub fn header(&self, piece: Frag) -> u128 {
+        if piece.offset != 0 {
+            return self.header_inside(piece);
+        }
         // SAFETY: buffers are aligned to a line and at least one line long.
         copy::number(unsafe { copy::header(self.buffer(piece.buffer)) })
+    }
+
+    /// Of a piece that begins anywhere, and may end before a header does.
+    #[cold]
+    fn header_inside(&self, piece: Frag) -> u128 {
+        let mut bytes = [0u8; copy::HEADER];
+        let len = usize::from(piece.len).min(bytes.len());
+        // SAFETY: `offset + len` of a piece lies in its buffer.
+        unsafe {
+            let from = self.buffer(piece.buffer).add(piece.offset.into());
+            copy::copy_bytes(bytes.as_mut_ptr(), from, len);
+        }
+        u128::from_ne_bytes(bytes)
     }
 
     /// Writes the structures of a port that owns the buffers `buffers`, in slot order, TX first.

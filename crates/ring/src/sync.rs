@@ -37,6 +37,7 @@
 #![allow(unsafe_code)] // UNSAFETY: words and slots of shared memory, by raw pointers.
 
 pub mod kloop;
+pub mod offsets;
 
 use core::mem::offset_of;
 use core::ops::Range;

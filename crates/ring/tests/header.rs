@@ -44,6 +44,8 @@ fn constants() -> Vec<Fact> {
         ("UVALA_DIR_TX", dir::TX.into()),
         ("UVALA_DIR_RX", dir::RX.into()),
         ("UVALA_SYNC_LIGHT", sync_flag::LIGHT.into()),
+        ("UVALA_SYNC_OFFSETS", sync_flag::OFFSETS.into()),
+        ("UVALA_SYNC_OFFSET_MAX_SHIFT", sync_flag::OFFSET_MAX_SHIFT.into()),
         ("UVALA_KICK_ALWAYS", Ringer::ALWAYS.into()),
     ])
 }

@@ -7,10 +7,11 @@
 use std::os::fd::RawFd;
 
 use client::api::{GeometryQuery, PortGeometry};
+use ring::sync::offsets::Offsets;
 use rustix::io::Errno;
 
 use super::{chosen, geometry, port_name};
-use crate::abi::{Name, OptCsb, Register, flag, mode, option};
+use crate::abi::{Name, OptCsb, OptOffsets, Register, flag, mode, option};
 use crate::descriptor::Descriptor;
 use crate::kloop::Kloop;
 use crate::request::Options;
@@ -18,6 +19,7 @@ use crate::request::Options;
 /// What a REGISTER asks for.
 pub struct Extras {
     csb: Option<OptCsb>,
+    offsets: Option<Offsets>,
 }
 
 impl Extras {
@@ -26,20 +28,39 @@ impl Extras {
     /// # Errors
     /// What netmap says of the first that is wrong.
     pub fn read(options: &mut Options, name: &Name, body: &Register) -> Result<Self, Errno> {
+        let mut offsets = None;
+        if let Some(asked) = options.get::<OptOffsets>(option::OFFSETS) {
+            let checked = check_offsets(&asked, name, body);
+            options.set_status(option::OFFSETS, checked.map(drop));
+            offsets = Some(checked?);
+        }
         let csb: Option<OptCsb> = options.get(option::CSB);
         if let Some(csb) = &csb {
             let outcome = check_csb(csb, name, body);
             options.set_status(option::CSB, outcome);
             outcome?;
         }
-        Ok(Self { csb })
+        Ok(Self { csb, offsets })
     }
 
     /// Does what was asked for, once the port is bound.
     ///
     /// # Errors
-    /// Where the program has changed its memory since it asked.
-    pub fn begin(&self, descriptor: &Descriptor, fd: RawFd) -> Result<(), Errno> {
+    /// `EBUSY`: others use the same rings with other offsets; or the program has changed its memory
+    /// since it asked. The descriptor stays bound, for nothing but to be closed.
+    pub fn begin(
+        &self,
+        descriptor: &Descriptor,
+        fd: RawFd,
+        options: &mut Options,
+    ) -> Result<(), Errno> {
+        if let (Some(offsets), Some(binding)) = (self.offsets, descriptor.binding(fd)) {
+            let outcome = binding.rings().set_offsets(offsets).map_err(|_| Errno::BUSY);
+            options.set_status(option::OFFSETS, outcome.map(drop));
+            let max = outcome?.into();
+            let asked = options.get::<OptOffsets>(option::OFFSETS).unwrap_or_default();
+            options.set(option::OFFSETS, &OptOffsets { nro_max_offset: max, ..asked });
+        }
         self.csb.as_ref().map_or(Ok(()), |csb| descriptor.enable_csb(fd, csb))
     }
 }
@@ -57,6 +78,20 @@ fn check_csb(csb: &OptCsb, name: &Name, body: &Register) -> Result<(), Errno> {
         return Err(Errno::INVAL);
     }
     Kloop::check(csb, tx + rx)
+}
+
+/// netmap's rules for offsets.
+fn check_offsets(asked: &OptOffsets, name: &Name, body: &Register) -> Result<Offsets, Errno> {
+    let buffer = expected(name, body)?.buffers.size;
+    let mask = match asked.nro_offset_bits {
+        0 | u64::BITS => u64::MAX,
+        bits @ 1..u64::BITS => (1 << bits) - 1,
+        _ => return Err(Errno::INVAL),
+    };
+    let max = u32::try_from(asked.nro_max_offset).ok().filter(|&max| max <= buffer);
+    let max = max.filter(|&max| u64::from(max) & !mask == 0).ok_or(Errno::INVAL)?;
+    let initial = u32::try_from(asked.nro_initial_offset).ok().filter(|&first| first <= max);
+    Ok(Offsets { mask, max, initial: initial.ok_or(Errno::INVAL)? })
 }
 
 /// What the port that is asked for will be like.

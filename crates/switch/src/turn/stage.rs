@@ -278,7 +278,7 @@ fn put(
 ) -> Result<u32, Refused> {
     let entry = &batch.frames()[usize::from(delivery.frame)];
     if let (TagAction::Keep, &[piece]) = (delivery.tag, batch.pieces(entry)) {
-        if let (Some(tx), Some(slot)) = (tx, entry.slot) {
+        if let (Some(tx), Some(slot)) = (tx.filter(|_| rx.can_swap(piece)), entry.slot) {
             return rx.put_swapped(tx, slot, piece);
         }
         if rx.fits(piece) {

@@ -1,0 +1,69 @@
+//! Rings whose frames begin inside of their buffers: the switch's half.
+//!
+//! The client says in each slot where its frame begins (see [`crate::sync::offsets`]). What it says
+//! is bounded here, once for each slot. Such rings take no part in runs.
+
+#![allow(unsafe_code)] // UNSAFETY: slots are read and written through raw pointers.
+
+use super::{Kring, RxKring};
+use crate::abi::NetmapRing;
+use crate::cursor::Index;
+
+impl Kring {
+    #[cold]
+    pub(super) fn change_offsets(&mut self, asked: bool) {
+        // SAFETY: the head of the ring is mapped before its slots.
+        let mask = unsafe {
+            let ring = self.slots.cast::<NetmapRing>().sub(1);
+            (&raw const (*ring).offset_mask).read_volatile()
+        };
+        self.offset_mask = if asked { mask } else { 0 };
+    }
+
+    /// Where the frame in a slot begins; `None` outside of its buffer.
+    pub(super) fn offset(&self, i: Index) -> Option<u16> {
+        if self.offset_mask == 0 {
+            return Some(0);
+        }
+        // SAFETY: an index is below `span`, and that many slots are mapped.
+        let ptr = unsafe { (&raw const (*self.slots.add(i.at())).ptr).read_volatile() };
+        let offset = u16::try_from(ptr & self.offset_mask).ok()?;
+        (u32::from(offset) <= self.region.stride()).then_some(offset)
+    }
+
+    /// Says where the frame in a slot begins; the client's other bits stay.
+    fn set_offset(&self, i: Index, offset: u16) {
+        debug_assert_eq!(u64::from(offset) & !self.offset_mask, 0);
+        // SAFETY: as in `offset`; nobody holds a reference to a slot.
+        unsafe {
+            let ptr = &raw mut (*self.slots.add(i.at())).ptr;
+            let others = ptr.read_volatile() & !self.offset_mask;
+            ptr.write_volatile(others | u64::from(offset));
+        }
+    }
+}
+
+impl RxKring {
+    /// Does the client say where frames begin?
+    #[inline(always)]
+    pub(crate) fn has_offsets(&self) -> bool {
+        self.ring.offset_mask != 0
+    }
+
+    /// Can a slot of this ring say that its frame begins there?
+    #[inline]
+    pub(crate) fn can_say(&self, offset: u16) -> bool {
+        u64::from(offset) & !self.ring.offset_mask == 0
+    }
+
+    /// Where the frame of the `i`-th free slot is to begin, if that leaves room for a byte.
+    pub(crate) fn free_offset(&self, i: u32) -> Option<u16> {
+        let offset = self.ring.offset(self.ring.span.add(self.tail, i))?;
+        (u32::from(offset) < self.ring.region.stride()).then_some(offset)
+    }
+
+    /// The frame of the next free slot will begin there.
+    pub(crate) fn set_free_offset(&self, offset: u16) {
+        self.ring.set_offset(self.tail, offset);
+    }
+}
