@@ -215,7 +215,7 @@ fn a_static_address_waits_for_its_port_and_is_nobody_elses() {
     let mut sender = daemon.open("vale0:b");
     let mut frame = [0u8; 60];
     frame[..6].copy_from_slice(&mac(1));
-    for _ in 0..2 {
+    for round in 1..=2 {
         frame[6..12].copy_from_slice(&mac(2));
         let mut a = daemon.open("vale0:a");
         sender.send(&frame).unwrap();
@@ -227,6 +227,7 @@ fn a_static_address_waits_for_its_port_and_is_nobody_elses() {
         frame[6..12].copy_from_slice(&mac(1));
         sender.send(&frame).unwrap();
         assert!(sender.drain(SOON).unwrap());
+        assert_eq!(daemon.stats("vale0:b").drops["dead_port"], round, "and its sender is told");
         let list = daemon.uvala(&["fdb", "list", "vale0"]);
         let list = String::from_utf8(list.stdout).unwrap();
         assert!(list.contains("vale0:a") && list.contains("static"), "{list}");

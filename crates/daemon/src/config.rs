@@ -411,6 +411,7 @@ impl RawPort {
             broadcast_flood: self.broadcast_flood.unwrap_or(default.broadcast_flood),
             max_macs: self.max_macs.map(|max| max.0).filter(|&max| max != 0),
             on_full: self.on_full.unwrap_or(default.on_full),
+            vacant: false,
         }
     }
 }

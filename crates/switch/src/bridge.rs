@@ -238,6 +238,9 @@ impl Bridge {
         if src == dst {
             return Err(DropReason::SamePort);
         }
+        if to.vacant {
+            return Err(DropReason::DeadPort);
+        }
         if !to.vlan.carries(decision.vlan) {
             return Err(DropReason::Vlan);
         }

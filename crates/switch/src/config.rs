@@ -140,6 +140,8 @@ pub struct PortConfig {
     pub max_macs: Option<u32>,
     /// What happens to a frame that finds no room.
     pub on_full: OnFull,
+    /// Nobody holds the port: it keeps its addresses, and frames for them are dropped.
+    pub vacant: bool,
 }
 
 impl Default for PortConfig {
@@ -153,6 +155,7 @@ impl Default for PortConfig {
             broadcast_flood: true,
             max_macs: None,
             on_full: OnFull::default(),
+            vacant: false,
         }
     }
 }

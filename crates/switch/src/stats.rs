@@ -41,7 +41,7 @@ drop_reasons! {
     BadSlot "bad_slot" "The slot's length, flags or offset make no sense.",
     BadIndex "bad_index" "The slot names a buffer that is not the port's.",
     BadFragments "bad_fragments" "The frame's slots do not end, or are too many.",
-    DeadPort "dead_port" "The destination was detached while the frame was on its way.",
+    DeadPort "dead_port" "No client holds the port that the destination is on.",
     Pause "pause" "A PAUSE frame, which ends at the first bridge.",
     Vlan "vlan" "The port is not a member of the frame's VLAN.",
     Isolated "isolated" "Both ports are isolated.",

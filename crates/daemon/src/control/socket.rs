@@ -4,9 +4,9 @@
 //! that has any, so a flood delays others by one call and no more. A reply is sent at once or not
 //! at all: a client that does not read its replies is closed, so nothing is queued for it here.
 //! Hang-up, half-close and empty message are the same to the daemon: everything that the connection
-//! held is taken back at once, and calls that are still unread are dropped. Before a call is judged,
-//! every hang-up that came before it has been heard: who closes one connection and asks over
-//! another is not told that the first one still has what it had.
+//! held is taken back at once, and calls that are still unread are dropped. Before a call is
+//! judged, every hang-up that came before it has been heard: who closes one connection and asks
+//! over another is not told that the first one still has what it had.
 //!
 //! A handler does nothing that takes long. Ports are [built](super::builders) on other threads, and
 //! answered when they are.

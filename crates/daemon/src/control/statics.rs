@@ -6,8 +6,9 @@
 //! ```
 //!
 //! While no client holds a persistent port, the switch knows in its place a *stand-in*, which takes
-//! no flood and drops what is for its addresses. So nobody else can take one of them over
-//! meanwhile, and nothing for them is flooded. Ports without static addresses have none.
+//! no flood; what is for its addresses is dropped, as a `dead_port` of its sender. So nobody else
+//! can take one of them over meanwhile, and nothing for them is flooded. Ports without static
+//! addresses have none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

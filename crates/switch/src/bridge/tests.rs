@@ -204,6 +204,16 @@ fn test_removed_port_takes_its_stations_along() {
 }
 
 #[test]
+fn test_vacant_port_keeps_its_stations_and_gets_nothing() {
+    let vacant = PortConfig { vacant: true, ..PortConfig::default() };
+    let mut bridge = bridge(Forwarding::Learning, &[vacant, PortConfig::default()]);
+    bridge.add_static(VlanId::DEFAULT, mac(5), port(0)).unwrap();
+    let decision = bridge.decide(port(1), untagged(5, 1), NOW);
+    assert_eq!(decision.verdict, Verdict::To(port(0)));
+    assert_eq!(bridge.egress(port(1), port(0), &decision), Err(DropReason::DeadPort));
+}
+
+#[test]
 fn test_port_that_leaves_a_vlan_is_forgotten_there() {
     let trunk = [carrying("trunk:10,20"), carrying("access:10"), carrying("access:20")];
     let mut bridge = bridge(Forwarding::Learning, &trunk);

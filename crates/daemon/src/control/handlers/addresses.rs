@@ -195,6 +195,7 @@ fn stand_in(config: PortConfig) -> PortConfig {
         multicast_flood: false,
         broadcast_flood: false,
         on_full: OnFull::Drop,
+        vacant: true,
         ..config
     }
 }
