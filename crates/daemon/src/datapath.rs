@@ -301,18 +301,23 @@ impl Datapath for Workers {
         Ok(Attachment { geometry, region: memory.fd, kick, wake })
     }
 
-    fn add_bound(&mut self, spec: &BoundSpec) -> Result<u16, DatapathError> {
-        self.make_bound(spec)
+    fn reserve_bound(&mut self, spec: &BoundSpec) -> Result<u16, DatapathError> {
+        self.plan_bound(spec)
     }
 
-    fn add_holder(
+    fn reserve_holder(
         &mut self,
         port: PortKey,
+        parts: &[PortKey],
         holder: ConnKey,
         claim: &Claim,
         extra_bufs: u32,
-    ) -> Result<Binding, DatapathError> {
-        self.lend(port, holder, *claim, extra_bufs)
+    ) -> Result<(Build, u32), DatapathError> {
+        self.lend(port, parts, holder, *claim, extra_bufs)
+    }
+
+    fn attach_bound(&mut self, port: PortKey, config: PortConfig) -> Result<(), DatapathError> {
+        self.plug_bound(port, config)
     }
 
     fn resume(&mut self, port: PortKey, holder: ConnKey) -> Result<Binding, DatapathError> {
@@ -371,7 +376,10 @@ impl Datapath for Workers {
             return counters::none(name.clone());
         }
         // Nothing may be counted between the last look and the end: one job does both.
-        let Some(place) = self.ports.remove(&port) else { return counters::none(name.clone()) };
+        let Some(place) = self.ports.remove(&port) else {
+            self.remove_bound(port, false);
+            return counters::none(name.clone());
+        };
         let (number, id) = (place.number, place.id);
         let (counted, unplugged) = self.on_switch(place.switch, move |worker, at| {
             let counted = counted(worker.switch(at), id);
@@ -384,7 +392,7 @@ impl Datapath for Workers {
             self.workers[home.worker].ports.give_back(number as usize);
         }
         self.give_back(place.memory);
-        self.remove_bound(port);
+        self.remove_bound(port, true);
         stats(name.clone(), &counted)
     }
 

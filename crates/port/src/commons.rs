@@ -13,15 +13,17 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use ring::Region;
 use ring::layout::{FIRST_BLOCK, PAGE, PortLayout, RingCounts};
 use ring::loan::Loan;
 use ring::owners::Leaver;
+use ring::{BufferIndex, Region};
 
 use crate::area::Area;
 use crate::group::{Group, full};
+use crate::plot::commit;
 use crate::shm::PortMemory;
 
 /// Pages for holders.
@@ -82,17 +84,17 @@ impl Commons {
         Parts { holders: FIRST_BLOCK..BLOCKS.start, blocks: BLOCKS }
     }
 
-    /// Makes a port in the region.
+    /// Reserves a port in the region.
     ///
     /// # Errors
-    /// `ENOMEM` where the region or the machine is full; nothing is left behind.
+    /// `ENOMEM` where the region is full; nothing is left behind.
     pub fn add_port(&mut self, name: &str, counts: RingCounts) -> io::Result<PortMemory> {
-        let memory = self.group.join(name, counts, 0)?;
-        if let Err(error) = memory.plot.build() {
-            self.group.abandon(memory.plot.layout());
-            return Err(error);
-        }
-        Ok(memory)
+        self.group.join(name, counts, 0)
+    }
+
+    /// Takes back a port that no worker has seen.
+    pub fn abandon_port(&mut self, layout: &PortLayout) {
+        self.group.abandon(layout);
     }
 
     /// Takes back a port that nobody holds and no worker uses any more; `settle` as in
@@ -101,43 +103,88 @@ impl Commons {
         self.group.leave(layout, settle);
     }
 
-    /// Gives a holder of a port his page, and up to `extra` buffers; says how many.
+    /// Reserves a page for a holder of a port, and up to `extra` buffers.
     ///
     /// # Errors
-    /// `ENOMEM` where the region or the machine is full; nothing is left behind.
+    /// `ENOMEM` where the region is full; nothing is left behind.
     pub fn lend(
         &mut self,
         port: &PortLayout,
         name: &str,
         bound: [Range<u16>; 2],
         extra: u32,
-    ) -> io::Result<(Loan, u32)> {
+    ) -> io::Result<Arc<Lent>> {
         let loan = Loan::new(self.holders.find(PAGE).ok_or_else(full)?);
-        let region = self.group.region();
-        let lent = self.group.claim(loan.owner(), extra as usize).and_then(|buffers| {
-            region.format_loan(&loan, name, port, bound, &buffers)?;
-            u32::try_from(buffers.len()).map_err(|_| full())
-        });
-        match lent {
-            Ok(count) => {
-                self.holders.take(PAGE);
-                Ok((loan, count))
-            }
-            Err(error) => {
-                region.free(loan.owner());
-                Err(error)
-            }
-        }
+        self.holders.take(PAGE);
+        Ok(Arc::new(Lent {
+            region: self.group.region().clone(),
+            loan,
+            name: name.to_owned(),
+            port: *port,
+            bound,
+            buffers: self.group.take(loan.owner(), extra as usize),
+            building: self.group.building().clone(),
+            built: AtomicBool::new(false),
+        }))
     }
 
-    /// Takes back what the holder of a port had, with `extra` buffers lent to him.
-    pub fn take_back(&mut self, port: &PortLayout, loan: &Loan, extra: u32) {
-        // Who was lent nothing has a list of his own making: its buffers are the port's.
-        if extra > 0 {
-            self.group.region().end_loan(loan, port);
+    /// Takes back what the holder of a port had.
+    pub fn take_back(&mut self, lent: &Lent) {
+        let region = self.group.region();
+        if !lent.built.load(Ordering::Acquire) {
+            region.free(lent.loan.owner());
+        } else if !lent.buffers.is_empty() {
+            // Who was lent nothing has a list of his own making: its buffers are the port's.
+            region.end_loan(&lent.loan, &lent.port);
         }
-        self.group.region().decommit(loan.nifp()..loan.nifp() + PAGE);
-        self.holders.give_back(loan.nifp(), PAGE);
+        region.decommit(lent.nifp()..lent.nifp() + PAGE);
+        self.holders.give_back(lent.nifp(), PAGE);
+    }
+}
+
+/// What the holder of a port has of his own. As a [plot](crate::plot): what is reserved is known
+/// at once, a thread of its own builds it, and nobody builds on the same memory meanwhile.
+#[derive(Debug)]
+pub struct Lent {
+    region: Arc<Region>,
+    loan: Loan,
+    name: String,
+    port: PortLayout,
+    bound: [Range<u16>; 2],
+    buffers: Vec<BufferIndex>,
+    building: Arc<Mutex<()>>,
+    built: AtomicBool,
+}
+
+impl Lent {
+    /// Offset of the holder's `netmap_if`.
+    #[must_use]
+    pub fn nifp(&self) -> usize {
+        self.loan.nifp()
+    }
+
+    /// How many extra buffers there are.
+    #[must_use]
+    pub fn extra_bufs(&self) -> u32 {
+        u32::try_from(self.buffers.len()).expect("a region is below 4 GiB")
+    }
+
+    /// Commits the memory and writes the structures, as long as somebody but the caller knows it.
+    ///
+    /// # Errors
+    /// `ENOMEM` where the memory cannot be had; `Interrupted` where nobody waits any more.
+    pub fn build_while_wanted(self: Arc<Self>) -> io::Result<()> {
+        let wanted = || Arc::strong_count(&self) > 1;
+        // A builder that panicked has built nothing.
+        let _building = self.building.lock().unwrap_or_else(PoisonError::into_inner);
+        commit(&self.region, &self.buffers, wanted)?;
+        if !wanted() {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let bound = self.bound.clone();
+        self.region.format_loan(&self.loan, &self.name, &self.port, bound, &self.buffers)?;
+        self.built.store(true, Ordering::Release);
+        Ok(())
     }
 }
 
@@ -168,15 +215,21 @@ mod tests {
     fn ports_and_holders_come_and_go_without_a_leak() {
         let mut commons = Commons::new("test", 2112, 0).expect("memory");
         let (pool, holders) = (in_pool(&commons), commons.holders.clone());
-        let port = |_| *commons.add_port("test", counts()).expect("room").plot.layout();
+        let port = |_| {
+            let memory = commons.add_port("test", counts()).expect("room");
+            memory.plot.build().expect("memory");
+            *memory.plot.layout()
+        };
         let ports = [0, 1].map(port);
         let mut lend = |port: usize, extra| {
-            commons.lend(&ports[port], "test", [0..1, 0..1], extra).expect("room")
+            let lent = commons.lend(&ports[port], "test", [0..1, 0..1], extra).expect("room");
+            lent.clone().build_while_wanted().expect("memory");
+            lent
         };
-        let loans = [(0, lend(0, 10)), (0, lend(0, 0)), (1, lend(1, 5))];
-        assert_eq!(loans.map(|(_, (_, count))| count), [10, 0, 5]);
+        let loans = [lend(0, 10), lend(0, 0), lend(1, 5)];
+        assert_eq!(loans.each_ref().map(|lent| lent.extra_bufs()), [10, 0, 5]);
         assert_eq!(in_pool(&commons), pool - 2 * 128 - 15);
-        loans.iter().for_each(|(port, (loan, n))| commons.take_back(&ports[*port], loan, *n));
+        loans.iter().for_each(|lent| commons.take_back(lent));
         assert_eq!(in_pool(&commons), pool - 2 * 128);
         ports.iter().for_each(|port| commons.remove_port(port, drop));
         assert!(commons.is_empty());
@@ -187,11 +240,25 @@ mod tests {
     fn there_are_as_many_extra_buffers_as_there_is_room() {
         let mut commons = Commons::new("test", 64, 0).expect("memory");
         let port = *commons.add_port("test", counts()).expect("room").plot.layout();
-        let (loan, count) = commons.lend(&port, "test", [0..1, 0..1], u32::MAX).expect("room");
-        assert_eq!(count, BUFFERS - 128);
+        let lent = commons.lend(&port, "test", [0..1, 0..1], u32::MAX).expect("room");
+        assert_eq!(lent.extra_bufs(), BUFFERS - 128);
         assert!(commons.add_port("another", counts()).is_err());
-        commons.take_back(&port, &loan, count);
+        commons.take_back(&lent);
         commons.add_port("another", counts()).expect("room again");
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_not_built_and_comes_back_whole() {
+        let mut commons = Commons::new("test", 2112, 0).expect("memory");
+        let (pool, holders) = (in_pool(&commons), commons.holders.clone());
+        let port = *commons.add_port("test", counts()).expect("room").plot.layout();
+        let lent = commons.lend(&port, "test", [0..1, 0..1], 1000).expect("room");
+        commons.take_back(&lent);
+        let built = lent.build_while_wanted().map_err(|error| error.kind());
+        assert_eq!(built, Err(io::ErrorKind::Interrupted));
+        commons.abandon_port(&port);
+        assert!(commons.is_empty());
+        assert_eq!((in_pool(&commons), commons.holders), (pool, holders));
     }
 
     #[test]

@@ -108,18 +108,13 @@ impl Group {
         self.free_block(layout);
     }
 
-    /// Takes up to `wanted` buffers out of the pool and commits their memory.
-    pub(crate) fn claim(&self, owner: Owner, wanted: usize) -> io::Result<Vec<BufferIndex>> {
-        let buffers = self.take(owner, wanted);
-        for run in buffers.chunk_by(|a, b| a.get() + 1 == b.get()) {
-            let count = u32::try_from(run.len()).map_err(|_| full())?;
-            self.region.populate_buffers(run[0], count)?;
-        }
-        Ok(buffers)
+    /// Who builds in the region holds it.
+    pub(crate) fn building(&self) -> &Arc<Mutex<()>> {
+        &self.building
     }
 
-    /// Takes up to `wanted` buffers out of the pool.
-    fn take(&self, owner: Owner, wanted: usize) -> Vec<BufferIndex> {
+    /// Takes up to `wanted` buffers out of the pool; their memory is not committed.
+    pub(crate) fn take(&self, owner: Owner, wanted: usize) -> Vec<BufferIndex> {
         let owners = self.region.owners();
         let free = self.region.buffers();
         free.filter(|buffer| owners.pass(*buffer, Owner::POOL, owner)).take(wanted).collect()

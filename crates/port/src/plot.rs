@@ -122,15 +122,7 @@ impl Plot {
         buffers: &[BufferIndex],
         wanted: &impl Fn() -> bool,
     ) -> io::Result<()> {
-        let piece = PIECE / self.region.stride() as usize;
-        let runs = buffers.chunk_by(|a, b| a.get() + 1 == b.get());
-        for run in runs.flat_map(|run| run.chunks(piece)) {
-            if !wanted() {
-                return Err(io::ErrorKind::Interrupted.into());
-            }
-            let count = u32::try_from(run.len()).expect("a region is below 4 GiB");
-            self.region.populate_buffers(run[0], count)?;
-        }
+        commit(&self.region, buffers, wanted)?;
         let (standing, extra) = buffers.split_at(port.layout.counts().buffers() as usize);
         let standing = standing.iter().copied();
         self.region.format_port(&self.name, &port.layout, standing, self.is_private())?;
@@ -141,6 +133,24 @@ impl Plot {
     fn is_private(&self) -> bool {
         self.whole && self.ports.len() == 1
     }
+}
+
+/// Commits the memory of buffers, as long as they are wanted.
+pub(crate) fn commit(
+    region: &Region,
+    buffers: &[BufferIndex],
+    wanted: impl Fn() -> bool,
+) -> io::Result<()> {
+    let piece = PIECE / region.stride() as usize;
+    let runs = buffers.chunk_by(|a, b| a.get() + 1 == b.get());
+    for run in runs.flat_map(|run| run.chunks(piece)) {
+        if !wanted() {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let count = u32::try_from(run.len()).expect("a region is below 4 GiB");
+        region.populate_buffers(run[0], count)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

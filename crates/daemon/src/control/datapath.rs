@@ -72,8 +72,6 @@ pub struct BoundSpec {
     pub rings: RingSpec,
     /// The region to live in; `None`: a new one.
     pub region: Option<u16>,
-    /// How the switch treats it.
-    pub config: PortConfig,
 }
 
 /// What a holder of a bound port needs: the numbers and the descriptors of
@@ -163,18 +161,23 @@ pub trait Datapath {
         port: PortKey,
         config: PortConfig,
     ) -> Result<Attachment, DatapathError>;
-    /// Makes a port for netmap programs that nobody holds yet; returns the number of its region,
+    /// Reserves a port for netmap programs that nobody holds yet; returns the number of its region,
     /// which exists where one is given and goes with its last port.
-    fn add_bound(&mut self, spec: &BoundSpec) -> Result<u16, DatapathError>;
-    /// Gives a connection the rings that it claims, with at most so many extra buffers.
-    fn add_holder(
+    fn reserve_bound(&mut self, spec: &BoundSpec) -> Result<u16, DatapathError>;
+    /// Reserves for a connection the rings of a port that it claims, with at most so many extra
+    /// buffers; returns how many. What is built is that and `parts`, of which the port is one.
+    fn reserve_holder(
         &mut self,
         port: PortKey,
+        parts: &[PortKey],
         holder: ConnKey,
         claim: &Claim,
         extra_bufs: u32,
-    ) -> Result<Binding, DatapathError>;
-    /// The same once more, for another process, with a doorbell of its own.
+    ) -> Result<(Build, u32), DatapathError>;
+    /// Attaches a port that was built. After an error it is still reserved.
+    fn attach_bound(&mut self, port: PortKey, config: PortConfig) -> Result<(), DatapathError>;
+    /// What a holder needs of an attached port; once more for each further process, with a doorbell
+    /// of its own.
     fn resume(&mut self, port: PortKey, holder: ConnKey) -> Result<Binding, DatapathError>;
     /// Takes back what one holder has. [`Datapath::detach`] does it for all.
     fn remove_holder(&mut self, port: PortKey, holder: ConnKey);

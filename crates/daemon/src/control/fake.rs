@@ -39,6 +39,7 @@ pub struct Fake {
 #[derive(Debug)]
 pub struct FakeBound {
     name: PortName,
+    switch: SwitchKey,
     pub(super) rings: RingSpec,
     pub(super) region: u16,
     pub(super) holders: BTreeMap<ConnKey, (Claim, u32)>,
@@ -142,32 +143,42 @@ impl Datapath for Fake {
         Ok(attachment(&spec.name, &spec.rings))
     }
 
-    fn add_bound(&mut self, spec: &BoundSpec) -> Result<u16, DatapathError> {
+    fn reserve_bound(&mut self, spec: &BoundSpec) -> Result<u16, DatapathError> {
         self.allocate()?;
         assert!(self.switches.contains_key(&spec.switch));
-        let port = (spec.switch, spec.config.clone());
-        assert!(self.ports.insert(spec.key, port).is_none());
         let region = spec.region.unwrap_or_else(|| self.new_region());
+        let (name, switch) = (spec.name.clone(), spec.switch);
         let holders = BTreeMap::new();
-        let port = FakeBound { name: spec.name.clone(), rings: spec.rings, region, holders };
-        self.bound.insert(spec.key, port);
+        let port = FakeBound { name, switch, rings: spec.rings, region, holders };
+        assert!(self.bound.insert(spec.key, port).is_none());
         Ok(region)
     }
 
-    fn add_holder(
+    fn reserve_holder(
         &mut self,
         port: PortKey,
+        parts: &[PortKey],
         holder: ConnKey,
         claim: &Claim,
         extra_bufs: u32,
-    ) -> Result<Binding, DatapathError> {
+    ) -> Result<(Build, u32), DatapathError> {
         self.allocate()?;
+        assert!(parts.contains(&port) && parts.iter().all(|port| self.bound.contains_key(port)));
         let bound = self.bound.get_mut(&port).expect("known");
         assert!(bound.holders.insert(holder, (*claim, extra_bufs)).is_none());
-        self.resume(port, holder)
+        Ok((self.build(), extra_bufs))
+    }
+
+    fn attach_bound(&mut self, port: PortKey, config: PortConfig) -> Result<(), DatapathError> {
+        self.allocate()?;
+        let switch = self.bound[&port].switch;
+        assert!(self.ports.insert(port, (switch, config)).is_none());
+        Ok(())
     }
 
     fn resume(&mut self, port: PortKey, holder: ConnKey) -> Result<Binding, DatapathError> {
+        self.allocate()?;
+        assert!(self.ports.contains_key(&port), "attached");
         let bound = &self.bound[&port];
         let (claim, extra_bufs) = bound.holders[&holder];
         let rings = RingSpec { extra_bufs, ..bound.rings };
@@ -236,10 +247,9 @@ impl Datapath for Fake {
 
     fn detach(&mut self, port: PortKey, name: &PortName) -> PortStats {
         let last = self.stats(&[(port, name.clone())]).remove(0);
-        if self.reserved.remove(&port).is_none() {
-            self.ports.remove(&port).expect("known");
-        }
-        self.bound.remove(&port);
+        let reserved = self.reserved.remove(&port).is_some();
+        let bound = self.bound.remove(&port).is_some();
+        assert!(self.ports.remove(&port).is_some() || reserved || bound, "known");
         self.fdb.retain(|_, entry| entry.1 != port);
         last
     }
@@ -279,7 +289,11 @@ impl Datapath for Fake {
     }
 
     fn stats(&mut self, ports: &[(PortKey, PortName)]) -> Vec<PortStats> {
-        let known = |key| self.ports.contains_key(key) || self.reserved.contains_key(key);
+        let known = |key| {
+            self.ports.contains_key(key)
+                || self.reserved.contains_key(key)
+                || self.bound.contains_key(key)
+        };
         assert!(ports.iter().all(|(key, _)| known(key)));
         let stats = |port: &PortName| PortStats {
             port: port.clone(),

@@ -111,22 +111,32 @@ impl<D: Datapath> Control<D> {
     /// Answers a call, or says what has to be done first.
     pub fn call(&mut self, client: &mut Client, request: Request) -> Step {
         match request {
-            Request::Attach(attach) => match self.attach(client, &attach) {
-                Ok(build) => Step::Build(build),
-                Err(refusal) => {
-                    self.note_refusal(&client.caller, &client.name, &refusal);
-                    Step::Answer(Err(refusal))
-                }
-            },
+            Request::Attach(attach) => {
+                let build = self.attach(client, &attach);
+                self.begun(client, build)
+            }
+            Request::Bind(bind) => {
+                let build = self.bind(client, &bind);
+                self.begun(client, build)
+            }
             request => Step::Answer(self.answer(client, request)),
         }
+    }
+
+    fn begun(&mut self, client: &Client, build: Result<Build, Refusal>) -> Step {
+        build.map_or_else(
+            |refusal| {
+                self.note_refusal(&client.caller, &client.name, &refusal);
+                Step::Answer(Err(refusal))
+            },
+            Step::Build,
+        )
     }
 
     fn carry_out(&mut self, client: &mut Client, request: Request) -> Answer {
         let caller = client.caller.clone();
         let changed = keeping::changes(&request);
         let reply = match request {
-            Request::Bind(bind) => return self.bind(client, &bind),
             Request::Resume => return self.resume(client),
             Request::PortGeometry(query) => self.port_geometry(&caller, &query),
             Request::InterfaceAdd(add) => self.interface_add(&caller, &add),
@@ -150,7 +160,7 @@ impl<D: Datapath> Control<D> {
             Request::FdbFlush(flush) => self.fdb_flush(&caller, &flush),
             Request::Stats(query) => self.stats(&caller, &query),
             Request::Detach(PortRef { port }) => self.detach(client.conn, &port),
-            Request::Attach(_) => unreachable!("a call that takes two steps"),
+            Request::Attach(_) | Request::Bind(_) => unreachable!("a call that takes two steps"),
         };
         if let Some(switch) = changed.filter(|_| reply.is_ok()) {
             self.keep(switch);

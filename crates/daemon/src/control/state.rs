@@ -151,24 +151,29 @@ impl Port {
     /// Whether its key means something to the workers: it is live, or reserved.
     #[must_use]
     pub fn is_known(&self) -> bool {
-        self.is_live() || (self.kind == PortKind::Shm && self.holder.is_some())
+        let reserved = self.kind == PortKind::Shm && self.holder.is_some();
+        self.is_live() || reserved || self.bound.is_some()
     }
 
     /// Whether others may see it: not while it is made for a client who waits for it, for they
     /// would take it to be there.
     #[must_use]
     pub fn is_listed(&self) -> bool {
-        self.persistent || self.bound.is_some() || self.holder.as_ref().is_some_and(|h| h.ready)
+        self.persistent || self.is_bound() || self.holder.as_ref().is_some_and(|h| h.ready)
     }
 
     /// Whether a worker knows the port: it has counters and addresses.
     #[must_use]
     pub fn is_live(&self) -> bool {
         match self.kind {
-            PortKind::Shm => self.holder.as_ref().is_some_and(|h| h.ready) || self.bound.is_some(),
+            PortKind::Shm => self.holder.as_ref().is_some_and(|h| h.ready) || self.is_bound(),
             PortKind::Null => true,
-            PortKind::Pipe => self.bound.is_some(),
+            PortKind::Pipe => self.is_bound(),
         }
+    }
+
+    fn is_bound(&self) -> bool {
+        self.bound.as_ref().is_some_and(|shared| shared.ready)
     }
 }
 
@@ -205,7 +210,7 @@ impl State {
         assert!(before.is_none(), "a port is entered once");
     }
 
-    /// Enters a port that the workers have made for netmap programs.
+    /// Enters a port that the workers have reserved for netmap programs.
     pub fn add_bound(&mut self, name: &PortName, new: Port) {
         assert!(new.bound.is_some());
         match self.ports.get_mut(name) {

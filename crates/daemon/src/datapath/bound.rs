@@ -2,7 +2,7 @@
 //!
 //! The worker sees one port with rings, and wakes all its holders at once. Each holder has a page
 //! and extra buffers on loan from the port's region, and a doorbell for each process that asked
-//! for one.
+//! for one. Memory is reserved first and built elsewhere: until it is, no worker sees the port.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,16 +12,18 @@ use std::sync::Arc;
 
 use client::api::{Bound, BoundRings, Pool, PortGeometry};
 use client::name::PortName;
-use port::commons::{Commons, buffers_of};
-use port::plot::HUGE_PAGES;
+use port::commons::{Commons, Lent, buffers_of};
+use port::plot::{HUGE_PAGES, Plot};
 use port::shm::plug;
 use port::sys::{Waker, Wakers};
 use ring::abi::{NetmapRing, Slot};
-use ring::layout::{PAGE, PortLayout, RegionLayout};
-use ring::loan::Loan;
+use ring::layout::{PAGE, RegionLayout};
+use switch::PortConfig;
 
 use super::{PortPlace, Workers, geometry, settle};
-use crate::control::datapath::{Binding, BoundSpec, DatapathError, PortKey, RingSpec};
+use crate::control::datapath::{
+    Binding, BoundSpec, Build, DatapathError, PortKey, RingSpec, SwitchKey,
+};
 use crate::control::state::ConnKey;
 use crate::control::state::bound::Claim;
 
@@ -34,25 +36,25 @@ const FIRST_REGION: u16 = 2;
 #[derive(Debug)]
 pub struct BoundPlace {
     name: PortName,
+    switch: SwitchKey,
     region: u16,
-    layout: PortLayout,
-    stride: u32,
+    plot: Arc<Plot>,
     holders: BTreeMap<ConnKey, HolderPlace>,
 }
 
 /// What a holder has.
 #[derive(Debug)]
 struct HolderPlace {
-    loan: Loan,
+    lent: Arc<Lent>,
     claim: Claim,
-    extra_bufs: u32,
     wakers: Vec<Arc<Waker>>,
 }
 
 impl BoundPlace {
     /// Its rings.
     pub fn rings(&self) -> RingSpec {
-        RingSpec { counts: self.layout.counts(), extra_bufs: 0, stride: self.stride }
+        let stride = self.plot.region().stride();
+        RingSpec { counts: self.plot.layout().counts(), extra_bufs: 0, stride }
     }
 
     fn wakers(&self) -> Wakers {
@@ -62,35 +64,41 @@ impl BoundPlace {
 }
 
 impl Workers {
-    /// Makes a port that nobody holds.
-    pub(super) fn make_bound(&mut self, spec: &BoundSpec) -> Result<u16, DatapathError> {
-        let (id, number) = self.next_place(spec.switch)?;
+    /// Reserves a port that nobody holds.
+    pub(super) fn plan_bound(&mut self, spec: &BoundSpec) -> Result<u16, DatapathError> {
+        self.next_place(spec.switch)?;
         let region = match spec.region {
             Some(region) => region,
             None => self.make_region(&spec.name, &spec.rings)?,
         };
         let commons = self.regions.get_mut(&region).expect("control knows which regions there are");
-        let first = commons.is_empty();
         let joined = commons.add_port(&spec.name.to_string(), spec.rings.counts);
         self.drop_region_if_empty(region);
-        let memory = joined?;
-        let (shared, layout) = (memory.plot.region().clone(), *memory.plot.layout());
-        let port = plug(&shared, &layout, Wakers(Vec::new()));
-        let place = PortPlace { switch: spec.switch, id, number, bytes: 0, memory: None };
-        self.plug(spec.key, place, port, spec.config.clone());
-        let bound = BoundPlace {
-            name: spec.name.clone(),
-            region,
-            layout,
-            stride: spec.rings.stride,
-            holders: BTreeMap::new(),
-        };
+        let (name, plot) = (spec.name.clone(), joined?.plot);
+        let holders = BTreeMap::new();
+        let bound = BoundPlace { name, switch: spec.switch, region, plot, holders };
         self.bound.insert(spec.key, bound);
-        if first {
-            let buffers = spec.rings.counts.buffers();
-            self.sweeper.run(move || shared.collapse_first(buffers, HUGE_PAGES));
-        }
         Ok(region)
+    }
+
+    /// Attaches it to its switch, once it is built.
+    pub(super) fn plug_bound(
+        &mut self,
+        key: PortKey,
+        config: PortConfig,
+    ) -> Result<(), DatapathError> {
+        let bound = &self.bound[&key];
+        let (switch, plot, number) = (bound.switch, bound.plot.clone(), bound.region);
+        let (id, bell) = self.next_place(switch)?;
+        let port = plug(plot.region(), plot.layout(), Wakers(Vec::new()));
+        let place = PortPlace { switch, id, number: bell, bytes: 0, memory: None };
+        self.plug(key, place, port, config);
+        let alone = self.bound.values().filter(|bound| bound.region == number).count() == 1;
+        if alone {
+            let buffers = plot.layout().counts().buffers();
+            self.sweeper.run(move || plot.region().collapse_first(buffers, HUGE_PAGES));
+        }
+        Ok(())
     }
 
     pub(super) fn make_region(
@@ -121,25 +129,28 @@ impl Workers {
         }
     }
 
-    /// Gives a connection what it needs to hold rings of a port.
+    /// Reserves what a connection needs to hold rings of a port.
     pub(super) fn lend(
         &mut self,
         port: PortKey,
+        parts: &[PortKey],
         holder: ConnKey,
         claim: Claim,
         extra_bufs: u32,
-    ) -> Result<Binding, DatapathError> {
+    ) -> Result<(Build, u32), DatapathError> {
+        let plots: Vec<_> = parts.iter().map(|key| self.bound[key].plot.clone()).collect();
         let bound = self.bound.get_mut(&port).expect("control knows which ports there are");
         let commons = self.regions.get_mut(&bound.region).expect("a port has a region");
         let (name, rings) = (bound.name.to_string(), [claim.tx, claim.rx].map(range));
-        let (loan, extra_bufs) = commons.lend(&bound.layout, &name, rings, extra_bufs)?;
-        let place = HolderPlace { loan, claim, extra_bufs, wakers: Vec::new() };
+        let lent = commons.lend(bound.plot.layout(), &name, rings, extra_bufs)?;
+        let granted = lent.extra_bufs();
+        let place = HolderPlace { lent: lent.clone(), claim, wakers: Vec::new() };
         bound.holders.insert(holder, place);
-        let admitted = self.admit(port, holder);
-        if admitted.is_err() {
-            self.end_loan(port, holder);
-        }
-        admitted
+        let build = move || {
+            plots.into_iter().try_for_each(Plot::build_while_wanted)?;
+            lent.build_while_wanted()
+        };
+        Ok((Box::new(build), granted))
     }
 
     /// A doorbell for one more process, and what it must know.
@@ -167,20 +178,22 @@ impl Workers {
         let Some(bound) = self.bound.get_mut(&port) else { return };
         let Some(place) = bound.holders.remove(&holder) else { return };
         if let Some(commons) = self.regions.get_mut(&bound.region) {
-            commons.take_back(&bound.layout, &place.loan, place.extra_bufs);
+            commons.take_back(&place.lent);
         }
         self.tell_wakers(port);
     }
 
-    /// Takes the memory of a port back that no worker has any more, and its holders with it.
-    pub(super) fn remove_bound(&mut self, port: PortKey) {
+    /// Takes the memory of a port back that no worker has any more, and its holders with it;
+    /// `seen`: a worker had it.
+    pub(super) fn remove_bound(&mut self, port: PortKey, seen: bool) {
         let Some(bound) = self.bound.remove(&port) else { return };
         if let Some(commons) = self.regions.get_mut(&bound.region) {
-            for place in bound.holders.values() {
-                commons.take_back(&bound.layout, &place.loan, place.extra_bufs);
+            bound.holders.values().for_each(|place| commons.take_back(&place.lent));
+            let (workers, layout) = (&self.workers, bound.plot.layout());
+            match seen {
+                true => commons.remove_port(layout, |leaver| settle(workers, &leaver)),
+                false => commons.abandon_port(layout),
             }
-            let workers = &self.workers;
-            commons.remove_port(&bound.layout, |leaver| settle(workers, &leaver));
         }
         self.drop_region_if_empty(bound.region);
     }
@@ -210,12 +223,12 @@ impl Workers {
     fn describe(&self, port: PortKey, holder: ConnKey) -> Bound {
         let bound = &self.bound[&port];
         let (region, place) = (&self.regions[&bound.region], &bound.holders[&holder]);
-        let rings = RingSpec { extra_bufs: place.extra_bufs, ..bound.rings() };
-        let mut attached = geometry(&bound.name, region.region(), &bound.layout, &rings);
+        let rings = RingSpec { extra_bufs: place.lent.extra_bufs(), ..bound.rings() };
+        let mut attached = geometry(&bound.name, region.region(), bound.plot.layout(), &rings);
         attached.bell = self.ports[&port].number;
         Bound {
             attached,
-            nifp: place.loan.nifp() as u64,
+            nifp: place.lent.nifp() as u64,
             mem_id: bound.region,
             tx: place.claim.tx,
             rx: place.claim.rx,

@@ -27,8 +27,10 @@ use crate::control::state::{ConnKey, Port, Wish};
 /// A port that is reserved for a client who waits for it.
 #[derive(Debug)]
 pub(super) struct Awaited {
-    name: PortName,
-    key: PortKey,
+    pub name: PortName,
+    pub key: PortKey,
+    /// For a netmap program.
+    pub bound: bool,
 }
 
 impl<D: Datapath> Control<D> {
@@ -51,7 +53,8 @@ impl<D: Datapath> Control<D> {
         match reserved {
             Ok((port, build)) => {
                 self.state.hold(&attach.port, port);
-                self.awaited.insert(client.conn, Awaited { name: attach.port.clone(), key });
+                let awaited = Awaited { name: attach.port.clone(), key, bound: false };
+                self.awaited.insert(client.conn, awaited);
                 Ok(build)
             }
             Err(error) => {
@@ -110,12 +113,21 @@ impl<D: Datapath> Control<D> {
 
     /// The answer for a client whose port was built, or could not be.
     pub fn finish(&mut self, conn: ConnKey, built: io::Result<()>) -> Answer {
-        let Awaited { name, key } = self.awaited.remove(&conn).expect("the client waits");
+        let Awaited { name, key, bound } = self.awaited.remove(&conn).expect("the client waits");
         let port = self.state.port_mut(&name).filter(|port| port.key == key);
         let (pipe, config) = match port {
             Some(port) => (port.pipe, port.config.clone()),
             None => return Err(Refusal::Deleted(name)),
         };
+        if bound {
+            let answer = built.map_err(|error| DatapathError::from(error).into());
+            let answer = answer.and_then(|()| self.finish_bind(conn, &name));
+            match &answer {
+                Ok(_) => self.note_bound(conn, &name),
+                Err(_) => self.unbind(conn),
+            }
+            return answer;
+        }
         let opened = match built {
             Ok(()) => self.open(&name, key, pipe, config),
             Err(error) => Err(error.into()),

@@ -83,6 +83,15 @@ impl<D: Datapath> Control<D> {
         tracing::info!("process {pid} of {user} ({}) attached {port}", named(&holder.name));
     }
 
+    /// Logs that a netmap program has its port.
+    pub(super) fn note_bound(&self, conn: ConnKey, name: &PortName) {
+        let Some(shared) = self.state.shared(name) else { return };
+        if let Some(holder) = shared.holders.iter().find(|holder| holder.conn == conn) {
+            let (pid, user) = (holder.pid, user_name(shared.uid));
+            tracing::info!("process {pid} of {user} ({}) bound {name}", named(&holder.name));
+        }
+    }
+
     /// Logs what a connection leaves that is about to be taken back.
     pub(super) fn note_leaving(&self, conn: ConnKey) {
         if !tracing::enabled!(tracing::Level::INFO) {
@@ -118,7 +127,6 @@ fn deed(request: &Request) -> Option<String> {
         Request::InterfaceDel(port) => format!("deleted interface {}", port.port),
         Request::InterfaceAttach(attach) => format!("put an interface into {}", attach.port),
         Request::InterfaceDetach(port) => format!("took the interface {} out", port.port),
-        Request::Bind(bind) => format!("bound {}", bind.port),
         Request::SwitchAdd(spec) => {
             format!("added switch {} with {}", spec.switch, json(&spec.settings))
         }

@@ -5,8 +5,9 @@ use client::name::PortName;
 use ring::layout::RingCounts;
 use switch::{Forwarding, OnFull, PortConfig, SwitchConfig};
 
+use super::attach::Awaited;
 use super::{Answer, Client, Control};
-use crate::control::datapath::{Binding, BoundSpec, Datapath, PortKey, RingSpec, SwitchKey};
+use crate::control::datapath::{Binding, BoundSpec, Build, Datapath, PortKey, RingSpec, SwitchKey};
 use crate::control::policy::{Access, Caller};
 use crate::control::refusal::Refusal;
 use crate::control::settings::{self, WantedRings};
@@ -14,7 +15,8 @@ use crate::control::state::bound::{Binder, COMMON, Claim, Shared};
 use crate::control::state::{ConnKey, Port, Wish};
 
 impl<D: Datapath> Control<D> {
-    pub(super) fn bind(&mut self, client: &Client, bind: &Bind) -> Answer {
+    /// Reserves what a program binds; [`Control::finish`] is to be called when it is built.
+    pub(super) fn bind(&mut self, client: &Client, bind: &Bind) -> Result<Build, Refusal> {
         if let Some(port) = self.state.bound_by(client.conn) {
             return Err(Refusal::BoundAlready(port.clone()));
         }
@@ -23,7 +25,23 @@ impl<D: Datapath> Control<D> {
         if bound.is_err() {
             self.retire(&bind.port);
         }
-        bound.map(answer)
+        bound
+    }
+
+    /// The answer for a program whose port was built.
+    pub(super) fn finish_bind(&mut self, conn: ConnKey, name: &PortName) -> Answer {
+        for part in self.state.parts(name) {
+            let port = self.state.port_mut(&part).expect("parts of a port are there");
+            let (key, config) = (port.key, port.config.clone());
+            if !port.is_live() {
+                self.datapath.attach_bound(key, config)?;
+                let port = self.state.port_mut(&part).and_then(|port| port.bound.as_mut());
+                port.expect("it is bound").ready = true;
+                self.tend_statics(&part);
+            }
+        }
+        let key = self.state.port_mut(name).expect("a port is a part of itself").key;
+        Ok(answer(self.datapath.resume(key, conn)?))
     }
 
     pub(super) fn resume(&mut self, client: &Client) -> Answer {
@@ -126,9 +144,8 @@ impl<D: Datapath> Control<D> {
         let config = config.unwrap_or_default();
         // A region of its own has room for the extra buffers.
         let rings = RingSpec { extra_bufs: bind.extra_bufs, ..rings };
-        let spec =
-            BoundSpec { key, name: name.clone(), switch, rings, region, config: config.clone() };
-        let made = self.datapath.add_bound(&spec);
+        let spec = BoundSpec { key, name: name.clone(), switch, rings, region };
+        let made = self.datapath.reserve_bound(&spec);
         if made.is_err()
             && let Some(switch) = self.state.forget_switch(name.switch())
         {
@@ -138,7 +155,6 @@ impl<D: Datapath> Control<D> {
         let shared = Shared { common, memory, ..new_shared(made?, client.caller.uid) };
         let port = Port { config, ..bound_port(client, key, PortKind::Shm, shared) };
         self.state.add_bound(name, port);
-        self.tend_statics(name);
         Ok(())
     }
 
@@ -215,15 +231,9 @@ impl<D: Datapath> Control<D> {
         let memory = self.claim_bound(&client.caller, name, &rings)?;
         let key = PortKey(self.state.new_key());
         let config = PortConfig { on_full: OnFull::Wait, ..PortConfig::default() };
-        let spec = BoundSpec {
-            key,
-            name: name.clone(),
-            switch: patch,
-            rings,
-            region: Some(mem_id),
-            config: config.clone(),
-        };
-        self.datapath.add_bound(&spec)?;
+        let spec =
+            BoundSpec { key, name: name.clone(), switch: patch, rings, region: Some(mem_id) };
+        self.datapath.reserve_bound(&spec)?;
         let patch = Some(patch);
         let shared = Shared { memory, patch, ..new_shared(mem_id, client.caller.uid) };
         let port = Port { config, ..bound_port(client, key, PortKind::Pipe, shared) };
@@ -234,26 +244,31 @@ impl<D: Datapath> Control<D> {
 
 /// Holding them.
 impl<D: Datapath> Control<D> {
-    /// Gives a connection its rings of a port that is there.
-    fn join(&mut self, client: &Client, bind: &Bind) -> Result<Binding, Refusal> {
+    /// Reserves for a connection its rings of a port that is there.
+    fn join(&mut self, client: &Client, bind: &Bind) -> Result<Build, Refusal> {
         let key = self.state.port(&client.caller, &bind.port, Access::Attach)?.key;
         let rings = self.datapath.rings_of(key).expect("a bound port has rings");
         let claim = claim(bind, rings.counts)?;
         self.state.claim_rings(&client.caller, &bind.port, &claim)?;
         let stride = u64::from(rings.stride);
-        let bytes = |buffers: u32| u64::from(buffers) * stride;
         let affordable = self.state.memory_left(&client.caller) / stride;
         let wanted = u32::try_from(affordable).unwrap_or(u32::MAX).min(bind.extra_bufs);
-        let binding = self.datapath.add_holder(key, client.conn, &claim, wanted)?;
-        let shared = self.state.port_mut(&bind.port).and_then(|port| port.bound.as_mut());
-        shared.expect("it is bound").holders.push(Binder {
+        let parts = self.state.parts(&bind.port);
+        let keys: Vec<PortKey> =
+            parts.iter().filter_map(|name| self.state.port_mut(name).map(|p| p.key)).collect();
+        let (build, granted) =
+            self.datapath.reserve_holder(key, &keys, client.conn, &claim, wanted)?;
+        let port = self.state.port_mut(&bind.port).expect("it is there");
+        port.bound.as_mut().expect("it is bound").holders.push(Binder {
             conn: client.conn,
             pid: client.caller.pid,
             name: client.name.clone(),
-            memory: bytes(binding.bound.attached.extra_bufs),
+            memory: u64::from(granted) * stride,
             claim,
         });
-        Ok(binding)
+        let awaited = Awaited { name: bind.port.clone(), key, bound: true };
+        self.awaited.insert(client.conn, awaited);
+        Ok(build)
     }
 
     pub(super) fn port_geometry(
@@ -338,7 +353,7 @@ fn turned(rings: RingSpec) -> RingSpec {
 }
 
 fn new_shared(mem_id: u16, uid: u32) -> Shared {
-    Shared { mem_id, common: false, uid, memory: 0, holders: Vec::new(), patch: None }
+    Shared { ready: false, mem_id, common: false, uid, memory: 0, holders: Vec::new(), patch: None }
 }
 
 fn bound_port(client: &Client, key: PortKey, kind: PortKind, shared: Shared) -> Port {

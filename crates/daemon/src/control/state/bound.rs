@@ -27,6 +27,8 @@ pub const COMMON: u16 = 1;
 /// What a bound port has that others have not.
 #[derive(Clone, Debug)]
 pub struct Shared {
+    /// A worker has it; before, it is reserved and being built.
+    pub ready: bool,
     /// Number of its region.
     pub mem_id: u16,
     /// That region is the one which all of this user's ports may join as [`COMMON`].
@@ -187,6 +189,15 @@ impl State {
             return Err(Refusal::Memory { uid: caller.uid, asked, held, limit });
         }
         Ok(())
+    }
+
+    /// What has to be at the workers before somebody uses a bound port: the port in whose region it
+    /// is, itself, and the other end of a pipe.
+    #[must_use]
+    pub fn parts(&self, name: &PortName) -> Vec<PortName> {
+        let parent = name.pipe().map(|_| name.parent());
+        let parts = parent.into_iter().chain([name.clone()]).chain(name.peer());
+        parts.filter(|name| self.shared(name).is_some()).collect()
     }
 
     /// A port and all that cannot be without it: the other end of a bound pipe, the pipes of a

@@ -11,11 +11,18 @@ impl Bench {
     }
 
     fn bind_as(&mut self, conn: u64, uid: u32, bind: Bind) -> Result<Bound, Refusal> {
-        let answer = self.control.answer(&mut client(conn, uid), Request::Bind(bind));
-        let (reply, fds) = answer?;
+        let (reply, fds) = self.answer(conn, uid, Request::Bind(bind))?;
         let Reply::Bound(bound) = reply else { panic!("another answer") };
         assert_eq!(fds.len(), 3);
         Ok(bound)
+    }
+
+    /// Binds, up to what has to be built.
+    fn begin(&mut self, conn: u64, bind: Bind) -> Build {
+        match self.control.call(&mut client(conn, 0), Request::Bind(bind)) {
+            Step::Build(build) => build,
+            Step::Answer(answer) => panic!("{answer:?}"),
+        }
     }
 
     fn bind_refused(&mut self, conn: u64, uid: u32, bind: Bind) -> ErrorCode {
@@ -52,6 +59,45 @@ fn test_a_port_has_many_holders_and_goes_with_the_last() {
     assert!(!bench.is_empty());
     bench.hang_up([2]);
     assert!(bench.is_empty());
+}
+
+#[test]
+fn test_what_is_built_is_taken_and_unseen_and_may_be_shared() {
+    for port in ["vale0:a", "vale0:a{1", "netmap:a{1"] {
+        let mut bench = Bench::new();
+        let [first, second] = [1, 2].map(|conn| bench.begin(conn, bind(port)));
+        assert_eq!(bench.bind_refused(1, 0, bind("vale0:b")), ErrorCode::InUse);
+        let alone = Bind { exclusive: true, ..bind(port) };
+        assert_eq!(bench.bind_refused(3, 0, alone), ErrorCode::InUse);
+        let show = format!(r#"{{"port_show":{{"port":"{port}"}}}}"#);
+        assert_eq!(bench.refused(9, 0, &show).0, ErrorCode::NotFound);
+        assert!(bench.ask(9, 0, r#"{"stats":{}}"#).is_ok());
+        // In another order than they were asked in.
+        bench.control.finish(ConnKey(2), second()).unwrap();
+        assert!(bench.ask(9, 0, &show).is_ok());
+        bench.control.finish(ConnKey(1), first()).unwrap();
+        bench.hang_up([1, 2]);
+        assert!(bench.is_empty());
+    }
+}
+
+#[test]
+fn test_who_leaves_while_it_is_built_leaves_nothing() {
+    for port in ["vale0:a", "vale0:a{1"] {
+        let mut bench = Bench::new();
+        let _build = bench.begin(1, bind(port));
+        bench.hang_up([1]);
+        assert!(bench.is_empty());
+        let build = bench.begin(1, bind(port));
+        bench.done(&format!(r#"{{"port_del":{{"port":"{port}"}}}}"#));
+        let refusal = bench.control.finish(ConnKey(1), build()).unwrap_err();
+        assert_eq!(refusal.code(), ErrorCode::NotFound);
+        bench.hang_up([1]);
+        assert!(bench.is_empty());
+        bench.control.datapath.build_fails = true;
+        assert_eq!(bench.bind_refused(1, 0, bind(port)), ErrorCode::NoMemory);
+        assert!(bench.is_empty());
+    }
 }
 
 #[test]
