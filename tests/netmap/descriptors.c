@@ -138,6 +138,7 @@ static void vforked_children_change_nothing(void)
 static void after_exec(void)
 {
 	struct port a = { .fd = 100 }, b = open_port("vale0:b", 0);
+	int come;
 
 	a.reg.nr_memsize = strtoul(getenv("MEMSIZE"), NULL, 10);
 	a.reg.nr_offset = strtoul(getenv("OFFSET"), NULL, 10);
@@ -149,11 +150,17 @@ static void after_exec(void)
 	expect_frame(&a, 60, 9);
 	FAILS(ENXIO, ioctl(101, NIOCTXSYNC, NULL)); /* bound to nothing, then as now */
 	FAILS(EBADF, ioctl(102, NIOCTXSYNC, NULL)); /* O_CLOEXEC */
+	/* NR_NO_TX_POLL. */
+	put_frame(&a, 60, 10);
+	CHECK(poll_one(a.fd, POLLIN, 0, &come) == 0);
+	CHECK(poll_one(b.fd, POLLIN, 100, &come) == 0);
+	CHECK(ioctl(a.fd, NIOCTXSYNC, NULL) == 0);
+	expect_frame(&b, 60, 10);
 }
 
 static void execs_keep(void)
 {
-	struct port a = open_port("vale0:a", 0);
+	struct port a = open_port("vale0:a", NR_NO_TX_POLL);
 	char number[32];
 	int fd = device();
 

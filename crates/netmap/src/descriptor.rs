@@ -82,10 +82,8 @@ pub struct Descriptor {
     borrowed: AtomicBool,
     /// A thread is binding or asking.
     busy: AtomicBool,
-    /// A poll for input alone does not send.
+    /// A poll for input alone does not send. Here for the poll's sake; the daemon knows it too.
     no_tx_poll: AtomicBool,
-    /// Nobody else may bind its rings.
-    exclusive: AtomicBool,
     lost: AtomicBool,
     /// Syncs without a result, one after the other.
     fruitless: AtomicU32,
@@ -132,7 +130,6 @@ impl Descriptor {
             borrowed: AtomicBool::new(false),
             busy: AtomicBool::new(false),
             no_tx_poll: AtomicBool::new(false),
-            exclusive: AtomicBool::new(false),
             lost: AtomicBool::new(false),
             fruitless: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
@@ -161,13 +158,11 @@ impl Descriptor {
     ///
     /// # Errors
     /// `EBUSY` where it is bound already, or the errno of the daemon's refusal.
-    pub fn bind(&self, fd: RawFd, bind: Bind, no_tx_poll: bool) -> Result<&Binding, Errno> {
+    pub fn bind(&self, fd: RawFd, bind: Bind) -> Result<&Binding, Errno> {
         let _turn = Turn::take(&self.busy);
         if self.current().is_some() {
             return Err(Errno::BUSY);
         }
-        self.no_tx_poll.store(no_tx_poll, Ordering::Relaxed);
-        self.exclusive.store(bind.exclusive, Ordering::Relaxed);
         // SAFETY: the program's call has it open.
         let socket = unsafe { BorrowedFd::borrow_raw(fd) };
         let connection = Connection::from_fd(socket, socket_path());
@@ -200,6 +195,7 @@ impl Descriptor {
     }
 
     fn install(&self, (bound, fds): (Bound, PortFds)) -> Result<(), Errno> {
+        self.no_tx_poll.store(bound.no_tx_poll, Ordering::Relaxed);
         let binding = own(fds).and_then(|fds| {
             let numbers = [&fds.region, &fds.kick, &fds.wake].map(AsRawFd::as_raw_fd);
             let binding = Binding::new(bound, fds).map_err(|_| Errno::NOMEM)?;
@@ -236,7 +232,7 @@ impl Descriptor {
     pub fn enable_csb(&self, fd: RawFd, csb: &OptCsb) -> Result<(), Errno> {
         // Nothing is bound: no ring needs the CSB, and that is no error.
         let Some(binding) = self.binding(fd) else { return Ok(()) };
-        self.kloop.enable(binding, self.exclusive.load(Ordering::Relaxed), csb)
+        self.kloop.enable(binding, csb)
     }
 
     /// `NIOCTXSYNC`.

@@ -94,7 +94,7 @@ impl Kloop {
     /// # Errors
     /// `EBUSY` while a loop is running, and those of [`Kloop::check`]; `EINVAL` unless the rings
     /// are bound exclusively.
-    pub fn enable(&self, binding: &Binding, exclusive: bool, csb: &OptCsb) -> Result<(), Errno> {
+    pub fn enable(&self, binding: &Binding, csb: &OptCsb) -> Result<(), Errno> {
         if self.state.load(Ordering::Acquire) & RUNNING != 0 {
             return Err(Errno::BUSY);
         }
@@ -102,7 +102,7 @@ impl Kloop {
         if rings == 0 {
             return Ok(());
         }
-        if !exclusive {
+        if !binding.bound().exclusive {
             return Err(Errno::INVAL);
         }
         Self::check(csb, rings)?;

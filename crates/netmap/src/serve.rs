@@ -139,10 +139,10 @@ impl<'a> Service<'a> {
             tx_only: body.nr_flags & flag::TX_RINGS_ONLY != 0,
             rx_only: body.nr_flags & flag::RX_RINGS_ONLY != 0,
             exclusive: body.nr_flags & flag::EXCLUSIVE != 0,
+            no_tx_poll: body.nr_flags & flag::NO_TX_POLL != 0,
             ..Bind::new(port_name(name)?)
         };
-        let no_tx_poll = body.nr_flags & flag::NO_TX_POLL != 0;
-        let bound = self.descriptor.bind(self.fd, bind, no_tx_poll)?.bound();
+        let bound = self.descriptor.bind(self.fd, bind)?.bound();
         let port = &bound.attached;
         (body.nr_offset, body.nr_memsize) = (bound.nifp, port.region_bytes);
         (body.nr_tx_rings, body.nr_rx_rings) = (port.tx_rings, port.rx_rings);

@@ -49,6 +49,9 @@ pub struct Bind {
     /// Nobody else may hold these rings.
     #[serde(default)]
     pub exclusive: bool,
+    /// Who waits for frames alone does not send: for whoever has the connection later to know.
+    #[serde(default)]
+    pub no_tx_poll: bool,
 }
 
 impl Bind {
@@ -67,6 +70,7 @@ impl Bind {
             tx_only: false,
             rx_only: false,
             exclusive: false,
+            no_tx_poll: false,
         }
     }
 }
@@ -97,6 +101,10 @@ pub struct Bound {
     pub tx: BoundRings,
     /// The receive rings that are bound.
     pub rx: BoundRings,
+    /// As it was asked for in [`Bind`].
+    pub exclusive: bool,
+    /// Likewise.
+    pub no_tx_poll: bool,
 }
 
 /// Rings in a row.

@@ -189,6 +189,8 @@ impl Datapath for Fake {
             mem_id: bound.region,
             tx: claim.tx,
             rx: claim.rx,
+            exclusive: claim.exclusive,
+            no_tx_poll: claim.no_tx_poll,
         };
         Ok(Binding { bound: reply, region, kick, wake })
     }

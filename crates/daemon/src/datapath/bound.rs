@@ -232,6 +232,8 @@ impl Workers {
             mem_id: bound.region,
             tx: place.claim.tx,
             rx: place.claim.rx,
+            exclusive: place.claim.exclusive,
+            no_tx_poll: place.claim.no_tx_poll,
         }
     }
 

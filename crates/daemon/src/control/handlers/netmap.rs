@@ -187,7 +187,7 @@ impl<D: Datapath> Control<D> {
         let mem_id = shared.mem_id;
         // The parent's owner is the caller, or the caller shares no memory with it.
         let nothing = BoundRings { first: 0, count: 0 };
-        let look = Claim { tx: nothing, rx: nothing, exclusive: false };
+        let look = Claim { tx: nothing, rx: nothing, exclusive: false, no_tx_poll: false };
         self.state.claim_rings(&client.caller, parent, &look)?;
         let rings = settings::bound_rings(&WantedRings::from(bind), &self.pipe_rings(parent));
         let ends = [(&bind.port, rings), (&other, turned(rings))];
@@ -337,6 +337,7 @@ fn claim(bind: &Bind, counts: RingCounts) -> Result<Claim, Refusal> {
         tx: pick(counts.tx_rings, bind.rx_only),
         rx: pick(counts.rx_rings, bind.tx_only),
         exclusive: bind.exclusive,
+        no_tx_poll: bind.no_tx_poll,
     })
 }
 

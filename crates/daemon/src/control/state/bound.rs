@@ -79,7 +79,7 @@ pub struct Binder {
     pub claim: Claim,
 }
 
-/// The rings that a connection binds.
+/// The rings that a connection binds, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// Transmit rings.
@@ -88,6 +88,8 @@ pub struct Claim {
     pub rx: BoundRings,
     /// Nobody else may have them.
     pub exclusive: bool,
+    /// Means something to the program's side only.
+    pub no_tx_poll: bool,
 }
 
 impl Claim {
@@ -285,7 +287,7 @@ mod tests {
 
     fn claim(tx: (u16, u16), rx: (u16, u16), exclusive: bool) -> Claim {
         let rings = |(first, count)| BoundRings { first, count };
-        Claim { tx: rings(tx), rx: rings(rx), exclusive }
+        Claim { tx: rings(tx), rx: rings(rx), exclusive, no_tx_poll: false }
     }
 
     #[test]
