@@ -28,7 +28,8 @@
 //! The client's half ([`user`]) and the switch's half ([`kring`]) are different types with
 //! different trust: the client may see its own slots as slices, the switch sees nothing of a
 //! region as a slice, keeps the truth about every ring in private memory, and bounds whatever it
-//! reads. [`run`] and [`put`] move frames between two regions.
+//! reads. [`run`] and [`put`] move frames between two regions, [`plain`] between a region and the
+//! daemon's own memory.
 //!
 //! # What is absent
 //!
@@ -58,6 +59,8 @@ pub mod loan;
 mod memory;
 #[cfg(not(loom))]
 pub mod owners;
+#[cfg(not(loom))]
+pub mod plain;
 #[cfg(not(loom))]
 pub mod put;
 #[cfg(not(loom))]

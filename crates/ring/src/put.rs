@@ -212,7 +212,7 @@ fn len16(bytes: u32) -> u16 {
 }
 
 /// The bytes of a frame in order: the prologue, then what follows in the pieces.
-struct Source<'a> {
+pub(crate) struct Source<'a> {
     frame: Frame<'a>,
     head: Prologue,
     /// Bytes of the prologue already copied.
@@ -224,14 +224,14 @@ struct Source<'a> {
 
 impl<'a> Source<'a> {
     #[inline]
-    fn new(frame: Frame<'a>, head: Prologue) -> Self {
+    pub(crate) fn new(frame: Frame<'a>, head: Prologue) -> Self {
         assert!(usize::from(head.len) <= HEADER);
         Self { frame, head, head_at: 0, frag: 0, frag_at: usize::from(head.skip) }
     }
 
     /// Copies the next `bytes` bytes of the frame to the start of a buffer.
     #[inline]
-    fn copy_to(&mut self, to: *mut u8, bytes: usize) {
+    pub(crate) fn copy_to(&mut self, to: *mut u8, bytes: usize) {
         let mut at = self.copy_head(to, bytes);
         while at < bytes {
             let frag = self.frame.frags[self.frag];

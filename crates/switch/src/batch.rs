@@ -110,6 +110,15 @@ impl Batch {
         self.frames.push(Entry { header, bytes, slot, asks, first: narrow(first), count });
     }
 
+    /// The same for a frame that came from no ring.
+    pub fn push_received(&mut self, first: usize, bytes: u32) {
+        let region = self.region.as_ref().expect("a batch is restarted before it is filled");
+        let header = Header::new(region.header(self.frags[first]).to_le_bytes());
+        let count = narrow(self.frags.len() - first);
+        let (first, asks) = (narrow(first), Asks::NOTHING);
+        self.frames.push(Entry { header, bytes, slot: None, asks, first, count });
+    }
+
     /// Forgets all frames after the first `count`.
     pub fn truncate(&mut self, count: usize) {
         self.frames.truncate(count);

@@ -44,6 +44,7 @@ pub mod frame;
 mod groups;
 pub mod id;
 mod members;
+pub mod offload;
 pub mod port;
 pub mod stats;
 mod switch;

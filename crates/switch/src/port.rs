@@ -1,5 +1,7 @@
 //! What the switch asks of a port.
 
+use std::os::fd::BorrowedFd;
+
 use ring::host::HostPort;
 
 use crate::batch::{Batch, Delivery};
@@ -22,8 +24,9 @@ pub trait Wake: Send {
 
 /// A port without rings. Dispatch through this trait is dynamic, once per batch.
 pub trait Adapter: Send {
-    /// Moves frames that have arrived into `batch`, as many as it has room for.
-    fn recv(&mut self, _batch: &mut Batch) {}
+    /// Moves frames that have arrived into `batch`, as many as it has room for; counts in `drops`
+    /// those that it could not take.
+    fn recv(&mut self, _batch: &mut Batch, _drops: &mut Drops) {}
 
     /// Sends the listed frames, in order. What does not fit is dropped and counted.
     fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent;
@@ -31,9 +34,15 @@ pub trait Adapter: Send {
     /// The turn is over: flushes what was sent, wakes the peer.
     fn flush(&mut self) {}
 
-    /// Is there anything to receive?
+    /// Is there anything to receive? A port that is [watched](Adapter::watched) need not know.
     fn pending(&mut self) -> bool {
         false
+    }
+
+    /// What becomes readable when there is something to receive. It stays the same for the
+    /// adapter's life; one that is closed early is watched no more.
+    fn watched(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 }
 
@@ -65,6 +74,15 @@ impl Plug {
         match self {
             Self::Rings(host, _) => host.sync_tx() > 0,
             Self::Adapter(adapter) => adapter.pending(),
+        }
+    }
+
+    /// What the worker watches for the port, beside its own doorbell.
+    #[must_use]
+    pub fn watched(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Rings(..) => None,
+            Self::Adapter(adapter) => adapter.watched(),
         }
     }
 

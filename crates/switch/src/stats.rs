@@ -51,6 +51,8 @@ drop_reasons! {
     SamePort "same_port" "The destination is on the port that the frame came from.",
     Unknown "unknown" "No static entry names the destination.",
     NoDestination "no_destination" "The flood reached no other port.",
+    LinkDown "link_down" "The destination's network interface is down or gone.",
+    Offload "offload" "The frame was left unfinished for a network card, and we cannot finish it.",
     PatchUnconnected "patch_unconnected" "The patch does not have exactly two ports.",
 }
 

@@ -178,8 +178,9 @@ impl<'a> TurnOf<'a> {
             }
             Plug::Adapter(adapter) => {
                 self.scratch.batch.clear();
-                adapter.recv(&mut self.scratch.batch);
-                self.deliver_batch();
+                adapter.recv(&mut self.scratch.batch, &mut entry.stats.drops);
+                // What came in from outside waits for nobody: there is no ring to leave it in.
+                self.deliver_batch(false);
                 Moved::slots(frames(self.scratch.batch.frames().len()))
             }
         };

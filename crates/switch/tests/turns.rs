@@ -1,5 +1,7 @@
 //! Frames through real rings: what clients put in, what other clients get, and how it is counted.
 
+#[path = "turns/adapters.rs"]
+mod adapters;
 #[path = "turns/asks.rs"]
 mod asks;
 
@@ -436,42 +438,6 @@ fn what_was_in_the_senders_buffer_before_stays_there() {
         assert!(!net.clients[1].rx.buffer(0)[len..].contains(&secret), "{len} bytes");
         net.received(1);
     }
-}
-
-/// A port without rings, with nothing to receive.
-struct Silent;
-
-impl switch::Adapter for Silent {
-    fn send(&mut self, _: &switch::batch::Batch, _: &[switch::batch::Delivery]) -> switch::Sent {
-        switch::Sent::default()
-    }
-}
-
-#[test]
-fn ports_that_get_nothing_are_many() {
-    let mut net = Net::learning(2);
-    net.introduce();
-    for port in 2..switch::MAX_PORTS {
-        let vlan = VlanMode::Access("2".parse().expect("a VLAN"));
-        let config = PortConfig { vlan, ..PortConfig::default() };
-        net.switch.add_port(id(port), Plug::Adapter(Box::new(Silent)), config);
-    }
-    let sent = [frame(ALL, mac(0), 60, 1), frame(mac(1), mac(0), 60, 2)];
-    net.send(0, &sent);
-    net.turn(0);
-    assert_eq!(net.received(1), sent);
-}
-
-#[test]
-fn a_port_without_frames_does_not_repeat_those_of_others() {
-    let mut net = Net::learning(2);
-    net.introduce();
-    net.switch.add_port(id(2), Plug::Adapter(Box::new(Silent)), PortConfig::default());
-    net.send(0, &[frame(ALL, mac(0), 60, 1)]);
-    net.turn(0);
-    assert_eq!(net.received(1).len(), 1);
-    assert_eq!(net.turn(2), Moved::default());
-    assert!(net.received(1).is_empty() && net.received(0).is_empty());
 }
 
 #[test]

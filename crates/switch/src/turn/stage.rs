@@ -42,7 +42,7 @@ impl TurnOf<'_> {
     /// Takes a run that is flooded.
     pub(super) fn stage_run(&mut self, header: Header, budget: u32) -> Moved {
         let slots = self.take_batch(budget, Take::Run(header.key()));
-        self.deliver_batch();
+        self.deliver_batch(true);
         Moved::slots(slots)
     }
 
@@ -50,7 +50,7 @@ impl TurnOf<'_> {
     pub(super) fn stage(&mut self, budget: u32) -> Moved {
         let budget = if self.switch.in_order { 1 } else { budget };
         let slots = self.take_batch(budget, Take::Any);
-        let blocked_on = self.deliver_batch();
+        let blocked_on = self.deliver_batch(true);
         if blocked_on.is_none() {
             return Moved::slots(slots);
         }
@@ -69,7 +69,7 @@ impl TurnOf<'_> {
         }
         self.scratch.batch.truncate(kept);
         self.tx().untake(taken - frames(kept));
-        let blocked_on = self.flush_groups();
+        let blocked_on = self.flush_groups(true);
         debug_assert_eq!(blocked_on, None);
         self.count_batch();
         Moved::slots(frames(kept))
@@ -130,9 +130,9 @@ impl TurnOf<'_> {
         before - tx.ready()
     }
 
-    /// Decides and delivers what is in the batch. `Some`: the batch is one frame, and its
-    /// destination, whose ring this is, wants it to wait.
-    pub(super) fn deliver_batch(&mut self) -> Option<Full> {
+    /// Decides and delivers what is in the batch. `Some`: the batch is one frame that `may_wait`,
+    /// and its destination, whose ring this is, wants it to.
+    pub(super) fn deliver_batch(&mut self, may_wait: bool) -> Option<Full> {
         let count = self.scratch.batch.frames().len();
         let mut start = 0;
         while start < count {
@@ -151,13 +151,13 @@ impl TurnOf<'_> {
                 }
                 Fate::To(dst, tag) => self.scratch.groups.link(dst, tag, run.clone()),
                 Fate::Flood(decision) => {
-                    self.flush_groups();
+                    self.flush_groups(may_wait);
                     self.flood(&decision, run.clone());
                 }
             }
             start = run.end;
         }
-        let waits = self.flush_groups();
+        let waits = self.flush_groups(may_wait);
         if waits.is_none() {
             self.count_batch();
         }
@@ -178,10 +178,10 @@ impl TurnOf<'_> {
     }
 
     /// Gives every destination its list.
-    fn flush_groups(&mut self) -> Option<Full> {
+    fn flush_groups(&mut self, may_wait: bool) -> Option<Full> {
         let mut waits = None;
         while let Some(dst) = self.scratch.groups.next(&mut self.scratch.list) {
-            waits = waits.or(self.send(dst, true));
+            waits = waits.or(self.send(dst, true, may_wait));
         }
         waits
     }
@@ -200,7 +200,7 @@ impl TurnOf<'_> {
                     let list = run.clone().map(|i| Delivery { frame: narrow(i), tag });
                     self.scratch.list.clear();
                     self.scratch.list.extend(list);
-                    self.send(dst, false);
+                    self.send(dst, false, false);
                 }
                 Err(reason) => self.count_drop(dst, reason, frames(run.len())),
             }
@@ -209,8 +209,8 @@ impl TurnOf<'_> {
     }
 
     /// Sends the list to one port; `alone`: no other port gets these frames, their buffers may be
-    /// swapped. `Some`: the port is full and wants the one frame to wait.
-    fn send(&mut self, dst: PortId, alone: bool) -> Option<Full> {
+    /// swapped. `Some`: the port is full and wants the one frame, which `may_wait`, to wait.
+    fn send(&mut self, dst: PortId, alone: bool, may_wait: bool) -> Option<Full> {
         let queue = self.queue;
         let pair = [self.src.index(), dst.index()];
         let Ok([Some(from), Some(to)]) = self.switch.ports.get_disjoint_mut(pair) else {
@@ -227,14 +227,14 @@ impl TurnOf<'_> {
                 send_to_ring(&mut rings.rx[rx_queue], batch, list, tx)
             }
         };
-        if sent.drops.get(DropReason::NoRoom) > 0 && to.on_full == OnFull::Wait && alone {
-            let bytes = batch.frames().first().map_or(0, |frame| frame.bytes);
-            let slots = to.plug.rings().map_or(1, |rings| rings.rx[rx_queue].slots_for(bytes));
-            return Some(Full { port: dst, queue: rx_queue, slots });
-        }
         if sent.drops.get(DropReason::NoRoom) > 0
             && let Some(rings) = to.plug.rings()
         {
+            if to.on_full == OnFull::Wait && may_wait {
+                let bytes = batch.frames().first().map_or(0, |frame| frame.bytes);
+                let slots = rings.rx[rx_queue].slots_for(bytes);
+                return Some(Full { port: dst, queue: rx_queue, slots });
+            }
             self.scratch.crowded |= give_way(&mut to.ways, &mut rings.rx[rx_queue]);
         }
         to.stats.queues[rx_queue].tx += sent.delivered;

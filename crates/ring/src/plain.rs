@@ -1,0 +1,142 @@
+//! Frames between regions and the daemon's own memory.
+//!
+//! A port that is no client of ours, such as a network interface of the host, has no rings: its
+//! frames come and go through bytes of the daemon. [`Intake`] puts them where the switch takes
+//! frames from, [`Frame::append_to`] takes them out.
+
+#![allow(unsafe_code)] // UNSAFETY: copies between buffers and the daemon's memory.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::abi::FIRST_BUFFER;
+use crate::copy;
+use crate::kring::Frag;
+use crate::layout::{DEFAULT_STRIDE, RegionLayout};
+use crate::put::{FRAME_MAX, Frame, Prologue, Source};
+use crate::region::Region;
+
+/// A region that nobody else maps, filled from its start and emptied as a whole.
+#[derive(Debug)]
+pub struct Intake {
+    region: Arc<Region>,
+    /// Buffers in use.
+    used: u32,
+}
+
+impl Intake {
+    /// Room for `frames` frames of at most `bytes` bytes each, and for one of [`FRAME_MAX`] behind
+    /// them.
+    ///
+    /// # Errors
+    /// `ENOMEM`, or too many files.
+    pub fn new(frames: u32, bytes: u32) -> io::Result<Self> {
+        let buffers = |bytes: u32| bytes.div_ceil(DEFAULT_STRIDE);
+        let count = frames * buffers(bytes) + buffers(FRAME_MAX);
+        let layout = RegionLayout::new(0, DEFAULT_STRIDE, count).ok_or(io::ErrorKind::InvalidInput);
+        let (region, _) = Region::create("intake", layout?)?;
+        let first = region.buffers().next().expect("there is one at least");
+        region.populate_buffers(first, count)?;
+        Ok(Self { region, used: 0 })
+    }
+
+    /// The region.
+    #[must_use]
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Forgets all frames.
+    pub fn clear(&mut self) {
+        self.used = 0;
+    }
+
+    /// Is there room for a frame of so many bytes?
+    #[must_use]
+    pub fn fits(&self, bytes: usize) -> bool {
+        let room = (self.region.layout().buffers - FIRST_BUFFER - self.used) as usize;
+        bytes <= FRAME_MAX as usize && bytes.div_ceil(self.region.stride() as usize) <= room
+    }
+
+    /// Puts a frame, given in pieces, behind the others and its place into `frags`.
+    ///
+    /// # Panics
+    /// If it does not [fit](Intake::fits).
+    pub fn push(&mut self, pieces: &[&[u8]], frags: &mut Vec<Frag>) {
+        let (stride, mut room) = (self.region.stride() as usize, 0);
+        assert!(self.fits(pieces.iter().map(|piece| piece.len()).sum()), "it has been asked");
+        for mut rest in pieces.iter().copied() {
+            while !rest.is_empty() {
+                if room == 0 {
+                    let buffer = self.region.check(FIRST_BUFFER + self.used);
+                    frags.push(Frag { buffer: buffer.expect("it fits"), offset: 0, len: 0 });
+                    self.used += 1;
+                    room = stride;
+                }
+                let frag = frags.last_mut().expect("pushed just now");
+                let (part, later) = rest.split_at(room.min(rest.len()));
+                let at = usize::from(frag.len);
+                // SAFETY: `part` ends within the `stride` bytes of the buffer, of which `at` are
+                // in use; it lies in the daemon's memory.
+                unsafe {
+                    let to = self.region.buffer(frag.buffer).add(at);
+                    copy::copy_bytes(to, part.as_ptr(), part.len());
+                }
+                frag.len += u16::try_from(part.len()).expect("a stride has 16 bits");
+                room -= part.len();
+                rest = later;
+            }
+        }
+    }
+}
+
+impl Frame<'_> {
+    /// Appends the frame's bytes, with `head` for the first of them.
+    pub fn append_to(self, head: Prologue, to: &mut Vec<u8>) {
+        let bytes = (self.bytes - u32::from(head.skip) + u32::from(head.len)) as usize;
+        to.reserve(bytes);
+        let mut source = Source::new(self, head);
+        // SAFETY: `bytes` bytes are reserved behind the vector's end, and `copy_to` writes each of
+        // them.
+        unsafe {
+            source.copy_to(to.as_mut_ptr().add(to.len()), bytes);
+            to.set_len(to.len() + bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(frame: &[u8]) -> Prologue {
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&frame[..16]);
+        Prologue { bytes, len: 16, skip: 16 }
+    }
+
+    #[test]
+    fn frames_come_out_as_they_went_in() {
+        let mut intake = Intake::new(64, 1518).expect("memory");
+        let mut frags = Vec::new();
+        for len in [16, 60, 2112, 2113, 5000] {
+            let frame: Vec<u8> = (0..len).map(|i: u32| i.to_le_bytes()[0] ^ 0x5a).collect();
+            let first = frags.len();
+            intake.push(&[&frame[..12], &frame[12..14], &[], &frame[14..]], &mut frags);
+            let frame_of = Frame { region: intake.region(), frags: &frags[first..], bytes: len };
+            let mut out = b"before".to_vec();
+            frame_of.append_to(head(&frame), &mut out);
+            assert_eq!(&out[6..], frame);
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_before() {
+        let mut intake = Intake::new(1, 60).expect("memory");
+        assert!(intake.fits(FRAME_MAX as usize) && !intake.fits(FRAME_MAX as usize + 1));
+        (0..2).for_each(|_| intake.push(&[&[0; 60]], &mut Vec::new()));
+        assert!(!intake.fits(FRAME_MAX as usize));
+        intake.clear();
+        assert!(intake.fits(FRAME_MAX as usize));
+    }
+}

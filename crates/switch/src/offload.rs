@@ -1,0 +1,285 @@
+//! What a sender left to its network card, finished in software.
+//!
+//! A host's stack hands out frames that are not what will be on the wire: the checksum is begun
+//! and to be completed, or one frame is a whole run of TCP segments or UDP datagrams under one
+//! header. The header of virtio-net, 10 bytes in front of the frame, says which. Ports of the
+//! switch exchange finished frames only; this finishes them, in place and one at a time:
+//!
+//! ```text
+//!  begun   │ Ethernet │ IP │ TCP │ payload payload payload │
+//!             rewritten for each segment ─┐     │
+//!  given   │ Ethernet │ IP │ TCP │        └─ payload │     [head, part of the payload]
+//! ```
+//!
+//! Everything here is read from the frame of somebody else, so every offset is bounded before it
+//! is used; what makes no sense is refused.
+
+use crate::frame::EtherType;
+
+/// Bytes of a virtio-net header without the number of buffers.
+pub const VNET_LEN: usize = 10;
+
+/// Fields of the virtio-net header (VirtIO 1.3, 5.1.6), in the machine's order as Linux gives it.
+mod vnet {
+    use std::ops::Range;
+
+    pub const FLAGS: usize = 0;
+    pub const NEEDS_CSUM: u8 = 1;
+    pub const GSO_TYPE: usize = 1;
+    pub const GSO_NONE: u8 = 0;
+    pub const GSO_TCPV4: u8 = 1;
+    pub const GSO_TCPV6: u8 = 4;
+    pub const GSO_UDP_L4: u8 = 5;
+    /// The run carries a mark of congestion; it stays on the first segment.
+    pub const GSO_ECN: u8 = 0x80;
+    pub const GSO_SIZE: Range<usize> = 4..6;
+    pub const CSUM_START: Range<usize> = 6..8;
+    pub const CSUM_OFFSET: Range<usize> = 8..10;
+}
+
+const ETHERNET: usize = 14;
+const IPV4_MIN: usize = 20;
+const IPV6: usize = 40;
+const TCP_MIN: usize = 20;
+const UDP: usize = 8;
+const TCP_CHECKSUM: usize = 16;
+const UDP_CHECKSUM: usize = 6;
+/// Flags that only the last segment of a run has, and only the first.
+const FIN_PSH: u8 = 0x09;
+const CWR: u8 = 0x80;
+
+/// The frame is of a kind that we cannot finish, or nonsense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unfinishable;
+
+/// A frame that is given out as it will be on the wire.
+#[derive(Clone, Copy, Debug)]
+pub struct Finishing {
+    segments: Option<Segments>,
+    /// Where the payload goes on that is to be given out next; without segments: 0.
+    at: usize,
+    done: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Segments {
+    ip: Ip,
+    transport: Transport,
+    /// Where the network header begins, and the transport header.
+    l3: usize,
+    l4: usize,
+    /// Where the payload begins.
+    payload: usize,
+    /// Payload of each segment but the last.
+    size: usize,
+    tcp_flags: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ip {
+    V4,
+    V6,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Transport {
+    Tcp,
+    Udp,
+}
+
+impl Finishing {
+    /// Begins with a frame and the header that says what is missing; a checksum is completed at
+    /// once.
+    ///
+    /// # Errors
+    /// [`Unfinishable`]: to be dropped.
+    pub fn new(header: [u8; VNET_LEN], frame: &mut [u8]) -> Result<Self, Unfinishable> {
+        let number = |field| usize::from(native(&header[field]));
+        let whole = Self { segments: None, at: 0, done: false };
+        let (start, offset) = (number(vnet::CSUM_START), number(vnet::CSUM_OFFSET));
+        let begun = header[vnet::FLAGS] & vnet::NEEDS_CSUM != 0;
+        let kind = header[vnet::GSO_TYPE] & !vnet::GSO_ECN;
+        if kind == vnet::GSO_NONE {
+            if begun {
+                complete(frame, start, offset)?;
+            }
+            return Ok(whole);
+        }
+        if !begun {
+            return Err(Unfinishable);
+        }
+        let segments = Segments::new(kind, frame, start, number(vnet::GSO_SIZE))?;
+        Ok(Self { segments: Some(segments), at: segments.payload, done: false })
+    }
+
+    /// The next frame, in two pieces; `frame` is the one it was begun with, of which this changes
+    /// the headers.
+    pub fn next<'a>(&mut self, frame: &'a mut [u8]) -> Option<[&'a [u8]; 2]> {
+        if std::mem::replace(&mut self.done, true) {
+            return None;
+        }
+        let Some(segments) = &self.segments else { return Some([frame, &[]]) };
+        let from = self.at;
+        let end = (from + segments.size).min(frame.len());
+        segments.write_head(frame, from, end);
+        (self.at, self.done) = (end, end == frame.len());
+        let (head, _) = frame.split_at(segments.payload);
+        Some([head, &frame[from..end]])
+    }
+
+    /// The length of the longest frame that [`next`](Self::next) will give.
+    #[must_use]
+    pub fn longest(&self, frame: &[u8]) -> usize {
+        self.segments.map_or(frame.len(), |s| frame.len().min(s.payload + s.size))
+    }
+}
+
+impl Segments {
+    fn new(kind: u8, frame: &[u8], l4: usize, size: usize) -> Result<Self, Unfinishable> {
+        let (ip, transport) = match kind {
+            vnet::GSO_TCPV4 => (Ip::V4, Transport::Tcp),
+            vnet::GSO_TCPV6 => (Ip::V6, Transport::Tcp),
+            vnet::GSO_UDP_L4 => (network(frame).ok_or(Unfinishable)?.0, Transport::Udp),
+            _ => return Err(Unfinishable),
+        };
+        let (found, l3) = network(frame).ok_or(Unfinishable)?;
+        let min = if ip == Ip::V4 { IPV4_MIN } else { IPV6 };
+        if found != ip || size == 0 || l4 < l3 + min || frame.len() < l4 + TCP_MIN.max(UDP) {
+            return Err(Unfinishable);
+        }
+        // The checksum of the network header covers what its own length says.
+        let header_len = usize::from(frame[l3] & 0xf) * 4;
+        let header = if transport == Transport::Udp { UDP } else { tcp_len(frame, l4) };
+        let payload = l4 + header;
+        let whole = (ip == Ip::V6 || header_len == l4 - l3)
+            && (transport == Transport::Udp || header >= TCP_MIN)
+            && payload < frame.len();
+        if !whole {
+            return Err(Unfinishable);
+        }
+        let tcp_flags = if transport == Transport::Tcp { frame[l4 + 13] } else { 0 };
+        Ok(Self { ip, transport, l3, l4, payload, size, tcp_flags })
+    }
+
+    /// Makes the headers those of the segment with the payload `from..end`. They are those of the
+    /// segment before, or of the whole run.
+    fn write_head(&self, frame: &mut [u8], from: usize, end: usize) {
+        let (first, last) = (from == self.payload, end == frame.len());
+        let (l3, l4, l4_len) = (self.l3, self.l4, self.payload - self.l4 + (end - from));
+        match self.ip {
+            Ip::V4 => {
+                put(frame, l3 + 2, l4 - l3 + l4_len);
+                if !first {
+                    let id = big(&frame[l3 + 4..l3 + 6]).wrapping_add(1);
+                    put(frame, l3 + 4, usize::from(id));
+                }
+                put(frame, l3 + 10, 0);
+                let sum = !fold(sum(&frame[l3..l4]));
+                put(frame, l3 + 10, usize::from(sum));
+            }
+            Ip::V6 => put(frame, l3 + 4, l4 - l3 - IPV6 + l4_len),
+        }
+        let at = match self.transport {
+            Transport::Tcp => {
+                if !first {
+                    let size = u32::try_from(self.size).expect("16 bits");
+                    let old = u32::from_be_bytes(frame[l4 + 4..l4 + 8].try_into().expect("4"));
+                    frame[l4 + 4..l4 + 8].copy_from_slice(&old.wrapping_add(size).to_be_bytes());
+                }
+                let later = if first { 0 } else { CWR };
+                let earlier = if last { 0 } else { FIN_PSH };
+                frame[l4 + 13] = self.tcp_flags & !later & !earlier;
+                l4 + TCP_CHECKSUM
+            }
+            Transport::Udp => {
+                put(frame, l4 + 4, l4_len);
+                l4 + UDP_CHECKSUM
+            }
+        };
+        put(frame, at, 0);
+        let total = self.pseudo(frame, l4_len) + sum(&frame[l4..self.payload]);
+        // The header's length is even, so the payload begins a new word.
+        let total = not_zero(!fold(total + sum(&frame[from..end])));
+        put(frame, at, usize::from(total));
+    }
+
+    /// The sum of the addresses, the protocol and the length.
+    fn pseudo(&self, frame: &[u8], l4_len: usize) -> u64 {
+        let addresses = match self.ip {
+            Ip::V4 => self.l3 + 12..self.l3 + 20,
+            Ip::V6 => self.l3 + 8..self.l3 + 40,
+        };
+        let protocol = if self.transport == Transport::Tcp { 6 } else { 17 };
+        let len = u16::try_from(l4_len).unwrap_or(u16::MAX);
+        sum(&frame[addresses]) + sum(&[0, protocol]) + sum(&len.to_be_bytes())
+    }
+}
+
+/// Completes a checksum that was begun: the field holds the sum of the pseudo-header.
+fn complete(frame: &mut [u8], start: usize, offset: usize) -> Result<(), Unfinishable> {
+    let at = start + offset;
+    if start < ETHERNET || at + 2 > frame.len() {
+        return Err(Unfinishable);
+    }
+    let total = not_zero(!fold(sum(&frame[start..])));
+    put(frame, at, usize::from(total));
+    Ok(())
+}
+
+/// Which IP it is, and where it begins, behind up to two tags.
+fn network(frame: &[u8]) -> Option<(Ip, usize)> {
+    let mut at = ETHERNET;
+    for _ in 0..3 {
+        match EtherType(big(frame.get(at - 2..at)?)) {
+            EtherType::VLAN | EtherType(0x88a8) => at += 4,
+            EtherType(0x0800) => return Some((Ip::V4, at)),
+            EtherType(0x86dd) => return Some((Ip::V6, at)),
+            _ => return None,
+        }
+    }
+    None
+}
+
+fn tcp_len(frame: &[u8], l4: usize) -> usize {
+    usize::from(frame[l4 + 12] >> 4) * 4
+}
+
+/// The sum of the words, in the machine's order, before it is folded: at most 64 KiB of them.
+fn sum(bytes: &[u8]) -> u64 {
+    let words = bytes.chunks_exact(4);
+    let rest = words.remainder();
+    let word = |w: &[u8]| u64::from(u32::from_ne_bytes([w[0], w[1], w[2], w[3]]));
+    let total: u64 = words.map(word).sum();
+    let mut last = [0; 4];
+    last[..rest.len()].copy_from_slice(rest);
+    total + u64::from(u32::from_ne_bytes(last))
+}
+
+/// A sum of words in the machine's order as a checksum in the network's.
+fn fold(mut sum: u64) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    u16::from_be(u16::try_from(sum).expect("folded"))
+}
+
+/// A sum of zero is written with the other zero: in UDP, zero means that there is none.
+fn not_zero(sum: u16) -> u16 {
+    if sum == 0 { 0xffff } else { sum }
+}
+
+fn big(bytes: &[u8]) -> u16 {
+    u16::from_be_bytes([bytes[0], bytes[1]])
+}
+
+fn native(bytes: &[u8]) -> u16 {
+    u16::from_ne_bytes([bytes[0], bytes[1]])
+}
+
+fn put(frame: &mut [u8], at: usize, value: usize) {
+    let value = u16::try_from(value).unwrap_or(u16::MAX);
+    frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests;

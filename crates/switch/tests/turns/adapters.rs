@@ -1,0 +1,125 @@
+//! Ports without rings: frames that come from elsewhere and go elsewhere.
+
+use ring::plain::Intake;
+use switch::batch::{Batch, Delivery, prologue};
+use switch::{Adapter, Drops, Sent};
+
+use super::*;
+
+/// A port without rings, with nothing to receive.
+struct Silent;
+
+impl Adapter for Silent {
+    fn send(&mut self, _: &Batch, _: &[Delivery]) -> Sent {
+        Sent::default()
+    }
+}
+
+/// A port whose frames lie in memory of ours.
+struct Wire {
+    intake: Intake,
+    arrived: Vec<Vec<u8>>,
+    sent: std::sync::mpsc::Sender<Vec<u8>>,
+}
+
+impl Wire {
+    fn new(arrived: Vec<Vec<u8>>) -> (Self, std::sync::mpsc::Receiver<Vec<u8>>) {
+        let (sent, seen) = std::sync::mpsc::channel();
+        (Self { intake: Intake::new(64, 1518).expect("memory"), arrived, sent }, seen)
+    }
+}
+
+impl Adapter for Wire {
+    fn recv(&mut self, batch: &mut Batch, _: &mut Drops) {
+        self.intake.clear();
+        batch.restart(self.intake.region());
+        while batch.has_room() && self.arrived.first().is_some_and(|f| self.intake.fits(f.len())) {
+            let (frame, first) = (self.arrived.remove(0), batch.frags().len());
+            self.intake.push(&[&frame], batch.frags());
+            batch.push_received(first, u32::try_from(frame.len()).expect("short"));
+        }
+    }
+
+    fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent {
+        for delivery in list {
+            let entry = &batch.frames()[usize::from(delivery.frame)];
+            let mut frame = Vec::new();
+            let head = prologue(entry.header, entry.bytes, delivery.tag);
+            batch.frame(entry).append_to(head, &mut frame);
+            self.sent.send(frame).expect("the test looks");
+        }
+        Sent::default()
+    }
+}
+
+#[test]
+fn frames_of_any_length_come_and_go() {
+    let mut net = Net::learning(2);
+    net.introduce();
+    let frames: Vec<_> = [60, 1514, 9000, 14, 64].map(|len| frame(mac(1), mac(2), len, 7)).into();
+    let (wire, seen) = Wire::new(frames.clone());
+    net.switch.add_port(id(2), Plug::Adapter(Box::new(wire)), PortConfig::default());
+    while net.turn(2).slots > 0 {}
+    assert_eq!(net.received(1), frames);
+    assert!(net.received(0).is_empty());
+    let answer = frame(mac(2), mac(1), 777, 9);
+    net.send(1, std::slice::from_ref(&answer));
+    net.turn(1);
+    assert_eq!(seen.try_iter().collect::<Vec<_>>(), [answer]);
+}
+
+#[test]
+fn tags_are_put_in_and_taken_out() {
+    let mut net = Net::new(SwitchConfig::default());
+    net.add(PortConfig { vlan: "access:10".parse().expect("a mode"), ..Default::default() });
+    let trunk = PortConfig { vlan: "trunk:10".parse().expect("a mode"), ..Default::default() };
+    let (wire, seen) = Wire::new(vec![tagged(ALL, mac(2), 10, 5), tagged(ALL, mac(2), 11, 5)]);
+    net.switch.add_port(id(1), Plug::Adapter(Box::new(wire)), trunk);
+    net.turn(1);
+    let mut plain = tagged(ALL, mac(2), 10, 5);
+    plain.drain(12..16);
+    assert_eq!(net.received(0), [plain.clone()]);
+    net.send(0, &[plain]);
+    net.turn(0);
+    assert_eq!(seen.try_iter().collect::<Vec<_>>(), [tagged(ALL, mac(2), 10, 5)]);
+}
+
+#[test]
+fn frames_from_outside_wait_for_nobody_and_none_is_lost_uncounted() {
+    let mut net = Net::new(SwitchConfig::default());
+    net.add(PortConfig { on_full: OnFull::Wait, ..PortConfig::default() });
+    net.introduce();
+    let (wire, _seen) = Wire::new(vec![frame(mac(0), mac(2), 60, 7); 50]);
+    net.switch.add_port(id(1), Plug::Adapter(Box::new(wire)), PortConfig::default());
+    while net.turn(1) != Moved::default() {}
+    let arrived = net.received(0).len() as u64;
+    assert_eq!(arrived, u64::from(SLOTS) - 1);
+    assert_eq!(net.drops(0, DropReason::NoRoom), 50 - arrived);
+}
+
+#[test]
+fn ports_that_get_nothing_are_many() {
+    let mut net = Net::learning(2);
+    net.introduce();
+    for port in 2..switch::MAX_PORTS {
+        let vlan = VlanMode::Access("2".parse().expect("a VLAN"));
+        let config = PortConfig { vlan, ..PortConfig::default() };
+        net.switch.add_port(id(port), Plug::Adapter(Box::new(Silent)), config);
+    }
+    let sent = [frame(ALL, mac(0), 60, 1), frame(mac(1), mac(0), 60, 2)];
+    net.send(0, &sent);
+    net.turn(0);
+    assert_eq!(net.received(1), sent);
+}
+
+#[test]
+fn a_port_without_frames_does_not_repeat_those_of_others() {
+    let mut net = Net::learning(2);
+    net.introduce();
+    net.switch.add_port(id(2), Plug::Adapter(Box::new(Silent)), PortConfig::default());
+    net.send(0, &[frame(ALL, mac(0), 60, 1)]);
+    net.turn(0);
+    assert_eq!(net.received(1).len(), 1);
+    assert_eq!(net.turn(2), Moved::default());
+    assert!(net.received(1).is_empty() && net.received(0).is_empty());
+}
