@@ -56,6 +56,13 @@ impl Setup {
         self
     }
 
+    /// As another user.
+    #[must_use]
+    pub fn user(mut self, user: u32) -> Self {
+        self.user = Some(user);
+        self
+    }
+
     /// Starts it and waits until it answers.
     ///
     /// # Panics
@@ -64,6 +71,9 @@ impl Setup {
     pub fn start(self) -> Daemon {
         let place = Scratch::new("daemon");
         std::fs::write(place.path().join("uvala.toml"), &self.config).expect("room");
+        if self.user.is_some() {
+            std::os::unix::fs::chown(place.path(), self.user, self.user).expect("root may");
+        }
         let process = self.spawn(place.path(), &[]);
         let control = Mutex::default();
         let mut daemon = Daemon { process, place, setup: self, control };

@@ -49,6 +49,22 @@ pub fn own_memory(pid: u32) -> u64 {
     (kib("RssAnon:") + kib("RssFile:")) * 1024
 }
 
+/// How often the threads of process `pid` have left their cores, of themselves or not.
+///
+/// # Panics
+/// If there is no such process.
+#[must_use]
+pub fn switches(pid: u32) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("a process that lives");
+    let status = tasks.flatten().map(|task| fs::read_to_string(task.path().join("status")));
+    let of = |text: String| {
+        let lines = text.lines().filter(|line| line.contains("ctxt_switches:"));
+        let counts = lines.filter_map(|line| line.rsplit('\t').next()?.parse::<u64>().ok());
+        counts.sum::<u64>()
+    };
+    status.flatten().map(of).sum()
+}
+
 fn read(pid: u32, file: &str) -> String {
     fs::read_to_string(format!("/proc/{pid}/{file}")).expect("a process that lives")
 }

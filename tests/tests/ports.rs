@@ -18,7 +18,7 @@ const SOON: Option<Duration> = Some(wait::PATIENCE);
 /// A receiver at which nothing is lost: its senders wait for room.
 fn patient(daemon: &Daemon, port: &str) {
     let settings = PortSettings { on_full: Some("wait".to_owned()), ..PortSettings::default() };
-    let add = PortAdd { port: port.parse().unwrap(), kind: PortKind::Shm, settings };
+    let add = PortAdd { port: port.parse().unwrap(), kind: PortKind::Shm, settings, host: None };
     daemon.call(Request::PortAdd(add)).unwrap();
 }
 
@@ -380,7 +380,9 @@ fn a_null_port_takes_everything() {
     let daemon = Daemon::start();
     let port = "vale0:sink".parse().unwrap();
     let settings = PortSettings::default();
-    daemon.call(Request::PortAdd(PortAdd { port, kind: PortKind::Null, settings })).unwrap();
+    daemon
+        .call(Request::PortAdd(PortAdd { port, kind: PortKind::Null, settings, host: None }))
+        .unwrap();
     let mut a = daemon.open("vale0:a");
     let mut frame = Vec::new();
     for seq in 0..5000 {

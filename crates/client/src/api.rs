@@ -17,6 +17,7 @@
 
 mod attach;
 mod fdb;
+mod host;
 mod interface;
 mod netmap;
 mod port;
@@ -29,6 +30,7 @@ use thiserror::Error;
 
 pub use attach::{Attach, Attached};
 pub use fdb::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList};
+pub use host::{Address, HostIf, HostIfInfo, LinkState};
 pub use interface::{InterfaceAdd, InterfaceAttach};
 pub use netmap::{Bind, Bound, BoundRings, GeometryQuery, Pool, PortGeometry, RingChoice};
 pub use port::{ClientInfo, PortAdd, PortInfo, PortKind, PortList, PortRef, PortSet, PortSettings};

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use client::api::{Mode, PortKind};
+use client::api::{Address, HostIf, Mac, Mode, PortKind};
 use client::name::{NameError, PortName, SwitchName};
 use ring::cursor::Span;
 use ring::layout::{DEFAULT_STRIDE, MAX_RINGS, MAX_STRIDE, RingCounts};
@@ -21,6 +21,7 @@ use thiserror::Error;
 pub use tracing::Level;
 
 use crate::control::datapath::{MAX_EXTRA_BUFS, RingSpec};
+use crate::control::handlers::host::complete;
 use crate::control::statics::Station;
 use crate::users;
 use crate::worker::BATCH;
@@ -132,6 +133,8 @@ pub struct PortPlan {
     pub kind: PortKind,
     /// How the switch treats it.
     pub config: PortConfig,
+    /// Its network interface, if its kind has one.
+    pub host: Option<HostIf>,
     /// Its static addresses.
     pub stations: BTreeSet<Station>,
     /// The user who made it; `None` for the owner of the switch.
@@ -178,6 +181,9 @@ pub enum PortError {
     /// It is the end of a pipe.
     #[error("{0} is the end of a pipe; pipes come with their clients: take it out of the file")]
     Pipe(PortName),
+    /// Its network interface.
+    #[error("{0}: {1}")]
+    Host(Box<PortName>, String),
 }
 
 impl Config {
@@ -321,6 +327,11 @@ struct RawPort {
     on_full: Option<OnFull>,
     #[serde(rename = "static")]
     stations: BTreeSet<Station>,
+    ifname: Option<String>,
+    mtu: Option<Number>,
+    mac: Option<Mac>,
+    netns: Option<String>,
+    address: Option<Address>,
 }
 
 impl RawConfig {
@@ -385,7 +396,9 @@ impl RawSwitch {
                 return Err(PortError::Pipe(name));
             }
             let (kind, stations) = (raw.kind.0, raw.stations.clone());
-            Ok(PortPlan { name, kind, config: raw.into_config(), stations, owner: None })
+            let host = complete(&name, kind, raw.host().as_ref())
+                .map_err(|error| PortError::Host(Box::new(name.clone()), error))?;
+            Ok(PortPlan { name, kind, config: raw.into_config(), host, stations, owner: None })
         });
         Ok(SwitchPlan {
             config,
@@ -400,6 +413,18 @@ impl RawSwitch {
 }
 
 impl RawPort {
+    /// What is said of its network interface, if anything is.
+    fn host(&self) -> Option<HostIf> {
+        let host = HostIf {
+            ifname: self.ifname.clone(),
+            mtu: self.mtu.as_ref().map(|mtu| mtu.0),
+            mac: self.mac,
+            netns: self.netns.clone(),
+            address: self.address,
+        };
+        (host != HostIf::default()).then_some(host)
+    }
+
     fn into_config(self) -> PortConfig {
         let default = PortConfig::default();
         PortConfig {
@@ -561,7 +586,9 @@ fn parse_kind(text: &str) -> Result<PortKind, String> {
     match text {
         "shm" => Ok(PortKind::Shm),
         "null" => Ok(PortKind::Null),
-        _ => Err(format!("expected shm or null, found {text:?}")),
+        "tap" => Ok(PortKind::Tap),
+        "packet" => Ok(PortKind::Packet),
+        _ => Err(format!("expected shm, null, tap or packet, found {text:?}")),
     }
 }
 
@@ -669,8 +696,24 @@ mod tests {
         assert_eq!(config.switches.len(), 1);
         let switch = &config.switches[0];
         assert_eq!(switch.mode, Mode::new(0o660));
-        assert_eq!(switch.ports[0].name.to_string(), "vale0:sink");
-        assert_eq!(switch.ports[1].config.vlan, "access:10".parse().unwrap());
+        let names: Vec<_> = switch.ports.iter().map(|port| port.name.port()).collect();
+        assert_eq!(names, ["eth1", "lan", "sink", "vm1"]);
+        assert_eq!(switch.ports[3].config.vlan, "access:10".parse().unwrap());
+        let host = |port: usize| switch.ports[port].host.clone().unwrap();
+        assert_eq!(host(0).ifname.as_deref(), Some("eth1"), "as the port");
+        assert_eq!(host(1).address.unwrap().to_string(), "10.0.0.1/24");
+    }
+
+    #[test]
+    fn test_interfaces_are_for_ports_that_have_one() {
+        let text = error("[switch.vale0.port.a]\nmtu = 9000\n");
+        assert!(text.contains("vale0:a: ifname, mtu") && text.contains("tap and packet"), "{text}");
+        let text = error("[switch.vale0.port.a]\nkind = \"packet\"\nmtu = 9000\n");
+        assert!(text.contains("use ip link"), "{text}");
+        let text = error("[switch.vale0.port.a]\nkind = \"tap\"\nifname = \"a/b\"\n");
+        assert!(text.contains("no name of an interface"), "{text}");
+        let text = error("[switch.vale0.port.a]\nkind = \"tap\"\naddress = \"10.0.0.1\"\n");
+        assert!(text.starts_with("config test.toml:3: bad address"), "{text}");
     }
 
     #[test]
@@ -708,7 +751,7 @@ mod tests {
         let text = error("[switch.vale0.port.\"a{1\"]\n");
         assert!(text.contains("vale0:a{1 is the end of a pipe"), "{text}");
         let text = error("[switch.vale0.port.a]\nkind = \"pipe\"\n");
-        assert_eq!(text, "config test.toml:2: expected shm or null, found \"pipe\"");
+        assert_eq!(text, "config test.toml:2: expected shm, null, tap or packet, found \"pipe\"");
     }
 
     #[test]

@@ -7,12 +7,14 @@
 //! [`Sweeper`]: both take as long as the memory is large, and nobody else waits for them.
 
 mod bound;
+mod host;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use client::api::{Attached, Counter, PortGeometry, PortStats};
+use client::api::{Attached, Counter, HostIfInfo, PortGeometry, PortStats};
 use client::name::{PipeSide, PortName};
 use port::commons::Commons;
 use port::group::Group;
@@ -30,8 +32,8 @@ use switch::{
 use crate::config::{WaitPolicy, WorkersConfig};
 use crate::control::counters;
 use crate::control::datapath::{
-    Attachment, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow, PipeKey, PortKey,
-    RingSpec, ShmSpec, SwitchKey,
+    Attachment, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow, HostSpec,
+    MakeHostError, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
 };
 use crate::control::state::ConnKey;
 use crate::control::state::bound::Claim;
@@ -41,6 +43,7 @@ use crate::worker::Worker;
 use crate::worker::handle::{WorkerHandle, WorkerOptions, check_cores};
 use crate::worker::idle::{IdleStrategy, Spin};
 use bound::BoundPlace;
+use host::HostPorts;
 
 /// Turns without work after which a worker sleeps.
 const YIELDS: u32 = 100;
@@ -61,6 +64,7 @@ pub struct Workers {
     regions: BTreeMap<u16, Commons>,
     /// Regions that stay without ports; as often as they were asked to.
     kept: Vec<u16>,
+    host: HostPorts,
     sweeper: Sweeper,
 }
 
@@ -160,6 +164,7 @@ impl Workers {
             bound: BTreeMap::new(),
             regions: BTreeMap::new(),
             kept: Vec::new(),
+            host: HostPorts::new().map_err(failed)?,
             sweeper: Sweeper::start().map_err(failed)?,
         })
     }
@@ -368,6 +373,26 @@ impl Datapath for Workers {
         Ok(())
     }
 
+    fn add_host(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
+        self.open_host(spec)
+    }
+
+    fn add_absent(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
+        self.plug_absent(spec)
+    }
+
+    fn host_info(&self, port: PortKey) -> Option<HostIfInfo> {
+        self.describe_host(port)
+    }
+
+    fn host_bell(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.host_fd())
+    }
+
+    fn hear_host(&mut self) {
+        self.tend_host();
+    }
+
     fn detach(&mut self, port: PortKey, name: &PortName) -> PortStats {
         if let Some(site) = self.sites.remove(&port) {
             self.abandon(&site);
@@ -392,6 +417,7 @@ impl Datapath for Workers {
             self.workers[home.worker].ports.give_back(number as usize);
         }
         self.give_back(place.memory);
+        self.host.forget(port);
         self.remove_bound(port, true);
         stats(name.clone(), &counted)
     }

@@ -16,12 +16,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use client::api::{PortKind, PortSettings, SwitchSettings};
+use client::api::{HostIf, PortKind, PortSettings, SwitchSettings};
 use client::name::{PortName, SwitchName};
 use serde::{Deserialize, Serialize};
 use switch::{PortConfig, SwitchConfig};
 
 use crate::config::{PortPlan, SwitchPlan};
+use crate::control::handlers::host::complete;
 use crate::control::settings::{change_port, change_switch, show_port};
 use crate::control::statics::{MAX_STATIONS, Station};
 
@@ -70,6 +71,9 @@ pub struct PortText {
     pub kind: PortKind,
     /// All its settings.
     pub settings: PortSettings,
+    /// Its network interface.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostIf>,
     /// Its static addresses.
     #[serde(rename = "static", default)]
     pub stations: BTreeSet<Station>,
@@ -80,7 +84,7 @@ impl PortText {
     #[must_use]
     pub fn of(plan: &PortPlan) -> Self {
         let (kind, stations) = (plan.kind, plan.stations.clone());
-        Self { kind, settings: show_port(&plan.config), stations }
+        Self { kind, settings: show_port(&plan.config), host: plan.host.clone(), stations }
     }
 }
 
@@ -160,7 +164,9 @@ fn check_port(
     let config = change_port(PortConfig::default(), &record.now.settings)
         .map_err(|error| format!("{name}: {error}"))?;
     let (kind, stations) = (record.now.kind, record.now.stations.clone());
-    Ok(PortPlan { name: name.clone(), kind, config, stations, owner: Some(record.owner) })
+    let host = complete(name, kind, record.now.host.as_ref())
+        .map_err(|error| format!("{name}: {error}"))?;
+    Ok(PortPlan { name: name.clone(), kind, config, host, stations, owner: Some(record.owner) })
 }
 
 /// What a daemon begins with.
@@ -314,6 +320,17 @@ mod tests {
         let old = changed(CONFIG);
         let text = serde_json::to_string(&old).unwrap();
         assert_eq!(serde_json::from_str::<SwitchRecord>(&text).unwrap(), old);
+    }
+
+    #[test]
+    fn test_interfaces_are_kept_and_bad_ones_refused() {
+        let kept = r#"{"version":1,"switch":"vale0","persistent":true,"settings":{},"ports":{
+            "vale0:a":{"owner":1,"now":{"kind":"tap","settings":{},"host":{"ifname":"lan"}}}}}"#;
+        let plan = record(kept).unwrap().alone().unwrap();
+        assert_eq!(plan.ports[0].host.as_ref().unwrap().ifname.as_deref(), Some("lan"));
+        assert!(record(&kept.replace("\"lan\"", "\"../x\"")).is_err());
+        assert!(record(&kept.replace("\"tap\"", "\"shm\"")).is_err());
+        assert!(record(&kept.replace("ifname", "ifnam")).is_err());
     }
 
     #[test]

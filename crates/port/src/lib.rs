@@ -5,6 +5,7 @@
 //! | [`shm`] | a process | netmap rings in a region | a pipe, one for each port |
 //! | [`pipe`] | two processes, without the switch | one region | a pipe, one for each end |
 //! | [`null`] | nobody | – | – |
+//! | [`host`] | a network interface | memory of ours | the kernel: it is readable |
 //!
 //! Ports that netmap programs bind live in [`commons`]: regions with room for more ports.
 //! Ports of one [`group`] share a region: frames between them are swapped, not copied.
@@ -13,6 +14,7 @@
 mod area;
 pub mod commons;
 pub mod group;
+pub mod host;
 pub mod null;
 pub mod pipe;
 pub mod plot;

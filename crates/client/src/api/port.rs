@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::host::{HostIf, HostIfInfo};
 use crate::name::{PortName, SwitchName};
 
 /// Names a port.
@@ -23,6 +24,18 @@ pub enum PortKind {
     Null,
     /// One end of a pipe; the switch does not see its frames.
     Pipe,
+    /// A TAP: the host's own stack, or that of a namespace.
+    Tap,
+    /// An Ethernet interface, by a packet socket.
+    Packet,
+}
+
+impl PortKind {
+    /// Is there a network interface of the host behind it?
+    #[must_use]
+    pub fn is_host(self) -> bool {
+        matches!(self, Self::Tap | Self::Packet)
+    }
 }
 
 /// Makes a persistent port.
@@ -37,6 +50,9 @@ pub struct PortAdd {
     /// Settings; what is missing has its default.
     #[serde(default)]
     pub settings: PortSettings,
+    /// For the kinds that have one: the network interface.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostIf>,
 }
 
 /// Changes a port.
@@ -101,6 +117,9 @@ pub struct PortInfo {
     pub group: Option<String>,
     /// All settings.
     pub settings: PortSettings,
+    /// The network interface behind it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<Box<HostIfInfo>>,
 }
 
 /// A client process.

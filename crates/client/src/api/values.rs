@@ -39,6 +39,9 @@ pub enum ValueError {
     /// Not an Ethernet address.
     #[error("bad MAC address '{0}': write six bytes in hex, like 02:00:00:00:00:01")]
     Mac(String),
+    /// Not an IP address with a prefix.
+    #[error("bad address '{0}': write it with the length of its prefix, like 10.0.0.1/24")]
+    Address(String),
 }
 
 impl FromStr for Mode {

@@ -7,10 +7,11 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
-use client::api::{PortGeometry, PortStats};
+use client::api::{HostIf, HostIfInfo, PortGeometry, PortKind, PortStats};
 use client::name::{PipeSide, PortName};
+use port::host::HostError;
 use ring::layout::RingCounts;
 use switch::{MacAddr, PortConfig, SwitchConfig, VlanId};
 use thiserror::Error;
@@ -72,6 +73,40 @@ pub struct BoundSpec {
     pub rings: RingSpec,
     /// The region to live in; `None`: a new one.
     pub region: Option<u16>,
+}
+
+/// A port with a network interface of the host behind it.
+#[derive(Clone, Debug)]
+pub struct HostSpec {
+    /// Its key.
+    pub key: PortKey,
+    /// Its name, for the log.
+    pub name: PortName,
+    /// Its switch.
+    pub switch: SwitchKey,
+    /// What is behind it.
+    pub kind: PortKind,
+    /// The interface, which has a name.
+    pub host: HostIf,
+    /// How the switch treats it.
+    pub config: PortConfig,
+}
+
+/// Why there is no such port.
+#[derive(Debug, Error)]
+pub enum MakeHostError {
+    /// The interface.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The system had nothing left.
+    #[error(transparent)]
+    Datapath(#[from] DatapathError),
+}
+
+impl From<io::Error> for MakeHostError {
+    fn from(error: io::Error) -> Self {
+        Self::Datapath(error.into())
+    }
 }
 
 /// What a holder of a bound port needs: the numbers and the descriptors of
@@ -203,6 +238,16 @@ pub trait Datapath {
         switch: SwitchKey,
         config: PortConfig,
     ) -> Result<(), DatapathError>;
+    /// Makes a port with a network interface of the host.
+    fn add_host(&mut self, spec: &HostSpec) -> Result<(), MakeHostError>;
+    /// Makes it without; the interface is taken when it appears.
+    fn add_absent(&mut self, spec: &HostSpec) -> Result<(), MakeHostError>;
+    /// What there is to say of the interface of a port.
+    fn host_info(&self, port: PortKey) -> Option<HostIfInfo>;
+    /// Readable when something has happened to an interface, for [`Datapath::hear_host`].
+    fn host_bell(&self) -> Option<BorrowedFd<'_>>;
+    /// Takes note of what has happened to the interfaces.
+    fn hear_host(&mut self);
     /// Removes a port of whichever kind, its learnt and static addresses, and its memory. Returns
     /// its last counters.
     fn detach(&mut self, port: PortKey, name: &PortName) -> PortStats;

@@ -1,15 +1,16 @@
 //! Workers that move no frame: what the tests of the control plane look at.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
-use client::api::{Attached, Bound, Counter, Pool, PortGeometry, PortStats};
+use client::api::{Attached, Bound, Counter, HostIfInfo, Pool, PortGeometry, PortStats};
 use client::name::{PipeSide, PortName};
+use port::host::HostError;
 use switch::{MacAddr, PortConfig, SwitchConfig, VlanId};
 
 use super::datapath::{
-    Attachment, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow, PipeKey, PortKey,
-    RingSpec, ShmSpec, SwitchKey,
+    Attachment, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow, HostSpec,
+    MakeHostError, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
 };
 use super::state::ConnKey;
 use super::state::bound::Claim;
@@ -246,6 +247,28 @@ impl Datapath for Fake {
         assert!(self.ports.insert(port, (switch, config)).is_none());
         Ok(())
     }
+
+    fn add_host(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
+        self.allocate()?;
+        if spec.host.ifname.as_deref() == Some("missing") {
+            return Err(HostError::Missing("missing".to_owned()).into());
+        }
+        self.add_absent(spec)
+    }
+
+    fn add_absent(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
+        Ok(self.add_null(spec.key, spec.switch, spec.config.clone())?)
+    }
+
+    fn host_info(&self, _: PortKey) -> Option<HostIfInfo> {
+        None
+    }
+
+    fn host_bell(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn hear_host(&mut self) {}
 
     fn detach(&mut self, port: PortKey, name: &PortName) -> PortStats {
         let last = self.stats(&[(port, name.clone())]).remove(0);

@@ -2,12 +2,13 @@
 
 mod addresses;
 mod attach;
+pub mod host;
 mod interfaces;
 mod journal;
 mod keeping;
 mod netmap;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
@@ -21,14 +22,14 @@ use serde::Serialize;
 use switch::{PortConfig, SwitchConfig};
 
 use super::counters;
-use super::datapath::{Build, Datapath, PortKey, RingSpec, SwitchKey};
+use super::datapath::{Build, Datapath, HostSpec, PortKey, RingSpec, SwitchKey};
 use super::policy::{Access, Caller, Permissions};
 use super::refusal::Refusal;
 use super::settings;
 use super::state::bound::Shared;
 use super::state::{ConnKey, Gone, Holder, Port, State, Switch, change_permissions};
 use super::statics::Statics;
-use crate::config::{Config, SwitchPlan};
+use crate::config::{Config, PortPlan, SwitchPlan};
 use attach::Awaited;
 use journal::Journal;
 use keeping::Keeping;
@@ -100,7 +101,7 @@ impl<D: Datapath> Control<D> {
         self.make_switch(&plan.name, plan.persistent, permissions, plan.config)?;
         for port in &plan.ports {
             let owner = port.owner.unwrap_or(permissions.owner);
-            self.make_port(owner, &port.name, port.kind, port.config.clone())?;
+            self.make_port(owner, port, true)?;
             for &station in &port.stations {
                 self.add_planned(&port.name, station)?;
             }
@@ -326,8 +327,11 @@ impl<D: Datapath> Control<D> {
         }
         self.state.claim_persistent(caller, &add.port)?;
         let config = settings::change_port(PortConfig::default(), &add.settings)?;
+        let (name, host, stations) =
+            (add.port.clone(), host::wanted(caller, add)?, BTreeSet::new());
+        let plan = PortPlan { name, kind: add.kind, config, host, stations, owner: None };
         self.find_or_make(caller, add.port.switch())?;
-        let made = self.make_port(caller.uid, &add.port, add.kind, config);
+        let made = self.make_port(caller.uid, &plan, false);
         if made.is_err()
             && let Some(switch) = self.state.forget_switch(add.port.switch())
         {
@@ -336,20 +340,22 @@ impl<D: Datapath> Control<D> {
         made.map(|()| Reply::Done)
     }
 
-    /// Makes a persistent port of a switch that exists.
-    fn make_port(
-        &mut self,
-        owner: u32,
-        name: &PortName,
-        kind: PortKind,
-        config: PortConfig,
-    ) -> Result<(), Refusal> {
+    /// Makes a persistent port of a switch that exists; without the network interface that it
+    /// wants, where it `may_wait` for that.
+    fn make_port(&mut self, owner: u32, plan: &PortPlan, may_wait: bool) -> Result<(), Refusal> {
+        let (name, kind, config) = (plan.name.clone(), plan.kind, plan.config.clone());
         let switch = self.state.switch_mut(name.switch()).expect("its switch comes first").key;
         let key = PortKey(self.state.new_key());
-        match kind {
-            PortKind::Shm => {}
-            PortKind::Null => self.datapath.add_null(key, switch, config.clone())?,
-            PortKind::Pipe => return Err(Refusal::PipePersistent(name.clone())),
+        match (kind, &plan.host) {
+            (PortKind::Shm, _) => {}
+            (PortKind::Null, _) => self.datapath.add_null(key, switch, config.clone())?,
+            (PortKind::Tap | PortKind::Packet, Some(host)) => {
+                let (name, host, config) = (name.clone(), host.clone(), config.clone());
+                let spec = HostSpec { key, name, switch, kind, host, config };
+                self.add_host(&spec, may_wait)?;
+            }
+            (PortKind::Tap | PortKind::Packet, None) => unreachable!("every plan names it"),
+            (PortKind::Pipe, _) => return Err(Refusal::PipePersistent(name)),
         }
         let port = Port {
             key,
@@ -361,9 +367,10 @@ impl<D: Datapath> Control<D> {
             holder: None,
             bound: None,
             interface: None,
+            host: plan.host.clone().map(Box::new),
             past: None,
         };
-        self.state.add_port(name.clone(), port);
+        self.state.add_port(name, port);
         Ok(())
     }
 
@@ -429,6 +436,7 @@ impl<D: Datapath> Control<D> {
             memory: holder.map_or(0, |h| h.memory) + shared.map_or(0, Shared::all_memory),
             group: holder.and_then(|h| h.group.clone()),
             settings: settings::show_port(&port.config),
+            host: self.host_info(port).map(Box::new),
         }
     }
 
@@ -539,6 +547,7 @@ fn held_port(client: &Client, attach: &Attach, key: PortKey, memory: u64) -> Por
         holder: Some(holder),
         bound: None,
         interface: None,
+        host: None,
         past: None,
     }
 }

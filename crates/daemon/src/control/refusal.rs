@@ -4,7 +4,9 @@ use client::api::{ErrorCode, Failure, Mac, PROTOCOL_VERSION};
 use client::name::{NameError, PortName, SwitchName};
 use thiserror::Error;
 
-use super::datapath::DatapathError;
+use port::host::HostError;
+
+use super::datapath::{DatapathError, MakeHostError};
 use super::policy::Access;
 use crate::users;
 
@@ -195,6 +197,12 @@ pub enum Refusal {
     /// Not a message of this protocol.
     #[error("not a call of this protocol: {0}")]
     BadMessage(String),
+    /// The caller may not have what the daemon's rights would give.
+    #[error("only root and the daemon's own user may make ports of network interfaces")]
+    HostPrivilege,
+    /// A network interface cannot be had.
+    #[error(transparent)]
+    Host(HostError),
     /// The workers had no room.
     #[error("{0}; close other ports, or raise the daemon's limits")]
     Datapath(#[from] DatapathError),
@@ -249,7 +257,33 @@ impl Refusal {
             | Self::OtherRegion { .. }
             | Self::Version(_)
             | Self::BadMessage(_) => ErrorCode::BadRequest,
+            Self::HostPrivilege => ErrorCode::Permission,
+            Self::Host(error) => code_of(error),
             Self::Datapath(_) => ErrorCode::NoMemory,
+        }
+    }
+}
+
+fn code_of(error: &HostError) -> ErrorCode {
+    match error {
+        HostError::Name(_) | HostError::Mtu(..) => ErrorCode::BadRequest,
+        HostError::Missing(_) | HostError::NoNamespace(_) | HostError::NoTun => ErrorCode::NotFound,
+        HostError::NotTap(_) | HostError::Taken(..) => ErrorCode::Exists,
+        HostError::Busy(_) => ErrorCode::InUse,
+        HostError::NotEthernet(_) => ErrorCode::Unsupported,
+        HostError::MayNotTap(..)
+        | HostError::MayNotPacket
+        | HostError::MayNotChange(..)
+        | HostError::MayNotEnter(_) => ErrorCode::Permission,
+        HostError::System { .. } => ErrorCode::NoMemory,
+    }
+}
+
+impl From<MakeHostError> for Refusal {
+    fn from(error: MakeHostError) -> Self {
+        match error {
+            MakeHostError::Host(error) => Self::Host(error),
+            MakeHostError::Datapath(error) => Self::Datapath(error),
         }
     }
 }

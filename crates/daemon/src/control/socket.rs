@@ -99,6 +99,9 @@ impl<D: Datapath> Server<D> {
         epoll::add(&epoll, stop, epoll::EventData::new_u64(STOP), readable)?;
         let builders = Builders::new()?;
         epoll::add(&epoll, &builders, epoll::EventData::new_u64(BUILT), readable)?;
+        if let Some(bell) = control.host_bell() {
+            epoll::add(&epoll, bell, epoll::EventData::new_u64(HOST), readable)?;
+        }
         Ok(Self {
             epoll,
             farewells: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -142,6 +145,7 @@ impl<D: Datapath> Server<D> {
                     LISTENER => self.accept(),
                     BUILT => self.finish(),
                     HANGUP => self.hear_hangups(),
+                    HOST => self.control.hear_host(),
                     key => self.serve(key),
                 }
             }
@@ -398,7 +402,8 @@ const LISTENER: u64 = 0;
 const STOP: u64 = 1;
 const HANGUP: u64 = 2;
 const BUILT: u64 = 3;
-const FIRST_CONNECTION: u64 = 4;
+const HOST: u64 = 4;
+const FIRST_CONNECTION: u64 = 5;
 /// Events of one turn.
 const EVENTS: usize = 64;
 /// New clients of one turn.

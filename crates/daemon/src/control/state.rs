@@ -31,7 +31,7 @@ pub mod bound;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use client::api::{PortKind, PortStats, SwitchSettings};
+use client::api::{HostIf, PortKind, PortStats, SwitchSettings};
 use client::name::{PortName, SwitchName};
 use switch::{PortConfig, SwitchConfig};
 
@@ -80,6 +80,8 @@ pub struct Port {
     pub bound: Option<Shared>,
     /// For a port that has a name of its own.
     pub interface: Option<Interface>,
+    /// For a port with a network interface of the host: which.
+    pub host: Option<Box<HostIf>>,
     /// What was counted for clients that have left; kept by ports that stay.
     pub past: Option<Box<PortStats>>,
 }
@@ -167,7 +169,7 @@ impl Port {
     pub fn is_live(&self) -> bool {
         match self.kind {
             PortKind::Shm => self.holder.as_ref().is_some_and(|h| h.ready) || self.is_bound(),
-            PortKind::Null => true,
+            PortKind::Null | PortKind::Tap | PortKind::Packet => true,
             PortKind::Pipe => self.is_bound(),
         }
     }
@@ -457,7 +459,7 @@ impl State {
         match self.ports.get(wish.port) {
             None if wish.existing => Err(Refusal::NoPort(wish.port.clone())),
             None => Ok(true),
-            Some(port) if port.kind == PortKind::Null => {
+            Some(port) if port.kind == PortKind::Null || port.kind.is_host() => {
                 Err(Refusal::NotAttachable(wish.port.clone()))
             }
             Some(Port { holder: Some(holder), .. }) => {
@@ -565,6 +567,7 @@ mod tests {
             holder: Some(holder),
             bound: None,
             interface: None,
+            host: None,
             past: None,
         };
         state.hold(wish.port, port);
@@ -619,6 +622,7 @@ mod tests {
             holder: None,
             bound: None,
             interface: None,
+            host: None,
             past: None,
         };
         state.add_port(a.clone(), port);

@@ -19,6 +19,9 @@
 //! nothing, however many they are. A worker without work arms all its ports and blocks in `read`
 //! of its doorbell. While there is work it looks at the doorbell now and then, without blocking.
 //!
+//! A port with a descriptor of its own, such as a network interface, has nothing to arm: the
+//! doorbell watches the descriptor, and readable is as good as rung for.
+//!
 //! Control reaches a worker as a [`Job`] that runs between two turns. It rings the doorbell too.
 
 pub mod handle;
@@ -29,7 +32,7 @@ use std::collections::HashMap;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
-use port::sys::Doorbell;
+use port::sys::{Doorbell, Rung};
 use ring::doorbell::store_load_fence;
 use ring::owners::Leaver;
 use rustix::thread::sched_yield;
@@ -41,6 +44,8 @@ use idle::{Idle, IdleStrategy, Next};
 pub const BATCH: u16 = 256;
 /// Turns without a frame after which a port is armed while others have work.
 const QUIET_TURNS: u32 = 1024;
+/// The same for a port that is watched: each of its turns is a system call.
+const QUIET_TURNS_WATCHED: u32 = 16;
 /// Frames, or turns, after which a busy worker looks at its doorbell and its clock.
 const LOOK_AFTER: u32 = 4096;
 /// The number that control writes to the doorbell: no port has it.
@@ -66,7 +71,7 @@ pub struct Worker {
     idle: Idle,
     doorbell: Doorbell,
     jobs: Receiver<Job>,
-    rung: Vec<u32>,
+    rung: Rung,
     /// Somebody abuses the doorbell, so that the numbers of others may not have fitted: look at
     /// all ports before sleeping.
     suspicious: bool,
@@ -85,6 +90,8 @@ struct Plugged {
     switch: usize,
     id: PortId,
     active: bool,
+    /// It has a descriptor that the doorbell watches.
+    watched: bool,
     /// Turns without a frame.
     quiet: u32,
     /// The next frame waits for room there.
@@ -104,7 +111,7 @@ impl Worker {
             idle: Idle::new(strategy),
             doorbell,
             jobs,
-            rung: Vec::with_capacity(256),
+            rung: Rung { numbers: Vec::with_capacity(256), ready: Vec::with_capacity(64) },
             suspicious: false,
             started: Instant::now(),
             now: Now::START,
@@ -170,7 +177,8 @@ impl Worker {
             port.quiet = 0;
         } else {
             port.quiet += 1;
-            if port.quiet >= QUIET_TURNS {
+            let patience = if port.watched { QUIET_TURNS_WATCHED } else { QUIET_TURNS };
+            if port.quiet >= patience {
                 self.rest(number);
             }
         }
@@ -312,10 +320,13 @@ impl Worker {
         let elapsed = self.started.elapsed().as_millis();
         let now = Now::from_ms(u64::try_from(elapsed).unwrap_or(u64::MAX));
         let ticked = std::mem::replace(&mut self.now, now) != now;
-        while let Some(number) = self.rung.pop() {
+        while let Some(number) = self.rung.numbers.pop() {
             self.unblock(number);
             // A kick for a port that is active already need not be an honest one.
             self.suspicious |= !self.activate(number) && number != CONTROL;
+        }
+        while let Some(number) = self.rung.ready.pop() {
+            self.activate(number);
         }
         self.run_jobs();
         if ticked {
@@ -404,9 +415,11 @@ impl Worker {
             self.ports.resize_with(at + 1, || None);
         }
         assert!(self.ports[at].is_none(), "one port for each number");
+        let watched = self.watch(number, &plug);
         self.switch(switch).add_port(id, plug, config);
         self.numbers.insert((switch, id), number);
-        self.ports[at] = Some(Plugged { switch, id, active: false, quiet: 0, waits_for: None });
+        let (active, quiet, waits_for) = (false, 0, None);
+        self.ports[at] = Some(Plugged { switch, id, active, watched, quiet, waits_for });
         // Not armed yet: the first turns find what its client has published meanwhile.
         self.activate(number);
     }
@@ -421,8 +434,30 @@ impl Worker {
         self.numbers.remove(&(port.switch, port.id));
         let plug = self.switch(port.switch).remove_port(port.id);
         debug_assert!(plug.is_some());
+        if port.watched {
+            self.doorbell.unwatch(plug.as_ref().and_then(Plug::watched));
+        }
         self.scratch.release();
         plug
+    }
+
+    /// Puts another plug in the place of a port's, with all that the switch knows of the port.
+    pub fn replug(&mut self, number: u32, plug: Plug) -> Option<Plug> {
+        let watched = self.watch(number, &plug);
+        let old = self.plug_of(number).map(|place| std::mem::replace(place, plug));
+        let port = self.ports.get_mut(number as usize).and_then(Option::as_mut)?;
+        if std::mem::replace(&mut port.watched, watched) {
+            self.doorbell.unwatch(old.as_ref().and_then(Plug::watched));
+        }
+        self.scratch.release();
+        self.activate(number);
+        old
+    }
+
+    /// Watches what the plug has to be watched.
+    fn watch(&self, number: u32, plug: &Plug) -> bool {
+        // A port that cannot be watched is one that nothing comes from.
+        plug.watched().is_some_and(|fd| self.doorbell.watch(fd, number).is_ok())
     }
 
     /// The members of a leaver's group settle with it.

@@ -1,7 +1,8 @@
 //! `uvala port`
 
 use client::api::{
-    PortAdd, PortInfo, PortKind, PortList, PortRef, PortSet, PortSettings, Reply, Request,
+    Address, HostIf, Mac, PortAdd, PortInfo, PortKind, PortList, PortRef, PortSet, PortSettings,
+    Reply, Request,
 };
 use client::control::{Connection, unexpected};
 use client::name::{NameError, PortName, SwitchName};
@@ -45,9 +46,12 @@ enum Action {
     Add {
         #[command(flatten)]
         name: Name,
-        /// What is behind it: shm for a client to attach, null to drop every frame
+        /// What is behind it: shm for a client to attach, null to drop every frame, tap for the
+        /// host's own stack or a namespace's, packet for an Ethernet interface of the host
         #[arg(long, default_value = "shm", value_parser = parse_kind)]
         kind: PortKind,
+        #[command(flatten)]
+        host: Host,
         #[command(flatten)]
         settings: Settings,
         #[command(flatten)]
@@ -137,8 +141,9 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                 other => Err(unexpected(&other).into()),
             }
         }
-        Action::Add { name, kind, settings, output } => {
-            let add = PortAdd { port: name.parse()?, kind: *kind, settings: settings.to_api() };
+        Action::Add { name, kind, host, settings, output } => {
+            let (port, settings) = (name.parse()?, settings.to_api());
+            let add = PortAdd { port, kind: *kind, settings, host: host.to_api() };
             change(global, Request::PortAdd(add), *output)
         }
         Action::Set { name, settings, output } => {
@@ -148,6 +153,39 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         Action::Del { name, output } => {
             change(global, Request::PortDel(PortRef { port: name.parse()? }), *output)
         }
+    }
+}
+
+/// The network interface of a port of kind tap or packet.
+#[derive(Debug, clap::Args)]
+struct Host {
+    /// Name of the network interface (tap, packet) [new: as the port]
+    #[arg(long, value_name = "NAME")]
+    ifname: Option<String>,
+    /// Its MTU (tap)
+    #[arg(long, value_name = "BYTES")]
+    mtu: Option<u32>,
+    /// Its Ethernet address (tap)
+    #[arg(long, value_name = "MAC")]
+    mac: Option<Mac>,
+    /// Its network namespace: one of `ip netns`, the number of a process, or a path
+    #[arg(long, value_name = "NAME|PID|PATH")]
+    netns: Option<String>,
+    /// An IP address for the host on it, such as 10.0.0.1/24 (tap)
+    #[arg(long, value_name = "IP/PREFIX")]
+    address: Option<Address>,
+}
+
+impl Host {
+    fn to_api(&self) -> Option<HostIf> {
+        let host = HostIf {
+            ifname: self.ifname.clone(),
+            mtu: self.mtu,
+            mac: self.mac,
+            netns: self.netns.clone(),
+            address: self.address,
+        };
+        (host != HostIf::default()).then_some(host)
     }
 }
 
@@ -176,7 +214,9 @@ fn parse_kind(text: &str) -> Result<PortKind, String> {
     match text {
         "shm" => Ok(PortKind::Shm),
         "null" => Ok(PortKind::Null),
-        _ => Err("expected shm or null".to_owned()),
+        "tap" => Ok(PortKind::Tap),
+        "packet" => Ok(PortKind::Packet),
+        _ => Err("expected shm, null, tap or packet".to_owned()),
     }
 }
 
@@ -241,6 +281,17 @@ fn show(info: &PortInfo) -> String {
         memory(info.memory),
         info.group.as_deref().unwrap_or("-"),
     );
+    if let Some(host) = &info.host {
+        let place = host.netns.as_ref().map(|name| format!(" in namespace {name}"));
+        text += &format!(
+            "interface        {}{} ({}), mtu {}, {}\n",
+            host.ifname,
+            place.unwrap_or_default(),
+            host.state,
+            host.mtu,
+            host.mac
+        );
+    }
     let settings = &info.settings;
     let flag = |value: Option<bool>| value.map(|value| value.to_string());
     for (name, value) in [
@@ -263,6 +314,8 @@ fn kind(kind: PortKind) -> &'static str {
         PortKind::Shm => "shm",
         PortKind::Null => "null",
         PortKind::Pipe => "pipe",
+        PortKind::Tap => "tap",
+        PortKind::Packet => "packet",
     }
 }
 
@@ -277,5 +330,7 @@ Examples:
   uvala port list vale0
   uvala port add vale0:vm1 --vlan access:10
   uvala port add vale0:sink --kind null
+  uvala port add vale0:host --kind tap --address 10.0.0.1/24
+  uvala port add vale0:eth0 --kind packet
   uvala port set vale0:vm1 --isolated --unicast-flood=false
   uvala port del vale0:vm1";

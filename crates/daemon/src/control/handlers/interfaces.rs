@@ -61,6 +61,7 @@ impl<D: Datapath> Control<D> {
             holder: None,
             bound: None,
             interface: Some(interface),
+            host: None,
             past: None,
         };
         self.state.add_port(name.clone(), port);

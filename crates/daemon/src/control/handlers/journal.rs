@@ -132,7 +132,11 @@ fn deed(request: &Request) -> Option<String> {
         }
         Request::SwitchSet(spec) => format!("set switch {} {}", spec.switch, json(&spec.settings)),
         Request::SwitchDel(switch) => format!("deleted switch {}", switch.switch),
-        Request::PortAdd(add) => format!("added port {} with {}", add.port, json(&add.settings)),
+        Request::PortAdd(add) => {
+            let host = add.host.as_ref().map(|host| format!(" {}", json(host))).unwrap_or_default();
+            let (kind, settings) = (json(&add.kind), json(&add.settings));
+            format!("added {} port {}{host} with {settings}", kind.trim_matches('"'), add.port)
+        }
         Request::PortSet(set) => format!("set port {} {}", set.port, json(&set.settings)),
         Request::PortDel(port) => format!("deleted port {}", port.port),
         Request::FdbAdd(add) => format!("put {} in VLAN {} on {}", add.mac, add.vlan, add.port),

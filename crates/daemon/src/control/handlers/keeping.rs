@@ -57,7 +57,9 @@ impl<D: Datapath> Control<D> {
         let ports: BTreeMap<_, _> = persistent
             .map(|(name, port)| {
                 let stations = self.statics.stations(name).collect();
-                let now = PortText { kind: port.kind, settings: show_port(&port.config), stations };
+                let (kind, settings) = (port.kind, show_port(&port.config));
+                let host = port.host.as_deref().cloned();
+                let now = PortText { kind, settings, host, stations };
                 let base = plan.and_then(|plan| plan.ports.iter().find(|p| p.name == *name));
                 let configured = base.map(PortText::of);
                 (name.clone(), PortRecord { owner: port.owner, now, configured })

@@ -368,6 +368,7 @@ fn bound_port(client: &Client, key: PortKey, kind: PortKind, shared: Shared) -> 
         holder: None,
         bound: Some(shared),
         interface: None,
+        host: None,
         past: None,
     }
 }

@@ -1,5 +1,6 @@
 //! Calls and their answers, on workers that move no frame.
 
+mod host;
 mod interfaces;
 mod netmap;
 

@@ -6,28 +6,52 @@
 //! `write`. With a pipe each side changes only its own end, and the end of file tells a client
 //! that the daemon is gone.
 
+pub mod packet;
+pub mod tun;
+
 use std::cell::Cell;
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
 use ring::kick::{Decoder, encode};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use switch::Wake;
 
 /// A worker's doorbell: any number of clients write port numbers, the worker reads them.
+///
+/// Ports that have a descriptor of their own are watched too, level-triggered: nothing is to be
+/// armed, and nothing can be missed. While there are none, waiting is a `read` of the pipe.
 #[derive(Debug)]
 pub struct Doorbell {
     blocking: OwnedFd,
     polled: OwnedFd,
     writer: OwnedFd,
     decoder: Cell<Decoder>,
+    /// The pipe and the descriptors that are watched.
+    epoll: OwnedFd,
+    watched: Cell<u32>,
 }
+
+/// Who rang.
+#[derive(Debug, Default)]
+pub struct Rung {
+    /// Numbers that clients wrote.
+    pub numbers: Vec<u32>,
+    /// Numbers of watched ports that have something.
+    pub ready: Vec<u32>,
+}
+
+/// What the pipe is called among the watched descriptors: no port has this number.
+const PIPE: u64 = u64::MAX;
+/// Watched descriptors that are reported at once.
+const EVENTS: usize = 64;
 
 impl Doorbell {
     /// A new doorbell.
@@ -38,7 +62,32 @@ impl Doorbell {
         let (blocking, writer) = pipe_with(PipeFlags::CLOEXEC)?;
         set_nonblocking(&writer)?;
         let polled = reopen(&blocking, OpenOptions::new().read(true))?;
-        Ok(Self { blocking, polled, writer, decoder: Cell::default() })
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let data = epoll::EventData::new_u64(PIPE);
+        epoll::add(&epoll, &polled, data, epoll::EventFlags::IN)?;
+        let (decoder, watched) = (Cell::default(), Cell::default());
+        Ok(Self { blocking, polled, writer, decoder, epoll, watched })
+    }
+
+    /// From now on `number` is ready whenever `fd` is readable or in trouble, until it is closed
+    /// or [unwatched](Doorbell::unwatch).
+    ///
+    /// # Errors
+    /// No memory, or too many watches.
+    pub fn watch(&self, fd: BorrowedFd<'_>, number: u32) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(number.into());
+        epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?;
+        self.watched.set(self.watched.get() + 1);
+        Ok(())
+    }
+
+    /// Takes one watch back; `fd`, unless it has been closed.
+    pub fn unwatch(&self, fd: Option<BorrowedFd<'_>>) {
+        self.watched.set(self.watched.get() - 1);
+        if let Some(fd) = fd {
+            // One that is not watched any more needs no unwatching.
+            let _ = epoll::delete(&self.epoll, fd);
+        }
     }
 
     /// A writing end for the daemon itself.
@@ -49,15 +98,35 @@ impl Doorbell {
         reopen(&self.writer, OpenOptions::new().write(true)).map(Ringer)
     }
 
-    /// Waits until somebody rings, then reports the numbers that were written. `false`: somebody
-    /// writes too much or nonsense, and the numbers of others may not have fitted.
-    pub fn wait(&self, found: &mut Vec<u32>) -> bool {
-        self.read(&self.blocking, found)
+    /// Waits until somebody rings, then reports who did. `false`: somebody writes too much or
+    /// nonsense, and the numbers of others may not have fitted.
+    pub fn wait(&self, rung: &mut Rung) -> bool {
+        if self.watched.get() == 0 {
+            return self.read(&self.blocking, &mut rung.numbers);
+        }
+        self.look(rung, None)
     }
 
-    /// Reports the numbers that were written, without waiting; otherwise as [`Doorbell::wait`].
-    pub fn poll(&self, found: &mut Vec<u32>) -> bool {
-        self.read(&self.polled, found)
+    /// Reports who rang, without waiting; otherwise as [`Doorbell::wait`].
+    pub fn poll(&self, rung: &mut Rung) -> bool {
+        if self.watched.get() == 0 {
+            return self.read(&self.polled, &mut rung.numbers);
+        }
+        self.look(rung, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
+    }
+
+    fn look(&self, rung: &mut Rung, timeout: Option<&Timespec>) -> bool {
+        let mut space = [MaybeUninit::uninit(); EVENTS];
+        // A signal is as good as nothing: whoever waits tries again.
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, timeout) else { return true };
+        let mut clean = true;
+        for event in events {
+            match u32::try_from(event.data.u64()) {
+                Ok(number) => rung.ready.push(number),
+                Err(_) => clean = self.read(&self.polled, &mut rung.numbers),
+            }
+        }
+        clean
     }
 
     fn read(&self, fd: &OwnedFd, found: &mut Vec<u32>) -> bool {
@@ -171,6 +240,7 @@ fn write_or_skip(fd: &OwnedFd, bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
 
     #[test]
     fn numbers_arrive_from_every_end_even_between_garbage() {
@@ -180,12 +250,31 @@ mod tests {
         rustix::io::write(&client, &[1, 0x82, 3]).expect("room");
         rustix::io::write(&client, &encode(7)).expect("room");
         ringer.ring(9);
-        let mut found = Vec::new();
+        let mut found = Rung::default();
         assert!(!bell.wait(&mut found), "garbage is noticed");
-        assert_eq!(found, [7, 9]);
-        found.clear();
+        assert_eq!(found.numbers, [7, 9]);
+        found.numbers.clear();
         assert!(bell.poll(&mut found));
-        assert_eq!(found, []);
+        assert_eq!(found.numbers, []);
+    }
+
+    #[test]
+    fn what_is_watched_is_ready_as_long_as_it_is_readable() {
+        let bell = Doorbell::new().expect("descriptors");
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC).expect("descriptors");
+        bell.watch(read.as_fd(), 5).expect("memory");
+        bell.ringer().expect("descriptors").ring(9);
+        let mut found = Rung::default();
+        assert!(bell.wait(&mut found));
+        assert_eq!((&found.numbers[..], &found.ready[..]), (&[9][..], &[][..]));
+        rustix::io::write(&write, b"x").expect("room");
+        found = Rung::default();
+        assert!(bell.wait(&mut found) && bell.poll(&mut found));
+        assert_eq!(found.ready, [5, 5]);
+        bell.unwatch(Some(read.as_fd()));
+        found = Rung::default();
+        assert!(bell.poll(&mut found));
+        assert_eq!((found.numbers, found.ready), (vec![], vec![]));
     }
 
     #[test]

@@ -1,0 +1,269 @@
+//! Network interfaces of the host as ports.
+//!
+//! ```text
+//!   control thread                         worker                        kernel
+//!  ┌────────────────┐   adapter          ┌──────────┐  read, write      ┌───────────┐
+//!  │ opens, names,  │ ─────────────────► │ tap,     │ ◄───────────────► │ interface │
+//!  │ sets up        │                    │ packet   │  (watched)        └─────┬─────┘
+//!  │                │ ◄───── Link ────── └──────────┘                         │
+//!  │                │  state, MTU, bell                                       │
+//!  │                │ ◄──────────────── netlink: comes, goes, up, down ───────┘
+//!  └────────────────┘
+//! ```
+//!
+//! An interface is opened and set up by the control thread ([`netlink`]), which hands the worker an
+//! adapter. Both know the [`Link`]: the control thread says there what netlink says; the worker
+//! says that the interface is gone, and, of one in another namespace, whether it takes frames.
+//! Whoever changes the state rings the bell, and the control thread logs it.
+//!
+//! Frames are finished ones, without a virtio-net header: a TAP is opened without offloads, so the
+//! host's stack finishes them itself, and what comes out of a packet socket unfinished is finished
+//! by [`switch::offload`].
+
+pub mod namespace;
+pub mod netlink;
+pub mod packet;
+pub mod tap;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+use rustix::io::Errno;
+use switch::batch::{Batch, Delivery};
+use switch::{Adapter, DropReason, Sent, Wake};
+
+use crate::sys::Waker;
+use netlink::Interface;
+
+/// Frames that a port takes from its interface in one turn.
+const FRAMES: u32 = 64;
+/// Bytes of a frame that an Ethernet interface of MTU 0 takes: its header and a tag.
+const HEADERS: u32 = 14 + 4;
+
+/// Whether an interface carries frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// It does.
+    Up,
+    /// It is there and does not.
+    Down,
+    /// There is no such interface any more.
+    Gone,
+}
+
+impl State {
+    /// The state of an interface that is there.
+    #[must_use]
+    pub fn of(interface: &Interface) -> Self {
+        if interface.running { Self::Up } else { Self::Down }
+    }
+}
+
+/// What worker and control thread know of an interface.
+#[derive(Debug)]
+pub struct Link {
+    state: AtomicU8,
+    mtu: AtomicU32,
+    /// It lives in another namespace, of which netlink does not tell us.
+    foreign: bool,
+    bell: Arc<Waker>,
+}
+
+impl Link {
+    /// An interface that is there, here or in another namespace; `bell` is rung whenever its state
+    /// changes.
+    #[must_use]
+    pub fn new(interface: &Interface, foreign: bool, bell: &Arc<Waker>) -> Arc<Self> {
+        let state = AtomicU8::new(State::of(interface) as u8);
+        let mtu = AtomicU32::new(interface.mtu);
+        Arc::new(Self { state, mtu, foreign, bell: bell.clone() })
+    }
+
+    /// The state.
+    #[must_use]
+    pub fn state(&self) -> State {
+        match self.state.load(Ordering::Relaxed) {
+            0 => State::Up,
+            1 => State::Down,
+            _ => State::Gone,
+        }
+    }
+
+    /// Notes a state. What is gone stays gone: another interface has another link.
+    pub fn note(&self, state: State) {
+        let old = self.state();
+        if old != state && old != State::Gone {
+            self.state.store(state as u8, Ordering::Relaxed);
+            self.bell.wake();
+        }
+    }
+
+    /// Notes what a worker has seen. Whether an interface of our namespace is up or down, netlink
+    /// says, and says it in the right order.
+    fn seen(&self, state: State) {
+        if self.foreign || state == State::Gone {
+            self.note(state);
+        }
+    }
+
+    /// The MTU.
+    #[must_use]
+    pub fn mtu(&self) -> u32 {
+        self.mtu.load(Ordering::Relaxed)
+    }
+
+    /// Notes an MTU.
+    pub fn note_mtu(&self, mtu: u32) {
+        self.mtu.store(mtu, Ordering::Relaxed);
+    }
+
+    /// Does the interface take a frame of this length? A bridge asks the same.
+    fn takes(&self, bytes: usize) -> bool {
+        bytes <= (self.mtu() + HEADERS) as usize
+    }
+
+    /// What became of a frame that the interface refused.
+    fn refused(&self, errno: Errno) -> DropReason {
+        match errno {
+            Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM => DropReason::NoRoom,
+            Errno::MSGSIZE => DropReason::TooLong,
+            _ => {
+                self.seen(State::Down);
+                DropReason::LinkDown
+            }
+        }
+    }
+}
+
+/// In the place of an interface that is not there.
+#[derive(Debug)]
+pub struct Absent;
+
+impl Adapter for Absent {
+    fn send(&mut self, _: &Batch, list: &[Delivery]) -> Sent {
+        let mut sent = Sent::default();
+        sent.drops.add(DropReason::LinkDown, list.len() as u64);
+        sent
+    }
+}
+
+/// Rung by links whose state has changed: what the control thread reads, and what links ring.
+///
+/// # Errors
+/// No descriptors left.
+pub fn bell() -> io::Result<(OwnedFd, Arc<Waker>)> {
+    let (read, waker) = Waker::new()?;
+    let flags = rustix::fs::fcntl_getfl(&read)?;
+    rustix::fs::fcntl_setfl(&read, flags | rustix::fs::OFlags::NONBLOCK)?;
+    Ok((read, Arc::new(waker)))
+}
+
+/// Why an interface cannot be a port. Each message says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// Not the name of an interface.
+    #[error("{0:?} is no name of an interface: 1 to 15 letters, without '/', ':' and spaces")]
+    Name(String),
+    /// There is none of that name.
+    #[error("no interface {0}; see: ip link")]
+    Missing(String),
+    /// There is one, and it is no TAP.
+    #[error("interface {0} exists and is no TAP; choose another ifname, or --kind packet")]
+    NotTap(String),
+    /// There is one already where it should go.
+    #[error("there is an interface {0} in {1} already; choose another ifname, or delete it")]
+    Taken(String, String),
+    /// Another program has the TAP open.
+    #[error("interface {0} is in use by another program; end that, or choose another ifname")]
+    Busy(String),
+    /// A loopback, a tunnel.
+    #[error("interface {0} carries no Ethernet frames")]
+    NotEthernet(String),
+    /// No right to make or open a TAP.
+    #[error(
+        "no permission to {0}; give the daemon CAP_NET_ADMIN, or make the TAP for its user: \
+         ip tuntap add dev {1} mode tap user {2}"
+    )]
+    MayNotTap(&'static str, String, String),
+    /// No right to open a packet socket.
+    #[error("no permission to open packet sockets; give the daemon CAP_NET_RAW")]
+    MayNotPacket,
+    /// No right to set an interface up.
+    #[error("no permission to {0} of {1}; give the daemon CAP_NET_ADMIN, or do it with: ip link")]
+    MayNotChange(&'static str, String),
+    /// No right to enter a namespace.
+    #[error("no permission to enter network namespace {0}; give the daemon CAP_SYS_ADMIN")]
+    MayNotEnter(String),
+    /// There is none of that name.
+    #[error("no network namespace {0}; name one of ip netns, a process, or a path")]
+    NoNamespace(String),
+    /// The system has no TAPs.
+    #[error("no /dev/net/tun; load the kernel's module: modprobe tun")]
+    NoTun,
+    /// An MTU that the interface does not take.
+    #[error("interface {0} takes no MTU of {1}; {2}")]
+    Mtu(String, u32, &'static str),
+    /// Something else.
+    #[error("{doing} {name}: {error}")]
+    System {
+        /// What was tried.
+        doing: &'static str,
+        /// With which interface.
+        name: String,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+/// Checks what may be the name of an interface.
+///
+/// # Errors
+/// If it may not.
+pub fn check_name(name: &str) -> Result<(), HostError> {
+    let bad = |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control();
+    let good = (1..=15).contains(&name.len()) && name != "." && name != ".." && !name.contains(bad);
+    if good { Ok(()) } else { Err(HostError::Name(name.to_owned())) }
+}
+
+fn system(doing: &'static str, name: &str) -> impl Fn(io::Error) -> HostError {
+    let name = name.to_owned();
+    move |error| HostError::System { doing, name: name.clone(), error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_no_interface_can_have_are_refused() {
+        for good in ["eth0", "tap-1.2", "ä", "a23456789012345"] {
+            assert!(check_name(good).is_ok(), "{good}");
+        }
+        for bad in ["", ".", "..", "a/b", "a b", "a:1", "tap%d", "a234567890123456", "a\n"] {
+            assert!(check_name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_state_is_told_once_and_what_is_gone_stays_gone() {
+        let (read, bell) = bell().expect("descriptors");
+        let interface = Interface { mtu: 1500, running: true, ..Interface::default() };
+        let link = Link::new(&interface, true, &bell);
+        let rung = || rustix::io::read(&read, &mut [0u8; 8]).unwrap_or(0);
+        link.note(State::Up);
+        assert_eq!((link.state(), rung()), (State::Up, 0));
+        link.seen(State::Down);
+        link.seen(State::Down);
+        assert_eq!((link.state(), rung()), (State::Down, 1));
+        link.note(State::Gone);
+        link.note(State::Up);
+        assert_eq!((link.state(), rung()), (State::Gone, 1));
+        assert!(link.takes(1518) && !link.takes(1519));
+        let ours = Link::new(&interface, false, &bell);
+        ours.seen(State::Down);
+        assert_eq!(ours.state(), State::Up, "netlink says that");
+    }
+}

@@ -1,0 +1,397 @@
+//! The kernel's interfaces by rtnetlink: looked up, set up, watched.
+//!
+//! A message is a header and attributes, all in the machine's order, everything padded to four
+//! bytes. The kernel answers each with an error number, 0 for done. What it says is read as if it
+//! could be wrong all the same: it costs nothing.
+
+use std::cell::Cell;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with,
+};
+
+/// Kinds of messages (`linux/rtnetlink.h`, `linux/netlink.h`).
+mod kind {
+    pub const ERROR: u16 = 2;
+    pub const NEWLINK: u16 = 16;
+    pub const DELLINK: u16 = 17;
+    pub const GETLINK: u16 = 18;
+    pub const NEWADDR: u16 = 20;
+}
+
+/// Flags of a message.
+mod flag {
+    pub const REQUEST: u16 = 1;
+    pub const ACK: u16 = 4;
+    pub const REPLACE: u16 = 0x100;
+    pub const CREATE: u16 = 0x400;
+}
+
+/// Attributes of a link and of an address.
+mod attribute {
+    pub const ADDRESS: u16 = 1;
+    pub const IFNAME: u16 = 3;
+    pub const MTU: u16 = 4;
+    pub const LINKINFO: u16 = 18;
+    pub const NET_NS_FD: u16 = 28;
+    pub const INFO_KIND: u16 = 1;
+    pub const IFA_ADDRESS: u16 = 1;
+    pub const IFA_LOCAL: u16 = 2;
+}
+
+const IFF_UP: u32 = 1;
+const IFF_RUNNING: u32 = 0x40;
+const ARPHRD_ETHER: u16 = 1;
+const GROUP_LINK: u32 = 1;
+const HEADER: usize = 16;
+const IFINFO: usize = 16;
+
+/// An interface as the kernel describes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interface {
+    /// Its number.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// It is up and has a carrier.
+    pub running: bool,
+    /// It was set up, with a carrier or without.
+    pub up: bool,
+    /// It carries Ethernet frames.
+    pub ethernet: bool,
+    /// Its MTU.
+    pub mtu: u32,
+    /// Its address.
+    pub mac: [u8; 6],
+    /// The driver's word for what it is, such as `tun`, `veth`, or nothing.
+    pub driver: String,
+}
+
+/// A change of an interface.
+#[derive(Clone, Copy, Debug)]
+pub enum Change<'a> {
+    /// Set it up.
+    Up,
+    /// Its MTU.
+    Mtu(u32),
+    /// Its address.
+    Mac([u8; 6]),
+    /// Move it to that namespace, with that name.
+    Move(BorrowedFd<'a>, &'a str),
+}
+
+/// What has happened to an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It is there, like this.
+    Is(Interface),
+    /// It is gone.
+    Gone(u32),
+    /// So much has happened that some of it was lost: look at everything.
+    Lost,
+}
+
+/// A socket to ask and to order, in the namespace of the thread that opened it.
+#[derive(Debug)]
+pub struct Netlink {
+    socket: OwnedFd,
+    sequence: Cell<u32>,
+}
+
+impl Netlink {
+    /// Opens one.
+    ///
+    /// # Errors
+    /// No descriptors left, or no netlink.
+    pub fn open() -> io::Result<Self> {
+        Ok(Self { socket: open(SocketFlags::CLOEXEC, 0)?, sequence: Cell::new(1) })
+    }
+
+    /// The interface of this name.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn find(&self, name: &str) -> io::Result<Option<Interface>> {
+        let mut message = Message::new(kind::GETLINK, flag::REQUEST, &[0; IFINFO]);
+        message.text(attribute::IFNAME, name);
+        self.look_up(message)
+    }
+
+    /// The interface of this number.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn get(&self, index: u32) -> io::Result<Option<Interface>> {
+        self.look_up(Message::new(kind::GETLINK, flag::REQUEST, &ifinfo(index, 0)))
+    }
+
+    fn look_up(&self, message: Message) -> io::Result<Option<Interface>> {
+        match self.exchange(message) {
+            Ok(Some((kind::NEWLINK, body))) => Ok(parse_link(&body)),
+            Ok(_) => Ok(None),
+            Err(Errno::NODEV) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Changes an interface.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn change(&self, index: u32, change: Change<'_>) -> Result<(), Errno> {
+        let flags = flag::REQUEST | flag::ACK;
+        let up = if matches!(change, Change::Up) { IFF_UP } else { 0 };
+        let mut message = Message::new(kind::NEWLINK, flags, &ifinfo(index, up));
+        match change {
+            Change::Up => {}
+            Change::Mtu(mtu) => message.attribute(attribute::MTU, &mtu.to_ne_bytes()),
+            Change::Mac(mac) => message.attribute(attribute::ADDRESS, &mac),
+            Change::Move(namespace, name) => {
+                let fd = namespace.as_raw_fd().to_ne_bytes();
+                message.attribute(attribute::NET_NS_FD, &fd);
+                message.text(attribute::IFNAME, name);
+            }
+        }
+        self.exchange(message).map(drop)
+    }
+
+    /// Gives an interface an address; one that it has already is as good.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn add_address(&self, index: u32, address: IpAddr, prefix: u8) -> Result<(), Errno> {
+        const AF_INET: u8 = 2;
+        const AF_INET6: u8 = 10;
+        let (family, bytes) = match address {
+            IpAddr::V4(address) => (AF_INET, address.octets().to_vec()),
+            IpAddr::V6(address) => (AF_INET6, address.octets().to_vec()),
+        };
+        let mut body = vec![family, prefix, 0, 0];
+        body.extend(index.to_ne_bytes());
+        let flags = flag::REQUEST | flag::ACK | flag::CREATE | flag::REPLACE;
+        let mut message = Message::new(kind::NEWADDR, flags, &body);
+        message.attribute(attribute::IFA_LOCAL, &bytes);
+        message.attribute(attribute::IFA_ADDRESS, &bytes);
+        self.exchange(message).map(drop)
+    }
+
+    /// Sends a request and takes its answer: a message, or nothing but that it is done.
+    fn exchange(&self, message: Message) -> Result<Option<(u16, Vec<u8>)>, Errno> {
+        let sequence = self.sequence.get();
+        self.sequence.set(sequence.wrapping_add(1));
+        send(&self.socket, &message.finish(sequence), SendFlags::empty())?;
+        let mut buffer = vec![0; 32 * 1024];
+        loop {
+            let length = match recv(&self.socket, &mut buffer[..], RecvFlags::empty()) {
+                Ok((_, length)) => length,
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(error),
+            };
+            for (kind, number, body) in messages(&buffer[..length.min(buffer.len())]) {
+                if number != sequence {
+                    continue;
+                }
+                if kind != kind::ERROR {
+                    return Ok(Some((kind, body.to_vec())));
+                }
+                let code = number_at(body, 0).unwrap_or(0).cast_signed();
+                return if code == 0 { Ok(None) } else { Err(Errno::from_raw_os_error(-code)) };
+            }
+        }
+    }
+}
+
+/// Tells what happens to the interfaces of a namespace.
+#[derive(Debug)]
+pub struct Monitor(OwnedFd);
+
+impl Monitor {
+    /// Opens one, in the namespace of this thread.
+    ///
+    /// # Errors
+    /// No descriptors left, or no netlink.
+    pub fn open() -> io::Result<Self> {
+        open(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, GROUP_LINK).map(Self)
+    }
+
+    /// What has happened since the last time.
+    #[must_use]
+    pub fn events(&self) -> Vec<Event> {
+        let (mut events, mut buffer) = (Vec::new(), vec![0; 32 * 1024]);
+        loop {
+            match recv(&self.0, &mut buffer[..], RecvFlags::empty()) {
+                Ok((_, 0)) => return events,
+                Ok((_, length)) => {
+                    let all = messages(&buffer[..length.min(buffer.len())]);
+                    events.extend(all.filter_map(|(kind, _, body)| event(kind, body)));
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::NOBUFS) => events.push(Event::Lost),
+                Err(_) => return events,
+            }
+        }
+    }
+}
+
+impl AsFd for Monitor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn event(kind: u16, body: &[u8]) -> Option<Event> {
+    match kind {
+        // With its family, a bridge tells in this way who came and left.
+        _ if body.first() != Some(&0) => None,
+        kind::NEWLINK => parse_link(body).map(Event::Is),
+        kind::DELLINK => number_at(body, 4).map(Event::Gone),
+        _ => None,
+    }
+}
+
+fn open(flags: SocketFlags, groups: u32) -> io::Result<OwnedFd> {
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+    bind(&socket, &SocketAddrNetlink::new(0, groups))?;
+    Ok(socket)
+}
+
+/// A message that is being written.
+struct Message(Vec<u8>);
+
+impl Message {
+    fn new(kind: u16, flags: u16, body: &[u8]) -> Self {
+        let mut bytes = vec![0; HEADER];
+        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+        bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
+        bytes.extend(body);
+        Self(bytes)
+    }
+
+    fn attribute(&mut self, kind: u16, value: &[u8]) {
+        let length = u16::try_from(value.len() + 4).expect("values are short");
+        self.0.extend(length.to_ne_bytes());
+        self.0.extend(kind.to_ne_bytes());
+        self.0.extend(value);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+    }
+
+    fn text(&mut self, kind: u16, value: &str) {
+        self.attribute(kind, &[value.as_bytes(), &[0]].concat());
+    }
+
+    fn finish(mut self, sequence: u32) -> Vec<u8> {
+        let length = u32::try_from(self.0.len()).expect("messages are short");
+        self.0[..4].copy_from_slice(&length.to_ne_bytes());
+        self.0[8..12].copy_from_slice(&sequence.to_ne_bytes());
+        self.0
+    }
+}
+
+fn ifinfo(index: u32, up: u32) -> [u8; IFINFO] {
+    let mut body = [0; IFINFO];
+    body[4..8].copy_from_slice(&index.to_ne_bytes());
+    body[8..12].copy_from_slice(&up.to_ne_bytes());
+    // Which of the flags are meant.
+    body[12..].copy_from_slice(&up.to_ne_bytes());
+    body
+}
+
+/// Kind, sequence number and body of each message.
+fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, u32, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = number_at(bytes, 0)? as usize;
+        let (kind, sequence) = (short_at(bytes, 4)?, number_at(bytes, 8)?);
+        let body = bytes.get(HEADER..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, sequence, body))
+    })
+}
+
+/// Kind and value of each attribute.
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    const NESTED_OR_ORDER: u16 = 0xc000;
+    std::iter::from_fn(move || {
+        let length = usize::from(short_at(bytes, 0)?);
+        let (kind, value) = (short_at(bytes, 2)?, bytes.get(4..length)?);
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind & !NESTED_OR_ORDER, value))
+    })
+}
+
+fn parse_link(body: &[u8]) -> Option<Interface> {
+    let flags = number_at(body, 8)?;
+    let mut interface = Interface {
+        index: number_at(body, 4)?,
+        name: String::new(),
+        running: flags & IFF_UP != 0 && flags & IFF_RUNNING != 0,
+        up: flags & IFF_UP != 0,
+        ethernet: short_at(body, 2)? == ARPHRD_ETHER,
+        mtu: 0,
+        mac: [0; 6],
+        driver: String::new(),
+    };
+    for (kind, value) in attributes(body.get(IFINFO..)?) {
+        match kind {
+            attribute::IFNAME => interface.name = text(value),
+            attribute::MTU => interface.mtu = number_at(value, 0)?,
+            attribute::ADDRESS => interface.mac = value.try_into().unwrap_or_default(),
+            attribute::LINKINFO => {
+                let driver = attributes(value).find(|(kind, _)| *kind == attribute::INFO_KIND);
+                interface.driver = driver.map(|(_, value)| text(value)).unwrap_or_default();
+            }
+            _ => {}
+        }
+    }
+    Some(interface)
+}
+
+fn text(value: &[u8]) -> String {
+    let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
+    String::from_utf8_lossy(&value[..end]).into_owned()
+}
+
+fn number_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn short_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_is_found_by_name_and_by_number() {
+        let netlink = Netlink::open().expect("netlink");
+        let lo = netlink.find("lo").expect("an answer").expect("it is everywhere");
+        assert_eq!((lo.name.as_str(), lo.ethernet, lo.mac), ("lo", false, [0; 6]));
+        assert_eq!(netlink.get(lo.index).expect("an answer"), Some(lo));
+        assert_eq!(netlink.find("no-such-link").expect("an answer"), None);
+    }
+
+    #[test]
+    fn cut_off_and_senseless_messages_end_the_list() {
+        let mut message = Message::new(kind::NEWLINK, 0, &ifinfo(7, IFF_UP));
+        message.text(attribute::IFNAME, "eth0");
+        message.attribute(attribute::MTU, &1500u32.to_ne_bytes());
+        let bytes = message.finish(3);
+        let whole: Vec<_> = messages(&bytes).collect();
+        let Some(Event::Is(found)) = event(whole[0].0, whole[0].2) else { panic!("{whole:?}") };
+        assert_eq!((found.index, found.name.as_str(), found.mtu), (7, "eth0", 1500));
+        for cut in 0..bytes.len() {
+            for (kind, _, body) in messages(&bytes[..cut]) {
+                let _ = event(kind, body);
+            }
+            let _ = parse_link(&bytes[..cut]);
+        }
+        assert_eq!(messages(&[0; 64]).count(), 0, "a message of no length");
+        assert_eq!(attributes(&[0; 64]).count(), 0);
+    }
+}
