@@ -124,6 +124,11 @@ fn frames_begin_where_slots_say() {
     run_suite("offsets", &[]);
 }
 
+#[test]
+fn event_loops_work_as_on_other_descriptors() {
+    run_suite("events", &[]);
+}
+
 /// Waits until a program says a word.
 fn hear(program: &mut Owned, word: &str) {
     use std::io::BufRead;

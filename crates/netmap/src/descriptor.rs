@@ -54,6 +54,8 @@ use crate::table::TABLE;
 const RECHECK_SHARED: Duration = Duration::from_millis(2);
 /// How long a thread sleeps on its doorbell at most.
 const RECHECK: Duration = Duration::from_millis(500);
+/// Sleeps of `RECHECK_SHARED` after the last time that others were seen.
+const CROWDED: u32 = 1000;
 /// Fruitless syncs between two looks whether the daemon is there.
 const LOOKS: u32 = 256;
 /// Where the library's own descriptors begin.
@@ -89,6 +91,10 @@ pub struct Descriptor {
     fruitless: AtomicU32,
     /// Threads that sleep on the doorbell.
     sleepers: AtomicU32,
+    /// Sleeps until it is forgotten that several threads have slept on it at the same time.
+    crowded: AtomicU32,
+    /// The doorbell stands in epoll sets, too.
+    in_sets: AtomicBool,
     /// CSB mode.
     pub kloop: Kloop,
 }
@@ -133,6 +139,8 @@ impl Descriptor {
             lost: AtomicBool::new(false),
             fruitless: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
+            crowded: AtomicU32::new(0),
+            in_sets: AtomicBool::new(false),
             kloop: Kloop::default(),
         }
     }
@@ -339,7 +347,9 @@ impl Descriptor {
             self.resume(fd);
         }
         let binding = self.current()?;
-        self.sleepers.fetch_add(1, Ordering::Relaxed);
+        if self.sleepers.fetch_add(1, Ordering::Relaxed) > 0 {
+            self.crowded.store(CROWDED, Ordering::Relaxed);
+        }
         if binding.rings().arm(events & WANT_TX != 0, events & WANT_RX != 0) {
             return Some(binding.doorbell().as_raw_fd());
         }
@@ -347,11 +357,62 @@ impl Descriptor {
         None
     }
 
+    /// Asks for a ring of the doorbell when `events` come, or, after a report of the edition
+    /// `reported`, when more has come than any sync has found. `false`: it has come already. For an
+    /// epoll set, in which the doorbell stands.
+    pub fn arm_for(&self, fd: RawFd, events: i16, reported: Option<u64>) -> bool {
+        if self.borrowed.load(Ordering::Relaxed) {
+            self.resume(fd);
+        }
+        let Some(binding) = self.current().filter(|_| !self.is_shut()) else {
+            // Errors are reported at once, and then come no more.
+            return reported.is_some();
+        };
+        let (tx, rx) = (events & WANT_TX != 0, events & WANT_RX != 0);
+        let Some(reported) = reported else { return binding.rings().arm(tx, rx) };
+        // Another process's sync may have found what this one is to report.
+        binding.rings().arm_beyond(tx, rx)
+            && (self.edition(events) == reported || !binding.rings().is_ready(tx, rx))
+    }
+
+    /// Do threads sleep on the doorbell that are not in an epoll set?
+    #[must_use]
+    pub fn has_sleepers(&self) -> bool {
+        self.sleepers.load(Ordering::Relaxed) > 0
+    }
+
+    /// Is an error all that will ever come?
+    fn is_shut(&self) -> bool {
+        self.kloop.has_csb() || self.lost.load(Ordering::Relaxed)
+    }
+
+    /// A number that changes with every edge of `events`.
+    #[must_use]
+    pub fn edition(&self, events: i16) -> u64 {
+        let shut = u64::from(self.is_shut()) << 63;
+        let rings = self.current().map(Binding::rings);
+        shut ^ rings.map_or(0, |it| it.edition(events & WANT_TX != 0, events & WANT_RX != 0))
+    }
+
+    /// The doorbell, for an epoll set, unless nobody will ring it any more.
+    #[must_use]
+    pub fn doorbell(&self) -> Option<BorrowedFd<'_>> {
+        self.in_sets.store(true, Ordering::Relaxed);
+        self.current().filter(|_| !self.is_shut()).map(Binding::doorbell)
+    }
+
+    /// Empties the doorbell; says whether it had rung.
+    pub fn answer_any(&self) -> bool {
+        self.current().is_some_and(|binding| self.answer(binding))
+    }
+
     /// How long one may sleep on the doorbell.
     #[must_use]
     pub fn patience(&self) -> Duration {
-        let alone = self.sleepers.load(Ordering::Relaxed) <= 1;
-        if alone { RECHECK } else { RECHECK_SHARED }
+        let crowded = self.crowded.load(Ordering::Relaxed);
+        self.crowded.store(crowded.saturating_sub(1), Ordering::Relaxed);
+        let shared = crowded > 0 || self.in_sets.load(Ordering::Relaxed);
+        if shared { RECHECK_SHARED } else { RECHECK }
     }
 
     /// After the sleep; `rung`: the doorbell said something.
@@ -362,11 +423,12 @@ impl Descriptor {
         }
     }
 
-    /// Empties the doorbell.
-    pub fn answer(&self, binding: &Binding) {
-        if binding.acknowledge().is_err() {
+    /// Empties the doorbell; says whether it had rung.
+    pub fn answer(&self, binding: &Binding) -> bool {
+        binding.acknowledge().unwrap_or_else(|_| {
             self.lost.store(true, Ordering::Relaxed);
-        }
+            true
+        })
     }
 }
 

@@ -122,7 +122,9 @@ impl Limit {
         }
     }
 
-    fn is_over(self) -> bool {
+    /// Is nothing left?
+    #[must_use]
+    pub fn is_over(self) -> bool {
         self.left() == Some(Duration::ZERO)
     }
 }
@@ -233,9 +235,11 @@ fn set_down(set: &mut [pollfd], members: &mut [Option<Member>]) -> c_int {
     count
 }
 
+/// The C library's, with a time in our form; negative with its `errno`.
+///
 /// # Safety
-/// As for [`wait`].
-unsafe fn ppoll(set: &mut [pollfd], time: Option<Duration>, mask: *const sigset_t) -> c_int {
+/// `mask` is null or a set of signals.
+pub unsafe fn ppoll(set: &mut [pollfd], time: Option<Duration>, mask: *const sigset_t) -> c_int {
     let time = time.map(|time| timespec {
         tv_sec: time.as_secs().try_into().unwrap_or(libc::time_t::MAX),
         tv_nsec: time.subsec_nanos().into(),

@@ -146,11 +146,41 @@ impl SyncRings {
     /// as asked. `false`: there are already; sync and do not sleep.
     #[must_use]
     pub fn arm(&self, tx: bool, rx: bool) -> bool {
-        let tx = self.tx.iter().filter(|_| tx);
-        let rings = || tx.clone().chain(self.rx.iter().filter(|_| rx));
+        let rings = || self.directions(tx, rx);
         rings().for_each(|ring| ring.arm(ring.cur().load(Ordering::Relaxed)));
         store_load_fence();
         !rings().any(SyncRing::has_slots)
+    }
+
+    /// The same for slots that no sync has found yet: whoever knows of the others sleeps on.
+    #[must_use]
+    pub fn arm_beyond(&self, tx: bool, rx: bool) -> bool {
+        let rings =
+            || self.directions(tx, rx).map(|ring| (ring, ring.tail().load(Ordering::Relaxed)));
+        rings().for_each(|(ring, tail)| ring.arm(tail));
+        store_load_fence();
+        !rings().any(|(ring, tail)| ring.hwtail(ring.published().1).get() != tail)
+    }
+
+    /// Are there slots at `cur` of any ring, as the last sync has found them, whoever's it was?
+    #[must_use]
+    pub fn is_ready(&self, tx: bool, rx: bool) -> bool {
+        let word = |word: &AtomicU32| word.load(Ordering::Relaxed);
+        self.directions(tx, rx).any(|ring| word(ring.cur()) != word(ring.tail()))
+    }
+
+    /// A number that changes when a sync has found more slots, whoever's it was.
+    #[must_use]
+    pub fn edition(&self, tx: bool, rx: bool) -> u64 {
+        let of = |ring: &SyncRing| {
+            let news = u64::from(ring.news.load(Ordering::Relaxed));
+            news << 32 | u64::from(ring.tail().load(Ordering::Relaxed))
+        };
+        self.directions(tx, rx).map(of).fold(0, u64::wrapping_add)
+    }
+
+    fn directions(&self, tx: bool, rx: bool) -> impl Iterator<Item = &SyncRing> + Clone {
+        self.tx.iter().filter(move |_| tx).chain(self.rx.iter().filter(move |_| rx))
     }
 
     /// Has every slot that was published been taken?
@@ -198,6 +228,8 @@ struct SyncRing {
     ktoa: *const CsbKtoa,
     /// The last number that the switch was woken for because of room in this ring.
     rung: AtomicU32,
+    /// Syncs that have found more slots.
+    news: AtomicU32,
     region: Arc<Region>,
 }
 
@@ -219,6 +251,7 @@ impl SyncRing {
             atok: memory.at(port.atok(ring)),
             ktoa: memory.at(port.ktoa(ring)),
             rung: AtomicU32::new(0),
+            news: AtomicU32::new(0),
             region: region.clone(),
         }
     }
@@ -314,6 +347,7 @@ impl SyncRing {
             }
         };
         if seen != hwtail.get() {
+            self.news.fetch_add(1, Ordering::Relaxed);
             // Where this fails, another sync has just stored a later one.
             let _ = self.tail().compare_exchange(
                 seen,

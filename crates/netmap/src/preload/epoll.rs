@@ -3,131 +3,65 @@
 //! # Theory of operation
 //!
 //! A netmap descriptor never enters the kernel's set: the kernel cannot know when its rings are
-//! ready. It stands in a list of ours beside the set ([`EpollSet`]), and `epoll_wait` on such a set
-//! waits for two things at once, as `poll` would: for the set itself, which is a descriptor, and
-//! for the doorbells.
+//! ready. It stands in a list of ours beside the set ([`EpollSet`]), and its *doorbell* stands in
+//! the kernel's set in its place. Whoever waits looks at the members, asks for a ring of the
+//! doorbells, and sleeps on the kernel's set.
 //!
 //! ```text
 //!   epoll_ctl(ADD, netmap fd)  ──►  EpollSet: fd, events, data
+//!                              ──►  the kernel's set: doorbell     ┐ ours, by their data;
+//!   the set itself             ──►  the kernel's set: signal       ┘ never reported
 //!   epoll_ctl(ADD, other fd)   ──►  the kernel's set
-//!   epoll_wait                 ──►  wait for [the kernel's set, the members' doorbells],
-//!                                   then report members and ask the kernel for the rest
+//!
+//!   epoll_wait   look at members ── some ready ──► report, signal
+//!                  │ none
+//!                ask the kernel's set ── some ──► report
+//!                  │ none
+//!                arm doorbells, take the signal back, sleep on the kernel's set, and again
 //! ```
+//!
+//! So the kernel's set becomes readable when a member may be ready, and whoever waits for the set
+//! itself (another set, `poll`, `select`, io_uring) wakes up. The *signal* is an eventfd that says
+//! that members were ready at the last look: until somebody has looked and found nothing, the set
+//! stays readable, as one with a level-triggered member does. Who looks in vain because of it
+//! has lost nothing.
+//!
+//! *Edges.* A member with `EPOLLET` is reported if it is ready and a sync has found more slots
+//! since the last report (`Descriptor::edition`), and sleeps until there are more than any sync
+//! has found. With `EPOLLONESHOT` it is disarmed by the report. Where threads wait on one set, both
+//! reports are one thread's: they are claimed by compare-and-exchange.
 //!
 //! The list is read without a lock: a place is taken or given up by its `fd` alone, and whoever
 //! reads it looks twice. Members leave by `EPOLL_CTL_DEL`, or when their descriptor is closed.
 //!
-//! Limits: `EPOLLET` is level-triggered here (a program that waits for edges gets some too many);
-//! a set that is itself waited for by `poll` or another set shows the kernel's members only; and a
-//! set keeps its netmap members through `fork`, not through `exec`.
+//! Limits: a set keeps its netmap members through `fork`, not through `exec`. Processes that wait
+//! on one set see each other's doorbells and nap for a millisecond then.
 
 #![allow(unsafe_code)] // UNSAFETY: the C library's functions, with the program's pointers.
 
+mod set;
+
 use std::ffi::c_int;
-use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use libc::{epoll_event, pollfd, sigset_t, timespec};
+use rustix::event::Timespec;
 use rustix::io::Errno;
 
-use super::poll::{EMPTY, millis, time_of};
+use super::poll::{millis, time_of};
 use super::{fail, pass, result};
 use crate::table::{Kind, TABLE, Use};
-use crate::wait::{Limit, Member, wait};
+use crate::wait::{Limit, ppoll};
 
-/// Most netmap descriptors of a set.
-const PLACES: usize = 512;
-/// Netmap descriptors that are waited for without allocating.
-const MEMBERS: usize = 16;
+pub use set::EpollSet;
 
-/// The netmap descriptors of an epoll set.
-#[derive(Debug)]
-pub struct EpollSet {
-    places: Box<[Place]>,
-    /// Places that were ever used: the others need no look.
-    end: AtomicU32,
-    /// Where the next report begins, so that none of many is forgotten.
-    first: AtomicU32,
-    /// A thread changes the list.
-    busy: AtomicBool,
-}
-
-/// One of them.
-#[derive(Debug)]
-struct Place {
-    /// -1: nobody.
-    fd: AtomicI32,
-    /// What is waited for; 0 after a report, with `EPOLLONESHOT`.
-    events: AtomicU32,
-    data: AtomicU64,
-}
-
-impl Default for Place {
-    fn default() -> Self {
-        Self { fd: AtomicI32::new(-1), events: AtomicU32::new(0), data: AtomicU64::new(0) }
-    }
-}
-
-impl EpollSet {
-    fn new() -> Self {
-        let mut places = Vec::new();
-        places.resize_with(PLACES, Place::default);
-        Self {
-            places: places.into_boxed_slice(),
-            end: AtomicU32::new(0),
-            first: AtomicU32::new(0),
-            busy: AtomicBool::new(false),
-        }
-    }
-
-    fn used(&self) -> &[Place] {
-        &self.places[..self.end.load(Ordering::Acquire) as usize]
-    }
-
-    fn find(&self, fd: RawFd) -> Option<&Place> {
-        self.used().iter().find(|place| place.fd.load(Ordering::Acquire) == fd)
-    }
-
-    fn change(&self, call: c_int, fd: RawFd, event: Option<epoll_event>) -> Result<(), Errno> {
-        while self.busy.swap(true, Ordering::Acquire) {
-            rustix::thread::sched_yield();
-        }
-        let changed = self.change_alone(call, fd, event);
-        self.busy.store(false, Ordering::Release);
-        changed
-    }
-
-    fn change_alone(
-        &self,
-        call: c_int,
-        fd: RawFd,
-        event: Option<epoll_event>,
-    ) -> Result<(), Errno> {
-        let place = match (call, self.find(fd)) {
-            (libc::EPOLL_CTL_ADD, Some(_)) => return Err(Errno::EXIST),
-            (libc::EPOLL_CTL_ADD, None) => {
-                let free = self.places.iter().position(|p| p.fd.load(Ordering::Relaxed) == -1);
-                let at = free.ok_or(Errno::NOSPC)?;
-                let end = u32::try_from(at).map_err(|_| Errno::NOSPC)? + 1;
-                self.end.fetch_max(end, Ordering::AcqRel);
-                &self.places[at]
-            }
-            (libc::EPOLL_CTL_MOD, Some(place)) => place,
-            (libc::EPOLL_CTL_DEL, Some(place)) => {
-                place.fd.store(-1, Ordering::Release);
-                return Ok(());
-            }
-            (libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL, None) => return Err(Errno::NOENT),
-            _ => return Err(Errno::INVAL),
-        };
-        let event = event.ok_or(Errno::FAULT)?;
-        place.data.store(event.u64, Ordering::Relaxed);
-        place.events.store(event.events, Ordering::Relaxed);
-        place.fd.store(fd, Ordering::Release);
-        Ok(())
-    }
-}
+/// How long a thread sleeps at most, in case that a ring was taken by another.
+const RECHECK: Duration = Duration::from_millis(500);
+/// The same while threads sleep on members' doorbells outside of the set.
+const RECHECK_SHARED: Duration = Duration::from_millis(2);
+/// How long a thread naps while a doorbell of another process rings.
+const NAP: i64 = 1_000_000;
 
 /// The program's function of this name.
 #[unsafe(no_mangle)]
@@ -147,7 +81,11 @@ unsafe extern "C-unwind" fn epoll_ctl(
             make_set(set, fd)?;
         }
         let used = TABLE.get(set).ok_or(Errno::BADF)?;
-        used.epoll().ok_or(Errno::INVAL)?.change(call, fd, event).map(|()| 0)
+        let members = used.epoll().ok_or(Errno::INVAL)?;
+        members.change(call, fd, event)?;
+        // Whoever sleeps on the set looks, and takes the change into account.
+        members.tell(set);
+        Ok(0)
     })
 }
 
@@ -162,20 +100,24 @@ fn make_set(set: RawFd, fd: RawFd) -> Result<(), Errno> {
             _ => return Err(Errno::INVAL),
         }
     }
-    match TABLE.insert(set, Kind::Epoll(EpollSet::new())) {
+    match TABLE.insert(set, Kind::Epoll(EpollSet::new()?)) {
         true => Ok(()),
         false => Err(Errno::NOSPC),
     }
 }
 
-/// The set behind `fd`, if it has netmap members.
+/// Puts a descriptor of the library's own into the kernel's set, or takes it out.
+fn control_own(set: RawFd, call: c_int, own: &impl AsRawFd, data: u64) {
+    let mut event = epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: data };
+    // One that is in it, or is no longer, is as it should be; without room, waits look twice a
+    // second.
+    let _: c_int = pass!(epoll_ctl(set, call, own.as_raw_fd(), &raw mut event));
+}
+
+/// The set behind `fd`, if it has netmap members, or had some.
 #[inline]
 fn with_members(fd: RawFd) -> Option<Use> {
-    TABLE.get(fd).filter(|used| {
-        used.epoll().is_some_and(|set| {
-            set.used().iter().any(|place| place.fd.load(Ordering::Relaxed) != -1)
-        })
-    })
+    TABLE.get(fd).filter(|used| used.epoll().is_some())
 }
 
 /// Waits on a set with netmap members.
@@ -183,78 +125,75 @@ fn wait_ours(
     fd: RawFd,
     set: &EpollSet,
     out: &mut [epoll_event],
-    time: Option<Duration>,
+    limit: Limit,
     mask: *const sigset_t,
 ) -> c_int {
-    let limit = Limit::after(time);
-    let count = set.used().len();
-    let (mut stack, mut heap, mut places, mut many);
-    let (members, list): (&mut [Option<Member>], &mut [pollfd]) = if count <= MEMBERS {
-        stack = [const { None }; MEMBERS];
-        places = [EMPTY; MEMBERS + 1];
-        (&mut stack[..count], &mut places[..=count])
-    } else {
-        heap = Vec::new();
-        heap.resize_with(count, || None);
-        many = vec![EMPTY; count + 1];
-        (&mut heap, &mut many)
-    };
-    collect(set, members);
-    // The kernel's set comes last, behind the places of ours.
-    list[count] = pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: the program's mask.
-    let come = unsafe { wait(list, members, true, limit, mask) };
-    if come <= 0 {
-        return come;
-    }
-    let mut reported = report(set, members, out);
-    if reported < out.len() && list[count].revents != 0 {
-        let room = c_int::try_from(out.len() - reported).unwrap_or(c_int::MAX);
-        let more = pass!(epoll_wait(fd, out[reported..].as_mut_ptr(), room, 0));
-        reported += usize::try_from(more).unwrap_or(0);
-    }
-    c_int::try_from(reported).unwrap_or(c_int::MAX)
-}
-
-/// The members as they stand in the list; whose descriptor is gone leaves it.
-fn collect(set: &EpollSet, members: &mut [Option<Member>]) {
-    for (at, (place, member)) in set.used().iter().zip(members).enumerate() {
-        let fd = place.fd.load(Ordering::Acquire);
-        let events = place.events.load(Ordering::Relaxed);
-        if fd == -1 || events == 0 {
+    let mut over = matches!(limit, Limit::Now);
+    loop {
+        let mut reported = set.look(fd, out);
+        let others = others(fd, set, &mut out[reported..]);
+        reported += others.reported;
+        if reported > 0 {
+            set.wake_next(fd);
+            return c_int::try_from(reported).unwrap_or(c_int::MAX);
+        }
+        if !set.arm(fd) {
             continue;
         }
-        match TABLE.get(fd).filter(|used| used.netmap().is_some()) {
-            // Events of epoll have the numbers of poll's; the flags above them are no events.
-            Some(used) => {
-                let [low, high, ..] = events.to_le_bytes();
-                *member = Some(Member::new(at, fd, i16::from_le_bytes([low, high & 0x7f]), used));
-            }
-            None => {
-                let order = (Ordering::AcqRel, Ordering::Relaxed);
-                let _ = place.fd.compare_exchange(fd, -1, order.0, order.1);
-            }
+        set.quiet(others.signal);
+        if over {
+            return 0;
         }
+        if others.foreign {
+            let nap = Timespec { tv_sec: 0, tv_nsec: NAP };
+            // A signal ends it, and is seen below.
+            let _ = rustix::thread::nanosleep(&nap);
+        }
+        let come = sleep(fd, set, limit, mask);
+        if come < 0 {
+            return come;
+        }
+        over = limit.is_over();
     }
 }
 
-/// Writes what has come to the members; returns how many have a report.
-fn report(set: &EpollSet, members: &[Option<Member>], out: &mut [epoll_event]) -> usize {
-    let first = set.first.fetch_add(1, Ordering::Relaxed) as usize % members.len().max(1);
-    let (later, sooner) = members.split_at(first);
-    let mut reported = 0;
-    for member in sooner.iter().chain(later).flatten().filter(|member| member.come != 0) {
-        let Some(event) = out.get_mut(reported) else { break };
-        let place = &set.used()[member.at];
-        let come = u32::from(member.come.cast_unsigned());
-        *event = epoll_event { events: come, u64: place.data.load(Ordering::Relaxed) };
-        let events = place.events.load(Ordering::Relaxed);
-        if events & libc::EPOLLONESHOT.cast_unsigned() != 0 {
-            place.events.store(0, Ordering::Relaxed);
+/// Sleeps on the kernel's set.
+fn sleep(fd: RawFd, set: &EpollSet, limit: Limit, mask: *const sigset_t) -> c_int {
+    let _asleep = set.asleep();
+    let mut place = [pollfd { fd, events: libc::POLLIN, revents: 0 }];
+    let patience = if set.shares_doorbells() { RECHECK_SHARED } else { RECHECK };
+    let time = limit.left().map_or(patience, |left| left.min(patience));
+    // SAFETY: the program's mask.
+    unsafe { ppoll(&mut place, Some(time), mask) }
+}
+
+/// What the kernel's set had.
+#[derive(Default)]
+struct Others {
+    /// Events for the program.
+    reported: usize,
+    /// The signal was there.
+    signal: bool,
+    /// A doorbell was there that is another process's.
+    foreign: bool,
+}
+
+/// Asks the kernel's set, and keeps our own events from the program.
+fn others(fd: RawFd, set: &EpollSet, out: &mut [epoll_event]) -> Others {
+    let mut others = Others::default();
+    let Ok(room @ 1..) = c_int::try_from(out.len()) else { return others };
+    let come = pass!(epoll_wait(fd, out.as_mut_ptr(), room, 0));
+    for i in 0..usize::try_from(come).unwrap_or(0) {
+        match set.own(out[i].u64) {
+            None => {
+                out[others.reported] = out[i];
+                others.reported += 1;
+            }
+            Some(set::SIGNAL) => others.signal = true,
+            Some(at) => others.foreign |= !set.answer(fd, at),
         }
-        reported += 1;
     }
-    reported
+    others
 }
 
 /// The program's room for events.
@@ -284,7 +223,7 @@ unsafe fn epoll_ours(
     // SAFETY: the program's promise.
     let room = unsafe { room(events, count) };
     match (room, time, used.epoll()) {
-        (Ok(room), Ok(time), Some(set)) => wait_ours(fd, set, room, time, mask),
+        (Ok(room), Ok(time), Some(set)) => wait_ours(fd, set, room, Limit::after(time), mask),
         (Err(error), ..) | (_, Err(error), _) => fail(error),
         (.., None) => fail(Errno::INVAL),
     }
