@@ -129,6 +129,11 @@ fn event_loops_work_as_on_other_descriptors() {
     run_suite("events", &[]);
 }
 
+#[test]
+fn a_programs_memory_becomes_the_region() {
+    run_suite("extmem", &[]);
+}
+
 /// Waits until a program says a word.
 fn hear(program: &mut Owned, word: &str) {
     use std::io::BufRead;

@@ -345,7 +345,7 @@ impl Datapath for Workers {
     ) -> Result<u16, DatapathError> {
         let region = match region {
             Some(region) => region,
-            None => self.make_region(name, rings)?,
+            None => self.make_region(name, rings, None)?,
         };
         self.kept.push(region);
         Ok(region)

@@ -31,7 +31,6 @@
 //! | asked for | answer |
 //! |---|---|
 //! | monitors (`NR_MONITOR_*`), null ports (`NR_REG_NULL`) | `EOPNOTSUPP` |
-//! | option EXTMEM | `EOPNOTSUPP` |
 //! | virtio-net headers of 10 or 12 bytes | `EOPNOTSUPP` |
 //! | `NETMAP_REQ_VALE_NEWIF`, polling | `EOPNOTSUPP` |
 //! | interfaces of the system (`netmap:eth0`), in requests of every kind | `ENXIO` |

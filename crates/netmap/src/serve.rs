@@ -7,6 +7,7 @@
 //! What cannot be served yet is refused as netmap refuses what it was built without
 //! (`EOPNOTSUPP`), never accepted and ignored; the list is in the crate's documentation.
 
+mod extmem;
 mod extras;
 mod interface;
 
@@ -25,6 +26,7 @@ use crate::descriptor::Descriptor;
 use crate::preload::socket_path;
 use crate::request::{Body, Request, Server};
 
+use extmem::Memory;
 use extras::Extras;
 
 /// Whoever carries out the requests of one descriptor.
@@ -72,7 +74,7 @@ impl Server for Service<'_> {
                 }
                 let extras = Extras::read(&mut request.options, &name, body)?;
                 request.options.check_all_known()?;
-                self.register(&name, body)?;
+                self.register(&name, body, extras.memory.as_ref())?;
                 extras.begin(self.descriptor, self.fd, &mut request.options)
             }
             Body::PortInfoGet(body) => port_info(&name, body),
@@ -117,7 +119,12 @@ impl<'a> Service<'a> {
         self.descriptor.binding(self.fd).map(|_| ()).ok_or(Errno::NXIO)
     }
 
-    fn register(&self, name: &Name, body: &mut Register) -> Result<(), Errno> {
+    fn register(
+        &self,
+        name: &Name,
+        body: &mut Register,
+        memory: Option<&Memory>,
+    ) -> Result<(), Errno> {
         let rings = match body.nr_mode {
             _ if body.nr_flags & (flag::MONITOR_TX | flag::MONITOR_RX) != 0 => {
                 return Err(Errno::OPNOTSUPP);
@@ -134,7 +141,8 @@ impl<'a> Service<'a> {
             tx_slots: chosen(body.nr_tx_slots),
             rx_slots: chosen(body.nr_rx_slots),
             extra_bufs: body.nr_extra_bufs,
-            mem_id: body.nr_mem_id,
+            mem_id: memory.map_or(body.nr_mem_id, Memory::mem_id),
+            room: memory.and_then(Memory::room),
             rings,
             tx_only: body.nr_flags & flag::TX_RINGS_ONLY != 0,
             rx_only: body.nr_flags & flag::RX_RINGS_ONLY != 0,
@@ -224,10 +232,14 @@ fn unknown_region(error: Errno) -> Errno {
 fn pools_info(name: &Name, body: &mut PoolsInfo) -> Result<(), Errno> {
     let (port, mem_id) = (Some(port_name(name)?), body.nr_mem_id);
     let port = geometry(GeometryQuery { port, mem_id, ..GeometryQuery::default() })?;
-    *body = PoolsInfo {
+    *body = PoolsInfo { pad1: body.pad1, ..pools(&port) };
+    Ok(())
+}
+
+fn pools(port: &PortGeometry) -> PoolsInfo {
+    PoolsInfo {
         nr_memsize: port.region_bytes,
         nr_mem_id: port.mem_id,
-        pad1: body.pad1,
         nr_if_pool_offset: port.ifs.offset,
         nr_if_pool_objtotal: port.ifs.count,
         nr_if_pool_objsize: port.ifs.size,
@@ -237,8 +249,8 @@ fn pools_info(name: &Name, body: &mut PoolsInfo) -> Result<(), Errno> {
         nr_buf_pool_offset: port.buffers.offset,
         nr_buf_pool_objtotal: port.buffers.count,
         nr_buf_pool_objsize: port.buffers.size,
-    };
-    Ok(())
+        ..PoolsInfo::default()
+    }
 }
 
 fn set_header(name: &Name, body: &PortHdr) -> Result<(), Errno> {

@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ring::abi::FIRST_BUFFER;
 use ring::layout::{FIRST_BLOCK, PAGE, PortLayout, RingCounts};
 use ring::loan::Loan;
 use ring::owners::Leaver;
@@ -33,11 +34,17 @@ const BLOCKS: Range<usize> = FIRST_BLOCK + HOLDERS * PAGE..64 << 20;
 /// Buffers, unless a port needs more: 128 pipes of the default size.
 const BUFFERS: u32 = 1 << 19;
 
+/// The same in a region whose size is given.
+const FEW_HOLDERS: usize = 16;
+/// What is for port blocks of such a region, beside the first port's.
+const BLOCKS_SHARE: usize = 16;
+
 /// A region of bound ports.
 #[derive(Debug)]
 pub struct Commons {
     group: Group,
     holders: Area,
+    parts: Parts,
 }
 
 /// Parts of such a region, for listings.
@@ -49,6 +56,13 @@ pub struct Parts {
     pub blocks: Range<usize>,
 }
 
+impl Default for Parts {
+    /// Of a region of the usual size.
+    fn default() -> Self {
+        Self { holders: FIRST_BLOCK..BLOCKS.start, blocks: BLOCKS }
+    }
+}
+
 impl Commons {
     /// A region without ports that has room for at least `buffers` buffers.
     ///
@@ -56,8 +70,29 @@ impl Commons {
     /// No descriptors left.
     pub fn new(name: &str, stride: u32, buffers: u32) -> io::Result<Self> {
         let buffers = buffers_of(stride, buffers);
-        let group = Group::with_room(name, stride, BLOCKS, buffers)?;
-        Ok(Self { group, holders: Area::new(FIRST_BLOCK, HOLDERS * PAGE) })
+        Self::with_parts(name, stride, buffers, Parts::default())
+    }
+
+    /// A region without ports that has at most so many bytes, and as many buffers as these hold.
+    ///
+    /// # Errors
+    /// `ENOMEM` where that is not enough for a port with such rings; no descriptors left.
+    pub fn within(name: &str, stride: u32, counts: RingCounts, bytes: u64) -> io::Result<Self> {
+        let bytes = usize::try_from(bytes.min(u32::MAX.into())).map_err(|_| full())? / PAGE * PAGE;
+        let block = PortLayout::new(FIRST_BLOCK, counts).end() - FIRST_BLOCK;
+        let holders = FIRST_BLOCK..FIRST_BLOCK + FEW_HOLDERS * PAGE;
+        let share = bytes / BLOCKS_SHARE / PAGE * PAGE;
+        let blocks = holders.end..holders.end + block + share;
+        let pool = bytes.checked_sub(blocks.end).ok_or_else(full)? / stride.max(1) as usize;
+        let buffers = u32::try_from(pool).ok().and_then(|all| all.checked_sub(FIRST_BUFFER));
+        let buffers = buffers.filter(|&buffers| buffers >= counts.buffers()).ok_or_else(full)?;
+        Self::with_parts(name, stride, buffers, Parts { holders, blocks })
+    }
+
+    fn with_parts(name: &str, stride: u32, buffers: u32, parts: Parts) -> io::Result<Self> {
+        let group = Group::with_room(name, stride, parts.blocks.clone(), buffers)?;
+        let holders = Area::new(parts.holders.start, parts.holders.len());
+        Ok(Self { group, holders, parts })
     }
 
     /// The region.
@@ -80,8 +115,8 @@ impl Commons {
 
     /// Where is what?
     #[must_use]
-    pub fn parts() -> Parts {
-        Parts { holders: FIRST_BLOCK..BLOCKS.start, blocks: BLOCKS }
+    pub fn parts(&self) -> &Parts {
+        &self.parts
     }
 
     /// Reserves a port in the region.

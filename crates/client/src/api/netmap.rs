@@ -37,6 +37,9 @@ pub struct Bind {
     /// The region to live in, by its number; 0 for one of the port's own.
     #[serde(default)]
     pub mem_id: u16,
+    /// A new region is to be like this; a port that is there already has another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub room: Option<Room>,
     /// Which rings.
     #[serde(default)]
     pub rings: RingChoice,
@@ -66,6 +69,7 @@ impl Bind {
             rx_slots: None,
             extra_bufs: 0,
             mem_id: 0,
+            room: None,
             rings: RingChoice::All,
             tx_only: false,
             rx_only: false,
@@ -73,6 +77,16 @@ impl Bind {
             no_tx_poll: false,
         }
     }
+}
+
+/// What a region is to be like that takes the place of a program's own memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Room {
+    /// Its size in bytes, at most.
+    pub bytes: u64,
+    /// Bytes of a buffer.
+    pub stride: u32,
 }
 
 /// Which rings of a port.

@@ -73,6 +73,8 @@ pub struct BoundSpec {
     pub rings: RingSpec,
     /// The region to live in; `None`: a new one.
     pub region: Option<u16>,
+    /// Most bytes of a new one.
+    pub room: Option<u64>,
 }
 
 /// A port with a network interface of the host behind it.

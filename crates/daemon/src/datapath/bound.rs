@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use client::api::{Bound, BoundRings, Pool, PortGeometry};
 use client::name::PortName;
-use port::commons::{Commons, Lent, buffers_of};
+use port::commons::{Commons, Lent, Parts, buffers_of};
 use port::plot::{HUGE_PAGES, Plot};
 use port::shm::plug;
 use port::sys::{Waker, Wakers};
@@ -69,7 +69,7 @@ impl Workers {
         self.next_place(spec.switch)?;
         let region = match spec.region {
             Some(region) => region,
-            None => self.make_region(&spec.name, &spec.rings)?,
+            None => self.make_region(&spec.name, &spec.rings, spec.room)?,
         };
         let commons = self.regions.get_mut(&region).expect("control knows which regions there are");
         let joined = commons.add_port(&spec.name.to_string(), spec.rings.counts);
@@ -105,11 +105,16 @@ impl Workers {
         &mut self,
         name: &PortName,
         rings: &RingSpec,
+        room: Option<u64>,
     ) -> Result<u16, DatapathError> {
         let number = self.next_region().ok_or(DatapathError::Full("memory regions"))?;
         let RingSpec { counts, stride, extra_bufs } = *rings;
         let buffers = counts.buffers().saturating_add(extra_bufs);
-        let commons = Commons::new(&name.to_string(), stride, buffers)?;
+        let name = name.to_string();
+        let commons = match room {
+            None => Commons::new(&name, stride, buffers)?,
+            Some(bytes) => Commons::within(&name, stride, counts, bytes)?,
+        };
         self.regions.insert(number, commons);
         Ok(number)
     }
@@ -239,8 +244,8 @@ impl Workers {
 
     /// Sizes of a region, or of the one that a port with such rings would get.
     pub(super) fn sizes(&self, region: Option<u16>, rings: &RingSpec) -> PortGeometry {
-        let parts = Commons::parts();
         let known = region.and_then(|number| self.regions.get(&number));
+        let parts = known.map_or_else(Parts::default, |commons| commons.parts().clone());
         let layout = known.map(|commons| commons.region().layout()).or_else(|| {
             let buffers = buffers_of(rings.stride, rings.counts.buffers());
             RegionLayout::new(parts.blocks.end - PAGE, rings.stride, buffers)

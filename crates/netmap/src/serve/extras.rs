@@ -10,8 +10,9 @@ use client::api::{GeometryQuery, PortGeometry};
 use ring::sync::offsets::Offsets;
 use rustix::io::Errno;
 
+use super::extmem::Memory;
 use super::{chosen, geometry, port_name};
-use crate::abi::{Name, OptCsb, OptOffsets, Register, flag, mode, option};
+use crate::abi::{Name, OptCsb, OptExtmem, OptOffsets, Register, flag, mode, option};
 use crate::descriptor::Descriptor;
 use crate::kloop::Kloop;
 use crate::request::Options;
@@ -20,6 +21,8 @@ use crate::request::Options;
 pub struct Extras {
     csb: Option<OptCsb>,
     offsets: Option<Offsets>,
+    /// The program's own memory.
+    pub memory: Option<Memory>,
 }
 
 impl Extras {
@@ -28,6 +31,12 @@ impl Extras {
     /// # Errors
     /// What netmap says of the first that is wrong.
     pub fn read(options: &mut Options, name: &Name, body: &Register) -> Result<Self, Errno> {
+        let mut memory = None;
+        if let Some(asked) = options.get::<OptExtmem>(option::EXTMEM) {
+            let checked = Memory::read(&asked, body);
+            options.set_status(option::EXTMEM, checked.as_ref().map(drop).map_err(|error| *error));
+            memory = Some(checked?);
+        }
         let mut offsets = None;
         if let Some(asked) = options.get::<OptOffsets>(option::OFFSETS) {
             let checked = check_offsets(&asked, name, body);
@@ -40,7 +49,7 @@ impl Extras {
             options.set_status(option::CSB, outcome);
             outcome?;
         }
-        Ok(Self { csb, offsets })
+        Ok(Self { csb, offsets, memory })
     }
 
     /// Does what was asked for, once the port is bound.
@@ -54,6 +63,11 @@ impl Extras {
         fd: RawFd,
         options: &mut Options,
     ) -> Result<(), Errno> {
+        if let (Some(memory), Some(binding)) = (&self.memory, descriptor.binding(fd)) {
+            let placed = memory.place(binding);
+            options.set_status(option::EXTMEM, placed.map(drop));
+            options.set(option::EXTMEM, &placed?);
+        }
         if let (Some(offsets), Some(binding)) = (self.offsets, descriptor.binding(fd)) {
             let outcome = binding.rings().set_offsets(offsets).map_err(|_| Errno::BUSY);
             options.set_status(option::OFFSETS, outcome.map(drop));

@@ -81,7 +81,8 @@ impl<D: Datapath> Control<D> {
         if let Some(shared) = self.state.shared(&bind.port) {
             let mem_id = shared.mem_id;
             let wanted = self.state.region(caller, bind.mem_id)?;
-            return match bind.mem_id == 0 || wanted == Some(mem_id) {
+            let any = bind.mem_id == 0 && bind.room.is_none();
+            return match any || wanted == Some(mem_id) {
                 true => Ok(()),
                 false => Err(Refusal::OtherRegion { port: bind.port.clone(), mem_id }),
             };
@@ -134,7 +135,8 @@ impl<D: Datapath> Control<D> {
         bind: &Bind,
     ) -> Result<(), Refusal> {
         let own = self.state.interface(name);
-        let rings = own.map_or(rings, |interface| interface.rings);
+        let stride = bind.room.map_or(rings.stride, |room| room.stride);
+        let rings = own.map_or(RingSpec { stride, ..rings }, |interface| interface.rings);
         let memory = self.claim_bound(&client.caller, name, &rings)?;
         let region = self.state.region(&client.caller, bind.mem_id)?;
         let region = self.region_of(name, bind.mem_id, region)?;
@@ -144,7 +146,8 @@ impl<D: Datapath> Control<D> {
         let config = config.unwrap_or_default();
         // A region of its own has room for the extra buffers.
         let rings = RingSpec { extra_bufs: bind.extra_bufs, ..rings };
-        let spec = BoundSpec { key, name: name.clone(), switch, rings, region };
+        let room = bind.room.map(|room| room.bytes);
+        let spec = BoundSpec { key, name: name.clone(), switch, rings, region, room };
         let made = self.datapath.reserve_bound(&spec);
         if made.is_err()
             && let Some(switch) = self.state.forget_switch(name.switch())
@@ -231,9 +234,10 @@ impl<D: Datapath> Control<D> {
         let memory = self.claim_bound(&client.caller, name, &rings)?;
         let key = PortKey(self.state.new_key());
         let config = PortConfig { on_full: OnFull::Wait, ..PortConfig::default() };
-        let spec =
-            BoundSpec { key, name: name.clone(), switch: patch, rings, region: Some(mem_id) };
+        let (name, region) = (name.clone(), Some(mem_id));
+        let spec = BoundSpec { key, name, switch: patch, rings, region, room: None };
         self.datapath.reserve_bound(&spec)?;
+        let name = &spec.name;
         let patch = Some(patch);
         let shared = Shared { memory, patch, ..new_shared(mem_id, client.caller.uid) };
         let port = Port { config, ..bound_port(client, key, PortKind::Pipe, shared) };
