@@ -52,6 +52,12 @@ impl HostPort {
         &self.region
     }
 
+    /// From now on, frames have so many bytes in front of them.
+    pub fn set_front(&mut self, len: u8) {
+        self.tx.iter_mut().for_each(|tx| tx.set_front(len));
+        self.rx.iter_mut().for_each(|rx| rx.set_front(len));
+    }
+
     /// Another member of the region leaves, see [`crate::owners`]. To be called between turns.
     pub fn settle(&self, leaver: &Leaver) {
         if !Arc::ptr_eq(&self.region, &leaver.region) {

@@ -16,7 +16,10 @@
 
 #![allow(unsafe_code)] // UNSAFETY: slots are read and written through raw pointers.
 
+mod front;
 mod offsets;
+
+pub use front::{FRONT_MAX, Front};
 
 use std::sync::Arc;
 
@@ -180,6 +183,8 @@ struct Kring {
     /// Bits of `Slot::ptr` that say where frames begin; 0: at the start of their buffers. Rings
     /// that have some are staged frame by frame, and cost others nothing.
     offset_mask: u64,
+    /// Bytes in front of each frame, likewise.
+    front: u8,
 }
 
 // SAFETY: the pointers go into `region`, which is kept alive and may be used from any thread.
@@ -199,6 +204,7 @@ impl Kring {
             bad_index: None,
             resyncs: 0,
             offset_mask: 0,
+            front: 0,
             owner: Owner::of(port),
             region: region.clone(),
         }
@@ -238,6 +244,12 @@ impl Kring {
         self.view().write(i, word);
     }
 
+    /// Do its frames begin elsewhere than at the start of their buffers?
+    #[inline(always)]
+    fn is_staged(&self) -> bool {
+        self.offset_mask | u64::from(self.front) != 0
+    }
+
     /// Looks whether the client says where frames begin.
     #[inline(always)]
     fn look_for_offsets(&mut self) {
@@ -275,6 +287,8 @@ pub struct TxKring {
     ring: Kring,
     next: Index,
     head: Index,
+    /// What was in front of the last frame.
+    front: Front,
 }
 
 impl TxKring {
@@ -283,7 +297,7 @@ impl TxKring {
     pub fn new(region: &Arc<Region>, port: &PortLayout, ring: u16) -> Self {
         let span = port.counts().tx_slots;
         let ring = Kring::new(region, port, usize::from(ring), span);
-        Self { ring, next: Index::ZERO, head: Index::ZERO }
+        Self { ring, next: Index::ZERO, head: Index::ZERO, front: [0; FRONT_MAX] }
     }
 
     /// The region that its buffers are in.
@@ -323,7 +337,7 @@ impl TxKring {
     #[inline]
     #[must_use]
     pub fn peek(&self) -> Option<u128> {
-        if self.ready() == 0 || self.ring.offset_mask != 0 {
+        if self.ready() == 0 || self.ring.is_staged() {
             return None;
         }
         let view = self.ring.view();
@@ -380,6 +394,10 @@ impl TxKring {
                 bad = Some(BadSlot::Chain);
                 break;
             }
+        }
+        if self.ring.front != 0 {
+            bad = bad.or(self.take_front(frags, start).err());
+            total = total.saturating_sub(self.ring.front.into());
         }
         let head = frags.get(start).map_or(0, |first| first.len);
         let head_min = if frags.len() - start > 1 { CHAIN_HEAD_MIN } else { FRAME_MIN };

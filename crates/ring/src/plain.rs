@@ -95,7 +95,7 @@ impl Frame<'_> {
     pub fn append_to(self, head: Prologue, to: &mut Vec<u8>) {
         let bytes = (self.bytes - u32::from(head.skip) + u32::from(head.len)) as usize;
         to.reserve(bytes);
-        let mut source = Source::new(self, head);
+        let mut source = Source::new(&[], self, head);
         // SAFETY: `bytes` bytes are reserved behind the vector's end, and `copy_to` writes each of
         // them.
         unsafe {

@@ -41,14 +41,14 @@ impl RxKring {
     /// Slots that a frame of so many bytes takes, with a tag put in.
     #[must_use]
     pub fn slots_for(&self, bytes: u32) -> u32 {
-        (bytes + 4).div_ceil(self.region().stride())
+        (bytes + 4 + u32::from(self.front_len())).div_ceil(self.region().stride())
     }
 
     /// Does a piece fit one slot as it is, line by line?
     #[inline]
     #[must_use]
     pub fn fits(&self, piece: Frag) -> bool {
-        let moved = piece.offset != 0 || self.has_offsets();
+        let moved = piece.offset != 0 || self.is_staged();
         !moved && u32::from(piece.len) <= self.region().stride()
     }
 
@@ -104,9 +104,24 @@ impl RxKring {
     /// # Errors
     /// [`Refused`]: nothing of the frame has been delivered; spoilt slots are passed over.
     pub fn put(&mut self, frame: Frame<'_>, head: Prologue) -> Result<u32, Refused> {
-        let bytes = frame.bytes - u32::from(head.skip) + u32::from(head.len);
+        self.put_behind(&[], frame, head)
+    }
+
+    /// The same behind a header that the client expects there; it is not counted.
+    ///
+    /// # Errors
+    /// As [`RxKring::put`].
+    pub fn put_behind(
+        &mut self,
+        front: &[u8],
+        frame: Frame<'_>,
+        head: Prologue,
+    ) -> Result<u32, Refused> {
+        let own = u32::try_from(front.len()).expect("a header is short");
+        let bytes = own + frame.bytes - u32::from(head.skip) + u32::from(head.len);
+        let mut source = Source::new(front, frame, head);
         if self.has_offsets() {
-            return self.put_inside(Source::new(frame, head), bytes);
+            return self.put_inside(source, bytes).map(|bytes| bytes.saturating_sub(own));
         }
         let slots = bytes.div_ceil(self.region().stride());
         if bytes > FRAME_MAX || slots >= self.slots() || slots > u32::from(u8::MAX) {
@@ -115,7 +130,6 @@ impl RxKring {
         if slots > self.room() {
             return Err(Refused::NoRoom);
         }
-        let mut source = Source::new(frame, head);
         if slots == 1 {
             let to = self.free_buffer()?;
             source.copy_to(self.region().buffer(to), bytes as usize);
@@ -123,7 +137,7 @@ impl RxKring {
         } else {
             self.put_chain(source, slots, bytes)?;
         }
-        Ok(bytes)
+        Ok(bytes - own)
     }
 
     /// Marks every slot with the number of slots and all but the last with `NS_MOREFRAG`, as
@@ -211,8 +225,10 @@ fn len16(bytes: u32) -> u16 {
     bytes as u16
 }
 
-/// The bytes of a frame in order: the prologue, then what follows in the pieces.
+/// The bytes of a frame in order: what is in front, the prologue, then what follows in the pieces.
 pub(crate) struct Source<'a> {
+    /// What is left of it.
+    front: &'a [u8],
     frame: Frame<'a>,
     head: Prologue,
     /// Bytes of the prologue already copied.
@@ -224,15 +240,17 @@ pub(crate) struct Source<'a> {
 
 impl<'a> Source<'a> {
     #[inline]
-    pub(crate) fn new(frame: Frame<'a>, head: Prologue) -> Self {
+    pub(crate) fn new(front: &'a [u8], frame: Frame<'a>, head: Prologue) -> Self {
         assert!(usize::from(head.len) <= HEADER);
-        Self { frame, head, head_at: 0, frag: 0, frag_at: usize::from(head.skip) }
+        Self { front, frame, head, head_at: 0, frag: 0, frag_at: usize::from(head.skip) }
     }
 
     /// Copies the next `bytes` bytes of the frame to the start of a buffer.
     #[inline]
     pub(crate) fn copy_to(&mut self, to: *mut u8, bytes: usize) {
-        let mut at = self.copy_head(to, bytes);
+        let mut at = self.copy_front(to, bytes);
+        // SAFETY: `at` is at most `bytes`, which lie in the destination.
+        at += self.copy_head(unsafe { to.add(at) }, bytes - at);
         while at < bytes {
             let frag = self.frame.frags[self.frag];
             let len = usize::from(frag.len());
@@ -248,6 +266,15 @@ impl<'a> Source<'a> {
                 (self.frag, self.frag_at) = (self.frag + 1, 0);
             }
         }
+    }
+
+    #[inline]
+    fn copy_front(&mut self, to: *mut u8, bytes: usize) -> usize {
+        let (now, later) = self.front.split_at(self.front.len().min(bytes));
+        // SAFETY: no more than `bytes`, which lie in the destination; the header is ours.
+        unsafe { copy::copy_bytes(to, now.as_ptr(), now.len()) };
+        self.front = later;
+        now.len()
     }
 
     #[inline]

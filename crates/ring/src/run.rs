@@ -67,7 +67,7 @@ pub struct Run {
 /// Moves a run of at most `max` frames from `tx` to `rx`: by swap inside a region, else by copy.
 #[inline]
 pub fn deliver_run(tx: &mut TxKring, rx: &mut RxKring, key: Key, max: u32) -> Run {
-    if rx.has_offsets() {
+    if rx.is_staged() {
         return Run { frames: 0, bytes: 0, end: End::Complex };
     }
     if Arc::ptr_eq(tx.region(), rx.region()) {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ring::Region;
 use ring::cursor::Index;
-use ring::kring::Frag;
+use ring::kring::{FRONT_MAX, Frag, Front};
 use ring::put::{Frame, Prologue};
 
 use crate::asks::Asks;
@@ -26,6 +26,10 @@ pub struct Batch {
     region: Option<Arc<Region>>,
     frames: Vec<Entry>,
     frags: Vec<Frag>,
+    /// What was in front of each, if anything was.
+    fronts: Vec<Front>,
+    /// How many bytes of it.
+    front_len: u8,
     capacity: usize,
 }
 
@@ -62,6 +66,8 @@ impl Batch {
             region: None,
             frames: Vec::with_capacity(capacity),
             frags: Vec::with_capacity(capacity * 2 + FRAGS_MAX),
+            fronts: Vec::with_capacity(capacity),
+            front_len: 0,
             capacity,
         }
     }
@@ -70,12 +76,13 @@ impl Batch {
     pub fn clear(&mut self) {
         self.frames.clear();
         self.frags.clear();
+        self.fronts.clear();
+        self.front_len = 0;
     }
 
     /// Empties the batch for frames of `region`.
     pub fn restart(&mut self, region: &Arc<Region>) {
-        self.frames.clear();
-        self.frags.clear();
+        self.clear();
         if !self.region.as_ref().is_some_and(|mine| Arc::ptr_eq(mine, region)) {
             self.region = Some(region.clone());
         }
@@ -83,8 +90,7 @@ impl Batch {
 
     /// Empties the batch and lets its region go.
     pub fn release(&mut self) {
-        self.frames.clear();
-        self.frags.clear();
+        self.clear();
         self.region = None;
     }
 
@@ -117,6 +123,22 @@ impl Batch {
         let count = narrow(self.frags.len() - first);
         let (first, asks) = (narrow(first), Asks::NOTHING);
         self.frames.push(Entry { header, bytes, slot: None, asks, first, count });
+    }
+
+    /// The frame that was pushed last had this in front of it, so many bytes, as all others have.
+    pub fn push_front(&mut self, front: Front, len: u8) {
+        self.fronts.push(front);
+        self.front_len = len;
+        debug_assert_eq!(self.fronts.len(), self.frames.len());
+    }
+
+    /// What is in front of a frame for a port that wants `len` bytes there: what was there, if it
+    /// was as long, else zeros.
+    #[must_use]
+    pub fn front(&self, frame: u16, len: u8) -> &[u8] {
+        const NOTHING: Front = [0; FRONT_MAX];
+        let front = self.fronts.get(usize::from(frame)).filter(|_| len == self.front_len);
+        &front.unwrap_or(&NOTHING)[..usize::from(len)]
     }
 
     /// Forgets all frames after the first `count`.

@@ -62,6 +62,13 @@ impl Plug {
         }
     }
 
+    /// From now on, its frames have so many bytes in front. Ports without rings have none.
+    pub fn set_front(&mut self, len: u8) {
+        if let Self::Rings(host, _) = self {
+            host.set_front(len);
+        }
+    }
+
     /// Takes that request back.
     pub fn disarm(&mut self) {
         if let Self::Rings(host, _) = self {

@@ -57,11 +57,12 @@ impl Switch {
     ///
     /// # Panics
     /// If there is one with this number.
-    pub fn add_port(&mut self, id: PortId, plug: Plug, config: PortConfig) {
+    pub fn add_port(&mut self, id: PortId, mut plug: Plug, config: PortConfig) {
         if self.ports.len() <= id.index() {
             self.ports.resize_with(id.index() + 1, || None);
         }
         assert!(self.ports[id.index()].is_none(), "port {id} is there already");
+        plug.set_front(config.vnet_header);
         let stats = PortStats::new(plug.queues());
         let on_full = config.on_full;
         self.bridge.add_port(id, config);
@@ -83,6 +84,7 @@ impl Switch {
     pub fn set_port(&mut self, id: PortId, config: PortConfig) {
         if let Some(entry) = self.entry_mut(id) {
             entry.on_full = config.on_full;
+            entry.plug.set_front(config.vnet_header);
             self.bridge.set_port(id, config);
             self.note_waiting_ports();
         }

@@ -4,6 +4,8 @@
 mod adapters;
 #[path = "turns/asks.rs"]
 mod asks;
+#[path = "turns/fronts.rs"]
+mod fronts;
 
 use std::os::fd::AsFd;
 

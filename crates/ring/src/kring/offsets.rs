@@ -50,6 +50,12 @@ impl RxKring {
         self.ring.offset_mask != 0
     }
 
+    /// Do frames begin elsewhere than at the start of their buffers?
+    #[inline(always)]
+    pub(crate) fn is_staged(&self) -> bool {
+        self.ring.is_staged()
+    }
+
     /// Can a slot of this ring say that its frame begins there?
     #[inline]
     pub(crate) fn can_say(&self, offset: u16) -> bool {

@@ -124,6 +124,9 @@ impl TurnOf<'_> {
                 Some(Taken::Bad(why)) => entry.stats.drops.add(bad_slot(why), 1),
                 Some(Taken::Frame { bytes, slot, flags }) => {
                     batch.push(first, bytes, slot, flags);
+                    if tx.front_len() != 0 {
+                        batch.push_front(tx.front(), tx.front_len());
+                    }
                 }
             }
         }
@@ -258,7 +261,8 @@ impl TurnOf<'_> {
 fn send_to_ring(rx: &mut RxKring, batch: &Batch, list: &[Delivery], tx: Option<&TxKring>) -> Sent {
     let mut sent = Sent::default();
     rx.sync();
-    let tx = tx.filter(|_| Arc::ptr_eq(batch.region(), rx.region()));
+    // A header that was taken off may have had a slot of its own: not the frame's, then.
+    let tx = tx.filter(|tx| tx.front_len() == 0 && Arc::ptr_eq(batch.region(), rx.region()));
     for delivery in list {
         match put(rx, batch, *delivery, tx) {
             Ok(bytes) => sent.delivered.add(1, u64::from(bytes)),
@@ -277,6 +281,11 @@ fn put(
     tx: Option<&TxKring>,
 ) -> Result<u32, Refused> {
     let entry = &batch.frames()[usize::from(delivery.frame)];
+    if rx.front_len() != 0 {
+        let head = prologue(entry.header, entry.bytes, delivery.tag);
+        let front = batch.front(delivery.frame, rx.front_len());
+        return rx.put_behind(front, batch.frame(entry), head);
+    }
     if let (TagAction::Keep, &[piece]) = (delivery.tag, batch.pieces(entry)) {
         if let (Some(tx), Some(slot)) = (tx.filter(|_| rx.can_swap(piece)), entry.slot) {
             return rx.put_swapped(tx, slot, piece);
