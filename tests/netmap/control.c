@@ -297,6 +297,60 @@ static void headers_of_ports(void)
 	header.nr_hdr_len = 0;
 	FAILS(ENXIO, request(port.fd, NETMAP_REQ_PORT_HDR_SET, "eth99", &header, NULL));
 	FAILS(ENXIO, request(port.fd, NETMAP_REQ_PORT_HDR_SET, "vale0:none", &header, NULL));
+	FAILS(ENXIO, request(port.fd, NETMAP_REQ_PORT_HDR_SET, "vale0:a{1", &header, NULL));
+	FAILS(ENXIO, request(port.fd, NETMAP_REQ_PORT_HDR_GET, "vale0:none", &header, NULL));
+}
+
+static void set_header(struct port *port, const char *name, uint32_t bytes)
+{
+	struct nmreq_port_hdr header = { bytes, 0 };
+
+	CHECK(request(port->fd, NETMAP_REQ_PORT_HDR_SET, name, &header, NULL) == 0);
+	header.nr_hdr_len = 99;
+	CHECK(request(port->fd, NETMAP_REQ_PORT_HDR_GET, name, &header, NULL) == 0);
+	CHECK(header.nr_hdr_len == bytes);
+}
+
+/* The bytes in front of a frame that a, with a header, sends, as b gets them. */
+static void headers_pass(uint32_t of_a, uint32_t of_b)
+{
+	struct port a = open_port("vale6:a", NR_ACCEPT_VNET_HDR);
+	struct port b = open_port("vale6:b", NR_ACCEPT_VNET_HDR);
+	struct netmap_slot *slot = &a.tx->slot[a.tx->head];
+	char *frame = NETMAP_BUF(a.tx, slot->buf_idx), *got;
+	uint32_t i;
+
+	set_header(&a, "vale6:a", of_a), set_header(&b, "vale6:b", of_b);
+	memset(frame, 7, of_a);
+	memset(frame + of_a, 0xff, 6);
+	memset(frame + of_a + 6, 2, 54);
+	slot->len = (uint16_t)(of_a + 60);
+	a.tx->head = a.tx->cur = nm_ring_next(a.tx, a.tx->head);
+	CHECK(ioctl(a.fd, NIOCTXSYNC, NULL) == 0);
+	slot = &b.rx->slot[b.rx->head];
+	got = NETMAP_BUF(b.rx, slot->buf_idx);
+	expect_frame(&b, (int)(of_b + 60), 2);
+	for (i = 0; i < of_b; i++)
+		CHECK(got[i] == (of_a == of_b ? 7 : 0));
+	CHECK((unsigned char)got[of_b] == 0xff && got[of_b + 6] == 2);
+	close(a.fd), close(b.fd);
+}
+
+static void headers_in_front_of_frames(void)
+{
+	struct port port;
+	struct nmreq_register reg = all_rings();
+	int fd = device();
+
+	headers_pass(0, 0), headers_pass(12, 12), headers_pass(10, 10);
+	headers_pass(12, 10), headers_pass(12, 0), headers_pass(0, 12);
+	/* Who does not expect a header does not get the port. */
+	port = open_port("vale6:c", 0);
+	set_header(&port, "vale6:c", 12);
+	FAILS(EIO, request(fd, NETMAP_REQ_REGISTER, "vale6:c", &reg, NULL));
+	reg.nr_flags = NR_ACCEPT_VNET_HDR;
+	CHECK(request(fd, NETMAP_REQ_REGISTER, "vale6:c", &reg, NULL) == 0);
+	CHECK(reg.nr_flags == NR_ACCEPT_VNET_HDR);
 }
 
 static void legacy(void)
@@ -362,6 +416,7 @@ static const struct test tests[] = {
 	TEST(open_in_every_way), TEST(register_answers), TEST(register_sizes),
 	TEST(register_one_ring), TEST(register_one_direction), TEST(register_refusals),
 	TEST(exclusive), TEST(extra_buffers), TEST(pipes), TEST(bad_headers), TEST(options),
-	TEST(port_info), TEST(lists), TEST(headers_of_ports), TEST(legacy), TEST(memory), TEST(loops),
+	TEST(port_info), TEST(lists), TEST(headers_of_ports),
+	TEST(headers_in_front_of_frames), TEST(legacy), TEST(memory), TEST(loops),
 };
 MAIN(tests)

@@ -325,6 +325,7 @@ struct RawPort {
     max_macs: Option<Number>,
     #[serde(deserialize_with = "some_from_text")]
     on_full: Option<OnFull>,
+    vnet_header: Option<VnetHeader>,
     #[serde(rename = "static")]
     stations: BTreeSet<Station>,
     ifname: Option<String>,
@@ -436,6 +437,7 @@ impl RawPort {
             broadcast_flood: self.broadcast_flood.unwrap_or(default.broadcast_flood),
             max_macs: self.max_macs.map(|max| max.0).filter(|&max| max != 0),
             on_full: self.on_full.unwrap_or(default.on_full),
+            vnet_header: self.vnet_header.map_or(default.vnet_header, |bytes| bytes.0),
             vacant: false,
         }
     }
@@ -561,6 +563,12 @@ checked! {
     FrameCount(u16) = |text| in_range(text, 1, 1024);
     Bytes(u64) = parse_bytes;
     Capacity(usize) = |text| in_range(text, 1, FDB_CAPACITY_MAX);
+    VnetHeader(u8) = |text| match text {
+        "0" => Ok(0),
+        "10" => Ok(10),
+        "12" => Ok(12),
+        _ => Err(format!("expected 0, 10 or 12, found {text:?}")),
+    };
     Rings(u16) = |text| in_range(text, 1, MAX_RINGS);
     Slots(Span) = parse_slots;
     ExtraBufs(u32) = |text| in_range(text, 0, MAX_EXTRA_BUFS);

@@ -15,7 +15,7 @@ use std::os::fd::RawFd;
 
 use client::api::{
     Bind, ErrorCode, GeometryQuery, Page, PortGeometry, PortInfo as ListedPort, PortList, PortRef,
-    Reply, Request as Call, RingChoice,
+    PortSet, PortSettings, Reply, Request as Call, RingChoice,
 };
 use client::control::{Connection, ControlError};
 use client::name::{PortName, SwitchName};
@@ -81,8 +81,7 @@ impl Server for Service<'_> {
             Body::PoolsInfoGet(body) => pools_info(&name, body),
             Body::ValeList(body) => list(&mut request.name, body),
             Body::PortHdrGet(body) => {
-                shown(&name)?;
-                body.nr_hdr_len = 0;
+                body.nr_hdr_len = header_of(&name)?;
                 Ok(())
             }
             Body::PortHdrSet(body) => set_header(&name, body),
@@ -148,9 +147,15 @@ impl<'a> Service<'a> {
             rx_only: body.nr_flags & flag::RX_RINGS_ONLY != 0,
             exclusive: body.nr_flags & flag::EXCLUSIVE != 0,
             no_tx_poll: body.nr_flags & flag::NO_TX_POLL != 0,
+            accepts_header: body.nr_flags & flag::ACCEPT_VNET_HDR != 0,
             ..Bind::new(port_name(name)?)
         };
-        let bound = self.descriptor.bind(self.fd, bind)?.bound();
+        let accepts = bind.accepts_header;
+        let bound = self.descriptor.bind(self.fd, bind).map_err(|error| {
+            let kept_away = !accepts && header_of(name).is_ok_and(|bytes| bytes != 0);
+            if error == Errno::OPNOTSUPP && kept_away { Errno::IO } else { error }
+        });
+        let bound = bound?.bound();
         let port = &bound.attached;
         (body.nr_offset, body.nr_memsize) = (bound.nifp, port.region_bytes);
         (body.nr_tx_rings, body.nr_rx_rings) = (port.tx_rings, port.rx_rings);
@@ -189,8 +194,11 @@ fn call(request: Call) -> Result<Reply, Errno> {
 }
 
 /// The port as the daemon lists it.
-fn shown(name: &Name) -> Result<(), Errno> {
-    call(Call::PortShow(PortRef { port: port_name(name)? })).map(|_| ())
+fn shown(name: &Name) -> Result<ListedPort, Errno> {
+    match call(Call::PortShow(PortRef { port: port_name(name)? }))? {
+        Reply::Port(port) => Ok(port),
+        _ => Err(Errno::PROTO),
+    }
 }
 
 fn geometry(query: GeometryQuery) -> Result<PortGeometry, Errno> {
@@ -253,12 +261,25 @@ fn pools(port: &PortGeometry) -> PoolsInfo {
     }
 }
 
+/// Bytes in front of a port's frames.
+fn header_of(name: &Name) -> Result<u32, Errno> {
+    Ok(shown(name)?.settings.vnet_header.unwrap_or(0).into())
+}
+
+/// Of a port in a switch, not of a pipe or of an interface by its own name.
 fn set_header(name: &Name, body: &PortHdr) -> Result<(), Errno> {
-    match body.nr_hdr_len {
-        0 => shown(name),
-        10 | 12 => shown(name).and(Err(Errno::OPNOTSUPP)),
-        _ => Err(Errno::INVAL),
+    let bytes = match body.nr_hdr_len {
+        0 => 0,
+        10 => 10,
+        12 => 12,
+        _ => return Err(Errno::INVAL),
+    };
+    let port = port_name(name)?;
+    if port.is_interface() || port.pipe().is_some() {
+        return Err(Errno::NXIO);
     }
+    let settings = PortSettings { vnet_header: Some(bytes), ..PortSettings::default() };
+    call(Call::PortSet(PortSet { port, settings })).map(|_| ())
 }
 
 /// All ports that the program may see, in order.

@@ -55,6 +55,10 @@ pub struct Bind {
     /// Who waits for frames alone does not send: for whoever has the connection later to know.
     #[serde(default)]
     pub no_tx_poll: bool,
+    /// The program copes with a virtio-net header, if the port's frames have one; others do not get
+    /// such a port.
+    #[serde(default)]
+    pub accepts_header: bool,
 }
 
 impl Bind {
@@ -75,6 +79,7 @@ impl Bind {
             rx_only: false,
             exclusive: false,
             no_tx_poll: false,
+            accepts_header: false,
         }
     }
 }

@@ -93,6 +93,9 @@ pub struct PortSettings {
     /// What happens to a frame that finds no room: `drop` or `wait`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_full: Option<String>,
+    /// Bytes of the virtio-net header in front of each of its frames: 0, 10 or 12.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vnet_header: Option<u8>,
 }
 
 /// A port in a listing.

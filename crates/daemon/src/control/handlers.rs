@@ -413,6 +413,7 @@ impl<D: Datapath> Control<D> {
     }
 
     fn port_show(&self, caller: &Caller, name: &PortName) -> Result<Reply, Refusal> {
+        let name = &self.state.resolve(name);
         let port = self.state.port(caller, name, Access::Look)?;
         Ok(Reply::Port(self.port_info(name, port)))
     }

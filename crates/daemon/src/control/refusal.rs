@@ -87,6 +87,9 @@ pub enum Refusal {
     /// A setting on the end of a pipe.
     #[error("{0} is the end of a pipe, which the switch does not see: there is nothing to set")]
     PipeSettings(PortName),
+    /// A netmap program that does not cope with headers.
+    #[error("frames of {0} have a virtio-net header: uvala port set {0} --vnet-header 0")]
+    HasHeader(PortName),
     /// A pipe in a trust group.
     #[error("{0} is the end of a pipe, whose ends share their own region: it takes no group")]
     PipeGroup(PortName),
@@ -239,6 +242,7 @@ impl Refusal {
             Self::NotAttachable(_)
             | Self::PipePersistent(_)
             | Self::PipeSettings(_)
+            | Self::HasHeader(_)
             | Self::InterfaceAdded(_)
             | Self::SecondSwitch(_)
             | Self::PipeGroup(_) => ErrorCode::Unsupported,

@@ -48,6 +48,9 @@ pub fn change_port(mut config: PortConfig, settings: &PortSettings) -> Result<Po
     if let Some(text) = &settings.on_full {
         config.on_full = parse("on_full", text)?;
     }
+    if let Some(bytes) = settings.vnet_header {
+        config.vnet_header = vnet_header(bytes)?;
+    }
     if let Some(max) = settings.max_macs {
         config.max_macs = Some(max).filter(|&max| max != 0);
     }
@@ -76,6 +79,15 @@ pub fn show_port(config: &PortConfig) -> PortSettings {
         broadcast_flood: Some(config.broadcast_flood),
         max_macs: Some(config.max_macs.unwrap_or(0)),
         on_full: Some(config.on_full.to_string()),
+        vnet_header: Some(config.vnet_header),
+    }
+}
+
+/// Bytes of a virtio-net header, which is one of the two that there are, or none.
+fn vnet_header(bytes: u8) -> Result<u8, Refusal> {
+    match bytes {
+        0 | 10 | 12 => Ok(bytes),
+        _ => Err(Refusal::BadValue(format!("vnet_header = {bytes}: it has 10 or 12 bytes, or 0"))),
     }
 }
 
@@ -191,6 +203,7 @@ mod tests {
             broadcast_flood: Some(false),
             max_macs: Some(7),
             on_full: Some("wait".to_owned()),
+            vnet_header: Some(10),
         };
         let config = change_port(PortConfig::default(), &wanted).unwrap();
         assert_eq!(show_port(&config), wanted);
@@ -200,6 +213,8 @@ mod tests {
 
     #[test]
     fn test_bad_values_name_themselves() {
+        let settings = PortSettings { vnet_header: Some(11), ..Default::default() };
+        assert!(change_port(PortConfig::default(), &settings).is_err());
         let settings = PortSettings { vlan: Some("access:0".to_owned()), ..Default::default() };
         let refusal = change_port(PortConfig::default(), &settings).unwrap_err();
         assert!(refusal.to_string().starts_with("vlan: expected"), "{refusal}");

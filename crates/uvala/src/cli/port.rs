@@ -97,6 +97,9 @@ macro_rules! on_off {
             /// A frame that finds no room: drop it, or let its sender wait [new: drop]
             #[arg(long, value_name = "drop|wait")]
             on_full: Option<String>,
+            /// Bytes of the virtio-net header in front of each frame in its rings [new: 0]
+            #[arg(long, value_name = "0|10|12")]
+            vnet_header: Option<u8>,
             $(
                 $(#[$doc])*
                 #[arg(
@@ -206,6 +209,7 @@ impl Settings {
             broadcast_flood: self.broadcast_flood,
             max_macs: self.max_macs,
             on_full: self.on_full.clone(),
+            vnet_header: self.vnet_header,
         }
     }
 }
@@ -303,6 +307,7 @@ fn show(info: &PortInfo) -> String {
         ("multicast-flood", flag(settings.multicast_flood)),
         ("broadcast-flood", flag(settings.broadcast_flood)),
         ("on-full", settings.on_full.clone()),
+        ("vnet-header", settings.vnet_header.map(|bytes| bytes.to_string())),
     ] {
         text += &format!("{name:<15}  {}\n", value.unwrap_or_default());
     }

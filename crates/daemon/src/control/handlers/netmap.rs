@@ -250,7 +250,11 @@ impl<D: Datapath> Control<D> {
 impl<D: Datapath> Control<D> {
     /// Reserves for a connection its rings of a port that is there.
     fn join(&mut self, client: &Client, bind: &Bind) -> Result<Build, Refusal> {
-        let key = self.state.port(&client.caller, &bind.port, Access::Attach)?.key;
+        let port = self.state.port(&client.caller, &bind.port, Access::Attach)?;
+        let (key, header) = (port.key, port.config.vnet_header);
+        if header != 0 && !bind.accepts_header {
+            return Err(Refusal::HasHeader(bind.port.clone()));
+        }
         let rings = self.datapath.rings_of(key).expect("a bound port has rings");
         let claim = claim(bind, rings.counts)?;
         self.state.claim_rings(&client.caller, &bind.port, &claim)?;
