@@ -10,12 +10,13 @@
 //! legal length and a ring in order.
 
 use std::fs::File;
+use std::mem::offset_of;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use ring::Region;
-use ring::abi::{NetmapRing, Slot};
+use ring::abi::{CsbAtok, NetmapRing, Slot, sync_flag};
 use ring::cursor::Span;
 use ring::host::HostPort;
 use ring::kring::{Frag, RxKring, TxKring};
@@ -68,6 +69,7 @@ impl World {
     fn step(&mut self, input: &mut Input<'_>) {
         let (op, from, to) = (input.below(16), input.below(HONEST), input.below(HONEST + 1));
         match op {
+            0 if input.u8().is_multiple_of(4) => self.begin_offsets(from, input),
             0 => self.scribble(input),
             1..=3 => self.fill_slot(from, input),
             4..=6 => self.hand_over(from, input),
@@ -99,6 +101,18 @@ impl World {
         let at = place(port).ring(ring) + size_of::<NetmapRing>() + slot * size_of::<Slot>();
         let word = u64::from(buffer) | u64::from(len) << 32 | u64::from(flags) << 48;
         self.write(port, at, &word.to_le_bytes());
+        self.write(port, at + 8, &u64::from(input.u8()).to_le_bytes());
+    }
+
+    /// Says that frames of a ring begin where slots say, in some bits of theirs.
+    fn begin_offsets(&mut self, port: usize, input: &mut Input<'_>) {
+        let (ring, set) = (input.below(2), !input.u8().is_multiple_of(4));
+        let flags = if set { sync_flag::OFFSETS } else { 0 };
+        let mask: u64 = [0x7f, 0xff, 0xffff, u64::MAX][input.below(4)];
+        let at = place(port).ring(ring) + offset_of!(NetmapRing, offset_mask);
+        self.write(port, at, &mask.to_le_bytes());
+        let at = place(port).atok(ring) + offset_of!(CsbAtok, sync_flags);
+        self.write(port, at, &flags.to_le_bytes());
     }
 
     /// Moves the client's index of one ring, at times out of range.

@@ -275,3 +275,138 @@ impl Entry<'_> {
         self.atok().appl_need_kick.load(Ordering::Relaxed) != 0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::tests::{SLOTS, Setup, setup};
+    use super::*;
+    use crate::host::HostPort;
+    use crate::kring::SlotWord;
+    use crate::run::{Key, deliver_run};
+
+    const ASLEEP: LoopMode = LoopMode { rung: true, direct_tx: false, direct_rx: false };
+    const QUIET: Pass = Pass { busy: false, kick: false };
+
+    /// The program's arrays: a transmit and a receive ring.
+    #[derive(Default)]
+    struct Arrays {
+        atok: [CsbAtok; 2],
+        ktoa: [CsbKtoa; 2],
+    }
+
+    impl Arrays {
+        fn csb(&self) -> ProgramCsb {
+            let address = |it: *const u8| it.expose_provenance();
+            let (atok, ktoa) = (self.atok.as_ptr().cast(), self.ktoa.as_ptr().cast());
+            // SAFETY: two aligned lines each, which outlive what the tests do with them.
+            unsafe { ProgramCsb::new(address(atok), address(ktoa)) }
+        }
+
+        fn say(&self, ring: usize, head: u32) {
+            self.atok[ring].cur.store(head, Ordering::Relaxed);
+            self.atok[ring].head.store(head, Ordering::Release);
+        }
+
+        fn told(&self, ring: usize) -> [u32; 3] {
+            let ktoa = &self.ktoa[ring];
+            [&ktoa.hwcur, &ktoa.hwtail, &ktoa.kern_need_kick].map(|it| it.load(Ordering::Relaxed))
+        }
+    }
+
+    fn pass(sync: &mut SyncLoop<'_>) -> (Pass, Vec<usize>) {
+        let mut notified = Vec::new();
+        (sync.pass(|ring| notified.push(ring)), notified)
+    }
+
+    /// One frame from the port to itself.
+    fn deliver(HostPort { tx, rx, .. }: &mut HostPort) {
+        let _ = (tx[0].sync(), rx[0].sync());
+        assert_eq!(deliver_run(&mut tx[0], &mut rx[0], Key::new(0, 0), 1).frames, 1);
+        tx[0].publish();
+        rx[0].publish();
+    }
+
+    #[test]
+    fn a_program_enters_where_its_rings_stand() {
+        let (setup, arrays) = (setup::<1>(), Arrays::default());
+        setup.ends[0].enter_csb(arrays.csb());
+        assert_eq!(arrays.told(0), [0, SLOTS - 1, 1]);
+        assert_eq!(arrays.told(1), [0, 0, 1]);
+        assert_eq!(arrays.atok[1].appl_need_kick.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_loop_carries_slots_to_and_fro_and_rings_for_who_asks() {
+        let (mut setup, arrays) = (setup::<1>(), Arrays::default());
+        let Setup { host, ends: [rings] } = &mut setup;
+        rings.enter_csb(arrays.csb());
+        let mut sync = rings.sync_loop(arrays.csb(), ASLEEP);
+        let _ = pass(&mut sync);
+        assert_eq!(pass(&mut sync), (QUIET, vec![]));
+        assert!(sync.arm());
+        rings.tx[0].write(0, SlotWord::new(2, 60, 0), 0);
+        arrays.say(0, 1);
+        assert!(pass(&mut sync).0.busy);
+        assert_eq!(arrays.told(0), [0, SLOTS - 1, 1], "sent, and not taken yet");
+        deliver(host);
+        assert!(!sync.arm(), "the program does not know");
+        assert_eq!(pass(&mut sync), (Pass { busy: true, kick: false }, vec![0, 1]));
+        assert_eq!(arrays.told(0), [1, 0, 1]);
+        assert_eq!(arrays.told(1), [0, 1, 0], "a ring with room needs no kick");
+        // Who does not ask is not told.
+        arrays.atok[1].appl_need_kick.store(0, Ordering::Relaxed);
+        arrays.say(1, 1);
+        rings.tx[0].write(1, SlotWord::new(2, 60, 0), 0);
+        arrays.say(0, 2);
+        assert!(pass(&mut sync).0.busy);
+        deliver(host);
+        assert_eq!(pass(&mut sync).1, [0]);
+        assert_eq!(arrays.told(1), [1, 2, 0]);
+    }
+
+    #[test]
+    fn the_switch_is_kicked_when_it_sleeps() {
+        let (mut setup, arrays) = (setup::<1>(), Arrays::default());
+        let mut sync = setup.ends[0].sync_loop(arrays.csb(), ASLEEP);
+        let _ = sync.pass(|_| ());
+        setup.host.arm();
+        arrays.say(0, 3);
+        assert!(sync.pass(|_| ()).kick);
+        arrays.say(0, 4);
+        assert!(!sync.pass(|_| ()).kick, "it has been rung for");
+    }
+
+    #[test]
+    fn kicks_are_asked_for_where_the_loop_sleeps_and_not_taken_back_where_it_is_direct() {
+        let (setup, arrays) = (setup::<1>(), Arrays::default());
+        setup.ends[0].enter_csb(arrays.csb());
+        let _ = setup.ends[0].sync_loop(arrays.csb(), LoopMode::default()).pass(|_| ());
+        assert_eq!([arrays.told(0)[2], arrays.told(1)[2]], [0, 0]);
+        setup.ends[0].enter_csb(arrays.csb());
+        let direct = LoopMode { direct_rx: true, ..ASLEEP };
+        let _ = setup.ends[0].sync_loop(arrays.csb(), direct).pass(|_| ());
+        assert_eq!([arrays.told(0)[2], arrays.told(1)[2]], [1, 1]);
+    }
+
+    proptest! {
+        /// Whatever the program writes, a pass ends, and the switch finds rings in order.
+        #[test]
+        fn nonsense_is_survived(words in proptest::collection::vec(any::<u32>(), 12)) {
+            let (mut setup, arrays) = (setup::<1>(), Arrays::default());
+            let small = |word: u32| if word.is_multiple_of(3) { word } else { word % SLOTS };
+            for words in words.chunks(4) {
+                for (i, pair) in words.chunks(2).enumerate() {
+                    arrays.atok[i].cur.store(small(pair[0]), Ordering::Relaxed);
+                    arrays.atok[i].head.store(small(pair[1]), Ordering::Relaxed);
+                }
+                let _ = setup.ends[0].sync_loop(arrays.csb(), ASLEEP).pass(|_| ());
+                setup.host.sync_tx();
+                setup.host.rx[0].sync();
+                prop_assert_eq!(setup.host.resyncs(), 0);
+                prop_assert!(arrays.told(0)[1] < SLOTS && arrays.told(1)[1] < SLOTS);
+            }
+        }
+    }
+}

@@ -10,16 +10,16 @@ use crate::host::HostPort;
 use crate::layout::{DEFAULT_STRIDE, FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
 use crate::run::{Key, drop_run};
 
-const SLOTS: u32 = 8;
+pub(super) const SLOTS: u32 = 8;
 const NOW: Timestamp = [12, 34];
 
 /// A port with one ring in each direction, and `N` processes that have mapped it.
-struct Setup<const N: usize> {
-    host: HostPort,
-    ends: [SyncRings; N],
+pub(super) struct Setup<const N: usize> {
+    pub(super) host: HostPort,
+    pub(super) ends: [SyncRings; N],
 }
 
-fn setup<const N: usize>() -> Setup<N> {
+pub(super) fn setup<const N: usize>() -> Setup<N> {
     let span = Span::new(SLOTS).expect("legal");
     let counts = RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: span, rx_slots: span };
     let port = PortLayout::new(FIRST_BLOCK, counts);
@@ -45,7 +45,7 @@ impl SyncRing {
         [self.head(), self.cur(), self.tail()].map(|word| word.load(Ordering::Relaxed))
     }
 
-    fn write(&self, at: u32, word: SlotWord, ptr: u64) {
+    pub(super) fn write(&self, at: u32, word: SlotWord, ptr: u64) {
         let at = self.span.check(at).expect("a slot");
         // SAFETY: a slot of this ring.
         unsafe {
@@ -62,7 +62,7 @@ impl SyncRing {
 
 impl<const N: usize> Setup<N> {
     /// The switch takes everything.
-    fn take(&mut self) -> u32 {
+    pub(super) fn take(&mut self) -> u32 {
         let tx = &mut self.host.tx[0];
         tx.sync();
         let mut frags = Vec::new();
