@@ -550,6 +550,23 @@ static void a_child_runs_a_loop_of_its_own(void)
 	expect_child(pid);
 }
 
+static void a_loop_ends_with_its_descriptor(void)
+{
+	struct csb_port a = open_csb("vale0:a", 0);
+	struct events of_a = events(&a, 2);
+	struct port again;
+	int fd = a.port.fd;
+
+	a.options = &of_a.option.nro_opt;
+	begin(&a);
+	usleep(20000);
+	close(fd);
+	CHECK(pthread_join(a.thread, NULL) == 0);
+	CHECK(a.ended == ENXIO);
+	again = open_port("vale0:a", NR_EXCLUSIVE);
+	CHECK(ioctl(again.fd, NIOCTXSYNC, NULL) == 0);
+}
+
 static const struct test tests[] = {
 	TEST(csb_begins_with_where_the_rings_stand),
 	TEST(csb_is_enabled_later_too),
@@ -569,6 +586,7 @@ static const struct test tests[] = {
 	TEST(nonsense_in_the_csb_stops_the_ring_until_it_is_gone),
 	TEST(a_loop_of_pipes),
 	TEST(a_child_runs_a_loop_of_its_own),
+	TEST(a_loop_ends_with_its_descriptor),
 };
 
 MAIN(tests)

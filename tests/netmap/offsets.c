@@ -258,6 +258,44 @@ static void holders_of_a_ring_share_its_offsets(void)
 	CHECK(first.tx->offset_mask == 0xffff);
 }
 
+/* Run again by exec: the descriptor with this number has offsets, and frames still begin there. */
+static void after_exec(void)
+{
+	struct port b;
+
+	memset(&b, 0, sizeof(b));
+	b.fd = atoi(getenv("PORT_FD"));
+	b.reg.nr_memsize = strtoul(getenv("PORT_SIZE"), NULL, 10);
+	b.reg.nr_offset = strtoul(getenv("PORT_OFFSET"), NULL, 10);
+	map_port(&b);
+	CHECK(b.rx->offset_mask == 0xffff);
+	expect_at(&b, 100, 60, 12, 6, 0);
+}
+
+static void offsets_survive_exec(void)
+{
+	struct port a = open_port("vale0:a", 0), b = open_offsets("vale0:b", 100);
+	char text[32];
+	pid_t pid;
+
+	snprintf(text, sizeof(text), "%d", b.fd);
+	setenv("PORT_FD", text, 1);
+	snprintf(text, sizeof(text), "%lu", (unsigned long)b.reg.nr_memsize);
+	setenv("PORT_SIZE", text, 1);
+	snprintf(text, sizeof(text), "%lu", (unsigned long)b.reg.nr_offset);
+	setenv("PORT_OFFSET", text, 1);
+	pid = fork();
+	if (pid == 0) {
+		execl("/proc/self/exe", "offsets", "after_exec", NULL);
+		_exit(1);
+	}
+	usleep(50000);
+	put_frame(&a, 60, 6);
+	memcpy(NETMAP_BUF(a.tx, a.tx->slot[0].buf_idx) + 6, "\2\0\0\0\0\7", 6);
+	CHECK(ioctl(a.fd, NIOCTXSYNC, NULL) == 0);
+	expect_child(pid);
+}
+
 static const struct test tests[] = {
 	TEST(the_option_is_checked),
 	TEST(slots_say_the_initial_offset),
@@ -270,6 +308,12 @@ static const struct test tests[] = {
 	TEST(pipes_have_offsets),
 	TEST(a_pipe_end_without_offsets_reads_from_the_start),
 	TEST(holders_of_a_ring_share_its_offsets),
+	TEST(offsets_survive_exec),
 };
 
-MAIN(tests)
+int main(int argc, char **argv)
+{
+	if (argc == 2 && !strcmp(argv[1], "after_exec"))
+		return after_exec(), 0;
+	return run_tests(tests, sizeof(tests) / sizeof(*tests), argc, argv);
+}

@@ -167,7 +167,7 @@ fn a_program_notices_that_its_daemon_is_gone() {
     }
     let place = Scratch::new("netmap");
     let program = compile("sleeper", &place, &[]);
-    for how in ["poll", "select", "epoll", "spin", "sync"] {
+    for how in ["poll", "select", "epoll", "edge", "nested", "spin", "sync", "loop"] {
         let mut daemon = Daemon::start();
         let mut command = preloaded(&program, &daemon);
         let mut sleeper = Owned::spawn(command.arg(how).stdout(Stdio::piped()));
