@@ -248,6 +248,64 @@ static void csb_without_a_port_is_nothing(void)
 	FAILS(ENXIO, stop(&csb));
 }
 
+/* ---- several rings ---- */
+
+/* Opens with three transmit rings and two receive rings, and a CSB. */
+static struct csb_port open_rings(uint32_t mode, uint16_t ring)
+{
+	struct csb_port csb;
+	struct nmreq_opt_csb option;
+
+	memset(&csb, 0, sizeof(csb));
+	option = csb_option(&csb);
+	csb.port.fd = device();
+	csb.port.reg.nr_mode = mode;
+	csb.port.reg.nr_ringid = ring;
+	csb.port.reg.nr_flags = NR_EXCLUSIVE;
+	csb.port.reg.nr_tx_rings = 3;
+	csb.port.reg.nr_rx_rings = 2;
+	CHECK(request(csb.port.fd, NETMAP_REQ_REGISTER, "vale0:a", &csb.port.reg,
+		      &option.nro_opt) == 0);
+	map_port(&csb.port);
+	csb.sleep_us = 20;
+	return csb;
+}
+
+static void entries_follow_the_rings(void)
+{
+	struct csb_port a = open_rings(NR_REG_ALL_NIC, 0);
+	struct port b = open_port("vale0:b", 0);
+	struct netmap_ring *ring = NETMAP_TXRING(a.port.nifp, 2);
+	int i, come;
+
+	for (i = 0; i < 6; i++) {
+		CHECK(a.ktoa[i].hwtail == (i < 3 ? ring->num_slots - 1 : 0));
+		CHECK(a.ktoa[i].kern_need_kick == (i < 5));
+	}
+	begin(&a);
+	memset(NETMAP_BUF(ring, ring->slot[0].buf_idx), 0xff, 60);
+	memcpy(NETMAP_BUF(ring, ring->slot[0].buf_idx) + 6, "\2\0\0\0\0\3", 6);
+	ring->slot[0].len = 60;
+	STORE(a.atok[2].cur, 1);
+	STORE(a.atok[2].head, 1);
+	CHECK(poll_one(b.fd, POLLIN, 5000, &come) == 1);
+	send_frame(&b, 60, 4);
+	for (i = 0; LOAD(a.ktoa[3].hwtail) != 1; i++) {
+		CHECK(i < 5000);
+		usleep(1000);
+	}
+	CHECK(a.ktoa[0].hwcur == 0 && a.ktoa[2].hwcur == 1);
+	end(&a, 0);
+}
+
+static void one_ring_has_two_entries(void)
+{
+	struct csb_port a = open_rings(NR_REG_ONE_NIC, 1);
+
+	CHECK(a.ktoa[0].hwtail == 1023 && a.ktoa[1].hwtail == 0);
+	CHECK(a.ktoa[1].kern_need_kick == 1 && a.ktoa[2].kern_need_kick == 0);
+}
+
 /* ---- the loop ---- */
 
 static void a_loop_needs_a_csb(void)
@@ -573,6 +631,8 @@ static const struct test tests[] = {
 	TEST(csb_needs_exclusive_rings),
 	TEST(csb_memory_is_looked_at),
 	TEST(csb_without_a_port_is_nothing),
+	TEST(entries_follow_the_rings),
+	TEST(one_ring_has_two_entries),
 	TEST(a_loop_needs_a_csb),
 	TEST(a_loop_ends_when_it_is_stopped),
 	TEST(one_of_two_loops_wins),
