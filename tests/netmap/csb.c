@@ -378,9 +378,9 @@ static void the_csb_stays_while_a_loop_runs(void)
 }
 
 /* Frames between two loops, round both rings some times. */
-static void exchange(struct csb_port *a, struct csb_port *b, int fds[4])
+static void exchange(struct csb_port *a, struct csb_port *b, int fds[4], uint32_t before)
 {
-	uint32_t sent = 0, got = 0;
+	uint32_t sent = before % a->port.tx->num_slots, got = before % b->port.rx->num_slots;
 	int i;
 
 	for (i = 0; i < 3000; i++) {
@@ -403,7 +403,7 @@ static void frames_go_through_loops_that_come_round(void)
 	a.sleep_us = b.sleep_us = 20;
 	begin(&a);
 	begin(&b);
-	exchange(&a, &b, none);
+	exchange(&a, &b, none, 0);
 	CHECK(LOAD(a.ktoa[0].kern_need_kick) == 0);
 	end(&a, 0);
 	end(&b, 0);
@@ -455,7 +455,7 @@ static void with_events(uint32_t mode)
 	fds[3] = of_b.pairs[1].irqfd;
 	begin(&a);
 	begin(&b);
-	exchange(&a, &b, fds);
+	exchange(&a, &b, fds, 0);
 	if (mode & NM_OPT_SYNC_KLOOP_DIRECT_TX)
 		CHECK(LOAD(a.ktoa[0].kern_need_kick) == 1);
 	end(&a, 0);
@@ -488,7 +488,7 @@ static void without_an_ioeventfd_the_loop_comes_round(void)
 	b.options = &of_b.option.nro_opt;
 	begin(&a);
 	begin(&b);
-	exchange(&a, &b, fds);
+	exchange(&a, &b, fds, 0);
 	end(&a, 0);
 	end(&b, 0);
 }
@@ -584,7 +584,7 @@ static void a_loop_of_pipes(void)
 	b.options = &of_b.option.nro_opt;
 	begin(&a);
 	begin(&b);
-	exchange(&a, &b, fds);
+	exchange(&a, &b, fds, 0);
 	end(&a, 0);
 	end(&b, 0);
 }
@@ -595,12 +595,23 @@ static void a_child_runs_a_loop_of_its_own(void)
 	int none[4] = { -1, -1, -1, -1 };
 	pid_t pid;
 
+	struct events of_a = events(&a, 2), of_b = events(&b, 2);
+	int fds[4] = { of_a.pairs[0].ioeventfd, -1, of_b.pairs[1].ioeventfd,
+		of_b.pairs[1].irqfd };
+
 	a.sleep_us = b.sleep_us = 20;
 	pid = fork();
 	if (pid == 0) {
 		begin(&a);
 		begin(&b);
-		exchange(&a, &b, none);
+		exchange(&a, &b, none, 0);
+		end(&a, 0);
+		end(&b, 0);
+		a.options = &of_a.option.nro_opt;
+		b.options = &of_b.option.nro_opt;
+		begin(&a);
+		begin(&b);
+		exchange(&a, &b, fds, 3000);
 		end(&a, 0);
 		end(&b, 0);
 		_exit(0);

@@ -122,6 +122,38 @@ static void others_are_not_disturbed(void)
 	CHECK(poll(many, 100, 5000) == 2 && many[3].revents == POLLNVAL);
 }
 
+/* Frames are pending until the receiver has released them; a ring of them, then all is shown. */
+static void pipes_count_what_is_not_released(void)
+{
+	struct port a = open_port("vale0:p{1", 0), b = open_port("vale0:p}1", 0);
+	uint32_t slots = a.tx->num_slots, sent = 0, i, come;
+
+	for (i = 0; i < 10; i++)
+		put_frame(&a, 60, 1);
+	CHECK(ioctl(a.fd, NIOCTXSYNC, NULL) == 0);
+	for (i = 0; i < 7; i++)
+		expect_frame(&b, 60, 1);
+	CHECK(ioctl(a.fd, NIOCTXSYNC, NULL) == 0);
+	CHECK(nm_ring_space(a.tx) >= slots - 1 - 10 && nm_ring_space(a.tx) <= slots - 1 - 3);
+	CHECK(ioctl(b.fd, NIOCRXSYNC, NULL) == 0);
+	CHECK(ioctl(a.fd, NIOCTXSYNC, NULL) == 0);
+	CHECK(nm_ring_space(a.tx) == slots - 1 - 3 && nm_tx_pending(a.tx));
+	for (i = 0; i < 3; i++)
+		expect_frame(&b, 60, 1);
+	CHECK(ioctl(b.fd, NIOCRXSYNC, NULL) == 0);
+	CHECK(ioctl(a.fd, NIOCTXSYNC, NULL) == 0);
+	CHECK(nm_ring_space(a.tx) == slots - 1 && !nm_tx_pending(a.tx));
+	/* Two rings' worth, all of which arrive. */
+	while (poll_one(a.fd, POLLOUT, 200, (int *)&come) == 1)
+		for (; nm_ring_space(a.tx); sent++)
+			put_frame(&a, 60, 2);
+	CHECK(sent > slots && sent <= 2 * slots);
+	for (i = 0; i < sent; i++)
+		expect_frame(&b, 60, 2);
+	CHECK(ioctl(b.fd, NIOCRXSYNC, NULL) == 0 && nm_ring_empty(b.rx));
+	CHECK(poll_one(a.fd, POLLOUT, 5000, (int *)&come) == 1);
+}
+
 static void selects(void)
 {
 	struct port a = open_port("vale0:a", 0), b = open_port("vale0:b", 0);
@@ -301,7 +333,8 @@ static void threads_are_cancelled(void)
 static const struct test tests[] = {
 	TEST(tail_moves_in_syncs_only), TEST(readiness_follows_cur), TEST(polls_send),
 	TEST(bad_rings_start_over), TEST(no_events_no_wait), TEST(others_are_not_disturbed),
-	TEST(selects), TEST(epolls), TEST(sleepers_are_woken), TEST(signals_interrupt),
+	TEST(pipes_count_what_is_not_released), TEST(selects), TEST(epolls),
+	TEST(sleepers_are_woken), TEST(signals_interrupt),
 	TEST(threads_share_a_descriptor), TEST(a_close_disturbs_nobody),
 	TEST(threads_are_cancelled),
 };

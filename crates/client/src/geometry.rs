@@ -34,6 +34,18 @@ impl Geometry {
         }
         Ok(Self { region, port, peer })
     }
+
+    /// The block at `at`, of a port whose transmit rings are this one's receive rings.
+    pub fn facing(&self, at: u64) -> Result<PortLayout, Error> {
+        let RingCounts { tx_rings, rx_rings, tx_slots, rx_slots } = self.port.counts();
+        let turned = RingCounts {
+            tx_rings: rx_rings,
+            rx_rings: tx_rings,
+            tx_slots: rx_slots,
+            rx_slots: tx_slots,
+        };
+        block(at, turned, self.region.pool).ok_or(Error::Geometry("place of a block"))
+    }
 }
 
 fn region(attached: &Attached) -> Option<RegionLayout> {

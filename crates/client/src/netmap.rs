@@ -46,7 +46,12 @@ impl Binding {
             set_blocking(fd, false).map_err(|error| Error::Doorbell(error.into()))?;
         }
         let region = Region::attach(fds.region.as_fd(), geometry.region).map_err(Error::Map)?;
+        let peer = bound.peer_block.map(|at| geometry.facing(at)).transpose()?;
         let rings = SyncRings::new(&region, &geometry.port, tx, rx);
+        let rings = match &peer {
+            None => rings,
+            Some(peer) => rings.facing(peer),
+        };
         let message = encode(bound.attached.bell);
         Ok(Self { bound, rings, fds, message })
     }

@@ -155,6 +155,15 @@ impl Descriptor {
         self.current()
     }
 
+    /// The binding with a doorbell of this process's own: for whoever is going to sleep on it.
+    #[must_use]
+    pub fn own_binding(&self, fd: RawFd) -> Option<&Binding> {
+        if self.unknown.load(Ordering::Relaxed) || self.borrowed.load(Ordering::Relaxed) {
+            self.resume(fd);
+        }
+        self.current()
+    }
+
     #[inline]
     fn current(&self) -> Option<&Binding> {
         // SAFETY: null, or a binding that lives as long as `self`.
@@ -208,6 +217,9 @@ impl Descriptor {
             let numbers = [&fds.region, &fds.kick, &fds.wake].map(AsRawFd::as_raw_fd);
             let binding = Binding::new(bound, fds).map_err(|_| Errno::NOMEM)?;
             numbers.into_iter().for_each(|fd| TABLE.set_own(fd));
+            if let Some(old) = self.current() {
+                binding.rings().succeed(old.rings());
+            }
             Ok(Held { binding, numbers })
         })?;
         let old = self.binding.swap(Box::into_raw(Box::new(binding)), Ordering::AcqRel);
@@ -343,10 +355,7 @@ impl Descriptor {
     /// Asks to be woken for `events`. `None`: they have come already. Else the doorbell to sleep
     /// on, until [`Descriptor::woken`].
     pub fn arm(&self, fd: RawFd, events: i16) -> Option<RawFd> {
-        if self.borrowed.load(Ordering::Relaxed) {
-            self.resume(fd);
-        }
-        let binding = self.current()?;
+        let binding = self.own_binding(fd)?;
         if self.sleepers.fetch_add(1, Ordering::Relaxed) > 0 {
             self.crowded.store(CROWDED, Ordering::Relaxed);
         }
@@ -361,10 +370,7 @@ impl Descriptor {
     /// `reported`, when more has come than any sync has found. `false`: it has come already. For an
     /// epoll set, in which the doorbell stands.
     pub fn arm_for(&self, fd: RawFd, events: i16, reported: Option<u64>) -> bool {
-        if self.borrowed.load(Ordering::Relaxed) {
-            self.resume(fd);
-        }
-        let Some(binding) = self.current().filter(|_| !self.is_shut()) else {
+        let Some(binding) = self.own_binding(fd).filter(|_| !self.is_shut()) else {
             // Errors are reported at once, and then come no more.
             return reported.is_some();
         };

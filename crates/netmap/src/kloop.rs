@@ -129,7 +129,7 @@ impl Kloop {
         if request.sleep_us > LONGEST_SLEEP {
             return Err(Errno::INVAL);
         }
-        let binding = descriptor.binding(fd).ok_or(Errno::NXIO)?;
+        let binding = descriptor.own_binding(fd).ok_or(Errno::NXIO)?;
         let atok = self.atok.load(Ordering::Acquire);
         if atok == 0 {
             return Err(Errno::INVAL);

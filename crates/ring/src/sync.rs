@@ -38,6 +38,7 @@
 
 pub mod kloop;
 pub mod offsets;
+mod pipe;
 
 use core::mem::offset_of;
 use core::ops::Range;
@@ -50,6 +51,8 @@ use crate::doorbell::{Ringer, store_load_fence};
 use crate::kring::SlotWord;
 use crate::layout::PortLayout;
 use crate::region::Region;
+
+use pipe::Receiver;
 
 /// The time of a sync: seconds and microseconds.
 pub type Timestamp = [i64; 2];
@@ -84,6 +87,8 @@ pub struct SyncRings {
     bell: *const Bell,
     /// The last number that the doorbell was rung for.
     rung: AtomicU32,
+    /// Number of the first of `tx` in the port.
+    first_tx: u16,
     region: Arc<Region>,
 }
 
@@ -103,12 +108,23 @@ impl SyncRings {
         assert!(tx.end <= counts.tx_rings && rx.end <= counts.rx_rings);
         let ring = |at: u16, span| SyncRing::new(region, port, usize::from(at), span);
         Self {
+            first_tx: tx.start,
             tx: tx.map(|i| ring(i, counts.tx_slots)).collect(),
             rx: rx.map(|i| ring(counts.tx_rings + i, counts.rx_slots)).collect(),
             bell: region.memory().at(port.bell()),
             rung: AtomicU32::new(0),
             region: region.clone(),
         }
+    }
+
+    /// The same rings of the end of a pipe: `peer` is the other end, in the same region.
+    #[must_use]
+    pub fn facing(mut self, peer: &PortLayout) -> Self {
+        let memory = self.region.memory();
+        for (ring, number) in self.tx.iter_mut().zip(self.first_tx..) {
+            ring.receiver = Receiver::new(memory, peer, number, ring.span);
+        }
+        self
     }
 
     /// The region that the rings are in.
@@ -159,7 +175,7 @@ impl SyncRings {
             || self.directions(tx, rx).map(|ring| (ring, ring.tail().load(Ordering::Relaxed)));
         rings().for_each(|(ring, tail)| ring.arm(tail));
         store_load_fence();
-        !rings().any(|(ring, tail)| ring.hwtail(ring.published().1).get() != tail)
+        !rings().any(|(ring, tail)| ring.would_show(tail) != tail)
     }
 
     /// Are there slots at `cur` of any ring, as the last sync has found them, whoever's it was?
@@ -167,6 +183,13 @@ impl SyncRings {
     pub fn is_ready(&self, tx: bool, rx: bool) -> bool {
         let word = |word: &AtomicU32| word.load(Ordering::Relaxed);
         self.directions(tx, rx).any(|ring| word(ring.cur()) != word(ring.tail()))
+    }
+
+    /// These rings take the place of `old`, which are the same: nothing is news that was none.
+    pub fn succeed(&self, old: &Self) {
+        for (new, old) in self.directions(true, true).zip(old.directions(true, true)) {
+            new.news.store(old.news.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
     }
 
     /// A number that changes when a sync has found more slots, whoever's it was.
@@ -230,6 +253,8 @@ struct SyncRing {
     rung: AtomicU32,
     /// Syncs that have found more slots.
     news: AtomicU32,
+    /// Of a transmit ring of a pipe: the ring at the other end.
+    receiver: Option<Receiver>,
     region: Arc<Region>,
 }
 
@@ -252,6 +277,7 @@ impl SyncRing {
             ktoa: memory.at(port.ktoa(ring)),
             rung: AtomicU32::new(0),
             news: AtomicU32::new(0),
+            receiver: None,
             region: region.clone(),
         }
     }
@@ -346,15 +372,12 @@ impl SyncRing {
                 return (Synced { bad: true, ..Synced::default() }, false);
             }
         };
-        if seen != hwtail.get() {
+        let tail = self.shown(seen, cur, hwtail).get();
+        if seen != tail {
             self.news.fetch_add(1, Ordering::Relaxed);
+            let order = (Ordering::Release, Ordering::Relaxed);
             // Where this fails, another sync has just stored a later one.
-            let _ = self.tail().compare_exchange(
-                seen,
-                hwtail.get(),
-                Ordering::Release,
-                Ordering::Relaxed,
-            );
+            let _ = self.tail().compare_exchange(seen, tail, order.0, order.1);
         }
         (Synced { ready: cur != hwtail, ..Synced::default() }, moved)
     }
@@ -378,6 +401,22 @@ impl SyncRing {
         };
         // Once more, after our own slots are out: the switch may have taken them already.
         Ok(Exchanged { cur, hwtail: self.hwtail(hwtail), moved })
+    }
+
+    /// What `tail` would be, were it synced now.
+    fn would_show(&self, tail: u32) -> u32 {
+        let hwtail = self.hwtail(self.published().1);
+        let cur = self.span.check(self.cur().load(Ordering::Relaxed)).unwrap_or(hwtail);
+        self.shown(tail, cur, hwtail).get()
+    }
+
+    /// What the program is shown as `tail` after `seen`.
+    #[inline(always)]
+    fn shown(&self, seen: u32, cur: Index, hwtail: Index) -> Index {
+        match &self.receiver {
+            None => hwtail,
+            Some(receiver) => receiver.shown(seen, cur, hwtail),
+        }
     }
 
     /// `head` and `cur`, if they are in order.

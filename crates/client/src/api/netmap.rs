@@ -116,6 +116,9 @@ pub struct Bound {
     pub nifp: u64,
     /// Number of the region.
     pub mem_id: u16,
+    /// Of the end of a pipe: where the port block of the other end begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer_block: Option<u64>,
     /// The transmit rings that are bound.
     pub tx: BoundRings,
     /// The receive rings that are bound.

@@ -188,6 +188,7 @@ impl Datapath for Fake {
             attached: geometry,
             nifp: holder.0,
             mem_id: bound.region,
+            peer_block: None,
             tx: claim.tx,
             rx: claim.rx,
             exclusive: claim.exclusive,

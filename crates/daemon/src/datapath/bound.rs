@@ -231,10 +231,13 @@ impl Workers {
         let rings = RingSpec { extra_bufs: place.lent.extra_bufs(), ..bound.rings() };
         let mut attached = geometry(&bound.name, region.region(), bound.plot.layout(), &rings);
         attached.bell = self.ports[&port].number;
+        let peer = bound.name.peer();
+        let peer = self.bound.values().find(|other| Some(&other.name) == peer.as_ref());
         Bound {
             attached,
             nifp: place.lent.nifp() as u64,
             mem_id: bound.region,
+            peer_block: peer.map(|other| other.plot.layout().nifp() as u64),
             tx: place.claim.tx,
             rx: place.claim.rx,
             exclusive: place.claim.exclusive,
