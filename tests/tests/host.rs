@@ -317,7 +317,7 @@ fn what_cannot_be_had_is_named_with_its_cure() {
         let (code, text) = refused(packet, HostIf { mtu: Some(1500), ..named("veth0") });
         assert!(code == ErrorCode::BadRequest && text.contains("ip link"), "{text}");
         let (code, text) = refused(PortKind::Null, named("x"));
-        assert!(code == ErrorCode::BadRequest && text.contains("tap and packet"), "{text}");
+        assert!(code == ErrorCode::BadRequest && text.contains("tap, packet"), "{text}");
         let (code, text) = refused(tap, named("a/b"));
         assert!(code == ErrorCode::BadRequest && text.contains("name of an interface"), "{text}");
         assert_eq!(daemon.ports(), ["vale0:one"]);

@@ -333,6 +333,7 @@ struct RawPort {
     mac: Option<Mac>,
     netns: Option<String>,
     address: Option<Address>,
+    alone: bool,
 }
 
 impl RawConfig {
@@ -422,6 +423,7 @@ impl RawPort {
             mac: self.mac,
             netns: self.netns.clone(),
             address: self.address,
+            alone: self.alone,
         };
         (host != HostIf::default()).then_some(host)
     }
@@ -596,7 +598,8 @@ fn parse_kind(text: &str) -> Result<PortKind, String> {
         "null" => Ok(PortKind::Null),
         "tap" => Ok(PortKind::Tap),
         "packet" => Ok(PortKind::Packet),
-        _ => Err(format!("expected shm, null, tap or packet, found {text:?}")),
+        "stack" => Ok(PortKind::Stack),
+        _ => Err(format!("expected shm, null, tap, packet or stack, found {text:?}")),
     }
 }
 
@@ -715,7 +718,7 @@ mod tests {
     #[test]
     fn test_interfaces_are_for_ports_that_have_one() {
         let text = error("[switch.vale0.port.a]\nmtu = 9000\n");
-        assert!(text.contains("vale0:a: ifname, mtu") && text.contains("tap and packet"), "{text}");
+        assert!(text.contains("vale0:a: ifname") && text.contains("tap, packet"), "{text}");
         let text = error("[switch.vale0.port.a]\nkind = \"packet\"\nmtu = 9000\n");
         assert!(text.contains("use ip link"), "{text}");
         let text = error("[switch.vale0.port.a]\nkind = \"tap\"\nifname = \"a/b\"\n");
@@ -759,7 +762,10 @@ mod tests {
         let text = error("[switch.vale0.port.\"a{1\"]\n");
         assert!(text.contains("vale0:a{1 is the end of a pipe"), "{text}");
         let text = error("[switch.vale0.port.a]\nkind = \"pipe\"\n");
-        assert_eq!(text, "config test.toml:2: expected shm, null, tap or packet, found \"pipe\"");
+        assert_eq!(
+            text,
+            "config test.toml:2: expected shm, null, tap, packet or stack, found \"pipe\""
+        );
     }
 
     #[test]

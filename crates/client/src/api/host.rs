@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::values::{Mac, ValueError};
 
-/// The interface of a port of kind [`Tap`](super::PortKind::Tap) or
-/// [`Packet`](super::PortKind::Packet). What is `None` is left as it is.
+/// The interface of a port of kind [`Tap`](super::PortKind::Tap),
+/// [`Packet`](super::PortKind::Packet) or [`Stack`](super::PortKind::Stack). What is `None` is left as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HostIf {
@@ -28,6 +28,9 @@ pub struct HostIf {
     /// An IP address for the host on it, for a TAP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<Address>,
+    /// For a packet port: the host's stack is cut off from the interface.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub alone: bool,
 }
 
 /// An interface as it is now.

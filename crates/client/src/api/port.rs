@@ -28,13 +28,15 @@ pub enum PortKind {
     Tap,
     /// An Ethernet interface, by a packet socket.
     Packet,
+    /// The host's stack behind an Ethernet interface, without the interface.
+    Stack,
 }
 
 impl PortKind {
     /// Is there a network interface of the host behind it?
     #[must_use]
     pub fn is_host(self) -> bool {
-        matches!(self, Self::Tap | Self::Packet)
+        matches!(self, Self::Tap | Self::Packet | Self::Stack)
     }
 }
 

@@ -347,15 +347,15 @@ impl<D: Datapath> Control<D> {
         let switch = self.state.switch_mut(name.switch()).expect("its switch comes first").key;
         let key = PortKey(self.state.new_key());
         match (kind, &plan.host) {
-            (PortKind::Shm, _) => {}
-            (PortKind::Null, _) => self.datapath.add_null(key, switch, config.clone())?,
-            (PortKind::Tap | PortKind::Packet, Some(host)) => {
+            (PortKind::Shm, None) => {}
+            (PortKind::Null, None) => self.datapath.add_null(key, switch, config.clone())?,
+            (_, Some(host)) => {
                 let (name, host, config) = (name.clone(), host.clone(), config.clone());
                 let spec = HostSpec { key, name, switch, kind, host, config };
                 self.add_host(&spec, may_wait)?;
             }
-            (PortKind::Tap | PortKind::Packet, None) => unreachable!("every plan names it"),
-            (PortKind::Pipe, _) => return Err(Refusal::PipePersistent(name)),
+            (PortKind::Pipe, None) => return Err(Refusal::PipePersistent(name)),
+            (_, None) => unreachable!("every plan names it"),
         }
         let port = Port {
             key,

@@ -274,9 +274,10 @@ fn code_of(error: &HostError) -> ErrorCode {
         HostError::Missing(_) | HostError::NoNamespace(_) | HostError::NoTun => ErrorCode::NotFound,
         HostError::NotTap(_) | HostError::Taken(..) => ErrorCode::Exists,
         HostError::Busy(_) => ErrorCode::InUse,
-        HostError::NotEthernet(_) => ErrorCode::Unsupported,
+        HostError::NotEthernet(_) | HostError::CannotCut(_) => ErrorCode::Unsupported,
         HostError::MayNotTap(..)
         | HostError::MayNotPacket
+        | HostError::MayNotCut(_)
         | HostError::MayNotChange(..)
         | HostError::MayNotEnter(_) => ErrorCode::Permission,
         HostError::System { .. } => ErrorCode::NoMemory,

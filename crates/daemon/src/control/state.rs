@@ -169,7 +169,7 @@ impl Port {
     pub fn is_live(&self) -> bool {
         match self.kind {
             PortKind::Shm => self.holder.as_ref().is_some_and(|h| h.ready) || self.is_bound(),
-            PortKind::Null | PortKind::Tap | PortKind::Packet => true,
+            PortKind::Null | PortKind::Tap | PortKind::Packet | PortKind::Stack => true,
             PortKind::Pipe => self.is_bound(),
         }
     }

@@ -19,7 +19,7 @@ use client::api::{HostIf, HostIfInfo, LinkState, Mac, PortKind};
 use client::name::PortName;
 use port::host::netlink::{Event, Interface, Monitor, Netlink};
 use port::host::tap::{Opened, TapSpec};
-use port::host::{Absent, HostError, Link, State, bell, packet, tap};
+use port::host::{Absent, HostError, Link, State, bell, packet, stack, tap};
 use port::sys::Waker;
 use rustix::event::epoll;
 use switch::{Adapter, Flush, Plug};
@@ -186,8 +186,12 @@ fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> io::Result<()> {
 
 fn open(kind: PortKind, wanted: &HostIf, bell: &Arc<Waker>) -> Result<Opened, HostError> {
     let name = wanted.ifname.clone().unwrap_or_default();
-    if kind == PortKind::Packet {
-        return packet::open(&name, wanted.netns.as_deref(), bell);
+    match kind {
+        PortKind::Packet => {
+            return packet::open(&name, wanted.netns.as_deref(), wanted.alone, bell);
+        }
+        PortKind::Stack => return stack::open(&name, wanted.netns.as_deref(), bell),
+        _ => {}
     }
     let spec = TapSpec {
         name,

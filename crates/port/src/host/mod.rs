@@ -23,6 +23,7 @@
 pub mod namespace;
 pub mod netlink;
 pub mod packet;
+pub mod stack;
 pub mod tap;
 
 use std::io;
@@ -35,7 +36,7 @@ use switch::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Sent, Wake};
 
 use crate::sys::Waker;
-use netlink::Interface;
+use netlink::{Interface, Netlink};
 
 /// Frames that a port takes from its interface in one turn.
 const FRAMES: u32 = 64;
@@ -197,6 +198,14 @@ pub enum HostError {
     /// No right to enter a namespace.
     #[error("no permission to enter network namespace {0}; give the daemon CAP_SYS_ADMIN")]
     MayNotEnter(String),
+    /// No right to put programs in front of the stack.
+    #[error(
+        "no permission to cut the host off from {0}; give the daemon CAP_BPF and CAP_NET_ADMIN"
+    )]
+    MayNotCut(String),
+    /// The kernel cannot.
+    #[error("the host cannot be cut off from {0}: that takes Linux 6.6 with BPF")]
+    CannotCut(String),
     /// There is none of that name.
     #[error("no network namespace {0}; name one of ip netns, a process, or a path")]
     NoNamespace(String),
@@ -226,6 +235,22 @@ pub fn check_name(name: &str) -> Result<(), HostError> {
     let bad = |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control();
     let good = (1..=15).contains(&name.len()) && name != "." && name != ".." && !name.contains(bad);
     if good { Ok(()) } else { Err(HostError::Name(name.to_owned())) }
+}
+
+/// Is there an interface of this name in our namespace?
+#[must_use]
+pub fn exists(name: &str) -> bool {
+    let found = Netlink::open().and_then(|netlink| netlink.find(name));
+    check_name(name).is_ok() && matches!(found, Ok(Some(_)))
+}
+
+/// Why a program cannot be attached.
+fn refused(name: &str, errno: Errno) -> HostError {
+    match errno {
+        Errno::PERM | Errno::ACCESS => HostError::MayNotCut(name.to_owned()),
+        Errno::INVAL | Errno::NOSYS => HostError::CannotCut(name.to_owned()),
+        errno => system("attach programs to", name)(errno.into()),
+    }
 }
 
 fn system(doing: &'static str, name: &str) -> impl Fn(io::Error) -> HostError {

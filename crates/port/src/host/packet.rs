@@ -1,8 +1,9 @@
 //! Any Ethernet interface, by a packet socket: a veth, a network card, a VLAN of one.
 //!
 //! The interface stays the kernel's. The port gets every frame that arrives on it, also those for
-//! others (it is made promiscuous), and sends by it; the host's own stack gets what arrives too, so
-//! an interface that is a port should have no address of the host.
+//! others (it is made promiscuous), and sends by it. The host's own stack gets what arrives too,
+//! unless the port has the interface alone: then the stack neither gets nor sends anything by it,
+//! except what a port of kind `stack` hands over.
 //!
 //! A frame can come as a run of segments that its sender left to a card. A run is cut one segment
 //! after the other, over several turns if need be: the messages that were received wait in the
@@ -22,20 +23,27 @@ use super::netlink::{Interface, Netlink};
 use super::tap::Opened;
 use super::{FRAMES, HostError, Link, State, check_name, namespace, system};
 use crate::sys::Waker;
+use crate::sys::bpf::{self, Attached, Hook, Program};
 use crate::sys::packet::{BATCH, Inbox, PacketSocket, Received};
 
 const ADDRESSES: usize = 12;
 const ETHERNET: usize = 14;
 const TAG: usize = 4;
 
-/// Opens a packet socket on an interface that is there.
+/// Opens a packet socket on an interface that is there; `alone`: the host's stack is cut off.
 ///
 /// # Errors
 /// [`HostError`], with what to do.
-pub fn open(name: &str, namespace: Option<&str>, bell: &Arc<Waker>) -> Result<Opened, HostError> {
+pub fn open(
+    name: &str,
+    namespace: Option<&str>,
+    alone: bool,
+    bell: &Arc<Waker>,
+) -> Result<Opened, HostError> {
     check_name(name)?;
     let target = namespace.map(namespace::open).transpose()?;
-    let (socket, interface) = namespace::within(namespace.zip(target.as_ref()), || socket(name))?;
+    let (socket, programs, interface) =
+        namespace::within(namespace.zip(target.as_ref()), || socket(name, alone))?;
     let link = Link::new(&interface, target.is_some(), bell);
     let intake = Intake::new(FRAMES, interface.mtu + super::HEADERS);
     let intake = intake.map_err(system("memory for", name))?;
@@ -48,23 +56,28 @@ pub fn open(name: &str, namespace: Option<&str>, bell: &Arc<Waker>) -> Result<Op
         begun: None,
         write: Vec::new(),
         ends: Vec::with_capacity(BATCH),
+        _programs: programs,
     };
     Ok(Opened { adapter: Box::new(port), link, interface })
 }
 
-fn socket(name: &str) -> Result<(PacketSocket, Interface), HostError> {
+fn socket(name: &str, alone: bool) -> Result<(PacketSocket, Vec<Attached>, Interface), HostError> {
     let netlink = Netlink::open().map_err(system("open netlink for", name))?;
     let found = netlink.find(name).map_err(system("look up", name))?;
     let interface = found.ok_or_else(|| HostError::Missing(name.to_owned()))?;
     if !interface.ethernet {
         return Err(HostError::NotEthernet(name.to_owned()));
     }
-    let socket = PacketSocket::open(interface.index).map_err(|errno| match errno {
+    let socket = PacketSocket::open(interface.index, alone).map_err(|errno| match errno {
         Errno::PERM | Errno::ACCESS => HostError::MayNotPacket,
         Errno::NODEV => HostError::Missing(name.to_owned()),
         errno => system("open a packet socket on", name)(errno.into()),
     })?;
-    Ok((socket, interface))
+    let cuts = [(Program::DropOthers, Hook::Ingress), (Program::Drop, Hook::Egress)];
+    let cuts = cuts.into_iter().filter(|_| alone);
+    let programs: Result<Vec<_>, _> =
+        cuts.map(|(program, hook)| bpf::attach(program, hook, interface.index)).collect();
+    Ok((socket, programs.map_err(|errno| super::refused(name, errno))?, interface))
 }
 
 /// The worker's side of an interface.
@@ -80,6 +93,8 @@ struct Packet {
     /// Frames to be sent, one behind the other, and where they end.
     write: Vec<u8>,
     ends: Vec<usize>,
+    /// What cuts the host's stack off, attached as long as the interface is a port.
+    _programs: Vec<Attached>,
 }
 
 impl Packet {

@@ -15,6 +15,7 @@ use switch::{Adapter, DropReason, Drops, Sent};
 
 use super::netlink::{Change, Interface, Netlink};
 use super::{FRAMES, HostError, Link, State, check_name, namespace, system};
+use crate::sys::bpf::Attached;
 use crate::sys::{Waker, tun};
 
 /// Bytes that a TAP may hand us at most.
@@ -78,15 +79,15 @@ pub fn open(spec: &TapSpec, bell: &Arc<Waker>) -> Result<Opened, HostError> {
     }
     let interface = namespace::within(target, || set_up(spec, made))?;
     let link = Link::new(&interface, target.is_some(), bell);
-    let intake = Intake::new(FRAMES, interface.mtu + super::HEADERS);
-    let intake = intake.map_err(system("memory for", name))?;
-    let room = Vec::with_capacity(READ);
-    let adapter =
-        Tap { tap: Some(tap), link: link.clone(), intake, read: vec![0; READ].into(), write: room };
+    let adapter = Tap::new(tap, Vec::new(), link.clone(), name)?;
     Ok(Opened { adapter: Box::new(adapter), link, interface })
 }
 
-fn attach(template: &str, name: &str, makes: bool) -> Result<(OwnedFd, String), HostError> {
+pub(super) fn attach(
+    template: &str,
+    name: &str,
+    makes: bool,
+) -> Result<(OwnedFd, String), HostError> {
     let own = || name.to_owned();
     let may_not = || {
         let user = rustix::process::geteuid().as_raw().to_string();
@@ -142,16 +143,30 @@ fn set_up(spec: &TapSpec, made: bool) -> Result<Interface, HostError> {
 }
 
 /// The worker's side of a TAP.
-struct Tap {
+pub(super) struct Tap {
     /// Closed when the interface is gone, so that nobody watches it any more.
     tap: Option<OwnedFd>,
     link: Arc<Link>,
     intake: Intake,
     read: Box<[u8]>,
     write: Vec<u8>,
+    /// Attached as long as the TAP is a port.
+    _programs: Vec<Attached>,
 }
 
 impl Tap {
+    pub(super) fn new(
+        tap: OwnedFd,
+        programs: Vec<Attached>,
+        link: Arc<Link>,
+        name: &str,
+    ) -> Result<Self, HostError> {
+        let intake = Intake::new(FRAMES, link.mtu() + super::HEADERS);
+        let intake = intake.map_err(system("memory for", name))?;
+        let (read, write) = (vec![0; READ].into(), Vec::with_capacity(READ));
+        Ok(Self { tap: Some(tap), link, intake, read, write, _programs: programs })
+    }
+
     fn write(&mut self, batch: &Batch, delivery: Delivery) -> Result<usize, DropReason> {
         let tap = self.tap.as_ref().ok_or(DropReason::LinkDown)?;
         let entry = &batch.frames()[usize::from(delivery.frame)];

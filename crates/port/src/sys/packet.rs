@@ -15,12 +15,17 @@ use libc::c_int;
 use rustix::io::Errno;
 use switch::offload::VNET_LEN;
 
+use super::bpf::MARK;
+
 /// Most frames of one call.
 pub const BATCH: usize = 32;
 /// Bytes kept for each frame: the longest run that Linux hands out, with a tag.
 const FRAME: usize = 65_536 + 64;
 /// The kernel's buffers, if it lets us: what arrives while the worker does other things.
 const KERNEL_BUFFER: c_int = 4 << 20;
+/// Sends without queueing and without the programs at the queue (`linux/if_packet.h`).
+const PACKET_QDISC_BYPASS: c_int = 20;
+
 /// `tpacket_auxdata`, and where in it is what we read.
 mod aux {
     use std::ops::Range;
@@ -39,11 +44,12 @@ pub struct PacketSocket(OwnedFd);
 
 impl PacketSocket {
     /// Opens one on the interface of this number in the thread's namespace: promiscuous, without
-    /// the frames that the host itself sends.
+    /// the frames that the host itself sends. `alone`: what it sends passes by the programs that
+    /// stand in the host's way.
     ///
     /// # Errors
     /// What the kernel says: `EPERM`, `ENODEV`, `ENETDOWN` never.
-    pub fn open(index: u32) -> Result<Self, Errno> {
+    pub fn open(index: u32, alone: bool) -> Result<Self, Errno> {
         let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: a system call without pointers; protocol 0 receives nothing yet.
         let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
@@ -53,6 +59,10 @@ impl PacketSocket {
         socket.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1)?;
         socket.set(libc::SOL_PACKET, libc::PACKET_AUXDATA, &1)?;
         socket.set(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1)?;
+        if alone {
+            socket.set(libc::SOL_PACKET, PACKET_QDISC_BYPASS, &1)?;
+        }
+        socket.ignore_marked()?;
         for (forced, asked) in
             [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
         {
@@ -70,6 +80,20 @@ impl PacketSocket {
         socket.set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &promiscuous)?;
         socket.bind(index)?;
         Ok(socket)
+    }
+
+    /// Frames that we hand to the host's stack arrive here too; they are not the cable's.
+    fn ignore_marked(&self) -> Result<(), Errno> {
+        const LOAD_MARK: u32 = 0xffff_f000 + 20;
+        let word = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+        let mut code = [
+            word(0x20, 0, 0, LOAD_MARK),
+            word(0x15, 0, 1, MARK),
+            word(0x06, 0, 0, 0),
+            word(0x06, 0, 0, u32::MAX),
+        ];
+        let program = libc::sock_fprog { len: 4, filter: code.as_mut_ptr() };
+        self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
     }
 
     fn bind(&self, index: c_int) -> Result<(), Errno> {

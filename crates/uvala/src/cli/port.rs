@@ -47,7 +47,8 @@ enum Action {
         #[command(flatten)]
         name: Name,
         /// What is behind it: shm for a client to attach, null to drop every frame, tap for the
-        /// host's own stack or a namespace's, packet for an Ethernet interface of the host
+        /// host's own stack or a namespace's, packet for an Ethernet
+        /// interface of the host, stack for the host's stack behind one
         #[arg(long, default_value = "shm", value_parser = parse_kind)]
         kind: PortKind,
         #[command(flatten)]
@@ -162,7 +163,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 /// The network interface of a port of kind tap or packet.
 #[derive(Debug, clap::Args)]
 struct Host {
-    /// Name of the network interface (tap, packet) [new: as the port]
+    /// Name of the network interface (tap, packet, stack) [new: as the port]
     #[arg(long, value_name = "NAME")]
     ifname: Option<String>,
     /// Its MTU (tap)
@@ -177,6 +178,9 @@ struct Host {
     /// An IP address for the host on it, such as 10.0.0.1/24 (tap)
     #[arg(long, value_name = "IP/PREFIX")]
     address: Option<Address>,
+    /// Cut the host's stack off from the interface while it is a port (packet)
+    #[arg(long)]
+    alone: bool,
 }
 
 impl Host {
@@ -187,6 +191,7 @@ impl Host {
             mac: self.mac,
             netns: self.netns.clone(),
             address: self.address,
+            alone: self.alone,
         };
         (host != HostIf::default()).then_some(host)
     }
@@ -220,7 +225,8 @@ fn parse_kind(text: &str) -> Result<PortKind, String> {
         "null" => Ok(PortKind::Null),
         "tap" => Ok(PortKind::Tap),
         "packet" => Ok(PortKind::Packet),
-        _ => Err("expected shm, null, tap or packet".to_owned()),
+        "stack" => Ok(PortKind::Stack),
+        _ => Err("expected shm, null, tap, packet or stack".to_owned()),
     }
 }
 
@@ -321,6 +327,7 @@ fn kind(kind: PortKind) -> &'static str {
         PortKind::Pipe => "pipe",
         PortKind::Tap => "tap",
         PortKind::Packet => "packet",
+        PortKind::Stack => "stack",
     }
 }
 

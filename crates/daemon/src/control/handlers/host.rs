@@ -57,14 +57,17 @@ pub fn complete(
     if !kind.is_host() {
         return match host {
             None => Ok(None),
-            Some(_) => Err("ifname, mtu, mac, netns, address: for kinds tap and packet".to_owned()),
+            Some(_) => Err("ifname, netns …: for kinds tap, packet and stack".to_owned()),
         };
     }
     let mut host = host.unwrap_or_default();
     let sets = host.mtu.is_some() || host.mac.is_some() || host.address.is_some();
-    if kind == PortKind::Packet && sets {
-        let what = "mtu, mac, address: kind packet leaves the interface as it is; use ip link";
+    if kind != PortKind::Tap && sets {
+        let what = "mtu, mac, address: only a tap is changed; use ip link for other interfaces";
         return Err(what.to_owned());
+    }
+    if kind != PortKind::Packet && host.alone {
+        return Err("alone: only for kind packet".to_owned());
     }
     let name = host.ifname.get_or_insert_with(|| port.port().to_owned());
     port::host::check_name(name).map_err(|error| error.to_string())?;
