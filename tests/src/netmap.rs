@@ -80,7 +80,7 @@ impl Descriptor {
     /// If it is not bound.
     #[must_use]
     pub fn tx(&self, i: u16) -> Ring {
-        self.ring(i, self.bound().attached.tx_slots)
+        self.ring(self.sides()[0] + i, self.bound().attached.tx_slots)
     }
 
     /// Receive ring `i`.
@@ -89,8 +89,14 @@ impl Descriptor {
     /// If it is not bound.
     #[must_use]
     pub fn rx(&self, i: u16) -> Ring {
-        let host = 1;
-        self.ring(self.bound().attached.tx_rings + host + i, self.bound().attached.rx_slots)
+        let [before, after] = self.sides();
+        let tx_rings = before + self.bound().attached.tx_rings + after;
+        self.ring(tx_rings + before + i, self.bound().attached.rx_slots)
+    }
+
+    /// Rings of the other side that stand before ours in `ring_ofs`, and after.
+    fn sides(&self) -> [u16; 2] {
+        if self.bound().attached.port.is_host_side() { [1, 0] } else { [0, 1] }
     }
 
     fn ring(&self, i: u16, slots: u32) -> Ring {

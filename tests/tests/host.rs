@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use client::api::{
-    Address, ErrorCode, HostIf, HostIfInfo, LinkState, Mac, PortAdd, PortKind, PortRef,
-    PortSettings, Request,
+    Address, Bind, ErrorCode, HostIf, HostIfInfo, InterfaceAttach, LinkState, Mac, PortAdd,
+    PortKind, PortRef, PortSettings, Request,
 };
 use client::control::ControlError;
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{BROADCAST, mac};
 use harness::net::{Namespace, ip, tcp, udp};
+use harness::netmap::Descriptor;
 use harness::wait;
 
 const MEGABYTE: usize = 1 << 20;
@@ -226,6 +227,8 @@ fn interfaces_go_and_come_while_frames_flow() {
         add(daemon, "vale0:red", PortKind::Packet, HostIf::default()).unwrap();
         add(daemon, "vale0:host", PortKind::Tap, HostIf { address, ..HostIf::default() }).unwrap();
         for round in 0..3 {
+            // The kernel takes its time to forget where an address was.
+            ip("neigh flush all");
             becomes(daemon, "vale0:red", LinkState::Up);
             udp(red, "10.0.0.1", 100);
             let socket = std::net::UdpSocket::bind("10.0.0.2:0").unwrap();
@@ -241,6 +244,7 @@ fn interfaces_go_and_come_while_frames_flow() {
                 veth(red, "red", "10.0.0.1/24");
             }
         }
+        ip("neigh flush all");
         becomes(daemon, "vale0:red", LinkState::Up);
         udp(red, "10.0.0.1", 100);
         ip("link del host");
@@ -385,5 +389,126 @@ fn idle_interfaces_wake_nobody() {
             std::thread::sleep(Duration::from_secs(1));
             harness::measure::switches(daemon.pid()) == before
         });
+    });
+}
+
+/// Whether programs can be put in front of the stack here.
+fn can_cut(result: Result<(), ControlError>) -> bool {
+    match result {
+        Ok(()) => true,
+        Err(ControlError::Refused(failure)) => {
+            harness::skip(&format!("root with BPF is needed: {}", failure.message));
+            false
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn reaches(from: &Namespace, address: &str) -> bool {
+    from.within(|| {
+        let to = format!("{address}:9").parse().unwrap();
+        let limit = Duration::from_millis(300);
+        // Nobody listens: an answer is that nobody does.
+        let answer = std::net::TcpStream::connect_timeout(&to, limit);
+        answer.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+    })
+}
+
+#[test]
+fn a_host_that_is_cut_off_comes_back_by_its_own_port_and_when_the_daemon_is_killed() {
+    let Some(lab) = Lab::new(1) else { return };
+    let red = &lab.guests[0];
+    lab.home.within(|| {
+        let mut daemon = Daemon::start();
+        veth(red, "red", "10.0.0.1/24");
+        ip("addr add 10.0.0.2/24 dev red");
+        assert!(reaches(red, "10.0.0.2"));
+        let alone = HostIf { alone: true, ..HostIf::default() };
+        if !can_cut(add(&daemon, "vale0:red", PortKind::Packet, alone)) {
+            return;
+        }
+        assert!(!reaches(red, "10.0.0.2"), "nobody is there any more");
+        add(&daemon, "vale0:host", PortKind::Stack, named("red")).unwrap();
+        assert!(reaches(red, "10.0.0.2"));
+        tcp(&lab.home, red, "10.0.0.1", 2 * MEGABYTE);
+        tcp(red, &lab.home, "10.0.0.2", 2 * MEGABYTE);
+        let sent = daemon.stats("vale0:host").tx.bytes;
+        assert!(sent > 2 * MEGABYTE as u64, "all of it went through the switch");
+        daemon.call(Request::PortDel(PortRef { port: "vale0:host".parse().unwrap() })).unwrap();
+        assert!(!reaches(red, "10.0.0.2"));
+        daemon.kill();
+        wait::until("the kernel to take its programs away", || reaches(red, "10.0.0.2"));
+    });
+}
+
+/// Whether such a frame is among those that are there, or come soon.
+fn hears(descriptor: &Descriptor, wanted: impl Fn(&[u8]) -> bool) -> bool {
+    let soon = Duration::from_millis(50);
+    std::iter::from_fn(|| descriptor.receive(soon).unwrap()).take(100).any(|frame| wanted(&frame))
+}
+
+#[test]
+fn netmap_programs_have_an_interface_and_the_hosts_side_of_it() {
+    let Some(lab) = Lab::new(1) else { return };
+    lab.tell(|daemon, lab| {
+        let red = &lab.guests[0];
+        veth(red, "red", "10.0.0.1/24");
+        let lost = Bind::new("netmap:nothere".parse().unwrap());
+        assert!(Descriptor::bind(&daemon.dir(), lost).is_err());
+        let nic =
+            Descriptor::bind(&daemon.dir(), Bind::new("netmap:red".parse().unwrap())).unwrap();
+        let request = arp(&mac(1), [10, 0, 0, 9], [10, 0, 0, 1]);
+        wait::until("an answer to ARP", || {
+            nic.send(&request).unwrap();
+            hears(&nic, |frame| frame[..6] == mac(1) && frame[12..14] == [8, 6])
+        });
+        let attach = InterfaceAttach { port: "vale0:red".parse().unwrap(), host: false, mem_id: 0 };
+        let attach = Request::InterfaceAttach(attach);
+        let (code, _) = refusal(daemon.call(attach.clone()).map(drop));
+        assert_eq!(code, ErrorCode::InUse, "as long as a program has it");
+        drop(nic);
+        wait::until("the port to go", || daemon.ports().is_empty());
+        daemon.call(attach).unwrap();
+        let bind = Bind::new("netmap:red".parse().unwrap());
+        assert!(Descriptor::bind(&daemon.dir(), bind).is_err(), "as long as a switch has it");
+        assert_eq!(daemon.port("vale0:red").unwrap().kind, PortKind::Packet);
+        let detach = PortRef { port: "vale0:red".parse().unwrap() };
+        daemon.call(Request::InterfaceDetach(detach)).unwrap();
+        assert_eq!(daemon.ports(), [""; 0]);
+        assert!(daemon.switch("vale0").is_none());
+    });
+}
+
+#[test]
+fn the_hosts_rings_are_what_the_host_sends_and_gets() {
+    let Some(lab) = Lab::new(1) else { return };
+    lab.tell(|daemon, lab| {
+        veth(&lab.guests[0], "red", "10.0.0.1/24");
+        ip("addr add 10.0.0.2/24 dev red");
+        let host = Bind::new("netmap:red^".parse().unwrap());
+        let host = match Descriptor::bind(&daemon.dir(), host) {
+            Ok(host) => host,
+            Err(error) => return harness::skip(&format!("root with BPF is needed: {error}")),
+        };
+        let socket = std::net::UdpSocket::bind("10.0.0.2:0").unwrap();
+        wait::until("what the host sends", || {
+            socket.send_to(b"x", "10.0.0.1:9").unwrap();
+            hears(&host, |frame| frame[12..14] == [8, 6])
+        });
+        let request = arp(&mac(1), [10, 0, 0, 9], [10, 0, 0, 2]);
+        wait::until("what the host answers", || {
+            host.send(&request).unwrap();
+            hears(&host, |frame| frame[..6] == mac(1))
+        });
+        let vale = InterfaceAttach { port: "vale0:red".parse().unwrap(), host: true, mem_id: 0 };
+        drop(host);
+        wait::until("the port to go", || daemon.ports().is_empty());
+        daemon.call(Request::InterfaceAttach(vale)).unwrap();
+        assert_eq!(daemon.ports(), ["vale0:red", "vale0:red^"]);
+        tcp(&lab.guests[0], &lab.home, "10.0.0.2", MEGABYTE);
+        daemon
+            .call(Request::InterfaceDetach(PortRef { port: "vale0:red".parse().unwrap() }))
+            .unwrap();
+        assert_eq!(daemon.ports(), [""; 0]);
     });
 }

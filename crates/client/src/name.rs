@@ -136,6 +136,8 @@ impl SwitchName {
 impl PortName {
     /// The longest name, netmap's `NETMAP_REQ_IFNAMSIZ` less the closing zero.
     pub const MAX_BYTES: usize = 63;
+    /// What the name of an interface's other side ends with.
+    pub const HOST_SIDE: char = '^';
     /// The longest name of an interface, the kernel's `IFNAMSIZ` less the closing zero.
     pub const INTERFACE_BYTES: usize = 15;
 
@@ -166,6 +168,27 @@ impl PortName {
     #[must_use]
     pub fn is_interface(&self) -> bool {
         self.switch.is_interface()
+    }
+
+    /// Whether this is the host's side of an interface, `netmap:eth0^`: what netmap calls its host
+    /// rings.
+    #[must_use]
+    pub fn is_host_side(&self) -> bool {
+        self.port.ends_with(Self::HOST_SIDE)
+    }
+
+    /// The host's side of this.
+    ///
+    /// # Errors
+    /// If the name gets too long, or is one already.
+    pub fn host_side(&self) -> Result<Self, NameError> {
+        format!("{}{}", self.parent(), Self::HOST_SIDE).parse()
+    }
+
+    /// The interface of the system that has this port's name.
+    #[must_use]
+    pub fn interface_name(&self) -> &str {
+        without_side(&self.port)
     }
 
     /// The port in whose memory a pipe lives, for the end of one; for others the name itself.
@@ -215,7 +238,7 @@ impl FromStr for SwitchName {
     fn from_str(text: &str) -> Result<Self, NameError> {
         check_length(text, Self::MAX_BYTES)?;
         if let Some(interface) = text.strip_prefix(Self::INTERFACE) {
-            check_interface(text, interface)?;
+            check_interface(text, without_side(interface))?;
             return Ok(Self(text.to_owned()));
         }
         let Some(rest) = text.strip_prefix(Self::PREFIX) else {
@@ -233,7 +256,7 @@ impl FromStr for PortName {
         check_length(text, Self::MAX_BYTES)?;
         if let Some(rest) = text.strip_prefix(SwitchName::INTERFACE) {
             let (interface, pipe) = split_pipe(text, rest)?;
-            check_interface(text, interface)?;
+            check_interface(text, without_side(interface))?;
             let switch = SwitchName(format!("{}{interface}", SwitchName::INTERFACE));
             return Ok(Self { switch, port: interface.to_owned(), pipe });
         }
@@ -245,9 +268,14 @@ impl FromStr for PortName {
         };
         check_ident(text, switch)?;
         let (port, pipe) = split_pipe(text, rest)?;
-        check_part(text, port, ':', "vale0:vm1")?;
+        check_part(text, without_side(port), ':', "vale0:vm1")?;
         Ok(Self { switch: SwitchName(switch.to_owned()), port: port.to_owned(), pipe })
     }
+}
+
+/// A name without the mark of the host's side.
+fn without_side(port: &str) -> &str {
+    port.strip_suffix(PortName::HOST_SIDE).unwrap_or(port)
 }
 
 /// Cuts `a{1` into `a` and the pipe end `{1`.
@@ -429,6 +457,19 @@ mod tests {
     fn test_serde_checks_names() {
         assert!(serde_json::from_str::<PortName>("\"vale0:vm1\"").is_ok());
         assert!(serde_json::from_str::<PortName>("\"vale0:vm 1\"").is_err());
+    }
+
+    #[test]
+    fn test_the_hosts_side_is_marked_once_and_at_the_end() {
+        let port: PortName = "vale0:eth0^".parse().unwrap();
+        assert!(port.is_host_side() && port.interface_name() == "eth0");
+        assert!(port.host_side().is_err());
+        let nic: PortName = "netmap:eth0.10".parse().unwrap();
+        assert_eq!(nic.host_side().unwrap().to_string(), "netmap:eth0.10^");
+        assert!(!nic.is_host_side());
+        for bad in ["vale0:^", "vale0:a^b", "vale0:a^^", "vale^:a", "netmap:^"] {
+            assert!(bad.parse::<PortName>().is_err(), "{bad}");
+        }
     }
 
     proptest! {

@@ -131,12 +131,26 @@ impl<'a> Service<'a> {
             mode::NULL => return Err(Errno::OPNOTSUPP),
             mode::ALL_NIC => RingChoice::All,
             mode::ONE_NIC => RingChoice::One(body.nr_ringid),
-            // The host's rings: ports of a switch have none. The rest are no modes.
+            mode::SW => RingChoice::All,
+            mode::ONE_SW => RingChoice::One(body.nr_ringid),
+            // Both sides at once: one of them has its rings elsewhere. The rest are no modes.
+            mode::NIC_SW if port_name(name)?.is_interface() => return Err(Errno::OPNOTSUPP),
             _ => return port_name(name).and(Err(Errno::INVAL)),
         };
+        let host = matches!(body.nr_mode, mode::SW | mode::ONE_SW);
+        let mut port = port_name(name)?;
+        let mut wanted = (body.nr_tx_rings, body.nr_rx_rings);
+        if host {
+            // Ports of a switch, and pipes, have no other side.
+            if !port.is_interface() || port.pipe().is_some() {
+                return Err(Errno::INVAL);
+            }
+            port = port.host_side().map_err(|_| Errno::NXIO)?;
+            wanted = (body.nr_host_tx_rings, body.nr_host_rx_rings);
+        }
         let bind = Bind {
-            tx_rings: chosen(body.nr_tx_rings),
-            rx_rings: chosen(body.nr_rx_rings),
+            tx_rings: chosen(wanted.0),
+            rx_rings: chosen(wanted.1),
             tx_slots: chosen(body.nr_tx_slots),
             rx_slots: chosen(body.nr_rx_slots),
             extra_bufs: body.nr_extra_bufs,
@@ -148,7 +162,7 @@ impl<'a> Service<'a> {
             exclusive: body.nr_flags & flag::EXCLUSIVE != 0,
             no_tx_poll: body.nr_flags & flag::NO_TX_POLL != 0,
             accepts_header: body.nr_flags & flag::ACCEPT_VNET_HDR != 0,
-            ..Bind::new(port_name(name)?)
+            ..Bind::new(port)
         };
         let accepts = bind.accepts_header;
         let bound = self.descriptor.bind(self.fd, bind).map_err(|error| {
@@ -158,10 +172,12 @@ impl<'a> Service<'a> {
         let bound = bound?.bound();
         let port = &bound.attached;
         (body.nr_offset, body.nr_memsize) = (bound.nifp, port.region_bytes);
-        (body.nr_tx_rings, body.nr_rx_rings) = (port.tx_rings, port.rx_rings);
+        // As in the netmap_if: of the other side a pair is counted, though it is not there.
+        let (here, other) = ((port.tx_rings, port.rx_rings), (1, 1));
+        let (nic, stack) = if host { (other, here) } else { (here, other) };
+        (body.nr_tx_rings, body.nr_rx_rings) = nic;
+        (body.nr_host_tx_rings, body.nr_host_rx_rings) = stack;
         (body.nr_tx_slots, body.nr_rx_slots) = (port.tx_slots, port.rx_slots);
-        // As in the netmap_if: a pair is counted, though it is not there.
-        (body.nr_host_tx_rings, body.nr_host_rx_rings) = (1, 1);
         (body.nr_mem_id, body.nr_extra_bufs) = (bound.mem_id, port.extra_bufs);
         Ok(())
     }

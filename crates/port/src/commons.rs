@@ -20,7 +20,7 @@ use ring::abi::FIRST_BUFFER;
 use ring::layout::{FIRST_BLOCK, PAGE, PortLayout, RingCounts};
 use ring::loan::Loan;
 use ring::owners::Leaver;
-use ring::{BufferIndex, Region};
+use ring::{BufferIndex, Region, Side};
 
 use crate::area::Area;
 use crate::group::{Group, full};
@@ -147,6 +147,7 @@ impl Commons {
         port: &PortLayout,
         name: &str,
         bound: [Range<u16>; 2],
+        side: Side,
         extra: u32,
     ) -> io::Result<Arc<Lent>> {
         let loan = Loan::new(self.holders.find(PAGE).ok_or_else(full)?);
@@ -157,6 +158,7 @@ impl Commons {
             name: name.to_owned(),
             port: *port,
             bound,
+            side,
             buffers: self.group.take(loan.owner(), extra as usize),
             building: self.group.building().clone(),
             built: AtomicBool::new(false),
@@ -186,6 +188,7 @@ pub struct Lent {
     name: String,
     port: PortLayout,
     bound: [Range<u16>; 2],
+    side: Side,
     buffers: Vec<BufferIndex>,
     building: Arc<Mutex<()>>,
     built: AtomicBool,
@@ -216,8 +219,8 @@ impl Lent {
         if !wanted() {
             return Err(io::ErrorKind::Interrupted.into());
         }
-        let bound = self.bound.clone();
-        self.region.format_loan(&self.loan, &self.name, &self.port, bound, &self.buffers)?;
+        let (bound, side, extra) = (self.bound.clone(), self.side, &self.buffers);
+        self.region.format_loan(&self.loan, &self.name, &self.port, bound, side, extra)?;
         self.built.store(true, Ordering::Release);
         Ok(())
     }
@@ -257,7 +260,8 @@ mod tests {
         };
         let ports = [0, 1].map(port);
         let mut lend = |port: usize, extra| {
-            let lent = commons.lend(&ports[port], "test", [0..1, 0..1], extra).expect("room");
+            let lent =
+                commons.lend(&ports[port], "test", [0..1, 0..1], Side::Nic, extra).expect("room");
             lent.clone().build_while_wanted().expect("memory");
             lent
         };
@@ -275,7 +279,7 @@ mod tests {
     fn there_are_as_many_extra_buffers_as_there_is_room() {
         let mut commons = Commons::new("test", 64, 0).expect("memory");
         let port = *commons.add_port("test", counts()).expect("room").plot.layout();
-        let lent = commons.lend(&port, "test", [0..1, 0..1], u32::MAX).expect("room");
+        let lent = commons.lend(&port, "test", [0..1, 0..1], Side::Nic, u32::MAX).expect("room");
         assert_eq!(lent.extra_bufs(), BUFFERS - 128);
         assert!(commons.add_port("another", counts()).is_err());
         commons.take_back(&lent);
@@ -287,7 +291,7 @@ mod tests {
         let mut commons = Commons::new("test", 2112, 0).expect("memory");
         let (pool, holders) = (in_pool(&commons), commons.holders.clone());
         let port = *commons.add_port("test", counts()).expect("room").plot.layout();
-        let lent = commons.lend(&port, "test", [0..1, 0..1], 1000).expect("room");
+        let lent = commons.lend(&port, "test", [0..1, 0..1], Side::Nic, 1000).expect("room");
         commons.take_back(&lent);
         let built = lent.build_while_wanted().map_err(|error| error.kind());
         assert_eq!(built, Err(io::ErrorKind::Interrupted));

@@ -73,4 +73,4 @@ pub mod sync;
 pub mod user;
 
 #[cfg(not(loom))]
-pub use region::{BufferIndex, Region, RegionId};
+pub use region::{BufferIndex, Region, RegionId, Side};

@@ -15,7 +15,7 @@ use std::io;
 
 use crate::layout::{PAGE, PortLayout};
 use crate::owners::Owner;
-use crate::region::{BufferIndex, Region};
+use crate::region::{BufferIndex, Region, Side};
 
 /// A holder's page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +48,8 @@ impl Loan {
 }
 
 impl Region {
-    /// Writes a holder's `netmap_if`: transmit and receive rings `bound` of `port`, and `extra`
-    /// buffers.
+    /// Writes a holder's `netmap_if`: transmit and receive rings `bound` of `port`, which are those
+    /// of one side, and `extra` buffers.
     ///
     /// # Errors
     /// `ENOMEM` where the page cannot be committed.
@@ -62,11 +62,12 @@ impl Region {
         name: &str,
         port: &PortLayout,
         bound: [Range<u16>; 2],
+        side: Side,
         extra: &[BufferIndex],
     ) -> io::Result<()> {
         assert!(loan.nifp + PAGE <= port.nifp());
         self.memory().populate(loan.nifp, PAGE)?;
-        self.format_nifp(loan.nifp, name, port, bound, true);
+        self.format_nifp(loan.nifp, name, port, bound, side, true);
         self.format_list(loan.nifp, extra);
         Ok(())
     }
@@ -127,7 +128,9 @@ mod tests {
                 free.filter(|b| owners.pass(*b, Owner::POOL, holder)).take(count).collect();
             let bound = [1..2, 0..0];
             let loan = &self.loans[loan];
-            self.region.format_loan(loan, "t", &self.port, bound, &extra).expect("memory");
+            self.region
+                .format_loan(loan, "t", &self.port, bound, Side::Nic, &extra)
+                .expect("memory");
             extra
         }
 

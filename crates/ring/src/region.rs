@@ -41,6 +41,15 @@ pub struct RegionId {
     inode: u64,
 }
 
+/// Which side of an interface the rings of a port are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The cable's, or those of a port that has only one.
+    Nic,
+    /// The host's stack.
+    Host,
+}
+
 /// A mapped region.
 #[derive(Debug)]
 pub struct Region {
@@ -237,25 +246,33 @@ impl Region {
     fn format_interface(&self, name: &str, port: &PortLayout, private: bool) {
         let counts = port.counts();
         let all = [0..counts.tx_rings, 0..counts.rx_rings];
-        self.format_nifp(port.nifp(), name, port, all, private);
+        self.format_nifp(port.nifp(), name, port, all, Side::Nic, private);
     }
 
-    /// Writes a `netmap_if` with the offsets of the transmit and receive rings that are `bound`.
+    /// Writes a `netmap_if` with the offsets of the transmit and receive rings that are `bound`, on
+    /// one side of the interface.
     pub(crate) fn format_nifp(
         &self,
         nifp: usize,
         name: &str,
         port: &PortLayout,
         bound: [Range<u16>; 2],
+        side: Side,
         private: bool,
     ) {
         let counts = port.counts();
+        // The other side counts as one pair, which is not there.
+        let (tx_rings, rx_rings) = (u32::from(counts.tx_rings), u32::from(counts.rx_rings));
+        let [nic, host] = match side {
+            Side::Nic => [[tx_rings, rx_rings], [1, 1]],
+            Side::Host => [[1, 1], [tx_rings, rx_rings]],
+        };
         let mut head = NetmapIf {
             ni_flags: if private { crate::abi::NI_PRIV_MEM } else { 0 },
-            ni_tx_rings: u32::from(counts.tx_rings),
-            ni_rx_rings: u32::from(counts.rx_rings),
-            ni_host_tx_rings: 1,
-            ni_host_rx_rings: 1,
+            ni_tx_rings: nic[0],
+            ni_rx_rings: nic[1],
+            ni_host_tx_rings: host[0],
+            ni_host_rx_rings: host[1],
             ..NetmapIf::default()
         };
         for (to, from) in head.ni_name.iter_mut().take(15).zip(name.bytes()) {
@@ -267,10 +284,15 @@ impl Region {
             true => (port.ring(usize::from(ring)) - nifp) as u64,
             false => 0,
         };
-        let host = 0;
         let txs = (0..counts.tx_rings).map(|i| offset(i, tx.contains(&i)));
         let rxs = (0..counts.rx_rings).map(|i| offset(counts.tx_rings + i, rx.contains(&i)));
-        for (i, offset) in txs.chain([host]).chain(rxs).chain([host]).enumerate() {
+        let [before, after] = match side {
+            Side::Nic => [None, Some(0)],
+            Side::Host => [Some(0), None],
+        };
+        let txs = before.into_iter().chain(txs).chain(after);
+        let rxs = before.into_iter().chain(rxs).chain(after);
+        for (i, offset) in txs.chain(rxs).enumerate() {
             self.memory.write(nifp + size_of::<NetmapIf>() + i * size_of::<i64>(), offset);
         }
     }

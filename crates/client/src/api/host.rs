@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::values::{Mac, ValueError};
 
 /// The interface of a port of kind [`Tap`](super::PortKind::Tap),
-/// [`Packet`](super::PortKind::Packet) or [`Stack`](super::PortKind::Stack). What is `None` is left as it is.
+/// [`Packet`](super::PortKind::Packet) or [`Stack`](super::PortKind::Stack). What is `None` is left
+/// as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HostIf {

@@ -65,6 +65,8 @@ pub struct Control<D> {
     statics: Statics,
     keeping: Option<Keeping>,
     journal: Journal,
+    /// The interfaces of the system behind ports that netmap programs have bound.
+    uplinks: HashMap<PortKey, PortKey>,
     rings: RingSpec,
     switch_mode: Mode,
     started: Instant,
@@ -82,6 +84,7 @@ impl<D: Datapath> Control<D> {
             statics: Statics::default(),
             keeping: None,
             journal: Journal::default(),
+            uplinks: HashMap::new(),
             rings: config.rings,
             switch_mode: config.switch_mode,
             started: Instant::now(),
@@ -290,6 +293,9 @@ impl<D: Datapath> Control<D> {
     fn settle(&mut self, name: &PortName, gone: &Gone) {
         if let Some(key) = gone.port {
             let last = self.datapath.detach(key, name);
+            if let Some(uplink) = self.uplinks.remove(&key) {
+                self.datapath.detach(uplink, name);
+            }
             if let Some(port) = self.state.port_mut(name) {
                 let past = port.past.get_or_insert_with(|| counters::none(name.clone()).into());
                 counters::add(past, &last);
@@ -357,19 +363,8 @@ impl<D: Datapath> Control<D> {
             (PortKind::Pipe, None) => return Err(Refusal::PipePersistent(name)),
             (_, None) => unreachable!("every plan names it"),
         }
-        let port = Port {
-            key,
-            kind,
-            pipe: None,
-            persistent: true,
-            owner,
-            config,
-            holder: None,
-            bound: None,
-            interface: None,
-            host: plan.host.clone().map(Box::new),
-            past: None,
-        };
+        let host = plan.host.clone().map(Box::new);
+        let port = Port { host, ..Port::persistent(key, kind, owner, config) };
         self.state.add_port(name, port);
         Ok(())
     }

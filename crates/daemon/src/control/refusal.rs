@@ -203,6 +203,9 @@ pub enum Refusal {
     /// The caller may not have what the daemon's rights would give.
     #[error("only root and the daemon's own user may make ports of network interfaces")]
     HostPrivilege,
+    /// It is a port already.
+    #[error("this interface is port {0} already, which must go first")]
+    HostTaken(PortName),
     /// A network interface cannot be had.
     #[error(transparent)]
     Host(HostError),
@@ -262,6 +265,7 @@ impl Refusal {
             | Self::Version(_)
             | Self::BadMessage(_) => ErrorCode::BadRequest,
             Self::HostPrivilege => ErrorCode::Permission,
+            Self::HostTaken(_) => ErrorCode::InUse,
             Self::Host(error) => code_of(error),
             Self::Datapath(_) => ErrorCode::NoMemory,
         }

@@ -150,6 +150,24 @@ struct Usage {
 }
 
 impl Port {
+    /// One that stays, and that nobody holds.
+    #[must_use]
+    pub fn persistent(key: PortKey, kind: PortKind, owner: u32, config: PortConfig) -> Self {
+        Self {
+            key,
+            kind,
+            pipe: None,
+            persistent: true,
+            owner,
+            config,
+            holder: None,
+            bound: None,
+            interface: None,
+            host: None,
+            past: None,
+        }
+    }
+
     /// Whether its key means something to the workers: it is live, or reserved.
     #[must_use]
     pub fn is_known(&self) -> bool {

@@ -16,6 +16,7 @@ use port::commons::{Commons, Lent, Parts, buffers_of};
 use port::plot::{HUGE_PAGES, Plot};
 use port::shm::plug;
 use port::sys::{Waker, Wakers};
+use ring::Side;
 use ring::abi::{NetmapRing, Slot};
 use ring::layout::{PAGE, RegionLayout};
 use switch::PortConfig;
@@ -147,7 +148,8 @@ impl Workers {
         let bound = self.bound.get_mut(&port).expect("control knows which ports there are");
         let commons = self.regions.get_mut(&bound.region).expect("a port has a region");
         let (name, rings) = (bound.name.to_string(), [claim.tx, claim.rx].map(range));
-        let lent = commons.lend(bound.plot.layout(), &name, rings, extra_bufs)?;
+        let side = if bound.name.is_host_side() { Side::Host } else { Side::Nic };
+        let lent = commons.lend(bound.plot.layout(), &name, rings, side, extra_bufs)?;
         let granted = lent.extra_bufs();
         let place = HolderPlace { lent: lent.clone(), claim, wakers: Vec::new() };
         bound.holders.insert(holder, place);

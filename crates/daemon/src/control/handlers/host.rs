@@ -2,12 +2,14 @@
 
 use std::os::fd::BorrowedFd;
 
-use client::api::{HostIf, HostIfInfo, PortAdd, PortKind};
+use client::api::{HostIf, HostIfInfo, PortAdd, PortKind, Reply};
 use client::name::PortName;
+use port::host::HostError;
+use switch::PortConfig;
 
 use super::Control;
-use crate::control::datapath::{Datapath, HostSpec};
-use crate::control::policy::Caller;
+use crate::control::datapath::{Datapath, HostSpec, MakeHostError, PortKey, SwitchKey};
+use crate::control::policy::{Access, Caller};
 use crate::control::refusal::Refusal;
 use crate::control::state::Port;
 
@@ -26,6 +28,111 @@ impl<D: Datapath> Control<D> {
         port.host.as_ref().and_then(|_| self.datapath.host_info(port.key))
     }
 
+    /// Whether a netmap program may have an interface of the system, or the host's side of it.
+    pub(super) fn check_host(&self, caller: &Caller, port: &PortName) -> Result<(), Refusal> {
+        let ifname = port.interface_name();
+        if !port::host::exists(ifname) {
+            return Err(Refusal::NoInterface(port.clone()));
+        }
+        if !caller.privileged {
+            return Err(Refusal::HostPrivilege);
+        }
+        let kind = kind_of(port);
+        let is_it = |other: &Port| {
+            let host = other.host.as_ref().filter(|host| host.netns.is_none());
+            other.kind == kind && host.is_some_and(|host| host.ifname.as_deref() == Some(ifname))
+        };
+        match self.state.ports().find(|(_, other)| is_it(other)) {
+            Some((name, _)) => Err(Refusal::HostTaken(name.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts the interface of the system into the switch of a port that programs have bound.
+    pub(super) fn connect_host(
+        &mut self,
+        name: &PortName,
+        switch: SwitchKey,
+        bound: PortKey,
+    ) -> Result<(), Refusal> {
+        let key = PortKey(self.state.new_key());
+        let (kind, host) = (kind_of(name), host_of(name));
+        let (name, config) = (name.clone(), PortConfig::default());
+        self.add_alone(HostSpec { key, name, switch, kind, host, config })?;
+        self.uplinks.insert(bound, key);
+        Ok(())
+    }
+
+    /// Makes the port's interface, with the host cut off from it where that can be.
+    fn add_alone(&mut self, mut spec: HostSpec) -> Result<(), Refusal> {
+        match self.datapath.add_host(&spec) {
+            Err(MakeHostError::Host(
+                error @ (HostError::MayNotCut(_) | HostError::CannotCut(_)),
+            )) if spec.host.alone => {
+                tracing::warn!("{}: the host goes on to use it: {error}", spec.name);
+                spec.host.alone = false;
+                Ok(self.datapath.add_host(&spec)?)
+            }
+            made => Ok(made?),
+        }
+    }
+
+    /// Puts an interface of the system into a switch, with the host's side or without.
+    pub(super) fn attach_host(
+        &mut self,
+        caller: &Caller,
+        to: &PortName,
+        host_side: bool,
+    ) -> Result<Reply, Refusal> {
+        let sides = match host_side {
+            false => vec![to.clone()],
+            true => vec![to.clone(), to.host_side()?],
+        };
+        let interface = PortName::interface(to.port())?;
+        if self.state.shared(&interface).is_some() {
+            return Err(Refusal::HostTaken(interface));
+        }
+        for port in &sides {
+            let interface = PortName::interface(port.port())?;
+            self.check_host(caller, &interface)?;
+            self.state.claim_persistent(caller, port)?;
+        }
+        let switch = self.find_or_make(caller, to.switch())?;
+        for (made, port) in sides.iter().enumerate() {
+            let (kind, host) = (kind_of(port), host_of(port));
+            let key = PortKey(self.state.new_key());
+            let (name, config) = (port.clone(), PortConfig::default());
+            let spec = HostSpec { key, name, switch, kind, host: host.clone(), config };
+            if let Err(refusal) = self.add_alone(spec) {
+                sides[..made].iter().for_each(|port| self.drop_port(port));
+                if let Some(switch) = self.state.forget_switch(to.switch()) {
+                    self.datapath.del_switch(switch);
+                }
+                return Err(refusal);
+            }
+            let port_of = Port::persistent(key, kind, caller.uid, PortConfig::default());
+            let entry = Port { host: Some(Box::new(host)), ..port_of };
+            self.state.add_port(port.clone(), entry);
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Takes an interface of the system, with both its sides, out of a switch.
+    pub(super) fn detach_host(
+        &mut self,
+        caller: &Caller,
+        name: &PortName,
+    ) -> Result<Reply, Refusal> {
+        self.state.port(caller, name, Access::Manage)?;
+        self.drop_port(name);
+        if let Ok(side) = name.host_side()
+            && self.state.port_mut(&side).is_some_and(|port| port.host.is_some())
+        {
+            self.drop_port(&side);
+        }
+        Ok(Reply::Done)
+    }
+
     /// Makes the port's interface. One that cannot be had now is waited for, where `may_wait`.
     pub(super) fn add_host(&mut self, spec: &HostSpec, may_wait: bool) -> Result<(), Refusal> {
         match self.datapath.add_host(spec) {
@@ -36,6 +143,17 @@ impl<D: Datapath> Control<D> {
             made => Ok(made?),
         }
     }
+}
+
+/// What is behind a port with the name of an interface, or of the host's side of one.
+fn kind_of(name: &PortName) -> PortKind {
+    if name.is_host_side() { PortKind::Stack } else { PortKind::Packet }
+}
+
+/// The interface of a port with its name.
+fn host_of(name: &PortName) -> HostIf {
+    let ifname = Some(name.interface_name().to_owned());
+    HostIf { ifname, alone: !name.is_host_side(), ..HostIf::default() }
 }
 
 /// The interface that a new port is to have. It is opened with the daemon's rights, so it is for
@@ -69,7 +187,7 @@ pub fn complete(
     if kind != PortKind::Packet && host.alone {
         return Err("alone: only for kind packet".to_owned());
     }
-    let name = host.ifname.get_or_insert_with(|| port.port().to_owned());
+    let name = host.ifname.get_or_insert_with(|| port.interface_name().to_owned());
     port::host::check_name(name).map_err(|error| error.to_string())?;
     Ok(Some(host))
 }

@@ -11,8 +11,6 @@
 //! own, or in the one that it was put into; by `netmap:v0` it is found in both. It has its rings
 //! and its memory region from the beginning, and moves while nobody holds it.
 
-use std::path::Path;
-
 use client::api::{InterfaceAdd, InterfaceAttach, PortKind, Reply};
 use client::name::PortName;
 use switch::PortConfig;
@@ -35,7 +33,7 @@ impl<D: Datapath> Control<D> {
         if !name.is_interface() || name.pipe().is_some() {
             return Err(Refusal::NoInterfaceName(name.clone()));
         }
-        if self.state.home(name).is_some() || is_of_the_system(name) {
+        if self.state.home(name).is_some() || port::host::exists(name.interface_name()) {
             return Err(Refusal::InterfaceExists(name.clone()));
         }
         self.state.claim_persistent(caller, name)?;
@@ -97,13 +95,14 @@ impl<D: Datapath> Control<D> {
         }
         self.state.region(caller, attach.mem_id)?;
         let interface = PortName::interface(to.port())?;
+        let known = self.state.home(&interface);
         // This is not lost to anybody who looks for it: a port of that name is no interface.
         if self.state.port_mut(to).is_some() {
             return Err(Refusal::PortTaken(to.clone()));
         }
-        match self.state.home(&interface) {
+        match known.filter(|home| self.state.interface(home).is_some()) {
             Some(home) => self.attach_virtual(caller, &home, to),
-            None => Err(Refusal::NoInterface(interface)),
+            None => self.attach_host(caller, to, attach.host),
         }
     }
 
@@ -130,6 +129,9 @@ impl<D: Datapath> Control<D> {
         name: &PortName,
     ) -> Result<Reply, Refusal> {
         let port = self.state.port(caller, name, Access::Look)?;
+        if port.host.is_some() {
+            return self.detach_host(caller, name);
+        }
         // As in netmap, ports that came with a program stay where they are, and nobody minds.
         let Some(interface) = port.interface else { return Ok(Reply::Done) };
         self.state.port(caller, name, Access::Manage)?;
@@ -158,9 +160,4 @@ impl<D: Datapath> Control<D> {
             Some((pid, uid)) => Err(Refusal::InUse { port: name.clone(), pid, uid }),
         }
     }
-}
-
-/// Whether the system has a network interface of that name.
-fn is_of_the_system(name: &PortName) -> bool {
-    Path::new("/sys/class/net").join(name.port()).exists()
 }

@@ -101,7 +101,7 @@ impl<D: Datapath> Control<D> {
             return Ok(());
         }
         if port.is_interface() {
-            return Err(Refusal::NoInterface(port.clone()));
+            return self.check_host(caller, port);
         }
         // The name of an interface stands for it, in whatever switch.
         let interface = PortName::interface(port.port()).ok();
@@ -158,6 +158,12 @@ impl<D: Datapath> Control<D> {
         let shared = Shared { common, memory, ..new_shared(made?, client.caller.uid) };
         let port = Port { config, ..bound_port(client, key, PortKind::Shm, shared) };
         self.state.add_bound(name, port);
+        // The parent of a pipe need not be one of the system.
+        let of_the_system = || port::host::exists(name.interface_name());
+        if name.is_interface() && own.is_none() && of_the_system() {
+            self.check_host(&client.caller, name)?;
+            self.connect_host(name, switch, key)?;
+        }
         Ok(())
     }
 

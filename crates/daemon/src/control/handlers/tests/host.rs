@@ -40,3 +40,36 @@ fn test_ports_of_interfaces_are_not_attached() {
     bench.done(r#"{"port_add":{"port":"vale0:a","kind":"tap"}}"#);
     assert_eq!(bench.attach(1, 0, "vale0:a").unwrap_err().code(), ErrorCode::Unsupported);
 }
+
+/// The loopback is in every namespace, and these workers open nothing.
+#[test]
+fn test_interfaces_of_the_system_are_put_into_switches_by_name() {
+    let mut bench = Bench::new();
+    let attach = |host| format!(r#"{{"interface_attach":{{"port":"vale0:lo","host":{host}}}}}"#);
+    let detach = r#"{"interface_detach":{"port":"vale0:lo"}}"#;
+    assert_eq!(bench.refused(1, 1000, &attach(true)).0, ErrorCode::Permission);
+    for (host, ports) in [(false, 1), (true, 2)] {
+        bench.done(&attach(host));
+        assert_eq!(bench.control.state.counts(), (1, ports));
+        assert_eq!(bench.refused(1, 0, &attach(host)).0, ErrorCode::InUse);
+        bench.done(detach);
+        assert!(bench.is_empty());
+    }
+}
+
+#[test]
+fn test_a_program_has_an_interface_or_a_switch_has_it() {
+    let mut bench = Bench::new();
+    let bind = r#"{"bind":{"port":"netmap:lo"}}"#;
+    let request: Request = serde_json::from_str(bind).unwrap();
+    bench.answer(1, 0, request.clone()).unwrap();
+    let attach = r#"{"interface_attach":{"port":"vale0:lo"}}"#;
+    assert_eq!(bench.refused(2, 0, attach).0, ErrorCode::InUse);
+    bench.control.hang_up(ConnKey(1));
+    assert!(bench.is_empty());
+    bench.done(attach);
+    assert_eq!(bench.answer(1, 0, request).unwrap_err().code(), ErrorCode::InUse);
+    assert_eq!(bench.refused(1, 1000, bind).0, ErrorCode::Permission);
+    bench.done(r#"{"interface_detach":{"port":"vale0:lo"}}"#);
+    assert!(bench.is_empty());
+}
