@@ -4,9 +4,12 @@ use std::process::Stdio;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use client::api::{Bind, InterfaceAdd, InterfaceAttach, PortRef, Request};
+use client::name::PortName;
 use client::{Error, Port};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{Tally, fill, mac};
+use harness::netmap::Descriptor;
 use harness::process::Peer;
 use harness::role::{Become, Receive, Role, Send};
 use harness::wait;
@@ -259,4 +262,59 @@ fn what_had_arrived_can_still_be_read() {
     daemon.restart();
     b.reconnect(SOON).unwrap();
     assert_eq!(daemon.ports(), ["vale0:b"]);
+}
+
+/// The rings that a netmap program gets by this name, and the name of the port.
+fn bound(daemon: &Daemon, name: &str) -> (u16, u32, String) {
+    let bind = Bind::new(name.parse().unwrap());
+    let descriptor = Descriptor::bind(&daemon.dir(), bind).unwrap();
+    let attached = &descriptor.binding().bound().attached;
+    (attached.tx_rings, attached.rx_slots, attached.port.to_string())
+}
+
+#[test]
+fn interfaces_are_there_again_in_the_switches_where_they_were() {
+    let mut daemon = Daemon::start();
+    for (name, rings) in [("alone", 2), ("inside", 3), ("taken_out", 4), ("gone", 5)] {
+        let port = PortName::interface(name).unwrap();
+        let (tx_rings, rx_slots) = (Some(rings), Some(64));
+        let (rx_rings, tx_slots) = (None, None);
+        let add = InterfaceAdd { port, tx_rings, rx_rings, tx_slots, rx_slots, mem_id: 0 };
+        daemon.call(Request::InterfaceAdd(add)).unwrap();
+    }
+    let attach = |daemon: &Daemon, port: &str| {
+        let attach = InterfaceAttach { port: port.parse().unwrap(), host: false, mem_id: 0 };
+        daemon.call(Request::InterfaceAttach(attach)).unwrap();
+    };
+    let detach = |daemon: &Daemon, port: &str| {
+        let port = PortRef { port: port.parse().unwrap() };
+        daemon.call(Request::InterfaceDetach(port)).unwrap();
+    };
+    attach(&daemon, "vale0:inside");
+    attach(&daemon, "vale0:taken_out");
+    detach(&daemon, "vale0:taken_out");
+    let gone = PortRef { port: "netmap:gone".parse().unwrap() };
+    daemon.call(Request::InterfaceDel(gone)).unwrap();
+    for _ in 0..2 {
+        daemon.kill();
+        daemon.restart();
+        assert_eq!(daemon.ports(), ["netmap:alone", "netmap:taken_out", "vale0:inside"]);
+        assert_eq!(bound(&daemon, "netmap:alone"), (2, 64, "netmap:alone".to_owned()));
+        assert_eq!(bound(&daemon, "netmap:taken_out"), (4, 64, "netmap:taken_out".to_owned()));
+        for name in ["netmap:inside", "vale0:inside"] {
+            assert_eq!(bound(&daemon, name), (3, 64, "vale0:inside".to_owned()));
+        }
+    }
+    detach(&daemon, "vale0:inside");
+    daemon.kill();
+    daemon.restart();
+    let all = ["netmap:alone", "netmap:inside", "netmap:taken_out"];
+    assert_eq!(daemon.ports(), all);
+    for name in all {
+        let port = PortRef { port: name.parse().unwrap() };
+        daemon.call(Request::InterfaceDel(port)).unwrap();
+    }
+    daemon.kill();
+    daemon.restart();
+    assert_eq!(daemon.ports(), [""; 0]);
 }

@@ -122,8 +122,8 @@ pub enum Request {
     Resume,
     /// Sizes of a port or of a region. Answer: [`Reply::PortGeometry`].
     PortGeometry(GeometryQuery),
-    /// Makes a virtual interface, which stays until it is deleted, however its maker ends; it goes
-    /// with the daemon. Answer: [`Reply::PortGeometry`].
+    /// Makes a virtual interface, which stays until it is deleted.
+    /// Answer: [`Reply::PortGeometry`].
     InterfaceAdd(InterfaceAdd),
     /// Deletes an interface that is in no switch and that nobody holds.
     InterfaceDel(PortRef),

@@ -23,6 +23,7 @@ pub use tracing::Level;
 use crate::control::datapath::{MAX_EXTRA_BUFS, RingSpec};
 use crate::control::handlers::host::complete;
 use crate::control::statics::Station;
+use crate::records::InterfaceText;
 use crate::users;
 use crate::worker::BATCH;
 
@@ -135,6 +136,8 @@ pub struct PortPlan {
     pub config: PortConfig,
     /// Its network interface, if its kind has one.
     pub host: Option<HostIf>,
+    /// For a virtual interface; those are made by command.
+    pub interface: Option<InterfaceText>,
     /// Its static addresses.
     pub stations: BTreeSet<Station>,
     /// The user who made it; `None` for the owner of the switch.
@@ -400,7 +403,8 @@ impl RawSwitch {
             let (kind, stations) = (raw.kind.0, raw.stations.clone());
             let host = complete(&name, kind, raw.host().as_ref())
                 .map_err(|error| PortError::Host(Box::new(name.clone()), error))?;
-            Ok(PortPlan { name, kind, config: raw.into_config(), host, stations, owner: None })
+            let (config, interface) = (raw.into_config(), None);
+            Ok(PortPlan { name, kind, config, host, interface, stations, owner: None })
         });
         Ok(SwitchPlan {
             config,

@@ -74,9 +74,28 @@ pub struct PortText {
     /// Its network interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostIf>,
+    /// For a virtual interface.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<InterfaceText>,
     /// Its static addresses.
     #[serde(rename = "static", default)]
     pub stations: BTreeSet<Station>,
+}
+
+/// What a virtual interface is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InterfaceText {
+    /// Transmit rings.
+    pub tx_rings: u16,
+    /// Receive rings.
+    pub rx_rings: u16,
+    /// Slots of each transmit ring.
+    pub tx_slots: u32,
+    /// Slots of each receive ring.
+    pub rx_slots: u32,
+    /// The group of the switch in which it is alone.
+    pub group: u32,
 }
 
 impl PortText {
@@ -84,7 +103,8 @@ impl PortText {
     #[must_use]
     pub fn of(plan: &PortPlan) -> Self {
         let (kind, stations) = (plan.kind, plan.stations.clone());
-        Self { kind, settings: show_port(&plan.config), host: plan.host.clone(), stations }
+        let (settings, host) = (show_port(&plan.config), plan.host.clone());
+        Self { kind, settings, host, interface: plan.interface, stations }
     }
 }
 
@@ -166,7 +186,12 @@ fn check_port(
     let (kind, stations) = (record.now.kind, record.now.stations.clone());
     let host = complete(name, kind, record.now.host.as_ref())
         .map_err(|error| format!("{name}: {error}"))?;
-    Ok(PortPlan { name: name.clone(), kind, config, host, stations, owner: Some(record.owner) })
+    let interface = record.now.interface;
+    if interface.is_some() && kind != PortKind::Shm || name.is_interface() && interface.is_none() {
+        return Err(format!("{name} is no interface"));
+    }
+    let (name, owner) = (name.clone(), Some(record.owner));
+    Ok(PortPlan { name, kind, config, host, interface, stations, owner })
 }
 
 /// What a daemon begins with.

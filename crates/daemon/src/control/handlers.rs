@@ -104,7 +104,11 @@ impl<D: Datapath> Control<D> {
         self.make_switch(&plan.name, plan.persistent, permissions, plan.config)?;
         for port in &plan.ports {
             let owner = port.owner.unwrap_or(permissions.owner);
-            self.make_port(owner, port, true)?;
+            if let Some(text) = &port.interface {
+                self.make_planned_interface(owner, port, text)?;
+            } else {
+                self.make_port(owner, port, true)?;
+            }
             for &station in &port.stations {
                 self.add_planned(&port.name, station)?;
             }
@@ -166,8 +170,8 @@ impl<D: Datapath> Control<D> {
             Request::Detach(PortRef { port }) => self.detach(client.conn, &port),
             Request::Attach(_) | Request::Bind(_) => unreachable!("a call that takes two steps"),
         };
-        if let Some(switch) = changed.filter(|_| reply.is_ok()) {
-            self.keep(switch);
+        if reply.is_ok() {
+            changed.into_iter().for_each(|switch| self.keep(switch));
         }
         reply.map(|reply| (reply, Vec::new()))
     }
@@ -335,7 +339,8 @@ impl<D: Datapath> Control<D> {
         let config = settings::change_port(PortConfig::default(), &add.settings)?;
         let (name, host, stations) =
             (add.port.clone(), host::wanted(caller, add)?, BTreeSet::new());
-        let plan = PortPlan { name, kind: add.kind, config, host, stations, owner: None };
+        let (kind, interface) = (add.kind, None);
+        let plan = PortPlan { name, kind, config, host, interface, stations, owner: None };
         self.find_or_make(caller, add.port.switch())?;
         let made = self.make_port(caller.uid, &plan, false);
         if made.is_err()

@@ -8,6 +8,7 @@ use switch::{FDB_CAPACITY_MAX, Forwarding, PortConfig, SwitchConfig};
 
 use super::datapath::{MAX_EXTRA_BUFS, RingSpec};
 use super::refusal::Refusal;
+use crate::records::InterfaceText;
 
 /// The settings of a switch that comes with its first port. An interface that is alone in one has
 /// nobody to be found by.
@@ -153,6 +154,14 @@ impl From<&InterfaceAdd> for WantedRings {
     fn from(add: &InterfaceAdd) -> Self {
         let InterfaceAdd { tx_rings, rx_rings, tx_slots, rx_slots, .. } = *add;
         Self { tx_rings, rx_rings, tx_slots, rx_slots }
+    }
+}
+
+impl From<&InterfaceText> for WantedRings {
+    fn from(text: &InterfaceText) -> Self {
+        let InterfaceText { tx_rings, rx_rings, tx_slots, rx_slots, .. } = *text;
+        let (tx_rings, rx_rings) = (Some(tx_rings), Some(rx_rings));
+        Self { tx_rings, rx_rings, tx_slots: Some(tx_slots), rx_slots: Some(rx_slots) }
     }
 }
 

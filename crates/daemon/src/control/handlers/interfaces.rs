@@ -16,12 +16,14 @@ use client::name::PortName;
 use switch::PortConfig;
 
 use super::{Control, SwitchKey};
+use crate::config::PortPlan;
 use crate::control::datapath::{Datapath, PortKey};
-use crate::control::policy::{Access, Caller};
+use crate::control::policy::{Access, Caller, Permissions};
 use crate::control::refusal::Refusal;
 use crate::control::settings::{self, WantedRings};
 use crate::control::state::Port;
 use crate::control::state::bound::{COMMON, Interface};
+use crate::records::InterfaceText;
 
 impl<D: Datapath> Control<D> {
     pub(super) fn interface_add(
@@ -47,15 +49,45 @@ impl<D: Datapath> Control<D> {
             self.datapath.drop_region(mem_id);
             return Err(refusal);
         }
-        let permissions = self.new_permissions(caller);
-        let interface = Interface { rings, mem_id, common: add.mem_id == COMMON, permissions };
+        let interface =
+            Interface { rings, mem_id, common: add.mem_id == COMMON, group: caller.gid };
+        self.enter_interface(caller.uid, name, PortConfig::default(), interface);
+        Ok(Reply::PortGeometry(self.sizes(Some(mem_id), &rings)))
+    }
+
+    /// Makes one again that was made by command, in a switch that is there.
+    pub(super) fn make_planned_interface(
+        &mut self,
+        owner: u32,
+        plan: &PortPlan,
+        text: &InterfaceText,
+    ) -> Result<(), Refusal> {
+        let name = &plan.name;
+        if PortName::interface(name.port()).is_ok_and(|own| self.state.home(&own).is_some()) {
+            tracing::warn!("{name}: the interface is in another switch; not made twice");
+            return Ok(());
+        }
+        let rings = settings::bound_rings(&WantedRings::from(text), &self.rings);
+        let mem_id = self.datapath.keep_region(None, name, &rings)?;
+        let interface = Interface { rings, mem_id, common: false, group: text.group };
+        self.enter_interface(owner, name, plan.config.clone(), interface);
+        Ok(())
+    }
+
+    fn enter_interface(
+        &mut self,
+        owner: u32,
+        name: &PortName,
+        config: PortConfig,
+        interface: Interface,
+    ) {
         let port = Port {
             key: PortKey(self.state.new_key()),
             kind: PortKind::Shm,
             pipe: None,
             persistent: true,
-            owner: caller.uid,
-            config: PortConfig::default(),
+            owner,
+            config,
             holder: None,
             bound: None,
             interface: Some(interface),
@@ -63,7 +95,6 @@ impl<D: Datapath> Control<D> {
             past: None,
         };
         self.state.add_port(name.clone(), port);
-        Ok(Reply::PortGeometry(self.sizes(Some(mem_id), &rings)))
     }
 
     pub(super) fn interface_del(
@@ -133,13 +164,15 @@ impl<D: Datapath> Control<D> {
             return self.detach_host(caller, name);
         }
         // As in netmap, ports that came with a program stay where they are, and nobody minds.
-        let Some(interface) = port.interface else { return Ok(Reply::Done) };
+        let (owner, mode) = (port.owner, self.switch_mode);
+        let Some(Interface { group, .. }) = port.interface else { return Ok(Reply::Done) };
         self.state.port(caller, name, Access::Manage)?;
         self.check_idle(name)?;
         let to = PortName::interface(name.port())?;
         if to != *name {
             let config = settings::new_switch(to.switch());
-            self.make_switch(to.switch(), false, interface.permissions, config)?;
+            let permissions = Permissions { owner, group, mode };
+            self.make_switch(to.switch(), false, permissions, config)?;
             self.move_port(name, &to);
         }
         Ok(Reply::Done)

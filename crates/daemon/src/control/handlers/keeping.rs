@@ -2,14 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use client::api::{Request, SwitchSettings};
-use client::name::SwitchName;
+use client::api::{InterfaceAttach, PortRef, Request, SwitchSettings};
+use client::name::{PortName, SwitchName};
+use ring::layout::RingCounts;
 
 use super::{Control, Switch};
 use crate::config::SwitchPlan;
 use crate::control::datapath::Datapath;
 use crate::control::settings::show_port;
-use crate::records::{PortRecord, PortText, SwitchRecord, VERSION, configured, show_switch};
+use crate::control::state::bound::Interface;
+use crate::records::{
+    InterfaceText, PortRecord, PortText, SwitchRecord, VERSION, configured, show_switch,
+};
 use crate::store::Store;
 
 /// Where, and beside what.
@@ -52,14 +56,13 @@ impl<D: Datapath> Control<D> {
         let switch = self.state.find_switch(name)?;
         let plan = plans.get(name);
         let persistent = self.state.ports_of(name).filter(|(_, port)| port.persistent);
-        // Interfaces go with the daemon, as netmap's go with its module.
-        let persistent = persistent.filter(|(_, port)| port.interface.is_none());
         let ports: BTreeMap<_, _> = persistent
             .map(|(name, port)| {
                 let stations = self.statics.stations(name).collect();
                 let (kind, settings) = (port.kind, show_port(&port.config));
                 let host = port.host.as_deref().cloned();
-                let now = PortText { kind, settings, host, stations };
+                let interface = port.interface.map(show_interface);
+                let now = PortText { kind, settings, host, interface, stations };
                 let base = plan.and_then(|plan| plan.ports.iter().find(|p| p.name == *name));
                 let configured = base.map(PortText::of);
                 (name.clone(), PortRecord { owner: port.owner, now, configured })
@@ -85,8 +88,14 @@ fn all_settings(switch: &Switch) -> SwitchSettings {
     }
 }
 
-/// The switch of which a call changes something that is kept.
-pub(super) fn changes(request: &Request) -> Option<SwitchName> {
+fn show_interface(interface: Interface) -> InterfaceText {
+    let RingCounts { tx_rings, rx_rings, tx_slots, rx_slots } = interface.rings.counts;
+    let (tx_slots, rx_slots) = (tx_slots.slots(), rx_slots.slots());
+    InterfaceText { tx_rings, rx_rings, tx_slots, rx_slots, group: interface.group }
+}
+
+/// The switches of which a call changes something that is kept.
+pub(super) fn changes(request: &Request) -> Vec<SwitchName> {
     let switch = match request {
         Request::SwitchAdd(spec) | Request::SwitchSet(spec) => &spec.switch,
         Request::SwitchDel(switch) => &switch.switch,
@@ -95,7 +104,21 @@ pub(super) fn changes(request: &Request) -> Option<SwitchName> {
         Request::PortDel(port) => port.port.switch(),
         Request::FdbAdd(add) => add.port.switch(),
         Request::FdbDel(del) => &del.switch,
-        _ => return None,
+        Request::InterfaceAdd(add) => add.port.switch(),
+        Request::InterfaceDel(port) => port.port.switch(),
+        // First where it is now: written twice, it is made once.
+        Request::InterfaceAttach(InterfaceAttach { port, .. }) => {
+            return [port.switch().clone()].into_iter().chain(alone(port)).collect();
+        }
+        Request::InterfaceDetach(PortRef { port }) => {
+            return alone(port).into_iter().chain([port.switch().clone()]).collect();
+        }
+        _ => return Vec::new(),
     };
-    Some(switch.clone())
+    vec![switch.clone()]
+}
+
+/// The switch in which an interface is alone.
+fn alone(port: &PortName) -> Option<SwitchName> {
+    PortName::interface(port.port()).ok().map(|name| name.switch().clone())
 }

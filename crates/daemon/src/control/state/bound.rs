@@ -18,7 +18,7 @@ use client::name::PortName;
 
 use super::{ConnKey, Port, State};
 use crate::control::datapath::{RingSpec, SwitchKey};
-use crate::control::policy::{Caller, Permissions};
+use crate::control::policy::Caller;
 use crate::control::refusal::Refusal;
 
 /// The number by which a user's ports share a region without knowing another number.
@@ -53,8 +53,8 @@ pub struct Interface {
     pub mem_id: u16,
     /// As in [`Shared::common`].
     pub common: bool,
-    /// Of the switch in which it is alone.
-    pub permissions: Permissions,
+    /// The group of the switch in which it is alone.
+    pub group: u32,
 }
 
 /// A region and whose it is.
