@@ -103,6 +103,28 @@ static void register_one_direction(void)
 	expect_frame(&rx, 60, 7);
 }
 
+/* The region of everybody's answers to the number by which it was asked for. */
+static void region_one_is_everybodys(void)
+{
+	struct port a = open_port("vale0:own", 0), b, c;
+
+	memset(&b, 0, sizeof(b));
+	b.reg.nr_mode = NR_REG_ALL_NIC;
+	b.reg.nr_mem_id = 1;
+	c = b;
+	b.fd = device();
+	c.fd = device();
+	CHECK(request(b.fd, NETMAP_REQ_REGISTER, "vale0:b", &b.reg, NULL) == 0);
+	CHECK(request(c.fd, NETMAP_REQ_REGISTER, "vale1:c", &c.reg, NULL) == 0);
+	CHECK(b.reg.nr_mem_id == 1 && c.reg.nr_mem_id == 1 && a.reg.nr_mem_id > 1);
+	/* One region: what is written through one mapping is seen through the other. */
+	map_port(&b);
+	c.memory = mmap(NULL, c.reg.nr_memsize, PROT_READ, MAP_SHARED, c.fd, 0);
+	CHECK(c.memory != MAP_FAILED);
+	NETMAP_BUF(b.tx, b.tx->slot[0].buf_idx)[5] = 99;
+	CHECK(c.memory[NETMAP_BUF(b.tx, b.tx->slot[0].buf_idx) + 5 - b.memory] == 99);
+}
+
 static void register_refusals(void)
 {
 	struct nmreq_register reg = all_rings();
@@ -413,6 +435,7 @@ static void loops(void)
 }
 
 static const struct test tests[] = {
+	TEST(region_one_is_everybodys),
 	TEST(open_in_every_way), TEST(register_answers), TEST(register_sizes),
 	TEST(register_one_ring), TEST(register_one_direction), TEST(register_refusals),
 	TEST(exclusive), TEST(extra_buffers), TEST(pipes), TEST(bad_headers), TEST(options),

@@ -178,7 +178,11 @@ impl<'a> Service<'a> {
         (body.nr_tx_rings, body.nr_rx_rings) = nic;
         (body.nr_host_tx_rings, body.nr_host_rx_rings) = stack;
         (body.nr_tx_slots, body.nr_rx_slots) = (port.tx_slots, port.rx_slots);
-        (body.nr_mem_id, body.nr_extra_bufs) = (bound.mem_id, port.extra_bufs);
+        // Who asked for the region of everybody's has got it, whatever its own number is.
+        if body.nr_mem_id != DEFAULT_REGION {
+            body.nr_mem_id = bound.mem_id;
+        }
+        body.nr_extra_bufs = port.extra_bufs;
         Ok(())
     }
 }

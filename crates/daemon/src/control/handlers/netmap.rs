@@ -313,7 +313,12 @@ impl<D: Datapath> Control<D> {
                 (region, self.state.interface(name).map_or(planned, |own| own.rings))
             }
         };
-        Ok(Reply::PortGeometry(self.sizes(region, &rings)))
+        let mut sizes = self.sizes(region, &rings);
+        if region.is_none() && name.is_interface() {
+            // As netmap's network cards do: a program may ask for the number that it was told.
+            sizes.mem_id = COMMON;
+        }
+        Ok(Reply::PortGeometry(sizes))
     }
 
     /// Sizes of a port with these rings and of its region.
