@@ -476,6 +476,9 @@ impl State {
         }
         match self.ports.get(wish.port) {
             None if wish.existing => Err(Refusal::NoPort(wish.port.clone())),
+            None if wish.port.is_host_side() && !wish.port.is_interface() => {
+                Err(Refusal::NoPort(wish.port.clone()))
+            }
             None => Ok(true),
             Some(port) if port.kind == PortKind::Null || port.kind.is_host() => {
                 Err(Refusal::NotAttachable(wish.port.clone()))

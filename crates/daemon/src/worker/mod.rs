@@ -456,8 +456,14 @@ impl Worker {
 
     /// Watches what the plug has to be watched.
     fn watch(&self, number: u32, plug: &Plug) -> bool {
-        // A port that cannot be watched is one that nothing comes from.
-        plug.watched().is_some_and(|fd| self.doorbell.watch(fd, number).is_ok())
+        let Some(fd) = plug.watched() else { return false };
+        match self.doorbell.watch(fd, number) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::error!("an interface is not watched, nothing comes from it: {error}");
+                false
+            }
+        }
     }
 
     /// The members of a leaver's group settle with it.

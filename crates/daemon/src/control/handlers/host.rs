@@ -174,6 +174,9 @@ pub fn complete(
     let host = host.cloned();
     if !kind.is_host() {
         return match host {
+            None if port.is_host_side() => {
+                Err(format!("{port}: '^' is the host's side of an interface: use kind stack"))
+            }
             None => Ok(None),
             Some(_) => Err("ifname, netns …: for kinds tap, packet and stack".to_owned()),
         };

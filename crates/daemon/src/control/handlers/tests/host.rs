@@ -41,6 +41,16 @@ fn test_ports_of_interfaces_are_not_attached() {
     assert_eq!(bench.attach(1, 0, "vale0:a").unwrap_err().code(), ErrorCode::Unsupported);
 }
 
+#[test]
+fn test_the_mark_of_the_hosts_side_is_for_nothing_else() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.attach(1, 0, "vale0:a^").unwrap_err().code(), ErrorCode::NotFound);
+    let add = r#"{"port_add":{"port":"vale0:a^","kind":"null"}}"#;
+    assert_eq!(bench.refused(1, 0, add).0, ErrorCode::BadRequest);
+    assert!(bench.is_empty());
+    bench.done(&add.replace("null", "stack"));
+}
+
 /// The loopback is in every namespace, and these workers open nothing.
 #[test]
 fn test_interfaces_of_the_system_are_put_into_switches_by_name() {
