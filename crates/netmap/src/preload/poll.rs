@@ -68,6 +68,19 @@ pub fn poll_ours(
     Some(poll_members(fds, members, has_others, limit, mask))
 }
 
+/// Looks at a netmap descriptor that is polled alone, as most are. `None`: nothing has come, and
+/// there is time to wait; or it is another descriptor.
+#[inline]
+fn look_alone(place: &mut pollfd, at_once: bool) -> Option<c_int> {
+    let used = TABLE.get(place.fd)?;
+    let come = used.netmap()?.poll(place.fd, place.events);
+    if come == 0 && !at_once {
+        return None;
+    }
+    place.revents = come;
+    Some(c_int::from(come != 0))
+}
+
 /// The netmap descriptors among `fds`.
 fn collect(fds: &[pollfd], members: &mut [Option<Member>]) -> usize {
     let mut found = 0;
@@ -130,7 +143,12 @@ unsafe fn places<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: the program's promise to `poll`.
-    let places = unsafe { places(fds, count) };
+    let mut places = unsafe { places(fds, count) };
+    if let Some([place]) = &mut places
+        && let Some(come) = look_alone(place, timeout == 0)
+    {
+        return come;
+    }
     let null = std::ptr::null();
     match places.and_then(|places| poll_ours(places, || millis(timeout), null)) {
         Some(come) => come,
