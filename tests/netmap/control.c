@@ -161,6 +161,21 @@ static void exclusive(void)
 	FAILS(EBUSY, request(device(), NETMAP_REQ_REGISTER, "vale0:a", &reg, NULL));
 }
 
+/* What was closed is closed for whoever asks next. */
+static void exclusive_again_and_again(void)
+{
+	int i, fd;
+
+	for (i = 0; i < 300; i++) {
+		struct nmreq_register reg = all_rings();
+
+		fd = device();
+		reg.nr_flags = NR_EXCLUSIVE;
+		CHECK(request(fd, NETMAP_REQ_REGISTER, "vale0:a", &reg, NULL) == 0);
+		CHECK(close(fd) == 0);
+	}
+}
+
 static void extra_buffers(void)
 {
 	struct port port;
@@ -438,7 +453,8 @@ static const struct test tests[] = {
 	TEST(region_one_is_everybodys),
 	TEST(open_in_every_way), TEST(register_answers), TEST(register_sizes),
 	TEST(register_one_ring), TEST(register_one_direction), TEST(register_refusals),
-	TEST(exclusive), TEST(extra_buffers), TEST(pipes), TEST(bad_headers), TEST(options),
+	TEST(exclusive), TEST(exclusive_again_and_again), TEST(extra_buffers), TEST(pipes),
+	TEST(bad_headers), TEST(options),
 	TEST(port_info), TEST(lists), TEST(headers_of_ports),
 	TEST(headers_in_front_of_frames), TEST(legacy), TEST(memory), TEST(loops),
 };
