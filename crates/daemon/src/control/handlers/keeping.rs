@@ -6,7 +6,7 @@ use client::api::{InterfaceAttach, PortRef, Request, SwitchSettings};
 use client::name::{PortName, SwitchName};
 use ring::layout::RingCounts;
 
-use super::{Control, Switch};
+use super::{Control, Port, Switch};
 use crate::config::SwitchPlan;
 use crate::control::datapath::Datapath;
 use crate::control::settings::show_port;
@@ -55,7 +55,8 @@ impl<D: Datapath> Control<D> {
     ) -> Option<SwitchRecord> {
         let switch = self.state.find_switch(name)?;
         let plan = plans.get(name);
-        let persistent = self.state.ports_of(name).filter(|(_, port)| port.persistent);
+        let persistent =
+            self.state.ports_of(name).filter(|(_, port)| port.persistent && !is_of_a_process(port));
         let ports: BTreeMap<_, _> = persistent
             .map(|(name, port)| {
                 let stations = self.statics.stations(name).collect();
@@ -77,6 +78,13 @@ impl<D: Datapath> Control<D> {
             ports,
         })
     }
+}
+
+/// Whether its network namespace is named by a process: another one may have the number when the
+/// next daemon starts.
+fn is_of_a_process(port: &Port) -> bool {
+    let netns = port.host.as_ref().and_then(|host| host.netns.as_deref());
+    netns.is_some_and(|name| name.starts_with("/proc/") || name.bytes().all(|b| b.is_ascii_digit()))
 }
 
 fn all_settings(switch: &Switch) -> SwitchSettings {
