@@ -115,7 +115,8 @@ void uvala_close(struct uvala_port *port);
  * All queues start empty. 0 or an error. */
 int uvala_reconnect(struct uvala_port *port, int64_t timeout_us);
 
-/* 0, or UVALA_ELOST if the daemon is gone. One system call; waits find out by themselves. */
+/* 0, UVALA_ELOST if the daemon is gone, or UVALA_EDELETED. One system call; waits find out by
+ * themselves. */
 int uvala_check(struct uvala_port *port);
 
 /* How often the switch re-synchronised a ring of this port; NULL: 0. */
@@ -126,7 +127,9 @@ int uvala_same_region(struct uvala_port *a, struct uvala_port *b);
 
 /* ---- frames, copied ---- */
 
-/* Sends the frame of len bytes on the first ring. 1: sent, 0: no room within the time. [tx] */
+/* Sends the frame of len bytes on the first ring. 1: sent, 0: no room within the time. [tx]
+ * Sent is what is in the ring: uvala_drain() tells whether the switch has taken it. That the other
+ * side is gone shows when the ring is full, in any wait, and in uvala_check(). */
 int uvala_send(struct uvala_port *port, const void *frame, size_t len, int64_t timeout_us);
 
 /* Receives a frame from any ring into the size bytes at buffer. Returns the frame's length; where
@@ -141,7 +144,8 @@ int uvala_drain(struct uvala_port *port, int64_t timeout_us);
 #define UVALA_RX 1 /* a frame on any receive ring */
 #define UVALA_TX 2 /* count free slots on any transmit ring */
 
-/* Waits. 1: ready, 0: time over. count is for UVALA_TX. [rx] or [tx], by what */
+/* Waits. 1: ready, 0: time over. count is for UVALA_TX; one that no ring ever has free, more than
+ * its slots less one, is UVALA_EARG. [rx] or [tx], by what */
 int uvala_wait(struct uvala_port *port, int what, uint32_t count, int64_t timeout_us);
 
 /* The doorbell, for an event loop of your own. Poll it for reading; do not read it. [rx]
@@ -189,14 +193,14 @@ struct uvala_queue *uvala_rx(struct uvala_port *port, uint32_t i);
 uint32_t uvala_look(struct uvala_queue *queue);
 
 /* Hands the first n slots to the switch: whole frames. 0, UVALA_EARG (more than count) or
- * UVALA_ELOST. [tx] */
+ * UVALA_ELOST, if the switch slept and is gone; 0 does not say that it is there. [tx] */
 int uvala_submit(struct uvala_queue *tx, uint32_t n);
 
 /* Gives the first n slots back to the switch. As above. [rx] */
 int uvala_release(struct uvala_queue *rx, uint32_t n);
 
-/* Waits until a transmit queue owns n slots, or a receive queue one. 1: it does, 0: time over.
- * [tx] or [rx] */
+/* Waits until a transmit queue owns n slots, or a receive queue one. 1: it does, 0: time over,
+ * UVALA_EARG: it never has so many. [tx] or [rx] */
 int uvala_queue_wait(struct uvala_queue *queue, uint32_t n, int64_t timeout_us);
 
 /* Extra buffers, uvala_options.extra_bufs of them, to keep frames without copying them. Take

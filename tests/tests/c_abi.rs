@@ -1,5 +1,6 @@
 //! A C program sends to a C program, through a real daemon.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -91,5 +92,31 @@ fn a_c_program_keeps_frames_in_extra_buffers() {
         .env("LD_LIBRARY_PATH", place.path())
         .output()
         .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn c_programs_are_refused_the_impossible_and_told_of_a_deletion() {
+    if Command::new("cc").arg("--version").output().is_err() {
+        return skip("there is no C compiler (apt-get install gcc)");
+    }
+    let (place, library) = (Scratch::new("c_refusals"), library());
+    let program = compile(&root().join("tests/c/refusals.c"), &library, &place);
+    let daemon = Daemon::start();
+    let mut child = Command::new(program)
+        .env("UVALA_DIR", daemon.dir())
+        .env("LD_LIBRARY_PATH", place.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    if line == "ready\n" {
+        assert!(daemon.uvala(&["port", "del", "vale0:a"]).status.success());
+    }
+    drop(child.stdin.take());
+    let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

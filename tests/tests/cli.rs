@@ -99,6 +99,12 @@ fn addresses_are_added_learnt_flushed_and_deleted() {
     let added = of("02:00:00:00:00:99").expect("added");
     assert_eq!((&added["port"], &added["static"]), (&json!("vale0:b"), &json!(true)));
     assert!(said(&daemon, &["fdb", "list", "vale0"]).contains("02:00:00:00:00:07"));
+    b.send(&harness::frames::announcement(7)).unwrap();
+    assert!(a.recv_timeout(&mut Vec::new(), Some(wait::PATIENCE)).unwrap());
+    assert_eq!(json_of(&daemon, &["switch", "show", "vale0"])["fdb"]["moved"], json!(1));
+    assert!(said(&daemon, &["switch", "show", "vale0"]).contains("1 moved, 0 evicted"));
+    a.send(&harness::frames::announcement(7)).unwrap();
+    assert!(b.recv_timeout(&mut Vec::new(), Some(wait::PATIENCE)).unwrap());
     said(&daemon, &["fdb", "flush", "vale0", "--port", "vale0:a"]);
     assert_eq!(json_of(&daemon, &["fdb", "list", "vale0"]), json!([added]));
     said(&daemon, &["fdb", "del", "vale0", "02:00:00:00:00:99"]);

@@ -25,7 +25,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use client::{Error, Interest, Port};
+use client::{Error, Interest, Lost, Port};
 use ring::layout::MAX_RINGS;
 
 use error::{bad, fail};
@@ -292,6 +292,10 @@ pub unsafe extern "C" fn uvala_wait(
 ) -> c_int {
     let Some(what) = interest(what, count) else { return bad("wait for UVALA_RX or UVALA_TX") };
     // SAFETY: an open port by the contract in uvala.h.
+    if let Err(code) = unsafe { possible(port, what) } {
+        return code;
+    }
+    // SAFETY: an open port by the contract in uvala.h.
     if unsafe { reconnects(port) } {
         // SAFETY: a port that reconnects is for one thread, by the contract in uvala.h.
         let Ok(handle) = (unsafe { whole(port) }) else { return error::EARG };
@@ -321,6 +325,17 @@ fn interest(what: c_int, count: u32) -> Option<Interest> {
     }
 }
 
+/// Can what is waited for ever be?
+///
+/// # Safety
+/// As for [`sending`].
+unsafe fn possible(port: *mut Handle, what: Interest) -> Result<(), c_int> {
+    let Interest::Tx(count) = what else { return Ok(()) };
+    // SAFETY: as promised by the caller.
+    let (sender, _) = unsafe { sending(port)? };
+    queue::check_room(sender.tx(0), count)
+}
+
 /// Waits until the switch has taken everything.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uvala_drain(port: *mut Handle, timeout_us: i64) -> c_int {
@@ -346,6 +361,10 @@ pub unsafe extern "C" fn uvala_fd(port: *mut Handle) -> c_int {
 pub unsafe extern "C" fn uvala_arm(port: *mut Handle, what: c_int, count: u32) -> c_int {
     let Some(what) = interest(what, count) else { return bad("arm UVALA_RX or UVALA_TX") };
     // SAFETY: an open port, used by one thread, by the contract in uvala.h.
+    if let Err(code) = unsafe { possible(port, what) } {
+        return code;
+    }
+    // SAFETY: an open port, used by one thread, by the contract in uvala.h.
     match unsafe { whole(port) } {
         Ok(handle) => c_int::from(handle.port.arm(what)),
         Err(code) => code,
@@ -367,7 +386,9 @@ pub unsafe extern "C" fn uvala_disarm(port: *mut Handle) -> c_int {
 pub unsafe extern "C" fn uvala_check(port: *const Handle) -> c_int {
     // SAFETY: NULL or an open port by the contract in uvala.h.
     match unsafe { port.as_ref() } {
-        Some(handle) => outcome(handle.port.check().map(|()| false).map_err(Error::from)),
+        Some(Handle { port, .. }) => {
+            outcome(port.check().map(|()| false).map_err(|Lost| port.why_lost()))
+        }
         None => bad("the port is NULL"),
     }
 }

@@ -178,13 +178,24 @@ pub unsafe extern "C" fn uvala_release(queue: *mut Queue, count: u32) -> c_int {
     done(result)
 }
 
+/// A ring never has more free slots than its capacity.
+pub(crate) fn check_room(tx: &Tx, count: u32) -> Result<(), c_int> {
+    if count <= tx.capacity() {
+        return Ok(());
+    }
+    Err(bad("more slots waited for than the ring ever has free: its tx_slots less one"))
+}
+
 /// Waits until `count` slots are owned (receive queues: until one is).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uvala_queue_wait(queue: *mut Queue, count: u32, timeout_us: i64) -> c_int {
     // SAFETY: NULL or a queue of an open port, by the contract in uvala.h.
     let Some(queue) = (unsafe { queue.as_mut() }) else { return bad("the queue is NULL") };
     let result = match queue.half() {
-        Some(Half::Tx(tx)) => tx.wait(count, timeout(timeout_us)),
+        Some(Half::Tx(tx)) => match check_room(tx, count) {
+            Ok(()) => tx.wait(count, timeout(timeout_us)),
+            Err(code) => return code,
+        },
         Some(Half::Rx(rx)) => rx.wait(timeout(timeout_us)),
         None => return bad("the port has no such ring"),
     };

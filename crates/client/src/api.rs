@@ -35,7 +35,7 @@ pub use interface::{InterfaceAdd, InterfaceAttach};
 pub use netmap::{Bind, Bound, BoundRings, GeometryQuery, Pool, PortGeometry, RingChoice, Room};
 pub use port::{ClientInfo, PortAdd, PortInfo, PortKind, PortList, PortRef, PortSet, PortSettings};
 pub use stats::{Counter, PortStats, StatsPage, StatsQuery};
-pub use switch::{SwitchInfo, SwitchRef, SwitchSettings, SwitchSpec};
+pub use switch::{FdbCounters, SwitchInfo, SwitchRef, SwitchSettings, SwitchSpec};
 pub use values::{Mac, Mode, ValueError};
 
 /// The version in every message; the daemon refuses every other one.

@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use client::api::{Attached, Counter, HostIfInfo, PortGeometry, PortStats};
+use client::api::{Attached, Counter, FdbCounters, HostIfInfo, PortGeometry, PortStats};
 use client::name::{PipeSide, PortName};
 use port::commons::Commons;
 use port::group::Group;
@@ -473,8 +473,11 @@ impl Datapath for Workers {
         ports.iter().map(|(key, name)| self.stats_of(*key, name.clone())).collect()
     }
 
-    fn fdb_count(&mut self, switch: SwitchKey) -> usize {
-        self.on_switch(switch, |worker, at| worker.switch(at).bridge().fdb().count())
+    fn fdb_count(&mut self, switch: SwitchKey) -> (usize, FdbCounters) {
+        self.on_switch(switch, |worker, at| {
+            let fdb = worker.switch(at).bridge().fdb();
+            (fdb.count(), counters::of_fdb(fdb.stats()))
+        })
     }
 
     fn fdb_page(

@@ -48,6 +48,23 @@ pub struct SwitchSettings {
     pub mode: Option<Mode>,
 }
 
+/// What has happened to the entries of a forwarding database since the switch was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FdbCounters {
+    /// Addresses learned that were not known.
+    pub learned: u64,
+    /// Addresses that changed port: a few are stations that move, many are a loop or a forgery.
+    pub moved: u64,
+    /// Entries forgotten because their station was silent.
+    pub aged: u64,
+    /// Entries that made room for another, because all of `fdb_capacity` were taken.
+    pub evicted: u64,
+    /// Addresses not learned because of a port's limit (`max_macs`).
+    pub refused_limit: u64,
+    /// Addresses not learned because static entries take all the room.
+    pub refused_full: u64,
+}
+
 /// A switch in a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -72,6 +89,8 @@ pub struct SwitchInfo {
     pub ports: u32,
     /// Entries of the forwarding database.
     pub fdb_entries: u32,
+    /// What has happened to its entries.
+    pub fdb: FdbCounters,
     /// Number of the worker that runs it.
     pub worker: u32,
 }

@@ -1,10 +1,11 @@
-//! The counters of a port over all its clients.
+//! The counters of a port over all its clients, and those of a forwarding database.
 //!
 //! A worker counts from one attach to the detach. What it has counted by then is added up here for
 //! ports that stay, so that their counters only grow: see [`Port::past`](super::state::Port::past).
 
-use client::api::{Counter, PortStats};
+use client::api::{Counter, FdbCounters, PortStats};
 use client::name::PortName;
+use switch::FdbStats;
 
 /// Zeros.
 pub fn none(port: PortName) -> PortStats {
@@ -17,6 +18,12 @@ pub fn none(port: PortName) -> PortStats {
         rx_queues: Vec::new(),
         resyncs: 0,
     }
+}
+
+/// What a switch has counted, as the control API says it.
+pub fn of_fdb(stats: FdbStats) -> FdbCounters {
+    let FdbStats { learned, moved, aged, evicted, refused_limit, refused_full } = stats;
+    FdbCounters { learned, moved, aged, evicted, refused_limit, refused_full }
 }
 
 /// Adds what was counted at another time; a client may have had more rings than the one before.

@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use client::api::{HostIf, HostIfInfo, PortGeometry, PortKind, PortStats};
+use client::api::{FdbCounters, HostIf, HostIfInfo, PortGeometry, PortKind, PortStats};
 use client::name::{PipeSide, PortName};
 use port::host::HostError;
 use ring::layout::RingCounts;
@@ -278,8 +278,8 @@ pub trait Datapath {
     /// Counters of ports, in the order of `ports`; a port's name is filled in by the caller.
     fn stats(&mut self, ports: &[(PortKey, PortName)]) -> Vec<PortStats>;
 
-    /// Entries of a forwarding database.
-    fn fdb_count(&mut self, switch: SwitchKey) -> usize;
+    /// Entries of a forwarding database, and what has happened to them.
+    fn fdb_count(&mut self, switch: SwitchKey) -> (usize, FdbCounters);
     /// Up to `max` entries from `cursor` on (0 for the first), and where to go on.
     fn fdb_page(
         &mut self,

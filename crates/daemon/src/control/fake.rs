@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use client::api::{Attached, Bound, Counter, HostIfInfo, Pool, PortGeometry, PortStats};
+use client::api::{
+    Attached, Bound, Counter, FdbCounters, HostIfInfo, Pool, PortGeometry, PortStats,
+};
 use client::name::{PipeSide, PortName};
 use port::host::HostError;
 use switch::{MacAddr, PortConfig, SwitchConfig, VlanId};
@@ -333,8 +335,9 @@ impl Datapath for Fake {
         ports.iter().map(|(_, name)| stats(name)).collect()
     }
 
-    fn fdb_count(&mut self, switch: SwitchKey) -> usize {
-        self.fdb.values().filter(|entry| entry.0 == switch).count()
+    fn fdb_count(&mut self, switch: SwitchKey) -> (usize, FdbCounters) {
+        let entries = self.fdb.values().filter(|entry| entry.0 == switch);
+        (entries.count(), FdbCounters::default())
     }
 
     fn fdb_page(

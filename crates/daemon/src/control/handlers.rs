@@ -559,6 +559,7 @@ fn switch_info<D: Datapath>(
     switch: &Switch,
     ports: usize,
 ) -> SwitchInfo {
+    let (entries, fdb) = datapath.fdb_count(switch.key);
     SwitchInfo {
         switch: name.clone(),
         persistent: switch.persistent,
@@ -569,7 +570,8 @@ fn switch_info<D: Datapath>(
         group: switch.permissions.group,
         mode: switch.permissions.mode,
         ports: count(ports),
-        fdb_entries: count(datapath.fdb_count(switch.key)),
+        fdb_entries: count(entries),
+        fdb,
         worker: datapath.worker_of(switch.key),
     }
 }

@@ -195,8 +195,13 @@ fn show(info: &SwitchInfo) -> String {
         age => format!("forgotten after {age} s"),
     };
     let stays = if info.persistent { "stays without ports" } else { "goes with its last port" };
+    let moves = format!(
+        "{} moved, {} evicted, {} refused at a port's limit, {} for lack of room",
+        info.fdb.moved, info.fdb.evicted, info.fdb.refused_limit, info.fdb.refused_full
+    );
     format!(
-        "switch      {} ({stays})\nports       {}\nforwarding  {}\naddresses   {} of {}, {age}\n\
+        "switch      {} ({stays})\nports       {}\nforwarding  {}\n\
+         addresses   {} of {}, {age}\n            {moves}\n\
          owner       {}\ngroup       {}\nmode        {}\nworker      {}\n",
         info.switch,
         info.ports,
