@@ -31,7 +31,7 @@ use thiserror::Error;
 pub use attach::{Attach, Attached};
 pub use fdb::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList};
 pub use host::{Address, HostIf, HostIfInfo, LinkState};
-pub use interface::{InterfaceAdd, InterfaceAttach};
+pub use interface::{InterfaceAdd, InterfaceAttach, InterfacePoll, PollThreads};
 pub use netmap::{Bind, Bound, BoundRings, GeometryQuery, Pool, PortGeometry, RingChoice, Room};
 pub use port::{ClientInfo, PortAdd, PortInfo, PortKind, PortList, PortRef, PortSet, PortSettings};
 pub use stats::{Counter, PortStats, StatsPage, StatsQuery};
@@ -131,6 +131,8 @@ pub enum Request {
     InterfaceAttach(InterfaceAttach),
     /// Takes the interface that is this port of a switch out of it.
     InterfaceDetach(PortRef),
+    /// Says that threads should poll an interface of the system that is in a switch, or no longer.
+    InterfacePoll(InterfacePoll),
 }
 
 /// Every answer.

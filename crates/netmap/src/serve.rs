@@ -89,7 +89,8 @@ impl Server for Service<'_> {
             Body::ValeDetach(body) => interface::detach(&name, body),
             Body::ValeNewif(body) => interface::add(&name, body),
             Body::ValeDelif => interface::delete(&name),
-            Body::PollingEnable(_) | Body::PollingDisable(_) => interface::poll(&name),
+            Body::PollingEnable(body) => interface::poll(&name, Some(body)),
+            Body::PollingDisable(_) => interface::poll(&name, None),
             Body::KloopStart(body) => {
                 let whose = (self.descriptor, self.fd);
                 self.descriptor.kloop.start(whose, body, &mut request.options)

@@ -41,3 +41,27 @@ pub struct InterfaceAttach {
     #[serde(default)]
     pub mem_id: u16,
 }
+
+/// Threads that poll an interface of the system, in place of its interrupts. A worker that moves
+/// its frames has no use for them: it is a hint, and remembered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InterfacePoll {
+    /// The port.
+    pub port: PortName,
+    /// Which threads; none from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<PollThreads>,
+}
+
+/// Which threads poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PollThreads {
+    /// One for each ring, on the core of the ring's number.
+    pub per_ring: bool,
+    /// The first core.
+    pub first: u32,
+    /// How many cores, less than there are.
+    pub count: u32,
+}

@@ -72,6 +72,8 @@ pub struct Control<D> {
     started: Instant,
     /// Who waits for a port that is built.
     awaited: HashMap<ConnKey, Awaited>,
+    /// Ports of which somebody has said that they should be polled.
+    polled: BTreeSet<PortKey>,
 }
 
 impl<D: Datapath> Control<D> {
@@ -89,6 +91,7 @@ impl<D: Datapath> Control<D> {
             switch_mode: config.switch_mode,
             started: Instant::now(),
             awaited: HashMap::new(),
+            polled: BTreeSet::new(),
         }
     }
 
@@ -151,6 +154,7 @@ impl<D: Datapath> Control<D> {
             Request::InterfaceDel(PortRef { port }) => self.interface_del(&caller, &port),
             Request::InterfaceAttach(attach) => self.interface_attach(&caller, &attach),
             Request::InterfaceDetach(PortRef { port }) => self.interface_detach(&caller, &port),
+            Request::InterfacePoll(poll) => self.interface_poll(&caller, &poll),
             Request::Hello(hello) => Ok(self.hello(client, &hello)),
             Request::SwitchAdd(spec) => self.switch_add(&caller, &spec),
             Request::SwitchSet(spec) => self.switch_set(&caller, &spec),
@@ -296,6 +300,7 @@ impl<D: Datapath> Control<D> {
     /// Tells the workers what went away, and keeps the counters of a port that stays.
     fn settle(&mut self, name: &PortName, gone: &Gone) {
         if let Some(key) = gone.port {
+            self.polled.remove(&key);
             let last = self.datapath.detach(key, name);
             if let Some(uplink) = self.uplinks.remove(&key) {
                 self.datapath.detach(uplink, name);

@@ -47,6 +47,12 @@ pub enum Refusal {
     /// An interface as a port of a switch.
     #[error("{0} is an interface: make it with vale-ctl -n, and put it into a switch with -a")]
     InterfaceAdded(PortName),
+    /// Threads for a port that is moved by none.
+    #[error("{0} is no interface of the system: nothing polls it")]
+    NotPolled(PortName),
+    /// Polling twice, or the end of what was not begun.
+    #[error("{0} is in that state already")]
+    PollState(PortName),
     /// A port that nobody made as an interface.
     #[error("{0} came with its pipes and goes with them")]
     NotAdded(PortName),
@@ -240,11 +246,13 @@ impl Refusal {
             }
             Self::InUse { .. }
             | Self::BoundAlready(_)
+            | Self::PollState(_)
             | Self::AttachedTo(_)
             | Self::PortTaken(_) => ErrorCode::InUse,
             Self::NotAttachable(_)
             | Self::PipePersistent(_)
             | Self::PipeSettings(_)
+            | Self::NotPolled(_)
             | Self::HasHeader(_)
             | Self::InterfaceAdded(_)
             | Self::SecondSwitch(_)

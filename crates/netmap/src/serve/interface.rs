@@ -1,11 +1,16 @@
 //! Interfaces: made, put into switches, taken out, deleted.
 
-use client::api::{InterfaceAdd, InterfaceAttach, PortRef, Reply, Request as Call};
+use client::api::{
+    InterfaceAdd, InterfaceAttach, InterfacePoll, PollThreads, PortRef, Reply, Request as Call,
+};
 use client::name::{PortName, SwitchName};
 use rustix::io::Errno;
 
 use super::{NO_PORT, call, chosen, interface_name, list, port_name, shown};
-use crate::abi::{Name, ValeAttach, ValeDetach, ValeList, ValeNewif};
+use crate::abi::{
+    Name, POLLING_MULTI_CPU, POLLING_SINGLE_CPU, ValeAttach, ValeDetach, ValeList, ValeNewif,
+    ValePolling,
+};
 
 pub(super) fn add(name: &Name, body: &mut ValeNewif) -> Result<(), Errno> {
     let text = str::from_utf8(name.bytes()).map_err(|_| Errno::INVAL)?;
@@ -54,10 +59,25 @@ pub(super) fn detach(name: &Name, body: &mut ValeDetach) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Threads that poll an interface. There are none for ports of a switch, in netmap and here.
-pub(super) fn poll(name: &Name) -> Result<(), Errno> {
-    in_a_switch(name)?;
-    shown(name).and(Err(Errno::OPNOTSUPP))
+/// Threads that poll an interface of the system; for other ports netmap has none either.
+pub(super) fn poll(name: &Name, body: Option<&ValePolling>) -> Result<(), Errno> {
+    let port = in_a_switch(name)?;
+    let threads = body.map(|body| PollThreads {
+        per_ring: body.nr_mode == POLLING_MULTI_CPU,
+        first: body.nr_first_cpu_id,
+        count: body.nr_num_polling_cpus,
+    });
+    let known =
+        |body: &ValePolling| [POLLING_SINGLE_CPU, POLLING_MULTI_CPU].contains(&body.nr_mode);
+    // Of what it is asked for, netmap looks at the port first.
+    let polled = match body.is_none_or(known) {
+        true => call(Call::InterfacePoll(InterfacePoll { port, threads })),
+        false => shown(name).and(Err(Errno::INVAL)),
+    };
+    match polled {
+        Err(Errno::BUSY) => Err(Errno::FAULT),
+        other => other.map(drop),
+    }
 }
 
 /// `EINVAL` for an interface by its own name.

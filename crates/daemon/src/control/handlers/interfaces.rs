@@ -11,7 +11,7 @@
 //! own, or in the one that it was put into; by `netmap:v0` it is found in both. It has its rings
 //! and its memory region from the beginning, and moves while nobody holds it.
 
-use client::api::{InterfaceAdd, InterfaceAttach, PortKind, Reply};
+use client::api::{InterfaceAdd, InterfaceAttach, InterfacePoll, PollThreads, PortKind, Reply};
 use client::name::PortName;
 use switch::PortConfig;
 
@@ -161,6 +161,9 @@ impl<D: Datapath> Control<D> {
     ) -> Result<Reply, Refusal> {
         let port = self.state.port(caller, name, Access::Look)?;
         if port.host.is_some() {
+            if self.polled.contains(&port.key) {
+                return Err(Refusal::PollState(name.clone()));
+            }
             return self.detach_host(caller, name);
         }
         // As in netmap, ports that came with a program stay where they are, and nobody minds.
@@ -178,6 +181,29 @@ impl<D: Datapath> Control<D> {
         Ok(Reply::Done)
     }
 
+    pub(super) fn interface_poll(
+        &mut self,
+        caller: &Caller,
+        poll: &InterfacePoll,
+    ) -> Result<Reply, Refusal> {
+        let port = self.state.port(caller, &poll.port, Access::Manage)?;
+        if port.host.is_none() {
+            return Err(Refusal::NotPolled(poll.port.clone()));
+        }
+        let key = port.key;
+        let changed = match &poll.threads {
+            Some(threads) => {
+                check_threads(threads)?;
+                self.polled.insert(key)
+            }
+            None => self.polled.remove(&key),
+        };
+        match changed {
+            true => Ok(Reply::Done),
+            false => Err(Refusal::PollState(poll.port.clone())),
+        }
+    }
+
     /// Moves a port that nobody holds to another switch, which is there.
     fn move_port(&mut self, from: &PortName, to: &PortName) {
         let left: Option<SwitchKey> = self.state.move_port(from, to.clone());
@@ -193,4 +219,19 @@ impl<D: Datapath> Control<D> {
             Some((pid, uid)) => Err(Refusal::InUse { port: name.clone(), pid, uid }),
         }
     }
+}
+
+/// netmap's rules; a port of the system has one ring.
+fn check_threads(threads: &PollThreads) -> Result<(), Refusal> {
+    let PollThreads { per_ring, first, count } = *threads;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let fits = match per_ring {
+        true => first == 0 && count == 1,
+        false => count == 1,
+    };
+    if fits && (count as usize) < cores {
+        return Ok(());
+    }
+    let text = format!("{count} cores from {first}: one, of more than one that there are");
+    Err(Refusal::BadValue(text))
 }

@@ -126,6 +126,7 @@ fn deed(request: &Request) -> Option<String> {
         Request::InterfaceAdd(add) => format!("added interface {}", add.port),
         Request::InterfaceDel(port) => format!("deleted interface {}", port.port),
         Request::InterfaceAttach(attach) => format!("put an interface into {}", attach.port),
+        Request::InterfacePoll(poll) => format!("changed who polls {}", poll.port),
         Request::InterfaceDetach(port) => format!("took the interface {} out", port.port),
         Request::SwitchAdd(spec) => {
             format!("added switch {} with {}", spec.switch, json(&spec.settings))

@@ -135,3 +135,27 @@ fn test_memory_that_is_missing_leaves_no_interface() {
     bench.done(r#"{"port_del":{"port":"netmap:v0"}}"#);
     assert!(bench.is_empty(), "whoever deletes it");
 }
+
+#[test]
+fn test_threads_may_poll_interfaces_of_the_system_and_no_others() {
+    let mut bench = Bench::new();
+    bench.done(r#"{"port_add":{"port":"vale0:eth9","kind":"packet"}}"#);
+    bench.done(r#"{"port_add":{"port":"vale0:plain"}}"#);
+    let mut poll = |port: &str, threads: &str| {
+        let text = format!(r#"{{"interface_poll":{{"port":"{port}"{threads}}}}}"#);
+        bench.ask(0, 0, &text).map_err(|refusal| refusal.code())
+    };
+    let threads = |count| format!(r#","threads":{{"per_ring":false,"first":0,"count":{count}}}"#);
+    assert_eq!(poll("vale0:none", &threads(1)), Err(ErrorCode::NotFound));
+    assert_eq!(poll("vale0:plain", &threads(1)), Err(ErrorCode::Unsupported));
+    assert_eq!(poll("vale0:eth9", &threads(0)), Err(ErrorCode::BadRequest));
+    assert_eq!(poll("vale0:eth9", &threads(u32::MAX)), Err(ErrorCode::BadRequest));
+    assert_eq!(poll("vale0:eth9", ""), Err(ErrorCode::InUse));
+    if std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1) {
+        assert_eq!(poll("vale0:eth9", &threads(1)), Ok(Reply::Done));
+        assert_eq!(poll("vale0:eth9", &threads(1)), Err(ErrorCode::InUse));
+        assert_eq!(poll("vale0:eth9", ""), Ok(Reply::Done));
+    }
+    bench.done(r#"{"switch_del":{"switch":"vale0"}}"#);
+    assert!(bench.is_empty());
+}
