@@ -100,6 +100,16 @@ fn interfaces_come_and_go_as_vale_ctl_asks() {
 }
 
 #[test]
+fn regions_are_shared_and_described() {
+    run_suite("memory", &[]);
+}
+
+#[test]
+fn monitors_see_what_passes_their_port() {
+    run_suite("monitors", &[]);
+}
+
+#[test]
 fn rings_and_waits_follow_netmap() {
     run_suite("wait", &[]);
 }

@@ -32,7 +32,10 @@ pub use attach::{Attach, Attached};
 pub use fdb::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList};
 pub use host::{Address, HostIf, HostIfInfo, LinkState};
 pub use interface::{InterfaceAdd, InterfaceAttach, InterfacePoll, PollThreads};
-pub use netmap::{Bind, Bound, BoundRings, GeometryQuery, Pool, PortGeometry, RingChoice, Room};
+pub use netmap::{
+    Bind, BindKind, Bound, BoundRings, GeometryQuery, MonitorOf, Pool, PortGeometry, RingChoice,
+    Room,
+};
 pub use port::{ClientInfo, PortAdd, PortInfo, PortKind, PortList, PortRef, PortSet, PortSettings};
 pub use stats::{Counter, PortStats, StatsPage, StatsQuery};
 pub use switch::{FdbCounters, SwitchInfo, SwitchRef, SwitchSettings, SwitchSpec};

@@ -23,8 +23,18 @@ pub struct Geometry {
 impl Geometry {
     /// Checks what the daemon announced.
     pub fn new(attached: &Attached) -> Result<Self, Error> {
+        Self::with_rings(attached, 1)
+    }
+
+    /// The same for what need not have rings.
+    pub fn of_any(attached: &Attached) -> Result<Self, Error> {
+        Self::with_rings(attached, 0)
+    }
+
+    fn with_rings(attached: &Attached, least: u16) -> Result<Self, Error> {
         let region = region(attached).ok_or(Error::Geometry("size of the region"))?;
-        let counts = counts(attached).ok_or(Error::Geometry("number or size of the rings"))?;
+        let counts =
+            counts(attached, least).ok_or(Error::Geometry("number or size of the rings"))?;
         let block = |at| block(at, counts, region.pool).ok_or(Error::Geometry("place of a block"));
         let port = block(attached.block)?;
         let peer = attached.peer_block.map(block).transpose()?;
@@ -57,8 +67,8 @@ fn region(attached: &Attached) -> Option<RegionLayout> {
     (layout.pool == pool && layout.size() == announced).then_some(layout)
 }
 
-fn counts(attached: &Attached) -> Option<RingCounts> {
-    let rings = |count: u16| (1..=MAX_RINGS).contains(&count).then_some(count);
+fn counts(attached: &Attached, least: u16) -> Option<RingCounts> {
+    let rings = |count: u16| (least..=MAX_RINGS).contains(&count).then_some(count);
     Some(RingCounts {
         tx_rings: rings(attached.tx_rings)?,
         rx_rings: rings(attached.rx_rings)?,

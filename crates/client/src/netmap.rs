@@ -35,7 +35,7 @@ impl Binding {
     /// # Errors
     /// Impossible numbers, or no memory to map the region.
     pub fn new(bound: Bound, fds: PortFds) -> Result<Self, Error> {
-        let geometry = Geometry::new(&bound.attached)?;
+        let geometry = Geometry::of_any(&bound.attached)?;
         let counts = geometry.port.counts();
         let tx = range(bound.tx, counts.tx_rings)?;
         let rx = range(bound.rx, counts.rx_rings)?;

@@ -8,6 +8,7 @@
 
 mod bound;
 mod host;
+mod lone;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -32,7 +33,7 @@ use switch::{
 use crate::config::{WaitPolicy, WorkersConfig};
 use crate::control::counters;
 use crate::control::datapath::{
-    Attachment, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow, HostSpec,
+    Attachment, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow, HostSpec, LoneSpec,
     MakeHostError, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
 };
 use crate::control::state::ConnKey;
@@ -334,7 +335,20 @@ impl Datapath for Workers {
     }
 
     fn rings_of(&self, port: PortKey) -> Option<RingSpec> {
-        self.bound.get(&port).map(BoundPlace::rings)
+        let bound = self.bound.get(&port).map(BoundPlace::rings);
+        bound.or_else(|| self.plugged_rings(port))
+    }
+
+    fn reserve_lone(&mut self, spec: &LoneSpec) -> Result<u16, DatapathError> {
+        self.plan_lone(spec)
+    }
+
+    fn attach_lone(&mut self, port: PortKey) {
+        self.start_lone(port);
+    }
+
+    fn remove_lone(&mut self, port: PortKey) {
+        self.drop_lone(port);
     }
 
     fn keep_region(
@@ -400,6 +414,7 @@ impl Datapath for Workers {
             self.sweeper.drop(site, bytes);
             return counters::none(name.clone());
         }
+        self.blind_monitors(port);
         // Nothing may be counted between the last look and the end: one job does both.
         let Some(place) = self.ports.remove(&port) else {
             self.remove_bound(port, false);

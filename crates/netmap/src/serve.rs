@@ -14,8 +14,9 @@ mod interface;
 use std::os::fd::RawFd;
 
 use client::api::{
-    Bind, ErrorCode, GeometryQuery, Page, PortGeometry, PortInfo as ListedPort, PortList, PortRef,
-    PortSet, PortSettings, Reply, Request as Call, RingChoice,
+    Bind, BindKind, Bound, ErrorCode, GeometryQuery, MonitorOf, Page, PortGeometry,
+    PortInfo as ListedPort, PortList, PortRef, PortSet, PortSettings, Reply, Request as Call,
+    RingChoice,
 };
 use client::control::{Connection, ControlError};
 use client::name::{PortName, SwitchName};
@@ -125,12 +126,9 @@ impl<'a> Service<'a> {
         body: &mut Register,
         memory: Option<&Memory>,
     ) -> Result<(), Errno> {
+        let kind = kind_of(body);
         let rings = match body.nr_mode {
-            _ if body.nr_flags & (flag::MONITOR_TX | flag::MONITOR_RX) != 0 => {
-                return Err(Errno::OPNOTSUPP);
-            }
-            mode::NULL => return Err(Errno::OPNOTSUPP),
-            mode::ALL_NIC => RingChoice::All,
+            mode::ALL_NIC | mode::NULL => RingChoice::All,
             mode::ONE_NIC => RingChoice::One(body.nr_ringid),
             mode::SW => RingChoice::All,
             mode::ONE_SW => RingChoice::One(body.nr_ringid),
@@ -139,7 +137,12 @@ impl<'a> Service<'a> {
             _ => return port_name(name).and(Err(Errno::INVAL)),
         };
         let host = matches!(body.nr_mode, mode::SW | mode::ONE_SW);
-        let mut port = port_name(name)?;
+        let mut port = match kind {
+            BindKind::Null => {
+                port_name(name).or_else(|_| interface_name("null").ok_or(Errno::INVAL))?
+            }
+            BindKind::Port | BindKind::Monitor(_) => port_name(name)?,
+        };
         let mut wanted = (body.nr_tx_rings, body.nr_rx_rings);
         if host {
             // Ports of a switch, and pipes, have no other side.
@@ -163,6 +166,7 @@ impl<'a> Service<'a> {
             exclusive: body.nr_flags & flag::EXCLUSIVE != 0,
             no_tx_poll: body.nr_flags & flag::NO_TX_POLL != 0,
             accepts_header: body.nr_flags & flag::ACCEPT_VNET_HDR != 0,
+            kind,
             ..Bind::new(port)
         };
         let accepts = bind.accepts_header;
@@ -170,22 +174,49 @@ impl<'a> Service<'a> {
             let kept_away = !accepts && header_of(name).is_ok_and(|bytes| bytes != 0);
             if error == Errno::OPNOTSUPP && kept_away { Errno::IO } else { error }
         });
-        let bound = bound?.bound();
-        let port = &bound.attached;
-        (body.nr_offset, body.nr_memsize) = (bound.nifp, port.region_bytes);
-        // As in the netmap_if: of the other side a pair is counted, though it is not there.
-        let (here, other) = ((port.tx_rings, port.rx_rings), (1, 1));
-        let (nic, stack) = if host { (other, here) } else { (here, other) };
-        (body.nr_tx_rings, body.nr_rx_rings) = nic;
-        (body.nr_host_tx_rings, body.nr_host_rx_rings) = stack;
-        (body.nr_tx_slots, body.nr_rx_slots) = (port.tx_slots, port.rx_slots);
-        // Who asked for the region of everybody's has got it, whatever its own number is.
-        if body.nr_mem_id != DEFAULT_REGION {
-            body.nr_mem_id = bound.mem_id;
-        }
-        body.nr_extra_bufs = port.extra_bufs;
+        registered(body, bound?.bound(), host);
         Ok(())
     }
+}
+
+/// What a program that has registered is told; `host`: of the other side of an interface.
+fn registered(body: &mut Register, bound: &Bound, host: bool) {
+    let port = &bound.attached;
+    (body.nr_offset, body.nr_memsize) = (bound.nifp, port.region_bytes);
+    // As in the netmap_if: of the other side a pair is counted, though it is not there.
+    let (here, other) = ((port.tx_rings, port.rx_rings), (1, 1));
+    let (nic, stack) = if host { (other, here) } else { (here, other) };
+    (body.nr_tx_rings, body.nr_rx_rings) = nic;
+    (body.nr_host_tx_rings, body.nr_host_rx_rings) = stack;
+    // Where there are no rings, any size of them will do.
+    if port.tx_rings > 0 {
+        body.nr_tx_slots = port.tx_slots;
+    }
+    if port.rx_rings > 0 {
+        body.nr_rx_slots = port.rx_slots;
+    }
+    // Who asked for the region of everybody's has got it, whatever its own number is.
+    if body.nr_mem_id != DEFAULT_REGION {
+        body.nr_mem_id = bound.mem_id;
+    }
+    body.nr_extra_bufs = port.extra_bufs;
+}
+
+/// What a program opens. A monitor without copies sees both directions, and is told so.
+fn kind_of(body: &mut Register) -> BindKind {
+    const BOTH: u64 = flag::MONITOR_TX | flag::MONITOR_RX;
+    if body.nr_mode == mode::NULL {
+        return BindKind::Null;
+    }
+    let zero_copy = body.nr_flags & flag::ZCOPY_MON != 0;
+    if zero_copy {
+        body.nr_flags |= BOTH;
+    }
+    if body.nr_flags & BOTH == 0 {
+        return BindKind::Port;
+    }
+    let [tx, rx] = [flag::MONITOR_TX, flag::MONITOR_RX].map(|bit| body.nr_flags & bit != 0);
+    BindKind::Monitor(MonitorOf { tx, rx, zero_copy })
 }
 
 /// 0 stands for the default.

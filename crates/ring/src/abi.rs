@@ -41,6 +41,8 @@ pub mod slot_flag {
     pub const INDIRECT: u16 = 0x0010;
     /// The frame goes on in the next slot.
     pub const MOREFRAG: u16 = 0x0020;
+    /// For a monitor: its port has sent the frame.
+    pub const TXMON: u16 = 0x0040;
     /// Shift of the fragment count in the flags of a receive slot.
     pub const RFRAGS_SHIFT: u16 = 8;
     /// Of a transmit slot: number of the port to go to, in place of what the switch knows; 0 for

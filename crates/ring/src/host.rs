@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::abi::Bell;
 use crate::doorbell::Sleeper;
 use crate::kring::{RxKring, TxKring};
-use crate::layout::PortLayout;
+use crate::layout::{PortLayout, RingCounts};
 use crate::owners::{Leaver, Owner};
 use crate::region::Region;
 
@@ -58,6 +58,12 @@ impl HostPort {
         self.rx.iter_mut().for_each(|rx| rx.set_front(len));
     }
 
+    /// Its rings.
+    #[must_use]
+    pub fn counts(&self) -> RingCounts {
+        self.layout.counts()
+    }
+
     /// Another member of the region leaves, see [`crate::owners`]. To be called between turns.
     pub fn settle(&self, leaver: &Leaver) {
         if !Arc::ptr_eq(&self.region, &leaver.region) {
@@ -94,6 +100,7 @@ impl HostPort {
         // SAFETY: as in `bell`; borrowed apart from the sleeper.
         let bell = unsafe { &*self.bell };
         self.sleeper.arm(&bell.need_kick);
+        self.rx.iter_mut().filter(|rx| rx.is_watched()).for_each(RxKring::want_room);
     }
 
     /// Takes the request back.
@@ -105,6 +112,11 @@ impl HostPort {
     #[inline]
     pub fn sync_tx(&mut self) -> u32 {
         self.tx.iter_mut().map(TxKring::sync).sum()
+    }
+
+    /// Has the client returned slots that somebody who looks on has not seen?
+    pub fn has_returned(&mut self) -> bool {
+        self.rx.iter_mut().any(RxKring::has_returned)
     }
 
     /// Does the client publish without fences on any ring?

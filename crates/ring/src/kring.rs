@@ -170,11 +170,11 @@ impl View {
 
 /// What both directions have in common.
 #[derive(Debug)]
-struct Kring {
-    region: Arc<Region>,
+pub(crate) struct Kring {
+    pub(crate) region: Arc<Region>,
     owner: Owner,
     slots: *mut Slot,
-    span: Span,
+    pub(crate) span: Span,
     atok: *const CsbAtok,
     ktoa: *const CsbKtoa,
     ringer: Ringer,
@@ -235,12 +235,12 @@ impl Kring {
     }
 
     #[inline(always)]
-    fn read(&self, i: Index) -> SlotWord {
+    pub(crate) fn read(&self, i: Index) -> SlotWord {
         self.view().read(i)
     }
 
     #[inline(always)]
-    fn write(&self, i: Index, word: SlotWord) {
+    pub(crate) fn write(&self, i: Index, word: SlotWord) {
         self.view().write(i, word);
     }
 
@@ -266,6 +266,19 @@ impl Kring {
         self.atok().sync_flags.load(Ordering::Acquire) & sync_flag::LIGHT != 0
     }
 
+    pub(crate) fn frag(&self, at: Index, word: SlotWord) -> Result<Frag, BadSlot> {
+        let region = &self.region;
+        let buffer = region.check(word.buffer()).ok_or(BadSlot::Buffer)?;
+        let offset = self.offset(at).ok_or(BadSlot::TooLong)?;
+        if u32::from(word.len()) > region.stride() - u32::from(offset) {
+            return Err(BadSlot::TooLong);
+        }
+        if word.flags() & slot_flag::INDIRECT != 0 {
+            return Err(BadSlot::Flags);
+        }
+        Ok(Frag { buffer, len: word.len(), offset })
+    }
+
     /// Counts a bad index once for each value, so that a stuck client is not counted for ever.
     #[cold]
     fn resync(&mut self, raw: u32) {
@@ -284,9 +297,9 @@ impl Kring {
 /// A transmit ring seen from the switch: frames come out of it.
 #[derive(Debug)]
 pub struct TxKring {
-    ring: Kring,
-    next: Index,
-    head: Index,
+    pub(crate) ring: Kring,
+    pub(crate) next: Index,
+    pub(crate) head: Index,
     /// What was in front of the last frame.
     front: Front,
 }
@@ -381,7 +394,7 @@ impl TxKring {
             first_flags = first_flags.or(Some(word.flags()));
             let at = self.next;
             self.next = self.ring.span.next(at);
-            match self.frag(at, word) {
+            match self.ring.frag(at, word) {
                 Ok(frag) if frags.len() - start < frags_max => frags.push(frag),
                 Ok(_) => bad = Some(BadSlot::Chain),
                 Err(why) => bad = Some(why),
@@ -409,19 +422,6 @@ impl TxKring {
             return Some(Taken::Bad(why));
         }
         Some(Taken::Frame { bytes: total, slot, flags: first_flags.unwrap_or(0) })
-    }
-
-    fn frag(&self, at: Index, word: SlotWord) -> Result<Frag, BadSlot> {
-        let region = &self.ring.region;
-        let buffer = region.check(word.buffer()).ok_or(BadSlot::Buffer)?;
-        let offset = self.ring.offset(at).ok_or(BadSlot::TooLong)?;
-        if u32::from(word.len()) > region.stride() - u32::from(offset) {
-            return Err(BadSlot::TooLong);
-        }
-        if word.flags() & slot_flag::INDIRECT != 0 {
-            return Err(BadSlot::Flags);
-        }
-        Ok(Frag { buffer, len: word.len(), offset })
     }
 
     /// Takes back the last `slots` slots that were taken and not published: they come again.
@@ -495,11 +495,16 @@ pub enum Taken {
 /// A receive ring seen from the switch: frames go into it.
 #[derive(Debug)]
 pub struct RxKring {
-    ring: Kring,
+    pub(crate) ring: Kring,
     tail: Index,
-    head: Index,
+    /// Slots before it are free.
+    pub(crate) head: Index,
+    /// How far the client has returned slots. Beyond `head` only while somebody looks on, who gets
+    /// them before they are free ([`crate::show`]).
+    pub(crate) returned: Index,
+    pub(crate) watched: bool,
     room: u32,
-    /// `head` when [`RxKring::has_moved`] was last asked.
+    /// `returned` when [`RxKring::has_moved`] was last asked.
     seen: Index,
     waiter: Sleeper,
 }
@@ -524,7 +529,8 @@ impl RxKring {
         let ring = Kring::new(region, port, at, counts.rx_slots);
         let waiter = Sleeper::default();
         let zero = Index::ZERO;
-        Self { ring, tail: zero, head: zero, room: 0, seen: zero, waiter }
+        let (tail, head, returned, seen) = (zero, zero, zero, zero);
+        Self { ring, tail, head, returned, watched: false, room: 0, seen, waiter }
     }
 
     /// The region that its buffers are in.
@@ -540,19 +546,29 @@ impl RxKring {
         self.ring.owner
     }
 
-    /// Looks which slots the client has returned; returns the number of free slots.
+    /// Looks which slots the client has returned; returns the number of free slots, as soon as
+    /// nobody who looks on wants them any more.
     #[inline]
     pub fn sync(&mut self) -> u32 {
         // Acquire: pairs with the client's Release of `head`: it has read the slots before it.
         let raw = self.ring.atok().head.load(Ordering::Acquire);
         let span = self.ring.span;
-        match span.check(raw).filter(|&head| span.contains(self.head, self.tail, head)) {
-            Some(head) => self.head = head,
+        match span.check(raw).filter(|&head| span.contains(self.returned, self.tail, head)) {
+            Some(head) => self.returned = head,
             None => self.ring.resync(raw),
         }
-        self.room = span.slots() - 1 - span.distance(self.head, self.tail);
+        if !self.watched {
+            self.head = self.returned;
+        }
+        self.count_room();
         self.ring.look_for_offsets();
-        self.room
+        span.slots() - 1 - span.distance(self.returned, self.tail)
+    }
+
+    #[inline(always)]
+    pub(crate) fn count_room(&mut self) {
+        let span = self.ring.span;
+        self.room = span.slots() - 1 - span.distance(self.head, self.tail);
     }
 
     /// Free slots as of the last [`RxKring::sync`].
@@ -564,7 +580,7 @@ impl RxKring {
 
     /// Has the client returned slots since this was last asked?
     pub fn has_moved(&mut self) -> bool {
-        std::mem::replace(&mut self.seen, self.head) != self.head
+        std::mem::replace(&mut self.seen, self.returned) != self.returned
     }
 
     /// The next free slot's buffer; `Err` if the client spoilt it, and the slot is passed over.
@@ -620,9 +636,11 @@ impl RxKring {
         self.waiter.arm(&ktoa.kern_need_kick);
     }
 
-    /// Takes the request back.
+    /// Takes the request back, unless somebody looks on who wants to see what is returned.
     pub fn found_room(&self) {
-        self.waiter.disarm(&self.ring.ktoa().kern_need_kick);
+        if !self.watched {
+            self.waiter.disarm(&self.ring.ktoa().kern_need_kick);
+        }
     }
 
     /// Does the client publish without fences?
@@ -642,8 +660,10 @@ impl RxKring {
         self.ring.view()
     }
 
+    /// The first slot that is not filled.
     #[inline(always)]
-    pub(crate) fn tail(&self) -> Index {
+    #[must_use]
+    pub fn tail(&self) -> Index {
         self.tail
     }
 

@@ -68,6 +68,8 @@ pub mod region;
 #[cfg(not(loom))]
 pub mod run;
 #[cfg(not(loom))]
+pub mod show;
+#[cfg(not(loom))]
 pub mod sync;
 #[cfg(not(loom))]
 pub mod user;

@@ -79,7 +79,7 @@ impl Plug {
     /// Is there anything to receive?
     pub fn pending(&mut self) -> bool {
         match self {
-            Self::Rings(host, _) => host.sync_tx() > 0,
+            Self::Rings(host, _) => host.sync_tx() > 0 || host.has_returned(),
             Self::Adapter(adapter) => adapter.pending(),
         }
     }
@@ -120,7 +120,7 @@ impl Plug {
 
     /// The rings, where there are any.
     #[inline]
-    pub(crate) fn rings(&mut self) -> Option<&mut HostPort> {
+    pub fn rings(&mut self) -> Option<&mut HostPort> {
         match self {
             Self::Rings(host, _) => Some(host),
             Self::Adapter(_) => None,

@@ -10,6 +10,7 @@ use ring::owners::Leaver;
 use crate::bridge::Bridge;
 use crate::config::{OnFull, PortConfig, SwitchConfig};
 use crate::id::{Now, PortId};
+use crate::monitor::{Monitor, Monitors, Sight, Watch};
 use crate::port::Plug;
 use crate::stats::PortStats;
 use crate::turn::{Cache, Full, Moved, Scratch, TurnOf};
@@ -18,6 +19,7 @@ use crate::turn::{Cache, Full, Moved, Scratch, TurnOf};
 pub struct Switch {
     pub(crate) bridge: Bridge,
     pub(crate) ports: Vec<Option<Box<Entry>>>,
+    pub(crate) monitors: Monitors,
     /// Some port asks to be waited for.
     pub(crate) in_order: bool,
 }
@@ -32,6 +34,8 @@ pub(crate) struct Entry {
     pub(crate) rung: bool,
     /// How often its client is still to be given way before it takes frames again.
     pub(crate) ways: u8,
+    /// Who looks at it.
+    pub(crate) watch: Option<Box<Watch>>,
 }
 
 impl Switch {
@@ -39,7 +43,8 @@ impl Switch {
     /// database.
     #[must_use]
     pub fn new(config: SwitchConfig, seed: u64) -> Self {
-        Self { bridge: Bridge::new(config, seed), ports: Vec::new(), in_order: false }
+        let (bridge, monitors) = (Bridge::new(config, seed), Monitors::default());
+        Self { bridge, ports: Vec::new(), monitors, in_order: false }
     }
 
     /// The tables.
@@ -67,7 +72,7 @@ impl Switch {
         let on_full = config.on_full;
         self.bridge.add_port(id, config);
         let cache = Cache::default();
-        let entry = Entry { plug, stats, cache, on_full, rung: false, ways: 0 };
+        let entry = Entry { plug, stats, cache, on_full, rung: false, ways: 0, watch: None };
         self.ports[id.index()] = Some(Box::new(entry));
         self.note_waiting_ports();
     }
@@ -100,6 +105,38 @@ impl Switch {
             if let Plug::Rings(host, _) = &entry.plug {
                 host.settle(leaver);
             }
+        }
+        self.monitors.iter().for_each(|monitor| monitor.rings().settle(leaver));
+    }
+
+    /// Adds a monitor, which sees nothing yet; returns its place.
+    pub fn add_monitor(&mut self, monitor: Monitor) -> usize {
+        self.monitors.add(monitor)
+    }
+
+    /// A monitor, by its place.
+    pub fn monitor_mut(&mut self, place: usize) -> Option<&mut Monitor> {
+        self.monitors.get_mut(place)
+    }
+
+    /// Removes a monitor.
+    pub fn remove_monitor(&mut self, place: usize) -> Option<Box<Monitor>> {
+        for entry in self.ports.iter_mut().flatten() {
+            if let (Some(watch), Plug::Rings(host, _)) = (&mut entry.watch, &mut entry.plug)
+                && !watch.remove(place, host)
+            {
+                entry.watch = None;
+            }
+        }
+        self.monitors.remove(place)
+    }
+
+    /// From now on a monitor sees this of a port that has rings.
+    pub fn watch(&mut self, port: PortId, monitor: usize, sight: Sight) {
+        let Some(entry) = self.entry_mut(port) else { return };
+        if let Plug::Rings(host, _) = &mut entry.plug {
+            let watch = entry.watch.get_or_insert_with(|| Watch::new(host).into());
+            watch.add(monitor, sight, host);
         }
     }
 

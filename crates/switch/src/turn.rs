@@ -174,6 +174,9 @@ impl<'a> TurnOf<'a> {
         let moved = match &mut entry.plug {
             Plug::Rings(host, _) => {
                 let queues = host.tx.len();
+                if entry.watch.is_some() {
+                    self.show_returned();
+                }
                 self.take_rings(queues)
             }
             Plug::Adapter(adapter) => {
@@ -207,6 +210,7 @@ impl<'a> TurnOf<'a> {
     /// One transmit ring: runs, then staging if they are short.
     fn take_ring(&mut self) -> Moved {
         let budget = self.tx().sync().min(self.scratch.frames_max);
+        self.show_sent();
         let mut moved = Moved::default();
         while moved.slots < budget && moved.blocked_on.is_none() {
             let mut step = self.step(budget - moved.slots);
@@ -223,6 +227,33 @@ impl<'a> TurnOf<'a> {
             self.tx().publish();
         }
         moved
+    }
+
+    /// Monitors see what the client has sent before it is taken.
+    #[inline]
+    fn show_sent(&mut self) {
+        let Switch { ports, monitors, .. } = &mut *self.switch;
+        if let Some(Some(entry)) = ports.get_mut(self.src.index())
+            && let Some(watch) = &mut entry.watch
+            && let Some(rings) = entry.plug.rings()
+        {
+            watch.show_sent(self.queue, &rings.tx[self.queue], monitors);
+        }
+    }
+
+    /// Monitors see what the client has read and returned.
+    #[cold]
+    fn show_returned(&mut self) {
+        let Switch { ports, monitors, .. } = &mut *self.switch;
+        if let Some(Some(entry)) = ports.get_mut(self.src.index())
+            && let Some(watch) = &mut entry.watch
+            && let Some(rings) = entry.plug.rings()
+        {
+            for (queue, rx) in rings.rx.iter_mut().enumerate().filter(|(_, rx)| rx.is_watched()) {
+                rx.sync();
+                watch.show_returned(queue, rx, monitors);
+            }
+        }
     }
 
     /// The ring that frames are taken from.
@@ -298,18 +329,23 @@ impl<'a> TurnOf<'a> {
     fn run_to(&mut self, dst: PortId, header: Header, budget: u32) -> Option<Moved> {
         let queue = self.queue;
         let pair = [self.src.index(), dst.index()];
-        let [Some(from), Some(to)] = self.switch.ports.get_disjoint_mut(pair).ok()? else {
-            return None;
-        };
+        let Switch { ports, monitors, .. } = &mut *self.switch;
+        let [Some(from), Some(to)] = ports.get_disjoint_mut(pair).ok()? else { return None };
         let (tx, rings) = (&mut from.plug.rings()?.tx[queue], to.plug.rings()?);
         let rx_queue = queue_of(queue, rings);
         let rx = &mut rings.rx[rx_queue];
         if rx.room() < budget {
             rx.sync();
+            if let Some(watch) = &mut to.watch {
+                watch.show_returned(rx_queue, rx, monitors);
+            }
         }
         let run = deliver_run(tx, rx, key(header), budget);
         let waits = to.on_full == OnFull::Wait;
         if run.frames > 0 || run.end == End::BadSlot {
+            if let Some(watch) = &mut to.watch {
+                watch.show_received(rx_queue, rx, monitors);
+            }
             rx.publish();
             from.stats.queues[queue].rx.add(u64::from(run.frames), run.bytes);
             to.stats.queues[rx_queue].tx.add(u64::from(run.frames), run.bytes);

@@ -6,6 +6,8 @@ mod adapters;
 mod asks;
 #[path = "turns/fronts.rs"]
 mod fronts;
+#[path = "turns/monitors.rs"]
+mod monitors;
 
 use std::os::fd::AsFd;
 

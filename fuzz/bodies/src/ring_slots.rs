@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use ring::Region;
 use ring::abi::{CsbAtok, NetmapRing, Slot, sync_flag};
-use ring::cursor::Span;
+use ring::cursor::{Index, Span};
 use ring::host::HostPort;
 use ring::kring::{Frag, RxKring, TxKring};
 use ring::layout::{FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
@@ -67,7 +67,7 @@ impl World {
     }
 
     fn step(&mut self, input: &mut Input<'_>) {
-        let (op, from, to) = (input.below(16), input.below(HONEST), input.below(HONEST + 1));
+        let (op, from, to) = (input.below(19), input.below(HONEST), input.below(HONEST + 1));
         match op {
             0 if input.u8().is_multiple_of(4) => self.begin_offsets(from, input),
             0 => self.scribble(input),
@@ -80,6 +80,8 @@ impl World {
             9..=11 => self.put(from, to, input),
             12 | 13 => self.run(from, to, input),
             14 => self.publish(from, to),
+            15 => self.show(from, to),
+            16 => self.show_returned(from, to, input),
             _ => self.read_honest(),
         }
     }
@@ -162,6 +164,36 @@ impl World {
         assert!(run.frames <= ready.min(max));
         assert!(run.bytes <= u64::from(run.frames) * u64::from(STRIDE));
         assert_eq!(source.ready(), ready - run.frames);
+    }
+
+    /// What one port sends and receives, shown to another.
+    fn show(&mut self, from: usize, to: usize) {
+        let Ok([looked_at, eye]) = self.ports.get_disjoint_mut([from, to]) else { return };
+        let (to, mut frags) = (&mut eye.rx[0], Vec::with_capacity(4));
+        to.sync();
+        let room = u64::from(to.room());
+        let ready = looked_at.tx[0].ready();
+        let missed = looked_at.tx[0].show(looked_at.tx[0].untaken(), to, &mut frags);
+        assert!(missed <= u64::from(ready));
+        looked_at.rx[0].show(Index::ZERO, to, &mut frags);
+        assert!(u64::from(to.room()) <= room);
+    }
+
+    /// What a port's client has returned, shown to another.
+    fn show_returned(&mut self, from: usize, to: usize, input: &mut Input<'_>) {
+        let Ok([looked_at, eye]) = self.ports.get_disjoint_mut([from, to]) else { return };
+        let (rx, to) = (&mut looked_at.rx[0], &mut eye.rx[0]);
+        let what = input.u8();
+        rx.set_watched(!what.is_multiple_of(4));
+        rx.sync();
+        to.sync();
+        let near = Arc::ptr_eq(rx.region(), to.region());
+        let missed = match what % 2 == 0 && near {
+            true => rx.hand_returned(to, 0x40),
+            false => rx.copy_returned(to, 0x40),
+        };
+        assert!(missed < u64::from(SLOTS));
+        rx.free_returned();
     }
 
     fn publish(&mut self, from: usize, to: usize) {

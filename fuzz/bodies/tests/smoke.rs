@@ -76,6 +76,10 @@ fn control_message() {
         r#"{"v":1,"call":{"port_set":{"port":"vale0:a","settings":{"isolated":true}}}}"#,
         r#"{"v":1,"call":{"fdb_add":{"port":"vale0:a","mac":"02:00:00:00:00:01","vlan":7}}}"#,
         r#"{"v":1,"call":{"switch_add":{"switch":"vale1","settings":{"mode":"660"}}}}"#,
+        r#"{"v":1,"call":{"bind":{"port":"vale0:a","mem_id":3,"rings":{"one":2},"kind":"null"}}}"#,
+        r#"{"v":1,"call":{"bind":{"port":"netmap:v0","kind":{"monitor":{"tx":true,"rx":false}}}}}"#,
+        r#"{"v":1,"call":"resume"}"#,
+        r#"{"v":1,"call":{"port_geometry":{"port":"vale0:a","mem_id":1,"tx_slots":64}}}"#,
         r#"{"v":1,"result":{"err":{"code":"in_use","message":"no"}}}"#,
         r#"{"v":1,"result":{"ok":"done"}}"#,
     ];

@@ -59,6 +59,35 @@ pub struct Bind {
     /// such a port.
     #[serde(default)]
     pub accepts_header: bool,
+    /// What is opened: the port, or something else.
+    #[serde(default)]
+    pub kind: BindKind,
+}
+
+/// What is opened under the name of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BindKind {
+    /// The port.
+    #[default]
+    Port,
+    /// Rings and buffers in the region `mem_id`, which nothing comes out of; the name is a label.
+    Null,
+    /// Rings that see what the port sends or receives, which somebody has open.
+    Monitor(MonitorOf),
+}
+
+/// What a monitor sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MonitorOf {
+    /// What the port sends.
+    pub tx: bool,
+    /// What it receives.
+    pub rx: bool,
+    /// The monitor lives in the port's region and sees what is received once it has been read.
+    #[serde(default)]
+    pub zero_copy: bool,
 }
 
 impl Bind {
@@ -80,6 +109,7 @@ impl Bind {
             exclusive: false,
             no_tx_poll: false,
             accepts_header: false,
+            kind: BindKind::Port,
         }
     }
 }

@@ -13,7 +13,7 @@ use client::api::{FdbCounters, HostIf, HostIfInfo, PortGeometry, PortKind, PortS
 use client::name::{PipeSide, PortName};
 use port::host::HostError;
 use ring::layout::RingCounts;
-use switch::{MacAddr, PortConfig, SwitchConfig, VlanId};
+use switch::{MacAddr, PortConfig, Sight, SwitchConfig, VlanId};
 use thiserror::Error;
 
 use super::state::ConnKey;
@@ -109,6 +109,23 @@ impl From<io::Error> for MakeHostError {
     fn from(error: io::Error) -> Self {
         Self::Datapath(error.into())
     }
+}
+
+/// Rings of one connection that no switch serves: a null port's or a monitor's.
+#[derive(Clone, Debug)]
+pub struct LoneSpec {
+    /// Their key.
+    pub key: PortKey,
+    /// The name that was asked for.
+    pub name: PortName,
+    /// For the `netmap_if`.
+    pub label: String,
+    /// Rings and buffers.
+    pub rings: RingSpec,
+    /// The region to live in; `None`: a new one.
+    pub region: Option<u16>,
+    /// For a monitor: what it sees.
+    pub sights: Vec<(PortKey, Sight)>,
 }
 
 /// What a holder of a bound port needs: the numbers and the descriptors of
@@ -218,7 +235,16 @@ pub trait Datapath {
     fn resume(&mut self, port: PortKey, holder: ConnKey) -> Result<Binding, DatapathError>;
     /// Takes back what one holder has. [`Datapath::detach`] does it for all.
     fn remove_holder(&mut self, port: PortKey, holder: ConnKey);
-    /// Rings of a bound port.
+    /// Reserves rings that no switch serves and nobody holds yet, as [`Datapath::reserve_bound`].
+    /// All ports that are looked at have rings and are in one switch; the monitor sees nothing more
+    /// when the first of them goes.
+    fn reserve_lone(&mut self, spec: &LoneSpec) -> Result<u16, DatapathError>;
+    /// They are built.
+    fn attach_lone(&mut self, port: PortKey);
+    /// Removes them, with their holder.
+    fn remove_lone(&mut self, port: PortKey);
+    /// Rings of a bound port, of a monitor and the like, or of whatever other port a worker moves
+    /// frames of from ring to ring.
     fn rings_of(&self, port: PortKey) -> Option<RingSpec>;
     /// Keeps a region, the one of that number or a new one for such rings, until
     /// [`Datapath::drop_region`], also while no port is in it.

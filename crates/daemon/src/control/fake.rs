@@ -11,7 +11,7 @@ use port::host::HostError;
 use switch::{MacAddr, PortConfig, SwitchConfig, VlanId};
 
 use super::datapath::{
-    Attachment, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow, HostSpec,
+    Attachment, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow, HostSpec, LoneSpec,
     MakeHostError, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
 };
 use super::state::ConnKey;
@@ -25,6 +25,8 @@ pub struct Fake {
     pub(super) reserved: BTreeMap<PortKey, ShmSpec>,
     pub(super) pipes: BTreeMap<PipeKey, u32>,
     pub(super) bound: BTreeMap<PortKey, FakeBound>,
+    /// Those of them that no switch serves and that are attached.
+    pub(super) lone: Vec<PortKey>,
     pub(super) fdb: BTreeMap<(u64, u16), (SwitchKey, PortKey, MacAddr, VlanId)>,
     /// Regions that are kept without a port.
     pub(super) kept: Vec<u16>,
@@ -181,7 +183,7 @@ impl Datapath for Fake {
 
     fn resume(&mut self, port: PortKey, holder: ConnKey) -> Result<Binding, DatapathError> {
         self.allocate()?;
-        assert!(self.ports.contains_key(&port), "attached");
+        assert!(self.ports.contains_key(&port) || self.lone.contains(&port), "attached");
         let bound = &self.bound[&port];
         let (claim, extra_bufs) = bound.holders[&holder];
         let rings = RingSpec { extra_bufs, ..bound.rings };
@@ -204,8 +206,30 @@ impl Datapath for Fake {
         bound.holders.remove(&holder).expect("known");
     }
 
+    fn reserve_lone(&mut self, spec: &LoneSpec) -> Result<u16, DatapathError> {
+        self.allocate()?;
+        assert!(spec.sights.iter().all(|(port, _)| self.ports.contains_key(port)));
+        let region = spec.region.unwrap_or_else(|| self.new_region());
+        let (name, holders) = (spec.name.clone(), BTreeMap::new());
+        let switch = SwitchKey(u32::MAX);
+        let port = FakeBound { name, switch, rings: spec.rings, region, holders };
+        assert!(self.bound.insert(spec.key, port).is_none());
+        Ok(region)
+    }
+
+    fn attach_lone(&mut self, port: PortKey) {
+        self.lone.push(port);
+    }
+
+    fn remove_lone(&mut self, port: PortKey) {
+        self.lone.retain(|lone| *lone != port);
+        self.bound.remove(&port).expect("known");
+    }
+
     fn rings_of(&self, port: PortKey) -> Option<RingSpec> {
-        self.bound.get(&port).map(|bound| bound.rings)
+        let native = || crate::config::Config::default().rings;
+        let bound = self.bound.get(&port).map(|bound| bound.rings);
+        bound.or_else(|| self.ports.contains_key(&port).then(native))
     }
 
     fn keep_region(

@@ -6,6 +6,7 @@ pub mod host;
 mod interfaces;
 mod journal;
 mod keeping;
+mod lone;
 mod netmap;
 
 use std::collections::{BTreeSet, HashMap};

@@ -128,6 +128,26 @@ pub enum Refusal {
         /// Its owner.
         owner: u32,
     },
+    /// A monitor of a port that nobody has open.
+    #[error("nobody has port {0} open; a monitor needs somebody to look at, open it first")]
+    NotOpen(PortName),
+    /// A monitor of a port whose frames pass no worker.
+    #[error("frames of {0} do not pass the daemon; only ports of a switch can be monitored")]
+    NotWatchable(PortName),
+    /// A monitor of somebody else's port.
+    #[error(
+        "port {port} belongs to {}: only that user and root may monitor it",
+        users::user_name(*.owner)
+    )]
+    NotYoursToWatch {
+        /// The port.
+        port: PortName,
+        /// Its user.
+        owner: u32,
+    },
+    /// A null port without a region.
+    #[error("a null port needs the number of a region to live in (nr_mem_id)")]
+    NoMemory,
     /// The user has as much as one user may have.
     #[error(
         "{} has {have} {what}, the limit for one user; give some back, or raise quota.{what}",
@@ -256,8 +276,12 @@ impl Refusal {
             | Self::HasHeader(_)
             | Self::InterfaceAdded(_)
             | Self::SecondSwitch(_)
-            | Self::PipeGroup(_) => ErrorCode::Unsupported,
-            Self::Denied { .. } | Self::GiveAway | Self::NotYours { .. } => ErrorCode::Permission,
+            | Self::PipeGroup(_)
+            | Self::NotWatchable(_) => ErrorCode::Unsupported,
+            Self::Denied { .. }
+            | Self::GiveAway
+            | Self::NotYours { .. }
+            | Self::NotYoursToWatch { .. } => ErrorCode::Permission,
             Self::Deleted(_) => ErrorCode::NotFound,
             Self::Quota { .. } | Self::Memory { .. } | Self::MoreThanQuota { .. } => {
                 ErrorCode::Quota
@@ -269,6 +293,8 @@ impl Refusal {
             | Self::NotAdded(_)
             | Self::NotAttached(_)
             | Self::NoRegion(_)
+            | Self::NotOpen(_)
+            | Self::NoMemory
             | Self::OtherRegion { .. }
             | Self::Version(_)
             | Self::BadMessage(_) => ErrorCode::BadRequest,

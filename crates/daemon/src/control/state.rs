@@ -28,6 +28,7 @@
 //! every connection that closes asks for it.
 
 pub mod bound;
+pub mod lone;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,6 +42,7 @@ use super::refusal::Refusal;
 use super::settings::new_switch;
 use crate::config::Quota;
 use bound::{Interface, Shared};
+use lone::Lone;
 
 /// A connection, for the life of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -112,6 +114,8 @@ pub struct State {
     ports: BTreeMap<PortName, Port>,
     /// The names of held ports by their holders' connections.
     held: BTreeMap<ConnKey, BTreeSet<PortName>>,
+    /// What connections have for themselves.
+    lones: BTreeMap<ConnKey, Lone>,
     quota: Quota,
     next_key: u32,
 }
@@ -205,6 +209,7 @@ impl State {
             switches: BTreeMap::new(),
             ports: BTreeMap::new(),
             held: BTreeMap::new(),
+            lones: BTreeMap::new(),
             quota,
             next_key: 1,
         }
@@ -412,11 +417,19 @@ impl State {
     pub fn claim(&self, caller: &Caller, wish: &Wish<'_>) -> Result<(), Refusal> {
         let new_port = self.claim_port(caller, wish)?;
         self.claim_company(caller, wish)?;
-        let usage = self.usage(caller.uid);
-        if new_port && usage.ports >= u64::from(self.quota.ports) {
-            return Err(Refusal::Quota { uid: caller.uid, what: "ports", have: usage.ports });
+        if new_port {
+            self.claim_number(caller)?;
         }
         self.claim_memory(caller, wish.memory)
+    }
+
+    /// Whether the caller may have one more port.
+    fn claim_number(&self, caller: &Caller) -> Result<(), Refusal> {
+        let have = self.usage(caller.uid).ports;
+        if have < u64::from(self.quota.ports) {
+            return Ok(());
+        }
+        Err(Refusal::Quota { uid: caller.uid, what: "ports", have })
     }
 
     /// Whether the caller may create one more switch, for so many addresses.
@@ -514,6 +527,10 @@ impl State {
             usage.memory += held.map_or(0, |holder| holder.memory);
             let shared = port.bound.as_ref().filter(|shared| shared.uid == uid);
             usage.memory += shared.map_or(0, Shared::all_memory);
+        }
+        for lone in self.lones.values().filter(|lone| lone.shared.uid == uid) {
+            usage.ports += 1;
+            usage.memory += lone.shared.all_memory();
         }
         usage
     }

@@ -19,12 +19,12 @@ use port::sys::{Waker, Wakers};
 use ring::Side;
 use ring::abi::{NetmapRing, Slot};
 use ring::layout::{PAGE, RegionLayout};
+use ring::owners::Leaver;
 use switch::PortConfig;
 
+use super::lone::Home;
 use super::{PortPlace, Workers, geometry, settle};
-use crate::control::datapath::{
-    Binding, BoundSpec, Build, DatapathError, PortKey, RingSpec, SwitchKey,
-};
+use crate::control::datapath::{Binding, BoundSpec, Build, DatapathError, PortKey, RingSpec};
 use crate::control::state::ConnKey;
 use crate::control::state::bound::Claim;
 
@@ -36,19 +36,21 @@ const FIRST_REGION: u16 = 2;
 /// Where a bound port is.
 #[derive(Debug)]
 pub struct BoundPlace {
-    name: PortName,
-    switch: SwitchKey,
-    region: u16,
-    plot: Arc<Plot>,
-    holders: BTreeMap<ConnKey, HolderPlace>,
+    pub(super) name: PortName,
+    /// For the `netmap_if` of its holders.
+    pub(super) label: String,
+    pub(super) home: Home,
+    pub(super) region: u16,
+    pub(super) plot: Arc<Plot>,
+    pub(super) holders: BTreeMap<ConnKey, HolderPlace>,
 }
 
 /// What a holder has.
 #[derive(Debug)]
-struct HolderPlace {
+pub(super) struct HolderPlace {
     lent: Arc<Lent>,
     claim: Claim,
-    wakers: Vec<Arc<Waker>>,
+    pub(super) wakers: Vec<Arc<Waker>>,
 }
 
 impl BoundPlace {
@@ -58,7 +60,7 @@ impl BoundPlace {
         RingSpec { counts: self.plot.layout().counts(), extra_bufs: 0, stride }
     }
 
-    fn wakers(&self) -> Wakers {
+    pub(super) fn wakers(&self) -> Wakers {
         let all = self.holders.values().flat_map(|holder| &holder.wakers);
         Wakers(all.cloned().collect())
     }
@@ -75,9 +77,9 @@ impl Workers {
         let commons = self.regions.get_mut(&region).expect("control knows which regions there are");
         let joined = commons.add_port(&spec.name.to_string(), spec.rings.counts);
         self.drop_region_if_empty(region);
-        let (name, plot) = (spec.name.clone(), joined?.plot);
-        let holders = BTreeMap::new();
-        let bound = BoundPlace { name, switch: spec.switch, region, plot, holders };
+        let (name, label, plot) = (spec.name.clone(), spec.name.to_string(), joined?.plot);
+        let (home, holders) = (Home::Switch(spec.switch), BTreeMap::new());
+        let bound = BoundPlace { name, label, home, region, plot, holders };
         self.bound.insert(spec.key, bound);
         Ok(region)
     }
@@ -89,7 +91,10 @@ impl Workers {
         config: PortConfig,
     ) -> Result<(), DatapathError> {
         let bound = &self.bound[&key];
-        let (switch, plot, number) = (bound.switch, bound.plot.clone(), bound.region);
+        let Home::Switch(switch) = bound.home else {
+            panic!("only ports of a switch are plugged in")
+        };
+        let (plot, number) = (bound.plot.clone(), bound.region);
         let (id, bell) = self.next_place(switch)?;
         let port = plug(plot.region(), plot.layout(), Wakers(Vec::new()));
         let place = PortPlace { switch, id, number: bell, bytes: 0, memory: None };
@@ -147,9 +152,9 @@ impl Workers {
         let plots: Vec<_> = parts.iter().map(|key| self.bound[key].plot.clone()).collect();
         let bound = self.bound.get_mut(&port).expect("control knows which ports there are");
         let commons = self.regions.get_mut(&bound.region).expect("a port has a region");
-        let (name, rings) = (bound.name.to_string(), [claim.tx, claim.rx].map(range));
+        let rings = [claim.tx, claim.rx].map(range);
         let side = if bound.name.is_host_side() { Side::Host } else { Side::Nic };
-        let lent = commons.lend(bound.plot.layout(), &name, rings, side, extra_bufs)?;
+        let lent = commons.lend(bound.plot.layout(), &bound.label, rings, side, extra_bufs)?;
         let granted = lent.extra_bufs();
         let place = HolderPlace { lent: lent.clone(), claim, wakers: Vec::new() };
         bound.holders.insert(holder, place);
@@ -196,9 +201,13 @@ impl Workers {
         let Some(bound) = self.bound.remove(&port) else { return };
         if let Some(commons) = self.regions.get_mut(&bound.region) {
             bound.holders.values().for_each(|place| commons.take_back(&place.lent));
-            let (workers, layout) = (&self.workers, bound.plot.layout());
+            let (workers, others, layout) = (&self.workers, &self.bound, bound.plot.layout());
+            let settle = |leaver: Arc<Leaver>| {
+                settle(workers, &leaver);
+                others.values().for_each(|place| place.home.settle(&leaver));
+            };
             match seen {
-                true => commons.remove_port(layout, |leaver| settle(workers, &leaver)),
+                true => commons.remove_port(layout, settle),
                 false => commons.abandon_port(layout),
             }
         }
@@ -206,7 +215,10 @@ impl Workers {
     }
 
     /// Tells the worker whom to wake.
-    fn tell_wakers(&self, port: PortKey) {
+    fn tell_wakers(&mut self, port: PortKey) {
+        if self.bound.get(&port).is_some_and(|bound| !matches!(bound.home, Home::Switch(_))) {
+            return self.tell_lone_wakers(port);
+        }
         let (Some(bound), Some((switch, id))) = (self.bound.get(&port), self.switch_of(port))
         else {
             return;
@@ -224,7 +236,14 @@ impl Workers {
     }
 
     fn kick_of(&self, port: PortKey) -> io::Result<OwnedFd> {
-        self.workers[self.place(self.ports[&port].switch).worker].handle.client_end()
+        self.workers[self.bell_of(port).0].handle.client_end()
+    }
+
+    /// The worker that a port's holders ring for, and with which number. Nobody listens to those
+    /// of a port that no switch serves.
+    fn bell_of(&self, port: PortKey) -> (usize, u32) {
+        let place = self.ports.get(&port);
+        place.map_or((0, 0), |place| (self.place(place.switch).worker, place.number))
     }
 
     fn describe(&self, port: PortKey, holder: ConnKey) -> Bound {
@@ -232,9 +251,11 @@ impl Workers {
         let (region, place) = (&self.regions[&bound.region], &bound.holders[&holder]);
         let rings = RingSpec { extra_bufs: place.lent.extra_bufs(), ..bound.rings() };
         let mut attached = geometry(&bound.name, region.region(), bound.plot.layout(), &rings);
-        attached.bell = self.ports[&port].number;
-        let peer = bound.name.peer();
-        let peer = self.bound.values().find(|other| Some(&other.name) == peer.as_ref());
+        attached.bell = self.bell_of(port).1;
+        let plugged = |place: &BoundPlace| matches!(place.home, Home::Switch(_));
+        let peer = bound.name.peer().filter(|_| plugged(bound));
+        let is_peer = |other: &&BoundPlace| Some(&other.name) == peer.as_ref() && plugged(other);
+        let peer = self.bound.values().find(is_peer);
         Bound {
             attached,
             nifp: place.lent.nifp() as u64,

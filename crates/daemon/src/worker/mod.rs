@@ -36,7 +36,7 @@ use port::sys::{Doorbell, Rung};
 use ring::doorbell::store_load_fence;
 use ring::owners::Leaver;
 use rustix::thread::sched_yield;
-use switch::{Full, Now, Plug, PortConfig, PortId, Scratch, Switch};
+use switch::{Full, Monitor, Now, Plug, PortConfig, PortId, Scratch, Sight, Switch};
 
 use idle::{Idle, IdleStrategy, Next};
 
@@ -464,6 +464,23 @@ impl Worker {
                 false
             }
         }
+    }
+
+    /// Adds a monitor to the switch at `switch`, which sees this of ports, given by their numbers
+    /// and places; returns its place.
+    pub fn add_monitor(
+        &mut self,
+        switch: usize,
+        monitor: Monitor,
+        sights: Vec<(u32, PortId, Sight)>,
+    ) -> usize {
+        let place = self.switch(switch).add_monitor(monitor);
+        for (number, id, sight) in sights {
+            self.switch(switch).watch(id, place, sight);
+            // A port that rests is armed for what it sends only.
+            self.activate(number);
+        }
+        place
     }
 
     /// The members of a leaver's group settle with it.

@@ -12,8 +12,10 @@ use crate::bridge::{Decision, TagAction};
 use crate::config::OnFull;
 use crate::frame::Header;
 use crate::id::PortId;
+use crate::monitor::{Monitors, Watch};
 use crate::port::{Plug, Sent};
 use crate::stats::DropReason;
+use crate::switch::Switch;
 
 /// Which frames a batch takes.
 #[derive(Clone, Copy)]
@@ -216,7 +218,8 @@ impl TurnOf<'_> {
     fn send(&mut self, dst: PortId, alone: bool, may_wait: bool) -> Option<Full> {
         let queue = self.queue;
         let pair = [self.src.index(), dst.index()];
-        let Ok([Some(from), Some(to)]) = self.switch.ports.get_disjoint_mut(pair) else {
+        let Switch { ports, monitors, .. } = &mut *self.switch;
+        let Ok([Some(from), Some(to)]) = ports.get_disjoint_mut(pair) else {
             self.count_drop(self.src, DropReason::DeadPort, frames(self.scratch.list.len()));
             return None;
         };
@@ -227,7 +230,8 @@ impl TurnOf<'_> {
             Plug::Rings(rings, _) => {
                 rx_queue = queue_of(queue, rings);
                 let tx = from.plug.rings().filter(|_| alone).map(|rings| &rings.tx[queue]);
-                send_to_ring(&mut rings.rx[rx_queue], batch, list, tx)
+                let mut watch = to.watch.as_deref_mut().map(|watch| (rx_queue, watch, monitors));
+                send_to_ring(&mut rings.rx[rx_queue], batch, list, tx, &mut watch)
             }
         };
         if sent.drops.get(DropReason::NoRoom) > 0
@@ -258,9 +262,18 @@ impl TurnOf<'_> {
 
 /// Delivers a list into a receive ring. Where `tx`, the ring the frames come from, is in the same
 /// region, buffers are swapped.
-fn send_to_ring(rx: &mut RxKring, batch: &Batch, list: &[Delivery], tx: Option<&TxKring>) -> Sent {
+fn send_to_ring(
+    rx: &mut RxKring,
+    batch: &Batch,
+    list: &[Delivery],
+    tx: Option<&TxKring>,
+    watch: &mut Option<(usize, &mut Watch, &mut Monitors)>,
+) -> Sent {
     let mut sent = Sent::default();
     rx.sync();
+    if let Some((queue, watch, monitors)) = watch {
+        watch.show_returned(*queue, rx, monitors);
+    }
     // A header that was taken off may have had a slot of its own: not the frame's, then.
     let tx = tx.filter(|tx| tx.front_len() == 0 && Arc::ptr_eq(batch.region(), rx.region()));
     for delivery in list {
@@ -268,6 +281,9 @@ fn send_to_ring(rx: &mut RxKring, batch: &Batch, list: &[Delivery], tx: Option<&
             Ok(bytes) => sent.delivered.add(1, u64::from(bytes)),
             Err(why) => sent.drops.add(refusal(why), 1),
         }
+    }
+    if let Some((queue, watch, monitors)) = watch {
+        watch.show_received(*queue, rx, monitors);
     }
     rx.publish();
     sent

@@ -114,6 +114,9 @@ impl<D: Datapath> Control<D> {
     /// The answer for a client whose port was built, or could not be.
     pub fn finish(&mut self, conn: ConnKey, built: io::Result<()>) -> Answer {
         let Awaited { name, key, bound } = self.awaited.remove(&conn).expect("the client waits");
+        if self.state.lone(conn).is_some() {
+            return self.finish_lone(conn, key, built);
+        }
         let port = self.state.port_mut(&name).filter(|port| port.key == key);
         let (pipe, config) = match port {
             Some(port) => (port.pipe, port.config.clone()),

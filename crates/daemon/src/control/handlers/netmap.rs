@@ -1,6 +1,8 @@
 //! Calls of netmap programs: ports that several connections may hold, pipes, and regions to share.
 
-use client::api::{Bind, BoundRings, GeometryQuery, PortGeometry, PortKind, Reply, RingChoice};
+use client::api::{
+    Bind, BindKind, BoundRings, GeometryQuery, PortGeometry, PortKind, Reply, RingChoice,
+};
 use client::name::PortName;
 use ring::layout::RingCounts;
 use switch::{Forwarding, OnFull, PortConfig, SwitchConfig};
@@ -21,6 +23,9 @@ impl<D: Datapath> Control<D> {
             return Err(Refusal::BoundAlready(port.clone()));
         }
         let bind = &Bind { port: self.state.resolve(&bind.port), ..bind.clone() };
+        if bind.kind != BindKind::Port {
+            return self.bind_lone(client, bind);
+        }
         let bound = self.find_or_make_bound(client, bind).and_then(|()| self.join(client, bind));
         if bound.is_err() {
             self.retire(&bind.port);
@@ -45,6 +50,9 @@ impl<D: Datapath> Control<D> {
     }
 
     pub(super) fn resume(&mut self, client: &Client) -> Answer {
+        if let Some(lone) = self.state.lone(client.conn) {
+            return Ok(answer(self.datapath.resume(lone.key, client.conn)?));
+        }
         let name = self.state.bound_by(client.conn).ok_or(Refusal::NothingBound)?.clone();
         let port = self.state.port_mut(&name).expect("it is bound");
         Ok(answer(self.datapath.resume(port.key, client.conn)?))
@@ -52,6 +60,9 @@ impl<D: Datapath> Control<D> {
 
     /// Takes back what a connection has bound.
     pub(super) fn unbind(&mut self, conn: ConnKey) {
+        if let Some(lone) = self.state.remove_lone(conn) {
+            return self.datapath.remove_lone(lone.key);
+        }
         let Some(name) = self.state.bound_by(conn).cloned() else { return };
         let port = self.state.port_mut(&name).expect("it is bound");
         if let Some(shared) = &mut port.bound {
@@ -330,14 +341,14 @@ impl<D: Datapath> Control<D> {
     }
 }
 
-fn answer(binding: Binding) -> (Reply, Vec<std::os::fd::OwnedFd>) {
+pub(super) fn answer(binding: Binding) -> (Reply, Vec<std::os::fd::OwnedFd>) {
     let Binding { bound, region, kick, wake } = binding;
     (Reply::Bound(bound), vec![region, kick, wake])
 }
 
 /// The rings that a program binds, as netmap picks them: where there are fewer in one direction,
 /// that direction's first.
-fn claim(bind: &Bind, counts: RingCounts) -> Result<Claim, Refusal> {
+pub(super) fn claim(bind: &Bind, counts: RingCounts) -> Result<Claim, Refusal> {
     let none = BoundRings { first: 0, count: 0 };
     let pick = |rings: u16, excluded: bool| match bind.rings {
         _ if excluded => none,
@@ -372,7 +383,7 @@ fn turned(rings: RingSpec) -> RingSpec {
     RingSpec { counts, ..rings }
 }
 
-fn new_shared(mem_id: u16, uid: u32) -> Shared {
+pub(super) fn new_shared(mem_id: u16, uid: u32) -> Shared {
     Shared { ready: false, mem_id, common: false, uid, memory: 0, holders: Vec::new(), patch: None }
 }
 

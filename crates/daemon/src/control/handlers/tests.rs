@@ -2,6 +2,7 @@
 
 mod host;
 mod interfaces;
+mod lone;
 mod netmap;
 
 use client::api::{Counter, ErrorCode, Mac, PortSettings, SwitchSettings};
@@ -65,7 +66,7 @@ impl Bench {
     fn is_empty(&self) -> bool {
         let fake = &self.control.datapath;
         let nothing = fake.ports.is_empty() && fake.switches.is_empty() && fake.pipes.is_empty();
-        let nothing = nothing && fake.kept.is_empty();
+        let nothing = nothing && fake.kept.is_empty() && fake.bound.is_empty();
         let nothing = nothing && fake.reserved.is_empty() && self.control.awaited.is_empty();
         assert_eq!(nothing, self.control.state.counts() == (0, 0));
         nothing

@@ -116,6 +116,9 @@ impl State {
     /// The port that a connection has bound.
     #[must_use]
     pub fn bound_by(&self, conn: ConnKey) -> Option<&PortName> {
+        if let Some(lone) = self.lone(conn) {
+            return Some(&lone.name);
+        }
         let by = |port: &Port| {
             let mut holders = port.bound.iter().flat_map(|shared| &shared.holders);
             holders.any(|holder| holder.conn == conn)
@@ -131,6 +134,7 @@ impl State {
 
     fn regions(&self) -> impl Iterator<Item = Region> {
         let held = self.ports.values().filter_map(|port| port.bound.as_ref());
+        let held = held.chain(self.lones.values().map(|lone| &lone.shared));
         let held = held.map(|&Shared { mem_id, uid, common, .. }| Region { mem_id, uid, common });
         let kept = self.ports.values().filter_map(|port| {
             let Interface { mem_id, common, .. } = port.interface?;

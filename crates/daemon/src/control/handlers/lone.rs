@@ -1,0 +1,160 @@
+//! Null ports and monitors: rings that a connection has for itself.
+//!
+//! *Who may monitor whom.* A monitor reads everything that its port sends and receives. So its
+//! caller is the user who has the port open, or is privileged. A zero-copy monitor maps the port's
+//! own memory, which is shared between processes of one user only, whoever that user is.
+
+use std::io;
+
+use client::api::{Bind, BindKind, BoundRings, MonitorOf};
+use client::name::{PortName, SwitchName};
+use ring::cursor::Span;
+use ring::layout::{MAX_RINGS, RingCounts};
+use switch::{Moment, Sight};
+
+use super::attach::Awaited;
+use super::netmap::{answer, claim, new_shared};
+use super::{Answer, Client, Control};
+use crate::control::datapath::{Build, Datapath, DatapathError, LoneSpec, PortKey, RingSpec};
+use crate::control::refusal::Refusal;
+use crate::control::settings::{self, WantedRings};
+use crate::control::state::ConnKey;
+use crate::control::state::bound::{Binder, COMMON, Shared};
+use crate::control::state::lone::{Lone, Open};
+
+/// What is to be made.
+struct Plan {
+    label: String,
+    rings: RingSpec,
+    region: Option<u16>,
+    /// The region becomes its user's common one.
+    common: bool,
+    sights: Vec<(PortKey, Sight)>,
+}
+
+impl<D: Datapath> Control<D> {
+    /// Reserves rings for a connection; [`Control::finish`] is to be called when they are built.
+    pub(super) fn bind_lone(&mut self, client: &Client, bind: &Bind) -> Result<Build, Refusal> {
+        let plan = match bind.kind {
+            BindKind::Monitor(of) => self.plan_monitor(client, bind, of)?,
+            BindKind::Null | BindKind::Port => self.plan_null(client, bind)?,
+        };
+        let claim = claim(bind, plan.rings.counts)?;
+        let memory = self.datapath.memory_of(&plan.rings);
+        let memory = memory.ok_or_else(|| Refusal::TooLarge(bind.port.clone()))?;
+        self.state.claim_lone(&client.caller, memory)?;
+        let key = PortKey(self.state.new_key());
+        let stride = u64::from(plan.rings.stride);
+        let affordable = (self.state.memory_left(&client.caller) - memory) / stride;
+        let extra = u32::try_from(affordable).unwrap_or(u32::MAX).min(bind.extra_bufs);
+        let Plan { label, rings, region, common, sights } = plan;
+        let rings = RingSpec { extra_bufs: extra, ..rings };
+        let name = bind.port.clone();
+        let spec = LoneSpec { key, name: name.clone(), label, rings, region, sights };
+        let mem_id = self.datapath.reserve_lone(&spec)?;
+        let held = self.datapath.reserve_holder(key, &[key], client.conn, &claim, extra);
+        let (build, granted) = held.inspect_err(|_| self.datapath.remove_lone(key))?;
+        let holder = Binder {
+            conn: client.conn,
+            pid: client.caller.pid,
+            name: client.name.clone(),
+            memory: u64::from(granted) * stride,
+            claim,
+        };
+        let shared = new_shared(mem_id, client.caller.uid);
+        let shared = Shared { common, memory, holders: vec![holder], ..shared };
+        self.state.add_lone(client.conn, Lone { key, name: name.clone(), shared });
+        self.awaited.insert(client.conn, Awaited { name, key, bound: true });
+        Ok(build)
+    }
+
+    /// The answer for a program whose rings were built, or could not be.
+    pub(super) fn finish_lone(
+        &mut self,
+        conn: ConnKey,
+        key: PortKey,
+        built: io::Result<()>,
+    ) -> Answer {
+        let started = built.map_err(DatapathError::from).and_then(|()| {
+            self.datapath.attach_lone(key);
+            self.datapath.resume(key, conn)
+        });
+        if started.is_err() {
+            self.unbind(conn);
+        }
+        Ok(answer(started?))
+    }
+
+    /// Rings as they are asked for, none where none is, in a region that there is.
+    fn plan_null(&self, client: &Client, bind: &Bind) -> Result<Plan, Refusal> {
+        if bind.mem_id == 0 {
+            return Err(Refusal::NoMemory);
+        }
+        let region = self.state.region(&client.caller, bind.mem_id)?;
+        let rings = [bind.tx_rings, bind.rx_rings].map(Option::unwrap_or_default);
+        if rings.iter().any(|rings| *rings > MAX_RINGS) {
+            return Err(DatapathError::Full("rings of a null port: 64 are the limit").into());
+        }
+        let slots = [bind.tx_slots, bind.rx_slots]
+            .map(|slots| slots.unwrap_or(0).clamp(Span::MIN, Span::MAX))
+            .map(|slots| Span::new(slots).expect("it is in range"));
+        let [(tx_rings, tx_slots), (rx_rings, rx_slots)] = [0, 1].map(|i| (rings[i], slots[i]));
+        let counts = RingCounts { tx_rings, rx_rings, tx_slots, rx_slots };
+        let rings = RingSpec { counts, extra_bufs: 0, stride: self.rings.stride };
+        let label = format!("null:{}", bare(&bind.port));
+        Ok(Plan { label, rings, region, common: bind.mem_id == COMMON, sights: Vec::new() })
+    }
+
+    /// Receive rings for what there is to see in rings of a port, and one transmit ring, as netmap
+    /// has it, which leads nowhere.
+    fn plan_monitor(&self, client: &Client, bind: &Bind, of: MonitorOf) -> Result<Plan, Refusal> {
+        let caller = &client.caller;
+        self.state.region(caller, bind.mem_id)?;
+        let port = self.state.open(&bind.port)?;
+        if port.uid != caller.uid && (of.zero_copy || !caller.privileged) {
+            let (port, owner) = (bind.port.clone(), port.uid);
+            return Err(Refusal::NotYoursToWatch { port, owner });
+        }
+        let rings = self.datapath.rings_of(port.key);
+        let rings = rings.ok_or_else(|| Refusal::NotWatchable(bind.port.clone()))?;
+        if of.zero_copy && port.region.is_none() {
+            return Err(Refusal::NotWatchable(bind.port.clone()));
+        }
+        let sights = sights(&port, of, bind, rings.counts)?;
+        let RingCounts { tx_rings, rx_rings, .. } = rings.counts;
+        let all = RingCounts { tx_rings: 1, rx_rings: tx_rings.max(rx_rings), ..rings.counts };
+        let wanted = WantedRings { tx_rings: None, rx_rings: None, ..WantedRings::from(bind) };
+        let rings = settings::bound_rings(&wanted, &RingSpec { counts: all, ..rings });
+        let letters = [("z", of.zero_copy), ("r", of.rx), ("t", of.tx)];
+        let letters = letters.iter().filter(|(_, has)| *has).map(|(letter, _)| *letter);
+        let label = format!("{}/{}", bare(&bind.port), letters.collect::<String>());
+        let region = port.region.filter(|_| of.zero_copy);
+        Ok(Plan { label, rings, region, common: false, sights })
+    }
+}
+
+/// A name as netmap knows it.
+fn bare(port: &PortName) -> String {
+    let text = port.to_string();
+    text.strip_prefix(SwitchName::INTERFACE).unwrap_or(&text).to_owned()
+}
+
+/// What a monitor sees, in the rings that a program which opens the port like this would bind.
+fn sights(
+    port: &Open,
+    of: MonitorOf,
+    bind: &Bind,
+    counts: RingCounts,
+) -> Result<Vec<(PortKey, Sight)>, Refusal> {
+    let rings = claim(bind, counts)?;
+    let range = |rings: BoundRings| rings.first..rings.first + rings.count;
+    let received = if of.zero_copy { Moment::Returned } else { Moment::Received };
+    let sent = match port.peer.filter(|_| of.zero_copy) {
+        Some(peer) => (peer, Moment::SentReturned),
+        None => (port.key, Moment::Sent),
+    };
+    let both = [(of.rx, (port.key, received), rings.rx), (of.tx, sent, rings.tx)];
+    let seen = both.into_iter().filter(|(wanted, _, rings)| *wanted && rings.count > 0);
+    let sight = |(_, (key, moment), rings)| (key, Sight { moment, rings: range(rings) });
+    Ok(seen.map(sight).collect())
+}

@@ -1,0 +1,144 @@
+//! Rings of one connection that no switch serves: null ports and monitors.
+//!
+//! Both live in a region and are held like [bound ports](super::bound). Of a monitor the switch of
+//! the port that it looks at knows, and puts frames into its rings; of a null port nobody does.
+
+use std::collections::BTreeMap;
+
+use port::sys::Wakers;
+use ring::host::HostPort;
+use ring::owners::Leaver;
+use switch::{Monitor, Sight};
+
+use super::Workers;
+use super::bound::BoundPlace;
+use crate::control::datapath::{DatapathError, LoneSpec, PortKey, RingSpec, SwitchKey};
+
+/// Who serves a bound port.
+#[derive(Debug)]
+pub(super) enum Home {
+    /// Its switch, from when it is plugged in.
+    Switch(SwitchKey),
+    /// Nobody yet: it is being built, to be a monitor of this, or a null port.
+    Planned(Vec<(PortKey, Sight)>),
+    /// Nobody: a null port. Its slots are looked at when another port of the region goes.
+    Null(HostPort),
+    /// It is a monitor, at this place of the switch of the port.
+    Monitor { port: PortKey, place: usize },
+    /// It was the monitor of a port that is gone.
+    Blind,
+}
+
+impl Home {
+    /// A port of the region leaves; those that workers have settle there.
+    pub(super) fn settle(&self, leaver: &Leaver) {
+        if let Self::Null(rings) = self {
+            rings.settle(leaver);
+        }
+    }
+}
+
+impl Workers {
+    /// Reserves rings that nobody holds.
+    pub(super) fn plan_lone(&mut self, spec: &LoneSpec) -> Result<u16, DatapathError> {
+        let region = match spec.region {
+            Some(region) => region,
+            None => self.make_region(&spec.name, &spec.rings, None)?,
+        };
+        let commons = self.regions.get_mut(&region).expect("control knows which regions there are");
+        let joined = commons.add_port(&spec.label, spec.rings.counts);
+        self.drop_region_if_empty(region);
+        let (name, label, plot) = (spec.name.clone(), spec.label.clone(), joined?.plot);
+        let (home, holders) = (Home::Planned(spec.sights.clone()), BTreeMap::new());
+        self.bound.insert(spec.key, BoundPlace { name, label, home, region, plot, holders });
+        Ok(region)
+    }
+
+    /// They are built: a monitor sees from now on.
+    pub(super) fn start_lone(&mut self, key: PortKey) {
+        let bound = &self.bound[&key];
+        let Home::Planned(sights) = &bound.home else { panic!("started once") };
+        let rings = HostPort::new(bound.plot.region(), bound.plot.layout());
+        let home = match sights.first() {
+            None => Home::Null(rings),
+            Some(_) if sights.iter().any(|(port, _)| !self.ports.contains_key(port)) => Home::Blind,
+            Some(&(port, _)) => Home::Monitor { port, place: self.install(rings, sights) },
+        };
+        self.bound.get_mut(&key).expect("looked at just now").home = home;
+    }
+
+    /// Gives a monitor to the switch of the ports that it looks at.
+    fn install(&self, rings: HostPort, sights: &[(PortKey, Sight)]) -> usize {
+        let switch = self.ports[&sights[0].0].switch;
+        let places = sights.iter().map(|(port, sight)| {
+            let place = &self.ports[port];
+            (place.number, place.id, sight.clone())
+        });
+        let sights: Vec<_> = places.collect();
+        let monitor = Monitor::new(rings, Box::new(Wakers(Vec::new())));
+        self.on_switch(switch, move |worker, at| worker.add_monitor(at, monitor, sights))
+    }
+
+    /// Takes such rings back, with what their holder has.
+    pub(super) fn drop_lone(&mut self, key: PortKey) {
+        let home = self.bound.get(&key).map(|bound| &bound.home);
+        let seen = !matches!(home, Some(Home::Planned(_)));
+        if let Some(&Home::Monitor { port, place }) = home {
+            self.uninstall(key, port, place);
+        }
+        self.remove_bound(key, seen);
+    }
+
+    fn uninstall(&self, key: PortKey, port: PortKey, place: usize) {
+        let switch = self.ports[&port].switch;
+        let gone =
+            self.on_switch(switch, move |worker, at| worker.switch(at).remove_monitor(place));
+        if let Some(monitor) = gone {
+            tracing::debug!("{}: {} frames not seen", self.bound[&key].label, monitor.missed());
+        }
+    }
+
+    /// A port goes: its monitors see no more, and their holders hear of it.
+    pub(super) fn blind_monitors(&mut self, gone: PortKey) {
+        let looks = |home: &Home| match home {
+            Home::Monitor { port, place } if *port == gone => Some(*place),
+            _ => None,
+        };
+        let all = self.bound.iter().filter_map(|(key, at)| Some((*key, looks(&at.home)?)));
+        let monitors: Vec<_> = all.collect();
+        for (key, place) in monitors {
+            self.uninstall(key, gone, place);
+            if let Some(bound) = self.bound.get_mut(&key) {
+                bound.home = Home::Blind;
+            }
+            self.tell_lone_wakers(key);
+        }
+    }
+
+    /// Tells the worker whom to wake. A holder of what sees no more finds his doorbell closed.
+    pub(super) fn tell_lone_wakers(&mut self, key: PortKey) {
+        let Some(bound) = self.bound.get_mut(&key) else { return };
+        match bound.home {
+            Home::Switch(_) | Home::Planned(_) | Home::Null(_) => {}
+            Home::Blind => bound.holders.values_mut().for_each(|holder| holder.wakers.clear()),
+            Home::Monitor { port, place } => {
+                let wakers = Box::new(bound.wakers());
+                self.on_switch(self.ports[&port].switch, move |worker, at| {
+                    if let Some(monitor) = worker.switch(at).monitor_mut(place) {
+                        monitor.set_wake(wakers);
+                    }
+                });
+            }
+        }
+    }
+
+    /// Rings of a port that a client attached, which no other place of this file remembers.
+    pub(super) fn plugged_rings(&self, port: PortKey) -> Option<RingSpec> {
+        let (switch, id) = self.switch_of(port)?;
+        self.on_switch(switch, move |worker, at| {
+            let rings = worker.switch(at).plug_mut(id)?.rings()?;
+            let stride = rings.region().stride();
+            Some(RingSpec { counts: rings.counts(), extra_bufs: 0, stride })
+        })
+    }
+}

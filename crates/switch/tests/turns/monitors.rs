@@ -1,0 +1,119 @@
+//! Ports that are looked at, and the rings of those who look.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use switch::{Moment, Monitor, Sight};
+
+use super::*;
+
+/// Counts instead of ringing.
+struct Count(Arc<AtomicU32>);
+
+impl Wake for Count {
+    fn wake(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Net {
+    /// A monitor in a region of its own; returns its place and its client's number.
+    fn add_monitor(&mut self, woken: &Arc<AtomicU32>) -> (usize, usize) {
+        let port = PortLayout::new(FIRST_BLOCK, counts());
+        let size = port.end() - FIRST_BLOCK;
+        let layout = RegionLayout::new(size, DEFAULT_STRIDE, counts().buffers()).expect("legal");
+        let (region, fd) = Region::create("test", layout).expect("memory");
+        region.format_port("test", &port, region.buffers(), true).expect("memory");
+        let client = Region::attach(fd.as_fd(), layout).expect("sealed");
+        let (tx, rx) = (TxRing::new(&client, &port, 0), RxRing::new(&client, &port, 0));
+        self.clients.push(Client { tx, rx, region: client });
+        let monitor = Monitor::new(HostPort::new(&region, &port), Box::new(Count(woken.clone())));
+        (self.switch.add_monitor(monitor), self.clients.len() - 1)
+    }
+
+    fn watch(&mut self, port: usize, place: usize, moment: Moment) {
+        self.switch.watch(id(port), place, Sight { moment, rings: 0..1 });
+    }
+}
+
+fn frames(to: u8, from: u8, count: u8) -> Vec<Vec<u8>> {
+    (0..count).map(|i| frame(mac(to), mac(from), 60, i)).collect()
+}
+
+#[test]
+fn a_monitor_sees_what_a_port_sends_and_receives_whichever_way_it_goes() {
+    let mut net = Net::learning(3);
+    net.introduce();
+    let woken = Arc::default();
+    let (place, eye) = net.add_monitor(&woken);
+    net.watch(1, place, Moment::Sent);
+    net.watch(1, place, Moment::Received);
+    let mut seen = Vec::new();
+    // A run, a flood, interleaved destinations, a chain, and what is dropped.
+    net.send(0, &frames(1, 0, 10));
+    seen.extend(frames(1, 0, 10));
+    net.turn(0);
+    net.send(1, &[frame(ALL, mac(1), 60, 9)]);
+    seen.push(frame(ALL, mac(1), 60, 9));
+    net.turn(1);
+    assert_eq!(net.received(eye), seen);
+    let mixed: Vec<_> = (0..8).map(|i| frame(mac(1 + i % 2), mac(0), 60, i)).collect();
+    net.send(0, &mixed);
+    net.turn(0);
+    let whole = frame(mac(0), mac(1), 300, 7);
+    net.send_chain(1, &[&whole[..100], &whole[100..]]);
+    net.turn(1);
+    let lost = frame(mac(1), mac(1), 60, 5);
+    net.send(1, std::slice::from_ref(&lost));
+    net.turn(1);
+    let mut seen: Vec<_> = mixed.into_iter().step_by(2).collect();
+    seen.extend([whole, lost]);
+    assert_eq!(net.received(eye), seen);
+    assert_eq!(net.received(1).len(), 14);
+    net.switch.remove_monitor(place).expect("there it was");
+    net.send(0, &frames(1, 0, 3));
+    net.turn(0);
+    assert_eq!((net.received(eye).len(), net.received(1).len()), (0, 3));
+}
+
+#[test]
+fn a_monitor_that_sleeps_is_woken_and_one_that_does_not_read_holds_nobody_up() {
+    let mut net = Net::learning(2);
+    net.introduce();
+    let woken: Arc<AtomicU32> = Arc::default();
+    let (place, eye) = net.add_monitor(&woken);
+    net.watch(1, place, Moment::Received);
+    assert!(net.clients[eye].rx.arm(1));
+    for _ in 0..10 {
+        net.send(0, &frames(1, 0, 15));
+        assert_eq!(net.turn(0).slots, 15);
+        assert_eq!(net.received(1).len(), 15);
+    }
+    assert_eq!(woken.load(Ordering::Relaxed), 1);
+    assert_eq!(net.received(eye).len(), 31);
+    let monitor = net.switch.remove_monitor(place).expect("there it was");
+    assert_eq!(monitor.missed(), 150 - 31);
+}
+
+#[test]
+fn what_has_been_returned_is_seen_before_the_slot_is_used_again() {
+    let mut net = Net::learning(2);
+    net.introduce();
+    let (place, eye) = net.add_monitor(&Arc::default());
+    net.watch(1, place, Moment::Returned);
+    let (mut seen, mut sent) = (Vec::new(), Vec::new());
+    for _ in 0..20 {
+        sent.extend(frames(1, 0, 15));
+        net.send(0, &frames(1, 0, 15));
+        assert_eq!(net.turn(0).slots, 15);
+        seen.extend(net.received(eye));
+        assert_eq!(net.received(1).len(), 15);
+    }
+    assert!((240..sent.len()).contains(&seen.len()), "not before, and not later than needed");
+    // Nobody sends, and yet it is seen: at a turn of the port itself.
+    net.turn(1);
+    seen.extend(net.received(eye));
+    assert_eq!(seen, sent);
+    net.switch.remove_monitor(place);
+    assert_eq!(net.drops(1, DropReason::NoRoom), 0);
+}
