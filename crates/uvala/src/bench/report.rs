@@ -33,7 +33,7 @@ pub struct Report {
     pub samples: Option<(usize, usize)>,
     /// What the machine allows for this work.
     pub limit: Option<f64>,
-    /// Value by limit.
+    /// Value by limit, where the cores were at the same distance for both.
     pub ratio_limit: Option<f64>,
     /// Who else did this work.
     pub peers: Vec<PeerResult>,
@@ -58,7 +58,7 @@ pub struct PeerResult {
     pub name: &'static str,
     /// Its median.
     pub value: Option<f64>,
-    /// Our value by its value.
+    /// Our value by its value, where the cores were at the same distance for both.
     pub ratio: Option<f64>,
     /// The regime it was measured in.
     pub regime: Option<Regime>,
@@ -69,11 +69,12 @@ pub struct PeerResult {
 
 impl PeerResult {
     /// A peer that was measured.
-    pub fn measured(peer: Peer, summary: &Summary, ours: Option<f64>) -> PeerResult {
+    pub fn measured(peer: Peer, summary: &Summary, ours: Option<&Summary>) -> PeerResult {
+        let comparable = ours.filter(|ours| ours.regime == summary.regime);
         PeerResult {
             name: peer.name(),
             value: Some(summary.median),
-            ratio: ours.map(|ours| ours / summary.median),
+            ratio: comparable.map(|ours| ours.median / summary.median),
             regime: Some(summary.regime),
             missing: None,
         }
@@ -97,6 +98,7 @@ impl Report {
         problems: Vec<String>,
     ) -> Report {
         let value = own.as_ref().map(|s| s.median);
+        let comparable = limit.as_ref().is_some_and(|limit| limit.regime == regime);
         let limit = limit.map(|s| s.median);
         let goal = scenario.goal_in(regime);
         Report {
@@ -108,7 +110,9 @@ impl Report {
             spread: own.as_ref().map(|s| s.spread),
             samples: own.as_ref().map(|s| s.used),
             limit,
-            ratio_limit: value.zip(limit).map(|(value, limit)| value / limit),
+            ratio_limit: value
+                .zip(limit.filter(|_| comparable))
+                .map(|(value, limit)| value / limit),
             peers,
             goal,
             reached: value.zip(goal).map(|(value, goal)| scenario.reaches(value, goal)),
@@ -138,7 +142,11 @@ impl Report {
             (Some(goal), Some(false)) => format!("{} missed", short(goal)),
         };
         let peers = self.peers.iter().filter_map(|p| {
-            let ratio = p.ratio.map_or_else(String::new, |r| format!(" ({}x)", short(r)));
+            let ratio = match (p.ratio, p.regime) {
+                (Some(ratio), _) => format!(" ({}x)", short(ratio)),
+                (None, Some(regime)) => format!(" ({})", regime.name()),
+                (None, None) => String::new(),
+            };
             p.value.map(|v| format!("{} {}{ratio}", p.name, short(v)))
         });
         vec![
@@ -227,7 +235,7 @@ mod tests {
         let limit = Summary { median: 252.0, ..own.clone() };
         let peer = Summary { median: 57.0, ..own.clone() };
         let peers = vec![
-            PeerResult::measured(Peer::Memif, &peer, Some(126.0)),
+            PeerResult::measured(Peer::Memif, &peer, Some(&own)),
             PeerResult::missing(Peer::Vde, "vde_switch not found: apt install vde2".into()),
         ];
         let scenario = find("copy-60").unwrap();
@@ -255,6 +263,19 @@ mod tests {
         for field in ["date", "machine"] {
             assert!(!json[field].is_null(), "{field}");
         }
+    }
+
+    #[test]
+    fn test_what_was_measured_at_another_distance_is_not_compared() {
+        let own =
+            Summary { regime: Regime::Near, median: 126.0, spread: (118.0, 130.0), used: (4, 5) };
+        let far = Summary { regime: Regime::Far, ..own.clone() };
+        let peers = vec![PeerResult::measured(Peer::Memif, &far, Some(&own))];
+        assert_eq!(peers[0].ratio, None);
+        let scenario = find("copy-60").unwrap();
+        let report = Report::new(&scenario, Regime::Near, Some(own), Some(far), peers, &[], vec![]);
+        assert_eq!(report.ratio_limit, None);
+        assert_eq!(report.row()[8], "dpdk-memif 126 (far)");
     }
 
     #[test]

@@ -162,7 +162,7 @@ fn run_peer(
         .and_then(|own| summarize(&samples, own.regime))
         .or_else(|| settle(&samples))
         .expect("at least one sample was taken");
-    PeerResult::measured(peer, &summary, own.map(|own| own.median))
+    PeerResult::measured(peer, &summary, own)
 }
 
 /// The samples of a regime, or of the prevailing one where that regime has none.
