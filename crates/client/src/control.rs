@@ -323,9 +323,14 @@ fn connect(path: &Path) -> Result<OwnedFd, Errno> {
 }
 
 /// In a directory where everybody may write, like `/tmp`, anybody could have put a socket of that
-/// name: only a directory of this user or of root is believed.
+/// name: below one only a directory of this user or of root is believed.
 fn check_owner(socket: &Path) -> Result<(), Errno> {
-    let Some(dir) = socket.parent().filter(|dir| dir.starts_with("/tmp")) else { return Ok(()) };
+    let Some(dir) = socket.parent() else { return Ok(()) };
+    let is_open = |dir: &Path| rustix::fs::stat(dir).is_ok_and(|stat| stat.st_mode & 0o002 != 0);
+    let absolute = std::path::absolute(socket).unwrap_or_default();
+    if !absolute.ancestors().skip(1).any(is_open) {
+        return Ok(());
+    }
     let owner = rustix::fs::lstat(dir)?.st_uid;
     let ours = rustix::process::geteuid().as_raw();
     if owner == ours || owner == 0 || ours == 0 { Ok(()) } else { Err(Errno::ACCESS) }

@@ -6,9 +6,10 @@
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-/// Sends the daemon's log to stderr, as the process that is the daemon does.
-pub fn to_stderr(level: tracing::Level) {
-    let to_terminal = rustix::termios::isatty(io::stderr());
+/// Sends the daemon's log to stderr, as the process that is the daemon does. In colours, if that is
+/// a terminal and `stays` one.
+pub fn to_stderr(level: tracing::Level, stays: bool) {
+    let to_terminal = stays && rustix::termios::isatty(io::stderr());
     tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(|| Forgiving(io::stderr()))

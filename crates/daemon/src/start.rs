@@ -147,14 +147,21 @@ fn make_dir(dir: &Path, config: &SocketConfig) -> Result<(), StartError> {
     let meta = std::fs::symlink_metadata(dir).map_err(io)?;
     let refuse = |why| Err(StartError::UnsafeDir { dir: dir.to_path_buf(), why });
     let uid = rustix::process::geteuid().as_raw();
+    if meta.is_symlink() {
+        return refuse("it is a symbolic link: name the directory itself");
+    }
     if !meta.is_dir() {
         return refuse("it is no directory");
     }
     if meta.uid() != uid && meta.uid() != 0 {
         return refuse("it belongs to another user");
     }
-    if meta.mode() & 0o002 != 0 && meta.mode() & 0o1000 == 0 {
+    let sticky = meta.mode() & 0o1000 != 0;
+    if meta.mode() & 0o002 != 0 && !sticky {
         return refuse("everybody may write to it");
+    }
+    if meta.mode() & 0o020 != 0 && !sticky {
+        return refuse("its group may write to it (chmod g-w)");
     }
     Ok(())
 }
@@ -217,15 +224,23 @@ fn bind_at(path: &Path, config: &SocketConfig) -> Result<OwnedFd, (&'static str,
     fchmod(&socket, Mode::empty()).map_err(system)?;
     bind(&socket, &address).map_err(system)?;
     if config.owner.is_some() {
-        chown(path, config.owner, None).map_err(|error| ("set socket.owner of", error))?;
+        let hint = "only root may; leave it out, or name a group";
+        chown(path, config.owner, None).map_err(|e| ("set socket.owner of", with(e, hint)))?;
     }
     if config.group.is_some() {
-        chown(path, None, config.group).map_err(|error| ("set socket.group of", error))?;
+        let hint = "only root may, and who is in the group: put the daemon into it (a systemd unit \
+                    by SupplementaryGroups=)";
+        chown(path, None, config.group).map_err(|e| ("set socket.group of", with(e, hint)))?;
     }
     let mode = Permissions::from_mode(u32::from(config.mode.bits()));
     std::fs::set_permissions(path, mode).map_err(io)?;
     listen(&socket, BACKLOG).map_err(system)?;
     Ok(socket)
+}
+
+/// An error with what can be done about it.
+fn with(error: Error, hint: &str) -> Error {
+    Error::new(error.kind(), format!("{error}; {hint}"))
 }
 
 const LOCK_NAME: &str = "uvala.lock";
@@ -326,6 +341,20 @@ mod tests {
         assert!(error.to_string().contains("everybody may write"), "{error}");
     }
 
+    /// Whoever may write to the directory can put another socket in the place of ours.
+    #[test]
+    fn test_directory_that_a_group_may_write_to_is_refused() {
+        let dir = Dir::new("group");
+        std::fs::create_dir(&dir.0).unwrap();
+        let chmod = |mode| std::fs::set_permissions(&dir.0, Permissions::from_mode(mode)).unwrap();
+        chmod(0o770);
+        let error = Place::take(&dir.0, &Config::default().socket).unwrap_err();
+        assert!(error.to_string().contains("chmod g-w"), "{error}");
+        assert_eq!(error.exit_code(), exit::PERMISSION);
+        chmod(0o1770);
+        Place::take(&dir.0, &Config::default().socket).unwrap();
+    }
+
     #[test]
     fn test_link_in_place_of_the_directory_is_refused() {
         let (dir, link) = (Dir::new("target"), Dir::new("link"));
@@ -334,5 +363,6 @@ mod tests {
         let error = Place::take(&link.0, &Config::default().socket).unwrap_err();
         std::fs::remove_file(&link.0).unwrap();
         assert_eq!(error.exit_code(), exit::PERMISSION);
+        assert!(error.to_string().contains("symbolic link"), "{error}");
     }
 }

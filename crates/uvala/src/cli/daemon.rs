@@ -1,6 +1,9 @@
 //! `uvala daemon`
 
 use std::error::Error;
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -20,6 +23,8 @@ use crate::say;
 
 /// How long a daemon may take to start.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The log of a daemon in the background, beside its socket.
+const LOG_NAME: &str = "uvala.log";
 
 /// Run the switch
 ///
@@ -52,10 +57,16 @@ pub struct Args {
     /// Start with the configuration alone, and forget what commands made before
     #[arg(long)]
     forget: bool,
-    /// How much to log: error, warn, info or debug
+    /// Where to log once it runs, instead of stderr; lines are added at its end
+    #[arg(long, value_name = "FILE")]
+    log_file: Option<PathBuf>,
+    /// How much to log: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL")]
     log: Option<Level>,
     /// Return as soon as it answers, and leave it running; it ends by SIGTERM
+    ///
+    /// Until then it says on stderr what is wrong; after that it logs to uvala.log beside the
+    /// socket, unless --log-file names another file.
     #[arg(long)]
     background: bool,
 }
@@ -64,29 +75,48 @@ pub struct Args {
 pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let config = configure(global, args)?;
     if args.background {
-        return background(config.dir.as_deref());
+        return background(config.dir.as_deref(), args.log_file.as_deref());
     }
-    daemon::log::to_stderr(config.log);
+    daemon::log::to_stderr(config.log, args.log_file.is_none());
     let workers = Workers::start(&config.workers)?;
     let mut daemon = Daemon::start(&config, workers)?;
     daemon.heed_signals()?;
+    if let Some(path) = &args.log_file {
+        log_to(path).with_context(|| format!("log file {}", path.display()))?;
+    }
     Ok(daemon.run()?)
 }
 
+/// From now on stderr is this file, also for panics; whoever had it before may go.
+fn log_to(path: &Path) -> std::io::Result<()> {
+    let mut options = File::options();
+    let file = options.create(true).append(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    Ok(rustix::stdio::dup2_stderr(file.open(path)?)?)
+}
+
 /// Starts this program again without that option, and waits until it answers.
-fn background(dir: Option<&Path>) -> anyhow::Result<()> {
+fn background(dir: Option<&Path>, log: Option<&Path>) -> anyhow::Result<()> {
     let args = std::env::args_os().skip(1).filter(|arg| arg != "--background");
+    let usual = paths::daemon_dir(dir).join(LOG_NAME);
+    let more = log.is_none().then(|| [OsString::from("--log-file"), usual.clone().into()]);
+    let log = log.unwrap_or(&usual);
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let mut command = Command::new(program);
     // A group of its own: Ctrl-C at the terminal is not for it.
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+    command
+        .args(args)
+        .args(more.into_iter().flatten())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .process_group(0);
     let mut daemon = command.spawn().context("cannot start the daemon")?;
     let socket = paths::daemon_dir(dir).join(paths::SOCKET_NAME);
     let deadline = Instant::now() + PATIENCE;
     loop {
         let info = Connection::connect(&socket).and_then(|connection| connection.hello("uvala"));
         if info.is_ok_and(|info| info.pid == daemon.id()) {
-            return say::out(format_args!("process {} at {}\n", daemon.id(), socket.display()));
+            let (socket, log) = (socket.display(), log.display());
+            return say::out(format_args!("process {} at {socket}, log in {log}\n", daemon.id()));
         }
         if let Some(status) = daemon.try_wait()? {
             // It has said why.
