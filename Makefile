@@ -59,44 +59,44 @@ built:
 .PHONY: install
 install: built  ## install what was built, under PREFIX (/usr/local), below DESTDIR
 	$(step) 'installing under $(DESTDIR)$(PREFIX)'
-	install -D -m 755 $(release)/uvala $(to)$(bindir)/uvala
-	install -D -m 755 $(release)/libuvala.so $(to)$(libdir)/libuvala.so.$(soversion)
-	ln -sf libuvala.so.$(soversion) $(to)$(libdir)/libuvala.so
-	install -D -m 644 $(release)/libuvala.a $(to)$(libdir)/libuvala.a
-	install -m 755 $(release)/libuvala_netmap.so $(to)$(libdir)/libuvala_netmap.so
-	install -d $(to)$(PREFIX)/include
-	install -m 644 include/*.h $(to)$(PREFIX)/include/
+	install -D -m 755 $(release)/uvala '$(to)$(bindir)'/uvala
+	install -D -m 755 $(release)/libuvala.so '$(to)$(libdir)'/libuvala.so.$(soversion)
+	ln -sf libuvala.so.$(soversion) '$(to)$(libdir)'/libuvala.so
+	install -D -m 644 $(release)/libuvala.a '$(to)$(libdir)'/libuvala.a
+	install -m 755 $(release)/libuvala_netmap.so '$(to)$(libdir)'/libuvala_netmap.so
+	install -d '$(to)$(PREFIX)'/include
+	install -m 644 include/*.h '$(to)$(PREFIX)'/include/
 	@# Not where netmap's own headers go: use them with -I$(PREFIX)/include/uvala.
-	install -d $(to)$(PREFIX)/include/uvala/net
-	install -m 644 include/net/*.h $(to)$(PREFIX)/include/uvala/net/
-	install -d $(to)$(datadir)/man/man1 $(to)$(datadir)/bash-completion/completions \
-		$(to)$(datadir)/zsh/site-functions $(to)$(datadir)/fish/vendor_completions.d
-	install -m 644 $(assets)/man/*.1 $(to)$(datadir)/man/man1/
+	install -d '$(to)$(PREFIX)'/include/uvala/net
+	install -m 644 include/net/*.h '$(to)$(PREFIX)'/include/uvala/net/
+	install -d '$(to)$(datadir)'/man/man1 '$(to)$(datadir)'/bash-completion/completions \
+		'$(to)$(datadir)'/zsh/site-functions '$(to)$(datadir)'/fish/vendor_completions.d
+	install -m 644 $(assets)/man/*.1 '$(to)$(datadir)'/man/man1/
 	install -m 644 $(assets)/completions/uvala.bash \
-		$(to)$(datadir)/bash-completion/completions/uvala
-	install -m 644 $(assets)/completions/_uvala $(to)$(datadir)/zsh/site-functions/_uvala
+		'$(to)$(datadir)'/bash-completion/completions/uvala
+	install -m 644 $(assets)/completions/_uvala '$(to)$(datadir)'/zsh/site-functions/_uvala
 	install -m 644 $(assets)/completions/uvala.fish \
-		$(to)$(datadir)/fish/vendor_completions.d/uvala.fish
-	install -d $(to)$(libdir)/pkgconfig $(to)$(libdir)/systemd/system $(to)$(libdir)/systemd/user
-	$(fill) dist/uvala.pc.in > $(to)$(libdir)/pkgconfig/uvala.pc
-	$(fill) dist/uvala.service.in > $(to)$(libdir)/systemd/system/uvala.service
-	$(fill) dist/uvala.user.service.in > $(to)$(libdir)/systemd/user/uvala.service
-	install -D -m 644 docs/uvala.toml $(to)$(datadir)/doc/uvala/uvala.toml
-	test -e $(to)$(sysconfdir)/uvala.toml || \
-		install -D -m 644 dist/uvala.toml $(to)$(sysconfdir)/uvala.toml
+		'$(to)$(datadir)'/fish/vendor_completions.d/uvala.fish
+	install -d '$(to)$(libdir)'/pkgconfig '$(to)$(libdir)'/systemd/system '$(to)$(libdir)'/systemd/user
+	$(fill) dist/uvala.pc.in > '$(to)$(libdir)'/pkgconfig/uvala.pc
+	$(fill) dist/uvala.service.in > '$(to)$(libdir)'/systemd/system/uvala.service
+	$(fill) dist/uvala.user.service.in > '$(to)$(libdir)'/systemd/user/uvala.service
+	install -D -m 644 docs/uvala.toml '$(to)$(datadir)'/doc/uvala/uvala.toml
+	test -e '$(to)$(sysconfdir)'/uvala.toml || \
+		install -D -m 644 dist/uvala.toml '$(to)$(sysconfdir)'/uvala.toml
 	test -n '$(DESTDIR)' || ldconfig || true
 
 .PHONY: uninstall
 uninstall:  ## take away what install put there; the configuration stays
-	rm -f $(to)$(bindir)/uvala $(to)$(libdir)/libuvala.* \
-		$(to)$(libdir)/libuvala_netmap.so $(to)$(PREFIX)/include/uvala*.h
-	rm -f $(to)$(datadir)/man/man1/uvala*.1 $(to)$(datadir)/bash-completion/completions/uvala \
-		$(to)$(datadir)/zsh/site-functions/_uvala \
-		$(to)$(datadir)/fish/vendor_completions.d/uvala.fish
-	rm -rf $(to)$(PREFIX)/include/uvala
-	rm -f $(to)$(libdir)/pkgconfig/uvala.pc $(to)$(libdir)/systemd/system/uvala.service \
-		$(to)$(libdir)/systemd/user/uvala.service
-	rm -rf $(to)$(datadir)/doc/uvala
+	rm -f '$(to)$(bindir)'/uvala '$(to)$(libdir)'/libuvala.* \
+		'$(to)$(libdir)'/libuvala_netmap.so '$(to)$(PREFIX)'/include/uvala*.h
+	rm -f '$(to)$(datadir)'/man/man1/uvala*.1 '$(to)$(datadir)'/bash-completion/completions/uvala \
+		'$(to)$(datadir)'/zsh/site-functions/_uvala \
+		'$(to)$(datadir)'/fish/vendor_completions.d/uvala.fish
+	rm -rf '$(to)$(PREFIX)'/include/uvala
+	rm -f '$(to)$(libdir)'/pkgconfig/uvala.pc '$(to)$(libdir)'/systemd/system/uvala.service \
+		'$(to)$(libdir)'/systemd/user/uvala.service
+	rm -rf '$(to)$(datadir)'/doc/uvala
 
 # ---- checks, the quick ones first ----
 #

@@ -236,4 +236,21 @@ fn uvala_run_says_what_it_cannot_run() {
     assert!(!ran.status.success() && said.contains("linked statically"), "{said}");
     let ran = uvala_run(None, &["--private", "no-such-program-anywhere"]);
     assert!(text(&ran.stderr).contains("no program no-such-program-anywhere"));
+    // As shells say it.
+    assert_eq!(ran.status.code(), Some(127));
+    for (program, status) in [("/nowhere/program", 127), ("/dev/null", 126), ("/etc/passwd", 126)] {
+        let ran = uvala_run(None, &["--private", program]);
+        assert_eq!(ran.status.code(), Some(status), "{program}: {}", text(&ran.stderr));
+    }
+}
+
+/// As from netmap's own device; it does not wait for something to read.
+#[test]
+fn nobody_reads_or_writes_the_device() {
+    let daemon = Daemon::start();
+    let ran = uvala_run(Some(&daemon), &["--", "cat", "/dev/netmap"]);
+    let said = text(&ran.stderr);
+    assert!(!ran.status.success() && said.contains("Invalid argument"), "{said}");
+    let ran = uvala_run(Some(&daemon), &["--", "sh", "-c", "echo x > /dev/netmap"]);
+    assert!(!ran.status.success(), "{}", text(&ran.stderr));
 }

@@ -16,7 +16,7 @@ use client::name::PortName;
 use client::{Error, Port, Receiver, Sender};
 use serde::Serialize;
 
-use crate::cli::Global;
+use crate::cli::{Global, Usage};
 use crate::say;
 use crate::traffic::session::{PortArgs, Stats, Stop, TICK, may_come_back};
 use crate::traffic::units;
@@ -69,7 +69,9 @@ struct Summary {
 /// Runs the subcommand.
 pub fn run(global: &Global, args: &Args) -> Result<()> {
     let names: [PortName; 2] = [args.a.parse()?, args.b.parse()?];
-    anyhow::ensure!(names[0] != names[1], "{} cannot be bridged with itself", names[0]);
+    if names[0] == names[1] {
+        return Err(Usage(format!("{} cannot be bridged with itself", names[0])).into());
+    }
     let stop = Stop::on_signals()?;
     args.port_args.pin()?;
     let mut bridge = Bridge {

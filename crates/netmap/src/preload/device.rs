@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_ulong, c_void};
 use std::os::fd::{AsRawFd, RawFd};
 
-use libc::{off_t, size_t};
+use libc::{off_t, size_t, ssize_t};
 use rustix::io::Errno;
 
 use super::next::Argument;
@@ -59,6 +59,56 @@ fn control(descriptor: &Descriptor, fd: RawFd, call: c_ulong, address: u64) -> R
         }
         number::CONFIG => Err(Errno::INVAL),
         _ => Err(Errno::OPNOTSUPP),
+    }
+}
+
+/// Nobody reads or writes `/dev/netmap`, as netmap's own has no such function; what is behind the
+/// descriptor would wait for ever.
+#[inline]
+fn is_device(fd: c_int) -> bool {
+    TABLE.get(fd).is_some_and(|used| used.netmap().is_some())
+}
+
+fn refuse(error: Errno) -> ssize_t {
+    fail(error);
+    -1
+}
+
+/// The program's function of this name.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, size: size_t) -> ssize_t {
+    match next::read() {
+        // SAFETY: with the program's own arguments.
+        Some(next) if !is_device(fd) => unsafe { next(fd, buffer, size) },
+        Some(_) => refuse(Errno::INVAL),
+        None => refuse(Errno::NOSYS),
+    }
+}
+
+/// `read` of a program compiled with checks.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn __read_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    size: size_t,
+    room: size_t,
+) -> ssize_t {
+    match next::__read_chk() {
+        // SAFETY: with the program's own arguments.
+        Some(next) if !is_device(fd) => unsafe { next(fd, buffer, size, room) },
+        Some(_) => refuse(Errno::INVAL),
+        None => refuse(Errno::NOSYS),
+    }
+}
+
+/// The program's function of this name.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, size: size_t) -> ssize_t {
+    match next::write() {
+        // SAFETY: with the program's own arguments.
+        Some(next) if !is_device(fd) => unsafe { next(fd, buffer, size) },
+        Some(_) => refuse(Errno::INVAL),
+        None => refuse(Errno::NOSYS),
     }
 }
 

@@ -90,6 +90,9 @@ next! {
     fcntl(c_int, c_int; ...) -> c_int;
     fcntl64(c_int, c_int; ...) -> c_int;
     ioctl(c_int, c_ulong; ...) -> c_int;
+    read(c_int, *mut c_void, size_t) -> ssize_t;
+    __read_chk(c_int, *mut c_void, size_t, size_t) -> ssize_t;
+    write(c_int, *const c_void, size_t) -> ssize_t;
     mmap(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
     mmap64(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
     recvmsg(c_int, *mut msghdr, c_int) -> ssize_t;

@@ -142,7 +142,9 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         let failure = || cause.downcast_ref::<Failure>().map(|failure| failure.code.exit_code());
         let name = || cause.downcast_ref::<NameError>().map(|_| exit::BAD_NAME);
         let usage = || cause.downcast_ref::<Usage>().map(|_| exit::USAGE);
-        let named = port.or_else(control).or_else(failure).or_else(name).or_else(usage);
+        let run = || cause.downcast_ref().map(run::Unrunnable::exit_code);
+        let named =
+            port.or_else(control).or_else(failure).or_else(name).or_else(usage).or_else(run);
         named.or_else(|| daemon::exit_code(cause))
     };
     error.chain().find_map(code).unwrap_or(exit::FAILURE)

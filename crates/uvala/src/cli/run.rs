@@ -1,11 +1,14 @@
 //! `uvala run`
 
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
 use anyhow::{Context, Result};
+use client::api::exit;
+use client::control::ControlError;
 use client::paths;
 
 use super::{Global, program};
@@ -15,7 +18,8 @@ use crate::{preload, say};
 /// Run a netmap program
 ///
 /// Runs PROGRAM with libuvala_netmap.so preloaded: /dev/netmap is there, and its VALE switches are
-/// those of the daemon. PROGRAM must be linked dynamically; scripts run with their interpreter.
+/// those of the daemon. PROGRAM must be linked dynamically; scripts run with their interpreter. The
+/// exit status is PROGRAM's; 127 if there is none, 126 if it does not run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -36,7 +40,12 @@ pub struct Args {
 /// the latter case.
 pub fn run(global: &Global, args: &Args) -> Result<u8> {
     let (name, arguments) = args.command.split_first().expect("clap asks for one");
-    let program = program::check(&program::find(name)?)?;
+    let path = program::find(name).map_err(|error| Unrunnable::new(&error, NOT_FOUND))?;
+    let program = program::check(&path).map_err(|error| {
+        let missing = |cause: &io::Error| cause.kind() == io::ErrorKind::NotFound;
+        let found = !error.root_cause().downcast_ref().is_some_and(missing);
+        Unrunnable::new(&error, if found { NOT_RUN } else { NOT_FOUND })
+    })?;
     if let Some(warning) = &program.warning {
         say::remark(format_args!("uvala: {warning}"));
     }
@@ -46,14 +55,47 @@ pub fn run(global: &Global, args: &Args) -> Result<u8> {
     if args.private {
         let switch = Switch::start("")?;
         command.env("UVALA_DIR", switch.dir());
-        let child = command.spawn().with_context(|| cannot_run(&program.path))?;
+        let child = command.spawn().map_err(|error| cannot_run(&program.path, error))?;
         return wait(child);
     }
-    let hint = "start a daemon with: uvala daemon, or use: uvala run --private";
-    global.connect().context(hint)?;
+    global.connect().map_err(no_daemon)?;
     command.env("UVALA_DIR", daemon_dir(global)?);
-    Err(command.exec()).with_context(|| cannot_run(&program.path))
+    Err(cannot_run(&program.path, command.exec()).into())
 }
+
+/// A program that cannot be run, with the status that shells give for that.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub struct Unrunnable {
+    text: String,
+    status: u8,
+}
+
+impl Unrunnable {
+    fn new(error: &anyhow::Error, status: u8) -> Self {
+        Self { text: format!("{error:#}"), status }
+    }
+
+    /// Exit status.
+    pub fn exit_code(&self) -> u8 {
+        self.status
+    }
+}
+
+/// Says also what is for programs only.
+fn no_daemon(error: ControlError) -> anyhow::Error {
+    let ControlError::NoDaemon(socket) = error else { return error.into() };
+    let text = format!(
+        "no daemon at {}; start one (uvala daemon), or one for the program alone: uvala run --private",
+        socket.display()
+    );
+    Unrunnable { text, status: exit::NO_DAEMON }.into()
+}
+
+/// There is no such program.
+const NOT_FOUND: u8 = 127;
+/// There is, and it does not run.
+const NOT_RUN: u8 = 126;
 
 /// Descriptors that a program may have, where the system lets it.
 const DESCRIPTORS: u64 = 16_384;
@@ -70,8 +112,8 @@ fn allow_descriptors() {
     }
 }
 
-fn cannot_run(path: &Path) -> String {
-    format!("cannot run {}", path.display())
+fn cannot_run(path: &Path, error: io::Error) -> Unrunnable {
+    Unrunnable { text: format!("cannot run {}: {error}", path.display()), status: NOT_RUN }
 }
 
 /// Where the daemon is, from wherever the program goes.
@@ -111,7 +153,7 @@ fn wait(mut child: Child) -> Result<u8> {
 fn exit_status(status: ExitStatus) -> u8 {
     let signal = || status.signal().map(|signal| 128 + signal);
     let code = status.code().or_else(signal).and_then(|code| u8::try_from(code).ok());
-    code.unwrap_or(client::api::exit::FAILURE)
+    code.unwrap_or(exit::FAILURE)
 }
 
 const EXAMPLES: &str = "\
