@@ -132,6 +132,7 @@ fn counters_are_shown() {
 #[test]
 fn every_refusal_has_a_status_of_its_own_and_one_line() {
     let daemon = Daemon::start();
+    said(&daemon, &["switch", "add", "vale1"]);
     let _held = daemon.open("vale0:a");
     for (args, status) in [
         (&["port", "show", "vale0:x"][..], exit::NOT_FOUND),
@@ -140,7 +141,7 @@ fn every_refusal_has_a_status_of_its_own_and_one_line() {
         (&["stats", "vale9"], exit::NOT_FOUND),
         (&["port", "show", "eth0"], exit::BAD_NAME),
         (&["switch", "add", "br0"], exit::BAD_NAME),
-        (&["switch", "add", "vale0"], exit::EXISTS),
+        (&["switch", "add", "vale1"], exit::EXISTS),
         (&["port", "add", "vale0:a"], exit::EXISTS),
         (&["port", "add", "vale0:p{1"], exit::UNSUPPORTED),
         (&["port", "set", "vale0:a", "--vlan", "access:9999"], exit::BAD_REQUEST),
@@ -418,6 +419,30 @@ fn listings_are_sorted_and_as_wide_as_a_screen() {
     let order: Vec<_> =
         listed.as_array().unwrap().iter().map(|entry| entry["mac"].clone()).collect();
     assert_eq!(json!(order), json!(macs));
+}
+
+#[test]
+fn values_that_mean_nothing_are_refused_with_their_status() {
+    let daemon = Daemon::start();
+    said(&daemon, &["switch", "add", "vale0", "--fdb-capacity", "1"]);
+    said(&daemon, &["port", "add", "vale0:a"]);
+    said(&daemon, &["fdb", "add", "vale0:a", "02:00:00:00:00:01"]);
+    for (args, status, text) in [
+        (&["switch", "set", "vale0", "--owner", "nobody there"][..], exit::USAGE, "/etc/passwd"),
+        (&["port", "set", "vale0:a", "--group", "nobody there"], exit::USAGE, "/etc/group"),
+        (&["switch", "set", "vale0", "--owner", "4294967295"], exit::BAD_REQUEST, "owner"),
+        (&["switch", "set", "vale0", "--mode", "777"], exit::BAD_REQUEST, "660"),
+        (&["switch", "set", "vale0", "--new-ports", "all"], exit::USAGE, "any or owner"),
+        (&["bridge", "vale0:a", "vale0:a"], exit::USAGE, "with itself"),
+        (&["fdb", "add", "vale0:a", "00:00:00:00:00:00"], exit::BAD_REQUEST, "no station"),
+        (&["fdb", "add", "vale0:a", "02:00:00:00:00:02"], exit::NO_MEMORY, "--fdb-capacity"),
+        (&["daemon", "-c", "/dev/zero"], exit::BAD_CONFIG, "no configuration"),
+    ] {
+        let output = daemon.uvala(args);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(i32::from(status)), "{args:?}: {error}");
+        assert!(error.contains(text), "{args:?}: {error}");
+    }
 }
 
 #[test]

@@ -246,6 +246,58 @@ fn owner_group_and_mode_decide_who_may_attach() {
     assert_eq!(attach_as(&daemon, "vale0:a", STRANGER), Some(exit::PERMISSION));
 }
 
+/// Of a switch that everybody may attach to, a user gets the ports that it was given and no others,
+/// also from the next daemon.
+#[test]
+fn ports_that_were_given_and_a_closed_switch_hold_users_to_their_vlans() {
+    if !is_root() {
+        return skip("only root can be several users");
+    }
+    let mut daemon = Setup::new(&format!(
+        "[socket]\nmode = \"666\"\n[switch.vale0]\nmode = \"666\"\nnew_ports = \"owner\"\n\
+         [switch.vale0.port.web]\nvlan = \"access:10\"\nowner = \"{STRANGER}\"\n\
+         [switch.vale0.port.uplink]\nvlan = \"trunk:all\"\n"
+    ))
+    .start();
+    let stranger = OTHER_STRANGER.to_string();
+    let add = ["port", "add", "vale0:db", "--vlan", "access:20", "--owner", &stranger];
+    assert!(daemon.uvala(&add).status.success());
+    for _ in 0..2 {
+        for (port, user) in [("vale0:web", STRANGER), ("vale0:db", OTHER_STRANGER)] {
+            let other = STRANGER + OTHER_STRANGER - user;
+            assert_eq!(attach_as(&daemon, port, user), None, "{port}");
+            assert_eq!(attach_as(&daemon, port, other), Some(exit::PERMISSION), "{port}");
+        }
+        for port in ["vale0:uplink", "vale0:anything", "vale0:anything{1"] {
+            assert_eq!(attach_as(&daemon, port, STRANGER), Some(exit::PERMISSION), "{port}");
+        }
+        daemon.restart();
+    }
+}
+
+#[test]
+fn a_daemon_in_the_background_leaves_the_callers_stderr_alone() {
+    let place = Scratch::new("background");
+    let dir = place.path().join("run");
+    let dir = dir.to_str().unwrap();
+    let args = ["daemon", "--background", "--dir", dir, "--log", "info"];
+    // Ends when the last process closes the pipes that it reads.
+    let output = uvala(Become::default(), &args, None).stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let log = format!("{dir}/uvala.log");
+    let pid = std::fs::read_to_string(format!("{dir}/uvala.lock")).unwrap();
+    let process = rustix::process::Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
+    rustix::process::kill_process(process, Signal::TERM).unwrap();
+    assert!(output.status.success() && said.contains(&log), "{said}");
+    wait::until("the daemon's last word", || {
+        std::fs::read_to_string(&log).is_ok_and(|text| text.contains("stopping"))
+    });
+    // What keeps it from starting is said to who starts it.
+    let args = ["daemon", "--background", "--dir", "/dev/null"];
+    let output = uvala(Become::default(), &args, None).stdin(Stdio::null()).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/dev/null"), "{output:?}");
+}
+
 #[test]
 fn strangers_neither_see_nor_change_what_is_not_theirs() {
     if !is_root() {

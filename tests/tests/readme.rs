@@ -55,7 +55,7 @@ fn the_first_lines_work_as_they_stand() {
 
 /// `make install` with these variables, and no cargo.
 fn install(place: &Scratch, target: &Path) -> Output {
-    let to = place.path().join("to");
+    let to = place.path().join("to here");
     Command::new("make")
         .args(["-C", root().to_str().unwrap(), "--no-print-directory", "install", "CARGO=false"])
         .arg(format!("DESTDIR={}", to.display()))
@@ -84,8 +84,19 @@ fn install_copies_and_builds_nothing() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
     for name in ["bin/uvala", "lib/libuvala.so.0", "include/uvala.h", "share/man/man1/uvala.1"] {
-        assert!(place.path().join("to/usr/local").join(name).exists(), "{name}: {text}");
+        assert!(place.path().join("to here/usr/local").join(name).exists(), "{name}: {text}");
     }
+}
+
+/// A daemon that gives its socket to a group, as docs/uvala.toml says, calls chown.
+#[test]
+fn the_unit_lets_the_daemon_give_its_socket_to_a_group() {
+    let unit = page("dist/uvala.service.in");
+    let filters = unit.lines().filter_map(|line| line.strip_prefix("SystemCallFilter="));
+    let chown = |rule: &&str| ["@system-service", "~@privileged", "@chown"].contains(rule);
+    // A later one adds to the earlier ones, or takes from them.
+    assert_eq!(filters.filter(chown).last(), Some("@chown"));
+    assert!(unit.contains("SupplementaryGroups=uvala"));
 }
 
 #[test]
@@ -95,8 +106,20 @@ fn the_examples_of_the_page_on_switching_work_as_they_stand() {
     assert!(blocks.len() > 8, "{} blocks", blocks.len());
     let (output, text) = sh(&blocks.join("\n"));
     assert!(output.status.success(), "{text}");
+    assert!(text.contains("vale5:web "), "{text}");
     assert!(text.contains("switch      vale4 (stays without ports)"), "{text}");
     assert!(text.contains("no_room  ") && !text.contains("uvala: error"), "{text}");
+}
+
+/// Somebody reads the README, types what it says, and goes on with the page, as it tells them.
+#[test]
+fn the_page_on_switching_goes_on_where_the_readme_ends() {
+    let (readme, page) = (page("README.md"), page("docs/switching.md"));
+    let first = blocks(&readme, "uvala daemon")[0];
+    let rest = blocks(&page, "uvala");
+    assert!(rest[0].contains("uvala daemon"), "the README's runs already: {}", rest[0]);
+    let (output, text) = sh(&format!("{first}\n{}", rest[1..].join("\n")));
+    assert!(output.status.success(), "{text}");
 }
 
 #[test]
@@ -114,13 +137,15 @@ fn help_says_how_new_switches_and_ports_are() {
         ("--age", "age_s"),
         ("--fdb-capacity", "fdb_capacity"),
         ("--mode", "mode"),
+        ("--new-ports", "new_ports"),
     ] {
         assert_default(&help, option, &switch[key]);
     }
     let help = said(&["port", "add", "--help"]);
     let settings = port["settings"].as_object().unwrap();
     assert!(settings.len() >= 8);
-    for (key, value) in settings {
+    // Whose it is depends on who makes it.
+    for (key, value) in settings.iter().filter(|(key, _)| *key != "owner" && *key != "group") {
         assert_default(&help, &format!("--{}", key.replace('_', "-")), value);
     }
 }

@@ -39,7 +39,7 @@ pub use netmap::{
 pub use port::{ClientInfo, PortAdd, PortInfo, PortKind, PortList, PortRef, PortSet, PortSettings};
 pub use stats::{Counter, PortStats, StatsPage, StatsQuery};
 pub use switch::{FdbCounters, SwitchInfo, SwitchRef, SwitchSettings, SwitchSpec};
-pub use values::{Mac, Mode, ValueError};
+pub use values::{Mac, Mode, NewPorts, ValueError};
 
 /// The version in every message; the daemon refuses every other one.
 pub const PROTOCOL_VERSION: u32 = 1;
@@ -84,7 +84,8 @@ pub enum Outcome {
 pub enum Request {
     /// Who is there? Answer: [`Reply::Daemon`].
     Hello(Hello),
-    /// Makes a switch that stays until it is deleted.
+    /// Makes a switch that stays until it is deleted; one that came with its first port stays from
+    /// now on.
     SwitchAdd(SwitchSpec),
     /// Changes the settings that are given.
     SwitchSet(SwitchSpec),

@@ -4,28 +4,35 @@
 //! keys, and parse each value where it stands, so that every error has a line number. [`Config`] is
 //! what the rest of the daemon sees: nothing optional, nothing to check again.
 
+mod values;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use client::api::{Address, HostIf, Mac, Mode, PortKind};
+use client::api::{Address, HostIf, Mac, Mode, NewPorts, PortKind};
 use client::name::{NameError, PortName, SwitchName};
 use ring::cursor::Span;
-use ring::layout::{DEFAULT_STRIDE, MAX_RINGS, MAX_STRIDE, RingCounts};
+use ring::layout::{DEFAULT_STRIDE, RingCounts};
 use serde::Deserialize;
-use serde::de::{Deserializer, Error as _, Visitor};
-use switch::{FDB_CAPACITY_MAX, Forwarding, OnFull, PortConfig, SwitchConfig, VlanMode};
+use switch::{Forwarding, OnFull, PortConfig, SwitchConfig, VlanMode};
 use thiserror::Error;
 pub use tracing::Level;
 
-use crate::control::datapath::{MAX_EXTRA_BUFS, RingSpec};
+use crate::control::datapath::RingSpec;
 use crate::control::handlers::host::complete;
+use crate::control::policy::Grant;
 use crate::control::statics::Station;
 use crate::records::InterfaceText;
-use crate::users;
 use crate::worker::BATCH;
+pub use values::parse_workers;
+use values::{
+    Bytes, Capacity, ExtraBufs, FrameCount, GroupId, Kind, Log, Number, Rings, Slots, Stride,
+    UserId, VnetHeader, WorkerCount, from_text, some_from_text,
+};
 
 /// Everything an operator can decide.
 #[derive(Clone, Debug)]
@@ -121,6 +128,8 @@ pub struct SwitchPlan {
     pub group: Option<u32>,
     /// Permissions.
     pub mode: Option<Mode>,
+    /// Who may make ports of it by opening them.
+    pub new_ports: NewPorts,
     /// Its persistent ports.
     pub ports: Vec<PortPlan>,
 }
@@ -142,6 +151,8 @@ pub struct PortPlan {
     pub stations: BTreeSet<Station>,
     /// The user who made it; `None` for the owner of the switch.
     pub owner: Option<u32>,
+    /// To whom it is given.
+    pub grant: Grant,
 }
 
 /// Why there is no configuration. Each message is one line.
@@ -153,7 +164,7 @@ pub enum ConfigError {
         /// The file.
         path: PathBuf,
         /// What the system said.
-        error: std::io::Error,
+        error: io::Error,
     },
     /// Not TOML, an unknown key, a value out of range.
     #[error("config {}:{line}: {message}", .path.display())]
@@ -187,13 +198,19 @@ pub enum PortError {
     /// Its network interface.
     #[error("{0}: {1}")]
     Host(Box<PortName>, String),
+    /// The rings of ports that do not say.
+    #[error(
+        "[rings]: a port of these takes more than 4 GiB, the most there is; lower rings, slots, \
+         extra_bufs or buffer_stride"
+    )]
+    Rings,
 }
 
 impl Config {
     /// Reads a file.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = fs::read_to_string(path)
-            .map_err(|error| ConfigError::Read { path: path.to_path_buf(), error })?;
+        let text =
+            read(path).map_err(|error| ConfigError::Read { path: path.to_path_buf(), error })?;
         Self::parse(&text, path)
     }
 
@@ -214,6 +231,19 @@ impl Default for Config {
         raw.into_config().expect("a configuration without names has no bad name")
     }
 }
+
+/// A file's text, which is no longer than a configuration can be: `/dev/zero` has no end.
+fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let file = fs::File::open(path)?;
+    if file.take(MAX_FILE).read_to_string(&mut text)? as u64 == MAX_FILE {
+        return Err(io::Error::other("16 MiB or more: this is no configuration"));
+    }
+    Ok(text)
+}
+
+/// Bytes that no configuration has.
+const MAX_FILE: u64 = 16 << 20;
 
 /// What the parser says, without the words of its trade.
 fn in_plain_words(message: &str) -> String {
@@ -311,6 +341,7 @@ struct RawSwitch {
     owner: Option<UserId>,
     group: Option<GroupId>,
     mode: Option<Mode>,
+    new_ports: NewPorts,
     port: BTreeMap<String, RawPort>,
 }
 
@@ -329,6 +360,9 @@ struct RawPort {
     #[serde(deserialize_with = "some_from_text")]
     on_full: Option<OnFull>,
     vnet_header: Option<VnetHeader>,
+    owner: Option<UserId>,
+    group: Option<GroupId>,
+    mode: Option<Mode>,
     #[serde(rename = "static")]
     stations: BTreeSet<Station>,
     ifname: Option<String>,
@@ -365,7 +399,7 @@ impl RawConfig {
                 addresses: self.quota.addresses.0,
                 connections: self.quota.connections.0,
             },
-            rings: self.rings.into_spec(),
+            rings: self.rings.into_spec()?,
             switch_mode: self.new_switch.mode,
             switches: switches.collect::<Result<_, _>>()?,
         })
@@ -373,8 +407,8 @@ impl RawConfig {
 }
 
 impl RawRings {
-    fn into_spec(self) -> RingSpec {
-        RingSpec {
+    fn into_spec(self) -> Result<RingSpec, PortError> {
+        let spec = RingSpec {
             counts: RingCounts {
                 tx_rings: self.tx_rings.0,
                 rx_rings: self.rx_rings.0,
@@ -383,7 +417,9 @@ impl RawRings {
             },
             extra_bufs: self.extra_bufs.0,
             stride: self.buffer_stride.0,
-        }
+        };
+        let fits = port::shm::region_layout(spec.counts, spec.extra_bufs, spec.stride).is_ok();
+        fits.then_some(spec).ok_or(PortError::Rings)
     }
 }
 
@@ -403,8 +439,9 @@ impl RawSwitch {
             let (kind, stations) = (raw.kind.0, raw.stations.clone());
             let host = complete(&name, kind, raw.host().as_ref())
                 .map_err(|error| PortError::Host(Box::new(name.clone()), error))?;
-            let (config, interface) = (raw.into_config(), None);
-            Ok(PortPlan { name, kind, config, host, interface, stations, owner: None })
+            let (grant, interface) = (raw.grant(), None);
+            let config = raw.into_config();
+            Ok(PortPlan { name, kind, config, host, interface, stations, owner: None, grant })
         });
         Ok(SwitchPlan {
             config,
@@ -412,6 +449,7 @@ impl RawSwitch {
             owner: self.owner.map(|id| id.0),
             group: self.group.map(|id| id.0),
             mode: self.mode,
+            new_ports: self.new_ports,
             ports: ports.collect::<Result<_, _>>()?,
             name,
         })
@@ -419,6 +457,15 @@ impl RawSwitch {
 }
 
 impl RawPort {
+    /// What is said of whose it is.
+    fn grant(&self) -> Grant {
+        Grant {
+            owner: self.owner.as_ref().map(|id| id.0),
+            group: self.group.as_ref().map(|id| id.0),
+            mode: self.mode,
+        }
+    }
+
     /// What is said of its network interface, if anything is.
     fn host(&self) -> Option<HostIf> {
         let host = HostIf {
@@ -526,160 +573,9 @@ impl fmt::Display for WaitPolicy {
     }
 }
 
-/// A value whose text form another module defines.
-fn from_text<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: FromStr<Err: fmt::Display>,
-{
-    String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
-}
-
-fn some_from_text<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: FromStr<Err: fmt::Display>,
-{
-    from_text(deserializer).map(Some)
-}
-
-/// Declares a value that is written as a number or as a text, and is checked as it is read.
-macro_rules! checked {
-    ($($name:ident($inner:ty) = $parse:expr;)*) => {$(
-        #[derive(Clone, Copy, Deserialize)]
-        #[serde(try_from = "NumberOrText")]
-        struct $name($inner);
-
-        impl TryFrom<NumberOrText> for $name {
-            type Error = String;
-            fn try_from(value: NumberOrText) -> Result<Self, String> {
-                let parse: fn(&str) -> Result<$inner, String> = $parse;
-                parse(&value.0).map(Self)
-            }
-        }
-    )*};
-}
-
-checked! {
-    UserId(u32) = |text| users::user_id(text).ok_or(format!("no user {text:?} in /etc/passwd"));
-    GroupId(u32) = |text| users::group_id(text).ok_or(format!("no group {text:?} in /etc/group"));
-    Number(u32) = |text| in_range(text, 0, u32::MAX);
-    Kind(PortKind) = parse_kind;
-    WorkerCount(u32) = parse_workers;
-    FrameCount(u16) = |text| in_range(text, 1, 1024);
-    Bytes(u64) = parse_bytes;
-    Capacity(usize) = |text| in_range(text, 1, FDB_CAPACITY_MAX);
-    VnetHeader(u8) = |text| match text {
-        "0" => Ok(0),
-        "10" => Ok(10),
-        "12" => Ok(12),
-        _ => Err(format!("expected 0, 10 or 12, found {text:?}")),
-    };
-    Rings(u16) = |text| in_range(text, 1, MAX_RINGS);
-    Slots(Span) = parse_slots;
-    ExtraBufs(u32) = |text| in_range(text, 0, MAX_EXTRA_BUFS);
-    Stride(u32) = parse_stride;
-    Log(Level) = |text| text.parse().map_err(|_| {
-        format!("expected error, warn, info, debug or trace, found {text:?}")
-    });
-}
-
-impl Default for Log {
-    fn default() -> Self {
-        Self(Level::INFO)
-    }
-}
-
-impl Default for Kind {
-    fn default() -> Self {
-        Self(PortKind::Shm)
-    }
-}
-
-fn parse_kind(text: &str) -> Result<PortKind, String> {
-    match text {
-        "shm" => Ok(PortKind::Shm),
-        "null" => Ok(PortKind::Null),
-        "tap" => Ok(PortKind::Tap),
-        "packet" => Ok(PortKind::Packet),
-        "stack" => Ok(PortKind::Stack),
-        _ => Err(format!("expected shm, null, tap, packet or stack, found {text:?}")),
-    }
-}
-
-/// How many workers a text means: a number, or `auto` for one less than there are cores.
-pub fn parse_workers(text: &str) -> Result<u32, String> {
-    if text == "auto" {
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        return Ok(u32::try_from(cores).unwrap_or(MAX_WORKERS).clamp(2, MAX_WORKERS + 1) - 1);
-    }
-    in_range(text, 1, MAX_WORKERS).map_err(|error| format!("{error}, or \"auto\""))
-}
-
-/// More cores than any machine that runs this gives away for switching.
-const MAX_WORKERS: u32 = 256;
-
-fn parse_slots(text: &str) -> Result<Span, String> {
-    let slots = in_range(text, Span::MIN, Span::MAX)?;
-    Ok(Span::new(slots).expect("in range"))
-}
-
-fn parse_bytes(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let shift = match text[digits.len()..].trim() {
-        "" | "B" => Some(0),
-        "K" | "KiB" => Some(10),
-        "M" | "MiB" => Some(20),
-        "G" | "GiB" => Some(30),
-        "T" | "TiB" => Some(40),
-        _ => None,
-    };
-    let number: Option<u64> = digits.parse().ok();
-    let bytes = number.zip(shift).and_then(|(n, shift)| n.checked_mul(1 << shift));
-    bytes.ok_or_else(|| format!("expected a size such as 512MiB or 16GiB, found {text:?}"))
-}
-
-fn parse_stride(text: &str) -> Result<u32, String> {
-    let stride = in_range(text, 64, MAX_STRIDE)?;
-    match stride.is_multiple_of(64) {
-        true => Ok(stride),
-        false => Err(format!("expected a multiple of 64, found {stride}")),
-    }
-}
-
-fn in_range<T>(text: &str, low: T, high: T) -> Result<T, String>
-where
-    T: FromStr + PartialOrd + fmt::Display,
-{
-    let number: Option<T> = text.parse().ok();
-    let fits = number.filter(|number| (&low..=&high).contains(&number));
-    fits.ok_or_else(|| format!("expected a number from {low} to {high}, found {text}"))
-}
-
-/// The text of a value that may be written with or without quotes.
-struct NumberOrText(String);
-
-impl<'de> Deserialize<'de> for NumberOrText {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
-        impl Visitor<'_> for Either {
-            type Value = NumberOrText;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a number or a text")
-            }
-            fn visit_i64<E>(self, number: i64) -> Result<NumberOrText, E> {
-                Ok(NumberOrText(number.to_string()))
-            }
-            fn visit_str<E>(self, text: &str) -> Result<NumberOrText, E> {
-                Ok(NumberOrText(text.to_owned()))
-            }
-        }
-        deserializer.deserialize_any(Either)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::values::parse_bytes;
     use super::*;
     use proptest::prelude::*;
 
@@ -759,6 +655,19 @@ mod tests {
         assert!(error("[switch.vale0.port.a]\nvlan = \"access:0\"\n").contains("1 to 4094"));
         assert!(error("log = \"loud\"\n").contains("error, warn"));
         assert!(error("= 3").starts_with("config test.toml:1:"));
+    }
+
+    #[test]
+    fn test_rings_that_no_region_holds_are_refused() {
+        let text = "[rings]\ntx_rings = 64\nrx_rings = 64\ntx_slots = 16384\nrx_slots = 16384\n\
+                    buffer_stride = 65472\n";
+        assert!(error(text).contains("[rings]: a port of these takes more than 4 GiB"));
+    }
+
+    #[test]
+    fn test_a_file_without_end_is_no_configuration() {
+        let error = Config::load(Path::new("/dev/zero")).unwrap_err().to_string();
+        assert!(error.contains("16 MiB or more"), "{error}");
     }
 
     #[test]

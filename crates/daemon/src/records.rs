@@ -16,14 +16,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use client::api::{HostIf, PortKind, PortSettings, SwitchSettings};
+use client::api::{HostIf, NewPorts, PortKind, PortSettings, SwitchSettings};
 use client::name::{PortName, SwitchName};
 use serde::{Deserialize, Serialize};
 use switch::{PortConfig, SwitchConfig};
 
 use crate::config::{PortPlan, SwitchPlan};
 use crate::control::handlers::host::complete;
-use crate::control::settings::{change_port, change_switch, show_port};
+use crate::control::policy::Grant;
+use crate::control::settings::{change_grant, change_port, change_switch, show_port};
 use crate::control::statics::{MAX_STATIONS, Station};
 
 /// The version of the records.
@@ -103,7 +104,7 @@ impl PortText {
     #[must_use]
     pub fn of(plan: &PortPlan) -> Self {
         let (kind, stations) = (plan.kind, plan.stations.clone());
-        let (settings, host) = (show_port(&plan.config), plan.host.clone());
+        let (settings, host) = (show_port(&plan.config, plan.grant), plan.host.clone());
         Self { kind, settings, host, interface: plan.interface, stations }
     }
 }
@@ -115,6 +116,7 @@ pub fn configured(plan: &SwitchPlan) -> SwitchSettings {
         owner: plan.owner,
         group: plan.group,
         mode: plan.mode,
+        new_ports: Some(plan.new_ports).filter(|&rule| rule != NewPorts::Any),
         ..show_switch(&plan.config)
     }
 }
@@ -157,6 +159,7 @@ impl SwitchRecord {
             owner: settings.owner,
             group: settings.group,
             mode: settings.mode,
+            new_ports: settings.new_ports.unwrap_or_default(),
             ports: Vec::new(),
             name,
         };
@@ -183,6 +186,8 @@ fn check_port(
     }
     let config = change_port(PortConfig::default(), &record.now.settings)
         .map_err(|error| format!("{name}: {error}"))?;
+    let grant = change_grant(Grant::default(), &record.now.settings)
+        .map_err(|error| format!("{name}: {error}"))?;
     let (kind, stations) = (record.now.kind, record.now.stations.clone());
     let host = complete(name, kind, record.now.host.as_ref())
         .map_err(|error| format!("{name}: {error}"))?;
@@ -191,7 +196,7 @@ fn check_port(
         return Err(format!("{name} is no interface"));
     }
     let (name, owner) = (name.clone(), Some(record.owner));
-    Ok(PortPlan { name, kind, config, host, interface, stations, owner })
+    Ok(PortPlan { name, kind, config, host, interface, stations, owner, grant })
 }
 
 /// What a daemon begins with.
@@ -338,6 +343,20 @@ mod tests {
         let homes = |port: &&PortPlan| port.stations.contains(&station);
         let homes: Vec<_> = merged[0].ports.iter().filter(homes).map(|p| &p.name).collect();
         assert_eq!(homes, [&"vale0:a".parse::<PortName>().unwrap()]);
+    }
+
+    #[test]
+    fn test_grants_are_kept_and_configured_ones_come_back() {
+        let config = format!("{CONFIG}owner = 7\nmode = \"600\"\n")
+            .replace("age_s", "new_ports = \"owner\"\nage_s");
+        let mut old = changed(&config);
+        old.ports.get_mut(&"vale0:b".parse().unwrap()).unwrap().now.settings.group = Some(8);
+        let merged = merged(&config, old);
+        assert_eq!(merged[0].new_ports, NewPorts::Owner);
+        let grants: Vec<_> = merged[0].ports.iter().map(|port| port.grant).collect();
+        let (owner, mode) = (Some(7), client::api::Mode::new(0o600));
+        let a = Grant { owner, group: None, mode };
+        assert_eq!(grants, [a, Grant { group: Some(8), ..a }]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Mode;
 use super::host::{HostIf, HostIfInfo};
 use crate::name::{PortName, SwitchName};
 
@@ -98,6 +99,16 @@ pub struct PortSettings {
     /// Bytes of the virtio-net header in front of each of its frames: 0, 10 or 12.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vnet_header: Option<u8>,
+    /// Numeric user to whom a port that stays is given: who may attach to it, of those whom the
+    /// switch lets in, say `owner`, `group` and `mode`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<u32>,
+    /// Numeric group, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<u32>,
+    /// Who may attach (`w`), as for a file: `0o660`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
 }
 
 /// A port in a listing.
@@ -120,7 +131,7 @@ pub struct PortInfo {
     pub memory: u64,
     /// Trust group whose region it lives in.
     pub group: Option<String>,
-    /// All settings.
+    /// All settings. A port that goes with its client has no owner, group and mode among them.
     pub settings: PortSettings,
     /// The network interface behind it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Mode;
+use super::{Mode, NewPorts};
 use crate::name::SwitchName;
 
 /// Names a switch.
@@ -46,6 +46,9 @@ pub struct SwitchSettings {
     /// Who may attach (`w`) and look (`r`), as for a file: `0o660`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
+    /// Who of those who may attach may do so to ports that were not there before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub new_ports: Option<NewPorts>,
 }
 
 /// What has happened to the entries of a forwarding database since the switch was made.
@@ -85,6 +88,8 @@ pub struct SwitchInfo {
     pub group: u32,
     /// Permissions.
     pub mode: Mode,
+    /// Who may make ports by opening them.
+    pub new_ports: NewPorts,
     /// Number of ports.
     pub ports: u32,
     /// Entries of the forwarding database.

@@ -25,6 +25,17 @@ impl Mode {
     }
 }
 
+/// Who may make a port of a switch by opening a name that nobody has, in JSON `"any"` or `"owner"`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum NewPorts {
+    /// Whoever may attach to the switch.
+    #[default]
+    Any,
+    /// The owner of the switch; others attach to the ports that they were given.
+    Owner,
+}
+
 /// An Ethernet address, in JSON as the text `"02:00:00:00:00:01"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -36,6 +47,9 @@ pub enum ValueError {
     /// Not an octal mode.
     #[error("bad mode '{0}': write it in octal as for a file, like 660")]
     Mode(String),
+    /// Not a rule for new ports.
+    #[error("bad new-ports '{0}': write any or owner")]
+    NewPorts(String),
     /// Not an Ethernet address.
     #[error("bad MAC address '{0}': write six bytes in hex, like 02:00:00:00:00:01")]
     Mac(String),
@@ -58,6 +72,27 @@ impl FromStr for Mode {
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:03o}", self.0)
+    }
+}
+
+impl FromStr for NewPorts {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text {
+            "any" => Ok(Self::Any),
+            "owner" => Ok(Self::Owner),
+            _ => Err(ValueError::NewPorts(text.escape_debug().to_string())),
+        }
+    }
+}
+
+impl fmt::Display for NewPorts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Any => "any",
+            Self::Owner => "owner",
+        })
     }
 }
 
@@ -102,4 +137,4 @@ macro_rules! text_form {
         }
     )*};
 }
-text_form!(Mode, Mac);
+text_form!(Mode, NewPorts, Mac);

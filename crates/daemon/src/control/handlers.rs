@@ -14,9 +14,9 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use client::api::{
-    Attach, ClientInfo, DaemonInfo, Hello, Mode, Page, PageFrom, PortAdd, PortInfo, PortKind,
-    PortList, PortRef, PortSet, PortStats, Reply, Request, StatsPage, StatsQuery, SwitchInfo,
-    SwitchRef, SwitchSpec,
+    Attach, ClientInfo, DaemonInfo, Hello, Mode, NewPorts, Page, PageFrom, PortAdd, PortInfo,
+    PortKind, PortList, PortRef, PortSet, PortStats, Reply, Request, StatsPage, StatsQuery,
+    SwitchInfo, SwitchRef, SwitchSpec,
 };
 use client::name::{PortName, SwitchName};
 use serde::Serialize;
@@ -24,7 +24,7 @@ use switch::{PortConfig, SwitchConfig};
 
 use super::counters;
 use super::datapath::{Build, Datapath, HostSpec, PortKey, RingSpec, SwitchKey};
-use super::policy::{Access, Caller, Permissions};
+use super::policy::{Access, Caller, Grant, Permissions};
 use super::refusal::Refusal;
 use super::settings;
 use super::state::bound::Shared;
@@ -106,6 +106,8 @@ impl<D: Datapath> Control<D> {
             mode: plan.mode.unwrap_or(mine.mode),
         };
         self.make_switch(&plan.name, plan.persistent, permissions, plan.config)?;
+        let switch = self.state.switch_mut(&plan.name).expect("made just now");
+        switch.new_ports = plan.new_ports;
         for port in &plan.ports {
             let owner = port.owner.unwrap_or(permissions.owner);
             if let Some(text) = &port.interface {
@@ -210,14 +212,27 @@ impl<D: Datapath> Control<D> {
 /// Switches.
 impl<D: Datapath> Control<D> {
     fn switch_add(&mut self, caller: &Caller, spec: &SwitchSpec) -> Result<Reply, Refusal> {
-        if self.state.has_switch(&spec.switch) {
-            return Err(Refusal::SwitchExists(spec.switch.clone()));
+        match self.state.find_switch(&spec.switch) {
+            None => {}
+            Some(switch) if switch.persistent || spec.switch.is_interface() => {
+                return Err(Refusal::SwitchExists(spec.switch.clone()));
+            }
+            Some(_) => return self.switch_keep(caller, spec),
         }
         let config = settings::change_switch(SwitchConfig::default(), &spec.settings)?;
         self.state.claim_switch(caller, config.fdb_capacity)?;
         let mine = self.new_permissions(caller);
         let permissions = change_permissions(mine, caller, &spec.settings)?;
         self.make_switch(&spec.switch, true, permissions, config)?;
+        let switch = self.state.switch_mut(&spec.switch).expect("made just now");
+        switch.new_ports = spec.settings.new_ports.unwrap_or_default();
+        Ok(Reply::Done)
+    }
+
+    /// A switch that came with its first port stays from now on.
+    fn switch_keep(&mut self, caller: &Caller, spec: &SwitchSpec) -> Result<Reply, Refusal> {
+        self.switch_set(caller, spec)?;
+        self.state.switch_mut(&spec.switch).expect("it was there just now").persistent = true;
         Ok(Reply::Done)
     }
 
@@ -235,6 +250,7 @@ impl<D: Datapath> Control<D> {
         let switch = self.state.switch_mut(&spec.switch).expect("it was there just now");
         switch.permissions = permissions;
         switch.config = config;
+        switch.new_ports = spec.settings.new_ports.unwrap_or(switch.new_ports);
         Ok(Reply::Done)
     }
 
@@ -284,7 +300,9 @@ impl<D: Datapath> Control<D> {
     ) -> Result<SwitchKey, Refusal> {
         let key = SwitchKey(self.state.new_key());
         self.datapath.add_switch(key, config)?;
-        self.state.add_switch(name.clone(), Switch { key, persistent, permissions, config });
+        let new_ports = NewPorts::Any;
+        let switch = Switch { key, persistent, permissions, new_ports, config };
+        self.state.add_switch(name.clone(), switch);
         Ok(key)
     }
 
@@ -345,8 +363,9 @@ impl<D: Datapath> Control<D> {
         let config = settings::change_port(PortConfig::default(), &add.settings)?;
         let (name, host, stations) =
             (add.port.clone(), host::wanted(caller, add)?, BTreeSet::new());
+        let grant = settings::change_grant(Grant::default(), &add.settings)?;
         let (kind, interface) = (add.kind, None);
-        let plan = PortPlan { name, kind, config, host, interface, stations, owner: None };
+        let plan = PortPlan { name, kind, config, host, interface, stations, owner: None, grant };
         self.find_or_make(caller, add.port.switch())?;
         let made = self.make_port(caller.uid, &plan, false);
         if made.is_err()
@@ -362,6 +381,9 @@ impl<D: Datapath> Control<D> {
     fn make_port(&mut self, owner: u32, plan: &PortPlan, may_wait: bool) -> Result<(), Refusal> {
         let (name, kind, config) = (plan.name.clone(), plan.kind, plan.config.clone());
         let switch = self.state.switch_mut(name.switch()).expect("its switch comes first").key;
+        if kind != PortKind::Shm && plan.grant != Grant::default() {
+            return Err(Refusal::GivesServed(name));
+        }
         let key = PortKey(self.state.new_key());
         match (kind, &plan.host) {
             (PortKind::Shm, None) => {}
@@ -374,8 +396,8 @@ impl<D: Datapath> Control<D> {
             (PortKind::Pipe, None) => return Err(Refusal::PipePersistent(name)),
             (_, None) => unreachable!("every plan names it"),
         }
-        let host = plan.host.clone().map(Box::new);
-        let port = Port { host, ..Port::persistent(key, kind, owner, config) };
+        let (host, grant) = (plan.host.clone().map(Box::new), plan.grant);
+        let port = Port { host, grant, ..Port::persistent(key, kind, owner, config) };
         self.state.add_port(name, port);
         Ok(())
     }
@@ -386,10 +408,13 @@ impl<D: Datapath> Control<D> {
             return Err(Refusal::PipeSettings(set.port.clone()));
         }
         let config = settings::change_port(port.config.clone(), &set.settings)?;
+        let grant = settings::change_grant(port.grant, &set.settings)?;
+        check_gift(&set.port, port, grant)?;
         if port.is_live() {
             self.datapath.set_port(port.key, config.clone());
         }
-        self.state.port_mut(&set.port).expect("it was there just now").config = config;
+        let port = self.state.port_mut(&set.port).expect("it was there just now");
+        (port.config, port.grant) = (config, grant);
         self.tend_statics(&set.port);
         Ok(Reply::Done)
     }
@@ -442,9 +467,19 @@ impl<D: Datapath> Control<D> {
             client: holder.map(client).or_else(binder),
             memory: holder.map_or(0, |h| h.memory) + shared.map_or(0, Shared::all_memory),
             group: holder.and_then(|h| h.group.clone()),
-            settings: settings::show_port(&port.config),
+            settings: settings::show_port(&port.config, self.shown_grant(name, port)),
             host: self.host_info(port).map(Box::new),
         }
+    }
+
+    /// Who may attach to a port, if it stays.
+    fn shown_grant(&self, name: &PortName, port: &Port) -> Grant {
+        if !port.persistent || port.kind != PortKind::Shm {
+            return Grant::default();
+        }
+        let switch = self.state.find_switch(name.switch()).expect("a port has a switch");
+        let Permissions { owner, group, mode } = port.permissions(switch);
+        Grant { owner: Some(owner), group: Some(group), mode: Some(mode) }
     }
 
     /// The ports that a caller may see, of one switch or of all, from a name on.
@@ -523,6 +558,16 @@ impl Wanted {
     }
 }
 
+/// Whether a port can be given to anybody.
+fn check_gift(name: &PortName, port: &Port, grant: Grant) -> Result<(), Refusal> {
+    match grant == port.grant {
+        true => Ok(()),
+        false if port.kind != PortKind::Shm => Err(Refusal::GivesServed(name.clone())),
+        false if !port.persistent => Err(Refusal::GivesTransient(name.clone())),
+        false => Ok(()),
+    }
+}
+
 fn check_group(attach: &Attach) -> Result<(), Refusal> {
     let Some(group) = &attach.group else { return Ok(()) };
     if attach.port.pipe().is_some() {
@@ -550,6 +595,7 @@ fn held_port(client: &Client, attach: &Attach, key: PortKey, memory: u64) -> Por
         pipe: None,
         persistent: false,
         owner: client.caller.uid,
+        grant: Grant::default(),
         config: PortConfig::default(),
         holder: Some(holder),
         bound: None,
@@ -575,6 +621,7 @@ fn switch_info<D: Datapath>(
         owner: switch.permissions.owner,
         group: switch.permissions.group,
         mode: switch.permissions.mode,
+        new_ports: switch.new_ports,
         ports: count(ports),
         fdb_entries: count(entries),
         fdb,

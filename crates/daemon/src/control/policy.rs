@@ -6,11 +6,15 @@
 //! | attach to it, creating ports | `w` | owner, group or others |
 //! | change it, its ports and its addresses | – | owner only |
 //!
+//! A port that stays is a file in that folder: who may attach to the switch needs `w` of the port
+//! too. What nobody said of it follows from the rest ([`Grant`]). The owner of the switch may
+//! attach to all its ports.
+//!
 //! As for a file, exactly one triple counts: the owner's for the owner, even where the group's
 //! grants more. Root and the user the daemon runs as may do everything. What the kernel said about
 //! the caller when it connected is what counts; nothing in a message can claim another identity.
 
-use client::api::Mode;
+use client::api::{Mode, NewPorts, PortSettings};
 
 /// The process behind a connection, as the kernel describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +48,49 @@ pub struct Permissions {
     pub group: u32,
     /// Bits.
     pub mode: Mode,
+}
+
+/// To whom a port that stays was given: what was said of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Grant {
+    /// User.
+    pub owner: Option<u32>,
+    /// Group.
+    pub group: Option<u32>,
+    /// Bits.
+    pub mode: Option<Mode>,
+}
+
+impl Grant {
+    /// What a change of settings makes of it.
+    #[must_use]
+    pub fn changed(self, settings: &PortSettings) -> Self {
+        Self {
+            owner: settings.owner.or(self.owner),
+            group: settings.group.or(self.group),
+            mode: settings.mode.or(self.mode),
+        }
+    }
+
+    /// What it means for a port that `maker` made of a switch.
+    #[must_use]
+    pub fn permissions(self, maker: u32, switch: &Permissions, new_ports: NewPorts) -> Permissions {
+        Permissions {
+            owner: self.owner.unwrap_or(maker),
+            group: self.group.unwrap_or(switch.group),
+            mode: self.mode.unwrap_or_else(|| self.usual_mode(new_ports)),
+        }
+    }
+
+    /// Who is named may attach. Where nobody is, whoever may open a new port of the switch.
+    fn usual_mode(self, new_ports: NewPorts) -> Mode {
+        let bits = match (self.owner, self.group, new_ports) {
+            (_, Some(_), _) => 0o660,
+            (Some(_), None, _) | (None, None, NewPorts::Owner) => 0o600,
+            (None, None, NewPorts::Any) => 0o666,
+        };
+        Mode::new(bits).expect("nine bits")
+    }
 }
 
 /// What a caller wants to do with a switch.
@@ -123,6 +170,25 @@ mod tests {
         assert_eq!(allowed(0o666, &other), "la");
         assert_eq!(allowed(0o066, &owner), "m");
         assert_eq!(allowed(0o000, &caller(0, &[])), "lam");
+    }
+
+    #[test]
+    fn test_what_is_not_said_of_a_port_follows_from_what_is() {
+        let switch =
+            Permissions { owner: 1000, group: 50, mode: Mode::new(0o660).expect("nine bits") };
+        let (owner, group, mode) = (Some(7), Some(8), Mode::new(0o620));
+        for (grant, new_ports, expected) in [
+            (Grant::default(), NewPorts::Any, (1000, 50, 0o666)),
+            (Grant::default(), NewPorts::Owner, (1000, 50, 0o600)),
+            (Grant { owner, ..Grant::default() }, NewPorts::Any, (7, 50, 0o600)),
+            (Grant { group, ..Grant::default() }, NewPorts::Any, (1000, 8, 0o660)),
+            (Grant { owner, group, ..Grant::default() }, NewPorts::Owner, (7, 8, 0o660)),
+            (Grant { owner, group, mode }, NewPorts::Any, (7, 8, 0o620)),
+            (Grant { mode, ..Grant::default() }, NewPorts::Owner, (1000, 50, 0o620)),
+        ] {
+            let port = grant.permissions(1000, &switch, new_ports);
+            assert_eq!((port.owner, port.group, port.mode.bits()), expected, "{grant:?}");
+        }
     }
 
     #[test]

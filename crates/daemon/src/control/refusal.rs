@@ -114,6 +114,38 @@ pub enum Refusal {
         /// What the caller wanted.
         access: Access,
     },
+    /// The port is somebody else's.
+    #[error(
+        "port {port} is for {} with mode {mode}: no permission to attach; the switch's owner can \
+         change that with: uvala port set {port} --owner USER",
+        users::user_name(*.owner)
+    )]
+    NotGranted {
+        /// The port.
+        port: PortName,
+        /// Whose it is.
+        owner: u32,
+        /// Its mode.
+        mode: client::api::Mode,
+    },
+    /// Only the owner makes ports of this switch.
+    #[error(
+        "there is no port {port}, and on its switch only {} makes ports (new-ports owner); ask \
+         for: uvala port add {port} --owner USER",
+        users::user_name(*.owner)
+    )]
+    NoNewPorts {
+        /// The port.
+        port: PortName,
+        /// The owner of the switch.
+        owner: u32,
+    },
+    /// A port that is its client's.
+    #[error("port {0} goes with its client, and is given to nobody else; see: uvala port add")]
+    GivesTransient(PortName),
+    /// A port that nobody attaches to.
+    #[error("port {0} is served by the daemon itself: it is nobody's to attach to")]
+    GivesServed(PortName),
     /// Only the administrator may give a switch away.
     #[error("only root may give a switch to another user, or to a group you are not in")]
     GiveAway,
@@ -160,6 +192,33 @@ pub enum Refusal {
         what: &'static str,
         /// How much of it.
         have: u64,
+    },
+    /// The user's switches hold as many addresses as they may.
+    #[error(
+        "it takes {asked} addresses, and {} has {have} of {limit} (quota.addresses): ask for fewer \
+         with --fdb-capacity, give some back, or raise the quota",
+        users::user_name(*.uid)
+    )]
+    Addresses {
+        /// The user.
+        uid: u32,
+        /// How many the switch is to hold more.
+        asked: u64,
+        /// How many all of them may hold now.
+        have: u64,
+        /// How many they may at most.
+        limit: u64,
+    },
+    /// The switch's database is full of static addresses.
+    #[error(
+        "{switch} holds {have} addresses, all static; for more: uvala switch set {switch} \
+         --fdb-capacity N"
+    )]
+    AddressesFull {
+        /// The switch.
+        switch: SwitchName,
+        /// Its capacity.
+        have: usize,
     },
     /// The user has not so much memory left.
     #[error(
@@ -244,7 +303,8 @@ pub enum Refusal {
 fn remedy(access: Access, switch: &SwitchName) -> String {
     match access {
         Access::Look | Access::Attach => {
-            format!("its owner can change that with: uvala switch set {switch} --mode 666")
+            let set = format!("uvala switch set {switch} --group GROUP --mode 660");
+            format!("its owner can let a group in (--mode 666: everybody): {set}")
         }
         Access::Manage => "only its owner and root may, whatever the mode".to_owned(),
     }
@@ -274,18 +334,24 @@ impl Refusal {
             | Self::PipeSettings(_)
             | Self::NotPolled(_)
             | Self::HasHeader(_)
+            | Self::GivesTransient(_)
+            | Self::GivesServed(_)
             | Self::InterfaceAdded(_)
             | Self::SecondSwitch(_)
             | Self::PipeGroup(_)
             | Self::NotWatchable(_) => ErrorCode::Unsupported,
             Self::Denied { .. }
+            | Self::NotGranted { .. }
+            | Self::NoNewPorts { .. }
             | Self::GiveAway
             | Self::NotYours { .. }
             | Self::NotYoursToWatch { .. } => ErrorCode::Permission,
             Self::Deleted(_) => ErrorCode::NotFound,
-            Self::Quota { .. } | Self::Memory { .. } | Self::MoreThanQuota { .. } => {
-                ErrorCode::Quota
-            }
+            Self::Quota { .. }
+            | Self::Addresses { .. }
+            | Self::Memory { .. }
+            | Self::MoreThanQuota { .. } => ErrorCode::Quota,
+            Self::AddressesFull { .. } => ErrorCode::NoMemory,
             Self::BadName(_) => ErrorCode::BadName,
             Self::TooLarge(_)
             | Self::BadValue(_)

@@ -1,12 +1,13 @@
 //! Between the protocol's types and the switch's: settings and rings.
 
-use client::api::{Attach, Bind, GeometryQuery, InterfaceAdd, PortSettings, SwitchSettings};
+use client::api::{Attach, Bind, GeometryQuery, InterfaceAdd, Mode, PortSettings, SwitchSettings};
 use client::name::SwitchName;
 use ring::cursor::Span;
 use ring::layout::{MAX_RINGS, RingCounts};
 use switch::{FDB_CAPACITY_MAX, Forwarding, PortConfig, SwitchConfig};
 
 use super::datapath::{MAX_EXTRA_BUFS, RingSpec};
+use super::policy::Grant;
 use super::refusal::Refusal;
 use crate::records::InterfaceText;
 
@@ -68,10 +69,42 @@ pub fn change_port(mut config: PortConfig, settings: &PortSettings) -> Result<Po
     Ok(config)
 }
 
-/// The settings of a port, all of them, as a listing shows them.
+/// To whom a port is given, changed as asked.
+pub fn change_grant(grant: Grant, settings: &PortSettings) -> Result<Grant, Refusal> {
+    check_owners(settings.owner, settings.group, settings.mode)?;
+    Ok(grant.changed(settings))
+}
+
+/// Whether a switch or a port can be given to these.
+pub fn check_owners(
+    owner: Option<u32>,
+    group: Option<u32>,
+    mode: Option<Mode>,
+) -> Result<(), Refusal> {
+    for (what, id) in [("owner", owner), ("group", group)] {
+        if id == Some(u32::MAX) {
+            return Err(Refusal::BadValue(format!(
+                "{what} = {}: there is no such number",
+                u32::MAX
+            )));
+        }
+    }
+    match mode {
+        Some(mode) if mode.bits() & 0o111 != 0 => {
+            let text = "it has r (4, look) and w (2, attach) only, like 660";
+            Err(Refusal::BadValue(format!("mode = {mode}: {text}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The settings of a port, all of them, as a listing shows them; of whose it is, what was said.
 #[must_use]
-pub fn show_port(config: &PortConfig) -> PortSettings {
+pub fn show_port(config: &PortConfig, grant: Grant) -> PortSettings {
     PortSettings {
+        owner: grant.owner,
+        group: grant.group,
+        mode: grant.mode,
         vlan: Some(config.vlan.to_string()),
         isolated: Some(config.isolated),
         learning: Some(config.learning),
@@ -213,9 +246,13 @@ mod tests {
             max_macs: Some(7),
             on_full: Some("wait".to_owned()),
             vnet_header: Some(10),
+            owner: Some(7),
+            group: None,
+            mode: Mode::new(0o600),
         };
         let config = change_port(PortConfig::default(), &wanted).unwrap();
-        assert_eq!(show_port(&config), wanted);
+        let grant = change_grant(Grant::default(), &wanted).unwrap();
+        assert_eq!(show_port(&config, grant), wanted);
         let unchanged = change_port(config.clone(), &PortSettings::default()).unwrap();
         assert_eq!(unchanged, config);
     }

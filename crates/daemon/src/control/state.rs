@@ -32,14 +32,14 @@ pub mod lone;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use client::api::{HostIf, PortKind, PortStats, SwitchSettings};
+use client::api::{HostIf, NewPorts, PortKind, PortStats, SwitchSettings};
 use client::name::{PortName, SwitchName};
 use switch::{PortConfig, SwitchConfig};
 
 use super::datapath::{PipeKey, PortKey, SwitchKey};
-use super::policy::{Access, Caller, Permissions};
+use super::policy::{Access, Caller, Grant, Permissions};
 use super::refusal::Refusal;
-use super::settings::new_switch;
+use super::settings::{check_owners, new_switch};
 use crate::config::Quota;
 use bound::{Interface, Shared};
 use lone::Lone;
@@ -57,6 +57,8 @@ pub struct Switch {
     pub persistent: bool,
     /// Who may.
     pub permissions: Permissions,
+    /// Who may make ports of it by opening them.
+    pub new_ports: NewPorts,
     /// How it forwards.
     pub config: SwitchConfig,
 }
@@ -72,8 +74,10 @@ pub struct Port {
     pub pipe: Option<PipeKey>,
     /// Stays without a client.
     pub persistent: bool,
-    /// The user who made it.
+    /// The user who made it, and whose quota it counts against.
     pub owner: u32,
+    /// To whom it was given, if it stays.
+    pub grant: Grant,
     /// How the switch treats it.
     pub config: PortConfig,
     /// Who holds it.
@@ -163,6 +167,7 @@ impl Port {
             pipe: None,
             persistent: true,
             owner,
+            grant: Grant::default(),
             config,
             holder: None,
             bound: None,
@@ -184,6 +189,12 @@ impl Port {
     #[must_use]
     pub fn is_listed(&self) -> bool {
         self.persistent || self.is_bound() || self.holder.as_ref().is_some_and(|h| h.ready)
+    }
+
+    /// Who may attach to it, if it stays.
+    #[must_use]
+    pub fn permissions(&self, switch: &Switch) -> Permissions {
+        self.grant.permissions(self.owner, &switch.permissions, switch.new_ports)
     }
 
     /// Whether a worker knows the port: it has counters and addresses.
@@ -446,10 +457,12 @@ impl State {
     pub fn claim_addresses(&self, uid: u32, more: usize) -> Result<(), Refusal> {
         let own = self.switches.values().filter(|switch| switch.permissions.owner == uid);
         let have: usize = own.map(|switch| switch.config.fdb_capacity).sum();
-        if more == 0 || have + more <= self.quota.addresses as usize {
+        let limit = self.quota.addresses;
+        if more == 0 || have + more <= limit as usize {
             return Ok(());
         }
-        Err(Refusal::Quota { uid, what: "addresses", have: have as u64 })
+        let (asked, have, limit) = (more as u64, have as u64, u64::from(limit));
+        Err(Refusal::Addresses { uid, asked, have, limit })
     }
 
     /// Whether the caller may add one more persistent port.
@@ -481,7 +494,7 @@ impl State {
     /// Whether the name is free for the caller; true if the port is still to be made.
     fn claim_port(&self, caller: &Caller, wish: &Wish<'_>) -> Result<bool, Refusal> {
         if self.has_switch(wish.port.switch()) {
-            self.switch(caller, wish.port.switch(), Access::Attach)?;
+            self.may_attach(caller, wish.port)?;
         } else if wish.existing {
             return Err(Refusal::NoPort(wish.port.clone()));
         } else {
@@ -504,6 +517,29 @@ impl State {
                 Err(Refusal::InUse { port: wish.port.clone(), pid, uid: shared.uid })
             }
             Some(_) => Ok(false),
+        }
+    }
+
+    /// Whether the caller may attach to a port of a switch that there is: what the switch lets in,
+    /// the port must, and where there is no such port, one may be made. A pipe is as its parent.
+    pub fn may_attach(&self, caller: &Caller, name: &PortName) -> Result<(), Refusal> {
+        let switch = self.switch(caller, name.switch(), Access::Attach)?;
+        if switch.permissions.allow(caller, Access::Manage) {
+            return Ok(());
+        }
+        match self.ports.get(&name.parent()) {
+            Some(port) if port.persistent => {
+                let permissions = port.permissions(switch);
+                let Permissions { owner, mode, .. } = permissions;
+                let denied = || Refusal::NotGranted { port: name.parent(), owner, mode };
+                permissions.allow(caller, Access::Attach).then_some(()).ok_or_else(denied)
+            }
+            Some(port) if port.owner == caller.uid => Ok(()),
+            _ if switch.new_ports == NewPorts::Any => Ok(()),
+            _ => {
+                let owner = switch.permissions.owner;
+                Err(Refusal::NoNewPorts { port: name.clone(), owner })
+            }
         }
     }
 
@@ -542,6 +578,7 @@ pub fn change_permissions(
     caller: &Caller,
     settings: &SwitchSettings,
 ) -> Result<Permissions, Refusal> {
+    check_owners(settings.owner, settings.group, settings.mode)?;
     let gives_owner = settings.owner.is_some_and(|owner| owner != permissions.owner);
     let foreign = |group: u32| group != permissions.group && !caller.in_group(group);
     if !caller.privileged && (gives_owner || settings.group.is_some_and(foreign)) {
@@ -574,7 +611,8 @@ mod tests {
     fn switch(key: u32, owner: u32, mode: u16, persistent: bool) -> Switch {
         let permissions = Permissions { owner, group: owner, mode: Mode::new(mode).unwrap() };
         let config = SwitchConfig::default();
-        Switch { key: SwitchKey(key), persistent, permissions, config }
+        let new_ports = NewPorts::Any;
+        Switch { key: SwitchKey(key), persistent, permissions, new_ports, config }
     }
 
     /// Attaches as the handlers do, with workers that never refuse.
@@ -601,6 +639,7 @@ mod tests {
             pipe: wish.port.pipe().map(|_| peer.unwrap_or(PipeKey(key.0))),
             persistent: false,
             owner: uid,
+            grant: Grant::default(),
             config: PortConfig::default(),
             holder: Some(holder),
             bound: None,
@@ -656,6 +695,7 @@ mod tests {
             pipe: None,
             persistent: true,
             owner: 1000,
+            grant: Grant::default(),
             config: PortConfig { isolated: true, ..PortConfig::default() },
             holder: None,
             bound: None,

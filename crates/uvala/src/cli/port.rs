@@ -1,16 +1,16 @@
 //! `uvala port`
 
 use client::api::{
-    Address, HostIf, Mac, PortAdd, PortInfo, PortKind, PortList, PortRef, PortSet, PortSettings,
-    Reply, Request,
+    Address, HostIf, Mac, Mode, PortAdd, PortInfo, PortKind, PortList, PortRef, PortSet,
+    PortSettings, Reply, Request,
 };
 use client::control::{Connection, unexpected};
 use client::name::{NameError, PortName, SwitchName};
 use daemon::users;
 
 use super::output::{Output, Watch};
-use super::switch::change;
-use super::{Global, all_pages};
+use super::switch::{change, group, user};
+use super::{Global, Usage, all_pages};
 use crate::table::{Align, Table, cut, short};
 
 /// List, add, change and delete ports
@@ -98,6 +98,16 @@ macro_rules! on_off {
             /// A frame that finds no room: drop it, or let its sender wait [new: drop]
             #[arg(long, value_name = "drop|wait")]
             on_full: Option<String>,
+            /// User who may attach, by name or number, of those whom the switch lets in [new: you]
+            #[arg(long, value_name = "USER")]
+            owner: Option<String>,
+            /// Group whose members may, too [new: the switch's]
+            #[arg(long, value_name = "GROUP")]
+            group: Option<String>,
+            /// Who may attach (w), in octal as for a file; where it is not said: 600 with --owner,
+            /// 660 with --group, 600 on a switch with --new-ports owner, otherwise [new: 666]
+            #[arg(long)]
+            mode: Option<Mode>,
             /// Bytes of the virtio-net header in front of each frame in its rings [new: 0]
             #[arg(long, value_name = "0|10|12")]
             vnet_header: Option<u8>,
@@ -146,12 +156,12 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             }
         }
         Action::Add { name, kind, host, settings, output } => {
-            let (port, settings) = (name.parse()?, settings.to_api());
+            let (port, settings) = (name.parse()?, settings.to_api()?);
             let add = PortAdd { port, kind: *kind, settings, host: host.to_api() };
             change(global, Request::PortAdd(add), *output)
         }
         Action::Set { name, settings, output } => {
-            let set = PortSet { port: name.parse()?, settings: settings.to_api() };
+            let set = PortSet { port: name.parse()?, settings: settings.to_api()? };
             change(global, Request::PortSet(set), *output)
         }
         Action::Del { name, output } => {
@@ -204,8 +214,11 @@ impl Name {
 }
 
 impl Settings {
-    fn to_api(&self) -> PortSettings {
-        PortSettings {
+    fn to_api(&self) -> Result<PortSettings, Usage> {
+        Ok(PortSettings {
+            owner: user(self.owner.as_deref())?,
+            group: group(self.group.as_deref())?,
+            mode: self.mode,
             vlan: self.vlan.clone(),
             isolated: self.isolated,
             learning: self.learning,
@@ -215,7 +228,7 @@ impl Settings {
             max_macs: self.max_macs,
             on_full: self.on_full.clone(),
             vnet_header: self.vnet_header,
-        }
+        })
     }
 }
 
@@ -248,6 +261,8 @@ fn table(ports: &[PortInfo]) -> String {
         ("PID", Align::Right),
         ("USER", Align::Left),
         ("CLIENT", Align::Left),
+        ("OWNER", Align::Left),
+        ("MODE", Align::Left),
         ("MEMORY", Align::Right),
         ("GROUP", Align::Left),
         ("STAYS", Align::Left),
@@ -261,6 +276,8 @@ fn table(ports: &[PortInfo]) -> String {
             client.map_or("-".to_owned(), |client| client.pid.to_string()),
             client.map_or("-".to_owned(), |client| users::user_name(client.uid)),
             client.map_or("-".to_owned(), |client| cut(&client.name, 24)),
+            users::user_name(info.settings.owner.unwrap_or(info.owner)),
+            info.settings.mode.map_or("-".to_owned(), |mode| mode.to_string()),
             memory(info.memory),
             info.group.clone().unwrap_or_else(|| "-".to_owned()),
             if info.persistent { "yes" } else { "no" }.to_owned(),
@@ -281,9 +298,9 @@ fn show(info: &PortInfo) -> String {
     };
     let number = info.number.map_or("-".to_owned(), |number| number.to_string());
     let mut text = format!(
-        "port             {} ({})\nkind             {}\nowner            {}\n\
+        "port             {} ({})\nkind             {}\nmade by          {}\n\
          number           {number}\n\
-         client           {client}\nmemory           {}\ngroup            {}\n",
+         client           {client}\nmemory           {}\ntrust group      {}\n",
         info.port,
         if info.persistent { "stays without a client" } else { "goes with its client" },
         kind(info.kind),
@@ -305,6 +322,9 @@ fn show(info: &PortInfo) -> String {
     let settings = &info.settings;
     let flag = |value: Option<bool>| value.map(|value| value.to_string());
     for (name, value) in [
+        ("owner", settings.owner.map(users::user_name)),
+        ("group", settings.group.map(users::group_name)),
+        ("mode", settings.mode.map(|mode| mode.to_string())),
         ("vlan", settings.vlan.clone()),
         ("isolated", flag(settings.isolated)),
         ("learning", flag(settings.learning)),
@@ -315,7 +335,7 @@ fn show(info: &PortInfo) -> String {
         ("on-full", settings.on_full.clone()),
         ("vnet-header", settings.vnet_header.map(|bytes| bytes.to_string())),
     ] {
-        text += &format!("{name:<15}  {}\n", value.unwrap_or_default());
+        text += &format!("{name:<15}  {}\n", value.as_deref().unwrap_or("-"));
     }
     text
 }
@@ -344,5 +364,6 @@ Examples:
   uvala port add vale0:sink --kind null
   uvala port add vale0:host --kind tap --address 10.0.0.1/24
   uvala port add vale0:eth0 --kind packet
+  uvala port add vale0:vm2 --owner alice                 nobody else attaches to it
   uvala port set vale0:vm1 --isolated --unicast-flood=false
   uvala port del vale0:vm1";

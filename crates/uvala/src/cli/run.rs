@@ -86,7 +86,8 @@ impl Unrunnable {
 fn no_daemon(error: ControlError) -> anyhow::Error {
     let ControlError::NoDaemon(socket) = error else { return error.into() };
     let text = format!(
-        "no daemon at {}; start one (uvala daemon), or one for the program alone: uvala run --private",
+        "no daemon at {}; start one (uvala daemon), or one for the program alone: uvala run \
+         --private",
         socket.display()
     );
     Unrunnable { text, status: exit::NO_DAEMON }.into()

@@ -1,13 +1,13 @@
 //! `uvala switch`
 
 use client::api::{
-    Mode, PageFrom, Reply, Request, SwitchInfo, SwitchRef, SwitchSettings, SwitchSpec,
+    Mode, NewPorts, PageFrom, Reply, Request, SwitchInfo, SwitchRef, SwitchSettings, SwitchSpec,
 };
 use client::control::{Connection, unexpected};
 use daemon::users;
 
 use super::output::{Output, Watch};
-use super::{Global, all_pages};
+use super::{Global, Usage, all_pages};
 use crate::table::{Align, Table};
 
 /// List, add, change and delete switches
@@ -37,7 +37,7 @@ enum Action {
         #[command(flatten)]
         output: Output,
     },
-    /// Make a switch that stays
+    /// Make a switch that stays, or let one stay that came with its first port
     Add {
         #[command(flatten)]
         name: Name,
@@ -92,6 +92,10 @@ struct Settings {
     /// Who may attach (w) and look (r), in octal as for a file [new: 600]
     #[arg(long)]
     mode: Option<Mode>,
+    /// Who, of those who may attach, may open ports that were not added: any of them, or only the
+    /// owner; then the others have the ports that `uvala port add --owner` gives them [new: any]
+    #[arg(long, value_name = "any|owner")]
+    new_ports: Option<NewPorts>,
 }
 
 /// Runs the subcommand.
@@ -136,22 +140,38 @@ impl Name {
 
 impl Settings {
     fn spec(&self, name: &Name) -> anyhow::Result<SwitchSpec> {
-        let owner = self.owner.as_deref().map(|text| {
-            users::user_id(text).ok_or_else(|| anyhow::anyhow!("no user {text} in /etc/passwd"))
-        });
-        let group = self.group.as_deref().map(|text| {
-            users::group_id(text).ok_or_else(|| anyhow::anyhow!("no group {text} in /etc/group"))
-        });
         let settings = SwitchSettings {
             forwarding: self.forwarding.clone(),
             age_s: self.age,
             fdb_capacity: self.fdb_capacity,
-            owner: owner.transpose()?,
-            group: group.transpose()?,
+            owner: user(self.owner.as_deref())?,
+            group: group(self.group.as_deref())?,
             mode: self.mode,
+            new_ports: self.new_ports,
         };
         Ok(SwitchSpec { switch: name.parse()?, settings })
     }
+}
+
+/// The number of a user whom an option names.
+pub fn user(text: Option<&str>) -> Result<Option<u32>, Usage> {
+    number(text, users::user_id, "user", "passwd")
+}
+
+/// The same for a group.
+pub fn group(text: Option<&str>) -> Result<Option<u32>, Usage> {
+    number(text, users::group_id, "group", "group")
+}
+
+fn number(
+    text: Option<&str>,
+    id: fn(&str) -> Option<u32>,
+    what: &str,
+    file: &str,
+) -> Result<Option<u32>, Usage> {
+    let Some(text) = text else { return Ok(None) };
+    let missing = || Usage(format!("there is no {what} {text:?} in /etc/{file}"));
+    id(text).map(Some).ok_or_else(missing)
 }
 
 fn list(connection: &Connection) -> anyhow::Result<Vec<SwitchInfo>> {
@@ -202,7 +222,7 @@ fn show(info: &SwitchInfo) -> String {
     format!(
         "switch      {} ({stays})\nports       {}\nforwarding  {}\n\
          addresses   {} of {}, {age}\n            {moves}\n\
-         owner       {}\ngroup       {}\nmode        {}\nworker      {}\n",
+         owner       {}\ngroup       {}\nmode        {}\nnew ports   {}\nworker      {}\n",
         info.switch,
         info.ports,
         info.forwarding,
@@ -211,6 +231,7 @@ fn show(info: &SwitchInfo) -> String {
         users::user_name(info.owner),
         users::group_name(info.group),
         info.mode,
+        info.new_ports,
         info.worker,
     )
 }
@@ -219,5 +240,6 @@ const EXAMPLES: &str = "\
 Examples:
   uvala switch list --watch
   uvala switch add vale0 --group users --mode 660
+  uvala switch set vale0 --mode 666 --new-ports owner    everybody, on the ports you give them
   uvala switch set vale0 --forwarding hub --age 60
   uvala switch del vale0";

@@ -51,6 +51,7 @@ impl<D: Datapath> Control<D> {
             let text = format!("{} has {MAX_STATIONS} static addresses, the limit", name.switch());
             return Err(Refusal::BadValue(text));
         }
+        self.check_room(name.switch(), before.is_none())?;
         self.statics.home(name);
         let added = self.place_of(name).and_then(|place| {
             self.datapath.fdb_add(place.key(), station.mac, station.vlan)?;
@@ -66,6 +67,16 @@ impl<D: Datapath> Control<D> {
             self.tidy_statics(port);
         }
         added.map_err(Refusal::from)
+    }
+
+    /// Whether the database of a switch has room for one more static address, if it is one more.
+    fn check_room(&self, name: &SwitchName, more: bool) -> Result<(), Refusal> {
+        let switch = self.state.find_switch(name).expect("a port has a switch");
+        let have = self.statics.count(name);
+        if more && have >= switch.config.fdb_capacity {
+            return Err(Refusal::AddressesFull { switch: name.clone(), have });
+        }
+        Ok(())
     }
 
     /// Puts an address on a port as the configuration says, which must say so once.
@@ -203,6 +214,9 @@ fn stand_in(config: PortConfig) -> PortConfig {
 fn station(mac: Mac, vlan: u16) -> Result<Station, Refusal> {
     if mac.0[0] & 1 != 0 {
         return Err(Refusal::BadValue(format!("{mac} is a group address: it has no port")));
+    }
+    if mac.0 == [0; 6] {
+        return Err(Refusal::BadValue(format!("{mac} is no station's address")));
     }
     let vlan = VlanId::try_from(vlan).map_err(|e| Refusal::BadValue(format!("vlan: {e}")))?;
     Ok(Station { mac: MacAddr::new(mac.0), vlan })

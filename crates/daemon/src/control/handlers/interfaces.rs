@@ -18,7 +18,7 @@ use switch::PortConfig;
 use super::{Control, SwitchKey};
 use crate::config::PortPlan;
 use crate::control::datapath::{Datapath, PortKey};
-use crate::control::policy::{Access, Caller, Permissions};
+use crate::control::policy::{Access, Caller, Grant, Permissions};
 use crate::control::refusal::Refusal;
 use crate::control::settings::{self, WantedRings};
 use crate::control::state::Port;
@@ -51,7 +51,7 @@ impl<D: Datapath> Control<D> {
         }
         let interface =
             Interface { rings, mem_id, common: add.mem_id == COMMON, group: caller.gid };
-        self.enter_interface(caller.uid, name, PortConfig::default(), interface);
+        self.enter_interface(caller.uid, name, Default::default(), interface);
         Ok(Reply::PortGeometry(self.sizes(Some(mem_id), &rings)))
     }
 
@@ -70,7 +70,7 @@ impl<D: Datapath> Control<D> {
         let rings = settings::bound_rings(&WantedRings::from(text), &self.rings);
         let mem_id = self.datapath.keep_region(None, name, &rings)?;
         let interface = Interface { rings, mem_id, common: false, group: text.group };
-        self.enter_interface(owner, name, plan.config.clone(), interface);
+        self.enter_interface(owner, name, (plan.config.clone(), plan.grant), interface);
         Ok(())
     }
 
@@ -78,22 +78,12 @@ impl<D: Datapath> Control<D> {
         &mut self,
         owner: u32,
         name: &PortName,
-        config: PortConfig,
+        (config, grant): (PortConfig, Grant),
         interface: Interface,
     ) {
-        let port = Port {
-            key: PortKey(self.state.new_key()),
-            kind: PortKind::Shm,
-            pipe: None,
-            persistent: true,
-            owner,
-            config,
-            holder: None,
-            bound: None,
-            interface: Some(interface),
-            host: None,
-            past: None,
-        };
+        let key = PortKey(self.state.new_key());
+        let interface = Some(interface);
+        let port = Port { grant, interface, ..Port::persistent(key, PortKind::Shm, owner, config) };
         self.state.add_port(name.clone(), port);
     }
 

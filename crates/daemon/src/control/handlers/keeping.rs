@@ -60,7 +60,7 @@ impl<D: Datapath> Control<D> {
         let ports: BTreeMap<_, _> = persistent
             .map(|(name, port)| {
                 let stations = self.statics.stations(name).collect();
-                let (kind, settings) = (port.kind, show_port(&port.config));
+                let (kind, settings) = (port.kind, show_port(&port.config, port.grant));
                 let host = port.host.as_deref().cloned();
                 let interface = port.interface.map(show_interface);
                 let now = PortText { kind, settings, host, interface, stations };
@@ -92,6 +92,7 @@ fn all_settings(switch: &Switch) -> SwitchSettings {
         owner: Some(switch.permissions.owner),
         group: Some(switch.permissions.group),
         mode: Some(switch.permissions.mode),
+        new_ports: Some(switch.new_ports),
         ..show_switch(&switch.config)
     }
 }

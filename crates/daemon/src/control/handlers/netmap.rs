@@ -10,7 +10,7 @@ use switch::{Forwarding, OnFull, PortConfig, SwitchConfig};
 use super::attach::Awaited;
 use super::{Answer, Client, Control};
 use crate::control::datapath::{Binding, BoundSpec, Build, Datapath, PortKey, RingSpec, SwitchKey};
-use crate::control::policy::{Access, Caller};
+use crate::control::policy::{Access, Caller, Grant};
 use crate::control::refusal::Refusal;
 use crate::control::settings::{self, WantedRings};
 use crate::control::state::bound::{Binder, COMMON, Claim, Shared};
@@ -268,6 +268,7 @@ impl<D: Datapath> Control<D> {
     /// Reserves for a connection its rings of a port that is there.
     fn join(&mut self, client: &Client, bind: &Bind) -> Result<Build, Refusal> {
         let port = self.state.port(&client.caller, &bind.port, Access::Attach)?;
+        self.state.may_attach(&client.caller, &bind.port)?;
         let (key, header) = (port.key, port.config.vnet_header);
         if header != 0 && !bind.accepts_header {
             return Err(Refusal::HasHeader(bind.port.clone()));
@@ -394,6 +395,7 @@ fn bound_port(client: &Client, key: PortKey, kind: PortKind, shared: Shared) -> 
         pipe: None,
         persistent: false,
         owner: client.caller.uid,
+        grant: Grant::default(),
         config: PortConfig::default(),
         holder: None,
         bound: Some(shared),

@@ -1,5 +1,6 @@
 //! Calls and their answers, on workers that move no frame.
 
+mod grants;
 mod host;
 mod interfaces;
 mod lone;
@@ -224,12 +225,11 @@ fn test_refusals_have_codes_and_say_what_to_do() {
     assert!(text.contains("taken by process 1"), "{text}");
     let (code, text) = bench.refused(2, 1001, r#"{"attach":{"port":"vale0:b"}}"#);
     assert_eq!(code, ErrorCode::Permission);
-    assert!(text.contains("uvala switch set vale0 --mode"), "{text}");
+    assert!(text.contains("uvala switch set vale0 --group GROUP --mode 660"), "{text}");
     for (text, expected) in [
         (r#"{"switch_show":{"switch":"vale9"}}"#, ErrorCode::NotFound),
         (r#"{"port_del":{"port":"vale0:x"}}"#, ErrorCode::NotFound),
         (r#"{"detach":{"port":"vale0:a"}}"#, ErrorCode::NotFound),
-        (r#"{"switch_add":{"switch":"vale0"}}"#, ErrorCode::Exists),
         (r#"{"port_add":{"port":"vale0:a"}}"#, ErrorCode::Exists),
         (r#"{"port_add":{"port":"vale0:a{1"}}"#, ErrorCode::Unsupported),
         (r#"{"attach":{"port":"vale0:b","tx_rings":99}}"#, ErrorCode::BadRequest),
@@ -404,7 +404,12 @@ fn test_static_address_moves_to_another_port_and_is_deleted_there() {
     assert_eq!(bench.addresses(), ["02:00:00:00:00:01 1 vale0:b"]);
     let small = r#"{"switch_set":{"switch":"vale0","settings":{"fdb_capacity":1}}}"#;
     bench.done(small);
-    bench.done(r#"{"fdb_add":{"port":"vale0:b","mac":"02:00:00:00:00:02"}}"#);
+    let one_more = r#"{"fdb_add":{"port":"vale0:b","mac":"02:00:00:00:00:02"}}"#;
+    let (code, text) = bench.refused(0, 0, one_more);
+    assert_eq!(code, ErrorCode::NoMemory);
+    assert!(text.contains("--fdb-capacity"), "{text}");
+    bench.done(r#"{"switch_set":{"switch":"vale0","settings":{"fdb_capacity":2}}}"#);
+    bench.done(one_more);
     assert_eq!(bench.refused(0, 0, small).0, ErrorCode::BadRequest);
     bench.done(r#"{"fdb_del":{"switch":"vale0","mac":"02:00:00:00:00:02"}}"#);
     bench.done(r#"{"fdb_del":{"switch":"vale0","mac":"02:00:00:00:00:01"}}"#);
@@ -462,6 +467,22 @@ fn test_owner_opens_a_switch_to_others() {
     let set = PortSet { port: "vale0:b".parse().unwrap(), settings: PortSettings::default() };
     let own = bench.answer(2, 1001, Request::PortSet(set));
     assert_eq!(own.unwrap_err().code(), ErrorCode::Permission);
+}
+
+#[test]
+fn test_a_switch_that_came_with_its_port_stays_when_its_owner_adds_it() {
+    let mut bench = Bench::new();
+    bench.attach(1, 1000, "vale0:a").unwrap();
+    let add = r#"{"switch_add":{"switch":"vale0","settings":{"age_s":7}}}"#;
+    assert_eq!(bench.refused(2, 1001, add).0, ErrorCode::Permission);
+    assert_eq!(bench.ask(1, 1000, add).unwrap(), Reply::Done);
+    assert_eq!(bench.refused(1, 1000, add).0, ErrorCode::Exists);
+    bench.control.hang_up(ConnKey(1));
+    let Reply::Switch(info) = bench.ask(1, 1000, r#"{"switch_show":{"switch":"vale0"}}"#).unwrap()
+    else {
+        panic!("another answer")
+    };
+    assert!(info.persistent && info.age_s == 7);
 }
 
 #[test]

@@ -1,0 +1,170 @@
+//! Values of the file that are written as a number or as a text, checked as they are read.
+
+use std::fmt;
+use std::str::FromStr;
+
+use client::api::PortKind;
+use ring::cursor::Span;
+use ring::layout::{MAX_RINGS, MAX_STRIDE};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, Visitor};
+use switch::FDB_CAPACITY_MAX;
+use tracing::Level;
+
+use crate::control::datapath::MAX_EXTRA_BUFS;
+use crate::users;
+
+/// A value whose text form another module defines.
+pub fn from_text<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err: fmt::Display>,
+{
+    String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+}
+
+/// The same for one that may be missing.
+pub fn some_from_text<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err: fmt::Display>,
+{
+    from_text(deserializer).map(Some)
+}
+
+/// Declares a value that is written as a number or as a text, and is checked as it is read.
+macro_rules! checked {
+    ($($name:ident($inner:ty) = $parse:expr;)*) => {$(
+        #[doc = concat!("`", stringify!($inner), "` in the file.")]
+        #[derive(Clone, Copy, Deserialize)]
+        #[serde(try_from = "NumberOrText")]
+        pub struct $name(pub $inner);
+
+        impl TryFrom<NumberOrText> for $name {
+            type Error = String;
+            fn try_from(value: NumberOrText) -> Result<Self, String> {
+                let parse: fn(&str) -> Result<$inner, String> = $parse;
+                parse(&value.0).map(Self)
+            }
+        }
+    )*};
+}
+
+checked! {
+    UserId(u32) = |text| users::user_id(text).ok_or(format!("no user {text:?} in /etc/passwd"));
+    GroupId(u32) = |text| users::group_id(text).ok_or(format!("no group {text:?} in /etc/group"));
+    Number(u32) = |text| in_range(text, 0, u32::MAX);
+    Kind(PortKind) = parse_kind;
+    WorkerCount(u32) = parse_workers;
+    FrameCount(u16) = |text| in_range(text, 1, 1024);
+    Bytes(u64) = parse_bytes;
+    Capacity(usize) = |text| in_range(text, 1, FDB_CAPACITY_MAX);
+    VnetHeader(u8) = |text| match text {
+        "0" => Ok(0),
+        "10" => Ok(10),
+        "12" => Ok(12),
+        _ => Err(format!("expected 0, 10 or 12, found {text:?}")),
+    };
+    Rings(u16) = |text| in_range(text, 1, MAX_RINGS);
+    Slots(Span) = parse_slots;
+    ExtraBufs(u32) = |text| in_range(text, 0, MAX_EXTRA_BUFS);
+    Stride(u32) = parse_stride;
+    Log(Level) = |text| text.parse().map_err(|_| {
+        format!("expected error, warn, info, debug or trace, found {text:?}")
+    });
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self(Level::INFO)
+    }
+}
+
+impl Default for Kind {
+    fn default() -> Self {
+        Self(PortKind::Shm)
+    }
+}
+
+fn parse_kind(text: &str) -> Result<PortKind, String> {
+    match text {
+        "shm" => Ok(PortKind::Shm),
+        "null" => Ok(PortKind::Null),
+        "tap" => Ok(PortKind::Tap),
+        "packet" => Ok(PortKind::Packet),
+        "stack" => Ok(PortKind::Stack),
+        _ => Err(format!("expected shm, null, tap, packet or stack, found {text:?}")),
+    }
+}
+
+/// How many workers a text means: a number, or `auto` for one less than there are cores.
+pub fn parse_workers(text: &str) -> Result<u32, String> {
+    if text == "auto" {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        return Ok(u32::try_from(cores).unwrap_or(MAX_WORKERS).clamp(2, MAX_WORKERS + 1) - 1);
+    }
+    in_range(text, 1, MAX_WORKERS).map_err(|error| format!("{error}, or \"auto\""))
+}
+
+/// More cores than any machine that runs this gives away for switching.
+const MAX_WORKERS: u32 = 256;
+
+fn parse_slots(text: &str) -> Result<Span, String> {
+    let slots = in_range(text, Span::MIN, Span::MAX)?;
+    Ok(Span::new(slots).expect("in range"))
+}
+
+/// Bytes with or without a unit.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let shift = match text[digits.len()..].trim() {
+        "" | "B" => Some(0),
+        "K" | "KiB" => Some(10),
+        "M" | "MiB" => Some(20),
+        "G" | "GiB" => Some(30),
+        "T" | "TiB" => Some(40),
+        _ => None,
+    };
+    let number: Option<u64> = digits.parse().ok();
+    let bytes = number.zip(shift).and_then(|(n, shift)| n.checked_mul(1 << shift));
+    bytes.ok_or_else(|| format!("expected a size such as 512MiB or 16GiB, found {text:?}"))
+}
+
+fn parse_stride(text: &str) -> Result<u32, String> {
+    let stride = in_range(text, 64, MAX_STRIDE)?;
+    match stride.is_multiple_of(64) {
+        true => Ok(stride),
+        false => Err(format!("expected a multiple of 64, found {stride}")),
+    }
+}
+
+fn in_range<T>(text: &str, low: T, high: T) -> Result<T, String>
+where
+    T: FromStr + PartialOrd + fmt::Display,
+{
+    let number: Option<T> = text.parse().ok();
+    let fits = number.filter(|number| (&low..=&high).contains(&number));
+    fits.ok_or_else(|| format!("expected a number from {low} to {high}, found {text}"))
+}
+
+/// The text of a value that may be written with or without quotes.
+struct NumberOrText(String);
+
+impl<'de> Deserialize<'de> for NumberOrText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl Visitor<'_> for Either {
+            type Value = NumberOrText;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number or a text")
+            }
+            fn visit_i64<E>(self, number: i64) -> Result<NumberOrText, E> {
+                Ok(NumberOrText(number.to_string()))
+            }
+            fn visit_str<E>(self, text: &str) -> Result<NumberOrText, E> {
+                Ok(NumberOrText(text.to_owned()))
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
