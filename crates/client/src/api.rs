@@ -71,6 +71,7 @@ pub struct ReplyMessage {
 /// How a call went.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "taken apart at once, never kept")]
 pub enum Outcome {
     /// Done.
     Ok(Reply),
