@@ -110,6 +110,8 @@ fn refusal_code(code: ErrorCode) -> c_int {
         ErrorCode::BadRequest => EREQUEST,
         ErrorCode::Unsupported => EUNSUPPORTED,
         ErrorCode::Internal => EINTERNAL,
+        // No call of this library makes what is kept.
+        ErrorCode::NotKept => ESYSTEM,
     }
 }
 

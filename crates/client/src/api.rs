@@ -75,7 +75,7 @@ pub struct ReplyMessage {
 pub enum Outcome {
     /// Done.
     Ok(Reply),
-    /// Refused; nothing has changed.
+    /// Refused; nothing has changed ([`ErrorCode::NotKept`] apart).
     Err(Failure),
 }
 
@@ -210,6 +210,9 @@ pub enum ErrorCode {
     Unsupported,
     /// The daemon's own fault.
     Internal,
+    /// Done, but not written down: the next daemon will not know of it. Nothing else that is an
+    /// error has changed anything.
+    NotKept,
 }
 
 impl ErrorCode {
@@ -227,6 +230,7 @@ impl ErrorCode {
             Self::BadRequest => exit::BAD_REQUEST,
             Self::Unsupported => exit::UNSUPPORTED,
             Self::Internal => exit::INTERNAL,
+            Self::NotKept => exit::NOT_KEPT,
         }
     }
 }
@@ -263,6 +267,8 @@ pub mod exit {
     pub const BAD_REQUEST: u8 = 13;
     /// A fault of uvala itself.
     pub const INTERNAL: u8 = 14;
+    /// Done, but it will not outlive the daemon: its state directory cannot be written.
+    pub const NOT_KEPT: u8 = 15;
 }
 
 /// The caller introduces itself; the name appears in listings and logs.
@@ -370,10 +376,10 @@ mod tests {
     fn test_every_error_has_its_own_exit_code() {
         use ErrorCode as E;
         let all = [E::BadName, E::NotFound, E::Exists, E::InUse, E::Permission];
-        let more = [E::Quota, E::NoMemory, E::BadRequest, E::Unsupported, E::Internal];
+        let more = [E::Quota, E::NoMemory, E::BadRequest, E::Unsupported, E::Internal, E::NotKept];
         let mut codes: Vec<u8> = all.iter().chain(&more).map(|e| e.exit_code()).collect();
         codes.extend([exit::OK, exit::FAILURE, exit::USAGE, exit::NO_DAEMON, exit::BAD_CONFIG]);
         codes.sort_unstable();
-        assert_eq!(codes, (0..=14).collect::<Vec<u8>>());
+        assert_eq!(codes, (0..=15).collect::<Vec<u8>>());
     }
 }

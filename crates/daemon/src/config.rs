@@ -276,6 +276,7 @@ fn line_of(text: &str, offset: usize) -> usize {
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 struct RawConfig {
     log: Log,
+    #[serde(deserialize_with = "state_dir")]
     state_dir: Option<PathBuf>,
     socket: RawSocket,
     workers: RawWorkers,
@@ -371,6 +372,18 @@ struct RawPort {
     netns: Option<String>,
     address: Option<Address>,
     alone: bool,
+}
+
+/// Somewhere: without a directory nothing could be kept.
+fn state_dir<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+    let dir = PathBuf::deserialize(deserializer)?;
+    if dir.as_os_str().is_empty() {
+        return Err(D::Error::custom(
+            "state_dir is empty: what commands make is always kept; name a directory, as in \
+             \"/var/lib/uvala\", or leave it out for \"state\" beside the socket",
+        ));
+    }
+    Ok(Some(dir))
 }
 
 impl RawConfig {

@@ -10,6 +10,8 @@
 pub mod config;
 pub mod control;
 pub mod datapath;
+pub mod keeper;
+pub mod lockfile;
 pub mod log;
 pub mod records;
 pub mod start;
@@ -31,6 +33,7 @@ use control::datapath::Datapath;
 use control::handlers::Control;
 use control::policy::Caller;
 use control::socket::Server;
+use keeper::Keeper;
 use start::{Place, StartError};
 use store::Store;
 
@@ -59,7 +62,7 @@ impl<D: Datapath> Daemon<D> {
         let (place, listener) = Place::take(&dir, &config.socket)?;
         let state_dir = config.state_dir.clone().unwrap_or_else(|| dir.join(STATE_DIR));
         let mut control = Control::new(config, datapath);
-        make_switches(&mut control, config, Store::new(state_dir))?;
+        make_switches(&mut control, config, Store::open(state_dir)?)?;
         let io = |error: io::Error| StartError::Io {
             doing: "serve",
             path: place.socket().to_path_buf(),
@@ -127,7 +130,7 @@ fn make_switches<D: Datapath>(
     if config.forget {
         store.forget()?;
     }
-    let records = store.load()?;
+    let (records, dir) = (store.load()?, store.dir().to_path_buf());
     if !records.is_empty() {
         tracing::info!("{} switches as commands left them", records.len());
     }
@@ -143,6 +146,7 @@ fn make_switches<D: Datapath>(
             .make_planned(&daemon, &plan)
             .map_err(|refusal| StartError::Switch { name: plan.name.to_string(), refusal })?;
     }
-    control.keep_in(store, &config.switches);
+    let start = |error| StartError::Io { doing: "keep what commands make in", path: dir, error };
+    control.keep_with(Keeper::start(store).map_err(start)?, &config.switches);
     Ok(())
 }

@@ -32,10 +32,10 @@ pub const VERSION: u32 = 1;
 /// Most ports of a switch.
 const MAX_PORTS: usize = 4096;
 
-/// A switch.
+/// A switch, with its ports as `P`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SwitchRecord {
+pub struct SwitchRecord<P = PortRecord> {
     /// [`VERSION`].
     pub version: u32,
     /// Its name.
@@ -48,8 +48,11 @@ pub struct SwitchRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configured: Option<SwitchSettings>,
     /// Its persistent ports.
-    pub ports: BTreeMap<PortName, PortRecord>,
+    pub ports: BTreeMap<PortName, P>,
 }
+
+/// What changed of a switch: all that is said of it, and the ports that are new, different, or gone.
+pub type SwitchChange = SwitchRecord<Option<PortRecord>>;
 
 /// A persistent port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,6 +136,23 @@ pub fn show_switch(config: &SwitchConfig) -> SwitchSettings {
     }
 }
 
+impl<P> SwitchRecord<P> {
+    /// Whether both are the same but for their ports.
+    pub fn says_of_the_switch_what<Q>(&self, other: &SwitchRecord<Q>) -> bool {
+        (&self.switch, self.persistent, &self.settings, &self.configured)
+            == (&other.switch, other.persistent, &other.settings, &other.configured)
+    }
+
+    /// The same with other ports.
+    pub fn with_ports<Q>(
+        self,
+        change: impl FnOnce(BTreeMap<PortName, P>) -> BTreeMap<PortName, Q>,
+    ) -> SwitchRecord<Q> {
+        let Self { version, switch, persistent, settings, configured, ports } = self;
+        SwitchRecord { version, switch, persistent, settings, configured, ports: change(ports) }
+    }
+}
+
 /// A record whose values have been found good.
 #[derive(Clone, Debug)]
 pub struct Checked {
@@ -143,6 +163,28 @@ pub struct Checked {
 }
 
 impl SwitchRecord {
+    /// What a file says: a record and, behind it, what changed later. Of a last change that is not
+    /// whole nobody was told that it was written.
+    pub fn read(text: &[u8]) -> Result<Self, String> {
+        let mut parts = serde_json::Deserializer::from_slice(text).into_iter::<SwitchChange>();
+        let first = parts.next().unwrap_or_else(|| serde_json::from_slice(text));
+        let mut all = first.map_err(|error| error.to_string())?;
+        for part in parts {
+            let mut later = match part {
+                Err(error) if error.is_eof() => break,
+                part => part.map_err(|error| error.to_string())?,
+            };
+            if later.switch != all.switch {
+                return Err(format!("it is of {} and of {}", all.switch, later.switch));
+            }
+            let mut ports = all.ports;
+            ports.append(&mut later.ports);
+            all = SwitchChange { ports, ..later };
+        }
+        let there = |(name, port): (PortName, Option<PortRecord>)| Some((name, port?));
+        Ok(all.with_ports(|ports| ports.into_iter().filter_map(there).collect()))
+    }
+
     /// Checks everything, as if a stranger had written it.
     pub fn check(self) -> Result<Checked, String> {
         if self.version != VERSION {
@@ -265,8 +307,7 @@ mod tests {
     }
 
     fn record(text: &str) -> Result<Checked, String> {
-        let record: SwitchRecord = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        record.check()
+        SwitchRecord::read(text.as_bytes())?.check()
     }
 
     fn merged(config: &str, record: SwitchRecord) -> Vec<SwitchPlan> {
@@ -364,6 +405,29 @@ mod tests {
         let old = changed(CONFIG);
         let text = serde_json::to_string(&old).unwrap();
         assert_eq!(serde_json::from_str::<SwitchRecord>(&text).unwrap(), old);
+    }
+
+    #[test]
+    fn test_what_stands_behind_a_record_came_later_and_counts() {
+        let old = changed(CONFIG);
+        let a = old.ports.keys().next().unwrap().clone();
+        let mut expected = old.clone();
+        expected.persistent = false;
+        expected.ports.remove(&a);
+        let change = SwitchChange {
+            persistent: false,
+            ..old.clone().with_ports(|_| BTreeMap::from([(a, None::<PortRecord>)]))
+        };
+        let whole = serde_json::to_string_pretty(&old).unwrap();
+        let later = serde_json::to_string(&change).unwrap();
+        let read = |text: String| SwitchRecord::read(text.as_bytes());
+        assert_eq!(read(format!("{whole}\n{later}\n")).unwrap(), expected);
+        for cut in [1, later.len() / 2, later.len() - 1] {
+            assert_eq!(read(format!("{whole}\n{}", &later[..cut])).unwrap(), old);
+        }
+        assert!(read(whole[..whole.len() - 1].to_owned()).is_err());
+        assert!(read(format!("{whole}\n{}", later.replace("\"vale0\"", "\"vale1\""))).is_err());
+        assert!(read(format!("{whole}\n\0\n{later}")).is_err());
     }
 
     #[test]

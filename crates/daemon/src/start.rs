@@ -3,21 +3,22 @@
 //! The lock file is what makes a daemon the only one of its directory: the kernel releases it with
 //! the process, however that ends, so a socket that is found while the lock is free is stale.
 
-use std::fs::{DirBuilder, File, OpenOptions, Permissions};
-use std::io::{Error, ErrorKind, Read, Write};
+use std::fs::{DirBuilder, File, Permissions};
+use std::io::{Error, ErrorKind};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use client::api::exit;
 use client::paths::{SOCKET_NAME, UNREADY_SOCKET_NAME};
-use rustix::fs::{FlockOperation, Mode, fchmod, flock};
+use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::SocketConfig;
 use crate::control::refusal::Refusal;
+use crate::lockfile::{self, LockError};
 use crate::store::StoreError;
 
 /// Why the daemon does not start.
@@ -68,7 +69,7 @@ pub enum StartError {
         /// What the system said.
         error: Error,
     },
-    /// What commands made before cannot be read.
+    /// What commands made before cannot be read, or is another daemon's.
     #[error(transparent)]
     State(#[from] StoreError),
     /// A switch of the configuration.
@@ -93,6 +94,7 @@ impl StartError {
             }
             Self::Io { .. } => exit::FAILURE,
             Self::Workers { .. } => exit::NO_MEMORY,
+            Self::State(StoreError::Shared { .. }) => exit::EXISTS,
             Self::State(_) | Self::Core { .. } | Self::Switch { .. } => exit::BAD_CONFIG,
         }
     }
@@ -168,31 +170,10 @@ fn make_dir(dir: &Path, config: &SocketConfig) -> Result<(), StartError> {
 
 fn lock(dir: &Path) -> Result<File, StartError> {
     let path = dir.join(LOCK_NAME);
-    let io = |error| StartError::Io { doing: "lock", path: path.clone(), error };
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(&path)
-        .map_err(io)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(Errno::AGAIN) => {
-            let mut pid = String::new();
-            // Who it is, is a courtesy.
-            let _ = file.read_to_string(&mut pid);
-            let number: Option<u32> = pid.trim().parse().ok();
-            let pid = number.map_or(String::new(), |pid| format!(" (process {pid})"));
-            return Err(StartError::Running { dir: dir.to_path_buf(), pid });
-        }
-        Err(error) => return Err(io(error.into())),
-    }
-    file.set_len(0).map_err(io)?;
-    writeln!(file, "{}", std::process::id()).map_err(io)?;
-    Ok(file)
+    lockfile::take(&path).map_err(|error| match error {
+        LockError::Held(pid) => StartError::Running { dir: dir.to_path_buf(), pid },
+        LockError::Io(error) => StartError::Io { doing: "lock", path, error },
+    })
 }
 
 /// Makes the socket under a name that no client knows, so that whoever finds it finds it ready: its

@@ -1,8 +1,21 @@
 //! Where records are kept: a directory of the daemon's own, with one file for each switch.
 //!
+//! ```text
+//! {"version":1,"switch":"vale0",…,"ports":{"vale0:a":{…},"vale0:b":{…}}}   all of it
+//! {"version":1,"switch":"vale0",…,"ports":{"vale0:b":{…}}}                 later: b is new
+//! {"version":1,"switch":"vale0",…,"ports":{"vale0:a":null}}                later: a is gone
+//! ```
+//!
 //! A file is replaced at once: written beside under another name, synced, renamed, and the
-//! directory synced. So whatever ends the daemon, or the machine, there is the old record or the
-//! new one. Nobody but the daemon's user may write there; what is read is checked nevertheless.
+//! directory synced. What changes afterwards is put behind it, a line each time, until there is as
+//! much of that as there was before; then it is replaced again. So a change costs what it is long,
+//! and whatever ends the daemon, or the machine, there is all that was synced: a last line that is
+//! not whole was promised to nobody.
+//!
+//! A lock makes a daemon the only one of its directory. One that cannot be had because nothing can
+//! be written there (a disk that is full or read-only) is tried again before each write: what is
+//! there can be read meanwhile. Nobody but the daemon's user may write there; what is read is
+//! checked nevertheless.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -13,36 +26,87 @@ use std::path::{Path, PathBuf};
 use client::name::SwitchName;
 use thiserror::Error;
 
+use crate::lockfile::{self, LockError};
 use crate::records::{Checked, SwitchRecord};
 
 /// Longest file: a switch with all its ports and addresses takes a tenth.
 const MAX_BYTES: u64 = 32 << 20;
 const EXTENSION: &str = ".json";
+const LOCK_NAME: &str = ".lock";
 
 /// Why a daemon cannot know what it was told before. One line that says what to do.
 #[derive(Debug, Error)]
-#[error("state {}: {why}; mend or remove it, or start with --forget", .path.display())]
-pub struct StoreError {
-    path: PathBuf,
-    why: String,
+pub enum StoreError {
+    /// It cannot be read.
+    #[error("state {}: {why}; mend or remove it, or start with --forget", .path.display())]
+    Broken {
+        /// A file, or the directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Two daemons would write over each other.
+    #[error(
+        "another daemon{} keeps its state in {}; stop it, or choose another --state",
+        .pid, .dir.display()
+    )]
+    Shared {
+        /// The directory.
+        dir: PathBuf,
+        /// " (process N)", if the lock says so.
+        pid: String,
+    },
 }
 
 /// The directory.
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
+    /// Held, not read. None while nothing could be written there.
+    lock: Option<File>,
 }
 
 impl Store {
-    /// In this directory, which is made when there is something to keep.
+    /// In this directory, which is made, and is ours from now on.
+    pub fn open(dir: PathBuf) -> Result<Self, StoreError> {
+        let mut store = Self { dir, lock: None };
+        match store.own() {
+            Ok(()) => {}
+            Err(LockError::Held(pid)) => return Err(StoreError::Shared { dir: store.dir, pid }),
+            Err(LockError::Io(error)) => tracing::warn!(
+                "state {}: {error}; until that is mended, what commands change does not outlive \
+                 this daemon",
+                store.dir.display()
+            ),
+        }
+        Ok(store)
+    }
+
+    /// Takes possession of it, if that has not been done.
+    fn own(&mut self) -> Result<(), LockError> {
+        if self.lock.is_none() {
+            DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
+            check_dir(&self.dir)?;
+            self.lock = Some(lockfile::take(&self.dir.join(LOCK_NAME))?);
+        }
+        Ok(())
+    }
+
+    /// Where it is.
     #[must_use]
-    pub fn new(dir: PathBuf) -> Self {
-        Self { dir }
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Where the record of a switch is.
+    #[must_use]
+    pub fn path(&self, switch: &SwitchName) -> PathBuf {
+        self.dir.join(file_name(switch))
     }
 
     /// Reads all records.
     pub fn load(&self) -> Result<BTreeMap<SwitchName, Checked>, StoreError> {
-        let wrong = |path: &Path, why: String| StoreError { path: path.to_path_buf(), why };
+        let wrong = |path: &Path, why: String| StoreError::Broken { path: path.to_path_buf(), why };
         if let Err(error) = check_dir(&self.dir) {
             return match error.kind() {
                 ErrorKind::NotFound => Ok(BTreeMap::new()),
@@ -54,8 +118,7 @@ impl Store {
         for name in names {
             let path = self.dir.join(&name);
             let record = read(&path).map_err(|error| error.to_string()).and_then(|text| {
-                let record: SwitchRecord =
-                    serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+                let record = SwitchRecord::read(&text)?;
                 if file_name(&record.switch) != name {
                     return Err(format!("it is of switch {}", record.switch));
                 }
@@ -77,31 +140,49 @@ impl Store {
         };
         match forget() {
             Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(StoreError { path: self.dir.clone(), why: error.to_string() })
+                Err(StoreError::Broken { path: self.dir.clone(), why: error.to_string() })
             }
             _ => Ok(()),
         }
     }
 
-    /// Keeps the record of a switch, or no record.
-    pub fn save(&self, switch: &SwitchName, record: Option<&SwitchRecord>) -> io::Result<()> {
-        let path = self.dir.join(file_name(switch));
-        let Some(record) = record else {
-            return match std::fs::remove_file(&path) {
-                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-                Err(error) => Err(error),
-                Ok(()) => sync(&self.dir),
-            };
-        };
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
-        check_dir(&self.dir)?;
+    /// Replaces the record of a switch.
+    pub fn replace(&mut self, switch: &SwitchName, text: &[u8]) -> io::Result<()> {
+        self.own().map_err(io::Error::other)?;
         let draft = self.dir.join(format!(".{}", file_name(switch)));
-        let written = write(&draft, record).and_then(|()| std::fs::rename(&draft, &path));
+        let path = self.path(switch);
+        let written = write(&draft, text).and_then(|()| std::fs::rename(&draft, path));
         if written.is_err() {
             // What is left of it does no harm.
             let _ = std::fs::remove_file(&draft);
         }
         written?;
+        sync(&self.dir)
+    }
+
+    /// Puts a change behind the record of a switch that this daemon wrote. After an error nobody
+    /// knows what is there: it is to be replaced.
+    pub fn append(&mut self, switch: &SwitchName, text: &[u8]) -> io::Result<()> {
+        assert!(self.lock.is_some(), "it was written before");
+        let flags = libc::O_NOFOLLOW;
+        let path = self.path(switch);
+        let mut file = OpenOptions::new().append(true).custom_flags(flags).open(path)?;
+        file.write_all(text)?;
+        file.sync_data()
+    }
+
+    /// Removes the record of a switch.
+    pub fn remove(&mut self, switch: &SwitchName) -> io::Result<()> {
+        let path = self.path(switch);
+        match std::fs::symlink_metadata(&path) {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+            {
+                return Ok(());
+            }
+            _ => self.own().map_err(io::Error::other)?,
+        }
+        std::fs::remove_file(&path)?;
         sync(&self.dir)
     }
 
@@ -123,15 +204,13 @@ fn file_name(switch: &SwitchName) -> String {
     format!("{switch}{EXTENSION}")
 }
 
-fn write(path: &Path, record: &SwitchRecord) -> io::Result<()> {
-    let text = serde_json::to_vec_pretty(record)?;
+fn write(path: &Path, text: &[u8]) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(&text)?;
-    file.write_all(b"\n")?;
+    file.write_all(text)?;
     file.sync_all()
 }
 
@@ -188,7 +267,7 @@ mod tests {
         }
 
         fn store(&self) -> Store {
-            Store::new(self.0.join("state"))
+            Store::open(self.0.join("state")).unwrap()
         }
 
         fn file(&self) -> PathBuf {
@@ -202,49 +281,70 @@ mod tests {
         }
     }
 
-    fn record() -> SwitchRecord {
-        SwitchRecord {
-            version: crate::records::VERSION,
-            switch: "vale0".parse().unwrap(),
-            persistent: true,
-            settings: Default::default(),
-            configured: None,
-            ports: BTreeMap::new(),
-        }
+    fn switch() -> SwitchName {
+        "vale0".parse().unwrap()
     }
+
+    const RECORD: &[u8] =
+        br#"{"version":1,"switch":"vale0","persistent":true,"settings":{},"ports":{}}"#;
 
     #[test]
     fn test_records_come_back_until_they_are_removed() {
         let dir = Dir::new("back");
-        let (store, record) = (dir.store(), record());
+        let mut store = dir.store();
         assert!(store.load().unwrap().is_empty());
-        store.save(&record.switch, None).unwrap();
+        store.remove(&switch()).unwrap();
         for _ in 0..2 {
-            store.save(&record.switch, Some(&record)).unwrap();
+            store.replace(&switch(), RECORD).unwrap();
         }
         let meta = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
         assert_eq!((meta(&dir.file()), meta(&dir.0.join("state"))), (0o600, 0o700));
-        assert_eq!(std::fs::read_dir(dir.0.join("state")).unwrap().count(), 1, "no draft is left");
+        let files = std::fs::read_dir(dir.0.join("state")).unwrap();
+        assert_eq!(files.count(), 2, "it and the lock; no draft is left");
         assert_eq!(store.load().unwrap().len(), 1);
-        store.save(&record.switch, None).unwrap();
+        store.remove(&switch()).unwrap();
         assert!(store.load().unwrap().is_empty());
+    }
+
+    #[test]
+    fn test_second_daemon_is_refused_and_told_who_has_it() {
+        let dir = Dir::new("second");
+        let mut store = dir.store();
+        store.replace(&switch(), RECORD).unwrap();
+        let error = Store::open(dir.0.join("state")).unwrap_err().to_string();
+        let pid = std::process::id();
+        assert!(error.starts_with(&format!("another daemon (process {pid}) keeps")), "{error}");
+        drop(store);
+        assert_eq!(dir.store().load().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn test_directory_that_cannot_be_had_is_tried_again_with_each_write() {
+        let dir = Dir::new("late");
+        std::fs::write(&dir.0, "in the way").unwrap();
+        let mut store = dir.store();
+        assert!(store.replace(&switch(), RECORD).is_err());
+        std::fs::remove_file(&dir.0).unwrap();
+        store.replace(&switch(), RECORD).unwrap();
+        let error = Store::open(dir.0.join("state")).unwrap_err();
+        assert!(matches!(error, StoreError::Shared { .. }));
     }
 
     #[test]
     fn test_draft_of_a_daemon_that_died_is_no_record() {
         let dir = Dir::new("draft");
-        let (store, record) = (dir.store(), record());
-        store.save(&record.switch, Some(&record)).unwrap();
+        let mut store = dir.store();
+        store.replace(&switch(), RECORD).unwrap();
         std::fs::write(dir.0.join("state").join(".vale0.json"), "{\"ver").unwrap();
         assert_eq!(store.load().unwrap().len(), 1);
-        store.save(&record.switch, Some(&record)).unwrap();
+        store.replace(&switch(), RECORD).unwrap();
     }
 
     #[test]
     fn test_broken_and_foreign_files_are_refused_in_one_line_until_forgotten() {
         let dir = Dir::new("broken");
-        let (store, record) = (dir.store(), record());
-        store.save(&record.switch, Some(&record)).unwrap();
+        let mut store = dir.store();
+        store.replace(&switch(), RECORD).unwrap();
         let good = std::fs::read_to_string(dir.file()).unwrap();
         let other = good.replace("vale0", "vale1");
         for text in ["", "\0\0\0", &good[..good.len() / 2], &other] {

@@ -60,7 +60,7 @@ pub fn errno_of(error: &ControlError) -> Errno {
             ErrorCode::Permission => Errno::PERM,
             ErrorCode::Quota | ErrorCode::NoMemory => Errno::NOMEM,
             ErrorCode::Unsupported => Errno::OPNOTSUPP,
-            ErrorCode::Internal => Errno::IO,
+            ErrorCode::Internal | ErrorCode::NotKept => Errno::IO,
         },
     }
 }

@@ -32,6 +32,8 @@ pub struct Fake {
     pub(super) kept: Vec<u16>,
     /// What every port has sent.
     pub(super) counted: Counter,
+    /// How often addresses were put somewhere, and ports made or changed.
+    pub(super) calls: usize,
     /// The next call that needs memory fails.
     pub(super) out_of_memory: bool,
     /// So many such calls succeed before one fails.
@@ -270,6 +272,7 @@ impl Datapath for Fake {
         switch: SwitchKey,
         config: PortConfig,
     ) -> Result<(), DatapathError> {
+        self.calls += 1;
         self.allocate()?;
         assert!(self.ports.insert(port, (switch, config)).is_none());
         Ok(())
@@ -311,6 +314,7 @@ impl Datapath for Fake {
     }
 
     fn set_port(&mut self, port: PortKey, config: PortConfig) {
+        self.calls += 1;
         self.ports.get_mut(&port).expect("known").1 = config;
     }
 
@@ -384,6 +388,7 @@ impl Datapath for Fake {
     }
 
     fn fdb_add(&mut self, port: PortKey, mac: MacAddr, vlan: VlanId) -> Result<(), DatapathError> {
+        self.calls += 1;
         let switch = self.ports[&port].0;
         self.fdb.insert((mac.as_u64(), vlan.get()), (switch, port, mac, vlan));
         Ok(())

@@ -56,6 +56,8 @@ pub enum Step {
     Answer(Answer),
     /// The answer of [`Control::finish`], when this is done. Until then the client waits.
     Build(Build),
+    /// One of those that [`Control::kept`] has, when the change is on the disk, likewise.
+    Keep,
 }
 
 /// The control plane behind the socket.
@@ -133,7 +135,14 @@ impl<D: Datapath> Control<D> {
                 let build = self.bind(client, &bind);
                 self.begun(client, build)
             }
-            request => Step::Answer(self.answer(client, request)),
+            request => {
+                let touched = self.touched(&request);
+                let answer = self.answer(client, request);
+                match answer {
+                    Ok(answer) => self.keep(client.conn, touched, answer),
+                    refused => Step::Answer(refused),
+                }
+            }
         }
     }
 
@@ -149,7 +158,6 @@ impl<D: Datapath> Control<D> {
 
     fn carry_out(&mut self, client: &mut Client, request: Request) -> Answer {
         let caller = client.caller.clone();
-        let changed = keeping::changes(&request);
         let reply = match request {
             Request::Resume => return self.resume(client),
             Request::PortGeometry(query) => self.port_geometry(&caller, &query),
@@ -177,9 +185,6 @@ impl<D: Datapath> Control<D> {
             Request::Detach(PortRef { port }) => self.detach(client.conn, &port),
             Request::Attach(_) | Request::Bind(_) => unreachable!("a call that takes two steps"),
         };
-        if reply.is_ok() {
-            changed.into_iter().for_each(|switch| self.keep(switch));
-        }
         reply.map(|reply| (reply, Vec::new()))
     }
 

@@ -20,3 +20,4 @@ pub mod socket;
 pub mod state;
 pub mod statics;
 mod sys;
+pub mod turns;

@@ -8,9 +8,10 @@ use port::host::HostError;
 
 use super::datapath::{DatapathError, MakeHostError};
 use super::policy::Access;
+use crate::keeper::NotKept;
 use crate::users;
 
-/// Why a call is refused. Nothing has changed.
+/// Why a call is refused. Nothing has changed, but for [`Refusal::NotKept`].
 #[derive(Debug, Error)]
 pub enum Refusal {
     /// No such switch.
@@ -294,6 +295,12 @@ pub enum Refusal {
     /// A network interface cannot be had.
     #[error(transparent)]
     Host(HostError),
+    /// A change that could not be written down.
+    #[error(
+        "done, but not kept: a restart of the daemon would undo it; make room or mend \
+         what is wrong with {0}; it is tried again every few seconds"
+    )]
+    NotKept(NotKept),
     /// The workers had no room.
     #[error("{0}; close other ports, or raise the daemon's limits")]
     Datapath(#[from] DatapathError),
@@ -367,6 +374,7 @@ impl Refusal {
             Self::HostPrivilege => ErrorCode::Permission,
             Self::HostTaken(_) => ErrorCode::InUse,
             Self::Host(error) => code_of(error),
+            Self::NotKept(_) => ErrorCode::NotKept,
             Self::Datapath(_) => ErrorCode::NoMemory,
         }
     }

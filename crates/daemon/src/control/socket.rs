@@ -1,15 +1,18 @@
 //! The control socket: one thread, one epoll loop, every client bounded.
 //!
-//! One connection is one client process. Each turn reads at most one message from each connection
-//! that has any, so a flood delays others by one call and no more. A reply is sent at once or not
-//! at all: a client that does not read its replies is closed, so nothing is queued for it here.
+//! One connection is one client process. Users [take turns](super::turns), a call each, so a flood
+//! of one delays another by one call and no more, over however many connections it comes; and
+//! between two calls it is looked who else has something to say, and whether the daemon is to stop.
+//! Epoll is asked for edges, so it tells once of each connection that has something to say, however
+//! long that waits for its turn. A reply is sent at once or not at all: a client that does not read its replies is closed, so nothing is queued for it here.
 //! Hang-up, half-close and empty message are the same to the daemon: everything that the connection
 //! held is taken back at once, and calls that are still unread are dropped. Before a call is
 //! judged, every hang-up that came before it has been heard: who closes one connection and asks
 //! over another is not told that the first one still has what it had.
 //!
 //! A handler does nothing that takes long. Ports are [built](super::builders) on other threads, and
-//! answered when they are.
+//! changes [written down](crate::keeper) on one; they are answered when that is done, and meanwhile
+//! nothing more is read from that connection.
 //!
 //! | what a client may waste | bound |
 //! |---|---|
@@ -26,8 +29,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use client::api::{
-    CallMessage, ErrorCode, Failure, MAX_FDS, MAX_MESSAGE, Outcome, PROTOCOL_VERSION, Reply,
-    ReplyMessage, Request,
+    CallMessage, ErrorCode, Failure, MAX_FDS, MAX_MESSAGE, Outcome, PROTOCOL_VERSION, ReplyMessage,
+    Request,
 };
 use client::name::{NameError, PortName, SwitchName};
 use rustix::event::{Timespec, epoll};
@@ -40,11 +43,12 @@ use serde::Deserialize;
 
 use super::builders::Builders;
 use super::datapath::{Build, Datapath};
-use super::handlers::{Client, Control, Step};
+use super::handlers::{Answer, Client, Control, Step};
 use super::policy::Caller;
 use super::refusal::Refusal;
 use super::state::ConnKey;
 use super::sys;
+use super::turns::Turns;
 use crate::log::Seldom;
 
 /// The socket and everybody connected to it.
@@ -62,6 +66,7 @@ pub struct Server<D> {
     warning: Seldom,
     control: Control<D>,
     connections: HashMap<u64, Connection>,
+    turns: Turns,
     /// How many of them each user has.
     users: HashMap<u32, u32>,
     max_connections: u32,
@@ -73,8 +78,16 @@ pub struct Server<D> {
 struct Connection {
     socket: OwnedFd,
     client: Client,
-    /// A port is built for it; nothing is read from it until then.
+    /// A port is built for it, or a change of it written; nothing is read from it until then.
     waits: bool,
+    /// It has something to say: it is in line, unless it waits.
+    ready: bool,
+}
+
+/// What a client has to wait for.
+enum Wait {
+    Build(Build),
+    Keep,
 }
 
 /// What becomes of a connection after a message.
@@ -99,6 +112,9 @@ impl<D: Datapath> Server<D> {
         epoll::add(&epoll, stop, epoll::EventData::new_u64(STOP), readable)?;
         let builders = Builders::new()?;
         epoll::add(&epoll, &builders, epoll::EventData::new_u64(BUILT), readable)?;
+        if let Some(keeper) = control.keeper() {
+            epoll::add(&epoll, keeper, epoll::EventData::new_u64(KEPT), readable)?;
+        }
         if let Some(bell) = control.host_bell() {
             epoll::add(&epoll, bell, epoll::EventData::new_u64(HOST), readable)?;
         }
@@ -112,6 +128,7 @@ impl<D: Datapath> Server<D> {
             warning: Seldom::new(Duration::from_secs(60)),
             control,
             connections: HashMap::new(),
+            turns: Turns::default(),
             users: HashMap::new(),
             max_connections,
             next_key: FIRST_CONNECTION,
@@ -127,12 +144,29 @@ impl<D: Datapath> Server<D> {
         Ok(())
     }
 
-    /// Serves until told to stop.
+    /// Serves until told to stop. What is owed then is done: changes are written down, and those
+    /// who wait for that are answered.
     pub fn run(&mut self) -> Result<(), Errno> {
+        while self.look_around()? {
+            if let Some(key) = self.turns.pop() {
+                self.serve(key);
+            }
+        }
+        let answers = self.control.keep_all();
+        self.answer_all(answers);
+        Ok(())
+    }
+
+    /// Takes note of everything that happened; waits for something to happen, unless somebody has
+    /// something to say already. False: it is time to stop.
+    fn look_around(&mut self) -> Result<bool, Errno> {
+        // A listener that rests is tried again when the time is over or something happened.
+        let mut timeout = (!self.listening).then_some(&REST);
         loop {
+            if !self.turns.is_empty() {
+                timeout = Some(&NOW);
+            }
             let mut space = [MaybeUninit::uninit(); EVENTS];
-            // A listener that rests is tried again when the time is over or something happened.
-            let timeout = (!self.listening).then_some(&REST);
             let events = match epoll::wait(&self.epoll, &mut space, timeout) {
                 Ok((events, _)) => &*events,
                 Err(Errno::INTR) => continue,
@@ -141,14 +175,32 @@ impl<D: Datapath> Server<D> {
             self.listen(true);
             for event in events {
                 match event.data.u64() {
-                    STOP => return Ok(()),
+                    STOP => return Ok(false),
                     LISTENER => self.accept(),
                     BUILT => self.finish(),
+                    KEPT => self.hear_keeper(),
                     HANGUP => self.hear_hangups(),
                     HOST => self.control.hear_host(),
-                    key => self.serve(key),
+                    key => self.note(key, event.flags),
                 }
             }
+            if events.len() < EVENTS {
+                return Ok(true);
+            }
+            timeout = Some(&NOW);
+        }
+    }
+
+    /// A connection has something to say, or hung up.
+    fn note(&mut self, key: u64, flags: epoll::EventFlags) {
+        let gone = epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+        if flags.intersects(gone) {
+            return self.close_if(Fate::Closes, key);
+        }
+        // An event of a connection that an earlier event of the same turn closed.
+        let Some(connection) = self.connections.get_mut(&key) else { return };
+        if !std::mem::replace(&mut connection.ready, true) && !connection.waits {
+            self.turns.push(connection.client.caller.uid, key);
         }
     }
 
@@ -202,12 +254,14 @@ impl<D: Datapath> Server<D> {
         }
         let (key, gone) = (self.next_key, epoll::EventFlags::RDHUP);
         self.next_key += 1;
-        let listened = [(&self.epoll, epoll::EventFlags::IN | gone), (&self.farewells, gone)];
+        let spoken = epoll::EventFlags::IN | gone | epoll::EventFlags::ET;
+        let listened = [(&self.epoll, spoken), (&self.farewells, gone)];
         let data = epoll::EventData::new_u64(key);
         if listened.iter().all(|(epoll, flags)| epoll::add(epoll, &socket, data, *flags).is_ok()) {
             let client = Client { conn: ConnKey(key), caller, name: String::new() };
             *self.users.entry(client.caller.uid).or_default() += 1;
-            self.connections.insert(key, Connection { socket, client, waits: false });
+            let connection = Connection { socket, client, waits: false, ready: false };
+            self.connections.insert(key, connection);
         }
     }
 
@@ -219,32 +273,33 @@ impl<D: Datapath> Server<D> {
         Err(Refusal::Quota { uid: caller.uid, what: "connections", have: have.into() })
     }
 
+    /// Answers the next call of a connection, if there is one.
     fn serve(&mut self, key: u64) {
-        // An event of a connection that an earlier event of the same turn closed.
+        // It may have been closed while it was in line.
         let Some(connection) = self.connections.get_mut(&key) else { return };
+        let uid = connection.client.caller.uid;
         let call = match connection.hear(&mut self.buffer) {
             Ok(call) => call,
             Err(fate) => return self.close_if(fate, key),
         };
         self.hear_farewells();
         let Some(connection) = self.connections.get_mut(&key) else { return };
-        let fate = match connection.answer(&mut self.control, call) {
-            Ok(build) => {
+        match connection.answer(&mut self.control, call) {
+            Ok(Fate::Stays) => self.turns.push(uid, key),
+            Ok(Fate::Closes) => self.close_if(Fate::Closes, key),
+            Err(Wait::Build(build)) => {
                 connection.waits = true;
-                self.builders.start(connection.client.caller.uid, ConnKey(key), build);
-                self.hear(key, false)
+                self.builders.start(uid, ConnKey(key), build);
             }
-            Err(fate) => fate,
-        };
-        self.close_if(fate, key);
+            Err(Wait::Keep) => connection.waits = true,
+        }
     }
 
     /// Closes the connections that have been hung up until now.
     fn hear_farewells(&mut self) {
         loop {
             let mut space = [MaybeUninit::uninit(); EVENTS];
-            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-            let gone = match epoll::wait(&self.farewells, &mut space, Some(&now)) {
+            let gone = match epoll::wait(&self.farewells, &mut space, Some(&NOW)) {
                 Ok((gone, _)) => &*gone,
                 Err(_) => return,
             };
@@ -260,25 +315,29 @@ impl<D: Datapath> Server<D> {
         self.hear_farewells();
         for (conn, built) in self.builders.finished() {
             // Those who left meanwhile had everything taken back.
-            let Some(connection) = self.connections.get_mut(&conn.0) else { continue };
-            connection.waits = false;
-            let answer = self.control.finish(conn, built);
-            let fate = match reply(connection.socket.as_fd(), answer) {
-                Ok(()) => self.hear(conn.0, true),
-                Err(_) => Fate::Closes,
-            };
-            self.close_if(fate, conn.0);
+            if self.connections.contains_key(&conn.0) {
+                let answer = self.control.finish(conn, built);
+                self.answer_all(vec![(conn, answer)]);
+            }
         }
     }
 
-    /// Whether a client is heard, or only noticed when it goes.
-    fn hear(&self, key: u64, heard: bool) -> Fate {
-        let Some(connection) = self.connections.get(&key) else { return Fate::Closes };
-        let messages = if heard { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
-        let (data, flags) = (epoll::EventData::new_u64(key), messages | epoll::EventFlags::RDHUP);
-        match epoll::modify(&self.epoll, &connection.socket, data, flags) {
-            Ok(()) => Fate::Stays,
-            Err(_) => Fate::Closes,
+    /// Answers those whose changes were written down.
+    fn hear_keeper(&mut self) {
+        let answers = self.control.kept();
+        self.answer_all(answers);
+    }
+
+    /// Answers some who waited, and hears them again.
+    fn answer_all(&mut self, answers: Vec<(ConnKey, Answer)>) {
+        for (ConnKey(key), answer) in answers {
+            let Some(connection) = self.connections.get_mut(&key) else { continue };
+            connection.waits = false;
+            if reply(connection.socket.as_fd(), answer).is_err() {
+                self.close_if(Fate::Closes, key);
+            } else if connection.ready {
+                self.turns.push(connection.client.caller.uid, key);
+            }
         }
     }
 
@@ -300,39 +359,36 @@ impl<D: Datapath> Server<D> {
 impl Connection {
     /// Reads one message.
     fn hear(&mut self, buffer: &mut [u8]) -> Result<Result<Request, Refusal>, Fate> {
-        if self.waits {
-            // All that is heard of it is that it goes.
-            return Err(Fate::Closes);
-        }
         // TRUNC: the true length of a message that is longer than the buffer.
         let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
         let length = match recv(&self.socket, &mut *buffer, flags) {
             Ok((_, 0)) => return Err(Fate::Closes),
             Ok((_, length)) => length,
-            Err(Errno::AGAIN | Errno::INTR) => return Err(Fate::Stays),
+            Err(Errno::AGAIN | Errno::INTR) => {
+                self.ready = false;
+                return Err(Fate::Stays);
+            }
             Err(_) => return Err(Fate::Closes),
         };
         Ok(buffer.get(..length).map_or_else(too_long, parse))
     }
 
-    /// Answers it, or says what has to be built first.
+    /// Answers it, or says what has to be done first.
     fn answer<D: Datapath>(
         &mut self,
         control: &mut Control<D>,
         call: Result<Request, Refusal>,
-    ) -> Result<Build, Fate> {
+    ) -> Result<Fate, Wait> {
         let (answer, fate) = match call {
             Ok(request) => match control.call(&mut self.client, request) {
-                Step::Build(build) => return Ok(build),
+                Step::Build(build) => return Err(Wait::Build(build)),
+                Step::Keep => return Err(Wait::Keep),
                 Step::Answer(answer) => (answer, Fate::Stays),
             },
             // Who sends nonsense once will not get better.
             Err(refusal) => (Err(refusal), Fate::Closes),
         };
-        match reply(self.socket.as_fd(), answer) {
-            Ok(()) => Err(fate),
-            Err(_) => Err(Fate::Closes),
-        }
+        Ok(reply(self.socket.as_fd(), answer).map_or(Fate::Closes, |()| fate))
     }
 }
 
@@ -367,10 +423,7 @@ fn bad_name(text: &[u8]) -> Option<NameError> {
     port.or_else(|| name("switch")?.parse::<SwitchName>().err())
 }
 
-fn reply(
-    socket: BorrowedFd<'_>,
-    answer: Result<(Reply, Vec<OwnedFd>), Refusal>,
-) -> Result<(), Errno> {
+fn reply(socket: BorrowedFd<'_>, answer: Answer) -> Result<(), Errno> {
     let (result, fds) = match answer {
         Ok((reply, fds)) => (Outcome::Ok(reply), fds),
         Err(refusal) => (Outcome::Err(refusal.into()), Vec::new()),
@@ -403,11 +456,13 @@ const STOP: u64 = 1;
 const HANGUP: u64 = 2;
 const BUILT: u64 = 3;
 const HOST: u64 = 4;
-const FIRST_CONNECTION: u64 = 5;
+const KEPT: u64 = 5;
+const FIRST_CONNECTION: u64 = 6;
 /// Events of one turn.
 const EVENTS: usize = 64;
 /// New clients of one turn.
 const ACCEPTS: usize = 16;
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// How long a listener rests when descriptors are used up.
 const REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 

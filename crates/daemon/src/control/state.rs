@@ -386,6 +386,12 @@ impl State {
         self.switches.get(name)
     }
 
+    /// The port of this name, whoever asks.
+    #[must_use]
+    pub fn find_port(&self, name: &PortName) -> Option<&Port> {
+        self.ports.get(name)
+    }
+
     /// Whether there is a switch of this name.
     #[must_use]
     pub fn has_switch(&self, name: &SwitchName) -> bool {

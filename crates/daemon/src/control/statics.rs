@@ -10,10 +10,11 @@
 //! can take one of them over meanwhile, and nothing for them is flooded. Ports without static
 //! addresses have none.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::str::FromStr;
 
+use client::api::Mac;
 use client::name::{PortName, SwitchName};
 use serde::{Deserialize, Serialize};
 use switch::{MacAddr, VlanId};
@@ -25,13 +26,27 @@ pub const MAX_STATIONS: usize = 16_384;
 
 /// An address that somebody put on a port; as text `02:00:00:00:00:01`, or with its VLAN
 /// `02:00:00:00:00:01@10`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Station {
     /// The address of a single station.
     pub mac: MacAddr,
     /// The VLAN.
     pub vlan: VlanId,
+}
+
+impl Station {
+    /// An address of a call.
+    pub fn new(mac: Mac, vlan: u16) -> Result<Self, String> {
+        if mac.0[0] & 1 != 0 {
+            return Err(format!("{mac} is a group address: it has no port"));
+        }
+        if mac.0 == [0; 6] {
+            return Err(format!("{mac} is no station's address"));
+        }
+        let vlan = VlanId::try_from(vlan).map_err(|error| format!("vlan: {error}"))?;
+        Ok(Self { mac: MacAddr::new(mac.0), vlan })
+    }
 }
 
 impl FromStr for Station {
@@ -91,18 +106,18 @@ impl Place {
 }
 
 /// The static addresses of a port, and where they are.
-#[derive(Debug)]
-pub struct Home {
-    /// The addresses.
-    pub stations: BTreeSet<Station>,
-    /// Where they are; nowhere if the workers had no room for a stand-in.
-    pub place: Option<Place>,
+#[derive(Debug, Default)]
+struct Home {
+    stations: BTreeSet<Station>,
+    /// `None`: nowhere, as when the workers had no room for a stand-in.
+    place: Option<Place>,
 }
 
-/// All static addresses, by port. Ports that have none are not here.
+/// All static addresses: by port, those that have none are not here; and the ports by address.
 #[derive(Debug, Default)]
 pub struct Statics {
     homes: BTreeMap<PortName, Home>,
+    switches: HashMap<SwitchName, HashMap<Station, PortName>>,
 }
 
 impl Statics {
@@ -111,40 +126,75 @@ impl Statics {
         self.homes.get(port).into_iter().flat_map(|home| home.stations.iter().copied())
     }
 
-    /// The ports of a switch that have any.
-    pub fn homes_of<'a>(
+    /// Whether a port has any.
+    pub fn has(&self, port: &PortName) -> bool {
+        self.homes.contains_key(port)
+    }
+
+    /// The ports of a switch that have any, and where these are.
+    pub fn places_of<'a>(
         &'a self,
         switch: &'a SwitchName,
-    ) -> impl Iterator<Item = (&'a PortName, &'a Home)> {
+    ) -> impl Iterator<Item = (&'a PortName, Option<Place>)> {
         let from = self.homes.range(PortName::first_of(switch)..);
-        from.take_while(move |(port, _)| port.switch() == switch)
+        let homes = from.take_while(move |(port, _)| port.switch() == switch);
+        homes.map(|(port, home)| (port, home.place))
     }
 
     /// How many addresses a switch has.
     pub fn count(&self, switch: &SwitchName) -> usize {
-        self.homes_of(switch).map(|(_, home)| home.stations.len()).sum()
+        self.switches.get(switch).map_or(0, HashMap::len)
     }
 
     /// The port of the switch that has this address.
-    pub fn find(&self, switch: &SwitchName, station: Station) -> Option<PortName> {
-        let mut homes = self.homes_of(switch);
-        homes.find(|(_, home)| home.stations.contains(&station)).map(|(port, _)| port.clone())
+    pub fn find(&self, switch: &SwitchName, station: Station) -> Option<&PortName> {
+        self.switches.get(switch)?.get(&station)
     }
 
-    /// The home of a port.
-    pub fn get_mut(&mut self, port: &PortName) -> Option<&mut Home> {
-        self.homes.get_mut(port)
+    /// Where the addresses of a port are.
+    pub fn place(&self, port: &PortName) -> Option<Place> {
+        self.homes.get(port)?.place
     }
 
-    /// The home of a port, made if there is none.
-    pub fn home(&mut self, port: &PortName) -> &mut Home {
-        let none = || Home { stations: BTreeSet::new(), place: None };
-        self.homes.entry(port.clone()).or_insert_with(none)
+    /// Notes where the addresses of a port are, also before it has any.
+    pub fn set_place(&mut self, port: &PortName, place: Option<Place>) {
+        self.homes.entry(port.clone()).or_default().place = place;
     }
 
-    /// Forgets the home of a port.
-    pub fn remove(&mut self, port: &PortName) -> Option<Home> {
-        self.homes.remove(port)
+    /// Puts an address on a port, wherever it was before.
+    pub fn insert(&mut self, port: &PortName, station: Station) {
+        let switch = self.switches.entry(port.switch().clone()).or_default();
+        let before = switch.insert(station, port.clone());
+        if let Some(home) = before.and_then(|before| self.homes.get_mut(&before)) {
+            home.stations.remove(&station);
+        }
+        self.homes.entry(port.clone()).or_default().stations.insert(station);
+    }
+
+    /// Takes an address from its port.
+    pub fn take(&mut self, switch: &SwitchName, station: Station) -> Option<PortName> {
+        let ports = self.switches.get_mut(switch)?;
+        let port = ports.remove(&station)?;
+        if ports.is_empty() {
+            self.switches.remove(switch);
+        }
+        self.homes.get_mut(&port).expect("both lists agree").stations.remove(&station);
+        Some(port)
+    }
+
+    /// Forgets a port that has none left; returns where they were.
+    pub fn tidy(&mut self, port: &PortName) -> Option<Place> {
+        self.homes.get(port).filter(|home| home.stations.is_empty())?;
+        self.homes.remove(port)?.place
+    }
+
+    /// Forgets a port with its addresses; returns where they were.
+    pub fn remove(&mut self, port: &PortName) -> Option<Place> {
+        let stations: Vec<Station> = self.stations(port).collect();
+        for station in stations {
+            self.take(port.switch(), station);
+        }
+        self.tidy(port)
     }
 }
 

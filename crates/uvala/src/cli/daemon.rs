@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use client::api::exit;
-use client::control::Connection;
+use client::control::{Connection, ControlError};
 use client::paths;
 use daemon::Daemon;
 use daemon::config::{Config, ConfigError, Level, WaitPolicy, parse_workers};
@@ -21,7 +21,7 @@ use daemon::start::StartError;
 use super::Global;
 use crate::say;
 
-/// How long a daemon may take to start.
+/// How long a daemon may take to listen. What it kept before it may load as long as it wants.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The log of a daemon in the background, beside its socket.
 const LOG_NAME: &str = "uvala.log";
@@ -111,12 +111,17 @@ fn background(dir: Option<&Path>, log: Option<&Path>) -> anyhow::Result<()> {
         .process_group(0);
     let mut daemon = command.spawn().context("cannot start the daemon")?;
     let socket = paths::daemon_dir(dir).join(paths::SOCKET_NAME);
-    let deadline = Instant::now() + PATIENCE;
+    let mut deadline = Instant::now() + PATIENCE;
     loop {
         let info = Connection::connect(&socket).and_then(|connection| connection.hello("uvala"));
-        if info.is_ok_and(|info| info.pid == daemon.id()) {
-            let (socket, log) = (socket.display(), log.display());
-            return say::out(format_args!("process {} at {socket}, log in {log}\n", daemon.id()));
+        match info {
+            Ok(info) if info.pid == daemon.id() => {
+                let (id, socket, log) = (info.pid, socket.display(), log.display());
+                return say::out(format_args!("process {id} at {socket}, log in {log}\n"));
+            }
+            // It listens, and is at work.
+            Err(ControlError::Timeout(_)) => deadline = Instant::now() + PATIENCE,
+            _ => {}
         }
         if let Some(status) = daemon.try_wait()? {
             // It has said why.
@@ -124,7 +129,7 @@ fn background(dir: Option<&Path>, log: Option<&Path>) -> anyhow::Result<()> {
         }
         if Instant::now() > deadline {
             daemon.kill()?;
-            anyhow::bail!("the daemon did not answer within {} s", PATIENCE.as_secs());
+            anyhow::bail!("the daemon did not listen within {} s", PATIENCE.as_secs());
         }
         std::thread::sleep(Duration::from_millis(2));
     }

@@ -184,7 +184,7 @@ Exit status:
    4  no permission                12  cannot be done with this kind of port
    5  no such switch or port       13  the daemon refused the values
    6  taken by another client      14  a fault of uvala itself
-   7  quota used up";
+   7  quota used up                15  done, but a restart of the daemon would undo it";
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use client::api::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList, Mac, Page, PortKind, Reply};
 use client::name::{PortName, SwitchName};
-use switch::{MacAddr, OnFull, PortConfig, SwitchConfig, VlanId};
+use switch::{OnFull, PortConfig, SwitchConfig};
 
 use super::Control;
 use crate::control::datapath::{Datapath, DatapathError, PortKey};
@@ -20,8 +20,8 @@ impl<D: Datapath> Control<D> {
         })?;
         let (rows, next) = self.datapath.fdb_page(key, cursor, FDB_PAGE);
         let ports = self.state.ports_of(&list.switch).map(|(name, port)| (port.key, name));
-        let homes = self.statics.homes_of(&list.switch);
-        let stand_ins = homes.filter_map(|(name, home)| Some((home.place?.key(), name)));
+        let places = self.statics.places_of(&list.switch);
+        let stand_ins = places.filter_map(|(name, place)| Some((place?.key(), name)));
         let names: HashMap<PortKey, &PortName> = ports.chain(stand_ins).collect();
         let items = rows.into_iter().filter_map(|row| {
             Some(FdbEntry {
@@ -40,28 +40,25 @@ impl<D: Datapath> Control<D> {
         if port.kind == PortKind::Pipe {
             return Err(Refusal::PipeSettings(add.port.clone()));
         }
-        self.add_station(&add.port, station(add.mac, add.vlan)?)?;
+        let station = Station::new(add.mac, add.vlan).map_err(Refusal::BadValue)?;
+        self.add_station(&add.port, station)?;
         Ok(Reply::Done)
     }
 
     /// Puts an address on a port, wherever it was before.
     pub(super) fn add_station(&mut self, name: &PortName, station: Station) -> Result<(), Refusal> {
-        let before = self.statics.find(name.switch(), station);
+        let before = self.statics.find(name.switch(), station).cloned();
         if before.is_none() && self.statics.count(name.switch()) >= MAX_STATIONS {
             let text = format!("{} has {MAX_STATIONS} static addresses, the limit", name.switch());
             return Err(Refusal::BadValue(text));
         }
         self.check_room(name.switch(), before.is_none())?;
-        self.statics.home(name);
         let added = self.place_of(name).and_then(|place| {
             self.datapath.fdb_add(place.key(), station.mac, station.vlan)?;
             Ok(())
         });
         if added.is_ok() {
-            if let Some(home) = before.as_ref().and_then(|port| self.statics.get_mut(port)) {
-                home.stations.remove(&station);
-            }
-            self.statics.home(name).stations.insert(station);
+            self.statics.insert(name, station);
         }
         for port in before.iter().chain([name]) {
             self.tidy_statics(port);
@@ -82,7 +79,7 @@ impl<D: Datapath> Control<D> {
     /// Puts an address on a port as the configuration says, which must say so once.
     pub(super) fn add_planned(&mut self, name: &PortName, station: Station) -> Result<(), Refusal> {
         match self.statics.find(name.switch(), station) {
-            Some(other) if other != *name => {
+            Some(other) if other != name => {
                 Err(Refusal::BadValue(format!("{station} is on {other} and on {name}")))
             }
             _ => self.add_station(name, station),
@@ -91,9 +88,8 @@ impl<D: Datapath> Control<D> {
 
     pub(super) fn fdb_del(&mut self, caller: &Caller, del: &FdbDel) -> Result<Reply, Refusal> {
         let key = self.state.switch(caller, &del.switch, Access::Manage)?.key;
-        let station = station(del.mac, del.vlan)?;
-        if let Some(name) = self.statics.find(&del.switch, station) {
-            self.statics.home(&name).stations.remove(&station);
+        let station = Station::new(del.mac, del.vlan).map_err(Refusal::BadValue)?;
+        if let Some(name) = self.statics.take(&del.switch, station) {
             self.datapath.fdb_del(key, station.mac, station.vlan);
             self.tidy_statics(&name);
             return Ok(Reply::Done);
@@ -144,52 +140,60 @@ impl<D: Datapath> Control<D> {
     /// Brings the static addresses of a port where they belong, after a client came, left, or the
     /// port went away. What the workers have no room for is missing until the next change.
     pub(super) fn tend_statics(&mut self, name: &PortName) {
-        let Some(home) = self.statics.get_mut(name) else { return };
-        if self.state.port_mut(name).is_none() {
-            let stand_in = home.place;
-            self.statics.remove(name);
-            return self.dismiss(name, stand_in);
+        if !self.statics.has(name) {
+            return;
         }
-        if let Err(error) = self.place_of(name) {
+        let Some(port) = self.state.find_port(name) else {
+            let place = self.statics.remove(name);
+            return self.dismiss(name, place);
+        };
+        let (live, config) = (port.is_live(), port.config.clone());
+        let placed = match self.statics.place(name) {
+            Some(Place::StandIn(key)) if !live => {
+                self.datapath.set_port(key, stand_in(config));
+                Ok(())
+            }
+            _ => self.place_of(name).map(drop),
+        };
+        if let Err(error) = placed {
             tracing::warn!("static addresses of {name} are out of use: {error}");
         }
     }
 
     /// Where the addresses of a port are, after they were brought there.
     fn place_of(&mut self, name: &PortName) -> Result<Place, DatapathError> {
-        let switch = self.state.switch_mut(name.switch()).expect("a port has a switch").key;
-        let port = self.state.port_mut(name).expect("a home is the home of a port");
-        let (live, key, config) = (port.is_live(), port.key, port.config.clone());
-        let home = self.statics.home(name);
-        let (before, stations) = (home.place, home.stations.clone());
-        let now = match before {
+        let switch = self.state.find_switch(name.switch()).expect("a port has a switch").key;
+        let port = self.state.find_port(name).expect("addresses are those of a port");
+        let (live, key) = (port.is_live(), port.key);
+        let before = self.statics.place(name);
+        match before {
             Some(Place::Port(old)) if live && old == key => return Ok(Place::Port(old)),
-            Some(Place::StandIn(old)) if !live => {
-                self.datapath.set_port(old, stand_in(config));
-                return Ok(Place::StandIn(old));
-            }
-            _ if live => Place::Port(key),
-            _ => Place::StandIn(PortKey(self.state.new_key())),
-        };
-        home.place = None;
-        if let Place::StandIn(key) = now {
-            self.datapath.add_null(key, switch, stand_in(config))?;
+            Some(Place::StandIn(old)) if !live => return Ok(Place::StandIn(old)),
+            _ => {}
         }
-        self.statics.home(name).place = Some(now);
+        let config = stand_in(port.config.clone());
+        self.statics.set_place(name, None);
+        let now = match live {
+            true => Place::Port(key),
+            false => {
+                let key = PortKey(self.state.new_key());
+                self.datapath.add_null(key, switch, config)?;
+                Place::StandIn(key)
+            }
+        };
+        self.statics.set_place(name, Some(now));
         // From the stand-in to the port, without a moment between.
-        for Station { mac, vlan } in stations {
+        for Station { mac, vlan } in self.statics.stations(name) {
             self.datapath.fdb_add(now.key(), mac, vlan)?;
         }
         self.dismiss(name, before);
         Ok(now)
     }
 
-    /// A port without static addresses needs no home.
+    /// A port without static addresses needs no place for them.
     fn tidy_statics(&mut self, name: &PortName) {
-        let empty = self.statics.get_mut(name).is_some_and(|home| home.stations.is_empty());
-        if let Some(home) = empty.then(|| self.statics.remove(name)).flatten() {
-            self.dismiss(name, home.place);
-        }
+        let place = self.statics.tidy(name);
+        self.dismiss(name, place);
     }
 
     fn dismiss(&mut self, name: &PortName, place: Option<Place>) {
@@ -209,17 +213,6 @@ fn stand_in(config: PortConfig) -> PortConfig {
         vacant: true,
         ..config
     }
-}
-
-fn station(mac: Mac, vlan: u16) -> Result<Station, Refusal> {
-    if mac.0[0] & 1 != 0 {
-        return Err(Refusal::BadValue(format!("{mac} is a group address: it has no port")));
-    }
-    if mac.0 == [0; 6] {
-        return Err(Refusal::BadValue(format!("{mac} is no station's address")));
-    }
-    let vlan = VlanId::try_from(vlan).map_err(|e| Refusal::BadValue(format!("vlan: {e}")))?;
-    Ok(Station { mac: MacAddr::new(mac.0), vlan })
 }
 
 /// Entries of an address page; one takes at most 200 bytes.

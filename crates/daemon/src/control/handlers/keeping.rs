@@ -1,83 +1,297 @@
 //! What commands made is written down for the next daemon, before they hear that it is done.
+//!
+//! ```text
+//!  a change of a switch      nothing being written     written by the keeper
+//!  ────────────────────► noted ───────────────────► sent ───────────────────► answered
+//!                          │    something is            ▲
+//!                          └──► noted, with all that ───┘ when that is written
+//!                               come meanwhile
+//! ```
+//!
+//! So each switch has at most one change at the [`Keeper`], and whatever comes meanwhile is written
+//! together. A call that changes two switches is answered when both are written; it moves something
+//! that must not be missing in between, so the first is sent first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use client::api::{InterfaceAttach, PortRef, Request, SwitchSettings};
+use client::api::{InterfaceAttach, PortRef, Reply, Request, SwitchSettings};
 use client::name::{PortName, SwitchName};
 use ring::layout::RingCounts;
 
-use super::{Control, Port, Switch};
+use super::{Answer, Control, OwnedFd, Port, Step, Switch};
 use crate::config::SwitchPlan;
 use crate::control::datapath::Datapath;
+use crate::control::refusal::Refusal;
 use crate::control::settings::show_port;
+use crate::control::state::ConnKey;
 use crate::control::state::bound::Interface;
+use crate::control::statics::Station;
+use crate::keeper::{Change, Keeper, Kept, NotKept};
 use crate::records::{
-    InterfaceText, PortRecord, PortText, SwitchRecord, VERSION, configured, show_switch,
+    InterfaceText, PortRecord, PortText, SwitchChange, VERSION, configured, show_switch,
 };
-use crate::store::Store;
 
 /// Where, and beside what.
 #[derive(Debug)]
 pub(super) struct Keeping {
-    store: Store,
-    /// What the configuration says.
-    plans: BTreeMap<SwitchName, SwitchPlan>,
-    /// Switches whose last change could not be written.
-    unsaved: BTreeSet<SwitchName>,
+    pub(super) keeper: Keeper,
+    plans: Plans,
+    desks: BTreeMap<SwitchName, Desk>,
+    waiting: BTreeMap<ConnKey, Waiting>,
+    /// Answers that were found while something else was waited for.
+    early: Vec<(ConnKey, Answer)>,
+}
+
+/// A client whose change is being written.
+#[derive(Debug)]
+struct Waiting {
+    answer: (Reply, Vec<OwnedFd>),
+    /// Records that are still to be written for it.
+    left: usize,
+    failed: Option<NotKept>,
+}
+
+/// What the configuration says.
+#[derive(Debug)]
+struct Plans {
+    switches: BTreeMap<SwitchName, SwitchSettings>,
+    ports: BTreeMap<PortName, PortText>,
+}
+
+/// What is to be written of a switch, and who waits for it.
+#[derive(Debug, Default)]
+struct Desk {
+    /// Since the last change was sent.
+    noted: Option<Touched>,
+    /// Who waits for that.
+    later: Vec<ConnKey>,
+    /// Who waits for what is being written. `None`: nothing is.
+    now: Option<Vec<ConnKey>>,
+    /// The keeper knows its ports.
+    known: bool,
+}
+
+/// What a call changes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Touched {
+    ports: BTreeSet<PortName>,
+    /// All its ports.
+    whole: bool,
 }
 
 impl<D: Datapath> Control<D> {
     /// From now on everything that commands make is kept; `plans` is what the configuration made.
-    pub fn keep_in(&mut self, store: Store, plans: &[SwitchPlan]) {
-        let plans = plans.iter().map(|plan| (plan.name.clone(), plan.clone())).collect();
-        self.keeping = Some(Keeping { store, plans, unsaved: BTreeSet::new() });
+    pub fn keep_with(&mut self, keeper: Keeper, plans: &[SwitchPlan]) {
+        let ports = plans.iter().flat_map(|plan| &plan.ports);
+        let plans = Plans {
+            ports: ports.map(|port| (port.name.clone(), PortText::of(port))).collect(),
+            switches: plans.iter().map(|plan| (plan.name.clone(), configured(plan))).collect(),
+        };
+        let (desks, waiting, early) = Default::default();
+        self.keeping = Some(Keeping { keeper, plans, desks, waiting, early });
     }
 
-    /// Writes down what a switch is now. Where that fails the change holds, but not for the next
-    /// daemon: the log says so, and it is tried again with the next change.
-    pub(super) fn keep(&mut self, switch: SwitchName) {
-        let Some(mut keeping) = self.keeping.take() else { return };
-        keeping.unsaved.insert(switch);
-        keeping.unsaved.retain(|name| {
-            let saved = keeping.store.save(name, self.record_of(name, &keeping.plans).as_ref());
-            if let Err(error) = &saved {
-                tracing::error!("{name}: not kept for the next daemon: {error}");
+    /// Readable when something is kept.
+    pub fn keeper(&self) -> Option<&Keeper> {
+        self.keeping.as_ref().map(|keeping| &keeping.keeper)
+    }
+
+    /// Has what a call changed written down before it is answered.
+    pub(super) fn keep(
+        &mut self,
+        conn: ConnKey,
+        touched: Vec<(SwitchName, Touched)>,
+        answer: (Reply, Vec<OwnedFd>),
+    ) -> Step {
+        let Some(keeping) = self.keeping.as_mut().filter(|_| !touched.is_empty()) else {
+            return Step::Answer(Ok(answer));
+        };
+        let waiting = Waiting { answer, left: touched.len(), failed: None };
+        keeping.waiting.insert(conn, waiting);
+        let mut before: Option<SwitchName> = None;
+        for (switch, touched) in touched {
+            if let Some(before) = before.replace(switch.clone()) {
+                self.let_go_first(&before);
             }
-            saved.is_err()
-        });
+            self.note(conn, switch, touched);
+        }
+        Step::Keep
+    }
+
+    fn note(&mut self, conn: ConnKey, switch: SwitchName, touched: Touched) {
+        let keeping = self.keeping.as_mut().expect("the caller has looked");
+        let desk = keeping.desks.entry(switch.clone()).or_default();
+        let noted = desk.noted.get_or_insert_default();
+        noted.whole |= touched.whole;
+        noted.ports.extend(touched.ports);
+        desk.later.push(conn);
+        self.send_noted(&switch);
+    }
+
+    /// Waits until what was noted of a switch is sent, for another change that must come after it.
+    fn let_go_first(&mut self, switch: &SwitchName) {
+        while let Some(keeping) = &mut self.keeping
+            && keeping.desks.get(switch).is_some_and(|desk| desk.noted.is_some())
+        {
+            let kept = keeping.keeper.wait();
+            let early = self.note_kept(kept);
+            self.keeping.as_mut().expect("it was there just now").early.extend(early);
+        }
+    }
+
+    /// The answers of those whose changes were written since the last time, or could not be.
+    pub fn kept(&mut self) -> Vec<(ConnKey, Answer)> {
+        let Some(keeping) = &mut self.keeping else { return Vec::new() };
+        let (mut answers, kept) = (std::mem::take(&mut keeping.early), keeping.keeper.kept());
+        answers.extend(kept.into_iter().flat_map(|kept| self.note_kept(kept)));
+        answers
+    }
+
+    /// Writes all that there is to be written, and waits for it.
+    pub fn keep_all(&mut self) -> Vec<(ConnKey, Answer)> {
+        let mut answers = self.kept();
+        while let Some(keeping) = &mut self.keeping
+            && keeping.desks.values().any(|desk| desk.now.is_some())
+        {
+            let kept = keeping.keeper.wait();
+            answers.extend(self.note_kept(kept));
+        }
+        answers
+    }
+
+    pub(super) fn note_kept(&mut self, Kept { switch, result }: Kept) -> Vec<(ConnKey, Answer)> {
+        let keeping = self.keeping.as_mut().expect("it was sent");
+        let desk = keeping.desks.get_mut(&switch).expect("it was sent");
+        let written = desk.now.take().expect("a change is written once");
+        let answers = written.into_iter().filter_map(|conn| keeping.count(conn, &result)).collect();
+        self.send_noted(&switch);
+        answers
+    }
+
+    /// Sends what was noted of a switch, unless something of it is being written.
+    fn send_noted(&mut self, switch: &SwitchName) {
+        let Some(mut keeping) = self.keeping.take() else { return };
+        let desk = keeping.desks.get_mut(switch).expect("something was noted");
+        if desk.now.is_none() {
+            match desk.noted.take() {
+                Some(noted) => {
+                    desk.now = Some(std::mem::take(&mut desk.later));
+                    let noted = Touched { whole: noted.whole || !desk.known, ..noted };
+                    let change = self.change_of(switch, noted, &keeping.plans);
+                    desk.known = change.record.is_some();
+                    keeping.keeper.write(change);
+                }
+                None if !desk.known => drop(keeping.desks.remove(switch)),
+                None => {}
+            }
+        }
         self.keeping = Some(keeping);
     }
 
-    fn record_of(
-        &self,
-        name: &SwitchName,
-        plans: &BTreeMap<SwitchName, SwitchPlan>,
-    ) -> Option<SwitchRecord> {
-        let switch = self.state.find_switch(name)?;
-        let plan = plans.get(name);
-        let persistent =
-            self.state.ports_of(name).filter(|(_, port)| port.persistent && !is_of_a_process(port));
-        let ports: BTreeMap<_, _> = persistent
-            .map(|(name, port)| {
-                let stations = self.statics.stations(name).collect();
-                let (kind, settings) = (port.kind, show_port(&port.config, port.grant));
-                let host = port.host.as_deref().cloned();
-                let interface = port.interface.map(show_interface);
-                let now = PortText { kind, settings, host, interface, stations };
-                let base = plan.and_then(|plan| plan.ports.iter().find(|p| p.name == *name));
-                let configured = base.map(PortText::of);
-                (name.clone(), PortRecord { owner: port.owner, now, configured })
-            })
-            .collect();
-        (switch.persistent || !ports.is_empty()).then(|| SwitchRecord {
-            version: VERSION,
-            switch: name.clone(),
-            persistent: switch.persistent,
-            settings: all_settings(switch),
-            configured: plan.map(configured),
-            ports,
-        })
+    fn change_of(&self, name: &SwitchName, touched: Touched, plans: &Plans) -> Change {
+        let Touched { ports, whole } = touched;
+        let kept = |switch: &&Switch| {
+            switch.persistent || self.state.ports_of(name).any(|(_, port)| is_kept(port))
+        };
+        let record = self.state.find_switch(name).filter(kept).map(|switch| {
+            let all = || self.state.ports_of(name).map(|(name, _)| name.clone()).collect();
+            let ports: BTreeSet<PortName> = if whole { all() } else { ports };
+            let record = |name: PortName| {
+                let record = self.record_of(&name, plans);
+                (name, record)
+            };
+            SwitchChange {
+                version: VERSION,
+                switch: name.clone(),
+                persistent: switch.persistent,
+                settings: all_settings(switch),
+                configured: plans.switches.get(name).cloned(),
+                ports: ports.into_iter().map(record).collect(),
+            }
+        });
+        Change { switch: name.clone(), record, whole }
     }
+
+    fn record_of(&self, name: &PortName, plans: &Plans) -> Option<PortRecord> {
+        let port = self.state.find_port(name).filter(|port| is_kept(port))?;
+        let stations = self.statics.stations(name).collect();
+        let (kind, settings) = (port.kind, show_port(&port.config, port.grant));
+        let host = port.host.as_deref().cloned();
+        let interface = port.interface.map(show_interface);
+        let now = PortText { kind, settings, host, interface, stations };
+        Some(PortRecord { owner: port.owner, now, configured: plans.ports.get(name).cloned() })
+    }
+
+    /// What a call is going to change of what is kept.
+    pub(super) fn touched(&self, request: &Request) -> Vec<(SwitchName, Touched)> {
+        let home = |switch, mac, vlan| {
+            let station = Station::new(mac, vlan).ok()?;
+            self.statics.find(switch, station).cloned()
+        };
+        match request {
+            Request::SwitchAdd(spec) | Request::SwitchSet(spec) => touch(&spec.switch, None),
+            Request::SwitchDel(switch) => {
+                let whole = Touched { whole: true, ..Touched::default() };
+                vec![(switch.switch.clone(), whole)]
+            }
+            Request::PortAdd(add) => touch_port(&add.port),
+            Request::PortSet(set) => touch_port(&set.port),
+            Request::PortDel(PortRef { port }) | Request::InterfaceDel(PortRef { port }) => {
+                touch_port(port)
+            }
+            Request::FdbAdd(add) => {
+                let before = home(add.port.switch(), add.mac, add.vlan);
+                touch(add.port.switch(), before.into_iter().chain([add.port.clone()]))
+            }
+            Request::FdbDel(del) => touch(&del.switch, home(&del.switch, del.mac, del.vlan)),
+            Request::InterfaceAdd(add) => touch_port(&add.port),
+            // First where it is now: written twice, it is made once.
+            Request::InterfaceAttach(InterfaceAttach { port, .. }) => {
+                [touch_port(port), touch_alone(port)].concat()
+            }
+            Request::InterfaceDetach(PortRef { port }) => {
+                [touch_alone(port), touch_port(port)].concat()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Keeping {
+    /// A record that a client waits for was written, or could not be: its answer, if it was the
+    /// last.
+    fn count(&mut self, conn: ConnKey, result: &Result<(), NotKept>) -> Option<(ConnKey, Answer)> {
+        let waiting = self.waiting.get_mut(&conn).expect("a client waits for its records");
+        waiting.left -= 1;
+        waiting.failed = waiting.failed.take().or(result.clone().err());
+        if waiting.left > 0 {
+            return None;
+        }
+        let Waiting { answer, failed, .. } = self.waiting.remove(&conn)?;
+        Some((conn, failed.map_or(Ok(answer), |failed| Err(Refusal::NotKept(failed)))))
+    }
+}
+
+fn touch(
+    switch: &SwitchName,
+    ports: impl IntoIterator<Item = PortName>,
+) -> Vec<(SwitchName, Touched)> {
+    let ports = ports.into_iter().collect();
+    vec![(switch.clone(), Touched { ports, whole: false })]
+}
+
+fn touch_port(port: &PortName) -> Vec<(SwitchName, Touched)> {
+    touch(port.switch(), [port.clone()])
+}
+
+/// The switch in which an interface is alone.
+fn touch_alone(port: &PortName) -> Vec<(SwitchName, Touched)> {
+    PortName::interface(port.port()).map_or(Vec::new(), |alone| touch_port(&alone))
+}
+
+/// Whether it is written down.
+fn is_kept(port: &Port) -> bool {
+    port.persistent && !is_of_a_process(port)
 }
 
 /// Whether its network namespace is named by a process: another one may have the number when the
@@ -85,6 +299,12 @@ impl<D: Datapath> Control<D> {
 fn is_of_a_process(port: &Port) -> bool {
     let netns = port.host.as_ref().and_then(|host| host.netns.as_deref());
     netns.is_some_and(|name| name.starts_with("/proc/") || name.bytes().all(|b| b.is_ascii_digit()))
+}
+
+fn show_interface(interface: Interface) -> InterfaceText {
+    let RingCounts { tx_rings, rx_rings, tx_slots, rx_slots } = interface.rings.counts;
+    let (tx_slots, rx_slots) = (tx_slots.slots(), rx_slots.slots());
+    InterfaceText { tx_rings, rx_rings, tx_slots, rx_slots, group: interface.group }
 }
 
 fn all_settings(switch: &Switch) -> SwitchSettings {
@@ -95,39 +315,4 @@ fn all_settings(switch: &Switch) -> SwitchSettings {
         new_ports: Some(switch.new_ports),
         ..show_switch(&switch.config)
     }
-}
-
-fn show_interface(interface: Interface) -> InterfaceText {
-    let RingCounts { tx_rings, rx_rings, tx_slots, rx_slots } = interface.rings.counts;
-    let (tx_slots, rx_slots) = (tx_slots.slots(), rx_slots.slots());
-    InterfaceText { tx_rings, rx_rings, tx_slots, rx_slots, group: interface.group }
-}
-
-/// The switches of which a call changes something that is kept.
-pub(super) fn changes(request: &Request) -> Vec<SwitchName> {
-    let switch = match request {
-        Request::SwitchAdd(spec) | Request::SwitchSet(spec) => &spec.switch,
-        Request::SwitchDel(switch) => &switch.switch,
-        Request::PortAdd(add) => add.port.switch(),
-        Request::PortSet(set) => set.port.switch(),
-        Request::PortDel(port) => port.port.switch(),
-        Request::FdbAdd(add) => add.port.switch(),
-        Request::FdbDel(del) => &del.switch,
-        Request::InterfaceAdd(add) => add.port.switch(),
-        Request::InterfaceDel(port) => port.port.switch(),
-        // First where it is now: written twice, it is made once.
-        Request::InterfaceAttach(InterfaceAttach { port, .. }) => {
-            return [port.switch().clone()].into_iter().chain(alone(port)).collect();
-        }
-        Request::InterfaceDetach(PortRef { port }) => {
-            return alone(port).into_iter().chain([port.switch().clone()]).collect();
-        }
-        _ => return Vec::new(),
-    };
-    vec![switch.clone()]
-}
-
-/// The switch in which an interface is alone.
-fn alone(port: &PortName) -> Option<SwitchName> {
-    PortName::interface(port.port()).ok().map(|name| name.switch().clone())
 }

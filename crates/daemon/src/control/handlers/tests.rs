@@ -3,6 +3,7 @@
 mod grants;
 mod host;
 mod interfaces;
+mod keeping;
 mod lone;
 mod netmap;
 
@@ -32,6 +33,7 @@ impl Bench {
         match self.control.call(&mut client(conn, uid), request) {
             Step::Answer(answer) => answer,
             Step::Build(build) => self.control.finish(ConnKey(conn), build()),
+            Step::Keep => unreachable!("nothing is kept"),
         }
     }
 
@@ -41,6 +43,7 @@ impl Bench {
         match self.control.call(&mut client(conn, 0), attach) {
             Step::Build(build) => build,
             Step::Answer(answer) => panic!("{answer:?}"),
+            Step::Keep => unreachable!("nothing is kept"),
         }
     }
 
@@ -508,4 +511,28 @@ fn test_planned_switches_come_with_their_ports() {
     }
     assert_eq!(control.state.counts(), (1, 2));
     assert_eq!((control.datapath.ports.len(), control.datapath.fdb.len()), (2, 2));
+}
+
+/// What is done for an address does not grow with how many there are before it.
+#[test]
+fn test_many_static_addresses_are_loaded_one_by_one() {
+    let many = crate::control::statics::MAX_STATIONS;
+    let stations = (0..many).map(|host| {
+        let [.., high, low] = host.to_be_bytes();
+        format!("\"02:00:00:00:{high:02x}:{low:02x}\"")
+    });
+    let list = stations.collect::<Vec<_>>().join(",");
+    let text = format!("[switch.vale0.port.a]\nstatic = [{list}]\n");
+    let config = Config::parse(&text, std::path::Path::new("test.toml")).unwrap();
+    let mut control = Control::new(&config, Fake::default());
+    control.make_planned(&client(0, 0).caller, &config.switches[0]).unwrap();
+    assert_eq!(control.datapath.fdb.len(), many);
+    assert_eq!(control.datapath.calls, many + 1, "each once, and one stand-in");
+    // They go over to the client all together, and nothing is done to those of others.
+    let mut bench = Bench { control };
+    bench.attach(1, 0, "vale0:a").unwrap();
+    assert_eq!(bench.control.datapath.calls, 2 * many + 1);
+    bench.done(r#"{"fdb_del":{"switch":"vale0","mac":"02:00:00:00:00:01"}}"#);
+    bench.done(r#"{"fdb_add":{"port":"vale0:a","mac":"02:00:00:00:00:01"}}"#);
+    assert_eq!(bench.control.datapath.calls, 2 * many + 2);
 }

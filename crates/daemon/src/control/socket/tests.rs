@@ -118,6 +118,52 @@ fn test_a_hang_up_is_heard_before_a_request_that_came_after_it() {
     }
 }
 
+/// Calls that come together are answered one by one, also those that wait for the disk.
+#[test]
+fn test_calls_that_are_sent_together_are_answered_in_order() {
+    let daemon = Running::new(8);
+    let sockets = [daemon.raw(), daemon.raw(), daemon.raw()];
+    for round in 0..50 {
+        for (number, socket) in sockets.iter().enumerate() {
+            let port = format!("vale{number}:p{round}");
+            for call in [
+                format!(r#"{{"v":1,"call":{{"port_add":{{"port":"{port}"}}}}}}"#),
+                format!(r#"{{"v":1,"call":{{"port_show":{{"port":"{port}"}}}}}}"#),
+                format!(r#"{{"v":1,"call":{{"port_add":{{"port":"{port}"}}}}}}"#),
+            ] {
+                rustix::net::send(socket, call.as_bytes(), SendFlags::NOSIGNAL).unwrap();
+            }
+        }
+        for socket in &sockets {
+            for expected in ["done", "settings", "exists"] {
+                let answer = read(socket);
+                assert!(answer.contains(expected), "{answer}");
+            }
+        }
+    }
+    assert_eq!(daemon.ports(), 150);
+}
+
+/// What was answered before the end, and what was asked for, is there afterwards.
+#[test]
+fn test_changes_are_there_after_the_end() {
+    let daemon = Running::new(8);
+    let sockets = [daemon.raw(), daemon.raw()];
+    for (number, socket) in sockets.iter().enumerate() {
+        let call = format!(r#"{{"v":1,"call":{{"switch_add":{{"switch":"vale{number}"}}}}}}"#);
+        rustix::net::send(socket, call.as_bytes(), SendFlags::NOSIGNAL).unwrap();
+    }
+    daemon.call().hello("test").unwrap();
+    daemon.call().hello("test").unwrap();
+    daemon.stopper.stop();
+    for socket in &sockets {
+        assert!(read(socket).contains("done"));
+    }
+    for switch in ["vale0", "vale1"] {
+        assert!(daemon.dir.join("state").join(format!("{switch}.json")).exists());
+    }
+}
+
 #[test]
 fn test_half_closed_connection_is_closed() {
     let daemon = Running::new(8);

@@ -22,6 +22,7 @@ impl Bench {
         match self.control.call(&mut client(conn, 0), Request::Bind(bind)) {
             Step::Build(build) => build,
             Step::Answer(answer) => panic!("{answer:?}"),
+            Step::Keep => unreachable!("nothing is kept"),
         }
     }
 
