@@ -163,6 +163,42 @@ fn a_broken_state_file_stops_the_start_until_it_is_forgotten() {
 }
 
 #[test]
+fn a_change_that_cannot_be_written_is_an_error_until_it_can() {
+    let mut daemon = Daemon::start();
+    done(&daemon, &["port", "add", "vale0:a"]);
+    let (state, away) = (daemon.dir().join("state"), daemon.dir().join("away"));
+    std::fs::rename(&state, &away).unwrap();
+    std::fs::write(&state, "in the way").unwrap();
+    for args in [&["port", "set", "vale0:a", "--isolated"][..], &["switch", "add", "vale1"]] {
+        let output = daemon.uvala(args);
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(client::api::exit::NOT_KEPT.into()), "{message}");
+        assert!(message.contains("state/vale") && message.contains("not kept"), "{message}");
+    }
+    // It holds, and it is written when that is possible, at the latest before the end.
+    assert_eq!(daemon.port("vale0:a").unwrap().settings.isolated, Some(true));
+    std::fs::remove_file(&state).unwrap();
+    std::fs::rename(&away, &state).unwrap();
+    daemon.terminate();
+    wait::until("its end", || daemon.process().has_ended());
+    daemon.restart();
+    assert_eq!(daemon.port("vale0:a").unwrap().settings.isolated, Some(true));
+    assert!(daemon.switch("vale1").is_some());
+}
+
+#[test]
+fn a_second_daemon_does_not_write_over_the_state_of_the_first() {
+    let daemon = Daemon::start();
+    let (state, other) = (daemon.dir().join("state"), daemon.dir().join("other"));
+    let args = ["daemon", "--state", state.to_str().unwrap(), "--dir", other.to_str().unwrap()];
+    let output = harness::process::uvala(Become::default(), &args, None).output().unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(client::api::exit::EXISTS.into()), "{message}");
+    let owner = format!("another daemon (process {}) keeps its state in", daemon.pid());
+    assert!(message.contains(&owner), "{message}");
+}
+
+#[test]
 fn watched_listings_go_on_with_the_next_daemon() {
     let mut daemon = Daemon::start();
     done(&daemon, &["switch", "add", "vale0"]);

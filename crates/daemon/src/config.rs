@@ -667,6 +667,7 @@ mod tests {
         assert!(error("[switch.vale0]\nowner = \"nobody there\"\n").contains("no user"));
         assert!(error("[switch.vale0.port.a]\nvlan = \"access:0\"\n").contains("1 to 4094"));
         assert!(error("log = \"loud\"\n").contains("error, warn"));
+        assert!(error("state_dir = \"\"\n").contains("state_dir is empty"));
         assert!(error("= 3").starts_with("config test.toml:1:"));
     }
 

@@ -51,7 +51,7 @@ pub struct SwitchRecord<P = PortRecord> {
     pub ports: BTreeMap<PortName, P>,
 }
 
-/// What changed of a switch: all that is said of it, and the ports that are new, different, or gone.
+/// What changed of a switch: all that is said of it, and its ports that are new, different or gone.
 pub type SwitchChange = SwitchRecord<Option<PortRecord>>;
 
 /// A persistent port.

@@ -4,11 +4,13 @@
 //! of one delays another by one call and no more, over however many connections it comes; and
 //! between two calls it is looked who else has something to say, and whether the daemon is to stop.
 //! Epoll is asked for edges, so it tells once of each connection that has something to say, however
-//! long that waits for its turn. A reply is sent at once or not at all: a client that does not read its replies is closed, so nothing is queued for it here.
-//! Hang-up, half-close and empty message are the same to the daemon: everything that the connection
-//! held is taken back at once, and calls that are still unread are dropped. Before a call is
-//! judged, every hang-up that came before it has been heard: who closes one connection and asks
-//! over another is not told that the first one still has what it had.
+//! long that waits for its turn.
+//!
+//! A reply is sent at once or not at all: a client that does not read its replies is closed, so
+//! nothing is queued for it here. Hang-up, half-close and empty message are the same to the daemon:
+//! everything that the connection held is taken back at once, and calls that are still unread are
+//! dropped. Before a call is judged, every hang-up that came before it has been heard: who closes
+//! one connection and asks over another is not told that the first one still has what it had.
 //!
 //! A handler does nothing that takes long. Ports are [built](super::builders) on other threads, and
 //! changes [written down](crate::keeper) on one; they are answered when that is done, and meanwhile
@@ -162,7 +164,7 @@ impl<D: Datapath> Server<D> {
     fn look_around(&mut self) -> Result<bool, Errno> {
         // A listener that rests is tried again when the time is over or something happened.
         let mut timeout = (!self.listening).then_some(&REST);
-        loop {
+        for _ in 0..LOOKS {
             if !self.turns.is_empty() {
                 timeout = Some(&NOW);
             }
@@ -189,6 +191,7 @@ impl<D: Datapath> Server<D> {
             }
             timeout = Some(&NOW);
         }
+        Ok(true)
     }
 
     /// A connection has something to say, or hung up.
@@ -460,6 +463,8 @@ const KEPT: u64 = 5;
 const FIRST_CONNECTION: u64 = 6;
 /// Events of one turn.
 const EVENTS: usize = 64;
+/// How often it is looked for more of them, however many there are.
+const LOOKS: usize = 64;
 /// New clients of one turn.
 const ACCEPTS: usize = 16;
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
