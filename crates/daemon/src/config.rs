@@ -375,10 +375,12 @@ struct RawPort {
 }
 
 /// Somewhere: without a directory nothing could be kept.
-fn state_dir<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+fn state_dir<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<PathBuf>, D::Error> {
     let dir = PathBuf::deserialize(deserializer)?;
     if dir.as_os_str().is_empty() {
-        return Err(D::Error::custom(
+        return Err(serde::de::Error::custom(
             "state_dir is empty: what commands make is always kept; name a directory, as in \
              \"/var/lib/uvala\", or leave it out for \"state\" beside the socket",
         ));
