@@ -108,7 +108,7 @@ fn list(as_json: bool) -> Result<()> {
         let goal = scenario
             .goal
             .map_or_else(String::new, |g| format!(", goal {g} {}", scenario.unit.name()));
-        say::out(format_args!("{:<16}{}{goal}\n", scenario.name, scenario.what))?;
+        say::out(format_args!("{:<20}{}{goal}\n", scenario.name, scenario.what))?;
     }
     Ok(())
 }
