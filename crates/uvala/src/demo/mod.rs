@@ -139,7 +139,7 @@ impl Demo {
     }
 
     /// Round trips between two processes that sleep in between. The one that answers goes on.
-    fn round_trips(&self) -> Result<(crate::traffic::report::Latency, Child)> {
+    fn round_trips(&self) -> Result<(crate::traffic::latency::Latency, Child)> {
         let mut pong = self.start("pong", PONG.0, PONG.1, &["--wait", "sleep"])?;
         self.await_address(&mut pong, PONG.1)?;
         let options = ["-n", "500", "-R", "1k", "-D", PONG.1, "--wait", "sleep"];

@@ -4,7 +4,8 @@ use anyhow::{Result, ensure};
 use serde::Serialize;
 
 use crate::table::{Align, Table};
-use crate::traffic::report::{Latency, Summary};
+use crate::traffic::latency::Latency;
+use crate::traffic::report::Summary;
 use crate::traffic::units;
 
 /// Everything, as `--json` prints it.
@@ -102,7 +103,9 @@ mod tests {
         let received =
             Summary { frames: received, checked: Some(Checked::default()), ..Summary::default() };
         let (samples, us) = (500, 9.0);
-        let round_trip = Latency { samples, min: us, p50: us, p90: us, p99: us, p999: us, max: us };
+        let histogram = Vec::new();
+        let round_trip =
+            Latency { samples, min: us, p50: us, p90: us, p99: us, p999: us, max: us, histogram };
         Report {
             transfers: vec![Transfer { length: 60, sent, received }],
             round_trip,

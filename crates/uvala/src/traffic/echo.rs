@@ -7,8 +7,9 @@ use client::{Error, Interest};
 
 use super::Args;
 use super::frame::{self, Builder, Seen};
+use super::latency::Times;
 use super::pace::Pace;
-use super::report::{Checked, Summary, Times};
+use super::report::{Checked, Summary};
 use super::session::{Session, TICK, clock_ns};
 
 /// How long an answer may take.

@@ -11,6 +11,7 @@
 
 mod echo;
 pub mod frame;
+pub mod latency;
 mod pace;
 mod receive;
 pub mod report;
@@ -300,7 +301,7 @@ Examples (with `uvala daemon` running):
   uvala gen -i vale0:a -f tx -l 9000               jumbo frames, chains of slots
   uvala gen -i vale0:a -f tx --vlan 10             tagged; rx --vlan 10 at the other end
   uvala gen -i vale0:b -f pong                     answer everything
-  uvala gen -i vale0:a -f ping -n 10k --json       round trips: median, percentiles
+  uvala gen -i vale0:a -f ping -n 10k --json       round trips: percentiles, histogram
   uvala gen -i 'vale0:p{1' -f rx                   one end of a pipe; the other is 'vale0:p}1'
 Status 1: a ping without any answer, an rx or pong to which nothing came within -T, a tx whose last
 frames nobody took, a receiver where --check or --expect is not met.";

@@ -7,7 +7,8 @@ use client::{Error, Frame, Interest};
 
 use super::Args;
 use super::frame::{self, Seen};
-use super::report::{Checked, Summary, Times};
+use super::latency::Times;
+use super::report::{Checked, Summary};
 use super::sequence::Streams;
 use super::session::{Session, TICK, clock_ns};
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use super::latency::Latency;
 use super::sequence::Tally;
 use super::units;
 use crate::say;
@@ -64,58 +64,6 @@ impl Checked {
     /// Did everything arrive, as it was and in order?
     pub fn is_clean(&self) -> bool {
         self.corrupted == 0 && self.tally == Tally::default()
-    }
-}
-
-/// A distribution of times in microseconds.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Latency {
-    /// Number of samples.
-    pub samples: u64,
-    /// Shortest.
-    pub min: f64,
-    /// Median.
-    pub p50: f64,
-    /// 90 of 100 are shorter.
-    pub p90: f64,
-    /// 99 of 100.
-    pub p99: f64,
-    /// 999 of 1000.
-    pub p999: f64,
-    /// Longest.
-    pub max: f64,
-}
-
-/// Collects times.
-#[derive(Debug)]
-pub struct Times(Histogram<u64>);
-
-impl Times {
-    /// None yet; up to a minute, three digits.
-    pub fn new() -> Self {
-        let longest_ns = 60_000_000_000;
-        Self(Histogram::new_with_bounds(1, longest_ns, 3).expect("these bounds are legal"))
-    }
-
-    /// Adds one.
-    #[inline]
-    pub fn add(&mut self, ns: u64) {
-        self.0.saturating_record(ns);
-    }
-
-    /// The distribution, where there is one.
-    pub fn latency(&self) -> Option<Latency> {
-        let us = |ns: u64| ns as f64 / 1e3;
-        let at = |quantile| us(self.0.value_at_quantile(quantile));
-        (!self.0.is_empty()).then(|| Latency {
-            samples: self.0.len(),
-            min: us(self.0.min()),
-            p50: at(0.5),
-            p90: at(0.9),
-            p99: at(0.99),
-            p999: at(0.999),
-            max: us(self.0.max()),
-        })
     }
 }
 
@@ -236,7 +184,8 @@ impl Summary {
         if self.reconnects > 0 {
             rows.push(("reconnects", self.reconnects.to_string()));
         }
-        format!("{} {}\n{}", self.function, self.port, units::table(&rows))
+        let picture = self.latency_us.as_ref().map_or_else(String::new, Latency::picture);
+        format!("{} {}\n{}{picture}", self.function, self.port, units::table(&rows))
     }
 }
 
@@ -268,35 +217,9 @@ impl Checked {
     }
 }
 
-impl Latency {
-    fn rows(&self, rows: &mut Vec<(&str, String)>) {
-        let us = units::micros;
-        rows.push(("latency p50", us(self.p50)));
-        rows.push(("p90", us(self.p90)));
-        rows.push(("p99", us(self.p99)));
-        rows.push(("p99.9", us(self.p999)));
-        rows.push(("max", us(self.max)));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn test_times_give_quantiles_in_order() {
-        let mut times = Times::new();
-        assert!(times.latency().is_none());
-        (1..=1000).for_each(|us| times.add(us * 1000));
-        let json = serde_json::to_value(times.latency().unwrap()).unwrap();
-        assert_eq!(json["samples"], 1000);
-        for (name, us) in [("min", 1.0), ("p50", 500.0), ("p90", 900.0), ("p99", 990.0)] {
-            let value = json[name].as_f64().unwrap();
-            assert!((value / us - 1.0).abs() < 0.01, "{name} {value}");
-        }
-        assert!(json["p999"].as_f64() <= json["max"].as_f64());
-        assert_eq!(json.as_object().unwrap().len(), 7);
-    }
 
     #[test]
     fn test_summary_goes_through_json_and_leaves_out_what_is_not_measured() {
