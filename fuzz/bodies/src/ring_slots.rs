@@ -188,7 +188,7 @@ impl World {
         rx.sync();
         to.sync();
         let near = Arc::ptr_eq(rx.region(), to.region());
-        let missed = match what % 2 == 0 && near {
+        let missed = match what.is_multiple_of(2) && near {
             true => rx.hand_returned(to, 0x40),
             false => rx.copy_returned(to, 0x40),
         };
