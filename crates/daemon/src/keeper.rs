@@ -11,7 +11,7 @@
 //!
 //! It is given what changed, not what there is: it has the text of every port itself, so a change
 //! costs the control thread what it is long, however large its switch. What could not be written is
-//! owed: it is tried again with the next change of that switch, every [`PAUSE`], and at the end.
+//! owed: it is tried again with the next change of that switch, every `PAUSE`, and at the end.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,7 +1,7 @@
 //! Monitors: rings that see what passes a port of the switch.
 //!
 //! A monitor is no member of the switch: nothing is decided about it, and what its client sends
-//! goes nowhere. A port that is looked at keeps a [`Watch`], which says who sees what of it; for
+//! goes nowhere. A port that is looked at keeps a `Watch`, which says who sees what of it; for
 //! all others there is one branch in each turn and one in each run.
 //!
 //! ```text

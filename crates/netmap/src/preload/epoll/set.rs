@@ -169,7 +169,7 @@ impl EpollSet {
         (self.places.as_ptr().addr() as u64) << 16 | at as u64
     }
 
-    /// Which place an event of our own is for, or [`SIGNAL`].
+    /// Which place an event of our own is for, or `SIGNAL`.
     pub fn own(&self, data: u64) -> Option<usize> {
         let at = usize::try_from(data & 0xffff).ok()?;
         (data == self.data(at)).then_some(at)
