@@ -1,0 +1,317 @@
+//! The file as it is written: what may be missing, and what stands for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use client::api::{Address, HostIf, Mac, Mode, NewPorts};
+use client::name::SwitchName;
+use ring::cursor::Span;
+use ring::layout::{DEFAULT_STRIDE, RingCounts};
+use serde::Deserialize;
+use switch::{Forwarding, OnFull, PortConfig, SwitchConfig, VlanMode};
+
+use super::values::{
+    Bytes, Capacity, ExtraBufs, FrameCount, GroupId, Kind, Log, Number, Rings, Slots, Stride,
+    UserId, VnetHeader, WorkerCount, from_text, some_from_text,
+};
+use super::{
+    Config, PortError, PortPlan, Quota, SocketConfig, SwitchPlan, WaitPolicy, WorkersConfig,
+};
+use crate::control::datapath::RingSpec;
+use crate::control::handlers::host::complete;
+use crate::control::policy::Grant;
+use crate::control::statics::Station;
+use crate::worker::BATCH;
+
+/// The file.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub struct RawConfig {
+    log: Log,
+    #[serde(deserialize_with = "state_dir")]
+    state_dir: Option<PathBuf>,
+    socket: RawSocket,
+    workers: RawWorkers,
+    quota: RawQuota,
+    rings: RawRings,
+    new_switch: RawNewSwitch,
+    switch: BTreeMap<SwitchName, RawSwitch>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+struct RawSocket {
+    dir: Option<PathBuf>,
+    owner: Option<UserId>,
+    group: Option<GroupId>,
+    mode: Mode,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+struct RawWorkers {
+    count: WorkerCount,
+    cpus: Vec<Number>,
+    batch: FrameCount,
+    #[serde(deserialize_with = "from_text")]
+    wait: WaitPolicy,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+struct RawQuota {
+    ports: Number,
+    memory: Bytes,
+    switches: Number,
+    addresses: Number,
+    connections: Number,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+struct RawRings {
+    tx_rings: Rings,
+    rx_rings: Rings,
+    tx_slots: Slots,
+    rx_slots: Slots,
+    extra_bufs: ExtraBufs,
+    buffer_stride: Stride,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+struct RawNewSwitch {
+    mode: Mode,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+struct RawSwitch {
+    #[serde(deserialize_with = "some_from_text")]
+    forwarding: Option<Forwarding>,
+    age_s: Option<Number>,
+    fdb_capacity: Option<Capacity>,
+    owner: Option<UserId>,
+    group: Option<GroupId>,
+    mode: Option<Mode>,
+    new_ports: NewPorts,
+    port: BTreeMap<String, RawPort>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+struct RawPort {
+    kind: Kind,
+    #[serde(deserialize_with = "some_from_text")]
+    vlan: Option<VlanMode>,
+    isolated: Option<bool>,
+    learning: Option<bool>,
+    unicast_flood: Option<bool>,
+    multicast_flood: Option<bool>,
+    broadcast_flood: Option<bool>,
+    max_macs: Option<Number>,
+    #[serde(deserialize_with = "some_from_text")]
+    on_full: Option<OnFull>,
+    vnet_header: Option<VnetHeader>,
+    owner: Option<UserId>,
+    group: Option<GroupId>,
+    mode: Option<Mode>,
+    #[serde(rename = "static")]
+    stations: BTreeSet<Station>,
+    ifname: Option<String>,
+    mtu: Option<Number>,
+    mac: Option<Mac>,
+    netns: Option<String>,
+    address: Option<Address>,
+    alone: bool,
+}
+
+/// Somewhere: without a directory nothing could be kept.
+fn state_dir<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<PathBuf>, D::Error> {
+    let dir = PathBuf::deserialize(deserializer)?;
+    if dir.as_os_str().is_empty() {
+        return Err(serde::de::Error::custom(
+            "state_dir is empty: what commands make is always kept; name a directory, as in \
+             \"/var/lib/uvala\", or leave it out for \"state\" beside the socket",
+        ));
+    }
+    Ok(Some(dir))
+}
+
+impl RawConfig {
+    /// What it means.
+    pub fn into_config(self) -> Result<Config, PortError> {
+        let switches = self.switch.into_iter().map(|(name, raw)| raw.into_plan(name));
+        Ok(Config {
+            dir: self.socket.dir,
+            state_dir: self.state_dir,
+            forget: false,
+            socket: SocketConfig {
+                owner: self.socket.owner.map(|id| id.0),
+                group: self.socket.group.map(|id| id.0),
+                mode: self.socket.mode,
+            },
+            log: self.log.0,
+            workers: WorkersConfig {
+                count: self.workers.count.0,
+                cpus: self.workers.cpus.iter().map(|core| core.0).collect(),
+                batch: self.workers.batch.0,
+                wait: self.workers.wait,
+            },
+            quota: Quota {
+                ports: self.quota.ports.0,
+                memory: self.quota.memory.0,
+                switches: self.quota.switches.0,
+                addresses: self.quota.addresses.0,
+                connections: self.quota.connections.0,
+            },
+            rings: self.rings.into_spec()?,
+            switch_mode: self.new_switch.mode,
+            switches: switches.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl RawRings {
+    fn into_spec(self) -> Result<RingSpec, PortError> {
+        let spec = RingSpec {
+            counts: RingCounts {
+                tx_rings: self.tx_rings.0,
+                rx_rings: self.rx_rings.0,
+                tx_slots: self.tx_slots.0,
+                rx_slots: self.rx_slots.0,
+            },
+            extra_bufs: self.extra_bufs.0,
+            stride: self.buffer_stride.0,
+        };
+        let fits = port::shm::region_layout(spec.counts, spec.extra_bufs, spec.stride).is_ok();
+        fits.then_some(spec).ok_or(PortError::Rings)
+    }
+}
+
+impl RawSwitch {
+    fn into_plan(self, name: SwitchName) -> Result<SwitchPlan, PortError> {
+        let default = SwitchConfig::default();
+        let config = SwitchConfig {
+            forwarding: self.forwarding.unwrap_or(default.forwarding),
+            ageing_ms: self.age_s.map_or(default.ageing_ms, |s| u64::from(s.0) * 1000),
+            fdb_capacity: self.fdb_capacity.map_or(default.fdb_capacity, |n| n.0),
+        };
+        let ports = self.port.into_iter().map(|(port, raw)| {
+            let name = name.join(&port)?;
+            if name.pipe().is_some() {
+                return Err(PortError::Pipe(name));
+            }
+            let (kind, stations) = (raw.kind.0, raw.stations.clone());
+            let host = complete(&name, kind, raw.host().as_ref())
+                .map_err(|error| PortError::Host(Box::new(name.clone()), error))?;
+            let (grant, interface) = (raw.grant(), None);
+            let config = raw.into_config();
+            Ok(PortPlan { name, kind, config, host, interface, stations, owner: None, grant })
+        });
+        Ok(SwitchPlan {
+            config,
+            persistent: true,
+            owner: self.owner.map(|id| id.0),
+            group: self.group.map(|id| id.0),
+            mode: self.mode,
+            new_ports: self.new_ports,
+            ports: ports.collect::<Result<_, _>>()?,
+            name,
+        })
+    }
+}
+
+impl RawPort {
+    /// What is said of whose it is.
+    fn grant(&self) -> Grant {
+        Grant {
+            owner: self.owner.as_ref().map(|id| id.0),
+            group: self.group.as_ref().map(|id| id.0),
+            mode: self.mode,
+        }
+    }
+
+    /// What is said of its network interface, if anything is.
+    fn host(&self) -> Option<HostIf> {
+        let host = HostIf {
+            ifname: self.ifname.clone(),
+            mtu: self.mtu.as_ref().map(|mtu| mtu.0),
+            mac: self.mac,
+            netns: self.netns.clone(),
+            address: self.address,
+            alone: self.alone,
+        };
+        (host != HostIf::default()).then_some(host)
+    }
+
+    fn into_config(self) -> PortConfig {
+        let default = PortConfig::default();
+        PortConfig {
+            vlan: self.vlan.unwrap_or(default.vlan),
+            isolated: self.isolated.unwrap_or(default.isolated),
+            learning: self.learning.unwrap_or(default.learning),
+            unicast_flood: self.unicast_flood.unwrap_or(default.unicast_flood),
+            multicast_flood: self.multicast_flood.unwrap_or(default.multicast_flood),
+            broadcast_flood: self.broadcast_flood.unwrap_or(default.broadcast_flood),
+            max_macs: self.max_macs.map(|max| max.0).filter(|&max| max != 0),
+            on_full: self.on_full.unwrap_or(default.on_full),
+            vnet_header: self.vnet_header.map_or(default.vnet_header, |bytes| bytes.0),
+            vacant: false,
+        }
+    }
+}
+
+// The defaults, all in one place. `docs/uvala.toml` repeats them, and a test compares.
+
+impl Default for RawSocket {
+    fn default() -> Self {
+        Self { dir: None, owner: None, group: None, mode: mode(0o600) }
+    }
+}
+
+impl Default for RawWorkers {
+    fn default() -> Self {
+        let batch = FrameCount(BATCH);
+        Self { count: WorkerCount(1), cpus: Vec::new(), batch, wait: WaitPolicy::Auto }
+    }
+}
+
+impl Default for RawQuota {
+    fn default() -> Self {
+        Self {
+            ports: Number(4096),
+            memory: Bytes(16 << 30),
+            switches: Number(1024),
+            // As many switches as one user may have, each of the default capacity.
+            addresses: Number(64 << 20),
+            connections: Number(4096),
+        }
+    }
+}
+
+impl Default for RawRings {
+    fn default() -> Self {
+        let slots = Slots(Span::new(1024).expect("in range"));
+        Self {
+            tx_rings: Rings(1),
+            rx_rings: Rings(1),
+            tx_slots: slots,
+            rx_slots: slots,
+            extra_bufs: ExtraBufs(0),
+            buffer_stride: Stride(DEFAULT_STRIDE),
+        }
+    }
+}
+
+impl Default for RawNewSwitch {
+    fn default() -> Self {
+        Self { mode: mode(0o600) }
+    }
+}
+
+fn mode(bits: u16) -> Mode {
+    Mode::new(bits).expect("nine bits")
+}

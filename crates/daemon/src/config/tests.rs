@@ -1,0 +1,148 @@
+//! What is refused, and in which words; the sample in `docs`.
+
+use super::values::parse_bytes;
+use super::*;
+use proptest::prelude::*;
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::parse(text, Path::new("test.toml"))
+}
+
+fn error(text: &str) -> String {
+    let error = parse(text).expect_err(text).to_string();
+    assert!(!error.contains('\n'), "{error}");
+    error
+}
+
+const SAMPLE: &str = include_str!("../../../../docs/uvala.toml");
+
+#[test]
+fn test_sample_shows_the_defaults() {
+    let mut sample = parse(SAMPLE).unwrap();
+    assert!(sample.switches.is_empty());
+    (sample.dir, sample.state_dir) = (None, None);
+    assert_eq!(format!("{sample:?}"), format!("{:?}", Config::default()));
+}
+
+/// With every comment mark removed from its settings, the sample is still a configuration.
+#[test]
+fn test_sample_parses_with_everything_switched_on() {
+    let text = SAMPLE.replace("\n#! ", "\n");
+    let config = parse(&text).unwrap();
+    assert_eq!(config.switches.len(), 1);
+    let switch = &config.switches[0];
+    assert_eq!(switch.mode, Mode::new(0o660));
+    let names: Vec<_> = switch.ports.iter().map(|port| port.name.port()).collect();
+    assert_eq!(names, ["eth1", "lan", "sink", "vm1"]);
+    assert_eq!(switch.ports[3].config.vlan, "access:10".parse().unwrap());
+    let host = |port: usize| switch.ports[port].host.clone().unwrap();
+    assert_eq!(host(0).ifname.as_deref(), Some("eth1"), "as the port");
+    assert_eq!(host(1).address.unwrap().to_string(), "10.0.0.1/24");
+}
+
+#[test]
+fn test_interfaces_are_for_ports_that_have_one() {
+    let text = error("[switch.vale0.port.a]\nmtu = 9000\n");
+    assert!(text.contains("vale0:a: ifname") && text.contains("tap, packet"), "{text}");
+    let text = error("[switch.vale0.port.a]\nkind = \"packet\"\nmtu = 9000\n");
+    assert!(text.contains("use ip link"), "{text}");
+    let text = error("[switch.vale0.port.a]\nkind = \"tap\"\nifname = \"a/b\"\n");
+    assert!(text.contains("no name of an interface"), "{text}");
+    let text = error("[switch.vale0.port.a]\nkind = \"tap\"\naddress = \"10.0.0.1\"\n");
+    assert!(text.starts_with("config test.toml:3: bad address"), "{text}");
+}
+
+#[test]
+fn test_unknown_key_is_refused_with_line_and_known_keys() {
+    let text = error("[workers]\ncount = 2\nwiat = \"spin\"\n");
+    assert!(text.starts_with("config test.toml:3: unknown key `wiat`"), "{text}");
+    assert!(text.contains("`wait`"), "{text}");
+    assert!(error("[swich.vale0]\n").contains("unknown key `swich`"));
+    assert!(error("[switch.vale0.port.a]\nvlam = \"access:1\"\n").contains(":2: unknown"));
+}
+
+#[test]
+fn test_bad_value_is_refused_with_line_and_good_values() {
+    let text = error("[workers]\n\nwait = \"lazy\"\n");
+    assert_eq!(text, "config test.toml:3: expected auto, spin, yield or block, found \"lazy\"");
+    assert!(error("[rings]\ntx_slots = 4\n").contains("from 8 to 16384, found 4"));
+    assert!(error("[switch.vale0]\nfdb_capacity = 4294967295\n").contains("1 to 1048576"));
+    let text = error("[switch.vale0.port.a]\nstatic = [\"03:00:00:00:00:01\"]\n");
+    assert!(text.contains(":2: 03:00:00:00:00:01 is a group address"), "{text}");
+    assert!(error("[rings]\nbuffer_stride = 2049\n").contains("multiple of 64"));
+    assert!(error("[quota]\nmemory = \"much\"\n").contains("512MiB"));
+    assert!(error("[workers]\ncount = 0\n").contains("from 1 to 256"));
+    assert!(error("[workers]\nbatch = 0\n").contains("from 1 to 1024"));
+    assert!(error("[switch.eth0]\n").contains("'vale'"));
+    assert!(error("[switch.vale0.port.a-b]\n").contains("'-' (character 8)"));
+    assert!(error("[switch.vale0]\nmode = \"999\"\n").contains("bad mode"));
+    assert!(error("[switch.vale0]\nowner = \"nobody there\"\n").contains("no user"));
+    assert!(error("[switch.vale0.port.a]\nvlan = \"access:0\"\n").contains("1 to 4094"));
+    assert!(error("log = \"loud\"\n").contains("error, warn"));
+    assert!(error("state_dir = \"\"\n").contains("state_dir is empty"));
+    assert!(error("= 3").starts_with("config test.toml:1:"));
+}
+
+#[test]
+fn test_rings_that_no_region_holds_are_refused() {
+    let text = "[rings]\ntx_rings = 64\nrx_rings = 64\ntx_slots = 16384\nrx_slots = 16384\n\
+                buffer_stride = 65472\n";
+    assert!(error(text).contains("[rings]: a port of these takes more than 4 GiB"));
+}
+
+#[test]
+fn test_a_file_without_end_is_no_configuration() {
+    let error = Config::load(Path::new("/dev/zero")).unwrap_err().to_string();
+    assert!(error.contains("16 MiB or more"), "{error}");
+}
+
+#[test]
+fn test_pipes_are_refused_as_the_control_socket_refuses_them() {
+    let text = error("[switch.vale0.port.\"a{1\"]\n");
+    assert!(text.contains("vale0:a{1 is the end of a pipe"), "{text}");
+    let text = error("[switch.vale0.port.a]\nkind = \"pipe\"\n");
+    assert_eq!(
+        text,
+        "config test.toml:2: expected shm, null, tap, packet or stack, found \"pipe\""
+    );
+}
+
+#[test]
+fn test_wrong_kinds_of_values_are_named_in_plain_words() {
+    for (text, expected) in [
+        ("workers = 3\n", "found the number `3`, expected a table"),
+        ("[switch]\nvale0 = \"x\"\n", "found the text \"x\", expected a table"),
+        ("switch = 1\n", "found the number `1`, expected a table"),
+        ("[quota]\nports = \"many\"\n", "expected a number from 0 to 4294967295, found many"),
+        ("[quota]\nports = -1\n", "expected a number from 0 to 4294967295, found -1"),
+        ("[quota]\nports = true\n", "found `true`, expected a number or a text"),
+        ("[quota]\nports = 1.5\n", "found the number `1.5`, expected a number or a text"),
+        ("[quota]\nports = []\n", "found a list, expected a number or a text"),
+        ("[workers]\ncpus = 3\n", "found the number `3`, expected a list such as [2, 3]"),
+        ("[workers]\ncpus = [\"a\"]\n", "expected a number from 0 to 4294967295, found a"),
+        ("[workers]\nwait = 3\n", "found the number `3`, expected a text in quotes"),
+        ("[socket]\ndir = 3\n", "found the number `3`, expected a path in quotes"),
+        ("[switch.vale0.port.a]\nisolated = 1\n", "expected true or false"),
+        ("[switch.vale0]\nage_s = 1e3\n", "expected a number or a text"),
+    ] {
+        let said = error(text);
+        assert!(said.contains(expected), "{text}: {said}");
+        let trade = ["struct", "Raw", "u32", "u64", "sequence", "map", "boolean", "invalid"];
+        assert!(trade.iter().all(|word| !said.contains(word)), "{text}: {said}");
+    }
+}
+
+#[test]
+fn test_sizes_take_suffixes() {
+    assert_eq!(parse_bytes("512MiB"), Ok(512 << 20));
+    assert_eq!(parse_bytes("2 G"), Ok(2 << 30));
+    assert_eq!(parse_bytes("77"), Ok(77));
+    assert!(parse_bytes("99999999999T").is_err());
+}
+
+proptest! {
+    #[test]
+    fn test_no_text_makes_the_parser_panic(text in "[\\[\\]a-z0-9_.=\"\n ]{0,80}") {
+        let _ = parse(&text);
+    }
+}
