@@ -594,20 +594,7 @@ fn held_port(client: &Client, attach: &Attach, key: PortKey, memory: u64) -> Por
         ready: false,
         group: attach.group.clone(),
     };
-    Port {
-        key,
-        kind: PortKind::Shm,
-        pipe: None,
-        persistent: false,
-        owner: client.caller.uid,
-        grant: Grant::default(),
-        config: PortConfig::default(),
-        holder: Some(holder),
-        bound: None,
-        interface: None,
-        host: None,
-        past: None,
-    }
+    Port { holder: Some(holder), ..Port::new(key, PortKind::Shm, client.caller.uid) }
 }
 
 fn switch_info<D: Datapath>(

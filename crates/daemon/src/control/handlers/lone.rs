@@ -13,13 +13,13 @@ use ring::layout::{MAX_RINGS, RingCounts};
 use switch::{Moment, Sight};
 
 use super::attach::Awaited;
-use super::netmap::{answer, claim, new_shared};
+use super::netmap::{answer, binder, claim, new_shared};
 use super::{Answer, Client, Control};
 use crate::control::datapath::{Build, Datapath, DatapathError, LoneSpec, PortKey, RingSpec};
 use crate::control::refusal::Refusal;
 use crate::control::settings::{self, WantedRings};
 use crate::control::state::ConnKey;
-use crate::control::state::bound::{Binder, COMMON, Shared};
+use crate::control::state::bound::{COMMON, Shared};
 use crate::control::state::lone::{Lone, Open};
 
 /// What is to be made.
@@ -44,9 +44,8 @@ impl<D: Datapath> Control<D> {
         let memory = memory.ok_or_else(|| Refusal::TooLarge(bind.port.clone()))?;
         self.state.claim_lone(&client.caller, memory)?;
         let key = PortKey(self.state.new_key());
-        let stride = u64::from(plan.rings.stride);
-        let affordable = (self.state.memory_left(&client.caller) - memory) / stride;
-        let extra = u32::try_from(affordable).unwrap_or(u32::MAX).min(bind.extra_bufs);
+        let (wanted, stride) = (bind.extra_bufs, plan.rings.stride);
+        let extra = self.state.affordable(&client.caller, wanted, stride, memory);
         let Plan { label, rings, region, common, sights } = plan;
         let rings = RingSpec { extra_bufs: extra, ..rings };
         let name = bind.port.clone();
@@ -54,13 +53,7 @@ impl<D: Datapath> Control<D> {
         let mem_id = self.datapath.reserve_lone(&spec)?;
         let held = self.datapath.reserve_holder(key, &[key], client.conn, &claim, extra);
         let (build, granted) = held.inspect_err(|_| self.datapath.remove_lone(key))?;
-        let holder = Binder {
-            conn: client.conn,
-            pid: client.caller.pid,
-            name: client.name.clone(),
-            memory: u64::from(granted) * stride,
-            claim,
-        };
+        let holder = binder(client, claim, granted, stride);
         let shared = new_shared(mem_id, client.caller.uid);
         let shared = Shared { common, memory, holders: vec![holder], ..shared };
         self.state.add_lone(client.conn, Lone { key, name: name.clone(), shared });

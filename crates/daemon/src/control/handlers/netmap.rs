@@ -10,7 +10,7 @@ use switch::{Forwarding, OnFull, PortConfig, SwitchConfig};
 use super::attach::Awaited;
 use super::{Answer, Client, Control};
 use crate::control::datapath::{Binding, BoundSpec, Build, Datapath, PortKey, RingSpec, SwitchKey};
-use crate::control::policy::{Access, Caller, Grant};
+use crate::control::policy::{Access, Caller};
 use crate::control::refusal::Refusal;
 use crate::control::settings::{self, WantedRings};
 use crate::control::state::bound::{Binder, COMMON, Claim, Shared};
@@ -276,22 +276,15 @@ impl<D: Datapath> Control<D> {
         let rings = self.datapath.rings_of(key).expect("a bound port has rings");
         let claim = claim(bind, rings.counts)?;
         self.state.claim_rings(&client.caller, &bind.port, &claim)?;
-        let stride = u64::from(rings.stride);
-        let affordable = self.state.memory_left(&client.caller) / stride;
-        let wanted = u32::try_from(affordable).unwrap_or(u32::MAX).min(bind.extra_bufs);
+        let wanted = self.state.affordable(&client.caller, bind.extra_bufs, rings.stride, 0);
         let parts = self.state.parts(&bind.port);
         let keys: Vec<PortKey> =
             parts.iter().filter_map(|name| self.state.port_mut(name).map(|p| p.key)).collect();
         let (build, granted) =
             self.datapath.reserve_holder(key, &keys, client.conn, &claim, wanted)?;
         let port = self.state.port_mut(&bind.port).expect("it is there");
-        port.bound.as_mut().expect("it is bound").holders.push(Binder {
-            conn: client.conn,
-            pid: client.caller.pid,
-            name: client.name.clone(),
-            memory: u64::from(granted) * stride,
-            claim,
-        });
+        let holder = binder(client, claim, granted, rings.stride);
+        port.bound.as_mut().expect("it is bound").holders.push(holder);
         let awaited = Awaited { name: bind.port.clone(), key, bound: true };
         self.awaited.insert(client.conn, awaited);
         Ok(build)
@@ -388,19 +381,17 @@ pub(super) fn new_shared(mem_id: u16, uid: u32) -> Shared {
     Shared { ready: false, mem_id, common: false, uid, memory: 0, holders: Vec::new(), patch: None }
 }
 
-fn bound_port(client: &Client, key: PortKey, kind: PortKind, shared: Shared) -> Port {
-    Port {
-        key,
-        kind,
-        pipe: None,
-        persistent: false,
-        owner: client.caller.uid,
-        grant: Grant::default(),
-        config: PortConfig::default(),
-        holder: None,
-        bound: Some(shared),
-        interface: None,
-        host: None,
-        past: None,
+/// A connection that has bound rings, and pays for the extra buffers that it got.
+pub(super) fn binder(client: &Client, claim: Claim, granted: u32, stride: u32) -> Binder {
+    Binder {
+        conn: client.conn,
+        pid: client.caller.pid,
+        name: client.name.clone(),
+        memory: u64::from(granted) * u64::from(stride),
+        claim,
     }
+}
+
+fn bound_port(client: &Client, key: PortKey, kind: PortKind, shared: Shared) -> Port {
+    Port { bound: Some(shared), ..Port::new(key, kind, client.caller.uid) }
 }

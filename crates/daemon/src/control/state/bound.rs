@@ -178,10 +178,13 @@ impl State {
         }
     }
 
-    /// Bytes of shared memory that the caller may still have.
+    /// How many of the extra buffers that are wanted the caller can pay for, beside so much memory
+    /// that is not in the books yet. Who asks for more gets fewer, as in netmap.
     #[must_use]
-    pub fn memory_left(&self, caller: &Caller) -> u64 {
-        self.quota.memory.saturating_sub(self.usage(caller.uid).memory)
+    pub fn affordable(&self, caller: &Caller, wanted: u32, stride: u32, beside: u64) -> u32 {
+        let used = self.usage(caller.uid).memory.saturating_add(beside);
+        let buffers = self.quota.memory.saturating_sub(used) / u64::from(stride);
+        u32::try_from(buffers).unwrap_or(u32::MAX).min(wanted)
     }
 
     /// Whether the caller may have so much more memory.

@@ -1,0 +1,118 @@
+//! A port as the control plane knows it, and the client that holds it.
+
+use client::api::{HostIf, PortKind, PortStats};
+use switch::PortConfig;
+
+use super::bound::{Interface, Shared};
+use super::{ConnKey, Switch};
+use crate::control::datapath::{PipeKey, PortKey};
+use crate::control::policy::{Grant, Permissions};
+
+/// A port.
+#[derive(Clone, Debug)]
+pub struct Port {
+    /// Its key at the workers.
+    pub key: PortKey,
+    /// What is behind it.
+    pub kind: PortKind,
+    /// For the end of a pipe: the pipe.
+    pub pipe: Option<PipeKey>,
+    /// Stays without a client.
+    pub persistent: bool,
+    /// The user who made it, and whose quota it counts against.
+    pub owner: u32,
+    /// To whom it was given, if it stays.
+    pub grant: Grant,
+    /// How the switch treats it.
+    pub config: PortConfig,
+    /// Who holds it.
+    pub holder: Option<Holder>,
+    /// For a port that netmap programs have bound.
+    pub bound: Option<Shared>,
+    /// For a port that has a name of its own.
+    pub interface: Option<Interface>,
+    /// For a port with a network interface of the host: which.
+    pub host: Option<Box<HostIf>>,
+    /// What was counted for clients that have left; kept by ports that stay.
+    pub past: Option<Box<PortStats>>,
+}
+
+/// The client that holds a port, and what it costs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its connection.
+    pub conn: ConnKey,
+    /// Its process.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// What it calls itself.
+    pub name: String,
+    /// Bytes of shared memory.
+    pub memory: u64,
+    /// It has its port; before, the port is reserved for it and being built.
+    pub ready: bool,
+    /// The trust group.
+    pub group: Option<String>,
+}
+
+impl Port {
+    /// One that nobody holds and that goes with its client.
+    #[must_use]
+    pub fn new(key: PortKey, kind: PortKind, owner: u32) -> Self {
+        Self {
+            key,
+            kind,
+            pipe: None,
+            persistent: false,
+            owner,
+            grant: Grant::default(),
+            config: PortConfig::default(),
+            holder: None,
+            bound: None,
+            interface: None,
+            host: None,
+            past: None,
+        }
+    }
+
+    /// One that stays, and that nobody holds.
+    #[must_use]
+    pub fn persistent(key: PortKey, kind: PortKind, owner: u32, config: PortConfig) -> Self {
+        Self { persistent: true, config, ..Self::new(key, kind, owner) }
+    }
+
+    /// Whether its key means something to the workers: it is live, or reserved.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        let reserved = self.kind == PortKind::Shm && self.holder.is_some();
+        self.is_live() || reserved || self.bound.is_some()
+    }
+
+    /// Whether others may see it: not while it is made for a client who waits for it, for they
+    /// would take it to be there.
+    #[must_use]
+    pub fn is_listed(&self) -> bool {
+        self.persistent || self.is_bound() || self.holder.as_ref().is_some_and(|h| h.ready)
+    }
+
+    /// Who may attach to it, if it stays.
+    #[must_use]
+    pub fn permissions(&self, switch: &Switch) -> Permissions {
+        self.grant.permissions(self.owner, &switch.permissions, switch.new_ports)
+    }
+
+    /// Whether a worker knows the port: it has counters and addresses.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        match self.kind {
+            PortKind::Shm => self.holder.as_ref().is_some_and(|h| h.ready) || self.is_bound(),
+            PortKind::Null | PortKind::Tap | PortKind::Packet | PortKind::Stack => true,
+            PortKind::Pipe => self.is_bound(),
+        }
+    }
+
+    fn is_bound(&self) -> bool {
+        self.bound.as_ref().is_some_and(|shared| shared.ready)
+    }
+}
