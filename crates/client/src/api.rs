@@ -373,6 +373,15 @@ mod tests {
     }
 
     #[test]
+    fn test_kinds_of_ports_have_one_name_everywhere() {
+        for kind in PortKind::PERSISTENT.into_iter().chain([PortKind::Pipe]) {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+            let stays = (kind != PortKind::Pipe).then_some(kind);
+            assert_eq!(PortKind::persistent(kind.name()), stays);
+        }
+    }
+
+    #[test]
     fn test_every_error_has_its_own_exit_code() {
         use ErrorCode as E;
         let all = [E::BadName, E::NotFound, E::Exists, E::InUse, E::Permission];

@@ -34,6 +34,28 @@ pub enum PortKind {
 }
 
 impl PortKind {
+    /// Those that can be made to stay; pipes come and go with their clients.
+    pub const PERSISTENT: [Self; 5] = [Self::Shm, Self::Null, Self::Tap, Self::Packet, Self::Stack];
+
+    /// What it is called, in messages as everywhere else.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Shm => "shm",
+            Self::Null => "null",
+            Self::Pipe => "pipe",
+            Self::Tap => "tap",
+            Self::Packet => "packet",
+            Self::Stack => "stack",
+        }
+    }
+
+    /// The one of this name that can be made to stay.
+    #[must_use]
+    pub fn persistent(name: &str) -> Option<Self> {
+        Self::PERSISTENT.into_iter().find(|kind| kind.name() == name)
+    }
+
     /// Is there a network interface of the host behind it?
     #[must_use]
     pub fn is_host(self) -> bool {

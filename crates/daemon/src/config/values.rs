@@ -87,14 +87,8 @@ impl Default for Kind {
 }
 
 fn parse_kind(text: &str) -> Result<PortKind, String> {
-    match text {
-        "shm" => Ok(PortKind::Shm),
-        "null" => Ok(PortKind::Null),
-        "tap" => Ok(PortKind::Tap),
-        "packet" => Ok(PortKind::Packet),
-        "stack" => Ok(PortKind::Stack),
-        _ => Err(format!("expected shm, null, tap, packet or stack, found {text:?}")),
-    }
+    let kind = PortKind::persistent(text);
+    kind.ok_or_else(|| format!("expected shm, null, tap, packet or stack, found {text:?}"))
 }
 
 /// How many workers a text means: a number, or `auto` for one less than there are cores.

@@ -233,14 +233,8 @@ impl Settings {
 }
 
 fn parse_kind(text: &str) -> Result<PortKind, String> {
-    match text {
-        "shm" => Ok(PortKind::Shm),
-        "null" => Ok(PortKind::Null),
-        "tap" => Ok(PortKind::Tap),
-        "packet" => Ok(PortKind::Packet),
-        "stack" => Ok(PortKind::Stack),
-        _ => Err("expected shm, null, tap, packet or stack".to_owned()),
-    }
+    let kind = PortKind::persistent(text);
+    kind.ok_or_else(|| "expected shm, null, tap, packet or stack".to_owned())
 }
 
 fn list(connection: &Connection, switch: Option<&SwitchName>) -> anyhow::Result<Vec<PortInfo>> {
@@ -271,7 +265,7 @@ fn table(ports: &[PortInfo]) -> String {
         let client = info.client.as_ref();
         table.row([
             info.port.to_string(),
-            kind(info.kind).to_owned(),
+            info.kind.name().to_owned(),
             cut(info.settings.vlan.as_deref().unwrap_or_default(), 24),
             client.map_or("-".to_owned(), |client| client.pid.to_string()),
             client.map_or("-".to_owned(), |client| users::user_name(client.uid)),
@@ -303,7 +297,7 @@ fn show(info: &PortInfo) -> String {
          client           {client}\nmemory           {}\ntrust group      {}\n",
         info.port,
         if info.persistent { "stays without a client" } else { "goes with its client" },
-        kind(info.kind),
+        info.kind.name(),
         users::user_name(info.owner),
         memory(info.memory),
         info.group.as_deref().unwrap_or("-"),
@@ -338,17 +332,6 @@ fn show(info: &PortInfo) -> String {
         text += &format!("{name:<15}  {}\n", value.as_deref().unwrap_or("-"));
     }
     text
-}
-
-fn kind(kind: PortKind) -> &'static str {
-    match kind {
-        PortKind::Shm => "shm",
-        PortKind::Null => "null",
-        PortKind::Pipe => "pipe",
-        PortKind::Tap => "tap",
-        PortKind::Packet => "packet",
-        PortKind::Stack => "stack",
-    }
 }
 
 /// Exact numbers of bytes are in the JSON.
