@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)] // UNSAFETY: the header is copied out of a buffer.
 
-use super::{BadSlot, Frag, RxKring, TxKring};
+use super::{BadSlot, Frag, Kring, RxKring, TxKring};
 use crate::copy;
 
 /// Most bytes of a header.
@@ -14,11 +14,17 @@ pub const FRONT_MAX: usize = 12;
 /// A header, of which a ring has as many bytes as its frames have in front.
 pub type Front = [u8; FRONT_MAX];
 
+impl Kring {
+    fn set_front(&mut self, len: u8) {
+        assert!(usize::from(len) <= FRONT_MAX);
+        self.front = len;
+    }
+}
+
 impl TxKring {
     /// From now on, frames have so many bytes in front.
     pub fn set_front(&mut self, len: u8) {
-        assert!(usize::from(len) <= FRONT_MAX);
-        self.ring.front = len;
+        self.ring.set_front(len);
     }
 
     /// How many bytes that are.
@@ -62,8 +68,7 @@ impl TxKring {
 impl RxKring {
     /// As [`TxKring::set_front`].
     pub fn set_front(&mut self, len: u8) {
-        assert!(usize::from(len) <= FRONT_MAX);
-        self.ring.front = len;
+        self.ring.set_front(len);
     }
 
     /// As [`TxKring::front_len`].
