@@ -45,6 +45,8 @@ pub mod cursor;
 pub mod doorbell;
 #[cfg(not(loom))]
 pub mod extra;
+#[cfg(all(test, not(loom)))]
+mod fixture;
 #[cfg(not(loom))]
 pub mod host;
 #[cfg(not(loom))]

@@ -187,40 +187,8 @@ fn run(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cursor::Span;
-    use crate::host::HostPort;
-    use crate::layout::{DEFAULT_STRIDE, FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
-    use crate::region::Region;
-    use crate::user::{RxRing, TxRing};
-
-    struct End {
-        host: HostPort,
-        tx: TxRing,
-        rx: RxRing,
-    }
-
-    fn counts() -> RingCounts {
-        let slots = Span::new(16).expect("legal");
-        RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots }
-    }
-
-    /// `ports` ports in one region.
-    fn ends(ports: usize) -> Vec<End> {
-        let size = PortLayout::new(FIRST_BLOCK, counts()).end() - FIRST_BLOCK;
-        let buffers = counts().buffers() * u32::try_from(ports).expect("few");
-        let layout = RegionLayout::new(size * ports, DEFAULT_STRIDE, buffers).expect("legal");
-        let (region, fd) = Region::create_shared("test", layout).expect("memory");
-        let client = Region::attach(std::os::fd::AsFd::as_fd(&fd), layout).expect("sealed");
-        let mut free = region.buffers();
-        (0..ports)
-            .map(|i| {
-                let port = PortLayout::new(FIRST_BLOCK + i * size, counts());
-                region.format_port("test", &port, &mut free, ports == 1).expect("memory");
-                let (tx, rx) = (TxRing::new(&client, &port, 0), RxRing::new(&client, &port, 0));
-                End { host: HostPort::new(&region, &port), tx, rx }
-            })
-            .collect()
-    }
+    use crate::fixture::{port, ports};
+    use crate::user::TxRing;
 
     fn fill(tx: &mut TxRing, frames: u32, len: u16, header: u8) {
         for i in 0..frames {
@@ -237,13 +205,13 @@ mod tests {
 
     #[test]
     fn a_run_is_copied_with_its_payload_and_ends_at_another_header() {
-        let (mut a, mut b) = (ends(1).remove(0), ends(1).remove(0));
+        let (mut a, mut b) = (port(), port());
         fill(&mut a.tx, 3, 300, 1);
         fill(&mut a.tx, 2, 60, 2);
         assert_eq!(a.host.sync_tx(), 5);
         b.host.rx[0].sync();
         let run = copy_run(&mut a.host.tx[0], &mut b.host.rx[0], key(1), 100);
-        assert_eq!(run, Run { frames: 3, bytes: 900, end: super::End::Other });
+        assert_eq!(run, Run { frames: 3, bytes: 900, end: End::Other });
         b.host.rx[0].publish();
         assert_eq!(b.rx.refresh(), 3);
         for i in 0..3 {
@@ -257,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_full_destination_ends_the_run_without_losing_a_frame() {
-        let (mut a, mut b) = (ends(1).remove(0), ends(1).remove(0));
+        let (mut a, mut b) = (port(), port());
         for _ in 0..2 {
             fill(&mut a.tx, 10, 60, 1);
             a.host.sync_tx();
@@ -275,8 +243,7 @@ mod tests {
 
     #[test]
     fn a_swap_exchanges_the_buffers() {
-        let mut ports = ends(2);
-        let (mut b, mut a) = (ports.remove(1), ports.remove(0));
+        let [mut a, mut b] = ports();
         let (sent, spare) = (a.tx.buffer_index(0), {
             fill(&mut a.tx, 1, 60, 1);
             a.host.sync_tx();
@@ -303,7 +270,7 @@ mod tests {
 
     #[test]
     fn dropping_takes_only_the_run() {
-        let mut a = ends(1).remove(0);
+        let mut a = port();
         fill(&mut a.tx, 3, 60, 1);
         fill(&mut a.tx, 2, 60, 2);
         a.host.sync_tx();

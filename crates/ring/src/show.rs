@@ -208,42 +208,10 @@ impl Kring {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cursor::Span;
-    use crate::host::HostPort;
-    use crate::layout::{DEFAULT_STRIDE, FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
-    use crate::owners::Owner;
-    use crate::region::Region;
+    use crate::fixture::{BothHalves, ports};
     use crate::run::{Key, swap_run};
-    use crate::user::{RxRing, TxRing};
 
-    struct End {
-        host: HostPort,
-        tx: TxRing,
-        rx: RxRing,
-    }
-
-    /// `ports` ports of 16 slots in one region.
-    fn ends<const N: usize>() -> [End; N] {
-        let slots = Span::new(16).expect("legal");
-        let counts = RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots };
-        let size = PortLayout::new(FIRST_BLOCK, counts).end() - FIRST_BLOCK;
-        let buffers = counts.buffers() * u32::try_from(N).expect("few");
-        let layout = RegionLayout::new(size * N, DEFAULT_STRIDE, buffers).expect("legal");
-        let (region, _) = Region::create_shared("test", layout).expect("memory");
-        let mut free = region.buffers();
-        std::array::from_fn(|i| {
-            let port = PortLayout::new(FIRST_BLOCK + i * size, counts);
-            let own: Vec<_> = free.by_ref().take(counts.buffers() as usize).collect();
-            for &buffer in &own {
-                assert!(region.owners().pass(buffer, Owner::POOL, Owner::of(&port)));
-            }
-            region.format_port("test", &port, own, false).expect("memory");
-            let (tx, rx) = (TxRing::new(&region, &port, 0), RxRing::new(&region, &port, 0));
-            End { host: HostPort::new(&region, &port), tx, rx }
-        })
-    }
-
-    fn send(end: &mut End, bytes: &[u8]) {
+    fn send(end: &mut BothHalves, bytes: &[u8]) {
         end.tx.refresh();
         for (i, &byte) in (0..).zip(bytes) {
             end.tx.frame(i, 100 + u16::from(byte)).fill(byte);
@@ -253,7 +221,7 @@ mod tests {
     }
 
     /// What arrives: its filling and the flags of its slots. The slots are given back.
-    fn arrived(end: &mut End) -> Vec<(u8, u16)> {
+    fn arrived(end: &mut BothHalves) -> Vec<(u8, u16)> {
         end.host.rx[0].publish();
         let count = end.rx.refresh();
         let frame = |i| (*end.rx.frame(i).last().expect("not empty"), end.rx.flags(i));
@@ -263,7 +231,7 @@ mod tests {
     }
 
     /// Sends from `a` to `b`, by exchange of buffers.
-    fn pass(a: &mut End, b: &mut End, bytes: &[u8]) {
+    fn pass(a: &mut BothHalves, b: &mut BothHalves, bytes: &[u8]) {
         send(a, bytes);
         b.host.rx[0].sync();
         let any = Key::new(0, 0);
@@ -278,7 +246,7 @@ mod tests {
 
     #[test]
     fn what_is_sent_is_shown_before_it_is_taken_and_once() {
-        let [mut a, mut eye] = ends::<2>();
+        let [mut a, mut eye] = ports();
         let (a, to) = (&mut a, &mut eye.host.rx[0]);
         let from = a.host.tx[0].published();
         send(a, &[1, 2, 3]);
@@ -293,7 +261,7 @@ mod tests {
 
     #[test]
     fn what_is_received_is_shown_before_it_is_published_and_a_full_ring_misses_it() {
-        let [mut a, mut b, mut eye] = ends::<3>();
+        let [mut a, mut b, mut eye] = ports();
         let from = b.host.rx[0].tail();
         pass(&mut a, &mut b, &[1, 2]);
         eye.host.rx[0].sync();
@@ -313,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_chain_is_shown_whole_or_not_at_all() {
-        let [mut a, mut eye] = ends::<2>();
+        let [mut a, mut eye] = ports();
         let from = a.host.tx[0].published();
         for (i, len) in [2112, 2112, 100].into_iter().enumerate() {
             let slot = u32::try_from(i).expect("few");
@@ -332,9 +300,9 @@ mod tests {
 
     #[test]
     fn returned_slots_are_shown_before_they_are_free_and_their_buffers_change_hands() {
-        let [mut a, mut b, mut eye] = ends::<3>();
+        let [mut a, mut b, mut eye] = ports();
         b.host.rx[0].set_watched(true);
-        let owned = |end: &End| end.host.region().owners().count(end.host.rx[0].owner());
+        let owned = |end: &BothHalves| end.host.region().owners().count(end.host.rx[0].owner());
         let before = [&a, &b, &eye].map(owned);
         pass(&mut a, &mut b, &[1, 2, 3]);
         assert!(!b.host.has_returned());
@@ -359,7 +327,7 @@ mod tests {
 
     #[test]
     fn returned_slots_are_copied_where_several_look_on() {
-        let [mut a, mut b, mut eye] = ends::<3>();
+        let [mut a, mut b, mut eye] = ports();
         b.host.rx[0].set_watched(true);
         pass(&mut a, &mut b, &[7, 8]);
         arrived(&mut b);
