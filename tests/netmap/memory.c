@@ -2,6 +2,9 @@
 /* Regions: shared by number, described truthfully, and had without a port. */
 
 #include "check.h"
+#include <linux/capability.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 
 static struct port open_in(const char *name, uint16_t mem_id)
 {
@@ -290,6 +293,76 @@ static void indirect_data(void)
 	expect_frame(&b, 60, 3);
 }
 
+/* What the kernel says of the mappings of regions: all have one of these flags, or none has. */
+static void mappings_have(const char *flag, int wanted)
+{
+	FILE *maps = fopen("/proc/self/smaps", "r");
+	char line[512];
+	int in_region = 0, seen = 0;
+
+	CHECK(maps);
+	while (fgets(line, sizeof(line), maps)) {
+		if (strstr(line, "/memfd:"))
+			in_region = 1;
+		if (strncmp(line, "VmFlags:", 8))
+			continue;
+		if (in_region)
+			CHECK(!strstr(line, flag) == !wanted);
+		seen += in_region;
+		in_region = 0;
+	}
+	CHECK(seen >= 2); /* the program's and the library's */
+	fclose(maps);
+}
+
+static size_t resident(const struct port *port)
+{
+	size_t pages = port->reg.nr_memsize / 4096, count = 0, i;
+	unsigned char *vec = calloc(pages, 1);
+
+	CHECK(vec && mincore(port->memory, pages * 4096, vec) == 0);
+	for (i = 0; i < pages; i++)
+		count += vec[i] & 1;
+	free(vec);
+	return count;
+}
+
+/* A program that locks all its memory, as tlem does: that is not meant for the region. */
+static void locked_memory_is_not_the_region(void)
+{
+	struct port a, b;
+
+	if (mlockall(MCL_FUTURE))
+		return; /* nobody may lock anything here */
+	a = open_port("vale0:a", 0);
+	b = open_port("vale0:b", 0);
+	mappings_have(" lo", 0);
+	CHECK(resident(&a) < a.reg.nr_memsize / 4096 / 16);
+	send_frame(&a, 60, 1);
+	expect_frame(&b, 60, 1);
+}
+
+/* The same with as little as an ordinary user may lock. */
+static void a_limit_for_locked_memory_is_not_the_regions(void)
+{
+	struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };
+	struct __user_cap_data_struct data[2];
+	struct rlimit limit = { 8 << 20, 8 << 20 };
+
+	CHECK(syscall(SYS_capget, &header, data) == 0);
+	data[0].effective &= ~(1u << CAP_IPC_LOCK);
+	CHECK(syscall(SYS_capset, &header, data) == 0);
+	if (setrlimit(RLIMIT_MEMLOCK, &limit))
+		return; /* it is lower than that already */
+	locked_memory_is_not_the_region();
+}
+
+static void regions_are_not_in_core_dumps(void)
+{
+	open_port("vale0:a", 0);
+	mappings_have(" dd", 1);
+}
+
 static const struct test tests[] = {
 	TEST(bridge_without_copies),
 	TEST(share_with_a_port),
@@ -301,6 +374,9 @@ static const struct test tests[] = {
 	TEST(null_port_without_rings),
 	TEST(null_port_refusals),
 	TEST(null_ports_are_nobody_elses),
+	TEST(locked_memory_is_not_the_region),
+	TEST(a_limit_for_locked_memory_is_not_the_regions),
+	TEST(regions_are_not_in_core_dumps),
 };
 
 MAIN(tests)

@@ -77,4 +77,6 @@ pub mod sync;
 pub mod user;
 
 #[cfg(not(loom))]
+pub use memory::map_as_device;
+#[cfg(not(loom))]
 pub use region::{BufferIndex, Region, RegionId, Side};

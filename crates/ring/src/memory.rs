@@ -15,9 +15,10 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 
 use crate::abi::Plain;
+use crate::layout::PAGE;
 
 /// Size and alignment of a huge page on x86-64, in bytes.
 const HUGE_PAGE: usize = 2 << 20;
@@ -29,19 +30,63 @@ const DROP_SLICE: usize = 64 << 20;
 
 /// An address where `size` bytes are free now and huge pages can be mapped: they need the same
 /// alignment in memory as in the file.
-fn huge_page_hint(size: usize) -> io::Result<*mut c_void> {
+fn huge_page_hint(size: usize) -> io::Result<usize> {
     if size < HUGE_PAGE {
-        return Ok(std::ptr::null_mut());
+        return Ok(0);
     }
     let (room, flags) = (size + HUGE_PAGE, MapFlags::PRIVATE | MapFlags::NORESERVE);
     // SAFETY: a new mapping that nobody uses is made and taken away again.
     let free = unsafe {
-        let free =
-            rustix::mm::mmap_anonymous(std::ptr::null_mut(), room, ProtFlags::empty(), flags)?;
+        let first =
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), PAGE, ProtFlags::empty(), flags)?;
+        let free = grown_unlocked(first, room)?;
         rustix::mm::munmap(free, room)?;
         free
     };
-    Ok(std::ptr::without_provenance_mut(free.addr().next_multiple_of(HUGE_PAGE)))
+    Ok(free.addr().next_multiple_of(HUGE_PAGE))
+}
+
+/// Maps `size` bytes of a region, shared, as the memory of a device would be mapped: what a program
+/// says of its memory as a whole, that it be locked (`mlockall`) or be in core dumps, is not meant
+/// for it. Either would commit all of a region that was made large because that costs nothing.
+/// The mapping is at `hint` if that is not 0 and there is room.
+///
+/// # Errors
+/// What `mmap` says.
+pub fn map_as_device(
+    hint: usize,
+    size: usize,
+    protection: ProtFlags,
+    fd: impl AsFd,
+    offset: u64,
+) -> rustix::io::Result<*mut c_void> {
+    let hint = std::ptr::without_provenance_mut(hint);
+    // SAFETY: a new mapping at an address of the kernel's choice (the hint is no more than that)
+    // aliases nothing.
+    let first = unsafe { rustix::mm::mmap(hint, PAGE, protection, MapFlags::SHARED, fd, offset)? };
+    // SAFETY: this is the mapping of one page that was just made.
+    let base = unsafe { grown_unlocked(first, size)? };
+    // SAFETY: a mapping of `size` bytes; it stays as it is.
+    let advised = unsafe { rustix::mm::madvise(base, size, Advice::LinuxDontDump) };
+    debug_assert!(advised.is_ok(), "a mapping of a file: {advised:?}");
+    Ok(base)
+}
+
+/// Makes a mapping of one page `size` bytes long, and never locked: after `mlockall(MCL_FUTURE)`
+/// the kernel locks a new mapping at once, whole, but not what one grows by that is not locked.
+///
+/// # Safety
+/// `first` is a mapping of one page that nobody uses yet; it may be elsewhere afterwards.
+unsafe fn grown_unlocked(first: *mut c_void, size: usize) -> rustix::io::Result<*mut c_void> {
+    // SAFETY: the caller's promise.
+    let grown = unsafe {
+        rustix::mm::munlock(first, PAGE)
+            .and_then(|()| rustix::mm::mremap(first, PAGE, size, MremapFlags::MAYMOVE))
+    };
+    grown.inspect_err(|_| {
+        // SAFETY: nobody has used it. What cannot be unmapped stays, one page.
+        let _ = unsafe { rustix::mm::munmap(first, PAGE) };
+    })
 }
 
 /// A shared mapping, unmapped when dropped.
@@ -64,10 +109,7 @@ impl Memory {
     /// What `mmap` says: no memory, too many mappings, `fd` not writable.
     pub fn map(fd: impl AsFd, size: usize) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let hint = huge_page_hint(size)?;
-        // SAFETY: a new mapping at an address of the kernel's choice (the hint is no more than
-        // that) aliases nothing.
-        let base = unsafe { rustix::mm::mmap(hint, size, protection, MapFlags::SHARED, fd, 0)? };
+        let base = map_as_device(huge_page_hint(size)?, size, protection, fd, 0)?;
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { base, size })
     }

@@ -3,10 +3,11 @@
 #![allow(unsafe_code)] // UNSAFETY: the C library's functions, with the program's pointers.
 
 use std::ffi::{c_int, c_ulong, c_void};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use libc::{off_t, size_t, ssize_t};
 use rustix::io::Errno;
+use rustix::mm::ProtFlags;
 
 use super::next::Argument;
 use super::{fail, next, pass, result};
@@ -128,34 +129,47 @@ fn map(
     let Some(next) = next else { return failed(Errno::NOSYS) };
     let anonymous = flags & libc::MAP_ANONYMOUS != 0;
     let used = if anonymous || fd < 0 { None } else { TABLE.get(fd) };
-    let fd = match used.as_ref().and_then(|used| used.netmap()) {
-        None => fd,
+    let region = match used.as_ref().and_then(|used| used.netmap()) {
+        None => None,
         Some(descriptor) => match region(descriptor, fd, size, flags, offset) {
-            Ok(region) => region,
+            Ok(region) => Some(region),
             Err(error) => return failed(error),
         },
     };
-    // SAFETY: with the program's own arguments, but for the descriptor.
-    unsafe { next(address, size, protection, flags, fd, offset) }
+    match region {
+        Some((region, start)) if flags & !ORDINARY == 0 => {
+            let protection = ProtFlags::from_bits_retain(protection.cast_unsigned());
+            let hint = address.addr();
+            ring::map_as_device(hint, size, protection, region, start).unwrap_or_else(failed)
+        }
+        other => {
+            let fd = other.map_or(fd, |(region, _)| region.as_raw_fd());
+            // SAFETY: with the program's own arguments, but for the descriptor.
+            unsafe { next(address, size, protection, flags, fd, offset) }
+        }
+    }
 }
 
-/// The descriptor of the region, if all of the range lies in it.
+/// Who asks for more than these (a fixed address, all of it at once) gets that from the kernel.
+const ORDINARY: c_int = libc::MAP_TYPE | libc::MAP_NORESERVE;
+
+/// The region and where in it the range begins, if all of that lies in it.
 fn region(
     descriptor: &Descriptor,
     fd: RawFd,
     size: size_t,
     flags: c_int,
     offset: off_t,
-) -> Result<RawFd, Errno> {
+) -> Result<(BorrowedFd<'_>, u64), Errno> {
     let binding = descriptor.binding(fd).ok_or(Errno::INVAL)?;
     let shared = matches!(flags & libc::MAP_TYPE, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE);
     let start = u64::try_from(offset).map_err(|_| Errno::INVAL)?;
     // As the kernel counts: whole pages.
     let end = start.checked_add((size as u64).next_multiple_of(4096)).ok_or(Errno::INVAL)?;
-    if !shared || end > binding.bound().attached.region_bytes {
+    if !shared || size == 0 || end > binding.bound().attached.region_bytes {
         return Err(Errno::INVAL);
     }
-    Ok(binding.region().as_raw_fd())
+    Ok((binding.region(), start))
 }
 
 fn failed(error: Errno) -> *mut c_void {
