@@ -100,6 +100,28 @@ static void names(void)
 	FAILS(ENXIO, delete(fd, "vale0:per1"));
 }
 
+/* What is no interface of the system has no host rings. */
+static void one_side(void)
+{
+	static const char *const names[] = { "perA", "perA{1", "vale0:a", "vale0:a{1" };
+	static const uint32_t modes[] = { NR_REG_SW, NR_REG_ONE_SW, NR_REG_NIC_SW };
+	struct nmreq_register reg;
+	int fd = device();
+	size_t i, j;
+
+	CHECK(make(fd, "perA") == 0);
+	for (i = 0; i < sizeof(names) / sizeof(*names); i++)
+		for (j = 0; j < sizeof(modes) / sizeof(*modes); j++) {
+			memset(&reg, 0, sizeof(reg));
+			reg.nr_mode = modes[j];
+			FAILS(EINVAL, request(fd, NETMAP_REQ_REGISTER, names[i], &reg, NULL));
+		}
+	CHECK(delete(fd, "perA") == 0);
+	memset(&reg, 0, sizeof(reg));
+	reg.nr_mode = NR_REG_NIC_SW;
+	FAILS(ENXIO, request(fd, NETMAP_REQ_REGISTER, "nosuchif9", &reg, NULL));
+}
+
 static void attached_and_detached(void)
 {
 	int fd = device();
@@ -225,7 +247,7 @@ static void legacy_commands(void)
 }
 
 static const struct test tests[] = {
-	TEST(made_and_deleted), TEST(names), TEST(attached_and_detached), TEST(held),
+	TEST(made_and_deleted), TEST(names), TEST(one_side), TEST(attached_and_detached), TEST(held),
 	TEST(carries_frames), TEST(pipes_of_interfaces), TEST(listed), TEST(polling),
 	TEST(legacy_commands),
 };

@@ -74,7 +74,7 @@ impl Descriptor {
         Some(u64::from_ne_bytes(offset)).filter(|offset| *offset != 0)
     }
 
-    /// Transmit ring `i`.
+    /// Transmit ring `i`; those on the host's side come after the others.
     ///
     /// # Panics
     /// If it is not bound.
@@ -83,7 +83,7 @@ impl Descriptor {
         self.ring(self.sides()[0] + i, self.bound().attached.tx_slots)
     }
 
-    /// Receive ring `i`.
+    /// Receive ring `i`, likewise.
     ///
     /// # Panics
     /// If it is not bound.
@@ -96,7 +96,11 @@ impl Descriptor {
 
     /// Rings of the other side that stand before ours in `ring_ofs`, and after.
     fn sides(&self) -> [u16; 2] {
-        if self.bound().attached.port.is_host_side() { [1, 0] } else { [0, 1] }
+        match &self.bound().host {
+            Some(host) => [0, host.attached.tx_rings],
+            None if self.bound().attached.port.is_host_side() => [1, 0],
+            None => [0, 1],
+        }
     }
 
     fn ring(&self, i: u16, slots: u32) -> Ring {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use client::api::{
-    Address, Bind, ErrorCode, HostIf, HostIfInfo, InterfaceAttach, LinkState, Mac, PortAdd,
-    PortKind, PortRef, PortSettings, Request,
+    Address, Bind, ErrorCode, HostIf, HostIfInfo, HostRings, InterfaceAttach, LinkState, Mac,
+    PortAdd, PortKind, PortRef, PortSettings, Request,
 };
 use client::control::ControlError;
 use harness::daemon::{Daemon, Setup};
@@ -523,5 +523,57 @@ fn the_hosts_rings_are_what_the_host_sends_and_gets() {
             .call(Request::InterfaceDetach(PortRef { port: "vale0:red".parse().unwrap() }))
             .unwrap();
         assert_eq!(daemon.ports(), [""; 0]);
+    });
+}
+
+/// Both sides of an interface by one descriptor, in the order of netmap's rings: the cable's first.
+#[test]
+fn a_program_with_both_sides_stands_between_the_host_and_its_cable() {
+    let Some(lab) = Lab::new(1) else { return };
+    lab.tell(|daemon, lab| {
+        let red = &lab.guests[0];
+        veth(red, "red", "10.0.0.1/24");
+        ip("addr add 10.0.0.2/24 dev red");
+        let bind = || Bind::new("netmap:red".parse().unwrap());
+        let both = Bind { host: Some(HostRings::default()), ..bind() };
+        let both = match Descriptor::bind(&daemon.dir(), both) {
+            Ok(both) => both,
+            Err(error) => return harness::skip(&format!("root with BPF is needed: {error}")),
+        };
+        assert_eq!(daemon.ports(), ["netmap:red", "netmap:red^"]);
+        assert!(!reaches(red, "10.0.0.2"), "nobody carries frames yet");
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let bridge = scope.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    both.poll(false, true, Duration::from_millis(20)).unwrap();
+                    for (from, to) in [(0, 1), (1, 0)] {
+                        while let Some(frame) = both.take(from) {
+                            assert!(both.put(to, &frame, 0));
+                        }
+                    }
+                    both.txsync().unwrap();
+                }
+            });
+            wait::until("the host to answer", || reaches(red, "10.0.0.2"));
+            udp(red, "10.0.0.1", 100);
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            bridge.join().unwrap();
+        });
+        // Others hold the same rings; one side in a region of its own is none to hold with another.
+        let nic = Descriptor::bind(&daemon.dir(), bind()).unwrap();
+        assert_eq!(nic.binding().bound().mem_id, both.binding().bound().mem_id);
+        let alone = Bind { exclusive: true, ..Bind::new("netmap:red^".parse().unwrap()) };
+        assert!(Descriptor::bind(&daemon.dir(), alone).is_err());
+        drop(both);
+        wait::until("the host's side to go", || daemon.ports() == ["netmap:red"]);
+        let both = Bind { host: Some(HostRings::default()), ..bind() };
+        let both = Descriptor::bind(&daemon.dir(), both).unwrap();
+        // One side is taken away: the descriptor is worth nothing any more.
+        let host = PortRef { port: "netmap:red^".parse().unwrap() };
+        daemon.call(Request::PortDel(host)).unwrap();
+        assert!(both.poll(false, true, Duration::from_secs(5)).is_err());
+        drop((both, nic));
+        wait::until("all to go", || daemon.ports().is_empty());
     });
 }

@@ -33,8 +33,8 @@ pub use fdb::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList};
 pub use host::{Address, HostIf, HostIfInfo, LinkState};
 pub use interface::{InterfaceAdd, InterfaceAttach, InterfacePoll, PollThreads};
 pub use netmap::{
-    Bind, BindKind, Bound, BoundRings, GeometryQuery, MonitorOf, Pool, PortGeometry, RingChoice,
-    Room,
+    Bind, BindKind, Bound, BoundRings, GeometryQuery, HostBound, HostRings, MonitorOf, Pool,
+    PortGeometry, RingChoice, Room,
 };
 pub use port::{ClientInfo, PortAdd, PortInfo, PortKind, PortList, PortRef, PortSet, PortSettings};
 pub use stats::{Counter, PortStats, StatsPage, StatsQuery};

@@ -131,6 +131,16 @@ impl SwitchName {
     pub fn is_interface(&self) -> bool {
         self.0.starts_with(Self::INTERFACE)
     }
+
+    /// For the switch of one side of an interface, that of the other.
+    #[must_use]
+    pub fn other_side(&self) -> Option<Self> {
+        let side = |name: &str| match name.strip_suffix(PortName::HOST_SIDE) {
+            Some(nic) => nic.to_owned(),
+            None => format!("{name}{}", PortName::HOST_SIDE),
+        };
+        self.is_interface().then(|| Self(side(&self.0)))
+    }
 }
 
 impl PortName {
@@ -183,6 +193,12 @@ impl PortName {
     /// If the name gets too long, or is one already.
     pub fn host_side(&self) -> Result<Self, NameError> {
         format!("{}{}", self.parent(), Self::HOST_SIDE).parse()
+    }
+
+    /// The other side of an interface that is alone.
+    #[must_use]
+    pub fn other_side(&self) -> Option<Self> {
+        self.switch.other_side().and_then(|side| side.as_str().parse().ok())
     }
 
     /// The interface of the system that has this port's name.

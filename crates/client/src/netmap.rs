@@ -12,7 +12,7 @@ use ring::kick::{KICK, NUMBER_MAX, encode};
 use ring::sync::SyncRings;
 use rustix::io::Errno;
 
-use crate::api::{Bound, BoundRings};
+use crate::api::{Attached, Bound, BoundRings, HostBound};
 use crate::control::PortFds;
 use crate::geometry::Geometry;
 use crate::link::set_blocking;
@@ -24,8 +24,8 @@ pub struct Binding {
     bound: Bound,
     rings: SyncRings,
     fds: PortFds,
-    /// What to write to the doorbell, the port's number.
-    message: [u8; KICK],
+    /// What to write to the doorbell: the number of the port, or those of both sides.
+    message: Vec<u8>,
 }
 
 impl Binding {
@@ -39,9 +39,6 @@ impl Binding {
         let counts = geometry.port.counts();
         let tx = range(bound.tx, counts.tx_rings)?;
         let rx = range(bound.rx, counts.rx_rings)?;
-        if bound.attached.bell > NUMBER_MAX {
-            return Err(Error::Geometry("number of the doorbell"));
-        }
         for fd in [&fds.kick, &fds.wake] {
             set_blocking(fd, false).map_err(|error| Error::Doorbell(error.into()))?;
         }
@@ -52,7 +49,14 @@ impl Binding {
             None => rings,
             Some(peer) => rings.facing(peer),
         };
-        let message = encode(bound.attached.bell);
+        let mut message = number(&bound.attached)?.to_vec();
+        let rings = match &bound.host {
+            None => rings,
+            Some(host) => {
+                message.extend(number(&host.attached)?);
+                beside(rings, &geometry, host)?
+            }
+        };
         Ok(Self { bound, rings, fds, message })
     }
 
@@ -102,6 +106,23 @@ impl Binding {
             Ok(0) | Err(_) => Err(Lost),
         }
     }
+}
+
+/// The rings, with those on the host's side.
+fn beside(rings: SyncRings, nic: &Geometry, host: &HostBound) -> Result<SyncRings, Error> {
+    let geometry = Geometry::of_any(&host.attached)?;
+    if geometry.region != nic.region {
+        return Err(Error::Geometry("region of the host's side"));
+    }
+    let counts = geometry.port.counts();
+    let (tx, rx) = (range(host.tx, counts.tx_rings)?, range(host.rx, counts.rx_rings)?);
+    Ok(rings.beside(&geometry.port, tx, rx))
+}
+
+/// What is written to the doorbell for a port.
+fn number(attached: &Attached) -> Result<[u8; KICK], Error> {
+    let bell = Some(attached.bell).filter(|bell| *bell <= NUMBER_MAX);
+    bell.map(encode).ok_or(Error::Geometry("number of the doorbell"))
 }
 
 fn range(bound: BoundRings, rings: u16) -> Result<Range<u16>, Error> {

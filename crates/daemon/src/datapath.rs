@@ -244,10 +244,19 @@ impl Datapath for Workers {
         u32::try_from(self.place(switch).worker).unwrap_or(u32::MAX)
     }
 
-    fn add_switch(&mut self, key: SwitchKey, config: SwitchConfig) -> Result<(), DatapathError> {
-        let fewest = self.workers.iter().enumerate().min_by_key(|(_, crew)| crew.switches.taken());
-        let (worker, crew) = fewest.ok_or(DatapathError::Full("switches: there is no worker"))?;
-        let (at, seed) = (crew.switches.free(), random_seed());
+    fn add_switch(
+        &mut self,
+        key: SwitchKey,
+        config: SwitchConfig,
+        beside: Option<SwitchKey>,
+    ) -> Result<(), DatapathError> {
+        let taken = |worker: &usize| self.workers[*worker].switches.taken();
+        let worker = match beside {
+            Some(other) => Some(self.place(other).worker),
+            None => (0..self.workers.len()).min_by_key(taken),
+        };
+        let worker = worker.ok_or(DatapathError::Full("switches: there is no worker"))?;
+        let (at, seed) = (self.workers[worker].switches.free(), random_seed());
         self.workers[worker].switches.take(at);
         let place = SwitchPlace { worker, at, ids: Places::default(), keys: BTreeMap::new() };
         self.switches.insert(key, place);
@@ -313,13 +322,12 @@ impl Datapath for Workers {
 
     fn reserve_holder(
         &mut self,
-        port: PortKey,
+        holds: &[(PortKey, Claim)],
         parts: &[PortKey],
         holder: ConnKey,
-        claim: &Claim,
         extra_bufs: u32,
     ) -> Result<(Build, u32), DatapathError> {
-        self.lend(port, parts, holder, *claim, extra_bufs)
+        self.lend(holds, parts, holder, extra_bufs)
     }
 
     fn attach_bound(&mut self, port: PortKey, config: PortConfig) -> Result<(), DatapathError> {
@@ -658,7 +666,7 @@ mod tests {
             batch: crate::worker::BATCH,
         };
         let mut workers = Workers::start(&config).expect("a thread");
-        workers.add_switch(SwitchKey(0), SwitchConfig::default()).expect("a worker");
+        workers.add_switch(SwitchKey(0), SwitchConfig::default(), None).expect("a worker");
         workers
     }
 

@@ -14,7 +14,7 @@ mod interface;
 use std::os::fd::RawFd;
 
 use client::api::{
-    Bind, BindKind, Bound, ErrorCode, GeometryQuery, MonitorOf, Page, PortGeometry,
+    Bind, BindKind, Bound, ErrorCode, GeometryQuery, HostRings, MonitorOf, Page, PortGeometry,
     PortInfo as ListedPort, PortList, PortRef, PortSet, PortSettings, Reply, Request as Call,
     RingChoice,
 };
@@ -128,29 +128,30 @@ impl<'a> Service<'a> {
     ) -> Result<(), Errno> {
         let kind = kind_of(body);
         let rings = match body.nr_mode {
-            mode::ALL_NIC | mode::NULL => RingChoice::All,
-            mode::ONE_NIC => RingChoice::One(body.nr_ringid),
-            mode::SW => RingChoice::All,
-            mode::ONE_SW => RingChoice::One(body.nr_ringid),
-            // Both sides at once: one of them has its rings elsewhere. The rest are no modes.
-            mode::NIC_SW if port_name(name)?.is_interface() => return Err(Errno::OPNOTSUPP),
+            mode::ALL_NIC | mode::SW | mode::NIC_SW | mode::NULL => RingChoice::All,
+            mode::ONE_NIC | mode::ONE_SW => RingChoice::One(body.nr_ringid),
             _ => return port_name(name).and(Err(Errno::INVAL)),
         };
-        let host = matches!(body.nr_mode, mode::SW | mode::ONE_SW);
+        let side = Side::of(body.nr_mode);
         let mut port = match kind {
             BindKind::Null => {
                 port_name(name).or_else(|_| interface_name("null").ok_or(Errno::INVAL))?
             }
             BindKind::Port | BindKind::Monitor(_) => port_name(name)?,
         };
+        // Ports of a switch, and pipes, have no other side.
+        if side != Side::Nic && (!port.is_interface() || port.pipe().is_some()) {
+            return Err(Errno::INVAL);
+        }
         let mut wanted = (body.nr_tx_rings, body.nr_rx_rings);
-        if host {
-            // Ports of a switch, and pipes, have no other side.
-            if !port.is_interface() || port.pipe().is_some() {
-                return Err(Errno::INVAL);
-            }
+        let [tx_rings, rx_rings] = [body.nr_host_tx_rings, body.nr_host_rx_rings].map(chosen);
+        let host = (side == Side::Both).then_some(HostRings { tx_rings, rx_rings });
+        if side == Side::Host {
             port = port.host_side().map_err(|_| Errno::NXIO)?;
             wanted = (body.nr_host_tx_rings, body.nr_host_rx_rings);
+        }
+        if host.is_some() && kind != BindKind::Port {
+            return Err(Errno::OPNOTSUPP);
         }
         let bind = Bind {
             tx_rings: chosen(wanted.0),
@@ -167,6 +168,7 @@ impl<'a> Service<'a> {
             no_tx_poll: body.nr_flags & flag::NO_TX_POLL != 0,
             accepts_header: body.nr_flags & flag::ACCEPT_VNET_HDR != 0,
             kind,
+            host,
             ..Bind::new(port)
         };
         let accepts = bind.accepts_header;
@@ -174,18 +176,40 @@ impl<'a> Service<'a> {
             let kept_away = !accepts && header_of(name).is_ok_and(|bytes| bytes != 0);
             if error == Errno::OPNOTSUPP && kept_away { Errno::IO } else { error }
         });
-        registered(body, bound?.bound(), host);
+        registered(body, bound?.bound(), side);
         Ok(())
     }
 }
 
-/// What a program that has registered is told; `host`: of the other side of an interface.
-fn registered(body: &mut Register, bound: &Bound, host: bool) {
+/// Which sides of an interface a program opens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Nic,
+    Host,
+    Both,
+}
+
+impl Side {
+    fn of(nr_mode: u32) -> Self {
+        match nr_mode {
+            mode::SW | mode::ONE_SW => Self::Host,
+            mode::NIC_SW => Self::Both,
+            _ => Self::Nic,
+        }
+    }
+}
+
+/// What a program that has registered is told.
+fn registered(body: &mut Register, bound: &Bound, side: Side) {
     let port = &bound.attached;
     (body.nr_offset, body.nr_memsize) = (bound.nifp, port.region_bytes);
-    // As in the netmap_if: of the other side a pair is counted, though it is not there.
-    let (here, other) = ((port.tx_rings, port.rx_rings), (1, 1));
-    let (nic, stack) = if host { (other, here) } else { (here, other) };
+    // As in the netmap_if: of a side that is not bound a pair is counted, though it is not there.
+    let here = (port.tx_rings, port.rx_rings);
+    let host = bound.host.as_ref().map(|host| &host.attached);
+    let (nic, stack) = match side {
+        Side::Host => ((1, 1), here),
+        Side::Nic | Side::Both => (here, host.map_or((1, 1), |it| (it.tx_rings, it.rx_rings))),
+    };
     (body.nr_tx_rings, body.nr_rx_rings) = nic;
     (body.nr_host_tx_rings, body.nr_host_rx_rings) = stack;
     // Where there are no rings, any size of them will do.

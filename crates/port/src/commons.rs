@@ -18,9 +18,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ring::abi::FIRST_BUFFER;
 use ring::layout::{FIRST_BLOCK, PAGE, PortLayout, RingCounts};
-use ring::loan::Loan;
+use ring::loan::{Leases, Loan};
 use ring::owners::Leaver;
-use ring::{BufferIndex, Region, Side};
+use ring::{BufferIndex, Region};
 
 use crate::area::Area;
 use crate::group::{Group, full};
@@ -138,27 +138,18 @@ impl Commons {
         self.group.leave(layout, settle);
     }
 
-    /// Reserves a page for a holder of a port, and up to `extra` buffers.
+    /// Reserves a page for a holder of ports, and up to `extra` buffers.
     ///
     /// # Errors
     /// `ENOMEM` where the region is full; nothing is left behind.
-    pub fn lend(
-        &mut self,
-        port: &PortLayout,
-        name: &str,
-        bound: [Range<u16>; 2],
-        side: Side,
-        extra: u32,
-    ) -> io::Result<Arc<Lent>> {
+    pub fn lend(&mut self, name: &str, leases: Leases, extra: u32) -> io::Result<Arc<Lent>> {
         let loan = Loan::new(self.holders.find(PAGE).ok_or_else(full)?);
         self.holders.take(PAGE);
         Ok(Arc::new(Lent {
             region: self.group.region().clone(),
             loan,
             name: name.to_owned(),
-            port: *port,
-            bound,
-            side,
+            leases,
             buffers: self.group.take(loan.owner(), extra as usize),
             building: self.group.building().clone(),
             built: AtomicBool::new(false),
@@ -172,7 +163,7 @@ impl Commons {
             region.free(lent.loan.owner());
         } else if !lent.buffers.is_empty() {
             // Who was lent nothing has a list of his own making: its buffers are the port's.
-            region.end_loan(&lent.loan, &lent.port);
+            region.end_loan(&lent.loan, &lent.leases);
         }
         region.decommit(lent.nifp()..lent.nifp() + PAGE);
         self.holders.give_back(lent.nifp(), PAGE);
@@ -186,9 +177,7 @@ pub struct Lent {
     region: Arc<Region>,
     loan: Loan,
     name: String,
-    port: PortLayout,
-    bound: [Range<u16>; 2],
-    side: Side,
+    leases: Leases,
     buffers: Vec<BufferIndex>,
     building: Arc<Mutex<()>>,
     built: AtomicBool,
@@ -219,8 +208,7 @@ impl Lent {
         if !wanted() {
             return Err(io::ErrorKind::Interrupted.into());
         }
-        let (bound, side, extra) = (self.bound.clone(), self.side, &self.buffers);
-        self.region.format_loan(&self.loan, &self.name, &self.port, bound, side, extra)?;
+        self.region.format_loan(&self.loan, &self.name, &self.leases, &self.buffers)?;
         self.built.store(true, Ordering::Release);
         Ok(())
     }
@@ -238,11 +226,16 @@ pub fn buffers_of(stride: u32, wanted: u32) -> u32 {
 mod tests {
     use super::*;
     use ring::cursor::Span;
+    use ring::loan::Lease;
     use ring::owners::Owner;
 
     fn counts() -> RingCounts {
         let slots = Span::new(64).expect("legal");
         RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots }
+    }
+
+    fn all(port: &PortLayout) -> Leases {
+        Leases { nic: Some(Lease { port: *port, tx: 0..1, rx: 0..1 }), host: None }
     }
 
     fn in_pool(commons: &Commons) -> usize {
@@ -260,8 +253,7 @@ mod tests {
         };
         let ports = [0, 1].map(port);
         let mut lend = |port: usize, extra| {
-            let lent =
-                commons.lend(&ports[port], "test", [0..1, 0..1], Side::Nic, extra).expect("room");
+            let lent = commons.lend("test", all(&ports[port]), extra).expect("room");
             lent.clone().build_while_wanted().expect("memory");
             lent
         };
@@ -279,7 +271,7 @@ mod tests {
     fn there_are_as_many_extra_buffers_as_there_is_room() {
         let mut commons = Commons::new("test", 64, 0).expect("memory");
         let port = *commons.add_port("test", counts()).expect("room").plot.layout();
-        let lent = commons.lend(&port, "test", [0..1, 0..1], Side::Nic, u32::MAX).expect("room");
+        let lent = commons.lend("test", all(&port), u32::MAX).expect("room");
         assert_eq!(lent.extra_bufs(), BUFFERS - 128);
         assert!(commons.add_port("another", counts()).is_err());
         commons.take_back(&lent);
@@ -291,7 +283,7 @@ mod tests {
         let mut commons = Commons::new("test", 2112, 0).expect("memory");
         let (pool, holders) = (in_pool(&commons), commons.holders.clone());
         let port = *commons.add_port("test", counts()).expect("room").plot.layout();
-        let lent = commons.lend(&port, "test", [0..1, 0..1], Side::Nic, 1000).expect("room");
+        let lent = commons.lend("test", all(&port), 1000).expect("room");
         commons.take_back(&lent);
         let built = lent.build_while_wanted().map_err(|error| error.kind());
         assert_eq!(built, Err(io::ErrorKind::Interrupted));

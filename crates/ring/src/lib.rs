@@ -79,4 +79,4 @@ pub mod user;
 #[cfg(not(loom))]
 pub use memory::map_as_device;
 #[cfg(not(loom))]
-pub use region::{BufferIndex, Region, RegionId, Side};
+pub use region::{BufferIndex, Region, RegionId};

@@ -2,7 +2,12 @@
 //!
 //! The `netmap_if` has a page for itself, before all port blocks of the region, so that the offsets
 //! of rings are positive. In it are the offsets of the rings that the holder has bound, 0 for
-//! others, and the head of his list of extra buffers.
+//! others, and the head of his list of extra buffers. The two sides of an interface are two ports;
+//! one holder may have rings of both:
+//!
+//! ```text
+//!   netmap_if   NIC tx… │ host tx… │ NIC rx… │ host rx…
+//! ```
 //!
 //! *Who owns the buffers* ([`crate::owners`]). Those on loan are the holder's. He may put them into
 //! slots, and what stood there into his list: then the port has some of his, and his list some of
@@ -13,9 +18,62 @@
 use core::ops::Range;
 use std::io;
 
-use crate::layout::{PAGE, PortLayout};
+use crate::abi::dir;
+use crate::layout::{PAGE, PortLayout, RingCounts};
 use crate::owners::Owner;
-use crate::region::{BufferIndex, Region, Side};
+use crate::region::{BufferIndex, Region};
+
+/// Rings of a port that somebody has bound.
+#[derive(Clone, Debug)]
+pub struct Lease {
+    /// The port.
+    pub port: PortLayout,
+    /// Its transmit rings that are bound.
+    pub tx: Range<u16>,
+    /// Its receive rings that are bound.
+    pub rx: Range<u16>,
+}
+
+/// Rings of an interface that somebody has bound, on one side of it or on both.
+#[derive(Clone, Debug, Default)]
+pub struct Leases {
+    /// Those of the cable, or of a port that has one side only.
+    pub nic: Option<Lease>,
+    /// Those of the host's stack.
+    pub host: Option<Lease>,
+}
+
+impl Leases {
+    /// Both sides, in netmap's order.
+    pub fn both(&self) -> impl Iterator<Item = &Option<Lease>> {
+        [&self.nic, &self.host].into_iter()
+    }
+
+    /// The ports whose rings they are.
+    pub fn ports(&self) -> impl Iterator<Item = &PortLayout> {
+        self.both().flatten().map(|lease| &lease.port)
+    }
+}
+
+impl Lease {
+    /// Rings of one side, transmit and receive. A side that is not bound counts as one pair.
+    pub(crate) fn counts(side: &Option<Self>) -> [u32; 2] {
+        let counts = side.as_ref().map(|lease| lease.port.counts());
+        counts.map_or([1, 1], |counts| [counts.tx_rings, counts.rx_rings].map(u32::from))
+    }
+
+    /// Offsets of its rings of one direction in the region; `None` for those that are not bound.
+    pub(crate) fn rings(side: &Option<Self>, direction: u16) -> Vec<Option<usize>> {
+        let Some(Self { port, tx, rx }) = side else { return vec![None] };
+        let RingCounts { tx_rings, rx_rings, .. } = port.counts();
+        let (first, count, bound) = match direction {
+            dir::TX => (0, tx_rings, tx),
+            _ => (tx_rings, rx_rings, rx),
+        };
+        let at = |i: u16| bound.contains(&i).then(|| port.ring(usize::from(first + i)));
+        (0..count).map(at).collect()
+    }
+}
 
 /// A holder's page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,43 +106,45 @@ impl Loan {
 }
 
 impl Region {
-    /// Writes a holder's `netmap_if`: transmit and receive rings `bound` of `port`, which are those
-    /// of one side, and `extra` buffers.
+    /// Writes a holder's `netmap_if`: his rings and `extra` buffers.
     ///
     /// # Errors
     /// `ENOMEM` where the page cannot be committed.
     ///
     /// # Panics
-    /// If the page does not lie before the port's block.
+    /// If the page does not lie before the blocks of the ports.
     pub fn format_loan(
         &self,
         loan: &Loan,
         name: &str,
-        port: &PortLayout,
-        bound: [Range<u16>; 2],
-        side: Side,
+        leases: &Leases,
         extra: &[BufferIndex],
     ) -> io::Result<()> {
-        assert!(loan.nifp + PAGE <= port.nifp());
+        assert!(leases.ports().all(|port| loan.nifp + PAGE <= port.nifp()));
         self.memory().populate(loan.nifp, PAGE)?;
-        self.format_nifp(loan.nifp, name, port, bound, side, true);
+        self.format_nifp(loan.nifp, name, leases, true);
         self.format_list(loan.nifp, extra);
         Ok(())
     }
 
-    /// Takes back what a holder of `port` had.
-    pub fn end_loan(&self, loan: &Loan, port: &PortLayout) {
-        let (owners, holder, port) = (self.owners(), loan.owner(), Owner::of(port));
+    /// Takes back what a holder had.
+    ///
+    /// # Panics
+    /// If he had no port.
+    pub fn end_loan(&self, loan: &Loan, leases: &Leases) {
+        let (owners, holder) = (self.owners(), loan.owner());
         let mut freed = Vec::new();
         for buffer in self.list(loan.nifp) {
             let own = owners.pass(buffer, holder, Owner::POOL);
-            if !own && !owners.pass(buffer, port, Owner::POOL) {
+            let of = |port| owners.pass(buffer, Owner::of(port), Owner::POOL);
+            if !own && !leases.ports().any(of) {
                 // A list that leads elsewhere leads nowhere: circles end here too.
                 break;
             }
             freed.push(buffer);
         }
-        owners.pass_all(holder, port);
+        let heir = leases.ports().next().expect("a holder holds something");
+        owners.pass_all(holder, Owner::of(heir));
         freed.sort_unstable_by_key(|buffer| buffer.get());
         self.decommit_buffers(&freed);
     }
@@ -126,12 +186,20 @@ mod tests {
             let free = self.region.buffers();
             let extra: Vec<_> =
                 free.filter(|b| owners.pass(*b, Owner::POOL, holder)).take(count).collect();
-            let bound = [1..2, 0..0];
-            let loan = &self.loans[loan];
             self.region
-                .format_loan(loan, "t", &self.port, bound, Side::Nic, &extra)
+                .format_loan(&self.loans[loan], "t", &self.leases(), &extra)
                 .expect("memory");
             extra
+        }
+
+        fn leases(&self) -> Leases {
+            Leases { nic: Some(Lease { port: self.port, tx: 1..2, rx: 0..0 }), host: None }
+        }
+
+        /// The offsets in a holder's page, up to the end of what is written there.
+        fn offsets<const N: usize>(&self, loan: usize) -> [u64; N] {
+            let nifp = self.loans[loan].nifp();
+            core::array::from_fn(|i| self.region.memory().read(nifp + 56 + 8 * i))
         }
 
         fn count(&self, owner: Owner) -> usize {
@@ -143,10 +211,23 @@ mod tests {
     fn a_holder_sees_the_rings_that_he_bound_and_no_other() {
         let setup = setup(0);
         setup.lend(1, 0);
-        let nifp = setup.loans[1].nifp();
-        let offset = |i: usize| setup.region.memory().read::<u64>(nifp + 56 + 8 * i);
-        let second = u64::try_from(setup.port.ring(1) - nifp).expect("positive");
-        assert_eq!([0, 1, 2, 3, 4, 5].map(offset), [0, second, 0, 0, 0, 0]);
+        let second = setup.port.ring(1) - setup.loans[1].nifp();
+        assert_eq!(setup.offsets(1), [0, second as u64, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn rings_of_both_sides_stand_in_netmaps_order() {
+        let setup = setup(0);
+        let (port, loan) = (setup.port, &setup.loans[0]);
+        let nic = Lease { port, tx: 0..2, rx: 1..2 };
+        let host = Lease { port, tx: 1..2, rx: 0..2 };
+        let leases = Leases { nic: Some(nic), host: Some(host) };
+        setup.region.format_loan(loan, "t", &leases, &[]).expect("memory");
+        let at = |ring| (port.ring(ring) - loan.nifp()) as u64;
+        let (tx, rx) = ([at(0), at(1), 0, at(1)], [0, at(3), at(2), at(3)]);
+        assert_eq!(setup.offsets::<8>(0), [tx, rx].concat()[..]);
+        let word = |offset| setup.region.memory().read::<u32>(loan.nifp() + offset);
+        assert_eq!([24, 28, 36, 40].map(word), [2; 4]);
     }
 
     #[test]
@@ -162,12 +243,12 @@ mod tests {
         setup.region.memory().write(slot, extra[0].get());
         let stood = setup.region.check(stood).expect("a buffer");
         setup.region.format_list(setup.loans[0].nifp(), &[stood, extra[1], extra[2]]);
-        setup.region.end_loan(&setup.loans[0], &setup.port);
+        setup.region.end_loan(&setup.loans[0], &setup.leases());
         assert_eq!(setup.region.owners().of(extra[0]), Owner::of(&setup.port));
         assert_eq!(setup.region.owners().of(stood), Owner::POOL);
         assert_eq!(setup.count(Owner::of(&setup.port)), own + 1, "one was kept out of the list");
         assert_eq!(setup.count(setup.loans[1].owner()), other.len());
-        setup.region.end_loan(&setup.loans[1], &setup.port);
+        setup.region.end_loan(&setup.loans[1], &setup.leases());
         assert_eq!(setup.count(Owner::POOL), pool - 1);
     }
 
@@ -177,14 +258,14 @@ mod tests {
         let (a, b) = (setup.lend(0, 2), setup.lend(1, 2));
         let memory = setup.region.memory();
         memory.write(setup.region.offset(a[1]), a[0].get());
-        setup.region.end_loan(&setup.loans[0], &setup.port);
+        setup.region.end_loan(&setup.loans[0], &setup.leases());
         assert_eq!(setup.count(setup.loans[0].owner()), 0);
         memory.write(setup.region.offset(b[0]), a[0].get());
-        setup.region.end_loan(&setup.loans[1], &setup.port);
+        setup.region.end_loan(&setup.loans[1], &setup.leases());
         assert_eq!(setup.region.owners().of(b[1]), Owner::of(&setup.port));
         setup.lend(0, 2);
         memory.write(setup.loans[0].nifp() + 32, u32::MAX);
-        setup.region.end_loan(&setup.loans[0], &setup.port);
+        setup.region.end_loan(&setup.loans[0], &setup.leases());
         let total = setup.region.buffers().count();
         assert_eq!(setup.count(Owner::POOL) + setup.count(Owner::of(&setup.port)), total + 2);
     }

@@ -17,7 +17,8 @@ use rustix::fs::{MemfdFlags, SealFlags, Stat};
 use crate::abi::{FIRST_BUFFER, NetmapIf, NetmapRing, RegionHeader, Slot, dir};
 use crate::copy;
 use crate::kring::Frag;
-use crate::layout::{PAGE, PortLayout, RegionLayout};
+use crate::layout::{PAGE, PortLayout, RegionLayout, RingCounts};
+use crate::loan::{Lease, Leases};
 use crate::memory::Memory;
 use crate::owners::Owners;
 
@@ -39,15 +40,6 @@ impl BufferIndex {
 pub struct RegionId {
     device: u64,
     inode: u64,
-}
-
-/// Which side of an interface the rings of a port are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// The cable's, or those of a port that has only one.
-    Nic,
-    /// The host's stack.
-    Host,
 }
 
 /// A mapped region.
@@ -244,29 +236,14 @@ impl Region {
     }
 
     fn format_interface(&self, name: &str, port: &PortLayout, private: bool) {
-        let counts = port.counts();
-        let all = [0..counts.tx_rings, 0..counts.rx_rings];
-        self.format_nifp(port.nifp(), name, port, all, Side::Nic, private);
+        let RingCounts { tx_rings, rx_rings, .. } = port.counts();
+        let all = Lease { port: *port, tx: 0..tx_rings, rx: 0..rx_rings };
+        self.format_nifp(port.nifp(), name, &Leases { nic: Some(all), host: None }, private);
     }
 
-    /// Writes a `netmap_if` with the offsets of the transmit and receive rings that are `bound`, on
-    /// one side of the interface.
-    pub(crate) fn format_nifp(
-        &self,
-        nifp: usize,
-        name: &str,
-        port: &PortLayout,
-        bound: [Range<u16>; 2],
-        side: Side,
-        private: bool,
-    ) {
-        let counts = port.counts();
-        // The other side counts as one pair, which is not there.
-        let (tx_rings, rx_rings) = (u32::from(counts.tx_rings), u32::from(counts.rx_rings));
-        let [nic, host] = match side {
-            Side::Nic => [[tx_rings, rx_rings], [1, 1]],
-            Side::Host => [[1, 1], [tx_rings, rx_rings]],
-        };
+    /// Writes a `netmap_if` with the offsets of rings on loan.
+    pub(crate) fn format_nifp(&self, nifp: usize, name: &str, leases: &Leases, private: bool) {
+        let (nic, host) = (Lease::counts(&leases.nic), Lease::counts(&leases.host));
         let mut head = NetmapIf {
             ni_flags: if private { crate::abi::NI_PRIV_MEM } else { 0 },
             ni_tx_rings: nic[0],
@@ -279,20 +256,10 @@ impl Region {
             *to = from;
         }
         self.memory.write(nifp, head);
-        let [tx, rx] = bound;
-        let offset = |ring: u16, bound: bool| match bound {
-            true => (port.ring(usize::from(ring)) - nifp) as u64,
-            false => 0,
-        };
-        let txs = (0..counts.tx_rings).map(|i| offset(i, tx.contains(&i)));
-        let rxs = (0..counts.rx_rings).map(|i| offset(counts.tx_rings + i, rx.contains(&i)));
-        let [before, after] = match side {
-            Side::Nic => [None, Some(0)],
-            Side::Host => [Some(0), None],
-        };
-        let txs = before.into_iter().chain(txs).chain(after);
-        let rxs = before.into_iter().chain(rxs).chain(after);
-        for (i, offset) in txs.chain(rxs).enumerate() {
+        let directions = [dir::TX, dir::RX].into_iter();
+        let rings = directions.flat_map(|dir| leases.both().map(move |it| Lease::rings(it, dir)));
+        for (i, ring) in rings.flatten().enumerate() {
+            let offset = ring.map_or(0, |at| (at - nifp) as u64);
             self.memory.write(nifp + size_of::<NetmapIf>() + i * size_of::<i64>(), offset);
         }
     }

@@ -79,23 +79,41 @@ impl Synced {
     }
 }
 
-/// The rings that one netmap descriptor has bound. Threads may share it.
+/// The rings that one netmap descriptor has bound, of one port or of both sides of an interface.
+/// Threads may share it.
 #[derive(Debug)]
 pub struct SyncRings {
-    tx: Box<[SyncRing]>,
-    rx: Box<[SyncRing]>,
-    bell: *const Bell,
-    /// The last number that the doorbell was rung for.
-    rung: AtomicU32,
+    tx: Vec<SyncRing>,
+    rx: Vec<SyncRing>,
+    /// One for each port.
+    bells: Vec<PortBell>,
     /// Number of the first of `tx` in the port.
     first_tx: u16,
     region: Arc<Region>,
 }
 
-// SAFETY: the pointer goes into `region`, which is kept alive and may be used from any thread.
-unsafe impl Send for SyncRings {}
+/// What the switch says of a port: does it want to be rung for?
+#[derive(Debug)]
+struct PortBell {
+    bell: *const Bell,
+    /// The last number that the doorbell was rung for.
+    rung: AtomicU32,
+}
+
+// SAFETY: the pointer goes into the region of the rings beside it, which is kept alive and may be
+// used from any thread.
+unsafe impl Send for PortBell {}
 // SAFETY: as above; everything is atomic.
-unsafe impl Sync for SyncRings {}
+unsafe impl Sync for PortBell {}
+
+impl PortBell {
+    /// After a publication and a fence.
+    #[inline]
+    fn must_ring(&self) -> bool {
+        // SAFETY: a line of the region; an atomic may be shared with the switch.
+        must_ring(&self.rung, unsafe { &(*self.bell).need_kick })
+    }
+}
 
 impl SyncRings {
     /// The transmit rings `tx` and the receive rings `rx` of a port.
@@ -104,17 +122,25 @@ impl SyncRings {
     /// If the port has no such rings.
     #[must_use]
     pub fn new(region: &Arc<Region>, port: &PortLayout, tx: Range<u16>, rx: Range<u16>) -> Self {
-        let counts = port.counts();
+        let (first_tx, region) = (tx.start, region.clone());
+        let none = Self { tx: Vec::new(), rx: Vec::new(), bells: Vec::new(), first_tx, region };
+        none.beside(port, tx, rx)
+    }
+
+    /// The same with rings of one more port of the region, after the others.
+    ///
+    /// # Panics
+    /// If that port has no such rings.
+    #[must_use]
+    pub fn beside(mut self, port: &PortLayout, tx: Range<u16>, rx: Range<u16>) -> Self {
+        let (counts, side) = (port.counts(), self.bells.len());
         assert!(tx.end <= counts.tx_rings && rx.end <= counts.rx_rings);
-        let ring = |at: u16, span| SyncRing::new(region, port, usize::from(at), span);
-        Self {
-            first_tx: tx.start,
-            tx: tx.map(|i| ring(i, counts.tx_slots)).collect(),
-            rx: rx.map(|i| ring(counts.tx_rings + i, counts.rx_slots)).collect(),
-            bell: region.memory().at(port.bell()),
-            rung: AtomicU32::new(0),
-            region: region.clone(),
-        }
+        let ring = |at: u16, span| SyncRing::new(&self.region, port, usize::from(at), span, side);
+        self.tx.extend(tx.map(|i| ring(i, counts.tx_slots)));
+        self.rx.extend(rx.map(|i| ring(counts.tx_rings + i, counts.rx_slots)));
+        let (bell, rung) = (self.region.memory().at(port.bell()), AtomicU32::new(0));
+        self.bells.push(PortBell { bell, rung });
+        self
     }
 
     /// The same rings of the end of a pipe: `peer` is the other end, in the same region.
@@ -137,18 +163,23 @@ impl SyncRings {
     /// moved nothing are left alone and are not ready: for a poll that does not wait for room.
     #[inline]
     pub fn txsync(&self, only_new: bool) -> Synced {
-        let (mut all, mut published) = (Synced::default(), false);
+        let (mut all, mut published) = (Synced::default(), 0);
         for ring in self.tx.iter().filter(|ring| !only_new || ring.has_new()) {
             let (synced, moved) = ring.sync(SyncRing::resolve);
-            published |= moved;
+            published |= u32::from(moved) << ring.side;
             all = all.and(synced);
         }
-        if published {
-            store_load_fence();
-            // SAFETY: a line of `region`; an atomic may be shared with the switch.
-            all.kick |= must_ring(&self.rung, unsafe { &(*self.bell).need_kick });
-        }
+        all.kick |= published != 0 && self.must_ring(published);
         all
+    }
+
+    /// Must the doorbell of a port be rung, of those that have a bit in `published`?
+    #[inline]
+    fn must_ring(&self, published: u32) -> bool {
+        store_load_fence();
+        let bells = self.bells.iter().enumerate();
+        let asked = bells.filter(|(side, _)| published >> side & 1 != 0);
+        asked.fold(false, |any, (_, bell)| bell.must_ring() | any)
     }
 
     /// Syncs all receive rings; ready if any is. `now` becomes their time of the last sync.
@@ -247,6 +278,8 @@ struct SyncRing {
     slots: *mut Slot,
     span: Span,
     stride: u32,
+    /// Which of the ports it belongs to.
+    side: usize,
     atok: *const CsbAtok,
     ktoa: *const CsbKtoa,
     /// The last number that the switch was woken for because of room in this ring.
@@ -264,7 +297,7 @@ unsafe impl Send for SyncRing {}
 unsafe impl Sync for SyncRing {}
 
 impl SyncRing {
-    fn new(region: &Arc<Region>, port: &PortLayout, ring: usize, span: Span) -> Self {
+    fn new(region: &Arc<Region>, port: &PortLayout, ring: usize, span: Span, side: usize) -> Self {
         let memory = region.memory();
         let at = port.ring(ring);
         let bytes = span.slots() as usize * size_of::<Slot>();
@@ -273,6 +306,7 @@ impl SyncRing {
             slots: memory.range(at + size_of::<NetmapRing>(), bytes).cast(),
             span,
             stride: region.stride(),
+            side,
             atok: memory.at(port.atok(ring)),
             ktoa: memory.at(port.ktoa(ring)),
             rung: AtomicU32::new(0),

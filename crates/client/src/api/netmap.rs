@@ -62,6 +62,21 @@ pub struct Bind {
     /// What is opened: the port, or something else.
     #[serde(default)]
     pub kind: BindKind,
+    /// The host's side of the interface as well, by one descriptor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostRings>,
+}
+
+/// Rings on the host's side of an interface, likewise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostRings {
+    /// Transmit rings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tx_rings: Option<u16>,
+    /// Receive rings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rx_rings: Option<u16>,
 }
 
 /// What is opened under the name of a port.
@@ -110,6 +125,7 @@ impl Bind {
             no_tx_poll: false,
             accepts_header: false,
             kind: BindKind::Port,
+            host: None,
         }
     }
 }
@@ -157,6 +173,22 @@ pub struct Bound {
     pub exclusive: bool,
     /// Likewise.
     pub no_tx_poll: bool,
+    /// The host's side of the interface, where that is bound too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<Box<HostBound>>,
+}
+
+/// What a connection has bound on the host's side, in the region of the other side. Whoever writes
+/// to the doorbell writes both numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostBound {
+    /// Where everything of it lies.
+    pub attached: Attached,
+    /// The transmit rings that are bound.
+    pub tx: BoundRings,
+    /// The receive rings that are bound.
+    pub rx: BoundRings,
 }
 
 /// Rings in a row.

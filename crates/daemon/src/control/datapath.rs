@@ -193,8 +193,13 @@ pub trait Datapath {
     /// The worker that runs a switch.
     fn worker_of(&self, switch: SwitchKey) -> u32;
 
-    /// A new switch without ports.
-    fn add_switch(&mut self, switch: SwitchKey, config: SwitchConfig) -> Result<(), DatapathError>;
+    /// A new switch without ports; on the worker of another, where one is given.
+    fn add_switch(
+        &mut self,
+        switch: SwitchKey,
+        config: SwitchConfig,
+        beside: Option<SwitchKey>,
+    ) -> Result<(), DatapathError>;
     /// Changes its settings.
     fn set_switch(&mut self, switch: SwitchKey, config: SwitchConfig) -> Result<(), DatapathError>;
     /// Removes a switch that has no ports any more.
@@ -218,14 +223,14 @@ pub trait Datapath {
     /// Reserves a port for netmap programs that nobody holds yet; returns the number of its region,
     /// which exists where one is given and goes with its last port.
     fn reserve_bound(&mut self, spec: &BoundSpec) -> Result<u16, DatapathError>;
-    /// Reserves for a connection the rings of a port that it claims, with at most so many extra
-    /// buffers; returns how many. What is built is that and `parts`, of which the port is one.
+    /// Reserves for a connection the rings of a port that it claims, or of both sides of an
+    /// interface, which are in one region and on one worker; and at most so many extra buffers:
+    /// returns how many. What is built is that and `parts`, of which the ports are some.
     fn reserve_holder(
         &mut self,
-        port: PortKey,
+        holds: &[(PortKey, Claim)],
         parts: &[PortKey],
         holder: ConnKey,
-        claim: &Claim,
         extra_bufs: u32,
     ) -> Result<(Build, u32), DatapathError>;
     /// Attaches a port that was built. After an error it is still reserved.
@@ -233,7 +238,7 @@ pub trait Datapath {
     /// What a holder needs of an attached port; once more for each further process, with a doorbell
     /// of its own.
     fn resume(&mut self, port: PortKey, holder: ConnKey) -> Result<Binding, DatapathError>;
-    /// Takes back what one holder has. [`Datapath::detach`] does it for all.
+    /// Takes back what one holder has, of both sides. [`Datapath::detach`] does it for all.
     fn remove_holder(&mut self, port: PortKey, holder: ConnKey);
     /// Reserves rings that no switch serves and nobody holds yet, as [`Datapath::reserve_bound`].
     /// All ports that are looked at have rings and are in one switch; the monitor sees nothing more

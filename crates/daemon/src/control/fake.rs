@@ -106,8 +106,14 @@ impl Datapath for Fake {
         0
     }
 
-    fn add_switch(&mut self, key: SwitchKey, config: SwitchConfig) -> Result<(), DatapathError> {
+    fn add_switch(
+        &mut self,
+        key: SwitchKey,
+        config: SwitchConfig,
+        beside: Option<SwitchKey>,
+    ) -> Result<(), DatapathError> {
         self.allocate()?;
+        assert!(beside.is_none_or(|other| self.switches.contains_key(&other)));
         assert!(self.switches.insert(key, config).is_none());
         Ok(())
     }
@@ -163,16 +169,19 @@ impl Datapath for Fake {
 
     fn reserve_holder(
         &mut self,
-        port: PortKey,
+        holds: &[(PortKey, Claim)],
         parts: &[PortKey],
         holder: ConnKey,
-        claim: &Claim,
         extra_bufs: u32,
     ) -> Result<(Build, u32), DatapathError> {
         self.allocate()?;
-        assert!(parts.contains(&port) && parts.iter().all(|port| self.bound.contains_key(port)));
-        let bound = self.bound.get_mut(&port).expect("known");
-        assert!(bound.holders.insert(holder, (*claim, extra_bufs)).is_none());
+        assert!(parts.iter().all(|port| self.bound.contains_key(port)));
+        let region = self.bound[&holds[0].0].region;
+        for (port, claim) in holds {
+            let bound = self.bound.get_mut(port).expect("known");
+            assert!(parts.contains(port) && bound.region == region);
+            assert!(bound.holders.insert(holder, (*claim, extra_bufs)).is_none());
+        }
         Ok((self.build(), extra_bufs))
     }
 
@@ -199,13 +208,16 @@ impl Datapath for Fake {
             rx: claim.rx,
             exclusive: claim.exclusive,
             no_tx_poll: claim.no_tx_poll,
+            host: None,
         };
         Ok(Binding { bound: reply, region, kick, wake })
     }
 
     fn remove_holder(&mut self, port: PortKey, holder: ConnKey) {
-        let bound = self.bound.get_mut(&port).expect("known");
-        bound.holders.remove(&holder).expect("known");
+        assert!(self.bound.contains_key(&port), "known");
+        for bound in self.bound.values_mut() {
+            bound.holders.remove(&holder);
+        }
     }
 
     fn reserve_lone(&mut self, spec: &LoneSpec) -> Result<u16, DatapathError> {

@@ -304,7 +304,10 @@ impl<D: Datapath> Control<D> {
         config: SwitchConfig,
     ) -> Result<SwitchKey, Refusal> {
         let key = SwitchKey(self.state.new_key());
-        self.datapath.add_switch(key, config)?;
+        // One descriptor may hold both sides of an interface, and rings one worker's doorbell.
+        let other_side = name.other_side().and_then(|other| self.state.switch_mut(&other));
+        let beside = other_side.map(|switch| switch.key);
+        self.datapath.add_switch(key, config, beside)?;
         let new_ports = NewPorts::Any;
         let switch = Switch { key, persistent, permissions, new_ports, config };
         self.state.add_switch(name.clone(), switch);
@@ -433,10 +436,13 @@ impl<D: Datapath> Control<D> {
     /// Removes a port, whoever holds it, and what cannot be without it.
     fn drop_port(&mut self, name: &PortName) {
         for port in self.state.family(name) {
+            let holders = self.state.binders(&port);
             if self.state.port_mut(&port).is_some() {
                 let gone = self.state.remove_port(&port);
                 self.settle(&port, &gone);
             }
+            // Who held both sides of an interface holds neither any more.
+            holders.into_iter().for_each(|conn| self.unbind(conn));
         }
         self.retire(name);
     }

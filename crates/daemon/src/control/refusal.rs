@@ -60,6 +60,9 @@ pub enum Refusal {
     /// An interface that is in a switch.
     #[error("it is port {0}; take it out of the switch first: vale-ctl -d {0}")]
     AttachedTo(PortName),
+    /// What is not an interface of the system.
+    #[error("{0} has no host rings: it is no interface of the system")]
+    NoHostSide(PortName),
     /// An interface that is to be in two switches.
     #[error("it is port {0} already, and an interface is in one switch at a time")]
     SecondSwitch(PortName),
@@ -365,6 +368,7 @@ impl Refusal {
             | Self::NoInterfaceName(_)
             | Self::NotAdded(_)
             | Self::NotAttached(_)
+            | Self::NoHostSide(_)
             | Self::NoRegion(_)
             | Self::NotOpen(_)
             | Self::NoMemory

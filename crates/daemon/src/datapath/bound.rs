@@ -3,6 +3,9 @@
 //! The worker sees one port with rings, and wakes all its holders at once. Each holder has a page
 //! and extra buffers on loan from the port's region, and a doorbell for each process that asked
 //! for one. Memory is reserved first and built elsewhere: until it is, no worker sees the port.
+//!
+//! Who holds both sides of an interface has its page at the first of the two ports, and one
+//! doorbell for each process, which both ring. Such a holder has neither when one of them goes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,15 +13,15 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use client::api::{Bound, BoundRings, Pool, PortGeometry};
+use client::api::{Attached, Bound, BoundRings, HostBound, Pool, PortGeometry};
 use client::name::PortName;
 use port::commons::{Commons, Lent, Parts, buffers_of};
 use port::plot::{HUGE_PAGES, Plot};
 use port::shm::plug;
 use port::sys::{Waker, Wakers};
-use ring::Side;
 use ring::abi::{NetmapRing, Slot};
 use ring::layout::{PAGE, RegionLayout};
+use ring::loan::{Lease, Leases};
 use ring::owners::Leaver;
 use switch::PortConfig;
 
@@ -48,9 +51,12 @@ pub struct BoundPlace {
 /// What a holder has.
 #[derive(Debug)]
 pub(super) struct HolderPlace {
-    lent: Arc<Lent>,
+    /// At the first of its ports.
+    lent: Option<Arc<Lent>>,
     claim: Claim,
     pub(super) wakers: Vec<Arc<Waker>>,
+    /// The port on the other side that it holds too.
+    other: Option<PortKey>,
 }
 
 impl BoundPlace {
@@ -140,29 +146,43 @@ impl Workers {
         }
     }
 
-    /// Reserves what a connection needs to hold rings of a port.
+    /// Reserves what a connection needs to hold rings of a port, or of both sides of an interface.
     pub(super) fn lend(
         &mut self,
-        port: PortKey,
+        holds: &[(PortKey, Claim)],
         parts: &[PortKey],
         holder: ConnKey,
-        claim: Claim,
         extra_bufs: u32,
     ) -> Result<(Build, u32), DatapathError> {
         let plots: Vec<_> = parts.iter().map(|key| self.bound[key].plot.clone()).collect();
-        let bound = self.bound.get_mut(&port).expect("control knows which ports there are");
-        let commons = self.regions.get_mut(&bound.region).expect("a port has a region");
-        let rings = [claim.tx, claim.rx].map(range);
-        let side = if bound.name.is_host_side() { Side::Host } else { Side::Nic };
-        let lent = commons.lend(bound.plot.layout(), &bound.label, rings, side, extra_bufs)?;
+        let (first, leases) = (&self.bound[&holds[0].0], self.leases(holds));
+        let commons = self.regions.get_mut(&first.region).expect("a port has a region");
+        let lent = commons.lend(&first.label, leases, extra_bufs)?;
         let granted = lent.extra_bufs();
-        let place = HolderPlace { lent: lent.clone(), claim, wakers: Vec::new() };
-        bound.holders.insert(holder, place);
+        for (i, &(port, claim)) in holds.iter().enumerate() {
+            let other = holds.iter().map(|hold| hold.0).find(|other| *other != port);
+            let lent = Some(lent.clone()).filter(|_| i == 0);
+            let place = HolderPlace { lent, claim, wakers: Vec::new(), other };
+            let bound = self.bound.get_mut(&port).expect("control knows which ports there are");
+            bound.holders.insert(holder, place);
+        }
         let build = move || {
             plots.into_iter().try_for_each(Plot::build_while_wanted)?;
             lent.build_while_wanted()
         };
         Ok((Box::new(build), granted))
+    }
+
+    fn leases(&self, holds: &[(PortKey, Claim)]) -> Leases {
+        let mut leases = Leases::default();
+        for (port, claim) in holds {
+            let bound = &self.bound[port];
+            let (port, tx, rx) = (*bound.plot.layout(), range(claim.tx), range(claim.rx));
+            let is_host_side = bound.name.is_host_side();
+            let side = if is_host_side { &mut leases.host } else { &mut leases.nic };
+            *side = Some(Lease { port, tx, rx });
+        }
+        leases
     }
 
     /// A doorbell for one more process, and what it must know.
@@ -180,27 +200,38 @@ impl Workers {
         }
         let (wake, waker) = Waker::new()?;
         place.wakers.push(Arc::new(waker));
+        let (wakers, other) = (place.wakers.clone(), place.other);
+        if let Some(place) =
+            other.and_then(|key| self.bound.get_mut(&key)?.holders.get_mut(&holder))
+        {
+            place.wakers = wakers;
+        }
         let reply = self.describe(port, holder);
-        self.tell_wakers(port);
+        other.into_iter().chain([port]).for_each(|port| self.tell_wakers(port));
         Ok(Binding { bound: reply, region, kick, wake })
     }
 
-    /// Takes back what a holder has.
+    /// Takes back what a holder has, of this port and of the other side.
     pub(super) fn end_loan(&mut self, port: PortKey, holder: ConnKey) {
         let Some(bound) = self.bound.get_mut(&port) else { return };
-        let Some(place) = bound.holders.remove(&holder) else { return };
-        if let Some(commons) = self.regions.get_mut(&bound.region) {
-            commons.take_back(&place.lent);
+        let Some(HolderPlace { lent, other, .. }) = bound.holders.remove(&holder) else { return };
+        if let (Some(lent), Some(commons)) = (lent, self.regions.get_mut(&bound.region)) {
+            commons.take_back(&lent);
         }
         self.tell_wakers(port);
+        if let Some(other) = other {
+            self.end_loan(other, holder);
+        }
     }
 
     /// Takes the memory of a port back that no worker has any more, and its holders with it;
     /// `seen`: a worker had it.
     pub(super) fn remove_bound(&mut self, port: PortKey, seen: bool) {
+        let holders = self.bound.get(&port).map(|bound| bound.holders.keys().copied().collect());
+        let holders: Vec<ConnKey> = holders.unwrap_or_default();
+        holders.into_iter().for_each(|holder| self.end_loan(port, holder));
         let Some(bound) = self.bound.remove(&port) else { return };
         if let Some(commons) = self.regions.get_mut(&bound.region) {
-            bound.holders.values().for_each(|place| commons.take_back(&place.lent));
             let (workers, others, layout) = (&self.workers, &self.bound, bound.plot.layout());
             let settle = |leaver: Arc<Leaver>| {
                 settle(workers, &leaver);
@@ -246,25 +277,38 @@ impl Workers {
         place.map_or((0, 0), |place| (self.place(place.switch).worker, place.number))
     }
 
+    /// Where everything of a port lies, for a holder with so many extra buffers.
+    fn attached(&self, port: PortKey, extra_bufs: u32) -> Attached {
+        let bound = &self.bound[&port];
+        let rings = RingSpec { extra_bufs, ..bound.rings() };
+        let (region, layout) = (self.regions[&bound.region].region(), bound.plot.layout());
+        let bell = self.bell_of(port).1;
+        Attached { bell, ..geometry(&bound.name, region, layout, &rings) }
+    }
+
     fn describe(&self, port: PortKey, holder: ConnKey) -> Bound {
         let bound = &self.bound[&port];
-        let (region, place) = (&self.regions[&bound.region], &bound.holders[&holder]);
-        let rings = RingSpec { extra_bufs: place.lent.extra_bufs(), ..bound.rings() };
-        let mut attached = geometry(&bound.name, region.region(), bound.plot.layout(), &rings);
-        attached.bell = self.bell_of(port).1;
+        let place = &bound.holders[&holder];
+        let lent = place.lent.as_ref().expect("asked at the port where its page is");
+        let host = place.other.map(|other| {
+            let HolderPlace { claim: Claim { tx, rx, .. }, .. } =
+                self.bound[&other].holders[&holder];
+            Box::new(HostBound { attached: self.attached(other, 0), tx, rx })
+        });
         let plugged = |place: &BoundPlace| matches!(place.home, Home::Switch(_));
         let peer = bound.name.peer().filter(|_| plugged(bound));
         let is_peer = |other: &&BoundPlace| Some(&other.name) == peer.as_ref() && plugged(other);
         let peer = self.bound.values().find(is_peer);
         Bound {
-            attached,
-            nifp: place.lent.nifp() as u64,
+            attached: self.attached(port, lent.extra_bufs()),
+            nifp: lent.nifp() as u64,
             mem_id: bound.region,
             peer_block: peer.map(|other| other.plot.layout().nifp() as u64),
             tx: place.claim.tx,
             rx: place.claim.rx,
             exclusive: place.claim.exclusive,
             no_tx_poll: place.claim.no_tx_poll,
+            host,
         }
     }
 

@@ -85,6 +85,12 @@ fn check_csb(csb: &OptCsb, name: &Name, body: &Register) -> Result<(), Errno> {
         mode::ONE_NIC | mode::ONE_SW => (1, 1),
         _ => (usize::from(port.tx_rings), usize::from(port.rx_rings)),
     };
+    // Those of the host's side, where both are opened.
+    let host = |asked: u16| match body.nr_mode {
+        mode::NIC_SW => usize::from(asked.max(1)),
+        _ => 0,
+    };
+    let (tx, rx) = (tx + host(body.nr_host_tx_rings), rx + host(body.nr_host_rx_rings));
     let only = |flags| body.nr_flags & flags != 0;
     let tx = if only(flag::RX_RINGS_ONLY) { 0 } else { tx };
     let rx = if only(flag::TX_RINGS_ONLY) { 0 } else { rx };

@@ -29,7 +29,7 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{Exchanged, SyncRing, SyncRings, must_ring};
+use super::{Exchanged, SyncRing, SyncRings};
 use crate::abi::{CsbAtok, CsbKtoa};
 use crate::cursor::Index;
 use crate::doorbell::store_load_fence;
@@ -151,21 +151,17 @@ impl SyncRings {
 impl SyncLoop<'_> {
     /// One turn for each ring. `notify` gets the numbers of those whose program asks to be told.
     pub fn pass(&mut self, mut notify: impl FnMut(usize)) -> Pass {
-        let (mut pass, mut sent) = (Pass::default(), false);
+        let (mut pass, mut sent) = (Pass::default(), 0);
         for (i, entry) in self.entries.iter_mut().enumerate() {
             let turn = entry.turn();
             pass.busy |= turn.moved | turn.told;
-            sent |= turn.moved && entry.is_tx;
+            sent |= u32::from(turn.moved && entry.is_tx) << entry.ring.side;
             pass.kick |= turn.moved && !entry.is_tx && entry.ring.is_room_waited_for();
             if turn.told && entry.wants_notice() {
                 notify(i);
             }
         }
-        if sent {
-            store_load_fence();
-            // SAFETY: a line of the region; an atomic may be shared with the switch.
-            pass.kick |= must_ring(&self.rings.rung, unsafe { &(*self.rings.bell).need_kick });
-        }
+        pass.kick |= sent != 0 && self.rings.must_ring(sent);
         pass
     }
 

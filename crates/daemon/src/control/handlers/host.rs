@@ -31,6 +31,12 @@ impl<D: Datapath> Control<D> {
     /// Whether a netmap program may have an interface of the system, or the host's side of it.
     pub(super) fn check_host(&self, caller: &Caller, port: &PortName) -> Result<(), Refusal> {
         let ifname = port.interface_name();
+        let nic = PortName::interface(ifname)?;
+        if port.is_host_side()
+            && self.state.home(&nic).is_some_and(|it| self.state.interface(&it).is_some())
+        {
+            return Err(Refusal::NoHostSide(nic));
+        }
         if !port::host::exists(ifname) {
             return Err(Refusal::NoInterface(port.clone()));
         }

@@ -51,7 +51,7 @@ impl<D: Datapath> Control<D> {
         let name = bind.port.clone();
         let spec = LoneSpec { key, name: name.clone(), label, rings, region, sights };
         let mem_id = self.datapath.reserve_lone(&spec)?;
-        let held = self.datapath.reserve_holder(key, &[key], client.conn, &claim, extra);
+        let held = self.datapath.reserve_holder(&[(key, claim)], &[key], client.conn, extra);
         let (build, granted) = held.inspect_err(|_| self.datapath.remove_lone(key))?;
         let holder = binder(client, claim, granted, stride);
         let shared = new_shared(mem_id, client.caller.uid);

@@ -1,7 +1,7 @@
 //! Calls of netmap programs: ports that several connections may hold, pipes, and regions to share.
 
 use client::api::{
-    Bind, BindKind, BoundRings, GeometryQuery, PortGeometry, PortKind, Reply, RingChoice,
+    Bind, BindKind, BoundRings, GeometryQuery, HostRings, PortGeometry, PortKind, Reply, RingChoice,
 };
 use client::name::PortName;
 use ring::layout::RingCounts;
@@ -26,16 +26,20 @@ impl<D: Datapath> Control<D> {
         if bind.kind != BindKind::Port {
             return self.bind_lone(client, bind);
         }
-        let bound = self.find_or_make_bound(client, bind).and_then(|()| self.join(client, bind));
+        let mut sides = vec![bind.clone()];
+        let bound = self.find_or_make_sides(client, &mut sides);
+        let bound = bound.and_then(|()| self.join(client, &sides));
         if bound.is_err() {
-            self.retire(&bind.port);
+            sides.iter().for_each(|side| self.retire(&side.port));
         }
         bound
     }
 
     /// The answer for a program whose port was built.
     pub(super) fn finish_bind(&mut self, conn: ConnKey, name: &PortName) -> Answer {
-        for part in self.state.parts(name) {
+        let sides = self.state.sides_bound_by(conn);
+        let parts: Vec<_> = sides.iter().flat_map(|side| self.state.parts(side)).collect();
+        for part in parts {
             let port = self.state.port_mut(&part).expect("parts of a port are there");
             let (key, config) = (port.key, port.config.clone());
             if !port.is_live() {
@@ -63,13 +67,14 @@ impl<D: Datapath> Control<D> {
         if let Some(lone) = self.state.remove_lone(conn) {
             return self.datapath.remove_lone(lone.key);
         }
-        let Some(name) = self.state.bound_by(conn).cloned() else { return };
-        let port = self.state.port_mut(&name).expect("it is bound");
-        if let Some(shared) = &mut port.bound {
+        let sides = self.state.sides_bound_by(conn);
+        for side in &sides {
+            let port = self.state.port_mut(side).expect("it is bound");
+            let shared = port.bound.as_mut().expect("it is bound");
             shared.holders.retain(|holder| holder.conn != conn);
+            self.datapath.remove_holder(port.key, conn);
         }
-        self.datapath.remove_holder(port.key, conn);
-        self.retire(&name);
+        sides.iter().for_each(|side| self.retire(side));
     }
 
     /// A bound port goes when nobody needs it any more; the parent of a pipe with its last pipe.
@@ -87,6 +92,27 @@ impl<D: Datapath> Control<D> {
 
 /// Making ports.
 impl<D: Datapath> Control<D> {
+    /// The port that is asked for, and after it the other side of the interface, where that is
+    /// asked for too.
+    fn find_or_make_sides(
+        &mut self,
+        client: &Client,
+        sides: &mut Vec<Bind>,
+    ) -> Result<(), Refusal> {
+        let bind = sides[0].clone();
+        if let Some(HostRings { tx_rings, rx_rings }) = bind.host {
+            if !bind.port.is_interface() || bind.port.pipe().is_some() {
+                return Err(Refusal::NoHostSide(bind.port));
+            }
+            let port = bind.port.host_side()?;
+            sides.push(Bind { port, tx_rings, rx_rings, room: None, ..bind.clone() });
+        }
+        self.find_or_make_bound(client, &bind)?;
+        let Some(host) = sides.get_mut(1) else { return Ok(()) };
+        host.mem_id = self.state.shared(&bind.port).expect("made just now").mem_id;
+        self.find_or_make_bound(client, host)
+    }
+
     fn find_or_make_bound(&mut self, client: &Client, bind: &Bind) -> Result<(), Refusal> {
         let caller = &client.caller;
         if let Some(shared) = self.state.shared(&bind.port) {
@@ -150,7 +176,8 @@ impl<D: Datapath> Control<D> {
         let rings = own.map_or(RingSpec { stride, ..rings }, |interface| interface.rings);
         let memory = self.claim_bound(&client.caller, name, &rings)?;
         let region = self.state.region(&client.caller, bind.mem_id)?;
-        let region = self.region_of(name, bind.mem_id, region)?;
+        let region = self.region_of(&client.caller, name, bind.mem_id, region)?;
+        let region = region.filter(|_| bind.room.is_none());
         let switch = self.find_or_make(&client.caller, name.switch())?;
         let key = PortKey(self.state.new_key());
         let config = self.state.port_mut(name).map(|port| port.config.clone());
@@ -178,15 +205,21 @@ impl<D: Datapath> Control<D> {
         Ok(())
     }
 
-    /// The region in which a port is made, if not in a new one: an interface has its own.
+    /// The region in which a port is made, if not in a new one: an interface has its own, and both
+    /// sides of one of the system have the same.
     fn region_of(
         &self,
+        caller: &Caller,
         name: &PortName,
         mem_id: u16,
         wanted: Option<u16>,
     ) -> Result<Option<u16>, Refusal> {
+        let other_side = || {
+            let shared = self.state.shared(&name.other_side()?)?;
+            (shared.uid == caller.uid).then_some(shared.mem_id)
+        };
         match self.state.interface(name) {
-            None => Ok(wanted),
+            None => Ok(wanted.or_else(other_side)),
             Some(own) if mem_id == 0 || wanted == Some(own.mem_id) => Ok(Some(own.mem_id)),
             Some(own) => Err(Refusal::OtherRegion { port: name.clone(), mem_id: own.mem_id }),
         }
@@ -236,7 +269,7 @@ impl<D: Datapath> Control<D> {
     fn make_patch(&mut self) -> Result<SwitchKey, Refusal> {
         let key = SwitchKey(self.state.new_key());
         let config = SwitchConfig { forwarding: Forwarding::Patch, ..SwitchConfig::default() };
-        self.datapath.add_switch(key, config)?;
+        self.datapath.add_switch(key, config, None)?;
         Ok(key)
     }
 
@@ -265,8 +298,31 @@ impl<D: Datapath> Control<D> {
 
 /// Holding them.
 impl<D: Datapath> Control<D> {
-    /// Reserves for a connection its rings of a port that is there.
-    fn join(&mut self, client: &Client, bind: &Bind) -> Result<Build, Refusal> {
+    /// Reserves for a connection its rings of a port that is there, or of both sides of one. The
+    /// first has its extra buffers.
+    fn join(&mut self, client: &Client, sides: &[Bind]) -> Result<Build, Refusal> {
+        let holds = sides.iter().map(|bind| self.may_hold(client, bind));
+        let holds = holds.collect::<Result<Vec<_>, _>>()?;
+        let (key, bind) = (holds[0].0, &sides[0]);
+        let stride = self.datapath.rings_of(key).expect("a bound port has rings").stride;
+        let wanted = self.state.affordable(&client.caller, bind.extra_bufs, stride, 0);
+        let parts: Vec<_> = sides.iter().flat_map(|side| self.state.parts(&side.port)).collect();
+        let keys: Vec<PortKey> =
+            parts.iter().filter_map(|name| self.state.port_mut(name).map(|p| p.key)).collect();
+        let (build, mut granted) =
+            self.datapath.reserve_holder(&holds, &keys, client.conn, wanted)?;
+        for (side, (_, claim)) in sides.iter().zip(holds) {
+            let port = self.state.port_mut(&side.port).expect("it is there");
+            let holder = binder(client, claim, std::mem::take(&mut granted), stride);
+            port.bound.as_mut().expect("it is bound").holders.push(holder);
+        }
+        let awaited = Awaited { name: bind.port.clone(), key, bound: true };
+        self.awaited.insert(client.conn, awaited);
+        Ok(build)
+    }
+
+    /// Whether a connection may hold what it asks for of a port that is there. Changes nothing.
+    fn may_hold(&self, client: &Client, bind: &Bind) -> Result<(PortKey, Claim), Refusal> {
         let port = self.state.port(&client.caller, &bind.port, Access::Attach)?;
         self.state.may_attach(&client.caller, &bind.port)?;
         let (key, header) = (port.key, port.config.vnet_header);
@@ -276,18 +332,7 @@ impl<D: Datapath> Control<D> {
         let rings = self.datapath.rings_of(key).expect("a bound port has rings");
         let claim = claim(bind, rings.counts)?;
         self.state.claim_rings(&client.caller, &bind.port, &claim)?;
-        let wanted = self.state.affordable(&client.caller, bind.extra_bufs, rings.stride, 0);
-        let parts = self.state.parts(&bind.port);
-        let keys: Vec<PortKey> =
-            parts.iter().filter_map(|name| self.state.port_mut(name).map(|p| p.key)).collect();
-        let (build, granted) =
-            self.datapath.reserve_holder(key, &keys, client.conn, &claim, wanted)?;
-        let port = self.state.port_mut(&bind.port).expect("it is there");
-        let holder = binder(client, claim, granted, rings.stride);
-        port.bound.as_mut().expect("it is bound").holders.push(holder);
-        let awaited = Awaited { name: bind.port.clone(), key, bound: true };
-        self.awaited.insert(client.conn, awaited);
-        Ok(build)
+        Ok((key, claim))
     }
 
     pub(super) fn port_geometry(
@@ -314,7 +359,7 @@ impl<D: Datapath> Control<D> {
                     self.check_place(caller, name)?;
                 }
                 let region = self.state.region(caller, query.mem_id)?;
-                let region = self.region_of(name, query.mem_id, region)?;
+                let region = self.region_of(caller, name, query.mem_id, region)?;
                 (region, self.state.interface(name).map_or(planned, |own| own.rings))
             }
         };

@@ -126,6 +126,23 @@ impl State {
         self.ports.iter().find(|(_, port)| by(port)).map(|(name, _)| name)
     }
 
+    /// The ports that a connection holds: one, or both sides of an interface, the cable's first.
+    #[must_use]
+    pub fn sides_bound_by(&self, conn: ConnKey) -> Vec<PortName> {
+        let Some(first) = self.bound_by(conn).filter(|_| self.lone(conn).is_none()) else {
+            return Vec::new();
+        };
+        let host = first.host_side().ok().filter(|host| self.binders(host).contains(&conn));
+        [first.clone()].into_iter().chain(host).collect()
+    }
+
+    /// Who has bound a port.
+    #[must_use]
+    pub fn binders(&self, name: &PortName) -> Vec<ConnKey> {
+        let holders = self.shared(name).map(|shared| &shared.holders);
+        holders.into_iter().flatten().map(|holder| holder.conn).collect()
+    }
+
     /// What a bound port has.
     #[must_use]
     pub fn shared(&self, name: &PortName) -> Option<&Shared> {

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use client::api::{Bind, HostRings};
+
 use super::*;
 
 #[test]
@@ -81,5 +83,35 @@ fn test_a_program_has_an_interface_or_a_switch_has_it() {
     assert_eq!(bench.answer(1, 0, request).unwrap_err().code(), ErrorCode::InUse);
     assert_eq!(bench.refused(1, 1000, bind).0, ErrorCode::Permission);
     bench.done(r#"{"interface_detach":{"port":"vale0:lo"}}"#);
+    assert!(bench.is_empty());
+}
+
+#[test]
+fn test_both_sides_of_an_interface_come_and_go_together() {
+    let mut bench = Bench::new();
+    let bind = |port: &str| Bind::new(port.parse().unwrap());
+    let both = Bind { host: Some(HostRings::default()), ..bind("netmap:lo") };
+    let ask = |bench: &mut Bench, conn, bind| bench.answer(conn, 0, Request::Bind(bind));
+    ask(&mut bench, 1, both.clone()).unwrap();
+    assert_eq!(bench.control.state.sides_bound_by(ConnKey(1)).len(), 2);
+    let regions: Vec<u16> =
+        bench.control.datapath.bound.values().map(|bound| bound.region).collect();
+    assert!(regions.len() == 2 && regions[0] == regions[1]);
+    // Who has one side keeps it when the other goes; who has both keeps neither.
+    ask(&mut bench, 2, bind("netmap:lo")).unwrap();
+    bench.ask(0, 0, r#"{"port_del":{"port":"netmap:lo^"}}"#).unwrap();
+    assert_eq!(bench.control.state.sides_bound_by(ConnKey(1)), []);
+    assert_eq!(bench.control.state.sides_bound_by(ConnKey(2)).len(), 1);
+    bench.control.hang_up(ConnKey(2));
+    assert!(bench.is_empty());
+    // Nothing is left of one side where the other cannot be had.
+    let alone = Bind { exclusive: true, ..bind("netmap:lo^") };
+    ask(&mut bench, 3, alone).unwrap();
+    assert_eq!(ask(&mut bench, 4, both.clone()).unwrap_err().code(), ErrorCode::InUse);
+    assert_eq!(bench.control.state.sides_bound_by(ConnKey(3)).len(), 1);
+    bench.control.hang_up(ConnKey(3));
+    assert!(bench.is_empty());
+    let vale = Bind { port: "vale0:a".parse().unwrap(), ..both };
+    assert_eq!(ask(&mut bench, 5, vale).unwrap_err().code(), ErrorCode::BadRequest);
     assert!(bench.is_empty());
 }
