@@ -41,6 +41,8 @@ static void register_answers(void)
 	CHECK(port.reg.nr_tx_slots == 1024 && port.reg.nr_rx_slots == 1024);
 	CHECK(port.reg.nr_mem_id > 1 && port.reg.nr_extra_bufs == 0);
 	CHECK(!strcmp(port.nifp->ni_name, "vale0:a"));
+	/* No rings of a host: pkt-gen -p takes their number for that of threads. */
+	CHECK(port.reg.nr_host_tx_rings == 0 && port.reg.nr_host_rx_rings == 0);
 	CHECK(port.nifp->ni_host_tx_rings >= 1 && port.nifp->ni_host_rx_rings >= 1);
 	CHECK(port.nifp->ni_bufs_head == 0);
 	CHECK(port.tx && port.tx->dir == 0 && port.tx->ringid == 0);
@@ -280,6 +282,7 @@ static void port_info(void)
 	memset(&info, 0, sizeof(info));
 	CHECK(request(fd, NETMAP_REQ_PORT_INFO_GET, "vale7:none", &info, NULL) == 0);
 	CHECK(info.nr_tx_rings == 1 && info.nr_rx_slots == 1024 && info.nr_memsize > 0);
+	CHECK(info.nr_host_tx_rings == 0 && info.nr_host_rx_rings == 0);
 	port = open_port("vale0:a", 0);
 	memset(&info, 0, sizeof(info));
 	CHECK(request(fd, NETMAP_REQ_PORT_INFO_GET, "vale0:a", &info, NULL) == 0);

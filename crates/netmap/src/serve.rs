@@ -143,6 +143,7 @@ impl<'a> Service<'a> {
         if side != Side::Nic && (!port.is_interface() || port.pipe().is_some()) {
             return Err(Errno::INVAL);
         }
+        let other = if kind == BindKind::Null { NO_RINGS } else { other_side(&port) };
         let mut wanted = (body.nr_tx_rings, body.nr_rx_rings);
         let [tx_rings, rx_rings] = [body.nr_host_tx_rings, body.nr_host_rx_rings].map(chosen);
         let host = (side == Side::Both).then_some(HostRings { tx_rings, rx_rings });
@@ -176,7 +177,7 @@ impl<'a> Service<'a> {
             let kept_away = !accepts && header_of(name).is_ok_and(|bytes| bytes != 0);
             if error == Errno::OPNOTSUPP && kept_away { Errno::IO } else { error }
         });
-        registered(body, bound?.bound(), side);
+        registered(body, bound?.bound(), side, other);
         Ok(())
     }
 }
@@ -199,16 +200,26 @@ impl Side {
     }
 }
 
-/// What a program that has registered is told.
-fn registered(body: &mut Register, bound: &Bound, side: Side) {
+/// How many rings, transmit and receive.
+type Pair = (u16, u16);
+
+const NO_RINGS: Pair = (0, 0);
+
+/// Rings of the side that is not bound: of an interface a pair is counted, though it is not there.
+/// Ports of a switch, and pipes, have no other side; in their netmap_if a pair is counted too.
+fn other_side(port: &PortName) -> Pair {
+    if port.is_interface() && port.pipe().is_none() { (1, 1) } else { NO_RINGS }
+}
+
+/// What a program that has registered is told; `other`: of the side that it has not bound.
+fn registered(body: &mut Register, bound: &Bound, side: Side, other: Pair) {
     let port = &bound.attached;
     (body.nr_offset, body.nr_memsize) = (bound.nifp, port.region_bytes);
-    // As in the netmap_if: of a side that is not bound a pair is counted, though it is not there.
     let here = (port.tx_rings, port.rx_rings);
     let host = bound.host.as_ref().map(|host| &host.attached);
     let (nic, stack) = match side {
-        Side::Host => ((1, 1), here),
-        Side::Nic | Side::Both => (here, host.map_or((1, 1), |it| (it.tx_rings, it.rx_rings))),
+        Side::Host => (other, here),
+        Side::Nic | Side::Both => (here, host.map_or(other, |it| (it.tx_rings, it.rx_rings))),
     };
     (body.nr_tx_rings, body.nr_rx_rings) = nic;
     (body.nr_host_tx_rings, body.nr_host_rx_rings) = stack;
@@ -293,8 +304,10 @@ fn port_info(name: &Name, body: &mut PortInfo) -> Result<(), Errno> {
         (body.nr_memsize, body.nr_mem_id) = (region.region_bytes, region.mem_id);
         return Ok(());
     }
+    let port = port_name(name)?;
+    (body.nr_host_tx_rings, body.nr_host_rx_rings) = other_side(&port);
     let port = geometry(GeometryQuery {
-        port: Some(port_name(name)?),
+        port: Some(port),
         mem_id,
         tx_rings: chosen(body.nr_tx_rings),
         rx_rings: chosen(body.nr_rx_rings),
@@ -304,7 +317,6 @@ fn port_info(name: &Name, body: &mut PortInfo) -> Result<(), Errno> {
     (body.nr_memsize, body.nr_mem_id) = (port.region_bytes, port.mem_id);
     (body.nr_tx_rings, body.nr_rx_rings) = (port.tx_rings, port.rx_rings);
     (body.nr_tx_slots, body.nr_rx_slots) = (port.tx_slots, port.rx_slots);
-    (body.nr_host_tx_rings, body.nr_host_rx_rings) = (1, 1);
     Ok(())
 }
 

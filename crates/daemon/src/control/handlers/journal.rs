@@ -1,5 +1,5 @@
 //! What the log says of calls: at info who attached and who changed what, at warn who was refused
-//! for lack of permission or quota, at debug every call.
+//! for lack of permission, quota or memory, at debug every call.
 //!
 //! A user who is refused again and again is not logged again and again: one line in [`PAUSE`].
 
@@ -65,7 +65,9 @@ impl<D: Datapath> Control<D> {
     /// Logs a refusal.
     pub fn note_refusal(&mut self, caller: &Caller, name: &str, refusal: &Refusal) {
         tracing::debug!("{} refused: {refusal}", who(caller, name));
-        if !matches!(refusal.code(), ErrorCode::Permission | ErrorCode::Quota) {
+        // What a netmap program is refused is an errno to it: what was wrong stands here only.
+        if !matches!(refusal.code(), ErrorCode::Permission | ErrorCode::Quota | ErrorCode::NoMemory)
+        {
             return;
         }
         match self.journal.may_say(caller.uid, Instant::now()) {
