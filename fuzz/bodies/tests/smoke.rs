@@ -52,6 +52,10 @@ fn smoke(body: fn(&[u8]), samples: &[&str]) {
 }
 
 fn smoke_bytes(body: fn(&[u8]), samples: &[&[u8]]) {
+    // What a fuzzer tries first.
+    for len in 0..4 {
+        body(&[0; 4][..len]);
+    }
     for sample in samples {
         body(sample);
     }
