@@ -111,18 +111,24 @@ static inline void map_port(struct port *port)
 		NETMAP_RXRING(nifp, 0) : NULL;
 }
 
+/* Opens a port as the request has it; the option is one that must be granted, or NULL. */
+static inline struct port open_as(const char *name, struct nmreq_register reg,
+				  struct nmreq_option *option)
+{
+	struct port port = { .fd = device(), .reg = reg };
+
+	CHECK(request(port.fd, NETMAP_REQ_REGISTER, name, &port.reg, option) == 0);
+	CHECK(!option || option->nro_status == 0);
+	map_port(&port);
+	return port;
+}
+
 /* Opens a port with these flags. */
 static inline struct port open_port(const char *name, uint64_t flags)
 {
-	struct port port;
+	struct nmreq_register reg = { .nr_mode = NR_REG_ALL_NIC, .nr_flags = flags };
 
-	memset(&port, 0, sizeof(port));
-	port.fd = device();
-	port.reg.nr_mode = NR_REG_ALL_NIC;
-	port.reg.nr_flags = flags;
-	CHECK(request(port.fd, NETMAP_REQ_REGISTER, name, &port.reg, NULL) == 0);
-	map_port(&port);
-	return port;
+	return open_as(name, reg, NULL);
 }
 
 /* Puts a broadcast frame of len bytes, all but its addresses fill, into the transmit ring. */

@@ -35,20 +35,22 @@ static struct nmreq_opt_csb csb_option(struct csb_port *csb)
 	return option;
 }
 
-static struct csb_port open_csb(const char *name, uint64_t flags)
+static struct csb_port open_csb_as(const char *name, struct nmreq_register reg)
 {
 	struct csb_port csb;
 	struct nmreq_opt_csb option;
 
 	memset(&csb, 0, sizeof(csb));
 	option = csb_option(&csb);
-	csb.port.fd = device();
-	csb.port.reg.nr_mode = NR_REG_ALL_NIC;
-	csb.port.reg.nr_flags = NR_EXCLUSIVE | flags;
-	CHECK(request(csb.port.fd, NETMAP_REQ_REGISTER, name, &csb.port.reg, &option.nro_opt) == 0);
-	CHECK(option.nro_opt.nro_status == 0);
-	map_port(&csb.port);
+	csb.port = open_as(name, reg, &option.nro_opt);
 	return csb;
+}
+
+static struct csb_port open_csb(const char *name)
+{
+	struct nmreq_register reg = { .nr_mode = NR_REG_ALL_NIC, .nr_flags = NR_EXCLUSIVE };
+
+	return open_csb_as(name, reg);
 }
 
 static int start(struct csb_port *csb)
@@ -81,6 +83,18 @@ static void end(struct csb_port *csb, int with)
 	CHECK(stop(csb) == 0);
 	CHECK(pthread_join(csb->thread, NULL) == 0);
 	CHECK(csb->ended == with);
+}
+
+static void begin_both(struct csb_port *a, struct csb_port *b)
+{
+	begin(a);
+	begin(b);
+}
+
+static void end_both(struct csb_port *a, struct csb_port *b)
+{
+	end(a, 0);
+	end(b, 0);
 }
 
 #define LOAD(word) __atomic_load_n(&(word), __ATOMIC_ACQUIRE)
@@ -155,7 +169,7 @@ static void csb_take(struct csb_port *csb, uint32_t *head, int fill, int irqfd, 
 
 static void csb_begins_with_where_the_rings_stand(void)
 {
-	struct csb_port csb = open_csb("vale0:a", 0);
+	struct csb_port csb = open_csb("vale0:a");
 	int come;
 
 	CHECK(csb.atok[0].head == 0 && csb.atok[0].cur == 0);
@@ -253,20 +267,15 @@ static void csb_without_a_port_is_nothing(void)
 /* Opens with three transmit rings and two receive rings, and a CSB. */
 static struct csb_port open_rings(uint32_t mode, uint16_t ring)
 {
-	struct csb_port csb;
-	struct nmreq_opt_csb option;
+	struct nmreq_register reg = {
+		.nr_mode = mode,
+		.nr_ringid = ring,
+		.nr_flags = NR_EXCLUSIVE,
+		.nr_tx_rings = 3,
+		.nr_rx_rings = 2,
+	};
+	struct csb_port csb = open_csb_as("vale0:a", reg);
 
-	memset(&csb, 0, sizeof(csb));
-	option = csb_option(&csb);
-	csb.port.fd = device();
-	csb.port.reg.nr_mode = mode;
-	csb.port.reg.nr_ringid = ring;
-	csb.port.reg.nr_flags = NR_EXCLUSIVE;
-	csb.port.reg.nr_tx_rings = 3;
-	csb.port.reg.nr_rx_rings = 2;
-	CHECK(request(csb.port.fd, NETMAP_REQ_REGISTER, "vale0:a", &csb.port.reg,
-		      &option.nro_opt) == 0);
-	map_port(&csb.port);
 	csb.sleep_us = 20;
 	return csb;
 }
@@ -322,7 +331,7 @@ static void a_loop_needs_a_csb(void)
 
 static void a_loop_ends_when_it_is_stopped(void)
 {
-	struct csb_port csb = open_csb("vale0:a", 0);
+	struct csb_port csb = open_csb("vale0:a");
 	uint32_t sleeps[] = { 0, 100, 1000000 };
 	size_t i;
 
@@ -342,7 +351,7 @@ static void a_loop_ends_when_it_is_stopped(void)
 
 static void one_of_two_loops_wins(void)
 {
-	struct csb_port csb = open_csb("vale0:a", 0);
+	struct csb_port csb = open_csb("vale0:a");
 	struct csb_port other = csb;
 	long limit = now_ms() + 5000;
 
@@ -361,7 +370,7 @@ static void one_of_two_loops_wins(void)
 
 static void the_csb_stays_while_a_loop_runs(void)
 {
-	struct csb_port csb = open_csb("vale0:a", 0);
+	struct csb_port csb = open_csb("vale0:a");
 	struct csb_port other = csb;
 	struct nmreq_opt_csb option = csb_option(&other);
 	long limit = now_ms() + 5000;
@@ -395,18 +404,24 @@ static void exchange(struct csb_port *a, struct csb_port *b, int fds[4], uint32_
 	CHECK(LOAD(a->ktoa[0].hwcur) == sent);
 }
 
+/* The same, while the loops run that it takes. */
+static void converse(struct csb_port *a, struct csb_port *b, int fds[4], uint32_t before)
+{
+	begin_both(a, b);
+	exchange(a, b, fds, before);
+	end_both(a, b);
+}
+
 static void frames_go_through_loops_that_come_round(void)
 {
-	struct csb_port a = open_csb("vale0:a", 0), b = open_csb("vale0:b", 0);
+	struct csb_port a = open_csb("vale0:a"), b = open_csb("vale0:b");
 	int none[4] = { -1, -1, -1, -1 };
 
 	a.sleep_us = b.sleep_us = 20;
-	begin(&a);
-	begin(&b);
+	begin_both(&a, &b);
 	exchange(&a, &b, none, 0);
 	CHECK(LOAD(a.ktoa[0].kern_need_kick) == 0);
-	end(&a, 0);
-	end(&b, 0);
+	end_both(&a, &b);
 }
 
 struct events {
@@ -435,7 +450,7 @@ static struct events events(struct csb_port *csb, int rings)
 
 static void with_events(uint32_t mode)
 {
-	struct csb_port a = open_csb("vale0:a", 0), b = open_csb("vale0:b", 0);
+	struct csb_port a = open_csb("vale0:a"), b = open_csb("vale0:b");
 	struct events of_a = events(&a, 2), of_b = events(&b, 2);
 	struct nmreq_opt_sync_kloop_mode modes[2];
 	int fds[4];
@@ -453,13 +468,11 @@ static void with_events(uint32_t mode)
 	fds[1] = of_a.pairs[0].irqfd;
 	fds[2] = of_b.pairs[1].ioeventfd;
 	fds[3] = of_b.pairs[1].irqfd;
-	begin(&a);
-	begin(&b);
+	begin_both(&a, &b);
 	exchange(&a, &b, fds, 0);
 	if (mode & NM_OPT_SYNC_KLOOP_DIRECT_TX)
 		CHECK(LOAD(a.ktoa[0].kern_need_kick) == 1);
-	end(&a, 0);
-	end(&b, 0);
+	end_both(&a, &b);
 	CHECK(of_a.option.nro_opt.nro_status == 0 && modes[0].nro_opt.nro_status == 0);
 	close(a.port.fd);
 	close(b.port.fd);
@@ -479,23 +492,19 @@ static void frames_go_through_direct_loops(void)
 
 static void without_an_ioeventfd_the_loop_comes_round(void)
 {
-	struct csb_port a = open_csb("vale0:a", 0), b = open_csb("vale0:b", 0);
+	struct csb_port a = open_csb("vale0:a"), b = open_csb("vale0:b");
 	struct events of_b = events(&b, 2);
 	int fds[4] = { -1, -1, -1, of_b.pairs[1].irqfd };
 
 	of_b.pairs[1].ioeventfd = -1;
 	a.sleep_us = b.sleep_us = 20;
 	b.options = &of_b.option.nro_opt;
-	begin(&a);
-	begin(&b);
-	exchange(&a, &b, fds, 0);
-	end(&a, 0);
-	end(&b, 0);
+	converse(&a, &b, fds, 0);
 }
 
 static void a_full_receiver_says_when_it_has_room(void)
 {
-	struct csb_port b = open_csb("vale0:b", 0);
+	struct csb_port b = open_csb("vale0:b");
 	struct port a = open_port("vale0:a", 0);
 	struct events of_b = events(&b, 2);
 	uint32_t got = 0, i, slots = b.port.rx->num_slots;
@@ -524,7 +533,7 @@ static void a_full_receiver_says_when_it_has_room(void)
 
 static void events_are_looked_at(void)
 {
-	struct csb_port csb = open_csb("vale0:a", 0);
+	struct csb_port csb = open_csb("vale0:a");
 	struct events wrong = events(&csb, 3);
 	struct nmreq_opt_sync_kloop_mode mode;
 
@@ -556,12 +565,11 @@ static void events_are_looked_at(void)
 
 static void nonsense_in_the_csb_stops_the_ring_until_it_is_gone(void)
 {
-	struct csb_port a = open_csb("vale0:a", 0), b = open_csb("vale0:b", 0);
+	struct csb_port a = open_csb("vale0:a"), b = open_csb("vale0:b");
 	uint32_t sent = 0, got = 0;
 
 	a.sleep_us = b.sleep_us = 20;
-	begin(&a);
-	begin(&b);
+	begin_both(&a, &b);
 	STORE(a.atok[0].head, 0xffffffff);
 	STORE(b.atok[1].head, 5);
 	usleep(5000);
@@ -569,29 +577,24 @@ static void nonsense_in_the_csb_stops_the_ring_until_it_is_gone(void)
 	STORE(a.atok[0].head, 0);
 	csb_send(&a, &sent, 3, -1);
 	csb_take(&b, &got, 3, -1, -1);
-	end(&a, 0);
-	end(&b, 0);
+	end_both(&a, &b);
 }
 
 static void a_loop_of_pipes(void)
 {
-	struct csb_port a = open_csb("vale0:p{1", 0), b = open_csb("vale0:p}1", 0);
+	struct csb_port a = open_csb("vale0:p{1"), b = open_csb("vale0:p}1");
 	struct events of_a = events(&a, 2), of_b = events(&b, 2);
 	int fds[4] = { of_a.pairs[0].ioeventfd, -1, of_b.pairs[1].ioeventfd,
 		of_b.pairs[1].irqfd };
 
 	a.options = &of_a.option.nro_opt;
 	b.options = &of_b.option.nro_opt;
-	begin(&a);
-	begin(&b);
-	exchange(&a, &b, fds, 0);
-	end(&a, 0);
-	end(&b, 0);
+	converse(&a, &b, fds, 0);
 }
 
 static void a_child_runs_a_loop_of_its_own(void)
 {
-	struct csb_port a = open_csb("vale0:a", 0), b = open_csb("vale0:b", 0);
+	struct csb_port a = open_csb("vale0:a"), b = open_csb("vale0:b");
 	int none[4] = { -1, -1, -1, -1 };
 	pid_t pid;
 
@@ -602,18 +605,10 @@ static void a_child_runs_a_loop_of_its_own(void)
 	a.sleep_us = b.sleep_us = 20;
 	pid = fork();
 	if (pid == 0) {
-		begin(&a);
-		begin(&b);
-		exchange(&a, &b, none, 0);
-		end(&a, 0);
-		end(&b, 0);
+		converse(&a, &b, none, 0);
 		a.options = &of_a.option.nro_opt;
 		b.options = &of_b.option.nro_opt;
-		begin(&a);
-		begin(&b);
-		exchange(&a, &b, fds, 3000);
-		end(&a, 0);
-		end(&b, 0);
+		converse(&a, &b, fds, 3000);
 		_exit(0);
 	}
 	expect_child(pid);
@@ -621,7 +616,7 @@ static void a_child_runs_a_loop_of_its_own(void)
 
 static void a_loop_ends_with_its_descriptor(void)
 {
-	struct csb_port a = open_csb("vale0:a", 0);
+	struct csb_port a = open_csb("vale0:a");
 	struct events of_a = events(&a, 2);
 	struct port again;
 	int fd = a.port.fd;

@@ -8,15 +8,9 @@
 
 static struct port open_in(const char *name, uint16_t mem_id)
 {
-	struct port port;
+	struct nmreq_register reg = { .nr_mode = NR_REG_ALL_NIC, .nr_mem_id = mem_id };
 
-	memset(&port, 0, sizeof(port));
-	port.fd = device();
-	port.reg.nr_mode = NR_REG_ALL_NIC;
-	port.reg.nr_mem_id = mem_id;
-	CHECK(request(port.fd, NETMAP_REQ_REGISTER, name, &port.reg, NULL) == 0);
-	map_port(&port);
-	return port;
+	return open_as(name, reg, NULL);
 }
 
 /* A buffer of one ring, swapped for one of another: what bridge does with ports of one region. */
