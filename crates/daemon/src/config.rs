@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use client::api::{HostIf, Mode, NewPorts, PortKind};
-use client::name::{NameError, PortName, SwitchName};
+use client::name::{PortName, SwitchName};
 use switch::{PortConfig, SwitchConfig};
 use thiserror::Error;
 pub use tracing::Level;
@@ -24,7 +24,7 @@ use crate::control::datapath::RingSpec;
 use crate::control::policy::Grant;
 use crate::control::statics::Station;
 use crate::records::InterfaceText;
-use file::RawConfig;
+use file::{Misfit, RawConfig};
 pub use values::parse_workers;
 
 /// Everything an operator can decide.
@@ -159,7 +159,7 @@ pub enum ConfigError {
         /// What the system said.
         error: io::Error,
     },
-    /// Not TOML, an unknown key, a value out of range.
+    /// Not TOML, an unknown key, a value out of range, a port that cannot be.
     #[error("config {}:{line}: {message}", .path.display())]
     Parse {
         /// The file.
@@ -169,34 +169,6 @@ pub enum ConfigError {
         /// What is wrong, and what would be right.
         message: String,
     },
-    /// A port under `[switch.NAME.port.NAME]`.
-    #[error("config {}: {error}", .path.display())]
-    Port {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        error: PortError,
-    },
-}
-
-/// Why a port cannot be made at start.
-#[derive(Debug, Error)]
-pub enum PortError {
-    /// Its name is none.
-    #[error(transparent)]
-    Name(#[from] NameError),
-    /// It is the end of a pipe.
-    #[error("{0} is the end of a pipe; pipes come with their clients: take it out of the file")]
-    Pipe(PortName),
-    /// Its network interface.
-    #[error("{0}: {1}")]
-    Host(Box<PortName>, String),
-    /// The rings of ports that do not say.
-    #[error(
-        "[rings]: a port of these takes more than 4 GiB, the most there is; lower rings, slots, \
-         extra_bufs or buffer_stride"
-    )]
-    Rings,
 }
 
 impl Config {
@@ -209,12 +181,15 @@ impl Config {
 
     /// Reads a text; `path` is for messages.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let refuse = |at: usize, message: String| ConfigError::Parse {
+            path: path.to_path_buf(),
+            line: line_of(text, at),
+            message,
+        };
         let raw: RawConfig = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(1, |span| line_of(text, span.start));
-            let message = in_plain_words(error.message());
-            ConfigError::Parse { path: path.to_path_buf(), line, message }
+            refuse(error.span().map_or(0, |span| span.start), in_plain_words(error.message()))
         })?;
-        raw.into_config().map_err(|error| ConfigError::Port { path: path.to_path_buf(), error })
+        raw.into_config().map_err(|Misfit { at, error }| refuse(at, error.to_string()))
     }
 }
 

@@ -4,24 +4,69 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use client::api::{Address, HostIf, Mac, Mode, NewPorts};
-use client::name::SwitchName;
+use client::name::{NameError, PortName, SwitchName};
 use ring::cursor::Span;
 use ring::layout::{DEFAULT_STRIDE, RingCounts};
 use serde::Deserialize;
 use switch::{Forwarding, OnFull, PortConfig, SwitchConfig, VlanMode};
+use thiserror::Error;
+use toml::Spanned;
 
 use super::values::{
     Bytes, Capacity, ExtraBufs, FrameCount, GroupId, Kind, Log, Number, Rings, Slots, Stride,
     UserId, VnetHeader, WorkerCount, from_text, some_from_text,
 };
-use super::{
-    Config, PortError, PortPlan, Quota, SocketConfig, SwitchPlan, WaitPolicy, WorkersConfig,
-};
+use super::{Config, PortPlan, Quota, SocketConfig, SwitchPlan, WaitPolicy, WorkersConfig};
 use crate::control::datapath::RingSpec;
 use crate::control::handlers::host::complete;
 use crate::control::policy::Grant;
 use crate::control::statics::Station;
 use crate::worker::BATCH;
+
+/// Something that can be read and cannot be meant, and where it stands.
+#[derive(Debug)]
+pub struct Misfit {
+    /// Bytes before it.
+    pub at: usize,
+    /// What is wrong.
+    pub error: MisfitError,
+}
+
+/// What is wrong with values that are right by themselves.
+#[derive(Debug, Error)]
+pub enum MisfitError {
+    /// The name of a port is none.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// It is the end of a pipe.
+    #[error("{0} is the end of a pipe; pipes come with their clients: take it out of the file")]
+    Pipe(PortName),
+    /// Its network interface.
+    #[error("{0}: {1}")]
+    Host(PortName, String),
+    /// A static address has one port.
+    #[error("{station} is on {first} and on {second}; an address has one port: take one out")]
+    TwoPorts {
+        /// The address.
+        station: Station,
+        /// One of the ports.
+        first: PortName,
+        /// The other.
+        second: PortName,
+    },
+    /// The rings of ports that do not say.
+    #[error(
+        "[rings]: a port of these takes more than 4 GiB, the most there is; lower rings, slots, \
+         extra_bufs or buffer_stride"
+    )]
+    Rings,
+}
+
+impl<E: Into<MisfitError>> From<(&Spanned<String>, E)> for Misfit {
+    fn from((key, error): (&Spanned<String>, E)) -> Self {
+        Self { at: key.span().start, error: error.into() }
+    }
+}
 
 /// The file.
 #[derive(Default, Deserialize)]
@@ -33,7 +78,7 @@ pub struct RawConfig {
     socket: RawSocket,
     workers: RawWorkers,
     quota: RawQuota,
-    rings: RawRings,
+    rings: Option<Spanned<RawRings>>,
     new_switch: RawNewSwitch,
     switch: BTreeMap<SwitchName, RawSwitch>,
 }
@@ -95,7 +140,7 @@ struct RawSwitch {
     group: Option<GroupId>,
     mode: Option<Mode>,
     new_ports: NewPorts,
-    port: BTreeMap<String, RawPort>,
+    port: BTreeMap<Spanned<String>, RawPort>,
 }
 
 #[derive(Default, Deserialize)]
@@ -117,7 +162,7 @@ struct RawPort {
     group: Option<GroupId>,
     mode: Option<Mode>,
     #[serde(rename = "static")]
-    stations: BTreeSet<Station>,
+    stations: BTreeSet<Spanned<Station>>,
     ifname: Option<String>,
     mtu: Option<Number>,
     mac: Option<Mac>,
@@ -142,8 +187,11 @@ fn state_dir<'de, D: serde::Deserializer<'de>>(
 
 impl RawConfig {
     /// What it means.
-    pub fn into_config(self) -> Result<Config, PortError> {
+    pub fn into_config(self) -> Result<Config, Misfit> {
         let switches = self.switch.into_iter().map(|(name, raw)| raw.into_plan(name));
+        let rings = self.rings.unwrap_or_else(|| Spanned::new(0..0, RawRings::default()));
+        let at = rings.span().start;
+        let rings = rings.into_inner().into_spec().map_err(|error| Misfit { at, error })?;
         Ok(Config {
             dir: self.socket.dir,
             state_dir: self.state_dir,
@@ -167,7 +215,7 @@ impl RawConfig {
                 addresses: self.quota.addresses.0,
                 connections: self.quota.connections.0,
             },
-            rings: self.rings.into_spec()?,
+            rings,
             switch_mode: self.new_switch.mode,
             switches: switches.collect::<Result<_, _>>()?,
         })
@@ -175,7 +223,7 @@ impl RawConfig {
 }
 
 impl RawRings {
-    fn into_spec(self) -> Result<RingSpec, PortError> {
+    fn into_spec(self) -> Result<RingSpec, MisfitError> {
         let spec = RingSpec {
             counts: RingCounts {
                 tx_rings: self.tx_rings.0,
@@ -187,30 +235,20 @@ impl RawRings {
             stride: self.buffer_stride.0,
         };
         let fits = port::shm::region_layout(spec.counts, spec.extra_bufs, spec.stride).is_ok();
-        fits.then_some(spec).ok_or(PortError::Rings)
+        fits.then_some(spec).ok_or(MisfitError::Rings)
     }
 }
 
 impl RawSwitch {
-    fn into_plan(self, name: SwitchName) -> Result<SwitchPlan, PortError> {
+    fn into_plan(self, name: SwitchName) -> Result<SwitchPlan, Misfit> {
         let default = SwitchConfig::default();
         let config = SwitchConfig {
             forwarding: self.forwarding.unwrap_or(default.forwarding),
             ageing_ms: self.age_s.map_or(default.ageing_ms, |s| u64::from(s.0) * 1000),
             fdb_capacity: self.fdb_capacity.map_or(default.fdb_capacity, |n| n.0),
         };
-        let ports = self.port.into_iter().map(|(port, raw)| {
-            let name = name.join(&port)?;
-            if name.pipe().is_some() {
-                return Err(PortError::Pipe(name));
-            }
-            let (kind, stations) = (raw.kind.0, raw.stations.clone());
-            let host = complete(&name, kind, raw.host().as_ref())
-                .map_err(|error| PortError::Host(Box::new(name.clone()), error))?;
-            let (grant, interface) = (raw.grant(), None);
-            let config = raw.into_config();
-            Ok(PortPlan { name, kind, config, host, interface, stations, owner: None, grant })
-        });
+        let mut homes = BTreeMap::new();
+        let ports = self.port.into_iter().map(|(key, raw)| raw.into_plan(&name, &key, &mut homes));
         Ok(SwitchPlan {
             config,
             persistent: true,
@@ -218,13 +256,39 @@ impl RawSwitch {
             group: self.group.map(|id| id.0),
             mode: self.mode,
             new_ports: self.new_ports,
-            ports: ports.collect::<Result<_, _>>()?,
+            ports: ports.collect::<Result<_, Misfit>>()?,
             name,
         })
     }
 }
 
 impl RawPort {
+    /// The port of this name; `homes` are the ports that have static addresses.
+    fn into_plan(
+        self,
+        switch: &SwitchName,
+        key: &Spanned<String>,
+        homes: &mut BTreeMap<Station, PortName>,
+    ) -> Result<PortPlan, Misfit> {
+        let name = switch.join(key.get_ref()).map_err(|error| (key, error))?;
+        if name.pipe().is_some() {
+            return Err((key, MisfitError::Pipe(name)).into());
+        }
+        let kind = self.kind.0;
+        let host = complete(&name, kind, self.host().as_ref())
+            .map_err(|error| (key, MisfitError::Host(name.clone(), error)))?;
+        for station in &self.stations {
+            if let Some(first) = homes.insert(*station.get_ref(), name.clone()) {
+                let (station, at) = (*station.get_ref(), station.span().start);
+                let error = MisfitError::TwoPorts { station, first, second: name };
+                return Err(Misfit { at, error });
+            }
+        }
+        let stations = self.stations.iter().map(|station| *station.get_ref()).collect();
+        let (grant, config) = (self.grant(), self.into_config());
+        Ok(PortPlan { name, kind, config, host, interface: None, stations, owner: None, grant })
+    }
+
     /// What is said of whose it is.
     fn grant(&self) -> Grant {
         Grant {

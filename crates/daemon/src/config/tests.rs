@@ -43,7 +43,10 @@ fn test_sample_parses_with_everything_switched_on() {
 #[test]
 fn test_interfaces_are_for_ports_that_have_one() {
     let text = error("[switch.vale0.port.a]\nmtu = 9000\n");
-    assert!(text.contains("vale0:a: ifname") && text.contains("tap, packet"), "{text}");
+    assert!(
+        text.starts_with("config test.toml:1: vale0:a: ifname") && text.contains("tap, packet"),
+        "{text}"
+    );
     let text = error("[switch.vale0.port.a]\nkind = \"packet\"\nmtu = 9000\n");
     assert!(text.contains("use ip link"), "{text}");
     let text = error("[switch.vale0.port.a]\nkind = \"tap\"\nifname = \"a/b\"\n");
@@ -74,7 +77,11 @@ fn test_bad_value_is_refused_with_line_and_good_values() {
     assert!(error("[workers]\ncount = 0\n").contains("from 1 to 256"));
     assert!(error("[workers]\nbatch = 0\n").contains("from 1 to 1024"));
     assert!(error("[switch.eth0]\n").contains("'vale'"));
-    assert!(error("[switch.vale0.port.a-b]\n").contains("'-' (character 8)"));
+    let text = error("[switch.vale0]\n[switch.vale0.port.a-b]\n");
+    assert!(
+        text.starts_with("config test.toml:2: ") && text.contains("'-' (character 8)"),
+        "{text}"
+    );
     assert!(error("[switch.vale0]\nmode = \"999\"\n").contains("bad mode"));
     assert!(error("[switch.vale0]\nowner = \"nobody there\"\n").contains("no user"));
     assert!(error("[switch.vale0.port.a]\nvlan = \"access:0\"\n").contains("1 to 4094"));
@@ -87,7 +94,21 @@ fn test_bad_value_is_refused_with_line_and_good_values() {
 fn test_rings_that_no_region_holds_are_refused() {
     let text = "[rings]\ntx_rings = 64\nrx_rings = 64\ntx_slots = 16384\nrx_slots = 16384\n\
                 buffer_stride = 65472\n";
-    assert!(error(text).contains("[rings]: a port of these takes more than 4 GiB"));
+    let text = error(&format!("[workers]\n{text}"));
+    assert!(text.starts_with("config test.toml:2: [rings]: a port of these takes more"), "{text}");
+}
+
+#[test]
+fn test_a_static_address_has_one_port() {
+    let port = |name, address| format!("[switch.vale0.port.{name}]\nstatic = [\n{address}]\n");
+    let (one, other) = ("\"02:00:00:00:00:01\"", "\"02:00:00:00:00:01@2\"");
+    assert!(parse(&(port("a", one) + &port("b", other))).is_ok());
+    let again = format!("{other},\n{one}");
+    assert_eq!(
+        error(&(port("a", one) + &port("b", &again))),
+        "config test.toml:7: 02:00:00:00:00:01 is on vale0:a and on vale0:b; an address has one \
+         port: take one out"
+    );
 }
 
 #[test]
@@ -99,7 +120,7 @@ fn test_a_file_without_end_is_no_configuration() {
 #[test]
 fn test_pipes_are_refused_as_the_control_socket_refuses_them() {
     let text = error("[switch.vale0.port.\"a{1\"]\n");
-    assert!(text.contains("vale0:a{1 is the end of a pipe"), "{text}");
+    assert!(text.starts_with("config test.toml:1: vale0:a{1 is the end of a pipe"), "{text}");
     let text = error("[switch.vale0.port.a]\nkind = \"pipe\"\n");
     assert_eq!(
         text,
