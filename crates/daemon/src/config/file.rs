@@ -43,17 +43,14 @@ pub enum MisfitError {
     Pipe(PortName),
     /// Its network interface.
     #[error("{0}: {1}")]
-    Host(PortName, String),
+    Host(Box<PortName>, String),
     /// A static address has one port.
-    #[error("{station} is on {first} and on {second}; an address has one port: take one out")]
-    TwoPorts {
-        /// The address.
-        station: Station,
-        /// One of the ports.
-        first: PortName,
-        /// The other.
-        second: PortName,
-    },
+    #[error(
+        "{0} is on {one} and on {other}; an address has one port: take one out",
+        one = .1[0],
+        other = .1[1]
+    )]
+    TwoPorts(Station, Box<[PortName; 2]>),
     /// The rings of ports that do not say.
     #[error(
         "[rings]: a port of these takes more than 4 GiB, the most there is; lower rings, slots, \
@@ -276,12 +273,12 @@ impl RawPort {
         }
         let kind = self.kind.0;
         let host = complete(&name, kind, self.host().as_ref())
-            .map_err(|error| (key, MisfitError::Host(name.clone(), error)))?;
+            .map_err(|error| (key, MisfitError::Host(Box::new(name.clone()), error)))?;
         for station in &self.stations {
             if let Some(first) = homes.insert(*station.get_ref(), name.clone()) {
-                let (station, at) = (*station.get_ref(), station.span().start);
-                let error = MisfitError::TwoPorts { station, first, second: name };
-                return Err(Misfit { at, error });
+                let ports = Box::new([first, name]);
+                let error = MisfitError::TwoPorts(*station.get_ref(), ports);
+                return Err(Misfit { at: station.span().start, error });
             }
         }
         let stations = self.stations.iter().map(|station| *station.get_ref()).collect();

@@ -72,6 +72,8 @@ fn test_bad_value_is_refused_with_line_and_good_values() {
     assert!(error("[switch.vale0]\nfdb_capacity = 4294967295\n").contains("1 to 1048576"));
     let text = error("[switch.vale0.port.a]\nstatic = [\"03:00:00:00:00:01\"]\n");
     assert!(text.contains(":2: 03:00:00:00:00:01 is a group address"), "{text}");
+    let text = error("[switch.vale0.port.a]\nstatic = [\"00:00:00:00:00:00\"]\n");
+    assert!(text.contains(":2: 00:00:00:00:00:00 is no station's address"), "{text}");
     assert!(error("[rings]\nbuffer_stride = 2049\n").contains("multiple of 64"));
     assert!(error("[quota]\nmemory = \"much\"\n").contains("512MiB"));
     assert!(error("[workers]\ncount = 0\n").contains("from 1 to 256"));

@@ -38,14 +38,18 @@ pub struct Station {
 impl Station {
     /// An address of a call.
     pub fn new(mac: Mac, vlan: u16) -> Result<Self, String> {
-        if mac.0[0] & 1 != 0 {
+        let vlan = VlanId::try_from(vlan).map_err(|error| format!("vlan: {error}"))?;
+        Self::checked(MacAddr::new(mac.0), vlan)
+    }
+
+    fn checked(mac: MacAddr, vlan: VlanId) -> Result<Self, String> {
+        if mac.is_multicast() {
             return Err(format!("{mac} is a group address: it has no port"));
         }
-        if mac.0 == [0; 6] {
+        if mac.octets() == [0; 6] {
             return Err(format!("{mac} is no station's address"));
         }
-        let vlan = VlanId::try_from(vlan).map_err(|error| format!("vlan: {error}"))?;
-        Ok(Self { mac: MacAddr::new(mac.0), vlan })
+        Ok(Self { mac, vlan })
     }
 }
 
@@ -58,10 +62,7 @@ impl FromStr for Station {
             None => (text, VlanId::DEFAULT),
         };
         let mac: MacAddr = mac.parse().map_err(|error| format!("{error}"))?;
-        if mac.is_multicast() {
-            return Err(format!("{mac} is a group address: it has no port"));
-        }
-        Ok(Self { mac, vlan })
+        Self::checked(mac, vlan)
     }
 }
 
