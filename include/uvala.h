@@ -87,7 +87,9 @@ struct uvala_port;
 #define UVALA_RECONNECT 0x4u /* uvala_send, _recv, _wait reconnect and go on by themselves; while
                               * there is no daemon their time runs out as if nothing came */
 
-/* How to open a port; start from UVALA_OPTIONS_INIT. 0 and NULL stand for the default. */
+/* How to open a port; start from UVALA_OPTIONS_INIT. 0 and NULL stand for the default. In later
+ * versions there will be more fields at the end. A program runs with an older library too, as long
+ * as it leaves those at 0 which that library does not know; otherwise it gets UVALA_EARG. */
 struct uvala_options {
 	size_t size;         /* of this structure */
 	const char *dir;     /* directory of the daemon's socket */

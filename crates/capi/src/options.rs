@@ -1,4 +1,9 @@
 //! `struct uvala_options`, which may be shorter or longer than this library knows it.
+//!
+//! It grows at its end, and a new field's 0 means what older libraries do. So a program that was
+//! compiled for an older one has a shorter structure, the rest of which is 0; a program that was
+//! compiled for a newer one is served as long as it asks for nothing new. Linux does the same with
+//! the structures of `openat2` and `clone3`.
 
 // UNSAFETY: pointers that C hands in; uvala.h states what they must be.
 #![allow(unsafe_code)]
@@ -6,6 +11,7 @@
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::mem::offset_of;
 use std::os::unix::ffi::OsStrExt;
+use std::{ptr, slice};
 
 use client::{Options, WaitPolicy};
 
@@ -26,6 +32,26 @@ pub struct COptions {
     yields: i32,
     flags: u32,
     client: *const c_char,
+}
+
+impl COptions {
+    const DEFAULT: Self = Self {
+        size: size_of::<Self>(),
+        dir: ptr::null(),
+        group: ptr::null(),
+        tx_rings: 0,
+        rx_rings: 0,
+        tx_slots: 0,
+        rx_slots: 0,
+        extra_bufs: 0,
+        yields: 0,
+        flags: 0,
+        client: ptr::null(),
+    };
+    /// How long it was in older versions.
+    const OLDER: [usize; 1] = [offset_of!(Self, client)];
+    /// Longer than it will ever be; a larger `size` was never set.
+    const SIZE_MAX: usize = 4096;
 }
 
 // tests/abi.c asserts the same numbers of uvala.h.
@@ -49,11 +75,8 @@ pub unsafe fn read(given: *const COptions) -> Result<(Options, bool), c_int> {
     }
     // SAFETY: not NULL; the first field is there in any version.
     let size = unsafe { (&raw const (*given).size).read() };
-    if size != size_of::<COptions>() {
-        return Err(bad("uvala_options.size is not the size of this version: UVALA_OPTIONS_INIT"));
-    }
     // SAFETY: as many bytes as it says.
-    let given = unsafe { given.read() };
+    let given = unsafe { adopt(given, size) }?;
     let mut options = numbers(&given)?;
     // SAFETY: NULL or zero-terminated, as promised.
     if let Some(dir) = unsafe { bytes(given.dir) } {
@@ -69,6 +92,29 @@ pub unsafe fn read(given: *const COptions) -> Result<(Options, bool), c_int> {
         options = options.client(String::from_utf8_lossy(client));
     }
     Ok((options, given.flags & RECONNECT != 0))
+}
+
+/// What this version knows of a structure of any version.
+///
+/// # Safety
+/// There are `size` bytes.
+unsafe fn adopt(given: *const COptions, size: usize) -> Result<COptions, c_int> {
+    let known = size_of::<COptions>();
+    if !(COptions::OLDER.contains(&size) || (known..=COptions::SIZE_MAX).contains(&size)) {
+        return Err(bad("uvala_options.size is that of no version: start from UVALA_OPTIONS_INIT"));
+    }
+    let bytes = given.cast::<u8>();
+    let mut options = COptions::DEFAULT;
+    // SAFETY: so many bytes are there on both sides; any bytes are numbers and pointers.
+    unsafe { ptr::copy_nonoverlapping(bytes, (&raw mut options).cast(), size.min(known)) };
+    // SAFETY: nothing, or what lies behind the part that is known.
+    let rest =
+        unsafe { slice::from_raw_parts(bytes.add(size.min(known)), size.max(known) - known) };
+    if rest.iter().any(|&byte| byte != 0) {
+        return Err(bad("uvala_options asks for something that only a newer libuvala knows: \
+                        update the library, or leave that field 0"));
+    }
+    Ok(options)
 }
 
 fn numbers(given: &COptions) -> Result<Options, c_int> {

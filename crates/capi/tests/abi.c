@@ -34,14 +34,46 @@ static void check_open(void)
 	refuses(uvala_open("vale0:a", NULL, NULL), UVALA_EARG, "NULL");
 	refuses(uvala_open("\xff\xfe", NULL, &port), UVALA_EARG, "UTF-8");
 	refuses(uvala_open("eth0", NULL, &port), UVALA_ENAME, "vale0:vm1");
-	options.size = 3;
-	refuses(uvala_open("vale0:a", &options, &port), UVALA_EARG, "size");
-	options.size = sizeof(options);
 	options.flags = 0x80;
 	refuses(uvala_open("vale0:a", &options, &port), UVALA_EARG, "flags");
 	options.flags = 0;
 	options.dir = "/nowhere/uvala";
 	refuses(uvala_open("vale0:a", &options, &port), UVALA_ENODAEMON, "uvala daemon");
+	assert(port == NULL);
+}
+
+/* Programs that were compiled with another version of the header. */
+static void check_sizes(void)
+{
+	static const size_t bad[] = { 0, 3, 8, 47, 49, 55, 4097, (size_t)-1 };
+	struct {
+		struct uvala_options options;
+		char tail[4096];
+	} newer;
+	struct uvala_port *port = NULL;
+	size_t i;
+
+	memset(&newer, 0, sizeof(newer));
+	newer.options.dir = "/nowhere/uvala";
+	for (i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+		newer.options.size = bad[i];
+		refuses(uvala_open("vale0:a", &newer.options, &port), UVALA_EARG, "size");
+	}
+	/* Older: it had no client then, and what is behind it is not looked at. */
+	newer.options.size = offsetof(struct uvala_options, client);
+	newer.options.client = (const char *)1;
+	refuses(uvala_open("vale0:a", &newer.options, &port), UVALA_ENODAEMON, "uvala daemon");
+	newer.options.client = NULL;
+	/* Newer: as long as nothing new is asked for. */
+	for (i = 57; i <= 4096; i += 77) {
+		newer.options.size = i;
+		newer.tail[i - 57] = 0;
+		newer.tail[i - 56] = 1; /* the byte behind it */
+		refuses(uvala_open("vale0:a", &newer.options, &port), UVALA_ENODAEMON, "uvala daemon");
+		newer.tail[i - 57] = 1;
+		refuses(uvala_open("vale0:a", &newer.options, &port), UVALA_EARG, "newer");
+		memset(newer.tail, 0, sizeof(newer.tail));
+	}
 	assert(port == NULL);
 }
 
@@ -87,6 +119,7 @@ int main(void)
 
 	assert(strcmp(uvala_errmsg(), "") == 0);
 	check_open();
+	check_sizes();
 	check_null();
 	assert(strcmp(uvala_strerror(0), "no error") == 0);
 	for (code = UVALA_EDELETED; code < 0; code++)
