@@ -24,6 +24,7 @@ use crate::control::datapath::RingSpec;
 use crate::control::policy::Grant;
 use crate::control::statics::Station;
 use crate::records::InterfaceText;
+use crate::words::in_plain_words;
 use file::{Misfit, RawConfig};
 pub use values::parse_workers;
 
@@ -187,7 +188,10 @@ impl Config {
             message,
         };
         let raw: RawConfig = toml::from_str(text).map_err(|error| {
-            refuse(error.span().map_or(0, |span| span.start), in_plain_words(error.message()))
+            refuse(
+                error.span().map_or(0, |span| span.start),
+                in_plain_words(&error.message().replace("unknown field", "unknown key")),
+            )
         })?;
         raw.into_config().map_err(|Misfit { at, error }| refuse(at, error.to_string()))
     }
@@ -212,28 +216,6 @@ fn read(path: &Path) -> io::Result<String> {
 
 /// Bytes that no configuration has.
 const MAX_FILE: u64 = 16 << 20;
-
-/// What the parser says, without the words of its trade.
-fn in_plain_words(message: &str) -> String {
-    let words = [
-        ("\n", "; "),
-        ("unknown field", "unknown key"),
-        ("invalid type: ", "found "),
-        ("invalid value: ", "found "),
-        ("found map", "found a table"),
-        ("found sequence", "found a list"),
-        ("found string", "found the text"),
-        ("found integer", "found the number"),
-        ("found floating point", "found the number"),
-        ("found boolean", "found"),
-        ("expected a boolean", "expected true or false"),
-        ("expected a sequence", "expected a list such as [2, 3]"),
-        ("expected path string", "expected a path in quotes"),
-        ("expected a string", "expected a text in quotes"),
-        ("expected a map", "expected a table"),
-    ];
-    words.iter().fold(message.to_owned(), |text, (theirs, ours)| text.replace(theirs, ours))
-}
 
 fn line_of(text: &str, offset: usize) -> usize {
     text.bytes().take(offset).filter(|&b| b == b'\n').count() + 1

@@ -24,6 +24,8 @@
 //! | descriptors sent to us | none: we never offer room for any, so the kernel closes them |
 //! | descriptors of the daemon | at their end the listener rests, those who are connected go on |
 
+mod nonsense;
+
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -34,14 +36,12 @@ use client::api::{
     CallMessage, ErrorCode, Failure, MAX_FDS, MAX_MESSAGE, Outcome, PROTOCOL_VERSION, ReplyMessage,
     Request,
 };
-use client::name::{NameError, PortName, SwitchName};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{
     RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, acceptfrom_with,
     recv, sendmsg,
 };
-use serde::Deserialize;
 
 use super::builders::Builders;
 use super::datapath::{Build, Datapath};
@@ -400,30 +400,11 @@ fn too_long() -> Result<Request, Refusal> {
 }
 
 fn parse(text: &[u8]) -> Result<Request, Refusal> {
-    /// Whatever the rest looks like in another version.
-    #[derive(Deserialize)]
-    struct Version {
-        v: u32,
+    match serde_json::from_slice(text) {
+        Ok(CallMessage { v: PROTOCOL_VERSION, call }) => Ok(call),
+        Ok(CallMessage { v, .. }) => Err(Refusal::Version(v)),
+        Err(error) => Err(nonsense::explain(text, &error)),
     }
-    let bad = |error: serde_json::Error| Refusal::BadMessage(error.to_string());
-    let Version { v } = serde_json::from_slice(text).map_err(bad)?;
-    if v != PROTOCOL_VERSION {
-        return Err(Refusal::Version(v));
-    }
-    let parsed = serde_json::from_slice(text);
-    parsed.map(|CallMessage { call, .. }| call).map_err(|error| match bad_name(text) {
-        Some(name) => name.into(),
-        None => bad(error),
-    })
-}
-
-/// What is wrong with the name in a call that could not be read, if it is the name.
-fn bad_name(text: &[u8]) -> Option<NameError> {
-    let message: serde_json::Value = serde_json::from_slice(text).ok()?;
-    let fields = message.get("call")?.as_object()?.values().next()?;
-    let name = |key| fields.get(key)?.as_str();
-    let port = name("port").and_then(|name| name.parse::<PortName>().err());
-    port.or_else(|| name("switch")?.parse::<SwitchName>().err())
 }
 
 fn reply(socket: BorrowedFd<'_>, answer: Answer) -> Result<(), Errno> {
