@@ -441,6 +441,26 @@ fn raw_call(daemon: &Daemon, message: &[u8]) -> ErrorCode {
     }
 }
 
+/// Whatever a client sends, what is logged of it and answered to it stays short and on one line.
+#[test]
+fn a_long_name_or_value_makes_no_long_line() {
+    let daemon = Setup::new("log = \"debug\"\n").start();
+    let long = "long\n".repeat(10_000);
+    let hello = serde_json::json!({"v": 1, "call": {"hello": {"client": long}}}).to_string();
+    let socket = harness::socket::connect(&daemon.dir());
+    assert!(harness::socket::ask(&socket, hello.as_bytes()).is_some());
+    let settings = serde_json::json!({"vlan": "\u{1}".repeat(10_000)});
+    let add = serde_json::json!({"port_add": {"port": "vale0:a", "settings": settings}});
+    let add = serde_json::json!({"v": 1, "call": add}).to_string();
+    let answer = harness::socket::ask(&socket, add.as_bytes()).unwrap();
+    assert!(answer.len() < 8000, "{}", String::from_utf8_lossy(&answer));
+    assert!(String::from_utf8_lossy(&answer).contains("bad_request"));
+    wait::until("the log", || daemon.log().contains("refused"));
+    let log = daemon.log();
+    assert!(log.lines().all(|line| line.len() < 8000), "{log}");
+    assert!(log.contains("Hello") && !log.contains("\nlong"), "{log}");
+}
+
 #[test]
 fn the_log_says_who_did_what_and_who_was_refused() {
     let daemon = Setup::new("[socket]\nmode = \"666\"\n[quota]\nports = 1\n").start();

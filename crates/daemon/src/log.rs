@@ -35,6 +35,19 @@ impl<W: Write> Write for Forgiving<W> {
     }
 }
 
+/// A text that somebody else chose, cut where it is longer than anybody reads.
+#[must_use]
+pub fn cut(mut text: String) -> String {
+    if let Some((end, _)) = text.char_indices().nth(TEXT_MAX) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+/// Characters of such a text. No refusal of an honest call is as long.
+const TEXT_MAX: usize = 800;
+
 /// Lets something be said at most once in a while.
 #[derive(Debug)]
 pub struct Seldom {

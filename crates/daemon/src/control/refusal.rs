@@ -9,6 +9,7 @@ use port::host::HostError;
 use super::datapath::{DatapathError, MakeHostError};
 use super::policy::Access;
 use crate::keeper::NotKept;
+use crate::log::cut;
 use crate::users;
 
 /// Why a call is refused. Nothing has changed, but for [`Refusal::NotKept`].
@@ -422,6 +423,7 @@ fn tenths(bytes: u64) -> String {
 
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
-        Self::new(refusal.code(), refusal.to_string())
+        // It may quote what somebody sent, which fills a message by itself.
+        Self::new(refusal.code(), cut(refusal.to_string()))
     }
 }

@@ -15,7 +15,7 @@ use crate::control::datapath::Datapath;
 use crate::control::policy::Caller;
 use crate::control::refusal::Refusal;
 use crate::control::state::{ConnKey, Holder};
-use crate::log::Seldom;
+use crate::log::{Seldom, cut};
 use crate::users::user_name;
 
 /// Between two lines about refusals of one user.
@@ -47,7 +47,8 @@ impl Journal {
 impl<D: Datapath> Control<D> {
     /// Answers a call, and logs it.
     pub(super) fn answer(&mut self, client: &mut Client, request: Request) -> Answer {
-        tracing::debug!("{}: {request:?}", who(&client.caller, &client.name));
+        let call = || cut(format!("{request:?}"));
+        tracing::debug!("{}: {}", who(&client.caller, &client.name), call());
         let info = tracing::enabled!(tracing::Level::INFO);
         let deed = info.then(|| deed(&request)).flatten();
         let answer = self.carry_out(client, request);
@@ -64,7 +65,8 @@ impl<D: Datapath> Control<D> {
 
     /// Logs a refusal.
     pub fn note_refusal(&mut self, caller: &Caller, name: &str, refusal: &Refusal) {
-        tracing::debug!("{} refused: {refusal}", who(caller, name));
+        let text = || cut(refusal.to_string());
+        tracing::debug!("{} refused: {}", who(caller, name), text());
         // What a netmap program is refused is an errno to it: what was wrong stands here only.
         if !matches!(refusal.code(), ErrorCode::Permission | ErrorCode::Quota | ErrorCode::NoMemory)
         {
@@ -72,9 +74,9 @@ impl<D: Datapath> Control<D> {
         }
         match self.journal.may_say(caller.uid, Instant::now()) {
             None => {}
-            Some(0) => tracing::warn!("{} refused: {refusal}", who(caller, name)),
+            Some(0) => tracing::warn!("{} refused: {}", who(caller, name), text()),
             Some(more) => {
-                tracing::warn!("{} refused: {refusal} ({more} more before)", who(caller, name));
+                tracing::warn!("{} refused: {} ({more} more before)", who(caller, name), text());
             }
         }
     }
@@ -104,7 +106,7 @@ impl<D: Datapath> Control<D> {
         {
             if holder.conn == conn {
                 let (pid, user) = (holder.pid, user_name(holder.uid));
-                tracing::info!("process {pid} of {user} ({}) left {name}", holder.name);
+                tracing::info!("process {pid} of {user} ({}) left {name}", named(&holder.name));
             }
         }
         if let Some(name) = self.state.bound_by(conn) {
