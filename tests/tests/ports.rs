@@ -71,6 +71,16 @@ fn the_longest_frames_arrive_as_chains() {
     exchange(&Daemon::start(), vec![65_000, 60, FRAME_MAX, 2112, 2113, 4224, 26], 4, 700, 1);
 }
 
+/// With the smallest buffers, frames are as long as a sender may make them, and no longer.
+#[test]
+fn frames_of_as_many_slots_as_there_may_be_arrive() {
+    let daemon = Setup::new("[rings]\nbuffer_stride = 64\n").start();
+    exchange(&daemon, vec![4096, 4097, 9000, 60, 64 * 255], 8, 2_000, 1);
+    let mut port = daemon.open("vale0:c");
+    let error = port.try_send(&vec![0; 64 * 255 + 1]).unwrap_err();
+    assert!(matches!(error, Error::TooLong { max: 16_320, .. }), "{error}");
+}
+
 #[test]
 fn frames_arrive_through_ports_of_several_rings() {
     exchange(&Daemon::start(), vec![60, 1514, 9000], 32, 5000, 4);

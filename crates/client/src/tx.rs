@@ -7,6 +7,7 @@ use std::time::Duration;
 use ring::RegionId;
 use ring::abi::slot_flag;
 use ring::extra::{Buffer, ExtraBufs};
+use ring::put::SLOTS_MAX;
 use ring::user::{RawRing, TxRing};
 
 use crate::link::Link;
@@ -149,7 +150,7 @@ impl Tx {
             return Err(Error::TooShort { len });
         }
         let slots = len.div_ceil(self.stride());
-        let most = self.capacity().min(u32::from(u8::MAX));
+        let most = self.capacity().min(SLOTS_MAX);
         let max = FRAME_MAX.min(most as usize * self.stride());
         match u32::try_from(slots) {
             Ok(slots) if len <= max => Ok(slots),

@@ -13,6 +13,12 @@ use crate::region::Region;
 /// Longest frame: the largest IP packet behind an Ethernet header with a VLAN tag, in bytes.
 pub const FRAME_MAX: u32 = 65_535 + 18;
 
+/// Most slots of a frame, in either direction: a received slot says in eight bits how many its
+/// frame has. Where buffers are so small that the longest frames take more, these do not fit.
+pub const SLOTS_MAX: u32 = 255;
+
+const _: () = assert!(SLOTS_MAX << slot_flag::RFRAGS_SHIFT <= 0xffff);
+
 /// How the head of a frame is written to a destination: `bytes[..len]` in place of the first
 /// `skip` bytes of the source. Tags are inserted and stripped here, and the snapshot that was
 /// decided from is what the receiver gets.
@@ -124,7 +130,7 @@ impl RxKring {
             return self.put_inside(source, bytes).map(|bytes| bytes.saturating_sub(own));
         }
         let slots = bytes.div_ceil(self.region().stride());
-        if bytes > FRAME_MAX || slots >= self.slots() || slots > u32::from(u8::MAX) {
+        if bytes > FRAME_MAX || slots >= self.slots() || slots > SLOTS_MAX {
             return Err(Refused::TooLong);
         }
         if slots > self.room() {
@@ -182,7 +188,7 @@ impl RxKring {
         let (mut slots, mut room) = (0, 0);
         while room < bytes {
             let empty = self.room() + 1 == self.slots();
-            if bytes > FRAME_MAX || slots == u32::from(u8::MAX) || slots == self.room() && empty {
+            if bytes > FRAME_MAX || slots == SLOTS_MAX || slots == self.room() && empty {
                 return Err(Refused::TooLong);
             }
             if slots == self.room() {

@@ -10,15 +10,15 @@ use std::sync::Arc;
 use ring::Region;
 use ring::cursor::Index;
 use ring::kring::{FRONT_MAX, Frag, Front};
-use ring::put::{Frame, Prologue};
+use ring::put::{Frame, Prologue, SLOTS_MAX};
 
 use crate::asks::Asks;
 use crate::bridge::TagAction;
 use crate::frame::{EtherType, Header, Tag, field};
 use crate::vlan::VlanId;
 
-/// Most pieces of one frame: 64 KiB in buffers of 2 KiB, twice over.
-pub const FRAGS_MAX: usize = 64;
+/// Most pieces of one frame: what its sender may use, its receiver gets.
+pub const FRAGS_MAX: usize = SLOTS_MAX as usize;
 
 /// Up to a fixed number of frames from one port, all in one region.
 #[derive(Debug)]
