@@ -163,8 +163,13 @@ fn assets_are_written() {
     let dir = place.path().join("out");
     let args = ["assets", dir.to_str().unwrap()];
     text_of(&args, uvala(Become::default(), &args, None).output().unwrap());
-    for file in ["man/uvala.1", "man/uvala-port.1", "completions/uvala.bash", "completions/_uvala"]
-    {
+    for file in [
+        "man/uvala.1",
+        "man/uvala-port.1",
+        "man/uvala.toml.5",
+        "completions/uvala.bash",
+        "completions/_uvala",
+    ] {
         let size = std::fs::metadata(dir.join(file)).map_or(0, |meta| meta.len());
         assert!(size > 100, "{file} has {size} bytes");
     }
@@ -208,6 +213,29 @@ fn gen_sends_receives_and_measures() {
     assert!(ping["latency_us"].is_object(), "{ping}");
     pong.0.signal(rustix::process::Signal::INT);
     assert_eq!(outcome(pong.0.wait()), 0);
+}
+
+/// What the switch dropped is in the summary also where the daemon that dropped it is gone.
+#[test]
+fn gen_counts_drops_of_all_daemons_that_it_saw() {
+    let mut daemon = Daemon::start();
+    let send = ["gen", "-i", "vale0:a", "-f", "tx", "-R", "100", "--report", "--json"];
+    let sender = background(&daemon, &send);
+    let dropped = |daemon: &Daemon| {
+        let stats = daemon.port("vale0:a").map(|_| daemon.stats("vale0:a"));
+        stats.map_or(0, |stats| stats.drops.values().sum::<u64>())
+    };
+    // It looks once a second.
+    wait::until("drops that gen has seen", || dropped(&daemon) > 250);
+    daemon.kill();
+    daemon.restart();
+    wait::until("drops of the second daemon", || dropped(&daemon) > 10);
+    sender.0.signal(rustix::process::Signal::INT);
+    let summary = summary(sender);
+    assert_eq!(summary["reconnects"], 1, "{summary}");
+    let drops = summary["drops"].as_object().unwrap_or_else(|| panic!("{summary}"));
+    let drops: u64 = drops.values().filter_map(Value::as_u64).sum();
+    assert!(drops > 110, "{summary}");
 }
 
 #[test]

@@ -170,6 +170,10 @@ pub struct Session {
     stats: Stats,
     /// What the port's earlier clients had lost, where it is a persistent one.
     before: BTreeMap<String, u64>,
+    /// What daemons that are gone had dropped, when they were last asked.
+    earlier: BTreeMap<String, u64>,
+    /// What this one has, likewise.
+    latest: Option<BTreeMap<String, u64>>,
     /// Frames to our own address, which the switch drops as it should.
     announced: u64,
     /// When the daemon was last seen.
@@ -200,6 +204,8 @@ impl Session {
             meter: Meter::new(quiet),
             stats,
             before,
+            earlier: BTreeMap::new(),
+            latest: None,
             announced: 0,
             seen: Instant::now(),
         })
@@ -286,6 +292,7 @@ impl Session {
                     self.reconnects += 1;
                     self.announced = 0;
                     self.before.clear();
+                    add(&mut self.earlier, self.latest.take().unwrap_or_default());
                     self.remark("the daemon is back");
                     return Ok(true);
                 }
@@ -324,8 +331,17 @@ impl Session {
         Ok(())
     }
 
-    /// What the switch dropped for this port in this run, without the announcements.
+    /// What the switch dropped for this port in this run, without the announcements. Where the
+    /// daemon went away, what it had dropped when it was last asked, up to a second before.
     pub fn drops(&mut self) -> Option<BTreeMap<String, u64>> {
+        self.latest = self.drops_here().or(self.latest.take());
+        let mut drops = self.latest.clone()?;
+        add(&mut drops, self.earlier.clone());
+        Some(drops)
+    }
+
+    /// The same of this daemon.
+    fn drops_here(&mut self) -> Option<BTreeMap<String, u64>> {
         let mut drops = self.stats.get()?.drops;
         for (reason, count) in &mut drops {
             *count -= self.before.get(reason).copied().unwrap_or(0).min(*count);
@@ -335,6 +351,12 @@ impl Session {
         }
         drops.retain(|_, count| *count > 0);
         Some(drops)
+    }
+}
+
+fn add(sum: &mut BTreeMap<String, u64>, more: BTreeMap<String, u64>) {
+    for (reason, count) in more {
+        *sum.entry(reason).or_default() += count;
     }
 }
 
@@ -360,11 +382,9 @@ impl Stats {
 
     /// The counters; `None` where nobody answers, as for a pipe.
     pub fn get(&mut self) -> Option<client::api::PortStats> {
-        let answer = self.ask();
-        if answer.is_err() {
-            self.connection = None;
-        }
-        answer.ok()?
+        // A connection from before may lead to a daemon that is gone.
+        let connected = self.connection.is_some();
+        self.ask().or_else(|error| if connected { self.ask() } else { Err(error) }).ok()?
     }
 
     fn ask(&mut self) -> Result<Option<client::api::PortStats>, ControlError> {
