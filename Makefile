@@ -69,9 +69,11 @@ install: built  ## install what was built, under PREFIX (/usr/local), below DEST
 	@# Not where netmap's own headers go: use them with -I$(PREFIX)/include/uvala.
 	install -d '$(to)$(PREFIX)'/include/uvala/net
 	install -m 644 include/net/*.h '$(to)$(PREFIX)'/include/uvala/net/
-	install -d '$(to)$(datadir)'/man/man1 '$(to)$(datadir)'/bash-completion/completions \
+	install -d '$(to)$(datadir)'/man/man1 '$(to)$(datadir)'/man/man5 \
+		'$(to)$(datadir)'/bash-completion/completions \
 		'$(to)$(datadir)'/zsh/site-functions '$(to)$(datadir)'/fish/vendor_completions.d
 	install -m 644 $(assets)/man/*.1 '$(to)$(datadir)'/man/man1/
+	install -m 644 $(assets)/man/*.5 '$(to)$(datadir)'/man/man5/
 	install -m 644 $(assets)/completions/uvala.bash \
 		'$(to)$(datadir)'/bash-completion/completions/uvala
 	install -m 644 $(assets)/completions/_uvala '$(to)$(datadir)'/zsh/site-functions/_uvala
@@ -90,7 +92,8 @@ install: built  ## install what was built, under PREFIX (/usr/local), below DEST
 uninstall:  ## take away what install put there; the configuration stays
 	rm -f '$(to)$(bindir)'/uvala '$(to)$(libdir)'/libuvala.* \
 		'$(to)$(libdir)'/libuvala_netmap.so '$(to)$(PREFIX)'/include/uvala*.h
-	rm -f '$(to)$(datadir)'/man/man1/uvala*.1 '$(to)$(datadir)'/bash-completion/completions/uvala \
+	rm -f '$(to)$(datadir)'/man/man1/uvala*.1 '$(to)$(datadir)'/man/man5/uvala.toml.5
+	rm -f '$(to)$(datadir)'/bash-completion/completions/uvala \
 		'$(to)$(datadir)'/zsh/site-functions/_uvala \
 		'$(to)$(datadir)'/fish/vendor_completions.d/uvala.fish
 	rm -rf '$(to)$(PREFIX)'/include/uvala

@@ -1,5 +1,7 @@
 //! `uvala assets`: man pages and completions, written by the program that they describe.
 
+mod config_page;
+
 use std::fs;
 use std::path::PathBuf;
 
@@ -35,7 +37,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let finished = finished(&fs::read_to_string(&path)?);
         fs::write(&path, finished).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    Ok(())
+    let path = man.join("uvala.toml.5");
+    fs::write(&path, config_page::page())
+        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// What follows the options of every page.
@@ -47,13 +51,13 @@ Directory of the daemon\\*(Aqs socket, where \\fB\\-\\-dir\\fR does not say.
 .SH FILES
 .TP
 \\fI/etc/uvala.toml\\fR
-The configuration of the service; \\fIuvala.toml\\fR among the documentation shows all that it
-may say.
+The configuration of the service: see \\fBuvala.toml\\fR(5).
 .TP
 \\fI/run/uvala/uvala.sock\\fR, \\fI$XDG_RUNTIME_DIR/uvala/uvala.sock\\fR
 The daemon\\*(Aqs socket.
 .SH SEE ALSO
-\\fBuvala\\fR(1), \\fBuvala\\-daemon\\fR(1), \\fBuvala\\-switch\\fR(1), \\fBuvala\\-port\\fR(1)
+\\fBuvala\\fR(1), \\fBuvala\\-daemon\\fR(1), \\fBuvala\\-switch\\fR(1), \\fBuvala\\-port\\fR(1),
+\\fBuvala.toml\\fR(5)
 ";
 
 /// A page with its examples line by line, and with what is the same for all.
