@@ -12,6 +12,7 @@ use harness::frames::{Tally, announcement, fill};
 use harness::role::{At, Become, Receive, Report, Role, Send};
 use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
 
+mod flood;
 mod hoard;
 mod peer_netmap;
 mod scribble;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         Role::Send(send) => send_stream(&send),
         Role::Receive(receive) => receive_streams(&receive),
         Role::Hold(at) => hold(&at),
+        Role::Flood(flood) => flood::run(&flood),
         Role::Hoard(hoard) => hoard::run(&hoard),
         Role::NetmapSend(send) => peer_netmap::send(&send),
         Role::NetmapReceive(receive) => peer_netmap::receive(&receive),

@@ -1,6 +1,7 @@
 //! What a process costs, as `/proc` says.
 
 use std::fs;
+use std::time::Duration;
 
 /// Things that a process must not collect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +19,16 @@ pub fn holdings(pid: u32) -> Holdings {
     let maps = read(pid, "maps");
     let regions = maps.lines().filter(|line| line.contains("/memfd:")).count();
     Holdings { descriptors, regions }
+}
+
+/// The middle one of some times.
+///
+/// # Panics
+/// If there are none.
+#[must_use]
+pub fn median(times: &mut [Duration]) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
 }
 
 /// Time on any core, in ticks of 10 ms, that process `pid` has had.

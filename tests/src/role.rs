@@ -19,6 +19,8 @@ pub enum Role {
     Hold(At),
     /// Keeps every buffer it gets, until stdin ends.
     Hoard(Hoard),
+    /// Always has calls waiting, on many connections, until stdin ends.
+    Flood(Flood),
     /// Writes random numbers all over its port's memory until stdin ends.
     Scribble(Scribble),
     /// Sends a stream as a netmap program does.
@@ -137,6 +139,15 @@ pub struct Scribble {
     pub seed: u64,
 }
 
+/// A caller who means harm.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Flood {
+    /// The daemon's directory.
+    pub dir: PathBuf,
+    /// Its connections.
+    pub connections: u32,
+}
+
 /// Another program.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Become {
@@ -159,6 +170,11 @@ pub enum Report {
     Received(Tally),
     /// A hostile client is at its end: so many numbers written.
     Scribbled(u64),
+    /// One of many connections is at its end: what its calls usually waited, in microseconds.
+    Waited {
+        /// Those.
+        us: u64,
+    },
     /// It did not work.
     Failed {
         /// Exit status of a program that fails for this reason.

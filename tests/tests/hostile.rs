@@ -11,10 +11,10 @@ use client::control::{Connection, PortFds};
 use client::{Port, WaitPolicy};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{announcement, fill, mac};
-use harness::measure::{cpu_ticks, own_memory};
-use harness::process::Peer;
-use harness::role::{Receive, Role, Scribble, Send};
-use harness::{Random, is_soak, socket, wait};
+use harness::measure::{cpu_ticks, median, own_memory};
+use harness::process::{Peer, STRANGER};
+use harness::role::{Flood, Receive, Report, Role, Scribble, Send};
+use harness::{Random, is_root, is_soak, skip, socket, wait};
 use ring::kick::{NUMBER_MAX, encode};
 use rustix::event::EventfdFlags;
 use rustix::fs::{FallocateFlags, OFlags, SealFlags};
@@ -323,6 +323,36 @@ fn a_flood_of_the_socket_delays_others_and_no_more() {
     drop((a, b));
     daemon.assert_holds(before);
     assert!(own_memory(daemon.pid()) < MEMORY_MAX);
+}
+
+/// However many connections a user has, with however many calls waiting, a call of another user
+/// waits for one of them. The flood's own callers wait for all of them, which is the measure.
+#[test]
+fn a_flood_of_one_user_leaves_others_their_turn() {
+    if !is_root() {
+        return skip("only root can be two users");
+    }
+    let daemon = Setup::new("[socket]\nmode = \"666\"\n").start();
+    let before = daemon.holdings();
+    let flood = Flood { dir: daemon.dir(), connections: 800 };
+    let mut peer = Peer::launch(&Role::Flood(flood), Some(STRANGER));
+    assert_eq!(peer.report(), Report::Ready);
+    let connection = daemon.connect().unwrap();
+    let mut waits: Vec<Duration> = (0..100)
+        .map(|_| {
+            std::thread::sleep(Duration::from_millis(5));
+            let asked = Instant::now();
+            connection.hello("another user").unwrap();
+            asked.elapsed()
+        })
+        .collect();
+    peer.finish();
+    let Report::Waited { us } = peer.report() else { panic!("a flood says how long it waited") };
+    let (usual, theirs) = (median(&mut waits), Duration::from_micros(us));
+    eprintln!("a call waits {usual:?}, one of the flooding user {theirs:?}");
+    assert!(usual < theirs / 2, "{usual:?}, theirs {theirs:?}");
+    drop((connection, peer));
+    daemon.assert_holds(before);
 }
 
 /// Many callers that never read their answers.
