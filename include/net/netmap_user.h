@@ -231,6 +231,8 @@ static inline const char *nm_letters_(const char *at, uint32_t *flags)
 	};
 	size_t i;
 
+	if (!*at || *at == '@')
+		return NULL;
 	for (; *at && *at != '@'; at++) {
 		for (i = 0; i < sizeof(table) / sizeof(*table); i++)
 			if (table[i].letter == *at)
@@ -263,24 +265,26 @@ static inline const char *nm_rings_(const char *at, uint32_t *mode, unsigned lon
 }
 
 /*
- * Reads a name, "netmap:NAME" or "valeX:NAME" with rings, /flags and @memory after it, into the
- * request of d. Returns 0; or -1, errno EINVAL, with the reason in the NM_ERRBUF_SIZE bytes at err.
+ * Reads a name, "netmap:NAME" (also of a port of a switch) or "valeX:NAME" with rings, /flags and
+ * @memory after it, into the request of d. Returns 0; or -1, errno EINVAL, with the reason in the
+ * NM_ERRBUF_SIZE bytes at err.
  */
 static inline int nm_parse(const char *ifname, struct nm_desc *d, char *err)
 {
-	const char *colon = strchr(ifname, ':'), *end, *start = ifname, *why;
+	const char *start = ifname, *port, *end, *why;
 	uint32_t mode, flags = 0;
-	unsigned long ring, memory;
+	unsigned long ring, memory = 0;
 
 	why = "it begins neither with netmap: nor with vale";
-	if (!colon || (strncmp(ifname, "netmap:", 7) && strncmp(ifname, NM_BDG_NAME, 4)))
+	port = strchr(ifname, ':');
+	if (!port || (strncmp(ifname, "netmap:", 7) && strncmp(ifname, NM_BDG_NAME, 4)))
 		goto bad;
+	port++;
 	if (!strncmp(ifname, "netmap:", 7))
-		start = colon + 1;
-	for (end = colon + 1; isalnum((unsigned char)*end) || *end == '_'; end++)
-		;
+		start = port;
+	end = port + strcspn(port, "-*^{}/@");
 	why = "nothing follows the colon";
-	if (end == colon + 1)
+	if (end == port)
 		goto bad;
 	why = "it is too long";
 	if ((size_t)(end - start) >= sizeof(d->req.nr_name))
@@ -292,21 +296,22 @@ static inline int nm_parse(const char *ifname, struct nm_desc *d, char *err)
 	end = nm_rings_(end, &mode, &ring);
 	if (!end)
 		goto bad;
-	why = "an unknown letter follows the slash";
-	if (*end == '/')
-		end = nm_letters_(end + 1, &flags);
-	if (!end)
-		goto bad;
-	why = "no memory has this number";
-	if (*end == '@') {
-		end = nm_number_(end + 1, UINT16_MAX, &memory);
+	while (*end == '/' || *end == '@') {
+		if (*end == '/') {
+			why = "an unknown letter follows the slash, or none";
+			end = nm_letters_(end + 1, &flags);
+		} else {
+			why = "no memory has this number, or there are two";
+			end = memory ? NULL : nm_number_(end + 1, UINT16_MAX, &memory);
+			end = memory ? end : NULL;
+		}
 		if (!end)
 			goto bad;
-		d->req.nr_arg2 = (uint16_t)memory;
 	}
 	why = "something follows its end";
 	if (*end)
 		goto bad;
+	d->req.nr_arg2 = memory ? (uint16_t)memory : d->req.nr_arg2;
 	d->req.nr_flags = (d->req.nr_flags & ~(uint32_t)NR_REG_MASK) | mode | flags;
 	d->req.nr_ringid = (uint16_t)((d->req.nr_ringid & ~NETMAP_RING_MASK) | ring);
 	d->self = d;

@@ -405,11 +405,18 @@ int main(void)
 	    !is("vale1:x{12/R", "vale1:x", NR_REG_PIPE_MASTER | NR_RX_RINGS_ONLY, 12, 0) ||
 	    !is("vale1:x}12@7", "vale1:x", NR_REG_PIPE_SLAVE, 12, 7) ||
 	    !is("netmap:eth0/xzt@1", "eth0",
-		NR_REG_ALL_NIC | NR_EXCLUSIVE | NR_ZCOPY_MON | NR_MONITOR_TX, 0, 1))
+		NR_REG_ALL_NIC | NR_EXCLUSIVE | NR_ZCOPY_MON | NR_MONITOR_TX, 0, 1) ||
+	    !is("netmap:eth0.100-1", "eth0.100", NR_REG_ONE_NIC, 1, 0) ||
+	    !is("netmap:vale0:a{3", "vale0:a", NR_REG_PIPE_MASTER, 3, 0) ||
+	    !is("vale0:a@1/x", "vale0:a", NR_REG_ALL_NIC | NR_EXCLUSIVE, 0, 1) ||
+	    !is("vale0:a/x@1/T", "vale0:a",
+		NR_REG_ALL_NIC | NR_EXCLUSIVE | NR_TX_RINGS_ONLY, 0, 1))
 		return 1;
 	if (!bad("eth0") || !bad("netmap:") || !bad("vale0") || !bad("netmap:eth0-") ||
 	    !bad("netmap:eth0{4096") || !bad("netmap:eth0/q") || !bad("netmap:eth0@") ||
-	    !bad("netmap:eth0+") || !bad("vale0:much_too_long_a_name"))
+	    !bad("netmap:eth0^-1") || !bad("netmap:eth0/") || !bad("netmap:eth0@1/") ||
+	    !bad("netmap:eth0/x/t") || !bad("netmap:eth0@1@2") || !bad("netmap:eth0@0") ||
+	    !bad("vale0:much_too_long_a_name"))
 		return 2;
 	return 0;
 }
