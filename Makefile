@@ -165,7 +165,8 @@ soak:  ## minutes of kill -9 and of a hostile client under load
 .PHONY: loom
 loom:
 	$(step) 'loom: every interleaving of the shared words'
-	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom $(CARGO) test -p uvala-ring --lib
+	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom \
+		$(CARGO) test -p uvala-ring -p uvala-device --lib
 
 .PHONY: miri
 miri:

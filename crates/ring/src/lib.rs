@@ -29,7 +29,7 @@
 //! different trust: the client may see its own slots as slices, the switch sees nothing of a
 //! region as a slice, keeps the truth about every ring in private memory, and bounds whatever it
 //! reads. [`run`] and [`put`] move frames between two regions, [`plain`] between a region and the
-//! daemon's own memory.
+//! daemon's own memory, [`guest`] between a region and the memory that a virtual machine lends us.
 //!
 //! # What is absent
 //!
@@ -47,6 +47,8 @@ pub mod doorbell;
 pub mod extra;
 #[cfg(all(test, not(loom)))]
 mod fixture;
+#[cfg(not(loom))]
+pub mod guest;
 #[cfg(not(loom))]
 pub mod host;
 #[cfg(not(loom))]

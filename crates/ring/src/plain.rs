@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use crate::abi::FIRST_BUFFER;
 use crate::copy;
+use crate::guest::Reader;
 use crate::kring::Frag;
 use crate::layout::{DEFAULT_STRIDE, RegionLayout};
 use crate::put::{FRAME_MAX, Frame, Prologue, Source};
@@ -63,29 +64,53 @@ impl Intake {
     /// # Panics
     /// If it does not [fit](Intake::fits).
     pub fn push(&mut self, pieces: &[&[u8]], frags: &mut Vec<Frag>) {
-        let (stride, mut room) = (self.region.stride() as usize, 0);
         assert!(self.fits(pieces.iter().map(|piece| piece.len()).sum()), "it has been asked");
-        for mut rest in pieces.iter().copied() {
-            while !rest.is_empty() {
-                if room == 0 {
-                    let buffer = self.region.check(FIRST_BUFFER + self.used);
-                    frags.push(Frag { buffer: buffer.expect("it fits"), offset: 0, len: 0 });
-                    self.used += 1;
-                    room = stride;
-                }
-                let frag = frags.last_mut().expect("pushed just now");
-                let (part, later) = rest.split_at(room.min(rest.len()));
-                let at = usize::from(frag.len);
-                // SAFETY: `part` ends within the `stride` bytes of the buffer, of which `at` are
-                // in use; it lies in the daemon's memory.
-                unsafe {
-                    let to = self.region.buffer(frag.buffer).add(at);
-                    copy::copy_bytes(to, part.as_ptr(), part.len());
-                }
-                frag.len += u16::try_from(part.len()).expect("a stride has 16 bits");
-                room -= part.len();
-                rest = later;
+        let mut room = 0;
+        for piece in pieces {
+            let mut at = 0;
+            self.place(piece.len(), &mut room, frags, |to, len| {
+                let part = &piece[at..at + len];
+                // SAFETY: there is room for `len` bytes; `part` lies in the daemon's memory.
+                unsafe { copy::copy_bytes(to, part.as_ptr(), len) };
+                at += len;
+            });
+        }
+    }
+
+    /// The same for the next `bytes` bytes of a guest's.
+    ///
+    /// # Panics
+    /// If they do not [fit](Intake::fits), or there are not so many.
+    pub fn pull(&mut self, from: &mut Reader<'_>, bytes: usize, frags: &mut Vec<Frag>) {
+        assert!(self.fits(bytes), "it has been asked");
+        // SAFETY: there is room for `len` bytes.
+        self.place(bytes, &mut 0, frags, |to, len| unsafe { from.copy_to(to, len) });
+    }
+
+    /// Finds room for `bytes` bytes more, `room` of them in the last buffer, and has them copied
+    /// there.
+    #[inline]
+    fn place(
+        &mut self,
+        mut bytes: usize,
+        room: &mut usize,
+        frags: &mut Vec<Frag>,
+        mut copy: impl FnMut(*mut u8, usize),
+    ) {
+        while bytes > 0 {
+            if *room == 0 {
+                let buffer = self.region.check(FIRST_BUFFER + self.used);
+                frags.push(Frag { buffer: buffer.expect("it fits"), offset: 0, len: 0 });
+                self.used += 1;
+                *room = self.region.stride() as usize;
             }
+            let frag = frags.last_mut().expect("pushed just now");
+            let part = bytes.min(*room);
+            // SAFETY: `part` bytes more lie within the `stride` bytes of the buffer.
+            copy(unsafe { self.region.buffer(frag.buffer).add(frag.len.into()) }, part);
+            frag.len += u16::try_from(part).expect("a stride has 16 bits");
+            *room -= part;
+            bytes -= part;
         }
     }
 }

@@ -34,6 +34,14 @@ pub trait Adapter: Send {
     /// The turn is over: flushes what was sent, wakes the peer.
     fn flush(&mut self) {}
 
+    /// Asks the peer to make [`watched`](Adapter::watched) readable when it has something, if that
+    /// has to be asked for. The worker fences and looks at [`pending`](Adapter::pending) before it
+    /// sleeps.
+    fn arm(&mut self) {}
+
+    /// Takes that request back.
+    fn disarm(&mut self) {}
+
     /// Is there anything to receive? A port that is [watched](Adapter::watched) need not know.
     fn pending(&mut self) -> bool {
         false
@@ -50,8 +58,9 @@ impl Plug {
     /// Asks the peer to ring the worker's doorbell when it has something. The worker fences and
     /// looks at [`Plug::pending`] before it sleeps.
     pub fn arm(&mut self) {
-        if let Self::Rings(host, _) = self {
-            host.arm();
+        match self {
+            Self::Rings(host, _) => host.arm(),
+            Self::Adapter(adapter) => adapter.arm(),
         }
     }
 
@@ -71,8 +80,9 @@ impl Plug {
 
     /// Takes that request back.
     pub fn disarm(&mut self) {
-        if let Self::Rings(host, _) = self {
-            host.disarm();
+        match self {
+            Self::Rings(host, _) => host.disarm(),
+            Self::Adapter(adapter) => adapter.disarm(),
         }
     }
 

@@ -1,0 +1,272 @@
+//! Packed virtqueues (2.8).
+//!
+//! One ring of descriptors that both sides write in turn. Whose a descriptor is say two flags and
+//! a bit that each side turns round at the end of the ring, its *wrap counter*:
+//!
+//! ```text
+//!   available to us:  AVAIL == our wrap, USED != our wrap
+//!   given back:       AVAIL == USED == our wrap
+//! ```
+//!
+//! | word | writer | reader | ordering |
+//! |---|---|---|---|
+//! | flags of a descriptor | both, in turn | both | Release after the rest / Acquire before it |
+//! | driver and device event | see [`crate::notify`], with a position in place of an index | | |
+//!
+//! Of what is given back together, the flags of the first descriptor are written last: the driver
+//! looks at the ring in order, so it sees all or nothing (2.8.21).
+
+use core::sync::atomic::Ordering;
+
+use ring::guest::GuestMemory;
+
+use super::{
+    Areas, BadQueue, Broken, Buffers, DESCRIPTOR, Descriptor, Direction, Mark, Places, SIZE_MAX,
+    Taken, features, flag,
+};
+use crate::notify::passes;
+
+/// More flags of a descriptor (2.8.1).
+const AVAIL: u16 = 1 << 7;
+const USED: u16 = 1 << 15;
+
+/// An event area: where, then how (2.8.14).
+const WHERE: usize = 0;
+const HOW: usize = 2;
+const EVENT: usize = 4;
+const ENABLE: u16 = 0;
+const DISABLE: u16 = 1;
+const AT: u16 = 2;
+/// The wrap counter in a position.
+const WRAP: u16 = 1 << 15;
+
+/// A position in the ring, with the wrap counter there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Position {
+    slot: u16,
+    wrap: bool,
+}
+
+impl Position {
+    /// From 15 bits and the counter.
+    fn of(bits: u16) -> Self {
+        Self { slot: bits & !WRAP, wrap: bits & WRAP != 0 }
+    }
+
+    fn bits(self) -> u16 {
+        self.slot | if self.wrap { WRAP } else { 0 }
+    }
+
+    /// So many descriptors further, at most once round.
+    #[inline]
+    fn after(self, slots: u16, size: u16) -> Self {
+        let slot = u32::from(self.slot) + u32::from(slots);
+        let (round, size) = (slot >= size.into(), u32::from(size));
+        let slot = u16::try_from(if round { slot - size } else { slot }).expect("below the size");
+        Self { slot, wrap: self.wrap != round }
+    }
+
+    /// Flags of a descriptor that is available here, and of one that has been given back.
+    #[inline]
+    fn flags(self) -> (u16, u16) {
+        if self.wrap { (AVAIL, AVAIL | USED) } else { (USED, 0) }
+    }
+}
+
+/// A packed virtqueue.
+#[derive(Debug)]
+pub struct Packed {
+    areas: Areas,
+    size: u16,
+    direction: Direction,
+    indirect: bool,
+    event_index: bool,
+    /// Next descriptor to take, and to give back.
+    next: Position,
+    used: Position,
+    /// Flags of the first descriptor that is given back next, and where: they make all visible.
+    first: Option<(usize, u16)>,
+    /// Descriptors given back since the driver was told; none: it is told in any case.
+    untold: Option<u16>,
+}
+
+impl Packed {
+    pub(super) fn new(
+        memory: &GuestMemory,
+        places: Places,
+        direction: Direction,
+        size: u32,
+        base: u32,
+        features: u64,
+    ) -> Result<Self, BadQueue> {
+        let good = (1..=u32::from(SIZE_MAX)).contains(&size);
+        let size = u16::try_from(size).ok().filter(|_| good).ok_or(BadQueue::Size(size))?;
+        // The upper half says the same of what was given back, which is all that was taken; some
+        // frontends leave it out.
+        let [b0, b1, ..] = base.to_le_bytes();
+        let next = Position::of(u16::from_le_bytes([b0, b1]));
+        if next.slot >= size {
+            return Err(BadQueue::Base(base));
+        }
+        let sizes = [usize::from(size) * DESCRIPTOR, EVENT, EVENT];
+        Ok(Self {
+            areas: Areas::find(memory, places, sizes, [16, 4, 4])?,
+            size,
+            direction,
+            indirect: features & features::INDIRECT_DESC != 0,
+            event_index: features & features::EVENT_IDX != 0,
+            next,
+            used: next,
+            first: None,
+            untold: None,
+        })
+    }
+
+    #[inline]
+    fn is_available(&self, at: Position) -> bool {
+        let place = usize::from(at.slot) * DESCRIPTOR + 14;
+        let flags = u16::from_le(self.areas.descriptors.u16(place).load(Ordering::Acquire));
+        flags & (AVAIL | USED) == at.flags().0
+    }
+
+    #[inline]
+    pub(super) fn next(
+        &mut self,
+        memory: &GuestMemory,
+        buffers: &mut Buffers,
+    ) -> Result<Option<Taken>, Broken> {
+        if !self.is_available(self.next) {
+            return Ok(None);
+        }
+        let before = buffers.bytes();
+        let (id, slots) = self.walk(memory, buffers)?;
+        self.next = self.next.after(slots, self.size);
+        Ok(Some(Taken { id, slots, bytes: buffers.bytes() - before }))
+    }
+
+    /// Takes one descriptor after the other to the end of the chain; returns the number that the
+    /// last one bears, and how many there are (2.8.6).
+    #[inline]
+    fn walk(&self, memory: &GuestMemory, buffers: &mut Buffers) -> Result<(u16, u16), Broken> {
+        let mut at = self.next;
+        for slots in 1..=self.size {
+            let place = usize::from(at.slot) * DESCRIPTOR;
+            let word = |offset: usize| {
+                u64::from_le(self.areas.descriptors.u64(offset).load(Ordering::Relaxed))
+            };
+            let descriptor = Descriptor::packed([word(place), word(place + 8)]);
+            if descriptor.flags & flag::INDIRECT != 0 {
+                self.walk_table(memory, descriptor, buffers)?;
+                return Ok((descriptor.next, slots));
+            }
+            buffers.push(memory, self.direction, descriptor)?;
+            if descriptor.flags & flag::NEXT == 0 {
+                return Ok((descriptor.next, slots));
+            }
+            at = at.after(1, self.size);
+        }
+        Err(Broken::Loop)
+    }
+
+    /// Takes all of a table, one entry after the other (2.8.7).
+    #[inline(never)]
+    fn walk_table(
+        &self,
+        memory: &GuestMemory,
+        table: Descriptor,
+        buffers: &mut Buffers,
+    ) -> Result<(), Broken> {
+        let entries = table.table()?;
+        if !self.indirect {
+            return Err(Broken::Table);
+        }
+        for at in 0..entries {
+            let place = table.address.checked_add(at * DESCRIPTOR as u64);
+            let words = place.and_then(|place| memory.words(place)).ok_or(Broken::Address)?;
+            let descriptor = Descriptor::packed(words);
+            if descriptor.flags & flag::INDIRECT != 0 {
+                return Err(Broken::Table);
+            }
+            buffers.push(memory, self.direction, descriptor)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn mark(&self) -> Mark {
+        Mark(self.next.slot, self.next.wrap)
+    }
+
+    pub(super) fn rewind(&mut self, Mark(slot, wrap): Mark) {
+        self.next = Position { slot, wrap };
+    }
+
+    #[inline]
+    pub(super) fn give_back(&mut self, taken: Taken, written: u32) {
+        let place = usize::from(self.used.slot) * DESCRIPTOR;
+        let write = if self.direction == Direction::Write { flag::WRITE } else { 0 };
+        let flags = self.used.flags().1 | write;
+        let ring = &self.areas.descriptors;
+        ring.u32(place + 8).store(written.to_le(), Ordering::Relaxed);
+        ring.u16(place + 12).store(taken.id.to_le(), Ordering::Relaxed);
+        if self.first.is_none() {
+            self.first = Some((place + 14, flags));
+        } else {
+            ring.u16(place + 14).store(flags.to_le(), Ordering::Release);
+        }
+        self.used = self.used.after(taken.slots, self.size);
+        self.untold = self.untold.map(|untold| untold.saturating_add(taken.slots));
+    }
+
+    #[inline]
+    pub(super) fn publish(&mut self) {
+        if let Some((place, flags)) = self.first.take() {
+            self.areas.descriptors.u16(place).store(flags.to_le(), Ordering::Release);
+        }
+    }
+
+    #[inline]
+    pub(super) fn pending(&self) -> bool {
+        self.is_available(self.next)
+    }
+
+    pub(super) fn want_kicks(&mut self) {
+        let device = &self.areas.device;
+        if self.event_index {
+            device.u16(WHERE).store(self.next.bits().to_le(), Ordering::Relaxed);
+        }
+        let how = if self.event_index { AT } else { ENABLE };
+        device.u16(HOW).store(how.to_le(), Ordering::Release);
+    }
+
+    pub(super) fn want_none(&mut self) {
+        self.areas.device.u16(HOW).store(DISABLE.to_le(), Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn must_tell(&mut self) -> bool {
+        let untold = self.untold.replace(0);
+        if untold == Some(0) {
+            return false;
+        }
+        let driver = &self.areas.driver;
+        match u16::from_le(driver.u16(HOW).load(Ordering::Acquire)) {
+            DISABLE => false,
+            AT if self.event_index => {
+                let at = Position::of(u16::from_le(driver.u16(WHERE).load(Ordering::Relaxed)));
+                untold.is_none_or(|untold| self.has_passed(at, untold))
+            }
+            _ => true,
+        }
+    }
+
+    /// Is `at` among the last `count` descriptors that were given back (2.8.10)?
+    fn has_passed(&self, at: Position, count: u16) -> bool {
+        let round = if at.wrap == self.used.wrap { 0 } else { self.size };
+        let event = at.slot.wrapping_sub(round);
+        passes(event, self.used.slot.wrapping_sub(count), self.used.slot)
+    }
+
+    pub(super) fn base(&self) -> u32 {
+        u32::from(self.next.bits()) | u32::from(self.used.bits()) << 16
+    }
+}

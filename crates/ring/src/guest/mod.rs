@@ -1,0 +1,434 @@
+//! Memory that a guest lends us: where virtqueues and the buffers they name lie.
+//!
+//! ```text
+//!   guest addresses   0 ─────────► 3 GiB   4 GiB ───────► 6 GiB
+//!                     │  extent 0  │         │  extent 1  │
+//!                     ▼            ▼         ▼            ▼
+//!   our mappings    [ memfd, 0 … 3 GiB ]   [ memfd, 3 … 5 GiB ]
+//! ```
+//!
+//! A guest's address means nothing here until it has become a [`Span`]: so many bytes within one
+//! [`Extent`], looked up once. A buffer that crosses from one extent into the next is two spans.
+//! Bytes move by copying only ([`Reader`], [`Writer`]), and words that both sides use are atomics
+//! in a [`Window`]. Nobody ever holds a `&[u8]` of it.
+//!
+//! The memory is the other side's: it may write it at any moment, and unlike a region of ours it
+//! may take it away. [`lost`] is what happens then.
+
+#![allow(unsafe_code)] // UNSAFETY: this is where guests' memory is mapped and bounded.
+
+pub mod lost;
+
+use core::ffi::c_void;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::copy;
+use crate::put::{Frame, Prologue, Source};
+
+/// Bytes that are unmapped by one call: others who change the memory of this process wait so long.
+const DROP_SLICE: usize = 64 << 20;
+
+/// A mapping of memory that somebody else owns.
+#[derive(Debug)]
+pub struct Lent {
+    base: NonNull<u8>,
+    size: usize,
+    watch: lost::Watch,
+}
+
+// SAFETY: the mapping belongs to no thread; all access is by atomics or by copies that assume
+// that others write at the same time.
+unsafe impl Send for Lent {}
+// SAFETY: as above.
+unsafe impl Sync for Lent {}
+
+impl Lent {
+    /// Maps `size` bytes of `fd` from `offset` on, shared and writable.
+    ///
+    /// # Errors
+    /// What `mmap` says, or `ENOSPC`: more mappings than can be [watched](lost).
+    pub fn map(fd: impl AsFd, offset: u64, size: usize) -> io::Result<Arc<Self>> {
+        let (protection, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::NORESERVE);
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
+        let base =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), size, protection, flags, fd, offset)? };
+        let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        match lost::Watch::new(base.as_ptr().addr(), size) {
+            Ok(watch) => Ok(Arc::new(Self { base, size, watch })),
+            Err(error) => {
+                unmap(base, size);
+                Err(error)
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn at(&self, offset: usize, len: usize) -> *mut u8 {
+        assert!(offset <= self.size && len <= self.size - offset, "outside of the mapping");
+        // SAFETY: just checked to lie in the mapping.
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.watch.end();
+        unmap(self.base, self.size);
+    }
+}
+
+fn unmap(base: NonNull<u8>, size: usize) {
+    for offset in (0..size).step_by(DROP_SLICE) {
+        let slice = DROP_SLICE.min(size - offset);
+        // SAFETY: it was mapped by us, and nobody uses it any more.
+        let unmapped = unsafe { rustix::mm::munmap(base.as_ptr().add(offset).cast(), slice) };
+        // Huge pages are unmapped whole: all at once, then.
+        if unmapped.is_err() {
+            // SAFETY: as above.
+            let _ = unsafe { rustix::mm::munmap(base.as_ptr().cast::<c_void>(), size) };
+            return;
+        }
+    }
+}
+
+/// A stretch of guest addresses, and where it is mapped.
+#[derive(Clone, Debug)]
+pub struct Extent {
+    /// First guest address.
+    pub guest: u64,
+    /// The same in the address space of the process that lends it.
+    pub user: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Where it begins in the mapping.
+    pub offset: usize,
+    /// The mapping.
+    pub lent: Arc<Lent>,
+}
+
+impl Extent {
+    fn is_sound(&self) -> bool {
+        let ends = self.guest.checked_add(self.size).and(self.user.checked_add(self.size));
+        let size = usize::try_from(self.size).ok();
+        let end = size.and_then(|size| self.offset.checked_add(size));
+        self.size > 0 && ends.is_some() && end.is_some_and(|end| end <= self.lent.size)
+    }
+}
+
+/// Bytes of a guest's memory that are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    extent: u32,
+    len: u32,
+    offset: usize,
+}
+
+impl Span {
+    /// How many.
+    #[inline]
+    #[must_use]
+    pub fn len(self) -> u32 {
+        self.len
+    }
+
+    /// None: there is no such span.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.len == 0
+    }
+}
+
+/// All that a guest has lent, as it is at one time.
+#[derive(Debug, Default)]
+pub struct GuestMemory {
+    /// By guest address; they do not overlap.
+    extents: Vec<Extent>,
+}
+
+impl GuestMemory {
+    /// The memory of these extents; `None`: they overlap, or are not where they are said to be.
+    #[must_use]
+    pub fn new(mut extents: Vec<Extent>) -> Option<Self> {
+        extents.sort_by_key(|extent| extent.guest);
+        let apart = |pair: &[Extent]| pair[0].guest + pair[0].size <= pair[1].guest;
+        let sound = extents.iter().all(Extent::is_sound) && extents.windows(2).all(apart);
+        sound.then_some(Self { extents })
+    }
+
+    /// The extents.
+    #[must_use]
+    pub fn extents(&self) -> &[Extent] {
+        &self.extents
+    }
+
+    /// Has any of it been taken away?
+    #[inline]
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.extents.iter().any(|extent| extent.lent.watch.is_lost())
+    }
+
+    /// As much of `len` bytes at `guest` as lies in one piece.
+    #[inline]
+    #[must_use]
+    pub fn span(&self, guest: u64, len: u32) -> Option<Span> {
+        let holds = |extent: &Extent| guest.wrapping_sub(extent.guest) < extent.size;
+        let index = self.extents.iter().position(holds)?;
+        let extent = &self.extents[index];
+        let into = guest - extent.guest;
+        let len = u32::try_from(extent.size - into).map_or(len, |room| room.min(len));
+        let offset = extent.offset + usize::try_from(into).ok()?;
+        Some(Span { extent: u32::try_from(index).ok()?, len, offset })
+    }
+
+    /// Appends the pieces of `len` bytes at `guest`, at most up to `most` spans in all. `false`:
+    /// not all of them are there, or there are too many.
+    #[inline]
+    pub fn spans(&self, mut guest: u64, mut len: u32, spans: &mut Vec<Span>, most: usize) -> bool {
+        loop {
+            let Some(span) = self.span(guest, len).filter(|_| spans.len() < most) else {
+                return false;
+            };
+            spans.push(span);
+            len -= span.len;
+            if len == 0 {
+                return true;
+            }
+            match guest.checked_add(span.len.into()) {
+                Some(next) => guest = next,
+                None => return false,
+            }
+        }
+    }
+
+    /// Two little-endian words of eight bytes at a guest address: a descriptor of a table.
+    #[inline]
+    #[must_use]
+    pub fn words(&self, guest: u64) -> Option<[u64; 2]> {
+        let span = self.span(guest, 16).filter(|span| span.len == 16)?;
+        let mut bytes = [[0; 8]; 2];
+        for (i, word) in bytes.iter_mut().enumerate() {
+            // SAFETY: the span has 16 bytes, and the words are ours.
+            unsafe { copy::copy_bytes(word.as_mut_ptr(), self.at(span, 0).add(8 * i), 8) };
+        }
+        Some(bytes.map(u64::from_le_bytes))
+    }
+
+    /// `len` bytes at an address of the process that lends them, in one piece and aligned.
+    #[must_use]
+    pub fn window(&self, user: u64, len: usize, align: usize) -> Option<Window> {
+        let holds = |extent: &&Extent| user.wrapping_sub(extent.user) < extent.size;
+        let extent = self.extents.iter().find(holds)?;
+        let into = usize::try_from(user - extent.user).ok()?;
+        let room = usize::try_from(extent.size).ok()? - into;
+        let base = NonNull::new(extent.lent.at(extent.offset + into, len.min(room)))?;
+        let lent = extent.lent.clone();
+        let aligned = base.as_ptr().addr().is_multiple_of(align);
+        (len <= room && aligned).then_some(Window {
+            base,
+            len,
+            guest: extent.guest + into as u64,
+            lent,
+        })
+    }
+
+    /// Address of a span from `skip` on.
+    #[inline(always)]
+    fn at(&self, span: Span, skip: u32) -> *mut u8 {
+        assert!(skip <= span.len);
+        let lent = &self.extents[span.extent as usize].lent;
+        lent.at(span.offset + skip as usize, (span.len - skip) as usize)
+    }
+}
+
+/// A part of a guest's memory in which words are shared with it.
+#[derive(Debug)]
+pub struct Window {
+    base: NonNull<u8>,
+    len: usize,
+    /// Its guest address.
+    guest: u64,
+    lent: Arc<Lent>,
+}
+
+// SAFETY: `base` points into `lent`, which may be used from any thread.
+unsafe impl Send for Window {}
+
+macro_rules! words {
+    ($($name:ident $atomic:ident $int:ident,)*) => {$(
+        /// The word at an offset. It is little-endian.
+        ///
+        /// # Panics
+        /// If it does not lie in the window, or is not aligned: a bug of ours.
+        #[inline(always)]
+        #[must_use]
+        pub fn $name(&self, offset: usize) -> &$atomic {
+            assert!(offset + size_of::<$int>() <= self.len, "outside of the window");
+            // SAFETY: it lies in the window, which `lent` keeps mapped.
+            let word = unsafe { self.base.as_ptr().add(offset) };
+            assert!(word.addr().is_multiple_of(align_of::<$atomic>()));
+            // SAFETY: mapped and aligned; an atomic may be shared with whoever writes it.
+            unsafe { $atomic::from_ptr(word.cast::<$int>()) }
+        }
+    )*};
+}
+
+impl Window {
+    words! {
+        u16 AtomicU16 u16,
+        u32 AtomicU32 u32,
+        u64 AtomicU64 u64,
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// None.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Its guest address.
+    #[must_use]
+    pub fn guest(&self) -> u64 {
+        self.guest
+    }
+
+    /// Has the memory been taken away?
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.lent.watch.is_lost()
+    }
+}
+
+/// Where one is in a list of spans.
+#[derive(Debug)]
+struct Cursor<'a> {
+    memory: &'a GuestMemory,
+    spans: &'a [Span],
+    /// Bytes of the first span that are done.
+    done: u32,
+}
+
+impl Cursor<'_> {
+    /// Calls `copy` with the place and the length of each piece of the next `bytes` bytes.
+    #[inline]
+    fn advance(&mut self, mut bytes: usize, mut copy: impl FnMut(*mut u8, usize)) {
+        while bytes > 0 {
+            let span = *self.spans.first().expect("no more than there is");
+            let part = bytes.min((span.len - self.done) as usize);
+            copy(self.memory.at(span, self.done), part);
+            bytes -= part;
+            self.done += u32::try_from(part).expect("a span has 32 bits");
+            if self.done == span.len {
+                (self.spans, self.done) = (&self.spans[1..], 0);
+            }
+        }
+    }
+
+    fn left(&self) -> usize {
+        self.spans.iter().map(|span| span.len as usize).sum::<usize>() - self.done as usize
+    }
+}
+
+/// Reads spans one after the other.
+#[derive(Debug)]
+pub struct Reader<'a>(Cursor<'a>);
+
+impl<'a> Reader<'a> {
+    /// From their beginning.
+    #[must_use]
+    pub fn new(memory: &'a GuestMemory, spans: &'a [Span]) -> Self {
+        Self(Cursor { memory, spans, done: 0 })
+    }
+
+    /// Bytes that are left.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.0.left()
+    }
+
+    /// Copies the next bytes out.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[inline]
+    pub fn read(&mut self, to: &mut [u8]) {
+        // SAFETY: `to` has room for that many.
+        unsafe { self.copy_to(to.as_mut_ptr(), to.len()) }
+    }
+
+    /// # Safety
+    /// `bytes` bytes can be written at `to`.
+    #[inline]
+    pub(crate) unsafe fn copy_to(&mut self, mut to: *mut u8, bytes: usize) {
+        self.0.advance(bytes, |from, len| {
+            // SAFETY: `from` has `len` bytes; all lengths together are `bytes`.
+            unsafe {
+                copy::copy_bytes(to, from, len);
+                to = to.add(len);
+            }
+        });
+    }
+}
+
+/// Writes spans one after the other.
+#[derive(Debug)]
+pub struct Writer<'a>(Cursor<'a>);
+
+impl<'a> Writer<'a> {
+    /// From their beginning.
+    #[must_use]
+    pub fn new(memory: &'a GuestMemory, spans: &'a [Span]) -> Self {
+        Self(Cursor { memory, spans, done: 0 })
+    }
+
+    /// Room that is left, in bytes.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.0.left()
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Panics
+    /// If they have no room.
+    #[inline]
+    pub fn write(&mut self, from: &[u8]) {
+        let mut at = 0;
+        self.0.advance(from.len(), |to, len| {
+            let part = &from[at..at + len];
+            // SAFETY: `to` has room for `len` bytes.
+            unsafe { copy::copy_bytes(to, part.as_ptr(), len) };
+            at += len;
+        });
+    }
+}
+
+impl Frame<'_> {
+    /// Writes the frame with `head` for its first bytes; returns how many it wrote.
+    ///
+    /// # Panics
+    /// If they have no room.
+    #[inline]
+    pub fn write_to(self, head: Prologue, to: &mut Writer<'_>) -> u32 {
+        let bytes = self.bytes - u32::from(head.skip) + u32::from(head.len);
+        let mut source = Source::new(&[], self, head);
+        to.0.advance(bytes as usize, |place, len| source.copy_to(place, len));
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests;

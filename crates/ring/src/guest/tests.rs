@@ -1,0 +1,95 @@
+//! Memory in extents, windows, and memory that goes.
+
+use super::*;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use std::os::fd::OwnedFd;
+
+const PAGE: usize = 4096;
+
+fn file(pages: usize) -> OwnedFd {
+    let fd = memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory");
+    ftruncate(&fd, (pages * PAGE) as u64).expect("ours");
+    fd
+}
+
+fn extent(guest: u64, size: usize, offset: usize, lent: &Arc<Lent>) -> Extent {
+    Extent { guest, user: guest + 0x7000_0000_0000, size: size as u64, offset, lent: lent.clone() }
+}
+
+/// Two extents that follow each other in the guest, and lie the other way round in the file.
+fn memory() -> (OwnedFd, GuestMemory) {
+    let fd = file(4);
+    let lent = Lent::map(&fd, 0, 4 * PAGE).expect("memory");
+    let extents = vec![extent(2 * PAGE as u64, PAGE, 0, &lent), extent(0, 2 * PAGE, PAGE, &lent)];
+    (fd, GuestMemory::new(extents).expect("they are apart"))
+}
+
+#[test]
+fn bytes_that_cross_extents_come_back() {
+    let (fd, memory) = memory();
+    let (mut spans, text) = (Vec::new(), *b"over the border");
+    assert!(memory.spans(2 * PAGE as u64 - 8, 15, &mut spans, 2));
+    assert_eq!(spans.iter().map(|span| span.len()).collect::<Vec<_>>(), [8, 7]);
+    Writer::new(&memory, &spans).write(&text);
+    let (mut all, mut first) = ([0; 15], [0; 7]);
+    Reader::new(&memory, &spans).read(&mut all);
+    rustix::io::pread(&fd, &mut first, 0).expect("a file");
+    assert_eq!((all, &first[..]), (text, &text[8..]));
+    assert!(!memory.is_lost());
+}
+
+#[test]
+fn what_is_not_there_is_no_span() {
+    let (_, memory) = memory();
+    let mut spans = Vec::new();
+    for (guest, len) in [(3 * PAGE as u64, 1), (u64::MAX, 2), (3 * PAGE as u64 - 1, 2)] {
+        assert!(!memory.spans(guest, len, &mut spans, 9), "{guest}");
+    }
+    spans.clear();
+    assert!(!memory.spans(0, 12_288, &mut spans, 1), "one span is not enough");
+    assert_eq!(memory.words(3 * PAGE as u64 - 8), None);
+    assert_eq!(memory.words(16), Some([0; 2]));
+}
+
+#[test]
+fn windows_are_aligned_and_in_one_piece() {
+    let (_, memory) = memory();
+    let user = |at: usize| 0x7000_0000_0000 + at as u64;
+    let window = memory.window(user(PAGE), PAGE, 16).expect("it is there");
+    window.u16(6).store(7, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(memory.words(PAGE as u64), Some([7 << 48, 0]));
+    assert!(memory.window(user(PAGE), 2 * PAGE, 16).is_none(), "two extents");
+    assert!(memory.window(user(8), 16, 16).is_none(), "not aligned");
+    assert!(memory.window(user(3 * PAGE), 1, 1).is_none());
+}
+
+#[test]
+fn extents_that_overlap_or_are_not_mapped_are_refused() {
+    let lent = Lent::map(file(2), 0, 2 * PAGE).expect("memory");
+    for bad in [
+        vec![extent(0, PAGE, 0, &lent), extent(PAGE as u64 - 1, PAGE, 0, &lent)],
+        vec![extent(0, PAGE, PAGE + 1, &lent)],
+        vec![extent(0, 0, 0, &lent)],
+        vec![extent(0, 1, usize::MAX, &lent)],
+        vec![Extent { guest: u64::MAX, ..extent(0, PAGE, 0, &lent) }],
+    ] {
+        assert!(GuestMemory::new(bad).is_none());
+    }
+}
+
+#[test]
+fn memory_that_is_taken_away_reads_as_zeros_and_is_known_to_be_lost() {
+    let (fd, other) = (file(2), file(1));
+    let lent = Lent::map(&fd, 0, 2 * PAGE).expect("memory");
+    let kept = Lent::map(&other, 0, PAGE).expect("memory");
+    let memory = GuestMemory::new(vec![extent(0, 2 * PAGE, 0, &lent)]).expect("sound");
+    let kept = GuestMemory::new(vec![extent(0, PAGE, 0, &kept)]).expect("sound");
+    let mut spans = Vec::new();
+    assert!(memory.spans(0, 8192, &mut spans, 1));
+    ftruncate(&fd, 0).expect("ours");
+    let mut bytes = vec![1; 2 * PAGE];
+    Reader::new(&memory, &spans).read(&mut bytes);
+    assert!(bytes.iter().all(|byte| *byte == 0) && memory.is_lost());
+    Writer::new(&memory, &spans).write(&bytes);
+    assert!(!kept.is_lost());
+}
