@@ -44,7 +44,8 @@ fn add_with(
     host: HostIf,
     settings: PortSettings,
 ) -> Result<(), ControlError> {
-    let add = PortAdd { port: port.parse().unwrap(), kind, settings, host: Some(host) };
+    let add =
+        PortAdd { port: port.parse().unwrap(), kind, settings, host: Some(host), vhost: None };
     daemon.call(Request::PortAdd(add)).map(drop)
 }
 

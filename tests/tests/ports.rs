@@ -18,7 +18,13 @@ const SOON: Option<Duration> = Some(wait::PATIENCE);
 /// A receiver at which nothing is lost: its senders wait for room.
 fn patient(daemon: &Daemon, port: &str) {
     let settings = PortSettings { on_full: Some("wait".to_owned()), ..PortSettings::default() };
-    let add = PortAdd { port: port.parse().unwrap(), kind: PortKind::Shm, settings, host: None };
+    let add = PortAdd {
+        port: port.parse().unwrap(),
+        kind: PortKind::Shm,
+        settings,
+        host: None,
+        vhost: None,
+    };
     daemon.call(Request::PortAdd(add)).unwrap();
 }
 
@@ -391,7 +397,13 @@ fn a_null_port_takes_everything() {
     let port = "vale0:sink".parse().unwrap();
     let settings = PortSettings::default();
     daemon
-        .call(Request::PortAdd(PortAdd { port, kind: PortKind::Null, settings, host: None }))
+        .call(Request::PortAdd(PortAdd {
+            port,
+            kind: PortKind::Null,
+            settings,
+            host: None,
+            vhost: None,
+        }))
         .unwrap();
     let mut a = daemon.open("vale0:a");
     let mut frame = Vec::new();

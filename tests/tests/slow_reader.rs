@@ -17,7 +17,13 @@ const SOON: Option<Duration> = Some(wait::PATIENCE);
 
 fn add_port(daemon: &Daemon, port: &str, on_full: &str) {
     let settings = PortSettings { on_full: Some(on_full.to_owned()), ..PortSettings::default() };
-    let add = PortAdd { port: port.parse().unwrap(), kind: PortKind::Shm, settings, host: None };
+    let add = PortAdd {
+        port: port.parse().unwrap(),
+        kind: PortKind::Shm,
+        settings,
+        host: None,
+        vhost: None,
+    };
     daemon.call(Request::PortAdd(add)).unwrap();
 }
 

@@ -24,6 +24,7 @@ mod port;
 mod stats;
 mod switch;
 mod values;
+mod vhost;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -40,6 +41,7 @@ pub use port::{ClientInfo, PortAdd, PortInfo, PortKind, PortList, PortRef, PortS
 pub use stats::{Counter, PortStats, StatsPage, StatsQuery};
 pub use switch::{FdbCounters, SwitchInfo, SwitchRef, SwitchSettings, SwitchSpec};
 pub use values::{Mac, Mode, NewPorts, ValueError};
+pub use vhost::{MachineState, Vhost, VhostInfo};
 
 /// The version in every message; the daemon refuses every other one.
 pub const PROTOCOL_VERSION: u32 = 1;

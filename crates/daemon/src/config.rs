@@ -14,7 +14,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use client::api::{HostIf, Mode, NewPorts, PortKind};
+use client::api::{HostIf, Mode, NewPorts, PortKind, Vhost};
 use client::name::{PortName, SwitchName};
 use switch::{PortConfig, SwitchConfig};
 use thiserror::Error;
@@ -139,6 +139,8 @@ pub struct PortPlan {
     pub config: PortConfig,
     /// Its network interface, if its kind has one.
     pub host: Option<HostIf>,
+    /// Its socket, if it is a machine's.
+    pub vhost: Option<Vhost>,
     /// For a virtual interface; those are made by command.
     pub interface: Option<InterfaceText>,
     /// Its static addresses.

@@ -9,13 +9,14 @@
 mod bound;
 mod host;
 mod lone;
+mod vhost;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use client::api::{Attached, Counter, FdbCounters, HostIfInfo, PortGeometry, PortStats};
+use client::api::{Attached, Counter, FdbCounters, HostIfInfo, PortGeometry, PortStats, VhostInfo};
 use client::name::{PipeSide, PortName};
 use port::commons::Commons;
 use port::group::Group;
@@ -34,7 +35,7 @@ use crate::config::{WaitPolicy, WorkersConfig};
 use crate::control::counters;
 use crate::control::datapath::{
     Attachment, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow, HostSpec, LoneSpec,
-    MakeHostError, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
+    MakeHostError, MakeVhostError, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey, VhostSpec,
 };
 use crate::control::state::ConnKey;
 use crate::control::state::bound::Claim;
@@ -45,6 +46,7 @@ use crate::worker::handle::{WorkerHandle, WorkerOptions, check_cores};
 use crate::worker::idle::{IdleStrategy, Spin};
 use bound::BoundPlace;
 use host::HostPorts;
+use vhost::VhostPlace;
 
 /// Turns without work after which a worker sleeps.
 const YIELDS: u32 = 100;
@@ -66,6 +68,8 @@ pub struct Workers {
     /// Regions that stay without ports; as often as they were asked to.
     kept: Vec<u16>,
     host: HostPorts,
+    /// Ports of machines. Dropped after the workers, which have their other halves.
+    vhosts: BTreeMap<PortKey, VhostPlace>,
     sweeper: Sweeper,
 }
 
@@ -166,6 +170,7 @@ impl Workers {
             regions: BTreeMap::new(),
             kept: Vec::new(),
             host: HostPorts::new().map_err(failed)?,
+            vhosts: BTreeMap::new(),
             sweeper: Sweeper::start().map_err(failed)?,
         })
     }
@@ -395,6 +400,18 @@ impl Datapath for Workers {
         Ok(())
     }
 
+    fn add_vhost(&mut self, spec: &VhostSpec) -> Result<(), MakeVhostError> {
+        self.open_vhost(spec)
+    }
+
+    fn add_silent(&mut self, spec: &VhostSpec) -> Result<(), MakeVhostError> {
+        self.plug_silent(spec)
+    }
+
+    fn vhost_info(&self, port: PortKey) -> Option<VhostInfo> {
+        self.describe_vhost(port)
+    }
+
     fn add_host(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
         self.open_host(spec)
     }
@@ -413,6 +430,7 @@ impl Datapath for Workers {
 
     fn hear_host(&mut self) {
         self.tend_host();
+        self.tend_vhosts();
     }
 
     fn detach(&mut self, port: PortKey, name: &PortName) -> PortStats {
@@ -441,6 +459,7 @@ impl Datapath for Workers {
         }
         self.give_back(place.memory);
         self.host.forget(port);
+        self.vhosts.remove(&port);
         self.remove_bound(port, true);
         stats(name.clone(), &counted)
     }

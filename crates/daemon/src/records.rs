@@ -16,13 +16,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use client::api::{HostIf, NewPorts, PortKind, PortSettings, SwitchSettings};
+use client::api::{HostIf, NewPorts, PortKind, PortSettings, SwitchSettings, Vhost};
 use client::name::{PortName, SwitchName};
 use serde::{Deserialize, Serialize};
 use switch::{PortConfig, SwitchConfig};
 
 use crate::config::{PortPlan, SwitchPlan};
 use crate::control::handlers::host::complete;
+use crate::control::handlers::vhost;
 use crate::control::policy::Grant;
 use crate::control::settings::{change_grant, change_port, change_switch, show_port};
 use crate::control::statics::{MAX_STATIONS, Station};
@@ -78,6 +79,9 @@ pub struct PortText {
     /// Its network interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostIf>,
+    /// Its socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vhost: Option<Vhost>,
     /// For a virtual interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<InterfaceText>,
@@ -108,7 +112,8 @@ impl PortText {
     pub fn of(plan: &PortPlan) -> Self {
         let (kind, stations) = (plan.kind, plan.stations.clone());
         let (settings, host) = (show_port(&plan.config, plan.grant), plan.host.clone());
-        Self { kind, settings, host, interface: plan.interface, stations }
+        let (vhost, interface) = (plan.vhost.clone(), plan.interface);
+        Self { kind, settings, host, vhost, interface, stations }
     }
 }
 
@@ -233,12 +238,13 @@ fn check_port(
     let (kind, stations) = (record.now.kind, record.now.stations.clone());
     let host = complete(name, kind, record.now.host.as_ref())
         .map_err(|error| format!("{name}: {error}"))?;
+    let vhost = vhost::complete(name, kind, record.now.vhost.as_ref())?;
     let interface = record.now.interface;
     if interface.is_some() && kind != PortKind::Shm || name.is_interface() && interface.is_none() {
         return Err(format!("{name} is no interface"));
     }
     let (name, owner) = (name.clone(), Some(record.owner));
-    Ok(PortPlan { name, kind, config, host, interface, stations, owner, grant })
+    Ok(PortPlan { name, kind, config, host, vhost, interface, stations, owner, grant })
 }
 
 /// What a daemon begins with.

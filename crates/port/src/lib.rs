@@ -6,6 +6,7 @@
 //! | [`pipe`] | two processes, without the switch | one region | a pipe, one for each end |
 //! | [`null`] | nobody | – | – |
 //! | [`host`] | a network interface | memory of ours | the kernel: it is readable |
+//! | [`vhost_user`] | a virtual machine | virtqueues in its memory | an eventfd for each queue |
 //!
 //! Ports that netmap programs bind live in [`commons`]: regions with room for more ports.
 //! Ports of one [`group`] share a region: frames between them are swapped, not copied.
@@ -20,3 +21,4 @@ pub mod pipe;
 pub mod plot;
 pub mod shm;
 pub mod sys;
+pub mod vhost_user;

@@ -5,12 +5,14 @@
 
 mod fdb;
 mod frame;
+mod machine;
 mod netmap;
 mod ring_slots;
 mod text;
 
 pub use fdb::fdb_ops;
 pub use frame::frame_header;
+pub use machine::{vhost_message, virtqueue};
 pub use netmap::{netmap_request, netmap_samples};
 pub use ring_slots::ring_slots;
 pub use text::{config, control_message, port_name};

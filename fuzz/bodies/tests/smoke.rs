@@ -118,3 +118,21 @@ fn netmap_request() {
     let samples: Vec<&[u8]> = samples.iter().map(Vec::as_slice).collect();
     smoke_bytes(fuzz_bodies::netmap_request, &samples);
 }
+
+#[test]
+fn virtqueue() {
+    smoke(fuzz_bodies::virtqueue, &[]);
+}
+
+#[test]
+fn vhost_message() {
+    let samples: Vec<Vec<u8>> = (1..=40u8)
+        .flat_map(|request| [0, 8, 32, 40].map(|size| (request, size)))
+        .map(|(request, size)| {
+            let header = [[request, 0, 0, 0], [1, 0, 0, 0], [size, 0, 0, 0]].concat();
+            header.into_iter().chain((0..size).map(|i| i % 3)).collect()
+        })
+        .collect();
+    let samples: Vec<&[u8]> = samples.iter().map(Vec::as_slice).collect();
+    smoke_bytes(fuzz_bodies::vhost_message, &samples);
+}

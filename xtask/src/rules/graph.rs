@@ -23,7 +23,7 @@ const ALLOWED: [(&str, &[&str]); 12] = [
     ("netmap", &["client", "ring"]),
     ("uvala", &["ring", "switch", "device", "port", "client", "daemon"]),
     ("tests", &["ring", "client"]),
-    ("fuzz-bodies", &["ring", "switch", "client", "daemon", "netmap"]),
+    ("fuzz-bodies", &["ring", "switch", "device", "port", "client", "daemon", "netmap"]),
     ("xtask", &[]),
 ];
 

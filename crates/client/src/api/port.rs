@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Mode;
 use super::host::{HostIf, HostIfInfo};
+use super::vhost::{Vhost, VhostInfo};
 use crate::name::{PortName, SwitchName};
 
 /// Names a port.
@@ -31,11 +32,15 @@ pub enum PortKind {
     Packet,
     /// The host's stack behind an Ethernet interface, without the interface.
     Stack,
+    /// A virtual machine, by vhost-user.
+    #[serde(rename = "vhost-user")]
+    VhostUser,
 }
 
 impl PortKind {
     /// Those that can be made to stay; pipes come and go with their clients.
-    pub const PERSISTENT: [Self; 5] = [Self::Shm, Self::Null, Self::Tap, Self::Packet, Self::Stack];
+    pub const PERSISTENT: [Self; 6] =
+        [Self::Shm, Self::Null, Self::Tap, Self::Packet, Self::Stack, Self::VhostUser];
 
     /// What it is called, in messages as everywhere else.
     #[must_use]
@@ -47,6 +52,7 @@ impl PortKind {
             Self::Tap => "tap",
             Self::Packet => "packet",
             Self::Stack => "stack",
+            Self::VhostUser => "vhost-user",
         }
     }
 
@@ -54,6 +60,12 @@ impl PortKind {
     #[must_use]
     pub fn persistent(name: &str) -> Option<Self> {
         Self::PERSISTENT.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Can it be given to a user and a group: to attach to it, or to connect to its socket?
+    #[must_use]
+    pub fn is_given(self) -> bool {
+        matches!(self, Self::Shm | Self::VhostUser)
     }
 
     /// Is there a network interface of the host behind it?
@@ -78,6 +90,9 @@ pub struct PortAdd {
     /// For the kinds that have one: the network interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostIf>,
+    /// For a virtual machine: its socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vhost: Option<Vhost>,
 }
 
 /// Changes a port.
@@ -158,6 +173,9 @@ pub struct PortInfo {
     /// The network interface behind it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<Box<HostIfInfo>>,
+    /// The virtual machine behind it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vhost: Option<Box<VhostInfo>>,
 }
 
 /// A client process.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use client::api::{Address, HostIf, Mac, Mode, NewPorts};
+use client::api::{Address, HostIf, Mac, Mode, NewPorts, Vhost};
 use client::name::{NameError, PortName, SwitchName};
 use ring::cursor::Span;
 use ring::layout::{DEFAULT_STRIDE, RingCounts};
@@ -19,6 +19,7 @@ use super::values::{
 use super::{Config, PortPlan, Quota, SocketConfig, SwitchPlan, WaitPolicy, WorkersConfig};
 use crate::control::datapath::RingSpec;
 use crate::control::handlers::host::complete;
+use crate::control::handlers::vhost;
 use crate::control::policy::Grant;
 use crate::control::statics::Station;
 use crate::worker::BATCH;
@@ -166,6 +167,9 @@ struct RawPort {
     netns: Option<String>,
     address: Option<Address>,
     alone: bool,
+    socket: Option<String>,
+    connect: bool,
+    queues: Option<Number>,
 }
 
 /// Somewhere: without a directory nothing could be kept.
@@ -274,6 +278,8 @@ impl RawPort {
         let kind = self.kind.0;
         let host = complete(&name, kind, self.host().as_ref())
             .map_err(|error| (key, MisfitError::Host(Box::new(name.clone()), error)))?;
+        let vhost = vhost::complete(&name, kind, self.vhost().as_ref())
+            .map_err(|error| (key, MisfitError::Host(Box::new(name.clone()), error)))?;
         for station in &self.stations {
             if let Some(first) = homes.insert(*station.get_ref(), name.clone()) {
                 let ports = Box::new([first, name]);
@@ -283,7 +289,8 @@ impl RawPort {
         }
         let stations = self.stations.iter().map(|station| *station.get_ref()).collect();
         let (grant, config) = (self.grant(), self.into_config());
-        Ok(PortPlan { name, kind, config, host, interface: None, stations, owner: None, grant })
+        let (owner, interface) = (None, None);
+        Ok(PortPlan { name, kind, config, host, vhost, interface, stations, owner, grant })
     }
 
     /// What is said of whose it is.
@@ -306,6 +313,17 @@ impl RawPort {
             alone: self.alone,
         };
         (host != HostIf::default()).then_some(host)
+    }
+
+    /// What is said of its socket, if anything is.
+    fn vhost(&self) -> Option<Vhost> {
+        let vhost = Vhost {
+            socket: self.socket.clone(),
+            connect: self.connect,
+            // More than there can be are too many in any case.
+            queues: self.queues.as_ref().map(|n| u16::try_from(n.0).unwrap_or(u16::MAX)),
+        };
+        (vhost != Vhost::default()).then_some(vhost)
     }
 
     fn into_config(self) -> PortConfig {

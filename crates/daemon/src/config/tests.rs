@@ -33,7 +33,9 @@ fn test_sample_parses_with_everything_switched_on() {
     let switch = &config.switches[0];
     assert_eq!(switch.mode, Mode::new(0o660));
     let names: Vec<_> = switch.ports.iter().map(|port| port.name.port()).collect();
-    assert_eq!(names, ["eth1", "lan", "sink", "vm1"]);
+    assert_eq!(names, ["eth1", "lan", "sink", "vm1", "vm2"]);
+    let socket = switch.ports[4].vhost.as_ref().unwrap().socket.as_deref();
+    assert_eq!(socket, Some("/run/uvala/vm2.sock"));
     assert_eq!(switch.ports[3].config.vlan, "access:10".parse().unwrap());
     let host = |port: usize| switch.ports[port].host.clone().unwrap();
     assert_eq!(host(0).ifname.as_deref(), Some("eth1"), "as the port");
@@ -126,7 +128,7 @@ fn test_pipes_are_refused_as_the_control_socket_refuses_them() {
     let text = error("[switch.vale0.port.a]\nkind = \"pipe\"\n");
     assert_eq!(
         text,
-        "config test.toml:2: expected shm, null, tap, packet or stack, found \"pipe\""
+        "config test.toml:2: expected shm, null, tap, packet, stack or vhost-user, found \"pipe\""
     );
 }
 

@@ -88,7 +88,9 @@ impl Default for Kind {
 
 fn parse_kind(text: &str) -> Result<PortKind, String> {
     let kind = PortKind::persistent(text);
-    kind.ok_or_else(|| format!("expected shm, null, tap, packet or stack, found {text:?}"))
+    kind.ok_or_else(|| {
+        format!("expected shm, null, tap, packet, stack or vhost-user, found {text:?}")
+    })
 }
 
 /// How many workers a text means: a number, or `auto` for one less than there are cores.

@@ -9,9 +9,10 @@ use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use client::api::{FdbCounters, HostIf, HostIfInfo, PortGeometry, PortKind, PortStats};
+use client::api::{FdbCounters, HostIf, HostIfInfo, PortGeometry, PortKind, PortStats, VhostInfo};
 use client::name::{PipeSide, PortName};
 use port::host::HostError;
+use port::vhost_user::SocketError;
 use ring::layout::RingCounts;
 use switch::{MacAddr, PortConfig, Sight, SwitchConfig, VlanId};
 use thiserror::Error;
@@ -92,6 +93,32 @@ pub struct HostSpec {
     pub host: HostIf,
     /// How the switch treats it.
     pub config: PortConfig,
+}
+
+/// The port of a virtual machine.
+#[derive(Clone, Debug)]
+pub struct VhostSpec {
+    /// Its key.
+    pub key: PortKey,
+    /// Its name, for the log.
+    pub name: PortName,
+    /// Its switch.
+    pub switch: SwitchKey,
+    /// Its socket.
+    pub socket: port::vhost_user::Spec,
+    /// How the switch treats it.
+    pub config: PortConfig,
+}
+
+/// Why there is no such port.
+#[derive(Debug, Error)]
+pub enum MakeVhostError {
+    /// The socket.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// The system had nothing left.
+    #[error(transparent)]
+    Datapath(#[from] DatapathError),
 }
 
 /// Why there is no such port.
@@ -271,6 +298,12 @@ pub trait Datapath {
         switch: SwitchKey,
         config: PortConfig,
     ) -> Result<(), DatapathError>;
+    /// Makes the port of a virtual machine.
+    fn add_vhost(&mut self, spec: &VhostSpec) -> Result<(), MakeVhostError>;
+    /// Makes it without its socket: nobody can connect.
+    fn add_silent(&mut self, spec: &VhostSpec) -> Result<(), MakeVhostError>;
+    /// What there is to say of the machine behind a port.
+    fn vhost_info(&self, port: PortKey) -> Option<VhostInfo>;
     /// Makes a port with a network interface of the host.
     fn add_host(&mut self, spec: &HostSpec) -> Result<(), MakeHostError>;
     /// Makes it without; the interface is taken when it appears.

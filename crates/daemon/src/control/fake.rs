@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use client::api::{
-    Attached, Bound, Counter, FdbCounters, HostIfInfo, Pool, PortGeometry, PortStats,
+    Attached, Bound, Counter, FdbCounters, HostIfInfo, Pool, PortGeometry, PortStats, VhostInfo,
 };
 use client::name::{PipeSide, PortName};
 use port::host::HostError;
@@ -12,7 +12,7 @@ use switch::{MacAddr, PortConfig, SwitchConfig, VlanId};
 
 use super::datapath::{
     Attachment, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow, HostSpec, LoneSpec,
-    MakeHostError, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
+    MakeHostError, MakeVhostError, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey, VhostSpec,
 };
 use super::state::ConnKey;
 use super::state::bound::Claim;
@@ -288,6 +288,18 @@ impl Datapath for Fake {
         self.allocate()?;
         assert!(self.ports.insert(port, (switch, config)).is_none());
         Ok(())
+    }
+
+    fn add_vhost(&mut self, spec: &VhostSpec) -> Result<(), MakeVhostError> {
+        Ok(self.add_null(spec.key, spec.switch, spec.config.clone())?)
+    }
+
+    fn add_silent(&mut self, spec: &VhostSpec) -> Result<(), MakeVhostError> {
+        self.add_vhost(spec)
+    }
+
+    fn vhost_info(&self, _: PortKey) -> Option<VhostInfo> {
+        None
     }
 
     fn add_host(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {

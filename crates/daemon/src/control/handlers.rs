@@ -8,9 +8,11 @@ mod journal;
 mod keeping;
 mod lone;
 mod netmap;
+pub mod vhost;
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use client::api::{
@@ -70,6 +72,8 @@ pub struct Control<D> {
     journal: Journal,
     /// The interfaces of the system behind ports that netmap programs have bound.
     uplinks: HashMap<PortKey, PortKey>,
+    /// Where sockets of machines are made.
+    dir: PathBuf,
     rings: RingSpec,
     switch_mode: Mode,
     started: Instant,
@@ -90,6 +94,7 @@ impl<D: Datapath> Control<D> {
             keeping: None,
             journal: Journal::default(),
             uplinks: HashMap::new(),
+            dir: client::paths::daemon_dir(config.dir.as_deref()),
             rings: config.rings,
             switch_mode: config.switch_mode,
             started: Instant::now(),
@@ -371,9 +376,10 @@ impl<D: Datapath> Control<D> {
         let config = settings::change_port(PortConfig::default(), &add.settings)?;
         let (name, host, stations) =
             (add.port.clone(), host::wanted(caller, add)?, BTreeSet::new());
+        let (vhost, owner) = (vhost::wanted(caller, add)?, None);
         let grant = settings::change_grant(Grant::default(), &add.settings)?;
         let (kind, interface) = (add.kind, None);
-        let plan = PortPlan { name, kind, config, host, interface, stations, owner: None, grant };
+        let plan = PortPlan { name, kind, config, host, vhost, interface, stations, owner, grant };
         self.find_or_make(caller, add.port.switch())?;
         let made = self.make_port(caller.uid, &plan, false);
         if made.is_err()
@@ -389,12 +395,15 @@ impl<D: Datapath> Control<D> {
     fn make_port(&mut self, owner: u32, plan: &PortPlan, may_wait: bool) -> Result<(), Refusal> {
         let (name, kind, config) = (plan.name.clone(), plan.kind, plan.config.clone());
         let switch = self.state.switch_mut(name.switch()).expect("its switch comes first").key;
-        if kind != PortKind::Shm && plan.grant != Grant::default() {
+        if !kind.is_given() && plan.grant != Grant::default() {
             return Err(Refusal::GivesServed(name));
         }
         let key = PortKey(self.state.new_key());
         match (kind, &plan.host) {
             (PortKind::Shm, None) => {}
+            (PortKind::VhostUser, None) => {
+                self.add_vhost(key, switch, owner, plan, may_wait)?;
+            }
             (PortKind::Null, None) => self.datapath.add_null(key, switch, config.clone())?,
             (_, Some(host)) => {
                 let (name, host, config) = (name.clone(), host.clone(), config.clone());
@@ -405,7 +414,8 @@ impl<D: Datapath> Control<D> {
             (_, None) => unreachable!("every plan names it"),
         }
         let (host, grant) = (plan.host.clone().map(Box::new), plan.grant);
-        let port = Port { host, grant, ..Port::persistent(key, kind, owner, config) };
+        let vhost = plan.vhost.clone().map(Box::new);
+        let port = Port { host, vhost, grant, ..Port::persistent(key, kind, owner, config) };
         self.state.add_port(name, port);
         Ok(())
     }
@@ -480,11 +490,15 @@ impl<D: Datapath> Control<D> {
             group: holder.and_then(|h| h.group.clone()),
             settings: settings::show_port(&port.config, self.shown_grant(name, port)),
             host: self.host_info(port).map(Box::new),
+            vhost: self.vhost_info(port).map(Box::new),
         }
     }
 
     /// Who may attach to a port, if it stays.
     fn shown_grant(&self, name: &PortName, port: &Port) -> Grant {
+        if port.kind == PortKind::VhostUser {
+            return port.grant;
+        }
         if !port.persistent || port.kind != PortKind::Shm {
             return Grant::default();
         }
@@ -573,6 +587,7 @@ impl Wanted {
 fn check_gift(name: &PortName, port: &Port, grant: Grant) -> Result<(), Refusal> {
     match grant == port.grant {
         true => Ok(()),
+        false if port.kind == PortKind::VhostUser => Err(Refusal::GivesSocket(name.clone())),
         false if port.kind != PortKind::Shm => Err(Refusal::GivesServed(name.clone())),
         false if !port.persistent => Err(Refusal::GivesTransient(name.clone())),
         false => Ok(()),

@@ -5,8 +5,9 @@ use client::name::{NameError, PortName, SwitchName};
 use thiserror::Error;
 
 use port::host::HostError;
+use port::vhost_user::SocketError;
 
-use super::datapath::{DatapathError, MakeHostError};
+use super::datapath::{DatapathError, MakeHostError, MakeVhostError};
 use super::policy::Access;
 use crate::keeper::NotKept;
 use crate::log::cut;
@@ -151,6 +152,15 @@ pub enum Refusal {
     /// A port that nobody attaches to.
     #[error("port {0} is served by the daemon itself: it is nobody's to attach to")]
     GivesServed(PortName),
+    /// A socket that is there already.
+    #[error("whose the socket of {0} is was said when it was added: delete the port and add it")]
+    GivesSocket(PortName),
+    /// A socket at a place of choice.
+    #[error("only root, or the daemon's own user, may choose the socket; leave it out")]
+    SocketPrivilege,
+    /// No socket.
+    #[error("{0}")]
+    Socket(SocketError),
     /// Only the administrator may give a switch away.
     #[error("only root may give a switch to another user, or to a group you are not in")]
     GiveAway,
@@ -347,6 +357,7 @@ impl Refusal {
             | Self::HasHeader(_)
             | Self::GivesTransient(_)
             | Self::GivesServed(_)
+            | Self::GivesSocket(_)
             | Self::InterfaceAdded(_)
             | Self::SecondSwitch(_)
             | Self::PipeGroup(_)
@@ -376,7 +387,8 @@ impl Refusal {
             | Self::OtherRegion { .. }
             | Self::Version(_)
             | Self::BadMessage(_) => ErrorCode::BadRequest,
-            Self::HostPrivilege => ErrorCode::Permission,
+            Self::Socket(error) => code_of_socket(error),
+            Self::HostPrivilege | Self::SocketPrivilege => ErrorCode::Permission,
             Self::HostTaken(_) => ErrorCode::InUse,
             Self::Host(error) => code_of(error),
             Self::NotKept(_) => ErrorCode::NotKept,
@@ -398,6 +410,26 @@ fn code_of(error: &HostError) -> ErrorCode {
         | HostError::MayNotChange(..)
         | HostError::MayNotEnter(_) => ErrorCode::Permission,
         HostError::System { .. } => ErrorCode::NoMemory,
+    }
+}
+
+fn code_of_socket(error: &SocketError) -> ErrorCode {
+    match error {
+        SocketError::Long(_) => ErrorCode::BadRequest,
+        SocketError::Exists(_) => ErrorCode::Exists,
+        SocketError::InUse(_) => ErrorCode::InUse,
+        SocketError::NoDirectory(_) => ErrorCode::NotFound,
+        SocketError::Permission { .. } | SocketError::MayNotGive { .. } => ErrorCode::Permission,
+        SocketError::System { .. } => ErrorCode::NoMemory,
+    }
+}
+
+impl From<MakeVhostError> for Refusal {
+    fn from(error: MakeVhostError) -> Self {
+        match error {
+            MakeVhostError::Socket(error) => Self::Socket(error),
+            MakeVhostError::Datapath(error) => Self::Datapath(error),
+        }
     }
 }
 

@@ -411,7 +411,10 @@ impl State {
                 Err(Refusal::NoPort(wish.port.clone()))
             }
             None => Ok(true),
-            Some(port) if port.kind == PortKind::Null || port.kind.is_host() => {
+            Some(port)
+                if matches!(port.kind, PortKind::Null | PortKind::VhostUser)
+                    || port.kind.is_host() =>
+            {
                 Err(Refusal::NotAttachable(wish.port.clone()))
             }
             Some(Port { holder: Some(holder), .. }) => {

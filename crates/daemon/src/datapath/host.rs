@@ -100,6 +100,11 @@ impl HostPorts {
         Ok(())
     }
 
+    /// Rung when a link's state has changed.
+    pub(super) fn ringer(&self) -> &Arc<Waker> {
+        &self.ringer
+    }
+
     pub(super) fn forget(&mut self, port: PortKey) {
         self.ports.remove(&port);
         if self.ports.is_empty() {

@@ -9,6 +9,7 @@
 pub mod bpf;
 pub mod packet;
 pub mod tun;
+pub mod vhost;
 
 use std::cell::Cell;
 use std::fs::OpenOptions;

@@ -9,6 +9,7 @@ mod program;
 mod run;
 mod stats;
 mod switch;
+mod vm_args;
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -51,6 +52,7 @@ enum Command {
     Port(port::Args),
     Fdb(fdb::Args),
     Stats(stats::Args),
+    VmArgs(vm_args::Args),
     Gen(traffic::Args),
     Bridge(bridge::Args),
     Run(run::Args),
@@ -125,6 +127,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Port(args) => port::run(global, &args),
         Command::Fdb(args) => fdb::run(global, &args),
         Command::Stats(args) => stats::run(global, &args),
+        Command::VmArgs(args) => vm_args::run(global, &args),
         Command::Gen(args) => traffic::run(global, &args),
         Command::Bridge(args) => bridge::run(global, &args),
         Command::Demo(args) => demo::run(&args),

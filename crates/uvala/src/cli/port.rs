@@ -1,8 +1,10 @@
 //! `uvala port`
 
+use std::path::PathBuf;
+
 use client::api::{
     Address, HostIf, Mac, Mode, PortAdd, PortInfo, PortKind, PortList, PortRef, PortSet,
-    PortSettings, Reply, Request,
+    PortSettings, Reply, Request, Vhost,
 };
 use client::control::{Connection, unexpected};
 use client::name::{NameError, PortName, SwitchName};
@@ -48,11 +50,14 @@ enum Action {
         name: Name,
         /// What is behind it: shm for a client to attach, null to drop every frame, tap for the
         /// host's own stack or a namespace's, packet for an Ethernet
-        /// interface of the host, stack for the host's stack behind one
+        /// interface of the host, stack for the host's stack behind one, vhost-user for a virtual
+        /// machine
         #[arg(long, default_value = "shm", value_parser = parse_kind)]
         kind: PortKind,
         #[command(flatten)]
         host: Host,
+        #[command(flatten)]
+        machine: Machine,
         #[command(flatten)]
         settings: Settings,
         #[command(flatten)]
@@ -155,9 +160,10 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                 other => Err(unexpected(&other).into()),
             }
         }
-        Action::Add { name, kind, host, settings, output } => {
+        Action::Add { name, kind, host, machine, settings, output } => {
             let (port, settings) = (name.parse()?, settings.to_api()?);
-            let add = PortAdd { port, kind: *kind, settings, host: host.to_api() };
+            let (host, vhost) = (host.to_api(), machine.to_api()?);
+            let add = PortAdd { port, kind: *kind, settings, host, vhost };
             change(global, Request::PortAdd(add), *output)
         }
         Action::Set { name, settings, output } => {
@@ -207,6 +213,32 @@ impl Host {
     }
 }
 
+/// The socket of a port of kind vhost-user.
+#[derive(Debug, clap::Args)]
+struct Machine {
+    /// Path of the machine's socket (vhost-user) [new: PORT.sock in the daemon's directory]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Connect to the socket, on which the machine's monitor listens (vhost-user)
+    #[arg(long)]
+    connect: bool,
+    /// Most pairs of queues that the guest may use (vhost-user) [new: 1]
+    #[arg(long, value_name = "N")]
+    queues: Option<u16>,
+}
+
+impl Machine {
+    fn to_api(&self) -> Result<Option<Vhost>, Usage> {
+        // The daemon may have been started elsewhere.
+        let socket = self.socket.as_deref().map(std::path::absolute).transpose();
+        let socket = socket.map_err(|error| Usage(format!("--socket: {error}")))?;
+        let socket = socket.map(|path| path.into_os_string().into_string()).transpose();
+        let socket = socket.map_err(|path| Usage(format!("--socket {path:?}: no UTF-8")))?;
+        let vhost = Vhost { socket, connect: self.connect, queues: self.queues };
+        Ok((vhost != Vhost::default()).then_some(vhost))
+    }
+}
+
 impl Name {
     fn parse(&self) -> Result<PortName, NameError> {
         self.port.parse()
@@ -234,7 +266,7 @@ impl Settings {
 
 fn parse_kind(text: &str) -> Result<PortKind, String> {
     let kind = PortKind::persistent(text);
-    kind.ok_or_else(|| "expected shm, null, tap, packet or stack".to_owned())
+    kind.ok_or_else(|| "expected shm, null, tap, packet, stack or vhost-user".to_owned())
 }
 
 fn list(connection: &Connection, switch: Option<&SwitchName>) -> anyhow::Result<Vec<PortInfo>> {
@@ -313,6 +345,14 @@ fn show(info: &PortInfo) -> String {
             host.mac
         );
     }
+    if let Some(vhost) = &info.vhost {
+        let process = vhost.pid.map(|pid| format!(", process {pid}")).unwrap_or_default();
+        let role = if vhost.connect { ", which the daemon connects to" } else { "" };
+        text += &format!(
+            "socket           {}{role}\nmachine          {}{process}\nqueue pairs      {}\n",
+            vhost.socket, vhost.state, vhost.queues
+        );
+    }
     let settings = &info.settings;
     let flag = |value: Option<bool>| value.map(|value| value.to_string());
     for (name, value) in [
@@ -347,6 +387,7 @@ Examples:
   uvala port add vale0:sink --kind null
   uvala port add vale0:host --kind tap --address 10.0.0.1/24
   uvala port add vale0:eth0 --kind packet
+  uvala port add vale0:vm3 --kind vhost-user              uvala vm-args says how to use it
   uvala port add vale0:vm2 --owner alice                 nobody else attaches to it
   uvala port set vale0:vm1 --isolated --unicast-flood=false
   uvala port del vale0:vm1";

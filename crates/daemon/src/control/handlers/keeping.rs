@@ -217,8 +217,9 @@ impl<D: Datapath> Control<D> {
         let stations = self.statics.stations(name).collect();
         let (kind, settings) = (port.kind, show_port(&port.config, port.grant));
         let host = port.host.as_deref().cloned();
+        let vhost = port.vhost.as_deref().cloned();
         let interface = port.interface.map(show_interface);
-        let now = PortText { kind, settings, host, interface, stations };
+        let now = PortText { kind, settings, host, vhost, interface, stations };
         Some(PortRecord { owner: port.owner, now, configured: plans.ports.get(name).cloned() })
     }
 

@@ -1,6 +1,6 @@
 //! A port as the control plane knows it, and the client that holds it.
 
-use client::api::{HostIf, PortKind, PortStats};
+use client::api::{HostIf, PortKind, PortStats, Vhost};
 use switch::PortConfig;
 
 use super::bound::{Interface, Shared};
@@ -33,6 +33,8 @@ pub struct Port {
     pub interface: Option<Interface>,
     /// For a port with a network interface of the host: which.
     pub host: Option<Box<HostIf>>,
+    /// For the port of a machine: its socket.
+    pub vhost: Option<Box<Vhost>>,
     /// What was counted for clients that have left; kept by ports that stay.
     pub past: Option<Box<PortStats>>,
 }
@@ -72,6 +74,7 @@ impl Port {
             bound: None,
             interface: None,
             host: None,
+            vhost: None,
             past: None,
         }
     }
@@ -107,7 +110,11 @@ impl Port {
     pub fn is_live(&self) -> bool {
         match self.kind {
             PortKind::Shm => self.holder.as_ref().is_some_and(|h| h.ready) || self.is_bound(),
-            PortKind::Null | PortKind::Tap | PortKind::Packet | PortKind::Stack => true,
+            PortKind::Null
+            | PortKind::Tap
+            | PortKind::Packet
+            | PortKind::Stack
+            | PortKind::VhostUser => true,
             PortKind::Pipe => self.is_bound(),
         }
     }

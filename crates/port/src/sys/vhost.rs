@@ -1,0 +1,211 @@
+//! System calls of vhost-user ports: messages with descriptors, and eventfds.
+//!
+//! An eventfd is one open file description that both sides hold, so the other side can change its
+//! counter and its blocking mode under us. Kicks are therefore never read: an edge-triggered epoll
+//! tells of each write, whatever the counter is. A call has to be written, and is, without
+//! blocking; see [`Call`].
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg,
+    sendmsg,
+};
+
+use crate::vhost_user::message::FDS_MAX;
+
+/// Receives bytes and the descriptors beside them, without blocking. 0: the other side has gone.
+///
+/// # Errors
+/// `EAGAIN` where there is nothing.
+pub fn receive(from: impl AsFd, to: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let received = loop {
+        match recvmsg(&from, &mut [IoSliceMut::new(to)], &mut control, flags) {
+            Err(Errno::INTR) => {}
+            received => break received?,
+        }
+    };
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    Ok(received.bytes)
+}
+
+/// Sends bytes as a whole. A frontend that does not read its few bytes of answers is in trouble.
+///
+/// # Errors
+/// What the system says, or that not all was taken.
+pub fn send(to: impl AsFd, bytes: &[u8]) -> io::Result<()> {
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let sent = loop {
+        let mut control = SendAncillaryBuffer::new(&mut []);
+        match sendmsg(&to, &[IoSlice::new(bytes)], &mut control, flags) {
+            Err(Errno::INTR) => {}
+            sent => break sent?,
+        }
+    };
+    if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+/// Waits until one of them is readable or in trouble, or so many milliseconds; says which.
+///
+/// # Errors
+/// No memory.
+pub fn wait<const N: usize>(
+    fds: [Option<BorrowedFd<'_>>; N],
+    timeout_ms: Option<u32>,
+) -> io::Result<[bool; N]> {
+    let present = fds.iter().flatten();
+    let mut polled: Vec<_> = present.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    let timeout = timeout_ms.map(|ms| Timespec {
+        tv_sec: i64::from(ms / 1000),
+        tv_nsec: i64::from(ms % 1000) * 1_000_000,
+    });
+    match rustix::event::poll(&mut polled, timeout.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let mut ready = polled.iter().map(|fd| !fd.revents().is_empty());
+    Ok(fds.map(|fd| fd.is_some() && ready.next() == Some(true)))
+}
+
+/// An eventfd of our own.
+#[derive(Debug)]
+pub struct Event(OwnedFd);
+
+impl Event {
+    /// A new one.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    /// Makes it readable.
+    pub fn set(&self) {
+        // Full is set, too.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Makes it silent.
+    pub fn clear(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+}
+
+impl AsFd for Event {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Is it an eventfd? Nothing else may stand for one: other files can block whoever polls them.
+fn is_eventfd(fd: &OwnedFd) -> bool {
+    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    std::fs::read_link(link).is_ok_and(|path| path.as_os_str() == "anon_inode:[eventfd]")
+}
+
+/// Whatever rings for the worker of a port: kicks, and what control has to say.
+#[derive(Debug)]
+pub struct Ear(OwnedFd);
+
+impl Ear {
+    /// A new one.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC)?))
+    }
+
+    fn listen(&self, fd: impl AsFd) -> io::Result<()> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        Ok(epoll::add(&self.0, fd, epoll::EventData::new_u64(0), flags)?)
+    }
+
+    /// Listens to an event of our own, which is closed before the ear is.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn add(&self, event: &Event) -> io::Result<()> {
+        self.listen(event)
+    }
+
+    /// What was heard was heard.
+    pub fn clear(&self) {
+        let mut space = [MaybeUninit::uninit(); 64];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // Edge-triggered: what is reported is done with.
+        let _ = epoll::wait(&self.0, &mut space, Some(&now));
+    }
+}
+
+impl AsFd for Ear {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The driver's kick of one queue, heard as long as this is kept.
+#[derive(Debug)]
+pub struct Kick {
+    fd: OwnedFd,
+    ear: Arc<Ear>,
+}
+
+impl Kick {
+    /// Listens to it.
+    ///
+    /// # Errors
+    /// `EINVAL`: it is no eventfd; no memory.
+    pub fn new(fd: OwnedFd, ear: &Arc<Ear>) -> io::Result<Self> {
+        if !is_eventfd(&fd) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        ear.listen(&fd)?;
+        Ok(Self { fd, ear: ear.clone() })
+    }
+}
+
+impl Drop for Kick {
+    fn drop(&mut self) {
+        // The frontend holds the same file, so closing ours alone ends nothing.
+        let _ = epoll::delete(&self.ear.0, &self.fd);
+    }
+}
+
+/// How the driver of one queue is told.
+#[derive(Debug)]
+pub struct Call(OwnedFd);
+
+impl Call {
+    /// From what the frontend gave us.
+    ///
+    /// # Errors
+    /// `EINVAL`: it is no eventfd.
+    pub fn new(fd: OwnedFd) -> io::Result<Self> {
+        if !is_eventfd(&fd) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let flags = rustix::fs::fcntl_getfl(&fd)?;
+        rustix::fs::fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?;
+        Ok(Self(fd))
+    }
+
+    /// Tells it. One that cannot be told has been told so often that it need not be.
+    pub fn tell(&self) {
+        while rustix::io::write(&self.0, &1u64.to_ne_bytes()) == Err(Errno::INTR) {}
+    }
+}

@@ -1,0 +1,399 @@
+//! Messages of the vhost-user protocol, as a frontend sends them and as we answer.
+//!
+//! A message is a header of three words (request, flags, size), then its payload; descriptors come
+//! beside it. Words are in the machine's order. [`Message::parse`] knows every request that we
+//! serve and reads nothing that is not there; what is left over of a payload is an error too.
+
+use std::os::fd::OwnedFd;
+
+use device::virtqueue::Places;
+
+/// Bytes of a header.
+pub const HEADER: usize = 12;
+/// Longest payload: a table of eight regions has 264 bytes.
+pub const PAYLOAD_MAX: usize = 512;
+/// Most descriptors beside a message: one for each region of a table.
+pub const FDS_MAX: usize = 8;
+
+/// Flags of a header.
+mod flag {
+    pub const VERSION_MASK: u32 = 3;
+    pub const VERSION: u32 = 1;
+    pub const REPLY: u32 = 4;
+    pub const NEED_REPLY: u32 = 8;
+}
+
+/// Numbers of requests.
+mod number {
+    pub const GET_FEATURES: u32 = 1;
+    pub const SET_FEATURES: u32 = 2;
+    pub const SET_OWNER: u32 = 3;
+    pub const RESET_OWNER: u32 = 4;
+    pub const SET_MEM_TABLE: u32 = 5;
+    pub const SET_VRING_NUM: u32 = 8;
+    pub const SET_VRING_ADDR: u32 = 9;
+    pub const SET_VRING_BASE: u32 = 10;
+    pub const GET_VRING_BASE: u32 = 11;
+    pub const SET_VRING_KICK: u32 = 12;
+    pub const SET_VRING_CALL: u32 = 13;
+    pub const SET_VRING_ERR: u32 = 14;
+    pub const GET_PROTOCOL_FEATURES: u32 = 15;
+    pub const SET_PROTOCOL_FEATURES: u32 = 16;
+    pub const GET_QUEUE_NUM: u32 = 17;
+    pub const SET_VRING_ENABLE: u32 = 18;
+    pub const SEND_RARP: u32 = 19;
+    pub const NET_SET_MTU: u32 = 20;
+    pub const RESET_DEVICE: u32 = 34;
+    pub const GET_MAX_MEM_SLOTS: u32 = 36;
+    pub const ADD_MEM_REG: u32 = 37;
+    pub const REM_MEM_REG: u32 = 38;
+    pub const SET_STATUS: u32 = 39;
+    pub const GET_STATUS: u32 = 40;
+}
+
+/// A header that makes sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The request.
+    pub request: u32,
+    /// The sender waits for an answer in any case.
+    pub need_reply: bool,
+    /// Bytes of the payload.
+    pub size: usize,
+}
+
+impl Header {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// [`Malformed`]
+    pub fn parse(bytes: [u8; HEADER]) -> Result<Self, Malformed> {
+        let mut fields = Fields(&bytes);
+        let (request, flags, size) = (fields.u32()?, fields.u32()?, fields.u32()?);
+        if flags & flag::VERSION_MASK != flag::VERSION || flags & flag::REPLY != 0 {
+            return Err(Malformed::Flags(flags));
+        }
+        let size = usize::try_from(size).ok().filter(|size| *size <= PAYLOAD_MAX);
+        let size = size.ok_or(Malformed::Long(request))?;
+        Ok(Self { request, need_reply: flags & flag::NEED_REPLY != 0, size })
+    }
+}
+
+/// What makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// Another version, or an answer to nothing.
+    #[error("a message with flags {0:#x}")]
+    Flags(u32),
+    /// More bytes than any message has.
+    #[error("request {0} is too long")]
+    Long(u32),
+    /// Fewer or more bytes than this one has.
+    #[error("a payload of the wrong size")]
+    Size,
+    /// Fewer or more descriptors than this one has.
+    #[error("the wrong number of file descriptors")]
+    Descriptors,
+    /// We do not know it.
+    #[error("request {0} is unknown")]
+    Unknown(u32),
+}
+
+/// A stretch of memory that is lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// First guest address.
+    pub guest: u64,
+    /// Bytes.
+    pub size: u64,
+    /// First address in the frontend's process.
+    pub user: u64,
+    /// Where it begins in its file.
+    pub offset: u64,
+}
+
+/// Which descriptor of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bell {
+    /// The driver kicks us.
+    Kick,
+    /// We interrupt the driver.
+    Call,
+    /// We say that the queue is broken.
+    Err,
+}
+
+/// A request with what comes with it.
+#[derive(Debug)]
+pub enum Message {
+    /// Which features there are.
+    GetFeatures,
+    /// The driver's choice.
+    SetFeatures(u64),
+    /// Which features of the protocol there are.
+    GetProtocolFeatures,
+    /// The frontend's choice.
+    SetProtocolFeatures(u64),
+    /// The frontend owns the session: means nothing to us.
+    SetOwner,
+    /// Means nothing any more.
+    ResetOwner,
+    /// The device is reset.
+    ResetDevice,
+    /// How many queues there are.
+    GetQueueNum,
+    /// How many regions of memory can be lent.
+    GetMaxMemSlots,
+    /// All memory that is lent.
+    SetMemTable(Vec<(Region, OwnedFd)>),
+    /// More memory.
+    AddMemReg(Region, OwnedFd),
+    /// Less memory.
+    RemMemReg(Region),
+    /// Size of a queue.
+    SetVringNum(u32, u32),
+    /// Where it lies.
+    SetVringAddr(u32, Places),
+    /// Where it begins.
+    SetVringBase(u32, u32),
+    /// It stops: where?
+    GetVringBase(u32),
+    /// A descriptor of a queue; none: it is polled.
+    SetBell(Bell, u32, Option<OwnedFd>),
+    /// May it be used?
+    SetVringEnable(u32, bool),
+    /// Tell the network where this address is now.
+    SendRarp([u8; 6]),
+    /// The MTU that the driver has been told.
+    SetMtu(u64),
+    /// The driver's view of the device's status.
+    SetStatus(u8),
+    /// The same back.
+    GetStatus,
+}
+
+impl Message {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// [`Malformed`]
+    pub fn parse(request: u32, payload: &[u8], fds: Vec<OwnedFd>) -> Result<Self, Malformed> {
+        let (mut fields, mut fds) = (Fields(payload), Fds(fds));
+        let message = Self::parse_fields(request, &mut fields, &mut fds)?;
+        if !fields.0.is_empty() {
+            return Err(Malformed::Size);
+        }
+        if fds.0.is_empty() { Ok(message) } else { Err(Malformed::Descriptors) }
+    }
+
+    fn parse_fields(
+        request: u32,
+        fields: &mut Fields<'_>,
+        fds: &mut Fds,
+    ) -> Result<Self, Malformed> {
+        Ok(match request {
+            number::GET_FEATURES => Self::GetFeatures,
+            number::SET_FEATURES => Self::SetFeatures(fields.u64()?),
+            number::GET_PROTOCOL_FEATURES => Self::GetProtocolFeatures,
+            number::SET_PROTOCOL_FEATURES => Self::SetProtocolFeatures(fields.u64()?),
+            number::SET_OWNER => Self::SetOwner,
+            number::RESET_OWNER => Self::ResetOwner,
+            number::RESET_DEVICE => Self::ResetDevice,
+            number::GET_QUEUE_NUM => Self::GetQueueNum,
+            number::GET_MAX_MEM_SLOTS => Self::GetMaxMemSlots,
+            number::SET_MEM_TABLE => Self::SetMemTable(parse_table(fields, fds)?),
+            number::ADD_MEM_REG => Self::AddMemReg(parse_slot(fields)?, fds.one()?),
+            number::REM_MEM_REG => {
+                // Some send the descriptor along; it is of no use.
+                fds.0.truncate(0);
+                Self::RemMemReg(parse_slot(fields)?)
+            }
+            number::SET_VRING_NUM => Self::SetVringNum(fields.u32()?, fields.u32()?),
+            number::SET_VRING_ADDR => parse_places(fields)?,
+            number::SET_VRING_BASE => Self::SetVringBase(fields.u32()?, fields.u32()?),
+            number::GET_VRING_BASE => {
+                let queue = fields.u32()?;
+                fields.u32()?;
+                Self::GetVringBase(queue)
+            }
+            number::SET_VRING_KICK => parse_bell(Bell::Kick, fields, fds)?,
+            number::SET_VRING_CALL => parse_bell(Bell::Call, fields, fds)?,
+            number::SET_VRING_ERR => parse_bell(Bell::Err, fields, fds)?,
+            number::SET_VRING_ENABLE => Self::SetVringEnable(fields.u32()?, fields.u32()? != 0),
+            number::SEND_RARP => {
+                let [a, b, c, d, e, f, ..] = fields.u64()?.to_le_bytes();
+                Self::SendRarp([a, b, c, d, e, f])
+            }
+            number::NET_SET_MTU => Self::SetMtu(fields.u64()?),
+            number::SET_STATUS => {
+                let [status, ..] = fields.u64()?.to_le_bytes();
+                Self::SetStatus(status)
+            }
+            number::GET_STATUS => Self::GetStatus,
+            _ => return Err(Malformed::Unknown(request)),
+        })
+    }
+}
+
+fn parse_region(fields: &mut Fields<'_>) -> Result<Region, Malformed> {
+    let (guest, size) = (fields.u64()?, fields.u64()?);
+    Ok(Region { guest, size, user: fields.u64()?, offset: fields.u64()? })
+}
+
+fn parse_slot(fields: &mut Fields<'_>) -> Result<Region, Malformed> {
+    fields.u64()?;
+    parse_region(fields)
+}
+
+fn parse_table(
+    fields: &mut Fields<'_>,
+    fds: &mut Fds,
+) -> Result<Vec<(Region, OwnedFd)>, Malformed> {
+    let count = fields.u32()? as usize;
+    fields.u32()?;
+    if count != fds.0.len() || count > FDS_MAX {
+        return Err(Malformed::Descriptors);
+    }
+    let regions = fds.0.drain(..).map(|fd| Ok((parse_region(fields)?, fd)));
+    let table = regions.collect();
+    // The frontend may send its whole table, used or not.
+    fields.0 = &[];
+    table
+}
+
+fn parse_places(fields: &mut Fields<'_>) -> Result<Message, Malformed> {
+    let queue = fields.u32()?;
+    // Whether it is logged, which is not offered.
+    fields.u32()?;
+    let (descriptors, device, driver) = (fields.u64()?, fields.u64()?, fields.u64()?);
+    fields.u64()?;
+    Ok(Message::SetVringAddr(queue, Places { descriptors, driver, device }))
+}
+
+fn parse_bell(bell: Bell, fields: &mut Fields<'_>, fds: &mut Fds) -> Result<Message, Malformed> {
+    const QUEUE: u64 = 0xff;
+    const NO_DESCRIPTOR: u64 = 0x100;
+    let word = fields.u64()?;
+    let queue = u32::try_from(word & QUEUE).expect("a byte");
+    let fd = if word & NO_DESCRIPTOR == 0 { Some(fds.one()?) } else { None };
+    Ok(Message::SetBell(bell, queue, fd))
+}
+
+/// What we say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// A number.
+    U64(u64),
+    /// Where a queue is.
+    Vring(u32, u32),
+}
+
+impl Answer {
+    /// The bytes of an answer to `request`.
+    #[must_use]
+    pub fn encode(self, request: u32) -> Vec<u8> {
+        let payload = match self {
+            Self::U64(value) => value.to_ne_bytes(),
+            Self::Vring(queue, base) => {
+                let mut both = [0; 8];
+                both[..4].copy_from_slice(&queue.to_ne_bytes());
+                both[4..].copy_from_slice(&base.to_ne_bytes());
+                both
+            }
+        };
+        let words = [request, flag::VERSION | flag::REPLY, 8];
+        words.into_iter().flat_map(u32::to_ne_bytes).chain(payload).collect()
+    }
+}
+
+/// What is left of a payload.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (now, later) = self.0.split_first_chunk().ok_or(Malformed::Size)?;
+        self.0 = later;
+        Ok(*now)
+    }
+
+    fn u32(&mut self) -> Result<u32, Malformed> {
+        self.take().map(u32::from_ne_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, Malformed> {
+        self.take().map(u64::from_ne_bytes)
+    }
+}
+
+/// What is left of the descriptors.
+struct Fds(Vec<OwnedFd>);
+
+impl Fds {
+    fn one(&mut self) -> Result<OwnedFd, Malformed> {
+        self.0.pop().ok_or(Malformed::Descriptors)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, eventfd};
+
+    fn fd() -> OwnedFd {
+        eventfd(0, EventfdFlags::CLOEXEC).expect("descriptors")
+    }
+
+    fn payload(words: &[u64]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+    }
+
+    fn header(words: [u32; 3]) -> Result<Header, Malformed> {
+        let bytes: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
+        Header::parse(bytes.try_into().expect("three"))
+    }
+
+    #[test]
+    fn headers_of_other_versions_answers_and_giants_are_refused() {
+        let good = header([1, 1 | 8, 0]).expect("good");
+        assert_eq!(good, Header { request: 1, need_reply: true, size: 0 });
+        assert_eq!(header([1, 2, 0]), Err(Malformed::Flags(2)));
+        assert_eq!(header([1, 5, 0]), Err(Malformed::Flags(5)));
+        assert_eq!(header([9, 1, u32::MAX]), Err(Malformed::Long(9)));
+    }
+
+    #[test]
+    fn payloads_and_descriptors_must_be_those_of_the_request() {
+        let parse = |request, words: &[u64], fds: usize| {
+            Message::parse(request, &payload(words), (0..fds).map(|_| fd()).collect())
+        };
+        assert!(matches!(parse(2, &[7], 0), Ok(Message::SetFeatures(7))));
+        assert!(matches!(parse(2, &[], 0), Err(Malformed::Size)));
+        assert!(matches!(parse(2, &[7, 7], 0), Err(Malformed::Size)));
+        assert!(matches!(parse(2, &[7], 1), Err(Malformed::Descriptors)));
+        assert!(matches!(parse(12, &[3], 1), Ok(Message::SetBell(Bell::Kick, 3, Some(_)))));
+        assert!(matches!(parse(13, &[0x103], 0), Ok(Message::SetBell(Bell::Call, 3, None))));
+        assert!(matches!(parse(12, &[3], 0), Err(Malformed::Descriptors)));
+        assert!(matches!(parse(5, &[2, 0, 1, 0, 0], 1), Err(Malformed::Descriptors)));
+        assert!(matches!(parse(5, &[1, 0, 1], 1), Err(Malformed::Size)));
+        assert!(matches!(parse(99, &[], 0), Err(Malformed::Unknown(99))));
+        let Ok(Message::SetMemTable(table)) = parse(5, &[1, 0, 4096, 8, 64], 1) else {
+            panic!("a table of one region");
+        };
+        assert_eq!(table[0].0, Region { guest: 0, size: 4096, user: 8, offset: 64 });
+    }
+
+    #[test]
+    fn the_places_of_a_queue_come_in_the_order_of_vhost() {
+        let message = Message::parse(9, &payload(&[1, 10, 20, 30, 0]), Vec::new());
+        let Ok(Message::SetVringAddr(1, places)) = message else { panic!("{message:?}") };
+        assert_eq!(places, Places { descriptors: 10, device: 20, driver: 30 });
+    }
+
+    #[test]
+    fn answers_bear_the_number_of_their_request() {
+        let bytes = Answer::Vring(1, 2).encode(11);
+        let words: Vec<u32> =
+            bytes.chunks(4).map(|word| u32::from_ne_bytes(word.try_into().expect("4"))).collect();
+        assert_eq!(words, [11, 5, 8, 1, 2]);
+    }
+}

@@ -1,0 +1,223 @@
+//! Where frontends come from: a socket of ours that they connect to, or one of theirs.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, listen, socket_with,
+};
+
+use super::Spec;
+
+/// Who may connect: numeric user and group, and a mode as of a file. None: as it comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Owner of the socket.
+    pub owner: Option<u32>,
+    /// Its group.
+    pub group: Option<u32>,
+    /// Its mode.
+    pub mode: Option<u32>,
+}
+
+/// Mode of a socket of which nothing is said.
+const MODE: u32 = 0o660;
+
+/// Why there is no socket. Each message says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// The name has no room in an address.
+    #[error("socket {} has more than 107 letters; choose a shorter --socket", .0.display())]
+    Long(PathBuf),
+    /// There is something else.
+    #[error("{} is there and is no socket; choose another --socket, or remove it", .0.display())]
+    Exists(PathBuf),
+    /// Somebody listens.
+    #[error("another program listens on {}; choose another --socket, or end that", .0.display())]
+    InUse(PathBuf),
+    /// There is no directory.
+    #[error("no directory for socket {}; make it: mkdir -p {}", .0.display(), parent(.0))]
+    NoDirectory(PathBuf),
+    /// No right to make it.
+    #[error(
+        "no permission to make socket {}; let user {user} write to {}",
+        .path.display(), parent(.path)
+    )]
+    Permission {
+        /// Where it was to be.
+        path: PathBuf,
+        /// Who we are.
+        user: u32,
+    },
+    /// No right to give it away.
+    #[error(
+        "no permission to give socket {} to {whom}; run the daemon as root, or be in that group",
+        .path.display()
+    )]
+    MayNotGive {
+        /// Where it is.
+        path: PathBuf,
+        /// Who was to have it.
+        whom: String,
+    },
+    /// Something else.
+    #[error("socket {}: {error}", .path.display())]
+    System {
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+fn parent(path: &Path) -> String {
+    path.parent().map_or_else(|| ".".to_owned(), |parent| parent.display().to_string())
+}
+
+pub(super) fn failed(path: &Path) -> impl Fn(io::Error) -> SocketError {
+    let path = path.to_owned();
+    move |error| SocketError::System { path: path.clone(), error }
+}
+
+/// Where frontends come from.
+#[derive(Debug)]
+pub(super) enum Door {
+    /// Our socket, and which file it is.
+    Ours(OwnedFd, PathBuf, (u64, u64)),
+    /// A frontend listens here, now or later.
+    Theirs(PathBuf),
+}
+
+impl Door {
+    /// Readable when somebody is there.
+    pub(super) fn listener(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Ours(listener, ..) => Some(listener.as_fd()),
+            Self::Theirs(_) => None,
+        }
+    }
+
+    /// A frontend, if one is there.
+    pub(super) fn next(&self) -> Option<OwnedFd> {
+        match self {
+            Self::Ours(listener, ..) => accept_with(listener, SocketFlags::CLOEXEC).ok(),
+            Self::Theirs(path) => UnixStream::connect(path).ok().map(OwnedFd::from),
+        }
+    }
+
+    /// Takes our socket away, if it still is ours.
+    pub(super) fn close(&self) {
+        if let Self::Ours(_, path, file) = self
+            && identity(path).is_some_and(|found| found == *file)
+        {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
+
+/// Makes the socket of a port. One that nobody listens on any more is replaced.
+pub(super) fn bind(spec: &Spec) -> Result<Door, SocketError> {
+    let path = &spec.path;
+    let system = |errno: Errno| SocketError::System { path: path.clone(), error: errno.into() };
+    let address = SocketAddrUnix::new(path).map_err(|_| SocketError::Long(path.clone()))?;
+    clear(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket =
+        socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(system)?;
+    // Nobody else may connect before it is known who may.
+    rustix::fs::fchmod(&socket, Mode::from(0o600)).map_err(system)?;
+    rustix::net::bind(&socket, &address).map_err(|errno| match errno {
+        Errno::NOENT | Errno::NOTDIR => SocketError::NoDirectory(path.clone()),
+        Errno::ACCESS | Errno::PERM | Errno::ROFS => {
+            let user = rustix::process::geteuid().as_raw();
+            SocketError::Permission { path: path.clone(), user }
+        }
+        Errno::ADDRINUSE => SocketError::InUse(path.clone()),
+        errno => system(errno),
+    })?;
+    let file = identity(path).ok_or_else(|| system(Errno::NOENT))?;
+    let door = Door::Ours(socket, path.clone(), file);
+    if let Err(error) = give(path, spec.access) {
+        door.close();
+        return Err(error);
+    }
+    if let Door::Ours(socket, ..) = &door {
+        listen(socket, 4).map_err(system)?;
+    }
+    Ok(door)
+}
+
+/// Removes a socket that a daemon has left behind.
+fn clear(path: &Path) -> Result<(), SocketError> {
+    let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !found.file_type().is_socket() {
+        return Err(SocketError::Exists(path.to_owned()));
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(failed(path))
+        }
+        _ => Err(SocketError::InUse(path.to_owned())),
+    }
+}
+
+fn give(path: &Path, access: Access) -> Result<(), SocketError> {
+    if access.owner.is_some() || access.group.is_some() {
+        let given = std::os::unix::fs::lchown(path, access.owner, access.group);
+        given.map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                let user = access.owner.map(|owner| format!("user {owner}"));
+                let group = access.group.map(|group| format!("group {group}"));
+                let whom = [user, group].into_iter().flatten().collect::<Vec<_>>();
+                let whom = whom.join(", ");
+                SocketError::MayNotGive { path: path.to_owned(), whom }
+            }
+            _ => failed(path)(error),
+        })?;
+    }
+    let mode = std::fs::Permissions::from_mode(access.mode.unwrap_or(MODE));
+    std::fs::set_permissions(path, mode).map_err(failed(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(path: &Path) -> Spec {
+        let access = Access { mode: Some(0o606), ..Access::default() };
+        let (name, path) = ("vale0:vm".to_owned(), path.to_owned());
+        Spec { name, path, connects: false, pairs: 1, access }
+    }
+
+    #[test]
+    fn sockets_are_made_replaced_and_taken_away() {
+        let dir = std::env::temp_dir().join(format!("uvala-socket-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        let path = dir.join("vm.sock");
+        let door = bind(&spec(&path)).expect("nobody is there");
+        let mode = std::fs::metadata(&path).expect("made").permissions().mode();
+        assert_eq!(mode & 0o777, 0o606);
+        assert!(matches!(bind(&spec(&path)), Err(SocketError::InUse(_))));
+        let frontend = UnixStream::connect(&path).expect("it listens");
+        assert!(door.next().is_some() && door.next().is_none());
+        drop((door, frontend));
+        bind(&spec(&path)).expect("left behind").close();
+        assert!(!path.exists());
+        std::fs::write(&path, "").expect("a file");
+        assert!(matches!(bind(&spec(&path)), Err(SocketError::Exists(_))));
+        let error = bind(&spec(&dir.join("x/vm.sock"))).expect_err("no directory").to_string();
+        assert!(error.contains("mkdir -p"), "{error}");
+        let error = bind(&spec(&dir.join("x".repeat(120)))).expect_err("long").to_string();
+        assert!(error.contains("--socket"), "{error}");
+        std::fs::remove_dir_all(dir).expect("ours");
+    }
+}

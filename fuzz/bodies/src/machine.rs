@@ -1,0 +1,85 @@
+//! What a virtual machine and its monitor may say: queues in memory, messages on a socket.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use device::virtqueue::features::{EVENT_IDX, INDIRECT_DESC, RING_PACKED};
+use device::virtqueue::{Buffers, Direction, PIECES_MAX, Places, Queue};
+use port::vhost_user::message::{HEADER, Header, Message, PAYLOAD_MAX};
+use ring::guest::{Extent, GuestMemory, Lent, Reader, Writer};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+use crate::Input;
+
+/// Two pages at 0 and two at 32 KiB, mapped the other way round.
+const PAGE: u64 = 4096;
+const FAR: u64 = 8 * PAGE;
+const USER: u64 = 1 << 40;
+const SIZE: u32 = 8;
+
+fn memory() -> GuestMemory {
+    let file = memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory");
+    ftruncate(&file, 4 * PAGE).expect("ours");
+    let lent = Lent::map(&file, 0, 4 * 4096).expect("memory");
+    let extent = |guest, offset| Extent {
+        guest,
+        user: USER + guest,
+        size: 2 * PAGE,
+        offset,
+        lent: lent.clone(),
+    };
+    GuestMemory::new(vec![extent(0, 2 * 4096), extent(FAR, 0)]).expect("apart")
+}
+
+/// Whatever stands in a queue, what is taken from it lies in the machine's memory, can be copied,
+/// and is given back; a queue that is broken says so and never goes round for ever.
+pub fn virtqueue(data: &[u8]) {
+    let mut input = Input(data);
+    let flags = input.u8();
+    let features = INDIRECT_DESC
+        | if flags & 1 == 0 { 0 } else { RING_PACKED }
+        | if flags & 2 == 0 { 0 } else { EVENT_IDX };
+    let direction = if flags & 4 == 0 { Direction::Read } else { Direction::Write };
+    let memory = memory();
+    let [near, far] = [0, FAR].map(|at| memory.window(USER + at, 2 * 4096, 16).expect("there"));
+    let places = Places { descriptors: USER, driver: USER + PAGE, device: USER + PAGE + 512 };
+    let base = u32::from(input.u8()) % SIZE;
+    let make = |base| Queue::new(&memory, places, direction, SIZE, base, features);
+    let mut queue = make(base).expect("a good place");
+    let mut buffers = Buffers::default();
+    while !input.is_empty() {
+        // Most of what is written lies where the queue looks.
+        let place = usize::from(input.u16());
+        let window = if place & 1 == 0 { &near } else { &far };
+        let place = if place & 2 == 0 { place % 1024 } else { 4096 + place % 640 };
+        window.u16(place & !1).store(input.u16(), Relaxed);
+        buffers.clear();
+        let mark = queue.mark();
+        match queue.next(&memory, &mut buffers) {
+            Err(_) => queue = make(queue.base() & 0x8007).unwrap_or(queue),
+            Ok(None) => queue.want_kicks(),
+            Ok(Some(_)) if input.u8() & 7 == 0 => queue.rewind(mark),
+            Ok(Some(taken)) => {
+                assert!(taken.bytes > 0 && buffers.spans().len() <= PIECES_MAX);
+                let mut bytes = vec![0; usize::try_from(taken.bytes.min(70_000)).expect("small")];
+                match direction {
+                    Direction::Read => Reader::new(&memory, buffers.spans()).read(&mut bytes),
+                    Direction::Write => Writer::new(&memory, buffers.spans()).write(&bytes),
+                }
+                queue.give_back(taken, 1);
+                queue.publish();
+                queue.must_tell();
+            }
+        }
+    }
+}
+
+/// A message is read to its end or refused, whatever its header and payload say.
+pub fn vhost_message(data: &[u8]) {
+    let mut input = Input(data);
+    let Ok(header) = Header::parse(input.bytes::<HEADER>()) else { return };
+    assert!(header.size <= PAYLOAD_MAX);
+    let payload = &input.0[..header.size.min(input.0.len())];
+    let first = Message::parse(header.request, payload, Vec::new());
+    let again = Message::parse(header.request, payload, Vec::new());
+    assert_eq!(format!("{first:?}"), format!("{again:?}"));
+}

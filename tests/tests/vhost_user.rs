@@ -1,0 +1,241 @@
+//! Virtual machines as ports, without a processor: frames, faults, and ends.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+
+use client::api::{ErrorCode, MachineState, PortAdd, PortKind, PortSettings, Request, Vhost};
+use client::control::ControlError;
+use harness::daemon::{Daemon, Setup};
+use harness::frames::{announcement, fill, mac};
+use harness::machine::Machine;
+use harness::wait;
+
+fn add_with(daemon: &Daemon, port: &str, vhost: Option<Vhost>) -> Result<PathBuf, ControlError> {
+    let (port, settings) = (port.parse().unwrap(), PortSettings::default());
+    let add = PortAdd { port, kind: PortKind::VhostUser, settings, host: None, vhost };
+    let name = add.port.to_string();
+    daemon.call(Request::PortAdd(add))?;
+    Ok(daemon.port(&name).unwrap().vhost.unwrap().socket.into())
+}
+
+fn add(daemon: &Daemon, port: &str) -> PathBuf {
+    add_with(daemon, port, None).unwrap()
+}
+
+fn state(daemon: &Daemon, port: &str) -> MachineState {
+    daemon.port(port).unwrap().vhost.unwrap().state
+}
+
+fn frame(to: u32, stream: u32, seq: u64, len: usize) -> Vec<u8> {
+    let mut frame = Vec::new();
+    fill(&mut frame, mac(to), stream, seq, len);
+    frame
+}
+
+/// Frames of all lengths go from one machine to another and come out as they went in.
+fn assert_connected(from: &mut Machine, to: &mut Machine, stations: [u32; 2]) {
+    to.send(&announcement(stations[1]));
+    for (seq, len) in (0..).zip([60, 61, 1514, 64, 1000].into_iter().cycle().take(500)) {
+        let sent = frame(stations[1], stations[0], seq, len);
+        from.send(&sent);
+        assert_eq!(to.receive(), sent, "frame {seq}");
+    }
+}
+
+#[test]
+fn machines_exchange_frames_with_each_other_and_with_processes() {
+    let daemon = Daemon::start();
+    let sockets = ["vale0:vm1", "vale0:vm2"].map(|port| add(&daemon, port));
+    assert_eq!(state(&daemon, "vale0:vm1"), MachineState::Waiting);
+    let [mut a, mut b] = sockets.map(|socket| Machine::boot(&socket));
+    wait::until("two machines", || state(&daemon, "vale0:vm2") == MachineState::Up);
+    assert_connected(&mut a, &mut b, [1, 2]);
+    assert_connected(&mut b, &mut a, [2, 1]);
+    let mut process = daemon.open("vale0:process");
+    process.send(&announcement(3)).unwrap();
+    let (to_process, to_machine) = (frame(3, 1, 7, 1514), frame(1, 3, 8, 9000));
+    a.send(&to_process);
+    let received = wait::find("a frame", || {
+        let mut got = Vec::new();
+        process
+            .try_recv(&mut got)
+            .unwrap()
+            .then_some(got)
+            .filter(|got| got[12..14] == to_process[12..14])
+    });
+    assert_eq!(received, to_process);
+    process.send(&to_machine).unwrap();
+    assert_eq!(a.receive(), to_machine, "9000 bytes fill several buffers");
+    let stats = daemon.stats("vale0:vm1");
+    assert!(stats.drops.values().all(|drops| *drops == 0), "{stats:?}");
+}
+
+#[test]
+fn frames_that_were_left_to_the_card_arrive_finished() {
+    let daemon = Daemon::start();
+    let mut machine = Machine::boot(&add(&daemon, "vale0:vm"));
+    let mut process = daemon.open("vale0:process");
+    process.send(&announcement(3)).unwrap();
+    // UDP over IPv4 without a checksum of its own, but with the sum of its pseudo-header.
+    let mut sent = [&mac(3)[..], &mac(1), &[8, 0, 0x45, 0, 0, 32], &[0; 4], &[9, 17]].concat();
+    sent.extend([0, 0, 10, 0, 0, 1, 10, 0, 0, 3, 0, 7, 0, 7, 0, 12, 0, 0, 1, 2, 3, 4]);
+    sent.resize(60, 0);
+    let pseudo: u16 = 0x0a00 + 1 + 0x0a00 + 3 + 17 + 12;
+    sent[40..42].copy_from_slice(&pseudo.to_be_bytes());
+    let mut header = [0; 12];
+    (header[0], header[6], header[8]) = (1, 34, 6);
+    machine.send_behind(header, &sent);
+    let received = wait::find("a frame", || {
+        let mut got = Vec::new();
+        process.try_recv(&mut got).unwrap().then_some(got).filter(|got| got[12] == 8)
+    });
+    let words = received[34..].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
+    let sum: u32 = words.sum::<u32>() + u32::from(pseudo);
+    assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff, "{received:02x?}");
+}
+
+#[test]
+fn a_machine_that_goes_leaves_its_port_to_the_next() {
+    let daemon = Daemon::start();
+    let sockets = ["vale0:vm1", "vale0:vm2"].map(|port| add(&daemon, port));
+    let mut stays = Machine::boot(&sockets[1]);
+    for _ in 0..3 {
+        let mut machine = Machine::boot(&sockets[0]);
+        assert_connected(&mut machine, &mut stays, [1, 2]);
+        assert_connected(&mut stays, &mut machine, [2, 1]);
+        drop(machine);
+        wait::until("its end", || state(&daemon, "vale0:vm1") == MachineState::Waiting);
+    }
+}
+
+#[test]
+fn machines_survive_the_daemon() {
+    let mut daemon = Daemon::start();
+    let sockets = ["vale0:vm1", "vale0:vm2"].map(|port| add(&daemon, port));
+    let [mut a, mut b] = sockets.each_ref().map(|socket| Machine::boot(socket));
+    for _ in 0..3 {
+        assert_connected(&mut a, &mut b, [1, 2]);
+        daemon.kill();
+        daemon.restart();
+        a.reconnect(&sockets[0]);
+        b.reconnect(&sockets[1]);
+    }
+    assert_connected(&mut b, &mut a, [2, 1]);
+}
+
+#[test]
+fn a_queue_that_is_stopped_says_where_it_was() {
+    let daemon = Daemon::start();
+    let mut machine = Machine::boot(&add(&daemon, "vale0:vm"));
+    (0..70).for_each(|seq| machine.send(&frame(9, 1, seq, 60)));
+    wait::until("70 frames", || daemon.stats("vale0:vm").tx.frames == 70);
+    assert_eq!([machine.stop(1), machine.stop(0)], [70, 0]);
+    wait::until("it rests", || state(&daemon, "vale0:vm") == MachineState::Connected);
+}
+
+#[test]
+fn the_daemon_connects_where_it_is_told_to() {
+    let daemon = Daemon::start();
+    let path = daemon.dir().join("theirs.sock");
+    let vhost = Vhost {
+        socket: Some(path.to_str().unwrap().to_owned()),
+        connect: true,
+        ..Vhost::default()
+    };
+    add_with(&daemon, "vale0:vm1", Some(vhost)).unwrap();
+    let mut other = Machine::boot(&add(&daemon, "vale0:vm2"));
+    let listener = UnixListener::bind(&path).unwrap();
+    for _ in 0..2 {
+        let mut machine = Machine::boot_with(listener.accept().unwrap().0);
+        assert_connected(&mut machine, &mut other, [1, 2]);
+    }
+}
+
+#[test]
+fn whoever_breaks_the_rules_harms_itself_only() {
+    let daemon = Daemon::start();
+    let ports = ["vale0:vm1", "vale0:vm2", "vale0:bad"];
+    let [a, b, bad] = ports.map(|port| add(&daemon, port));
+    let [mut a, mut b] = [a, b].map(|socket| Machine::boot(&socket));
+    let mut hostile = Machine::boot(&bad);
+    hostile.break_queue();
+    wait::until("the log", || daemon.log().contains("its available index makes no sense"));
+    assert_connected(&mut a, &mut b, [1, 2]);
+    drop(hostile);
+    let hostile = Machine::boot(&bad);
+    hostile.truncate_memory();
+    wait::until("the end", || hostile.is_cut_off());
+    assert!(daemon.log().contains("truncated or taken away"), "{}", daemon.log());
+    assert_connected(&mut b, &mut a, [2, 1]);
+    let file = std::fs::File::open("/proc/self/status").unwrap();
+    for (request, flags, payload, fds) in [
+        (99, 1, vec![], 0),
+        (1, 2, vec![], 0),
+        (2, 1, vec![0; 7], 0),
+        (2, 1, vec![0xff; 8], 0),
+        (12, 1, vec![0; 8], 1),
+        (13, 1, vec![0; 8], 1),
+        (12, 1, vec![0; 8], 0),
+        (18, 1, vec![0xff; 8], 0),
+        (5, 1, [vec![1], vec![0; 39]].concat(), 1),
+        (9, 1, [vec![0; 8], vec![0xff; 32]].concat(), 0),
+        (1, 1, vec![], 8),
+        (20, 1, vec![0; 8], 0),
+        (1000, 1, vec![1; 600], 0),
+    ] {
+        let hostile = Machine::boot(&bad);
+        let fds = vec![file.as_fd(); fds];
+        hostile.say(request, flags, &payload, &fds).unwrap();
+        wait::until("the end", || hostile.is_cut_off());
+    }
+    assert_connected(&mut a, &mut b, [1, 2]);
+}
+
+#[test]
+fn a_second_machine_is_turned_away() {
+    let daemon = Daemon::start();
+    let socket = add(&daemon, "vale0:vm1");
+    let mut first = Machine::boot(&socket);
+    let second = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    let read = std::io::Read::read(&mut &second, &mut [0; 1]);
+    assert!(read.is_err() || read.unwrap() == 0);
+    assert_connected(&mut first, &mut Machine::boot(&add(&daemon, "vale0:vm2")), [1, 2]);
+}
+
+#[test]
+fn sockets_that_cannot_be_made_are_explained() {
+    let daemon = Daemon::start();
+    let failure = |vhost: Vhost| match add_with(&daemon, "vale0:vm", Some(vhost)) {
+        Err(ControlError::Refused(failure)) => (failure.code, failure.message),
+        other => panic!("{other:?}"),
+    };
+    let at = |path: &str| Vhost { socket: Some(path.to_owned()), ..Vhost::default() };
+    let (code, message) = failure(at("/no/such/dir/vm.sock"));
+    assert!(code == ErrorCode::NotFound && message.contains("mkdir -p /no/such/dir"), "{message}");
+    let file = daemon.dir().join("file");
+    std::fs::write(&file, "").unwrap();
+    assert_eq!(failure(at(file.to_str().unwrap())).0, ErrorCode::Exists);
+    assert_eq!(failure(Vhost { queues: Some(0), ..Vhost::default() }).0, ErrorCode::BadRequest);
+    assert!(daemon.ports().is_empty());
+    let mut taken = add(&daemon, "vale0:vm");
+    assert!(taken.exists());
+    assert!(daemon.uvala(&["port", "del", "vale0:vm"]).status.success());
+    assert!(!taken.exists(), "it goes with its port");
+    taken = add(&daemon, "vale0:vm");
+    assert!(taken.exists());
+}
+
+#[test]
+fn the_configuration_and_the_command_line_know_machines() {
+    let config = "[switch.vale0.port.vm1]\nkind = \"vhost-user\"\nqueues = 2\nmode = \"666\"\n";
+    let daemon = Setup::new(config).start();
+    let info = daemon.port("vale0:vm1").unwrap().vhost.unwrap();
+    assert_eq!((info.queues, info.connect), (2, false));
+    let args = daemon.uvala(&["vm-args", "vale0:vm1"]);
+    let args = String::from_utf8(args.stdout).unwrap();
+    assert!(args.contains(&info.socket) && args.contains("mq=on,vectors=6"), "{args}");
+    let refused = daemon.uvala(&["port", "add", "vale0:x", "--queues", "2"]);
+    assert!(!refused.status.success());
+    drop(Machine::boot(info.socket.as_ref()));
+}
