@@ -149,10 +149,68 @@ static void held(void)
 	FAILS(EBUSY, delete(fd, "per3"));
 	close(port.fd);
 	CHECK(attach(fd, "vale0:per3") == 0);
-	port = open_port("per3", 0);
+	port = open_port("per3{x", 0);
 	FAILS(EBUSY, detach(fd, "vale0:per3"));
 	close(port.fd);
 	CHECK(detach(fd, "vale0:per3") == 0 && delete(fd, "per3") == 0);
+}
+
+/* Who holds an interface goes with it when it leaves its switch. */
+static void taken_along(void)
+{
+	struct port a, b, c;
+	int fd = device(), come;
+
+	CHECK(make(fd, "perB") == 0 && attach(fd, "vale0:perB") == 0);
+	a = open_port("vale0:perB", 0), b = open_port("vale0:b", 0);
+	send_frame(&a, 60, 1), expect_frame(&b, 60, 1);
+	CHECK(detach(fd, "vale0:perB") == 0);
+	send_frame(&a, 60, 2), send_frame(&b, 60, 3);
+	CHECK(poll_one(b.fd, POLLIN, 50, &come) == 0);
+	CHECK(poll_one(a.fd, POLLIN, 50, &come) == 0);
+	/* It is the same port still, and has to be let go before it is in a switch again. */
+	c = open_port("perB", 0);
+	CHECK(c.reg.nr_mem_id == a.reg.nr_mem_id);
+	FAILS(EBUSY, attach(fd, "vale0:perB"));
+	FAILS(EBUSY, delete(fd, "perB"));
+	close(a.fd), close(c.fd);
+	CHECK(attach(fd, "vale0:perB") == 0);
+	a = open_port("perB", 0);
+	send_frame(&b, 60, 4), expect_frame(&a, 60, 4);
+	close(a.fd), close(b.fd);
+	CHECK(detach(fd, "vale0:perB") == 0 && delete(fd, "perB") == 0);
+}
+
+/* In two switches an interface is a cable between them. */
+static void in_two_switches(void)
+{
+	struct port a, b;
+	int fd = device(), i;
+
+	CHECK(make(fd, "perC") == 0 && attach(fd, "vale0:perC") == 0);
+	a = open_port("perC", 0);
+	FAILS(EBUSY, attach(fd, "vale1:perC"));
+	close(a.fd);
+	CHECK(attach(fd, "vale1:perC") == 0);
+	FAILS(EBUSY, attach(fd, "vale1:perC"));
+	FAILS(EBUSY, attach(fd, "vale2:perC"));
+	FAILS(EBUSY, delete(fd, "perC"));
+	CHECK(bind_to("perC") == EBUSY && bind_to("vale0:perC") == EBUSY);
+	CHECK(bind_to("vale1:perC") == EBUSY && bind_to("perC{x") == EBUSY);
+	a = open_port("vale0:a", 0), b = open_port("vale1:b", 0);
+	for (i = 0; i < 100; i++) {
+		send_frame(&a, 60 + i, i), expect_frame(&b, 60 + i, i);
+		send_frame(&b, 1514 - i, i), expect_frame(&a, 1514 - i, i);
+	}
+	/* It leaves the second before the first. */
+	FAILS(EBUSY, detach(fd, "vale0:perC"));
+	CHECK(detach(fd, "vale1:perC") == 0);
+	FAILS(ENXIO, detach(fd, "vale1:perC"));
+	close(b.fd);
+	b = open_port("perC", 0);
+	send_frame(&a, 60, 7), expect_frame(&b, 60, 7);
+	close(a.fd), close(b.fd);
+	CHECK(detach(fd, "vale0:perC") == 0 && delete(fd, "perC") == 0);
 }
 
 static void carries_frames(void)
@@ -247,8 +305,8 @@ static void legacy_commands(void)
 }
 
 static const struct test tests[] = {
-	TEST(made_and_deleted), TEST(names), TEST(one_side), TEST(attached_and_detached), TEST(held),
-	TEST(carries_frames), TEST(pipes_of_interfaces), TEST(listed), TEST(polling),
-	TEST(legacy_commands),
+	TEST(taken_along), TEST(in_two_switches), TEST(made_and_deleted), TEST(names),
+	TEST(one_side), TEST(attached_and_detached), TEST(held), TEST(carries_frames),
+	TEST(pipes_of_interfaces), TEST(listed), TEST(polling), TEST(legacy_commands),
 };
 MAIN(tests)

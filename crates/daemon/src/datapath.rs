@@ -7,6 +7,7 @@
 //! [`Sweeper`]: both take as long as the memory is large, and nobody else waits for them.
 
 mod bound;
+mod cable;
 mod host;
 mod lone;
 mod vhost;
@@ -410,6 +411,23 @@ impl Datapath for Workers {
 
     fn vhost_info(&self, port: PortKey) -> Option<VhostInfo> {
         self.describe_vhost(port)
+    }
+
+    fn add_cable(
+        &mut self,
+        ends: [(PortKey, SwitchKey, PortConfig); 2],
+    ) -> Result<(), DatapathError> {
+        self.lay_cable(ends)
+    }
+
+    fn move_bound(
+        &mut self,
+        port: PortKey,
+        name: &PortName,
+        switch: SwitchKey,
+        config: PortConfig,
+    ) {
+        self.replant(port, name, switch, config);
     }
 
     fn add_host(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {

@@ -5,6 +5,7 @@
 //! | [`shm`] | a process | netmap rings in a region | a pipe, one for each port |
 //! | [`pipe`] | two processes, without the switch | one region | a pipe, one for each end |
 //! | [`null`] | nobody | – | – |
+//! | [`cable`] | a port of another switch | memory of ours | the kernel: it is readable |
 //! | [`host`] | a network interface | memory of ours | the kernel: it is readable |
 //! | [`vhost_user`] | a virtual machine | virtqueues in its memory | an eventfd for each queue |
 //!
@@ -13,6 +14,7 @@
 //! System calls are made in [`sys`] only.
 
 mod area;
+pub mod cable;
 pub mod commons;
 pub mod group;
 pub mod host;

@@ -304,6 +304,14 @@ pub trait Datapath {
     fn add_silent(&mut self, spec: &VhostSpec) -> Result<(), MakeVhostError>;
     /// What there is to say of the machine behind a port.
     fn vhost_info(&self, port: PortKey) -> Option<VhostInfo>;
+    /// Makes a cable between two switches, a port in each.
+    fn add_cable(
+        &mut self,
+        ends: [(PortKey, SwitchKey, PortConfig); 2],
+    ) -> Result<(), DatapathError>;
+    /// Moves an attached port of netmap programs, without pipes, to another switch on the same
+    /// worker. Monitors see it go.
+    fn move_bound(&mut self, port: PortKey, name: &PortName, switch: SwitchKey, config: PortConfig);
     /// Makes a port with a network interface of the host.
     fn add_host(&mut self, spec: &HostSpec) -> Result<(), MakeHostError>;
     /// Makes it without; the interface is taken when it appears.

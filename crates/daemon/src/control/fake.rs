@@ -302,6 +302,30 @@ impl Datapath for Fake {
         None
     }
 
+    fn add_cable(
+        &mut self,
+        ends: [(PortKey, SwitchKey, PortConfig); 2],
+    ) -> Result<(), DatapathError> {
+        self.allocate()?;
+        for (key, switch, config) in ends {
+            assert!(self.switches.contains_key(&switch));
+            assert!(self.ports.insert(key, (switch, config)).is_none());
+        }
+        Ok(())
+    }
+
+    fn move_bound(
+        &mut self,
+        port: PortKey,
+        name: &PortName,
+        switch: SwitchKey,
+        config: PortConfig,
+    ) {
+        self.ports.insert(port, (switch, config)).expect("attached");
+        let bound = self.bound.get_mut(&port).expect("known");
+        (bound.name, bound.switch) = (name.clone(), switch);
+    }
+
     fn add_host(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
         self.allocate()?;
         if spec.host.ifname.as_deref() == Some("missing") {

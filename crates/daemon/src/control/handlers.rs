@@ -112,7 +112,7 @@ impl<D: Datapath> Control<D> {
             group: plan.group.unwrap_or(mine.group),
             mode: plan.mode.unwrap_or(mine.mode),
         };
-        self.make_switch(&plan.name, plan.persistent, permissions, plan.config)?;
+        self.make_switch(&plan.name, plan.persistent, permissions, plan.config, None)?;
         let switch = self.state.switch_mut(&plan.name).expect("made just now");
         switch.new_ports = plan.new_ports;
         for port in &plan.ports {
@@ -233,7 +233,7 @@ impl<D: Datapath> Control<D> {
         self.state.claim_switch(caller, config.fdb_capacity)?;
         let mine = self.new_permissions(caller);
         let permissions = change_permissions(mine, caller, &spec.settings)?;
-        self.make_switch(&spec.switch, true, permissions, config)?;
+        self.make_switch(&spec.switch, true, permissions, config, None)?;
         let switch = self.state.switch_mut(&spec.switch).expect("made just now");
         switch.new_ports = spec.settings.new_ports.unwrap_or_default();
         Ok(Reply::Done)
@@ -307,11 +307,9 @@ impl<D: Datapath> Control<D> {
         persistent: bool,
         permissions: Permissions,
         config: SwitchConfig,
+        beside: Option<SwitchKey>,
     ) -> Result<SwitchKey, Refusal> {
         let key = SwitchKey(self.state.new_key());
-        // One descriptor may hold both sides of an interface, and rings one worker's doorbell.
-        let other_side = name.other_side().and_then(|other| self.state.switch_mut(&other));
-        let beside = other_side.map(|switch| switch.key);
         self.datapath.add_switch(key, config, beside)?;
         let new_ports = NewPorts::Any;
         let switch = Switch { key, persistent, permissions, new_ports, config };
@@ -326,7 +324,10 @@ impl<D: Datapath> Control<D> {
             return Ok(switch.key);
         }
         let permissions = self.new_permissions(caller);
-        self.make_switch(name, false, permissions, settings::new_switch(name))
+        // One descriptor may hold both sides of an interface, and rings one worker's doorbell.
+        let other_side = name.other_side().and_then(|other| self.state.find_switch(&other));
+        let beside = other_side.map(|switch| switch.key);
+        self.make_switch(name, false, permissions, settings::new_switch(name), beside)
     }
 
     /// Tells the workers what went away, and keeps the counters of a port that stays.
@@ -445,6 +446,7 @@ impl<D: Datapath> Control<D> {
 
     /// Removes a port, whoever holds it, and what cannot be without it.
     fn drop_port(&mut self, name: &PortName) {
+        self.part_switches(name);
         for port in self.state.family(name) {
             let holders = self.state.binders(&port);
             if self.state.port_mut(&port).is_some() {

@@ -65,9 +65,9 @@ pub enum Refusal {
     /// What is not an interface of the system.
     #[error("{0} has no host rings: it is no interface of the system")]
     NoHostSide(PortName),
-    /// An interface that is to be in two switches.
-    #[error("it is port {0} already, and an interface is in one switch at a time")]
-    SecondSwitch(PortName),
+    /// An interface in two switches, which is a cable between them and nothing else.
+    #[error("the interface is in two switches, a cable between them; first: vale-ctl -d {0}")]
+    InTwoSwitches(PortName),
     /// The name of an interface that is not in the switch.
     #[error("{0} is an interface of yours, which is not in this switch; first: vale-ctl -a {0}")]
     NotAttached(PortName),
@@ -349,6 +349,7 @@ impl Refusal {
             | Self::BoundAlready(_)
             | Self::PollState(_)
             | Self::AttachedTo(_)
+            | Self::InTwoSwitches(_)
             | Self::PortTaken(_) => ErrorCode::InUse,
             Self::NotAttachable(_)
             | Self::PipePersistent(_)
@@ -359,7 +360,6 @@ impl Refusal {
             | Self::GivesServed(_)
             | Self::GivesSocket(_)
             | Self::InterfaceAdded(_)
-            | Self::SecondSwitch(_)
             | Self::PipeGroup(_)
             | Self::NotWatchable(_) => ErrorCode::Unsupported,
             Self::Denied { .. }

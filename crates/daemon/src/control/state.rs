@@ -178,8 +178,9 @@ impl State {
             return self.remove_port(name);
         }
         let (key, holder, bound) = (port.key, port.holder.take(), port.bound.take());
+        let cable = port.cable.take();
         self.forget_held(name, holder.as_ref());
-        let held = holder.is_some() || bound.is_some();
+        let held = holder.is_some() || bound.is_some() || cable.is_some();
         Gone { port: held.then_some(key), ..Gone::default() }
     }
 
@@ -199,11 +200,11 @@ impl State {
         }
     }
 
-    /// Moves a port that nobody holds to another switch, which is there. Returns the one that it
-    /// left, if it was its last port.
+    /// Moves a port without pipes to another switch, which is there; who holds it, as netmap
+    /// programs do, goes with it. Returns the switch that it left, if it was its last port.
     pub fn move_port(&mut self, from: &PortName, to: PortName) -> Option<SwitchKey> {
         let mut port = self.ports.remove(from).expect("only a known port is moved");
-        assert!(!port.is_known(), "a port that is held stays where it is");
+        assert!(port.holder.is_none() && port.cable.is_none(), "clients know it by this name");
         port.past = None;
         let before = self.ports.insert(to, port);
         assert!(before.is_none(), "a port is entered once");
@@ -420,11 +421,23 @@ impl State {
             Some(Port { holder: Some(holder), .. }) => {
                 Err(Refusal::InUse { port: wish.port.clone(), pid: holder.pid, uid: holder.uid })
             }
+            Some(Port { cable: Some(_), .. }) => self.claim_alone(wish.port).map(|()| false),
             Some(Port { bound: Some(shared), .. }) => {
                 let pid = shared.holders.first().map_or(0, |holder| holder.pid);
                 Err(Refusal::InUse { port: wish.port.clone(), pid, uid: shared.uid })
             }
             Some(_) => Ok(false),
+        }
+    }
+
+    /// Whether an interface is in one switch at most.
+    pub fn claim_alone(&self, name: &PortName) -> Result<(), Refusal> {
+        match self.ports.get(name) {
+            Some(Port { cable: Some(second), interface: Some(_), .. }) => {
+                Err(Refusal::InTwoSwitches(second.clone()))
+            }
+            Some(Port { cable: Some(_), .. }) => Err(Refusal::InTwoSwitches(name.clone())),
+            _ => Ok(()),
         }
     }
 

@@ -9,7 +9,11 @@
 //!
 //! An interface is one port with one entry, under the name of where it is: alone in a switch of its
 //! own, or in the one that it was put into; by `netmap:v0` it is found in both. It has its rings
-//! and its memory region from the beginning, and moves while nobody holds it.
+//! and its memory region from the beginning. Nobody may hold it when it is put into a switch; who
+//! holds it when it is taken out goes with it.
+//!
+//! Put into a second switch, it has no rings any more, but is a cable between both, and leaves the
+//! second before the first. The next daemon finds it in the first only.
 
 use client::api::{InterfaceAdd, InterfaceAttach, InterfacePoll, PollThreads, PortKind, Reply};
 use client::name::PortName;
@@ -134,14 +138,54 @@ impl<D: Datapath> Control<D> {
         to: &PortName,
     ) -> Result<Reply, Refusal> {
         self.state.port(caller, home, Access::Manage)?;
-        if !home.is_interface() {
-            return Err(Refusal::SecondSwitch(home.clone()));
-        }
         self.check_idle(home)?;
+        if !home.is_interface() {
+            return self.join_switches(caller, home, to);
+        }
         self.state.claim_place(caller, to)?;
         self.find_or_make(caller, to.switch())?;
         self.move_port(home, to);
         Ok(Reply::Done)
+    }
+
+    /// Puts an interface that is in a switch into a second one.
+    fn join_switches(
+        &mut self,
+        caller: &Caller,
+        first: &PortName,
+        second: &PortName,
+    ) -> Result<Reply, Refusal> {
+        self.state.claim_persistent(caller, second)?;
+        let keys = [(); 2].map(|()| PortKey(self.state.new_key()));
+        let there = self.state.find_switch(first.switch()).expect("a port has a switch").key;
+        let config = self.state.port_mut(first).expect("it is there").config.clone();
+        let here = self.find_or_make(caller, second.switch())?;
+        let ends = [(keys[0], there, config), (keys[1], here, PortConfig::default())];
+        if let Err(error) = self.datapath.add_cable(ends) {
+            if let Some(switch) = self.state.forget_switch(second.switch()) {
+                self.datapath.del_switch(switch);
+            }
+            return Err(error.into());
+        }
+        let port = self.state.port_mut(first).expect("it is there");
+        (port.key, port.cable) = (keys[0], Some(second.clone()));
+        let config = PortConfig::default();
+        let end = Port::persistent(keys[1], PortKind::Shm, caller.uid, config);
+        self.state.add_port(second.clone(), Port { cable: Some(first.clone()), ..end });
+        self.tend_statics(first);
+        Ok(Reply::Done)
+    }
+
+    /// Takes an interface that is in two switches out of the second, whichever port is meant.
+    pub(super) fn part_switches(&mut self, name: &PortName) {
+        let Some(port) = self.state.find_port(name) else { return };
+        let Some(other) = port.cable.clone() else { return };
+        let first_is_meant = port.interface.is_some();
+        let [first, second] = if first_is_meant { [name, &other] } else { [&other, name] };
+        let gone = self.state.remove_port(second);
+        self.settle(second, &gone);
+        let gone = self.state.release(first);
+        self.settle(first, &gone);
     }
 
     pub(super) fn interface_detach(
@@ -156,19 +200,45 @@ impl<D: Datapath> Control<D> {
             }
             return self.detach_host(caller, name);
         }
+        if port.cable.is_some() {
+            let is_first = port.interface.is_some();
+            self.state.port(caller, name, Access::Manage)?;
+            if is_first {
+                self.check_idle(name)?;
+            }
+            self.part_switches(name);
+            return Ok(Reply::Done);
+        }
         // As in netmap, ports that came with a program stay where they are, and nobody minds.
         let (owner, mode) = (port.owner, self.switch_mode);
         let Some(Interface { group, .. }) = port.interface else { return Ok(Reply::Done) };
-        self.state.port(caller, name, Access::Manage)?;
-        self.check_idle(name)?;
+        let port = self.state.port(caller, name, Access::Manage)?;
+        let (held, config) = (port.is_live().then_some(port.key), port.config.clone());
+        self.check_movable(name)?;
         let to = PortName::interface(name.port())?;
         if to != *name {
-            let config = settings::new_switch(to.switch());
+            let beside = self.state.find_switch(name.switch()).map(|switch| switch.key);
+            let alone = settings::new_switch(to.switch());
             let permissions = Permissions { owner, group, mode };
-            self.make_switch(to.switch(), false, permissions, config)?;
+            let switch = self.make_switch(to.switch(), false, permissions, alone, beside)?;
+            if let Some(key) = held {
+                self.datapath.move_bound(key, &to, switch, config);
+            }
             self.move_port(name, &to);
         }
         Ok(Reply::Done)
+    }
+
+    /// Whether who holds an interface goes with it: those who open it just now, native clients and
+    /// holders of pipes know it by where it is.
+    fn check_movable(&self, name: &PortName) -> Result<(), Refusal> {
+        let port = self.state.find_port(name).expect("it is there");
+        let opened = self.awaited.values().any(|awaited| awaited.name == *name);
+        let pipes = self.state.pipes_of(name).next().is_some();
+        match port.bound.as_ref().is_some_and(|shared| shared.ready) && !opened && !pipes {
+            true => Ok(()),
+            false => self.check_idle(name),
+        }
     }
 
     pub(super) fn interface_poll(
@@ -194,7 +264,7 @@ impl<D: Datapath> Control<D> {
         }
     }
 
-    /// Moves a port that nobody holds to another switch, which is there.
+    /// Moves a port to another switch, which is there.
     fn move_port(&mut self, from: &PortName, to: &PortName) {
         let left: Option<SwitchKey> = self.state.move_port(from, to.clone());
         self.tend_statics(from);
@@ -204,6 +274,7 @@ impl<D: Datapath> Control<D> {
     }
 
     fn check_idle(&self, name: &PortName) -> Result<(), Refusal> {
+        self.state.claim_alone(name)?;
         match self.state.user_of(name) {
             None => Ok(()),
             Some((pid, uid)) => Err(Refusal::InUse { port: name.clone(), pid, uid }),

@@ -292,7 +292,9 @@ fn touch_alone(port: &PortName) -> Vec<(SwitchName, Touched)> {
 
 /// Whether it is written down.
 fn is_kept(port: &Port) -> bool {
-    port.persistent && !is_of_a_process(port)
+    // Of an interface in two switches the first has it.
+    let is_second = port.cable.is_some() && port.interface.is_none();
+    port.persistent && !is_second && !is_of_a_process(port)
 }
 
 /// Whether its network namespace is named by a process: another one may have the number when the

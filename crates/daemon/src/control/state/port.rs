@@ -1,6 +1,7 @@
 //! A port as the control plane knows it, and the client that holds it.
 
 use client::api::{HostIf, PortKind, PortStats, Vhost};
+use client::name::PortName;
 use switch::PortConfig;
 
 use super::bound::{Interface, Shared};
@@ -31,6 +32,9 @@ pub struct Port {
     pub bound: Option<Shared>,
     /// For a port that has a name of its own.
     pub interface: Option<Interface>,
+    /// For a port that is joined to one of another switch: which. Of an interface in two switches
+    /// the port where it was first is the interface, and the other is not.
+    pub cable: Option<PortName>,
     /// For a port with a network interface of the host: which.
     pub host: Option<Box<HostIf>>,
     /// For the port of a machine: its socket.
@@ -73,6 +77,7 @@ impl Port {
             holder: None,
             bound: None,
             interface: None,
+            cable: None,
             host: None,
             vhost: None,
             past: None,
@@ -109,7 +114,10 @@ impl Port {
     #[must_use]
     pub fn is_live(&self) -> bool {
         match self.kind {
-            PortKind::Shm => self.holder.as_ref().is_some_and(|h| h.ready) || self.is_bound(),
+            PortKind::Shm => {
+                let held = self.holder.as_ref().is_some_and(|holder| holder.ready);
+                held || self.is_bound() || self.cable.is_some()
+            }
             PortKind::Null
             | PortKind::Tap
             | PortKind::Packet

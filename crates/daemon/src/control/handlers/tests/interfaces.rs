@@ -66,12 +66,76 @@ fn test_an_interface_that_is_needed_stays_where_it_is() {
     assert_eq!(bench.code_of("attach", "vale0:v0"), ErrorCode::InUse);
     assert_eq!(bench.code_of("del", "netmap:v0"), ErrorCode::InUse);
     assert_eq!(bench.add(1000, V0).unwrap_err().code(), ErrorCode::Exists);
-    bench.open(1, 1000, "netmap:v0").unwrap();
+    bench.attach(1, 1000, "vale0:v0").unwrap();
+    assert_eq!(bench.code_of("detach", "vale0:v0"), ErrorCode::InUse);
+    bench.control.hang_up(ConnKey(1));
+    bench.open(1, 1000, "netmap:v0{x").unwrap();
     assert_eq!(bench.code_of("detach", "vale0:v0"), ErrorCode::InUse);
     bench.control.hang_up(ConnKey(1));
     bench.interface(1000, "detach", "vale0:v0").unwrap();
     bench.interface(1000, "del", "netmap:v0").unwrap();
     assert!(bench.is_empty());
+}
+
+#[test]
+fn test_who_holds_an_interface_goes_with_it_out_of_its_switch() {
+    let mut bench = Bench::new();
+    bench.add(1000, V0).unwrap();
+    bench.interface(1000, "attach", "vale0:v0").unwrap();
+    bench.open(1, 1000, "vale0:v0").unwrap();
+    // Who opens it at this moment is told where it is when it is built.
+    let bind = Request::Bind(Bind::new("netmap:v0".parse().unwrap()));
+    let Step::Build(build) = bench.control.call(&mut client(2, 1000), bind) else {
+        panic!("it has to be built")
+    };
+    assert_eq!(bench.code_of("detach", "vale0:v0"), ErrorCode::InUse);
+    bench.control.finish(ConnKey(2), build()).unwrap();
+    bench.interface(1000, "detach", "vale0:v0").unwrap();
+    assert!(!bench.control.state.has_switch(&"vale0".parse().unwrap()));
+    assert_eq!(bench.control.state.bound_by(ConnKey(1)).unwrap().to_string(), "netmap:v0");
+    let (reply, _) = bench.answer(2, 1000, Request::Resume).unwrap();
+    let Reply::Bound(bound) = reply else { panic!("another answer") };
+    assert_eq!(bound.attached.port.to_string(), "netmap:v0");
+    assert_eq!(bench.code_of("attach", "vale0:v0"), ErrorCode::InUse);
+    [1, 2].into_iter().for_each(|conn| bench.control.hang_up(ConnKey(conn)));
+    bench.interface(1000, "del", "netmap:v0").unwrap();
+    assert!(bench.is_empty());
+}
+
+#[test]
+fn test_an_interface_in_two_switches_is_a_cable_until_it_leaves_the_second() {
+    let ends = [
+        r#"{"interface_detach":{"port":"vale1:v0"}}"#,
+        r#"{"port_del":{"port":"vale1:v0"}}"#,
+        r#"{"switch_del":{"switch":"vale1"}}"#,
+        r#"{"port_del":{"port":"vale0:v0"}}"#,
+        r#"{"switch_del":{"switch":"vale0"}}"#,
+    ];
+    for (i, end) in ends.into_iter().enumerate() {
+        let mut bench = Bench::new();
+        bench.add(0, V0).unwrap();
+        bench.interface(0, "attach", "vale0:v0").unwrap();
+        bench.control.datapath.out_of_memory = true;
+        assert_eq!(bench.code_of("attach", "vale1:v0"), ErrorCode::NoMemory);
+        assert!(!bench.control.state.has_switch(&"vale1".parse().unwrap()));
+        bench.interface(0, "attach", "vale1:v0").unwrap();
+        assert_eq!(bench.control.datapath.ports.len(), 2);
+        for port in ["netmap:v0", "vale0:v0", "vale1:v0", "netmap:v0{x"] {
+            assert_eq!(bench.open(1, 0, port).unwrap_err().code(), ErrorCode::InUse, "{port}");
+        }
+        assert_eq!(bench.attach(1, 0, "vale1:v0").unwrap_err().code(), ErrorCode::InUse);
+        assert_eq!(bench.code_of("attach", "vale2:v0"), ErrorCode::InUse);
+        assert_eq!(bench.code_of("detach", "vale0:v0"), ErrorCode::InUse);
+        bench.done(end);
+        assert!(bench.control.datapath.ports.is_empty(), "{end}");
+        if i < 3 {
+            bench.open(1, 0, "vale0:v0").unwrap();
+            bench.control.hang_up(ConnKey(1));
+            bench.interface(0, "detach", "vale0:v0").unwrap();
+            bench.interface(0, "del", "netmap:v0").unwrap();
+        }
+        assert!(bench.is_empty(), "{end}");
+    }
 }
 
 #[test]

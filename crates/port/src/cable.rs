@@ -1,0 +1,188 @@
+//! A cable between two switches: what one end is sent comes out of the other.
+//!
+//! ```text
+//!   switch A ── end ═══ socket pair ═══ end ── switch B
+//! ```
+//!
+//! The switches may be on two workers, and each watches its end as it watches a network interface.
+//! A frame costs one `write` and one `read`; what the socket has no room for is dropped. When one
+//! end goes, the other carries nothing any more.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use ring::plain::Intake;
+use ring::put::FRAME_MAX;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair, sockopt};
+use switch::batch::{Batch, Delivery, prologue};
+use switch::{Adapter, DropReason, Drops, Sent};
+
+/// Bytes that wait in the cable, in each direction, as far as the system lets us.
+const ROOM: usize = 4 << 20;
+/// Frames that are taken out at once.
+const FRAMES: u32 = 64;
+/// Their usual length at most.
+const USUAL: u32 = 1518;
+
+/// One end.
+#[derive(Debug)]
+pub struct CableEnd {
+    /// Closed when the other end is gone, so that nobody watches it any more.
+    socket: Option<OwnedFd>,
+    intake: Intake,
+    read: Box<[u8]>,
+    write: Vec<u8>,
+}
+
+/// Both ends of a new cable.
+///
+/// # Errors
+/// `ENOMEM`, or too many files.
+pub fn cable() -> io::Result<[CableEnd; 2]> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    Ok([CableEnd::new(a)?, CableEnd::new(b)?])
+}
+
+impl CableEnd {
+    fn new(socket: OwnedFd) -> io::Result<Self> {
+        if sockopt::set_socket_send_buffer_size_force(&socket, ROOM).is_err() {
+            sockopt::set_socket_send_buffer_size(&socket, ROOM)?;
+        }
+        let (read, write) = (vec![0; FRAME_MAX as usize].into(), Vec::new());
+        Ok(Self { socket: Some(socket), intake: Intake::new(FRAMES, USUAL)?, read, write })
+    }
+
+    fn write(&mut self, batch: &Batch, delivery: Delivery) -> Result<usize, DropReason> {
+        let socket = self.socket.as_ref().ok_or(DropReason::LinkDown)?;
+        let entry = &batch.frames()[usize::from(delivery.frame)];
+        self.write.clear();
+        let head = prologue(entry.header, entry.bytes, delivery.tag);
+        batch.frame(entry).append_to(head, &mut self.write);
+        if self.write.len() > self.read.len() {
+            return Err(DropReason::TooLong);
+        }
+        loop {
+            match send(socket, &self.write, SendFlags::NOSIGNAL) {
+                Ok(_) => return Ok(self.write.len()),
+                Err(Errno::INTR) => {}
+                Err(Errno::PIPE | Errno::CONNRESET) => return Err(DropReason::LinkDown),
+                Err(_) => return Err(DropReason::NoRoom),
+            }
+        }
+    }
+}
+
+impl Adapter for CableEnd {
+    fn recv(&mut self, batch: &mut Batch, _: &mut Drops) {
+        self.intake.clear();
+        batch.restart(self.intake.region());
+        let Some(socket) = &self.socket else { return };
+        while batch.has_room() && self.intake.fits(self.read.len()) {
+            match rustix::io::read(socket, &mut self.read[..]) {
+                Ok(len @ 1..) => {
+                    let first = batch.frags().len();
+                    self.intake.push(&[&self.read[..len]], batch.frags());
+                    batch.push_received(first, u32::try_from(len).expect("a frame"));
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Ok(0) | Err(_) => {
+                    self.socket = None;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent {
+        let mut sent = Sent::default();
+        for &delivery in list {
+            match self.write(batch, delivery) {
+                Ok(bytes) => sent.delivered.add(1, bytes as u64),
+                Err(why) => sent.drops.add(why, 1),
+            }
+        }
+        sent
+    }
+
+    fn watched(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(AsFd::as_fd)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use switch::TagAction;
+    use switch::batch::Entry;
+
+    /// A batch with frames of these lengths, each filled with its number.
+    fn batch(intake: &mut Intake, lens: &[usize]) -> Batch {
+        let mut batch = Batch::new(256);
+        intake.clear();
+        batch.restart(intake.region());
+        for (i, len) in lens.iter().enumerate() {
+            let first = batch.frags().len();
+            intake.push(&[&vec![u8::try_from(i).expect("few"); *len]], batch.frags());
+            batch.push_received(first, u32::try_from(*len).expect("short"));
+        }
+        batch
+    }
+
+    fn all(batch: &Batch) -> Vec<Delivery> {
+        let count = u16::try_from(batch.frames().len()).expect("few");
+        (0..count).map(|frame| Delivery { frame, tag: TagAction::Keep }).collect()
+    }
+
+    fn received(end: &mut CableEnd) -> Vec<Vec<u8>> {
+        let mut batch = Batch::new(256);
+        end.recv(&mut batch, &mut Drops::default());
+        let bytes = |entry: &Entry| {
+            let (mut out, whole) =
+                (Vec::new(), prologue(entry.header, entry.bytes, TagAction::Keep));
+            batch.frame(entry).append_to(whole, &mut out);
+            out
+        };
+        batch.frames().iter().map(bytes).collect()
+    }
+
+    #[test]
+    fn frames_of_any_length_go_both_ways_in_order() {
+        let [mut a, mut b] = cable().expect("descriptors");
+        let mut intake = Intake::new(64, USUAL).expect("memory");
+        let lens = [14, 60, 1514, 2112, 9000, 65535];
+        let sent = batch(&mut intake, &lens);
+        for _ in 0..2 {
+            assert_eq!(a.send(&sent, &all(&sent)).delivered.frames, 6);
+            let mut got = received(&mut b);
+            got.extend(received(&mut b));
+            assert_eq!(got.iter().map(Vec::len).collect::<Vec<_>>(), lens);
+            assert!(
+                got.iter().enumerate().all(|(i, frame)| frame.iter().all(|b| usize::from(*b) == i))
+            );
+            std::mem::swap(&mut a, &mut b);
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted_and_an_end_that_is_gone_takes_nothing() {
+        let [mut a, b] = cable().expect("descriptors");
+        let mut intake = Intake::new(64, USUAL).expect("memory");
+        let sent = batch(&mut intake, &[1514; 64]);
+        let mut left = 1 << 16;
+        let dropped = loop {
+            let Sent { drops, .. } = a.send(&sent, &all(&sent));
+            left -= 1;
+            assert!(left > 0, "a socket holds what it holds");
+            if drops.total() > 0 {
+                break drops;
+            }
+        };
+        assert_eq!(dropped.get(DropReason::NoRoom), dropped.total());
+        drop(b);
+        assert_eq!(a.send(&sent, &all(&sent)).drops.get(DropReason::LinkDown), 64);
+        assert!(received(&mut a).is_empty() && a.watched().is_none());
+    }
+}
