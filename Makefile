@@ -121,6 +121,7 @@ everything: prepare format tidy lint unit doc end-to-end loom miri deny
 prepare:
 	$(step) 'tools'
 	@.ci/prepare
+	@.ci/guests
 
 .PHONY: format
 format:

@@ -6,6 +6,7 @@
 //! | [`process`] | processes that never outlive their test |
 //! | [`role`] | what a client process (`uvala-peer`) is told to do, and what it reports |
 //! | [`frames`] | frames that show what happened to them on the way |
+//! | [`guest`] | a real guest in QEMU |
 //! | [`machine`] | a virtual machine without a processor |
 //! | [`net`] | network namespaces, and what is sent and heard in them |
 //! | [`netmap`] | a program that holds a netmap descriptor |
@@ -18,6 +19,7 @@
 
 pub mod daemon;
 pub mod frames;
+pub mod guest;
 pub mod machine;
 pub mod measure;
 pub mod net;
