@@ -48,7 +48,8 @@ pub enum BadMemory {
     System(#[from] io::Error),
 }
 
-/// The regions.
+/// The regions. QEMU 7 lends each as often as the device has pairs of queues, and takes it back as
+/// often.
 #[derive(Debug, Default)]
 pub struct Table(Vec<Extent>);
 
@@ -62,9 +63,10 @@ impl Table {
         if self.0.len() >= REGIONS_MAX || lent.saturating_add(region.size) > BYTES_MAX {
             return Err(BadMemory::TooMuch);
         }
-        let extent = map(region, fd)?;
+        let again = self.0.iter().find(|extent| is_same(extent, region)).cloned();
+        let extent = again.map_or_else(|| map(region, fd), Ok)?;
         let all = self.0.iter().chain([&extent]).cloned().collect();
-        GuestMemory::new(all).ok_or(BadMemory::Overlap)?;
+        GuestMemory::new(once(all)).ok_or(BadMemory::Overlap)?;
         self.0.push(extent);
         Ok(())
     }
@@ -74,10 +76,8 @@ impl Table {
     /// # Errors
     /// There is none such.
     pub fn remove(&mut self, region: Region) -> Result<(), BadMemory> {
-        let is_it = |extent: &Extent| {
-            (extent.guest, extent.user, extent.size) == (region.guest, region.user, region.size)
-        };
-        let at = self.0.iter().position(is_it).ok_or(BadMemory::Missing(region.guest))?;
+        let at = self.0.iter().position(|extent| is_same(extent, region));
+        let at = at.ok_or(BadMemory::Missing(region.guest))?;
         self.0.swap_remove(at);
         Ok(())
     }
@@ -85,7 +85,8 @@ impl Table {
     /// All of them, as the rings use them.
     #[must_use]
     pub fn memory(&self) -> Arc<GuestMemory> {
-        Arc::new(GuestMemory::new(self.0.clone()).expect("looked at when they were added"))
+        let memory = GuestMemory::new(once(self.0.clone()));
+        Arc::new(memory.expect("looked at when they were added"))
     }
 
     /// None at all.
@@ -93,6 +94,17 @@ impl Table {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+}
+
+fn is_same(extent: &Extent, region: Region) -> bool {
+    (extent.guest, extent.user, extent.size) == (region.guest, region.user, region.size)
+}
+
+/// Each of them once.
+fn once(mut extents: Vec<Extent>) -> Vec<Extent> {
+    extents.sort_by_key(|extent| (extent.guest, extent.user, extent.size));
+    extents.dedup_by_key(|extent| (extent.guest, extent.user, extent.size));
+    extents
 }
 
 fn map(region: Region, fd: &OwnedFd) -> Result<Extent, BadMemory> {
@@ -157,6 +169,17 @@ mod tests {
             table.add(region(1 << 30, 0, 0), &fd),
             Err(BadMemory::Overlap | BadMemory::System(_))
         ));
+    }
+
+    #[test]
+    fn a_region_that_is_lent_twice_is_taken_back_twice() {
+        let (mut table, fd) = (Table::default(), file(4096));
+        (0..2).for_each(|_| table.add(region(0, 4096, 0), &fd).expect("the same"));
+        for _ in 0..2 {
+            assert!(table.memory().words(0).is_some());
+            table.remove(region(0, 4096, 0)).expect("it is there");
+        }
+        assert!(table.is_empty());
     }
 
     #[test]
