@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The access is repeated and finds zeros, what was going on ends as it would with any nonsense,
-//! and whoever looks at [`Watch::is_lost`] afterwards knows better. So it costs the port that lent
+//! and whoever looks at `Watch::is_lost` afterwards knows better. So it costs the port that lent
 //! the memory, and nobody else.
 //!
 //! The table is fixed: a signal handler can neither lock nor allocate. Entries are written by who
