@@ -328,7 +328,9 @@ impl Conversation<'_> {
         if stopped {
             return Err(End::Stopped);
         }
-        if another && self.door.next().is_some() {
+        // Looked at last: one that has gone and comes again has closed its first connection before.
+        let [speaks] = wait([Some(self.frontend.as_fd())], Some(0))?;
+        if another && !speaks && self.door.next().is_some() {
             tracing::warn!("{}: a second frontend is turned away", self.name);
         }
         if let Some(session) = session.filter(|_| trouble) {
