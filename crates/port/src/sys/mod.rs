@@ -6,6 +6,7 @@
 //! `write`. With a pipe each side changes only its own end, and the end of file tells a client
 //! that the daemon is gone.
 
+pub mod aio;
 pub mod bpf;
 pub mod packet;
 pub mod tun;

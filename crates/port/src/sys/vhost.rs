@@ -2,13 +2,13 @@
 //!
 //! An eventfd is one open file description that both sides hold, so the other side can change its
 //! counter and its blocking mode under us. Kicks are therefore never read: an edge-triggered epoll
-//! tells of each write, whatever the counter is. A call has to be written, and is, without
-//! blocking; see [`Call`].
+//! tells of each write, whatever the counter is. A call is signalled in the one way that never
+//! waits; see [`Call`].
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd};
 use rustix::fs::OFlags;
@@ -18,6 +18,7 @@ use rustix::net::{
     sendmsg,
 };
 
+use crate::sys::aio::Signals;
 use crate::vhost_user::message::FDS_MAX;
 
 /// Receives bytes and the descriptors beside them, without blocking. 0: the other side has gone.
@@ -186,6 +187,9 @@ impl Drop for Kick {
     }
 }
 
+/// For all calls of the process.
+static SIGNALS: LazyLock<io::Result<Signals>> = LazyLock::new(Signals::new);
+
 /// How the driver of one queue is told.
 #[derive(Debug)]
 pub struct Call(OwnedFd);
@@ -206,6 +210,27 @@ impl Call {
 
     /// Tells it. One that cannot be told has been told so often that it need not be.
     pub fn tell(&self) {
-        while rustix::io::write(&self.0, &1u64.to_ne_bytes()) == Err(Errno::INTR) {}
+        let told = SIGNALS.as_ref().is_ok_and(|signals| signals.give(&self.0).is_ok());
+        // Without asynchronous I/O this may wait for a frontend that wants it to (SECURITY.md).
+        while !told && rustix::io::write(&self.0, &1u64.to_ne_bytes()) == Err(Errno::INTR) {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_eventfd_made_blocking_holds_nobody_up() {
+        let event = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        let call = Call::new(event.try_clone().unwrap()).unwrap();
+        rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        rustix::fs::fcntl_setfl(&event, OFlags::empty()).unwrap();
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            call.tell();
+            let _ = done.send(());
+        });
+        is_done.recv_timeout(std::time::Duration::from_secs(10)).expect("it returns");
     }
 }
