@@ -14,12 +14,16 @@
 //! the memory, and nobody else.
 //!
 //! The table is fixed: a signal handler can neither lock nor allocate. Entries are written by who
-//! maps and unmaps, under a lock; the handler reads them.
+//! maps and unmaps, under a lock; the handler reads them. The entry it looks for does not change
+//! meanwhile, because whoever touches a mapping keeps it. Others may end and be used again while it
+//! looks, so each has a version, odd while it changes: a range whose version has changed is not
+//! believed, or zeros would be mapped over the memory of somebody else.
 
 #![allow(unsafe_code)] // UNSAFETY: a signal handler that maps memory.
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::cell::UnsafeCell;
 use std::io;
 use std::mem::MaybeUninit;
@@ -28,16 +32,47 @@ use std::sync::Mutex;
 /// Mappings that can be watched at a time, in the whole process.
 const WATCHES: usize = 8192;
 
+/// Written under the lock, but for `lost`, which the handler writes.
 struct Entry {
+    version: AtomicUsize,
     /// 0: free.
     base: AtomicUsize,
     end: AtomicUsize,
     lost: AtomicBool,
 }
 
-static TABLE: [Entry; WATCHES] = [const {
-    Entry { base: AtomicUsize::new(0), end: AtomicUsize::new(0), lost: AtomicBool::new(false) }
-}; WATCHES];
+impl Entry {
+    const fn free() -> Self {
+        Self {
+            version: AtomicUsize::new(0),
+            base: AtomicUsize::new(0),
+            end: AtomicUsize::new(0),
+            lost: AtomicBool::new(false),
+        }
+    }
+
+    /// Changes the range; one thread at a time.
+    fn set(&self, range: Range<usize>) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version.wrapping_add(1), Ordering::Relaxed);
+        // Whoever sees a part of the new range sees that version too.
+        fence(Ordering::Release);
+        self.base.store(range.start, Ordering::Relaxed);
+        self.end.store(range.end, Ordering::Relaxed);
+        self.version.store(version.wrapping_add(2), Ordering::Release);
+    }
+
+    /// The range, unless it is being changed.
+    fn range(&self) -> Option<Range<usize>> {
+        let version = self.version.load(Ordering::Acquire);
+        let range = self.base.load(Ordering::Relaxed)..self.end.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        let same = self.version.load(Ordering::Relaxed) == version;
+        (same && version.is_multiple_of(2)).then_some(range)
+    }
+}
+
+static TABLE: [Entry; WATCHES] = [const { Entry::free() }; WATCHES];
 /// Entries from here on have never been used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 /// Whoever changes the table; true once the handler is installed.
@@ -65,9 +100,7 @@ impl Watch {
         let at = free.ok_or(io::ErrorKind::StorageFull)?;
         let entry = &TABLE[at];
         entry.lost.store(false, Ordering::Relaxed);
-        entry.end.store(base + size, Ordering::Relaxed);
-        // The handler reads the base first.
-        entry.base.store(base, Ordering::Release);
+        entry.set(base..base + size);
         USED.fetch_max(at + 1, Ordering::Release);
         Ok(Self(at))
     }
@@ -80,7 +113,7 @@ impl Watch {
     /// Before it is unmapped.
     pub(super) fn end(&self) {
         let _changing = INSTALLED.lock().expect("nobody panics with it");
-        TABLE[self.0].base.store(0, Ordering::Relaxed);
+        TABLE[self.0].set(0..0);
     }
 }
 
@@ -101,12 +134,11 @@ extern "C" fn on_sigbus(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     // SAFETY: the kernel gives a valid structure, and errno belongs to this thread.
     let (address, errno) = unsafe { ((*info).si_addr().addr(), *libc::__errno_location()) };
     let used = USED.load(Ordering::Acquire);
-    let is_it = |entry: &&Entry| {
-        let base = entry.base.load(Ordering::Acquire);
-        base != 0 && (base..entry.end.load(Ordering::Relaxed)).contains(&address)
-    };
-    match TABLE[..used].iter().find(is_it) {
-        Some(entry) if replace(entry) => entry.lost.store(true, Ordering::Relaxed),
+    let found = TABLE[..used].iter().find_map(|entry| {
+        entry.range().filter(|range| range.contains(&address)).map(|range| (entry, range))
+    });
+    match found {
+        Some((entry, range)) if replace(&range) => entry.lost.store(true, Ordering::Relaxed),
         // The access is repeated, and ends as it would have without us.
         // SAFETY: installed means that it was written.
         _ => unsafe {
@@ -118,9 +150,8 @@ extern "C" fn on_sigbus(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
 }
 
 /// Maps zeros over a mapping.
-fn replace(entry: &Entry) -> bool {
-    let base = entry.base.load(Ordering::Relaxed);
-    let size = entry.end.load(Ordering::Relaxed) - base;
+fn replace(range: &Range<usize>) -> bool {
+    let (base, size) = (range.start, range.len());
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: the range is one of our mappings, of which nobody relies on the contents.
@@ -128,4 +159,25 @@ fn replace(entry: &Entry) -> bool {
         libc::mmap(std::ptr::with_exposed_provenance_mut(base), size, protection, flags, -1, 0)
     };
     place != libc::MAP_FAILED
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_range_is_half_of_one_mapping_and_half_of_another() {
+        let entry = Entry::free();
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                for _ in 0..3_000_000 {
+                    [10..20, 0..0, 50..60, 0..0].into_iter().for_each(|range| entry.set(range));
+                }
+            });
+            while !writer.is_finished() {
+                let seen = entry.range();
+                assert!(seen.is_none_or(|range| [10..20, 50..60, 0..0].contains(&range)));
+            }
+        });
+    }
 }
