@@ -8,8 +8,13 @@
 //! A frame that the guest left to its network card (a checksum begun, a run of segments) is
 //! finished in memory of ours, so a guest that changes it meanwhile changes its own copy.
 //!
+//! A turn is bounded by what is looked at, not by what comes of it: buffers that are thrown away
+//! cost time as well, and a driver can make more of them meanwhile. Transmit queues take turns.
+//!
 //! Queues come and go by [orders](super::hand). What is wrong with one is noted in it; the
-//! protocol thread is told and takes it out.
+//! protocol thread is told and takes it out. Memory that was [taken away](ring::guest::lost) reads
+//! as zeros. They may be nonsense, or a queue that is empty for ever: a port that falls asleep
+//! looks whether it is that.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -31,6 +36,10 @@ use crate::sys::vhost::{Ear, Event};
 /// Frames that a port takes in one turn, and their usual length in bytes.
 const FRAMES: u32 = 64;
 const USUAL: u32 = 1518;
+/// Pieces that it looks at in one turn, but for those of its last buffer.
+const PIECES: usize = PIECES_MAX;
+/// What a buffer counts for at least.
+const PIECES_MIN: usize = PIECES / FRAMES as usize;
 const ETHERNET: usize = 14;
 /// Feature bits in a header that ask for something: a checksum, a run of segments.
 const NEEDS_CSUM: u8 = 1;
@@ -38,8 +47,12 @@ const NEEDS_CSUM: u8 = 1;
 /// A port's queues, the guest's to receive at even places.
 pub(super) struct Machine {
     rings: Vec<Option<Box<Ring>>>,
+    /// The pair whose transmit queue is the first in the next turn.
+    first: usize,
     /// Receive queues in which something was put since the last flush.
     filled: Vec<usize>,
+    /// Receive queues without room, while frames are put.
+    full: Vec<usize>,
     inbox: Inbox,
     ear: Arc<Ear>,
     /// Tells the protocol thread of trouble.
@@ -69,7 +82,9 @@ impl Machine {
     ) -> std::io::Result<Self> {
         Ok(Self {
             rings: (0..queues).map(|_| None).collect(),
+            first: 0,
             filled: Vec::with_capacity(queues),
+            full: Vec::with_capacity(queues),
             inbox,
             ear: ear.clone(),
             trouble: trouble.clone(),
@@ -141,11 +156,41 @@ impl Machine {
             }
             Err(NotPut::Dropped(why)) => Err(why),
             Err(NotPut::Broken(why)) => {
-                let lost = ring.memory.is_lost();
-                ring.trouble = Some(if lost { Trouble::Lost } else { Trouble::Broken(why) });
+                ring.trouble = Some(trouble_of(ring, why));
                 self.trouble.set();
                 Err(DropReason::LinkDown)
             }
+        }
+    }
+
+    /// Takes what the transmit queues have, one after the other, as far as there is room.
+    fn take(&mut self, batch: &mut Batch, drops: &mut Drops) {
+        let Self { intake, unfinished, rings, first, buffers, trouble, .. } = self;
+        let mut taking = Intaking { intake, unfinished, batch, drops, left: PIECES };
+        taking.give_out();
+        let (begin, pairs) = (*first, rings.len() / 2);
+        for pair in (begin..pairs).chain(0..begin) {
+            if !taking.has_room() {
+                break;
+            }
+            // The last one goes on in the next turn, unless it had all of this one.
+            *first = if pair == begin { (pair + 1) % pairs } else { pair };
+            let Some(ring) = &mut rings[2 * pair + 1] else { continue };
+            if ring.trouble.is_none()
+                && let Err(why) = taking.drain(ring, buffers)
+            {
+                ring.trouble = Some(trouble_of(ring, why));
+                trouble.set();
+            }
+        }
+    }
+
+    /// Notes it if the memory is lost. All queues lie in the same, so that one stands for all.
+    fn look_for_loss(&mut self) {
+        let mut used = self.rings.iter_mut().flatten().filter(|ring| ring.trouble.is_none());
+        if let Some(ring) = used.next().filter(|ring| ring.memory.is_lost()) {
+            ring.trouble = Some(Trouble::Lost);
+            self.trouble.set();
         }
     }
 
@@ -178,12 +223,15 @@ struct Intaking<'a> {
     unfinished: &'a mut Unfinished,
     batch: &'a mut Batch,
     drops: &'a mut Drops,
+    /// Pieces that may still be looked at.
+    left: usize,
 }
 
 impl Intaking<'_> {
     fn has_room(&self) -> bool {
         let fits = self.intake.fits(FRAME_MAX as usize);
-        self.batch.has_room() && fits && self.unfinished.finishing.is_none()
+        let room = self.batch.has_room() && fits && self.unfinished.finishing.is_none();
+        room && self.left > 0
     }
 
     /// Takes what a queue has, as far as there is room.
@@ -198,6 +246,8 @@ impl Intaking<'_> {
                 Err(why) => break Err(why),
                 Ok(None) => break Ok(()),
                 Ok(Some(taken)) => {
+                    let pieces = buffers.spans().len().max(PIECES_MIN);
+                    self.left = self.left.saturating_sub(pieces);
                     if let Err(why) = self.accept(ring, buffers) {
                         self.drops.add(why, 1);
                     }
@@ -283,6 +333,12 @@ fn tell(ring: &mut Ring) {
     }
 }
 
+/// What is behind a queue that makes no sense: where memory is lost, it is the zeros that do not.
+#[cold]
+fn trouble_of(ring: &Ring, why: Broken) -> Trouble {
+    if ring.memory.is_lost() { Trouble::Lost } else { Trouble::Broken(why) }
+}
+
 /// Why a frame was not put into a queue.
 enum NotPut {
     Dropped(DropReason),
@@ -311,17 +367,16 @@ fn put(
     buffers.clear();
     taken.clear();
     while buffers.bytes() < needed {
-        let Some(one) = ring.queue.next(&ring.memory, buffers)? else {
+        // Without mergeable buffers a frame has one.
+        let too_long = !ring.mergeable && !taken.is_empty();
+        let full = too_long || taken.len() == PIECES_MAX;
+        let next = if full { None } else { ring.queue.next(&ring.memory, buffers)? };
+        let Some(one) = next else {
             ring.queue.rewind(mark);
-            return Err(NotPut::Dropped(DropReason::NoRoom));
+            let why = if too_long { DropReason::TooLong } else { DropReason::NoRoom };
+            return Err(NotPut::Dropped(why));
         };
         taken.push(one);
-        // Without mergeable buffers a frame has one.
-        let mergeable = ring.mergeable || buffers.bytes() >= needed;
-        if !mergeable || taken.len() == PIECES_MAX {
-            ring.queue.rewind(mark);
-            return Err(NotPut::Dropped(DropReason::TooLong));
-        }
     }
     let header = finished(u16::try_from(taken.len()).expect("few"));
     let mut writer = Writer::new(&ring.memory, buffers.spans());
@@ -346,31 +401,19 @@ impl Adapter for Machine {
         if let Some(address) = self.announcement.take() {
             self.announce(address, batch);
         }
-        let Self { intake, unfinished, rings, buffers, trouble, .. } = self;
-        let mut taking = Intaking { intake, unfinished, batch, drops };
-        taking.give_out();
-        for ring in rings.iter_mut().skip(1).step_by(2).flatten() {
-            if ring.trouble.is_some() {
-                continue;
-            }
-            let lost = ring.memory.is_lost().then_some(Trouble::Lost);
-            let broken = taking.drain(ring, buffers).err().map(Trouble::Broken);
-            if let Some(why) = lost.or(broken) {
-                ring.trouble = Some(why);
-                trouble.set();
-            }
-        }
+        self.take(batch, drops);
     }
 
     fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent {
-        let (mut sent, mut full) = (Sent::default(), None);
+        let mut sent = Sent::default();
+        self.full.clear();
         for delivery in list {
             let entry = &batch.frames()[usize::from(delivery.frame)];
             let Some(at) = self.receive_queue(entry.header) else {
                 sent.drops.add(DropReason::LinkDown, 1);
                 continue;
             };
-            if full == Some(at) {
+            if self.full.contains(&at) {
                 sent.drops.add(DropReason::NoRoom, 1);
                 continue;
             }
@@ -378,7 +421,7 @@ impl Adapter for Machine {
                 Ok(bytes) => sent.delivered.add(1, bytes.into()),
                 Err(why) => {
                     // Where there is no room for one, there is none for the next.
-                    full = Some(at).filter(|_| why == DropReason::NoRoom).or(full);
+                    self.full.extend(Some(at).filter(|_| why == DropReason::NoRoom));
                     sent.drops.add(why, 1);
                 }
             }
@@ -399,6 +442,7 @@ impl Adapter for Machine {
     }
 
     fn arm(&mut self) {
+        self.look_for_loss();
         self.transmits_mut().for_each(|ring| ring.queue.want_kicks());
     }
 
@@ -418,3 +462,6 @@ impl Adapter for Machine {
         Some(self.ear.as_fd())
     }
 }
+
+#[cfg(test)]
+mod tests;
