@@ -373,7 +373,9 @@ fn put(
         let next = if full { None } else { ring.queue.next(&ring.memory, buffers)? };
         let Some(one) = next else {
             ring.queue.rewind(mark);
-            let why = if too_long { DropReason::TooLong } else { DropReason::NoRoom };
+            // In vain: not once more for the next frame, if it was more work than usual.
+            let usual = buffers.spans().len() <= PIECES_MIN;
+            let why = if too_long && usual { DropReason::TooLong } else { DropReason::NoRoom };
             return Err(NotPut::Dropped(why));
         };
         taken.push(one);

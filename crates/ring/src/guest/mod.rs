@@ -168,8 +168,7 @@ impl GuestMemory {
         &self.extents
     }
 
-    /// Has any of it been taken away?
-    #[inline]
+    /// Has any of it been taken away? Looks at all extents: not for every turn.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.extents.iter().any(|extent| extent.lent.watch.is_lost())
@@ -179,10 +178,10 @@ impl GuestMemory {
     #[inline]
     #[must_use]
     pub fn span(&self, guest: u64, len: u32) -> Option<Span> {
-        let holds = |extent: &Extent| guest.wrapping_sub(extent.guest) < extent.size;
-        let index = self.extents.iter().position(holds)?;
+        // Guests choose how many extents there are, and which they use.
+        let index = self.extents.partition_point(|extent| extent.guest <= guest).checked_sub(1)?;
         let extent = &self.extents[index];
-        let into = guest - extent.guest;
+        let into = Some(guest - extent.guest).filter(|into| *into < extent.size)?;
         let len = u32::try_from(extent.size - into).map_or(len, |room| room.min(len));
         let offset = extent.offset + usize::try_from(into).ok()?;
         Some(Span { extent: u32::try_from(index).ok()?, len, offset })

@@ -51,6 +51,45 @@ fn what_is_not_there_is_no_span() {
     assert_eq!(memory.words(16), Some([0; 2]));
 }
 
+/// As many extents as a port takes, with a hole of a page behind each but the first two.
+fn scattered() -> (Vec<u64>, GuestMemory) {
+    const COUNT: usize = 509;
+    let lent = Lent::map(file(1), 0, PAGE).expect("memory");
+    let guests: Vec<u64> = (0..COUNT as u64).map(|i| PAGE as u64 * (2 * i).max(1)).collect();
+    let extents = guests.iter().rev().map(|guest| extent(*guest, PAGE, 0, &lent)).collect();
+    (guests, GuestMemory::new(extents).expect("they are apart"))
+}
+
+#[test]
+fn each_of_many_extents_is_found_and_no_hole() {
+    let (guests, memory) = scattered();
+    let page = PAGE as u64;
+    assert_eq!(memory.span(page - 1, 1), None);
+    for (at, guest) in (0..).zip(&guests) {
+        let span = Span { extent: at, len: 1, offset: PAGE - 1 };
+        assert_eq!(memory.span(*guest, 9), Some(Span { len: 9, offset: 0, ..span }));
+        assert_eq!(memory.span(guest + page - 1, 9), Some(span));
+        let behind = memory.span(guest + page, 9);
+        assert_eq!(behind.is_some(), at == 0, "behind extent {at}");
+    }
+}
+
+#[test]
+fn the_last_of_many_extents_is_found_about_as_soon_as_the_first() {
+    let (guests, memory) = scattered();
+    let time = |guest: u64| {
+        let begin = std::time::Instant::now();
+        for _ in 0..2000 {
+            assert!(memory.span(std::hint::black_box(guest), 9).is_some());
+        }
+        begin.elapsed()
+    };
+    // The best of many: others use the processor too.
+    let best = |guest| (0..50).map(|_| time(guest)).min().expect("some");
+    let (first, last) = (best(guests[0]), best(guests[508]));
+    assert!(last < 8 * first, "{first:?} and {last:?}");
+}
+
 #[test]
 fn windows_are_aligned_and_in_one_piece() {
     let (_, memory) = memory();

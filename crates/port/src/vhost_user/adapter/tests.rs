@@ -183,6 +183,13 @@ fn a_queue_of_tiny_buffers_is_full_once_for_all_frames() {
     let sent = machine.send(&batch, &list);
     assert_eq!(sent.drops.get(DropReason::NoRoom), 8);
     assert_eq!(machine.full, [0], "the other one has not been asked: same stations");
+    // The same in one buffer, of a driver that knows no other.
+    machine.rings[0] = Some(Box::new(Ring { mergeable: false, ..guest.ring(0) }));
+    (0..1000).for_each(|slot| guest.describe(0, slot, 1, WRITE | u16::from(slot < 999), slot + 1));
+    assert_eq!(machine.send(&batch, &list).drops.get(DropReason::NoRoom), 8);
+    guest.load(0, 1499, SIZE);
+    assert_eq!(machine.send(&batch, &list).drops.get(DropReason::TooLong), 8);
+    machine.rings[0] = Some(Box::new(guest.ring(0)));
     // A few more bytes, and as many frames as it has buffers for.
     guest.load(0, 2, SIZE);
     assert_eq!(machine.send(&batch, &list).delivered.frames, 2);
