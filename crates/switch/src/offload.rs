@@ -87,6 +87,13 @@ enum Transport {
     Udp,
 }
 
+/// Does the header say that anything is missing?
+#[inline]
+#[must_use]
+pub fn is_unfinished(header: &[u8; VNET_LEN]) -> bool {
+    header[vnet::FLAGS] & vnet::NEEDS_CSUM != 0 || header[vnet::GSO_TYPE] != vnet::GSO_NONE
+}
+
 impl Finishing {
     /// Begins with a frame and the header that says what is missing; a checksum is completed at
     /// once.

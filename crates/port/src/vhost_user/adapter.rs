@@ -27,7 +27,7 @@ use ring::plain::Intake;
 use ring::put::FRAME_MAX;
 use switch::batch::{Batch, Delivery, prologue};
 use switch::frame::Header;
-use switch::offload::{Finishing, VNET_LEN};
+use switch::offload::{Finishing, VNET_LEN, is_unfinished};
 use switch::{Adapter, DropReason, Drops, Sent};
 
 use super::hand::{Inbox, Order, Ring, Trouble};
@@ -41,8 +41,6 @@ const PIECES: usize = PIECES_MAX;
 /// What a buffer counts for at least.
 const PIECES_MIN: usize = PIECES / FRAMES as usize;
 const ETHERNET: usize = 14;
-/// Feature bits in a header that ask for something: a checksum, a run of segments.
-const NEEDS_CSUM: u8 = 1;
 
 /// A port's queues, the guest's to receive at even places.
 pub(super) struct Machine {
@@ -280,10 +278,9 @@ impl Intaking<'_> {
         let mut reader = Reader::new(&ring.memory, buffers.spans());
         let mut header = [0; HEADER_MAX];
         reader.read(&mut header[..ring.header]);
-        let [flags, segments, ..] = header;
-        if flags & NEEDS_CSUM != 0 || segments != 0 {
-            let header = *header.first_chunk::<VNET_LEN>().expect("it is longer");
-            return self.accept_unfinished(header, reader, bytes);
+        let header = header.first_chunk::<VNET_LEN>().expect("it is longer");
+        if is_unfinished(header) {
+            return self.accept_unfinished(*header, reader, bytes);
         }
         let first = self.batch.frags().len();
         self.intake.pull(&mut reader, bytes, self.batch.frags());

@@ -144,6 +144,20 @@ fn what_we_do_not_know_is_refused() {
 }
 
 proptest! {
+    /// What is not unfinished need not be given to be finished.
+    #[test]
+    fn a_frame_of_which_nothing_is_missing_stays_as_it_is(
+        mut header in any::<[u8; VNET_LEN]>(),
+        frame in proptest::collection::vec(any::<u8>(), 14..90),
+        unfinished in prop_oneof![Just((0, 0)), Just((1, 0)), Just((0, 1)), Just((3, 0x81))],
+    ) {
+        (header[0], header[1]) = (header[0] & !1 | unfinished.0, unfinished.1);
+        prop_assert_eq!(is_unfinished(&header), unfinished != (0, 0));
+        if !is_unfinished(&header) {
+            prop_assert_eq!(finish(header, frame.clone()), Ok(vec![frame]));
+        }
+    }
+
     /// Whatever the header and the frame say, nothing is out of bounds and it ends.
     #[test]
     fn nonsense_harms_nobody(
