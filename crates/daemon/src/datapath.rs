@@ -69,7 +69,7 @@ pub struct Workers {
     /// Regions that stay without ports; as often as they were asked to.
     kept: Vec<u16>,
     host: HostPorts,
-    /// Ports of machines. Dropped after the workers, which have their other halves.
+    /// Ports of machines. Their threads end by themselves, and nobody waits for that.
     vhosts: BTreeMap<PortKey, VhostPlace>,
     sweeper: Sweeper,
 }

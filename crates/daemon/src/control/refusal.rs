@@ -419,7 +419,9 @@ fn code_of_socket(error: &SocketError) -> ErrorCode {
         SocketError::Exists(_) => ErrorCode::Exists,
         SocketError::InUse(_) => ErrorCode::InUse,
         SocketError::NoDirectory(_) => ErrorCode::NotFound,
-        SocketError::Permission { .. } | SocketError::MayNotGive { .. } => ErrorCode::Permission,
+        SocketError::Permission { .. }
+        | SocketError::MayNotGive { .. }
+        | SocketError::Exchanged(_) => ErrorCode::Permission,
         SocketError::System { .. } => ErrorCode::NoMemory,
     }
 }

@@ -4,9 +4,8 @@
 //! elsewhere.
 
 use client::api::{MachineState, VhostInfo};
-use client::name::PortName;
 use port::host::Absent;
-use port::vhost_user::{Spec, State, VhostPort, open};
+use port::vhost_user::{Spec, State, Status, VhostPort, open};
 use switch::{Adapter, Flush, Plug};
 
 use super::{PortPlace, Workers};
@@ -15,17 +14,26 @@ use crate::control::datapath::{MakeVhostError, PortKey, VhostSpec};
 /// A machine's port.
 #[derive(Debug)]
 pub(super) struct VhostPlace {
-    name: PortName,
     socket: Spec,
     /// None where the socket could not be made.
     port: Option<VhostPort>,
-    /// What was known of it last.
-    known: State,
+    /// How often its machine had gone when it was looked at last.
+    ends: u32,
 }
 
 impl VhostPlace {
+    fn status(&self) -> Option<&Status> {
+        self.port.as_ref().map(VhostPort::status)
+    }
+
     fn state(&self) -> State {
-        self.port.as_ref().map_or(State::Waiting, |port| port.status().state())
+        self.status().map_or(State::Waiting, Status::state)
+    }
+
+    /// Has its machine gone since it was looked at last? It may be back already.
+    fn has_gone(&mut self) -> bool {
+        let ends = self.status().map_or(0, Status::ends);
+        std::mem::replace(&mut self.ends, ends) != ends
     }
 }
 
@@ -49,26 +57,16 @@ impl Workers {
         let (id, number) = self.next_place(spec.switch)?;
         let place = PortPlace { switch: spec.switch, id, number, bytes: 0, memory: None };
         self.plug(spec.key, place, Plug::Adapter(adapter), spec.config.clone());
-        let (name, socket) = (spec.name.clone(), spec.socket.clone());
-        let place = VhostPlace { name, socket, port, known: State::Waiting };
+        let place = VhostPlace { socket: spec.socket.clone(), port, ends: 0 };
         self.vhosts.insert(spec.key, place);
         Ok(())
     }
 
     /// Something has happened to one of them.
     pub(super) fn tend_vhosts(&mut self) {
-        let mut silent = Vec::new();
-        for (&key, place) in &mut self.vhosts {
-            let state = place.state();
-            let known = std::mem::replace(&mut place.known, state);
-            if known == State::Up && state != State::Up {
-                silent.push(key);
-            }
-            if known != State::Up && state == State::Up {
-                tracing::info!("{}: its machine is up", place.name);
-            }
-        }
-        for key in silent {
+        let gone =
+            self.vhosts.iter_mut().filter_map(|(key, place)| place.has_gone().then_some(*key));
+        for key in gone.collect::<Vec<_>>() {
             if let Some((switch, id)) = self.switch_of(key) {
                 self.on_switch(switch, move |worker, at| {
                     worker.switch(at).bridge_mut().flush(Flush::Port(id))
@@ -88,7 +86,7 @@ impl Workers {
                 State::Connected => MachineState::Connected,
                 State::Up => MachineState::Up,
             },
-            pid: place.port.as_ref().and_then(|port| port.status().process()),
+            pid: place.status().and_then(Status::process),
         })
     }
 }

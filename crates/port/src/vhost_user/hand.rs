@@ -64,6 +64,15 @@ pub struct Hand {
 }
 
 /// There is an order.
+///
+/// | word | writer | reader | ordering |
+/// |---|---|---|---|
+/// | `waiting` = true | protocol thread | worker | `SeqCst` after the order is sent / Relaxed |
+/// | `waiting` = false | worker | worker | `SeqCst` before it looks for orders / Relaxed |
+///
+/// The word carries no data: the channel orders those. A worker clears it before it looks into the
+/// channel, so an order that it finds nothing of is sent later, and sets the word again. One that
+/// sleeps is woken by the event, which is set last.
 #[derive(Debug)]
 pub(super) struct Mail {
     waiting: AtomicBool,

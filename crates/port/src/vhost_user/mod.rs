@@ -24,13 +24,15 @@ pub mod memory;
 pub mod message;
 pub mod session;
 mod socket;
+mod voice;
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
-use std::thread::JoinHandle;
+use std::time::Duration;
 
 use switch::{Adapter, Wake};
 
@@ -41,10 +43,12 @@ use message::{Answer, FDS_MAX, HEADER, Header, Malformed, Message, PAYLOAD_MAX};
 use session::{Fault, Session};
 pub use socket::{Access, SocketError};
 use socket::{Door, bind, failed};
+use voice::Voice;
 
 /// Most pairs of queues: QEMU's own limit is far above, a guest has seldom as many processors.
 pub const PAIRS_MAX: u16 = 64;
-/// Between two tries to connect, in milliseconds.
+/// Between two frontends, and between two tries to get one, in milliseconds. Nobody who comes and
+/// goes, and no lack of descriptors, keeps a processor busy.
 const RETRY_MS: u32 = 50;
 
 /// What a port is to be.
@@ -80,10 +84,17 @@ pub struct Status {
     state: AtomicU8,
     /// The process at the other end, 0 if there is none.
     process: AtomicU32,
+    /// How often it was no longer up, modulo 2^32. Written by the protocol thread alone.
+    ends: AtomicU32,
     bell: Arc<Waker>,
 }
 
 impl Status {
+    fn new(bell: &Arc<Waker>) -> Self {
+        let (state, process) = (AtomicU8::new(State::Waiting as u8), AtomicU32::new(0));
+        Self { state, process, ends: AtomicU32::new(0), bell: bell.clone() }
+    }
+
     /// The state.
     #[must_use]
     pub fn state(&self) -> State {
@@ -100,20 +111,34 @@ impl Status {
         Some(self.process.load(Ordering::Relaxed)).filter(|process| *process != 0)
     }
 
+    /// How often a machine that was up went away, or its driver did. Whoever looks seldom sees by
+    /// this that one has gone and come again meanwhile.
+    #[must_use]
+    pub fn ends(&self) -> u32 {
+        self.ends.load(Ordering::Relaxed)
+    }
+
     fn note(&self, state: State) {
-        if self.state() != state {
-            self.state.store(state as u8, Ordering::Relaxed);
-            self.bell.wake();
+        let before = self.state();
+        if before == state {
+            return;
         }
+        if before == State::Up {
+            self.ends.store(self.ends().wrapping_add(1), Ordering::Relaxed);
+        }
+        self.state.store(state as u8, Ordering::Relaxed);
+        // Whoever was woken by an earlier change and saw half of this one is woken again.
+        self.bell.wake();
     }
 }
 
-/// A port's socket and its thread. Dropped, after the adapter has been, it ends both.
+/// A port's socket and its thread. Dropped, it takes the socket away at once and lets the thread
+/// end, which nobody waits for: it may have gigabytes to unmap.
 #[derive(Debug)]
 pub struct VhostPort {
+    door: Arc<Door>,
     stop: Arc<Event>,
     status: Arc<Status>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl VhostPort {
@@ -126,11 +151,8 @@ impl VhostPort {
 
 impl Drop for VhostPort {
     fn drop(&mut self) {
+        self.door.close();
         self.stop.set();
-        if let Some(thread) = self.thread.take() {
-            // One that panicked has said why already.
-            let _ = thread.join();
-        }
     }
 }
 
@@ -140,6 +162,7 @@ impl Drop for VhostPort {
 /// [`SocketError`], with what to do.
 pub fn open(spec: &Spec, bell: &Arc<Waker>) -> Result<(Box<dyn Adapter>, VhostPort), SocketError> {
     let door = if spec.connects { Door::Theirs(spec.path.clone()) } else { bind(spec)? };
+    let door = Arc::new(door);
     let system = failed(&spec.path);
     let (ear, stop) =
         (Arc::new(Ear::new().map_err(&system)?), Arc::new(Event::new().map_err(&system)?));
@@ -148,12 +171,11 @@ pub fn open(spec: &Spec, bell: &Arc<Waker>) -> Result<(Box<dyn Adapter>, VhostPo
     ear.add(inbox.mail.event()).map_err(&system)?;
     let queues = usize::from(spec.pairs) * 2;
     let adapter = adapter::Machine::new(queues, inbox, &ear, &trouble).map_err(&system)?;
-    let (state, process) = (AtomicU8::new(State::Waiting as u8), AtomicU32::new(0));
-    let status = Arc::new(Status { state, process, bell: bell.clone() });
+    let status = Arc::new(Status::new(bell));
     let server = Server {
-        name: spec.name.clone(),
+        voice: Voice::new(spec.name.clone()),
         pairs: spec.pairs,
-        door,
+        door: door.clone(),
         hand,
         ear,
         stop: stop.clone(),
@@ -161,15 +183,16 @@ pub fn open(spec: &Spec, bell: &Arc<Waker>) -> Result<(Box<dyn Adapter>, VhostPo
         status: status.clone(),
     };
     let builder = std::thread::Builder::new().name("vhost-user".to_owned());
-    let thread = builder.spawn(move || server.run()).map_err(&system)?;
-    Ok((Box::new(adapter), VhostPort { stop, status, thread: Some(thread) }))
+    let port = VhostPort { door, stop, status };
+    builder.spawn(move || server.run()).map_err(&system)?;
+    Ok((Box::new(adapter), port))
 }
 
 /// The protocol thread.
 struct Server {
-    name: String,
+    voice: Voice,
     pairs: u16,
-    door: Door,
+    door: Arc<Door>,
     hand: Hand,
     ear: Arc<Ear>,
     stop: Arc<Event>,
@@ -206,16 +229,17 @@ impl Server {
             let process = rustix::net::sockopt::socket_peercred(&frontend);
             let process = process.map_or(0, |peer| peer.pid.as_raw_nonzero().get().unsigned_abs());
             self.status.process.store(process, Ordering::Relaxed);
-            tracing::info!("{}: process {process} has connected", self.name);
+            self.voice.info(format_args!("process {process} has connected"));
             self.status.note(State::Connected);
             let mut session = Session::new(&mut self.hand, &self.ear, self.pairs);
             let conversation = Conversation {
-                name: &self.name,
+                voice: &self.voice,
                 frontend: &frontend,
                 door: &self.door,
                 stop: &self.stop,
                 trouble: &self.trouble,
                 status: &self.status,
+                is_deaf: Cell::new(false),
             };
             let end = conversation.run(&mut session);
             drop(session);
@@ -223,23 +247,42 @@ impl Server {
             self.status.note(State::Waiting);
             match end {
                 End::Stopped => break,
-                End::Gone => tracing::info!("{}: process {process} has gone", self.name),
-                end => tracing::warn!("{}: process {process} is let go: {end}", self.name),
+                End::Gone => self.voice.info(format_args!("process {process} has gone")),
+                end => self.voice.warn(format_args!("process {process} is let go: {end}")),
+            }
+            if self.is_stopped_within(RETRY_MS) {
+                break;
             }
         }
-        self.door.close();
     }
 
     /// Waits for one; none if the port is to be closed.
     fn next_frontend(&self) -> Option<OwnedFd> {
         loop {
-            if let Some(frontend) = self.door.next() {
-                return Some(frontend);
+            match self.door.next() {
+                Ok(Some(frontend)) => return Some(frontend),
+                Ok(None) if self.door.listener().is_some() => {
+                    match wait([Some(self.stop.as_fd()), self.door.listener()], None) {
+                        Ok([true, _]) => return None,
+                        Ok([false, _]) => continue,
+                        Err(_) => {}
+                    }
+                }
+                Ok(None) | Err(_) => {}
             }
-            let timeout = if self.door.listener().is_none() { Some(RETRY_MS) } else { None };
-            match wait([Some(self.stop.as_fd()), self.door.listener()], timeout) {
-                Ok([false, _]) => {}
-                Ok([true, _]) | Err(_) => return None,
+            if self.is_stopped_within(RETRY_MS) {
+                return None;
+            }
+        }
+    }
+
+    /// Is the port to be closed? Waits so long for that.
+    fn is_stopped_within(&self, ms: u32) -> bool {
+        match wait([Some(self.stop.as_fd())], Some(ms)) {
+            Ok([stopped]) => stopped,
+            Err(_) => {
+                std::thread::sleep(Duration::from_millis(ms.into()));
+                false
             }
         }
     }
@@ -247,23 +290,33 @@ impl Server {
 
 /// With one frontend.
 struct Conversation<'a> {
-    name: &'a str,
+    voice: &'a Voice,
     frontend: &'a OwnedFd,
     door: &'a Door,
     stop: &'a Event,
     trouble: &'a Event,
     status: &'a Status,
+    /// Is another frontend not listened for now? One that could not be accepted stays there.
+    is_deaf: Cell<bool>,
 }
 
 impl Conversation<'_> {
     fn run(&self, session: &mut Session<&mut Hand>) -> End {
         loop {
             let outcome = self.serve(session);
-            self.status.note(if session.is_up() { State::Up } else { State::Connected });
+            self.note_state(session);
             if let Err(end) = outcome {
                 return end;
             }
         }
+    }
+
+    fn note_state(&self, session: &Session<&mut Hand>) {
+        let state = if session.is_up() { State::Up } else { State::Connected };
+        if state == State::Up && self.status.state() != State::Up {
+            self.voice.info(format_args!("its machine is up"));
+        }
+        self.status.note(state);
     }
 
     /// One message, or what happened meanwhile.
@@ -282,7 +335,7 @@ impl Conversation<'_> {
             Ok(None) if asked => self.answer(header, Answer::U64(0)),
             Ok(None) => Ok(()),
             Err(fault) if asked => {
-                tracing::warn!("{}: refused: {fault}", self.name);
+                self.voice.warn(format_args!("refused: {fault}"));
                 self.answer(header, Answer::U64(1))
             }
             Err(fault) => Err(fault.into()),
@@ -322,16 +375,21 @@ impl Conversation<'_> {
 
     fn wait(&self, session: Option<&mut Session<&mut Hand>>) -> Result<(), End> {
         let trouble = session.as_ref().map(|_| self.trouble.as_fd());
-        let fds =
-            [Some(self.stop.as_fd()), Some(self.frontend.as_fd()), trouble, self.door.listener()];
-        let [stopped, _, trouble, another] = wait(fds, None)?;
+        let is_deaf = self.is_deaf.take();
+        let listener = self.door.listener().filter(|_| !is_deaf);
+        let fds = [Some(self.stop.as_fd()), Some(self.frontend.as_fd()), trouble, listener];
+        let [stopped, _, trouble, another] = wait(fds, is_deaf.then_some(RETRY_MS))?;
         if stopped {
             return Err(End::Stopped);
         }
         // Looked at last: one that has gone and comes again has closed its first connection before.
         let [speaks] = wait([Some(self.frontend.as_fd())], Some(0))?;
-        if another && !speaks && self.door.next().is_some() {
-            tracing::warn!("{}: a second frontend is turned away", self.name);
+        if another && !speaks {
+            match self.door.next() {
+                Ok(Some(_)) => self.voice.warn(format_args!("a second frontend is turned away")),
+                Ok(None) => {}
+                Err(_) => self.is_deaf.set(true),
+            }
         }
         if let Some(session) = session.filter(|_| trouble) {
             self.trouble.clear();
@@ -339,10 +397,62 @@ impl Conversation<'_> {
                 if why == Trouble::Lost {
                     return Err(why.into());
                 }
-                tracing::warn!("{}: queue {queue} is stopped: {why}", self.name);
+                self.voice.warn(format_args!("queue {queue} is stopped: {why}"));
             }
-            self.status.note(if session.is_up() { State::Up } else { State::Connected });
+            self.note_state(session);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::path::Path;
+    use std::sync::mpsc::channel;
+    use std::time::Instant;
+
+    fn open_at(path: &Path) -> (Box<dyn Adapter>, VhostPort) {
+        let (_, bell) = Waker::new().expect("descriptors");
+        let (name, path) = ("vale0:vm".to_owned(), path.to_owned());
+        let spec = Spec { name, path, connects: false, pairs: 1, access: Access::default() };
+        open(&spec, &Arc::new(bell)).expect("nobody is there")
+    }
+
+    #[test]
+    fn a_port_goes_while_its_thread_is_busy() {
+        let path = std::env::temp_dir().join(format!("uvala-busy-{}", std::process::id()));
+        let (adapter, port) = open_at(&path);
+        let mut frontend = UnixStream::connect(&path).expect("it listens");
+        // SEND_RARP: the thread waits for a worker that never does what it is told.
+        let message = [&[19, 0, 0, 0, 1, 0, 0, 0, 8, 0, 0, 0][..], &[2; 8]].concat();
+        frontend.write_all(&message).expect("it reads");
+        let start = Instant::now();
+        while port.status().state() != State::Connected {
+            assert!(start.elapsed() < Duration::from_secs(10), "it accepts");
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        let (done, is_done) = channel();
+        std::thread::spawn(move || {
+            drop(port);
+            let _ = done.send(());
+        });
+        is_done.recv_timeout(Duration::from_secs(10)).expect("nobody waits for the thread");
+        assert!(!path.exists(), "another may be made there");
+        drop(adapter);
+    }
+
+    #[test]
+    fn a_machine_that_has_gone_and_come_again_has_gone() {
+        let (_, bell) = Waker::new().expect("descriptors");
+        let status = Status::new(&Arc::new(bell));
+        [State::Connected, State::Up, State::Up].into_iter().for_each(|state| status.note(state));
+        assert_eq!(status.ends(), 0);
+        let again = [State::Waiting, State::Connected, State::Up];
+        again.into_iter().for_each(|state| status.note(state));
+        assert_eq!((status.state(), status.ends()), (State::Up, 1));
     }
 }

@@ -1,12 +1,14 @@
 //! Where frontends come from: a socket of ours that they connect to, or one of theirs.
+//!
+//! Nothing here waits for who is at the other end, and nothing is given away by its name alone:
+//! a socket may lie in a directory that others write to.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::Mode;
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, listen, socket_with,
@@ -65,6 +67,13 @@ pub enum SocketError {
         /// Who was to have it.
         whom: String,
     },
+    /// It is another file than the one that was made.
+    #[error(
+        "somebody has exchanged socket {} while it was made; choose a --socket in a directory \
+         that others cannot write to",
+        .0.display()
+    )]
+    Exchanged(PathBuf),
     /// Something else.
     #[error("socket {}: {error}", .path.display())]
     System {
@@ -103,10 +112,17 @@ impl Door {
     }
 
     /// A frontend, if one is there.
-    pub(super) fn next(&self) -> Option<OwnedFd> {
+    ///
+    /// # Errors
+    /// There may be one, and it cannot be had now: the listener stays readable.
+    pub(super) fn next(&self) -> io::Result<Option<OwnedFd>> {
         match self {
-            Self::Ours(listener, ..) => accept_with(listener, SocketFlags::CLOEXEC).ok(),
-            Self::Theirs(path) => UnixStream::connect(path).ok().map(OwnedFd::from),
+            Self::Ours(listener, ..) => match accept_with(listener, SocketFlags::CLOEXEC) {
+                Ok(frontend) => Ok(Some(frontend)),
+                Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+                Err(errno) => Err(errno.into()),
+            },
+            Self::Theirs(path) => Ok(connect(path).ok()),
         }
     }
 
@@ -120,6 +136,19 @@ impl Door {
     }
 }
 
+/// Connects at once or not at all: a listener that accepts nobody would keep us for ever.
+fn connect(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let socket = new_socket()?;
+    rustix::net::connect(&socket, &address)?;
+    Ok(socket)
+}
+
+fn new_socket() -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
 fn identity(path: &Path) -> Option<(u64, u64)> {
     std::fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
@@ -130,9 +159,7 @@ pub(super) fn bind(spec: &Spec) -> Result<Door, SocketError> {
     let system = |errno: Errno| SocketError::System { path: path.clone(), error: errno.into() };
     let address = SocketAddrUnix::new(path).map_err(|_| SocketError::Long(path.clone()))?;
     clear(path)?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket =
-        socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(system)?;
+    let socket = new_socket().map_err(system)?;
     // Nobody else may connect before it is known who may.
     rustix::fs::fchmod(&socket, Mode::from(0o600)).map_err(system)?;
     rustix::net::bind(&socket, &address).map_err(|errno| match errno {
@@ -144,9 +171,10 @@ pub(super) fn bind(spec: &Spec) -> Result<Door, SocketError> {
         Errno::ADDRINUSE => SocketError::InUse(path.clone()),
         errno => system(errno),
     })?;
-    let file = identity(path).ok_or_else(|| system(Errno::NOENT))?;
-    let door = Door::Ours(socket, path.clone(), file);
-    if let Err(error) = give(path, spec.access) {
+    let file = just_made(path)?;
+    let found = rustix::fs::fstat(&file).map_err(system)?;
+    let door = Door::Ours(socket, path.clone(), (found.st_dev, found.st_ino));
+    if let Err(error) = give(&file, path, spec.access) {
         door.close();
         return Err(error);
     }
@@ -162,35 +190,50 @@ fn clear(path: &Path) -> Result<(), SocketError> {
     if !found.file_type().is_socket() {
         return Err(SocketError::Exists(path.to_owned()));
     }
-    match UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path).map_err(failed(path))
-        }
+    match connect(path) {
+        Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(failed(path)),
         _ => Err(SocketError::InUse(path.to_owned())),
     }
 }
 
-fn give(path: &Path, access: Access) -> Result<(), SocketError> {
+/// The socket that was made at `path` just now, and no other file that took its place: nobody else
+/// makes sockets that belong to us.
+fn just_made(path: &Path) -> Result<OwnedFd, SocketError> {
+    let exchanged = || SocketError::Exchanged(path.to_owned());
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|_| exchanged())?;
+    let found = rustix::fs::fstat(&file).map_err(|errno| failed(path)(errno.into()))?;
+    let is_socket = FileType::from_raw_mode(found.st_mode) == FileType::Socket;
+    let is_ours = found.st_uid == rustix::process::geteuid().as_raw();
+    if is_socket && is_ours { Ok(file) } else { Err(exchanged()) }
+}
+
+fn give(file: &OwnedFd, path: &Path, access: Access) -> Result<(), SocketError> {
     if access.owner.is_some() || access.group.is_some() {
-        let given = std::os::unix::fs::lchown(path, access.owner, access.group);
-        given.map_err(|error| match error.kind() {
-            io::ErrorKind::PermissionDenied => {
+        let (owner, group) = (access.owner.map(Uid::from_raw), access.group.map(Gid::from_raw));
+        let given = rustix::fs::chownat(file, "", owner, group, AtFlags::EMPTY_PATH);
+        given.map_err(|errno| match errno {
+            Errno::PERM | Errno::ACCESS => {
                 let user = access.owner.map(|owner| format!("user {owner}"));
                 let group = access.group.map(|group| format!("group {group}"));
                 let whom = [user, group].into_iter().flatten().collect::<Vec<_>>();
                 let whom = whom.join(", ");
                 SocketError::MayNotGive { path: path.to_owned(), whom }
             }
-            _ => failed(path)(error),
+            errno => failed(path)(errno.into()),
         })?;
     }
+    // The mode of a file that is open as a place only is set by its name in /proc.
     let mode = std::fs::Permissions::from_mode(access.mode.unwrap_or(MODE));
-    std::fs::set_permissions(path, mode).map_err(failed(path))
+    let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+    std::fs::set_permissions(name, mode).map_err(failed(path))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
 
     fn spec(path: &Path) -> Spec {
         let access = Access { mode: Some(0o606), ..Access::default() };
@@ -198,17 +241,60 @@ mod tests {
         Spec { name, path, connects: false, pairs: 1, access }
     }
 
+    fn directory(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("uvala-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        dir
+    }
+
+    #[test]
+    fn a_listener_that_accepts_nobody_keeps_nobody_waiting() {
+        let dir = directory("full");
+        let path = dir.join("vm.sock");
+        let listener = new_socket().expect("descriptors");
+        rustix::net::bind(&listener, &SocketAddrUnix::new(&path).expect("short")).expect("a place");
+        listen(&listener, 0).expect("bound");
+        let waiting: Vec<_> = std::iter::from_fn(|| connect(&path).ok()).collect();
+        assert_eq!(connect(&path).expect_err("it is full"), Errno::AGAIN);
+        let (done, is_done) = std::sync::mpsc::channel();
+        let (spec, theirs) = (spec(&path), Door::Theirs(path));
+        std::thread::spawn(move || {
+            let _ = done.send((theirs.next(), bind(&spec)));
+        });
+        let (next, bound) = is_done.recv_timeout(Duration::from_secs(10)).expect("they return");
+        assert!(next.expect("no error").is_none());
+        assert!(matches!(bound, Err(SocketError::InUse(_))));
+        drop(waiting);
+        std::fs::remove_dir_all(dir).expect("ours");
+    }
+
+    #[test]
+    fn what_took_the_place_of_a_socket_is_not_given_away() {
+        let dir = directory("exchanged");
+        let [file, link] = ["file", "link"].map(|name| dir.join(name));
+        std::fs::write(&file, "").expect("a file");
+        std::os::unix::fs::symlink(&file, &link).expect("a link");
+        let mine = bind(&spec(&dir.join("vm.sock"))).expect("nobody is there");
+        let to_socket = dir.join("to-socket");
+        std::os::unix::fs::symlink(dir.join("vm.sock"), &to_socket).expect("a link");
+        for path in [&file, &link, &to_socket, &dir] {
+            assert!(matches!(just_made(path), Err(SocketError::Exchanged(_))), "{path:?}");
+        }
+        assert!(just_made(&dir.join("vm.sock")).is_ok());
+        mine.close();
+        std::fs::remove_dir_all(dir).expect("ours");
+    }
+
     #[test]
     fn sockets_are_made_replaced_and_taken_away() {
-        let dir = std::env::temp_dir().join(format!("uvala-socket-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).expect("a directory");
+        let dir = directory("socket");
         let path = dir.join("vm.sock");
         let door = bind(&spec(&path)).expect("nobody is there");
         let mode = std::fs::metadata(&path).expect("made").permissions().mode();
         assert_eq!(mode & 0o777, 0o606);
         assert!(matches!(bind(&spec(&path)), Err(SocketError::InUse(_))));
         let frontend = UnixStream::connect(&path).expect("it listens");
-        let came = std::iter::from_fn(|| door.next()).count();
+        let came = std::iter::from_fn(|| door.next().expect("descriptors")).count();
         assert_eq!(came, 2, "the other one looked whether somebody listens");
         drop((door, frontend));
         bind(&spec(&path)).expect("left behind").close();
