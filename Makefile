@@ -159,6 +159,8 @@ end-to-end:
 .PHONY: soak
 soak:  ## minutes of kill -9 and of a hostile client under load
 	$(step) 'soak'
+	@! grep -qs 'nice -' /proc/self/autogroup || { echo \
+		'soak: not at a raised priority (docs/limits.md); echo 0 > /proc/self/autogroup' >&2; exit 1; }
 	$(CARGO) build -p uvala
 	UVALA='$(debug)/uvala' UVALA_SOAK=1 $(CARGO) test -p uvala-tests --test crash --test hostile \
 		-- --nocapture
