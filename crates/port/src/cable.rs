@@ -15,7 +15,7 @@ use ring::plain::Intake;
 use ring::put::FRAME_MAX;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair, sockopt};
-use switch::batch::{Batch, Delivery, prologue};
+use switch::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Sent};
 
 /// Bytes that wait in the cable, in each direction, as far as the system lets us.
@@ -56,10 +56,8 @@ impl CableEnd {
 
     fn write(&mut self, batch: &Batch, delivery: Delivery) -> Result<usize, DropReason> {
         let socket = self.socket.as_ref().ok_or(DropReason::LinkDown)?;
-        let entry = &batch.frames()[usize::from(delivery.frame)];
         self.write.clear();
-        let head = prologue(entry.header, entry.bytes, delivery.tag);
-        batch.frame(entry).append_to(head, &mut self.write);
+        batch.append(delivery, &mut self.write);
         if self.write.len() > self.read.len() {
             return Err(DropReason::TooLong);
         }
@@ -97,14 +95,7 @@ impl Adapter for CableEnd {
     }
 
     fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent {
-        let mut sent = Sent::default();
-        for &delivery in list {
-            match self.write(batch, delivery) {
-                Ok(bytes) => sent.delivered.add(1, bytes as u64),
-                Err(why) => sent.drops.add(why, 1),
-            }
-        }
-        sent
+        Sent::each(list, |delivery| self.write(batch, delivery))
     }
 
     fn watched(&self) -> Option<BorrowedFd<'_>> {
@@ -116,7 +107,6 @@ impl Adapter for CableEnd {
 mod tests {
     use super::*;
     use switch::TagAction;
-    use switch::batch::Entry;
 
     /// A batch with frames of these lengths, each filled with its number.
     fn batch(intake: &mut Intake, lens: &[usize]) -> Batch {
@@ -139,13 +129,12 @@ mod tests {
     fn received(end: &mut CableEnd) -> Vec<Vec<u8>> {
         let mut batch = Batch::new(256);
         end.recv(&mut batch, &mut Drops::default());
-        let bytes = |entry: &Entry| {
-            let (mut out, whole) =
-                (Vec::new(), prologue(entry.header, entry.bytes, TagAction::Keep));
-            batch.frame(entry).append_to(whole, &mut out);
+        let bytes = |delivery| {
+            let mut out = Vec::new();
+            batch.append(delivery, &mut out);
             out
         };
-        batch.frames().iter().map(bytes).collect()
+        all(&batch).into_iter().map(bytes).collect()
     }
 
     #[test]

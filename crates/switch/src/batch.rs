@@ -179,6 +179,12 @@ impl Batch {
     pub fn frame(&self, entry: &Entry) -> Frame<'_> {
         Frame { region: self.region(), frags: self.pieces(entry), bytes: entry.bytes }
     }
+
+    /// Appends a frame to `to` as it is to be delivered, for whoever has no rings.
+    pub fn append(&self, delivery: Delivery, to: &mut Vec<u8>) {
+        let entry = &self.frames[usize::from(delivery.frame)];
+        self.frame(entry).append_to(prologue(entry.header, entry.bytes, delivery.tag), to);
+    }
 }
 
 fn narrow(count: usize) -> u32 {

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use ring::host::HostPort;
 
 use crate::batch::{Batch, Delivery};
-use crate::stats::{Counters, Drops};
+use crate::stats::{Counters, DropReason, Drops};
 
 /// What is plugged into a switch.
 pub enum Plug {
@@ -145,4 +145,21 @@ pub struct Sent {
     pub delivered: Counters,
     /// Not delivered.
     pub drops: Drops,
+}
+
+impl Sent {
+    /// Of frames that are sent one by one: `send` says of each how many bytes it has delivered.
+    pub fn each(
+        list: &[Delivery],
+        mut send: impl FnMut(Delivery) -> Result<usize, DropReason>,
+    ) -> Self {
+        let mut sent = Self::default();
+        for &delivery in list {
+            match send(delivery) {
+                Ok(bytes) => sent.delivered.add(1, bytes as u64),
+                Err(why) => sent.drops.add(why, 1),
+            }
+        }
+        sent
+    }
 }

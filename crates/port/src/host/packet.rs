@@ -15,7 +15,7 @@ use std::sync::Arc;
 use ring::plain::Intake;
 use ring::put::FRAME_MAX;
 use rustix::io::Errno;
-use switch::batch::{Batch, Delivery, prologue};
+use switch::batch::{Batch, Delivery};
 use switch::offload::Finishing;
 use switch::{Adapter, DropReason, Drops, Sent};
 
@@ -208,11 +208,9 @@ impl Adapter for Packet {
 
     fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent {
         let mut sent = Sent::default();
-        for delivery in list {
-            let entry = &batch.frames()[usize::from(delivery.frame)];
-            let (before, head) =
-                (self.write.len(), prologue(entry.header, entry.bytes, delivery.tag));
-            batch.frame(entry).append_to(head, &mut self.write);
+        for &delivery in list {
+            let before = self.write.len();
+            batch.append(delivery, &mut self.write);
             if !self.link.takes(self.write.len() - before) {
                 self.write.truncate(before);
                 sent.drops.add(DropReason::TooLong, 1);

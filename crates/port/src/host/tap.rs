@@ -10,7 +10,7 @@ use std::sync::Arc;
 use ring::plain::Intake;
 use ring::put::FRAME_MAX;
 use rustix::io::Errno;
-use switch::batch::{Batch, Delivery, prologue};
+use switch::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Sent};
 
 use super::netlink::{Change, Interface, Netlink};
@@ -169,10 +169,8 @@ impl Tap {
 
     fn write(&mut self, batch: &Batch, delivery: Delivery) -> Result<usize, DropReason> {
         let tap = self.tap.as_ref().ok_or(DropReason::LinkDown)?;
-        let entry = &batch.frames()[usize::from(delivery.frame)];
         self.write.clear();
-        let head = prologue(entry.header, entry.bytes, delivery.tag);
-        batch.frame(entry).append_to(head, &mut self.write);
+        batch.append(delivery, &mut self.write);
         if !self.link.takes(self.write.len()) {
             return Err(DropReason::TooLong);
         }
@@ -212,13 +210,7 @@ impl Adapter for Tap {
     }
 
     fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent {
-        let mut sent = Sent::default();
-        for &delivery in list {
-            match self.write(batch, delivery) {
-                Ok(bytes) => sent.delivered.add(1, bytes as u64),
-                Err(why) => sent.drops.add(why, 1),
-            }
-        }
+        let sent = Sent::each(list, |delivery| self.write(batch, delivery));
         if sent.delivered.frames > 0 {
             self.link.seen(State::Up);
         }
