@@ -26,6 +26,8 @@
 mod packed;
 mod split;
 
+use core::sync::atomic::Ordering;
+
 use ring::guest::{GuestMemory, Span, Window};
 
 /// Feature bits that the queues depend on (6).
@@ -143,6 +145,14 @@ impl Areas {
             device: find(2, places.device, "words of the device")?,
         })
     }
+
+    /// The words of descriptor `at`, which is in the ring.
+    #[inline]
+    fn descriptor(&self, at: u16) -> [u64; 2] {
+        let place = usize::from(at) * DESCRIPTOR;
+        [place, place + 8]
+            .map(|place| u64::from_le(self.descriptors.u64(place).load(Ordering::Relaxed)))
+    }
 }
 
 /// The pieces of buffers that were taken.
@@ -240,6 +250,13 @@ impl Descriptor {
         let whole = self.len.is_multiple_of(16) && entries > 0;
         let alone = self.flags & flag::NEXT == 0;
         if whole && alone { Ok(entries) } else { Err(Broken::Table) }
+    }
+
+    /// The words of entry `at` of that table.
+    #[inline]
+    fn entry(self, memory: &GuestMemory, at: u64) -> Result<[u64; 2], Broken> {
+        let place = self.address.checked_add(at * DESCRIPTOR as u64);
+        place.and_then(|place| memory.words(place)).ok_or(Broken::Address)
     }
 }
 

@@ -150,11 +150,7 @@ impl Packed {
     fn walk(&self, memory: &GuestMemory, buffers: &mut Buffers) -> Result<(u16, u16), Broken> {
         let mut at = self.next;
         for slots in 1..=self.size {
-            let place = usize::from(at.slot) * DESCRIPTOR;
-            let word = |offset: usize| {
-                u64::from_le(self.areas.descriptors.u64(offset).load(Ordering::Relaxed))
-            };
-            let descriptor = Descriptor::packed([word(place), word(place + 8)]);
+            let descriptor = Descriptor::packed(self.areas.descriptor(at.slot));
             if descriptor.flags & flag::INDIRECT != 0 {
                 self.walk_table(memory, descriptor, buffers)?;
                 return Ok((descriptor.next, slots));
@@ -181,9 +177,7 @@ impl Packed {
             return Err(Broken::Table);
         }
         for at in 0..entries {
-            let place = table.address.checked_add(at * DESCRIPTOR as u64);
-            let words = place.and_then(|place| memory.words(place)).ok_or(Broken::Address)?;
-            let descriptor = Descriptor::packed(words);
+            let descriptor = Descriptor::packed(table.entry(memory, at)?);
             if descriptor.flags & flag::INDIRECT != 0 {
                 return Err(Broken::Table);
             }

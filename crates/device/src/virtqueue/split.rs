@@ -125,11 +125,7 @@ impl Split {
             if at >= self.size {
                 return Err(Broken::Descriptor);
             }
-            let place = usize::from(at) * DESCRIPTOR;
-            let word = |offset: usize| {
-                u64::from_le(self.areas.descriptors.u64(offset).load(Ordering::Relaxed))
-            };
-            let descriptor = Descriptor::split([word(place), word(place + 8)]);
+            let descriptor = Descriptor::split(self.areas.descriptor(at));
             if descriptor.flags & flag::INDIRECT != 0 {
                 return self.walk_table(memory, descriptor, buffers);
             }
@@ -159,9 +155,7 @@ impl Split {
             if at >= entries {
                 return Err(Broken::Descriptor);
             }
-            let place = table.address.checked_add(at * DESCRIPTOR as u64);
-            let words = place.and_then(|place| memory.words(place)).ok_or(Broken::Address)?;
-            let descriptor = Descriptor::split(words);
+            let descriptor = Descriptor::split(table.entry(memory, at)?);
             if descriptor.flags & flag::INDIRECT != 0 {
                 return Err(Broken::Table);
             }
