@@ -10,6 +10,7 @@ mod bound;
 mod cable;
 mod host;
 mod lone;
+mod stats;
 mod vhost;
 
 use std::collections::BTreeMap;
@@ -17,7 +18,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use client::api::{Attached, Counter, FdbCounters, HostIfInfo, PortGeometry, PortStats, VhostInfo};
+use client::api::{Attached, FdbCounters, HostIfInfo, PortGeometry, PortStats, VhostInfo};
 use client::name::{PipeSide, PortName};
 use port::commons::Commons;
 use port::group::Group;
@@ -28,9 +29,7 @@ use port::sys::Waker;
 use ring::Region;
 use ring::layout::PortLayout;
 use ring::owners::Leaver;
-use switch::{
-    Flush, MacAddr, Plug, PortConfig, PortId, QueueStats, StaticError, Switch, SwitchConfig, VlanId,
-};
+use switch::{Flush, MacAddr, Plug, PortConfig, PortId, StaticError, Switch, SwitchConfig, VlanId};
 
 use crate::config::{WaitPolicy, WorkersConfig};
 use crate::control::counters;
@@ -47,6 +46,7 @@ use crate::worker::handle::{WorkerHandle, WorkerOptions, check_cores};
 use crate::worker::idle::{IdleStrategy, Spin};
 use bound::BoundPlace;
 use host::HostPorts;
+use stats::{counted, shown};
 use vhost::VhostPlace;
 
 /// Turns without work after which a worker sleeps.
@@ -479,7 +479,7 @@ impl Datapath for Workers {
         self.host.forget(port);
         self.vhosts.remove(&port);
         self.remove_bound(port, true);
-        stats(name.clone(), &counted)
+        shown(name.clone(), &counted)
     }
 
     fn number_of(&self, port: PortKey) -> Option<u16> {
@@ -618,7 +618,7 @@ impl Workers {
     fn stats_of(&self, key: PortKey, name: PortName) -> PortStats {
         let Some((switch, id)) = self.switch_of(key) else { return counters::none(name) };
         let counted = self.on_switch(switch, move |worker, at| counted(worker.switch(at), id));
-        stats(name, &counted)
+        shown(name, &counted)
     }
 }
 
@@ -628,34 +628,6 @@ fn settle(workers: &[Crew], leaver: &Arc<Leaver>) {
         let leaver = leaver.clone();
         handle.call(move |worker| worker.settle(&leaver));
     }
-}
-
-/// The counters of a port, and how often its rings were re-synchronised.
-fn counted(switch: &mut Switch, id: PortId) -> (switch::PortStats, u32) {
-    let resyncs = switch.plug_mut(id).map_or(0, |plug| plug.resyncs());
-    (switch.stats(id).cloned().unwrap_or_default(), resyncs)
-}
-
-fn stats(port: PortName, (stats, resyncs): &(switch::PortStats, u32)) -> PortStats {
-    let total = stats.total();
-    let drops = stats.drops.iter().filter(|(_, frames)| *frames > 0);
-    // The switch receives what the client transmits, and the other way round.
-    let queues = |of: fn(&QueueStats) -> switch::Counters| {
-        stats.queues.iter().map(|queue| counter(of(queue))).collect()
-    };
-    PortStats {
-        port,
-        tx: counter(total.rx),
-        rx: counter(total.tx),
-        drops: drops.map(|(reason, frames)| (reason.name().to_owned(), frames)).collect(),
-        tx_queues: queues(|queue| queue.rx),
-        rx_queues: queues(|queue| queue.tx),
-        resyncs: u64::from(*resyncs),
-    }
-}
-
-fn counter(counters: switch::Counters) -> Counter {
-    Counter { frames: counters.frames, bytes: counters.bytes }
 }
 
 /// What a client has to know about its port's memory.
@@ -691,51 +663,4 @@ fn random_seed() -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeSet;
-
-    fn workers() -> Workers {
-        let config = WorkersConfig {
-            count: 1,
-            cpus: Vec::new(),
-            wait: WaitPolicy::Auto,
-            batch: crate::worker::BATCH,
-        };
-        let mut workers = Workers::start(&config).expect("a thread");
-        workers.add_switch(SwitchKey(0), SwitchConfig::default(), None).expect("a worker");
-        workers
-    }
-
-    fn add_null(workers: &mut Workers, key: u32) -> Result<(), DatapathError> {
-        workers.add_null(PortKey(key), SwitchKey(0), PortConfig::default())
-    }
-
-    #[test]
-    fn pages_of_the_forwarding_database_lose_nothing() {
-        let mut workers = workers();
-        add_null(&mut workers, 7).expect("room");
-        for host in 0..600u32 {
-            let [_, _, c, d] = host.to_be_bytes();
-            let mac = MacAddr::new([2, 0, 0, 0, c, d]);
-            workers.fdb_add(PortKey(7), mac, VlanId::DEFAULT).expect("room");
-        }
-        let (mut seen, mut cursor) = (BTreeSet::new(), Some(0));
-        while let Some(from) = cursor {
-            let (rows, next) = workers.fdb_page(SwitchKey(0), from, 100);
-            assert!(rows.len() <= 100);
-            seen.extend(rows.iter().map(|row| row.mac));
-            cursor = next;
-        }
-        assert_eq!(seen.len(), 600);
-    }
-
-    #[test]
-    fn a_switch_has_4096_ports_and_no_more() {
-        let mut workers = workers();
-        (0..4096).for_each(|key| add_null(&mut workers, key).expect("room"));
-        assert!(matches!(add_null(&mut workers, 4096), Err(DatapathError::Full(_))));
-        workers.detach(PortKey(17), &"vale0:x".parse().expect("a name"));
-        add_null(&mut workers, 4096).expect("the place of the one that left");
-    }
-}
+mod tests;
