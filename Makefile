@@ -24,18 +24,19 @@ demo: release  ## build uvala and see two processes exchange frames through it
 .PHONY: release
 release:
 	$(step) 'building uvala (release)'
-	$(CARGO) build --release -p uvala
+	$(CARGO) build --release -p uvala -p uvala-helper
 
 # ---- installation ----
 
 bindir     = $(PREFIX)/bin
 libdir     = $(PREFIX)/lib
+libexecdir = $(PREFIX)/libexec
 datadir    = $(PREFIX)/share
 sysconfdir = /etc
 version   := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 soversion := 0
 fill       = sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@BINDIR@|$(bindir)|' \
-	-e 's|@VERSION@|$(version)|' -e 's|@SYSCONFDIR@|$(sysconfdir)|'
+	-e 's|@LIBEXECDIR@|$(libexecdir)|' -e 's|@VERSION@|$(version)|' -e 's|@SYSCONFDIR@|$(sysconfdir)|'
 to         = $(DESTDIR)
 
 .PHONY: libs
@@ -60,6 +61,11 @@ built:
 install: built  ## install what was built, under PREFIX (/usr/local), below DESTDIR
 	$(step) 'installing under $(DESTDIR)$(PREFIX)'
 	install -D -m 755 $(release)/uvala '$(to)$(bindir)'/uvala
+	install -D -m 755 $(release)/uvala-helper '$(to)$(libexecdir)'/uvala-helper
+	@# It opens nothing for anybody before /etc/uvala/helper.toml says so.
+	test -n '$(DESTDIR)' || test "$$(id -u)" != 0 || \
+		setcap cap_net_admin,cap_net_raw,cap_bpf+ep '$(libexecdir)'/uvala-helper || \
+		echo 'uvala-helper has no rights: setcap (Debian: libcap2-bin) is missing' >&2
 	install -D -m 755 $(release)/libuvala.so '$(to)$(libdir)'/libuvala.so.$(soversion)
 	ln -sf libuvala.so.$(soversion) '$(to)$(libdir)'/libuvala.so
 	install -D -m 644 $(release)/libuvala.a '$(to)$(libdir)'/libuvala.a
@@ -83,6 +89,11 @@ install: built  ## install what was built, under PREFIX (/usr/local), below DEST
 	$(fill) dist/uvala.pc.in > '$(to)$(libdir)'/pkgconfig/uvala.pc
 	$(fill) dist/uvala.service.in > '$(to)$(libdir)'/systemd/system/uvala.service
 	$(fill) dist/uvala.user.service.in > '$(to)$(libdir)'/systemd/user/uvala.service
+	$(fill) dist/uvala-helper.socket > '$(to)$(libdir)'/systemd/system/uvala-helper.socket
+	$(fill) dist/uvala-helper@.service.in > '$(to)$(libdir)'/systemd/system/uvala-helper@.service
+	install -d -m 755 '$(to)$(sysconfdir)'/uvala
+	test -e '$(to)$(sysconfdir)'/uvala/helper.toml || \
+		install -m 644 dist/helper.toml '$(to)$(sysconfdir)'/uvala/helper.toml
 	install -D -m 644 docs/uvala.toml '$(to)$(datadir)'/doc/uvala/uvala.toml
 	test -e '$(to)$(sysconfdir)'/uvala.toml || \
 		install -D -m 644 dist/uvala.toml '$(to)$(sysconfdir)'/uvala.toml
@@ -90,6 +101,7 @@ install: built  ## install what was built, under PREFIX (/usr/local), below DEST
 
 .PHONY: uninstall
 uninstall:  ## take away what install put there; the configuration stays
+	rm -f '$(to)$(libexecdir)'/uvala-helper '$(to)$(libdir)'/systemd/system/uvala-helper*
 	rm -f '$(to)$(bindir)'/uvala '$(to)$(libdir)'/libuvala.* \
 		'$(to)$(libdir)'/libuvala_netmap.so '$(to)$(PREFIX)'/include/uvala*.h
 	rm -f '$(to)$(datadir)'/man/man1/uvala*.1 '$(to)$(datadir)'/man/man5/uvala.toml.5

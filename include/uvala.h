@@ -310,6 +310,34 @@ static inline void uvala_swap(struct uvala_queue *rx, uint32_t i, struct uvala_q
 	from->flags = UVALA_NS_BUF_CHANGED;
 }
 
+/* ---- functions of a chain ---- */
+
+/* A frame that a function is asked about, where it lies. docs/spec/frame-metadata.md has the bits
+ * of meta; the hash and the bit "turned" are the function's to change. */
+struct uvala_nf_frame {
+	uint8_t *data;   /* to read and to write */
+	uint32_t len;    /* bytes; may be changed, to at most room */
+	uint32_t room;
+	uint64_t meta;
+	uint32_t target; /* with UVALA_NF_SERVICE, UVALA_NF_PORT: which number */
+	uint32_t pad;
+};
+
+/* What becomes of it. Every other number drops it too. */
+enum uvala_nf_action {
+	UVALA_NF_NEXT = 0,    /* the next function, or out at the end of the chain */
+	UVALA_NF_DROP = 1,
+	UVALA_NF_SERVICE = 2, /* to a service */
+	UVALA_NF_PORT = 3     /* out by a port of the switch, or to that instance */
+};
+typedef int (*uvala_nf_callback)(void *context, struct uvala_nf_frame *frame);
+
+/* Handles one batch on the first rings of a port that is an instance of a service, after waiting
+ * for it; asks the callback about each frame. Returns the number of slots, 0 when the time is over,
+ * or an error. Both sides of the port are this thread's meanwhile. */
+int uvala_nf_step(struct uvala_port *port, uvala_nf_callback callback, void *context,
+                  int64_t timeout_us);
+
 #ifdef __cplusplus
 }
 #endif

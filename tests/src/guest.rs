@@ -1,20 +1,27 @@
 //! A real guest: Debian's kernel under QEMU without KVM, with an initial file system made here.
 //!
-//! What is needed is found where `.ci/guests` puts it: QEMU (or `$QEMU`) and a static busybox in
-//! the search path, a kernel below `$UVALA_VM_DIR` (`target/vm`). The guest follows a script of the
-//! test's and says on its serial line what came of it.
+//! What is needed is found where `.ci/guests` puts it: QEMU (first `$QEMU`, last the system's) and
+//! kernels below `$UVALA_VM_DIR` (`target/vm`), programs in the search path. Its card is what
+//! `uvala vm-args` says. The guest's first process takes commands from the serial line, one in each
+//! line, and says there what came of them.
 
+use std::collections::BTreeSet;
 use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::daemon::Daemon;
 use crate::process::{Owned, Scratch};
+use crate::wait;
 
 /// Booting without KVM on a busy machine, and the tests behind it, take their time.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// Drivers; what is built in is not there.
-const DRIVERS: [&str; 8] = [
+const DRIVERS: [&str; 18] = [
     "virtio",
     "virtio_ring",
     "virtio_pci_legacy_dev",
@@ -23,8 +30,23 @@ const DRIVERS: [&str; 8] = [
     "failover",
     "net_failover",
     "virtio_net",
+    "mii",
+    "e1000",
+    "8139cp",
+    "vmxnet3",
+    "llc",
+    "stp",
+    "garp",
+    "mrp",
+    "8021q",
+    "af_packet",
 ];
-const MEMORY: &str = "160M";
+/// Programs, with the libraries that they need.
+const PROGRAMS: [&str; 2] = ["iperf3", "ethtool"];
+/// What `uvala vm-args` is told.
+const MEMORY: &str = "192M";
+/// What a guest says when it takes commands.
+const READY: &str = "READY#";
 
 /// What guests are made of.
 #[derive(Debug)]
@@ -32,9 +54,9 @@ pub struct Kit {
     qemu: PathBuf,
     /// QEMU 7.2 crashes with more than one interrupt and without KVM.
     is_old: bool,
-    kernel: PathBuf,
-    drivers: Vec<PathBuf>,
+    place: PathBuf,
     busybox: PathBuf,
+    programs: Vec<PathBuf>,
 }
 
 impl Kit {
@@ -48,38 +70,61 @@ impl Kit {
         kit
     }
 
-    /// Is it a QEMU that crashes with more than one interrupt?
+    /// Is it a QEMU that crashes with more than one interrupt, and knows less?
     #[must_use]
     pub fn is_old(&self) -> bool {
         self.is_old
     }
 
     fn look() -> Option<Self> {
-        let qemu = std::env::var_os("QEMU").map(PathBuf::from);
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let place = std::env::var_os("UVALA_VM_DIR").map(PathBuf::from);
+        let place = place.unwrap_or_else(|| source.join("target/vm"));
+        let unpacked = || {
+            let is_there = place.join("qemu11/usr/bin/qemu-system-x86_64").exists();
+            is_there.then(|| source.join(".ci/qemu"))
+        };
+        let qemu = std::env::var_os("QEMU").map(PathBuf::from).or_else(unpacked);
         let qemu = qemu.or_else(|| in_path("qemu-system-x86_64"))?;
         let version = Command::new(&qemu).arg("--version").output().ok()?;
         let version = String::from_utf8_lossy(&version.stdout).into_owned();
         let is_old =
             ["5.", "6.", "7."].iter().any(|old| version.contains(&format!("version {old}")));
-        let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/vm");
-        let root = std::env::var_os("UVALA_VM_DIR").map_or(default, PathBuf::from).join("kernel");
-        let boot = std::fs::read_dir(root.join("boot")).ok()?;
+        let programs = PROGRAMS.iter().map(|program| in_path(program)).collect::<Option<_>>()?;
+        let kit = Self { qemu, is_old, place, busybox: in_path("busybox")?, programs };
+        kit.kernel("kernel").and(kit.kernel("kernel-generic")).is_some().then_some(kit)
+    }
+
+    /// Its QEMU.
+    #[must_use]
+    pub fn qemu(&self) -> &Path {
+        &self.qemu
+    }
+
+    /// A kernel of it.
+    #[must_use]
+    pub fn kernel(&self, flavour: &str) -> Option<PathBuf> {
+        let boot = std::fs::read_dir(self.place.join(flavour).join("boot")).ok()?;
         let is_kernel = |path: &PathBuf| path.to_string_lossy().contains("/vmlinuz-");
-        let kernel = boot.filter_map(|file| Some(file.ok()?.path())).find(is_kernel)?;
+        boot.filter_map(|file| Some(file.ok()?.path())).find(is_kernel)
+    }
+
+    fn drivers(&self, flavour: &str) -> Vec<PathBuf> {
         let mut found = Vec::new();
-        list(&root.join("lib/modules"), &mut found);
+        list(&self.place.join(flavour).join("lib/modules"), &mut found);
         let drivers = DRIVERS.iter().filter_map(|driver| {
             let name = format!("{driver}.ko");
             found.iter().find(|path| path.file_name().is_some_and(|file| *file == *name))
         });
-        let drivers = drivers.cloned().collect();
-        Some(Self { qemu, is_old, kernel, drivers, busybox: in_path("busybox")? })
+        drivers.cloned().collect()
     }
 }
 
 fn in_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.exists())
+    let sbin = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    let dirs = std::env::split_paths(&path).chain(sbin);
+    dirs.map(|dir| dir.join(program)).find(|file| file.exists())
 }
 
 /// All files below a directory.
@@ -94,112 +139,262 @@ fn list(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// A guest that runs. Killed when dropped.
-#[derive(Debug)]
-pub struct Guest {
-    process: Owned,
-    place: Scratch,
+/// What a guest is to be.
+#[derive(Clone, Debug, Default)]
+pub struct Boot {
+    /// Its port.
+    pub port: &'static str,
+    /// Its card; none: virtio-net.
+    pub nic: Option<&'static str>,
+    /// What is said of that behind what `uvala vm-args` says, commas in front.
+    pub more: String,
+    /// Processors, 1 at least.
+    pub cpus: u16,
+    /// It waits for another to be moved here.
+    pub incoming: Option<PathBuf>,
 }
 
-impl Guest {
-    /// Boots one with a device on this socket, which follows a script of busybox's shell once its
-    /// device is there as `eth0`.
+/// A process with a guest's console on its standard input and output. Ended when dropped.
+#[derive(Debug)]
+pub struct Console {
+    process: Owned,
+    keyboard: ChildStdin,
+    said: Arc<Mutex<String>>,
+    /// How much of it has been heard.
+    heard: usize,
+}
+
+impl Console {
+    /// Starts one.
     ///
     /// # Panics
-    /// If there is no room for its files.
+    /// If it does not start.
     #[must_use]
-    pub fn boot(kit: &Kit, socket: &Path, number: u8, queues: u16, script: &str) -> Self {
-        let place = Scratch::new("guest");
-        let initrd = place.path().join("initrd");
-        std::fs::write(&initrd, file_system(kit, script)).expect("room");
-        let reconnect = if kit.is_old { "reconnect=1" } else { "reconnect-ms=100" };
-        let vectors = if kit.is_old { 0 } else { 2 * queues + 2 };
-        let log = File::create(place.path().join("errors")).expect("room");
-        let mut command = Command::new(&kit.qemu);
-        command
-            .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
-            .args(["-M", "q35", "-accel", "tcg", "-cpu", "max", "-smp", &queues.to_string()])
-            .args(["-m", MEMORY, "-numa", "node,memdev=memory", "-object"])
-            .arg(format!("memory-backend-memfd,id=memory,size={MEMORY},share=on"))
-            .arg("-kernel")
-            .arg(&kit.kernel)
-            .arg("-initrd")
-            .arg(&initrd)
-            .args(["-append", "console=ttyS0 quiet mitigations=off nokaslr panic=-1"])
-            .arg("-serial")
-            .arg(format!("file:{}", place.path().join("console").display()))
-            .arg("-chardev")
-            .arg(format!("socket,id=socket,path={},{reconnect}", socket.display()))
-            .args(["-netdev", &format!("vhost-user,id=net,chardev=socket,queues={queues}")])
-            .arg("-device")
-            .arg(format!(
-                "virtio-net-pci,netdev=net,mac=52:54:00:00:00:{number:02x},mq={},vectors={vectors}",
-                if queues > 1 { "on" } else { "off" }
-            ))
-            .stdin(Stdio::null())
-            .stderr(log);
-        Self { process: Owned::spawn(&mut command), place }
+    pub fn start(command: &mut Command) -> Self {
+        let mut process = Owned::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let (keyboard, mut screen) = (process.stdin(), process.stdout());
+        let said = Arc::new(Mutex::new(String::new()));
+        let told = said.clone();
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(count @ 1..) = screen.read(&mut bytes) {
+                let text = String::from_utf8_lossy(&bytes[..count]).replace('\r', "");
+                told.lock().expect("nobody panics with it").push_str(&text);
+            }
+        });
+        Self { process, keyboard, said, heard: 0 }
     }
 
-    /// What it has said so far.
-    #[must_use]
-    pub fn said(&self) -> String {
-        let bytes = std::fs::read(self.place.path().join("console")).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).replace('\r', "")
+    /// Types a line.
+    ///
+    /// # Panics
+    /// If nobody reads it.
+    pub fn enter(&mut self, line: &str) {
+        writeln!(self.keyboard, "{line}").expect("QEMU reads");
     }
 
-    /// Waits until it says something; returns what follows in that line.
+    /// Waits until it says something; returns what it has said before that since it was heard last.
     ///
     /// # Panics
     /// If it does not, with all that it said.
     pub fn hear(&mut self, word: &str) -> String {
-        self.hear_times(word, 1)
+        self.hear_or(word, String::new)
     }
 
-    /// The same for the `times`-th time.
-    ///
-    /// # Panics
-    /// As [`Guest::hear`].
-    pub fn hear_times(&mut self, word: &str, times: usize) -> String {
+    /// The same; what else there is to say if it has ended says `why`.
+    fn hear_or(&mut self, word: &str, why: impl Fn() -> String) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let said = self.said();
-            // The last line may be half a line.
-            let whole = &said[..said.rfind('\n').unwrap_or(0)];
-            let mut lines = whole.lines().filter_map(|line| line.split_once(word));
-            if let Some((_, rest)) = lines.nth(times - 1) {
-                return rest.trim().to_owned();
+            let said = self.said.lock().expect("nobody panics with it").clone();
+            if let Some(at) = said[self.heard..].find(word) {
+                let before = said[self.heard..self.heard + at].to_owned();
+                self.heard += at + word.len();
+                return before;
             }
-            let errors = || std::fs::read_to_string(self.place.path().join("errors"));
-            assert!(!self.process.has_ended(), "QEMU has ended: {:?}\n{said}", errors());
+            assert!(!self.process.has_ended(), "QEMU has ended: {}\n{said}", why());
             assert!(Instant::now() < deadline, "no {word:?}: {said}");
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Its process.
+    pub fn process(&mut self) -> &mut Owned {
+        &mut self.process
     }
 }
 
+/// A guest that runs. Ended when dropped.
+#[derive(Debug)]
+pub struct Guest {
+    console: Console,
+    place: Scratch,
+}
+
+impl Guest {
+    /// Starts one.
+    ///
+    /// # Panics
+    /// If there is no room for its files, or the port is none.
+    #[must_use]
+    pub fn start(kit: &Kit, daemon: &Daemon, boot: &Boot) -> Self {
+        let flavour = if boot.nic.is_some() { "kernel-generic" } else { "kernel" };
+        let place = Scratch::new("guest");
+        let initrd = place.path().join("initrd");
+        std::fs::write(&initrd, file_system(kit, flavour)).expect("room");
+        let qemu = kit.qemu.to_str().expect("UTF-8");
+        let nic = boot.nic.map(|nic| vec!["--nic", nic]).unwrap_or_default();
+        let args = ["vm-args", boot.port, "--qemu", qemu, "--memory", MEMORY];
+        let said = daemon.uvala(&[&args[..], &nic].concat());
+        let card = String::from_utf8(said.stdout).expect("UTF-8");
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+        let card = format!("{}{}", card.trim_end(), boot.more);
+        let log = File::create(place.path().join("errors")).expect("room");
+        let mut command = Command::new(&kit.qemu);
+        command
+            .args(["-nodefaults", "-no-user-config", "-display", "none", "-M", "q35"])
+            .args(["-accel", "tcg", "-cpu", "max", "-smp", &boot.cpus.max(1).to_string()])
+            .args(card.split_whitespace())
+            .args(["-serial", "stdio", "-monitor"])
+            .arg(format!("unix:{},server=on,wait=off", place.path().join("monitor").display()))
+            .arg("-kernel")
+            .arg(kit.kernel(flavour).expect("it was found"))
+            .arg("-initrd")
+            .arg(&initrd)
+            .args(["-append", "console=ttyS0 quiet mitigations=off nokaslr panic=-1"])
+            .stderr(log);
+        if let Some(from) = &boot.incoming {
+            command.arg("-incoming").arg(format!("unix:{}", from.display()));
+        }
+        Self { console: Console::start(&mut command), place }
+    }
+
+    fn hear(&mut self, word: &str) -> String {
+        let errors = self.place.path().join("errors");
+        self.console.hear_or(word, || format!("{:?}", std::fs::read_to_string(&errors)))
+    }
+
+    /// Waits until it takes commands.
+    pub fn ready(&mut self) {
+        self.hear(READY);
+    }
+
+    /// Runs commands in it, one line of its shell; returns what they say, and their status.
+    ///
+    /// # Panics
+    /// If they do not end.
+    pub fn try_run(&mut self, line: &str) -> (String, bool) {
+        self.console.enter(line);
+        let text = self.hear("#END");
+        let (text, status) = text.rsplit_once("RC=").expect("its status");
+        (text.trim().to_owned(), status == "0")
+    }
+
+    /// The same, where all must be well.
+    ///
+    /// # Panics
+    /// If it is not.
+    pub fn run(&mut self, line: &str) -> String {
+        let (text, well) = self.try_run(line);
+        assert!(well, "{line}: {text}");
+        text
+    }
+
+    /// Waits until it has reached an address; returns how long that took.
+    ///
+    /// # Panics
+    /// If it never does.
+    pub fn reach(&mut self, address: &str) -> Duration {
+        let start = Instant::now();
+        let ping = format!("ping -c 1 -W 1 {address} >/dev/null");
+        self.run(&format!("n=0; until {ping}; do n=$((n+1)); [ $n -lt 60 ] || exit 1; done"));
+        start.elapsed()
+    }
+
+    /// Gives its card an address, by which it is told from others, and an MTU.
+    pub fn configure(&mut self, number: u8, mtu: u16) {
+        self.run("n=0; until [ -e /sys/class/net/eth0 ]; do sleep 0.1; done");
+        self.run(&format!(
+            "ip link set eth0 mtu {mtu} up && ip addr add 10.0.0.{number}/24 dev eth0"
+        ));
+    }
+
+    /// Tells its monitor something.
+    ///
+    /// # Panics
+    /// If that does not listen.
+    pub fn monitor(&mut self, line: &str) -> String {
+        let path = self.place.path().join("monitor");
+        let mut monitor = wait::find("its monitor", || UnixStream::connect(&path).ok());
+        monitor.set_read_timeout(Some(Duration::from_millis(300))).expect("a socket");
+        writeln!(monitor, "{line}").expect("it reads");
+        let mut said = Vec::new();
+        // It says no word of its end.
+        let _ = monitor.read_to_end(&mut said);
+        String::from_utf8_lossy(&said).into_owned()
+    }
+
+    /// Kills it as by `kill -9`.
+    pub fn kill(mut self) {
+        self.console.process.kill();
+    }
+}
+
+/// What a program needs, as the system's loader finds it.
+fn libraries(program: &Path) -> Vec<PathBuf> {
+    let Ok(said) = Command::new("ldd").arg(program).output() else { return Vec::new() };
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    let words = said.split_whitespace().filter(|word| word.starts_with('/'));
+    words.map(PathBuf::from).collect()
+}
+
+const INIT: &str = "\
+#!/bin/busybox sh
+/bin/busybox --install -s /bin
+export PATH=/bin
+exec 2>/dev/null
+mount -t proc none /proc
+mount -t sysfs none /sys
+mount -t devtmpfs none /dev
+for round in 1 2 3 4; do for driver in /drivers/*; do insmod $driver; done; done
+ip link set lo up
+exec >/dev/ttyS0 2>&1 </dev/ttyS0
+stty -echo
+echo 'READY#'
+while read -r line; do ( eval \"$line\" ) </dev/null 2>&1; echo \"RC=$?#END\"; done
+";
+
 /// The initial file system, as the kernel reads it: an archive in cpio's "newc" format.
-fn file_system(kit: &Kit, script: &str) -> Vec<u8> {
+fn file_system(kit: &Kit, flavour: &str) -> Vec<u8> {
     const DIR: u32 = 0o040_755;
     const PROGRAM: u32 = 0o100_755;
     let read = |path: &Path| std::fs::read(path).expect("it was found");
-    let mut init =
-        "#!/bin/busybox sh\n/bin/busybox --install -s /bin\nexport PATH=/bin\nexec 2>/dev/null\n\
-                    mount -t proc none /proc\n"
-            .to_owned();
     let mut archive = Archive::default();
-    ["bin", "proc", "dev", "drivers"].iter().for_each(|dir| archive.add(dir, DIR, &[]));
+    ["bin", "proc", "sys", "dev", "tmp", "drivers"].iter().for_each(|dir| {
+        archive.add(dir, DIR, &[]);
+    });
     archive.add("bin/busybox", PROGRAM, &read(&kit.busybox));
-    for (i, driver) in kit.drivers.iter().enumerate() {
-        archive.add(&format!("drivers/{i}.ko"), PROGRAM, &read(driver));
-    }
     // In as many rounds as one may need another.
-    init += "for round in 1 2 3 4; do for driver in /drivers/*; do insmod $driver; done; done\n";
-    init += "mount -t devtmpfs none /dev\nexec >/dev/ttyS0 2>&1 </dev/null\n";
-    init += "until ip link set eth0 up 2>/dev/null; do sleep 0.1; done\necho BOOTED\n";
-    init += script;
-    init += "\necho DONE\nwhile :; do sleep 1; done\n";
-    archive.add("init", PROGRAM, init.as_bytes());
+    for (i, driver) in kit.drivers(flavour).iter().enumerate() {
+        archive.add(&format!("drivers/{i:02}.ko"), PROGRAM, &read(driver));
+    }
+    let mut files = BTreeSet::new();
+    let mut dirs = BTreeSet::new();
+    for program in &kit.programs {
+        let name = program.file_name().expect("a file").to_string_lossy();
+        archive.add(&format!("bin/{name}"), PROGRAM, &read(program));
+        files.extend(libraries(program));
+    }
+    for file in &files {
+        let all: Vec<_> = file.ancestors().skip(1).collect();
+        for dir in all.iter().rev().map(|dir| dir.to_string_lossy()) {
+            let dir = dir.trim_start_matches('/').to_owned();
+            if !dir.is_empty() && dirs.insert(dir.clone()) {
+                archive.add(&dir, DIR, &[]);
+            }
+        }
+        archive.add(file.to_string_lossy().trim_start_matches('/'), PROGRAM, &read(file));
+    }
+    archive.add("init", PROGRAM, INIT.as_bytes());
     archive.add("TRAILER!!!", 0, &[]);
     archive.0
 }

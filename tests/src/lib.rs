@@ -7,7 +7,9 @@
 //! | [`role`] | what a client process (`uvala-peer`) is told to do, and what it reports |
 //! | [`frames`] | frames that show what happened to them on the way |
 //! | [`guest`] | a real guest in QEMU |
+//! | [`lab`] | a daemon among namespaces |
 //! | [`machine`] | a virtual machine without a processor |
+//! | [`mounts`] | files that only one thread sees |
 //! | [`net`] | network namespaces, and what is sent and heard in them |
 //! | [`netmap`] | a program that holds a netmap descriptor |
 //! | [`measure`] | what a process costs, as `/proc` says |
@@ -20,13 +22,17 @@
 pub mod daemon;
 pub mod frames;
 pub mod guest;
+pub mod lab;
 pub mod machine;
 pub mod measure;
+pub mod mounts;
 pub mod net;
 pub mod netmap;
 pub mod process;
 pub mod role;
 pub mod socket;
+pub mod stack;
+pub mod tap;
 pub mod wait;
 
 /// Says loudly that a test cannot run here. Continuous integration does not accept that.

@@ -1,5 +1,5 @@
-//! A virtual machine without a processor: a vhost-user frontend and the driver of two split
-//! queues, written from the specifications and not from what they test.
+//! A virtual machine without a processor: a vhost-user frontend and the driver of split queues,
+//! written from the specifications and not from what they test.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,30 +10,49 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use ring::guest::{Extent, GuestMemory, Lent, Reader, Window, Writer};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
 
 use crate::wait;
 
 /// Feature bits: mergeable buffers, notification by index, version 1, features of the protocol.
 const FEATURES: u64 = (1 << 15) | (1 << 29) | (1 << 32) | (1 << 30);
+/// What is written is noted.
+const LOG_ALL: u64 = 1 << 26;
+/// Checksums and runs may be left, by it and to it: CSUM, GUEST_CSUM, GUEST_TSO4 to GUEST_ECN,
+/// HOST_TSO4 to HOST_ECN, GUEST_USO4, GUEST_USO6, HOST_USO.
+const OFFLOADS: u64 = 0b11 | 0b111 << 7 | 0b111 << 11 | 0b111 << 54;
 /// Features of the protocol: every request is answered.
 const REPLY_ACK: u64 = 1 << 3;
+/// More: the log is memory of ours; so is what the switch notes for its successor.
+const LOG_SHMFD: u64 = 1 << 1;
+const INFLIGHT_SHMFD: u64 = 1 << 12;
 
-/// Buffers of each queue, and their size.
+/// The number of queues and of the buffers of each, as messages say it.
+const SHAPE: u64 = 2 | (SIZE as u64) << 16;
+/// Most pairs of queues.
+const PAIRS_MAX: u32 = 2;
+/// Buffers of each queue, and their size: for a frame, and for a run of segments.
 const SIZE: u16 = 64;
 const BUFFER: u32 = 2048;
-const HEADER: usize = 12;
-/// Where things lie in the machine's memory of 1 MiB: two queues of four pages, then buffers.
-const BYTES: u64 = 1 << 20;
+const RUN: u32 = 66 << 10;
+/// Bytes of the header in front of each frame.
+pub const HEADER: usize = 12;
+/// Where things lie in the machine's memory of 9 MiB: queues of four pages, then buffers.
+const BYTES: u64 = 9 << 20;
 const QUEUE: u64 = 4 * 4096;
 const BUFFERS: u64 = 1 << 16;
 /// Where its memory is in this process, as far as the switch is told.
 const USER: u64 = 1 << 42;
 
-/// A queue of the machine: 0 to receive, 1 to send.
+/// A queue of the machine: even ones to receive, odd ones to send.
 #[derive(Debug)]
 struct Driver {
     index: u32,
+    /// Bytes of a buffer.
+    buffer: u32,
     /// Buffers made available, and taken back.
     made: u16,
     seen: u16,
@@ -48,7 +67,89 @@ pub struct Machine {
     file: OwnedFd,
     memory: GuestMemory,
     whole: Window,
-    queues: [Driver; 2],
+    features: u64,
+    queues: Vec<Driver>,
+    /// The queue that it sends by.
+    sends_by: usize,
+    /// Where the switch notes how far it is.
+    inflight: Option<(u64, OwnedFd)>,
+}
+
+/// A machine's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory<'a> {
+    /// Its file.
+    pub file: BorrowedFd<'a>,
+    /// How much of it.
+    pub bytes: u64,
+    /// Where it is in this process, as far as the switch is told.
+    pub user: u64,
+}
+
+/// A queue of a machine, as a switch is told of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Queue<'a> {
+    /// Its buffers.
+    pub size: u16,
+    /// The first that is not given back.
+    pub base: u16,
+    /// Where its descriptors lie.
+    pub descriptors: u64,
+    /// Where the driver's area lies.
+    pub driver: u64,
+    /// Where the device's area lies.
+    pub device: u64,
+    /// By which its driver kicks.
+    pub kick: BorrowedFd<'a>,
+    /// By which its driver is interrupted.
+    pub call: BorrowedFd<'a>,
+}
+
+/// What a switch notes of the pages that it writes.
+#[derive(Debug)]
+pub struct DirtyPages {
+    file: OwnedFd,
+    changed: OwnedFd,
+    memory: OwnedFd,
+    /// The memory as it was.
+    contents: Vec<u8>,
+}
+
+impl DirtyPages {
+    /// Was somebody told that something was noted?
+    #[must_use]
+    pub fn is_told(&self) -> bool {
+        rustix::io::read(&self.changed, &mut [0; 8]).is_ok()
+    }
+
+    /// Takes the memory away.
+    ///
+    /// # Panics
+    /// If it cannot be.
+    pub fn truncate(&self) {
+        ftruncate(&self.file, 0).expect("ours");
+    }
+
+    /// The pages that were noted, and of those that only the switch writes, those that changed.
+    ///
+    /// # Panics
+    /// If there is no memory.
+    #[must_use]
+    pub fn noted_and_changed(&self) -> [Vec<usize>; 2] {
+        let (mut log, mut now) = ([0; 4096], vec![0; self.contents.len()]);
+        rustix::io::pread(&self.file, &mut log, 0).expect("a file");
+        rustix::io::pread(&self.memory, &mut now, 0).expect("a file");
+        let pages = now.chunks(4096).zip(self.contents.chunks(4096)).enumerate();
+        let changed = pages.filter(|(_, (new, old))| new != old).map(|(page, _)| page);
+        let noted = (0..now.len() / 4096).filter(|page| log[8 + page / 8] >> (page % 8) & 1 == 1);
+        // Descriptors, the driver's area, and what it sends.
+        let [sent, end] = [1, 2].map(|queue| BUFFERS + queue * u64::from(SIZE) * u64::from(BUFFER));
+        let sent = at(sent) / 4096..at(end) / 4096;
+        let is_ours = |page: &usize| [0, 1, 4, 5].contains(page) || sent.contains(page);
+        let noted: Vec<_> = noted.collect();
+        assert!(!noted.iter().any(is_ours), "the switch does not write there: {noted:?}");
+        [noted, changed.filter(|page| !is_ours(page)).collect()]
+    }
 }
 
 fn event() -> OwnedFd {
@@ -82,41 +183,164 @@ impl Machine {
     /// The same where the switch has connected to us.
     #[must_use]
     pub fn boot_with(socket: UnixStream) -> Self {
+        Self::boot_as(socket, FEATURES, BUFFER)
+    }
+
+    /// Boots one that leaves checksums and runs of segments to others, and takes them.
+    ///
+    /// # Panics
+    /// As [`Machine::boot`].
+    #[must_use]
+    pub fn boot_unfinished(socket: &Path) -> Self {
+        let stream = wait::find("a socket to connect to", || UnixStream::connect(socket).ok());
+        Self::boot_as(stream, FEATURES | OFFLOADS, RUN)
+    }
+
+    fn boot_as(socket: UnixStream, features: u64, buffer: u32) -> Self {
+        let mut machine = Self::silent(socket, features, buffer, 1);
+        machine.set_up();
+        machine
+    }
+
+    /// One whose driver of several pairs of queues is at work, and for which somebody else speaks.
+    ///
+    /// # Panics
+    /// If there is no memory.
+    #[must_use]
+    pub fn spoken_for(socket: UnixStream, pairs: u32) -> Self {
+        assert!(pairs <= PAIRS_MAX);
+        Self::silent(socket, FEATURES, BUFFER, pairs)
+    }
+
+    fn silent(socket: UnixStream, features: u64, buffer: u32, pairs: u32) -> Self {
         let file = memfd_create("machine", MemfdFlags::CLOEXEC).expect("memory");
         ftruncate(&file, BYTES).expect("ours");
         let lent = Lent::map(&file, 0, at(BYTES)).expect("memory");
         let extent = Extent { guest: 0, user: USER, size: BYTES, offset: 0, lent };
         let memory = GuestMemory::new(vec![extent]).expect("one");
         let whole = memory.window(USER, at(BYTES), 1).expect("all of it");
-        let queues =
-            [0, 1].map(|index| Driver { index, made: 0, seen: 0, kick: event(), call: event() });
-        let mut machine = Self { socket, file, memory, whole, queues };
-        (0..SIZE).for_each(|_| machine.offer());
-        machine.set_up();
+        let driver =
+            |index| Driver { index, buffer, made: 0, seen: 0, kick: event(), call: event() };
+        let queues = (0..2 * pairs).map(driver).collect();
+        let (inflight, sends_by) = (None, 1);
+        let mut machine =
+            Self { socket, file, memory, whole, features, queues, sends_by, inflight };
+        let receive = (0..machine.queues.len()).step_by(2);
+        receive.for_each(|queue| (0..SIZE).for_each(|_| machine.offer(queue)));
         machine
+    }
+
+    /// Its memory, for whoever speaks for it: from guest address 0.
+    #[must_use]
+    pub fn memory(&self) -> Memory<'_> {
+        Memory { file: self.file.as_fd(), bytes: BYTES, user: USER }
+    }
+
+    /// A queue, for whoever speaks for it.
+    #[must_use]
+    pub fn queue(&self, queue: usize) -> Queue<'_> {
+        let driver = &self.queues[queue];
+        let descriptors = USER + Self::base(driver);
+        Queue {
+            size: SIZE,
+            base: self.used(driver),
+            descriptors,
+            driver: descriptors + 4096,
+            device: descriptors + 2 * 4096,
+            kick: driver.kick.as_fd(),
+            call: driver.call.as_fd(),
+        }
+    }
+
+    /// From now on it sends by this pair of queues.
+    pub fn send_by(&mut self, pair: usize) {
+        self.sends_by = 2 * pair + 1;
     }
 
     /// What a frontend says before a driver is at work; in QEMU's order.
     fn set_up(&mut self) {
-        assert_eq!(self.ask(1) & FEATURES, FEATURES, "features");
-        self.tell(16, &words(&[REPLY_ACK & self.ask(15)]), &[]);
+        assert_eq!(self.ask(1) & self.features, self.features, "features");
+        self.tell(16, &words(&[(REPLY_ACK | LOG_SHMFD | INFLIGHT_SHMFD) & self.ask(15)]), &[]);
         self.order(3, &[], &[]);
         for queue in [0, 1] {
             self.order(18, &words(&[pair(queue, 1)]), &[]);
         }
-        self.order(2, &words(&[FEATURES]), &[]);
+        self.order(2, &words(&[self.features]), &[]);
         self.order(5, &words(&[1, 0, BYTES, USER, 0]), &[self.file.as_fd()]);
+        if let Some((size, area)) = &self.inflight {
+            self.order(32, &words(&[*size, 0, SHAPE]), &[area.as_fd()]);
+        }
         for queue in &self.queues {
             let index = queue.index;
-            let base = USER + QUEUE * u64::from(index);
             self.order(8, &words(&[pair(index, SIZE.into())]), &[]);
-            // Where the last one was: all that was given back was taken.
-            self.order(10, &words(&[pair(index, self.used(queue).into())]), &[]);
-            let places = [pair(index, 0), base, base + 2 * 4096, base + 4096, 0];
-            self.order(9, &words(&places), &[]);
+            // Where the last one was: all that was given back was taken. Who has it noted by the
+            // switch need not look: then it is wherever the driver is.
+            let noted = self.inflight.is_some();
+            let base = if noted { queue.made } else { self.used(queue) };
+            self.order(10, &words(&[pair(index, base.into())]), &[]);
+            self.order(9, &Self::places(queue, false), &[]);
             self.order(12, &words(&[index.into()]), &[queue.kick.as_fd()]);
             self.order(13, &words(&[index.into()]), &[queue.call.as_fd()]);
         }
+    }
+
+    /// Lets the switch note from the next connection on how far it is.
+    ///
+    /// # Panics
+    /// If it cannot.
+    pub fn track(&mut self) {
+        self.tell(31, &words(&[0, 0, SHAPE]), &[]);
+        let mut bytes = [0; 12 + 24];
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let slices = &mut [io::IoSliceMut::new(&mut bytes)];
+        let received = recvmsg(&self.socket, slices, &mut control, RecvFlags::WAITALL);
+        assert_eq!(received.expect("an answer").bytes, 36);
+        let rights = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        });
+        let size = u64::from_ne_bytes(bytes[12..20].try_into().expect("eight"));
+        self.inflight = Some((size, rights.expect("a descriptor")));
+    }
+
+    /// From now on each page of its memory that the switch writes is to be noted.
+    ///
+    /// # Panics
+    /// If the switch cannot.
+    pub fn start_log(&self) -> DirtyPages {
+        let file = memfd_create("log", MemfdFlags::CLOEXEC).expect("memory");
+        ftruncate(&file, 4096).expect("ours");
+        // As many bytes as the memory needs, and not from the beginning.
+        let payload = words(&[BYTES / 4096 / 8, 8]);
+        self.say(6, 1, &payload, &[file.as_fd()]).expect("the switch listens");
+        self.answer(6);
+        let changed = event();
+        self.order(7, &[], &[changed.as_fd()]);
+        self.order(2, &words(&[self.features | LOG_ALL]), &[]);
+        for queue in &self.queues {
+            self.order(9, &Self::places(queue, true), &[]);
+        }
+        let mut contents = vec![0; at(BYTES)];
+        rustix::io::pread(&self.file, &mut contents, 0).expect("a file");
+        let memory = self.file.try_clone().expect("descriptors");
+        DirtyPages { file, changed, memory, contents }
+    }
+
+    /// What a queue's places are, as they are told to the switch.
+    fn places(queue: &Driver, is_logged: bool) -> Vec<u8> {
+        let at = QUEUE * u64::from(queue.index);
+        let base = USER + at;
+        let index = pair(queue.index, is_logged.into());
+        words(&[index, base, base + 2 * 4096, base + 4096, at + 2 * 4096])
+    }
+
+    /// Has no connection any more: whoever speaks for it makes another.
+    ///
+    /// # Panics
+    /// If there are no descriptors.
+    pub fn hang_up(&mut self) {
+        self.socket = UnixStream::pair().expect("descriptors").0;
     }
 
     /// Goes on with another connection: the switch was started again.
@@ -198,7 +422,7 @@ impl Machine {
     /// Address of a buffer of a queue.
     fn buffer(queue: &Driver, slot: u16) -> u64 {
         let index = u64::from(queue.index) * u64::from(SIZE) + u64::from(slot);
-        BUFFERS + index * u64::from(BUFFER)
+        BUFFERS + index * u64::from(queue.buffer)
     }
 
     /// Makes the next buffer of a queue available, `len` bytes of it.
@@ -206,7 +430,7 @@ impl Machine {
         const WRITE: u64 = 2;
         let driver = &mut self.queues[queue];
         let (slot, base) = (driver.made % SIZE, Self::base(driver));
-        let flags = if queue == 0 { WRITE } else { 0 };
+        let flags = if queue.is_multiple_of(2) { WRITE } else { 0 };
         let place = base + 16 * u64::from(slot);
         self.whole.u64(at(place)).store(Self::buffer(driver, slot), Relaxed);
         self.whole.u64(at(place + 8)).store(u64::from(len) | flags << 32, Relaxed);
@@ -236,8 +460,8 @@ impl Machine {
     }
 
     /// Offers a buffer to receive into.
-    fn offer(&mut self) {
-        self.make(0, BUFFER);
+    fn offer(&mut self, queue: usize) {
+        self.make(queue, self.queues[queue].buffer);
     }
 
     /// Sends a frame of at most a buffer; waits for room.
@@ -254,37 +478,47 @@ impl Machine {
     /// As [`Machine::send`].
     pub fn send_behind(&mut self, header: [u8; HEADER], frame: &[u8]) {
         wait::until("room to send", || {
-            while self.take_back(1).is_some() {}
-            self.queues[1].made.wrapping_sub(self.queues[1].seen) < SIZE
+            while self.take_back(self.sends_by).is_some() {}
+            let driver = &self.queues[self.sends_by];
+            driver.made.wrapping_sub(driver.seen) < SIZE
         });
-        let driver = &self.queues[1];
+        let driver = &self.queues[self.sends_by];
         let mut spans = Vec::new();
         let len = u32::try_from(HEADER + frame.len()).expect("short");
-        assert!(len <= BUFFER);
+        assert!(len <= driver.buffer);
         let place = Self::buffer(driver, driver.made % SIZE);
         assert!(self.memory.spans(place, len, &mut spans, 1));
         let mut writer = Writer::new(&self.memory, &spans);
         writer.write(&header);
         writer.write(frame);
-        self.make(1, len);
+        self.make(self.sends_by, len);
     }
 
     /// A frame, if there is one, out of as many buffers as it fills.
     pub fn try_receive(&mut self) -> Option<Vec<u8>> {
-        let (slot, len) = self.take_back(0)?;
-        let mut bytes = self.bytes(slot, len);
-        let buffers = u16::from_le_bytes([bytes[10], bytes[11]]);
-        for _ in 1..buffers {
-            let (slot, len) = self.take_back(0).expect("all of a frame at once");
-            bytes.extend(self.bytes(slot, len));
-        }
-        (0..buffers).for_each(|_| self.offer());
-        Some(bytes.split_off(HEADER))
+        self.try_receive_whole().map(|mut bytes| bytes.split_off(HEADER))
     }
 
-    fn bytes(&self, slot: u16, len: u32) -> Vec<u8> {
+    /// The same with its header.
+    pub fn try_receive_whole(&mut self) -> Option<Vec<u8>> {
+        (0..self.queues.len()).step_by(2).find_map(|queue| self.take_whole(queue))
+    }
+
+    fn take_whole(&mut self, queue: usize) -> Option<Vec<u8>> {
+        let (slot, len) = self.take_back(queue)?;
+        let mut bytes = self.bytes(queue, slot, len);
+        let buffers = u16::from_le_bytes([bytes[10], bytes[11]]);
+        for _ in 1..buffers {
+            let (slot, len) = self.take_back(queue).expect("all of a frame at once");
+            bytes.extend(self.bytes(queue, slot, len));
+        }
+        (0..buffers).for_each(|_| self.offer(queue));
+        Some(bytes)
+    }
+
+    fn bytes(&self, queue: usize, slot: u16, len: u32) -> Vec<u8> {
         let mut spans = Vec::new();
-        assert!(self.memory.spans(Self::buffer(&self.queues[0], slot), len, &mut spans, 1));
+        assert!(self.memory.spans(Self::buffer(&self.queues[queue], slot), len, &mut spans, 1));
         let mut bytes = vec![0; len as usize];
         Reader::new(&self.memory, &spans).read(&mut bytes);
         bytes
@@ -308,18 +542,24 @@ impl Machine {
 
     /// Asks for an interrupt at the next frame and sleeps until it comes.
     fn sleep(&self) {
-        let driver = &self.queues[0];
-        let event = Self::base(driver) + 4096 + 4 + 2 * u64::from(SIZE);
-        self.whole.u16(at(event)).store(driver.seen, Relaxed);
+        let queues = || self.queues.iter().step_by(2);
+        for driver in queues() {
+            let event = Self::base(driver) + 4096 + 4 + 2 * u64::from(SIZE);
+            self.whole.u16(at(event)).store(driver.seen, Relaxed);
+        }
         std::sync::atomic::fence(SeqCst);
-        if self.used(driver) != driver.seen {
+        if queues().any(|driver| self.used(driver) != driver.seen) {
             return;
         }
         let seconds = i64::try_from(wait::PATIENCE.as_secs()).expect("a minute");
         let limit = Timespec { tv_sec: seconds, tv_nsec: 0 };
-        let mut fds = [PollFd::new(&driver.call, PollFlags::IN)];
-        assert_eq!(poll(&mut fds, Some(&limit)), Ok(1), "nobody interrupts");
-        rustix::io::read(&driver.call, &mut [0; 8]).expect("it was readable");
+        let mut fds: Vec<_> =
+            queues().map(|driver| PollFd::new(&driver.call, PollFlags::IN)).collect();
+        assert!(poll(&mut fds, Some(&limit)).is_ok_and(|rung| rung > 0), "nobody interrupts");
+        for driver in queues() {
+            // Those that have not rung have nothing to be read.
+            let _ = rustix::io::read(&driver.call, &mut [0; 8]);
+        }
     }
 
     /// Breaks the rules: the sending queue's index is far ahead.
@@ -328,6 +568,15 @@ impl Machine {
         let index = Self::base(driver) + 4096 + 2;
         self.whole.u16(at(index)).store(driver.made.wrapping_add(SIZE * 2), Release);
         self.kick();
+    }
+
+    /// Lends its memory once more, elsewhere.
+    ///
+    /// # Panics
+    /// If the switch does not listen.
+    pub fn lend_more(&self) {
+        let region = words(&[0, 2 * BYTES, BYTES, 2 * USER, 0]);
+        self.say(37, 1, &region, &[self.file.as_fd()]).expect("the switch listens");
     }
 
     /// Takes its memory away while the switch uses it.

@@ -31,20 +31,6 @@ pub fn median(times: &mut [Duration]) -> Duration {
     times[times.len() / 2]
 }
 
-/// Time on any core, in ticks of 10 ms, that process `pid` has had.
-///
-/// # Panics
-/// If there is no such process.
-#[must_use]
-pub fn cpu_ticks(pid: u32) -> u64 {
-    let stat = read(pid, "stat");
-    // The name of the program, in parentheses, may hold anything.
-    let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
-    let fields: Vec<&str> = after.split_whitespace().collect();
-    let field = |i: usize| fields[i].parse::<u64>().expect("a number of ticks");
-    field(11) + field(12)
-}
-
 /// Bytes of memory of process `pid` that are not shared memory, where ports live.
 ///
 /// # Panics

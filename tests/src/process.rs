@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
@@ -42,6 +42,16 @@ impl Owned {
         Self(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")))
     }
 
+    /// Starts one that is told what to do on its standard input, which is piped.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn spawn_with_input(command: &mut Command) -> (Self, ChildStdin) {
+        let mut owned = Self::spawn(command);
+        let input = owned.0.stdin.take().expect("piped");
+        (owned, input)
+    }
+
     /// Its number.
     #[must_use]
     pub fn pid(&self) -> u32 {
@@ -54,6 +64,14 @@ impl Owned {
     /// If it was not started with a pipe there.
     pub fn stdout(&mut self) -> ChildStdout {
         self.0.stdout.take().expect("piped, and not taken before")
+    }
+
+    /// Its standard input, once.
+    ///
+    /// # Panics
+    /// If it was not started with a pipe there.
+    pub fn stdin(&mut self) -> ChildStdin {
+        self.0.stdin.take().expect("piped, and not taken before")
     }
 
     /// Sends it a signal.

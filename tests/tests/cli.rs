@@ -488,3 +488,108 @@ fn who_may_not_manage_is_not_sent_for_a_mode() {
     assert!(error.contains("only its owner and root may, whatever the mode"), "{error}");
     assert!(!error.contains("--mode 666"), "{error}");
 }
+
+#[test]
+fn the_doctor_says_what_the_daemon_may_not_have() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    let daemon = Daemon::start();
+    let said = || {
+        let said = daemon.uvala(&["doctor"]);
+        String::from_utf8_lossy(&said.stdout).into_owned()
+    };
+    let limit = |resource, most| {
+        let pid = Pid::from_raw(daemon.pid().try_into().unwrap());
+        let new = Rlimit { current: Some(most), maximum: Some(most) };
+        prlimit(pid, resource, new).expect("our own child");
+    };
+    let usual = said();
+    assert!(!usual.contains("descriptors") && !usual.contains("address space"), "{usual}");
+    limit(Resource::Nofile, 400);
+    limit(Resource::As, 8 << 30);
+    let few = said();
+    assert!(few.contains("note     daemon: it may have 400 descriptors: room for"), "{few}");
+    assert!(few.contains("limited to 8192 MiB") && few.contains("ulimit -v unlimited"), "{few}");
+    // Enough for the question itself.
+    let most = daemon.holdings().descriptors as u64 + 4;
+    limit(Resource::Nofile, most);
+    let full = format!("of {most} descriptors open (hard limit {most})");
+    wait::until("a full table", || said().contains(&full));
+}
+
+#[test]
+fn a_machines_port_that_could_not_be_opened_says_why() {
+    let mut daemon = Daemon::start();
+    let (dir, port) = (daemon.dir().join("machines"), "vale0:vm1");
+    std::fs::create_dir(&dir).expect("a new directory");
+    let socket = dir.join("vm.sock");
+    let add = ["port", "add", port, "--kind", "vhost-user", "--socket", socket.to_str().unwrap()];
+    let added = daemon.uvala(&add);
+    assert!(added.status.success(), "{added:?}");
+    daemon.terminate();
+    daemon.process().wait();
+    std::fs::remove_dir_all(&dir).expect("it was made");
+    daemon.restart();
+    let said = |args: &[&str]| String::from_utf8(daemon.uvala(args).stdout).expect("UTF-8");
+    let (shown, found) = (said(&["port", "show", port]), said(&["doctor"]));
+    assert!(shown.contains("machine          closed"), "{shown}");
+    assert!(shown.contains("complaint        no directory for socket"), "{shown}");
+    assert!(found.contains("vale0:vm1: the daemon could not open it: no directory"), "{found}");
+    assert!(found.contains("uvala port del vale0:vm1"), "{found}");
+}
+
+#[test]
+fn what_a_monitor_cannot_be_told_is_refused_or_said() {
+    let daemon = Daemon::start();
+    let queues = ["port", "add", "vale0:vm1", "--kind", "vhost-user", "--queues", "2"];
+    assert!(daemon.uvala(&queues).status.success());
+    let args = |more: &[&str]| {
+        let output = daemon.uvala(&[&["vm-args", "vale0:vm1"], more].concat());
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (_, plain, _) = args(&["--memory", "512"]);
+    assert!(plain.contains("-m 512M\n") && plain.contains("size=512M,share=on"), "{plain}");
+    for memory in ["foo", "", "0", "9999T"] {
+        assert_eq!(args(&["--memory", memory]).0, Some(2), "{memory}");
+    }
+    for mac in ["01:00:5e:00:00:01", "00:00:00:00:00:00"] {
+        assert_eq!(args(&["--mac", mac]).0, Some(2), "{mac}");
+    }
+    let (_, out, error) = args(&["--vmm", "crosvm", "--memory", "1G", "--mac", "52:54:00:1:2:3"]);
+    assert!(out.is_empty() && error.contains("--mac"), "{out} {error}");
+    let crosvm = ["--vmm", "crosvm", "--memory", "1G", "--mac", "52:54:00:01:02:03"];
+    let (_, out, error) = args(&crosvm);
+    assert!(out.starts_with("--mem 1024\n"), "{out}");
+    assert!(error.contains("no option for the card's address and its queues"), "{error}");
+    let own = ["port", "add", "vale0:d", "--kind", "dgram", "--socket", "/tmp/uvala-own.sock"];
+    let own = daemon.uvala(&[&own[..], &["--peer", "/tmp/uvala-own.sock"]].concat());
+    assert!(String::from_utf8_lossy(&own.stderr).contains("own socket"), "{own:?}");
+    let netns = ["port", "add", "vale0:n", "--kind", "vhost-user", "--netns", "x"];
+    let netns = daemon.uvala(&netns);
+    let error = String::from_utf8_lossy(&netns.stderr).into_owned();
+    assert!(error.contains("netns: not for kind vhost-user"), "{error}");
+}
+
+#[test]
+fn the_doctor_misses_the_daemon_and_sees_its_sockets() {
+    let mut daemon = Daemon::start();
+    let add = ["port", "add", "vale0:vm1", "--kind", "vhost-user"];
+    assert!(daemon.uvala(&add).status.success());
+    let findings = |daemon: &Daemon| -> Value {
+        let said = daemon.uvala(&["doctor", "--json"]);
+        serde_json::from_slice(&said.stdout).expect("JSON")
+    };
+    let about = |findings: &Value, what: &str| {
+        let all = findings.as_array().expect("a list").clone();
+        all.iter().any(|one| one["level"] == "problem" && one["about"] == what)
+    };
+    assert!(!about(&findings(&daemon), "vale0:vm1"));
+    std::fs::remove_file(daemon.dir().join("vale0:vm1.sock")).expect("it was there");
+    assert!(about(&findings(&daemon), "vale0:vm1"));
+    assert_eq!(daemon.uvala(&["doctor"]).status.code(), Some(1));
+    daemon.kill();
+    let said = daemon.uvala(&["doctor"]);
+    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert_eq!(said.status.code(), Some(1));
+    assert!(text.contains("no daemon") && text.contains("cure: "), "{text}");
+}

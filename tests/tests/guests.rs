@@ -1,72 +1,369 @@
-//! Real guests: two kernels with their own drivers and stacks, and the switch between them.
+//! Real guests: kernels with their own drivers and stacks, and the switch between them. Guests are
+//! booted once and go through many checks, for without KVM a boot takes seconds.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::process::Command;
+use std::time::Instant;
 
+use client::api::exit;
 use harness::daemon::{Daemon, Setup};
-use harness::guest::{Guest, Kit};
+use harness::guest::{Boot, Console, Guest, Kit};
+use harness::lab::Lab;
+use harness::machine::Machine;
+use harness::process::uvala;
+use harness::role::Become;
+use harness::wait;
+use rustix::process::Signal;
 
-/// Two ports for guests with so many pairs of queues.
-fn lab(queues: u16) -> (Daemon, [PathBuf; 2]) {
+/// Two cards for guests that leave all to them and know several queues, one for another way in.
+fn lab(kit: &Kit) -> Daemon {
+    let queues = if kit.is_old() { 1 } else { 2 };
     let port = |name: &str| {
         format!("[switch.vale0.port.{name}]\nkind = \"vhost-user\"\nqueues = {queues}\n")
     };
-    let daemon = Setup::new(&(port("vm1") + &port("vm2"))).start();
-    let socket = |port: &str| PathBuf::from(daemon.port(port).unwrap().vhost.unwrap().socket);
-    let sockets = ["vale0:vm1", "vale0:vm2"].map(socket);
-    (daemon, sockets)
+    Setup::new(&["vm1", "vm2", "vm3"].map(port).concat()).start()
 }
 
-/// A guest that others reach: it answers, and says what it is sent by TCP. The serial line is an
-/// input that never ends, with which the other side would end, too.
-const SERVER: &str = "\
-ip link set eth0 mtu 9000
-ip addr add 10.0.0.2/24 dev eth0
-nc -l -p 7 < /dev/ttyS0 > /got
-echo SUM $(wc -c < /got) $(md5sum < /got)
-";
-
-/// A guest that reaches the other: pings of all sizes, then TCP, then pings for ever.
-const CLIENT: &str = "\
-ip link set eth0 mtu 9000
-ip addr add 10.0.0.1/24 dev eth0
-until ping -c 1 -W 1 10.0.0.2 >/dev/null; do :; done
-for size in 18 1400 4000 8900; do
-  ping -c 5 -i 0.1 -q -s $size 10.0.0.2 >/dev/null; echo PING $size $?
-done
-yes uvala | head -c 3000000 > /data
-echo SUM $(wc -c < /data) $(md5sum < /data)
-until nc 10.0.0.2 7 < /data; do sleep 0.2; done
-while :; do ping -c 1 -W 1 10.0.0.2 >/dev/null && echo ALIVE; done
-";
-
-#[test]
-fn two_guests_reach_each_other_and_survive_the_daemon() {
-    let Some(kit) = Kit::find() else { return };
-    let (mut daemon, [one, two]) = lab(1);
-    let mut server = Guest::boot(&kit, &two, 2, 1, SERVER);
-    let mut client = Guest::boot(&kit, &one, 1, 1, CLIENT);
-    for size in ["18", "1400", "4000", "8900"] {
-        assert_eq!(client.hear(&format!("PING {size}")), "0", "{}", client.said());
+/// A card that leaves nothing undone and wants all finished.
+fn plain(kit: &Kit) -> String {
+    let mut features = vec!["csum", "guest_csum", "gso", "host_ecn", "guest_ecn"];
+    features.extend(["host_tso4", "host_tso6", "host_ufo"]);
+    features.extend(["guest_tso4", "guest_tso6", "guest_ufo"]);
+    if !kit.is_old() {
+        features.extend(["host_uso", "guest_uso4", "guest_uso6"]);
     }
-    assert_eq!(client.hear("SUM"), server.hear("SUM"));
-    let stats = daemon.stats("vale0:vm1");
-    assert!(stats.tx.bytes > 3_000_000, "{stats:?}");
-    client.hear("ALIVE");
-    daemon.kill();
-    daemon.restart();
-    let before = client.said().matches("ALIVE").count();
-    client.hear_times("ALIVE", before + 3);
+    features.iter().map(|feature| format!(",{feature}=off")).collect()
 }
 
-#[test]
-fn guests_with_several_queues_reach_each_other() {
-    let Some(kit) = Kit::find() else { return };
+fn boot_two(kit: &Kit, daemon: &Daemon) -> [Guest; 2] {
+    let offloads = Boot { port: "vale0:vm1", cpus: 2, ..Boot::default() };
+    let plain = Boot { port: "vale0:vm2", cpus: 2, more: plain(kit), ..Boot::default() };
+    let mut guests = [offloads, plain].map(|boot| Guest::start(kit, daemon, &boot));
+    for (number, guest) in (1..).zip(&mut guests) {
+        guest.ready();
+        guest.configure(number, 9000);
+    }
+    guests
+}
+
+/// What a guest's stack has found wrong with what it received.
+fn errors(guest: &mut Guest) -> u64 {
+    let of =
+        |text: String| -> u64 { text.split_whitespace().map(|n| n.parse().unwrap_or(0)).sum() };
+    let field = |name: &str, field: &str| {
+        format!(
+            "awk '/^{name}:/ {{ if (n) print $n; else for (i = 1; i <= NF; i++) \
+             if ($i == \"{field}\") n = i }}' /proc/net/snmp"
+        )
+    };
+    let wanted = [("Tcp", "InErrs"), ("Tcp", "InCsumErrors"), ("Udp", "InCsumErrors")];
+    wanted.map(|(name, what)| of(guest.run(&field(name, what)))).into_iter().sum()
+}
+
+fn exchange(a: &mut Guest, b: &mut Guest) {
+    for size in [18, 1400, 4000, 8900] {
+        a.run(&format!("ping -c 3 -i 0.1 -q -s {size} 10.0.0.2"));
+    }
+    b.run("iperf3 -s -D >/dev/null; sleep 0.5");
+    for how in ["-n 20M", "-n 20M -R", "-u -b 30M -n 2M -l 1400", "-u -b 30M -n 2M -l 1400 -R"] {
+        let (text, well) = a.try_run(&format!("iperf3 -c 10.0.0.2 {how}"));
+        assert!(well && text.contains("receiver"), "{how}: {text}");
+    }
+    a.run("yes uvala | head -c 3000000 > /tmp/data");
+    b.run("(sleep 300 | nc -l -p 7 > /tmp/got) & sleep 0.5");
+    a.run("nc 10.0.0.2 7 < /tmp/data & sleep 0.5");
+    let sum = a.run("md5sum < /tmp/data");
+    wait::until("all that was sent", || b.run("md5sum < /tmp/got") == sum);
+    for guest in [&mut *a, &mut *b] {
+        guest.run("killall nc sleep; true");
+    }
+    assert_eq!(errors(a) + errors(b), 0, "wrong checksums");
+}
+
+fn tags(daemon: &Daemon, a: &mut Guest, b: &mut Guest) {
+    for (number, guest) in (1..).zip([&mut *a, &mut *b]) {
+        guest.run("ip link add link eth0 name v10 type vlan id 10");
+        guest.run(&format!("ip link set v10 up && ip addr add 10.0.10.{number}/24 dev v10"));
+    }
+    a.reach("10.0.10.2");
+    let vlan = |port: &str, vlan: &str| {
+        assert!(daemon.uvala(&["port", "set", port, "--vlan", vlan]).status.success());
+    };
+    vlan("vale0:vm1", "access:10");
+    vlan("vale0:vm2", "trunk:10");
+    a.run("ip link del v10 && ip addr add 10.0.10.1/24 dev eth0");
+    a.reach("10.0.10.2");
+    let (_, reaches) = a.try_run("ping -c 1 -W 1 10.0.0.2");
+    assert!(!reaches, "another VLAN");
+    vlan("vale0:vm1", "transparent");
+    vlan("vale0:vm2", "transparent");
+    a.reach("10.0.0.2");
+}
+
+fn queues(kit: &Kit, a: &mut Guest) {
     if kit.is_old() {
         return eprintln!("SKIPPED: QEMU 7 without KVM has one interrupt for all queues");
     }
-    let (_daemon, [one, two]) = lab(2);
-    let mut server = Guest::boot(&kit, &two, 2, 2, SERVER);
-    let mut client = Guest::boot(&kit, &one, 1, 2, CLIENT);
-    assert_eq!(client.hear("PING 8900"), "0", "{}", client.said());
-    assert_eq!(client.hear("SUM"), server.hear("SUM"));
+    assert!(a.run("ls /sys/class/net/eth0/queues").contains("rx-1"));
+    for count in [1, 2] {
+        a.run(&format!("ethtool -L eth0 combined {count}"));
+        a.run("iperf3 -c 10.0.0.2 -P 4 -n 2M");
+    }
+}
+
+#[test]
+fn two_guests_reach_each_other_whatever_happens() {
+    let Some(kit) = Kit::find() else { return };
+    let mut daemon = lab(&kit);
+    let [mut a, mut b] = boot_two(&kit, &daemon);
+    exchange(&mut a, &mut b);
+    tags(&daemon, &mut a, &mut b);
+    queues(&kit, &mut a);
+    let driver = "/sys/bus/virtio/drivers/virtio_net";
+    b.run(&format!("cd {driver}; d=$(ls | grep ^virtio); echo $d > unbind; echo $d > bind"));
+    b.configure(2, 9000);
+    a.reach("10.0.0.2");
+    b.monitor("system_reset");
+    b.ready();
+    b.configure(2, 9000);
+    a.reach("10.0.0.2");
+    // Traffic that never ends, in both directions.
+    b.run("(ping -q -i 0.01 10.0.0.1 >/dev/null) & sleep 0.1");
+    for _ in 0..2 {
+        daemon.kill();
+        daemon.restart();
+        println!("guests reach each other {:?} after the daemon is back", a.reach("10.0.0.2"));
+    }
+    b.kill();
+    let start = Instant::now();
+    let packed = ",packed=on".to_owned();
+    let again = Boot { port: "vale0:vm2", cpus: 1, more: packed, ..Boot::default() };
+    let mut b = Guest::start(&kit, &daemon, &again);
+    b.ready();
+    b.configure(2, 9000);
+    a.reach("10.0.0.2");
+    println!("a new QEMU on the port is reached after {:?}", start.elapsed());
+}
+
+#[test]
+fn other_cards_reach_the_switch_by_stream_and_dgram() {
+    let Some(kit) = Kit::find() else { return };
+    let port = |name: &str| format!("[switch.vale0.port.{name}]\nkind = \"{name}\"\n");
+    let mut daemon = Setup::new(&["stream", "dgram"].map(port).concat()).start();
+    let stream = Boot { port: "vale0:stream", nic: Some("e1000"), ..Boot::default() };
+    let dgram = Boot { port: "vale0:dgram", nic: Some("rtl8139"), ..Boot::default() };
+    let [mut a, mut b] = [stream, dgram].map(|boot| Guest::start(&kit, &daemon, &boot));
+    for (number, guest) in (1..).zip([&mut a, &mut b]) {
+        guest.ready();
+        guest.configure(number, 1500);
+    }
+    a.reach("10.0.0.2");
+    b.run("iperf3 -s -D >/dev/null; sleep 0.5");
+    for how in ["-n 10M", "-n 10M -R", "-u -b 5M -n 1M"] {
+        a.run(&format!("iperf3 -c 10.0.0.2 {how}"));
+    }
+    assert_eq!(errors(&mut a) + errors(&mut b), 0, "wrong checksums");
+    if kit.is_old() {
+        return;
+    }
+    daemon.kill();
+    daemon.restart();
+    println!("an e1000 is back {:?} after the daemon is", a.reach("10.0.0.2"));
+}
+
+#[test]
+fn a_guest_moves_to_another_port_under_traffic() {
+    let Some(kit) = Kit::find() else { return };
+    let daemon = lab(&kit);
+    let at = |port| Boot { port, cpus: 1, ..Boot::default() };
+    let [mut a, mut b] =
+        ["vale0:vm1", "vale0:vm2"].map(|port| Guest::start(&kit, &daemon, &at(port)));
+    for (number, guest) in (1..).zip([&mut a, &mut b]) {
+        guest.ready();
+        guest.configure(number, 1500);
+    }
+    let way = daemon.dir().join("migration");
+    // Its card keeps the address that it had: what is said last holds.
+    let mac = b.run("cat /sys/class/net/eth0/address");
+    let there =
+        Boot { more: format!(",mac={mac}"), incoming: Some(way.clone()), ..at("vale0:vm3") };
+    let mut moved = Guest::start(&kit, &daemon, &there);
+    wait::until("the other QEMU", || way.exists());
+    a.reach("10.0.0.2");
+    let count = "i=$((i+1)); echo $i > /tmp/i; ping -c 1 -W 1 10.0.0.1";
+    b.run(&format!("(i=0; while :; do {count}; done >/dev/null) &"));
+    a.run("(ping -q -i 0.02 10.0.0.2 >/dev/null) & sleep 0.5");
+    let before: u64 = b.run("cat /tmp/i").parse().unwrap();
+    let start = Instant::now();
+    b.monitor(&format!("migrate -d unix:{}", way.display()));
+    wait::until("the end of the move", || {
+        let info = b.monitor("info migrate");
+        assert!(!info.contains("failed"), "{info}");
+        info.contains("completed")
+    });
+    println!("the guest has moved within {:?}", start.elapsed());
+    b.kill();
+    println!("it is reached {:?} later", a.reach("10.0.0.2"));
+    let after: u64 = moved.run("cat /tmp/i").parse().unwrap();
+    assert!(after >= before, "it is the same guest: {before} {after}");
+    moved.reach("10.0.0.1");
+    let drops = daemon.stats("vale0:vm3").drops;
+    println!("dropped on the way: {drops:?}");
+}
+
+/// `uvala vm run`, as it is typed into two terminals.
+fn run_kernel(kit: &Kit, daemon: &Daemon, more: &[&str]) -> Console {
+    Console::start(&mut run_command(kit, daemon, more))
+}
+
+fn run_command(kit: &Kit, daemon: &Daemon, more: &[&str]) -> Command {
+    let (kernel, dir) = (kit.kernel("kernel").expect("it was found"), daemon.dir());
+    let words = [kernel.as_path(), "--dir".as_ref(), &dir, "--qemu".as_ref(), kit.qemu()];
+    let words = words.map(|word| word.to_str().expect("UTF-8"));
+    let args = [&["vm", "run", "--memory", "128M"], &words[..], more].concat();
+    uvala(Become::default(), &args, None)
+}
+
+/// Processes that a process has started, and which have not ended.
+fn children(pid: u32) -> Vec<u32> {
+    let all = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    all.unwrap_or_default().split_whitespace().map(|word| word.parse().unwrap()).collect()
+}
+
+/// Is there a process that has not ended, waited for or not?
+fn lives(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+#[test]
+fn nothing_is_left_of_a_machine_whose_command_is_killed() {
+    let Some(kit) = Kit::find() else { return };
+    let daemon = Daemon::start();
+    // While it boots, and while its guest is at work.
+    for word in ["", "vm1# "] {
+        let mut guest = run_kernel(&kit, &daemon, &[]);
+        let pid = guest.process().pid();
+        let (mut started, port) = (Vec::new(), "vale0:vm1");
+        wait::until("QEMU", || {
+            started = children(pid);
+            let machine = daemon.port(port).and_then(|port| port.machine);
+            !started.is_empty() && machine.is_some_and(|machine| machine.pid.is_some())
+        });
+        guest.hear(word);
+        guest.process().kill();
+        wait::until("the end of QEMU", || !started.iter().any(|child| lives(*child)));
+        wait::until("the end of its port", || daemon.ports().is_empty());
+    }
+}
+
+#[test]
+fn names_that_cannot_be_had_have_exit_codes_of_their_own() {
+    let Some(kit) = Kit::find() else { return };
+    let mut daemon = Daemon::start();
+    let status = |daemon: &Daemon, more: &[&str]| {
+        let more = [&["--print", "--accel", "tcg"], more].concat();
+        let output = run_command(&kit, daemon, &more).output().unwrap();
+        assert!(output.status.success() || output.stdout.is_empty(), "{output:?}");
+        u8::try_from(output.status.code().unwrap()).unwrap()
+    };
+    assert!(daemon.uvala(&["port", "add", "vale0:sink", "--kind", "null"]).status.success());
+    assert_eq!(status(&daemon, &[]), exit::OK);
+    assert_eq!(status(&daemon, &["--name", "vale0:sink"]), exit::UNSUPPORTED);
+    let _machine = Machine::boot(&{
+        assert!(
+            daemon.uvala(&["port", "add", "vale0:vm", "--kind", "vhost-user"]).status.success()
+        );
+        daemon.dir().join("vale0:vm.sock")
+    });
+    wait::until("a machine", || status(&daemon, &["--name", "vale0:vm"]) != 0);
+    assert_eq!(status(&daemon, &["--name", "vale0:vm"]), exit::IN_USE);
+    daemon.kill();
+    assert_eq!(status(&daemon, &[]), exit::NO_DAEMON);
+}
+
+#[test]
+fn a_daemon_that_ends_first_leaves_no_port_of_a_command_to_the_next() {
+    let Some(kit) = Kit::find() else { return };
+    let mut daemon = Daemon::start();
+    let mut guest = run_kernel(&kit, &daemon, &[]);
+    guest.hear("vm1# ");
+    assert_eq!(daemon.ports(), ["vale0:vm1"]);
+    daemon.terminate();
+    daemon.process().wait();
+    guest.enter("exit");
+    assert!(guest.process().wait().success());
+    daemon.restart();
+    assert!(daemon.ports().is_empty(), "{:?}", daemon.ports());
+}
+
+#[test]
+fn a_kvm_that_runs_no_guest_is_noticed_and_done_without() {
+    let Some(kit) = Kit::find() else { return };
+    let daemon = Daemon::start();
+    let mut command = run_command(&kit, &daemon, &[]);
+    let (log, path) = (daemon.dir().join("said"), "/dev/kvm");
+    let opens = File::options().read(true).write(true).open(path).is_ok();
+    let mut guest = Console::start(command.stderr(File::create(&log).unwrap()));
+    guest.hear("This is 10.0.0.1, on port vale0:vm1");
+    let said = std::fs::read_to_string(&log).unwrap();
+    let why = if opens { "/dev/kvm runs no guest here" } else { "no access to /dev/kvm" };
+    let remark = format!("uvala: {why}: QEMU emulates the processor (TCG), slowly\n");
+    // Where it opens and runs guests, there is nothing to be said.
+    assert!(opens && said.is_empty() || said.contains(&remark), "{said}");
+    guest.process().kill();
+}
+
+#[test]
+fn two_commands_make_two_machines_that_ping_each_other() {
+    let Some(kit) = Kit::find() else { return };
+    let daemon = Daemon::start();
+    let mut a = run_kernel(&kit, &daemon, &[]);
+    wait::until("the port of the first", || daemon.port("vale0:vm1").is_some());
+    let mut b = run_kernel(&kit, &daemon, &["--cpus", "2"]);
+    a.hear("This is 10.0.0.1, on port vale0:vm1");
+    b.hear("This is 10.0.0.2, on port vale0:vm2");
+    b.hear("vm2# ");
+    b.enter("ping -c 2 10.0.0.1");
+    b.hear("2 packets received");
+    b.enter("nproc | sed s/^/has-/");
+    b.hear("has-2");
+    // A guest that ends, and one that is ended.
+    b.enter("exit");
+    assert!(b.process().wait().success());
+    assert_eq!(daemon.ports(), ["vale0:vm1"]);
+    a.process().signal(Signal::TERM);
+    a.process().wait();
+    assert!(daemon.ports().is_empty(), "{:?}", daemon.ports());
+}
+
+/// The README's five lines, but for the first: the daemon is the test's own.
+#[test]
+fn a_host_a_namespace_and_a_machine_are_on_one_switch_in_five_lines() {
+    let Some(kit) = Kit::find() else { return };
+    let Some(lab) = Lab::new(1) else { return };
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let mut blocks = page.split("```text\n").filter_map(|rest| rest.split("\n```").next());
+    let block = blocks.find(|block| block.contains("uvala ns attach")).unwrap();
+    let lines: Vec<&str> = block.lines().map(|line| line.split('#').next().unwrap()).collect();
+    let [_, host, namespace, machine, ping] = lines[..] else { panic!("{block}") };
+    assert_eq!(machine.trim(), "uvala vm run /boot/vmlinuz-$(uname -r)");
+    lab.tell(|daemon, lab| {
+        for line in [host, &namespace.replace(" web ", &format!(" {} ", lab.guests[0].name()))] {
+            let words: Vec<&str> = line.split_whitespace().skip(1).collect();
+            let output = daemon.uvala(&words);
+            assert!(output.status.success(), "{line}: {output:?}");
+        }
+        let mut machine = run_kernel(&kit, daemon, &[]);
+        machine.hear("This is 10.0.0.1, on port vale0:vm1");
+        machine.hear("vm1# ");
+        machine.enter(ping.trim());
+        machine.hear("--- 10.0.0.254 ping statistics");
+        machine.hear("1 packets received");
+        machine.hear("--- 10.0.0.253 ping statistics");
+        machine.hear("1 packets received");
+        machine.enter("exit");
+        assert!(machine.process().wait().success());
+    });
 }

@@ -11,7 +11,7 @@ use client::control::{Connection, PortFds};
 use client::{Port, WaitPolicy};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{announcement, fill, mac};
-use harness::measure::{cpu_ticks, median, own_memory};
+use harness::measure::{median, own_memory, switches};
 use harness::process::{Peer, STRANGER};
 use harness::role::{Flood, Receive, Report, Role, Scribble, Send};
 use harness::{Random, is_root, is_soak, skip, socket, wait};
@@ -390,13 +390,10 @@ fn an_idle_daemon_is_idle_again_after_an_attack() {
     // Stopped in the middle, its port as it is, not detached.
     hostile.process().signal(rustix::process::Signal::STOP);
     other.send(&announcement(5)).unwrap();
-    let mut before = 0;
     wait::until("rest", || {
-        let ticks = cpu_ticks(daemon.pid());
+        let before = switches(daemon.pid());
         std::thread::sleep(Duration::from_millis(300));
-        let used = cpu_ticks(daemon.pid()) - ticks;
-        before = before.max(used);
-        used <= 1
+        switches(daemon.pid()) == before
     });
     hostile.process().kill();
 }

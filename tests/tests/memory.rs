@@ -92,7 +92,8 @@ fn no_descriptors_left() {
     drop(connection);
     wait::until("all to go", || daemon.ports().is_empty());
     let after = daemon.holdings();
-    assert_eq!((after.descriptors + 1, after.regions), (empty.descriptors, 0));
+    // What is left is the worker's own room, where frames are finished.
+    assert_eq!((after.descriptors + 1, after.regions), (empty.descriptors, empty.regions));
     still_switches(&mut [daemon.open("vale0:a"), daemon.open("vale0:b")]);
 }
 

@@ -23,9 +23,9 @@ fn patient(daemon: &Daemon, port: &str) {
         kind: PortKind::Shm,
         settings,
         host: None,
-        vhost: None,
+        machine: None,
     };
-    daemon.call(Request::PortAdd(add)).unwrap();
+    daemon.call(Request::PortAdd(Box::new(add))).unwrap();
 }
 
 /// All frames of a stream between two processes.
@@ -397,13 +397,13 @@ fn a_null_port_takes_everything() {
     let port = "vale0:sink".parse().unwrap();
     let settings = PortSettings::default();
     daemon
-        .call(Request::PortAdd(PortAdd {
+        .call(Request::PortAdd(Box::new(PortAdd {
             port,
             kind: PortKind::Null,
             settings,
             host: None,
-            vhost: None,
-        }))
+            machine: None,
+        })))
         .unwrap();
     let mut a = daemon.open("vale0:a");
     let mut frame = Vec::new();

@@ -74,7 +74,7 @@ fn install_copies_and_builds_nothing() {
     let release = target.join("release");
     std::fs::create_dir_all(&release).unwrap();
     std::fs::copy(uvala_path(), release.join("uvala")).unwrap();
-    for name in ["libuvala.so", "libuvala.a", "libuvala_netmap.so"] {
+    for name in ["libuvala.so", "libuvala.a", "libuvala_netmap.so", "uvala-helper"] {
         std::fs::write(release.join(name), "not looked into").unwrap();
     }
     let made =

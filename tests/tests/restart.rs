@@ -354,3 +354,33 @@ fn interfaces_are_there_again_in_the_switches_where_they_were() {
     daemon.restart();
     assert_eq!(daemon.ports(), [""; 0]);
 }
+
+/// What one user's switch names may be gone, or not be there yet: no reason to keep all others
+/// waiting.
+#[test]
+fn chains_and_rules_of_ports_that_are_gone_do_not_keep_the_daemon_from_starting() {
+    let mut daemon = Daemon::start();
+    let run = |daemon: &Daemon, args: &[&str]| {
+        let output = daemon.uvala(args);
+        assert!(output.status.success(), "{args:?}: {output:?}");
+    };
+    run(&daemon, &["switch", "add", "vale7", "--forwarding", "chain"]);
+    run(&daemon, &["port", "add", "vale7:fw", "--service", "firewall"]);
+    run(&daemon, &["chain", "add", "vale7", "web", "firewall"]);
+    let client = daemon.open("vale7:vm");
+    run(&daemon, &["rule", "add", "vale7", "chain:web", "--in", "vm"]);
+    run(&daemon, &["port", "del", "vale7:fw"]);
+    drop(client);
+    daemon.kill();
+    daemon.restart();
+    assert_eq!(daemon.switch("vale7").map(|switch| switch.forwarding), Some("chain".to_owned()));
+    assert!(daemon.log().contains("there is no service firewall"), "{}", daemon.log());
+    // The rule is there again when its port is, and drops where the chain has nobody.
+    let (mut vm, mut other) = (daemon.open("vale7:vm"), daemon.open("vale7:other"));
+    vm.send(&[0xff; 60]).unwrap();
+    wait::until("the frame to be dropped", || {
+        daemon.stats("vale7:vm").drops.get("no_instance").copied() == Some(1)
+    });
+    let brief = Some(Duration::from_millis(5));
+    assert!(!other.recv_timeout(&mut Vec::new(), brief).unwrap());
+}

@@ -22,9 +22,9 @@ fn add_port(daemon: &Daemon, port: &str, on_full: &str) {
         kind: PortKind::Shm,
         settings,
         host: None,
-        vhost: None,
+        machine: None,
     };
-    daemon.call(Request::PortAdd(add)).unwrap();
+    daemon.call(Request::PortAdd(Box::new(add))).unwrap();
 }
 
 /// A stream to one station.

@@ -4,19 +4,23 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
-use client::api::{ErrorCode, MachineState, PortAdd, PortKind, PortSettings, Request, Vhost};
+use client::api::{self, ErrorCode, MachineState, PortAdd, PortKind, PortSettings, Request};
 use client::control::ControlError;
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{announcement, fill, mac};
 use harness::machine::Machine;
 use harness::wait;
 
-fn add_with(daemon: &Daemon, port: &str, vhost: Option<Vhost>) -> Result<PathBuf, ControlError> {
+fn add_with(
+    daemon: &Daemon,
+    port: &str,
+    machine: Option<api::Machine>,
+) -> Result<PathBuf, ControlError> {
     let (port, settings) = (port.parse().unwrap(), PortSettings::default());
-    let add = PortAdd { port, kind: PortKind::VhostUser, settings, host: None, vhost };
+    let add = PortAdd { port, kind: PortKind::VhostUser, settings, host: None, machine };
     let name = add.port.to_string();
-    daemon.call(Request::PortAdd(add))?;
-    Ok(daemon.port(&name).unwrap().vhost.unwrap().socket.into())
+    daemon.call(Request::PortAdd(Box::new(add)))?;
+    Ok(daemon.port(&name).unwrap().machine.unwrap().socket.into())
 }
 
 fn add(daemon: &Daemon, port: &str) -> PathBuf {
@@ -24,7 +28,7 @@ fn add(daemon: &Daemon, port: &str) -> PathBuf {
 }
 
 fn state(daemon: &Daemon, port: &str) -> MachineState {
-    daemon.port(port).unwrap().vhost.unwrap().state
+    daemon.port(port).unwrap().machine.unwrap().state
 }
 
 fn frame(to: u32, stream: u32, seq: u64, len: usize) -> Vec<u8> {
@@ -125,6 +129,37 @@ fn machines_survive_the_daemon() {
 }
 
 #[test]
+fn a_daemon_that_is_killed_between_taking_and_returning_loses_nothing() {
+    let mut daemon = Daemon::start();
+    let sockets = ["vale0:vm1", "vale0:vm2"].map(|port| add(&daemon, port));
+    let [mut a, mut b] = sockets.each_ref().map(|socket| Machine::boot(socket));
+    a.track();
+    b.track();
+    for round in 0..10 {
+        daemon.kill();
+        daemon.restart();
+        // First who receives: what nobody is there for is dropped.
+        b.reconnect(&sockets[1]);
+        a.reconnect(&sockets[0]);
+        b.send(&announcement(2));
+        let mut frames: Vec<_> = (0..60).map(|seq| frame(2, 1, 100 * round + seq, 700)).collect();
+        for frame in frames.drain(..30) {
+            a.send(&frame);
+            assert_eq!(b.receive(), frame);
+        }
+        daemon.signal(rustix::process::Signal::STOP);
+        frames.iter().for_each(|frame| a.send(frame));
+        daemon.kill();
+        daemon.restart();
+        b.reconnect(&sockets[1]);
+        a.reconnect(&sockets[0]);
+        for frame in frames {
+            assert_eq!(b.receive(), frame);
+        }
+    }
+}
+
+#[test]
 fn a_queue_that_is_stopped_says_where_it_was() {
     let daemon = Daemon::start();
     let mut machine = Machine::boot(&add(&daemon, "vale0:vm"));
@@ -135,15 +170,95 @@ fn a_queue_that_is_stopped_says_where_it_was() {
 }
 
 #[test]
+fn what_is_written_while_a_machine_moves_is_noted() {
+    let daemon = Daemon::start();
+    let sockets = ["vale0:vm1", "vale0:vm2"].map(|port| add(&daemon, port));
+    let [mut a, mut b] = sockets.map(|socket| Machine::boot(&socket));
+    assert_connected(&mut a, &mut b, [1, 2]);
+    let pages = b.start_log();
+    assert_connected(&mut a, &mut b, [1, 2]);
+    assert_connected(&mut b, &mut a, [2, 1]);
+    let [_, _] = [b.stop(0), b.stop(1)];
+    let [noted, changed] = pages.noted_and_changed();
+    assert!(pages.is_told() && changed.len() > 10);
+    assert!(changed.iter().all(|page| noted.contains(page)), "{changed:?} of {noted:?}");
+    // The log is memory of somebody else's, too.
+    a.start_log().truncate();
+    let mut process = daemon.open("vale0:process");
+    process.send(&frame(1, 3, 0, 60)).unwrap();
+    wait::until("the end", || a.is_cut_off());
+}
+
+#[test]
+fn how_interrupts_are_spaced_is_shown() {
+    let daemon = Daemon::start();
+    add(&daemon, "vale0:vm1");
+    let (coalesce_usecs, coalesce_frames) = (Some(50), Some(32));
+    let given = api::Machine { coalesce_usecs, coalesce_frames, ..api::Machine::default() };
+    add_with(&daemon, "vale0:vm2", Some(given)).unwrap();
+    let shown = ["vale0:vm1", "vale0:vm2"].map(|port| {
+        let machine = daemon.port(port).unwrap().machine.unwrap();
+        (machine.coalesce_usecs, machine.coalesce_frames)
+    });
+    assert_eq!(shown, [(None, None), (coalesce_usecs, coalesce_frames)]);
+}
+
+#[test]
+fn a_machine_that_takes_nothing_costs_the_others_nothing_but_its_frames() {
+    const FRAMES: u64 = 20_000;
+    let daemon = Daemon::start();
+    let sockets = ["vale0:vm1", "vale0:vm2", "vale0:vm3"].map(|port| add(&daemon, port));
+    let [mut sender, mut slow, mut other] = sockets.map(|socket| Machine::boot(&socket));
+    slow.send(&announcement(2));
+    assert_connected(&mut sender, &mut other, [1, 3]);
+    (0..FRAMES).for_each(|seq| sender.send(&frame(2, 1, seq, 60)));
+    assert_connected(&mut sender, &mut other, [1, 3]);
+    let stats = daemon.stats("vale0:vm2");
+    assert!(stats.drops["no_room"] >= FRAMES - 64, "{stats:?}");
+}
+
+#[test]
+fn a_machine_that_is_waited_for_loses_nothing() {
+    const FRAMES: u64 = 3000;
+    let daemon = Daemon::start();
+    let mut sender = Machine::boot(&add(&daemon, "vale0:vm1"));
+    let port = "vale0:vm2".parse().unwrap();
+    let on_full = Some("wait".to_owned());
+    let settings = PortSettings { on_full, ..PortSettings::default() };
+    let (kind, host, machine) = (PortKind::VhostUser, None, None);
+    let add = PortAdd { port, kind, settings, host, machine };
+    daemon.call(Request::PortAdd(Box::new(add))).unwrap();
+    let socket = daemon.port("vale0:vm2").unwrap().machine.unwrap().socket;
+    let mut slow = Machine::boot(&PathBuf::from(socket));
+    slow.send(&announcement(2));
+    sender.send(&frame(2, 1, 0, 60));
+    assert_eq!(slow.receive(), frame(2, 1, 0, 60));
+    let sending = std::thread::spawn(move || {
+        (1..=FRAMES).for_each(|seq| sender.send(&frame(2, 1, seq, 60)));
+        sender
+    });
+    for seq in 1..=FRAMES {
+        if seq.is_multiple_of(1000) {
+            // Long enough for the switch to fall asleep over a full queue.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        assert_eq!(slow.receive(), frame(2, 1, seq, 60), "frame {seq}");
+    }
+    sending.join().unwrap();
+    let stats = daemon.stats("vale0:vm2");
+    assert!(stats.drops.values().all(|drops| *drops == 0), "{stats:?}");
+}
+
+#[test]
 fn the_daemon_connects_where_it_is_told_to() {
     let daemon = Daemon::start();
     let path = daemon.dir().join("theirs.sock");
-    let vhost = Vhost {
+    let machine = api::Machine {
         socket: Some(path.to_str().unwrap().to_owned()),
         connect: true,
-        ..Vhost::default()
+        ..api::Machine::default()
     };
-    add_with(&daemon, "vale0:vm1", Some(vhost)).unwrap();
+    add_with(&daemon, "vale0:vm1", Some(machine)).unwrap();
     let mut other = Machine::boot(&add(&daemon, "vale0:vm2"));
     let listener = UnixListener::bind(&path).unwrap();
     for _ in 0..2 {
@@ -200,6 +315,40 @@ fn whoever_breaks_the_rules_harms_itself_only() {
 }
 
 #[test]
+fn the_machines_of_a_user_take_what_the_quota_says_and_no_more() {
+    let config = "[quota]\nmachine_regions = 2\nmachine_descriptors = 24\n";
+    let daemon = Setup::new(config).start();
+    let [greedy, other] = ["vale0:vm1", "vale0:vm2"].map(|port| add(&daemon, port));
+    // Eight for each port, and four for each machine's queues.
+    match add_with(&daemon, "vale0:vm3", None) {
+        Err(ControlError::Refused(failure)) => panic!("{failure:?}"),
+        made => drop(made.unwrap()),
+    }
+    match add_with(&daemon, "vale0:vm4", None) {
+        Err(ControlError::Refused(failure)) => {
+            assert_eq!(failure.code, ErrorCode::Quota);
+            assert!(failure.message.contains("quota.machine_descriptors"), "{}", failure.message);
+        }
+        made => panic!("{made:?}"),
+    }
+    assert!(daemon.uvala(&["port", "del", "vale0:vm3"]).status.success());
+    let [mut a, mut b] = [&greedy, &other].map(|socket| Machine::boot(socket));
+    assert_connected(&mut a, &mut b, [1, 2]);
+    a.lend_more();
+    wait::until("the end", || a.is_cut_off());
+    let complaint = || daemon.port("vale0:vm1").unwrap().machine.unwrap().complaint;
+    let complaint = wait::find("a complaint", complaint);
+    assert!(complaint.contains("2 of 2 (quota.machine_regions)"), "{complaint}");
+    assert!(daemon.log().contains(&complaint), "{}", daemon.log());
+    let show = daemon.uvala(&["port", "show", "vale0:vm1"]);
+    assert!(String::from_utf8(show.stdout).unwrap().contains(&complaint));
+    let mut again = Machine::boot(&greedy);
+    assert_connected(&mut b, &mut again, [2, 1]);
+    let info = daemon.port("vale0:vm1").unwrap().machine.unwrap();
+    assert_eq!((info.state, info.complaint), (MachineState::Up, None));
+}
+
+#[test]
 fn a_second_machine_is_turned_away() {
     let daemon = Daemon::start();
     let socket = add(&daemon, "vale0:vm1");
@@ -213,17 +362,20 @@ fn a_second_machine_is_turned_away() {
 #[test]
 fn sockets_that_cannot_be_made_are_explained() {
     let daemon = Daemon::start();
-    let failure = |vhost: Vhost| match add_with(&daemon, "vale0:vm", Some(vhost)) {
+    let failure = |machine: api::Machine| match add_with(&daemon, "vale0:vm", Some(machine)) {
         Err(ControlError::Refused(failure)) => (failure.code, failure.message),
         other => panic!("{other:?}"),
     };
-    let at = |path: &str| Vhost { socket: Some(path.to_owned()), ..Vhost::default() };
+    let at = |path: &str| api::Machine { socket: Some(path.to_owned()), ..api::Machine::default() };
     let (code, message) = failure(at("/no/such/dir/vm.sock"));
     assert!(code == ErrorCode::NotFound && message.contains("mkdir -p /no/such/dir"), "{message}");
     let file = daemon.dir().join("file");
     std::fs::write(&file, "").unwrap();
     assert_eq!(failure(at(file.to_str().unwrap())).0, ErrorCode::Exists);
-    assert_eq!(failure(Vhost { queues: Some(0), ..Vhost::default() }).0, ErrorCode::BadRequest);
+    assert_eq!(
+        failure(api::Machine { queues: Some(0), ..api::Machine::default() }).0,
+        ErrorCode::BadRequest
+    );
     assert!(daemon.ports().is_empty());
     let mut taken = add(&daemon, "vale0:vm");
     assert!(taken.exists());
@@ -237,7 +389,7 @@ fn sockets_that_cannot_be_made_are_explained() {
 fn the_configuration_and_the_command_line_know_machines() {
     let config = "[switch.vale0.port.vm1]\nkind = \"vhost-user\"\nqueues = 2\nmode = \"666\"\n";
     let daemon = Setup::new(config).start();
-    let info = daemon.port("vale0:vm1").unwrap().vhost.unwrap();
+    let info = daemon.port("vale0:vm1").unwrap().machine.unwrap();
     assert_eq!((info.queues, info.connect), (2, false));
     let args = daemon.uvala(&["vm-args", "vale0:vm1"]);
     let args = String::from_utf8(args.stdout).unwrap();

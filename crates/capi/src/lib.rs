@@ -18,6 +18,7 @@
 #![allow(clippy::missing_safety_doc)] // reason: the contract of every pointer is in uvala.h.
 
 mod error;
+mod nf;
 mod options;
 mod queue;
 

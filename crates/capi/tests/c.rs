@@ -99,7 +99,8 @@ fn test_the_library_has_its_soname_and_exports_the_header_and_nothing_else() {
 /// The name of the function that a line of the header declares and does not define.
 fn prototype(line: &str) -> Option<&str> {
     let is_type = line.starts_with(|c: char| c.is_ascii_lowercase());
-    let (before, _) = line.split_once('(').filter(|_| is_type && !line.starts_with("static"))?;
+    let is_other = ["static", "typedef"].iter().any(|word| line.starts_with(word));
+    let (before, _) = line.split_once('(').filter(|_| is_type && !is_other)?;
     before.rsplit([' ', '*']).next()
 }
 

@@ -16,23 +16,31 @@
 //! silent default.
 
 mod attach;
+mod audit;
+mod chain;
 mod fdb;
 mod host;
 mod interface;
+mod machine;
 mod netmap;
 mod port;
 mod stats;
 mod switch;
 mod values;
-mod vhost;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use attach::{Attach, Attached};
+pub use audit::{GroupAudit, MemberAudit};
+pub use chain::{
+    ChainAdd, ChainInfo, ChainRef, ChainSpec, FlowCacheInfo, FunctionInfo, RuleAdd, RuleDel,
+    RuleInfo, RuleSpec, SteeringQuery,
+};
 pub use fdb::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList};
-pub use host::{Address, HostIf, HostIfInfo, LinkState};
+pub use host::{Address, Filter, HostIf, HostIfInfo, LinkState, QueueSet, Queues};
 pub use interface::{InterfaceAdd, InterfaceAttach, InterfacePoll, PollThreads};
+pub use machine::{COALESCE_USECS_MAX, Machine, MachineInfo, MachineState};
 pub use netmap::{
     Bind, BindKind, Bound, BoundRings, GeometryQuery, HostBound, HostRings, MonitorOf, Pool,
     PortGeometry, RingChoice, Room,
@@ -41,7 +49,6 @@ pub use port::{ClientInfo, PortAdd, PortInfo, PortKind, PortList, PortRef, PortS
 pub use stats::{Counter, PortStats, StatsPage, StatsQuery};
 pub use switch::{FdbCounters, SwitchInfo, SwitchRef, SwitchSettings, SwitchSpec};
 pub use values::{Mac, Mode, NewPorts, ValueError};
-pub use vhost::{MachineState, Vhost, VhostInfo};
 
 /// The version in every message; the daemon refuses every other one.
 pub const PROTOCOL_VERSION: u32 = 1;
@@ -49,6 +56,8 @@ pub const PROTOCOL_VERSION: u32 = 1;
 pub const MAX_MESSAGE: usize = 64 * 1024;
 /// Most descriptors beside a reply.
 pub const MAX_FDS: usize = 4;
+/// Most descriptors beside a call: those of a TAP that is handed over.
+pub const MAX_GIVEN: usize = 16;
 
 /// A call as it stands in a message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -99,7 +108,7 @@ pub enum Request {
     /// One switch. Answer: [`Reply::Switch`].
     SwitchShow(SwitchRef),
     /// Makes a persistent port. Answer: [`Reply::Done`].
-    PortAdd(PortAdd),
+    PortAdd(Box<PortAdd>),
     /// Changes the settings that are given.
     PortSet(PortSet),
     /// Deletes a port; a client that holds it loses it.
@@ -140,6 +149,23 @@ pub enum Request {
     InterfaceDetach(PortRef),
     /// Says that threads should poll an interface of the system that is in a switch, or no longer.
     InterfacePoll(InterfacePoll),
+    /// Makes or changes a chain of functions.
+    ChainAdd(ChainAdd),
+    /// Deletes a chain that no port and no rule uses.
+    ChainDel(ChainRef),
+    /// Chains, a page at a time. Answer: [`Reply::Chains`].
+    ChainList(SteeringQuery),
+    /// Adds rules. Answer: [`Reply::RulesAdded`].
+    RuleAdd(RuleAdd),
+    /// Deletes rules.
+    RuleDel(RuleDel),
+    /// Rules in the order in which they are tried, a page at a time. Answer: [`Reply::Rules`].
+    RuleList(SteeringQuery),
+    /// Instances of services, a page at a time. Answer: [`Reply::Functions`].
+    FunctionList(SteeringQuery),
+    /// Where the buffers of the caller's trust groups are, a page at a time.
+    /// Answer: [`Reply::Audit`].
+    Audit(PageFrom),
 }
 
 /// Every answer.
@@ -168,6 +194,16 @@ pub enum Reply {
     Bound(Bound),
     /// To [`Request::PortGeometry`] and [`Request::InterfaceAdd`].
     PortGeometry(PortGeometry),
+    /// To [`Request::ChainList`].
+    Chains(Page<ChainInfo>),
+    /// To [`Request::RuleAdd`]: the numbers of the rules.
+    RulesAdded(Vec<u32>),
+    /// To [`Request::RuleList`].
+    Rules(Page<RuleInfo>),
+    /// To [`Request::FunctionList`].
+    Functions(Page<FunctionInfo>),
+    /// To [`Request::Audit`].
+    Audit(Page<GroupAudit>),
 }
 
 /// Why a call was refused: a code for programs, a line for people.

@@ -14,14 +14,15 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, RecvMsg, ReturnFlags,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    sockopt,
 };
 use thiserror::Error;
 
 use crate::api::{
     Attach, Attached, Bind, Bound, CallMessage, DaemonInfo, ErrorCode, Failure, GeometryQuery,
-    Hello, MAX_FDS, MAX_MESSAGE, Outcome, PROTOCOL_VERSION, PortGeometry, Reply, ReplyMessage,
-    Request, exit,
+    Hello, MAX_FDS, MAX_GIVEN, MAX_MESSAGE, Outcome, PROTOCOL_VERSION, PortGeometry, Reply,
+    ReplyMessage, Request, exit,
 };
 use crate::paths;
 
@@ -201,6 +202,23 @@ impl<S: AsFd> Connection<S> {
 
     /// Makes a call.
     pub fn call_with_fds(&self, call: Request) -> Result<(Reply, Vec<OwnedFd>), ControlError> {
+        self.converse(call, &[])
+    }
+
+    /// Makes a call that takes descriptors, at most [`MAX_GIVEN`], along.
+    pub fn call_giving(
+        &self,
+        call: Request,
+        given: &[BorrowedFd<'_>],
+    ) -> Result<Reply, ControlError> {
+        self.converse(call, given).map(|(reply, _)| reply)
+    }
+
+    fn converse(
+        &self,
+        call: Request,
+        given: &[BorrowedFd<'_>],
+    ) -> Result<(Reply, Vec<OwnedFd>), ControlError> {
         let timeout = match call {
             Request::Attach(_) | Request::Bind(_) => ATTACH_TIMEOUT,
             _ => TIMEOUT,
@@ -210,7 +228,7 @@ impl<S: AsFd> Connection<S> {
             .map_err(|error| ControlError::Protocol(error.to_string()))?;
         // A daemon that refuses a connection says so and closes before it reads: its last words are
         // worth more than the failure to send.
-        let sent = self.send(&text);
+        let sent = self.send(&text, given);
         let (text, fds) = self.receive(timeout).map_err(|error| sent.err().unwrap_or(error))?;
         let reply: ReplyMessage = serde_json::from_slice(&text)
             .map_err(|error| ControlError::Protocol(error.to_string()))?;
@@ -220,11 +238,32 @@ impl<S: AsFd> Connection<S> {
         }
     }
 
-    fn send(&self, text: &[u8]) -> Result<(), ControlError> {
+    fn send(&self, text: &[u8], given: &[BorrowedFd<'_>]) -> Result<(), ControlError> {
+        let mut sent = self.offer(text, given);
+        if sent == Err(Errno::PERM) && !given.is_empty() {
+            // Who may give, the daemon knows when it has answered something. Of others it takes the
+            // call alone, and says why it is none for them.
+            let _ = self.call(Request::PortGeometry(GeometryQuery::default()));
+            sent = match self.offer(text, given) {
+                Err(Errno::PERM) => self.offer(text, &[]),
+                sent => sent,
+            };
+        }
+        sent.map_err(|error| self.io_error(error))
+    }
+
+    fn offer(&self, text: &[u8], given: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         let flags = SendFlags::NOSIGNAL;
         let parts = [IoSlice::new(text)];
-        let sent = retry(|| rustix::net::sendmsg(&self.socket, &parts, &mut no_fds(), flags));
-        sent.map(drop).map_err(|error| self.io_error(error))
+        let sent = retry(|| {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_GIVEN))];
+            let mut beside = SendAncillaryBuffer::new(&mut space);
+            if !given.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(given)) {
+                return Err(Errno::TOOBIG);
+            }
+            rustix::net::sendmsg(&self.socket, &parts, &mut beside, flags)
+        });
+        sent.map(drop)
     }
 
     fn receive(&self, timeout: Duration) -> Result<(Vec<u8>, Vec<OwnedFd>), ControlError> {
@@ -347,10 +386,6 @@ fn connect_error(path: &Path, error: Errno) -> ControlError {
     }
 }
 
-fn no_fds() -> rustix::net::SendAncillaryBuffer<'static, 'static, 'static> {
-    rustix::net::SendAncillaryBuffer::default()
-}
-
 fn take_fds(ancillary: &mut RecvAncillaryBuffer<'_>) -> Vec<OwnedFd> {
     let rights = ancillary.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(fds) => Some(fds),
@@ -371,7 +406,6 @@ fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage};
 
     /// A connection whose other end the test plays.
     fn pair() -> (Connection, OwnedFd) {

@@ -13,13 +13,14 @@ use ring::host::HostPort;
 use ring::kick::encode;
 use ring::kring::Taken;
 use ring::layout::{DEFAULT_STRIDE, FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
-use ring::put::{Frame, Prologue};
+use ring::put::{Frame, Pieces, Prologue};
 use ring::region::Region;
 use rustix::thread::MembarrierCommand;
 
 use crate::api::Attached;
 use crate::control::PortFds;
 use crate::geometry::Geometry;
+use crate::nf::{self, Action, Look, Made};
 use crate::port::halves;
 use crate::{Error, FRAME_MAX, Lost, Receiver, Sender, WaitPolicy, slot_flag};
 
@@ -95,7 +96,7 @@ impl Fake {
             frags.clear();
             rx.sync();
             let Some(Taken::Frame { bytes, .. }) = tx.take(&mut frags, 300) else { break };
-            let frame = Frame { region: &region, frags: &frags, bytes };
+            let frame = Frame { pieces: Pieces::Of(&region, &frags), bytes };
             if rx.put(frame, Prologue { bytes: [0; 16], len: 0, skip: 0 }).is_err() {
                 tx.untake(u32::try_from(frags.len()).unwrap());
                 break;
@@ -314,6 +315,34 @@ fn test_a_pipe_needs_no_switch() {
     assert!(tx_a.drain(SOON).unwrap());
     drop((tx_a, rx_a));
     echo.join().unwrap();
+}
+
+/// However short the ring, however full: no more is passed than has room, and no frame in parts.
+#[test]
+fn test_a_function_passes_what_has_room() {
+    let (mut fake, mut tx, mut rx) = open(64, 256, SLEEPY);
+    let (mut far, mut small, _) = open(16, 256, SLEEPY);
+    let (tx, rx, small) = (tx.tx(0), rx.rx(0), small.tx(0));
+    let mut next = |_: &mut nf::Frame<'_>, _: &mut Made| Action::Next;
+    assert_eq!(nf::look(tx, rx), Look::Pass(0));
+    // Slots: 1, 1, 1, 2, 5, 16.
+    for (i, len) in [60, 60, 60, 500, 1200, 4096].into_iter().enumerate() {
+        assert!(tx.try_send(&frame(u32::try_from(i).unwrap(), len)).unwrap());
+    }
+    assert_eq!(fake.turn(), 6);
+    while small.space() > 3 {
+        assert!(small.try_send(&frame(0, 60)).unwrap());
+    }
+    assert_eq!(nf::look(small, rx), Look::Wait(5), "half of the ring, whole frames");
+    assert_eq!(far.turn(), 12);
+    let made = &mut Made::default();
+    for count in [5, 5] {
+        assert_eq!(nf::look(small, rx), Look::Pass(count));
+        assert_eq!(nf::pass(small, rx, count, &mut next, made), count);
+        small.submit(count).unwrap();
+        rx.release(count).unwrap();
+    }
+    assert_eq!(nf::look(small, rx), Look::TooLong(16));
 }
 
 #[test]

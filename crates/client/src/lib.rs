@@ -22,6 +22,7 @@
 //! |---|---|
 //! | [`port`], [`tx`], [`rx`] | ports and their rings |
 //! | [`wait`] | how threads wait |
+//! | [`nf`] | functions of a chain |
 //! | [`netmap`] | ports as netmap programs see them |
 //! | [`control`], [`api`], [`name`], [`paths`] | the daemon's control connection |
 //!
@@ -36,6 +37,7 @@ mod geometry;
 mod link;
 pub mod name;
 pub mod netmap;
+pub mod nf;
 mod options;
 pub mod paths;
 pub mod port;

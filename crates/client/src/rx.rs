@@ -89,6 +89,26 @@ impl Rx {
         self.ring.flags(i)
     }
 
+    /// The whole buffer of the `i`-th slot, to be changed in place; the frame is its beginning.
+    ///
+    /// # Panics
+    /// If that slot does not hold a frame as of the last look.
+    #[inline(always)]
+    #[must_use]
+    pub fn buffer(&mut self, i: u32) -> &mut [u8] {
+        self.ring.buffer(i)
+    }
+
+    /// What the `i`-th slot says of its frame inside a chain; see [`crate::nf`].
+    ///
+    /// # Panics
+    /// If that slot does not hold a frame as of the last look.
+    #[inline(always)]
+    #[must_use]
+    pub fn mark(&self, i: u32) -> u64 {
+        self.ring.mark(i)
+    }
+
     /// All frames as of the last look, each with its whole chain.
     #[inline]
     #[must_use]
@@ -138,6 +158,7 @@ impl Rx {
             let (full, spare) = (self.ring.buffer_index(i), tx.ring().buffer_index(j));
             tx.ring().set(j, len, flags);
             tx.ring().set_buffer_index(j, full);
+            tx.ring().set_mark(j, self.ring.mark(i));
             self.ring.set_buffer_index(i, spare);
             return true;
         }

@@ -96,6 +96,15 @@ impl Tx {
         self.ring.set(i, len, flags);
     }
 
+    /// What the switch is to be told of the frame in the `i`-th free slot; see [`crate::nf`].
+    ///
+    /// # Panics
+    /// If that slot is not free as of the last look.
+    #[inline(always)]
+    pub fn set_mark(&mut self, i: u32, mark: u64) {
+        self.ring.set_mark(i, mark);
+    }
+
     /// Exchanges the buffer of the `i`-th free slot with an extra one, without a copy; what the
     /// slot says stays. `false`: they are not in the same memory, or a broken neighbour has
     /// spoilt the slot.

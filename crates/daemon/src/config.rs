@@ -14,8 +14,9 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use client::api::{HostIf, Mode, NewPorts, PortKind, Vhost};
+use client::api::{ChainSpec, HostIf, Machine, Mode, NewPorts, PortKind, RuleSpec};
 use client::name::{PortName, SwitchName};
+use port::vhost_user::allowance::Limits;
 use switch::{PortConfig, SwitchConfig};
 use thiserror::Error;
 pub use tracing::Level;
@@ -41,6 +42,8 @@ pub struct Config {
     pub socket: SocketConfig,
     /// How much is logged.
     pub log: Level,
+    /// What opens network interfaces where the daemon may not: a program or a socket.
+    pub helper: Option<PathBuf>,
     /// The worker threads.
     pub workers: WorkersConfig,
     /// What one user may have.
@@ -105,6 +108,8 @@ pub struct Quota {
     pub addresses: u32,
     /// Control connections, one for each client process.
     pub connections: u32,
+    /// What the machines behind these ports may take.
+    pub machines: Limits,
 }
 
 /// A switch to make at start.
@@ -126,6 +131,10 @@ pub struct SwitchPlan {
     pub new_ports: NewPorts,
     /// Its persistent ports.
     pub ports: Vec<PortPlan>,
+    /// Its chains.
+    pub chains: Vec<ChainSpec>,
+    /// Its rules.
+    pub rules: Vec<RuleSpec>,
 }
 
 /// A persistent port to make at start.
@@ -140,7 +149,7 @@ pub struct PortPlan {
     /// Its network interface, if its kind has one.
     pub host: Option<HostIf>,
     /// Its socket, if it is a machine's.
-    pub vhost: Option<Vhost>,
+    pub machine: Option<Machine>,
     /// For a virtual interface; those are made by command.
     pub interface: Option<InterfaceText>,
     /// Its static addresses.

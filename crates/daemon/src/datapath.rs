@@ -6,19 +6,25 @@
 //! it; a job for a worker cannot fail. Memory is committed by a [`Build`], and given back by the
 //! [`Sweeper`]: both take as long as the memory is large, and nobody else waits for them.
 
+mod audit;
 mod bound;
 mod cable;
 mod host;
 mod lone;
+mod machine;
+mod memory;
+mod open;
 mod stats;
-mod vhost;
+mod system;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
 
-use client::api::{Attached, FdbCounters, HostIfInfo, PortGeometry, PortStats, VhostInfo};
+use client::api::{
+    FdbCounters, HostIf, HostIfInfo, MachineInfo, PortGeometry, PortKind, PortStats,
+};
 use client::name::{PipeSide, PortName};
 use port::commons::Commons;
 use port::group::Group;
@@ -26,16 +32,15 @@ use port::null::NullPort;
 use port::pipe::{self, Pipe};
 use port::shm::{self, PortMemory, plug};
 use port::sys::Waker;
-use ring::Region;
-use ring::layout::PortLayout;
-use ring::owners::Leaver;
+use switch::forward::chain::{Plan, Report};
 use switch::{Flush, MacAddr, Plug, PortConfig, PortId, StaticError, Switch, SwitchConfig, VlanId};
 
 use crate::config::{WaitPolicy, WorkersConfig};
 use crate::control::counters;
 use crate::control::datapath::{
-    Attachment, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow, HostSpec, LoneSpec,
-    MakeHostError, MakeVhostError, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey, VhostSpec,
+    Attachment, Audited, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow, HostSpec,
+    LoneSpec, MachineSpec, MakeHostError, MakeMachineError, Opening, PipeKey, PortKey, RingSpec,
+    ShmSpec, SwitchKey,
 };
 use crate::control::state::ConnKey;
 use crate::control::state::bound::Claim;
@@ -46,8 +51,11 @@ use crate::worker::handle::{WorkerHandle, WorkerOptions, check_cores};
 use crate::worker::idle::{IdleStrategy, Spin};
 use bound::BoundPlace;
 use host::HostPorts;
+use machine::MachinePlace;
+use memory::{Memory, geometry};
+use open::Closing;
 use stats::{counted, shown};
-use vhost::VhostPlace;
+use system::{random_seed, usable_cpus};
 
 /// Turns without work after which a worker sleeps.
 const YIELDS: u32 = 100;
@@ -70,8 +78,10 @@ pub struct Workers {
     kept: Vec<u16>,
     host: HostPorts,
     /// Ports of machines. Their threads end by themselves, and nobody waits for that.
-    vhosts: BTreeMap<PortKey, VhostPlace>,
+    machines: BTreeMap<PortKey, MachinePlace>,
     sweeper: Sweeper,
+    /// Interfaces whose ports are gone, for another thread to close.
+    closing: Vec<Closing>,
 }
 
 /// A worker and the places that are taken in it.
@@ -123,13 +133,6 @@ struct PortPlace {
     memory: Option<Memory>,
 }
 
-/// Memory of a port in a trust group, to be given back.
-#[derive(Debug)]
-struct Memory {
-    group: (u32, String),
-    layout: PortLayout,
-}
-
 /// A port that is reserved.
 #[derive(Debug)]
 struct Site {
@@ -171,8 +174,9 @@ impl Workers {
             regions: BTreeMap::new(),
             kept: Vec::new(),
             host: HostPorts::new().map_err(failed)?,
-            vhosts: BTreeMap::new(),
+            machines: BTreeMap::new(),
             sweeper: Sweeper::start().map_err(failed)?,
+            closing: Vec::new(),
         })
     }
 
@@ -208,32 +212,6 @@ impl Workers {
         self.workers[home.worker].ports.take(number as usize);
         self.ports.insert(key, place);
         self.on_switch(switch, move |worker, at| worker.plug(number, at, id, plug, config));
-    }
-
-    /// A port's memory: in its group's region, or in one of its own.
-    fn memory(&mut self, spec: &ShmSpec) -> io::Result<PortMemory> {
-        let (name, rings) = (spec.name.to_string(), &spec.rings);
-        let Some(group) = &spec.group else {
-            return PortMemory::reserve(&name, rings.counts, rings.extra_bufs, rings.stride);
-        };
-        if !self.groups.contains_key(group) {
-            self.groups.insert(group.clone(), Group::new(&group.1, rings.stride)?);
-        }
-        let joined = self.groups.get_mut(group).map_or_else(
-            || Err(io::ErrorKind::NotFound.into()),
-            |group| group.join(&name, rings.counts, rings.extra_bufs),
-        );
-        self.drop_empty_groups();
-        joined
-    }
-
-    fn drop_empty_groups(&mut self) {
-        let empty = self.groups.iter().filter(|(_, group)| group.is_empty());
-        let names: Vec<_> = empty.map(|(name, _)| name.clone()).collect();
-        for group in names.iter().filter_map(|name| self.groups.remove(name)) {
-            let bytes = group.region().layout().size();
-            self.sweeper.drop(group, bytes);
-        }
     }
 
     fn switch_of(&self, port: PortKey) -> Option<(SwitchKey, PortId)> {
@@ -272,8 +250,20 @@ impl Datapath for Workers {
     }
 
     fn set_switch(&mut self, key: SwitchKey, config: SwitchConfig) -> Result<(), DatapathError> {
-        self.on_switch(key, move |worker, at| worker.switch(at).bridge_mut().set_config(config));
+        self.on_switch(key, move |worker, at| worker.switch(at).set_config(config));
         Ok(())
+    }
+
+    fn steer(&mut self, key: SwitchKey, plan: Option<Plan>) {
+        self.on_switch(key, move |worker, at| worker.switch(at).steer(plan));
+    }
+
+    fn steering(&mut self, key: SwitchKey) -> Option<Report> {
+        self.on_switch(key, |worker, at| worker.switch(at).steering())
+    }
+
+    fn audit(&mut self) -> Vec<Audited> {
+        self.audit_groups()
     }
 
     fn del_switch(&mut self, key: SwitchKey) {
@@ -401,16 +391,16 @@ impl Datapath for Workers {
         Ok(())
     }
 
-    fn add_vhost(&mut self, spec: &VhostSpec) -> Result<(), MakeVhostError> {
-        self.open_vhost(spec)
+    fn add_machine(&mut self, spec: &MachineSpec) -> Result<(), MakeMachineError> {
+        self.open_machine(spec)
     }
 
-    fn add_silent(&mut self, spec: &VhostSpec) -> Result<(), MakeVhostError> {
-        self.plug_silent(spec)
+    fn add_silent(&mut self, spec: &MachineSpec, why: String) -> Result<(), MakeMachineError> {
+        self.plug_silent(spec, why)
     }
 
-    fn vhost_info(&self, port: PortKey) -> Option<VhostInfo> {
-        self.describe_vhost(port)
+    fn machine_info(&self, port: PortKey) -> Option<MachineInfo> {
+        self.describe_machine(port)
     }
 
     fn add_cable(
@@ -434,8 +424,34 @@ impl Datapath for Workers {
         self.open_host(spec)
     }
 
-    fn add_absent(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
-        self.plug_absent(spec)
+    fn opening(
+        &mut self,
+        kind: PortKind,
+        host: &HostIf,
+        given: Vec<OwnedFd>,
+    ) -> Option<(Opening, Build)> {
+        self.begin_host(kind, host, given).ok()
+    }
+
+    fn forget_opening(&mut self, opening: Opening) {
+        self.sweeper.run(move || drop(opening));
+    }
+
+    fn closing(&mut self) -> Option<Build> {
+        open::close(std::mem::take(&mut self.closing))
+    }
+
+    fn close_later(&mut self) {
+        let closing = std::mem::take(&mut self.closing);
+        self.sweeper.run(move || drop(closing));
+    }
+
+    fn add_soon(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
+        self.open_soon(spec)
+    }
+
+    fn await_interfaces(&mut self, patience: Duration) {
+        self.await_opened(patience);
     }
 
     fn host_info(&self, port: PortKey) -> Option<HostIfInfo> {
@@ -448,7 +464,7 @@ impl Datapath for Workers {
 
     fn hear_host(&mut self) {
         self.tend_host();
-        self.tend_vhosts();
+        self.tend_machines();
     }
 
     fn detach(&mut self, port: PortKey, name: &PortName) -> PortStats {
@@ -469,15 +485,18 @@ impl Datapath for Workers {
             let counted = counted(worker.switch(at), id);
             (counted, worker.unplug(number))
         });
-        self.sweeper.drop(unplugged, place.bytes);
+        match self.host.has(port) {
+            true => self.closing.extend(unplugged.map(Closing)),
+            false => self.sweeper.drop(unplugged, place.bytes),
+        }
         if let Some(home) = self.switches.get_mut(&place.switch) {
             home.ids.give_back(place.id.index());
             home.keys.remove(&place.id);
             self.workers[home.worker].ports.give_back(number as usize);
         }
         self.give_back(place.memory);
-        self.host.forget(port);
-        self.vhosts.remove(&port);
+        self.host.forget(port).into_iter().for_each(|opening| self.forget_opening(opening));
+        self.machines.remove(&port);
         self.remove_bound(port, true);
         shown(name.clone(), &counted)
     }
@@ -598,68 +617,11 @@ impl Datapath for Workers {
 }
 
 impl Workers {
-    /// A reserved port that will not be attached.
-    fn abandon(&mut self, site: &Site) {
-        if let Some(group) = site.spec.group.as_ref().and_then(|group| self.groups.get_mut(group)) {
-            group.abandon(site.memory.plot.layout());
-        }
-        self.drop_empty_groups();
-    }
-
-    fn give_back(&mut self, memory: Option<Memory>) {
-        let Some(Memory { group, layout }) = memory else { return };
-        let workers = &self.workers;
-        if let Some(group) = self.groups.get_mut(&group) {
-            group.leave(&layout, |leaver| settle(workers, &leaver));
-        }
-        self.drop_empty_groups();
-    }
-
     fn stats_of(&self, key: PortKey, name: PortName) -> PortStats {
         let Some((switch, id)) = self.switch_of(key) else { return counters::none(name) };
         let counted = self.on_switch(switch, move |worker, at| counted(worker.switch(at), id));
         shown(name, &counted)
     }
-}
-
-/// Everybody who shares memory with a port that leaves settles with it.
-fn settle(workers: &[Crew], leaver: &Arc<Leaver>) {
-    for Crew { handle, .. } in workers {
-        let leaver = leaver.clone();
-        handle.call(move |worker| worker.settle(&leaver));
-    }
-}
-
-/// What a client has to know about its port's memory.
-fn geometry(name: &PortName, region: &Region, port: &PortLayout, rings: &RingSpec) -> Attached {
-    let layout = region.layout();
-    let counts = port.counts();
-    Attached {
-        port: name.clone(),
-        bell: 0,
-        region_bytes: layout.size() as u64,
-        block: port.nifp() as u64,
-        pool: layout.pool as u64,
-        stride: layout.stride,
-        buffers: layout.buffers,
-        tx_rings: counts.tx_rings,
-        rx_rings: counts.rx_rings,
-        tx_slots: counts.tx_slots.slots(),
-        rx_slots: counts.rx_slots.slots(),
-        extra_bufs: rings.extra_bufs,
-        peer_block: None,
-    }
-}
-
-/// Cores that this process may run on; where the kernel does not tell, none for a worker alone.
-fn usable_cpus() -> u32 {
-    rustix::thread::sched_getaffinity(None).map_or(1, |cores| cores.count())
-}
-
-/// A seed that nobody outside can guess.
-fn random_seed() -> u64 {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    RandomState::new().build_hasher().finish()
 }
 
 #[cfg(test)]

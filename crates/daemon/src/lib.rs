@@ -147,6 +147,8 @@ fn make_switches<D: Datapath>(
             .make_planned(&daemon, &plan)
             .map_err(|refusal| StartError::Switch { name: plan.name.to_string(), refusal })?;
     }
+    // Who starts us counts on them.
+    control.await_interfaces();
     let start = |error| StartError::Io { doing: "keep what commands make in", path: dir, error };
     control.keep_with(Keeper::start(store).map_err(start)?, &config.switches);
     Ok(())

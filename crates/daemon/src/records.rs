@@ -16,14 +16,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use client::api::{HostIf, NewPorts, PortKind, PortSettings, SwitchSettings, Vhost};
+use client::api::{HostIf, Machine, NewPorts, PortKind, PortSettings, SwitchSettings};
 use client::name::{PortName, SwitchName};
 use serde::{Deserialize, Serialize};
 use switch::{PortConfig, SwitchConfig};
 
 use crate::config::{PortPlan, SwitchPlan};
 use crate::control::handlers::host::complete;
-use crate::control::handlers::vhost;
+use crate::control::handlers::machine;
 use crate::control::policy::Grant;
 use crate::control::settings::{change_grant, change_port, change_switch, show_port};
 use crate::control::statics::{MAX_STATIONS, Station};
@@ -80,8 +80,8 @@ pub struct PortText {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostIf>,
     /// Its socket.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vhost: Option<Vhost>,
+    #[serde(alias = "vhost", default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Machine>,
     /// For a virtual interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<InterfaceText>,
@@ -112,8 +112,8 @@ impl PortText {
     pub fn of(plan: &PortPlan) -> Self {
         let (kind, stations) = (plan.kind, plan.stations.clone());
         let (settings, host) = (show_port(&plan.config, plan.grant), plan.host.clone());
-        let (vhost, interface) = (plan.vhost.clone(), plan.interface);
-        Self { kind, settings, host, vhost, interface, stations }
+        let (machine, interface) = (plan.machine.clone(), plan.interface);
+        Self { kind, settings, host, machine, interface, stations }
     }
 }
 
@@ -125,8 +125,15 @@ pub fn configured(plan: &SwitchPlan) -> SwitchSettings {
         group: plan.group,
         mode: plan.mode,
         new_ports: Some(plan.new_ports).filter(|&rule| rule != NewPorts::Any),
+        chains: some(&plan.chains),
+        rules: some(&plan.rules),
         ..show_switch(&plan.config)
     }
+}
+
+/// A list, unless it is empty.
+fn some<T: Clone>(list: &[T]) -> Option<Vec<T>> {
+    (!list.is_empty()).then(|| list.to_vec())
 }
 
 /// The settings of a switch without its permissions.
@@ -208,6 +215,8 @@ impl SwitchRecord {
             mode: settings.mode,
             new_ports: settings.new_ports.unwrap_or_default(),
             ports: Vec::new(),
+            chains: settings.chains.clone().unwrap_or_default(),
+            rules: settings.rules.clone().unwrap_or_default(),
             name,
         };
         let (mut bases, mut stations) = (BTreeMap::new(), 0);
@@ -238,13 +247,13 @@ fn check_port(
     let (kind, stations) = (record.now.kind, record.now.stations.clone());
     let host = complete(name, kind, record.now.host.as_ref())
         .map_err(|error| format!("{name}: {error}"))?;
-    let vhost = vhost::complete(name, kind, record.now.vhost.as_ref())?;
+    let machine = machine::complete(name, kind, record.now.machine.as_ref())?;
     let interface = record.now.interface;
     if interface.is_some() && kind != PortKind::Shm || name.is_interface() && interface.is_none() {
         return Err(format!("{name} is no interface"));
     }
     let (name, owner) = (name.clone(), Some(record.owner));
-    Ok(PortPlan { name, kind, config, host, vhost, interface, stations, owner, grant })
+    Ok(PortPlan { name, kind, config, host, machine, interface, stations, owner, grant })
 }
 
 /// What a daemon begins with.

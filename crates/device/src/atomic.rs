@@ -1,6 +1,6 @@
 //! The atomics of shared memory: `core`'s, or loom's when a model checks the code.
 
 #[cfg(not(loom))]
-pub use core::sync::atomic::{AtomicU16, Ordering};
+pub use core::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU16, Ordering};
+pub use loom::sync::atomic::{AtomicBool, AtomicU16, Ordering};

@@ -1,7 +1,9 @@
 //! What a guest sees of a device: models without input or output.
 //!
 //! [`virtqueue`] is the device's half of VirtIO's queues, split and packed; [`virtio_net`] what
-//! lies in front of each frame there. Section numbers are those of VirtIO 1.3.
+//! lies in front of each frame there;
+//! [`moderation`] when a driver is told of them; [`mail`] how a worker hears that it is to take or
+//! give back a queue. Section numbers are those of VirtIO 1.3.
 //!
 //! A model is a state and what may be done to it. It has no clock, no thread, no descriptor; the
 //! guest's memory it knows as [`ring::guest`] hands it out, and what the guest wrote there is
@@ -10,6 +12,9 @@
 #![forbid(unsafe_code)]
 
 mod atomic;
+pub mod mail;
+#[cfg(not(loom))]
+pub mod moderation;
 pub mod notify;
 #[cfg(not(loom))]
 pub mod virtio_net;

@@ -6,8 +6,16 @@ use crate::virtqueue::features::{MRG_RXBUF, VERSION_1};
 pub mod features {
     /// The device finishes checksums.
     pub const CSUM: u64 = 1 << 0;
+    /// The driver finishes checksums.
+    pub const GUEST_CSUM: u64 = 1 << 1;
     /// The device says its MTU.
     pub const MTU: u64 = 1 << 3;
+    /// The driver takes TCP runs over IPv4.
+    pub const GUEST_TSO4: u64 = 1 << 7;
+    /// The same over IPv6.
+    pub const GUEST_TSO6: u64 = 1 << 8;
+    /// With marks of congestion.
+    pub const GUEST_ECN: u64 = 1 << 9;
     /// The device cuts TCP runs over IPv4.
     pub const HOST_TSO4: u64 = 1 << 11;
     /// The same over IPv6.
@@ -22,14 +30,16 @@ pub mod features {
     pub const GUEST_ANNOUNCE: u64 = 1 << 21;
     /// Several pairs of queues.
     pub const MQ: u64 = 1 << 22;
+    /// The driver takes UDP runs over IPv4.
+    pub const GUEST_USO4: u64 = 1 << 54;
+    /// The same over IPv6.
+    pub const GUEST_USO6: u64 = 1 << 55;
     /// The device cuts UDP runs.
     pub const HOST_USO: u64 = 1 << 56;
 }
 
 /// Most bytes of a header.
 pub const HEADER_MAX: usize = 12;
-/// Where the number of buffers stands.
-const BUFFERS: std::ops::Range<usize> = 10..12;
 
 /// Bytes of the header with these features (5.1.6.1).
 #[must_use]
@@ -37,10 +47,15 @@ pub fn header_len(features: u64) -> usize {
     if features & (VERSION_1 | MRG_RXBUF) == 0 { 10 } else { HEADER_MAX }
 }
 
-/// The header of a finished frame that fills so many buffers.
+/// Bytes of it that say what is left to do to the frame: none, if they are zeros.
+pub const LEFT: usize = 10;
+
+/// The header of a frame that fills so many buffers.
 #[must_use]
-pub fn finished(buffers: u16) -> [u8; HEADER_MAX] {
+pub const fn header(left: [u8; LEFT], buffers: u16) -> [u8; HEADER_MAX] {
     let mut header = [0; HEADER_MAX];
-    header[BUFFERS].copy_from_slice(&buffers.to_le_bytes());
+    let (first, last) = header.split_at_mut(LEFT);
+    first.copy_from_slice(&left);
+    last.copy_from_slice(&buffers.to_le_bytes());
     header
 }

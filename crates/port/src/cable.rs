@@ -6,24 +6,22 @@
 //!
 //! The switches may be on two workers, and each watches its end as it watches a network interface.
 //! A frame costs one `write` and one `read`; what the socket has no room for is dropped. When one
-//! end goes, the other carries nothing any more.
+//! end goes, the other carries nothing any more. In front of each frame stands what is left to do
+//! to it, so that frames cross a cable as they are.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ring::plain::Intake;
+use ring::plain::{FRAMES, Intake, USUAL};
 use ring::put::FRAME_MAX;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair, sockopt};
 use switch::batch::{Batch, Delivery};
+use switch::offload::{Offloads, VNET_LEN, Vnet};
 use switch::{Adapter, DropReason, Drops, Sent};
 
 /// Bytes that wait in the cable, in each direction, as far as the system lets us.
 const ROOM: usize = 4 << 20;
-/// Frames that are taken out at once.
-const FRAMES: u32 = 64;
-/// Their usual length at most.
-const USUAL: u32 = 1518;
 
 /// One end.
 #[derive(Debug)]
@@ -50,20 +48,21 @@ impl CableEnd {
         if sockopt::set_socket_send_buffer_size_force(&socket, ROOM).is_err() {
             sockopt::set_socket_send_buffer_size(&socket, ROOM)?;
         }
-        let (read, write) = (vec![0; FRAME_MAX as usize].into(), Vec::new());
+        let (read, write) = (vec![0; VNET_LEN + FRAME_MAX as usize].into(), Vec::new());
         Ok(Self { socket: Some(socket), intake: Intake::new(FRAMES, USUAL)?, read, write })
     }
 
     fn write(&mut self, batch: &Batch, delivery: Delivery) -> Result<usize, DropReason> {
         let socket = self.socket.as_ref().ok_or(DropReason::LinkDown)?;
         self.write.clear();
+        self.write.extend(batch.left(delivery).map_or([0; VNET_LEN], Vnet::bytes));
         batch.append(delivery, &mut self.write);
         if self.write.len() > self.read.len() {
             return Err(DropReason::TooLong);
         }
         loop {
             match send(socket, &self.write, SendFlags::NOSIGNAL) {
-                Ok(_) => return Ok(self.write.len()),
+                Ok(_) => return Ok(self.write.len() - VNET_LEN),
                 Err(Errno::INTR) => {}
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(DropReason::LinkDown),
                 Err(_) => return Err(DropReason::NoRoom),
@@ -77,12 +76,17 @@ impl Adapter for CableEnd {
         self.intake.clear();
         batch.restart(self.intake.region());
         let Some(socket) = &self.socket else { return };
-        while batch.has_room() && self.intake.fits(self.read.len()) {
+        while batch.has_room() && self.intake.fits(FRAME_MAX as usize) {
             match rustix::io::read(socket, &mut self.read[..]) {
                 Ok(len @ 1..) => {
+                    let (head, frame) = self.read[..len].split_at(VNET_LEN);
                     let first = batch.frags().len();
-                    self.intake.push(&[&self.read[..len]], batch.frags());
-                    batch.push_received(first, u32::try_from(len).expect("a frame"));
+                    self.intake.push(&[frame], batch.frags());
+                    batch.push_received(first, u32::try_from(frame.len()).expect("a frame"));
+                    let head = *head.first_chunk().expect("the other end writes it");
+                    if let Ok(Some(left)) = Vnet::read(head, frame.len()) {
+                        batch.push_left(left);
+                    }
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
@@ -96,6 +100,10 @@ impl Adapter for CableEnd {
 
     fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent {
         Sent::each(list, |delivery| self.write(batch, delivery))
+    }
+
+    fn accepts(&self) -> Offloads {
+        Offloads::ALL
     }
 
     fn watched(&self) -> Option<BorrowedFd<'_>> {

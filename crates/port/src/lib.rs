@@ -18,6 +18,8 @@ pub mod cable;
 pub mod commons;
 pub mod group;
 pub mod host;
+pub mod machine;
+pub mod netdev;
 pub mod null;
 pub mod pipe;
 pub mod plot;

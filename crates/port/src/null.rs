@@ -2,6 +2,7 @@
 //! place to mirror to when nobody is to see it.
 
 use switch::batch::{Batch, Delivery};
+use switch::offload::Offloads;
 use switch::{Adapter, Sent};
 
 /// The port; it never has a frame of its own.
@@ -16,5 +17,9 @@ impl Adapter for NullPort {
             sent.delivered.add(1, u64::from(frame.bytes));
         }
         sent
+    }
+
+    fn accepts(&self) -> Offloads {
+        Offloads::ALL
     }
 }

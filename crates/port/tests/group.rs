@@ -62,7 +62,7 @@ impl Net {
             group: Group::new("test", 2112).expect("memory"),
             region: None,
             switches: [1, 2].map(|seed| Switch::new(SwitchConfig::default(), seed)),
-            scratch: Scratch::new(64),
+            scratch: Scratch::new(64).expect("memory"),
             members: Default::default(),
         }
     }

@@ -578,6 +578,13 @@ impl RxKring {
         self.room
     }
 
+    /// Free slots of a ring that is empty.
+    #[inline]
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.ring.span.slots() - 1
+    }
+
     /// Has the client returned slots since this was last asked?
     pub fn has_moved(&mut self) -> bool {
         std::mem::replace(&mut self.seen, self.returned) != self.returned

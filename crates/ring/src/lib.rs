@@ -29,7 +29,8 @@
 //! different trust: the client may see its own slots as slices, the switch sees nothing of a
 //! region as a slice, keeps the truth about every ring in private memory, and bounds whatever it
 //! reads. [`run`] and [`put`] move frames between two regions, [`plain`] between a region and the
-//! daemon's own memory, [`guest`] between a region and the memory that a virtual machine lends us.
+//! daemon's own memory, [`guest`] between a region and the memory that a virtual machine lends us;
+//! [`umem`] is where the kernel puts frames itself.
 //!
 //! # What is absent
 //!
@@ -39,6 +40,8 @@
 #[cfg(not(loom))]
 pub mod abi;
 mod atomic;
+#[cfg(not(loom))]
+pub mod audit;
 #[cfg(not(loom))]
 mod copy;
 pub mod cursor;
@@ -60,6 +63,8 @@ pub mod layout;
 #[cfg(not(loom))]
 pub mod loan;
 #[cfg(not(loom))]
+pub mod mark;
+#[cfg(not(loom))]
 mod memory;
 #[cfg(not(loom))]
 pub mod owners;
@@ -75,6 +80,8 @@ pub mod run;
 pub mod show;
 #[cfg(not(loom))]
 pub mod sync;
+#[cfg(not(loom))]
+pub mod umem;
 #[cfg(not(loom))]
 pub mod user;
 

@@ -10,6 +10,7 @@
 
 use core::ffi::c_void;
 use core::mem::{align_of, size_of};
+use core::ops::Range;
 use core::ptr::NonNull;
 use std::io;
 use std::os::fd::AsFd;
@@ -198,12 +199,61 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        for offset in (0..self.size).step_by(DROP_SLICE) {
-            let size = DROP_SLICE.min(self.size - offset);
-            let start = self.range(offset, size);
-            // SAFETY: the mapping is ours, and whoever used it held a reference to `self`.
-            let unmapped = unsafe { rustix::mm::munmap(start.cast(), size) };
-            debug_assert!(unmapped.is_ok());
+        // SAFETY: the mapping is ours, and whoever used it held a reference to `self`.
+        unsafe { unmap(self.base, self.size) };
+    }
+}
+
+/// Takes a mapping away, slice by slice.
+///
+/// # Safety
+/// It is the caller's, and nobody uses it any more.
+pub(crate) unsafe fn unmap(base: NonNull<u8>, size: usize) {
+    let unmapped = in_slices(size, |part| {
+        // SAFETY: the caller's word; each part is taken away once.
+        unsafe { rustix::mm::munmap(base.as_ptr().add(part.start).cast::<c_void>(), part.len()) }
+    });
+    debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+}
+
+/// Does something slice by slice. Huge pages that are larger than a slice are not unmapped in
+/// parts: from where that fails, all the rest at once. What is in front of it may be somebody
+/// else's by then.
+fn in_slices<E>(
+    size: usize,
+    mut unmap: impl FnMut(Range<usize>) -> Result<(), E>,
+) -> Result<(), E> {
+    for offset in (0..size).step_by(DROP_SLICE) {
+        if unmap(offset..size.min(offset + DROP_SLICE)).is_err() {
+            return unmap(offset..size);
         }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_unmapped_is_left_alone_when_the_rest_goes_at_once() {
+        const SIZE: usize = 3 * DROP_SLICE + 1;
+        for (fails_at, last) in [(None, 3), (Some(0), 0), (Some(2), 2)] {
+            let mut parts = Vec::new();
+            let done = in_slices(SIZE, |part| {
+                let fails = fails_at.map(|slice| slice * DROP_SLICE) == Some(part.start);
+                if fails && part.end < SIZE {
+                    return Err(());
+                }
+                parts.push(part);
+                Ok(())
+            });
+            let expected = (0..=last).map(|slice| {
+                let end = if slice == last { SIZE } else { (slice + 1) * DROP_SLICE };
+                slice * DROP_SLICE..end
+            });
+            assert_eq!((done, parts), (Ok(()), expected.collect()), "{fails_at:?}");
+        }
+        assert_eq!(in_slices(SIZE, |_| Err(())), Err(()));
     }
 }

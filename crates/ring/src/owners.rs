@@ -17,8 +17,9 @@
 //!
 //! A buffer belongs to the member that the pool or the switch gave it to last. Every buffer has
 //! one owner at any time: whatever peers write into their slots, a buffer comes back once, and at
-//! the latest when the last member goes. The switch asks nobody before it passes a buffer on; who
-//! sends a buffer that is not its own harms its group and nobody else.
+//! the latest when the last member goes. The switch does not ask whose a buffer is before it
+//! passes it on; who sends one that is not its own harms its group and nobody else. Of functions
+//! in a chain it asks ([`crate::mark`]): what one of them sends twice, or of others, is dropped.
 //!
 //! *Clients that exchange buffers themselves.* A process with two ports of one group may move a
 //! buffer from a slot of one into a slot of the other; the switch does not see that. When a member
@@ -58,6 +59,12 @@ impl Owner {
         Self::at(port.nifp())
     }
 
+    /// A number of its own, below 65536.
+    #[must_use]
+    pub fn number(self) -> usize {
+        self.0.into()
+    }
+
     /// Whoever the page at this offset belongs to.
     pub(crate) fn at(offset: usize) -> Self {
         let page = offset / PAGE;
@@ -81,6 +88,12 @@ impl Owners {
         Owner(self.0[buffer.get() as usize].load(Ordering::Relaxed))
     }
 
+    /// Is `buffer`, which was checked, this one's?
+    #[inline(always)]
+    pub(crate) fn is(&self, buffer: u32, owner: Owner) -> bool {
+        self.0[buffer as usize].load(Ordering::Relaxed) == owner.0
+    }
+
     /// The switch has put `buffer`, which was checked, into a slot of `to`.
     #[inline(always)]
     pub(crate) fn give(&self, buffer: u32, to: Owner) {
@@ -96,6 +109,14 @@ impl Owners {
     #[must_use]
     pub fn count(&self, owner: Owner) -> usize {
         self.0.iter().filter(|of| of.load(Ordering::Relaxed) == owner.0).count()
+    }
+
+    /// How many are whose, by [`Owner::number`].
+    #[must_use]
+    pub fn counts(&self) -> Vec<u32> {
+        let mut counts = vec![0; usize::from(u16::MAX) + 1];
+        self.0.iter().for_each(|of| counts[usize::from(of.load(Ordering::Relaxed))] += 1);
+        counts
     }
 
     /// All buffers of one owner become another's.

@@ -11,11 +11,15 @@ use std::sync::Arc;
 
 use crate::abi::FIRST_BUFFER;
 use crate::copy;
-use crate::guest::Reader;
 use crate::kring::Frag;
 use crate::layout::{DEFAULT_STRIDE, RegionLayout};
 use crate::put::{FRAME_MAX, Frame, Prologue, Source};
 use crate::region::Region;
+
+/// Frames that a port without rings takes in one turn.
+pub const FRAMES: u32 = 64;
+/// Bytes that most frames have at the most: an MTU of 1500, with header, tag and check sequence.
+pub const USUAL: u32 = 1518;
 
 /// A region that nobody else maps, filled from its start and emptied as a whole.
 #[derive(Debug)]
@@ -77,14 +81,28 @@ impl Intake {
         }
     }
 
-    /// The same for the next `bytes` bytes of a guest's.
+    /// Room for the next frame: as much as one of [`FRAME_MAX`] takes, and more. Nobody else has it
+    /// before it is [taken](Intake::take).
     ///
     /// # Panics
-    /// If they do not [fit](Intake::fits), or there are not so many.
-    pub fn pull(&mut self, from: &mut Reader<'_>, bytes: usize, frags: &mut Vec<Frag>) {
+    /// If such a frame does not [fit](Intake::fits).
+    pub fn space(&mut self) -> &mut [u8] {
+        assert!(self.fits(FRAME_MAX as usize), "it has been asked");
+        let first = self.region.check(FIRST_BUFFER + self.used).expect("it fits");
+        let left = (self.region.layout().buffers - FIRST_BUFFER - self.used) as usize;
+        let bytes = left * self.region.stride() as usize;
+        // SAFETY: the buffers from `first` to the last lie one behind the other; nobody else maps
+        // the region, whoever reads it reads what has been taken only, and `self` is borrowed.
+        unsafe { std::slice::from_raw_parts_mut(self.region.buffer(first), bytes) }
+    }
+
+    /// So many bytes of that are a frame now, whose place goes into `frags`.
+    ///
+    /// # Panics
+    /// If it does not [fit](Intake::fits).
+    pub fn take(&mut self, bytes: usize, frags: &mut Vec<Frag>) {
         assert!(self.fits(bytes), "it has been asked");
-        // SAFETY: there is room for `len` bytes.
-        self.place(bytes, &mut 0, frags, |to, len| unsafe { from.copy_to(to, len) });
+        self.place(bytes, &mut 0, frags, |_, _| {});
     }
 
     /// Finds room for `bytes` bytes more, `room` of them in the last buffer, and has them copied
@@ -115,7 +133,26 @@ impl Intake {
     }
 }
 
+/// Where some bytes of a frame lie, for a system call that reads them.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// The first of them.
+    pub at: *const u8,
+    /// How many.
+    pub len: usize,
+}
+
 impl Frame<'_> {
+    /// Tells where the frame's bytes lie, in order, with `head` for the first of them. They lie
+    /// there as long as both do.
+    pub fn places(self, head: &Prologue, mut tell: impl FnMut(Place)) {
+        let mut source = Source::new(&[], self, *head);
+        tell(Place { at: head.bytes.as_ptr(), len: head.len.into() });
+        while let Some((at, len)) = source.next_piece() {
+            tell(Place { at, len });
+        }
+    }
+
     /// Appends the frame's bytes, with `head` for the first of them.
     pub fn append_to(self, head: Prologue, to: &mut Vec<u8>) {
         let bytes = (self.bytes - u32::from(head.skip) + u32::from(head.len)) as usize;
@@ -133,6 +170,7 @@ impl Frame<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::put::Pieces;
 
     fn head(frame: &[u8]) -> Prologue {
         let mut bytes = [0; 16];
@@ -148,10 +186,32 @@ mod tests {
             let frame: Vec<u8> = (0..len).map(|i: u32| i.to_le_bytes()[0] ^ 0x5a).collect();
             let first = frags.len();
             intake.push(&[&frame[..12], &frame[12..14], &[], &frame[14..]], &mut frags);
-            let frame_of = Frame { region: intake.region(), frags: &frags[first..], bytes: len };
+            let pieces = Pieces::Of(intake.region(), &frags[first..]);
+            let frame_of = Frame { pieces, bytes: len };
             let mut out = b"before".to_vec();
             frame_of.append_to(head(&frame), &mut out);
             assert_eq!(&out[6..], frame);
+        }
+    }
+
+    #[test]
+    fn frames_that_are_written_in_place_are_found_where_they_lie() {
+        let mut intake = Intake::new(64, 1518).expect("memory");
+        for len in [16, 60, 2112, 2113, 65_553] {
+            let frame: Vec<u8> = (0..len).map(|i: u32| i.to_le_bytes()[0] ^ 0x3c).collect();
+            let mut frags = Vec::new();
+            intake.space()[..frame.len()].copy_from_slice(&frame);
+            intake.take(frame.len(), &mut frags);
+            let pieces = Pieces::Of(intake.region(), &frags);
+            let (head, mut out) = (head(&frame), Vec::new());
+            Frame { pieces, bytes: len }.places(&head, |Place { at, len }| {
+                // SAFETY: these bytes lie in `head` or in the region, which is ours.
+                out.extend_from_slice(unsafe { std::slice::from_raw_parts(at, len) });
+            });
+            assert!(out == frame, "{len}");
+            if len > 60_000 {
+                intake.clear();
+            }
         }
     }
 

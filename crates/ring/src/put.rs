@@ -7,9 +7,12 @@ use std::sync::Arc;
 use crate::abi::slot_flag;
 use crate::copy::{self, HEADER};
 use crate::cursor::Index;
+use crate::guest::{GuestMemory, Span};
 use crate::kring::{Frag, Refused, RxKring, SlotWord, TxKring};
 use crate::region::Region;
 
+/// Shortest frame: the header of Ethernet, in bytes.
+pub const ETHERNET: usize = 14;
 /// Longest frame: the largest IP packet behind an Ethernet header with a VLAN tag, in bytes.
 pub const FRAME_MAX: u32 = 65_535 + 18;
 
@@ -28,19 +31,91 @@ pub struct Prologue {
     pub bytes: [u8; HEADER],
     /// How much of it, at most 16.
     pub len: u8,
-    /// Bytes of the source that it stands for, at most 16 and at most the first piece.
+    /// Bytes of the source that it stands for, at most 16.
     pub skip: u8,
+}
+
+impl Prologue {
+    /// The frame as it lies there.
+    pub const NONE: Self = Self { bytes: [0; HEADER], len: 0, skip: 0 };
 }
 
 /// A frame to be delivered.
 #[derive(Clone, Copy)]
 pub struct Frame<'a> {
-    /// Where its pieces lie.
-    pub region: &'a Region,
-    /// The pieces, in order; the first one holds at least an Ethernet header.
-    pub frags: &'a [Frag],
+    /// Its pieces, in order.
+    pub pieces: Pieces<'a>,
     /// Sum of their lengths.
     pub bytes: u32,
+}
+
+/// Where the pieces of a frame lie.
+#[derive(Clone, Copy)]
+pub enum Pieces<'a> {
+    /// In buffers of a region. The first one holds at least an Ethernet header.
+    Of(&'a Region, &'a [Frag]),
+    /// In memory that a guest has lent.
+    Lent(&'a GuestMemory, &'a [Span]),
+}
+
+impl Pieces<'_> {
+    /// Where the first one goes on behind `done` bytes, and how many there are.
+    #[inline]
+    fn first(&self, done: usize) -> (*const u8, usize) {
+        match *self {
+            Self::Of(region, frags) => {
+                let (frag, len) = (frags[0], usize::from(frags[0].len()));
+                let at = done.min(len);
+                // SAFETY: `at` is at most the length of the piece, and offset and length were
+                // bounded by the buffer's stride.
+                let from = unsafe { region.buffer(frag.buffer).add(usize::from(frag.offset) + at) };
+                (from, len - at)
+            }
+            Self::Lent(memory, spans) => {
+                let (span, at) = (spans[0], u32::try_from(done).unwrap_or(u32::MAX));
+                let at = at.min(span.len());
+                (memory.at(span, at), (span.len() - at) as usize)
+            }
+        }
+    }
+
+    /// The length of the first one.
+    #[inline]
+    fn first_len(&self) -> Option<usize> {
+        match *self {
+            Self::Of(_, frags) => frags.first().map(|frag| usize::from(frag.len())),
+            Self::Lent(_, spans) => spans.first().map(|span| span.len() as usize),
+        }
+    }
+
+    #[inline]
+    fn drop_first(&mut self) {
+        match self {
+            Self::Of(_, frags) => *frags = &frags[1..],
+            Self::Lent(_, spans) => *spans = &spans[1..],
+        }
+    }
+}
+
+impl Frame<'_> {
+    /// Where the frame lies, if that is one piece.
+    #[inline]
+    pub(crate) fn only(&self) -> Option<*const u8> {
+        let one = match self.pieces {
+            Pieces::Of(_, frags) => frags.len() == 1,
+            Pieces::Lent(_, spans) => spans.len() == 1,
+        };
+        let (from, len) = if one { self.pieces.first(0) } else { return None };
+        (len >= self.bytes as usize).then_some(from)
+    }
+
+    /// Copies its beginning out, once; returns how many bytes of it there are.
+    #[inline]
+    pub fn prefix(self, to: &mut [u8]) -> usize {
+        let bytes = to.len().min(self.bytes as usize);
+        Source::new(&[], self, Prologue::NONE).copy_to(to.as_mut_ptr(), bytes);
+        bytes
+    }
 }
 
 impl RxKring {
@@ -235,20 +310,31 @@ fn len16(bytes: u32) -> u16 {
 pub(crate) struct Source<'a> {
     /// What is left of it.
     front: &'a [u8],
-    frame: Frame<'a>,
     head: Prologue,
     /// Bytes of the prologue already copied.
     head_at: usize,
-    /// The piece to go on with, and where.
-    frag: usize,
-    frag_at: usize,
+    /// The pieces that are left, and how far the first of them is done.
+    pieces: Pieces<'a>,
+    done: usize,
 }
 
 impl<'a> Source<'a> {
     #[inline]
     pub(crate) fn new(front: &'a [u8], frame: Frame<'a>, head: Prologue) -> Self {
         assert!(usize::from(head.len) <= HEADER);
-        Self { front, frame, head, head_at: 0, frag: 0, frag_at: usize::from(head.skip) }
+        let mut source = Self { front, head, head_at: 0, pieces: frame.pieces, done: 0 };
+        source.advance(head.skip.into());
+        source
+    }
+
+    /// So many bytes of the pieces are done.
+    #[inline]
+    fn advance(&mut self, bytes: usize) {
+        self.done += bytes;
+        while let Some(len) = self.pieces.first_len().filter(|len| *len <= self.done) {
+            self.pieces.drop_first();
+            self.done -= len;
+        }
     }
 
     /// Copies the next `bytes` bytes of the frame to the start of a buffer.
@@ -258,20 +344,21 @@ impl<'a> Source<'a> {
         // SAFETY: `at` is at most `bytes`, which lie in the destination.
         at += self.copy_head(unsafe { to.add(at) }, bytes - at);
         while at < bytes {
-            let frag = self.frame.frags[self.frag];
-            let len = usize::from(frag.len());
-            let part = (len - self.frag_at.min(len)).min(bytes - at);
-            let from = self.frame.region.buffer(frag.buffer);
-            let begin = usize::from(frag.offset) + self.frag_at;
-            // SAFETY: `part` bytes from `begin` lie in the source buffer, whose offset and length
-            // were bounded by its stride; `bytes` lie in the destination; they are two buffers.
-            unsafe { copy::copy_bytes(to.add(at), from.add(begin), part) };
+            let (from, room) = self.pieces.first(self.done);
+            let part = room.min(bytes - at);
+            // SAFETY: `part` bytes lie in the piece, and `bytes` in the destination.
+            unsafe { copy::copy_bytes(to.add(at), from, part) };
             at += part;
-            self.frag_at += part;
-            if self.frag_at >= len {
-                (self.frag, self.frag_at) = (self.frag + 1, 0);
-            }
+            self.advance(part);
         }
+    }
+
+    /// The next bytes behind the prologue that lie together.
+    pub(crate) fn next_piece(&mut self) -> Option<(*const u8, usize)> {
+        self.pieces.first_len()?;
+        let (at, len) = self.pieces.first(self.done);
+        self.advance(len);
+        Some((at, len))
     }
 
     #[inline]

@@ -16,6 +16,7 @@ use rustix::fs::{MemfdFlags, SealFlags, Stat};
 
 use crate::abi::{FIRST_BUFFER, NetmapIf, NetmapRing, RegionHeader, Slot, dir};
 use crate::copy;
+use crate::cursor::Span;
 use crate::kring::Frag;
 use crate::layout::{PAGE, PortLayout, RegionLayout, RingCounts};
 use crate::loan::{Lease, Leases};
@@ -305,15 +306,26 @@ impl Region {
     /// The buffers that stand in the slots of a port now. Peers may have written anything; what is
     /// no buffer's index is left out.
     pub fn slot_buffers(&self, port: &PortLayout) -> impl Iterator<Item = BufferIndex> + '_ {
+        let (tx, rx) = self.ring_buffers(port);
+        tx.chain(rx)
+    }
+
+    /// The same, those of its transmit rings and those of its receive rings.
+    pub(crate) fn ring_buffers(
+        &self,
+        port: &PortLayout,
+    ) -> (impl Iterator<Item = BufferIndex> + use<'_>, impl Iterator<Item = BufferIndex> + use<'_>)
+    {
         let (port, counts) = (*port, port.counts());
-        let rings = usize::from(counts.tx_rings) + usize::from(counts.rx_rings);
-        let slots = move |ring: usize| {
-            let tx = ring < usize::from(counts.tx_rings);
-            let span = if tx { counts.tx_slots } else { counts.rx_slots };
-            let first = port.ring(ring) + size_of::<NetmapRing>();
-            (0..span.slots() as usize).map(move |i| first + i * size_of::<Slot>())
+        let (tx, rx) = (usize::from(counts.tx_rings), usize::from(counts.rx_rings));
+        let of = move |rings: Range<usize>, span: Span| {
+            let slots = move |ring: usize| {
+                let first = port.ring(ring) + size_of::<NetmapRing>();
+                (0..span.slots() as usize).map(move |i| first + i * size_of::<Slot>())
+            };
+            rings.flat_map(slots).filter_map(|at| self.check(self.memory.read::<u32>(at)))
         };
-        (0..rings).flat_map(slots).filter_map(|at| self.check(self.memory.read::<u32>(at)))
+        (of(0..tx, counts.tx_slots), of(tx..tx + rx, counts.rx_slots))
     }
 
     /// Commits the memory of `count` buffers from `first` on.

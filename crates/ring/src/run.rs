@@ -33,7 +33,7 @@ impl Key {
     }
 
     #[inline(always)]
-    fn blocks(self) -> (Block, Block) {
+    pub(crate) fn blocks(self) -> (Block, Block) {
         (copy::block(self.mask), copy::block(self.want))
     }
 }
@@ -51,6 +51,8 @@ pub enum End {
     Full,
     /// The destination's client spoilt the slot; that frame is not taken.
     BadSlot,
+    /// The next frame lies in a buffer that is not its sender's, where that matters.
+    Foreign,
 }
 
 /// What a run has moved.

@@ -23,10 +23,10 @@
 use std::sync::Arc;
 
 use crate::abi::slot_flag;
-use crate::copy::HEADER;
 use crate::cursor::Index;
 use crate::kring::{FRAME_MIN, Frag, Kring, RxKring, SlotWord, TxKring};
-use crate::put::{Frame, Prologue};
+use crate::put::{Frame, Pieces, Prologue};
+use crate::region::Region;
 
 impl TxKring {
     /// How far the client had published at the last [`TxKring::sync`].
@@ -95,10 +95,10 @@ impl RxKring {
     pub fn copy_returned(&self, to: &mut RxKring, flags: u16) -> u64 {
         self.for_returned(|word, at| {
             let piece = [self.ring.frag(at, word).ok()?];
-            let frame =
-                Frame { region: self.region(), frags: &piece, bytes: u32::from(word.len()) };
+            let pieces = Pieces::Of(self.region(), &piece);
+            let frame = Frame { pieces, bytes: u32::from(word.len()) };
             let before = to.tail();
-            to.put(frame, WHOLE).ok()?;
+            to.put(frame, Prologue::NONE).ok()?;
             to.ring.add_flags(before, to.tail(), word.flags() & KEPT | flags);
             Some(())
         })
@@ -153,8 +153,7 @@ fn show(
         // What is not shown goes nowhere else either.
         if let Some(bytes) = gather(ring, &mut at, end, room) {
             let before = to.tail();
-            let frame = Frame { region: &ring.region, frags: room, bytes };
-            missed += u64::from(put(to, frame).is_none());
+            missed += u64::from(put(to, &ring.region, room, bytes).is_none());
             to.ring.add_flags(before, to.tail(), flags);
         }
     }
@@ -180,18 +179,15 @@ fn gather(ring: &Kring, at: &mut Index, end: Index, pieces: &mut Vec<Frag>) -> O
     None
 }
 
-fn put(to: &mut RxKring, frame: Frame<'_>) -> Option<()> {
-    if let [piece] = *frame.frags
+fn put(to: &mut RxKring, region: &Region, frags: &[Frag], bytes: u32) -> Option<()> {
+    if let [piece] = *frags
         && to.fits(piece)
     {
-        let header = frame.region.header(piece);
-        return to.put_plain(frame.region, piece, header).ok().map(drop);
+        return to.put_plain(region, piece, region.header(piece)).ok().map(drop);
     }
-    to.put(frame, WHOLE).ok().map(drop)
+    let frame = Frame { pieces: Pieces::Of(region, frags), bytes };
+    to.put(frame, Prologue::NONE).ok().map(drop)
 }
-
-/// A frame as it lies there.
-const WHOLE: Prologue = Prologue { bytes: [0; HEADER], len: 0, skip: 0 };
 
 impl Kring {
     /// Sets flags in the slots from `from` to `end`.

@@ -349,6 +349,17 @@ macro_rules! both_directions {
                 self.0.word(i).flags()
             }
 
+            /// The [mark](crate::mark) of the `i`-th owned slot.
+            ///
+            /// # Panics
+            /// If the client does not own that slot.
+            #[inline(always)]
+            #[must_use]
+            pub fn mark(&self, i: u32) -> u64 {
+                // SAFETY: a slot of this ring, which is mapped.
+                unsafe { crate::mark::word_of(self.0.slot(i).cast()).read_volatile() }
+            }
+
             /// Asks for a kick once `wanted` slots are owned. `false`: they are already, do not
             /// sleep. Call [`Self::disarm`] after waking up.
             #[must_use]
@@ -416,6 +427,16 @@ impl TxRing {
     #[inline(always)]
     pub fn set(&mut self, i: u32, len: u16, flags: u16) {
         self.0.change(i, |word| SlotWord::new(word.buffer(), len, flags));
+    }
+
+    /// Gives the frame in the `i`-th free slot a [mark](crate::mark).
+    ///
+    /// # Panics
+    /// If the client does not own that slot.
+    #[inline(always)]
+    pub fn set_mark(&mut self, i: u32, mark: u64) {
+        // SAFETY: a slot of this ring, which is mapped and the client's.
+        unsafe { crate::mark::word_of(self.0.slot(i).cast()).write_volatile(mark) };
     }
 
     /// The buffer of the `i`-th free slot, whose slot will say `len` and no flags.

@@ -18,6 +18,8 @@ pub struct Asks(u16);
 impl Asks {
     /// Nothing.
     pub const NOTHING: Self = Self(0);
+    /// That the source is not learned.
+    pub(crate) const NO_LEARN: Self = Self(NO_LEARN);
 
     /// What the flags of a frame's first slot ask for. In a chain the upper half of the flags is
     /// the number of slots where the frame was received: it names no port there, because programs

@@ -2,36 +2,57 @@
 //!
 //! The fast path needs no batch: a run of frames with one header goes from ring to ring in one
 //! loop. What is left (interleaved destinations, floods, chains, tags to insert or strip, ports
-//! without rings) is taken into a batch: pieces by reference, the header by copy. Everything has
-//! its capacity from the start.
+//! without rings) is taken into a batch: pieces by reference, the header by copy, and with it what
+//! its sender has [left undone](crate::offload). Everything has its capacity from the start.
 
 use std::sync::Arc;
 
 use ring::Region;
 use ring::cursor::Index;
+use ring::guest::{GuestMemory, Reader, Span};
 use ring::kring::{FRONT_MAX, Frag, Front};
-use ring::put::{Frame, Prologue, SLOTS_MAX};
+use ring::mark::PREFIX;
+use ring::put::{Frame, Pieces, Prologue, SLOTS_MAX};
 
 use crate::asks::Asks;
 use crate::bridge::TagAction;
+use crate::forward::chain::flow::{FlowKey, Prefix};
 use crate::frame::{EtherType, Header, Tag, field};
+use crate::id::PortId;
+use crate::offload::Vnet;
 use crate::vlan::VlanId;
 
 /// Most pieces of one frame: what its sender may use, its receiver gets.
 pub const FRAGS_MAX: usize = SLOTS_MAX as usize;
 
-/// Up to a fixed number of frames from one port, all in one region.
+/// Up to a fixed number of frames from one port, all in one region or in memory lent by a guest.
 #[derive(Debug)]
 pub struct Batch {
     region: Option<Arc<Region>>,
+    lent: Option<Arc<GuestMemory>>,
+    /// The pieces of those that lie there.
+    spans: Vec<Span>,
     frames: Vec<Entry>,
     frags: Vec<Frag>,
     /// What was in front of each, if anything was.
     fronts: Vec<Front>,
     /// How many bytes of it.
     front_len: u8,
+    /// What is left to do to those that are not finished.
+    left: Vec<Vnet>,
     capacity: usize,
+    /// How many frames it takes. A run of segments counts for more than one: it may be more work.
+    limit: usize,
+    /// The limit of an empty batch.
+    most: usize,
 }
+
+/// So many segments count for one frame.
+const SEGMENTS_A_FRAME: usize = 8;
+/// Pieces of guests' memory that there is room for: of more the list grows.
+const SPANS: usize = 2048;
+/// In the place of an index: nothing is left to do.
+const FINISHED: u16 = u16::MAX;
 
 /// A frame in a batch.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +65,14 @@ pub struct Entry {
     pub slot: Option<Index>,
     /// What its sender asks for.
     pub asks: Asks,
+    /// The service that it names, if it comes from a function.
+    pub named: u8,
+    /// Where it stands what is left to do.
+    left: u16,
+    /// It lies in memory that a guest has lent.
+    is_lent: bool,
+    /// What its slot will say of it, inside a chain of functions.
+    pub mark: u64,
     first: u32,
     count: u32,
 }
@@ -64,20 +93,35 @@ impl Batch {
         assert!((1..=usize::from(u16::MAX)).contains(&capacity));
         Self {
             region: None,
+            lent: None,
+            spans: Vec::with_capacity(SPANS),
             frames: Vec::with_capacity(capacity),
             frags: Vec::with_capacity(capacity * 2 + FRAGS_MAX),
             fronts: Vec::with_capacity(capacity),
             front_len: 0,
+            left: Vec::with_capacity(capacity),
             capacity,
+            limit: capacity,
+            most: capacity,
         }
     }
 
     /// Empties the batch.
     pub fn clear(&mut self) {
+        self.lent = None;
+        self.spans.clear();
         self.frames.clear();
         self.frags.clear();
         self.fronts.clear();
         self.front_len = 0;
+        self.left.clear();
+        self.limit = self.most;
+    }
+
+    /// From now on, takes at most so many frames at a time; more than its capacity are that.
+    pub fn restrict(&mut self, most: usize) {
+        self.most = most.min(self.capacity);
+        self.limit = self.most;
     }
 
     /// Empties the batch for frames of `region`.
@@ -98,7 +142,7 @@ impl Batch {
     #[must_use]
     pub fn has_room(&self) -> bool {
         let frags = self.frags.capacity() - self.frags.len();
-        self.frames.len() < self.capacity && frags >= FRAGS_MAX
+        self.frames.len() < self.limit && frags >= FRAGS_MAX
     }
 
     /// Where the pieces of the next frame go, before [`Batch::push`].
@@ -113,7 +157,19 @@ impl Batch {
         let header = Header::new(region.header(self.frags[first]).to_le_bytes());
         let count = narrow(self.frags.len() - first);
         let (slot, asks) = (Some(slot).filter(|_| count == 1), Asks::new(flags, count > 1));
-        self.frames.push(Entry { header, bytes, slot, asks, first: narrow(first), count });
+        let ([_, named], first, left) = (flags.to_le_bytes(), narrow(first), FINISHED);
+        self.frames.push(Entry {
+            header,
+            bytes,
+            slot,
+            asks,
+            named,
+            mark: 0,
+            left,
+            first,
+            count,
+            is_lent: false,
+        });
     }
 
     /// The same for a frame that came from no ring.
@@ -121,8 +177,85 @@ impl Batch {
         let region = self.region.as_ref().expect("a batch is restarted before it is filled");
         let header = Header::new(region.header(self.frags[first]).to_le_bytes());
         let count = narrow(self.frags.len() - first);
-        let (first, asks) = (narrow(first), Asks::NOTHING);
-        self.frames.push(Entry { header, bytes, slot: None, asks, first, count });
+        let (first, asks, left) = (narrow(first), Asks::NOTHING, FINISHED);
+        self.frames.push(Entry {
+            header,
+            bytes,
+            slot: None,
+            asks,
+            named: 0,
+            mark: 0,
+            left,
+            first,
+            count,
+            is_lent: false,
+        });
+    }
+
+    /// Pushes a frame that lies in memory lent by a guest: all that is left to be read. The memory
+    /// is used until the batch is cleared; all such frames of a batch lie in one.
+    pub fn push_lent(&mut self, memory: &Arc<GuestMemory>, frame: &Reader<'_>, bytes: u32) {
+        let first = self.spans.len();
+        frame.rest(&mut self.spans);
+        let lent = self.lent.get_or_insert_with(|| memory.clone());
+        assert!(Arc::ptr_eq(lent, memory), "one memory in a batch");
+        let mut header = [0; 16];
+        let pieces = Pieces::Lent(lent, &self.spans[first..]);
+        Frame { pieces, bytes }.prefix(&mut header);
+        self.push_spans(header, bytes, first);
+    }
+
+    /// The same for one that lies in one piece; `false`: it has no whole header.
+    #[inline]
+    #[must_use]
+    pub fn push_lent_piece(&mut self, memory: &Arc<GuestMemory>, frame: Span) -> bool {
+        let Some(header) = memory.first(frame) else { return false };
+        let first = self.spans.len();
+        self.spans.push(frame);
+        let lent = self.lent.get_or_insert_with(|| memory.clone());
+        assert!(Arc::ptr_eq(lent, memory), "one memory in a batch");
+        self.push_spans(header, frame.len(), first);
+        true
+    }
+
+    /// A frame in all spans from `first` on.
+    #[inline]
+    fn push_spans(&mut self, header: [u8; 16], bytes: u32, first: usize) {
+        let (count, asks) = (narrow(self.spans.len() - first), Asks::NOTHING);
+        let (header, first, left) = (Header::new(header), narrow(first), FINISHED);
+        let (slot, named, mark, is_lent) = (None, 0, 0, true);
+        let entry = Entry { header, bytes, slot, asks, named, left, is_lent, mark, first, count };
+        self.frames.push(entry);
+    }
+
+    /// May frames be pushed that lie in this memory?
+    #[must_use]
+    pub fn may_lend(&self, memory: &Arc<GuestMemory>) -> bool {
+        self.lent.as_ref().is_none_or(|lent| Arc::ptr_eq(lent, memory))
+    }
+
+    /// This is to be said of the frame that was pushed last.
+    pub fn push_left(&mut self, left: Vnet) {
+        let frame = self.frames.last_mut().expect("a frame was pushed");
+        frame.left = u16::try_from(self.left.len()).expect("a batch is small");
+        let segments = left.segments(frame.bytes as usize);
+        self.limit = self.limit.saturating_sub(segments / SEGMENTS_A_FRAME);
+        self.left.push(left);
+    }
+
+    /// Is nothing left to do to any of them?
+    #[inline]
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    /// What is left to do to a frame, as it is to be delivered.
+    #[inline]
+    #[must_use]
+    pub fn left(&self, delivery: Delivery) -> Option<Vnet> {
+        let left = self.frames[usize::from(delivery.frame)].left;
+        (left != FINISHED).then(|| self.left[usize::from(left)].behind(delivery.tag))
     }
 
     /// The frame that was pushed last had this in front of it, so many bytes, as all others have.
@@ -139,6 +272,11 @@ impl Batch {
         const NOTHING: Front = [0; FRONT_MAX];
         let front = self.fronts.get(usize::from(frame)).filter(|_| len == self.front_len);
         &front.unwrap_or(&NOTHING)[..usize::from(len)]
+    }
+
+    /// What the slot of a frame will say of it.
+    pub(crate) fn set_mark(&mut self, frame: usize, mark: u64) {
+        self.frames[frame].mark = mark;
     }
 
     /// Forgets all frames after the first `count`.
@@ -167,23 +305,66 @@ impl Batch {
         self.region.as_ref().expect("a batch with frames has a region")
     }
 
-    /// The pieces of a frame.
+    /// The pieces of a frame in a region; of a lent one, none.
     #[inline]
     #[must_use]
     pub fn pieces(&self, entry: &Entry) -> &[Frag] {
-        &self.frags[entry.first as usize..][..entry.count as usize]
+        let count = if entry.is_lent { 0 } else { entry.count as usize };
+        &self.frags[if count == 0 { 0 } else { entry.first as usize }..][..count]
     }
 
     /// A frame as the port format takes it.
     #[must_use]
     pub fn frame(&self, entry: &Entry) -> Frame<'_> {
-        Frame { region: self.region(), frags: self.pieces(entry), bytes: entry.bytes }
+        let pieces = match &self.lent {
+            Some(memory) if entry.is_lent => {
+                let spans = &self.spans[entry.first as usize..][..entry.count as usize];
+                Pieces::Lent(memory, spans)
+            }
+            _ => Pieces::Of(self.region(), self.pieces(entry)),
+        };
+        Frame { pieces, bytes: entry.bytes }
     }
 
-    /// Appends a frame to `to` as it is to be delivered, for whoever has no rings.
-    pub fn append(&self, delivery: Delivery, to: &mut Vec<u8>) {
+    /// A frame that is delivered as it is, with nothing left to do to it, and its first bytes.
+    #[inline]
+    #[must_use]
+    pub fn plain(&self, delivery: Delivery) -> Option<(Frame<'_>, u128)> {
         let entry = &self.frames[usize::from(delivery.frame)];
-        self.frame(entry).append_to(prologue(entry.header, entry.bytes, delivery.tag), to);
+        let as_it_is = entry.left == FINISHED && delivery.tag == TagAction::Keep;
+        as_it_is.then(|| (self.frame(entry), u128::from_le_bytes(entry.header.bytes())))
+    }
+
+    /// A number that all frames of a flow have in common, in both directions: of the addresses and
+    /// ports of IP, or of the stations.
+    #[must_use]
+    pub fn flow(&self, entry: &Entry) -> u32 {
+        let mut prefix = [0; PREFIX];
+        let len = self.prefix(entry, &mut prefix);
+        let port = PortId::new(0).expect("there is a first");
+        FlowKey::read(Prefix::new(&prefix, len), VlanId::DEFAULT, port).hash(0)
+    }
+
+    /// Copies the beginning of a frame out, once; returns how many bytes of it there are.
+    #[inline]
+    pub(crate) fn prefix(&self, entry: &Entry, to: &mut [u8; PREFIX]) -> usize {
+        match self.pieces(entry) {
+            &[only] => self.region().prefix(only, to),
+            _ => self.frame(entry).prefix(to),
+        }
+    }
+
+    /// A frame as it is to be delivered, for whoever has no rings.
+    #[must_use]
+    pub fn outgoing(&self, delivery: Delivery) -> (Frame<'_>, Prologue) {
+        let entry = &self.frames[usize::from(delivery.frame)];
+        (self.frame(entry), prologue(entry.header, entry.bytes, delivery.tag))
+    }
+
+    /// Appends it to `to`.
+    pub fn append(&self, delivery: Delivery, to: &mut Vec<u8>) {
+        let (frame, head) = self.outgoing(delivery);
+        frame.append_to(head, to);
     }
 }
 

@@ -302,7 +302,7 @@ impl Bridge {
     #[inline]
     fn forward(&mut self, frame: Ingress) -> Verdict {
         match self.config.forwarding {
-            Forwarding::Learning => learning::decide(&mut self.fdb, frame),
+            Forwarding::Learning | Forwarding::Chain => learning::decide(&mut self.fdb, frame),
             Forwarding::Hub => hub::decide(frame.header),
             Forwarding::Patch => self.patch.decide(frame.src),
             Forwarding::Static => static_map::decide(&self.fdb, frame, DROP_UNKNOWN),

@@ -121,6 +121,18 @@ impl fmt::Display for OnFull {
     }
 }
 
+/// What a port is to chains of functions, by names. A switch works with numbers: who gives it a
+/// [`Plan`](crate::forward::chain::Plan) makes them of these.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Role {
+    /// The service that it is an instance of.
+    pub service: Option<String>,
+    /// Which instance.
+    pub instance: u16,
+    /// The chain that its frames enter.
+    pub chain: Option<String>,
+}
+
 /// The configuration of one port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {
@@ -143,6 +155,8 @@ pub struct PortConfig {
     /// Bytes of the virtio-net header in front of each of its frames: 0, 10 or 12. Between ports
     /// that have the same the header is passed on, others get zeros or none.
     pub vnet_header: u8,
+    /// What it is to chains of functions.
+    pub role: Role,
     /// Nobody holds the port: it keeps its addresses, and frames for them are dropped.
     pub vacant: bool,
 }
@@ -159,6 +173,7 @@ impl Default for PortConfig {
             max_macs: None,
             on_full: OnFull::default(),
             vnet_header: 0,
+            role: Role::default(),
             vacant: false,
         }
     }
@@ -190,12 +205,14 @@ pub enum Forwarding {
     Static,
     /// Only static entries; an unknown unicast destination is flooded.
     StaticFlood,
+    /// Through chains of functions, and from there as `Learning` does it.
+    Chain,
 }
 
 impl Forwarding {
     /// Every function.
-    pub const ALL: [Self; 5] =
-        [Self::Learning, Self::Hub, Self::Patch, Self::Static, Self::StaticFlood];
+    pub const ALL: [Self; 6] =
+        [Self::Learning, Self::Hub, Self::Patch, Self::Static, Self::StaticFlood, Self::Chain];
 
     /// The name that an operator gives.
     pub const fn name(self) -> &'static str {
@@ -205,6 +222,7 @@ impl Forwarding {
             Self::Patch => "patch",
             Self::Static => "static",
             Self::StaticFlood => "static-flood",
+            Self::Chain => "chain",
         }
     }
 }
@@ -215,12 +233,14 @@ impl fmt::Display for Forwarding {
     }
 }
 
+const FORWARDING: &str = "learning, hub, patch, static, static-flood or chain";
+
 impl FromStr for Forwarding {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let known = Self::ALL.into_iter().find(|forwarding| forwarding.name() == text);
-        known.ok_or_else(|| ParseError::new("learning, hub, patch, static or static-flood", text))
+        known.ok_or_else(|| ParseError::new(FORWARDING, text))
     }
 }
 

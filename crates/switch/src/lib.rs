@@ -53,7 +53,7 @@ pub mod turn;
 pub mod vlan;
 
 pub use bridge::{Bridge, Decision, StaticError, TagAction, Tagging};
-pub use config::{FDB_CAPACITY_MAX, Forwarding, OnFull, PortConfig, SwitchConfig, VlanMode};
+pub use config::{FDB_CAPACITY_MAX, Forwarding, OnFull, PortConfig, Role, SwitchConfig, VlanMode};
 pub use error::ParseError;
 pub use fdb::{Fdb, FdbEntry, FdbStats, Flush, Learned};
 pub use forward::{FloodClass, Verdict};

@@ -3,7 +3,9 @@
 //! A host's stack hands out frames that are not what will be on the wire: the checksum is begun
 //! and to be completed, or one frame is a whole run of TCP segments or UDP datagrams under one
 //! header. The header of virtio-net, 10 bytes in front of the frame, says which. Ports of the
-//! switch exchange finished frames only; this finishes them, in place and one at a time:
+//! switch that understand that header exchange such frames as they are, and what is left to do goes
+//! from one to the other with them ([`Vnet`]). For a destination that does not [accept](Offloads)
+//! it, this finishes them, in place and one at a time:
 //!
 //! ```text
 //!  begun   │ Ethernet │ IP │ TCP │ payload payload payload │
@@ -14,6 +16,11 @@
 //! Everything here is read from the frame of somebody else, so every offset is bounded before it
 //! is used; what makes no sense is refused.
 
+pub mod begun;
+
+use std::ops::Range;
+
+use crate::bridge::TagAction;
 use crate::frame::EtherType;
 
 /// Bytes of a virtio-net header without the number of buffers.
@@ -25,6 +32,8 @@ mod vnet {
 
     pub const FLAGS: usize = 0;
     pub const NEEDS_CSUM: u8 = 1;
+    /// Nothing is left: somebody has looked at the checksum, and it was right.
+    pub const DATA_VALID: u8 = 2;
     pub const GSO_TYPE: usize = 1;
     pub const GSO_NONE: u8 = 0;
     pub const GSO_TCPV4: u8 = 1;
@@ -32,12 +41,14 @@ mod vnet {
     pub const GSO_UDP_L4: u8 = 5;
     /// The run carries a mark of congestion; it stays on the first segment.
     pub const GSO_ECN: u8 = 0x80;
+    pub const HDR_LEN: Range<usize> = 2..4;
     pub const GSO_SIZE: Range<usize> = 4..6;
     pub const CSUM_START: Range<usize> = 6..8;
     pub const CSUM_OFFSET: Range<usize> = 8..10;
 }
 
 const ETHERNET: usize = 14;
+const TAG: isize = 4;
 const IPV4_MIN: usize = 20;
 const IPV6: usize = 40;
 const TCP_MIN: usize = 20;
@@ -87,6 +98,53 @@ enum Transport {
     Udp,
 }
 
+/// Most segments of one run: 64 KiB, 32 bytes each. More are work out of proportion.
+pub const SEGMENTS_MAX: usize = 2048;
+
+/// What is left to do to a frame: the header of virtio-net, with nothing in it that lies outside
+/// of the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vnet([u8; VNET_LEN]);
+
+/// Things that may be left to a destination.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offloads(u8);
+
+impl Offloads {
+    /// None: it gets finished frames.
+    pub const NONE: Self = Self(0);
+    /// Checksums that are begun.
+    pub const CHECKSUM: Self = Self(1);
+    /// Runs of TCP segments over IPv4.
+    pub const TSO4: Self = Self(2);
+    /// The same over IPv6.
+    pub const TSO6: Self = Self(4);
+    /// Runs with marks of congestion.
+    pub const ECN: Self = Self(8);
+    /// Runs of UDP datagrams, over both.
+    pub const USO: Self = Self(16);
+    /// All.
+    pub const ALL: Self = Self(31);
+
+    /// These and those.
+    #[must_use]
+    pub const fn and(self, others: Self) -> Self {
+        Self(self.0 | others.0)
+    }
+
+    /// These without those.
+    #[must_use]
+    pub const fn without(self, others: Self) -> Self {
+        Self(self.0 & !others.0)
+    }
+
+    /// Are all of `others` among these?
+    #[must_use]
+    pub const fn contain(self, others: Self) -> bool {
+        self.0 & others.0 == others.0
+    }
+}
+
 /// Does the header say that anything is missing?
 #[inline]
 #[must_use]
@@ -94,28 +152,135 @@ pub fn is_unfinished(header: &[u8; VNET_LEN]) -> bool {
     header[vnet::FLAGS] & vnet::NEEDS_CSUM != 0 || header[vnet::GSO_TYPE] != vnet::GSO_NONE
 }
 
+impl Vnet {
+    /// What a header says of the frame of so many bytes behind it. `None`: nothing.
+    ///
+    /// # Errors
+    /// [`Unfinishable`]: nonsense, whatever the frame is; to be dropped.
+    pub fn read(header: [u8; VNET_LEN], bytes: usize) -> Result<Option<Self>, Unfinishable> {
+        let flags = header[vnet::FLAGS] & (vnet::NEEDS_CSUM | vnet::DATA_VALID);
+        let begun = flags & vnet::NEEDS_CSUM != 0;
+        if !is_unfinished(&header) {
+            let mut valid = [0; VNET_LEN];
+            valid[vnet::FLAGS] = flags;
+            return Ok((flags != 0).then_some(Self(valid)));
+        }
+        let mut this = Self(header);
+        this.0[vnet::FLAGS] = vnet::NEEDS_CSUM;
+        let (start, offset) = (this.start(), this.number(vnet::CSUM_OFFSET));
+        if !begun || start < ETHERNET || start + offset + 2 > bytes {
+            return Err(Unfinishable);
+        }
+        if this.kind() != vnet::GSO_NONE {
+            let known = [vnet::GSO_TCPV4, vnet::GSO_TCPV6, vnet::GSO_UDP_L4].contains(&this.kind());
+            if !known || this.size() == 0 || this.segments(bytes) > SEGMENTS_MAX {
+                return Err(Unfinishable);
+            }
+        } else {
+            this.0[vnet::GSO_TYPE] = vnet::GSO_NONE;
+        }
+        let head = this.number(vnet::HDR_LEN).min(bytes);
+        this.set(vnet::HDR_LEN, head);
+        Ok(Some(this))
+    }
+
+    /// The header.
+    #[must_use]
+    pub fn bytes(self) -> [u8; VNET_LEN] {
+        self.0
+    }
+
+    /// What has to be done, by whoever gets the frame or before.
+    #[must_use]
+    pub fn left(self) -> Offloads {
+        let checksum = if self.is_begun() { Offloads::CHECKSUM } else { Offloads::NONE };
+        let mark = self.0[vnet::GSO_TYPE] & vnet::GSO_ECN != 0;
+        let mark = if mark { Offloads::ECN } else { Offloads::NONE };
+        let run = match self.kind() {
+            vnet::GSO_TCPV4 => Offloads::TSO4,
+            vnet::GSO_TCPV6 => Offloads::TSO6,
+            vnet::GSO_UDP_L4 => Offloads::USO,
+            _ => Offloads::NONE,
+        };
+        checksum.and(mark).and(run)
+    }
+
+    /// How many frames a run of so many bytes becomes, or fewer.
+    #[must_use]
+    pub fn segments(self, bytes: usize) -> usize {
+        let payload = bytes.saturating_sub(self.start() + UDP);
+        if self.kind() == vnet::GSO_NONE { 1 } else { payload.div_ceil(self.size()).max(1) }
+    }
+
+    /// Bytes of the longest of them, or fewer: what the destination's MTU has to allow.
+    #[must_use]
+    pub fn longest(self, bytes: usize) -> usize {
+        let head = self.start() + if self.kind() == vnet::GSO_UDP_L4 { UDP } else { TCP_MIN };
+        if self.kind() == vnet::GSO_NONE { bytes } else { bytes.min(head + self.size()) }
+    }
+
+    /// The same of a frame that gets a tag, or loses it.
+    #[must_use]
+    pub fn behind(self, tag: TagAction) -> Self {
+        match tag {
+            TagAction::Keep | TagAction::Replace(_) => self,
+            TagAction::Insert(_) => self.moved(TAG),
+            TagAction::Strip => self.moved(-TAG),
+        }
+    }
+
+    /// The same of a frame that gets so many bytes more in front of its network header.
+    #[must_use]
+    pub fn moved(mut self, bytes: isize) -> Self {
+        if self.is_begun() {
+            let moved = |at: usize| at.saturating_add_signed(bytes).max(ETHERNET);
+            let (start, head) = (moved(self.start()), moved(self.number(vnet::HDR_LEN)));
+            self.set(vnet::CSUM_START, start);
+            self.set(vnet::HDR_LEN, head);
+        }
+        self
+    }
+
+    fn is_begun(self) -> bool {
+        self.0[vnet::FLAGS] & vnet::NEEDS_CSUM != 0
+    }
+
+    fn kind(self) -> u8 {
+        self.0[vnet::GSO_TYPE] & !vnet::GSO_ECN
+    }
+
+    fn start(self) -> usize {
+        self.number(vnet::CSUM_START)
+    }
+
+    fn size(self) -> usize {
+        self.number(vnet::GSO_SIZE)
+    }
+
+    fn number(self, field: Range<usize>) -> usize {
+        usize::from(native(&self.0[field]))
+    }
+
+    fn set(&mut self, field: Range<usize>, value: usize) {
+        let value = u16::try_from(value).unwrap_or(u16::MAX);
+        self.0[field].copy_from_slice(&value.to_ne_bytes());
+    }
+}
+
 impl Finishing {
-    /// Begins with a frame and the header that says what is missing; a checksum is completed at
-    /// once.
+    /// Begins with a frame and what is left to do to it; a checksum is completed at once.
     ///
     /// # Errors
     /// [`Unfinishable`]: to be dropped.
-    pub fn new(header: [u8; VNET_LEN], frame: &mut [u8]) -> Result<Self, Unfinishable> {
-        let number = |field| usize::from(native(&header[field]));
+    pub fn new(left: Vnet, frame: &mut [u8]) -> Result<Self, Unfinishable> {
         let whole = Self { segments: None, at: 0, done: false };
-        let (start, offset) = (number(vnet::CSUM_START), number(vnet::CSUM_OFFSET));
-        let begun = header[vnet::FLAGS] & vnet::NEEDS_CSUM != 0;
-        let kind = header[vnet::GSO_TYPE] & !vnet::GSO_ECN;
-        if kind == vnet::GSO_NONE {
-            if begun {
-                complete(frame, start, offset)?;
+        if left.kind() == vnet::GSO_NONE {
+            if left.is_begun() {
+                complete(frame, left.start(), left.number(vnet::CSUM_OFFSET))?;
             }
             return Ok(whole);
         }
-        if !begun {
-            return Err(Unfinishable);
-        }
-        let segments = Segments::new(kind, frame, start, number(vnet::GSO_SIZE))?;
+        let segments = Segments::new(left.kind(), frame, left.start(), left.size())?;
         Ok(Self { segments: Some(segments), at: segments.payload, done: false })
     }
 

@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 use ring::host::HostPort;
 
 use crate::batch::{Batch, Delivery};
+use crate::offload::Offloads;
 use crate::stats::{Counters, DropReason, Drops};
 
 /// What is plugged into a switch.
@@ -28,11 +29,58 @@ pub trait Adapter: Send {
     /// those that it could not take.
     fn recv(&mut self, _batch: &mut Batch, _drops: &mut Drops) {}
 
+    /// What was received last has been delivered: nobody reads it any more. `true`: the peer may
+    /// have to be woken for that, by a [flush](Adapter::flush).
+    fn delivered(&mut self) -> bool {
+        false
+    }
+
     /// Sends the listed frames, in order. What does not fit is dropped and counted.
+    /// Of [unfinished](Batch::left) ones it gets those that it [accepts](Adapter::accepts).
     fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent;
+
+    /// What may be left undone in frames that it is sent.
+    fn accepts(&self) -> Offloads {
+        Offloads::NONE
+    }
 
     /// The turn is over: flushes what was sent, wakes the peer.
     fn flush(&mut self) {}
+
+    /// Is it a socket of the kernel's, by which the host's interfaces are read and written? Who
+    /// takes what is sent by it may need our core for it, and nothing says when they do not keep
+    /// up: the worker gives it away after a turn that has sent something. And whoever sends what
+    /// arrives there pays for waking us with each frame, as long as [`watched`](Adapter::watched)
+    /// is: a busy one is not.
+    fn is_socket(&self) -> bool {
+        false
+    }
+
+    /// Has a flush left waking the peer for later? Then the worker [settles](Adapter::settle) that
+    /// soon.
+    fn owes(&self) -> bool {
+        false
+    }
+
+    /// Wakes the peer if it is time. The worker stays awake until it is.
+    fn settle(&mut self) {}
+
+    /// Can frames that are not taken wait where they are, without waking the worker?
+    fn can_wait(&self) -> bool {
+        false
+    }
+
+    /// How many frames surely find room now, for a port that is waited for when it is full.
+    fn room(&mut self) -> u32 {
+        u32::MAX
+    }
+
+    /// Asks the peer to make [`watched`](Adapter::watched) readable when it makes room. The worker
+    /// fences and asks [`room`](Adapter::room) before it sleeps.
+    fn want_room(&mut self) {}
+
+    /// Takes that request back.
+    fn found_room(&mut self) {}
 
     /// Asks the peer to make [`watched`](Adapter::watched) readable when it has something, if that
     /// has to be asked for. The worker fences and looks at [`pending`](Adapter::pending) before it
@@ -103,11 +151,25 @@ impl Plug {
         }
     }
 
+    /// Is it a socket of the kernel's? See [`Adapter::is_socket`].
+    #[must_use]
+    pub fn is_socket(&self) -> bool {
+        matches!(self, Self::Adapter(adapter) if adapter.is_socket())
+    }
+
     /// Must the worker run its process-wide barrier on this peer's behalf before it sleeps? See
     /// [`ring::doorbell`].
     #[must_use]
     pub fn is_light(&self) -> bool {
         matches!(self, Self::Rings(host, _) if host.is_light())
+    }
+
+    /// What may be left undone in frames that it is sent.
+    pub(crate) fn accepts(&self) -> Offloads {
+        match self {
+            Self::Rings(..) => Offloads::NONE,
+            Self::Adapter(adapter) => adapter.accepts(),
+        }
     }
 
     /// How often the peer's rings had to be re-synchronised.

@@ -54,6 +54,11 @@ drop_reasons! {
     LinkDown "link_down" "The destination's network interface is down or gone.",
     Offload "offload" "The frame was left unfinished for a network card, and we cannot finish it.",
     PatchUnconnected "patch_unconnected" "The patch does not have exactly two ports.",
+    Rule "rule" "A rule says so.",
+    Function "function" "A function of a chain says so.",
+    ChainFull "chain_full" "A later function of the chain had too little room.",
+    NoInstance "no_instance" "A service of the chain has no instance.",
+    ChainLoop "chain_loop" "The frame has been to 31 functions.",
 }
 
 impl DropReason {
@@ -106,6 +111,13 @@ impl Drops {
     #[inline]
     pub fn add(&mut self, reason: DropReason, frames: u64) {
         self.0[reason.index()] += frames;
+    }
+
+    /// So many more, or fewer, were dropped for `reason` than was counted.
+    #[inline]
+    pub fn adjust(&mut self, reason: DropReason, frames: i64) {
+        let count = &mut self.0[reason.index()];
+        *count = count.wrapping_add_signed(frames);
     }
 
     /// Frames dropped for `reason`.

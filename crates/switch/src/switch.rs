@@ -3,12 +3,14 @@
 //! This file is the switch at rest: ports come and go, settings change, counters are read. How
 //! frames move is in [`crate::turn`].
 
+use ring::audit::{Held, Tally};
 use ring::doorbell::store_load_fence;
 use ring::kring::RxKring;
 use ring::owners::Leaver;
 
 use crate::bridge::Bridge;
 use crate::config::{OnFull, PortConfig, SwitchConfig};
+use crate::forward::chain::{Plan, Report, Steering};
 use crate::id::{Now, PortId};
 use crate::monitor::{Monitor, Monitors, Sight, Watch};
 use crate::port::Plug;
@@ -22,6 +24,9 @@ pub struct Switch {
     pub(crate) monitors: Monitors,
     /// Some port asks to be waited for.
     pub(crate) in_order: bool,
+    /// Where the forwarding function is `chain`.
+    pub(crate) steering: Option<Box<Steering>>,
+    seed: u64,
 }
 
 /// A port in its switch.
@@ -44,7 +49,7 @@ impl Switch {
     #[must_use]
     pub fn new(config: SwitchConfig, seed: u64) -> Self {
         let (bridge, monitors) = (Bridge::new(config, seed), Monitors::default());
-        Self { bridge, ports: Vec::new(), monitors, in_order: false }
+        Self { bridge, ports: Vec::new(), monitors, in_order: false, steering: None, seed }
     }
 
     /// The tables.
@@ -56,6 +61,14 @@ impl Switch {
     /// The tables, to change them.
     pub fn bridge_mut(&mut self) -> &mut Bridge {
         &mut self.bridge
+    }
+
+    /// Changes its settings.
+    pub fn set_config(&mut self, config: SwitchConfig) {
+        self.bridge.set_config(config);
+        if let Some(steering) = &mut self.steering {
+            steering.set_flows(config.fdb_capacity);
+        }
     }
 
     /// Adds a port.
@@ -81,6 +94,9 @@ impl Switch {
     pub fn remove_port(&mut self, id: PortId) -> Option<Plug> {
         let entry = self.ports.get_mut(id.index())?.take()?;
         self.bridge.remove_port(id);
+        if let Some(steering) = &mut self.steering {
+            steering.lose(id);
+        }
         self.note_waiting_ports();
         Some(entry.plug)
     }
@@ -107,6 +123,16 @@ impl Switch {
             }
         }
         self.monitors.iter().for_each(|monitor| monitor.rings().settle(leaver));
+    }
+
+    /// What ports have of the buffers of a region.
+    pub fn audit(&self, tally: &mut Tally) -> Vec<(PortId, Held)> {
+        let ports = (0..).zip(&self.ports);
+        let held = |(index, entry): (usize, &Option<Box<Entry>>)| {
+            let Plug::Rings(host, _) = &entry.as_ref()?.plug else { return None };
+            Some((PortId::new(index)?, tally.of(host)?))
+        };
+        ports.filter_map(held).collect()
     }
 
     /// Adds a monitor, which sees nothing yet; returns its place.
@@ -145,6 +171,13 @@ impl Switch {
         self.entry_mut(id).map(|entry| &mut entry.plug)
     }
 
+    /// Wakes a port's peer if it is owed that and it is time. Returns whether it is still owed.
+    pub fn settle_wake(&mut self, id: PortId) -> bool {
+        let Some(Plug::Adapter(adapter)) = self.plug_mut(id) else { return false };
+        adapter.settle();
+        adapter.owes()
+    }
+
     /// A port's counters.
     #[must_use]
     pub fn stats(&self, id: PortId) -> Option<&PortStats> {
@@ -164,6 +197,11 @@ impl Switch {
     /// sleep. It fences, and runs its barrier where this says that the client publishes without
     /// fences, before it asks [`Switch::is_full`].
     pub fn want_room(&mut self, full: Full) -> bool {
+        if let Some(Plug::Adapter(adapter)) = self.plug_mut(full.port) {
+            adapter.want_room();
+            store_load_fence();
+            return false;
+        }
         let Some(rx) = self.rx_ring(full) else { return false };
         rx.want_room();
         store_load_fence();
@@ -172,6 +210,9 @@ impl Switch {
 
     /// Is there still no room?
     pub fn is_full(&mut self, full: Full) -> bool {
+        if let Some(Plug::Adapter(adapter)) = self.plug_mut(full.port) {
+            return adapter.room() < full.slots;
+        }
         self.rx_ring(full).is_some_and(|rx| rx.sync() < full.slots)
     }
 
@@ -181,14 +222,35 @@ impl Switch {
 
     /// Takes that request back.
     pub fn found_room(&mut self, full: Full) {
-        if let Some(rx) = self.rx_ring(full) {
+        if let Some(Plug::Adapter(adapter)) = self.plug_mut(full.port) {
+            adapter.found_room();
+        } else if let Some(rx) = self.rx_ring(full) {
             rx.found_room();
         }
+    }
+
+    /// From now on frames go through chains of functions as planned, and not without a plan.
+    pub fn steer(&mut self, plan: Option<Plan>) {
+        match plan {
+            None => self.steering = None,
+            Some(plan) => {
+                let (seed, flows) = (self.seed, self.bridge.config().fdb_capacity);
+                let new = || Steering::new(seed, flows).into();
+                self.steering.get_or_insert_with(new).set(plan);
+            }
+        }
+    }
+
+    /// What there is to say of chains.
+    #[must_use]
+    pub fn steering(&self) -> Option<Report> {
+        self.steering.as_ref().map(|steering| steering.report())
     }
 
     /// Work that is not due for each frame: forgets old addresses, a bounded number at a time.
     pub fn housekeep(&mut self, now: Now) {
         const BUCKETS: usize = 256;
         self.bridge.age(now, BUCKETS);
+        self.watch_functions(now);
     }
 }

@@ -17,6 +17,10 @@
 //! list for each destination; then every destination gets its list in one call. A flood first
 //! flushes the lists, so that no frame overtakes another between the same two ports.
 //!
+//! *Unfinished.* A port without rings may give frames out of which something is left to do. Each
+//! destination gets them as it [accepts](crate::port::Adapter::accepts) them; for all others they
+//! are finished when its list is sent (`edge`), so that a flood does right by both.
+//!
 //! Indexes are published once for each run or list; doorbells are rung at the end of the turn,
 //! after one fence for all of them.
 //!
@@ -26,9 +30,17 @@
 //! only, and only if every port that asks to be waited for has room for its whole list; otherwise
 //! it goes on with one frame, or one run to be flooded, at a time: floods wait for nobody. The
 //! worker tries again at its next turn; before it sleeps it asks for a kick
-//! ([`Switch::want_room`]).
+//! ([`Switch::want_room`]). A guest's queue is a ring, too, but what its frames are is known when
+//! they are taken: it waits for the port that its last frames went to, if that is a guest's.
+//!
+//! *Chains.* A switch whose forwarding function is `chain` has a loop of its own (`steer`): frames
+//! between functions go by what their slots say. It waits for nobody.
 
+mod edge;
 mod stage;
+mod steer;
+
+use std::io;
 
 use ring::doorbell::store_load_fence;
 use ring::host::HostPort;
@@ -46,6 +58,8 @@ use crate::id::{MAX_PORTS, Now, PortId};
 use crate::port::Plug;
 use crate::stats::DropReason;
 use crate::switch::{Entry, Switch};
+use edge::Edge;
+use steer::Seen;
 
 /// Runs shorter than this are not worth a loop of their own.
 const SHORT_RUN: u32 = 8;
@@ -57,28 +71,37 @@ pub struct Scratch {
     batch: Batch,
     groups: Groups,
     list: Vec<Delivery>,
+    /// What is known of the frames of a batch that are to be steered.
+    seen: Vec<Seen>,
+    edge: Edge,
     targets: Vec<PortId>,
     rung: Vec<PortId>,
     woken: Vec<PortId>,
+    owing: Vec<PortId>,
     crowded: bool,
     frames_max: u32,
 }
 
 impl Scratch {
     /// Room for batches of at most `frames_max` frames.
-    #[must_use]
-    pub fn new(frames_max: u16) -> Self {
+    ///
+    /// # Errors
+    /// `ENOMEM`, or too many files.
+    pub fn new(frames_max: u16) -> io::Result<Self> {
         let capacity = usize::from(frames_max);
-        Self {
+        Ok(Self {
             batch: Batch::new(capacity),
             groups: Groups::new(capacity),
             list: Vec::with_capacity(capacity),
+            seen: Vec::with_capacity(capacity),
+            edge: Edge::new()?,
             targets: Vec::with_capacity(MAX_PORTS),
             rung: Vec::with_capacity(MAX_PORTS),
             woken: Vec::with_capacity(MAX_PORTS),
+            owing: Vec::with_capacity(MAX_PORTS),
             crowded: false,
             frames_max: u32::from(frames_max),
-        }
+        })
     }
 
     /// Lets go of the last batch and its region: the port that it came from may be gone.
@@ -92,6 +115,12 @@ impl Scratch {
     #[must_use]
     pub fn woken(&self) -> &[PortId] {
         &self.woken
+    }
+
+    /// Ports that the last turn owes a wake-up ([`Switch::settle_wake`]).
+    #[must_use]
+    pub fn owing(&self) -> &[PortId] {
+        &self.owing
     }
 
     /// Did the last turn drop frames of a client that does take its frames and has not kept up? It
@@ -169,7 +198,10 @@ impl<'a> TurnOf<'a> {
 
     pub(crate) fn run(mut self) -> Moved {
         self.scratch.woken.clear();
+        self.scratch.owing.clear();
         self.scratch.crowded = false;
+        let (ahead, room) = self.room_ahead();
+        self.scratch.batch.restrict(room);
         let Some(entry) = self.switch.entry_mut(self.src) else { return Moved::default() };
         let moved = match &mut entry.plug {
             Plug::Rings(host, _) => {
@@ -182,15 +214,58 @@ impl<'a> TurnOf<'a> {
             Plug::Adapter(adapter) => {
                 self.scratch.batch.clear();
                 adapter.recv(&mut self.scratch.batch, &mut entry.stats.drops);
-                // What came in from outside waits for nobody: there is no ring to leave it in.
-                self.deliver_batch(false);
-                Moved::slots(frames(self.scratch.batch.frames().len()))
+                // What has come in waits for nobody: it was not taken if there was no room ahead.
+                if self.switch.steering.is_some() {
+                    self.steer_batch();
+                } else {
+                    self.deliver_batch(false);
+                }
+                let slots = frames(self.scratch.batch.frames().len());
+                self.give_back();
+                Moved { slots, blocked_on: ahead }
             }
         };
-        if moved.slots > 0 {
+        if moved.slots > 0 || !self.scratch.rung.is_empty() {
             self.ring_doorbells();
         }
         moved
+    }
+
+    /// Lets go of what an adapter has given, and tells it.
+    fn give_back(&mut self) {
+        self.scratch.batch.clear();
+        if let Some(entry) = self.switch.entry_mut(self.src)
+            && let Plug::Adapter(adapter) = &mut entry.plug
+            && adapter.delivered()
+            && !std::mem::replace(&mut entry.rung, true)
+        {
+            self.scratch.rung.push(self.src);
+        }
+    }
+
+    /// How many frames a port without rings may take, and whom it waits for if none. Where its
+    /// frames go is known when they are taken; the next are believed to go where the last went.
+    fn room_ahead(&mut self) -> (Option<Full>, usize) {
+        let any = (None, usize::MAX);
+        // In a chain nothing says so.
+        if !self.switch.in_order || self.switch.steering.is_some() {
+            return any;
+        }
+        let generation = self.switch.bridge.generation();
+        let Some(entry) = self.switch.entry_mut(self.src) else { return any };
+        let (Plug::Adapter(from), Some(Fate::To(dst, _))) = (&entry.plug, entry.cache.fate) else {
+            return any;
+        };
+        // While nothing is taken nothing is decided: they may go elsewhere by now.
+        if !from.can_wait() || entry.cache.generation != generation {
+            return any;
+        }
+        let to = self.switch.entry_mut(dst).filter(|to| to.on_full == OnFull::Wait);
+        let Some(Entry { plug: Plug::Adapter(adapter), .. }) = to else { return any };
+        match adapter.room() {
+            0 => (Some(Full { port: dst, queue: 0, slots: 1 }), 0),
+            room => (None, usize::try_from(room).unwrap_or(usize::MAX)),
+        }
     }
 
     fn take_rings(&mut self, queues: usize) -> Moved {
@@ -213,7 +288,11 @@ impl<'a> TurnOf<'a> {
         self.show_sent();
         let mut moved = Moved::default();
         while moved.slots < budget && moved.blocked_on.is_none() {
-            let mut step = self.step(budget - moved.slots);
+            let mut step = if self.switch.steering.is_some() {
+                self.steer(budget - moved.slots)
+            } else {
+                self.step(budget - moved.slots)
+            };
             if step == Moved::default() {
                 // The frame has changed under our eyes: whatever it is now, it is taken.
                 step = self.stage(budget - moved.slots);
@@ -327,6 +406,26 @@ impl<'a> TurnOf<'a> {
 
     /// Moves a run to one port with rings. `None`: that takes staging.
     fn run_to(&mut self, dst: PortId, header: Header, budget: u32) -> Option<Moved> {
+        let key = key(header);
+        let (run, queue) =
+            self.run_between(dst, budget, |tx, rx| deliver_run(tx, rx, key, budget))?;
+        match run.end {
+            End::Full => Some(self.find_full(dst, queue, header, run, budget)),
+            End::BadSlot => Some(self.lose(dst, DropReason::BadIndex, header, run, 1)),
+            End::Complex if run.frames == 0 => None,
+            _ => Some(Moved::slots(run.frames)),
+        }
+    }
+
+    /// Lets `run` move frames from the ring to one of `dst`, publishes and counts them; returns
+    /// which ring that is, too. `None`: one of the two has no rings.
+    #[inline]
+    fn run_between(
+        &mut self,
+        dst: PortId,
+        budget: u32,
+        run: impl FnOnce(&mut TxKring, &mut RxKring) -> Run,
+    ) -> Option<(Run, usize)> {
         let queue = self.queue;
         let pair = [self.src.index(), dst.index()];
         let Switch { ports, monitors, .. } = &mut *self.switch;
@@ -340,8 +439,7 @@ impl<'a> TurnOf<'a> {
                 watch.show_returned(rx_queue, rx, monitors);
             }
         }
-        let run = deliver_run(tx, rx, key(header), budget);
-        let waits = to.on_full == OnFull::Wait;
+        let run = run(tx, rx);
         if run.frames > 0 || run.end == End::BadSlot {
             if let Some(watch) = &mut to.watch {
                 watch.show_received(rx_queue, rx, monitors);
@@ -353,18 +451,33 @@ impl<'a> TurnOf<'a> {
                 self.scratch.rung.push(dst);
             }
         }
-        match run.end {
-            End::Full if waits => {
-                let full = Full { port: dst, queue: rx_queue, slots: 1 };
-                Some(Moved { slots: run.frames, blocked_on: Some(full) })
-            }
-            End::Full => {
-                self.scratch.crowded |= give_way(&mut to.ways, rx);
-                Some(self.lose(dst, DropReason::NoRoom, header, run, budget - run.frames))
-            }
-            End::BadSlot => Some(self.lose(dst, DropReason::BadIndex, header, run, 1)),
-            End::Complex if run.frames == 0 => None,
-            _ => Some(Moved::slots(run.frames)),
+        Some((run, rx_queue))
+    }
+
+    /// A run ended at a full ring: its port is waited for, or what is left of the run is lost.
+    fn find_full(
+        &mut self,
+        dst: PortId,
+        queue: usize,
+        header: Header,
+        run: Run,
+        budget: u32,
+    ) -> Moved {
+        if self.switch.entry_mut(dst).is_some_and(|to| to.on_full == OnFull::Wait) {
+            let full = Full { port: dst, queue, slots: 1 };
+            return Moved { slots: run.frames, blocked_on: Some(full) };
+        }
+        self.note_crowded(dst, queue);
+        self.lose(dst, DropReason::NoRoom, header, run, budget - run.frames)
+    }
+
+    /// Frames for a ring without room are to be dropped: its client may want this core.
+    fn note_crowded(&mut self, dst: PortId, queue: usize) {
+        if let Some(to) = self.switch.entry_mut(dst)
+            && let Some(rings) = to.plug.rings()
+        {
+            let gives = give_way(&mut to.ways, &mut rings.rx[queue]);
+            self.scratch.crowded |= gives;
         }
     }
 
@@ -415,7 +528,13 @@ impl<'a> TurnOf<'a> {
             let Some(entry) = self.switch.entry_mut(dst) else { continue };
             entry.rung = false;
             match &mut entry.plug {
-                Plug::Adapter(adapter) => adapter.flush(),
+                Plug::Adapter(adapter) => {
+                    adapter.flush();
+                    self.scratch.crowded |= adapter.is_socket();
+                    if adapter.owes() {
+                        self.scratch.owing.push(dst);
+                    }
+                }
                 Plug::Rings(rings, wake) => {
                     if any(rings.rx.iter_mut().map(RxKring::wants_kick)) {
                         wake.wake();

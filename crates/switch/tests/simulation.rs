@@ -335,7 +335,8 @@ impl Model {
         if self.forwarding != Forwarding::Patch {
             self.check_addresses(frame)?;
         }
-        if self.forwarding == Forwarding::Learning && config.learning {
+        let learns = matches!(self.forwarding, Forwarding::Learning | Forwarding::Chain);
+        if learns && config.learning {
             self.learn(vlan, frame.src, src, &config, now);
         }
         match self.destination(src, vlan, frame.dst)? {

@@ -4,10 +4,14 @@
 mod adapters;
 #[path = "turns/asks.rs"]
 mod asks;
+#[path = "turns/chain.rs"]
+mod chain;
 #[path = "turns/fronts.rs"]
 mod fronts;
 #[path = "turns/monitors.rs"]
 mod monitors;
+#[path = "turns/offloads.rs"]
+mod offloads;
 
 use std::os::fd::AsFd;
 
@@ -16,6 +20,7 @@ use ring::abi::slot_flag;
 use ring::cursor::Span;
 use ring::host::HostPort;
 use ring::layout::{DEFAULT_STRIDE, FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
+use ring::owners::Owner;
 use ring::user::{RxRing, TxRing};
 use switch::{
     DropReason, Forwarding, Moved, Now, OnFull, Plug, PortConfig, PortId, Scratch, Switch,
@@ -78,7 +83,7 @@ fn tagged(dst: [u8; 6], src: [u8; 6], vlan: u16, fill: u8) -> Vec<u8> {
 impl Net {
     fn new(config: SwitchConfig) -> Self {
         let switch = Switch::new(config, 7);
-        Self { switch, scratch: Scratch::new(BATCH), clients: Vec::new() }
+        Self { switch, scratch: Scratch::new(BATCH).expect("memory"), clients: Vec::new() }
     }
 
     fn learning(ports: usize) -> Self {
@@ -112,7 +117,11 @@ impl Net {
         let mut free = region.buffers();
         for i in 0..ports {
             let port = PortLayout::new(FIRST_BLOCK + i * size, counts());
-            region.format_port("test", &port, &mut free, false).expect("memory");
+            let own: Vec<_> = free.by_ref().take(counts().buffers() as usize).collect();
+            for &buffer in &own {
+                assert!(region.owners().pass(buffer, Owner::POOL, Owner::of(&port)));
+            }
+            region.format_port("test", &port, own, false).expect("memory");
             let (tx, rx) = (TxRing::new(&client, &port, 0), RxRing::new(&client, &port, 0));
             let client = Client { tx, rx, region: client.clone() };
             self.plug(&region, &port, client, PortConfig::default());

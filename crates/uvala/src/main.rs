@@ -5,11 +5,16 @@
 mod bench;
 mod bridge;
 mod cli;
+mod cni;
 mod demo;
+mod doctor;
+mod nf;
+mod ourselves;
 mod preload;
 mod say;
 mod table;
 mod traffic;
+mod vm;
 
 fn main() -> std::process::ExitCode {
     cli::main()

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::ourselves;
+
 /// File name of the library.
 const LIBRARY: &str = "libuvala_netmap.so";
 /// Names another file.
@@ -16,7 +18,7 @@ pub fn library() -> Result<PathBuf> {
         ensure!(path.is_file(), "{LIBRARY_VARIABLE}: there is no file {}", path.display());
         return std::path::absolute(&path).context("no current directory");
     }
-    let exe = std::env::current_exe().context("cannot find this program's own file")?;
+    let exe = ourselves::exe()?;
     let dir = exe.parent().context("this program has no directory")?;
     let places = [dir.join(LIBRARY), dir.join("../lib").join(LIBRARY)];
     let found = places.iter().find(|place| place.is_file());

@@ -4,6 +4,7 @@
 //! `fuzz/targets`; `tests/smoke.rs` calls them with a few thousand seeded inputs on every test run.
 
 mod fdb;
+mod flow;
 mod frame;
 mod machine;
 mod netmap;
@@ -11,6 +12,7 @@ mod ring_slots;
 mod text;
 
 pub use fdb::fdb_ops;
+pub use flow::flow;
 pub use frame::frame_header;
 pub use machine::{vhost_message, virtqueue};
 pub use netmap::{netmap_request, netmap_samples};

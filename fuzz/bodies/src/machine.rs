@@ -1,11 +1,18 @@
 //! What a virtual machine and its monitor may say: queues in memory, messages on a socket.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use device::virtqueue::features::{EVENT_IDX, INDIRECT_DESC, RING_PACKED};
 use device::virtqueue::{Buffers, Direction, PIECES_MAX, Places, Queue};
+use port::sys::vhost::Ear;
+use port::vhost_user::allowance::{Allowance, Good, Limits};
+use port::vhost_user::hand::{Queues, Ring};
 use port::vhost_user::message::{HEADER, Header, Message, PAYLOAD_MAX};
+use port::vhost_user::session::Session;
 use ring::guest::{Extent, GuestMemory, Lent, Reader, Writer};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use crate::Input;
@@ -54,6 +61,7 @@ pub fn virtqueue(data: &[u8]) {
         window.u16(place & !1).store(input.u16(), Relaxed);
         buffers.clear();
         let mark = queue.mark();
+        queue.prefetch(&memory);
         match queue.next(&memory, &mut buffers) {
             Err(_) => queue = make(queue.base() & 0x8007).unwrap_or(queue),
             Ok(None) => queue.want_kicks(),
@@ -73,13 +81,69 @@ pub fn virtqueue(data: &[u8]) {
     }
 }
 
-/// A message is read to its end or refused, whatever its header and payload say.
+/// What a session does with its queues, where there is no worker.
+#[derive(Debug)]
+struct Held(Vec<Option<Box<Ring>>>);
+
+impl Queues for &mut Held {
+    fn swap(&mut self, at: usize, ring: Option<Box<Ring>>) -> Option<Box<Ring>> {
+        std::mem::replace(&mut self.0[at], ring)
+    }
+
+    fn announce(&mut self, _: [u8; 6]) {}
+}
+
+const PAIRS: u16 = 2;
+const LIMITS: Limits = Limits { bytes: 1 << 20, regions: 6, descriptors: 7 };
+/// Every request that is served, and some that are not.
+const REQUESTS: u8 = 42;
+
+/// A descriptor of some kind.
+fn descriptor(kind: u8) -> OwnedFd {
+    if kind & 1 == 0 {
+        let file = memfd_create("machine", MemfdFlags::CLOEXEC).expect("memory");
+        ftruncate(&file, 4 * PAGE).expect("ours");
+        file
+    } else {
+        eventfd(0, EventfdFlags::CLOEXEC).expect("descriptors")
+    }
+}
+
+/// Whatever a frontend says, a device that is reset is not up, and when it goes nothing is left: no
+/// queue with a worker, nothing charged to its user.
 pub fn vhost_message(data: &[u8]) {
     let mut input = Input(data);
-    let Ok(header) = Header::parse(input.bytes::<HEADER>()) else { return };
-    assert!(header.size <= PAYLOAD_MAX);
-    let payload = &input.0[..header.size.min(input.0.len())];
-    let first = Message::parse(header.request, payload, Vec::new());
-    let again = Message::parse(header.request, payload, Vec::new());
-    assert_eq!(format!("{first:?}"), format!("{again:?}"));
+    if let Ok(header) = Header::parse(input.bytes::<HEADER>()) {
+        assert!(header.size <= PAYLOAD_MAX);
+    }
+    let (ear, allowance) = (Arc::new(Ear::new().expect("descriptors")), Allowance::new(0, LIMITS));
+    let mut held = Held((0..2 * PAIRS).map(|_| None).collect());
+    for _ in 0..2 {
+        let mut session = Session::new(&mut held, &ear, PAIRS, &allowance);
+        for _ in 0..40 {
+            if input.is_empty() {
+                break;
+            }
+            let request = u32::from(input.u8() % REQUESTS);
+            let words = input.below(6);
+            // Small numbers have a chance.
+            let word = |_| u64::from(input.u16()) << (input.u8() & 40);
+            let payload: Vec<u8> = (0..words).map(word).flat_map(u64::to_ne_bytes).collect();
+            let fds = (0..input.below(3)).map(|_| descriptor(input.u8())).collect();
+            let Ok(message) = Message::parse(request, &payload, fds) else { continue };
+            let stops = matches!(message, Message::ResetDevice);
+            let taken = session.take(message);
+            assert!(!(stops && taken.is_ok() && session.is_up()), "a reset device is not up");
+            session.find_trouble();
+        }
+        drop(session);
+        assert!(held.0.iter().all(Option::is_none), "a queue is left");
+        for (good, limit) in [
+            (Good::Bytes, LIMITS.bytes),
+            (Good::Regions, LIMITS.regions),
+            (Good::Descriptors, LIMITS.descriptors),
+        ] {
+            assert!(allowance.take(good, limit).is_ok(), "{good:?} are left");
+        }
+    }
 }

@@ -21,7 +21,7 @@ use ring::cursor::{Index, Span};
 use ring::host::HostPort;
 use ring::kring::{Frag, RxKring, TxKring};
 use ring::layout::{FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
-use ring::put::{FRAME_MAX, Frame, Prologue};
+use ring::put::{FRAME_MAX, Frame, Pieces, Prologue};
 use ring::run::{Key, copy_run, drop_run, swap_run};
 use ring::user::RxRing;
 
@@ -142,7 +142,7 @@ impl World {
         let region = source.region().clone();
         destination.sync();
         let head = prologue(&frags, input.u8());
-        let frame = Frame { region: &region, frags: &frags, bytes };
+        let frame = Frame { pieces: Pieces::Of(&region, &frags), bytes };
         if let Ok(delivered) = destination.put(frame, head) {
             assert_eq!(delivered, bytes - u32::from(head.skip) + u32::from(head.len));
             assert!(delivered <= FRAME_MAX);

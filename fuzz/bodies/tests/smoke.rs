@@ -98,6 +98,11 @@ fn config() {
 }
 
 #[test]
+fn flow() {
+    smoke(fuzz_bodies::flow, &[]);
+}
+
+#[test]
 fn frame_header() {
     smoke(fuzz_bodies::frame_header, &[]);
 }

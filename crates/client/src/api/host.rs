@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::values::{Mac, ValueError};
 
 /// The interface of a port of kind [`Tap`](super::PortKind::Tap),
-/// [`Packet`](super::PortKind::Packet) or [`Stack`](super::PortKind::Stack). What is `None` is left
-/// as it is.
+/// [`Packet`](super::PortKind::Packet), [`Xdp`](super::PortKind::Xdp) or
+/// [`Stack`](super::PortKind::Stack). What is `None` is left as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HostIf {
@@ -32,6 +32,22 @@ pub struct HostIf {
     /// For a packet port: the host's stack is cut off from the interface.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub alone: bool,
+    /// For an xdp port: which of its queues are taken; by default, all. For a TAP: how many it has;
+    /// by default, one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queues: Option<Queues>,
+    /// For an xdp port: which frames are taken; what is not goes on to the host. By default, all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filter: Option<Filter>,
+    /// For a TAP: it is open already, and so many descriptors of it, one for each queue, come with
+    /// the call.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub fds: u8,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's form")]
+fn is_zero(fds: &u8) -> bool {
+    *fds == 0
 }
 
 /// An interface as it is now.
@@ -49,6 +65,12 @@ pub struct HostIfInfo {
     pub mtu: u32,
     /// Its Ethernet address, as it was when the port was made.
     pub mac: Mac,
+    /// How its frames come and go, where there are several ways.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub how: Option<String>,
+    /// Why it could not be had when it was tried last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
 }
 
 /// Whether an interface carries frames.
@@ -117,9 +139,236 @@ impl From<Address> for String {
     }
 }
 
+/// Frames that match one value of each kind that is named, in JSON as the text
+/// `"mac=02:00:00:00:00:01,vlan=10,type=0x0806"`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Filter {
+    /// Destination addresses.
+    pub macs: Vec<Mac>,
+    /// VLANs of tagged frames.
+    pub vlans: Vec<u16>,
+    /// EtherTypes.
+    pub types: Vec<u16>,
+}
+
+impl Filter {
+    /// Most values of a kind.
+    pub const VALUES_MAX: usize = 64;
+}
+
+impl FromStr for Filter {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let bad = || ValueError::Filter(text.escape_debug().to_string());
+        let mut filter = Self::default();
+        for term in text.split(',') {
+            match term.split_once('=').ok_or_else(bad)? {
+                ("mac", mac) => filter.macs.push(mac.parse().map_err(|_| bad())?),
+                ("vlan", vlan) => filter.vlans.push(parse_vlan(vlan).ok_or_else(bad)?),
+                ("type", kind) => filter.types.push(parse_type(kind).ok_or_else(bad)?),
+                _ => return Err(bad()),
+            }
+        }
+        let most = filter.macs.len().max(filter.vlans.len()).max(filter.types.len());
+        if most <= Self::VALUES_MAX { Ok(filter) } else { Err(bad()) }
+    }
+}
+
+fn parse_vlan(text: &str) -> Option<u16> {
+    text.parse().ok().filter(|vlan| (1..=4094).contains(vlan))
+}
+
+fn parse_type(text: &str) -> Option<u16> {
+    let digits = text.strip_prefix("0x").filter(|text| (1..=4).contains(&text.len()))?;
+    let kind = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    u16::from_str_radix(digits, 16).ok().filter(|value| kind && *value >= 0x0600)
+}
+
+impl fmt::Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let macs = self.macs.iter().map(|mac| format!("mac={mac}"));
+        let vlans = self.vlans.iter().map(|vlan| format!("vlan={vlan}"));
+        let types = self.types.iter().map(|kind| format!("type={kind:#06x}"));
+        f.write_str(&macs.chain(vlans).chain(types).collect::<Vec<_>>().join(","))
+    }
+}
+
+impl TryFrom<String> for Filter {
+    type Error = ValueError;
+
+    fn try_from(text: String) -> Result<Self, ValueError> {
+        text.parse()
+    }
+}
+
+impl From<Filter> for String {
+    fn from(filter: Filter) -> Self {
+        filter.to_string()
+    }
+}
+
+/// Queues of an interface: in JSON a number, the first so many, or a text, those of a set:
+/// `"0-3,6"`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Queues {
+    /// The first so many.
+    First(u16),
+    /// These.
+    Set(QueueSet),
+}
+
+impl Queues {
+    /// How many, where it is not said which.
+    #[must_use]
+    pub fn count(&self) -> Option<u16> {
+        match self {
+            Self::First(count) => Some(*count),
+            Self::Set(_) => None,
+        }
+    }
+
+    /// Their numbers, in ascending order.
+    #[must_use]
+    pub fn numbers(&self) -> Vec<u16> {
+        match self {
+            Self::First(count) => (0..*count).collect(),
+            Self::Set(QueueSet(set)) => set.clone(),
+        }
+    }
+}
+
+impl FromStr for Queues {
+    type Err = ValueError;
+
+    /// A number, or a set: `2-2` is queue 2 alone.
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text.parse() {
+            Ok(count) => Ok(Self::First(count)),
+            Err(_) => text.parse().map(Self::Set),
+        }
+    }
+}
+
+/// Numbers of queues: at least one, each once, in ascending order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct QueueSet(Vec<u16>);
+
+impl QueueSet {
+    /// Most queues of a port.
+    pub const QUEUES_MAX: usize = 64;
+    /// Highest number of a queue.
+    pub const NUMBER_MAX: u16 = 4095;
+    /// Bytes of a text that says more than any set needs.
+    const TEXT_MAX: usize = 1024;
+}
+
+impl FromStr for QueueSet {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        // Whoever may connect sends this: it is looked at no longer than a set can be.
+        let shown: String = text.chars().take(Self::TEXT_MAX).collect();
+        let bad = || ValueError::Queues(shown.escape_debug().to_string());
+        let number = |text: &str| {
+            let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            let number: Option<u16> =
+                text.parse().ok().filter(|number| *number <= Self::NUMBER_MAX);
+            number.filter(|_| digits).ok_or_else(bad)
+        };
+        // A number alone would be how many.
+        if text.len() > Self::TEXT_MAX || !text.contains(['-', ',']) {
+            return Err(bad());
+        }
+        let mut set = std::collections::BTreeSet::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let range = number(first)?..=number(last)?;
+            if !(1..=Self::QUEUES_MAX).contains(&range.len()) {
+                return Err(bad());
+            }
+            set.extend(range);
+            if set.len() > Self::QUEUES_MAX {
+                return Err(bad());
+            }
+        }
+        Ok(Self(set.into_iter().collect()))
+    }
+}
+
+impl fmt::Display for QueueSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let runs = self.0.chunk_by(|a, b| a + 1 == *b);
+        let run = |run: &[u16]| match (run.first(), run.last()) {
+            (Some(first), Some(last)) => format!("{first}-{last}"),
+            _ => String::new(),
+        };
+        f.write_str(&runs.map(run).collect::<Vec<_>>().join(","))
+    }
+}
+
+impl TryFrom<String> for QueueSet {
+    type Error = ValueError;
+
+    fn try_from(text: String) -> Result<Self, ValueError> {
+        text.parse()
+    }
+}
+
+impl From<QueueSet> for String {
+    fn from(set: QueueSet) -> Self {
+        set.to_string()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn test_queues_are_a_number_or_a_set() {
+        let queues = |text: &str| text.parse::<Queues>().unwrap();
+        assert_eq!(queues("4"), Queues::First(4));
+        assert_eq!(queues("4").numbers(), [0, 1, 2, 3]);
+        assert_eq!(queues("2-2").numbers(), [2]);
+        let set = queues("7,0-2,1");
+        assert_eq!(set.numbers(), [0, 1, 2, 7]);
+        let json = serde_json::to_string(&set).unwrap();
+        assert_eq!(json, r#""0-2,7-7""#);
+        assert_eq!(serde_json::from_str::<Queues>(&json).unwrap(), set);
+        assert_eq!(serde_json::from_str::<Queues>("3").unwrap(), Queues::First(3));
+        for bad in ["", "-1", "3-1", "a", "1,", "+1-2", "0-64", "4096-4096", "1-2-3"] {
+            assert!(bad.parse::<Queues>().unwrap_err().to_string().contains("0-3"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn test_a_set_is_refused_without_walking_what_it_names() {
+        let long = ["0-1"; 16_000].join(",");
+        let error = long.parse::<Queues>().unwrap_err().to_string();
+        assert!(error.len() < 2000, "{}", error.len());
+        let many: Vec<String> = (0..65).map(|number| (2 * number).to_string()).collect();
+        for bad in ["0-4095,0-4095", "0-63,64", &many.join(",")] {
+            assert!(bad.parse::<Queues>().is_err(), "{bad}");
+        }
+        assert_eq!(many[..64].join(",").parse::<Queues>().unwrap().numbers().len(), 64);
+    }
+
+    #[test]
+    fn test_filters_roundtrip_and_bad_ones_name_themselves() {
+        for good in ["mac=02:00:00:00:00:01,mac=ff:ff:ff:ff:ff:ff,vlan=10,type=0x0806", "vlan=1"] {
+            assert_eq!(good.parse::<Filter>().unwrap().to_string(), good);
+        }
+        let many = vec!["vlan=1"; 65].join(",");
+        let bads = ["", "mac", "mac=x", "vlan=0", "vlan=4095", "type=2054", "type=0x05ff", "ip=1"];
+        for bad in bads.into_iter().chain(["type=0x+800", &many]) {
+            let error = bad.parse::<Filter>().unwrap_err().to_string();
+            assert!(error.contains(bad) && error.contains("mac="), "{error}");
+        }
+    }
 
     #[test]
     fn test_addresses_roundtrip_and_bad_ones_name_themselves() {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Mode;
 use super::host::{HostIf, HostIfInfo};
-use super::vhost::{Vhost, VhostInfo};
+use super::machine::{Machine, MachineInfo};
 use crate::name::{PortName, SwitchName};
 
 /// Names a port.
@@ -30,17 +30,34 @@ pub enum PortKind {
     Tap,
     /// An Ethernet interface, by a packet socket.
     Packet,
+    /// An Ethernet interface, by AF_XDP.
+    Xdp,
     /// The host's stack behind an Ethernet interface, without the interface.
     Stack,
     /// A virtual machine, by vhost-user.
     #[serde(rename = "vhost-user")]
     VhostUser,
+    /// A virtual machine, by a byte stream of frames: QEMU's `-netdev stream`.
+    Stream,
+    /// A virtual machine, by datagrams: QEMU's `-netdev dgram`.
+    Dgram,
 }
 
 impl PortKind {
     /// Those that can be made to stay; pipes come and go with their clients.
-    pub const PERSISTENT: [Self; 6] =
-        [Self::Shm, Self::Null, Self::Tap, Self::Packet, Self::Stack, Self::VhostUser];
+    pub const PERSISTENT: [Self; 9] = [
+        Self::Shm,
+        Self::Null,
+        Self::Tap,
+        Self::Packet,
+        Self::Xdp,
+        Self::Stack,
+        Self::VhostUser,
+        Self::Stream,
+        Self::Dgram,
+    ];
+    /// Their names, for messages.
+    pub const NAMES: &str = "shm, null, tap, packet, xdp, stack, vhost-user, stream or dgram";
 
     /// What it is called, in messages as everywhere else.
     #[must_use]
@@ -51,8 +68,11 @@ impl PortKind {
             Self::Pipe => "pipe",
             Self::Tap => "tap",
             Self::Packet => "packet",
+            Self::Xdp => "xdp",
             Self::Stack => "stack",
             Self::VhostUser => "vhost-user",
+            Self::Stream => "stream",
+            Self::Dgram => "dgram",
         }
     }
 
@@ -65,13 +85,19 @@ impl PortKind {
     /// Can it be given to a user and a group: to attach to it, or to connect to its socket?
     #[must_use]
     pub fn is_given(self) -> bool {
-        matches!(self, Self::Shm | Self::VhostUser)
+        self == Self::Shm || self.is_machine()
+    }
+
+    /// Is there a virtual machine behind it?
+    #[must_use]
+    pub fn is_machine(self) -> bool {
+        matches!(self, Self::VhostUser | Self::Stream | Self::Dgram)
     }
 
     /// Is there a network interface of the host behind it?
     #[must_use]
     pub fn is_host(self) -> bool {
-        matches!(self, Self::Tap | Self::Packet | Self::Stack)
+        matches!(self, Self::Tap | Self::Packet | Self::Xdp | Self::Stack)
     }
 }
 
@@ -92,7 +118,7 @@ pub struct PortAdd {
     pub host: Option<HostIf>,
     /// For a virtual machine: its socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vhost: Option<Vhost>,
+    pub machine: Option<Machine>,
 }
 
 /// Changes a port.
@@ -136,6 +162,15 @@ pub struct PortSettings {
     /// Bytes of the virtio-net header in front of each of its frames: 0, 10 or 12.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vnet_header: Option<u8>,
+    /// The service that it is an instance of; empty for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// Which instance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance: Option<u16>,
+    /// The chain that its frames enter; empty for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chain: Option<String>,
     /// Numeric user to whom a port that stays is given: who may attach to it, of those whom the
     /// switch lets in, say `owner`, `group` and `mode`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -175,7 +210,7 @@ pub struct PortInfo {
     pub host: Option<Box<HostIfInfo>>,
     /// The virtual machine behind it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vhost: Option<Box<VhostInfo>>,
+    pub machine: Option<Box<MachineInfo>>,
 }
 
 /// A client process.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Mode, NewPorts};
+use super::{ChainSpec, Mode, NewPorts, RuleSpec};
 use crate::name::SwitchName;
 
 /// Names a switch.
@@ -28,7 +28,7 @@ pub struct SwitchSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SwitchSettings {
-    /// How frames find their port: `learning`, `hub`, `patch`, `static` or `static-flood`.
+    /// How frames find their port: `learning`, `hub`, `patch`, `static`, `static-flood` or `chain`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forwarding: Option<String>,
     /// Seconds until a learnt address is forgotten; 0 for never.
@@ -49,6 +49,12 @@ pub struct SwitchSettings {
     /// Who of those who may attach may do so to ports that were not there before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub new_ports: Option<NewPorts>,
+    /// All its chains, in place of those that it had.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chains: Option<Vec<ChainSpec>>,
+    /// All its rules, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rules: Option<Vec<RuleSpec>>,
 }
 
 /// What has happened to the entries of a forwarding database since the switch was made.

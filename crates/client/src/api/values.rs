@@ -56,6 +56,15 @@ pub enum ValueError {
     /// Not an IP address with a prefix.
     #[error("bad address '{0}': write it with the length of its prefix, like 10.0.0.1/24")]
     Address(String),
+    /// Not a filter.
+    #[error(
+        "bad filter '{0}': write mac=ADDRESS, vlan=1 to 4094 and type=0x0600 to 0xffff, up to 64 \
+         of each, with commas between them"
+    )]
+    Filter(String),
+    /// Queues of an interface.
+    #[error("bad queues '{0}': write how many, or which, such as 0-3,6 or 2-2; up to 64")]
+    Queues(String),
 }
 
 impl FromStr for Mode {

@@ -3,23 +3,26 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use client::api::{Address, HostIf, Mac, Mode, NewPorts, Vhost};
+use client::api::{
+    Address, ChainSpec, Filter, HostIf, Mac, Machine, Mode, NewPorts, PortKind, Queues, RuleSpec,
+};
 use client::name::{NameError, PortName, SwitchName};
+use port::vhost_user::allowance::Limits;
 use ring::cursor::Span;
 use ring::layout::{DEFAULT_STRIDE, RingCounts};
 use serde::Deserialize;
-use switch::{Forwarding, OnFull, PortConfig, SwitchConfig, VlanMode};
+use switch::{Forwarding, OnFull, PortConfig, Role, SwitchConfig, VlanMode};
 use thiserror::Error;
 use toml::Spanned;
 
 use super::values::{
-    Bytes, Capacity, ExtraBufs, FrameCount, GroupId, Kind, Log, Number, Rings, Slots, Stride,
-    UserId, VnetHeader, WorkerCount, from_text, some_from_text,
+    Bytes, Capacity, ExtraBufs, FrameCount, GroupId, Kind, Log, Number, QueueNumbers, Rings, Slots,
+    Stride, UserId, VnetHeader, WorkerCount, from_text, some_from_text,
 };
 use super::{Config, PortPlan, Quota, SocketConfig, SwitchPlan, WaitPolicy, WorkersConfig};
 use crate::control::datapath::RingSpec;
 use crate::control::handlers::host::complete;
-use crate::control::handlers::vhost;
+use crate::control::handlers::machine;
 use crate::control::policy::Grant;
 use crate::control::statics::Station;
 use crate::worker::BATCH;
@@ -42,6 +45,9 @@ pub enum MisfitError {
     /// It is the end of a pipe.
     #[error("{0} is the end of a pipe; pipes come with their clients: take it out of the file")]
     Pipe(PortName),
+    /// A function that could not say what it wants of a frame.
+    #[error("{0} is no port of kind shm, and only these are of a service: take `service` out")]
+    Service(PortName),
     /// Its network interface.
     #[error("{0}: {1}")]
     Host(Box<PortName>, String),
@@ -71,6 +77,7 @@ impl<E: Into<MisfitError>> From<(&Spanned<String>, E)> for Misfit {
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub struct RawConfig {
     log: Log,
+    helper: Option<PathBuf>,
     #[serde(deserialize_with = "state_dir")]
     state_dir: Option<PathBuf>,
     socket: RawSocket,
@@ -108,6 +115,9 @@ struct RawQuota {
     switches: Number,
     addresses: Number,
     connections: Number,
+    machine_memory: Bytes,
+    machine_regions: Number,
+    machine_descriptors: Number,
 }
 
 #[derive(Deserialize)]
@@ -138,6 +148,8 @@ struct RawSwitch {
     group: Option<GroupId>,
     mode: Option<Mode>,
     new_ports: NewPorts,
+    chain: Vec<ChainSpec>,
+    rule: Vec<RuleSpec>,
     port: BTreeMap<Spanned<String>, RawPort>,
 }
 
@@ -156,6 +168,9 @@ struct RawPort {
     #[serde(deserialize_with = "some_from_text")]
     on_full: Option<OnFull>,
     vnet_header: Option<VnetHeader>,
+    service: Option<String>,
+    instance: Option<u16>,
+    chain: Option<String>,
     owner: Option<UserId>,
     group: Option<GroupId>,
     mode: Option<Mode>,
@@ -167,9 +182,18 @@ struct RawPort {
     netns: Option<String>,
     address: Option<Address>,
     alone: bool,
+    filter: Option<Filter>,
     socket: Option<String>,
     connect: bool,
-    queues: Option<Number>,
+    queues: Option<QueueNumbers>,
+    coalesce_usecs: Option<Number>,
+    coalesce_frames: Option<Number>,
+    peer: Option<String>,
+}
+
+/// More than there can be are too many in any case.
+fn small(number: Option<&Number>) -> Option<u16> {
+    number.map(|n| u16::try_from(n.0).unwrap_or(u16::MAX))
 }
 
 /// Somewhere: without a directory nothing could be kept.
@@ -203,6 +227,7 @@ impl RawConfig {
                 mode: self.socket.mode,
             },
             log: self.log.0,
+            helper: self.helper,
             workers: WorkersConfig {
                 count: self.workers.count.0,
                 cpus: self.workers.cpus.iter().map(|core| core.0).collect(),
@@ -215,6 +240,11 @@ impl RawConfig {
                 switches: self.quota.switches.0,
                 addresses: self.quota.addresses.0,
                 connections: self.quota.connections.0,
+                machines: Limits {
+                    bytes: self.quota.machine_memory.0,
+                    regions: self.quota.machine_regions.0.into(),
+                    descriptors: self.quota.machine_descriptors.0.into(),
+                },
             },
             rings,
             switch_mode: self.new_switch.mode,
@@ -258,6 +288,8 @@ impl RawSwitch {
             mode: self.mode,
             new_ports: self.new_ports,
             ports: ports.collect::<Result<_, Misfit>>()?,
+            chains: self.chain,
+            rules: self.rule,
             name,
         })
     }
@@ -276,9 +308,12 @@ impl RawPort {
             return Err((key, MisfitError::Pipe(name)).into());
         }
         let kind = self.kind.0;
+        if self.service.is_some() && kind != PortKind::Shm {
+            return Err((key, MisfitError::Service(name)).into());
+        }
         let host = complete(&name, kind, self.host().as_ref())
             .map_err(|error| (key, MisfitError::Host(Box::new(name.clone()), error)))?;
-        let vhost = vhost::complete(&name, kind, self.vhost().as_ref())
+        let machine = machine::complete(&name, kind, self.machine().as_ref())
             .map_err(|error| (key, MisfitError::Host(Box::new(name.clone()), error)))?;
         for station in &self.stations {
             if let Some(first) = homes.insert(*station.get_ref(), name.clone()) {
@@ -290,7 +325,7 @@ impl RawPort {
         let stations = self.stations.iter().map(|station| *station.get_ref()).collect();
         let (grant, config) = (self.grant(), self.into_config());
         let (owner, interface) = (None, None);
-        Ok(PortPlan { name, kind, config, host, vhost, interface, stations, owner, grant })
+        Ok(PortPlan { name, kind, config, host, machine, interface, stations, owner, grant })
     }
 
     /// What is said of whose it is.
@@ -311,19 +346,39 @@ impl RawPort {
             netns: self.netns.clone(),
             address: self.address,
             alone: self.alone,
+            queues: self.queues.as_ref().filter(|_| self.has_queues()).map(|it| it.0.clone()),
+            filter: self.filter.clone(),
+            fds: 0,
         };
         (host != HostIf::default()).then_some(host)
     }
 
+    /// Are the queues that are named those of an interface? Of machines there are so many.
+    fn has_queues(&self) -> bool {
+        let is_set = self.queues.as_ref().is_some_and(|it| matches!(it.0, Queues::Set(_)));
+        is_set || matches!(self.kind.0, PortKind::Xdp | PortKind::Tap)
+    }
+
+    /// How many pairs of queues a machine may have.
+    fn pairs(&self) -> Option<u16> {
+        match self.queues {
+            Some(QueueNumbers(Queues::First(count))) if !self.has_queues() => Some(count),
+            _ => None,
+        }
+    }
+
     /// What is said of its socket, if anything is.
-    fn vhost(&self) -> Option<Vhost> {
-        let vhost = Vhost {
+    fn machine(&self) -> Option<Machine> {
+        let machine = Machine {
+            held: false,
             socket: self.socket.clone(),
             connect: self.connect,
-            // More than there can be are too many in any case.
-            queues: self.queues.as_ref().map(|n| u16::try_from(n.0).unwrap_or(u16::MAX)),
+            queues: self.pairs(),
+            coalesce_usecs: small(self.coalesce_usecs.as_ref()),
+            coalesce_frames: small(self.coalesce_frames.as_ref()),
+            peer: self.peer.clone(),
         };
-        (vhost != Vhost::default()).then_some(vhost)
+        (machine != Machine::default()).then_some(machine)
     }
 
     fn into_config(self) -> PortConfig {
@@ -338,6 +393,11 @@ impl RawPort {
             max_macs: self.max_macs.map(|max| max.0).filter(|&max| max != 0),
             on_full: self.on_full.unwrap_or(default.on_full),
             vnet_header: self.vnet_header.map_or(default.vnet_header, |bytes| bytes.0),
+            role: Role {
+                service: self.service,
+                instance: self.instance.unwrap_or(0),
+                chain: self.chain,
+            },
             vacant: false,
         }
     }
@@ -367,6 +427,10 @@ impl Default for RawQuota {
             // As many switches as one user may have, each of the default capacity.
             addresses: Number(64 << 20),
             connections: Number(4096),
+            // A thirty-second of what there is, a quarter, and an eighth of what the unit asks for.
+            machine_memory: Bytes(4 << 40),
+            machine_regions: Number(2048),
+            machine_descriptors: Number(8192),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::values::parse_bytes;
 use super::*;
+use client::api::Queues;
 use proptest::prelude::*;
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
@@ -33,22 +34,26 @@ fn test_sample_parses_with_everything_switched_on() {
     let switch = &config.switches[0];
     assert_eq!(switch.mode, Mode::new(0o660));
     let names: Vec<_> = switch.ports.iter().map(|port| port.name.port()).collect();
-    assert_eq!(names, ["eth1", "lan", "sink", "vm1", "vm2"]);
-    let socket = switch.ports[4].vhost.as_ref().unwrap().socket.as_deref();
+    assert_eq!(names, ["eth1", "eth2", "lan", "sink", "vm1", "vm2"]);
+    let socket = switch.ports[5].machine.as_ref().unwrap().socket.as_deref();
     assert_eq!(socket, Some("/run/uvala/vm2.sock"));
-    assert_eq!(switch.ports[3].config.vlan, "access:10".parse().unwrap());
+    assert_eq!(switch.ports[4].config.vlan, "access:10".parse().unwrap());
     let host = |port: usize| switch.ports[port].host.clone().unwrap();
     assert_eq!(host(0).ifname.as_deref(), Some("eth1"), "as the port");
-    assert_eq!(host(1).address.unwrap().to_string(), "10.0.0.1/24");
+    assert_eq!((host(1).queues, host(1).filter.unwrap().vlans), (Some(Queues::First(4)), vec![10]));
+    assert_eq!(host(2).address.unwrap().to_string(), "10.0.0.1/24");
 }
 
 #[test]
 fn test_interfaces_are_for_ports_that_have_one() {
+    let text = error("[switch.vale0.port.a]\nkind = \"vhost-user\"\nqueues = \"0-3\"\n");
+    assert!(text.contains("tap, packet, xdp"), "{text}");
+    let text = error("[switch.vale0.port.a]\nkind = \"xdp\"\nqueues = \"3-0\"\n");
+    assert!(text.starts_with("config test.toml:3: bad queues '3-0'"), "{text}");
+    let text = error("[switch.vale0.port.a]\nkind = \"tap\"\nqueues = \"0-3\"\n");
+    assert!(text.contains("a tap has so many"), "{text}");
     let text = error("[switch.vale0.port.a]\nmtu = 9000\n");
-    assert!(
-        text.starts_with("config test.toml:1: vale0:a: ifname") && text.contains("tap, packet"),
-        "{text}"
-    );
+    assert!(text.starts_with("config test.toml:1: vale0:a: mtu: not for kind shm"), "{text}");
     let text = error("[switch.vale0.port.a]\nkind = \"packet\"\nmtu = 9000\n");
     assert!(text.contains("use ip link"), "{text}");
     let text = error("[switch.vale0.port.a]\nkind = \"tap\"\nifname = \"a/b\"\n");
@@ -128,7 +133,8 @@ fn test_pipes_are_refused_as_the_control_socket_refuses_them() {
     let text = error("[switch.vale0.port.a]\nkind = \"pipe\"\n");
     assert_eq!(
         text,
-        "config test.toml:2: expected shm, null, tap, packet, stack or vhost-user, found \"pipe\""
+        "config test.toml:2: expected shm, null, tap, packet, xdp, stack, vhost-user, stream or \
+         dgram, found \"pipe\""
     );
 }
 

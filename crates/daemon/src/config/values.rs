@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use client::api::PortKind;
+use client::api::{PortKind, Queues};
 use ring::cursor::Span;
 use ring::layout::{MAX_RINGS, MAX_STRIDE};
 use serde::Deserialize;
@@ -74,6 +74,18 @@ checked! {
     });
 }
 
+/// `Queues` in the file.
+#[derive(Clone, Deserialize)]
+#[serde(try_from = "NumberOrText")]
+pub struct QueueNumbers(pub Queues);
+
+impl TryFrom<NumberOrText> for QueueNumbers {
+    type Error = String;
+    fn try_from(value: NumberOrText) -> Result<Self, String> {
+        value.0.parse().map(Self).map_err(|error: client::api::ValueError| error.to_string())
+    }
+}
+
 impl Default for Log {
     fn default() -> Self {
         Self(Level::INFO)
@@ -88,9 +100,7 @@ impl Default for Kind {
 
 fn parse_kind(text: &str) -> Result<PortKind, String> {
     let kind = PortKind::persistent(text);
-    kind.ok_or_else(|| {
-        format!("expected shm, null, tap, packet, stack or vhost-user, found {text:?}")
-    })
+    kind.ok_or_else(|| format!("expected {}, found {text:?}", PortKind::NAMES))
 }
 
 /// How many workers a text means: a number, or `auto` for one less than there are cores.

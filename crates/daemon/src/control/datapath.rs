@@ -8,12 +8,19 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
-use client::api::{FdbCounters, HostIf, HostIfInfo, PortGeometry, PortKind, PortStats, VhostInfo};
+use client::api::{
+    FdbCounters, HostIf, HostIfInfo, MachineInfo, PortGeometry, PortKind, PortStats,
+};
 use client::name::{PipeSide, PortName};
 use port::host::HostError;
-use port::vhost_user::SocketError;
+use port::host::tap::Opened;
+use port::machine::SocketError;
+use ring::audit::Held;
 use ring::layout::RingCounts;
+use switch::forward::chain::{Plan, Report};
 use switch::{MacAddr, PortConfig, Sight, SwitchConfig, VlanId};
 use thiserror::Error;
 
@@ -93,26 +100,62 @@ pub struct HostSpec {
     pub host: HostIf,
     /// How the switch treats it.
     pub config: PortConfig,
+    /// The interface, if it has been opened for it.
+    pub opening: Option<Opening>,
+}
+
+/// An interface that is opened by another thread.
+#[derive(Clone, Default)]
+pub struct Opening(Arc<OpeningSlot>);
+
+/// What came of it, once it is known.
+pub type OpeningSlot = Mutex<Option<Result<Opened, HostError>>>;
+
+impl Opening {
+    /// It has been opened, or could not be.
+    pub fn put(&self, opened: Result<Opened, HostError>) {
+        *self.0.lock().expect("nobody panics with it") = Some(opened);
+    }
+
+    /// What came of it, once.
+    #[must_use]
+    pub fn take(&self) -> Option<Result<Opened, HostError>> {
+        self.0.lock().expect("nobody panics with it").take()
+    }
+
+    /// To know whether anybody is interested still.
+    #[must_use]
+    pub fn watch(&self) -> Weak<OpeningSlot> {
+        Arc::downgrade(&self.0)
+    }
+}
+
+impl fmt::Debug for Opening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opening").finish_non_exhaustive()
+    }
 }
 
 /// The port of a virtual machine.
 #[derive(Clone, Debug)]
-pub struct VhostSpec {
+pub struct MachineSpec {
     /// Its key.
     pub key: PortKey,
+    /// How its monitor is spoken to.
+    pub kind: PortKind,
     /// Its name, for the log.
     pub name: PortName,
     /// Its switch.
     pub switch: SwitchKey,
     /// Its socket.
-    pub socket: port::vhost_user::Spec,
+    pub socket: port::machine::Spec,
     /// How the switch treats it.
     pub config: PortConfig,
 }
 
 /// Why there is no such port.
 #[derive(Debug, Error)]
-pub enum MakeVhostError {
+pub enum MakeMachineError {
     /// The socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
@@ -202,6 +245,32 @@ pub struct FdbRow {
     pub age_ms: u64,
 }
 
+/// A trust group in an audit.
+#[derive(Clone, Debug)]
+pub struct Audited {
+    /// User whose it is.
+    pub uid: u32,
+    /// Its name.
+    pub name: String,
+    /// Buffers of its region.
+    pub buffers: u32,
+    /// Those that are nobody's.
+    pub free: u32,
+    /// Its members.
+    pub members: Vec<AuditedMember>,
+}
+
+/// A member of it.
+#[derive(Clone, Copy, Debug)]
+pub struct AuditedMember {
+    /// Its port.
+    pub port: PortKey,
+    /// What it has.
+    pub held: Held,
+    /// It is reserved, and not attached yet.
+    pub begins: bool,
+}
+
 /// The system had nothing left to give.
 #[derive(Debug, Error)]
 pub enum DatapathError {
@@ -229,6 +298,12 @@ pub trait Datapath {
     ) -> Result<(), DatapathError>;
     /// Changes its settings.
     fn set_switch(&mut self, switch: SwitchKey, config: SwitchConfig) -> Result<(), DatapathError>;
+    /// From now on frames go through chains as planned; without a plan through none.
+    fn steer(&mut self, switch: SwitchKey, plan: Option<Plan>);
+    /// What there is to say of that.
+    fn steering(&mut self, switch: SwitchKey) -> Option<Report>;
+    /// Where the buffers of all trust groups are.
+    fn audit(&mut self) -> Vec<Audited>;
     /// Removes a switch that has no ports any more.
     fn del_switch(&mut self, switch: SwitchKey);
 
@@ -299,11 +374,11 @@ pub trait Datapath {
         config: PortConfig,
     ) -> Result<(), DatapathError>;
     /// Makes the port of a virtual machine.
-    fn add_vhost(&mut self, spec: &VhostSpec) -> Result<(), MakeVhostError>;
-    /// Makes it without its socket: nobody can connect.
-    fn add_silent(&mut self, spec: &VhostSpec) -> Result<(), MakeVhostError>;
+    fn add_machine(&mut self, spec: &MachineSpec) -> Result<(), MakeMachineError>;
+    /// Makes it without its socket, and remembers why: nobody can connect.
+    fn add_silent(&mut self, spec: &MachineSpec, why: String) -> Result<(), MakeMachineError>;
     /// What there is to say of the machine behind a port.
-    fn vhost_info(&self, port: PortKey) -> Option<VhostInfo>;
+    fn machine_info(&self, port: PortKey) -> Option<MachineInfo>;
     /// Makes a cable between two switches, a port in each.
     fn add_cable(
         &mut self,
@@ -312,10 +387,31 @@ pub trait Datapath {
     /// Moves an attached port of netmap programs, without pipes, to another switch on the same
     /// worker. Monitors see it go.
     fn move_bound(&mut self, port: PortKey, name: &PortName, switch: SwitchKey, config: PortConfig);
+    /// Begins to open a network interface of the host for a port, of which `given` is open already;
+    /// `None`: it is opened when the port is made.
+    fn opening(
+        &mut self,
+        _kind: PortKind,
+        _host: &HostIf,
+        _given: Vec<OwnedFd>,
+    ) -> Option<(Opening, Build)> {
+        None
+    }
+    /// Nobody wants it any more: what has been opened is closed by another thread.
+    fn forget_opening(&mut self, _opening: Opening) {}
+    /// Closes the interfaces whose ports are gone, if there are any.
+    fn closing(&mut self) -> Option<Build> {
+        None
+    }
+    /// Does so sooner or later, for nobody waits for it.
+    fn close_later(&mut self) {}
     /// Makes a port with a network interface of the host.
     fn add_host(&mut self, spec: &HostSpec) -> Result<(), MakeHostError>;
-    /// Makes it without; the interface is taken when it appears.
-    fn add_absent(&mut self, spec: &HostSpec) -> Result<(), MakeHostError>;
+    /// Makes it without, while another thread opens the interface; one that cannot be had is taken
+    /// when it appears.
+    fn add_soon(&mut self, spec: &HostSpec) -> Result<(), MakeHostError>;
+    /// Waits until all interfaces are open that are being opened, or could not be; not for ever.
+    fn await_interfaces(&mut self, _patience: Duration) {}
     /// What there is to say of the interface of a port.
     fn host_info(&self, port: PortKey) -> Option<HostIfInfo>;
     /// Readable when something has happened to an interface, for [`Datapath::hear_host`].

@@ -4,15 +4,18 @@ use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use client::api::{
-    Attached, Bound, Counter, FdbCounters, HostIfInfo, Pool, PortGeometry, PortStats, VhostInfo,
+    Attached, Bound, Counter, FdbCounters, HostIf, HostIfInfo, MachineInfo, Pool, PortGeometry,
+    PortKind, PortStats,
 };
 use client::name::{PipeSide, PortName};
 use port::host::HostError;
+use switch::forward::chain::{Plan, Report};
 use switch::{MacAddr, PortConfig, SwitchConfig, VlanId};
 
 use super::datapath::{
-    Attachment, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow, HostSpec, LoneSpec,
-    MakeHostError, MakeVhostError, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey, VhostSpec,
+    Attachment, Audited, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow, HostSpec,
+    LoneSpec, MachineSpec, MakeHostError, MakeMachineError, Opening, PipeKey, PortKey, RingSpec,
+    ShmSpec, SwitchKey,
 };
 use super::state::ConnKey;
 use super::state::bound::Claim;
@@ -21,6 +24,7 @@ use super::state::bound::Claim;
 #[derive(Debug, Default)]
 pub struct Fake {
     pub(super) switches: BTreeMap<SwitchKey, SwitchConfig>,
+    pub(super) plans: BTreeMap<SwitchKey, Plan>,
     pub(super) ports: BTreeMap<PortKey, (SwitchKey, PortConfig)>,
     pub(super) reserved: BTreeMap<PortKey, ShmSpec>,
     pub(super) pipes: BTreeMap<PipeKey, u32>,
@@ -38,6 +42,9 @@ pub struct Fake {
     pub(super) out_of_memory: bool,
     /// So many such calls succeed before one fails.
     pub(super) fails_after: Option<u32>,
+    /// Interfaces are opened by another thread; so many of them nobody wanted in the end.
+    pub(super) opens_elsewhere: bool,
+    pub(super) unwanted: usize,
     /// The next memory that is built cannot be had.
     pub(super) build_fails: bool,
 }
@@ -106,6 +113,16 @@ impl Datapath for Fake {
         0
     }
 
+    fn opening(&mut self, _: PortKind, _: &HostIf, _: Vec<OwnedFd>) -> Option<(Opening, Build)> {
+        let opening = Opening::default();
+        opening.put(Err(HostError::NoTun));
+        self.opens_elsewhere.then(|| (opening, self.build()))
+    }
+
+    fn forget_opening(&mut self, opening: Opening) {
+        self.unwanted += usize::from(opening.take().is_some());
+    }
+
     fn add_switch(
         &mut self,
         key: SwitchKey,
@@ -121,6 +138,21 @@ impl Datapath for Fake {
     fn set_switch(&mut self, key: SwitchKey, config: SwitchConfig) -> Result<(), DatapathError> {
         *self.switches.get_mut(&key).expect("known") = config;
         Ok(())
+    }
+
+    fn steer(&mut self, key: SwitchKey, plan: Option<Plan>) {
+        match plan {
+            Some(plan) => drop(self.plans.insert(key, plan)),
+            None => drop(self.plans.remove(&key)),
+        }
+    }
+
+    fn steering(&mut self, key: SwitchKey) -> Option<Report> {
+        self.plans.get(&key).map(|_| Report::default())
+    }
+
+    fn audit(&mut self) -> Vec<Audited> {
+        Vec::new()
     }
 
     fn del_switch(&mut self, key: SwitchKey) {
@@ -290,15 +322,15 @@ impl Datapath for Fake {
         Ok(())
     }
 
-    fn add_vhost(&mut self, spec: &VhostSpec) -> Result<(), MakeVhostError> {
+    fn add_machine(&mut self, spec: &MachineSpec) -> Result<(), MakeMachineError> {
         Ok(self.add_null(spec.key, spec.switch, spec.config.clone())?)
     }
 
-    fn add_silent(&mut self, spec: &VhostSpec) -> Result<(), MakeVhostError> {
-        self.add_vhost(spec)
+    fn add_silent(&mut self, spec: &MachineSpec, _: String) -> Result<(), MakeMachineError> {
+        self.add_machine(spec)
     }
 
-    fn vhost_info(&self, _: PortKey) -> Option<VhostInfo> {
+    fn machine_info(&self, _: PortKey) -> Option<MachineInfo> {
         None
     }
 
@@ -328,13 +360,14 @@ impl Datapath for Fake {
 
     fn add_host(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
         self.allocate()?;
+        drop(spec.opening.as_ref().and_then(Opening::take));
         if spec.host.ifname.as_deref() == Some("missing") {
             return Err(HostError::Missing("missing".to_owned()).into());
         }
-        self.add_absent(spec)
+        self.add_soon(spec)
     }
 
-    fn add_absent(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
+    fn add_soon(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
         Ok(self.add_null(spec.key, spec.switch, spec.config.clone())?)
     }
 

@@ -2,13 +2,15 @@
 
 mod addresses;
 mod attach;
+mod chains;
+mod defer;
 pub mod host;
 mod interfaces;
 mod journal;
 mod keeping;
 mod lone;
+pub mod machine;
 mod netmap;
-pub mod vhost;
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
@@ -32,8 +34,10 @@ use super::settings;
 use super::state::bound::Shared;
 use super::state::{ConnKey, Gone, Holder, Port, State, Switch, change_permissions};
 use super::statics::Statics;
+use super::steering::Steering;
 use crate::config::{Config, PortPlan, SwitchPlan};
 use attach::Awaited;
+use defer::{Begun, Deferred};
 use journal::Journal;
 use keeping::Keeping;
 
@@ -74,11 +78,18 @@ pub struct Control<D> {
     uplinks: HashMap<PortKey, PortKey>,
     /// Where sockets of machines are made.
     dir: PathBuf,
+    allowances: machine::Allowances,
     rings: RingSpec,
     switch_mode: Mode,
     started: Instant,
     /// Who waits for a port that is built.
     awaited: HashMap<ConnKey, Awaited>,
+    /// Calls that wait for an interface to be opened or closed.
+    deferred: HashMap<ConnKey, Deferred>,
+    /// The interfaces that were opened for the call that is answered.
+    opened: Vec<Begun>,
+    /// Descriptors that came with the call.
+    given: Vec<OwnedFd>,
     /// Ports of which somebody has said that they should be polled.
     polled: BTreeSet<PortKey>,
 }
@@ -95,10 +106,14 @@ impl<D: Datapath> Control<D> {
             journal: Journal::default(),
             uplinks: HashMap::new(),
             dir: client::paths::daemon_dir(config.dir.as_deref()),
+            allowances: machine::Allowances::new(config.quota.machines),
             rings: config.rings,
             switch_mode: config.switch_mode,
             started: Instant::now(),
             awaited: HashMap::new(),
+            deferred: HashMap::new(),
+            opened: Vec::new(),
+            given: Vec::new(),
             polled: BTreeSet::new(),
         }
     }
@@ -126,39 +141,15 @@ impl<D: Datapath> Control<D> {
                 self.add_planned(&port.name, station)?;
             }
         }
-        Ok(())
+        self.plan_steering(plan)
     }
 
     /// Answers a call, or says what has to be done first.
     pub fn call(&mut self, client: &mut Client, request: Request) -> Step {
-        match request {
-            Request::Attach(attach) => {
-                let build = self.attach(client, &attach);
-                self.begun(client, build)
-            }
-            Request::Bind(bind) => {
-                let build = self.bind(client, &bind);
-                self.begun(client, build)
-            }
-            request => {
-                let touched = self.touched(&request);
-                let answer = self.answer(client, request);
-                match answer {
-                    Ok(answer) => self.keep(client.conn, touched, answer),
-                    refused => Step::Answer(refused),
-                }
-            }
+        match self.begin_open(client, &request) {
+            Some(build) => Step::Build(build),
+            None => self.begin(client, request),
         }
-    }
-
-    fn begun(&mut self, client: &Client, build: Result<Build, Refusal>) -> Step {
-        build.map_or_else(
-            |refusal| {
-                self.note_refusal(&client.caller, &client.name, &refusal);
-                Step::Answer(Err(refusal))
-            },
-            Step::Build,
-        )
     }
 
     fn carry_out(&mut self, client: &mut Client, request: Request) -> Answer {
@@ -177,7 +168,7 @@ impl<D: Datapath> Control<D> {
             Request::SwitchDel(SwitchRef { switch }) => self.switch_del(&caller, &switch),
             Request::SwitchList(from) => Ok(self.switch_list(&caller, &from)),
             Request::SwitchShow(SwitchRef { switch }) => self.switch_show(&caller, &switch),
-            Request::PortAdd(add) => self.port_add(&caller, &add),
+            Request::PortAdd(add) => self.port_add(client, &add),
             Request::PortSet(set) => self.port_set(&caller, &set),
             Request::PortDel(PortRef { port }) => self.port_del(&caller, &port),
             Request::PortList(list) => self.port_list(&caller, &list),
@@ -189,6 +180,7 @@ impl<D: Datapath> Control<D> {
             Request::Stats(query) => self.stats(&caller, &query),
             Request::Detach(PortRef { port }) => self.detach(client.conn, &port),
             Request::Attach(_) | Request::Bind(_) => unreachable!("a call that takes two steps"),
+            about_chains => return self.steer_call(&caller, about_chains),
         };
         reply.map(|reply| (reply, Vec::new()))
     }
@@ -197,11 +189,13 @@ impl<D: Datapath> Control<D> {
     pub fn hang_up(&mut self, conn: ConnKey) {
         self.note_leaving(conn);
         self.awaited.remove(&conn);
+        self.forget_deferred(conn);
         for port in self.state.held_by(conn) {
             let gone = self.state.release(&port);
             self.settle(&port, &gone);
         }
         self.unbind(conn);
+        self.datapath.close_later();
     }
 
     fn hello(&self, client: &mut Client, hello: &Hello) -> Reply {
@@ -233,9 +227,12 @@ impl<D: Datapath> Control<D> {
         self.state.claim_switch(caller, config.fdb_capacity)?;
         let mine = self.new_permissions(caller);
         let permissions = change_permissions(mine, caller, &spec.settings)?;
+        let steering = self.wanted_steering(&spec.switch, &spec.settings)?;
         self.make_switch(&spec.switch, true, permissions, config, None)?;
         let switch = self.state.switch_mut(&spec.switch).expect("made just now");
         switch.new_ports = spec.settings.new_ports.unwrap_or_default();
+        switch.steering = steering.unwrap_or_default();
+        self.tend_forwarding(&spec.switch);
         Ok(Reply::Done)
     }
 
@@ -252,6 +249,7 @@ impl<D: Datapath> Control<D> {
         let permissions = change_permissions(switch.permissions, caller, &spec.settings)?;
         let config = settings::change_switch(switch.config, &spec.settings)?;
         self.check_capacity(&spec.switch, config)?;
+        let steering = self.wanted_steering(&spec.switch, &spec.settings)?;
         let more = config.fdb_capacity.saturating_sub(switch.config.fdb_capacity);
         self.state.claim_addresses(switch.permissions.owner, more)?;
         if config != switch.config {
@@ -261,6 +259,10 @@ impl<D: Datapath> Control<D> {
         switch.permissions = permissions;
         switch.config = config;
         switch.new_ports = spec.settings.new_ports.unwrap_or(switch.new_ports);
+        if let Some(steering) = steering {
+            switch.steering = steering;
+        }
+        self.tend_forwarding(&spec.switch);
         Ok(Reply::Done)
     }
 
@@ -311,8 +313,9 @@ impl<D: Datapath> Control<D> {
     ) -> Result<SwitchKey, Refusal> {
         let key = SwitchKey(self.state.new_key());
         self.datapath.add_switch(key, config, beside)?;
-        let new_ports = NewPorts::Any;
-        let switch = Switch { key, persistent, permissions, new_ports, config };
+        let (new_ports, steering) = (NewPorts::Any, Steering::default());
+        let switch =
+            Switch { key, persistent, permissions, new_ports, config, steering, plan: None };
         self.state.add_switch(name.clone(), switch);
         Ok(key)
     }
@@ -343,7 +346,7 @@ impl<D: Datapath> Control<D> {
                 counters::add(past, &last);
             }
         }
-        self.tend_statics(name);
+        self.tend(name);
         if let Some(pipe) = gone.pipe {
             self.datapath.del_pipe(pipe);
         }
@@ -369,24 +372,30 @@ impl<D: Datapath> Control<D> {
         Ok(Reply::Done)
     }
 
-    fn port_add(&mut self, caller: &Caller, add: &PortAdd) -> Result<Reply, Refusal> {
+    fn port_add(&mut self, client: &Client, add: &PortAdd) -> Result<Reply, Refusal> {
+        let caller = &client.caller;
         if add.port.is_interface() {
             return Err(Refusal::InterfaceAdded(add.port.clone()));
         }
         self.state.claim_persistent(caller, &add.port)?;
         let config = settings::change_port(PortConfig::default(), &add.settings)?;
+        self.check_role(&add.port, add.kind, &config.role)?;
         let (name, host, stations) =
             (add.port.clone(), host::wanted(caller, add)?, BTreeSet::new());
-        let (vhost, owner) = (vhost::wanted(caller, add)?, None);
+        let (machine, owner) = (machine::wanted(caller, add)?, None);
         let grant = settings::change_grant(Grant::default(), &add.settings)?;
         let (kind, interface) = (add.kind, None);
-        let plan = PortPlan { name, kind, config, host, vhost, interface, stations, owner, grant };
+        let plan =
+            PortPlan { name, kind, config, host, machine, interface, stations, owner, grant };
         self.find_or_make(caller, add.port.switch())?;
         let made = self.make_port(caller.uid, &plan, false);
         if made.is_err()
             && let Some(switch) = self.state.forget_switch(add.port.switch())
         {
             self.datapath.del_switch(switch);
+        }
+        if made.is_ok() && plan.machine.is_some_and(|machine| machine.held) {
+            self.give(client, &add.port);
         }
         made.map(|()| Reply::Done)
     }
@@ -402,22 +411,24 @@ impl<D: Datapath> Control<D> {
         let key = PortKey(self.state.new_key());
         match (kind, &plan.host) {
             (PortKind::Shm, None) => {}
-            (PortKind::VhostUser, None) => {
-                self.add_vhost(key, switch, owner, plan, may_wait)?;
+            (kind, None) if kind.is_machine() => {
+                self.add_machine(key, switch, owner, plan, may_wait)?;
             }
             (PortKind::Null, None) => self.datapath.add_null(key, switch, config.clone())?,
             (_, Some(host)) => {
                 let (name, host, config) = (name.clone(), host.clone(), config.clone());
-                let spec = HostSpec { key, name, switch, kind, host, config };
+                let opening = self.opened(kind, &host);
+                let spec = HostSpec { key, name, switch, kind, host, config, opening };
                 self.add_host(&spec, may_wait)?;
             }
             (PortKind::Pipe, None) => return Err(Refusal::PipePersistent(name)),
             (_, None) => unreachable!("every plan names it"),
         }
         let (host, grant) = (plan.host.clone().map(Box::new), plan.grant);
-        let vhost = plan.vhost.clone().map(Box::new);
-        let port = Port { host, vhost, grant, ..Port::persistent(key, kind, owner, config) };
+        let machine = plan.machine.clone().map(Box::new);
+        let port = Port { host, machine, grant, ..Port::persistent(key, kind, owner, config) };
         self.state.add_port(name, port);
+        self.tend_steering(plan.name.switch());
         Ok(())
     }
 
@@ -429,12 +440,15 @@ impl<D: Datapath> Control<D> {
         let config = settings::change_port(port.config.clone(), &set.settings)?;
         let grant = settings::change_grant(port.grant, &set.settings)?;
         check_gift(&set.port, port, grant)?;
+        if config.role != port.config.role {
+            self.check_role(&set.port, port.kind, &config.role)?;
+        }
         if port.is_live() {
             self.datapath.set_port(port.key, config.clone());
         }
         let port = self.state.port_mut(&set.port).expect("it was there just now");
         (port.config, port.grant) = (config, grant);
-        self.tend_statics(&set.port);
+        self.tend(&set.port);
         Ok(Reply::Done)
     }
 
@@ -492,13 +506,13 @@ impl<D: Datapath> Control<D> {
             group: holder.and_then(|h| h.group.clone()),
             settings: settings::show_port(&port.config, self.shown_grant(name, port)),
             host: self.host_info(port).map(Box::new),
-            vhost: self.vhost_info(port).map(Box::new),
+            machine: self.machine_info(port).map(Box::new),
         }
     }
 
     /// Who may attach to a port, if it stays.
     fn shown_grant(&self, name: &PortName, port: &Port) -> Grant {
-        if port.kind == PortKind::VhostUser {
+        if port.kind.is_machine() {
             return port.grant;
         }
         if !port.persistent || port.kind != PortKind::Shm {
@@ -589,7 +603,7 @@ impl Wanted {
 fn check_gift(name: &PortName, port: &Port, grant: Grant) -> Result<(), Refusal> {
     match grant == port.grant {
         true => Ok(()),
-        false if port.kind == PortKind::VhostUser => Err(Refusal::GivesSocket(name.clone())),
+        false if port.kind.is_machine() => Err(Refusal::GivesSocket(name.clone())),
         false if port.kind != PortKind::Shm => Err(Refusal::GivesServed(name.clone())),
         false if !port.persistent => Err(Refusal::GivesTransient(name.clone())),
         false => Ok(()),
@@ -608,16 +622,13 @@ fn check_group(attach: &Attach) -> Result<(), Refusal> {
 }
 
 fn held_port(client: &Client, attach: &Attach, key: PortKey, memory: u64) -> Port {
-    let holder = Holder {
-        conn: client.conn,
-        pid: client.caller.pid,
-        uid: client.caller.uid,
-        name: client.name.clone(),
-        memory,
-        ready: false,
-        group: attach.group.clone(),
-    };
-    Port { holder: Some(holder), ..Port::new(key, PortKind::Shm, client.caller.uid) }
+    let holder = Some(holder(client, memory, attach.group.clone()));
+    Port { holder, ..Port::new(key, PortKind::Shm, client.caller.uid) }
+}
+
+fn holder(client: &Client, memory: u64, group: Option<String>) -> Holder {
+    let Caller { pid, uid, .. } = client.caller;
+    Holder { conn: client.conn, pid, uid, name: client.name.clone(), memory, ready: false, group }
 }
 
 fn switch_info<D: Datapath>(

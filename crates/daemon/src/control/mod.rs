@@ -19,5 +19,7 @@ pub mod settings;
 pub mod socket;
 pub mod state;
 pub mod statics;
+pub mod steering;
 mod sys;
 pub mod turns;
+pub mod usage;

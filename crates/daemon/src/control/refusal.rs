@@ -5,9 +5,9 @@ use client::name::{NameError, PortName, SwitchName};
 use thiserror::Error;
 
 use port::host::HostError;
-use port::vhost_user::SocketError;
+use port::machine::SocketError;
 
-use super::datapath::{DatapathError, MakeHostError, MakeVhostError};
+use super::datapath::{DatapathError, MakeHostError, MakeMachineError};
 use super::policy::Access;
 use crate::keeper::NotKept;
 use crate::log::cut;
@@ -32,6 +32,21 @@ pub enum Refusal {
         /// The VLAN.
         vlan: u16,
     },
+    /// No such chain.
+    #[error("{0} has no chain {1}; see: uvala chain list {0}")]
+    NoChain(SwitchName, String),
+    /// A function that could not say what it wants of a frame.
+    #[error("{0} is no port of kind shm: what a function wants of a frame stands in its slots")]
+    ServiceKind(PortName),
+    /// No such rule.
+    #[error("{0} has no rule {1}; see: uvala rule list {0}")]
+    NoRule(SwitchName, u32),
+    /// Chains or rules that cannot be meant.
+    #[error("{0}: {1}")]
+    Steering(SwitchName, String),
+    /// Chains on a switch that does not look at them.
+    #[error("{0} has no chains; give it some with: uvala switch set {0} --forwarding chain")]
+    NotSteered(SwitchName),
     /// Detach of a port that the caller does not hold.
     #[error("port {0} is not attached by this connection")]
     NotHeld(PortName),
@@ -338,6 +353,8 @@ impl Refusal {
         match self {
             Self::NoSwitch(_)
             | Self::NoPort(_)
+            | Self::NoChain(..)
+            | Self::NoRule(..)
             | Self::NoFdbEntry { .. }
             | Self::NotHeld(_)
             | Self::NoInterface(_)
@@ -377,6 +394,9 @@ impl Refusal {
             Self::BadName(_) => ErrorCode::BadName,
             Self::TooLarge(_)
             | Self::BadValue(_)
+            | Self::Steering(..)
+            | Self::NotSteered(_)
+            | Self::ServiceKind(_)
             | Self::NoInterfaceName(_)
             | Self::NotAdded(_)
             | Self::NotAttached(_)
@@ -399,17 +419,31 @@ impl Refusal {
 
 fn code_of(error: &HostError) -> ErrorCode {
     match error {
-        HostError::Name(_) | HostError::Mtu(..) => ErrorCode::BadRequest,
+        HostError::Name(_)
+        | HostError::Mtu(..)
+        | HostError::Queues(..)
+        | HostError::OneQueue(_)
+        | HostError::TapQueues(_)
+        | HostError::NotGivenTap
+        | HostError::GivenTaps
+        | HostError::GivenOtherwise(_)
+        | HostError::NotGiven(_) => ErrorCode::BadRequest,
         HostError::Missing(_) | HostError::NoNamespace(_) | HostError::NoTun => ErrorCode::NotFound,
         HostError::NotTap(_) | HostError::Taken(..) => ErrorCode::Exists,
-        HostError::Busy(_) => ErrorCode::InUse,
-        HostError::NotEthernet(_) | HostError::CannotCut(_) => ErrorCode::Unsupported,
+        HostError::Busy(_) | HostError::ProgramTaken(_) | HostError::QueueTaken(..) => {
+            ErrorCode::InUse
+        }
+        HostError::NotEthernet(_) | HostError::CannotCut(_) | HostError::NoXdp(_) => {
+            ErrorCode::Unsupported
+        }
         HostError::MayNotTap(..)
         | HostError::MayNotPacket
+        | HostError::MayNotXdp(_)
         | HostError::MayNotCut(_)
         | HostError::MayNotChange(..)
         | HostError::MayNotEnter(_) => ErrorCode::Permission,
-        HostError::System { .. } => ErrorCode::NoMemory,
+        HostError::Helper(_) => ErrorCode::Permission,
+        HostError::Locked(_) | HostError::System { .. } => ErrorCode::NoMemory,
     }
 }
 
@@ -422,15 +456,16 @@ fn code_of_socket(error: &SocketError) -> ErrorCode {
         SocketError::Permission { .. }
         | SocketError::MayNotGive { .. }
         | SocketError::Exchanged(_) => ErrorCode::Permission,
+        SocketError::Spent(_) => ErrorCode::Quota,
         SocketError::System { .. } => ErrorCode::NoMemory,
     }
 }
 
-impl From<MakeVhostError> for Refusal {
-    fn from(error: MakeVhostError) -> Self {
+impl From<MakeMachineError> for Refusal {
+    fn from(error: MakeMachineError) -> Self {
         match error {
-            MakeVhostError::Socket(error) => Self::Socket(error),
-            MakeVhostError::Datapath(error) => Self::Datapath(error),
+            MakeMachineError::Socket(error) => Self::Socket(error),
+            MakeMachineError::Datapath(error) => Self::Datapath(error),
         }
     }
 }

@@ -4,7 +4,7 @@ use client::api::{Attach, Bind, GeometryQuery, InterfaceAdd, Mode, PortSettings,
 use client::name::SwitchName;
 use ring::cursor::Span;
 use ring::layout::{MAX_RINGS, RingCounts};
-use switch::{FDB_CAPACITY_MAX, Forwarding, PortConfig, SwitchConfig};
+use switch::{FDB_CAPACITY_MAX, Forwarding, PortConfig, Role, SwitchConfig};
 
 use super::datapath::{MAX_EXTRA_BUFS, RingSpec};
 use super::policy::Grant;
@@ -56,6 +56,7 @@ pub fn change_port(mut config: PortConfig, settings: &PortSettings) -> Result<Po
     if let Some(max) = settings.max_macs {
         config.max_macs = Some(max).filter(|&max| max != 0);
     }
+    change_role(&mut config.role, settings)?;
     let flags = [
         (&mut config.isolated, settings.isolated),
         (&mut config.learning, settings.learning),
@@ -68,6 +69,33 @@ pub fn change_port(mut config: PortConfig, settings: &PortSettings) -> Result<Po
     }
     Ok(config)
 }
+
+fn change_role(role: &mut Role, settings: &PortSettings) -> Result<(), Refusal> {
+    let named = |what: &str, name: &String| match name.is_empty() || is_ident(name) {
+        true => Ok(Some(name.clone()).filter(|name| !name.is_empty())),
+        false => Err(Refusal::BadValue(format!("{what}: {IDENT}"))),
+    };
+    if let Some(service) = &settings.service {
+        role.service = named("service", service)?;
+    }
+    if let Some(chain) = &settings.chain {
+        role.chain = named("chain", chain)?;
+    }
+    if role.service.is_some() && role.chain.is_some() {
+        let text = "an instance of a service is in chains already: it has no chain of its own";
+        return Err(Refusal::BadValue(text.to_owned()));
+    }
+    role.instance = settings.instance.unwrap_or(role.instance);
+    Ok(())
+}
+
+/// Can a service, or a chain, be called so?
+pub fn is_ident(name: &str) -> bool {
+    (1..=32).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+/// What one is called.
+pub const IDENT: &str = "only letters, digits and '_', 32 at most, as in firewall";
 
 /// To whom a port is given, changed as asked.
 pub fn change_grant(grant: Grant, settings: &PortSettings) -> Result<Grant, Refusal> {
@@ -114,6 +142,9 @@ pub fn show_port(config: &PortConfig, grant: Grant) -> PortSettings {
         max_macs: Some(config.max_macs.unwrap_or(0)),
         on_full: Some(config.on_full.to_string()),
         vnet_header: Some(config.vnet_header),
+        service: config.role.service.clone(),
+        instance: config.role.service.as_ref().map(|_| config.role.instance),
+        chain: config.role.chain.clone(),
     }
 }
 
@@ -246,6 +277,9 @@ mod tests {
             max_macs: Some(7),
             on_full: Some("wait".to_owned()),
             vnet_header: Some(10),
+            service: Some("fw".to_owned()),
+            instance: Some(3),
+            chain: None,
             owner: Some(7),
             group: None,
             mode: Mode::new(0o600),

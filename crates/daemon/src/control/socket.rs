@@ -21,26 +21,27 @@
 //! | connections | `quota.connections` for each user |
 //! | bytes of a message | [`MAX_MESSAGE`] |
 //! | messages in flight | the kernel's socket buffer |
-//! | descriptors sent to us | none: we never offer room for any, so the kernel closes them |
+//! | descriptors sent to us | none, since Linux 6.16; before, the kernel closes them meanwhile |
+//! | the same of who may make ports of interfaces | [`MAX_GIVEN`] a call |
 //! | descriptors of the daemon | at their end the listener rests, those who are connected go on |
 
 mod nonsense;
 
 use std::collections::HashMap;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use client::api::{
-    CallMessage, ErrorCode, Failure, MAX_FDS, MAX_MESSAGE, Outcome, PROTOCOL_VERSION, ReplyMessage,
-    Request,
+    CallMessage, ErrorCode, Failure, MAX_FDS, MAX_GIVEN, MAX_MESSAGE, Outcome, PROTOCOL_VERSION,
+    ReplyMessage, Request,
 };
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{
-    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, acceptfrom_with,
-    recv, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, acceptfrom_with, recvmsg, sendmsg,
 };
 
 use super::builders::Builders;
@@ -92,6 +93,9 @@ enum Wait {
     Keep,
 }
 
+/// A call, or why it is none, and what came with it.
+type Heard = (Result<Request, Refusal>, Vec<OwnedFd>);
+
 /// What becomes of a connection after a message.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
@@ -112,6 +116,8 @@ impl<D: Datapath> Server<D> {
         let readable = epoll::EventFlags::IN;
         epoll::add(&epoll, &listener, epoll::EventData::new_u64(LISTENER), readable)?;
         epoll::add(&epoll, stop, epoll::EventData::new_u64(STOP), readable)?;
+        // Before anybody is known: who may send some is told so when it is.
+        let _ = sys::take_descriptors(listener.as_fd(), false);
         let builders = Builders::new()?;
         epoll::add(&epoll, &builders, epoll::EventData::new_u64(BUILT), readable)?;
         if let Some(keeper) = control.keeper() {
@@ -255,6 +261,7 @@ impl<D: Datapath> Server<D> {
             let _ = reply(socket.as_fd(), Err(refusal));
             return;
         }
+        let _ = sys::take_descriptors(socket.as_fd(), caller.privileged);
         let (key, gone) = (self.next_key, epoll::EventFlags::RDHUP);
         self.next_key += 1;
         let spoken = epoll::EventFlags::IN | gone | epoll::EventFlags::ET;
@@ -281,13 +288,13 @@ impl<D: Datapath> Server<D> {
         // It may have been closed while it was in line.
         let Some(connection) = self.connections.get_mut(&key) else { return };
         let uid = connection.client.caller.uid;
-        let call = match connection.hear(&mut self.buffer) {
+        let (call, given) = match connection.hear(&mut self.buffer) {
             Ok(call) => call,
             Err(fate) => return self.close_if(fate, key),
         };
         self.hear_farewells();
         let Some(connection) = self.connections.get_mut(&key) else { return };
-        match connection.answer(&mut self.control, call) {
+        match connection.answer(&mut self.control, call, given) {
             Ok(Fate::Stays) => self.turns.push(uid, key),
             Ok(Fate::Closes) => self.close_if(Fate::Closes, key),
             Err(Wait::Build(build)) => {
@@ -318,9 +325,13 @@ impl<D: Datapath> Server<D> {
         self.hear_farewells();
         for (conn, built) in self.builders.finished() {
             // Those who left meanwhile had everything taken back.
-            if self.connections.contains_key(&conn.0) {
-                let answer = self.control.finish(conn, built);
-                self.answer_all(vec![(conn, answer)]);
+            let Some(connection) = self.connections.get(&conn.0) else { continue };
+            match self.control.finish(conn, built) {
+                Step::Answer(answer) => self.answer_all(vec![(conn, answer)]),
+                Step::Build(build) => {
+                    self.builders.start(connection.client.caller.uid, conn, build);
+                }
+                Step::Keep => {}
             }
         }
     }
@@ -360,20 +371,30 @@ impl<D: Datapath> Server<D> {
 }
 
 impl Connection {
-    /// Reads one message.
-    fn hear(&mut self, buffer: &mut [u8]) -> Result<Result<Request, Refusal>, Fate> {
+    /// Reads one message, with the descriptors that came with it.
+    fn hear(&mut self, buffer: &mut [u8]) -> Result<Heard, Fate> {
         // TRUNC: the true length of a message that is longer than the buffer.
-        let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
-        let length = match recv(&self.socket, &mut *buffer, flags) {
-            Ok((_, 0)) => return Err(Fate::Closes),
-            Ok((_, length)) => length,
+        let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC | RecvFlags::CMSG_CLOEXEC;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_GIVEN))];
+        // Before Linux 6.16 others can send some, too.
+        let room = if self.client.caller.privileged { &mut space[..] } else { &mut [] };
+        let mut beside = RecvAncillaryBuffer::new(room);
+        let heard = recvmsg(&self.socket, &mut [IoSliceMut::new(buffer)], &mut beside, flags);
+        let length = match heard.map(|heard| heard.bytes) {
+            Ok(0) => return Err(Fate::Closes),
+            Ok(length) => length,
             Err(Errno::AGAIN | Errno::INTR) => {
                 self.ready = false;
                 return Err(Fate::Stays);
             }
             Err(_) => return Err(Fate::Closes),
         };
-        Ok(buffer.get(..length).map_or_else(too_long, parse))
+        let given = beside.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        });
+        let given = given.flatten().collect();
+        Ok((buffer.get(..length).map_or_else(too_long, parse), given))
     }
 
     /// Answers it, or says what has to be done first.
@@ -381,9 +402,10 @@ impl Connection {
         &mut self,
         control: &mut Control<D>,
         call: Result<Request, Refusal>,
+        given: Vec<OwnedFd>,
     ) -> Result<Fate, Wait> {
         let (answer, fate) = match call {
-            Ok(request) => match control.call(&mut self.client, request) {
+            Ok(request) => match control.call_given(&mut self.client, request, given) {
                 Step::Build(build) => return Err(Wait::Build(build)),
                 Step::Keep => return Err(Wait::Keep),
                 Step::Answer(answer) => (answer, Fate::Stays),

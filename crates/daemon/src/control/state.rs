@@ -36,11 +36,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use client::api::{NewPorts, PortKind, SwitchSettings};
 use client::name::{PortName, SwitchName};
 use switch::SwitchConfig;
+use switch::forward::chain;
 
 use super::datapath::{PipeKey, PortKey, SwitchKey};
 use super::policy::{Access, Caller, Permissions};
 use super::refusal::Refusal;
 use super::settings::{check_owners, new_switch};
+use super::steering::Steering;
 use crate::config::Quota;
 use bound::Shared;
 use lone::Lone;
@@ -63,6 +65,10 @@ pub struct Switch {
     pub new_ports: NewPorts,
     /// How it forwards.
     pub config: SwitchConfig,
+    /// Its chains and rules.
+    pub steering: Steering,
+    /// What its worker was told of them.
+    pub plan: Option<chain::Plan>,
 }
 
 /// All of it.
@@ -413,8 +419,7 @@ impl State {
             }
             None => Ok(true),
             Some(port)
-                if matches!(port.kind, PortKind::Null | PortKind::VhostUser)
-                    || port.kind.is_host() =>
+                if port.kind == PortKind::Null || port.kind.is_machine() || port.kind.is_host() =>
             {
                 Err(Refusal::NotAttachable(wish.port.clone()))
             }

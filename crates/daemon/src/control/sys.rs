@@ -1,5 +1,5 @@
 //! Who is behind a socket.
-// UNSAFETY: SO_PEERGROUPS is in no safe wrapper that we use.
+// UNSAFETY: SO_PEERGROUPS and SO_PASSRIGHTS are in no safe wrapper that we use.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -20,6 +20,27 @@ pub fn caller(socket: BorrowedFd<'_>) -> Result<Caller, Errno> {
         groups: peer_groups(socket)?,
         privileged: uid == 0 || uid == rustix::process::geteuid().as_raw(),
     })
+}
+
+/// Says whether descriptors may come by a socket, and by those that are accepted from it. Closing
+/// some takes as long as who made them likes, and where there is no room for them it is the reader
+/// who closes them: what is not wanted must not come.
+///
+/// # Errors
+/// The kernel is older than Linux 6.16.
+pub fn take_descriptors(socket: BorrowedFd<'_>, take: bool) -> Result<(), Errno> {
+    const SO_PASSRIGHTS: libc::c_int = 83;
+    let value = libc::c_int::from(take);
+    let size = libc::socklen_t::try_from(size_of_val(&value)).expect("a small number");
+    let at = (&raw const value).cast();
+    // SAFETY: the kernel reads one `int`.
+    let status =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, at, size) };
+    if status == 0 {
+        return Ok(());
+    }
+    let error = std::io::Error::last_os_error();
+    Err(Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
 }
 
 /// The supplementary groups of the peer.

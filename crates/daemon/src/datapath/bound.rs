@@ -26,7 +26,8 @@ use ring::owners::Leaver;
 use switch::PortConfig;
 
 use super::lone::Home;
-use super::{PortPlace, Workers, geometry, settle};
+use super::memory::{geometry, settle};
+use super::{PortPlace, Workers};
 use crate::control::datapath::{Binding, BoundSpec, Build, DatapathError, PortKey, RingSpec};
 use crate::control::state::ConnKey;
 use crate::control::state::bound::Claim;

@@ -7,25 +7,33 @@
 //!                    └── not found ────► gone ──────► up, down     one of that name appears
 //! ```
 //!
+//! An interface that is there and that another program has is tried again every second.
+//!
 //! Each change is one line in the log. Addresses learnt behind a port that carries nothing any more
 //! are forgotten, so that the stations are found elsewhere.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use client::api::{HostIf, HostIfInfo, LinkState, Mac, PortKind};
 use client::name::PortName;
 use port::host::netlink::{Event, Interface, Monitor, Netlink};
-use port::host::tap::{Opened, TapSpec};
-use port::host::{Absent, HostError, Link, State, bell, packet, stack, tap};
+use port::host::tap::Opened;
+use port::host::{Absent, HostError, Link, State, bell};
 use port::sys::Waker;
-use rustix::event::epoll;
-use switch::{Adapter, Flush, Plug};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+use switch::{Adapter, Flush, Plug, Wake};
 
+use super::open::open;
 use super::{PortPlace, Workers};
-use crate::control::datapath::{HostSpec, MakeHostError, PortKey};
+use crate::control::datapath::{Build, HostSpec, MakeHostError, Opening, OpeningSlot, PortKey};
 
 /// The interfaces that are ports.
 #[derive(Debug)]
@@ -34,8 +42,16 @@ pub struct HostPorts {
     epoll: OwnedFd,
     bell: OwnedFd,
     ringer: Arc<Waker>,
+    /// Readable when it is time to try again.
+    timer: OwnedFd,
     /// Opened with the first port.
     monitor: Option<Monitor>,
+    /// What opens interfaces where we may not.
+    helper: Option<PathBuf>,
+    /// Interfaces that are being opened.
+    begun: Vec<Weak<OpeningSlot>>,
+    /// What has happened since the first of them was begun, by number of the interface.
+    meanwhile: BTreeMap<u32, Event>,
     ports: BTreeMap<PortKey, HostPlace>,
 }
 
@@ -53,6 +69,10 @@ struct HostPlace {
     logged: LinkState,
     /// Why it could not be opened when it appeared.
     trouble: String,
+    /// That may pass by itself.
+    retry: bool,
+    /// It is being opened again.
+    opening: Option<Opening>,
 }
 
 impl HostPlace {
@@ -69,12 +89,24 @@ impl HostPlace {
         self.wanted.netns.is_none()
     }
 
+    /// May we open it again when it is gone?
+    fn comes_back(&self) -> bool {
+        self.is_ours() && self.wanted.fds == 0
+    }
+
+    /// Logs how frames come and go, where there are several ways.
+    fn say_how(&self) {
+        if let Some(how) = self.link.as_ref().and_then(|link| link.how()) {
+            tracing::info!("{}: interface {}: {how}", self.name, self.interface.name);
+        }
+    }
+
     fn ifname(&self) -> &str {
         self.wanted.ifname.as_deref().unwrap_or_default()
     }
 
     fn waits_for(&self, name: &str) -> bool {
-        self.is_ours() && self.state() == LinkState::Gone && self.ifname() == name
+        self.comes_back() && self.state() == LinkState::Gone && self.ifname() == name
     }
 
     fn is(&self, index: u32) -> bool {
@@ -87,7 +119,20 @@ impl HostPorts {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let (bell, ringer) = bell()?;
         watch(&epoll, bell.as_fd())?;
-        Ok(Self { epoll, bell, ringer, monitor: None, ports: BTreeMap::new() })
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        watch(&epoll, timer.as_fd())?;
+        Ok(Self {
+            epoll,
+            bell,
+            ringer,
+            timer,
+            monitor: None,
+            helper: None,
+            begun: Vec::new(),
+            meanwhile: BTreeMap::new(),
+            ports: BTreeMap::new(),
+        })
     }
 
     /// From now on netlink tells what happens.
@@ -105,11 +150,84 @@ impl HostPorts {
         &self.ringer
     }
 
-    pub(super) fn forget(&mut self, port: PortKey) {
-        self.ports.remove(&port);
+    pub(super) fn has(&self, port: PortKey) -> bool {
+        self.ports.contains_key(&port)
+    }
+
+    /// What is being opened for it is for the caller to close.
+    pub(super) fn forget(&mut self, port: PortKey) -> Option<Opening> {
+        let place = self.ports.remove(&port);
         if self.ports.is_empty() {
             self.monitor = None;
         }
+        place?.opening
+    }
+
+    /// Begins to open an interface: what the job has found is there when it is done.
+    fn begin(
+        &mut self,
+        kind: PortKind,
+        wanted: HostIf,
+        given: Vec<OwnedFd>,
+    ) -> (Opening, impl FnOnce() + Send + use<>) {
+        let (opening, ringer, helper) =
+            (Opening::default(), self.ringer.clone(), self.helper.clone());
+        let slot = opening.clone();
+        self.begun.retain(|begun| begun.strong_count() > 0);
+        self.begun.push(opening.watch());
+        (opening, move || slot.put(open(kind, &wanted, given, &ringer, helper.as_deref())))
+    }
+
+    /// Remembers what happens while interfaces are opened.
+    fn remember(&mut self, event: &Event) {
+        self.begun.retain(|begun| begun.strong_count() > 0);
+        if self.begun.is_empty() {
+            return self.meanwhile.clear();
+        }
+        match event {
+            Event::Is(interface) => drop(self.meanwhile.insert(interface.index, event.clone())),
+            Event::Gone(index) => drop(self.meanwhile.insert(*index, event.clone())),
+            Event::Lost => {}
+        }
+    }
+
+    /// An interface that was opened is in the table: what happened meanwhile is noted.
+    fn catch_up(&mut self, index: u32) {
+        if let Some(event) = self.meanwhile.get(&index).cloned() {
+            self.note(&[event]);
+        }
+    }
+
+    /// Ports whose interface has been opened again, or could not be.
+    fn reopened(&mut self) -> Vec<(PortKey, Result<Opened, HostError>)> {
+        let take = |(key, place): (&PortKey, &mut HostPlace)| {
+            let opened = place.opening.as_ref()?.take()?;
+            place.opening = None;
+            Some((*key, opened))
+        };
+        self.ports.iter_mut().filter_map(take).collect()
+    }
+
+    /// In a second, who is in trouble is tried again.
+    fn try_again(&self) {
+        let second = Timespec { tv_sec: 1, tv_nsec: 0 };
+        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let once = Itimerspec { it_interval: never, it_value: second };
+        let set = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
+        debug_assert!(set.is_ok(), "a timer of ours: {set:?}");
+    }
+
+    /// Who is to be tried again, if it is time.
+    fn due(&mut self) -> Vec<PortKey> {
+        if rustix::io::read(&self.timer, &mut [0; 8]).is_err() {
+            return Vec::new();
+        }
+        let due = self.ports.iter_mut().filter(|(_, place)| place.retry);
+        due.map(|(key, place)| {
+            place.retry = false;
+            *key
+        })
+        .collect()
     }
 
     /// What has happened, with what is lost looked up.
@@ -134,6 +252,7 @@ impl HostPorts {
     fn note(&mut self, events: &[Event]) -> Vec<PortKey> {
         let mut appeared = Vec::new();
         for event in events {
+            self.remember(event);
             for (&key, place) in &mut self.ports {
                 match event {
                     Event::Is(now) if place.is(now.index) => {
@@ -169,12 +288,12 @@ impl HostPorts {
             match state {
                 LinkState::Up => tracing::info!("{port}: interface {ifname} is up"),
                 LinkState::Down => tracing::info!("{port}: interface {ifname} is down"),
-                LinkState::Gone if place.is_ours() => tracing::warn!(
+                LinkState::Gone if place.comes_back() => tracing::warn!(
                     "{port}: interface {ifname} is gone; one of that name is taken when it appears"
                 ),
                 LinkState::Gone => tracing::warn!(
-                    "{port}: interface {ifname} is gone with its namespace; to have it again, \
-                     delete the port and add it"
+                    "{port}: interface {ifname} is gone; to have it again, delete the port and add \
+                     it"
                 ),
             }
             if state != LinkState::Up {
@@ -189,39 +308,66 @@ fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(epoll::add(epoll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
 }
 
-fn open(kind: PortKind, wanted: &HostIf, bell: &Arc<Waker>) -> Result<Opened, HostError> {
-    let name = wanted.ifname.clone().unwrap_or_default();
-    match kind {
-        PortKind::Packet => {
-            return packet::open(&name, wanted.netns.as_deref(), wanted.alone, bell);
-        }
-        PortKind::Stack => return stack::open(&name, wanted.netns.as_deref(), bell),
-        _ => {}
-    }
-    let spec = TapSpec {
-        name,
-        mtu: wanted.mtu,
-        mac: wanted.mac.map(|mac| mac.0),
-        namespace: wanted.netns.clone(),
-        address: wanted.address.map(|address| (address.ip, address.prefix)),
-    };
-    tap::open(&spec, bell)
-}
-
 impl Workers {
-    pub(super) fn open_host(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
-        self.next_place(spec.switch)?;
+    /// From now on, what we may not open is opened by this program, or by who listens there.
+    pub fn set_helper(&mut self, helper: Option<PathBuf>) {
+        self.host.helper = helper;
+    }
+
+    pub(super) fn begin_host(
+        &mut self,
+        kind: PortKind,
+        wanted: &HostIf,
+        given: Vec<OwnedFd>,
+    ) -> io::Result<(Opening, Build)> {
         // First, so that nothing happens unseen between the two.
         self.host.monitor()?;
-        let opened = open(spec.kind, &spec.host, &self.host.ringer)?;
-        self.plug_host(spec, opened.adapter, Some(opened.link), opened.interface)
+        let (opening, job) = self.host.begin(kind, wanted.clone(), given);
+        let build = move || {
+            job();
+            Ok(())
+        };
+        Ok((opening, Box::new(build)))
     }
 
-    pub(super) fn plug_absent(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
+    pub(super) fn open_host(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
+        self.next_place(spec.switch)?;
+        self.host.monitor()?;
+        let opened = match spec.opening.as_ref().and_then(Opening::take) {
+            Some(opened) => opened?,
+            None => {
+                let helper = self.host.helper.as_deref();
+                open(spec.kind, &spec.host, Vec::new(), &self.host.ringer, helper)?
+            }
+        };
+        let index = opened.interface.index;
+        self.plug_host(spec, opened.adapter, Some(opened.link), opened.interface)?;
+        self.host.catch_up(index);
+        Ok(())
+    }
+
+    pub(super) fn open_soon(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
         self.host.monitor()?;
         let name = spec.host.ifname.clone().unwrap_or_default();
         let interface = Interface { name, ..Interface::default() };
-        self.plug_host(spec, Box::new(Absent), None, interface)
+        self.plug_host(spec, Box::new(Absent), None, interface)?;
+        self.reopen(spec.key);
+        Ok(())
+    }
+
+    pub(super) fn await_opened(&mut self, patience: Duration) {
+        let end = Instant::now() + patience;
+        loop {
+            self.tend_host();
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.host.ports.values().all(|place| place.opening.is_none()) {
+                return;
+            }
+            let left = Timespec::try_from(left).expect("seconds");
+            let mut bell = [PollFd::new(&self.host.epoll, PollFlags::IN)];
+            // A signal is as good as a bell: it is looked again.
+            let _ = poll(&mut bell, Some(&left));
+        }
     }
 
     fn plug_host(
@@ -233,6 +379,7 @@ impl Workers {
     ) -> Result<(), MakeHostError> {
         let (id, number) = self.next_place(spec.switch)?;
         let place = PortPlace { switch: spec.switch, id, number, bytes: 0, memory: None };
+        let absent = link.is_none();
         self.plug(spec.key, place, Plug::Adapter(adapter), spec.config.clone());
         let mut place = HostPlace {
             name: spec.name.clone(),
@@ -242,7 +389,14 @@ impl Workers {
             interface,
             logged: LinkState::Gone,
             trouble: String::new(),
+            // One that is not there now is looked for once more in any case.
+            retry: absent,
+            opening: None,
         };
+        place.say_how();
+        if absent {
+            self.host.try_again();
+        }
         place.logged = place.state();
         if place.logged == LinkState::Down {
             tracing::info!("{}: interface {} is down", place.name, place.interface.name);
@@ -253,8 +407,11 @@ impl Workers {
 
     pub(super) fn tend_host(&mut self) {
         let events = self.host.events();
-        for key in self.host.note(&events) {
-            self.reopen(key);
+        let mut wanted = self.host.note(&events);
+        wanted.extend(self.host.due());
+        wanted.into_iter().for_each(|key| self.reopen(key));
+        for (key, opened) in self.host.reopened() {
+            self.take_back(key, opened);
         }
         for key in self.host.log() {
             if let Some((switch, id)) = self.switch_of(key) {
@@ -265,23 +422,56 @@ impl Workers {
         }
     }
 
-    /// An interface of the name has appeared.
+    /// An interface of the name has appeared: it is opened, by a thread that rings when it is done.
     fn reopen(&mut self, key: PortKey) {
+        let Some(place) = self.host.ports.get(&key) else { return };
+        if place.state() != LinkState::Gone || place.opening.is_some() {
+            return;
+        }
+        let (kind, wanted) = (place.kind, place.wanted.clone());
+        let (opening, job) = self.host.begin(kind, wanted, Vec::new());
+        let ringer = self.host.ringer.clone();
+        let body = move || {
+            job();
+            ringer.wake();
+        };
+        let thread = std::thread::Builder::new().name("opener".to_owned()).spawn(body);
+        let place = self.host.ports.get_mut(&key).expect("it was there just now");
+        match thread {
+            Ok(_) => place.opening = Some(opening),
+            Err(error) => {
+                tracing::warn!("{}: no thread to open its interface: {error}", place.name);
+                place.retry = true;
+                self.host.try_again();
+            }
+        }
+    }
+
+    /// The interface has been opened again, or could not be.
+    fn take_back(&mut self, key: PortKey, opened: Result<Opened, HostError>) {
         let Some(place) = self.host.ports.get_mut(&key) else { return };
-        match open(place.kind, &place.wanted, &self.host.ringer) {
+        match opened {
             Ok(opened) => {
                 (place.link, place.interface) = (Some(opened.link), opened.interface);
                 place.trouble.clear();
+                place.say_how();
                 let at = self.ports.get(&key).map(|place| (place.switch, place.number));
                 let (switch, number) = at.expect("every port has its place");
                 let plug = Plug::Adapter(opened.adapter);
-                drop(self.on_switch(switch, move |worker, _| worker.replug(number, plug)));
+                let old = self.on_switch(switch, move |worker, _| worker.replug(number, plug));
+                self.sweeper.run(move || drop(old));
+                let index = self.host.ports[&key].interface.index;
+                self.host.catch_up(index);
             }
             Err(error) => {
                 let trouble = error.to_string();
+                place.retry = error.passes();
                 if place.trouble != trouble {
                     tracing::warn!("{}: {trouble}", place.name);
                     place.trouble = trouble;
+                }
+                if place.retry {
+                    self.host.try_again();
                 }
             }
         }
@@ -296,6 +486,8 @@ impl Workers {
             state: place.state(),
             mtu,
             mac: Mac(place.interface.mac),
+            how: place.link.as_ref().and_then(|link| link.how()).map(str::to_owned),
+            trouble: Some(place.trouble.clone()).filter(|trouble| !trouble.is_empty()),
         })
     }
 
@@ -318,6 +510,8 @@ mod tests {
             interface: Interface::default(),
             logged: LinkState::Gone,
             trouble: String::new(),
+            retry: false,
+            opening: None,
         }
     }
 
@@ -346,6 +540,25 @@ mod tests {
         assert_eq!(ports.note(&[Event::Is(interface(8, "b", false))]), [b]);
         assert_eq!(ports.note(&[Event::Gone(7), Event::Is(interface(10, "a", true))]), [a]);
         assert_eq!((link.state(), ports.log()), (State::Gone, vec![a]));
+    }
+
+    #[test]
+    fn what_was_begun_and_is_over_takes_no_memory() {
+        let mut ports = HostPorts::new().expect("descriptors");
+        for _ in 0..3 {
+            drop(ports.begin(PortKind::Tap, HostIf::default(), Vec::new()));
+        }
+        let (_opening, _job) = ports.begin(PortKind::Tap, HostIf::default(), Vec::new());
+        assert_eq!(ports.begun.len(), 1);
+    }
+
+    #[test]
+    fn what_is_opened_for_a_port_that_goes_is_closed_by_another_thread() {
+        let mut ports = HostPorts::new().expect("descriptors");
+        let opening = Some(Opening::default());
+        ports.ports.insert(PortKey(1), HostPlace { opening, ..place("a") });
+        assert!(ports.forget(PortKey(1)).is_some());
+        assert!(ports.forget(PortKey(1)).is_none());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 
 use port::sys::{Doorbell, Ringer};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use switch::Scratch;
 
 use super::idle::IdleStrategy;
 use super::{CONTROL, Job, Worker};
@@ -39,6 +40,7 @@ impl WorkerHandle {
     pub fn spawn(number: u32, options: WorkerOptions) -> io::Result<Self> {
         let doorbell = Doorbell::new()?;
         let ringer = doorbell.ringer()?;
+        let scratch = Scratch::new(options.batch)?;
         let (jobs, inbox) = channel();
         let (ready, started) = channel();
         let body = move || {
@@ -47,7 +49,7 @@ impl WorkerHandle {
             // The other side waits for this message and nothing else.
             let _ = ready.send(bound);
             if !failed {
-                Worker::new(doorbell, inbox, options.strategy, options.batch).run();
+                Worker::new(doorbell, inbox, options.strategy, scratch).run();
             }
         };
         let thread = std::thread::Builder::new().name(format!("worker{number}")).spawn(body)?;

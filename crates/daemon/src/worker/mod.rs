@@ -19,6 +19,9 @@
 //! nothing, however many they are. A worker without work arms all its ports and blocks in `read`
 //! of its doorbell. While there is work it looks at the doorbell now and then, without blocking.
 //!
+//! A guest whose interrupts are moderated is told later of what it got: the worker remembers that,
+//! asks after each turn whether it is time, and does not sleep before. So no timer wakes it.
+//!
 //! A port with a descriptor of its own, such as a network interface, has nothing to arm: the
 //! doorbell watches the descriptor, and readable is as good as rung for.
 //!
@@ -29,10 +32,13 @@ pub mod idle;
 mod sys;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 use port::sys::{Doorbell, Rung};
+use ring::Region;
+use ring::audit::{Held, Tally};
 use ring::doorbell::store_load_fence;
 use ring::owners::Leaver;
 use rustix::thread::sched_yield;
@@ -46,6 +52,9 @@ pub const BATCH: u16 = 256;
 const QUIET_TURNS: u32 = 1024;
 /// The same for a port that is watched: each of its turns is a system call.
 const QUIET_TURNS_WATCHED: u32 = 16;
+/// Turns with frames in a row after which a socket is not watched until it is quiet: that nobody
+/// has to wake us is worth two system calls then.
+const BUSY_TURNS: u32 = 16;
 /// Frames, or turns, after which a busy worker looks at its doorbell and its clock.
 const LOOK_AFTER: u32 = 4096;
 /// The number that control writes to the doorbell: no port has it.
@@ -67,6 +76,8 @@ pub struct Worker {
     armed: Vec<u32>,
     /// Ports that wait for room while the worker sleeps, and the rings that are full.
     blocked: Vec<(u32, Full)>,
+    /// Ports whose peers are owed a wake-up.
+    owing: Vec<(usize, PortId)>,
     scratch: Scratch,
     idle: Idle,
     doorbell: Doorbell,
@@ -92,6 +103,10 @@ struct Plugged {
     active: bool,
     /// It has a descriptor that the doorbell watches.
     watched: bool,
+    /// It does not now, for frames come all the time.
+    unwatched: bool,
+    /// Turns with frames, since the last without.
+    busy: u32,
     /// Turns without a frame.
     quiet: u32,
     /// The next frame waits for room there.
@@ -99,7 +114,12 @@ struct Plugged {
 }
 
 impl Worker {
-    fn new(doorbell: Doorbell, jobs: Receiver<Job>, strategy: IdleStrategy, batch: u16) -> Self {
+    fn new(
+        doorbell: Doorbell,
+        jobs: Receiver<Job>,
+        strategy: IdleStrategy,
+        scratch: Scratch,
+    ) -> Self {
         Self {
             switches: Vec::new(),
             ports: Vec::new(),
@@ -107,7 +127,8 @@ impl Worker {
             active: Vec::new(),
             armed: Vec::new(),
             blocked: Vec::new(),
-            scratch: Scratch::new(batch),
+            owing: Vec::with_capacity(64),
+            scratch,
             idle: Idle::new(strategy),
             doorbell,
             jobs,
@@ -125,6 +146,9 @@ impl Worker {
     fn run(mut self) {
         while !self.stopping {
             let work = self.turn();
+            if !self.owing.is_empty() {
+                self.settle_wakes();
+            }
             let crowded = std::mem::take(&mut self.crowded);
             match self.idle.step(work, crowded) {
                 Next::Turn => self.look_now_and_then(work),
@@ -132,6 +156,8 @@ impl Worker {
                     std::hint::spin_loop();
                     self.look_now_and_then(work);
                 }
+                // It has given its core away often enough, but has to look again soon.
+                Next::Park if !self.owing.is_empty() => self.look_now_and_then(LOOK_AFTER),
                 Next::Yield => {
                     sched_yield();
                     self.look_now_and_then(LOOK_AFTER / 4);
@@ -175,8 +201,13 @@ impl Worker {
         port.waits_for = moved.blocked_on;
         if moved.slots > 0 || moved.blocked_on.is_some() {
             port.quiet = 0;
+            port.busy = port.busy.saturating_add(1);
+            if port.busy == BUSY_TURNS && port.watched && !port.unwatched {
+                self.unwatch(number);
+            }
         } else {
             port.quiet += 1;
+            port.busy = 0;
             let patience = if port.watched { QUIET_TURNS_WATCHED } else { QUIET_TURNS };
             if port.quiet >= patience {
                 self.rest(number);
@@ -185,7 +216,29 @@ impl Worker {
         if !self.scratch.woken().is_empty() {
             self.expect_answers(home);
         }
+        if !self.scratch.owing().is_empty() {
+            self.note_owing(home);
+        }
         moved.slots
+    }
+
+    #[cold]
+    fn note_owing(&mut self, switch: usize) {
+        for &id in self.scratch.owing() {
+            if !self.owing.contains(&(switch, id)) {
+                self.owing.push((switch, id));
+            }
+        }
+    }
+
+    /// Wakes those who are owed that, where it is time.
+    #[cold]
+    fn settle_wakes(&mut self) {
+        let Self { owing, switches, .. } = self;
+        owing.retain(|&(switch, id)| {
+            let switch = switches.get_mut(switch).and_then(Option::as_mut);
+            switch.is_some_and(|switch| switch.settle_wake(id))
+        });
     }
 
     /// Makes those active whose clients were woken just now.
@@ -221,6 +274,7 @@ impl Worker {
     /// fence of its own, see [`ring::doorbell`].
     fn arm(&mut self, number: u32) -> bool {
         self.deactivate(number);
+        self.rewatch(number);
         let Some(plug) = self.plug_of(number) else { return false };
         plug.arm();
         store_load_fence();
@@ -252,8 +306,12 @@ impl Worker {
         if std::mem::replace(&mut port.active, true) {
             return false;
         }
-        self.blocked.retain(|(waiting, _)| *waiting != number);
+        let home = port.switch;
         self.active.push(number);
+        let waits_for = self.blocked.iter().find(|(waiting, _)| *waiting == number);
+        if let Some(full) = waits_for.map(|(_, full)| full.port) {
+            self.unblock_ring(home, full);
+        }
         if let Some(plug) = self.plug_of(number) {
             plug.disarm();
         }
@@ -326,6 +384,7 @@ impl Worker {
             self.suspicious |= !self.activate(number) && number != CONTROL;
         }
         while let Some(number) = self.rung.ready.pop() {
+            self.unblock(number);
             self.activate(number);
         }
         self.run_jobs();
@@ -337,6 +396,7 @@ impl Worker {
                 self.look_at_all();
             }
             self.switches.iter_mut().flatten().for_each(|switch| switch.housekeep(now));
+            self.unblock_all();
         }
     }
 
@@ -357,6 +417,15 @@ impl Worker {
     fn unblock(&mut self, number: u32) {
         if let Some(Some(full)) = self.ports.get(number as usize).copied() {
             self.unblock_ring(full.switch, full.id);
+        }
+    }
+
+    /// All who wait look again: what they wait with may go elsewhere by now.
+    fn unblock_all(&mut self) {
+        while let Some((number, full)) = self.blocked.pop() {
+            let Some(Some(port)) = self.ports.get(number as usize).copied() else { continue };
+            self.switch(port.switch).found_room(full);
+            self.activate(number);
         }
     }
 
@@ -415,11 +484,19 @@ impl Worker {
             self.ports.resize_with(at + 1, || None);
         }
         assert!(self.ports[at].is_none(), "one port for each number");
-        let watched = self.watch(number, &plug);
+        let watched = watch(&self.doorbell, number, &plug);
         self.switch(switch).add_port(id, plug, config);
         self.numbers.insert((switch, id), number);
-        let (active, quiet, waits_for) = (false, 0, None);
-        self.ports[at] = Some(Plugged { switch, id, active, watched, quiet, waits_for });
+        self.ports[at] = Some(Plugged {
+            switch,
+            id,
+            active: false,
+            watched,
+            unwatched: false,
+            busy: 0,
+            quiet: 0,
+            waits_for: None,
+        });
         // Not armed yet: the first turns find what its client has published meanwhile.
         self.activate(number);
     }
@@ -434,36 +511,51 @@ impl Worker {
         self.numbers.remove(&(port.switch, port.id));
         let plug = self.switch(port.switch).remove_port(port.id);
         debug_assert!(plug.is_some());
-        if port.watched {
+        if port.watched && !port.unwatched {
             self.doorbell.unwatch(plug.as_ref().and_then(Plug::watched));
         }
         self.scratch.release();
         plug
     }
 
+    /// A busy socket needs not be watched.
+    #[cold]
+    fn unwatch(&mut self, number: u32) {
+        let Self { ports, switches, doorbell, .. } = self;
+        let Some(Some(port)) = ports.get_mut(number as usize) else { return };
+        let plug = switches[port.switch].as_mut().and_then(|switch| switch.plug_mut(port.id));
+        if let Some(plug) = plug.filter(|plug| plug.is_socket())
+            && let Some(fd) = plug.watched()
+        {
+            doorbell.unwatch(Some(fd));
+            port.unwatched = true;
+        }
+    }
+
+    /// It is to be watched again: the worker looks away from it.
+    fn rewatch(&mut self, number: u32) {
+        let Self { ports, switches, doorbell, .. } = self;
+        let Some(Some(port)) = ports.get_mut(number as usize) else { return };
+        port.busy = 0;
+        if !std::mem::take(&mut port.unwatched) {
+            return;
+        }
+        let plug = switches[port.switch].as_mut().and_then(|switch| switch.plug_mut(port.id));
+        port.watched = plug.is_some_and(|plug| watch(doorbell, number, plug));
+    }
+
     /// Puts another plug in the place of a port's, with all that the switch knows of the port.
     pub fn replug(&mut self, number: u32, plug: Plug) -> Option<Plug> {
-        let watched = self.watch(number, &plug);
+        let watched = watch(&self.doorbell, number, &plug);
         let old = self.plug_of(number).map(|place| std::mem::replace(place, plug));
         let port = self.ports.get_mut(number as usize).and_then(Option::as_mut)?;
-        if std::mem::replace(&mut port.watched, watched) {
+        let unwatched = std::mem::take(&mut port.unwatched);
+        if std::mem::replace(&mut port.watched, watched) && !unwatched {
             self.doorbell.unwatch(old.as_ref().and_then(Plug::watched));
         }
         self.scratch.release();
         self.activate(number);
         old
-    }
-
-    /// Watches what the plug has to be watched.
-    fn watch(&self, number: u32, plug: &Plug) -> bool {
-        let Some(fd) = plug.watched() else { return false };
-        match self.doorbell.watch(fd, number) {
-            Ok(()) => true,
-            Err(error) => {
-                tracing::error!("an interface is not watched, nothing comes from it: {error}");
-                false
-            }
-        }
     }
 
     /// Adds a monitor to the switch at `switch`, which sees this of ports, given by their numbers
@@ -490,6 +582,16 @@ impl Worker {
         }
     }
 
+    /// What ports of a region have: the place of their switch, theirs in it, and that.
+    pub fn audit(&mut self, region: &Arc<Region>) -> Vec<(usize, PortId, Held)> {
+        let (mut tally, mut all) = (Tally::new(region), Vec::new());
+        for (at, switch) in self.switches.iter().enumerate() {
+            let held = switch.iter().flat_map(|switch| switch.audit(&mut tally));
+            all.extend(held.map(|(id, held)| (at, id, held)));
+        }
+        all
+    }
+
     /// Ends the thread after this job.
     pub fn stop(&mut self) {
         self.stopping = true;
@@ -499,6 +601,18 @@ impl Worker {
     #[must_use]
     pub fn now(&self) -> Now {
         self.now
+    }
+}
+
+/// Watches what the plug has to be watched.
+fn watch(doorbell: &Doorbell, number: u32, plug: &Plug) -> bool {
+    let Some(fd) = plug.watched() else { return false };
+    match doorbell.watch(fd, number) {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::error!("an interface is not watched, nothing comes from it: {error}");
+            false
+        }
     }
 }
 

@@ -23,11 +23,16 @@
 //! What makes no sense ([`Broken`]) ends the queue: nothing can be believed of it any more. Its
 //! owner stops to use it until the driver sets it up anew.
 
+mod inflight;
 mod packed;
 mod split;
 
-use core::sync::atomic::Ordering;
+pub use inflight::{Inflight, area_len};
 
+use core::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use ring::guest::log::DirtyLog;
 use ring::guest::{GuestMemory, Span, Window};
 
 /// Feature bits that the queues depend on (6).
@@ -42,12 +47,18 @@ pub mod features {
     pub const VERSION_1: u64 = 1 << 32;
     /// The queues are packed.
     pub const RING_PACKED: u64 = 1 << 34;
+    /// Buffers come back in the order in which they were made available: ours always do. Drivers
+    /// that know it have less to look at.
+    pub const IN_ORDER: u64 = 1 << 35;
 }
 
 /// Largest queue (2.7, 2.8.10.1).
 pub const SIZE_MAX: u16 = 32768;
 /// Most pieces of what is taken at a time. QEMU allows its guests as many for one buffer.
 pub const PIECES_MAX: usize = 1024;
+
+/// A buffer is fetched so many buffers before it is taken.
+const AHEAD: u16 = 6;
 
 /// Flags of a descriptor (2.7.5, 2.8.1).
 mod flag {
@@ -96,6 +107,9 @@ pub enum BadQueue {
     /// A part of it is not in the guest's memory in one piece, or not aligned.
     #[error("the {0} of a queue are not in the guest's memory")]
     Place(&'static str),
+    /// There is no room to note how far it is.
+    #[error("a queue of {0} buffers, more than its inflight area has room for")]
+    Inflight(u16),
     /// Its indexes are not those of a queue of this size.
     #[error("a queue that begins at {0}")]
     Base(u32),
@@ -127,6 +141,29 @@ struct Areas {
     descriptors: Window,
     driver: Window,
     device: Window,
+    log: Option<Log>,
+    inflight: Option<Inflight>,
+}
+
+/// Where the pages are noted that we write.
+#[derive(Debug)]
+struct Log {
+    log: Arc<DirtyLog>,
+    /// Guest address of the device area.
+    device: u64,
+}
+
+impl Log {
+    /// Notes that some of the device area was written.
+    fn mark_device(&self, offset: usize, len: usize) {
+        mark(&self.log, self.device, offset, len);
+    }
+}
+
+/// Notes that a part of an area that begins at `guest` was written.
+fn mark(log: &DirtyLog, guest: u64, offset: usize, len: usize) {
+    let len = u32::try_from(len).expect("the largest queue has 512 KiB");
+    log.mark(guest.wrapping_add(offset as u64), len);
 }
 
 impl Areas {
@@ -143,7 +180,26 @@ impl Areas {
             descriptors: find(0, places.descriptors, "descriptors")?,
             driver: find(1, places.driver, "words of the driver")?,
             device: find(2, places.device, "words of the device")?,
+            log: None,
+            inflight: None,
         })
+    }
+
+    /// Notes that the words were written with which we ask for kicks.
+    fn log_suppression(&self, event: usize) {
+        if let Some(log) = &self.log {
+            log.mark_device(0, event);
+            log.mark_device(self.device.len() - event, event);
+        }
+    }
+
+    /// Fetches the beginning of what descriptor `at`, which is in the ring, stands for.
+    #[inline(always)]
+    fn prefetch(&self, memory: &GuestMemory, direction: Direction, at: u16) {
+        let Descriptor { address, len, .. } = Descriptor::split(self.descriptor(at));
+        if let Some(span) = memory.span(address, len) {
+            memory.prefetch(span, direction == Direction::Write);
+        }
     }
 
     /// The words of descriptor `at`, which is in the ring.
@@ -195,7 +251,7 @@ impl Buffers {
     }
 
     /// Appends what one descriptor stands for.
-    #[inline]
+    #[inline(always)]
     fn push(
         &mut self,
         memory: &GuestMemory,
@@ -263,12 +319,30 @@ impl Descriptor {
 /// A buffer that was taken and is to be given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// How the driver calls it.
-    id: u16,
-    /// Descriptors of the queue that it takes up: of a packed queue.
-    slots: u16,
+    /// How the driver calls it, and how many descriptors of a packed queue it takes up. In one
+    /// word, so that it is stored as it is loaded.
+    name: u64,
     /// Bytes that it holds.
     pub bytes: u64,
+}
+
+impl Taken {
+    #[inline(always)]
+    fn new(id: u16, slots: u16, bytes: u64) -> Self {
+        Self { name: u64::from(id) | u64::from(slots) << 16, bytes }
+    }
+
+    #[inline(always)]
+    fn id(self) -> u16 {
+        let [low, high, ..] = self.name.to_le_bytes();
+        u16::from_le_bytes([low, high])
+    }
+
+    #[inline(always)]
+    fn slots(self) -> u16 {
+        let [_, _, low, high, ..] = self.name.to_le_bytes();
+        u16::from_le_bytes([low, high])
+    }
 }
 
 /// Where a queue was before something was taken.
@@ -313,17 +387,47 @@ impl Queue {
         }
     }
 
+    /// Notes from now on which pages of the guest's memory the queue itself writes. The device area
+    /// is said to be at `device`, if that is not where it was found.
+    pub fn log_to(&mut self, log: Arc<DirtyLog>, device: Option<u64>) {
+        let areas = each!(self, queue => &mut queue.areas);
+        let device = device.unwrap_or(areas.device.guest());
+        areas.log = Some(Log { log, device });
+    }
+
+    /// Notes from now on in `area` how far it is. Where a predecessor has left something there, it
+    /// goes on from that.
+    ///
+    /// # Errors
+    /// There is no room for a queue of this size.
+    pub fn track(&mut self, area: Inflight, features: u64) -> Result<(), BadQueue> {
+        each!(self, queue => queue.track(area, features))
+    }
+
+    /// Is the memory gone in which it notes how far it is?
+    #[must_use]
+    pub fn has_lost_track(&self) -> bool {
+        let areas = each!(self, queue => &queue.areas);
+        areas.inflight.as_ref().is_some_and(Inflight::is_lost)
+    }
+
     /// Takes the next buffer, if there is one, and appends its pieces.
     ///
     /// # Errors
     /// [`Broken`]: do not use the queue any more.
-    #[inline]
+    #[inline(always)]
     pub fn next(
         &mut self,
         memory: &GuestMemory,
         buffers: &mut Buffers,
     ) -> Result<Option<Taken>, Broken> {
         each!(self, queue => queue.next(memory, buffers))
+    }
+
+    /// Has the processor fetch the beginning of a buffer that will be taken soon.
+    #[inline(always)]
+    pub fn prefetch(&self, memory: &GuestMemory) {
+        each!(self, queue => queue.prefetch(memory));
     }
 
     /// Where it is.
@@ -356,6 +460,13 @@ impl Queue {
     #[must_use]
     pub fn pending(&self) -> bool {
         each!(self, queue => queue.pending())
+    }
+
+    /// Buffers that can be taken for sure.
+    #[inline]
+    #[must_use]
+    pub fn available(&self) -> u16 {
+        each!(self, queue => queue.available())
     }
 
     /// Asks for kicks. To be fenced, and followed by another look ([`crate::notify`]).

@@ -20,9 +20,10 @@ use core::sync::atomic::Ordering;
 
 use ring::guest::GuestMemory;
 
+use super::inflight::Where;
 use super::{
-    Areas, BadQueue, Broken, Buffers, DESCRIPTOR, Descriptor, Direction, Mark, Places, SIZE_MAX,
-    Taken, features, flag,
+    AHEAD, Areas, BadQueue, Broken, Buffers, DESCRIPTOR, Descriptor, Direction, Inflight, Log,
+    Mark, Places, SIZE_MAX, Taken, features, flag, mark,
 };
 use crate::notify::passes;
 
@@ -76,18 +77,22 @@ impl Position {
 /// A packed virtqueue.
 #[derive(Debug)]
 pub struct Packed {
-    areas: Areas,
+    pub(super) areas: Areas,
     size: u16,
     direction: Direction,
     indirect: bool,
     event_index: bool,
-    /// Next descriptor to take, and to give back.
+    /// Next descriptor to take, and to give back, and the first of those that the driver does not
+    /// know of.
     next: Position,
     used: Position,
+    published: Position,
     /// Flags of the first descriptor that is given back next, and where: they make all visible.
     first: Option<(usize, u16)>,
     /// Descriptors given back since the driver was told; none: it is told in any case.
     untold: Option<u16>,
+    /// Descriptors that are kept, while it is noted how far the queue is.
+    kept: Vec<u16>,
 }
 
 impl Packed {
@@ -117,9 +122,56 @@ impl Packed {
             event_index: features & features::EVENT_IDX != 0,
             next,
             used: next,
+            published: next,
             first: None,
             untold: None,
+            kept: Vec::new(),
         })
+    }
+
+    pub(super) fn track(&mut self, area: Inflight, features: u64) -> Result<(), BadQueue> {
+        if !area.holds(self.size, true) {
+            return Err(BadQueue::Inflight(self.size));
+        }
+        if area.is_left(self.size)
+            && let Some(at) = self.recover(&area)
+        {
+            (self.next, self.used, self.published) = (at, at, at);
+        }
+        area.begin_packed(self.size, features, (self.used.slot, self.used.wrap));
+        self.kept = Vec::with_capacity(self.size.into());
+        self.areas.inflight = Some(area);
+        Ok(())
+    }
+
+    /// Makes good what a predecessor has left half-done; returns where to go on.
+    fn recover(&self, area: &Inflight) -> Option<Position> {
+        let Where { used, old } = area.place();
+        let [used, old] = [used, old].map(|(slot, wrap)| Position { slot, wrap });
+        if used.slot >= self.size || old.slot >= self.size {
+            return None;
+        }
+        if used != old && !self.is_available(old) {
+            return Some(used);
+        }
+        for slot in 0..self.size {
+            if let Some([address, rest]) = area.kept(slot) {
+                let place = usize::from(slot) * DESCRIPTOR;
+                let ring = &self.areas.descriptors;
+                ring.u64(place).store(address, Ordering::Relaxed);
+                ring.u64(place + 8).store(rest, Ordering::Release);
+            }
+        }
+        if let Some(Log { log, .. }) = &self.areas.log {
+            mark(log, self.areas.descriptors.guest(), 0, self.areas.descriptors.len());
+        }
+        Some(old)
+    }
+
+    /// The words of a descriptor as they stand in the ring.
+    fn raw(&self, slot: u16) -> [u64; 2] {
+        let place = usize::from(slot) * DESCRIPTOR;
+        [place, place + 8].map(|at| self.areas.descriptors.u64(at).load(Ordering::Relaxed))
     }
 
     #[inline]
@@ -141,7 +193,24 @@ impl Packed {
         let before = buffers.bytes();
         let (id, slots) = self.walk(memory, buffers)?;
         self.next = self.next.after(slots, self.size);
-        Ok(Some(Taken { id, slots, bytes: buffers.bytes() - before }))
+        Ok(Some(Taken::new(id, slots, buffers.bytes() - before)))
+    }
+
+    /// As [`super::split::Split::prefetch`]. One that is not available is the driver's, and so are
+    /// the lines of its buffer.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, memory: &GuestMemory) {
+        let soon = self.next.after(AHEAD.min(self.size - 1), self.size);
+        if self.is_available(soon) {
+            self.areas.prefetch(memory, self.direction, soon.slot);
+        }
+    }
+
+    /// Descriptors that were taken and that the driver has not seen to be given back.
+    #[inline]
+    fn unpublished(&self) -> u16 {
+        let round = if self.next.wrap == self.published.wrap { 0 } else { self.size };
+        self.next.slot + round - self.published.slot
     }
 
     /// Takes one descriptor after the other to the end of the chain; returns the number that the
@@ -149,7 +218,8 @@ impl Packed {
     #[inline]
     fn walk(&self, memory: &GuestMemory, buffers: &mut Buffers) -> Result<(u16, u16), Broken> {
         let mut at = self.next;
-        for slots in 1..=self.size {
+        // No driver can have made more available than it has seen to be given back.
+        for slots in 1..=self.size - self.unpublished() {
             let descriptor = Descriptor::packed(self.areas.descriptor(at.slot));
             if descriptor.flags & flag::INDIRECT != 0 {
                 self.walk_table(memory, descriptor, buffers)?;
@@ -199,28 +269,71 @@ impl Packed {
         let place = usize::from(self.used.slot) * DESCRIPTOR;
         let write = if self.direction == Direction::Write { flag::WRITE } else { 0 };
         let flags = self.used.flags().1 | write;
+        if let Some(area) = &self.areas.inflight {
+            area.keep(self.used.slot, self.raw(self.used.slot));
+            self.kept.push(self.used.slot);
+        }
         let ring = &self.areas.descriptors;
-        ring.u32(place + 8).store(written.to_le(), Ordering::Relaxed);
-        ring.u16(place + 12).store(taken.id.to_le(), Ordering::Relaxed);
+        ring.u32(place + 8).store(written.to_le(), Ordering::Release);
+        ring.u16(place + 12).store(taken.id().to_le(), Ordering::Relaxed);
         if self.first.is_none() {
             self.first = Some((place + 14, flags));
         } else {
             ring.u16(place + 14).store(flags.to_le(), Ordering::Release);
         }
-        self.used = self.used.after(taken.slots, self.size);
-        self.untold = self.untold.map(|untold| untold.saturating_add(taken.slots));
+        self.used = self.used.after(taken.slots(), self.size);
+        self.untold = self.untold.map(|untold| untold.saturating_add(taken.slots()));
     }
 
     #[inline]
     pub(super) fn publish(&mut self) {
         if let Some((place, flags)) = self.first.take() {
+            self.note_used(false);
             self.areas.descriptors.u16(place).store(flags.to_le(), Ordering::Release);
+            self.note_used(true);
+            self.log_used();
+            self.published = self.used;
+        }
+    }
+
+    /// Notes where it is, before and after the driver can see it.
+    #[inline]
+    fn note_used(&mut self, is_seen: bool) {
+        let Some(area) = &self.areas.inflight else { return };
+        let used = (self.used.slot, self.used.wrap);
+        if is_seen {
+            self.kept.drain(..).for_each(|slot| area.forget(slot));
+            area.set_where(Where { used, old: used });
+        } else {
+            area.set_where(Where { used, old: area.place().old });
+        }
+    }
+
+    /// Notes what was written for what is now published.
+    #[inline]
+    fn log_used(&self) {
+        let Some(Log { log, .. }) = &self.areas.log else { return };
+        let (from, to) = (usize::from(self.published.slot), usize::from(self.used.slot));
+        let guest = self.areas.descriptors.guest();
+        let log = |from: usize, to: usize| {
+            mark(log, guest, from * DESCRIPTOR, (to - from) * DESCRIPTOR);
+        };
+        if self.published.wrap == self.used.wrap {
+            log(from, to);
+        } else {
+            log(from, self.size.into());
+            log(0, to);
         }
     }
 
     #[inline]
     pub(super) fn pending(&self) -> bool {
         self.is_available(self.next)
+    }
+
+    /// How many more there are, only a walk through their descriptors would tell.
+    pub(super) fn available(&self) -> u16 {
+        u16::from(self.pending())
     }
 
     pub(super) fn want_kicks(&mut self) {
@@ -230,10 +343,12 @@ impl Packed {
         }
         let how = if self.event_index { AT } else { ENABLE };
         device.u16(HOW).store(how.to_le(), Ordering::Release);
+        self.areas.log_suppression(EVENT);
     }
 
     pub(super) fn want_none(&mut self) {
         self.areas.device.u16(HOW).store(DISABLE.to_le(), Ordering::Relaxed);
+        self.areas.log_suppression(EVENT);
     }
 
     #[inline]

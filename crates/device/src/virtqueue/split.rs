@@ -17,8 +17,8 @@ use core::sync::atomic::{AtomicU16, Ordering};
 use ring::guest::GuestMemory;
 
 use super::{
-    Areas, BadQueue, Broken, Buffers, DESCRIPTOR, Descriptor, Direction, Mark, Places, SIZE_MAX,
-    Taken, features, flag,
+    AHEAD, Areas, BadQueue, Broken, Buffers, DESCRIPTOR, Descriptor, Direction, Inflight, Mark,
+    Places, SIZE_MAX, Taken, features, flag,
 };
 use crate::notify::{Owed, Suppression, want_kicks, want_none};
 
@@ -29,20 +29,46 @@ const RING: usize = 4;
 /// Bytes of an element of the device's ring.
 const USED: usize = 8;
 
+/// An index that goes round. It has a word of its own: two that lie together are loaded together,
+/// and the load of one would wait for the store to the other, which waits for all stores before.
+#[derive(Clone, Copy, Debug)]
+struct Count(u32);
+
+impl Count {
+    #[inline(always)]
+    fn new(count: u16) -> Self {
+        Self(count.into())
+    }
+
+    #[inline(always)]
+    fn get(self) -> u16 {
+        let [low, high, ..] = self.0.to_le_bytes();
+        u16::from_le_bytes([low, high])
+    }
+
+    #[inline(always)]
+    fn plus(self, more: u16) -> Self {
+        Self::new(self.get().wrapping_add(more))
+    }
+}
+
 /// A split virtqueue.
 #[derive(Debug)]
 pub struct Split {
-    areas: Areas,
+    pub(super) areas: Areas,
+    /// Buffers, less one.
+    mask: usize,
     size: u16,
     direction: Direction,
     indirect: bool,
     suppression: Suppression,
     /// Next buffer to take.
-    next: u16,
+    next: Count,
     /// As far as the driver had come when we looked last.
-    available: u16,
-    /// Buffers given back.
-    used: u16,
+    available: Count,
+    /// Buffers given back, and those of which the driver knows.
+    used: Count,
+    published: Count,
     owed: Owed,
 }
 
@@ -71,21 +97,36 @@ impl Split {
         let indirect = features & features::INDIRECT_DESC != 0;
         Ok(Self {
             areas,
+            mask: slots - 1,
             size: count,
             direction,
             indirect,
             suppression,
-            next,
-            available: next,
-            used,
+            next: Count::new(next),
+            available: Count::new(next),
+            used: Count::new(used),
+            published: Count::new(used),
             owed: Owed::default(),
         })
+    }
+
+    pub(super) fn track(&mut self, area: Inflight, features: u64) -> Result<(), BadQueue> {
+        if !area.holds(self.size, false) {
+            return Err(BadQueue::Inflight(self.size));
+        }
+        if area.is_left(self.size) {
+            // What did not go back is taken again.
+            (self.next, self.available) = (self.used, self.used);
+        }
+        area.begin_split(self.size, features, self.used.get());
+        self.areas.inflight = Some(area);
+        Ok(())
     }
 
     /// The place of an index in a ring.
     #[inline(always)]
     fn slot(&self, index: u16) -> usize {
-        usize::from(index & (self.size - 1))
+        usize::from(index) & self.mask
     }
 
     #[inline]
@@ -93,32 +134,47 @@ impl Split {
         u16::from_le(self.areas.driver.u16(IDX).load(Ordering::Acquire))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn next(
         &mut self,
         memory: &GuestMemory,
         buffers: &mut Buffers,
     ) -> Result<Option<Taken>, Broken> {
-        if self.next == self.available {
+        if self.next.get() == self.available.get() {
             let available = self.avail_idx();
-            if available.wrapping_sub(self.next) > self.size {
+            if available.wrapping_sub(self.next.get()) > self.size {
                 return Err(Broken::Index);
             }
-            self.available = available;
-            if self.next == available {
+            self.available = Count::new(available);
+            if self.next.get() == available {
                 return Ok(None);
             }
         }
-        let place = RING + 2 * self.slot(self.next);
+        let place = RING + 2 * self.slot(self.next.get());
         let id = u16::from_le(self.areas.driver.u16(place).load(Ordering::Relaxed));
         let before = buffers.bytes();
         self.walk(memory, id, buffers)?;
-        self.next = self.next.wrapping_add(1);
-        Ok(Some(Taken { id, slots: 1, bytes: buffers.bytes() - before }))
+        self.next = self.next.plus(1);
+        Ok(Some(Taken::new(id, 1, buffers.bytes() - before)))
+    }
+
+    /// The processor fetches the beginning of a buffer that is to be taken soon. What the driver
+    /// says there is believed when it is taken, not here.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, memory: &GuestMemory) {
+        let soon = self.next.get().wrapping_add(AHEAD);
+        if self.available.get().wrapping_sub(self.next.get()) <= AHEAD {
+            return;
+        }
+        let place = RING + 2 * self.slot(soon);
+        let id = u16::from_le(self.areas.driver.u16(place).load(Ordering::Relaxed));
+        if id < self.size {
+            self.areas.prefetch(memory, self.direction, id);
+        }
     }
 
     /// Follows the chain that begins at `id` (2.7.5.2).
-    #[inline]
+    #[inline(always)]
     fn walk(&self, memory: &GuestMemory, id: u16, buffers: &mut Buffers) -> Result<(), Broken> {
         let mut at = id;
         for _ in 0..self.size {
@@ -169,30 +225,59 @@ impl Split {
     }
 
     pub(super) fn mark(&self) -> Mark {
-        Mark(self.next, false)
+        Mark(self.next.get(), false)
     }
 
     pub(super) fn rewind(&mut self, Mark(next, _): Mark) {
-        self.next = next;
+        self.next = Count::new(next);
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn give_back(&mut self, taken: Taken, written: u32) {
-        let place = RING + USED * self.slot(self.used);
+        let place = RING + USED * self.slot(self.used.get());
         let device = &self.areas.device;
-        device.u32(place).store(u32::from(taken.id).to_le(), Ordering::Relaxed);
-        device.u32(place + 4).store(written.to_le(), Ordering::Relaxed);
-        self.used = self.used.wrapping_add(1);
+        for (place, word) in [(place, u32::from(taken.id())), (place + 4, written)] {
+            let (shared, word) = (device.u32(place), word.to_le());
+            // A driver that uses buffers in order, for frames of one length, finds there what was
+            // there the last time: the line stays in its cache.
+            if shared.load(Ordering::Relaxed) != word {
+                shared.store(word, Ordering::Relaxed);
+            }
+        }
+        self.used = self.used.plus(1);
     }
 
     #[inline]
     pub(super) fn publish(&mut self) {
-        self.areas.device.u16(IDX).store(self.used.to_le(), Ordering::Release);
+        self.areas.device.u16(IDX).store(self.used.get().to_le(), Ordering::Release);
+        self.log_used();
+        if let Some(area) = &self.areas.inflight {
+            area.set_used(self.used.get());
+        }
+    }
+
+    /// Notes what was written since this was done last.
+    #[inline]
+    fn log_used(&mut self) {
+        let Some(log) = &self.areas.log else { return };
+        let (first, slots) = (self.slot(self.published.get()), usize::from(self.size));
+        let count = usize::from(self.used.get().wrapping_sub(self.published.get())).min(slots);
+        let before_end = count.min(slots - first);
+        log.mark_device(0, RING);
+        log.mark_device(RING + USED * first, USED * before_end);
+        log.mark_device(RING, USED * (count - before_end));
+        self.published = self.used;
     }
 
     #[inline]
     pub(super) fn pending(&self) -> bool {
-        self.next != self.available || self.next != self.avail_idx()
+        self.next.get() != self.available.get() || self.next.get() != self.avail_idx()
+    }
+
+    #[inline]
+    pub(super) fn available(&self) -> u16 {
+        // An index of nonsense is found when buffers are taken.
+        self.avail_idx().wrapping_sub(self.next.get()).min(self.size)
     }
 
     /// Where the driver says when it wants to be told, and where we say it.
@@ -212,23 +297,25 @@ impl Split {
 
     pub(super) fn want_kicks(&mut self) {
         let flags = self.areas.device.u16(FLAGS);
-        want_kicks(self.suppression, flags, self.avail_event(), self.next);
+        want_kicks(self.suppression, flags, self.avail_event(), self.next.get());
+        self.areas.log_suppression(size_of::<u16>());
     }
 
     pub(super) fn want_none(&mut self) {
         want_none(self.suppression, self.areas.device.u16(FLAGS));
+        self.areas.log_suppression(size_of::<u16>());
     }
 
     #[inline]
     pub(super) fn must_tell(&mut self) -> bool {
         let mut owed = std::mem::take(&mut self.owed);
         let flags = self.areas.driver.u16(FLAGS);
-        let must = owed.must_tell(self.suppression, flags, self.used_event(), self.used);
+        let must = owed.must_tell(self.suppression, flags, self.used_event(), self.used.get());
         self.owed = owed;
         must
     }
 
     pub(super) fn base(&self) -> u32 {
-        self.next.into()
+        self.next.get().into()
     }
 }

@@ -30,22 +30,27 @@ struct Guest {
     /// What the driver has made available and taken back so far, in descriptors.
     made: u32,
     seen: u32,
-    /// Descriptors that each buffer takes up, of a packed queue.
-    slots: VecDeque<u32>,
-    _file: OwnedFd,
+    /// The number that each buffer bears, and how many descriptors it takes up.
+    slots: VecDeque<(u16, u32)>,
+    file: OwnedFd,
 }
 
 impl Guest {
     fn new(features: u64) -> Self {
+        Self::new_at(0, features)
+    }
+
+    /// One whose memory begins at a guest address of choice.
+    fn new_at(base: u64, features: u64) -> Self {
         let file = memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory");
         ftruncate(&file, PAGES * PAGE).expect("ours");
         let size = usize::try_from(PAGES * PAGE).expect("small");
         let lent = Lent::map(&file, 0, size).expect("memory");
-        let extent = Extent { guest: 0, user: USER, size: PAGES * PAGE, offset: 0, lent };
+        let extent = Extent { guest: base, user: USER, size: PAGES * PAGE, offset: 0, lent };
         let memory = GuestMemory::new(vec![extent]).expect("one");
         let whole = memory.window(USER, size, 1).expect("all of it");
         let slots = VecDeque::new();
-        Self { memory, whole, features, made: 0, seen: 0, slots, _file: file }
+        Self { memory, whole, features, made: 0, seen: 0, slots, file }
     }
 
     fn queue(&self, direction: Direction) -> Queue {
@@ -107,14 +112,20 @@ impl Guest {
             self.avail().store(index.wrapping_add(1), Release);
             self.made += count;
         }
-        self.slots.push_back(count);
+        self.slots.push_back((first, count));
+    }
+
+    /// A position in a packed queue, so many descriptors further.
+    fn after((slot, wrap): (u16, bool), slots: u16) -> (u16, bool) {
+        ((slot + slots) % SIZE, wrap != (slot + slots >= SIZE))
     }
 
     fn avail(&self) -> &std::sync::atomic::AtomicU16 {
         self.whole.u16(Self::at(PAGE + 2))
     }
 
-    /// Takes a buffer back: how much the device says it wrote.
+    /// Takes a buffer back, in the order in which they were made (2.7.13, 2.8.13): how much the
+    /// device says it wrote.
     fn take_back(&mut self) -> Option<u32> {
         if self.is_packed() {
             let slot = u64::from(self.seen % u32::from(SIZE));
@@ -124,7 +135,10 @@ impl Guest {
             if both != if wrap { 0x8080 } else { 0 } {
                 return None;
             }
-            self.seen += self.slots.pop_front().expect("it was made");
+            let id = self.whole.u16(Self::at(16 * slot + 12)).load(Relaxed);
+            let (made, slots) = self.slots.pop_front().expect("it was made");
+            assert_eq!(id, made, "the next in order");
+            self.seen += slots;
             return Some(self.whole.u32(Self::at(16 * slot + 8)).load(Relaxed));
         }
         let used = self.whole.u16(Self::at(2 * PAGE + 2)).load(Acquire);
@@ -133,7 +147,9 @@ impl Guest {
         }
         let place = 2 * PAGE + 4 + 8 * u64::from(self.seen % u32::from(SIZE));
         self.seen += 1;
-        self.slots.pop_front();
+        let id = self.whole.u32(Self::at(place)).load(Relaxed);
+        let (made, _) = self.slots.pop_front().expect("it was made");
+        assert_eq!(id, u32::from(made), "the next in order");
         Some(self.whole.u32(Self::at(place + 4)).load(Relaxed))
     }
 
@@ -144,6 +160,123 @@ impl Guest {
         let mut bytes = vec![0; Self::at(taken.bytes)];
         Reader::new(&self.memory, buffers.spans()).read(&mut bytes);
         Ok(Some((taken, bytes)))
+    }
+}
+
+/// A page in which queues can note how far they are.
+fn page() -> (GuestMemory, OwnedFd) {
+    let file = memfd_create("inflight", MemfdFlags::CLOEXEC).expect("memory");
+    ftruncate(&file, PAGE).expect("ours");
+    let lent = Lent::map(&file, 0, Guest::at(PAGE)).expect("memory");
+    let extent = Extent { guest: 0, user: 0, size: PAGE, offset: 0, lent };
+    (GuestMemory::new(vec![extent]).expect("one"), file)
+}
+
+/// A device dies at any step; its successor gives back what it did not, each buffer once.
+#[test]
+fn a_successor_takes_again_what_a_dead_device_did_not_give_back() {
+    let steps = ["took", "gave back", "about to publish", "published"];
+    for (features, (step, what)) in
+        kinds().flat_map(|features| steps.iter().enumerate().map(move |step| (features, step)))
+    {
+        let mut guest = Guest::new(features);
+        let (memory, file) = page();
+        let area = || Inflight::new(memory.window(0, area_len(SIZE), 64).expect("room"));
+        let mut queue = guest.queue(Direction::Write);
+        queue.track(area(), features).expect("room");
+        for round in 0..9 {
+            // Three that are done, so that each round begins elsewhere; then three of two pieces,
+            // or of one where the test cannot make more of those than one.
+            let pieces = if guest.is_packed() { 2 } else { 1 };
+            for done in [true, false] {
+                let count = if done { 1 } else { 3 };
+                (0..count)
+                    .for_each(|_| guest.make(&[(DATA, 7), (DATA, 7)][..pieces], Direction::Write));
+                let mut taken = Vec::new();
+                let mut buffers = Buffers::default();
+                while let Some(one) = queue.next(&guest.memory, &mut buffers).expect("good") {
+                    taken.push(one);
+                }
+                assert_eq!(taken.len(), count, "round {round} of {features:x}, {what}");
+                if step > 0 || done {
+                    taken.into_iter().for_each(|one| queue.give_back(one, 5));
+                }
+                if step == 2 && !done && guest.is_packed() {
+                    let place = area().place();
+                    let used = Guest::after(place.old, 6);
+                    area().set_where(inflight::Where { used, ..place });
+                }
+                if step == 3 || done {
+                    queue.publish();
+                }
+            }
+            let places = Places { descriptors: USER, driver: USER + PAGE, device: USER + 2 * PAGE };
+            let make =
+                |base| Queue::new(&guest.memory, places, Direction::Write, 8, base, features);
+            // The frontend knows nothing.
+            queue = make(0).expect("a good queue");
+            queue.track(area(), features).expect("room");
+            let mut buffers = Buffers::default();
+            while let Some(one) = queue.next(&guest.memory, &mut buffers).expect("good") {
+                queue.give_back(one, 5);
+            }
+            queue.publish();
+            for _ in 0..4 {
+                assert_eq!(guest.take_back(), Some(5), "round {round} of {features:x}, {what}");
+            }
+            assert_eq!(guest.take_back(), None);
+        }
+        area().clear();
+        let base = queue.base();
+        let mut next = guest.queue(Direction::Write);
+        next.track(area(), features).expect("room");
+        assert_ne!(next.base(), base, "it begins where it is told to");
+        ftruncate(&file, 0).expect("ours");
+        next.track(area(), features).expect("room");
+        assert!(next.has_lost_track());
+    }
+}
+
+fn log_of(bytes: usize) -> (Arc<DirtyLog>, OwnedFd) {
+    let file = memfd_create("log", MemfdFlags::CLOEXEC).expect("memory");
+    ftruncate(&file, bytes as u64).expect("ours");
+    let lent = Lent::map(&file, 0, bytes).expect("memory");
+    (Arc::new(DirtyLog::new(lent, 0, bytes).expect("it is there")), file)
+}
+
+/// Half of a queue of eight lies in one page, half in the next.
+#[test]
+fn each_page_that_a_queue_writes_is_noted_in_the_log() {
+    const BASE: u64 = PAGE - 64;
+    for features in kinds() {
+        let mut guest = Guest::new_at(BASE, features);
+        let (log, file) = log_of(8);
+        let read = |file: &OwnedFd| {
+            let mut bytes = vec![0; Guest::at(PAGES * PAGE)];
+            let read = rustix::io::pread(file, &mut bytes, 0).expect("a file");
+            bytes.truncate(read);
+            bytes
+        };
+        let mut queue = guest.queue(Direction::Write);
+        queue.log_to(log, None);
+        for _ in 0..30 {
+            guest.make(&[(BASE + DATA, 9)], Direction::Write);
+            let before = read(&guest.file);
+            queue.want_none();
+            let mut buffers = Buffers::default();
+            let taken = queue.next(&guest.memory, &mut buffers).expect("good").expect("one");
+            queue.give_back(taken, 9);
+            queue.publish();
+            queue.want_kicks();
+            let noted = u16::from_le_bytes(*read(&file).first_chunk().expect("eight bytes"));
+            rustix::io::pwrite(&file, &[0; 8], 0).expect("a file");
+            for (at, (old, new)) in (BASE..).zip(before.iter().zip(read(&guest.file))) {
+                let is_noted = noted >> (at / PAGE) & 1 == 1;
+                assert!(*old == new || is_noted, "{at} of {features:x}: {noted:b}");
+            }
+            assert_eq!(noted >> ((BASE + DATA) / PAGE), 0, "whoever writes there notes it");
+            guest.take_back().expect("it was given back");
+        }
     }
 }
 
@@ -313,6 +446,27 @@ fn section_2_7_indexes_and_chains_that_lie_break_the_queue() {
     assert_eq!(guest.take(&mut fresh()).expect_err("nowhere"), Broken::Address);
 }
 
+/// Descriptors that lie about how long chains are: seven of four, before any is given back.
+#[test]
+fn section_2_8_more_descriptors_than_there_are_break_the_queue() {
+    const AVAIL: u16 = 1 << 7;
+    const USED: u16 = 1 << 15;
+    let guest = Guest::new(RING_PACKED);
+    let (log, _) = log_of(8);
+    let flags = [(3, AVAIL | flag::NEXT), (0, flag::NEXT), (1, AVAIL), (2, USED | flag::NEXT)];
+    for (slot, flags) in flags {
+        guest.describe(16 * slot, (DATA, 1), flags, 0);
+    }
+    let places = Places { descriptors: USER, driver: USER + PAGE, device: USER + 2 * PAGE };
+    let made = Queue::new(&guest.memory, places, Direction::Read, 4, 0x8003_8003, guest.features);
+    let mut queue = made.expect("a good queue");
+    queue.log_to(log, None);
+    let (first, _) = guest.take(&mut queue).expect("good").expect("one of three");
+    assert_eq!(guest.take(&mut queue).expect_err("four more"), Broken::Loop);
+    queue.give_back(first, 0);
+    queue.publish();
+}
+
 #[test]
 fn queues_of_absurd_size_or_place_are_refused() {
     let guest = Guest::new(0);
@@ -346,10 +500,17 @@ proptest! {
         words in prop::collection::vec((0..PAGES * PAGE / 8, any::<u64>()), 0..200),
         packed in any::<bool>(),
         read in any::<bool>(),
+        noted in any::<bool>(),
+        together in 1..=2 * SIZE,
     ) {
         let guest = Guest::new(INDIRECT_DESC | EVENT_IDX | if packed { RING_PACKED } else { 0 });
         let direction = if read { Direction::Read } else { Direction::Write };
         let mut queue = guest.queue(direction);
+        if noted {
+            queue.log_to(log_of(8).0, None);
+            let area = page().0.window(0, area_len(SIZE), 64).expect("room");
+            queue.track(Inflight::new(area), guest.features).expect("room");
+        }
         for (at, word) in words {
             // Addresses and lengths that have a chance, half of the time.
             let word = if word & 1 == 0 { word } else { word % (PAGES * PAGE) };
@@ -357,18 +518,18 @@ proptest! {
         }
         let mut buffers = Buffers::default();
         for _ in 0..3 * SIZE {
-            buffers.clear();
-            match queue.next(&guest.memory, &mut buffers) {
-                Ok(Some(taken)) => {
-                    prop_assert!(taken.bytes > 0 && buffers.spans().len() <= PIECES_MAX);
-                    queue.give_back(taken, 1);
-                    queue.publish();
-                    queue.want_kicks();
-                    queue.must_tell();
-                }
-                Ok(None) => break,
-                Err(_) => break,
+            let mut taken = Vec::new();
+            for _ in 0..together {
+                buffers.clear();
+                queue.prefetch(&guest.memory);
+                let Ok(Some(one)) = queue.next(&guest.memory, &mut buffers) else { break };
+                prop_assert!(one.bytes > 0 && buffers.spans().len() <= PIECES_MAX);
+                taken.push(one);
             }
+            taken.into_iter().for_each(|one| queue.give_back(one, 1));
+            queue.publish();
+            queue.want_kicks();
+            queue.must_tell();
         }
     }
 

@@ -3,43 +3,43 @@
 //! ```text
 //!   control thread                         worker                        kernel
 //!  ┌────────────────┐   adapter          ┌──────────┐  read, write      ┌───────────┐
-//!  │ opens, names,  │ ─────────────────► │ tap,     │ ◄───────────────► │ interface │
-//!  │ sets up        │                    │ packet   │  (watched)        └─────┬─────┘
+//!  │ has it opened, │ ─────────────────► │ tap,     │ ◄───────────────► │ interface │
+//!  │ hands it over  │                    │ packet   │  (watched)        └─────┬─────┘
 //!  │                │ ◄───── Link ────── └──────────┘                         │
 //!  │                │  state, MTU, bell                                       │
 //!  │                │ ◄──────────────── netlink: comes, goes, up, down ───────┘
 //!  └────────────────┘
 //! ```
 //!
-//! An interface is opened and set up by the control thread ([`netlink`]), which hands the worker an
-//! adapter. Both know the [`Link`]: the control thread says there what netlink says; the worker
-//! says that the interface is gone, and, of one in another namespace, whether it takes frames.
-//! Whoever changes the state rings the bell, and the control thread logs it.
+//! An interface is opened and set up by a thread of its own ([`netlink`]); the control thread hands
+//! the worker the adapter. Both know the [`Link`]: the control thread says there what netlink says;
+//! the worker says that the interface is gone, and, of one in another namespace, whether it takes
+//! frames. Whoever changes the state rings the bell, and the control thread logs it.
 //!
-//! Frames are finished ones, without a virtio-net header: a TAP is opened without offloads, so the
-//! host's stack finishes them itself, and what comes out of a packet socket unfinished is finished
-//! by [`switch::offload`].
+//! Frames come and go behind a virtio-net header, which says what is left to do to them: what one
+//! stack of the host leaves to its network card, another takes as it is ([`switch::offload`]).
 
 pub mod namespace;
 pub mod netlink;
 pub mod packet;
 pub mod stack;
 pub mod tap;
+pub mod xdp;
 
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
+use rustix::event::epoll;
 use rustix::io::Errno;
 use switch::batch::{Batch, Delivery};
+use switch::offload::{VNET_LEN, Vnet};
 use switch::{Adapter, DropReason, Sent, Wake};
 
 use crate::sys::Waker;
 use netlink::{Interface, Netlink};
 
-/// Frames that a port takes from its interface in one turn.
-const FRAMES: u32 = 64;
 /// Bytes of a frame that an Ethernet interface of MTU 0 takes: its header and a tag.
 const HEADERS: u32 = 14 + 4;
 
@@ -71,6 +71,8 @@ pub struct Link {
     /// It lives in another namespace, of which netlink does not tell us.
     foreign: bool,
     bell: Arc<Waker>,
+    /// How frames come and go, where the kernel could do it in several ways.
+    how: OnceLock<String>,
 }
 
 impl Link {
@@ -80,7 +82,8 @@ impl Link {
     pub fn new(interface: &Interface, foreign: bool, bell: &Arc<Waker>) -> Arc<Self> {
         let state = AtomicU8::new(State::of(interface) as u8);
         let mtu = AtomicU32::new(interface.mtu);
-        Arc::new(Self { state, mtu, foreign, bell: bell.clone() })
+        let (bell, how) = (bell.clone(), OnceLock::new());
+        Arc::new(Self { state, mtu, foreign, bell, how })
     }
 
     /// The state.
@@ -110,6 +113,12 @@ impl Link {
         }
     }
 
+    /// How frames come and go, where the kernel could do it in several ways.
+    #[must_use]
+    pub fn how(&self) -> Option<&str> {
+        self.how.get().map(String::as_str)
+    }
+
     /// The MTU.
     #[must_use]
     pub fn mtu(&self) -> u32 {
@@ -131,12 +140,46 @@ impl Link {
         match errno {
             Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM => DropReason::NoRoom,
             Errno::MSGSIZE => DropReason::TooLong,
+            // A machine has taken the memory away that the frame lies in: of the interface this
+            // says nothing.
+            Errno::FAULT => DropReason::BadIndex,
             _ => {
                 self.seen(State::Down);
                 DropReason::LinkDown
             }
         }
     }
+}
+
+/// Writes a frame out for an interface, behind a header of so many bytes that says what is left to
+/// do to it; returns the bytes of the frame.
+fn write_out(
+    batch: &Batch,
+    delivery: Delivery,
+    header: usize,
+    link: &Link,
+    to: &mut Vec<u8>,
+) -> Result<usize, DropReason> {
+    let left = batch.left(delivery);
+    to.extend(left.map_or([0; VNET_LEN], Vnet::bytes));
+    to.resize(to.len() - VNET_LEN + header, 0);
+    let start = to.len();
+    batch.append(delivery, to);
+    let bytes = to.len() - start;
+    if link.takes(left.map_or(bytes, |left| left.longest(bytes))) {
+        return Ok(bytes);
+    }
+    to.truncate(start - header);
+    Err(DropReason::TooLong)
+}
+
+/// What becomes readable when one of these is.
+fn watch_all<T: AsFd>(all: &[T]) -> Result<OwnedFd, Errno> {
+    let any = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for one in all {
+        epoll::add(&any, one, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+    }
+    Ok(any)
 }
 
 /// In the place of an interface that is not there.
@@ -180,6 +223,30 @@ pub enum HostError {
     /// Another program has the TAP open.
     #[error("interface {0} is in use by another program; end that, or choose another ifname")]
     Busy(String),
+    /// A TAP that was made with one queue.
+    #[error(
+        "interface {0} was made with one queue; leave --queues out, or make it with: \
+         ip tuntap add dev {0} mode tap multi_queue"
+    )]
+    OneQueue(String),
+    /// Not so many queues.
+    #[error("a TAP has 1 to {0} queues; choose --queues so")]
+    TapQueues(u16),
+    /// What was handed over is something else.
+    #[error("what was handed over is no open TAP: it takes /dev/net/tun after TUNSETIFF")]
+    NotGivenTap,
+    /// It is several.
+    #[error("the descriptors that were handed over are of different TAPs; give each its own port")]
+    GivenTaps,
+    /// It was opened in another way.
+    #[error(
+        "TAP {0} was handed over with other flags than it takes: open it with IFF_TAP, IFF_NO_PI \
+         and IFF_VNET_HDR"
+    )]
+    GivenOtherwise(String),
+    /// Nothing came with the call.
+    #[error("no descriptor of TAP {0} came with the call; add the port again, with --fd")]
+    NotGiven(String),
     /// A loopback, a tunnel.
     #[error("interface {0} carries no Ethernet frames")]
     NotEthernet(String),
@@ -206,6 +273,35 @@ pub enum HostError {
     /// The kernel cannot.
     #[error("the host cannot be cut off from {0}: that takes Linux 6.6 with BPF")]
     CannotCut(String),
+    /// No right to AF_XDP sockets.
+    #[error(
+        "no permission to open AF_XDP sockets on {0}; give the daemon CAP_NET_RAW, CAP_NET_ADMIN \
+         and CAP_BPF, or choose --kind packet"
+    )]
+    MayNotXdp(String),
+    /// The kernel has no AF_XDP.
+    #[error("interface {0}: this kernel has no AF_XDP; choose --kind packet")]
+    NoXdp(String),
+    /// Somebody else's program stands there.
+    #[error("another XDP program is on interface {0}; take it off: ip link set {0} xdp off")]
+    ProgramTaken(String),
+    /// Somebody else's socket has the queue.
+    #[error("queue {1} of interface {0} is in use by another AF_XDP socket; end its program")]
+    QueueTaken(String, u32),
+    /// Not so many queues.
+    #[error(
+        "interface {0} has {1} queues, numbered from 0; choose --queues among them, or leave it out"
+    )]
+    Queues(String, u32),
+    /// More memory than may be locked.
+    #[error(
+        "interface {0}: the daemon may not lock so much memory; raise LimitMEMLOCK in its unit \
+         (ulimit -l), or choose fewer --queues"
+    )]
+    Locked(String),
+    /// The helper was asked, and did not do it.
+    #[error("{0}")]
+    Helper(String),
     /// There is none of that name.
     #[error("no network namespace {0}; name one of ip netns, a process, or a path")]
     NoNamespace(String),
@@ -244,12 +340,40 @@ pub fn exists(name: &str) -> bool {
     check_name(name).is_ok() && matches!(found, Ok(Some(_)))
 }
 
+/// The interface of this name in our namespace.
+///
+/// # Errors
+/// [`HostError`], with what to do.
+pub fn find(name: &str) -> Result<Interface, HostError> {
+    check_name(name)?;
+    let netlink = Netlink::open().map_err(system("open netlink for", name))?;
+    let found = netlink.find(name).map_err(system("look up", name))?;
+    found.ok_or_else(|| HostError::Missing(name.to_owned()))
+}
+
 /// Why a program cannot be attached.
 fn refused(name: &str, errno: Errno) -> HostError {
     match errno {
         Errno::PERM | Errno::ACCESS => HostError::MayNotCut(name.to_owned()),
         Errno::INVAL | Errno::NOSYS => HostError::CannotCut(name.to_owned()),
         errno => system("attach programs to", name)(errno.into()),
+    }
+}
+
+impl HostError {
+    /// Whether it is a right that is missing, which somebody else may have. To who is locked up the
+    /// kernel says that there is no such thing.
+    #[must_use]
+    pub fn is_right(&self) -> bool {
+        use HostError::{MayNotPacket, MayNotTap, MayNotXdp, NoTun, NoXdp};
+        matches!(self, MayNotTap(..) | NoTun | MayNotPacket | MayNotXdp(_) | NoXdp(_))
+    }
+
+    /// Whether it may pass by itself, without anything that netlink would tell: another program has
+    /// what we want.
+    #[must_use]
+    pub fn passes(&self) -> bool {
+        matches!(self, Self::Busy(_) | Self::ProgramTaken(_) | Self::QueueTaken(..))
     }
 }
 
@@ -273,12 +397,21 @@ mod tests {
     }
 
     #[test]
+    fn what_a_sandbox_hides_somebody_else_may_have() {
+        let eth1 = || "eth1".to_owned();
+        assert!(HostError::NoTun.is_right() && HostError::NoXdp(eth1()).is_right());
+        assert!(!HostError::Missing(eth1()).is_right() && !HostError::Busy(eth1()).is_right());
+    }
+
+    #[test]
     fn a_state_is_told_once_and_what_is_gone_stays_gone() {
         let (read, bell) = bell().expect("descriptors");
         let interface = Interface { mtu: 1500, running: true, ..Interface::default() };
         let link = Link::new(&interface, true, &bell);
         let rung = || rustix::io::read(&read, &mut [0u8; 8]).unwrap_or(0);
         link.note(State::Up);
+        assert_eq!((link.state(), rung()), (State::Up, 0));
+        assert_eq!(link.refused(Errno::FAULT), DropReason::BadIndex, "its sender's affair");
         assert_eq!((link.state(), rung()), (State::Up, 0));
         link.seen(State::Down);
         link.seen(State::Down);

@@ -5,30 +5,29 @@
 //! unless the port has the interface alone: then the stack neither gets nor sends anything by it,
 //! except what a port of kind `stack` hands over.
 //!
-//! A frame can come as a run of segments that its sender left to a card. A run is cut one segment
-//! after the other, over several turns if need be: the messages that were received wait in the
-//! inbox, and nothing is received before all are given out.
+//! A frame can come as a run of segments that its sender left to a card, and goes as one where
+//! another port gives such a run. Messages that were received and find no room wait in the inbox,
+//! and nothing is received before all are given out.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use ring::plain::Intake;
-use ring::put::FRAME_MAX;
+use ring::plain::{FRAMES, Intake};
+use ring::put::{ETHERNET, FRAME_MAX};
 use rustix::io::Errno;
 use switch::batch::{Batch, Delivery};
-use switch::offload::Finishing;
+use switch::offload::{Offloads, VNET_LEN, Vnet};
 use switch::{Adapter, DropReason, Drops, Sent};
 
-use super::netlink::{Interface, Netlink};
+use super::netlink::Interface;
 use super::tap::Opened;
-use super::{FRAMES, HostError, Link, State, check_name, namespace, system};
+use super::{HostError, Link, State, namespace, system, write_out};
 use crate::sys::Waker;
 use crate::sys::bpf::{self, Attached, Hook, Program};
 use crate::sys::packet::{BATCH, Inbox, PacketSocket, Received};
 
 const ADDRESSES: usize = 12;
-const ETHERNET: usize = 14;
-const TAG: usize = 4;
+const TAG: isize = 4;
 
 /// Opens a packet socket on an interface that is there; `alone`: the host's stack is cut off.
 ///
@@ -40,20 +39,43 @@ pub fn open(
     alone: bool,
     bell: &Arc<Waker>,
 ) -> Result<Opened, HostError> {
-    check_name(name)?;
     let target = namespace.map(namespace::open).transpose()?;
-    let (socket, programs, interface) =
-        namespace::within(namespace.zip(target.as_ref()), || socket(name, alone))?;
-    let link = Link::new(&interface, target.is_some(), bell);
+    let rights = namespace::within(namespace.zip(target.as_ref()), || rights(name, alone))?;
+    open_with(rights, alone, target.is_some(), bell)
+}
+
+/// What takes rights to have: all else is done without.
+#[derive(Debug)]
+pub struct Rights {
+    /// The socket.
+    pub socket: PacketSocket,
+    /// What cuts the host's stack off.
+    pub programs: Vec<Attached>,
+    /// The interface.
+    pub interface: Interface,
+}
+
+/// Makes a port of what was opened; `foreign`: in another namespace.
+///
+/// # Errors
+/// [`HostError`], with what to do.
+pub fn open_with(
+    rights: Rights,
+    alone: bool,
+    foreign: bool,
+    bell: &Arc<Waker>,
+) -> Result<Opened, HostError> {
+    let Rights { socket, programs, interface } = rights;
+    let link = Link::new(&interface, foreign, bell);
     let intake = Intake::new(FRAMES, interface.mtu + super::HEADERS);
-    let intake = intake.map_err(system("memory for", name))?;
+    let intake = intake.map_err(system("memory for", &interface.name))?;
     let port = Packet {
         socket,
         link: link.clone(),
         intake,
         inbox: Box::default(),
         next: 0,
-        begun: None,
+        accepts: accepts(alone),
         write: Vec::new(),
         ends: Vec::with_capacity(BATCH),
         _programs: programs,
@@ -61,15 +83,28 @@ pub fn open(
     Ok(Opened { adapter: Box::new(port), link, interface })
 }
 
-fn socket(name: &str, alone: bool) -> Result<(PacketSocket, Vec<Attached>, Interface), HostError> {
-    let netlink = Netlink::open().map_err(system("open netlink for", name))?;
-    let found = netlink.find(name).map_err(system("look up", name))?;
-    let interface = found.ok_or_else(|| HostError::Missing(name.to_owned()))?;
+/// What the kernel takes unfinished. A socket that passes by the queues passes by what would cut
+/// runs for a card that cannot.
+fn accepts(alone: bool) -> Offloads {
+    match (alone, crate::sys::knows_datagram_runs()) {
+        (true, _) => Offloads::CHECKSUM,
+        (false, true) => Offloads::ALL,
+        (false, false) => Offloads::ALL.without(Offloads::USO),
+    }
+}
+
+/// Gets what takes rights.
+///
+/// # Errors
+/// [`HostError`], with what to do.
+pub fn rights(name: &str, alone: bool) -> Result<Rights, HostError> {
+    let interface = super::find(name)?;
     if !interface.ethernet {
         return Err(HostError::NotEthernet(name.to_owned()));
     }
     let socket = PacketSocket::open(interface.index, alone).map_err(|errno| match errno {
-        Errno::PERM | Errno::ACCESS => HostError::MayNotPacket,
+        // The last is what a sandbox says.
+        Errno::PERM | Errno::ACCESS | Errno::AFNOSUPPORT => HostError::MayNotPacket,
         Errno::NODEV => HostError::Missing(name.to_owned()),
         errno => system("open a packet socket on", name)(errno.into()),
     })?;
@@ -77,7 +112,8 @@ fn socket(name: &str, alone: bool) -> Result<(PacketSocket, Vec<Attached>, Inter
     let cuts = cuts.into_iter().filter(|_| alone);
     let programs: Result<Vec<_>, _> =
         cuts.map(|(program, hook)| bpf::attach(program, hook, interface.index)).collect();
-    Ok((socket, programs.map_err(|errno| super::refused(name, errno))?, interface))
+    let programs = programs.map_err(|errno| super::refused(name, errno))?;
+    Ok(Rights { socket, programs, interface })
 }
 
 /// The worker's side of an interface.
@@ -88,9 +124,9 @@ struct Packet {
     inbox: Box<Inbox>,
     /// The message of the inbox that is to be given out next.
     next: usize,
-    /// It has been begun.
-    begun: Option<Finishing>,
-    /// Frames to be sent, one behind the other, and where they end.
+    /// What the interface takes unfinished.
+    accepts: Offloads,
+    /// Frames to be sent with their headers, one behind the other, and where they end.
     write: Vec<u8>,
     ends: Vec<usize>,
     /// What cuts the host's stack off, attached as long as the interface is a port.
@@ -101,22 +137,13 @@ impl Packet {
     /// Gives out what the inbox holds, as far as there is room. `false`: there is not enough.
     fn give_out(&mut self, batch: &mut Batch, drops: &mut Drops) -> bool {
         while self.next < self.inbox.count() {
-            let Some(mut received) = self.inbox.get(self.next) else {
-                drops.add(DropReason::TooLong, 1);
-                self.next += 1;
-                continue;
-            };
-            let begun = match self.begun.take() {
-                Some(begun) => Ok(begun),
-                None => begin(&mut received),
-            };
-            match begun.map(|begun| finish(begun, &mut received, &mut self.intake, batch)) {
-                Err(why) => drops.add(why, 1),
-                Ok(Some(rest)) => {
-                    self.begun = Some(rest);
-                    return false;
-                }
-                Ok(None) => {}
+            if !batch.has_room() || !self.intake.fits(FRAME_MAX as usize) {
+                return false;
+            }
+            let received = self.inbox.get(self.next).ok_or(DropReason::TooLong);
+            let taken = received.and_then(|received| take(&received, &mut self.intake, batch));
+            if let Err(why) = taken {
+                drops.add(why, 1);
             }
             self.next += 1;
         }
@@ -134,15 +161,18 @@ impl Packet {
             match self.socket.send(&frames[at..count]) {
                 Ok(done) => {
                     for frame in &frames[at..at + done] {
-                        sent.delivered.add(1, frame.len() as u64);
+                        sent.delivered.add(1, (frame.len() - VNET_LEN) as u64);
                     }
                     at += done.max(1);
                 }
                 Err(Errno::INTR) => {}
                 Err(errno) => {
-                    let why = self.link.refused(errno);
+                    // The interface is there, and knows better what can be made of a frame.
+                    let bad = errno == Errno::INVAL;
+                    let why = if bad { DropReason::Offload } else { self.link.refused(errno) };
                     // Where there is no room for one, there is none for the next.
-                    let lost = if why == DropReason::TooLong { 1 } else { count - at };
+                    let alone = bad || why == DropReason::TooLong;
+                    let lost = if alone { 1 } else { count - at };
                     sent.drops.add(why, lost as u64);
                     at += lost;
                 }
@@ -153,39 +183,27 @@ impl Packet {
     }
 }
 
-fn begin(received: &mut Received<'_>) -> Result<Finishing, DropReason> {
-    if received.frame.len() < ETHERNET {
+/// Puts a received frame into the batch, with the tag that the kernel took out.
+fn take(received: &Received<'_>, intake: &mut Intake, batch: &mut Batch) -> Result<(), DropReason> {
+    let Received { head, frame, tag } = received;
+    if frame.len() < ETHERNET {
         return Err(DropReason::TooShort);
     }
-    let begun = Finishing::new(received.head, received.frame);
-    let begun = begun.map_err(|_| DropReason::Offload)?;
-    match begun.longest(received.frame) + TAG <= FRAME_MAX as usize {
-        true => Ok(begun),
-        false => Err(DropReason::TooLong),
+    let left = Vnet::read(*head, frame.len()).map_err(|_| DropReason::Offload)?;
+    let (addresses, rest) = frame.split_at(ADDRESSES);
+    let (tag, moved) = match tag {
+        Some(tag) => (&tag[..], TAG),
+        None => (&[][..], 0),
+    };
+    let bytes = frame.len() + tag.len();
+    if bytes > FRAME_MAX as usize {
+        return Err(DropReason::TooLong);
     }
-}
-
-/// Puts a message's frames into the batch, with the tag that the kernel took out. What does not
-/// fit is returned.
-fn finish(
-    mut begun: Finishing,
-    received: &mut Received<'_>,
-    intake: &mut Intake,
-    batch: &mut Batch,
-) -> Option<Finishing> {
-    let longest = begun.longest(received.frame) + TAG;
-    loop {
-        if !batch.has_room() || !intake.fits(longest) {
-            return Some(begun);
-        }
-        let [head, payload] = begun.next(received.frame)?;
-        let tag: &[u8] = received.tag.as_ref().map_or(&[], |tag| tag);
-        let (addresses, rest) = head.split_at(ADDRESSES);
-        let first = batch.frags().len();
-        intake.push(&[addresses, tag, rest, payload], batch.frags());
-        let bytes = head.len() + tag.len() + payload.len();
-        batch.push_received(first, u32::try_from(bytes).expect("bounded"));
-    }
+    let first = batch.frags().len();
+    intake.push(&[addresses, tag, rest], batch.frags());
+    batch.push_received(first, u32::try_from(bytes).expect("bounded"));
+    left.into_iter().for_each(|left| batch.push_left(left.moved(moved)));
+    Ok(())
 }
 
 impl Adapter for Packet {
@@ -209,11 +227,8 @@ impl Adapter for Packet {
     fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent {
         let mut sent = Sent::default();
         for &delivery in list {
-            let before = self.write.len();
-            batch.append(delivery, &mut self.write);
-            if !self.link.takes(self.write.len() - before) {
-                self.write.truncate(before);
-                sent.drops.add(DropReason::TooLong, 1);
+            if let Err(why) = write_out(batch, delivery, VNET_LEN, &self.link, &mut self.write) {
+                sent.drops.add(why, 1);
                 continue;
             }
             self.ends.push(self.write.len());
@@ -228,8 +243,16 @@ impl Adapter for Packet {
         sent
     }
 
+    fn accepts(&self) -> Offloads {
+        self.accepts
+    }
+
     fn pending(&mut self) -> bool {
         self.next < self.inbox.count()
+    }
+
+    fn is_socket(&self) -> bool {
+        true
     }
 
     fn watched(&self) -> Option<BorrowedFd<'_>> {

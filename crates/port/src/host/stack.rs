@@ -33,7 +33,7 @@ pub fn open(name: &str, namespace: Option<&str>, bell: &Arc<Waker>) -> Result<Op
     let (helper, programs, interface) =
         namespace::within(namespace.zip(target.as_ref()), || connect(name))?;
     let link = Link::new(&interface, target.is_some(), bell);
-    let tap = Tap::new(helper, programs, link.clone(), name)?;
+    let tap = Tap::new(vec![helper], programs, link.clone(), name)?;
     Ok(Opened { adapter: Box::new(tap), link, interface })
 }
 

@@ -1,26 +1,40 @@
 //! TAPs: the host's stack, a namespace's, or a program's that wants one.
 //!
-//! Each frame is one `read` or one `write`. A TAP that is made for a port goes with it; one that
-//! was there before (`ip tuntap add`) is opened, and stays. What is made for a namespace is made
-//! here and moved there: whoever holds a TAP of another namespace would keep that alive.
+//! Each frame is one `read` or one `write`, behind a header that says what is left to do to it: the
+//! host's stack hands out runs of segments of up to 64 KiB, and takes them. A TAP that is made for
+//! a port goes with it; one that was there before (`ip tuntap add`) is opened, and stays. What is
+//! made for a namespace is made here and moved there: whoever holds a TAP of another namespace
+//! would keep that alive. Somebody who has the right may also open a TAP and hand it over.
+//!
+//! A TAP may have several queues. The kernel sends what belongs to a conversation by the queue that
+//! the other side of it has used last, and by any before that. Which we use depends on who talks
+//! to whom alone, so frames of a conversation stay in order.
 
+use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use ring::plain::Intake;
-use ring::put::FRAME_MAX;
-use rustix::io::Errno;
+use ring::plain::{FRAMES, Intake};
+use ring::put::{ETHERNET, FRAME_MAX};
+use ring::umem::delivered;
+use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 use switch::batch::{Batch, Delivery};
+use switch::offload::{Offloads, VNET_LEN, Vnet};
 use switch::{Adapter, DropReason, Drops, Sent};
 
 use super::netlink::{Change, Interface, Netlink};
-use super::{FRAMES, HostError, Link, State, check_name, namespace, system};
+use super::{HostError, Link, State, check_name, namespace, system, write_out};
+use crate::sys::Waker;
 use crate::sys::bpf::Attached;
-use crate::sys::{Waker, tun};
+use crate::sys::tun::{self, About, HEADER, Places};
 
-/// Bytes that a TAP may hand us at most.
-const READ: usize = FRAME_MAX as usize + 1;
-const ETHERNET: usize = 14;
+/// Bytes of a frame from which on it is cheaper to tell the kernel where its pieces lie than to put
+/// them together.
+const LONG: usize = 4096;
+/// A TAP is read and written in order.
+const NO_PLACE: u64 = u64::MAX;
+/// What is longer, with its header, than any frame.
+const LONGER: usize = HEADER + FRAME_MAX as usize + 1;
 
 /// What a TAP is to be.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +49,12 @@ pub struct TapSpec {
     pub namespace: Option<String>,
     /// An address of the host on it, with the length of the prefix.
     pub address: Option<(std::net::IpAddr, u8)>,
+    /// How many queues it is to have; one, if not said.
+    pub queues: Option<u16>,
 }
+
+/// Most queues of a TAP.
+pub const QUEUES_MAX: u16 = 16;
 
 /// An opened interface.
 pub struct Opened {
@@ -52,6 +71,80 @@ pub struct Opened {
 /// # Errors
 /// [`HostError`], with what to do.
 pub fn open(spec: &TapSpec, bell: &Arc<Waker>) -> Result<Opened, HostError> {
+    let (taps, interface) = rights(spec)?;
+    open_with(taps, interface, spec.namespace.is_some(), bell)
+}
+
+/// Makes a port of a TAP that was opened, with its queues; `foreign`: in another namespace.
+///
+/// # Errors
+/// [`HostError`], with what to do.
+pub fn open_with(
+    taps: Vec<OwnedFd>,
+    interface: Interface,
+    foreign: bool,
+    bell: &Arc<Waker>,
+) -> Result<Opened, HostError> {
+    make(taps, interface, foreign, false, bell)
+}
+
+/// `shared`: somebody else may have the queues open, too.
+fn make(
+    taps: Vec<OwnedFd>,
+    interface: Interface,
+    foreign: bool,
+    shared: bool,
+    bell: &Arc<Waker>,
+) -> Result<Opened, HostError> {
+    let link = Link::new(&interface, foreign, bell);
+    if taps.len() > 1 {
+        let _ = link.how.set(format!("{} queues", taps.len()));
+    }
+    let mut adapter = Tap::new(taps, Vec::new(), link.clone(), &interface.name)?;
+    if shared {
+        adapter.share().map_err(|errno| system("watch", &interface.name)(errno.into()))?;
+    }
+    Ok(Opened { adapter: Box::new(adapter), link, interface })
+}
+
+/// Makes a port of a TAP that somebody else has opened, with its queues.
+///
+/// # Errors
+/// [`HostError`], with what to do.
+pub fn open_given(taps: Vec<OwnedFd>, bell: &Arc<Waker>) -> Result<Opened, HostError> {
+    let mut all = taps.iter().map(|tap| tun::look(tap).map_err(|_| HostError::NotGivenTap));
+    let about = all.next().ok_or(HostError::NotGivenTap)??;
+    for other in all {
+        if other? != about {
+            return Err(HostError::GivenTaps);
+        }
+    }
+    if !about.fits {
+        return Err(HostError::GivenOtherwise(about.name));
+    }
+    let name = about.name.as_str();
+    let netlink = Netlink::open().map_err(system("open netlink for", name))?;
+    let here = netlink.find(name).map_err(system("look up", name))?;
+    // One of that name and that address, which is a TAP: it is the one, or it is elsewhere.
+    match here.filter(|here| here.driver == "tun" && here.mac == about.mac) {
+        Some(here) => make(taps, here, false, true, bell),
+        None => make(taps, elsewhere(&about), true, true, bell),
+    }
+}
+
+/// What is known of a TAP in a namespace where we cannot look.
+fn elsewhere(about: &About) -> Interface {
+    /// The longest that a TAP takes.
+    const MTU: u32 = 65_521;
+    let (name, mac, driver) = (about.name.clone(), about.mac, "tun".to_owned());
+    Interface { name, mac, driver, mtu: MTU, running: true, up: true, ethernet: true, index: 0 }
+}
+
+/// Gets what takes rights: the TAP, as it is to be, with its queues.
+///
+/// # Errors
+/// [`HostError`], with what to do.
+pub fn rights(spec: &TapSpec) -> Result<(Vec<OwnedFd>, Interface), HostError> {
     check_name(&spec.name)?;
     let name = spec.name.as_str();
     let target = spec.namespace.as_deref().map(namespace::open).transpose()?;
@@ -66,7 +159,7 @@ pub fn open(spec: &TapSpec, bell: &Arc<Waker>) -> Result<Opened, HostError> {
         return Err(HostError::NotTap(name.to_owned()));
     }
     let made = there.is_none();
-    let (tap, here) = attach(if target.is_some() { "uvala%d" } else { name }, name, made)?;
+    let (taps, here) = attach_all(if target.is_some() { "uvala%d" } else { name }, spec, made)?;
     let index = netlink.find(&here).map_err(system("look up", name))?;
     let index = index.ok_or_else(|| HostError::Missing(name.to_owned()))?.index;
     if let Some((into, namespace)) = target {
@@ -78,15 +171,44 @@ pub fn open(spec: &TapSpec, bell: &Arc<Waker>) -> Result<Opened, HostError> {
         })?;
     }
     let interface = namespace::within(target, || set_up(spec, made))?;
-    let link = Link::new(&interface, target.is_some(), bell);
-    let adapter = Tap::new(tap, Vec::new(), link.clone(), name)?;
-    Ok(Opened { adapter: Box::new(adapter), link, interface })
+    Ok((taps, interface))
+}
+
+/// All queues of a TAP, and its name.
+fn attach_all(
+    template: &str,
+    spec: &TapSpec,
+    makes: bool,
+) -> Result<(Vec<OwnedFd>, String), HostError> {
+    let (name, count) = (spec.name.as_str(), spec.queues.unwrap_or(1));
+    if !(1..=QUEUES_MAX).contains(&count) {
+        return Err(HostError::TapQueues(QUEUES_MAX));
+    }
+    if count == 1 {
+        let (tap, here) = attach(template, name, makes)?;
+        return Ok((vec![tap], here));
+    }
+    let (first, here) = attach_with(template, name, makes, tun::attach_queue)?;
+    let mut taps = vec![first];
+    for _ in 1..count {
+        taps.push(attach_with(&here, name, makes, tun::attach_queue)?.0);
+    }
+    Ok((taps, here))
 }
 
 pub(super) fn attach(
     template: &str,
     name: &str,
     makes: bool,
+) -> Result<(OwnedFd, String), HostError> {
+    attach_with(template, name, makes, tun::attach)
+}
+
+fn attach_with(
+    template: &str,
+    name: &str,
+    makes: bool,
+    attach: fn(&OwnedFd, &str) -> Result<String, Errno>,
 ) -> Result<(OwnedFd, String), HostError> {
     let own = || name.to_owned();
     let may_not = || {
@@ -98,9 +220,11 @@ pub(super) fn attach(
         std::io::ErrorKind::PermissionDenied => may_not(),
         _ => system("open /dev/net/tun for", name)(error),
     })?;
-    let here = tun::attach(&tap, template).map_err(|errno| match errno {
+    let here = attach(&tap, template).map_err(|errno| match errno {
         Errno::PERM => may_not(),
-        Errno::BUSY => HostError::Busy(own()),
+        Errno::BUSY | Errno::TOOBIG => HostError::Busy(own()),
+        // It was looked up before: it is a TAP, of another kind.
+        Errno::INVAL if !makes => HostError::OneQueue(own()),
         Errno::INVAL => HostError::NotTap(own()),
         errno => system("open", name)(errno.into()),
     })?;
@@ -144,43 +268,148 @@ fn set_up(spec: &TapSpec, made: bool) -> Result<Interface, HostError> {
 
 /// The worker's side of a TAP.
 pub(super) struct Tap {
-    /// Closed when the interface is gone, so that nobody watches it any more.
-    tap: Option<OwnedFd>,
+    /// Its queues, closed when the interface is gone.
+    queues: Vec<OwnedFd>,
+    /// Readable when one of them is, where they are several or somebody else has them open, too: to
+    /// close a queue then is not enough that nobody watches it any more, but to close this is.
+    all: Option<OwnedFd>,
+    /// Whether its descriptors block is for who has made them to say, at any time. We say it with
+    /// each call where that is somebody else.
+    flags: ReadWriteFlags,
+    /// The queue to begin with.
+    next: usize,
+    accepts: Offloads,
     link: Arc<Link>,
     intake: Intake,
-    read: Box<[u8]>,
     write: Vec<u8>,
+    places: Places,
     /// Attached as long as the TAP is a port.
     _programs: Vec<Attached>,
 }
 
 impl Tap {
     pub(super) fn new(
-        tap: OwnedFd,
+        queues: Vec<OwnedFd>,
         programs: Vec<Attached>,
         link: Arc<Link>,
         name: &str,
     ) -> Result<Self, HostError> {
         let intake = Intake::new(FRAMES, link.mtu() + super::HEADERS);
         let intake = intake.map_err(system("memory for", name))?;
-        let (read, write) = (vec![0; READ].into(), Vec::with_capacity(READ));
-        Ok(Self { tap: Some(tap), link, intake, read, write, _programs: programs })
+        let failed = |errno: Errno| system("set up the offloads of", name)(errno.into());
+        let accepts = tun::leave_unfinished(&queues[0]).map_err(failed)?;
+        let all = if queues.len() > 1 { Some(super::watch_all(&queues)) } else { None };
+        let all = all.transpose().map_err(|errno| system("watch", name)(errno.into()))?;
+        let (write, places) = (Vec::with_capacity(LONG + HEADER), Places::new());
+        Ok(Self {
+            queues,
+            all,
+            flags: ReadWriteFlags::empty(),
+            next: 0,
+            accepts,
+            link,
+            intake,
+            write,
+            places,
+            _programs: programs,
+        })
+    }
+
+    /// Somebody else may have the queues open, too.
+    fn share(&mut self) -> Result<(), Errno> {
+        self.all = Some(super::watch_all(&self.queues)?);
+        self.flags = ReadWriteFlags::NOWAIT;
+        Ok(())
     }
 
     fn write(&mut self, batch: &Batch, delivery: Delivery) -> Result<usize, DropReason> {
-        let tap = self.tap.as_ref().ok_or(DropReason::LinkDown)?;
-        self.write.clear();
-        batch.append(delivery, &mut self.write);
-        if !self.link.takes(self.write.len()) {
-            return Err(DropReason::TooLong);
-        }
-        let written = loop {
-            match rustix::io::write(tap, &self.write) {
-                Err(Errno::INTR) => {}
-                result => break result,
+        let tap = match self.queues.len() {
+            0 => return Err(DropReason::LinkDown),
+            1 => &self.queues[0],
+            count => {
+                let frame = &batch.frames()[usize::from(delivery.frame)];
+                &self.queues[batch.flow(frame) as usize % count]
             }
         };
-        written.map(|_| self.write.len()).map_err(|errno| self.link.refused(errno))
+        let (frame, head) = batch.outgoing(delivery);
+        let bytes = delivered(frame, head) as usize;
+        let written = if bytes < LONG {
+            self.write.clear();
+            write_out(batch, delivery, HEADER, &self.link, &mut self.write)?;
+            let bytes = [IoSlice::new(&self.write)];
+            again(|| pwritev2(tap, &bytes, NO_PLACE, self.flags).map(drop))
+        } else {
+            let left = batch.left(delivery);
+            if !self.link.takes(left.map_or(bytes, |left| left.longest(bytes))) {
+                return Err(DropReason::TooLong);
+            }
+            let mut header = [0; HEADER];
+            header[..VNET_LEN].copy_from_slice(&left.map_or([0; VNET_LEN], Vnet::bytes));
+            again(|| self.places.write(tap, &header, frame, &head, self.flags))
+        };
+        written.map(|()| bytes).map_err(|errno| match errno {
+            // The interface is there, and knows better what can be made of the frame.
+            Errno::INVAL => DropReason::Offload,
+            errno => self.link.refused(errno),
+        })
+    }
+
+    /// Reads one queue empty. `false`: there is no room for more, or no more of the turn is left,
+    /// or the interface is gone.
+    fn empty(&mut self, at: usize, left: &mut u32, batch: &mut Batch, drops: &mut Drops) -> bool {
+        // Counted, so that nobody who sends what is refused has a turn for ever.
+        while *left > 0 && batch.has_room() && self.intake.fits(FRAME_MAX as usize) {
+            *left -= 1;
+            let mut header = [0; HEADER];
+            let mut room = [IoSliceMut::new(&mut header), IoSliceMut::new(self.intake.space())];
+            match preadv2(&self.queues[at], &mut room, NO_PLACE, self.flags) {
+                Ok(LONGER..) => drops.add(DropReason::TooLong, 1),
+                Ok(len) => {
+                    if let Err(why) = self.take(header, len, batch) {
+                        drops.add(why, 1);
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return true,
+                Err(_) => {
+                    self.link.seen(State::Gone);
+                    self.queues.clear();
+                    self.all = None;
+                    return false;
+                }
+            }
+        }
+        false
+    }
+
+    /// Takes a frame that was read, `len` bytes with its header.
+    fn take(
+        &mut self,
+        header: [u8; HEADER],
+        len: usize,
+        batch: &mut Batch,
+    ) -> Result<(), DropReason> {
+        let bytes = len.checked_sub(HEADER).ok_or(DropReason::TooShort)?;
+        let left = Vnet::read(*header.first_chunk().expect("it is longer"), bytes);
+        let left = left.map_err(|_| DropReason::Offload)?;
+        if bytes < ETHERNET {
+            return Err(DropReason::TooShort);
+        }
+        let first = batch.frags().len();
+        self.intake.take(bytes, batch.frags());
+        batch.push_received(first, u32::try_from(bytes).expect("bounded"));
+        left.into_iter().for_each(|left| batch.push_left(left));
+        Ok(())
+    }
+}
+
+/// Does it again as long as signals come between.
+fn again(mut call: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
     }
 }
 
@@ -188,23 +417,12 @@ impl Adapter for Tap {
     fn recv(&mut self, batch: &mut Batch, drops: &mut Drops) {
         self.intake.clear();
         batch.restart(self.intake.region());
-        let Some(tap) = &self.tap else { return };
-        while batch.has_room() && self.intake.fits(FRAME_MAX as usize) {
-            match rustix::io::read(tap, &mut self.read[..]) {
-                Ok(len @ ETHERNET..READ) => {
-                    let first = batch.frags().len();
-                    self.intake.push(&[&self.read[..len]], batch.frags());
-                    batch.push_received(first, u32::try_from(len).expect("bounded"));
-                }
-                Ok(0..ETHERNET) => drops.add(DropReason::TooShort, 1),
-                Ok(_) => drops.add(DropReason::TooLong, 1),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return,
-                Err(_) => {
-                    self.link.seen(State::Gone);
-                    self.tap = None;
-                    return;
-                }
+        let mut left = FRAMES;
+        for _ in 0..self.queues.len() {
+            let at = self.next;
+            self.next = (at + 1) % self.queues.len();
+            if !self.empty(at, &mut left, batch, drops) {
+                return;
             }
         }
     }
@@ -217,7 +435,53 @@ impl Adapter for Tap {
         sent
     }
 
+    fn accepts(&self) -> Offloads {
+        self.accepts
+    }
+
     fn watched(&self) -> Option<BorrowedFd<'_>> {
-        self.tap.as_ref().map(AsFd::as_fd)
+        self.all.as_ref().or(self.queues.first()).map(AsFd::as_fd)
+    }
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        // One that was there before stays, and the next program may know nothing of headers.
+        self.queues.iter().take(1).for_each(tun::leave_finished);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+
+    use super::*;
+
+    #[test]
+    fn frames_that_are_refused_end_a_turn_too() {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let (ours, theirs) = socketpair(family, kind, SocketFlags::NONBLOCK, None).expect("two");
+        let (_, bell) = Waker::new().expect("descriptors");
+        let interface = Interface { mtu: 1500, ..Interface::default() };
+        let mut tap = Tap {
+            queues: vec![ours],
+            all: None,
+            flags: ReadWriteFlags::empty(),
+            next: 0,
+            accepts: Offloads::NONE,
+            link: Link::new(&interface, false, &Arc::new(bell)),
+            intake: Intake::new(FRAMES, 1518).expect("memory"),
+            write: Vec::new(),
+            places: Places::new(),
+            _programs: Vec::new(),
+        };
+        for _ in 0..FRAMES + 10 {
+            send(&theirs, &[0; HEADER + ETHERNET - 1], SendFlags::empty()).expect("room");
+        }
+        let (mut batch, mut drops) = (Batch::new(256), Drops::default());
+        tap.recv(&mut batch, &mut drops);
+        assert_eq!(drops.get(DropReason::TooShort), FRAMES.into());
+        tap.recv(&mut batch, &mut drops);
+        assert_eq!(drops.get(DropReason::TooShort), u64::from(FRAMES) + 10);
     }
 }

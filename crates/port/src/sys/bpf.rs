@@ -16,8 +16,8 @@ use rustix::io::Errno;
 /// The mark of frames that we hand to the stack.
 pub const MARK: u32 = 0x7576_6c61;
 
-const PROG_LOAD: i64 = 5;
-const LINK_CREATE: i64 = 28;
+pub(super) const PROG_LOAD: i64 = 5;
+pub(super) const LINK_CREATE: i64 = 28;
 const SCHED_CLS: u32 = 3;
 /// Runs before those that are there already.
 const BEFORE: u32 = 1 << 3;
@@ -110,15 +110,15 @@ impl Program {
     }
 }
 
-const EXIT: u64 = 0x95;
+pub(super) const EXIT: u64 = 0x95;
 
 /// Puts a number into a register.
-fn set(register: u8, value: i32) -> u64 {
+pub(super) fn set(register: u8, value: i32) -> u64 {
     op(0xb7, register, 0, 0, value)
 }
 
 /// One instruction: operation, target and source register, offset, number.
-fn op(code: u8, to: u8, from: u8, offset: i16, number: i32) -> u64 {
+pub(super) fn op(code: u8, to: u8, from: u8, offset: i16, number: i32) -> u64 {
     let registers = u64::from(from << 4 | to) << 8;
     let offset = u64::from(offset.cast_unsigned()) << 16;
     u64::from(code) | registers | offset | u64::from(number.cast_unsigned()) << 32
@@ -127,14 +127,14 @@ fn op(code: u8, to: u8, from: u8, offset: i16, number: i32) -> u64 {
 /// The argument of bpf(2): fields at offsets, the rest zero.
 #[derive(Default)]
 #[repr(C, align(8))]
-struct Attr([[u32; 16]; 2]);
+pub(super) struct Attr([[u32; 16]; 2]);
 
 impl Attr {
-    fn put(&mut self, offset: usize, value: u32) {
+    pub(super) fn put(&mut self, offset: usize, value: u32) {
         self.0[offset / 64][offset % 64 / 4] = value;
     }
 
-    fn put_address(&mut self, offset: usize, address: usize) {
+    pub(super) fn put_address(&mut self, offset: usize, address: usize) {
         let bytes = (address as u64).to_ne_bytes();
         let half = |i: usize| u32::from_ne_bytes(bytes[i..i + 4].try_into().expect("four"));
         self.put(offset, half(0));
@@ -142,16 +142,26 @@ impl Attr {
     }
 }
 
+/// A command that makes a descriptor.
+///
 /// # Safety
 /// The addresses in `attr` are what the command expects.
-unsafe fn bpf(command: i64, attr: &Attr) -> Result<OwnedFd, Errno> {
+pub(super) unsafe fn bpf(command: i64, attr: &Attr) -> Result<OwnedFd, Errno> {
+    // SAFETY: the caller's promise.
+    let fd = unsafe { call(command, attr) }?;
+    // SAFETY: a descriptor that was made just now and is nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// # Safety
+/// The addresses in `attr` are what the command expects.
+pub(super) unsafe fn call(command: i64, attr: &Attr) -> Result<i32, Errno> {
     // SAFETY: the caller's promise; the kernel reads so many bytes of `attr`.
-    let fd = unsafe {
+    let answer = unsafe {
         libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size_of::<Attr>())
     };
-    match i32::try_from(fd) {
-        // SAFETY: a descriptor that was made just now and is nobody else's.
-        Ok(fd @ 0..) => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+    match i32::try_from(answer) {
+        Ok(answer @ 0..) => Ok(answer),
         _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }
 }

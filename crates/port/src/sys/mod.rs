@@ -9,8 +9,10 @@
 pub mod aio;
 pub mod bpf;
 pub mod packet;
+pub mod steer;
 pub mod tun;
 pub mod vhost;
+pub mod xdp;
 
 use std::cell::Cell;
 use std::fs::OpenOptions;
@@ -238,6 +240,15 @@ fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
 /// A doorbell that cannot be rung needs no ringing: it is full, or its other side is gone.
 fn write_or_skip(fd: &OwnedFd, bytes: &[u8]) {
     while rustix::io::write(fd, bytes) == Err(Errno::INTR) {}
+}
+
+/// Does the kernel take runs of datagrams behind a virtio-net header? Linux does since 6.2.
+#[must_use]
+pub fn knows_datagram_runs() -> bool {
+    let system = rustix::system::uname();
+    let release = system.release().to_string_lossy();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
+    [numbers.next(), numbers.next()] >= [Some(6u32), Some(2)]
 }
 
 #[cfg(test)]

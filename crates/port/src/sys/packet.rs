@@ -18,7 +18,7 @@ use switch::offload::VNET_LEN;
 use super::bpf::MARK;
 
 /// Most frames of one call.
-pub const BATCH: usize = 32;
+pub const BATCH: usize = 64;
 /// Bytes kept for each frame: the longest run that Linux hands out, with a tag.
 const FRAME: usize = 65_536 + 64;
 /// The kernel's buffers, if it lets us: what arrives while the worker does other things.
@@ -154,23 +154,20 @@ impl PacketSocket {
         Ok(inbox.count)
     }
 
-    /// Sends frames, each behind an empty virtio-net header; returns how many, at least one.
+    /// Sends frames, each behind its virtio-net header; returns how many, at least one.
     ///
     /// # Errors
     /// What the kernel says of the first.
     pub fn send(&self, frames: &[&[u8]]) -> Result<usize, Errno> {
-        static HEAD: [u8; VNET_LEN] = [0; VNET_LEN];
         // SAFETY: all zeros are values of these structures.
-        let (mut pieces, mut messages): ([[libc::iovec; 2]; BATCH], [libc::mmsghdr; BATCH]) =
+        let (mut pieces, mut messages): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) =
             unsafe { (zeroed(), zeroed()) };
         for (i, frame) in frames.iter().enumerate().take(BATCH) {
+            let (iov_base, iov_len) = (frame.as_ptr().cast_mut().cast(), frame.len());
             // The kernel only reads what is sent.
-            pieces[i] = [
-                libc::iovec { iov_base: HEAD.as_ptr().cast_mut().cast(), iov_len: VNET_LEN },
-                libc::iovec { iov_base: frame.as_ptr().cast_mut().cast(), iov_len: frame.len() },
-            ];
-            messages[i].msg_hdr.msg_iov = pieces[i].as_mut_ptr();
-            messages[i].msg_hdr.msg_iovlen = 2;
+            pieces[i] = libc::iovec { iov_base, iov_len };
+            messages[i].msg_hdr.msg_iov = &raw mut pieces[i];
+            messages[i].msg_hdr.msg_iovlen = 1;
         }
         let count = u32::try_from(frames.len().min(BATCH)).expect("a small number");
         let flags = libc::MSG_DONTWAIT;
@@ -179,6 +176,19 @@ impl PacketSocket {
             libc::sendmmsg(self.0.as_raw_fd(), messages.as_mut_ptr(), count, flags)
         })?;
         Ok(usize::try_from(sent).expect("not negative"))
+    }
+}
+
+/// One that was opened as [`PacketSocket::open`] does it.
+impl From<OwnedFd> for PacketSocket {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
+impl From<PacketSocket> for OwnedFd {
+    fn from(socket: PacketSocket) -> Self {
+        socket.0
     }
 }
 
@@ -209,7 +219,7 @@ pub struct Received<'a> {
     /// What is left to do to it.
     pub head: [u8; VNET_LEN],
     /// The frame without the tag that the kernel took out.
-    pub frame: &'a mut [u8],
+    pub frame: &'a [u8],
     /// That tag: protocol and TCI.
     pub tag: Option<[u8; 4]>,
 }
@@ -236,9 +246,9 @@ impl Inbox {
     }
 
     /// One of them; none if it was cut off.
-    pub fn get(&mut self, i: usize) -> Option<Received<'_>> {
+    pub fn get(&self, i: usize) -> Option<Received<'_>> {
         let (len, tag) = (self.lens[i]?, self.tag(i));
-        let frame = self.frames[i * FRAME..][..FRAME].get_mut(..len)?;
+        let frame = self.frames[i * FRAME..][..FRAME].get(..len)?;
         Some(Received { head: self.heads[i], frame, tag })
     }
 

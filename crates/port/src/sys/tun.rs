@@ -1,14 +1,18 @@
-//! TAPs: one ioctl on `/dev/net/tun`.
+//! TAPs: the ioctls of `/dev/net/tun`.
 
-#![allow(unsafe_code)] // UNSAFETY: no safe wrapper that we use knows this ioctl.
+#![allow(unsafe_code)] // UNSAFETY: no safe wrapper that we use knows these ioctls.
 
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
+use ring::plain::Place;
+use ring::put::{Frame, Prologue};
 use rustix::fs::OFlags;
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
+use switch::batch::FRAGS_MAX;
+use switch::offload::Offloads;
 
 /// Opens `/dev/net/tun`, non-blocking.
 ///
@@ -21,6 +25,8 @@ pub fn open() -> io::Result<OwnedFd> {
     Ok(options.open("/dev/net/tun")?.into())
 }
 
+const PLAIN: i32 = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+
 /// Makes `fd` the TAP of this name, or the first queue of one that was made with several; makes
 /// the TAP where there is none. A `%d` in the name is a number that the kernel chooses. Returns the
 /// name.
@@ -28,11 +34,132 @@ pub fn open() -> io::Result<OwnedFd> {
 /// # Errors
 /// What the kernel says: `EBUSY`, `EPERM`, `EINVAL` for an interface that is no TAP.
 pub fn attach(fd: &OwnedFd, name: &str) -> Result<String, Errno> {
-    let plain = libc::IFF_TAP | libc::IFF_NO_PI;
-    match set(fd, name, plain) {
-        Err(Errno::INVAL) => set(fd, name, plain | libc::IFF_MULTI_QUEUE),
+    match set(fd, name, PLAIN) {
+        Err(Errno::INVAL) => attach_queue(fd, name),
         result => result,
     }
+}
+
+/// Makes `fd` one of several queues of the TAP of this name, which is made where there is none.
+/// Returns the name.
+///
+/// # Errors
+/// As [`attach`]; `EINVAL` also for a TAP that was made with one queue.
+pub fn attach_queue(fd: &OwnedFd, name: &str) -> Result<String, Errno> {
+    set(fd, name, PLAIN | libc::IFF_MULTI_QUEUE)
+}
+
+/// What an open TAP is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct About {
+    /// Its name in its own namespace.
+    pub name: String,
+    /// Its address.
+    pub mac: [u8; 6],
+    /// It is opened as we open it: a TAP, with our header and nothing else in front of frames.
+    pub fits: bool,
+}
+
+/// Says what somebody else has opened.
+///
+/// # Errors
+/// `ENOTTY`: something else than a TAP or a TUN. `EBADFD`: one that nobody has attached.
+pub fn look(fd: &OwnedFd) -> Result<About, Errno> {
+    /// Number of `/dev/net/tun`.
+    const TUN: (u32, u32) = (10, 200);
+    let stat = rustix::fs::fstat(fd)?;
+    let is_device = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_char_device();
+    let number = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+    if !is_device || number != TUN {
+        return Err(Errno::NOTTY);
+    }
+    // SAFETY: all zeros are a value of this structure.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one `ifreq`, and this is one.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNGETIFF, &raw mut request) })?;
+    let name = name_of(&request);
+    // SAFETY: the call has set the flags.
+    let flags = i32::from(unsafe { request.ifr_ifru.ifru_flags });
+    // SAFETY: as above.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFHWADDR, &raw mut request) })?;
+    // SAFETY: the call has set the address.
+    let address = unsafe { request.ifr_ifru.ifru_hwaddr }.sa_data;
+    let mac = std::array::from_fn(|i| address[i].cast_unsigned());
+    Ok(About { name, mac, fits: flags & (PLAIN | libc::IFF_TUN) == PLAIN })
+}
+
+/// Bytes in front of each frame: the header of virtio-net, with a number of buffers that nobody
+/// looks at.
+pub const HEADER: usize = 12;
+
+/// Has frames come and go with a header of [`HEADER`] bytes, and those that the host's stack hands
+/// out unfinished as the kernel knows how to. Returns what it knows.
+///
+/// # Errors
+/// What the kernel says: it is older than any that we know.
+pub fn leave_unfinished(fd: &OwnedFd) -> Result<Offloads, Errno> {
+    let size = libc::c_int::try_from(HEADER).expect("a small number");
+    // SAFETY: the kernel reads one `int`.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const size) })?;
+    let tcp = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+    match set_offload(fd, tcp | libc::TUN_F_USO4 | libc::TUN_F_USO6) {
+        Ok(()) => Ok(Offloads::ALL),
+        // Before Linux 6.2.
+        Err(_) => set_offload(fd, tcp).map(|()| Offloads::ALL.without(Offloads::USO)),
+    }
+}
+
+/// Room to say where the bytes of a frame lie.
+#[derive(Debug, Default)]
+pub struct Places(Vec<libc::iovec>);
+
+// SAFETY: what it says is of no use to anybody outside of `write`, which begins anew.
+unsafe impl Send for Places {}
+
+impl Places {
+    /// For frames of any shape.
+    #[must_use]
+    pub fn new() -> Self {
+        // A header and a prologue in front of the pieces.
+        Self(Vec::with_capacity(2 + FRAGS_MAX))
+    }
+
+    /// Writes a frame, with `head` for its first bytes, behind `header`: from where it lies.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn write(
+        &mut self,
+        tap: &OwnedFd,
+        header: &[u8; HEADER],
+        frame: Frame<'_>,
+        head: &Prologue,
+        flags: ReadWriteFlags,
+    ) -> Result<(), Errno> {
+        let piece =
+            |at: *const u8, len| libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len };
+        self.0.clear();
+        self.0.push(piece(header.as_ptr(), HEADER));
+        frame.places(head, |Place { at, len }| self.0.push(piece(at, len)));
+        let count = libc::c_int::try_from(self.0.len()).map_err(|_| Errno::INVAL)?;
+        let flags = flags.bits().cast_signed();
+        // SAFETY: the kernel only reads the pieces, which live until it returns; whoever else may
+        // write there does it to their own frame.
+        let written = unsafe { libc::pwritev2(tap.as_raw_fd(), self.0.as_ptr(), count, -1, flags) };
+        check(libc::c_int::try_from(written).unwrap_or(-1))
+    }
+}
+
+/// Has the host's stack finish its frames: for whoever opens the TAP next.
+pub fn leave_finished(fd: &OwnedFd) {
+    // A TAP that is gone has no next.
+    let _ = set_offload(fd, 0);
+}
+
+fn set_offload(fd: &OwnedFd, offloads: libc::c_uint) -> Result<(), Errno> {
+    let flags = libc::c_ulong::from(offloads);
+    // SAFETY: a system call without pointers.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, flags) })
 }
 
 fn set(fd: &OwnedFd, name: &str, flags: i32) -> Result<String, Errno> {
@@ -46,12 +173,19 @@ fn set(fd: &OwnedFd, name: &str, flags: i32) -> Result<String, Errno> {
     }
     request.ifr_ifru.ifru_flags = i16::try_from(flags).expect("flags of 16 bits");
     // SAFETY: the kernel reads and writes one `ifreq`, and this is one.
-    let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
-    if result < 0 {
-        let error = io::Error::last_os_error();
-        return Err(Errno::from_io_error(&error).unwrap_or(Errno::INVAL));
-    }
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })?;
+    Ok(name_of(&request))
+}
+
+fn name_of(request: &libc::ifreq) -> String {
     let bytes = request.ifr_name.iter().map(|byte| byte.cast_unsigned());
     let name = bytes.take_while(|byte| *byte != 0).collect();
-    Ok(String::from_utf8(name).unwrap_or_default())
+    String::from_utf8(name).unwrap_or_default()
+}
+
+fn check(result: libc::c_int) -> Result<(), Errno> {
+    if result >= 0 {
+        return Ok(());
+    }
+    Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL))
 }

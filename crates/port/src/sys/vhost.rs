@@ -14,8 +14,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg,
-    sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
 use crate::sys::aio::Signals;
@@ -43,14 +43,20 @@ pub fn receive(from: impl AsFd, to: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Re
     Ok(received.bytes)
 }
 
-/// Sends bytes as a whole. A frontend that does not read its few bytes of answers is in trouble.
+/// Sends bytes as a whole, with a descriptor beside them. A frontend that does not read its few
+/// bytes of answers is in trouble.
 ///
 /// # Errors
 /// What the system says, or that not all was taken.
-pub fn send(to: impl AsFd, bytes: &[u8]) -> io::Result<()> {
+pub fn send(to: impl AsFd, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     let sent = loop {
-        let mut control = SendAncillaryBuffer::new(&mut []);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds = fd.as_slice();
+        if !fds.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(fds));
+        }
         match sendmsg(&to, &[IoSlice::new(bytes)], &mut control, flags) {
             Err(Errno::INTR) => {}
             sent => break sent?,

@@ -10,11 +10,13 @@
 //! leaves behind is dropped by the protocol thread: unmapping takes time.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use device::mail::Waiting;
 use device::virtqueue::{Broken, Queue};
 use ring::guest::GuestMemory;
+use ring::guest::log::DirtyLog;
+use switch::offload::Offloads;
 
 use crate::sys::vhost::{Call, Event};
 
@@ -27,14 +29,41 @@ pub struct Ring {
     pub memory: Arc<GuestMemory>,
     /// Whom to tell; nobody, if the driver polls.
     pub call: Option<Arc<Call>>,
+    /// Where written pages are noted, while the machine moves.
+    pub log: Option<Arc<DirtyLog>>,
+    /// Whom to tell of that.
+    pub log_call: Option<Arc<Call>>,
     /// May it carry frames? If not, what the driver sends is thrown away.
     pub enabled: bool,
     /// Bytes in front of each frame.
     pub header: usize,
     /// May a frame fill several buffers?
     pub mergeable: bool,
+    /// What may be left undone in frames that the driver receives.
+    pub accepts: Offloads,
     /// Why it is not used any more.
     pub trouble: Option<Trouble>,
+}
+
+impl Ring {
+    /// Was any memory taken away that it uses?
+    pub fn is_lost(&self) -> bool {
+        let beside = self.log.as_ref().is_some_and(|log| log.is_lost());
+        self.memory.is_lost() || beside || self.queue.has_lost_track()
+    }
+
+    /// May frames be put into it?
+    pub(super) fn is_usable(&self) -> bool {
+        self.enabled && self.trouble.is_none()
+    }
+
+    /// How many frames surely find room. One that its driver takes unfinished may fill as many
+    /// buffers of a usual size as the longest has.
+    pub(super) fn room(&self) -> u32 {
+        const BUFFERS_MOST: u32 = 44;
+        let buffers = u32::from(self.queue.available());
+        if self.accepts == Offloads::NONE { buffers } else { buffers.div_ceil(BUFFERS_MOST) }
+    }
 }
 
 /// What ends the use of a queue.
@@ -63,19 +92,10 @@ pub struct Hand {
     mail: Arc<Mail>,
 }
 
-/// There is an order.
-///
-/// | word | writer | reader | ordering |
-/// |---|---|---|---|
-/// | `waiting` = true | protocol thread | worker | `SeqCst` after the order is sent / Relaxed |
-/// | `waiting` = false | worker | worker | `SeqCst` before it looks for orders / Relaxed |
-///
-/// The word carries no data: the channel orders those. A worker clears it before it looks into the
-/// channel, so an order that it finds nothing of is sent later, and sets the word again. One that
-/// sleeps is woken by the event, which is set last.
+/// There is an order, as [`device::mail`] says it.
 #[derive(Debug)]
 pub(super) struct Mail {
-    waiting: AtomicBool,
+    waiting: Waiting,
     event: Event,
 }
 
@@ -83,7 +103,7 @@ impl Mail {
     /// Is there? Asked by the worker in each turn.
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed)
+        self.waiting.is_set()
     }
 
     pub(super) fn event(&self) -> &Event {
@@ -100,7 +120,7 @@ pub(super) struct Inbox {
 impl Inbox {
     pub(super) fn next(&self) -> Option<Order> {
         // First: an order that comes after this is not overlooked.
-        self.mail.waiting.store(false, Ordering::SeqCst);
+        self.mail.waiting.clear();
         self.orders.try_recv().ok()
     }
 }
@@ -108,7 +128,7 @@ impl Inbox {
 /// Both ends.
 pub(super) fn hands() -> std::io::Result<(Hand, Inbox)> {
     let (orders, inbox) = channel();
-    let mail = Arc::new(Mail { waiting: AtomicBool::new(false), event: Event::new()? });
+    let mail = Arc::new(Mail { waiting: Waiting::default(), event: Event::new()? });
     Ok((Hand { orders, mail: mail.clone() }, Inbox { orders: inbox, mail }))
 }
 
@@ -126,7 +146,7 @@ impl Hand {
         let (reply, answer) = channel();
         // A worker that is gone has let go of its queues.
         self.orders.send(order(reply)).ok()?;
-        self.mail.waiting.store(true, Ordering::SeqCst);
+        self.mail.waiting.set();
         self.mail.event.set();
         answer.recv().ok()?
     }
@@ -139,5 +159,62 @@ impl Queues for &mut Hand {
 
     fn announce(&mut self, address: [u8; 6]) {
         self.call(|reply| Order::Announce(address, reply));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::vhost::wait;
+    use std::os::fd::AsFd;
+
+    /// A worker that follows so many orders, asleep until it is woken.
+    fn worker(inbox: Inbox, orders: usize) -> Vec<Option<[u8; 6]>> {
+        let mut followed = Vec::new();
+        while followed.len() < orders {
+            wait([Some(inbox.mail.event().as_fd())], None).expect("an event");
+            inbox.mail.event().clear();
+            // Woken for orders that it has followed already, it finds none.
+            while let Some(order) = inbox.next() {
+                let (address, reply) = match order {
+                    Order::Swap(_, _, reply) => (None, reply),
+                    Order::Announce(address, reply) => (Some(address), reply),
+                };
+                reply.send(None).expect("whoever asks waits");
+                followed.push(address);
+            }
+        }
+        followed
+    }
+
+    #[test]
+    fn orders_are_followed_by_a_worker_that_sleeps_and_waited_for() {
+        let (mut hand, inbox) = hands().expect("descriptors");
+        let mut hand = &mut hand;
+        let worker = std::thread::spawn(move || worker(inbox, 200));
+        for number in 0..100 {
+            assert!(hand.swap(number, None).is_none());
+            hand.announce([number.try_into().expect("small"); 6]);
+        }
+        let followed = worker.join().expect("it does not panic");
+        let announced: Vec<u8> = followed.iter().flatten().map(|address| address[0]).collect();
+        assert_eq!(announced, (0..100).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn nobody_waits_for_a_worker_that_is_gone() {
+        let (mut hand, inbox) = hands().expect("descriptors");
+        drop(inbox);
+        assert!((&mut hand).swap(0, None).is_none());
+        // One that goes with an order unread.
+        let (mut hand, inbox) = hands().expect("descriptors");
+        let worker = std::thread::spawn(move || {
+            while !inbox.mail.is_waiting() {
+                std::thread::yield_now();
+            }
+            drop(inbox);
+        });
+        (&mut hand).announce([1; 6]);
+        worker.join().expect("it does not panic");
     }
 }

@@ -9,15 +9,16 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use device::virtqueue::{Inflight, area_len};
+use ring::guest::log::DirtyLog;
 use ring::guest::{Extent, GuestMemory, Lent};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
-use super::message::Region;
+use super::allowance::{Allowance, Charge, Good, Spent};
+use super::message::{Area, Region, Shape};
 
 /// Most regions: what QEMU's own library offers.
 pub const REGIONS_MAX: usize = 509;
-/// Most bytes that one port may have us map: address space is finite for all.
-const BYTES_MAX: u64 = 4 << 40;
-
 /// Magic numbers of file systems (`linux/magic.h`).
 const TMPFS: u64 = 0x0102_1994;
 const HUGETLBFS: u64 = 0x9584_58f6;
@@ -37,55 +38,74 @@ pub enum BadMemory {
     /// Two regions overlap, or one wraps around.
     #[error("memory regions overlap")]
     Overlap,
+    /// Not even the heads of the queues fit into it.
+    #[error("an inflight area of {0} bytes for {1} queues")]
+    NoInflight(u64, u16),
     /// To be taken back, and not there.
     #[error("no memory region begins at {0:#x}")]
     Missing(u64),
     /// Too many, or too large.
-    #[error("more memory than one port may lend")]
+    #[error("more than {REGIONS_MAX} memory regions, or one that has no end")]
     TooMuch,
+    /// The user has no more of it.
+    #[error(transparent)]
+    Spent(#[from] Spent),
+    /// All machines together have as many as can be watched.
+    #[error("the machines of all users have lent as many memory regions as can be; see limits.md")]
+    Full,
     /// The system cannot.
     #[error("map a memory region: {0}")]
     System(#[from] io::Error),
 }
 
+/// A region, and what it is charged for. The charge ends after the mapping.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    extent: Extent,
+    _charges: Arc<[Charge; 2]>,
+}
+
 /// The regions. QEMU 7 lends each as often as the device has pairs of queues, and takes it back as
 /// often.
 #[derive(Debug, Default)]
-pub struct Table(Vec<Extent>);
+pub struct Table(Vec<Slot>);
 
 impl Table {
     /// Adds a region.
     ///
     /// # Errors
     /// [`BadMemory`]: nothing has changed.
-    pub fn add(&mut self, region: Region, fd: &OwnedFd) -> Result<(), BadMemory> {
-        let lent: u64 = self.0.iter().map(|extent| extent.size).sum();
-        if self.0.len() >= REGIONS_MAX || lent.saturating_add(region.size) > BYTES_MAX {
+    pub fn add(
+        &mut self,
+        region: Region,
+        fd: &OwnedFd,
+        allowance: &Arc<Allowance>,
+    ) -> Result<(), BadMemory> {
+        if self.0.len() >= REGIONS_MAX {
             return Err(BadMemory::TooMuch);
         }
-        let again = self.0.iter().find(|extent| is_same(extent, region)).cloned();
-        let extent = again.map_or_else(|| map(region, fd), Ok)?;
-        let all = self.0.iter().chain([&extent]).cloned().collect();
+        let again = self.0.iter().find(|slot| is_same(&slot.extent, region)).cloned();
+        let slot = again.map_or_else(|| map(region, fd, allowance), Ok)?;
+        let all = self.extents().chain([&slot.extent]).cloned().collect();
         GuestMemory::new(once(all)).ok_or(BadMemory::Overlap)?;
-        self.0.push(extent);
+        self.0.push(slot);
         Ok(())
     }
 
-    /// Takes a region away.
+    /// Takes a region away. It is mapped and charged for until what is returned is dropped.
     ///
     /// # Errors
     /// There is none such.
-    pub fn remove(&mut self, region: Region) -> Result<(), BadMemory> {
-        let at = self.0.iter().position(|extent| is_same(extent, region));
+    pub fn remove(&mut self, region: Region) -> Result<Slot, BadMemory> {
+        let at = self.0.iter().position(|slot| is_same(&slot.extent, region));
         let at = at.ok_or(BadMemory::Missing(region.guest))?;
-        self.0.swap_remove(at);
-        Ok(())
+        Ok(self.0.swap_remove(at))
     }
 
     /// All of them, as the rings use them.
     #[must_use]
     pub fn memory(&self) -> Arc<GuestMemory> {
-        let memory = GuestMemory::new(once(self.0.clone()));
+        let memory = GuestMemory::new(once(self.extents().cloned().collect()));
         Arc::new(memory.expect("looked at when they were added"))
     }
 
@@ -93,6 +113,10 @@ impl Table {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    fn extents(&self) -> impl Iterator<Item = &Extent> {
+        self.0.iter().map(|slot| &slot.extent)
     }
 }
 
@@ -107,36 +131,130 @@ fn once(mut extents: Vec<Extent>) -> Vec<Extent> {
     extents
 }
 
-fn map(region: Region, fd: &OwnedFd) -> Result<Extent, BadMemory> {
+fn map(region: Region, fd: &OwnedFd, allowance: &Arc<Allowance>) -> Result<Slot, BadMemory> {
+    let Region { guest, user, size, offset } = region;
+    let (lent, offset, charges) = map_part(fd, offset, size, allowance)?;
+    let extent = Extent { guest, user, size, offset, lent };
+    Ok(Slot { extent, _charges: Arc::new(charges) })
+}
+
+/// A log of written pages, and what it is charged for.
+#[derive(Debug)]
+pub struct LogArea {
+    log: Arc<DirtyLog>,
+    _charges: [Charge; 2],
+}
+
+impl LogArea {
+    /// Maps one.
+    ///
+    /// # Errors
+    /// [`BadMemory`]
+    pub fn new(area: &Area, allowance: &Arc<Allowance>) -> Result<Self, BadMemory> {
+        let Area { size, offset, fd } = area;
+        let (lent, offset, charges) = map_part(fd, *offset, *size, allowance)?;
+        let bytes = usize::try_from(*size).map_err(|_| BadMemory::TooMuch)?;
+        let log = DirtyLog::new(lent, offset, bytes).expect("as large as it was mapped");
+        Ok(Self { log: Arc::new(log), _charges: charges })
+    }
+
+    /// The log.
+    #[must_use]
+    pub fn log(&self) -> &Arc<DirtyLog> {
+        &self.log
+    }
+}
+
+/// Memory in which is noted how far queues are, and what it is charged for.
+#[derive(Debug)]
+pub struct InflightArea {
+    memory: GuestMemory,
+    /// Bytes from one queue to the next.
+    stride: u64,
+    _charges: [Charge; 2],
+}
+
+impl InflightArea {
+    /// A file for such an area, which the frontend keeps for our successor.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn make(shape: Shape) -> io::Result<Area> {
+        let size = area_len(shape.size) as u64 * u64::from(shape.queues);
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = memfd_create("uvala-inflight", flags)?;
+        ftruncate(&fd, size)?;
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok(Area { size, offset: 0, fd })
+    }
+
+    /// Maps one.
+    ///
+    /// # Errors
+    /// [`BadMemory`]
+    pub fn new(shape: Shape, area: &Area, allowance: &Arc<Allowance>) -> Result<Self, BadMemory> {
+        let Area { size, offset, fd } = area;
+        let stride = size.checked_div(shape.queues.into()).unwrap_or(0) / 64 * 64;
+        if stride == 0 {
+            return Err(BadMemory::NoInflight(*size, shape.queues));
+        }
+        let (lent, offset, charges) = map_part(fd, *offset, *size, allowance)?;
+        let extent = Extent { guest: 0, user: 0, size: *size, offset, lent };
+        let memory = GuestMemory::new(vec![extent]).ok_or(BadMemory::Small(*size))?;
+        Ok(Self { memory, stride, _charges: charges })
+    }
+
+    /// The part of one queue.
+    #[must_use]
+    pub fn of(&self, queue: usize) -> Option<Inflight> {
+        let begin = self.stride.checked_mul(queue as u64)?;
+        let len = usize::try_from(self.stride).ok()?;
+        self.memory.window(begin, len, 64).map(Inflight::new)
+    }
+}
+
+/// Maps `size` bytes of a file from `offset` on; returns where they begin in the mapping.
+fn map_part(
+    fd: &OwnedFd,
+    offset: u64,
+    size: u64,
+    allowance: &Arc<Allowance>,
+) -> Result<(Arc<Lent>, usize, [Charge; 2]), BadMemory> {
     let system = |errno: rustix::io::Errno| BadMemory::System(errno.into());
     let place = rustix::fs::fstatfs(fd).map_err(system)?;
     if ![TMPFS, HUGETLBFS].contains(&u64::try_from(place.f_type).unwrap_or(0)) {
         return Err(BadMemory::NotMemory);
     }
     let file = rustix::fs::fstat(fd).map_err(system)?;
-    let Region { guest, user, size, offset } = region;
     let end = offset.checked_add(size).filter(|end| i64::try_from(*end).is_ok());
     let end = end.filter(|end| i64::try_from(*end).is_ok_and(|end| end <= file.st_size));
     let end = end.ok_or(BadMemory::Small(size))?;
     // Whole pages of this file system, huge ones where it has those.
     let page = u64::try_from(place.f_bsize).unwrap_or(4096).max(4096);
     let begin = offset / page * page;
-    let bytes =
-        usize::try_from(end.next_multiple_of(page) - begin).map_err(|_| BadMemory::TooMuch)?;
-    let lent = Lent::map(fd, begin, bytes)?;
-    let offset = usize::try_from(offset - begin).expect("within a page");
-    Ok(Extent { guest, user, size, offset, lent })
+    let bytes = end.next_multiple_of(page) - begin;
+    let charges = [allowance.take(Good::Bytes, bytes)?, allowance.take(Good::Regions, 1)?];
+    let bytes = usize::try_from(bytes).map_err(|_| BadMemory::TooMuch)?;
+    let lent = Lent::map(fd, begin, bytes).map_err(|error| match error.kind() {
+        io::ErrorKind::StorageFull => BadMemory::Full,
+        _ => BadMemory::System(error),
+    })?;
+    Ok((lent, usize::try_from(offset - begin).expect("within a page"), charges))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use crate::vhost_user::allowance::Limits;
 
     fn file(bytes: u64) -> OwnedFd {
         let fd = memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory");
         ftruncate(&fd, bytes).expect("ours");
         fd
+    }
+
+    fn rich() -> Arc<Allowance> {
+        Allowance::new(0, Limits::NONE)
     }
 
     fn region(guest: u64, size: u64, offset: u64) -> Region {
@@ -145,9 +263,9 @@ mod tests {
 
     #[test]
     fn regions_come_and_go_and_many_of_them_at_that() {
-        let (mut table, fd) = (Table::default(), file(1 << 20));
+        let (mut table, rich, fd) = (Table::default(), rich(), file(1 << 20));
         for i in 0..256 {
-            table.add(region(i * 8192, 4096, i * 4096), &fd).expect("there is room");
+            table.add(region(i * 8192, 4096, i * 4096), &fd, &rich).expect("there is room");
         }
         let memory = table.memory();
         assert!(memory.words(255 * 8192 + 4080).is_some() && memory.words(4096).is_none());
@@ -158,23 +276,34 @@ mod tests {
 
     #[test]
     fn regions_that_overlap_or_are_larger_than_their_file_are_refused() {
-        let (mut table, fd) = (Table::default(), file(8192));
-        table.add(region(0, 8192, 0), &fd).expect("all of it");
-        assert!(matches!(table.add(region(4096, 4096, 0), &fd), Err(BadMemory::Overlap)));
+        let (mut table, rich, fd) = (Table::default(), rich(), file(8192));
+        table.add(region(0, 8192, 0), &fd, &rich).expect("all of it");
+        assert!(matches!(table.add(region(4096, 4096, 0), &fd, &rich), Err(BadMemory::Overlap)));
         for (size, offset) in [(8192, 4096), (u64::MAX, 4096), (4096, u64::MAX), (8193, 0)] {
-            let error = table.add(region(1 << 30, size, offset), &fd).expect_err("too large");
+            let error =
+                table.add(region(1 << 30, size, offset), &fd, &rich).expect_err("too large");
             assert!(matches!(error, BadMemory::Small(_) | BadMemory::TooMuch), "{error}");
         }
         assert!(matches!(
-            table.add(region(1 << 30, 0, 0), &fd),
+            table.add(region(1 << 30, 0, 0), &fd, &rich),
             Err(BadMemory::Overlap | BadMemory::System(_))
         ));
     }
 
     #[test]
+    fn an_area_of_nothing_for_a_queue_is_refused() {
+        let rich = rich();
+        for (queues, size) in [(0, 4096), (2, 32), (64, 64 * 64 - 1)] {
+            let (shape, fd) = (Shape { queues, size: 8 }, file(4096));
+            let error = InflightArea::new(shape, &Area { size, offset: 0, fd }, &rich);
+            assert!(matches!(error.expect_err("no room"), BadMemory::NoInflight(..)));
+        }
+    }
+
+    #[test]
     fn a_region_that_is_lent_twice_is_taken_back_twice() {
-        let (mut table, fd) = (Table::default(), file(4096));
-        (0..2).for_each(|_| table.add(region(0, 4096, 0), &fd).expect("the same"));
+        let (mut table, rich, fd) = (Table::default(), rich(), file(4096));
+        (0..2).for_each(|_| table.add(region(0, 4096, 0), &fd, &rich).expect("the same"));
         for _ in 0..2 {
             assert!(table.memory().words(0).is_some());
             table.remove(region(0, 4096, 0)).expect("it is there");
@@ -185,7 +314,29 @@ mod tests {
     #[test]
     fn files_that_are_not_memory_are_refused() {
         let fd = std::fs::File::open("/proc/self/status").expect("Linux").into();
-        let error = Table::default().add(region(0, 4096, 0), &fd).expect_err("a file");
+        let error = Table::default().add(region(0, 4096, 0), &fd, &rich()).expect_err("a file");
         assert!(error.to_string().contains("memory-backend-memfd"), "{error}");
+    }
+
+    #[test]
+    fn a_user_has_only_so_many_regions_and_so_much_memory_in_all_ports() {
+        let fd = file(1 << 20);
+        let allowance = Allowance::new(0, Limits { regions: 3, bytes: 16384, ..Limits::NONE });
+        let mut tables = [Table::default(), Table::default()];
+        for (guest, table) in (0..).zip(&mut tables) {
+            table.add(region(guest << 20, 4096, 0), &fd, &allowance).expect("there is room");
+            // The same again is the same mapping.
+            table.add(region(guest << 20, 4096, 0), &fd, &allowance).expect("there is room");
+        }
+        let [first, second] = &mut tables;
+        let large = region(1 << 30, 8193, 0);
+        assert!(matches!(first.add(large, &fd, &allowance), Err(BadMemory::Spent(_))));
+        first.add(region(1 << 30, 4096, 1), &fd, &allowance).expect("two pages");
+        let more = region(2 << 30, 1, 0);
+        assert!(matches!(second.add(more, &fd, &allowance), Err(BadMemory::Spent(_))));
+        let kept = first.remove(region(1 << 30, 4096, 1)).expect("it is there");
+        assert!(second.add(more, &fd, &allowance).is_err(), "it may still be in use");
+        drop(kept);
+        second.add(more, &fd, &allowance).expect("there is room again");
     }
 }

@@ -30,6 +30,8 @@ mod number {
     pub const SET_OWNER: u32 = 3;
     pub const RESET_OWNER: u32 = 4;
     pub const SET_MEM_TABLE: u32 = 5;
+    pub const SET_LOG_BASE: u32 = 6;
+    pub const SET_LOG_FD: u32 = 7;
     pub const SET_VRING_NUM: u32 = 8;
     pub const SET_VRING_ADDR: u32 = 9;
     pub const SET_VRING_BASE: u32 = 10;
@@ -43,6 +45,8 @@ mod number {
     pub const SET_VRING_ENABLE: u32 = 18;
     pub const SEND_RARP: u32 = 19;
     pub const NET_SET_MTU: u32 = 20;
+    pub const GET_INFLIGHT_FD: u32 = 31;
+    pub const SET_INFLIGHT_FD: u32 = 32;
     pub const RESET_DEVICE: u32 = 34;
     pub const GET_MAX_MEM_SLOTS: u32 = 36;
     pub const ADD_MEM_REG: u32 = 37;
@@ -112,6 +116,26 @@ pub struct Region {
     pub offset: u64,
 }
 
+/// Memory for something, in a file.
+#[derive(Debug)]
+pub struct Area {
+    /// Bytes.
+    pub size: u64,
+    /// Where it begins in the file.
+    pub offset: u64,
+    /// The file.
+    pub fd: OwnedFd,
+}
+
+/// For how many queues of which size something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// How many.
+    pub queues: u16,
+    /// Buffers of each.
+    pub size: u16,
+}
+
 /// Which descriptor of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bell {
@@ -150,10 +174,18 @@ pub enum Message {
     AddMemReg(Region, OwnedFd),
     /// Less memory.
     RemMemReg(Region),
+    /// Where pages are noted that are written.
+    SetLogBase(Area),
+    /// Whom to tell of that.
+    SetLogFd(OwnedFd),
+    /// Memory is wanted in which is noted how far queues are.
+    GetInflight(Shape),
+    /// The same, as somebody has got it before.
+    SetInflight(Shape, Area),
     /// Size of a queue.
     SetVringNum(u32, u32),
-    /// Where it lies.
-    SetVringAddr(u32, Places),
+    /// Where it lies, and under which guest address writes to its device area are noted.
+    SetVringAddr(u32, Places, Option<u64>),
     /// Where it begins.
     SetVringBase(u32, u32),
     /// It stops: where?
@@ -208,6 +240,20 @@ impl Message {
                 fds.0.truncate(0);
                 Self::RemMemReg(parse_slot(fields)?)
             }
+            number::SET_LOG_BASE => {
+                let (size, offset) = (fields.u64()?, fields.u64()?);
+                Self::SetLogBase(Area { size, offset, fd: fds.one()? })
+            }
+            number::SET_LOG_FD => {
+                // Some send a number along, which says nothing.
+                fields.0 = &[];
+                Self::SetLogFd(fds.one()?)
+            }
+            number::GET_INFLIGHT_FD => Self::GetInflight(parse_inflight(fields)?.2),
+            number::SET_INFLIGHT_FD => {
+                let (size, offset, shape) = parse_inflight(fields)?;
+                Self::SetInflight(shape, Area { size, offset, fd: fds.one()? })
+            }
             number::SET_VRING_NUM => Self::SetVringNum(fields.u32()?, fields.u32()?),
             number::SET_VRING_ADDR => parse_places(fields)?,
             number::SET_VRING_BASE => Self::SetVringBase(fields.u32()?, fields.u32()?),
@@ -261,13 +307,20 @@ fn parse_table(
     table
 }
 
+fn parse_inflight(fields: &mut Fields<'_>) -> Result<(u64, u64, Shape), Malformed> {
+    let (size, offset) = (fields.u64()?, fields.u64()?);
+    let shape = Shape { queues: fields.u16()?, size: fields.u16()? };
+    // Most send the padding of their structure along.
+    fields.0 = &fields.0[if fields.0.len() == 4 { 4 } else { 0 }..];
+    Ok((size, offset, shape))
+}
+
 fn parse_places(fields: &mut Fields<'_>) -> Result<Message, Malformed> {
-    let queue = fields.u32()?;
-    // Whether it is logged, which is not offered.
-    fields.u32()?;
+    const LOGGED: u32 = 1;
+    let (queue, flags) = (fields.u32()?, fields.u32()?);
     let (descriptors, device, driver) = (fields.u64()?, fields.u64()?, fields.u64()?);
-    fields.u64()?;
-    Ok(Message::SetVringAddr(queue, Places { descriptors, driver, device }))
+    let log = Some(fields.u64()?).filter(|_| flags & LOGGED != 0);
+    Ok(Message::SetVringAddr(queue, Places { descriptors, driver, device }, log))
 }
 
 fn parse_bell(bell: Bell, fields: &mut Fields<'_>, fds: &mut Fds) -> Result<Message, Malformed> {
@@ -280,29 +333,42 @@ fn parse_bell(bell: Bell, fields: &mut Fields<'_>, fds: &mut Fds) -> Result<Mess
 }
 
 /// What we say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Answer {
     /// A number.
     U64(u64),
     /// Where a queue is.
     Vring(u32, u32),
+    /// Memory that was wanted.
+    Inflight(Shape, Area),
 }
 
 impl Answer {
-    /// The bytes of an answer to `request`.
+    /// The bytes of an answer to a request that had a payload of `asked` bytes, and what goes with
+    /// them.
+    ///
+    /// # Panics
+    /// Never: payloads are short.
     #[must_use]
-    pub fn encode(self, request: u32) -> Vec<u8> {
-        let payload = match self {
-            Self::U64(value) => value.to_ne_bytes(),
+    pub fn encode(self, request: u32, asked: usize) -> (Vec<u8>, Option<OwnedFd>) {
+        let (mut payload, fd) = match self {
+            Self::U64(value) => (value.to_ne_bytes().to_vec(), None),
             Self::Vring(queue, base) => {
-                let mut both = [0; 8];
-                both[..4].copy_from_slice(&queue.to_ne_bytes());
-                both[4..].copy_from_slice(&base.to_ne_bytes());
-                both
+                (queue.to_ne_bytes().into_iter().chain(base.to_ne_bytes()).collect(), None)
+            }
+            Self::Inflight(shape, Area { size, offset, fd }) => {
+                let long = size.to_ne_bytes().into_iter().chain(offset.to_ne_bytes());
+                let short = shape.queues.to_ne_bytes().into_iter().chain(shape.size.to_ne_bytes());
+                (long.chain(short).collect(), Some(fd))
             }
         };
-        let words = [request, flag::VERSION | flag::REPLY, 8];
-        words.into_iter().flat_map(u32::to_ne_bytes).chain(payload).collect()
+        if fd.is_some() {
+            // As long as it was asked for, with padding or without.
+            payload.resize(asked, 0);
+        }
+        let size = u32::try_from(payload.len()).expect("short");
+        let words = [request, flag::VERSION | flag::REPLY, size];
+        (words.into_iter().flat_map(u32::to_ne_bytes).chain(payload).collect(), fd)
     }
 }
 
@@ -314,6 +380,10 @@ impl Fields<'_> {
         let (now, later) = self.0.split_first_chunk().ok_or(Malformed::Size)?;
         self.0 = later;
         Ok(*now)
+    }
+
+    fn u16(&mut self) -> Result<u16, Malformed> {
+        self.take().map(u16::from_ne_bytes)
     }
 
     fn u32(&mut self) -> Result<u32, Malformed> {
@@ -376,6 +446,10 @@ mod tests {
         assert!(matches!(parse(5, &[2, 0, 1, 0, 0], 1), Err(Malformed::Descriptors)));
         assert!(matches!(parse(5, &[1, 0, 1], 1), Err(Malformed::Size)));
         assert!(matches!(parse(99, &[], 0), Err(Malformed::Unknown(99))));
+        let log = parse(6, &[4096, 8], 1);
+        assert!(matches!(log, Ok(Message::SetLogBase(Area { size: 4096, offset: 8, .. }))));
+        assert!(matches!(parse(6, &[4096], 0), Err(Malformed::Size)), "without LOG_SHMFD");
+        assert!(matches!(parse(7, &[], 1), Ok(Message::SetLogFd(_))));
         let Ok(Message::SetMemTable(table)) = parse(5, &[1, 0, 4096, 8, 64], 1) else {
             panic!("a table of one region");
         };
@@ -385,15 +459,30 @@ mod tests {
     #[test]
     fn the_places_of_a_queue_come_in_the_order_of_vhost() {
         let message = Message::parse(9, &payload(&[1, 10, 20, 30, 0]), Vec::new());
-        let Ok(Message::SetVringAddr(1, places)) = message else { panic!("{message:?}") };
+        let Ok(Message::SetVringAddr(1, places, None)) = message else { panic!("{message:?}") };
         assert_eq!(places, Places { descriptors: 10, device: 20, driver: 30 });
+        let message = Message::parse(9, &payload(&[1 | 1 << 32, 1, 2, 3, 40]), Vec::new());
+        assert!(matches!(message, Ok(Message::SetVringAddr(1, _, Some(40)))), "{message:?}");
     }
 
     #[test]
     fn answers_bear_the_number_of_their_request() {
-        let bytes = Answer::Vring(1, 2).encode(11);
+        let (bytes, none) = Answer::Vring(1, 2).encode(11, 8);
+        assert!(none.is_none());
         let words: Vec<u32> =
             bytes.chunks(4).map(|word| u32::from_ne_bytes(word.try_into().expect("4"))).collect();
         assert_eq!(words, [11, 5, 8, 1, 2]);
+        // 20 bytes and, if it was asked so, four of padding.
+        for asked in [20, 24] {
+            let mut payload = vec![0; asked];
+            (payload[16], payload[18]) = (2, 64);
+            let Ok(Message::GetInflight(shape)) = Message::parse(31, &payload, Vec::new()) else {
+                panic!("a shape");
+            };
+            assert_eq!(shape, Shape { queues: 2, size: 64 });
+            let area = Area { size: 4096, offset: 0, fd: fd() };
+            let (bytes, fd) = Answer::Inflight(shape, area).encode(31, asked);
+            assert!(bytes.len() == HEADER + asked && fd.is_some());
+        }
     }
 }

@@ -19,149 +19,51 @@
 //! stands in the guest's memory, for buffers go back in order.
 
 mod adapter;
+pub mod allowance;
 pub mod hand;
 pub mod memory;
 pub mod message;
 pub mod session;
-mod socket;
-mod voice;
 
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
-use switch::{Adapter, Wake};
+pub use device::moderation::Coalesce;
+use switch::Adapter;
 
+use crate::machine::socket::{Door, bind, failed};
+use crate::machine::voice::Voice;
+use crate::machine::{MachinePort, RETRY_MS, SocketError, Spec, State, Status};
 use crate::sys::Waker;
 use crate::sys::vhost::{Ear, Event, receive, send, wait};
+use allowance::{Allowance, Charge, Good};
 use hand::{Hand, Trouble};
 use message::{Answer, FDS_MAX, HEADER, Header, Malformed, Message, PAYLOAD_MAX};
 use session::{Fault, Session};
-pub use socket::{Access, SocketError};
-use socket::{Door, bind, failed};
-use voice::Voice;
 
 /// Most pairs of queues: QEMU's own limit is far above, a guest has seldom as many processors.
 pub const PAIRS_MAX: u16 = 64;
-/// Between two frontends, and between two tries to get one, in milliseconds. Nobody who comes and
-/// goes, and no lack of descriptors, keeps a processor busy.
-const RETRY_MS: u32 = 50;
-
-/// What a port is to be.
-#[derive(Clone, Debug)]
-pub struct Spec {
-    /// Its name, for the log.
-    pub name: String,
-    /// The socket.
-    pub path: PathBuf,
-    /// The frontend listens, and we connect.
-    pub connects: bool,
-    /// Pairs of queues.
-    pub pairs: u16,
-    /// Who may connect to a socket of ours.
-    pub access: Access,
-}
-
-/// Whether a machine can be reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum State {
-    /// No frontend.
-    Waiting,
-    /// A frontend, whose guest has no driver for the device yet.
-    Connected,
-    /// Its driver is at work.
-    Up,
-}
-
-/// What control knows of a port.
-#[derive(Debug)]
-pub struct Status {
-    state: AtomicU8,
-    /// The process at the other end, 0 if there is none.
-    process: AtomicU32,
-    /// How often it was no longer up, modulo 2^32. Written by the protocol thread alone.
-    ends: AtomicU32,
-    bell: Arc<Waker>,
-}
-
-impl Status {
-    fn new(bell: &Arc<Waker>) -> Self {
-        let (state, process) = (AtomicU8::new(State::Waiting as u8), AtomicU32::new(0));
-        Self { state, process, ends: AtomicU32::new(0), bell: bell.clone() }
-    }
-
-    /// The state.
-    #[must_use]
-    pub fn state(&self) -> State {
-        match self.state.load(Ordering::Relaxed) {
-            0 => State::Waiting,
-            1 => State::Connected,
-            _ => State::Up,
-        }
-    }
-
-    /// The process at the other end.
-    #[must_use]
-    pub fn process(&self) -> Option<u32> {
-        Some(self.process.load(Ordering::Relaxed)).filter(|process| *process != 0)
-    }
-
-    /// How often a machine that was up went away, or its driver did. Whoever looks seldom sees by
-    /// this that one has gone and come again meanwhile.
-    #[must_use]
-    pub fn ends(&self) -> u32 {
-        self.ends.load(Ordering::Relaxed)
-    }
-
-    fn note(&self, state: State) {
-        let before = self.state();
-        if before == state {
-            return;
-        }
-        if before == State::Up {
-            self.ends.store(self.ends().wrapping_add(1), Ordering::Relaxed);
-        }
-        self.state.store(state as u8, Ordering::Relaxed);
-        // Whoever was woken by an earlier change and saw half of this one is woken again.
-        self.bell.wake();
-    }
-}
-
-/// A port's socket and its thread. Dropped, it takes the socket away at once and lets the thread
-/// end, which nobody waits for: it may have gigabytes to unmap.
-#[derive(Debug)]
-pub struct VhostPort {
-    door: Arc<Door>,
-    stop: Arc<Event>,
-    status: Arc<Status>,
-}
-
-impl VhostPort {
-    /// What is known of it.
-    #[must_use]
-    pub fn status(&self) -> &Status {
-        &self.status
-    }
-}
-
-impl Drop for VhostPort {
-    fn drop(&mut self) {
-        self.door.close();
-        self.stop.set();
-    }
-}
+/// Descriptors of a port without a frontend's: its socket, the connection, one that is turned away,
+/// four that its threads tell each other with, one in passing.
+const DESCRIPTORS: u64 = 8;
 
 /// Opens a port: its adapter for the worker, and the rest. `bell` is rung when its state changes.
 ///
 /// # Errors
 /// [`SocketError`], with what to do.
-pub fn open(spec: &Spec, bell: &Arc<Waker>) -> Result<(Box<dyn Adapter>, VhostPort), SocketError> {
-    let door = if spec.connects { Door::Theirs(spec.path.clone()) } else { bind(spec)? };
+pub fn open(
+    spec: &Spec,
+    bell: &Arc<Waker>,
+) -> Result<(Box<dyn Adapter>, MachinePort), SocketError> {
+    let charge = spec.allowance.take(Good::Descriptors, DESCRIPTORS)?;
+    let door = if spec.connects {
+        Door::Theirs(spec.path.clone())
+    } else {
+        bind(&spec.path, spec.access)?
+    };
     let door = Arc::new(door);
     let system = failed(&spec.path);
     let (ear, stop) =
@@ -170,11 +72,14 @@ pub fn open(spec: &Spec, bell: &Arc<Waker>) -> Result<(Box<dyn Adapter>, VhostPo
     let (hand, inbox) = hand::hands().map_err(&system)?;
     ear.add(inbox.mail.event()).map_err(&system)?;
     let queues = usize::from(spec.pairs) * 2;
-    let adapter = adapter::Machine::new(queues, inbox, &ear, &trouble).map_err(&system)?;
+    let adapter =
+        adapter::Machine::new(queues, spec.coalesce, inbox, &ear, &trouble).map_err(&system)?;
     let status = Arc::new(Status::new(bell));
     let server = Server {
         voice: Voice::new(spec.name.clone()),
         pairs: spec.pairs,
+        allowance: spec.allowance.clone(),
+        _charge: charge,
         door: door.clone(),
         hand,
         ear,
@@ -183,7 +88,7 @@ pub fn open(spec: &Spec, bell: &Arc<Waker>) -> Result<(Box<dyn Adapter>, VhostPo
         status: status.clone(),
     };
     let builder = std::thread::Builder::new().name("vhost-user".to_owned());
-    let port = VhostPort { door, stop, status };
+    let port = MachinePort { door, stop, status };
     builder.spawn(move || server.run()).map_err(&system)?;
     Ok((Box::new(adapter), port))
 }
@@ -192,6 +97,9 @@ pub fn open(spec: &Spec, bell: &Arc<Waker>) -> Result<(Box<dyn Adapter>, VhostPo
 struct Server {
     voice: Voice,
     pairs: u16,
+    allowance: Arc<Allowance>,
+    /// For its descriptors.
+    _charge: Charge,
     door: Arc<Door>,
     hand: Hand,
     ear: Arc<Ear>,
@@ -228,10 +136,10 @@ impl Server {
         while let Some(frontend) = self.next_frontend() {
             let process = rustix::net::sockopt::socket_peercred(&frontend);
             let process = process.map_or(0, |peer| peer.pid.as_raw_nonzero().get().unsigned_abs());
-            self.status.process.store(process, Ordering::Relaxed);
+            self.status.note_process(process);
             self.voice.info(format_args!("process {process} has connected"));
             self.status.note(State::Connected);
-            let mut session = Session::new(&mut self.hand, &self.ear, self.pairs);
+            let mut session = Session::new(&mut self.hand, &self.ear, self.pairs, &self.allowance);
             let conversation = Conversation {
                 voice: &self.voice,
                 frontend: &frontend,
@@ -243,12 +151,15 @@ impl Server {
             };
             let end = conversation.run(&mut session);
             drop(session);
-            self.status.process.store(0, Ordering::Relaxed);
+            self.status.note_process(0);
             self.status.note(State::Waiting);
             match end {
                 End::Stopped => break,
                 End::Gone => self.voice.info(format_args!("process {process} has gone")),
-                end => self.voice.warn(format_args!("process {process} is let go: {end}")),
+                end => {
+                    self.status.complain(Some(end.to_string()));
+                    self.voice.warn(format_args!("process {process} is let go: {end}"));
+                }
             }
             if self.is_stopped_within(RETRY_MS) {
                 break;
@@ -315,6 +226,7 @@ impl Conversation<'_> {
         let state = if session.is_up() { State::Up } else { State::Connected };
         if state == State::Up && self.status.state() != State::Up {
             self.voice.info(format_args!("its machine is up"));
+            self.status.complain(None);
         }
         self.status.note(state);
     }
@@ -335,6 +247,7 @@ impl Conversation<'_> {
             Ok(None) if asked => self.answer(header, Answer::U64(0)),
             Ok(None) => Ok(()),
             Err(fault) if asked => {
+                self.status.complain(Some(format!("refused: {fault}")));
                 self.voice.warn(format_args!("refused: {fault}"));
                 self.answer(header, Answer::U64(1))
             }
@@ -343,7 +256,8 @@ impl Conversation<'_> {
     }
 
     fn answer(&self, header: Header, answer: Answer) -> Result<(), End> {
-        Ok(send(self.frontend, &answer.encode(header.request))?)
+        let (bytes, fd) = answer.encode(header.request, header.size);
+        Ok(send(self.frontend, &bytes, fd.as_ref().map(OwnedFd::as_fd))?)
     }
 
     /// Receives exactly so many bytes. Between two messages the `session` may hear of trouble.
@@ -397,6 +311,7 @@ impl Conversation<'_> {
                 if why == Trouble::Lost {
                     return Err(why.into());
                 }
+                self.status.complain(Some(format!("queue {queue} is stopped: {why}")));
                 self.voice.warn(format_args!("queue {queue} is stopped: {why}"));
             }
             self.note_state(session);
@@ -408,16 +323,20 @@ impl Conversation<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::Access;
     use std::io::Write;
     use std::os::unix::net::UnixStream;
     use std::path::Path;
     use std::sync::mpsc::channel;
     use std::time::Instant;
 
-    fn open_at(path: &Path) -> (Box<dyn Adapter>, VhostPort) {
+    fn open_at(path: &Path) -> (Box<dyn Adapter>, MachinePort) {
         let (_, bell) = Waker::new().expect("descriptors");
         let (name, path) = ("vale0:vm".to_owned(), path.to_owned());
-        let spec = Spec { name, path, connects: false, pairs: 1, access: Access::default() };
+        let allowance = Allowance::new(0, allowance::Limits::NONE);
+        let (peer, access) = (None, Access::default());
+        let (connects, pairs, coalesce) = (false, 1, None);
+        let spec = Spec { name, path, connects, pairs, coalesce, peer, access, allowance };
         open(&spec, &Arc::new(bell)).expect("nobody is there")
     }
 
@@ -443,16 +362,5 @@ mod tests {
         is_done.recv_timeout(Duration::from_secs(10)).expect("nobody waits for the thread");
         assert!(!path.exists(), "another may be made there");
         drop(adapter);
-    }
-
-    #[test]
-    fn a_machine_that_has_gone_and_come_again_has_gone() {
-        let (_, bell) = Waker::new().expect("descriptors");
-        let status = Status::new(&Arc::new(bell));
-        [State::Connected, State::Up, State::Up].into_iter().for_each(|state| status.note(state));
-        assert_eq!(status.ends(), 0);
-        let again = [State::Waiting, State::Connected, State::Up];
-        again.into_iter().for_each(|state| status.note(state));
-        assert_eq!((status.state(), status.ends()), (State::Up, 1));
     }
 }

@@ -18,24 +18,32 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use device::virtio_net::{features as net, header_len};
-use device::virtqueue::{BadQueue, Direction, Places, Queue, features as virtio};
+use device::virtqueue::{
+    BadQueue, Direction, Inflight, Places, Queue, SIZE_MAX, features as virtio,
+};
 use ring::guest::GuestMemory;
+use switch::offload::Offloads;
 
+use super::allowance::{Allowance, Charge, Good, Spent};
 use super::hand::{Queues, Ring, Trouble};
-use super::memory::{BadMemory, REGIONS_MAX, Table};
-use super::message::{Answer, Bell, Message};
+use super::memory::{BadMemory, InflightArea, LogArea, REGIONS_MAX, Table};
+use super::message::{Answer, Area, Bell, Message, Shape};
 use crate::sys::vhost::{Call, Ear, Kick};
 
 /// Features of the protocol.
 mod protocol {
     /// There may be more queues than two.
     pub const MQ: u64 = 1 << 0;
+    /// Written pages are noted in memory that the frontend lends.
+    pub const LOG_SHMFD: u64 = 1 << 1;
     /// `SEND_RARP`.
     pub const RARP: u64 = 1 << 2;
     /// Every request can be answered.
     pub const REPLY_ACK: u64 = 1 << 3;
     /// `NET_SET_MTU`.
     pub const MTU: u64 = 1 << 4;
+    /// What a successor has to know is kept in memory that outlives us.
+    pub const INFLIGHT_SHMFD: u64 = 1 << 12;
     /// `RESET_DEVICE`.
     pub const RESET_DEVICE: u64 = 1 << 13;
     /// Memory comes and goes region by region.
@@ -43,12 +51,15 @@ mod protocol {
     /// `SET_STATUS`.
     pub const STATUS: u64 = 1 << 16;
 
-    pub const OFFERED: u64 =
-        MQ | RARP | REPLY_ACK | MTU | RESET_DEVICE | CONFIGURE_MEM_SLOTS | STATUS;
+    const MEMORY: u64 = LOG_SHMFD | INFLIGHT_SHMFD | CONFIGURE_MEM_SLOTS;
+    const CONVERSATION: u64 = REPLY_ACK | MTU | RESET_DEVICE | STATUS;
+    pub const OFFERED: u64 = MQ | MEMORY | RARP | CONVERSATION;
 }
 
 /// The feature that there are features of the protocol.
 const PROTOCOL_FEATURES: u64 = 1 << 30;
+/// Whatever is written is to be noted: the machine moves.
+const LOG_ALL: u64 = 1 << 26;
 /// A driver may lay its buffers out as it likes (6.3): a legacy feature, always so since.
 const ANY_LAYOUT: u64 = 1 << 27;
 
@@ -56,17 +67,40 @@ const ANY_LAYOUT: u64 = 1 << 27;
 #[must_use]
 pub fn offered(pairs: u16) -> u64 {
     let several = if pairs > 1 { net::MQ } else { 0 };
-    let unfinished = net::CSUM | net::HOST_TSO4 | net::HOST_TSO6 | net::HOST_ECN | net::HOST_USO;
+    let sent = net::CSUM | net::HOST_TSO4 | net::HOST_TSO6 | net::HOST_ECN | net::HOST_USO;
+    let received = net::GUEST_CSUM | net::GUEST_TSO4 | net::GUEST_TSO6 | net::GUEST_ECN;
+    let datagrams = net::GUEST_USO4 | net::GUEST_USO6;
     let control = net::CTRL_VQ | net::GUEST_ANNOUNCE;
-    let queues = virtio::INDIRECT_DESC | virtio::EVENT_IDX | virtio::RING_PACKED | ANY_LAYOUT;
+    let tables = virtio::INDIRECT_DESC | virtio::RING_PACKED | ANY_LAYOUT;
+    let queues = tables | virtio::EVENT_IDX | virtio::IN_ORDER;
     several
-        | unfinished
+        | sent
+        | received
+        | datagrams
         | control
         | queues
         | virtio::MRG_RXBUF
         | virtio::VERSION_1
         | net::MTU
+        | LOG_ALL
         | PROTOCOL_FEATURES
+}
+
+/// What a driver with these features takes unfinished.
+fn accepted(features: u64) -> Offloads {
+    let runs = [
+        (net::GUEST_TSO4, Offloads::TSO4),
+        (net::GUEST_TSO6, Offloads::TSO6),
+        (net::GUEST_ECN, Offloads::ECN),
+        // What it is that a run of datagrams is over, its header does not say.
+        (net::GUEST_USO4 | net::GUEST_USO6, Offloads::USO),
+    ];
+    // All of them are nothing without checksums (5.1.3.1).
+    if features & net::GUEST_CSUM == 0 {
+        return Offloads::NONE;
+    }
+    let taken = runs.into_iter().filter(|(wanted, _)| features & wanted == *wanted);
+    taken.fold(Offloads::CHECKSUM, |all, (_, one)| all.and(one))
 }
 
 /// What a frontend did wrong.
@@ -84,9 +118,15 @@ pub enum Fault {
     /// Memory that is not taken.
     #[error("{0}")]
     Memory(#[from] BadMemory),
+    /// The user has no more of it.
+    #[error(transparent)]
+    Spent(#[from] Spent),
     /// For a kick or a call.
     #[error("a descriptor of queue {0} that is no eventfd")]
     NoEventfd(u32),
+    /// For the log.
+    #[error("a descriptor of the log that is no eventfd")]
+    NoLogEventfd,
     /// An MTU that no Ethernet has.
     #[error("an MTU of {0}")]
     Mtu(u64),
@@ -98,14 +138,52 @@ struct Vring {
     size: u32,
     base: u32,
     places: Option<Places>,
+    /// Guest address of the device area, as far as the log is concerned.
+    logged_at: Option<u64>,
     kick: Option<Kick>,
     call: Option<Arc<Call>>,
     err: Option<Call>,
+    /// For each of these descriptors.
+    charges: [Option<Charge>; 3],
     enabled: bool,
     /// A kick was set, and it was not stopped since.
     started: bool,
     /// The worker has it.
     runs: bool,
+}
+
+impl Vring {
+    /// Sets a descriptor in the place of another, or none. Where that fails, it is none.
+    fn set_bell(
+        &mut self,
+        bell: Bell,
+        queue: u32,
+        fd: Option<OwnedFd>,
+        ear: &Arc<Ear>,
+        allowance: &Arc<Allowance>,
+    ) -> Result<(), Fault> {
+        // The old one first: the frontend may give the same file again.
+        self.drop_bell(bell);
+        let Some(fd) = fd else { return Ok(()) };
+        let charge = allowance.take(Good::Descriptors, 1)?;
+        let no_eventfd = |_| Fault::NoEventfd(queue);
+        match bell {
+            Bell::Kick => self.kick = Some(Kick::new(fd, ear).map_err(no_eventfd)?),
+            Bell::Call => self.call = Some(Arc::new(Call::new(fd).map_err(no_eventfd)?)),
+            Bell::Err => self.err = Some(Call::new(fd).map_err(no_eventfd)?),
+        }
+        self.charges[bell as usize] = Some(charge);
+        Ok(())
+    }
+
+    fn drop_bell(&mut self, bell: Bell) {
+        match bell {
+            Bell::Kick => self.kick = None,
+            Bell::Call => self.call = None,
+            Bell::Err => self.err = None,
+        }
+        self.charges[bell as usize] = None;
+    }
 }
 
 /// A frontend.
@@ -116,8 +194,13 @@ pub struct Session<Q: Queues> {
     offered: u64,
     features: u64,
     protocol: u64,
-    table: Table,
+    allowance: Arc<Allowance>,
+    /// Dropped before the table, which it is charged with.
     memory: Arc<GuestMemory>,
+    table: Table,
+    log: Option<LogArea>,
+    log_call: Option<(Arc<Call>, Charge)>,
+    inflight: Option<InflightArea>,
     vrings: Vec<Vring>,
     status: u8,
 }
@@ -125,7 +208,7 @@ pub struct Session<Q: Queues> {
 impl<Q: Queues> Session<Q> {
     /// One that has said nothing yet, for so many pairs of queues.
     #[must_use]
-    pub fn new(queues: Q, ear: &Arc<Ear>, pairs: u16) -> Self {
+    pub fn new(queues: Q, ear: &Arc<Ear>, pairs: u16, allowance: &Arc<Allowance>) -> Self {
         let vrings = (0..2 * pairs).map(|_| Vring::default()).collect();
         Self {
             queues,
@@ -133,8 +216,12 @@ impl<Q: Queues> Session<Q> {
             offered: offered(pairs),
             features: 0,
             protocol: 0,
-            table: Table::default(),
+            allowance: allowance.clone(),
             memory: Arc::default(),
+            table: Table::default(),
+            log: None,
+            log_call: None,
+            inflight: None,
             vrings,
             status: 0,
         }
@@ -166,6 +253,17 @@ impl<Q: Queues> Session<Q> {
             Message::GetMaxMemSlots => return Ok(Some(Answer::U64(REGIONS_MAX as u64))),
             Message::GetStatus => return Ok(Some(Answer::U64(self.status.into()))),
             Message::GetVringBase(queue) => return self.stop(queue).map(Some),
+            Message::SetLogBase(area) => {
+                self.set_log(&area)?;
+                // Answered in any case.
+                return Ok(Some(Answer::U64(0)));
+            }
+            Message::GetInflight(shape) => return self.make_inflight(shape).map(Some),
+            Message::SetInflight(shape, area) => {
+                let _old = self.inflight.replace(InflightArea::new(shape, &area, &self.allowance)?);
+                self.settle_all();
+            }
+            Message::SetLogFd(fd) => self.set_log_call(fd)?,
             Message::SetFeatures(features) => self.set_features(features)?,
             Message::SetProtocolFeatures(features) => {
                 self.protocol = check(features, protocol::OFFERED)?;
@@ -174,17 +272,18 @@ impl<Q: Queues> Session<Q> {
             Message::ResetDevice => self.reset(),
             Message::SetMemTable(regions) => self.set_table(regions)?,
             Message::AddMemReg(region, fd) => {
-                self.table.add(region, &fd)?;
+                self.table.add(region, &fd, &self.allowance)?;
                 self.change_memory();
             }
             Message::RemMemReg(region) => {
-                self.table.remove(region)?;
+                let _charged_until_unused = self.table.remove(region)?;
                 self.change_memory();
             }
             Message::SetVringNum(queue, size) => self.vring(queue)?.size = size,
             Message::SetVringBase(queue, base) => self.vring(queue)?.base = base,
-            Message::SetVringAddr(queue, places) => {
-                self.vring(queue)?.places = Some(places);
+            Message::SetVringAddr(queue, places, logged_at) => {
+                let vring = self.vring(queue)?;
+                (vring.places, vring.logged_at) = (Some(places), logged_at);
                 self.settle(queue)?;
             }
             Message::SetBell(bell, queue, fd) => self.set_bell(bell, queue, fd)?,
@@ -227,14 +326,22 @@ impl<Q: Queues> Session<Q> {
         self.status = 0;
         for at in 0..self.vrings.len() {
             self.take_out(at);
+            self.track_of(at).iter().for_each(Inflight::clear);
             let vring = &mut self.vrings[at];
-            (vring.started, vring.enabled, vring.kick) = (false, false, None);
+            (vring.started, vring.enabled) = (false, false);
+            vring.drop_bell(Bell::Kick);
         }
     }
 
     fn set_table(&mut self, regions: Vec<(super::message::Region, OwnedFd)>) -> Result<(), Fault> {
+        // What was lent before means nothing any more, and is not to count beside the new.
+        (0..self.vrings.len()).for_each(|at| drop(self.take_out(at)));
+        self.memory = Arc::default();
+        self.table = Table::default();
         let mut table = Table::default();
-        regions.into_iter().try_for_each(|(region, fd)| table.add(region, &fd))?;
+        for (region, fd) in regions {
+            table.add(region, &fd, &self.allowance)?;
+        }
         self.table = table;
         self.change_memory();
         Ok(())
@@ -245,29 +352,51 @@ impl<Q: Queues> Session<Q> {
         self.settle_all();
     }
 
+    fn make_inflight(&self, shape: Shape) -> Result<Answer, Fault> {
+        if usize::from(shape.queues) > self.vrings.len() {
+            return Err(Fault::NoQueue(shape.queues.into()));
+        }
+        if shape.size > SIZE_MAX || shape.queues == 0 {
+            return Err(Fault::Queue(0, BadQueue::Size(shape.size.into())));
+        }
+        let area = InflightArea::make(shape).map_err(BadMemory::from)?;
+        Ok(Answer::Inflight(shape, area))
+    }
+
+    /// Where it is noted how far a queue is.
+    fn track_of(&self, at: usize) -> Option<Inflight> {
+        self.inflight.as_ref().and_then(|area| area.of(at))
+    }
+
+    fn set_log(&mut self, area: &Area) -> Result<(), Fault> {
+        // The old one is charged for until it is not used any more.
+        let _old = self.log.replace(LogArea::new(area, &self.allowance)?);
+        self.settle_all();
+        Ok(())
+    }
+
+    fn set_log_call(&mut self, fd: OwnedFd) -> Result<(), Fault> {
+        let charge = self.allowance.take(Good::Descriptors, 1)?;
+        let call = Call::new(fd).map_err(|_| Fault::NoLogEventfd)?;
+        let _old = self.log_call.replace((Arc::new(call), charge));
+        self.settle_all();
+        Ok(())
+    }
+
     fn set_bell(&mut self, bell: Bell, queue: u32, fd: Option<OwnedFd>) -> Result<(), Fault> {
-        let ear = self.ear.clone();
-        let no_eventfd = |_| Fault::NoEventfd(queue);
+        let (ear, allowance) = (self.ear.clone(), self.allowance.clone());
         let vring = self.vring(queue)?;
+        let set = vring.set_bell(bell, queue, fd, &ear, &allowance);
         match bell {
             Bell::Kick => {
-                // The old one first: the frontend may give the same file again.
-                vring.kick = None;
-                let kick = fd.map(|fd| Kick::new(fd, &ear)).transpose();
-                vring.kick = kick.map_err(no_eventfd)?;
-                vring.started = true;
-                self.settle(queue)
+                vring.started = set.is_ok();
+                set.and(self.settle(queue))
             }
             Bell::Call => {
-                let call = fd.map(Call::new).transpose().map_err(no_eventfd)?;
-                vring.call = call.map(Arc::new);
                 self.settle_later(queue);
-                Ok(())
+                set
             }
-            Bell::Err => {
-                vring.err = fd.map(Call::new).transpose().map_err(no_eventfd)?;
-                Ok(())
-            }
+            Bell::Err => set,
         }
     }
 
@@ -275,8 +404,11 @@ impl<Q: Queues> Session<Q> {
     fn stop(&mut self, queue: u32) -> Result<Answer, Fault> {
         self.vring(queue)?;
         self.take_out(queue as usize);
+        // Nothing is left to be done: the next one begins where it is told to.
+        self.track_of(queue as usize).iter().for_each(Inflight::clear);
         let vring = self.vring(queue)?;
-        (vring.started, vring.kick) = (false, None);
+        vring.started = false;
+        vring.drop_bell(Bell::Kick);
         Ok(Answer::Vring(queue, vring.base))
     }
 
@@ -301,13 +433,26 @@ impl<Q: Queues> Session<Q> {
         // The first queue of each pair is the driver's to receive.
         let direction = if at.is_multiple_of(2) { Direction::Write } else { Direction::Read };
         let made = Queue::new(&memory, places, direction, vring.size, vring.base, self.features);
+        let mut queue = made.map_err(|why| Fault::Queue(at, why))?;
+        let is_logged = self.features & LOG_ALL != 0;
+        let log = self.log.as_ref().filter(|_| is_logged).map(|area| area.log().clone());
+        if let Some(log) = &log {
+            queue.log_to(log.clone(), vring.logged_at);
+        }
+        if let Some(area) = self.track_of(at) {
+            queue.track(area, self.features).map_err(|why| Fault::Queue(at, why))?;
+        }
+        let log_call = self.log_call.as_ref().filter(|_| log.is_some());
         let ring = Ring {
-            queue: made.map_err(|why| Fault::Queue(at, why))?,
+            queue,
             memory,
+            log,
+            log_call: log_call.map(|(call, _)| call.clone()),
             call: vring.call.clone(),
             enabled: self.is_enabled(vring),
             header: header_len(self.features),
             mergeable: self.features & virtio::MRG_RXBUF != 0,
+            accepts: accepted(self.features),
             trouble: None,
         };
         self.queues.swap(at, Some(Box::new(ring)));
@@ -358,5 +503,181 @@ fn check(features: u64, offered: u64) -> Result<u64, Fault> {
     match features & !offered {
         0 => Ok(features),
         unknown => Err(Fault::Features(unknown)),
+    }
+}
+
+#[cfg(test)]
+mod orders;
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::super::allowance::Limits;
+    use super::super::message::Region;
+    use super::*;
+
+    /// No worker: queues are handed back as they were.
+    #[derive(Default)]
+    struct Shelf([Option<Box<Ring>>; 2]);
+
+    impl Queues for Shelf {
+        fn swap(&mut self, at: usize, ring: Option<Box<Ring>>) -> Option<Box<Ring>> {
+            std::mem::replace(&mut self.0[at], ring)
+        }
+
+        fn announce(&mut self, _: [u8; 6]) {}
+    }
+
+    fn session(limits: Limits) -> Session<Shelf> {
+        let ear = Arc::new(Ear::new().expect("descriptors"));
+        Session::new(Shelf::default(), &ear, 1, &Allowance::new(0, limits))
+    }
+
+    fn machine(bytes: u64) -> Message {
+        let fd = memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory");
+        ftruncate(&fd, bytes).expect("ours");
+        Message::SetMemTable(vec![(Region { guest: 0, size: bytes, user: 0, offset: 0 }, fd)])
+    }
+
+    fn event() -> Option<OwnedFd> {
+        Some(eventfd(0, EventfdFlags::NONBLOCK).expect("descriptors"))
+    }
+
+    /// Sets the first queue up, to run.
+    fn start(session: &mut Session<Shelf>) {
+        let places = Places { descriptors: 0, driver: 4096, device: 8192 };
+        session.take(Message::SetVringNum(0, 8)).expect("a queue");
+        session.take(Message::SetVringAddr(0, places, None)).expect("a queue");
+        session.take(Message::SetBell(Bell::Kick, 0, event())).expect("a queue");
+    }
+
+    #[test]
+    fn a_machine_that_lends_its_memory_again_needs_no_more_of_it() {
+        let mut session = session(Limits { bytes: 16384, regions: 1, ..Limits::NONE });
+        session.take(machine(16384)).expect("all that there is");
+        start(&mut session);
+        session.take(machine(16384)).expect("the same again");
+        assert!(session.is_up());
+        session.take(machine(20480)).expect_err("too much");
+        assert!(!session.is_up(), "what it has lent before means nothing");
+        session.take(machine(12288)).expect("less");
+        assert!(session.is_up());
+    }
+
+    #[test]
+    fn a_descriptor_that_is_none_costs_nothing_and_stops_its_queue() {
+        let mut session = session(Limits { descriptors: 2, ..Limits::NONE });
+        session.take(machine(16384)).expect("memory");
+        start(&mut session);
+        let no_eventfd = || std::fs::File::open("/proc/self/status").expect("Linux").into();
+        for bell in [Bell::Call, Bell::Err] {
+            session.take(Message::SetBell(bell, 0, Some(no_eventfd()))).expect_err("a file");
+        }
+        assert!(session.is_up());
+        session.take(Message::SetBell(Bell::Kick, 0, Some(no_eventfd()))).expect_err("a file");
+        assert!(!session.is_up(), "nobody hears its driver");
+        for bell in [Bell::Kick, Bell::Call, Bell::Kick] {
+            session.take(Message::SetBell(bell, 0, event())).expect("there is room for two");
+        }
+        assert!(session.is_up());
+        session.take(Message::SetBell(Bell::Err, 0, event())).expect_err("not for three");
+    }
+
+    /// The queue that `start` has set up.
+    fn ring(session: &mut Session<Shelf>) -> &mut Ring {
+        session.queues.0[0].as_mut().expect("it runs")
+    }
+
+    #[test]
+    fn a_queue_in_trouble_stays_stopped_until_it_is_started_again() {
+        let mut session = session(Limits::NONE);
+        session.take(machine(16384)).expect("memory");
+        start(&mut session);
+        let told = event().expect("descriptors");
+        let err = told.try_clone().expect("descriptors");
+        session.take(Message::SetBell(Bell::Err, 0, Some(err))).expect("an eventfd");
+        assert!(session.find_trouble().is_empty() && session.is_up(), "nothing is wrong");
+        ring(&mut session).trouble = Some(Trouble::Lost);
+        assert_eq!(session.find_trouble(), [(0, Trouble::Lost)]);
+        assert!(!session.is_up() && session.queues.0[0].is_none());
+        assert_eq!(rustix::io::read(&told, &mut [0; 8]), Ok(8), "its driver's monitor is told");
+        // What changes beside it does not start it.
+        session.take(Message::SetFeatures(virtio::VERSION_1)).expect("offered");
+        session.take(Message::SetVringEnable(0, true)).expect("a queue");
+        assert!(!session.is_up());
+        session.take(Message::SetBell(Bell::Kick, 0, event())).expect("an eventfd");
+        assert!(session.is_up());
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_and_leaves_things_as_they_were() {
+        let mut session = session(Limits::NONE);
+        session.take(machine(16384)).expect("memory");
+        start(&mut session);
+        let shape = |queues, size| Shape { queues, size };
+        for (message, fault) in [
+            (Message::SetVringNum(2, 8), "there is no queue 2"),
+            (Message::SetVringBase(9, 8), "there is no queue 9"),
+            (Message::GetVringBase(7), "there is no queue 7"),
+            (Message::SetVringEnable(u32::MAX, true), "there is no queue 4294967295"),
+            (Message::SetBell(Bell::Call, 2, None), "there is no queue 2"),
+            (Message::SetFeatures(1 << 63), "0x8000000000000000 are not offered"),
+            (Message::SetProtocolFeatures(1 << 9), "features 0x200 are not offered"),
+            (Message::SetMtu(67), "an MTU of 67"),
+            (Message::SetMtu(1 << 40), "an MTU of 1099511627776"),
+            (Message::GetInflight(shape(3, 8)), "there is no queue 3"),
+            (Message::GetInflight(shape(0, 8)), "queue 0 cannot be"),
+            (Message::GetInflight(shape(1, u16::MAX)), "queue 0 cannot be"),
+        ] {
+            let shown = format!("{message:?}");
+            let error = session.take(message).expect_err(&shown).to_string();
+            assert!(error.contains(fault), "{shown}: {error}");
+            assert!(session.is_up(), "{shown}");
+        }
+        session.take(Message::SetMtu(1500)).expect("Ethernet");
+    }
+
+    #[test]
+    fn a_queue_goes_on_where_its_area_says_that_it_was() {
+        // Five buffers were given back.
+        let memory = memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory");
+        ftruncate(&memory, 16384).expect("ours");
+        rustix::io::pwrite(&memory, &[5, 0], 8192 + 2).expect("ours");
+        let lent = || {
+            let region = Region { guest: 0, size: 16384, user: 0, offset: 0 };
+            Message::SetMemTable(vec![(region, memory.try_clone().expect("descriptors"))])
+        };
+        let mut session = session(Limits::NONE);
+        session.take(lent()).expect("memory");
+        let shape = Shape { queues: 2, size: 8 };
+        let Some(Answer::Inflight(_, area)) =
+            session.take(Message::GetInflight(shape)).expect("memory")
+        else {
+            panic!("no area");
+        };
+        let copy = Area { fd: area.fd.try_clone().expect("descriptors"), ..area };
+        let again = |area: &Area| {
+            let fd = area.fd.try_clone().expect("descriptors");
+            Message::SetInflight(shape, Area { fd, ..*area })
+        };
+        session.take(again(&copy)).expect("ours");
+        session.take(Message::SetVringBase(0, 5)).expect("a queue");
+        start(&mut session);
+        assert_eq!(ring(&mut session).queue.base(), 5);
+        // The next one is told something else, by a frontend that does not look.
+        drop(session);
+        let mut session = self::session(Limits::NONE);
+        session.take(lent()).expect("memory");
+        session.take(again(&copy)).expect("ours");
+        session.take(Message::SetVringBase(0, 7)).expect("a queue");
+        start(&mut session);
+        assert_eq!(ring(&mut session).queue.base(), 5);
+        // One that stopped it itself is believed.
+        session.take(Message::GetVringBase(0)).expect("it runs");
+        session.take(Message::SetVringBase(0, 7)).expect("a queue");
+        start(&mut session);
+        assert_eq!(ring(&mut session).queue.base(), 7);
     }
 }

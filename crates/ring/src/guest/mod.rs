@@ -17,9 +17,9 @@
 
 #![allow(unsafe_code)] // UNSAFETY: this is where guests' memory is mapped and bounded.
 
+pub mod log;
 pub mod lost;
 
-use core::ffi::c_void;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 use std::io;
@@ -28,11 +28,13 @@ use std::sync::Arc;
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::copy;
+use crate::abi::LINE;
+use crate::copy::{self, HEADER};
+use crate::memory::unmap;
 use crate::put::{Frame, Prologue, Source};
 
-/// Bytes that are unmapped by one call: others who change the memory of this process wait so long.
-const DROP_SLICE: usize = 64 << 20;
+/// Bytes in front of each frame in a queue of virtio-net.
+const FRONT: usize = 12;
 
 /// A mapping of memory that somebody else owns.
 #[derive(Debug)]
@@ -63,7 +65,8 @@ impl Lent {
         match lost::Watch::new(base.as_ptr().addr(), size) {
             Ok(watch) => Ok(Arc::new(Self { base, size, watch })),
             Err(error) => {
-                unmap(base, size);
+                // SAFETY: it was mapped by us just now, and nobody uses it.
+                unsafe { unmap(base, size) };
                 Err(error)
             }
         }
@@ -80,21 +83,8 @@ impl Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         self.watch.end();
-        unmap(self.base, self.size);
-    }
-}
-
-fn unmap(base: NonNull<u8>, size: usize) {
-    for offset in (0..size).step_by(DROP_SLICE) {
-        let slice = DROP_SLICE.min(size - offset);
         // SAFETY: it was mapped by us, and nobody uses it any more.
-        let unmapped = unsafe { rustix::mm::munmap(base.as_ptr().add(offset).cast(), slice) };
-        // Huge pages are unmapped whole: all at once, then.
-        if unmapped.is_err() {
-            // SAFETY: as above.
-            let _ = unsafe { rustix::mm::munmap(base.as_ptr().cast::<c_void>(), size) };
-            return;
-        }
+        unsafe { unmap(self.base, self.size) };
     }
 }
 
@@ -143,7 +133,20 @@ impl Span {
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
+
+    /// What is left of it behind the first `bytes` bytes, if anything is.
+    #[inline]
+    #[must_use]
+    pub fn behind(self, bytes: u32) -> Option<Self> {
+        let len = self.len.checked_sub(bytes).filter(|len| *len > 0)?;
+        Some(Self { len, offset: self.offset + bytes as usize, ..self })
+    }
 }
+
+/// Eight bytes at any address.
+#[repr(C, packed)]
+#[derive(Clone, Copy)]
+struct Word(u64);
 
 /// All that a guest has lent, as it is at one time.
 #[derive(Debug, Default)]
@@ -172,6 +175,14 @@ impl GuestMemory {
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.extents.iter().any(|extent| extent.lent.watch.is_lost())
+    }
+
+    /// Guest address of a span.
+    #[inline]
+    #[must_use]
+    pub fn guest_of(&self, span: Span) -> u64 {
+        let extent = &self.extents[span.extent as usize];
+        extent.guest + (span.offset - extent.offset) as u64
     }
 
     /// As much of `len` bytes at `guest` as lies in one piece.
@@ -207,17 +218,35 @@ impl GuestMemory {
         }
     }
 
+    /// A copy of the first `N` bytes of a span; `None`: it has fewer.
+    #[inline]
+    #[must_use]
+    pub fn first<const N: usize>(&self, span: Span) -> Option<[u8; N]> {
+        if (span.len as usize) < N {
+            return None;
+        }
+        let mut bytes = [0; N];
+        // SAFETY: the span has so many bytes, and the array is ours.
+        unsafe { copy::copy_bytes(bytes.as_mut_ptr(), self.at(span, 0), N) };
+        Some(bytes)
+    }
+
+    /// Has the processor fetch the first two lines of a span, for writing or only to be read.
+    #[inline(always)]
+    pub fn prefetch(&self, span: Span, writes: bool) {
+        let begin = self.at(span, 0);
+        copy::prefetch(begin, writes);
+        copy::prefetch(begin.wrapping_add(LINE), writes);
+    }
+
     /// Two little-endian words of eight bytes at a guest address: a descriptor of a table.
     #[inline]
     #[must_use]
     pub fn words(&self, guest: u64) -> Option<[u64; 2]> {
         let span = self.span(guest, 16).filter(|span| span.len == 16)?;
-        let mut bytes = [[0; 8]; 2];
-        for (i, word) in bytes.iter_mut().enumerate() {
-            // SAFETY: the span has 16 bytes, and the words are ours.
-            unsafe { copy::copy_bytes(word.as_mut_ptr(), self.at(span, 0).add(8 * i), 8) };
-        }
-        Some(bytes.map(u64::from_le_bytes))
+        let first = self.at(span, 0).cast::<Word>();
+        // SAFETY: the span has 16 bytes; volatile, so that each word is read exactly once.
+        Some([0, 1].map(|i| u64::from_le(unsafe { first.add(i).read_volatile() }.0)))
     }
 
     /// `len` bytes at an address of the process that lends them, in one piece and aligned.
@@ -240,7 +269,7 @@ impl GuestMemory {
 
     /// Address of a span from `skip` on.
     #[inline(always)]
-    fn at(&self, span: Span, skip: u32) -> *mut u8 {
+    pub(crate) fn at(&self, span: Span, skip: u32) -> *mut u8 {
         assert!(skip <= span.len);
         let lent = &self.extents[span.extent as usize].lent;
         lent.at(span.offset + skip as usize, (span.len - skip) as usize)
@@ -358,6 +387,15 @@ impl<'a> Reader<'a> {
         self.0.left()
     }
 
+    /// Appends what is left of the spans to `to`.
+    #[inline]
+    pub fn rest(&self, to: &mut Vec<Span>) {
+        let Some((&first, others)) = self.0.spans.split_first() else { return };
+        let (offset, len) = (first.offset + self.0.done as usize, first.len - self.0.done);
+        to.push(Span { offset, len, ..first });
+        to.extend_from_slice(others);
+    }
+
     /// Copies the next bytes out.
     ///
     /// # Panics
@@ -416,6 +454,38 @@ impl<'a> Writer<'a> {
 }
 
 impl Frame<'_> {
+    /// Writes `front`, and behind it a frame in one piece with `header` for its first bytes, to the
+    /// beginning of a span; `false`: the frame is not in one piece, or has no whole header, or the
+    /// span is too short.
+    ///
+    /// What goes through here stays in registers. A copy of a few bytes that waits for narrower
+    /// stores to its source waits for all stores before them, and these are to lines that another
+    /// processor has.
+    #[inline(always)]
+    #[must_use]
+    pub fn write_plain(
+        self,
+        front: &[u8; FRONT],
+        header: u128,
+        memory: &GuestMemory,
+        to: Span,
+    ) -> bool {
+        let bytes = self.bytes as usize;
+        let Some(from) = self.only().filter(|_| bytes >= HEADER) else { return false };
+        if (to.len as usize) < FRONT + bytes {
+            return false;
+        }
+        let to = memory.at(to, 0);
+        // SAFETY: there is room for front and frame at `to`, and `from` has all bytes of the frame.
+        unsafe {
+            write_front(to, front);
+            let to = to.add(FRONT);
+            to.cast::<u128>().write_unaligned(header);
+            copy::copy_bytes(to.add(HEADER), from.add(HEADER), bytes - HEADER);
+        }
+        true
+    }
+
     /// Writes the frame with `head` for its first bytes; returns how many it wrote.
     ///
     /// # Panics
@@ -426,6 +496,26 @@ impl Frame<'_> {
         let mut source = Source::new(&[], self, head);
         to.0.advance(bytes as usize, |place, len| source.copy_to(place, len));
         bytes
+    }
+}
+
+/// Writes what is in front of a frame. Where it has the end of a line for itself and is there
+/// already, that line stays as it is: in the caches of both sides.
+///
+/// # Safety
+/// `to` has room for it.
+#[inline(always)]
+unsafe fn write_front(to: *mut u8, front: &[u8; FRONT]) {
+    let mut old = [0; FRONT];
+    let alone = (to.addr() + FRONT).is_multiple_of(LINE);
+    // SAFETY: the caller's promise.
+    unsafe {
+        if alone {
+            copy::copy_bytes(old.as_mut_ptr(), to, FRONT);
+        }
+        if !alone || old != *front {
+            copy::copy_bytes(to, front.as_ptr(), FRONT);
+        }
     }
 }
 

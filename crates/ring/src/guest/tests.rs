@@ -1,7 +1,9 @@
 //! Memory in extents, windows, and memory that goes.
 
 use super::*;
+use crate::put::Pieces;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{MprotectFlags, mprotect};
 use std::os::fd::OwnedFd;
 
 const PAGE: usize = 4096;
@@ -49,6 +51,71 @@ fn what_is_not_there_is_no_span() {
     assert!(!memory.spans(0, 12_288, &mut spans, 1), "one span is not enough");
     assert_eq!(memory.words(3 * PAGE as u64 - 8), None);
     assert_eq!(memory.words(16), Some([0; 2]));
+}
+
+#[test]
+fn a_frame_in_one_piece_is_written_behind_what_is_in_front_of_it() {
+    let (fd, memory) = memory();
+    let from: Vec<u8> = (0..255).cycle().take(PAGE).collect();
+    Writer::new(&memory, &[memory.span(0, 4096).expect("there")]).write(&from);
+    let (front, header) = ([7; FRONT], 0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100_u128);
+    let (blank, nearly) = ([0xaa; FRONT], [7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 6]);
+    // At 52 it ends where a line does: there it is not written if it is there already.
+    let places = [(13, 60), (52, 60), (52, 1514), (11, 16), (9, 33), (9, 200)];
+    for ((at, bytes), before) in
+        places.into_iter().flat_map(|place| [blank, front, nearly].map(|before| (place, before)))
+    {
+        let (span, to) = (memory.span(0, bytes), memory.span(PAGE as u64 + at, bytes + 20));
+        let pieces = [span.expect("there")];
+        let frame = Frame { pieces: Pieces::Lent(&memory, &pieces), bytes };
+        rustix::io::pwrite(&fd, &[0xaa; PAGE], 2 * PAGE as u64).expect("a file");
+        rustix::io::pwrite(&fd, &before, 2 * PAGE as u64 + at).expect("a file");
+        assert!(frame.write_plain(&front, header, &memory, to.expect("there")));
+        let mut out = vec![0; 8 + 12 + bytes as usize + 8];
+        rustix::io::pread(&fd, &mut out, 2 * PAGE as u64 + at - 8).expect("a file");
+        let around = [0xaa; 8];
+        let text = [&header.to_le_bytes(), &from[16..bytes as usize]].concat();
+        let expected = [&around[..], &front, &text, &around].concat();
+        assert_eq!(out, expected, "{bytes} bytes at {at}");
+        let short = memory.span(PAGE as u64, bytes + 11).expect("there");
+        assert!(!frame.write_plain(&front, header, &memory, short), "it has no room");
+    }
+    let pieces = [memory.span(0, 15).expect("there")];
+    let frame = Frame { pieces: Pieces::Lent(&memory, &pieces), bytes: 15 };
+    let to = memory.span(PAGE as u64, 100).expect("there");
+    assert!(!frame.write_plain(&front, header, &memory, to), "it has no whole header");
+    let pieces = [pieces[0], memory.span(15, 45).expect("there")];
+    let frame = Frame { pieces: Pieces::Lent(&memory, &pieces), bytes: 60 };
+    assert!(!frame.write_plain(&front, header, &memory, to), "in two pieces");
+}
+
+/// The line could be in the caches of both sides; here it cannot even be written.
+#[test]
+fn what_is_there_already_in_a_line_of_its_own_is_not_written() {
+    let (_, memory) = memory();
+    let front = [7; FRONT];
+    Writer::new(&memory, &[memory.span(PAGE as u64 - 12, 12).expect("there")]).write(&front);
+    let (to, from) = (memory.span(PAGE as u64 - 12, 112), memory.span(PAGE as u64 + 512, 60));
+    let (to, pieces) = (to.expect("there"), [from.expect("there")]);
+    let page = memory.at(memory.span(0, 1).expect("there"), 0).cast();
+    // SAFETY: it is a page of a mapping of the test's own, and stays one.
+    unsafe { mprotect(page, PAGE, MprotectFlags::READ) }.expect("ours");
+    let frame = Frame { pieces: Pieces::Lent(&memory, &pieces), bytes: 60 };
+    assert!(frame.write_plain(&front, 9, &memory, to));
+    let behind = memory.span(PAGE as u64, 60).expect("there");
+    assert_eq!(memory.first::<16>(behind), Some(9_u128.to_le_bytes()));
+}
+
+#[test]
+fn a_span_has_a_beginning_and_what_is_behind_it() {
+    let (_, memory) = memory();
+    let span = memory.span(100, 20).expect("there");
+    Writer::new(&memory, &[span]).write(&[1, 2, 3, 4, 5]);
+    assert_eq!(memory.first::<3>(span), Some([1, 2, 3]));
+    assert_eq!(span.behind(3).and_then(|rest| memory.first(rest)), Some([4, 5]));
+    assert_eq!((memory.first::<21>(span), span.behind(20), span.behind(21)), (None, None, None));
+    memory.prefetch(span, true);
+    memory.prefetch(memory.span(3 * PAGE as u64 - 1, 1).expect("there"), false);
 }
 
 /// As many extents as a port takes, with a hole of a page behind each but the first two.

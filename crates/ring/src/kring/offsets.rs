@@ -5,9 +5,18 @@
 
 #![allow(unsafe_code)] // UNSAFETY: slots are read and written through raw pointers.
 
-use super::{Kring, RxKring};
-use crate::abi::NetmapRing;
+use super::{Kring, RxKring, TxKring, View};
+use crate::abi::{NetmapRing, Slot};
 use crate::cursor::Index;
+
+impl View {
+    /// A slot.
+    #[inline(always)]
+    pub(crate) fn slot(&self, i: Index) -> *mut Slot {
+        // SAFETY: an index is below `span`, and that many slots are mapped.
+        unsafe { self.slots.add(i.at()) }
+    }
+}
 
 impl Kring {
     #[cold]
@@ -40,6 +49,14 @@ impl Kring {
             let others = ptr.read_volatile() & !self.offset_mask;
             ptr.write_volatile(others | u64::from(offset));
         }
+    }
+}
+
+impl TxKring {
+    /// Do frames begin elsewhere than at the start of their buffers?
+    #[inline(always)]
+    pub(crate) fn is_staged(&self) -> bool {
+        self.ring.is_staged()
     }
 }
 

@@ -4,6 +4,7 @@
 //! [`Verdict`]. Which VLAN the frame is in, and whether the destination may have it, is not their
 //! business: the [bridge](crate::bridge) asks before and after.
 
+pub mod chain;
 pub(crate) mod hub;
 pub(crate) mod learning;
 pub(crate) mod patch;

@@ -57,7 +57,8 @@ fn checksum(ip: Ip, transport: Transport, frame: &[u8], l4: usize) -> u16 {
 }
 
 fn finish(header: [u8; VNET_LEN], mut frame: Vec<u8>) -> Result<Vec<Vec<u8>>, Unfinishable> {
-    let mut work = Finishing::new(header, &mut frame)?;
+    let Some(left) = Vnet::read(header, frame.len())? else { return Ok(vec![frame]) };
+    let mut work = Finishing::new(left, &mut frame)?;
     let (longest, mut frames) = (work.longest(&frame), Vec::new());
     while let Some(pieces) = work.next(&mut frame) {
         frames.push(pieces.concat());

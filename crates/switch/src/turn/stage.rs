@@ -19,13 +19,22 @@ use crate::switch::Switch;
 
 /// Which frames a batch takes.
 #[derive(Clone, Copy)]
-enum Take {
+pub(super) enum Take {
     /// Those of any shape.
     Any,
     /// Those that lie in one plain slot.
     Plain,
     /// Plain ones with this key.
     Run(u128),
+}
+
+/// Which frames are sent.
+#[derive(Clone, Debug)]
+pub(super) enum Part {
+    /// These of the list.
+    Taken(Range<usize>),
+    /// Those that the edge has finished.
+    Finished,
 }
 
 impl Take {
@@ -112,8 +121,8 @@ impl TurnOf<'_> {
     }
 
     /// Moves up to `budget` slots' worth of frames from the ring into the batch.
-    fn take_batch(&mut self, budget: u32, take: Take) -> u32 {
-        let queue = self.queue;
+    pub(super) fn take_batch(&mut self, budget: u32, take: Take) -> u32 {
+        let (queue, steered) = (self.queue, self.is_function(self.src));
         let Some(entry) = self.switch.entry_mut(self.src) else { return 0 };
         let Some(rings) = entry.plug.rings() else { return 0 };
         let (tx, batch) = (&mut rings.tx[queue], &mut self.scratch.batch);
@@ -126,6 +135,9 @@ impl TurnOf<'_> {
                 Some(Taken::Bad(why)) => entry.stats.drops.add(bad_slot(why), 1),
                 Some(Taken::Frame { bytes, slot, flags }) => {
                     batch.push(first, bytes, slot, flags);
+                    if steered {
+                        batch.set_mark(batch.frames().len() - 1, tx.take_mark(slot));
+                    }
                     if tx.front_len() != 0 {
                         batch.push_front(tx.front(), tx.front_len());
                     }
@@ -169,21 +181,21 @@ impl TurnOf<'_> {
         waits
     }
 
-    fn count_batch(&mut self) {
+    pub(super) fn count_batch(&mut self) {
         let batch = self.scratch.batch.frames();
         let bytes = batch.iter().map(|frame| u64::from(frame.bytes)).sum();
         self.count_taken(frames(batch.len()), bytes);
     }
 
     /// Does a tag end where the frame ends?
-    fn is_cut_off(&self, run: &Range<usize>) -> bool {
+    pub(super) fn is_cut_off(&self, run: &Range<usize>) -> bool {
         const TAGGED_MIN: u32 = 18;
         let frames = &self.scratch.batch.frames()[run.clone()];
         frames[0].header.tag().is_some() && frames.iter().any(|frame| frame.bytes < TAGGED_MIN)
     }
 
     /// Gives every destination its list.
-    fn flush_groups(&mut self, may_wait: bool) -> Option<Full> {
+    pub(super) fn flush_groups(&mut self, may_wait: bool) -> Option<Full> {
         let mut waits = None;
         while let Some(dst) = self.scratch.groups.next(&mut self.scratch.list) {
             waits = waits.or(self.send(dst, true, may_wait));
@@ -215,15 +227,35 @@ impl TurnOf<'_> {
 
     /// Sends the list to one port; `alone`: no other port gets these frames, their buffers may be
     /// swapped. `Some`: the port is full and wants the one frame, which `may_wait`, to wait.
-    fn send(&mut self, dst: PortId, alone: bool, may_wait: bool) -> Option<Full> {
-        let queue = self.queue;
+    pub(super) fn send(&mut self, dst: PortId, alone: bool, may_wait: bool) -> Option<Full> {
+        if self.scratch.batch.is_finished() {
+            return self.send_part(dst, Part::Taken(0..self.scratch.list.len()), alone, may_wait);
+        }
+        self.send_over_edge(dst);
+        None
+    }
+
+    /// Sends a part of it, in the same way.
+    pub(super) fn send_part(
+        &mut self,
+        dst: PortId,
+        part: Part,
+        alone: bool,
+        may_wait: bool,
+    ) -> Option<Full> {
+        let (queue, strict) = (self.queue, self.is_function(self.src));
         let pair = [self.src.index(), dst.index()];
+        let Scratch { batch, list, edge, crowded, .. } = &mut *self.scratch;
+        let (batch, list) = match part {
+            Part::Taken(part) => (&*batch, &list[part]),
+            Part::Finished => (&edge.batch, &edge.list[..]),
+        };
         let Switch { ports, monitors, .. } = &mut *self.switch;
         let Ok([Some(from), Some(to)]) = ports.get_disjoint_mut(pair) else {
-            self.count_drop(self.src, DropReason::DeadPort, frames(self.scratch.list.len()));
+            let lost = frames(list.len());
+            self.count_drop(self.src, DropReason::DeadPort, lost);
             return None;
         };
-        let (batch, list) = (&self.scratch.batch, &self.scratch.list[..]);
         let mut rx_queue = 0;
         let sent = match &mut to.plug {
             Plug::Adapter(adapter) => adapter.send(batch, list),
@@ -231,9 +263,11 @@ impl TurnOf<'_> {
                 rx_queue = queue_of(queue, rings);
                 let tx = from.plug.rings().filter(|_| alone).map(|rings| &rings.tx[queue]);
                 let mut watch = to.watch.as_deref_mut().map(|watch| (rx_queue, watch, monitors));
-                send_to_ring(&mut rings.rx[rx_queue], batch, list, tx, &mut watch)
+                let from = tx.map(|tx| From { tx, strict });
+                send_to_ring(&mut rings.rx[rx_queue], batch, list, from, &mut watch)
             }
         };
+        let lost = list.len() as u64 - sent.delivered.frames;
         if sent.drops.get(DropReason::NoRoom) > 0
             && let Some(rings) = to.plug.rings()
         {
@@ -242,10 +276,13 @@ impl TurnOf<'_> {
                 let slots = rings.rx[rx_queue].slots_for(bytes);
                 return Some(Full { port: dst, queue: rx_queue, slots });
             }
-            self.scratch.crowded |= give_way(&mut to.ways, &mut rings.rx[rx_queue]);
+            *crowded |= give_way(&mut to.ways, &mut rings.rx[rx_queue]);
         }
         to.stats.queues[rx_queue].tx += sent.delivered;
         to.stats.drops += &sent.drops;
+        if lost > 0 && self.switch.steering.is_some() {
+            self.note_lost(dst, lost);
+        }
         self.note_rung(dst);
         None
     }
@@ -260,13 +297,21 @@ impl TurnOf<'_> {
     }
 }
 
-/// Delivers a list into a receive ring. Where `tx`, the ring the frames come from, is in the same
+/// The ring that frames come from.
+#[derive(Clone, Copy)]
+struct From<'a> {
+    tx: &'a TxKring,
+    /// Its client is a function of a chain: what it sends must be its own.
+    strict: bool,
+}
+
+/// Delivers a list into a receive ring. Where the ring that the frames come from is in the same
 /// region, buffers are swapped.
 fn send_to_ring(
     rx: &mut RxKring,
     batch: &Batch,
     list: &[Delivery],
-    tx: Option<&TxKring>,
+    from: Option<From<'_>>,
     watch: &mut Option<(usize, &mut Watch, &mut Monitors)>,
 ) -> Sent {
     let mut sent = Sent::default();
@@ -275,9 +320,10 @@ fn send_to_ring(
         watch.show_returned(*queue, rx, monitors);
     }
     // A header that was taken off may have had a slot of its own: not the frame's, then.
-    let tx = tx.filter(|tx| tx.front_len() == 0 && Arc::ptr_eq(batch.region(), rx.region()));
+    let shared = Arc::ptr_eq(batch.region(), rx.region());
+    let from = from.filter(|from| shared && from.tx.front_len() == 0);
     for delivery in list {
-        match put(rx, batch, *delivery, tx) {
+        match put(rx, batch, *delivery, from) {
             Ok(bytes) => sent.delivered.add(1, u64::from(bytes)),
             Err(why) => sent.drops.add(refusal(why), 1),
         }
@@ -294,17 +340,23 @@ fn put(
     rx: &mut RxKring,
     batch: &Batch,
     delivery: Delivery,
-    tx: Option<&TxKring>,
+    from: Option<From<'_>>,
 ) -> Result<u32, Refused> {
     let entry = &batch.frames()[usize::from(delivery.frame)];
+    if entry.mark != 0 {
+        rx.mark_next(entry.mark);
+    }
     if rx.front_len() != 0 {
         let head = prologue(entry.header, entry.bytes, delivery.tag);
         let front = batch.front(delivery.frame, rx.front_len());
         return rx.put_behind(front, batch.frame(entry), head);
     }
     if let (TagAction::Keep, &[piece]) = (delivery.tag, batch.pieces(entry)) {
-        if let (Some(tx), Some(slot)) = (tx.filter(|_| rx.can_swap(piece)), entry.slot) {
-            return rx.put_swapped(tx, slot, piece);
+        if let (Some(from), Some(slot)) = (from.filter(|_| rx.can_swap(piece)), entry.slot) {
+            if from.strict && !from.tx.owns(piece) {
+                return Err(Refused::BadSlot);
+            }
+            return rx.put_swapped(from.tx, slot, piece);
         }
         if rx.fits(piece) {
             let header = u128::from_le_bytes(entry.header.bytes());
@@ -331,6 +383,6 @@ fn refusal(why: Refused) -> DropReason {
     }
 }
 
-fn narrow(index: usize) -> u16 {
+pub(super) fn narrow(index: usize) -> u16 {
     u16::try_from(index).expect("a batch is small")
 }

@@ -15,6 +15,40 @@ impl Adapter for Silent {
     }
 }
 
+/// A port that takes buffers in which nothing is that could be a frame, and gives them back.
+struct Empties {
+    waiting: u32,
+    told: std::sync::mpsc::Sender<()>,
+}
+
+impl Adapter for Empties {
+    fn send(&mut self, _: &Batch, _: &[Delivery]) -> Sent {
+        Sent::default()
+    }
+
+    fn delivered(&mut self) -> bool {
+        let any = self.waiting > 0;
+        self.waiting = self.waiting.saturating_sub(1);
+        any
+    }
+
+    fn flush(&mut self) {
+        self.told.send(()).expect("the test looks");
+    }
+}
+
+#[test]
+fn whoever_waits_for_buffers_is_told_of_them_without_any_frame() {
+    let mut net = Net::learning(1);
+    let (told, seen) = std::sync::mpsc::channel();
+    let port = Empties { waiting: 2, told };
+    net.switch.add_port(id(1), Plug::Adapter(Box::new(port)), PortConfig::default());
+    for count in [1, 1, 0] {
+        assert_eq!(net.turn(1), Moved::default());
+        assert_eq!(seen.try_iter().count(), count);
+    }
+}
+
 /// A port whose frames lie in memory of ours.
 struct Wire {
     intake: Intake,
@@ -95,6 +129,46 @@ fn frames_from_outside_wait_for_nobody_and_none_is_lost_uncounted() {
     let arrived = net.received(0).len() as u64;
     assert_eq!(arrived, u64::from(SLOTS) - 1);
     assert_eq!(net.drops(0, DropReason::NoRoom), 50 - arrived);
+}
+
+/// One whose frames can wait, and that has no room for others.
+struct Patient(Wire);
+
+impl Adapter for Patient {
+    fn recv(&mut self, batch: &mut Batch, drops: &mut Drops) {
+        self.0.recv(batch, drops);
+    }
+
+    fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent {
+        self.0.send(batch, list)
+    }
+
+    fn can_wait(&self) -> bool {
+        true
+    }
+
+    fn room(&mut self) -> u32 {
+        0
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_port_that_a_station_has_left() {
+    let mut net = Net::new(SwitchConfig::default());
+    let hello = vec![frame(ALL, mac(0), 60, 1)];
+    let (full, _seen) = Wire::new(hello.clone());
+    let (sender, _back) = Wire::new(vec![frame(mac(0), mac(1), 60, 7); usize::from(BATCH) + 4]);
+    let (standby, seen) = Wire::new(hello);
+    let waited_for = PortConfig { on_full: OnFull::Wait, ..PortConfig::default() };
+    net.switch.add_port(id(0), Plug::Adapter(Box::new(Patient(full))), waited_for);
+    net.switch.add_port(id(1), Plug::Adapter(Box::new(Patient(sender))), PortConfig::default());
+    net.turn(0);
+    assert_eq!(net.turn(1).slots, BATCH.into(), "of the first nobody knows where they go");
+    let moved = net.turn(1);
+    assert_eq!((moved.slots, moved.blocked_on.map(|full| full.port)), (0, Some(id(0))));
+    net.switch.add_port(id(2), Plug::Adapter(Box::new(standby)), PortConfig::default());
+    net.turn(2);
+    assert_eq!((net.turn(1).slots, seen.try_iter().count()), (4, 4));
 }
 
 #[test]

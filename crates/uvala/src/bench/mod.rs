@@ -7,8 +7,10 @@
 //! taken in the same minutes ([`runner`]). The parts of a measurement are separate processes
 //! ([`role`]), and what counts is what the receiver gets.
 
+mod chain;
 mod figures;
 mod frames;
+mod host;
 mod limit;
 mod machine;
 mod payload;

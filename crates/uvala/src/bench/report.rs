@@ -11,7 +11,7 @@ use super::machine::{self, Machine};
 use super::peers::Peer;
 use super::probe::Regime;
 use super::sample::Summary;
-use super::scenario::Scenario;
+use super::scenario::{Ratio, Scenario};
 use crate::table::Align;
 
 /// The result of a scenario. Numbers are in its unit; what could not be measured is null.
@@ -31,6 +31,12 @@ pub struct Report {
     pub spread: Option<(f64, f64)>,
     /// Samples in that regime, of samples taken.
     pub samples: Option<(usize, usize)>,
+    /// Of all frames, those that did not arrive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost_percent: Option<f64>,
+    /// Percent of a core for each Gbit/s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_per_gbit: Option<f64>,
     /// What the machine allows for this work.
     pub limit: Option<f64>,
     /// Value by limit, where the cores were at the same distance for both.
@@ -41,6 +47,9 @@ pub struct Report {
     pub goal: Option<f64>,
     /// Whether the value reaches it.
     pub reached: Option<bool>,
+    /// What was to be reached by comparison.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ratios: Vec<RatioResult>,
     /// Every probe of the core distance, in order.
     pub probes_ns: Vec<Option<u32>>,
     /// What went wrong.
@@ -62,9 +71,60 @@ pub struct PeerResult {
     pub ratio: Option<f64>,
     /// The regime it was measured in.
     pub regime: Option<Regime>,
+    /// Of all frames, those that did not arrive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost_percent: Option<f64>,
+    /// Percent of a core for each Gbit/s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_per_gbit: Option<f64>,
     /// Why there is no value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
+}
+
+/// A goal by comparison, and what came of it.
+#[derive(Debug, Clone, Serialize)]
+pub struct RatioResult {
+    /// Who was to be faster.
+    pub ours: &'static str,
+    /// Than whom.
+    pub theirs: &'static str,
+    /// So many times.
+    pub goal: f64,
+    /// How many times it was, where the cores were at the same distance for both.
+    pub value: Option<f64>,
+    /// Whether that is enough.
+    pub reached: Option<bool>,
+}
+
+impl RatioResult {
+    fn new(goal: Ratio, own: Option<&Summary>, peers: &[PeerResult]) -> RatioResult {
+        let of = |peer: Peer| {
+            let found = peers.iter().find(|p| p.name == peer.name());
+            found.and_then(|p| p.value.zip(p.regime))
+        };
+        let ours = goal.ours.map_or_else(|| own.map(|s| (s.median, s.regime)), of);
+        let both = ours.zip(of(goal.theirs)).filter(|(a, b)| a.1 == b.1);
+        let value = both.map(|(ours, theirs)| ours.0 / theirs.0);
+        RatioResult {
+            ours: goal.ours.map_or("uvala", Peer::name),
+            theirs: goal.theirs.name(),
+            goal: goal.times,
+            value,
+            reached: value.map(|value| value >= goal.times),
+        }
+    }
+
+    /// As a line for people.
+    fn line(&self) -> String {
+        let (ours, theirs, goal) = (self.ours, self.theirs, short(self.goal));
+        let outcome = match (self.value, self.reached) {
+            (Some(value), Some(true)) => format!("reached ({})", short(value)),
+            (Some(value), _) => format!("missed ({})", short(value)),
+            (None, _) => "not measured at one distance of the cores".into(),
+        };
+        format!("{ours} by {theirs}, goal {goal}: {outcome}")
+    }
 }
 
 impl PeerResult {
@@ -76,13 +136,23 @@ impl PeerResult {
             value: Some(summary.median),
             ratio: comparable.map(|ours| ours.median / summary.median),
             regime: Some(summary.regime),
+            lost_percent: summary.reading.lost_percent,
+            cpu_per_gbit: summary.reading.cpu_per_gbit,
             missing: None,
         }
     }
 
     /// A peer that was not.
     pub fn missing(peer: Peer, why: String) -> PeerResult {
-        PeerResult { name: peer.name(), value: None, ratio: None, regime: None, missing: Some(why) }
+        PeerResult {
+            name: peer.name(),
+            value: None,
+            ratio: None,
+            regime: None,
+            lost_percent: None,
+            cpu_per_gbit: None,
+            missing: Some(why),
+        }
     }
 }
 
@@ -101,6 +171,8 @@ impl Report {
         let comparable = limit.as_ref().is_some_and(|limit| limit.regime == regime);
         let limit = limit.map(|s| s.median);
         let goal = scenario.goal_in(regime);
+        let ratios = scenario.ratios.iter();
+        let ratios = ratios.map(|&goal| RatioResult::new(goal, own.as_ref(), &peers)).collect();
         Report {
             scenario: scenario.name,
             regime,
@@ -109,6 +181,8 @@ impl Report {
             better: if scenario.unit.higher_is_better() { "higher" } else { "lower" },
             spread: own.as_ref().map(|s| s.spread),
             samples: own.as_ref().map(|s| s.used),
+            lost_percent: own.as_ref().and_then(|s| s.reading.lost_percent),
+            cpu_per_gbit: own.as_ref().and_then(|s| s.reading.cpu_per_gbit),
             limit,
             ratio_limit: value
                 .zip(limit.filter(|_| comparable))
@@ -116,6 +190,7 @@ impl Report {
             peers,
             goal,
             reached: value.zip(goal).map(|(value, goal)| scenario.reaches(value, goal)),
+            ratios,
             probes_ns: probes.iter().map(|p| p.map(whole_ns)).collect(),
             problems,
             date: machine::today(),
@@ -162,12 +237,28 @@ impl Report {
         ]
     }
 
-    /// Lines about what is missing.
+    /// Lines about what is missing, and about comparisons.
     pub fn notes(&self) -> impl Iterator<Item = String> + '_ {
         let missing = self.peers.iter().filter_map(|p| {
             p.missing.as_ref().map(|why| format!("{}: {}: {why}", self.scenario, p.name))
         });
-        self.problems.iter().map(|p| format!("{}: {p}", self.scenario)).chain(missing)
+        let ratios = self.ratios.iter().map(|r| format!("{}: {}", self.scenario, r.line()));
+        let problems = self.problems.iter().map(|p| format!("{}: {p}", self.scenario));
+        problems.chain(missing).chain(ratios).chain(self.asides())
+    }
+}
+
+impl Report {
+    /// Lines about what was seen beside the values.
+    fn asides(&self) -> impl Iterator<Item = String> + '_ {
+        let own = ("uvala", self.lost_percent, self.cpu_per_gbit);
+        let peers = self.peers.iter().map(|p| (p.name, p.lost_percent, p.cpu_per_gbit));
+        std::iter::once(own).chain(peers).flat_map(|(name, lost, cpu)| {
+            let lost = lost.map(|n| format!("{}: {name}: {} % lost", self.scenario, short(n)));
+            let cpu =
+                cpu.map(|n| format!("{}: {name}: {} % of a core/Gbit/s", self.scenario, short(n)));
+            lost.into_iter().chain(cpu)
+        })
     }
 }
 
@@ -230,8 +321,13 @@ mod tests {
     use crate::bench::scenario::find;
 
     fn report() -> Report {
-        let own =
-            Summary { regime: Regime::Near, median: 126.0, spread: (118.0, 130.0), used: (4, 5) };
+        let own = Summary {
+            regime: Regime::Near,
+            median: 126.0,
+            spread: (118.0, 130.0),
+            used: (4, 5),
+            reading: 126.0.into(),
+        };
         let limit = Summary { median: 252.0, ..own.clone() };
         let peer = Summary { median: 57.0, ..own.clone() };
         let peers = vec![
@@ -267,8 +363,13 @@ mod tests {
 
     #[test]
     fn test_what_was_measured_at_another_distance_is_not_compared() {
-        let own =
-            Summary { regime: Regime::Near, median: 126.0, spread: (118.0, 130.0), used: (4, 5) };
+        let own = Summary {
+            regime: Regime::Near,
+            median: 126.0,
+            spread: (118.0, 130.0),
+            used: (4, 5),
+            reading: 126.0.into(),
+        };
         let far = Summary { regime: Regime::Far, ..own.clone() };
         let peers = vec![PeerResult::measured(Peer::Memif, &far, Some(&own))];
         assert_eq!(peers[0].ratio, None);

@@ -14,8 +14,8 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{frames, machine, peers, sample, subject};
-use crate::say;
+use super::{frames, host, machine, peers, sample, subject};
+use crate::{ourselves, say};
 
 /// One part of a benchmark.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -38,6 +38,10 @@ pub enum Role {
     FrameEcho(frames::Flow),
     /// A Linux bridge with two TAPs, inside a network namespace of its own.
     Bridge(peers::bridge::Job),
+    /// A laboratory of the host's interfaces, inside a network namespace of its own.
+    Host(host::Job),
+    /// A process in that laboratory.
+    HostEnd(host::End),
     /// A process of the subject.
     Subject(subject::Part),
 }
@@ -53,13 +57,15 @@ pub fn run(role: &Role) -> Result<()> {
         Role::FramePing(flow) => report(&frames::ping(flow)?),
         Role::FrameEcho(flow) => frames::echo(flow),
         Role::Bridge(job) => report(&peers::bridge::inside(job)?),
+        Role::Host(job) => report(&host::run(job)?),
+        Role::HostEnd(end) => host::run_end(end),
         Role::Subject(part) => subject::run_part(part),
     }
 }
 
 /// The command line of a role, to be prefixed (`unshare`) or started.
 pub fn command_line(role: &Role) -> Result<Vec<String>> {
-    let exe = std::env::current_exe().context("cannot find this program's own file")?;
+    let exe = ourselves::exe()?;
     let exe = exe.to_str().context("this program's path is not UTF-8")?.to_owned();
     Ok(vec![exe, "bench".into(), "--role".into(), serde_json::to_string(role)?])
 }

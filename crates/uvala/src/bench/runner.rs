@@ -8,7 +8,7 @@ use super::limit::{self, Limit};
 use super::peers::{self, Peer};
 use super::probe::{self, Regime};
 use super::report::{PeerResult, Report};
-use super::sample::{Sample, Series, Summary, settle, summarize};
+use super::sample::{Reading, Sample, Series, Summary, settle, summarize};
 use super::scenario::{Scenario, Traffic, Work};
 use super::subject;
 use crate::say;
@@ -50,6 +50,17 @@ impl Effort {
         peer: Duration::from_millis(500),
         budget: Duration::from_secs(120),
     };
+
+    /// The same where every sample takes seconds to prepare.
+    fn slow(self) -> Effort {
+        Effort {
+            repeats: self.peer_repeats,
+            sample: 2 * self.peer,
+            peer: 2 * self.peer,
+            budget: Duration::from_secs(600),
+            ..self
+        }
+    }
 }
 
 /// What a run measures.
@@ -61,13 +72,18 @@ pub struct Choice {
     pub no_peers: bool,
 }
 
-/// Runs a scenario. A subject or a peer that fails is an entry in the report, not an error.
+/// Runs a scenario: its limit, the subject and the peers in turn, again and again, so that
+/// whatever happens to the machine meanwhile happens to all of them. A subject or a peer that fails
+/// is an entry in the report, not an error.
 pub fn run(scenario: &Scenario, effort: Effort, choice: Choice) -> Report {
+    let effort = if scenario.slow { effort.slow() } else { effort };
     let begin = Instant::now();
     let mut series = Series::new(scenario.one_core());
     let mut problems = Vec::new();
     let mut subject_samples = Vec::new();
     let mut limit_samples = Vec::new();
+    let run_peers = if choice.no_peers { &[] } else { scenario.peers };
+    let mut peers: Vec<Contender> = run_peers.iter().map(|&peer| Contender::new(peer)).collect();
     for repeat in 1..=effort.repeats {
         progress(scenario.name, repeat, effort.repeats, series.last_probe());
         if let Some(sample) = limit_sample(scenario, effort, &mut series, &mut problems) {
@@ -80,30 +96,29 @@ pub fn run(scenario: &Scenario, effort: Effort, choice: Choice) -> Report {
                 Err(error) => problems.push(format!("uvala: {error:#}")),
             }
         }
+        if repeat <= effort.peer_repeats {
+            for peer in &mut peers {
+                let left = effort.budget.saturating_sub(begin.elapsed());
+                peer.take(scenario, effort, &mut series, left);
+            }
+        }
     }
     let own = settle(&subject_samples);
     let regime =
         own.as_ref().or(settle(&limit_samples).as_ref()).map_or(Regime::Unknown, |s| s.regime);
     let limit = in_regime(&limit_samples, regime);
-    let run_peers = if choice.no_peers { &[] } else { scenario.peers };
-    let peers = run_peers
-        .iter()
-        .map(|&peer| {
-            let left = effort.budget.saturating_sub(begin.elapsed());
-            run_peer(peer, scenario, effort, &mut series, own.as_ref(), left)
-        })
-        .collect();
+    let peers = peers.into_iter().map(|peer| peer.result(own.as_ref())).collect();
     Report::new(scenario, regime, own, limit, peers, series.probes(), problems)
 }
 
 /// One value of the subject, in the scenario's unit.
-fn subject_value(scenario: &Scenario, work: &Work, effort: Effort) -> Result<f64> {
+fn subject_value(scenario: &Scenario, work: &Work, effort: Effort) -> Result<Reading> {
     let value = subject::run(work, effort.sample)?;
     match &scenario.baseline {
         None => Ok(value),
         Some(baseline) => {
             let full = subject::run(baseline, effort.sample)?;
-            Ok((1.0 - value / full) * 100.0)
+            Ok(((1.0 - value.value / full.value) * 100.0).into())
         }
     }
 }
@@ -133,36 +148,50 @@ fn limit_sample(
     }
 }
 
-fn run_peer(
+/// A peer while it is measured.
+struct Contender {
     peer: Peer,
-    scenario: &Scenario,
-    effort: Effort,
-    series: &mut Series,
-    own: Option<&Summary>,
-    left: Duration,
-) -> PeerResult {
-    if left.is_zero() {
-        return PeerResult::missing(peer, "no time left for it: run without --quick".into());
+    samples: Vec<Sample>,
+    problem: Option<String>,
+}
+
+impl Contender {
+    fn new(peer: Peer) -> Contender {
+        Contender { peer, samples: Vec::new(), problem: None }
     }
-    // A peer forwards from one port to one other, whatever our scenario does beside that.
-    let traffic = match scenario.work.traffic {
-        trip @ Traffic::RoundTrip(_) => trip,
-        _ => Traffic::OneWay,
-    };
-    let work = Work { traffic, ..scenario.work };
-    let mut samples = Vec::new();
-    for _ in 0..effort.peer_repeats {
-        progress(peer.name(), samples.len() + 1, effort.peer_repeats, series.last_probe());
-        match series.take(|| peers::measure(peer, &work, effort.peer)) {
-            Ok(sample) => samples.push(sample),
-            Err(error) => return PeerResult::missing(peer, format!("{error:#}")),
+
+    /// Takes a sample, unless it has failed before.
+    fn take(&mut self, scenario: &Scenario, effort: Effort, series: &mut Series, left: Duration) {
+        if self.problem.is_some() {
+            return;
+        }
+        if left.is_zero() {
+            self.problem = Some("no time left for it: run without --quick".into());
+            return;
+        }
+        // A peer forwards from one port to one other, whatever our scenario does beside that.
+        let traffic = match scenario.work.traffic {
+            trip @ Traffic::RoundTrip(_) => trip,
+            _ => Traffic::OneWay,
+        };
+        let work = Work { traffic, ..scenario.work };
+        let number = self.samples.len() + 1;
+        progress(self.peer.name(), number, effort.peer_repeats, series.last_probe());
+        match series.take(|| peers::measure(self.peer, &work, effort.peer)) {
+            Ok(sample) => self.samples.push(sample),
+            Err(error) => self.problem = Some(format!("{error:#}")),
         }
     }
-    let summary = own
-        .and_then(|own| summarize(&samples, own.regime))
-        .or_else(|| settle(&samples))
-        .expect("at least one sample was taken");
-    PeerResult::measured(peer, &summary, own)
+
+    fn result(self, own: Option<&Summary>) -> PeerResult {
+        let summary = own
+            .and_then(|own| summarize(&self.samples, own.regime))
+            .or_else(|| settle(&self.samples));
+        match (summary, self.problem) {
+            (Some(summary), _) => PeerResult::measured(self.peer, &summary, own),
+            (None, problem) => PeerResult::missing(self.peer, problem.unwrap_or_default()),
+        }
+    }
 }
 
 /// The samples of a regime, or of the prevailing one where that regime has none.

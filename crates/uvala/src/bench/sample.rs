@@ -1,6 +1,30 @@
 //! Samples, their regime, and what a series of them says: median and spread of one regime.
 
+use serde::{Deserialize, Serialize};
+
 use super::probe::{self, Regime};
+
+/// What one measurement says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Reading {
+    /// In the scenario's unit.
+    pub value: f64,
+    /// Of all frames, those that did not arrive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_percent: Option<f64>,
+    /// Percent of a core that a Gbit/s took, of everybody on the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_per_gbit: Option<f64>,
+    /// How long a frame took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_us: Option<f64>,
+}
+
+impl From<f64> for Reading {
+    fn from(value: f64) -> Reading {
+        Reading { value, ..Reading::default() }
+    }
+}
 
 /// One measured value with the distance of the cores around it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -9,6 +33,8 @@ pub struct Sample {
     pub value: f64,
     /// Where the cores were.
     pub regime: Regime,
+    /// What was seen beside the value.
+    pub reading: Reading,
 }
 
 /// What a series of samples says.
@@ -22,6 +48,8 @@ pub struct Summary {
     pub spread: (f64, f64),
     /// How many samples were in that regime, of how many taken.
     pub used: (usize, usize),
+    /// Medians of what was seen beside the values, and of these themselves.
+    pub reading: Reading,
 }
 
 /// Takes samples between probes, the later probe of one sample being the earlier of the next.
@@ -39,15 +67,19 @@ impl Series {
     }
 
     /// Measures once and labels the value.
-    pub fn take<E>(&mut self, measure: impl FnOnce() -> Result<f64, E>) -> Result<Sample, E> {
-        let value = measure()?;
+    pub fn take<R: Into<Reading>, E>(
+        &mut self,
+        measure: impl FnOnce() -> Result<R, E>,
+    ) -> Result<Sample, E> {
+        let reading = measure()?.into();
+        let value = reading.value;
         if self.one_core {
-            return Ok(Sample { value, regime: Regime::OneCore });
+            return Ok(Sample { value, regime: Regime::OneCore, reading });
         }
         let before = self.last;
         self.last = probe::round_trip_ns(0, 1);
         self.probes.push(self.last);
-        Ok(Sample { value, regime: probe::between(before, self.last) })
+        Ok(Sample { value, regime: probe::between(before, self.last), reading })
     }
 
     /// Every probe that was made, in nanoseconds; nothing for one that did not end.
@@ -79,12 +111,21 @@ pub fn prevailing(samples: &[Sample]) -> Option<Regime> {
 
 /// Median and spread of the samples of one regime.
 pub fn summarize(samples: &[Sample], regime: Regime) -> Option<Summary> {
-    let mut values: Vec<f64> =
-        samples.iter().filter(|s| s.regime == regime).map(|s| s.value).collect();
+    let ours = || samples.iter().filter(|s| s.regime == regime);
+    let of_all = |of: fn(&Reading) -> Option<f64>| {
+        let mut values: Vec<f64> = ours().filter_map(|s| of(&s.reading)).collect();
+        values.sort_by(f64::total_cmp);
+        (!values.is_empty()).then(|| median_of_sorted(&values))
+    };
+    let (lost_percent, cpu_per_gbit) = (of_all(|r| r.lost_percent), of_all(|r| r.cpu_per_gbit));
+    let mut values: Vec<f64> = ours().map(|s| s.value).collect();
     values.sort_by(f64::total_cmp);
     let spread = (*values.first()?, *values.last()?);
     let used = (values.len(), samples.len());
-    Some(Summary { regime, median: median_of_sorted(&values), spread, used })
+    let median = median_of_sorted(&values);
+    let latency_us = of_all(|r| r.latency_us);
+    let reading = Reading { value: median, lost_percent, cpu_per_gbit, latency_us };
+    Some(Summary { regime, median, spread, used, reading })
 }
 
 /// The summary in the prevailing regime.
@@ -116,7 +157,9 @@ mod tests {
     use super::*;
 
     fn samples(list: &[(f64, Regime)]) -> Vec<Sample> {
-        list.iter().map(|&(value, regime)| Sample { value, regime }).collect()
+        list.iter()
+            .map(|&(value, regime)| Sample { value, regime, reading: value.into() })
+            .collect()
     }
 
     #[test]

@@ -19,7 +19,7 @@ use daemon::datapath::Workers;
 use daemon::start::StartError;
 
 use super::Global;
-use crate::say;
+use crate::{ourselves, say};
 
 /// How long a daemon may take to listen. What it kept before it may load as long as it wants.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -78,7 +78,8 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         return background(config.dir.as_deref(), args.log_file.as_deref());
     }
     daemon::log::to_stderr(config.log, args.log_file.is_none());
-    let workers = Workers::start(&config.workers)?;
+    let mut workers = Workers::start(&config.workers)?;
+    workers.set_helper(config.helper.clone());
     let mut daemon = Daemon::start(&config, workers)?;
     daemon.heed_signals()?;
     if let Some(path) = &args.log_file {
@@ -100,7 +101,7 @@ fn background(dir: Option<&Path>, log: Option<&Path>) -> anyhow::Result<()> {
     let usual = paths::daemon_dir(dir).join(LOG_NAME);
     let more = log.is_none().then(|| [OsString::from("--log-file"), usual.clone().into()]);
     let log = log.unwrap_or(&usual);
-    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let program = ourselves::exe()?;
     let mut command = Command::new(program);
     // A group of its own: Ctrl-C at the terminal is not for it.
     command

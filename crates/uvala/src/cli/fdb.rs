@@ -1,12 +1,12 @@
 //! `uvala fdb`
 
-use client::api::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList, Mac, Reply, Request};
-use client::control::{Connection, unexpected};
+use client::api::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList, Mac, Request};
+use client::control::Connection;
 use client::name::SwitchName;
 
 use super::output::{Output, Watch};
 use super::switch::change;
-use super::{Global, all_pages};
+use super::{Global, listing};
 use crate::table::{Align, Table};
 
 /// List, add and forget addresses of a switch's forwarding database
@@ -96,13 +96,8 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 }
 
 fn list(connection: &Connection, switch: &SwitchName) -> anyhow::Result<Vec<FdbEntry>> {
-    let mut entries = all_pages(|from| {
-        let list = FdbList { switch: switch.clone(), from };
-        match connection.call(Request::FdbList(list))? {
-            Reply::Fdb(page) => Ok(page),
-            other => Err(unexpected(&other)),
-        }
-    })?;
+    let ask = |from| Request::FdbList(FdbList { switch: switch.clone(), from });
+    let mut entries: Vec<FdbEntry> = listing::all(connection, ask)?;
     // The daemon's order is that of its hash table.
     entries.sort_by_key(|entry| (entry.vlan, entry.mac));
     Ok(entries)

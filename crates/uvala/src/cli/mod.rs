@@ -1,14 +1,23 @@
 //! The command line: one module for each subcommand, with its `Args` and its `run`.
 
+mod apply;
 mod assets;
+mod audit;
+mod chain;
 mod daemon;
+mod doctor;
 mod fdb;
+mod inherited;
+mod listing;
+mod nf;
+mod ns;
 mod output;
 mod port;
-mod program;
+pub mod program;
 mod run;
 mod stats;
 mod switch;
+mod vm;
 mod vm_args;
 
 use std::ffi::{OsStr, OsString};
@@ -16,12 +25,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use client::api::{Failure, Page, exit};
+use client::api::{Failure, exit};
 use client::control::{Connection, ControlError};
 use client::name::NameError;
 
 use crate::say::{self, Unread};
-use crate::{bench, bridge, demo, traffic};
+use crate::{bench, bridge, cni, demo, traffic};
 
 /// A virtual local Ethernet in user space: a switch for processes, containers and virtual machines
 #[derive(Debug, Parser)]
@@ -50,8 +59,18 @@ enum Command {
     Daemon(daemon::Args),
     Switch(switch::Args),
     Port(port::Args),
+    Ns(ns::Args),
+    /// Be a CNI plugin: what the environment says, as the program `uvala-cni` does
+    Cni,
     Fdb(fdb::Args),
+    Chain(chain::Args),
+    Rule(chain::RuleArgs),
+    Apply(apply::Args),
+    Nf(nf::Args),
+    Audit(audit::Args),
     Stats(stats::Args),
+    Vm(vm::Args),
+    Doctor(doctor::Args),
     VmArgs(vm_args::Args),
     Gen(traffic::Args),
     Bridge(bridge::Args),
@@ -85,6 +104,11 @@ impl Global {
 
 /// Runs the program; errors are one line on stderr and an exit status of their own.
 pub fn main() -> ExitCode {
+    // Runtimes start a plugin by its name alone.
+    let name = std::env::args_os().next().map(PathBuf::from);
+    if name.is_some_and(|name| name.file_name() == Some(OsStr::new("uvala-cni"))) {
+        return ExitCode::from(cni::run());
+    }
     match dispatch(Cli::parse_from(join_watch(std::env::args_os()))) {
         Ok(status) => ExitCode::from(status),
         Err(error) if error.is::<Unread>() => ExitCode::from(exit::OK),
@@ -122,10 +146,19 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
     }
     match cli.command {
         Command::Run(args) => return run::run(global, &args),
+        Command::Vm(args) => return vm::run(global, &args),
+        Command::Doctor(args) => return doctor::run(global, &args),
         Command::Daemon(args) => daemon::run(global, &args),
         Command::Switch(args) => switch::run(global, &args),
         Command::Port(args) => port::run(global, &args),
+        Command::Ns(args) => ns::run(global, &args),
+        Command::Cni => return Ok(cni::run()),
         Command::Fdb(args) => fdb::run(global, &args),
+        Command::Chain(args) => chain::run(global, &args),
+        Command::Rule(args) => chain::run_rule(global, &args),
+        Command::Apply(args) => apply::run(global, &args),
+        Command::Audit(args) => audit::run(global, &args),
+        Command::Nf(args) => nf::run(global, &args),
         Command::Stats(args) => stats::run(global, &args),
         Command::VmArgs(args) => vm_args::run(global, &args),
         Command::Gen(args) => traffic::run(global, &args),
@@ -151,22 +184,6 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         named.or_else(|| daemon::exit_code(cause))
     };
     error.chain().find_map(code).unwrap_or(exit::FAILURE)
-}
-
-/// Every page of a listing.
-fn all_pages<T>(
-    mut ask: impl FnMut(Option<String>) -> Result<Page<T>, ControlError>,
-) -> Result<Vec<T>, ControlError> {
-    let mut items = Vec::new();
-    let mut from = None;
-    loop {
-        let page = ask(from)?;
-        items.extend(page.items);
-        from = page.next;
-        if from.is_none() {
-            return Ok(items);
-        }
-    }
 }
 
 const EXAMPLES: &str = "\

@@ -51,6 +51,11 @@ impl Output {
 }
 
 impl Watch {
+    /// Again every so many seconds.
+    pub fn every(seconds: u64) -> Self {
+        Self { watch: Some(seconds) }
+    }
+
     /// Prints once, or again and again; `true` where the same daemon answered before. When it goes
     /// away, waits for it and goes on.
     pub fn repeat(

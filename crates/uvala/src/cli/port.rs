@@ -1,18 +1,20 @@
 //! `uvala port`
 
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
 use client::api::{
-    Address, HostIf, Mac, Mode, PortAdd, PortInfo, PortKind, PortList, PortRef, PortSet,
-    PortSettings, Reply, Request, Vhost,
+    Address, Filter, HostIf, MAX_GIVEN, Mac, Machine, MachineInfo, Mode, PortAdd, PortInfo,
+    PortKind, PortList, PortRef, PortSet, PortSettings, Queues, Reply, Request,
 };
 use client::control::{Connection, unexpected};
 use client::name::{NameError, PortName, SwitchName};
 use daemon::users;
 
+use super::inherited::inherited;
 use super::output::{Output, Watch};
 use super::switch::{change, group, user};
-use super::{Global, Usage, all_pages};
+use super::{Global, Usage, listing};
 use crate::table::{Align, Table, cut, short};
 
 /// List, add, change and delete ports
@@ -49,15 +51,15 @@ enum Action {
         #[command(flatten)]
         name: Name,
         /// What is behind it: shm for a client to attach, null to drop every frame, tap for the
-        /// host's own stack or a namespace's, packet for an Ethernet
+        /// host's own stack or a namespace's, packet or xdp (AF_XDP, faster) for an Ethernet
         /// interface of the host, stack for the host's stack behind one, vhost-user for a virtual
-        /// machine
+        /// machine with virtio-net, stream or dgram for one with any card
         #[arg(long, default_value = "shm", value_parser = parse_kind)]
         kind: PortKind,
         #[command(flatten)]
-        host: Host,
+        host: Box<Host>,
         #[command(flatten)]
-        machine: Machine,
+        machine: Box<MachineArgs>,
         #[command(flatten)]
         settings: Settings,
         #[command(flatten)]
@@ -116,6 +118,15 @@ macro_rules! on_off {
             /// Bytes of the virtio-net header in front of each frame in its rings [new: 0]
             #[arg(long, value_name = "0|10|12")]
             vnet_header: Option<u8>,
+            /// The service that it is an instance of, in chains of functions; '' for none
+            #[arg(long, value_name = "NAME")]
+            service: Option<String>,
+            /// Which instance of it [new: 0]
+            #[arg(long, value_name = "N")]
+            instance: Option<u16>,
+            /// The chain of functions that frames enter which come in here; '' for none
+            #[arg(long, value_name = "NAME")]
+            chain: Option<String>,
             $(
                 $(#[$doc])*
                 #[arg(
@@ -162,9 +173,19 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         }
         Action::Add { name, kind, host, machine, settings, output } => {
             let (port, settings) = (name.parse()?, settings.to_api()?);
-            let (host, vhost) = (host.to_api(), machine.to_api()?);
-            let add = PortAdd { port, kind: *kind, settings, host, vhost };
-            change(global, Request::PortAdd(add), *output)
+            // Both know of queues; the kind says whose they are.
+            let (own, guests) = match (*kind, &machine.queues) {
+                (PortKind::Xdp | PortKind::Tap, own) => (own.clone(), None),
+                (_, Some(Queues::First(pairs))) => (None, Some(*pairs)),
+                (_, own) => (own.clone(), None),
+            };
+            let given = host.given()?;
+            let (host, machine) = (host.to_api(own), machine.to_api(guests)?);
+            let add = PortAdd { port, kind: *kind, settings, host, machine };
+            match global.connect()?.call_giving(Request::PortAdd(Box::new(add)), &given)? {
+                Reply::Done => output.done(),
+                other => Err(unexpected(&other).into()),
+            }
         }
         Action::Set { name, settings, output } => {
             let set = PortSet { port: name.parse()?, settings: settings.to_api()? };
@@ -176,10 +197,10 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// The network interface of a port of kind tap or packet.
+/// The network interface of a port of kind tap, packet, xdp or stack.
 #[derive(Debug, clap::Args)]
 struct Host {
-    /// Name of the network interface (tap, packet, stack) [new: as the port]
+    /// Name of the network interface (tap, packet, xdp, stack) [new: as the port]
     #[arg(long, value_name = "NAME")]
     ifname: Option<String>,
     /// Its MTU (tap)
@@ -197,10 +218,27 @@ struct Host {
     /// Cut the host's stack off from the interface while it is a port (packet)
     #[arg(long)]
     alone: bool,
+    /// Which frames to take, such as mac=02:00:00:00:00:01,vlan=10,type=0x0806: those that match
+    /// one value of each kind that is named; the others go on to the host (xdp) [new: all]
+    #[arg(long, value_name = "TERMS")]
+    filter: Option<Filter>,
+    /// Hand over an open TAP, which this process has under that number, so that the daemon needs no
+    /// right to it; once for each of its queues (tap)
+    #[arg(long, value_name = "N")]
+    fd: Vec<u32>,
 }
 
 impl Host {
-    fn to_api(&self) -> Option<HostIf> {
+    /// What is handed over.
+    fn given(&self) -> Result<Vec<BorrowedFd<'static>>, Usage> {
+        if self.fd.len() > MAX_GIVEN {
+            return Err(Usage(format!("--fd: a TAP has {MAX_GIVEN} queues at most")));
+        }
+        let closed = |fd: u32| Usage(format!("--fd {fd}: no such descriptor is open here"));
+        self.fd.iter().map(|&fd| inherited(fd).ok_or_else(|| closed(fd))).collect()
+    }
+
+    fn to_api(&self, queues: Option<Queues>) -> Option<HostIf> {
         let host = HostIf {
             ifname: self.ifname.clone(),
             mtu: self.mtu,
@@ -208,35 +246,61 @@ impl Host {
             netns: self.netns.clone(),
             address: self.address,
             alone: self.alone,
+            queues,
+            filter: self.filter.clone(),
+            fds: u8::try_from(self.fd.len()).unwrap_or(u8::MAX),
         };
         (host != HostIf::default()).then_some(host)
     }
 }
 
-/// The socket of a port of kind vhost-user.
+/// The socket of a virtual machine's port.
 #[derive(Debug, clap::Args)]
-struct Machine {
-    /// Path of the machine's socket (vhost-user) [new: PORT.sock in the daemon's directory]
+struct MachineArgs {
+    /// Path of the socket (vhost-user, stream, dgram) [new: PORT.sock in the daemon's directory]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Connect to the socket, on which the machine's monitor listens (vhost-user)
+    /// Connect to the socket, on which the machine's monitor listens (vhost-user, stream)
     #[arg(long)]
     connect: bool,
-    /// Most pairs of queues that the guest may use (vhost-user) [new: 1]
+    /// Most pairs of queues that the guest may use (vhost-user) [new: 1]; how many queues the
+    /// interface is to have (tap) [new: 1]; how many of its queues to take, or which, such as
+    /// 0-3,6 (xdp) [new: all]
+    #[arg(long, value_name = "N|SET")]
+    queues: Option<Queues>,
+    /// Least time between two interrupts of a queue (vhost-user), 0 to 1000 [new: it adapts]
     #[arg(long, value_name = "N")]
-    queues: Option<u16>,
+    coalesce_usecs: Option<u16>,
+    /// So many frames do not wait for that time to pass (vhost-user) [new: any number does]
+    #[arg(long, value_name = "N", requires = "coalesce_usecs")]
+    coalesce_frames: Option<u16>,
+    /// Path of the monitor's own socket (dgram) [new: as the socket's, ending in .peer]
+    #[arg(long, value_name = "PATH")]
+    peer: Option<PathBuf>,
 }
 
-impl Machine {
-    fn to_api(&self) -> Result<Option<Vhost>, Usage> {
-        // The daemon may have been started elsewhere.
-        let socket = self.socket.as_deref().map(std::path::absolute).transpose();
-        let socket = socket.map_err(|error| Usage(format!("--socket: {error}")))?;
-        let socket = socket.map(|path| path.into_os_string().into_string()).transpose();
-        let socket = socket.map_err(|path| Usage(format!("--socket {path:?}: no UTF-8")))?;
-        let vhost = Vhost { socket, connect: self.connect, queues: self.queues };
-        Ok((vhost != Vhost::default()).then_some(vhost))
+impl MachineArgs {
+    fn to_api(&self, queues: Option<u16>) -> Result<Option<Machine>, Usage> {
+        let (socket, peer) = (absolute("--socket", &self.socket)?, absolute("--peer", &self.peer)?);
+        let machine = Machine {
+            held: false,
+            socket,
+            connect: self.connect,
+            queues,
+            coalesce_usecs: self.coalesce_usecs,
+            coalesce_frames: self.coalesce_frames,
+            peer,
+        };
+        Ok((machine != Machine::default()).then_some(machine))
     }
+}
+
+/// A path as the daemon knows it, which may have been started elsewhere.
+fn absolute(option: &str, path: &Option<PathBuf>) -> Result<Option<String>, Usage> {
+    let Some(path) = path else { return Ok(None) };
+    let path = std::path::absolute(path).map_err(|error| Usage(format!("{option}: {error}")))?;
+    let path = path.into_os_string().into_string();
+    path.map(Some).map_err(|path| Usage(format!("{option} {path:?}: no UTF-8")))
 }
 
 impl Name {
@@ -260,23 +324,22 @@ impl Settings {
             max_macs: self.max_macs,
             on_full: self.on_full.clone(),
             vnet_header: self.vnet_header,
+            service: self.service.clone(),
+            instance: self.instance,
+            chain: self.chain.clone(),
         })
     }
 }
 
 fn parse_kind(text: &str) -> Result<PortKind, String> {
     let kind = PortKind::persistent(text);
-    kind.ok_or_else(|| "expected shm, null, tap, packet, stack or vhost-user".to_owned())
+    kind.ok_or_else(|| format!("expected {}", PortKind::NAMES))
 }
 
-fn list(connection: &Connection, switch: Option<&SwitchName>) -> anyhow::Result<Vec<PortInfo>> {
-    Ok(all_pages(|from| {
-        let list = PortList { switch: switch.cloned(), from };
-        match connection.call(Request::PortList(list))? {
-            Reply::Ports(page) => Ok(page),
-            other => Err(unexpected(&other)),
-        }
-    })?)
+/// All ports that we may see.
+pub fn list(connection: &Connection, switch: Option<&SwitchName>) -> anyhow::Result<Vec<PortInfo>> {
+    let ask = |from| Request::PortList(PortList { switch: switch.cloned(), from });
+    Ok(listing::all(connection, ask)?)
 }
 
 fn table(ports: &[PortInfo]) -> String {
@@ -312,6 +375,30 @@ fn table(ports: &[PortInfo]) -> String {
     table.to_string()
 }
 
+fn show_machine(kind: PortKind, machine: &MachineInfo) -> String {
+    let process = machine.pid.map(|pid| format!(", process {pid}")).unwrap_or_default();
+    let role = if machine.connect { ", which the daemon connects to" } else { "" };
+    let spaced = match (machine.coalesce_usecs, machine.coalesce_frames) {
+        (None, _) => "adaptive".to_owned(),
+        (Some(usecs), None) => format!("{usecs} us apart"),
+        (Some(usecs), Some(frames)) => format!("{usecs} us or {frames} frames apart"),
+    };
+    let mut text = format!(
+        "socket           {}{role}\nmachine          {}{process}\n",
+        machine.socket, machine.state
+    );
+    if kind == PortKind::VhostUser {
+        text += &format!("queue pairs      {}\ninterrupts       {spaced}\n", machine.queues);
+    }
+    if let Some(peer) = &machine.peer {
+        text += &format!("frames go to     {peer}\n");
+    }
+    if let Some(complaint) = &machine.complaint {
+        text += &format!("complaint        {complaint}\n");
+    }
+    text
+}
+
 fn show(info: &PortInfo) -> String {
     let client = match &info.client {
         Some(client) => format!(
@@ -344,14 +431,14 @@ fn show(info: &PortInfo) -> String {
             host.mtu,
             host.mac
         );
+        for (name, value) in [("frames", &host.how), ("trouble", &host.trouble)] {
+            if let Some(value) = value {
+                text += &format!("{name:<15}  {value}\n");
+            }
+        }
     }
-    if let Some(vhost) = &info.vhost {
-        let process = vhost.pid.map(|pid| format!(", process {pid}")).unwrap_or_default();
-        let role = if vhost.connect { ", which the daemon connects to" } else { "" };
-        text += &format!(
-            "socket           {}{role}\nmachine          {}{process}\nqueue pairs      {}\n",
-            vhost.socket, vhost.state, vhost.queues
-        );
+    if let Some(machine) = &info.machine {
+        text += &show_machine(info.kind, machine);
     }
     let settings = &info.settings;
     let flag = |value: Option<bool>| value.map(|value| value.to_string());
@@ -368,6 +455,9 @@ fn show(info: &PortInfo) -> String {
         ("broadcast-flood", flag(settings.broadcast_flood)),
         ("on-full", settings.on_full.clone()),
         ("vnet-header", settings.vnet_header.map(|bytes| bytes.to_string())),
+        ("service", settings.service.clone()),
+        ("instance", settings.instance.map(|number| number.to_string())),
+        ("chain", settings.chain.clone()),
     ] {
         text += &format!("{name:<15}  {}\n", value.as_deref().unwrap_or("-"));
     }
@@ -386,8 +476,11 @@ Examples:
   uvala port add vale0:vm1 --vlan access:10
   uvala port add vale0:sink --kind null
   uvala port add vale0:host --kind tap --address 10.0.0.1/24
+  uvala port add vale0:lan --kind tap --fd 5              a TAP that is open here
   uvala port add vale0:eth0 --kind packet
+  uvala port add vale0:eth1 --kind xdp --filter vlan=10   the host keeps the rest
   uvala port add vale0:vm3 --kind vhost-user              uvala vm-args says how to use it
+  uvala port add vale0:old --kind stream                  the same for an e1000 and the like
   uvala port add vale0:vm2 --owner alice                 nobody else attaches to it
   uvala port set vale0:vm1 --isolated --unicast-flood=false
   uvala port del vale0:vm1";

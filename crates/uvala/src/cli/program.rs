@@ -38,6 +38,12 @@ pub fn find(name: &OsStr) -> Result<PathBuf> {
     found.with_context(|| format!("no program {} in PATH", Path::new(name).display()))
 }
 
+/// Is the program `path` one without a dynamic loader?
+pub fn is_static(path: &Path) -> bool {
+    let elf = File::open(path).and_then(|file| read_elf(&file));
+    elf.is_ok_and(|elf| elf.loader.is_none())
+}
+
 /// Looks at the file `path`.
 pub fn check(path: &Path) -> Result<Program> {
     let mut at = path.to_path_buf();

@@ -56,7 +56,7 @@ pub fn run(global: &Global, args: &Args) -> Result<u8> {
         let switch = Switch::start("")?;
         command.env("UVALA_DIR", switch.dir());
         let child = command.spawn().map_err(|error| cannot_run(&program.path, error))?;
-        return wait(child);
+        return wait(child, false);
     }
     global.connect().map_err(no_daemon)?;
     command.env("UVALA_DIR", daemon_dir(global)?);
@@ -124,8 +124,9 @@ fn daemon_dir(global: &Global) -> Result<PathBuf> {
     std::path::absolute(dir).context("no current directory")
 }
 
-/// Waits for the program's end, passing on what it should be told.
-fn wait(mut child: Child) -> Result<u8> {
+/// Waits for the program's end, passing on what it should be told; interrupts only if `interrupts`.
+/// Returns its status as a shell gives it.
+pub fn wait(mut child: Child, interrupts: bool) -> Result<u8> {
     use rustix::process::{Pid, Signal, kill_process};
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -138,6 +139,7 @@ fn wait(mut child: Child) -> Result<u8> {
             let signal = match signal {
                 SIGHUP => Signal::HUP,
                 SIGTERM => Signal::TERM,
+                SIGINT if interrupts => Signal::INT,
                 _ => continue,
             };
             // It may have ended.

@@ -7,7 +7,7 @@ use client::control::{Connection, unexpected};
 use daemon::users;
 
 use super::output::{Output, Watch};
-use super::{Global, Usage, all_pages};
+use super::{Global, Usage, listing};
 use crate::table::{Align, Table};
 
 /// List, add, change and delete switches
@@ -73,7 +73,7 @@ struct Name {
 
 #[derive(Debug, clap::Args)]
 struct Settings {
-    /// How frames find their port: learning, hub, patch, static or static-flood [new: learning]
+    /// How frames find a port: learning, hub, patch, static, static-flood, chain [new: learning]
     #[arg(long, value_name = "FUNCTION")]
     forwarding: Option<String>,
     /// Seconds until a learnt address is forgotten; 0 for never [new: 300]
@@ -148,6 +148,8 @@ impl Settings {
             group: group(self.group.as_deref())?,
             mode: self.mode,
             new_ports: self.new_ports,
+            chains: None,
+            rules: None,
         };
         Ok(SwitchSpec { switch: name.parse()?, settings })
     }
@@ -174,11 +176,9 @@ fn number(
     id(text).map(Some).ok_or_else(missing)
 }
 
-fn list(connection: &Connection) -> anyhow::Result<Vec<SwitchInfo>> {
-    Ok(all_pages(|from| match connection.call(Request::SwitchList(PageFrom { from }))? {
-        Reply::Switches(page) => Ok(page),
-        other => Err(unexpected(&other)),
-    })?)
+/// All switches that we may see.
+pub fn list(connection: &Connection) -> anyhow::Result<Vec<SwitchInfo>> {
+    Ok(listing::all(connection, |from| Request::SwitchList(PageFrom { from }))?)
 }
 
 fn table(switches: &[SwitchInfo]) -> String {

@@ -27,10 +27,10 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use client::api::Mac;
 use client::name::PortName;
-use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use rustix::process::Signal;
 
 use crate::cli::{Global, Usage};
-use crate::say;
+use crate::{ourselves, say};
 use frame::{Builder, LONGEST, Plan, SHORTEST};
 use pace::Pace;
 use report::Summary;
@@ -164,7 +164,7 @@ enum Function {
 /// Runs the subcommand.
 pub fn run(global: &Global, args: &Args) -> Result<()> {
     if let Some(parent) = args.with_parent {
-        end_with(parent)?;
+        ourselves::end_with(parent, Signal::KILL)?;
     }
     args.check()?;
     let name: PortName = args.port.parse()?;
@@ -281,14 +281,6 @@ fn length(text: &str) -> Result<usize, String> {
         return Ok(length);
     }
     Err(format!("frames have {SHORTEST} to {LONGEST} bytes"))
-}
-
-/// The kernel ends this process with its parent.
-fn end_with(parent: i32) -> Result<()> {
-    set_parent_process_death_signal(Some(Signal::KILL))?;
-    let now = getppid().map(|pid| pid.as_raw_nonzero().get());
-    ensure!(now == Some(parent), "the process that started this one is gone");
-    Ok(())
 }
 
 const EXAMPLES: &str = "\

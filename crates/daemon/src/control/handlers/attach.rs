@@ -112,7 +112,7 @@ impl<D: Datapath> Control<D> {
     }
 
     /// The answer for a client whose port was built, or could not be.
-    pub fn finish(&mut self, conn: ConnKey, built: io::Result<()>) -> Answer {
+    pub(super) fn finish_attach(&mut self, conn: ConnKey, built: io::Result<()>) -> Answer {
         let Awaited { name, key, bound } = self.awaited.remove(&conn).expect("the client waits");
         if self.state.lone(conn).is_some() {
             return self.finish_lone(conn, key, built);
@@ -145,7 +145,7 @@ impl<D: Datapath> Control<D> {
         holder.ready = true;
         let holder = holder.clone();
         self.note_attached(&name, &holder);
-        self.tend_statics(&name);
+        self.tend(&name);
         Ok((Reply::Attached(geometry), vec![region, kick, wake]))
     }
 

@@ -1,8 +1,11 @@
 //! Ports of the host's network interfaces: who may have them, and what becomes of them.
 
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
-use client::api::{HostIf, HostIfInfo, PortAdd, PortKind, Reply};
+use client::api::{
+    Bind, BindKind, HostIf, HostIfInfo, InterfaceAttach, PortAdd, PortKind, Queues, Reply,
+};
 use client::name::PortName;
 use port::host::HostError;
 use switch::PortConfig;
@@ -64,7 +67,8 @@ impl<D: Datapath> Control<D> {
         let key = PortKey(self.state.new_key());
         let (kind, host) = (kind_of(name), host_of(name));
         let (name, config) = (name.clone(), PortConfig::default());
-        self.add_alone(HostSpec { key, name, switch, kind, host, config })?;
+        let opening = self.opened(kind, &host);
+        self.add_alone(HostSpec { key, name, switch, kind, host, config, opening })?;
         self.uplinks.insert(bound, key);
         Ok(())
     }
@@ -76,11 +80,58 @@ impl<D: Datapath> Control<D> {
                 error @ (HostError::MayNotCut(_) | HostError::CannotCut(_)),
             )) if spec.host.alone => {
                 tracing::warn!("{}: the host goes on to use it: {error}", spec.name);
-                spec.host.alone = false;
+                (spec.host.alone, spec.opening) = (false, None);
                 Ok(self.datapath.add_host(&spec)?)
             }
             made => Ok(made?),
         }
+    }
+
+    /// The interfaces of the system that a call will put into a switch; `None`: it will not.
+    pub(super) fn attached_host(
+        &self,
+        caller: &Caller,
+        attach: &InterfaceAttach,
+    ) -> Option<Vec<(PortKind, HostIf)>> {
+        let to = &attach.port;
+        let interface = PortName::interface(to.port()).ok()?;
+        let is_ours = self.state.home(&interface).is_some() || self.state.find_port(to).is_some();
+        if is_ours || to.is_interface() || to.pipe().is_some() {
+            return None;
+        }
+        let mut sides = vec![to.clone()];
+        if attach.host {
+            sides.push(to.host_side().ok()?);
+        }
+        for port in &sides {
+            self.check_host(caller, &PortName::interface(port.port()).ok()?).ok()?;
+            self.state.claim_persistent(caller, port).ok()?;
+        }
+        Some(sides.iter().map(|port| (kind_of(port), host_of(port))).collect())
+    }
+
+    /// The same for one that a program binds by its own name.
+    pub(super) fn bound_host(
+        &self,
+        caller: &Caller,
+        bind: &Bind,
+    ) -> Option<Vec<(PortKind, HostIf)>> {
+        let is_first = |port: &PortName| {
+            let none = self.state.home(port).is_none() && self.state.shared(port).is_none();
+            port.is_interface() && port.pipe().is_none() && none
+        };
+        let mut sides = vec![bind.port.clone()];
+        if bind.host.is_some() {
+            sides.push(bind.port.host_side().ok()?);
+        }
+        sides.retain(is_first);
+        if bind.kind != BindKind::Port || sides.is_empty() {
+            return None;
+        }
+        for port in &sides {
+            self.check_host(caller, port).ok()?;
+        }
+        Some(sides.iter().map(|port| (kind_of(port), host_of(port))).collect())
     }
 
     /// Puts an interface of the system into a switch, with the host's side or without.
@@ -108,7 +159,8 @@ impl<D: Datapath> Control<D> {
             let (kind, host) = (kind_of(port), host_of(port));
             let key = PortKey(self.state.new_key());
             let (name, config) = (port.clone(), PortConfig::default());
-            let spec = HostSpec { key, name, switch, kind, host: host.clone(), config };
+            let opening = self.opened(kind, &host);
+            let spec = HostSpec { key, name, switch, kind, host: host.clone(), config, opening };
             if let Err(refusal) = self.add_alone(spec) {
                 sides[..made].iter().for_each(|port| self.drop_port(port));
                 if let Some(switch) = self.state.forget_switch(to.switch()) {
@@ -120,6 +172,7 @@ impl<D: Datapath> Control<D> {
             let entry = Port { host: Some(Box::new(host)), ..port_of };
             self.state.add_port(port.clone(), entry);
         }
+        self.tend_steering(to.switch());
         Ok(Reply::Done)
     }
 
@@ -139,15 +192,16 @@ impl<D: Datapath> Control<D> {
         Ok(Reply::Done)
     }
 
-    /// Makes the port's interface. One that cannot be had now is waited for, where `may_wait`.
+    /// Makes the port's interface. Where `may_wait`, it is opened by another thread, and waited for
+    /// if it cannot be had now.
     pub(super) fn add_host(&mut self, spec: &HostSpec, may_wait: bool) -> Result<(), Refusal> {
-        match self.datapath.add_host(spec) {
-            Err(error) if may_wait => {
-                tracing::warn!("{}: {error}", spec.name);
-                Ok(self.datapath.add_absent(spec)?)
-            }
-            made => Ok(made?),
-        }
+        Ok(if may_wait { self.datapath.add_soon(spec) } else { self.datapath.add_host(spec) }?)
+    }
+
+    /// Gives the interfaces that are being opened some time for it.
+    pub fn await_interfaces(&mut self) {
+        const PATIENCE: Duration = Duration::from_secs(5);
+        self.datapath.await_interfaces(PATIENCE);
     }
 }
 
@@ -171,6 +225,23 @@ pub(super) fn wanted(caller: &Caller, add: &PortAdd) -> Result<Option<HostIf>, R
     complete(&add.port, add.kind, add.host.as_ref()).map_err(Refusal::BadValue)
 }
 
+/// The options that say it.
+fn said(host: &HostIf) -> String {
+    let each = [
+        ("ifname", host.ifname.is_some()),
+        ("mtu", host.mtu.is_some()),
+        ("mac", host.mac.is_some()),
+        ("netns", host.netns.is_some()),
+        ("address", host.address.is_some()),
+        ("alone", host.alone),
+        ("queues", host.queues.is_some()),
+        ("filter", host.filter.is_some()),
+        ("fd", host.fds > 0),
+    ];
+    let said = each.into_iter().filter(|(_, is_said)| *is_said).map(|(name, _)| name);
+    said.collect::<Vec<_>>().join(", ")
+}
+
 /// The interface of a port, with its name in any case.
 pub fn complete(
     port: &PortName,
@@ -184,7 +255,11 @@ pub fn complete(
                 Err(format!("{port}: '^' is the host's side of an interface: use kind stack"))
             }
             None => Ok(None),
-            Some(_) => Err("ifname, netns …: for kinds tap, packet and stack".to_owned()),
+            Some(host) => Err(format!(
+                "{}: not for kind {}, only for tap, packet, xdp and stack",
+                said(&host),
+                kind.name()
+            )),
         };
     }
     let mut host = host.unwrap_or_default();
@@ -195,6 +270,20 @@ pub fn complete(
     }
     if kind != PortKind::Packet && host.alone {
         return Err("alone: only for kind packet".to_owned());
+    }
+    if kind != PortKind::Xdp && host.filter.is_some() {
+        return Err("filter: only for kind xdp".to_owned());
+    }
+    match (&host.queues, kind) {
+        (None, _) | (_, PortKind::Xdp) | (Some(Queues::First(_)), PortKind::Tap) => {}
+        (Some(_), PortKind::Tap) => return Err("queues: a tap has so many: a number".to_owned()),
+        (Some(_), _) => return Err("queues: only for kinds tap, xdp and vhost-user".to_owned()),
+    }
+    let named = host.ifname.is_some() || host.netns.is_some() || host.queues.is_some();
+    if host.fds > 0 && (kind != PortKind::Tap || sets || named) {
+        let what = "fd: only for kind tap, and what is open has its ifname, mtu, mac, address, \
+                    netns and queues: leave them out";
+        return Err(what.to_owned());
     }
     let name = host.ifname.get_or_insert_with(|| port.interface_name().to_owned());
     port::host::check_name(name).map_err(|error| error.to_string())?;

@@ -148,6 +148,10 @@ fn deed(request: &Request) -> Option<String> {
         Request::FdbDel(del) => {
             format!("deleted {} in VLAN {} of {}", del.mac, del.vlan, del.switch)
         }
+        Request::ChainAdd(add) => format!("set chain {} of {}", json(&add.chain), add.switch),
+        Request::ChainDel(del) => format!("deleted chain {} of {}", del.chain, del.switch),
+        Request::RuleAdd(add) => format!("added {} rules to {}", add.rules.len(), add.switch),
+        Request::RuleDel(del) => format!("deleted rules {:?} of {}", del.rules, del.switch),
         Request::FdbFlush(flush) => format!("flushed addresses of {}", flush.switch),
         _ => return None,
     };

@@ -14,7 +14,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use client::api::{InterfaceAttach, PortRef, Reply, Request, SwitchSettings};
+use client::api::{
+    ChainAdd, ChainRef, InterfaceAttach, PortRef, Reply, Request, RuleAdd, RuleDel, SwitchSettings,
+};
 use client::name::{PortName, SwitchName};
 use ring::layout::RingCounts;
 
@@ -149,7 +151,8 @@ impl<D: Datapath> Control<D> {
 
     /// Writes all that there is to be written, and waits for it.
     pub fn keep_all(&mut self) -> Vec<(ConnKey, Answer)> {
-        let mut answers = self.kept();
+        let mut answers = self.forget_all_deferred();
+        answers.extend(self.kept());
         while let Some(keeping) = &mut self.keeping
             && keeping.desks.values().any(|desk| desk.now.is_some())
         {
@@ -217,9 +220,9 @@ impl<D: Datapath> Control<D> {
         let stations = self.statics.stations(name).collect();
         let (kind, settings) = (port.kind, show_port(&port.config, port.grant));
         let host = port.host.as_deref().cloned();
-        let vhost = port.vhost.as_deref().cloned();
+        let machine = port.machine.as_deref().cloned();
         let interface = port.interface.map(show_interface);
-        let now = PortText { kind, settings, host, vhost, interface, stations };
+        let now = PortText { kind, settings, host, machine, interface, stations };
         Some(PortRecord { owner: port.owner, now, configured: plans.ports.get(name).cloned() })
     }
 
@@ -231,6 +234,10 @@ impl<D: Datapath> Control<D> {
         };
         match request {
             Request::SwitchAdd(spec) | Request::SwitchSet(spec) => touch(&spec.switch, None),
+            Request::ChainAdd(ChainAdd { switch, .. })
+            | Request::ChainDel(ChainRef { switch, .. })
+            | Request::RuleAdd(RuleAdd { switch, .. })
+            | Request::RuleDel(RuleDel { switch, .. }) => touch(switch, None),
             Request::SwitchDel(switch) => {
                 let whole = Touched { whole: true, ..Touched::default() };
                 vec![(switch.switch.clone(), whole)]
@@ -294,14 +301,18 @@ fn touch_alone(port: &PortName) -> Vec<(SwitchName, Touched)> {
 fn is_kept(port: &Port) -> bool {
     // Of an interface in two switches the first has it.
     let is_second = port.cable.is_some() && port.interface.is_none();
-    port.persistent && !is_second && !is_of_a_process(port)
+    port.persistent && !is_second && !is_of_this_time(port)
 }
 
-/// Whether its network namespace is named by a process: another one may have the number when the
-/// next daemon starts.
-fn is_of_a_process(port: &Port) -> bool {
+/// Whether its interface was handed over, which nobody does again; or its network namespace is
+/// named by a process or by a path, as containers' are: when the next daemon starts, another one
+/// may have that name, or none, and the addresses that somebody gave the interface are gone with
+/// it. Names of `ip netns` are an operator's.
+fn is_of_this_time(port: &Port) -> bool {
     let netns = port.host.as_ref().and_then(|host| host.netns.as_deref());
-    netns.is_some_and(|name| name.starts_with("/proc/") || name.bytes().all(|b| b.is_ascii_digit()))
+    port.host.as_ref().is_some_and(|host| host.fds > 0)
+        || netns
+            .is_some_and(|name| name.starts_with('/') || name.bytes().all(|b| b.is_ascii_digit()))
 }
 
 fn show_interface(interface: Interface) -> InterfaceText {
@@ -316,6 +327,8 @@ fn all_settings(switch: &Switch) -> SwitchSettings {
         group: Some(switch.permissions.group),
         mode: Some(switch.permissions.mode),
         new_ports: Some(switch.new_ports),
+        chains: Some(switch.steering.chains()).filter(|list| !list.is_empty()),
+        rules: Some(switch.steering.rules()).filter(|list| !list.is_empty()),
         ..show_switch(&switch.config)
     }
 }

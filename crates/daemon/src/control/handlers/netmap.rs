@@ -46,7 +46,7 @@ impl<D: Datapath> Control<D> {
                 self.datapath.attach_bound(key, config)?;
                 let port = self.state.port_mut(&part).and_then(|port| port.bound.as_mut());
                 port.expect("it is bound").ready = true;
-                self.tend_statics(&part);
+                self.tend(&part);
             }
         }
         let key = self.state.port_mut(name).expect("a port is a part of itself").key;

@@ -1,5 +1,6 @@
 //! Calls and their answers, on workers that move no frame.
 
+mod chains;
 mod grants;
 mod host;
 mod interfaces;
@@ -30,11 +31,24 @@ impl Bench {
 
     /// Answers a call, and builds what has to be built.
     fn answer(&mut self, conn: u64, uid: u32, request: Request) -> Answer {
-        match self.control.call(&mut client(conn, uid), request) {
-            Step::Answer(answer) => answer,
-            Step::Build(build) => self.control.finish(ConnKey(conn), build()),
-            Step::Keep => unreachable!("nothing is kept"),
+        let step = self.control.call(&mut client(conn, uid), request);
+        self.follow(conn, step)
+    }
+
+    fn follow(&mut self, conn: u64, mut step: Step) -> Answer {
+        loop {
+            match step {
+                Step::Answer(answer) => return answer,
+                Step::Build(build) => step = self.control.finish(ConnKey(conn), build()),
+                Step::Keep => unreachable!("nothing is kept"),
+            }
         }
+    }
+
+    /// Answers a client whose port was built.
+    fn finish(&mut self, conn: u64, built: std::io::Result<()>) -> Answer {
+        let step = self.control.finish(ConnKey(conn), built);
+        self.follow(conn, step)
     }
 
     /// Reserves a port whose client waits for it.
@@ -129,7 +143,7 @@ fn test_a_port_that_is_built_is_taken_and_unseen_and_others_are_answered() {
         assert_eq!(unseen.code(), ErrorCode::NotFound, "who sees it takes it to be there");
         bench.ask(9, 0, r#"{"stats":{}}"#).unwrap();
         bench.attach(3, 0, "vale0:b").unwrap();
-        assert!(matches!(bench.control.finish(ConnKey(1), build()), Ok((Reply::Attached(_), _))));
+        assert!(matches!(bench.finish(1, build()), Ok((Reply::Attached(_), _))));
         let Reply::Port(info) = bench.ask(9, 0, &show).unwrap() else { panic!("another answer") };
         assert!(info.memory > 0 && info.client.is_some());
         bench.control.hang_up(ConnKey(1));
@@ -155,7 +169,7 @@ fn test_a_port_that_is_deleted_before_it_is_built_is_not_attached() {
     bench.done(r#"{"port_set":{"port":"vale0:a","settings":{"isolated":true}}}"#);
     bench.done(r#"{"port_del":{"port":"vale0:a"}}"#);
     bench.attach(2, 0, "vale0:a").unwrap();
-    let refusal = bench.control.finish(ConnKey(1), build()).unwrap_err();
+    let refusal = bench.finish(1, build()).unwrap_err();
     assert_eq!(refusal.code(), ErrorCode::NotFound);
     bench.control.hang_up(ConnKey(1));
     assert_eq!(bench.control.state.counts(), (1, 1), "the other one's stays");
@@ -168,7 +182,7 @@ fn test_settings_that_change_while_a_port_is_built_are_those_it_gets() {
     let mut bench = Bench::new();
     let build = bench.reserve(1, "vale0:a");
     bench.done(r#"{"port_set":{"port":"vale0:a","settings":{"isolated":true}}}"#);
-    bench.control.finish(ConnKey(1), build()).unwrap();
+    bench.finish(1, build()).unwrap();
     let (_, config) = bench.control.datapath.ports.values().next().unwrap();
     assert!(config.isolated);
 }

@@ -7,7 +7,9 @@ use std::thread::JoinHandle;
 
 use client::api::{Attach, PortRef};
 use client::control::{Connection as Call, ControlError};
-use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketType, shutdown, socket_with};
+use rustix::net::{
+    AddressFamily, Shutdown, SocketAddrUnix, SocketType, recv, shutdown, socket_with,
+};
 
 use super::super::fake::Fake;
 use super::*;
@@ -225,6 +227,7 @@ fn test_descriptors_sent_to_the_daemon_are_closed() {
     let socket = daemon.raw();
     let (reader, writer) = rustix::pipe::pipe().unwrap();
     let text = br#"{"v":1,"call":{"hello":{"client":"stuffer"}}}"#;
+    assert!(daemon.exchange(&socket, text).contains("daemon"));
     for _ in 0..100 {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);

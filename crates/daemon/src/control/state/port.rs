@@ -1,6 +1,6 @@
 //! A port as the control plane knows it, and the client that holds it.
 
-use client::api::{HostIf, PortKind, PortStats, Vhost};
+use client::api::{HostIf, Machine, PortKind, PortStats};
 use client::name::PortName;
 use switch::PortConfig;
 
@@ -38,7 +38,7 @@ pub struct Port {
     /// For a port with a network interface of the host: which.
     pub host: Option<Box<HostIf>>,
     /// For the port of a machine: its socket.
-    pub vhost: Option<Box<Vhost>>,
+    pub machine: Option<Box<Machine>>,
     /// What was counted for clients that have left; kept by ports that stay.
     pub past: Option<Box<PortStats>>,
 }
@@ -79,7 +79,7 @@ impl Port {
             interface: None,
             cable: None,
             host: None,
-            vhost: None,
+            machine: None,
             past: None,
         }
     }
@@ -121,8 +121,11 @@ impl Port {
             PortKind::Null
             | PortKind::Tap
             | PortKind::Packet
+            | PortKind::Xdp
             | PortKind::Stack
-            | PortKind::VhostUser => true,
+            | PortKind::VhostUser
+            | PortKind::Stream
+            | PortKind::Dgram => true,
             PortKind::Pipe => self.is_bound(),
         }
     }

@@ -1,6 +1,7 @@
 //! Steps as the handlers take them, in any order, with workers that never refuse.
 
 use super::*;
+use ::port::vhost_user::allowance::Limits;
 use client::api::{ErrorCode, Mode};
 use proptest::prelude::*;
 use switch::PortConfig;
@@ -14,14 +15,16 @@ fn name(text: &str) -> PortName {
 }
 
 fn quota() -> Quota {
-    Quota { ports: 3, memory: 100, switches: 2, addresses: 1 << 20, connections: 8 }
+    let machines = Limits::NONE;
+    Quota { ports: 3, memory: 100, switches: 2, addresses: 1 << 20, connections: 8, machines }
 }
 
 fn switch(key: u32, owner: u32, mode: u16, persistent: bool) -> Switch {
     let permissions = Permissions { owner, group: owner, mode: Mode::new(mode).unwrap() };
     let config = SwitchConfig::default();
     let new_ports = NewPorts::Any;
-    Switch { key: SwitchKey(key), persistent, permissions, new_ports, config }
+    let steering = Default::default();
+    Switch { key: SwitchKey(key), persistent, permissions, new_ports, config, steering, plan: None }
 }
 
 /// Attaches as the handlers do, with workers that never refuse.

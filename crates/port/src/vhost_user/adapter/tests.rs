@@ -5,11 +5,13 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use device::virtqueue::{Direction, Places, Queue};
 use ring::guest::{Extent, GuestMemory, Lent, Window};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use switch::bridge::TagAction;
 
-use super::super::hand::hands;
+use super::super::hand::{Hand, Queues, hands};
 use super::*;
+use crate::sys::vhost::Call;
 
 /// The guest's memory: 128 KiB for each queue, a buffer of zeros behind the four.
 const BYTES: u64 = 1 << 20;
@@ -20,6 +22,7 @@ const DEVICE: u64 = 1 << 16;
 const BUFFER: u64 = 4 * QUEUE;
 const SIZE: u16 = 2048;
 const WRITE: u16 = 2;
+const NEXT: u16 = 1;
 /// A frame of 60 bytes behind its header.
 const USUAL_BUFFER: u32 = 72;
 
@@ -46,13 +49,19 @@ impl Guest {
 
     /// A machine with two pairs of queues.
     fn machine(&self) -> Machine {
-        let (_, inbox) = hands().expect("descriptors");
+        self.machine_in_hand().0
+    }
+
+    /// The same, and what gives it orders.
+    fn machine_in_hand(&self) -> (Machine, Hand) {
+        let (hand, inbox) = hands().expect("descriptors");
         let (ear, event) = (Ear::new().expect("descriptors"), Event::new().expect("descriptors"));
-        let mut machine = Machine::new(4, inbox, &Arc::new(ear), &Arc::new(event)).expect("memory");
+        let mut machine =
+            Machine::new(4, None, inbox, &Arc::new(ear), &Arc::new(event)).expect("memory");
         for queue in 0..4 {
             machine.rings[queue] = Some(Box::new(self.ring(queue)));
         }
-        machine
+        (machine, hand)
     }
 
     fn ring(&self, queue: usize) -> Ring {
@@ -64,9 +73,12 @@ impl Guest {
             queue: made.expect("a good queue"),
             memory: self.memory.clone(),
             call: None,
+            log: None,
+            log_call: None,
             enabled: true,
             header: HEADER_MAX,
             mergeable: true,
+            accepts: Offloads::NONE,
             trouble: None,
         }
     }
@@ -100,6 +112,7 @@ impl Guest {
 fn turn(machine: &mut Machine) -> (Batch, Drops) {
     let (mut batch, mut drops) = (Batch::new(256), Drops::default());
     machine.recv(&mut batch, &mut drops);
+    machine.delivered();
     (batch, drops)
 }
 
@@ -128,6 +141,34 @@ fn pieces_that_are_looked_at_end_a_turn() {
     guest.make(1, SIZE);
     let (_, drops) = turn(&mut machine);
     assert_eq!((drops.get(DropReason::TooLong), machine.pending()), (1, true));
+}
+
+#[test]
+fn long_frames_are_few_in_a_turn() {
+    let guest = Guest::new();
+    let mut machine = guest.machine();
+    guest.load(1, 65_536, SIZE);
+    let (mut batch, mut drops) = (Batch::new(256), Drops::default());
+    machine.recv(&mut batch, &mut drops);
+    assert_eq!(batch.frames().len(), 4);
+    machine.delivered();
+    assert!(machine.pending());
+}
+
+#[test]
+fn an_interrupt_that_was_put_off_comes_before_the_port_goes() {
+    let (guest, sender) = (Guest::new(), Guest::new());
+    let (batch, list) = eight_frames(&sender);
+    let (mut machine, event) =
+        wants_interrupts(&guest, Some(Coalesce { frames: 0, usecs: u16::MAX }));
+    guest.load(0, 1514, SIZE);
+    for delivery in &list[..2] {
+        machine.send(&batch, &[*delivery]);
+        machine.flush();
+    }
+    assert_eq!((interrupts(&event), machine.owes()), (1, true));
+    drop(machine);
+    assert_eq!(interrupts(&event), 1);
 }
 
 #[test]
@@ -182,16 +223,335 @@ fn a_queue_of_tiny_buffers_is_full_once_for_all_frames() {
     let list: Vec<_> = (0..8).map(|frame| Delivery { frame, tag: TagAction::Keep }).collect();
     let sent = machine.send(&batch, &list);
     assert_eq!(sent.drops.get(DropReason::NoRoom), 8);
-    assert_eq!(machine.full, [0], "the other one has not been asked: same stations");
+    assert_eq!(machine.full, [2], "the other one has not been asked: the same flow");
     // The same in one buffer, of a driver that knows no other.
-    machine.rings[0] = Some(Box::new(Ring { mergeable: false, ..guest.ring(0) }));
-    (0..1000).for_each(|slot| guest.describe(0, slot, 1, WRITE | u16::from(slot < 999), slot + 1));
+    machine.rings[2] = Some(Box::new(Ring { mergeable: false, ..guest.ring(2) }));
+    (0..1000).for_each(|slot| guest.describe(2, slot, 1, WRITE | u16::from(slot < 999), slot + 1));
     assert_eq!(machine.send(&batch, &list).drops.get(DropReason::NoRoom), 8);
-    guest.load(0, 1499, SIZE);
+    guest.load(2, 1499, SIZE);
     assert_eq!(machine.send(&batch, &list).drops.get(DropReason::TooLong), 8);
-    machine.rings[0] = Some(Box::new(guest.ring(0)));
+    machine.rings[2] = Some(Box::new(guest.ring(2)));
     // A few more bytes, and as many frames as it has buffers for.
-    guest.load(0, 2, SIZE);
+    guest.load(2, 2, SIZE);
     assert_eq!(machine.send(&batch, &list).delivered.frames, 2);
-    assert_eq!(guest.used(0), 2 * 750);
+    assert_eq!(guest.used(2), 2 * 750);
+}
+
+#[test]
+fn frames_stay_where_they_are_until_they_are_delivered() {
+    let guest = Guest::new();
+    let mut machine = guest.machine();
+    // Each in many pieces, of which the first ones hold the header and a part of the addresses.
+    let place = at(BUFFER);
+    (0..96).for_each(|i| guest.whole.u16(place + 2 * i).store(i.try_into().expect("few"), Relaxed));
+    for slot in 0..8 {
+        let (len, next) = if slot < 7 { (17, NEXT) } else { (31, 0) };
+        guest.describe(1, slot, len, next, slot + 1);
+    }
+    guest.make(1, 1);
+    let (mut batch, mut drops) = (Batch::new(256), Drops::default());
+    machine.recv(&mut batch, &mut drops);
+    assert_eq!((batch.frames().len(), guest.used(1)), (1, 0), "nothing was given back");
+    let pieces: Vec<u8> = (0..17).map(|i| if i % 2 == 0 { i / 2 } else { 0 }).collect();
+    let chain = [pieces.repeat(7), (0..31).map(|i| if i % 2 == 0 { i / 2 } else { 0 }).collect()];
+    let frame = &chain.concat()[12..];
+    let mut out = Vec::new();
+    batch.append(Delivery { frame: 0, tag: TagAction::Keep }, &mut out);
+    assert_eq!(out, frame);
+    out.clear();
+    let vlan = "10".parse().expect("a VLAN");
+    batch.append(Delivery { frame: 0, tag: TagAction::Insert(vlan) }, &mut out);
+    assert_eq!(out, [&frame[..12], &[0x81, 0, 0, 10], &frame[12..]].concat());
+    // Straight into another machine, and then back to the first one's driver.
+    let other = Guest::new();
+    let mut receiver = other.machine();
+    other.load(0, 2000, 1);
+    other.load(2, 2000, 1);
+    let sent = receiver.send(&batch, &[Delivery { frame: 0, tag: TagAction::Keep }]);
+    assert_eq!((sent.delivered.frames, other.used(0) + other.used(2)), (1, 1));
+    let got: Vec<u8> = (0..frame.len().div_ceil(2))
+        .flat_map(|i| other.whole.u16(place + 12 + 2 * i).load(Relaxed).to_le_bytes())
+        .collect();
+    assert_eq!(got[..frame.len()], *frame);
+    machine.delivered();
+    assert_eq!(guest.used(1), 1);
+}
+
+/// A driver that wants to be interrupted for all that it gets, and how often it was.
+fn wants_interrupts(guest: &Guest, coalesce: Option<Coalesce>) -> (Machine, OwnedFd) {
+    let event = eventfd(0, EventfdFlags::NONBLOCK).expect("descriptors");
+    let mut machine = guest.machine();
+    machine.moderation.fill(Moderation::new(coalesce));
+    let call = Call::new(event.try_clone().expect("descriptors")).expect("an eventfd");
+    machine.rings[0] = Some(Box::new(Ring { call: Some(Arc::new(call)), ..guest.ring(0) }));
+    // Whatever the flow, it gets this one.
+    machine.rings[2] = None;
+    (machine, event)
+}
+
+fn interrupts(event: &OwnedFd) -> u64 {
+    let mut count = [0; 8];
+    rustix::io::read(event, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
+}
+
+/// Eight frames to the same station.
+fn eight_frames(sender: &Guest) -> (Batch, Vec<Delivery>) {
+    let mut other = sender.machine();
+    sender.load(1, USUAL_BUFFER, 8);
+    let (batch, _) = turn(&mut other);
+    (batch, (0..8).map(|frame| Delivery { frame, tag: TagAction::Keep }).collect())
+}
+
+#[test]
+fn a_driver_that_cannot_keep_up_loses_frames_and_not_its_processor() {
+    const ROUNDS: u16 = 20_000;
+    let (guest, sender) = (Guest::new(), Guest::new());
+    let (batch, list) = eight_frames(&sender);
+    let usecs = 1000;
+    let (mut machine, event) = wants_interrupts(&guest, Some(Coalesce { frames: 0, usecs }));
+    let (start, mut sent) = (Instant::now(), Sent::default());
+    for round in 1..=ROUNDS {
+        // It makes room for one of eight frames.
+        guest.load(0, 1514, round);
+        let now = machine.send(&batch, &list);
+        sent.delivered.add(now.delivered.frames, now.delivered.bytes);
+        sent.drops.add(DropReason::NoRoom, now.drops.get(DropReason::NoRoom));
+        machine.flush();
+        machine.settle();
+    }
+    assert_eq!(sent.delivered.frames, ROUNDS.into());
+    assert_eq!(sent.drops.get(DropReason::NoRoom), 7 * u64::from(ROUNDS));
+    let most = start.elapsed().as_millis() + 1;
+    let told = interrupts(&event);
+    assert!((1..=most).contains(&told.into()), "{told} interrupts, {most} milliseconds");
+    // One that takes nothing is not interrupted any more.
+    for _ in 0..ROUNDS {
+        assert_eq!(machine.send(&batch, &list).drops.get(DropReason::NoRoom), 8);
+        machine.flush();
+        machine.settle();
+    }
+    assert!(interrupts(&event) <= 1);
+}
+
+#[test]
+fn single_frames_interrupt_at_once_and_of_a_stream_many_do() {
+    let (guest, sender) = (Guest::new(), Guest::new());
+    let (batch, list) = eight_frames(&sender);
+    let (mut machine, event) = wants_interrupts(&guest, None);
+    guest.load(0, 1514, SIZE);
+    // Fewer than make a millisecond busy, however fast they are.
+    for _ in 0..50 {
+        machine.send(&batch, &list[..1]);
+        machine.flush();
+        assert_eq!((interrupts(&event), machine.owes()), (1, false));
+    }
+    let stream: Vec<Delivery> = list.iter().copied().cycle().take(64).collect();
+    for _ in 0..20 {
+        machine.send(&batch, &stream);
+        machine.flush();
+        assert_eq!((interrupts(&event), machine.owes()), (1, false), "so many do not wait");
+    }
+}
+
+/// What comes of orders that are given while the worker takes turns: the frames of all of them.
+fn meanwhile<T: Send>(
+    machine: &mut Machine,
+    mut hand: Hand,
+    orders: impl FnOnce(&mut Hand) -> T + Send,
+) -> (T, Vec<Vec<u8>>) {
+    std::thread::scope(|scope| {
+        let orders = scope.spawn(move || orders(&mut hand));
+        let (mut batch, mut drops, mut frames) = (Batch::new(256), Drops::default(), Vec::new());
+        loop {
+            let last = orders.is_finished();
+            machine.recv(&mut batch, &mut drops);
+            for frame in 0..batch.frames().len() {
+                let frame = u16::try_from(frame).expect("few");
+                frames.push(Vec::new());
+                let whole = Delivery { frame, tag: TagAction::Keep };
+                batch.append(whole, frames.last_mut().expect("just pushed"));
+            }
+            batch.clear();
+            machine.delivered();
+            if last {
+                return (orders.join().expect("it does not panic"), frames);
+            }
+        }
+    })
+}
+
+#[test]
+fn a_queue_is_taken_and_put_back_between_two_turns() {
+    let guest = Guest::new();
+    let (mut machine, hand) = guest.machine_in_hand();
+    guest.load(1, USUAL_BUFFER, 10);
+    assert_eq!(turn(&mut machine).0.frames().len(), 10);
+    let event = eventfd(0, EventfdFlags::NONBLOCK).expect("descriptors");
+    let call = Arc::new(Call::new(event.try_clone().expect("descriptors")).expect("an eventfd"));
+    let ((gone, missing), none) = meanwhile(&mut machine, hand, |mut hand| {
+        let mut gone = hand.swap(1, None);
+        gone.as_mut().expect("it was there").call = Some(call);
+        let missing = hand.swap(1, gone).is_none();
+        (hand.swap(1, None), missing)
+    });
+    let gone = gone.expect("it was put there");
+    assert_eq!((gone.queue.base(), missing, none.len()), (10, true, 0));
+    assert!(interrupts(&event) > 0, "its driver may have been told of nothing since");
+    // It goes on where it was.
+    guest.make(1, 15);
+    assert_eq!(turn(&mut machine).0.frames().len(), 0, "nobody has it");
+    machine.rings[1] = Some(gone);
+    assert_eq!(turn(&mut machine).0.frames().len(), 5);
+}
+
+#[test]
+fn an_address_is_announced_as_hosts_do_it() {
+    let guest = Guest::new();
+    let (mut machine, hand) = guest.machine_in_hand();
+    let address = [2, 0, 0, 0, 0, 9];
+    let (_, frames) = meanwhile(&mut machine, hand, |mut hand| hand.announce(address));
+    let [frame] = &frames[..] else { panic!("{frames:?}") };
+    assert_eq!((frame.len(), &frame[..6], &frame[6..12]), (60, &[0xff; 6][..], &address[..]));
+    // RARP (RFC 903): a request for the protocol address of this hardware address.
+    assert_eq!(frame[12..22], [0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3]);
+    assert_eq!((&frame[22..28], &frame[32..38]), (&address[..], &address[..]));
+}
+
+/// A driver that has negotiated `IN_ORDER` (2.7.13): its buffers are descriptors one after the
+/// other, and come back in that order.
+struct Orderly<'a> {
+    guest: &'a Guest,
+    queue: u64,
+    made: u16,
+    seen: u16,
+}
+
+impl<'a> Orderly<'a> {
+    fn new(guest: &'a Guest, queue: u64) -> Self {
+        Self { guest, queue, made: 0, seen: 0 }
+    }
+
+    /// Makes buffers of these lengths available.
+    fn make(&mut self, lens: &[u32]) {
+        let flags = if self.queue.is_multiple_of(2) { WRITE } else { 0 };
+        for len in lens {
+            let slot = self.made % SIZE;
+            self.guest.describe(self.queue, slot, *len, flags, 0);
+            let entry = QUEUE * self.queue + DRIVER + 4 + 2 * u64::from(slot);
+            self.guest.whole.u16(at(entry)).store(slot, Relaxed);
+            self.made += 1;
+        }
+        self.guest.make(self.queue, self.made);
+    }
+
+    /// What was written into the buffers that came back.
+    fn take_back(&mut self) -> Vec<u32> {
+        let mut lens = Vec::new();
+        while self.seen != self.guest.used(self.queue) {
+            let slot = self.seen % SIZE;
+            let entry = QUEUE * self.queue + DEVICE + 4 + 8 * u64::from(slot);
+            let word = |place| self.guest.whole.u32(at(place)).load(Relaxed);
+            assert_eq!(word(entry), slot.into(), "the next in order");
+            lens.push(word(entry + 4));
+            self.seen += 1;
+        }
+        lens
+    }
+}
+
+/// Frames of these lengths to one station.
+fn frames_of(sender: &Guest, lens: &[u32]) -> (Batch, Vec<Delivery>) {
+    let mut other = sender.machine();
+    let buffers: Vec<u32> = lens.iter().map(|len| len + 12).collect();
+    Orderly::new(sender, 1).make(&buffers);
+    let (batch, _) = turn(&mut other);
+    let count = u16::try_from(lens.len()).expect("few");
+    assert_eq!(batch.frames().len(), lens.len());
+    (batch, (0..count).map(|frame| Delivery { frame, tag: TagAction::Keep }).collect())
+}
+
+/// A machine with one receive queue.
+fn with_one_queue(guest: &Guest) -> Machine {
+    let mut machine = guest.machine();
+    machine.rings[2] = None;
+    machine
+}
+
+#[test]
+fn a_queue_that_broke_gets_no_more_frames_of_the_same_list() {
+    let (guest, sender) = (Guest::new(), Guest::new());
+    let (batch, list) = frames_of(&sender, &[1500, 60, 60, 60]);
+    let mut machine = with_one_queue(&guest);
+    // The first frame needs a second buffer, which makes no sense; the others need one.
+    Orderly::new(&guest, 0).make(&[700; 4]);
+    guest.describe(0, 1, 700, 0, 0);
+    let sent = machine.send(&batch, &list);
+    assert_eq!((sent.drops.get(DropReason::LinkDown), guest.used(0)), (4, 0));
+    assert_eq!(sent.delivered.frames, 0);
+}
+
+#[test]
+fn buffers_before_one_that_makes_no_sense_are_not_lost() {
+    let (guest, sender) = (Guest::new(), Guest::new());
+    let (batch, list) = frames_of(&sender, &[1500]);
+    let (mut machine, mut driver) = (with_one_queue(&guest), Orderly::new(&guest, 0));
+    driver.make(&[700; 3]);
+    guest.describe(0, 1, 700, 0, 0);
+    assert_eq!(machine.send(&batch, &list).drops.get(DropReason::LinkDown), 1);
+    assert_eq!(machine.rings[0].as_ref().map(|ring| ring.queue.base()), Some(0));
+    // The driver makes it good, and the monitor starts the queue again where it was.
+    guest.describe(0, 1, 700, WRITE, 0);
+    machine.rings[0] = Some(Box::new(guest.ring(0)));
+    assert_eq!(machine.send(&batch, &list).delivered.frames, 1);
+    assert_eq!(driver.take_back(), [700, 700, 112]);
+}
+
+#[test]
+fn section_2_7_13_buffers_come_back_in_the_order_in_which_they_were_made() {
+    let (guest, sender) = (Guest::new(), Guest::new());
+    let (batch, list) = frames_of(&sender, &[1500, 60, 3000]);
+    let (mut machine, mut driver) = (with_one_queue(&guest), Orderly::new(&guest, 0));
+    let (mut lens, mut bytes) = (Vec::new(), 0);
+    // Room for a whole list, or for a part of it: of the last frame, or of the first already.
+    for room in [8, 3, 4, 1, 2, 9, 7, 0, 5] {
+        driver.make(&vec![700; room]);
+        let sent = machine.send(&batch, &list);
+        assert_eq!(sent.delivered.frames + sent.drops.get(DropReason::NoRoom), 3);
+        bytes += sent.delivered.bytes + 12 * sent.delivered.frames;
+        lens.extend(driver.take_back());
+    }
+    assert!(driver.made - driver.seen < 5, "what is left is too little for a frame");
+    // The ends of each of the frames.
+    assert!([112, 72, 212].iter().all(|end| lens.contains(end)), "{lens:?}");
+    assert_eq!(lens.into_iter().map(u64::from).sum::<u64>(), bytes);
+}
+
+#[test]
+fn a_driver_that_sleeps_over_what_it_has_sent_is_told_behind_the_fence() {
+    let guest = Guest::new();
+    let mut machine = guest.machine();
+    let events = [1, 3].map(|queue| {
+        let event = eventfd(0, EventfdFlags::NONBLOCK).expect("descriptors");
+        let call = Call::new(event.try_clone().expect("descriptors")).expect("an eventfd");
+        machine.rings[queue] =
+            Some(Box::new(Ring { call: Some(Arc::new(call)), ..guest.ring(queue) }));
+        event
+    });
+    let turn = |machine: &mut Machine| {
+        machine.recv(&mut Batch::new(256), &mut Drops::default());
+        let is_to_be_told = machine.delivered();
+        let early = events.each_ref().map(interrupts);
+        machine.flush();
+        (is_to_be_told, early, events.each_ref().map(interrupts))
+    };
+    assert_eq!(turn(&mut machine), (false, [0; 2], [0; 2]), "nothing was taken");
+    guest.load(1, USUAL_BUFFER, 3);
+    assert_eq!(turn(&mut machine), (true, [0; 2], [1, 0]));
+    assert_eq!(turn(&mut machine), (false, [0; 2], [0; 2]), "told once");
+    guest.load(1, USUAL_BUFFER, 5);
+    guest.load(3, USUAL_BUFFER, 5);
+    assert_eq!(turn(&mut machine), (true, [0; 2], [1, 1]));
+    // Buffers of frames that are no frames are waited for as well.
+    guest.load(3, 13, 9);
+    assert_eq!(turn(&mut machine), (true, [0; 2], [0, 1]));
 }

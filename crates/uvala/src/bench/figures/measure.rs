@@ -129,11 +129,11 @@ impl<'a> Spot<'a> {
 impl Of {
     fn measure(self, work: &Work) -> Result<f64> {
         match self {
-            Of::Subject => subject::run(work, TIME),
+            Of::Subject => Ok(subject::run(work, TIME)?.value),
             Of::Limit(kind) => {
                 limit::measure(kind, work, TIME / 2)?.context("there is no limit for this work")
             }
-            Of::Peer(peer) => peers::measure(peer, work, TIME),
+            Of::Peer(peer) => Ok(peers::measure(peer, work, TIME)?.value),
         }
     }
 }
@@ -199,7 +199,10 @@ mod tests {
     use crate::bench::scenario::COPY;
 
     fn spot(line: &Line, values: &[(f64, Regime)]) -> (Point, Vec<String>) {
-        let samples = values.iter().map(|&(value, regime)| Sample { value, regime }).collect();
+        let samples = values
+            .iter()
+            .map(|&(value, regime)| Sample { value, regime, reading: value.into() })
+            .collect();
         let problem = values.is_empty().then(|| "no program for it".to_owned());
         let spot = Spot { line, x: 4.0, work: &COPY, samples, problem };
         (spot.point(Regime::Near), about_marks(&[spot], Regime::Near))
@@ -224,7 +227,7 @@ mod tests {
     #[test]
     fn test_caption_tells_how_many_samples_there_are() {
         let line = Line { name: "", look: Look::Own(0), of: Of::Subject, points: vec![] };
-        let near = Sample { value: 1.0, regime: Regime::Near };
+        let near = Sample { value: 1.0, regime: Regime::Near, reading: 1.0.into() };
         let spots =
             [5, 3].map(|count| Spot { samples: vec![near; count], ..Spot::new(&line, 1.0, &COPY) });
         let text = about_samples(&spots, Regime::Near, 5);

@@ -5,6 +5,7 @@
 //! round trip; and add what VALE did not have, trust groups and pipes. What the paper states in
 //! words is drawn beside ours ([`published`]); every caption says what is not.
 
+mod chain;
 mod measure;
 mod plot;
 mod published;
@@ -16,7 +17,9 @@ use anyhow::{Context, Result};
 use super::limit::{self, Limit};
 use super::machine::{self, Machine};
 use super::peers::Peer;
-use super::scenario::{Batch, COPY, Path, Payload, Placement, Traffic, Wait, Work};
+use super::scenario::{
+    Api, Batch, COPY, Forwarding, Offer, Path, Payload, Placement, Traffic, Wait, Work,
+};
 use crate::cli::Usage;
 use crate::say;
 use measure::{Line, Of};
@@ -55,7 +58,8 @@ pub fn draw(names: &[String], out: &FilePath, rounds: usize) -> Result<()> {
 
 fn all() -> Vec<Figure> {
     let mut all = vec![by_length(), by_batch(), by_destinations(), by_idle_ports()];
-    all.extend([both_directions(), round_trips(), by_path()]);
+    all.extend([both_directions(), round_trips(), by_path(), by_offer()]);
+    all.extend(chain::figures());
     all
 }
 
@@ -294,6 +298,42 @@ fn by_path() -> Figure {
         ],
         published: vec![published::netmap_pipe()],
         notes: vec!["Payload written, read and checked.", published::PIPE_SOURCE],
+    }
+}
+
+/// After figure 3 of the ANCS paper: does a machine that is interrupted for all it gets still get
+/// anything done?
+fn by_offer() -> Figure {
+    const OFFERS: [u16; 8] = [20, 50, 100, 150, 200, 300, 500, 1000];
+    let base = Work {
+        api: Api::Driver,
+        path: Path::Guests,
+        forwarding: Forwarding::Patch,
+        batch: Batch::all(64),
+        placement: Placement { sender: 1, switch: 1, receiver: 0 },
+        ..COPY
+    };
+    let line = |name, number, gap_usecs| {
+        let offer = |kpps| Traffic::Slow(Offer { kpps, gap_usecs });
+        let point = |kpps| (f64::from(kpps), Work { traffic: offer(kpps), ..base });
+        let points = OFFERS.into_iter().map(point).collect();
+        Line { name, look: Look::Own(number), of: Of::Subject, points }
+    };
+    Figure {
+        file: "livelock",
+        title: "What a slow machine gets done of what it is offered",
+        x: marked("offered, thousand frames a second", &OFFERS),
+        y: axis("done, thousand frames a second", false),
+        lines: vec![
+            line("interrupts adapt", 0, None),
+            line("50 µs apart", 1, Some(50)),
+            line("not moderated", 2, Some(0)),
+        ],
+        published: vec![],
+        notes: vec![
+            "A driver interrupted for whatever comes: 4 µs for each interrupt, 2 µs a frame.",
+            "60-byte frames; sender and switch on one core, the machine on the other.",
+        ],
     }
 }
 

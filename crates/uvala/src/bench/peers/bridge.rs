@@ -70,7 +70,7 @@ fn ip(arguments: &str) -> Result<()> {
 }
 
 /// Opening a TAP.
-mod tap {
+pub mod tap {
     // UNSAFETY: a TAP is made by an ioctl that no library wraps.
     #![allow(unsafe_code)]
 
@@ -92,7 +92,7 @@ mod tap {
     const _: () = assert!(size_of::<Request>() == 40);
 
     /// A TAP of this name, without a header in front of the frames.
-    pub(super) fn open(name: &str) -> Result<File> {
+    pub fn open(name: &str) -> Result<File> {
         let tun = File::options().read(true).write(true).open("/dev/net/tun");
         let tun = tun.context("cannot open /dev/net/tun: modprobe tun, or ask for access to it")?;
         let mut request = Request { name: [0; 16], flags: IFF_TAP | IFF_NO_PI, rest: [0; 22] };

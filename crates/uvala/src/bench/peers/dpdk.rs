@@ -4,12 +4,6 @@
 //! hugetlbfs need be mounted: DPDK takes the pages through memfds.
 //! With ordinary pages every lookup of a buffer costs more, so a result says which it was.
 
-/// Megabytes of one process.
-const MEGABYTES: u64 = 256;
-
-/// Processes of one peer.
-const PROCESSES: u64 = 2;
-
 const RESERVED: &str = "/proc/sys/vm/nr_hugepages";
 
 /// What DPDK processes are told about memory; gives reserved pages back when dropped.
@@ -21,9 +15,9 @@ pub enum Pages {
 }
 
 impl Pages {
-    /// Gets huge pages if it can.
-    pub fn get() -> Pages {
-        let needed = MEGABYTES * PROCESSES / 2 + 8;
+    /// Gets huge pages if it can, for processes with so many megabytes each.
+    pub fn get(megabytes: &[u32]) -> Pages {
+        let needed = u64::from(megabytes.iter().sum::<u32>()) / 2 + 8;
         if field("Hugepagesize") != Some(2048) {
             return Pages::Small;
         }
@@ -41,9 +35,9 @@ impl Pages {
         }
     }
 
-    /// As options of the environment layer.
-    pub fn options(&self) -> Vec<String> {
-        let memory = format!("-m{MEGABYTES}");
+    /// As options of the environment layer of one process.
+    pub fn options(&self, megabytes: u32) -> Vec<String> {
+        let memory = format!("-m{megabytes}");
         match self {
             Pages::Huge(_) => vec![memory, "--in-memory".into()],
             Pages::Small => vec![memory, "--no-huge".into()],
@@ -82,6 +76,6 @@ mod tests {
 
     #[test]
     fn test_options_small_pages_ask_for_none() {
-        assert!(Pages::Small.options().contains(&"--no-huge".into()));
+        assert!(Pages::Small.options(256).contains(&"--no-huge".into()));
     }
 }

@@ -12,7 +12,7 @@ use crate::bench::scenario::Work;
 /// Million frames a second that the receiver counts.
 pub fn measure(work: &Work, time: Duration, zero_copy: bool) -> Result<f64> {
     let scratch = Scratch::new("memif")?;
-    let pages = Pages::get();
+    let pages = Pages::get(&[256, 256]);
     let device = |role: &str, more: &str| {
         let socket = scratch.path("memif.sock");
         let rest = format!("id=0,bsize=2048,rsize=10,socket={socket},socket-abstract=no{more}");
@@ -21,8 +21,17 @@ pub fn measure(work: &Work, time: Duration, zero_copy: bool) -> Result<f64> {
     // Zero-copy maps the sender's memory into the receiver, which must be one piece for that.
     let eal: &[&str] = if zero_copy { &["--single-file-segments"] } else { &[] };
     let burst = work.batch.sender.min(64);
-    let options =
-        |name, cpu, devices| Options { name, cpu, main_cpu: 1 - cpu, devices, eal, burst };
+    let (megabytes, app) = (256, &[]);
+    let options = |name, cpu, devices| Options {
+        name,
+        cpu,
+        main_cpu: 1 - cpu,
+        megabytes,
+        devices,
+        eal,
+        app,
+        burst,
+    };
 
     let server = device("server", "");
     let mut receiver = Testpmd::start(&pages, &options("memif-rx", 1, &server))?;

@@ -7,6 +7,13 @@
 //!   `zero-copy=yes`.
 //! - [`Vhost`](Peer::Vhost): a `dpdk-testpmd` that forwards between two vhost-user ports, and one
 //!   with two virtio-user ports that keeps 1920 packets going round; what that client receives.
+//!   [`OvsDpdk`](Peer::OvsDpdk): Open vSwitch as a learning switch in the place of the former, and
+//!   [`GuestsLearning`](Peer::GuestsLearning) this one. Where
+//!   sender, switch and receiver are three programs, all of them poll;
+//!   [`GuestsPollers`](Peer::GuestsPollers) is this switch with such ends.
+//! - [`BridgeVeth`](Peer::BridgeVeth), [`BridgeRelay`](Peer::BridgeRelay),
+//!   [`OvsUser`](Peer::OvsUser), [`BareTap`](Peer::BareTap): what else can be at interfaces of the
+//!   host, see [`host`].
 //! - [`Native`](Peer::Native): no other software, but our own client library doing the work of
 //!   netmap programs.
 //! - [`Vde`](Peer::Vde): `vde_switch` and two datagram clients; frames the receiver reads.
@@ -15,11 +22,13 @@
 //! do; never the run. Round trips exist for `bridge` and `vde`.
 
 pub mod bridge;
-mod dpdk;
+pub mod console;
+pub mod dpdk;
 mod memif;
+pub mod ovs;
 mod testpmd;
 mod vde;
-mod vhost;
+pub mod vhost;
 
 use std::os::unix::fs::DirBuilderExt;
 use std::process::Child;
@@ -29,8 +38,10 @@ use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::frames::{Flow, Seen};
+use super::host::{self, Contender};
 use super::role::{self, Role};
-use super::scenario::{Api, Traffic, Work};
+use super::sample::Reading;
+use super::scenario::{Api, Forwarding, Traffic, Work};
 use super::subject;
 
 /// Another system.
@@ -44,6 +55,21 @@ pub enum Peer {
     MemifZeroCopy,
     /// DPDK vhost, switched by testpmd.
     Vhost,
+    /// OVS-DPDK as a learning switch of virtual machines.
+    OvsDpdk,
+    /// This switch, learning, with virtual machines.
+    GuestsLearning,
+    /// This switch, with pollers at the ends.
+    GuestsPollers,
+    /// A Linux bridge of veths.
+    BridgeVeth,
+    /// A Linux bridge with TAPs, and programs at them: such as move frames to the ends' TAPs, or
+    /// QEMU.
+    BridgeRelay,
+    /// Open vSwitch in user space, without DPDK.
+    OvsUser,
+    /// A program that reads a TAP.
+    BareTap,
     /// vde_switch.
     Vde,
     /// The client library instead of netmap's interface.
@@ -58,6 +84,13 @@ impl Peer {
             Peer::Memif => "dpdk-memif",
             Peer::MemifZeroCopy => "dpdk-memif-zero-copy",
             Peer::Vhost => "dpdk-vhost",
+            Peer::OvsDpdk => "ovs-dpdk",
+            Peer::GuestsLearning => "uvala-learning",
+            Peer::GuestsPollers => "uvala-dpdk-ends",
+            Peer::BridgeVeth => "linux-bridge-veth",
+            Peer::BridgeRelay => "linux-bridge-tap",
+            Peer::OvsUser => "ovs-userspace",
+            Peer::BareTap => "bare-tap",
             Peer::Vde => "vde-switch",
             Peer::Native => "native-client",
         }
@@ -65,20 +98,36 @@ impl Peer {
 }
 
 /// Runs a peer once. The value is in the scenario's unit.
-pub fn measure(peer: Peer, work: &Work, time: Duration) -> Result<f64> {
-    match (peer, work.traffic) {
+pub fn measure(peer: Peer, work: &Work, time: Duration) -> Result<Reading> {
+    let value = match (peer, work.traffic) {
         (Peer::Bridge, _) => bridge::measure(work, time),
         (Peer::Vde, _) => vde::measure(work, time),
-        (Peer::Native, _) => subject::run(&Work { api: Api::Native, ..*work }, time),
+        (Peer::Native, _) => {
+            return subject::run(&Work { api: Api::Native, ..*work }, time);
+        }
+        (Peer::GuestsLearning, _) => {
+            let (forwarding, traffic) = (Forwarding::Learning, Traffic::Both);
+            return subject::run(&Work { forwarding, traffic, ..*work }, time);
+        }
+        (Peer::BridgeVeth, _) => return host::measure(Contender::Bridge, work, time),
+        (Peer::BridgeRelay, _) => return host::measure(Contender::BridgeTap, work, time),
+        (Peer::OvsUser, _) => return host::measure(Contender::Ovs, work, time),
+        (Peer::BareTap, _) => return host::measure(Contender::Bare, work, time),
+        (Peer::GuestsPollers, _) => {
+            return subject::run(&Work { api: Api::Dpdk, ..*work }, time);
+        }
+        (Peer::Vhost, _) if work.api == Api::Driver => return vhost::measure_one_way(work, time),
         (_, Traffic::RoundTrip(_)) => bail!("{} has no round trip to measure", peer.name()),
         (Peer::Memif, _) => memif::measure(work, time, false),
         (Peer::MemifZeroCopy, _) => memif::measure(work, time, true),
         (Peer::Vhost, _) => vhost::measure(work, time),
-    }
+        (Peer::OvsDpdk, _) => ovs::measure(work, time),
+    };
+    Ok(value?.into())
 }
 
 /// Where a program is, or how to get it.
-fn find(program: &str, packages: &str) -> Result<std::path::PathBuf> {
+pub fn find(program: &str, packages: &str) -> Result<std::path::PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     // Administrators' programs are not on every user's path.
     let places = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(Into::into));
@@ -89,7 +138,7 @@ fn find(program: &str, packages: &str) -> Result<std::path::PathBuf> {
 }
 
 /// Waits for a socket that another program is about to make.
-fn await_file(path: &str) -> Result<()> {
+pub fn await_file(path: &str) -> Result<()> {
     let begin = Instant::now();
     while !std::path::Path::new(path).exists() {
         if begin.elapsed() > Duration::from_secs(5) {

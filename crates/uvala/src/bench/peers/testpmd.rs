@@ -4,26 +4,22 @@
 //! receiver may crash when its sender ends, and what it counted would be lost. Nothing here waits a
 //! fixed time where testpmd says that it is ready.
 
-use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::console::Console;
 use super::dpdk::Pages;
-use super::{Killed, find};
+use super::find;
 
 /// How long testpmd may take for anything it is told.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A running testpmd.
 pub struct Testpmd {
-    name: String,
-    input: ChildStdin,
-    lines: Receiver<String>,
-    _process: Killed,
+    console: Console,
     // After the process, in this order.
     _runtime: RuntimeDirectory,
 }
@@ -36,10 +32,14 @@ pub struct Options<'a> {
     pub cpu: usize,
     /// The other CPU.
     pub main_cpu: usize,
+    /// Its memory.
+    pub megabytes: u32,
     /// Devices, as `--vdev` takes them.
     pub devices: &'a [String],
     /// Further options of the environment layer.
     pub eal: &'a [&'a str],
+    /// Further options of testpmd itself.
+    pub app: &'a [String],
     /// Frames per turn.
     pub burst: u16,
 }
@@ -51,7 +51,7 @@ impl Testpmd {
         let program = find("dpdk-testpmd", "dpdk-dev")?;
         let stdbuf = find("stdbuf", "coreutils")?;
         let mut command = Command::new(stdbuf);
-        command.arg("-oL").arg(program).args(pages.options());
+        command.arg("-oL").arg(program).args(pages.options(options.megabytes));
         command.args(["-l", &format!("{},{}", options.main_cpu, options.cpu)]);
         command.args(["--main-lcore", &options.main_cpu.to_string()]);
         command.args(["--no-pci", "--no-telemetry"]);
@@ -60,42 +60,21 @@ impl Testpmd {
         command.args(options.devices.iter().map(|device| format!("--vdev={device}")));
         command.args(["--", "-i", "--total-num-mbufs=16384", "--rxd=1024", "--txd=1024"]);
         command.arg("--no-lsc-interrupt").arg(format!("--burst={}", options.burst));
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut process = command.spawn().context("cannot run dpdk-testpmd")?;
-        let input = process.stdin.take().context("testpmd has no input")?;
-        let output = process.stdout.take().context("testpmd has no output")?;
-        let (to, lines) = channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                // Nobody listens any more: testpmd is about to be ended.
-                let _ = to.send(line);
-            }
-        });
+        command.args(options.app);
+        command.stderr(Stdio::null());
+        let console = Console::start(&format!("testpmd {}", options.name), &mut command)?;
         let runtime = RuntimeDirectory::of(&prefix);
-        let name = options.name.into();
-        Ok(Testpmd { name, input, lines, _process: Killed(process), _runtime: runtime })
+        Ok(Testpmd { console, _runtime: runtime })
     }
 
     /// Gives a command.
     pub fn tell(&mut self, command: &str) -> Result<()> {
-        writeln!(self.input, "{command}").with_context(|| format!("testpmd {} ended", self.name))
+        self.console.tell(command)
     }
 
     /// Waits for a line that contains `text`.
     pub fn expect(&mut self, text: &str) -> Result<String> {
-        let end = Instant::now() + PATIENCE;
-        let mut last = String::new();
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            match self.lines.recv_timeout(left) {
-                Ok(line) if line.contains(text) => return Ok(line),
-                Ok(line) => last = line,
-                Err(RecvTimeoutError::Timeout) => bail!("testpmd {} is silent", self.name),
-                Err(RecvTimeoutError::Disconnected) => {
-                    bail!("testpmd {} ended: {last}", self.name)
-                }
-            }
-        }
+        self.console.expect(text, PATIENCE)
     }
 
     /// Chooses a forwarding mode and starts it.
@@ -107,11 +86,21 @@ impl Testpmd {
 
     /// How many packets its ports have received, one by one.
     pub fn received(&mut self, ports: usize) -> Result<Vec<u64>> {
+        self.counts("RX-packets:", ports)
+    }
+
+    /// How many they have sent.
+    pub fn sent(&mut self, ports: usize) -> Result<Vec<u64>> {
+        self.counts("TX-packets:", ports)
+    }
+
+    fn counts(&mut self, name: &str, ports: usize) -> Result<Vec<u64>> {
         self.tell("show port stats all")?;
         let mut counts = Vec::new();
         for _ in 0..ports {
-            let line = self.expect("RX-packets:")?;
-            counts.push(count_in(&line).with_context(|| format!("no packet count in: {line}"))?);
+            let line = self.expect(name)?;
+            let count = count_in(&line, name);
+            counts.push(count.with_context(|| format!("no packet count in: {line}"))?);
         }
         Ok(counts)
     }
@@ -125,9 +114,19 @@ impl Testpmd {
         let elapsed = start.elapsed();
         let count = u32::try_from(after.saturating_sub(before)).unwrap_or(u32::MAX);
         if count == 0 {
-            bail!("testpmd {} received nothing", self.name);
+            bail!("{} received nothing", self.console.name());
         }
         Ok(f64::from(count) / elapsed.as_secs_f64() / 1e6)
+    }
+
+    /// Are the links of this many ports up?
+    pub fn links_are_up(&mut self, ports: u32) -> Result<bool> {
+        let mut up = true;
+        for port in 0..ports {
+            self.tell(&format!("show port info {port}"))?;
+            up &= self.expect("Link status:")?.contains("up");
+        }
+        Ok(up)
     }
 
     /// Waits until a port has received something: its link is up and packets flow.
@@ -135,7 +134,7 @@ impl Testpmd {
         let end = Instant::now() + PATIENCE;
         while self.received(ports)?.contains(&0) {
             if Instant::now() > end {
-                bail!("testpmd {} received nothing", self.name);
+                bail!("{} received nothing", self.console.name());
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -172,9 +171,9 @@ impl Drop for RuntimeDirectory {
     }
 }
 
-/// The number after `RX-packets:`.
-fn count_in(line: &str) -> Option<u64> {
-    line.split("RX-packets:").nth(1)?.split_whitespace().next()?.parse().ok()
+/// The number after a name.
+fn count_in(line: &str, name: &str) -> Option<u64> {
+    line.split(name).nth(1)?.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -184,7 +183,7 @@ mod tests {
     #[test]
     fn test_count_in_a_line_of_statistics() {
         let line = "  RX-packets: 5007104    RX-missed: 0          RX-bytes:  300426240";
-        assert_eq!(count_in(line), Some(5_007_104));
-        assert_eq!(count_in("  RX-errors: 0"), None);
+        assert_eq!(count_in(line, "RX-packets:"), Some(5_007_104));
+        assert_eq!(count_in("  RX-errors: 0", "RX-packets:"), None);
     }
 }

@@ -1,17 +1,22 @@
 //! A private daemon, and what it costs.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
 use crate::bench::peers::{Killed, Scratch};
-use crate::bench::scenario::{Traffic, Wait, Work};
+use crate::bench::scenario::{Api, Forwarding, Offer, Path, Traffic, Wait, Work};
+use crate::ourselves;
+
+const CANNOT_START: &str = "cannot start uvala daemon";
 
 /// A running `uvala daemon` in a directory of its own; ended when dropped.
 pub struct Daemon {
     process: Killed,
+    /// How it was started.
+    command: Command,
     scratch: Scratch,
 }
 
@@ -19,14 +24,24 @@ impl Daemon {
     /// Starts it with the ports of the receivers.
     pub fn start(work: &Work) -> Result<Daemon> {
         let scratch = Scratch::new("daemon")?;
+        let text = configuration(work, scratch.dir());
+        Daemon::start_in(scratch, &text)
+    }
+
+    /// Starts it with these workers and switches.
+    pub fn with(text: &str) -> Result<Daemon> {
+        Daemon::start_in(Scratch::new("daemon")?, &format!("log = \"warn\"\n{text}"))
+    }
+
+    fn start_in(scratch: Scratch, text: &str) -> Result<Daemon> {
         let config = scratch.path("uvala.toml");
-        std::fs::write(&config, configuration(work))?;
+        std::fs::write(&config, text)?;
         let dir = scratch.dir().to_owned();
-        let exe = std::env::current_exe().context("cannot find this program's own file")?;
+        let exe = ourselves::exe()?;
         let mut command = Command::new(exe);
         command.arg("daemon").arg("--config").arg(&config).arg("--dir").arg(&dir);
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        let mut process = Killed(command.spawn().context("cannot start uvala daemon")?);
+        let mut process = Killed(command.spawn().context(CANNOT_START)?);
         let begin = Instant::now();
         while !dir.join("uvala.sock").exists() {
             if let Some(status) = process.0.try_wait()? {
@@ -37,11 +52,19 @@ impl Daemon {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        Ok(Daemon { process, scratch })
+        Ok(Daemon { process, command, scratch })
+    }
+
+    /// Ends it as a crash would, and starts it again.
+    pub fn kill_and_start_again(&mut self) -> Result<()> {
+        self.process.0.kill()?;
+        self.process.0.wait()?;
+        self.process = Killed(self.command.spawn().context(CANNOT_START)?);
+        Ok(())
     }
 
     /// Where its socket is.
-    pub fn dir(&self) -> &Path {
+    pub fn dir(&self) -> &std::path::Path {
         self.scratch.dir()
     }
 
@@ -56,7 +79,7 @@ impl Daemon {
     }
 
     /// Time on a core of all its threads.
-    fn cpu_time(&self) -> Result<Duration> {
+    pub fn cpu_time(&self) -> Result<Duration> {
         let mut nanoseconds = 0;
         for thread in std::fs::read_dir(self.proc("task"))? {
             let text = std::fs::read_to_string(thread?.path().join("schedstat"))?;
@@ -101,7 +124,7 @@ impl Daemon {
 }
 
 /// The daemon's configuration for a piece of work.
-fn configuration(work: &Work) -> String {
+fn configuration(work: &Work, dir: &std::path::Path) -> String {
     let receivers = match work.traffic {
         Traffic::Broadcast(count) | Traffic::Unicast(count) => count,
         _ => 1,
@@ -114,8 +137,36 @@ fn configuration(work: &Work) -> String {
     let mut text = String::from("log = \"warn\"\n\n[workers]\ncount = 1\n");
     text += &format!("cpus = [{cpu}]\nbatch = {batch}\nwait = \"{wait}\"\n\n");
     text += "[quota]\nports = 1024\nmemory = \"8 GiB\"\n\n[switch.vale0]\n";
+    if let Path::Chain(chain) = work.path {
+        return text + &super::chain::configuration(chain);
+    }
+    if work.path == Path::Guests {
+        return text + &guests(work, dir);
+    }
     for number in 0..receivers {
         text += &format!("\n[switch.vale0.port.r{number}]\non_full = \"wait\"\n");
+    }
+    text
+}
+
+/// A switch of two virtual machines.
+fn guests(work: &Work, dir: &std::path::Path) -> String {
+    let name = match work.forwarding {
+        Forwarding::Learning => "learning",
+        Forwarding::Patch => "patch",
+    };
+    let mut text = format!("forwarding = \"{name}\"\n");
+    for number in 0..2 {
+        let socket = dir.join(format!("vm{number}.sock"));
+        text += &format!("\n[switch.vale0.port.vm{number}]\nkind = \"vhost-user\"\n");
+        text += &format!("socket = \"{}\"\n", socket.display());
+        // As everywhere here, no work is spent on frames that are dropped, unless that is measured.
+        if work.api == Api::Driver && work.traffic == Traffic::OneWay {
+            text += "on_full = \"wait\"\n";
+        }
+        if let Traffic::Slow(Offer { gap_usecs: Some(usecs), .. }) = work.traffic {
+            text += &format!("coalesce_usecs = {usecs}\n");
+        }
     }
     text
 }

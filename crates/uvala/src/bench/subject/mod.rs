@@ -7,10 +7,14 @@
 //! measurement with an error instead of a number. Receivers' ports ask the switch to wait when they
 //! are full, so that no work is spent on frames that are dropped.
 
+mod chain;
 mod daemon;
+mod driver;
 mod ends;
+mod guests;
 mod netmap;
-mod stamp;
+mod slow;
+pub mod stamp;
 mod trips;
 
 use std::io::{BufRead, BufReader};
@@ -20,11 +24,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
+use super::host;
 use super::peers::{Killed, await_output};
 use super::role::{self, Role};
+use super::sample::Reading;
 use super::scenario::{Api, Path, Traffic, Wait, Work};
 use crate::{preload, say};
-use daemon::Daemon;
+pub use daemon::Daemon;
 
 /// One process of the subject beside the daemon.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -56,28 +62,55 @@ enum Kind {
     Poller,
     /// Holds ports and does nothing.
     Idle,
-}
-
-/// What a part reports.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-struct Value {
-    value: f64,
+    /// Passes frames on, as this one of a chain.
+    Function(u8),
+    /// Sends into a chain: so many frames a second, or as many as it can.
+    Paced(Option<u64>),
 }
 
 /// Runs one piece of work and returns its value, in the unit of its traffic.
-pub fn run(work: &Work, time: Duration) -> Result<f64> {
+pub fn run(work: &Work, time: Duration) -> Result<Reading> {
+    if work.path.needs_laboratory() {
+        return host::measure(host::Contender::Uvala, work, time);
+    }
+    if let Path::Chain(_) = work.path {
+        return chain::run(work, time);
+    }
+    match work.traffic {
+        _ if work.api == Api::Dpdk => guests::run_pollers(work, time),
+        Traffic::Resume => Ok(guests::resume(work)?.into()),
+        Traffic::Overrun => {
+            // On a thread of its own, which is bound to a core.
+            let (work, overrun) = (*work, guests::overrun);
+            let value = std::thread::spawn(move || overrun(&work, time)).join();
+            Ok(value.expect("no panic")?.into())
+        }
+        Traffic::Slow(offer) => {
+            // The same.
+            let work = *work;
+            let value = std::thread::spawn(move || slow::run(&work, offer, time)).join();
+            Ok(value.expect("no panic")?.into())
+        }
+        _ => run_parts(work, time),
+    }
+}
+
+fn run_parts(work: &Work, time: Duration) -> Result<Reading> {
     let daemon = Daemon::start(work)?;
     let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let part = |kind| Part { kind, dir: daemon.dir().to_owned(), work: *work, millis };
+    let quiet_machine = work.traffic == Traffic::Quiet && work.api == Api::Driver;
     let _idle = match work.idle_ports {
-        0 => None,
+        0 if !quiet_machine => None,
         _ => Some(Process::start(part(Kind::Idle))?),
     };
     let (first, second) = match work.traffic {
-        Traffic::Quiet => return daemon.cpu_percent(time.max(Duration::from_secs(1))),
-        Traffic::DaemonMemory => return daemon.own_megabytes(),
+        Traffic::Quiet => {
+            return Ok(daemon.cpu_percent(time.max(Duration::from_secs(1)))?.into());
+        }
+        Traffic::DaemonMemory => return Ok(daemon.own_megabytes()?.into()),
         Traffic::PortMemory => {
-            return Ok(daemon.port_megabytes()? / f64::from(work.idle_ports));
+            return Ok((daemon.port_megabytes()? / f64::from(work.idle_ports)).into());
         }
         Traffic::Poll => return Process::start(part(Kind::Poller))?.value(time),
         Traffic::RoundTrip(Wait::Spin) => {
@@ -88,12 +121,15 @@ pub fn run(work: &Work, time: Duration) -> Result<f64> {
         Traffic::OneWay | Traffic::Broadcast(_) | Traffic::Unicast(_) => {
             (Kind::Receiver, Kind::Sender)
         }
+        Traffic::Overrun | Traffic::Resume | Traffic::Slow(_) | Traffic::Latency => {
+            unreachable!("without other processes")
+        }
     };
     let mut first = Process::start(part(first))?;
     let mut second = Process::start(part(second))?;
     match work.traffic {
         Traffic::RoundTrip(_) => second.value(time),
-        Traffic::Both => Ok(first.value(time)? + second.value(time)?),
+        Traffic::Both => Ok((first.value(time)?.value + second.value(time)?.value).into()),
         _ => first.value(time),
     }
 }
@@ -137,9 +173,9 @@ impl Process {
     }
 
     /// What it measured.
-    fn value(&mut self, time: Duration) -> Result<f64> {
+    fn value(&mut self, time: Duration) -> Result<Reading> {
         let line = self.line(time * 4 + Duration::from_secs(3))?;
-        Ok(serde_json::from_str::<Value>(&line)?.value)
+        Ok(serde_json::from_str(&line)?)
     }
 }
 
@@ -148,6 +184,12 @@ pub fn run_part(part: &Part) -> Result<()> {
     match part.kind {
         Kind::Sender if part.work.api == Api::Netmap => netmap::send(part),
         Kind::Receiver if part.work.api == Api::Netmap => netmap::receive(part),
+        Kind::Sender if part.work.api == Api::Driver => guests::send(part),
+        Kind::Receiver if part.work.api == Api::Driver => guests::receive(part),
+        Kind::Idle if part.work.api == Api::Driver => guests::idle(part),
+        Kind::Receiver if matches!(part.work.path, Path::Chain(_)) => chain::receive(part),
+        Kind::Function(number) => chain::function(part, number),
+        Kind::Paced(rate) => chain::send(part, rate),
         Kind::Poller => netmap::poll_nothing(part),
         Kind::Sender => ends::send(part),
         Kind::Receiver => ends::receive(part),
@@ -192,7 +234,7 @@ impl Part {
     fn options(&self) -> client::Options {
         let options = client::Options::new().dir(&self.dir).wait(self.wait_policy());
         match self.work.path {
-            Path::Group => options.group("bench"),
+            Path::Group | Path::Chain(_) => options.group("bench"),
             _ => options,
         }
     }
@@ -212,6 +254,10 @@ impl Part {
     }
 
     fn report(&self, value: f64) -> Result<()> {
-        say::json(&Value { value })
+        self.report_reading(&value.into())
+    }
+
+    fn report_reading(&self, reading: &Reading) -> Result<()> {
+        say::json(reading)
     }
 }

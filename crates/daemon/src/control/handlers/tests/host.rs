@@ -27,6 +27,51 @@ fn test_what_cannot_be_had_leaves_nothing_behind() {
     assert!(bench.is_empty());
 }
 
+/// Closing waits for the kernel, and everybody for who does it here.
+#[test]
+fn test_what_is_opened_for_nothing_is_not_closed_here() {
+    let mut bench = Bench::new();
+    bench.control.datapath.opens_elsewhere = true;
+    let add = r#"{"port_add":{"port":"vale0:a","kind":"tap"}}"#;
+    let request: Request = serde_json::from_str(add).unwrap();
+    // Who asked has gone.
+    assert!(matches!(bench.control.call(&mut client(1, 0), request.clone()), Step::Build(_)));
+    bench.control.hang_up(ConnKey(1));
+    assert_eq!(bench.control.datapath.unwanted, 1);
+    // Somebody else was faster.
+    let step = bench.control.call(&mut client(1, 0), request.clone());
+    bench.done(add);
+    assert!(bench.follow(1, step).is_err());
+    assert_eq!(bench.control.datapath.unwanted, 2);
+    // It could not be made into a port.
+    bench.done(r#"{"switch_del":{"switch":"vale0"}}"#);
+    let step = bench.control.call(&mut client(1, 0), request);
+    bench.control.datapath.fails_after = Some(1);
+    assert!(bench.follow(1, step).is_err());
+    assert_eq!(bench.control.datapath.unwanted, 3);
+}
+
+#[test]
+fn test_interfaces_that_programs_name_are_not_opened_here_either() {
+    let mut bench = Bench::new();
+    bench.control.datapath.opens_elsewhere = true;
+    let attach = r#"{"interface_attach":{"port":"vale0:lo","host":true}}"#;
+    for (call, unwanted) in [(attach, 2), (r#"{"bind":{"port":"netmap:lo"}}"#, 3)] {
+        let request: Request = serde_json::from_str(call).unwrap();
+        // Who asked has gone.
+        let step = bench.control.call(&mut client(1, 0), request.clone());
+        assert!(matches!(step, Step::Build(_)), "{call}");
+        bench.control.hang_up(ConnKey(1));
+        assert_eq!(bench.control.datapath.unwanted, unwanted);
+        assert!(bench.is_empty());
+    }
+    let request: Request = serde_json::from_str(attach).unwrap();
+    let step = bench.control.call(&mut client(2, 0), request);
+    bench.follow(2, step).unwrap();
+    assert_eq!(bench.control.state.counts(), (1, 2));
+    assert_eq!(bench.control.datapath.unwanted, 3, "both were taken");
+}
+
 #[test]
 fn test_a_configured_interface_is_waited_for() {
     let text = "[switch.vale0.port.a]\nkind = \"packet\"\nifname = \"missing\"\n";

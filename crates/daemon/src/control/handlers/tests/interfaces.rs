@@ -89,7 +89,7 @@ fn test_who_holds_an_interface_goes_with_it_out_of_its_switch() {
         panic!("it has to be built")
     };
     assert_eq!(bench.code_of("detach", "vale0:v0"), ErrorCode::InUse);
-    bench.control.finish(ConnKey(2), build()).unwrap();
+    bench.finish(2, build()).unwrap();
     bench.interface(1000, "detach", "vale0:v0").unwrap();
     assert!(!bench.control.state.has_switch(&"vale0".parse().unwrap()));
     assert_eq!(bench.control.state.bound_by(ConnKey(1)).unwrap().to_string(), "netmap:v0");

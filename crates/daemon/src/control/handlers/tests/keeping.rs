@@ -110,6 +110,24 @@ fn test_every_kind_of_change_is_kept() {
     }
 }
 
+/// Names of `ip netns` are there after a restart; what a path or a process names need not be.
+#[test]
+fn test_interfaces_of_containers_go_with_the_daemon() {
+    let mut kept = Kept::new("containers");
+    for (port, netns, expected) in [
+        ("a", "/run/netns/cni-0815", ""),
+        ("b", "/proc/4711/ns/net", ""),
+        ("c", "4711", ""),
+        ("d", "red", "vale0:d (None, [])"),
+    ] {
+        let host = format!(r#"{{"ifname":"eth0","netns":"{netns}"}}"#);
+        let add = format!(r#"{{"port_add":{{"port":"vale0:{port}","kind":"tap","host":{host}}}}}"#);
+        kept.change(1, &add);
+        assert_eq!(kept.answers().len(), 1);
+        assert_eq!(kept.next().concat(), expected, "{netns}");
+    }
+}
+
 /// A switch that is deleted and made again before the keeper has heard of either.
 #[test]
 fn test_what_was_deleted_meanwhile_does_not_come_back() {
@@ -147,4 +165,26 @@ impl Control<Fake> {
     fn keeper_mut(&mut self) -> &mut Keeper {
         &mut self.keeping.as_mut().unwrap().keeper
     }
+}
+
+#[test]
+fn test_a_machines_port_that_is_held_goes_with_its_connection_and_is_not_kept() {
+    let mut kept = Kept::new("held");
+    let add = r#"{"port_add":{"port":"vale0:vm","kind":"vhost-user","machine":{"held":true}}}"#;
+    kept.change(1, add);
+    assert_eq!(kept.answers().len(), 1);
+    assert!(kept.next().is_empty());
+    let show = r#"{"port_show":{"port":"vale0:vm"}}"#;
+    let Ok(Reply::Port(info)) = kept.bench.ask(0, 0, show) else { panic!("another answer") };
+    assert!(!info.persistent && info.client.is_some());
+    // Another of this name, when it was deleted, is not the first connection's.
+    kept.change(0, r#"{"port_del":{"port":"vale0:vm"}}"#);
+    kept.change(2, add);
+    kept.answers();
+    kept.bench.control.hang_up(ConnKey(1));
+    let detach = r#"{"detach":{"port":"vale0:vm"}}"#;
+    assert!(kept.bench.ask(3, 0, detach).is_err());
+    assert!(kept.bench.ask(0, 0, show).is_ok());
+    kept.bench.control.hang_up(ConnKey(2));
+    assert!(kept.bench.is_empty());
 }

@@ -74,9 +74,9 @@ fn test_what_is_built_is_taken_and_unseen_and_may_be_shared() {
         assert_eq!(bench.refused(9, 0, &show).0, ErrorCode::NotFound);
         assert!(bench.ask(9, 0, r#"{"stats":{}}"#).is_ok());
         // In another order than they were asked in.
-        bench.control.finish(ConnKey(2), second()).unwrap();
+        bench.finish(2, second()).unwrap();
         assert!(bench.ask(9, 0, &show).is_ok());
-        bench.control.finish(ConnKey(1), first()).unwrap();
+        bench.finish(1, first()).unwrap();
         bench.hang_up([1, 2]);
         assert!(bench.is_empty());
     }
@@ -91,7 +91,7 @@ fn test_who_leaves_while_it_is_built_leaves_nothing() {
         assert!(bench.is_empty());
         let build = bench.begin(1, bind(port));
         bench.done(&format!(r#"{{"port_del":{{"port":"{port}"}}}}"#));
-        let refusal = bench.control.finish(ConnKey(1), build()).unwrap_err();
+        let refusal = bench.finish(1, build()).unwrap_err();
         assert_eq!(refusal.code(), ErrorCode::NotFound);
         bench.hang_up([1]);
         assert!(bench.is_empty());

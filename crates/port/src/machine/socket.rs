@@ -1,4 +1,4 @@
-//! Where frontends come from: a socket of ours that they connect to, or one of theirs.
+//! Where monitors come from: a socket of ours that they connect to, or one of theirs.
 //!
 //! Nothing here waits for who is at the other end, and nothing is given away by its name alone:
 //! a socket may lie in a directory that others write to.
@@ -14,7 +14,7 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, listen, socket_with,
 };
 
-use super::Spec;
+use crate::vhost_user::allowance::Spent;
 
 /// Who may connect: numeric user and group, and a mode as of a file. None: as it comes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,6 +74,9 @@ pub enum SocketError {
         .0.display()
     )]
     Exchanged(PathBuf),
+    /// The user has no more descriptors.
+    #[error(transparent)]
+    Spent(#[from] Spent),
     /// Something else.
     #[error("socket {}: {error}", .path.display())]
     System {
@@ -88,37 +91,37 @@ fn parent(path: &Path) -> String {
     path.parent().map_or_else(|| ".".to_owned(), |parent| parent.display().to_string())
 }
 
-pub(super) fn failed(path: &Path) -> impl Fn(io::Error) -> SocketError {
+pub(crate) fn failed(path: &Path) -> impl Fn(io::Error) -> SocketError {
     let path = path.to_owned();
     move |error| SocketError::System { path: path.clone(), error }
 }
 
-/// Where frontends come from.
+/// Where monitors come from.
 #[derive(Debug)]
-pub(super) enum Door {
+pub(crate) enum Door {
     /// Our socket, and which file it is.
     Ours(OwnedFd, PathBuf, (u64, u64)),
-    /// A frontend listens here, now or later.
+    /// A monitor listens here, now or later.
     Theirs(PathBuf),
 }
 
 impl Door {
     /// Readable when somebody is there.
-    pub(super) fn listener(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn listener(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Ours(listener, ..) => Some(listener.as_fd()),
             Self::Theirs(_) => None,
         }
     }
 
-    /// A frontend, if one is there.
+    /// A monitor's connection, if one is there.
     ///
     /// # Errors
     /// There may be one, and it cannot be had now: the listener stays readable.
-    pub(super) fn next(&self) -> io::Result<Option<OwnedFd>> {
+    pub(crate) fn next(&self) -> io::Result<Option<OwnedFd>> {
         match self {
             Self::Ours(listener, ..) => match accept_with(listener, SocketFlags::CLOEXEC) {
-                Ok(frontend) => Ok(Some(frontend)),
+                Ok(monitor) => Ok(Some(monitor)),
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
                 Err(errno) => Err(errno.into()),
             },
@@ -127,7 +130,7 @@ impl Door {
     }
 
     /// Takes our socket away, if it still is ours.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         if let Self::Ours(_, path, file) = self
             && identity(path).is_some_and(|found| found == *file)
         {
@@ -136,17 +139,33 @@ impl Door {
     }
 }
 
+/// Also where the rest of its port cannot be made.
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
 /// Connects at once or not at all: a listener that accepts nobody would keep us for ever.
 fn connect(path: &Path) -> rustix::io::Result<OwnedFd> {
+    connect_as(path, SocketType::STREAM)
+}
+
+fn connect_as(path: &Path, kind: SocketType) -> rustix::io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
-    let socket = new_socket()?;
+    let socket = new_socket(kind)?;
     rustix::net::connect(&socket, &address)?;
     Ok(socket)
 }
 
-fn new_socket() -> rustix::io::Result<OwnedFd> {
+/// A socket that sends datagrams to the one at `path`, if there is one.
+pub(crate) fn aim(path: &Path) -> rustix::io::Result<OwnedFd> {
+    connect_as(path, SocketType::DGRAM)
+}
+
+fn new_socket(kind: SocketType) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+    socket_with(AddressFamily::UNIX, kind, flags, None)
 }
 
 fn identity(path: &Path) -> Option<(u64, u64)> {
@@ -154,32 +173,42 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 }
 
 /// Makes the socket of a port. One that nobody listens on any more is replaced.
-pub(super) fn bind(spec: &Spec) -> Result<Door, SocketError> {
-    let path = &spec.path;
-    let system = |errno: Errno| SocketError::System { path: path.clone(), error: errno.into() };
-    let address = SocketAddrUnix::new(path).map_err(|_| SocketError::Long(path.clone()))?;
+pub(crate) fn bind(path: &Path, access: Access) -> Result<Door, SocketError> {
+    let door = bind_as(path, access, SocketType::STREAM)?;
+    if let Door::Ours(socket, ..) = &door {
+        listen(socket, 4).map_err(|errno| failed(path)(errno.into()))?;
+    }
+    Ok(door)
+}
+
+/// Makes one that datagrams are sent to.
+pub(crate) fn bind_datagrams(path: &Path, access: Access) -> Result<Door, SocketError> {
+    bind_as(path, access, SocketType::DGRAM)
+}
+
+fn bind_as(path: &Path, access: Access, kind: SocketType) -> Result<Door, SocketError> {
+    let system = |errno: Errno| failed(path)(errno.into());
+    let own = || path.to_owned();
+    let address = SocketAddrUnix::new(path).map_err(|_| SocketError::Long(own()))?;
     clear(path)?;
-    let socket = new_socket().map_err(system)?;
+    let socket = new_socket(kind).map_err(system)?;
     // Nobody else may connect before it is known who may.
     rustix::fs::fchmod(&socket, Mode::from(0o600)).map_err(system)?;
     rustix::net::bind(&socket, &address).map_err(|errno| match errno {
-        Errno::NOENT | Errno::NOTDIR => SocketError::NoDirectory(path.clone()),
+        Errno::NOENT | Errno::NOTDIR => SocketError::NoDirectory(own()),
         Errno::ACCESS | Errno::PERM | Errno::ROFS => {
             let user = rustix::process::geteuid().as_raw();
-            SocketError::Permission { path: path.clone(), user }
+            SocketError::Permission { path: own(), user }
         }
-        Errno::ADDRINUSE => SocketError::InUse(path.clone()),
+        Errno::ADDRINUSE => SocketError::InUse(own()),
         errno => system(errno),
     })?;
     let file = just_made(path)?;
     let found = rustix::fs::fstat(&file).map_err(system)?;
-    let door = Door::Ours(socket, path.clone(), (found.st_dev, found.st_ino));
-    if let Err(error) = give(&file, path, spec.access) {
+    let door = Door::Ours(socket, own(), (found.st_dev, found.st_ino));
+    if let Err(error) = give(&file, path, access) {
         door.close();
         return Err(error);
-    }
-    if let Door::Ours(socket, ..) = &door {
-        listen(socket, 4).map_err(system)?;
     }
     Ok(door)
 }
@@ -235,10 +264,8 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::time::Duration;
 
-    fn spec(path: &Path) -> Spec {
-        let access = Access { mode: Some(0o606), ..Access::default() };
-        let (name, path) = ("vale0:vm".to_owned(), path.to_owned());
-        Spec { name, path, connects: false, pairs: 1, access }
+    fn make(path: &Path) -> Result<Door, SocketError> {
+        bind(path, Access { mode: Some(0o606), ..Access::default() })
     }
 
     fn directory(name: &str) -> PathBuf {
@@ -251,15 +278,15 @@ mod tests {
     fn a_listener_that_accepts_nobody_keeps_nobody_waiting() {
         let dir = directory("full");
         let path = dir.join("vm.sock");
-        let listener = new_socket().expect("descriptors");
+        let listener = new_socket(SocketType::STREAM).expect("descriptors");
         rustix::net::bind(&listener, &SocketAddrUnix::new(&path).expect("short")).expect("a place");
         listen(&listener, 0).expect("bound");
         let waiting: Vec<_> = std::iter::from_fn(|| connect(&path).ok()).collect();
         assert_eq!(connect(&path).expect_err("it is full"), Errno::AGAIN);
         let (done, is_done) = std::sync::mpsc::channel();
-        let (spec, theirs) = (spec(&path), Door::Theirs(path));
+        let (ours, theirs) = (path.clone(), Door::Theirs(path));
         std::thread::spawn(move || {
-            let _ = done.send((theirs.next(), bind(&spec)));
+            let _ = done.send((theirs.next(), make(&ours)));
         });
         let (next, bound) = is_done.recv_timeout(Duration::from_secs(10)).expect("they return");
         assert!(next.expect("no error").is_none());
@@ -269,12 +296,27 @@ mod tests {
     }
 
     #[test]
+    fn a_socket_goes_with_its_door_and_another_in_its_place_stays() {
+        let dir = directory("door");
+        let path = dir.join("vm.sock");
+        drop(make(&path).expect("a place"));
+        assert!(!path.exists());
+        let door = make(&path).expect("a place");
+        std::fs::remove_file(&path).expect("ours");
+        let other = make(&path).expect("a place");
+        drop(door);
+        assert!(path.exists());
+        drop(other);
+        std::fs::remove_dir(dir).expect("nothing is left");
+    }
+
+    #[test]
     fn what_took_the_place_of_a_socket_is_not_given_away() {
         let dir = directory("exchanged");
         let [file, link] = ["file", "link"].map(|name| dir.join(name));
         std::fs::write(&file, "").expect("a file");
         std::os::unix::fs::symlink(&file, &link).expect("a link");
-        let mine = bind(&spec(&dir.join("vm.sock"))).expect("nobody is there");
+        let mine = make(&dir.join("vm.sock")).expect("nobody is there");
         let to_socket = dir.join("to-socket");
         std::os::unix::fs::symlink(dir.join("vm.sock"), &to_socket).expect("a link");
         for path in [&file, &link, &to_socket, &dir] {
@@ -289,21 +331,21 @@ mod tests {
     fn sockets_are_made_replaced_and_taken_away() {
         let dir = directory("socket");
         let path = dir.join("vm.sock");
-        let door = bind(&spec(&path)).expect("nobody is there");
+        let door = make(&path).expect("nobody is there");
         let mode = std::fs::metadata(&path).expect("made").permissions().mode();
         assert_eq!(mode & 0o777, 0o606);
-        assert!(matches!(bind(&spec(&path)), Err(SocketError::InUse(_))));
+        assert!(matches!(make(&path), Err(SocketError::InUse(_))));
         let frontend = UnixStream::connect(&path).expect("it listens");
         let came = std::iter::from_fn(|| door.next().expect("descriptors")).count();
         assert_eq!(came, 2, "the other one looked whether somebody listens");
         drop((door, frontend));
-        bind(&spec(&path)).expect("left behind").close();
+        make(&path).expect("left behind").close();
         assert!(!path.exists());
         std::fs::write(&path, "").expect("a file");
-        assert!(matches!(bind(&spec(&path)), Err(SocketError::Exists(_))));
-        let error = bind(&spec(&dir.join("x/vm.sock"))).expect_err("no directory").to_string();
+        assert!(matches!(make(&path), Err(SocketError::Exists(_))));
+        let error = make(&dir.join("x/vm.sock")).expect_err("no directory").to_string();
         assert!(error.contains("mkdir -p"), "{error}");
-        let error = bind(&spec(&dir.join("x".repeat(120)))).expect_err("long").to_string();
+        let error = make(&dir.join("x".repeat(120))).expect_err("long").to_string();
         assert!(error.contains("--socket"), "{error}");
         std::fs::remove_dir_all(dir).expect("ours");
     }

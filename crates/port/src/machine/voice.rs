@@ -12,24 +12,24 @@ const PAUSE: Duration = Duration::from_secs(60);
 
 /// The voice of one port.
 #[derive(Debug)]
-pub(super) struct Voice {
+pub(crate) struct Voice {
     name: String,
     since: Cell<Instant>,
     wanted: Cell<u32>,
 }
 
 impl Voice {
-    pub(super) fn new(name: String) -> Self {
+    pub(crate) fn new(name: String) -> Self {
         Self { name, since: Cell::new(Instant::now()), wanted: Cell::new(0) }
     }
 
-    pub(super) fn info(&self, what: Arguments<'_>) {
+    pub(crate) fn info(&self, what: Arguments<'_>) {
         if self.may_speak(Instant::now()) {
             tracing::info!("{}: {what}", self.name);
         }
     }
 
-    pub(super) fn warn(&self, what: Arguments<'_>) {
+    pub(crate) fn warn(&self, what: Arguments<'_>) {
         if self.may_speak(Instant::now()) {
             tracing::warn!("{}: {what}", self.name);
         }

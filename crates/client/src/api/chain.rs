@@ -1,0 +1,203 @@
+//! Chains of functions: services, chains, and the rules that send frames into them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Mac;
+use crate::name::{PortName, SwitchName};
+
+/// A chain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChainSpec {
+    /// Its name.
+    pub name: String,
+    /// Its services in order; behind a name `@least` for the instance with most room, in place of
+    /// `@hash`.
+    pub services: Vec<String>,
+    /// The port where its frames leave; else they do by their addresses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out: Option<String>,
+}
+
+/// A rule: which frames, and what becomes of them. All that is said must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RuleSpec {
+    /// Its number; a new rule without one gets the next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<u32>,
+    /// Rules of a higher one are tried first; of the same, those with lower numbers.
+    pub priority: u32,
+    /// `drop`, `forward` (past all functions), `chain:NAME` or `port:NAME`.
+    pub action: String,
+    /// The port by which the frame comes in.
+    #[serde(rename = "in", skip_serializing_if = "Option::is_none")]
+    pub port: Option<String>,
+    /// Source address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub src_mac: Option<Mac>,
+    /// Destination address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dst_mac: Option<Mac>,
+    /// VLAN of the switch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<u16>,
+    /// Type: `ipv4`, `ipv6`, `arp`, or a number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ethertype: Option<String>,
+    /// IP source, as `10.0.0.0/8`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub src: Option<String>,
+    /// IP destination.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dst: Option<String>,
+    /// IP protocol: `tcp`, `udp`, `icmp`, `icmpv6`, `sctp`, or a number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proto: Option<String>,
+    /// Source ports of TCP, UDP and SCTP: `80`, or `1000-1999`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sport: Option<String>,
+    /// Destination ports.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dport: Option<String>,
+}
+
+/// Makes a chain, or another of one that there is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChainAdd {
+    /// In this switch.
+    pub switch: SwitchName,
+    /// The chain.
+    pub chain: ChainSpec,
+}
+
+/// Names a chain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChainRef {
+    /// The switch.
+    pub switch: SwitchName,
+    /// The chain.
+    pub chain: String,
+}
+
+/// Adds rules, all or none. One with the number of a rule that there is takes its place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RuleAdd {
+    /// To this switch.
+    pub switch: SwitchName,
+    /// The rules.
+    pub rules: Vec<RuleSpec>,
+}
+
+/// Deletes rules.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RuleDel {
+    /// Of this switch.
+    pub switch: SwitchName,
+    /// Their numbers; all rules, where there is none.
+    pub rules: Vec<u32>,
+}
+
+/// Asks for chains, rules or services, a page at a time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SteeringQuery {
+    /// Of this switch.
+    pub switch: SwitchName,
+    /// Where to go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+}
+
+/// A chain in a listing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChainInfo {
+    /// The chain.
+    pub chain: ChainSpec,
+    /// Its number in the frames' metadata.
+    pub number: u8,
+    /// Ports whose frames enter it.
+    pub ports: Vec<String>,
+    /// Frames that entered.
+    pub entered: u64,
+    /// Frames that were dropped at its entrance because a later function had too little room.
+    pub shed: u64,
+    /// Frames that ended in it, by reason; those that were shed are here too. What had no room at a
+    /// function is counted at that ([`FunctionInfo::no_room`]).
+    #[serde(default)]
+    pub drops: BTreeMap<String, u64>,
+    /// What all chains of the switch have in common.
+    #[serde(default)]
+    pub flow_cache: FlowCacheInfo,
+    /// Why frames cannot pass it now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broken: Option<String>,
+}
+
+/// What was asked of the flow cache of a switch, where rules are found once for each flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlowCacheInfo {
+    /// Frames whose flow was there.
+    pub hits: u64,
+    /// Frames whose flow was looked for in the rules.
+    pub misses: u64,
+    /// Flows that made room for others while they were live.
+    pub evicted: u64,
+}
+
+/// A rule in a listing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RuleInfo {
+    /// The rule.
+    pub rule: RuleSpec,
+    /// Frames that it was for.
+    pub frames: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// An instance of a service in a listing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FunctionInfo {
+    /// Its service.
+    pub service: String,
+    /// The number of that, for metadata.
+    pub number: u8,
+    /// Which instance it is.
+    pub instance: u16,
+    /// Its port.
+    pub port: PortName,
+    /// Process that runs it.
+    pub pid: Option<u32>,
+    /// Trust group.
+    pub group: Option<String>,
+    /// Frames that wait for it.
+    pub waiting: u32,
+    /// How many have room there: what of it is taken is how busy it is.
+    #[serde(default)]
+    pub capacity: u32,
+    /// Milliseconds on a core that the process has had since it began: its share of a core is what
+    /// two of these differ in the time between. All of the process, where it does other things too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_ms: Option<u64>,
+    /// It has frames and reads none: its flows are elsewhere.
+    pub stalled: bool,
+    /// Frames that it was given.
+    pub frames_in: u64,
+    /// Frames that it sent.
+    pub frames_out: u64,
+    /// Frames that found no room at it.
+    pub no_room: u64,
+    /// Frames of it that it wanted dropped.
+    pub dropped: u64,
+}

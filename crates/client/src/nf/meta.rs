@@ -1,0 +1,100 @@
+//! What stands in a frame's slot, as `docs/spec/frame-metadata.md` has it.
+
+use super::Action;
+
+const PORT: u32 = 32;
+const CHAIN: u32 = 44;
+const POSITION: u32 = 52;
+const ACTION: u32 = 60;
+const TURNED: u64 = 1 << 62;
+const VALID: u64 = 1 << 63;
+
+/// What the switch says of a frame, and is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Meta(u64);
+
+impl Meta {
+    /// Of a slot.
+    #[must_use]
+    pub fn new(mark: u64) -> Self {
+        Self(mark)
+    }
+
+    /// For a slot.
+    #[must_use]
+    pub fn mark(self) -> u64 {
+        self.0
+    }
+
+    /// Is the frame in a chain?
+    #[must_use]
+    pub fn is_valid(self) -> bool {
+        self.0 & VALID != 0
+    }
+
+    /// The flow's hash, equal in both directions; 0 where nobody needed it.
+    #[must_use]
+    pub fn hash(self) -> u32 {
+        u32::try_from(self.0 & 0xffff_ffff).expect("32 bits")
+    }
+
+    /// Instances further on are chosen by this hash instead.
+    #[must_use]
+    pub fn with_hash(self, hash: u32) -> Self {
+        Self(self.0 & !0xffff_ffff | u64::from(hash))
+    }
+
+    /// Number of the port by which the frame came in.
+    #[must_use]
+    pub fn ingress(self) -> u16 {
+        u16::try_from(self.0 >> PORT & 0xfff).expect("12 bits")
+    }
+
+    /// Number of its chain.
+    #[must_use]
+    pub fn chain(self) -> u8 {
+        u8::try_from(self.0 >> CHAIN & 0xff).expect("8 bits")
+    }
+
+    /// Where in the chain this function is.
+    #[must_use]
+    pub fn position(self) -> u8 {
+        u8::try_from(self.0 >> POSITION & 7).expect("3 bits")
+    }
+
+    /// It is another frame now: it may leave by the port by which it came.
+    #[must_use]
+    pub fn turned(self) -> Self {
+        Self(self.0 | TURNED)
+    }
+
+    /// With what is to become of the frame.
+    #[inline]
+    pub(super) fn with(self, action: Action) -> Self {
+        let plain = self.0 & !(3 << ACTION);
+        let to = |port: u16| plain & !(0xfff << PORT) | u64::from(port & 0xfff) << PORT;
+        Self(match action {
+            Action::Next => plain,
+            Action::Drop => plain | 1 << ACTION,
+            Action::Service(_) => plain | 2 << ACTION,
+            Action::Port(port) => VALID | to(port) | 3 << ACTION,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_fields_are_where_the_specification_has_them() {
+        let meta = Meta::new(0x8000_0000_0000_0000 | 5 << 52 | 9 << 44 | 0x123 << 32 | 0xdead_beef);
+        assert!(meta.is_valid());
+        assert_eq!((meta.hash(), meta.ingress()), (0xdead_beef, 0x123));
+        assert_eq!((meta.chain(), meta.position()), (9, 5));
+        assert_eq!(meta.with(Action::Port(0xabc)).mark() >> 32 & 0xfff, 0xabc);
+        assert_eq!(meta.with(Action::Drop).mark() >> 60 & 3, 1);
+        assert_eq!(meta.with(Action::Drop).with(Action::Next), meta);
+        assert_eq!(meta.turned().with_hash(7).hash(), 7);
+    }
+}

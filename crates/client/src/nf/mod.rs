@@ -1,0 +1,277 @@
+//! Functions of a chain: a callback for each frame, in place.
+//!
+//! ```no_run
+//! use client::nf::{self, Action, Frame, Made};
+//!
+//! let mut port = client::Options::new().group("nf").open("vale0:fw")?;
+//! let mut drop_arp = |frame: &mut Frame<'_>, _: &mut Made| match frame.bytes() {
+//!     bytes if bytes.get(12..14) == Some(&[8, 6]) => Action::Drop,
+//!     _ => Action::Next,
+//! };
+//! loop {
+//!     nf::step(&mut port, &mut drop_arp, None)?; // sleeps while there is nothing to do
+//! }
+//! # #[allow(unreachable_code)]
+//! # Ok::<(), client::Error>(())
+//! ```
+//!
+//! The port is an instance of a service (`uvala port add vale0:fw --service firewall`). Frames lie
+//! in the memory of its trust group: what passes is passed on by exchanging buffers. What the
+//! switch says of a frame, and is told, stands in its slot ([`Meta`]);
+//! `docs/spec/frame-metadata.md` has
+//! the bits. A frame that is passed on keeps its place among the others.
+
+mod meta;
+
+use std::time::Duration;
+
+use ring::abi::slot_flag;
+
+use crate::{Error, Interest, Port, Rx, Tx};
+pub use meta::Meta;
+
+/// Frames of a batch.
+const BATCH: u32 = 128;
+/// Bytes at the end of each buffer that are the functions' own.
+pub const OWN_BYTES: usize = 16;
+
+/// What is to become of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The next function of its chain, or its end.
+    Next,
+    /// Nothing; counted as `function`.
+    Drop,
+    /// To the service of this number.
+    Service(u8),
+    /// Out by the port of this number, or to that instance.
+    Port(u16),
+}
+
+/// A frame, where it lies.
+#[derive(Debug)]
+pub struct Frame<'a> {
+    buffer: &'a mut [u8],
+    len: usize,
+    is_whole: bool,
+    /// What the switch says of it, and is told.
+    pub meta: Meta,
+}
+
+impl<'a> Frame<'a> {
+    /// A frame that fills this, for tests of functions: it is in no chain.
+    #[must_use]
+    pub fn new(buffer: &'a mut [u8]) -> Self {
+        let len = buffer.len();
+        Self { buffer, len, is_whole: true, meta: Meta::default() }
+    }
+
+    /// The frame; of one that lies in several buffers, the beginning.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer[..self.len]
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    #[must_use]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer[..self.len]
+    }
+
+    /// Does it lie in one buffer, as nearly all do?
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    /// How long it can become.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        if self.is_whole { self.buffer.len().min(usize::from(u16::MAX)) } else { self.len }
+    }
+
+    /// Makes it longer or shorter; what is new are bytes of old frames. `false`: there is no room,
+    /// or it lies in several buffers.
+    pub fn resize(&mut self, len: usize) -> bool {
+        let fits = self.is_whole && len <= self.room();
+        if fits {
+            self.len = len;
+        }
+        fits
+    }
+
+    /// The functions' own bytes, which travel with the buffer inside of the trust group; what is in
+    /// them at first is anything. `None`: the frame reaches into them.
+    #[must_use]
+    pub fn own(&mut self) -> Option<&mut [u8; OWN_BYTES]> {
+        let at = self.buffer.len().checked_sub(OWN_BYTES).filter(|&at| self.len <= at)?;
+        self.buffer[at..].first_chunk_mut()
+    }
+}
+
+/// Frames that a function makes, sent behind the batch. They leave by their addresses.
+#[derive(Debug, Default)]
+pub struct Made(Vec<Vec<u8>>);
+
+impl Made {
+    /// Sends a copy of this.
+    pub fn send(&mut self, frame: &[u8]) {
+        self.0.push(frame.to_vec());
+    }
+
+    /// Takes what was to be sent.
+    pub fn take(&mut self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.0)
+    }
+}
+
+/// A function.
+pub trait Handler {
+    /// What becomes of this frame?
+    fn frame(&mut self, frame: &mut Frame<'_>, made: &mut Made) -> Action;
+
+    /// So many frames come now; of 0, nothing has come for a while.
+    fn batch(&mut self, _frames: u32, _made: &mut Made) {}
+}
+
+impl<F: FnMut(&mut Frame<'_>, &mut Made) -> Action> Handler for F {
+    fn frame(&mut self, frame: &mut Frame<'_>, made: &mut Made) -> Action {
+        self(frame, made)
+    }
+}
+
+/// Handles one batch of each receive ring, after waiting for it; returns the number of slots, 0
+/// when `timeout` is over. All goes out by the first transmit ring: one of each kind is enough.
+///
+/// # Errors
+/// The daemon is gone.
+pub fn step(
+    port: &mut Port,
+    handler: &mut impl Handler,
+    timeout: Option<Duration>,
+) -> Result<u32, Error> {
+    let mut made = Made::default();
+    loop {
+        let (mut ring, mut taken) = (0, 0);
+        // There may be fewer after a reconnect.
+        while ring < port.rx_rings() {
+            taken += batch(port, ring, handler, &mut made)?;
+            ring += 1;
+        }
+        let is_over = taken == 0 && !port.wait(Interest::Rx, timeout)?;
+        if is_over {
+            handler.batch(0, &mut made);
+        }
+        if is_over || taken > 0 {
+            return send(port, made).map(|()| taken);
+        }
+    }
+}
+
+/// What can be done with the frames of a ring.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// So many slots of whole frames have room.
+    Pass(u32),
+    /// So many need room.
+    Wait(u32),
+    /// A frame of so many slots that never has room.
+    TooLong(u32),
+}
+
+/// Looks at what has come and what is free.
+pub(crate) fn look(tx: &mut Tx, rx: &mut Rx) -> Look {
+    rx.available();
+    let capacity = tx.capacity();
+    // At most half of the ring: while the switch empties one, the other is filled.
+    let count = whole_frames(rx, BATCH.min(capacity.div_ceil(2)));
+    match tx.space() {
+        _ if count > capacity => Look::TooLong(count),
+        space if count > space => Look::Wait(count),
+        _ => Look::Pass(count),
+    }
+}
+
+/// Handles what there is on a ring; returns the number of slots, 0 too if it has waited for room.
+fn batch(
+    port: &mut Port,
+    ring: usize,
+    handler: &mut impl Handler,
+    made: &mut Made,
+) -> Result<u32, Error> {
+    let (sender, receiver) = port.halves();
+    let (tx, rx) = (sender.tx(0), receiver.rx(ring));
+    let (taken, sent) = match look(tx, rx) {
+        Look::Pass(0) => return Ok(0),
+        Look::Pass(count) => {
+            handler.batch(count, made);
+            (count, pass(tx, rx, count, handler, made))
+        }
+        Look::TooLong(count) => (count, 0),
+        Look::Wait(count) => {
+            // The first reconnects, but of several rings is content with any.
+            port.wait(Interest::Tx(count), None)?;
+            port.tx(0).wait(count, None)?;
+            return Ok(0);
+        }
+    };
+    // Sent first: a slot that was given back says that its frame has gone on. That the daemon is
+    // gone is for the next wait to find, which reconnects.
+    let _ = tx.submit(sent);
+    let _ = rx.release(taken);
+    Ok(taken)
+}
+
+/// Slots of frames whose ends are there too, about `max`.
+fn whole_frames(rx: &Rx, max: u32) -> u32 {
+    let ends = |count: &u32| rx.flags(count - 1) & slot_flag::MOREFRAG == 0;
+    let last = (1..=rx.owned().min(max)).rev().find(ends);
+    last.or_else(|| (max..=rx.owned()).find(ends)).unwrap_or(rx.owned())
+}
+
+fn send(port: &mut Port, mut made: Made) -> Result<(), Error> {
+    made.take().iter().try_for_each(|frame| port.send(frame))
+}
+
+/// Asks for every frame of so many slots; returns the slots filled.
+pub(crate) fn pass(
+    tx: &mut Tx,
+    rx: &mut Rx,
+    count: u32,
+    handler: &mut impl Handler,
+    made: &mut Made,
+) -> u32 {
+    let (mut filled, mut going_on) = (0, None);
+    for i in 0..count {
+        let (len, flags) = (rx.frame(i).len(), rx.flags(i));
+        let more = flags & slot_flag::MOREFRAG;
+        if len == 0 {
+            continue;
+        }
+        let (action, meta, len) = match going_on {
+            // A piece goes where its frame goes.
+            Some((action, meta)) => (action, meta, len),
+            None => {
+                let meta = Meta::new(rx.mark(i));
+                let buffer = rx.buffer(i);
+                let mut frame = Frame { buffer, len, is_whole: more == 0, meta };
+                let action = handler.frame(&mut frame, made);
+                (action, frame.meta, frame.len)
+            }
+        };
+        going_on = (more != 0).then_some((action, meta));
+        if action == Action::Drop && !meta.is_valid() {
+            continue;
+        }
+        if !rx.pass(i, tx, filled) {
+            continue;
+        }
+        let service = if let Action::Service(number) = action { u16::from(number) << 8 } else { 0 };
+        tx.set(filled, u16::try_from(len).unwrap_or(u16::MAX), more | service);
+        tx.set_mark(filled, meta.with(action).mark());
+        filled += 1;
+    }
+    filled
+}

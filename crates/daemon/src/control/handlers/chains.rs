@@ -1,0 +1,330 @@
+//! Chains, rules and services: changed, listed, and told to the workers.
+
+use std::collections::BTreeMap;
+
+use client::api::{
+    ChainAdd, ChainInfo, ChainRef, FlowCacheInfo, FunctionInfo, GroupAudit, MemberAudit, PageFrom,
+    PortKind, Reply, Request, RuleAdd, RuleDel, RuleInfo, SteeringQuery, SwitchSettings,
+};
+use client::name::{PortName, SwitchName};
+use ring::audit::Held;
+use switch::forward::chain::Report;
+use switch::forward::chain::cache::CacheStats;
+use switch::{DropReason, Forwarding, PortId, Role};
+
+use super::{Answer, Control, Port, Wanted, page, parse_port};
+use crate::config::SwitchPlan;
+use crate::control::datapath::{Audited, AuditedMember, Datapath};
+use crate::control::policy::{Access, Caller};
+use crate::control::refusal::Refusal;
+use crate::control::state::Switch;
+use crate::control::steering::{Steering, View};
+use crate::control::usage;
+
+impl<D: Datapath> Control<D> {
+    /// Answers a call about chains, or about trust groups.
+    pub(super) fn steer_call(&mut self, caller: &Caller, request: Request) -> Answer {
+        let reply = match request {
+            Request::ChainAdd(add) => self.chain_add(caller, add),
+            Request::ChainDel(del) => self.chain_del(caller, &del),
+            Request::ChainList(query) => self.chain_list(caller, &query),
+            Request::RuleAdd(add) => self.rule_add(caller, add),
+            Request::RuleDel(del) => self.rule_del(caller, &del),
+            Request::RuleList(query) => self.rule_list(caller, &query),
+            Request::FunctionList(query) => self.function_list(caller, &query),
+            Request::Audit(from) => Ok(self.audit(caller, &from)),
+            other => unreachable!("{other:?} is not about chains"),
+        };
+        reply.map(|reply| (reply, Vec::new()))
+    }
+
+    /// After a port has come, gone, or changed.
+    pub(super) fn tend(&mut self, name: &PortName) {
+        self.tend_statics(name);
+        self.tend_steering(name.switch());
+    }
+
+    /// Tells the worker of a switch what there is now.
+    pub(super) fn tend_steering(&mut self, name: &SwitchName) {
+        let Some(switch) = self.state.find_switch(name) else { return };
+        if switch.config.forwarding != Forwarding::Chain {
+            return;
+        }
+        let key = switch.key;
+        let mut steering = std::mem::take(&mut self.steered(name).steering);
+        let plan = steering.plan(&self.views(name));
+        let switch = self.steered(name);
+        switch.steering = steering;
+        // Most ports that come and go change nothing: a worker is not to stop for these.
+        if switch.plan.as_ref() != Some(&plan) {
+            switch.plan = Some(plan.clone());
+            self.datapath.steer(key, Some(plan));
+        }
+    }
+
+    fn steered(&mut self, name: &SwitchName) -> &mut Switch {
+        self.state.switch_mut(name).expect("it was there just now")
+    }
+
+    /// The forwarding function of a switch has changed.
+    pub(super) fn tend_forwarding(&mut self, name: &SwitchName) {
+        let Some(switch) = self.state.switch_mut(name) else { return };
+        if switch.config.forwarding == Forwarding::Chain {
+            self.tend_steering(name);
+        } else if switch.plan.take().is_some() {
+            let key = switch.key;
+            self.datapath.steer(key, None);
+        }
+    }
+
+    fn views<'a>(&'a self, switch: &'a SwitchName) -> Vec<View<'a>> {
+        let view = |(name, port): (&'a PortName, &'a Port)| View {
+            name: name.port(),
+            role: &port.config.role,
+            id: self.id_of(port),
+        };
+        self.state.ports_of(switch).filter(|(name, _)| name.pipe().is_none()).map(view).collect()
+    }
+
+    fn id_of(&self, port: &Port) -> Option<PortId> {
+        let number = port.is_live().then(|| self.datapath.number_of(port.key)).flatten();
+        number.and_then(|number| PortId::new(number.into()))
+    }
+
+    /// Chains and rules as settings ask for them, checked; `None`: they do not.
+    pub(super) fn wanted_steering(
+        &self,
+        name: &SwitchName,
+        settings: &SwitchSettings,
+    ) -> Result<Option<Steering>, Refusal> {
+        if settings.chains.is_none() && settings.rules.is_none() {
+            return Ok(None);
+        }
+        let (chains, rules) = (settings.chains.as_ref(), settings.rules.as_ref());
+        let change = |steering: &mut Steering| steering.replace(chains, rules);
+        self.changed(name, change).map(Some)
+    }
+
+    /// The chains and rules of a switch after a change, checked.
+    fn changed(
+        &self,
+        name: &SwitchName,
+        change: impl FnOnce(&mut Steering) -> Result<(), String>,
+    ) -> Result<Steering, Refusal> {
+        let old = self.state.find_switch(name).map(|switch| &switch.steering);
+        let mut new = old.cloned().unwrap_or_default();
+        let checked = change(&mut new).and_then(|()| new.check(old));
+        let checked = checked.and_then(|()| new.check_names(old, &self.views(name)));
+        checked.map_err(|why| Refusal::Steering(name.clone(), why))?;
+        Ok(new)
+    }
+
+    /// The chains and rules that a switch begins with. Names may be those of ports that come later:
+    /// who holds them is not there yet.
+    pub(super) fn plan_steering(&mut self, plan: &SwitchPlan) -> Result<(), Refusal> {
+        let name = &plan.name;
+        let mut steering = Steering::default();
+        let replaced = steering.replace(Some(&plan.chains), Some(&plan.rules));
+        let checked = replaced.and_then(|()| steering.check(None));
+        checked.map_err(|why| Refusal::Steering(name.clone(), why))?;
+        if let Err(why) = steering.check_names(None, &self.views(name)) {
+            tracing::warn!("switch {name}: {why}; until it is, frames for it are dropped");
+        }
+        self.steered(name).steering = steering;
+        self.tend_forwarding(name);
+        Ok(())
+    }
+
+    /// Whether a port may have this role.
+    pub(super) fn check_role(
+        &self,
+        name: &PortName,
+        kind: PortKind,
+        role: &Role,
+    ) -> Result<(), Refusal> {
+        if role.service.is_some() && kind != PortKind::Shm {
+            return Err(Refusal::ServiceKind(name.clone()));
+        }
+        let switch = self.state.find_switch(name.switch());
+        match &role.chain {
+            Some(chain) if !switch.is_some_and(|switch| switch.steering.has_chain(chain)) => {
+                Err(Refusal::NoChain(name.switch().clone(), chain.clone()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn change_steering(
+        &mut self,
+        caller: &Caller,
+        name: &SwitchName,
+        change: impl FnOnce(&mut Steering) -> Result<(), String>,
+    ) -> Result<(), Refusal> {
+        let switch = self.state.switch(caller, name, Access::Manage)?;
+        if switch.config.forwarding != Forwarding::Chain {
+            return Err(Refusal::NotSteered(name.clone()));
+        }
+        let steering = self.changed(name, change)?;
+        self.steered(name).steering = steering;
+        self.tend_steering(name);
+        Ok(())
+    }
+
+    fn chain_add(&mut self, caller: &Caller, add: ChainAdd) -> Result<Reply, Refusal> {
+        self.change_steering(caller, &add.switch, |steering| steering.put_chain(add.chain))?;
+        Ok(Reply::Done)
+    }
+
+    fn chain_del(&mut self, caller: &Caller, del: &ChainRef) -> Result<Reply, Refusal> {
+        let switch = self.state.switch(caller, &del.switch, Access::Manage)?;
+        if !switch.steering.has_chain(&del.chain) {
+            return Err(Refusal::NoChain(del.switch.clone(), del.chain.clone()));
+        }
+        if let Some(user) = switch.steering.user_of(&del.chain, &self.views(&del.switch)) {
+            let why = format!("chain {} is used by {user}; change that first", del.chain);
+            return Err(Refusal::Steering(del.switch.clone(), why));
+        }
+        self.change_steering(caller, &del.switch, |steering| {
+            steering.drop_chain(&del.chain);
+            Ok(())
+        })?;
+        Ok(Reply::Done)
+    }
+
+    fn rule_add(&mut self, caller: &Caller, add: RuleAdd) -> Result<Reply, Refusal> {
+        let mut ids = Vec::new();
+        self.change_steering(caller, &add.switch, |steering| {
+            for rule in add.rules {
+                ids.push(steering.put_rule(rule)?);
+            }
+            Ok(())
+        })?;
+        Ok(Reply::RulesAdded(ids))
+    }
+
+    fn rule_del(&mut self, caller: &Caller, del: &RuleDel) -> Result<Reply, Refusal> {
+        let switch = self.state.switch(caller, &del.switch, Access::Manage)?;
+        if let Some(&id) = del.rules.iter().find(|&&id| !switch.steering.has_rule(id)) {
+            return Err(Refusal::NoRule(del.switch.clone(), id));
+        }
+        let all: Vec<u32> = switch.steering.rules().iter().filter_map(|rule| rule.id).collect();
+        self.change_steering(caller, &del.switch, |steering| {
+            let ids = if del.rules.is_empty() { &all } else { &del.rules };
+            ids.iter().for_each(|&id| steering.drop_rule(id));
+            Ok(())
+        })?;
+        Ok(Reply::Done)
+    }
+
+    /// Those of the caller; all, if he may do everything.
+    fn audit(&mut self, caller: &Caller, from: &PageFrom) -> Reply {
+        let from = from.from.as_deref().unwrap_or("");
+        let all = self.datapath.audit().into_iter();
+        let his = all.filter(|group| caller.privileged || group.uid == caller.uid);
+        let names: BTreeMap<_, _> =
+            self.state.ports().map(|(name, port)| (port.key, name.clone())).collect();
+        let member = |AuditedMember { port, held, begins }: &AuditedMember| {
+            let kept = if *begins { 0 } else { held.kept() };
+            let Held { given, owned, tx, rx, extra, wrong } = *held;
+            let port = names.get(port)?.clone();
+            Some(MemberAudit { port, given, owned, tx, rx, extra, kept, wrong, begins: *begins })
+        };
+        let row = |group: Audited| {
+            let Audited { uid, name, buffers, free, members } = group;
+            let members = members.iter().filter_map(member).collect();
+            (format!("{uid}/{name}"), GroupAudit { group: name, uid, buffers, free, members })
+        };
+        Reply::Audit(page(his.map(row).filter(|(key, _)| key.as_str() >= from)))
+    }
+
+    fn report(&mut self, caller: &Caller, name: &SwitchName) -> Result<Report, Refusal> {
+        let key = self.state.switch(caller, name, Access::Look)?.key;
+        Ok(self.datapath.steering(key).unwrap_or_default())
+    }
+
+    fn chain_list(&mut self, caller: &Caller, query: &SteeringQuery) -> Result<Reply, Refusal> {
+        let (name, report) = (&query.switch, self.report(caller, &query.switch)?);
+        let switch = self.state.switch(caller, name, Access::Look)?;
+        let views = self.views(name);
+        let from = query.from.as_deref().unwrap_or("");
+        let CacheStats { hits, misses, evicted } = report.cache;
+        let flow_cache = FlowCacheInfo { hits, misses, evicted };
+        let rows = switch.steering.numbered().filter(|(_, chain)| chain.name.as_str() >= from);
+        let rows = rows.map(|(number, chain)| {
+            let enters = |port: &&View<'_>| port.role.chain.as_ref() == Some(&chain.name);
+            let ports = views.iter().filter(enters).map(|port| port.name.to_owned()).collect();
+            let counted = report.chains.get(usize::from(number)).cloned().unwrap_or_default();
+            let drops = counted.drops.iter().filter(|(_, frames)| *frames > 0);
+            let missing = chain.services.iter().find(|service| {
+                let name = service.split('@').next();
+                !views.iter().any(|p| p.role.service.as_deref() == name && p.id.is_some())
+            });
+            let info = ChainInfo {
+                chain: chain.clone(),
+                number,
+                ports,
+                entered: counted.entered,
+                shed: counted.drops.get(DropReason::ChainFull),
+                drops: drops.map(|(reason, frames)| (reason.name().to_owned(), frames)).collect(),
+                flow_cache,
+                broken: missing.map(|service| format!("nobody runs {service}")),
+            };
+            (chain.name.clone(), info)
+        });
+        Ok(Reply::Chains(page(rows)))
+    }
+
+    fn rule_list(&mut self, caller: &Caller, query: &SteeringQuery) -> Result<Reply, Refusal> {
+        let report = self.report(caller, &query.switch)?;
+        let switch = self.state.switch(caller, &query.switch, Access::Look)?;
+        let mut rules = switch.steering.rules();
+        rules.sort_by_key(|rule| (std::cmp::Reverse(rule.priority), rule.id));
+        let from: usize = query.from.as_deref().and_then(|from| from.parse().ok()).unwrap_or(0);
+        let rows = rules.into_iter().enumerate().skip(from).map(|(at, rule)| {
+            let counted = report.rules.iter().find(|(id, _)| Some(*id) == rule.id);
+            let counted = counted.map(|(_, counted)| *counted).unwrap_or_default();
+            (at.to_string(), RuleInfo { rule, frames: counted.frames, bytes: counted.bytes })
+        });
+        Ok(Reply::Rules(page(rows)))
+    }
+
+    fn function_list(&mut self, caller: &Caller, query: &SteeringQuery) -> Result<Reply, Refusal> {
+        let (name, report) = (&query.switch, self.report(caller, &query.switch)?);
+        let switch = self.state.switch(caller, name, Access::Look)?;
+        let from = query.from.as_deref().map(parse_port).transpose()?;
+        let ports = self
+            .state
+            .ports_of(name)
+            .filter(|(name, _)| from.as_ref().is_none_or(|from| *name >= from));
+        let ports: Vec<_> = ports.filter(|(_, port)| port.config.role.service.is_some()).collect();
+        let wanted: Vec<Wanted> =
+            ports.iter().map(|(name, port)| Wanted::new(name, port)).collect();
+        let counted = Wanted::all(&wanted, &mut self.datapath);
+        let rows = ports.into_iter().zip(counted).map(|((name, port), counted)| {
+            let service = port.config.role.service.clone().unwrap_or_default();
+            let number = switch.steering.services().find(|(known, _)| *known == service);
+            let id = self.datapath.number_of(port.key).and_then(|n| PortId::new(n.into()));
+            let seen = report.instances.iter().find(|seen| Some(seen.port) == id);
+            let holder = port.holder.as_ref().filter(|holder| holder.ready);
+            let drops = |reason: DropReason| counted.drops.get(reason.name()).copied().unwrap_or(0);
+            let info = FunctionInfo {
+                number: number.map_or(0, |(_, number)| number),
+                service,
+                instance: port.config.role.instance,
+                port: name.clone(),
+                pid: holder.map(|holder| holder.pid),
+                group: holder.and_then(|holder| holder.group.clone()),
+                waiting: seen.map_or(0, |seen| seen.waiting),
+                capacity: seen.map_or(0, |seen| seen.capacity),
+                cpu_ms: holder.and_then(|holder| usage::cpu_ms(holder.pid)),
+                stalled: seen.is_some_and(|seen| seen.stalled),
+                frames_in: counted.rx.frames,
+                frames_out: counted.tx.frames,
+                no_room: drops(DropReason::NoRoom),
+                dropped: drops(DropReason::Function),
+            };
+            (name.to_string(), info)
+        });
+        Ok(Reply::Functions(page(rows)))
+    }
+}

@@ -1,0 +1,93 @@
+//! Chains and rules, and the ports that they name: these come and go.
+
+use switch::forward::chain::Plan;
+use switch::forward::chain::rule::Action;
+
+use super::*;
+
+impl Bench {
+    /// vale0 with two instances of service fw, a chain of it, and a rule for a port of a client.
+    fn with_chain() -> Self {
+        let mut bench = Self::new();
+        bench.done(r#"{"switch_add":{"switch":"vale0","settings":{"forwarding":"chain"}}}"#);
+        for port in ["f1", "f2"] {
+            let settings = r#"{"service":"fw"}"#;
+            bench.done(&format!(
+                r#"{{"port_add":{{"port":"vale0:{port}","settings":{settings}}}}}"#
+            ));
+        }
+        bench.done(r#"{"chain_add":{"switch":"vale0","chain":{"name":"web","services":["fw"]}}}"#);
+        bench.attach(1, 0, "vale0:vm").unwrap();
+        let rule = r#"{"switch":"vale0","rules":[{"action":"drop","in":"vm"}]}"#;
+        bench.ask(0, 0, &format!(r#"{{"rule_add":{rule}}}"#)).unwrap();
+        bench
+    }
+
+    fn plan(&self) -> &Plan {
+        self.control.datapath.plans.values().next().expect("it was told")
+    }
+}
+
+#[test]
+fn test_what_names_a_port_that_has_gone_stays_and_others_are_added() {
+    let mut bench = Bench::with_chain();
+    assert_eq!(bench.plan().rules.len(), 1);
+    bench.control.hang_up(ConnKey(1));
+    assert_eq!(bench.plan().rules, [], "for no frame");
+    bench.done(r#"{"port_del":{"port":"vale0:f1"}}"#);
+    bench.done(r#"{"port_del":{"port":"vale0:f2"}}"#);
+    let more = r#"{"rule_add":{"switch":"vale0","rules":[{"action":"drop","vlan":7}]}}"#;
+    bench.ask(0, 0, more).unwrap();
+    // What is new is looked at.
+    let typo =
+        r#"{"rule_add":{"switch":"vale0","rules":[{"action":"port:vmm","vlan":8,"priority":9}]}}"#;
+    assert!(bench.refused(0, 0, typo).1.contains("no port vmm"));
+    let again = r#"{"name":"x","services":["fw"]}"#;
+    let again = format!(r#"{{"chain_add":{{"switch":"vale0","chain":{again}}}}}"#);
+    assert!(bench.refused(0, 0, &again).1.contains("no service fw"));
+    bench.attach(1, 0, "vale0:vm").unwrap();
+    assert_eq!(bench.plan().rules.len(), 2);
+}
+
+#[test]
+fn test_a_switch_starts_with_chains_and_rules_whose_ports_are_not_there() {
+    let text = "[switch.vale0]\nforwarding = \"chain\"\n\
+        [[switch.vale0.chain]]\nname = \"web\"\nservices = [\"fw\"]\nout = \"c\"\n\
+        [[switch.vale0.rule]]\naction = \"drop\"\nin = \"vm\"\npriority = 9\n\
+        [[switch.vale0.rule]]\naction = \"port:b\"\nvlan = 3\n\
+        [[switch.vale0.rule]]\naction = \"chain:web\"\nvlan = 4\n\
+        [switch.vale0.port.a]\nchain = \"gone\"\n";
+    let config = Config::parse(text, std::path::Path::new("test.toml")).unwrap();
+    let mut control = Control::new(&config, Fake::default());
+    control.make_planned(&client(0, 0).caller, &config.switches[0]).unwrap();
+    let mut bench = Bench { control };
+    let actions = |plan: &Plan| plan.rules.iter().map(|rule| rule.action).collect::<Vec<_>>();
+    assert_eq!(actions(bench.plan()), [Action::Drop, Action::Chain(0)], "and none for vm");
+    bench.attach(1, 0, "vale0:a").unwrap();
+    let [(_, chain)] = bench.plan().ingress[..] else { panic!("its chain is not there") };
+    assert_eq!(bench.plan().chains.get(usize::from(chain)), None, "its frames are dropped");
+}
+
+#[test]
+fn test_ports_that_nobody_names_come_and_go_without_another_plan() {
+    let mut bench = Bench::with_chain();
+    bench.control.datapath.plans.clear();
+    bench.attach(2, 0, "vale0:other").unwrap();
+    bench.control.hang_up(ConnKey(2));
+    assert!(bench.control.datapath.plans.is_empty(), "its worker was stopped for nothing");
+    bench.control.hang_up(ConnKey(1));
+    assert_eq!(bench.plan().rules, []);
+}
+
+#[test]
+fn test_only_ports_with_slots_are_functions() {
+    let mut bench = Bench::with_chain();
+    let null = r#"{"port_add":{"port":"vale0:n","kind":"null","settings":{"service":"fw"}}}"#;
+    assert!(bench.refused(0, 0, null).1.contains("kind shm"));
+    bench.done(r#"{"port_add":{"port":"vale0:n","kind":"null"}}"#);
+    let set = r#"{"port_set":{"port":"vale0:n","settings":{"service":"fw"}}}"#;
+    assert!(bench.refused(0, 0, set).1.contains("kind shm"));
+    let text = "[switch.vale0.port.n]\nkind = \"null\"\nservice = \"fw\"\n";
+    let refusal = Config::parse(text, std::path::Path::new("test.toml")).unwrap_err();
+    assert!(refusal.to_string().contains("kind shm"));
+}

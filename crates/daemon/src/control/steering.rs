@@ -1,0 +1,536 @@
+//! Chains, services and rules by their names, and the numbers that a switch works with.
+//!
+//! ```text
+//!  ChainSpec, RuleSpec, roles of ports ──── check ───► refused, with a line that says why
+//!            │
+//!            └── plan: names and ports of now ──► switch::forward::chain::Plan
+//! ```
+//!
+//! Ports come and go, and services with them. That a name is there is asked of who writes it
+//! down, once: what names one that has gone stays as it is, and its frames are dropped until
+//! that is back.
+//!
+//! A chain or a service keeps its number as long as it is there, because frames on their way carry
+//! it; the number of one that has gone is the last to be given again. Ports have numbers only while
+//! they carry frames: whenever one comes or goes, the switch may need another plan. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use client::api::{ChainSpec, RuleSpec};
+use switch::forward::chain::meta::POSITIONS;
+use switch::forward::chain::rule::{Action, Fields, Rule, check};
+use switch::forward::chain::service::{Balance, INSTANCES_MAX};
+use switch::forward::chain::text::{ethertype, network, protocol, range};
+use switch::forward::chain::{Chain, NUMBERS, Out, Plan, ServicePlan};
+use switch::{MAX_PORTS, MacAddr, PortId, Role, VlanId};
+
+use super::settings::{IDENT, is_ident};
+
+/// The chains and rules of a switch.
+#[derive(Clone, Debug, Default)]
+pub struct Steering {
+    chains: BTreeMap<String, (u8, ChainSpec)>,
+    rules: BTreeMap<u32, RuleSpec>,
+    services: BTreeMap<String, u8>,
+    /// Where the search for a number begins.
+    next_chain: u8,
+    next_service: u8,
+}
+
+/// The number of nothing: so many chains, and so many services, can be told apart.
+const NOTHING: u8 = u8::MAX;
+const _: () = assert!((NOTHING as usize) < NUMBERS);
+
+/// A port as rules and chains know it.
+#[derive(Clone, Debug)]
+pub struct View<'a> {
+    /// Its name without the switch's.
+    pub name: &'a str,
+    /// What it is.
+    pub role: &'a Role,
+    /// Its number, while it carries frames.
+    pub id: Option<PortId>,
+}
+
+/// Takes a hop of a chain apart.
+fn hop(text: &str) -> Result<(&str, Option<Balance>), String> {
+    let (name, balance) = match text.split_once('@') {
+        None => (text, None),
+        Some((name, "hash")) => (name, Some(Balance::Hash)),
+        Some((name, "least")) => (name, Some(Balance::Least)),
+        Some((_, other)) => return Err(format!("{text}: @{other} is neither @hash nor @least")),
+    };
+    match is_ident(name) {
+        true => Ok((name, balance)),
+        false => Err(format!("service {name:?}: {IDENT}")),
+    }
+}
+
+fn names(chain: &ChainSpec) -> impl Iterator<Item = &str> {
+    chain.services.iter().map(|text| text.split('@').next().unwrap_or_default())
+}
+
+/// The first number from `next` on that is not taken, round and round.
+fn free<'a>(next: &mut u8, taken: impl Iterator<Item = &'a u8>) -> Option<u8> {
+    let taken: BTreeSet<u8> = taken.copied().collect();
+    let number = (*next..NOTHING).chain(0..*next).find(|number| !taken.contains(number))?;
+    *next = number + 1;
+    Some(number)
+}
+
+/// The ports that a rule names.
+fn ports_of(rule: &RuleSpec) -> impl Iterator<Item = &str> {
+    rule.port.as_deref().into_iter().chain(rule.action.strip_prefix("port:"))
+}
+
+impl Steering {
+    /// The chains.
+    #[must_use]
+    pub fn chains(&self) -> Vec<ChainSpec> {
+        self.chains.values().map(|(_, chain)| chain.clone()).collect()
+    }
+
+    /// The rules.
+    #[must_use]
+    pub fn rules(&self) -> Vec<RuleSpec> {
+        self.rules.values().cloned().collect()
+    }
+
+    /// The chains with their numbers.
+    pub fn numbered(&self) -> impl Iterator<Item = (u8, &ChainSpec)> {
+        self.chains.values().map(|(number, chain)| (*number, chain))
+    }
+
+    /// Whether there is such a chain.
+    #[must_use]
+    pub fn has_chain(&self, name: &str) -> bool {
+        self.chains.contains_key(name)
+    }
+
+    /// Whether there is such a rule.
+    #[must_use]
+    pub fn has_rule(&self, id: u32) -> bool {
+        self.rules.contains_key(&id)
+    }
+
+    /// The services with their numbers.
+    pub fn services(&self) -> impl Iterator<Item = (&str, u8)> {
+        self.services.iter().map(|(name, number)| (name.as_str(), *number))
+    }
+
+    /// Puts a chain in the place of the one of its name, or beside the others.
+    pub fn put_chain(&mut self, chain: ChainSpec) -> Result<(), String> {
+        let known = self.chains.get(&chain.name).map(|(number, _)| *number);
+        let taken = self.chains.values().map(|(number, _)| number);
+        let number = known.or_else(|| free(&mut self.next_chain, taken));
+        let number = number.ok_or(format!("more than {NOTHING} chains of a switch"))?;
+        self.chains.insert(chain.name.clone(), (number, chain));
+        Ok(())
+    }
+
+    /// Takes a chain away.
+    pub fn drop_chain(&mut self, name: &str) {
+        self.chains.remove(name);
+    }
+
+    /// Adds a rule, or puts it in the place of the one of its number; returns the number.
+    pub fn put_rule(&mut self, rule: RuleSpec) -> Result<u32, String> {
+        let next = self.rules.last_key_value().map_or(Some(1), |(last, _)| last.checked_add(1));
+        let id = rule.id.or(next).ok_or("no number left for a rule; give it one")?;
+        self.rules.insert(id, RuleSpec { id: Some(id), ..rule });
+        Ok(id)
+    }
+
+    /// Takes a rule away.
+    pub fn drop_rule(&mut self, id: u32) {
+        self.rules.remove(&id);
+    }
+
+    /// Other chains and rules in place of these, as far as they are given.
+    pub fn replace(
+        &mut self,
+        chains: Option<&Vec<ChainSpec>>,
+        rules: Option<&Vec<RuleSpec>>,
+    ) -> Result<(), String> {
+        if let Some(chains) = chains {
+            let wanted: BTreeSet<&str> = chains.iter().map(|chain| chain.name.as_str()).collect();
+            if wanted.len() < chains.len() {
+                return Err("two chains have one name".to_owned());
+            }
+            self.chains.retain(|name, _| wanted.contains(name.as_str()));
+            chains.iter().try_for_each(|chain| self.put_chain(chain.clone()))?;
+        }
+        if let Some(rules) = rules {
+            self.rules.clear();
+            for rule in rules {
+                match rule.id {
+                    Some(id) if self.has_rule(id) => return Err(format!("two rules {id}")),
+                    _ => drop(self.put_rule(rule.clone())?),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all this can be meant, whatever ports there are. What `old` says too was looked at
+    /// when that was made.
+    pub fn check(&self, old: Option<&Self>) -> Result<(), String> {
+        let mut ways = BTreeMap::new();
+        for (_, chain) in self.chains.values() {
+            check_chain(chain, &mut ways).map_err(|why| format!("chain {}: {why}", chain.name))?;
+        }
+        if ways.len() > usize::from(NOTHING) {
+            return Err(format!("its chains have more than {NOTHING} services"));
+        }
+        // Ports that are not there have no number, and are different all the same.
+        let named: BTreeSet<&str> = self.rules.values().flat_map(ports_of).collect();
+        let named: BTreeMap<&str, usize> = named.into_iter().zip(0..).collect();
+        let number = |name: &str| {
+            let id = named.get(name).copied().and_then(PortId::new);
+            id.ok_or_else(|| format!("more than {MAX_PORTS} ports in rules"))
+        };
+        let mut rules = Vec::new();
+        for (&id, spec) in &self.rules {
+            let rule = self.rule(id, spec, &number).map_err(|why| format!("rule {id}: {why}"))?;
+            rules.push(rule);
+        }
+        let is_new = |id| old.is_none_or(|old| old.rules.get(&id) != self.rules.get(&id));
+        check(&mut rules, is_new).map_err(|error| error.to_string())
+    }
+
+    /// Whether what it names is there, as far as `old` does not say the same.
+    pub fn check_names(&self, old: Option<&Self>, ports: &[View<'_>]) -> Result<(), String> {
+        let services: BTreeSet<&str> =
+            ports.iter().filter_map(|port| port.role.service.as_deref()).collect();
+        let there: BTreeSet<&str> = ports.iter().map(|port| port.name).collect();
+        for (name, (_, chain)) in &self.chains {
+            let known = old.and_then(|old| old.chains.get(name));
+            if known.is_some_and(|(_, known)| known == chain) {
+                continue;
+            }
+            if let Some(service) = names(chain).find(|service| !services.contains(service)) {
+                return Err(format!(
+                    "chain {name}: there is no service {service}; \
+                     make one: uvala port add PORT --service {service}"
+                ));
+            }
+            if let Some(out) = chain.out.as_ref().filter(|out| !there.contains(out.as_str())) {
+                return Err(format!("chain {name}: there is no port {out}"));
+            }
+        }
+        for (id, rule) in &self.rules {
+            let known = old.is_some_and(|old| old.rules.get(id) == Some(rule));
+            if let Some(port) = ports_of(rule).find(|port| !known && !there.contains(port)) {
+                return Err(format!("rule {id}: there is no port {port}"));
+            }
+        }
+        let lost = ports.iter().find_map(|port| {
+            let chain = port.role.chain.as_ref().filter(|chain| !self.has_chain(chain))?;
+            old.is_none_or(|old| old.has_chain(chain)).then(|| {
+                format!("the frames of port {} enter chain {chain}, which is not there", port.name)
+            })
+        });
+        lost.map_or(Ok(()), Err)
+    }
+
+    /// Gives a number to every service that chains and ports name. Where there are not enough, it
+    /// is ports that go without.
+    fn number_services(&mut self, ports: &[View<'_>]) {
+        let named = self.chains.values().flat_map(|(_, chain)| names(chain));
+        let roles = ports.iter().filter_map(|port| port.role.service.as_deref());
+        let mut wanted = BTreeSet::new();
+        for name in named.chain(roles) {
+            if wanted.len() < usize::from(NOTHING) && !wanted.contains(name) {
+                wanted.insert(name.to_owned());
+            }
+        }
+        let new = wanted.iter().filter(|&name| !self.services.contains_key(name)).count();
+        if self.services.len() + new > usize::from(NOTHING) {
+            self.services.retain(|name, _| wanted.contains(name));
+        }
+        for name in wanted {
+            if !self.services.contains_key(&name) {
+                let number = free(&mut self.next_service, self.services.values());
+                self.services.insert(name, number.expect("there are as many as are wanted"));
+            }
+        }
+    }
+
+    /// What a switch with these ports is to do.
+    pub fn plan(&mut self, ports: &[View<'_>]) -> Plan {
+        self.number_services(ports);
+        let ids: BTreeMap<&str, PortId> =
+            ports.iter().filter_map(|port| Some((port.name, port.id?))).collect();
+        let id = |name: &str| ids.get(name).copied();
+        let entry = |port: &View<'_>| {
+            let chain = self.chains.get(port.role.chain.as_ref()?);
+            // Of one that is not there: it drops them.
+            Some((port.id?, chain.map_or(NOTHING, |(number, _)| *number)))
+        };
+        Plan {
+            services: self.plan_services(ports),
+            chains: self.plan_chains(&id),
+            rules: self.plan_rules(&id),
+            ingress: ports.iter().filter_map(entry).collect(),
+        }
+    }
+
+    fn plan_chains(&self, id: &impl Fn(&str) -> Option<PortId>) -> Vec<Option<Chain>> {
+        let mut chains = vec![None; room(self.chains.values().map(|(number, _)| number).max())];
+        for (number, chain) in self.chains.values() {
+            let out = match &chain.out {
+                None => Out::Address,
+                Some(name) => id(name).map_or(Out::Nowhere, Out::Port),
+            };
+            // Never a shorter one.
+            let services: Option<_> =
+                names(chain).map(|name| self.services.get(name).copied()).collect();
+            chains[usize::from(*number)] = services.map(|services| Chain { services, out });
+        }
+        chains
+    }
+
+    fn plan_rules(&self, id: &impl Fn(&str) -> Option<PortId>) -> Vec<Rule> {
+        // A rule for frames of a port that carries none is for no frame.
+        let number = |name: &str| id(name).ok_or(String::new());
+        let rules =
+            self.rules.iter().filter_map(|(&id, spec)| match self.rule(id, spec, &number) {
+                Ok(rule) => Some(rule),
+                Err(_) if spec.action.starts_with("port:") => {
+                    let drop = RuleSpec { action: "drop".to_owned(), ..spec.clone() };
+                    self.rule(id, &drop, &number).ok()
+                }
+                Err(_) => None,
+            });
+        rules.collect()
+    }
+
+    fn plan_services(&self, ports: &[View<'_>]) -> Vec<Option<ServicePlan>> {
+        let mut services = vec![None; room(self.services.values().max())];
+        let hops = self.chains.values().flat_map(|(_, chain)| &chain.services);
+        let ways: BTreeMap<_, _> = hops.filter_map(|text| hop(text).ok()).collect();
+        for (name, &number) in &self.services {
+            let balance = ways.get(name.as_str()).copied().flatten().unwrap_or_default();
+            services[usize::from(number)] = Some(ServicePlan { balance, instances: Vec::new() });
+        }
+        for port in ports {
+            let (Some(service), Some(id)) = (&port.role.service, port.id) else { continue };
+            if let Some(&number) = self.services.get(service)
+                && let Some(service) = &mut services[usize::from(number)]
+            {
+                service.instances.push((id, port.role.instance));
+            }
+        }
+        for service in services.iter_mut().flatten() {
+            service.instances.sort_by_key(|(_, number)| *number);
+            service.instances.truncate(INSTANCES_MAX);
+        }
+        services
+    }
+
+    fn rule(
+        &self,
+        id: u32,
+        spec: &RuleSpec,
+        number: &impl Fn(&str) -> Result<PortId, String>,
+    ) -> Result<Rule, String> {
+        let fields = Fields {
+            port: spec.port.as_deref().map(number).transpose()?,
+            src_mac: spec.src_mac.map(|mac| MacAddr::new(mac.0)),
+            dst_mac: spec.dst_mac.map(|mac| MacAddr::new(mac.0)),
+            vlan: spec.vlan.map(vlan).transpose()?,
+            ethertype: spec.ethertype.as_deref().map(ethertype).transpose()?,
+            src: spec.src.as_deref().map(network).transpose()?,
+            dst: spec.dst.as_deref().map(network).transpose()?,
+            protocol: spec.proto.as_deref().map(protocol).transpose()?,
+            src_ports: spec.sport.as_deref().map(range).transpose()?,
+            dst_ports: spec.dport.as_deref().map(range).transpose()?,
+        };
+        let action = match spec.action.split_once(':') {
+            None if spec.action == "drop" => Action::Drop,
+            None if spec.action == "forward" => Action::Forward,
+            Some(("port", name)) => Action::Port(number(name)?),
+            Some(("chain", name)) => match self.chains.get(name) {
+                Some((number, _)) => Action::Chain(*number),
+                None => return Err(format!("there is no chain {name}; see: uvala chain list")),
+            },
+            _ => {
+                let action = &spec.action;
+                return Err(format!(
+                    "action {action:?} is none of drop, forward, chain:NAME and port:NAME"
+                ));
+            }
+        };
+        Ok(Rule { id, priority: spec.priority, fields, action })
+    }
+
+    /// Who uses a chain.
+    #[must_use]
+    pub fn user_of(&self, chain: &str, ports: &[View<'_>]) -> Option<String> {
+        let action = format!("chain:{chain}");
+        let rule = self.rules.iter().find(|(_, rule)| rule.action == action);
+        let port = ports.iter().find(|port| port.role.chain.as_deref() == Some(chain));
+        let rule = rule.map(|(id, _)| format!("rule {id}"));
+        rule.or(port.map(|port| format!("port {}", port.name)))
+    }
+}
+
+/// For all numbers up to the last one.
+fn room(last: Option<&u8>) -> usize {
+    last.map_or(0, |&last| usize::from(last) + 1)
+}
+
+/// Whether a chain can be meant, beside those that want instances chosen in these ways.
+fn check_chain<'a>(
+    chain: &'a ChainSpec,
+    ways: &mut BTreeMap<&'a str, Option<Balance>>,
+) -> Result<(), String> {
+    if !is_ident(&chain.name) {
+        return Err(IDENT.to_owned());
+    }
+    if !(1..=POSITIONS).contains(&chain.services.len()) {
+        return Err(format!(
+            "it has {} services, and 1 to {POSITIONS} it can have",
+            chain.services.len()
+        ));
+    }
+    for text in &chain.services {
+        let (name, balance) = hop(text)?;
+        if ways.insert(name, balance).is_some_and(|other| other != balance) {
+            return Err(format!("instances of {name} are chosen in two ways; choose one"));
+        }
+    }
+    Ok(())
+}
+
+fn vlan(number: u16) -> Result<VlanId, String> {
+    VlanId::try_from(number).map_err(|error| format!("vlan: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chain(name: &str, services: &[&str]) -> ChainSpec {
+        let services = services.iter().map(|&service| service.to_owned()).collect();
+        ChainSpec { name: name.to_owned(), services, out: None }
+    }
+
+    fn roles() -> Vec<(&'static str, Role)> {
+        let service =
+            |name: &str, instance| Role { service: Some(name.to_owned()), instance, chain: None };
+        let from = Role { chain: Some("web".to_owned()), ..Role::default() };
+        vec![
+            ("a", from),
+            ("fw1", service("fw", 1)),
+            ("fw0", service("fw", 0)),
+            ("b", Role::default()),
+        ]
+    }
+
+    fn with<R>(roles: &[(&str, Role)], act: impl FnOnce(&[View<'_>]) -> R) -> R {
+        let views: Vec<_> = (0..)
+            .zip(roles)
+            .map(|(number, (name, role))| View { name, role, id: PortId::new(number) })
+            .collect();
+        act(&views)
+    }
+
+    fn refusal(chains: &[ChainSpec], rules: &[&str]) -> String {
+        let mut steering = Steering::default();
+        let rules = rules.iter().map(|text| serde_json::from_str(text).unwrap()).collect();
+        let replaced = steering.replace(Some(&chains.to_vec()), Some(&rules));
+        let checked = replaced.and_then(|()| steering.check(None));
+        let checked =
+            checked.and_then(|()| with(&roles(), |ports| steering.check_names(None, ports)));
+        checked.err().unwrap_or_default()
+    }
+
+    #[test]
+    fn test_a_plan_has_the_numbers_of_now() {
+        let mut steering = Steering::default();
+        steering.put_chain(chain("web", &["fw@least"])).unwrap();
+        let rule = r#"{"action":"port:b","in":"a","dport":"80-90","priority":3}"#;
+        assert_eq!(steering.put_rule(serde_json::from_str(rule).unwrap()), Ok(1));
+        let id = |at: usize| PortId::new(at).unwrap();
+        with(&roles(), |ports| {
+            steering.check(None).and_then(|()| steering.check_names(None, ports)).unwrap();
+            let plan = steering.plan(ports);
+            let instances = vec![(id(2), 0), (id(1), 1)];
+            let service = ServicePlan { balance: Balance::Least, instances };
+            assert_eq!(plan.services[0], Some(service));
+            assert_eq!(plan.chains[0], Some(Chain { services: vec![0], out: Out::Address }));
+            assert_eq!(plan.ingress, [(id(0), 0)]);
+            assert_eq!(plan.rules[0].action, Action::Port(id(3)));
+        });
+        let mut absent = roles();
+        absent.remove(3);
+        with(&absent, |ports| {
+            assert!(steering.check_names(None, ports).is_err(), "the port is gone for good");
+            assert_eq!(steering.check_names(Some(&steering), ports), Ok(()), "it was there");
+            assert_eq!(steering.plan(ports).rules[0].action, Action::Drop, "it takes no frames");
+        });
+    }
+
+    #[test]
+    fn test_what_cannot_be_meant_is_refused_and_says_why() {
+        let web = chain("web", &["fw"]);
+        let ok = r#"{"action":"chain:web","src":"10.0.0.0/8"}"#;
+        assert_eq!(refusal(std::slice::from_ref(&web), &[ok]), "");
+        for (chains, rules, why) in [
+            (vec![chain("web", &["ids"])], vec![], "there is no service ids"),
+            (vec![chain("web", &[])], vec![], "0 services"),
+            (vec![chain("web", &["fw"; 9])], vec![], "9 services"),
+            (vec![chain("a b", &["fw"])], vec![], "only letters"),
+            (vec![chain("web", &["fw@best"])], vec![], "neither"),
+            (vec![chain("web", &["fw@least"]), chain("x", &["fw@hash"])], vec![], "two ways"),
+            (vec![ChainSpec { out: Some("z".into()), ..web.clone() }], vec![], "no port z"),
+            (vec![web.clone(), web.clone()], vec![], "one name"),
+            (vec![], vec![], "enter chain web"),
+            (vec![web.clone()], vec![r#"{"action":"chain:x"}"#], "no chain x"),
+            (vec![web.clone()], vec![r#"{"action":"port:z"}"#], "no port z"),
+            (vec![web.clone()], vec![r#"{"action":"pass"}"#], "is none of"),
+            (vec![web.clone()], vec![r#"{"action":"drop","src":"10/33"}"#], "no network"),
+            (vec![web.clone()], vec![r#"{"action":"drop","dport":"9-1"}"#], "no range"),
+            (vec![web.clone()], vec![r#"{"action":"drop","proto":"ipx"}"#], "none of tcp"),
+            (vec![web.clone()], vec![r#"{"action":"drop"}"#, ok], "different actions"),
+            (vec![web.clone()], vec![r#"{"action":"drop","id":3}"#; 2], "two rules 3"),
+        ] {
+            let refusal = refusal(&chains, &rules);
+            assert!(refusal.contains(why), "{refusal:?} does not say {why:?}");
+        }
+        let shadow =
+            refusal(std::slice::from_ref(&web), &[r#"{"action":"drop","priority":5}"#, ok]);
+        assert!(shadow.contains("would never be reached"), "{shadow}");
+        let contradict = refusal(&[web], &[r#"{"action":"drop","dst":"10.0.0.0/9"}"#, ok]);
+        assert!(contradict.contains("different actions"), "{contradict}");
+    }
+
+    #[test]
+    fn test_services_and_chains_that_go_make_room_for_others() {
+        let mut steering = Steering::default();
+        let number = |steering: &Steering, name| {
+            steering.numbered().find(|(_, chain)| chain.name == name).unwrap().0
+        };
+        for at in 0..2 * NUMBERS {
+            let service = format!("s{at}");
+            steering.put_chain(chain("web", &[&service])).unwrap();
+            assert_eq!(steering.check(None), Ok(()));
+            let plan = with(&[], |ports| steering.plan(ports));
+            let planned = plan.chains[usize::from(number(&steering, "web"))].as_ref().unwrap();
+            let services: BTreeMap<_, _> = steering.services().collect();
+            assert_eq!(planned.services, [services[&*service]], "never one that is left out");
+        }
+        let all: Vec<_> = (0..NUMBERS).map(|at| format!("s{at}")).collect();
+        for (at, services) in all.chunks(POSITIONS).enumerate() {
+            let services: Vec<_> = services.iter().map(String::as_str).collect();
+            steering.put_chain(chain(&format!("c{at}"), &services)).unwrap();
+        }
+        assert!(steering.check(None).unwrap_err().contains("more than 255 services"));
+        // Frames of a chain that has gone are on their way, with its number.
+        let old = number(&steering, "web");
+        steering.drop_chain("web");
+        steering.put_chain(chain("new", &["s1"])).unwrap();
+        assert_ne!(number(&steering, "new"), old);
+    }
+}

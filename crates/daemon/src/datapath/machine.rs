@@ -1,0 +1,114 @@
+//! Ports of virtual machines: opened here, served by a thread of their own, used by a worker.
+//!
+//! When a machine goes, the addresses learnt behind its port are forgotten: it may come back
+//! elsewhere.
+
+use client::api::{MachineInfo, MachineState, PortKind};
+use port::host::Absent;
+use port::machine::{MachinePort, Spec, State, Status};
+use port::{netdev, vhost_user};
+use switch::{Adapter, Flush, Plug};
+
+use super::{PortPlace, Workers};
+use crate::control::datapath::{MachineSpec, MakeMachineError, PortKey};
+
+/// A machine's port.
+#[derive(Debug)]
+pub(super) struct MachinePlace {
+    socket: Spec,
+    /// Or why its socket could not be made.
+    port: Result<MachinePort, String>,
+    /// How often its machine had gone when it was looked at last.
+    ends: u32,
+}
+
+impl MachinePlace {
+    fn status(&self) -> Option<&Status> {
+        self.port.as_ref().ok().map(MachinePort::status)
+    }
+
+    fn state(&self) -> MachineState {
+        match self.status().map(Status::state) {
+            None => MachineState::Closed,
+            Some(State::Waiting) => MachineState::Waiting,
+            Some(State::Connected) => MachineState::Connected,
+            Some(State::Up) => MachineState::Up,
+        }
+    }
+
+    fn complaint(&self) -> Option<String> {
+        match &self.port {
+            Ok(port) => port.status().complaint(),
+            Err(why) => Some(why.clone()),
+        }
+    }
+
+    /// Has its machine gone since it was looked at last? It may be back already.
+    fn has_gone(&mut self) -> bool {
+        let ends = self.status().map_or(0, Status::ends);
+        std::mem::replace(&mut self.ends, ends) != ends
+    }
+}
+
+impl Workers {
+    pub(super) fn open_machine(&mut self, spec: &MachineSpec) -> Result<(), MakeMachineError> {
+        self.next_place(spec.switch)?;
+        let open = match spec.kind {
+            PortKind::Stream => netdev::open_stream,
+            PortKind::Dgram => netdev::open_dgram,
+            _ => vhost_user::open,
+        };
+        let (adapter, port) = open(&spec.socket, self.host.ringer())?;
+        self.plug_machine(spec, adapter, Ok(port))
+    }
+
+    pub(super) fn plug_silent(
+        &mut self,
+        spec: &MachineSpec,
+        why: String,
+    ) -> Result<(), MakeMachineError> {
+        self.plug_machine(spec, Box::new(Absent), Err(why))
+    }
+
+    fn plug_machine(
+        &mut self,
+        spec: &MachineSpec,
+        adapter: Box<dyn Adapter>,
+        port: Result<MachinePort, String>,
+    ) -> Result<(), MakeMachineError> {
+        let (id, number) = self.next_place(spec.switch)?;
+        let place = PortPlace { switch: spec.switch, id, number, bytes: 0, memory: None };
+        self.plug(spec.key, place, Plug::Adapter(adapter), spec.config.clone());
+        let place = MachinePlace { socket: spec.socket.clone(), port, ends: 0 };
+        self.machines.insert(spec.key, place);
+        Ok(())
+    }
+
+    /// Something has happened to one of them.
+    pub(super) fn tend_machines(&mut self) {
+        let gone =
+            self.machines.iter_mut().filter_map(|(key, place)| place.has_gone().then_some(*key));
+        for key in gone.collect::<Vec<_>>() {
+            if let Some((switch, id)) = self.switch_of(key) {
+                self.on_switch(switch, move |worker, at| {
+                    worker.switch(at).bridge_mut().flush(Flush::Port(id))
+                });
+            }
+        }
+    }
+
+    pub(super) fn describe_machine(&self, port: PortKey) -> Option<MachineInfo> {
+        let place = self.machines.get(&port)?;
+        Some(MachineInfo {
+            socket: place.socket.path.display().to_string(),
+            connect: place.socket.connects,
+            queues: place.socket.pairs,
+            coalesce_usecs: place.socket.coalesce.map(|given| given.usecs),
+            coalesce_frames: place.socket.coalesce.map(|given| given.frames).filter(|n| *n > 0),
+            peer: place.socket.peer.as_ref().map(|path| path.display().to_string()),
+            state: place.state(),
+            pid: place.status().and_then(Status::process),
+            complaint: place.complaint(),
+        })
+    }
+}

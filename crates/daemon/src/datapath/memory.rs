@@ -1,0 +1,102 @@
+//! Memory of ports that clients attach: reserved in a region of their own or in their group's, and
+//! given back.
+
+use std::io;
+use std::sync::Arc;
+
+use client::api::Attached;
+use client::name::PortName;
+use port::group::Group;
+use port::shm::PortMemory;
+use ring::Region;
+use ring::layout::PortLayout;
+use ring::owners::Leaver;
+
+use super::{Crew, Site, Workers};
+use crate::control::datapath::{RingSpec, ShmSpec};
+
+/// Memory of a port in a trust group, to be given back.
+#[derive(Debug)]
+pub(super) struct Memory {
+    pub(super) group: (u32, String),
+    pub(super) layout: PortLayout,
+}
+
+impl Workers {
+    /// A port's memory: in its group's region, or in one of its own.
+    pub(super) fn memory(&mut self, spec: &ShmSpec) -> io::Result<PortMemory> {
+        let (name, rings) = (spec.name.to_string(), &spec.rings);
+        let Some(group) = &spec.group else {
+            return PortMemory::reserve(&name, rings.counts, rings.extra_bufs, rings.stride);
+        };
+        if !self.groups.contains_key(group) {
+            self.groups.insert(group.clone(), Group::new(&group.1, rings.stride)?);
+        }
+        let joined = self.groups.get_mut(group).map_or_else(
+            || Err(io::ErrorKind::NotFound.into()),
+            |group| group.join(&name, rings.counts, rings.extra_bufs),
+        );
+        self.drop_empty_groups();
+        joined
+    }
+
+    pub(super) fn drop_empty_groups(&mut self) {
+        let empty = self.groups.iter().filter(|(_, group)| group.is_empty());
+        let names: Vec<_> = empty.map(|(name, _)| name.clone()).collect();
+        for group in names.iter().filter_map(|name| self.groups.remove(name)) {
+            let bytes = group.region().layout().size();
+            self.sweeper.drop(group, bytes);
+        }
+    }
+
+    /// A reserved port that will not be attached.
+    pub(super) fn abandon(&mut self, site: &Site) {
+        if let Some(group) = site.spec.group.as_ref().and_then(|group| self.groups.get_mut(group)) {
+            group.abandon(site.memory.plot.layout());
+        }
+        self.drop_empty_groups();
+    }
+
+    pub(super) fn give_back(&mut self, memory: Option<Memory>) {
+        let Some(Memory { group, layout }) = memory else { return };
+        let workers = &self.workers;
+        if let Some(group) = self.groups.get_mut(&group) {
+            group.leave(&layout, |leaver| settle(workers, &leaver));
+        }
+        self.drop_empty_groups();
+    }
+}
+
+/// Everybody who shares memory with a port that leaves settles with it.
+pub(super) fn settle(workers: &[Crew], leaver: &Arc<Leaver>) {
+    for Crew { handle, .. } in workers {
+        let leaver = leaver.clone();
+        handle.call(move |worker| worker.settle(&leaver));
+    }
+}
+
+/// What a client has to know about its port's memory.
+pub(super) fn geometry(
+    name: &PortName,
+    region: &Region,
+    port: &PortLayout,
+    rings: &RingSpec,
+) -> Attached {
+    let layout = region.layout();
+    let counts = port.counts();
+    Attached {
+        port: name.clone(),
+        bell: 0,
+        region_bytes: layout.size() as u64,
+        block: port.nifp() as u64,
+        pool: layout.pool as u64,
+        stride: layout.stride,
+        buffers: layout.buffers,
+        tx_rings: counts.tx_rings,
+        rx_rings: counts.rx_rings,
+        tx_slots: counts.tx_slots.slots(),
+        rx_slots: counts.rx_slots.slots(),
+        extra_bufs: rings.extra_bufs,
+        peer_block: None,
+    }
+}

@@ -1,0 +1,184 @@
+//! Opens interfaces, with the daemon's own rights or by the helper.
+//!
+//! The kernel changes one interface at a time, and who opens one waits until others are done with
+//! theirs. So nothing here runs on the control thread, unless there is no thread to be had,
+//! or an interface that should be cut off from the host cannot be, and is opened once more without.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use client::api::{Filter, HostIf, PortKind, Queues};
+use helper::ask::ask;
+use helper::wire::{Ask, Kind, Told, own_namespace};
+use port::host::netlink::Interface;
+use port::host::tap::{Opened, TapSpec};
+use port::host::xdp::{self, XdpSpec};
+use port::host::{HostError, packet, stack, tap};
+use port::sys::{Waker, steer};
+use switch::Plug;
+
+use crate::control::datapath::Build;
+
+const _: () = assert!(Filter::VALUES_MAX <= steer::VALUES_MAX);
+
+/// An interface whose port is gone, to be closed by another thread: the kernel takes its time.
+pub(super) struct Closing(#[expect(dead_code, reason = "dropped, which closes it")] pub Plug);
+
+impl fmt::Debug for Closing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Closing")
+    }
+}
+
+/// What closes these, if there are any.
+pub(super) fn close(closing: Vec<Closing>) -> Option<Build> {
+    if closing.is_empty() {
+        return None;
+    }
+    Some(Box::new(move || {
+        drop(closing);
+        Ok(())
+    }))
+}
+
+/// Opens the interface of a port; `given`: has been opened; `helper` does what we may not.
+pub(super) fn open(
+    kind: PortKind,
+    wanted: &HostIf,
+    given: Vec<OwnedFd>,
+    bell: &Arc<Waker>,
+    helper: Option<&Path>,
+) -> Result<Opened, HostError> {
+    if wanted.fds > 0 {
+        return match given.len() == usize::from(wanted.fds) {
+            true => tap::open_given(given, bell),
+            false => Err(HostError::NotGiven(wanted.ifname.clone().unwrap_or_default())),
+        };
+    }
+    match open_here(kind, wanted, bell) {
+        Err(error) if error.is_right() => match (helper, question(kind, wanted)) {
+            (Some(helper), Some(question)) => open_there(helper, &question, &error, bell),
+            _ => Err(error),
+        },
+        opened => opened,
+    }
+}
+
+fn open_here(kind: PortKind, wanted: &HostIf, bell: &Arc<Waker>) -> Result<Opened, HostError> {
+    let name = wanted.ifname.clone().unwrap_or_default();
+    match kind {
+        PortKind::Packet => {
+            return packet::open(&name, wanted.netns.as_deref(), wanted.alone, bell);
+        }
+        PortKind::Stack => return stack::open(&name, wanted.netns.as_deref(), bell),
+        PortKind::Xdp => {
+            let filter = wanted.filter.as_ref().map(steering).unwrap_or_default();
+            let namespace = wanted.netns.clone();
+            let queues = wanted.queues.as_ref().map(Queues::numbers);
+            return xdp::open(&XdpSpec { name, namespace, queues, filter }, bell);
+        }
+        _ => {}
+    }
+    let spec = TapSpec {
+        name,
+        mtu: wanted.mtu,
+        mac: wanted.mac.map(|mac| mac.0),
+        namespace: wanted.netns.clone(),
+        address: wanted.address.map(|address| (address.ip, address.prefix)),
+        queues: wanted.queues.as_ref().and_then(Queues::count),
+    };
+    tap::open(&spec, bell)
+}
+
+fn steering(filter: &Filter) -> steer::Filter {
+    let macs = filter.macs.iter().map(|mac| mac.0).collect();
+    steer::Filter { macs, vlans: filter.vlans.clone(), types: filter.types.clone() }
+}
+
+/// What to ask the helper, of what it knows how to do.
+fn question(kind: PortKind, wanted: &HostIf) -> Option<Ask> {
+    let kind = match kind {
+        PortKind::Tap => Kind::Tap,
+        PortKind::Packet if !wanted.alone => Kind::Packet,
+        PortKind::Xdp => Kind::Xdp,
+        _ => return None,
+    };
+    let ifname = wanted.ifname.clone()?;
+    wanted.netns.is_none().then(|| Ask {
+        kind,
+        ifname,
+        mtu: wanted.mtu,
+        mac: wanted.mac,
+        address: wanted.address,
+        queues: wanted.queues.clone(),
+        filter: wanted.filter.clone(),
+    })
+}
+
+/// What the helper has opened. From another namespace it is none of ours: netlink would tell of
+/// others, and the numbers of interfaces mean others here.
+fn heard(told: Told) -> Result<(bool, Interface), HostError> {
+    match told {
+        Told::Refused(why) => Err(HostError::Helper(why)),
+        Told::Opened { namespace, .. } if own_namespace().ok() != Some(namespace) => {
+            let why = "the helper is in another network namespace than the daemon; \
+                       PrivateNetwork=no in the daemon's unit, see docs/host.md";
+            Err(HostError::Helper(why.to_owned()))
+        }
+        Told::Opened { native, interface, .. } => Ok((native, interface)),
+    }
+}
+
+fn open_there(
+    helper: &Path,
+    question: &Ask,
+    error: &HostError,
+    bell: &Arc<Waker>,
+) -> Result<Opened, HostError> {
+    let (told, fds) = ask(helper, question).map_err(|why| {
+        let helper = helper.display();
+        HostError::Helper(format!("{error}; and the helper {helper} cannot be asked: {why}"))
+    })?;
+    let (native, interface) = heard(told)?;
+    let few = || HostError::Helper("the helper gave fewer descriptors than it should".to_owned());
+    let mut fds = fds.into_iter();
+    let mut next = || fds.next().ok_or_else(few);
+    match question.kind {
+        Kind::Tap => {
+            let taps = std::iter::once(next()?).chain(fds).collect();
+            tap::open_with(taps, interface, false, bell)
+        }
+        Kind::Packet => {
+            let rights = packet::Rights { socket: next()?.into(), programs: Vec::new(), interface };
+            packet::open_with(rights, false, false, bell)
+        }
+        Kind::Xdp => {
+            let steering = steer::Steering { map: next()?, link: next()?, native };
+            // It has opened those of the question, or all.
+            let numbers = question.queues.as_ref().map(Queues::numbers);
+            let numbers = numbers.unwrap_or_else(|| (0..xdp::QUEUES_MAX).collect());
+            let sockets = numbers.into_iter().zip(std::iter::once(next()?).chain(fds)).collect();
+            // If it had to be told, the helper has done it.
+            let tags = port::sys::xdp::keep_tags(&interface.name);
+            xdp::open_with(xdp::Rights { sockets, steering, interface, tags }, false, bell)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_of_another_namespace_is_refused() {
+        let ours = own_namespace().expect("/proc");
+        let interface = Interface { index: 7, ..Interface::default() };
+        let told =
+            |namespace| Told::Opened { native: true, namespace, interface: interface.clone() };
+        assert_eq!(heard(told(ours)).expect("it is ours"), (true, interface.clone()));
+        let refusal = heard(told(ours + 1)).expect_err("it is not").to_string();
+        assert!(refusal.contains("PrivateNetwork=no"), "{refusal}");
+    }
+}

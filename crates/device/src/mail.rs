@@ -1,0 +1,129 @@
+//! There is an order: how a worker hears of what other threads want of it.
+//!
+//! Orders go through a channel; a word says that one may be there, for a worker looks in each turn
+//! and a channel is dear, and an event wakes a worker that sleeps:
+//!
+//! ```text
+//!   who has an order                worker, in each turn
+//!   send it                         LOAD  waiting: anything?
+//!   STORE waiting = true            STORE waiting = false
+//!   set the event                   receive, until there is nothing; look again when woken
+//! ```
+//!
+//! | word | writer | reader | ordering |
+//! |---|---|---|---|
+//! | `waiting` = true | who has an order | worker | `SeqCst` after the order is sent / Relaxed |
+//! | `waiting` = false | worker | worker | `SeqCst` before it looks for orders / Relaxed |
+//!
+//! The word carries no data: the channel orders those. A worker clears it before it looks into the
+//! channel, so an order that it finds nothing of is sent later, and sets the word again. One that
+//! sleeps is woken by the event, which is set last. The model at the end checks that with loom.
+
+use crate::atomic::{AtomicBool, Ordering};
+
+/// Is an order waiting?
+#[derive(Debug, Default)]
+pub struct Waiting(AtomicBool);
+
+impl Waiting {
+    /// There is one: it was sent. The worker's event is to be set after this.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    /// Is there? Asked by the worker in each turn.
+    #[inline]
+    #[must_use]
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// The worker looks into the channel after this: an order that comes then is not overlooked.
+    pub fn clear(&self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use loom::sync::{Arc, Condvar, Mutex};
+    use loom::thread;
+
+    /// What somebody who sleeps is woken by; one that was set before is not missed.
+    #[derive(Default)]
+    struct Event {
+        is_set: Mutex<bool>,
+        changed: Condvar,
+    }
+
+    impl Event {
+        fn set(&self) {
+            *self.is_set.lock().unwrap() = true;
+            self.changed.notify_one();
+        }
+
+        fn wait(&self) {
+            let mut is_set = self.is_set.lock().unwrap();
+            while !*is_set {
+                is_set = self.changed.wait(is_set).unwrap();
+            }
+            *is_set = false;
+        }
+    }
+
+    /// A channel with one order in it at most, for each is waited for.
+    #[derive(Default)]
+    struct Shared {
+        order: Mutex<Option<u32>>,
+        waiting: Waiting,
+        wake: Event,
+        followed: Event,
+    }
+
+    /// Sleeps whenever there is nothing; ends when it has followed `count` orders.
+    fn worker(shared: &Shared, count: u32) {
+        let mut followed = 0;
+        while followed < count {
+            if !shared.waiting.is_set() {
+                shared.wake.wait();
+            }
+            // As a turn does it.
+            if shared.waiting.is_set() {
+                loop {
+                    shared.waiting.clear();
+                    let Some(number) = shared.order.lock().unwrap().take() else { break };
+                    assert_eq!(number, followed);
+                    followed += 1;
+                    shared.followed.set();
+                }
+            }
+        }
+    }
+
+    /// Every order is followed. One that were overlooked would leave both asleep, which loom finds.
+    fn every_order_is_followed(count: u32) {
+        loom::model(move || {
+            let shared = Arc::new(Shared::default());
+            let theirs = shared.clone();
+            let worker = thread::spawn(move || worker(&theirs, count));
+            for number in 0..count {
+                *shared.order.lock().unwrap() = Some(number);
+                shared.waiting.set();
+                shared.wake.set();
+                shared.followed.wait();
+            }
+            worker.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn an_order_is_followed() {
+        every_order_is_followed(1);
+    }
+
+    #[test]
+    fn orders_are_followed_one_after_the_other() {
+        every_order_is_followed(2);
+    }
+}

@@ -1,0 +1,97 @@
+//! `uvala-helper`: opens one network interface for who asks on standard input, and ends.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::ExitCode;
+
+use client::api::{Filter, Queues};
+use helper::policy::Policy;
+use helper::wire::{Ask, Kind, Told, hear, own_namespace, tell};
+use port::host::netlink::Interface;
+use port::host::tap::TapSpec;
+use port::host::{HostError, packet, tap, xdp};
+use port::sys::steer;
+use rustix::net::{SocketType, sockopt};
+
+fn main() -> ExitCode {
+    let socket = io::stdin();
+    let socket = socket.as_fd();
+    let answer = serve(socket);
+    let (told, fds) = match &answer {
+        Ok((opened, fds)) => (opened.clone(), &fds[..]),
+        Err(why) => (Told::Refused(why.clone()), &[][..]),
+    };
+    let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+    match (tell(socket, &told, &fds), answer) {
+        (Ok(()), Ok(_)) => ExitCode::SUCCESS,
+        (Ok(()), Err(_)) => ExitCode::FAILURE,
+        (Err(_), _) => {
+            eprintln!("uvala-helper: the uvala daemon starts this; see docs/host.md");
+            ExitCode::from(64)
+        }
+    }
+}
+
+fn serve(socket: BorrowedFd<'_>) -> Result<(Told, Vec<OwnedFd>), String> {
+    let uid = caller(socket)?;
+    let ask = hear(socket).map_err(|error| format!("uvala-helper: no question: {error}"))?;
+    let policy = Policy::load().map_err(|error| error.to_string())?;
+    policy.judge(uid, &ask).map_err(|error| error.to_string())?;
+    let namespace = own_namespace().map_err(|error| format!("uvala-helper: /proc: {error}"))?;
+    let (native, interface, fds) = open(&ask).map_err(|error| error.to_string())?;
+    Ok((Told::Opened { native, namespace, interface }, fds))
+}
+
+/// Who asks: who connected, if root started this for them, as a service manager does; otherwise it
+/// must be who started it, who may have got that socket anywhere.
+fn caller(socket: BorrowedFd<'_>) -> Result<u32, String> {
+    let odd = |error| format!("uvala-helper: standard input is no socket: {error}");
+    if sockopt::socket_type(socket).map_err(odd)? != SocketType::SEQPACKET {
+        return Err("uvala-helper: standard input is no socket for messages".to_owned());
+    }
+    let peer = sockopt::socket_peercred(socket).map_err(odd)?.uid.as_raw();
+    let own = rustix::process::getuid().as_raw();
+    if own != 0 && peer != own {
+        return Err(format!("uvala-helper: started by user {own} for user {peer}"));
+    }
+    Ok(peer)
+}
+
+fn open(ask: &Ask) -> Result<(bool, Interface, Vec<OwnedFd>), HostError> {
+    match ask.kind {
+        Kind::Tap => {
+            let sets = ask.mtu.is_some() || ask.mac.is_some() || ask.address.is_some();
+            if sets && port::host::exists(&ask.ifname) {
+                return Err(HostError::Helper(format!(
+                    "interface {} was there before, and the helper changes only those that it \
+                     makes: leave mtu, mac and address out, or delete it",
+                    ask.ifname
+                )));
+            }
+            let (mac, address) = (ask.mac.map(|mac| mac.0), ask.ip());
+            let name = ask.ifname.clone();
+            let queues = ask.queues.as_ref().and_then(Queues::count);
+            let spec = TapSpec { name, mtu: ask.mtu, mac, address, queues, namespace: None };
+            let (taps, interface) = tap::rights(&spec)?;
+            Ok((false, interface, taps))
+        }
+        Kind::Packet => {
+            let packet::Rights { socket, interface, .. } = packet::rights(&ask.ifname, false)?;
+            Ok((false, interface, vec![socket.into()]))
+        }
+        Kind::Xdp => {
+            let filter = ask.filter.as_ref().map(steering).unwrap_or_default();
+            let queues = ask.queues.as_ref().map(Queues::numbers);
+            let xdp::Rights { sockets, steering, interface, .. } =
+                xdp::rights(&ask.ifname, queues.as_deref(), &filter)?;
+            let sockets = sockets.into_iter().map(|(_, socket)| socket);
+            let steer::Steering { map, link, native } = steering;
+            Ok((native, interface, [map, link].into_iter().chain(sockets).collect()))
+        }
+    }
+}
+
+fn steering(filter: &Filter) -> steer::Filter {
+    let macs = filter.macs.iter().map(|mac| mac.0).collect();
+    steer::Filter { macs, vlans: filter.vlans.clone(), types: filter.types.clone() }
+}

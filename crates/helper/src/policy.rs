@@ -1,0 +1,273 @@
+//! Who may have what: one file that only root can have written.
+//!
+//! ```toml
+//! [[allow]]
+//! user = "uvala"
+//! kinds = ["tap", "xdp"]
+//! interfaces = ["eth1", "tap*"]
+//! addresses = ["10.0.0.0/24"]
+//! ```
+//!
+//! An address brings a route: who could choose any would have all that the host sends. So a TAP
+//! has one of the networks that are named, or none.
+
+use std::fs::{File, OpenOptions};
+use std::io::Read;
+use std::net::IpAddr;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+
+use client::api::Address;
+use rustix::fs::OFlags;
+use serde::Deserialize;
+
+use crate::wire::{Ask, Kind};
+
+/// Where it is.
+pub const PATH: &str = "/etc/uvala/helper.toml";
+const DIRECTORY: &str = "/etc/uvala";
+/// Most bytes of it.
+const BYTES_MAX: u64 = 64 << 10;
+
+/// What the file says.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    #[serde(default)]
+    allow: Vec<Allow>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Allow {
+    user: User,
+    kinds: Vec<Kind>,
+    interfaces: Vec<String>,
+    /// Networks of which the host may have an address on a TAP.
+    #[serde(default)]
+    addresses: Vec<Address>,
+}
+
+/// By number, or by a name of `/etc/passwd`.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum User {
+    Number(u32),
+    Name(String),
+}
+
+/// Why there is nothing to go by, or nothing that allows it.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyError {
+    /// No file.
+    #[error("uvala-helper: cannot read {0}: {1}; it says who may have which interface")]
+    Unreadable(&'static str, std::io::Error),
+    /// Others could have written it.
+    #[error("uvala-helper: {0} must belong to root and be writable by nobody else")]
+    Open(&'static str),
+    /// Not what it should be.
+    #[error("uvala-helper: {PATH}: {0}")]
+    Nonsense(String),
+    /// It does not allow it.
+    #[error(
+        "user {uid} may not have a {} on interface {ifname}: {PATH} does not allow it", .kind.name()
+    )]
+    Forbidden {
+        /// Who.
+        uid: u32,
+        /// What.
+        kind: Kind,
+        /// Where.
+        ifname: String,
+    },
+    /// Nor this address.
+    #[error(
+        "user {uid} may not have address {address} on interface {ifname}: {PATH} names no network \
+         that it is in (addresses)"
+    )]
+    Elsewhere {
+        /// Who.
+        uid: u32,
+        /// What.
+        address: Address,
+        /// Where.
+        ifname: String,
+    },
+}
+
+impl Policy {
+    /// Reads the file, after looking whose it is.
+    ///
+    /// # Errors
+    /// [`PolicyError`].
+    pub fn load() -> Result<Self, PolicyError> {
+        let open = |path: &'static str, flags: OFlags| {
+            let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+            let file =
+                OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path);
+            let file = file.map_err(|error| PolicyError::Unreadable(path, error))?;
+            let about = file.metadata().map_err(|error| PolicyError::Unreadable(path, error))?;
+            let alone = about.uid() == 0 && about.mode() & 0o022 == 0;
+            alone.then_some(file).ok_or(PolicyError::Open(path))
+        };
+        open(DIRECTORY, OFlags::DIRECTORY)?;
+        let file = open(PATH, OFlags::empty())?;
+        Self::parse(&read(file)?)
+    }
+
+    /// Reads what it says.
+    ///
+    /// # Errors
+    /// [`PolicyError::Nonsense`].
+    pub fn parse(text: &str) -> Result<Self, PolicyError> {
+        let policy: Self = toml::from_str(text)
+            .map_err(|error| PolicyError::Nonsense(error.message().replace('\n', " ")))?;
+        let bad = policy.allow.iter().flat_map(|allow| &allow.interfaces).find(|name| {
+            let name = name.strip_suffix('*').unwrap_or(name);
+            name.contains(['*', '/']) || name.len() > 15
+        });
+        match bad {
+            Some(name) => Err(PolicyError::Nonsense(format!(
+                "interface {name:?}: write a name, or its beginning with a * behind it"
+            ))),
+            None => Ok(policy),
+        }
+    }
+
+    /// Whether this user may have this.
+    ///
+    /// # Errors
+    /// [`PolicyError::Forbidden`], [`PolicyError::Elsewhere`].
+    pub fn judge(&self, uid: u32, ask: &Ask) -> Result<(), PolicyError> {
+        let allows = |allow: &Allow| {
+            allow.user.is(uid)
+                && allow.kinds.contains(&ask.kind)
+                && allow.interfaces.iter().any(|pattern| matches(pattern, &ask.ifname))
+        };
+        let ifname = ask.ifname.clone();
+        let allowed: Vec<_> = self.allow.iter().filter(|allow| allows(allow)).collect();
+        if allowed.is_empty() {
+            return Err(PolicyError::Forbidden { uid, kind: ask.kind, ifname });
+        }
+        let mut networks = allowed.iter().flat_map(|allow| &allow.addresses);
+        match ask.address {
+            Some(address) if !networks.any(|network| is_within(address, *network)) => {
+                Err(PolicyError::Elsewhere { uid, address, ifname })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn read(file: File) -> Result<String, PolicyError> {
+    let mut text = String::new();
+    let read = file.take(BYTES_MAX + 1).read_to_string(&mut text);
+    read.map_err(|error| PolicyError::Unreadable(PATH, error))?;
+    if text.len() as u64 > BYTES_MAX {
+        return Err(PolicyError::Nonsense("more than 64 KiB".to_owned()));
+    }
+    Ok(text)
+}
+
+/// Whether the network of an address is part of another one.
+fn is_within(address: Address, network: Address) -> bool {
+    let same_family = address.ip.is_ipv4() == network.ip.is_ipv4();
+    // What is behind the prefix is shifted out; of the highest bits, both have the same.
+    let bits = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => u128::from(ip.to_bits()) << 96,
+        IpAddr::V6(ip) => ip.to_bits(),
+    };
+    let differ = bits(address.ip) ^ bits(network.ip);
+    same_family
+        && address.prefix >= network.prefix
+        && differ.leading_zeros() >= u32::from(network.prefix)
+}
+
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => name == pattern,
+    }
+}
+
+impl User {
+    fn is(&self, uid: u32) -> bool {
+        match self {
+            Self::Number(number) => *number == uid,
+            Self::Name(name) => {
+                // No name service: a program with rights loads no foreign modules.
+                let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+                let mut rows = users.lines().map(|line| line.split(':').collect::<Vec<_>>());
+                rows.any(|row| row.len() > 2 && row[0] == name && row[2].parse() == Ok(uid))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(kind: Kind, ifname: &str) -> Ask {
+        let ifname = ifname.to_owned();
+        Ask { kind, ifname, mtu: None, mac: None, address: None, queues: None, filter: None }
+    }
+
+    #[test]
+    fn only_what_is_allowed_is() {
+        let text = "[[allow]]\nuser = 1000\nkinds = [\"tap\"]\ninterfaces = [\"tap*\", \"lan\"]\n\
+                    [[allow]]\nuser = \"root\"\nkinds = [\"xdp\"]\ninterfaces = [\"eth1\"]\n";
+        let policy = Policy::parse(text).unwrap();
+        let may = |uid, kind, name| policy.judge(uid, &ask(kind, name)).is_ok();
+        assert!(may(1000, Kind::Tap, "tap0") && may(1000, Kind::Tap, "lan"));
+        assert!(may(0, Kind::Xdp, "eth1"), "by name");
+        assert!(!may(1000, Kind::Packet, "tap0") && !may(1000, Kind::Tap, "lan0"));
+        assert!(!may(1001, Kind::Tap, "tap0") && !may(0, Kind::Tap, "tap0"));
+        assert!(!may(0, Kind::Xdp, "eth10") && !may(0, Kind::Xdp, ""));
+        let refusal = policy.judge(7, &ask(Kind::Xdp, "eth1")).unwrap_err().to_string();
+        assert!(refusal.contains("user 7 may not have a xdp on interface eth1"), "{refusal}");
+        let nobody = Policy::parse("").unwrap();
+        assert!(nobody.judge(0, &ask(Kind::Tap, "tap0")).is_err());
+    }
+
+    #[test]
+    fn addresses_are_of_the_networks_that_are_named() {
+        let text = "[[allow]]\nuser = 7\nkinds = [\"tap\"]\ninterfaces = [\"lan\"]\n\
+                    addresses = [\"10.0.0.0/24\", \"fd00::/64\"]\n\
+                    [[allow]]\nuser = 7\nkinds = [\"tap\"]\ninterfaces = [\"tap*\"]\n";
+        let policy = Policy::parse(text).unwrap();
+        let may = |name: &str, address: &str| {
+            let address = Some(address.parse().unwrap());
+            policy.judge(7, &Ask { address, ..ask(Kind::Tap, name) }).is_ok()
+        };
+        for address in ["10.0.0.1/24", "10.0.0.9/32", "fd00::1/64", "fd00::ffff/128"] {
+            assert!(may("lan", address), "{address}");
+            assert!(!may("tap0", address), "{address}: named for another interface");
+        }
+        for address in
+            ["128.0.0.1/1", "10.0.0.1/23", "10.0.1.1/24", "0.0.0.0/0", "fd00:0:0:1::1/64"]
+        {
+            assert!(!may("lan", address), "{address}");
+        }
+        assert!(!may("lan", "a00::1/64"), "the same bits, of the other family");
+        assert!(policy.judge(7, &ask(Kind::Tap, "tap0")).is_ok(), "without an address");
+        let ask = Ask { address: Some("9.9.9.9/8".parse().unwrap()), ..ask(Kind::Tap, "lan") };
+        let refusal = policy.judge(7, &ask).unwrap_err().to_string();
+        assert!(refusal.contains("user 7 may not have address 9.9.9.9/8"), "{refusal}");
+    }
+
+    #[test]
+    fn nonsense_is_refused_as_a_whole() {
+        for text in [
+            "[[allow]]\nuser = 1\nkinds = [\"stack\"]\ninterfaces = []",
+            "[[allow]]\nuser = 1\nkinds = []\ninterfaces = [\"a*b\"]",
+            "[[allow]]\nuser = 1\nkinds = []\ninterfaces = [\"../x\"]",
+            "[[allow]]\nuser = -1\nkinds = []\ninterfaces = []",
+            "[[allow]]\nkinds = []\ninterfaces = []",
+            "[[allow]]\nuser = 1\nkinds = []\ninterfaces = []\naddresses = [\"10.0.0.0\"]",
+            "everybody = true",
+            "[[",
+        ] {
+            assert!(matches!(Policy::parse(text), Err(PolicyError::Nonsense(_))), "{text}");
+        }
+    }
+}

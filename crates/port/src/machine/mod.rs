@@ -1,0 +1,67 @@
+//! What ports of virtual machines have in common: a [socket](self) by which a machine's monitor is
+//! reached, what is known of it ([`Status`]), and how much of it is said in the log.
+//!
+//! Each port has a thread that waits for monitors; the worker never does.
+
+pub(crate) mod socket;
+mod status;
+pub(crate) mod voice;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::sys::vhost::Event;
+use crate::vhost_user::Coalesce;
+use crate::vhost_user::allowance::Allowance;
+use socket::Door;
+pub use socket::{Access, SocketError};
+pub use status::{State, Status};
+
+/// Between two monitors, and between two tries to get one, in milliseconds. Nobody who comes and
+/// goes, and no lack of descriptors, keeps a processor busy.
+pub(crate) const RETRY_MS: u32 = 50;
+
+/// What a port is to be.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// Its name, for the log.
+    pub name: String,
+    /// The socket.
+    pub path: PathBuf,
+    /// The monitor listens, and we connect.
+    pub connects: bool,
+    /// Pairs of queues, where there are queues.
+    pub pairs: u16,
+    /// How interrupts are spaced, unless that adapts itself.
+    pub coalesce: Option<Coalesce>,
+    /// The monitor's own socket, where each side has one.
+    pub peer: Option<PathBuf>,
+    /// Who may connect to a socket of ours.
+    pub access: Access,
+    /// What its machine may take.
+    pub allowance: Arc<Allowance>,
+}
+
+/// A port's socket and its thread. Dropped, it takes the socket away at once and lets the thread
+/// end, which nobody waits for: it may have gigabytes to unmap.
+#[derive(Debug)]
+pub struct MachinePort {
+    pub(crate) door: Arc<Door>,
+    pub(crate) stop: Arc<Event>,
+    pub(crate) status: Arc<Status>,
+}
+
+impl MachinePort {
+    /// What is known of it.
+    #[must_use]
+    pub fn status(&self) -> &Status {
+        &self.status
+    }
+}
+
+impl Drop for MachinePort {
+    fn drop(&mut self) {
+        self.door.close();
+        self.stop.set();
+    }
+}

@@ -1,0 +1,252 @@
+//! Frames in datagrams.
+//!
+//! A socket of this kind takes few that nobody has read (`net.unix.max_dgram_qlen`, 10 where
+//! nobody has raised it), so what the peer does not take at once waits here.
+
+use std::array::from_fn;
+use std::io::IoSlice;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use ring::plain::{FRAMES, Intake, USUAL};
+use ring::put::{ETHERNET, FRAME_MAX};
+use rustix::io::Errno;
+use rustix::net::{MMsgHdr, RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmmsg};
+use switch::batch::{Batch, Delivery};
+use switch::{Adapter, DropReason, Drops, Sent};
+
+use super::keeper::Line;
+use super::{End, WAITING};
+
+/// Bytes that we receive at most: one more than there may be.
+const READ: usize = FRAME_MAX as usize + 1;
+/// Most frames that wait for the peer.
+const QUEUE: usize = 256;
+/// Most frames of one call.
+const BATCH: usize = 32;
+
+/// The worker's side of a port.
+pub(super) struct Datagrams {
+    line: Line,
+    ours: OwnedFd,
+    /// What goes in here arrives at the peer.
+    peer: Option<OwnedFd>,
+    intake: Intake,
+    read: Box<[u8]>,
+    /// Frames that wait, one behind the other, and where they end.
+    outbox: Vec<u8>,
+    ends: Vec<usize>,
+    /// How many of them the peer has taken.
+    taken: usize,
+    /// It takes no more for now; the line tells when it does.
+    is_full: bool,
+}
+
+impl Datagrams {
+    pub(super) fn new(line: Line, ours: OwnedFd) -> std::io::Result<Self> {
+        line.watch(&ours)?;
+        Ok(Self {
+            line,
+            ours,
+            peer: None,
+            intake: Intake::new(FRAMES, USUAL)?,
+            read: vec![0; READ].into(),
+            outbox: Vec::with_capacity(WAITING + FRAME_MAX as usize),
+            ends: Vec::with_capacity(QUEUE),
+            taken: 0,
+            is_full: false,
+        })
+    }
+
+    fn answer(&mut self) {
+        if self.peer.is_none() {
+            self.peer = self.line.peer();
+        }
+    }
+
+    fn hang_up(&mut self, end: End) {
+        if let Some(peer) = self.peer.take().filter(|_| self.is_full) {
+            self.line.unwatch(&peer);
+        }
+        self.outbox.clear();
+        self.ends.clear();
+        (self.taken, self.is_full) = (0, false);
+        self.line.end(end);
+    }
+
+    fn push(&mut self, batch: &Batch, delivery: Delivery) -> Result<usize, DropReason> {
+        if self.has_no_room() {
+            self.write();
+        }
+        if self.peer.is_none() {
+            return Err(DropReason::LinkDown);
+        }
+        if self.has_no_room() {
+            return Err(DropReason::NoRoom);
+        }
+        let start = self.outbox.len();
+        batch.append(delivery, &mut self.outbox);
+        self.ends.push(self.outbox.len());
+        Ok(self.outbox.len() - start)
+    }
+
+    fn has_no_room(&self) -> bool {
+        self.ends.len() == QUEUE || self.outbox.len() >= WAITING
+    }
+
+    /// Sends what waits, unless the peer is known to take nothing.
+    fn write(&mut self) {
+        while let Some(peer) = self.peer.as_ref().filter(|_| !self.is_full)
+            && self.taken < self.ends.len()
+        {
+            match send_some(peer, &self.outbox, &self.ends, self.taken) {
+                Ok(sent) => self.taken += sent,
+                Err(Errno::INTR) => {}
+                // It can only be this one, and it will never be taken.
+                Err(Errno::MSGSIZE) => self.taken += 1,
+                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
+                    self.is_full = self.line.watch(peer).is_ok();
+                    self.line.watch_room(peer, true);
+                    break;
+                }
+                Err(Errno::CONNREFUSED | Errno::CONNRESET | Errno::PIPE) => {
+                    return self.hang_up(End::Gone);
+                }
+                Err(errno) => return self.hang_up(errno.into()),
+            }
+        }
+        self.forget_taken();
+    }
+
+    /// Room for new ones is only behind the old ones.
+    fn forget_taken(&mut self) {
+        if let Some(last) = self.taken.checked_sub(1) {
+            let bytes = self.ends[last];
+            self.outbox.drain(..bytes);
+            self.ends.drain(..self.taken);
+            self.ends.iter_mut().for_each(|end| *end -= bytes);
+            self.taken = 0;
+        }
+    }
+
+    /// Tries again after the peer took nothing: something has happened.
+    fn write_again(&mut self) {
+        if let Some(peer) = self.peer.as_ref().filter(|_| self.is_full) {
+            self.line.unwatch(peer);
+            self.is_full = false;
+            self.write();
+        }
+    }
+}
+
+/// Sends frames from number `first` on; returns how many, at least one.
+fn send_some(peer: &OwnedFd, bytes: &[u8], ends: &[usize], first: usize) -> Result<usize, Errno> {
+    let count = (ends.len() - first).min(BATCH);
+    let start = |i: usize| i.checked_sub(1).map_or(0, |before| ends[before]);
+    let frame = |i: usize| if i < count { &bytes[start(first + i)..ends[first + i]] } else { &[] };
+    let pieces: [[IoSlice<'_>; 1]; BATCH] = from_fn(|i| [IoSlice::new(frame(i))]);
+    let mut controls: [SendAncillaryBuffer<'_, '_, '_>; BATCH] =
+        from_fn(|_| SendAncillaryBuffer::default());
+    let mut both = pieces.iter().zip(&mut controls);
+    let mut messages: [MMsgHdr<'_>; BATCH] = from_fn(|_| {
+        let (piece, control) = both.next().expect("as many");
+        MMsgHdr::new(piece, control)
+    });
+    sendmmsg(peer, &mut messages[..count], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+}
+
+impl Adapter for Datagrams {
+    fn recv(&mut self, batch: &mut Batch, drops: &mut Drops) {
+        self.intake.clear();
+        batch.restart(self.intake.region());
+        self.answer();
+        self.write_again();
+        // Counted, so that nobody who sends what is refused has a turn for ever.
+        for _ in 0..FRAMES {
+            if !batch.has_room() || !self.intake.fits(FRAME_MAX as usize) {
+                return;
+            }
+            match recv(&self.ours, &mut self.read[..], RecvFlags::DONTWAIT) {
+                Ok((len @ ETHERNET..READ, _)) => {
+                    let first = batch.frags().len();
+                    self.intake.push(&[&self.read[..len]], batch.frags());
+                    batch.push_received(first, u32::try_from(len).expect("bounded"));
+                }
+                Ok((0..ETHERNET, _)) => drops.add(DropReason::TooShort, 1),
+                Ok(_) => drops.add(DropReason::TooLong, 1),
+                // Whatever it is, there is no frame.
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent {
+        self.answer();
+        Sent::each(list, |delivery| self.push(batch, delivery))
+    }
+
+    fn flush(&mut self) {
+        self.write();
+    }
+
+    fn watched(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.line.as_fd())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{bell, place, send, soon, soon_in, spec, turn};
+    use super::super::open_dgram;
+    use crate::machine::State;
+    use std::os::unix::net::UnixDatagram;
+
+    #[test]
+    fn frames_are_datagrams_in_both_directions() {
+        let dir = place("dgram");
+        let (mut adapter, port) = open_dgram(&spec(&dir, false), &bell()).expect("nobody is there");
+        assert_eq!(send(&mut *adapter, &[7; 60], 1), 0, "nobody is there");
+        let _ = std::fs::remove_file(dir.join("vm.peer"));
+        let peer = UnixDatagram::bind(dir.join("vm.peer")).expect("a place");
+        soon_in(&port, State::Up);
+        for (len, good) in [(0, false), (13, false), (14, true), (1514, true), (70_000, false)] {
+            peer.send_to(&vec![3; len], dir.join("vm.sock")).expect("room");
+            let (frames, drops) = turn(&mut *adapter);
+            assert_eq!((frames.len(), drops), (usize::from(good), u64::from(!good)), "{len}");
+        }
+        assert_eq!(send(&mut *adapter, &[7; 60], 2), 2);
+        let mut bytes = [0; 100];
+        assert_eq!(peer.recv(&mut bytes).expect("a frame"), 60);
+        assert_eq!(&bytes[..60], [7; 60]);
+        drop(port);
+        soon("its socket goes", || !dir.join("vm.sock").exists());
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_loses_frames_and_one_that_comes_again_is_found() {
+        let dir = place("slow");
+        let (mut adapter, port) = open_dgram(&spec(&dir, false), &bell()).expect("nobody is there");
+        let _ = std::fs::remove_file(dir.join("vm.peer"));
+        let peer = UnixDatagram::bind(dir.join("vm.peer")).expect("a place");
+        soon_in(&port, State::Up);
+        let taken: u64 = (0..100).map(|_| send(&mut *adapter, &[5; 1514], 32)).sum();
+        assert!((100..3200).contains(&taken), "{taken}");
+        peer.set_nonblocking(true).expect("a socket");
+        let mut received = 0;
+        soon("all that was taken", || {
+            turn(&mut *adapter);
+            while peer.recv(&mut [0; 2000]).is_ok_and(|bytes| bytes == 1514) {
+                received += 1;
+            }
+            received == taken
+        });
+        std::fs::remove_file(dir.join("vm.peer")).expect("ours");
+        drop(peer);
+        let peer = UnixDatagram::bind(dir.join("vm.peer")).expect("a place");
+        send(&mut *adapter, &[5; 60], 1);
+        soon("it is found", || {
+            send(&mut *adapter, &[6; 60], 1);
+            peer.set_nonblocking(true).expect("a socket");
+            peer.recv(&mut [0; 100]).is_ok()
+        });
+    }
+}

@@ -1,0 +1,166 @@
+//! Any network card of any QEMU: its network backends `stream` and `dgram`, by UNIX sockets.
+//!
+//! ```text
+//!   monitor (QEMU, …)           keeper, one thread for each port        worker
+//!  ┌──────────────────┐        ┌──────────────────────────┐ socket  ┌─────────┐
+//!  │ e1000, rtl8139 … │ ─────► │ accepts, or connects     │ ──────► │ adapter │
+//!  └────────┬─────────┘        │ again and again; logs    │ ◄────── └────┬────┘
+//!           │                  └──────────────────────────┘  its end     │
+//!           └──────────────── frames, read and written by the worker ────┘
+//! ```
+//!
+//! * `stream`: a length of four bytes, most significant first, then a frame, and so on, in both
+//!   directions. One peer has the port at a time.
+//! * `dgram`: a frame in each datagram. Each side has a socket with a path: ours, to which
+//!   whoever may write to it sends, and the peer's. A peer that has gone is noticed when something
+//!   is sent to it.
+//!
+//! Nothing waits for a peer. What it does not take at once waits in memory of ours, bounded, and
+//! what finds no room there is dropped and counted. One that breaks the rules is let go with a line
+//! in the log, and may come again. Other programs speak these forms, too (passt, gvproxy, …).
+
+mod dgram;
+mod keeper;
+mod stream;
+
+use std::sync::Arc;
+
+use switch::Adapter;
+
+use crate::machine::socket::{Door, bind, bind_datagrams, failed};
+use crate::machine::{MachinePort, SocketError, Spec, Status};
+use crate::sys::Waker;
+use crate::vhost_user::allowance::Good;
+use keeper::{Keeper, Source};
+
+/// Bytes that wait for a peer.
+const WAITING: usize = 256 << 10;
+/// Descriptors of a port: its socket, the connection, one that is kept waiting, five that worker
+/// and keeper tell each other with.
+const DESCRIPTORS: u64 = 8;
+
+/// Opens a port for a byte stream: its adapter for the worker, and the rest. `bell` is rung when
+/// its state changes.
+///
+/// # Errors
+/// [`SocketError`], with what to do.
+pub fn open_stream(
+    spec: &Spec,
+    bell: &Arc<Waker>,
+) -> Result<(Box<dyn Adapter>, MachinePort), SocketError> {
+    let charge = spec.allowance.take(Good::Descriptors, DESCRIPTORS)?;
+    let system = failed(&spec.path);
+    let theirs = || Door::Theirs(spec.path.clone());
+    let door = if spec.connects { theirs() } else { bind(&spec.path, spec.access)? };
+    let (keeper, line) =
+        keeper::pair(spec, charge, Source::Door, door, Status::new(bell)).map_err(&system)?;
+    let adapter = stream::Stream::new(line).map_err(&system)?;
+    Ok((Box::new(adapter), start(keeper).map_err(&system)?))
+}
+
+/// The same for datagrams.
+///
+/// # Errors
+/// [`SocketError`], with what to do.
+pub fn open_dgram(
+    spec: &Spec,
+    bell: &Arc<Waker>,
+) -> Result<(Box<dyn Adapter>, MachinePort), SocketError> {
+    let charge = spec.allowance.take(Good::Descriptors, DESCRIPTORS)?;
+    let system = failed(&spec.path);
+    let door = bind_datagrams(&spec.path, spec.access)?;
+    let ours = door.listener().expect("made just now").try_clone_to_owned().map_err(&system)?;
+    let source = Source::Aim(spec.peer.clone().expect("every such port has one"));
+    let (keeper, line) =
+        keeper::pair(spec, charge, source, door, Status::new(bell)).map_err(&system)?;
+    let adapter = dgram::Datagrams::new(line, ours).map_err(&system)?;
+    Ok((Box::new(adapter), start(keeper).map_err(&system)?))
+}
+
+fn start(keeper: Keeper) -> std::io::Result<MachinePort> {
+    let port = keeper.port();
+    std::thread::Builder::new().name("netdev".to_owned()).spawn(move || keeper.run())?;
+    Ok(port)
+}
+
+/// Why a peer is let go.
+#[derive(Debug, thiserror::Error)]
+enum End {
+    /// It has closed its end.
+    #[error("it has gone")]
+    Gone,
+    /// It does not speak our language.
+    #[error("it announced a frame of {0} bytes; is it a -netdev stream?")]
+    TooLong(u32),
+    /// The system cannot.
+    #[error("{0}")]
+    System(#[from] rustix::io::Errno),
+}
+
+/// For ports that are opened and watched by the tests of both kinds.
+#[cfg(test)]
+mod fixture {
+    use super::*;
+    use crate::machine::{Access, State};
+    use crate::vhost_user::allowance::{Allowance, Limits};
+    use std::path::{Path, PathBuf};
+    use std::time::{Duration, Instant};
+    use switch::Drops;
+    use switch::batch::{Batch, Delivery};
+    use switch::bridge::TagAction;
+
+    pub(super) fn place(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("uvala-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        dir
+    }
+
+    pub(super) fn spec(dir: &Path, connects: bool) -> Spec {
+        let (path, peer) = (dir.join("vm.sock"), Some(dir.join("vm.peer")));
+        let (name, access) = ("vale0:vm".to_owned(), Access::default());
+        let allowance = Allowance::new(0, Limits::NONE);
+        Spec { name, path, connects, pairs: 1, coalesce: None, peer, access, allowance }
+    }
+
+    pub(super) fn bell() -> Arc<Waker> {
+        Arc::new(Waker::new().expect("descriptors").1)
+    }
+
+    pub(super) fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !is_so() {
+            assert!(start.elapsed() < Duration::from_secs(30), "{what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub(super) fn soon_in(port: &MachinePort, state: State) {
+        soon("another state", || port.status().state() == state);
+    }
+
+    /// What the adapter takes in within one turn, and what it dropped.
+    pub(super) fn turn(adapter: &mut dyn Adapter) -> (Vec<Vec<u8>>, u64) {
+        let (mut batch, mut drops) = (Batch::new(256), Drops::default());
+        adapter.recv(&mut batch, &mut drops);
+        let frames = (0..batch.frames().len()).map(|frame| {
+            let mut bytes = Vec::new();
+            let frame = u16::try_from(frame).expect("few");
+            batch.append(Delivery { frame, tag: TagAction::Keep }, &mut bytes);
+            bytes
+        });
+        (frames.collect(), drops.iter().map(|(_, count)| count).sum())
+    }
+
+    /// Sends copies of a frame; returns how many were taken.
+    pub(super) fn send(adapter: &mut dyn Adapter, frame: &[u8], copies: u16) -> u64 {
+        let mut intake = ring::plain::Intake::new(1, 9018).expect("memory");
+        let mut batch = Batch::new(256);
+        batch.restart(intake.region());
+        intake.push(&[frame], batch.frags());
+        batch.push_received(0, u32::try_from(frame.len()).expect("short"));
+        let list = vec![Delivery { frame: 0, tag: TagAction::Keep }; copies.into()];
+        let sent = adapter.send(&batch, &list);
+        adapter.flush();
+        sent.delivered.frames
+    }
+}

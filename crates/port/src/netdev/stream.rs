@@ -1,0 +1,377 @@
+//! Frames in a byte stream, each behind its length.
+//!
+//! What has been read and not been given out stays in the inbox: half a frame, or whole ones for
+//! which the turn had no room. What the peer has not taken stays in the outbox.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use ring::plain::{FRAMES, Intake, USUAL};
+use ring::put::{ETHERNET, FRAME_MAX};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use switch::batch::{Batch, Delivery};
+use switch::{Adapter, DropReason, Drops, Sent};
+
+use super::keeper::Line;
+use super::{End, WAITING};
+
+/// Bytes in front of each frame: its length.
+const LENGTH: usize = 4;
+/// Room for the longest frame, and for as much as many short ones take.
+const INBOX: usize = LENGTH + FRAME_MAX as usize + (128 << 10);
+
+/// The worker's side of a port.
+pub(super) struct Stream {
+    line: Line,
+    peer: Option<OwnedFd>,
+    intake: Intake,
+    inbox: Inbox,
+    outbox: Vec<u8>,
+    /// How much of the outbox the peer has taken.
+    taken: usize,
+    /// It takes no more for now; the line tells when it does.
+    is_full: bool,
+}
+
+impl Stream {
+    pub(super) fn new(line: Line) -> std::io::Result<Self> {
+        Ok(Self {
+            line,
+            peer: None,
+            intake: Intake::new(FRAMES, USUAL)?,
+            inbox: Inbox::default(),
+            outbox: Vec::with_capacity(WAITING + LENGTH + FRAME_MAX as usize),
+            taken: 0,
+            is_full: false,
+        })
+    }
+
+    /// Takes the next peer, if there is one.
+    fn answer(&mut self) {
+        if self.peer.is_none()
+            && let Some(peer) = self.line.peer()
+        {
+            let watched = self.line.watch(&peer);
+            self.peer = Some(peer);
+            if let Err(errno) = watched {
+                self.hang_up(errno.into());
+            }
+        }
+    }
+
+    fn hang_up(&mut self, end: End) {
+        if let Some(peer) = self.peer.take() {
+            self.line.unwatch(&peer);
+        }
+        self.inbox.clear();
+        self.outbox.clear();
+        (self.taken, self.is_full) = (0, false);
+        self.line.end(end);
+    }
+
+    /// Receives once, and gives out what there is.
+    fn read(&mut self, batch: &mut Batch, drops: &mut Drops) -> Result<(), End> {
+        let Some(peer) = &self.peer else { return Ok(()) };
+        if !give_out(&mut self.inbox, &mut self.intake, batch, drops)? {
+            return Ok(());
+        }
+        self.inbox.fill(peer)?;
+        give_out(&mut self.inbox, &mut self.intake, batch, drops).map(drop)
+    }
+
+    fn push(&mut self, batch: &Batch, delivery: Delivery) -> Result<usize, DropReason> {
+        if self.outbox.len() >= WAITING {
+            self.write();
+        }
+        if self.peer.is_none() {
+            return Err(DropReason::LinkDown);
+        }
+        if self.outbox.len() >= WAITING {
+            return Err(DropReason::NoRoom);
+        }
+        let start = self.outbox.len();
+        self.outbox.extend([0; LENGTH]);
+        batch.append(delivery, &mut self.outbox);
+        let bytes = self.outbox.len() - start - LENGTH;
+        let length = u32::try_from(bytes).expect("frames are short");
+        self.outbox[start..start + LENGTH].copy_from_slice(&length.to_be_bytes());
+        Ok(bytes)
+    }
+
+    /// Sends what waits, unless the peer is known to take nothing.
+    fn write(&mut self) {
+        while let Some(peer) = self.peer.as_ref().filter(|_| !self.is_full)
+            && self.taken < self.outbox.len()
+        {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match send(peer, &self.outbox[self.taken..], flags) {
+                Ok(bytes) => self.taken += bytes,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
+                    self.is_full = true;
+                    self.line.watch_room(peer, true);
+                }
+                Err(errno) => return self.hang_up(ended(errno)),
+            }
+        }
+        if self.taken == self.outbox.len() {
+            self.outbox.clear();
+            self.taken = 0;
+        }
+    }
+
+    /// Tries again after the peer took nothing: something has happened.
+    fn write_again(&mut self) {
+        if let Some(peer) = self.peer.as_ref().filter(|_| self.is_full) {
+            self.line.watch_room(peer, false);
+            self.is_full = false;
+            self.write();
+            // Room for new ones is only behind the old ones.
+            self.outbox.drain(..self.taken);
+            self.taken = 0;
+        }
+    }
+}
+
+fn ended(errno: Errno) -> End {
+    match errno {
+        Errno::PIPE | Errno::CONNRESET => End::Gone,
+        errno => End::System(errno),
+    }
+}
+
+/// `false`: there was no room for all that is whole.
+fn give_out(
+    inbox: &mut Inbox,
+    intake: &mut Intake,
+    batch: &mut Batch,
+    drops: &mut Drops,
+) -> Result<bool, End> {
+    while let Some(frame) = inbox.frame()? {
+        if frame.len() < ETHERNET {
+            drops.add(DropReason::TooShort, 1);
+        } else if batch.has_room() && intake.fits(frame.len()) {
+            let first = batch.frags().len();
+            intake.push(&[frame], batch.frags());
+            batch.push_received(first, u32::try_from(frame.len()).expect("bounded"));
+        } else {
+            return Ok(false);
+        }
+        let bytes = frame.len();
+        inbox.start += LENGTH + bytes;
+    }
+    Ok(true)
+}
+
+impl Adapter for Stream {
+    fn recv(&mut self, batch: &mut Batch, drops: &mut Drops) {
+        self.intake.clear();
+        batch.restart(self.intake.region());
+        self.answer();
+        self.write_again();
+        if let Err(end) = self.read(batch, drops) {
+            self.hang_up(end);
+        }
+    }
+
+    fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent {
+        self.answer();
+        Sent::each(list, |delivery| self.push(batch, delivery))
+    }
+
+    fn flush(&mut self) {
+        self.write();
+    }
+
+    fn pending(&mut self) -> bool {
+        // One that is too long is found when it is asked for again.
+        !matches!(self.inbox.frame(), Ok(None))
+    }
+
+    fn watched(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.line.as_fd())
+    }
+}
+
+/// Bytes that were received and not given out.
+struct Inbox {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Default for Inbox {
+    fn default() -> Self {
+        // Memory that no peer has needed yet is not committed.
+        Self { bytes: vec![0; INBOX].into_boxed_slice(), start: 0, end: 0 }
+    }
+}
+
+impl Inbox {
+    fn clear(&mut self) {
+        (self.start, self.end) = (0, 0);
+    }
+
+    /// The next frame, if it is there as a whole.
+    fn frame(&self) -> Result<Option<&[u8]>, End> {
+        let Some((length, rest)) = self.bytes[self.start..self.end].split_first_chunk() else {
+            return Ok(None);
+        };
+        let length = u32::from_be_bytes(*length);
+        if length > FRAME_MAX {
+            return Err(End::TooLong(length));
+        }
+        Ok(rest.get(..length as usize))
+    }
+
+    /// Receives behind what is there: all frames that were whole have been given out.
+    fn fill(&mut self, peer: &OwnedFd) -> Result<(), End> {
+        self.bytes.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        debug_assert!(self.end < LENGTH + FRAME_MAX as usize, "less than the longest frame");
+        match recv(peer, &mut self.bytes[self.end..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => Err(End::Gone),
+            Ok((received, _)) => {
+                self.end += received;
+                Ok(())
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(errno) => Err(ended(errno)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{bell, place, send, soon, soon_in, spec, turn};
+    use super::super::open_stream;
+    use crate::machine::{MachinePort, State};
+    use std::io::{Read, Write};
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use switch::Adapter;
+
+    fn framed(frame: &[u8]) -> Vec<u8> {
+        [&u32::try_from(frame.len()).expect("short").to_be_bytes(), frame].concat()
+    }
+
+    fn frame(len: usize) -> Vec<u8> {
+        (0..len).map(|i| i.to_le_bytes()[0]).collect()
+    }
+
+    /// A port with somebody at its other end.
+    fn opened(name: &str) -> (Box<dyn Adapter>, MachinePort, UnixStream) {
+        let dir = place(name);
+        let (adapter, port) = open_stream(&spec(&dir, false), &bell()).expect("nobody is there");
+        let peer = UnixStream::connect(dir.join("vm.sock")).expect("it listens");
+        soon_in(&port, State::Up);
+        (adapter, port, peer)
+    }
+
+    #[test]
+    fn frames_arrive_however_they_are_cut() {
+        let (mut adapter, _port, mut peer) = opened("cut");
+        let frames = [14, 60, 1514, 9000, 65_535].map(frame);
+        let bytes: Vec<u8> = frames.iter().flat_map(|frame| framed(frame)).collect();
+        let mut found = Vec::new();
+        for piece in bytes.chunks(1009) {
+            peer.write_all(piece).expect("room");
+            found.extend(turn(&mut *adapter).0);
+        }
+        assert!(found == frames && !adapter.pending());
+    }
+
+    #[test]
+    fn what_does_not_fit_in_one_turn_comes_in_the_next() {
+        let (mut adapter, _port, mut peer) = opened("turns");
+        let many: Vec<u8> = (0..100).flat_map(|_| framed(&frame(1514))).collect();
+        peer.write_all(&many).expect("room");
+        let first = turn(&mut *adapter).0.len();
+        assert!(first < 100 && adapter.pending());
+        let mut rest = 0;
+        soon("all of them", || {
+            rest += turn(&mut *adapter).0.len();
+            first + rest == 100
+        });
+    }
+
+    #[test]
+    fn nonsense_ends_the_connection_and_the_next_is_served() {
+        let (mut adapter, port, mut peer) = opened("nonsense");
+        peer.write_all(&[&framed(&[])[..], &framed(&[1; 13]), &framed(&frame(60))].concat())
+            .expect("room");
+        let (frames, drops) = turn(&mut *adapter);
+        assert_eq!((frames, drops), (vec![frame(60)], 2), "too short is no nonsense");
+        peer.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("room");
+        assert!(turn(&mut *adapter).0.is_empty());
+        assert_eq!(peer.read(&mut [0; 1]).expect("no error"), 0, "it is let go");
+        soon_in(&port, State::Waiting);
+        let mut peer = UnixStream::connect(place("nonsense").join("vm.sock")).expect("it listens");
+        soon_in(&port, State::Up);
+        peer.write_all(&framed(&frame(99))).expect("room");
+        assert_eq!(turn(&mut *adapter).0, [frame(99)]);
+        assert_eq!(port.status().ends(), 1);
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_loses_frames_and_gets_whole_ones() {
+        let (mut adapter, _port, mut peer) = opened("stalled");
+        turn(&mut *adapter);
+        let mut taken = 0;
+        let mut lost = false;
+        for _ in 0..100 {
+            let now = send(&mut *adapter, &frame(1514), 32);
+            taken += now;
+            lost |= now < 32;
+        }
+        assert!(lost && taken > 100, "{taken}");
+        peer.set_read_timeout(Some(std::time::Duration::from_millis(100))).expect("a socket");
+        let (mut bytes, mut piece) = (Vec::new(), vec![0; 1 << 16]);
+        let whole = usize::try_from(taken).expect("few") * 1518;
+        soon("all that was taken", || {
+            turn(&mut *adapter);
+            if let Ok(read) = peer.read(&mut piece) {
+                bytes.extend_from_slice(&piece[..read]);
+            }
+            bytes.len() == whole
+        });
+        assert!(bytes.chunks(1518).all(|chunk| chunk == framed(&frame(1514))));
+        assert_eq!(send(&mut *adapter, &frame(60), 1), 1);
+    }
+
+    #[test]
+    fn we_connect_to_a_peer_that_listens_as_often_as_it_does() {
+        let dir = place("connects");
+        let (mut adapter, port) = open_stream(&spec(&dir, true), &bell()).expect("it may come");
+        for _ in 0..2 {
+            let listener = UnixListener::bind(dir.join("vm.sock")).expect("a place");
+            let (mut peer, _) = listener.accept().expect("it connects");
+            soon_in(&port, State::Up);
+            peer.write_all(&framed(&frame(60))).expect("room");
+            let mut frames = Vec::new();
+            soon("a frame", || {
+                frames.extend(turn(&mut *adapter).0);
+                frames.len() == 1
+            });
+            std::fs::remove_file(dir.join("vm.sock")).expect("ours");
+            drop((peer, listener));
+            turn(&mut *adapter);
+            soon_in(&port, State::Waiting);
+        }
+        assert_eq!(send(&mut *adapter, &frame(60), 1), 0, "nobody is there");
+    }
+
+    #[test]
+    fn one_that_comes_when_another_goes_is_not_turned_away() {
+        let (mut adapter, port, peer) = opened("successor");
+        turn(&mut *adapter);
+        drop(peer);
+        let mut next = UnixStream::connect(place("successor").join("vm.sock")).expect("it listens");
+        next.write_all(&framed(&frame(77))).expect("room");
+        let mut frames = Vec::new();
+        soon("its frame", || {
+            frames.extend(turn(&mut *adapter).0);
+            frames.len() == 1
+        });
+        assert_eq!((frames, port.status().ends()), (vec![frame(77)], 1));
+    }
+}

@@ -1,0 +1,149 @@
+//! The log of pages that were written: how a machine moves to another host while it runs.
+//!
+//! Whoever moves it copies its memory, and then again what was written meanwhile. What we write is
+//! not seen by the processor's page tables, so we say it: a bit for each page of 4096 bytes, from
+//! guest address 0 on, in memory that the other side has lent for this.
+//!
+//! | word | writers | reader | ordering |
+//! |---|---|---|---|
+//! | bits of a byte | we | the other side | Release after the page was written / Acquire before |
+//! | zeros | the other side, as it reads | the other side | the same exchange |
+//!
+//! A bit is set after the page was written, each time, without a look whether it is set already: it
+//! could be taken between the write and the look, and the write be missed.
+//!
+//! The memory is the other side's. What has no bit in it is not noted, and what is
+//! [taken away](super::lost) is not there.
+
+use core::sync::atomic::{AtomicU8, Ordering};
+use std::sync::Arc;
+
+use super::{GuestMemory, Lent, Span};
+
+/// Bytes that a bit stands for, whatever the size of pages is.
+const PAGE: u64 = 4096;
+
+/// A log in use.
+#[derive(Debug)]
+pub struct DirtyLog {
+    lent: Arc<Lent>,
+    /// Where it begins in the mapping.
+    offset: usize,
+    bytes: usize,
+}
+
+impl DirtyLog {
+    /// The log of so many bytes at `offset` of a mapping; `None`: they are not all there.
+    #[must_use]
+    pub fn new(lent: Arc<Lent>, offset: usize, bytes: usize) -> Option<Self> {
+        let end = offset.checked_add(bytes).filter(|end| *end <= lent.size);
+        end.map(|_| Self { lent, offset, bytes })
+    }
+
+    /// Has its memory been taken away?
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.lent.watch.is_lost()
+    }
+
+    /// Notes that `len` bytes at a guest address were written.
+    pub fn mark(&self, guest: u64, len: u32) {
+        let Some(more) = len.checked_sub(1) else { return };
+        let (first, last) = (guest / PAGE, guest.saturating_add(more.into()) / PAGE);
+        for byte in first / 8..=last / 8 {
+            let low = if byte == first / 8 { first % 8 } else { 0 };
+            let high = if byte == last / 8 { last % 8 } else { 7 };
+            self.set(byte, (u8::MAX << low) & (u8::MAX >> (7 - high)));
+        }
+    }
+
+    /// Notes that the first `bytes` bytes of these spans were written.
+    pub fn mark_spans(&self, memory: &GuestMemory, spans: &[Span], mut bytes: u64) {
+        for span in spans {
+            let part = u32::try_from(bytes).map_or(span.len, |left| left.min(span.len));
+            self.mark(memory.guest_of(*span), part);
+            bytes -= u64::from(part);
+            if bytes == 0 {
+                break;
+            }
+        }
+    }
+
+    fn set(&self, byte: u64, bits: u8) {
+        let inside = usize::try_from(byte).ok().filter(|byte| *byte < self.bytes);
+        let Some(byte) = inside else { return };
+        let place = self.lent.at(self.offset + byte, 1);
+        // SAFETY: mapped as long as `lent` is; an atomic may be shared with whoever writes it.
+        let byte = unsafe { AtomicU8::from_ptr(place) };
+        byte.fetch_or(bits, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guest::Extent;
+    use proptest::prelude::*;
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use std::os::fd::OwnedFd;
+
+    /// A log of so many bytes behind one that is not its own.
+    fn log(bytes: usize) -> (OwnedFd, DirtyLog) {
+        let file = memfd_create("log", MemfdFlags::CLOEXEC).expect("memory");
+        ftruncate(&file, 4096).expect("ours");
+        let lent = Lent::map(&file, 0, 4096).expect("memory");
+        (file, DirtyLog::new(lent, 1, bytes).expect("it is there"))
+    }
+
+    fn marked(file: &OwnedFd) -> Vec<u64> {
+        let mut bytes = [0; 4096];
+        rustix::io::pread(file, &mut bytes, 0).expect("a file");
+        assert_eq!(bytes[0], 0, "before the log");
+        let bit = |page: &u64| bytes[1 + usize::try_from(page / 8).unwrap()] >> (page % 8) & 1 == 1;
+        (0..8 * 4095).filter(bit).collect()
+    }
+
+    #[test]
+    fn what_has_no_place_in_the_log_is_not_noted() {
+        let (file, log) = log(2);
+        for (guest, len) in [(16 * PAGE, 1), (u64::MAX, u32::MAX), (0, 0)] {
+            log.mark(guest, len);
+        }
+        assert_eq!(marked(&file), []);
+        log.mark(15 * PAGE + 4095, 8192);
+        assert_eq!(marked(&file), [15]);
+        assert!(DirtyLog::new(log.lent.clone(), 1, 4096).is_none());
+        assert!(DirtyLog::new(log.lent.clone(), usize::MAX, 2).is_none());
+        ftruncate(&file, 0).expect("ours");
+        log.mark(0, 1);
+        assert!(log.is_lost());
+    }
+
+    #[test]
+    fn of_spans_the_pages_that_were_written_are_noted() {
+        let (file, log) = log(4095);
+        let lent = log.lent.clone();
+        let extent =
+            |guest: u64| Extent { guest, user: guest, size: 4096, offset: 0, lent: lent.clone() };
+        let memory = GuestMemory::new(vec![extent(3 * PAGE), extent(9 * PAGE)]).expect("apart");
+        let mut spans = Vec::new();
+        assert!(memory.spans(9 * PAGE + 5, 100, &mut spans, 9));
+        assert!(memory.spans(3 * PAGE + 4000, 96, &mut spans, 9));
+        log.mark_spans(&memory, &spans, 100);
+        assert_eq!(marked(&file), [9]);
+        log.mark_spans(&memory, &spans, 101);
+        assert_eq!(marked(&file), [3, 9]);
+    }
+
+    proptest! {
+        #[test]
+        fn each_page_that_was_written_is_noted_and_no_other(
+            guest in 0..2000 * PAGE, len in 1..100_000_u32,
+        ) {
+            let (file, log) = log(4095);
+            log.mark(guest, len);
+            let last = (guest + u64::from(len) - 1) / PAGE;
+            prop_assert_eq!(marked(&file), (guest / PAGE..=last).collect::<Vec<_>>());
+        }
+    }
+}

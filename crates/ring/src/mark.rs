@@ -1,0 +1,336 @@
+//! Marks: eight bytes that travel with a frame from slot to slot.
+//!
+//! A slot has a word that native ports do not use ([`Slot::ptr`]). Inside a chain of functions it
+//! carries what the switch and the functions tell each other about the frame. It lies beside the
+//! buffer's number, in the same 16 bytes: to read and to write it costs no cache line. What the
+//! bits mean is the switch's business; here they are opaque.
+//!
+//! Where netmap's offsets are in use, the word is theirs, and such rings have no marks.
+//!
+//! [`mark_run`] is the loop for frames between functions: what is to be done with them follows
+//! from their marks, so between ports of one region nobody touches the frames at all.
+
+#![allow(unsafe_code)] // UNSAFETY: a word of a slot is read and written; buffers are copied.
+
+use std::sync::Arc;
+
+use crate::abi::{Slot, slot_flag};
+use crate::copy::{self, Block};
+use crate::cursor::Index;
+use crate::kring::{Frag, Plain, RxKring, SlotWord, TxKring, View};
+use crate::region::Region;
+use crate::run::{End, Key, Run, drop_run};
+
+/// How much of a frame a classifier sees: Ethernet with two tags, IPv6, and ports behind the
+/// longest IPv4 header.
+pub const PREFIX: usize = 96;
+
+impl View {
+    /// The mark of a slot, read once.
+    #[inline(always)]
+    fn mark(&self, i: Index) -> u64 {
+        // SAFETY: an index is below `span`, and that many slots are mapped.
+        unsafe { (&raw const (*self.slot(i)).ptr).read_volatile() }
+    }
+
+    #[inline(always)]
+    fn set_mark(&self, i: Index, mark: u64) {
+        // SAFETY: as in `mark`; nobody holds a reference to a slot.
+        unsafe { (&raw mut (*self.slot(i)).ptr).write_volatile(mark) }
+    }
+}
+
+impl TxKring {
+    /// The mark of the next frame, if that lies in one plain slot.
+    #[inline]
+    #[must_use]
+    pub fn peek_mark(&self) -> Option<u64> {
+        if self.ready() == 0 || self.is_staged() {
+            return None;
+        }
+        let (view, next) = (self.view(), self.next_index());
+        view.plain(view.read(next)).map(|_| view.mark(next))
+    }
+
+    /// Takes the mark of a slot that was taken and not published yet: the next frame in the slot
+    /// has none unless its sender says so.
+    #[inline]
+    #[must_use]
+    pub fn take_mark(&self, slot: Index) -> u64 {
+        if self.is_staged() {
+            return 0;
+        }
+        let mark = self.view().mark(slot);
+        if mark != 0 {
+            self.view().set_mark(slot, 0);
+        }
+        mark
+    }
+
+    /// Is this buffer the sender's own, in a region that it shares?
+    #[inline]
+    #[must_use]
+    pub fn owns(&self, piece: Frag) -> bool {
+        self.region().owners().is(piece.buffer.get(), self.owner())
+    }
+
+    /// Puts it back, for a slot that is untaken.
+    pub fn give_mark(&self, slot: Index, mark: u64) {
+        if !self.is_staged() && mark != 0 {
+            self.view().set_mark(slot, mark);
+        }
+    }
+}
+
+impl RxKring {
+    /// The next free slot will have this mark; call it before the slot is filled.
+    #[inline]
+    pub fn mark_next(&self, mark: u64) {
+        if !self.is_staged() && self.room() > 0 {
+            self.view().set_mark(self.tail(), mark);
+        }
+    }
+}
+
+impl Region {
+    /// Copies the beginning of a frame out, once; returns how many bytes of it there are.
+    #[inline]
+    pub fn prefix(&self, piece: Frag, to: &mut [u8; PREFIX]) -> usize {
+        let len = usize::from(piece.len()).min(PREFIX);
+        // SAFETY: `len` bytes from the offset lie in the buffer; the array is ours and as long.
+        unsafe {
+            let from = self.buffer(piece.buffer).add(piece.offset.into());
+            copy::copy_bytes(to.as_mut_ptr(), from, len);
+        }
+        len
+    }
+}
+
+/// Moves frames from `tx` to `rx`, at most `max`, as long as `change` has a new mark for theirs
+/// and, where there is a `key`, they have that header. By swap inside a region, else by copy.
+/// `clear`: the sender is a function. Its slots come back without marks, and what it sends on must
+/// be its own: a buffer that it sends twice is another's the second time.
+#[inline]
+pub fn mark_run(
+    tx: &mut TxKring,
+    rx: &mut RxKring,
+    key: Option<Key>,
+    clear: bool,
+    max: u32,
+    change: impl Fn(u64) -> Option<u64>,
+) -> Run {
+    if rx.is_staged() || tx.is_staged() {
+        return Run { frames: 0, bytes: 0, end: End::Complex };
+    }
+    let shared = Arc::ptr_eq(tx.region(), rx.region());
+    match (key, shared) {
+        (None, true) => marked::<false, true>(tx, rx, Key::new(0, 0), clear, max, change),
+        (None, false) => marked::<false, false>(tx, rx, Key::new(0, 0), clear, max, change),
+        (Some(key), true) => marked::<true, true>(tx, rx, key, clear, max, change),
+        (Some(key), false) => marked::<true, false>(tx, rx, key, clear, max, change),
+    }
+}
+
+#[inline(always)]
+fn marked<const KEYED: bool, const SHARED: bool>(
+    tx: &mut TxKring,
+    rx: &mut RxKring,
+    key: Key,
+    clear: bool,
+    max: u32,
+    change: impl Fn(u64) -> Option<u64>,
+) -> Run {
+    let (from, to, room) = (tx.view(), rx.view(), rx.room());
+    let (sender, receiver, (mask, want)) = (tx.owner(), rx.owner(), key.blocks());
+    // SAFETY: both rings keep their regions alive, and they are borrowed until the run is over.
+    let owners = unsafe { &*Arc::as_ptr(tx.region()) }.owners();
+    let (mut at, mut tail, max) = (tx.next_index(), rx.tail(), max.min(tx.ready()));
+    let mut run = Run { frames: 0, bytes: 0, end: End::Done };
+    while run.frames < max {
+        let Some(plain) = from.plain(from.read(at)) else {
+            run.end = End::Complex;
+            break;
+        };
+        let Some(mark) = change(from.mark(at)) else {
+            run.end = End::Other;
+            break;
+        };
+        // SAFETY: `plain` hands out aligned buffers of at least one line.
+        let header = if KEYED || !SHARED { unsafe { copy::header(plain.data) } } else { mask };
+        if KEYED && !copy::equal(header, mask, want) {
+            run.end = End::Other;
+            break;
+        }
+        if run.frames == room {
+            run.end = End::Full;
+            break;
+        }
+        let spare = to.read(tail).buffer();
+        if to.buffer(spare).is_none() {
+            run.end = End::BadSlot;
+            break;
+        }
+        let word = if SHARED {
+            if clear && !owners.is(plain.buffer, sender) {
+                run.end = End::Foreign;
+                break;
+            }
+            owners.give(spare, sender);
+            owners.give(plain.buffer, receiver);
+            from.write(at, SlotWord::new(spare, 0, slot_flag::BUF_CHANGED));
+            Some(SlotWord::new(plain.buffer, plain.len, slot_flag::BUF_CHANGED))
+        } else {
+            copied(&to, spare, &plain, header)
+        };
+        let Some(word) = word else {
+            run.end = End::Complex;
+            break;
+        };
+        if clear {
+            from.set_mark(at, 0);
+        }
+        to.write(tail, word);
+        to.set_mark(tail, mark);
+        (at, tail) = (from.span.next(at), to.span.next(tail));
+        run.frames += 1;
+        run.bytes += u64::from(plain.len);
+    }
+    tx.set_next(at);
+    rx.filled(tail, run.frames);
+    if run.end == End::BadSlot {
+        rx.pass_over();
+    }
+    run
+}
+
+/// Takes frames from `tx` and drops them: those that [`mark_run`] would move if there were room.
+#[inline]
+pub fn drop_marked(
+    tx: &mut TxKring,
+    key: Option<Key>,
+    clear: bool,
+    max: u32,
+    is_same: impl Fn(u64) -> bool,
+) -> Run {
+    let (from, first, max) = (tx.view(), tx.next_index(), max.min(tx.ready()));
+    let (mut at, mut count) = (first, 0);
+    while count < max && is_same(from.mark(at)) {
+        (at, count) = (from.span.next(at), count + 1);
+    }
+    let run = drop_run(tx, key.unwrap_or(Key::new(0, 0)), count);
+    let mut at = first;
+    for _ in 0..if clear { run.frames } else { 0 } {
+        from.set_mark(at, 0);
+        at = from.span.next(at);
+    }
+    run
+}
+
+/// Copies a frame into a buffer of another region; `None` where that is too small.
+#[inline(always)]
+fn copied(to: &View, spare: u32, frame: &Plain, header: Block) -> Option<SlotWord> {
+    let data = to.buffer(spare).filter(|_| to.holds(frame.len))?;
+    // SAFETY: both buffers are aligned to a line, `len` fits either's stride, which is a whole
+    // number of lines; two regions do not overlap.
+    unsafe { copy::copy_frame(data, frame.data, header, usize::from(frame.len)) };
+    Some(SlotWord::new(spare, frame.len, 0))
+}
+
+/// The word of a slot that a client owns.
+///
+/// # Safety
+/// `slot` is a mapped slot.
+pub(crate) unsafe fn word_of(slot: *mut Slot) -> *mut u64 {
+    // SAFETY: as the caller says.
+    unsafe { &raw mut (*slot).ptr }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{BothHalves, port, ports};
+
+    fn send(from: &mut BothHalves, marks: &[u64]) {
+        for (i, &mark) in (0..).zip(marks) {
+            from.tx.frame(i, 60).fill(u8::try_from(mark).expect("small"));
+            from.tx.set_mark(i, mark);
+        }
+        let _ = from.tx.submit(u32::try_from(marks.len()).expect("few"));
+        from.host.sync_tx();
+    }
+
+    fn run(from: &mut BothHalves, to: &mut BothHalves, key: Option<Key>) -> Run {
+        to.host.rx[0].sync();
+        let small = |mark| (mark < 5).then_some(mark + 100);
+        let run = mark_run(&mut from.host.tx[0], &mut to.host.rx[0], key, true, 100, small);
+        to.host.rx[0].publish();
+        from.host.tx[0].publish();
+        run
+    }
+
+    #[test]
+    fn marks_decide_and_travel_by_swap_and_by_copy() {
+        let [a, b] = ports();
+        for (mut a, mut b) in [(a, b), (port(), port())] {
+            send(&mut a, &[1, 4, 2, 7, 3]);
+            let done = run(&mut a, &mut b, None);
+            assert_eq!(done, Run { frames: 3, bytes: 180, end: End::Other });
+            assert_eq!(b.rx.refresh(), 3);
+            let got: Vec<_> = (0..3).map(|i| (b.rx.mark(i), b.rx.frame(i)[59])).collect();
+            assert_eq!(got, [(101, 1), (104, 4), (102, 2)]);
+            assert_eq!(a.host.tx[0].peek_mark(), Some(7));
+        }
+    }
+
+    #[test]
+    fn a_buffer_is_sent_once_and_by_its_owner() {
+        let [mut a, mut b] = ports();
+        let others = b.tx.buffer_index(3);
+        let first = a.tx.buffer_index(0);
+        for i in 0..3 {
+            a.tx.frame(i, 60).fill(1);
+            a.tx.set_mark(i, 1);
+        }
+        a.tx.set_buffer_index(1, first);
+        a.tx.set_buffer_index(2, others);
+        let _ = a.tx.submit(3);
+        a.host.sync_tx();
+        assert_eq!(run(&mut a, &mut b, None), Run { frames: 1, bytes: 60, end: End::Foreign });
+        assert_eq!(run(&mut a, &mut b, None).end, End::Foreign, "it stays until it is dropped");
+        let _ = drop_marked(&mut a.host.tx[0], None, true, 1, |_| true);
+        assert_eq!(run(&mut a, &mut b, None).end, End::Foreign);
+    }
+
+    #[test]
+    fn a_mark_is_for_one_frame() {
+        let [mut a, mut b] = ports();
+        for _ in 0..2 {
+            send(&mut a, &[1; 10]);
+            run(&mut a, &mut b, None);
+            assert_eq!(b.rx.refresh(), 10);
+            let _ = b.rx.release(10);
+            a.tx.refresh();
+        }
+        assert!((0..10).all(|i| a.tx.mark(i) == 0), "slots come back without");
+    }
+
+    #[test]
+    fn what_has_no_room_is_dropped_as_far_as_its_marks_are_the_same() {
+        let mut a = port();
+        send(&mut a, &[1, 1, 1, 2]);
+        let run = drop_marked(&mut a.host.tx[0], None, true, 100, |mark| mark == 1);
+        assert_eq!(run, Run { frames: 3, bytes: 180, end: End::Done });
+        assert_eq!(a.host.tx[0].peek_mark(), Some(2));
+        a.host.tx[0].publish();
+        a.tx.refresh();
+        assert_eq!([11, 12, 13].map(|i| a.tx.mark(i)), [0; 3], "they come back without");
+    }
+
+    #[test]
+    fn a_keyed_run_ends_at_another_header() {
+        let [mut a, mut b] = ports();
+        send(&mut a, &[1, 1, 2]);
+        let key = Key::new(u128::from_ne_bytes([1; 16]), u128::MAX);
+        assert_eq!(run(&mut a, &mut b, Some(key)).frames, 2);
+    }
+}

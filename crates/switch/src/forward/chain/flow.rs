@@ -1,0 +1,243 @@
+//! What a frame says that rules can ask for, and the flow that it belongs to.
+//!
+//! A frame's first bytes, copied out once, become seven words: addresses, types, the 5-tuple, VLAN
+//! and port. Rules compare words under masks, the flow cache compares all of them.
+//!
+//! Pieces of a packet (IP fragments) have no ports here, the first one neither: all of them go the
+//! same way.
+
+use std::net::IpAddr;
+
+use ring::mark::PREFIX;
+
+use crate::id::PortId;
+use crate::vlan::VlanId;
+
+/// Number of words.
+pub const WORDS: usize = 7;
+
+/// Where fields lie in the words.
+pub(crate) mod place {
+    /// Destination address, and above it the type.
+    pub const DST_MAC: usize = 0;
+    /// Source address, and above it the VLAN.
+    pub const SRC_MAC: usize = 1;
+    /// IP source, two words; IPv4 in the second.
+    pub const SRC_IP: usize = 2;
+    /// IP destination, likewise.
+    pub const DST_IP: usize = 4;
+    /// The rest.
+    pub const REST: usize = 6;
+    /// Type or VLAN, above an address.
+    pub const ABOVE_MAC: u32 = 48;
+    /// Source port (16 bits at 0), destination port, IP protocol, port of the switch.
+    pub const DST_PORT: u32 = 16;
+    /// IP protocol, 8 bits.
+    pub const PROTOCOL: u32 = 32;
+    /// Port of the switch, 12 bits.
+    pub const IN_PORT: u32 = 40;
+    /// The L4 ports are there.
+    pub const HAS_PORTS: u64 = 1 << 52;
+    /// IPv4.
+    pub const V4: u64 = 1 << 53;
+    /// IPv6.
+    pub const V6: u64 = 1 << 54;
+    /// One of both.
+    pub const IP: u64 = 1 << 55;
+}
+
+/// What a frame says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowKey(pub(crate) [u64; WORDS]);
+
+/// From where to where an IP packet goes, and as part of what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Way {
+    /// Its source.
+    pub src: IpAddr,
+    /// Its destination.
+    pub dst: IpAddr,
+    /// The protocol that it carries.
+    pub protocol: u8,
+    /// Source and destination port; 0: there is none to be seen.
+    pub ports: [u16; 2],
+}
+
+/// The beginning of a frame.
+#[derive(Clone, Copy)]
+pub struct Prefix<'a>(&'a [u8]);
+
+impl<'a> Prefix<'a> {
+    /// So many bytes of it.
+    #[must_use]
+    pub fn new(bytes: &'a [u8; PREFIX], len: usize) -> Self {
+        Self(&bytes[..len.min(PREFIX)])
+    }
+
+    #[inline]
+    fn get<const N: usize>(self, at: usize) -> Option<[u8; N]> {
+        self.0.get(at..at + N)?.try_into().ok()
+    }
+
+    #[inline]
+    fn word(self, at: usize) -> Option<u16> {
+        self.get(at).map(u16::from_be_bytes)
+    }
+}
+
+/// What there is of an IP packet.
+#[derive(Default)]
+struct Packet {
+    src: u128,
+    dst: u128,
+    /// Protocol, ports and what is known.
+    rest: u64,
+}
+
+impl FlowKey {
+    /// Reads a frame that came in by a port, in a VLAN.
+    #[inline]
+    #[must_use]
+    pub fn read(frame: Prefix<'_>, vlan: VlanId, port: PortId) -> Self {
+        let mac = |at| {
+            let [a, b, c, d, e, f] = frame.get(at).unwrap_or_default();
+            u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+        };
+        let (ethertype, at) = ethertype(frame);
+        let packet = match ethertype {
+            0x0800 => ipv4(frame, at).unwrap_or_default(),
+            0x86dd => ipv6(frame, at).unwrap_or_default(),
+            _ => Packet::default(),
+        };
+        let [src, dst] = [packet.src, packet.dst].map(halves);
+        let port = u64::from(port.number()) << place::IN_PORT;
+        Self([
+            mac(0) | u64::from(ethertype) << place::ABOVE_MAC,
+            mac(6) | u64::from(vlan.get()) << place::ABOVE_MAC,
+            src[0],
+            src[1],
+            dst[0],
+            dst[1],
+            packet.rest | port,
+        ])
+    }
+
+    /// What an IP packet says of its way; `None`: it is none.
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation)] // reason: takes words apart.
+    pub fn way(&self) -> Option<Way> {
+        let [.., s0, s1, d0, d1, rest] = self.0;
+        let ip = |high: u64, low: u64| match rest & place::V4 {
+            0 => IpAddr::V6((u128::from(high) << 64 | u128::from(low)).into()),
+            _ => IpAddr::V4((low as u32).into()),
+        };
+        let ports = [rest as u16, (rest >> place::DST_PORT) as u16];
+        let protocol = (rest >> place::PROTOCOL) as u8;
+        let way = Way { src: ip(s0, s1), dst: ip(d0, d1), protocol, ports };
+        (rest & place::IP != 0).then_some(way)
+    }
+
+    /// The two ends and the protocol, the same in both directions; `None`: it is no IP packet.
+    #[must_use]
+    pub fn conversation(&self) -> Option<[u64; WORDS]> {
+        let [.., s0, s1, d0, d1, rest] = self.0;
+        let ends = [[s0, s1, rest & 0xffff], [d0, d1, rest >> place::DST_PORT & 0xffff]];
+        let [a, b] = if ends[0] <= ends[1] { ends } else { [ends[1], ends[0]] };
+        let protocol = rest >> place::PROTOCOL & 0xff;
+        (rest & place::IP != 0).then_some([a[0], a[1], a[2], b[0], b[1], b[2], protocol])
+    }
+
+    /// A hash that both directions of a flow share; never 0.
+    #[inline]
+    #[must_use]
+    pub fn hash(&self, seed: u64) -> u32 {
+        let [dst_mac, src_mac, s0, s1, d0, d1, rest] = self.0;
+        let addresses = if rest & place::IP == 0 {
+            side(src_mac << 16, 0, 0, seed).wrapping_add(side(dst_mac << 16, 0, 0, seed))
+        } else {
+            let (sport, dport) = (rest & 0xffff, rest >> place::DST_PORT & 0xffff);
+            side(s0, s1, sport, seed).wrapping_add(side(d0, d1, dport, seed))
+        };
+        let mixed = fold(addresses ^ (rest >> place::PROTOCOL & 0xff) ^ seed, MIX[2]);
+        ((mixed >> 32) as u32).max(1)
+    }
+}
+
+const MIX: [u64; 3] = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93, 0xa076_1d64_78bd_642f];
+
+#[inline]
+fn side(high: u64, low: u64, port: u64, seed: u64) -> u64 {
+    fold(high ^ seed ^ port << 48, MIX[0]) ^ fold(low ^ seed.rotate_left(32) ^ port, MIX[1])
+}
+
+/// Both halves of a product, in one word.
+#[inline]
+#[allow(clippy::cast_possible_truncation)] // reason: takes a product apart.
+pub(crate) fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> 64) as u64
+}
+
+#[allow(clippy::cast_possible_truncation)] // reason: takes a number apart.
+pub(crate) fn halves(number: u128) -> [u64; 2] {
+    [(number >> 64) as u64, number as u64]
+}
+
+/// The type behind up to two tags, and where what follows begins.
+#[inline]
+fn ethertype(frame: Prefix<'_>) -> (u16, usize) {
+    let mut at = 12;
+    for _ in 0..2 {
+        match frame.word(at) {
+            Some(0x8100 | 0x88a8) => at += 4,
+            _ => break,
+        }
+    }
+    (frame.word(at).unwrap_or(0), at + 2)
+}
+
+#[inline]
+fn ipv4(frame: Prefix<'_>, at: usize) -> Option<Packet> {
+    let [first] = frame.get(at)?;
+    let header = usize::from(first & 0xf) * 4;
+    if first >> 4 != 4 || header < 20 {
+        return None;
+    }
+    let [protocol] = frame.get(at + 9)?;
+    let ip = |at| frame.get(at).map(|bytes| u128::from(u32::from_be_bytes(bytes)));
+    let (src, dst) = (ip(at + 12)?, ip(at + 16)?);
+    let is_piece = frame.word(at + 6)? & 0x3fff != 0;
+    let ports = if is_piece { 0 } else { ports(frame, at + header, protocol) };
+    let rest = u64::from(protocol) << place::PROTOCOL | place::IP | place::V4 | ports;
+    Some(Packet { src, dst, rest })
+}
+
+fn ipv6(frame: Prefix<'_>, at: usize) -> Option<Packet> {
+    let [first] = frame.get(at)?;
+    if first >> 4 != 6 {
+        return None;
+    }
+    let [mut protocol] = frame.get(at + 6)?;
+    let (src, dst) = (frame.get(at + 8)?, frame.get(at + 24)?);
+    let (mut next, mut is_piece) = (at + 40, false);
+    // Hop-by-hop options, routing, destination options, fragment.
+    while matches!(protocol, 0 | 43 | 60 | 44) {
+        let Some([following, length]) = frame.get(next) else { break };
+        is_piece |= protocol == 44;
+        next += if protocol == 44 { 8 } else { (usize::from(length) + 1) * 8 };
+        protocol = following;
+    }
+    let ports = if is_piece { 0 } else { ports(frame, next, protocol) };
+    let rest = u64::from(protocol) << place::PROTOCOL | place::IP | place::V6 | ports;
+    Some(Packet { src: u128::from_be_bytes(src), dst: u128::from_be_bytes(dst), rest })
+}
+
+/// Ports of TCP, UDP, DCCP, SCTP and UDP-Lite.
+#[inline]
+fn ports(frame: Prefix<'_>, at: usize, protocol: u8) -> u64 {
+    if !matches!(protocol, 6 | 17 | 33 | 132 | 136) {
+        return 0;
+    }
+    let (Some(src), Some(dst)) = (frame.word(at), frame.word(at + 2)) else { return 0 };
+    u64::from(src) | u64::from(dst) << place::DST_PORT | place::HAS_PORTS
+}

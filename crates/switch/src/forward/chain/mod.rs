@@ -1,0 +1,532 @@
+//! Chains of functions: where a frame goes that functions are to see.
+//!
+//! # Theory of operation
+//!
+//! ```text
+//!            rules, or the chain of its port         by its address, or to the chain's port
+//!  port ──► enter ──► function ──► function ──► function ──► leave ──► port
+//!             │          └───── hop ──┘ └─── hop ──┘            ▲
+//!             └── no rule, no chain ────────────────────────────┘
+//! ```
+//!
+//! A frame that comes in by an ordinary port is *classified*: the first rule that matches says
+//! where it goes, or the chain of its port. What was found is kept in a [cache] by flow. From then
+//! on nobody looks at the frame: its [metadata](meta) says in which chain it is and where, and goes
+//! with it from slot to slot. A port of a *service* may send frames that are in a chain; what such
+//! a frame says is a wish within the operator's chains, and the position in it a hint: where the
+//! chain was changed meanwhile, the frame goes on behind the service that sent it.
+//!
+//! At its end a frame goes to the chain's port or where its address is, as in a learning switch;
+//! addresses are learned where frames come in. Functions are never reached by address.
+//!
+//! *Overload.* A frame whose chain has a function with less than half of its ring free is dropped
+//! before the first: `chain_full`. So work is not spent on frames that are lost later.
+//!
+//! Everything here has been resolved: services and chains are numbers, ports are ports of the
+//! switch. Who gives them names is control, which sends a whole [`Plan`] whenever one changes.
+//!
+//! [cache]: cache::FlowCache
+
+pub mod cache;
+pub mod flow;
+pub mod meta;
+pub mod rule;
+pub mod service;
+pub mod text;
+
+use std::collections::BTreeMap;
+
+use ring::mark::PREFIX;
+
+use crate::id::{MAX_PORTS, Now, PortId};
+use crate::stats::{Counters, DropReason, Drops};
+use crate::vlan::VlanId;
+use cache::{CacheStats, FlowCache};
+use flow::{FlowKey, Prefix};
+use meta::{HOPS_MAX, Meta, POSITIONS, Wish};
+use rule::{Action, Matcher, RULES_MAX, Rule};
+use service::{Balance, Service};
+
+/// Most chains, and most services, of a switch.
+pub const NUMBERS: usize = 256;
+/// A flow is forgotten after so many milliseconds of silence.
+const IDLE_MS: u32 = 30_000;
+
+/// A chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chain {
+    /// The numbers of its services, at most [`POSITIONS`].
+    pub services: Vec<u8>,
+    /// Where its frames leave.
+    pub out: Out,
+}
+
+/// Where frames leave a chain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Out {
+    /// Where their addresses are.
+    #[default]
+    Address,
+    /// By a port.
+    Port(PortId),
+    /// By a port that is not there now.
+    Nowhere,
+}
+
+impl Out {
+    /// Of a frame that counts as coming from a port.
+    fn leave(self, from: PortId) -> Course {
+        match self {
+            Self::Address => Course::Leave { from, out: None },
+            Self::Port(port) => Course::Leave { from, out: Some(port) },
+            Self::Nowhere => Course::Drop(DropReason::DeadPort),
+        }
+    }
+}
+
+/// A service and its instances.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServicePlan {
+    /// How they are chosen.
+    pub balance: Balance,
+    /// Their ports and numbers.
+    pub instances: Vec<(PortId, u16)>,
+}
+
+/// All that is to be known. Numbers are indexes; a number that is not in use is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Services.
+    pub services: Vec<Option<ServicePlan>>,
+    /// Chains.
+    pub chains: Vec<Option<Chain>>,
+    /// Rules, in any order.
+    pub rules: Vec<Rule>,
+    /// The chains of ports.
+    pub ingress: Vec<(PortId, u8)>,
+}
+
+/// What a port is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Role {
+    /// Frames enter by it, into this chain unless a rule says otherwise.
+    #[default]
+    Plain,
+    Ingress(u8),
+    /// An instance of this service.
+    Instance(u8),
+}
+
+/// The flow that a frame belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flow {
+    key: FlowKey,
+    hash: u32,
+}
+
+/// Where a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Course {
+    /// To a function, with this metadata.
+    Function(PortId, Meta),
+    /// Out: to a port, or by its address. `from` is the port it counts as coming from.
+    Leave { from: PortId, out: Option<PortId> },
+    /// Nowhere.
+    Drop(DropReason),
+}
+
+/// Counters of a chain.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChainStats {
+    /// Frames that were let in.
+    pub entered: u64,
+    /// Frames that were not let in or did not get through it, because of the chain and not of a
+    /// function's ring: [`DropReason::ChainFull`] is what was shed at the entrance.
+    pub drops: Drops,
+}
+
+/// What there is to say of an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InstanceReport {
+    /// Its port.
+    pub port: PortId,
+    /// Frames that wait there.
+    pub waiting: u32,
+    /// How many have room.
+    pub capacity: u32,
+    /// It has frames and reads none.
+    pub stalled: bool,
+}
+
+/// What there is to say of it all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// By number.
+    pub chains: Vec<ChainStats>,
+    /// By number of the rule.
+    pub rules: Vec<(u32, Counters)>,
+    /// Instances of services.
+    pub instances: Vec<InstanceReport>,
+    /// What was asked of the flow cache.
+    pub cache: CacheStats,
+}
+
+/// The tables of a switch whose forwarding function is `chain`.
+pub struct Steering {
+    roles: Box<[Role]>,
+    services: Vec<Service>,
+    chains: Vec<Option<Chain>>,
+    chain_stats: Vec<ChainStats>,
+    rules: Vec<(Rule, Matcher, Counters)>,
+    cache: FlowCache,
+    seed: u64,
+}
+
+/// Stands for "no rule" in the flow cache.
+const NO_RULE: u16 = u16::MAX;
+const _: () = assert!(RULES_MAX < NO_RULE as usize);
+
+impl Steering {
+    /// Nothing is steered; so many flows are remembered.
+    #[must_use]
+    pub fn new(seed: u64, flows: usize) -> Self {
+        Self {
+            roles: vec![Role::Plain; MAX_PORTS].into_boxed_slice(),
+            services: Vec::new(),
+            chains: Vec::new(),
+            chain_stats: Vec::new(),
+            rules: Vec::new(),
+            cache: FlowCache::new(flows, IDLE_MS),
+            seed,
+        }
+    }
+
+    /// Does as planned from the next frame on. What stays keeps its counters, and instances that
+    /// stay keep their flows.
+    pub fn set(&mut self, plan: Plan) {
+        self.roles.fill(Role::Plain);
+        for &(port, chain) in &plan.ingress {
+            self.roles[port.index()] = Role::Ingress(chain);
+        }
+        let services = plan.services.len().min(NUMBERS);
+        self.services.resize_with(self.services.len().max(services), Service::new);
+        for (number, service) in (0..=u8::MAX).zip(&mut self.services) {
+            let planned = plan.services.get(usize::from(number)).and_then(Option::as_ref);
+            let instances = planned.map_or(&[][..], |planned| &planned.instances);
+            service.set(planned.map_or(Balance::Hash, |planned| planned.balance), instances);
+            for instance in service.instances() {
+                self.roles[instance.port.index()] = Role::Instance(number);
+            }
+        }
+        self.chains = plan.chains;
+        self.chains.truncate(NUMBERS);
+        self.chain_stats.resize(self.chains.len(), ChainStats::default());
+        for (stats, chain) in self.chain_stats.iter_mut().zip(&self.chains) {
+            if chain.is_none() {
+                *stats = ChainStats::default();
+            }
+        }
+        self.set_rules(plan.rules);
+    }
+
+    /// A port has gone. Its flows go to others from the next frame on: until the plan says so, too,
+    /// all of them would be lost.
+    pub(crate) fn lose(&mut self, port: PortId) {
+        let role = std::mem::take(&mut self.roles[port.index()]);
+        let Role::Instance(number) = role else { return };
+        let service = &mut self.services[usize::from(number)];
+        let others = service.instances().iter().filter(|instance| instance.port != port);
+        let others: Vec<_> = others.map(|instance| (instance.port, instance.number)).collect();
+        service.set(service.balance(), &others);
+    }
+
+    /// Where they are the same as before, what was found for flows stays.
+    fn set_rules(&mut self, mut rules: Vec<Rule>) {
+        rule::sort(&mut rules);
+        rules.truncate(RULES_MAX);
+        if self.rules.iter().map(|(rule, ..)| rule).eq(&rules) {
+            return;
+        }
+        let counted: BTreeMap<u32, Counters> =
+            self.rules.iter().map(|(rule, _, counted)| (rule.id, *counted)).collect();
+        let ready = |rule: Rule| {
+            let (matcher, counted) = (Matcher::from(&rule.fields), counted.get(&rule.id).copied());
+            (rule, matcher, counted.unwrap_or_default())
+        };
+        self.rules = rules.into_iter().map(ready).collect();
+        self.cache.clear();
+    }
+
+    /// The service that a port is an instance of.
+    #[inline]
+    pub(crate) fn service_of(&self, port: PortId) -> Option<u8> {
+        match self.roles[port.index()] {
+            Role::Instance(service) => Some(service),
+            Role::Plain | Role::Ingress(_) => None,
+        }
+    }
+
+    /// Every instance, with room to note what is known of it.
+    pub(crate) fn services_mut(&mut self) -> &mut [Service] {
+        &mut self.services
+    }
+
+    /// The chain that all frames of a port enter, where no rule could say otherwise and no choice
+    /// depends on their flow.
+    #[inline]
+    pub(crate) fn plain_entry(&mut self, src: PortId) -> Option<Course> {
+        let Role::Ingress(chain) = self.roles[src.index()] else { return None };
+        let services = &self.chains.get(usize::from(chain))?.as_ref()?.services;
+        let single = |&number: &u8| self.service(number).is_some_and(|s| s.only().is_some());
+        if !self.rules.is_empty() || !services.iter().all(single) {
+            return None;
+        }
+        Some(self.start(chain, 0, src))
+    }
+
+    /// From now on, so many flows are remembered; where that is another number, those that are
+    /// known are forgotten.
+    pub fn set_flows(&mut self, flows: usize) {
+        if self.cache.capacity() != flows {
+            self.cache = FlowCache::new(flows, IDLE_MS);
+        }
+    }
+
+    /// The flow of a frame that comes in by an ordinary port.
+    #[inline]
+    pub(crate) fn flow(
+        &self,
+        src: PortId,
+        vlan: VlanId,
+        prefix: &[u8; PREFIX],
+        len: usize,
+    ) -> Flow {
+        let key = FlowKey::read(Prefix::new(prefix, len), vlan, src);
+        Flow { hash: key.hash(self.seed), key }
+    }
+
+    /// Looks at what is known of flows, which therefore will be near. What it returns says nothing.
+    #[inline]
+    pub(crate) fn touch<'a>(&self, flows: impl Iterator<Item = &'a Flow> + Clone) -> u64 {
+        if self.rules.is_empty() { 0 } else { self.cache.touch(flows.map(|flow| flow.hash)) }
+    }
+
+    /// Where a frame goes that comes in by an ordinary port.
+    #[inline]
+    pub(crate) fn enter(&mut self, src: PortId, flow: &Flow, len: u32, now: Now) -> Course {
+        let hash = flow.hash;
+        let found = if self.rules.is_empty() { NO_RULE } else { self.find(flow, now) };
+        let action = match self.rules.get_mut(usize::from(found)) {
+            Some((rule, _, counted)) => {
+                counted.add(1, u64::from(len));
+                rule.action
+            }
+            None => match self.roles[src.index()] {
+                Role::Ingress(chain) => Action::Chain(chain),
+                Role::Plain | Role::Instance(_) => Action::Forward,
+            },
+        };
+        match action {
+            Action::Drop => Course::Drop(DropReason::Rule),
+            Action::Port(port) => Course::Leave { from: src, out: Some(port) },
+            Action::Forward => Course::Leave { from: src, out: None },
+            Action::Chain(chain) => self.start(chain, hash, src),
+        }
+    }
+
+    fn find(&mut self, Flow { hash, key }: &Flow, now: Now) -> u16 {
+        #[allow(clippy::cast_possible_truncation)] // reason: a clock that wraps.
+        let now_ms = now.as_ms() as u32;
+        if let Some(found) = self.cache.get(*hash, key, now_ms) {
+            return found;
+        }
+        let found = self.rules.iter().position(|(_, matcher, _)| matcher.matches(key));
+        let found = found.and_then(|at| u16::try_from(at).ok()).unwrap_or(NO_RULE);
+        self.cache.put(*hash, key, found, now_ms);
+        found
+    }
+
+    /// Into a chain, if all its functions have room.
+    #[inline]
+    fn start(&mut self, number: u8, hash: u32, src: PortId) -> Course {
+        let Some(Some(chain)) = self.chains.get(usize::from(number)) else {
+            return Course::Drop(DropReason::NoInstance);
+        };
+        for (position, &service) in chain.services.iter().enumerate() {
+            let service = self.services.get(usize::from(service));
+            match service.and_then(|service| service.owner(hash)) {
+                None => return self.drop_in(number.into(), DropReason::NoInstance),
+                Some(owner) if position > 0 && owner.crowded => {
+                    return self.drop_in(number.into(), DropReason::ChainFull);
+                }
+                Some(_) => {}
+            }
+        }
+        let Some(&first) = chain.services.first() else {
+            return chain.out.leave(src);
+        };
+        self.chain_stats[usize::from(number)].entered += 1;
+        self.go_to_service(first, Meta::entering(hash, src, number))
+    }
+
+    #[inline]
+    fn service(&self, number: u8) -> Option<&Service> {
+        self.services.get(usize::from(number))
+    }
+
+    #[inline]
+    fn go_to_service(&mut self, number: u8, meta: Meta) -> Course {
+        let service = self.services.get_mut(usize::from(number));
+        match service.and_then(|service| service.pick(meta.hash())) {
+            Some(port) => Course::Function(port, meta),
+            None => self.drop_in(meta.chain(), DropReason::NoInstance),
+        }
+    }
+
+    /// A frame ends in a chain.
+    fn drop_in(&mut self, chain: usize, reason: DropReason) -> Course {
+        if let Some(stats) = self.chain_stats.get_mut(chain) {
+            stats.drops.add(reason, 1);
+        }
+        Course::Drop(reason)
+    }
+
+    /// Where a frame goes that the port `src` of a service sends. `named` is the service that it
+    /// asks for, where it does.
+    #[inline]
+    pub(crate) fn hop(&mut self, src: PortId, own: u8, meta: Meta, named: u8) -> Course {
+        if meta.hops() >= HOPS_MAX {
+            return self.drop_in(meta.chain(), DropReason::ChainLoop);
+        }
+        match meta.wish() {
+            Wish::Next => self.next(src, own, meta),
+            Wish::Drop => self.drop_in(meta.chain(), DropReason::Function),
+            Wish::Service => {
+                let position = self.position(meta, named).unwrap_or(meta.position());
+                self.go_to_service(named, meta.moved(position))
+            }
+            Wish::Port => self.go_to_port(src, meta),
+        }
+    }
+
+    /// Does the course of a frame that a service sends depend on its mark's decision bits only?
+    #[inline]
+    pub(crate) fn is_single(&self, own: u8, meta: Meta) -> bool {
+        if meta.wish() != Wish::Next {
+            return false;
+        }
+        let Some(Some(chain)) = self.chains.get(meta.chain()) else { return true };
+        let at = meta.position();
+        if chain.services.get(at) != Some(&own) {
+            return false;
+        }
+        let next = chain.services.get(at + 1);
+        next.is_none_or(|&next| self.service(next).is_some_and(|next| next.only().is_some()))
+    }
+
+    /// A function that names a port of a service has chosen the instance itself.
+    fn go_to_port(&mut self, src: PortId, meta: Meta) -> Course {
+        let port = meta.port();
+        match self.service_of(port) {
+            Some(service) => {
+                let position = self.position(meta, service).unwrap_or(meta.position());
+                let all = self.services.get_mut(usize::from(service));
+                let mut instances = all.into_iter().flat_map(Service::instances_mut);
+                if let Some(instance) = instances.find(|instance| instance.port == port) {
+                    instance.sent = instance.sent.wrapping_add(1);
+                }
+                Course::Function(port, meta.moved(position))
+            }
+            None => Course::Leave { from: src, out: Some(port) },
+        }
+    }
+
+    /// Where in its chain a service is, seen from where a frame is.
+    fn position(&self, meta: Meta, service: u8) -> Option<usize> {
+        let chain = self.chains.get(meta.chain())?.as_ref()?;
+        let after = (meta.position() + 1..chain.services.len()).chain(0..=meta.position());
+        let mut after = after.filter(|&at| at < POSITIONS);
+        after.find(|&at| chain.services.get(at) == Some(&service))
+    }
+
+    /// Behind the service that has sent the frame.
+    #[inline]
+    fn next(&mut self, src: PortId, own: u8, meta: Meta) -> Course {
+        let from = if meta.is_turned() { src } else { meta.port() };
+        let Some(Some(chain)) = self.chains.get(meta.chain()) else {
+            return Course::Leave { from, out: None };
+        };
+        let mut at = meta.position();
+        if chain.services.get(at) != Some(&own) {
+            // The chain was changed, or the function says nonsense.
+            match chain.services.iter().position(|&service| service == own) {
+                Some(found) => at = found,
+                None => return chain.out.leave(from),
+            }
+        }
+        match chain.services.get(at + 1) {
+            Some(&service) => self.go_to_service(service, meta.moved(at + 1)),
+            None => chain.out.leave(from),
+        }
+    }
+
+    /// So many more frames, or fewer, were delivered on the course of one that was asked for.
+    pub(crate) fn count_sent_on(&mut self, course: &Course, frames: i64) {
+        if let Course::Function(port, _) = course {
+            self.count_sent(*port, i32::try_from(frames).expect("a run is short"));
+        }
+    }
+
+    /// So many more frames, or fewer, entered the chain of one that was asked for.
+    pub(crate) fn count_entered(&mut self, course: &Course, frames: i64) {
+        if let Course::Function(_, meta) = course
+            && let Some(stats) = self.chain_stats.get_mut(meta.chain())
+        {
+            stats.entered = stats.entered.wrapping_add_signed(frames);
+        }
+    }
+
+    /// So many more frames, or fewer, were delivered to an instance than were meant for it.
+    pub(crate) fn count_sent(&mut self, port: PortId, frames: i32) {
+        let Some(service) = self.service_of(port) else { return };
+        let instances = self.services[usize::from(service)].instances_mut();
+        if let Some(instance) = instances.iter_mut().find(|instance| instance.port == port) {
+            instance.sent = instance.sent.wrapping_add_signed(frames);
+        }
+    }
+
+    /// So many more frames, or fewer, end in a chain than the one that was asked for.
+    pub(crate) fn adjust_drops(&mut self, chain: usize, reason: DropReason, frames: i64) {
+        if let Some(stats) = self.chain_stats.get_mut(chain) {
+            stats.drops.adjust(reason, frames);
+        }
+    }
+
+    /// The same at the entrance, of a port.
+    pub(crate) fn adjust_refused(&mut self, src: PortId, reason: DropReason, frames: i64) {
+        if let Role::Ingress(chain) = self.roles[src.index()] {
+            self.adjust_drops(chain.into(), reason, frames);
+        }
+    }
+
+    /// What there is to say.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let instances = self.services.iter().flat_map(Service::instances);
+        let instances = instances.map(|instance| InstanceReport {
+            port: instance.port,
+            waiting: instance.pending,
+            capacity: instance.capacity,
+            stalled: instance.stalled,
+        });
+        Report {
+            chains: self.chain_stats.clone(),
+            rules: self.rules.iter().map(|(rule, _, counted)| (rule.id, *counted)).collect(),
+            instances: instances.collect(),
+            cache: self.cache.stats,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

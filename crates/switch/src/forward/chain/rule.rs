@@ -1,0 +1,267 @@
+//! Rules: which frames, and what becomes of them.
+//!
+//! A rule is compared as words under masks, so that one that asks for three fields costs as much as
+//! one that asks for seven; ranges of L4 ports are compared beside it. Rules are tried in order,
+//! highest priority first; the first that matches counts. That is the slow path: what it finds is
+//! kept in the flow [cache](super::cache).
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use super::flow::{FlowKey, WORDS, halves, place};
+use crate::frame::{EtherType, MacAddr};
+use crate::id::PortId;
+use crate::vlan::VlanId;
+
+/// Most rules of a switch.
+pub const RULES_MAX: usize = 4096;
+
+/// Addresses that begin alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// One of them.
+    pub address: std::net::IpAddr,
+    /// Bits that count.
+    pub bits: u8,
+}
+
+/// Which frames: those for which all that is said holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fields {
+    /// The port that it came in by.
+    pub port: Option<PortId>,
+    /// Source address.
+    pub src_mac: Option<MacAddr>,
+    /// Destination address.
+    pub dst_mac: Option<MacAddr>,
+    /// The VLAN that the switch has put it in.
+    pub vlan: Option<VlanId>,
+    /// The type, behind tags.
+    pub ethertype: Option<EtherType>,
+    /// IP source.
+    pub src: Option<Network>,
+    /// IP destination.
+    pub dst: Option<Network>,
+    /// IP protocol.
+    pub protocol: Option<u8>,
+    /// L4 source ports.
+    pub src_ports: Option<RangeInclusive<u16>>,
+    /// L4 destination ports.
+    pub dst_ports: Option<RangeInclusive<u16>>,
+}
+
+/// What becomes of a frame that enters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Dropped.
+    Drop,
+    /// Into a chain, by its number.
+    Chain(u8),
+    /// To a port.
+    Port(PortId),
+    /// To where its address is, past all functions.
+    Forward,
+}
+
+/// A rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Its number, which it keeps.
+    pub id: u32,
+    /// Higher ones are tried first; of the same, the one with the lower number.
+    pub priority: u32,
+    /// Which frames.
+    pub fields: Fields,
+    /// What becomes of them.
+    pub action: Action,
+}
+
+/// [`Fields`] ready to be compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Matcher {
+    want: [u64; WORDS],
+    mask: [u64; WORDS],
+    src_ports: [u16; 2],
+    dst_ports: [u16; 2],
+}
+
+impl From<&Fields> for Matcher {
+    fn from(fields: &Fields) -> Self {
+        let all = [0, u16::MAX];
+        let mut this = Self { want: [0; WORDS], mask: [0; WORDS], src_ports: all, dst_ports: all };
+        const MAC: u64 = 0xffff_ffff_ffff;
+        if let Some(mac) = fields.dst_mac {
+            this.ask(place::DST_MAC, mac.as_u64(), MAC);
+        }
+        if let Some(mac) = fields.src_mac {
+            this.ask(place::SRC_MAC, mac.as_u64(), MAC);
+        }
+        if let Some(EtherType(kind)) = fields.ethertype {
+            let mask = 0xffff << place::ABOVE_MAC;
+            this.ask(place::DST_MAC, u64::from(kind) << place::ABOVE_MAC, mask);
+        }
+        if let Some(vlan) = fields.vlan {
+            let mask = 0xffff << place::ABOVE_MAC;
+            this.ask(place::SRC_MAC, u64::from(vlan.get()) << place::ABOVE_MAC, mask);
+        }
+        if let Some(port) = fields.port {
+            let want = u64::from(port.number()) << place::IN_PORT;
+            this.ask(place::REST, want, 0xfff << place::IN_PORT);
+        }
+        if let Some(protocol) = fields.protocol {
+            // A frame that is no IP packet has none, not number 0.
+            let want = u64::from(protocol) << place::PROTOCOL | place::IP;
+            this.ask(place::REST, want, 0xff << place::PROTOCOL | place::IP);
+        }
+        this.ask_network(place::SRC_IP, fields.src);
+        this.ask_network(place::DST_IP, fields.dst);
+        this.ask_ports(fields);
+        this
+    }
+}
+
+impl Matcher {
+    fn ask(&mut self, word: usize, want: u64, mask: u64) {
+        self.want[word] |= want & mask;
+        self.mask[word] |= mask;
+    }
+
+    fn ask_network(&mut self, word: usize, network: Option<Network>) {
+        let Some(Network { address, bits }) = network else { return };
+        let (number, width, version) = match address {
+            std::net::IpAddr::V4(ip) => (u128::from(u32::from(ip)), 32, place::V4),
+            std::net::IpAddr::V6(ip) => (u128::from(ip), 128, place::V6),
+        };
+        let host = u32::from(width - bits.min(width));
+        let every = if width == 32 { u128::from(u32::MAX) } else { u128::MAX };
+        let mask = every & u128::MAX.checked_shl(host).unwrap_or(0);
+        let ([want_high, want_low], [high, low]) = (halves(number), halves(mask));
+        self.ask(word, want_high, high);
+        self.ask(word + 1, want_low, low);
+        self.ask(place::REST, version, place::V4 | place::V6);
+    }
+
+    fn ask_ports(&mut self, fields: &Fields) {
+        for (range, wanted) in
+            [(&mut self.src_ports, &fields.src_ports), (&mut self.dst_ports, &fields.dst_ports)]
+        {
+            if let Some(wanted) = wanted {
+                *range = [*wanted.start(), *wanted.end()];
+            }
+        }
+        if fields.src_ports.is_some() || fields.dst_ports.is_some() {
+            self.ask(place::REST, place::HAS_PORTS, place::HAS_PORTS);
+        }
+    }
+
+    /// Is this frame one of them?
+    #[inline]
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation)] // reason: takes ports out of a word.
+    pub fn matches(&self, key: &FlowKey) -> bool {
+        let words = key.0.iter().zip(&self.want).zip(&self.mask);
+        let differ = words.fold(0, |differ, ((has, want), mask)| differ | ((has ^ want) & mask));
+        let rest = key.0[place::REST];
+        let within = |[first, last]: [u16; 2], port: u16| first <= port && port <= last;
+        differ == 0
+            && within(self.src_ports, rest as u16)
+            && within(self.dst_ports, (rest >> place::DST_PORT) as u16)
+    }
+
+    /// Is every frame of `other` one of ours?
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        let asks_no_more =
+            self.mask.iter().zip(&other.mask).all(|(ours, theirs)| ours & !theirs == 0);
+        let contains = |a: [u16; 2], b: [u16; 2]| a[0] <= b[0] && b[1] <= a[1];
+        asks_no_more
+            && self.agrees(other)
+            && contains(self.src_ports, other.src_ports)
+            && contains(self.dst_ports, other.dst_ports)
+    }
+
+    /// Is there a frame that is of both?
+    #[must_use]
+    pub fn meets(&self, other: &Self) -> bool {
+        let meet = |a: [u16; 2], b: [u16; 2]| a[0] <= b[1] && b[0] <= a[1];
+        self.agrees(other)
+            && meet(self.src_ports, other.src_ports)
+            && meet(self.dst_ports, other.dst_ports)
+    }
+
+    /// Do they ask for the same where both ask?
+    fn agrees(&self, other: &Self) -> bool {
+        let ours = self.want.iter().zip(&self.mask);
+        let theirs = other.want.iter().zip(&other.mask);
+        ours.zip(theirs).all(|((want, mask), (other, theirs))| (want ^ other) & mask & theirs == 0)
+    }
+}
+
+/// Why a list of rules cannot be meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleError {
+    /// The first hides the second, which no frame would ever reach.
+    Shadowed(u32, u32),
+    /// Of the same priority, for the same frames, and with different actions.
+    Contradict(u32, u32),
+    /// More than [`RULES_MAX`].
+    TooMany,
+}
+
+impl fmt::Display for RuleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Shadowed(by, rule) => write!(
+                f,
+                "rule {rule} would never be reached: rule {by} comes first and takes all its \
+                 frames; give {rule} a higher priority, or delete one"
+            ),
+            Self::Contradict(a, b) => write!(
+                f,
+                "rules {a} and {b} have one priority, frames in common and different actions; \
+                 give one of them another priority"
+            ),
+            Self::TooMany => write!(f, "more than {RULES_MAX} rules of a switch"),
+        }
+    }
+}
+
+impl std::error::Error for RuleError {}
+
+/// Puts rules into the order in which they are tried.
+pub fn sort(rules: &mut [Rule]) {
+    rules.sort_by_key(|rule| (std::cmp::Reverse(rule.priority), rule.id));
+}
+
+/// Looks whether rules go with each other, those that are new with all others; sorts them.
+///
+/// # Errors
+/// They cannot be meant.
+pub fn check(rules: &mut [Rule], is_new: impl Fn(u32) -> bool) -> Result<(), RuleError> {
+    if rules.len() > RULES_MAX {
+        return Err(RuleError::TooMany);
+    }
+    sort(rules);
+    let matchers: Vec<_> = rules.iter().map(|rule| Matcher::from(&rule.fields)).collect();
+    let all: Vec<_> = rules.iter().zip(&matchers).collect();
+    for (at, rule) in all.iter().enumerate().filter(|(_, (rule, _))| is_new(rule.id)) {
+        all[..at].iter().try_for_each(|before| check_pair(before, rule))?;
+        all[at + 1..].iter().try_for_each(|behind| check_pair(rule, behind))?;
+    }
+    Ok(())
+}
+
+/// Two of them, in the order in which they are tried.
+fn check_pair(
+    (before, theirs): &(&Rule, &Matcher),
+    (rule, ours): &(&Rule, &Matcher),
+) -> Result<(), RuleError> {
+    let one_priority = before.priority == rule.priority;
+    if one_priority && before.action != rule.action && ours.meets(theirs) {
+        return Err(RuleError::Contradict(before.id, rule.id));
+    }
+    if theirs.covers(ours) {
+        return Err(RuleError::Shadowed(before.id, rule.id));
+    }
+    Ok(())
+}

@@ -1,0 +1,378 @@
+//! A service: instances of one function, and which of them a frame goes to.
+//!
+//! # Theory of operation
+//!
+//! Flows fall into [`BUCKETS`] buckets by their hash, and a bucket belongs to one instance. Which,
+//! is found by highest random weight: each pair of bucket and instance number has a weight, and of
+//! the instances that are there the one with the highest wins. So an instance that comes takes its
+//! share from all others evenly, one that goes gives its buckets to all others, and no other bucket
+//! moves. One that comes back under its old number gets its old flows.
+//!
+//! *Order.* A bucket that is to move stays with its instance until that has nothing more of it:
+//! it has read the last frame of the bucket, and what it has sent is taken. Then no frame can
+//! overtake another. From an instance that is gone or stalled, buckets move at once.
+//!
+//! *Least loaded.* With [`Balance::Least`] a bucket that its instance has nothing more of may go
+//! anywhere, and goes to where most room is.
+
+use super::flow::fold;
+use crate::id::PortId;
+
+/// Parts in which the flows of a service are handed out.
+pub const BUCKETS: usize = 1024;
+/// Most instances of a service.
+pub const INSTANCES_MAX: usize = 64;
+/// An instance that has frames and reads none for so long is stalled, in milliseconds.
+pub const STALL_MS: u64 = 300;
+
+/// How instances are chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Balance {
+    /// By the flow's hash.
+    #[default]
+    Hash,
+    /// Flows that begin, or begin again, go to the instance with most room.
+    Least,
+}
+
+/// An instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instance {
+    /// Its port.
+    pub port: PortId,
+    /// Its number, which it keeps.
+    pub number: u16,
+    /// Frames that were delivered to it; wraps.
+    pub(crate) sent: u32,
+    /// Of these, in its ring as of the last look.
+    pub(crate) pending: u32,
+    /// Free slots of its ring, likewise, and how many there are.
+    pub(crate) room: u32,
+    pub(crate) capacity: u32,
+    /// There is less than half of its ring free.
+    pub(crate) crowded: bool,
+    /// Nothing that it has sent waits.
+    pub(crate) drained: bool,
+    /// It has frames and reads none.
+    pub stalled: bool,
+    /// Frames that were read when this was last looked at, and when that changed.
+    seen: Option<(u32, u64)>,
+}
+
+impl Instance {
+    /// One that has got nothing yet.
+    #[must_use]
+    pub fn new(port: PortId, number: u16) -> Self {
+        Self {
+            port,
+            number,
+            sent: 0,
+            pending: 0,
+            room: u32::MAX,
+            capacity: 0,
+            crowded: false,
+            drained: true,
+            stalled: false,
+            seen: None,
+        }
+    }
+
+    /// Frames it has read.
+    fn read(&self) -> u32 {
+        self.sent.wrapping_sub(self.pending)
+    }
+
+    /// Is it done with the frame that was delivered as number `last`?
+    fn is_past(&self, last: u32) -> bool {
+        let read = self.pending == 0 || self.read().wrapping_sub(last) < 1 << 31;
+        read && self.drained
+    }
+
+    /// Looks whether it does anything; true if that has changed.
+    fn watch(&mut self, now_ms: u64) -> bool {
+        let before = self.seen.filter(|&(read, _)| self.pending > 0 && read == self.read());
+        let (_, since) = *self.seen.insert(before.unwrap_or((self.read(), now_ms)));
+        let stalled = now_ms.saturating_sub(since) >= STALL_MS;
+        std::mem::replace(&mut self.stalled, stalled) != stalled
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Bucket {
+    /// Index of its instance, and of the one it is to have.
+    owner: u16,
+    wanted: u16,
+    /// The number of its last frame there.
+    last: u32,
+}
+
+const NOBODY: u16 = u16::MAX;
+
+/// A service.
+pub struct Service {
+    balance: Balance,
+    instances: Vec<Instance>,
+    buckets: Box<[Bucket]>,
+    /// Buckets that are not where they are to be.
+    unsettled: bool,
+}
+
+impl Service {
+    /// One without instances.
+    #[must_use]
+    pub fn new() -> Self {
+        let bucket = Bucket { owner: NOBODY, wanted: NOBODY, last: 0 };
+        Self {
+            balance: Balance::Hash,
+            instances: Vec::new(),
+            buckets: vec![bucket; BUCKETS].into_boxed_slice(),
+            unsettled: false,
+        }
+    }
+
+    /// From now on it has these; those that stay keep what is known of them.
+    pub fn set(&mut self, balance: Balance, instances: &[(PortId, u16)]) {
+        let of = |instance: &Instance| (instance.port, instance.number);
+        if self.balance == balance && self.instances.iter().map(of).eq(instances.iter().copied()) {
+            return;
+        }
+        let known = |&(port, number): &(PortId, u16)| {
+            let same = |old: &&Instance| of(old) == (port, number);
+            let known = self.instances.iter().find(same).copied();
+            known.unwrap_or_else(|| Instance::new(port, number))
+        };
+        let mut new: Vec<Instance> = instances.iter().map(known).collect();
+        new.truncate(INSTANCES_MAX);
+        let place = |old: u16| {
+            let port = self.instances.get(usize::from(old))?.port;
+            new.iter().position(|instance| instance.port == port)
+        };
+        let moved: Vec<u16> =
+            (0..self.instances.len()).map(|old| narrow(place(narrow(Some(old))))).collect();
+        let alone = self.only().map(|only| only.sent);
+        for bucket in &mut self.buckets {
+            bucket.owner = moved.get(usize::from(bucket.owner)).copied().unwrap_or(NOBODY);
+            // Which frame was whose is not noted where there is no choice: all may be its.
+            bucket.last = alone.unwrap_or(bucket.last);
+        }
+        (self.balance, self.instances) = (balance, new);
+        self.settle();
+    }
+
+    /// The instances.
+    #[must_use]
+    pub fn instances(&self) -> &[Instance] {
+        &self.instances
+    }
+
+    pub(crate) fn instances_mut(&mut self) -> &mut [Instance] {
+        &mut self.instances
+    }
+
+    /// How they are chosen.
+    #[must_use]
+    pub fn balance(&self) -> Balance {
+        self.balance
+    }
+
+    /// The only one there is.
+    #[inline]
+    pub(crate) fn only(&self) -> Option<&Instance> {
+        match &self.instances[..] {
+            [only] => Some(only),
+            _ => None,
+        }
+    }
+
+    /// Must more be known of its instances than how much room they have?
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.unsettled || self.balance == Balance::Least && self.instances.len() > 1
+    }
+
+    /// Which bucket shall be whose. What is nobody's, or a stalled one's, moves at once.
+    fn settle(&mut self) {
+        let usable = |instance: &&Instance| !instance.stalled;
+        let any_usable = self.instances.iter().any(|instance| !instance.stalled);
+        let count = |instance: &&Instance| !any_usable || usable(instance);
+        self.unsettled = false;
+        for (number, bucket) in (0u64..).zip(&mut self.buckets) {
+            let weight = |(_, instance): &(usize, &Instance)| {
+                fold(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x51, weight_of(instance.number))
+            };
+            let candidates = self.instances.iter().enumerate().filter(|(_, i)| count(i));
+            bucket.wanted = narrow(candidates.max_by_key(weight).map(|(at, _)| at));
+            let owner = self.instances.get(usize::from(bucket.owner));
+            if owner.filter(count).is_none() {
+                bucket.owner = bucket.wanted;
+            }
+            self.unsettled |= bucket.owner != bucket.wanted;
+        }
+    }
+
+    /// Which instance would get a frame of this hash now.
+    #[inline]
+    pub(crate) fn owner(&self, hash: u32) -> Option<&Instance> {
+        match self.only() {
+            Some(only) => Some(only),
+            None => {
+                let bucket = self.buckets[hash as usize & (BUCKETS - 1)];
+                self.instances.get(usize::from(bucket.owner))
+            }
+        }
+    }
+
+    /// The instance that gets a frame of this hash.
+    #[inline]
+    pub(crate) fn pick(&mut self, hash: u32) -> Option<PortId> {
+        if self.instances.len() <= 1 {
+            let only = self.instances.first_mut()?;
+            only.sent = only.sent.wrapping_add(1);
+            return Some(only.port);
+        }
+        let bucket = &mut self.buckets[hash as usize & (BUCKETS - 1)];
+        let least = self.balance == Balance::Least;
+        if least || bucket.owner != bucket.wanted {
+            let owner = self.instances.get(usize::from(bucket.owner));
+            if owner.is_none_or(|owner| owner.is_past(bucket.last)) {
+                bucket.owner = if least { emptiest(&self.instances) } else { bucket.wanted };
+            }
+        }
+        let instance = self.instances.get_mut(usize::from(bucket.owner))?;
+        instance.sent = instance.sent.wrapping_add(1);
+        instance.pending = instance.pending.saturating_add(1);
+        instance.room = instance.room.saturating_sub(1);
+        bucket.last = instance.sent;
+        Some(instance.port)
+    }
+
+    /// Looks who does anything; true if the answer has changed.
+    pub(crate) fn watch(&mut self, now_ms: u64) -> bool {
+        let watch = |changed, instance: &mut Instance| instance.watch(now_ms) | changed;
+        let changed = self.instances.iter_mut().fold(false, watch);
+        if changed || self.unsettled {
+            self.settle();
+        }
+        changed
+    }
+}
+
+impl Default for Service {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Where most room is.
+fn emptiest(instances: &[Instance]) -> u16 {
+    let usable = instances.iter().enumerate().filter(|(_, instance)| !instance.stalled);
+    let most = usable.max_by_key(|(_, instance)| instance.room).map(|(at, _)| at);
+    narrow(most.or((!instances.is_empty()).then_some(0)))
+}
+
+fn weight_of(number: u16) -> u64 {
+    fold(u64::from(number) + 1, 0xd6e8_feb8_6659_fd93) | 1
+}
+
+fn narrow(index: Option<usize>) -> u16 {
+    index.and_then(|index| u16::try_from(index).ok()).unwrap_or(NOBODY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(index: usize) -> PortId {
+        PortId::new(index).unwrap()
+    }
+
+    fn service(numbers: &[u16]) -> Service {
+        let mut service = Service::new();
+        set(&mut service, numbers);
+        service
+    }
+
+    /// Instance `n` is on port `n + 10`.
+    fn set(service: &mut Service, numbers: &[u16]) {
+        let instances: Vec<_> = numbers.iter().map(|&n| (port(usize::from(n) + 10), n)).collect();
+        service.set(Balance::Hash, &instances);
+    }
+
+    fn map(service: &mut Service) -> Vec<usize> {
+        (0..1024).map(|hash| service.pick(hash).unwrap().index()).collect()
+    }
+
+    /// All have read everything.
+    fn drain(service: &mut Service) {
+        service.instances_mut().iter_mut().for_each(|instance| instance.pending = 0);
+    }
+
+    #[test]
+    fn test_one_that_comes_takes_its_share_and_moves_nothing_else() {
+        let mut service = service(&[0, 1, 2, 3]);
+        let before = map(&mut service);
+        for number in 0..4 {
+            let share = before.iter().filter(|&&at| at == number + 10).count();
+            assert!((190..330).contains(&share), "{number} has {share}");
+        }
+        drain(&mut service);
+        set(&mut service, &[0, 1, 2, 3, 4]);
+        let after = map(&mut service);
+        let moved: Vec<_> = before.iter().zip(&after).filter(|(a, b)| a != b).collect();
+        assert!(moved.iter().all(|&(_, &now)| now == 14), "only to the new one");
+        assert!((140..270).contains(&moved.len()), "{} moved", moved.len());
+        drain(&mut service);
+        set(&mut service, &[0, 1, 2, 3]);
+        assert_eq!(map(&mut service), before, "it goes, and all is as it was");
+    }
+
+    #[test]
+    fn test_a_bucket_stays_until_its_frames_are_read_and_taken() {
+        let mut service = service(&[0]);
+        set(&mut service, &[0, 1]);
+        let before = map(&mut service);
+        set(&mut service, &[1]);
+        set(&mut service, &[0, 1]);
+        let wanted = map(&mut service);
+        assert_ne!(before, wanted);
+        let mut service = self::service(&[0, 7]);
+        set(&mut service, &[0]);
+        map(&mut service);
+        set(&mut service, &[0, 7]);
+        let first = &mut service.instances_mut()[0];
+        (first.pending, first.drained) = (1024, true);
+        assert!(map(&mut service).iter().all(|&at| at == 10), "its frames wait");
+        let first = &mut service.instances_mut()[0];
+        (first.pending, first.drained) = (0, false);
+        assert!(map(&mut service).iter().all(|&at| at == 10), "what it sent waits");
+        service.instances_mut()[0].drained = true;
+        service.instances_mut()[0].pending = 0;
+        assert!(map(&mut service).contains(&17));
+    }
+
+    #[test]
+    fn test_flows_of_a_stalled_instance_move_and_come_back() {
+        let mut service = service(&[0, 1]);
+        let before = map(&mut service);
+        drain(&mut service);
+        service.instances_mut()[1].pending = 5;
+        assert!(!service.watch(1000), "it has just got something");
+        assert!(service.watch(1000 + STALL_MS));
+        assert!(map(&mut service).iter().all(|&at| at == 10));
+        drain(&mut service);
+        assert!(service.watch(2000));
+        assert_eq!(map(&mut service), before);
+    }
+
+    #[test]
+    fn test_least_loaded_gets_what_begins() {
+        let mut service = Service::new();
+        service.set(Balance::Least, &[(port(10), 0), (port(11), 1)]);
+        for (room, instance) in [3, 900].into_iter().zip(service.instances_mut()) {
+            (instance.room, instance.pending) = (room, 0);
+        }
+        assert_eq!(service.pick(5), Some(port(11)));
+        service.instances_mut()[0].room = 1000;
+        assert_eq!(service.pick(5), Some(port(11)), "it has a frame there");
+        assert_eq!(service.pick(6), Some(port(10)));
+    }
+}

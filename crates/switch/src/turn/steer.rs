@@ -1,0 +1,388 @@
+//! A turn in a switch whose forwarding function is `chain`.
+//!
+//! ```text
+//!  ┌─► next frame ─┬─ from a function ─► its mark ─┬─ to the one instance ──► run of equal marks
+//!  │               │                               └─ else ────────────────► staged
+//!  │               └─ from outside ─┬─ no rule, one instance each ─────────► run of one header
+//!  │                                └─ else: classified frame by frame ────► staged
+//!  └────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! In a run from function to function nobody looks at the frames: between ports of one region two
+//! slots are exchanged, and the mark is written into one of them.
+
+use ring::host::HostPort;
+use ring::mark::{PREFIX, drop_marked, mark_run};
+use ring::run::{End, Run, drop_run};
+
+use super::stage::{Take, narrow};
+use super::{Fate, Moved, TurnOf, key};
+use crate::asks::Asks;
+use crate::batch::Delivery;
+use crate::bridge::{Decision, TagAction};
+use crate::forward::Verdict;
+use crate::forward::chain::meta::Meta;
+use crate::forward::chain::service::Instance;
+use crate::forward::chain::{Course, Flow};
+use crate::frame::Header;
+use crate::id::{Now, PortId};
+use crate::port::Plug;
+use crate::stats::DropReason;
+use crate::switch::{Entry, Switch};
+use crate::vlan::VlanId;
+
+/// What is known of a frame that comes from outside.
+pub(super) struct Seen {
+    flow: Flow,
+    /// Why the switch itself does not take it.
+    refused: Option<DropReason>,
+}
+
+/// What became of a run.
+#[derive(Clone, Copy)]
+struct Steered {
+    /// What was moved.
+    run: Run,
+    /// Frames that were dropped: they found no room, or were not their sender's to send.
+    lost: u32,
+}
+
+/// What may be done with a run.
+struct Leg {
+    /// Where to.
+    dst: PortId,
+    /// The header that its frames have, where that matters.
+    header: Option<Header>,
+    /// The mark of its first frame, and the bits of it that its frames have in common.
+    first: u64,
+    same: u64,
+    /// What their marks become: the bits that stay, and those that are new.
+    keep: u64,
+    new: u64,
+}
+
+impl TurnOf<'_> {
+    /// Is this port an instance of a service?
+    #[inline]
+    pub(super) fn is_function(&self, port: PortId) -> bool {
+        let steering = self.switch.steering.as_ref();
+        steering.is_some_and(|steering| steering.service_of(port).is_some())
+    }
+
+    /// One run, or one batch.
+    pub(super) fn steer(&mut self, budget: u32) -> Moved {
+        self.switch.look_at_functions();
+        if let Some(moved) = self.steer_run(budget) {
+            return moved;
+        }
+        let slots = self.take_batch(budget, Take::Any);
+        self.steer_batch();
+        Moved::slots(slots)
+    }
+
+    /// Moves a run, where there is one: some frames at least.
+    fn steer_run(&mut self, budget: u32) -> Option<Moved> {
+        let src = self.src;
+        let steering = self.switch.steering.as_mut()?;
+        let Some(own) = steering.service_of(src) else { return self.entry_run(budget) };
+        let mark = self.tx().peek_mark()?;
+        let meta = Meta::of(mark)?;
+        let steering = self.switch.steering.as_mut()?;
+        if !steering.is_single(own, meta) {
+            return None;
+        }
+        let course = steering.hop(src, own, meta, 0);
+        let leg = match course {
+            Course::Function(dst, moved) => {
+                let (same, keep) = (Meta::DECISION, !Meta::DECISION);
+                Leg { dst, header: None, first: mark, same, keep, new: moved.mark() & !keep }
+            }
+            Course::Leave { from, out } => {
+                let header = Header::new(self.tx().peek()?.to_le_bytes());
+                let dst = self.single_destination(from, out, header)?;
+                // By address also means: not back to where it came from.
+                let same = !u64::from(u32::MAX);
+                Leg { dst, header: Some(header), first: mark, same, keep: 0, new: 0 }
+            }
+            // Counted where frames are staged.
+            Course::Drop(reason) => {
+                self.switch.steering.as_mut()?.adjust_drops(meta.chain(), reason, -1);
+                return None;
+            }
+        };
+        let run = self.marked_run(&leg, true, budget);
+        self.count_run(&course, false, run.as_ref());
+        self.after_run(leg.dst, run?)
+    }
+
+    /// One frame was counted when its course was asked for.
+    fn count_run(&mut self, course: &Course, entered: bool, steered: Option<&Steered>) {
+        let frames = |steered: &Steered| i64::from(steered.run.frames);
+        let taken = |steered: &Steered| frames(steered) + i64::from(steered.lost);
+        if let Some(steering) = &mut self.switch.steering {
+            steering.count_sent_on(course, steered.map_or(0, frames) - 1);
+            if entered {
+                steering.count_entered(course, steered.map_or(0, taken) - 1);
+            }
+        }
+    }
+
+    /// All frames of one header enter one chain.
+    fn entry_run(&mut self, budget: u32) -> Option<Moved> {
+        let header = Header::new(self.tx().peek()?.to_le_bytes());
+        let src = self.src;
+        let course = self.switch.steering.as_mut()?.plain_entry(src)?;
+        let decided = self.decide(header);
+        let (dst, new) = match (course, decided) {
+            (Course::Function(dst, meta), Fate::To(..) | Fate::Flood(_)) => (dst, meta.mark()),
+            (Course::Drop(reason), Fate::To(..) | Fate::Flood(_)) => {
+                let run = drop_run(self.tx(), key(header), budget);
+                self.count_taken(run.frames, run.bytes);
+                self.count_drop(src, reason, run.frames);
+                let more = i64::from(run.frames) - 1;
+                self.switch.steering.as_mut()?.adjust_refused(src, reason, more);
+                return (run.frames > 0).then(|| Moved::slots(run.frames));
+            }
+            // Refused by the switch itself, as a frame of no VLAN: counted where frames are staged.
+            (course, _) => {
+                self.count_run(&course, true, None);
+                if let Course::Drop(reason) = course {
+                    self.switch.steering.as_mut()?.adjust_refused(src, reason, -1);
+                }
+                return None;
+            }
+        };
+        let leg = Leg { dst, header: Some(header), first: 0, same: 0, keep: 0, new };
+        let run = self.marked_run(&leg, false, budget);
+        self.count_run(&course, true, run.as_ref());
+        self.after_run(dst, run?)
+    }
+
+    /// The port with rings that a frame goes to as it is, if it is one.
+    fn single_destination(
+        &mut self,
+        from: PortId,
+        out: Option<PortId>,
+        header: Header,
+    ) -> Option<PortId> {
+        let decision = self.decide_leaving(from, out, header);
+        let Verdict::To(dst) = decision.verdict else { return None };
+        let tag = self.switch.bridge.egress(from, dst, &decision).ok()?;
+        (tag == TagAction::Keep && dst != self.src).then_some(dst)
+    }
+
+    /// Moves a run of frames that have its mark; what has no room is lost.
+    fn marked_run(&mut self, leg: &Leg, clear: bool, budget: u32) -> Option<Steered> {
+        let (first, same, keep, new) = (leg.first, leg.same, leg.keep, leg.new);
+        let change = |mark: u64| ((mark ^ first) & same == 0).then_some(mark & keep | new);
+        let key = leg.header.map(key);
+        let (run, queue) = self
+            .run_between(leg.dst, budget, |tx, rx| mark_run(tx, rx, key, clear, budget, change))?;
+        let lost = match run.end {
+            End::Full => {
+                self.note_crowded(leg.dst, queue);
+                let is_same = |mark: u64| change(mark).is_some();
+                let lost = drop_marked(self.tx(), key, clear, budget - run.frames, is_same);
+                self.count_drop(leg.dst, DropReason::NoRoom, lost.frames);
+                lost
+            }
+            End::Foreign => {
+                let lost = drop_marked(self.tx(), None, clear, 1, |_| true);
+                self.count_drop(self.src, DropReason::BadIndex, lost.frames);
+                lost
+            }
+            _ => return Some(Steered { run, lost: 0 }),
+        };
+        self.count_taken(lost.frames, lost.bytes);
+        Some(Steered { run, lost: lost.frames })
+    }
+
+    /// Frames that were meant for an instance did not get there.
+    #[cold]
+    pub(super) fn note_lost(&mut self, dst: PortId, lost: u64) {
+        let lost = i32::try_from(lost).expect("a batch is small");
+        if let Some(steering) = &mut self.switch.steering {
+            steering.count_sent(dst, -lost);
+        }
+    }
+
+    /// What a run could not take, the batch does.
+    fn after_run(&mut self, dst: PortId, Steered { run, lost }: Steered) -> Option<Moved> {
+        if run.end == End::BadSlot {
+            self.count_drop(dst, DropReason::BadIndex, 0);
+        }
+        let taken = run.frames + lost;
+        (taken > 0).then(|| Moved::slots(taken))
+    }
+
+    /// Steers what is in the batch, frame by frame.
+    pub(super) fn steer_batch(&mut self) {
+        self.switch.look_at_functions();
+        if !self.is_function(self.src) {
+            self.see_batch();
+        }
+        let count = self.scratch.batch.frames().len();
+        for frame in 0..count {
+            let run = frame..frame + 1;
+            if self.is_cut_off(&run) {
+                self.count_drop(self.src, DropReason::TooShort, 1);
+                continue;
+            }
+            match self.course_of(frame) {
+                Ok(Course::Function(dst, meta)) => {
+                    self.scratch.batch.set_mark(frame, meta.mark());
+                    self.scratch.groups.link(dst, TagAction::Keep, run);
+                }
+                Ok(Course::Leave { from, out }) => self.leave(frame, from, out),
+                Ok(Course::Drop(reason)) | Err(reason) => self.count_drop(self.src, reason, 1),
+            }
+        }
+        self.flush_groups(false);
+        self.count_batch();
+    }
+
+    /// Looks at all frames that come from outside, before any is steered: what is known of their
+    /// flows comes from memory meanwhile.
+    fn see_batch(&mut self) {
+        let (src, now) = (self.src, self.now);
+        let Switch { bridge, steering, .. } = &mut *self.switch;
+        let Some(steering) = steering else { return };
+        let (batch, seen) = (&self.scratch.batch, &mut self.scratch.seen);
+        seen.clear();
+        let mut last: Option<(u128, VlanId, Option<DropReason>)> = None;
+        let mut prefix = [0; PREFIX];
+        for entry in batch.frames() {
+            let key = entry.header.key();
+            let (_, vlan, refused) = match last {
+                Some(same @ (known, ..)) if known == key => same,
+                _ => {
+                    let decision = bridge.decide(src, entry.header, now);
+                    let refused = match decision.verdict {
+                        Verdict::Drop(reason) => {
+                            Some(reason).filter(|&why| why != DropReason::SamePort)
+                        }
+                        Verdict::To(_) | Verdict::Flood(_) => None,
+                    };
+                    *last.insert((key, decision.vlan, refused))
+                }
+            };
+            let bytes = batch.prefix(entry, &mut prefix);
+            let flow = steering.flow(src, vlan, &prefix, bytes);
+            seen.push(Seen { flow, refused });
+        }
+        // What was touched is in the cache, because somebody wanted to know what is there.
+        std::hint::black_box(steering.touch(seen.iter().map(|seen| &seen.flow)));
+    }
+
+    fn course_of(&mut self, frame: usize) -> Result<Course, DropReason> {
+        let entry = self.scratch.batch.frames()[frame];
+        let (src, now) = (self.src, self.now);
+        let steering = self.switch.steering.as_mut().expect("the caller has looked");
+        if let Some(own) = steering.service_of(src) {
+            return Ok(match Meta::of(entry.mark) {
+                Some(meta) => steering.hop(src, own, meta, entry.named),
+                // The function has made it.
+                None => Course::Leave { from: src, out: None },
+            });
+        }
+        let Seen { flow, refused } = &self.scratch.seen[frame];
+        match refused {
+            Some(reason) => Err(*reason),
+            None => Ok(steering.enter(src, flow, entry.bytes, now)),
+        }
+    }
+
+    /// Out of all chains.
+    fn leave(&mut self, frame: usize, from: PortId, out: Option<PortId>) {
+        self.scratch.batch.set_mark(frame, 0);
+        let header = self.scratch.batch.frames()[frame].header;
+        let decision = self.decide_leaving(from, out, header);
+        match decision.verdict {
+            Verdict::Drop(reason) => self.count_drop(self.src, reason, 1),
+            Verdict::Flood(_) => self.flood_out(frame, from, &decision),
+            Verdict::To(dst) => match self.switch.bridge.egress(from, dst, &decision) {
+                Ok(tag) => self.scratch.groups.link(dst, tag, frame..frame + 1),
+                Err(reason) => self.count_drop(self.src, reason, 1),
+            },
+        }
+    }
+
+    /// By its address, of which a function teaches nothing, or by a port.
+    fn decide_leaving(&mut self, from: PortId, out: Option<PortId>, header: Header) -> Decision {
+        let decision = self.switch.bridge.decide_asked(from, header, Asks::NO_LEARN, self.now);
+        match (decision.verdict, out) {
+            (
+                Verdict::To(_) | Verdict::Flood(_) | Verdict::Drop(DropReason::SamePort),
+                Some(out),
+            ) => Decision { verdict: Verdict::To(out), ..decision },
+            _ => decision,
+        }
+    }
+
+    /// To all ports but functions, and but the one that it came by.
+    fn flood_out(&mut self, frame: usize, from: PortId, decision: &Decision) {
+        self.flush_groups(false);
+        let mut targets = std::mem::take(&mut self.scratch.targets);
+        targets.clear();
+        let all = self.switch.bridge.flood_targets(from, decision);
+        targets.extend(all.filter(|&dst| dst != self.src && !self.is_function(dst)));
+        if targets.is_empty() {
+            self.count_drop(self.src, DropReason::NoDestination, 1);
+        }
+        for &dst in &targets {
+            match self.switch.bridge.egress(from, dst, decision) {
+                Ok(tag) => {
+                    self.scratch.list.clear();
+                    self.scratch.list.push(Delivery { frame: narrow(frame), tag });
+                    self.send(dst, false, false);
+                }
+                Err(reason) => self.count_drop(dst, reason, 1),
+            }
+        }
+        self.scratch.targets = targets;
+    }
+}
+
+impl Switch {
+    /// Notes how much room functions have. Those with much are not asked, unless it matters which
+    /// frames they have read.
+    fn look_at_functions(&mut self) {
+        let Self { ports, steering, .. } = self;
+        let Some(steering) = steering else { return };
+        for service in steering.services_mut() {
+            let exact = service.is_unsettled();
+            for instance in service.instances_mut() {
+                look(ports, instance, exact);
+            }
+        }
+    }
+
+    /// Finds functions that do nothing.
+    pub(crate) fn watch_functions(&mut self, now: Now) {
+        let Self { ports, steering, .. } = self;
+        let Some(steering) = steering else { return };
+        for service in steering.services_mut() {
+            service.instances_mut().iter_mut().for_each(|instance| look(ports, instance, true));
+            service.watch(now.as_ms());
+        }
+    }
+}
+
+/// Looks at the rings of an instance.
+fn look(ports: &mut [Option<Box<Entry>>], instance: &mut Instance, exact: bool) {
+    let Some(Some(entry)) = ports.get_mut(instance.port.index()) else { return };
+    let Plug::Rings(HostPort { tx, rx, .. }, _) = &mut entry.plug else { return };
+    let (mut slots, mut room) = (0, 0);
+    for rx in rx.iter_mut() {
+        slots += rx.capacity();
+        if exact || rx.room() < rx.capacity() / 2 {
+            rx.sync();
+        }
+        room += rx.room();
+    }
+    instance.room = room;
+    instance.capacity = slots;
+    instance.pending = slots.saturating_sub(room);
+    instance.crowded = room < slots / 2;
+    instance.drained = !exact || tx.iter_mut().all(|tx| tx.sync() == 0);
+}

@@ -1,0 +1,438 @@
+//! Frames through chains of functions, of which the test plays each.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::*;
+use switch::forward::chain::meta::{Meta, Wish};
+use switch::forward::chain::rule::{Action, Fields, Network, Rule};
+use switch::forward::chain::service::Balance;
+use switch::forward::chain::{Chain, Out, Plan, ServicePlan};
+
+/// Two stations on ports 0 and 1, and `functions` functions of one trust group behind them.
+fn net(functions: usize) -> Net {
+    let mut net = Net::new(SwitchConfig { forwarding: Forwarding::Chain, ..Default::default() });
+    (0..2).for_each(|_| net.add(PortConfig::default()));
+    net.add_group(functions);
+    net.switch.steer(Some(Plan::default()));
+    net
+}
+
+fn service(ports: &[usize]) -> Option<ServicePlan> {
+    let instances = (0u16..).zip(ports).map(|(number, &port)| (id(port), number)).collect();
+    Some(ServicePlan { balance: Balance::Hash, instances })
+}
+
+/// Service `n` is on port `n + 2`, alone; all that comes in by ports 0 and 1 goes through these.
+fn line(services: &[u8]) -> Plan {
+    let last = services.iter().copied().max().map_or(0, usize::from);
+    Plan {
+        services: (0..=last).map(|n| service(&[n + 2])).collect(),
+        chains: vec![Some(Chain { services: services.to_vec(), out: Out::Address })],
+        rules: Vec::new(),
+        ingress: vec![(id(0), 0), (id(1), 0)],
+    }
+}
+
+fn udp(src: [u8; 4], dst: [u8; 4], ports: [u16; 2], fill: u8) -> Vec<u8> {
+    let mut bytes = frame(mac(1), mac(0), 60, fill);
+    bytes[14..34].fill(0);
+    (bytes[14], bytes[23]) = (0x45, 17);
+    bytes[26..30].copy_from_slice(&src);
+    bytes[30..34].copy_from_slice(&dst);
+    bytes[34..36].copy_from_slice(&ports[0].to_be_bytes());
+    bytes[36..38].copy_from_slice(&ports[1].to_be_bytes());
+    bytes
+}
+
+fn flow(port: u16, fill: u8) -> Vec<u8> {
+    udp([10, 0, 0, 1], [10, 0, 0, 2], [port, 80], fill)
+}
+
+const ACTION: u64 = 3 << 60;
+
+impl Net {
+    /// The function on a port passes everything on, with marks as `change` makes them.
+    fn pass(&mut self, port: usize, change: impl Fn(u64) -> u64) -> usize {
+        let client = &mut self.clients[port];
+        let count = client.rx.refresh();
+        assert!(client.tx.refresh() >= count);
+        for i in 0..count {
+            let (full, len) = (client.rx.buffer_index(i), client.rx.frame(i).len());
+            let spare = client.tx.buffer_index(i);
+            client.tx.set(i, u16::try_from(len).expect("short"), 0);
+            client.tx.set_buffer_index(i, full);
+            client.rx.set_buffer_index(i, spare);
+            client.tx.set_mark(i, change(client.rx.mark(i)));
+        }
+        let _ = (client.tx.submit(count), client.rx.release(count));
+        while self.turn(port).slots > 0 {}
+        count as usize
+    }
+
+    fn marks(&mut self, port: usize) -> Vec<Meta> {
+        let rx = &mut self.clients[port].rx;
+        (0..rx.refresh()).filter_map(|i| Meta::of(rx.mark(i))).collect()
+    }
+
+    fn enter(&mut self, port: usize, frames: &[Vec<u8>]) {
+        self.send(port, frames);
+        while self.turn(port).slots > 0 {}
+    }
+}
+
+#[test]
+fn frames_pass_all_functions_in_order_and_leave_by_their_address() {
+    for functions in 1..=8 {
+        let mut net = net(functions);
+        let all: Vec<u8> = (0..8).take(functions).collect();
+        net.switch.steer(Some(line(&all)));
+        // Where station 1 is, is learned when it sends; its frame is flooded, but to no function.
+        net.enter(1, &[frame(ALL, mac(1), 60, 9)]);
+        (0..functions).for_each(|n| assert_eq!(net.pass(n + 2, |mark| mark), 1));
+        assert_eq!(net.received(0).len(), 1);
+        let sent: Vec<_> = (0..12).map(|i| flow(1000 + u16::from(i) % 3, i)).collect();
+        net.enter(0, &sent);
+        for n in 0..functions {
+            let marks = net.marks(n + 2);
+            assert!(marks.iter().all(|meta| meta.position() == n && meta.port() == id(0)));
+            assert_eq!(net.pass(n + 2, |mark| mark), 12);
+        }
+        assert_eq!(net.received(1), sent);
+        let (taken, gone) = net.balance();
+        assert_eq!(taken, gone, "nothing is lost uncounted");
+    }
+}
+
+#[test]
+fn a_function_drops_jumps_and_names_a_port() {
+    let mut net = net(3);
+    net.switch.steer(Some(line(&[0, 1, 2])));
+    let wish = |action: u64| move |mark: u64| mark & !ACTION | action << 60;
+    net.enter(0, &[flow(1, 1), flow(2, 2)]);
+    net.pass(2, wish(1));
+    assert_eq!(net.drops(2, DropReason::Function), 2);
+    net.enter(0, &[flow(1, 3)]);
+    let to_port_1 = |mark: u64| mark & !(0xfff << 32) | 1 << 32 | 3 << 60;
+    net.pass(2, to_port_1);
+    assert_eq!(net.received(1).len(), 1, "past the others");
+    // The instance of the last service, chosen by its port: the second is left out.
+    net.enter(0, &[flow(1, 4)]);
+    net.pass(2, |mark| mark & !(0xfff << 32) | 4 << 32 | 3 << 60);
+    assert_eq!(
+        net.marks(4).first().map(|meta| (meta.position(), meta.wish())),
+        Some((2, Wish::Next))
+    );
+    assert_eq!(net.received(3).len(), 0);
+}
+
+#[test]
+fn a_function_that_sends_frames_in_a_circle_ends() {
+    let mut net = net(2);
+    net.switch.steer(Some(line(&[0, 1])));
+    net.enter(0, &[flow(1, 1)]);
+    let to_first = |mark: u64| mark & !(0xfff << 32) | 2 << 32 | 3 << 60;
+    let mut hops = 0;
+    while net.pass(2, |mark| mark) + net.pass(3, to_first) > 0 {
+        hops += 1;
+        assert!(hops < 40, "it goes on for ever");
+    }
+    assert_eq!(net.drops(2, DropReason::ChainLoop) + net.drops(3, DropReason::ChainLoop), 1);
+}
+
+#[test]
+fn frames_that_a_function_makes_go_where_their_address_is_also_back() {
+    let mut net = net(1);
+    net.switch.steer(Some(line(&[0])));
+    net.enter(0, &[frame(ALL, mac(0), 60, 1)]);
+    assert_eq!(net.received(2).len(), 1);
+    net.enter(2, &[frame(mac(0), mac(77), 60, 2)]);
+    assert_eq!(net.received(0).len(), 1);
+    // Nothing is learned of functions: an answer is flooded to stations, after the chain.
+    net.enter(0, &[frame(mac(77), mac(0), 60, 3)]);
+    assert_eq!(net.pass(2, |mark| mark), 1);
+    assert_eq!((net.received(1).len(), net.received(0).len()), (1, 0));
+    // Back to where it came from goes only what the function has made another frame.
+    for (turned, back) in [(0, 0), (1 << 62, 1)] {
+        net.enter(0, &[frame(mac(0), mac(5), 60, 4)]);
+        net.pass(2, |mark| mark | turned);
+        assert_eq!(net.received(0).len(), back);
+    }
+    assert_eq!(net.drops(2, DropReason::SamePort), 1);
+}
+
+#[test]
+fn a_port_that_is_no_function_is_not_believed() {
+    let mut net = net(2);
+    net.switch.steer(Some(line(&[0, 1])));
+    let forged = Meta::entering(7, id(1), 0).moved(1).mark();
+    net.send(0, &[flow(1, 1)]);
+    // Before it is taken, as a client would.
+    let mut other = self::net(2);
+    other.switch.steer(Some(line(&[0, 1])));
+    let tx = &mut other.clients[0].tx;
+    tx.refresh();
+    tx.frame(0, 60).copy_from_slice(&flow(1, 1));
+    tx.set_mark(0, forged);
+    let _ = tx.submit(1);
+    other.turn(0);
+    net.turn(0);
+    assert_eq!(other.marks(2), net.marks(2), "it begins at the beginning");
+}
+
+#[test]
+fn any_mark_of_a_function_does_no_more_than_its_operator_lets_it() {
+    let mut net = net(3);
+    let mut plan = line(&[0, 1]);
+    plan.chains.push(Some(Chain { services: vec![2], out: Out::Port(id(1)) }));
+    net.switch.steer(Some(plan));
+    let mut state = 1u64;
+    for _ in 0..2000 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let bits = state ^ state >> 29;
+        net.enter(0, &[flow(1, 1)]);
+        (2..5).for_each(|port| assert!(net.pass(port, |_| bits) < SLOTS as usize));
+        (0..5).for_each(|port| drop(net.received(port)));
+    }
+    let (taken, gone) = net.balance();
+    assert!(gone >= taken, "floods are more, nothing is lost uncounted: {taken} {gone}");
+}
+
+#[test]
+fn rules_come_before_the_chain_of_a_port_and_change_between_two_frames() {
+    let mut net = net(2);
+    let mut plan = line(&[0, 1]);
+    plan.chains = vec![
+        Some(Chain { services: vec![0], out: Out::Port(id(1)) }),
+        Some(Chain { services: vec![1], out: Out::Port(id(1)) }),
+    ];
+    let network =
+        |last| Some(Network { address: IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)), bits: 32 });
+    let rule = |id, priority, fields, action| Rule { id, priority, fields, action };
+    plan.rules = vec![
+        rule(1, 5, Fields { dst_ports: Some(80..=80), ..Fields::default() }, Action::Chain(1)),
+        rule(2, 9, Fields { src: network(9), ..Fields::default() }, Action::Drop),
+        rule(3, 1, Fields { protocol: Some(1), ..Fields::default() }, Action::Forward),
+    ];
+    net.switch.steer(Some(plan.clone()));
+    let other = udp([10, 0, 0, 1], [10, 0, 0, 2], [5, 81], 2);
+    let bad = udp([10, 0, 0, 9], [10, 0, 0, 2], [5, 80], 3);
+    let frames = [flow(7, 1), other.clone(), bad, flow(7, 4)];
+    for round in 1..=2 {
+        net.enter(0, &frames);
+        assert_eq!((net.received(2).len(), net.received(3).len()), (1, 2));
+        assert_eq!(net.drops(0, DropReason::Rule), round);
+    }
+    let report = net.switch.steering().expect("it steers");
+    let frames_of = |report: &switch::forward::chain::Report| {
+        report.rules.iter().map(|(id, counted)| (*id, counted.frames)).collect::<Vec<_>>()
+    };
+    assert_eq!(frames_of(&report), [(2, 2), (1, 4), (3, 0)]);
+    // Five 5-tuples at most: the second round was found in the cache.
+    assert_eq!((report.cache.misses, report.cache.hits), (3, 5));
+    plan.rules.remove(0);
+    net.switch.steer(Some(plan));
+    net.enter(0, &frames);
+    assert_eq!((net.received(2).len(), net.received(3).len()), (3, 0), "no flow is remembered");
+    assert_eq!(frames_of(&net.switch.steering().expect("it steers")), [(2, 3), (3, 0)]);
+}
+
+#[test]
+fn instances_share_by_flow_and_a_flow_stays_in_order() {
+    let mut net = net(4);
+    let mut plan = line(&[0]);
+    plan.services = vec![service(&[2, 3, 4])];
+    plan.chains = vec![Some(Chain { services: vec![0], out: Out::Port(id(1)) })];
+    net.switch.steer(Some(plan.clone()));
+    let (mut next, mut seen) = (0u8, std::collections::BTreeMap::<u16, Vec<u8>>::new());
+    for round in 0..30 {
+        let frames: Vec<_> = (0..10).map(|i| flow(i, next)).collect();
+        next += 1;
+        net.enter(0, &frames);
+        if round == 10 {
+            plan.services = vec![service(&[2, 3, 4, 5])];
+            net.switch.steer(Some(plan.clone()));
+        }
+        // Functions are of different speed.
+        (2..6)
+            .filter(|port| round % (port - 1) == 0)
+            .for_each(|port| assert!(net.pass(port, |m| m) < SLOTS as usize));
+        note(&mut seen, net.received(1));
+    }
+    (2..6).for_each(|port| assert!(net.pass(port, |mark| mark) < SLOTS as usize));
+    note(&mut seen, net.received(1));
+    assert_eq!(seen.len(), 10);
+    for (flow, order) in &seen {
+        assert!(order.is_sorted(), "flow {flow}: {order:?}");
+    }
+    let (taken, gone) = net.balance();
+    assert_eq!(taken, gone);
+}
+
+fn note(seen: &mut std::collections::BTreeMap<u16, Vec<u8>>, frames: Vec<Vec<u8>>) {
+    for frame in frames {
+        seen.entry(u16::from_be_bytes([frame[34], frame[35]])).or_default().push(frame[59]);
+    }
+}
+
+#[test]
+fn load_is_shed_at_the_entrance_and_not_at_the_last_function() {
+    let mut net = net(3);
+    net.switch.steer(Some(line(&[0, 1, 2])));
+    for _ in 0..20 {
+        net.enter(0, &vec![flow(1, 1); 8]);
+        // The last one does nothing.
+        (2..4).for_each(|port| assert!(net.pass(port, |mark| mark) <= 31));
+    }
+    let lost: u64 = (2..5).map(|port| net.drops(port, DropReason::NoRoom)).sum();
+    assert_eq!(lost, 0, "no work was done in vain");
+    assert_eq!(net.drops(0, DropReason::ChainFull), 160 - 24);
+    let report = net.switch.steering().expect("it steers");
+    let chain = &report.chains[0];
+    assert_eq!((chain.entered, chain.drops.get(DropReason::ChainFull)), (24, 160 - 24));
+    net.pass(4, |mark| mark);
+    net.enter(0, &[flow(1, 1)]);
+    assert_eq!(net.marks(2).len(), 1, "it goes on");
+}
+
+#[test]
+fn a_chain_without_an_instance_says_so_and_changes_lose_nothing() {
+    let mut net = net(3);
+    net.switch.steer(Some(line(&[0, 1])));
+    net.enter(0, &vec![flow(1, 1); 5]);
+    // The chain becomes another while frames are in it; their sender is not in it any more.
+    net.switch.steer(Some(Plan { ingress: Vec::new(), ..line(&[2, 1]) }));
+    net.pass(2, |mark| mark);
+    assert_eq!(net.received(1).len(), 5, "they leave");
+    net.switch.steer(Some(line(&[0, 1])));
+    net.enter(0, &vec![flow(1, 1); 5]);
+    net.switch.steer(Some(line(&[2, 0, 1])));
+    net.pass(2, |mark| mark);
+    assert_eq!(net.marks(3).len(), 5, "behind the function that sent them");
+    let mut plan = line(&[0, 1]);
+    plan.services[1] = None;
+    net.switch.steer(Some(plan));
+    net.enter(0, &vec![flow(1, 1); 5]);
+    assert_eq!(net.drops(0, DropReason::NoInstance), 5);
+    let report = net.switch.steering().expect("it steers");
+    assert_eq!(report.chains[0].drops.get(DropReason::NoInstance), 5);
+}
+
+#[test]
+fn when_an_instance_goes_its_flows_are_the_others_from_the_next_frame_on() {
+    let mut net = net(2);
+    let services = vec![service(&[2, 3])];
+    net.switch.steer(Some(Plan { services, ..line(&[0]) }));
+    let frames: Vec<_> = (0..20).map(|i| flow(i, 1)).collect();
+    net.enter(0, &frames);
+    let shares = [net.received(2).len(), net.received(3).len()];
+    assert!(shares.iter().all(|&share| share > 0), "{shares:?}");
+    assert!(net.switch.remove_port(id(3)).is_some());
+    net.enter(0, &frames);
+    assert_eq!((net.received(2).len(), net.drops(0, DropReason::DeadPort)), (20, 0));
+}
+
+#[test]
+fn what_has_no_room_at_a_function_is_counted_there() {
+    let mut net = net(2);
+    net.switch.steer(Some(line(&[0, 1])));
+    // The first does nothing.
+    net.enter(0, &vec![flow(1, 1); 31]);
+    net.enter(0, &vec![flow(1, 1); 9]);
+    assert_eq!((net.marks(2).len(), net.drops(2, DropReason::NoRoom)), (31, 9));
+    let (taken, gone) = net.balance();
+    assert_eq!(taken, gone, "nothing is lost uncounted");
+}
+
+#[test]
+fn frames_leave_by_the_port_of_their_chain_without_being_looked_at_each() {
+    let mut net = net(1);
+    let chains = vec![Some(Chain { services: vec![0], out: Out::Port(id(1)) })];
+    net.switch.steer(Some(Plan { chains, ..line(&[0]) }));
+    let sent: Vec<_> = (0..9).map(|i| frame(mac(77), mac(0), 60, i)).collect();
+    net.enter(0, &sent);
+    assert_eq!(net.pass(2, |mark| mark), 9);
+    assert_eq!(net.received(1), sent);
+}
+
+/// By a run and frame by frame, to a function and out.
+#[test]
+fn a_frame_that_a_function_sends_twice_or_out_of_anothers_buffer_is_dropped() {
+    for (action, services) in [(0, &[0, 1][..]), (2, &[0, 1])] {
+        let mut net = net(3);
+        net.switch.steer(Some(line(services)));
+        net.enter(0, &[flow(1, 1), flow(1, 2), flow(1, 3)]);
+        let others = net.clients[4].tx.buffer_index(0);
+        let client = &mut net.clients[2];
+        assert_eq!((client.rx.refresh(), client.tx.refresh() > 3), (3, true));
+        let (first, mark) = (client.rx.buffer_index(0), client.rx.mark(0));
+        for (slot, buffer) in [(0, first), (1, first), (2, others)] {
+            client.tx.set(slot, 60, 1 << 8);
+            client.tx.set_buffer_index(slot, buffer);
+            client.tx.set_mark(slot, mark | action << 60);
+        }
+        let _ = client.tx.submit(3);
+        while net.turn(2).slots > 0 {}
+        assert_eq!(net.marks(3).len(), 1, "action {action}");
+        let lost = net.drops(2, DropReason::BadIndex) + net.drops(3, DropReason::BadIndex);
+        assert_eq!(lost, 2, "action {action}");
+    }
+}
+
+/// A plan that changes no rule leaves the flows that are known; one of a chain that has gone, none
+/// of its counters to the next.
+#[test]
+fn a_plan_changes_what_is_new_in_it_only() {
+    let mut net = net(2);
+    let fields = Fields { dst_ports: Some(81..=81), ..Fields::default() };
+    let rules = vec![Rule { id: 1, priority: 0, fields, action: Action::Drop }];
+    let plan = Plan { rules, ..line(&[0, 1]) };
+    net.switch.steer(Some(plan.clone()));
+    net.enter(0, &[flow(1, 1)]);
+    net.switch.steer(Some(Plan { ingress: vec![(id(0), 0)], ..plan.clone() }));
+    net.enter(0, &[flow(1, 1)]);
+    let report = net.switch.steering().expect("it steers");
+    assert_eq!((report.cache.misses, report.chains[0].entered), (1, 2));
+    net.switch.steer(Some(Plan { chains: vec![None], ..plan.clone() }));
+    net.switch.steer(Some(plan));
+    assert_eq!(net.switch.steering().expect("it steers").chains[0].entered, 0);
+}
+
+/// Also the first, and also for a frame of several slots.
+#[test]
+fn a_function_names_a_service_by_its_number() {
+    let mut net = net(3);
+    net.switch.steer(Some(line(&[2, 1, 0])));
+    for (named, port) in [(0, 2), (1, 3)] {
+        net.enter(0, &[flow(1, 1)]);
+        assert_eq!(net.marks(4).len(), 1);
+        let mark = net.clients[4].rx.mark(0);
+        let _ = net.clients[4].rx.release(1);
+        let tx = &mut net.clients[4].tx;
+        assert!(tx.refresh() > 2);
+        let frame = flow(1, 1);
+        let (head, rest) = frame.split_at(30);
+        for (i, piece, flags) in [(0, head, slot_flag::MOREFRAG), (1, rest, 0)] {
+            let len = u16::try_from(piece.len()).expect("short");
+            tx.frame(i, len).copy_from_slice(piece);
+            tx.set(i, len, flags | named << 8);
+        }
+        tx.set_mark(0, mark & !ACTION | 2 << 60);
+        let _ = tx.submit(2);
+        while net.turn(4).slots > 0 {}
+        assert_eq!(net.received(port).len(), 1, "service {named}");
+    }
+}
+
+/// Rules see the frame, not its first slot.
+#[test]
+fn a_frame_in_pieces_is_classified_as_one_in_one_piece() {
+    let mut net = net(0);
+    let fields = Fields { dst_ports: Some(80..=80), ..Fields::default() };
+    let rules = vec![Rule { id: 1, priority: 0, fields, action: Action::Drop }];
+    net.switch.steer(Some(Plan { rules, ..Plan::default() }));
+    let frame = flow(1, 1);
+    let (head, rest) = frame.split_at(18);
+    net.send_chain(0, &[head, rest]);
+    while net.turn(0).slots > 0 {}
+    assert_eq!((net.drops(0, DropReason::Rule), net.received(1).len()), (1, 0));
+}

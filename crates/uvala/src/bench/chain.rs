@@ -1,0 +1,96 @@
+//! Chains of functions: the scenarios `nf-…`.
+//!
+//! Sender, functions and receiver are processes of their own and members of one trust group: the
+//! switch swaps their buffers. A receiver's port is not waited for in such a switch, so a sender
+//! that is too fast loses frames; how many is told beside the value.
+
+use serde::{Deserialize, Serialize};
+
+use super::limit::Limit;
+use super::scenario::{Batch, COPY, Path, Payload, Placement, Scenario, Traffic, Unit, Work, rate};
+
+/// What stands between the ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Chain {
+    /// So many functions; where payload is touched, each reads every byte and writes one.
+    Functions(u8),
+    /// No function, but a thousand rules, and a million flows that take turns.
+    Rules,
+    /// Functions in the box: a firewall, a NAT and a router.
+    Box,
+}
+
+/// Rules of [`Chain::Rules`], and live flows.
+pub const RULES: u16 = 1000;
+pub const FLOWS: u64 = 1 << 20;
+
+/// Functions in the box, and what they are told: packets of 10.0.1.2 may go to 10.0.2.2.
+pub const BOX: [(&str, &str); 3] = [
+    ("firewall", "[[rule]]\naction = \"accept\"\nsrc = \"10.0.1.0/24\"\n"),
+    ("nat", "inside = [\"10.0.1.0/24\"]\noutside = [\"10.0.2.1\"]\n"),
+    (
+        "router",
+        "[[interface]]\naddress = \"10.0.1.1/24\"\n[[interface]]\naddress = \"10.0.2.1/24\"\n",
+    ),
+];
+
+impl Chain {
+    /// How many functions there are.
+    pub fn functions(self) -> u8 {
+        match self {
+            Chain::Functions(count) => count,
+            Chain::Rules => 0,
+            Chain::Box => u8::try_from(BOX.len()).expect("few"),
+        }
+    }
+}
+
+/// A sender and a receiver with functions between them; those have the receiver's core.
+pub const fn between(functions: u8) -> Work {
+    Work { path: Path::Chain(Chain::Functions(functions)), placement: Placement::TWO, ..COPY }
+}
+
+/// All of them.
+pub fn scenarios() -> Vec<Scenario> {
+    let long = Work { frame_len: 1514, batch: Batch::all(64), ..between(3) };
+    let untouched = Work { payload: Payload::Untouched, ..between(3) };
+    let of = |chain| Work { path: Path::Chain(chain), ..COPY };
+    vec![
+        rate("nf-1", "60 B through a function in a trust group", Some(110.0), between(1)),
+        rate("nf-2", "60 B through two functions", Some(75.0), between(2)),
+        rate("nf-3", "60 B through three functions", Some(60.0), between(3)),
+        rate("nf-3-untouched", "the same, everybody uses slots only", None, untouched),
+        rate("nf-3-1514", "1514 B through three functions, each reads it all", Some(15.0), long),
+        rate(
+            "nf-rules",
+            "60 B, a thousand rules and a million flows, no function",
+            Some(25.0),
+            of(Chain::Rules),
+        ),
+        rate("nf-real", "60 B through a firewall, a NAT and a router", Some(8.0), of(Chain::Box)),
+        Scenario {
+            unit: Unit::Times,
+            limit: Limit::None,
+            ..rate(
+                "nf-latency",
+                "five functions, median latency at 99 % of their load by that at 10 %",
+                Some(5.0),
+                Work { traffic: Traffic::Latency, ..between(5) },
+            )
+        },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_functions_in_the_box_understand_what_they_are_told() {
+        for (name, config) in BOX {
+            assert!(crate::nf::Function::new(name, config).is_ok(), "{name}");
+        }
+        assert_eq!(Chain::Box.functions(), 3);
+    }
+}

@@ -1,0 +1,116 @@
+//! The host and its interfaces: scenarios in network namespaces of their own.
+//!
+//! ```text
+//!   host-tcp     iperf3 in one namespace ── TAP or veth ── switch ── TAP or veth ── iperf3
+//!   host-small   sender ── veth ── veth ── switch ── veth ── veth ── receiver
+//!   host-xdp     the same with ports of kind xdp
+//!   host-tap     sender ── TAP ── switch ── port of shared memory ── receiver
+//!   vhost-tcp    guest ── vhost-user port ── switch ── vhost-user port ── guest
+//! ```
+//!
+//! A process of ours inside a namespace, the *laboratory*, makes what the scenario needs and
+//! measures; nothing of it is seen outside, and all of it goes with the laboratory. What the work
+//! takes of the processors is counted for the whole machine: kernel threads and soft interrupts do
+//! much of it, and belong to nobody.
+
+mod guests;
+mod lab;
+mod packets;
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use super::peers::find;
+use super::role::{self, Role};
+use super::sample::Reading;
+use super::scenario::{Path, Work};
+pub use packets::{End, run as run_end};
+
+/// Who switches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Contender {
+    /// This switch.
+    Uvala,
+    /// A Linux bridge, with veths.
+    Bridge,
+    /// A Linux bridge with TAPs, and programs at them: such as move frames to the ends' TAPs, or
+    /// QEMU.
+    BridgeTap,
+    /// Open vSwitch with its data path in user space.
+    Ovs,
+    /// Nobody: a program that reads the TAP.
+    Bare,
+}
+
+/// What the process in the laboratory does.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Job {
+    contender: Contender,
+    work: Work,
+    millis: u64,
+}
+
+/// Measures once, in the scenario's unit.
+pub fn measure(contender: Contender, work: &Work, time: Duration) -> Result<Reading> {
+    find("ip", "iproute2")?;
+    let unshare = find("unshare", "util-linux")?;
+    let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let line = role::command_line(&Role::Host(Job { contender, work: *work, millis }))?;
+    let mut command = Command::new(unshare);
+    command.arg(if rustix::process::geteuid().is_root() { "-n" } else { "-Urn" });
+    command.arg("--").args(line).stdin(Stdio::null());
+    let output = command.output().context("cannot run unshare")?;
+    serde_json::from_slice(&output.stdout).map_err(|_| {
+        let said = String::from_utf8_lossy(&output.stderr);
+        anyhow::anyhow!("{}", said.trim().lines().last().unwrap_or("the laboratory said nothing"))
+    })
+}
+
+/// In the laboratory.
+pub fn run(job: &Job) -> Result<Reading> {
+    // Otherwise the kernel's neighbour discovery joins the traffic.
+    for scope in ["all", "default"] {
+        let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6"), "1");
+    }
+    let time = Duration::from_millis(job.millis);
+    match job.work.path {
+        Path::HostTcp => lab::tcp(job.contender, time),
+        Path::HostSmall => lab::small(job.contender, "packet", &job.work, time),
+        Path::HostXdp => lab::small(job.contender, "xdp", &job.work, time),
+        Path::HostTap => lab::tap(job.contender, &job.work, time),
+        Path::GuestsTcp => guests::tcp(job.contender),
+        other => bail!("{other:?} needs no laboratory"),
+    }
+}
+
+/// The time that all processors were busy.
+struct Meter {
+    start: Instant,
+    busy: f64,
+}
+
+impl Meter {
+    fn start() -> Result<Meter> {
+        Ok(Meter { start: Instant::now(), busy: busy_seconds()? })
+    }
+
+    /// Percent of one core since.
+    fn percent(&self) -> Result<f64> {
+        let busy = busy_seconds()? - self.busy;
+        Ok(100.0 * busy / self.start.elapsed().as_secs_f64())
+    }
+}
+
+/// Of all processors since the machine was started; the kernel counts in hundredths.
+fn busy_seconds() -> Result<f64> {
+    let text = std::fs::read_to_string("/proc/stat")?;
+    let fields = text.lines().next().context("an empty /proc/stat")?.split_whitespace();
+    let fields = fields.skip(1).map(str::parse::<f64>).collect::<Result<Vec<_>, _>>()?;
+    // user, nice, system, idle, iowait, irq, softirq, steal.
+    let busy = [0, 1, 2, 5, 6, 7].iter().filter_map(|at| fields.get(*at)).sum::<f64>();
+    Ok(busy / 100.0)
+}

@@ -1,0 +1,94 @@
+//! `uvala audit`
+
+use std::time::Duration;
+
+use anyhow::bail;
+use client::api::{GroupAudit, PageFrom, Request};
+use client::control::{Connection, ControlError};
+
+use super::output::Output;
+use super::{Global, listing};
+use crate::table::{Align, Table};
+
+/// Count the buffers of trust groups: those in are those out
+///
+/// Who has how many, and where: in slots of transmit and of receive rings, in the list of extra
+/// buffers, or kept, which is in none of these because the client has taken it out. The switch
+/// holds none between two batches, and then it is asked. Fails where a group's buffers are not all
+/// there.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Looks that a group gets: what clients of two workers exchange meanwhile is seen twice.
+const LOOKS: usize = 3;
+
+/// Runs the subcommand.
+pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    let connection = global.connect()?;
+    let mut groups = audit(&connection)?;
+    for _ in 1..LOOKS {
+        if groups.iter().all(|group| group.problem().is_none()) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        groups = audit(&connection)?;
+    }
+    args.output.print(&groups, |rows| table(rows))?;
+    let problem = |group: &GroupAudit| Some(format!("group {}: {}", group.group, group.problem()?));
+    let problems: Vec<_> = groups.iter().filter_map(problem).collect();
+    if !problems.is_empty() {
+        bail!("{}", problems.join("; "));
+    }
+    Ok(())
+}
+
+fn audit(connection: &Connection) -> Result<Vec<GroupAudit>, ControlError> {
+    listing::all(connection, |from| Request::Audit(PageFrom { from }))
+}
+
+fn table(groups: &[GroupAudit]) -> String {
+    let mut table = Table::new(&[
+        ("GROUP", Align::Left),
+        ("UID", Align::Right),
+        ("WHO", Align::Left),
+        ("BUFFERS", Align::Right),
+        ("GIVEN", Align::Right),
+        ("TX", Align::Right),
+        ("RX", Align::Right),
+        ("EXTRA", Align::Right),
+        ("KEPT", Align::Right),
+        ("WRONG", Align::Right),
+    ]);
+    let none = || "-".to_owned();
+    for group in groups {
+        let whole = |who: &str, count: u32| {
+            let ends = [group.group.clone(), group.uid.to_string(), who.to_owned()];
+            ends.into_iter().chain([count.to_string()]).chain((0..6).map(|_| none()))
+        };
+        for member in &group.members {
+            let counts = [
+                member.owned,
+                member.given,
+                member.tx,
+                member.rx,
+                member.extra,
+                member.kept,
+                member.wrong,
+            ];
+            let ends = [group.group.clone(), group.uid.to_string(), member.port.to_string()];
+            table.row(ends.into_iter().chain(counts.iter().map(u32::to_string)));
+        }
+        table.row(whole("free", group.free));
+        table.row(whole("all", group.buffers));
+    }
+    table.to_string()
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  uvala audit
+  uvala audit --json";

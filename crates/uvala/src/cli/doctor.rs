@@ -1,0 +1,52 @@
+//! `uvala doctor`
+
+use anyhow::Result;
+use client::api::{Hello, Reply, Request, exit};
+use client::control::{ControlError, unexpected};
+use client::paths;
+
+use super::output::Output;
+use super::{Global, port};
+use crate::doctor::{self, Finding, gather};
+
+/// Find what is wrong with the daemon, its virtual machines and this host, and say the cure
+///
+/// Looks and changes nothing. The exit status is 0 if nothing is wrong, and 1 if something is;
+/// notes are nothing wrong.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Runs the subcommand; returns the exit status.
+pub fn run(global: &Global, args: &Args) -> Result<u8> {
+    let mut findings = daemon(global)?;
+    findings.extend(gather::system());
+    args.output.print(&findings, |findings| doctor::text(findings))?;
+    Ok(if doctor::has_problems(&findings) { exit::FAILURE } else { exit::OK })
+}
+
+fn daemon(global: &Global) -> Result<Vec<Finding>> {
+    let socket = paths::client_socket(global.dir.as_deref());
+    let dir = socket.parent().unwrap_or(&socket);
+    let connection = match global.connect() {
+        Ok(connection) => connection,
+        Err(error @ ControlError::NoDaemon(_)) => {
+            let others = gather::daemons_elsewhere(dir);
+            return Ok(vec![doctor::daemon_missing(&error.to_string(), &others)]);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let info = match connection.call(Request::Hello(Hello { client: "uvala doctor".to_owned() }))? {
+        Reply::Daemon(info) => info,
+        other => return Err(unexpected(&other).into()),
+    };
+    Ok(gather::daemon(&info, &port::list(&connection, None)?, dir))
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  uvala doctor
+  uvala doctor --json";

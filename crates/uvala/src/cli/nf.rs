@@ -1,0 +1,269 @@
+//! `uvala nf`
+
+mod top;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use client::Options;
+use client::api::{
+    ErrorCode, FunctionInfo, PortAdd, PortKind, PortSettings, Reply, Request, SteeringQuery,
+};
+use client::control::{Connection, ControlError, unexpected};
+use client::name::{PortName, SwitchName};
+
+use super::output::{Output, Watch};
+use super::{Global, listing, switch as switches};
+use crate::nf::wishes::Wishes;
+use crate::nf::{self, Function, NAMES, Names};
+use crate::say;
+use crate::table::{Align, Table};
+
+/// Run functions of a chain, and list those that run
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Run a function
+    ///
+    /// SIGHUP makes it read its file again: connections, bindings and the like stay, and a file
+    /// with an error changes nothing. SIGUSR1 makes it say what it has counted, as it does at its
+    /// end, which SIGINT and SIGTERM are.
+    Run(Run),
+    /// All instances of services, who runs them and what they have done
+    List {
+        /// Name of the switch; without it, all you may see
+        switch: Option<String>,
+        #[command(flatten)]
+        output: Output,
+        #[command(flatten)]
+        watch: Watch,
+    },
+    /// What they do now, the busiest first; again and again, until Ctrl-C
+    ///
+    /// Rates are frames in a second. CPU is the share of a core that the process uses, where it can
+    /// be seen from here. With --json, one line each time.
+    Top {
+        /// Name of the switch; without it, all you may see
+        switch: Option<String>,
+        /// Seconds from one time to the next
+        #[arg(long, value_name = "SECS", default_value_t = 1)]
+        #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
+        every: u64,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Run {
+    /// Which
+    #[arg(value_parser = names())]
+    function: String,
+    /// Its port, such as vale0:fw; made, if it is not there, as an instance of the service
+    port: String,
+    /// What it is to do; TOML
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Service that a new port is an instance of [new: the function's name]
+    #[arg(long, value_name = "NAME")]
+    service: Option<String>,
+    /// Which instance a new port is
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    instance: u16,
+    /// Trust group: functions of one exchange frames without a copy
+    #[arg(long, value_name = "NAME", default_value = "nf")]
+    group: String,
+    /// End after so many seconds
+    #[arg(short = 'T', long, value_name = "SECS")]
+    duration: Option<u64>,
+}
+
+fn names() -> PossibleValuesParser {
+    NAMES.map(|(name, what)| PossibleValue::new(name).help(what)).into()
+}
+
+/// Runs the subcommand.
+pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    match &args.action {
+        Action::Run(run) => run_function(global, run),
+        Action::List { switch, output, watch } => {
+            let switch = switch.as_deref().map(str::parse).transpose()?;
+            watch.repeat(global, |connection, _| {
+                output.print(&functions(connection, switch.as_ref())?, |rows| table(rows))
+            })
+        }
+        Action::Top { switch, every, output } => {
+            let switch = switch.as_deref().map(str::parse).transpose()?;
+            top::run(global, switch.as_ref(), *every, *output)
+        }
+    }
+}
+
+/// In a word.
+fn state(info: &FunctionInfo) -> &'static str {
+    match (info.pid, info.stalled) {
+        (None, _) => "nobody",
+        (Some(_), true) => "stalled",
+        (Some(_), false) => "runs",
+    }
+}
+
+fn run_function(global: &Global, run: &Run) -> anyhow::Result<()> {
+    let mut function = Function::new(&run.function, &run.text()?).map_err(|e| run.blames(&e))?;
+    make_port(&global.connect()?, run)?;
+    run.introduce(global, &mut function)?;
+    let options = Options::new().rings(1).group(&run.group).client(&run.function);
+    let mut options = options.reconnect(true);
+    if let Some(dir) = &global.dir {
+        options = options.dir(dir);
+    }
+    let mut port = options.open(&run.port)?;
+    let wishes = Wishes::by_signals(run.config.is_some()).context("cannot catch signals")?;
+    let limit = run.duration.map(Duration::from_secs);
+    let end = limit.and_then(|limit| Instant::now().checked_add(limit));
+    nf::run(&mut port, &mut function, |function| {
+        if wishes.reload() {
+            run.reload(global, function);
+        }
+        if wishes.show() {
+            // Who does not read it does not end the function.
+            let _ = run.show(function);
+        }
+        !wishes.end() && end.is_none_or(|end| Instant::now() < end)
+    })?;
+    function.finish();
+    run.show(&function)
+}
+
+impl Run {
+    fn text(&self) -> anyhow::Result<String> {
+        let Some(path) = &self.config else { return Ok(String::new()) };
+        std::fs::read_to_string(path).with_context(|| path.display().to_string())
+    }
+
+    /// Who is wrong: the file.
+    fn blames(&self, error: &anyhow::Error) -> anyhow::Error {
+        let file = self.config.as_ref().map(|path| format!(", {}", path.display()));
+        anyhow::anyhow!("{}{}: {error:#}", self.function, file.unwrap_or_default())
+    }
+
+    /// Tells a function that speaks of services or chains which there are.
+    fn introduce(&self, global: &Global, function: &mut Function) -> anyhow::Result<()> {
+        if !function.asks_for_names() {
+            return Ok(());
+        }
+        let port: PortName = self.port.parse()?;
+        let (connection, switch) = (global.connect()?, port.switch());
+        let services = functions(&connection, Some(switch))?.into_iter();
+        let chains = super::chain::chains(&connection, switch)?.into_iter();
+        let names = Names {
+            services: services.map(|info| (info.service, info.number)).collect(),
+            chains: chains.map(|info| (info.chain.name.to_string(), info.number)).collect(),
+        };
+        function.know(&names).map_err(|error| self.blames(&error))
+    }
+
+    fn reload(&self, global: &Global, function: &mut Function) {
+        let done = self.text().and_then(|text| {
+            let mut new = Function::new(&self.function, &text).map_err(|e| self.blames(&e))?;
+            self.introduce(global, &mut new)?;
+            function.replace(new);
+            Ok(())
+        });
+        match done {
+            Ok(()) => say::remark(format_args!("uvala: {} has read its file", self.function)),
+            Err(error) => say::remark(format_args!("uvala: {error:#}; it goes on as before")),
+        }
+    }
+
+    fn show(&self, function: &Function) -> anyhow::Result<()> {
+        let counts = function.counts();
+        if counts.is_empty() {
+            return Ok(());
+        }
+        let counts: Vec<_> = counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
+        say::out(format_args!("{}: {}\n", self.function, counts.join(", ")))
+    }
+}
+
+/// A port that is there stays what it is.
+fn make_port(connection: &Connection, run: &Run) -> anyhow::Result<()> {
+    let port: PortName = run.port.parse()?;
+    let service = run.service.clone().unwrap_or_else(|| run.function.clone());
+    let settings = PortSettings {
+        service: Some(service),
+        instance: Some(run.instance),
+        ..PortSettings::default()
+    };
+    let add = PortAdd { port, kind: PortKind::Shm, settings, host: None, machine: None };
+    match connection.call(Request::PortAdd(Box::new(add))) {
+        Err(ControlError::Refused(failure)) if failure.code == ErrorCode::Exists => Ok(()),
+        Ok(Reply::Done) => Ok(()),
+        Ok(other) => Err(unexpected(&other).into()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn functions(
+    connection: &Connection,
+    switch: Option<&SwitchName>,
+) -> anyhow::Result<Vec<FunctionInfo>> {
+    let switches = match switch {
+        Some(switch) => vec![switch.clone()],
+        None => switches::list(connection)?.into_iter().map(|info| info.switch).collect(),
+    };
+    let mut all = Vec::new();
+    for switch in switches {
+        let ask = |from| Request::FunctionList(SteeringQuery { switch: switch.clone(), from });
+        all.extend(listing::all::<FunctionInfo>(connection, ask)?);
+    }
+    Ok(all)
+}
+
+fn table(functions: &[FunctionInfo]) -> String {
+    let mut table = Table::new(&[
+        ("SERVICE", Align::Left),
+        ("INSTANCE", Align::Right),
+        ("PORT", Align::Left),
+        ("PID", Align::Right),
+        ("GROUP", Align::Left),
+        ("STATE", Align::Left),
+        ("WAITING", Align::Right),
+        ("IN", Align::Right),
+        ("OUT", Align::Right),
+        ("NO ROOM", Align::Right),
+        ("DROPPED", Align::Right),
+    ]);
+    for info in functions {
+        table.row([
+            info.service.clone(),
+            info.instance.to_string(),
+            info.port.to_string(),
+            info.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
+            info.group.clone().unwrap_or_else(|| "-".to_owned()),
+            state(info).to_owned(),
+            info.waiting.to_string(),
+            info.frames_in.to_string(),
+            info.frames_out.to_string(),
+            info.no_room.to_string(),
+            info.dropped.to_string(),
+        ]);
+    }
+    table.to_string()
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  uvala nf run firewall vale0:fw -c firewall.toml
+  uvala nf run router vale0:r1 -c router.toml --group nf
+  uvala nf run bypass vale0:b1 --service bypass --instance 1
+  uvala nf list --watch
+  uvala nf top --json | head -1";

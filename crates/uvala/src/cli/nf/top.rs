@@ -1,0 +1,152 @@
+//! `uvala nf top`: what functions do now, the busiest first.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use client::api::FunctionInfo;
+use client::name::{PortName, SwitchName};
+use serde::Serialize;
+
+use super::{Output, Watch, functions, state};
+use crate::cli::Global;
+use crate::table::{Align, Table};
+
+/// A function, and what it has done in a second.
+#[derive(Debug, Serialize)]
+struct Busy {
+    #[serde(flatten)]
+    info: FunctionInfo,
+    /// Share of a core, in percent; not known of processes that are not here.
+    cpu_percent: Option<f64>,
+    frames_in_per_s: f64,
+    frames_out_per_s: f64,
+    no_room_per_s: f64,
+    dropped_per_s: f64,
+}
+
+/// Shows them again and again.
+pub fn run(
+    global: &Global,
+    switch: Option<&SwitchName>,
+    every_s: u64,
+    output: Output,
+) -> anyhow::Result<()> {
+    let mut before: Option<(Instant, HashMap<PortName, FunctionInfo>)> = None;
+    Watch::every(every_s).repeat(global, |connection, again| {
+        let (now, infos) = (Instant::now(), functions(connection, switch)?);
+        let seen: HashMap<_, _> = infos.into_iter().map(|info| (info.port.clone(), info)).collect();
+        // Of another daemon's counters nothing can be taken away.
+        if let Some((then, old)) = before.take().filter(|_| again) {
+            let seconds = now.duration_since(then).as_secs_f64();
+            output.print(&busiest(&seen, &old, seconds), |rows| table(rows))?;
+        }
+        before = Some((now, seen));
+        Ok(())
+    })
+}
+
+fn busiest(
+    seen: &HashMap<PortName, FunctionInfo>,
+    old: &HashMap<PortName, FunctionInfo>,
+    seconds: f64,
+) -> Vec<Busy> {
+    let mut all: Vec<Busy> =
+        seen.iter().map(|(port, seen)| busy(seen, old.get(port), seconds)).collect();
+    all.sort_by(|a, b| {
+        let by_load = b.frames_in_per_s.total_cmp(&a.frames_in_per_s);
+        by_load.then(b.info.waiting.cmp(&a.info.waiting)).then(a.info.port.cmp(&b.info.port))
+    });
+    all
+}
+
+#[expect(clippy::cast_precision_loss, reason = "rates")]
+fn busy(seen: &FunctionInfo, old: Option<&FunctionInfo>, seconds: f64) -> Busy {
+    let rate = |count: fn(&FunctionInfo) -> u64| {
+        let more = old.map_or(0, |old| count(seen).saturating_sub(count(old)));
+        more as f64 / seconds
+    };
+    let same = old.filter(|old| old.pid == seen.pid);
+    let cpu_ms = same.and_then(|old| Some(seen.cpu_ms?.saturating_sub(old.cpu_ms?)));
+    Busy {
+        cpu_percent: cpu_ms.map(|ms| ms as f64 / 1000.0 / seconds * 100.0),
+        frames_in_per_s: rate(|info| info.frames_in),
+        frames_out_per_s: rate(|info| info.frames_out),
+        no_room_per_s: rate(|info| info.no_room),
+        dropped_per_s: rate(|info| info.dropped),
+        info: seen.clone(),
+    }
+}
+
+fn table(rows: &[Busy]) -> String {
+    let mut table = Table::new(&[
+        ("SERVICE", Align::Left),
+        ("INSTANCE", Align::Right),
+        ("PORT", Align::Left),
+        ("PID", Align::Right),
+        ("STATE", Align::Left),
+        ("CPU", Align::Right),
+        ("WAITING", Align::Right),
+        ("IN/S", Align::Right),
+        ("OUT/S", Align::Right),
+        ("NO ROOM/S", Align::Right),
+        ("DROPPED/S", Align::Right),
+    ]);
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    for row in rows {
+        table.row([
+            row.info.service.clone(),
+            row.info.instance.to_string(),
+            row.info.port.to_string(),
+            or_dash(row.info.pid.map(|pid| pid.to_string())),
+            state(&row.info).to_owned(),
+            or_dash(row.cpu_percent.map(|percent| format!("{percent:.0} %"))),
+            row.info.waiting.to_string(),
+            format!("{:.0}", row.frames_in_per_s),
+            format!("{:.0}", row.frames_out_per_s),
+            format!("{:.0}", row.no_room_per_s),
+            format!("{:.0}", row.dropped_per_s),
+        ]);
+    }
+    table.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(port: &str, pid: u32, frames_in: u64, cpu_ms: u64) -> (PortName, FunctionInfo) {
+        let info = FunctionInfo {
+            service: "s".to_owned(),
+            number: 1,
+            instance: 0,
+            port: port.parse().unwrap(),
+            pid: Some(pid),
+            group: None,
+            waiting: 0,
+            capacity: 1023,
+            cpu_ms: Some(cpu_ms),
+            stalled: false,
+            frames_in,
+            frames_out: frames_in,
+            no_room: 0,
+            dropped: 0,
+        };
+        (info.port.clone(), info)
+    }
+
+    #[test]
+    fn test_the_busiest_is_first_and_what_is_new_has_no_rate() {
+        let old = HashMap::from([seen("vale0:a", 1, 100, 0), seen("vale0:b", 2, 100, 0)]);
+        let new = HashMap::from([
+            seen("vale0:a", 1, 200, 500),
+            seen("vale0:b", 3, 1100, 500),
+            seen("vale0:c", 4, 9000, 500),
+        ]);
+        let all = busiest(&new, &old, 2.0);
+        let rates: Vec<_> = all.iter().map(|row| row.frames_in_per_s).collect();
+        assert_eq!(rates, [500.0, 50.0, 0.0]);
+        let known: Vec<_> = all.iter().map(|row| row.cpu_percent.is_some()).collect();
+        assert_eq!(known, [false, true, false], "another process, the same, a new one");
+        assert!(table(&all).starts_with("SERVICE"));
+    }
+}

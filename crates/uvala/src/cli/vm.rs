@@ -1,0 +1,337 @@
+//! `uvala vm`
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use client::api::{
+    ErrorCode, Failure, Machine, MachineInfo, MachineState, PortAdd, PortInfo, PortKind, PortRef,
+    PortSettings, Request, exit,
+};
+use client::control::{Connection, ControlError};
+use client::name::PortName;
+
+use super::vm_args::show;
+use super::{Global, Usage, run as programs};
+use crate::say;
+use crate::vm::boot::{Boot, find_busybox, find_qemu, held, in_child, new_machine};
+use crate::vm::memory::Memory;
+use crate::vm::qemu::Qemu;
+use crate::vm::remains;
+use crate::vm::{Card, Impossible, address_of, initramfs, kvm};
+
+/// Run a virtual machine on a switch
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Boot a kernel in QEMU, on a port of its own, with its console on this terminal
+    ///
+    /// Without --initrd the guest is a shell: busybox, the drivers of its network card, and the
+    /// address 10.0.0.N on port vmN. A port that is not there is added, and deleted at the end. The
+    /// exit status is QEMU's, or 1. Nothing is left of it if this is killed, not even by SIGKILL.
+    Run(Run),
+    /// Become a program that ends with its parent
+    #[command(hide = true)]
+    Exec {
+        /// The parent's process
+        parent: i32,
+        /// The program
+        program: PathBuf,
+        /// What it is told
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Run {
+    /// A Linux kernel for x86-64, such as /boot/vmlinuz-…
+    kernel: PathBuf,
+    /// Its initial file system [default: one made of a static busybox, and of the kernel's modules
+    /// in /lib/modules, or in ../lib/modules beside the kernel]
+    #[arg(long, value_name = "FILE")]
+    initrd: Option<PathBuf>,
+    /// More words for the kernel's command line
+    #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
+    append: String,
+    /// The guest's memory: MiB, or with a unit
+    #[arg(long, value_name = "SIZE", default_value = "256M")]
+    memory: Memory,
+    /// Its processors
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    cpus: u16,
+    /// Its port [default: the first of vale0:vm1, vale0:vm2 … that is free]
+    #[arg(long, value_name = "PORT")]
+    name: Option<String>,
+    /// The QEMU that runs it [default: qemu-system-x86_64 in the search path]
+    #[arg(long, value_name = "PROGRAM")]
+    qemu: Option<PathBuf>,
+    /// Who runs the guest's code: the processor, or QEMU [default: kvm where that runs guests]
+    #[arg(long, value_enum)]
+    accel: Option<Accel>,
+    /// Only show QEMU's command line; add no port, and make no file system
+    #[arg(long)]
+    print: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Accel {
+    Kvm,
+    Tcg,
+}
+
+/// Runs the subcommand; returns the exit status.
+pub fn run(global: &Global, args: &Args) -> Result<u8> {
+    match &args.action {
+        Action::Run(args) => boot(global, args),
+        Action::Exec { parent, program, args } => Err(remains::exec(*parent, program, args)),
+    }
+}
+
+fn boot(global: &Global, args: &Run) -> Result<u8> {
+    let told = args.accel.map(|accel| accel == Accel::Kvm);
+    let (program, qemu) = find_qemu(args.qemu.as_deref(), told)?;
+    for file in [Some(&args.kernel), args.initrd.as_ref()].into_iter().flatten() {
+        File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
+    }
+    if args.print {
+        let (port, machine) = imagined(global, args.name.as_deref())?;
+        let initrd = args.initrd.as_deref().unwrap_or("INITRD".as_ref());
+        let words = command_line(args, qemu, &port, &machine, initrd)?;
+        let words = std::iter::once(program.display().to_string()).chain(words);
+        return say::out(words.map(|word| quoted(&word)).collect::<Vec<_>>().join(" ") + "\n")
+            .map(|()| exit::OK);
+    }
+    // Before there is a port to delete.
+    let busybox = args.initrd.is_none().then(find_busybox).transpose()?;
+    let place = Place::take(global, args.name.as_deref())?;
+    let made = busybox.map(|busybox| {
+        let number = initramfs::number_of(&place.port);
+        held(&initramfs::build(&args.kernel, &busybox, &place.port, number)?)
+    });
+    let made = made.transpose()?;
+    let path = made.as_ref().map(in_child);
+    let initrd = path.as_ref().or(args.initrd.as_ref()).expect("given or made");
+    let words = command_line(args, qemu, &place.port, &place.machine, initrd)?;
+    if args.accel.is_none() && !qemu.kvm {
+        let why =
+            if kvm::opens() { "/dev/kvm runs no guest here" } else { "no access to /dev/kvm" };
+        say::remark(format_args!("uvala: {why}: QEMU emulates the processor (TCG), slowly"));
+    }
+    let terminal = Terminal::remember();
+    let child = remains::dependent(&program)?.args(words).spawn();
+    // A terminal tells both of an interrupt, or hands the guest what is typed.
+    let is_typed = io::stdin().is_terminal();
+    let status = programs::wait(
+        child.with_context(|| format!("cannot run {}", program.display()))?,
+        !is_typed,
+    );
+    drop(terminal);
+    status
+}
+
+/// A port for the machine; gone when this is dropped if it was added, and when the process ends.
+struct Place {
+    port: PortName,
+    machine: MachineInfo,
+    /// If it was added: the connection that it goes with.
+    held: Option<Connection>,
+}
+
+impl Place {
+    fn take(global: &Global, name: Option<&str>) -> Result<Self> {
+        let connection = global.connect()?;
+        let (port, is_ours) = match name {
+            Some(name) => {
+                let port: PortName = name.parse()?;
+                let is_ours = add(&connection, &port)?;
+                (port, is_ours)
+            }
+            None => (add_free(&connection)?, true),
+        };
+        let machine = usable(&port, show(global, &port)?)?;
+        Ok(Self { port, machine, held: is_ours.then_some(connection) })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(connection) = &self.held {
+            // Somebody may have deleted it, or it is gone with the daemon.
+            let _ = connection.call(Request::Detach(PortRef { port: self.port.clone() }));
+        }
+    }
+}
+
+/// Adds a port that goes with the connection; false if there is one already.
+fn add(connection: &Connection, port: &PortName) -> Result<bool, ControlError> {
+    let (kind, settings) = (PortKind::VhostUser, PortSettings::default());
+    let machine = Some(Machine { held: true, ..Machine::default() });
+    let add = PortAdd { port: port.clone(), kind, settings, host: None, machine };
+    match connection.call(Request::PortAdd(Box::new(add))) {
+        Ok(_) => Ok(true),
+        Err(error) if is_taken(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_taken(error: &ControlError) -> bool {
+    matches!(error.code(), Some(ErrorCode::Exists | ErrorCode::InUse))
+}
+
+/// Names of ports for machines that have none.
+fn names() -> impl Iterator<Item = PortName> {
+    (1..=254).map(|n| format!("vale0:vm{n}").parse().expect("a name"))
+}
+
+fn add_free(connection: &Connection) -> Result<PortName> {
+    for port in names() {
+        if add(connection, &port)? {
+            return Ok(port);
+        }
+    }
+    Err(Usage("all of vale0:vm1 to vale0:vm254 are taken: give --name".to_owned()).into())
+}
+
+/// What is said of a port that may not be there yet.
+fn imagined(global: &Global, name: Option<&str>) -> Result<(PortName, MachineInfo)> {
+    let is_missing = |error: &anyhow::Error| {
+        let code = error.downcast_ref().and_then(ControlError::code);
+        code == Some(ErrorCode::NotFound)
+    };
+    let wanted: Option<PortName> = name.map(str::parse).transpose()?;
+    let is_named = wanted.is_some();
+    for port in wanted.into_iter().chain(names()) {
+        match show(global, &port) {
+            Ok(info) if is_named => return Ok((port.clone(), usable(&port, info)?)),
+            Err(error) if is_missing(&error) => {
+                let machine = new_machine(global.dir.as_deref(), &port)?;
+                return Ok((port, machine));
+            }
+            Ok(_) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(Usage("all of vale0:vm1 to vale0:vm254 are taken: give --name".to_owned()).into())
+}
+
+fn usable(port: &PortName, info: PortInfo) -> Result<MachineInfo, Failure> {
+    let refused = |code, why: String| {
+        let message = format!("{port} {why}; choose another --name");
+        Err(Failure { code, message })
+    };
+    let machine = info.machine.filter(|_| info.kind == PortKind::VhostUser);
+    let Some(machine) = machine else {
+        let kind = info.kind.name();
+        return refused(ErrorCode::Unsupported, format!("is there, of kind {kind}"));
+    };
+    match (machine.state, &machine.complaint) {
+        (MachineState::Waiting, _) => Ok(*machine),
+        (MachineState::Closed, Some(why)) => {
+            refused(ErrorCode::InUse, format!("has no socket: {why}"))
+        }
+        _ => refused(ErrorCode::InUse, "has a machine already".to_owned()),
+    }
+}
+
+/// What QEMU is told.
+fn command_line(
+    args: &Run,
+    qemu: Qemu,
+    port: &PortName,
+    machine: &MachineInfo,
+    initrd: &Path,
+) -> Result<Vec<String>, Usage> {
+    let kind = PortKind::VhostUser;
+    let card =
+        Card { kind, machine, memory: Some(args.memory), mac: address_of(port), model: None };
+    let card = card.qemu(qemu).map_err(|Impossible(why)| Usage(why))?;
+    let Run { kernel, cpus, append, .. } = args;
+    Ok(Boot { kernel, initrd, cpus: *cpus, append }.words(qemu, card))
+}
+
+/// A word as a shell reads it.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=+,./:@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+/// The terminal, as it was: a QEMU that is killed leaves it without echo and lines.
+struct Terminal(Option<rustix::termios::Termios>);
+
+impl Terminal {
+    fn remember() -> Self {
+        Self(rustix::termios::tcgetattr(io::stdin()).ok())
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        if let Some(before) = &self.0 {
+            let now = rustix::termios::OptionalActions::Now;
+            // It may be gone, and then there is nothing to mend.
+            let _ = rustix::termios::tcsetattr(io::stdin(), now, before);
+        }
+    }
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  uvala vm run /boot/vmlinuz-$(uname -r)             in one terminal: 10.0.0.1
+  uvala vm run /boot/vmlinuz-$(uname -r)             in another: 10.0.0.2; ping 10.0.0.1
+  uvala vm run bzImage --initrd root.cpio --append 'rdinit=/bin/sh' --memory 1G
+  uvala vm run bzImage --print                       only show how QEMU is called";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        run: Run,
+    }
+
+    fn args(line: &str) -> Run {
+        Line::parse_from(line.split(' ')).run
+    }
+
+    #[test]
+    fn test_qemu_is_told_of_card_kernel_and_console() {
+        let port = "vale0:vm1".parse().unwrap();
+        let global = Global { dir: Some("/run/x".into()) };
+        let machine = new_machine(global.dir.as_deref(), &port).unwrap();
+        let run = args("run /boot/k --append single --cpus 2");
+        let words = |kvm| {
+            let qemu = Qemu { version: (11, 1), kvm };
+            command_line(&run, qemu, &port, &machine, "i d".as_ref()).unwrap().join("|")
+        };
+        let tcg = words(false);
+        assert!(tcg.contains("path=/run/x/vale0:vm1.sock,reconnect"), "{tcg}");
+        assert!(tcg.contains("|-smp|2|") && tcg.contains("size=256M,share=on"), "{tcg}");
+        assert!(tcg.contains("|-kernel|/boot/k|-initrd|i d|-append|console=ttyS0 "), "{tcg}");
+        assert!(tcg.contains("|tcg|") && tcg.ends_with("mitigations=off single"), "{tcg}");
+        assert!(words(true).contains("|-accel|kvm|-cpu|host|"), "{}", words(true));
+    }
+
+    #[test]
+    fn test_words_are_quoted_where_a_shell_would_read_more_into_them() {
+        assert_eq!(quoted("id=a,path=/run/vale0:vm1.sock"), "id=a,path=/run/vale0:vm1.sock");
+        assert_eq!(quoted("it's two"), r"'it'\''s two'");
+        assert_eq!(quoted(""), "''");
+    }
+}

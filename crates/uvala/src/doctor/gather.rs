@@ -1,0 +1,275 @@
+//! The facts that the checks look at, as the daemon and the system say them.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use client::api::{DaemonInfo, PortInfo};
+use client::paths::{SOCKET_NAME, SYSTEM_DIR};
+use rustix::net::{AddressFamily, SocketType, socket};
+use rustix::thread::{MembarrierQuery, membarrier_query};
+
+use super::{Finding, host, limits, machine};
+use crate::vm::kvm;
+use crate::vm::qemu::{PROGRAM, Qemu};
+
+/// A socket's file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Socket {
+    /// There is none, as far as we may look.
+    Missing,
+    /// There is.
+    There {
+        /// Who may connect.
+        file: Rights,
+        /// Who may search the directories above it, the innermost first.
+        dirs: Vec<Rights>,
+    },
+    /// We may not look.
+    Unknown,
+}
+
+/// Who may do what with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rights {
+    /// Its permissions.
+    pub mode: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+}
+
+impl Rights {
+    fn of(metadata: &fs::Metadata) -> Self {
+        Self { mode: metadata.mode(), uid: metadata.uid(), gid: metadata.gid() }
+    }
+}
+
+/// A process that is a machine's monitor, by its command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Monitor {
+    /// Its number.
+    pub pid: u32,
+    /// What it was told.
+    pub words: Vec<String>,
+    /// Whose it is.
+    pub user: Person,
+}
+
+/// A user whose machines would connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Person {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub uid: u32,
+    /// Its groups.
+    pub gids: Vec<u32>,
+}
+
+/// Directories in which a daemon answers, but for `ours`.
+pub fn daemons_elsewhere(ours: &Path) -> Vec<PathBuf> {
+    let user = std::env::var_os("XDG_RUNTIME_DIR").map(|dir| Path::new(&dir).join("uvala"));
+    let own = PathBuf::from(format!("/tmp/uvala-{}", rustix::process::geteuid().as_raw()));
+    let places = [Some(PathBuf::from(SYSTEM_DIR)), user, Some(own)].into_iter().flatten();
+    let unix = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let is_open = |dir: &PathBuf| {
+        let end = format!(" {}", dir.join(SOCKET_NAME).display());
+        // What it was bound as before it was ready is what the kernel shows.
+        unix.lines().any(|line| line.trim_end_matches(".new").ends_with(&end))
+    };
+    places.filter(|dir| dir != ours && is_open(dir)).collect()
+}
+
+/// Checks a daemon and its ports. `dir` is where its socket is.
+pub fn daemon(info: &DaemonInfo, ports: &[PortInfo], dir: &Path) -> Vec<Finding> {
+    let process = |what: &str| PathBuf::from(format!("/proc/{}/{what}", info.pid));
+    let text = |what: &str| fs::read_to_string(process(what)).unwrap_or_default();
+    let open = fs::read_dir(process("fd")).map_or(0, Iterator::count);
+    let mut findings = Vec::new();
+    findings.extend(host::versions(env!("CARGO_PKG_VERSION"), &info.version));
+    findings.extend(limits::descriptors(open, &text("limits")));
+    findings.extend(limits::addresses(&text("limits")));
+    findings.extend(groups(&text("cgroup")).find_map(|(used, most)| limits::group(used, most)));
+    findings.extend(host::priority("daemon", &text("autogroup")));
+    findings.extend(ports.iter().flat_map(clients));
+    findings.extend(host::mtus(ports));
+    let unix = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    // A daemon in another namespace has its sockets elsewhere.
+    if unix.contains(&*dir.to_string_lossy()) {
+        findings.extend(host::stale(&sockets(dir), &unix));
+    }
+    let has_machines = ports.iter().any(|port| port.machine.is_some());
+    let (people, monitors) = (people(), if has_machines { monitors() } else { Vec::new() });
+    findings.extend(ports.iter().flat_map(|port| {
+        let Some(machine) = &port.machine else { return Vec::new() };
+        let is_its = |monitor: &&Monitor| match machine.pid {
+            Some(pid) => monitor.pid == pid,
+            None => machine::names(&monitor.words, &machine.socket),
+        };
+        let monitor = monitors.iter().find(is_its);
+        machine::check(port, &look(Path::new(&machine.socket)), monitor, &people)
+    }));
+    findings
+        .extend(Qemu::ask(PROGRAM.as_ref(), None).filter(|_| has_machines).and_then(machine::qemu));
+    findings
+}
+
+fn clients(port: &PortInfo) -> Option<Finding> {
+    let client = port.client.as_ref()?;
+    let text = fs::read_to_string(format!("/proc/{}/autogroup", client.pid)).ok()?;
+    host::priority(&port.port.to_string(), &text)
+}
+
+/// Checks the system.
+pub fn system() -> Vec<Finding> {
+    let room = rustix::fs::statvfs("/dev/shm").map(|shm| shm.f_blocks * shm.f_frsize);
+    let room = room.ok().and_then(host::shared_memory);
+    let memory = limits::memory(&fs::read_to_string("/proc/meminfo").unwrap_or_default());
+    let kvm = host::kvm(kvm::opens(), kvm::runs_guests());
+    room.into_iter().chain(memory).chain(kvm).chain(host::kernel(kernel())).collect()
+}
+
+/// What each control group has that a process is in, and what it may have: those with a limit.
+fn groups(of_process: &str) -> impl Iterator<Item = (u64, u64)> {
+    let path = of_process.lines().find_map(|line| line.strip_prefix("0::/"));
+    let root = Path::new("/sys/fs/cgroup");
+    let inner = path.map(|path| root.join(path)).unwrap_or_default();
+    let all: Vec<_> = inner.ancestors().map(Path::to_path_buf).collect();
+    all.into_iter().take_while(move |dir| dir.starts_with(root)).filter_map(|dir| {
+        let most = fs::read_to_string(dir.join("memory.max")).ok()?.trim().parse().ok()?;
+        Some((lasting(&fs::read_to_string(dir.join("memory.stat")).ok()?), most))
+    })
+}
+
+/// Memory that is no copy of a file, as `memory.stat` counts it.
+fn lasting(stat: &str) -> u64 {
+    let number = |key| stat.lines().find_map(|line| line.strip_prefix(key)?.parse::<u64>().ok());
+    number("anon ").unwrap_or(0) + number("shmem ").unwrap_or(0)
+}
+
+fn kernel() -> host::Kernel {
+    let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let is = |path: &str, wanted: u64| number(path) == Some(wanted);
+    let is_closed = is("/proc/sys/user/max_user_namespaces", 0)
+        || is("/proc/sys/kernel/unprivileged_userns_clone", 0)
+        || is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", 1);
+    let xdp = socket(AddressFamily::XDP, SocketType::RAW, None);
+    host::Kernel {
+        membarrier: membarrier_query().contains(MembarrierQuery::GLOBAL_EXPEDITED),
+        io_uring: !is("/proc/sys/kernel/io_uring_disabled", 2),
+        xdp: xdp.err() != Some(rustix::io::Errno::AFNOSUPPORT),
+        userns: !is_closed,
+    }
+}
+
+/// All that we may look at.
+fn monitors() -> Vec<Monitor> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().filter_map(io::Result::ok);
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let monitor = |pid| {
+        let words = Some(command_line(pid)).filter(|words| machine::is_monitor(words))?;
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        Some(Monitor { pid, words, user: owner(&status, &users)? })
+    };
+    pids.filter_map(monitor).collect()
+}
+
+/// Who a process acts as, from /proc/PID/status.
+fn owner(status: &str, users: &str) -> Option<Person> {
+    let numbers = |key: &str| -> Option<Vec<u32>> {
+        let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+        line.split_whitespace().map(|number| number.parse().ok()).collect()
+    };
+    // Real, effective, saved, of the file system.
+    let (uid, gid) = (*numbers("Uid:")?.get(1)?, *numbers("Gid:")?.get(1)?);
+    let gids = std::iter::once(gid).chain(numbers("Groups:")?).collect();
+    let is_its = |line: &&str| line.split(':').nth(2) == Some(&uid.to_string());
+    let name = users.lines().find(is_its).and_then(|line| line.split(':').next());
+    Some(Person { name: name.map_or_else(|| uid.to_string(), str::to_owned), uid, gids })
+}
+
+/// A process's command line; empty where we may not read it.
+fn command_line(pid: u32) -> Vec<String> {
+    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = bytes.split(|&byte| byte == 0);
+    words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+}
+
+fn look(path: &Path) -> Socket {
+    let metadata = match fs::metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Socket::Missing,
+        Err(_) => return Socket::Unknown,
+    };
+    let dirs = path.ancestors().skip(1).filter_map(|dir| fs::metadata(dir).ok());
+    Socket::There { file: Rights::of(&metadata), dirs: dirs.map(|dir| Rights::of(&dir)).collect() }
+}
+
+/// Sockets of ports in a directory.
+fn sockets(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().filter_map(io::Result::ok);
+    let sockets = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()));
+    let is_ports = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.contains(':') && name.ends_with(".sock")
+    };
+    sockets.map(|entry| entry.path()).filter(is_ports).collect()
+}
+
+/// Users whom distributions have for libvirt's machines.
+fn people() -> Vec<Person> {
+    let table = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let (users, groups) = (table("/etc/passwd"), table("/etc/group"));
+    ["libvirt-qemu", "qemu"].iter().filter_map(|name| person(name, &users, &groups)).collect()
+}
+
+fn person(name: &str, users: &str, groups: &str) -> Option<Person> {
+    let fields = |line: &'_ str| line.split(':').map(str::to_owned).collect::<Vec<_>>();
+    let user = users.lines().map(fields).find(|user| user[0] == name)?;
+    let (uid, gid) = (user.get(2)?.parse().ok()?, user.get(3)?.parse().ok()?);
+    let is_in = |group: &Vec<String>| {
+        group.get(3).is_some_and(|members| members.split(',').any(|member| member == name))
+    };
+    let more = groups.lines().map(fields).filter(is_in).filter_map(|group| group[2].parse().ok());
+    Some(Person { name: name.to_owned(), uid, gids: std::iter::once(gid).chain(more).collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_a_person_has_a_group_and_more() {
+        let users = "root:x:0:0::/:/bin/sh\nqemu:x:107:108::/:/sbin/nologin\n";
+        let groups = "kvm:x:36:qemu,me\nother:x:5:me\nqemu:x:108:\n";
+        let found = person("qemu", users, groups).unwrap();
+        assert_eq!((found.uid, found.gids), (107, vec![108, 36]));
+        assert_eq!(person("libvirt-qemu", users, groups), None);
+    }
+
+    #[test]
+    fn test_a_process_is_its_effective_users() {
+        let status = "Name:\tq\nUid:\t0\t107\t0\t107\nGid:\t0\t108\t0\t0\nGroups:\t36 5 \n";
+        let found = owner(status, "root:x:0:0::/:/bin/sh\nqemu:x:107:108::/:/x\n").unwrap();
+        assert_eq!((&*found.name, found.uid, found.gids), ("qemu", 107, vec![108, 36, 5]));
+        assert_eq!(owner(status, "").unwrap().name, "107");
+        assert_eq!(owner("", ""), None);
+    }
+
+    #[test]
+    fn test_memory_that_the_kernel_can_take_back_does_not_count() {
+        assert_eq!(lasting("anon 100\nfile 7000\nkernel 1\nshmem 20\n"), 120);
+        assert_eq!(groups("4:memory:/x\n").count() + groups("").count(), 0);
+    }
+
+    #[test]
+    fn test_this_process_can_be_looked_at() {
+        assert!(!command_line(std::process::id())[0].is_empty());
+        assert_eq!(look(Path::new("/no/such/socket")), Socket::Missing);
+        assert!(sockets(Path::new("/no/such/directory")).is_empty());
+    }
+}

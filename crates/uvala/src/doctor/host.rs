@@ -1,0 +1,164 @@
+//! Checks of the daemon and of the system.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use client::api::PortInfo;
+
+use super::{Finding, note, problem};
+
+/// No daemon answers, or others do.
+pub fn daemon_missing(why: &str, others: &[PathBuf]) -> Finding {
+    // The error says itself how one is started there.
+    let (what, start) = why.split_once("; ").unwrap_or((why, "start one: uvala daemon"));
+    let cure = match others.first() {
+        Some(dir) => format!("one is in {0}: say --dir {0}, or UVALA_DIR={0}", dir.display()),
+        None => start.to_owned(),
+    };
+    problem("daemon", what, cure)
+}
+
+/// Daemon and command are of different versions.
+pub fn versions(ours: &str, theirs: &str) -> Option<Finding> {
+    let what = || format!("it is of version {theirs}, and this command of {ours}");
+    let cure = "restart the daemon with the program that is installed; machines find it again";
+    (ours != theirs).then(|| problem("daemon", what(), cure))
+}
+
+/// A weight of a group of tasks that was raised, from /proc/PID/autogroup.
+pub fn priority(about: &str, autogroup: &str) -> Option<Finding> {
+    let nice: i32 = autogroup.trim().rsplit(' ').next()?.parse().ok()?;
+    let what = format!("the weight of its group of tasks is raised (nice {nice})");
+    let cure = "echo 0 > /proc/PID/autogroup: on Linux 6.18 this starves threads of the kernel";
+    (nice < 0).then(|| problem(about, what, cure))
+}
+
+/// Interfaces of one switch with different MTUs.
+pub fn mtus(ports: &[PortInfo]) -> Vec<Finding> {
+    let mut switches = BTreeMap::<String, BTreeMap<u32, Vec<String>>>::new();
+    for port in ports {
+        let Some(host) = &port.host else { continue };
+        let name = port.port.to_string();
+        let switch = name.split(':').next().unwrap_or_default().to_owned();
+        switches.entry(switch).or_default().entry(host.mtu).or_default().push(name);
+    }
+    let different = switches.into_iter().filter(|(_, mtus)| mtus.len() > 1);
+    let finding = |(switch, mtus): (String, BTreeMap<u32, Vec<String>>)| {
+        let each = mtus.iter().map(|(mtu, ports)| format!("{} has {mtu}", ports.join(" and ")));
+        let what = format!("its interfaces differ in MTU: {}", each.collect::<Vec<_>>().join(", "));
+        problem(&switch, what, "give all of them the same: ip link set … mtu …, or --mtu of a tap")
+    };
+    different.map(finding).collect()
+}
+
+/// Sockets of ports that are no more: nobody has them open, by /proc/net/unix.
+pub fn stale(files: &[PathBuf], unix: &str) -> Vec<Finding> {
+    let is_open =
+        |path: &Path| unix.lines().any(|line| line.ends_with(&format!(" {}", path.display())));
+    let left = files.iter().filter(|path| !is_open(path));
+    left.map(|path| {
+        let what = format!("{} is a socket that nobody has open", path.display());
+        note("daemon", what, format!("rm {}", path.display()))
+    })
+    .collect()
+}
+
+/// Little room for monitors whose memory is files there.
+pub fn shared_memory(bytes: u64) -> Option<Finding> {
+    let what = format!("/dev/shm has {} MiB", bytes >> 20);
+    let cure = "machines with memory-backend-file there want more (docker: --shm-size); those \
+                with memory-backend-memfd do not use it";
+    (bytes < 256 << 20).then(|| note("host", what, cure))
+}
+
+/// What the kernel has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Kernel {
+    /// membarrier(GLOBAL_EXPEDITED).
+    pub membarrier: bool,
+    /// io_uring is not switched off.
+    pub io_uring: bool,
+    /// Sockets of AF_XDP.
+    pub xdp: bool,
+    /// User namespaces for everybody.
+    pub userns: bool,
+}
+
+/// KVM that opens and is of no use.
+pub fn kvm(opens: bool, runs_guests: bool) -> Option<Finding> {
+    let cure = "switch nested virtualization on where this machine runs, or say -accel tcg, as \
+                `uvala vm run` does by itself";
+    let what = "/dev/kvm opens, and runs no guest, or very slowly";
+    (opens && !runs_guests).then(|| note("host", what, cure))
+}
+
+/// What it has not.
+pub fn kernel(has: Kernel) -> Vec<Finding> {
+    let each = [
+        (has.membarrier, "membarrier", "clients pay for a fence with each batch"),
+        (has.io_uring, "io_uring", "nothing to do, if no program of yours wants it"),
+        (has.xdp, "AF_XDP", "take ports of --kind packet instead of xdp"),
+        (
+            has.userns,
+            "user namespaces without rights",
+            "give the daemon uvala-helper, or the rights, for interfaces of the host",
+        ),
+    ];
+    let missing = each.iter().filter(|(is_there, ..)| !is_there);
+    missing.map(|(_, what, cure)| note("host", format!("no {what}"), *cure)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_a_daemon_is_missing_elsewhere_or_old() {
+        let none = daemon_missing("no daemon at /x; start one with: y", &[]);
+        assert_eq!((&*none.what, &*none.cure), ("no daemon at /x", "start one with: y"));
+        let other = daemon_missing("no daemon", &["/run/uvala".into()]);
+        assert!(other.cure.contains("--dir /run/uvala"), "{}", other.cure);
+        assert_eq!(versions("1.0", "1.0"), None);
+        assert!(versions("1.1", "1.0").unwrap().what.contains("1.0, and this command of 1.1"));
+    }
+
+    #[test]
+    fn test_a_raised_priority_is_seen_and_no_other() {
+        assert!(priority("daemon", "/autogroup-12 nice -11\n").is_some());
+        assert_eq!(priority("daemon", "/autogroup-12 nice 0\n"), None);
+        assert_eq!(priority("daemon", ""), None);
+    }
+
+    #[test]
+    fn test_mtus_of_one_switch_are_the_same() {
+        let port = |name: &str, mtu: u32| -> PortInfo {
+            serde_json::from_value(serde_json::json!({
+                "port": name, "kind": "tap", "number": 1, "persistent": true, "owner": 0,
+                "client": null, "memory": 0, "group": null, "settings": {},
+                "host": {"ifname": "x", "state": "up", "mtu": mtu, "mac": "02:00:00:00:00:01"},
+            }))
+            .unwrap()
+        };
+        assert!(mtus(&[port("vale0:a", 1500), port("vale1:a", 9000)]).is_empty());
+        let [found] = &mtus(&[port("vale0:a", 1500), port("vale0:b", 9000)])[..] else { panic!() };
+        assert!(found.about == "vale0" && found.what.contains("vale0:b has 9000"), "{found:?}");
+    }
+
+    #[test]
+    fn test_sockets_that_nobody_has_open_are_stale() {
+        let unix = "Num Path\n0000: 00000002 1 23 /run/uvala/vale0:a.sock\n";
+        let files = ["/run/uvala/vale0:a.sock", "/run/uvala/vale0:b.sock"].map(PathBuf::from);
+        let [found] = &stale(&files, unix)[..] else { panic!() };
+        assert!(found.cure == "rm /run/uvala/vale0:b.sock", "{found:?}");
+    }
+
+    #[test]
+    fn test_what_the_host_lacks_is_noted() {
+        assert_eq!(shared_memory(1 << 30), None);
+        assert!(kvm(true, false).is_some() && kvm(false, false).or(kvm(true, true)).is_none());
+        assert!(shared_memory(64 << 20).unwrap().what.contains("64 MiB"));
+        let all = Kernel { membarrier: true, io_uring: true, xdp: true, userns: true };
+        assert!(kernel(all).is_empty());
+        assert_eq!(kernel(Kernel::default()).len(), 4);
+    }
+}

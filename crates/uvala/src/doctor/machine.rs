@@ -1,0 +1,304 @@
+//! Checks of a virtual machine's port.
+
+use client::api::{MachineInfo, MachineState, PortInfo, PortKind};
+
+use super::gather::{Monitor, Person, Rights, Socket};
+use super::{Finding, note, problem};
+use crate::vm::qemu::Qemu;
+
+/// All that is wrong with one. `monitor` is its monitor, connected or not, where we may look at it;
+/// `people` are those who may have one.
+pub fn check(
+    port: &PortInfo,
+    socket: &Socket,
+    monitor: Option<&Monitor>,
+    people: &[Person],
+) -> Vec<Finding> {
+    let Some(machine) = &port.machine else { return Vec::new() };
+    let name = port.port.to_string();
+    let mut findings = Vec::new();
+    findings.extend(complaint(&name, machine));
+    findings.extend(missing(&name, machine, socket));
+    if machine.state == MachineState::Waiting && !machine.connect {
+        let guess = || people.iter().filter_map(|person| closed(&name, machine, socket, person));
+        match monitor {
+            Some(monitor) => findings.extend(shut_out(&name, machine, socket, monitor)),
+            None => findings.extend(guess()),
+        }
+    }
+    let words = monitor.map_or(&[][..], |monitor| &monitor.words);
+    let is_qemu = port.kind == PortKind::VhostUser && is_qemu(words);
+    let shared = if is_qemu { unshared(&name, words) } else { None };
+    let driver = if shared.is_none() { driverless(&name, machine) } else { None };
+    findings.extend(shared.into_iter().chain(driver));
+    findings.extend(is_qemu.then(|| queues(&name, machine, words)).flatten());
+    findings
+}
+
+fn complaint(name: &str, machine: &MachineInfo) -> Option<Finding> {
+    let what = machine.complaint.as_ref()?;
+    if machine.state == MachineState::Closed {
+        let cure =
+            format!("mend that, then delete the port and add it again: uvala port del {name}");
+        return Some(problem(name, format!("the daemon could not open it: {what}"), cure));
+    }
+    let cure = if what.contains("quota.machine_") {
+        "raise that quota in the daemon's uvala.toml, or give the machine less memory (--memory)"
+            .to_owned()
+    } else {
+        format!("start the machine again, as `uvala vm-args {name}` says it")
+    };
+    Some(problem(name, format!("its last machine was let go: {what}"), cure))
+}
+
+fn missing(name: &str, machine: &MachineInfo, socket: &Socket) -> Option<Finding> {
+    if machine.state != MachineState::Waiting || *socket != Socket::Missing {
+        return None;
+    }
+    let path = &machine.socket;
+    Some(if machine.connect {
+        let cure = "start the monitor with server=on there, in a directory that the daemon reaches";
+        problem(name, format!("no monitor listens at {path}"), cure)
+    } else {
+        let cure = format!("delete the port and add it again: uvala port del {name}");
+        problem(name, format!("its socket {path} is gone"), cure)
+    })
+}
+
+/// A user who may have monitors cannot connect.
+fn closed(name: &str, machine: &MachineInfo, socket: &Socket, person: &Person) -> Option<Finding> {
+    let what = refusal(machine, socket, person)?;
+    let cure = format!("if that runs the machine: {}", opening(person));
+    Some(note(name, format!("{} {what}", person.name), cure))
+}
+
+/// A monitor that is there cannot connect.
+fn shut_out(
+    name: &str,
+    machine: &MachineInfo,
+    socket: &Socket,
+    monitor: &Monitor,
+) -> Option<Finding> {
+    let Monitor { pid, user, .. } = monitor;
+    let what = refusal(machine, socket, user)?;
+    Some(problem(
+        name,
+        format!("its monitor, process {pid} of {}, {what}", user.name),
+        opening(user),
+    ))
+}
+
+fn opening(person: &Person) -> String {
+    let who = &person.name;
+    format!(
+        "add the port with --group {who} and a --socket in a directory that both may search, or \
+         run the monitor as another user"
+    )
+}
+
+/// Why somebody cannot connect.
+fn refusal(machine: &MachineInfo, socket: &Socket, person: &Person) -> Option<String> {
+    const SEARCH: u32 = 1;
+    const WRITE: u32 = 2;
+    let (Socket::There { file, dirs }, path) = (socket, &machine.socket) else { return None };
+    let what = if !person.may(*file, WRITE) {
+        format!("(mode {:o})", file.mode & 0o777)
+    } else {
+        let shut = dirs.iter().find(|dir| !person.may(**dir, SEARCH))?;
+        format!("(a directory above it has mode {:o})", shut.mode & 0o777)
+    };
+    Some(format!("cannot connect to {path} {what}"))
+}
+
+impl Person {
+    fn may(&self, what: Rights, bit: u32) -> bool {
+        let Rights { mode, uid, gid } = what;
+        let bits = match () {
+            () if self.uid == 0 => return true,
+            () if self.uid == uid => mode >> 6,
+            () if self.gids.contains(&gid) => mode >> 3,
+            () => mode,
+        };
+        bits & bit != 0
+    }
+}
+
+fn driverless(name: &str, machine: &MachineInfo) -> Option<Finding> {
+    let cure = "boot the guest; it needs virtio_net, and memory that is shared (share=on)";
+    let is_so = machine.state == MachineState::Connected;
+    is_so.then(|| note(name, "a monitor has connected, and no driver is at work", cure))
+}
+
+/// Is it one? Its program may be run by another, as a loader.
+pub fn is_monitor(words: &[String]) -> bool {
+    let file = |word: &String| word.rsplit('/').next().unwrap_or_default().to_owned();
+    let is_one = |name: String| {
+        ["qemu", "kvm", "cloud-hypervisor", "crosvm"].iter().any(|known| name.starts_with(known))
+    };
+    words.iter().map(file).any(is_one)
+}
+
+/// Was it told of this socket?
+pub fn names(words: &[String], socket: &str) -> bool {
+    let told = format!("={}", socket.replace(',', ",,"));
+    let is_end = |rest: &str| rest.is_empty() || (rest.starts_with(',') && !rest.starts_with(",,"));
+    words
+        .iter()
+        .any(|word| word.match_indices(&told).any(|(at, _)| is_end(&word[at + told.len()..])))
+}
+
+fn is_qemu(words: &[String]) -> bool {
+    words.iter().any(|word| word.contains("qemu"))
+}
+
+fn unshared(name: &str, words: &[String]) -> Option<Finding> {
+    let is_shared = |word: &String| word.contains("share=on") || word.contains("\"share\":true");
+    let cure = "-object memory-backend-memfd,id=mem,size=SIZE,share=on -numa node,memdev=mem, as \
+                `uvala vm-args` says";
+    let what = "the memory of its machine is not shared: no frame ever arrives";
+    (!words.iter().any(is_shared)).then(|| problem(name, what, cure))
+}
+
+/// Numbers of queues and of vectors that do not fit the port.
+fn queues(name: &str, machine: &MachineInfo, words: &[String]) -> Option<Finding> {
+    let path = format!("path={}", machine.socket.replace(',', ",,"));
+    let chardev = words.iter().find(|word| word.split(',').any(|part| part == path))?;
+    let netdev = with(words, "chardev", value(chardev, "id")?)?;
+    let device = with(words, "netdev", value(netdev, "id")?)?;
+    let number = |word, key| value(word, key).and_then(|text| text.parse::<u32>().ok());
+    let (ours, theirs) = (u32::from(machine.queues), number(netdev, "queues").unwrap_or(1));
+    let cure = format!("tell QEMU what `uvala vm-args {name}` says");
+    let vectors = number(device, "vectors");
+    if theirs > ours {
+        let what = format!("QEMU has {theirs} pairs of queues, and the port {ours}");
+        Some(problem(name, what, cure))
+    } else if theirs > 1 && value(device, "mq") != Some("on") {
+        Some(problem(name, format!("{theirs} pairs of queues, and no mq=on: one is used"), cure))
+    } else if theirs > 1 && vectors.is_some_and(|vectors| vectors < 2 * theirs + 2) {
+        let what = format!("fewer vectors than the {} that {theirs} pairs want", 2 * theirs + 2);
+        Some(note(name, what, cure))
+    } else if theirs < ours {
+        Some(note(name, format!("{ours} pairs of queues, of which QEMU uses {theirs}"), cure))
+    } else {
+        None
+    }
+}
+
+/// The word with this value of a key.
+fn with<'a>(words: &'a [String], key: &str, wanted: &str) -> Option<&'a String> {
+    words.iter().find(|word| value(word, key) == Some(wanted))
+}
+
+/// A value in one of QEMU's words.
+fn value<'a>(word: &'a str, key: &str) -> Option<&'a str> {
+    word.split(',').find_map(|part| part.strip_prefix(key)?.strip_prefix('='))
+}
+
+/// What is to be known of the QEMU that is there.
+pub fn qemu(qemu: Qemu) -> Option<Finding> {
+    let (major, minor) = qemu.version;
+    let what = format!("QEMU {major}.{minor} without KVM crashes with interrupts by messages");
+    let cure = "vectors=0 behind virtio-net-pci, as `uvala vm-args` says, or QEMU 8 or newer";
+    qemu.crashes_with_vectors().then(|| note("host", what, cure))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATH: &str = "/run/uvala/vale0:vm1.sock";
+
+    fn machine(state: &str, queues: u16) -> MachineInfo {
+        let value = serde_json::json!(
+            {"socket": PATH, "connect": false, "queues": queues, "state": state}
+        );
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn words(netdev: &str, device: &str) -> Vec<String> {
+        let text = format!(
+            "qemu-system-x86_64 -chardev socket,id=c,path={PATH},reconnect=1 -netdev \
+             vhost-user,id=n,chardev=c{netdev} -device virtio-net-pci,netdev=n{device}"
+        );
+        text.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn test_queues_and_vectors_fit_the_port() {
+        let of = |ours, netdev, device| queues("p", &machine("up", ours), &words(netdev, device));
+        assert_eq!(of(1, "", ""), None);
+        assert_eq!(of(4, ",queues=4", ",mq=on,vectors=10"), None);
+        let what = |ours, netdev, device| of(ours, netdev, device).unwrap().what;
+        assert!(what(1, ",queues=4", ",mq=on").contains("QEMU has 4"));
+        assert!(what(4, ",queues=4", "").contains("no mq=on"));
+        assert!(what(4, ",queues=4", ",mq=on,vectors=3").contains("the 10 that 4 pairs"));
+        assert!(what(4, "", "").contains("QEMU uses 1"));
+    }
+
+    #[test]
+    fn test_memory_that_is_not_shared_is_the_mistake() {
+        assert!(unshared("p", &words("", "")).is_some());
+        let mut shared = words("", "");
+        shared.push("memory-backend-memfd,id=m,size=1G,share=on".to_owned());
+        assert_eq!(unshared("p", &shared), None);
+        assert!(driverless("p", &machine("connected", 1)).is_some());
+        assert_eq!(driverless("p", &machine("up", 1)), None);
+    }
+
+    #[test]
+    fn test_sockets_are_there_and_open_to_the_monitors_user() {
+        let waiting = machine("waiting", 1);
+        assert!(missing("p", &waiting, &Socket::Missing).unwrap().what.contains("is gone"));
+        let there = |mode, gid, dir| Socket::There {
+            file: Rights { mode, uid: 0, gid },
+            dirs: vec![Rights { mode: dir, uid: 7, gid: 7 }],
+        };
+        assert_eq!(missing("p", &waiting, &there(0o660, 0, 0o755)), None);
+        let person = |uid| Person { name: "libvirt-qemu".to_owned(), uid, gids: vec![108] };
+        let is_closed = |socket| closed("p", &waiting, &socket, &person(64055)).is_some();
+        assert!(is_closed(there(0o660, 0, 0o755)) && is_closed(there(0o660, 108, 0o700)));
+        assert!(!is_closed(there(0o660, 108, 0o755)) && !is_closed(there(0o666, 0, 0o755)));
+        let in_its_own = closed("p", &waiting, &there(0o666, 0, 0o700), &person(7));
+        assert_eq!((in_its_own, refusal(&waiting, &there(0, 0, 0), &person(0))), (None, None));
+    }
+
+    #[test]
+    fn test_a_monitor_that_tries_in_vain_is_found_by_its_command_line() {
+        let words = words(",queues=4", ",mq=on,vectors=10");
+        assert!(is_monitor(&words) && names(&words, PATH));
+        assert!(!names(&words, "/run/uvala/vale0:vm1") && !names(&words, "vale0:vm1.sock"));
+        assert!(names(&["-x".to_owned(), "path=/a,,b,server=on".to_owned()], "/a,b"));
+        assert!(!names(&["path=/a,,b".to_owned()], "/a"));
+        let user = Person { name: "nobody".to_owned(), uid: 65534, gids: vec![65534] };
+        let monitor = Monitor { pid: 5, words, user };
+        let port = |state| -> PortInfo {
+            serde_json::from_value(serde_json::json!({
+                "port": "vale0:vm1", "kind": "vhost-user", "number": 1, "persistent": true,
+                "owner": 0, "client": null, "memory": 0, "group": null, "settings": {},
+                "machine": machine(state, 1)
+            }))
+            .unwrap()
+        };
+        let root = Rights { mode: 0o660, uid: 0, gid: 0 };
+        let socket = Socket::There { file: root, dirs: vec![Rights { mode: 0o755, ..root }] };
+        let found = check(&port("waiting"), &socket, Some(&monitor), &[]);
+        let said = |text: &str| found.iter().any(|finding| finding.what.contains(text));
+        assert!(said("process 5 of nobody, cannot connect"), "{found:?}");
+        assert!(said("QEMU has 4 pairs of queues, and the port 1"), "{found:?}");
+        assert!(said("not shared"), "{found:?}");
+    }
+
+    #[test]
+    fn test_complaints_are_repeated_and_old_ones_crash() {
+        let mut machine = machine("waiting", 1);
+        assert_eq!(complaint("p", &machine), None);
+        machine.complaint = Some("a ring of 3".to_owned());
+        assert!(complaint("p", &machine).unwrap().what.ends_with("a ring of 3"));
+        machine.complaint = Some("it takes … (quota.machine_memory): …".to_owned());
+        assert!(complaint("p", &machine).unwrap().cure.contains("raise that quota"));
+        machine.state = MachineState::Closed;
+        assert!(complaint("p", &machine).unwrap().what.contains("could not open it"));
+        assert!(qemu(Qemu { version: (7, 2), kvm: false }).is_some());
+        assert_eq!(qemu(Qemu { version: (8, 0), kvm: false }), None);
+    }
+}

@@ -1,0 +1,351 @@
+//! `firewall`: drops what rules say; answers to what was let through pass.
+//!
+//! ```toml
+//! default = "drop"
+//! pass = ["arp"]                   # types of frames that pass, whatever the rules say
+//! [[rule]]                         # the first that matches counts
+//! action = "accept"
+//! src = "10.0.1.0/24"
+//! proto = "tcp"
+//! dport = "80"
+//! ```
+//!
+//! A *connection* is two ends and a protocol: once a rule has let a packet through, those of its
+//! connection pass in both directions, until none has come for `idle_s` seconds.
+//!
+//! Rules are for IP packets that can be read. What hides its ports (fragments, long chains of
+//! headers) is dropped by a rule that would drop it with some ports, accepted only by one that
+//! asks for none, and opens no connection. What cannot be read as an IP packet (other types, a
+//! third tag, tunnels) is dropped or accepted as `default` says; a frame that is cut within its
+//! headers is dropped.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use client::nf::{Action, Frame, Handler, Made};
+use ring::mark::PREFIX;
+use serde::Deserialize;
+use switch::forward::chain::flow::{FlowKey, WORDS};
+use switch::forward::chain::rule::{Fields, Matcher};
+use switch::forward::chain::text::{ethertype, network, protocol, range};
+
+use super::text::{Hidden, Match, key_of};
+use super::{Counts, named};
+use crate::say;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    #[serde(default)]
+    default: Verdict,
+    #[serde(default = "pass")]
+    pass: Vec<String>,
+    #[serde(default = "idle_s")]
+    idle_s: u64,
+    #[serde(default = "connections")]
+    connections: usize,
+    #[serde(default)]
+    rule: Vec<RuleText>,
+}
+
+fn pass() -> Vec<String> {
+    vec!["arp".to_owned()]
+}
+
+fn idle_s() -> u64 {
+    120
+}
+
+fn connections() -> usize {
+    1 << 18
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    #[default]
+    Drop,
+    Accept,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleText {
+    action: Verdict,
+    src: Option<String>,
+    dst: Option<String>,
+    proto: Option<String>,
+    sport: Option<String>,
+    dport: Option<String>,
+}
+
+/// A rule, ready to be asked.
+struct Rule {
+    action: Verdict,
+    matches: Match,
+    asks_for_ports: bool,
+}
+
+impl Rule {
+    fn new(text: &RuleText) -> Result<Self, String> {
+        let fields = Fields {
+            src: text.src.as_deref().map(network).transpose()?,
+            dst: text.dst.as_deref().map(network).transpose()?,
+            protocol: text.proto.as_deref().map(protocol).transpose()?,
+            src_ports: text.sport.as_deref().map(range).transpose()?,
+            dst_ports: text.dport.as_deref().map(range).transpose()?,
+            ..Fields::default()
+        };
+        let asks_for_ports = fields.src_ports.is_some() || fields.dst_ports.is_some();
+        Ok(Self { action: text.action, matches: Match::from(&fields), asks_for_ports })
+    }
+
+    /// Is it for this packet? One that hides its ports is taken to have the worse ones.
+    fn is_for(&self, key: &FlowKey, hides_ports: bool) -> bool {
+        match self.action {
+            Verdict::Drop => self.matches.may_be_for(key),
+            Verdict::Accept => !(hides_ports && self.asks_for_ports) && self.matches.is_for(key),
+        }
+    }
+}
+
+/// The function.
+pub struct Firewall {
+    default: Verdict,
+    pass: Vec<Matcher>,
+    rules: Vec<Rule>,
+    /// When each connection was seen last.
+    known: HashMap<[u64; WORDS], Instant>,
+    idle: Duration,
+    most: usize,
+    now: Instant,
+    /// When the silent were forgotten last.
+    swept: Option<Instant>,
+}
+
+/// Between two sweeps of a full table: each costs a look at every connection.
+const SWEEP: Duration = Duration::from_secs(1);
+
+impl Firewall {
+    /// Reads its file.
+    pub fn new(text: &str) -> anyhow::Result<Self> {
+        let config: Config = toml::from_str(text)?;
+        let rules = (1..).zip(&config.rule).map(|(number, rule)| {
+            Rule::new(rule).map_err(|error| anyhow::anyhow!("rule {number}: {error}"))
+        });
+        let pass = config.pass.iter().map(|text| {
+            let ethertype = ethertype(text).map_err(|error| anyhow::anyhow!("pass: {error}"))?;
+            Ok(Matcher::from(&Fields { ethertype: Some(ethertype), ..Fields::default() }))
+        });
+        Ok(Self {
+            default: config.default,
+            pass: pass.collect::<anyhow::Result<_>>()?,
+            rules: rules.collect::<Result<_, _>>()?,
+            known: HashMap::new(),
+            idle: Duration::from_secs(config.idle_s),
+            most: config.connections,
+            now: Instant::now(),
+            swept: None,
+        })
+    }
+
+    /// Is from now on what another file says; connections that were accepted go on.
+    pub fn replace(&mut self, new: Self) {
+        let known = std::mem::take(&mut self.known);
+        *self = Self { known, ..new };
+    }
+
+    /// What it knows.
+    pub fn counts(&self) -> Counts {
+        named(["connections"], [self.known.len() as u64])
+    }
+
+    fn verdict(&mut self, key: &FlowKey) -> Verdict {
+        if self.pass.iter().any(|matcher| matcher.matches(key)) {
+            return Verdict::Accept;
+        }
+        let Some(ends) = key.conversation() else { return self.default };
+        let hides_ports = Hidden::by(key).is_some();
+        if !hides_ports
+            && let Some(seen) = self.known.get_mut(&ends)
+            && self.now.duration_since(*seen) < self.idle
+        {
+            *seen = self.now;
+            return Verdict::Accept;
+        }
+        let found = self.rules.iter().find(|rule| rule.is_for(key, hides_ports));
+        let verdict = found.map_or(self.default, |rule| rule.action);
+        if verdict == Verdict::Accept && !hides_ports {
+            self.note(ends);
+        }
+        verdict
+    }
+
+    /// A table that is full forgets who is silent; what is new passes by its rule alone.
+    fn note(&mut self, ends: [u64; WORDS]) {
+        let (now, idle) = (self.now, self.idle);
+        let is_full = self.known.len() >= self.most;
+        if is_full && self.swept.is_none_or(|swept| now.duration_since(swept) >= SWEEP) {
+            self.known.retain(|_, seen| now.duration_since(*seen) < idle);
+            self.swept = Some(now);
+            if self.known.len() >= self.most {
+                let most = self.most;
+                say::remark(format_args!(
+                    "firewall: {most} connections are open: answers to further ones pass by rules"
+                ));
+            }
+        }
+        if self.known.len() < self.most {
+            self.known.insert(ends, self.now);
+        }
+    }
+}
+
+impl Handler for Firewall {
+    fn frame(&mut self, frame: &mut Frame<'_>, _: &mut Made) -> Action {
+        // Who cuts a frame there wants it not to be read.
+        if !frame.is_whole() && frame.bytes().len() < PREFIX {
+            return Action::Drop;
+        }
+        match self.verdict(&key_of(frame)) {
+            Verdict::Accept => Action::Next,
+            Verdict::Drop => Action::Drop,
+        }
+    }
+
+    fn batch(&mut self, _: u32, _: &mut Made) {
+        self.now = Instant::now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nf::packet::{ethernet, ipv4};
+
+    fn key_of(frame: &[u8]) -> FlowKey {
+        super::key_of(&Frame::new(&mut frame.to_vec()))
+    }
+
+    fn tcp(src: [u8; 4], dst: [u8; 4], ports: [u16; 2]) -> Vec<u8> {
+        let tcp = [&ports[0].to_be_bytes()[..], &ports[1].to_be_bytes()[..], &[0; 16]].concat();
+        ethernet([2; 6], [4; 6], 0x0800, &ipv4(6, src.into(), dst.into(), &tcp))
+    }
+
+    fn key(src: [u8; 4], dst: [u8; 4], ports: [u16; 2]) -> FlowKey {
+        key_of(&tcp(src, dst, ports))
+    }
+
+    /// The same packet, said to be the first fragment of one.
+    fn fragment(src: [u8; 4], dst: [u8; 4], ports: [u16; 2]) -> FlowKey {
+        let mut frame = tcp(src, dst, ports);
+        frame[14 + 6] = 0x20;
+        key_of(&frame)
+    }
+
+    const CONFIG: &str = "[[rule]]\naction = \"drop\"\nsrc = \"10.0.0.9\"\n[[rule]]\n\
+        action = \"accept\"\nsrc = \"10.0.0.0/24\"\nproto = \"tcp\"\ndport = \"80\"\n";
+
+    #[test]
+    fn test_rules_decide_and_answers_pass_while_the_connection_lives() {
+        let mut firewall = Firewall::new(CONFIG).unwrap();
+        let (client, server) = ([10, 0, 0, 1], [10, 0, 1, 1]);
+        let (there, back) = (key(client, server, [5, 80]), key(server, client, [80, 5]));
+        assert_eq!(firewall.verdict(&back), Verdict::Drop, "nobody has asked");
+        assert_eq!(firewall.verdict(&there), Verdict::Accept);
+        assert_eq!(firewall.verdict(&back), Verdict::Accept);
+        assert_eq!(firewall.verdict(&key(client, server, [5, 81])), Verdict::Drop);
+        assert_eq!(firewall.verdict(&key([10, 0, 0, 9], server, [5, 80])), Verdict::Drop);
+        firewall.now += Duration::from_secs(121);
+        assert_eq!(firewall.verdict(&back), Verdict::Drop, "it was silent too long");
+    }
+
+    #[test]
+    fn test_a_full_table_forgets_only_the_silent() {
+        let mut firewall = Firewall::new(&format!("connections = 2\n{CONFIG}")).unwrap();
+        for port in 1..5 {
+            let there = key([10, 0, 0, 1], [10, 0, 1, 1], [port, 80]);
+            assert_eq!(firewall.verdict(&there), Verdict::Accept);
+        }
+        assert_eq!(firewall.known.len(), 2);
+        firewall.now += Duration::from_secs(200);
+        firewall.verdict(&key([10, 0, 0, 1], [10, 0, 1, 1], [9, 80]));
+        assert_eq!(firewall.known.len(), 1);
+    }
+
+    #[test]
+    fn test_a_full_table_is_swept_once_a_second() {
+        let config = format!("connections = 1\nidle_s = 0\n{CONFIG}");
+        let mut firewall = Firewall::new(&config).unwrap();
+        let come = |firewall: &mut Firewall, port| {
+            let there = key([10, 0, 0, 1], [10, 0, 1, 1], [port, 80]);
+            assert_eq!(firewall.verdict(&there), Verdict::Accept, "by its rule");
+            firewall.known.contains_key(&there.conversation().unwrap())
+        };
+        assert!(come(&mut firewall, 1) && come(&mut firewall, 2), "the first is forgotten");
+        assert!(!come(&mut firewall, 3), "not again at once");
+        firewall.now += SWEEP;
+        assert!(come(&mut firewall, 4));
+    }
+
+    #[test]
+    fn test_what_cannot_be_read_is_for_the_default() {
+        let arp = ethernet([255; 6], [4; 6], 0x0806, &[0; 46]);
+        let inner = &tcp([10, 0, 0, 1], [10, 0, 1, 1], [5, 80])[14..];
+        let tagged = [&[0, 1, 0x81, 0, 0, 2, 0x81, 0, 0, 3, 8, 0][..], inner].concat();
+        let mut short_header = tcp([10, 0, 0, 1], [10, 0, 1, 1], [5, 80]);
+        short_header[14] = 0x44;
+        let opaque = [
+            ethernet([2; 6], [4; 6], 0x8100, &tagged),
+            ethernet([2; 6], [4; 6], 0x8864, inner),
+            ethernet([2; 6], [4; 6], 0x8847, inner),
+            short_header,
+            vec![0; 14],
+        ];
+        for (default, expected) in [("drop", Verdict::Drop), ("accept", Verdict::Accept)] {
+            let text = format!("default = {default:?}\n[[rule]]\naction = \"accept\"\n");
+            let mut firewall = Firewall::new(&text).unwrap();
+            assert_eq!(firewall.verdict(&key_of(&arp)), Verdict::Accept);
+            for frame in &opaque {
+                assert_eq!(firewall.verdict(&key_of(frame)), expected, "{frame:02x?}");
+            }
+        }
+        let mut strict = Firewall::new("pass = [\"0x88cc\"]").unwrap();
+        assert_eq!(strict.verdict(&key_of(&arp)), Verdict::Drop);
+        let lldp = ethernet([2; 6], [4; 6], 0x88cc, &[0; 46]);
+        assert_eq!(strict.verdict(&key_of(&lldp)), Verdict::Accept);
+    }
+
+    #[test]
+    fn test_fragments_open_nothing_and_pass_no_rule_for_ports() {
+        let (client, server) = ([10, 0, 0, 1], [10, 0, 1, 1]);
+        let mut firewall = Firewall::new(CONFIG).unwrap();
+        assert_eq!(firewall.verdict(&fragment(client, server, [5, 80])), Verdict::Drop);
+        let open = "[[rule]]\naction = \"drop\"\nproto = \"tcp\"\ndport = \"22\"\n\
+            [[rule]]\naction = \"accept\"\nsrc = \"10.0.0.0/24\"\n";
+        let mut firewall = Firewall::new(open).unwrap();
+        assert_eq!(firewall.verdict(&key(client, server, [5, 80])), Verdict::Accept);
+        let hidden = fragment(client, server, [5, 80]);
+        assert_eq!(firewall.verdict(&hidden), Verdict::Drop, "it may be for port 22");
+        let mut frame =
+            ethernet([2; 6], [4; 6], 0x0800, &ipv4(51, client.into(), server.into(), &[0; 40]));
+        frame.resize(80, 0);
+        assert_eq!(firewall.verdict(&key_of(&frame)), Verdict::Drop, "behind AH there may be TCP");
+        let open = "[[rule]]\naction = \"accept\"\nsrc = \"10.0.0.0/24\"\n";
+        let mut firewall = Firewall::new(open).unwrap();
+        assert_eq!(firewall.verdict(&fragment(client, server, [5, 80])), Verdict::Accept);
+        assert_eq!(firewall.verdict(&fragment(server, client, [80, 5])), Verdict::Drop);
+    }
+
+    #[test]
+    fn test_nonsense_is_refused() {
+        for text in [
+            "default = \"maybe\"",
+            "[[rule]]\naction = \"drop\"\nsrc = \"x\"",
+            "rules = 1",
+            "pass = [\"x\"]",
+        ] {
+            assert!(Firewall::new(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Functions in the box: each a program of the kind people copy.
+//!
+//! A function is a [`Handler`] that a TOML table makes. They know nothing of
+//! the command line, and the command line ([`crate::cli`]) nothing of what they do.
+
+mod balancer;
+mod bypass;
+mod firewall;
+mod limiter;
+mod matcher;
+mod monitor;
+mod nat;
+mod packet;
+mod router;
+mod table;
+mod text;
+mod tunnel;
+pub mod wishes;
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use client::Port;
+use client::nf::{Action, Frame, Handler, Made, step};
+
+use crate::say;
+
+/// What a function has counted, by names.
+pub type Counts = Vec<(Cow<'static, str>, u64)>;
+
+/// Names in a switch, with their numbers in the frames' metadata.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    /// Of its services.
+    pub services: Vec<(String, u8)>,
+    /// Of its chains.
+    pub chains: Vec<(String, u8)>,
+}
+
+impl Names {
+    /// The number of a chain that stands under `key` in a function's file.
+    fn chain(&self, key: &str, wanted: &str) -> anyhow::Result<u8> {
+        let found = self.chains.iter().find(|(name, _)| name == wanted);
+        found.map(|(_, number)| *number).ok_or_else(|| {
+            anyhow::anyhow!(
+                "{key}: the switch has no chain {wanted:?}; make it: \
+                 uvala chain add SWITCH {wanted} SERVICE"
+            )
+        })
+    }
+}
+
+/// These counts by these names.
+fn named<const N: usize>(names: [&'static str; N], counts: [u64; N]) -> Counts {
+    names.into_iter().map(Cow::from).zip(counts).collect()
+}
+
+/// Makes the type of all functions: each has a module, a type in it, and a line of what it does.
+macro_rules! functions {
+    ($count:literal: $($name:ident :: $Type:ident, $what:literal;)*) => {
+        /// Something that can be run.
+        pub enum Function {
+            $($Type(Box<$name::$Type>),)*
+        }
+
+        /// Names and what they do.
+        pub const NAMES: [(&str, &str); $count] = [$((stringify!($name), $what)),*];
+
+        impl Function {
+            /// The one of this name, told what to do by the text of a file.
+            pub fn new(name: &str, config: &str) -> anyhow::Result<Self> {
+                match name {
+                    $(stringify!($name) => {
+                        Ok(Self::$Type(Box::new($name::$Type::new(config)?)))
+                    })*
+                    _ => anyhow::bail!("there is no function {name:?}; see: uvala nf run --help"),
+                }
+            }
+
+            /// Does from now on what another of its kind would, and keeps what it knows of those
+            /// who talk.
+            pub fn replace(&mut self, new: Self) {
+                match (self, new) {
+                    $((Self::$Type(this), Self::$Type(new)) => this.replace(*new),)*
+                    (this, new) => *this = new,
+                }
+            }
+        }
+
+        /// The same with each.
+        macro_rules! each {
+            ($this:expr, $function:ident => $do:expr) => {
+                match $this {
+                    $(Function::$Type($function) => $do,)*
+                }
+            };
+        }
+    };
+}
+
+functions! { 9:
+    balancer::Balancer, "shares connections out among servers: rendezvous hashing";
+    bypass::Bypass, "passes everything on";
+    firewall::Firewall, "drops what rules say, and knows connections";
+    limiter::Limiter, "drops what is too much: frames and bits in a second";
+    matcher::Matcher, "drops, counts or sends elsewhere by what is in packets: Aho-Corasick";
+    monitor::Monitor, "counts flows and reports them: IPFIX";
+    nat::Nat, "lets hosts inside share addresses outside: NAT44 with ports";
+    router::Router, "routes IPv4 between networks: ARP, ICMP, longest prefix";
+    tunnel::Tunnel, "puts frames into packets to another place: VXLAN";
+}
+
+impl Function {
+    /// What it has counted, beside what the switch counts.
+    pub fn counts(&self) -> Counts {
+        each!(self, function => function.counts())
+    }
+
+    /// Does it speak of services or chains, whose numbers it has to [know](Self::know)?
+    pub fn asks_for_names(&self) -> bool {
+        match self {
+            Self::Matcher(matcher) => matcher.asks_for_services(),
+            Self::Nat(nat) => nat.asks_for_chains(),
+            Self::Tunnel(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Tells it what the switch has.
+    pub fn know(&mut self, names: &Names) -> anyhow::Result<()> {
+        match self {
+            Self::Matcher(matcher) => matcher.know(&names.services),
+            Self::Nat(nat) => nat.know(names),
+            Self::Tunnel(tunnel) => tunnel.know(names),
+            _ => Ok(()),
+        }
+    }
+
+    /// The end has come: what it has to say is said.
+    pub fn finish(&mut self) {
+        if let Self::Monitor(monitor) = self {
+            monitor.finish();
+        }
+    }
+}
+
+impl Handler for Function {
+    fn frame(&mut self, frame: &mut Frame<'_>, made: &mut Made) -> Action {
+        each!(self, function => function.frame(frame, made))
+    }
+
+    fn batch(&mut self, frames: u32, made: &mut Made) {
+        each!(self, function => function.batch(frames, made));
+    }
+}
+
+/// Runs a function as long as it may go on, which is asked between two batches, and once a second.
+pub fn run<F: Handler>(
+    port: &mut Port,
+    function: &mut F,
+    mut may_go_on: impl FnMut(&mut F) -> bool,
+) -> Result<(), client::Error> {
+    while may_go_on(function) {
+        match step(port, function, Some(Duration::from_secs(1))) {
+            Ok(_) => {}
+            // A neighbour has spoilt a ring, which is mended: no reason to leave the chain.
+            Err(error @ client::Error::Resynced { .. }) => {
+                say::remark(format_args!("uvala: {error}"));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_the_examples_are_what_their_functions_take() {
+        for (function, text) in [
+            ("firewall", include_str!("../../../../examples/nf/firewall.toml")),
+            ("firewall", include_str!("../../../../examples/nf/firewall-forward.toml")),
+            ("balancer", include_str!("../../../../examples/nf/balancer.toml")),
+            ("limiter", include_str!("../../../../examples/nf/limiter.toml")),
+            ("matcher", include_str!("../../../../examples/nf/matcher.toml")),
+            ("monitor", include_str!("../../../../examples/nf/monitor.toml")),
+            ("nat", include_str!("../../../../examples/nf/nat.toml")),
+            ("router", include_str!("../../../../examples/nf/router.toml")),
+            ("tunnel", include_str!("../../../../examples/nf/tunnel.toml")),
+        ] {
+            let mut made = Function::new(function, text).unwrap();
+            made.replace(Function::new(function, text).unwrap());
+            assert!(Function::new(function, "nonsense = 1").is_err(), "{function}");
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! `nat`: hosts inside share addresses outside.
+//!
+//! ```toml
+//! inside = ["10.0.1.0/24"]
+//! outside = ["10.0.2.1"]
+//! from_inside = "out"              # the chain by which frames come from inside
+//! [[forward]]                      # somebody inside can be reached
+//! proto = "tcp"
+//! outside = "10.0.2.1:8080"
+//! inside = "10.0.1.2:80"
+//! ```
+//!
+//! NAT44 with ports: TCP, UDP, echo requests, and the errors about them with what they quote. It
+//! stands between two others, changes packets where they lie, and leaves Ethernet addresses alone:
+//! somebody else has to answer ARP for the addresses outside, best the router behind it. What is
+//! neither from inside nor to an address outside passes as it is.
+//!
+//! Anybody can write an address of somebody inside into a packet, but not by which chain it comes:
+//! that the switch says. What comes by another chain than `from_inside` with such a source is
+//! dropped. Without `from_inside` addresses alone decide, and whoever stands in front has to
+//! filter.
+//!
+//! Bindings are endpoint-independent, and so is who may use them from outside (RFC 4787, REQ-8):
+//! to keep strangers out is the firewall's work, which stands on the inner side. Ports are kept
+//! where they are free. Hosts inside reach each other by their outer addresses (hairpinning,
+//! REQ-9), if what follows sends the packet back. Later fragments go where their first went, which
+//! must have come before (REQ-14). Nothing inside of packets is translated: protocols that send
+//! addresses, such as FTP's active mode, need another way.
+
+mod bindings;
+mod ports;
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::{Duration, Instant};
+
+use client::nf::{Action, Frame, Handler, Made, Meta};
+use serde::{Deserialize, Deserializer};
+
+use super::packet::{Delta, End, Packet, Piece, Protocol, Side, Unread, icmp};
+use super::table::Table;
+use super::text::{Net, Ports, entries, seconds};
+use super::{Counts, Names, named};
+use bindings::{Bindings, Refused, Timeouts};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    inside: Vec<Net>,
+    outside: Vec<Ipv4Addr>,
+    from_inside: Option<String>,
+    #[serde(default = "ports")]
+    ports: Ports,
+    #[serde(default = "bindings", deserialize_with = "entries")]
+    bindings: u32,
+    /// A quarter of them, if nothing is said: RFC 6888 asks for a limit (REQ-4).
+    #[serde(default, deserialize_with = "some_entries")]
+    bindings_per_host: Option<u32>,
+    /// Five minutes: what RFC 4787 recommends (REQ-5).
+    #[serde(default = "udp_s", deserialize_with = "seconds")]
+    udp_s: Duration,
+    /// Two hours and four minutes: the least of RFC 5382 (REQ-5).
+    #[serde(default = "tcp_s", deserialize_with = "seconds")]
+    tcp_s: Duration,
+    /// Four minutes, likewise.
+    #[serde(default = "tcp_transitory_s", deserialize_with = "seconds")]
+    tcp_transitory_s: Duration,
+    /// A minute: the least of RFC 5508 (REQ-2).
+    #[serde(default = "icmp_s", deserialize_with = "seconds")]
+    icmp_s: Duration,
+    #[serde(default)]
+    forward: Vec<Forward>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Forward {
+    proto: Protocol,
+    outside: SocketAddrV4,
+    inside: SocketAddrV4,
+}
+
+fn ports() -> Ports {
+    Ports(1024..=u16::MAX)
+}
+
+fn bindings() -> u32 {
+    1 << 16
+}
+
+fn some_entries<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
+    entries(from).map(Some)
+}
+
+fn udp_s() -> Duration {
+    Duration::from_secs(300)
+}
+
+fn tcp_s() -> Duration {
+    Duration::from_secs(7440)
+}
+
+fn tcp_transitory_s() -> Duration {
+    Duration::from_secs(240)
+}
+
+fn icmp_s() -> Duration {
+    Duration::from_secs(60)
+}
+
+/// Packets in pieces that are on their way, and for how long.
+const IN_PIECES: u32 = 1024;
+const REASSEMBLY: Duration = Duration::from_secs(30);
+/// Places that are looked at with each batch, and when nothing comes.
+const SWEEP: usize = 32;
+const SWEEP_IDLE: usize = 4096;
+
+/// A packet in pieces: both addresses, identification, protocol.
+type Whole = (Ipv4Addr, Ipv4Addr, u16, u8);
+
+/// Where the pieces go.
+struct InPieces {
+    src: Ipv4Addr,
+    dst: Ipv4Addr,
+    began: Instant,
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Became {
+    /// Goes out under another address.
+    Out,
+    /// Comes in for somebody inside.
+    Back,
+    /// From inside by way of outside.
+    Hairpin,
+    /// None of ours.
+    Passed,
+    /// Dropped, as what follows: it cannot be read.
+    Broken,
+    /// From outside, under the name of somebody inside.
+    Spoofed,
+    /// Of a protocol without ports.
+    Protocol,
+    /// To an address outside, for nobody.
+    Nobody,
+    /// A piece before its first.
+    Piece,
+    /// There is no room for one more binding.
+    Full,
+    /// Its host has as many as one may.
+    HostFull,
+    /// There is no port for one more.
+    NoPort,
+}
+
+const BECAME: [&str; 12] = [
+    "out",
+    "in",
+    "hairpin",
+    "passed",
+    "broken",
+    "spoofed",
+    "protocol",
+    "for_nobody",
+    "fragment",
+    "table_full",
+    "host_full",
+    "no_port",
+];
+
+impl From<Refused> for Became {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Full => Self::Full,
+            Refused::Host => Self::HostFull,
+            Refused::NoPort => Self::NoPort,
+        }
+    }
+}
+
+/// Where a packet is translated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Way {
+    /// It comes from inside.
+    out: bool,
+    /// It is for an address outside.
+    back: bool,
+}
+
+/// The chain from inside, and its number, once that is known.
+struct Inside {
+    chain: String,
+    number: Option<u8>,
+}
+
+/// The function.
+pub struct Nat {
+    inside: Vec<Net>,
+    outside: Vec<Ipv4Addr>,
+    from_inside: Option<Inside>,
+    bindings: Bindings,
+    in_pieces: Table<Whole, InPieces>,
+    /// Packets in pieces that had to make room before all had passed, or their time was over.
+    pieces_forgotten: u64,
+    became: [u64; BECAME.len()],
+}
+
+impl Nat {
+    /// Reads its file.
+    pub fn new(text: &str) -> anyhow::Result<Self> {
+        let config: Config = toml::from_str(text)?;
+        anyhow::ensure!(!config.inside.is_empty(), "inside: name the networks of those inside");
+        anyhow::ensure!(!config.outside.is_empty(), "outside: name an address that they share");
+        let timeouts = Timeouts {
+            udp: config.udp_s,
+            tcp: config.tcp_s,
+            transitory: config.tcp_transitory_s,
+            icmp: config.icmp_s,
+        };
+        let per_host = config.bindings_per_host.unwrap_or(config.bindings.div_ceil(4));
+        let most = (config.bindings, per_host);
+        let bindings = Bindings::new(most, &config.outside, &config.ports.0, timeouts);
+        let mut nat = Self {
+            inside: config.inside,
+            outside: config.outside,
+            from_inside: config.from_inside.map(|chain| Inside { chain, number: None }),
+            bindings,
+            in_pieces: Table::new(IN_PIECES),
+            pieces_forgotten: 0,
+            became: [0; BECAME.len()],
+        };
+        for (number, forward) in (1..).zip(&config.forward) {
+            nat.forward(forward).map_err(|error| anyhow::anyhow!("forward {number}: {error}"))?;
+        }
+        Ok(nat)
+    }
+
+    fn forward(&mut self, forward: &Forward) -> Result<(), String> {
+        let (inside, outside) = (End::from(forward.inside), End::from(forward.outside));
+        if !self.is_inside(inside.ip) {
+            return Err(format!("{} is in no network of `inside`; add it there", inside.ip));
+        }
+        if !self.outside.contains(&outside.ip) {
+            return Err(format!("{} is no address of `outside`; add it there", outside.ip));
+        }
+        if forward.proto == Protocol::Icmp {
+            return Err("proto is \"tcp\" or \"udp\"".to_owned());
+        }
+        match self.bindings.fix(forward.proto, inside, outside) {
+            true => Ok(()),
+            false => Err("one of its ends has a forward already; delete one of both".to_owned()),
+        }
+    }
+
+    /// Does it have to know the number of a chain?
+    pub fn asks_for_chains(&self) -> bool {
+        self.from_inside.is_some()
+    }
+
+    /// Learns the number of its chain. Until then nobody is inside.
+    pub fn know(&mut self, names: &Names) -> anyhow::Result<()> {
+        if let Some(inside) = &mut self.from_inside {
+            inside.number = Some(names.chain("from_inside", &inside.chain)?);
+        }
+        Ok(())
+    }
+
+    /// Is from now on what another file says; who talks goes on.
+    pub fn replace(&mut self, new: Self) {
+        let old = std::mem::replace(&mut self.bindings, new.bindings);
+        (self.inside, self.outside) = (new.inside, new.outside);
+        self.from_inside = new.from_inside;
+        self.bindings.adopt(old, |ip| contain(&self.inside, ip));
+    }
+
+    /// What it has counted.
+    pub fn counts(&self) -> Counts {
+        let more = [self.bindings.len() as u64, self.pieces_forgotten];
+        let more = named(["bindings", "fragmented_forgotten"], more);
+        named(BECAME, self.became).into_iter().chain(more).collect()
+    }
+
+    fn is_inside(&self, ip: Ipv4Addr) -> bool {
+        contain(&self.inside, ip)
+    }
+
+    /// May a frame come from somebody inside?
+    fn may_be_inside(&self, meta: Meta) -> bool {
+        self.from_inside
+            .as_ref()
+            .is_none_or(|inside| meta.is_valid() && Some(meta.chain()) == inside.number)
+    }
+
+    fn way(&self, src: Ipv4Addr, dst: Ipv4Addr) -> Way {
+        let back = self.outside.contains(&dst);
+        let is_for_many = dst.is_multicast() || dst.is_broadcast();
+        let leaves = back || !is_for_many && !self.is_inside(dst);
+        Way { out: leaves && self.is_inside(src), back }
+    }
+
+    fn handle(&mut self, frame: &mut Frame<'_>) -> Result<Became, Became> {
+        let packet = match Packet::in_frame(frame) {
+            Ok(packet) => packet,
+            Err(Unread::Other) => return Ok(Became::Passed),
+            Err(Unread::Broken) => return Err(Became::Broken),
+        };
+        let src = packet.ip(frame.bytes(), Side::Src);
+        if self.is_inside(src) && !self.may_be_inside(frame.meta) {
+            return Err(Became::Spoofed);
+        }
+        self.translate(frame.bytes_mut(), &packet)
+    }
+
+    fn translate(&mut self, bytes: &mut [u8], packet: &Packet) -> Result<Became, Became> {
+        let way = self.way(packet.ip(bytes, Side::Src), packet.ip(bytes, Side::Dst));
+        let became = match way {
+            Way { out: false, back: false } => return Ok(Became::Passed),
+            Way { out: true, back: false } => Became::Out,
+            Way { out: false, back: true } => Became::Back,
+            Way { out: true, back: true } => Became::Hairpin,
+        };
+        let id = whole(bytes, packet);
+        match packet.piece {
+            Piece::Whole => self.first(bytes, packet, way)?,
+            Piece::First => {
+                self.first(bytes, packet, way)?;
+                let (src, dst) = (packet.ip(bytes, Side::Src), packet.ip(bytes, Side::Dst));
+                self.remember(id, InPieces { src, dst, began: self.bindings.now });
+            }
+            Piece::Later => self.later(bytes, packet, id)?,
+        }
+        Ok(became)
+    }
+
+    /// What has its protocol's header.
+    fn first(&mut self, bytes: &mut [u8], packet: &Packet, way: Way) -> Result<(), Became> {
+        let protocol = Protocol::new(packet.protocol(bytes)).ok_or(Became::Protocol)?;
+        if !packet.has_header(protocol) {
+            return Err(Became::Broken);
+        }
+        match (protocol, bytes[packet.l4]) {
+            (Protocol::Tcp, _) => {
+                let flags = bytes[packet.l4 + 13];
+                self.both_ends(bytes, packet, (protocol, flags), way)
+            }
+            (Protocol::Udp, _) => self.both_ends(bytes, packet, (protocol, 0), way),
+            // Requests go out and replies come back; the other way, an identifier says nothing.
+            (Protocol::Icmp, icmp::ECHO) if !way.back => {
+                self.both_ends(bytes, packet, (protocol, 0), way)
+            }
+            (Protocol::Icmp, icmp::ECHO_REPLY) if !way.out => {
+                self.both_ends(bytes, packet, (protocol, 0), way)
+            }
+            (Protocol::Icmp, icmp::ECHO | icmp::ECHO_REPLY) => Err(Became::Nobody),
+            (Protocol::Icmp, kind) if icmp::is_error(kind) => {
+                self.error(&mut bytes[..packet.end], packet, way)
+            }
+            (Protocol::Icmp, _) => Err(Became::Protocol),
+        }
+    }
+
+    /// Who it is for first: what is for nobody makes no binding.
+    fn both_ends(
+        &mut self,
+        bytes: &mut [u8],
+        packet: &Packet,
+        (protocol, flags): (Protocol, u8),
+        way: Way,
+    ) -> Result<(), Became> {
+        let [src, dst] = [Side::Src, Side::Dst].map(|side| packet.end_of(bytes, protocol, side));
+        if way.back {
+            let inside = self.bindings.back(protocol, (src, dst), flags).ok_or(Became::Nobody)?;
+            packet.set_end(bytes, protocol, Side::Dst, inside);
+        }
+        if way.out {
+            let outside = self.bindings.out(protocol, (src, dst), flags)?;
+            packet.set_end(bytes, protocol, Side::Src, outside);
+        }
+        Ok(())
+    }
+
+    /// An error is for whoever sent what it quotes, and quotes what they know of it (RFC 5508,
+    /// REQ-4 and REQ-5). It prolongs nothing.
+    fn error(&mut self, bytes: &mut [u8], packet: &Packet, way: Way) -> Result<(), Became> {
+        let (quoted, protocol) = packet.quoted(bytes).map_err(|unread| match unread {
+            Unread::Other => Became::Protocol,
+            Unread::Broken => Became::Broken,
+        })?;
+        let [src, dst] = [Side::Src, Side::Dst].map(|side| quoted.end_of(bytes, protocol, side));
+        let mut changes = Delta::default();
+        if way.back {
+            let inside = self.bindings.known_outside(protocol, src).ok_or(Became::Nobody)?;
+            changes = changes.and(quoted.set_end(bytes, protocol, Side::Src, inside));
+            packet.set_ip(bytes, Side::Dst, inside.ip);
+        }
+        if way.out {
+            let outside = self.bindings.known_inside(protocol, dst).ok_or(Became::Nobody)?;
+            changes = changes.and(quoted.set_end(bytes, protocol, Side::Dst, outside));
+            packet.set_ip(bytes, Side::Src, outside.ip);
+        }
+        packet.keep_sum(bytes, Protocol::Icmp, changes);
+        Ok(())
+    }
+
+    /// Another one makes room where there is none: who sends nothing but first pieces keeps nobody
+    /// else's from passing.
+    fn remember(&mut self, id: Whole, pieces: InPieces) {
+        if self.in_pieces.is_full() && self.in_pieces.find(&id).is_none() {
+            let gone = self.in_pieces.turn(|_| true);
+            self.pieces_forgotten += u64::from(gone.is_some());
+        }
+        self.in_pieces.insert(id, pieces);
+    }
+
+    fn later(&mut self, bytes: &mut [u8], packet: &Packet, id: Whole) -> Result<(), Became> {
+        let now = self.bindings.now;
+        let first = self.in_pieces.get(&id);
+        let fresh = first.filter(|first| now.duration_since(first.began) < REASSEMBLY);
+        let &mut InPieces { src, dst, .. } = fresh.ok_or(Became::Piece)?;
+        packet.set_ip(bytes, Side::Src, src);
+        packet.set_ip(bytes, Side::Dst, dst);
+        Ok(())
+    }
+}
+
+impl Handler for Nat {
+    fn frame(&mut self, frame: &mut Frame<'_>, _: &mut Made) -> Action {
+        let became = self.handle(frame);
+        let (Ok(index) | Err(index)) = became;
+        self.became[index as usize] += 1;
+        if became.is_ok() { Action::Next } else { Action::Drop }
+    }
+
+    fn batch(&mut self, frames: u32, _: &mut Made) {
+        let now = Instant::now();
+        self.bindings.now = now;
+        let places = if frames == 0 { SWEEP_IDLE } else { SWEEP };
+        self.bindings.sweep(places);
+        (0..places).for_each(|_| {
+            self.in_pieces.turn(|first| now.duration_since(first.began) >= REASSEMBLY);
+        });
+    }
+}
+
+fn whole(bytes: &[u8], packet: &Packet) -> Whole {
+    let [src, dst] = [Side::Src, Side::Dst].map(|side| packet.ip(bytes, side));
+    (src, dst, packet.identification(bytes), packet.protocol(bytes))
+}
+
+fn contain(nets: &[Net], ip: Ipv4Addr) -> bool {
+    nets.iter().any(|net| net.0.contains(&ip))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,435 @@
+//! `router`: IPv4 between networks.
+//!
+//! ```toml
+//! [[interface]]
+//! address = "10.0.1.1/24"
+//! [[interface]]
+//! address = "10.0.2.1/24"
+//! [[route]]
+//! to = "0.0.0.0/0"
+//! via = "10.0.2.254"
+//! ```
+//!
+//! It answers ARP and echo requests for its addresses, looks the longest prefix up, counts TTL
+//! down, and learns neighbours as any host does: by asking. The packet that made it ask is lost,
+//! as with many routers; the next one finds the answer. A packet that cannot go on makes an ICMP
+//! message. All interfaces have one Ethernet address.
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use client::nf::{Action, Frame, Handler, Made};
+use ipnet::Ipv4Net;
+use prefix_trie::PrefixMap;
+use serde::Deserialize;
+
+use super::packet::{
+    ARP, ETHERNET, IPV4, Mac, arp, checksum, ethernet, ethertype, icmp_error, ip, ipv4, mac, word,
+};
+use super::{Counts, named};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    /// The router's Ethernet address.
+    #[serde(default)]
+    mac: Option<client::api::Mac>,
+    interface: Vec<InterfaceText>,
+    #[serde(default)]
+    route: Vec<RouteText>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct InterfaceText {
+    address: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RouteText {
+    to: String,
+    via: Ipv4Addr,
+}
+
+/// Where packets of a prefix go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hop {
+    /// Their destination is a neighbour, of the one that has this address of ours.
+    Here(Ipv4Addr),
+    /// To this neighbour.
+    Via(Ipv4Addr),
+}
+
+const MAC: Mac = [0x02, 0x75, 0x76, 0x61, 0x6c, 0x01];
+const EVERYBODY: Mac = [0xff; 6];
+/// Most neighbours that are known, and for how long.
+const NEIGHBOURS: usize = 16_384;
+const FRESH: Duration = Duration::from_secs(300);
+/// Most ICMP errors in a second.
+const COMPLAINTS: u32 = 1000;
+/// Between two questions for one neighbour.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The function.
+pub struct Router {
+    mac: Mac,
+    own: Vec<Ipv4Addr>,
+    routes: PrefixMap<Ipv4Net, Hop>,
+    neighbours: HashMap<Ipv4Addr, (Mac, Instant)>,
+    asked: HashMap<Ipv4Addr, Instant>,
+    now: Instant,
+    /// Messages of this second, and when it began.
+    complaints: (u32, Instant),
+}
+
+impl Router {
+    /// Reads its file.
+    pub fn new(text: &str) -> anyhow::Result<Self> {
+        let config: Config = toml::from_str(text)?;
+        let now = Instant::now();
+        let mut router = Self {
+            mac: config.mac.map_or(MAC, |mac| mac.0),
+            own: Vec::new(),
+            routes: PrefixMap::new(),
+            neighbours: HashMap::new(),
+            asked: HashMap::new(),
+            now,
+            complaints: (0, now),
+        };
+        let net = |text: &str| {
+            Ipv4Net::from_str(text)
+                .map_err(|_| anyhow::anyhow!("{text:?} is none like 10.0.1.1/24"))
+        };
+        for InterfaceText { address } in &config.interface {
+            let address = net(address)?;
+            router.own.push(address.addr());
+            router.routes.insert(address.trunc(), Hop::Here(address.addr()));
+        }
+        for RouteText { to, via } in &config.route {
+            router.routes.insert(net(to)?.trunc(), Hop::Via(*via));
+            anyhow::ensure!(router.source_for(*via).is_some(), "{via} is in no network of ours");
+        }
+        anyhow::ensure!(!router.own.is_empty(), "a router has interfaces");
+        Ok(router)
+    }
+
+    /// Is from now on what another file says; neighbours that are still some stay known.
+    pub fn replace(&mut self, new: Self) {
+        let mut neighbours = std::mem::take(&mut self.neighbours);
+        neighbours.retain(|address, _| new.source_for(*address).is_some());
+        *self = Self { neighbours, ..new };
+    }
+
+    /// What it knows.
+    pub fn counts(&self) -> Counts {
+        named(["neighbours"], [self.neighbours.len() as u64])
+    }
+
+    fn hop(&self, dst: Ipv4Addr) -> Option<Hop> {
+        self.routes.get_lpm(&Ipv4Net::from(dst)).map(|(_, hop)| *hop)
+    }
+
+    /// Our address in the network of a neighbour.
+    fn source_for(&self, neighbour: Ipv4Addr) -> Option<Ipv4Addr> {
+        match self.hop(neighbour)? {
+            Hop::Here(own) => Some(own),
+            Hop::Via(_) => None,
+        }
+    }
+
+    fn learn(&mut self, address: Ipv4Addr, mac: Mac) {
+        let is_known = self.neighbours.contains_key(&address);
+        if self.source_for(address).is_none() || !is_known && self.neighbours.len() >= NEIGHBOURS {
+            return;
+        }
+        self.neighbours.insert(address, (mac, self.now));
+        self.asked.remove(&address);
+    }
+
+    fn arp(&mut self, frame: &[u8], made: &mut Made) -> Action {
+        let packet = &frame[ETHERNET..];
+        if packet.len() < ARP || packet[..6] != [0, 1, 8, 0, 6, 4] {
+            return Action::Drop;
+        }
+        let (operation, from) = (word(packet, 6), (mac(packet, 8), ip(packet, 14)));
+        let target = ip(packet, 24);
+        if self.own.contains(&target) {
+            self.learn(from.1, from.0);
+            if operation == 1 {
+                let answer = arp(2, (self.mac, target), from);
+                made.send(&ethernet(from.0, self.mac, 0x0806, &padded(answer)));
+            }
+        }
+        Action::Drop
+    }
+
+    /// The station of a neighbour; asks for it where it is not known.
+    fn neighbour(&mut self, address: Ipv4Addr, made: &mut Made) -> Option<Mac> {
+        let known = self.neighbours.get(&address).copied();
+        let fresh = known.filter(|(_, seen)| self.now.duration_since(*seen) < FRESH);
+        let asked = self.asked.get(&address);
+        let may_ask = asked.is_none_or(|asked| self.now.duration_since(*asked) >= PATIENCE);
+        if fresh.is_none() && may_ask {
+            let from = (self.mac, self.source_for(address)?);
+            let question = arp(1, from, ([0; 6], address));
+            made.send(&ethernet(EVERYBODY, self.mac, 0x0806, &padded(question)));
+            if self.asked.len() >= NEIGHBOURS {
+                self.asked.clear();
+            }
+            self.asked.insert(address, self.now);
+        }
+        // An old answer is good until there is another.
+        known.map(|(mac, _)| mac)
+    }
+
+    fn packet(&mut self, frame: &mut Frame<'_>, made: &mut Made) -> Action {
+        let bytes = frame.bytes();
+        let packet = &bytes[ETHERNET..];
+        let header = usize::from(packet[0] & 0xf) * 4;
+        let is_sound = packet[0] >> 4 == 4 && header >= IPV4 && packet.len() >= header;
+        if !is_sound || checksum(&packet[..header]) != 0 {
+            return Action::Drop;
+        }
+        let (src, dst, ttl) = (ip(packet, 12), ip(packet, 16), packet[8]);
+        if self.own.contains(&dst) {
+            return self.for_us(frame, header);
+        }
+        let from = mac(bytes, 6);
+        let Some(hop) = self.hop(dst) else {
+            return self.complain((3, 0), from, src, bytes, made);
+        };
+        if ttl <= 1 {
+            return self.complain((11, 0), from, src, bytes, made);
+        }
+        let next = if let Hop::Via(via) = hop { via } else { dst };
+        let Some(station) = self.neighbour(next, made) else { return Action::Drop };
+        let own = self.mac;
+        let bytes = frame.bytes_mut();
+        bytes[..6].copy_from_slice(&station);
+        bytes[6..12].copy_from_slice(&own);
+        count_down(&mut bytes[ETHERNET..]);
+        frame.meta = frame.meta.turned();
+        Action::Next
+    }
+
+    /// Echo requests are answered where they lie.
+    fn for_us(&mut self, frame: &mut Frame<'_>, header: usize) -> Action {
+        let at = ETHERNET + header;
+        let is_echo = frame.bytes()[ETHERNET + 9] == 1 && frame.bytes().get(at) == Some(&8);
+        if !is_echo || !frame.is_whole() {
+            return Action::Drop;
+        }
+        let own = self.mac;
+        let total = usize::from(word(&frame.bytes()[ETHERNET..], 2));
+        let bytes = frame.bytes_mut();
+        let end = (ETHERNET + total).min(bytes.len());
+        if end < at + 8 {
+            return Action::Drop;
+        }
+        bytes.copy_within(6..12, 0);
+        bytes[6..12].copy_from_slice(&own);
+        let (src, dst) = (address_at(bytes, 12), address_at(bytes, 16));
+        bytes[ETHERNET + 12..ETHERNET + 16].copy_from_slice(&dst);
+        bytes[ETHERNET + 16..ETHERNET + 20].copy_from_slice(&src);
+        (bytes[at], bytes[at + 2], bytes[at + 3]) = (0, 0, 0);
+        let sum = checksum(&bytes[at..end]).to_be_bytes();
+        bytes[at + 2..at + 4].copy_from_slice(&sum);
+        frame.meta = frame.meta.turned();
+        Action::Next
+    }
+
+    fn may_complain(&mut self) -> bool {
+        let (count, since) = self.complaints;
+        let is_new = self.now.duration_since(since) >= Duration::from_secs(1);
+        self.complaints = if is_new { (1, self.now) } else { (count.saturating_add(1), since) };
+        self.complaints.0 <= COMPLAINTS
+    }
+
+    /// Says why a packet does not go on, where RFC 1122 (3.2.2) lets it: not about such messages,
+    /// later fragments, or what was for many or from nobody; and not too often.
+    fn complain(
+        &mut self,
+        (kind, code): (u8, u8),
+        to: Mac,
+        src: Ipv4Addr,
+        bytes: &[u8],
+        made: &mut Made,
+    ) -> Action {
+        let packet = &bytes[ETHERNET..];
+        let is_icmp = packet[9] == 1 && packet.get(20) != Some(&8);
+        let is_later_piece = word(packet, 6) & 0x1fff != 0;
+        let is_one = |ip: Ipv4Addr| {
+            !(ip.is_multicast() || ip.is_broadcast() || ip.is_unspecified() || ip.is_loopback())
+        };
+        let is_apt = !is_icmp && !is_later_piece && is_one(src) && is_one(ip(packet, 16));
+        if is_apt
+            && let Some(own) = self.source_for(src).or(self.own.first().copied())
+            && self.may_complain()
+        {
+            let message = ipv4(1, own, src, &icmp_error(kind, code, packet));
+            made.send(&ethernet(to, self.mac, 0x0800, &message));
+        }
+        Action::Drop
+    }
+}
+
+/// Four bytes of the IPv4 header.
+fn address_at(bytes: &[u8], at: usize) -> [u8; 4] {
+    ip(bytes, ETHERNET + at).octets()
+}
+
+/// TTL less one, and the header's sum with it (RFC 1624).
+fn count_down(packet: &mut [u8]) {
+    packet[8] -= 1;
+    let sum = u32::from(word(packet, 10)) + 0x100;
+    let sum = u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap_or(0);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// To the shortest frame of Ethernet.
+fn padded(mut payload: Vec<u8>) -> Vec<u8> {
+    payload.resize(payload.len().max(46), 0);
+    payload
+}
+
+impl Handler for Router {
+    fn frame(&mut self, frame: &mut Frame<'_>, made: &mut Made) -> Action {
+        let bytes = frame.bytes();
+        let to_us = bytes.get(..6) == Some(&self.mac);
+        match ethertype(bytes) {
+            0x0806 if bytes.len() >= ETHERNET => {
+                let packet = bytes.to_vec();
+                self.arp(&packet, made)
+            }
+            0x0800 if to_us && bytes.len() >= ETHERNET + IPV4 => self.packet(frame, made),
+            // A router keeps networks apart: nothing else goes from one to the other.
+            _ => Action::Drop,
+        }
+    }
+
+    fn batch(&mut self, _: u32, _: &mut Made) {
+        self.now = Instant::now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: &str = "[[interface]]\naddress = \"10.0.1.1/24\"\n[[interface]]\n\
+        address = \"10.0.2.1/24\"\n[[route]]\nto = \"192.0.2.0/24\"\nvia = \"10.0.2.254\"\n\
+        [[route]]\nto = \"192.0.2.128/25\"\nvia = \"10.0.1.254\"\n";
+    const A: Mac = [2, 0, 0, 0, 0, 0xa];
+    const B: Mac = [2, 0, 0, 0, 0, 0xb];
+
+    /// What the router makes of a frame: the frame, if it goes on, and what it sends beside it.
+    fn route(router: &mut Router, frame: &[u8]) -> (Option<Vec<u8>>, Vec<Vec<u8>>) {
+        let (mut buffer, mut made) = (frame.to_vec(), Made::default());
+        let mut frame = Frame::new(&mut buffer);
+        let action = router.frame(&mut frame, &mut made);
+        let passed = (action == Action::Next).then(|| frame.bytes().to_vec());
+        (passed, made.take())
+    }
+
+    fn neighbour(router: &mut Router, address: [u8; 4], mac: Mac, own: [u8; 4]) {
+        let answer = arp(2, (mac, address.into()), (MAC, own.into()));
+        assert_eq!(route(router, &ethernet(MAC, mac, 0x0806, &answer)), (None, vec![]));
+    }
+
+    fn packet(dst: [u8; 4]) -> Vec<u8> {
+        ethernet(MAC, A, 0x0800, &ipv4(17, [10, 0, 1, 2].into(), dst.into(), b"payload!"))
+    }
+
+    #[test]
+    fn test_a_packet_goes_on_when_its_neighbour_has_answered() {
+        let mut router = Router::new(CONFIG).unwrap();
+        let (passed, made) = route(&mut router, &packet([10, 0, 2, 2]));
+        assert_eq!((passed, made.len()), (None, 1), "it asks");
+        assert_eq!(made[0][..6], EVERYBODY);
+        assert_eq!(route(&mut router, &packet([10, 0, 2, 2])).1.len(), 0, "and not at once again");
+        neighbour(&mut router, [10, 0, 2, 2], B, [10, 0, 2, 1]);
+        let passed = route(&mut router, &packet([10, 0, 2, 2])).0.unwrap();
+        assert_eq!((&passed[..6], &passed[6..12]), (&B[..], &MAC[..]));
+        assert_eq!(passed[ETHERNET + 8], 63);
+        assert_eq!(checksum(&passed[ETHERNET..ETHERNET + IPV4]), 0);
+        assert_eq!(&passed[ETHERNET + IPV4..], b"payload!");
+    }
+
+    #[test]
+    fn test_the_longest_prefix_says_where() {
+        let mut router = Router::new(CONFIG).unwrap();
+        neighbour(&mut router, [10, 0, 2, 254], B, [10, 0, 2, 1]);
+        neighbour(&mut router, [10, 0, 1, 254], A, [10, 0, 1, 1]);
+        assert_eq!(route(&mut router, &packet([192, 0, 2, 7])).0.unwrap()[..6], B);
+        assert_eq!(route(&mut router, &packet([192, 0, 2, 200])).0.unwrap()[..6], A);
+        let (passed, made) = route(&mut router, &packet([198, 51, 100, 1]));
+        assert!(passed.is_none());
+        assert_eq!(made[0][ETHERNET + IPV4..][..2], [3, 0], "no route: it says so");
+    }
+
+    #[test]
+    fn test_it_complains_only_where_it_may_and_not_too_often() {
+        let mut router = Router::new(CONFIG).unwrap();
+        let lost = |src: [u8; 4], dst: [u8; 4], piece: u8| {
+            let mut packet = ipv4(17, src.into(), dst.into(), b"payload!");
+            packet[7] = piece;
+            packet[10..12].fill(0);
+            let sum = checksum(&packet[..IPV4]).to_be_bytes();
+            packet[10..12].copy_from_slice(&sum);
+            ethernet(MAC, A, 0x0800, &packet)
+        };
+        let (src, dst) = ([10, 0, 1, 2], [198, 51, 100, 1]);
+        for quiet in [
+            lost(src, dst, 9),
+            lost(src, [224, 0, 0, 9], 0),
+            lost(src, [255; 4], 0),
+            lost([0; 4], dst, 0),
+            lost([224, 0, 0, 1], dst, 0),
+        ] {
+            assert_eq!(route(&mut router, &quiet), (None, vec![]));
+        }
+        let said = |router: &mut Router| route(router, &lost(src, dst, 0)).1.len();
+        assert_eq!((0..COMPLAINTS + 5).map(|_| said(&mut router)).sum::<usize>(), 1000);
+        router.now += Duration::from_secs(1);
+        assert_eq!(said(&mut router), 1);
+    }
+
+    #[test]
+    fn test_it_answers_for_its_addresses_and_counts_down() {
+        let mut router = Router::new(CONFIG).unwrap();
+        let question = arp(1, (A, [10, 0, 1, 2].into()), ([0; 6], [10, 0, 1, 1].into()));
+        let (_, made) = route(&mut router, &ethernet(EVERYBODY, A, 0x0806, &question));
+        assert_eq!((&made[0][..6], mac(&made[0], 22)), (&A[..], MAC));
+        let echo = [&[8, 0, 0xf7, 0xff, 0, 0, 0, 0][..], &[0; 8]].concat();
+        let ping = ipv4(1, [10, 0, 1, 2].into(), [10, 0, 2, 1].into(), &echo);
+        let answer = route(&mut router, &ethernet(MAC, A, 0x0800, &ping)).0.unwrap();
+        assert_eq!(answer[ETHERNET + IPV4], 0);
+        assert_eq!(ip(&answer, ETHERNET + 16), Ipv4Addr::new(10, 0, 1, 2));
+        assert_eq!(checksum(&answer[ETHERNET + IPV4..]), 0);
+        let mut last = packet([10, 0, 2, 2]);
+        last[ETHERNET + 8] = 1;
+        last[ETHERNET + 10..ETHERNET + 12].fill(0);
+        let sum = checksum(&last[ETHERNET..ETHERNET + IPV4]).to_be_bytes();
+        last[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&sum);
+        let (_, made) = route(&mut router, &last);
+        assert_eq!(made[0][ETHERNET + IPV4..][..2], [11, 0]);
+    }
+
+    #[test]
+    fn test_what_is_broken_or_for_others_is_dropped_whatever_its_length() {
+        let mut router = Router::new(CONFIG).unwrap();
+        let whole = packet([10, 0, 2, 2]);
+        for len in 0..whole.len() {
+            route(&mut router, &whole[..len]);
+        }
+        let mut broken = whole.clone();
+        broken[ETHERNET + 12] ^= 1;
+        assert_eq!(route(&mut router, &broken), (None, vec![]));
+        let mut others = whole;
+        others[..6].copy_from_slice(&B);
+        assert_eq!(route(&mut router, &others), (None, vec![]));
+    }
+}

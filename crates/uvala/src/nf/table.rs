@@ -1,0 +1,195 @@
+//! Bounded tables that forget what is silent.
+//!
+//! A hand goes round the table, a few places with each batch: forgetting never stops a function,
+//! and what is over is found late rather than at a cost. Room for everything is taken at the
+//! start; a full table takes nothing more, which is for the function to count.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+
+/// Values by keys, at most so many.
+#[derive(Debug)]
+pub struct Table<K, V> {
+    index: HashMap<K, u32, Seed>,
+    places: Vec<Option<(K, V)>>,
+    free: Vec<u32>,
+    most: usize,
+    hand: usize,
+}
+
+impl<K: Copy + Eq + Hash, V> Table<K, V> {
+    /// For so many.
+    pub fn new(most: u32) -> Self {
+        let most = usize::try_from(most).expect("64 bits");
+        Self {
+            index: HashMap::with_capacity_and_hasher(most, Seed::default()),
+            places: Vec::with_capacity(most),
+            free: Vec::with_capacity(most),
+            most,
+            hand: 0,
+        }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Where a key is.
+    #[inline]
+    pub fn find(&self, key: &K) -> Option<u32> {
+        self.index.get(key).copied()
+    }
+
+    /// What is at a place that was found.
+    #[inline]
+    pub fn at(&mut self, place: u32) -> Option<&mut V> {
+        self.places.get_mut(place as usize)?.as_mut().map(|(_, value)| value)
+    }
+
+    /// What a key has.
+    #[inline]
+    pub fn get(&mut self, key: &K) -> Option<&mut V> {
+        self.find(key).and_then(|place| self.at(place))
+    }
+
+    /// Puts it in the place of what the key had; `None`: the table is full.
+    pub fn insert(&mut self, key: K, value: V) -> Option<u32> {
+        let place = match self.find(&key) {
+            Some(place) => place,
+            None if self.is_full() => return None,
+            None => self.free.pop().unwrap_or_else(|| {
+                self.places.push(None);
+                u32::try_from(self.places.len() - 1).expect("`most` is one")
+            }),
+        };
+        self.places[place as usize] = Some((key, value));
+        self.index.insert(key, place);
+        Some(place)
+    }
+
+    /// Takes a value out.
+    pub fn remove(&mut self, place: u32) -> Option<(K, V)> {
+        let (key, value) = self.places.get_mut(place as usize)?.take()?;
+        self.index.remove(&key);
+        self.free.push(place);
+        Some((key, value))
+    }
+
+    /// The hand goes on by one place, and takes out what is over there.
+    pub fn turn(&mut self, is_over: impl Fn(&V) -> bool) -> Option<(K, V)> {
+        let place = u32::try_from(self.hand).expect("`most` is one");
+        self.hand = if self.hand + 1 < self.places.len() { self.hand + 1 } else { 0 };
+        self.at(place).is_some_and(|value| is_over(value)).then(|| self.remove(place))?
+    }
+
+    /// Does it take no new key?
+    pub fn is_full(&self) -> bool {
+        self.len() >= self.most
+    }
+
+    /// All that it has.
+    pub fn into_values(self) -> impl Iterator<Item = (K, V)> {
+        self.places.into_iter().flatten()
+    }
+}
+
+/// Hashes small keys, differently in each process: nobody outside can choose keys that collide.
+#[derive(Clone, Debug)]
+pub struct Seed(u64);
+
+impl Default for Seed {
+    fn default() -> Self {
+        Self(RandomState::new().build_hasher().finish())
+    }
+}
+
+impl BuildHasher for Seed {
+    type Hasher = Fold;
+
+    #[inline]
+    fn build_hasher(&self) -> Fold {
+        Fold { state: self.0, seed: self.0 | 1 }
+    }
+}
+
+/// See [`Seed`].
+#[derive(Debug)]
+pub struct Fold {
+    state: u64,
+    seed: u64,
+}
+
+impl Hasher for Fold {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+
+    #[inline]
+    fn write_u8(&mut self, number: u8) {
+        self.write_u64(number.into());
+    }
+
+    #[inline]
+    fn write_u16(&mut self, number: u16) {
+        self.write_u64(number.into());
+    }
+
+    #[inline]
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(number.into());
+    }
+
+    #[inline]
+    fn write_u64(&mut self, number: u64) {
+        self.state = fold(self.state ^ number, 0x9e37_79b9_7f4a_7c15).wrapping_add(self.seed);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        fold(self.state, self.seed ^ 0xd6e8_feb8_6659_fd93)
+    }
+}
+
+/// Both halves of a product, in one word.
+#[inline]
+#[allow(clippy::cast_possible_truncation)] // reason: takes a product apart.
+pub fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> 64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_a_full_table_takes_nothing_until_something_is_over() {
+        let mut table = Table::new(2);
+        assert!(table.insert(1u64, 'a').is_some() && table.insert(2, 'b').is_some());
+        assert_eq!(table.insert(3, 'c'), None);
+        assert!(table.insert(2, 'B').is_some(), "in its own place");
+        let gone = table.turn(|value| *value == 'a');
+        assert_eq!((gone, table.len()), (Some((1, 'a')), 1));
+        assert!(table.insert(3, 'c').is_some());
+        assert_eq!((table.find(&3).is_some(), table.find(&1)), (true, None));
+    }
+
+    #[test]
+    fn test_the_hand_comes_to_every_place_in_turn() {
+        let mut table = Table::new(10);
+        for key in 0..10u64 {
+            table.insert(key, key);
+        }
+        for left in (0..10).rev() {
+            assert!(table.turn(|_| true).is_some());
+            assert_eq!(table.len(), left);
+        }
+        assert_eq!(table.turn(|_| true), None, "it is empty");
+    }
+}

@@ -1,0 +1,186 @@
+//! Values in the files of functions: what is wrong is said with its line, by the TOML reader.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use client::nf::Frame;
+use ipnet::Ipv4Net;
+use ring::mark::PREFIX;
+use serde::{Deserialize, Deserializer, de::Error};
+use switch::forward::chain::flow::{FlowKey, Prefix};
+use switch::forward::chain::rule::{Fields, Matcher};
+use switch::forward::chain::text::{ethertype, network, protocol, range};
+use switch::{PortId, VlanId};
+
+/// A network, or one address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Net(pub Ipv4Net);
+
+impl TryFrom<String> for Net {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let one = || text.parse::<std::net::Ipv4Addr>().map(Ipv4Net::from);
+        let net = text.parse::<Ipv4Net>().or_else(|_| one());
+        net.map(|net| Self(net.trunc()))
+            .map_err(|_| format!("{text:?} is no IPv4 network; write one like 10.0.1.0/24"))
+    }
+}
+
+/// Ports from one to another; `"80"` is one.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Ports(pub RangeInclusive<u16>);
+
+impl TryFrom<String> for Ports {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        range(&text).map(Self)
+    }
+}
+
+/// What packets something is for: `{ proto = "udp", dport = "53" }`, all of which has to be so.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "MatchText")]
+pub struct Match {
+    all: Matcher,
+    /// The same, where only ports are hidden, and where the protocol is.
+    beside_ports: Matcher,
+    beside_protocol: Matcher,
+}
+
+impl From<&Fields> for Match {
+    fn from(fields: &Fields) -> Self {
+        let beside_ports = Fields { src_ports: None, dst_ports: None, ..fields.clone() };
+        let beside_protocol = Fields { protocol: None, ..beside_ports.clone() };
+        let [all, beside_ports, beside_protocol] =
+            [fields, &beside_ports, &beside_protocol].map(Matcher::from);
+        Self { all, beside_ports, beside_protocol }
+    }
+}
+
+impl Match {
+    /// Is it for this packet, by what can be seen?
+    pub fn is_for(&self, key: &FlowKey) -> bool {
+        self.all.matches(key)
+    }
+
+    /// Can it be for it? One that hides something is taken to have what is asked for.
+    pub fn may_be_for(&self, key: &FlowKey) -> bool {
+        match Hidden::by(key) {
+            None => self.all.matches(key),
+            Some(Hidden::Ports) => self.beside_ports.matches(key),
+            Some(Hidden::Protocol) => self.beside_protocol.matches(key),
+        }
+    }
+}
+
+/// What a packet does not show: pieces have no ports, and headers that more follow could hide any
+/// protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hidden {
+    /// Has a protocol with ports, and none to be seen (or ports 0, which nobody has).
+    Ports,
+    /// Has headers beyond those that were read.
+    Protocol,
+}
+
+impl Hidden {
+    /// By this one.
+    pub fn by(key: &FlowKey) -> Option<Self> {
+        let [_, _, a, _, _, b, protocol] = key.conversation()?;
+        match protocol {
+            // TCP, UDP, DCCP, SCTP, UDP-Lite.
+            6 | 17 | 33 | 132 | 136 if a == 0 && b == 0 => Some(Self::Ports),
+            // Hop-by-hop options, routing, fragment, AH, destination options.
+            0 | 43 | 44 | 51 | 60 => Some(Self::Protocol),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MatchText {
+    ethertype: Option<String>,
+    src: Option<String>,
+    dst: Option<String>,
+    proto: Option<String>,
+    sport: Option<String>,
+    dport: Option<String>,
+}
+
+impl TryFrom<MatchText> for Match {
+    type Error = String;
+
+    fn try_from(text: MatchText) -> Result<Self, String> {
+        Ok(Self::from(&Fields {
+            ethertype: text.ethertype.as_deref().map(ethertype).transpose()?,
+            src: text.src.as_deref().map(network).transpose()?,
+            dst: text.dst.as_deref().map(network).transpose()?,
+            protocol: text.proto.as_deref().map(protocol).transpose()?,
+            src_ports: text.sport.as_deref().map(range).transpose()?,
+            dst_ports: text.dport.as_deref().map(range).transpose()?,
+            ..Fields::default()
+        }))
+    }
+}
+
+/// What a frame says of itself.
+pub fn key_of(frame: &Frame<'_>) -> FlowKey {
+    let (mut prefix, len) = ([0; PREFIX], frame.bytes().len().min(PREFIX));
+    prefix[..len].copy_from_slice(&frame.bytes()[..len]);
+    let port = PortId::new(0).expect("there is a port 0");
+    FlowKey::read(Prefix::new(&prefix, len), VlanId::DEFAULT, port)
+}
+
+/// Whole seconds, of which there must be some.
+pub fn seconds<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    match u32::deserialize(from)? {
+        0 => Err(D::Error::custom("0 seconds are too few; write 1 or more")),
+        seconds => Ok(Duration::from_secs(seconds.into())),
+    }
+}
+
+/// Most entries of a table: what they need is taken when the function starts.
+pub fn entries<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+    const MOST: u32 = 1 << 22;
+    match u32::deserialize(from)? {
+        number @ 1..=MOST => Ok(number),
+        number => Err(D::Error::custom(format!("{number} is not between 1 and {MOST}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    struct Values {
+        net: Net,
+        ports: Ports,
+        #[serde(deserialize_with = "seconds")]
+        time: Duration,
+        #[serde(deserialize_with = "entries")]
+        most: u32,
+    }
+
+    #[test]
+    fn test_what_is_wrong_is_said_with_its_line() {
+        let text = "net = \"10.0.1.7/24\"\nports = \"1-9\"\ntime = 3\nmost = 5\n";
+        let values: Values = toml::from_str(text).unwrap();
+        assert_eq!(values.net.0.to_string(), "10.0.1.0/24");
+        assert_eq!((values.ports.0, values.time.as_secs(), values.most), (1..=9, 3, 5));
+        for (line, from, to) in [
+            (1, "10.0.1.7/24", "10.0.1"),
+            (2, "1-9", "9-1"),
+            (3, "time = 3", "time = 0"),
+            (4, "most = 5", "most = 0"),
+        ] {
+            let error = toml::from_str::<Values>(&text.replace(from, to)).unwrap_err();
+            assert!(error.to_string().contains(&format!("line {line}")), "{error}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What the QEMU that is there understands: its options have changed over the years.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::kvm;
+
+/// What it is called.
+pub const PROGRAM: &str = "qemu-system-x86_64";
+
+/// The first version that needs no KVM for interrupts by messages.
+const CRASHES_NO_MORE: (u32, u32) = (8, 0);
+
+/// A QEMU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Qemu {
+    /// Its version.
+    pub version: (u32, u32),
+    /// Does KVM run guests for us, as far as that makes a difference?
+    pub kvm: bool,
+}
+
+impl Qemu {
+    /// One that knows all of what we say, with KVM.
+    pub const NEWEST: Self = Self { version: (u32::MAX, 0), kvm: true };
+
+    /// Asks a program, and whether there is KVM if it is not `told` that. None: it is not there, or
+    /// is no QEMU.
+    pub fn ask(program: &Path, told: Option<bool>) -> Option<Self> {
+        let asked = Command::new(program).arg("--version").stdin(Stdio::null()).output().ok()?;
+        let version = version(&String::from_utf8_lossy(&asked.stdout))?;
+        let kvm = told.unwrap_or_else(|| version >= CRASHES_NO_MORE || kvm::runs_guests());
+        Some(Self { version, kvm })
+    }
+
+    /// What makes a socket be connected to again.
+    pub fn reconnect(self) -> &'static str {
+        if self.version >= (9, 2) { "reconnect-ms=100" } else { "reconnect=1" }
+    }
+
+    /// The same for the backend of a card, and that it connects; none where it cannot.
+    pub fn netdev_reconnect(self) -> Option<&'static str> {
+        match self.version {
+            (9, 2..) | (10.., _) => Some("server=off,reconnect-ms=100"),
+            (8.., _) => Some("server=off,reconnect=1"),
+            _ => None,
+        }
+    }
+
+    /// Has it -netdev stream and dgram?
+    pub fn knows_netdevs(self) -> bool {
+        self.version >= (7, 2)
+    }
+
+    /// Interrupts by messages are what it crashes with, where the device is not its own and there
+    /// is no KVM.
+    pub fn crashes_with_vectors(self) -> bool {
+        self.version < CRASHES_NO_MORE && !self.kvm
+    }
+}
+
+fn version(text: &str) -> Option<(u32, u32)> {
+    let numbers = text.split_once("version ")?.1;
+    let mut numbers = numbers.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_versions_are_read_from_what_they_say() {
+        let debian = "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)\nCopyright (c) 2003";
+        assert_eq!(version(debian), Some((7, 2)));
+        assert_eq!(version("QEMU emulator version 11.1.3 (x)"), Some((11, 1)));
+        assert_eq!(version("bash 5"), None);
+        assert_eq!(Qemu::ask(Path::new("/no/such/qemu"), None), None);
+    }
+}

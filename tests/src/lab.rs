@@ -1,0 +1,105 @@
+//! A daemon among namespaces, and its ports of network interfaces.
+
+use client::api::ErrorCode;
+use client::api::{
+    HostIf, HostIfInfo, LinkState, PortAdd, PortKind, PortRef, PortSettings, Request,
+};
+use client::control::ControlError;
+
+use crate::daemon::Daemon;
+use crate::net::{Namespace, ip};
+use crate::wait;
+
+/// A namespace for a daemon, and others to connect.
+#[derive(Debug)]
+pub struct Lab {
+    /// Where the daemon is.
+    pub home: Namespace,
+    /// The others.
+    pub guests: Vec<Namespace>,
+}
+
+impl Lab {
+    /// With so many others; `None` where namespaces cannot be made, which is said.
+    #[must_use]
+    pub fn new(guests: usize) -> Option<Self> {
+        let guests = (0..guests).map(|_| Namespace::new()).collect::<Option<_>>()?;
+        Some(Self { home: Namespace::new()?, guests })
+    }
+
+    /// Runs a story with a daemon in the home namespace.
+    pub fn tell(self, story: impl FnOnce(&Daemon, &Self) + Send) {
+        self.home.within(|| story(&Daemon::start(), &self));
+    }
+}
+
+/// Adds a port with an interface.
+///
+/// # Errors
+/// What the daemon says.
+///
+/// # Panics
+/// If it says nothing.
+pub fn add(daemon: &Daemon, port: &str, kind: PortKind, host: HostIf) -> Result<(), ControlError> {
+    let port = port.parse().expect("a name");
+    let settings = PortSettings::default();
+    let add = PortAdd { port, kind, settings, host: Some(host), machine: None };
+    daemon.call(Request::PortAdd(Box::new(add))).map(drop)
+}
+
+/// Deletes a port.
+///
+/// # Panics
+/// If the daemon refuses.
+pub fn delete(daemon: &Daemon, port: &str) {
+    let port = PortRef { port: port.parse().expect("a name") };
+    daemon.call(Request::PortDel(port)).expect("it is there");
+}
+
+/// What the daemon said when it refused.
+///
+/// # Panics
+/// If it did not.
+#[must_use]
+pub fn refusal(result: Result<(), ControlError>) -> (ErrorCode, String) {
+    match result {
+        Err(ControlError::Refused(failure)) => (failure.code, failure.message),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A TAP `eth0` in a namespace, with an address there.
+///
+/// # Panics
+/// If that is none.
+#[must_use]
+pub fn inside(guest: &Namespace, address: &str) -> HostIf {
+    HostIf {
+        ifname: Some("eth0".to_owned()),
+        netns: Some(guest.name()),
+        address: Some(address.parse().expect("an address")),
+        ..HostIf::default()
+    }
+}
+
+/// A veth pair: `name` here, `eth0` with an address in a namespace; `more` words for both ends.
+pub fn veth(guest: &Namespace, name: &str, address: &str, more: &str) {
+    ip(&format!("link add {name} {more} type veth peer name eth0 netns {} {more}", guest.name()));
+    ip(&format!("link set {name} up"));
+    guest.ip("link set eth0 up");
+    guest.ip(&format!("addr add {address} dev eth0 nodad"));
+}
+
+/// What there is to say of a port's interface.
+///
+/// # Panics
+/// If it has none.
+#[must_use]
+pub fn host(daemon: &Daemon, port: &str) -> HostIfInfo {
+    *daemon.port(port).expect("a port").host.expect("an interface")
+}
+
+/// Waits until the interface of a port is in this state.
+pub fn becomes(daemon: &Daemon, port: &str, state: LinkState) {
+    wait::until("the state of a link", || host(daemon, port).state == state);
+}

@@ -1,0 +1,21 @@
+//! A thread with mounts of its own: what it and its processes see below `/etc` is theirs.
+
+#![allow(unsafe_code)] // UNSAFETY: unsharing could surprise other threads.
+
+use std::process::Command;
+
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+/// From now on this thread has an empty `/etc` that nobody else sees.
+///
+/// # Panics
+/// Without root.
+pub fn empty_etc() {
+    // SAFETY: the mounts, and with them root and working directory, become this thread's own;
+    // no other thread loses anything.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.expect("root may");
+    for args in [&["--make-rprivate", "/"][..], &["-t", "tmpfs", "etc", "/etc"]] {
+        let status = Command::new("mount").args(args).status().expect("util-linux");
+        assert!(status.success(), "mount {args:?}");
+    }
+}

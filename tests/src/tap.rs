@@ -1,0 +1,43 @@
+//! TAPs of a test's own, written from the kernel's documentation and not from what they test.
+
+#![allow(unsafe_code)] // UNSAFETY: no safe wrapper that we use knows these ioctls.
+
+use std::fs::OpenOptions;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+
+use rustix::fs::OFlags;
+use rustix::ioctl::{IntegerSetter, Setter, ioctl};
+
+/// Requests of `linux/if_tun.h`.
+const TUNSETIFF: u32 = 0x4004_54ca;
+const TUNSETOFFLOAD: u32 = 0x4004_54d0;
+const TUNSETVNETHDRSZ: u32 = 0x4004_54d8;
+/// A TAP without information on packets, with a header of virtio-net.
+const FLAGS: u16 = 0x0002 | 0x1000 | 0x4000;
+/// Checksums, TCP over IPv4 and IPv6, with marks of congestion, datagrams over both.
+const OFFLOADS: usize = 0x01 | 0x02 | 0x04 | 0x08 | 0x20 | 0x40;
+
+/// Makes a TAP in the thread's namespace, whose frames lie behind a header of `header` bytes, and
+/// may be `unfinished`.
+///
+/// # Panics
+/// Without the right to.
+#[must_use]
+pub fn make(name: &str, header: i32, unfinished: bool) -> OwnedFd {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+    let tap: OwnedFd = options.open("/dev/net/tun").expect("a system with TAPs").into();
+    let mut request = [0u8; 40];
+    request[..name.len()].copy_from_slice(name.as_bytes());
+    request[16..18].copy_from_slice(&FLAGS.to_ne_bytes());
+    let offloads = if unfinished { OFFLOADS } else { 0 };
+    // SAFETY: the kernel reads an `ifreq` of 40 bytes and writes its first 16, of which this call
+    // has a copy; then an `int`; then a number.
+    unsafe {
+        ioctl(&tap, Setter::<TUNSETIFF, [u8; 40]>::new(request)).expect("a TAP");
+        ioctl(&tap, Setter::<TUNSETVNETHDRSZ, i32>::new(header)).expect("a header");
+        ioctl(&tap, IntegerSetter::<TUNSETOFFLOAD>::new_usize(offloads)).expect("Linux 6.2");
+    }
+    tap
+}

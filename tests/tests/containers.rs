@@ -1,0 +1,240 @@
+//! Containers on a switch: `uvala ns`, and the CNI plugin as a runtime calls it.
+
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use client::api::LinkState;
+use harness::daemon::Daemon;
+use harness::lab::{Lab, host};
+use harness::net::{Namespace, tcp};
+use harness::process::{Scratch, uvala_path};
+use harness::skip;
+
+const MEGABYTE: usize = 1 << 20;
+
+fn uvala(daemon: &Daemon, words: &str) -> Output {
+    let mut command = Command::new(uvala_path());
+    command.arg("--dir").arg(daemon.dir()).args(words.split(' '));
+    command.output().expect("built")
+}
+
+fn done(daemon: &Daemon, words: &str) {
+    let output = uvala(daemon, words);
+    assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn seen(guest: &Namespace, words: &str) -> String {
+    guest.within(|| {
+        let output = Command::new("ip").args(words.split(' ')).output().expect("iproute2");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    })
+}
+
+#[test]
+fn namespaces_are_attached_with_addresses_and_routes() {
+    let Some(lab) = Lab::new(2) else { return };
+    lab.tell(|daemon, lab| {
+        let [red, blue] = &lab.guests[..] else { panic!() };
+        let addresses = "--address 10.0.0.1/24 --address fd00::1/64 --gateway 10.0.0.254";
+        let more = "--gateway fd00::fe --ifname net0 --mtu 1400";
+        done(daemon, &format!("ns attach {} vale0:red {addresses} {more}", red.name()));
+        done(daemon, &format!("ns attach {} vale0:blue --address 10.0.0.2/24", blue.name()));
+        assert_eq!(host(daemon, "vale0:red").mtu, 1400);
+        assert!(seen(red, "route").contains("default via 10.0.0.254 dev net0"));
+        assert!(seen(red, "-6 route").contains("default via fd00::fe dev net0"));
+        assert!(seen(red, "addr show net0").contains("fd00::1/64"));
+        tcp(red, blue, "10.0.0.2", MEGABYTE);
+        tcp(blue, red, "10.0.0.1", MEGABYTE);
+        done(daemon, "ns detach vale0:red");
+        assert!(!seen(red, "link").contains("net0"));
+        // Half of what was asked for is nothing.
+        let wrong = format!("ns attach {} vale0:red --gateway 10.9.9.9 --json", red.name());
+        let output = uvala(daemon, &wrong);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "", "nothing is done");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains("nothing is left"), "{text}");
+        assert!(daemon.port("vale0:red").is_none() && !seen(red, "link").contains("eth0"));
+        let output = uvala(daemon, "ns attach nowhere vale0:x");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("no network namespace nowhere"));
+    });
+}
+
+/// A runtime: the plugin under its name, and the standard plugins.
+struct Runtime {
+    place: Scratch,
+    plugins: PathBuf,
+    dir: PathBuf,
+}
+
+impl Runtime {
+    fn new(daemon: &Daemon) -> Option<Self> {
+        let places = ["/usr/lib/cni", "/opt/cni/bin"].map(PathBuf::from);
+        let Some(plugins) = places.into_iter().find(|dir| dir.join("host-local").exists()) else {
+            skip("no host-local: apt install containernetworking-plugins, as root");
+            return None;
+        };
+        let place = Scratch::new("cni");
+        std::os::unix::fs::symlink(uvala_path(), place.path().join("uvala-cni")).unwrap();
+        Some(Self { place, plugins, dir: daemon.dir() })
+    }
+
+    fn config(&self, more: &str) -> String {
+        format!(
+            r#"{{"cniVersion":"1.0.0","name":"lab","type":"uvala-cni","switch":"vale0",
+            "dir":{:?},{more}"ipam":{{"type":"host-local","dataDir":{:?},
+            "ranges":[[{{"subnet":"10.7.0.0/24"}}],[{{"subnet":"fd07::/64"}}]],
+            "routes":[{{"dst":"0.0.0.0/0"}},{{"dst":"::/0"}}]}}}}"#,
+            self.dir.to_str().unwrap(),
+            self.place.path().join("ipam").to_str().unwrap(),
+        )
+    }
+
+    /// Whether it succeeded, and what it said.
+    fn call(&self, command: &str, guest: &str, config: &str) -> (bool, serde_json::Value) {
+        let mut plugin = Command::new(self.place.path().join("uvala-cni"));
+        plugin
+            .env("CNI_COMMAND", command)
+            .env("CNI_CONTAINERID", format!("container-{guest}"))
+            .env("CNI_NETNS", format!("/proc/{guest}/ns/net"))
+            .env("CNI_IFNAME", "eth0")
+            .env("CNI_PATH", &self.plugins)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut plugin = plugin.spawn().expect("it is there");
+        // VERSION need not read it.
+        let _ = plugin.stdin.take().unwrap().write_all(config.as_bytes());
+        let output = plugin.wait_with_output().unwrap();
+        let said = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        (output.status.success(), said)
+    }
+}
+
+fn address(said: &serde_json::Value, at: usize) -> String {
+    let text = said["ips"][at]["address"].as_str().unwrap();
+    text.split('/').next().unwrap().to_owned()
+}
+
+#[test]
+fn a_runtime_adds_checks_and_deletes_containers() {
+    let Some(lab) = Lab::new(2) else { return };
+    lab.tell(|daemon, lab| {
+        let Some(runtime) = Runtime::new(daemon) else { return };
+        let [red, blue] = &lab.guests[..] else { panic!() };
+        let config = runtime.config("\"mtu\":1400,");
+        let (good, said) = runtime.call("VERSION", "", "{\"cniVersion\":\"1.0.0\"}");
+        assert!(good && said["supportedVersions"].as_array().unwrap().contains(&"1.0.0".into()));
+        let (good, red_is) = runtime.call("ADD", &red.name(), &config);
+        assert!(good, "{red_is}");
+        let (good, blue_is) = runtime.call("ADD", &blue.name(), &config);
+        assert!(good, "{blue_is}");
+        assert_eq!(red_is["cniVersion"], "1.0.0");
+        assert_eq!(red_is["interfaces"][0]["name"], "eth0");
+        let sandbox = format!("/proc/{}/ns/net", red.name());
+        assert_eq!(red_is["interfaces"][0]["sandbox"], sandbox.as_str());
+        let mac = red_is["interfaces"][0]["mac"].as_str().unwrap();
+        assert!(seen(red, "link show eth0").contains(mac));
+        assert_eq!(
+            (red_is["ips"].as_array().unwrap().len(), &red_is["ips"][0]["interface"]),
+            (2, &0.into())
+        );
+        assert!(seen(red, "route").contains("default via 10.7.0.1 dev eth0"));
+        assert!(seen(red, "link show eth0").contains("mtu 1400"));
+        tcp(red, blue, &address(&blue_is, 0), MEGABYTE);
+        tcp(blue, red, &address(&red_is, 1), MEGABYTE);
+        let again = runtime.call("ADD", &red.name(), &config);
+        assert!(!again.0 && again.1["code"].as_u64() >= Some(1), "{}", again.1);
+        let port = daemon.ports().into_iter().next().unwrap();
+        assert_eq!(host(daemon, &port).state, LinkState::Up);
+        let previous = runtime.config(&format!("\"prevResult\":{red_is},"));
+        let blue_again = runtime.config(&format!("\"prevResult\":{blue_is},"));
+        let (good, said) = runtime.call("CHECK", &blue.name(), &blue_again);
+        assert!(good, "{said}");
+        blue.ip(&format!("addr del {} dev eth0", blue_is["ips"][0]["address"].as_str().unwrap()));
+        let (good, said) = runtime.call("CHECK", &blue.name(), &blue_again);
+        assert!(!good && said["code"] == 102, "{said}");
+        blue.ip("link set eth0 down");
+        blue.ip("link del eth0");
+        let (good, said) = runtime.call("CHECK", &blue.name(), &blue_again);
+        assert!(!good && said["msg"].is_string(), "{said}");
+        for guest in [red, blue, red] {
+            let (good, said) = runtime.call("DEL", &guest.name(), &previous);
+            assert!(good, "also twice: {said}");
+        }
+        assert_eq!(daemon.ports(), [""; 0]);
+        assert!(!seen(red, "link").contains("eth0"));
+        let left = std::fs::read_dir(runtime.place.path().join("ipam/lab")).unwrap();
+        let left = left.filter(|file| {
+            let name = file.as_ref().unwrap().file_name().into_string().unwrap();
+            name.starts_with("10.") || name.starts_with("fd")
+        });
+        assert_eq!(left.count(), 0, "every address was given back");
+    });
+}
+
+#[test]
+fn what_an_add_did_not_make_it_does_not_take_away() {
+    let Some(lab) = Lab::new(1) else { return };
+    lab.tell(|daemon, lab| {
+        let Some(runtime) = Runtime::new(daemon) else { return };
+        let red = &lab.guests[0];
+        let config = runtime.config("");
+        let (good, red_is) = runtime.call("ADD", &red.name(), &config);
+        assert!(good, "{red_is}");
+        let leases = || std::fs::read_dir(runtime.place.path().join("ipam/lab")).unwrap().count();
+        let leased = leases();
+        for ipam in ["\"ipam\"", "\"none\""] {
+            let again = config.replace("\"ipam\"", ipam);
+            let (good, said) = runtime.call("ADD", &red.name(), &again);
+            assert!(!good && said["code"] == 100, "{said}");
+            assert!(seen(red, "addr show eth0").contains(&address(&red_is, 0)), "it stays");
+            assert_eq!((daemon.ports().len(), leases()), (1, leased));
+        }
+        // An answer that makes no sense: what was given for it is given back.
+        let (good, said) = runtime.call("DEL", &red.name(), &config);
+        assert!(good, "{said}");
+        let odd = runtime.place.path().join("odd");
+        let text = "#!/bin/sh\necho $CNI_COMMAND >> $0.log\necho nonsense\n";
+        std::fs::write(&odd, text).unwrap();
+        std::fs::set_permissions(&odd, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let config = config.replace("\"host-local\"", "\"odd\"");
+        let runtime = Runtime { plugins: runtime.place.path().to_owned(), ..runtime };
+        let (good, said) = runtime.call("ADD", &red.name(), &config);
+        assert!(!good && said["code"] == 101, "{said}");
+        assert!(daemon.ports().is_empty() && runtime.call("GC", "0", &config).0);
+        let log = std::fs::read_to_string(odd.with_extension("log")).unwrap();
+        assert_eq!(log, "ADD\nDEL\nGC\n");
+    });
+}
+
+#[test]
+fn what_a_runtime_does_wrong_has_its_code() {
+    let Some(lab) = Lab::new(1) else { return };
+    lab.tell(|daemon, lab| {
+        let Some(runtime) = Runtime::new(daemon) else { return };
+        let red = lab.guests[0].name();
+        let code = |command: &str, guest: &str, config: &str| {
+            let (good, said) = runtime.call(command, guest, config);
+            assert!(!good && said["msg"].is_string(), "{said}");
+            said["code"].as_u64().unwrap()
+        };
+        let config = runtime.config("");
+        assert_eq!(code("ADD", &red, &config.replace("1.0.0", "0.1.0")), 1);
+        assert_eq!(code("ADD", "0", &config), 3);
+        assert_eq!(code("FLY", &red, &config), 4);
+        assert_eq!(code("ADD", &red, "{"), 6);
+        assert_eq!(code("ADD", &red, &config.replace("\"lab\"", "\"\"")), 7);
+        assert_eq!(code("ADD", &red, &config.replace("\"vale0\"", "\"eth0\"")), 7);
+        assert_eq!(code("ADD", &red, &config.replace("host-local", "../host-local")), 7);
+        let gone = config.replace(daemon.dir().to_str().unwrap(), "/nowhere");
+        assert_eq!(code("ADD", &red, &gone), 11);
+        assert!(runtime.call("DEL", &red, &gone).0, "without a daemon there is nothing left");
+        let refused = runtime.config("\"vlan\":\"access:9999\",");
+        assert_eq!(code("ADD", &red, &refused), 100);
+        let empty = config.replace("10.7.0.0/24", "10.7.0.0/33");
+        assert!(code("ADD", &red, &empty) > 0);
+        assert_eq!(daemon.ports(), [""; 0]);
+        assert!(Path::new("/proc").join(&red).exists());
+    });
+}

@@ -1,0 +1,158 @@
+//! A daemon without rights, and the helper that opens interfaces for it: what it does and what it
+//! refuses. The policy lies in a mount namespace of the test.
+
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use client::api::{ErrorCode, HostIf, LinkState, PortKind};
+use harness::daemon::{Daemon, Setup};
+use harness::lab::{add, becomes, delete, host, refusal, veth};
+use harness::net::{Namespace, ip, tcp};
+use harness::{is_root, skip, wait};
+
+const NOBODY: u32 = 65534;
+const POLICY: &str = "/etc/uvala/helper.toml";
+
+fn run(program: &str, args: &[&str]) -> bool {
+    Command::new(program).args(args).status().is_ok_and(|status| status.success())
+}
+
+/// The helper beside the daemon's binary, copied to where every user gets at it, with rights.
+fn helper(place: &Path) -> Option<PathBuf> {
+    let uvala = harness::process::uvala_path();
+    let built = uvala.with_file_name("uvala-helper");
+    if !built.exists() {
+        skip("uvala-helper is not built: cargo build -p uvala-helper");
+        return None;
+    }
+    let copy = place.join("uvala-helper");
+    std::fs::copy(built, &copy).unwrap();
+    std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let rights = "cap_net_admin,cap_net_raw,cap_bpf+ep";
+    if !run("setcap", &[rights, copy.to_str().unwrap()]) {
+        skip("file capabilities need root and setcap (libcap2-bin)");
+        return None;
+    }
+    Some(copy)
+}
+
+/// A directory of the test, gone with it.
+struct Place(PathBuf);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs a story in namespaces of its own, with a daemon of nobody that has the helper.
+fn tell(name: &str, policy: &str, story: impl FnOnce(&Daemon, &Namespace) + Send) {
+    if !is_root() {
+        return skip("a daemon of another user needs root");
+    }
+    let Some(home) = Namespace::new() else { return };
+    let place = Place(std::env::temp_dir().join(format!("uvala-{name}-{}", std::process::id())));
+    std::fs::create_dir_all(&place.0).unwrap();
+    std::fs::set_permissions(&place.0, std::fs::Permissions::from_mode(0o755)).unwrap();
+    home.within(|| {
+        let Some(helper) = helper(&place.0) else { return };
+        harness::mounts::empty_etc();
+        std::fs::create_dir("/etc/uvala").unwrap();
+        std::fs::write(POLICY, policy).unwrap();
+        let config = format!("helper = {:?}\n", helper.to_str().unwrap());
+        let daemon = Setup::new(&config).user(NOBODY).start();
+        story(&daemon, &home);
+    });
+}
+
+const ALLOWED: &str = "[[allow]]\nuser = 65534\nkinds = [\"tap\", \"packet\", \"xdp\"]\n\
+                       interfaces = [\"red\", \"ours*\"]\n\
+                       addresses = [\"10.0.0.0/24\"]\n";
+
+#[test]
+fn a_daemon_without_rights_has_what_the_policy_allows() {
+    let Some(red) = Namespace::new() else { return };
+    tell("helper", ALLOWED, |daemon, home| {
+        veth(&red, "red", "10.0.0.1/24", "");
+        let address = Some("10.0.0.2/24".parse().unwrap());
+        let lan = HostIf { ifname: Some("ours0".to_owned()), address, ..HostIf::default() };
+        add(daemon, "vale0:lan", PortKind::Tap, lan).unwrap();
+        becomes(daemon, "vale0:lan", LinkState::Up);
+        for kind in [PortKind::Packet, PortKind::Xdp] {
+            match add(daemon, "vale0:red", kind, HostIf::default()) {
+                Err(error) if kind == PortKind::Xdp && error.to_string().contains("AF_XDP") => {
+                    return skip(&format!("root with AF_XDP is needed: {error}"));
+                }
+                added => added.unwrap(),
+            }
+            tcp(home, &red, "10.0.0.1", 1 << 20);
+            tcp(&red, home, "10.0.0.2", 1 << 20);
+            delete(daemon, "vale0:red");
+        }
+        delete(daemon, "vale0:lan");
+        wait::until("the TAP to go", || !Path::new("/sys/class/net/ours0").exists());
+    });
+}
+
+#[test]
+fn what_the_policy_does_not_allow_is_refused() {
+    tell("refusals", ALLOWED, |daemon, _| {
+        ip("link add blue type veth peer name green");
+        for (kind, ifname) in [
+            (PortKind::Packet, "blue"),
+            (PortKind::Xdp, "blue"),
+            (PortKind::Tap, "theirs"),
+            (PortKind::Tap, "our"),
+        ] {
+            let wanted = HostIf { ifname: Some(ifname.to_owned()), ..HostIf::default() };
+            let (code, text) = refusal(add(daemon, "vale0:x", kind, wanted));
+            assert_eq!(code, ErrorCode::Permission);
+            let names = text.contains("user 65534 may not") && text.contains(POLICY);
+            assert!(names && text.contains(ifname), "{text}");
+        }
+        // Addresses of other networks, and changes of what was there before.
+        let with = |ifname: &str, address: &str| {
+            let address = Some(address.parse().unwrap());
+            let wanted = HostIf { ifname: Some(ifname.to_owned()), address, ..HostIf::default() };
+            refusal(add(daemon, "vale0:x", PortKind::Tap, wanted)).1
+        };
+        assert!(
+            with("ours3", "128.0.0.1/1").contains("user 65534 may not have address 128.0.0.1/1")
+        );
+        // One without a user is for everybody to open.
+        ip("tuntap add dev ours4 mode tap user 0");
+        assert!(with("ours4", "10.0.0.2/24").contains("ours4 was there before"));
+        // What it does not know how to do is not asked for.
+        let alone = HostIf { ifname: Some("red".to_owned()), alone: true, ..HostIf::default() };
+        let (_, text) = refusal(add(daemon, "vale0:x", PortKind::Packet, alone));
+        assert!(!text.contains("red") || !text.contains(POLICY), "{text}");
+        let netns = Some(std::process::id().to_string());
+        let inside = HostIf { ifname: Some("ours1".to_owned()), netns, ..HostIf::default() };
+        let (code, _) = refusal(add(daemon, "vale0:x", PortKind::Tap, inside));
+        assert_eq!(code, ErrorCode::Permission);
+        // A policy that others could have written counts for nothing.
+        let wanted = || HostIf { ifname: Some("ours2".to_owned()), ..HostIf::default() };
+        let refused = |daemon| refusal(add(daemon, "vale0:x", PortKind::Tap, wanted())).1;
+        std::fs::set_permissions(POLICY, std::fs::Permissions::from_mode(0o666)).unwrap();
+        assert!(refused(daemon).contains("writable by nobody else"));
+        std::fs::set_permissions(POLICY, std::fs::Permissions::from_mode(0o644)).unwrap();
+        chown(POLICY, Some(NOBODY), None).unwrap();
+        assert!(refused(daemon).contains("must belong to root"));
+        chown(POLICY, Some(0), None).unwrap();
+        std::fs::rename(POLICY, "/etc/uvala/other").unwrap();
+        std::os::unix::fs::symlink("other", POLICY).unwrap();
+        assert!(refused(daemon).contains("cannot read"));
+        std::fs::remove_file(POLICY).unwrap();
+        assert!(refused(daemon).contains("cannot read"));
+        std::fs::write(POLICY, "everybody = true\n").unwrap();
+        assert!(refused(daemon).contains("unknown field"));
+        std::fs::remove_file(POLICY).unwrap();
+        std::fs::rename("/etc/uvala/other", POLICY).unwrap();
+        std::fs::set_permissions("/etc/uvala", std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(refused(daemon).contains("/etc/uvala must belong to root"));
+        std::fs::set_permissions("/etc/uvala", std::fs::Permissions::from_mode(0o755)).unwrap();
+        add(daemon, "vale0:x", PortKind::Tap, wanted()).unwrap();
+        assert_eq!(host(daemon, "vale0:x").ifname, "ours2");
+    });
+}

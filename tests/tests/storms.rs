@@ -1,0 +1,103 @@
+//! Interfaces in bad weather: a loop in the cables, a queue that nobody empties for a while.
+
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use client::api::{ErrorCode, HostIf, PortKind};
+use client::control::ControlError;
+use harness::daemon::Daemon;
+use harness::lab::{Lab, add, delete, inside};
+use harness::net::{ip, tcp, udp};
+use harness::{skip, wait};
+use rustix::process::{Pid, Signal, kill_process};
+
+const MEGABYTE: usize = 1 << 20;
+
+/// Both ends of a cable in one switch: a broadcast goes round for ever. It costs the worker's time,
+/// a batch in each turn, and nobody else's frames.
+fn storm(kind: PortKind) {
+    let Some(lab) = Lab::new(3) else { return };
+    lab.tell(|daemon, lab| {
+        let [red, blue, green] = &lab.guests[..] else { panic!() };
+        ip("link add here type veth peer name there");
+        for end in ["here", "there"] {
+            ip(&format!("link set {end} up"));
+            match add(daemon, &format!("vale0:{end}"), kind, HostIf::default()) {
+                Err(ControlError::Refused(failure))
+                    if matches!(failure.code, ErrorCode::Permission | ErrorCode::Unsupported) =>
+                {
+                    return skip(&format!("root with AF_XDP is needed: {}", failure.message));
+                }
+                added => added.unwrap(),
+            }
+        }
+        add(daemon, "vale0:red", PortKind::Tap, inside(red, "10.0.0.1/24")).unwrap();
+        add(daemon, "vale1:blue", PortKind::Tap, inside(blue, "10.0.0.2/24")).unwrap();
+        add(daemon, "vale1:green", PortKind::Tap, inside(green, "10.0.0.3/24")).unwrap();
+        // Somebody asks for an address that nobody has.
+        red.within(|| {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            let seen = || daemon.stats("vale0:here").tx.frames;
+            wait::until("a storm", || {
+                drop(socket.send_to(b"x", "10.0.0.99:9"));
+                seen() > 10_000
+            });
+        });
+        tcp(blue, green, "10.0.0.3", MEGABYTE);
+        assert_eq!(daemon.ports().len(), 5, "it answers");
+        delete(daemon, "vale0:there");
+        let round = || daemon.stats("vale0:here").tx.frames;
+        wait::until("the storm to end", || {
+            let before = round();
+            std::thread::sleep(Duration::from_millis(200));
+            round() - before < 100
+        });
+        tcp(green, blue, "10.0.0.2", MEGABYTE);
+    });
+}
+
+#[test]
+fn a_loop_of_packet_ports_costs_others_nothing() {
+    storm(PortKind::Packet);
+}
+
+#[test]
+fn a_loop_of_xdp_ports_costs_others_nothing() {
+    storm(PortKind::Xdp);
+}
+
+fn signal(daemon: &Daemon, signal: Signal) {
+    let pid = i32::try_from(daemon.pid()).ok().and_then(Pid::from_raw).expect("a process");
+    kill_process(pid, signal).expect("our own");
+}
+
+/// The kernel fills the queue of a TAP that nobody reads, and drops what does not fit.
+#[test]
+fn a_tap_whose_queue_was_full_goes_on() {
+    let Some(lab) = Lab::new(2) else { return };
+    lab.tell(|daemon, lab| {
+        let [red, blue] = &lab.guests[..] else { panic!() };
+        add(daemon, "vale0:red", PortKind::Tap, inside(red, "10.0.0.1/24")).unwrap();
+        add(daemon, "vale0:blue", PortKind::Tap, inside(blue, "10.0.0.2/24")).unwrap();
+        red.within(|| udp(blue, "10.0.0.2", 100));
+        signal(daemon, Signal::STOP);
+        red.within(|| {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            (0..5000).for_each(|_| drop(socket.send_to(&[7; 1000], "10.0.0.2:9")));
+        });
+        signal(daemon, Signal::CONT);
+        red.within(|| udp(blue, "10.0.0.2", 100));
+        tcp(blue, red, "10.0.0.1", MEGABYTE);
+        // A stack that takes nothing in: its interface is down.
+        blue.ip("link set eth0 down");
+        red.within(|| {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            wait::until("drops", || {
+                drop(socket.send_to(&[7; 1000], "10.0.0.2:9"));
+                daemon.stats("vale0:blue").drops.contains_key("link_down")
+            });
+        });
+        blue.ip("link set eth0 up");
+        red.within(|| udp(blue, "10.0.0.2", 100));
+    });
+}

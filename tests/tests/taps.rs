@@ -1,0 +1,250 @@
+//! TAPs with several queues, and TAPs that somebody else has opened.
+
+use std::net::UdpSocket;
+use std::os::fd::OwnedFd;
+use std::process::Output;
+
+use client::api::{ErrorCode, HostIf, LinkState, PortKind, Queues};
+use client::control::{Connection, ControlError};
+use harness::daemon::{Daemon, Setup};
+use harness::lab::{Lab, add, becomes, delete, host, inside, refusal};
+use harness::net::{Namespace, ip, tcp};
+use harness::process::uvala;
+use harness::role::Become;
+use harness::{is_root, skip, tap, wait};
+
+const MEGABYTE: usize = 1 << 20;
+const NOBODY: u32 = 65534;
+
+fn queues(text: &str) -> Option<Queues> {
+    Some(text.parse().unwrap())
+}
+
+#[test]
+fn many_conversations_go_by_several_queues_in_order() {
+    let Some(lab) = Lab::new(2) else { return };
+    lab.tell(|daemon, lab| {
+        let [red, blue] = &lab.guests[..] else { panic!() };
+        let four = HostIf { queues: queues("4"), ..inside(red, "10.0.0.1/24") };
+        add(daemon, "vale0:red", PortKind::Tap, four).unwrap();
+        add(daemon, "vale0:blue", PortKind::Tap, inside(blue, "10.0.0.2/24")).unwrap();
+        assert_eq!(host(daemon, "vale0:red").how.as_deref(), Some("4 queues"));
+        assert_eq!(host(daemon, "vale0:blue").how, None);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| tcp(red, blue, "10.0.0.2", 2 * MEGABYTE));
+                scope.spawn(|| tcp(blue, red, "10.0.0.1", 2 * MEGABYTE));
+            }
+        });
+        // Datagrams of a conversation stay in order, whichever queues others use.
+        let there = blue.within(|| UdpSocket::bind("10.0.0.2:0").unwrap());
+        there.set_read_timeout(Some(wait::PATIENCE)).unwrap();
+        let sockets: Vec<UdpSocket> =
+            red.within(|| (0..8).map(|_| UdpSocket::bind("10.0.0.1:0").unwrap()).collect());
+        let mut seen = [0u8; 8];
+        for number in 1..=100u8 {
+            for (which, socket) in (0..).zip(&sockets) {
+                socket.send_to(&[which, number], there.local_addr().unwrap()).unwrap();
+            }
+            for _ in &sockets {
+                let mut datagram = [0; 2];
+                assert_eq!(there.recv(&mut datagram).unwrap(), 2);
+                let [which, number] = datagram;
+                assert_eq!(seen[usize::from(which)] + 1, number);
+                seen[usize::from(which)] = number;
+            }
+        }
+        delete(daemon, "vale0:red");
+    });
+}
+
+#[test]
+fn queues_that_cannot_be_are_refused_and_an_interface_that_goes_is_noticed() {
+    let Some(lab) = Lab::new(0) else { return };
+    lab.tell(|daemon, _| {
+        let with = |ifname: &str, text| HostIf {
+            ifname: Some(ifname.to_owned()),
+            queues: queues(text),
+            ..HostIf::default()
+        };
+        let refused = |wanted| refusal(add(daemon, "vale0:x", PortKind::Tap, wanted));
+        for bad in ["0", "17"] {
+            let (code, text) = refused(with("x", bad));
+            assert!(code == ErrorCode::BadRequest && text.contains("1 to 16"), "{text}");
+        }
+        let (code, text) = refused(with("x", "0-3"));
+        assert!(code == ErrorCode::BadRequest && text.contains("a number"), "{text}");
+        ip("tuntap add dev one mode tap");
+        let (code, text) = refused(with("one", "2"));
+        assert!(code == ErrorCode::BadRequest && text.contains("multi_queue"), "{text}");
+        // One that was made with several has as many as are asked for, and stays.
+        ip("tuntap add dev many mode tap multi_queue");
+        add(daemon, "vale0:x", PortKind::Tap, with("many", "3")).unwrap();
+        assert_eq!(host(daemon, "vale0:x").how.as_deref(), Some("3 queues"));
+        ip("link set many up");
+        becomes(daemon, "vale0:x", LinkState::Up);
+        ip("link del many");
+        becomes(daemon, "vale0:x", LinkState::Gone);
+        ip("tuntap add dev many mode tap multi_queue");
+        wait::until("it is taken again", || host(daemon, "vale0:x").state != LinkState::Gone);
+    });
+}
+
+/// `uvala port add vale0:lan --kind tap --fd 0` by nobody, whose standard input is this.
+fn hand_over(daemon: &Daemon, fd: OwnedFd) -> Output {
+    let dir = daemon.dir();
+    let words =
+        ["port", "add", "vale0:lan", "--kind", "tap", "--fd", "0", "--dir", dir.to_str().unwrap()];
+    uvala(Become::default(), &words, Some(NOBODY)).stdin(fd).output().unwrap()
+}
+
+fn nobody(story: impl FnOnce(&Daemon, &Namespace) + Send) {
+    if !is_root() {
+        return skip("a daemon of another user needs root");
+    }
+    let Some(home) = Namespace::new() else { return };
+    home.within(|| story(&Setup::default().user(NOBODY).start(), &home));
+}
+
+#[test]
+fn an_ordinary_users_daemon_takes_a_tap_that_was_opened_for_it() {
+    nobody(|daemon, home| {
+        let own = HostIf { ifname: Some("own".to_owned()), ..HostIf::default() };
+        let (code, _) = refusal(add(daemon, "vale0:own", PortKind::Tap, own));
+        assert_eq!(code, ErrorCode::Permission, "it has no right of its own");
+        let given = tap::make("lan0", 10, false);
+        ip("link set lan0 up mtu 4000");
+        ip("addr add 10.0.0.1/24 dev lan0");
+        let output = hand_over(daemon, given);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        becomes(daemon, "vale0:lan", LinkState::Up);
+        let info = host(daemon, "vale0:lan");
+        assert_eq!((info.ifname.as_str(), info.mtu), ("lan0", 4000));
+        // The other one is elsewhere: of what is there we know nothing but what comes.
+        let Some(red) = Namespace::new() else { return };
+        let far = red.within(|| tap::make("eth0", 10, false));
+        red.ip("link set eth0 up mtu 4000");
+        red.ip("addr add 10.0.0.2/24 dev eth0");
+        let add = client::api::PortAdd {
+            port: "vale0:red".parse().unwrap(),
+            kind: PortKind::Tap,
+            settings: Default::default(),
+            host: Some(HostIf { fds: 1, ..HostIf::default() }),
+            machine: None,
+        };
+        let call = || client::api::Request::PortAdd(Box::new(add.clone()));
+        let connection = Connection::open(Some(&daemon.dir())).unwrap();
+        let bare = connection.call(call());
+        assert!(
+            matches!(&bare, Err(ControlError::Refused(why)) if why.message.contains("--fd")),
+            "{bare:?}"
+        );
+        connection.call_giving(call(), &[std::os::fd::AsFd::as_fd(&far)]).unwrap();
+        drop(far);
+        tcp(home, &red, "10.0.0.2", 4 * MEGABYTE);
+        tcp(&red, home, "10.0.0.1", 4 * MEGABYTE);
+        // It goes with its port, for nobody else has it.
+        delete(daemon, "vale0:lan");
+        wait::until("the TAP to go", || !std::path::Path::new("/sys/class/net/lan0").exists());
+        red.ip("link del eth0");
+        becomes(daemon, "vale0:red", LinkState::Gone);
+    });
+}
+
+#[test]
+fn a_giver_who_keeps_its_descriptor_holds_up_nobody() {
+    nobody(|daemon, home| {
+        let given = tap::make("lan0", 10, false);
+        let kept = given.try_clone().unwrap();
+        ip("link set lan0 up");
+        ip("addr add 10.0.0.1/24 dev lan0");
+        assert!(hand_over(daemon, given).status.success());
+        becomes(daemon, "vale0:lan", LinkState::Up);
+        // As a program does that restores what it has inherited.
+        rustix::fs::fcntl_setfl(&kept, rustix::fs::OFlags::RDWR).unwrap();
+        let socket = UdpSocket::bind("10.0.0.1:0").unwrap();
+        socket.set_broadcast(true).unwrap();
+        let said = |frames: u64| {
+            socket.send_to(b"who is there?", "10.0.0.255:9").unwrap();
+            daemon.stats("vale0:lan").tx.frames >= frames
+        };
+        wait::until("frames, with the daemon answering", || said(5));
+        home.ip("link del lan0");
+        becomes(daemon, "vale0:lan", LinkState::Gone);
+        wait::until("the workers to rest", || rests(daemon.pid()));
+        delete(daemon, "vale0:lan");
+        wait::until("the workers to rest without it", || rests(daemon.pid()));
+        drop(kept);
+    });
+}
+
+/// Do all threads of a process sleep, however often one looks?
+fn rests(pid: u32) -> bool {
+    let sleeps = |task: std::path::PathBuf| {
+        let stat = std::fs::read_to_string(task.join("stat")).unwrap();
+        stat.rsplit_once(')').unwrap().1.starts_with(" S")
+    };
+    (0..50).all(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        let mut tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        tasks.all(|task| sleeps(task.unwrap().path()))
+    })
+}
+
+#[test]
+fn who_may_not_give_descriptors_hears_why() {
+    if !is_root() {
+        return skip("programs of other users need root");
+    }
+    let daemon = Setup::new("[socket]\nmode = \"666\"\n").start();
+    let give = |user| {
+        let dir = daemon.dir();
+        let words = ["port", "add", "vale0:x", "--kind", "tap", "--fd", "0", "--dir"];
+        let words: Vec<&str> = words.into_iter().chain(dir.to_str()).collect();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let output = uvala(Become::default(), &words, user).stdin(file).output().unwrap();
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let text = give(Some(NOBODY));
+    assert!(text.contains("root"), "{text}");
+    // Root may, with its first call already.
+    assert!(give(None).contains("no open TAP"));
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let given = [std::os::fd::AsFd::as_fd(&null)];
+    let connection = Connection::open(Some(&daemon.dir())).unwrap();
+    let host = Some(HostIf { fds: 1, ..HostIf::default() });
+    let port = "vale0:x".parse().unwrap();
+    let settings = Default::default();
+    let add = client::api::PortAdd { port, kind: PortKind::Tap, settings, host, machine: None };
+    let call = client::api::Request::PortAdd(Box::new(add));
+    match connection.call_giving(call, &given) {
+        Err(ControlError::Refused(why)) => {
+            assert!(why.message.contains("no open TAP"), "{}", why.message);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_no_tap_is_not_taken() {
+    nobody(|daemon, _| {
+        let file = |path: &str| {
+            let mut options = std::fs::OpenOptions::new();
+            OwnedFd::from(options.read(true).write(true).open(path).unwrap())
+        };
+        for path in ["/dev/null", "/dev/net/tun"] {
+            let output = hand_over(daemon, file(path));
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!output.status.success() && text.contains("no open TAP"), "{path}: {text}");
+        }
+        let words = ["port", "add", "vale0:lan", "--kind", "tap", "--fd", "77"];
+        let output = daemon.uvala(&words);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(text.contains("--fd 77: no such descriptor"), "{text}");
+        let words = ["port", "add", "vale0:lan", "--kind", "tap", "--fd", "0", "--mtu", "1500"];
+        let output = daemon.uvala(&words);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(text.contains("leave them out"), "{text}");
+        assert!(daemon.ports().is_empty());
+    });
+}
