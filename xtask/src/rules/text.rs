@@ -25,21 +25,30 @@ pub fn check(source: &Source) -> Vec<Finding> {
     if source.kind == Kind::Other {
         return findings;
     }
+    let mut literal = false;
     for (index, line) in source.text.lines().enumerate() {
+        literal ^= line.trim_start().starts_with("```");
+        let table = line.starts_with('|');
+        // What a program printed, a table and a URL cannot be broken.
+        let whole = source.kind == Kind::Markdown && (literal || table) || line.contains("://");
+        if !whole {
+            findings.extend(check_columns(source, index + 1, line));
+        }
         findings.extend(check_line(source, index + 1, line));
     }
     findings
+}
+
+fn check_columns(source: &Source, number: usize, line: &str) -> Option<Finding> {
+    let columns = line.chars().count();
+    let advice = format!("{columns} columns; break the line at {COLUMNS_MAX}");
+    (columns > COLUMNS_MAX).then(|| Finding::new(source, number, "columns", advice))
 }
 
 fn check_line(source: &Source, number: usize, line: &str) -> Vec<Finding> {
     let prose = source.kind == Kind::Markdown;
     let mut findings = Vec::new();
     let mut say = |rule, advice: String| findings.push(Finding::new(source, number, rule, advice));
-    let columns = line.chars().count();
-    // A URL cannot be broken, and a table in prose should not be.
-    if !prose && columns > COLUMNS_MAX && !line.contains("://") {
-        say("columns", format!("{columns} columns; break the line at {COLUMNS_MAX}"));
-    }
     if line.ends_with([' ', '\t']) {
         say("trailing-space", "delete the blanks at the end of the line".into());
     }
@@ -78,6 +87,14 @@ mod tests {
         assert_eq!(found(&line(97)), []);
         assert_eq!(found(&line(98)), [(2, "columns")]);
         assert_eq!(found(&format!("//! x\n// https://{}\n", "a".repeat(120))), []);
+    }
+
+    #[test]
+    fn prose_is_broken_too_but_for_tables_and_what_is_quoted() {
+        let long = "a ".repeat(60) + "a";
+        assert_eq!(found_in("a.md", &long), [(1, "columns")]);
+        assert_eq!(found_in("a.md", &format!("```\n{long}\n```\n| {long} |\n")), []);
+        assert_eq!(found_in("a.md", &format!("```\n```\n{long}\n")), [(3, "columns")]);
     }
 
     #[test]
