@@ -291,6 +291,8 @@ fn descriptors_sent_to_the_daemon_are_not_kept() {
     let socket = socket::connect(&daemon.dir());
     let gifts: Vec<OwnedFd> =
         (0..64).map(|_| rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap()).collect();
+    // Only now does the daemon know that we may send any.
+    assert!(socket::ask(&socket, HELLO).is_some());
     for _ in 0..50 {
         send_descriptors(&socket, HELLO, &gifts);
         assert!(socket::ask(&socket, HELLO).is_some());
