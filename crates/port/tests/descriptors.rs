@@ -57,6 +57,8 @@ fn a_frontend_that_cannot_be_accepted_costs_no_processor() {
     let spec = Spec { name, path: path2, connects, pairs, coalesce, peer, access, allowance };
     let (adapter, port) = open(&spec, &Arc::new(bell)).unwrap();
     let thread = thread();
+    // What it opens and closes as it begins is over.
+    assert_rests(&thread);
     let frontend = || socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
     let [first, second]: [OwnedFd; 2] = [frontend(), frontend()];
     let address = SocketAddrUnix::new(&path).unwrap();
