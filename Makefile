@@ -166,7 +166,7 @@ doc:
 end-to-end:
 	$(step) 'end to end: real processes, the C ABI, hostile input'
 	$(CARGO) build --workspace --lib --bins --examples
-	UVALA='$(debug)/uvala' $(CARGO) test --workspace --test '*'
+	UVALA='$(debug)/uvala' $(CARGO) test --workspace --no-fail-fast --test '*'
 
 .PHONY: soak
 soak:  ## minutes of kill -9 and of a hostile client under load
