@@ -15,6 +15,8 @@ const TUNSETOFFLOAD: u32 = 0x4004_54d0;
 const TUNSETVNETHDRSZ: u32 = 0x4004_54d8;
 /// A TAP without information on packets, with a header of virtio-net.
 const FLAGS: u16 = 0x0002 | 0x1000 | 0x4000;
+/// One of several queues.
+const QUEUE: u16 = 0x0100;
 /// Checksums, TCP over IPv4 and IPv6, with marks of congestion, datagrams over both.
 const OFFLOADS: usize = 0x01 | 0x02 | 0x04 | 0x08 | 0x20 | 0x40;
 
@@ -25,12 +27,25 @@ const OFFLOADS: usize = 0x01 | 0x02 | 0x04 | 0x08 | 0x20 | 0x40;
 /// Without the right to.
 #[must_use]
 pub fn make(name: &str, header: i32, unfinished: bool) -> OwnedFd {
+    open(name, FLAGS, header, unfinished)
+}
+
+/// Makes a TAP of so many queues in the thread's namespace.
+///
+/// # Panics
+/// Without the right to.
+#[must_use]
+pub fn make_queues(name: &str, count: usize) -> Vec<OwnedFd> {
+    (0..count).map(|_| open(name, FLAGS | QUEUE, 10, false)).collect()
+}
+
+fn open(name: &str, flags: u16, header: i32, unfinished: bool) -> OwnedFd {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
     let tap: OwnedFd = options.open("/dev/net/tun").expect("a system with TAPs").into();
     let mut request = [0u8; 40];
     request[..name.len()].copy_from_slice(name.as_bytes());
-    request[16..18].copy_from_slice(&FLAGS.to_ne_bytes());
+    request[16..18].copy_from_slice(&flags.to_ne_bytes());
     let offloads = if unfinished { OFFLOADS } else { 0 };
     // SAFETY: the kernel reads an `ifreq` of 40 bytes and writes its first 16, of which this call
     // has a copy; then an `int`; then a number.

@@ -1,10 +1,12 @@
 //! TAPs with several queues, and TAPs that somebody else has opened.
 
-use std::net::UdpSocket;
-use std::os::fd::OwnedFd;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::Output;
+use std::time::Duration;
 
-use client::api::{ErrorCode, HostIf, LinkState, PortKind, Queues};
+use client::api::{ErrorCode, HostIf, LinkState, PortAdd, PortKind, PortSettings, Queues, Request};
 use client::control::{Connection, ControlError};
 use harness::daemon::{Daemon, Setup};
 use harness::lab::{Lab, add, becomes, delete, host, inside, refusal};
@@ -12,6 +14,7 @@ use harness::net::{Namespace, ip, tcp};
 use harness::process::uvala;
 use harness::role::Become;
 use harness::{is_root, skip, tap, wait};
+use rustix::process::Signal;
 
 const MEGABYTE: usize = 1 << 20;
 const NOBODY: u32 = 65534;
@@ -58,6 +61,82 @@ fn many_conversations_go_by_several_queues_in_order() {
     });
 }
 
+/// Who talks to which port by which queue: the kernel answers by the queue that the daemon has used
+/// last, and what it answers while the daemon stands still, the test reads.
+fn queues_of(
+    daemon: &Daemon,
+    kept: &[OwnedFd],
+    host: &UdpSocket,
+    guests: &[UdpSocket],
+) -> BTreeMap<u16, usize> {
+    const HEADER: usize = 12;
+    const TO: std::ops::Range<usize> = HEADER + 36..HEADER + 38;
+    let all: BTreeSet<SocketAddr> =
+        guests.iter().map(|guest| guest.local_addr().unwrap()).collect();
+    let mut heard = BTreeSet::new();
+    wait::until("each of them", || {
+        for guest in guests {
+            guest.send_to(b"?", host.local_addr().unwrap()).unwrap();
+        }
+        while let Ok((_, from)) = host.recv_from(&mut [0; 9]) {
+            heard.insert(from);
+        }
+        heard == all
+    });
+    daemon.signal(Signal::STOP);
+    // One that is stopped while it reads has read.
+    wait::until("the daemon to stop", || stands(daemon.pid()));
+    let mut found = BTreeMap::new();
+    for guest in &all {
+        host.send_to(b"!", guest).unwrap();
+    }
+    for (queue, kept) in kept.iter().enumerate() {
+        let mut frame = [0; 2000];
+        while rustix::io::read(kept, &mut frame[..]).is_ok() {
+            if frame[HEADER + 12..HEADER + 14] == [8, 0] {
+                let port = u16::from_be_bytes(frame[TO].try_into().unwrap());
+                assert_eq!(found.insert(port, queue), None, "by one queue, once");
+            }
+        }
+    }
+    daemon.signal(Signal::CONT);
+    found
+}
+
+/// Are all threads of a process stopped?
+fn stands(pid: u32) -> bool {
+    let mut tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    tasks.all(|task| {
+        let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+        stat.rsplit_once(')').unwrap().1.starts_with(" T")
+    })
+}
+
+#[test]
+fn conversations_spread_over_the_queues_and_keep_theirs() {
+    let Some(lab) = Lab::new(1) else { return };
+    lab.tell(|daemon, lab| {
+        let blue = &lab.guests[0];
+        let given = tap::make_queues("lan0", 4);
+        let kept: Vec<OwnedFd> = given.iter().map(|fd| fd.try_clone().unwrap()).collect();
+        ip("link set lan0 up");
+        ip("addr add 10.0.0.1/24 dev lan0");
+        give_taps(daemon, "vale0:lan", &given).unwrap();
+        drop(given);
+        assert_eq!(host(daemon, "vale0:lan").how.as_deref(), Some("4 queues"));
+        add(daemon, "vale0:blue", PortKind::Tap, inside(blue, "10.0.0.2/24")).unwrap();
+        let host = UdpSocket::bind("10.0.0.1:0").unwrap();
+        host.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        let guests: Vec<UdpSocket> =
+            blue.within(|| (0..64).map(|_| UdpSocket::bind("10.0.0.2:0").unwrap()).collect());
+        let queues = queues_of(daemon, &kept, &host, &guests);
+        assert_eq!(queues.len(), guests.len());
+        let used: BTreeSet<usize> = queues.values().copied().collect();
+        assert_eq!(used, (0..4).collect(), "{queues:?}");
+        assert_eq!(queues_of(daemon, &kept, &host, &guests), queues, "each keeps its queue");
+    });
+}
+
 #[test]
 fn queues_that_cannot_be_are_refused_and_an_interface_that_goes_is_noticed() {
     let Some(lab) = Lab::new(0) else { return };
@@ -88,6 +167,17 @@ fn queues_that_cannot_be_are_refused_and_an_interface_that_goes_is_noticed() {
         ip("tuntap add dev many mode tap multi_queue");
         wait::until("it is taken again", || host(daemon, "vale0:x").state != LinkState::Gone);
     });
+}
+
+/// Hands over a TAP that is open.
+fn give_taps(daemon: &Daemon, port: &str, taps: &[OwnedFd]) -> Result<(), ControlError> {
+    let (port, settings) = (port.parse().unwrap(), PortSettings::default());
+    let fds = u8::try_from(taps.len()).unwrap();
+    let host = Some(HostIf { fds, ..HostIf::default() });
+    let add = PortAdd { port, kind: PortKind::Tap, settings, host, machine: None };
+    let taps: Vec<_> = taps.iter().map(AsFd::as_fd).collect();
+    let connection = Connection::open(Some(&daemon.dir())).unwrap();
+    connection.call_giving(Request::PortAdd(Box::new(add)), &taps).map(drop)
 }
 
 /// `uvala port add vale0:lan --kind tap --fd 0` by nobody, whose standard input is this.
@@ -125,22 +215,10 @@ fn an_ordinary_users_daemon_takes_a_tap_that_was_opened_for_it() {
         let far = red.within(|| tap::make("eth0", 10, false));
         red.ip("link set eth0 up mtu 4000");
         red.ip("addr add 10.0.0.2/24 dev eth0");
-        let add = client::api::PortAdd {
-            port: "vale0:red".parse().unwrap(),
-            kind: PortKind::Tap,
-            settings: Default::default(),
-            host: Some(HostIf { fds: 1, ..HostIf::default() }),
-            machine: None,
-        };
-        let call = || client::api::Request::PortAdd(Box::new(add.clone()));
-        let connection = Connection::open(Some(&daemon.dir())).unwrap();
-        let bare = connection.call(call());
-        assert!(
-            matches!(&bare, Err(ControlError::Refused(why)) if why.message.contains("--fd")),
-            "{bare:?}"
-        );
-        connection.call_giving(call(), &[std::os::fd::AsFd::as_fd(&far)]).unwrap();
-        drop(far);
+        let bare = HostIf { fds: 1, ..HostIf::default() };
+        let (_, text) = refusal(add(daemon, "vale0:red", PortKind::Tap, bare));
+        assert!(text.contains("--fd"), "{text}");
+        give_taps(daemon, "vale0:red", &[far]).unwrap();
         tcp(home, &red, "10.0.0.2", 4 * MEGABYTE);
         tcp(&red, home, "10.0.0.1", 4 * MEGABYTE);
         // It goes with its port, for nobody else has it.
@@ -185,7 +263,7 @@ fn rests(pid: u32) -> bool {
         stat.rsplit_once(')').unwrap().1.starts_with(" S")
     };
     (0..50).all(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1));
         let mut tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
         tasks.all(|task| sleeps(task.unwrap().path()))
     })
@@ -210,19 +288,8 @@ fn who_may_not_give_descriptors_hears_why() {
     // Root may, with its first call already.
     assert!(give(None).contains("no open TAP"));
     let null = std::fs::File::open("/dev/null").unwrap();
-    let given = [std::os::fd::AsFd::as_fd(&null)];
-    let connection = Connection::open(Some(&daemon.dir())).unwrap();
-    let host = Some(HostIf { fds: 1, ..HostIf::default() });
-    let port = "vale0:x".parse().unwrap();
-    let settings = Default::default();
-    let add = client::api::PortAdd { port, kind: PortKind::Tap, settings, host, machine: None };
-    let call = client::api::Request::PortAdd(Box::new(add));
-    match connection.call_giving(call, &given) {
-        Err(ControlError::Refused(why)) => {
-            assert!(why.message.contains("no open TAP"), "{}", why.message);
-        }
-        other => panic!("{other:?}"),
-    }
+    let (_, text) = refusal(give_taps(&daemon, "vale0:x", &[null.into()]));
+    assert!(text.contains("no open TAP"), "{text}");
 }
 
 #[test]
