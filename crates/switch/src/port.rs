@@ -100,6 +100,12 @@ pub trait Adapter: Send {
     fn watched(&self) -> Option<BorrowedFd<'_>> {
         None
     }
+
+    /// Nothing will ever come again. What is watched is readable all the same, and is kept for whom
+    /// the adapter is given to: to close it may take the kernel longer than a worker has time.
+    fn is_over(&self) -> bool {
+        false
+    }
 }
 
 impl Plug {
@@ -149,6 +155,12 @@ impl Plug {
             Self::Rings(..) => None,
             Self::Adapter(adapter) => adapter.watched(),
         }
+    }
+
+    /// Will nothing ever come again? See [`Adapter::is_over`].
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        matches!(self, Self::Adapter(adapter) if adapter.is_over())
     }
 
     /// Is it a socket of the kernel's? See [`Adapter::is_socket`].

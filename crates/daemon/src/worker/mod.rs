@@ -209,7 +209,11 @@ impl Worker {
             port.quiet += 1;
             port.busy = 0;
             let patience = if port.watched { QUIET_TURNS_WATCHED } else { QUIET_TURNS };
-            if port.quiet >= patience {
+            let (patient, plug) = (port.quiet < patience, switch.plug_mut(port.id));
+            if port.watched && plug.is_some_and(|plug| plug.is_over()) {
+                self.look_away(number);
+            }
+            if !patient {
                 self.rest(number);
             }
         }
@@ -529,6 +533,17 @@ impl Worker {
         {
             doorbell.unwatch(Some(fd));
             port.unwatched = true;
+        }
+    }
+
+    /// What is over would be readable for ever.
+    #[cold]
+    fn look_away(&mut self, number: u32) {
+        let Self { ports, switches, doorbell, .. } = self;
+        let Some(Some(port)) = ports.get_mut(number as usize) else { return };
+        let plug = switches[port.switch].as_mut().and_then(|switch| switch.plug_mut(port.id));
+        if std::mem::take(&mut port.watched) && !std::mem::take(&mut port.unwatched) {
+            doorbell.unwatch(plug.as_deref().and_then(Plug::watched));
         }
     }
 

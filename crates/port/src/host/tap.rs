@@ -102,7 +102,7 @@ fn make(
     }
     let mut adapter = Tap::new(taps, Vec::new(), link.clone(), &interface.name)?;
     if shared {
-        adapter.share().map_err(|errno| system("watch", &interface.name)(errno.into()))?;
+        adapter.flags = ReadWriteFlags::NOWAIT;
     }
     Ok(Opened { adapter: Box::new(adapter), link, interface })
 }
@@ -268,10 +268,12 @@ fn set_up(spec: &TapSpec, made: bool) -> Result<Interface, HostError> {
 
 /// The worker's side of a TAP.
 pub(super) struct Tap {
-    /// Its queues, closed when the interface is gone.
+    /// Its queues. They are not closed here: the kernel does that for one interface at a time, and
+    /// whoever changes another one keeps the worker waiting.
     queues: Vec<OwnedFd>,
-    /// Readable when one of them is, where they are several or somebody else has them open, too: to
-    /// close a queue then is not enough that nobody watches it any more, but to close this is.
+    /// The interface is gone.
+    over: bool,
+    /// Readable when one of them is, where they are several.
     all: Option<OwnedFd>,
     /// Whether its descriptors block is for who has made them to say, at any time. We say it with
     /// each call where that is somebody else.
@@ -303,6 +305,7 @@ impl Tap {
         let (write, places) = (Vec::with_capacity(LONG + HEADER), Places::new());
         Ok(Self {
             queues,
+            over: false,
             all,
             flags: ReadWriteFlags::empty(),
             next: 0,
@@ -315,16 +318,9 @@ impl Tap {
         })
     }
 
-    /// Somebody else may have the queues open, too.
-    fn share(&mut self) -> Result<(), Errno> {
-        self.all = Some(super::watch_all(&self.queues)?);
-        self.flags = ReadWriteFlags::NOWAIT;
-        Ok(())
-    }
-
     fn write(&mut self, batch: &Batch, delivery: Delivery) -> Result<usize, DropReason> {
         let tap = match self.queues.len() {
-            0 => return Err(DropReason::LinkDown),
+            _ if self.over => return Err(DropReason::LinkDown),
             1 => &self.queues[0],
             count => {
                 let frame = &batch.frames()[usize::from(delivery.frame)];
@@ -373,8 +369,7 @@ impl Tap {
                 Err(Errno::AGAIN) => return true,
                 Err(_) => {
                     self.link.seen(State::Gone);
-                    self.queues.clear();
-                    self.all = None;
+                    self.over = true;
                     return false;
                 }
             }
@@ -418,6 +413,9 @@ impl Adapter for Tap {
         self.intake.clear();
         batch.restart(self.intake.region());
         let mut left = FRAMES;
+        if self.over {
+            return;
+        }
         for _ in 0..self.queues.len() {
             let at = self.next;
             self.next = (at + 1) % self.queues.len();
@@ -442,6 +440,10 @@ impl Adapter for Tap {
     fn watched(&self) -> Option<BorrowedFd<'_>> {
         self.all.as_ref().or(self.queues.first()).map(AsFd::as_fd)
     }
+
+    fn is_over(&self) -> bool {
+        self.over
+    }
 }
 
 impl Drop for Tap {
@@ -453,18 +455,22 @@ impl Drop for Tap {
 
 #[cfg(test)]
 mod tests {
-    use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+    use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+    use rustix::net::{recv, send, socketpair};
+    use switch::TagAction;
 
     use super::*;
 
-    #[test]
-    fn frames_that_are_refused_end_a_turn_too() {
+    /// A TAP of so many queues, and what the kernel has of each.
+    fn with_queues(count: usize) -> (Tap, Vec<OwnedFd>) {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-        let (ours, theirs) = socketpair(family, kind, SocketFlags::NONBLOCK, None).expect("two");
+        let pair = |_| socketpair(family, kind, SocketFlags::NONBLOCK, None).expect("two");
+        let (queues, theirs) = (0..count).map(pair).unzip();
         let (_, bell) = Waker::new().expect("descriptors");
         let interface = Interface { mtu: 1500, ..Interface::default() };
-        let mut tap = Tap {
-            queues: vec![ours],
+        let tap = Tap {
+            queues,
+            over: false,
             all: None,
             flags: ReadWriteFlags::empty(),
             next: 0,
@@ -475,13 +481,108 @@ mod tests {
             places: Places::new(),
             _programs: Vec::new(),
         };
+        (tap, theirs)
+    }
+
+    #[test]
+    fn frames_that_are_refused_end_a_turn_too() {
+        let (mut tap, theirs) = with_queues(1);
         for _ in 0..FRAMES + 10 {
-            send(&theirs, &[0; HEADER + ETHERNET - 1], SendFlags::empty()).expect("room");
+            send(&theirs[0], &[0; HEADER + ETHERNET - 1], SendFlags::empty()).expect("room");
         }
         let (mut batch, mut drops) = (Batch::new(256), Drops::default());
         tap.recv(&mut batch, &mut drops);
         assert_eq!(drops.get(DropReason::TooShort), FRAMES.into());
         tap.recv(&mut batch, &mut drops);
         assert_eq!(drops.get(DropReason::TooShort), u64::from(FRAMES) + 10);
+    }
+
+    #[test]
+    fn a_tap_that_is_gone_is_closed_by_whom_the_port_is_given_to() {
+        let (mut tap, theirs) = with_queues(2);
+        // What is not open for reading cannot be read, like what is gone.
+        tap.queues[1] = std::fs::File::create("/dev/null").expect("there is one").into();
+        let (mut batch, mut drops) = (Batch::new(256), Drops::default());
+        tap.recv(&mut batch, &mut drops);
+        assert!(tap.is_over() && tap.watched().is_some());
+        assert_eq!((tap.link.state(), tap.queues.len()), (State::Gone, 2));
+        send(&theirs[0], &[0; HEADER + ETHERNET], SendFlags::empty()).expect("room");
+        tap.recv(&mut batch, &mut drops);
+        assert_eq!((batch.frames().len(), drops.total()), (0, 0), "not looked at any more");
+    }
+
+    const BYTES: usize = 60;
+    const CONVERSATION: usize = 35;
+    const NUMBER: usize = 42;
+
+    /// A UDP datagram of a conversation, and its number in that.
+    fn datagram(conversation: u8, number: u8) -> [u8; BYTES] {
+        let mut frame = [0; BYTES];
+        frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
+        frame[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 29, 0, 0, 0, 0, 64, 17]);
+        frame[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+        (frame[CONVERSATION], frame[NUMBER]) = (conversation, number);
+        frame
+    }
+
+    #[test]
+    fn a_conversation_keeps_its_queue_and_others_have_theirs() {
+        const QUEUES: usize = 4;
+        // So that turns of the queues are no way to keep them apart.
+        const CONVERSATIONS: u8 = 63;
+        const NUMBERS: u8 = 4;
+        let (mut tap, theirs) = with_queues(QUEUES);
+        let mut intake = Intake::new(256, 1518).expect("memory");
+        let mut batch = Batch::new(256);
+        batch.restart(intake.region());
+        for (number, conversation) in
+            (0..NUMBERS).flat_map(|number| (0..CONVERSATIONS).map(move |c| (number, c)))
+        {
+            let first = batch.frags().len();
+            intake.push(&[&datagram(conversation, number)], batch.frags());
+            batch.push_received(first, u32::try_from(BYTES).expect("short"));
+        }
+        let all = 0..u16::from(CONVERSATIONS) * u16::from(NUMBERS);
+        let list: Vec<_> = all.map(|frame| Delivery { frame, tag: TagAction::Keep }).collect();
+        assert_eq!(tap.send(&batch, &list).delivered.frames, list.len() as u64);
+        let mut seen = [None; CONVERSATIONS as usize];
+        let mut conversations = [0; QUEUES];
+        for (queue, theirs) in theirs.iter().enumerate() {
+            let mut frame = [0; HEADER + BYTES];
+            while recv(theirs, &mut frame[..], RecvFlags::empty()).is_ok() {
+                let conversation = frame[HEADER + CONVERSATION];
+                let number = frame[HEADER + NUMBER];
+                let last = seen[usize::from(conversation)].replace((queue, number));
+                conversations[queue] += u32::from(last.is_none());
+                let expected = number.checked_sub(1).map(|before| (queue, before));
+                assert_eq!(last, expected, "conversation {conversation}");
+            }
+        }
+        let is_last =
+            |last: &Option<(_, u8)>| last.is_some_and(|(_, number)| number + 1 == NUMBERS);
+        assert!(seen.iter().all(is_last));
+        assert!(conversations.iter().all(|count| *count >= 8), "{conversations:?}");
+    }
+
+    #[test]
+    fn a_queue_that_is_never_empty_leaves_the_others_their_turn() {
+        const QUEUES: usize = 4;
+        let (mut tap, theirs) = with_queues(QUEUES);
+        let message = |conversation| [&[0; HEADER][..], &datagram(conversation, 0)].concat();
+        let quiet = QUEUES - 1;
+        send(&theirs[quiet], &message(1), SendFlags::empty()).expect("room");
+        let (mut batch, mut drops) = (Batch::new(256), Drops::default());
+        let mut heard = false;
+        for _ in 0..QUEUES {
+            while send(&theirs[0], &message(0), SendFlags::empty()).is_ok() {}
+            tap.recv(&mut batch, &mut drops);
+            heard |= (0..batch.frames().len()).any(|frame| {
+                let frame = u16::try_from(frame).expect("few");
+                let mut bytes = Vec::new();
+                batch.append(Delivery { frame, tag: TagAction::Keep }, &mut bytes);
+                bytes[CONVERSATION] == 1
+            });
+        }
+        assert!(heard && drops.total() == 0);
     }
 }
