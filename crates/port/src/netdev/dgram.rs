@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use ring::plain::{FRAMES, Intake, USUAL};
 use ring::put::{ETHERNET, FRAME_MAX};
 use rustix::io::Errno;
-use rustix::net::{MMsgHdr, RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmmsg};
+use rustix::net::{MMsgHdr, RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmmsg, sockopt};
 use switch::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Sent};
 
@@ -30,6 +30,8 @@ pub(super) struct Datagrams {
     ours: OwnedFd,
     /// What goes in here arrives at the peer.
     peer: Option<OwnedFd>,
+    /// Bytes of the longest frame that goes in there.
+    longest: usize,
     intake: Intake,
     read: Box<[u8]>,
     /// Frames that wait, one behind the other, and where they end.
@@ -48,6 +50,7 @@ impl Datagrams {
             line,
             ours,
             peer: None,
+            longest: 0,
             intake: Intake::new(FRAMES, USUAL)?,
             read: vec![0; READ].into(),
             outbox: Vec::with_capacity(WAITING + FRAME_MAX as usize),
@@ -58,8 +61,11 @@ impl Datagrams {
     }
 
     fn answer(&mut self) {
-        if self.peer.is_none() {
-            self.peer = self.line.peer();
+        if self.peer.is_none()
+            && let Some(peer) = self.line.peer()
+        {
+            self.longest = longest(&peer);
+            self.peer = Some(peer);
         }
     }
 
@@ -85,8 +91,13 @@ impl Datagrams {
         }
         let start = self.outbox.len();
         batch.append(delivery, &mut self.outbox);
+        let bytes = self.outbox.len() - start;
+        if bytes > self.longest {
+            self.outbox.truncate(start);
+            return Err(DropReason::TooLong);
+        }
         self.ends.push(self.outbox.len());
-        Ok(self.outbox.len() - start)
+        Ok(bytes)
     }
 
     fn has_no_room(&self) -> bool {
@@ -101,7 +112,7 @@ impl Datagrams {
             match send_some(peer, &self.outbox, &self.ends, self.taken) {
                 Ok(sent) => self.taken += sent,
                 Err(Errno::INTR) => {}
-                // It can only be this one, and it will never be taken.
+                // Not seen, for what is longer was not put here. It would never be taken.
                 Err(Errno::MSGSIZE) => self.taken += 1,
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
                     self.is_full = self.line.watch(peer).is_ok();
@@ -136,6 +147,14 @@ impl Datagrams {
             self.write();
         }
     }
+}
+
+/// How long a frame may be: as long as any, and no longer than the kernel takes in one piece.
+fn longest(peer: &OwnedFd) -> usize {
+    /// What it keeps of the buffer for itself.
+    const OWN: usize = 32;
+    let room = sockopt::socket_send_buffer_size(peer).unwrap_or(0);
+    room.saturating_sub(OWN).min(FRAME_MAX as usize)
 }
 
 /// Sends frames from number `first` on; returns how many, at least one.
@@ -195,8 +214,10 @@ impl Adapter for Datagrams {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::{bell, place, send, soon, soon_in, spec, turn};
+    use super::super::fixture::{bell, place, send, send_longest_and_tagged};
+    use super::super::fixture::{soon, soon_in, spec, turn};
     use super::super::open_dgram;
+    use super::*;
     use crate::machine::State;
     use std::os::unix::net::UnixDatagram;
 
@@ -219,6 +240,36 @@ mod tests {
         assert_eq!(&bytes[..60], [7; 60]);
         drop(port);
         soon("its socket goes", || !dir.join("vm.sock").exists());
+    }
+
+    #[test]
+    fn what_a_tag_makes_too_long_is_dropped_there() {
+        let dir = place("tagged");
+        let (mut adapter, port) = open_dgram(&spec(&dir, false), &bell()).expect("nobody is there");
+        let _ = std::fs::remove_file(dir.join("vm.peer"));
+        let peer = UnixDatagram::bind(dir.join("vm.peer")).expect("a place");
+        soon_in(&port, State::Up);
+        let sent = send_longest_and_tagged(&mut *adapter);
+        assert_eq!((sent.delivered.frames, sent.drops.get(DropReason::TooLong)), (2, 1));
+        for _ in 0..2 {
+            let mut frame = vec![0; 2 * FRAME_MAX as usize];
+            assert_eq!(peer.recv(&mut frame).expect("a frame"), FRAME_MAX as usize);
+            turn(&mut *adapter);
+        }
+    }
+
+    /// `net.core.wmem_default` may be less than a long frame.
+    #[test]
+    fn a_frame_goes_in_one_piece_or_is_too_long() {
+        let (ours, theirs) = UnixDatagram::pair().expect("descriptors");
+        let ours = OwnedFd::from(ours);
+        sockopt::set_socket_send_buffer_size(&ours, 10_000).expect("less than there was");
+        let longest = longest(&ours);
+        assert!((10_000..FRAME_MAX as usize).contains(&longest), "{longest}");
+        let sent = |len| rustix::net::send(&ours, &vec![0; len], SendFlags::DONTWAIT);
+        assert_eq!(sent(longest + 1), Err(Errno::MSGSIZE));
+        assert_eq!(sent(longest), Ok(longest));
+        assert_eq!(theirs.recv(&mut vec![0; longest + 1]).expect("a frame"), longest);
     }
 
     #[test]

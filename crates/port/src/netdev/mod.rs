@@ -103,11 +103,12 @@ mod fixture {
     use super::*;
     use crate::machine::{Access, State};
     use crate::vhost_user::allowance::{Allowance, Limits};
+    use ring::put::FRAME_MAX;
     use std::path::{Path, PathBuf};
     use std::time::{Duration, Instant};
-    use switch::Drops;
     use switch::batch::{Batch, Delivery};
     use switch::bridge::TagAction;
+    use switch::{Drops, Sent, VlanId};
 
     pub(super) fn place(name: &str) -> PathBuf {
         let dir = std::env::temp_dir().join(format!("uvala-{name}-{}", std::process::id()));
@@ -162,5 +163,19 @@ mod fixture {
         let sent = adapter.send(&batch, &list);
         adapter.flush();
         sent.delivered.frames
+    }
+
+    /// Sends the longest frame as it is, with a tag, and as it is.
+    pub(super) fn send_longest_and_tagged(adapter: &mut dyn Adapter) -> Sent {
+        let mut intake = ring::plain::Intake::new(1, FRAME_MAX).expect("memory");
+        let mut batch = Batch::new(256);
+        batch.restart(intake.region());
+        intake.push(&[&vec![7; FRAME_MAX as usize]], batch.frags());
+        batch.push_received(0, FRAME_MAX);
+        let tag = TagAction::Insert(VlanId::new(7).expect("one of them"));
+        let list = [TagAction::Keep, tag, TagAction::Keep].map(|tag| Delivery { frame: 0, tag });
+        let sent = adapter.send(&batch, &list);
+        adapter.flush();
+        sent
     }
 }

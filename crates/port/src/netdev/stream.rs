@@ -94,6 +94,11 @@ impl Stream {
         batch.append(delivery, &mut self.outbox);
         let bytes = self.outbox.len() - start - LENGTH;
         let length = u32::try_from(bytes).expect("frames are short");
+        // With a tag. The peer would hang up, as we do.
+        if length > FRAME_MAX {
+            self.outbox.truncate(start);
+            return Err(DropReason::TooLong);
+        }
         self.outbox[start..start + LENGTH].copy_from_slice(&length.to_be_bytes());
         Ok(bytes)
     }
@@ -243,8 +248,10 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::{bell, place, send, soon, soon_in, spec, turn};
+    use super::super::fixture::{bell, place, send, send_longest_and_tagged};
+    use super::super::fixture::{soon, soon_in, spec, turn};
     use super::super::open_stream;
+    use super::{DropReason, FRAME_MAX, LENGTH};
     use crate::machine::{MachinePort, State};
     use std::io::{Read, Write};
     use std::os::unix::net::{UnixListener, UnixStream};
@@ -292,6 +299,21 @@ mod tests {
             rest += turn(&mut *adapter).0.len();
             first + rest == 100
         });
+    }
+
+    #[test]
+    fn what_a_tag_makes_too_long_is_dropped_and_the_rest_goes_on() {
+        let (mut adapter, port, mut peer) = opened("long");
+        let sent = send_longest_and_tagged(&mut *adapter);
+        assert_eq!((sent.delivered.frames, sent.drops.get(DropReason::TooLong)), (2, 1));
+        for len in [FRAME_MAX, FRAME_MAX] {
+            let mut length = [0; LENGTH];
+            peer.read_exact(&mut length).expect("a frame");
+            assert_eq!(u32::from_be_bytes(length), len);
+            peer.read_exact(&mut vec![0; len as usize]).expect("all of it");
+            turn(&mut *adapter);
+        }
+        assert_eq!(port.status().state(), State::Up);
     }
 
     #[test]
