@@ -4,12 +4,17 @@
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use client::api::{ErrorCode, HostIf, LinkState, PortKind};
 use harness::daemon::{Daemon, Setup};
 use harness::lab::{add, becomes, delete, host, refusal, veth};
 use harness::net::{Namespace, ip, tcp};
 use harness::{is_root, skip, wait};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept, bind,
+    connect, listen, recv, send, socket_with,
+};
 
 const NOBODY: u32 = 65534;
 const POLICY: &str = "/etc/uvala/helper.toml";
@@ -48,6 +53,16 @@ impl Drop for Place {
 
 /// Runs a story in namespaces of its own, with a daemon of nobody that has the helper.
 fn tell(name: &str, policy: &str, story: impl FnOnce(&Daemon, &Namespace) + Send) {
+    tell_with(name, policy, Path::to_owned, |daemon, home, _| story(daemon, home));
+}
+
+/// The same with what `reach` makes of the helper, which the daemon is told.
+fn tell_with(
+    name: &str,
+    policy: &str,
+    reach: impl FnOnce(&Path) -> PathBuf + Send,
+    story: impl FnOnce(&Daemon, &Namespace, &Path) + Send,
+) {
     if !is_root() {
         return skip("a daemon of another user needs root");
     }
@@ -60,9 +75,10 @@ fn tell(name: &str, policy: &str, story: impl FnOnce(&Daemon, &Namespace) + Send
         harness::mounts::empty_etc();
         std::fs::create_dir("/etc/uvala").unwrap();
         std::fs::write(POLICY, policy).unwrap();
-        let config = format!("helper = {:?}\n", helper.to_str().unwrap());
+        let at = reach(&helper);
+        let config = format!("helper = {:?}\n", at.to_str().unwrap());
         let daemon = Setup::new(&config).user(NOBODY).start();
-        story(&daemon, &home);
+        story(&daemon, &home, &at);
     });
 }
 
@@ -70,9 +86,13 @@ const ALLOWED: &str = "[[allow]]\nuser = 65534\nkinds = [\"tap\", \"packet\", \"
                        interfaces = [\"red\", \"ours*\"]\n\
                        addresses = [\"10.0.0.0/24\"]\n";
 
+/// What a user may lock of memory is enough for one AF_XDP port at a time.
+static LOCKED: Mutex<()> = Mutex::new(());
+
 #[test]
 fn a_daemon_without_rights_has_what_the_policy_allows() {
     let Some(red) = Namespace::new() else { return };
+    let _locked = LOCKED.lock().unwrap_or_else(PoisonError::into_inner);
     tell("helper", ALLOWED, |daemon, home| {
         veth(&red, "red", "10.0.0.1/24", "");
         let address = Some("10.0.0.2/24".parse().unwrap());
@@ -92,6 +112,116 @@ fn a_daemon_without_rights_has_what_the_policy_allows() {
         }
         delete(daemon, "vale0:lan");
         wait::until("the TAP to go", || !Path::new("/sys/class/net/ours0").exists());
+    });
+}
+
+/// What systemd does with `uvala-helper.socket` and `uvala-helper@.service`: listens, and starts
+/// the helper for each who connects, with as few rights as the unit says. Returns the place.
+fn activated(helper: &Path) -> PathBuf {
+    let place = helper.with_file_name("helper.sock");
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+    bind(&socket, &SocketAddrUnix::new(&place).unwrap()).unwrap();
+    listen(&socket, 16).unwrap();
+    std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o666)).unwrap();
+    let plain = helper.with_file_name("plain");
+    std::fs::copy(helper, &plain).unwrap();
+    let serve = move || {
+        // Until the place is gone; whoever comes last finds nobody.
+        while let Ok(connection) = accept(&socket) {
+            let mut setpriv = Command::new("setpriv");
+            let few = "--bounding-set=-all,+net_admin,+net_raw,+bpf";
+            let spawned = setpriv.args(["--no-new-privs", few]).arg(&plain).stdin(connection);
+            let mut helper = spawned.spawn().expect("util-linux");
+            std::thread::spawn(move || helper.wait());
+        }
+    };
+    std::thread::spawn(serve);
+    place
+}
+
+#[test]
+fn a_helper_that_the_system_starts_serves_who_may_connect_however_many_keep_silent() {
+    let Some(red) = Namespace::new() else { return };
+    let _locked = LOCKED.lock().unwrap_or_else(PoisonError::into_inner);
+    tell_with("activated", ALLOWED, activated, |daemon, home, place| {
+        // They ask nothing, nonsense, or too much, and hang on.
+        let ask = |question: &[u8]| {
+            let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+            let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+            connect(&socket, &SocketAddrUnix::new(place).unwrap()).unwrap();
+            if !question.is_empty() {
+                send(&socket, question, SendFlags::NOSIGNAL).unwrap();
+            }
+            socket
+        };
+        let others: Vec<_> = [&[][..], b"{", &[b' '; 5000], &[0xff; 4096]]
+            .into_iter()
+            .cycle()
+            .take(40)
+            .map(ask)
+            .collect();
+        veth(&red, "red", "10.0.0.1/24", "");
+        let address = Some("10.0.0.2/24".parse().unwrap());
+        let lan = HostIf { ifname: Some("ours0".to_owned()), address, ..HostIf::default() };
+        add(daemon, "vale0:lan", PortKind::Tap, lan).unwrap();
+        add(daemon, "vale0:red", PortKind::Packet, HostIf::default()).unwrap();
+        tcp(home, &red, "10.0.0.1", 1 << 20);
+        delete(daemon, "vale0:red");
+        match add(daemon, "vale0:red", PortKind::Xdp, HostIf::default()) {
+            Err(error) if error.to_string().contains("AF_XDP") => {
+                skip(&format!("root with AF_XDP is needed: {error}"));
+            }
+            added => {
+                added.unwrap();
+                tcp(home, &red, "10.0.0.1", 1 << 20);
+            }
+        }
+        // Who connects is who asks: root started it, and may not have this either.
+        let question = br#"{"kind":"tap","ifname":"theirs"}"#;
+        let mut answer = [0; 4096];
+        let root = ask(question);
+        let (_, length) = recv(&root, &mut answer[..], RecvFlags::empty()).unwrap();
+        let text = String::from_utf8_lossy(&answer[..length]).into_owned();
+        assert!(text.contains("user 0 may not have a tap"), "{text}");
+        // Each of the others is told off, and let go.
+        for other in &others {
+            let (_, length) = recv(other, &mut answer[..], RecvFlags::empty()).unwrap();
+            let text = String::from_utf8_lossy(&answer[..length]).into_owned();
+            assert!(text.contains("no question"), "{text}");
+            assert_eq!(recv(other, &mut answer[..], RecvFlags::empty()).unwrap().1, 0);
+        }
+    });
+}
+
+/// udev gives every card such names; a rule for some must not fit another by them.
+#[test]
+fn an_interface_is_allowed_by_its_own_name_only() {
+    tell("names", ALLOWED, |daemon, _| {
+        ip("link add blue type veth peer name green");
+        ip("link property add dev blue altname ours7");
+        for kind in [PortKind::Packet, PortKind::Xdp] {
+            let wanted = HostIf { ifname: Some("ours7".to_owned()), ..HostIf::default() };
+            let (code, text) = refusal(add(daemon, "vale0:x", kind, wanted));
+            assert_eq!(code, ErrorCode::Permission);
+            assert!(
+                text.contains("another name of interface blue") || text.contains("AF_XDP"),
+                "{text}"
+            );
+        }
+        // What was allowed once is so under its new name, where that is allowed.
+        ip("link property del dev blue altname ours7");
+        ip("link set blue name ours7");
+        let wanted = || HostIf { ifname: Some("ours7".to_owned()), ..HostIf::default() };
+        add(daemon, "vale0:x", PortKind::Packet, wanted()).unwrap();
+        ip("link set ours7 name theirs");
+        wait::until("its name", || host(daemon, "vale0:x").ifname == "theirs");
+        delete(daemon, "vale0:x");
+        let (code, text) = refusal(add(daemon, "vale0:x", PortKind::Packet, wanted()));
+        assert!(code == ErrorCode::NotFound && text.contains("no interface ours7"), "{text}");
+        let wanted = HostIf { ifname: Some("theirs".to_owned()), ..HostIf::default() };
+        let (_, text) = refusal(add(daemon, "vale0:x", PortKind::Packet, wanted));
+        assert!(text.contains("may not have a packet on interface theirs"), "{text}");
     });
 }
 

@@ -25,6 +25,8 @@ pub fn ask(path: &Path, ask: &Ask) -> io::Result<(Told, Vec<OwnedFd>)> {
     if std::fs::metadata(path)?.file_type().is_socket() {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+        // Also for a place in the line of those who wait to be served.
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(PATIENCE))?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
         return converse(&socket, ask);
     }

@@ -39,6 +39,13 @@ fn serve(socket: BorrowedFd<'_>) -> Result<(Told, Vec<OwnedFd>), String> {
     policy.judge(uid, &ask).map_err(|error| error.to_string())?;
     let namespace = own_namespace().map_err(|error| format!("uvala-helper: /proc: {error}"))?;
     let (native, interface, fds) = open(&ask).map_err(|error| error.to_string())?;
+    // The kernel also finds it by names that were added to it, which a rule may fit by chance.
+    if interface.name != ask.ifname {
+        return Err(format!(
+            "{} is another name of interface {}, and the policy goes by that: choose it as ifname",
+            ask.ifname, interface.name
+        ));
+    }
     Ok((Told::Opened { native, namespace, interface }, fds))
 }
 

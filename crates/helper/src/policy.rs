@@ -69,7 +69,8 @@ pub enum PolicyError {
     Nonsense(String),
     /// It does not allow it.
     #[error(
-        "user {uid} may not have a {} on interface {ifname}: {PATH} does not allow it", .kind.name()
+        "user {uid} may not have a {} on interface {}: {PATH} does not allow it",
+        .kind.name(), .ifname.escape_debug()
     )]
     Forbidden {
         /// Who.
@@ -81,8 +82,8 @@ pub enum PolicyError {
     },
     /// Nor this address.
     #[error(
-        "user {uid} may not have address {address} on interface {ifname}: {PATH} names no network \
-         that it is in (addresses)"
+        "user {uid} may not have address {address} on interface {}: {PATH} names no network that \
+         it is in (addresses)", .ifname.escape_debug()
     )]
     Elsewhere {
         /// Who.

@@ -6,6 +6,7 @@
 mod fdb;
 mod flow;
 mod frame;
+mod helper;
 mod machine;
 mod netmap;
 mod ring_slots;
@@ -14,6 +15,7 @@ mod text;
 pub use fdb::fdb_ops;
 pub use flow::flow;
 pub use frame::frame_header;
+pub use helper::helper_question;
 pub use machine::{vhost_message, virtqueue};
 pub use netmap::{netmap_request, netmap_samples};
 pub use ring_slots::ring_slots;

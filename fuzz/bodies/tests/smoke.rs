@@ -118,6 +118,22 @@ fn ring_slots() {
 }
 
 #[test]
+fn helper_question() {
+    let policy = "[[allow]]\nuser = 123456\nkinds = [\"tap\", \"packet\", \"xdp\"]\n\
+                  interfaces = [\"eth1\", \"tap*\"]\naddresses = [\"10.0.0.0/24\", \"fd00::/64\"]\n\
+                  [[allow]]\nuser = \"root\"\nkinds = [\"xdp\"]\ninterfaces = [\"*\"]\n";
+    let questions = [
+        r#"{"kind":"tap","ifname":"tap0","mtu":1500,"mac":"02:00:00:00:00:01","queues":4}"#,
+        r#"{"kind":"tap","ifname":"tap0","address":"10.0.0.1/24"}"#,
+        r#"{"kind":"tap","ifname":"eth1","address":"fd00::1/64"}"#,
+        r#"{"kind":"packet","ifname":"eth1"}"#,
+        r#"{"kind":"xdp","ifname":"eth1","queues":"0-3,6","filter":"vlan=10,type=0x0806"}"#,
+    ];
+    let samples = questions.map(|question| format!("{question}\n{policy}"));
+    smoke(fuzz_bodies::helper_question, &samples.each_ref().map(String::as_str));
+}
+
+#[test]
 fn netmap_request() {
     let samples = fuzz_bodies::netmap_samples();
     let samples: Vec<&[u8]> = samples.iter().map(Vec::as_slice).collect();

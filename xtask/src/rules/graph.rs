@@ -24,7 +24,7 @@ const ALLOWED: [(&str, &[&str]); 13] = [
     ("netmap", &["client", "ring"]),
     ("uvala", &["ring", "switch", "device", "port", "client", "daemon"]),
     ("tests", &["ring", "client"]),
-    ("fuzz-bodies", &["ring", "switch", "device", "port", "client", "daemon", "netmap"]),
+    ("fuzz-bodies", &["ring", "switch", "device", "port", "client", "daemon", "helper", "netmap"]),
     ("xtask", &[]),
 ];
 
