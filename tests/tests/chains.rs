@@ -1,6 +1,7 @@
 //! Chains under load: functions die, instances come and go, groups are apart. No buffer is lost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem::offset_of;
 use std::os::fd::AsFd;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +10,8 @@ use std::time::Duration;
 
 use client::Port;
 use client::api::{
-    Attach, Attached, FunctionInfo, GroupAudit, PortStats, Reply, Request, SteeringQuery,
+    Attach, Attached, FunctionInfo, GroupAudit, MemberAudit, PortStats, Reply, Request,
+    SteeringQuery,
 };
 use client::control::{Connection, PortFds};
 use client::nf::{self, Action, Frame, Made};
@@ -19,6 +21,7 @@ use harness::process::{Owned, Peer, STRANGER, uvala};
 use harness::role::{Become, Hoard, Receive, Role, Send};
 use harness::{Random, is_root, is_soak, skip, wait};
 use ring::Region;
+use ring::abi::NetmapIf;
 use ring::cursor::Span;
 use ring::kick::encode;
 use ring::layout::{PortLayout, RegionLayout, RingCounts};
@@ -325,6 +328,15 @@ impl Stranger {
         assert!(rustix::io::write(&self.fds.kick, &bell).is_ok());
     }
 
+    /// The first extra buffer of its list is the next one, too, and so on.
+    fn list_without_an_end(&self) {
+        let head = self.attached.block + offset_of!(NetmapIf, ni_bufs_head) as u64;
+        let mut number = [0; 4];
+        rustix::io::pread(&self.fds.region, &mut number, head).unwrap();
+        let buffer = u64::from(u32::from_ne_bytes(number)) * u64::from(self.attached.stride);
+        rustix::io::pwrite(&self.fds.region, &number, self.attached.pool + buffer).unwrap();
+    }
+
     /// Is there a secret anywhere in the memory that it was given?
     fn finds_a_secret(&self) -> bool {
         const PIECE: usize = 1 << 20;
@@ -380,6 +392,32 @@ fn a_stranger_reaches_the_memory_of_a_group_by_no_interface() {
     }
     assert_eq!(got, 50, "the group has its frames");
     assert_eq!(audit(&daemon).len(), 2);
+}
+
+#[test]
+fn an_audit_is_whole_also_of_many_members_and_of_a_list_without_an_end() {
+    const MEMBERS: usize = 70;
+    let daemon = Daemon::start();
+    let stranger = Stranger::attach(&daemon, "vale1:stranger");
+    stranger.list_without_an_end();
+    let open = |number: usize| {
+        let options = daemon.options().rings(1).slots(8).extra_bufs(3).group("nf");
+        options.open(&format!("vale0:m{number}")).unwrap()
+    };
+    let all: Vec<_> = (0..MEMBERS).map(open).collect();
+    let groups = audit(&daemon);
+    let [nf, second] = &groups[..] else { panic!("{groups:?}") };
+    let ports: BTreeSet<_> = nf.members.iter().map(|member| &member.port).collect();
+    assert_eq!((nf.members.len(), ports.len()), (MEMBERS, MEMBERS));
+    let whole = |member: &MemberAudit| {
+        (member.tx, member.rx, member.extra, member.kept, member.wrong) == (8, 8, 3, 0, 0)
+    };
+    assert!(nf.members.iter().all(whole), "{nf:?}");
+    let [his] = &second.members[..] else { panic!("{second:?}") };
+    assert_eq!((his.extra, his.kept), (1, 3), "{his:?}");
+    assert!(his.wrong < his.owned, "{his:?}");
+    drop(all);
+    wait::until("all to have left", || audit(&daemon).len() == 1);
 }
 
 #[test]

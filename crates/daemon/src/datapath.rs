@@ -38,9 +38,9 @@ use switch::{Flush, MacAddr, Plug, PortConfig, PortId, StaticError, Switch, Swit
 use crate::config::{WaitPolicy, WorkersConfig};
 use crate::control::counters;
 use crate::control::datapath::{
-    Attachment, Audited, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow, HostSpec,
-    LoneSpec, MachineSpec, MakeHostError, MakeMachineError, Opening, PipeKey, PortKey, RingSpec,
-    ShmSpec, SwitchKey,
+    Attachment, Audited, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow, GroupKey,
+    HostSpec, LoneSpec, MachineSpec, MakeHostError, MakeMachineError, Opening, PipeKey, PortKey,
+    RingSpec, ShmSpec, SwitchKey,
 };
 use crate::control::state::ConnKey;
 use crate::control::state::bound::Claim;
@@ -67,7 +67,7 @@ pub struct Workers {
     switches: BTreeMap<SwitchKey, SwitchPlace>,
     ports: BTreeMap<PortKey, PortPlace>,
     /// Trust groups, by user and name.
-    groups: BTreeMap<(u32, String), Group>,
+    groups: BTreeMap<GroupKey, Group>,
     /// Ports that are reserved, and not attached yet.
     sites: BTreeMap<PortKey, Site>,
     pipes: BTreeMap<PipeKey, Pipe>,
@@ -262,8 +262,12 @@ impl Datapath for Workers {
         self.on_switch(key, |worker, at| worker.switch(at).steering())
     }
 
-    fn audit(&mut self) -> Vec<Audited> {
-        self.audit_groups()
+    fn groups(&self) -> Vec<GroupKey> {
+        self.groups.keys().cloned().collect()
+    }
+
+    fn audit(&mut self, group: &GroupKey, from: PortKey) -> Option<Audited> {
+        self.audit_group(group, from)
     }
 
     fn del_switch(&mut self, key: SwitchKey) {
@@ -303,7 +307,8 @@ impl Datapath for Workers {
         // From here on nothing fails.
         let Site { spec, memory } = self.sites.remove(&port).expect("looked up just now");
         let (region, layout) = (memory.plot.region(), *memory.plot.layout());
-        let group = spec.group.map(|group| Memory { group, layout });
+        let given = spec.rings.buffers();
+        let group = spec.group.map(|group| Memory { group, layout, given });
         let bytes = if group.is_some() { 0 } else { region.layout().size() };
         let place = PortPlace { switch, id, number, bytes, memory: group };
         self.plug(port, place, plug(region, &layout, waker), config);

@@ -2,17 +2,28 @@
 //!
 //! Every buffer has one owner ([`crate::owners`]); what an owner has stands in its slots or in its
 //! list of extra buffers, or its client has taken it out of both. Swaps are one for one, so what a
-//! member owns is as many as it was given, and the pool has the rest. A worker takes the tally of
-//! its own members between two turns, when it holds no buffer itself.
+//! member owns is as many as it was given, and the pool has the rest.
+//!
+//! ```text
+//!   recount, slots    on the worker of these members, between two turns: no swap is under way
+//!   extra             anywhere: the switch does not touch these lists
+//! ```
 //!
 //! What stands where is the clients' word: one that exchanges two buffers at this moment has one of
 //! them in two places. What is owned is the daemon's own.
+//!
+//! *Cost.* A recount reads two bytes for each buffer of the region, one after the other. A member's
+//! slots are as many as it was given buffers for. A list is followed as far as its member has
+//! buffers, and no farther than [`LIST_MAX`]: whatever is written into it, its end is near.
 
 use std::sync::Arc;
 
-use crate::host::HostPort;
+use crate::layout::{PAGE, PortLayout};
 use crate::owners::Owner;
 use crate::region::{BufferIndex, Region};
+
+/// Buffers of a list that are counted; what is behind them counts as kept.
+pub const LIST_MAX: u32 = 32_768;
 
 /// What a member has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,49 +50,76 @@ impl Held {
     }
 }
 
-/// A tally of a region, as far as one worker sees it.
+/// A tally of a region.
 #[derive(Debug)]
 pub struct Tally {
     region: Arc<Region>,
     /// How many each owner has, by its number.
     owned: Vec<u32>,
-    /// Buffers that stand somewhere.
-    seen: Vec<bool>,
+    /// In whose place a buffer was found, by the owner's number; 0: in nobody's yet.
+    seen: Vec<u16>,
 }
 
 impl Tally {
     /// Counts who owns how many.
     #[must_use]
     pub fn new(region: &Arc<Region>) -> Self {
-        let owned = region.owners().counts();
-        let seen = vec![false; region.layout().buffers as usize];
-        Self { region: region.clone(), owned, seen }
+        let (layout, region) = (region.layout(), region.clone());
+        let (owned, seen) = (vec![0; layout.pool / PAGE], vec![0; layout.buffers as usize]);
+        let mut this = Self { region, owned, seen };
+        this.recount();
+        this
     }
 
-    /// What a port has; `None`: it is not in this region.
+    /// Counts it again. While buffers are exchanged elsewhere, all members together have as many as
+    /// is said; what one of them has may be off by those.
+    pub fn recount(&mut self) {
+        self.owned.fill(0);
+        self.region.owners().count_into(&mut self.owned);
+    }
+
+    /// How many are nobody's, of those that somebody could have.
     #[must_use]
-    pub fn of(&mut self, port: &HostPort) -> Option<Held> {
-        if !Arc::ptr_eq(port.region(), &self.region) {
-            return None;
-        }
-        let (layout, region) = (port.layout(), self.region.clone());
-        let own = Owner::of(layout);
-        let mut held = Held { given: port.given(), owned: self.owned(own), ..Held::default() };
-        let (tx, rx) = region.ring_buffers(layout);
+    pub fn free(&self) -> u32 {
+        let unusable = self.region.layout().buffers - self.usable();
+        self.owned[Owner::POOL.number()].saturating_sub(unusable)
+    }
+
+    /// How many somebody could have.
+    #[must_use]
+    pub fn usable(&self) -> u32 {
+        u32::try_from(self.region.buffers().count()).expect("a region is below 4 GiB")
+    }
+
+    /// How many are a port's own.
+    #[must_use]
+    pub fn owned(&self, port: &PortLayout) -> u32 {
+        self.owned.get(Owner::of(port).number()).copied().unwrap_or(0)
+    }
+
+    /// What a port has in its slots, of the buffers that it was given.
+    pub fn slots(&mut self, port: &PortLayout, given: u32) -> Held {
+        let (own, region) = (Owner::of(port), self.region.clone());
+        let mut held = Held { given, owned: self.owned(port), ..Held::default() };
+        let (tx, rx) = region.ring_buffers(port);
         for buffer in tx {
             *self.place(own, buffer, &mut held.tx, &mut held.wrong) += 1;
         }
         for buffer in rx {
             *self.place(own, buffer, &mut held.rx, &mut held.wrong) += 1;
         }
-        for buffer in region.extra_buffers(layout) {
-            *self.place(own, buffer, &mut held.extra, &mut held.wrong) += 1;
-        }
-        Some(held)
+        held
     }
 
-    fn owned(&self, owner: Owner) -> u32 {
-        self.owned.get(owner.number()).copied().unwrap_or(0)
+    /// Adds what it has in its list; returns how far that was followed.
+    pub fn extra(&mut self, port: &PortLayout, held: &mut Held) -> u32 {
+        let (own, region) = (Owner::of(port), self.region.clone());
+        let (most, mut followed) = (held.owned.min(LIST_MAX), 0);
+        for buffer in region.extra_buffers(port).take(most as usize) {
+            *self.place(own, buffer, &mut held.extra, &mut held.wrong) += 1;
+            followed += 1;
+        }
+        followed
     }
 
     /// Where a buffer counts that stands in a place of `own`.
@@ -92,37 +130,56 @@ impl Tally {
         right: &'a mut u32,
         wrong: &'a mut u32,
     ) -> &'a mut u32 {
-        let twice = std::mem::replace(&mut self.seen[buffer.get() as usize], true);
-        if twice || self.region.owners().of(buffer) != own { wrong } else { right }
+        let stamp = u16::try_from(own.number()).expect("16 bits");
+        let before = std::mem::replace(&mut self.seen[buffer.get() as usize], stamp);
+        if before == stamp || self.region.owners().of(buffer) != own { wrong } else { right }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::ports;
+    use crate::fixture::{BothHalves, ports};
+
+    fn held(half: &BothHalves) -> Held {
+        let (region, port) = (half.host.region(), half.host.layout());
+        let mut tally = Tally::new(region);
+        let mut held = tally.slots(port, 32);
+        tally.extra(port, &mut held);
+        held
+    }
 
     #[test]
     fn what_stands_in_two_places_or_is_anothers_is_wrong() {
         let [a, mut b] = ports();
-        let region = a.host.region().clone();
-        let tally = || {
-            let mut tally = Tally::new(&region);
-            [&a.host, &b.host].map(|host| tally.of(host).expect("a member"))
-        };
-        let whole = tally();
-        for held in whole {
+        for held in [held(&a), held(&b)] {
             assert_eq!((held.owned, held.tx, held.rx), (held.given, 16, 16));
             assert_eq!((held.kept(), held.wrong), (0, 0));
         }
+        let tally = Tally::new(a.host.region());
+        assert_eq!(tally.free() + 64, tally.usable());
         let (own, others) = (b.tx.buffer_index(1), a.tx.buffer_index(0));
         b.tx.refresh();
         b.tx.set_buffer_index(0, own);
-        let mut tally = Tally::new(&region);
-        let held = tally.of(&b.host).expect("a member");
-        assert_eq!((held.tx, held.wrong, held.kept()), (15, 1, 1));
+        assert_eq!((held(&b).tx, held(&b).wrong, held(&b).kept()), (15, 1, 1));
         b.tx.set_buffer_index(0, others);
-        let held = Tally::new(&region).of(&b.host).expect("a member");
-        assert_eq!((held.tx, held.wrong, held.kept()), (15, 1, 1));
+        assert_eq!((held(&b).tx, held(&b).wrong, held(&b).kept()), (15, 1, 1));
+    }
+
+    #[test]
+    fn a_list_is_followed_as_far_as_its_member_has_buffers() {
+        let [a, b] = ports();
+        let (region, port) = (a.host.region(), a.host.layout());
+        // It goes on and on, through all there is and back to its beginning.
+        let all: Vec<_> = region.buffers().collect();
+        region.format_extra(port, &all);
+        let last = region.offset(*all.last().expect("many"));
+        region.memory().write(last, all[0].get());
+        let mut tally = Tally::new(region);
+        let mut held = tally.slots(port, 32);
+        assert_eq!(tally.extra(port, &mut held), 32);
+        assert_eq!((held.tx, held.rx, held.extra), (16, 16, 0), "they stand in slots");
+        assert_eq!(held.wrong, 32);
+        assert_eq!(self::held(&b).wrong, 0);
     }
 }

@@ -58,12 +58,6 @@ impl HostPort {
         &self.layout
     }
 
-    /// Buffers that the pool of a shared region gave it.
-    #[must_use]
-    pub fn given(&self) -> u32 {
-        u32::try_from(self.given).expect("a region is below 4 GiB")
-    }
-
     /// From now on, frames have so many bytes in front of them.
     pub fn set_front(&mut self, len: u8) {
         self.tx.iter_mut().for_each(|tx| tx.set_front(len));

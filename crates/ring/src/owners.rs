@@ -111,12 +111,9 @@ impl Owners {
         self.0.iter().filter(|of| of.load(Ordering::Relaxed) == owner.0).count()
     }
 
-    /// How many are whose, by [`Owner::number`].
-    #[must_use]
-    pub fn counts(&self) -> Vec<u32> {
-        let mut counts = vec![0; usize::from(u16::MAX) + 1];
+    /// Adds how many are whose to `counts`, by [`Owner::number`].
+    pub fn count_into(&self, counts: &mut [u32]) {
         self.0.iter().for_each(|of| counts[usize::from(of.load(Ordering::Relaxed))] += 1);
-        counts
     }
 
     /// All buffers of one owner become another's.

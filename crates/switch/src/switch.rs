@@ -3,7 +3,6 @@
 //! This file is the switch at rest: ports come and go, settings change, counters are read. How
 //! frames move is in [`crate::turn`].
 
-use ring::audit::{Held, Tally};
 use ring::doorbell::store_load_fence;
 use ring::kring::RxKring;
 use ring::owners::Leaver;
@@ -123,16 +122,6 @@ impl Switch {
             }
         }
         self.monitors.iter().for_each(|monitor| monitor.rings().settle(leaver));
-    }
-
-    /// What ports have of the buffers of a region.
-    pub fn audit(&self, tally: &mut Tally) -> Vec<(PortId, Held)> {
-        let ports = (0..).zip(&self.ports);
-        let held = |(index, entry): (usize, &Option<Box<Entry>>)| {
-            let Plug::Rings(host, _) = &entry.as_ref()?.plug else { return None };
-            Some((PortId::new(index)?, tally.of(host)?))
-        };
-        ports.filter_map(held).collect()
     }
 
     /// Adds a monitor, which sees nothing yet; returns its place.

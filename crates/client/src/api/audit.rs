@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::name::PortName;
 
-/// A trust group in an audit.
+/// A trust group in an audit. In a page, some of its members: a part, which others follow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupAudit {
@@ -16,6 +16,10 @@ pub struct GroupAudit {
     pub buffers: u32,
     /// Of these, nobody's: free for members that come.
     pub free: u32,
+    /// Buffers that all its members were given when they came.
+    pub given: u32,
+    /// Buffers that are theirs now.
+    pub owned: u32,
     /// Its members.
     pub members: Vec<MemberAudit>,
 }
@@ -47,14 +51,35 @@ pub struct MemberAudit {
 }
 
 impl GroupAudit {
+    /// Whole groups, of their parts in order. One that was wrong in a part is wrong.
+    #[must_use]
+    pub fn whole(parts: Vec<Self>) -> Vec<Self> {
+        let mut groups: Vec<Self> = Vec::new();
+        for part in parts {
+            match groups.last_mut().filter(|last| last.key() == part.key()) {
+                None => groups.push(part),
+                Some(last) => {
+                    let mut members = std::mem::take(&mut last.members);
+                    members.extend_from_slice(&part.members);
+                    if last.problem().is_none() {
+                        *last = part;
+                    }
+                    last.members = members;
+                }
+            }
+        }
+        groups
+    }
+
+    fn key(&self) -> (u32, &str) {
+        (self.uid, &self.group)
+    }
+
     /// Why buffers out are not buffers in, if they are not.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
-        let sum = |of: fn(&MemberAudit) -> u32| -> u64 {
-            self.members.iter().map(|member| u64::from(of(member))).sum()
-        };
         let (all, free) = (u64::from(self.buffers), u64::from(self.free));
-        let (given, owned) = (sum(|m| m.given), sum(|m| m.owned));
+        let (given, owned) = (u64::from(self.given), u64::from(self.owned));
         if free + owned != all {
             let text = "free and members' are not all there are";
             return Some(format!("{text}: {free} + {owned} of {all}; please report it"));
@@ -70,10 +95,9 @@ impl GroupAudit {
 mod tests {
     use super::*;
 
-    #[test]
-    fn test_buffers_in_are_buffers_out() {
-        let member = |given, owned| MemberAudit {
-            port: "vale0:a".parse().unwrap(),
+    fn part(group: &str, [free, given, owned]: [u32; 3], port: &str) -> GroupAudit {
+        let member = MemberAudit {
+            port: port.parse().unwrap(),
             given,
             owned,
             tx: 0,
@@ -83,15 +107,28 @@ mod tests {
             wrong: 0,
             begins: false,
         };
-        let group = |free, members| {
-            let group = "nf".to_owned();
-            GroupAudit { group, uid: 0, buffers: 100, free, members }.problem()
-        };
-        assert_eq!(group(60, vec![member(20, 20), member(20, 20)]), None);
-        assert_eq!(group(60, vec![member(20, 21), member(20, 19)]), None, "they are whole");
-        assert!(
-            group(60, vec![member(20, 19), member(20, 20)]).unwrap().contains("60 + 39 of 100")
-        );
-        assert!(group(61, vec![member(20, 19), member(20, 20)]).unwrap().contains("have 39"));
+        let (group, members) = (group.to_owned(), vec![member]);
+        GroupAudit { group, uid: 0, buffers: 100, free, given, owned, members }
+    }
+
+    #[test]
+    fn test_buffers_in_are_buffers_out() {
+        let problem = |counts| part("nf", counts, "vale0:a").problem();
+        assert_eq!(problem([60, 40, 40]), None);
+        assert!(problem([60, 40, 39]).unwrap().contains("60 + 39 of 100"));
+        assert!(problem([61, 40, 39]).unwrap().contains("have 39"));
+    }
+
+    #[test]
+    fn test_parts_make_groups_and_what_is_wrong_in_one_is_wrong() {
+        let good = |group, port| part(group, [60, 40, 40], port);
+        let bad = part("nf", [61, 40, 39], "vale0:b");
+        let parts = vec![good("a", "vale0:z"), good("nf", "vale0:a"), bad, good("nf", "vale0:c")];
+        let groups = GroupAudit::whole(parts);
+        let [a, nf] = &groups[..] else { panic!("{groups:?}") };
+        assert_eq!((a.members.len(), a.problem()), (1, None));
+        let ports: Vec<_> = nf.members.iter().map(|member| member.port.to_string()).collect();
+        assert_eq!(ports, ["vale0:a", "vale0:b", "vale0:c"]);
+        assert!(nf.problem().is_some());
     }
 }

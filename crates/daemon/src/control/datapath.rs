@@ -35,6 +35,9 @@ pub struct SwitchKey(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortKey(pub u32);
 
+/// A trust group: its user, and its name.
+pub type GroupKey = (u32, String);
+
 /// A pipe, likewise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PipeKey(pub u32);
@@ -48,6 +51,14 @@ pub struct RingSpec {
     pub extra_bufs: u32,
     /// Distance of the buffers in bytes, a legal one.
     pub stride: u32,
+}
+
+impl RingSpec {
+    /// Buffers that a port of these is given.
+    #[must_use]
+    pub fn buffers(&self) -> u32 {
+        self.counts.buffers().saturating_add(self.extra_bufs)
+    }
 }
 
 /// Most extra buffers of a port.
@@ -65,7 +76,7 @@ pub struct ShmSpec {
     /// Rings and buffers.
     pub rings: RingSpec,
     /// Trust group, of that user: ports of one group share a region.
-    pub group: Option<(u32, String)>,
+    pub group: Option<GroupKey>,
 }
 
 /// A port of a switch that netmap programs bind.
@@ -245,19 +256,26 @@ pub struct FdbRow {
     pub age_ms: u64,
 }
 
-/// A trust group in an audit.
+/// Members of a group that are looked at in one go, at most.
+pub const AUDIT_MEMBERS: usize = 32;
+
+/// A part of a trust group in an audit.
 #[derive(Clone, Debug)]
 pub struct Audited {
-    /// User whose it is.
-    pub uid: u32,
-    /// Its name.
-    pub name: String,
     /// Buffers of its region.
     pub buffers: u32,
     /// Those that are nobody's.
     pub free: u32,
-    /// Its members.
+    /// What all members were given, and what they have.
+    pub given: u32,
+    /// See above.
+    pub owned: u32,
+    /// Some of them.
     pub members: Vec<AuditedMember>,
+    /// How many extra buffers were looked at.
+    pub listed: u32,
+    /// The next one, if there are more.
+    pub next: Option<PortKey>,
 }
 
 /// A member of it.
@@ -302,8 +320,10 @@ pub trait Datapath {
     fn steer(&mut self, switch: SwitchKey, plan: Option<Plan>);
     /// What there is to say of that.
     fn steering(&mut self, switch: SwitchKey) -> Option<Report>;
-    /// Where the buffers of all trust groups are.
-    fn audit(&mut self) -> Vec<Audited>;
+    /// All trust groups, in the order of their keys.
+    fn groups(&self) -> Vec<GroupKey>;
+    /// Where the buffers of one are: its members from a port on, at most [`AUDIT_MEMBERS`]. `None`: there is no such group.
+    fn audit(&mut self, group: &GroupKey, from: PortKey) -> Option<Audited>;
     /// Removes a switch that has no ports any more.
     fn del_switch(&mut self, switch: SwitchKey);
 

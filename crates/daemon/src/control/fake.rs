@@ -9,13 +9,14 @@ use client::api::{
 };
 use client::name::{PipeSide, PortName};
 use port::host::HostError;
+use ring::audit::Held;
 use switch::forward::chain::{Plan, Report};
 use switch::{MacAddr, PortConfig, SwitchConfig, VlanId};
 
 use super::datapath::{
-    Attachment, Audited, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow, HostSpec,
-    LoneSpec, MachineSpec, MakeHostError, MakeMachineError, Opening, PipeKey, PortKey, RingSpec,
-    ShmSpec, SwitchKey,
+    Attachment, Audited, AuditedMember, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow,
+    GroupKey, HostSpec, LoneSpec, MachineSpec, MakeHostError, MakeMachineError, Opening, PipeKey,
+    PortKey, RingSpec, ShmSpec, SwitchKey,
 };
 use super::state::ConnKey;
 use super::state::bound::Claim;
@@ -45,6 +46,9 @@ pub struct Fake {
     /// Interfaces are opened by another thread; so many of them nobody wanted in the end.
     pub(super) opens_elsewhere: bool,
     pub(super) unwanted: usize,
+    /// Trust groups with the keys of their members, and which were looked at.
+    pub(super) groups: BTreeMap<GroupKey, Vec<PortKey>>,
+    pub(super) audited: Vec<GroupKey>,
     /// The next memory that is built cannot be had.
     pub(super) build_fails: bool,
 }
@@ -151,8 +155,19 @@ impl Datapath for Fake {
         self.plans.get(&key).map(|_| Report::default())
     }
 
-    fn audit(&mut self) -> Vec<Audited> {
-        Vec::new()
+    fn groups(&self) -> Vec<GroupKey> {
+        self.groups.keys().cloned().collect()
+    }
+
+    fn audit(&mut self, group: &GroupKey, from: PortKey) -> Option<Audited> {
+        self.audited.push(group.clone());
+        let mut rest = self.groups.get(group)?.iter().filter(|port| **port >= from);
+        let held = Held { given: 2, owned: 2, ..Held::default() };
+        let member = |port: &PortKey| AuditedMember { port: *port, held, begins: false };
+        let members = rest.by_ref().take(2).map(member).collect();
+        let (buffers, free, given, owned) = (10, 10, 0, 0);
+        let next = rest.next().copied();
+        Some(Audited { buffers, free, given, owned, members, listed: 0, next })
     }
 
     fn del_switch(&mut self, key: SwitchKey) {

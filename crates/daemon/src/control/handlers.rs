@@ -2,6 +2,7 @@
 
 mod addresses;
 mod attach;
+mod audit;
 mod chains;
 mod defer;
 pub mod host;

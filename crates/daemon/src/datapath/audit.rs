@@ -1,55 +1,112 @@
 //! Where the buffers of trust groups are, asked of the workers.
+//!
+//! A call looks at some members of one group. A worker stops for [`SLOTS`] of its members' slots,
+//! or for one member, and moves frames before it stops again; lists of extra buffers, which no
+//! switch touches, are followed here, and [`LISTED`] of them make a call the last of its page.
 
-use std::sync::Arc;
+use ring::audit::{Held, Tally};
+use ring::layout::PortLayout;
 
-use ring::Region;
-use ring::audit::Held;
-use ring::owners::Owner;
-
+use super::memory::Memory;
 use super::{Site, Workers};
-use crate::control::datapath::{Audited, AuditedMember};
+use crate::control::datapath::{AUDIT_MEMBERS, Audited, AuditedMember, GroupKey, PortKey};
+
+/// Slots that a worker looks at before it moves frames again, unless one port has more.
+const SLOTS: u32 = 32_768;
+/// Extra buffers after which a call ends.
+const LISTED: u32 = 65_536;
+
+/// A member as control knows it.
+struct Member {
+    port: PortKey,
+    layout: PortLayout,
+    given: u32,
+    /// The worker that moves its frames; `None`: it is being made.
+    worker: Option<usize>,
+}
 
 impl Workers {
-    /// A tally of all groups. The workers count their own members, one after the other: what moves
-    /// meanwhile between members of two workers, which only a client can do, may count twice or not
-    /// at all.
-    pub(super) fn audit_groups(&self) -> Vec<Audited> {
-        let groups = self.groups.iter();
-        groups.map(|((uid, name), group)| self.audit(*uid, name, group.region())).collect()
-    }
-
-    fn audit(&self, uid: u32, name: &str, region: &Arc<Region>) -> Audited {
-        // The pool has those, too, that are no buffers.
-        let usable = region.buffers().count();
-        let unusable = region.layout().buffers as usize - usable;
-        let free = region.owners().count(Owner::POOL).saturating_sub(unusable);
-        let mut members = self.members_to_be(region);
-        for (number, crew) in self.workers.iter().enumerate() {
-            let region = region.clone();
-            let held = crew.handle.call(move |worker| worker.audit(&region));
-            members.extend(held.into_iter().filter_map(|(at, id, held)| {
-                let mut homes = self.switches.values();
-                let home = homes.find(|home| (home.worker, home.at) == (number, at))?;
-                Some(AuditedMember { port: *home.keys.get(&id)?, held, begins: false })
-            }));
-        }
-        let (buffers, free) = (narrow(usable), narrow(free));
-        Audited { uid, name: name.to_owned(), buffers, free, members }
-    }
-
-    /// Members that are being made.
-    fn members_to_be(&self, region: &Arc<Region>) -> Vec<AuditedMember> {
-        let sites =
-            self.sites.values().filter(|site| Arc::ptr_eq(site.memory.plot.region(), region));
-        let member = |site: &Site| {
-            let count = narrow(region.owners().count(Owner::of(site.memory.plot.layout())));
-            let held = Held { given: count, owned: count, ..Held::default() };
-            AuditedMember { port: site.spec.key, held, begins: true }
+    /// Of all members together: what they were given, and what they have, is counted at once. Of
+    /// each, at its worker, where nothing moves meanwhile; what moves between members of two
+    /// workers, or of two stretches, may count twice or not at all.
+    pub(super) fn audit_group(&self, group: &GroupKey, from: PortKey) -> Option<Audited> {
+        let (mut tally, all) = (Tally::new(self.groups.get(group)?.region()), self.members(group));
+        let mut audited = Audited {
+            buffers: tally.usable(),
+            free: tally.free(),
+            given: all.iter().map(|member| member.given).sum(),
+            owned: all.iter().map(|member| tally.owned(&member.layout)).sum(),
+            members: Vec::new(),
+            listed: 0,
+            next: None,
         };
-        sites.map(member).collect()
+        let mut rest = &all[all.partition_point(|member| member.port < from)..];
+        while let Some(first) = rest.first() {
+            let room = AUDIT_MEMBERS - audited.members.len();
+            if room == 0 || audited.listed >= LISTED {
+                audited.next = Some(first.port);
+                break;
+            }
+            let stretch = stretch(rest, room);
+            let held;
+            (tally, held) = self.count_slots(tally, stretch);
+            for (member, mut held) in stretch.iter().zip(held) {
+                let begins = member.worker.is_none();
+                if !begins {
+                    audited.listed += tally.extra(&member.layout, &mut held);
+                }
+                audited.members.push(AuditedMember { port: member.port, held, begins });
+            }
+            rest = &rest[stretch.len()..];
+        }
+        Some(audited)
+    }
+
+    /// What they have in their slots, as their worker sees it between two turns.
+    fn count_slots(&self, mut tally: Tally, stretch: &[Member]) -> (Tally, Vec<Held>) {
+        let ports: Vec<_> = stretch.iter().map(|member| (member.layout, member.given)).collect();
+        match stretch.first().and_then(|member| member.worker) {
+            Some(worker) => self.workers[worker].handle.call(move |_| {
+                tally.recount();
+                let held = ports.iter().map(|(port, given)| tally.slots(port, *given)).collect();
+                (tally, held)
+            }),
+            None => {
+                let owned = |(port, given): &(PortLayout, u32)| Held {
+                    given: *given,
+                    owned: tally.owned(port),
+                    ..Held::default()
+                };
+                let held = ports.iter().map(owned).collect();
+                (tally, held)
+            }
+        }
+    }
+
+    /// The members of a group, by their keys.
+    fn members(&self, group: &GroupKey) -> Vec<Member> {
+        let plugged = self.ports.iter().filter_map(|(&port, place)| {
+            let memory = place.memory.as_ref().filter(|memory| memory.group == *group)?;
+            let Memory { layout, given, .. } = *memory;
+            Some(Member { port, layout, given, worker: Some(self.place(place.switch).worker) })
+        });
+        let begins = self.sites.iter().filter_map(|(&port, Site { spec, memory })| {
+            let layout = *memory.plot.layout();
+            let of_it = spec.group.as_ref() == Some(group);
+            of_it.then(|| Member { port, layout, given: spec.rings.buffers(), worker: None })
+        });
+        let mut all: Vec<_> = plugged.chain(begins).collect();
+        all.sort_by_key(|member| member.port);
+        all
     }
 }
 
-fn narrow(count: usize) -> u32 {
-    u32::try_from(count).expect("a region is below 4 GiB")
+/// The first of them that one worker looks at in one go.
+fn stretch(members: &[Member], most: usize) -> &[Member] {
+    let mut slots = 0;
+    let count = members.iter().take(most).take_while(|member| {
+        slots += member.layout.counts().buffers();
+        member.worker == members[0].worker && (slots <= SLOTS || member.port == members[0].port)
+    });
+    &members[..count.count()]
 }

@@ -13,13 +13,15 @@ use ring::layout::PortLayout;
 use ring::owners::Leaver;
 
 use super::{Crew, Site, Workers};
-use crate::control::datapath::{RingSpec, ShmSpec};
+use crate::control::datapath::{GroupKey, RingSpec, ShmSpec};
 
 /// Memory of a port in a trust group, to be given back.
 #[derive(Debug)]
 pub(super) struct Memory {
-    pub(super) group: (u32, String),
+    pub(super) group: GroupKey,
     pub(super) layout: PortLayout,
+    /// Buffers that it was given there.
+    pub(super) given: u32,
 }
 
 impl Workers {
@@ -58,7 +60,7 @@ impl Workers {
     }
 
     pub(super) fn give_back(&mut self, memory: Option<Memory>) {
-        let Some(Memory { group, layout }) = memory else { return };
+        let Some(Memory { group, layout, .. }) = memory else { return };
         let workers = &self.workers;
         if let Some(group) = self.groups.get_mut(&group) {
             group.leave(&layout, |leaver| settle(workers, &leaver));

@@ -32,13 +32,10 @@ pub mod idle;
 mod sys;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 use port::sys::{Doorbell, Rung};
-use ring::Region;
-use ring::audit::{Held, Tally};
 use ring::doorbell::store_load_fence;
 use ring::owners::Leaver;
 use rustix::thread::sched_yield;
@@ -595,16 +592,6 @@ impl Worker {
         for switch in self.switches.iter().flatten() {
             switch.settle(leaver);
         }
-    }
-
-    /// What ports of a region have: the place of their switch, theirs in it, and that.
-    pub fn audit(&mut self, region: &Arc<Region>) -> Vec<(usize, PortId, Held)> {
-        let (mut tally, mut all) = (Tally::new(region), Vec::new());
-        for (at, switch) in self.switches.iter().enumerate() {
-            let held = switch.iter().flat_map(|switch| switch.audit(&mut tally));
-            all.extend(held.map(|(id, held)| (at, id, held)));
-        }
-        all
     }
 
     /// Ends the thread after this job.

@@ -47,7 +47,8 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 }
 
 fn audit(connection: &Connection) -> Result<Vec<GroupAudit>, ControlError> {
-    listing::all(connection, |from| Request::Audit(PageFrom { from }))
+    let parts = listing::all(connection, |from| Request::Audit(PageFrom { from }))?;
+    Ok(GroupAudit::whole(parts))
 }
 
 fn table(groups: &[GroupAudit]) -> String {

@@ -1,20 +1,17 @@
 //! Chains, rules and services: changed, listed, and told to the workers.
 
-use std::collections::BTreeMap;
-
 use client::api::{
-    ChainAdd, ChainInfo, ChainRef, FlowCacheInfo, FunctionInfo, GroupAudit, MemberAudit, PageFrom,
-    PortKind, Reply, Request, RuleAdd, RuleDel, RuleInfo, SteeringQuery, SwitchSettings,
+    ChainAdd, ChainInfo, ChainRef, FlowCacheInfo, FunctionInfo, PortKind, Reply, Request, RuleAdd,
+    RuleDel, RuleInfo, SteeringQuery, SwitchSettings,
 };
 use client::name::{PortName, SwitchName};
-use ring::audit::Held;
 use switch::forward::chain::Report;
 use switch::forward::chain::cache::CacheStats;
 use switch::{DropReason, Forwarding, PortId, Role};
 
 use super::{Answer, Control, Port, Wanted, page, parse_port};
 use crate::config::SwitchPlan;
-use crate::control::datapath::{Audited, AuditedMember, Datapath};
+use crate::control::datapath::Datapath;
 use crate::control::policy::{Access, Caller};
 use crate::control::refusal::Refusal;
 use crate::control::state::Switch;
@@ -32,7 +29,7 @@ impl<D: Datapath> Control<D> {
             Request::RuleDel(del) => self.rule_del(caller, &del),
             Request::RuleList(query) => self.rule_list(caller, &query),
             Request::FunctionList(query) => self.function_list(caller, &query),
-            Request::Audit(from) => Ok(self.audit(caller, &from)),
+            Request::Audit(from) => self.audit(caller, &from),
             other => unreachable!("{other:?} is not about chains"),
         };
         reply.map(|reply| (reply, Vec::new()))
@@ -214,27 +211,6 @@ impl<D: Datapath> Control<D> {
             Ok(())
         })?;
         Ok(Reply::Done)
-    }
-
-    /// Those of the caller; all, if he may do everything.
-    fn audit(&mut self, caller: &Caller, from: &PageFrom) -> Reply {
-        let from = from.from.as_deref().unwrap_or("");
-        let all = self.datapath.audit().into_iter();
-        let his = all.filter(|group| caller.privileged || group.uid == caller.uid);
-        let names: BTreeMap<_, _> =
-            self.state.ports().map(|(name, port)| (port.key, name.clone())).collect();
-        let member = |AuditedMember { port, held, begins }: &AuditedMember| {
-            let kept = if *begins { 0 } else { held.kept() };
-            let Held { given, owned, tx, rx, extra, wrong } = *held;
-            let port = names.get(port)?.clone();
-            Some(MemberAudit { port, given, owned, tx, rx, extra, kept, wrong, begins: *begins })
-        };
-        let row = |group: Audited| {
-            let Audited { uid, name, buffers, free, members } = group;
-            let members = members.iter().filter_map(member).collect();
-            (format!("{uid}/{name}"), GroupAudit { group: name, uid, buffers, free, members })
-        };
-        Reply::Audit(page(his.map(row).filter(|(key, _)| key.as_str() >= from)))
     }
 
     fn report(&mut self, caller: &Caller, name: &SwitchName) -> Result<Report, Refusal> {

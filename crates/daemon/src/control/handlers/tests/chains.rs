@@ -1,5 +1,6 @@
 //! Chains and rules, and the ports that they name: these come and go.
 
+use client::api::GroupAudit;
 use switch::forward::chain::Plan;
 use switch::forward::chain::rule::Action;
 
@@ -90,4 +91,50 @@ fn test_only_ports_with_slots_are_functions() {
     let text = "[switch.vale0.port.n]\nkind = \"null\"\nservice = \"fw\"\n";
     let refusal = Config::parse(text, std::path::Path::new("test.toml")).unwrap_err();
     assert!(refusal.to_string().contains("kind shm"));
+}
+
+/// Pages of an audit until the last: groups and ports, in the order in which they came.
+fn audit(bench: &mut Bench, uid: u32) -> Vec<(u32, String, Vec<String>)> {
+    let (mut rows, mut from) = (Vec::new(), None);
+    loop {
+        let request = Request::Audit(PageFrom { from });
+        let (reply, _) = bench.answer(0, uid, request).unwrap();
+        let Reply::Audit(page) = reply else { panic!("{reply:?}") };
+        assert!(page.items.len() <= 8);
+        let ports = |part: &GroupAudit| part.members.iter().map(|m| m.port.to_string()).collect();
+        rows.extend(page.items.iter().map(|part| (part.uid, part.group.clone(), ports(part))));
+        from = page.next;
+        if from.is_none() {
+            return rows;
+        }
+    }
+}
+
+#[test]
+fn test_pages_of_an_audit_have_each_member_once_and_look_at_nobody_elses() {
+    let mut bench = Bench::new();
+    let mut ports = (0..).map(|number| format!("vale0:p{number}"));
+    let mut wanted = Vec::new();
+    // As text, 1000 comes before 2.
+    for uid in [2, 30, 1000] {
+        for group in 0..5 {
+            let names: Vec<_> = ports.by_ref().take(3).collect();
+            names.iter().for_each(|name| drop(bench.attach(1, 0, name).unwrap()));
+            let key =
+                |name: &String| bench.control.state.find_port(&name.parse().unwrap()).unwrap().key;
+            let keys = names.iter().map(key).collect();
+            let group = format!("g{group}");
+            bench.control.datapath.groups.insert((uid, group.clone()), keys);
+            wanted.push((uid, group.clone(), names[..2].to_vec()));
+            wanted.push((uid, group, names[2..].to_vec()));
+        }
+    }
+    assert_eq!(audit(&mut bench, 0), wanted);
+    let looks = std::mem::take(&mut bench.control.datapath.audited);
+    assert_eq!(looks.len(), wanted.len(), "what stands on another page is not looked at");
+    wanted.retain(|(uid, ..)| *uid == 30);
+    assert_eq!(audit(&mut bench, 30), wanted);
+    assert!(bench.control.datapath.audited.iter().all(|(uid, _)| *uid == 30));
+    let from = r#"{"audit":{"from":"x"}}"#;
+    assert!(bench.refused(0, 0, from).1.contains("no place"));
 }
