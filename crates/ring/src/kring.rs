@@ -364,8 +364,10 @@ impl TxKring {
         self.ring.view()
     }
 
+    /// The next slot to be taken.
     #[inline(always)]
-    pub(crate) fn next_index(&self) -> Index {
+    #[must_use]
+    pub fn next_index(&self) -> Index {
         self.next
     }
 

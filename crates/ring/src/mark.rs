@@ -52,17 +52,21 @@ impl TxKring {
         view.plain(view.read(next)).map(|_| view.mark(next))
     }
 
-    /// Takes the mark of a slot that was taken and not published yet: the next frame in the slot
-    /// has none unless its sender says so.
+    /// Takes the marks of all slots that were taken since `first` was the next, and not published
+    /// yet: the next frame in a slot has none unless its sender says so. Returns that of `first`.
     #[inline]
     #[must_use]
-    pub fn take_mark(&self, slot: Index) -> u64 {
+    pub fn take_marks(&self, first: Index) -> u64 {
         if self.is_staged() {
             return 0;
         }
-        let mark = self.view().mark(slot);
-        if mark != 0 {
-            self.view().set_mark(slot, 0);
+        let (view, end) = (self.view(), self.next_index());
+        let (mark, mut at) = (view.mark(first), first);
+        while at != end {
+            if view.mark(at) != 0 {
+                view.set_mark(at, 0);
+            }
+            at = view.span.next(at);
         }
         mark
     }

@@ -322,7 +322,8 @@ pub trait Datapath {
     fn steering(&mut self, switch: SwitchKey) -> Option<Report>;
     /// All trust groups, in the order of their keys.
     fn groups(&self) -> Vec<GroupKey>;
-    /// Where the buffers of one are: its members from a port on, at most [`AUDIT_MEMBERS`]. `None`: there is no such group.
+    /// Where the buffers of one are: its members from a port on, at most [`AUDIT_MEMBERS`]. `None`:
+    /// there is no such group.
     fn audit(&mut self, group: &GroupKey, from: PortKey) -> Option<Audited>;
     /// Removes a switch that has no ports any more.
     fn del_switch(&mut self, switch: SwitchKey);

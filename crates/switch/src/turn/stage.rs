@@ -129,15 +129,16 @@ impl TurnOf<'_> {
         let before = tx.ready();
         batch.restart(tx.region());
         while before - tx.ready() < budget && batch.has_room() && take.allows(tx) {
-            let first = batch.frags().len();
-            match tx.take(batch.frags(), FRAGS_MAX) {
+            let (first, at) = (batch.frags().len(), tx.next_index());
+            let taken = tx.take(batch.frags(), FRAGS_MAX);
+            // Also of what is dropped, and of all its slots: the next frame there is another.
+            let mark = if steered { tx.take_marks(at) } else { 0 };
+            match taken {
                 None => break,
                 Some(Taken::Bad(why)) => entry.stats.drops.add(bad_slot(why), 1),
                 Some(Taken::Frame { bytes, slot, flags }) => {
                     batch.push(first, bytes, slot, flags);
-                    if steered {
-                        batch.set_mark(batch.frames().len() - 1, tx.take_mark(slot));
-                    }
+                    batch.set_mark(batch.frames().len() - 1, mark);
                     if tx.front_len() != 0 {
                         batch.push_front(tx.front(), tx.front_len());
                     }
@@ -244,6 +245,7 @@ impl TurnOf<'_> {
         may_wait: bool,
     ) -> Option<Full> {
         let (queue, strict) = (self.queue, self.is_function(self.src));
+        let marks = self.is_function(dst);
         let pair = [self.src.index(), dst.index()];
         let Scratch { batch, list, edge, crowded, .. } = &mut *self.scratch;
         let (batch, list) = match part {
@@ -264,7 +266,8 @@ impl TurnOf<'_> {
                 let tx = from.plug.rings().filter(|_| alone).map(|rings| &rings.tx[queue]);
                 let mut watch = to.watch.as_deref_mut().map(|watch| (rx_queue, watch, monitors));
                 let from = tx.map(|tx| From { tx, strict });
-                send_to_ring(&mut rings.rx[rx_queue], batch, list, from, &mut watch)
+                let rx = &mut rings.rx[rx_queue];
+                send_to_ring(rx, marks, batch, list, from, &mut watch)
             }
         };
         let lost = list.len() as u64 - sent.delivered.frames;
@@ -306,9 +309,10 @@ struct From<'a> {
 }
 
 /// Delivers a list into a receive ring. Where the ring that the frames come from is in the same
-/// region, buffers are swapped.
+/// region, buffers are swapped. `marks`: a function reads what slots say of frames.
 fn send_to_ring(
     rx: &mut RxKring,
+    marks: bool,
     batch: &Batch,
     list: &[Delivery],
     from: Option<From<'_>>,
@@ -323,6 +327,11 @@ fn send_to_ring(
     let shared = Arc::ptr_eq(batch.region(), rx.region());
     let from = from.filter(|from| shared && from.tx.front_len() == 0);
     for delivery in list {
+        if marks {
+            // Also none, where a rule or a static address leads past the chains: what the slot said
+            // was of another frame.
+            rx.mark_next(batch.frames()[usize::from(delivery.frame)].mark);
+        }
         match put(rx, batch, *delivery, from) {
             Ok(bytes) => sent.delivered.add(1, u64::from(bytes)),
             Err(why) => sent.drops.add(refusal(why), 1),
@@ -343,9 +352,6 @@ fn put(
     from: Option<From<'_>>,
 ) -> Result<u32, Refused> {
     let entry = &batch.frames()[usize::from(delivery.frame)];
-    if entry.mark != 0 {
-        rx.mark_next(entry.mark);
-    }
     if rx.front_len() != 0 {
         let head = prologue(entry.header, entry.bytes, delivery.tag);
         let front = batch.front(delivery.frame, rx.front_len());

@@ -197,6 +197,78 @@ fn any_mark_of_a_function_does_no_more_than_its_operator_lets_it() {
     assert!(gone >= taken, "floods are more, nothing is lost uncounted: {taken} {gone}");
 }
 
+/// By a run of marks, and frame by frame.
+#[test]
+fn a_function_speaks_for_ports_that_send_into_chains_and_for_no_other() {
+    for chained in [false, true] {
+        let mut net = net(1);
+        let inner = PortConfig {
+            vlan: VlanMode::Access("7".parse().expect("a VLAN")),
+            ..PortConfig::default()
+        };
+        (0..2).for_each(|_| net.add(inner.clone()));
+        let mut plan = line(&[0]);
+        plan.ingress.truncate(1);
+        plan.ingress.extend(chained.then_some((id(3), 0)));
+        net.switch.steer(Some(plan));
+        let forged = Meta::entering(0, id(3), 0).mark();
+        net.enter(0, &[frame(ALL, mac(0), 60, 1), frame(mac(9), mac(0), 60, 2)]);
+        net.pass(2, |_| forged);
+        assert_eq!(net.received(4).len(), if chained { 2 } else { 0 }, "in another VLAN");
+        assert_eq!(net.drops(2, DropReason::Ingress), if chained { 0 } else { 2 });
+        // Its own port it may always name.
+        net.enter(0, &[frame(ALL, mac(0), 60, 3)]);
+        net.pass(2, |_| Meta::entering(0, id(2), 0).mark());
+        assert_eq!(net.received(1).len(), 1);
+        // A port that is gone is nobody's to speak for, whoever has its number next.
+        assert!(net.switch.remove_port(id(0)).is_some());
+        net.enter(1, &[frame(ALL, mac(1), 60, 4)]);
+        net.enter(3, &[frame(ALL, mac(1), 60, 4)]);
+        net.pass(2, |_| Meta::entering(0, id(0), 0).mark());
+        assert_eq!(net.received(1).len(), 0);
+    }
+}
+
+#[test]
+fn a_frame_that_comes_to_a_function_past_all_chains_says_nothing() {
+    let mut net = net(1);
+    net.switch.steer(Some(line(&[0])));
+    for _ in 0..5 {
+        net.enter(0, &vec![flow(1, 1); 8]);
+        assert_eq!(net.received(2).len(), 8);
+    }
+    let fields = Fields { dst_ports: Some(80..=80), ..Fields::default() };
+    let rules = vec![Rule { id: 1, priority: 0, fields, action: Action::Port(id(2)) }];
+    net.switch.steer(Some(Plan { rules, ..line(&[0]) }));
+    net.enter(0, &[flow(1, 1)]);
+    let rx = &mut net.clients[2].rx;
+    assert_eq!((rx.refresh(), rx.mark(0)), (1, 0), "the mark of an older frame");
+}
+
+/// The library marks all slots of a frame, and frames that are refused have marks, too.
+#[test]
+fn no_slot_comes_back_with_the_mark_of_an_older_frame() {
+    let mut net = net(1);
+    net.switch.steer(Some(line(&[0])));
+    net.enter(0, &[flow(1, 1)]);
+    let mark = net.clients[2].rx.refresh().checked_sub(1).map(|i| net.clients[2].rx.mark(i));
+    let tx = &mut net.clients[2].tx;
+    assert!(tx.refresh() > 4);
+    let more = slot_flag::MOREFRAG;
+    for (i, (len, flags)) in [(3, 0), (60, more), (60, 0), (60, 0)].into_iter().enumerate() {
+        let i = u32::try_from(i).expect("few");
+        tx.frame(i, 60).copy_from_slice(&flow(1, 1));
+        tx.set(i, len, flags);
+        tx.set_mark(i, mark.expect("one came"));
+    }
+    let _ = tx.submit(4);
+    while net.turn(2).slots > 0 {}
+    assert_eq!((net.drops(2, DropReason::TooShort), net.received(1).len()), (1, 2));
+    let tx = &mut net.clients[2].tx;
+    assert_eq!(tx.refresh(), SLOTS - 1);
+    assert!((0..SLOTS - 1).all(|i| tx.mark(i) == 0));
+}
+
 #[test]
 fn rules_come_before_the_chain_of_a_port_and_change_between_two_frames() {
     let mut net = net(2);

@@ -17,7 +17,9 @@
 //! chain was changed meanwhile, the frame goes on behind the service that sent it.
 //!
 //! At its end a frame goes to the chain's port or where its address is, as in a learning switch;
-//! addresses are learned where frames come in. Functions are never reached by address.
+//! addresses are learned where frames come in. Functions are never reached by address. By which
+//! port it came, and so in which VLAN it is, a function says: believed are ports by which frames do
+//! come into chains.
 //!
 //! *Overload.* A frame whose chain has a function with less than half of its ring free is dropped
 //! before the first: `chain_full`. So work is not spent on frames that are lost later.
@@ -174,6 +176,8 @@ pub struct Report {
 /// The tables of a switch whose forwarding function is `chain`.
 pub struct Steering {
     roles: Box<[Role]>,
+    /// Ports by which frames have come into chains: functions may say that theirs did.
+    brings: Box<[bool]>,
     services: Vec<Service>,
     chains: Vec<Option<Chain>>,
     chain_stats: Vec<ChainStats>,
@@ -192,6 +196,7 @@ impl Steering {
     pub fn new(seed: u64, flows: usize) -> Self {
         Self {
             roles: vec![Role::Plain; MAX_PORTS].into_boxed_slice(),
+            brings: vec![false; MAX_PORTS].into_boxed_slice(),
             services: Vec::new(),
             chains: Vec::new(),
             chain_stats: Vec::new(),
@@ -207,6 +212,7 @@ impl Steering {
         self.roles.fill(Role::Plain);
         for &(port, chain) in &plan.ingress {
             self.roles[port.index()] = Role::Ingress(chain);
+            self.brings[port.index()] = true;
         }
         let services = plan.services.len().min(NUMBERS);
         self.services.resize_with(self.services.len().max(services), Service::new);
@@ -232,6 +238,7 @@ impl Steering {
     /// A port has gone. Its flows go to others from the next frame on: until the plan says so, too,
     /// all of them would be lost.
     pub(crate) fn lose(&mut self, port: PortId) {
+        self.brings[port.index()] = false;
         let role = std::mem::take(&mut self.roles[port.index()]);
         let Role::Instance(number) = role else { return };
         let service = &mut self.services[usize::from(number)];
@@ -366,6 +373,7 @@ impl Steering {
             return chain.out.leave(src);
         };
         self.chain_stats[usize::from(number)].entered += 1;
+        self.brings[src.index()] = true;
         self.go_to_service(first, Meta::entering(hash, src, number))
     }
 
@@ -452,22 +460,32 @@ impl Steering {
     /// Behind the service that has sent the frame.
     #[inline]
     fn next(&mut self, src: PortId, own: u8, meta: Meta) -> Course {
-        let from = if meta.is_turned() { src } else { meta.port() };
         let Some(Some(chain)) = self.chains.get(meta.chain()) else {
-            return Course::Leave { from, out: None };
+            return self.leave(src, meta, Out::Address);
         };
         let mut at = meta.position();
         if chain.services.get(at) != Some(&own) {
             // The chain was changed, or the function says nonsense.
             match chain.services.iter().position(|&service| service == own) {
                 Some(found) => at = found,
-                None => return chain.out.leave(from),
+                None => return self.leave(src, meta, chain.out),
             }
         }
         match chain.services.get(at + 1) {
             Some(&service) => self.go_to_service(service, meta.moved(at + 1)),
-            None => chain.out.leave(from),
+            None => self.leave(src, meta, chain.out),
         }
+    }
+
+    /// Out of a chain, as a frame of the port that it came by. Of that a function's word is all
+    /// there is: it may speak for ports whose frames its operator lets functions see.
+    #[inline]
+    fn leave(&mut self, src: PortId, meta: Meta, out: Out) -> Course {
+        let from = if meta.is_turned() { src } else { meta.port() };
+        if from != src && !self.brings[from.index()] {
+            return self.drop_in(meta.chain(), DropReason::Ingress);
+        }
+        out.leave(from)
     }
 
     /// So many more frames, or fewer, were delivered on the course of one that was asked for.
