@@ -310,6 +310,20 @@ impl Guest {
         start.elapsed()
     }
 
+    /// Runs iperf3 against a server, which does not listen as it begins, nor between two tests;
+    /// returns what it says.
+    ///
+    /// # Panics
+    /// If it fails.
+    pub fn iperf3(&mut self, server: &str, how: &str) -> String {
+        let line = format!("iperf3 -c {server} {how}");
+        wait::find("a server that listens", || {
+            let (text, well) = self.try_run(&line);
+            assert!(well || text.contains("refused") || text.contains("busy"), "{line}: {text}");
+            well.then_some(text)
+        })
+    }
+
     /// Gives its card an address, by which it is told from others, and an MTU.
     pub fn configure(&mut self, number: u8, mtu: u16) {
         self.run("n=0; until [ -e /sys/class/net/eth0 ]; do sleep 0.1; done");

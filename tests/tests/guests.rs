@@ -64,13 +64,14 @@ fn exchange(a: &mut Guest, b: &mut Guest) {
     for size in [18, 1400, 4000, 8900] {
         a.run(&format!("ping -c 3 -i 0.1 -q -s {size} 10.0.0.2"));
     }
-    b.run("iperf3 -s -D >/dev/null; sleep 0.5");
+    b.run("iperf3 -s -D >/dev/null");
     for how in ["-n 20M", "-n 20M -R", "-u -b 30M -n 2M -l 1400", "-u -b 30M -n 2M -l 1400 -R"] {
-        let (text, well) = a.try_run(&format!("iperf3 -c 10.0.0.2 {how}"));
-        assert!(well && text.contains("receiver"), "{how}: {text}");
+        let text = a.iperf3("10.0.0.2", how);
+        assert!(text.contains("receiver"), "{how}: {text}");
     }
     a.run("yes uvala | head -c 3000000 > /tmp/data");
-    b.run("(sleep 300 | nc -l -p 7 > /tmp/got) & sleep 0.5");
+    b.run("(sleep 300 | nc -l -p 7 > /tmp/got) &");
+    b.run("until grep -q ':0007 ' /proc/net/tcp*; do sleep 0.1; done");
     a.run("nc 10.0.0.2 7 < /tmp/data & sleep 0.5");
     let sum = a.run("md5sum < /tmp/data");
     wait::until("all that was sent", || b.run("md5sum < /tmp/got") == sum);
@@ -107,7 +108,7 @@ fn queues(kit: &Kit, a: &mut Guest) {
     assert!(a.run("ls /sys/class/net/eth0/queues").contains("rx-1"));
     for count in [1, 2] {
         a.run(&format!("ethtool -L eth0 combined {count}"));
-        a.run("iperf3 -c 10.0.0.2 -P 4 -n 2M");
+        a.iperf3("10.0.0.2", "-P 4 -n 2M");
     }
 }
 
@@ -158,9 +159,9 @@ fn other_cards_reach_the_switch_by_stream_and_dgram() {
         guest.configure(number, 1500);
     }
     a.reach("10.0.0.2");
-    b.run("iperf3 -s -D >/dev/null; sleep 0.5");
+    b.run("iperf3 -s -D >/dev/null");
     for how in ["-n 10M", "-n 10M -R", "-u -b 5M -n 1M"] {
-        a.run(&format!("iperf3 -c 10.0.0.2 {how}"));
+        a.iperf3("10.0.0.2", how);
     }
     assert_eq!(errors(&mut a) + errors(&mut b), 0, "wrong checksums");
     if kit.is_old() {
