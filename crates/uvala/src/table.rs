@@ -11,6 +11,34 @@ pub enum Align {
     Right,
 }
 
+/// What a table says of each of its items, under a head.
+#[derive(Clone, Copy, Debug)]
+pub struct Column<T> {
+    head: &'static str,
+    align: Align,
+    value: fn(&T) -> String,
+}
+
+/// A column of words.
+pub fn left<T>(head: &'static str, value: fn(&T) -> String) -> Column<T> {
+    Column { head, align: Align::Left, value }
+}
+
+/// A column of numbers.
+pub fn right<T>(head: &'static str, value: fn(&T) -> String) -> Column<T> {
+    Column { head, align: Align::Right, value }
+}
+
+/// A word for whether.
+pub fn yes(whether: bool) -> String {
+    if whether { "yes" } else { "no" }.to_owned()
+}
+
+/// What there is, or a dash.
+pub fn or_dash<T: ToString>(value: Option<T>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
 /// Rows under heads.
 #[derive(Clone, Debug)]
 pub struct Table {
@@ -22,6 +50,16 @@ impl Table {
     /// A table without rows.
     pub fn new(columns: &[(&'static str, Align)]) -> Self {
         Self { columns: columns.to_vec(), rows: Vec::new() }
+    }
+
+    /// A row for each item.
+    pub fn of<T>(items: &[T], columns: &[Column<T>]) -> Self {
+        let heads: Vec<_> = columns.iter().map(|column| (column.head, column.align)).collect();
+        let mut table = Self::new(&heads);
+        for item in items {
+            table.row(columns.iter().map(|column| (column.value)(item)));
+        }
+        table
     }
 
     /// Adds a row, with a value for each column.
@@ -101,6 +139,17 @@ mod tests {
         let mut table = Table::new(&[("A", Align::Left), ("B", Align::Left)]);
         table.row(["x".to_owned(), String::new()]);
         assert_eq!(table.to_string(), "A  B\nx\n");
+    }
+
+    #[test]
+    fn test_items_make_rows() {
+        let columns = [
+            left("NAME", |item: &(&str, u8)| item.0.to_owned()),
+            right("N", |item| item.1.to_string()),
+        ];
+        let table = Table::of(&[("a", 1), ("b", 200)], &columns);
+        assert_eq!(table.to_string(), "NAME    N\na       1\nb     200\n");
+        assert_eq!((or_dash(Some(7)), or_dash::<u8>(None)), ("7".to_owned(), "-".to_owned()));
     }
 
     #[test]

@@ -4,10 +4,11 @@ use client::api::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList, Mac, Request};
 use client::control::Connection;
 use client::name::SwitchName;
 
-use super::output::{Output, Watch};
+use super::Global;
+use super::listing::{self, OfSwitch};
+use super::output::Output;
 use super::switch::change;
-use super::{Global, listing};
-use crate::table::{Align, Table};
+use crate::table::{Column, left, right};
 
 /// List, add and forget addresses of a switch's forwarding database
 #[derive(Debug, clap::Args)]
@@ -20,14 +21,7 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Action {
     /// All addresses of a switch, with the ports behind which they are
-    List {
-        /// Name of the switch, such as vale0
-        switch: String,
-        #[command(flatten)]
-        output: Output,
-        #[command(flatten)]
-        watch: Watch,
-    },
+    List(OfSwitch),
     /// Add a static address, which is never forgotten and never moves
     ///
     /// It belongs to the name of the port: on a port that stays (uvala port add), it stays too,
@@ -73,12 +67,7 @@ struct Address {
 /// Runs the subcommand.
 pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     match &args.action {
-        Action::List { switch, output, watch } => {
-            let switch = switch.parse()?;
-            watch.repeat(global, |connection, _| {
-                output.print(&list(connection, &switch)?, |rows| table(rows))
-            })
-        }
+        Action::List(of) => of.print(global, list, &columns(), |_| String::new()),
         Action::Add { port, address: Address { mac, vlan }, output } => {
             let add = FdbAdd { port: port.parse()?, mac: *mac, vlan: *vlan };
             change(global, Request::FdbAdd(add), *output)
@@ -103,18 +92,16 @@ fn list(connection: &Connection, switch: &SwitchName) -> anyhow::Result<Vec<FdbE
     Ok(entries)
 }
 
-fn table(entries: &[FdbEntry]) -> String {
-    let mut table = Table::new(&[
-        ("ADDRESS", Align::Left),
-        ("VLAN", Align::Right),
-        ("PORT", Align::Left),
-        ("AGE", Align::Right),
-    ]);
-    for entry in entries {
-        let age = if entry.is_static { "static".to_owned() } else { format!("{} s", entry.age_s) };
-        table.row([entry.mac.to_string(), entry.vlan.to_string(), entry.port.to_string(), age]);
-    }
-    table.to_string()
+fn columns() -> [Column<FdbEntry>; 4] {
+    [
+        left("ADDRESS", |entry| entry.mac.to_string()),
+        right("VLAN", |entry| entry.vlan.to_string()),
+        left("PORT", |entry| entry.port.to_string()),
+        right("AGE", |entry| match entry.is_static {
+            true => "static".to_owned(),
+            false => format!("{} s", entry.age_s),
+        }),
+    ]
 }
 
 const EXAMPLES: &str = "\

@@ -1,10 +1,44 @@
 //! Listings, which the daemon answers page by page.
 
+use clap::Args;
 use client::api::{
     ChainInfo, FdbEntry, FunctionInfo, GroupAudit, Page, PortInfo, Reply, Request, RuleInfo,
     SwitchInfo,
 };
 use client::control::{Connection, ControlError, unexpected};
+use client::name::SwitchName;
+use serde::Serialize;
+
+use super::Global;
+use super::output::{Output, Watch};
+use crate::table::{Column, Table};
+
+/// Arguments of a listing of what a switch has.
+#[derive(Debug, Args)]
+pub struct OfSwitch {
+    /// Name of the switch, such as vale0
+    switch: String,
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    watch: Watch,
+}
+
+impl OfSwitch {
+    /// Prints what `list` finds, and below the table what `more` says of it.
+    pub fn print<T: Serialize>(
+        &self,
+        global: &Global,
+        list: impl Fn(&Connection, &SwitchName) -> anyhow::Result<Vec<T>>,
+        columns: &[Column<T>],
+        more: impl Fn(&[T]) -> String,
+    ) -> anyhow::Result<()> {
+        let switch = self.switch.parse()?;
+        let text = |items: &Vec<T>| Table::of(items, columns).to_string() + &more(items);
+        self.watch
+            .repeat(global, |connection, _| self.output.print(&list(connection, &switch)?, text))
+    }
+}
 
 /// What is listed.
 pub trait Listed: Sized {

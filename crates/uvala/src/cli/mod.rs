@@ -14,6 +14,7 @@ mod ns;
 mod output;
 mod port;
 pub mod program;
+mod rule;
 mod run;
 mod stats;
 mod switch;
@@ -64,7 +65,7 @@ enum Command {
     Cni,
     Fdb(fdb::Args),
     Chain(chain::Args),
-    Rule(chain::RuleArgs),
+    Rule(rule::Args),
     Apply(apply::Args),
     Nf(nf::Args),
     Audit(audit::Args),
@@ -155,7 +156,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Cni => return Ok(cni::run()),
         Command::Fdb(args) => fdb::run(global, &args),
         Command::Chain(args) => chain::run(global, &args),
-        Command::Rule(args) => chain::run_rule(global, &args),
+        Command::Rule(args) => rule::run(global, &args),
         Command::Apply(args) => apply::run(global, &args),
         Command::Audit(args) => audit::run(global, &args),
         Command::Nf(args) => nf::run(global, &args),

@@ -19,7 +19,7 @@ use super::{Global, listing, switch as switches};
 use crate::nf::wishes::Wishes;
 use crate::nf::{self, Function, NAMES, Names};
 use crate::say;
-use crate::table::{Align, Table};
+use crate::table::{Table, left, or_dash, right};
 
 /// Run functions of a chain, and list those that run
 #[derive(Debug, clap::Args)]
@@ -229,35 +229,20 @@ fn functions(
 }
 
 fn table(functions: &[FunctionInfo]) -> String {
-    let mut table = Table::new(&[
-        ("SERVICE", Align::Left),
-        ("INSTANCE", Align::Right),
-        ("PORT", Align::Left),
-        ("PID", Align::Right),
-        ("GROUP", Align::Left),
-        ("STATE", Align::Left),
-        ("WAITING", Align::Right),
-        ("IN", Align::Right),
-        ("OUT", Align::Right),
-        ("NO ROOM", Align::Right),
-        ("DROPPED", Align::Right),
-    ]);
-    for info in functions {
-        table.row([
-            info.service.clone(),
-            info.instance.to_string(),
-            info.port.to_string(),
-            info.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
-            info.group.clone().unwrap_or_else(|| "-".to_owned()),
-            state(info).to_owned(),
-            info.waiting.to_string(),
-            info.frames_in.to_string(),
-            info.frames_out.to_string(),
-            info.no_room.to_string(),
-            info.dropped.to_string(),
-        ]);
-    }
-    table.to_string()
+    let columns = [
+        left("SERVICE", |info: &FunctionInfo| info.service.clone()),
+        right("INSTANCE", |info| info.instance.to_string()),
+        left("PORT", |info| info.port.to_string()),
+        right("PID", |info| or_dash(info.pid)),
+        left("GROUP", |info| or_dash(info.group.as_ref())),
+        left("STATE", |info| state(info).to_owned()),
+        right("WAITING", |info| info.waiting.to_string()),
+        right("IN", |info| info.frames_in.to_string()),
+        right("OUT", |info| info.frames_out.to_string()),
+        right("NO ROOM", |info| info.no_room.to_string()),
+        right("DROPPED", |info| info.dropped.to_string()),
+    ];
+    Table::of(functions, &columns).to_string()
 }
 
 const EXAMPLES: &str = "\

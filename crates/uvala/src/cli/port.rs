@@ -15,7 +15,7 @@ use super::inherited::inherited;
 use super::output::{Output, Watch};
 use super::switch::{change, group, user};
 use super::{Global, Usage, listing};
-use crate::table::{Align, Table, cut, short};
+use crate::table::{Table, cut, left, or_dash, right, short, yes};
 
 /// List, add, change and delete ports
 ///
@@ -343,36 +343,20 @@ pub fn list(connection: &Connection, switch: Option<&SwitchName>) -> anyhow::Res
 }
 
 fn table(ports: &[PortInfo]) -> String {
-    let mut table = Table::new(&[
-        ("PORT", Align::Left),
-        ("KIND", Align::Left),
-        ("VLAN", Align::Left),
-        ("PID", Align::Right),
-        ("USER", Align::Left),
-        ("CLIENT", Align::Left),
-        ("OWNER", Align::Left),
-        ("MODE", Align::Left),
-        ("MEMORY", Align::Right),
-        ("GROUP", Align::Left),
-        ("STAYS", Align::Left),
-    ]);
-    for info in ports {
-        let client = info.client.as_ref();
-        table.row([
-            info.port.to_string(),
-            info.kind.name().to_owned(),
-            cut(info.settings.vlan.as_deref().unwrap_or_default(), 24),
-            client.map_or("-".to_owned(), |client| client.pid.to_string()),
-            client.map_or("-".to_owned(), |client| users::user_name(client.uid)),
-            client.map_or("-".to_owned(), |client| cut(&client.name, 24)),
-            users::user_name(info.settings.owner.unwrap_or(info.owner)),
-            info.settings.mode.map_or("-".to_owned(), |mode| mode.to_string()),
-            memory(info.memory),
-            info.group.clone().unwrap_or_else(|| "-".to_owned()),
-            if info.persistent { "yes" } else { "no" }.to_owned(),
-        ]);
-    }
-    table.to_string()
+    let columns = [
+        left("PORT", |info: &PortInfo| info.port.to_string()),
+        left("KIND", |info| info.kind.name().to_owned()),
+        left("VLAN", |info| cut(info.settings.vlan.as_deref().unwrap_or_default(), 24)),
+        right("PID", |info| or_dash(info.client.as_ref().map(|client| client.pid))),
+        left("USER", |info| or_dash(info.client.as_ref().map(|it| users::user_name(it.uid)))),
+        left("CLIENT", |info| or_dash(info.client.as_ref().map(|client| cut(&client.name, 24)))),
+        left("OWNER", |info| users::user_name(info.settings.owner.unwrap_or(info.owner))),
+        left("MODE", |info| or_dash(info.settings.mode)),
+        right("MEMORY", |info| memory(info.memory)),
+        left("GROUP", |info| or_dash(info.group.as_ref())),
+        left("STAYS", |info| yes(info.persistent)),
+    ];
+    Table::of(ports, &columns).to_string()
 }
 
 fn show_machine(kind: PortKind, machine: &MachineInfo) -> String {

@@ -8,7 +8,7 @@ use daemon::users;
 
 use super::output::{Output, Watch};
 use super::{Global, Usage, listing};
-use crate::table::{Align, Table};
+use crate::table::{Table, left, right, yes};
 
 /// List, add, change and delete switches
 ///
@@ -182,31 +182,18 @@ pub fn list(connection: &Connection) -> anyhow::Result<Vec<SwitchInfo>> {
 }
 
 fn table(switches: &[SwitchInfo]) -> String {
-    let mut table = Table::new(&[
-        ("SWITCH", Align::Left),
-        ("PORTS", Align::Right),
-        ("ADDRESSES", Align::Right),
-        ("FORWARDING", Align::Left),
-        ("OWNER", Align::Left),
-        ("GROUP", Align::Left),
-        ("MODE", Align::Left),
-        ("WORKER", Align::Right),
-        ("STAYS", Align::Left),
-    ]);
-    for info in switches {
-        table.row([
-            info.switch.to_string(),
-            info.ports.to_string(),
-            info.fdb_entries.to_string(),
-            info.forwarding.clone(),
-            users::user_name(info.owner),
-            users::group_name(info.group),
-            info.mode.to_string(),
-            info.worker.to_string(),
-            if info.persistent { "yes" } else { "no" }.to_owned(),
-        ]);
-    }
-    table.to_string()
+    let columns = [
+        left("SWITCH", |info: &SwitchInfo| info.switch.to_string()),
+        right("PORTS", |info| info.ports.to_string()),
+        right("ADDRESSES", |info| info.fdb_entries.to_string()),
+        left("FORWARDING", |info| info.forwarding.clone()),
+        left("OWNER", |info| users::user_name(info.owner)),
+        left("GROUP", |info| users::group_name(info.group)),
+        left("MODE", |info| info.mode.to_string()),
+        right("WORKER", |info| info.worker.to_string()),
+        left("STAYS", |info| yes(info.persistent)),
+    ];
+    Table::of(switches, &columns).to_string()
 }
 
 fn show(info: &SwitchInfo) -> String {

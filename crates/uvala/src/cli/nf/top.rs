@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{Output, Watch, functions, state};
 use crate::cli::Global;
-use crate::table::{Align, Table};
+use crate::table::{Table, left, or_dash, right};
 
 /// A function, and what it has done in a second.
 #[derive(Debug, Serialize)]
@@ -78,36 +78,20 @@ fn busy(seen: &FunctionInfo, old: Option<&FunctionInfo>, seconds: f64) -> Busy {
 }
 
 fn table(rows: &[Busy]) -> String {
-    let mut table = Table::new(&[
-        ("SERVICE", Align::Left),
-        ("INSTANCE", Align::Right),
-        ("PORT", Align::Left),
-        ("PID", Align::Right),
-        ("STATE", Align::Left),
-        ("CPU", Align::Right),
-        ("WAITING", Align::Right),
-        ("IN/S", Align::Right),
-        ("OUT/S", Align::Right),
-        ("NO ROOM/S", Align::Right),
-        ("DROPPED/S", Align::Right),
-    ]);
-    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    for row in rows {
-        table.row([
-            row.info.service.clone(),
-            row.info.instance.to_string(),
-            row.info.port.to_string(),
-            or_dash(row.info.pid.map(|pid| pid.to_string())),
-            state(&row.info).to_owned(),
-            or_dash(row.cpu_percent.map(|percent| format!("{percent:.0} %"))),
-            row.info.waiting.to_string(),
-            format!("{:.0}", row.frames_in_per_s),
-            format!("{:.0}", row.frames_out_per_s),
-            format!("{:.0}", row.no_room_per_s),
-            format!("{:.0}", row.dropped_per_s),
-        ]);
-    }
-    table.to_string()
+    let columns = [
+        left("SERVICE", |row: &Busy| row.info.service.clone()),
+        right("INSTANCE", |row| row.info.instance.to_string()),
+        left("PORT", |row| row.info.port.to_string()),
+        right("PID", |row| or_dash(row.info.pid)),
+        left("STATE", |row| state(&row.info).to_owned()),
+        right("CPU", |row| or_dash(row.cpu_percent.map(|percent| format!("{percent:.0} %")))),
+        right("WAITING", |row| row.info.waiting.to_string()),
+        right("IN/S", |row| format!("{:.0}", row.frames_in_per_s)),
+        right("OUT/S", |row| format!("{:.0}", row.frames_out_per_s)),
+        right("NO ROOM/S", |row| format!("{:.0}", row.no_room_per_s)),
+        right("DROPPED/S", |row| format!("{:.0}", row.dropped_per_s)),
+    ];
+    Table::of(rows, &columns).to_string()
 }
 
 #[cfg(test)]

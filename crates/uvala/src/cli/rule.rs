@@ -1,0 +1,177 @@
+//! `uvala rule`
+
+use client::api::{Mac, Reply, Request, RuleAdd, RuleDel, RuleInfo, RuleSpec, SteeringQuery};
+use client::control::{Connection, unexpected};
+use client::name::SwitchName;
+
+use super::listing::{self, OfSwitch};
+use super::output::Output;
+use super::switch::change;
+use super::{Global, Usage};
+use crate::table::{Column, left, right};
+
+/// List, add and delete rules
+///
+/// Of the rules that match a frame which comes in by an ordinary port, the one with the highest
+/// priority says what becomes of it; without one, the chain of its port does.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// All rules of a switch, in the order in which they are tried
+    #[command(alias = "show")]
+    List(OfSwitch),
+    /// Add a rule, or change the one of that number
+    Add {
+        /// Name of the switch, such as vale0
+        switch: String,
+        /// What becomes of the frames: drop, forward (past all functions), chain:NAME or port:NAME
+        action: String,
+        #[command(flatten)]
+        fields: Box<Fields>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Delete rules
+    Del {
+        /// Name of the switch, such as vale0
+        switch: String,
+        /// Their numbers
+        #[arg(required_unless_present = "all")]
+        rules: Vec<u32>,
+        /// All of them
+        #[arg(long, conflicts_with = "rules")]
+        all: bool,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Fields {
+    /// Number of the rule [new: the next]
+    #[arg(long, value_name = "N")]
+    id: Option<u32>,
+    /// Rules of a higher one are tried first
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    priority: u32,
+    /// Port by which the frame comes in
+    #[arg(long = "in", value_name = "PORT")]
+    port: Option<String>,
+    /// Source address
+    #[arg(long, value_name = "MAC")]
+    src_mac: Option<Mac>,
+    /// Destination address
+    #[arg(long, value_name = "MAC")]
+    dst_mac: Option<Mac>,
+    /// VLAN of the switch
+    #[arg(long, value_name = "N")]
+    vlan: Option<u16>,
+    /// Type: ipv4, ipv6, arp, or a number such as 0x88cc
+    #[arg(long, value_name = "TYPE")]
+    ethertype: Option<String>,
+    /// IP source, such as 10.0.0.0/8
+    #[arg(long, value_name = "NETWORK")]
+    src: Option<String>,
+    /// IP destination
+    #[arg(long, value_name = "NETWORK")]
+    dst: Option<String>,
+    /// IP protocol: tcp, udp, icmp, icmpv6, sctp, or a number
+    #[arg(long, value_name = "PROTOCOL")]
+    proto: Option<String>,
+    /// Source port of TCP, UDP or SCTP, or a range: 1000-1999
+    #[arg(long, value_name = "PORTS")]
+    sport: Option<String>,
+    /// Destination port, or a range
+    #[arg(long, value_name = "PORTS")]
+    dport: Option<String>,
+}
+
+impl Fields {
+    fn rule(&self, action: &str) -> RuleSpec {
+        RuleSpec {
+            id: self.id,
+            priority: self.priority,
+            action: action.to_owned(),
+            port: self.port.clone(),
+            src_mac: self.src_mac,
+            dst_mac: self.dst_mac,
+            vlan: self.vlan,
+            ethertype: self.ethertype.clone(),
+            src: self.src.clone(),
+            dst: self.dst.clone(),
+            proto: self.proto.clone(),
+            sport: self.sport.clone(),
+            dport: self.dport.clone(),
+        }
+    }
+}
+
+/// Runs `uvala rule`.
+pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    match &args.action {
+        Action::List(of) => of.print(global, rules, &columns(), |_| String::new()),
+        Action::Add { switch, action, fields, output } => {
+            let add = RuleAdd { switch: switch.parse()?, rules: vec![fields.rule(action)] };
+            match global.connect()?.call(Request::RuleAdd(add))? {
+                Reply::RulesAdded(ids) => output.print(&ids, |_| String::new()),
+                other => Err(unexpected(&other).into()),
+            }
+        }
+        Action::Del { switch, rules, all, output } => {
+            if rules.is_empty() && !all {
+                return Err(Usage("which rules? their numbers, or --all".to_owned()).into());
+            }
+            let del = RuleDel { switch: switch.parse()?, rules: rules.clone() };
+            change(global, Request::RuleDel(del), *output)
+        }
+    }
+}
+
+fn rules(connection: &Connection, switch: &SwitchName) -> anyhow::Result<Vec<RuleInfo>> {
+    let ask = |from| Request::RuleList(SteeringQuery { switch: switch.clone(), from });
+    Ok(listing::all(connection, ask)?)
+}
+
+fn columns() -> [Column<RuleInfo>; 6] {
+    [
+        right("RULE", |info| info.rule.id.unwrap_or_default().to_string()),
+        right("PRIORITY", |info| info.rule.priority.to_string()),
+        left("FRAMES THAT", |info| condition(&info.rule)),
+        left("ACTION", |info| info.rule.action.clone()),
+        right("FRAMES", |info| info.frames.to_string()),
+        right("BYTES", |info| info.bytes.to_string()),
+    ]
+}
+
+fn condition(rule: &RuleSpec) -> String {
+    let text = |value: &Option<String>| value.clone();
+    let parts = [
+        ("in", text(&rule.port)),
+        ("src-mac", rule.src_mac.map(|mac| mac.to_string())),
+        ("dst-mac", rule.dst_mac.map(|mac| mac.to_string())),
+        ("vlan", rule.vlan.map(|vlan| vlan.to_string())),
+        ("ethertype", text(&rule.ethertype)),
+        ("src", text(&rule.src)),
+        ("dst", text(&rule.dst)),
+        ("proto", text(&rule.proto)),
+        ("sport", text(&rule.sport)),
+        ("dport", text(&rule.dport)),
+    ];
+    let said = parts.iter().filter_map(|(name, value)| Some(format!("{name} {}", value.as_ref()?)));
+    let said = said.collect::<Vec<_>>().join(" ");
+    if said.is_empty() { "any".to_owned() } else { said }
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  uvala rule add vale0 chain:web --proto tcp --dport 80
+  uvala rule add vale0 drop --src 192.0.2.0/24 --priority 10
+  uvala rule add vale0 forward --ethertype arp --priority 20
+  uvala rule list vale0
+  uvala rule del vale0 3";
