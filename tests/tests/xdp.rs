@@ -157,6 +157,52 @@ fn all_queues_of_an_interface_are_taken() {
     });
 }
 
+/// How often something has an interface take in frames for others.
+fn promiscuity(ifname: &str) -> u32 {
+    let args = ["-d", "link", "show", ifname];
+    let output = std::process::Command::new("ip").args(args).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (_, rest) = text.split_once("promiscuity ").expect("iproute2 says it");
+    rest.split(' ').next().unwrap().parse().unwrap()
+}
+
+/// A bridge takes in what is for itself, as a card does; and its driver knows nothing of AF_XDP.
+#[test]
+fn an_interface_takes_in_what_is_for_stations_of_the_switch_also_where_its_driver_knows_nothing() {
+    let Some(lab) = Lab::new(1) else { return };
+    lab.tell(|daemon, lab| {
+        let red = &lab.guests[0];
+        veth(red, "red", "10.0.0.1/24", "");
+        ip("link add name br0 type bridge forward_delay 0");
+        ip("link set br0 up");
+        ip("link set red master br0");
+        assert_eq!(promiscuity("br0"), 0);
+        if !xdp(daemon, "vale0:br0") {
+            return;
+        }
+        assert_eq!(promiscuity("br0"), 1);
+        let how = host(daemon, "vale0:br0").how.expect("there are several ways");
+        assert_eq!(how, "1 queue, behind the driver (slower), copied by the kernel");
+        assert_eq!(daemon.log().matches(&how).count(), 1, "said once");
+        let shown = String::from_utf8(daemon.uvala(&["port", "show", "vale0:br0"]).stdout);
+        assert!(shown.unwrap().contains(&how));
+        becomes(daemon, "vale0:br0", LinkState::Up);
+        let mac = Some("02:00:00:00:00:07".parse().unwrap());
+        let address = Some("10.0.0.2/24".parse().unwrap());
+        let lan = HostIf { mac, address, ..HostIf::default() };
+        add(daemon, "vale0:lan", PortKind::Tap, lan).unwrap();
+        tcp(red, &lab.home, "10.0.0.2", MEGABYTE);
+        tcp(&lab.home, red, "10.0.0.1", MEGABYTE);
+        delete(daemon, "vale0:br0");
+        assert_eq!(promiscuity("br0"), 0);
+        let station = "mac=02:00:00:00:00:07,mac=ff:ff:ff:ff:ff:ff";
+        let some = HostIf { filter: Some(station.parse().unwrap()), ..HostIf::default() };
+        add(daemon, "vale0:br0", PortKind::Xdp, some).unwrap();
+        becomes(daemon, "vale0:br0", LinkState::Up);
+        tcp(red, &lab.home, "10.0.0.2", MEGABYTE);
+    });
+}
+
 #[test]
 fn what_the_filter_leaves_goes_on_to_the_host() {
     let Some(lab) = Lab::new(2) else { return };

@@ -92,8 +92,9 @@ fn open(ask: &Ask) -> Result<(bool, Interface, Vec<OwnedFd>), HostError> {
             let xdp::Rights { sockets, steering, interface, .. } =
                 xdp::rights(&ask.ifname, queues.as_deref(), &filter)?;
             let sockets = sockets.into_iter().map(|(_, socket)| socket);
-            let steer::Steering { map, link, native } = steering;
-            Ok((native, interface, [map, link].into_iter().chain(sockets).collect()))
+            let steer::Steering { map, link, listening, native } = steering;
+            let fds = [map, link, listening].into_iter().chain(sockets);
+            Ok((native, interface, fds.collect()))
         }
     }
 }

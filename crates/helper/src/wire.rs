@@ -18,8 +18,9 @@ use serde::{Deserialize, Serialize};
 
 /// Most bytes of a message.
 pub const MESSAGE_MAX: usize = 4096;
-/// Most descriptors of an answer: a socket for each queue, a map and a program.
-pub const FDS_MAX: usize = 66;
+/// Most descriptors of an answer: a socket for each queue, a map, a program, and what has the
+/// interface listen.
+pub const FDS_MAX: usize = 67;
 
 /// What is to be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,7 +84,7 @@ impl Ask {
 #[serde(rename_all = "snake_case")]
 pub enum Told {
     /// Here it is: the queues of a TAP; a packet socket;
-    /// or the map, the program, and a socket for each queue.
+    /// or the map, the program, what has the interface listen, and a socket for each queue.
     Opened {
         /// The program runs in the driver.
         native: bool,

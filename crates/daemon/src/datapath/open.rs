@@ -155,7 +155,8 @@ fn open_there(
             packet::open_with(rights, false, false, bell)
         }
         Kind::Xdp => {
-            let steering = steer::Steering { map: next()?, link: next()?, native };
+            let (map, link, listening) = (next()?, next()?, next()?);
+            let steering = steer::Steering { map, link, listening, native };
             // It has opened those of the question, or all.
             let numbers = question.queues.as_ref().map(Queues::numbers);
             let numbers = numbers.unwrap_or_else(|| (0..xdp::QUEUES_MAX).collect());

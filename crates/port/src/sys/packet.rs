@@ -71,15 +71,48 @@ impl PacketSocket {
                 socket.set(libc::SOL_SOCKET, asked, &KERNEL_BUFFER)?;
             }
         }
-        let promiscuous = libc::packet_mreq {
+        socket.hear(index, None)?;
+        socket.bind(index)?;
+        Ok(socket)
+    }
+
+    /// As long as this is open, the interface of this number in the thread's namespace takes in
+    /// frames for these addresses; for all, if none is named. It receives nothing itself.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn listening(index: u32, macs: &[[u8; 6]]) -> Result<OwnedFd, Errno> {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+        // SAFETY: a system call without pointers; protocol 0 receives nothing.
+        let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
+        // SAFETY: a descriptor that was made just now and is nobody else's.
+        let socket = Self(unsafe { OwnedFd::from_raw_fd(fd) });
+        let index = index.cast_signed();
+        if macs.is_empty() {
+            socket.hear(index, None)?;
+        }
+        macs.iter().try_for_each(|mac| socket.hear(index, Some(*mac)))?;
+        Ok(socket.0)
+    }
+
+    /// The interface takes in frames for an address, or for all.
+    fn hear(&self, index: c_int, mac: Option<[u8; 6]>) -> Result<(), Errno> {
+        let kind = match mac {
+            None => libc::PACKET_MR_PROMISC,
+            Some([first, ..]) if first & 1 != 0 => libc::PACKET_MR_MULTICAST,
+            Some(_) => libc::PACKET_MR_UNICAST,
+        };
+        let mut request = libc::packet_mreq {
             mr_ifindex: index,
-            mr_type: u16::try_from(libc::PACKET_MR_PROMISC).expect("a small number"),
+            mr_type: u16::try_from(kind).expect("a small number"),
             mr_alen: 0,
             mr_address: [0; 8],
         };
-        socket.set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &promiscuous)?;
-        socket.bind(index)?;
-        Ok(socket)
+        if let Some(mac) = mac {
+            request.mr_alen = 6;
+            request.mr_address[..6].copy_from_slice(&mac);
+        }
+        self.set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
     }
 
     /// Frames that we hand to the host's stack arrive here too; they are not the cable's.

@@ -17,6 +17,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
 use super::bpf::{Attr, EXIT, LINK_CREATE, PROG_LOAD, bpf, call, op, set};
+use super::packet::PacketSocket;
 
 const MAP_CREATE: i64 = 0;
 const MAP_UPDATE: i64 = 2;
@@ -60,6 +61,8 @@ pub struct Steering {
     pub map: OwnedFd,
     /// What holds the program.
     pub link: OwnedFd,
+    /// What has the interface take in what is for others.
+    pub listening: OwnedFd,
     /// It runs in the driver, before the kernel has made anything of a frame.
     pub native: bool,
 }
@@ -77,6 +80,11 @@ pub fn attach(filter: &Filter, queues: u32, index: u32) -> Result<Steering, Errn
     attr.put(12, queues);
     // SAFETY: no addresses are in it.
     let map = unsafe { bpf(MAP_CREATE, &attr) }?;
+    let listening = PacketSocket::listening(index, &filter.macs).map_err(|errno| match errno {
+        // What a sandbox says.
+        Errno::AFNOSUPPORT => Errno::PERM,
+        errno => errno,
+    })?;
     let program = load(&code(filter, map.as_raw_fd()))?;
     let (link, native) = match link(&program, index, DRIVER) {
         Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::RANGE) => {
@@ -84,7 +92,7 @@ pub fn attach(filter: &Filter, queues: u32, index: u32) -> Result<Steering, Errn
         }
         link => (link?, true),
     };
-    Ok(Steering { map, link, native })
+    Ok(Steering { map, link, listening, native })
 }
 
 /// From now on the frames of a queue go to this socket.
