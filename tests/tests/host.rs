@@ -352,6 +352,10 @@ fn a_daemon_without_rights_says_what_to_grant() {
         assert!(text.contains("CAP_NET_ADMIN") && text.contains("user 65534"), "{text}");
         let (code, text) = refusal(add(&daemon, "vale0:x", PortKind::Packet, named("veth0")));
         assert!(code == ErrorCode::Permission && text.contains("CAP_NET_RAW"), "{text}");
+        assert!(text.contains("helper (docs/host.md)"), "{text}");
+        let (code, text) = refusal(add(&daemon, "vale0:x", PortKind::Stack, named("veth0")));
+        assert!(code == ErrorCode::Permission && text.contains("cut the host off"), "{text}");
+        assert!(!text.contains("tuntap"), "{text}");
         assert!(daemon.log().contains("give the daemon CAP_NET_ADMIN"));
         add(&daemon, "vale0:x", PortKind::Tap, named("given")).unwrap();
         ip("link set given up");

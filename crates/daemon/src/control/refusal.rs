@@ -428,7 +428,11 @@ fn code_of(error: &HostError) -> ErrorCode {
         | HostError::GivenTaps
         | HostError::GivenOtherwise(_)
         | HostError::NotGiven(_) => ErrorCode::BadRequest,
-        HostError::Missing(_) | HostError::NoNamespace(_) | HostError::NoTun => ErrorCode::NotFound,
+        HostError::Missing(_)
+        | HostError::NoNamespace(_)
+        | HostError::NoProcess(_)
+        | HostError::NoNamespaceAt(_)
+        | HostError::NoTun => ErrorCode::NotFound,
         HostError::NotTap(_) | HostError::Taken(..) => ErrorCode::Exists,
         HostError::Busy(_) | HostError::ProgramTaken(_) | HostError::QueueTaken(..) => {
             ErrorCode::InUse

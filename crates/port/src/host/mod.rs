@@ -252,12 +252,15 @@ pub enum HostError {
     NotEthernet(String),
     /// No right to make or open a TAP.
     #[error(
-        "no permission to {0}; give the daemon CAP_NET_ADMIN, or make the TAP for its user: \
-         ip tuntap add dev {1} mode tap user {2}"
+        "no permission to {0}; give the daemon CAP_NET_ADMIN or a helper (docs/host.md), or make \
+         the TAP for its user: ip tuntap add dev {1} mode tap user {2}"
     )]
     MayNotTap(&'static str, String, String),
     /// No right to open a packet socket.
-    #[error("no permission to open packet sockets; give the daemon CAP_NET_RAW")]
+    #[error(
+        "no permission to open packet sockets; give the daemon CAP_NET_RAW or a helper \
+         (docs/host.md)"
+    )]
     MayNotPacket,
     /// No right to set an interface up.
     #[error("no permission to {0} of {1}; give the daemon CAP_NET_ADMIN, or do it with: ip link")]
@@ -276,7 +279,7 @@ pub enum HostError {
     /// No right to AF_XDP sockets.
     #[error(
         "no permission to open AF_XDP sockets on {0}; give the daemon CAP_NET_RAW, CAP_NET_ADMIN \
-         and CAP_BPF, or choose --kind packet"
+         and CAP_BPF or a helper (docs/host.md), or choose --kind packet"
     )]
     MayNotXdp(String),
     /// The kernel has no AF_XDP.
@@ -303,8 +306,17 @@ pub enum HostError {
     #[error("{0}")]
     Helper(String),
     /// There is none of that name.
-    #[error("no network namespace {0}; name one of ip netns, a process, or a path")]
+    #[error(
+        "no network namespace {0}; make one of that name: ip netns add {0}, or name another one, \
+         or a process in it, or its path"
+    )]
     NoNamespace(String),
+    /// No such process.
+    #[error("no network namespace of a process {0}: there is no such process; see: ps")]
+    NoProcess(String),
+    /// No such file, or another one.
+    #[error("no network namespace at {0}; those of ip netns are in /run/netns")]
+    NoNamespaceAt(String),
     /// The system has no TAPs.
     #[error("no /dev/net/tun; load the kernel's module: modprobe tun")]
     NoTun,

@@ -16,10 +16,10 @@ use super::{HostError, system};
 pub fn open(name: &str) -> Result<OwnedFd, HostError> {
     let path = if name.starts_with('/') {
         name.to_owned()
-    } else if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit()) {
+    } else if is_process(name) {
         format!("/proc/{name}/ns/net")
     } else if name.is_empty() || name.contains('/') || name.starts_with('.') {
-        return Err(HostError::NoNamespace(name.to_owned()));
+        return Err(HostError::NoNamespaceAt(format!("{name:?}")));
     } else {
         format!("/run/netns/{name}")
     };
@@ -28,7 +28,21 @@ pub fn open(name: &str) -> Result<OwnedFd, HostError> {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             Err(HostError::MayNotEnter(name.to_owned()))
         }
-        Err(_) => Err(HostError::NoNamespace(name.to_owned())),
+        Err(_) => Err(none(name)),
+    }
+}
+
+fn is_process(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// There is none of that name.
+fn none(name: &str) -> HostError {
+    let name = name.to_owned();
+    match name.starts_with('/') {
+        true => HostError::NoNamespaceAt(name),
+        false if is_process(&name) => HostError::NoProcess(name),
+        false => HostError::NoNamespace(name),
     }
 }
 
@@ -47,7 +61,7 @@ pub fn within<R: Send>(
         match entered {
             Ok(()) => job(),
             Err(Errno::PERM) => Err(HostError::MayNotEnter(name.to_owned())),
-            Err(Errno::INVAL) => Err(HostError::NoNamespace(name.to_owned())),
+            Err(Errno::INVAL) => Err(none(name)),
             Err(error) => Err(system("enter network namespace", name)(error.into())),
         }
     };
@@ -67,6 +81,15 @@ mod tests {
         for name in ["", "../x", "a/b", ".hidden", "no-such-namespace", "/no/such/file"] {
             let error = open(name).expect_err(name).to_string();
             assert!(error.starts_with("no network namespace"), "{error}");
+        }
+        for (name, cure) in [
+            ("no-such", "ip netns add no-such"),
+            ("4294967295", "of a process 4294967295"),
+            ("/no/such", "at /no/such; those of ip netns are in /run/netns"),
+            ("a/b", "at \"a/b\""),
+        ] {
+            let error = open(name).expect_err(name).to_string();
+            assert!(error.contains(cure), "{error}");
         }
         open(&std::process::id().to_string()).expect("our own");
     }

@@ -47,7 +47,11 @@ fn connect(name: &str) -> Result<(OwnedFd, Vec<Attached>, Interface), HostError>
     if !interface.ethernet {
         return Err(HostError::NotEthernet(name.to_owned()));
     }
-    let (helper, helper_name) = attach("uvala%d", name, true)?;
+    let (helper, helper_name) = attach("uvala%d", name, true).map_err(|error| match error {
+        // One that somebody makes for us is none that we could put there.
+        HostError::MayNotTap(..) => HostError::MayNotCut(name.to_owned()),
+        error => error,
+    })?;
     let index = find(&helper_name)?.index;
     // It has no life of its own: neither addresses nor announcements. Without IPv6 there is
     // nothing to switch off.
