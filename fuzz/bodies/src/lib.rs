@@ -3,6 +3,7 @@
 //! Each function takes any input and panics when a promise is broken. libFuzzer calls them through
 //! `fuzz/targets`; `tests/smoke.rs` calls them with a few thousand seeded inputs on every test run.
 
+mod chain;
 mod fdb;
 mod flow;
 mod frame;
@@ -12,6 +13,7 @@ mod netmap;
 mod ring_slots;
 mod text;
 
+pub use chain::chain;
 pub use fdb::fdb_ops;
 pub use flow::flow;
 pub use frame::frame_header;
@@ -19,7 +21,7 @@ pub use helper::helper_question;
 pub use machine::{vhost_message, virtqueue};
 pub use netmap::{netmap_request, netmap_samples};
 pub use ring_slots::ring_slots;
-pub use text::{config, control_message, port_name};
+pub use text::{config, control_message, port_name, rules};
 
 /// Reads numbers out of an input; zeros once it is used up.
 struct Input<'a>(&'a [u8]);

@@ -1,11 +1,14 @@
-//! Text that somebody else wrote: names, messages, configuration.
+//! Text that somebody else wrote: names, messages, configuration, rules.
 
 use std::path::Path;
 
-use client::api::{CallMessage, ReplyMessage};
+use client::api::{CallMessage, ReplyMessage, SwitchSettings};
 use client::name::{PortName, SwitchName};
 use daemon::config::Config;
+use daemon::control::steering::{Steering, View};
 use serde_json::{from_slice, to_vec};
+use switch::forward::chain::{NUMBERS, Plan};
+use switch::{PortId, Role};
 
 /// A name that parses prints as itself and fits where names are kept; an error is one line.
 pub fn port_name(data: &[u8]) {
@@ -44,4 +47,41 @@ pub fn config(data: &[u8]) {
         assert!(!line.contains('\n'), "{line}");
         assert!(line.contains("uvala.toml"), "{line}");
     }
+}
+
+/// Chains and rules are refused with one line, or make a plan whose numbers are all there, whatever
+/// ports come and go; and they are taken again.
+pub fn rules(data: &[u8]) {
+    let Ok(settings) = from_slice::<SwitchSettings>(data) else { return };
+    let mut steering = Steering::default();
+    let replaced = steering.replace(settings.chains.as_ref(), settings.rules.as_ref());
+    let service =
+        |service: &str, instance| Role { service: Some(service.to_owned()), instance, chain: None };
+    let entry = Role { chain: Some("web".to_owned()), ..Role::default() };
+    let roles = [service("fw", 0), service("fw", 1), service("r", 7), entry];
+    let named = ["f0", "f1", "r", "a"].iter().zip(&roles);
+    let views: Vec<_> =
+        named.zip(0..).map(|((name, role), id)| View { name, role, id: PortId::new(id) }).collect();
+    let checked = replaced.and_then(|()| steering.check(None));
+    if let Err(line) = checked.and_then(|()| steering.check_names(None, &views)) {
+        assert!(!line.is_empty() && !line.contains(char::is_control), "{line:?}");
+        return;
+    }
+    for ports in [&views[..], &views[..2], &[], &views] {
+        check_plan(&steering.plan(ports), ports.len());
+    }
+    let (chains, rules) = (steering.chains(), steering.rules());
+    let old = steering.clone();
+    assert_eq!(steering.replace(Some(&chains), Some(&rules)), Ok(()));
+    assert_eq!(steering.check(Some(&old)), Ok(()));
+    assert_eq!((steering.chains(), steering.rules()), (chains, rules));
+}
+
+fn check_plan(plan: &Plan, ports: usize) {
+    let is_there =
+        |&service: &u8| plan.services.get(usize::from(service)).is_some_and(Option::is_some);
+    assert!(plan.services.len() <= NUMBERS && plan.chains.len() <= NUMBERS);
+    assert!(plan.chains.iter().flatten().all(|chain| chain.services.iter().all(is_there)));
+    let instances = plan.services.iter().flatten().flat_map(|service| &service.instances);
+    assert!(instances.count() <= ports);
 }

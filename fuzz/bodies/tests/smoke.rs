@@ -83,6 +83,11 @@ fn control_message() {
         r#"{"v":1,"call":{"bind":{"port":"vale0:a","mem_id":3,"rings":{"one":2},"kind":"null"}}}"#,
         r#"{"v":1,"call":{"bind":{"port":"netmap:v0","kind":{"monitor":{"tx":true,"rx":false}}}}}"#,
         r#"{"v":1,"call":"resume"}"#,
+        r#"{"v":1,"call":{"chain_add":{"switch":"vale0",
+            "chain":{"name":"w","services":["a@least"]}}}}"#,
+        r#"{"v":1,"call":{"rule_add":{"switch":"vale0",
+            "rules":[{"action":"drop","dport":"9"}]}}}"#,
+        r#"{"v":1,"call":{"audit":{"from":"1000/nf/7"}}}"#,
         r#"{"v":1,"call":{"port_geometry":{"port":"vale0:a","mem_id":1,"tx_slots":64}}}"#,
         r#"{"v":1,"result":{"err":{"code":"in_use","message":"no"}}}"#,
         r#"{"v":1,"result":{"ok":"done"}}"#,
@@ -95,6 +100,29 @@ fn config() {
     let shown = include_str!("../../../docs/uvala.toml");
     let all = shown.replace("#! ", "");
     smoke(fuzz_bodies::config, &[shown, &all, "[workers]\ncount = 2\n", "log = \"debug\"\n"]);
+}
+
+#[test]
+fn rules() {
+    let samples = [
+        r#"{"chains":[{"name":"web","services":["fw@least","r"],"out":"a"}],"rules":[]}"#,
+        r#"{"chains":[{"name":"web","services":["fw"]}],
+            "rules":[{"action":"chain:web","in":"a"}]}"#,
+        r#"{"chains":[{"name":"web","services":["r"]}],
+            "rules":[{"action":"port:f0","vlan":7,"id":3},
+            {"action":"drop","src":"10.0.0.0/8","dst":"fd00::/8","priority":5,"proto":"tcp"}]}"#,
+        r#"{"chains":[{"name":"web","services":["fw"]}],
+            "rules":[{"action":"forward","sport":"1-9"},
+            {"action":"drop","ethertype":"0x88cc","src_mac":"02:00:00:00:00:01"}]}"#,
+        r#"{"rules":[{"action":"chain:\n","in":"\u001b[2J"}]}"#,
+        r#"{"rules":[{"action":"port:a\nb"}]}"#,
+    ];
+    smoke(fuzz_bodies::rules, &samples);
+}
+
+#[test]
+fn chain() {
+    smoke(fuzz_bodies::chain, &[]);
 }
 
 #[test]

@@ -58,7 +58,10 @@ fn hop(text: &str) -> Result<(&str, Option<Balance>), String> {
         None => (text, None),
         Some((name, "hash")) => (name, Some(Balance::Hash)),
         Some((name, "least")) => (name, Some(Balance::Least)),
-        Some((_, other)) => return Err(format!("{text}: @{other} is neither @hash nor @least")),
+        Some(_) => {
+            let text = text.escape_debug();
+            return Err(format!("{text}: behind the '@' is neither hash nor least"));
+        }
     };
     match is_ident(name) {
         true => Ok((name, balance)),
@@ -177,7 +180,8 @@ impl Steering {
     pub fn check(&self, old: Option<&Self>) -> Result<(), String> {
         let mut ways = BTreeMap::new();
         for (_, chain) in self.chains.values() {
-            check_chain(chain, &mut ways).map_err(|why| format!("chain {}: {why}", chain.name))?;
+            let name = chain.name.escape_debug();
+            check_chain(chain, &mut ways).map_err(|why| format!("chain {name}: {why}"))?;
         }
         if ways.len() > usize::from(NOTHING) {
             return Err(format!("its chains have more than {NOTHING} services"));
@@ -215,13 +219,13 @@ impl Steering {
                 ));
             }
             if let Some(out) = chain.out.as_ref().filter(|out| !there.contains(out.as_str())) {
-                return Err(format!("chain {name}: there is no port {out}"));
+                return Err(format!("chain {name}: {}", no_port(out)));
             }
         }
         for (id, rule) in &self.rules {
             let known = old.is_some_and(|old| old.rules.get(id) == Some(rule));
             if let Some(port) = ports_of(rule).find(|port| !known && !there.contains(port)) {
-                return Err(format!("rule {id}: there is no port {port}"));
+                return Err(format!("rule {id}: {}", no_port(port)));
             }
         }
         let lost = ports.iter().find_map(|port| {
@@ -352,7 +356,10 @@ impl Steering {
             Some(("port", name)) => Action::Port(number(name)?),
             Some(("chain", name)) => match self.chains.get(name) {
                 Some((number, _)) => Action::Chain(*number),
-                None => return Err(format!("there is no chain {name}; see: uvala chain list")),
+                None => {
+                    let name = name.escape_debug();
+                    return Err(format!("there is no chain {name}; see: uvala chain list"));
+                }
             },
             _ => {
                 let action = &spec.action;
@@ -373,6 +380,10 @@ impl Steering {
         let rule = rule.map(|(id, _)| format!("rule {id}"));
         rule.or(port.map(|port| format!("port {}", port.name)))
     }
+}
+
+fn no_port(name: &str) -> String {
+    format!("there is no port {}; see: uvala port list", name.escape_debug())
 }
 
 /// For all numbers up to the last one.
@@ -489,6 +500,10 @@ mod tests {
             (vec![], vec![], "enter chain web"),
             (vec![web.clone()], vec![r#"{"action":"chain:x"}"#], "no chain x"),
             (vec![web.clone()], vec![r#"{"action":"port:z"}"#], "no port z"),
+            (vec![web.clone()], vec![r#"{"action":"chain:\n"}"#], "no chain \\n"),
+            (vec![web.clone()], vec![r#"{"action":"port:\u001b[2J"}"#], "no port \\u{1b}"),
+            (vec![chain("a\n", &["fw"])], vec![], "chain a\\n"),
+            (vec![chain("web", &["fw@\n"])], vec![], "fw@\\n"),
             (vec![web.clone()], vec![r#"{"action":"pass"}"#], "is none of"),
             (vec![web.clone()], vec![r#"{"action":"drop","src":"10/33"}"#], "no network"),
             (vec![web.clone()], vec![r#"{"action":"drop","dport":"9-1"}"#], "no range"),

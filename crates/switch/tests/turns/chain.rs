@@ -416,6 +416,17 @@ fn what_has_no_room_at_a_function_is_counted_there() {
 }
 
 #[test]
+fn no_more_frames_wait_at_an_instance_than_have_room() {
+    let mut net = net(2);
+    net.switch.steer(Some(Plan { services: vec![service(&[2, 3])], ..line(&[0]) }));
+    net.enter(0, &vec![flow(1, 1); 31]);
+    net.enter(0, &vec![flow(1, 1); 15]);
+    let report = net.switch.steering().expect("it steers");
+    let waiting: Vec<_> = report.instances.iter().map(|it| (it.waiting, it.capacity)).collect();
+    assert!(waiting.contains(&(31, 31)), "{waiting:?}");
+}
+
+#[test]
 fn frames_leave_by_the_port_of_their_chain_without_being_looked_at_each() {
     let mut net = net(1);
     let chains = vec![Some(Chain { services: vec![0], out: Out::Port(id(1)) })];

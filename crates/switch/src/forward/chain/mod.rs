@@ -533,7 +533,8 @@ impl Steering {
         let instances = self.services.iter().flat_map(Service::instances);
         let instances = instances.map(|instance| InstanceReport {
             port: instance.port,
-            waiting: instance.pending,
+            // What found no room since the last look is counted as waiting until the next.
+            waiting: instance.pending.min(instance.capacity),
             capacity: instance.capacity,
             stalled: instance.stalled,
         });
