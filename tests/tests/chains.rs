@@ -420,6 +420,72 @@ fn an_audit_is_whole_also_of_many_members_and_of_a_list_without_an_end() {
     wait::until("all to have left", || audit(&daemon).len() == 1);
 }
 
+/// As a user without rights would do it.
+#[test]
+fn who_is_refused_or_loses_frames_is_told_why_and_what_helps() {
+    let daemon = Setup::new("[socket]\nmode = \"666\"\n").start();
+    let uvala = |words: &str| {
+        let words: Vec<&str> = words.split(' ').collect();
+        let output = daemon.uvala_as(&words, is_root().then_some(STRANGER));
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.success(), text(output.stdout), text(output.stderr))
+    };
+    for words in [
+        "switch add valenf --forwarding chain",
+        "switch add vale9",
+        "port add valenf:f0 --service fw",
+        "chain add valenf web fw",
+        "port add valenf:a --chain web",
+        "port add valenf:b",
+        "rule add valenf chain:web --dport 80 --proto tcp",
+        "rule add valenf forward --in b --dst 10.0.0.0/8 --priority 5",
+    ] {
+        let (done, _, why) = uvala(words);
+        assert!(done, "{words}: {why}");
+    }
+    for (words, cure) in [
+        ("chain add valenf x ids", "uvala port add PORT --service ids"),
+        ("chain add valenf x fw,fw", "name it once"),
+        ("chain add valenf x fw@best", "neither hash nor least"),
+        ("chain add valenf x fw,fw,fw,fw,fw,fw,fw,fw,fw", "1 to 8"),
+        ("chain add valenf x fw --out z", "uvala port list"),
+        ("chain add valenf x-y fw", "only letters, digits"),
+        ("chain add vale9 x fw", "--forwarding chain"),
+        ("chain del valenf web", "change that first"),
+        ("chain del valenf none", "uvala chain list valenf"),
+        ("rule add valenf chain:none", "uvala chain list"),
+        ("rule add valenf port:none --proto udp", "uvala port list"),
+        ("rule add valenf pass", "drop, forward, chain:NAME and port:NAME"),
+        ("rule add valenf drop --dport 1-100", "another priority"),
+        ("rule add valenf drop --in b --dst 10.1.0.0/16", "higher priority, or delete one"),
+        ("rule add valenf drop --dport 9-1", "such as 1000-1999"),
+        ("rule add valenf drop --src 10.0.0.0/33", "such as 10.0.0.0/8"),
+        ("rule del valenf 77", "uvala rule list valenf"),
+        ("port set valenf:a --chain none", "uvala chain"),
+    ] {
+        let (done, _, why) = uvala(words);
+        assert!(!done && why.contains(cure), "{words}: {why:?} does not say {cure:?}");
+        assert_eq!(why.trim_end().lines().count(), 1, "{words}: {why:?}");
+    }
+    let (_, rules, _) = uvala("rule show valenf");
+    assert!(rules.contains("nobody holds port b: no frame comes by it"), "{rules}");
+    let (_, chains, _) = uvala("chain show valenf");
+    assert!(chains.contains("nobody runs fw"), "{chains}");
+    let open = |name: &str| daemon.options().rings(1).group("nf").open(name).unwrap();
+    let (mut f0, mut a) = (open("valenf:f0"), open("valenf:a"));
+    // An action out of range.
+    let mut astray = |_: &mut Frame<'_>, _: &mut Made| Action::Port(4000);
+    a.send(&announcement(9)).unwrap();
+    while nf::step(&mut f0, &mut astray, Some(Duration::from_millis(5))).unwrap() == 0 {}
+    wait::until("the switch to have dropped it", || functions(&daemon)[0].refused() == 1);
+    let (_, chains, _) = uvala("chain show valenf");
+    assert!(chains.contains("1 dead_port"), "{chains}");
+    assert!(
+        chains.contains("dead_port: No client holds") && chains.contains("REFUSED"),
+        "{chains}"
+    );
+}
+
 #[test]
 fn a_group_of_the_same_name_is_another_users_own() {
     if !is_root() {

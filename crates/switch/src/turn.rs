@@ -75,6 +75,8 @@ pub struct Scratch {
     seen: Vec<Seen>,
     edge: Edge,
     targets: Vec<PortId>,
+    /// Marks of frames that were not their sender's to send.
+    foreign: Vec<u64>,
     rung: Vec<PortId>,
     woken: Vec<PortId>,
     owing: Vec<PortId>,
@@ -96,6 +98,7 @@ impl Scratch {
             seen: Vec::with_capacity(capacity),
             edge: Edge::new()?,
             targets: Vec::with_capacity(MAX_PORTS),
+            foreign: Vec::with_capacity(capacity),
             rung: Vec::with_capacity(MAX_PORTS),
             woken: Vec::with_capacity(MAX_PORTS),
             owing: Vec::with_capacity(MAX_PORTS),

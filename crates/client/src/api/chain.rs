@@ -163,6 +163,9 @@ pub struct RuleInfo {
     pub frames: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Why it is for no frames now, or drops them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broken: Option<String>,
 }
 
 /// An instance of a service in a listing.
@@ -200,4 +203,16 @@ pub struct FunctionInfo {
     pub no_room: u64,
     /// Frames of it that it wanted dropped.
     pub dropped: u64,
+    /// All frames that ended at it, by reason, these included: what it sent that was not its own to
+    /// send is there, too.
+    #[serde(default)]
+    pub drops: BTreeMap<String, u64>,
+}
+
+impl FunctionInfo {
+    /// Frames of it that the switch did not take: because of their buffers, or of where to.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.drops.values().sum::<u64>().saturating_sub(self.no_room + self.dropped)
+    }
 }

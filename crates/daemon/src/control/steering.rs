@@ -405,8 +405,14 @@ fn check_chain<'a>(
             chain.services.len()
         ));
     }
+    let mut before = None;
     for text in &chain.services {
         let (name, balance) = hop(text)?;
+        if before.replace(name) == Some(name) {
+            return Err(format!(
+                "{name} comes behind itself, and no instance sends frames to itself; name it once"
+            ));
+        }
         if ways.insert(name, balance).is_some_and(|other| other != balance) {
             return Err(format!("instances of {name} are chosen in two ways; choose one"));
         }
@@ -493,6 +499,7 @@ mod tests {
             (vec![chain("web", &[])], vec![], "0 services"),
             (vec![chain("web", &["fw"; 9])], vec![], "9 services"),
             (vec![chain("a b", &["fw"])], vec![], "only letters"),
+            (vec![chain("web", &["fw", "fw@hash"])], vec![], "behind itself"),
             (vec![chain("web", &["fw@best"])], vec![], "neither"),
             (vec![chain("web", &["fw@least"]), chain("x", &["fw@hash"])], vec![], "two ways"),
             (vec![ChainSpec { out: Some("z".into()), ..web.clone() }], vec![], "no port z"),

@@ -247,7 +247,7 @@ impl TurnOf<'_> {
         let (queue, strict) = (self.queue, self.is_function(self.src));
         let marks = self.is_function(dst);
         let pair = [self.src.index(), dst.index()];
-        let Scratch { batch, list, edge, crowded, .. } = &mut *self.scratch;
+        let Scratch { batch, list, edge, crowded, foreign, .. } = &mut *self.scratch;
         let (batch, list) = match part {
             Part::Taken(part) => (&*batch, &list[part]),
             Part::Finished => (&edge.batch, &edge.list[..]),
@@ -265,7 +265,7 @@ impl TurnOf<'_> {
                 rx_queue = queue_of(queue, rings);
                 let tx = from.plug.rings().filter(|_| alone).map(|rings| &rings.tx[queue]);
                 let mut watch = to.watch.as_deref_mut().map(|watch| (rx_queue, watch, monitors));
-                let from = tx.map(|tx| From { tx, strict });
+                let from = tx.map(|tx| From { tx, foreign: strict.then_some(foreign) });
                 let rx = &mut rings.rx[rx_queue];
                 send_to_ring(rx, marks, batch, list, from, &mut watch)
             }
@@ -285,6 +285,9 @@ impl TurnOf<'_> {
         to.stats.drops += &sent.drops;
         if lost > 0 && self.switch.steering.is_some() {
             self.note_lost(dst, lost);
+            while let Some(mark) = self.scratch.foreign.pop() {
+                self.end(mark, DropReason::BadIndex, 1);
+            }
         }
         self.note_rung(dst);
         None
@@ -301,11 +304,18 @@ impl TurnOf<'_> {
 }
 
 /// The ring that frames come from.
-#[derive(Clone, Copy)]
 struct From<'a> {
     tx: &'a TxKring,
-    /// Its client is a function of a chain: what it sends must be its own.
-    strict: bool,
+    /// Its client is a function of a chain: what it sends must be its own. The marks of frames that
+    /// are not.
+    foreign: Option<&'a mut Vec<u64>>,
+}
+
+/// Why a frame was not sent.
+enum Unsent {
+    Refused(Refused),
+    /// It was not its sender's to send.
+    Foreign,
 }
 
 /// Delivers a list into a receive ring. Where the ring that the frames come from is in the same
@@ -326,15 +336,20 @@ fn send_to_ring(
     // A header that was taken off may have had a slot of its own: not the frame's, then.
     let shared = Arc::ptr_eq(batch.region(), rx.region());
     let from = from.filter(|from| shared && from.tx.front_len() == 0);
+    let (tx, mut foreign) = from.map_or((None, None), |from| (Some(from.tx), from.foreign));
     for delivery in list {
         if marks {
             // Also none, where a rule or a static address leads past the chains: what the slot said
             // was of another frame.
             rx.mark_next(batch.frames()[usize::from(delivery.frame)].mark);
         }
-        match put(rx, batch, *delivery, from) {
+        match put(rx, batch, *delivery, tx, foreign.is_some()) {
             Ok(bytes) => sent.delivered.add(1, u64::from(bytes)),
-            Err(why) => sent.drops.add(refusal(why), 1),
+            Err(Unsent::Refused(why)) => sent.drops.add(refusal(why), 1),
+            Err(Unsent::Foreign) => {
+                let mark = batch.frames()[usize::from(delivery.frame)].mark;
+                foreign.iter_mut().for_each(|marks| marks.push(mark));
+            }
         }
     }
     if let Some((queue, watch, monitors)) = watch {
@@ -349,27 +364,29 @@ fn put(
     rx: &mut RxKring,
     batch: &Batch,
     delivery: Delivery,
-    from: Option<From<'_>>,
-) -> Result<u32, Refused> {
+    from: Option<&TxKring>,
+    strict: bool,
+) -> Result<u32, Unsent> {
     let entry = &batch.frames()[usize::from(delivery.frame)];
     if rx.front_len() != 0 {
         let head = prologue(entry.header, entry.bytes, delivery.tag);
         let front = batch.front(delivery.frame, rx.front_len());
-        return rx.put_behind(front, batch.frame(entry), head);
+        return rx.put_behind(front, batch.frame(entry), head).map_err(Unsent::Refused);
     }
     if let (TagAction::Keep, &[piece]) = (delivery.tag, batch.pieces(entry)) {
         if let (Some(from), Some(slot)) = (from.filter(|_| rx.can_swap(piece)), entry.slot) {
-            if from.strict && !from.tx.owns(piece) {
-                return Err(Refused::BadSlot);
+            if strict && !from.owns(piece) {
+                return Err(Unsent::Foreign);
             }
-            return rx.put_swapped(from.tx, slot, piece);
+            return rx.put_swapped(from, slot, piece).map_err(Unsent::Refused);
         }
         if rx.fits(piece) {
             let header = u128::from_le_bytes(entry.header.bytes());
-            return rx.put_plain(batch.region(), piece, header);
+            return rx.put_plain(batch.region(), piece, header).map_err(Unsent::Refused);
         }
     }
-    rx.put(batch.frame(entry), prologue(entry.header, entry.bytes, delivery.tag))
+    let head = prologue(entry.header, entry.bytes, delivery.tag);
+    rx.put(batch.frame(entry), head).map_err(Unsent::Refused)
 }
 
 fn bad_slot(why: BadSlot) -> DropReason {

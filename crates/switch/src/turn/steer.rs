@@ -18,7 +18,7 @@ use ring::run::{End, Run, drop_run};
 use super::stage::{Take, narrow};
 use super::{Fate, Moved, TurnOf, key};
 use crate::asks::Asks;
-use crate::batch::Delivery;
+use crate::batch::{Delivery, Entry as Taken};
 use crate::bridge::{Decision, TagAction};
 use crate::forward::Verdict;
 use crate::forward::chain::meta::Meta;
@@ -187,14 +187,25 @@ impl TurnOf<'_> {
                 lost
             }
             End::Foreign => {
+                let mark = self.tx().peek_mark().unwrap_or(0);
                 let lost = drop_marked(self.tx(), None, clear, 1, |_| true);
-                self.count_drop(self.src, DropReason::BadIndex, lost.frames);
+                self.end(mark, DropReason::BadIndex, lost.frames);
                 lost
             }
             _ => return Some(Steered { run, lost: 0 }),
         };
         self.count_taken(lost.frames, lost.bytes);
         Some(Steered { run, lost: lost.frames })
+    }
+
+    /// Frames with this mark end, by a fault of their sender: at it, and in the chain that they are
+    /// in.
+    #[cold]
+    pub(super) fn end(&mut self, mark: u64, reason: DropReason, frames: u32) {
+        self.count_drop(self.src, reason, frames);
+        if let Some(steering) = &mut self.switch.steering {
+            steering.count_ended(mark, reason, frames);
+        }
     }
 
     /// Frames that were meant for an instance did not get there.
@@ -294,15 +305,20 @@ impl TurnOf<'_> {
 
     /// Out of all chains.
     fn leave(&mut self, frame: usize, from: PortId, out: Option<PortId>) {
-        self.scratch.batch.set_mark(frame, 0);
-        let header = self.scratch.batch.frames()[frame].header;
+        let Taken { header, mark, .. } = self.scratch.batch.frames()[frame];
         let decision = self.decide_leaving(from, out, header);
         match decision.verdict {
-            Verdict::Drop(reason) => self.count_drop(self.src, reason, 1),
+            Verdict::Drop(reason) => self.end(mark, reason, 1),
             Verdict::Flood(_) => self.flood_out(frame, from, &decision),
             Verdict::To(dst) => match self.switch.bridge.egress(from, dst, &decision) {
-                Ok(tag) => self.scratch.groups.link(dst, tag, frame..frame + 1),
-                Err(reason) => self.count_drop(self.src, reason, 1),
+                Ok(tag) => {
+                    // Until it is sent its mark says in which chain it may end.
+                    if self.is_function(dst) {
+                        self.scratch.batch.set_mark(frame, 0);
+                    }
+                    self.scratch.groups.link(dst, tag, frame..frame + 1);
+                }
+                Err(reason) => self.end(mark, reason, 1),
             },
         }
     }

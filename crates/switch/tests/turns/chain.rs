@@ -456,8 +456,9 @@ fn a_frame_that_a_function_sends_twice_or_out_of_anothers_buffer_is_dropped() {
         let _ = client.tx.submit(3);
         while net.turn(2).slots > 0 {}
         assert_eq!(net.marks(3).len(), 1, "action {action}");
-        let lost = net.drops(2, DropReason::BadIndex) + net.drops(3, DropReason::BadIndex);
-        assert_eq!(lost, 2, "action {action}");
+        assert_eq!(net.drops(2, DropReason::BadIndex), 2, "action {action}");
+        let report = net.switch.steering().expect("it steers");
+        assert_eq!(report.chains[0].drops.get(DropReason::BadIndex), 2, "action {action}");
     }
 }
 
@@ -478,6 +479,33 @@ fn a_plan_changes_what_is_new_in_it_only() {
     net.switch.steer(Some(Plan { chains: vec![None], ..plan.clone() }));
     net.switch.steer(Some(plan));
     assert_eq!(net.switch.steering().expect("it steers").chains[0].entered, 0);
+}
+
+/// What the last function does, too, and what it asks for that is not there.
+#[test]
+fn what_ends_in_a_chain_is_counted_there_with_its_reason() {
+    let mut net = net(1);
+    net.switch.steer(Some(line(&[0])));
+    let ended = |net: &Net, reason| {
+        let report = net.switch.steering().expect("it steers");
+        assert_eq!(net.drops(2, reason), report.chains[0].drops.get(reason));
+        net.drops(2, reason)
+    };
+    net.enter(0, &[flow(1, 1)]);
+    net.pass(2, |mark| mark & !(0xfff << 32) | 99 << 32 | 3 << 60);
+    assert_eq!(ended(&net, DropReason::DeadPort), 1);
+    net.enter(0, &[flow(1, 1)]);
+    // Service 0 is itself.
+    net.pass(2, |mark| mark & !ACTION | 2 << 60);
+    assert_eq!(ended(&net, DropReason::SamePort), 1);
+    net.enter(0, &[frame(mac(0), mac(5), 60, 4)]);
+    net.pass(2, |mark| mark);
+    assert_eq!(ended(&net, DropReason::SamePort), 2);
+    let nowhere = vec![Some(Chain { services: vec![0], out: Out::Nowhere })];
+    net.enter(0, &[flow(1, 1), flow(1, 2)]);
+    net.switch.steer(Some(Plan { chains: nowhere, ..line(&[0]) }));
+    net.pass(2, |mark| mark);
+    assert_eq!(ended(&net, DropReason::DeadPort), 3);
 }
 
 /// Also the first, and also for a frame of several slots.

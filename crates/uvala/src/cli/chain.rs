@@ -1,10 +1,13 @@
 //! `uvala chain`
 
+use std::collections::BTreeSet;
+
 use client::api::{
     ChainAdd, ChainInfo, ChainRef, ChainSpec, FlowCacheInfo, Request, SteeringQuery,
 };
 use client::control::Connection;
 use client::name::SwitchName;
+use switch::DropReason;
 
 use super::Global;
 use super::listing::{self, OfSwitch};
@@ -59,7 +62,9 @@ enum Action {
 /// Runs `uvala chain`.
 pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     match &args.action {
-        Action::List(of) => of.print(global, chains, &columns(), flows),
+        Action::List(of) => {
+            of.print(global, chains, &columns(), |rows| reasons(rows) + &flows(rows))
+        }
         Action::Add { switch, chain, services, out, output } => {
             let (name, services) = (chain.clone(), services.clone());
             let chain = ChainSpec { name, services, out: out.clone() };
@@ -89,6 +94,37 @@ fn columns() -> [Column<ChainInfo>; 8] {
         left("DROPPED", dropped),
         left("STATE", |info| info.broken.clone().unwrap_or_else(|| "ok".to_owned())),
     ]
+}
+
+/// A line for each reason why frames ended: what it is, and what helps.
+fn reasons(chains: &[ChainInfo]) -> String {
+    let seen: BTreeSet<&str> =
+        chains.iter().flat_map(|info| info.drops.keys().map(String::as_str)).collect();
+    let all = DropReason::ALL.iter().filter(|reason| seen.contains(reason.name()));
+    let line = |reason: &DropReason| {
+        let cure = cure(*reason).map(|cure| format!(" {cure}")).unwrap_or_default();
+        format!("{}: {}{cure}\n", reason.name(), reason.explanation())
+    };
+    all.map(line).collect()
+}
+
+/// What helps, where it is not plain.
+fn cure(reason: DropReason) -> Option<&'static str> {
+    match reason {
+        DropReason::ChainFull => Some("Give that one a core, or its service another instance."),
+        DropReason::NoInstance => Some("Run it: uvala nf run."),
+        DropReason::ChainLoop => Some("One of them sends frames back to one before it."),
+        DropReason::BadIndex => {
+            Some("A function sent it twice, or took it from another: uvala nf list, REFUSED.")
+        }
+        DropReason::DeadPort => {
+            Some("It was named by the chain (OUT), or by a function: uvala nf list, REFUSED.")
+        }
+        DropReason::Ingress => {
+            Some("It has to leave that field as it came: uvala nf list, REFUSED.")
+        }
+        _ => None,
+    }
 }
 
 /// What the chains of a switch know of flows together.

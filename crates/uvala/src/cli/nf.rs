@@ -241,6 +241,7 @@ fn table(functions: &[FunctionInfo]) -> String {
         right("OUT", |info| info.frames_out.to_string()),
         right("NO ROOM", |info| info.no_room.to_string()),
         right("DROPPED", |info| info.dropped.to_string()),
+        right("REFUSED", |info| info.refused().to_string()),
     ];
     Table::of(functions, &columns).to_string()
 }

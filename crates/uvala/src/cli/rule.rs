@@ -138,7 +138,7 @@ fn rules(connection: &Connection, switch: &SwitchName) -> anyhow::Result<Vec<Rul
     Ok(listing::all(connection, ask)?)
 }
 
-fn columns() -> [Column<RuleInfo>; 6] {
+fn columns() -> [Column<RuleInfo>; 7] {
     [
         right("RULE", |info| info.rule.id.unwrap_or_default().to_string()),
         right("PRIORITY", |info| info.rule.priority.to_string()),
@@ -146,6 +146,7 @@ fn columns() -> [Column<RuleInfo>; 6] {
         left("ACTION", |info| info.rule.action.clone()),
         right("FRAMES", |info| info.frames.to_string()),
         right("BYTES", |info| info.bytes.to_string()),
+        left("STATE", |info| info.broken.clone().unwrap_or_else(|| "ok".to_owned())),
     ]
 }
 

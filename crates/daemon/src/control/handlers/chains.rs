@@ -1,8 +1,8 @@
 //! Chains, rules and services: changed, listed, and told to the workers.
 
 use client::api::{
-    ChainAdd, ChainInfo, ChainRef, FlowCacheInfo, FunctionInfo, PortKind, Reply, Request, RuleAdd,
-    RuleDel, RuleInfo, SteeringQuery, SwitchSettings,
+    ChainAdd, ChainInfo, ChainRef, ChainSpec, FlowCacheInfo, FunctionInfo, PortKind, Reply,
+    Request, RuleAdd, RuleDel, RuleInfo, RuleSpec, SteeringQuery, SwitchSettings,
 };
 use client::name::{PortName, SwitchName};
 use switch::forward::chain::Report;
@@ -231,10 +231,6 @@ impl<D: Datapath> Control<D> {
             let ports = views.iter().filter(enters).map(|port| port.name.to_owned()).collect();
             let counted = report.chains.get(usize::from(number)).cloned().unwrap_or_default();
             let drops = counted.drops.iter().filter(|(_, frames)| *frames > 0);
-            let missing = chain.services.iter().find(|service| {
-                let name = service.split('@').next();
-                !views.iter().any(|p| p.role.service.as_deref() == name && p.id.is_some())
-            });
             let info = ChainInfo {
                 chain: chain.clone(),
                 number,
@@ -243,7 +239,7 @@ impl<D: Datapath> Control<D> {
                 shed: counted.drops.get(DropReason::ChainFull),
                 drops: drops.map(|(reason, frames)| (reason.name().to_owned(), frames)).collect(),
                 flow_cache,
-                broken: missing.map(|service| format!("nobody runs {service}")),
+                broken: broken_chain(chain, &views),
             };
             (chain.name.clone(), info)
         });
@@ -253,13 +249,16 @@ impl<D: Datapath> Control<D> {
     fn rule_list(&mut self, caller: &Caller, query: &SteeringQuery) -> Result<Reply, Refusal> {
         let report = self.report(caller, &query.switch)?;
         let switch = self.state.switch(caller, &query.switch, Access::Look)?;
+        let views = self.views(&query.switch);
         let mut rules = switch.steering.rules();
         rules.sort_by_key(|rule| (std::cmp::Reverse(rule.priority), rule.id));
         let from: usize = query.from.as_deref().and_then(|from| from.parse().ok()).unwrap_or(0);
         let rows = rules.into_iter().enumerate().skip(from).map(|(at, rule)| {
             let counted = report.rules.iter().find(|(id, _)| Some(*id) == rule.id);
             let counted = counted.map(|(_, counted)| *counted).unwrap_or_default();
-            (at.to_string(), RuleInfo { rule, frames: counted.frames, bytes: counted.bytes })
+            let (broken, frames, bytes) =
+                (broken_rule(&rule, &views), counted.frames, counted.bytes);
+            (at.to_string(), RuleInfo { rule, frames, bytes, broken })
         });
         Ok(Reply::Rules(page(rows)))
     }
@@ -298,9 +297,35 @@ impl<D: Datapath> Control<D> {
                 frames_out: counted.tx.frames,
                 no_room: drops(DropReason::NoRoom),
                 dropped: drops(DropReason::Function),
+                drops: counted.drops,
             };
             (name.to_string(), info)
         });
         Ok(Reply::Functions(page(rows)))
     }
+}
+
+/// Does a port carry frames now?
+fn is_live(port: &str, views: &[View<'_>]) -> bool {
+    views.iter().any(|view| view.name == port && view.id.is_some())
+}
+
+/// Why frames cannot pass a chain now.
+fn broken_chain(chain: &ChainSpec, views: &[View<'_>]) -> Option<String> {
+    let missing = chain.services.iter().find(|service| {
+        let name = service.split('@').next();
+        !views.iter().any(|port| port.role.service.as_deref() == name && port.id.is_some())
+    });
+    let out = chain.out.as_ref().filter(|out| !is_live(out, views));
+    let nobody = missing.map(|service| format!("nobody runs {service}"));
+    nobody.or(out.map(|out| format!("nobody holds port {out}: frames that leave are dropped")))
+}
+
+/// Why a rule is for no frames now, or drops them.
+fn broken_rule(rule: &RuleSpec, views: &[View<'_>]) -> Option<String> {
+    let gone = |port: &&str| !is_live(port, views);
+    let from = rule.port.as_deref().filter(gone);
+    let to = rule.action.strip_prefix("port:").filter(gone);
+    let from = from.map(|port| format!("nobody holds port {port}: no frame comes by it"));
+    from.or(to.map(|port| format!("nobody holds port {port}: its frames are dropped")))
 }

@@ -406,7 +406,7 @@ impl Steering {
         if meta.hops() >= HOPS_MAX {
             return self.drop_in(meta.chain(), DropReason::ChainLoop);
         }
-        match meta.wish() {
+        let course = match meta.wish() {
             Wish::Next => self.next(src, own, meta),
             Wish::Drop => self.drop_in(meta.chain(), DropReason::Function),
             Wish::Service => {
@@ -414,6 +414,14 @@ impl Steering {
                 self.go_to_service(named, meta.moved(position))
             }
             Wish::Port => self.go_to_port(src, meta),
+        };
+        match course {
+            // It would get what it gives, for ever.
+            Course::Function(port, _) if port == src => {
+                self.count_sent(port, -1);
+                self.drop_in(meta.chain(), DropReason::SamePort)
+            }
+            course => course,
         }
     }
 
@@ -485,7 +493,10 @@ impl Steering {
         if from != src && !self.brings[from.index()] {
             return self.drop_in(meta.chain(), DropReason::Ingress);
         }
-        out.leave(from)
+        match out {
+            Out::Nowhere => self.drop_in(meta.chain(), DropReason::DeadPort),
+            Out::Address | Out::Port(_) => out.leave(from),
+        }
     }
 
     /// So many more frames, or fewer, were delivered on the course of one that was asked for.
@@ -510,6 +521,13 @@ impl Steering {
         let instances = self.services[usize::from(service)].instances_mut();
         if let Some(instance) = instances.iter_mut().find(|instance| instance.port == port) {
             instance.sent = instance.sent.wrapping_add_signed(frames);
+        }
+    }
+
+    /// Frames with this mark end: in their chain, if they are in one.
+    pub(crate) fn count_ended(&mut self, mark: u64, reason: DropReason, frames: u32) {
+        if let Some(meta) = Meta::of(mark) {
+            self.adjust_drops(meta.chain(), reason, frames.into());
         }
     }
 

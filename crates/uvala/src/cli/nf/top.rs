@@ -96,6 +96,8 @@ fn table(rows: &[Busy]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn seen(port: &str, pid: u32, frames_in: u64, cpu_ms: u64) -> (PortName, FunctionInfo) {
@@ -114,6 +116,7 @@ mod tests {
             frames_out: frames_in,
             no_room: 0,
             dropped: 0,
+            drops: BTreeMap::new(),
         };
         (info.port.clone(), info)
     }
