@@ -15,6 +15,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept, bind,
     connect, listen, recv, send, socket_with,
 };
+use rustix::process::{Resource, getrlimit};
 
 const NOBODY: u32 = 65534;
 const POLICY: &str = "/etc/uvala/helper.toml";
@@ -110,6 +111,7 @@ fn a_daemon_without_rights_has_what_the_policy_allows() {
             tcp(&red, home, "10.0.0.2", 1 << 20);
             delete(daemon, "vale0:red");
         }
+        receive_into_a_group(daemon, home, &red);
         delete(daemon, "vale0:lan");
         wait::until("the TAP to go", || !Path::new("/sys/class/net/ours0").exists());
     });
@@ -223,6 +225,24 @@ fn an_interface_is_allowed_by_its_own_name_only() {
         let (_, text) = refusal(add(daemon, "vale0:x", PortKind::Packet, wanted));
         assert!(text.contains("may not have a packet on interface theirs"), "{text}");
     });
+}
+
+/// Memory is the daemon's affair, and may be more than it may lock.
+fn receive_into_a_group(daemon: &Daemon, home: &Namespace, red: &Namespace) {
+    let grouped = HostIf { trust_group: Some("nf".to_owned()), ..HostIf::default() };
+    let added = add(daemon, "vale0:red", PortKind::Xdp, grouped);
+    let limit = getrlimit(Resource::Memlock).current;
+    if limit.is_some_and(|bytes| bytes < 33 << 20) {
+        let (code, text) = refusal(added);
+        let cure = text.contains("33 MiB of trust group nf") && text.contains("LimitMEMLOCK");
+        assert!(code == ErrorCode::NoMemory && cure, "{text}");
+        return;
+    }
+    added.unwrap();
+    assert!(host(daemon, "vale0:red").how.unwrap().contains("in the memory of trust group nf"));
+    tcp(home, red, "10.0.0.1", 1 << 20);
+    tcp(red, home, "10.0.0.2", 1 << 20);
+    delete(daemon, "vale0:red");
 }
 
 #[test]

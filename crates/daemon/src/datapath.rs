@@ -32,6 +32,7 @@ use port::null::NullPort;
 use port::pipe::{self, Pipe};
 use port::shm::{self, PortMemory, plug};
 use port::sys::Waker;
+use ring::layout::DEFAULT_STRIDE;
 use switch::forward::chain::{Plan, Report};
 use switch::{Flush, MacAddr, Plug, PortConfig, PortId, StaticError, Switch, SwitchConfig, VlanId};
 
@@ -68,6 +69,8 @@ pub struct Workers {
     ports: BTreeMap<PortKey, PortPlace>,
     /// Trust groups, by user and name.
     groups: BTreeMap<GroupKey, Group>,
+    /// Size of the buffers of one that begins with an interface.
+    stride: u32,
     /// Ports that are reserved, and not attached yet.
     sites: BTreeMap<PortKey, Site>,
     pipes: BTreeMap<PipeKey, Pipe>,
@@ -168,6 +171,7 @@ impl Workers {
             switches: BTreeMap::new(),
             ports: BTreeMap::new(),
             groups: BTreeMap::new(),
+            stride: DEFAULT_STRIDE,
             sites: BTreeMap::new(),
             pipes: BTreeMap::new(),
             bound: BTreeMap::new(),
@@ -178,6 +182,11 @@ impl Workers {
             sweeper: Sweeper::start().map_err(failed)?,
             closing: Vec::new(),
         })
+    }
+
+    /// From now on, buffers of trust groups that begin with an interface have so many bytes.
+    pub fn set_stride(&mut self, stride: u32) {
+        self.stride = stride;
     }
 
     fn place(&self, switch: SwitchKey) -> &SwitchPlace {
@@ -470,6 +479,7 @@ impl Datapath for Workers {
     fn hear_host(&mut self) {
         self.tend_host();
         self.tend_machines();
+        self.drop_empty_groups();
     }
 
     fn detach(&mut self, port: PortKey, name: &PortName) -> PortStats {

@@ -150,7 +150,7 @@ impl Commons {
             loan,
             name: name.to_owned(),
             leases,
-            buffers: self.group.take(loan.owner(), extra as usize),
+            buffers: self.group.region().take(loan.owner(), extra as usize),
             building: self.group.building().clone(),
             built: AtomicBool::new(false),
         }))

@@ -5,19 +5,27 @@
 //! frames are swapped, so these need not be the buffers it was given, but they are as many, whether
 //! they stand in its slots or were taken out. Who owns which is kept by [`ring::owners`]. Their
 //! memory is the system's again: a user is charged for what the daemon has committed for them.
+//!
+//! A port without rings may be a member, too: it has a [`Share`] of the buffers and a page of the
+//! blocks, for its number as an owner. Its kernel side ends when it does, on whatever thread that
+//! is, so it gives its buffers back itself; the page is found free later.
 
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 
+use ring::audit::{Held, Tally};
 use ring::layout::{FIRST_BLOCK, PAGE, PortLayout, RegionLayout, RingCounts};
 use ring::owners::{Leaver, Owner};
 use ring::{BufferIndex, Region};
+use switch::Wake;
 
 use crate::area::Area;
 use crate::plot::{Furniture, Plot};
 use crate::shm::PortMemory;
+use crate::sys::Waker;
 
 /// Room for port blocks, in bytes: 128 ports of the default size.
 const BLOCKS: usize = 128 * 10 * PAGE;
@@ -31,7 +39,99 @@ pub struct Group {
     fd: OwnedFd,
     blocks: Area,
     members: usize,
+    shares: Vec<Enrolled>,
     building: Arc<Mutex<()>>,
+}
+
+/// What the group knows of a share.
+#[derive(Debug)]
+struct Enrolled {
+    share: Weak<Share>,
+    page: usize,
+    /// Its buffers are the pool's again.
+    over: Arc<AtomicBool>,
+}
+
+impl Enrolled {
+    fn is_over(&self) -> bool {
+        // Acquire: pairs with the Release of who gave the buffers back.
+        self.over.load(Ordering::Acquire)
+    }
+}
+
+/// What a port without rings has of a group's buffers. They are the pool's again when it is
+/// dropped: by then nobody else may use them.
+#[derive(Debug)]
+pub struct Share {
+    region: Arc<Region>,
+    group: String,
+    owner: Owner,
+    given: AtomicU32,
+    sending: AtomicU32,
+    over: Arc<AtomicBool>,
+    /// Rung when it is over.
+    bell: Arc<Waker>,
+}
+
+impl Share {
+    /// The region.
+    #[must_use]
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// The name of the group.
+    #[must_use]
+    pub fn group(&self) -> &str {
+        &self.group
+    }
+
+    /// Whose its buffers are.
+    #[must_use]
+    pub fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// Takes buffers out of the pool, once.
+    ///
+    /// # Errors
+    /// `ENOMEM` where there are not so many: it has none then.
+    pub fn take(&self, wanted: u32) -> io::Result<Vec<BufferIndex>> {
+        let buffers = self.region.take(self.owner, wanted as usize);
+        if buffers.len() < wanted as usize {
+            self.region.free(self.owner);
+            return Err(full());
+        }
+        self.given.store(wanted, Ordering::Relaxed);
+        Ok(buffers)
+    }
+
+    /// Notes how many buffers are on their way out, for who counts.
+    pub fn note_sending(&self, count: u32) {
+        self.sending.store(count, Ordering::Relaxed);
+    }
+
+    /// Buffers that the pool gave it.
+    #[must_use]
+    pub fn given(&self) -> u32 {
+        self.given.load(Ordering::Relaxed)
+    }
+
+    /// What it has, of what was counted.
+    #[must_use]
+    pub fn held(&self, tally: &Tally) -> Held {
+        let (owned, tx) = (tally.owned(self.owner), self.sending.load(Ordering::Relaxed));
+        let rx = owned.saturating_sub(tx);
+        Held { given: self.given(), owned, tx, rx, ..Held::default() }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.region.free(self.owner);
+        self.over.store(true, Ordering::Release);
+        self.bell.wake();
+    }
 }
 
 impl Group {
@@ -56,7 +156,7 @@ impl Group {
         let layout = RegionLayout::new(blocks.end - FIRST_BLOCK, stride, buffers);
         let (region, fd) = Region::create_shared(name, layout.ok_or_else(full)?)?;
         let (blocks, building) = (Area::new(blocks.start, blocks.len()), Arc::default());
-        Ok(Self { region, fd, blocks, members: 0, building })
+        Ok(Self { region, fd, blocks, members: 0, shares: Vec::new(), building })
     }
 
     /// The region.
@@ -73,7 +173,43 @@ impl Group {
     /// Is nobody in it?
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.members == 0
+        self.members == 0 && self.shares.iter().all(Enrolled::is_over)
+    }
+
+    /// A place for a port without rings, which has no buffers yet. `bell` is rung when it is given
+    /// up.
+    ///
+    /// # Errors
+    /// `ENOMEM` where the group is full.
+    pub fn enrol(&mut self, name: &str, bell: &Arc<Waker>) -> io::Result<Arc<Share>> {
+        self.clear_away();
+        let page = self.blocks.find(PAGE).ok_or_else(full)?;
+        self.blocks.take(PAGE);
+        let over = Arc::new(AtomicBool::new(false));
+        let share = Arc::new(Share {
+            region: self.region.clone(),
+            group: name.to_owned(),
+            owner: Owner::at(page),
+            given: AtomicU32::new(0),
+            sending: AtomicU32::new(0),
+            over: over.clone(),
+            bell: bell.clone(),
+        });
+        self.shares.push(Enrolled { share: Arc::downgrade(&share), page, over });
+        Ok(share)
+    }
+
+    /// Those that are not given up.
+    pub fn shares(&self) -> impl Iterator<Item = Arc<Share>> {
+        self.shares.iter().filter_map(|it| it.share.upgrade())
+    }
+
+    /// The pages of shares that were given up are free again.
+    fn clear_away(&mut self) {
+        let Self { shares, blocks, .. } = self;
+        for it in shares.extract_if(.., |it| it.is_over()) {
+            blocks.give_back(it.page, PAGE);
+        }
     }
 
     /// Reserves a port in the group's region.
@@ -86,11 +222,12 @@ impl Group {
         counts: RingCounts,
         extra_bufs: u32,
     ) -> io::Result<PortMemory> {
+        self.clear_away();
         let fd = self.fd.try_clone()?;
         let size = PortLayout::new(FIRST_BLOCK, counts).end() - FIRST_BLOCK;
         let layout = PortLayout::new(self.blocks.find(size).ok_or_else(full)?, counts);
         let wanted = counts.buffers().checked_add(extra_bufs).ok_or_else(full)? as usize;
-        let buffers = self.take(Owner::of(&layout), wanted);
+        let buffers = self.region.take(Owner::of(&layout), wanted);
         if buffers.len() < wanted {
             self.region.free(Owner::of(&layout));
             return Err(full());
@@ -111,13 +248,6 @@ impl Group {
     /// Who builds in the region holds it.
     pub(crate) fn building(&self) -> &Arc<Mutex<()>> {
         &self.building
-    }
-
-    /// Takes up to `wanted` buffers out of the pool; their memory is not committed.
-    pub(crate) fn take(&self, owner: Owner, wanted: usize) -> Vec<BufferIndex> {
-        let owners = self.region.owners();
-        let free = self.region.buffers();
-        free.filter(|buffer| owners.pass(*buffer, Owner::POOL, owner)).take(wanted).collect()
     }
 
     /// Takes back a port that no worker uses any more. `settle` makes every other member
@@ -174,6 +304,32 @@ mod tests {
         assert_eq!(group.blocks, blocks);
         assert_eq!(in_pool(&group), buffers, "what a client holds comes back too");
         drop(kept);
+    }
+
+    #[test]
+    fn a_share_is_given_up_by_whoever_drops_it_and_its_number_is_free_after_that() {
+        let mut group = Group::new("test", 2112).expect("memory");
+        let (blocks, buffers) = (group.blocks.clone(), in_pool(&group));
+        let (bell, waker) = crate::host::bell().expect("descriptors");
+        let share = group.enrol("nf", &waker).expect("room");
+        assert!(share.take(BUFFERS + 1).is_err() && in_pool(&group) == buffers);
+        assert_eq!(share.take(100).expect("room").len(), 100);
+        share.note_sending(30);
+        let held = Held { given: 100, owned: 100, tx: 30, rx: 70, ..Held::default() };
+        let tally = Tally::new(&group.region);
+        assert_eq!((share.held(&tally), in_pool(&group)), (held, buffers - 100));
+        let other = group.enrol("nf", &waker).expect("room");
+        assert_ne!(share.owner(), other.owner());
+        drop(other);
+        assert!(!group.is_empty() && group.shares().count() == 1);
+        let owner = share.owner();
+        std::thread::spawn(move || drop(share)).join().expect("no panic");
+        assert!(group.is_empty() && in_pool(&group) == buffers);
+        assert_eq!(rustix::io::read(&bell, &mut [0u8; 8]), Ok(2), "rung for each");
+        let memory = group.join("a", counts(), 0).expect("room");
+        assert_eq!(Owner::of(memory.plot.layout()), owner);
+        group.abandon(memory.plot.layout());
+        assert_eq!(group.blocks, blocks);
     }
 
     /// Bytes of memory that the group's region takes.

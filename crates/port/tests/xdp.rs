@@ -24,18 +24,19 @@ fn story() -> Result<(), HostError> {
         eprintln!("SKIPPED: AF_XDP needs root");
         return Ok(());
     };
-    let taken = XdpSocket::new(socket, &umem, true).expect("memory");
+    xdp::register(&socket, &umem).expect("memory");
+    let taken = XdpSocket::new(socket, &umem).expect("rings");
     taken
         .bind(&Place { index: index.index, queue: 0, first: None, copies: true })
         .expect("a queue");
-    let refused = open(&spec, &ringer).err().expect("it is taken");
+    let refused = open(&spec, &ringer, None).err().expect("it is taken");
     assert!(matches!(refused, HostError::QueueTaken(_, 0)) && refused.passes(), "{refused}");
     assert!(refused.to_string().contains("queue 0 of interface red is in use"), "{refused}");
     drop(taken);
     // The kernel gives it back in its own time, which is waited for.
-    let opened = open(&spec, &ringer)?;
+    let opened = open(&spec, &ringer, None)?;
     drop(opened);
-    open(&spec, &ringer).map(drop)
+    open(&spec, &ringer, None).map(drop)
 }
 
 #[test]

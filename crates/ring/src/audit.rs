@@ -91,16 +91,16 @@ impl Tally {
         u32::try_from(self.region.buffers().count()).expect("a region is below 4 GiB")
     }
 
-    /// How many are a port's own.
+    /// How many are a member's own.
     #[must_use]
-    pub fn owned(&self, port: &PortLayout) -> u32 {
-        self.owned.get(Owner::of(port).number()).copied().unwrap_or(0)
+    pub fn owned(&self, owner: Owner) -> u32 {
+        self.owned.get(owner.number()).copied().unwrap_or(0)
     }
 
     /// What a port has in its slots, of the buffers that it was given.
     pub fn slots(&mut self, port: &PortLayout, given: u32) -> Held {
         let (own, region) = (Owner::of(port), self.region.clone());
-        let mut held = Held { given, owned: self.owned(port), ..Held::default() };
+        let mut held = Held { given, owned: self.owned(own), ..Held::default() };
         let (tx, rx) = region.ring_buffers(port);
         for buffer in tx {
             *self.place(own, buffer, &mut held.tx, &mut held.wrong) += 1;

@@ -30,7 +30,8 @@
 //! region as a slice, keeps the truth about every ring in private memory, and bounds whatever it
 //! reads. [`run`] and [`put`] move frames between two regions, [`plain`] between a region and the
 //! daemon's own memory, [`guest`] between a region and the memory that a virtual machine lends us;
-//! [`umem`] is where the kernel puts frames itself.
+//! [`umem`] is where the kernel puts frames itself, [`trade`] how they get into a ring without a
+//! copy.
 //!
 //! # What is absent
 //!
@@ -80,6 +81,8 @@ pub mod run;
 pub mod show;
 #[cfg(not(loom))]
 pub mod sync;
+#[cfg(not(loom))]
+pub mod trade;
 #[cfg(not(loom))]
 pub mod umem;
 #[cfg(not(loom))]

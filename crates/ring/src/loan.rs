@@ -132,7 +132,7 @@ impl Region {
     /// # Panics
     /// If he had no port.
     pub fn end_loan(&self, loan: &Loan, leases: &Leases) {
-        let (owners, holder) = (self.owners(), loan.owner());
+        let (owners, holder, pins) = (self.owners(), loan.owner(), self.pins());
         let mut freed = Vec::new();
         for buffer in self.list(loan.nifp) {
             let own = owners.pass(buffer, holder, Owner::POOL);
@@ -146,7 +146,7 @@ impl Region {
         let heir = leases.ports().next().expect("a holder holds something");
         owners.pass_all(holder, Owner::of(heir));
         freed.sort_unstable_by_key(|buffer| buffer.get());
-        self.decommit_buffers(&freed);
+        self.decommit_buffers(&freed, &pins);
     }
 }
 

@@ -40,7 +40,7 @@ use core::sync::atomic::{AtomicU16, Ordering};
 use std::sync::Arc;
 
 use crate::layout::{PAGE, PortLayout};
-use crate::region::{BufferIndex, Region};
+use crate::region::{BufferIndex, Pins, Region};
 
 /// A member of a region, or its pool. The number is the page of the member's port block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,11 @@ impl Owner {
     }
 
     /// Whoever the page at this offset belongs to.
-    pub(crate) fn at(offset: usize) -> Self {
+    ///
+    /// # Panics
+    /// As [`Owner::of`].
+    #[must_use]
+    pub fn at(offset: usize) -> Self {
         let page = offset / PAGE;
         Self(u16::try_from(page).expect("regions do not have so many blocks"))
     }
@@ -109,6 +113,13 @@ impl Owners {
     #[must_use]
     pub fn count(&self, owner: Owner) -> usize {
         self.0.iter().filter(|of| of.load(Ordering::Relaxed) == owner.0).count()
+    }
+
+    /// The number of the first buffer behind all that are somebody's.
+    #[must_use]
+    pub fn end(&self) -> u32 {
+        let free = self.0.iter().rev().take_while(|of| of.load(Ordering::Relaxed) == Owner::POOL.0);
+        u32::try_from(self.0.len() - free.count()).expect("a region is below 4 GiB")
     }
 
     /// Adds how many are whose to `counts`, by [`Owner::number`].
@@ -160,22 +171,33 @@ impl Leaver {
 }
 
 impl Region {
+    /// Takes up to `wanted` buffers out of the pool, the lowest; their memory is not committed.
+    pub fn take(&self, owner: Owner, wanted: usize) -> Vec<BufferIndex> {
+        let _pins = self.pins();
+        let taken = |buffer: &BufferIndex| self.owners().pass(*buffer, Owner::POOL, owner);
+        self.buffers().filter(taken).take(wanted).collect()
+    }
+
     /// All buffers of one owner become the pool's, and their memory the system's.
     pub fn free(&self, owner: Owner) {
+        let pins = self.pins();
         let own = |buffer: &BufferIndex| self.owners().pass(*buffer, owner, Owner::POOL);
         let freed: Vec<_> = self.buffers().filter(own).collect();
-        self.decommit_buffers(&freed);
+        self.decommit_buffers(&freed, &pins);
     }
 
     /// Gives the memory of buffers back that have become the pool's, in order of their numbers:
     /// all pages on which no buffer is anybody's, those with neighbours that were free before too.
-    pub(crate) fn decommit_buffers(&self, freed: &[BufferIndex]) {
+    /// What the kernel has stays.
+    pub(crate) fn decommit_buffers(&self, freed: &[BufferIndex], pins: &Pins) {
         let page = u32::try_from(PAGE).expect("4096");
         let near = page.div_ceil(self.stride());
         let free = |number: u32| {
-            self.check(number).filter(|buffer| self.owners().of(*buffer) == Owner::POOL)
+            let buffer = self.check(number).filter(|_| number >= pins.end)?;
+            (self.owners().of(buffer) == Owner::POOL).then_some(buffer)
         };
-        for run in freed.chunk_by(|a, b| a.get() + 1 == b.get()) {
+        let pinned = freed.iter().take_while(|buffer| buffer.get() < pins.end).count();
+        for run in freed[pinned..].chunk_by(|a, b| a.get() + 1 == b.get()) {
             let (first, last) = (run[0], run[run.len() - 1]);
             let before = (1..=near).map_while(|i| free(first.get().wrapping_sub(i))).last();
             let after = (1..=near).map_while(|i| free(last.get() + i)).last();
@@ -208,5 +230,27 @@ mod tests {
         assert_eq!(owners.count(Owner::POOL), in_pool - 1);
         owners.pass_all(b, Owner::POOL);
         assert_eq!(owners.count(Owner::POOL), in_pool);
+    }
+
+    #[test]
+    fn what_the_kernel_has_stays_until_it_gives_it_back() {
+        let layout = RegionLayout::new(PAGE, 4096, 20).expect("legal");
+        let (region, _) = Region::create_shared("test", layout).expect("memory");
+        let own = region.take(Owner(1), 16);
+        let fill = || own.iter().for_each(|b| region.memory().write(region.offset(*b), 7u32));
+        let kept = || {
+            let sevens = own.iter().map(|b| region.memory().read::<u32>(region.offset(*b)) == 7);
+            sevens.filter(|is_there| *is_there).count()
+        };
+        assert_eq!((own.len(), region.owners().end()), (16, 18));
+        fill();
+        region.pin(10);
+        region.pin(6);
+        region.free(Owner(1));
+        assert_eq!((kept(), region.owners().end()), (8, 0), "those below the tenth");
+        region.unpin();
+        assert_eq!((kept(), region.take(Owner(2), 1)), (8, vec![own[0]]));
+        region.unpin();
+        assert_eq!(kept(), 1, "what somebody has got meanwhile");
     }
 }

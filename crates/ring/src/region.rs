@@ -9,7 +9,7 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags, Stat};
@@ -21,7 +21,7 @@ use crate::kring::Frag;
 use crate::layout::{PAGE, PortLayout, RegionLayout, RingCounts};
 use crate::loan::{Lease, Leases};
 use crate::memory::Memory;
-use crate::owners::Owners;
+use crate::owners::{Owner, Owners};
 
 /// Index of a usable buffer of a region: `FIRST_BUFFER..buffers`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +52,17 @@ pub struct Region {
     /// Address of buffer 0.
     pool: *mut u8,
     owners: Owners,
+    pins: Mutex<Pins>,
+}
+
+/// What of a region the kernel has. Whoever takes buffers out of the pool or brings them back holds
+/// it: several threads may, and what one gets another must not give back to the system.
+#[derive(Debug, Default)]
+pub(crate) struct Pins {
+    /// How many have it.
+    count: u32,
+    /// The memory of buffers below this one stays.
+    pub end: u32,
 }
 
 // SAFETY: `pool` points into `memory`, which may be used from any thread.
@@ -64,7 +75,7 @@ impl Region {
         let bytes = layout.buffers as usize * layout.stride as usize;
         let pool = memory.range(layout.pool, bytes);
         let id = RegionId { device: stat.st_dev, inode: stat.st_ino };
-        Arc::new(Self { memory, layout, id, pool, owners })
+        Arc::new(Self { memory, layout, id, pool, owners, pins: Mutex::default() })
     }
 
     /// Makes a region for one port: memfd, size, seals, mapping, header. The memfd is what clients
@@ -138,6 +149,29 @@ impl Region {
     #[must_use]
     pub fn owners(&self) -> &Owners {
         &self.owners
+    }
+
+    /// The buffers below number `end` are the kernel's, too, which keeps their pages: from now on
+    /// they are not given back to the system.
+    pub(crate) fn pin(&self, end: u32) {
+        let mut pins = self.pins();
+        (pins.count, pins.end) = (pins.count + 1, pins.end.max(end));
+    }
+
+    /// One fewer has them. After the last, the memory of those that are the pool's is the system's.
+    pub(crate) fn unpin(&self) {
+        let mut pins = self.pins();
+        pins.count -= 1;
+        if pins.count == 0 {
+            let end = std::mem::take(&mut pins.end);
+            let is_free = |&buffer: &BufferIndex| self.owners.of(buffer) == Owner::POOL;
+            let pinned = self.buffers().take_while(|buffer| buffer.get() < end);
+            self.decommit_buffers(&pinned.filter(is_free).collect::<Vec<_>>(), &pins);
+        }
+    }
+
+    pub(crate) fn pins(&self) -> MutexGuard<'_, Pins> {
+        self.pins.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The mapping.

@@ -7,12 +7,13 @@
 
 use std::sync::Arc;
 
-use ring::Region;
 use ring::cursor::Index;
 use ring::guest::{GuestMemory, Reader, Span};
 use ring::kring::{FRONT_MAX, Frag, Front};
 use ring::mark::PREFIX;
 use ring::put::{Frame, Pieces, Prologue, SLOTS_MAX};
+use ring::trade::Trader;
+use ring::{BufferIndex, Region};
 
 use crate::asks::Asks;
 use crate::bridge::TagAction;
@@ -40,6 +41,8 @@ pub struct Batch {
     front_len: u8,
     /// What is left to do to those that are not finished.
     left: Vec<Vnet>,
+    /// Who has received them, if it takes other buffers for theirs.
+    trader: Option<Trader>,
     capacity: usize,
     /// How many frames it takes. A run of segments counts for more than one: it may be more work.
     limit: usize,
@@ -100,6 +103,7 @@ impl Batch {
             fronts: Vec::with_capacity(capacity),
             front_len: 0,
             left: Vec::with_capacity(capacity),
+            trader: None,
             capacity,
             limit: capacity,
             most: capacity,
@@ -115,7 +119,47 @@ impl Batch {
         self.fronts.clear();
         self.front_len = 0;
         self.left.clear();
+        self.trader = None;
         self.limit = self.most;
+    }
+
+    /// The frames of this batch may be delivered by exchange: their pieces name the buffers that
+    /// came for them when their [port](crate::port::Adapter::take_back) gets them back.
+    pub fn trade_for(&mut self, trader: Trader) {
+        self.trader = Some(trader);
+    }
+
+    /// Who takes other buffers for those of the frames.
+    #[inline]
+    #[must_use]
+    pub fn trader(&self) -> Option<Trader> {
+        self.trader
+    }
+
+    /// The only piece of a frame of this region that is delivered as it is, and its slot if it came
+    /// from a ring.
+    #[must_use]
+    pub fn tradable(
+        &self,
+        delivery: Delivery,
+        region: &Arc<Region>,
+    ) -> Option<(Frag, Option<Index>)> {
+        let entry = &self.frames[usize::from(delivery.frame)];
+        let &[piece] = self.pieces(entry) else { return None };
+        let as_it_is = entry.left == FINISHED && delivery.tag == TagAction::Keep;
+        (as_it_is && Arc::ptr_eq(self.region(), region)).then_some((piece, entry.slot))
+    }
+
+    /// The pieces of all frames, in order, and of those that came for them.
+    #[must_use]
+    pub fn received(&self) -> &[Frag] {
+        &self.frags
+    }
+
+    /// A frame of one piece went by its buffer, and this one came for it.
+    pub fn exchange(&mut self, frame: u16, spare: BufferIndex) {
+        let first = self.frames[usize::from(frame)].first as usize;
+        self.frags[first] = self.frags[first].in_buffer(spare);
     }
 
     /// From now on, takes at most so many frames at a time; more than its capacity are that.

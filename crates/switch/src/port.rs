@@ -3,6 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use ring::host::HostPort;
+use ring::trade::Giver;
 
 use crate::batch::{Batch, Delivery};
 use crate::offload::Offloads;
@@ -29,6 +30,10 @@ pub trait Adapter: Send {
     /// those that it could not take.
     fn recv(&mut self, _batch: &mut Batch, _drops: &mut Drops) {}
 
+    /// What was received last has been delivered. Of frames that went [by
+    /// exchange](Batch::trade_for) the batch has the buffers that came for theirs.
+    fn take_back(&mut self, _batch: &Batch) {}
+
     /// What was received last has been delivered: nobody reads it any more. `true`: the peer may
     /// have to be woken for that, by a [flush](Adapter::flush).
     fn delivered(&mut self) -> bool {
@@ -38,6 +43,11 @@ pub trait Adapter: Send {
     /// Sends the listed frames, in order. What does not fit is dropped and counted.
     /// Of [unfinished](Batch::left) ones it gets those that it [accepts](Adapter::accepts).
     fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent;
+
+    /// The same for frames that nobody else gets, and whose buffers the port may have for its own.
+    fn take(&mut self, batch: &mut Batch, list: &[Delivery], _from: Giver<'_>) -> Sent {
+        self.send(batch, list)
+    }
 
     /// What may be left undone in frames that it is sent.
     fn accepts(&self) -> Offloads {

@@ -236,6 +236,11 @@ impl<'a> TurnOf<'a> {
 
     /// Lets go of what an adapter has given, and tells it.
     fn give_back(&mut self) {
+        if let Some(entry) = self.switch.entry_mut(self.src)
+            && let Plug::Adapter(adapter) = &mut entry.plug
+        {
+            adapter.take_back(&self.scratch.batch);
+        }
         self.scratch.batch.clear();
         if let Some(entry) = self.switch.entry_mut(self.src)
             && let Plug::Adapter(adapter) = &mut entry.plug

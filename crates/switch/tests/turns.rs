@@ -12,6 +12,8 @@ mod fronts;
 mod monitors;
 #[path = "turns/offloads.rs"]
 mod offloads;
+#[path = "turns/traders.rs"]
+mod traders;
 
 use std::os::fd::AsFd;
 

@@ -183,6 +183,7 @@ struct RawPort {
     address: Option<Address>,
     alone: bool,
     filter: Option<Filter>,
+    trust_group: Option<String>,
     socket: Option<String>,
     connect: bool,
     queues: Option<QueueNumbers>,
@@ -348,6 +349,7 @@ impl RawPort {
             alone: self.alone,
             queues: self.queues.as_ref().filter(|_| self.has_queues()).map(|it| it.0.clone()),
             filter: self.filter.clone(),
+            trust_group: self.trust_group.clone(),
             fds: 0,
         };
         (host != HostIf::default()).then_some(host)

@@ -504,7 +504,7 @@ impl<D: Datapath> Control<D> {
             owner: port.owner,
             client: holder.map(client).or_else(binder),
             memory: holder.map_or(0, |h| h.memory) + shared.map_or(0, Shared::all_memory),
-            group: holder.and_then(|h| h.group.clone()),
+            group: holder.and_then(|h| h.group.clone()).or_else(|| trust_group_of(port)),
             settings: settings::show_port(&port.config, self.shown_grant(name, port)),
             host: self.host_info(port).map(Box::new),
             machine: self.machine_info(port).map(Box::new),
@@ -616,10 +616,19 @@ fn check_group(attach: &Attach) -> Result<(), Refusal> {
     if attach.port.pipe().is_some() {
         return Err(Refusal::PipeGroup(attach.port.clone()));
     }
-    // A group is named as a port is.
+    if is_group_name(group) { Ok(()) } else { Err(Refusal::BadValue(GROUP_NAME.to_owned())) }
+}
+
+/// The trust group of an interface; whose it is, if not the port's owner's.
+fn trust_group_of(port: &Port) -> Option<String> {
+    let (uid, name) = host::trust_group(port.host.as_ref()?.trust_group.as_ref()?)?;
+    Some(if uid == port.owner { name } else { format!("{uid}/{name}") })
+}
+
+/// A trust group is named as a port is.
+fn is_group_name(group: &str) -> bool {
     let name = format!("{}:{group}", SwitchName::PREFIX).parse::<PortName>();
-    let plain = name.is_ok_and(|name| name.pipe().is_none());
-    if plain { Ok(()) } else { Err(Refusal::BadValue(GROUP_NAME.to_owned())) }
+    name.is_ok_and(|name| name.pipe().is_none())
 }
 
 fn held_port(client: &Client, attach: &Attach, key: PortKey, memory: u64) -> Port {

@@ -447,7 +447,9 @@ fn code_of(error: &HostError) -> ErrorCode {
         | HostError::MayNotChange(..)
         | HostError::MayNotEnter(_) => ErrorCode::Permission,
         HostError::Helper(_) => ErrorCode::Permission,
-        HostError::Locked(_) | HostError::System { .. } => ErrorCode::NoMemory,
+        HostError::Locked(_) | HostError::GroupLocked(..) | HostError::System { .. } => {
+            ErrorCode::NoMemory
+        }
     }
 }
 

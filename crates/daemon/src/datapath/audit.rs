@@ -4,10 +4,13 @@
 //! or for one member, and moves frames before it stops again; lists of extra buffers, which no
 //! switch touches, are followed here, and [`LISTED`] of them make a call the last of its page.
 
+use std::sync::Arc;
+
+use port::group::{Group, Share};
 use ring::audit::{Held, Tally};
 use ring::layout::PortLayout;
+use ring::owners::Owner;
 
-use super::memory::Memory;
 use super::{Site, Workers};
 use crate::control::datapath::{AUDIT_MEMBERS, Audited, AuditedMember, GroupKey, PortKey};
 
@@ -19,10 +22,49 @@ const LISTED: u32 = 65_536;
 /// A member as control knows it.
 struct Member {
     port: PortKey,
-    layout: PortLayout,
-    given: u32,
+    place: Place,
     /// The worker that moves its frames; `None`: it is being made.
     worker: Option<usize>,
+}
+
+/// Where its buffers are.
+#[derive(Clone)]
+enum Place {
+    /// In rings, and so many of them.
+    Rings(PortLayout, u32),
+    /// With the kernel.
+    Share(Arc<Share>),
+}
+
+impl Place {
+    fn given(&self) -> u32 {
+        match self {
+            Self::Rings(_, given) => *given,
+            Self::Share(share) => share.given(),
+        }
+    }
+
+    fn owner(&self) -> Owner {
+        match self {
+            Self::Rings(layout, _) => Owner::of(layout),
+            Self::Share(share) => share.owner(),
+        }
+    }
+
+    /// Slots to look at.
+    fn slots(&self) -> u32 {
+        match self {
+            Self::Rings(layout, _) => layout.counts().buffers(),
+            Self::Share(_) => 0,
+        }
+    }
+
+    fn held(&self, tally: &mut Tally) -> Held {
+        match self {
+            Self::Rings(layout, given) => tally.slots(layout, *given),
+            Self::Share(share) => share.held(tally),
+        }
+    }
 }
 
 impl Workers {
@@ -30,12 +72,13 @@ impl Workers {
     /// each, at its worker, where nothing moves meanwhile; what moves between members of two
     /// workers, or of two stretches, may count twice or not at all.
     pub(super) fn audit_group(&self, group: &GroupKey, from: PortKey) -> Option<Audited> {
-        let (mut tally, all) = (Tally::new(self.groups.get(group)?.region()), self.members(group));
+        let shared = self.groups.get(group)?;
+        let (mut tally, all) = (Tally::new(shared.region()), self.members(group));
         let mut audited = Audited {
-            buffers: tally.usable(),
+            buffers: tally.usable() - self.between(shared, &tally),
             free: tally.free(),
-            given: all.iter().map(|member| member.given).sum(),
-            owned: all.iter().map(|member| tally.owned(&member.layout)).sum(),
+            given: all.iter().map(|member| member.place.given()).sum(),
+            owned: all.iter().map(|member| tally.owned(member.place.owner())).sum(),
             members: Vec::new(),
             listed: 0,
             next: None,
@@ -52,8 +95,8 @@ impl Workers {
             (tally, held) = self.count_slots(tally, stretch);
             for (member, mut held) in stretch.iter().zip(held) {
                 let begins = member.worker.is_none();
-                if !begins {
-                    audited.listed += tally.extra(&member.layout, &mut held);
+                if let (false, Place::Rings(layout, _)) = (begins, &member.place) {
+                    audited.listed += tally.extra(layout, &mut held);
                 }
                 audited.members.push(AuditedMember { port: member.port, held, begins });
             }
@@ -64,20 +107,20 @@ impl Workers {
 
     /// What they have in their slots, as their worker sees it between two turns.
     fn count_slots(&self, mut tally: Tally, stretch: &[Member]) -> (Tally, Vec<Held>) {
-        let ports: Vec<_> = stretch.iter().map(|member| (member.layout, member.given)).collect();
+        let places: Vec<_> = stretch.iter().map(|member| member.place.clone()).collect();
         match stretch.first().and_then(|member| member.worker) {
             Some(worker) => self.workers[worker].handle.call(move |_| {
                 tally.recount();
-                let held = ports.iter().map(|(port, given)| tally.slots(port, *given)).collect();
+                let held = places.iter().map(|place| place.held(&mut tally)).collect();
                 (tally, held)
             }),
             None => {
-                let owned = |(port, given): &(PortLayout, u32)| Held {
-                    given: *given,
-                    owned: tally.owned(port),
+                let owned = |place: &Place| Held {
+                    given: place.given(),
+                    owned: tally.owned(place.owner()),
                     ..Held::default()
                 };
-                let held = ports.iter().map(owned).collect();
+                let held = places.iter().map(owned).collect();
                 (tally, held)
             }
         }
@@ -87,17 +130,33 @@ impl Workers {
     fn members(&self, group: &GroupKey) -> Vec<Member> {
         let plugged = self.ports.iter().filter_map(|(&port, place)| {
             let memory = place.memory.as_ref().filter(|memory| memory.group == *group)?;
-            let Memory { layout, given, .. } = *memory;
-            Some(Member { port, layout, given, worker: Some(self.place(place.switch).worker) })
+            let place_of = Place::Rings(memory.layout, memory.given);
+            let worker = Some(self.place(place.switch).worker);
+            Some(Member { port, place: place_of, worker })
         });
         let begins = self.sites.iter().filter_map(|(&port, Site { spec, memory })| {
-            let layout = *memory.plot.layout();
+            let place = Place::Rings(*memory.plot.layout(), spec.rings.buffers());
             let of_it = spec.group.as_ref() == Some(group);
-            of_it.then(|| Member { port, layout, given: spec.rings.buffers(), worker: None })
+            of_it.then_some(Member { port, place, worker: None })
         });
-        let mut all: Vec<_> = plugged.chain(begins).collect();
+        let shares = self.groups.get(group).into_iter().flat_map(Group::shares);
+        let interfaces = shares.filter_map(|share| {
+            let port = self.host.who_has(&share)?;
+            let worker = Some(self.place(self.switch_of(port)?.0).worker);
+            Some(Member { port, place: Place::Share(share), worker })
+        });
+        let mut all: Vec<_> = plugged.chain(begins).chain(interfaces).collect();
         all.sort_by_key(|member| member.port);
         all
+    }
+
+    /// Buffers of interfaces that are being opened or closed: no port's.
+    fn between(&self, group: &Group, tally: &Tally) -> u32 {
+        let is_ports = |share: &Arc<Share>| {
+            self.host.who_has(share).is_some_and(|port| self.switch_of(port).is_some())
+        };
+        let others = group.shares().filter(|share| !is_ports(share));
+        others.map(|share| tally.owned(share.owner())).sum()
     }
 }
 
@@ -105,7 +164,7 @@ impl Workers {
 fn stretch(members: &[Member], most: usize) -> &[Member] {
     let mut slots = 0;
     let count = members.iter().take(most).take_while(|member| {
-        slots += member.layout.counts().buffers();
+        slots += member.place.slots();
         member.worker == members[0].worker && (slots <= SLOTS || member.port == members[0].port)
     });
     &members[..count.count()]

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use client::api::{HostIf, HostIfInfo, LinkState, Mac, PortKind};
 use client::name::PortName;
+use port::group::Share;
 use port::host::netlink::{Event, Interface, Monitor, Netlink};
 use port::host::tap::Opened;
 use port::host::{Absent, HostError, Link, State, bell};
@@ -31,7 +32,7 @@ use rustix::time::{
 };
 use switch::{Adapter, Flush, Plug, Wake};
 
-use super::open::open;
+use super::open::{Means, open};
 use super::{PortPlace, Workers};
 use crate::control::datapath::{Build, HostSpec, MakeHostError, Opening, OpeningSlot, PortKey};
 
@@ -150,6 +151,15 @@ impl HostPorts {
         &self.ringer
     }
 
+    /// The port that has this share.
+    pub(super) fn who_has(&self, share: &Arc<Share>) -> Option<PortKey> {
+        let has = |place: &HostPlace| {
+            let own = place.link.as_ref().and_then(|link| link.share());
+            own.is_some_and(|own| Arc::ptr_eq(&own, share))
+        };
+        self.ports.iter().find(|(_, place)| has(place)).map(|(key, _)| *key)
+    }
+
     pub(super) fn has(&self, port: PortKey) -> bool {
         self.ports.contains_key(&port)
     }
@@ -169,13 +179,18 @@ impl HostPorts {
         kind: PortKind,
         wanted: HostIf,
         given: Vec<OwnedFd>,
+        share: Option<Arc<Share>>,
     ) -> (Opening, impl FnOnce() + Send + use<>) {
         let (opening, ringer, helper) =
             (Opening::default(), self.ringer.clone(), self.helper.clone());
         let slot = opening.clone();
         self.begun.retain(|begun| begun.strong_count() > 0);
         self.begun.push(opening.watch());
-        (opening, move || slot.put(open(kind, &wanted, given, &ringer, helper.as_deref())))
+        let job = move || {
+            let means = Means { bell: &ringer, helper: helper.as_deref(), share };
+            slot.put(open(kind, &wanted, given, &means));
+        };
+        (opening, job)
     }
 
     /// Remembers what happens while interfaces are opened.
@@ -322,7 +337,8 @@ impl Workers {
     ) -> io::Result<(Opening, Build)> {
         // First, so that nothing happens unseen between the two.
         self.host.monitor()?;
-        let (opening, job) = self.host.begin(kind, wanted.clone(), given);
+        let share = self.enrol(wanted)?;
+        let (opening, job) = self.host.begin(kind, wanted.clone(), given, share);
         let build = move || {
             job();
             Ok(())
@@ -336,8 +352,10 @@ impl Workers {
         let opened = match spec.opening.as_ref().and_then(Opening::take) {
             Some(opened) => opened?,
             None => {
-                let helper = self.host.helper.as_deref();
-                open(spec.kind, &spec.host, Vec::new(), &self.host.ringer, helper)?
+                let share = self.enrol(&spec.host)?;
+                let (bell, helper) = (&self.host.ringer, self.host.helper.as_deref());
+                let means = Means { bell, helper, share };
+                open(spec.kind, &spec.host, Vec::new(), &means)?
             }
         };
         let index = opened.interface.index;
@@ -429,22 +447,31 @@ impl Workers {
             return;
         }
         let (kind, wanted) = (place.kind, place.wanted.clone());
-        let (opening, job) = self.host.begin(kind, wanted, Vec::new());
+        let share = match self.enrol(&wanted) {
+            Ok(share) => share,
+            Err(error) => return self.put_off(key, &format!("no place in its group: {error}")),
+        };
+        let (opening, job) = self.host.begin(kind, wanted, Vec::new(), share);
         let ringer = self.host.ringer.clone();
         let body = move || {
             job();
             ringer.wake();
         };
         let thread = std::thread::Builder::new().name("opener".to_owned()).spawn(body);
-        let place = self.host.ports.get_mut(&key).expect("it was there just now");
-        match thread {
-            Ok(_) => place.opening = Some(opening),
-            Err(error) => {
-                tracing::warn!("{}: no thread to open its interface: {error}", place.name);
-                place.retry = true;
-                self.host.try_again();
-            }
+        match (thread, self.host.ports.get_mut(&key)) {
+            (Ok(_), Some(place)) => place.opening = Some(opening),
+            (Err(error), _) => self.put_off(key, &format!("no thread to open it: {error}")),
+            (Ok(_), None) => {}
         }
+    }
+
+    /// There is nothing to open it with now.
+    fn put_off(&mut self, key: PortKey, why: &str) {
+        if let Some(place) = self.host.ports.get_mut(&key) {
+            tracing::warn!("{}: {why}", place.name);
+            place.retry = true;
+        }
+        self.host.try_again();
     }
 
     /// The interface has been opened again, or could not be.
@@ -546,9 +573,9 @@ mod tests {
     fn what_was_begun_and_is_over_takes_no_memory() {
         let mut ports = HostPorts::new().expect("descriptors");
         for _ in 0..3 {
-            drop(ports.begin(PortKind::Tap, HostIf::default(), Vec::new()));
+            drop(ports.begin(PortKind::Tap, HostIf::default(), Vec::new(), None));
         }
-        let (_opening, _job) = ports.begin(PortKind::Tap, HostIf::default(), Vec::new());
+        let (_opening, _job) = ports.begin(PortKind::Tap, HostIf::default(), Vec::new(), None);
         assert_eq!(ports.begun.len(), 1);
     }
 

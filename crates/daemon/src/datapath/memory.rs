@@ -1,12 +1,13 @@
 //! Memory of ports that clients attach: reserved in a region of their own or in their group's, and
 //! given back.
 
+use std::collections::btree_map::Entry;
 use std::io;
 use std::sync::Arc;
 
-use client::api::Attached;
+use client::api::{Attached, HostIf};
 use client::name::PortName;
-use port::group::Group;
+use port::group::{Group, Share};
 use port::shm::PortMemory;
 use ring::Region;
 use ring::layout::PortLayout;
@@ -14,6 +15,7 @@ use ring::owners::Leaver;
 
 use super::{Crew, Site, Workers};
 use crate::control::datapath::{GroupKey, RingSpec, ShmSpec};
+use crate::control::handlers::host::trust_group;
 
 /// Memory of a port in a trust group, to be given back.
 #[derive(Debug)]
@@ -40,6 +42,22 @@ impl Workers {
         );
         self.drop_empty_groups();
         joined
+    }
+
+    /// What an interface gets of the trust group that it is to be in, if that is one.
+    pub(super) fn enrol(&mut self, wanted: &HostIf) -> io::Result<Option<Arc<Share>>> {
+        let Some(group) = wanted.trust_group.as_deref().and_then(trust_group) else {
+            return Ok(None);
+        };
+        let bell = self.host.ringer().clone();
+        let stride = self.stride;
+        let share = match self.groups.entry(group.clone()) {
+            Entry::Occupied(it) => it.into_mut(),
+            Entry::Vacant(place) => place.insert(Group::new(&group.1, stride)?),
+        }
+        .enrol(&group.1, &bell);
+        self.drop_empty_groups();
+        share.map(Some)
     }
 
     pub(super) fn drop_empty_groups(&mut self) {

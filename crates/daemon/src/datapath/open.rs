@@ -12,6 +12,7 @@ use std::sync::Arc;
 use client::api::{Filter, HostIf, PortKind, Queues};
 use helper::ask::ask;
 use helper::wire::{Ask, Kind, Told, own_namespace};
+use port::group::Share;
 use port::host::netlink::Interface;
 use port::host::tap::{Opened, TapSpec};
 use port::host::xdp::{self, XdpSpec};
@@ -43,30 +44,45 @@ pub(super) fn close(closing: Vec<Closing>) -> Option<Build> {
     }))
 }
 
-/// Opens the interface of a port; `given`: has been opened; `helper` does what we may not.
+/// Where an interface is opened to.
+pub(super) struct Means<'a> {
+    /// Rung when its state changes.
+    pub bell: &'a Arc<Waker>,
+    /// What does for us what we may not.
+    pub helper: Option<&'a Path>,
+    /// What it gets of its trust group's memory, if it is in one.
+    pub share: Option<Arc<Share>>,
+}
+
+/// Opens the interface of a port; `given`: has been opened.
 pub(super) fn open(
     kind: PortKind,
     wanted: &HostIf,
     given: Vec<OwnedFd>,
-    bell: &Arc<Waker>,
-    helper: Option<&Path>,
+    means: &Means<'_>,
 ) -> Result<Opened, HostError> {
+    let Means { bell, helper, share } = means;
     if wanted.fds > 0 {
         return match given.len() == usize::from(wanted.fds) {
             true => tap::open_given(given, bell),
             false => Err(HostError::NotGiven(wanted.ifname.clone().unwrap_or_default())),
         };
     }
-    match open_here(kind, wanted, bell) {
+    match open_here(kind, wanted, bell, share) {
         Err(error) if error.is_right() => match (helper, question(kind, wanted)) {
-            (Some(helper), Some(question)) => open_there(helper, &question, &error, bell),
+            (Some(helper), Some(question)) => open_there(helper, &question, &error, bell, share),
             _ => Err(error),
         },
         opened => opened,
     }
 }
 
-fn open_here(kind: PortKind, wanted: &HostIf, bell: &Arc<Waker>) -> Result<Opened, HostError> {
+fn open_here(
+    kind: PortKind,
+    wanted: &HostIf,
+    bell: &Arc<Waker>,
+    share: &Option<Arc<Share>>,
+) -> Result<Opened, HostError> {
     let name = wanted.ifname.clone().unwrap_or_default();
     match kind {
         PortKind::Packet => {
@@ -77,7 +93,8 @@ fn open_here(kind: PortKind, wanted: &HostIf, bell: &Arc<Waker>) -> Result<Opene
             let filter = wanted.filter.as_ref().map(steering).unwrap_or_default();
             let namespace = wanted.netns.clone();
             let queues = wanted.queues.as_ref().map(Queues::numbers);
-            return xdp::open(&XdpSpec { name, namespace, queues, filter }, bell);
+            let spec = XdpSpec { name, namespace, queues, filter };
+            return xdp::open(&spec, bell, share.clone());
         }
         _ => {}
     }
@@ -136,6 +153,7 @@ fn open_there(
     question: &Ask,
     error: &HostError,
     bell: &Arc<Waker>,
+    share: &Option<Arc<Share>>,
 ) -> Result<Opened, HostError> {
     let (told, fds) = ask(helper, question).map_err(|why| {
         let helper = helper.display();
@@ -163,7 +181,8 @@ fn open_there(
             let sockets = numbers.into_iter().zip(std::iter::once(next()?).chain(fds)).collect();
             // If it had to be told, the helper has done it.
             let tags = port::sys::xdp::keep_tags(&interface.name);
-            xdp::open_with(xdp::Rights { sockets, steering, interface, tags }, false, bell)
+            let rights = xdp::Rights { sockets, steering, interface, tags };
+            xdp::open_with(rights, false, bell, share.clone())
         }
     }
 }

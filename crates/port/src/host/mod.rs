@@ -29,7 +29,7 @@ pub mod xdp;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -37,6 +37,7 @@ use switch::batch::{Batch, Delivery};
 use switch::offload::{VNET_LEN, Vnet};
 use switch::{Adapter, DropReason, Sent, Wake};
 
+use crate::group::Share;
 use crate::sys::Waker;
 use netlink::{Interface, Netlink};
 
@@ -73,6 +74,8 @@ pub struct Link {
     bell: Arc<Waker>,
     /// How frames come and go, where the kernel could do it in several ways.
     how: OnceLock<String>,
+    /// What it has of a trust group's buffers.
+    share: OnceLock<Weak<Share>>,
 }
 
 impl Link {
@@ -82,8 +85,8 @@ impl Link {
     pub fn new(interface: &Interface, foreign: bool, bell: &Arc<Waker>) -> Arc<Self> {
         let state = AtomicU8::new(State::of(interface) as u8);
         let mtu = AtomicU32::new(interface.mtu);
-        let (bell, how) = (bell.clone(), OnceLock::new());
-        Arc::new(Self { state, mtu, foreign, bell, how })
+        let (bell, how, share) = (bell.clone(), OnceLock::new(), OnceLock::new());
+        Arc::new(Self { state, mtu, foreign, bell, how, share })
     }
 
     /// The state.
@@ -117,6 +120,12 @@ impl Link {
     #[must_use]
     pub fn how(&self) -> Option<&str> {
         self.how.get().map(String::as_str)
+    }
+
+    /// What it has of a trust group's buffers, if they are in its memory.
+    #[must_use]
+    pub fn share(&self) -> Option<Arc<Share>> {
+        self.share.get().and_then(Weak::upgrade)
     }
 
     /// The MTU.
@@ -302,6 +311,12 @@ pub enum HostError {
          (ulimit -l), or choose fewer --queues"
     )]
     Locked(String),
+    /// The same, of a trust group's.
+    #[error(
+        "interface {0}: the daemon may not lock the {2} MiB of trust group {1}'s memory that it is \
+         to receive into; raise LimitMEMLOCK in its unit (ulimit -l), or leave --trust-group out"
+    )]
+    GroupLocked(String, String, usize),
     /// The helper was asked, and did not do it.
     #[error("{0}")]
     Helper(String),

@@ -11,16 +11,25 @@
 //! back to its queue at the start of the next turn. What is sent is copied into a chunk, put into
 //! the ring of the first queue (so that its order stays), and the kernel is told once for a turn.
 //!
+//! A port that is a member of a trust group has its chunks in the group's region ([`store`]). To
+//! and from other members it exchanges buffers instead of copying: what came for a frame's buffer
+//! is received into next, and a buffer that is sent is its own until the kernel gives it back.
+//!
 //! By a virtual interface, frames arrive whose checksum a stack has left to its card; they are
 //! completed ([`switch::offload::begun`]). What is longer than the interface carries is a run of
 //! segments of which nothing else is known: it is dropped and counted.
 
+mod store;
+
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ring::kring::Frag;
+use ring::mark::PREFIX;
 use ring::put::FRAME_MAX;
+use ring::trade::Giver;
 use ring::umem::{Chunk, Umem, delivered};
 use rustix::io::Errno;
 use switch::batch::{Batch, Delivery};
@@ -30,17 +39,16 @@ use switch::{Adapter, DropReason, Drops, Sent};
 use super::netlink::Interface;
 use super::tap::Opened;
 use super::{HostError, Link, State, namespace, system};
+use crate::group::Share;
 use crate::sys::Waker;
 use crate::sys::steer::{self, Filter, Steering};
-use crate::sys::xdp::{self, Bound, Descriptor, HEADROOM, Place, SLOTS, Tags, XdpSocket};
+use crate::sys::xdp::{self, Bound, Descriptor, Place, SLOTS, Tags, XdpSocket};
+use store::{Store, Wanted};
 
 /// Most queues of a port.
 pub const QUEUES_MAX: u16 = 64;
 /// Chunks to send from.
 const SEND: u32 = 1024;
-/// Bytes of a chunk: for frames of the usual length, and for others.
-const SMALL: u32 = 2048;
-const LARGE: u32 = 4096;
 /// Pieces of a frame that the kernel takes.
 const PIECES: usize = 18;
 const ETHERNET: u32 = 14;
@@ -75,16 +83,20 @@ pub struct Rights {
     pub tags: Tags,
 }
 
-/// Opens sockets on the queues of an interface that is there.
+/// Opens sockets on the queues of an interface that is there; `share`: in a trust group's memory.
 ///
 /// # Errors
 /// [`HostError`], with what to do.
-pub fn open(spec: &XdpSpec, bell: &Arc<Waker>) -> Result<Opened, HostError> {
+pub fn open(
+    spec: &XdpSpec,
+    bell: &Arc<Waker>,
+    share: Option<Arc<Share>>,
+) -> Result<Opened, HostError> {
     let target = spec.namespace.as_deref().map(namespace::open).transpose()?;
     let inside = spec.namespace.as_deref().zip(target.as_ref());
     let rights =
         namespace::within(inside, || rights(&spec.name, spec.queues.as_deref(), &spec.filter))?;
-    open_with(rights, target.is_some(), bell)
+    open_with(rights, target.is_some(), bell, share)
 }
 
 /// Gets what takes rights: sockets, and a program in front of the driver.
@@ -125,45 +137,53 @@ pub fn rights(name: &str, queues: Option<&[u16]>, filter: &Filter) -> Result<Rig
     Ok(Rights { sockets, steering, interface, tags: xdp::keep_tags(name) })
 }
 
-/// Makes a port of what was opened; `foreign`: in another namespace.
+/// Makes a port of what was opened; `foreign`: in another namespace; `share`: as in [`open`].
 ///
 /// # Errors
 /// [`HostError`], with what to do.
-pub fn open_with(rights: Rights, foreign: bool, bell: &Arc<Waker>) -> Result<Opened, HostError> {
+pub fn open_with(
+    rights: Rights,
+    foreign: bool,
+    bell: &Arc<Waker>,
+    share: Option<Arc<Share>>,
+) -> Result<Opened, HostError> {
     let Rights { sockets, steering, interface, tags } = rights;
     let name = interface.name.clone();
     let link = Link::new(&interface, foreign, bell);
     let numbers: Vec<u16> = sockets.iter().map(|(number, _)| *number).collect();
-    let count = u32::try_from(sockets.len()).expect("few");
-    let size = if interface.mtu + super::HEADERS + HEADROOM > SMALL { LARGE } else { SMALL };
-    let umem = Umem::new(size, count * SLOTS + SEND).map_err(system("memory for", &name))?;
-    let mut chunks = umem.chunks();
+    let wanted =
+        Wanted { interface: &interface, queues: u32::try_from(sockets.len()).expect("few") };
+    let (mut store, chunks) = Store::register(&sockets[0].1, &wanted, share)?;
+    let mut chunks = chunks.into_iter();
     let mut all: Vec<Queue> = Vec::new();
     let mut bound = Bound { zero_copy: false, chains: false };
+    let copies = !steering.native || store.is_shared();
     for (number, socket) in sockets {
         let (queue, first) = (u32::from(number), all.first().map(Queue::as_fd));
-        let place = Place { index: interface.index, queue, first, copies: !steering.native };
+        let place = Place { index: interface.index, queue, first, copies };
         let is_first = first.is_none();
-        let (mut socket, how) = bind(socket, &umem, &place, &name)?;
+        let (socket, how) = bind(socket, &store.umem, &place, &name)?;
         if is_first {
             bound = how;
         }
-        let own = chunks.by_ref().take(SLOTS as usize);
-        let own: Vec<u64> = own.map(|chunk| umem.address(chunk)).collect();
-        socket.fill(own.into_iter());
-        steer::enter(steering.map.as_fd(), queue, socket.as_fd())
+        let mut own = Queue { socket, lent: Vec::with_capacity(SLOTS as usize), out: 0..0 };
+        own.lent.extend(chunks.by_ref().take(SLOTS as usize));
+        own.give_back(&store.umem);
+        steer::enter(steering.map.as_fd(), queue, own.as_fd())
             .map_err(|errno| system("steer frames of", &name)(errno.into()))?;
-        all.push(Queue { socket, lent: Vec::with_capacity(SLOTS as usize) });
+        all.push(own);
     }
     let watched = if all.len() > 1 { Some(super::watch_all(&all)) } else { None };
     let watched = watched.transpose().map_err(|errno| system("watch", &name)(errno.into()))?;
-    let _ = link.how.set(describe(&numbers, steering.native, bound, tags));
+    let how = describe(&numbers, steering.native, bound, &store.umem, tags);
+    let _ = link.how.set(how + &std::mem::take(&mut store.note));
+    let _ = link.share.set(store.share());
     let adapter = Xdp {
         queues: all,
         next: 0,
         watched,
         free: chunks.collect(),
-        umem,
+        store,
         link: link.clone(),
         chains: bound.chains,
         repairs: !interface.driver.is_empty(),
@@ -188,7 +208,7 @@ fn bind(
         Errno::NODEV => HostError::Missing(name.to_owned()),
         errno => system("bind an AF_XDP socket to", name)(errno.into()),
     };
-    let socket = XdpSocket::new(socket, umem, place.first.is_none()).map_err(why)?;
+    let socket = XdpSocket::new(socket, umem).map_err(why)?;
     for _ in 0..TRIES {
         match socket.bind(place) {
             Err(Errno::BUSY) => std::thread::sleep(Duration::from_millis(10)),
@@ -199,7 +219,7 @@ fn bind(
 }
 
 /// What `port show` and the log say.
-fn describe(queues: &[u16], native: bool, bound: Bound, tags: Tags) -> String {
+fn describe(queues: &[u16], native: bool, bound: Bound, umem: &Umem, tags: Tags) -> String {
     let plural = if queues.len() == 1 { "queue" } else { "queues" };
     let all_from_0 = (0..).zip(queues).all(|(number, queue)| number == *queue);
     let which = match queues {
@@ -211,7 +231,10 @@ fn describe(queues: &[u16], native: bool, bound: Bound, tags: Tags) -> String {
     };
     let mode = if native { "in the driver" } else { "behind the driver (slower)" };
     let copies = if bound.zero_copy { "zero-copy" } else { "copied by the kernel" };
-    let long = if bound.chains { "" } else { "; frames above 3840 bytes are lost" };
+    let long = match bound.chains {
+        true => String::new(),
+        false => format!("; frames above {} bytes are lost", umem.receives()),
+    };
     let tags = match tags {
         Tags::Kept => "",
         Tags::KeptNow => "; rxvlan is off now, so that VLAN tags stay in frames",
@@ -229,8 +252,10 @@ impl AsFd for Queue {
 /// A queue of the interface.
 struct Queue {
     socket: XdpSocket,
-    /// Chunks whose frames are on their way to their receivers.
-    lent: Vec<u64>,
+    /// Chunks that the kernel is to receive into.
+    lent: Vec<Chunk>,
+    /// Which pieces of the batch are its frames, on their way to their receivers.
+    out: Range<usize>,
 }
 
 /// A frame that has arrived: its descriptors, and what it is.
@@ -240,9 +265,9 @@ struct Arrived {
 }
 
 impl Queue {
-    /// What is on its way no more can be received into again.
-    fn give_back(&mut self) {
-        let filled = self.socket.fill(self.lent.iter().copied());
+    /// Gives the kernel what there is to receive into.
+    fn give_back(&mut self, umem: &Umem) {
+        let filled = self.socket.fill(self.lent.iter().map(|chunk| umem.fill_address(*chunk)));
         self.lent.drain(..filled as usize);
     }
 
@@ -273,15 +298,11 @@ impl Queue {
         endless.then_some(Arrived { descriptors: SLOTS, frame: Err(DropReason::TooLong) })
     }
 
-    /// The descriptors of a frame are ours, and the kernel gets their chunks in the next turn.
-    fn take(&mut self, umem: &Umem, count: u32) {
-        for i in 0..count {
-            // What is no chunk of ours is nobody's.
-            if let Some(chunk) = umem.chunk_of(self.socket.peek(i).address) {
-                self.lent.push(umem.address(chunk));
-            }
-        }
-        self.socket.take(count);
+    /// The chunks of a frame that goes nowhere are received into again.
+    fn keep(&mut self, umem: &Umem, count: u32) {
+        let chunk = |i| umem.chunk_of(self.socket.peek(i).address);
+        // What is no chunk of ours is nobody's.
+        self.lent.extend((0..count).filter_map(chunk));
     }
 }
 
@@ -293,7 +314,8 @@ struct Xdp {
     watched: Option<OwnedFd>,
     /// Chunks to send from that are free.
     free: Vec<Chunk>,
-    umem: Umem,
+    /// Outlives the sockets.
+    store: Store,
     link: Arc<Link>,
     /// Frames may have several chunks.
     chains: bool,
@@ -310,8 +332,10 @@ struct Xdp {
 impl Xdp {
     /// Moves frames of one queue into the batch; `false`: that is full.
     fn receive(&mut self, at: usize, left: &mut u32, batch: &mut Batch, drops: &mut Drops) -> bool {
-        let (queue, umem) = (&mut self.queues[at], &mut self.umem);
+        let (queue, umem) = (&mut self.queues[at], &mut self.store.umem);
         let longest = self.link.mtu() + super::HEADERS;
+        let begin = batch.frags().len();
+        queue.out = begin..begin;
         while *left > 0 {
             if !batch.has_room() {
                 return false;
@@ -323,7 +347,6 @@ impl Xdp {
                 return true;
             };
             *left -= 1;
-            queue.take(umem, descriptors);
             let frame = frame.and_then(|bytes| match bytes > longest {
                 true => Err(DropReason::Offload),
                 false => Ok(bytes),
@@ -331,15 +354,18 @@ impl Xdp {
             match frame {
                 Err(why) => {
                     frags.truncate(first);
+                    queue.keep(umem, descriptors);
                     drops.add(why, 1);
                 }
                 Ok(bytes) => {
                     if self.repairs {
                         repair(umem, &frags[first..]);
                     }
+                    queue.out.end = frags.len();
                     batch.push_received(first, bytes);
                 }
             }
+            queue.socket.take(descriptors);
         }
         false
     }
@@ -349,28 +375,31 @@ impl Xdp {
         while self.free.len() < SEND as usize
             && let Some(address) = socket.reap()
         {
-            self.free.extend(self.umem.chunk_of(address));
+            self.free.extend(self.store.umem.chunk_of(address));
         }
+    }
+
+    /// Has room in the send ring, and chunks.
+    fn can_send(&mut self, pieces: u32) -> Result<(), DropReason> {
+        if self.free.len() < pieces as usize {
+            self.reap();
+        }
+        let room = self.free.len() >= pieces as usize && self.queues[0].socket.room() >= pieces;
+        if room { Ok(()) } else { Err(DropReason::NoRoom) }
     }
 
     fn put(&mut self, batch: &Batch, delivery: Delivery) -> Result<usize, DropReason> {
         let (frame, head) = batch.outgoing(delivery);
         let bytes = delivered(frame, head);
-        let pieces = bytes.div_ceil(self.umem.chunk_size());
+        let pieces = bytes.div_ceil(self.store.umem.sends());
         let most = if self.chains { PIECES } else { 1 };
         if !self.link.takes(bytes as usize) || pieces as usize > most {
             return Err(DropReason::TooLong);
         }
-        if self.free.len() < pieces as usize {
-            self.reap();
-        }
-        let socket = &mut self.queues[0].socket;
-        if self.free.len() < pieces as usize || socket.room() < pieces {
-            return Err(DropReason::NoRoom);
-        }
+        self.can_send(pieces)?;
         let (free, parts) = (&mut self.free, &mut self.parts);
         parts.clear();
-        self.umem.write(
+        self.store.umem.write(
             frame,
             head,
             || free.pop().expect("there are enough"),
@@ -379,8 +408,43 @@ impl Xdp {
                 parts.push(Descriptor { address, len, options });
             },
         );
-        socket.push(parts);
+        self.queues[0].socket.push(parts);
         Ok(bytes as usize)
+    }
+
+    /// Sends a frame from where it lies, if that is one buffer of the group, and leaves another in
+    /// its place; copies it otherwise.
+    fn put_traded(
+        &mut self,
+        batch: &mut Batch,
+        delivery: Delivery,
+        from: Giver<'_>,
+    ) -> Result<usize, DropReason> {
+        let Some((piece, slot)) = batch.tradable(delivery, self.store.umem.region()) else {
+            return self.put(batch, delivery);
+        };
+        let bytes = usize::from(piece.len());
+        let address = self.store.umem.address_of(piece).filter(|_| self.link.takes(bytes));
+        let (Some(trader), Some(address)) = (self.store.trader, address) else {
+            return self.put(batch, delivery);
+        };
+        self.can_send(1)?;
+        let spare = self.free.pop().expect("there is one");
+        let left = self.store.umem.buffer(spare);
+        if !trader.take(self.store.umem.region(), piece, from, slot, left) {
+            self.free.push(spare);
+            return self.put(batch, delivery);
+        }
+        if let Giver::Trader(_) = from {
+            batch.exchange(delivery.frame, left);
+        }
+        self.queues[0].socket.push(&[Descriptor { address, len: piece.len().into(), options: 0 }]);
+        Ok(bytes)
+    }
+
+    /// Of an interface elsewhere we know by sending.
+    fn is_down(&self) -> bool {
+        self.link.state() != State::Up && !self.link.foreign
     }
 
     /// Makes the kernel send what there is; a call sends some.
@@ -411,18 +475,39 @@ impl Xdp {
     }
 }
 
+/// Its bytes may be a group's: they are copied out before they are looked at.
 fn repair(umem: &mut Umem, pieces: &[Frag]) {
-    let Some(mut begun) = Begun::find(umem.bytes(pieces[0])) else { return };
-    pieces.iter().for_each(|piece| begun.add(umem.bytes(*piece)));
-    if let Some((at, sum)) = begun.checksum() {
-        umem.bytes(pieces[0])[at..at + 2].copy_from_slice(&sum);
+    let mut head = [0; PREFIX];
+    let len = umem.read(pieces[0], 0, &mut head);
+    let Some(mut begun) = Begun::find(&head[..len]) else { return };
+    let mut block = [0; 512];
+    for &piece in pieces {
+        let mut at = 0;
+        while at < usize::from(piece.len()) {
+            let len = umem.read(piece, at, &mut block);
+            begun.add(&block[..len]);
+            at += len;
+        }
     }
+    if let Some((at, sum)) = begun.checksum() {
+        umem.write_at(pieces[0], at, &sum);
+    }
+}
+
+fn all_down(list: &[Delivery]) -> Sent {
+    let mut sent = Sent::default();
+    sent.drops.add(DropReason::LinkDown, list.len() as u64);
+    sent
 }
 
 impl Adapter for Xdp {
     fn recv(&mut self, batch: &mut Batch, drops: &mut Drops) {
-        self.queues.iter_mut().for_each(Queue::give_back);
-        batch.restart(self.umem.region());
+        let umem = &self.store.umem;
+        self.queues.iter_mut().for_each(|queue| queue.give_back(umem));
+        batch.restart(umem.region());
+        if let Some(trader) = self.store.trader {
+            batch.trade_for(trader);
+        }
         if !self.stalled && self.queues[0].socket.unsent() > 0 {
             self.kick();
         }
@@ -436,18 +521,30 @@ impl Adapter for Xdp {
         }
     }
 
+    fn take_back(&mut self, batch: &Batch) {
+        for queue in &mut self.queues {
+            let pieces = &batch.received()[std::mem::take(&mut queue.out)];
+            queue.lent.extend(pieces.iter().map(|piece| Chunk::from(piece.buffer())));
+        }
+    }
+
     fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent {
-        // Of an interface elsewhere we know by sending.
-        if self.link.state() != State::Up && !self.link.foreign {
-            let mut sent = Sent::default();
-            sent.drops.add(DropReason::LinkDown, list.len() as u64);
-            return sent;
+        if self.is_down() {
+            return all_down(list);
         }
         Sent::each(list, |delivery| self.put(batch, delivery))
     }
 
+    fn take(&mut self, batch: &mut Batch, list: &[Delivery], from: Giver<'_>) -> Sent {
+        if self.is_down() {
+            return all_down(list);
+        }
+        Sent::each(list, |delivery| self.put_traded(batch, delivery, from))
+    }
+
     fn flush(&mut self) {
         self.kick();
+        self.store.note_sending(SEND as usize - self.free.len());
     }
 
     fn pending(&mut self) -> bool {

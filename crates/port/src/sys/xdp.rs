@@ -27,8 +27,6 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 /// Entries of each ring.
 pub const SLOTS: u32 = 2048;
-/// Room that the kernel takes at the start of a chunk that it receives into.
-pub const HEADROOM: u32 = 256;
 
 /// Opens an AF_XDP socket in the thread's namespace.
 ///
@@ -112,6 +110,24 @@ fn ethtool<const N: usize>(ifname: &str, words: &mut [u32; N]) -> Result<(), Err
     check(unsafe { libc::ioctl(fd, SIOCETHTOOL, &raw mut request) }).map(drop)
 }
 
+/// Gives a socket its memory.
+///
+/// # Errors
+/// `ENOBUFS`: more than may be locked. `EINVAL`: this kernel wants chunks aligned.
+pub fn register(socket: &OwnedFd, umem: &Umem) -> Result<(), Errno> {
+    let (addr, len) = umem.pool();
+    let flags = if umem.is_aligned() { 0 } else { libc::XDP_UMEM_UNALIGNED_CHUNK_FLAG };
+    let memory = libc::xdp_umem_reg {
+        addr: addr as u64,
+        len: len as u64,
+        chunk_size: umem.chunk_size(),
+        headroom: 0,
+        flags,
+        tx_metadata_len: 0,
+    };
+    set(socket, libc::XDP_UMEM_REG, &memory)
+}
+
 /// What a socket was bound with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
@@ -166,24 +182,12 @@ impl Descriptor {
 const _: () = assert!(size_of::<Descriptor>() == size_of::<libc::xdp_desc>());
 
 impl XdpSocket {
-    /// Makes the rings of a socket that was [opened](open); it is to be the `first` that has the
-    /// memory, or to have it with that.
+    /// Makes the rings of a socket that was [opened](open), which has the memory
+    /// [itself](register) or is to be bound behind one that has.
     ///
     /// # Errors
-    /// `ENOBUFS`: more memory than may be locked. What else the kernel says.
-    pub fn new(socket: OwnedFd, umem: &Umem, first: bool) -> Result<Self, Errno> {
-        if first {
-            let (addr, len) = umem.pool();
-            let memory = libc::xdp_umem_reg {
-                addr: addr as u64,
-                len: len as u64,
-                chunk_size: umem.chunk_size(),
-                headroom: 0,
-                flags: 0,
-                tx_metadata_len: 0,
-            };
-            set(&socket, libc::XDP_UMEM_REG, &memory)?;
-        }
+    /// What the kernel says.
+    pub fn new(socket: OwnedFd, umem: &Umem) -> Result<Self, Errno> {
         for ring in [
             libc::XDP_UMEM_FILL_RING,
             libc::XDP_UMEM_COMPLETION_RING,

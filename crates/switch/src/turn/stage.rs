@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ring::kring::{BadSlot, Refused, RxKring, Taken, TxKring};
+use ring::trade::Giver;
 
 use super::{Fate, Full, Moved, Scratch, TurnOf, frames, give_way, queue_of};
 use crate::asks::Asks;
@@ -15,7 +16,7 @@ use crate::id::PortId;
 use crate::monitor::{Monitors, Watch};
 use crate::port::{Plug, Sent};
 use crate::stats::DropReason;
-use crate::switch::Switch;
+use crate::switch::{Entry as PortEntry, Switch};
 
 /// Which frames a batch takes.
 #[derive(Clone, Copy)]
@@ -249,8 +250,8 @@ impl TurnOf<'_> {
         let pair = [self.src.index(), dst.index()];
         let Scratch { batch, list, edge, crowded, foreign, .. } = &mut *self.scratch;
         let (batch, list) = match part {
-            Part::Taken(part) => (&*batch, &list[part]),
-            Part::Finished => (&edge.batch, &edge.list[..]),
+            Part::Taken(part) => (&mut *batch, &list[part]),
+            Part::Finished => (&mut edge.batch, &edge.list[..]),
         };
         let Switch { ports, monitors, .. } = &mut *self.switch;
         let Ok([Some(from), Some(to)]) = ports.get_disjoint_mut(pair) else {
@@ -259,13 +260,15 @@ impl TurnOf<'_> {
             return None;
         };
         let mut rx_queue = 0;
-        let sent = match &mut to.plug {
-            Plug::Adapter(adapter) => adapter.send(batch, list),
-            Plug::Rings(rings, _) => {
+        let giver = giver(from, queue, batch).filter(|_| alone);
+        let sent = match (&mut to.plug, giver) {
+            (Plug::Adapter(adapter), None) => adapter.send(batch, list),
+            (Plug::Adapter(adapter), Some(giver)) => adapter.take(batch, list, giver),
+            (Plug::Rings(rings, _), giver) => {
                 rx_queue = queue_of(queue, rings);
-                let tx = from.plug.rings().filter(|_| alone).map(|rings| &rings.tx[queue]);
                 let mut watch = to.watch.as_deref_mut().map(|watch| (rx_queue, watch, monitors));
-                let from = tx.map(|tx| From { tx, foreign: strict.then_some(foreign) });
+                let foreign = strict.then_some(foreign);
+                let from = giver.map(|giver| From { giver, foreign });
                 let rx = &mut rings.rx[rx_queue];
                 send_to_ring(rx, marks, batch, list, from, &mut watch)
             }
@@ -303,9 +306,18 @@ impl TurnOf<'_> {
     }
 }
 
-/// The ring that frames come from.
+/// Who gives the buffers of a batch for others.
+#[inline]
+fn giver<'a>(from: &'a mut PortEntry, queue: usize, batch: &Batch) -> Option<Giver<'a>> {
+    match &mut from.plug {
+        Plug::Rings(rings, _) => Some(Giver::Ring(&rings.tx[queue])),
+        Plug::Adapter(_) => batch.trader().map(Giver::Trader),
+    }
+}
+
+/// Who frames come from.
 struct From<'a> {
-    tx: &'a TxKring,
+    giver: Giver<'a>,
     /// Its client is a function of a chain: what it sends must be its own. The marks of frames that
     /// are not.
     foreign: Option<&'a mut Vec<u64>>,
@@ -318,12 +330,12 @@ enum Unsent {
     Foreign,
 }
 
-/// Delivers a list into a receive ring. Where the ring that the frames come from is in the same
-/// region, buffers are swapped. `marks`: a function reads what slots say of frames.
+/// Delivers a list into a receive ring. Where the frames come from the same region, buffers are
+/// exchanged with who gives them. `marks`: a function reads what slots say of frames.
 fn send_to_ring(
     rx: &mut RxKring,
     marks: bool,
-    batch: &Batch,
+    batch: &mut Batch,
     list: &[Delivery],
     from: Option<From<'_>>,
     watch: &mut Option<(usize, &mut Watch, &mut Monitors)>,
@@ -333,17 +345,18 @@ fn send_to_ring(
     if let Some((queue, watch, monitors)) = watch {
         watch.show_returned(*queue, rx, monitors);
     }
-    // A header that was taken off may have had a slot of its own: not the frame's, then.
     let shared = Arc::ptr_eq(batch.region(), rx.region());
-    let from = from.filter(|from| shared && from.tx.front_len() == 0);
-    let (tx, mut foreign) = from.map_or((None, None), |from| (Some(from.tx), from.foreign));
+    // A header that was taken off may have had a slot of its own: not the frame's, then.
+    let behind = |giver: &Giver<'_>| matches!(giver, Giver::Ring(tx) if tx.front_len() != 0);
+    let from = from.filter(|from| shared && !behind(&from.giver));
+    let (giver, mut foreign) = from.map_or((None, None), |from| (Some(from.giver), from.foreign));
     for delivery in list {
         if marks {
             // Also none, where a rule or a static address leads past the chains: what the slot said
             // was of another frame.
             rx.mark_next(batch.frames()[usize::from(delivery.frame)].mark);
         }
-        match put(rx, batch, *delivery, tx, foreign.is_some()) {
+        match put(rx, batch, *delivery, giver, foreign.is_some()) {
             Ok(bytes) => sent.delivered.add(1, u64::from(bytes)),
             Err(Unsent::Refused(why)) => sent.drops.add(refusal(why), 1),
             Err(Unsent::Foreign) => {
@@ -362,9 +375,9 @@ fn send_to_ring(
 #[inline]
 fn put(
     rx: &mut RxKring,
-    batch: &Batch,
+    batch: &mut Batch,
     delivery: Delivery,
-    from: Option<&TxKring>,
+    from: Option<Giver<'_>>,
     strict: bool,
 ) -> Result<u32, Unsent> {
     let entry = &batch.frames()[usize::from(delivery.frame)];
@@ -374,11 +387,20 @@ fn put(
         return rx.put_behind(front, batch.frame(entry), head).map_err(Unsent::Refused);
     }
     if let (TagAction::Keep, &[piece]) = (delivery.tag, batch.pieces(entry)) {
-        if let (Some(from), Some(slot)) = (from.filter(|_| rx.can_swap(piece)), entry.slot) {
-            if strict && !from.owns(piece) {
-                return Err(Unsent::Foreign);
+        match (from.filter(|_| rx.can_swap(piece)), entry.slot) {
+            (Some(Giver::Ring(tx)), Some(slot)) => {
+                if strict && !tx.owns(piece) {
+                    return Err(Unsent::Foreign);
+                }
+                return rx.put_swapped(tx, slot, piece).map_err(Unsent::Refused);
             }
-            return rx.put_swapped(from, slot, piece).map_err(Unsent::Refused);
+            (Some(Giver::Trader(trader)), _) => {
+                if let Some(spare) = rx.put_traded(piece, trader).map_err(Unsent::Refused)? {
+                    batch.exchange(delivery.frame, spare);
+                    return Ok(u32::from(piece.len()));
+                }
+            }
+            _ => {}
         }
         if rx.fits(piece) {
             let header = u128::from_le_bytes(entry.header.bytes());

@@ -57,7 +57,8 @@ struct PortPart {
 }
 
 /// Keys of a port's interface.
-const HOST: [&str; 8] = ["ifname", "mtu", "mac", "netns", "address", "alone", "queues", "filter"];
+const HOST: [&str; 9] =
+    ["ifname", "mtu", "mac", "netns", "address", "alone", "queues", "filter", "trust_group"];
 /// Rules of one message.
 const CHUNK: usize = 200;
 

@@ -222,6 +222,10 @@ struct Host {
     /// one value of each kind that is named; the others go on to the host (xdp) [new: all]
     #[arg(long, value_name = "TERMS")]
     filter: Option<Filter>,
+    /// Trust group, one of yours or UID/NAME, in whose memory to receive: frames between the
+    /// interface and the group's functions are not copied (xdp) [new: none]
+    #[arg(long, value_name = "NAME")]
+    trust_group: Option<String>,
     /// Hand over an open TAP, which this process has under that number, so that the daemon needs no
     /// right to it; once for each of its queues (tap)
     #[arg(long, value_name = "N")]
@@ -248,6 +252,7 @@ impl Host {
             alone: self.alone,
             queues,
             filter: self.filter.clone(),
+            trust_group: self.trust_group.clone(),
             fds: u8::try_from(self.fd.len()).unwrap_or(u8::MAX),
         };
         (host != HostIf::default()).then_some(host)

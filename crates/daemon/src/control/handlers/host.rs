@@ -10,7 +10,7 @@ use client::name::PortName;
 use port::host::HostError;
 use switch::PortConfig;
 
-use super::Control;
+use super::{Control, is_group_name};
 use crate::control::datapath::{Datapath, HostSpec, MakeHostError, PortKey, SwitchKey};
 use crate::control::policy::{Access, Caller};
 use crate::control::refusal::Refusal;
@@ -222,7 +222,13 @@ pub(super) fn wanted(caller: &Caller, add: &PortAdd) -> Result<Option<HostIf>, R
     if add.kind.is_host() && !caller.privileged {
         return Err(Refusal::HostPrivilege);
     }
-    complete(&add.port, add.kind, add.host.as_ref()).map_err(Refusal::BadValue)
+    let mut host = complete(&add.port, add.kind, add.host.as_ref()).map_err(Refusal::BadValue)?;
+    if let Some(group) = host.as_mut().and_then(|host| host.trust_group.as_mut())
+        && !group.contains('/')
+    {
+        *group = format!("{}/{group}", caller.uid);
+    }
+    Ok(host)
 }
 
 /// The options that say it.
@@ -236,11 +242,24 @@ fn said(host: &HostIf) -> String {
         ("alone", host.alone),
         ("queues", host.queues.is_some()),
         ("filter", host.filter.is_some()),
+        ("trust_group", host.trust_group.is_some()),
         ("fd", host.fds > 0),
     ];
     let said = each.into_iter().filter(|(_, is_said)| *is_said).map(|(name, _)| name);
     said.collect::<Vec<_>>().join(", ")
 }
+
+/// User and name of a trust group; of the daemon's, if no user is named.
+pub fn trust_group(text: &str) -> Option<(u32, String)> {
+    let (uid, name) = match text.split_once('/') {
+        Some((uid, name)) => (uid.parse().ok()?, name),
+        None => (rustix::process::geteuid().as_raw(), text),
+    };
+    is_group_name(name).then(|| (uid, name.to_owned()))
+}
+
+const TRUST_GROUP: &str = "trust_group: only letters, digits and '_', as in nf, or with the number \
+                           of the user whose group it is, as in 1000/nf";
 
 /// The interface of a port, with its name in any case.
 pub fn complete(
@@ -273,6 +292,11 @@ pub fn complete(
     }
     if kind != PortKind::Xdp && host.filter.is_some() {
         return Err("filter: only for kind xdp".to_owned());
+    }
+    match &host.trust_group {
+        Some(_) if kind != PortKind::Xdp => return Err("trust_group: only for kind xdp".to_owned()),
+        Some(group) if trust_group(group).is_none() => return Err(TRUST_GROUP.to_owned()),
+        _ => {}
     }
     match (&host.queues, kind) {
         (None, _) | (_, PortKind::Xdp) | (Some(Queues::First(_)), PortKind::Tap) => {}

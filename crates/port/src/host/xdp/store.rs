@@ -1,0 +1,150 @@
+//! What an AF_XDP port receives into and sends from: memory of its own, or its trust group's.
+//!
+//! Of a group's region the kernel gets the first buffers, all in one piece, because any of them may
+//! come back in exchange for another. They stay committed and locked as long as the port is there;
+//! so it is not the whole region, which nobody will ever fill. A member whose buffers lie behind
+//! them gets copies.
+//!
+//! Where the kernel or the buffers are not made for it, the port has memory of its own and its
+//! frames are copied; it says so.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+
+use ring::trade::Trader;
+use ring::umem::{Chunk, HEADROOM, Umem};
+use rustix::io::Errno;
+
+use super::SEND;
+use crate::group::Share;
+use crate::host::netlink::Interface;
+use crate::host::{HEADERS, HostError, system};
+use crate::sys::xdp::{SLOTS, register};
+
+/// Bytes of a chunk of its own: for frames of the usual length, and for others.
+const SMALL: u32 = 2048;
+const LARGE: u32 = 4096;
+/// Buffers of a group that the kernel gets at least: enough for six members of the usual size.
+const COVER: u32 = 16384;
+
+/// For whom memory is wanted.
+pub(super) struct Wanted<'a> {
+    pub interface: &'a Interface,
+    pub queues: u32,
+}
+
+impl Wanted<'_> {
+    /// How many chunks.
+    fn chunks(&self) -> u32 {
+        self.queues * SLOTS + SEND
+    }
+}
+
+/// The memory of a port.
+pub(super) struct Store {
+    pub umem: Umem,
+    /// In a group: whose its buffers are.
+    pub trader: Option<Trader>,
+    /// What is to be said of it.
+    pub note: String,
+    /// Given up after the kernel has lost the memory.
+    share: Option<Arc<Share>>,
+}
+
+/// Why there is none of a group.
+enum Unshared {
+    /// It is not made for it.
+    Unfit(String),
+    /// That has to be mended.
+    Failed(HostError),
+}
+
+impl Store {
+    /// Gives a socket its memory, the group's if there is a share of one; returns the chunks.
+    pub fn register(
+        socket: &OwnedFd,
+        wanted: &Wanted<'_>,
+        share: Option<Arc<Share>>,
+    ) -> Result<(Self, Vec<Chunk>), HostError> {
+        let Some(share) = share else { return Self::own(socket, wanted, String::new()) };
+        let group = share.group().to_owned();
+        match Self::shared(socket, wanted, share) {
+            Ok(shared) => Ok(shared),
+            Err(Unshared::Failed(error)) => Err(error),
+            Err(Unshared::Unfit(why)) => {
+                let note = format!("; frames to and from trust group {group} are copied: {why}");
+                Self::own(socket, wanted, note)
+            }
+        }
+    }
+
+    fn own(
+        socket: &OwnedFd,
+        wanted: &Wanted<'_>,
+        note: String,
+    ) -> Result<(Self, Vec<Chunk>), HostError> {
+        let Interface { name, mtu, .. } = wanted.interface;
+        let size = if mtu + HEADERS + HEADROOM > SMALL { LARGE } else { SMALL };
+        let umem = Umem::new(size, wanted.chunks()).map_err(system("memory for", name))?;
+        register(socket, &umem).map_err(|errno| refused(errno, name))?;
+        let chunks = umem.chunks().collect();
+        Ok((Self { umem, trader: None, note, share: None }, chunks))
+    }
+
+    fn shared(
+        socket: &OwnedFd,
+        wanted: &Wanted<'_>,
+        share: Arc<Share>,
+    ) -> Result<(Self, Vec<Chunk>), Unshared> {
+        let name = &wanted.interface.name;
+        let buffers = share.take(wanted.chunks());
+        let buffers = buffers.map_err(|error| Unshared::Unfit(error.to_string()))?;
+        let region = share.region();
+        // Twice what is in use: members will come.
+        let end = region.owners().end().saturating_mul(2).max(COVER).min(region.layout().buffers);
+        let Some(umem) = Umem::shared(region, end) else {
+            return Err(Unshared::Unfit("its buffers are too small to receive into".to_owned()));
+        };
+        register(socket, &umem).map_err(|errno| match errno {
+            Errno::INVAL => {
+                Unshared::Unfit("that takes Linux 5.4, with chunks that are not aligned".to_owned())
+            }
+            Errno::NOBUFS => Unshared::Failed(HostError::GroupLocked(
+                name.clone(),
+                share.group().to_owned(),
+                umem.pool().1.div_ceil(1 << 20),
+            )),
+            errno => Unshared::Failed(refused(errno, name)),
+        })?;
+        let (group, mib) = (share.group(), umem.pool().1.div_ceil(1 << 20));
+        let note = format!("; in the memory of trust group {group}, {mib} MiB of it locked");
+        let trader = Some(Trader::new(share.owner(), end));
+        let chunks = buffers.into_iter().map(Chunk::from).collect();
+        Ok((Self { umem, trader, note, share: Some(share) }, chunks))
+    }
+
+    /// Is it a group's?
+    pub fn is_shared(&self) -> bool {
+        self.share.is_some()
+    }
+
+    /// For who counts the group's buffers.
+    pub fn share(&self) -> Weak<Share> {
+        self.share.as_ref().map(Arc::downgrade).unwrap_or_default()
+    }
+
+    /// Notes how many chunks are on their way out.
+    pub fn note_sending(&self, count: usize) {
+        if let Some(share) = &self.share {
+            share.note_sending(u32::try_from(count).expect("few"));
+        }
+    }
+}
+
+/// Why a socket does not get its memory.
+fn refused(errno: Errno, name: &str) -> HostError {
+    match errno {
+        Errno::NOBUFS => HostError::Locked(name.to_owned()),
+        errno => system("give memory to an AF_XDP socket on", name)(errno.into()),
+    }
+}
