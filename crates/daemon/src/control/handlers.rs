@@ -504,7 +504,7 @@ impl<D: Datapath> Control<D> {
             owner: port.owner,
             client: holder.map(client).or_else(binder),
             memory: holder.map_or(0, |h| h.memory) + shared.map_or(0, Shared::all_memory),
-            group: holder.and_then(|h| h.group.clone()).or_else(|| trust_group_of(port)),
+            group: holder.and_then(|h| h.group.clone()).or_else(|| host::trust_group_of(port)),
             settings: settings::show_port(&port.config, self.shown_grant(name, port)),
             host: self.host_info(port).map(Box::new),
             machine: self.machine_info(port).map(Box::new),
@@ -617,12 +617,6 @@ fn check_group(attach: &Attach) -> Result<(), Refusal> {
         return Err(Refusal::PipeGroup(attach.port.clone()));
     }
     if is_group_name(group) { Ok(()) } else { Err(Refusal::BadValue(GROUP_NAME.to_owned())) }
-}
-
-/// The trust group of an interface; whose it is, if not the port's owner's.
-fn trust_group_of(port: &Port) -> Option<String> {
-    let (uid, name) = host::trust_group(port.host.as_ref()?.trust_group.as_ref()?)?;
-    Some(if uid == port.owner { name } else { format!("{uid}/{name}") })
 }
 
 /// A trust group is named as a port is.

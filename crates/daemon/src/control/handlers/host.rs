@@ -258,6 +258,12 @@ pub fn trust_group(text: &str) -> Option<(u32, String)> {
     is_group_name(name).then(|| (uid, name.to_owned()))
 }
 
+/// The trust group of a port's interface; whose it is, if not the port's owner's.
+pub(super) fn trust_group_of(port: &Port) -> Option<String> {
+    let (uid, name) = trust_group(port.host.as_ref()?.trust_group.as_ref()?)?;
+    Some(if uid == port.owner { name } else { format!("{uid}/{name}") })
+}
+
 const TRUST_GROUP: &str = "trust_group: only letters, digits and '_', as in nf, or with the number \
                            of the user whose group it is, as in 1000/nf";
 
