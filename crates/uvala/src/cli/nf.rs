@@ -1,5 +1,6 @@
 //! `uvala nf`
 
+mod metrics;
 mod top;
 
 use std::path::PathBuf;
@@ -60,6 +61,14 @@ enum Action {
         #[command(flatten)]
         output: Output,
     },
+    /// What functions, chains and rules have counted, as Prometheus reads it
+    ///
+    /// Once, in its text format, for the textfile collector of its node exporter. Rules of a switch
+    /// behind the first 256 are one, which is called others.
+    Metrics {
+        /// Name of the switch; without it, all you may see
+        switch: Option<String>,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -103,6 +112,10 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         Action::Top { switch, every, output } => {
             let switch = switch.as_deref().map(str::parse).transpose()?;
             top::run(global, switch.as_ref(), *every, *output)
+        }
+        Action::Metrics { switch } => {
+            let switch = switch.as_deref().map(str::parse).transpose()?;
+            metrics::run(global, switch.as_ref())
         }
     }
 }
@@ -252,4 +265,5 @@ Examples:
   uvala nf run router vale0:r1 -c router.toml --group nf
   uvala nf run bypass vale0:b1 --service bypass --instance 1
   uvala nf list --watch
-  uvala nf top --json | head -1";
+  uvala nf top --json | head -1
+  uvala nf metrics > /var/lib/node_exporter/uvala.tmp";

@@ -133,7 +133,8 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     }
 }
 
-fn rules(connection: &Connection, switch: &SwitchName) -> anyhow::Result<Vec<RuleInfo>> {
+/// All rules of a switch.
+pub fn rules(connection: &Connection, switch: &SwitchName) -> anyhow::Result<Vec<RuleInfo>> {
     let ask = |from| Request::RuleList(SteeringQuery { switch: switch.clone(), from });
     Ok(listing::all(connection, ask)?)
 }
