@@ -13,10 +13,16 @@ use rustix::ioctl::{IntegerSetter, Setter, ioctl};
 const TUNSETIFF: u32 = 0x4004_54ca;
 const TUNSETOFFLOAD: u32 = 0x4004_54d0;
 const TUNSETVNETHDRSZ: u32 = 0x4004_54d8;
+const TUNSETSNDBUF: u32 = 0x4004_54d4;
+const TUNSETQUEUE: u32 = 0x4004_54d9;
+const TUNSETVNETBE: u32 = 0x4004_54de;
+const TUNSETCARRIER: u32 = 0x4004_54e2;
 /// A TAP without information on packets, with a header of virtio-net.
 const FLAGS: u16 = 0x0002 | 0x1000 | 0x4000;
 /// One of several queues.
 const QUEUE: u16 = 0x0100;
+/// It takes no part any more.
+const DETACH: u16 = 0x0400;
 /// Checksums, TCP over IPv4 and IPv6, with marks of congestion, datagrams over both.
 const OFFLOADS: usize = 0x01 | 0x02 | 0x04 | 0x08 | 0x20 | 0x40;
 
@@ -55,4 +61,27 @@ fn open(name: &str, flags: u16, header: i32, unfinished: bool) -> OwnedFd {
         ioctl(&tap, IntegerSetter::<TUNSETOFFLOAD>::new_usize(offloads)).expect("Linux 6.2");
     }
     tap
+}
+
+/// What whoever has a TAP open can do to others who have.
+pub const TRICKS: [(&str, fn(&OwnedFd)); 8] = [
+    ("shorter headers", |tap| set::<TUNSETVNETHDRSZ>(tap, 10)),
+    ("longer headers", |tap| set::<TUNSETVNETHDRSZ>(tap, 14)),
+    ("headers longer than any frame", |tap| set::<TUNSETVNETHDRSZ>(tap, i32::MAX)),
+    ("the other order of bytes", |tap| set::<TUNSETVNETBE>(tap, 1)),
+    ("no room", |tap| set::<TUNSETSNDBUF>(tap, 1)),
+    ("no carrier", |tap| set::<TUNSETCARRIER>(tap, 0)),
+    ("no part any more", |tap| {
+        let mut request = [0u8; 40];
+        request[16..18].copy_from_slice(&DETACH.to_ne_bytes());
+        // SAFETY: the kernel reads an `ifreq`. That it refuses this is as good.
+        let _ = unsafe { ioctl(tap, Setter::<TUNSETQUEUE, [u8; 40]>::new(request)) };
+    }),
+    ("blocking", |tap| rustix::fs::fcntl_setfl(tap, OFlags::RDWR).expect("our own")),
+];
+
+/// Sets a number, where the kernel lets us.
+fn set<const REQUEST: u32>(tap: &OwnedFd, number: i32) {
+    // SAFETY: the kernel reads an `int`.
+    let _ = unsafe { ioctl(tap, Setter::<REQUEST, i32>::new(number)) };
 }

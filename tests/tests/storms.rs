@@ -6,7 +6,8 @@ use std::time::Duration;
 use client::api::{ErrorCode, HostIf, PortKind};
 use client::control::ControlError;
 use harness::daemon::Daemon;
-use harness::lab::{Lab, add, delete, inside};
+use harness::frames::{BROADCAST, fill};
+use harness::lab::{Lab, add, delete, inside, veth};
 use harness::net::{ip, tcp, udp};
 use harness::{skip, wait};
 use rustix::process::{Pid, Signal, kill_process};
@@ -99,5 +100,47 @@ fn a_tap_whose_queue_was_full_goes_on() {
         });
         blue.ip("link set eth0 up");
         red.within(|| udp(blue, "10.0.0.2", 100));
+    });
+}
+
+/// One long frame to everybody: who cannot take it as a whole gets nothing of it and counts it, and
+/// who can has all of it.
+#[test]
+fn a_frame_is_dropped_where_it_is_too_long_and_counted_there() {
+    let Some(lab) = Lab::new(3) else { return };
+    lab.tell(|daemon, lab| {
+        let [red, blue, green] = &lab.guests[..] else { panic!() };
+        add(daemon, "vale0:tap", PortKind::Tap, inside(red, "10.0.0.1/24")).unwrap();
+        veth(blue, "packet", "10.0.0.2/24", "");
+        add(daemon, "vale0:packet", PortKind::Packet, HostIf::default()).unwrap();
+        veth(green, "quick", "10.0.0.3/24", "");
+        let mut narrow = vec!["vale0:tap", "vale0:packet", "vale0:few"];
+        match add(daemon, "vale0:quick", PortKind::Xdp, HostIf::default()) {
+            Err(error) => skip(&format!("root with AF_XDP is needed: {error}")),
+            Ok(()) => narrow.push("vale0:quick"),
+        }
+        let wide = HostIf { mtu: Some(60_000), ..HostIf::default() };
+        add(daemon, "vale0:wide", PortKind::Tap, wide).unwrap();
+        // Fewer buffers than it takes.
+        let _few = daemon.options().slots(16).open("vale0:few").unwrap();
+        let mut all = daemon.open("vale0:all");
+        let mut from = daemon.open("vale0:from");
+        let mut frame = Vec::new();
+        fill(&mut frame, BROADCAST, 1, 0, 60_014);
+        let too_long = |port: &str| daemon.stats(port).drops.get("too_long").copied();
+        let before: Vec<u64> = narrow.iter().map(|port| daemon.stats(port).rx.bytes).collect();
+        from.send(&frame).unwrap();
+        let mut got = Vec::new();
+        while got != frame {
+            assert!(all.recv_timeout(&mut got, Some(wait::PATIENCE)).unwrap(), "it comes");
+        }
+        for (port, before) in narrow.iter().zip(before) {
+            wait::until("it to be counted", || too_long(port) == Some(1));
+            assert!(daemon.stats(port).rx.bytes - before < 60_014, "{port}: nothing of it");
+        }
+        for port in ["vale0:wide", "vale0:all", "vale0:from"] {
+            assert_eq!(too_long(port), None, "{port}");
+        }
+        assert!(daemon.stats("vale0:wide").rx.bytes >= 60_014);
     });
 }

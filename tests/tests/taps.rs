@@ -9,6 +9,7 @@ use std::time::Duration;
 use client::api::{ErrorCode, HostIf, LinkState, PortAdd, PortKind, PortSettings, Queues, Request};
 use client::control::{Connection, ControlError};
 use harness::daemon::{Daemon, Setup};
+use harness::frames::{BROADCAST, fill};
 use harness::lab::{Lab, add, becomes, delete, host, inside, refusal};
 use harness::net::{Namespace, ip, tcp};
 use harness::process::uvala;
@@ -253,6 +254,52 @@ fn a_giver_who_keeps_its_descriptor_holds_up_nobody() {
         delete(daemon, "vale0:lan");
         wait::until("the workers to rest without it", || rests(daemon.pid()));
         drop(kept);
+    });
+}
+
+/// What a giver can still do with its descriptor costs its own port.
+#[test]
+fn a_giver_who_turns_hostile_harms_its_own_port_only() {
+    let Some(lab) = Lab::new(2) else { return };
+    lab.tell(|daemon, lab| {
+        let [red, blue] = &lab.guests[..] else { panic!() };
+        add(daemon, "vale0:red", PortKind::Tap, inside(red, "10.0.0.1/24")).unwrap();
+        add(daemon, "vale0:blue", PortKind::Tap, inside(blue, "10.0.0.2/24")).unwrap();
+        let mut process = daemon.open("vale0:process");
+        for (name, trick) in tap::TRICKS {
+            eprintln!("{name}");
+            let given = tap::make_queues("bad0", 2);
+            let kept: Vec<OwnedFd> = given.iter().map(|fd| fd.try_clone().unwrap()).collect();
+            ip("link set bad0 up");
+            ip("addr add 10.9.0.1/24 dev bad0");
+            give_taps(daemon, "vale0:bad", &given).unwrap();
+            drop(given);
+            becomes(daemon, "vale0:bad", LinkState::Up);
+            let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
+            socket.set_broadcast(true).unwrap();
+            let both_ways = || {
+                for length in [1, 100, 1400] {
+                    let _ = socket.send_to(&vec![7; length], "10.9.0.255:9");
+                }
+            };
+            both_ways();
+            kept.iter().for_each(trick);
+            for length in [14, 60, 1514, 1514, 60] {
+                let mut frame = Vec::new();
+                fill(&mut frame, BROADCAST, 1, 0, length.max(60));
+                frame.truncate(length);
+                process.send(&frame).unwrap();
+                both_ways();
+            }
+            tcp(red, blue, "10.0.0.2", MEGABYTE / 4);
+            drop(socket);
+            ip("link set bad0 down");
+            wait::until("the workers to rest", || rests(daemon.pid()));
+            delete(daemon, "vale0:bad");
+            drop(kept);
+            wait::until("it to go", || !std::path::Path::new("/sys/class/net/bad0").exists());
+        }
+        tcp(blue, red, "10.0.0.1", MEGABYTE / 4);
     });
 }
 

@@ -3,7 +3,7 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use client::api::{ErrorCode, Filter, HostIf, LinkState, PortKind};
+use client::api::{ErrorCode, Filter, HostIf, LinkState, PortAdd, PortKind, PortSettings, Request};
 use client::control::ControlError;
 use harness::daemon::Daemon;
 use harness::lab::{Lab, add, becomes, delete, host, inside, refusal, veth};
@@ -201,6 +201,40 @@ fn an_interface_takes_in_what_is_for_stations_of_the_switch_also_where_its_drive
         add(daemon, "vale0:br0", PortKind::Xdp, some).unwrap();
         becomes(daemon, "vale0:br0", LinkState::Up);
         red.within(|| udp(&lab.home, "10.0.0.2", 1000));
+    });
+}
+
+/// The end of a veth takes tags out, as cards do; where one cannot see that, they would be lost.
+#[test]
+fn trunks_carry_vlans_to_those_who_belong_there() {
+    let Some(lab) = Lab::new(3) else { return };
+    lab.tell(|daemon, lab| {
+        let [red, blue, green] = &lab.guests[..] else { panic!() };
+        ip("link add here type veth peer name there");
+        let with = |port: &str, kind, host, vlan: &str| {
+            let (port, host) = (port.parse().unwrap(), Some(host));
+            let settings = PortSettings { vlan: Some(vlan.to_owned()), ..Default::default() };
+            let add = PortAdd { port, kind, settings, host, machine: None };
+            daemon.call(Request::PortAdd(Box::new(add))).map(drop)
+        };
+        for (port, end) in [("vale0:here", "here"), ("vale1:there", "there")] {
+            ip(&format!("link set {end} up"));
+            if !has_xdp(with(port, PortKind::Xdp, HostIf::default(), "trunk:10,20")) {
+                return;
+            }
+            let how = host(daemon, port).how.unwrap();
+            assert!(how.ends_with("rxvlan is off now, so that VLAN tags stay in frames"), "{how}");
+        }
+        for (port, guest, address, vlan) in [
+            ("vale0:red", red, "10.0.0.1/24", "access:10"),
+            ("vale1:blue", blue, "10.0.0.2/24", "access:10"),
+            ("vale1:green", green, "10.0.0.2/24", "access:20"),
+        ] {
+            with(port, PortKind::Tap, inside(guest, address), vlan).unwrap();
+        }
+        tcp(red, blue, "10.0.0.2", MEGABYTE);
+        tcp(blue, red, "10.0.0.1", MEGABYTE);
+        assert_eq!(daemon.stats("vale1:green").rx.frames, 0, "the same address, elsewhere");
     });
 }
 
