@@ -63,8 +63,11 @@ fn open(name: &str, flags: u16, header: i32, unfinished: bool) -> OwnedFd {
     tap
 }
 
+/// Something to do to a TAP, and what it is called.
+pub type Trick = (&'static str, fn(&OwnedFd));
+
 /// What whoever has a TAP open can do to others who have.
-pub const TRICKS: [(&str, fn(&OwnedFd)); 8] = [
+pub const TRICKS: [Trick; 8] = [
     ("shorter headers", |tap| set::<TUNSETVNETHDRSZ>(tap, 10)),
     ("longer headers", |tap| set::<TUNSETVNETHDRSZ>(tap, 14)),
     ("headers longer than any frame", |tap| set::<TUNSETVNETHDRSZ>(tap, i32::MAX)),
