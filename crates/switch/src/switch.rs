@@ -241,5 +241,8 @@ impl Switch {
         const BUCKETS: usize = 256;
         self.bridge.age(now, BUCKETS);
         self.watch_functions(now);
+        if let Some(steering) = &mut self.steering {
+            steering.age(now);
+        }
     }
 }

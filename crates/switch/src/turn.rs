@@ -186,6 +186,8 @@ pub(crate) struct TurnOf<'a> {
     scratch: &'a mut Scratch,
     src: PortId,
     queue: usize,
+    /// Frames of each ring, at most.
+    most: u32,
     now: Now,
 }
 
@@ -196,7 +198,8 @@ impl<'a> TurnOf<'a> {
         src: PortId,
         now: Now,
     ) -> Self {
-        Self { switch, scratch, src, queue: 0, now }
+        let most = scratch.frames_max;
+        Self { switch, scratch, src, queue: 0, most, now }
     }
 
     pub(crate) fn run(mut self) -> Moved {
@@ -204,11 +207,15 @@ impl<'a> TurnOf<'a> {
         self.scratch.owing.clear();
         self.scratch.crowded = false;
         let (ahead, room) = self.room_ahead();
-        self.scratch.batch.restrict(room);
+        let src = self.src;
+        let most = self.switch.steering.as_mut().map_or(u16::MAX, |steer| steer.begin_turn(src));
+        self.scratch.batch.restrict(room.min(most.into()));
         let Some(entry) = self.switch.entry_mut(self.src) else { return Moved::default() };
         let moved = match &mut entry.plug {
             Plug::Rings(host, _) => {
                 let queues = host.tx.len();
+                let each = u32::from(most) / u32::try_from(queues).unwrap_or(1).max(1);
+                self.most = self.most.min(each.max(1));
                 if entry.watch.is_some() {
                     self.show_returned();
                 }
@@ -228,6 +235,9 @@ impl<'a> TurnOf<'a> {
                 Moved { slots, blocked_on: ahead }
             }
         };
+        if let Some(steering) = &mut self.switch.steering {
+            steering.end_turn(src, moved.slots);
+        }
         if moved.slots > 0 || !self.scratch.rung.is_empty() {
             self.ring_doorbells();
         }
@@ -292,7 +302,7 @@ impl<'a> TurnOf<'a> {
 
     /// One transmit ring: runs, then staging if they are short.
     fn take_ring(&mut self) -> Moved {
-        let budget = self.tx().sync().min(self.scratch.frames_max);
+        let budget = self.tx().sync().min(self.most);
         self.show_sent();
         let mut moved = Moved::default();
         while moved.slots < budget && moved.blocked_on.is_none() {

@@ -534,6 +534,34 @@ fn a_function_names_a_service_by_its_number() {
     }
 }
 
+/// Else all others of the worker wait until each of its frames was compared with all rules.
+#[test]
+fn a_sender_of_new_flows_has_shorter_turns_and_whom_everybody_knows_has_not() {
+    let mut net = net(0);
+    let rule = |id| {
+        let fields = Fields { vlan: Some("9".parse().expect("a VLAN")), ..Fields::default() };
+        Rule { id, priority: id, fields, action: Action::Drop }
+    };
+    net.switch.steer(Some(Plan { rules: (1..=4096).map(rule).collect(), ..Plan::default() }));
+    let mut port = 0;
+    let mut turn = |net: &mut Net, is_new: bool| {
+        let next = |_| {
+            port += u16::from(is_new);
+            flow(port, 1)
+        };
+        let frames: Vec<_> = (0..16).map(next).collect();
+        net.send(0, &frames);
+        let taken = net.turn(0).slots;
+        while net.turn(0).slots > 0 {}
+        net.received(1);
+        taken
+    };
+    assert_eq!(turn(&mut net, true), u32::from(BATCH), "nobody knows yet");
+    assert!((0..5).all(|_| turn(&mut net, true) <= 8));
+    assert!((0..5).all(|_| turn(&mut net, false) > 0));
+    assert_eq!(turn(&mut net, false), u32::from(BATCH));
+}
+
 /// Rules see the frame, not its first slot.
 #[test]
 fn a_frame_in_pieces_is_classified_as_one_in_one_piece() {

@@ -11,8 +11,9 @@
 //! table never grows, and never fills up. Whatever changes rules or chains changes the epoch, which
 //! makes all entries old at once.
 //!
-//! The tags tell where to look: a frame costs one line of these and one line of its entry. Memory
-//! that no flow has used is never committed.
+//! The tags tell where to look: a frame costs one line of these and one line of its entry; one that
+//! is not there, eight entries at most. Memory that no flow has used is never committed, and when
+//! all flows are silent it is given back.
 
 use super::flow::{FlowKey, WORDS};
 
@@ -68,6 +69,10 @@ pub struct FlowCache {
     epoch: u16,
     /// A flow is forgotten when it was silent for so long.
     idle_ms: u32,
+    /// Something was entered.
+    is_used: bool,
+    /// Frames that had asked when this was last looked at, and when that changed.
+    asked: (u64, u32),
     /// What was done.
     pub stats: CacheStats,
 }
@@ -80,7 +85,8 @@ impl FlowCache {
         let words = vec![0; (sets * WAYS + 1) * ENTRY];
         let skip = words.as_ptr().align_offset(64).min(ENTRY);
         let (tags, stats) = (vec![[0; WAYS]; sets], CacheStats::default());
-        Self { words, skip, tags, capacity: flows, epoch: 1, idle_ms, stats }
+        let (is_used, asked) = (false, (0, 0));
+        Self { words, skip, tags, capacity: flows, epoch: 1, idle_ms, is_used, asked, stats }
     }
 
     /// Forgets everything.
@@ -88,6 +94,17 @@ impl FlowCache {
         match self.epoch.checked_add(1) {
             Some(next) => self.epoch = next,
             None => *self = Self { stats: self.stats, ..Self::new(self.capacity, self.idle_ms) },
+        }
+    }
+
+    /// Gives memory back, if all flows are silent.
+    pub fn age(&mut self, now_ms: u32) {
+        let asked = self.stats.hits.wrapping_add(self.stats.misses);
+        if asked != self.asked.0 {
+            self.asked = (asked, now_ms);
+        } else if self.is_used && now_ms.wrapping_sub(self.asked.1) >= self.idle_ms {
+            let (asked, stats) = (self.asked, self.stats);
+            *self = Self { asked, stats, ..Self::new(self.capacity, self.idle_ms) };
         }
     }
 
@@ -167,6 +184,7 @@ impl FlowCache {
             }
         }
         let (set, way) = place;
+        self.is_used = true;
         self.stats.evicted += u64::from(best.is_some_and(|(free, _)| free == 0));
         self.tags[set][way] = tag(hash);
         let [flow @ .., word] = self.entry(set, way);
@@ -227,6 +245,25 @@ mod tests {
         let lost = lost.count() as u64;
         assert!(lost < FLOWS / 1000, "{lost} of {FLOWS}");
         assert_eq!(cache.stats.evicted, lost);
+    }
+
+    #[test]
+    fn test_memory_is_given_back_when_all_flows_are_silent_and_not_before() {
+        let mut cache = FlowCache::new(1 << 10, 1000);
+        (0..9).for_each(|flow| cache.put(7, &key(flow), 3, 0));
+        let is_empty = |cache: &FlowCache| cache.words.iter().all(|&word| word == 0);
+        for now_ms in (0..4000).step_by(100) {
+            cache.age(now_ms);
+            assert_eq!(cache.get(7, &key(8), now_ms), Some(3), "it goes on");
+        }
+        cache.age(4000);
+        cache.age(4999);
+        assert!(!is_empty(&cache));
+        let stats = cache.stats;
+        cache.age(5000);
+        assert!(is_empty(&cache) && cache.stats == stats);
+        cache.put(7, &key(1), 4, 5000);
+        assert_eq!(cache.get(7, &key(1), 5001), Some(4));
     }
 
     #[test]

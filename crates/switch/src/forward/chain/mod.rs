@@ -32,6 +32,7 @@
 pub mod cache;
 pub mod flow;
 pub mod meta;
+pub mod pace;
 pub mod rule;
 pub mod service;
 pub mod text;
@@ -46,6 +47,7 @@ use crate::vlan::VlanId;
 use cache::{CacheStats, FlowCache};
 use flow::{FlowKey, Prefix};
 use meta::{HOPS_MAX, Meta, POSITIONS, Wish};
+use pace::Pace;
 use rule::{Action, Matcher, RULES_MAX, Rule};
 use service::{Balance, Service};
 
@@ -183,6 +185,9 @@ pub struct Steering {
     chain_stats: Vec<ChainStats>,
     rules: Vec<(Rule, Matcher, Counters)>,
     cache: FlowCache,
+    pace: Pace,
+    /// Frames whose flow nobody knew, when the turn began.
+    missed: u64,
     seed: u64,
 }
 
@@ -202,6 +207,8 @@ impl Steering {
             chain_stats: Vec::new(),
             rules: Vec::new(),
             cache: FlowCache::new(flows, IDLE_MS),
+            pace: Pace::new(),
+            missed: 0,
             seed,
         }
     }
@@ -297,6 +304,27 @@ impl Steering {
         if self.cache.capacity() != flows {
             self.cache = FlowCache::new(flows, IDLE_MS);
         }
+    }
+
+    /// A turn of a port begins; says how many frames it may take.
+    #[inline]
+    pub(crate) fn begin_turn(&mut self, src: PortId) -> u16 {
+        self.missed = self.cache.stats.misses;
+        self.pace.most(src)
+    }
+
+    /// It has taken so many.
+    #[inline]
+    pub(crate) fn end_turn(&mut self, src: PortId, frames: u32) {
+        let missed = self.cache.stats.misses.wrapping_sub(self.missed);
+        self.pace.note(src, frames, missed.saturating_mul(self.rules.len() as u64));
+    }
+
+    /// Housekeeping: where no frame has asked for its flow for a while, the memory of all flows is
+    /// given back.
+    pub(crate) fn age(&mut self, now: Now) {
+        #[allow(clippy::cast_possible_truncation)] // reason: a clock that wraps.
+        self.cache.age(now.as_ms() as u32);
     }
 
     /// The flow of a frame that comes in by an ordinary port.

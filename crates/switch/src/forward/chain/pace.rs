@@ -1,0 +1,72 @@
+//! How many frames of a port are taken in a turn, where flows that nobody knows cost much.
+//!
+//! Such a frame is compared with one rule after the other, and whoever makes every frame a flow of
+//! its own has all of them compared with all rules: the turn takes as long as that, and all others
+//! of the worker wait. So a port whose last turn cost more than [`WORK`] comparisons gets a shorter
+//! one, in proportion. It gets longer ones little by little, as long as what it sends in them is
+//! cheap: who has flows known for a while only to send many new ones at once has that seldom.
+//! Frames that are not taken wait in their ring, and it is their sender whom they hold up.
+
+use crate::id::{MAX_PORTS, PortId};
+
+/// Comparisons of a turn: 100 to 200 microseconds.
+const WORK: u64 = 32_768;
+
+/// Most frames of each port's next turn.
+pub struct Pace(Box<[u16]>);
+
+impl Pace {
+    /// Nothing holds anybody.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(vec![u16::MAX; MAX_PORTS].into_boxed_slice())
+    }
+
+    /// How many a port may have taken.
+    #[inline]
+    #[must_use]
+    pub fn most(&self, port: PortId) -> u16 {
+        self.0[port.index()]
+    }
+
+    /// So many of its frames took so many comparisons.
+    #[inline]
+    pub fn note(&mut self, port: PortId, frames: u32, compared: u64) {
+        let most = &mut self.0[port.index()];
+        if compared > WORK {
+            let fewer = u64::from(frames) * WORK / compared;
+            *most = u16::try_from(fewer).unwrap_or(u16::MAX).max(1);
+        } else if compared <= WORK / 2 && frames >= u32::from(*most / 2).max(1) {
+            *most = most.saturating_add(*most / 8 + 1);
+        }
+    }
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_who_costs_much_gets_less_and_who_does_not_gets_all_again() {
+        let (mut pace, port) = (Pace::new(), PortId::new(7).unwrap());
+        let all = pace.most(port);
+        pace.note(port, 256, 256 * 4096);
+        assert_eq!(pace.most(port), 8);
+        for (frames, compared) in [(8, 8 * 4096), (0, 0), (3, 0)] {
+            pace.note(port, frames, compared);
+            assert_eq!(pace.most(port), 8, "{frames} frames say nothing else");
+        }
+        pace.note(port, 8, 0);
+        assert_eq!(pace.most(port), 10);
+        pace.note(port, 1, u64::MAX);
+        assert_eq!(pace.most(port), 1, "never none");
+        (0..200).for_each(|_| pace.note(port, pace.most(port).into(), 0));
+        assert_eq!(pace.most(port), all);
+    }
+}
