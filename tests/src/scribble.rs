@@ -28,7 +28,8 @@ pub fn run(scribble: &Scribble) -> Result<Report, Error> {
     let ended = super::end_of_stdin();
     let connection = Connection::open(Some(&scribble.at.dir))?;
     let attach = Attach::new(scribble.at.port.parse()?);
-    let attach = Attach { tx_rings: scribble.at.rings, rx_rings: scribble.at.rings, ..attach };
+    let (rings, group) = (scribble.at.rings, scribble.at.group.clone());
+    let attach = Attach { tx_rings: rings, rx_rings: rings, group, ..attach };
     let (attached, fds) = connection.attach(attach)?;
     let mut target = Target::new(attached, fds, Random::new(scribble.seed));
     super::say(&Report::Ready);
@@ -64,7 +65,8 @@ impl Target {
     /// One number somewhere: sometimes a wild one, sometimes one that the switch may believe.
     fn scribble(&mut self) {
         match self.random.below(16) {
-            0 => self.wild(0, self.attached.region_bytes),
+            // What nobody uses of a group's is as good as all others', and not to be committed.
+            0 => self.wild(0, self.attached.region_bytes.min(64 << 20)),
             1 => self.wild(0, self.attached.pool),
             2 => self.wild(self.port.nifp() as u64, 1024),
             3 => self.frame(),

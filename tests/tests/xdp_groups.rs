@@ -10,8 +10,8 @@ use harness::daemon::{Daemon, Setup};
 use harness::frames::{Tally, announcement, fill, mac};
 use harness::lab::{Lab, add, becomes, delete, host, refusal, veth};
 use harness::net::{Namespace, ip, tcp, udp};
-use harness::process::{Owned, uvala};
-use harness::role::Become;
+use harness::process::{Owned, Peer, uvala};
+use harness::role::{Become, Role, Scribble};
 use harness::{skip, wait};
 
 const MEGABYTE: usize = 1 << 20;
@@ -249,6 +249,48 @@ fn no_buffer_is_lost_when_a_function_dies_or_an_interface_goes() {
         assert_eq!(buffers(&daemon, "vale0:blue"), Some((STOCK, STOCK)));
         delete(&daemon, "vale0:blue");
         wait::until("the group to go", || audit(&daemon).is_empty());
+    });
+}
+
+#[test]
+fn random_bytes_all_over_the_group_take_no_buffer_from_an_interface() {
+    let Some(lab) = Lab::new(2) else { return };
+    lab.tell(|daemon, lab| {
+        let [red, blue] = &lab.guests[..] else { panic!() };
+        veth(red, "red", "10.0.0.1/24", "");
+        veth(blue, "blue", "10.0.0.2/24", "");
+        if !xdp(daemon, "vale0:red") {
+            return;
+        }
+        assert!(xdp(daemon, "vale0:blue"));
+        let mut at = daemon.at("vale0:hostile");
+        at.group = Some("nf".to_owned());
+        let mut hostile = Peer::start(&Role::Scribble(Scribble { at, seed: 5 }));
+        let flood = || {
+            let socket = std::net::UdpSocket::bind("10.0.0.1:0").unwrap();
+            socket.set_broadcast(true).unwrap();
+            (0..20_000).for_each(|i| {
+                let to = if i % 2 == 0 { "10.0.0.2:9" } else { "10.0.0.77:9" };
+                drop(socket.send_to(&[1; 1000], to));
+            });
+        };
+        // Of the second address nobody knows where it is, until the hostile one claims it.
+        red.ip("neigh add 10.0.0.77 lladdr 02:00:00:00:00:77 dev eth0");
+        red.within(flood);
+        let seen = daemon.stats("vale0:hostile");
+        eprintln!("the daemon says of the hostile one: {seen:?}");
+        assert!(seen.resyncs > 0, "{seen:?}");
+        hostile.finish();
+        wait::until("its end", || daemon.port("vale0:hostile").is_none());
+        for port in ["vale0:red", "vale0:blue"] {
+            assert_eq!(buffers(daemon, port), Some((STOCK, STOCK)), "{port}");
+        }
+        for guest in [red, blue] {
+            guest.ip("neigh flush all");
+        }
+        red.within(|| udp(blue, "10.0.0.2", 100));
+        tcp(red, blue, "10.0.0.2", 2 * MEGABYTE);
+        tcp(blue, red, "10.0.0.1", 2 * MEGABYTE);
     });
 }
 
