@@ -61,6 +61,45 @@ fn namespaces_are_attached_with_addresses_and_routes() {
     });
 }
 
+/// What somebody without any right types in a user namespace of their own: a switch, themselves on
+/// it, and a namespace of a process.
+const ALONE: &str = "
+    export UVALA_DIR=$PLACE/run
+    ip link set lo up
+    $UVALA daemon --background > /dev/null
+    trap 'kill $guest $(cat $UVALA_DIR/uvala.lock)' EXIT
+    unshare --net sleep 60 &
+    guest=$!
+    while test $(readlink /proc/$guest/ns/net) = $(readlink /proc/self/ns/net); do sleep 0.01; done
+    $UVALA port add vale0:host --kind tap --address 10.0.0.254/24
+    $UVALA ns attach $guest vale0:web --address 10.0.0.253/24 --gateway 10.0.0.254
+    for try in $(seq 100); do
+        nsenter -t $guest --net bash -c 'echo > /dev/udp/10.0.0.254/9'
+        sleep 0.05
+        nsenter -t $guest --net ip neigh show 10.0.0.254 | grep lladdr && exit 0
+    done
+    exit 9";
+
+#[test]
+fn an_ordinary_user_has_a_switch_and_namespaces_of_their_own() {
+    let can = Command::new("setpriv").args(NOBODY).args(["unshare", "-Urn", "true"]).status();
+    if !can.is_ok_and(|status| status.success()) {
+        return skip("needs root, to be somebody else, and user namespaces for everybody");
+    }
+    let place = Scratch::new("alone");
+    std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let copy = place.path().join("uvala");
+    std::fs::copy(uvala_path(), &copy).unwrap();
+    let mut shell = Command::new("setpriv");
+    shell.args(NOBODY).args(["unshare", "-Urn", "bash", "-euc", ALONE]);
+    let output = shell.env("UVALA", copy).env("PLACE", place.path()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("lladdr"), "an answer: {text}");
+}
+
+const NOBODY: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+
 /// A runtime: the plugin under its name, and the standard plugins.
 struct Runtime {
     place: Scratch,
