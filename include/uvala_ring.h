@@ -132,14 +132,16 @@ struct uvala_csb_ktoa {
 	uint32_t hwtail;         /* S>C first slot the switch owns; acquire before the slots */
 	uint32_t kern_need_kick; /* S>C RX: the switch waits for room. TX: always 1 */
 	uint32_t resyncs;        /* S>C how often an index was out of range */
-	uint32_t pad[12];
+	uint64_t frames;         /* direct hops: how many went this way */
+	uint32_t pad[10];
 };
 UVALA_STATIC_ASSERT(sizeof(struct uvala_csb_ktoa) == UVALA_LINE, "csb_ktoa");
 
 /* The worker's need-kick word; one line per port. csb.md section 3. */
 struct uvala_bell {
 	uint32_t need_kick; /* S>C the worker sleeps: kick once per value */
-	uint32_t pad[15];
+	uint32_t news;      /* S>C goes up when a function should ask for its hops */
+	uint32_t pad[14];
 };
 UVALA_STATIC_ASSERT(sizeof(struct uvala_bell) == UVALA_LINE, "bell");
 

@@ -2,6 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`chain`] | a chain of functions |
 //! | [`daemon`] | the daemon of one test, in a directory of its own |
 //! | [`process`] | processes that never outlive their test |
 //! | [`role`] | what a client process (`uvala-peer`) is told to do, and what it reports |
@@ -19,6 +20,7 @@
 //! Each file in `tests/` is one story; each test starts its own daemon, so that they run side by
 //! side and leave nothing behind.
 
+pub mod chain;
 pub mod daemon;
 pub mod frames;
 pub mod guest;

@@ -3,22 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::offset_of;
 use std::os::fd::AsFd;
-use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use client::Port;
-use client::api::{
-    Attach, Attached, FunctionInfo, GroupAudit, MemberAudit, PortStats, Reply, Request,
-    SteeringQuery,
-};
+use client::api::{Attach, Attached, GroupAudit, MemberAudit, Request};
 use client::control::{Connection, PortFds};
 use client::nf::{self, Action, Frame, Made};
+use harness::chain::{audit, configuration, dropped, drops, function, functions, runs};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{Tally, announcement, fill, mac};
-use harness::process::{Owned, Peer, STRANGER, uvala};
-use harness::role::{Become, Hoard, Receive, Role, Send};
+use harness::process::{Owned, Peer, STRANGER};
+use harness::role::{Hoard, Receive, Role, Send};
 use harness::{Random, is_root, is_soak, skip, wait};
 use ring::Region;
 use ring::abi::NetmapIf;
@@ -29,58 +26,6 @@ use ring::user::TxRing;
 
 /// Frames that a ring holds at most.
 const RING: u64 = 1023;
-
-/// A switch with a chain `c` of services `s0` to the last, each with an instance `f0`…, between
-/// `valenf:a` and `valenf:b`.
-fn configuration(functions: usize) -> String {
-    let mut text = "[switch.valenf]\nforwarding = \"chain\"\n".to_owned();
-    text += "[switch.valenf.port.a]\nchain = \"c\"\n[switch.valenf.port.b]\n";
-    for n in 0..functions {
-        text += &format!("[switch.valenf.port.f{n}]\nservice = \"s{n}\"\n");
-    }
-    let services: Vec<_> = (0..functions).map(|n| format!("\"s{n}\"")).collect();
-    let services = services.join(", ");
-    text + &format!("[[switch.valenf.chain]]\nname = \"c\"\nservices = [{services}]\n")
-}
-
-/// A function in a process of its own, which passes everything on.
-fn function(daemon: &Daemon, number: usize) -> Owned {
-    let port = format!("valenf:f{number}");
-    let mut command = uvala(Become::default(), &["nf", "run", "bypass", &port], None);
-    command.env("UVALA_DIR", daemon.dir());
-    let function = Owned::spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()));
-    wait::until("a function", || runs(daemon, number));
-    function
-}
-
-fn functions(daemon: &Daemon) -> Vec<FunctionInfo> {
-    let query = SteeringQuery { switch: "valenf".parse().unwrap(), from: None };
-    match daemon.call(Request::FunctionList(query)) {
-        Ok(Reply::Functions(page)) => page.items,
-        other => panic!("{other:?}"),
-    }
-}
-
-fn runs(daemon: &Daemon, number: usize) -> bool {
-    let name = format!("valenf:f{number}");
-    functions(daemon).iter().any(|info| info.port.to_string() == name && info.pid.is_some())
-}
-
-/// What `uvala audit` says, which fails where a buffer is lost.
-fn audit(daemon: &Daemon) -> Vec<GroupAudit> {
-    let output = daemon.uvala(&["audit", "--json"]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-/// All drops of a port.
-fn drops(stats: &PortStats) -> u64 {
-    stats.drops.values().sum()
-}
-
-fn dropped(stats: &PortStats, reason: &str) -> u64 {
-    stats.drops.get(reason).copied().unwrap_or(0)
-}
 
 #[test]
 fn kill_9_of_any_function_loses_what_it_held_and_no_buffer() {
@@ -218,7 +163,7 @@ fn flows_stay_where_they_are_and_in_order_when_instances_come_and_go() {
     // Frames in the ring of the one that went are lost; none has overtaken another.
     tally.assert_intact();
     assert!(tally.frames() > 0);
-    audit(&daemon);
+    assert_eq!(audit(&daemon).len(), 1);
 }
 
 /// Ends all threads when it goes, also because of a panic.

@@ -19,6 +19,7 @@ mod attach;
 mod audit;
 mod chain;
 mod fdb;
+mod hop;
 mod host;
 mod interface;
 mod machine;
@@ -34,10 +35,11 @@ use thiserror::Error;
 pub use attach::{Attach, Attached};
 pub use audit::{GroupAudit, MemberAudit};
 pub use chain::{
-    ChainAdd, ChainInfo, ChainRef, ChainSpec, FlowCacheInfo, FunctionInfo, RuleAdd, RuleDel,
-    RuleInfo, RuleSpec, SteeringQuery,
+    ChainAdd, ChainInfo, ChainRef, ChainSpec, FlowCacheInfo, FunctionInfo, HopInfo, RuleAdd,
+    RuleDel, RuleInfo, RuleSpec, SteeringQuery,
 };
 pub use fdb::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList};
+pub use hop::{HopCall, HopEnd, HopRef, HopState};
 pub use host::{Address, Filter, HostIf, HostIfInfo, LinkState, QueueSet, Queues};
 pub use interface::{InterfaceAdd, InterfaceAttach, InterfacePoll, PollThreads};
 pub use machine::{COALESCE_USECS_MAX, Machine, MachineInfo, MachineState};
@@ -166,6 +168,8 @@ pub enum Request {
     /// Where the buffers of the caller's trust groups are, a page at a time.
     /// Answer: [`Reply::Audit`].
     Audit(PageFrom),
+    /// What functions ask about their direct hops.
+    Hop(HopCall),
 }
 
 /// Every answer.
@@ -204,6 +208,8 @@ pub enum Reply {
     Functions(Page<FunctionInfo>),
     /// To [`Request::Audit`].
     Audit(Page<GroupAudit>),
+    /// To [`HopCall::List`].
+    Hops(Vec<HopEnd>),
 }
 
 /// Why a call was refused: a code for programs, a line for people.

@@ -20,6 +20,7 @@ use rustix::thread::MembarrierCommand;
 use crate::api::Attached;
 use crate::control::PortFds;
 use crate::geometry::Geometry;
+use crate::nf::hops::Ways;
 use crate::nf::{self, Action, Look, Made};
 use crate::port::halves;
 use crate::{Error, FRAME_MAX, Lost, Receiver, Sender, WaitPolicy, slot_flag};
@@ -324,7 +325,8 @@ fn test_a_function_passes_what_has_room() {
     let (mut far, mut small, _) = open(16, 256, SLEEPY);
     let (tx, rx, small) = (tx.tx(0), rx.rx(0), small.tx(0));
     let mut next = |_: &mut nf::Frame<'_>, _: &mut Made| Action::Next;
-    assert_eq!(nf::look(tx, rx), Look::Pass(0));
+    let ways = &mut Ways::default();
+    assert_eq!(nf::look(tx, rx, ways, rx.owned()), Look::Pass(0));
     // Slots: 1, 1, 1, 2, 5, 16.
     for (i, len) in [60, 60, 60, 500, 1200, 4096].into_iter().enumerate() {
         assert!(tx.try_send(&frame(u32::try_from(i).unwrap(), len)).unwrap());
@@ -333,16 +335,17 @@ fn test_a_function_passes_what_has_room() {
     while small.space() > 3 {
         assert!(small.try_send(&frame(0, 60)).unwrap());
     }
-    assert_eq!(nf::look(small, rx), Look::Wait(5), "half of the ring, whole frames");
+    let all = rx.available();
+    assert_eq!(nf::look(small, rx, ways, all), Look::Wait(5), "half of the ring, whole frames");
     assert_eq!(far.turn(), 12);
     let made = &mut Made::default();
     for count in [5, 5] {
-        assert_eq!(nf::look(small, rx), Look::Pass(count));
-        assert_eq!(nf::pass(small, rx, count, &mut next, made), count);
+        assert_eq!(nf::look(small, rx, ways, rx.owned()), Look::Pass(count));
+        assert_eq!(nf::pass((small, ways), rx, count, &mut next, made), count);
         small.submit(count).unwrap();
         rx.release(count).unwrap();
     }
-    assert_eq!(nf::look(small, rx), Look::TooLong(16));
+    assert_eq!(nf::look(small, rx, ways, rx.owned()), Look::TooLong(16));
 }
 
 #[test]

@@ -35,9 +35,10 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::api::{Attached, ErrorCode, PortRef, Request};
-use crate::control::Connection;
+use crate::api::{Attached, ErrorCode, PortRef, Reply, Request};
+use crate::control::{Connection, ControlError};
 use crate::name::PortName;
+use crate::wait::Sleeps;
 use crate::{Error, Lost, sys};
 
 /// Both doorbells and the control connection of one attachment.
@@ -87,14 +88,35 @@ impl Link {
         if bell > NUMBER_MAX {
             return Err(Error::Geometry("number of the doorbell"));
         }
+        Self::with(kick, wake, attached.port.clone(), encode(bell), extra, connection)
+    }
+
+    /// Of an end of a direct hop.
+    pub fn of_hop(
+        kick: OwnedFd,
+        wake: OwnedFd,
+        name: &PortName,
+        extra: Arc<ExtraBufs>,
+    ) -> Result<Self, Error> {
+        Self::with(kick, wake, name.clone(), encode(0), extra, None)
+    }
+
+    fn with(
+        kick: OwnedFd,
+        wake: OwnedFd,
+        name: PortName,
+        message: [u8; KICK],
+        extra: Arc<ExtraBufs>,
+        connection: Option<Connection>,
+    ) -> Result<Self, Error> {
         // A kick never waits, a sleep always does.
         set_blocking(&kick, false).map_err(|error| Error::Doorbell(error.into()))?;
         set_blocking(&wake, true).map_err(|error| Error::Doorbell(error.into()))?;
         Ok(Self {
             kick,
             wake,
-            name: attached.port.clone(),
-            message: encode(bell),
+            name,
+            message,
             state: Mutex::default(),
             turn: Condvar::new(),
             extra,
@@ -251,6 +273,15 @@ impl Link {
         }
     }
 
+    /// Makes a call on the control connection.
+    pub fn call(&self, call: Request) -> Result<(Reply, Vec<OwnedFd>), ControlError> {
+        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        match connection.as_ref() {
+            Some(connection) => connection.call_with_fds(call),
+            None => Err(ControlError::Lost(std::path::PathBuf::new())),
+        }
+    }
+
     /// Closes the control connection: the daemon detaches the port.
     pub fn detach(&self) {
         self.extra.close();
@@ -265,6 +296,68 @@ impl Link {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sleeps for Arc<Link> {
+    fn kicks(&self) -> u64 {
+        self.as_ref().kicks()
+    }
+
+    fn sleep(&self, seen: u64, deadline: Option<Instant>) -> Result<Woken, Lost> {
+        self.as_ref().sleep(seen, deadline)
+    }
+
+    fn check(&self) -> Result<(), Lost> {
+        self.as_ref().check()
+    }
+
+    fn why(&self) -> Error {
+        self.as_ref().why()
+    }
+}
+
+/// A port and its direct hops, of one thread: a kick on any of them wakes it.
+#[derive(Debug)]
+pub struct Links<'a> {
+    /// The port's.
+    pub port: &'a Link,
+    /// Those of its hops.
+    pub hops: &'a [Arc<Link>],
+}
+
+impl Sleeps for Links<'_> {
+    /// Nobody else reads the doorbells of hops: a kick stays in them until the thread has slept.
+    fn kicks(&self) -> u64 {
+        self.port.kicks()
+    }
+
+    fn sleep(&self, seen: u64, deadline: Option<Instant>) -> Result<Woken, Lost> {
+        if self.hops.is_empty() {
+            return self.port.sleep(seen, deadline);
+        }
+        let all = self.hops.iter().map(|link| &link.wake).chain([&self.port.wake]);
+        let mut fds: Vec<_> = all.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match rustix::event::poll(&mut fds, left.as_ref()) {
+            Ok(0) => return Ok(Woken::TimedOut),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return Err(Lost),
+        }
+        // A hop whose other end has gone says so for ever; control has told, and it will be closed.
+        for link in self.hops {
+            let _ = link.acknowledge();
+        }
+        self.port.acknowledge().map(|()| Woken::Kicked)
+    }
+
+    fn check(&self) -> Result<(), Lost> {
+        self.port.check()
+    }
+
+    fn why(&self) -> Error {
+        self.port.why()
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ring::extra::ExtraBufs;
-use ring::user::{RxRing, TxRing};
+use ring::user::{News, RxRing, TxRing};
 use ring::{Region, RegionId};
 
 use crate::api::{Attached, ErrorCode};
@@ -18,6 +18,7 @@ use crate::control::{Connection, ControlError, PortFds};
 use crate::geometry::Geometry;
 use crate::link::Link;
 use crate::name::PortName;
+use crate::nf::hops::Hops;
 use crate::options::Options;
 use crate::rx::WaitRx;
 use crate::tx::WaitTx;
@@ -29,7 +30,7 @@ impl Options {
     pub fn open(self, name: &str) -> Result<Port, Error> {
         let origin = Origin { name: name.parse()?, options: self };
         let (sender, receiver) = origin.attach()?;
-        Ok(Port { sender, receiver, origin })
+        Ok(Port { sender, receiver, origin, hops: Hops::default() })
     }
 }
 
@@ -84,7 +85,8 @@ pub(crate) fn halves(
     let tx_rings = if geometry.peer.is_some() { counts.rx_rings } else { counts.tx_rings };
     let sender = Sender { rings: (0..tx_rings).map(tx).collect(), link: link.clone(), policy };
     let rings = (0..counts.rx_rings).map(rx).collect();
-    Ok((sender, Receiver { rings, link: link.clone(), policy, next: 0 }))
+    let news = News::new(&region, &geometry.port);
+    Ok((sender, Receiver { rings, link: link.clone(), policy, next: 0, news }))
 }
 
 /// What to wait for.
@@ -112,6 +114,16 @@ impl Sender {
     #[inline(always)]
     pub fn tx(&mut self, i: usize) -> &mut Tx {
         &mut self.rings[i]
+    }
+
+    /// The port's doorbells.
+    pub(crate) fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    /// How it waits.
+    pub(crate) fn policy(&self) -> WaitPolicy {
+        self.policy
     }
 
     /// All transmit rings, for threads that take one each.
@@ -181,6 +193,8 @@ pub struct Receiver {
     policy: WaitPolicy,
     /// Ring to look at first: all get their turn.
     next: usize,
+    /// Whether the daemon has to say something to a function.
+    pub(crate) news: News,
 }
 
 impl Receiver {
@@ -191,6 +205,16 @@ impl Receiver {
     #[inline(always)]
     pub fn rx(&mut self, i: usize) -> &mut Rx {
         &mut self.rings[i]
+    }
+
+    /// All receive rings.
+    pub(crate) fn all(&mut self) -> &mut [Rx] {
+        &mut self.rings
+    }
+
+    /// The memory that they are in.
+    pub(crate) fn memory(&self) -> &Arc<Region> {
+        self.rings[0].memory()
     }
 
     /// All receive rings, for threads that take one each.
@@ -296,6 +320,8 @@ pub struct Port {
     /// Its receive rings.
     pub receiver: Receiver,
     origin: Origin,
+    /// Those of a function, see [`crate::nf`].
+    pub(crate) hops: Hops,
 }
 
 impl Port {
@@ -332,6 +358,12 @@ impl Port {
     #[inline(always)]
     pub fn halves(&mut self) -> (&mut Sender, &mut Receiver) {
         (&mut self.sender, &mut self.receiver)
+    }
+
+    /// Both halves, and a function's hops.
+    #[inline(always)]
+    pub(crate) fn parts(&mut self) -> (&mut Sender, &mut Receiver, &mut Hops) {
+        (&mut self.sender, &mut self.receiver, &mut self.hops)
     }
 
     /// Both halves for good, for two threads. Both may sleep at the same time. They do not
@@ -529,6 +561,7 @@ impl Port {
             let error = match self.origin.attach() {
                 Ok((sender, receiver)) => {
                     (self.sender, self.receiver) = (sender, receiver);
+                    self.hops = Hops::default();
                     return Ok(());
                 }
                 Err(error) => error,
@@ -545,7 +578,7 @@ impl Port {
     /// Makes a blocking call; where the options say so, reconnects and makes it again. If there is
     /// no daemon before the time is over, that is a call that found nothing, which is what a
     /// default stands for: the next one tries again.
-    fn persist<T: Default>(
+    pub(crate) fn persist<T: Default>(
         &mut self,
         timeout: Option<Duration>,
         mut call: impl FnMut(&mut Self, Option<Duration>) -> Result<T, Error>,

@@ -4,10 +4,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ring::RegionId;
 use ring::abi::slot_flag;
 use ring::extra::{Buffer, ExtraBufs};
 use ring::user::{RawRing, RxRing};
+use ring::{Region, RegionId};
 
 use crate::link::Link;
 use crate::wait::{WaitPolicy, Waits, wait};
@@ -301,7 +301,17 @@ impl Rx {
         self.policy = policy;
     }
 
-    fn new_resyncs(&mut self) -> u32 {
+    /// Takes a request for a kick back, and leaves the kicks where they are.
+    pub(crate) fn stop_waiting(&self) {
+        self.ring.disarm();
+    }
+
+    /// The memory that the ring is in.
+    pub(crate) fn memory(&self) -> &Arc<Region> {
+        self.ring.region()
+    }
+
+    pub(crate) fn new_resyncs(&mut self) -> u32 {
         let (now, told) = (self.ring.resyncs(), self.told);
         self.told = now;
         now.wrapping_sub(told)

@@ -290,6 +290,11 @@ impl Tx {
         self.region
     }
 
+    /// So many frames more went by a direct hop.
+    pub(crate) fn count(&self, frames: u32) {
+        self.ring.count(frames);
+    }
+
     pub(crate) fn ring(&mut self) -> &mut TxRing {
         &mut self.ring
     }
@@ -299,7 +304,7 @@ impl Tx {
         self.policy = policy;
     }
 
-    fn new_resyncs(&mut self) -> u32 {
+    pub(crate) fn new_resyncs(&mut self) -> u32 {
         let (now, told) = (self.ring.resyncs(), self.told);
         self.told = now;
         now.wrapping_sub(told)

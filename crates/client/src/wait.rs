@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::link::{Link, Woken};
+use crate::link::Woken;
 use crate::{Error, Lost};
 
 /// How a thread waits.
@@ -39,10 +39,22 @@ pub trait Waits {
     fn new_resyncs(&mut self) -> u32;
 }
 
+/// What a thread sleeps on: see [`crate::link`].
+pub trait Sleeps {
+    /// To be noted before arming.
+    fn kicks(&self) -> u64;
+    /// Sleeps until there has been a kick after `seen`.
+    fn sleep(&self, seen: u64, deadline: Option<Instant>) -> Result<Woken, Lost>;
+    /// Is the other side still there?
+    fn check(&self) -> Result<(), Lost>;
+    /// Why it is gone.
+    fn why(&self) -> Error;
+}
+
 /// Waits until `on` is ready. `false`: `timeout` is over.
 pub fn wait(
     on: &mut impl Waits,
-    link: &Link,
+    link: &impl Sleeps,
     policy: WaitPolicy,
     timeout: Option<Duration>,
 ) -> Result<bool, Error> {
@@ -70,7 +82,7 @@ pub fn wait(
     sleep(on, link, deadline).map_err(|Lost| link.why())
 }
 
-fn spin(on: &mut impl Waits, link: &Link, deadline: Option<Instant>) -> Result<bool, Lost> {
+fn spin(on: &mut impl Waits, link: &impl Sleeps, deadline: Option<Instant>) -> Result<bool, Lost> {
     /// Looks at the ring between two looks at the clock and at the other side's health.
     const LOOKS: u32 = 4096;
     loop {
@@ -87,7 +99,7 @@ fn spin(on: &mut impl Waits, link: &Link, deadline: Option<Instant>) -> Result<b
     }
 }
 
-fn sleep(on: &mut impl Waits, link: &Link, deadline: Option<Instant>) -> Result<bool, Lost> {
+fn sleep(on: &mut impl Waits, link: &impl Sleeps, deadline: Option<Instant>) -> Result<bool, Lost> {
     loop {
         let seen = link.kicks();
         if !on.arm() {

@@ -9,6 +9,7 @@
 mod audit;
 mod bound;
 mod cable;
+mod hops;
 mod host;
 mod lone;
 mod machine;
@@ -32,6 +33,7 @@ use port::null::NullPort;
 use port::pipe::{self, Pipe};
 use port::shm::{self, PortMemory, plug};
 use port::sys::Waker;
+use ring::family::{Family, Traffic};
 use ring::layout::DEFAULT_STRIDE;
 use switch::forward::chain::{Plan, Report};
 use switch::{Flush, MacAddr, Plug, PortConfig, PortId, StaticError, Switch, SwitchConfig, VlanId};
@@ -40,8 +42,8 @@ use crate::config::{WaitPolicy, WorkersConfig};
 use crate::control::counters;
 use crate::control::datapath::{
     Attachment, Audited, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow, GroupKey,
-    HostSpec, LoneSpec, MachineSpec, MakeHostError, MakeMachineError, Opening, PipeKey, PortKey,
-    RingSpec, ShmSpec, SwitchKey,
+    HopKey, HopPlaceInfo, HostSpec, LoneSpec, MachineSpec, MakeHostError, MakeMachineError,
+    Opening, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
 };
 use crate::control::state::ConnKey;
 use crate::control::state::bound::Claim;
@@ -51,6 +53,7 @@ use crate::worker::Worker;
 use crate::worker::handle::{WorkerHandle, WorkerOptions, check_cores};
 use crate::worker::idle::{IdleStrategy, Spin};
 use bound::BoundPlace;
+use hops::HopPlace;
 use host::HostPorts;
 use machine::MachinePlace;
 use memory::{Memory, geometry};
@@ -73,6 +76,9 @@ pub struct Workers {
     stride: u32,
     /// Ports that are reserved, and not attached yet.
     sites: BTreeMap<PortKey, Site>,
+    /// Direct hops, and who has buffers together because of them.
+    hops: BTreeMap<HopKey, HopPlace>,
+    families: BTreeMap<GroupKey, Vec<Family>>,
     pipes: BTreeMap<PipeKey, Pipe>,
     /// Ports of netmap programs, and their regions by number.
     bound: BTreeMap<PortKey, BoundPlace>,
@@ -173,6 +179,8 @@ impl Workers {
             groups: BTreeMap::new(),
             stride: DEFAULT_STRIDE,
             sites: BTreeMap::new(),
+            hops: BTreeMap::new(),
+            families: BTreeMap::new(),
             pipes: BTreeMap::new(),
             bound: BTreeMap::new(),
             regions: BTreeMap::new(),
@@ -277,6 +285,30 @@ impl Datapath for Workers {
 
     fn audit(&mut self, group: &GroupKey, from: PortKey) -> Option<Audited> {
         self.audit_group(group, from)
+    }
+
+    fn add_hop(&mut self, hop: HopKey, ends: [PortKey; 2]) -> Result<(), DatapathError> {
+        self.make_hop(hop, ends)
+    }
+
+    fn hop_place(&self, hop: HopKey) -> HopPlaceInfo {
+        self.place_of_hop(hop)
+    }
+
+    fn open_hop(&self, hop: HopKey, end: usize) -> Result<[OwnedFd; 2], DatapathError> {
+        Ok(self.open_end(hop, end)?)
+    }
+
+    fn hop_traffic(&self, hop: HopKey) -> Traffic {
+        self.traffic_of(hop)
+    }
+
+    fn del_hop(&mut self, hop: HopKey) -> Traffic {
+        self.remove_hop(hop)
+    }
+
+    fn tell(&mut self, port: PortKey) {
+        self.tell_function(port);
     }
 
     fn del_switch(&mut self, key: SwitchKey) {
@@ -509,7 +541,7 @@ impl Datapath for Workers {
             home.keys.remove(&place.id);
             self.workers[home.worker].ports.give_back(number as usize);
         }
-        self.give_back(place.memory);
+        self.give_back(place.switch, place.memory);
         self.host.forget(port).into_iter().for_each(|opening| self.forget_opening(opening));
         self.machines.remove(&port);
         self.remove_bound(port, true);

@@ -17,6 +17,7 @@ mod area;
 pub mod cable;
 pub mod commons;
 pub mod group;
+pub mod hop;
 pub mod host;
 pub mod machine;
 pub mod netdev;

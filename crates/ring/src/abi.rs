@@ -16,7 +16,7 @@
 
 use core::mem::{align_of, offset_of, size_of};
 
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Size of a cache line and of every CSB entry, in bytes.
 pub const LINE: usize = 64;
@@ -231,12 +231,16 @@ pub struct CsbKtoa {
     pub kern_need_kick: AtomicU32,
     /// How often the switch found an index out of range and re-synchronised the ring. Relaxed.
     pub resyncs: AtomicU32,
-    _pad: [u32; 12],
+    /// Direct hops: frames that went this way. Writer: the sender, which plays the switch here.
+    /// Reader: the daemon. Relaxed.
+    pub frames: AtomicU64,
+    _pad: [u32; 10],
 }
 const _: () = assert!(size_of::<CsbKtoa>() == LINE && align_of::<CsbKtoa>() == LINE);
 const _: () = assert!(offset_of!(CsbKtoa, hwcur) == 0 && offset_of!(CsbKtoa, hwtail) == 4);
 const _: () = assert!(offset_of!(CsbKtoa, kern_need_kick) == 8);
 const _: () = assert!(offset_of!(CsbKtoa, resyncs) == 12);
+const _: () = assert!(offset_of!(CsbKtoa, frames) == 16);
 
 /// The worker's need-kick flag, one line for each port. Writer: the worker. Reader: the client.
 #[repr(C, align(64))]
@@ -245,9 +249,13 @@ pub struct Bell {
     /// 0: the worker polls this port. Otherwise it sleeps, and the number changes each time it
     /// arms: the client sends one kick for each value.
     pub need_kick: AtomicU32,
-    _pad: [u32; 15],
+    /// Goes up when control has something to say to the function behind the port, which asks then.
+    /// Relaxed: a kick follows it, whether one was asked for or not.
+    pub news: AtomicU32,
+    _pad: [u32; 14],
 }
 const _: () = assert!(size_of::<Bell>() == LINE && align_of::<Bell>() == LINE);
+const _: () = assert!(offset_of!(Bell, news) == 4);
 
 /// Head of a region, at offset 0. Written once by the daemon, read by tools; the daemon itself
 /// never reads it back.

@@ -50,6 +50,33 @@ impl Held {
     }
 }
 
+/// A member to be looked at.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// Where it lies.
+    pub port: PortLayout,
+    /// Buffers that the pool gave it, and those of its hops.
+    pub given: u32,
+    /// Whose its buffers are: its own, or its [family's](crate::family).
+    pub owner: Owner,
+    /// Rings of direct hops: what stands there counts as its.
+    pub hops: Vec<PortLayout>,
+}
+
+impl Member {
+    /// One that exchanges buffers by the switch only.
+    #[must_use]
+    pub fn new(port: &PortLayout, given: u32) -> Self {
+        Self { port: *port, given, owner: Owner::of(port), hops: Vec::new() }
+    }
+
+    /// Has it its buffers together with others?
+    #[must_use]
+    pub fn is_joined(&self) -> bool {
+        self.owner != Owner::of(&self.port)
+    }
+}
+
 /// A tally of a region.
 #[derive(Debug)]
 pub struct Tally {
@@ -65,7 +92,8 @@ impl Tally {
     #[must_use]
     pub fn new(region: &Arc<Region>) -> Self {
         let (layout, region) = (region.layout(), region.clone());
-        let (owned, seen) = (vec![0; layout.pool / PAGE], vec![0; layout.buffers as usize]);
+        let numbers = layout.pool / PAGE + Owner::FAMILIES;
+        let (owned, seen) = (vec![0; numbers], vec![0; layout.buffers as usize]);
         let mut this = Self { region, owned, seen };
         this.recount();
         this
@@ -75,7 +103,7 @@ impl Tally {
     /// is said; what one of them has may be off by those.
     pub fn recount(&mut self) {
         self.owned.fill(0);
-        self.region.owners().count_into(&mut self.owned);
+        self.region.owners().count_into(self.region.layout().pool / PAGE, &mut self.owned);
     }
 
     /// How many are nobody's, of those that somebody could have.
@@ -91,17 +119,21 @@ impl Tally {
         u32::try_from(self.region.buffers().count()).expect("a region is below 4 GiB")
     }
 
-    /// How many are a member's own.
+    /// How many are one owner's.
     #[must_use]
     pub fn owned(&self, owner: Owner) -> u32 {
-        self.owned.get(owner.number()).copied().unwrap_or(0)
+        let place = owner.place(self.region.layout().pool / PAGE);
+        self.owned.get(place).copied().unwrap_or(0)
     }
 
-    /// What a port has in its slots, of the buffers that it was given.
-    pub fn slots(&mut self, port: &PortLayout, given: u32) -> Held {
-        let (own, region) = (Owner::of(port), self.region.clone());
-        let mut held = Held { given, owned: self.owned(own), ..Held::default() };
-        let (tx, rx) = region.ring_buffers(port);
+    /// What a member has in its slots, of the buffers that it was given. Of those that several have
+    /// together each has as many: they exchange one for one.
+    pub fn slots(&mut self, member: &Member) -> Held {
+        let (own, region, given) = (member.owner, self.region.clone(), member.given);
+        let owned = if member.is_joined() { given } else { self.owned(own) };
+        let mut held = Held { given, owned, ..Held::default() };
+        let (tx, rx) = region.ring_buffers(&member.port);
+        let rx = rx.chain(member.hops.iter().flat_map(|hop| region.slot_buffers(hop)));
         for buffer in tx {
             *self.place(own, buffer, &mut held.tx, &mut held.wrong) += 1;
         }
@@ -112,10 +144,10 @@ impl Tally {
     }
 
     /// Adds what it has in its list; returns how far that was followed.
-    pub fn extra(&mut self, port: &PortLayout, held: &mut Held) -> u32 {
-        let (own, region) = (Owner::of(port), self.region.clone());
+    pub fn extra(&mut self, member: &Member, held: &mut Held) -> u32 {
+        let (own, region) = (member.owner, self.region.clone());
         let (most, mut followed) = (held.owned.min(LIST_MAX), 0);
-        for buffer in region.extra_buffers(port).take(most as usize) {
+        for buffer in region.extra_buffers(&member.port).take(most as usize) {
             *self.place(own, buffer, &mut held.extra, &mut held.wrong) += 1;
             followed += 1;
         }
@@ -139,13 +171,14 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::family::Family;
     use crate::fixture::{BothHalves, ports};
 
     fn held(half: &BothHalves) -> Held {
-        let (region, port) = (half.host.region(), half.host.layout());
-        let mut tally = Tally::new(region);
-        let mut held = tally.slots(port, 32);
-        tally.extra(port, &mut held);
+        let mut tally = Tally::new(half.host.region());
+        let member = Member::new(half.host.layout(), 32);
+        let mut held = tally.slots(&member);
+        tally.extra(&member, &mut held);
         held
     }
 
@@ -176,10 +209,36 @@ mod tests {
         let last = region.offset(*all.last().expect("many"));
         region.memory().write(last, all[0].get());
         let mut tally = Tally::new(region);
-        let mut held = tally.slots(port, 32);
-        assert_eq!(tally.extra(port, &mut held), 32);
+        let member = Member::new(port, 32);
+        let mut held = tally.slots(&member);
+        assert_eq!(tally.extra(&member, &mut held), 32);
         assert_eq!((held.tx, held.rx, held.extra), (16, 16, 0), "they stand in slots");
         assert_eq!(held.wrong, 32);
         assert_eq!(self::held(&b).wrong, 0);
+    }
+
+    #[test]
+    fn those_who_exchange_buffers_have_them_together() {
+        let mut ports = ports::<3>();
+        let mut family = Family::new(ports[0].host.region(), 3);
+        for port in &mut ports {
+            family.join(port.host.layout());
+            port.host.adopt(family.owner());
+        }
+        let [a, b, hop] = &mut ports;
+        let (full, spare) = (a.tx.buffer_index(0), hop.tx.buffer_index(0));
+        hop.tx.set_buffer_index(0, full);
+        a.tx.set_buffer_index(0, spare);
+        let member = |port: &BothHalves, given, hops| Member {
+            owner: family.owner(),
+            hops,
+            ..Member::new(port.host.layout(), given)
+        };
+        let mut tally = Tally::new(a.host.region());
+        assert_eq!(tally.owned(family.owner()), 96);
+        let held = tally.slots(&member(a, 32, Vec::new()));
+        assert_eq!((held.tx, held.rx, held.wrong, held.kept()), (16, 16, 0, 0));
+        let held = tally.slots(&member(b, 64, vec![*hop.host.layout()]));
+        assert_eq!((held.tx, held.rx, held.wrong, held.kept()), (16, 48, 0, 0));
     }
 }

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)] // UNSAFETY: the bell is a word of shared memory.
 
+use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use crate::abi::Bell;
@@ -21,6 +22,8 @@ pub struct HostPort {
     bell: *const Bell,
     sleeper: Sleeper,
     layout: PortLayout,
+    /// Whose the buffers in its slots are: its own, or its family's.
+    owner: Owner,
     /// Buffers that the pool gave it, in a shared region.
     given: usize,
     region: Arc<Region>,
@@ -40,6 +43,7 @@ impl HostPort {
             bell: region.memory().at(port.bell()),
             sleeper: Sleeper::default(),
             layout: *port,
+            owner: Owner::of(port),
             given: region.owners().count(Owner::of(port)),
             region: region.clone(),
         }
@@ -56,6 +60,25 @@ impl HostPort {
     #[must_use]
     pub fn layout(&self) -> &PortLayout {
         &self.layout
+    }
+
+    /// It exchanges buffers with others by direct hops: from now on all have this owner.
+    pub fn adopt(&mut self, owner: Owner) {
+        self.owner = owner;
+        self.tx.iter_mut().for_each(|tx| tx.ring.owner = owner);
+        self.rx.iter_mut().for_each(|rx| rx.ring.owner = owner);
+    }
+
+    /// Has its buffers together with others?
+    fn is_joined(&self) -> bool {
+        self.owner != Owner::of(&self.layout)
+    }
+
+    /// There is something new for the client to ask control for. It has to be woken.
+    pub fn tell(&self) {
+        // The worker alone writes the word.
+        let news = &self.bell().news;
+        news.store(news.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// From now on, frames have so many bytes in front of them.
@@ -76,7 +99,11 @@ impl HostPort {
             return;
         }
         self.keep(leaver);
-        let (owners, own) = (self.region.owners(), Owner::of(&self.layout));
+        if self.is_joined() {
+            // What a family has too much stands with one of its members.
+            return;
+        }
+        let (owners, own) = (self.region.owners(), self.owner);
         let left_behind = || leaver.strangers.iter().filter(|buffer| owners.of(**buffer) == own);
         if left_behind().next().is_some() {
             let surplus = owners.count(own).saturating_sub(self.given);
@@ -91,7 +118,7 @@ impl HostPort {
     /// The leaver's buffers that stand in this port's slots become this port's.
     fn keep(&self, leaver: &Leaver) {
         for buffer in self.region.slot_buffers(&self.layout) {
-            self.region.owners().pass(buffer, leaver.owner, Owner::of(&self.layout));
+            self.region.owners().pass(buffer, leaver.owner, self.owner);
         }
     }
 

@@ -172,7 +172,7 @@ impl View {
 #[derive(Debug)]
 pub(crate) struct Kring {
     pub(crate) region: Arc<Region>,
-    owner: Owner,
+    pub(crate) owner: Owner,
     slots: *mut Slot,
     pub(crate) span: Span,
     atok: *const CsbAtok,

@@ -49,6 +49,8 @@ pub mod cursor;
 pub mod doorbell;
 #[cfg(not(loom))]
 pub mod extra;
+#[cfg(not(loom))]
+pub mod family;
 #[cfg(all(test, not(loom)))]
 mod fixture;
 #[cfg(not(loom))]

@@ -17,8 +17,9 @@
 //!
 //! A buffer belongs to the member that the pool or the switch gave it to last. Every buffer has
 //! one owner at any time: whatever peers write into their slots, a buffer comes back once, and at
-//! the latest when the last member goes. The switch does not ask whose a buffer is before it
-//! passes it on; who sends one that is not its own harms its group and nobody else. Of functions
+//! the latest when the last member goes. Members that exchange buffers with each other have one
+//! owner together ([`crate::family`]). The switch does not ask whose a buffer is before it passes
+//! it on; who sends one that is not its own harms its group and nobody else. Of functions
 //! in a chain it asks ([`crate::mark`]): what one of them sends twice, or of others, is dropped.
 //!
 //! *Clients that exchange buffers themselves.* A process with two ports of one group may move a
@@ -43,7 +44,7 @@ use crate::layout::{PAGE, PortLayout};
 use crate::region::{BufferIndex, Pins, Region};
 
 /// A member of a region, or its pool. The number is the page of the member's port block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner(u16);
 
 impl Owner {
@@ -57,6 +58,29 @@ impl Owner {
     #[must_use]
     pub fn of(port: &PortLayout) -> Self {
         Self::at(port.nifp())
+    }
+
+    /// Members that have their buffers together, by a number below 4096 ([`crate::family`]). Blocks
+    /// of trust groups end long before: a region's 4 GiB are for buffers.
+    ///
+    /// # Panics
+    /// If the number is larger.
+    #[must_use]
+    pub fn family(number: u16) -> Self {
+        assert!(number < !FAMILIES);
+        Self(FAMILIES | number)
+    }
+
+    /// As many families may there be.
+    pub const FAMILIES: usize = !FAMILIES as usize;
+
+    /// A place of its own in a table for owners of so many pages and all families.
+    #[must_use]
+    pub fn place(self, pages: usize) -> usize {
+        match self.0.checked_sub(FAMILIES) {
+            None => self.0.into(),
+            Some(family) => pages + usize::from(family),
+        }
     }
 
     /// A number of its own, below 65536.
@@ -75,6 +99,9 @@ impl Owner {
         Self(u16::try_from(page).expect("regions do not have so many blocks"))
     }
 }
+
+/// Numbers from here on are no blocks'.
+const FAMILIES: u16 = 0xf000;
 
 /// The owner of each buffer of a region; empty where one port has all of them.
 #[derive(Debug)]
@@ -122,9 +149,9 @@ impl Owners {
         u32::try_from(self.0.len() - free.count()).expect("a region is below 4 GiB")
     }
 
-    /// Adds how many are whose to `counts`, by [`Owner::number`].
-    pub fn count_into(&self, counts: &mut [u32]) {
-        self.0.iter().for_each(|of| counts[usize::from(of.load(Ordering::Relaxed))] += 1);
+    /// Adds how many are whose to `counts`, by [`Owner::place`] behind so many pages.
+    pub fn count_into(&self, pages: usize, counts: &mut [u32]) {
+        self.0.iter().for_each(|of| counts[Owner(of.load(Ordering::Relaxed)).place(pages)] += 1);
     }
 
     /// All buffers of one owner become another's.
@@ -184,6 +211,15 @@ impl Region {
         let own = |buffer: &BufferIndex| self.owners().pass(*buffer, owner, Owner::POOL);
         let freed: Vec<_> = self.buffers().filter(own).collect();
         self.decommit_buffers(&freed, &pins);
+    }
+
+    /// These of one owner, in order of their numbers, become the pool's.
+    pub fn free_some(&self, owner: Owner, buffers: &[BufferIndex]) {
+        let pins = self.pins();
+        for &buffer in buffers {
+            self.owners().pass(buffer, owner, Owner::POOL);
+        }
+        self.decommit_buffers(buffers, &pins);
     }
 
     /// Gives the memory of buffers back that have become the pool's, in order of their numbers:

@@ -312,8 +312,10 @@ impl Region {
             self.memory.write(port.ktoa(i) + 4, hwtail);
             self.memory.write(port.ktoa(i) + 8, u32::from(i < tx));
             self.memory.write(port.ktoa(i) + 12, 0u32);
+            self.memory.write(port.ktoa(i) + 16, 0u64);
         }
         self.memory.write(port.bell(), 0u32);
+        self.memory.write(port.bell() + 4, 0u32);
     }
 
     fn format_ring(

@@ -20,9 +20,9 @@
 use std::sync::Arc;
 
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::abi::{CsbAtok, CsbKtoa, NetmapRing, Slot, slot_flag, sync_flag};
+use crate::abi::{Bell, CsbAtok, CsbKtoa, NetmapRing, Slot, slot_flag, sync_flag};
 use crate::cursor::{Index, Span};
 use crate::doorbell::{Publisher, Sleeper, store_load_fence};
 use crate::extra::Buffer;
@@ -48,6 +48,8 @@ struct Words {
     flags: *const AtomicU32,
     /// Times the switch re-synchronised the ring.
     resyncs: *const AtomicU32,
+    /// Frames that were sent by a direct hop.
+    frames: *const AtomicU64,
 }
 
 impl Words {
@@ -61,6 +63,7 @@ impl Words {
             their_need: memory.at(need_kick),
             flags: memory.at(atok + offset_of!(CsbAtok, sync_flags)),
             resyncs: memory.at(ktoa + offset_of!(CsbKtoa, resyncs)),
+            frames: memory.at(ktoa + offset_of!(CsbKtoa, frames)),
         }
     }
 
@@ -74,6 +77,7 @@ impl Words {
             their_need: memory.at(atok + offset_of!(CsbAtok, appl_need_kick)),
             flags: memory.at(ktoa + offset_of!(CsbKtoa, resyncs)),
             resyncs: memory.at(ktoa + offset_of!(CsbKtoa, resyncs)),
+            frames: memory.at(ktoa + offset_of!(CsbKtoa, frames)),
         }
     }
 }
@@ -274,6 +278,47 @@ fn random() -> u32 {
     u32::from_ne_bytes([a, b, c, d])
 }
 
+/// Whether control has something to say to a function ([`Bell::news`]).
+///
+/// [`Bell::news`]: crate::abi::Bell
+#[derive(Debug)]
+pub struct News {
+    _region: Arc<Region>,
+    word: *const AtomicU32,
+    seen: u32,
+}
+
+// SAFETY: the word lies in a region that is kept alive and may be used from any thread.
+unsafe impl Send for News {}
+
+impl News {
+    /// Of the port at `port`; there is some at first.
+    #[must_use]
+    pub fn new(region: &Arc<Region>, port: &PortLayout) -> Self {
+        let word = region.memory().at(port.bell() + offset_of!(Bell, news));
+        let news = Self { _region: region.clone(), word, seen: 0 };
+        Self { seen: news.now().wrapping_sub(1), ..news }
+    }
+
+    #[inline(always)]
+    fn now(&self) -> u32 {
+        // SAFETY: a word of the region, which is alive; an atomic may be shared.
+        unsafe { word(self.word) }.load(Ordering::Relaxed)
+    }
+
+    /// Is there some that was not noted?
+    #[inline(always)]
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        self.now() != self.seen
+    }
+
+    /// Notes what there is now: to be called before control is asked.
+    pub fn note(&mut self) {
+        self.seen = self.now();
+    }
+}
+
 /// A transmit ring seen from its client.
 #[derive(Debug)]
 pub struct TxRing(UserRing);
@@ -451,6 +496,15 @@ impl TxRing {
     #[must_use]
     pub fn submit(&mut self, count: u32) -> bool {
         self.0.publish(count)
+    }
+
+    /// So many frames more went this way: for the sending end of a direct hop, which counts them.
+    pub fn count(&self, frames: u32) {
+        assert!(self.0.keeps_gap, "the line is the switch's");
+        // SAFETY: a word of the ring's region, which is alive; an atomic may be shared.
+        let counter = unsafe { &*self.0.words.frames };
+        let before = counter.load(Ordering::Relaxed);
+        counter.store(before.wrapping_add(frames.into()), Ordering::Relaxed);
     }
 
     /// Have all submitted frames been taken?

@@ -19,6 +19,9 @@ pub struct ChainSpec {
     /// The port where its frames leave; else they do by their addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out: Option<String>,
+    /// Functions that follow each other hand their frames over without the switch, where they can.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub direct: bool,
 }
 
 /// A rule: which frames, and what becomes of them. All that is said must hold.
@@ -115,6 +118,22 @@ pub struct SteeringQuery {
     pub from: Option<String>,
 }
 
+/// A direct hop in a listing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HopInfo {
+    /// The port of the function that sends.
+    pub from: PortName,
+    /// The port of the one that receives.
+    pub to: PortName,
+    /// Frames that went this way, of all chains whose hop it is.
+    pub frames: u64,
+    /// Frames that wait in it.
+    pub waiting: u32,
+    /// Frames go this way now; else it is being opened or closed.
+    pub open: bool,
+}
+
 /// A chain in a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -139,6 +158,9 @@ pub struct ChainInfo {
     /// Why frames cannot pass it now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<String>,
+    /// Its direct hops.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hops: Vec<HopInfo>,
 }
 
 /// What was asked of the flow cache of a switch, where rules are found once for each flow.
@@ -195,10 +217,20 @@ pub struct FunctionInfo {
     pub cpu_ms: Option<u64>,
     /// It has frames and reads none: its flows are elsewhere.
     pub stalled: bool,
-    /// Frames that it was given.
+    /// Frames that it was given, by the switch and by direct hops.
     pub frames_in: u64,
-    /// Frames that it sent.
+    /// Frames that it sent, likewise.
     pub frames_out: u64,
+    /// Of these, those that it was given by direct hops.
+    #[serde(default)]
+    pub direct_in: u64,
+    /// Those that it sent by direct hops.
+    #[serde(default)]
+    pub direct_out: u64,
+    /// Frames in direct hops to it that it had not given back when it went. They are lost, unless
+    /// it had sent on a last batch of them.
+    #[serde(default)]
+    pub direct_lost: u64,
     /// Frames that found no room at it.
     pub no_room: u64,
     /// Frames of it that it wanted dropped.

@@ -5,6 +5,8 @@ use super::Action;
 const PORT: u32 = 32;
 const CHAIN: u32 = 44;
 const POSITION: u32 = 52;
+const HOPS: u32 = 55;
+const HOPS_MAX: u64 = 31;
 const ACTION: u32 = 60;
 const TURNED: u64 = 1 << 62;
 const VALID: u64 = 1 << 63;
@@ -62,6 +64,21 @@ impl Meta {
         u8::try_from(self.0 >> POSITION & 7).expect("3 bits")
     }
 
+    /// May it go on, or has it been to as many functions as there may be?
+    #[inline]
+    pub(super) fn may_hop(self) -> bool {
+        self.0 >> HOPS & HOPS_MAX < HOPS_MAX
+    }
+
+    /// As the next function of the chain gets it from the switch.
+    #[inline]
+    pub(super) fn at_next(self) -> Self {
+        let position = (u64::from(self.position()) + 1) & 7;
+        let hops = (self.0 >> HOPS & HOPS_MAX) + 1;
+        let kept = self.0 & !(7 << POSITION | HOPS_MAX << HOPS | 3 << ACTION);
+        Self(kept | position << POSITION | hops.min(HOPS_MAX) << HOPS)
+    }
+
     /// It is another frame now: it may leave by the port by which it came.
     #[must_use]
     pub fn turned(self) -> Self {
@@ -96,5 +113,15 @@ mod tests {
         assert_eq!(meta.with(Action::Drop).mark() >> 60 & 3, 1);
         assert_eq!(meta.with(Action::Drop).with(Action::Next), meta);
         assert_eq!(meta.turned().with_hash(7).hash(), 7);
+    }
+
+    #[test]
+    fn test_a_direct_hop_says_what_the_switch_would() {
+        let meta = Meta::new(0x8000_0000_0000_0000 | 3 << 55 | 5 << 52 | 9 << 44 | 0x123 << 32 | 1);
+        let next = meta.with(Action::Drop).at_next();
+        assert_eq!((next.position(), next.chain(), next.ingress(), next.hash()), (6, 9, 0x123, 1));
+        assert_eq!((next.mark() >> 55 & 31, next.mark() >> 60), (4, 8));
+        assert!(next.may_hop());
+        assert!(!Meta::new(meta.mark() | 31 << 55).may_hop());
     }
 }

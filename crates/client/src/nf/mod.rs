@@ -21,13 +21,15 @@
 //! `docs/spec/frame-metadata.md` has
 //! the bits. A frame that is passed on keeps its place among the others.
 
+pub(crate) mod hops;
 mod meta;
 
 use std::time::Duration;
 
 use ring::abi::slot_flag;
 
-use crate::{Error, Interest, Port, Rx, Tx};
+use crate::{Error, Port, Rx, Tx};
+use hops::Ways;
 pub use meta::Meta;
 
 /// Frames of a batch.
@@ -154,13 +156,24 @@ pub fn step(
 ) -> Result<u32, Error> {
     let mut made = Made::default();
     loop {
-        let (mut ring, mut taken) = (0, 0);
+        hops::tend(port)?;
+        let (mut ring, mut hop, mut taken) = (0, 0, 0);
+        if let Some(hop) = hops::left_behind(port) {
+            taken = batch(port, Source::Hop(hop), handler, &mut made)?;
+            if taken > 0 {
+                return send(port, made).map(|()| taken);
+            }
+        }
         // There may be fewer after a reconnect.
         while ring < port.rx_rings() {
-            taken += batch(port, ring, handler, &mut made)?;
+            taken += batch(port, Source::Ring(ring), handler, &mut made)?;
             ring += 1;
         }
-        let is_over = taken == 0 && !port.wait(Interest::Rx, timeout)?;
+        while hop < port.hops.ins() {
+            taken += batch(port, Source::Hop(hop), handler, &mut made)?;
+            hop += 1;
+        }
+        let is_over = taken == 0 && !hops::wait_for_frames(port, timeout)?;
         if is_over {
             handler.batch(0, &mut made);
         }
@@ -181,46 +194,63 @@ pub(crate) enum Look {
     TooLong(u32),
 }
 
-/// Looks at what has come and what is free.
-pub(crate) fn look(tx: &mut Tx, rx: &mut Rx) -> Look {
-    rx.available();
+/// Looks at what has come, of which `max` slots count, and what is free.
+pub(crate) fn look(tx: &mut Tx, rx: &Rx, ways: &mut Ways, max: u32) -> Look {
     let capacity = tx.capacity();
     // At most half of the ring: while the switch empties one, the other is filled.
-    let count = whole_frames(rx, BATCH.min(capacity.div_ceil(2)));
+    let count = whole_frames(rx, max.min(BATCH).min(capacity.div_ceil(2)).max(1));
     match tx.space() {
         _ if count > capacity => Look::TooLong(count),
         space if count > space => Look::Wait(count),
+        _ if !ways.have_room(count) => Look::Wait(count),
         _ => Look::Pass(count),
     }
+}
+
+/// Where frames come from.
+#[derive(Clone, Copy)]
+enum Source {
+    /// A ring of the port.
+    Ring(usize),
+    /// A direct hop.
+    Hop(usize),
 }
 
 /// Handles what there is on a ring; returns the number of slots, 0 too if it has waited for room.
 fn batch(
     port: &mut Port,
-    ring: usize,
+    source: Source,
     handler: &mut impl Handler,
     made: &mut Made,
 ) -> Result<u32, Error> {
-    let (sender, receiver) = port.halves();
-    let (tx, rx) = (sender.tx(0), receiver.rx(ring));
-    let (taken, sent) = match look(tx, rx) {
-        Look::Pass(0) => return Ok(0),
+    let (sender, receiver, hops) = port.parts();
+    let (tx, (rx, ways, max)) = match source {
+        Source::Ring(ring) => {
+            let rx = receiver.rx(ring);
+            let max = rx.available();
+            (sender.tx(0), (rx, &mut hops.ways, max))
+        }
+        Source::Hop(hop) => (sender.tx(0), hops.source(hop, receiver)),
+    };
+    if max == 0 {
+        return Ok(0);
+    }
+    let (taken, sent) = match look(tx, rx, ways, max) {
         Look::Pass(count) => {
             handler.batch(count, made);
-            (count, pass(tx, rx, count, handler, made))
+            (count, pass((tx, ways), rx, count, handler, made))
         }
         Look::TooLong(count) => (count, 0),
-        Look::Wait(count) => {
-            // The first reconnects, but of several rings is content with any.
-            port.wait(Interest::Tx(count), None)?;
-            port.tx(0).wait(count, None)?;
-            return Ok(0);
-        }
+        Look::Wait(count) => return hops::wait_for_room(port, count).map(|()| 0),
     };
     // Sent first: a slot that was given back says that its frame has gone on. That the daemon is
     // gone is for the next wait to find, which reconnects.
+    ways.submit();
     let _ = tx.submit(sent);
     let _ = rx.release(taken);
+    if let Source::Ring(ring) = source {
+        hops.note_read(ring, taken);
+    }
     Ok(taken)
 }
 
@@ -235,9 +265,9 @@ fn send(port: &mut Port, mut made: Made) -> Result<(), Error> {
     made.take().iter().try_for_each(|frame| port.send(frame))
 }
 
-/// Asks for every frame of so many slots; returns the slots filled.
+/// Asks for every frame of so many slots; returns the slots filled of those that go to the switch.
 pub(crate) fn pass(
-    tx: &mut Tx,
+    (tx, ways): (&mut Tx, &mut Ways),
     rx: &mut Rx,
     count: u32,
     handler: &mut impl Handler,
@@ -263,6 +293,10 @@ pub(crate) fn pass(
         };
         going_on = (more != 0).then_some((action, meta));
         if action == Action::Drop && !meta.is_valid() {
+            continue;
+        }
+        if let Some(hop) = ways.of(action, meta) {
+            hop.pass(rx, i, len, meta, more);
             continue;
         }
         if !rx.pass(i, tx, filled) {

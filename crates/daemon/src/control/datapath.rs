@@ -19,6 +19,7 @@ use port::host::HostError;
 use port::host::tap::Opened;
 use port::machine::SocketError;
 use ring::audit::Held;
+use ring::family::Traffic;
 use ring::layout::RingCounts;
 use switch::forward::chain::{Plan, Report};
 use switch::{MacAddr, PortConfig, Sight, SwitchConfig, VlanId};
@@ -41,6 +42,10 @@ pub type GroupKey = (u32, String);
 /// A pipe, likewise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PipeKey(pub u32);
+
+/// A direct hop, likewise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HopKey(pub u32);
 
 /// Rings and buffers of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -256,6 +261,17 @@ pub struct FdbRow {
     pub age_ms: u64,
 }
 
+/// Where a direct hop lies in the region of its group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HopPlaceInfo {
+    /// Offset of its block.
+    pub block: u64,
+    /// Slots of the ring that nobody uses.
+    pub tx_slots: u32,
+    /// Slots of the one that frames go through.
+    pub rx_slots: u32,
+}
+
 /// Members of a group that are looked at in one go, at most.
 pub const AUDIT_MEMBERS: usize = 32;
 
@@ -325,6 +341,19 @@ pub trait Datapath {
     /// Where the buffers of one are: its members from a port on, at most [`AUDIT_MEMBERS`]. `None`:
     /// there is no such group.
     fn audit(&mut self, group: &GroupKey, from: PortKey) -> Option<Audited>;
+    /// Makes a direct hop between two functions, attached in one group and one switch: frames go
+    /// from the first to the second.
+    fn add_hop(&mut self, hop: HopKey, ends: [PortKey; 2]) -> Result<(), DatapathError>;
+    /// Where it lies.
+    fn hop_place(&self, hop: HopKey) -> HopPlaceInfo;
+    /// The doorbells of one end: to write to, and to read from.
+    fn open_hop(&self, hop: HopKey, end: usize) -> Result<[OwnedFd; 2], DatapathError>;
+    /// What it has carried.
+    fn hop_traffic(&self, hop: HopKey) -> Traffic;
+    /// Removes one that both ends have let go of; what still waits in it is lost.
+    fn del_hop(&mut self, hop: HopKey) -> Traffic;
+    /// Has the function behind a port ask for its hops.
+    fn tell(&mut self, port: PortKey);
     /// Removes a switch that has no ports any more.
     fn del_switch(&mut self, switch: SwitchKey);
 
@@ -493,4 +522,4 @@ macro_rules! show_number {
         }
     )*};
 }
-show_number!(SwitchKey, PortKey, PipeKey);
+show_number!(SwitchKey, PortKey, PipeKey, HopKey);

@@ -10,13 +10,14 @@ use client::api::{
 use client::name::{PipeSide, PortName};
 use port::host::HostError;
 use ring::audit::Held;
+use ring::family::Traffic;
 use switch::forward::chain::{Plan, Report};
 use switch::{MacAddr, PortConfig, SwitchConfig, VlanId};
 
 use super::datapath::{
     Attachment, Audited, AuditedMember, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow,
-    GroupKey, HostSpec, LoneSpec, MachineSpec, MakeHostError, MakeMachineError, Opening, PipeKey,
-    PortKey, RingSpec, ShmSpec, SwitchKey,
+    GroupKey, HopKey, HopPlaceInfo, HostSpec, LoneSpec, MachineSpec, MakeHostError,
+    MakeMachineError, Opening, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
 };
 use super::state::ConnKey;
 use super::state::bound::Claim;
@@ -32,6 +33,9 @@ pub struct Fake {
     pub(super) bound: BTreeMap<PortKey, FakeBound>,
     /// Those of them that no switch serves and that are attached.
     pub(super) lone: Vec<PortKey>,
+    pub(super) hops: BTreeMap<HopKey, [PortKey; 2]>,
+    /// Functions that were to ask for theirs.
+    pub(super) told: Vec<PortKey>,
     pub(super) fdb: BTreeMap<(u64, u16), (SwitchKey, PortKey, MacAddr, VlanId)>,
     /// Regions that are kept without a port.
     pub(super) kept: Vec<u16>,
@@ -168,6 +172,36 @@ impl Datapath for Fake {
         let (buffers, free, given, owned) = (10, 10, 0, 0);
         let next = rest.next().copied();
         Some(Audited { buffers, free, given, owned, members, listed: 0, next })
+    }
+
+    fn add_hop(&mut self, hop: HopKey, ends: [PortKey; 2]) -> Result<(), DatapathError> {
+        self.allocate()?;
+        assert!(ends.iter().all(|port| self.ports.contains_key(port)), "both are attached");
+        self.hops.insert(hop, ends);
+        Ok(())
+    }
+
+    fn hop_place(&self, _: HopKey) -> HopPlaceInfo {
+        HopPlaceInfo::default()
+    }
+
+    fn open_hop(&self, hop: HopKey, _: usize) -> Result<[OwnedFd; 2], DatapathError> {
+        assert!(self.hops.contains_key(&hop));
+        let file = || OwnedFd::from(std::fs::File::open("/dev/null").expect("the test's own file"));
+        Ok([file(), file()])
+    }
+
+    fn hop_traffic(&self, _: HopKey) -> Traffic {
+        Traffic { frames: 10, waiting: 1 }
+    }
+
+    fn del_hop(&mut self, hop: HopKey) -> Traffic {
+        self.hops.remove(&hop).expect("known");
+        self.hop_traffic(hop)
+    }
+
+    fn tell(&mut self, port: PortKey) {
+        self.told.push(port);
     }
 
     fn del_switch(&mut self, key: SwitchKey) {

@@ -5,6 +5,7 @@ mod attach;
 mod audit;
 mod chains;
 mod defer;
+mod hops;
 pub mod host;
 mod interfaces;
 mod journal;
@@ -12,6 +13,7 @@ mod keeping;
 mod lone;
 pub mod machine;
 mod netmap;
+mod wanted;
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
@@ -29,6 +31,7 @@ use switch::{PortConfig, SwitchConfig};
 
 use super::counters;
 use super::datapath::{Build, Datapath, HostSpec, PortKey, RingSpec, SwitchKey};
+use super::hops::Hops;
 use super::policy::{Access, Caller, Grant, Permissions};
 use super::refusal::Refusal;
 use super::settings;
@@ -41,6 +44,7 @@ use attach::Awaited;
 use defer::{Begun, Deferred};
 use journal::Journal;
 use keeping::Keeping;
+use wanted::Wanted;
 
 /// A connected client.
 #[derive(Clone, Debug)]
@@ -93,6 +97,7 @@ pub struct Control<D> {
     given: Vec<OwnedFd>,
     /// Ports of which somebody has said that they should be polled.
     polled: BTreeSet<PortKey>,
+    hops: Hops,
 }
 
 impl<D: Datapath> Control<D> {
@@ -116,6 +121,7 @@ impl<D: Datapath> Control<D> {
             opened: Vec::new(),
             given: Vec::new(),
             polled: BTreeSet::new(),
+            hops: Hops::default(),
         }
     }
 
@@ -180,6 +186,7 @@ impl<D: Datapath> Control<D> {
             Request::FdbFlush(flush) => self.fdb_flush(&caller, &flush),
             Request::Stats(query) => self.stats(&caller, &query),
             Request::Detach(PortRef { port }) => self.detach(client.conn, &port),
+            Request::Hop(call) => return self.hop_call(client, call),
             Request::Attach(_) | Request::Bind(_) => unreachable!("a call that takes two steps"),
             about_chains => return self.steer_call(&caller, about_chains),
         };
@@ -565,38 +572,6 @@ impl<D: Datapath> Control<D> {
         let rows = wanted.chunks(STATS_CHUNK).flat_map(|chunk| Wanted::all(chunk, datapath));
         let Page { items, next } = page(rows.map(|row: PortStats| (row.port.to_string(), row)));
         Ok(Reply::Stats(StatsPage { at_ns: nanoseconds(at), items, next }))
-    }
-}
-
-/// A port whose counters somebody wants to see.
-struct Wanted {
-    /// What was counted before.
-    past: PortStats,
-    /// Its key, where a worker is counting.
-    live: Option<PortKey>,
-}
-
-impl Wanted {
-    fn new(name: &PortName, port: &Port) -> Self {
-        let past = port.past.as_deref().cloned();
-        Self {
-            past: past.unwrap_or_else(|| counters::none(name.clone())),
-            live: port.is_live().then_some(port.key),
-        }
-    }
-
-    fn all<D: Datapath>(wanted: &[Self], datapath: &mut D) -> Vec<PortStats> {
-        let key = |port: &Self| port.live.map(|key| (key, port.past.port.clone()));
-        let mut live =
-            datapath.stats(&wanted.iter().filter_map(key).collect::<Vec<_>>()).into_iter();
-        let sum = |port: &Self| {
-            let mut sum = port.past.clone();
-            if let Some(now) = port.live.and_then(|_| live.next()) {
-                counters::add(&mut sum, &now);
-            }
-            sum
-        };
-        wanted.iter().map(sum).collect()
     }
 }
 

@@ -13,6 +13,7 @@ pub mod datapath;
 #[cfg(test)]
 pub mod fake;
 pub mod handlers;
+pub mod hops;
 pub mod policy;
 pub mod refusal;
 pub mod settings;

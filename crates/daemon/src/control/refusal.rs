@@ -41,6 +41,9 @@ pub enum Refusal {
     /// No such rule.
     #[error("{0} has no rule {1}; see: uvala rule list {0}")]
     NoRule(SwitchName, u32),
+    /// There is no such hop, or it is none of this port's.
+    #[error("port {0} has no hop {1}")]
+    NoHop(PortName, u32),
     /// Chains or rules that cannot be meant.
     #[error("{0}: {1}")]
     Steering(SwitchName, String),
@@ -355,6 +358,7 @@ impl Refusal {
             | Self::NoPort(_)
             | Self::NoChain(..)
             | Self::NoRule(..)
+            | Self::NoHop(..)
             | Self::NoFdbEntry { .. }
             | Self::NotHeld(_)
             | Self::NoInterface(_)

@@ -69,7 +69,8 @@ fn hop(text: &str) -> Result<(&str, Option<Balance>), String> {
     }
 }
 
-fn names(chain: &ChainSpec) -> impl Iterator<Item = &str> {
+/// The names of a chain's services.
+pub fn names(chain: &ChainSpec) -> impl Iterator<Item = &str> {
     chain.services.iter().map(|text| text.split('@').next().unwrap_or_default())
 }
 
@@ -430,7 +431,7 @@ mod tests {
 
     fn chain(name: &str, services: &[&str]) -> ChainSpec {
         let services = services.iter().map(|&service| service.to_owned()).collect();
-        ChainSpec { name: name.to_owned(), services, out: None }
+        ChainSpec { name: name.to_owned(), services, out: None, direct: false }
     }
 
     fn roles() -> Vec<(&'static str, Role)> {

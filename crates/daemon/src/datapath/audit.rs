@@ -4,11 +4,11 @@
 //! or for one member, and moves frames before it stops again; lists of extra buffers, which no
 //! switch touches, are followed here, and [`LISTED`] of them make a call the last of its page.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use port::group::{Group, Share};
-use ring::audit::{Held, Tally};
-use ring::layout::PortLayout;
+use ring::audit::{Held, Member as Rings, Tally};
 use ring::owners::Owner;
 
 use super::{Site, Workers};
@@ -30,8 +30,8 @@ struct Member {
 /// Where its buffers are.
 #[derive(Clone)]
 enum Place {
-    /// In rings, and so many of them.
-    Rings(PortLayout, u32),
+    /// In rings.
+    Rings(Rings),
     /// With the kernel.
     Share(Arc<Share>),
 }
@@ -39,14 +39,14 @@ enum Place {
 impl Place {
     fn given(&self) -> u32 {
         match self {
-            Self::Rings(_, given) => *given,
+            Self::Rings(rings) => rings.given,
             Self::Share(share) => share.given(),
         }
     }
 
     fn owner(&self) -> Owner {
         match self {
-            Self::Rings(layout, _) => Owner::of(layout),
+            Self::Rings(rings) => rings.owner,
             Self::Share(share) => share.owner(),
         }
     }
@@ -54,14 +54,14 @@ impl Place {
     /// Slots to look at.
     fn slots(&self) -> u32 {
         match self {
-            Self::Rings(layout, _) => layout.counts().buffers(),
+            Self::Rings(rings) => rings.given,
             Self::Share(_) => 0,
         }
     }
 
     fn held(&self, tally: &mut Tally) -> Held {
         match self {
-            Self::Rings(layout, given) => tally.slots(layout, *given),
+            Self::Rings(rings) => tally.slots(rings),
             Self::Share(share) => share.held(tally),
         }
     }
@@ -74,11 +74,13 @@ impl Workers {
     pub(super) fn audit_group(&self, group: &GroupKey, from: PortKey) -> Option<Audited> {
         let shared = self.groups.get(group)?;
         let (mut tally, all) = (Tally::new(shared.region()), self.members(group));
+        // Those who have theirs together are one.
+        let owners: BTreeSet<_> = all.iter().map(|member| member.place.owner()).collect();
         let mut audited = Audited {
             buffers: tally.usable() - self.between(shared, &tally),
             free: tally.free(),
             given: all.iter().map(|member| member.place.given()).sum(),
-            owned: all.iter().map(|member| tally.owned(member.place.owner())).sum(),
+            owned: owners.into_iter().map(|owner| tally.owned(owner)).sum(),
             members: Vec::new(),
             listed: 0,
             next: None,
@@ -95,8 +97,8 @@ impl Workers {
             (tally, held) = self.count_slots(tally, stretch);
             for (member, mut held) in stretch.iter().zip(held) {
                 let begins = member.worker.is_none();
-                if let (false, Place::Rings(layout, _)) = (begins, &member.place) {
-                    audited.listed += tally.extra(layout, &mut held);
+                if let (false, Place::Rings(rings)) = (begins, &member.place) {
+                    audited.listed += tally.extra(rings, &mut held);
                 }
                 audited.members.push(AuditedMember { port: member.port, held, begins });
             }
@@ -130,12 +132,13 @@ impl Workers {
     fn members(&self, group: &GroupKey) -> Vec<Member> {
         let plugged = self.ports.iter().filter_map(|(&port, place)| {
             let memory = place.memory.as_ref().filter(|memory| memory.group == *group)?;
-            let place_of = Place::Rings(memory.layout, memory.given);
+            let mut rings = Rings::new(&memory.layout, memory.given);
+            self.join_places(group, port, &mut rings);
             let worker = Some(self.place(place.switch).worker);
-            Some(Member { port, place: place_of, worker })
+            Some(Member { port, place: Place::Rings(rings), worker })
         });
         let begins = self.sites.iter().filter_map(|(&port, Site { spec, memory })| {
-            let place = Place::Rings(*memory.plot.layout(), spec.rings.buffers());
+            let place = Place::Rings(Rings::new(memory.plot.layout(), spec.rings.buffers()));
             let of_it = spec.group.as_ref() == Some(group);
             of_it.then_some(Member { port, place, worker: None })
         });

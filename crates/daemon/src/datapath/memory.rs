@@ -14,7 +14,7 @@ use ring::layout::PortLayout;
 use ring::owners::Leaver;
 
 use super::{Crew, Site, Workers};
-use crate::control::datapath::{GroupKey, RingSpec, ShmSpec};
+use crate::control::datapath::{GroupKey, RingSpec, ShmSpec, SwitchKey};
 use crate::control::handlers::host::trust_group;
 
 /// Memory of a port in a trust group, to be given back.
@@ -77,8 +77,12 @@ impl Workers {
         self.drop_empty_groups();
     }
 
-    pub(super) fn give_back(&mut self, memory: Option<Memory>) {
-        let Some(Memory { group, layout, .. }) = memory else { return };
+    pub(super) fn give_back(&mut self, switch: SwitchKey, memory: Option<Memory>) {
+        let Some(memory) = memory else { return };
+        if self.leave_family(switch, &memory) {
+            return self.drop_empty_groups();
+        }
+        let Memory { group, layout, .. } = memory;
         let workers = &self.workers;
         if let Some(group) = self.groups.get_mut(&group) {
             group.leave(&layout, |leaver| settle(workers, &leaver));

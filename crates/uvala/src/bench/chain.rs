@@ -15,6 +15,10 @@ use super::scenario::{Batch, COPY, Path, Payload, Placement, Scenario, Traffic, 
 pub enum Chain {
     /// So many functions; where payload is touched, each reads every byte and writes one.
     Functions(u8),
+    /// The same, joined by direct hops.
+    Direct(u8),
+    /// What one function more costs, by direct hops and by the switch.
+    Hop,
     /// No function, but a thousand rules, and a million flows that take turns.
     Rules,
     /// Functions in the box: a firewall, a NAT and a router.
@@ -39,8 +43,8 @@ impl Chain {
     /// How many functions there are.
     pub fn functions(self) -> u8 {
         match self {
-            Chain::Functions(count) => count,
-            Chain::Rules => 0,
+            Chain::Functions(count) | Chain::Direct(count) => count,
+            Chain::Rules | Chain::Hop => 0,
             Chain::Box => u8::try_from(BOX.len()).expect("few"),
         }
     }
@@ -56,10 +60,18 @@ pub fn scenarios() -> Vec<Scenario> {
     let long = Work { frame_len: 1514, batch: Batch::all(64), ..between(3) };
     let untouched = Work { payload: Payload::Untouched, ..between(3) };
     let of = |chain| Work { path: Path::Chain(chain), ..COPY };
+    let hop = Work { payload: Payload::Untouched, ..of(Chain::Hop) };
     vec![
         rate("nf-1", "60 B through a function in a trust group", Some(110.0), between(1)),
         rate("nf-2", "60 B through two functions", Some(75.0), between(2)),
         rate("nf-3", "60 B through three functions", Some(60.0), between(3)),
+        rate("nf-2-direct", "the same, joined by a direct hop", None, of(Chain::Direct(2))),
+        rate("nf-3-direct", "three functions, joined by direct hops", None, of(Chain::Direct(3))),
+        Scenario {
+            unit: Unit::Nanoseconds,
+            limit: Limit::None,
+            ..rate("nf-hop", "a function more by a direct hop, slots only", Some(3.0), hop)
+        },
         rate("nf-3-untouched", "the same, everybody uses slots only", None, untouched),
         rate("nf-3-1514", "1514 B through three functions, each reads it all", Some(15.0), long),
         rate(

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use client::api::{
-    ChainAdd, ChainInfo, ChainRef, ChainSpec, FlowCacheInfo, Request, SteeringQuery,
+    ChainAdd, ChainInfo, ChainRef, ChainSpec, FlowCacheInfo, HopInfo, Request, SteeringQuery,
 };
 use client::control::Connection;
 use client::name::SwitchName;
@@ -45,6 +45,10 @@ enum Action {
         /// Where frames leave: a port of the switch [new: where their addresses are]
         #[arg(long, value_name = "PORT")]
         out: Option<String>,
+        /// Functions that follow each other hand their frames over without the switch, where each
+        /// is the only instance of its service and both are in one trust group
+        #[arg(long)]
+        direct: bool,
         #[command(flatten)]
         output: Output,
     },
@@ -63,11 +67,11 @@ enum Action {
 pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     match &args.action {
         Action::List(of) => {
-            of.print(global, chains, &columns(), |rows| reasons(rows) + &flows(rows))
+            of.print(global, chains, &columns(), |rows| reasons(rows) + &hops(rows) + &flows(rows))
         }
-        Action::Add { switch, chain, services, out, output } => {
+        Action::Add { switch, chain, services, out, direct, output } => {
             let (name, services) = (chain.clone(), services.clone());
-            let chain = ChainSpec { name, services, out: out.clone() };
+            let chain = ChainSpec { name, services, out: out.clone(), direct: *direct };
             change(global, Request::ChainAdd(ChainAdd { switch: switch.parse()?, chain }), *output)
         }
         Action::Del { switch, chain, output } => {
@@ -125,6 +129,17 @@ fn cure(reason: DropReason) -> Option<&'static str> {
         }
         _ => None,
     }
+}
+
+/// A line for each direct hop.
+fn hops(chains: &[ChainInfo]) -> String {
+    let all = chains.iter().flat_map(|info| info.hops.iter().map(move |hop| (info, hop)));
+    let line = |(info, hop): (&ChainInfo, &HopInfo)| {
+        let HopInfo { from, to, frames, waiting, open } = hop;
+        let (name, state) = (&info.chain.name, if *open { "" } else { ", being opened or closed" });
+        format!("direct in {name}: {from} to {to}, {frames} frames, {waiting} wait{state}\n")
+    };
+    all.map(line).collect()
 }
 
 /// What the chains of a switch know of flows together.

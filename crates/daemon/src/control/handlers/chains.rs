@@ -43,6 +43,11 @@ impl<D: Datapath> Control<D> {
 
     /// Tells the worker of a switch what there is now.
     pub(super) fn tend_steering(&mut self, name: &SwitchName) {
+        self.tend_plan(name);
+        self.tend_hops(name);
+    }
+
+    fn tend_plan(&mut self, name: &SwitchName) {
         let Some(switch) = self.state.find_switch(name) else { return };
         if switch.config.forwarding != Forwarding::Chain {
             return;
@@ -71,6 +76,7 @@ impl<D: Datapath> Control<D> {
         } else if switch.plan.take().is_some() {
             let key = switch.key;
             self.datapath.steer(key, None);
+            self.tend_hops(name);
         }
     }
 
@@ -240,6 +246,7 @@ impl<D: Datapath> Control<D> {
                 drops: drops.map(|(reason, frames)| (reason.name().to_owned(), frames)).collect(),
                 flow_cache,
                 broken: broken_chain(chain, &views),
+                hops: self.hops_of_chain(name, number),
             };
             (chain.name.clone(), info)
         });
@@ -281,6 +288,7 @@ impl<D: Datapath> Control<D> {
             let id = self.datapath.number_of(port.key).and_then(|n| PortId::new(n.into()));
             let seen = report.instances.iter().find(|seen| Some(seen.port) == id);
             let holder = port.holder.as_ref().filter(|holder| holder.ready);
+            let direct = self.carried(name);
             let drops = |reason: DropReason| counted.drops.get(reason.name()).copied().unwrap_or(0);
             let info = FunctionInfo {
                 number: number.map_or(0, |(_, number)| number),
@@ -293,8 +301,11 @@ impl<D: Datapath> Control<D> {
                 capacity: seen.map_or(0, |seen| seen.capacity),
                 cpu_ms: holder.and_then(|holder| usage::cpu_ms(holder.pid)),
                 stalled: seen.is_some_and(|seen| seen.stalled),
-                frames_in: counted.rx.frames,
-                frames_out: counted.tx.frames,
+                frames_in: counted.rx.frames + direct.received,
+                frames_out: counted.tx.frames + direct.sent,
+                direct_in: direct.received,
+                direct_out: direct.sent,
+                direct_lost: direct.lost,
                 no_room: drops(DropReason::NoRoom),
                 dropped: drops(DropReason::Function),
                 drops: counted.drops,

@@ -2,6 +2,7 @@
 
 mod chains;
 mod grants;
+mod hops;
 mod host;
 mod interfaces;
 mod keeping;

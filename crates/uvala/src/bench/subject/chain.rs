@@ -38,6 +38,9 @@ const TIMES: usize = 1 << 20;
 
 /// Runs it; of two loads where latency is what counts.
 pub fn run(work: &Work, time: Duration) -> Result<Reading> {
+    if chain_of(work) == Chain::Hop {
+        return hop(work, time);
+    }
     if work.traffic != Traffic::Latency {
         return Ok(load(work, time, None)?.0);
     }
@@ -51,6 +54,27 @@ pub fn run(work: &Work, time: Duration) -> Result<Reading> {
     ));
     ensure!(low > 0.0, "no frame was timed");
     Ok(Reading { value: high / low, ..reading })
+}
+
+/// Functions of the longer chain, of which a hop's cost is found: the shorter one has one.
+const MANY: u8 = 5;
+
+/// What one function more costs, in nanoseconds a frame: by a direct hop, beside the switch's.
+fn hop(work: &Work, time: Duration) -> Result<Reading> {
+    let of = |chain| load(&Work { path: Path::Chain(chain), ..*work }, time, None);
+    let one = of(Chain::Functions(1))?.0;
+    let cost = |reading: &Reading| (1e3 / reading.value - 1e3 / one.value) / f64::from(MANY - 1);
+    let (switch, direct) = (of(Chain::Functions(MANY))?.0, of(Chain::Direct(MANY))?.0);
+    say::remark(format_args!(
+        "a function more: {:.1} ns by the switch, {:.1} ns by a direct hop; {:.1}, {:.1} and {:.1} \
+         Mpps through one function, {MANY}, and {MANY} joined directly",
+        cost(&switch),
+        cost(&direct),
+        one.value,
+        switch.value,
+        direct.value
+    ));
+    Ok(Reading { value: cost(&direct), ..direct })
 }
 
 /// What passes, in million frames a second, of so many frames a second or of as many as can be
@@ -95,6 +119,9 @@ pub fn configuration(chain: Chain) -> String {
         let services = services.join(", ");
         text += &format!("[[switch.vale0.chain]]\nname = \"c\"\nservices = [{services}]\n");
     }
+    if matches!(chain, Chain::Direct(_)) {
+        text += "direct = true\n";
+    }
     for number in 1..RULES * u16::from(chain == Chain::Rules) {
         // Nobody sends to these ports: all rules are looked through for each flow.
         text += "[[switch.vale0.rule]]\naction = \"drop\"\nproto = \"udp\"\npriority = 1\n";
@@ -117,7 +144,9 @@ enum Look {
 impl Look {
     fn new(chain: Chain) -> Look {
         match chain {
-            Chain::Functions(_) => Look::Plain(header(address(RECEIVER), address(SENDER))),
+            Chain::Functions(_) | Chain::Direct(_) | Chain::Hop => {
+                Look::Plain(header(address(RECEIVER), address(SENDER)))
+            }
             Chain::Rules => Look::Packets(packet(address(RECEIVER)), FLOWS),
             Chain::Box => Look::Packets(packet(ROUTER), 1024),
         }

@@ -190,6 +190,9 @@ mod tests {
             stalled: false,
             frames_in: 9,
             frames_out: 8,
+            direct_in: 0,
+            direct_out: 0,
+            direct_lost: 0,
             no_room: 0,
             dropped: 1,
             drops: BTreeMap::from([("function".to_owned(), 1), ("bad_index".to_owned(), 2)]),
@@ -197,7 +200,8 @@ mod tests {
     }
 
     fn seen(rules: u32) -> Seen {
-        let chain = ChainSpec { name: "web".to_owned(), services: Vec::new(), out: None };
+        let chain =
+            ChainSpec { name: "web".to_owned(), services: Vec::new(), out: None, direct: false };
         let flow_cache = FlowCacheInfo { hits: 4, misses: 5, evicted: 6 };
         let chains = vec![ChainInfo {
             chain,
@@ -208,6 +212,7 @@ mod tests {
             drops: BTreeMap::from([("no_instance".to_owned(), 1)]),
             flow_cache,
             broken: None,
+            hops: Vec::new(),
         }];
         let rule = |id| {
             let rule = RuleSpec { id: Some(id), ..RuleSpec::default() };

@@ -1,0 +1,453 @@
+//! Direct hops: frames that go from one function to the next without the switch.
+//!
+//! # Theory of operation
+//!
+//! A hop is a pipe in the region of the trust group: its sender fills the receive ring that its
+//! receiver empties, and their buffers change places as they do inside of a port. Which frames go
+//! by it the daemon says: those of a chain at a position ([`Ways`]). It raises a word of the
+//! port ([`News`]) whenever that changes, and wakes the function, which asks.
+//!
+//! ```text
+//!             ┌── frames of (chain, position) ──► hop ──┐
+//!  function a ┤                                         ├──► function b
+//!             └── all others ──► switch ────────────────┘
+//! ```
+//!
+//! *Order.* When frames that went one way are to go the other, none may overtake another. The
+//! sender first waits until nothing of its own is on the way: the switch has taken what it sent,
+//! and the receivers have given back what went by hops, which they do when they have sent it on.
+//! What the switch has taken may still wait in the ring of the receiver's port. So the sender
+//! begins with an empty slot, the *mark of a beginning*; whoever finds it first reads what stands
+//! in its port's rings at that moment. The word that published the slot was stored after the
+//! switch had published those frames, so they are seen.
+//!
+//! *Room.* A frame that has none in its hop waits there and everything behind it too: load is shed
+//! in front of the first function. Hops make no circles, the daemon sees to that, so somebody can
+//! always go on.
+//!
+//! *The end.* A hop that is no longer wanted is emptied by its receiver, and let go of by both.
+//! When one of them dies, the other is told so: a receiver reads what there is before anything
+//! else, a sender goes on by the switch.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ring::Region;
+use ring::cursor::Span;
+use ring::extra::ExtraBufs;
+use ring::layout::{PAGE, PortLayout, RingCounts};
+use ring::user::{News, RxRing, TxRing};
+
+use super::{Action, Meta};
+use crate::api::{HopCall, HopEnd, HopRef, HopState, PortRef, Reply, Request};
+use crate::control::ControlError;
+use crate::link::{Link, Links};
+use crate::wait::{WaitPolicy, Waits, wait};
+use crate::{Error, Port, Receiver, Rx, Tx};
+
+/// Chains, and positions in them.
+const CHAINS: usize = 256;
+const POSITIONS: usize = 8;
+/// The way by the switch.
+const BY_SWITCH: u8 = u8::MAX;
+
+/// The hops of a function.
+#[derive(Debug, Default)]
+pub(crate) struct Hops {
+    ins: Vec<In>,
+    pub(super) ways: Ways,
+    /// The doorbells of all of them.
+    links: Vec<Arc<Link>>,
+    /// The daemon knows nothing of hops.
+    deaf: bool,
+}
+
+/// A hop that ends here.
+#[derive(Debug)]
+struct In {
+    hop: u32,
+    rx: Rx,
+    link: Arc<Link>,
+    /// What is to be read of the port's rings before the next frame.
+    behind: Option<Vec<u32>>,
+    ended: bool,
+}
+
+/// Where frames go.
+#[derive(Debug, Default)]
+pub(crate) struct Ways {
+    outs: Vec<Out>,
+    /// Which hop, by its number, has the frames of which chain at which position.
+    routes: Vec<(u8, u8, u32)>,
+    /// The same for looking up: a place in `outs`.
+    table: Option<Box<[[u8; POSITIONS]; CHAINS]>>,
+}
+
+/// A hop that begins here.
+#[derive(Debug)]
+pub(super) struct Out {
+    hop: u32,
+    tx: Tx,
+    link: Arc<Link>,
+    /// Slots, and frames, of this batch.
+    filled: u32,
+    frames: u32,
+    ended: bool,
+}
+
+impl Out {
+    /// Passes a slot on.
+    #[inline]
+    pub(super) fn pass(&mut self, rx: &mut Rx, i: u32, len: usize, meta: Meta, more: u16) {
+        if rx.pass(i, &mut self.tx, self.filled) {
+            self.tx.set(self.filled, u16::try_from(len).unwrap_or(u16::MAX), more);
+            self.tx.set_mark(self.filled, meta.at_next().mark());
+            self.filled += 1;
+            self.frames += u32::from(more == 0);
+        }
+    }
+}
+
+impl Ways {
+    /// The hop that a frame goes by, if it does not go by the switch.
+    #[inline]
+    pub(super) fn of(&mut self, action: Action, meta: Meta) -> Option<&mut Out> {
+        let table = self.table.as_ref()?;
+        let is_next = action == Action::Next && meta.is_valid() && meta.may_hop();
+        if !is_next {
+            return None;
+        }
+        let out = table[usize::from(meta.chain())][usize::from(meta.position())];
+        self.outs.get_mut(usize::from(out)).filter(|out| !out.ended)
+    }
+
+    /// Has every hop so many free slots?
+    #[inline]
+    pub(super) fn have_room(&mut self, count: u32) -> bool {
+        self.outs.iter_mut().all(|out| out.ended || has_room(&mut out.tx, count))
+    }
+
+    /// Hands over what was filled.
+    pub(super) fn submit(&mut self) {
+        for out in self.outs.iter_mut().filter(|out| out.filled > 0) {
+            out.tx.count(out.frames);
+            // That the other end has gone control says.
+            let _ = out.tx.submit(out.filled);
+            (out.filled, out.frames) = (0, 0);
+        }
+    }
+
+    fn install(&mut self, routes: Vec<(u8, u8, u32)>) {
+        for out in &mut self.outs {
+            let begins = |all: &[(u8, u8, u32)]| all.iter().any(|&(.., hop)| hop == out.hop);
+            let grows = routes.iter().any(|way| way.2 == out.hop && !self.routes.contains(way));
+            if grows && begins(&routes) && out.tx.space() > 0 {
+                // The mark of a beginning.
+                out.tx.set(0, 0, 0);
+                let _ = out.tx.submit(1);
+            }
+        }
+        self.routes = routes;
+        self.index();
+    }
+
+    fn index(&mut self) {
+        self.table = None;
+        for &(chain, position, hop) in &self.routes {
+            let Some(out) = self.outs.iter().position(|out| out.hop == hop) else { continue };
+            let fresh = || Box::new([[BY_SWITCH; POSITIONS]; CHAINS]);
+            let table = self.table.get_or_insert_with(fresh);
+            let way = &mut table[usize::from(chain)][usize::from(position) % POSITIONS];
+            *way = u8::try_from(out).unwrap_or(BY_SWITCH);
+        }
+    }
+}
+
+fn has_room(tx: &mut Tx, count: u32) -> bool {
+    tx.owned() >= count || tx.space() >= count.min(tx.capacity())
+}
+
+impl Hops {
+    /// How many hops end here.
+    pub(super) fn ins(&self) -> usize {
+        self.ins.len()
+    }
+
+    /// A hop that ends here, and how many slots may be handled now; with the ways on.
+    pub(super) fn source(
+        &mut self,
+        at: usize,
+        receiver: &mut Receiver,
+    ) -> (&mut Rx, &mut Ways, u32) {
+        let Self { ins, ways, .. } = self;
+        let count = ins[at].ready(receiver);
+        (&mut ins[at].rx, ways, count)
+    }
+
+    /// So many slots of a ring of the port were given back.
+    pub(super) fn note_read(&mut self, ring: usize, count: u32) {
+        for behind in self.ins.iter_mut().filter_map(|hop| hop.behind.as_mut()) {
+            if let Some(left) = behind.get_mut(ring) {
+                *left = left.saturating_sub(count);
+            }
+        }
+    }
+
+    fn knows(&self, hop: u32) -> bool {
+        self.ins.iter().any(|it| it.hop == hop) || self.ways.outs.iter().any(|it| it.hop == hop)
+    }
+
+    fn collect_links(&mut self) {
+        let ins = self.ins.iter().map(|hop| &hop.link);
+        self.links = ins.chain(self.ways.outs.iter().map(|hop| &hop.link)).cloned().collect();
+    }
+
+    /// Takes over what the daemon says of hops that are open.
+    fn note_states(&mut self, list: &[HopEnd]) {
+        let of = |hop| list.iter().find(|end| end.hop == hop);
+        // One that the daemon does not know is no more.
+        let is_over = |hop| of(hop).is_none_or(|end| end.state == HopState::Ended);
+        self.ins.iter_mut().for_each(|it| it.ended = is_over(it.hop));
+        self.ways.outs.iter_mut().for_each(|it| it.ended = is_over(it.hop));
+    }
+
+    /// Lets go of hops that are over; returns them.
+    fn drop_over(&mut self, list: &[HopEnd]) -> Vec<u32> {
+        let closes = |hop| {
+            let end = list.iter().find(|end| end.hop == hop);
+            end.is_none_or(|end| end.state != HopState::Open)
+        };
+        let over: Vec<u32> =
+            self.ways.outs.iter().map(|out| out.hop).filter(|&hop| closes(hop)).collect();
+        self.ways.outs.retain(|out| !over.contains(&out.hop));
+        self.ways.index();
+        self.collect_links();
+        over
+    }
+
+    /// A hop whose sender has gone and that is empty.
+    fn emptied(&mut self) -> Option<u32> {
+        let at = self.ins.iter_mut().position(|it| it.ended && it.rx.available() == 0)?;
+        let hop = self.ins.remove(at).hop;
+        self.collect_links();
+        Some(hop)
+    }
+}
+
+impl In {
+    /// How many slots may be handled: those before the mark of a beginning, and those behind it
+    /// when what came by the switch before has been read.
+    fn ready(&mut self, receiver: &mut Receiver) -> u32 {
+        let count = self.rx.available();
+        if count == 0 || !self.rx.frame(0).is_empty() {
+            return (1..count).find(|&i| self.rx.frame(i).is_empty()).unwrap_or(count);
+        }
+        let rings = 0..receiver.rings();
+        let look = || rings.map(|ring| receiver.rx(ring).available()).collect();
+        let behind = self.behind.get_or_insert_with(look);
+        if behind.iter().any(|&left| left > 0) {
+            return 0;
+        }
+        self.behind = None;
+        let _ = self.rx.release(1);
+        self.ready(receiver)
+    }
+}
+
+/// A hop with frames of one who has gone. They are older than all that comes another way: who comes
+/// in his place does so after this end was told.
+pub(super) fn left_behind(port: &mut Port) -> Option<usize> {
+    let (_, receiver, hops) = port.parts();
+    hops.ins.iter_mut().position(|hop| hop.ended && hop.ready(receiver) > 0)
+}
+
+/// Learns what the daemon has to say of hops, and does it.
+pub(super) fn tend(port: &mut Port) -> Result<(), Error> {
+    while let Some(hop) = port.hops.emptied() {
+        ask(port, |port| HopCall::Close(HopRef { port, hop }));
+    }
+    while port.receiver.news.is_new() && !port.hops.deaf {
+        port.receiver.news.note();
+        // A daemon that is gone is for the next wait to find.
+        let Some((Reply::Hops(list), _)) = ask(port, |port| HopCall::List(PortRef { port })) else {
+            return Ok(());
+        };
+        port.hops.note_states(&list);
+        list.iter().for_each(|end| open(port, end));
+        port.hops.collect_links();
+        let of = |end: &HopEnd| {
+            let hop = end.hop;
+            end.routes.clone().into_iter().map(move |(chain, position)| (chain, position, hop))
+        };
+        let routes: Vec<_> = list.iter().flat_map(of).collect();
+        if routes != port.hops.ways.routes {
+            if !drain(port)? {
+                continue;
+            }
+            port.hops.ways.install(routes);
+        }
+        for hop in port.hops.drop_over(&list) {
+            ask(port, |port| HopCall::Close(HopRef { port, hop }));
+        }
+    }
+    Ok(())
+}
+
+fn ask(port: &mut Port, call: impl FnOnce(crate::name::PortName) -> HopCall) -> Option<Answer> {
+    let call = call(port.name().clone());
+    let is_list = matches!(call, HopCall::List(_));
+    match port.sender.link().call(Request::Hop(call)) {
+        Ok(answer) => Some(answer),
+        Err(error) => {
+            // Of another version. What is refused later was overtaken by something.
+            let first = port.hops.links.is_empty() && is_list;
+            port.hops.deaf |= first && matches!(error, ControlError::Refused(_));
+            None
+        }
+    }
+}
+
+type Answer = (Reply, Vec<OwnedFd>);
+
+/// Opens an end that is new; one that is over already is let go of at once.
+fn open(port: &mut Port, end: &HopEnd) {
+    if port.hops.knows(end.hop) {
+        return;
+    }
+    let hop = end.hop;
+    let region = port.receiver.memory().clone();
+    let opened = match (end.state, layout(end, &region)) {
+        (HopState::Open, Some(layout)) => ask(port, |port| HopCall::Open(HopRef { port, hop }))
+            .and_then(|(_, fds)| <[OwnedFd; 2]>::try_from(fds).ok())
+            .and_then(|[kick, wake]| {
+                let extra = ExtraBufs::new(&region, &layout);
+                Some((layout, Arc::new(Link::of_hop(kick, wake, port.name(), extra).ok()?)))
+            }),
+        _ => None,
+    };
+    let Some((layout, link)) = opened else {
+        ask(port, |port| HopCall::Close(HopRef { port, hop }));
+        return;
+    };
+    let (policy, own) = (WaitPolicy::default(), link.clone());
+    if end.sends {
+        let tx = Tx::new(TxRing::pipe(&region, &layout, 0), &link, policy);
+        let out = Out { hop, tx, link: own, filled: 0, frames: 0, ended: false };
+        port.hops.ways.outs.push(out);
+    } else {
+        let rx = Rx::new(RxRing::new(&region, &layout, 0), &link, policy);
+        port.hops.ins.push(In { hop, rx, link: own, behind: None, ended: false });
+    }
+}
+
+/// Where the hop lies, checked.
+fn layout(end: &HopEnd, region: &Arc<Region>) -> Option<PortLayout> {
+    let (tx_slots, rx_slots) = (Span::new(end.tx_slots)?, Span::new(end.rx_slots)?);
+    let at = usize::try_from(end.block).ok().filter(|at| at.is_multiple_of(PAGE) && *at > 0)?;
+    let layout = PortLayout::new(at, RingCounts { tx_rings: 1, rx_rings: 1, tx_slots, rx_slots });
+    (layout.end() <= region.layout().pool).then_some(layout)
+}
+
+/// Waits until nothing that was sent is on its way. `false`: there is news first.
+fn drain(port: &mut Port) -> Result<bool, Error> {
+    wait_for_room(port, u32::MAX)?;
+    Ok(!port.receiver.news.is_new())
+}
+
+/// Waits until so many slots of the port and of each hop are free, or all if there are fewer; or
+/// until there is news.
+pub(super) fn wait_for_room(port: &mut Port, count: u32) -> Result<(), Error> {
+    let waited = port.persist(None, |port, left| {
+        let (sender, receiver, hops) = port.parts();
+        let (link, policy, links) = (sender.link().clone(), sender.policy(), &hops.links);
+        let on =
+            &mut Room { tx: sender.tx(0), outs: &mut hops.ways.outs, news: &receiver.news, count };
+        wait(on, &Links { port: &link, hops: links }, policy, left)
+    });
+    waited.map(drop)
+}
+
+/// Waits for a frame, from the switch or by a hop, or for news. `false`: `timeout` is over.
+pub(super) fn wait_for_frames(port: &mut Port, timeout: Option<Duration>) -> Result<bool, Error> {
+    port.persist(timeout, |port, left| {
+        let (sender, receiver, hops) = port.parts();
+        let (link, policy, links) = (sender.link().clone(), sender.policy(), &hops.links);
+        let ins = &mut hops.ins;
+        wait(&mut Frames { receiver, ins }, &Links { port: &link, hops: links }, policy, left)
+    })
+}
+
+/// Room for frames.
+struct Room<'a> {
+    tx: &'a mut Tx,
+    outs: &'a mut [Out],
+    news: &'a News,
+    count: u32,
+}
+
+impl Room<'_> {
+    fn rings(&mut self) -> impl Iterator<Item = &mut Tx> {
+        let outs = self.outs.iter_mut().filter(|out| !out.ended).map(|out| &mut out.tx);
+        outs.chain([&mut *self.tx])
+    }
+}
+
+impl Waits for Room<'_> {
+    fn ready(&mut self) -> bool {
+        let count = self.count;
+        self.news.is_new() || self.rings().all(|tx| tx.space() >= count.min(tx.capacity()))
+    }
+
+    fn arm(&mut self) -> bool {
+        let count = self.count;
+        let lacks = |tx: &mut Tx| tx.space() < count.min(tx.capacity()) && tx.arm(count);
+        let waits = self.rings().fold(false, |waits, tx| lacks(tx) | waits) && !self.news.is_new();
+        if !waits {
+            self.disarm();
+        }
+        waits
+    }
+
+    fn disarm(&mut self) {
+        self.rings().for_each(|tx| tx.ring().disarm());
+    }
+
+    fn new_resyncs(&mut self) -> u32 {
+        self.tx.new_resyncs()
+    }
+}
+
+/// A frame anywhere.
+struct Frames<'a> {
+    receiver: &'a mut Receiver,
+    ins: &'a mut [In],
+}
+
+impl Frames<'_> {
+    fn rings(&mut self) -> impl Iterator<Item = &mut Rx> {
+        self.receiver.all().iter_mut().chain(self.ins.iter_mut().map(|hop| &mut hop.rx))
+    }
+}
+
+impl Waits for Frames<'_> {
+    fn ready(&mut self) -> bool {
+        self.receiver.news.is_new() || self.rings().any(|rx| rx.available() > 0)
+    }
+
+    fn arm(&mut self) -> bool {
+        let armed = self.rings().all(Rx::arm) && !self.receiver.news.is_new();
+        if !armed {
+            self.disarm();
+        }
+        armed
+    }
+
+    fn disarm(&mut self) {
+        self.rings().for_each(|rx| rx.stop_waiting());
+    }
+
+    fn new_resyncs(&mut self) -> u32 {
+        self.receiver.all().iter_mut().map(Rx::new_resyncs).sum()
+    }
+}

@@ -1,0 +1,249 @@
+//! Direct hops: frames that go from function to function without the switch.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use client::Port;
+use harness::chain::{audit, chain, configuration, dropped, drops, function, functions, runs};
+use harness::daemon::{Daemon, Setup};
+use harness::frames::{Tally, announcement, fill, mac};
+use harness::process::{Owned, Peer};
+use harness::role::{Receive, Role, Send};
+use harness::{Random, is_soak, wait};
+
+/// Frames that a ring, and a hop, hold at most.
+const RING: u64 = 1023;
+/// Frames that a function handles at once.
+const BATCH: u64 = 128;
+
+fn direct(functions: usize) -> String {
+    configuration(functions) + "direct = true\n"
+}
+
+/// A chain of so many functions, joined directly.
+fn joined(text: &str, functions: usize) -> (Daemon, Vec<Owned>) {
+    let daemon = Setup::new(text).start();
+    let all = (0..functions).map(|n| function(&daemon, n)).collect();
+    wait::until("hops", || open_hops(&daemon) == functions - 1);
+    (daemon, all)
+}
+
+fn open_hops(daemon: &Daemon) -> usize {
+    chain(daemon).hops.iter().filter(|hop| hop.open).count()
+}
+
+/// Two ports beside the chain: frames go in at the first and come out at the second.
+fn ends(daemon: &Daemon) -> (Port, Port) {
+    let open = |name: &str| daemon.options().rings(1).group("nf").open(name).unwrap();
+    let (a, mut b) = (open("valenf:a"), open("valenf:b"));
+    b.send(&announcement(9)).unwrap();
+    (a, b)
+}
+
+/// What comes out, until `over`.
+fn receive(port: &mut Port, got: &AtomicU64, over: &AtomicBool) -> Tally {
+    let (mut tally, mut frame, mut scratch) = (Tally::default(), Vec::new(), Vec::new());
+    while !over.load(Ordering::Relaxed) {
+        while port.recv_timeout(&mut frame, Some(Duration::from_millis(5))).unwrap() {
+            tally.count(&frame, &mut scratch);
+            got.store(tally.frames(), Ordering::Relaxed);
+        }
+    }
+    tally
+}
+
+/// Ends the receiver when it goes, also because of a panic.
+struct Ended<'a>(&'a AtomicBool);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Sends frames of one stream, `rounds` times as many as no ring can overflow from, while `change`
+/// happens before each round; returns what came out and how many went in.
+fn stream(daemon: &Daemon, rounds: u64, mut change: impl FnMut(u64)) -> (Tally, u64) {
+    const ROUND: u64 = 100;
+    let ((mut a, mut b), got, over) = (ends(daemon), AtomicU64::new(0), AtomicBool::new(false));
+    let tally = std::thread::scope(|scope| {
+        let ended = Ended(&over);
+        let receiver = scope.spawn(|| receive(&mut b, &got, &over));
+        let mut frame = Vec::new();
+        for round in 0..rounds {
+            change(round);
+            for number in round * ROUND..(round + 1) * ROUND {
+                fill(&mut frame, mac(9), 1, number, 60);
+                a.send(&frame).unwrap();
+            }
+            let enough = round * ROUND;
+            wait::until("frames", || got.load(Ordering::Relaxed) >= enough);
+        }
+        wait::until("all frames", || got.load(Ordering::Relaxed) >= rounds * ROUND);
+        drop(ended);
+        receiver.join().unwrap()
+    });
+    (tally, rounds * ROUND)
+}
+
+#[test]
+fn frames_go_from_function_to_function_without_the_switch() {
+    let (daemon, all) = joined(&direct(3), 3);
+    let (tally, sent) = stream(&daemon, 50, |_| {});
+    tally.assert_whole(1, sent);
+    let functions = functions(&daemon);
+    let direct: Vec<_> = functions.iter().map(|f| (f.direct_in, f.direct_out)).collect();
+    assert_eq!(direct, [(0, sent), (sent, sent), (sent, 0)]);
+    assert!(functions.iter().all(|f| f.frames_in == sent && f.frames_out == sent));
+    assert_eq!(daemon.stats("valenf:f1").rx.frames, 0, "the switch has given it none");
+    let listed = daemon.uvala(&["chain", "list", "valenf"]);
+    let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let line = format!("direct in c: valenf:f0 to valenf:f1, {sent} frames, 0 wait\n");
+    assert!(text.contains(&line), "{text}");
+    assert!(chain(&daemon).hops.iter().all(|hop| hop.frames == sent && hop.open));
+    let group = audit(&daemon).remove(0);
+    assert!(group.members.iter().all(|m| m.wrong + m.kept == 0 && m.given == m.owned), "{group:?}");
+    drop(all);
+    wait::until("everybody to go", || audit(&daemon).is_empty());
+}
+
+#[test]
+fn a_chain_that_becomes_direct_and_back_loses_no_frame_and_no_order() {
+    let (daemon, _all) = joined(&direct(3), 3);
+    let services = ["chain", "add", "valenf", "c", "s0,s1,s2", "--direct"];
+    let (tally, sent) = stream(&daemon, 400, |round| {
+        if round % 4 == 3 {
+            let count = services.len() - usize::from(round % 8 == 3);
+            assert!(daemon.uvala(&services[..count]).status.success());
+        }
+    });
+    tally.assert_whole(1, sent);
+    let middle = functions(&daemon).remove(1);
+    let by_switch = daemon.stats("valenf:f1").rx.frames;
+    assert_eq!(middle.direct_in + by_switch, sent);
+    assert!(middle.direct_in > 0 && by_switch > 0, "both ways: {middle:?}");
+    let group = audit(&daemon).remove(0);
+    assert!(group.members.iter().all(|m| m.wrong + m.kept == 0), "{group:?}");
+}
+
+#[test]
+fn a_second_instance_ends_a_hop_and_its_end_makes_it_again() {
+    let text = direct(2) + "[switch.valenf.port.f2]\nservice = \"s1\"\ninstance = 1\n";
+    let (daemon, all) = joined(&text, 2);
+    let second = function(&daemon, 2);
+    wait::until("the hop to be closed", || chain(&daemon).hops.is_empty());
+    let (tally, sent) = stream(&daemon, 20, |_| {});
+    tally.assert_whole(1, sent);
+    drop(second);
+    wait::until("the hop", || open_hops(&daemon) == 1);
+    let (tally, sent) = stream(&daemon, 20, |_| {});
+    tally.assert_whole(1, sent);
+    let to = functions(&daemon).remove(1);
+    assert_eq!((to.direct_in, to.direct_lost), (sent, 0));
+    drop(all);
+    wait::until("everybody to go", || audit(&daemon).is_empty());
+}
+
+#[test]
+fn functions_of_two_groups_are_joined_by_the_switch() {
+    let daemon = Setup::new(&direct(2)).start();
+    let _one = function(&daemon, 0);
+    let mut port = daemon.options().group("other").open("valenf:f1").unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let ended = Ended(&over);
+        scope.spawn(|| {
+            let mut next =
+                |_: &mut client::nf::Frame<'_>, _: &mut client::nf::Made| client::nf::Action::Next;
+            while !over.load(Ordering::Relaxed) {
+                client::nf::step(&mut port, &mut next, Some(Duration::from_millis(5))).unwrap();
+            }
+        });
+        let (tally, sent) = stream(&daemon, 20, |_| {});
+        tally.assert_whole(1, sent);
+        drop(ended);
+    });
+    assert!(chain(&daemon).hops.is_empty());
+    assert_eq!(daemon.stats("valenf:f1").rx.frames, 2000);
+}
+
+#[test]
+fn kill_9_of_either_end_loses_what_it_held_and_no_buffer() {
+    for seed in 0..if is_soak() { 20 } else { 3 } {
+        for count in [2, 3, 5] {
+            one_dies(count, seed);
+        }
+    }
+}
+
+/// A direct chain at full load, whose functions are killed one after the other and come again.
+fn one_dies(count: usize, seed: u64) {
+    let mut random = Random::seeded(seed * 100 + count as u64);
+    let (daemon, mut all) = joined(&direct(count), count);
+    let member = |name: &str| {
+        let mut at = daemon.at(name);
+        at.group = Some("nf".to_owned());
+        at
+    };
+    let receive = Receive { at: member("valenf:b"), station: Some(9), ..Receive::default() };
+    let receiver = Peer::start(&Role::Receive(receive));
+    let (at, lens) = (member("valenf:a"), vec![60, 64]);
+    let send = Send { at, stream: 1, to: mac(9), count: None, lens, batch: 64 };
+    let sender = Peer::start(&Role::Send(send));
+    let flows = |more: u64| {
+        let frames = daemon.stats("valenf:b").rx.frames + more;
+        wait::until("frames", || daemon.stats("valenf:b").rx.frames > frames);
+    };
+    let kills = 4;
+    for _ in 0..kills {
+        flows(random.below(2000));
+        let victim = usize::try_from(random.below(count as u64)).unwrap();
+        all[victim].kill();
+        wait::until("the port to be free", || !runs(&daemon, victim));
+        let group = audit(&daemon);
+        assert_eq!(group[0].members.len(), count + 1, "who is dead has nothing: {group:?}");
+        all[victim] = function(&daemon, victim);
+        wait::until("all hops", || open_hops(&daemon) == count - 1);
+    }
+    flows(1000);
+    let sent = finish(sender).sent();
+    wait::until("the chain to be empty", || {
+        functions(&daemon).iter().all(|f| f.waiting == 0)
+            && chain(&daemon).hops.iter().all(|hop| hop.waiting == 0)
+    });
+    account(&daemon, kills, sent, &finish(receiver).received());
+    let group = audit(&daemon).remove(0);
+    let wrong = group.members.iter().any(|member| member.wrong + member.kept > 0);
+    assert!(!wrong, "{group:?}");
+    drop(all);
+    wait::until("everybody to go", || audit(&daemon).is_empty());
+}
+
+fn finish(mut peer: Peer) -> Peer {
+    peer.finish();
+    peer
+}
+
+/// Every frame arrived, was dropped and counted, was lost with a hop and counted, or was in the
+/// hands, or the rings, of one that died.
+fn account(daemon: &Daemon, kills: u64, sent: u64, tally: &Tally) {
+    tally.assert_intact();
+    let first = daemon.stats("valenf:a");
+    assert_eq!(first.tx.frames, sent, "all that was sent was taken");
+    let mut left = sent - drops(&first);
+    let mut held = 0;
+    for info in functions(daemon) {
+        let stats = daemon.stats(&info.port.to_string());
+        let full = dropped(&stats, "no_room");
+        // A hop's frames are counted when they are sent.
+        assert_eq!(left, info.frames_in + full, "in front of {info:?}");
+        // What one sends on just before it dies it has not given back yet.
+        let lost = info.frames_in - info.frames_out;
+        assert!(lost + kills * BATCH >= info.direct_lost, "{info:?}");
+        held += lost - lost.min(info.direct_lost);
+        left = info.frames_out - (drops(&stats) - full);
+    }
+    assert!(held <= kills * 2 * RING, "{held} were held by those that died");
+    let last = daemon.stats("valenf:b");
+    assert_eq!(tally.stream(1).frames, left - dropped(&last, "no_room"), "{last:?}");
+}
