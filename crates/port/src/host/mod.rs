@@ -39,6 +39,7 @@ use switch::{Adapter, DropReason, Sent, Wake};
 
 use crate::group::Share;
 use crate::sys::Waker;
+use crate::sys::packet::is_interface;
 use netlink::{Interface, Netlink};
 
 /// Bytes of a frame that an Ethernet interface of MTU 0 takes: its header and a tag.
@@ -360,11 +361,17 @@ pub fn check_name(name: &str) -> Result<(), HostError> {
     if good { Ok(()) } else { Err(HostError::Name(name.to_owned())) }
 }
 
-/// Is there an interface of this name in our namespace?
+/// Is there an interface of this name in our namespace? Whoever changes one meanwhile is not waited
+/// for, so that also those may ask who have no time.
 #[must_use]
 pub fn exists(name: &str) -> bool {
-    let found = Netlink::open().and_then(|netlink| netlink.find(name));
-    check_name(name).is_ok() && matches!(found, Ok(Some(_)))
+    check_name(name).is_ok()
+        && match is_interface(name) {
+            Ok(()) => true,
+            Err(Errno::NODEV) => false,
+            // Before Linux 5.7 that takes a right.
+            Err(_) => find(name).is_ok(),
+        }
 }
 
 /// The interface of this name in our namespace.
@@ -420,6 +427,14 @@ mod tests {
         }
         for bad in ["", ".", "..", "a/b", "a b", "a:1", "tap%d", "a234567890123456", "a\n"] {
             assert!(check_name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_exists_is_told_from_what_does_not() {
+        assert!(exists("lo"));
+        for none in ["no-such-link", "", "lo/", "lo\0"] {
+            assert!(!exists(none), "{none:?}");
         }
     }
 

@@ -212,6 +212,22 @@ impl PacketSocket {
     }
 }
 
+/// Is there an interface of this name in the thread's namespace? Netlink says so too, one question
+/// at a time, and only when nobody changes an interface.
+///
+/// # Errors
+/// `ENODEV`: there is none. `EPERM`: an old kernel tells that to those with `CAP_NET_RAW`.
+pub fn is_interface(name: &str) -> Result<(), Errno> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    // SAFETY: a system call without pointers.
+    let fd = check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
+    // SAFETY: a descriptor that was made just now and is nobody else's.
+    let socket = PacketSocket(unsafe { OwnedFd::from_raw_fd(fd) });
+    let mut text = [0u8; libc::IFNAMSIZ];
+    text.get_mut(..name.len()).ok_or(Errno::NODEV)?.copy_from_slice(name.as_bytes());
+    socket.set(libc::SOL_SOCKET, libc::SO_BINDTODEVICE, &text)
+}
+
 /// One that was opened as [`PacketSocket::open`] does it.
 impl From<OwnedFd> for PacketSocket {
     fn from(fd: OwnedFd) -> Self {
