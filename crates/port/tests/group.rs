@@ -88,8 +88,15 @@ impl Net {
         let Some(Member { memory, switch, .. }) = self.members[at].take() else { return };
         self.switches[switch].remove_port(id(at)).expect("it was there");
         let switches = &self.switches;
-        self.group
-            .leave(memory.plot.layout(), |leaver| switches.iter().for_each(|s| s.settle(&leaver)));
+        self.group.leave(memory.plot.layout(), |leaver| {
+            // One after the other, as a worker does that moves frames in between.
+            for switch in &*switches {
+                let mut next = Some(0);
+                while let Some(from) = next {
+                    next = switch.settle(&leaver, from, &mut 1);
+                }
+            }
+        });
     }
 
     fn member(&mut self, at: usize) -> &mut Member {

@@ -94,25 +94,30 @@ impl HostPort {
     }
 
     /// Another member of the region leaves, see [`crate::owners`]. To be called between turns.
-    pub fn settle(&self, leaver: &Leaver) {
+    /// Returns what it took: about as many slots as were looked at.
+    pub fn settle(&self, leaver: &Leaver) -> u32 {
         if !Arc::ptr_eq(&self.region, &leaver.region) {
-            return;
+            return 0;
         }
         self.keep(leaver);
+        let slots = self.layout.counts().buffers();
         if self.is_joined() {
             // What a family has too much stands with one of its members.
-            return;
+            return slots;
         }
         let (owners, own) = (self.region.owners(), self.owner);
-        let left_behind = || leaver.strangers.iter().filter(|buffer| owners.of(**buffer) == own);
-        if left_behind().next().is_some() {
-            let surplus = owners.count(own).saturating_sub(self.given);
-            for buffer in left_behind().take(surplus) {
-                owners.pass(*buffer, own, leaver.owner);
-            }
-            // A client that died in the middle of an exchange left a buffer in both slots.
-            self.keep(leaver);
+        let left_behind = || leaver.strangers(own).filter(|buffer| owners.of(*buffer) == own);
+        if left_behind().next().is_none() {
+            return slots;
         }
+        let surplus = owners.count(own).saturating_sub(self.given);
+        for buffer in left_behind().take(surplus) {
+            owners.pass(buffer, own, leaver.owner);
+        }
+        // A client that died in the middle of an exchange left a buffer in both slots.
+        self.keep(leaver);
+        // To count reads two bytes for each buffer.
+        2 * slots + self.region.layout().buffers / 8
     }
 
     /// The leaver's buffers that stand in this port's slots become this port's.

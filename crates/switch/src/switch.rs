@@ -114,14 +114,21 @@ impl Switch {
         self.in_order = self.ports.iter().flatten().any(|entry| entry.on_full == OnFull::Wait);
     }
 
-    /// A member of a trust group has left, from here or from another switch: the others settle.
-    pub fn settle(&self, leaver: &Leaver) {
-        for entry in self.ports.iter().flatten() {
-            if let Plug::Rings(host, _) = &entry.plug {
-                host.settle(leaver);
+    /// A member of a trust group has left, from here or from another switch: the others settle, from
+    /// the port at `from` on, until they have taken `work` slots' time. `Some`: so far they are.
+    pub fn settle(&self, leaver: &Leaver, from: usize, work: &mut u32) -> Option<usize> {
+        for (at, entry) in self.ports.iter().enumerate().skip(from) {
+            if *work == 0 {
+                return Some(at);
+            }
+            if let Some(Plug::Rings(host, _)) = entry.as_ref().map(|entry| &entry.plug) {
+                *work = work.saturating_sub(host.settle(leaver));
             }
         }
-        self.monitors.iter().for_each(|monitor| monitor.rings().settle(leaver));
+        for monitor in self.monitors.iter() {
+            *work = work.saturating_sub(monitor.rings().settle(leaver));
+        }
+        None
     }
 
     /// Adds a monitor, which sees nothing yet; returns its place.

@@ -91,11 +91,15 @@ impl Workers {
     }
 }
 
-/// Everybody who shares memory with a port that leaves settles with it.
+/// Everybody who shares memory with a port that leaves settles with it. Workers move frames in
+/// between: a buffer of the leaver's that moves then, from who has not settled, is its receiver's.
 pub(super) fn settle(workers: &[Crew], leaver: &Arc<Leaver>) {
     for Crew { handle, .. } in workers {
-        let leaver = leaver.clone();
-        handle.call(move |worker| worker.settle(&leaver));
+        let mut next = Some((0, 0));
+        while let Some(from) = next {
+            let leaver = leaver.clone();
+            next = handle.call(move |worker| worker.settle(&leaver, from));
+        }
     }
 }
 

@@ -587,11 +587,18 @@ impl Worker {
         place
     }
 
-    /// The members of a leaver's group settle with it.
-    pub fn settle(&mut self, leaver: &Leaver) {
-        for switch in self.switches.iter().flatten() {
-            switch.settle(leaver);
+    /// The members of a leaver's group settle with it, from a switch and a port of it on, as many as
+    /// are done between two turns. `Some`: there are more, from here on.
+    pub fn settle(&mut self, leaver: &Leaver, from: (usize, usize)) -> Option<(usize, usize)> {
+        const WORK: u32 = 32_768;
+        let (mut work, (first, mut port)) = (WORK, from);
+        for (at, switch) in self.switches.iter().enumerate().skip(first) {
+            if let Some(next) = switch.as_ref().and_then(|it| it.settle(leaver, port, &mut work)) {
+                return Some((at, next));
+            }
+            port = 0;
         }
+        None
     }
 
     /// Ends the thread after this job.
