@@ -226,6 +226,7 @@ impl<'a> TurnOf<'a> {
                 adapter.recv(&mut self.scratch.batch, &mut entry.stats.drops);
                 // What has come in waits for nobody: it was not taken if there was no room ahead.
                 if self.switch.steering.is_some() {
+                    self.switch.look_at_functions();
                     self.steer_batch();
                 } else {
                     self.deliver_batch(false);
@@ -304,6 +305,9 @@ impl<'a> TurnOf<'a> {
     fn take_ring(&mut self) -> Moved {
         let budget = self.tx().sync().min(self.most);
         self.show_sent();
+        if budget > 0 {
+            self.switch.look_at_functions();
+        }
         let mut moved = Moved::default();
         while moved.slots < budget && moved.blocked_on.is_none() {
             let mut step = if self.switch.steering.is_some() {

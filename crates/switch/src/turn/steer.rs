@@ -71,7 +71,6 @@ impl TurnOf<'_> {
 
     /// One run, or one batch.
     pub(super) fn steer(&mut self, budget: u32) -> Moved {
-        self.switch.look_at_functions();
         if let Some(moved) = self.steer_run(budget) {
             return moved;
         }
@@ -228,7 +227,6 @@ impl TurnOf<'_> {
 
     /// Steers what is in the batch, frame by frame.
     pub(super) fn steer_batch(&mut self) {
-        self.switch.look_at_functions();
         if !self.is_function(self.src) {
             self.see_batch();
         }
@@ -360,9 +358,10 @@ impl TurnOf<'_> {
 }
 
 impl Switch {
-    /// Notes how much room functions have. Those with much are not asked, unless it matters which
-    /// frames they have read.
-    fn look_at_functions(&mut self) {
+    /// Notes how much room functions have, before frames of a ring are taken: there may be thousands
+    /// of them, and a run for every frame. Those with much room are not asked, unless it matters
+    /// which frames they have read.
+    pub(super) fn look_at_functions(&mut self) {
         let Self { ports, steering, .. } = self;
         let Some(steering) = steering else { return };
         for service in steering.services_mut() {

@@ -249,8 +249,12 @@ impl Service {
     pub(crate) fn watch(&mut self, now_ms: u64) -> bool {
         let watch = |changed, instance: &mut Instance| instance.watch(now_ms) | changed;
         let changed = self.instances.iter_mut().fold(false, watch);
-        if changed || self.unsettled {
+        if changed {
             self.settle();
+        } else if self.unsettled {
+            // Which bucket is to be whose has not changed: to weigh all of them costs a thousand
+            // times as many instances.
+            self.unsettled = self.buckets.iter().any(|bucket| bucket.owner != bucket.wanted);
         }
         changed
     }
@@ -361,6 +365,20 @@ mod tests {
         drain(&mut service);
         assert!(service.watch(2000));
         assert_eq!(map(&mut service), before);
+    }
+
+    #[test]
+    fn test_it_is_settled_when_the_last_bucket_has_moved() {
+        let mut service = service(&[0, 1]);
+        map(&mut service);
+        set(&mut service, &[0, 1, 2]);
+        service.instances_mut().iter_mut().for_each(|instance| instance.pending = 1);
+        service.watch(1);
+        assert!(service.is_unsettled());
+        drain(&mut service);
+        map(&mut service);
+        service.watch(2);
+        assert!(!service.is_unsettled());
     }
 
     #[test]
