@@ -114,8 +114,8 @@ impl Switch {
         self.in_order = self.ports.iter().flatten().any(|entry| entry.on_full == OnFull::Wait);
     }
 
-    /// A member of a trust group has left, from here or from another switch: the others settle, from
-    /// the port at `from` on, until they have taken `work` slots' time. `Some`: so far they are.
+    /// A member of a trust group has left, from here or from another switch: the others settle,
+    /// from the port at `from` on, until that took as long as `work` slots. `Some`: so far it is.
     pub fn settle(&self, leaver: &Leaver, from: usize, work: &mut u32) -> Option<usize> {
         for (at, entry) in self.ports.iter().enumerate().skip(from) {
             if *work == 0 {

@@ -327,8 +327,9 @@ impl Steering {
             }
         }
         for service in services.iter_mut().flatten() {
-            service.instances.sort_by_key(|(_, number)| *number);
+            service.instances.sort_by_key(|(id, number)| (*number, *id));
             service.instances.truncate(INSTANCES_MAX);
+            number_apart(&mut service.instances);
         }
         services
     }
@@ -381,6 +382,20 @@ impl Steering {
         let rule = rule.map(|(id, _)| format!("rule {id}"));
         rule.or(port.map(|port| format!("port {}", port.name)))
     }
+}
+
+/// Instances by number, of which several may have one: flows would all be the first one's. Those
+/// behind it get the lowest that are free.
+fn number_apart(instances: &mut [(PortId, u16)]) {
+    let taken: BTreeSet<u16> = instances.iter().map(|(_, number)| *number).collect();
+    let mut free = (0..=u16::MAX).filter(|number| !taken.contains(number));
+    let mut before = None;
+    for (_, number) in instances.iter_mut() {
+        if before.replace(*number) == Some(*number) {
+            *number = free.next().expect("there are few instances");
+        }
+    }
+    instances.sort_by_key(|(_, number)| *number);
 }
 
 fn no_port(name: &str) -> String {
@@ -488,6 +503,15 @@ mod tests {
             assert_eq!(steering.check_names(Some(&steering), ports), Ok(()), "it was there");
             assert_eq!(steering.plan(ports).rules[0].action, Action::Drop, "it takes no frames");
         });
+    }
+
+    #[test]
+    fn test_instances_of_one_number_have_flows_each() {
+        let id = |at: usize| PortId::new(at).unwrap();
+        let mut all = vec![(id(4), 0), (id(7), 0), (id(9), 0), (id(2), 1), (id(3), 7), (id(5), 7)];
+        number_apart(&mut all);
+        let numbered = [(4, 0), (2, 1), (7, 2), (9, 3), (5, 4), (3, 7)];
+        assert_eq!(all, numbered.map(|(at, number)| (id(at), number)));
     }
 
     #[test]

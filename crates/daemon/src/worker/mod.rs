@@ -587,8 +587,8 @@ impl Worker {
         place
     }
 
-    /// The members of a leaver's group settle with it, from a switch and a port of it on, as many as
-    /// are done between two turns. `Some`: there are more, from here on.
+    /// The members of a leaver's group settle with it, from a switch and a port of it on, as many
+    /// as are done between two turns. `Some`: there are more, from here on.
     pub fn settle(&mut self, leaver: &Leaver, from: (usize, usize)) -> Option<(usize, usize)> {
         const WORK: u32 = 32_768;
         let (mut work, (first, mut port)) = (WORK, from);

@@ -358,9 +358,9 @@ impl TurnOf<'_> {
 }
 
 impl Switch {
-    /// Notes how much room functions have, before frames of a ring are taken: there may be thousands
-    /// of them, and a run for every frame. Those with much room are not asked, unless it matters
-    /// which frames they have read.
+    /// Notes how much room functions have, before frames of a ring are taken: there may be
+    /// thousands of them, and a run for every frame. Those with much room are not asked, unless it
+    /// matters which frames they have read.
     pub(super) fn look_at_functions(&mut self) {
         let Self { ports, steering, .. } = self;
         let Some(steering) = steering else { return };

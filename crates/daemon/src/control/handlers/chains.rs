@@ -7,6 +7,7 @@ use client::api::{
 use client::name::{PortName, SwitchName};
 use switch::forward::chain::Report;
 use switch::forward::chain::cache::CacheStats;
+use switch::forward::chain::service::INSTANCES_MAX;
 use switch::{DropReason, Forwarding, PortId, Role};
 
 use super::{Answer, Control, Port, Wanted, page, parse_port};
@@ -147,6 +148,18 @@ impl<D: Datapath> Control<D> {
     ) -> Result<(), Refusal> {
         if role.service.is_some() && kind != PortKind::Shm {
             return Err(Refusal::ServiceKind(name.clone()));
+        }
+        if let Some(service) = &role.service {
+            let views = self.views(name.switch());
+            let others = views.iter().filter(|port| port.name != name.port());
+            let count = others.filter(|port| port.role.service.as_ref() == Some(service)).count();
+            if count >= INSTANCES_MAX {
+                let why = format!(
+                    "service {service} has {INSTANCES_MAX} instances, which is the most; \
+                     give {name} another service"
+                );
+                return Err(Refusal::Steering(name.switch().clone(), why));
+            }
         }
         let switch = self.state.find_switch(name.switch());
         match &role.chain {

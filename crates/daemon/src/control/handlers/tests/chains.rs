@@ -80,6 +80,23 @@ fn test_ports_that_nobody_names_come_and_go_without_another_plan() {
     assert_eq!(bench.plan().rules, []);
 }
 
+/// One more would be an ordinary port, by which frames enter chains.
+#[test]
+fn test_a_service_has_64_instances_and_no_more() {
+    let mut bench = Bench::with_chain();
+    let add = |n: u32, service: &str| {
+        let settings = format!(r#"{{"service":"{service}","instance":{n}}}"#);
+        format!(r#"{{"port_add":{{"port":"vale0:i{n}","settings":{settings}}}}}"#)
+    };
+    (2..64).for_each(|n| bench.done(&add(n, "fw")));
+    assert!(bench.refused(0, 0, &add(64, "fw")).1.contains("another service"));
+    bench.done(&add(64, "other"));
+    let set = r#"{"port_set":{"port":"vale0:i64","settings":{"service":"fw"}}}"#;
+    assert!(bench.refused(0, 0, set).1.contains("another service"));
+    let set = r#"{"port_set":{"port":"vale0:i63","settings":{"instance":99}}}"#;
+    bench.done(set);
+}
+
 #[test]
 fn test_only_ports_with_slots_are_functions() {
     let mut bench = Bench::with_chain();
