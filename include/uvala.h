@@ -334,7 +334,8 @@ typedef int (*uvala_nf_callback)(void *context, struct uvala_nf_frame *frame);
 
 /* Handles one batch on the first rings of a port that is an instance of a service, after waiting
  * for it; asks the callback about each frame. Returns the number of slots, 0 when the time is over,
- * or an error. Both sides of the port are this thread's meanwhile. */
+ * or an error. Both sides of the port are this thread's meanwhile. With a timeout of 0 from the
+ * first call on it has no direct hops: their doorbells are not the port's. */
 int uvala_nf_step(struct uvala_port *port, uvala_nf_callback callback, void *context,
                   int64_t timeout_us);
 

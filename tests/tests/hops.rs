@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use client::Port;
+use client::nf::{self, Action, Frame, Made};
+use client::{Interest, Port};
 use harness::chain::{audit, chain, configuration, dropped, drops, function, functions, runs};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{Tally, announcement, fill, mac};
@@ -144,19 +145,17 @@ fn a_second_instance_ends_a_hop_and_its_end_makes_it_again() {
     wait::until("everybody to go", || audit(&daemon).is_empty());
 }
 
-#[test]
-fn functions_of_two_groups_are_joined_by_the_switch() {
+/// Two functions, the second in a thread, which handles a batch so; they are joined by the switch.
+fn joined_by_the_switch(group: &str, step: impl Fn(&mut Port) + Sync) {
     let daemon = Setup::new(&direct(2)).start();
     let _one = function(&daemon, 0);
-    let mut port = daemon.options().group("other").open("valenf:f1").unwrap();
+    let mut port = daemon.options().group(group).open("valenf:f1").unwrap();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let ended = Ended(&over);
         scope.spawn(|| {
-            let mut next =
-                |_: &mut client::nf::Frame<'_>, _: &mut client::nf::Made| client::nf::Action::Next;
             while !over.load(Ordering::Relaxed) {
-                client::nf::step(&mut port, &mut next, Some(Duration::from_millis(5))).unwrap();
+                step(&mut port);
             }
         });
         let (tally, sent) = stream(&daemon, 20, |_| {});
@@ -165,6 +164,28 @@ fn functions_of_two_groups_are_joined_by_the_switch() {
     });
     assert!(chain(&daemon).hops.is_empty());
     assert_eq!(daemon.stats("valenf:f1").rx.frames, 2000);
+}
+
+fn next(_: &mut Frame<'_>, _: &mut Made) -> Action {
+    Action::Next
+}
+
+const SHORT: Option<Duration> = Some(Duration::from_millis(5));
+
+#[test]
+fn functions_of_two_groups_are_joined_by_the_switch() {
+    joined_by_the_switch("other", |port| {
+        nf::step(port, &mut next, SHORT).unwrap();
+    });
+}
+
+#[test]
+fn one_that_waits_in_an_event_loop_of_its_own_is_joined_by_the_switch() {
+    joined_by_the_switch("nf", |port| {
+        if nf::step(port, &mut next, Some(Duration::ZERO)).unwrap() == 0 {
+            port.wait(Interest::Rx, SHORT).unwrap();
+        }
+    });
 }
 
 #[test]

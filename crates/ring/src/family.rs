@@ -180,7 +180,8 @@ impl Family {
 
     fn places(&self, member: &Member) -> impl Iterator<Item = BufferIndex> + '_ {
         let slots = self.region.slot_buffers(&member.layout);
-        slots.chain(self.region.extra_buffers(&member.layout))
+        // A list may be written to go on and on: nobody has more than he was given.
+        slots.chain(self.region.extra_buffers(&member.layout).take(member.given))
     }
 
     fn owned(&self) -> impl Iterator<Item = BufferIndex> + '_ {
@@ -269,6 +270,20 @@ mod tests {
         assert_eq!(leave(&mut family, layouts[1]), 33, "it comes with the next");
         assert_eq!(leave(&mut family, layouts[0]), 32);
         assert_eq!(region.owners().count(family.owner()), 0);
+    }
+
+    #[test]
+    fn a_list_without_an_end_is_followed_as_far_as_its_member_has_buffers() {
+        let mut ports = ports::<3>();
+        let (mut family, region) = family(&mut ports);
+        let all: Vec<_> = region.buffers().collect();
+        region.format_extra(ports[1].host.layout(), &all);
+        let place = |member: &Member| family.places(member).count();
+        assert!(family.members.iter().all(|member| place(member) <= 32 + member.given));
+        // What the others say is theirs is not taken from the one who leaves in full, and is owed.
+        let left = leave(&mut family, ports[0].host.layout());
+        let rest: usize = [1, 2].map(|i| leave(&mut family, ports[i].host.layout())).iter().sum();
+        assert_eq!(left + rest, 96);
     }
 
     #[test]

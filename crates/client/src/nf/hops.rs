@@ -61,6 +61,8 @@ pub(crate) struct Hops {
     links: Vec<Arc<Link>>,
     /// The daemon knows nothing of hops.
     deaf: bool,
+    /// It is asked about them.
+    asks: bool,
 }
 
 /// A hop that ends here.
@@ -262,12 +264,20 @@ pub(super) fn left_behind(port: &mut Port) -> Option<usize> {
     hops.ins.iter_mut().position(|hop| hop.ended && hop.ready(receiver) > 0)
 }
 
-/// Learns what the daemon has to say of hops, and does it.
-pub(super) fn tend(port: &mut Port) -> Result<(), Error> {
+/// Learns what the daemon has to say of hops, and does it. Who does not wait waits elsewhere, where
+/// no hop would wake him: until he waits here, the daemon does not hear of him.
+pub(super) fn tend(port: &mut Port, timeout: Option<Duration>) -> Result<(), Error> {
+    let mut is_first = !port.hops.asks && timeout != Some(Duration::ZERO);
+    port.hops.asks |= is_first;
+    if !port.hops.asks || port.hops.deaf {
+        port.receiver.news.note();
+        return Ok(());
+    }
     while let Some(hop) = port.hops.emptied() {
         ask(port, |port| HopCall::Close(HopRef { port, hop }));
     }
-    while port.receiver.news.is_new() && !port.hops.deaf {
+    while (is_first || port.receiver.news.is_new()) && !port.hops.deaf {
+        is_first = false;
         port.receiver.news.note();
         // A daemon that is gone is for the next wait to find.
         let Some((Reply::Hops(list), _)) = ask(port, |port| HopCall::List(PortRef { port })) else {

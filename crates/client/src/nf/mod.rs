@@ -145,7 +145,8 @@ impl<F: FnMut(&mut Frame<'_>, &mut Made) -> Action> Handler for F {
 }
 
 /// Handles one batch of each receive ring, after waiting for it; returns the number of slots, 0
-/// when `timeout` is over. All goes out by the first transmit ring: one of each kind is enough.
+/// when `timeout` is over. Who never waits here has no direct hops: a doorbell of one's own event
+/// loop is the port's alone. All goes out by the first transmit ring: one of each kind is enough.
 ///
 /// # Errors
 /// The daemon is gone.
@@ -156,7 +157,7 @@ pub fn step(
 ) -> Result<u32, Error> {
     let mut made = Made::default();
     loop {
-        hops::tend(port)?;
+        hops::tend(port, timeout)?;
         let (mut ring, mut hop, mut taken) = (0, 0, 0);
         if let Some(hop) = hops::left_behind(port) {
             taken = batch(port, Source::Hop(hop), handler, &mut made)?;

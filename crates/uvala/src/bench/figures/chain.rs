@@ -3,9 +3,9 @@
 
 use super::plot::Look;
 use super::{Figure, Line, Of, RATE, axis, marked, over_lengths, published};
-use crate::bench::chain::between;
+use crate::bench::chain::{Chain, between};
 use crate::bench::limit::Limit;
-use crate::bench::scenario::{Batch, Work};
+use crate::bench::scenario::{Batch, Path, Work};
 
 const FUNCTIONS: [u8; 6] = [1, 2, 3, 4, 5, 8];
 const NOTE: &str = "Sender, functions and receiver are processes on one core, the switch has the \
@@ -17,8 +17,10 @@ pub fn figures() -> Vec<Figure> {
 }
 
 fn by_functions() -> Figure {
-    let line = |name, number, frame_len, batch| {
-        let work = |count| Work { frame_len, batch: Batch::all(batch), ..between(count) };
+    let line = |name, number, frame_len, batch, chain: fn(u8) -> Chain| {
+        let path = |count| Path::Chain(chain(count));
+        let batch = Batch::all(batch);
+        let work = |count| Work { frame_len, batch, path: path(count), ..between(count) };
         let points = FUNCTIONS.map(|count| (f64::from(count), work(count)));
         Line { name, look: Look::Own(number), of: Of::Subject, points: points.to_vec() }
     };
@@ -27,7 +29,12 @@ fn by_functions() -> Figure {
         title: "Rate through a chain by the number of its functions",
         x: marked("functions", &FUNCTIONS.map(u16::from)),
         y: axis(RATE, true),
-        lines: vec![line("uvala, 60 B", 0, 60, 256), line("uvala, 1514 B", 1, 1514, 64)],
+        lines: vec![
+            line("uvala, 60 B", 0, 60, 256, Chain::Functions),
+            line("uvala, 60 B, direct hops", 2, 60, 256, Chain::Direct),
+            line("uvala, 1514 B", 1, 1514, 64, Chain::Functions),
+            line("uvala, 1514 B, direct hops", 3, 1514, 64, Chain::Direct),
+        ],
         published: vec![published::opennetvm_by_functions()],
         notes: vec![NOTE, published::NETVM_SOURCE],
     }
