@@ -1,4 +1,4 @@
-//! A thread with mounts of its own: what it and its processes see below `/etc` is theirs.
+//! A thread with mounts of its own: what it and its processes see in a directory is theirs.
 
 #![allow(unsafe_code)] // UNSAFETY: unsharing could surprise other threads.
 
@@ -11,10 +11,22 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 /// # Panics
 /// Without root.
 pub fn empty_etc() {
+    empty("/etc");
+}
+
+/// The same for `/run`, where `ip netns` keeps its namespaces.
+///
+/// # Panics
+/// Without root.
+pub fn empty_run() {
+    empty("/run");
+}
+
+fn empty(directory: &str) {
     // SAFETY: the mounts, and with them root and working directory, become this thread's own;
     // no other thread loses anything.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.expect("root may");
-    for args in [&["--make-rprivate", "/"][..], &["-t", "tmpfs", "etc", "/etc"]] {
+    for args in [&["--make-rprivate", "/"][..], &["-t", "tmpfs", "own", directory]] {
         let status = Command::new("mount").args(args).status().expect("util-linux");
         assert!(status.success(), "mount {args:?}");
     }

@@ -1,16 +1,17 @@
 //! Containers on a switch: `uvala ns`, and the CNI plugin as a runtime calls it.
 
 use std::io::Write;
+use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use client::api::LinkState;
 use harness::daemon::Daemon;
-use harness::lab::{Lab, host};
-use harness::net::{Namespace, tcp};
+use harness::lab::{self, Lab, host};
+use harness::net::{Namespace, ip, tcp};
 use harness::process::{Scratch, uvala_path};
-use harness::skip;
+use harness::{is_root, skip, wait};
 
 const MEGABYTE: usize = 1 << 20;
 
@@ -58,6 +59,53 @@ fn namespaces_are_attached_with_addresses_and_routes() {
         assert!(daemon.port("vale0:red").is_none() && !seen(red, "link").contains("eth0"));
         let output = uvala(daemon, "ns attach nowhere vale0:x");
         assert!(String::from_utf8_lossy(&output.stderr).contains("no network namespace nowhere"));
+    });
+}
+
+/// Does somebody have this address? Asked by sending there.
+fn answers(address: &str) -> bool {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    let _ = socket.send_to(b"x", (address, 9));
+    let output = Command::new("ip").args(["neigh", "show", address]).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).contains("lladdr")
+}
+
+#[test]
+fn a_namespace_of_ip_netns_is_found_by_its_name_also_by_the_next_daemon() {
+    if !is_root() {
+        return skip("mounts of a test's own need root");
+    }
+    let Some(home) = Namespace::new() else { return };
+    home.within(|| {
+        harness::mounts::empty_run();
+        let mut daemon = Daemon::start();
+        let attach = "ns attach red vale0:red --address 10.0.0.2/24 --ifname net0";
+        let output = uvala(&daemon, attach);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains("ip netns add red"), "{text}");
+        ip("netns add red");
+        done(&daemon, attach);
+        done(&daemon, "port add vale0:lan --kind tap --address 10.0.0.1/24");
+        wait::until("an answer", || answers("10.0.0.2"));
+        daemon.kill();
+        daemon.restart();
+        lab::becomes(&daemon, "vale0:red", LinkState::Up);
+        lab::becomes(&daemon, "vale0:lan", LinkState::Up);
+        ip("neigh flush all");
+        wait::until("an answer again", || answers("10.0.0.2"));
+        // Who makes it later than the daemon starts is waited for.
+        daemon.kill();
+        ip("netns del red");
+        daemon.restart();
+        let trouble = || host(&daemon, "vale0:red").trouble.unwrap_or_default();
+        wait::until("it to be missed", || trouble().contains("no network namespace red"));
+        assert_eq!(host(&daemon, "vale0:red").state, LinkState::Gone);
+        ip("netns add red");
+        lab::becomes(&daemon, "vale0:red", LinkState::Up);
+        ip("neigh flush all");
+        wait::until("an answer once more", || answers("10.0.0.2"));
+        done(&daemon, "ns detach vale0:red");
+        ip("netns del red");
     });
 }
 

@@ -7,7 +7,8 @@
 //!                    └── not found ────► gone ──────► up, down     one of that name appears
 //! ```
 //!
-//! An interface that is there and that another program has is tried again every second.
+//! An interface that is there and that another program has, or whose namespace is not there yet, is
+//! tried again every second.
 //!
 //! Each change is one line in the log. Addresses learnt behind a port that carries nothing any more
 //! are forgotten, so that the stations are found elsewhere.

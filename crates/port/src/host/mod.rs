@@ -404,10 +404,11 @@ impl HostError {
     }
 
     /// Whether it may pass by itself, without anything that netlink would tell: another program has
-    /// what we want.
+    /// what we want, or a namespace is to be made yet.
     #[must_use]
     pub fn passes(&self) -> bool {
-        matches!(self, Self::Busy(_) | Self::ProgramTaken(_) | Self::QueueTaken(..))
+        use HostError::{Busy, NoNamespace, ProgramTaken, QueueTaken};
+        matches!(self, Busy(_) | ProgramTaken(_) | QueueTaken(..) | NoNamespace(_))
     }
 }
 
