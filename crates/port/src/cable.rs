@@ -164,6 +164,19 @@ mod tests {
     }
 
     #[test]
+    fn what_a_tag_makes_too_long_is_dropped_and_the_rest_goes_on() {
+        let [mut a, mut b] = cable().expect("descriptors");
+        let mut intake = Intake::new(64, USUAL).expect("memory");
+        let longest = FRAME_MAX as usize;
+        let sent = batch(&mut intake, &[longest]);
+        let tag = TagAction::Insert(switch::VlanId::new(7).expect("one of them"));
+        let list = [tag, TagAction::Keep].map(|tag| Delivery { frame: 0, tag });
+        let Sent { delivered, drops } = a.send(&sent, &list);
+        assert_eq!((delivered.frames, drops.get(DropReason::TooLong)), (1, 1));
+        assert_eq!(received(&mut b).iter().map(Vec::len).collect::<Vec<_>>(), [longest]);
+    }
+
+    #[test]
     fn what_does_not_fit_is_counted_and_an_end_that_is_gone_takes_nothing() {
         let [mut a, b] = cable().expect("descriptors");
         let mut intake = Intake::new(64, USUAL).expect("memory");
