@@ -1,5 +1,8 @@
 //! Chains, rules and services: changed, listed, and told to the workers.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use client::api::{
     ChainAdd, ChainInfo, ChainRef, ChainSpec, FlowCacheInfo, FunctionInfo, PortKind, Reply,
     Request, RuleAdd, RuleDel, RuleInfo, RuleSpec, SteeringQuery, SwitchSettings,
@@ -8,7 +11,7 @@ use client::name::{PortName, SwitchName};
 use switch::forward::chain::Report;
 use switch::forward::chain::cache::CacheStats;
 use switch::forward::chain::service::INSTANCES_MAX;
-use switch::{DropReason, Forwarding, PortId, Role};
+use switch::{Counters, DropReason, Forwarding, PortId, Role};
 
 use super::{Answer, Control, Port, Wanted, page, parse_port};
 use crate::config::SwitchPlan;
@@ -270,15 +273,16 @@ impl<D: Datapath> Control<D> {
         let report = self.report(caller, &query.switch)?;
         let switch = self.state.switch(caller, &query.switch, Access::Look)?;
         let views = self.views(&query.switch);
+        let from = query.from.as_deref().map(parse_rule).transpose()?;
         let mut rules = switch.steering.rules();
-        rules.sort_by_key(|rule| (std::cmp::Reverse(rule.priority), rule.id));
-        let from: usize = query.from.as_deref().and_then(|from| from.parse().ok()).unwrap_or(0);
-        let rows = rules.into_iter().enumerate().skip(from).map(|(at, rule)| {
-            let counted = report.rules.iter().find(|(id, _)| Some(*id) == rule.id);
-            let counted = counted.map(|(_, counted)| *counted).unwrap_or_default();
-            let (broken, frames, bytes) =
-                (broken_rule(&rule, &views), counted.frames, counted.bytes);
-            (at.to_string(), RuleInfo { rule, frames, bytes, broken })
+        rules.retain(|rule| from.is_none_or(|from| place_of(rule) >= from));
+        rules.sort_by_key(place_of);
+        let counted: BTreeMap<u32, Counters> = report.rules.into_iter().collect();
+        let rows = rules.into_iter().map(|rule| {
+            let id = rule.id.unwrap_or_default();
+            let Counters { frames, bytes } = counted.get(&id).copied().unwrap_or_default();
+            let broken = broken_rule(&rule, &views);
+            (format!("{}/{id}", rule.priority), RuleInfo { rule, frames, bytes, broken })
         });
         Ok(Reply::Rules(page(rows)))
     }
@@ -327,6 +331,19 @@ impl<D: Datapath> Control<D> {
         });
         Ok(Reply::Functions(page(rows)))
     }
+}
+
+/// Where a rule is among those that are tried.
+fn place_of(rule: &RuleSpec) -> (Reverse<u32>, u32) {
+    (Reverse(rule.priority), rule.id.unwrap_or_default())
+}
+
+/// Where a page of rules begins: at this one, or at the next that is there.
+fn parse_rule(text: &str) -> Result<(Reverse<u32>, u32), Refusal> {
+    let place = text
+        .split_once('/')
+        .and_then(|(priority, id)| Some((Reverse(priority.parse().ok()?), id.parse().ok()?)));
+    place.ok_or_else(|| Refusal::BadValue("from: no place among rules".to_owned()))
 }
 
 /// Does a port carry frames now?

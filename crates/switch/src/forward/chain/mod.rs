@@ -246,6 +246,7 @@ impl Steering {
     /// all of them would be lost.
     pub(crate) fn lose(&mut self, port: PortId) {
         self.brings[port.index()] = false;
+        self.pace.forget(port);
         let role = std::mem::take(&mut self.roles[port.index()]);
         let Role::Instance(number) = role else { return };
         let service = &mut self.services[usize::from(number)];

@@ -22,6 +22,11 @@ impl Pace {
         Self(vec![u16::MAX; MAX_PORTS].into_boxed_slice())
     }
 
+    /// Another port will have this number.
+    pub fn forget(&mut self, port: PortId) {
+        self.0[port.index()] = u16::MAX;
+    }
+
     /// How many a port may have taken.
     #[inline]
     #[must_use]
@@ -67,6 +72,9 @@ mod tests {
         pace.note(port, 1, u64::MAX);
         assert_eq!(pace.most(port), 1, "never none");
         (0..200).for_each(|_| pace.note(port, pace.most(port).into(), 0));
+        assert_eq!(pace.most(port), all);
+        pace.note(port, 256, 256 * 4096);
+        pace.forget(port);
         assert_eq!(pace.most(port), all);
     }
 }

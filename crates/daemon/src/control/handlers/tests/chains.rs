@@ -1,6 +1,6 @@
 //! Chains and rules, and the ports that they name: these come and go.
 
-use client::api::GroupAudit;
+use client::api::{GroupAudit, SteeringQuery};
 use switch::forward::chain::Plan;
 use switch::forward::chain::rule::Action;
 
@@ -78,6 +78,45 @@ fn test_ports_that_nobody_names_come_and_go_without_another_plan() {
     assert!(bench.control.datapath.plans.is_empty(), "its worker was stopped for nothing");
     bench.control.hang_up(ConnKey(1));
     assert_eq!(bench.plan().rules, []);
+}
+
+#[test]
+fn test_pages_of_rules_have_each_once_while_others_come_and_go() {
+    let mut bench = Bench::with_chain();
+    bench.ask(0, 0, r#"{"rule_del":{"switch":"vale0","rules":[]}}"#).unwrap();
+    let rule = |id: u32, priority: u32| {
+        format!(r#"{{"id":{id},"action":"drop","dport":"{id}","priority":{priority}}}"#)
+    };
+    let add = |bench: &mut Bench, rules: &[String]| {
+        let rules = rules.join(",");
+        let text = format!(r#"{{"rule_add":{{"switch":"vale0","rules":[{rules}]}}}}"#);
+        bench.ask(0, 0, &text).unwrap();
+    };
+    let all: Vec<_> = (1..=3000).map(|id| rule(id, 10 + id % 2)).collect();
+    add(&mut bench, &all);
+    let (mut seen, mut from, mut pages) = (Vec::new(), None, 0);
+    loop {
+        let query = SteeringQuery { switch: "vale0".parse().unwrap(), from };
+        let (reply, _) = bench.answer(0, 0, Request::RuleList(query)).unwrap();
+        let Reply::Rules(page) = reply else { panic!("{reply:?}") };
+        seen.extend(page.items.iter().filter_map(|info| info.rule.id));
+        from = page.next;
+        if from.is_none() {
+            break;
+        }
+        // One that comes before all, and the first of the next page goes.
+        pages += 1;
+        add(&mut bench, &[rule(5000 + pages, 99)]);
+        let next = from.as_ref().and_then(|from| from.split('/').next_back()).unwrap();
+        let del = format!(r#"{{"rule_del":{{"switch":"vale0","rules":[{next}]}}}}"#);
+        bench.ask(0, 0, &del).unwrap();
+    }
+    assert!(pages > 1);
+    assert_eq!(seen.len(), 3000 - usize::try_from(pages).unwrap());
+    let odd = seen.iter().filter(|id| *id % 2 == 1).count();
+    assert!(seen[..odd].is_sorted() && seen[odd..].is_sorted(), "each once, in order");
+    let from = r#"{"rule_list":{"switch":"vale0","from":"7"}}"#;
+    assert!(bench.refused(0, 0, from).1.contains("no place"));
 }
 
 /// One more would be an ordinary port, by which frames enter chains.
