@@ -163,6 +163,20 @@ fn hostile_peers_harm_themselves_only() {
 }
 
 #[test]
+fn a_complaint_is_over_with_the_next_peer() {
+    let daemon = Setup::new(CONFIG).start();
+    let machine = || daemon.port("vale0:one").unwrap().machine.unwrap();
+    let mut hostile = UnixStream::connect(machine().socket).unwrap();
+    hostile.write_all(&[0xff; 100]).unwrap();
+    let complaint = wait::find("a complaint", || machine().complaint);
+    assert!(complaint.contains("announced a frame"), "{complaint}");
+    drop(hostile);
+    let mut good = Peer::connect(&daemon, "vale0:one");
+    good.send(&announcement(1), &mut Random::seeded(4));
+    assert_eq!((machine().state, machine().complaint), (MachineState::Up, None));
+}
+
+#[test]
 fn the_daemon_connects_to_a_peer_that_listens() {
     let daemon = Daemon::start();
     let path = daemon.dir().join("theirs.sock");

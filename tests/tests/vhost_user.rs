@@ -356,7 +356,67 @@ fn a_second_machine_is_turned_away() {
     let second = std::os::unix::net::UnixStream::connect(&socket).unwrap();
     let read = std::io::Read::read(&mut &second, &mut [0; 1]);
     assert!(read.is_err() || read.unwrap() == 0);
+    let rival = daemon.port("vale0:vm1").unwrap().machine.unwrap().rival;
+    assert_eq!(rival, Some(std::process::id()));
     assert_connected(&mut first, &mut Machine::boot(&add(&daemon, "vale0:vm2")), [1, 2]);
+}
+
+/// One that tries again without a pause, as QEMU does, is let in seldom and told of once.
+#[test]
+fn a_second_machine_that_insists_costs_nothing_and_has_the_port_next() {
+    let daemon = Daemon::start();
+    let socket = add(&daemon, "vale0:vm1");
+    let first = Machine::boot(&socket);
+    let mut turned_away = 0;
+    let start = std::time::Instant::now();
+    while start.elapsed() < std::time::Duration::from_millis(1500) {
+        let rival = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        rival.set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
+        while start.elapsed() < std::time::Duration::from_millis(1500) {
+            match std::io::Read::read(&mut &rival, &mut [0; 1]) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                _ => {
+                    turned_away += 1;
+                    break;
+                }
+            }
+        }
+    }
+    // Fewer where the daemon is slow; thousands without a pause.
+    assert!((1..=5).contains(&turned_away), "{turned_away}");
+    assert_eq!(daemon.log().matches("is turned away").count(), 1, "{}", daemon.log());
+    let found = daemon.uvala(&["doctor"]);
+    let found = String::from_utf8(found.stdout).unwrap();
+    assert!(found.contains("a second monitor"), "{found}");
+    drop(first);
+    assert_connected(
+        &mut Machine::boot(&socket),
+        &mut Machine::boot(&add(&daemon, "vale0:vm2")),
+        [1, 2],
+    );
+}
+
+/// What the last one did is no fault of the next, and who just went did none.
+#[test]
+fn a_complaint_is_over_with_the_next_connection() {
+    let daemon = Daemon::start();
+    let socket = add(&daemon, "vale0:vm1");
+    let complaint = || daemon.port("vale0:vm1").unwrap().machine.unwrap().complaint;
+    let hostile = Machine::boot(&socket);
+    hostile.say(99, 1, &[], &[]).unwrap();
+    wait::until("the end", || hostile.is_cut_off());
+    wait::until("a complaint", || complaint().is_some());
+    let quiet = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    wait::until("a connection", || state(&daemon, "vale0:vm1") == MachineState::Connected);
+    assert_eq!(complaint(), None);
+    drop(quiet);
+    wait::until("its end", || state(&daemon, "vale0:vm1") == MachineState::Waiting);
+    // GET_FEATURES, many times, and no answer is read.
+    let deaf = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    let ask = [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
+    while std::io::Write::write_all(&mut &deaf, &ask).is_ok() {}
+    let why = wait::find("a complaint", complaint);
+    assert!(why.contains("does not read"), "{why}");
 }
 
 #[test]

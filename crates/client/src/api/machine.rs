@@ -64,6 +64,9 @@ pub struct MachineInfo {
     /// why there is no socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub complaint: Option<String>,
+    /// Another process that wants the port, and is turned away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rival: Option<u32>,
 }
 
 /// Whether a machine can be reached.

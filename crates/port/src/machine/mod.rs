@@ -3,10 +3,12 @@
 //!
 //! Each port has a thread that waits for monitors; the worker never does.
 
+pub(crate) mod rivals;
 pub(crate) mod socket;
 mod status;
 pub(crate) mod voice;
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -40,6 +42,12 @@ pub struct Spec {
     pub access: Access,
     /// What its machine may take.
     pub allowance: Arc<Allowance>,
+}
+
+/// The process at the other end of a connection, 0 if the system does not say.
+pub(crate) fn process_of(peer: &OwnedFd) -> u32 {
+    let process = rustix::net::sockopt::socket_peercred(peer);
+    process.map_or(0, |peer| peer.pid.as_raw_nonzero().get().unsigned_abs())
 }
 
 /// A port's socket and its thread. Dropped, it takes the socket away at once and lets the thread

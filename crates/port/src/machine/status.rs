@@ -2,10 +2,14 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use switch::Wake;
 
 use crate::sys::Waker;
+
+/// So long it is said that a monitor was turned away: longer than the pause of who tries again.
+const RIVALRY: Duration = Duration::from_secs(10);
 
 /// Whether a machine can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +33,8 @@ pub struct Status {
     ends: AtomicU32,
     /// Why the last machine is not up. Written by the port's thread, read by control.
     complaint: Mutex<Option<String>>,
+    /// The process that was turned away last, and when. Written and read like the complaint.
+    rival: Mutex<Option<(u32, Instant)>>,
     bell: Arc<Waker>,
 }
 
@@ -36,7 +42,7 @@ impl Status {
     pub(crate) fn new(bell: &Arc<Waker>) -> Self {
         let (state, process) = (AtomicU8::new(State::Waiting as u8), AtomicU32::new(0));
         let (ends, complaint) = (AtomicU32::new(0), Mutex::default());
-        Self { state, process, ends, complaint, bell: bell.clone() }
+        Self { state, process, ends, complaint, rival: Mutex::default(), bell: bell.clone() }
     }
 
     /// The state.
@@ -60,6 +66,15 @@ impl Status {
         self.process.store(process, Ordering::Relaxed);
     }
 
+    /// Notes a monitor that has the port from now on. What was said of the last one is over.
+    pub(crate) fn welcome(&self, process: u32) {
+        self.complain(None);
+        let mut rival = self.rival.lock().expect("nobody panics with it");
+        *rival = rival.filter(|(rival, _)| *rival != process);
+        drop(rival);
+        self.note_process(process);
+    }
+
     /// How often a machine that was up went away, or its driver did. Whoever looks seldom sees by
     /// this that one has gone and come again meanwhile.
     #[must_use]
@@ -78,6 +93,20 @@ impl Status {
 
     pub(crate) fn complain(&self, of: Option<String>) {
         *self.complaint.lock().expect("nobody panics with it") = of;
+    }
+
+    /// The process that was turned away just now, because another has the port.
+    ///
+    /// # Panics
+    /// Never: nobody panics with it.
+    #[must_use]
+    pub fn rival(&self) -> Option<u32> {
+        let rival = *self.rival.lock().expect("nobody panics with it");
+        rival.filter(|(_, since)| since.elapsed() < RIVALRY).map(|(process, _)| process)
+    }
+
+    pub(crate) fn note_rival(&self, process: u32) {
+        *self.rival.lock().expect("nobody panics with it") = Some((process, Instant::now()));
     }
 
     /// Notes a state.
@@ -108,5 +137,17 @@ mod tests {
         let again = [State::Waiting, State::Connected, State::Up];
         again.into_iter().for_each(|state| status.note(state));
         assert_eq!((status.state(), status.ends()), (State::Up, 1));
+    }
+
+    #[test]
+    fn what_was_said_of_a_machine_is_not_said_of_the_next() {
+        let (_, bell) = Waker::new().expect("descriptors");
+        let status = Status::new(&Arc::new(bell));
+        status.complain(Some("it sent nonsense".to_owned()));
+        status.note_rival(7);
+        status.welcome(6);
+        assert_eq!((status.complaint(), status.rival()), (None, Some(7)));
+        status.welcome(7);
+        assert_eq!((status.process(), status.rival()), (Some(7), None));
     }
 }

@@ -5,14 +5,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::End;
+use crate::machine::rivals::Rivals;
 use crate::machine::socket::{Door, aim};
 use crate::machine::voice::Voice;
-use crate::machine::{MachinePort, RETRY_MS, Spec, State, Status};
+use crate::machine::{MachinePort, RETRY_MS, Spec, State, Status, process_of};
 use crate::sys::vhost::{Event, wait};
 use crate::vhost_user::allowance::Charge;
 
@@ -160,12 +161,12 @@ impl Keeper {
     /// Notes who it is.
     fn greet(&self, peer: &OwnedFd) -> String {
         if let Source::Aim(path) = &self.source {
+            self.status.welcome(0);
             self.voice.info(format_args!("{} is there", path.display()));
             return path.display().to_string();
         }
-        let process = rustix::net::sockopt::socket_peercred(peer);
-        let process = process.map_or(0, |peer| peer.pid.as_raw_nonzero().get().unsigned_abs());
-        self.status.note_process(process);
+        let process = process_of(peer);
+        self.status.welcome(process);
         self.voice.info(format_args!("process {process} has connected"));
         format!("process {process}")
     }
@@ -197,18 +198,20 @@ impl Keeper {
 
     /// Why the peer was let go; none if the port is to be closed.
     fn wait_for_end(&mut self) -> Option<End> {
+        let rivals = Rivals::new(&self.voice, &self.status);
         loop {
+            let pause = rivals.pause_ms(Instant::now());
             let listener = self.door.listener().filter(|_| matches!(self.source, Source::Door));
+            let listener = listener.filter(|_| pause.is_none());
             let fds = [Some(self.stop.as_fd()), Some(self.ended.as_fd()), listener];
-            match wait(fds, None) {
+            match wait(fds, pause) {
                 Ok([true, ..]) => return None,
                 Ok([_, true, _]) => return self.ends.recv().ok(),
                 Ok([.., true]) => match self.door.next() {
                     Ok(None) => {}
                     Ok(Some(another)) if self.ends_within(GRACE_MS) => self.next = Some(another),
-                    Ok(Some(_)) => self.voice.warn(format_args!("a second peer is turned away")),
-                    Err(_) if self.is_stopped_within(RETRY_MS) => return None,
-                    Err(_) => {}
+                    Ok(Some(rival)) => rivals.turn_away(&rival),
+                    Err(_) => rivals.rest(),
                 },
                 Ok(_) => {}
                 Err(_) if self.is_stopped_within(RETRY_MS) => return None,

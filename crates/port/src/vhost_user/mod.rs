@@ -25,18 +25,18 @@ pub mod memory;
 pub mod message;
 pub mod session;
 
-use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use device::moderation::Coalesce;
 use switch::Adapter;
 
+use crate::machine::rivals::Rivals;
 use crate::machine::socket::{Door, bind, failed};
 use crate::machine::voice::Voice;
-use crate::machine::{MachinePort, RETRY_MS, SocketError, Spec, State, Status};
+use crate::machine::{MachinePort, RETRY_MS, SocketError, Spec, State, Status, process_of};
 use crate::sys::Waker;
 use crate::sys::vhost::{Ear, Event, receive, send, wait};
 use allowance::{Allowance, Charge, Good};
@@ -123,20 +123,32 @@ enum End {
     /// It asked for something that cannot be, without waiting for an answer.
     #[error("{0}")]
     Fault(#[from] Fault),
+    /// Its answers fill the connection.
+    #[error("it does not read the answers to what it asks")]
+    Deaf,
     /// Its memory is gone.
     #[error("{0}")]
     Trouble(#[from] Trouble),
     /// The system cannot.
     #[error("{0}")]
-    System(#[from] io::Error),
+    System(io::Error),
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Self::Gone,
+            io::ErrorKind::WouldBlock | io::ErrorKind::WriteZero => Self::Deaf,
+            _ => Self::System(error),
+        }
+    }
 }
 
 impl Server {
     fn run(mut self) {
         while let Some(frontend) = self.next_frontend() {
-            let process = rustix::net::sockopt::socket_peercred(&frontend);
-            let process = process.map_or(0, |peer| peer.pid.as_raw_nonzero().get().unsigned_abs());
-            self.status.note_process(process);
+            let process = process_of(&frontend);
+            self.status.welcome(process);
             self.voice.info(format_args!("process {process} has connected"));
             self.status.note(State::Connected);
             let mut session = Session::new(&mut self.hand, &self.ear, self.pairs, &self.allowance);
@@ -147,9 +159,10 @@ impl Server {
                 stop: &self.stop,
                 trouble: &self.trouble,
                 status: &self.status,
-                is_deaf: Cell::new(false),
+                rivals: Rivals::new(&self.voice, &self.status),
             };
             let end = conversation.run(&mut session);
+            drop(conversation);
             drop(session);
             self.status.note_process(0);
             self.status.note(State::Waiting);
@@ -207,8 +220,7 @@ struct Conversation<'a> {
     stop: &'a Event,
     trouble: &'a Event,
     status: &'a Status,
-    /// Is another frontend not listened for now? One that could not be accepted stays there.
-    is_deaf: Cell<bool>,
+    rivals: Rivals<'a>,
 }
 
 impl Conversation<'_> {
@@ -275,9 +287,6 @@ impl Conversation<'_> {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.wait(session.as_deref_mut())?;
                 }
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
-                    return Err(End::Gone);
-                }
                 Err(error) => return Err(error.into()),
             }
             if fds.len() > FDS_MAX {
@@ -289,10 +298,10 @@ impl Conversation<'_> {
 
     fn wait(&self, session: Option<&mut Session<&mut Hand>>) -> Result<(), End> {
         let trouble = session.as_ref().map(|_| self.trouble.as_fd());
-        let is_deaf = self.is_deaf.take();
-        let listener = self.door.listener().filter(|_| !is_deaf);
+        let pause = self.rivals.pause_ms(Instant::now());
+        let listener = self.door.listener().filter(|_| pause.is_none());
         let fds = [Some(self.stop.as_fd()), Some(self.frontend.as_fd()), trouble, listener];
-        let [stopped, _, trouble, another] = wait(fds, is_deaf.then_some(RETRY_MS))?;
+        let [stopped, _, trouble, another] = wait(fds, pause)?;
         if stopped {
             return Err(End::Stopped);
         }
@@ -300,9 +309,9 @@ impl Conversation<'_> {
         let [speaks] = wait([Some(self.frontend.as_fd())], Some(0))?;
         if another && !speaks {
             match self.door.next() {
-                Ok(Some(_)) => self.voice.warn(format_args!("a second frontend is turned away")),
+                Ok(Some(rival)) => self.rivals.turn_away(&rival),
                 Ok(None) => {}
-                Err(_) => self.is_deaf.set(true),
+                Err(_) => self.rivals.rest(),
             }
         }
         if let Some(session) = session.filter(|_| trouble) {
@@ -328,7 +337,6 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::path::Path;
     use std::sync::mpsc::channel;
-    use std::time::Instant;
 
     fn open_at(path: &Path) -> (Box<dyn Adapter>, MachinePort) {
         let (_, bell) = Waker::new().expect("descriptors");

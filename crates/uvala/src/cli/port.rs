@@ -385,6 +385,9 @@ fn show_machine(kind: PortKind, machine: &MachineInfo) -> String {
     if let Some(complaint) = &machine.complaint {
         text += &format!("complaint        {complaint}\n");
     }
+    if let Some(rival) = machine.rival {
+        text += &format!("turned away      process {rival}; give it a port of its own\n");
+    }
     text
 }
 

@@ -17,7 +17,8 @@ pub fn check(
     let Some(machine) = &port.machine else { return Vec::new() };
     let name = port.port.to_string();
     let mut findings = Vec::new();
-    findings.extend(complaint(&name, machine));
+    findings.extend(complaint(&name, machine, monitor.is_some()));
+    findings.extend(rival(&name, machine));
     findings.extend(missing(&name, machine, socket));
     if machine.state == MachineState::Waiting && !machine.connect {
         let guess = || people.iter().filter_map(|person| closed(&name, machine, socket, person));
@@ -35,7 +36,8 @@ pub fn check(
     findings
 }
 
-fn complaint(name: &str, machine: &MachineInfo) -> Option<Finding> {
+/// `is_there`: its monitor runs, connected or not.
+fn complaint(name: &str, machine: &MachineInfo, is_there: bool) -> Option<Finding> {
     let what = machine.complaint.as_ref()?;
     if machine.state == MachineState::Closed {
         let cure =
@@ -48,7 +50,23 @@ fn complaint(name: &str, machine: &MachineInfo) -> Option<Finding> {
     } else {
         format!("start the machine again, as `uvala vm-args {name}` says it")
     };
-    Some(problem(name, format!("its last machine was let go: {what}"), cure))
+    Some(match machine.state {
+        MachineState::Waiting if is_there => {
+            problem(name, format!("its machine was let go: {what}"), cure)
+        }
+        MachineState::Waiting => {
+            note(name, format!("its last machine, which has gone, was let go: {what}"), cure)
+        }
+        _ => problem(name, format!("its machine: {what}"), cure),
+    })
+}
+
+/// Two command lines with one socket.
+fn rival(name: &str, machine: &MachineInfo) -> Option<Finding> {
+    let rival = machine.rival?;
+    let owner = machine.pid.map(|pid| format!(", which process {pid} has")).unwrap_or_default();
+    let what = format!("a second monitor, process {rival}, wants its socket{owner}");
+    Some(problem(name, what, "give that machine a port of its own: uvala port add"))
 }
 
 fn missing(name: &str, machine: &MachineInfo, socket: &Socket) -> Option<Finding> {
@@ -205,6 +223,7 @@ pub fn qemu(qemu: Qemu) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doctor::Level;
 
     const PATH: &str = "/run/uvala/vale0:vm1.sock";
 
@@ -243,6 +262,15 @@ mod tests {
         assert_eq!(unshared("p", &shared), None);
         assert!(driverless("p", &machine("connected", 1)).is_some());
         assert_eq!(driverless("p", &machine("up", 1)), None);
+    }
+
+    #[test]
+    fn test_two_monitors_with_one_socket_are_a_mistake() {
+        let mut machine = machine("up", 1);
+        assert_eq!(rival("p", &machine), None);
+        (machine.pid, machine.rival) = (Some(7), Some(8));
+        let what = rival("p", &machine).unwrap().what;
+        assert!(what.contains("process 8") && what.contains("process 7 has"), "{what}");
     }
 
     #[test]
@@ -291,13 +319,15 @@ mod tests {
     #[test]
     fn test_complaints_are_repeated_and_old_ones_crash() {
         let mut machine = machine("waiting", 1);
-        assert_eq!(complaint("p", &machine), None);
+        let complaint = |machine: &MachineInfo| complaint("p", machine, true);
+        assert_eq!(complaint(&machine), None);
         machine.complaint = Some("a ring of 3".to_owned());
-        assert!(complaint("p", &machine).unwrap().what.ends_with("a ring of 3"));
+        assert!(complaint(&machine).unwrap().what.ends_with("a ring of 3"));
+        assert_eq!(super::complaint("p", &machine, false).unwrap().level, Level::Note);
         machine.complaint = Some("it takes … (quota.machine_memory): …".to_owned());
-        assert!(complaint("p", &machine).unwrap().cure.contains("raise that quota"));
+        assert!(complaint(&machine).unwrap().cure.contains("raise that quota"));
         machine.state = MachineState::Closed;
-        assert!(complaint("p", &machine).unwrap().what.contains("could not open it"));
+        assert!(complaint(&machine).unwrap().what.contains("could not open it"));
         assert!(qemu(Qemu { version: (7, 2), kvm: false }).is_some());
         assert_eq!(qemu(Qemu { version: (8, 0), kvm: false }), None);
     }

@@ -101,5 +101,6 @@ pub fn new_machine(dir: Option<&Path>, port: &PortName) -> Result<MachineInfo> {
         state: MachineState::Waiting,
         pid: None,
         complaint: None,
+        rival: None,
     })
 }

@@ -227,6 +227,7 @@ mod tests {
             state,
             pid: None,
             complaint: None,
+            rival: None,
         }
     }
 
