@@ -1,11 +1,12 @@
 //! What a port says in the log. Whoever may connect can make it say something, so there is an end
-//! to that: what is too much is counted, and the number is said later.
+//! to that: what is too much is counted, and the number is said later. Who comes and goes uses up
+//! no room for why one had to go.
 
 use std::cell::Cell;
 use std::fmt::Arguments;
 use std::time::{Duration, Instant};
 
-/// Lines in each [`PAUSE`]. A machine that comes and goes says three.
+/// Lines of each kind in each [`PAUSE`]. A machine that comes and goes says three.
 const LINES: u32 = 40;
 /// After this there may be as many again.
 const PAUSE: Duration = Duration::from_secs(60);
@@ -14,37 +15,94 @@ const PAUSE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Voice {
     name: String,
+    /// Who comes and goes.
+    events: Budget,
+    /// Why.
+    causes: Budget,
+}
+
+/// How many lines of a kind may still be said.
+#[derive(Debug)]
+struct Budget {
     since: Cell<Instant>,
     wanted: Cell<u32>,
 }
 
+/// What is to be done with a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// Say it, and before it how many were left out.
+    Say(u32),
+    /// Say that it and those like it are left out for now.
+    SayNoMore,
+    /// Nothing.
+    LeaveOut,
+}
+
+impl Budget {
+    fn new() -> Self {
+        Self { since: Cell::new(Instant::now()), wanted: Cell::new(0) }
+    }
+
+    fn left_out(&self) -> u32 {
+        self.wanted.get().saturating_sub(LINES)
+    }
+
+    fn turn(&self, now: Instant) -> Turn {
+        let mut unsaid = 0;
+        if now.duration_since(self.since.get()) >= PAUSE {
+            unsaid = self.left_out();
+            self.wanted.set(0);
+            self.since.set(now);
+        }
+        self.wanted.set(self.wanted.get().saturating_add(1));
+        match self.left_out() {
+            0 => Turn::Say(unsaid),
+            1 => Turn::SayNoMore,
+            _ => Turn::LeaveOut,
+        }
+    }
+}
+
 impl Voice {
     pub(crate) fn new(name: String) -> Self {
-        Self { name, since: Cell::new(Instant::now()), wanted: Cell::new(0) }
+        Self { name, events: Budget::new(), causes: Budget::new() }
     }
 
     pub(crate) fn info(&self, what: Arguments<'_>) {
-        if self.may_speak(Instant::now()) {
+        if self.may_speak(&self.events, "of who comes and goes") {
             tracing::info!("{}: {what}", self.name);
         }
     }
 
     pub(crate) fn warn(&self, what: Arguments<'_>) {
-        if self.may_speak(Instant::now()) {
+        if self.may_speak(&self.causes, "of causes") {
             tracing::warn!("{}: {what}", self.name);
         }
     }
 
-    fn may_speak(&self, now: Instant) -> bool {
-        if now.duration_since(self.since.get()) >= PAUSE {
-            let unsaid = self.wanted.replace(0).saturating_sub(LINES);
-            self.since.set(now);
-            if unsaid > 0 {
-                tracing::warn!("{}: {unsaid} lines like the last ones were left out", self.name);
+    fn may_speak(&self, budget: &Budget, kind: &str) -> bool {
+        match budget.turn(Instant::now()) {
+            Turn::Say(0) => return true,
+            Turn::Say(unsaid) => {
+                tracing::warn!("{}: {unsaid} lines {kind} were left out", self.name);
+                return true;
             }
+            Turn::SayNoMore => {
+                tracing::warn!("{}: more lines {kind} are left out, and counted", self.name);
+            }
+            Turn::LeaveOut => {}
         }
-        self.wanted.set(self.wanted.get().saturating_add(1));
-        self.wanted.get() <= LINES
+        false
+    }
+}
+
+impl Drop for Voice {
+    fn drop(&mut self) {
+        let unsaid = self.events.left_out().saturating_add(self.causes.left_out());
+        if unsaid > 0 {
+            tracing::warn!("{}: {unsaid} lines were left out", self.name);
+        }
     }
 }
 
@@ -53,10 +111,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_an_end_to_what_is_said() {
+    fn there_is_an_end_to_what_is_said_and_that_is_said() {
+        let budget = Budget::new();
+        let start = budget.since.get();
+        let turns = |now| (0..1000).map(|_| budget.turn(now)).collect::<Vec<_>>();
+        let first = turns(start);
+        assert!(first[..40].iter().all(|turn| *turn == Turn::Say(0)));
+        assert_eq!(first[40], Turn::SayNoMore);
+        assert!(first[41..].iter().all(|turn| *turn == Turn::LeaveOut));
+        assert!(turns(start + PAUSE / 2).iter().all(|turn| *turn == Turn::LeaveOut));
+        let later = turns(start + PAUSE);
+        assert_eq!(later[..2], [Turn::Say(1960), Turn::Say(0)]);
+    }
+
+    #[test]
+    fn who_comes_and_goes_uses_up_no_room_for_causes() {
         let voice = Voice::new("vale0:vm".to_owned());
-        let start = voice.since.get();
-        let said = |now| (0..1000).filter(|_| voice.may_speak(now)).count();
-        assert_eq!([start, start + PAUSE / 2, start + PAUSE].map(said), [40, 0, 40]);
+        (0..1000).for_each(|_| voice.info(format_args!("process 1 has connected")));
+        assert_eq!(voice.causes.turn(Instant::now()), Turn::Say(0));
     }
 }
