@@ -1,13 +1,22 @@
-//! A file that one daemon holds: the kernel releases it with the process, however that ends.
+//! A file that one daemon holds: the kernel releases it with the process, however that ends. A
+//! process that was killed may have gigabytes of machines to unmap before; it is waited for.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use thiserror::Error;
+
+/// How long a lock is waited for: some time passes until one who was killed is seen to die.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// The same while its holder dies.
+const PATIENCE_DYING: Duration = Duration::from_secs(5);
+/// Between two tries.
+const RETRY: Duration = Duration::from_millis(5);
 
 /// Why a lock cannot be had.
 #[derive(Debug, Error)]
@@ -20,7 +29,8 @@ pub enum LockError {
     Io(#[from] io::Error),
 }
 
-/// Takes the lock until the file is dropped, and notes in it who has it.
+/// Takes the lock until the file is dropped, and notes in it who has it. Waits for a holder that is
+/// about to end.
 pub fn take(path: &Path) -> Result<File, LockError> {
     let mut file = OpenOptions::new()
         .read(true)
@@ -30,25 +40,79 @@ pub fn take(path: &Path) -> Result<File, LockError> {
         .mode(0o600)
         .custom_flags(libc::O_NOFOLLOW)
         .open(path)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(Errno::AGAIN) => {
-            let mut pid = String::new();
-            // Who it is, is a courtesy; also where the disk is full.
-            let _ = file.read_to_string(&mut pid);
-            let number: Option<u32> = pid.trim().parse().ok();
-            return Err(LockError::Held(
-                number.map_or(String::new(), |pid| format!(" (process {pid})")),
-            ));
+    let start = Instant::now();
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(Errno::AGAIN) => {}
+            Err(error) => return Err(io::Error::from(error).into()),
         }
-        Err(error) => return Err(io::Error::from(error).into()),
+        let holder = holder(&mut file);
+        let patience = if holder.is_some_and(is_dying) { PATIENCE_DYING } else { PATIENCE };
+        if start.elapsed() >= patience {
+            let who = holder.map_or(String::new(), |pid| format!(" (process {pid})"));
+            return Err(LockError::Held(who));
+        }
+        std::thread::sleep(RETRY);
     }
     let _ = note_owner(&mut file);
     Ok(file)
+}
+
+/// Who has it, if the file says so: that is a courtesy, also where the disk is full.
+fn holder(file: &mut File) -> Option<u32> {
+    let mut pid = String::new();
+    file.rewind().and_then(|()| file.read_to_string(&mut pid)).ok()?;
+    pid.trim().parse().ok()
+}
+
+/// Does it end, or has it ended? It does nothing more, and what it had is given back.
+fn is_dying(pid: u32) -> bool {
+    const EXITING: u32 = 4;
+    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        // Behind its name, which may hold anything: state, four numbers, a terminal, flags.
+        Ok(stat) => stat
+            .rsplit_once(')')
+            .and_then(|(_, rest)| rest.split_whitespace().nth(6)?.parse::<u32>().ok())
+            .is_some_and(|flags| flags & EXITING != 0),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
 }
 
 fn note_owner(file: &mut File) -> io::Result<()> {
     file.set_len(0)?;
     file.rewind()?;
     writeln!(file, "{}", std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_a_holder_that_ends_is_waited_for_and_another_is_named() {
+        let path = std::env::temp_dir().join(format!("uvala-lock-{}", std::process::id()));
+        let held = take(&path).unwrap();
+        let LockError::Held(who) = take(&path).unwrap_err() else { panic!("it is held") };
+        assert_eq!(who, format!(" (process {})", std::process::id()));
+        // As if it had died, and had not given it back yet.
+        let mut dead = std::process::Command::new("true").spawn().unwrap();
+        while !is_dying(dead.id()) {
+            std::thread::sleep(RETRY);
+        }
+        std::fs::write(&path, format!("{}\n", dead.id())).unwrap();
+        let ends = std::thread::spawn(move || {
+            std::thread::sleep(3 * PATIENCE);
+            drop(held);
+        });
+        drop(take(&path).unwrap());
+        ends.join().unwrap();
+        dead.wait().unwrap();
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn test_who_runs_does_not_die() {
+        assert!(!is_dying(std::process::id()));
+    }
 }
