@@ -247,7 +247,8 @@ fn check_port(
     let (kind, stations) = (record.now.kind, record.now.stations.clone());
     let host = complete(name, kind, record.now.host.as_ref())
         .map_err(|error| format!("{name}: {error}"))?;
-    let machine = machine::complete(name, kind, record.now.machine.as_ref())?;
+    let machine = machine::complete(kind, record.now.machine.as_ref())
+        .map_err(|error| format!("{name}: {error}"))?;
     let interface = record.now.interface;
     if interface.is_some() && kind != PortKind::Shm || name.is_interface() && interface.is_none() {
         return Err(format!("{name} is no interface"));

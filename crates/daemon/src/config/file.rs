@@ -314,7 +314,7 @@ impl RawPort {
         }
         let host = complete(&name, kind, self.host().as_ref())
             .map_err(|error| (key, MisfitError::Host(Box::new(name.clone()), error)))?;
-        let machine = machine::complete(&name, kind, self.machine().as_ref())
+        let machine = machine::complete(kind, self.machine().as_ref())
             .map_err(|error| (key, MisfitError::Host(Box::new(name.clone()), error)))?;
         for station in &self.stations {
             if let Some(first) = homes.insert(*station.get_ref(), name.clone()) {

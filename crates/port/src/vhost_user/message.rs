@@ -90,7 +90,7 @@ pub enum Malformed {
     #[error("a message with flags {0:#x}")]
     Flags(u32),
     /// More bytes than any message has.
-    #[error("request {0} is too long")]
+    #[error("a request that is too long: {0}")]
     Long(u32),
     /// Fewer or more bytes than this one has.
     #[error("a payload of the wrong size")]
@@ -99,7 +99,7 @@ pub enum Malformed {
     #[error("the wrong number of file descriptors")]
     Descriptors,
     /// We do not know it.
-    #[error("request {0} is unknown")]
+    #[error("a request that is unknown: {0}")]
     Unknown(u32),
 }
 

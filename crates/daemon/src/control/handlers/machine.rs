@@ -114,15 +114,12 @@ pub(super) fn wanted(caller: &Caller, add: &PortAdd) -> Result<Option<Machine>, 
     if chosen && !caller.privileged {
         return Err(Refusal::SocketPrivilege);
     }
-    complete(&add.port, add.kind, add.machine.as_ref()).map_err(Refusal::BadValue)
+    complete(add.kind, add.machine.as_ref())
+        .map_err(|error| Refusal::BadValue(format!("{}: {error}", add.port)))
 }
 
 /// The socket of a port.
-pub fn complete(
-    port: &PortName,
-    kind: PortKind,
-    machine: Option<&Machine>,
-) -> Result<Option<Machine>, String> {
+pub fn complete(kind: PortKind, machine: Option<&Machine>) -> Result<Option<Machine>, String> {
     if !kind.is_machine() {
         return match machine {
             None => Ok(None),
@@ -134,9 +131,8 @@ pub fn complete(
         };
     }
     let machine = machine.cloned().unwrap_or_default();
-    check_queues(kind, &machine)
-        .and_then(|()| check_sockets(kind, &machine))
-        .map_err(|error| format!("{port}: {error}"))?;
+    check_queues(kind, &machine)?;
+    check_sockets(kind, &machine)?;
     Ok(Some(machine))
 }
 
@@ -200,8 +196,7 @@ mod tests {
 
     #[test]
     fn sockets_are_for_machines_and_must_make_sense() {
-        let port: PortName = "vale0:vm".parse().expect("a name");
-        let of = |kind, machine: Option<&Machine>| complete(&port, kind, machine);
+        let of = |kind, machine: Option<&Machine>| complete(kind, machine);
         assert_eq!(of(PortKind::Shm, None), Ok(None));
         assert_eq!(of(PortKind::VhostUser, None), Ok(Some(Machine::default())));
         let good = Machine { socket: Some("/run/vm.sock".to_owned()), ..Machine::default() };
