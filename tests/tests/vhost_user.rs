@@ -419,6 +419,29 @@ fn a_complaint_is_over_with_the_next_connection() {
     assert!(why.contains("does not read"), "{why}");
 }
 
+/// As a monitor with `server=on` does it.
+#[test]
+fn a_socket_that_another_program_replaces_is_noticed() {
+    let daemon = Daemon::start();
+    let socket = add(&daemon, "vale0:vm1");
+    let said = |args: &[&str]| {
+        let output = daemon.uvala(args);
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (_, shown) = said(&["port", "show", "vale0:vm1"]);
+    assert!(shown.contains("mode             660"), "{shown}");
+    assert!(!shown.contains("another program"), "{shown}");
+    std::fs::remove_file(&socket).unwrap();
+    let theirs = UnixListener::bind(&socket).unwrap();
+    let (_, shown) = said(&["port", "show", "vale0:vm1"]);
+    assert!(shown.contains("another program's now"), "{shown}");
+    let (code, found) = said(&["doctor"]);
+    assert!(code == Some(1) && found.contains("put its socket in the place of"), "{found}");
+    drop(theirs);
+    let (_, found) = said(&["doctor"]);
+    assert!(found.contains("put its socket in the place of"), "nobody listens there: {found}");
+}
+
 #[test]
 fn sockets_that_cannot_be_made_are_explained() {
     let daemon = Daemon::start();
@@ -456,5 +479,8 @@ fn the_configuration_and_the_command_line_know_machines() {
     assert!(args.contains(&info.socket) && args.contains("mq=on,vectors=6"), "{args}");
     let refused = daemon.uvala(&["port", "add", "vale0:x", "--queues", "2"]);
     assert!(!refused.status.success());
+    let header = ["port", "add", "vale0:x", "--kind", "vhost-user", "--vnet-header", "12"];
+    let refused = String::from_utf8(daemon.uvala(&header).stderr).unwrap();
+    assert!(refused.contains("vnet_header: for ports that programs attach to"), "{refused}");
     drop(Machine::boot(info.socket.as_ref()));
 }

@@ -42,7 +42,7 @@ pub use fdb::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList};
 pub use hop::{HopCall, HopEnd, HopRef, HopState};
 pub use host::{Address, Filter, HostIf, HostIfInfo, LinkState, QueueSet, Queues};
 pub use interface::{InterfaceAdd, InterfaceAttach, InterfacePoll, PollThreads};
-pub use machine::{COALESCE_USECS_MAX, Machine, MachineInfo, MachineState};
+pub use machine::{COALESCE_USECS_MAX, Machine, MachineInfo, MachineState, SocketPlace};
 pub use netmap::{
     Bind, BindKind, Bound, BoundRings, GeometryQuery, HostBound, HostRings, MonitorOf, Pool,
     PortGeometry, RingChoice, Room,

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::Mode;
+
 /// Most microseconds between two interrupts: the worker is awake meanwhile.
 pub const COALESCE_USECS_MAX: u16 = 1000;
 
@@ -67,6 +69,28 @@ pub struct MachineInfo {
     /// Another process that wants the port, and is turned away.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rival: Option<u32>,
+    /// What is at the path of a socket that the daemon has made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<SocketPlace>,
+}
+
+/// What is at the path of a socket that the daemon has made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SocketPlace {
+    /// That socket.
+    Ours {
+        /// Its user.
+        owner: u32,
+        /// Its group.
+        group: u32,
+        /// Who may connect (w).
+        mode: Mode,
+    },
+    /// Nothing: it was removed.
+    Gone,
+    /// Another program's socket, or another file: no monitor reaches the daemon.
+    Replaced,
 }
 
 /// Whether a machine can be reached.

@@ -22,8 +22,8 @@ use std::time::Instant;
 
 use client::api::{
     Attach, ClientInfo, DaemonInfo, Hello, Mode, NewPorts, Page, PageFrom, PortAdd, PortInfo,
-    PortKind, PortList, PortRef, PortSet, PortStats, Reply, Request, StatsPage, StatsQuery,
-    SwitchInfo, SwitchRef, SwitchSpec,
+    PortKind, PortList, PortRef, PortSet, PortSettings, PortStats, Reply, Request, StatsPage,
+    StatsQuery, SwitchInfo, SwitchRef, SwitchSpec,
 };
 use client::name::{PortName, SwitchName};
 use serde::Serialize;
@@ -388,6 +388,7 @@ impl<D: Datapath> Control<D> {
         self.state.claim_persistent(caller, &add.port)?;
         let config = settings::change_port(PortConfig::default(), &add.settings)?;
         self.check_role(&add.port, add.kind, &config.role)?;
+        check_header(add.kind, &add.settings)?;
         let (name, host, stations) =
             (add.port.clone(), host::wanted(caller, add)?, BTreeSet::new());
         let (machine, owner) = (machine::wanted(caller, add)?, None);
@@ -448,6 +449,7 @@ impl<D: Datapath> Control<D> {
         let config = settings::change_port(port.config.clone(), &set.settings)?;
         let grant = settings::change_grant(port.grant, &set.settings)?;
         check_gift(&set.port, port, grant)?;
+        check_header(port.kind, &set.settings)?;
         if config.role != port.config.role {
             self.check_role(&set.port, port.kind, &config.role)?;
         }
@@ -583,6 +585,17 @@ fn check_gift(name: &PortName, port: &Port, grant: Grant) -> Result<(), Refusal>
         false if port.kind != PortKind::Shm => Err(Refusal::GivesServed(name.clone())),
         false if !port.persistent => Err(Refusal::GivesTransient(name.clone())),
         false => Ok(()),
+    }
+}
+
+/// A machine's queues have the header that its driver wants.
+fn check_header(kind: PortKind, settings: &PortSettings) -> Result<(), Refusal> {
+    match settings.vnet_header {
+        Some(1..) if kind.is_machine() => Err(Refusal::BadValue(format!(
+            "vnet_header: for ports that programs attach to, not for kind {}",
+            kind.name()
+        ))),
+        _ => Ok(()),
     }
 }
 

@@ -3,9 +3,9 @@
 //! When a machine goes, the addresses learnt behind its port are forgotten: it may come back
 //! elsewhere.
 
-use client::api::{MachineInfo, MachineState, PortKind};
+use client::api::{MachineInfo, MachineState, Mode, PortKind, SocketPlace};
 use port::host::Absent;
-use port::machine::{MachinePort, Spec, State, Status};
+use port::machine::{MachinePort, Place, Spec, State, Status};
 use port::{netdev, vhost_user};
 use switch::{Adapter, Flush, Plug};
 
@@ -41,6 +41,17 @@ impl MachinePlace {
             Ok(port) => port.status().complaint(),
             Err(why) => Some(why.clone()),
         }
+    }
+
+    fn place(&self) -> Option<SocketPlace> {
+        Some(match self.port.as_ref().ok()?.place()? {
+            Place::Ours { owner, group, mode } => {
+                let mode = u16::try_from(mode).ok().and_then(Mode::new)?;
+                SocketPlace::Ours { owner, group, mode }
+            }
+            Place::Empty => SocketPlace::Gone,
+            Place::Other => SocketPlace::Replaced,
+        })
     }
 
     /// Has its machine gone since it was looked at last? It may be back already.
@@ -110,6 +121,7 @@ impl Workers {
             pid: place.status().and_then(Status::process),
             complaint: place.complaint(),
             rival: place.status().and_then(Status::rival),
+            place: place.place(),
         })
     }
 }

@@ -16,7 +16,7 @@ use crate::sys::vhost::Event;
 use crate::vhost_user::Coalesce;
 use crate::vhost_user::allowance::Allowance;
 use socket::Door;
-pub use socket::{Access, SocketError};
+pub use socket::{Access, Place, SocketError};
 pub use status::{State, Status};
 
 /// Between two monitors, and between two tries to get one, in milliseconds. Nobody who comes and
@@ -64,6 +64,12 @@ impl MachinePort {
     #[must_use]
     pub fn status(&self) -> &Status {
         &self.status
+    }
+
+    /// What is at the path of its socket, if it has one of its own and we may look.
+    #[must_use]
+    pub fn place(&self) -> Option<Place> {
+        self.door.place()
     }
 }
 

@@ -96,6 +96,24 @@ pub(crate) fn failed(path: &Path) -> impl Fn(io::Error) -> SocketError {
     move |error| SocketError::System { path: path.clone(), error }
 }
 
+/// What is at the path of a socket that was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// That socket, and whose it is.
+    Ours {
+        /// Its user.
+        owner: u32,
+        /// Its group.
+        group: u32,
+        /// Who may connect.
+        mode: u32,
+    },
+    /// Nothing: somebody has removed it.
+    Empty,
+    /// Something else: nobody reaches us.
+    Other,
+}
+
 /// Where monitors come from.
 #[derive(Debug)]
 pub(crate) enum Door {
@@ -126,6 +144,20 @@ impl Door {
                 Err(errno) => Err(errno.into()),
             },
             Self::Theirs(path) => Ok(connect(path).ok()),
+        }
+    }
+
+    /// What is at the path of our socket, as far as we may look.
+    pub(crate) fn place(&self) -> Option<Place> {
+        let Self::Ours(_, path, file) = self else { return None };
+        match std::fs::symlink_metadata(path) {
+            Ok(found) if (found.dev(), found.ino()) == *file => {
+                let (owner, group, mode) = (found.uid(), found.gid(), found.mode() & 0o777);
+                Some(Place::Ours { owner, group, mode })
+            }
+            Ok(_) => Some(Place::Other),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Some(Place::Empty),
+            Err(_) => None,
         }
     }
 
@@ -302,8 +334,12 @@ mod tests {
         drop(make(&path).expect("a place"));
         assert!(!path.exists());
         let door = make(&path).expect("a place");
+        let ours = door.place();
+        assert!(matches!(ours, Some(Place::Ours { mode: 0o606, .. })), "{ours:?}");
         std::fs::remove_file(&path).expect("ours");
+        assert_eq!(door.place(), Some(Place::Empty));
         let other = make(&path).expect("a place");
+        assert_eq!(door.place(), Some(Place::Other));
         drop(door);
         assert!(path.exists());
         drop(other);

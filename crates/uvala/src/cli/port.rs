@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use client::api::{
     Address, Filter, HostIf, MAX_GIVEN, Mac, Machine, MachineInfo, Mode, PortAdd, PortInfo,
-    PortKind, PortList, PortRef, PortSet, PortSettings, Queues, Reply, Request,
+    PortKind, PortList, PortRef, PortSet, PortSettings, Queues, Reply, Request, SocketPlace,
 };
 use client::control::{Connection, unexpected};
 use client::name::{NameError, PortName, SwitchName};
@@ -112,7 +112,8 @@ macro_rules! on_off {
             #[arg(long, value_name = "GROUP")]
             group: Option<String>,
             /// Who may attach (w), in octal as for a file; where it is not said: 600 with --owner,
-            /// 660 with --group, 600 on a switch with --new-ports owner, otherwise [new: 666]
+            /// 660 with --group and for sockets of machines, 600 on a switch with --new-ports
+            /// owner, otherwise [new: 666]
             #[arg(long)]
             mode: Option<Mode>,
             /// Bytes of the virtio-net header in front of each frame in its rings [new: 0]
@@ -355,13 +356,24 @@ fn table(ports: &[PortInfo]) -> String {
         right("PID", |info| or_dash(info.client.as_ref().map(|client| client.pid))),
         left("USER", |info| or_dash(info.client.as_ref().map(|it| users::user_name(it.uid)))),
         left("CLIENT", |info| or_dash(info.client.as_ref().map(|client| cut(&client.name, 24)))),
-        left("OWNER", |info| users::user_name(info.settings.owner.unwrap_or(info.owner))),
-        left("MODE", |info| or_dash(info.settings.mode)),
+        left("OWNER", |info| {
+            let socket = socket_rights(info).map(|(owner, ..)| owner);
+            users::user_name(info.settings.owner.or(socket).unwrap_or(info.owner))
+        }),
+        left("MODE", |info| or_dash(info.settings.mode.or(socket_rights(info).map(|it| it.2)))),
         right("MEMORY", |info| memory(info.memory)),
         left("GROUP", |info| or_dash(info.group.as_ref())),
         left("STAYS", |info| yes(info.persistent)),
     ];
     Table::of(ports, &columns).to_string()
+}
+
+/// Owner, group and mode of the socket that a machine's port has.
+fn socket_rights(info: &PortInfo) -> Option<(u32, u32, Mode)> {
+    match info.machine.as_ref()?.place? {
+        SocketPlace::Ours { owner, group, mode } => Some((owner, group, mode)),
+        SocketPlace::Gone | SocketPlace::Replaced => None,
+    }
 }
 
 fn show_machine(kind: PortKind, machine: &MachineInfo) -> String {
@@ -372,8 +384,13 @@ fn show_machine(kind: PortKind, machine: &MachineInfo) -> String {
         (Some(usecs), None) => format!("{usecs} us apart"),
         (Some(usecs), Some(frames)) => format!("{usecs} us or {frames} frames apart"),
     };
+    let lost = match machine.place {
+        Some(SocketPlace::Replaced) => " (another program's now: delete the port and add it again)",
+        Some(SocketPlace::Gone) => " (gone: delete the port and add it again)",
+        Some(SocketPlace::Ours { .. }) | None => "",
+    };
     let mut text = format!(
-        "socket           {}{role}\nmachine          {}{process}\n",
+        "socket           {}{role}{lost}\nmachine          {}{process}\n",
         machine.socket, machine.state
     );
     if kind == PortKind::VhostUser {
@@ -433,11 +450,15 @@ fn show(info: &PortInfo) -> String {
         text += &show_machine(info.kind, machine);
     }
     let settings = &info.settings;
+    let (owner, group, mode) = match socket_rights(info) {
+        Some((owner, group, mode)) => (Some(owner), Some(group), Some(mode)),
+        None => (settings.owner, settings.group, settings.mode),
+    };
     let flag = |value: Option<bool>| value.map(|value| value.to_string());
     for (name, value) in [
-        ("owner", settings.owner.map(users::user_name)),
-        ("group", settings.group.map(users::group_name)),
-        ("mode", settings.mode.map(|mode| mode.to_string())),
+        ("owner", owner.map(users::user_name)),
+        ("group", group.map(users::group_name)),
+        ("mode", mode.map(|mode| mode.to_string())),
         ("vlan", settings.vlan.clone()),
         ("isolated", flag(settings.isolated)),
         ("learning", flag(settings.learning)),

@@ -1,6 +1,6 @@
 //! Checks of a virtual machine's port.
 
-use client::api::{MachineInfo, MachineState, PortInfo, PortKind};
+use client::api::{MachineInfo, MachineState, PortInfo, PortKind, SocketPlace};
 
 use super::gather::{Monitor, Person, Rights, Socket};
 use super::{Finding, note, problem};
@@ -20,6 +20,7 @@ pub fn check(
     findings.extend(complaint(&name, machine, monitor.is_some()));
     findings.extend(rival(&name, machine));
     findings.extend(missing(&name, machine, socket));
+    findings.extend(replaced(&name, machine));
     if machine.state == MachineState::Waiting && !machine.connect {
         let guess = || people.iter().filter_map(|person| closed(&name, machine, socket, person));
         match monitor {
@@ -81,6 +82,18 @@ fn missing(name: &str, machine: &MachineInfo, socket: &Socket) -> Option<Finding
         let cure = format!("delete the port and add it again: uvala port del {name}");
         problem(name, format!("its socket {path} is gone"), cure)
     })
+}
+
+/// Who would connect reaches another program, or nobody.
+fn replaced(name: &str, machine: &MachineInfo) -> Option<Finding> {
+    let path = &machine.socket;
+    let what = format!("another program has put its socket in the place of {path}");
+    let cure = format!(
+        "start the monitor with server=off (dgram: local.path is the peer's), then delete the \
+         port, remove what is there and add it again: uvala port del {name} && rm {path}"
+    );
+    let is_so = machine.place == Some(SocketPlace::Replaced);
+    is_so.then(|| problem(name, what, cure))
 }
 
 /// A user who may have monitors cannot connect.
@@ -262,6 +275,16 @@ mod tests {
         assert_eq!(unshared("p", &shared), None);
         assert!(driverless("p", &machine("connected", 1)).is_some());
         assert_eq!(driverless("p", &machine("up", 1)), None);
+    }
+
+    #[test]
+    fn test_a_socket_in_the_place_of_ours_is_a_mistake() {
+        let mut machine = machine("up", 1);
+        let (owner, group, mode) = (0, 0, "660".parse().unwrap());
+        machine.place = Some(SocketPlace::Ours { owner, group, mode });
+        assert_eq!(replaced("p", &machine), None);
+        machine.place = Some(SocketPlace::Replaced);
+        assert!(replaced("p", &machine).unwrap().cure.contains("server=off"));
     }
 
     #[test]

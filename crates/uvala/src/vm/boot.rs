@@ -102,5 +102,6 @@ pub fn new_machine(dir: Option<&Path>, port: &PortName) -> Result<MachineInfo> {
         pid: None,
         complaint: None,
         rival: None,
+        place: None,
     })
 }

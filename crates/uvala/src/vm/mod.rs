@@ -228,6 +228,7 @@ mod tests {
             pid: None,
             complaint: None,
             rival: None,
+            place: None,
         }
     }
 
