@@ -593,3 +593,29 @@ fn the_doctor_misses_the_daemon_and_sees_its_sockets() {
     assert_eq!(said.status.code(), Some(1));
     assert!(text.contains("no daemon") && text.contains("cure: "), "{text}");
 }
+
+/// A process that was told what a monitor is told, and does nothing of it.
+fn monitor(daemon: &Daemon, words: &str) -> Owned {
+    let words = words.replace("DIR", daemon.dir().to_str().expect("UTF-8"));
+    let mut command = Command::new("sh");
+    command.args(["-c", "read never", "qemu-system-x86_64"]).args(words.split_whitespace());
+    Owned::spawn(command.stdin(Stdio::piped()))
+}
+
+#[test]
+fn the_doctor_reads_what_monitors_were_told() {
+    let daemon = Daemon::start();
+    said(&daemon, &["port", "add", "vale0:a", "--kind", "vhost-user"]);
+    let finds = |words: &str, wanted: &[&str]| {
+        let _monitor = monitor(&daemon, words);
+        for wanted in wanted {
+            wait::until(wanted, || {
+                String::from_utf8_lossy(&daemon.uvala(&["doctor"]).stdout).contains(wanted)
+            });
+        }
+    };
+    let card = "-chardev socket,id=c,path=DIR/vale0:a.sock -netdev vhost-user,id=n,chardev=c";
+    let memory = "-object memory-backend-memfd,id=m,size=1G,share=on";
+    let idle = "PROBLEM  vale0:a: its machine does not use the shared memory m";
+    finds(&format!("{memory} {card}"), &[idle, "cure: tell QEMU -numa node,memdev=m, too"]);
+}

@@ -10,7 +10,7 @@ use client::paths::{SOCKET_NAME, SYSTEM_DIR};
 use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::thread::{MembarrierQuery, membarrier_query};
 
-use super::{Finding, host, limits, machine};
+use super::{Finding, host, limits, machine, monitor};
 use crate::vm::kvm;
 use crate::vm::qemu::{PROGRAM, Qemu};
 
@@ -105,9 +105,9 @@ pub fn daemon(info: &DaemonInfo, ports: &[PortInfo], dir: &Path) -> Vec<Finding>
     let (people, monitors) = (people(), if has_machines { monitors() } else { Vec::new() });
     findings.extend(ports.iter().flat_map(|port| {
         let Some(machine) = &port.machine else { return Vec::new() };
-        let is_its = |monitor: &&Monitor| match machine.pid {
-            Some(pid) => monitor.pid == pid,
-            None => machine::names(&monitor.words, &machine.socket),
+        let is_its = |one: &&Monitor| match machine.pid {
+            Some(pid) => one.pid == pid,
+            None => monitor::names(&one.words, &machine.socket),
         };
         let monitor = monitors.iter().find(is_its);
         machine::check(port, &look(Path::new(&machine.socket)), monitor, &people)
@@ -171,7 +171,7 @@ fn monitors() -> Vec<Monitor> {
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let monitor = |pid| {
-        let words = Some(command_line(pid)).filter(|words| machine::is_monitor(words))?;
+        let words = Some(command_line(pid)).filter(|words| monitor::is_monitor(words))?;
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         Some(Monitor { pid, words, user: owner(&status, &users)? })
     };

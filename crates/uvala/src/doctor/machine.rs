@@ -3,6 +3,7 @@
 use client::api::{MachineInfo, MachineState, PortInfo, PortKind, SocketPlace};
 
 use super::gather::{Monitor, Person, Rights, Socket};
+use super::monitor::{self, is_qemu, value, with};
 use super::{Finding, note, problem};
 use crate::vm::qemu::Qemu;
 
@@ -160,34 +161,40 @@ fn driverless(name: &str, machine: &MachineInfo) -> Option<Finding> {
     is_so.then(|| note(name, "a monitor has connected, and no driver is at work", cure))
 }
 
-/// Is it one? Its program may be run by another, as a loader.
-pub fn is_monitor(words: &[String]) -> bool {
-    let file = |word: &String| word.rsplit('/').next().unwrap_or_default().to_owned();
-    let is_one = |name: String| {
-        ["qemu", "kvm", "cloud-hypervisor", "crosvm"].iter().any(|known| name.starts_with(known))
-    };
-    words.iter().map(file).any(is_one)
-}
-
-/// Was it told of this socket?
-pub fn names(words: &[String], socket: &str) -> bool {
-    let told = format!("={}", socket.replace(',', ",,"));
-    let is_end = |rest: &str| rest.is_empty() || (rest.starts_with(',') && !rest.starts_with(",,"));
-    words
-        .iter()
-        .any(|word| word.match_indices(&told).any(|(at, _)| is_end(&word[at + told.len()..])))
-}
-
-fn is_qemu(words: &[String]) -> bool {
-    words.iter().any(|word| word.contains("qemu"))
-}
-
+/// Memory of the machine that others cannot see. What a `-readconfig` names is not looked at.
 fn unshared(name: &str, words: &[String]) -> Option<Finding> {
-    let is_shared = |word: &String| word.contains("share=on") || word.contains("\"share\":true");
+    let told = |option| monitor::options(words, option);
+    if told("readconfig").next().is_some() {
+        return None;
+    }
+    let of_nodes = told("numa").filter_map(|node| value(node, "memdev"));
+    let machines = told("machine").chain(told("M"));
+    let used: Vec<&str> =
+        of_nodes.chain(machines.filter_map(|word| value(word, "memory-backend"))).collect();
+    let mut shared = told("object").filter(|word| is_shared(word));
+    let ids: Vec<&str> = shared.clone().filter_map(|word| value(word, "id")).collect();
+    if !used.is_empty() && used.iter().all(|id| ids.contains(id)) {
+        return None;
+    }
+    if let (true, Some(idle)) = (used.is_empty(), shared.find_map(|word| value(word, "id"))) {
+        let what = format!("its machine does not use the shared memory {idle}: no frame arrives");
+        return Some(problem(name, what, format!("tell QEMU -numa node,memdev={idle}, too")));
+    }
     let cure = "-object memory-backend-memfd,id=mem,size=SIZE,share=on -numa node,memdev=mem, as \
                 `uvala vm-args` says";
-    let what = "the memory of its machine is not shared: no frame ever arrives";
-    (!words.iter().any(is_shared)).then(|| problem(name, what, cure))
+    Some(problem(name, "the memory of its machine is not shared: no frame ever arrives", cure))
+}
+
+/// As QEMU reads it.
+fn is_on(text: &str) -> bool {
+    ["on", "yes", "true", "y"].contains(&text)
+}
+
+/// Is an object memory that others see?
+fn is_shared(object: &str) -> bool {
+    // Of the one that is made for that it is the default.
+    let unsaid = || object.contains("memory-backend-shm");
+    object.contains("memory-backend-") && value(object, "share").map_or_else(unsaid, is_on)
 }
 
 /// Numbers of queues and of vectors that do not fit the port.
@@ -203,7 +210,7 @@ fn queues(name: &str, machine: &MachineInfo, words: &[String]) -> Option<Finding
     if theirs > ours {
         let what = format!("QEMU has {theirs} pairs of queues, and the port {ours}");
         Some(problem(name, what, cure))
-    } else if theirs > 1 && value(device, "mq") != Some("on") {
+    } else if theirs > 1 && !value(device, "mq").is_some_and(is_on) {
         Some(problem(name, format!("{theirs} pairs of queues, and no mq=on: one is used"), cure))
     } else if theirs > 1 && vectors.is_some_and(|vectors| vectors < 2 * theirs + 2) {
         let what = format!("fewer vectors than the {} that {theirs} pairs want", 2 * theirs + 2);
@@ -213,16 +220,6 @@ fn queues(name: &str, machine: &MachineInfo, words: &[String]) -> Option<Finding
     } else {
         None
     }
-}
-
-/// The word with this value of a key.
-fn with<'a>(words: &'a [String], key: &str, wanted: &str) -> Option<&'a String> {
-    words.iter().find(|word| value(word, key) == Some(wanted))
-}
-
-/// A value in one of QEMU's words.
-fn value<'a>(word: &'a str, key: &str) -> Option<&'a str> {
-    word.split(',').find_map(|part| part.strip_prefix(key)?.strip_prefix('='))
 }
 
 /// What is to be known of the QEMU that is there.
@@ -270,9 +267,26 @@ mod tests {
     #[test]
     fn test_memory_that_is_not_shared_is_the_mistake() {
         assert!(unshared("p", &words("", "")).is_some());
-        let mut shared = words("", "");
-        shared.push("memory-backend-memfd,id=m,size=1G,share=on".to_owned());
-        assert_eq!(unshared("p", &shared), None);
+        let with = |more: &str| {
+            let more = more.split_whitespace().map(str::to_owned);
+            unshared("p", &words("", "").into_iter().chain(more).collect::<Vec<_>>())
+        };
+        let object = "-object memory-backend-memfd,id=m,size=1G";
+        for used in ["-numa node,memdev=m", "-machine q35,memory-backend=m", "-M memory-backend=m"]
+        {
+            assert_eq!(with(&format!("{object},share=on {used}")), None);
+            assert!(with(&format!("{object},share=off {used}")).is_some());
+        }
+        let json = r#"-object {"qom-type":"memory-backend-memfd","id":"m","share":true}"#;
+        assert_eq!(with(&format!("{json} -numa node,nodeid=0,memdev=m")), None);
+        assert_eq!(with("-object memory-backend-shm,id=m,size=1G -numa node,memdev=m"), None);
+        assert_eq!(with("-readconfig machine.cfg"), None);
+        let second = format!("{object},share=on -numa node,memdev=m -numa node,memdev=other");
+        assert!(with(&second).unwrap().what.contains("is not shared"));
+        // One that is shared, and that no machine is told to use.
+        let idle = with(&format!("{object},share=on")).unwrap();
+        assert!(idle.what.contains("does not use the shared memory m"), "{idle:?}");
+        assert!(idle.cure.contains("-numa node,memdev=m"), "{idle:?}");
         assert!(driverless("p", &machine("connected", 1)).is_some());
         assert_eq!(driverless("p", &machine("up", 1)), None);
     }
@@ -316,10 +330,6 @@ mod tests {
     #[test]
     fn test_a_monitor_that_tries_in_vain_is_found_by_its_command_line() {
         let words = words(",queues=4", ",mq=on,vectors=10");
-        assert!(is_monitor(&words) && names(&words, PATH));
-        assert!(!names(&words, "/run/uvala/vale0:vm1") && !names(&words, "vale0:vm1.sock"));
-        assert!(names(&["-x".to_owned(), "path=/a,,b,server=on".to_owned()], "/a,b"));
-        assert!(!names(&["path=/a,,b".to_owned()], "/a"));
         let user = Person { name: "nobody".to_owned(), uid: 65534, gids: vec![65534] };
         let monitor = Monitor { pid: 5, words, user };
         let port = |state| -> PortInfo {

@@ -6,6 +6,7 @@ pub mod gather;
 mod host;
 mod limits;
 mod machine;
+mod monitor;
 
 use serde::Serialize;
 

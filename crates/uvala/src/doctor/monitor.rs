@@ -1,0 +1,80 @@
+//! What a machine's monitor was told: its command line.
+
+/// Is it one? Its program may be run by another, as a loader.
+pub fn is_monitor(words: &[String]) -> bool {
+    let file = |word: &String| word.rsplit('/').next().unwrap_or_default().to_owned();
+    let is_one = |name: String| {
+        ["qemu", "kvm", "cloud-hypervisor", "crosvm"].iter().any(|known| name.starts_with(known))
+    };
+    words.iter().map(file).any(is_one)
+}
+
+/// Is it QEMU?
+pub fn is_qemu(words: &[String]) -> bool {
+    words.iter().any(|word| word.contains("qemu"))
+}
+
+/// Was it told of this socket?
+pub fn names(words: &[String], socket: &str) -> bool {
+    words.iter().any(|word| word_names(word, socket))
+}
+
+fn word_names(word: &str, socket: &str) -> bool {
+    let told = format!("={}", socket.replace(',', ",,"));
+    let is_end = |rest: &str| rest.is_empty() || (rest.starts_with(',') && !rest.starts_with(",,"));
+    word.match_indices(&told).any(|(at, _)| is_end(&word[at + told.len()..]))
+}
+
+/// What an option was given, each time that it was: with one dash, or two.
+pub fn options<'a>(
+    words: &'a [String],
+    option: &'static str,
+) -> impl Iterator<Item = &'a str> + Clone {
+    let is_it = move |word: &str| {
+        let name = word.strip_prefix("--").or_else(|| word.strip_prefix('-'));
+        name == Some(option)
+    };
+    words.windows(2).filter(move |pair| is_it(&pair[0])).map(|pair| &*pair[1])
+}
+
+/// The word with this value of a key.
+pub fn with<'a>(words: &'a [String], key: &str, wanted: &str) -> Option<&'a String> {
+    words.iter().find(|word| value(word, key) == Some(wanted))
+}
+
+/// A value in one of QEMU's words, which may be JSON.
+pub fn value<'a>(word: &'a str, key: &str) -> Option<&'a str> {
+    if word.starts_with('{') {
+        let rest = word.split_once(&format!("\"{key}\":"))?.1;
+        return rest.split([',', '}']).next().map(|value| value.trim_matches([' ', '"']));
+    }
+    word.split(',').find_map(|part| part.strip_prefix(key)?.strip_prefix('='))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn test_a_monitor_is_found_by_what_it_was_told() {
+        let path = "/run/uvala/vale0:vm1.sock";
+        let qemu = words(&format!("qemu-system-x86_64 -chardev socket,id=c,path={path}"));
+        assert!(is_monitor(&qemu) && is_qemu(&qemu) && names(&qemu, path));
+        assert!(!names(&qemu, "/run/uvala/vale0:vm1") && !names(&qemu, "vale0:vm1.sock"));
+        assert!(names(&words("-x path=/a,,b,server=on"), "/a,b"));
+        assert!(!names(&words("path=/a,,b"), "/a"));
+    }
+
+    #[test]
+    fn test_options_have_one_dash_or_two_and_values_may_be_json() {
+        let line = words("-m 1G --object a,id=x -object {\"qom-type\":\"b\",\"id\":\"y\"} -o z");
+        let ids: Vec<_> = options(&line, "object").map(|word| value(word, "id")).collect();
+        assert_eq!(ids, [Some("x"), Some("y")]);
+        assert_eq!(value("{\"share\":true}", "share"), Some("true"));
+        assert_eq!((value("a,bid=1", "id"), value("{}", "id")), (None, None));
+    }
+}
