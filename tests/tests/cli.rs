@@ -618,4 +618,6 @@ fn the_doctor_reads_what_monitors_were_told() {
     let memory = "-object memory-backend-memfd,id=m,size=1G,share=on";
     let idle = "PROBLEM  vale0:a: its machine does not use the shared memory m";
     finds(&format!("{memory} {card}"), &[idle, "cure: tell QEMU -numa node,memdev=m, too"]);
+    let stream = "-netdev stream,id=n,addr.type=unix,addr.path=DIR/vale0:a.sock";
+    finds(stream, &["comes by -netdev stream, and the port is of kind vhost-user"]);
 }

@@ -18,7 +18,10 @@ pub fn check(
     let Some(machine) = &port.machine else { return Vec::new() };
     let name = port.port.to_string();
     let mut findings = Vec::new();
-    findings.extend(complaint(&name, machine, monitor.is_some()));
+    let otherwise = monitor.and_then(|monitor| otherwise(port, machine, monitor));
+    if otherwise.is_none() {
+        findings.extend(complaint(&name, machine, monitor.is_some()));
+    }
     findings.extend(rival(&name, machine));
     findings.extend(missing(&name, machine, socket));
     findings.extend(replaced(&name, machine));
@@ -30,7 +33,8 @@ pub fn check(
         }
     }
     let words = monitor.map_or(&[][..], |monitor| &monitor.words);
-    let is_qemu = port.kind == PortKind::VhostUser && is_qemu(words);
+    let is_qemu = port.kind == PortKind::VhostUser && is_qemu(words) && otherwise.is_none();
+    findings.extend(otherwise);
     let shared = if is_qemu { unshared(&name, words) } else { None };
     let driver = if shared.is_none() { driverless(&name, machine) } else { None };
     findings.extend(shared.into_iter().chain(driver));
@@ -69,6 +73,16 @@ fn rival(name: &str, machine: &MachineInfo) -> Option<Finding> {
     let owner = machine.pid.map(|pid| format!(", which process {pid} has")).unwrap_or_default();
     let what = format!("a second monitor, process {rival}, wants its socket{owner}");
     Some(problem(name, what, "give that machine a port of its own: uvala port add"))
+}
+
+/// Its monitor was told to speak something else than the port does: what it says is nonsense.
+fn otherwise(port: &PortInfo, machine: &MachineInfo, monitor: &Monitor) -> Option<Finding> {
+    let way = monitor::way(&monitor.words, &machine.socket)?;
+    let (name, ours, pid) = (port.port.to_string(), port.kind.name(), monitor.pid);
+    let what = format!("process {pid} comes by -netdev {way}, and the port is of kind {ours}");
+    let cure = format!("tell it what `uvala vm-args {name}` says, or add a port of --kind {way}");
+    let is_kind = ["vhost-user", "stream", "dgram"].contains(&way);
+    (is_kind && way != ours).then(|| problem(&name, what, cure))
 }
 
 fn missing(name: &str, machine: &MachineInfo, socket: &Socket) -> Option<Finding> {
@@ -244,6 +258,19 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
+    fn port(name: &str, machine: MachineInfo) -> PortInfo {
+        serde_json::from_value(serde_json::json!({
+            "port": name, "kind": "vhost-user", "number": 1, "persistent": true, "owner": 0,
+            "client": null, "memory": 0, "group": null, "settings": {}, "machine": machine
+        }))
+        .unwrap()
+    }
+
+    fn someone(words: Vec<String>) -> Monitor {
+        let user = Person { name: "nobody".to_owned(), uid: 65534, gids: vec![65534] };
+        Monitor { pid: 5, words, user }
+    }
+
     fn words(netdev: &str, device: &str) -> Vec<String> {
         let text = format!(
             "qemu-system-x86_64 -chardev socket,id=c,path={PATH},reconnect=1 -netdev \
@@ -330,23 +357,29 @@ mod tests {
     #[test]
     fn test_a_monitor_that_tries_in_vain_is_found_by_its_command_line() {
         let words = words(",queues=4", ",mq=on,vectors=10");
-        let user = Person { name: "nobody".to_owned(), uid: 65534, gids: vec![65534] };
-        let monitor = Monitor { pid: 5, words, user };
-        let port = |state| -> PortInfo {
-            serde_json::from_value(serde_json::json!({
-                "port": "vale0:vm1", "kind": "vhost-user", "number": 1, "persistent": true,
-                "owner": 0, "client": null, "memory": 0, "group": null, "settings": {},
-                "machine": machine(state, 1)
-            }))
-            .unwrap()
-        };
+        let monitor = someone(words);
         let root = Rights { mode: 0o660, uid: 0, gid: 0 };
         let socket = Socket::There { file: root, dirs: vec![Rights { mode: 0o755, ..root }] };
-        let found = check(&port("waiting"), &socket, Some(&monitor), &[]);
+        let found = check(&port("vale0:vm1", machine("waiting", 1)), &socket, Some(&monitor), &[]);
         let said = |text: &str| found.iter().any(|finding| finding.what.contains(text));
         assert!(said("process 5 of nobody, cannot connect"), "{found:?}");
         assert!(said("QEMU has 4 pairs of queues, and the port 1"), "{found:?}");
         assert!(said("not shared"), "{found:?}");
+    }
+
+    #[test]
+    fn test_a_monitor_that_speaks_something_else_is_the_cause_of_all_it_did() {
+        let stream =
+            format!("qemu-system-x86_64 -netdev stream,id=n,addr.type=unix,addr.path={PATH}");
+        let stream = someone(stream.split(' ').map(str::to_owned).collect());
+        let mut machine = machine("waiting", 1);
+        machine.complaint = Some("it sent a message with flags 0x3333".to_owned());
+        let port = port("vale0:vm1", machine);
+        let [found] = &check(&port, &Socket::Unknown, Some(&stream), &[])[..] else { panic!() };
+        assert!(found.what.contains("by -netdev stream, and the port is of kind vhost-user"));
+        assert!(found.cure.contains("add a port of --kind stream"), "{found:?}");
+        let right = someone(words("", ""));
+        assert_eq!(otherwise(&port, port.machine.as_ref().unwrap(), &right), None);
     }
 
     #[test]

@@ -37,6 +37,17 @@ pub fn options<'a>(
     words.windows(2).filter(move |pair| is_it(&pair[0])).map(|pair| &*pair[1])
 }
 
+/// How QEMU was told to reach a socket, by the name of its `-netdev`.
+pub fn way<'a>(words: &'a [String], socket: &str) -> Option<&'a str> {
+    let kind = |netdev: &'a str| value(netdev, "type").or_else(|| netdev.split(',').next());
+    if let Some(netdev) = options(words, "netdev").find(|word| word_names(word, socket)) {
+        return kind(netdev);
+    }
+    let chardev = options(words, "chardev").find(|word| word_names(word, socket))?;
+    let id = value(chardev, "id")?;
+    kind(options(words, "netdev").find(|word| value(word, "chardev") == Some(id))?)
+}
+
 /// The word with this value of a key.
 pub fn with<'a>(words: &'a [String], key: &str, wanted: &str) -> Option<&'a String> {
     words.iter().find(|word| value(word, key) == Some(wanted))
@@ -67,6 +78,21 @@ mod tests {
         assert!(!names(&qemu, "/run/uvala/vale0:vm1") && !names(&qemu, "vale0:vm1.sock"));
         assert!(names(&words("-x path=/a,,b,server=on"), "/a,b"));
         assert!(!names(&words("path=/a,,b"), "/a"));
+    }
+
+    #[test]
+    fn test_the_way_to_a_socket_is_that_of_its_netdev() {
+        let way = |text: &str| way(&words(text), "/s").map(str::to_owned);
+        let chardev = "-chardev socket,id=c,path=/s";
+        assert_eq!(
+            way(&format!("{chardev} -netdev vhost-user,chardev=c")),
+            Some("vhost-user".into())
+        );
+        let json = "-netdev {\"type\":\"vhost-user\",\"chardev\":\"c\"}";
+        assert_eq!(way(&format!("{chardev} {json}")), Some("vhost-user".into()));
+        assert_eq!(way("-netdev stream,id=n,addr.path=/s"), Some("stream".into()));
+        assert_eq!(way("-netdev id=n,type=dgram,remote.path=/s"), Some("dgram".into()));
+        assert_eq!((way(chardev), way("-netdev stream,addr.path=/other")), (None, None));
     }
 
     #[test]
