@@ -67,6 +67,20 @@ pub struct Person {
     pub uid: u32,
     /// Its groups.
     pub gids: Vec<u32>,
+    /// The name of one of them: its own if there is one of its name.
+    pub group: Option<String>,
+}
+
+/// The name of one of a user's groups, the first if none has the user's own name.
+fn group_of(user: &str, gids: &[u32], groups: &str) -> Option<String> {
+    let named = |line: &str| -> Option<(String, u32)> {
+        let mut fields = line.split(':');
+        Some((fields.next()?.to_owned(), fields.nth(1)?.parse().ok()?))
+    };
+    let all: Vec<_> = groups.lines().filter_map(named).collect();
+    let own = all.iter().find(|(name, gid)| name == user && gids.contains(gid));
+    let first = || all.iter().find(|(_, gid)| gids.first() == Some(gid));
+    own.or_else(first).map(|(name, _)| name.clone())
 }
 
 /// Directories in which a daemon answers, but for `ours`.
@@ -169,27 +183,30 @@ fn kernel() -> host::Kernel {
 fn monitors() -> Vec<Monitor> {
     let processes = fs::read_dir("/proc").into_iter().flatten().filter_map(io::Result::ok);
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let table = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let (users, groups) = (table("/etc/passwd"), table("/etc/group"));
     let monitor = |pid| {
         let words = Some(command_line(pid)).filter(|words| monitor::is_monitor(words))?;
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        Some(Monitor { pid, words, user: owner(&status, &users)? })
+        Some(Monitor { pid, words, user: owner(&status, &users, &groups)? })
     };
     pids.filter_map(monitor).collect()
 }
 
 /// Who a process acts as, from /proc/PID/status.
-fn owner(status: &str, users: &str) -> Option<Person> {
+fn owner(status: &str, users: &str, groups: &str) -> Option<Person> {
     let numbers = |key: &str| -> Option<Vec<u32>> {
         let line = status.lines().find_map(|line| line.strip_prefix(key))?;
         line.split_whitespace().map(|number| number.parse().ok()).collect()
     };
     // Real, effective, saved, of the file system.
     let (uid, gid) = (*numbers("Uid:")?.get(1)?, *numbers("Gid:")?.get(1)?);
-    let gids = std::iter::once(gid).chain(numbers("Groups:")?).collect();
+    let gids: Vec<u32> = std::iter::once(gid).chain(numbers("Groups:")?).collect();
     let is_its = |line: &&str| line.split(':').nth(2) == Some(&uid.to_string());
     let name = users.lines().find(is_its).and_then(|line| line.split(':').next());
-    Some(Person { name: name.map_or_else(|| uid.to_string(), str::to_owned), uid, gids })
+    let name = name.map_or_else(|| uid.to_string(), str::to_owned);
+    let group = group_of(&name, &gids, groups);
+    Some(Person { name, uid, gids, group })
 }
 
 /// A process's command line; empty where we may not read it.
@@ -235,7 +252,9 @@ fn person(name: &str, users: &str, groups: &str) -> Option<Person> {
         group.get(3).is_some_and(|members| members.split(',').any(|member| member == name))
     };
     let more = groups.lines().map(fields).filter(is_in).filter_map(|group| group[2].parse().ok());
-    Some(Person { name: name.to_owned(), uid, gids: std::iter::once(gid).chain(more).collect() })
+    let gids: Vec<u32> = std::iter::once(gid).chain(more).collect();
+    let group = group_of(name, &gids, groups);
+    Some(Person { name: name.to_owned(), uid, gids, group })
 }
 
 #[cfg(test)]
@@ -248,16 +267,20 @@ mod tests {
         let groups = "kvm:x:36:qemu,me\nother:x:5:me\nqemu:x:108:\n";
         let found = person("qemu", users, groups).unwrap();
         assert_eq!((found.uid, found.gids), (107, vec![108, 36]));
+        assert_eq!(found.group.as_deref(), Some("qemu"));
         assert_eq!(person("libvirt-qemu", users, groups), None);
     }
 
     #[test]
     fn test_a_process_is_its_effective_users() {
         let status = "Name:\tq\nUid:\t0\t107\t0\t107\nGid:\t0\t108\t0\t0\nGroups:\t36 5 \n";
-        let found = owner(status, "root:x:0:0::/:/bin/sh\nqemu:x:107:108::/:/x\n").unwrap();
+        let users = "root:x:0:0::/:/bin/sh\nqemu:x:107:108::/:/x\n";
+        let found = owner(status, users, "kvm:x:36:\nvirt:x:108:\n").unwrap();
+        // A user may have no group of its name.
+        assert_eq!(found.group.as_deref(), Some("virt"));
         assert_eq!((&*found.name, found.uid, found.gids), ("qemu", 107, vec![108, 36, 5]));
-        assert_eq!(owner(status, "").unwrap().name, "107");
-        assert_eq!(owner("", ""), None);
+        assert_eq!(owner(status, "", "").unwrap().name, "107");
+        assert_eq!(owner("", "", ""), None);
     }
 
     #[test]

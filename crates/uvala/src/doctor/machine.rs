@@ -135,10 +135,11 @@ fn shut_out(
 }
 
 fn opening(person: &Person) -> String {
-    let who = &person.name;
+    let group = person.group.as_ref().map(|group| format!("--group {group} and "));
     format!(
-        "add the port with --group {who} and a --socket in a directory that both may search, or \
-         run the monitor as another user"
+        "add the port with {}a --socket in a directory that both may search, or run the monitor \
+         as another user",
+        group.unwrap_or_default()
     )
 }
 
@@ -267,7 +268,12 @@ mod tests {
     }
 
     fn someone(words: Vec<String>) -> Monitor {
-        let user = Person { name: "nobody".to_owned(), uid: 65534, gids: vec![65534] };
+        let user = Person {
+            name: "nobody".to_owned(),
+            uid: 65534,
+            gids: vec![65534],
+            group: Some("nogroup".to_owned()),
+        };
         Monitor { pid: 5, words, user }
     }
 
@@ -346,7 +352,8 @@ mod tests {
             dirs: vec![Rights { mode: dir, uid: 7, gid: 7 }],
         };
         assert_eq!(missing("p", &waiting, &there(0o660, 0, 0o755)), None);
-        let person = |uid| Person { name: "libvirt-qemu".to_owned(), uid, gids: vec![108] };
+        let name = "libvirt-qemu".to_owned();
+        let person = |uid| Person { name: name.clone(), uid, gids: vec![108], group: None };
         let is_closed = |socket| closed("p", &waiting, &socket, &person(64055)).is_some();
         assert!(is_closed(there(0o660, 0, 0o755)) && is_closed(there(0o660, 108, 0o700)));
         assert!(!is_closed(there(0o660, 108, 0o755)) && !is_closed(there(0o666, 0, 0o755)));
@@ -363,6 +370,7 @@ mod tests {
         let found = check(&port("vale0:vm1", machine("waiting", 1)), &socket, Some(&monitor), &[]);
         let said = |text: &str| found.iter().any(|finding| finding.what.contains(text));
         assert!(said("process 5 of nobody, cannot connect"), "{found:?}");
+        assert!(found.iter().any(|one| one.cure.contains("--group nogroup and")), "{found:?}");
         assert!(said("QEMU has 4 pairs of queues, and the port 1"), "{found:?}");
         assert!(said("not shared"), "{found:?}");
     }
