@@ -620,4 +620,6 @@ fn the_doctor_reads_what_monitors_were_told() {
     finds(&format!("{memory} {card}"), &[idle, "cure: tell QEMU -numa node,memdev=m, too"]);
     let stream = "-netdev stream,id=n,addr.type=unix,addr.path=DIR/vale0:a.sock";
     finds(stream, &["comes by -netdev stream, and the port is of kind vhost-user"]);
+    let stray = "-chardev socket,id=c,path=DIR/vale0:aa.sock";
+    finds(stray, &["PROBLEM  vale0:aa: process", "uvala port add vale0:aa --kind vhost-user"]);
 }

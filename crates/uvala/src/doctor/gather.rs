@@ -116,18 +116,32 @@ pub fn daemon(info: &DaemonInfo, ports: &[PortInfo], dir: &Path) -> Vec<Finding>
         findings.extend(host::stale(&sockets(dir), &unix));
     }
     let has_machines = ports.iter().any(|port| port.machine.is_some());
-    let (people, monitors) = (people(), if has_machines { monitors() } else { Vec::new() });
-    findings.extend(ports.iter().flat_map(|port| {
-        let Some(machine) = &port.machine else { return Vec::new() };
-        let is_its = |one: &&Monitor| match machine.pid {
-            Some(pid) => one.pid == pid,
-            None => monitor::names(&one.words, &machine.socket),
-        };
-        let monitor = monitors.iter().find(is_its);
-        machine::check(port, &look(Path::new(&machine.socket)), monitor, &people)
-    }));
+    findings.extend(machines(ports, dir));
     findings
         .extend(Qemu::ask(PROGRAM.as_ref(), None).filter(|_| has_machines).and_then(machine::qemu));
+    findings
+}
+
+/// Checks the ports of machines, and monitors.
+fn machines(ports: &[PortInfo], dir: &Path) -> Vec<Finding> {
+    let (people, monitors) = (people(), monitors());
+    let monitor = |port: &PortInfo| {
+        let machine = port.machine.as_ref()?;
+        monitors.iter().find(|one| match machine.pid {
+            Some(pid) => one.pid == pid,
+            None => monitor::names(&one.words, &machine.socket),
+        })
+    };
+    let theirs: Vec<_> = ports.iter().map(monitor).collect();
+    let mut findings = Vec::new();
+    for (port, monitor) in ports.iter().zip(&theirs) {
+        let Some(machine) = &port.machine else { continue };
+        let socket = look(Path::new(&machine.socket));
+        findings.extend(machine::check(port, &socket, *monitor, &people));
+    }
+    findings.extend(machine::twins(ports, &theirs));
+    let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf());
+    findings.extend(machine::strays(ports, &monitors, &dir));
     findings
 }
 

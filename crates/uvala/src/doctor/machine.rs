@@ -1,6 +1,10 @@
 //! Checks of a virtual machine's port.
 
+use std::collections::HashMap;
+use std::path::Path;
+
 use client::api::{MachineInfo, MachineState, PortInfo, PortKind, SocketPlace};
+use client::name::PortName;
 
 use super::gather::{Monitor, Person, Rights, Socket};
 use super::monitor::{self, is_qemu, value, with};
@@ -36,7 +40,7 @@ pub fn check(
     let is_qemu = port.kind == PortKind::VhostUser && is_qemu(words) && otherwise.is_none();
     findings.extend(otherwise);
     let shared = if is_qemu { unshared(&name, words) } else { None };
-    let driver = if shared.is_none() { driverless(&name, machine) } else { None };
+    let driver = if shared.is_none() { driverless(&name, machine, words) } else { None };
     findings.extend(shared.into_iter().chain(driver));
     findings.extend(is_qemu.then(|| queues(&name, machine, words)).flatten());
     findings
@@ -73,6 +77,59 @@ fn rival(name: &str, machine: &MachineInfo) -> Option<Finding> {
     let owner = machine.pid.map(|pid| format!(", which process {pid} has")).unwrap_or_default();
     let what = format!("a second monitor, process {rival}, wants its socket{owner}");
     Some(problem(name, what, "give that machine a port of its own: uvala port add"))
+}
+
+/// Machines that are up with the address that another of their switch has, too. `monitors` has each
+/// port's, if it is known.
+pub fn twins(ports: &[PortInfo], monitors: &[Option<&Monitor>]) -> Vec<Finding> {
+    let mut seen = HashMap::new();
+    let mut findings = Vec::new();
+    for (port, monitor) in ports.iter().zip(monitors) {
+        let (Some(machine), Some(monitor)) = (&port.machine, monitor) else { continue };
+        let mac = monitor::address(&monitor.words, &machine.socket);
+        let Some(mac) = mac.filter(|_| machine.state == MachineState::Up) else { continue };
+        let name = port.port.to_string();
+        let switch = name.split(':').next().unwrap_or_default().to_owned();
+        let Some(other) = seen.insert((switch, &port.settings.vlan, mac.0), name.clone()) else {
+            continue;
+        };
+        let what = format!("its machine has the address of that at {other}, {mac}: one is deaf");
+        let cure = format!("tell it mac=…, as `uvala vm-args {name}` says: it differs by port");
+        findings.push(problem(&name, what, cure));
+    }
+    findings
+}
+
+/// Monitors that want a socket in the daemon's directory which is no port's.
+pub fn strays(ports: &[PortInfo], monitors: &[Monitor], dir: &Path) -> Vec<Finding> {
+    let machines = || ports.iter().filter_map(|port| Some((port, port.machine.as_ref()?)));
+    let is_known = |path: &str| {
+        machines().any(|(_, it)| it.socket == path || it.peer.as_deref() == Some(path))
+    };
+    let mut findings = Vec::new();
+    for monitor in monitors {
+        for path in monitor::paths(&monitor.words, &dir.to_string_lossy(), ".sock") {
+            let name = Path::new(&path).file_stem().unwrap_or_default().to_string_lossy();
+            let Ok(name) = name.parse::<PortName>() else { continue };
+            if is_known(&path) {
+                continue;
+            }
+            let about = name.to_string();
+            let what =
+                format!("process {} wants its socket {path}, and there is none", monitor.pid);
+            let cure = match machines().find(|(port, _)| port.port == name) {
+                Some((_, machine)) => format!("name {}, which is its socket", machine.socket),
+                None => {
+                    let way = monitor::way(&monitor.words, &path).unwrap_or("vhost-user");
+                    format!(
+                        "name a port's (uvala port list), or: uvala port add {about} --kind {way}"
+                    )
+                }
+            };
+            findings.push(problem(&about, what, cure));
+        }
+    }
+    findings
 }
 
 /// Its monitor was told to speak something else than the port does: what it says is nonsense.
@@ -170,10 +227,16 @@ impl Person {
     }
 }
 
-fn driverless(name: &str, machine: &MachineInfo) -> Option<Finding> {
-    let cure = "boot the guest; it needs virtio_net, and memory that is shared (share=on)";
-    let is_so = machine.state == MachineState::Connected;
-    is_so.then(|| note(name, "a monitor has connected, and no driver is at work", cure))
+fn driverless(name: &str, machine: &MachineInfo, words: &[String]) -> Option<Finding> {
+    let (what, cure) = if monitor::options(words, "incoming").next().is_some() {
+        let cure = "at the monitor where it runs: migrate -d …, with what -incoming says here";
+        ("a monitor waits for a machine that moves here", cure)
+    } else {
+        let cure = "boot the guest; it needs virtio_net, and memory that is shared (share=on); if \
+                    it has moved elsewhere, quit its monitor here";
+        ("a monitor has connected, and no driver is at work", cure)
+    };
+    (machine.state == MachineState::Connected).then(|| note(name, what, cure))
 }
 
 /// Memory of the machine that others cannot see. What a `-readconfig` names is not looked at.
@@ -320,8 +383,8 @@ mod tests {
         let idle = with(&format!("{object},share=on")).unwrap();
         assert!(idle.what.contains("does not use the shared memory m"), "{idle:?}");
         assert!(idle.cure.contains("-numa node,memdev=m"), "{idle:?}");
-        assert!(driverless("p", &machine("connected", 1)).is_some());
-        assert_eq!(driverless("p", &machine("up", 1)), None);
+        assert!(driverless("p", &machine("connected", 1), &[]).is_some());
+        assert_eq!(driverless("p", &machine("up", 1), &[]), None);
     }
 
     #[test]
@@ -388,6 +451,41 @@ mod tests {
         assert!(found.cure.contains("add a port of --kind stream"), "{found:?}");
         let right = someone(words("", ""));
         assert_eq!(otherwise(&port, port.machine.as_ref().unwrap(), &right), None);
+    }
+
+    #[test]
+    fn test_a_monitor_that_waits_for_a_machine_needs_no_boot() {
+        let words = ["-incoming".to_owned(), "tcp:0:4444".to_owned()];
+        let found = driverless("p", &machine("connected", 1), &words).unwrap();
+        assert!(found.what.contains("moves here") && !found.cure.contains("boot"), "{found:?}");
+    }
+
+    #[test]
+    fn test_two_machines_of_a_switch_that_are_up_differ_in_address() {
+        let at = |name: &str, state| port(name, machine(state, 1));
+        let monitor = someone(words("", ""));
+        let found = |ports: &[PortInfo]| twins(ports, &vec![Some(&monitor); ports.len()]);
+        let two = [at("vale0:a", "up"), at("vale0:b", "up")];
+        let [twin] = &found(&two)[..] else { panic!() };
+        assert!(twin.about == "vale0:b" && twin.what.contains("vale0:a, 52:54:00:12:34:56"));
+        // In another switch, or one that moves.
+        assert!(found(&[at("vale0:a", "up"), at("vale1:b", "up")]).is_empty());
+        assert!(found(&[at("vale0:a", "up"), at("vale0:b", "connected")]).is_empty());
+        assert!(twins(&two, &[Some(&monitor), None]).is_empty());
+    }
+
+    #[test]
+    fn test_sockets_that_no_port_has_are_missed() {
+        let (dir, monitor) = (Path::new("/run/uvala"), [someone(words("", ""))]);
+        let found = |ports: &[PortInfo]| strays(ports, &monitor, dir);
+        let [stray] = &found(&[])[..] else { panic!() };
+        assert!(stray.about == "vale0:vm1" && stray.what.contains(PATH), "{stray:?}");
+        assert!(stray.cure.ends_with("uvala port add vale0:vm1 --kind vhost-user"), "{stray:?}");
+        assert!(found(&[port("vale0:vm1", machine("waiting", 1))]).is_empty());
+        let elsewhere = MachineInfo { socket: "/srv/s".to_owned(), ..machine("waiting", 1) };
+        let [stray] = &found(&[port("vale0:vm1", elsewhere)])[..] else { panic!() };
+        assert_eq!(stray.cure, "name /srv/s, which is its socket");
+        assert!(strays(&[], &monitor, Path::new("/run/other")).is_empty());
     }
 
     #[test]

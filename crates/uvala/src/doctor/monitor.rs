@@ -1,5 +1,7 @@
 //! What a machine's monitor was told: its command line.
 
+use client::api::Mac;
+
 /// Is it one? Its program may be run by another, as a loader.
 pub fn is_monitor(words: &[String]) -> bool {
     let file = |word: &String| word.rsplit('/').next().unwrap_or_default().to_owned();
@@ -48,6 +50,41 @@ pub fn way<'a>(words: &'a [String], socket: &str) -> Option<&'a str> {
     kind(options(words, "netdev").find(|word| value(word, "chardev") == Some(id))?)
 }
 
+/// The address of the card behind a socket.
+pub fn address(words: &[String], socket: &str) -> Option<Mac> {
+    if !is_qemu(words) {
+        return value(words.iter().find(|word| word_names(word, socket))?, "mac")?.parse().ok();
+    }
+    let mut told = options(words, "netdev").chain(options(words, "chardev"));
+    let id = value(told.find(|word| word_names(word, socket))?, "id")?;
+    // Of a chardev, the netdev's.
+    let behind = options(words, "netdev").find(|word| value(word, "chardev") == Some(id));
+    let id = behind.map_or(Some(id), |netdev| value(netdev, "id"))?;
+    let mut last = 0x56_u8;
+    for device in options(words, "device") {
+        let (Some(netdev), mac) = (value(device, "netdev"), value(device, "mac")) else { continue };
+        match mac {
+            Some(mac) if netdev == id => return mac.parse().ok(),
+            // QEMU counts those that have none.
+            None if netdev == id => return Some(Mac([0x52, 0x54, 0, 0x12, 0x34, last])),
+            Some(_) => {}
+            None => last = last.wrapping_add(1),
+        }
+    }
+    None
+}
+
+/// Paths below a directory that it was told and that end so.
+pub fn paths<'a>(words: &'a [String], dir: &str, end: &'a str) -> impl Iterator<Item = String> {
+    let told = format!("={}/", dir.replace(',', ",,"));
+    words.iter().filter_map(move |word| {
+        let at = word.find(&told)? + 1;
+        let rest = word[at..].replace(",,", "\0");
+        let path = rest.split(',').next().unwrap_or_default().replace('\0', ",");
+        path.ends_with(end).then_some(path)
+    })
+}
+
 /// The word with this value of a key.
 pub fn with<'a>(words: &'a [String], key: &str, wanted: &str) -> Option<&'a String> {
     words.iter().find(|word| value(word, key) == Some(wanted))
@@ -93,6 +130,24 @@ mod tests {
         assert_eq!(way("-netdev stream,id=n,addr.path=/s"), Some("stream".into()));
         assert_eq!(way("-netdev id=n,type=dgram,remote.path=/s"), Some("dgram".into()));
         assert_eq!((way(chardev), way("-netdev stream,addr.path=/other")), (None, None));
+    }
+
+    #[test]
+    fn test_cards_without_an_address_are_counted_by_qemu() {
+        let of = |devices: &str| {
+            let line = "qemu -chardev socket,id=c,path=/s -netdev vhost-user,id=n,chardev=c";
+            address(&words(&format!("{line} {devices}")), "/s").map(|mac| mac.to_string())
+        };
+        let (first, second) = ("52:54:00:12:34:56", "52:54:00:12:34:57");
+        assert_eq!(of("-device e1000,netdev=n").as_deref(), Some(first));
+        assert_eq!(of("-device a,netdev=m -device b,netdev=n").as_deref(), Some(second));
+        let named = format!("-device a,netdev=m,mac={second} -device b,netdev=n");
+        assert_eq!(of(&named).as_deref(), Some(first));
+        let named = format!("-device a,netdev=n,mac={second}");
+        assert_eq!(of(&named).as_deref(), Some(second));
+        assert_eq!(of("-device usb-tablet"), None);
+        let cloud = words(&format!("cloud-hypervisor --net mac={first},socket=/s"));
+        assert_eq!(address(&cloud, "/s").map(|mac| mac.to_string()).as_deref(), Some(first));
     }
 
     #[test]
