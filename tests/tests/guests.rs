@@ -271,6 +271,14 @@ fn names_that_cannot_be_had_have_exit_codes_of_their_own() {
     assert!(daemon.uvala(&["port", "add", "vale0:sink", "--kind", "null"]).status.success());
     assert_eq!(status(&daemon, &[]), exit::OK);
     assert_eq!(status(&daemon, &["--name", "vale0:sink"]), exit::UNSUPPORTED);
+    let short = daemon.dir().join("short");
+    let whole = std::fs::read(kit.kernel("kernel").expect("it was found")).expect("a kernel");
+    std::fs::write(&short, &whole[..whole.len() / 2]).expect("room");
+    let words = [short.as_path(), "--qemu".as_ref(), kit.qemu()];
+    let words = words.map(|word| word.to_str().expect("UTF-8"));
+    let output = daemon.uvala(&[&["vm", "run", "--print"], &words[..]].concat());
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains(": copy the kernel again"), "{error}");
     let _machine = Machine::boot(&{
         assert!(
             daemon.uvala(&["port", "add", "vale0:vm", "--kind", "vhost-user"]).status.success()
@@ -304,11 +312,16 @@ fn a_kvm_that_runs_no_guest_is_noticed_and_done_without() {
     let daemon = Daemon::start();
     let mut command = run_command(&kit, &daemon, &[]);
     let (log, path) = (daemon.dir().join("said"), "/dev/kvm");
-    let opens = File::options().read(true).write(true).open(path).is_ok();
+    let opened = File::options().read(true).write(true).open(path);
+    let (opens, missing) = (opened.is_ok(), !std::path::Path::new(path).exists());
     let mut guest = Console::start(command.stderr(File::create(&log).unwrap()));
     guest.hear("This is 10.0.0.1, on port vale0:vm1");
     let said = std::fs::read_to_string(&log).unwrap();
-    let why = if opens { "/dev/kvm runs no guest here" } else { "no access to /dev/kvm" };
+    let why = match () {
+        () if opens => "/dev/kvm runs no guest here",
+        () if missing => "no /dev/kvm",
+        () => "no access to /dev/kvm (sudo usermod -aG kvm $USER, and log in anew)",
+    };
     let remark = format!("uvala: {why}: QEMU emulates the processor (TCG), slowly\n");
     // Where it opens and runs guests, there is nothing to be said.
     assert!(opens && said.is_empty() || said.contains(&remark), "{said}");

@@ -37,6 +37,9 @@ fn daemon(global: &Global) -> Result<Vec<Finding>> {
             let others = gather::daemons_elsewhere(dir);
             return Ok(vec![doctor::daemon_missing(&error.to_string(), &others)]);
         }
+        Err(error @ ControlError::Permission(_)) => {
+            return Ok(vec![doctor::daemon_closed(&error.to_string())]);
+        }
         Err(error) => return Err(error.into()),
     };
     let info = match connection.call(Request::Hello(Hello { client: "uvala doctor".to_owned() }))? {

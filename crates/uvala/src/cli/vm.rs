@@ -13,15 +13,17 @@ use client::api::{
 };
 use client::control::{Connection, ControlError};
 use client::name::PortName;
+use rustix::io::Errno;
 
 use super::vm_args::show;
 use super::{Global, Usage, run as programs};
 use crate::say;
 use crate::vm::boot::{Boot, find_busybox, find_qemu, held, in_child, new_machine};
+use crate::vm::kvm::{self, Access};
 use crate::vm::memory::Memory;
 use crate::vm::qemu::Qemu;
 use crate::vm::remains;
-use crate::vm::{Card, Impossible, address_of, initramfs, kvm};
+use crate::vm::{Card, Impossible, address_of, initramfs, kernel};
 
 /// Run a virtual machine on a switch
 #[derive(Debug, clap::Args)]
@@ -37,7 +39,9 @@ enum Action {
     ///
     /// Without --initrd the guest is a shell: busybox, the drivers of its network card, and the
     /// address 10.0.0.N on port vmN. A port that is not there is added, and deleted at the end. The
-    /// exit status is QEMU's, or 1. Nothing is left of it if this is killed, not even by SIGKILL.
+    /// exit status is QEMU's, which does not say how the guest ended (it is 0 after a panic, too),
+    /// or, where there was none to run, one of `uvala --help`. Nothing is left of it if this is
+    /// killed, not even by SIGKILL.
     Run(Run),
     /// Become a program that ends with its parent
     #[command(hide = true)]
@@ -100,7 +104,8 @@ pub fn run(global: &Global, args: &Args) -> Result<u8> {
 fn boot(global: &Global, args: &Run) -> Result<u8> {
     let told = args.accel.map(|accel| accel == Accel::Kvm);
     let (program, qemu) = find_qemu(args.qemu.as_deref(), told)?;
-    for file in [Some(&args.kernel), args.initrd.as_ref()].into_iter().flatten() {
+    kernel::check_whole(&args.kernel)?;
+    if let Some(file) = &args.initrd {
         File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
     }
     if args.print {
@@ -123,8 +128,11 @@ fn boot(global: &Global, args: &Run) -> Result<u8> {
     let initrd = path.as_ref().or(args.initrd.as_ref()).expect("given or made");
     let words = command_line(args, qemu, &place.port, &place.machine, initrd)?;
     if args.accel.is_none() && !qemu.kvm {
-        let why =
-            if kvm::opens() { "/dev/kvm runs no guest here" } else { "no access to /dev/kvm" };
+        let why = match kvm::access() {
+            Access::Opens => "/dev/kvm runs no guest here",
+            Access::Closed => "no access to /dev/kvm (sudo usermod -aG kvm $USER, and log in anew)",
+            Access::Missing => "no /dev/kvm",
+        };
         say::remark(format_args!("uvala: {why}: QEMU emulates the processor (TCG), slowly"));
     }
     let terminal = Terminal::remember();
@@ -153,12 +161,14 @@ impl Place {
         let (port, is_ours) = match name {
             Some(name) => {
                 let port: PortName = name.parse()?;
-                let is_ours = add(&connection, &port)?;
+                // Of another's switch, a port may be this user's all the same.
+                let is_ours = !is_there(global, &port)? && add(&connection, &port)?;
                 (port, is_ours)
             }
             None => (add_free(&connection)?, true),
         };
         let machine = usable(&port, show(global, &port)?)?;
+        reachable(&port, &machine)?;
         Ok(Self { port, machine, held: is_ours.then_some(connection) })
     }
 }
@@ -180,12 +190,35 @@ fn add(connection: &Connection, port: &PortName) -> Result<bool, ControlError> {
     match connection.call(Request::PortAdd(Box::new(add))) {
         Ok(_) => Ok(true),
         Err(error) if is_taken(&error) => Ok(false),
-        Err(error) => Err(error),
+        Err(error) => Err(with_cure(error)),
     }
 }
 
 fn is_taken(error: &ControlError) -> bool {
     matches!(error.code(), Some(ErrorCode::Exists | ErrorCode::InUse))
+}
+
+/// Fails if QEMU, which runs as this user, cannot connect.
+fn reachable(port: &PortName, machine: &MachineInfo) -> Result<(), Failure> {
+    let closed =
+        rustix::fs::access(&machine.socket, rustix::fs::Access::WRITE_OK) == Err(Errno::ACCESS);
+    let message = || {
+        let socket = &machine.socket;
+        format!("{socket} is closed to this user; add {port} with --owner, --group or --mode")
+    };
+    if closed { Err(Failure { code: ErrorCode::Permission, message: message() }) } else { Ok(()) }
+}
+
+/// A switch of this user's own is the cure where another's may not be changed.
+fn with_cure(error: ControlError) -> ControlError {
+    match error {
+        ControlError::Refused(Failure { code: ErrorCode::Permission, message }) => {
+            let user = rustix::process::geteuid().as_raw();
+            let message = format!("{message}; take a switch of your own: --name vale{user}:vm1");
+            ControlError::Refused(Failure { code: ErrorCode::Permission, message })
+        }
+        error => error,
+    }
 }
 
 /// Names of ports for machines that have none.
@@ -202,12 +235,19 @@ fn add_free(connection: &Connection) -> Result<PortName> {
     Err(Usage("all of vale0:vm1 to vale0:vm254 are taken: give --name".to_owned()).into())
 }
 
+fn is_missing(error: &anyhow::Error) -> bool {
+    error.downcast_ref().and_then(ControlError::code) == Some(ErrorCode::NotFound)
+}
+
+fn is_there(global: &Global, port: &PortName) -> Result<bool> {
+    match show(global, port) {
+        Err(error) if is_missing(&error) => Ok(false),
+        shown => shown.map(|_| true),
+    }
+}
+
 /// What is said of a port that may not be there yet.
 fn imagined(global: &Global, name: Option<&str>) -> Result<(PortName, MachineInfo)> {
-    let is_missing = |error: &anyhow::Error| {
-        let code = error.downcast_ref().and_then(ControlError::code);
-        code == Some(ErrorCode::NotFound)
-    };
     let wanted: Option<PortName> = name.map(str::parse).transpose()?;
     let is_named = wanted.is_some();
     for port in wanted.into_iter().chain(names()) {

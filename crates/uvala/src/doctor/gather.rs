@@ -156,7 +156,7 @@ pub fn system() -> Vec<Finding> {
     let room = rustix::fs::statvfs("/dev/shm").map(|shm| shm.f_blocks * shm.f_frsize);
     let room = room.ok().and_then(host::shared_memory);
     let memory = limits::memory(&fs::read_to_string("/proc/meminfo").unwrap_or_default());
-    let kvm = host::kvm(kvm::opens(), kvm::runs_guests());
+    let kvm = host::kvm(kvm::access(), kvm::runs_guests());
     room.into_iter().chain(memory).chain(kvm).chain(host::kernel(kernel())).collect()
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use client::api::PortInfo;
 
 use super::{Finding, note, problem};
+use crate::vm::kvm::Access;
 
 /// No daemon answers, or others do.
 pub fn daemon_missing(why: &str, others: &[PathBuf]) -> Finding {
@@ -15,6 +16,12 @@ pub fn daemon_missing(why: &str, others: &[PathBuf]) -> Finding {
         Some(dir) => format!("one is in {0}: say --dir {0}, or UVALA_DIR={0}", dir.display()),
         None => start.to_owned(),
     };
+    problem("daemon", what, cure)
+}
+
+/// One is there, and its socket or directory is closed to this user.
+pub fn daemon_closed(why: &str) -> Finding {
+    let (what, cure) = why.split_once("; ").unwrap_or((why, "ask its owner"));
     problem("daemon", what, cure)
 }
 
@@ -84,12 +91,20 @@ pub struct Kernel {
     pub userns: bool,
 }
 
-/// KVM that opens and is of no use.
-pub fn kvm(opens: bool, runs_guests: bool) -> Option<Finding> {
-    let cure = "switch nested virtualization on where this machine runs, or say -accel tcg, as \
-                `uvala vm run` does by itself";
-    let what = "/dev/kvm opens, and runs no guest, or very slowly";
-    (opens && !runs_guests).then(|| note("host", what, cure))
+/// KVM that is there and of no use.
+pub fn kvm(access: Access, runs_guests: bool) -> Option<Finding> {
+    match access {
+        Access::Opens if !runs_guests => {
+            let cure = "switch nested virtualization on where this machine runs, or say -accel \
+                        tcg, as `uvala vm run` does by itself";
+            Some(note("host", "/dev/kvm opens, and runs no guest, or very slowly", cure))
+        }
+        Access::Closed => {
+            let cure = "join its group, mostly: sudo usermod -aG kvm $USER, and log in anew";
+            Some(note("host", "/dev/kvm is closed to this user: guests are emulated", cure))
+        }
+        Access::Opens | Access::Missing => None,
+    }
 }
 
 /// What it has not.
@@ -116,6 +131,8 @@ mod tests {
     fn test_a_daemon_is_missing_elsewhere_or_old() {
         let none = daemon_missing("no daemon at /x; start one with: y", &[]);
         assert_eq!((&*none.what, &*none.cure), ("no daemon at /x", "start one with: y"));
+        let closed = daemon_closed("no permission for /x; ask its owner");
+        assert_eq!((&*closed.what, &*closed.cure), ("no permission for /x", "ask its owner"));
         let other = daemon_missing("no daemon", &["/run/uvala".into()]);
         assert!(other.cure.contains("--dir /run/uvala"), "{}", other.cure);
         assert_eq!(versions("1.0", "1.0"), None);
@@ -155,7 +172,9 @@ mod tests {
     #[test]
     fn test_what_the_host_lacks_is_noted() {
         assert_eq!(shared_memory(1 << 30), None);
-        assert!(kvm(true, false).is_some() && kvm(false, false).or(kvm(true, true)).is_none());
+        assert!(kvm(Access::Opens, false).unwrap().what.contains("runs no guest"));
+        assert!(kvm(Access::Closed, false).unwrap().cure.contains("usermod"));
+        assert_eq!(kvm(Access::Missing, false).or(kvm(Access::Opens, true)), None);
         assert!(shared_memory(64 << 20).unwrap().what.contains("64 MiB"));
         let all = Kernel { membarrier: true, io_uring: true, xdp: true, userns: true };
         assert!(kernel(all).is_empty());

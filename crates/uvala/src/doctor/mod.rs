@@ -10,7 +10,7 @@ mod monitor;
 
 use serde::Serialize;
 
-pub use host::daemon_missing;
+pub use host::{daemon_closed, daemon_missing};
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

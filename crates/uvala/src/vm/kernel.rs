@@ -26,6 +26,36 @@ pub fn version(kernel: &Path) -> Result<String> {
     Ok(String::from_utf8_lossy(word).into_owned())
 }
 
+/// Fails with a kernel whose file ends before it does: it would end at once, without a word.
+pub fn check_whole(kernel: &Path) -> Result<()> {
+    let shown = kernel.display();
+    let unread = |error: &io::Error| match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            format!("cannot read {shown}; sudo cp it to where you may")
+        }
+        _ => format!("cannot read {shown}; name a Linux kernel"),
+    };
+    let context = |error: io::Error| {
+        let what = unread(&error);
+        anyhow::Error::new(error).context(what)
+    };
+    // Before it is opened, which waits where a pipe has no writer.
+    let kind = std::fs::metadata(kernel).map_err(context)?;
+    ensure!(kind.is_file(), "{shown} is no file; name a Linux kernel");
+    let file = File::open(kernel).map_err(context)?;
+    let mut header = [0; 0x210];
+    if file.read_exact_at(&mut header, 0).is_err() || header[0x202..0x206] != *b"HdrS" {
+        return Ok(()); // Of another kind, and QEMU's to judge.
+    }
+    // Sectors of its setup, where 0 means 4, and one before; paragraphs behind them.
+    let sectors = if header[0x1f1] == 0 { 4 } else { u64::from(header[0x1f1]) };
+    let [a, b, c, d] = [0x1f4, 0x1f5, 0x1f6, 0x1f7].map(|at| header[at]);
+    let size = (sectors + 1) * 512 + u64::from(u32::from_le_bytes([a, b, c, d])) * 16;
+    let have = kind.len();
+    ensure!(have >= size, "{shown} ends after {have} bytes of {size}: copy the kernel again");
+    Ok(())
+}
+
 /// The modules that a guest loads, in that order, as they are loaded: not compressed.
 pub fn modules(kernel: &Path, busybox: &Path) -> Result<Vec<Vec<u8>>> {
     let version = version(kernel)?;
@@ -147,6 +177,26 @@ fn list(dir: &Path, files: &mut Vec<PathBuf>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn test_a_kernel_is_as_long_as_its_header_says() {
+        let dir = std::env::temp_dir().join(format!("uvala-kernel-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let of = |bytes: &[u8]| {
+            let path = dir.join("kernel");
+            std::fs::write(&path, bytes).unwrap();
+            check_whole(&path).map_err(|error| error.to_string())
+        };
+        let mut kernel = vec![0; 2 * 512 + 64 * 16];
+        kernel[0x202..0x206].copy_from_slice(b"HdrS");
+        (kernel[0x1f1], kernel[0x1f4]) = (1, 64);
+        assert_eq!(of(&kernel), Ok(()));
+        let short = of(&kernel[..2000]).unwrap_err();
+        assert!(short.contains("ends after 2000 bytes of 2048"), "{short}");
+        assert_eq!(of(b"an ELF file"), Ok(()));
+        assert!(check_whole(&dir).is_err(), "a directory");
+        std::fs::remove_dir_all(dir).unwrap();
+    }
 
     #[test]
     fn test_modules_are_known_by_their_files_and_say_what_they_need() {

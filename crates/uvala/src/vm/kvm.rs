@@ -21,9 +21,24 @@ const LONGEST: Duration = Duration::from_millis(20);
 /// How long it may take all in all.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Whether we may use KVM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It opens.
+    Opens,
+    /// It is there, and not for this user.
+    Closed,
+    /// There is none.
+    Missing,
+}
+
 /// Is there KVM, and may we open it?
-pub fn opens() -> bool {
-    open().is_ok()
+pub fn access() -> Access {
+    match open() {
+        Ok(_) => Access::Opens,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Access::Closed,
+        Err(_) => Access::Missing,
+    }
 }
 
 /// Does it run guests as fast as it should?
