@@ -487,6 +487,28 @@ fn who_may_not_manage_is_not_sent_for_a_mode() {
     assert_eq!(output.status.code(), Some(i32::from(exit::PERMISSION)), "{error}");
     assert!(error.contains("only its owner and root may, whatever the mode"), "{error}");
     assert!(!error.contains("--mode 666"), "{error}");
+    // Who may not connect at all is told so by the doctor, too.
+    let closed = Setup::new("[socket]\nmode = \"600\"\n").start();
+    let output = closed.uvala_as(&["doctor"], Some(harness::process::STRANGER));
+    let found = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(found.contains("PROBLEM  daemon: no permission for") && found.contains("cure: ask"));
+}
+
+#[test]
+fn a_monitor_of_another_user_is_told_what_it_may_not() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can become another user");
+        return;
+    }
+    let daemon = Setup::new("[socket]\nmode = \"666\"\n").start();
+    said(&daemon, &["port", "add", "vale0:d", "--kind", "dgram"]);
+    let args = ["vm-args", "vale0:d"];
+    assert!(daemon.uvala(&args).stderr.is_empty());
+    let output = daemon.uvala_as(&args, Some(harness::process::STRANGER));
+    let warning = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(warning.contains("vale0:d.peer, which this user may not"), "{warning}");
+    assert!(warning.contains("--peer in a directory of the monitor's user"), "{warning}");
 }
 
 #[test]
@@ -530,6 +552,9 @@ fn a_machines_port_that_could_not_be_opened_says_why() {
     std::fs::remove_dir_all(&dir).expect("it was made");
     daemon.restart();
     let said = |args: &[&str]| String::from_utf8(daemon.uvala(args).stdout).expect("UTF-8");
+    let told = daemon.uvala(&["vm-args", port]);
+    let warning = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(warning.contains("nobody can connect there: no directory for socket"), "{warning}");
     let (shown, found) = (said(&["port", "show", port]), said(&["doctor"]));
     assert!(shown.contains("machine          closed"), "{shown}");
     assert!(shown.contains("complaint        no directory for socket"), "{shown}");
@@ -564,6 +589,12 @@ fn what_a_monitor_cannot_be_told_is_refused_or_said() {
     let own = ["port", "add", "vale0:d", "--kind", "dgram", "--socket", "/tmp/uvala-own.sock"];
     let own = daemon.uvala(&[&own[..], &["--peer", "/tmp/uvala-own.sock"]].concat());
     assert!(String::from_utf8_lossy(&own.stderr).contains("own socket"), "{own:?}");
+    let blank = daemon.dir().join("a blank.sock");
+    let blank = ["port", "add", "vale0:b", "--kind", "stream", "--socket", blank.to_str().unwrap()];
+    said(&daemon, &blank);
+    let output = daemon.uvala(&["vm-args", "vale0:b"]);
+    let warning = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(warning.contains("a blank.sock\" apart in $(uvala vm-args …)"), "{warning}");
     let netns = ["port", "add", "vale0:n", "--kind", "vhost-user", "--netns", "x"];
     let netns = daemon.uvala(&netns);
     let error = String::from_utf8_lossy(&netns.stderr).into_owned();

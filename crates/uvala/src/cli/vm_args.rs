@@ -1,11 +1,12 @@
 //! `uvala vm-args`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use client::api::{Mac, PortInfo, PortRef, Reply, Request, ValueError};
+use client::api::{Mac, MachineState, PortInfo, PortKind, PortRef, Reply, Request, ValueError};
 use client::control::unexpected;
 use client::name::PortName;
+use rustix::io::Errno;
 
 use super::{Global, Usage};
 use crate::say;
@@ -57,6 +58,9 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     if let Some(unsaid) = unsaid(args, &info) {
         say::remark(format_args!("uvala: crosvm has no option for {unsaid}: left out"));
     }
+    for warning in warnings(args, &info) {
+        say::remark(format_args!("uvala: {warning}"));
+    }
     say::out(text)
 }
 
@@ -81,6 +85,38 @@ fn unsaid(args: &Args, info: &PortInfo) -> Option<&'static str> {
         (Vmm::Crosvm, false, true) => Some("the card's queues"),
         _ => None,
     }
+}
+
+/// What will not work, though it is what there is to say.
+fn warnings(args: &Args, info: &PortInfo) -> Vec<String> {
+    let Some(machine) = &info.machine else { return Vec::new() };
+    let mut warnings = Vec::new();
+    if machine.state == MachineState::Closed {
+        let why = machine.complaint.as_deref().unwrap_or("its socket could not be made");
+        warnings.push(format!("nobody can connect there: {why}"));
+    }
+    let peer = machine.peer.as_deref().filter(|_| info.kind == PortKind::Dgram);
+    let words = [Some(&*machine.socket), peer, args.nic.as_deref()];
+    if !matches!(args.vmm, Vmm::Libvirt) {
+        let blank = words.into_iter().flatten().find(|word| word.contains(char::is_whitespace));
+        warnings.extend(blank.map(|word| {
+            format!("a shell takes {word:?} apart in $(uvala vm-args …): quote it by hand")
+        }));
+    }
+    if let Some(closed) = peer.filter(|peer| !may_make(Path::new(peer))) {
+        warnings.push(format!(
+            "the monitor makes {closed}, which this user may not: let root add the port with a \
+             --peer in a directory of the monitor's user, or take --kind stream"
+        ));
+    }
+    warnings
+}
+
+/// May this user make a file there? The daemon's directory belongs to its user alone.
+fn may_make(path: &Path) -> bool {
+    let dir = path.parent().unwrap_or(path);
+    let may = rustix::fs::access(dir, rustix::fs::Access::WRITE_OK);
+    !matches!(may, Err(Errno::ACCESS | Errno::PERM | Errno::ROFS))
 }
 
 /// A port as the daemon describes it.
