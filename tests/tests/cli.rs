@@ -512,6 +512,38 @@ fn a_monitor_of_another_user_is_told_what_it_may_not() {
 }
 
 #[test]
+fn a_machine_runs_on_a_port_of_ones_own_in_anothers_switch() {
+    use std::os::unix::fs::PermissionsExt;
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can become another user");
+        return;
+    }
+    let stranger = harness::process::STRANGER;
+    let daemon = Setup::new("[socket]\nmode = \"666\"\n").start();
+    said(&daemon, &["switch", "add", "vale0", "--mode", "666"]);
+    let (qemu, me) = (daemon.dir().join("qemu"), stranger.to_string());
+    std::fs::write(&qemu, "#!/bin/sh\necho QEMU emulator version 11.1.3\n").expect("room");
+    std::fs::set_permissions(&qemu, std::fs::Permissions::from_mode(0o755)).expect("ours");
+    let port = ["port", "add", "--kind", "vhost-user"];
+    said(&daemon, &[&port[..], &["vale0:mine", "--owner", &me]].concat());
+    said(&daemon, &[&port[..], &["vale0:roots"]].concat());
+    let qemu = qemu.to_str().expect("UTF-8");
+    let run = |more: &[&str]| {
+        let args = ["vm", "run", qemu, "--initrd", qemu, "--qemu", qemu, "--accel", "tcg"];
+        let output = daemon.uvala_as(&[&args[..], more].concat(), Some(stranger));
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code().unwrap_or_default(), error)
+    };
+    assert_eq!(run(&["--name", "vale0:mine"]), (0, String::new()));
+    let (refused, own) = (i32::from(exit::PERMISSION), format!("vale{me}:vm1"));
+    let (status, error) = run(&["--name", "vale0:roots"]);
+    assert!(status == refused && error.contains("is closed to this user"), "{error}");
+    let (status, error) = run(&[]);
+    assert!(status == refused && error.contains(&format!("--name {own}")), "{error}");
+    assert_eq!(run(&["--name", &own]), (0, String::new()));
+}
+
+#[test]
 fn the_doctor_says_what_the_daemon_may_not_have() {
     use rustix::process::{Pid, Resource, Rlimit, prlimit};
     let daemon = Daemon::start();
