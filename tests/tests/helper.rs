@@ -117,6 +117,36 @@ fn a_daemon_without_rights_has_what_the_policy_allows() {
     });
 }
 
+/// What the kernel believes of what it hears by an interface.
+fn believes(ifname: &str, setting: &str) -> Option<String> {
+    let path = format!("/proc/sys/net/ipv6/conf/{ifname}/{setting}");
+    std::fs::read_to_string(path).ok().map(|value| value.trim().to_owned())
+}
+
+/// Whoever has nothing but a TAP could give the host a default route by one router advertisement.
+#[test]
+fn the_host_takes_no_routes_from_who_is_on_the_switch() {
+    tell("routers", ALLOWED, |daemon, _| {
+        if believes("default", "accept_ra").is_none() {
+            return skip("this kernel has no IPv6");
+        }
+        std::fs::write("/proc/sys/net/ipv6/conf/default/accept_ra", "2").unwrap();
+        let address = Some("10.0.0.2/24".parse().unwrap());
+        let bare = HostIf { ifname: Some("ours0".to_owned()), ..HostIf::default() };
+        let queues = Some("2".parse().unwrap());
+        let full =
+            HostIf { ifname: Some("ours1".to_owned()), address, queues, ..HostIf::default() };
+        for (port, wanted) in [("vale0:bare", bare), ("vale0:full", full)] {
+            let ifname = wanted.ifname.clone().unwrap();
+            add(daemon, port, PortKind::Tap, wanted).unwrap();
+            becomes(daemon, port, LinkState::Up);
+            for setting in ["accept_ra", "accept_redirects", "autoconf"] {
+                assert_eq!(believes(&ifname, setting).as_deref(), Some("0"), "{ifname} {setting}");
+            }
+        }
+    });
+}
+
 /// What systemd does with `uvala-helper.socket` and `uvala-helper@.service`: listens, and starts
 /// the helper for each who connects, with as few rights as the unit says. Returns the place.
 fn activated(helper: &Path) -> PathBuf {

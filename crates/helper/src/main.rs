@@ -78,7 +78,8 @@ fn open(ask: &Ask) -> Result<(bool, Interface, Vec<OwnedFd>), HostError> {
             let (mac, address) = (ask.mac.map(|mac| mac.0), ask.ip());
             let name = ask.ifname.clone();
             let queues = ask.queues.as_ref().and_then(Queues::count);
-            let spec = TapSpec { name, mtu: ask.mtu, mac, address, queues, namespace: None };
+            let (mtu, namespace, strict) = (ask.mtu, None, true);
+            let spec = TapSpec { name, mtu, mac, address, queues, namespace, strict };
             let (taps, interface) = tap::rights(&spec)?;
             Ok((false, interface, taps))
         }

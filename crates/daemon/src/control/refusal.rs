@@ -449,7 +449,8 @@ fn code_of(error: &HostError) -> ErrorCode {
         | HostError::MayNotXdp(_)
         | HostError::MayNotCut(_)
         | HostError::MayNotChange(..)
-        | HostError::MayNotEnter(_) => ErrorCode::Permission,
+        | HostError::MayNotEnter(_)
+        | HostError::Believes(..) => ErrorCode::Permission,
         HostError::Helper(_) => ErrorCode::Permission,
         HostError::Locked(_) | HostError::GroupLocked(..) | HostError::System { .. } => {
             ErrorCode::NoMemory

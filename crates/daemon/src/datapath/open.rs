@@ -105,6 +105,7 @@ fn open_here(
         namespace: wanted.netns.clone(),
         address: wanted.address.map(|address| (address.ip, address.prefix)),
         queues: wanted.queues.as_ref().and_then(Queues::count),
+        strict: false,
     };
     tap::open(&spec, bell)
 }

@@ -23,6 +23,7 @@ pub mod namespace;
 pub mod netlink;
 pub mod packet;
 pub mod stack;
+mod strangers;
 pub mod tap;
 pub mod xdp;
 
@@ -275,6 +276,13 @@ pub enum HostError {
     /// No right to set an interface up.
     #[error("no permission to {0} of {1}; give the daemon CAP_NET_ADMIN, or do it with: ip link")]
     MayNotChange(&'static str, String),
+    /// Whoever is on the switch could change the host's routes.
+    #[error(
+        "the host would take routes from whoever is at the other end of {0} ({1}); let {0}'s maker \
+         write /proc/sys/net, or set: sysctl net.ipv6.conf.default.accept_ra=0 (and \
+         accept_redirects, autoconf)"
+    )]
+    Believes(String, io::Error),
     /// No right to enter a namespace.
     #[error("no permission to enter network namespace {0}; give the daemon CAP_SYS_ADMIN")]
     MayNotEnter(String),

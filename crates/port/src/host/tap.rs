@@ -23,6 +23,7 @@ use switch::offload::{Offloads, VNET_LEN, Vnet};
 use switch::{Adapter, DropReason, Drops, Sent};
 
 use super::netlink::{Change, Interface, Netlink};
+use super::strangers::disbelieve;
 use super::{HostError, Link, State, check_name, namespace, system, write_out};
 use crate::sys::Waker;
 use crate::sys::bpf::Attached;
@@ -51,6 +52,9 @@ pub struct TapSpec {
     pub address: Option<(std::net::IpAddr, u8)>,
     /// How many queues it is to have; one, if not said.
     pub queues: Option<u16>,
+    /// It is for somebody who must not change the host's routes: rather none than one by which
+    /// that can be done.
+    pub strict: bool,
 }
 
 /// Most queues of a TAP.
@@ -240,7 +244,16 @@ fn set_up(spec: &TapSpec, made: bool) -> Result<Interface, HostError> {
         let found = netlink.find(name).map_err(system("look up", name))?;
         found.ok_or_else(|| HostError::Missing(name.to_owned()))
     };
-    let index = look()?.index;
+    let Interface { index, name: own_name, .. } = look()?;
+    let sets_up = made || spec.address.is_some();
+    // What is made for a namespace is its interface to the world, which may have routers.
+    if sets_up && spec.namespace.is_none() {
+        match disbelieve(&own_name) {
+            // Root may do so, and may have shut us off from the settings.
+            Err(_) if !spec.strict => {}
+            done => done?,
+        }
+    }
     let failed = |what| {
         move |errno| match errno {
             Errno::PERM => HostError::MayNotChange(what, name.to_owned()),
@@ -256,7 +269,7 @@ fn set_up(spec: &TapSpec, made: bool) -> Result<Interface, HostError> {
             errno => failed("set the MTU")(errno),
         })?;
     }
-    if made || spec.address.is_some() {
+    if sets_up {
         netlink.change(index, Change::Up).map_err(failed("set up the link"))?;
     }
     if let Some((address, prefix)) = spec.address {
