@@ -36,6 +36,15 @@ pub fn make(name: &str, header: i32, unfinished: bool) -> OwnedFd {
     open(name, FLAGS, header, unfinished)
 }
 
+/// Makes a TAP in the thread's namespace with information on packets in front of its frames.
+///
+/// # Panics
+/// Without the right to.
+#[must_use]
+pub fn make_with_information(name: &str) -> OwnedFd {
+    open(name, FLAGS & !0x1000, 10, false)
+}
+
 /// Makes a TAP of so many queues in the thread's namespace.
 ///
 /// # Panics

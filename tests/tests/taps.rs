@@ -339,6 +339,21 @@ fn who_may_not_give_descriptors_hears_why() {
     assert!(text.contains("no open TAP"), "{text}");
 }
 
+/// Every frame of it would be four bytes off.
+#[test]
+fn a_tap_with_information_in_front_of_frames_is_not_taken() {
+    nobody(|daemon, _| {
+        let Some(red) = Namespace::new() else { return };
+        let elsewhere = red.within(|| tap::make_with_information("eth0"));
+        for given in [tap::make_with_information("lan0"), elsewhere] {
+            let (code, text) = refusal(give_taps(daemon, "vale0:lan", &[given]));
+            assert_eq!(code, ErrorCode::BadRequest, "{text}");
+            assert!(text.contains("open it with IFF_TAP, IFF_NO_PI"), "{text}");
+        }
+        assert!(daemon.ports().is_empty());
+    });
+}
+
 #[test]
 fn what_is_no_tap_is_not_taken() {
     nobody(|daemon, _| {

@@ -75,17 +75,39 @@ pub fn look(fd: &OwnedFd) -> Result<About, Errno> {
     }
     // SAFETY: all zeros are a value of this structure.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes one `ifreq`, and this is one.
-    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNGETIFF, &raw mut request) })?;
+    let flags = flags_of(fd, &mut request)?;
     let name = name_of(&request);
-    // SAFETY: the call has set the flags.
-    let flags = i32::from(unsafe { request.ifr_ifru.ifru_flags });
-    // SAFETY: as above.
+    let is_tap = flags & (PLAIN | libc::IFF_TUN) == PLAIN;
+    let fits = is_tap && has_nothing_before(fd, &mut request)?;
+    // SAFETY: the kernel reads and writes one `ifreq`, and this is one.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFHWADDR, &raw mut request) })?;
     // SAFETY: the call has set the address.
     let address = unsafe { request.ifr_ifru.ifru_hwaddr }.sa_data;
     let mac = std::array::from_fn(|i| address[i].cast_unsigned());
-    Ok(About { name, mac, fits: flags & (PLAIN | libc::IFF_TUN) == PLAIN })
+    Ok(About { name, mac, fits })
+}
+
+/// Has the kernel say which TAP this is; returns its flags.
+fn flags_of(fd: &OwnedFd, request: &mut libc::ifreq) -> Result<i32, Errno> {
+    // SAFETY: the kernel writes one `ifreq`, and this is one.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNGETIFF, &raw mut *request) })?;
+    // SAFETY: the call has set the flags.
+    Ok(i32::from(unsafe { request.ifr_ifru.ifru_flags }))
+}
+
+/// Whether frames of a TAP come without information on packets in front (`IFF_NO_PI`). With the
+/// same bit the kernel says that nobody has attached a filter (`IFF_NOFILTER`); so one that lets
+/// all pass is attached while we look.
+fn has_nothing_before(fd: &OwnedFd, request: &mut libc::ifreq) -> Result<bool, Errno> {
+    const RETURN: u16 = 0x06;
+    let mut all = libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: u32::MAX };
+    let program = libc::sock_fprog { len: 1, filter: &raw mut all };
+    // SAFETY: the kernel reads a program of one instruction, which lives longer than the call.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNATTACHFILTER, &raw const program) })?;
+    let flags = flags_of(fd, request);
+    // SAFETY: the kernel reads nothing.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNDETACHFILTER, &raw const program) })?;
+    Ok(flags? & libc::IFF_NO_PI != 0)
 }
 
 /// Bytes in front of each frame: the header of virtio-net, with a number of buffers that nobody
