@@ -50,6 +50,18 @@ fn namespaces_are_attached_with_addresses_and_routes() {
         tcp(blue, red, "10.0.0.1", MEGABYTE);
         done(daemon, "ns detach vale0:red");
         assert!(!seen(red, "link").contains("net0"));
+        // What is in no namespace has not been attached, and stays.
+        done(daemon, "port add vale0:lan --kind tap");
+        done(daemon, "port add vale0:process --kind shm");
+        for port in ["vale0:lan", "vale0:process"] {
+            let output = uvala(daemon, &format!("ns detach {port}"));
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(12), "{text}");
+            assert!(text.contains(&format!("uvala port del {port}")), "{text}");
+            assert!(daemon.port(port).is_some());
+        }
+        let output = uvala(daemon, "ns detach vale0:red");
+        assert_eq!(output.status.code(), Some(5), "it is gone");
         // Half of what was asked for is nothing.
         let wrong = format!("ns attach {} vale0:red --gateway 10.9.9.9 --json", red.name());
         let output = uvala(daemon, &wrong);

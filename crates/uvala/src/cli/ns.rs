@@ -4,10 +4,14 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use client::api::{Address, HostIf, Mac, PortAdd, PortKind, PortRef, PortSettings, Request};
+use client::api::{
+    Address, ErrorCode, Failure, HostIf, Mac, PortAdd, PortKind, PortRef, PortSettings, Request,
+};
+use client::name::PortName;
 
 use super::output::Output;
 use super::switch::change;
+use super::vm_args::show;
 use super::{Global, Usage};
 use crate::cni::inside::{self, everywhere};
 
@@ -67,10 +71,10 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         &args.action
     else {
         let Action::Detach { port, output } = &args.action else { unreachable!("two of them") };
-        return change(global, Request::PortDel(PortRef { port: port.parse()? }), *output);
+        return detach(global, port.parse()?, *output);
     };
     let path = path_of(namespace)?;
-    let port: client::name::PortName = port.parse()?;
+    let port: PortName = port.parse()?;
     let host = HostIf {
         ifname: Some(ifname.clone()),
         netns: Some(namespace.clone()),
@@ -98,6 +102,21 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         format!("addresses and routes of {ifname} in {namespace} ({left})")
     })?;
     output.done()
+}
+
+/// What nobody attached is somebody's all the same: a machine's, or the host's way to the switch.
+fn detach(global: &Global, port: PortName, output: Output) -> anyhow::Result<()> {
+    let info = show(global, &port)?;
+    let is_attached =
+        info.kind == PortKind::Tap && info.host.is_some_and(|host| host.netns.is_some());
+    if !is_attached {
+        let why = format!(
+            "{port} is no interface in a namespace; to delete it all the same: uvala port del \
+             {port}"
+        );
+        return Err(Failure::new(ErrorCode::Unsupported, why).into());
+    }
+    change(global, Request::PortDel(PortRef { port }), output)
 }
 
 /// Where a namespace is.
