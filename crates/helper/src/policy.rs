@@ -115,13 +115,21 @@ impl Policy {
         Self::parse(&read(file)?)
     }
 
-    /// Reads what it says.
+    /// Reads what it says. Users are of `/etc/passwd`: no name service, for a program with rights
+    /// loads no foreign modules.
     ///
     /// # Errors
     /// [`PolicyError::Nonsense`].
     pub fn parse(text: &str) -> Result<Self, PolicyError> {
-        let policy: Self = toml::from_str(text)
+        Self::parse_with(text, &std::fs::read_to_string("/etc/passwd").unwrap_or_default())
+    }
+
+    fn parse_with(text: &str, users: &str) -> Result<Self, PolicyError> {
+        let mut policy: Self = toml::from_str(text)
             .map_err(|error| PolicyError::Nonsense(error.message().replace('\n', " ")))?;
+        for allow in &mut policy.allow {
+            allow.user = User::Number(allow.user.number(users)?);
+        }
         let bad = policy.allow.iter().flat_map(|allow| &allow.interfaces).find(|name| {
             let name = name.strip_suffix('*').unwrap_or(name);
             name.contains(['*', '/']) || name.len() > 15
@@ -140,7 +148,7 @@ impl Policy {
     /// [`PolicyError::Forbidden`], [`PolicyError::Elsewhere`].
     pub fn judge(&self, uid: u32, ask: &Ask) -> Result<(), PolicyError> {
         let allows = |allow: &Allow| {
-            allow.user.is(uid)
+            matches!(allow.user, User::Number(user) if user == uid)
                 && allow.kinds.contains(&ask.kind)
                 && allow.interfaces.iter().any(|pattern| matches(pattern, &ask.ifname))
         };
@@ -191,16 +199,21 @@ fn matches(pattern: &str, name: &str) -> bool {
 }
 
 impl User {
-    fn is(&self, uid: u32) -> bool {
-        match self {
-            Self::Number(number) => *number == uid,
-            Self::Name(name) => {
-                // No name service: a program with rights loads no foreign modules.
-                let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-                let mut rows = users.lines().map(|line| line.split(':').collect::<Vec<_>>());
-                rows.any(|row| row.len() > 2 && row[0] == name && row[2].parse() == Ok(uid))
-            }
+    /// The number, which may be written as text.
+    fn number(&self, users: &str) -> Result<u32, PolicyError> {
+        let name = match self {
+            Self::Number(number) => return Ok(*number),
+            Self::Name(name) => name,
+        };
+        if let Ok(number) = name.parse() {
+            return Ok(number);
         }
+        let mut rows = users.lines().map(|line| line.split(':').collect::<Vec<_>>());
+        let number = rows.find_map(|row| match row[..] {
+            [first, _, number, ..] if first == name => number.parse().ok(),
+            _ => None,
+        });
+        number.ok_or_else(|| PolicyError::Nonsense(format!("user {name:?} is not in /etc/passwd")))
     }
 }
 
@@ -228,6 +241,24 @@ mod tests {
         assert!(refusal.contains("user 7 may not have a xdp on interface eth1"), "{refusal}");
         let nobody = Policy::parse("").unwrap();
         assert!(nobody.judge(0, &ask(Kind::Tap, "tap0")).is_err());
+    }
+
+    #[test]
+    fn users_are_numbers_or_of_the_file_of_users() {
+        let with = |user: &str| {
+            let text =
+                format!("[[allow]]\nuser = {user}\nkinds = [\"tap\"]\ninterfaces = [\"a\"]\n");
+            Policy::parse_with(&text, "red:x:7:8::/:\nblue:x:9\nhalf:x\n")
+        };
+        for (user, uid) in [("7", 7), ("\"7\"", 7), ("\"red\"", 7), ("\"blue\"", 9)] {
+            let policy = with(user).expect(user);
+            let may = |uid| policy.judge(uid, &ask(Kind::Tap, "a")).is_ok();
+            assert!(may(uid) && !may(8) && !may(0), "{user}");
+        }
+        for user in ["\"nosuch\"", "\"half\"", "\"\"", "\"x\"", "\"-1\"", "\"4294967296\""] {
+            let error = with(user).expect_err(user).to_string();
+            assert!(error.contains(&format!("user {user} is not in /etc/passwd")), "{error}");
+        }
     }
 
     #[test]
