@@ -82,6 +82,17 @@ pub fn ip(words: &str) {
     assert!(output.status.success(), "ip {words}: {text}");
 }
 
+/// Is there an interface of this name in the namespace of this thread? (`/sys` would say which are
+/// in that of who has mounted it.)
+///
+/// # Panics
+/// If there is no `ip`.
+#[must_use]
+pub fn is_there(interface: &str) -> bool {
+    let output = Command::new("ip").args(["link", "show", "dev", interface]).output();
+    output.expect("iproute2").status.success()
+}
+
 /// Sends `bytes` bytes over TCP from one namespace to an address in another, and checks each.
 ///
 /// # Panics

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use client::api::{ErrorCode, HostIf, LinkState, PortKind};
 use harness::daemon::{Daemon, Setup};
 use harness::lab::{add, becomes, delete, host, refusal, veth};
-use harness::net::{Namespace, ip, tcp};
+use harness::net::{Namespace, ip, is_there, tcp};
 use harness::{is_root, skip, wait};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept, bind,
@@ -113,7 +113,7 @@ fn a_daemon_without_rights_has_what_the_policy_allows() {
         }
         receive_into_a_group(daemon, home, &red);
         delete(daemon, "vale0:lan");
-        wait::until("the TAP to go", || !Path::new("/sys/class/net/ours0").exists());
+        wait::until("the TAP to go", || !is_there("ours0"));
     });
 }
 

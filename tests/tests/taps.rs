@@ -11,7 +11,7 @@ use client::control::{Connection, ControlError};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{BROADCAST, fill};
 use harness::lab::{Lab, add, becomes, delete, host, inside, refusal};
-use harness::net::{Namespace, ip, tcp};
+use harness::net::{Namespace, ip, is_there, tcp};
 use harness::process::uvala;
 use harness::role::Become;
 use harness::{is_root, skip, tap, wait};
@@ -224,7 +224,7 @@ fn an_ordinary_users_daemon_takes_a_tap_that_was_opened_for_it() {
         tcp(&red, home, "10.0.0.1", 4 * MEGABYTE);
         // It goes with its port, for nobody else has it.
         delete(daemon, "vale0:lan");
-        wait::until("the TAP to go", || !std::path::Path::new("/sys/class/net/lan0").exists());
+        wait::until("the TAP to go", || !is_there("lan0"));
         red.ip("link del eth0");
         becomes(daemon, "vale0:red", LinkState::Gone);
     });
@@ -297,7 +297,7 @@ fn a_giver_who_turns_hostile_harms_its_own_port_only() {
             wait::until("the workers to rest", || rests(daemon.pid()));
             delete(daemon, "vale0:bad");
             drop(kept);
-            wait::until("it to go", || !std::path::Path::new("/sys/class/net/bad0").exists());
+            wait::until("it to go", || !is_there("bad0"));
         }
         tcp(blue, red, "10.0.0.1", MEGABYTE / 4);
     });

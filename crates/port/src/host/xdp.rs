@@ -11,7 +11,7 @@
 //! back to its queue at the start of the next turn. What is sent is copied into a chunk, put into
 //! the ring of the first queue (so that its order stays), and the kernel is told once for a turn.
 //!
-//! A port that is a member of a trust group has its chunks in the group's region ([`store`]). To
+//! A port that is a member of a trust group has its chunks in the group's region (`store`). To
 //! and from other members it exchanges buffers instead of copying: what came for a frame's buffer
 //! is received into next, and a buffer that is sent is its own until the kernel gives it back.
 //!
