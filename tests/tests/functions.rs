@@ -108,9 +108,17 @@ fn a_firewall_and_a_router_stand_between_two_namespaces() {
         assert!(shown.contains("nobody runs firewall"), "{shown}");
         let _again = start(daemon, &place, firewall);
         red.within(|| udp(blue, "10.0.2.2", 100));
+        // The next version of the file has another name for the chain that its ports use.
+        let file = place.path().join("examples/nf/two-namespaces.toml");
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, text.replace("guarded", "kept")).unwrap();
+        assert!(start(daemon, &place, apply).wait().success());
+        let shown = says(daemon, "chain show valenf");
+        assert!(shown.contains("kept") && !shown.contains("guarded"), "{shown}");
+        red.within(|| udp(blue, "10.0.2.2", 100));
         tcp(red, blue, "10.0.2.2", 1 << 20);
         let shown = says(daemon, "chain list valenf");
-        assert!(shown.contains("guarded") && shown.contains(" ok"), "{shown}");
+        assert!(shown.contains("kept") && shown.contains(" ok"), "{shown}");
     });
 }
 

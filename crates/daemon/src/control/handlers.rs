@@ -453,6 +453,10 @@ impl<D: Datapath> Control<D> {
         if config.role != port.config.role {
             self.check_role(&set.port, port.kind, &config.role)?;
         }
+        let service = port.config.role.service.as_ref();
+        if service.is_some() && config.role.service.as_ref() != service && port.is_live() {
+            return Err(Refusal::FunctionRuns(set.port.clone()));
+        }
         if port.is_live() {
             self.datapath.set_port(port.key, config.clone());
         }

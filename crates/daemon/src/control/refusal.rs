@@ -114,6 +114,12 @@ pub enum Refusal {
     /// A pipe end as a persistent port.
     #[error("{0} is the end of a pipe; pipes come with their clients and cannot be added")]
     PipePersistent(PortName),
+    /// A function is to be of another service while it may have frames of a chain.
+    #[error(
+        "a function runs at {0}, and the frames that it has would go on as anybody's: end it first \
+         (uvala nf list)"
+    )]
+    FunctionRuns(PortName),
     /// A setting on the end of a pipe.
     #[error("{0} is the end of a pipe, which the switch does not see: there is nothing to set")]
     PipeSettings(PortName),
@@ -371,6 +377,7 @@ impl Refusal {
             | Self::PollState(_)
             | Self::AttachedTo(_)
             | Self::InTwoSwitches(_)
+            | Self::FunctionRuns(_)
             | Self::PortTaken(_) => ErrorCode::InUse,
             Self::NotAttachable(_)
             | Self::PipePersistent(_)

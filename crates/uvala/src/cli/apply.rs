@@ -13,6 +13,7 @@ use client::name::SwitchName;
 use serde::Deserialize;
 
 use super::Global;
+use super::chain::chains;
 use super::output::Output;
 
 /// Make switches, ports, chains and rules as a file says
@@ -20,7 +21,8 @@ use super::output::Output;
 /// The file is written as the daemon's configuration is: [switch.vale0], [switch.vale0.port.a],
 /// [[switch.vale0.chain]], [[switch.vale0.rule]]. What is there is changed, what is missing is
 /// made, and nothing else is touched, but that chains and rules of a switch in the file are those
-/// of the file alone: they change at once, between two batches of frames.
+/// of the file alone: they change at once, between two batches of frames. Where the daemon refuses
+/// something, what stands before it in the file is made and stays: mend it, and apply it again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -82,7 +84,8 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let file: File = toml::from_str(&text).with_context(|| format!("{path}"))?;
     let connection = global.connect()?;
     for (name, part) in file.switch {
-        apply(&connection, &name, part).with_context(|| format!("{path}: {name}"))?;
+        let made = "what stands before it in the file is made; apply it again when it is mended";
+        apply(&connection, &name, part).with_context(|| format!("{path}: {name}: {made}"))?;
     }
     args.output.done()
 }
@@ -111,9 +114,14 @@ fn apply(connection: &Connection, name: &SwitchName, part: Part) -> anyhow::Resu
         let add = PortAdd { port, kind, settings, host, machine: None };
         add_or(connection, Request::PortAdd(Box::new(add)), || Request::PortSet(set))?;
     }
+    // Chains that ports use until then stay until then, so that their frames miss no function.
+    let is_named = |old: &ChainSpec| part.chain.iter().any(|new| new.name == old.name);
+    let mut used: Vec<_> = chains(connection, name)?.into_iter().map(|info| info.chain).collect();
+    used.retain(|old| !is_named(old));
+    let is_last = used.is_empty();
     let mut rules = part.rule.chunks(CHUNK);
     let settings = SwitchSettings {
-        chains: Some(part.chain),
+        chains: Some([&part.chain[..], &used].concat()),
         rules: Some(rules.next().unwrap_or_default().to_vec()),
         ..SwitchSettings::default()
     };
@@ -125,7 +133,12 @@ fn apply(connection: &Connection, name: &SwitchName, part: Part) -> anyhow::Resu
             other => return Err(unexpected(&other).into()),
         }
     }
-    later.into_iter().try_for_each(|set| done(connection.call(Request::PortSet(set))?))
+    later.into_iter().try_for_each(|set| done(connection.call(Request::PortSet(set))?))?;
+    if is_last {
+        return Ok(());
+    }
+    let settings = SwitchSettings { chains: Some(part.chain), ..SwitchSettings::default() };
+    done(connection.call(Request::SwitchSet(SwitchSpec { switch: name.clone(), settings }))?)
 }
 
 /// Makes something, or changes it where it is there.

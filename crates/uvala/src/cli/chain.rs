@@ -125,7 +125,7 @@ fn cure(reason: DropReason) -> Option<&'static str> {
             Some("It was named by the chain (OUT), or by a function: uvala nf list, REFUSED.")
         }
         DropReason::Ingress => {
-            Some("It has to leave that field as it came: uvala nf list, REFUSED.")
+            Some("Or its program has left. A function has to leave that field as it came.")
         }
         _ => None,
     }

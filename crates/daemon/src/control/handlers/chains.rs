@@ -261,7 +261,7 @@ impl<D: Datapath> Control<D> {
                 shed: counted.drops.get(DropReason::ChainFull),
                 drops: drops.map(|(reason, frames)| (reason.name().to_owned(), frames)).collect(),
                 flow_cache,
-                broken: broken_chain(chain, &views),
+                broken: broken_chain(chain, &views, &report),
                 hops: self.hops_of_chain(name, number),
             };
             (chain.name.clone(), info)
@@ -352,14 +352,19 @@ fn is_live(port: &str, views: &[View<'_>]) -> bool {
 }
 
 /// Why frames cannot pass a chain now.
-fn broken_chain(chain: &ChainSpec, views: &[View<'_>]) -> Option<String> {
-    let missing = chain.services.iter().find(|service| {
+fn broken_chain(chain: &ChainSpec, views: &[View<'_>], report: &Report) -> Option<String> {
+    let stalls = |id| report.instances.iter().any(|seen| seen.port == id && seen.stalled);
+    let idle = chain.services.iter().find_map(|service| {
         let name = service.split('@').next();
-        !views.iter().any(|port| port.role.service.as_deref() == name && port.id.is_some())
+        let of_it = views.iter().filter(|port| port.role.service.as_deref() == name);
+        let mut running = of_it.filter_map(|port| port.id).peekable();
+        if running.peek().is_none() {
+            return Some(format!("nobody runs {service}"));
+        }
+        running.all(stalls).then(|| format!("nobody reads at {service}: uvala nf list"))
     });
     let out = chain.out.as_ref().filter(|out| !is_live(out, views));
-    let nobody = missing.map(|service| format!("nobody runs {service}"));
-    nobody.or(out.map(|out| format!("nobody holds port {out}: frames that leave are dropped")))
+    idle.or(out.map(|out| format!("nobody holds port {out}: frames that leave are dropped")))
 }
 
 /// Why a rule is for no frames now, or drops them.

@@ -51,6 +51,24 @@ fn test_what_names_a_port_that_has_gone_stays_and_others_are_added() {
 }
 
 #[test]
+fn test_who_runs_a_function_stays_in_its_service() {
+    let mut bench = Bench::with_chain();
+    let set = |service: &str| {
+        format!(r#"{{"port_set":{{"port":"vale0:f1","settings":{{"service":"{service}"}}}}}}"#)
+    };
+    bench.done(&set("other"));
+    bench.done(&set("fw"));
+    bench.attach(2, 0, "vale0:f1").unwrap();
+    bench.done(&set("fw"));
+    for service in ["", "other"] {
+        let (code, why) = bench.refused(0, 0, &set(service));
+        assert!(code == ErrorCode::InUse && why.contains("end it first"), "{why}");
+    }
+    bench.control.hang_up(ConnKey(2));
+    bench.done(&set(""));
+}
+
+#[test]
 fn test_a_switch_starts_with_chains_and_rules_whose_ports_are_not_there() {
     let text = "[switch.vale0]\nforwarding = \"chain\"\n\
         [[switch.vale0.chain]]\nname = \"web\"\nservices = [\"fw\"]\nout = \"c\"\n\
