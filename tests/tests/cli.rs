@@ -502,6 +502,7 @@ fn a_monitor_of_another_user_is_told_what_it_may_not() {
         return;
     }
     let daemon = Setup::new("[socket]\nmode = \"666\"\n").start();
+    said(&daemon, &["switch", "add", "vale0", "--mode", "666"]);
     said(&daemon, &["port", "add", "vale0:d", "--kind", "dgram"]);
     let args = ["vm-args", "vale0:d"];
     assert!(daemon.uvala(&args).stderr.is_empty());
