@@ -39,7 +39,7 @@ pub trait Waits {
     fn new_resyncs(&mut self) -> u32;
 }
 
-/// What a thread sleeps on: see [`crate::link`].
+/// What a thread sleeps on: see `crate::link`.
 pub trait Sleeps {
     /// To be noted before arming.
     fn kicks(&self) -> u64;

@@ -16,7 +16,7 @@
 //! expect it. It never writes into that room. Buffers are exchanged with members
 //! ([`crate::trade`]); members may write into a frame whenever they like, as into each other's, so
 //! bytes are copied out before they mean anything. As long as the kernel has the memory, none of it
-//! may be given back to the system: its pages would be others than the members' ([`Region::pin`]).
+//! may be given back to the system: its pages would be others than the members' (`Region::pin`).
 //!
 //! A descriptor of the kernel names a place by its distance from the start of the pool. It is
 //! bounded here, once, and is a [`Frag`] from then on.

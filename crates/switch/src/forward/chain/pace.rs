@@ -2,7 +2,7 @@
 //!
 //! Such a frame is compared with one rule after the other, and whoever makes every frame a flow of
 //! its own has all of them compared with all rules: the turn takes as long as that, and all others
-//! of the worker wait. So a port whose last turn cost more than [`WORK`] comparisons gets a shorter
+//! of the worker wait. So a port whose last turn cost more than `WORK` comparisons gets a shorter
 //! one, in proportion. It gets longer ones little by little, as long as what it sends in them is
 //! cheap: who has flows known for a while only to send many new ones at once has that seldom.
 //! Frames that are not taken wait in their ring, and it is their sender whom they hold up.
