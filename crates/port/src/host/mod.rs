@@ -304,7 +304,10 @@ pub enum HostError {
     #[error("interface {0}: this kernel has no AF_XDP; choose --kind packet")]
     NoXdp(String),
     /// Somebody else's program stands there.
-    #[error("another XDP program is on interface {0}; take it off: ip link set {0} xdp off")]
+    #[error(
+        "another XDP program is on interface {0}; end who has put it there (bpftool net), or, if \
+         nobody holds it, take it off: ip link set {0} xdp off"
+    )]
     ProgramTaken(String),
     /// Somebody else's socket has the queue.
     #[error("queue {1} of interface {0} is in use by another AF_XDP socket; end its program")]
