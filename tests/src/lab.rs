@@ -8,7 +8,7 @@ use client::control::ControlError;
 
 use crate::daemon::Daemon;
 use crate::net::{Namespace, ip};
-use crate::wait;
+use crate::{skip, wait};
 
 /// A namespace for a daemon, and others to connect.
 #[derive(Debug)]
@@ -102,4 +102,22 @@ pub fn host(daemon: &Daemon, port: &str) -> HostIfInfo {
 /// Waits until the interface of a port is in this state.
 pub fn becomes(daemon: &Daemon, port: &str, state: LinkState) {
     wait::until("the state of a link", || host(daemon, port).state == state);
+}
+
+/// Whether AF_XDP can be had here, by what became of a port that wants it.
+///
+/// # Panics
+/// If it was refused for another reason.
+#[must_use]
+pub fn has_xdp(result: Result<(), ControlError>) -> bool {
+    match result {
+        Ok(()) => true,
+        Err(ControlError::Refused(failure))
+            if matches!(failure.code, ErrorCode::Permission | ErrorCode::Unsupported) =>
+        {
+            skip(&format!("root with AF_XDP is needed: {}", failure.message));
+            false
+        }
+        other => panic!("{other:?}"),
+    }
 }

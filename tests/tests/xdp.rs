@@ -4,27 +4,12 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use client::api::{ErrorCode, Filter, HostIf, LinkState, PortAdd, PortKind, PortSettings, Request};
-use client::control::ControlError;
 use harness::daemon::Daemon;
-use harness::lab::{Lab, add, becomes, delete, host, inside, refusal, veth};
+use harness::lab::{Lab, add, becomes, delete, has_xdp, host, inside, refusal, veth};
 use harness::net::{ip, tcp, udp};
 use harness::{measure, skip, wait};
 
 const MEGABYTE: usize = 1 << 20;
-
-/// Whether AF_XDP can be had here.
-fn has_xdp(result: Result<(), ControlError>) -> bool {
-    match result {
-        Ok(()) => true,
-        Err(ControlError::Refused(failure))
-            if matches!(failure.code, ErrorCode::Permission | ErrorCode::Unsupported) =>
-        {
-            skip(&format!("root with AF_XDP is needed: {}", failure.message));
-            false
-        }
-        other => panic!("{other:?}"),
-    }
-}
 
 fn xdp(daemon: &Daemon, port: &str) -> bool {
     has_xdp(add(daemon, port, PortKind::Xdp, HostIf::default()))

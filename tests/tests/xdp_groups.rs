@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use client::api::{ErrorCode, GroupAudit, HostIf, LinkState, PortKind};
-use client::control::ControlError;
+use client::api::{ErrorCode, HostIf, LinkState, PortKind};
 use client::{Port, slot_flag};
+use harness::chain::audit;
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{Tally, announcement, fill, mac};
-use harness::lab::{Lab, add, becomes, delete, host, refusal, veth};
+use harness::lab::{Lab, add, becomes, delete, has_xdp, host, refusal, veth};
 use harness::net::{Namespace, ip, tcp, udp};
 use harness::process::{Owned, Peer, uvala};
 use harness::role::{Become, Role, Scribble};
@@ -24,16 +24,7 @@ fn grouped() -> HostIf {
 
 /// Adds an interface to the group; `false`: AF_XDP cannot be had here.
 fn xdp(daemon: &Daemon, port: &str) -> bool {
-    match add(daemon, port, PortKind::Xdp, grouped()) {
-        Ok(()) => true,
-        Err(ControlError::Refused(failure))
-            if matches!(failure.code, ErrorCode::Permission | ErrorCode::Unsupported) =>
-        {
-            skip(&format!("root with AF_XDP is needed: {}", failure.message));
-            false
-        }
-        other => panic!("{other:?}"),
-    }
+    has_xdp(add(daemon, port, PortKind::Xdp, grouped()))
 }
 
 /// Without what stacks say of their own accord.
@@ -49,13 +40,6 @@ fn wire(daemon: &Daemon, guest: &Namespace) -> Port {
         HostIf { ifname: Some("eth0".to_owned()), netns: Some(guest.name()), ..HostIf::default() };
     add(daemon, "vale1:wire", PortKind::Packet, eth0).unwrap();
     daemon.open("vale1:far")
-}
-
-/// What `uvala audit` says, which fails where a buffer is lost.
-fn audit(daemon: &Daemon) -> Vec<GroupAudit> {
-    let output = daemon.uvala(&["audit", "--json"]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 /// Buffers that a port of the group was given, and has.
