@@ -85,6 +85,11 @@ fn note_owner(file: &mut File) -> io::Result<()> {
     writeln!(file, "{}", std::process::id())
 }
 
+/// Until a child has begun, it has every descriptor of its parent: what another test closes
+/// meanwhile is not closed. Held by who starts one, and by tests that this matters to.
+#[cfg(test)]
+pub(crate) static CHILD: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,7 +101,9 @@ mod tests {
         let LockError::Held(who) = take(&path).unwrap_err() else { panic!("it is held") };
         assert_eq!(who, format!(" (process {})", std::process::id()));
         // As if it had died, and had not given it back yet.
+        let begins = CHILD.lock().unwrap();
         let mut dead = std::process::Command::new("true").spawn().unwrap();
+        drop(begins);
         while !is_dying(dead.id()) {
             std::thread::sleep(RETRY);
         }

@@ -14,6 +14,7 @@ use rustix::net::{
 use super::super::fake::Fake;
 use super::*;
 use crate::config::Config;
+use crate::lockfile::CHILD;
 use crate::{Daemon, Stopper};
 
 /// A daemon in a thread of the test.
@@ -107,6 +108,7 @@ fn test_ports_go_with_their_connection() {
 /// Who closes, and then asks over another connection, has closed.
 #[test]
 fn test_a_hang_up_is_heard_before_a_request_that_came_after_it() {
+    let _none_begins = CHILD.lock().unwrap();
     let daemon = Running::new(8);
     let other = daemon.call();
     let detach = Request::Detach(PortRef { port: "vale0:a".parse().unwrap() });
