@@ -194,10 +194,11 @@ fn verdict(args: &Args, summary: &Summary) -> Result<()> {
     if (args.check || args.expect.is_some()) && !checked.is_clean() {
         let tally = checked.tally;
         bail!(
-            "{} frames lost, {} reordered, {} there twice, {} damaged",
+            "{} frames lost, {} reordered, {} there twice, {} late or twice, {} damaged",
             tally.lost,
             tally.reordered,
             tally.duplicates,
+            tally.late_or_twice,
             checked.corrupted
         );
     }

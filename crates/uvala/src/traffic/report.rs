@@ -207,6 +207,9 @@ impl Checked {
         rows.push(("lost", count(self.tally.lost)));
         rows.push(("reordered", count(self.tally.reordered)));
         rows.push(("duplicates", count(self.tally.duplicates)));
+        if self.tally.late_or_twice > 0 {
+            rows.push(("late or twice", count(self.tally.late_or_twice)));
+        }
         rows.push(("corrupted", count(self.corrupted)));
         if self.foreign > 0 {
             rows.push(("foreign", count(self.foreign)));

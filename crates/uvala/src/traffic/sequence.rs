@@ -1,17 +1,22 @@
 //! Which frames of a stream are missing, late, or there twice.
 //!
-//! The last [`WINDOW`] numbers below the highest one are remembered, a bit each: a late frame is
-//! told from a second copy there. Beyond the window the two look the same, and count as copies. A
-//! stream begins with the first number seen; who listens late has lost nothing.
+//! What is remembered is what has not come: gaps, of consecutive numbers each. A frame whose number
+//! is in a gap is late, however late it is; one that is in none came before. Of a stream with more
+//! than [`GAPS`] of them the oldest are given up: what comes of such numbers may be either, and
+//! counts by itself. A stream begins with the first number seen; who listens late has lost nothing.
+//!
+//! ```text
+//!        gap              gap       next
+//!  ██████░░░░░████████████░░██████████
+//! ```
 
-use std::collections::HashMap;
-use std::ops::AddAssign;
+use std::collections::{HashMap, VecDeque};
+use std::ops::{AddAssign, Range};
 
 use serde::{Deserialize, Serialize};
 
-/// How late a frame may be, in frames.
-pub const WINDOW: u64 = 1024;
-const WORDS: usize = (WINDOW / 64) as usize;
+/// Most gaps of a stream that are remembered: 256 KiB of them.
+pub const GAPS: usize = 16_384;
 
 /// What happened to the frames of a stream, or of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +27,8 @@ pub struct Tally {
     pub reordered: u64,
     /// Frames that came before already.
     pub duplicates: u64,
+    /// Frames that are one or the other, from where gaps were given up.
+    pub late_or_twice: u64,
 }
 
 impl AddAssign for Tally {
@@ -29,6 +36,7 @@ impl AddAssign for Tally {
         self.lost += other.lost;
         self.reordered += other.reordered;
         self.duplicates += other.duplicates;
+        self.late_or_twice += other.late_or_twice;
     }
 }
 
@@ -37,15 +45,19 @@ impl AddAssign for Tally {
 pub struct Checker {
     first: u64,
     next: u64,
-    /// Bit `n % WINDOW`: was `n` seen? For the numbers of the window below `next`.
-    seen: [u64; WORDS],
+    /// In order, and apart; the one before `first` is nobody's loss.
+    gaps: VecDeque<Range<u64>>,
+    /// Gaps below this one may have been given up.
+    known: u64,
     tally: Tally,
 }
 
 impl Checker {
     /// A stream whose first frame has this number.
     pub fn new(first: u64) -> Self {
-        Self { first, next: first, seen: [0; WORDS], tally: Tally::default() }
+        let before = (first > 0).then_some(0..first);
+        let gaps = before.into_iter().collect();
+        Self { first, next: first, gaps, known: 0, tally: Tally::default() }
     }
 
     /// Takes note of a frame.
@@ -57,8 +69,7 @@ impl Checker {
         if number > self.next {
             self.skip_to(number);
         }
-        self.mark(number);
-        self.next = number + 1;
+        self.next = number.saturating_add(1);
     }
 
     /// What has happened so far.
@@ -68,48 +79,48 @@ impl Checker {
 
     #[cold]
     fn note_late(&mut self, number: u64) {
-        if self.next - number > WINDOW || self.is_seen(number) {
-            self.tally.duplicates += 1;
-            return;
+        let at = self.gaps.partition_point(|gap| gap.end <= number);
+        match self.gaps.get(at) {
+            Some(gap) if gap.contains(&number) => {
+                self.fill(at, number);
+                self.tally.reordered += 1;
+                self.tally.lost -= u64::from(number >= self.first);
+            }
+            _ if number < self.known => self.tally.late_or_twice += 1,
+            _ => self.tally.duplicates += 1,
         }
-        self.mark(number);
-        self.tally.reordered += 1;
-        if number >= self.first {
-            self.tally.lost -= 1;
+    }
+
+    /// Of this gap, there is this number now.
+    fn fill(&mut self, at: usize, number: u64) {
+        let Range { start, end } = self.gaps[at].clone();
+        match (start < number, number + 1 < end) {
+            (false, false) => drop(self.gaps.remove(at)),
+            (false, true) => self.gaps[at].start = number + 1,
+            (true, false) => self.gaps[at].end = number,
+            (true, true) => {
+                self.gaps[at].end = number;
+                self.gaps.insert(at + 1, number + 1..end);
+                self.give_up();
+            }
         }
     }
 
     #[cold]
     fn skip_to(&mut self, number: u64) {
-        let gap = number - self.next;
-        self.tally.lost += gap;
-        if gap >= WINDOW {
-            self.seen = [0; WORDS];
-        } else {
-            (self.next..number).for_each(|skipped| self.unmark(skipped));
+        self.tally.lost += number - self.next;
+        self.gaps.push_back(self.next..number);
+        self.give_up();
+    }
+
+    /// The oldest gap, if there are too many.
+    fn give_up(&mut self) {
+        if self.gaps.len() > GAPS
+            && let Some(gap) = self.gaps.pop_front()
+        {
+            self.known = gap.end;
         }
     }
-
-    fn is_seen(&self, number: u64) -> bool {
-        let (word, bit) = place(number);
-        self.seen[word] & bit != 0
-    }
-
-    fn mark(&mut self, number: u64) {
-        let (word, bit) = place(number);
-        self.seen[word] |= bit;
-    }
-
-    fn unmark(&mut self, number: u64) {
-        let (word, bit) = place(number);
-        self.seen[word] &= !bit;
-    }
-}
-
-#[inline]
-fn place(number: u64) -> (usize, u64) {
-    let at = number % WINDOW;
-    (usize::try_from(at / 64).expect("less than the window"), 1 << (at % 64))
 }
 
 /// All streams that arrive at a port.
@@ -167,14 +178,11 @@ mod tests {
         let mut seen = HashSet::new();
         let mut highest = None;
         for &number in numbers {
-            let late = highest.is_some_and(|highest| number < highest);
-            let too_late = highest.is_some_and(|highest| number + WINDOW <= highest);
-            if too_late || seen.contains(&number) {
+            if !seen.insert(number) {
                 tally.duplicates += 1;
                 continue;
             }
-            seen.insert(number);
-            tally.reordered += u64::from(late);
+            tally.reordered += u64::from(highest.is_some_and(|highest| number < highest));
             highest = highest.max(Some(number));
         }
         if let (Some(&first), Some(highest)) = (numbers.first(), highest) {
@@ -202,7 +210,38 @@ mod tests {
         check(&[0, 2, 1, 3], Tally { reordered: 1, ..Tally::default() });
         check(&[0, 1, 1, 2], Tally { duplicates: 1, ..Tally::default() });
         check(&[10, 9, 11], Tally { reordered: 1, ..Tally::default() });
-        check(&[0, 5000, 1], Tally { lost: 4999, duplicates: 1, reordered: 0 });
+        check(
+            &[0, 5000, 1, 1],
+            Tally { lost: 4998, duplicates: 1, reordered: 1, ..Tally::default() },
+        );
+    }
+
+    /// What an instance held that stalled: a ring of frames, behind millions that went elsewhere.
+    #[test]
+    fn test_frames_are_late_and_not_doubled_however_late_they_are() {
+        let held = 1000..2024_u64;
+        let mut checker = Checker::new(0);
+        (0..10_000_000).filter(|number| !held.contains(number)).for_each(|it| checker.note(it));
+        assert_eq!(checker.tally(), Tally { lost: 1024, ..Tally::default() });
+        held.clone().for_each(|number| checker.note(number));
+        assert_eq!(checker.tally(), Tally { reordered: 1024, ..Tally::default() });
+        held.for_each(|number| checker.note(number));
+        let all = Tally { reordered: 1024, duplicates: 1024, ..Tally::default() };
+        assert_eq!(checker.tally(), all);
+    }
+
+    #[test]
+    fn test_more_gaps_than_are_remembered_are_either() {
+        let count = GAPS as u64 + 10;
+        let mut checker = Checker::new(0);
+        (0..=count).for_each(|number| checker.note(number * 2));
+        assert_eq!(checker.gaps.len(), GAPS);
+        // Late, the one before the ten oldest that were given up; a copy; late, of the newest.
+        for number in [1, 0, count * 2, count * 2 - 1] {
+            checker.note(number);
+        }
+        let lost = count - 1;
+        assert_eq!(checker.tally(), Tally { lost, reordered: 1, duplicates: 1, late_or_twice: 2 });
     }
 
     #[test]
