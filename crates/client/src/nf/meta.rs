@@ -91,7 +91,7 @@ impl Meta {
         let plain = self.0 & !(3 << ACTION);
         let to = |port: u16| plain & !(0xfff << PORT) | u64::from(port & 0xfff) << PORT;
         Self(match action {
-            Action::Next => plain,
+            Action::Next | Action::Hold => plain,
             Action::Drop => plain | 1 << ACTION,
             Action::Service(_) => plain | 2 << ACTION,
             Action::Port(port) => VALID | to(port) | 3 << ACTION,

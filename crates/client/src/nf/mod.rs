@@ -48,6 +48,8 @@ pub enum Action {
     Service(u8),
     /// Out by the port of this number, or to that instance.
     Port(u16),
+    /// Nothing yet: the function has a copy, which it sends later ([`Made::send_on`]).
+    Hold,
 }
 
 /// A frame, where it lies.
@@ -113,19 +115,25 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Frames that a function makes, sent behind the batch. They leave by their addresses.
+/// Frames that a function sends beside those of the batch, behind it.
 #[derive(Debug, Default)]
-pub struct Made(Vec<Vec<u8>>);
+pub struct Made(Vec<(Vec<u8>, Meta)>);
 
 impl Made {
-    /// Sends a copy of this.
+    /// Sends a copy of this as a new frame, which leaves by its address.
     pub fn send(&mut self, frame: &[u8]) {
-        self.0.push(frame.to_vec());
+        self.send_on(frame, Meta::default());
+    }
+
+    /// Sends a copy of this as the frame of which the switch has said so: one that was held goes on
+    /// in its chain.
+    pub fn send_on(&mut self, frame: &[u8], meta: Meta) {
+        self.0.push((frame.to_vec(), meta));
     }
 
     /// Takes what was to be sent.
     pub fn take(&mut self) -> Vec<Vec<u8>> {
-        std::mem::take(&mut self.0)
+        self.0.drain(..).map(|(frame, _)| frame).collect()
     }
 }
 
@@ -262,8 +270,28 @@ fn whole_frames(rx: &Rx, max: u32) -> u32 {
     last.or_else(|| (max..=rx.owned()).find(ends)).unwrap_or(rx.owned())
 }
 
-fn send(port: &mut Port, mut made: Made) -> Result<(), Error> {
-    made.take().iter().try_for_each(|frame| port.send(frame))
+fn send(port: &mut Port, made: Made) -> Result<(), Error> {
+    made.0.iter().try_for_each(|(frame, meta)| match meta.is_valid() {
+        false => port.send(frame),
+        true => send_on(port.parts().0.tx(0), frame, *meta),
+    })
+}
+
+/// Sends a frame on in its chain. One that another daemon has spoken of is nobody's: of that this
+/// one is gone, the next wait finds.
+fn send_on(tx: &mut Tx, frame: &[u8], meta: Meta) -> Result<(), Error> {
+    let sent = tx.slots_for(frame.len()).and_then(|slots| {
+        tx.wait(slots, None)?;
+        if let Some(slots) = tx.put(0, frame)? {
+            tx.set_mark(0, meta.with(Action::Next).mark());
+            tx.submit(slots)?;
+        }
+        Ok(())
+    });
+    match sent {
+        Err(Error::Lost(_)) => Ok(()),
+        sent => sent,
+    }
 }
 
 /// Asks for every frame of so many slots; returns the slots filled of those that go to the switch.
@@ -293,7 +321,8 @@ pub(crate) fn pass(
             }
         };
         going_on = (more != 0).then_some((action, meta));
-        if action == Action::Drop && !meta.is_valid() {
+        let ends_here = action == Action::Drop && !meta.is_valid();
+        if ends_here || action == Action::Hold {
             continue;
         }
         if let Some(hop) = ways.of(action, meta) {

@@ -11,16 +11,16 @@
 //! ```
 //!
 //! It answers ARP and echo requests for its addresses, looks the longest prefix up, counts TTL
-//! down, and learns neighbours as any host does: by asking. The packet that made it ask is lost,
-//! as with many routers; the next one finds the answer. A packet that cannot go on makes an ICMP
-//! message. All interfaces have one Ethernet address.
+//! down, and learns neighbours as any host does: by asking. Until one answers, a few packets for
+//! it wait, for three seconds. A packet that cannot go on makes an ICMP message. All interfaces
+//! have one Ethernet address.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use client::nf::{Action, Frame, Handler, Made};
+use client::nf::{Action, Frame, Handler, Made, Meta};
 use ipnet::Ipv4Net;
 use prefix_trie::PrefixMap;
 use serde::Deserialize;
@@ -72,6 +72,16 @@ const FRESH: Duration = Duration::from_secs(300);
 const COMPLAINTS: u32 = 1000;
 /// Between two questions for one neighbour.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// Most neighbours that packets wait for, most packets for one, and for how long.
+const AWAITED: usize = 64;
+const HELD: usize = 3;
+const HOLD: Duration = Duration::from_secs(3);
+
+/// Packets that wait for a neighbour's answer.
+struct Held {
+    since: Instant,
+    packets: VecDeque<(Vec<u8>, Meta)>,
+}
 
 /// The function.
 pub struct Router {
@@ -80,6 +90,11 @@ pub struct Router {
     routes: PrefixMap<Ipv4Net, Hop>,
     neighbours: HashMap<Ipv4Addr, (Mac, Instant)>,
     asked: HashMap<Ipv4Addr, Instant>,
+    held: HashMap<Ipv4Addr, Held>,
+    /// Neighbours whose packets leave behind this batch: others for them must not overtake these.
+    leaving: HashSet<Ipv4Addr>,
+    /// Packets that ended here for want of a neighbour.
+    unresolved: u64,
     now: Instant,
     /// Messages of this second, and when it began.
     complaints: (u32, Instant),
@@ -96,6 +111,9 @@ impl Router {
             routes: PrefixMap::new(),
             neighbours: HashMap::new(),
             asked: HashMap::new(),
+            held: HashMap::new(),
+            leaving: HashSet::new(),
+            unresolved: 0,
             now,
             complaints: (0, now),
         };
@@ -116,16 +134,23 @@ impl Router {
         Ok(router)
     }
 
-    /// Is from now on what another file says; neighbours that are still some stay known.
+    /// Is from now on what another file says; neighbours that are still some stay known, and
+    /// awaited.
     pub fn replace(&mut self, new: Self) {
-        let mut neighbours = std::mem::take(&mut self.neighbours);
+        let (mut neighbours, mut held) =
+            (std::mem::take(&mut self.neighbours), std::mem::take(&mut self.held));
         neighbours.retain(|address, _| new.source_for(*address).is_some());
-        *self = Self { neighbours, ..new };
+        let waiting: u64 = held.values().map(Held::count).sum();
+        held.retain(|address, _| new.source_for(*address).is_some());
+        let unresolved = self.unresolved + waiting - held.values().map(Held::count).sum::<u64>();
+        *self = Self { neighbours, held, unresolved, ..new };
     }
 
     /// What it knows.
     pub fn counts(&self) -> Counts {
-        named(["neighbours"], [self.neighbours.len() as u64])
+        let held = self.held.values().map(Held::count).sum();
+        let counts = [self.neighbours.len() as u64, held, self.unresolved];
+        named(["neighbours", "held", "unresolved"], counts)
     }
 
     fn hop(&self, dst: Ipv4Addr) -> Option<Hop> {
@@ -140,13 +165,62 @@ impl Router {
         }
     }
 
-    fn learn(&mut self, address: Ipv4Addr, mac: Mac) {
+    fn learn(&mut self, address: Ipv4Addr, mac: Mac, made: &mut Made) {
         let is_known = self.neighbours.contains_key(&address);
         if self.source_for(address).is_none() || !is_known && self.neighbours.len() >= NEIGHBOURS {
             return;
         }
         self.neighbours.insert(address, (mac, self.now));
         self.asked.remove(&address);
+        if let Some(Held { packets, .. }) = self.held.remove(&address) {
+            self.leaving.insert(address);
+            for (mut packet, meta) in packets {
+                self.readdress(&mut packet, mac);
+                made.send_on(&packet, meta.turned());
+            }
+        }
+    }
+
+    /// A packet on its way to a neighbour.
+    fn readdress(&self, bytes: &mut [u8], station: Mac) {
+        bytes[..6].copy_from_slice(&station);
+        bytes[6..12].copy_from_slice(&self.mac);
+        count_down(&mut bytes[ETHERNET..]);
+    }
+
+    /// Keeps a packet until its neighbour has answered. Of more than a few the oldest is lost.
+    fn hold(&mut self, neighbour: Ipv4Addr, frame: &Frame<'_>) -> Action {
+        let has_room = self.held.len() < AWAITED || self.held.contains_key(&neighbour);
+        if !has_room || !frame.is_whole() {
+            self.unresolved += 1;
+            return Action::Drop;
+        }
+        let held = self.held.entry(neighbour);
+        let held = held.or_insert_with(|| Held { since: self.now, packets: VecDeque::new() });
+        if held.packets.len() == HELD {
+            held.packets.pop_front();
+            self.unresolved += 1;
+        }
+        held.packets.push_back((frame.bytes().to_vec(), frame.meta));
+        Action::Hold
+    }
+
+    /// Asks again for neighbours that packets wait for; says whose do not go on.
+    fn tend(&mut self, made: &mut Made) {
+        let awaited: Vec<_> =
+            self.held.iter().map(|(address, held)| (*address, held.since)).collect();
+        for (address, since) in awaited {
+            if self.now.duration_since(since) < HOLD {
+                self.neighbour(address, made);
+                continue;
+            }
+            let held = self.held.remove(&address).into_iter().flat_map(|held| held.packets);
+            for (packet, _) in held {
+                self.unresolved += 1;
+                let (from, src) = (mac(&packet, 6), ip(&packet[ETHERNET..], 12));
+                self.complain((3, 1), from, src, &packet, made);
+            }
+        }
     }
 
     fn arp(&mut self, frame: &[u8], made: &mut Made) -> Action {
@@ -157,7 +231,7 @@ impl Router {
         let (operation, from) = (word(packet, 6), (mac(packet, 8), ip(packet, 14)));
         let target = ip(packet, 24);
         if self.own.contains(&target) {
-            self.learn(from.1, from.0);
+            self.learn(from.1, from.0, made);
             if operation == 1 {
                 let answer = arp(2, (self.mac, target), from);
                 made.send(&ethernet(from.0, self.mac, 0x0806, &padded(answer)));
@@ -205,13 +279,13 @@ impl Router {
             return self.complain((11, 0), from, src, bytes, made);
         }
         let next = if let Hop::Via(via) = hop { via } else { dst };
-        let Some(station) = self.neighbour(next, made) else { return Action::Drop };
-        let own = self.mac;
-        let bytes = frame.bytes_mut();
-        bytes[..6].copy_from_slice(&station);
-        bytes[6..12].copy_from_slice(&own);
-        count_down(&mut bytes[ETHERNET..]);
+        let Some(station) = self.neighbour(next, made) else { return self.hold(next, frame) };
+        self.readdress(frame.bytes_mut(), station);
         frame.meta = frame.meta.turned();
+        if frame.is_whole() && self.leaving.contains(&next) {
+            made.send_on(frame.bytes(), frame.meta);
+            return Action::Hold;
+        }
         Action::Next
     }
 
@@ -276,6 +350,12 @@ impl Router {
     }
 }
 
+impl Held {
+    fn count(&self) -> u64 {
+        self.packets.len() as u64
+    }
+}
+
 /// Four bytes of the IPv4 header.
 fn address_at(bytes: &[u8], at: usize) -> [u8; 4] {
     ip(bytes, ETHERNET + at).octets()
@@ -310,8 +390,12 @@ impl Handler for Router {
         }
     }
 
-    fn batch(&mut self, _: u32, _: &mut Made) {
+    fn batch(&mut self, _: u32, made: &mut Made) {
         self.now = Instant::now();
+        self.leaving.clear();
+        if !self.held.is_empty() {
+            self.tend(made);
+        }
     }
 }
 
@@ -334,9 +418,12 @@ mod tests {
         (passed, made.take())
     }
 
-    fn neighbour(router: &mut Router, address: [u8; 4], mac: Mac, own: [u8; 4]) {
+    /// Tells the router where a neighbour is; what it sends then.
+    fn neighbour(router: &mut Router, address: [u8; 4], mac: Mac, own: [u8; 4]) -> Vec<Vec<u8>> {
         let answer = arp(2, (mac, address.into()), (MAC, own.into()));
-        assert_eq!(route(router, &ethernet(MAC, mac, 0x0806, &answer)), (None, vec![]));
+        let (passed, made) = route(router, &ethernet(MAC, mac, 0x0806, &answer));
+        assert!(passed.is_none());
+        made
     }
 
     fn packet(dst: [u8; 4]) -> Vec<u8> {
@@ -350,12 +437,71 @@ mod tests {
         assert_eq!((passed, made.len()), (None, 1), "it asks");
         assert_eq!(made[0][..6], EVERYBODY);
         assert_eq!(route(&mut router, &packet([10, 0, 2, 2])).1.len(), 0, "and not at once again");
-        neighbour(&mut router, [10, 0, 2, 2], B, [10, 0, 2, 1]);
+        let held = neighbour(&mut router, [10, 0, 2, 2], B, [10, 0, 2, 1]);
+        assert_eq!(held.len(), 2, "both have waited");
+        router.batch(1, &mut Made::default());
         let passed = route(&mut router, &packet([10, 0, 2, 2])).0.unwrap();
         assert_eq!((&passed[..6], &passed[6..12]), (&B[..], &MAC[..]));
         assert_eq!(passed[ETHERNET + 8], 63);
         assert_eq!(checksum(&passed[ETHERNET..ETHERNET + IPV4]), 0);
         assert_eq!(&passed[ETHERNET + IPV4..], b"payload!");
+        assert!(held.iter().all(|held| *held == passed), "{held:x?}");
+    }
+
+    /// A packet for a neighbour, told from others by its payload.
+    fn numbered(host: u8, number: u8) -> Vec<u8> {
+        let packet = ipv4(17, [10, 0, 1, 2].into(), [10, 0, 2, host].into(), &[number; 8]);
+        ethernet(MAC, A, 0x0800, &packet)
+    }
+
+    #[test]
+    fn test_of_packets_that_wait_the_last_few_go_on_in_order() {
+        let mut router = Router::new(CONFIG).unwrap();
+        for number in 0..5 {
+            assert_eq!(route(&mut router, &numbered(2, number)).0, None);
+        }
+        let mut sent = neighbour(&mut router, [10, 0, 2, 2], B, [10, 0, 2, 1]);
+        // What follows in the batch does not overtake them.
+        let (passed, behind) = route(&mut router, &numbered(2, 5));
+        assert_eq!(passed, None);
+        sent.extend(behind);
+        let numbers: Vec<u8> = sent.iter().map(|frame| frame[ETHERNET + IPV4]).collect();
+        assert_eq!(numbers, [2, 3, 4, 5]);
+        assert_eq!(router.counts()[1..], named(["held", "unresolved"], [0, 2]));
+    }
+
+    #[test]
+    fn test_neighbours_that_packets_wait_for_are_few_and_not_for_long() {
+        let mut router = Router::new(CONFIG).unwrap();
+        let hosts = u8::try_from(AWAITED).unwrap();
+        for host in 0..hosts + 7 {
+            route(&mut router, &numbered(100 + host, 0));
+        }
+        let held = hosts.into();
+        assert_eq!(router.counts()[1..], named(["held", "unresolved"], [held, 7]));
+        let mut made = Made::default();
+        router.now += PATIENCE;
+        router.tend(&mut made);
+        let asks = made.take();
+        assert_eq!(asks.len(), AWAITED, "it asks again");
+        assert!(asks.iter().all(|frame| ethertype(frame) == 0x0806));
+        router.now += HOLD;
+        router.tend(&mut made);
+        let said = made.take();
+        assert!(said.iter().all(|frame| frame[ETHERNET + IPV4..][..2] == [3, 1]), "{said:x?}");
+        assert_eq!(said.len(), AWAITED, "no host there");
+        assert_eq!(router.counts()[1..], named(["held", "unresolved"], [0, held + 7]));
+    }
+
+    #[test]
+    fn test_a_file_without_their_network_ends_packets_that_wait() {
+        let mut router = Router::new(CONFIG).unwrap();
+        route(&mut router, &numbered(2, 0));
+        router.replace(Router::new(CONFIG).unwrap());
+        assert_eq!(router.counts()[1..], named(["held", "unresolved"], [1, 0]));
+        let other = "[[interface]]\naddress = \"10.0.1.1/24\"\n";
+        router.replace(Router::new(other).unwrap());
+        assert_eq!(router.counts()[1..], named(["held", "unresolved"], [0, 1]));
     }
 
     #[test]
