@@ -5,9 +5,10 @@ use std::process::Stdio;
 use client::api::{ChainInfo, FunctionInfo, GroupAudit, PortStats, Reply, Request, SteeringQuery};
 
 use crate::daemon::Daemon;
-use crate::process::{Owned, uvala};
-use crate::role::Become;
-use crate::wait;
+use crate::frames::{Tally, mac};
+use crate::process::{Owned, Peer, uvala};
+use crate::role::{At, Become, Receive, Role, Send};
+use crate::{Random, wait};
 
 /// A switch with a chain `c` of services `s0` to the last, each with an instance `f0`…, between
 /// `valenf:a` and `valenf:b`.
@@ -56,6 +57,62 @@ pub fn chain(daemon: &Daemon) -> ChainInfo {
         Ok(Reply::Chains(mut page)) => page.items.remove(0),
         other => panic!("{other:?}"),
     }
+}
+
+/// Direct hops that carry frames.
+#[must_use]
+pub fn open_hops(daemon: &Daemon) -> usize {
+    chain(daemon).hops.iter().filter(|hop| hop.open).count()
+}
+
+/// Kills functions of a chain at full load one after the other; each comes again, and is joined as
+/// before. What became of the frames is for `account`, which is told how often each died, how many
+/// were sent and what came out. No buffer is lost.
+///
+/// # Panics
+/// If one is, or if anything else is wrong.
+pub fn one_dies(
+    daemon: &Daemon,
+    mut all: Vec<Owned>,
+    (rounds, seed): (u64, u64),
+    account: impl FnOnce(&[u64], u64, &Tally),
+) {
+    let mut random = Random::seeded(seed * 100 + all.len() as u64);
+    let (hops, mut kills) = (open_hops(daemon), vec![0; all.len()]);
+    let member = |name: &str| At { group: Some("nf".to_owned()), ..daemon.at(name) };
+    let receive = Receive { at: member("valenf:b"), station: Some(9), ..Receive::default() };
+    let mut receiver = Peer::start(&Role::Receive(receive));
+    let (at, lens) = (member("valenf:a"), vec![60, 64]);
+    let send = Send { at, stream: 1, to: mac(9), count: None, lens, batch: 64 };
+    let mut sender = Peer::start(&Role::Send(send));
+    let flows = |more: u64| {
+        let frames = daemon.stats("valenf:b").rx.frames + more;
+        wait::until("frames", || daemon.stats("valenf:b").rx.frames > frames);
+    };
+    for _ in 0..rounds {
+        flows(random.below(2000));
+        let victim = usize::try_from(random.below(all.len() as u64)).expect("a few functions");
+        all[victim].kill();
+        kills[victim] += 1;
+        wait::until("the port to be free", || !runs(daemon, victim));
+        let group = audit(daemon);
+        assert_eq!(group[0].members.len(), all.len() + 1, "who is dead has nothing: {group:?}");
+        all[victim] = function(daemon, victim);
+        wait::until("all hops", || open_hops(daemon) == hops);
+    }
+    flows(1000);
+    sender.finish();
+    wait::until("the chain to be empty", || {
+        functions(daemon).iter().all(|f| f.waiting == 0)
+            && chain(daemon).hops.iter().all(|hop| hop.waiting == 0)
+    });
+    receiver.finish();
+    account(&kills, sender.sent(), &receiver.received());
+    let group = audit(daemon).remove(0);
+    let wrong = group.members.iter().any(|member| member.wrong + member.kept > 0);
+    assert!(!wrong, "{group:?}");
+    drop(all);
+    wait::until("everybody to go", || audit(daemon).is_empty());
 }
 
 fn query() -> SteeringQuery {

@@ -11,7 +11,7 @@ use client::Port;
 use client::api::{Attach, Attached, GroupAudit, MemberAudit, Request};
 use client::control::{Connection, PortFds};
 use client::nf::{self, Action, Frame, Made};
-use harness::chain::{audit, configuration, dropped, drops, function, functions, runs};
+use harness::chain::{audit, configuration, dropped, drops, function, functions, one_dies, runs};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{Tally, announcement, fill, mac};
 use harness::process::{Owned, Peer, STRANGER};
@@ -31,55 +31,12 @@ const RING: u64 = 1023;
 fn kill_9_of_any_function_loses_what_it_held_and_no_buffer() {
     for seed in 0..if is_soak() { 20 } else { 2 } {
         for count in [1, 2, 3, 5, 8] {
-            one_dies(count, seed);
+            let daemon = Setup::new(&configuration(count)).start();
+            let all = (0..count).map(|n| function(&daemon, n)).collect();
+            let account = |kills: &[u64], sent, tally: &_| account(&daemon, kills, sent, tally);
+            one_dies(&daemon, all, (3, seed), account);
         }
     }
-}
-
-/// A chain of so many functions at full load, of which some are killed and come again.
-fn one_dies(count: usize, seed: u64) {
-    let mut random = Random::seeded(seed * 100 + count as u64);
-    let daemon = Setup::new(&configuration(count)).start();
-    let mut all: Vec<Owned> = (0..count).map(|n| function(&daemon, n)).collect();
-    let member = |name: &str| {
-        let mut at = daemon.at(name);
-        at.group = Some("nf".to_owned());
-        at
-    };
-    let receive = Receive { at: member("valenf:b"), station: Some(9), ..Receive::default() };
-    let receiver = Peer::start(&Role::Receive(receive));
-    let (at, lens) = (member("valenf:a"), vec![60, 64]);
-    let send = Send { at, stream: 1, to: mac(9), count: None, lens, batch: 64 };
-    let sender = Peer::start(&Role::Send(send));
-    let flows = |more: u64| {
-        let frames = daemon.stats("valenf:b").rx.frames + more;
-        wait::until("frames", || daemon.stats("valenf:b").rx.frames > frames);
-    };
-    let mut kills = vec![0; count];
-    for _ in 0..3 {
-        flows(random.below(2000));
-        let victim = usize::try_from(random.below(count as u64)).unwrap();
-        all[victim].kill();
-        kills[victim] += 1;
-        wait::until("the port to be free", || !runs(&daemon, victim));
-        let group = audit(&daemon);
-        assert_eq!(group[0].members.len(), count + 1, "who is dead has nothing: {group:?}");
-        all[victim] = function(&daemon, victim);
-    }
-    flows(1000);
-    let sent = finish(sender).sent();
-    wait::until("the chain to be empty", || functions(&daemon).iter().all(|f| f.waiting == 0));
-    account(&daemon, &kills, sent, &finish(receiver).received());
-    let group = audit(&daemon).remove(0);
-    let wrong = group.members.iter().any(|member| member.wrong + member.kept > 0);
-    assert!(!wrong, "{group:?}");
-    drop(all);
-    wait::until("everybody to go", || audit(&daemon).is_empty());
-}
-
-fn finish(mut peer: Peer) -> Peer {
-    peer.finish();
-    peer
 }
 
 /// Every frame arrived, was dropped and counted, or was held by one that died.
@@ -103,36 +60,51 @@ fn account(daemon: &Daemon, kills: &[u64], sent: u64, tally: &Tally) {
     assert_eq!(tally.stream(1).frames, arrived, "{last:?}");
 }
 
-/// An instance in a thread: notes which flows it sees.
-fn instance(mut port: Port, number: usize, stop: &AtomicBool, seen: &Mutex<BTreeMap<u32, usize>>) {
+/// An instance in a thread: notes which flows it sees. While it is `held`, it stands still.
+fn instance(
+    mut port: Port,
+    number: usize,
+    (stop, held): (&AtomicBool, &AtomicBool),
+    seen: &Mutex<BTreeMap<u32, usize>>,
+) {
     let mut note = |frame: &mut Frame<'_>, _: &mut Made| {
         let stream = frame.bytes()[14..18].first_chunk().copied().map(u32::from_be_bytes);
         seen.lock().unwrap().insert(stream.unwrap(), number);
         Action::Next
     };
     while !stop.load(Ordering::Relaxed) {
+        if held.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        }
         nf::step(&mut port, &mut note, Some(Duration::from_millis(5))).unwrap();
     }
 }
 
 const FLOWS: u32 = 256;
 
+/// A chain of one service that may have so many instances.
+fn one_service(instances: usize) -> Daemon {
+    let text = configuration(1).replace("[switch.valenf.port.f0]\nservice = \"s0\"\n", "");
+    let each = |n| format!("[switch.valenf.port.f{n}]\nservice = \"s0\"\ninstance = {n}\n");
+    Setup::new(&(text + &(0..instances).map(each).collect::<String>())).start()
+}
+
 #[test]
 fn flows_stay_where_they_are_and_in_order_when_instances_come_and_go() {
-    let text = configuration(1).replace("[switch.valenf.port.f0]\nservice = \"s0\"\n", "");
-    let more =
-        (0..5).map(|n| format!("[switch.valenf.port.f{n}]\nservice = \"s0\"\ninstance = {n}\n"));
-    let daemon = Setup::new(&(text + &more.collect::<String>())).start();
+    let daemon = one_service(5);
     let open = |name: &str| daemon.options().rings(1).group("nf").open(name).unwrap();
     let (mut a, mut b) = (open("valenf:a"), open("valenf:b"));
     b.send(&announcement(9)).unwrap();
     let (seen, got) = (Mutex::default(), AtomicU64::new(0));
     let (stops, over): ([AtomicBool; 5], _) = Default::default();
+    let never = AtomicBool::new(false);
     let tally = std::thread::scope(|scope| {
         let _ended = Ended(&daemon, stops.iter().chain([&over]).collect());
         let start = |n: usize| {
             let (port, stop, seen) = (open(&format!("valenf:f{n}")), &stops[n], &seen);
-            scope.spawn(move || instance(port, n, stop, seen))
+            let never = &never;
+            scope.spawn(move || instance(port, n, (stop, never), seen))
         };
         let receiver = scope.spawn(|| receive(&mut b, &got, &over));
         let mut running: Vec<_> = (0..4).map(start).collect();
@@ -166,6 +138,56 @@ fn flows_stay_where_they_are_and_in_order_when_instances_come_and_go() {
     assert_eq!(audit(&daemon).len(), 1);
 }
 
+/// What an instance held while it stalled comes behind what others got meanwhile: late, each frame
+/// once, and no other frame is out of order.
+#[test]
+fn frames_of_a_stalled_instance_come_late_and_no_others() {
+    const HELD: u64 = 3;
+    let daemon = one_service(2);
+    let open = |name: &str| daemon.options().rings(1).group("nf").open(name).unwrap();
+    let (mut a, mut b) = (open("valenf:a"), open("valenf:b"));
+    b.send(&announcement(9)).unwrap();
+    let (seen, got) = (Mutex::default(), AtomicU64::new(0));
+    let [stop, never, held, over] = [const { AtomicBool::new(false) }; 4];
+    let (tally, sent, first) = std::thread::scope(|scope| {
+        let _ended = Ended(&daemon, vec![&stop, &over]);
+        let start = |n: usize, held| {
+            let (port, stop, seen) = (open(&format!("valenf:f{n}")), &stop, &seen);
+            scope.spawn(move || instance(port, n, (stop, held), seen))
+        };
+        let receiver = scope.spawn(|| receive(&mut b, &got, &over));
+        let running = [start(0, &held), start(1, &never)];
+        let mut round = Rounds { port: &mut a, got: &got, sent: 0, number: 0 };
+        (0..4).for_each(|_| round.send());
+        round.settle();
+        let first = seen.lock().unwrap().clone();
+        held.store(true, Ordering::Relaxed);
+        (0..HELD).for_each(|_| round.push());
+        let of_first = |info: &client::api::FunctionInfo| info.instance == 0;
+        let stalled = || functions(&daemon).into_iter().find(of_first).unwrap();
+        wait::until("a stall", || stalled().stalled);
+        let waiting = u64::from(stalled().waiting);
+        (0..HELD).for_each(|_| round.push());
+        wait::until("what others have", || got.load(Ordering::Relaxed) + waiting >= round.sent);
+        held.store(false, Ordering::Relaxed);
+        round.settle();
+        (0..4).for_each(|_| round.send());
+        round.settle();
+        stop.store(true, Ordering::Relaxed);
+        running.into_iter().for_each(|instance| instance.join().unwrap());
+        over.store(true, Ordering::Relaxed);
+        (receiver.join().unwrap(), round.number, first)
+    });
+    assert_eq!(tally.corrupt, 0);
+    let late = |flow: &u32| if first[flow] == 0 { HELD } else { 0 };
+    for (flow, stream) in &tally.streams {
+        assert_eq!((stream.frames, stream.disorder), (sent, late(flow)), "flow {flow}");
+    }
+    let late: u64 = tally.streams.keys().map(late).sum();
+    eprintln!("{late} of {} frames came late", tally.frames());
+    assert!(late > 0 && tally.streams.len() == FLOWS as usize);
+}
+
 /// Ends all threads when it goes, also because of a panic.
 struct Ended<'a>(&'a Daemon, Vec<&'a AtomicBool>);
 
@@ -192,6 +214,13 @@ struct Rounds<'a> {
 impl Rounds<'_> {
     /// Not so fast that the chain sheds.
     fn send(&mut self) {
+        self.push();
+        let enough = self.sent.saturating_sub(u64::from(FLOWS));
+        wait::until("frames", || self.got.load(Ordering::Relaxed) >= enough);
+    }
+
+    /// Whether anybody takes them or not.
+    fn push(&mut self) {
         let mut frame = Vec::new();
         for stream in 1000..1000 + FLOWS {
             fill(&mut frame, mac(9), stream, self.number, 60);
@@ -199,8 +228,6 @@ impl Rounds<'_> {
         }
         self.number += 1;
         self.sent += u64::from(FLOWS);
-        let enough = self.sent.saturating_sub(u64::from(FLOWS));
-        wait::until("frames", || self.got.load(Ordering::Relaxed) >= enough);
     }
 
     /// Waits for all that will come.

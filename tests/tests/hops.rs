@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use client::nf::{self, Action, Frame, Made};
 use client::{Interest, Port};
-use harness::chain::{audit, chain, configuration, dropped, drops, function, functions, runs};
+use harness::chain::{
+    audit, chain, configuration, dropped, drops, function, functions, one_dies, open_hops,
+};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{Tally, announcement, fill, mac};
-use harness::process::{Owned, Peer};
-use harness::role::{Receive, Role, Send};
-use harness::{Random, is_soak, wait};
+use harness::process::Owned;
+use harness::{is_soak, wait};
 
 /// Frames that a ring, and a hop, hold at most.
 const RING: u64 = 1023;
@@ -27,10 +28,6 @@ fn joined(text: &str, functions: usize) -> (Daemon, Vec<Owned>) {
     let all = (0..functions).map(|n| function(&daemon, n)).collect();
     wait::until("hops", || open_hops(&daemon) == functions - 1);
     (daemon, all)
-}
-
-fn open_hops(daemon: &Daemon) -> usize {
-    chain(daemon).hops.iter().filter(|hop| hop.open).count()
 }
 
 /// Two ports beside the chain: frames go in at the first and come out at the second.
@@ -192,57 +189,13 @@ fn one_that_waits_in_an_event_loop_of_its_own_is_joined_by_the_switch() {
 fn kill_9_of_either_end_loses_what_it_held_and_no_buffer() {
     for seed in 0..if is_soak() { 20 } else { 3 } {
         for count in [2, 3, 5] {
-            one_dies(count, seed);
+            let (daemon, all) = joined(&direct(count), count);
+            let account = |kills: &[u64], sent, tally: &_| {
+                account(&daemon, kills.iter().sum(), sent, tally);
+            };
+            one_dies(&daemon, all, (4, seed), account);
         }
     }
-}
-
-/// A direct chain at full load, whose functions are killed one after the other and come again.
-fn one_dies(count: usize, seed: u64) {
-    let mut random = Random::seeded(seed * 100 + count as u64);
-    let (daemon, mut all) = joined(&direct(count), count);
-    let member = |name: &str| {
-        let mut at = daemon.at(name);
-        at.group = Some("nf".to_owned());
-        at
-    };
-    let receive = Receive { at: member("valenf:b"), station: Some(9), ..Receive::default() };
-    let receiver = Peer::start(&Role::Receive(receive));
-    let (at, lens) = (member("valenf:a"), vec![60, 64]);
-    let send = Send { at, stream: 1, to: mac(9), count: None, lens, batch: 64 };
-    let sender = Peer::start(&Role::Send(send));
-    let flows = |more: u64| {
-        let frames = daemon.stats("valenf:b").rx.frames + more;
-        wait::until("frames", || daemon.stats("valenf:b").rx.frames > frames);
-    };
-    let kills = 4;
-    for _ in 0..kills {
-        flows(random.below(2000));
-        let victim = usize::try_from(random.below(count as u64)).unwrap();
-        all[victim].kill();
-        wait::until("the port to be free", || !runs(&daemon, victim));
-        let group = audit(&daemon);
-        assert_eq!(group[0].members.len(), count + 1, "who is dead has nothing: {group:?}");
-        all[victim] = function(&daemon, victim);
-        wait::until("all hops", || open_hops(&daemon) == count - 1);
-    }
-    flows(1000);
-    let sent = finish(sender).sent();
-    wait::until("the chain to be empty", || {
-        functions(&daemon).iter().all(|f| f.waiting == 0)
-            && chain(&daemon).hops.iter().all(|hop| hop.waiting == 0)
-    });
-    account(&daemon, kills, sent, &finish(receiver).received());
-    let group = audit(&daemon).remove(0);
-    let wrong = group.members.iter().any(|member| member.wrong + member.kept > 0);
-    assert!(!wrong, "{group:?}");
-    drop(all);
-    wait::until("everybody to go", || audit(&daemon).is_empty());
-}
-
-fn finish(mut peer: Peer) -> Peer {
-    peer.finish();
-    peer
 }
 
 /// Every frame arrived, was dropped and counted, was lost with a hop and counted, or was in the

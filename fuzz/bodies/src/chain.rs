@@ -11,15 +11,13 @@
 //! taken is counted once at least, and in the end all buffers come back.
 
 use std::fs::File;
-use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use ring::Region;
 use ring::abi::{NetmapRing, Slot};
-use ring::cursor::Span;
 use ring::host::HostPort;
-use ring::layout::{FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
+use ring::layout::FIRST_BLOCK;
 use ring::owners::Owner;
 use ring::user::{RxRing, TxRing};
 use switch::forward::chain::rule::{Action, Fields, Rule};
@@ -30,9 +28,8 @@ use switch::{
 };
 
 use crate::Input;
+use crate::rings::{SLOTS, STRIDE, Small, block, block_size, counts};
 
-const STRIDE: u32 = 128;
-const SLOTS: u32 = 8;
 const FUNCTIONS: usize = 3;
 const FIRST_FUNCTION: usize = 2;
 const BYSTANDER: usize = FIRST_FUNCTION + FUNCTIONS;
@@ -85,8 +82,8 @@ impl World {
             switch.add_port(id(port), Plug::Rings(host, Box::new(NoDoorbell)), config);
         };
         let mut station = |port, config| {
-            let (mut hosts, _, _, client) = region(1);
-            add(port, hosts.remove(0), config);
+            let Small { mut ports, client, .. } = members(1);
+            add(port, ports.remove(0), config);
             Station {
                 tx: TxRing::new(&client, &block(0), 0),
                 rx: RxRing::new(&client, &block(0), 0),
@@ -95,8 +92,8 @@ impl World {
         let apart = VlanMode::Access("7".parse().expect("a VLAN"));
         let stations = [0, 1].map(|port| station(port, PortConfig::default()));
         let bystander = station(BYSTANDER, PortConfig { vlan: apart, ..PortConfig::default() });
-        let (hosts, hostile, region, _) = region(FUNCTIONS);
-        for (at, host) in hosts.into_iter().enumerate() {
+        let Small { ports, file: hostile, region, .. } = members(FUNCTIONS);
+        for (at, host) in ports.into_iter().enumerate() {
             add(FIRST_FUNCTION + at, host, PortConfig::default());
         }
         let scratch = Scratch::new(16).expect("memory");
@@ -114,7 +111,7 @@ impl World {
             5..=7 => self.hand_over(input),
             8..=10 => self.send(input),
             11..=13 => self.turn(input.below(BYSTANDER + 1)),
-            14 if input.u8().is_multiple_of(4) => self.switch.steer(Some(plan(input))),
+            14 if input.u8().is_multiple_of(4) => drop(self.switch.steer(Some(plan(input)))),
             14 => {
                 self.now_ms += u64::from(input.u16());
                 self.switch.housekeep(Now::from_ms(self.now_ms));
@@ -244,39 +241,19 @@ fn plan(input: &mut Input<'_>) -> Plan {
     Plan { services, chains, rules, ingress: vec![(id(0), 0), (id(1), 2)] }
 }
 
+/// A region whose ports own their buffers.
+fn members(ports: usize) -> Small {
+    let small = Small::new(ports);
+    let each = counts().buffers() as usize;
+    for (at, buffer) in small.region.buffers().enumerate() {
+        let owner = Owner::of(&block(at / each));
+        assert!(small.region.owners().pass(buffer, Owner::POOL, owner));
+    }
+    small
+}
+
 fn id(port: usize) -> PortId {
     PortId::new(port).expect("few ports")
-}
-
-/// A region with so many ports, its memory, and a client's mapping of it.
-fn region(ports: usize) -> (Vec<HostPort>, File, Arc<Region>, Arc<Region>) {
-    let buffers = u32::try_from(ports).expect("few") * counts().buffers();
-    let layout = RegionLayout::new(ports * block_size(), STRIDE, buffers).expect("legal");
-    let (region, fd) = Region::create_shared("fuzz", layout).expect("memory");
-    let client = Region::attach(fd.as_fd(), layout).expect("sealed as announced");
-    let mut free = region.buffers();
-    let host = |at: usize| {
-        let own: Vec<_> = free.by_ref().take(counts().buffers() as usize).collect();
-        for &buffer in &own {
-            assert!(region.owners().pass(buffer, Owner::POOL, Owner::of(&block(at))));
-        }
-        region.format_port("fuzz", &block(at), own, ports == 1).expect("memory");
-        HostPort::new(&region, &block(at))
-    };
-    ((0..ports).map(host).collect(), File::from(fd), region, client)
-}
-
-fn counts() -> RingCounts {
-    let slots = Span::new(SLOTS).expect("a legal ring");
-    RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots }
-}
-
-fn block(index: usize) -> PortLayout {
-    PortLayout::new(FIRST_BLOCK + index * block_size(), counts())
-}
-
-fn block_size() -> usize {
-    PortLayout::new(FIRST_BLOCK, counts()).end() - FIRST_BLOCK
 }
 
 #[cfg(test)]
@@ -286,13 +263,7 @@ mod tests {
     /// The body is worth nothing if no frame ever gets through.
     #[test]
     fn stations_receive_frames_out_of_chains() {
-        let mut state = 1u32;
-        let mut byte = || {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            state.to_be_bytes()[0]
-        };
-        let input: Vec<u8> = (0..200_000).map(|_| byte()).collect();
-        let received = run(&input);
+        let received = run(&crate::noise());
         assert!(received > 100, "{received} frames");
     }
 }

@@ -11,6 +11,7 @@ mod helper;
 mod machine;
 mod netmap;
 mod ring_slots;
+mod rings;
 mod text;
 
 pub use chain::chain;
@@ -52,4 +53,15 @@ impl Input<'_> {
     fn below(&mut self, bound: usize) -> usize {
         usize::from(self.u8()) % bound
     }
+}
+
+/// Noise that is the same every time, enough for a body to get somewhere.
+#[cfg(test)]
+fn noise() -> Vec<u8> {
+    let mut state = 1u32;
+    let mut byte = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state.to_be_bytes()[0]
+    };
+    (0..200_000).map(|_| byte()).collect()
 }

@@ -11,24 +11,21 @@
 
 use std::fs::File;
 use std::mem::offset_of;
-use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use ring::Region;
 use ring::abi::{CsbAtok, NetmapRing, Slot, sync_flag};
-use ring::cursor::{Index, Span};
+use ring::cursor::Index;
 use ring::host::HostPort;
 use ring::kring::{Frag, RxKring, TxKring};
-use ring::layout::{FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
+use ring::layout::{FIRST_BLOCK, PortLayout};
 use ring::put::{FRAME_MAX, Frame, Pieces, Prologue};
 use ring::run::{Key, copy_run, drop_run, swap_run};
 use ring::user::RxRing;
 
 use crate::Input;
+use crate::rings::{SLOTS, STRIDE, Small, block, block_size};
 
-const STRIDE: u32 = 128;
-const SLOTS: u32 = 8;
 const HONEST: usize = 3;
 
 /// Any bytes at any time in a client's memory cost that client its frames, and nobody anything
@@ -57,13 +54,12 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let (mut ports, one, len_one, _) = region(1);
-        let (group, two, len_two, _) = region(2);
-        let (honest, _, _, client) = region(1);
-        ports.extend(group);
-        ports.extend(honest);
-        let honest = RxRing::new(&client, &block(0), 0);
-        Self { ports, hostile: [(one, len_one), (two, len_two)], honest, received: 0 }
+        let [mut one, two, honest] = [1, 2, 1].map(Small::new);
+        one.ports.extend(two.ports);
+        one.ports.extend(honest.ports);
+        let hostile = [(one.file, block_size()), (two.file, 2 * block_size())];
+        let honest = RxRing::new(&honest.client, &block(0), 0);
+        Self { ports: one.ports, hostile, honest, received: 0 }
     }
 
     fn step(&mut self, input: &mut Input<'_>) {
@@ -251,35 +247,6 @@ fn prologue(frags: &[Frag], choice: u8) -> Prologue {
     Prologue { bytes: [0xAA; 16], len, skip }
 }
 
-/// A region with so many ports, its memory, how much of that holds structures, and a client's
-/// mapping of it.
-fn region(ports: usize) -> (Vec<HostPort>, File, usize, Arc<Region>) {
-    let slots = u32::try_from(ports).expect("few") * counts().buffers();
-    let layout = RegionLayout::new(ports * block_size(), STRIDE, slots).expect("legal");
-    let (region, fd) = Region::create_shared("fuzz", layout).expect("memory");
-    let client = Region::attach(fd.as_fd(), layout).expect("sealed as announced");
-    let mut free = region.buffers();
-    let mut hosts = Vec::new();
-    for i in 0..ports {
-        region.format_port("fuzz", &block(i), &mut free, ports == 1).expect("memory");
-        hosts.push(HostPort::new(&region, &block(i)));
-    }
-    (hosts, File::from(fd), ports * block_size(), client)
-}
-
-fn counts() -> RingCounts {
-    let slots = Span::new(SLOTS).expect("a legal ring");
-    RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots }
-}
-
-fn block(index: usize) -> PortLayout {
-    PortLayout::new(FIRST_BLOCK + index * block_size(), counts())
-}
-
-fn block_size() -> usize {
-    PortLayout::new(FIRST_BLOCK, counts()).end() - FIRST_BLOCK
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -287,13 +254,7 @@ mod tests {
     /// The target is worth nothing if no frame ever gets through.
     #[test]
     fn the_honest_client_receives_frames() {
-        let mut state = 1u32;
-        let mut byte = || {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            state.to_be_bytes()[0]
-        };
-        let input: Vec<u8> = (0..200_000).map(|_| byte()).collect();
-        let received = run(&input);
+        let received = run(&crate::noise());
         assert!(received > 100, "{received} frames");
     }
 }

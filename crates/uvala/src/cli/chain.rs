@@ -11,8 +11,7 @@ use switch::DropReason;
 
 use super::Global;
 use super::listing::{self, OfSwitch};
-use super::output::Output;
-use super::switch::change;
+use super::switch::InSwitch;
 use crate::table::{Column, left, right};
 
 /// List, add, change and delete chains of functions
@@ -34,8 +33,8 @@ enum Action {
     List(OfSwitch),
     /// Make a chain, or another of one that there is; frames in it go on
     Add {
-        /// Name of the switch, such as vale0
-        switch: String,
+        #[command(flatten)]
+        of: InSwitch,
         /// Name of the chain
         chain: String,
         /// Its services in order, at most 8, such as firewall,router; with @least behind a name,
@@ -49,17 +48,13 @@ enum Action {
         /// is the only instance of its service and both are in one trust group
         #[arg(long)]
         direct: bool,
-        #[command(flatten)]
-        output: Output,
     },
     /// Delete a chain that neither a rule nor a port uses
     Del {
-        /// Name of the switch, such as vale0
-        switch: String,
+        #[command(flatten)]
+        of: InSwitch,
         /// Name of the chain
         chain: String,
-        #[command(flatten)]
-        output: Output,
     },
 }
 
@@ -69,14 +64,14 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         Action::List(of) => {
             of.print(global, chains, &columns(), |rows| reasons(rows) + &hops(rows) + &flows(rows))
         }
-        Action::Add { switch, chain, services, out, direct, output } => {
+        Action::Add { of, chain, services, out, direct } => {
             let (name, services) = (chain.clone(), services.clone());
             let chain = ChainSpec { name, services, out: out.clone(), direct: *direct };
-            change(global, Request::ChainAdd(ChainAdd { switch: switch.parse()?, chain }), *output)
+            of.change(global, |switch| Request::ChainAdd(ChainAdd { switch, chain }))
         }
-        Action::Del { switch, chain, output } => {
-            let del = ChainRef { switch: switch.parse()?, chain: chain.clone() };
-            change(global, Request::ChainDel(del), *output)
+        Action::Del { of, chain } => {
+            let chain = chain.clone();
+            of.change(global, |switch| Request::ChainDel(ChainRef { switch, chain }))
         }
     }
 }

@@ -10,16 +10,15 @@ use client::name::SwitchName;
 use serde::Serialize;
 
 use super::Global;
-use super::output::{Output, Watch};
+use super::output::Watch;
+use super::switch::InSwitch;
 use crate::table::{Column, Table};
 
 /// Arguments of a listing of what a switch has.
 #[derive(Debug, Args)]
 pub struct OfSwitch {
-    /// Name of the switch, such as vale0
-    switch: String,
     #[command(flatten)]
-    output: Output,
+    of: InSwitch,
     #[command(flatten)]
     watch: Watch,
 }
@@ -33,10 +32,9 @@ impl OfSwitch {
         columns: &[Column<T>],
         more: impl Fn(&[T]) -> String,
     ) -> anyhow::Result<()> {
-        let switch = self.switch.parse()?;
+        let (switch, output) = (self.of.name()?, self.of.output);
         let text = |items: &Vec<T>| Table::of(items, columns).to_string() + &more(items);
-        self.watch
-            .repeat(global, |connection, _| self.output.print(&list(connection, &switch)?, text))
+        self.watch.repeat(global, |connection, _| output.print(&list(connection, &switch)?, text))
     }
 }
 

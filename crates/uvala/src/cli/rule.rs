@@ -5,8 +5,7 @@ use client::control::{Connection, unexpected};
 use client::name::SwitchName;
 
 use super::listing::{self, OfSwitch};
-use super::output::Output;
-use super::switch::change;
+use super::switch::InSwitch;
 use super::{Global, Usage};
 use crate::table::{Column, left, right};
 
@@ -28,27 +27,23 @@ enum Action {
     List(OfSwitch),
     /// Add a rule, or change the one of that number
     Add {
-        /// Name of the switch, such as vale0
-        switch: String,
+        #[command(flatten)]
+        of: InSwitch,
         /// What becomes of the frames: drop, forward (past all functions), chain:NAME or port:NAME
         action: String,
         #[command(flatten)]
         fields: Box<Fields>,
-        #[command(flatten)]
-        output: Output,
     },
     /// Delete rules
     Del {
-        /// Name of the switch, such as vale0
-        switch: String,
+        #[command(flatten)]
+        of: InSwitch,
         /// Their numbers
         #[arg(required_unless_present = "all")]
         rules: Vec<u32>,
         /// All of them
         #[arg(long, conflicts_with = "rules")]
         all: bool,
-        #[command(flatten)]
-        output: Output,
     },
 }
 
@@ -116,19 +111,19 @@ impl Fields {
 pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     match &args.action {
         Action::List(of) => of.print(global, rules, &columns(), |_| String::new()),
-        Action::Add { switch, action, fields, output } => {
-            let add = RuleAdd { switch: switch.parse()?, rules: vec![fields.rule(action)] };
+        Action::Add { of, action, fields } => {
+            let add = RuleAdd { switch: of.name()?, rules: vec![fields.rule(action)] };
             match global.connect()?.call(Request::RuleAdd(add))? {
-                Reply::RulesAdded(ids) => output.print(&ids, |_| String::new()),
+                Reply::RulesAdded(ids) => of.output.print(&ids, |_| String::new()),
                 other => Err(unexpected(&other).into()),
             }
         }
-        Action::Del { switch, rules, all, output } => {
+        Action::Del { of, rules, all } => {
             if rules.is_empty() && !all {
                 return Err(Usage("which rules? their numbers, or --all".to_owned()).into());
             }
-            let del = RuleDel { switch: switch.parse()?, rules: rules.clone() };
-            change(global, Request::RuleDel(del), *output)
+            let rules = rules.clone();
+            of.change(global, |switch| Request::RuleDel(RuleDel { switch, rules }))
         }
     }
 }

@@ -4,6 +4,7 @@ use client::api::{
     Mode, NewPorts, PageFrom, Reply, Request, SwitchInfo, SwitchRef, SwitchSettings, SwitchSpec,
 };
 use client::control::{Connection, unexpected};
+use client::name::{NameError, SwitchName};
 use daemon::users;
 
 use super::output::{Output, Watch};
@@ -124,6 +125,31 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     }
 }
 
+/// Arguments of every change of what a switch has.
+#[derive(Debug, clap::Args)]
+pub struct InSwitch {
+    /// Name of the switch, such as vale0
+    switch: String,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+impl InSwitch {
+    /// Its name.
+    pub fn name(&self) -> Result<SwitchName, NameError> {
+        self.switch.parse()
+    }
+
+    /// Makes a change that answers with nothing.
+    pub fn change(
+        &self,
+        global: &Global,
+        request: impl FnOnce(SwitchName) -> Request,
+    ) -> anyhow::Result<()> {
+        change(global, request(self.name()?), self.output)
+    }
+}
+
 /// A call that answers with nothing.
 pub fn change(global: &Global, request: Request, output: Output) -> anyhow::Result<()> {
     match global.connect()?.call(request)? {
@@ -133,7 +159,7 @@ pub fn change(global: &Global, request: Request, output: Output) -> anyhow::Resu
 }
 
 impl Name {
-    fn parse(&self) -> Result<client::name::SwitchName, client::name::NameError> {
+    fn parse(&self) -> Result<SwitchName, NameError> {
         self.switch.parse()
     }
 }
