@@ -267,12 +267,14 @@ impl Datapath for Workers {
     }
 
     fn set_switch(&mut self, key: SwitchKey, config: SwitchConfig) -> Result<(), DatapathError> {
-        self.on_switch(key, move |worker, at| worker.switch(at).set_config(config));
+        let flows = self.on_switch(key, move |worker, at| worker.switch(at).set_config(config));
+        self.sweeper.run(move || drop(flows));
         Ok(())
     }
 
     fn steer(&mut self, key: SwitchKey, plan: Option<Plan>) {
-        self.on_switch(key, move |worker, at| worker.switch(at).steer(plan));
+        let old = self.on_switch(key, move |worker, at| worker.switch(at).steer(plan));
+        self.sweeper.run(move || drop(old));
     }
 
     fn steering(&mut self, key: SwitchKey) -> Option<Report> {
@@ -312,7 +314,8 @@ impl Datapath for Workers {
     }
 
     fn del_switch(&mut self, key: SwitchKey) {
-        self.on_switch(key, Worker::remove_switch);
+        let old = self.on_switch(key, Worker::remove_switch);
+        self.sweeper.run(move || drop(old));
         if let Some(place) = self.switches.remove(&key) {
             self.workers[place.worker].switches.give_back(place.at);
         }

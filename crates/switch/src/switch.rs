@@ -9,6 +9,7 @@ use ring::owners::Leaver;
 
 use crate::bridge::Bridge;
 use crate::config::{OnFull, PortConfig, SwitchConfig};
+use crate::forward::chain::cache::FlowCache;
 use crate::forward::chain::{Plan, Report, Steering};
 use crate::id::{Now, PortId};
 use crate::monitor::{Monitor, Monitors, Sight, Watch};
@@ -62,12 +63,11 @@ impl Switch {
         &mut self.bridge
     }
 
-    /// Changes its settings.
-    pub fn set_config(&mut self, config: SwitchConfig) {
+    /// Changes its settings. Returns what was known of flows, if that is no longer needed: memory
+    /// that takes long to give back, which is better done by somebody who moves no frames.
+    pub fn set_config(&mut self, config: SwitchConfig) -> Option<FlowCache> {
         self.bridge.set_config(config);
-        if let Some(steering) = &mut self.steering {
-            steering.set_flows(config.fdb_capacity);
-        }
+        self.steering.as_mut()?.set_flows(config.fdb_capacity)
     }
 
     /// Adds a port.
@@ -225,16 +225,14 @@ impl Switch {
         }
     }
 
-    /// From now on frames go through chains of functions as planned, and not without a plan.
-    pub fn steer(&mut self, plan: Option<Plan>) {
-        match plan {
-            None => self.steering = None,
-            Some(plan) => {
-                let (seed, flows) = (self.seed, self.bridge.config().fdb_capacity);
-                let new = || Steering::new(seed, flows).into();
-                self.steering.get_or_insert_with(new).set(plan);
-            }
-        }
+    /// From now on frames go through chains of functions as planned, and not without a plan: then
+    /// it returns what is no longer needed, as [`Self::set_config`] does.
+    pub fn steer(&mut self, plan: Option<Plan>) -> Option<Box<Steering>> {
+        let Some(plan) = plan else { return self.steering.take() };
+        let (seed, flows) = (self.seed, self.bridge.config().fdb_capacity);
+        let new = || Steering::new(seed, flows).into();
+        self.steering.get_or_insert_with(new).set(plan);
+        None
     }
 
     /// What there is to say of chains.

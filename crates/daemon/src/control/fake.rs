@@ -53,6 +53,8 @@ pub struct Fake {
     /// Trust groups with the keys of their members, and which were looked at.
     pub(super) groups: BTreeMap<GroupKey, Vec<PortKey>>,
     pub(super) audited: Vec<GroupKey>,
+    /// How often a worker was asked what it has counted of chains.
+    pub(super) reports: usize,
     /// The next memory that is built cannot be had.
     pub(super) build_fails: bool,
 }
@@ -156,6 +158,7 @@ impl Datapath for Fake {
     }
 
     fn steering(&mut self, key: SwitchKey) -> Option<Report> {
+        self.reports += 1;
         self.plans.get(&key).map(|_| Report::default())
     }
 

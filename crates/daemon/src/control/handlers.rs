@@ -322,8 +322,16 @@ impl<D: Datapath> Control<D> {
         let key = SwitchKey(self.state.new_key());
         self.datapath.add_switch(key, config, beside)?;
         let (new_ports, steering) = (NewPorts::Any, Steering::default());
-        let switch =
-            Switch { key, persistent, permissions, new_ports, config, steering, plan: None };
+        let switch = Switch {
+            key,
+            persistent,
+            permissions,
+            new_ports,
+            config,
+            steering,
+            plan: None,
+            listed: None,
+        };
         self.state.add_switch(name.clone(), switch);
         Ok(key)
     }

@@ -32,6 +32,7 @@ pub mod lone;
 mod port;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use client::api::{NewPorts, PortKind, SwitchSettings};
 use client::name::{PortName, SwitchName};
@@ -69,6 +70,8 @@ pub struct Switch {
     pub steering: Steering,
     /// What its worker was told of them.
     pub plan: Option<chain::Plan>,
+    /// What its worker had counted when somebody began to list it.
+    pub listed: Option<Arc<chain::Report>>,
 }
 
 /// All of it.

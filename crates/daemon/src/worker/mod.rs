@@ -466,8 +466,8 @@ impl Worker {
     }
 
     /// Takes the switch at `at` away; its ports are gone already.
-    pub fn remove_switch(&mut self, at: usize) {
-        self.switches[at] = None;
+    pub fn remove_switch(&mut self, at: usize) -> Option<Switch> {
+        self.switches[at].take()
     }
 
     /// The switch at `at`.

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use client::api::{
     ChainAdd, ChainInfo, ChainRef, ChainSpec, FlowCacheInfo, FunctionInfo, PortKind, Reply,
@@ -235,13 +236,20 @@ impl<D: Datapath> Control<D> {
         Ok(Reply::Done)
     }
 
-    fn report(&mut self, caller: &Caller, name: &SwitchName) -> Result<Report, Refusal> {
-        let key = self.state.switch(caller, name, Access::Look)?.key;
-        Ok(self.datapath.steering(key).unwrap_or_default())
+    /// What its worker has counted. It is asked where a listing begins: the pages behind the first
+    /// say of the same moment, and it goes on moving frames.
+    fn report(&mut self, caller: &Caller, query: &SteeringQuery) -> Result<Arc<Report>, Refusal> {
+        let switch = self.state.switch(caller, &query.switch, Access::Look)?;
+        if let (Some(_), Some(report)) = (&query.from, &switch.listed) {
+            return Ok(report.clone());
+        }
+        let report = Arc::new(self.datapath.steering(switch.key).unwrap_or_default());
+        self.steered(&query.switch).listed = Some(report.clone());
+        Ok(report)
     }
 
     fn chain_list(&mut self, caller: &Caller, query: &SteeringQuery) -> Result<Reply, Refusal> {
-        let (name, report) = (&query.switch, self.report(caller, &query.switch)?);
+        let (name, report) = (&query.switch, self.report(caller, query)?);
         let switch = self.state.switch(caller, name, Access::Look)?;
         let views = self.views(name);
         let from = query.from.as_deref().unwrap_or("");
@@ -270,14 +278,14 @@ impl<D: Datapath> Control<D> {
     }
 
     fn rule_list(&mut self, caller: &Caller, query: &SteeringQuery) -> Result<Reply, Refusal> {
-        let report = self.report(caller, &query.switch)?;
+        let report = self.report(caller, query)?;
         let switch = self.state.switch(caller, &query.switch, Access::Look)?;
         let views = self.views(&query.switch);
         let from = query.from.as_deref().map(parse_rule).transpose()?;
         let mut rules = switch.steering.rules();
         rules.retain(|rule| from.is_none_or(|from| place_of(rule) >= from));
         rules.sort_by_key(place_of);
-        let counted: BTreeMap<u32, Counters> = report.rules.into_iter().collect();
+        let counted: BTreeMap<u32, Counters> = report.rules.iter().copied().collect();
         let rows = rules.into_iter().map(|rule| {
             let id = rule.id.unwrap_or_default();
             let Counters { frames, bytes } = counted.get(&id).copied().unwrap_or_default();
@@ -288,7 +296,7 @@ impl<D: Datapath> Control<D> {
     }
 
     fn function_list(&mut self, caller: &Caller, query: &SteeringQuery) -> Result<Reply, Refusal> {
-        let (name, report) = (&query.switch, self.report(caller, &query.switch)?);
+        let (name, report) = (&query.switch, self.report(caller, query)?);
         let switch = self.state.switch(caller, name, Access::Look)?;
         let from = query.from.as_deref().map(parse_port).transpose()?;
         let ports = self

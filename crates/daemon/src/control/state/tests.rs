@@ -24,7 +24,16 @@ fn switch(key: u32, owner: u32, mode: u16, persistent: bool) -> Switch {
     let config = SwitchConfig::default();
     let new_ports = NewPorts::Any;
     let steering = Default::default();
-    Switch { key: SwitchKey(key), persistent, permissions, new_ports, config, steering, plan: None }
+    Switch {
+        key: SwitchKey(key),
+        persistent,
+        permissions,
+        new_ports,
+        config,
+        steering,
+        plan: None,
+        listed: None,
+    }
 }
 
 /// Attaches as the handlers do, with workers that never refuse.

@@ -300,11 +300,10 @@ impl Steering {
     }
 
     /// From now on, so many flows are remembered; where that is another number, those that are
-    /// known are forgotten.
-    pub fn set_flows(&mut self, flows: usize) {
-        if self.cache.capacity() != flows {
-            self.cache = FlowCache::new(flows, IDLE_MS);
-        }
+    /// known are forgotten, and returned.
+    pub fn set_flows(&mut self, flows: usize) -> Option<FlowCache> {
+        let is_other = self.cache.capacity() != flows;
+        is_other.then(|| std::mem::replace(&mut self.cache, FlowCache::new(flows, IDLE_MS)))
     }
 
     /// A turn of a port begins; says how many frames it may take.

@@ -130,6 +130,7 @@ fn test_pages_of_rules_have_each_once_while_others_come_and_go() {
         bench.ask(0, 0, &del).unwrap();
     }
     assert!(pages > 1);
+    assert_eq!(bench.control.datapath.reports, 1, "the worker is asked once for a listing");
     assert_eq!(seen.len(), 3000 - usize::try_from(pages).unwrap());
     let odd = seen.iter().filter(|id| *id % 2 == 1).count();
     assert!(seen[..odd].is_sorted() && seen[odd..].is_sorted(), "each once, in order");
