@@ -5,9 +5,10 @@
 //! what the rest of the daemon sees: nothing optional, nothing to check again.
 
 mod file;
+mod switches;
 mod values;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::io::{self, Read};
@@ -17,6 +18,7 @@ use std::str::FromStr;
 use client::api::{ChainSpec, HostIf, Machine, Mode, NewPorts, PortKind, RuleSpec};
 use client::name::{PortName, SwitchName};
 use port::vhost_user::allowance::Limits;
+use serde::de::IgnoredAny;
 use switch::{PortConfig, SwitchConfig};
 use thiserror::Error;
 pub use tracing::Level;
@@ -27,6 +29,7 @@ use crate::control::statics::Station;
 use crate::records::InterfaceText;
 use crate::words::in_plain_words;
 use file::{Misfit, RawConfig};
+pub use switches::SwitchText;
 pub use values::parse_workers;
 
 /// Everything an operator can decide.
@@ -186,26 +189,44 @@ pub enum ConfigError {
 impl Config {
     /// Reads a file.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text =
-            read(path).map_err(|error| ConfigError::Read { path: path.to_path_buf(), error })?;
-        Self::parse(&text, path)
+        Self::parse(&read(path)?, path)
     }
 
     /// Reads a text; `path` is for messages.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        let refuse = |at: usize, message: String| ConfigError::Parse {
-            path: path.to_path_buf(),
-            line: line_of(text, at),
-            message,
-        };
-        let raw: RawConfig = toml::from_str(text).map_err(|error| {
-            refuse(
-                error.span().map_or(0, |span| span.start),
-                in_plain_words(&error.message().replace("unknown field", "unknown key")),
-            )
-        })?;
-        raw.into_config().map_err(|Misfit { at, error }| refuse(at, error.to_string()))
+        parse(text, path, RawConfig::into_config)
     }
+}
+
+/// What a file says of switches; and what else there is in it, which is for a daemon that begins.
+pub fn load_switches(path: &Path) -> Result<(Vec<SwitchText>, Vec<String>), ConfigError> {
+    let text = read(path)?;
+    let switches = parse(&text, path, |mut raw| {
+        let switches = raw.switches()?;
+        raw.into_config().map(|_| switches)
+    })?;
+    let keys: BTreeMap<String, IgnoredAny> = toml::from_str(&text).unwrap_or_default();
+    Ok((switches, keys.into_keys().filter(|key| key != "switch").collect()))
+}
+
+/// Reads a text for what `mean` finds in it.
+fn parse<T>(
+    text: &str,
+    path: &Path,
+    mean: impl FnOnce(RawConfig) -> Result<T, Misfit>,
+) -> Result<T, ConfigError> {
+    let refuse = |at: usize, message: String| ConfigError::Parse {
+        path: path.to_path_buf(),
+        line: line_of(text, at),
+        message,
+    };
+    let raw: RawConfig = toml::from_str(text).map_err(|error| {
+        refuse(
+            error.span().map_or(0, |span| span.start),
+            in_plain_words(&error.message().replace("unknown field", "unknown key")),
+        )
+    })?;
+    mean(raw).map_err(|Misfit { at, error }| refuse(at, error.to_string()))
 }
 
 impl Default for Config {
@@ -216,13 +237,17 @@ impl Default for Config {
 }
 
 /// A file's text, which is no longer than a configuration can be: `/dev/zero` has no end.
-fn read(path: &Path) -> io::Result<String> {
+fn read(path: &Path) -> Result<String, ConfigError> {
     let mut text = String::new();
-    let file = fs::File::open(path)?;
-    if file.take(MAX_FILE).read_to_string(&mut text)? as u64 == MAX_FILE {
-        return Err(io::Error::other("16 MiB or more: this is no configuration"));
+    let file = fs::File::open(path);
+    match file.and_then(|file| file.take(MAX_FILE).read_to_string(&mut text)) {
+        Ok(length) if length as u64 == MAX_FILE => {
+            let error = io::Error::other("16 MiB or more: this is no configuration");
+            Err(ConfigError::Read { path: path.to_path_buf(), error })
+        }
+        Ok(_) => Ok(text),
+        Err(error) => Err(ConfigError::Read { path: path.to_path_buf(), error }),
     }
-    Ok(text)
 }
 
 /// Bytes that no configuration has.

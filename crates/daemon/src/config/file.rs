@@ -1,29 +1,24 @@
 //! The file as it is written: what may be missing, and what stands for it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use client::api::{
-    Address, ChainSpec, Filter, HostIf, Mac, Machine, Mode, NewPorts, PortKind, Queues, RuleSpec,
-};
+use client::api::Mode;
 use client::name::{NameError, PortName, SwitchName};
 use port::vhost_user::allowance::Limits;
 use ring::cursor::Span;
 use ring::layout::{DEFAULT_STRIDE, RingCounts};
 use serde::Deserialize;
-use switch::{Forwarding, OnFull, PortConfig, Role, SwitchConfig, VlanMode};
 use thiserror::Error;
 use toml::Spanned;
 
+use super::switches::{RawSwitch, SwitchText};
 use super::values::{
-    Bytes, Capacity, ExtraBufs, FrameCount, GroupId, Kind, Log, Number, QueueNumbers, Rings, Slots,
-    Stride, UserId, VnetHeader, WorkerCount, from_text, some_from_text,
+    Bytes, ExtraBufs, FrameCount, GroupId, Log, Number, Rings, Slots, Stride, UserId, WorkerCount,
+    from_text,
 };
-use super::{Config, PortPlan, Quota, SocketConfig, SwitchPlan, WaitPolicy, WorkersConfig};
+use super::{Config, Quota, SocketConfig, WaitPolicy, WorkersConfig};
 use crate::control::datapath::RingSpec;
-use crate::control::handlers::host::complete;
-use crate::control::handlers::machine;
-use crate::control::policy::Grant;
 use crate::control::statics::Station;
 use crate::worker::BATCH;
 
@@ -51,6 +46,12 @@ pub enum MisfitError {
     /// Its network interface.
     #[error("{0}: {1}")]
     Host(Box<PortName>, String),
+    /// Its settings.
+    #[error("{0}: {1}")]
+    Settings(PortName, String),
+    /// Chains and rules.
+    #[error("{0}: {1}")]
+    Steering(SwitchName, String),
     /// A static address has one port.
     #[error(
         "{0} is on {one} and on {other}; an address has one port: take one out",
@@ -137,66 +138,6 @@ struct RawNewSwitch {
     mode: Mode,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default, expecting = "a table")]
-struct RawSwitch {
-    #[serde(deserialize_with = "some_from_text")]
-    forwarding: Option<Forwarding>,
-    age_s: Option<Number>,
-    fdb_capacity: Option<Capacity>,
-    owner: Option<UserId>,
-    group: Option<GroupId>,
-    mode: Option<Mode>,
-    new_ports: NewPorts,
-    chain: Vec<ChainSpec>,
-    rule: Vec<RuleSpec>,
-    port: BTreeMap<Spanned<String>, RawPort>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default, expecting = "a table")]
-struct RawPort {
-    kind: Kind,
-    #[serde(deserialize_with = "some_from_text")]
-    vlan: Option<VlanMode>,
-    isolated: Option<bool>,
-    learning: Option<bool>,
-    unicast_flood: Option<bool>,
-    multicast_flood: Option<bool>,
-    broadcast_flood: Option<bool>,
-    max_macs: Option<Number>,
-    #[serde(deserialize_with = "some_from_text")]
-    on_full: Option<OnFull>,
-    vnet_header: Option<VnetHeader>,
-    service: Option<String>,
-    instance: Option<u16>,
-    chain: Option<String>,
-    owner: Option<UserId>,
-    group: Option<GroupId>,
-    mode: Option<Mode>,
-    #[serde(rename = "static")]
-    stations: BTreeSet<Spanned<Station>>,
-    ifname: Option<String>,
-    mtu: Option<Number>,
-    mac: Option<Mac>,
-    netns: Option<String>,
-    address: Option<Address>,
-    alone: bool,
-    filter: Option<Filter>,
-    trust_group: Option<String>,
-    socket: Option<String>,
-    connect: bool,
-    queues: Option<QueueNumbers>,
-    coalesce_usecs: Option<Number>,
-    coalesce_frames: Option<Number>,
-    peer: Option<String>,
-}
-
-/// More than there can be are too many in any case.
-fn small(number: Option<&Number>) -> Option<u16> {
-    number.map(|n| u16::try_from(n.0).unwrap_or(u16::MAX))
-}
-
 /// Somewhere: without a directory nothing could be kept.
 fn state_dir<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
@@ -212,9 +153,14 @@ fn state_dir<'de, D: serde::Deserializer<'de>>(
 }
 
 impl RawConfig {
+    /// Takes what it says of switches.
+    pub fn switches(&mut self) -> Result<Vec<SwitchText>, Misfit> {
+        std::mem::take(&mut self.switch).into_iter().map(|(name, raw)| raw.read(name)).collect()
+    }
+
     /// What it means.
-    pub fn into_config(self) -> Result<Config, Misfit> {
-        let switches = self.switch.into_iter().map(|(name, raw)| raw.into_plan(name));
+    pub fn into_config(mut self) -> Result<Config, Misfit> {
+        let switches = self.switches()?.into_iter().map(|text| text.plan).collect();
         let rings = self.rings.unwrap_or_else(|| Spanned::new(0..0, RawRings::default()));
         let at = rings.span().start;
         let rings = rings.into_inner().into_spec().map_err(|error| Misfit { at, error })?;
@@ -249,7 +195,7 @@ impl RawConfig {
             },
             rings,
             switch_mode: self.new_switch.mode,
-            switches: switches.collect::<Result<_, _>>()?,
+            switches,
         })
     }
 }
@@ -268,140 +214,6 @@ impl RawRings {
         };
         let fits = port::shm::region_layout(spec.counts, spec.extra_bufs, spec.stride).is_ok();
         fits.then_some(spec).ok_or(MisfitError::Rings)
-    }
-}
-
-impl RawSwitch {
-    fn into_plan(self, name: SwitchName) -> Result<SwitchPlan, Misfit> {
-        let default = SwitchConfig::default();
-        let config = SwitchConfig {
-            forwarding: self.forwarding.unwrap_or(default.forwarding),
-            ageing_ms: self.age_s.map_or(default.ageing_ms, |s| u64::from(s.0) * 1000),
-            fdb_capacity: self.fdb_capacity.map_or(default.fdb_capacity, |n| n.0),
-        };
-        let mut homes = BTreeMap::new();
-        let ports = self.port.into_iter().map(|(key, raw)| raw.into_plan(&name, &key, &mut homes));
-        Ok(SwitchPlan {
-            config,
-            persistent: true,
-            owner: self.owner.map(|id| id.0),
-            group: self.group.map(|id| id.0),
-            mode: self.mode,
-            new_ports: self.new_ports,
-            ports: ports.collect::<Result<_, Misfit>>()?,
-            chains: self.chain,
-            rules: self.rule,
-            name,
-        })
-    }
-}
-
-impl RawPort {
-    /// The port of this name; `homes` are the ports that have static addresses.
-    fn into_plan(
-        self,
-        switch: &SwitchName,
-        key: &Spanned<String>,
-        homes: &mut BTreeMap<Station, PortName>,
-    ) -> Result<PortPlan, Misfit> {
-        let name = switch.join(key.get_ref()).map_err(|error| (key, error))?;
-        if name.pipe().is_some() {
-            return Err((key, MisfitError::Pipe(name)).into());
-        }
-        let kind = self.kind.0;
-        if self.service.is_some() && kind != PortKind::Shm {
-            return Err((key, MisfitError::Service(name)).into());
-        }
-        let host = complete(&name, kind, self.host().as_ref())
-            .map_err(|error| (key, MisfitError::Host(Box::new(name.clone()), error)))?;
-        let machine = machine::complete(kind, self.machine().as_ref())
-            .map_err(|error| (key, MisfitError::Host(Box::new(name.clone()), error)))?;
-        for station in &self.stations {
-            if let Some(first) = homes.insert(*station.get_ref(), name.clone()) {
-                let ports = Box::new([first, name]);
-                let error = MisfitError::TwoPorts(*station.get_ref(), ports);
-                return Err(Misfit { at: station.span().start, error });
-            }
-        }
-        let stations = self.stations.iter().map(|station| *station.get_ref()).collect();
-        let (grant, config) = (self.grant(), self.into_config());
-        let (owner, interface) = (None, None);
-        Ok(PortPlan { name, kind, config, host, machine, interface, stations, owner, grant })
-    }
-
-    /// What is said of whose it is.
-    fn grant(&self) -> Grant {
-        Grant {
-            owner: self.owner.as_ref().map(|id| id.0),
-            group: self.group.as_ref().map(|id| id.0),
-            mode: self.mode,
-        }
-    }
-
-    /// What is said of its network interface, if anything is.
-    fn host(&self) -> Option<HostIf> {
-        let host = HostIf {
-            ifname: self.ifname.clone(),
-            mtu: self.mtu.as_ref().map(|mtu| mtu.0),
-            mac: self.mac,
-            netns: self.netns.clone(),
-            address: self.address,
-            alone: self.alone,
-            queues: self.queues.as_ref().filter(|_| self.has_queues()).map(|it| it.0.clone()),
-            filter: self.filter.clone(),
-            trust_group: self.trust_group.clone(),
-            fds: 0,
-        };
-        (host != HostIf::default()).then_some(host)
-    }
-
-    /// Are the queues that are named those of an interface? Of machines there are so many.
-    fn has_queues(&self) -> bool {
-        let is_set = self.queues.as_ref().is_some_and(|it| matches!(it.0, Queues::Set(_)));
-        is_set || matches!(self.kind.0, PortKind::Xdp | PortKind::Tap)
-    }
-
-    /// How many pairs of queues a machine may have.
-    fn pairs(&self) -> Option<u16> {
-        match self.queues {
-            Some(QueueNumbers(Queues::First(count))) if !self.has_queues() => Some(count),
-            _ => None,
-        }
-    }
-
-    /// What is said of its socket, if anything is.
-    fn machine(&self) -> Option<Machine> {
-        let machine = Machine {
-            held: false,
-            socket: self.socket.clone(),
-            connect: self.connect,
-            queues: self.pairs(),
-            coalesce_usecs: small(self.coalesce_usecs.as_ref()),
-            coalesce_frames: small(self.coalesce_frames.as_ref()),
-            peer: self.peer.clone(),
-        };
-        (machine != Machine::default()).then_some(machine)
-    }
-
-    fn into_config(self) -> PortConfig {
-        let default = PortConfig::default();
-        PortConfig {
-            vlan: self.vlan.unwrap_or(default.vlan),
-            isolated: self.isolated.unwrap_or(default.isolated),
-            learning: self.learning.unwrap_or(default.learning),
-            unicast_flood: self.unicast_flood.unwrap_or(default.unicast_flood),
-            multicast_flood: self.multicast_flood.unwrap_or(default.multicast_flood),
-            broadcast_flood: self.broadcast_flood.unwrap_or(default.broadcast_flood),
-            max_macs: self.max_macs.map(|max| max.0).filter(|&max| max != 0),
-            on_full: self.on_full.unwrap_or(default.on_full),
-            vnet_header: self.vnet_header.map_or(default.vnet_header, |bytes| bytes.0),
-            role: Role {
-                service: self.service,
-                instance: self.instance.unwrap_or(0),
-                chain: self.chain,
-            },
-            vacant: false,
-        }
     }
 }
 

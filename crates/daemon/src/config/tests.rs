@@ -2,7 +2,7 @@
 
 use super::values::parse_bytes;
 use super::*;
-use client::api::Queues;
+use client::api::{PortSettings, Queues, SwitchSettings};
 use proptest::prelude::*;
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
@@ -34,14 +34,98 @@ fn test_sample_parses_with_everything_switched_on() {
     let switch = &config.switches[0];
     assert_eq!(switch.mode, Mode::new(0o660));
     let names: Vec<_> = switch.ports.iter().map(|port| port.name.port()).collect();
-    assert_eq!(names, ["eth1", "eth2", "lan", "sink", "vm1", "vm2"]);
-    let socket = switch.ports[5].machine.as_ref().unwrap().socket.as_deref();
+    let shown = ["eth1", "eth2", "fw", "lan", "sink", "uplink", "vm1", "vm2", "vm3"];
+    assert_eq!(names, shown);
+    assert_eq!((switch.chains.len(), switch.rules.len()), (1, 1));
+    let socket = switch.ports[7].machine.as_ref().unwrap().socket.as_deref();
     assert_eq!(socket, Some("/run/uvala/vm2.sock"));
-    assert_eq!(switch.ports[4].config.vlan, "access:10".parse().unwrap());
+    assert_eq!(switch.ports[6].config.vlan, "access:10".parse().unwrap());
     let host = |port: usize| switch.ports[port].host.clone().unwrap();
     assert_eq!(host(0).ifname.as_deref(), Some("eth1"), "as the port");
     assert_eq!((host(1).queues, host(1).filter.unwrap().vlans), (Some(Queues::First(4)), vec![10]));
-    assert_eq!(host(2).address.unwrap().to_string(), "10.0.0.1/24");
+    assert_eq!(host(3).address.unwrap().to_string(), "10.0.0.1/24");
+}
+
+/// What is read and not shown nobody finds.
+#[test]
+fn test_sample_shows_every_key_that_is_read() {
+    let shown = SAMPLE.replace("\n#! ", "\n");
+    let is_shown = |key: &str| {
+        shown.lines().any(|line| match line.strip_prefix('[') {
+            Some(table) => table.split(['[', ']', '.']).any(|word| word == key),
+            None => line.strip_prefix(key).is_some_and(|rest| rest.starts_with(" = ")),
+        })
+    };
+    for table in [
+        "",
+        "[socket]",
+        "[workers]",
+        "[quota]",
+        "[rings]",
+        "[new_switch]",
+        "[switch.vale0]",
+        "[switch.vale0.port.a]",
+        "[[switch.vale0.chain]]",
+        "[[switch.vale0.rule]]",
+    ] {
+        let refused = error(&format!("{table}\nno_such_key = 1\n"));
+        let (_, known) = refused.split_once("expected").expect(&refused);
+        let keys: Vec<_> = known.split('`').skip(1).step_by(2).collect();
+        assert!(!keys.is_empty(), "{refused}");
+        assert!(keys.iter().all(|key| is_shown(key)), "{table}: {keys:?}");
+    }
+}
+
+#[test]
+fn test_chains_and_rules_that_cannot_be_meant_are_refused_with_their_line() {
+    let chain = |name: &str, services: &str| {
+        format!("[[switch.vale0.chain]]\nname = \"{name}\"\nservices = [{services}]\n")
+    };
+    let rule = |action: &str, more: &str| {
+        format!("[[switch.vale0.rule]]\naction = \"{action}\"\n{more}\n")
+    };
+    let good = chain("web", "\"fw\"") + &rule("chain:web", "dport = \"80\"");
+    assert!(parse(&good).is_ok());
+    for (bad, line, says) in [
+        (chain("c", ""), 7, "vale0: chain c: it has 0 services"),
+        (chain("web", "\"r\""), 7, "two chains have one name"),
+        (rule("chain:no", ""), 7, "rule 2: there is no chain no"),
+        (rule("drop", "src = \"10.0.0.0/33\""), 7, "rule 2: "),
+        (rule("drop", "id = 1"), 7, "two rules 1"),
+        (rule("drop", "dport = \"80\""), 7, "rule"),
+        (rule("drop", "sprot = \"80\""), 9, "unknown key `sprot`"),
+        (rule("forward", "") + &rule("drop", "vlan = 4095"), 10, "rule 3: "),
+    ] {
+        // The table stands behind the good ones, and before others.
+        let text = error(&(good.clone() + &bad + &rule("port:a", "priority = 9")));
+        assert!(text.starts_with(&format!("config test.toml:{line}: ")), "{bad}{text}");
+        assert!(text.contains(says), "{bad}{text}");
+    }
+    let text = error("[switch.vale0]\n[switch.vale0.port.a]\nservice = \"a b\"\n");
+    assert!(text.starts_with("config test.toml:2: vale0:a: service: only letters"), "{text}");
+    let both = "[switch.vale0.port.a]\nservice = \"fw\"\nchain = \"web\"\n";
+    assert!(error(both).contains(":1: vale0:a: an instance of a service"), "{}", error(both));
+}
+
+/// `uvala apply` leaves alone what a file does not say; a daemon that begins has defaults.
+#[test]
+fn test_what_is_not_said_stays_open_and_is_planned_as_by_default() {
+    let place = std::env::temp_dir().join(format!("uvala-config-{}.toml", std::process::id()));
+    let text = "log = \"debug\"\n[switch.vale0]\nage_s = 7\n[switch.vale0.port.a]\n\
+                isolated = true\nstatic = [\"02:00:00:00:00:01\"]\n";
+    fs::write(&place, text).unwrap();
+    let read = load_switches(&place);
+    fs::remove_file(&place).unwrap();
+    let (switches, others) = read.unwrap();
+    assert_eq!(others, ["log"]);
+    let SwitchText { spec, ports, plan } = &switches[0];
+    let wanted = SwitchSettings { age_s: Some(7), ..SwitchSettings::default() };
+    assert_eq!(spec.settings, wanted);
+    let wanted = PortSettings { isolated: Some(true), ..PortSettings::default() };
+    assert_eq!((&ports[0].settings, &ports[0].host), (&wanted, &None));
+    assert_eq!(*plan, parse(text).unwrap().switches[0]);
+    assert_eq!(plan.config.fdb_capacity, SwitchConfig::default().fdb_capacity);
+    assert_eq!(plan.ports[0].stations.len(), 1);
 }
 
 #[test]

@@ -217,7 +217,10 @@ impl<D: Datapath> Server<D> {
         if let Some(hangups) = &self.hangups
             && matches!(rustix::io::read(hangups, &mut [0; 64]), Ok(1..))
         {
-            tracing::info!("SIGHUP: the configuration is read at the start only; to end: SIGTERM");
+            tracing::info!(
+                "SIGHUP: the configuration is read at the start only (its switches also by: uvala \
+                 apply FILE); to end: SIGTERM"
+            );
         }
     }
 

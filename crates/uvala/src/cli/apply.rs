@@ -1,28 +1,30 @@
 //! `uvala apply`
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::Context;
 use client::api::{
-    ChainSpec, ErrorCode, HostIf, NewPorts, PortAdd, PortKind, PortSet, PortSettings, Reply,
-    Request, RuleAdd, RuleSpec, SwitchSettings, SwitchSpec,
+    ChainSpec, ErrorCode, FdbAdd, Mac, PortSet, PortSettings, Reply, Request, RuleAdd, RuleSpec,
+    SwitchSettings, SwitchSpec,
 };
 use client::control::{Connection, ControlError, unexpected};
 use client::name::SwitchName;
-use serde::Deserialize;
+use daemon::config::{SwitchText, load_switches};
 
 use super::Global;
-use super::chain::chains;
+use super::chain::chains as list;
 use super::output::Output;
+use crate::say;
 
 /// Make switches, ports, chains and rules as a file says
 ///
-/// The file is written as the daemon's configuration is: [switch.vale0], [switch.vale0.port.a],
-/// [[switch.vale0.chain]], [[switch.vale0.rule]]. What is there is changed, what is missing is
-/// made, and nothing else is touched, but that chains and rules of a switch in the file are those
-/// of the file alone: they change at once, between two batches of frames. Where the daemon refuses
-/// something, what stands before it in the file is made and stays: mend it, and apply it again.
+/// The file is written as the daemon's configuration is, uvala.toml(5), and may be that:
+/// [switch.vale0], [switch.vale0.port.a], [[switch.vale0.chain]], [[switch.vale0.rule]]. A daemon
+/// reads its configuration when it starts; this is how what is changed in it comes into force
+/// without a restart. What is there is changed, what is missing is made, and nothing else is
+/// touched, but that chains and rules of a switch in the file are those of the file alone: they
+/// change at once, between two batches of frames. Where the daemon refuses something, what stands
+/// before it in the file is made and stays: mend it, and apply it again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -32,100 +34,70 @@ pub struct Args {
     output: Output,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    #[serde(default)]
-    switch: BTreeMap<SwitchName, Part>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Part {
-    forwarding: Option<String>,
-    age_s: Option<u32>,
-    fdb_capacity: Option<u32>,
-    new_ports: Option<NewPorts>,
-    chain: Vec<ChainSpec>,
-    rule: Vec<RuleSpec>,
-    port: BTreeMap<String, toml::Table>,
-}
-
-/// A port of the file.
-struct PortPart {
-    kind: PortKind,
-    host: Option<HostIf>,
-    settings: PortSettings,
-}
-
-/// Keys of a port's interface.
-const HOST: [&str; 9] =
-    ["ifname", "mtu", "mac", "netns", "address", "alone", "queues", "filter", "trust_group"];
 /// Rules of one message.
 const CHUNK: usize = 200;
-
-impl PortPart {
-    fn new(mut table: toml::Table) -> anyhow::Result<Self> {
-        let kind = match table.remove("kind") {
-            Some(kind) => kind.try_into()?,
-            None => PortKind::Shm,
-        };
-        let host: toml::Table =
-            HOST.iter().filter_map(|&key| Some((key.to_owned(), table.remove(key)?))).collect();
-        let host = if host.is_empty() { None } else { Some(host.try_into()?) };
-        Ok(Self { kind, host, settings: table.try_into()? })
-    }
-}
 
 /// Runs the subcommand.
 pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let path = args.file.display();
-    let text = std::fs::read_to_string(&args.file).with_context(|| format!("{path}"))?;
-    let file: File = toml::from_str(&text).with_context(|| format!("{path}"))?;
+    let (switches, others) = load_switches(&args.file)?;
     let connection = global.connect()?;
-    for (name, part) in file.switch {
+    for text in switches {
         let made = "what stands before it in the file is made; apply it again when it is mended";
-        apply(&connection, &name, part).with_context(|| format!("{path}: {name}: {made}"))?;
+        let name = text.spec.switch.clone();
+        apply(&connection, text).with_context(|| format!("{path}: {name}: {made}"))?;
+    }
+    if !others.is_empty() {
+        let keys = others.join(", ");
+        say::remark(format_args!("uvala: {path}: {keys}: in force when a daemon starts with it"));
     }
     args.output.done()
 }
 
-fn apply(connection: &Connection, name: &SwitchName, part: Part) -> anyhow::Result<()> {
-    let settings = SwitchSettings {
-        forwarding: part.forwarding,
-        age_s: part.age_s,
-        fdb_capacity: part.fdb_capacity,
-        new_ports: part.new_ports,
-        ..SwitchSettings::default()
-    };
-    let spec = SwitchSpec { switch: name.clone(), settings };
+fn apply(connection: &Connection, text: SwitchText) -> anyhow::Result<()> {
+    let SwitchText { spec, ports, plan } = text;
+    let name = spec.switch.clone();
     add_or(connection, Request::SwitchAdd(spec.clone()), || Request::SwitchSet(spec))?;
     // Ports first, because chains need their services; their chains last, for these need to be.
     let mut later = Vec::new();
-    for (key, table) in part.port {
-        let port = name.join(&key)?;
-        let PortPart { kind, host, mut settings } =
-            PortPart::new(table).with_context(|| format!("port {key}"))?;
-        if let Some(chain) = settings.chain.take() {
+    for (mut add, plan) in ports.into_iter().zip(&plan.ports) {
+        let port = add.port.clone();
+        if let Some(chain) = add.settings.chain.take() {
             let settings = PortSettings { chain: Some(chain), ..PortSettings::default() };
             later.push(PortSet { port: port.clone(), settings });
         }
-        let set = PortSet { port: port.clone(), settings: settings.clone() };
-        let add = PortAdd { port, kind, settings, host, machine: None };
+        let set = PortSet { port: port.clone(), settings: add.settings.clone() };
         add_or(connection, Request::PortAdd(Box::new(add)), || Request::PortSet(set))?;
+        for station in &plan.stations {
+            let (mac, vlan) = (Mac(station.mac.octets()), station.vlan.into());
+            done(connection.call(Request::FdbAdd(FdbAdd { port: port.clone(), mac, vlan }))?)?;
+        }
     }
+    steer(connection, &name, plan.chains, &plan.rules, later)
+}
+
+/// Gives a switch its chains and rules, and then its ports the chains that they enter.
+fn steer(
+    connection: &Connection,
+    name: &SwitchName,
+    chains: Vec<ChainSpec>,
+    rules: &[RuleSpec],
+    ports: Vec<PortSet>,
+) -> anyhow::Result<()> {
     // Chains that ports use until then stay until then, so that their frames miss no function.
-    let is_named = |old: &ChainSpec| part.chain.iter().any(|new| new.name == old.name);
-    let mut used: Vec<_> = chains(connection, name)?.into_iter().map(|info| info.chain).collect();
+    let is_named = |old: &ChainSpec| chains.iter().any(|new| new.name == old.name);
+    let mut used: Vec<_> = list(connection, name)?.into_iter().map(|info| info.chain).collect();
     used.retain(|old| !is_named(old));
-    let is_last = used.is_empty();
-    let mut rules = part.rule.chunks(CHUNK);
-    let settings = SwitchSettings {
-        chains: Some([&part.chain[..], &used].concat()),
+    let set = |settings| {
+        let spec = SwitchSpec { switch: name.clone(), settings };
+        done(connection.call(Request::SwitchSet(spec))?)
+    };
+    let mut rules = rules.chunks(CHUNK);
+    set(SwitchSettings {
+        chains: Some([&chains[..], &used].concat()),
         rules: Some(rules.next().unwrap_or_default().to_vec()),
         ..SwitchSettings::default()
-    };
-    done(connection.call(Request::SwitchSet(SwitchSpec { switch: name.clone(), settings }))?)?;
+    })?;
     for rules in rules {
         let add = RuleAdd { switch: name.clone(), rules: rules.to_vec() };
         match connection.call(Request::RuleAdd(add))? {
@@ -133,12 +105,11 @@ fn apply(connection: &Connection, name: &SwitchName, part: Part) -> anyhow::Resu
             other => return Err(unexpected(&other).into()),
         }
     }
-    later.into_iter().try_for_each(|set| done(connection.call(Request::PortSet(set))?))?;
-    if is_last {
+    ports.into_iter().try_for_each(|set| done(connection.call(Request::PortSet(set))?))?;
+    if used.is_empty() {
         return Ok(());
     }
-    let settings = SwitchSettings { chains: Some(part.chain), ..SwitchSettings::default() };
-    done(connection.call(Request::SwitchSet(SwitchSpec { switch: name.clone(), settings }))?)
+    set(SwitchSettings { chains: Some(chains), ..SwitchSettings::default() })
 }
 
 /// Makes something, or changes it where it is there.

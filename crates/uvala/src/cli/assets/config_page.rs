@@ -68,7 +68,8 @@ uvala.toml \\- configuration of the uvala daemon
 .SH SYNOPSIS
 \\fBuvala daemon \\-c\\fR \\fIuvala.toml\\fR
 .SH DESCRIPTION
-A TOML file, which the daemon reads when it starts. Unknown keys are refused, with the line they
+A TOML file, which the daemon reads when it starts; \\fBuvala apply\\fR makes what it says of
+switches in a daemon that runs. Unknown keys are refused, with the line they
 are in, so a typing error never goes unnoticed. Every key can be left out; what follows it here is
 its default, unless that is said to be an example.
 .SH SETTINGS
@@ -80,7 +81,8 @@ const TAIL: &str = "\
 \\fI/etc/uvala.toml\\fR
 The configuration of the service.
 .SH SEE ALSO
-\\fBuvala\\-daemon\\fR(1), \\fBuvala\\-switch\\fR(1), \\fBuvala\\-port\\fR(1)
+\\fBuvala\\-daemon\\fR(1), \\fBuvala\\-apply\\fR(1), \\fBuvala\\-switch\\fR(1),
+\\fBuvala\\-port\\fR(1)
 ";
 
 #[cfg(test)]
