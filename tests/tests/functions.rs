@@ -5,23 +5,97 @@ use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use harness::daemon::Daemon;
+use harness::chain::{configuration, function, functions};
+use harness::daemon::{Daemon, Setup};
 use harness::lab::Lab;
 use harness::net::{tcp, udp};
-use harness::process::{Owned, Scratch, uvala};
+use harness::process::{Owned, STRANGER, Scratch, uvala, uvala_path};
 use harness::role::Become;
-use harness::{skip, wait};
+use harness::{is_root, skip, wait};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
 }
 
-/// The four commands of the README.
-fn commands() -> Vec<String> {
+/// The lines of the README's section: for everybody, and those before them for who is not root.
+fn blocks() -> [String; 2] {
     let page = std::fs::read_to_string(root().join("README.md")).unwrap();
-    let mut blocks = page.split("```text\n").filter_map(|rest| rest.split("\n```").next());
-    let block = blocks.find(|block| block.starts_with("uvala apply examples/nf")).unwrap();
-    block.lines().map(str::to_owned).collect()
+    let (_, section) = page.split_once("### Network functions\n").unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let blocks = section.split("```text\n").skip(1).filter_map(|rest| rest.split("\n```").next());
+    blocks.map(str::to_owned).collect::<Vec<_>>().try_into().expect("two blocks")
+}
+
+/// The four commands among them.
+fn commands() -> Vec<String> {
+    let [block, _] = blocks();
+    let lines = block.lines().map(|line| line.split("  #").next().unwrap().trim_end().to_owned());
+    lines.filter(|line| line.starts_with("uvala apply") || line.starts_with("uvala nf")).collect()
+}
+
+/// Types the lines in a shell of its own, in namespaces that end with it, as another user if one is
+/// named; what it prints.
+fn typed(user: Option<u32>) -> Owned {
+    let [lines, before] = blocks();
+    let (enter, more) = before.split_once('\n').expect("one line to enter, and others");
+    let enter = match user {
+        Some(user) => {
+            let ids = format!("--reuid {user} --regid {user} --clear-groups");
+            format!("setpriv {ids} {enter}")
+        }
+        None if is_root() => enter.replace(" --map-root-user", ""),
+        None => enter.to_owned(),
+    };
+    let mut words: Vec<&str> = enter.split(' ').collect();
+    let script = format!("{more}\n{lines}\n");
+    words.extend(["--pid", "--fork", "--kill-child", "sh", "-c", &script]);
+    let bin = uvala_path().parent().unwrap().display();
+    let path = format!("{bin}:{}", std::env::var("PATH").unwrap());
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).current_dir(root()).env("PATH", path).env_remove("UVALA_DIR");
+    Owned::spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()))
+}
+
+/// What the lines come to: an answer of blue's, and two functions that have seen it.
+fn shows_a_chain(mut shell: Owned) {
+    let mut lines = BufReader::new(shell.stdout()).lines().map_while(Result::ok);
+    let answers = lines.find(|line| line.contains("packets transmitted")).expect("ping's end");
+    assert!(!answers.contains(" 0 received"), "{answers}");
+    for port in ["valenf:fw ", "valenf:r "] {
+        let shown = |line: &String| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            line.contains(port) && line.contains(" runs ") && words.get(7) != Some(&"0")
+        };
+        assert!(lines.any(|line| shown(&line)), "{port} is not shown");
+    }
+    shell.kill();
+}
+
+/// Whether something can be done here, as that user.
+fn can(user: Option<u32>, words: &str) -> bool {
+    let ids = user.map(|user| format!("setpriv --reuid {user} --regid {user} --clear-groups "));
+    let line = ids.unwrap_or_default() + words;
+    let words: Vec<&str> = line.split(' ').collect();
+    let tried = Command::new(words[0]).args(&words[1..]).output();
+    tried.is_ok_and(|tried| tried.status.success())
+}
+
+#[test]
+fn the_readmes_lines_show_a_chain_when_they_are_pasted() {
+    if !can(None, "ping -V") {
+        return skip("there is no ping (apt-get install iputils-ping)");
+    }
+    let uvala = format!("{} --version", uvala_path().display());
+    for user in [None, is_root().then_some(STRANGER)] {
+        let enters = if user.is_none() && is_root() { "" } else { " --map-root-user" };
+        if !can(user, &format!("unshare{enters} --net --mount true")) {
+            skip("namespaces cannot be made, or not by ordinary users");
+        } else if !can(user, &uvala) {
+            skip("the sources are closed to other users");
+        } else {
+            shows_a_chain(typed(user));
+        }
+    }
 }
 
 /// The files that they name, for these namespaces.
@@ -68,8 +142,6 @@ fn a_firewall_and_a_router_stand_between_two_namespaces() {
         let [apply, firewall, router, list] = &commands[..] else { panic!("{commands:?}") };
         assert!(start(daemon, &place, apply).wait().success());
         for (guest, network) in [(red, 1), (blue, 2)] {
-            guest.ip("link set eth0 up");
-            guest.ip(&format!("addr add 10.0.{network}.2/24 dev eth0"));
             guest.ip(&format!("route add default via 10.0.{network}.1"));
         }
         let mut first = start(daemon, &place, firewall);
@@ -129,6 +201,75 @@ fn dropped(daemon: &Daemon) -> u64 {
     let all = json.as_array().unwrap().iter();
     let of = |row: &serde_json::Value| row["dropped"].as_u64().unwrap();
     all.filter(|row| row["service"] == "firewall").map(of).sum()
+}
+
+/// One file is a daemon's configuration and what `uvala apply` makes of one that runs.
+#[test]
+fn apply_takes_what_a_daemon_starts_with_and_names_a_wrong_line() {
+    const TEXT: &str = "[workers]\nwait = \"block\"\n[switch.valenf]\nforwarding = \"chain\"\n\
+        mode = \"640\"\n[switch.valenf.port.fw]\nservice = \"fw\"\n\
+        [switch.valenf.port.sink]\nkind = \"null\"\nstatic = [\"02:00:00:00:00:07@3\"]\n\
+        [switch.valenf.port.in]\nchain = \"web\"\nisolated = true\n\
+        [[switch.valenf.chain]]\nname = \"web\"\nservices = [\"fw\"]\nout = \"sink\"\n\
+        [[switch.valenf.rule]]\naction = \"drop\"\nsrc = \"192.0.2.0/24\"\npriority = 3\n";
+    let (place, started, changed) = (Scratch::new("apply"), Setup::new(TEXT), Daemon::start());
+    let started = started.start();
+    let file = place.path().join("uvala.toml");
+    let apply = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        let output = changed.uvala(&["apply", file.to_str().unwrap()]);
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (status, said) = apply(TEXT);
+    assert!(status == Some(0) && said.contains("workers: in force when"), "{said}");
+    for words in [
+        "switch show valenf --json",
+        "port show valenf:in --json",
+        "port show valenf:sink --json",
+        "chain list valenf --json",
+        "rule list valenf --json",
+        "fdb list valenf --json",
+    ] {
+        assert_eq!(says(&started, words), says(&changed, words), "{words}");
+    }
+    assert!(says(&changed, "fdb list valenf").contains("02:00:00:00:00:07"));
+    // What cannot be meant is found before anything is made.
+    let bad = TEXT.replace("640", "660") + "[[switch.valenf.rule]]\naction = \"chain:no\"\n";
+    let (status, said) = apply(&bad);
+    let line = bad.lines().count() - 1;
+    let place = format!("uvala.toml:{line}: valenf: rule 2: there is no chain no");
+    assert!(status == Some(9) && said.contains(&place), "{said}");
+    let shown = says(&changed, "switch show valenf");
+    assert!(shown.contains("640"), "nothing has changed: {shown}");
+}
+
+/// Where a process has its first shared memory, and whether any of its pages are huge ones that
+/// somebody has set aside.
+fn memory(pid: u32) -> (String, bool) {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
+    let shared = maps.lines().find(|line| line.contains("/memfd:")).expect("a region");
+    let is_huge = |line: &str| line.starts_with("VmFlags:") && line.contains(" ht");
+    (shared.split('-').next().unwrap().to_owned(), maps.lines().any(is_huge))
+}
+
+/// Neither addresses that must be free, nor huge pages.
+#[test]
+fn functions_are_ordinary_processes_with_memory_anywhere() {
+    const ADDR_NO_RANDOMIZE: u32 = 0x4_0000;
+    let daemon = Setup::new(&configuration(2)).start();
+    let _all: Vec<Owned> = (0..2).map(|n| function(&daemon, n)).collect();
+    let pids: Vec<u32> = functions(&daemon).iter().map(|info| info.pid.unwrap()).collect();
+    for pid in &pids {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/personality")).unwrap();
+        let personality = u32::from_str_radix(text.trim(), 16).unwrap();
+        assert_eq!(personality & ADDR_NO_RANDOMIZE, 0, "{text}");
+    }
+    let [(one, huge), (other, also)] = [memory(pids[0]), memory(pids[1])];
+    assert!(!huge && !also);
+    match std::fs::read_to_string("/proc/sys/kernel/randomize_va_space").unwrap().trim() {
+        "0" => skip("this system maps everything at one address (randomize_va_space)"),
+        _ => assert_ne!(one, other, "one group's memory, at different addresses"),
+    }
 }
 
 /// Directory with libuvala.so, built now: no Rust program needs it.

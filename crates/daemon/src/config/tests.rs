@@ -94,7 +94,7 @@ fn test_chains_and_rules_that_cannot_be_meant_are_refused_with_their_line() {
         (rule("drop", "id = 1"), 7, "two rules 1"),
         (rule("drop", "dport = \"80\""), 7, "rule"),
         (rule("drop", "sprot = \"80\""), 9, "unknown key `sprot`"),
-        (rule("forward", "") + &rule("drop", "vlan = 4095"), 10, "rule 3: "),
+        (rule("forward", "vlan = 3\npriority = 5") + &rule("drop", "vlan = 4095"), 11, "rule 3: "),
     ] {
         // The table stands behind the good ones, and before others.
         let text = error(&(good.clone() + &bad + &rule("port:a", "priority = 9")));

@@ -23,7 +23,8 @@ use crate::say;
 /// reads its configuration when it starts; this is how what is changed in it comes into force
 /// without a restart. What is there is changed, what is missing is made, and nothing else is
 /// touched, but that chains and rules of a switch in the file are those of the file alone: they
-/// change at once, between two batches of frames. Where the daemon refuses something, what stands
+/// change at once, between two batches of frames; rules behind the first 200 follow in steps of as
+/// many. Where the daemon refuses something, what stands
 /// before it in the file is made and stays: mend it, and apply it again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -69,7 +70,7 @@ fn apply(connection: &Connection, text: SwitchText) -> anyhow::Result<()> {
         let set = PortSet { port: port.clone(), settings: add.settings.clone() };
         add_or(connection, Request::PortAdd(Box::new(add)), || Request::PortSet(set))?;
         for station in &plan.stations {
-            let (mac, vlan) = (Mac(station.mac.octets()), station.vlan.into());
+            let (mac, vlan) = (Mac(station.mac.octets()), station.vlan.get());
             done(connection.call(Request::FdbAdd(FdbAdd { port: port.clone(), mac, vlan }))?)?;
         }
     }
