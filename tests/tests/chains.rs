@@ -188,6 +188,50 @@ fn frames_of_a_stalled_instance_come_late_and_no_others() {
     assert!(late > 0 && tally.streams.len() == FLOWS as usize);
 }
 
+/// A function may send a frame later: it is the same frame then, and not one of its own, which
+/// would leave past the next function.
+#[test]
+fn a_frame_that_is_held_goes_on_in_its_chain() {
+    const FRAMES: u64 = 300;
+    let daemon = Setup::new(&configuration(2)).start();
+    let open = |name: &str| daemon.options().rings(1).group("nf").open(name).unwrap();
+    let (mut a, mut b, mut first) = (open("valenf:a"), open("valenf:b"), open("valenf:f0"));
+    let _next = function(&daemon, 1);
+    b.send(&announcement(9)).unwrap();
+    let (got, [stop, over]) = (AtomicU64::new(0), [const { AtomicBool::new(false) }; 2]);
+    let tally = std::thread::scope(|scope| {
+        let _ended = Ended(&daemon, vec![&stop, &over]);
+        let receiver = scope.spawn(|| receive(&mut b, &got, &over));
+        let holder = scope.spawn(|| {
+            let mut held = None;
+            let mut hold = |frame: &mut Frame<'_>, made: &mut Made| {
+                let now = (frame.bytes().to_vec(), frame.meta);
+                if let Some((frame, meta)) = held.replace(now) {
+                    made.send_on(&frame, meta);
+                }
+                Action::Hold
+            };
+            while !stop.load(Ordering::Relaxed) {
+                nf::step(&mut first, &mut hold, Some(Duration::from_millis(5))).unwrap();
+            }
+        });
+        let mut frame = Vec::new();
+        for number in 0..=FRAMES {
+            fill(&mut frame, mac(9), 1, number, 60);
+            a.send(&frame).unwrap();
+        }
+        wait::until("all but the last", || got.load(Ordering::Relaxed) >= FRAMES);
+        stop.store(true, Ordering::Relaxed);
+        holder.join().unwrap();
+        over.store(true, Ordering::Relaxed);
+        receiver.join().unwrap()
+    });
+    tally.assert_whole(1, FRAMES);
+    let next = functions(&daemon).into_iter().find(|info| info.service == "s1").unwrap();
+    assert_eq!((next.frames_in, next.frames_out), (FRAMES, FRAMES));
+    assert_eq!(audit(&daemon).len(), 1);
+}
+
 /// Ends all threads when it goes, also because of a panic.
 struct Ended<'a>(&'a Daemon, Vec<&'a AtomicBool>);
 

@@ -288,3 +288,11 @@ fn test_rules_that_cannot_be_meant_are_refused() {
     assert_eq!(with(rule(2, 5, 24, Action::Drop)), Err(RuleError::Shadowed(1, 2)));
     assert_eq!(with(rule(2, 6, 24, Action::Forward)), Ok(()));
 }
+
+/// Much memory, which a worker has no time to give back.
+#[test]
+fn test_flows_that_are_no_longer_remembered_are_handed_out() {
+    let mut steering = Steering::new(1, 64);
+    assert!(steering.set_flows(64).is_none());
+    assert_eq!(steering.set_flows(128).map(|old| old.capacity()), Some(64));
+}
