@@ -48,7 +48,8 @@ fn set_limit(current: Option<u64>) {
 
 #[test]
 fn a_frontend_that_cannot_be_accepted_costs_no_processor() {
-    let path = std::env::temp_dir().join(format!("uvala-descriptors-{}", std::process::id()));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("vm.sock");
     let (_wake, bell) = Waker::new().unwrap();
     let (name, access) = ("vale0:vm".to_owned(), Access::default());
     let (path2, peer) = (path.clone(), None);

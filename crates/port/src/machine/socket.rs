@@ -295,20 +295,16 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixStream;
     use std::time::Duration;
+    use tempfile::tempdir;
 
     fn make(path: &Path) -> Result<Door, SocketError> {
         bind(path, Access { mode: Some(0o606), ..Access::default() })
     }
 
-    fn directory(name: &str) -> PathBuf {
-        let dir = std::env::temp_dir().join(format!("uvala-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).expect("a directory");
-        dir
-    }
-
     #[test]
     fn a_listener_that_accepts_nobody_keeps_nobody_waiting() {
-        let dir = directory("full");
+        let place = tempdir().expect("a directory");
+        let dir = place.path();
         let path = dir.join("vm.sock");
         let listener = new_socket(SocketType::STREAM).expect("descriptors");
         rustix::net::bind(&listener, &SocketAddrUnix::new(&path).expect("short")).expect("a place");
@@ -324,12 +320,12 @@ mod tests {
         assert!(next.expect("no error").is_none());
         assert!(matches!(bound, Err(SocketError::InUse(_))));
         drop(waiting);
-        std::fs::remove_dir_all(dir).expect("ours");
     }
 
     #[test]
     fn a_socket_goes_with_its_door_and_another_in_its_place_stays() {
-        let dir = directory("door");
+        let place = tempdir().expect("a directory");
+        let dir = place.path();
         let path = dir.join("vm.sock");
         drop(make(&path).expect("a place"));
         assert!(!path.exists());
@@ -343,29 +339,30 @@ mod tests {
         drop(door);
         assert!(path.exists());
         drop(other);
-        std::fs::remove_dir(dir).expect("nothing is left");
+        assert_eq!(std::fs::read_dir(dir).expect("ours").count(), 0, "nothing is left");
     }
 
     #[test]
     fn what_took_the_place_of_a_socket_is_not_given_away() {
-        let dir = directory("exchanged");
+        let place = tempdir().expect("a directory");
+        let dir = place.path();
         let [file, link] = ["file", "link"].map(|name| dir.join(name));
         std::fs::write(&file, "").expect("a file");
         std::os::unix::fs::symlink(&file, &link).expect("a link");
         let mine = make(&dir.join("vm.sock")).expect("nobody is there");
         let to_socket = dir.join("to-socket");
         std::os::unix::fs::symlink(dir.join("vm.sock"), &to_socket).expect("a link");
-        for path in [&file, &link, &to_socket, &dir] {
+        for path in [&*file, &*link, &*to_socket, dir] {
             assert!(matches!(just_made(path), Err(SocketError::Exchanged(_))), "{path:?}");
         }
         assert!(just_made(&dir.join("vm.sock")).is_ok());
         mine.close();
-        std::fs::remove_dir_all(dir).expect("ours");
     }
 
     #[test]
     fn sockets_are_made_replaced_and_taken_away() {
-        let dir = directory("socket");
+        let place = tempdir().expect("a directory");
+        let dir = place.path();
         let path = dir.join("vm.sock");
         let door = make(&path).expect("nobody is there");
         let mode = std::fs::metadata(&path).expect("made").permissions().mode();
@@ -383,6 +380,5 @@ mod tests {
         assert!(error.contains("mkdir -p"), "{error}");
         let error = make(&dir.join("x".repeat(120))).expect_err("long").to_string();
         assert!(error.contains("--socket"), "{error}");
-        std::fs::remove_dir_all(dir).expect("ours");
     }
 }

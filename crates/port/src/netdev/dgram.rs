@@ -214,17 +214,19 @@ impl Adapter for Datagrams {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::{bell, place, send, send_longest_and_tagged};
+    use super::super::fixture::{bell, send, send_longest_and_tagged};
     use super::super::fixture::{soon, soon_in, spec, turn};
     use super::super::open_dgram;
     use super::*;
     use crate::machine::State;
     use std::os::unix::net::UnixDatagram;
+    use tempfile::tempdir;
 
     #[test]
     fn frames_are_datagrams_in_both_directions() {
-        let dir = place("dgram");
-        let (mut adapter, port) = open_dgram(&spec(&dir, false), &bell()).expect("nobody is there");
+        let place = tempdir().expect("a directory");
+        let dir = place.path();
+        let (mut adapter, port) = open_dgram(&spec(dir, false), &bell()).expect("nobody is there");
         assert_eq!(send(&mut *adapter, &[7; 60], 1), 0, "nobody is there");
         let _ = std::fs::remove_file(dir.join("vm.peer"));
         let peer = UnixDatagram::bind(dir.join("vm.peer")).expect("a place");
@@ -244,8 +246,9 @@ mod tests {
 
     #[test]
     fn what_a_tag_makes_too_long_is_dropped_there() {
-        let dir = place("tagged");
-        let (mut adapter, port) = open_dgram(&spec(&dir, false), &bell()).expect("nobody is there");
+        let place = tempdir().expect("a directory");
+        let dir = place.path();
+        let (mut adapter, port) = open_dgram(&spec(dir, false), &bell()).expect("nobody is there");
         let _ = std::fs::remove_file(dir.join("vm.peer"));
         let peer = UnixDatagram::bind(dir.join("vm.peer")).expect("a place");
         soon_in(&port, State::Up);
@@ -274,8 +277,9 @@ mod tests {
 
     #[test]
     fn a_peer_that_does_not_read_loses_frames_and_one_that_comes_again_is_found() {
-        let dir = place("slow");
-        let (mut adapter, port) = open_dgram(&spec(&dir, false), &bell()).expect("nobody is there");
+        let place = tempdir().expect("a directory");
+        let dir = place.path();
+        let (mut adapter, port) = open_dgram(&spec(dir, false), &bell()).expect("nobody is there");
         let _ = std::fs::remove_file(dir.join("vm.peer"));
         let peer = UnixDatagram::bind(dir.join("vm.peer")).expect("a place");
         soon_in(&port, State::Up);

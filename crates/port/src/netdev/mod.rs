@@ -104,17 +104,11 @@ mod fixture {
     use crate::machine::{Access, State};
     use crate::vhost_user::allowance::{Allowance, Limits};
     use ring::put::FRAME_MAX;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
     use std::time::{Duration, Instant};
     use switch::batch::{Batch, Delivery};
     use switch::bridge::TagAction;
     use switch::{Drops, Sent, VlanId};
-
-    pub(super) fn place(name: &str) -> PathBuf {
-        let dir = std::env::temp_dir().join(format!("uvala-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).expect("a directory");
-        dir
-    }
 
     pub(super) fn spec(dir: &Path, connects: bool) -> Spec {
         let (path, peer) = (dir.join("vm.sock"), Some(dir.join("vm.peer")));

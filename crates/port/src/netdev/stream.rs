@@ -248,7 +248,7 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::{bell, place, send, send_longest_and_tagged};
+    use super::super::fixture::{bell, send, send_longest_and_tagged};
     use super::super::fixture::{soon, soon_in, spec, turn};
     use super::super::open_stream;
     use super::{DropReason, FRAME_MAX, LENGTH};
@@ -256,6 +256,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::{UnixListener, UnixStream};
     use switch::Adapter;
+    use tempfile::{TempDir, tempdir};
 
     fn framed(frame: &[u8]) -> Vec<u8> {
         [&u32::try_from(frame.len()).expect("short").to_be_bytes(), frame].concat()
@@ -266,17 +267,22 @@ mod tests {
     }
 
     /// A port with somebody at its other end.
-    fn opened(name: &str) -> (Box<dyn Adapter>, MachinePort, UnixStream) {
-        let dir = place(name);
-        let (adapter, port) = open_stream(&spec(&dir, false), &bell()).expect("nobody is there");
-        let peer = UnixStream::connect(dir.join("vm.sock")).expect("it listens");
+    fn opened() -> (Box<dyn Adapter>, MachinePort, UnixStream, TempDir) {
+        let dir = tempdir().expect("a directory");
+        let (adapter, port) =
+            open_stream(&spec(dir.path(), false), &bell()).expect("nobody is there");
+        let peer = another(&dir);
         soon_in(&port, State::Up);
-        (adapter, port, peer)
+        (adapter, port, peer, dir)
+    }
+
+    fn another(dir: &TempDir) -> UnixStream {
+        UnixStream::connect(dir.path().join("vm.sock")).expect("it listens")
     }
 
     #[test]
     fn frames_arrive_however_they_are_cut() {
-        let (mut adapter, _port, mut peer) = opened("cut");
+        let (mut adapter, _port, mut peer, _dir) = opened();
         let frames = [14, 60, 1514, 9000, 65_535].map(frame);
         let bytes: Vec<u8> = frames.iter().flat_map(|frame| framed(frame)).collect();
         let mut found = Vec::new();
@@ -289,7 +295,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_in_one_turn_comes_in_the_next() {
-        let (mut adapter, _port, mut peer) = opened("turns");
+        let (mut adapter, _port, mut peer, _dir) = opened();
         let many: Vec<u8> = (0..100).flat_map(|_| framed(&frame(1514))).collect();
         peer.write_all(&many).expect("room");
         let first = turn(&mut *adapter).0.len();
@@ -303,7 +309,7 @@ mod tests {
 
     #[test]
     fn what_a_tag_makes_too_long_is_dropped_and_the_rest_goes_on() {
-        let (mut adapter, port, mut peer) = opened("long");
+        let (mut adapter, port, mut peer, _dir) = opened();
         let sent = send_longest_and_tagged(&mut *adapter);
         assert_eq!((sent.delivered.frames, sent.drops.get(DropReason::TooLong)), (2, 1));
         for len in [FRAME_MAX, FRAME_MAX] {
@@ -318,7 +324,7 @@ mod tests {
 
     #[test]
     fn nonsense_ends_the_connection_and_the_next_is_served() {
-        let (mut adapter, port, mut peer) = opened("nonsense");
+        let (mut adapter, port, mut peer, dir) = opened();
         peer.write_all(&[&framed(&[])[..], &framed(&[1; 13]), &framed(&frame(60))].concat())
             .expect("room");
         let (frames, drops) = turn(&mut *adapter);
@@ -327,7 +333,7 @@ mod tests {
         assert!(turn(&mut *adapter).0.is_empty());
         assert_eq!(peer.read(&mut [0; 1]).expect("no error"), 0, "it is let go");
         soon_in(&port, State::Waiting);
-        let mut peer = UnixStream::connect(place("nonsense").join("vm.sock")).expect("it listens");
+        let mut peer = another(&dir);
         soon_in(&port, State::Up);
         peer.write_all(&framed(&frame(99))).expect("room");
         assert_eq!(turn(&mut *adapter).0, [frame(99)]);
@@ -336,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_does_not_read_loses_frames_and_gets_whole_ones() {
-        let (mut adapter, _port, mut peer) = opened("stalled");
+        let (mut adapter, _port, mut peer, _dir) = opened();
         turn(&mut *adapter);
         let mut taken = 0;
         let mut lost = false;
@@ -362,8 +368,9 @@ mod tests {
 
     #[test]
     fn we_connect_to_a_peer_that_listens_as_often_as_it_does() {
-        let dir = place("connects");
-        let (mut adapter, port) = open_stream(&spec(&dir, true), &bell()).expect("it may come");
+        let place = tempdir().expect("a directory");
+        let dir = place.path();
+        let (mut adapter, port) = open_stream(&spec(dir, true), &bell()).expect("it may come");
         for _ in 0..2 {
             let listener = UnixListener::bind(dir.join("vm.sock")).expect("a place");
             let (mut peer, _) = listener.accept().expect("it connects");
@@ -384,10 +391,10 @@ mod tests {
 
     #[test]
     fn one_that_comes_when_another_goes_is_not_turned_away() {
-        let (mut adapter, port, peer) = opened("successor");
+        let (mut adapter, port, peer, dir) = opened();
         turn(&mut *adapter);
         drop(peer);
-        let mut next = UnixStream::connect(place("successor").join("vm.sock")).expect("it listens");
+        let mut next = another(&dir);
         next.write_all(&framed(&frame(77))).expect("room");
         let mut frames = Vec::new();
         soon("its frame", || {

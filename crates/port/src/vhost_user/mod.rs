@@ -350,7 +350,8 @@ mod tests {
 
     #[test]
     fn a_port_goes_while_its_thread_is_busy() {
-        let path = std::env::temp_dir().join(format!("uvala-busy-{}", std::process::id()));
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("vm.sock");
         let (adapter, port) = open_at(&path);
         let mut frontend = UnixStream::connect(&path).expect("it listens");
         // SEND_RARP: the thread waits for a worker that never does what it is told.

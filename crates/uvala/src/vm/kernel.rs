@@ -180,10 +180,9 @@ mod tests {
 
     #[test]
     fn test_a_kernel_is_as_long_as_its_header_says() {
-        let dir = std::env::temp_dir().join(format!("uvala-kernel-{}", std::process::id()));
-        std::fs::create_dir(&dir).unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let of = |bytes: &[u8]| {
-            let path = dir.join("kernel");
+            let path = dir.path().join("kernel");
             std::fs::write(&path, bytes).unwrap();
             check_whole(&path).map_err(|error| error.to_string())
         };
@@ -194,8 +193,7 @@ mod tests {
         let short = of(&kernel[..2000]).unwrap_err();
         assert!(short.contains("ends after 2000 bytes of 2048"), "{short}");
         assert_eq!(of(b"an ELF file"), Ok(()));
-        assert!(check_whole(&dir).is_err(), "a directory");
-        std::fs::remove_dir_all(dir).unwrap();
+        assert!(check_whole(dir.path()).is_err(), "a directory");
     }
 
     #[test]
@@ -210,7 +208,8 @@ mod tests {
 
     #[test]
     fn test_a_kernel_says_its_version_and_other_files_are_none() {
-        let path = std::env::temp_dir().join(format!("uvala-kernel-{}", std::process::id()));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kernel");
         let mut bytes = vec![0; 1024];
         bytes[0x202..0x206].copy_from_slice(b"HdrS");
         bytes[0x20e..0x210].copy_from_slice(&0x100_u16.to_le_bytes());
