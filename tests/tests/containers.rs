@@ -63,14 +63,71 @@ fn namespaces_are_attached_with_addresses_and_routes() {
         let output = uvala(daemon, "ns detach vale0:red");
         assert_eq!(output.status.code(), Some(5), "it is gone");
         // Half of what was asked for is nothing.
-        let wrong = format!("ns attach {} vale0:red --gateway 10.9.9.9 --json", red.name());
-        let output = uvala(daemon, &wrong);
+        let wrong = "--address 10.0.0.1/24 --gateway 10.0.0.255 --json";
+        let output = uvala(daemon, &format!("ns attach {} vale0:red {wrong}", red.name()));
         assert_eq!(String::from_utf8_lossy(&output.stdout), "", "nothing is done");
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && text.contains("nothing is left"), "{text}");
+        assert!(text.contains("route to 0.0.0.0/0 by 10.0.0.255"), "{text}");
         assert!(daemon.port("vale0:red").is_none() && !seen(red, "link").contains("eth0"));
         let output = uvala(daemon, "ns attach nowhere vale0:x");
         assert!(String::from_utf8_lossy(&output.stderr).contains("no network namespace nowhere"));
+    });
+}
+
+#[test]
+fn an_address_of_ipv6_can_be_used_at_once() {
+    let Some(lab) = Lab::new(1) else { return };
+    lab.tell(|daemon, lab| {
+        let red = &lab.guests[0];
+        done(daemon, &format!("ns attach {} vale0:red --address fd00::1/64", red.name()));
+        let bound = red.within(|| UdpSocket::bind(("fd00::1", 0)));
+        assert!(bound.is_ok(), "{bound:?}");
+    });
+}
+
+#[test]
+fn a_port_or_an_interface_that_is_there_is_not_attached_again() {
+    let Some(lab) = Lab::new(2) else { return };
+    let blue_is = lab.guests[1].name();
+    lab.tell(|daemon, lab| {
+        let red = &lab.guests[0];
+        let refused = |words: &str| {
+            let output = uvala(daemon, words);
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(text.lines().count(), 1, "{text}");
+            (output.status.code(), text)
+        };
+        done(daemon, &format!("ns attach {} vale0:red", red.name()));
+        for again in [&red.name(), &blue_is] {
+            let (code, text) = refused(&format!("ns attach {again} vale0:red"));
+            assert!(code == Some(11) && text.contains("vale0:red"), "{text}");
+        }
+        let (code, text) = refused(&format!("ns attach {} vale0:other", red.name()));
+        assert!(code == Some(11) && text.contains("choose another ifname"), "{text}");
+        assert_eq!(daemon.ports(), ["vale0:red"]);
+        // Who names a namespace in another way means the same one.
+        let path = format!("/proc/{}/ns/net", red.name());
+        done(daemon, &format!("ns attach {path} vale0:other --ifname eth1"));
+        done(daemon, "ns detach vale0:other");
+    });
+}
+
+#[test]
+fn a_namespace_that_dies_leaves_a_port_that_says_so() {
+    let Some(mut lab) = Lab::new(1) else { return };
+    let red = lab.guests.remove(0);
+    lab.tell(|daemon, _| {
+        done(daemon, &format!("ns attach {} vale0:red --address 10.0.0.2/24", red.name()));
+        let name = red.name();
+        red.die();
+        lab::becomes(daemon, "vale0:red", LinkState::Gone);
+        let output = uvala(daemon, &format!("ns attach {name} vale0:again"));
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(5), "{text}");
+        assert!(text.contains(&format!("of a process {name}")) && text.contains("ps"), "{text}");
+        done(daemon, "ns detach vale0:red");
+        assert_eq!(daemon.ports(), [""; 0]);
     });
 }
 
@@ -192,12 +249,22 @@ impl Runtime {
 
     /// Whether it succeeded, and what it said.
     fn call(&self, command: &str, guest: &str, config: &str) -> (bool, serde_json::Value) {
+        self.call_as(command, guest, "eth0", config)
+    }
+
+    fn call_as(
+        &self,
+        command: &str,
+        guest: &str,
+        ifname: &str,
+        config: &str,
+    ) -> (bool, serde_json::Value) {
         let mut plugin = Command::new(self.place.path().join("uvala-cni"));
         plugin
             .env("CNI_COMMAND", command)
             .env("CNI_CONTAINERID", format!("container-{guest}"))
             .env("CNI_NETNS", format!("/proc/{guest}/ns/net"))
-            .env("CNI_IFNAME", "eth0")
+            .env("CNI_IFNAME", ifname)
             .env("CNI_PATH", &self.plugins)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
@@ -254,9 +321,11 @@ fn a_runtime_adds_checks_and_deletes_containers() {
         let (good, said) = runtime.call("CHECK", &blue.name(), &blue_again);
         assert!(!good && said["code"] == 102, "{said}");
         blue.ip("link set eth0 down");
+        let (good, said) = runtime.call("CHECK", &blue.name(), &blue_again);
+        assert!(!good && said["code"] == 102, "{said}");
         blue.ip("link del eth0");
         let (good, said) = runtime.call("CHECK", &blue.name(), &blue_again);
-        assert!(!good && said["msg"].is_string(), "{said}");
+        assert!(!good && said["code"] == 102, "{said}");
         for guest in [red, blue, red] {
             let (good, said) = runtime.call("DEL", &guest.name(), &previous);
             assert!(good, "also twice: {said}");
@@ -301,9 +370,12 @@ fn what_an_add_did_not_make_it_does_not_take_away() {
         let runtime = Runtime { plugins: runtime.place.path().to_owned(), ..runtime };
         let (good, said) = runtime.call("ADD", &red.name(), &config);
         assert!(!good && said["code"] == 101, "{said}");
-        assert!(daemon.ports().is_empty() && runtime.call("GC", "0", &config).0);
+        let config = config.replace("1.0.0", "1.1.0");
+        let all = config.replacen('{', "{\"cni.dev/valid-attachments\":[],", 1);
+        assert!(daemon.ports().is_empty() && runtime.call("GC", "0", &all).0);
+        assert!(runtime.call("STATUS", "0", &config).0);
         let log = std::fs::read_to_string(odd.with_extension("log")).unwrap();
-        assert_eq!(log, "ADD\nDEL\nGC\n");
+        assert_eq!(log, "ADD\nDEL\nGC\nSTATUS\n");
     });
 }
 
@@ -335,5 +407,106 @@ fn what_a_runtime_does_wrong_has_its_code() {
         assert!(code("ADD", &red, &empty) > 0);
         assert_eq!(daemon.ports(), [""; 0]);
         assert!(Path::new("/proc").join(&red).exists());
+    });
+}
+
+#[test]
+fn what_is_not_as_it_was_added_has_one_code_and_what_cannot_be_checked_others() {
+    let Some(mut lab) = Lab::new(2) else { return };
+    let blue = lab.guests.remove(1);
+    lab.tell(|daemon, lab| {
+        let Some(runtime) = Runtime::new(daemon) else { return };
+        let (red, blue_is) = (&lab.guests[0], blue.name());
+        let config = runtime.config("");
+        let (good, red_is) = runtime.call("ADD", &red.name(), &config);
+        assert!(good, "{red_is}");
+        let code = |guest: &str, config: &str| {
+            let (good, said) = runtime.call("CHECK", guest, config);
+            assert!(good || said["msg"].is_string(), "{said}");
+            said["code"].as_u64()
+        };
+        let previous = runtime.config(&format!("\"prevResult\":{red_is},"));
+        assert_eq!(code(&red.name(), &previous), None);
+        assert_eq!(code(&red.name(), &config), Some(7), "CHECK goes by prevResult");
+        assert_eq!(code("0", &previous), Some(3));
+        red.ip("route del default");
+        assert_eq!(code(&red.name(), &previous), Some(102), "its route");
+        red.ip("route add default via 10.7.0.1");
+        red.ip("-6 route del default");
+        assert_eq!(code(&red.name(), &previous), Some(102), "its other route");
+        assert_eq!(code(&blue_is, &previous), Some(102), "it was never added");
+        let gone = previous.replace(daemon.dir().to_str().unwrap(), "/nowhere");
+        assert_eq!(code(&red.name(), &gone), Some(11));
+        done(daemon, &format!("port del {}", daemon.ports()[0]));
+        assert_eq!(code(&red.name(), &previous), Some(102), "its port");
+        assert!(runtime.call("ADD", &blue_is, &config).0);
+        blue.die();
+        assert_eq!(code(&blue_is, &previous), Some(3), "its namespace");
+        for config in [&previous, &config] {
+            assert!(runtime.call("DEL", &blue_is, config).0, "also twice");
+        }
+    });
+}
+
+#[test]
+fn a_version_is_answered_with_the_one_that_was_asked_in() {
+    let Some(lab) = Lab::new(0) else { return };
+    lab.tell(|daemon, _| {
+        let Some(runtime) = Runtime::new(daemon) else { return };
+        for (config, version) in [
+            ("{\"cniVersion\":\"1.1.0\"}", "1.1.0"),
+            ("{\"cniVersion\":\"0.4.0\"}", "0.4.0"),
+            ("", "1.0.0"),
+        ] {
+            let (good, said) = runtime.call("VERSION", "", config);
+            assert!(good && said["cniVersion"] == version, "{said}");
+            assert_eq!(said["supportedVersions"], serde_json::json!(["1.0.0", "1.1.0"]));
+        }
+        let mut plugin = Command::new(runtime.place.path().join("uvala-cni"));
+        let output = plugin.env("CNI_COMMAND", "ADD").stdin(Stdio::null()).output().unwrap();
+        let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let all = ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"];
+        let named = all.iter().all(|name| said["msg"].as_str().unwrap().contains(name));
+        assert!(named && said["code"] == 4 && output.status.code() == Some(1), "{said}");
+    });
+}
+
+#[test]
+fn garbage_is_collected_and_the_status_says_whether_anything_can_be_added() {
+    let Some(lab) = Lab::new(2) else { return };
+    lab.tell(|daemon, lab| {
+        let Some(runtime) = Runtime::new(daemon) else { return };
+        let [red, blue] = &lab.guests[..] else { panic!() };
+        let dir = daemon.dir();
+        let config = |name: &str, more: &str| {
+            format!("{{\"cniVersion\":\"1.1.0\",\"name\":{name:?},{more}\"dir\":{dir:?}}}")
+        };
+        for (guest, network) in [(red, "lab"), (blue, "lab"), (red, "other")] {
+            let config = config(network, "");
+            let (good, said) = match network {
+                "lab" => runtime.call("ADD", &guest.name(), &config),
+                _ => runtime.call_as("ADD", &guest.name(), "eth1", &config),
+            };
+            assert!(good, "{said}");
+        }
+        done(daemon, "port add vale0:lan --kind tap");
+        let valid = |ids: &str| format!("\"cni.dev/valid-attachments\":[{ids}],");
+        let red_is =
+            format!("{{\"containerID\":\"container-{}\",\"ifname\":\"eth0\"}}", red.name());
+        let gc = |more: &str| runtime.call("GC", "0", &config("lab", more));
+        assert_eq!(gc("").1["code"], 7, "everything would be garbage");
+        assert!(gc(&valid(&red_is)).0);
+        assert!(seen(red, "link").contains("eth0") && seen(red, "link").contains("eth1"));
+        assert!(!seen(blue, "link").contains("eth0"));
+        assert!(gc(&valid("")).0);
+        assert!(!seen(red, "link").contains("eth0") && seen(red, "link").contains("eth1"));
+        assert_eq!(daemon.ports().len(), 2, "that of another network, and the host's");
+        let status = |config: &str| runtime.call("STATUS", "0", config);
+        assert!(status(&config("lab", "")).0);
+        let nowhere = config("lab", "").replace(dir.to_str().unwrap(), "/nowhere");
+        assert_eq!(status(&nowhere).1["code"], 51);
+        assert!(runtime.call("GC", "0", &nowhere.replacen('{', &format!("{{{}", valid("")), 1)).0);
+        let old = config("lab", "").replace("1.1.0", "1.0.0");
+        assert_eq!(status(&old).1["code"], 1, "there was no STATUS");
     });
 }

@@ -13,7 +13,6 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
-use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
 use client::api::Address;
@@ -159,7 +158,7 @@ impl Policy {
         }
         let mut networks = allowed.iter().flat_map(|allow| &allow.addresses);
         match ask.address {
-            Some(address) if !networks.any(|network| is_within(address, *network)) => {
+            Some(address) if !networks.any(|network| address.is_within(*network)) => {
                 Err(PolicyError::Elsewhere { uid, address, ifname })
             }
             _ => Ok(()),
@@ -175,20 +174,6 @@ fn read(file: File) -> Result<String, PolicyError> {
         return Err(PolicyError::Nonsense("more than 64 KiB".to_owned()));
     }
     Ok(text)
-}
-
-/// Whether the network of an address is part of another one.
-fn is_within(address: Address, network: Address) -> bool {
-    let same_family = address.ip.is_ipv4() == network.ip.is_ipv4();
-    // What is behind the prefix is shifted out; of the highest bits, both have the same.
-    let bits = |ip: IpAddr| match ip {
-        IpAddr::V4(ip) => u128::from(ip.to_bits()) << 96,
-        IpAddr::V6(ip) => ip.to_bits(),
-    };
-    let differ = bits(address.ip) ^ bits(network.ip);
-    same_family
-        && address.prefix >= network.prefix
-        && differ.leading_zeros() >= u32::from(network.prefix)
 }
 
 fn matches(pattern: &str, name: &str) -> bool {

@@ -1,12 +1,12 @@
 //! Network interfaces of the host, as ports.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::values::{Mac, ValueError};
+use super::values::{Mac, ValueError, text_form};
 
 /// The interface of a port of kind [`Tap`](super::PortKind::Tap),
 /// [`Packet`](super::PortKind::Packet), [`Xdp`](super::PortKind::Xdp) or
@@ -109,6 +109,42 @@ pub struct Address {
     pub prefix: u8,
 }
 
+impl Address {
+    /// An address by itself.
+    #[must_use]
+    pub fn alone(ip: IpAddr) -> Self {
+        Self { ip, prefix: if ip.is_ipv4() { 32 } else { 128 } }
+    }
+
+    /// Whether its network is part of that of another one.
+    #[must_use]
+    pub fn is_within(self, network: Self) -> bool {
+        let same_family = self.ip.is_ipv4() == network.ip.is_ipv4();
+        // What is behind the prefix is shifted out; of the highest bits, both have the same.
+        let bits = |ip: IpAddr| match ip {
+            IpAddr::V4(ip) => u128::from(ip.to_bits()) << 96,
+            IpAddr::V6(ip) => ip.to_bits(),
+        };
+        let differ = bits(self.ip) ^ bits(network.ip);
+        same_family
+            && self.prefix >= network.prefix
+            && differ.leading_zeros() >= u32::from(network.prefix)
+    }
+
+    /// Whether a host can have it: it is neither a group's, nor everybody's, nor nobody's.
+    ///
+    /// # Errors
+    /// [`ValueError::NoHost`].
+    pub fn check_host(self) -> Result<(), ValueError> {
+        let Self { ip, .. } = self;
+        let everybody = IpAddr::V4(Ipv4Addr::BROADCAST);
+        match ip.is_multicast() || ip.is_unspecified() || ip == everybody {
+            true => Err(ValueError::NoHost(self.to_string())),
+            false => Ok(()),
+        }
+    }
+}
+
 impl FromStr for Address {
     type Err = ValueError;
 
@@ -126,20 +162,6 @@ impl FromStr for Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.ip, self.prefix)
-    }
-}
-
-impl TryFrom<String> for Address {
-    type Error = ValueError;
-
-    fn try_from(text: String) -> Result<Self, ValueError> {
-        text.parse()
-    }
-}
-
-impl From<Address> for String {
-    fn from(address: Address) -> Self {
-        address.to_string()
     }
 }
 
@@ -196,20 +218,6 @@ impl fmt::Display for Filter {
         let vlans = self.vlans.iter().map(|vlan| format!("vlan={vlan}"));
         let types = self.types.iter().map(|kind| format!("type={kind:#06x}"));
         f.write_str(&macs.chain(vlans).chain(types).collect::<Vec<_>>().join(","))
-    }
-}
-
-impl TryFrom<String> for Filter {
-    type Error = ValueError;
-
-    fn try_from(text: String) -> Result<Self, ValueError> {
-        text.parse()
-    }
-}
-
-impl From<Filter> for String {
-    fn from(filter: Filter) -> Self {
-        filter.to_string()
     }
 }
 
@@ -314,19 +322,7 @@ impl fmt::Display for QueueSet {
     }
 }
 
-impl TryFrom<String> for QueueSet {
-    type Error = ValueError;
-
-    fn try_from(text: String) -> Result<Self, ValueError> {
-        text.parse()
-    }
-}
-
-impl From<QueueSet> for String {
-    fn from(set: QueueSet) -> Self {
-        set.to_string()
-    }
-}
+text_form!(Address, Filter, QueueSet);
 
 #[cfg(test)]
 mod tests {
@@ -381,6 +377,23 @@ mod tests {
         }
         for bad in ["10.0.0.1", "10.0.0.1/33", "10.0.0.1/-1", "x/24", "fd00::1/129", ""] {
             let error = bad.parse::<Address>().unwrap_err().to_string();
+            assert!(error.contains(bad), "{error}");
+        }
+    }
+
+    #[test]
+    fn test_an_address_is_within_its_network_and_some_are_no_hosts() {
+        let address = |text: &str| text.parse::<Address>().unwrap();
+        let network = address("10.0.0.7/24");
+        assert!(Address::alone("10.0.0.255".parse().unwrap()).is_within(network));
+        for other in ["10.0.1.1", "a00::1", "fd00::1"] {
+            assert!(!Address::alone(other.parse().unwrap()).is_within(network), "{other}");
+        }
+        for good in ["10.0.0.1/24", "127.0.0.1/8", "fe80::1/64"] {
+            assert!(address(good).check_host().is_ok(), "{good}");
+        }
+        for bad in ["224.0.0.1/24", "255.255.255.255/32", "0.0.0.0/0", "ff02::1/64", "::/0"] {
+            let error = address(bad).check_host().unwrap_err().to_string();
             assert!(error.contains(bad), "{error}");
         }
     }

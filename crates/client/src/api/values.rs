@@ -56,6 +56,9 @@ pub enum ValueError {
     /// Not an IP address with a prefix.
     #[error("bad address '{0}': write it with the length of its prefix, like 10.0.0.1/24")]
     Address(String),
+    /// Not an address that a host has.
+    #[error("bad address '{0}': no host can have it; write one such as 10.0.0.1/24")]
+    NoHost(String),
     /// Not a filter.
     #[error(
         "bad filter '{0}': write mac=ADDRESS, vlan=1 to 4094 and type=0x0600 to 0xffff, up to 64 \
@@ -146,4 +149,5 @@ macro_rules! text_form {
         }
     )*};
 }
+pub(super) use text_form;
 text_form!(Mode, NewPorts, Mac);

@@ -249,7 +249,7 @@ impl RawPort {
     /// Are the queues that are named those of an interface? Of machines there are so many.
     fn has_queues(&self) -> bool {
         let is_set = self.queues.as_ref().is_some_and(|it| matches!(it.0, Queues::Set(_)));
-        is_set || matches!(self.kind.0, PortKind::Xdp | PortKind::Tap)
+        is_set || self.kind.0.is_host()
     }
 
     /// How many pairs of queues a machine may have.

@@ -1,5 +1,7 @@
 //! Why a call is refused: every reason once, each with its code and a line that says what to do.
 
+use std::io;
+
 use client::api::{ErrorCode, Failure, Mac, PROTOCOL_VERSION};
 use client::name::{NameError, PortName, SwitchName};
 use thiserror::Error;
@@ -444,14 +446,16 @@ fn code_of(error: &HostError) -> ErrorCode {
         | HostError::NoProcess(_)
         | HostError::NoNamespaceAt(_)
         | HostError::NoTun => ErrorCode::NotFound,
-        HostError::NotTap(_) | HostError::Taken(..) => ErrorCode::Exists,
+        HostError::NotTap(_) | HostError::IsTun(_) | HostError::Taken(..) => ErrorCode::Exists,
         HostError::Busy(_) | HostError::ProgramTaken(_) | HostError::QueueTaken(..) => {
             ErrorCode::InUse
         }
-        HostError::NotEthernet(_) | HostError::CannotCut(_) | HostError::NoXdp(_) => {
-            ErrorCode::Unsupported
-        }
+        HostError::NotEthernet(_)
+        | HostError::CannotCut(_)
+        | HostError::NoXdp(_)
+        | HostError::NoIpv6(_) => ErrorCode::Unsupported,
         HostError::MayNotTap(..)
+        | HostError::MayNotTun
         | HostError::MayNotPacket
         | HostError::MayNotXdp(_)
         | HostError::MayNotCut(_)
@@ -459,9 +463,22 @@ fn code_of(error: &HostError) -> ErrorCode {
         | HostError::MayNotEnter(_)
         | HostError::Believes(..) => ErrorCode::Permission,
         HostError::Helper(_) => ErrorCode::Permission,
-        HostError::Locked(_) | HostError::GroupLocked(..) | HostError::System { .. } => {
-            ErrorCode::NoMemory
-        }
+        HostError::Locked(_) | HostError::GroupLocked(..) => ErrorCode::NoMemory,
+        HostError::System { error, .. } => code_of_system(error),
+    }
+}
+
+/// What nobody has thought of says at least whose fault it is.
+fn code_of_system(error: &io::Error) -> ErrorCode {
+    use io::ErrorKind as Kind;
+    match error.kind() {
+        Kind::PermissionDenied => ErrorCode::Permission,
+        Kind::NotFound => ErrorCode::NotFound,
+        Kind::ResourceBusy => ErrorCode::InUse,
+        Kind::AlreadyExists => ErrorCode::Exists,
+        Kind::InvalidInput | Kind::AddrNotAvailable => ErrorCode::BadRequest,
+        Kind::Unsupported => ErrorCode::Unsupported,
+        _ => ErrorCode::NoMemory,
     }
 }
 

@@ -43,14 +43,23 @@ impl Station {
     }
 
     fn checked(mac: MacAddr, vlan: VlanId) -> Result<Self, String> {
-        if mac.is_multicast() {
-            return Err(format!("{mac} is a group address: it has no port"));
-        }
-        if mac.octets() == [0; 6] {
-            return Err(format!("{mac} is no station's address"));
-        }
+        check_station(mac)?;
         Ok(Self { mac, vlan })
     }
+}
+
+/// Whether one station can have this address: a port's neighbour, or an interface.
+pub fn check_station(mac: MacAddr) -> Result<(), String> {
+    if mac.is_multicast() {
+        return Err(format!(
+            "{mac} is a group address, of no single station; choose one whose first byte is even, \
+             like 02:00:00:00:00:01"
+        ));
+    }
+    if mac.octets() == [0; 6] {
+        return Err(format!("{mac} is no station's address; choose one like 02:00:00:00:00:01"));
+    }
+    Ok(())
 }
 
 impl FromStr for Station {

@@ -220,7 +220,10 @@ pub fn bell() -> io::Result<(OwnedFd, Arc<Waker>)> {
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     /// Not the name of an interface.
-    #[error("{0:?} is no name of an interface: 1 to 15 letters, without '/', ':' and spaces")]
+    #[error(
+        "{0:?} is no name of an interface: 1 to 15 letters, without '/', ':', '%' and spaces; \
+         choose such an ifname"
+    )]
     Name(String),
     /// There is none of that name.
     #[error("no interface {0}; see: ip link")]
@@ -228,6 +231,12 @@ pub enum HostError {
     /// There is one, and it is no TAP.
     #[error("interface {0} exists and is no TAP; choose another ifname, or --kind packet")]
     NotTap(String),
+    /// It has packets and no frames.
+    #[error(
+        "interface {0} is a TUN, which carries no Ethernet frames; choose another ifname, or make \
+         it with: ip tuntap add dev {0} mode tap"
+    )]
+    IsTun(String),
     /// There is one already where it should go.
     #[error("there is an interface {0} in {1} already; choose another ifname, or delete it")]
     Taken(String, String),
@@ -251,8 +260,8 @@ pub enum HostError {
     GivenTaps,
     /// It was opened in another way.
     #[error(
-        "TAP {0} was handed over with other flags than it takes: open it with IFF_TAP, IFF_NO_PI \
-         and IFF_VNET_HDR"
+        "{0} was handed over with other flags than it takes: open it with IFF_TAP (not IFF_TUN), \
+         IFF_NO_PI and IFF_VNET_HDR"
     )]
     GivenOtherwise(String),
     /// Nothing came with the call.
@@ -267,6 +276,12 @@ pub enum HostError {
          the TAP for its user: ip tuntap add dev {1} mode tap user {2}"
     )]
     MayNotTap(&'static str, String, String),
+    /// No right to the device of all TAPs.
+    #[error(
+        "no permission for /dev/net/tun; chmod 666 /dev/net/tun (it takes CAP_NET_ADMIN besides), \
+         or, in a unit of systemd, DeviceAllow=/dev/net/tun rw"
+    )]
+    MayNotTun,
     /// No right to open a packet socket.
     #[error(
         "no permission to open packet sockets; give the daemon CAP_NET_RAW or a helper \
@@ -284,11 +299,16 @@ pub enum HostError {
     )]
     Believes(String, io::Error),
     /// No right to enter a namespace.
-    #[error("no permission to enter network namespace {0}; give the daemon CAP_SYS_ADMIN")]
+    #[error(
+        "no permission to enter network namespace {0}; give the daemon CAP_SYS_ADMIN and \
+         CAP_NET_ADMIN, and CAP_SYS_PTRACE for one of a process (the helper opens nothing there), \
+         or hand over an open TAP: --fd (docs/host.md)"
+    )]
     MayNotEnter(String),
     /// No right to put programs in front of the stack.
     #[error(
-        "no permission to cut the host off from {0}; give the daemon CAP_BPF and CAP_NET_ADMIN"
+        "no permission to cut the host off from {0}; give the daemon CAP_BPF and CAP_NET_ADMIN \
+         (uvala-helper does not do it)"
     )]
     MayNotCut(String),
     /// The kernel cannot.
@@ -339,7 +359,9 @@ pub enum HostError {
     )]
     NoNamespace(String),
     /// No such process.
-    #[error("no network namespace of a process {0}: there is no such process; see: ps")]
+    #[error(
+        "no network namespace of a process {0}: there is no such process, or it has ended; see: ps"
+    )]
     NoProcess(String),
     /// No such file, or another one.
     #[error("no network namespace at {0}; those of ip netns are in /run/netns")]
@@ -347,6 +369,9 @@ pub enum HostError {
     /// The system has no TAPs.
     #[error("no /dev/net/tun; load the kernel's module: modprobe tun")]
     NoTun,
+    /// The system has it switched off.
+    #[error("interface {0} has no IPv6; see: sysctl net.ipv6.conf.all.disable_ipv6")]
+    NoIpv6(String),
     /// An MTU that the interface does not take.
     #[error("interface {0} takes no MTU of {1}; {2}")]
     Mtu(String, u32, &'static str),
@@ -410,8 +435,9 @@ impl HostError {
     /// kernel says that there is no such thing.
     #[must_use]
     pub fn is_right(&self) -> bool {
-        use HostError::{MayNotPacket, MayNotTap, MayNotXdp, NoTun, NoXdp};
-        matches!(self, MayNotTap(..) | NoTun | MayNotPacket | MayNotXdp(_) | NoXdp(_))
+        use HostError::{MayNotPacket, MayNotTap, MayNotTun, MayNotXdp, NoTun, NoXdp};
+        let is_tap = matches!(self, MayNotTap(..) | MayNotTun | NoTun);
+        is_tap || matches!(self, MayNotPacket | MayNotXdp(_) | NoXdp(_))
     }
 
     /// Whether it may pass by itself, without anything that netlink would tell: another program has

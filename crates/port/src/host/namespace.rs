@@ -9,35 +9,48 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::{HostError, system};
 
-/// A namespace as an operator names it: one of `ip netns`, the number of a process, a path.
+/// Where a namespace is that an operator names: one of `ip netns`, the number of a process, a path.
+///
+/// # Errors
+/// If that is no such name.
+pub fn path_of(name: &str) -> Result<String, HostError> {
+    if name.starts_with('/') {
+        Ok(name.to_owned())
+    } else if is_process(name) {
+        Ok(format!("/proc/{name}/ns/net"))
+    } else if name.is_empty() || name.contains('/') || name.starts_with('.') {
+        Err(HostError::NoNamespaceAt(format!("{name:?}")))
+    } else {
+        Ok(format!("/run/netns/{name}"))
+    }
+}
+
+/// Opens a namespace that an operator names.
 ///
 /// # Errors
 /// If there is none, or we may not look.
 pub fn open(name: &str) -> Result<OwnedFd, HostError> {
-    let path = if name.starts_with('/') {
-        name.to_owned()
-    } else if is_process(name) {
-        format!("/proc/{name}/ns/net")
-    } else if name.is_empty() || name.contains('/') || name.starts_with('.') {
-        return Err(HostError::NoNamespaceAt(format!("{name:?}")));
-    } else {
-        format!("/run/netns/{name}")
-    };
-    match File::open(path) {
-        Ok(file) => Ok(file.into()),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            Err(HostError::MayNotEnter(name.to_owned()))
-        }
-        Err(_) => Err(none(name)),
-    }
+    let path = path_of(name)?;
+    // Other files are not even opened: there are some that keep waiting who opens them.
+    let opened = rustix::fs::statfs(&path).map_err(io::Error::from).and_then(|on| {
+        let is_namespace = on.f_type == NAMESPACES;
+        is_namespace.then(|| File::open(&path)).unwrap_or(Err(io::ErrorKind::NotFound.into()))
+    });
+    opened.map(OwnedFd::from).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => HostError::MayNotEnter(name.to_owned()),
+        _ => none(name),
+    })
 }
+
+/// The file system that namespaces are files of (`linux/magic.h`).
+const NAMESPACES: rustix::fs::FsWord = 0x6e73_6673;
 
 fn is_process(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// There is none of that name.
-fn none(name: &str) -> HostError {
+pub(super) fn none(name: &str) -> HostError {
     let name = name.to_owned();
     match name.starts_with('/') {
         true => HostError::NoNamespaceAt(name),
@@ -92,5 +105,18 @@ mod tests {
             assert!(error.contains(cure), "{error}");
         }
         open(&std::process::id().to_string()).expect("our own");
+        // A file that is none, one that would be waited for, and a namespace of another kind.
+        let dir = tempfile::tempdir().expect("a directory");
+        let fifo = dir.path().join("fifo");
+        let mode = rustix::fs::Mode::RWXU;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, mode).expect("a place");
+        for path in ["/etc/passwd", "/", "/dev/null", fifo.to_str().expect("text")] {
+            let error = open(path).expect_err(path).to_string();
+            assert!(error.contains(&format!("at {path}")) && error.contains("ip netns"), "{error}");
+        }
+        let mounts = "/proc/self/ns/mnt";
+        let opened = open(mounts).expect("a namespace");
+        let error = within(Some((mounts, &opened)), || Ok(())).expect_err("of another kind");
+        assert!(error.to_string().contains(&format!("at {mounts}")), "{error}");
     }
 }

@@ -22,6 +22,7 @@ mod kind {
     pub const DELLINK: u16 = 17;
     pub const GETLINK: u16 = 18;
     pub const NEWADDR: u16 = 20;
+    pub const NEWROUTE: u16 = 24;
 }
 
 /// Flags of a message.
@@ -30,9 +31,20 @@ mod flag {
     pub const ACK: u16 = 4;
     pub const REPLACE: u16 = 0x100;
     pub const CREATE: u16 = 0x400;
+    /// Make it, or put it in the place of what is there.
+    pub const MAKE: u16 = REQUEST | ACK | CREATE | REPLACE;
 }
 
-/// Attributes of a link and of an address.
+/// What a route says of itself.
+mod route {
+    pub const TABLE_MAIN: u8 = 254;
+    pub const PROTO_STATIC: u8 = 4;
+    pub const SCOPE_UNIVERSE: u8 = 0;
+    pub const SCOPE_LINK: u8 = 253;
+    pub const UNICAST: u8 = 1;
+}
+
+/// Attributes of a link, of an address and of a route.
 mod attribute {
     pub const ADDRESS: u16 = 1;
     pub const IFNAME: u16 = 3;
@@ -42,6 +54,9 @@ mod attribute {
     pub const INFO_KIND: u16 = 1;
     pub const IFA_ADDRESS: u16 = 1;
     pub const IFA_LOCAL: u16 = 2;
+    pub const RTA_DST: u16 = 1;
+    pub const RTA_OIF: u16 = 4;
+    pub const RTA_GATEWAY: u16 = 5;
 }
 
 const IFF_UP: u32 = 1;
@@ -160,23 +175,45 @@ impl Netlink {
         self.exchange(message).map(drop)
     }
 
-    /// Gives an interface an address; one that it has already is as good.
+    /// Gives an interface an address; one that it has already is as good. Whether somebody else has
+    /// it is not looked at, so that it can be used at once: who gives it answers for that.
     ///
     /// # Errors
     /// What the kernel says.
     pub fn add_address(&self, index: u32, address: IpAddr, prefix: u8) -> Result<(), Errno> {
-        const AF_INET: u8 = 2;
-        const AF_INET6: u8 = 10;
-        let (family, bytes) = match address {
-            IpAddr::V4(address) => (AF_INET, address.octets().to_vec()),
-            IpAddr::V6(address) => (AF_INET6, address.octets().to_vec()),
-        };
-        let mut body = vec![family, prefix, 0, 0];
+        const NODAD: u8 = 2;
+        let (family, bytes) = parts(address);
+        let mut body = vec![family, prefix, NODAD, 0];
         body.extend(index.to_ne_bytes());
-        let flags = flag::REQUEST | flag::ACK | flag::CREATE | flag::REPLACE;
-        let mut message = Message::new(kind::NEWADDR, flags, &body);
+        let mut message = Message::new(kind::NEWADDR, flag::MAKE, &body);
         message.attribute(attribute::IFA_LOCAL, &bytes);
         message.attribute(attribute::IFA_ADDRESS, &bytes);
+        self.exchange(message).map(drop)
+    }
+
+    /// Has the stack reach a network by an interface: by somebody there, or directly.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn add_route(
+        &self,
+        index: u32,
+        (to, prefix): (IpAddr, u8),
+        by: Option<IpAddr>,
+    ) -> Result<(), Errno> {
+        let (family, bytes) = parts(to);
+        let scope = if by.is_some() { route::SCOPE_UNIVERSE } else { route::SCOPE_LINK };
+        let mut body = vec![family, prefix, 0, 0];
+        body.extend([route::TABLE_MAIN, route::PROTO_STATIC, scope, route::UNICAST]);
+        body.extend([0; 4]);
+        let mut message = Message::new(kind::NEWROUTE, flag::MAKE, &body);
+        if prefix > 0 {
+            message.attribute(attribute::RTA_DST, &bytes);
+        }
+        if let Some(by) = by {
+            message.attribute(attribute::RTA_GATEWAY, &parts(by).1);
+        }
+        message.attribute(attribute::RTA_OIF, &index.to_ne_bytes());
         self.exchange(message).map(drop)
     }
 
@@ -289,6 +326,16 @@ impl Message {
         self.0[..4].copy_from_slice(&length.to_ne_bytes());
         self.0[8..12].copy_from_slice(&sequence.to_ne_bytes());
         self.0
+    }
+}
+
+/// The number of its family, and its bytes.
+fn parts(address: IpAddr) -> (u8, Vec<u8>) {
+    const AF_INET: u8 = 2;
+    const AF_INET6: u8 = 10;
+    match address {
+        IpAddr::V4(address) => (AF_INET, address.octets().to_vec()),
+        IpAddr::V6(address) => (AF_INET6, address.octets().to_vec()),
     }
 }
 

@@ -159,8 +159,10 @@ pub fn rights(spec: &TapSpec) -> Result<(Vec<OwnedFd>, Interface), HostError> {
         Some(_) => None,
         None => netlink.find(name).map_err(system("look up", name))?,
     };
-    if there.as_ref().is_some_and(|there| there.driver != "tun") {
-        return Err(HostError::NotTap(name.to_owned()));
+    match &there {
+        Some(there) if there.driver != "tun" => return Err(HostError::NotTap(name.to_owned())),
+        Some(there) if !there.ethernet => return Err(HostError::IsTun(name.to_owned())),
+        _ => {}
     }
     let made = there.is_none();
     let (taps, here) = attach_all(if target.is_some() { "uvala%d" } else { name }, spec, made)?;
@@ -171,6 +173,8 @@ pub fn rights(spec: &TapSpec) -> Result<(Vec<OwnedFd>, Interface), HostError> {
         moved.map_err(|errno| match errno {
             Errno::EXIST => HostError::Taken(name.to_owned(), into.to_owned()),
             Errno::PERM => HostError::MayNotEnter(into.to_owned()),
+            // A namespace, and none of a network.
+            Errno::INVAL => namespace::none(into),
             errno => system("move", name)(errno.into()),
         })?;
     }
@@ -221,7 +225,7 @@ fn attach_with(
     };
     let tap = tun::open().map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => HostError::NoTun,
-        std::io::ErrorKind::PermissionDenied => may_not(),
+        std::io::ErrorKind::PermissionDenied => HostError::MayNotTun,
         _ => system("open /dev/net/tun for", name)(error),
     })?;
     let here = attach(&tap, template).map_err(|errno| match errno {
@@ -265,7 +269,9 @@ fn set_up(spec: &TapSpec, made: bool) -> Result<Interface, HostError> {
     }
     if let Some(mtu) = spec.mtu {
         netlink.change(index, Change::Mtu(mtu)).map_err(|errno| match errno {
-            Errno::INVAL => HostError::Mtu(name.to_owned(), mtu, "68 to 65521 is what a TAP takes"),
+            Errno::INVAL | Errno::RANGE => {
+                HostError::Mtu(name.to_owned(), mtu, "68 to 65521 is what a TAP takes")
+            }
             errno => failed("set the MTU")(errno),
         })?;
     }
@@ -273,8 +279,12 @@ fn set_up(spec: &TapSpec, made: bool) -> Result<Interface, HostError> {
         netlink.change(index, Change::Up).map_err(failed("set up the link"))?;
     }
     if let Some((address, prefix)) = spec.address {
-        let added = netlink.add_address(index, address, prefix);
-        added.map_err(failed("add the address"))?;
+        netlink.add_address(index, address, prefix).map_err(|errno| match errno {
+            Errno::ACCESS | Errno::OPNOTSUPP if address.is_ipv6() => {
+                HostError::NoIpv6(name.to_owned())
+            }
+            errno => failed("add the address")(errno),
+        })?;
     }
     look()
 }

@@ -12,7 +12,7 @@ mod listing;
 mod nf;
 mod ns;
 mod output;
-mod port;
+pub mod port;
 pub mod program;
 mod rule;
 mod run;

@@ -1,19 +1,19 @@
 //! `uvala ns`
 
+use std::io;
 use std::net::IpAddr;
-use std::path::PathBuf;
 
-use anyhow::Context;
 use client::api::{
     Address, ErrorCode, Failure, HostIf, Mac, PortAdd, PortKind, PortRef, PortSettings, Request,
 };
 use client::name::PortName;
+use port::host::{HostError, namespace};
 
 use super::output::Output;
 use super::switch::change;
 use super::vm_args::show;
 use super::{Global, Usage};
-use crate::cni::inside::{self, everywhere};
+use crate::cni::inside::{self, Route, everywhere};
 
 /// Put network namespaces and containers on a switch
 ///
@@ -73,7 +73,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         let Action::Detach { port, output } = &args.action else { unreachable!("two of them") };
         return detach(global, port.parse()?, *output);
     };
-    let path = path_of(namespace)?;
+    check(address, gateway, *mtu)?;
     let port: PortName = port.parse()?;
     let host = HostIf {
         ifname: Some(ifname.clone()),
@@ -94,14 +94,65 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         return output.done();
     }
     let routes: Vec<_> = gateway.iter().copied().map(everywhere).collect();
-    let done = inside::within(&path, || inside::set_up(ifname, more, &routes));
-    done.with_context(|| {
+    finish(namespace, ifname, more, &routes).or_else(|error| {
         // What is there is half of what was asked for.
         let left = connection.call(Request::PortDel(PortRef { port }));
         let left = if left.is_ok() { "nothing is left" } else { "the port is left" };
-        format!("addresses and routes of {ifname} in {namespace} ({left})")
+        Err(error.context(format!("{ifname} in {namespace} ({left})")))
     })?;
     output.done()
+}
+
+/// What the daemon does not do: this takes the right to enter.
+fn finish(
+    namespace: &str,
+    ifname: &str,
+    addresses: &[Address],
+    routes: &[Route],
+) -> anyhow::Result<()> {
+    let may_not = || {
+        let cure = "a gateway, or more than one address, is for who may enter the namespace: do it \
+                    as root, or without these";
+        Failure::new(ErrorCode::Permission, cure)
+    };
+    let entered = namespace::open(namespace).map_err(|error| match error {
+        HostError::MayNotEnter(_) => may_not(),
+        error => Failure::new(ErrorCode::NotFound, error.to_string()),
+    })?;
+    let done = inside::within(&entered, || inside::set_up(ifname, addresses, routes));
+    done.map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => may_not().into(),
+        _ => error.into(),
+    })
+}
+
+/// Whether the stack could mean this: a gateway is somebody else on a network of the interface's.
+fn check(addresses: &[Address], gateways: &[IpAddr], mtu: Option<u32>) -> Result<(), Usage> {
+    if let Some(mtu @ 0..1280) = mtu
+        && addresses.iter().any(|address| address.ip.is_ipv6())
+    {
+        return Err(Usage(format!("--mtu {mtu}: IPv6 takes 1280 bytes at least")));
+    }
+    for address in addresses {
+        address.check_host().map_err(|error| Usage(format!("--address: {error}")))?;
+    }
+    for (at, &gateway) in gateways.iter().enumerate() {
+        let is_local = matches!(gateway, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        let alone = Address::alone(gateway);
+        let why = if alone.check_host().is_err() {
+            "is no address of a host"
+        } else if addresses.iter().any(|address| address.ip == gateway) {
+            "is the interface itself; name who leads out of its network"
+        } else if !is_local && !addresses.iter().any(|address| alone.is_within(*address)) {
+            "is in no network of an --address; add one of its network, or name another gateway"
+        } else if gateways[..at].iter().any(|other| other.is_ipv4() == gateway.is_ipv4()) {
+            "is the second of its family; name one"
+        } else {
+            continue;
+        };
+        return Err(Usage(format!("--gateway {gateway} {why}")));
+    }
+    Ok(())
 }
 
 /// What nobody attached is somebody's all the same: a machine's, or the host's way to the switch.
@@ -119,23 +170,41 @@ fn detach(global: &Global, port: PortName, output: Output) -> anyhow::Result<()>
     change(global, Request::PortDel(PortRef { port }), output)
 }
 
-/// Where a namespace is.
-fn path_of(name: &str) -> Result<PathBuf, Usage> {
-    let bad = name.is_empty() || name.starts_with('.');
-    match name {
-        _ if bad => Err(Usage(format!("{name:?} is no namespace"))),
-        _ if name.starts_with('/') => Ok(PathBuf::from(name)),
-        _ if name.bytes().all(|byte| byte.is_ascii_digit()) => {
-            Ok(PathBuf::from(format!("/proc/{name}/ns/net")))
-        }
-        _ if name.contains('/') => Err(Usage(format!("{name:?} is no namespace"))),
-        _ => Ok(PathBuf::from(format!("/run/netns/{name}"))),
-    }
-}
-
 const EXAMPLES: &str = "\
 Examples:
   uvala ns attach red vale0:red --address 10.0.0.2/24
   uvala ns attach $(podman inspect -f '{{.State.Pid}}' web) vale0:web --address 10.0.0.3/24 \\
       --gateway 10.0.0.1
   uvala ns detach vale0:red";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_gateways_are_others_in_a_network_of_the_interface() {
+        let check = |addresses: &str, gateways: &str| {
+            let addresses: Vec<Address> =
+                addresses.split(' ').map(|a| a.parse().unwrap()).collect();
+            let gateways: Vec<IpAddr> = gateways.split(' ').map(|g| g.parse().unwrap()).collect();
+            check(&addresses, &gateways, Some(1280)).map_err(|error| error.to_string())
+        };
+        let both = "10.0.0.2/24 fd00::2/64";
+        for good in ["10.0.0.1", "fd00::1 10.0.0.254", "fe80::1"] {
+            check(both, good).unwrap();
+        }
+        for (bad, why) in [
+            ("10.9.9.9", "in no network of an --address"),
+            ("fd01::1", "in no network of an --address"),
+            ("10.0.0.2", "the interface itself"),
+            ("10.0.0.1 fd00::1 10.0.0.3", "10.0.0.3 is the second"),
+            ("0.0.0.0", "no address of a host"),
+            ("ff02::1", "no address of a host"),
+        ] {
+            assert!(check(both, bad).unwrap_err().contains(why), "{bad}");
+        }
+        assert!(check("224.0.0.1/24", "10.0.0.1").unwrap_err().contains("--address"));
+        let small = super::check(&["fd00::1/64".parse().unwrap()], &[], Some(1279));
+        assert!(small.unwrap_err().to_string().contains("1280"));
+    }
+}

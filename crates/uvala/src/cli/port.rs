@@ -176,7 +176,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             let (port, settings) = (name.parse()?, settings.to_api()?);
             // Both know of queues; the kind says whose they are.
             let (own, guests) = match (*kind, &machine.queues) {
-                (PortKind::Xdp | PortKind::Tap, own) => (own.clone(), None),
+                (kind, own) if kind.is_host() => (own.clone(), None),
                 (_, Some(Queues::First(pairs))) => (None, Some(*pairs)),
                 (_, own) => (own.clone(), None),
             };

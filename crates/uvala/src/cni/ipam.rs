@@ -36,7 +36,7 @@ pub fn run(kind: &str, paths: &str, command: &str, config: &[u8]) -> Result<Vec<
             let msg = said["msg"].as_str().unwrap_or_default();
             let details = said["details"].as_str().unwrap_or_default().to_owned();
             let msg = format!("ipam: {kind}: {msg}");
-            Err(Trouble { code: number.unwrap_or(code::IPAM), msg, details })
+            Err(Trouble { details, ..Trouble::new(number.unwrap_or(code::IPAM), msg) })
         }
         _ => Err(Trouble::new(code::IPAM, format!("ipam: {kind} ended with {}", output.status))),
     }

@@ -7,17 +7,19 @@
 //!                                                 └──► in the namespace: addresses, routes
 //! ```
 //!
-//! A container's port is called after the container and the interface, so DEL and CHECK find what
-//! ADD made without any note of it. ADD makes the port first: from then on all is its own, and what
-//! it cannot finish it takes back; where there is a port, it touches nothing. DEL succeeds also
-//! where there is nothing left, as the specification wants it: ports of containers end with their
-//! daemon.
+//! A container's port is called after the network, the container and the interface, so DEL, CHECK
+//! and GC find what ADD made without any note of it. ADD makes the port first: from then on all is
+//! its own, and what it cannot finish it takes back; where there is a port, it touches nothing. DEL
+//! succeeds also where there is nothing left, as the specification wants it: ports of containers
+//! end with their daemon.
 
 pub mod inside;
 mod ipam;
 mod spec;
 
+use std::collections::BTreeSet;
 use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use client::api::{
@@ -26,8 +28,10 @@ use client::api::{
 };
 use client::control::{Connection, ControlError};
 use client::name::PortName;
+use port::host::namespace;
 use serde_json::json;
 
+use crate::cli::port::list;
 use crate::say;
 use inside::Route;
 use spec::{Failure, Interface, Network, Success, VERSIONS, code};
@@ -38,11 +42,13 @@ pub struct Trouble {
     code: u32,
     msg: String,
     details: String,
+    /// The daemon knows no such thing.
+    is_none: bool,
 }
 
 impl Trouble {
     fn new(code: u32, msg: impl Into<String>) -> Self {
-        Self { code, msg: msg.into(), details: String::new() }
+        Self { code, msg: msg.into(), details: String::new(), is_none: false }
     }
 }
 
@@ -52,7 +58,8 @@ impl From<ControlError> for Trouble {
             ControlError::NoDaemon(_) => code::TRY_AGAIN,
             _ => code::DAEMON,
         };
-        Self::new(number, error.to_string())
+        let is_none = error.code() == Some(ErrorCode::NotFound);
+        Self { is_none, ..Self::new(number, error.to_string()) }
     }
 }
 
@@ -72,7 +79,7 @@ pub fn run() -> u8 {
     let (text, status) = match answer {
         Ok(None) => return 0,
         Ok(Some(text)) => (text, 0),
-        Err(Trouble { code, msg, details }) => {
+        Err(Trouble { code, msg, details, .. }) => {
             let version = version().unwrap_or_else(|| VERSIONS[0].to_owned());
             (json!(Failure { version, code, msg, details }), 1)
         }
@@ -84,9 +91,11 @@ pub fn run() -> u8 {
 }
 
 fn answer(config: &[u8]) -> Result<Option<serde_json::Value>, Trouble> {
-    let command = variable("CNI_COMMAND")?;
-    if command == "VERSION" {
-        return Ok(Some(json!({ "cniVersion": "1.0.0", "supportedVersions": VERSIONS })));
+    let environment = Environment::read()?;
+    if environment.command == "VERSION" {
+        let asked = serde_json::from_slice::<serde_json::Value>(config).unwrap_or_default();
+        let version = asked["cniVersion"].as_str().unwrap_or(VERSIONS[0]);
+        return Ok(Some(json!({ "cniVersion": version, "supportedVersions": VERSIONS })));
     }
     let network: Network = serde_json::from_slice(config)
         .map_err(|error| Trouble::new(code::DECODE, format!("configuration: {error}")))?;
@@ -94,51 +103,101 @@ fn answer(config: &[u8]) -> Result<Option<serde_json::Value>, Trouble> {
         let text = format!("cniVersion {} is not spoken here: {VERSIONS:?}", network.version);
         return Err(Trouble::new(code::VERSION, text));
     }
-    let call = Call::new(config, network)?;
+    let command = environment.command.clone();
+    if network.version == VERSIONS[0] && matches!(command.as_str(), "GC" | "STATUS") {
+        let text = format!("{command} is of cniVersion {}, not of {}", VERSIONS[1], VERSIONS[0]);
+        return Err(Trouble::new(code::VERSION, text));
+    }
+    let call = Call::new(config, network, environment)?;
     match command.as_str() {
         "ADD" => call.add().map(Some),
         "DEL" => call.del().map(|()| None),
         "CHECK" => call.check().map(|()| None),
-        // Of version 1.1. Other networks may be on the switch, so no port is seen to be garbage.
-        "GC" => call.addresses("GC").map(|_| None),
-        "STATUS" => call.connect().and_then(|_| call.addresses("STATUS")).map(|_| None),
-        other => Err(Trouble::new(code::ENVIRONMENT, format!("CNI_COMMAND is {other:?}"))),
+        "GC" => call.collect().map(|()| None),
+        _ => call.status().map(|()| None),
     }
 }
 
-fn variable(name: &str) -> Result<String, Trouble> {
-    let value = std::env::var(name).ok().filter(|value| !value.is_empty());
-    value.ok_or_else(|| Trouble::new(code::ENVIRONMENT, format!("{name} is not set")))
-}
-
-/// A call about one interface of one container.
-struct Call<'a> {
-    /// As it came: for the plugin that gives addresses.
-    config: &'a [u8],
-    network: Network,
-    port: PortName,
+/// What a runtime says beside the configuration.
+#[derive(Debug, Default)]
+struct Environment {
+    command: String,
+    container: String,
+    netns: String,
     ifname: String,
     paths: String,
 }
 
-impl<'a> Call<'a> {
-    fn new(config: &'a [u8], network: Network) -> Result<Self, Trouble> {
-        let (container, ifname) = match variable("CNI_COMMAND")?.as_str() {
-            "GC" | "STATUS" => ("none".to_owned(), "none".to_owned()),
-            _ => (variable("CNI_CONTAINERID")?, variable("CNI_IFNAME")?),
+impl Environment {
+    fn read() -> Result<Self, Trouble> {
+        Self::from(|name| std::env::var(name).unwrap_or_default())
+    }
+
+    /// All that is wrong is said at once.
+    fn from(variable: impl Fn(&str) -> String) -> Result<Self, Trouble> {
+        let command = variable("CNI_COMMAND");
+        let required: &[&str] = match command.as_str() {
+            "ADD" | "CHECK" => &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"],
+            "DEL" => &["CNI_CONTAINERID", "CNI_IFNAME"],
+            "VERSION" | "GC" | "STATUS" => &[],
+            _ => &["CNI_COMMAND"],
         };
-        let bad = ifname.len() > 15 || ifname.contains(['/', ':', ' ']);
-        if bad {
-            return Err(Trouble::new(code::ENVIRONMENT, format!("CNI_IFNAME is {ifname:?}")));
+        let wrong = required.iter().filter_map(|name| {
+            let value = variable(name);
+            let fits = match *name {
+                "CNI_CONTAINERID" => is_identifier(&value),
+                "CNI_IFNAME" => port::host::check_name(&value).is_ok(),
+                "CNI_NETNS" => value.starts_with('/'),
+                _ => false,
+            };
+            match value.is_empty() {
+                true => Some(format!("{name} is not set")),
+                false => (!fits).then(|| format!("{name} cannot be {value:?}")),
+            }
+        });
+        let wrong: Vec<_> = wrong.collect();
+        if !wrong.is_empty() {
+            return Err(Trouble::new(code::ENVIRONMENT, wrong.join(", ")));
         }
-        if network.name.is_empty() {
-            return Err(Trouble::new(code::CONFIG, "the network has no name"));
+        let [container, netns, ifname, paths] =
+            ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"].map(variable);
+        Ok(Self { command, container, netns, ifname, paths })
+    }
+}
+
+/// Whether the specification lets a container, or a network, be called so.
+fn is_identifier(name: &str) -> bool {
+    let good = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    name.bytes().all(good) && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+}
+
+/// A call about a network, mostly about one interface of one container.
+struct Call<'a> {
+    /// As it came: for the plugin that gives addresses.
+    config: &'a [u8],
+    network: Network,
+    environment: Environment,
+    port: PortName,
+}
+
+impl<'a> Call<'a> {
+    fn new(config: &'a [u8], network: Network, environment: Environment) -> Result<Self, Trouble> {
+        if !is_identifier(&network.name) {
+            let text = format!("name: no network can be called {:?}", network.name);
+            return Err(Trouble::new(code::CONFIG, text));
         }
-        let name = format!("{}:{}", network.switch, port_name(&container, &ifname));
+        let Environment { container, ifname, .. } = &environment;
+        let name = port_name(&network.name, container, ifname);
+        let name = format!("{}:{name}", network.switch);
         let port =
             name.parse().map_err(|error| Trouble::new(code::CONFIG, format!("switch: {error}")))?;
-        let paths = std::env::var("CNI_PATH").unwrap_or_default();
-        Ok(Self { config, network, port, ifname, paths })
+        Ok(Self { config, network, environment, port })
+    }
+
+    /// The namespace of the container.
+    fn namespace(&self) -> Result<OwnedFd, Trouble> {
+        let opened = namespace::open(&self.environment.netns);
+        opened.map_err(|error| Trouble::new(code::UNKNOWN_CONTAINER, error.to_string()))
     }
 
     fn connect(&self) -> Result<Connection, Trouble> {
@@ -148,25 +207,23 @@ impl<'a> Call<'a> {
     }
 
     fn add(&self) -> Result<serde_json::Value, Trouble> {
-        let netns = variable("CNI_NETNS")?;
-        if !Path::new(&netns).exists() {
-            return Err(Trouble::new(code::UNKNOWN_CONTAINER, format!("no namespace {netns}")));
-        }
+        let namespace = self.namespace()?;
         let connection = self.connect()?;
-        self.make_port(&connection, &netns)?;
-        let made = self.addresses("ADD").and_then(|given| self.make(&connection, &netns, given));
+        self.make_port(&connection)?;
+        let given = self.addresses("ADD");
+        let made = given.and_then(|given| self.make(&connection, &namespace, given));
         if made.is_err() {
             // What is not finished is taken back; what the first trouble was matters.
-            let _ = self.remove(&connection);
+            let _ = self.remove(&connection, &self.port);
             let _ = self.addresses("DEL");
         }
         made
     }
 
-    fn make_port(&self, connection: &Connection, netns: &str) -> Result<(), Trouble> {
+    fn make_port(&self, connection: &Connection) -> Result<(), Trouble> {
         let host = HostIf {
-            ifname: Some(self.ifname.clone()),
-            netns: Some(netns.to_owned()),
+            ifname: Some(self.environment.ifname.clone()),
+            netns: Some(self.environment.netns.clone()),
             mtu: self.network.mtu,
             ..HostIf::default()
         };
@@ -185,59 +242,110 @@ impl<'a> Call<'a> {
     fn make(
         &self,
         connection: &Connection,
-        netns: &str,
+        namespace: &OwnedFd,
         given: Success,
     ) -> Result<serde_json::Value, Trouble> {
+        let Environment { ifname, netns, .. } = &self.environment;
         let addresses: Vec<_> = given.ips.iter().map(|ip| ip.address).collect();
         let routes: Vec<_> = routes(&given);
-        let set_up = || inside::set_up(&self.ifname, &addresses, &routes);
-        inside::within(Path::new(netns), set_up).map_err(|error| {
-            Trouble::new(code::IO, format!("addresses of {} in {netns}: {error}", self.ifname))
-        })?;
+        let set_up = || inside::set_up(ifname, &addresses, &routes);
+        inside::within(namespace, set_up)
+            .map_err(|error| Trouble::new(code::IO, format!("{ifname} in {netns}: {error}")))?;
         let mac = self.show(connection)?.host.map(|host| host.mac.to_string());
         let ips = given.ips.into_iter().map(|ip| spec::Ip { interface: Some(0), ..ip });
         let success = Success {
             version: self.network.version.clone(),
             interfaces: vec![Interface {
-                name: self.ifname.clone(),
+                name: ifname.clone(),
                 mac: mac.unwrap_or_default(),
-                sandbox: Some(netns.to_owned()),
+                sandbox: Some(netns.clone()),
+                more: serde_json::Map::new(),
             }],
             ips: ips.collect(),
             ..given
         };
-        Ok(json!(success))
+        Ok(json!(success.after(self.network.previous.clone())))
     }
 
     fn del(&self) -> Result<(), Trouble> {
-        // Without a daemon there is no port, and the interface is gone with it.
-        match self.connect() {
-            Ok(connection) => self.remove(&connection)?,
-            Err(trouble) if trouble.code == code::TRY_AGAIN => {}
-            Err(trouble) => return Err(trouble),
-        }
+        self.remove_all(|connection| self.remove(connection, &self.port))?;
         self.addresses("DEL").map(drop)
     }
 
+    /// Deletes ports. Without a daemon there are none, and interfaces are gone with it.
+    fn remove_all(
+        &self,
+        remove: impl FnOnce(&Connection) -> Result<(), Trouble>,
+    ) -> Result<(), Trouble> {
+        match self.connect() {
+            Ok(connection) => remove(&connection),
+            Err(trouble) if trouble.code == code::TRY_AGAIN => Ok(()),
+            Err(trouble) => Err(trouble),
+        }
+    }
+
+    /// Whatever is not as ADD left it has one code; another one says that it cannot be looked at.
     fn check(&self) -> Result<(), Trouble> {
-        let netns = variable("CNI_NETNS")?;
-        let connection = self.connect()?;
-        let info = self.show(&connection)?;
+        let Some(previous) = &self.network.previous else {
+            return Err(Trouble::new(
+                code::CONFIG,
+                "prevResult is missing, and CHECK goes by that",
+            ));
+        };
+        let Environment { ifname, netns, .. } = &self.environment;
+        let wrong = |text: String| Err(Trouble::new(code::CHECK, text));
+        let namespace = self.namespace()?;
+        let info = match self.show(&self.connect()?) {
+            Err(trouble) if trouble.is_none => return wrong(trouble.msg),
+            shown => shown?,
+        };
         let state = info.host.as_ref().map(|host| host.state);
         if info.kind != PortKind::Tap || state != Some(LinkState::Up) {
             let state = state.map_or("no interface".to_owned(), |state| state.to_string());
-            return Err(Trouble::new(code::CHECK, format!("{} is {state}", self.port)));
+            return wrong(format!("{} is {state}", self.port));
         }
-        let ips = self.network.previous.iter().flat_map(|previous| &previous.ips);
-        let ips: Vec<_> = ips.map(|ip| ip.address.ip).collect();
-        let missing = inside::within(Path::new(&netns), || Ok(inside::missing(&self.ifname, &ips)));
-        let missing = missing.map_err(|error| {
-            Trouble::new(code::UNKNOWN_CONTAINER, format!("namespace {netns}: {error}"))
+        let ips: Vec<_> = previous.ips_of(ifname).map(|ip| ip.address.ip).collect();
+        // A plugin behind us may have its own interfaces, with routes by these.
+        let routes = if previous.interfaces.len() == 1 { routes(previous) } else { Vec::new() };
+        let missing = inside::within(&namespace, || inside::missing(ifname, &ips, &routes));
+        match missing.map_err(|error| Trouble::new(code::IO, format!("{netns}: {error}")))? {
+            Some(what) => wrong(format!("no {what} in {netns}")),
+            None => self.addresses("CHECK").map(drop),
+        }
+    }
+
+    /// Deletes the ports of this network that no container in use has.
+    fn collect(&self) -> Result<(), Trouble> {
+        let Some(valid) = &self.network.valid else {
+            let text = "cni.dev/valid-attachments is missing, and GC goes by that";
+            return Err(Trouble::new(code::CONFIG, text));
+        };
+        let network = &self.network.name;
+        let valid: BTreeSet<_> =
+            valid.iter().map(|it| port_name(network, &it.container, &it.ifname)).collect();
+        let is_garbage = |info: &PortInfo| {
+            let name = info.port.port();
+            let here = info.port.switch() == self.port.switch() && info.kind == PortKind::Tap;
+            here && name.starts_with(&network_name(network)) && !valid.contains(name)
+        };
+        let ports = self.remove_all(|connection| {
+            // There need be no such switch.
+            let all = list(connection, None)
+                .map_err(|error| Trouble::new(code::DAEMON, format!("{error:#}")))?;
+            let removed = all.iter().filter(|info| is_garbage(info));
+            // As many as can be, whatever becomes of one.
+            removed.map(|info| self.remove(connection, &info.port)).fold(Ok(()), Result::and)
+        });
+        self.addresses("GC").map(drop).and(ports)
+    }
+
+    /// Whether a container could be added now.
+    fn status(&self) -> Result<(), Trouble> {
+        self.connect().map_err(|trouble| match trouble.code {
+            code::TRY_AGAIN => Trouble { code: code::CUT_OFF, ..trouble },
+            _ => Trouble { code: code::UNAVAILABLE, ..trouble },
         })?;
-        if let Some(what) = missing {
-            return Err(Trouble::new(code::CHECK, format!("no {what} in {netns}")));
-        }
-        self.addresses("CHECK").map(drop)
+        self.addresses("STATUS").map(drop)
     }
 
     fn show(&self, connection: &Connection) -> Result<PortInfo, Trouble> {
@@ -247,8 +355,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    fn remove(&self, connection: &Connection) -> Result<(), Trouble> {
-        match connection.call(Request::PortDel(PortRef { port: self.port.clone() })) {
+    fn remove(&self, connection: &Connection, port: &PortName) -> Result<(), Trouble> {
+        match connection.call(Request::PortDel(PortRef { port: port.clone() })) {
             Err(ControlError::Refused(failure)) if failure.code == ErrorCode::NotFound => Ok(()),
             done => Ok(done.map(drop)?),
         }
@@ -257,7 +365,7 @@ impl<'a> Call<'a> {
     /// What the plugin that gives addresses says; nothing, where there is none.
     fn addresses(&self, command: &str) -> Result<Success, Trouble> {
         let Some(ipam) = &self.network.ipam else { return Ok(Success::default()) };
-        let said = ipam::run(&ipam.kind, &self.paths, command, self.config)?;
+        let said = ipam::run(&ipam.kind, &self.environment.paths, command, self.config)?;
         if command == "ADD" { ipam::parse(&ipam.kind, &said) } else { Ok(Success::default()) }
     }
 }
@@ -274,12 +382,21 @@ fn routes(given: &Success) -> Vec<Route> {
 }
 
 /// The port of a container's interface: names of containers are longer than those of ports.
-fn port_name(container: &str, ifname: &str) -> String {
+fn port_name(network: &str, container: &str, ifname: &str) -> String {
+    let bytes = container.bytes().chain([0]).chain(ifname.bytes());
+    format!("{}{:016x}", network_name(network), hash(bytes))
+}
+
+/// How the names of a network's ports begin.
+fn network_name(network: &str) -> String {
+    format!("c{:08x}_", hash(network.bytes()) & 0xffff_ffff)
+}
+
+/// FNV-1a.
+fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
     const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x100_0000_01b3;
-    let bytes = container.bytes().chain([0]).chain(ifname.bytes());
-    let hash = bytes.fold(BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME));
-    format!("c{hash:016x}")
+    bytes.fold(BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
 }
 
 #[cfg(test)]
@@ -289,10 +406,62 @@ mod tests {
     #[test]
     fn test_each_interface_of_each_container_has_a_port() {
         let names = [("a", "eth0"), ("a", "eth1"), ("b", "eth0"), ("ae", "th0")];
-        let names: std::collections::BTreeSet<_> =
-            names.iter().map(|(container, ifname)| port_name(container, ifname)).collect();
-        assert_eq!(names.len(), 4);
+        let names = names.iter().flat_map(|(container, ifname)| {
+            ["lab", "home"].map(|network| port_name(network, container, ifname))
+        });
+        let names: BTreeSet<_> = names.collect();
+        assert_eq!(names.len(), 8);
+        assert_eq!(names.iter().filter(|name| name.starts_with(&network_name("lab"))).count(), 4);
         assert!(names.iter().all(|name| format!("vale0:{name}").parse::<PortName>().is_ok()));
+    }
+
+    #[test]
+    fn test_all_that_is_wrong_with_the_environment_is_said_at_once() {
+        let read = |set: &[(&str, &str)]| {
+            let value = |name: &str| set.iter().find(|(known, _)| *known == name);
+            Environment::from(|name| {
+                value(name).map(|(_, it)| (*it).to_owned()).unwrap_or_default()
+            })
+        };
+        let trouble = read(&[("CNI_COMMAND", "ADD"), ("CNI_IFNAME", "a/b")]).unwrap_err();
+        assert_eq!(trouble.code, code::ENVIRONMENT);
+        let text = "CNI_CONTAINERID is not set, CNI_NETNS is not set, CNI_IFNAME cannot be \"a/b\"";
+        assert_eq!(trouble.msg, text);
+        assert_eq!(read(&[]).unwrap_err().msg, "CNI_COMMAND is not set");
+        let trouble = read(&[("CNI_COMMAND", "FLY")]).unwrap_err();
+        assert_eq!(trouble.msg, "CNI_COMMAND cannot be \"FLY\"");
+        let del = [("CNI_COMMAND", "DEL"), ("CNI_CONTAINERID", "c.1-x"), ("CNI_IFNAME", "eth0")];
+        assert_eq!(read(&del).unwrap().netns, "", "it may be gone");
+        assert!(read(&[("CNI_COMMAND", "GC")]).is_ok());
+        let red = [("CNI_COMMAND", "CHECK"), ("CNI_CONTAINERID", "-"), ("CNI_NETNS", "red")];
+        let text =
+            "CNI_CONTAINERID cannot be \"-\", CNI_NETNS cannot be \"red\", CNI_IFNAME is not set";
+        assert_eq!(read(&red).unwrap_err().msg, text);
+    }
+
+    #[test]
+    fn test_what_a_plugin_before_answered_is_passed_on() {
+        let result = |text: &str| serde_json::from_str::<Success>(text).unwrap();
+        let before = r#"{"interfaces":[{"name":"br0","mtu":9000},{"name":"net1","sandbox":"/n"}],
+            "ips":[{"address":"10.1.0.2/16","interface":1}],"dns":{"domain":"x"}}"#;
+        let ours = r#"{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/n"}],
+            "ips":[{"address":"10.2.0.2/16","interface":0}],
+            "routes":[{"dst":"0.0.0.0/0","priority":7}]}"#;
+        let both = result(ours).after(Some(result(before)));
+        let ips = |ifname: &str| -> Vec<_> {
+            both.ips_of(ifname).map(|ip| ip.address.to_string()).collect()
+        };
+        assert_eq!(
+            (ips("eth0"), ips("net1")),
+            (vec!["10.2.0.2/16".into()], vec!["10.1.0.2/16".into()])
+        );
+        let text = json!(both);
+        assert_eq!(
+            (&text["interfaces"][0]["mtu"], &text["dns"]["domain"]),
+            (&9000.into(), &"x".into())
+        );
+        assert_eq!(text["routes"][0]["priority"], 7);
+        assert_eq!(text["cniVersion"], "1.0.0");
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! What the specification of CNI says (1.0.0): the configuration, the results, the errors.
+//! What the specification of CNI says (1.0.0, 1.1.0): the configuration, the results, the errors.
 
 use client::api::Address;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Versions of the specification that are spoken here; their results have one form.
 pub const VERSIONS: [&str; 2] = ["1.0.0", "1.1.0"];
@@ -34,9 +34,22 @@ pub struct Network {
     /// Who gives addresses.
     #[serde(default)]
     pub ipam: Option<Ipam>,
-    /// What ADD answered, for CHECK and DEL.
+    /// What the plugin before has answered to ADD; to CHECK and DEL, what the last one has.
     #[serde(default, rename = "prevResult")]
     pub previous: Option<Success>,
+    /// For GC: all interfaces of containers that are in use.
+    #[serde(default, rename = "cni.dev/valid-attachments")]
+    pub valid: Option<Vec<Attachment>>,
+}
+
+/// An interface of a container, as a runtime names it.
+#[derive(Debug, Deserialize)]
+pub struct Attachment {
+    /// The container.
+    #[serde(rename = "containerID")]
+    pub container: String,
+    /// The interface.
+    pub ifname: String,
 }
 
 fn vale0() -> String {
@@ -71,6 +84,33 @@ pub struct Success {
     pub dns: Option<Value>,
 }
 
+impl Success {
+    /// What a plugin before has answered and what we do, as one answer.
+    #[must_use]
+    pub fn after(mut self, before: Option<Self>) -> Self {
+        let Some(before) = before else { return self };
+        let there = before.interfaces.len();
+        for ip in &mut self.ips {
+            ip.interface = ip.interface.map(|at| at + there);
+        }
+        Self {
+            version: self.version,
+            interfaces: [before.interfaces, self.interfaces].concat(),
+            ips: [before.ips, self.ips].concat(),
+            routes: [before.routes, self.routes].concat(),
+            dns: self.dns.or(before.dns),
+        }
+    }
+
+    /// The addresses of an interface in a namespace. Where it is not said whose one is, it is of
+    /// the only interface that there is.
+    pub fn ips_of<'a>(&'a self, ifname: &str) -> impl Iterator<Item = &'a Ip> {
+        let is_it = |it: &Interface| it.name == ifname && it.sandbox.is_some();
+        let at = self.interfaces.iter().position(is_it);
+        self.ips.iter().filter(move |ip| ip.interface.is_none() || ip.interface == at)
+    }
+}
+
 /// An interface of the container.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Interface {
@@ -82,6 +122,9 @@ pub struct Interface {
     /// Its namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<String>,
+    /// What others say of theirs.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
 }
 
 /// An address.
@@ -105,6 +148,9 @@ pub struct Route {
     /// By whom; by default, the gateway of the addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gw: Option<std::net::IpAddr>,
+    /// What others say of theirs.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
 }
 
 /// What is answered when something fails.
@@ -131,7 +177,14 @@ pub mod code {
     pub const DECODE: u32 = 6;
     pub const CONFIG: u32 = 7;
     pub const TRY_AGAIN: u32 = 11;
+    /// STATUS: nothing can be added.
+    pub const UNAVAILABLE: u32 = 50;
+    /// STATUS: and what was added has no network.
+    pub const CUT_OFF: u32 = 51;
+    /// The daemon has refused it.
     pub const DAEMON: u32 = 100;
+    /// The plugin for addresses has said no code.
     pub const IPAM: u32 = 101;
+    /// CHECK: something is not as ADD left it.
     pub const CHECK: u32 = 102;
 }

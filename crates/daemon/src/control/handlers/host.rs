@@ -4,17 +4,18 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use client::api::{
-    Bind, BindKind, HostIf, HostIfInfo, InterfaceAttach, PortAdd, PortKind, Queues, Reply,
+    Address, Bind, BindKind, HostIf, HostIfInfo, InterfaceAttach, PortAdd, PortKind, Queues, Reply,
 };
 use client::name::PortName;
 use port::host::HostError;
-use switch::PortConfig;
+use switch::{MacAddr, PortConfig};
 
 use super::{Control, is_group_name};
 use crate::control::datapath::{Datapath, HostSpec, MakeHostError, PortKey, SwitchKey};
 use crate::control::policy::{Access, Caller};
 use crate::control::refusal::Refusal;
 use crate::control::state::Port;
+use crate::control::statics::check_station;
 
 impl<D: Datapath> Control<D> {
     /// Readable when something has happened to an interface of the host.
@@ -245,7 +246,12 @@ fn said(host: &HostIf) -> String {
         ("trust_group", host.trust_group.is_some()),
         ("fd", host.fds > 0),
     ];
-    let said = each.into_iter().filter(|(_, is_said)| *is_said).map(|(name, _)| name);
+    named(&each)
+}
+
+/// Those of the options that are said.
+pub(super) fn named(each: &[(&str, bool)]) -> String {
+    let said = each.iter().filter(|(_, is_said)| *is_said).map(|(name, _)| *name);
     said.collect::<Vec<_>>().join(", ")
 }
 
@@ -292,6 +298,13 @@ pub fn complete(
     if kind != PortKind::Tap && sets {
         let what = "mtu, mac, address: only a tap is changed; use ip link for other interfaces";
         return Err(what.to_owned());
+    }
+    if let Some(mac) = host.mac {
+        check_station(MacAddr::new(mac.0)).map_err(|error| format!("mac: {error}"))?;
+    }
+    host.address.map_or(Ok(()), Address::check_host).map_err(|error| error.to_string())?;
+    if host.address.is_some_and(|it| it.ip.is_ipv6()) && host.mtu.is_some_and(|mtu| mtu < 1280) {
+        return Err("mtu: IPv6, which the address is of, takes 1280 bytes at least".to_owned());
     }
     if kind != PortKind::Packet && host.alone {
         return Err("alone: only for kind packet".to_owned());

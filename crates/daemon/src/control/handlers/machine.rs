@@ -11,6 +11,7 @@ use port::vhost_user::Coalesce;
 use port::vhost_user::PAIRS_MAX;
 use port::vhost_user::allowance::{Allowance, Limits};
 
+use super::host::named;
 use super::{Client, Control, holder};
 use crate::config::PortPlan;
 use crate::control::datapath::{Datapath, MachineSpec, PortKey, SwitchKey};
@@ -118,14 +119,27 @@ pub(super) fn wanted(caller: &Caller, add: &PortAdd) -> Result<Option<Machine>, 
         .map_err(|error| Refusal::BadValue(format!("{}: {error}", add.port)))
 }
 
+/// The options that say it.
+fn said(machine: &Machine) -> String {
+    named(&[
+        ("socket", machine.socket.is_some()),
+        ("connect", machine.connect),
+        ("queues", machine.queues.is_some()),
+        ("coalesce_usecs", machine.coalesce_usecs.is_some()),
+        ("coalesce_frames", machine.coalesce_frames.is_some()),
+        ("peer", machine.peer.is_some()),
+        ("held", machine.held),
+    ])
+}
+
 /// The socket of a port.
 pub fn complete(kind: PortKind, machine: Option<&Machine>) -> Result<Option<Machine>, String> {
     if !kind.is_machine() {
         return match machine {
             None => Ok(None),
-            Some(_) => Err(format!(
-                "socket, connect, queues, coalesce_…, peer, held: not for kind {}, only for \
-                 virtual machines",
+            Some(machine) => Err(format!(
+                "{}: not for kind {}, only for virtual machines",
+                said(machine),
                 kind.name()
             )),
         };
