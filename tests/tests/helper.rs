@@ -1,15 +1,17 @@
 //! A daemon without rights, and the helper that opens interfaces for it: what it does and what it
 //! refuses. The policy lies in a mount namespace of the test.
 
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use client::api::{ErrorCode, HostIf, LinkState, PortKind};
 use harness::daemon::{Daemon, Setup};
 use harness::lab::{add, becomes, delete, host, refusal, veth};
 use harness::net::{Namespace, ip, is_there, tcp};
+use harness::process::{Scratch, uvala_path};
 use harness::{is_root, skip, wait};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept, bind,
@@ -26,7 +28,7 @@ fn run(program: &str, args: &[&str]) -> bool {
 
 /// The helper beside the daemon's binary, copied to where every user gets at it, with rights.
 fn helper(place: &Path) -> Option<PathBuf> {
-    let uvala = harness::process::uvala_path();
+    let uvala = uvala_path();
     let built = uvala.with_file_name("uvala-helper");
     if !built.exists() {
         skip("uvala-helper is not built: cargo build -p uvala-helper");
@@ -41,15 +43,6 @@ fn helper(place: &Path) -> Option<PathBuf> {
         return None;
     }
     Some(copy)
-}
-
-/// A directory of the test, gone with it.
-struct Place(PathBuf);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// Runs a story in namespaces of its own, with a daemon of nobody that has the helper.
@@ -68,11 +61,9 @@ fn tell_with(
         return skip("a daemon of another user needs root");
     }
     let Some(home) = Namespace::new() else { return };
-    let place = Place(std::env::temp_dir().join(format!("uvala-{name}-{}", std::process::id())));
-    std::fs::create_dir_all(&place.0).unwrap();
-    std::fs::set_permissions(&place.0, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let place = Scratch::new(name);
     home.within(|| {
-        let Some(helper) = helper(&place.0) else { return };
+        let Some(helper) = helper(place.path()) else { return };
         harness::mounts::empty_etc();
         std::fs::create_dir("/etc/uvala").unwrap();
         std::fs::write(POLICY, policy).unwrap();
@@ -303,14 +294,19 @@ fn what_the_policy_does_not_allow_is_refused() {
         // One without a user is for everybody to open.
         ip("tuntap add dev ours4 mode tap user 0");
         assert!(with("ours4", "10.0.0.2/24").contains("ours4 was there before"));
-        // What it does not know how to do is not asked for.
-        let alone = HostIf { ifname: Some("red".to_owned()), alone: true, ..HostIf::default() };
-        let (_, text) = refusal(add(daemon, "vale0:x", PortKind::Packet, alone));
-        assert!(!text.contains("red") || !text.contains(POLICY), "{text}");
-        let netns = Some(std::process::id().to_string());
-        let inside = HostIf { ifname: Some("ours1".to_owned()), netns, ..HostIf::default() };
-        let (code, _) = refusal(add(daemon, "vale0:x", PortKind::Tap, inside));
+        // What it does not know how to do is not asked for, and said.
+        let alone = HostIf { ifname: Some("blue".to_owned()), alone: true, ..HostIf::default() };
+        let (code, text) = refusal(add(daemon, "vale0:x", PortKind::Packet, alone));
         assert_eq!(code, ErrorCode::Permission);
+        assert!(text.contains("cut the host off from blue, and the helper does not"), "{text}");
+        let netns = Some("/proc/self/ns/net".to_owned());
+        for kind in [PortKind::Tap, PortKind::Packet] {
+            let ifname = Some(if kind == PortKind::Tap { "ours1" } else { "blue" }.to_owned());
+            let inside = HostIf { ifname, netns: netns.clone(), ..HostIf::default() };
+            let (code, text) = refusal(add(daemon, "vale0:x", kind, inside));
+            assert_eq!(code, ErrorCode::Permission);
+            assert!(text.contains("helper opens nothing") && text.contains("--fd"), "{text}");
+        }
         // A policy that others could have written counts for nothing.
         let wanted = || HostIf { ifname: Some("ours2".to_owned()), ..HostIf::default() };
         let refused = |daemon| refusal(add(daemon, "vale0:x", PortKind::Tap, wanted())).1;
@@ -334,5 +330,93 @@ fn what_the_policy_does_not_allow_is_refused() {
         std::fs::set_permissions("/etc/uvala", std::fs::Permissions::from_mode(0o755)).unwrap();
         add(daemon, "vale0:x", PortKind::Tap, wanted()).unwrap();
         assert_eq!(host(daemon, "vale0:x").ifname, "ours2");
+    });
+}
+
+/// A helper as it was built: nobody has given it its rights.
+fn without_rights(helper: &Path) -> PathBuf {
+    let plain = helper.with_file_name("plain");
+    std::fs::copy(helper, &plain).unwrap();
+    plain
+}
+
+#[test]
+fn a_helper_that_was_given_no_rights_says_how_to_give_them() {
+    tell_with("rightless", ALLOWED, without_rights, |daemon, _, plain| {
+        ip("link add red type veth peer name green");
+        for (kind, ifname) in [(PortKind::Tap, "ours0"), (PortKind::Packet, "red")] {
+            let wanted = HostIf { ifname: Some(ifname.to_owned()), ..HostIf::default() };
+            let (code, text) = refusal(add(daemon, "vale0:x", kind, wanted));
+            let cure = format!("setcap cap_net_admin,cap_net_raw,cap_bpf+ep {}", plain.display());
+            assert!(code == ErrorCode::Permission && text.contains(&cure), "{text}");
+        }
+    });
+}
+
+#[test]
+fn a_helper_that_is_none_is_named() {
+    for (name, what) in [
+        ("/bin/true", "ended without an answer"),
+        ("/no/such/helper", "is not there"),
+        ("/etc", "is not for user 65534"),
+    ] {
+        tell_with(
+            "none",
+            ALLOWED,
+            |_| PathBuf::from(name),
+            |daemon, _, _| {
+                let wanted = HostIf { ifname: Some("ours0".to_owned()), ..HostIf::default() };
+                let (code, text) = refusal(add(daemon, "vale0:x", PortKind::Tap, wanted));
+                assert_eq!(code, ErrorCode::Permission, "{text}");
+                assert!(text.contains(&format!("helper {name} {what}")), "{text}");
+            },
+        );
+    }
+}
+
+/// A place where nobody answers but the test itself.
+fn silent(helper: &Path) -> (PathBuf, OwnedFd) {
+    let place = helper.with_file_name("silent.sock");
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+    bind(&socket, &SocketAddrUnix::new(&place).unwrap()).unwrap();
+    listen(&socket, 16).unwrap();
+    std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o666)).unwrap();
+    (place, socket)
+}
+
+#[test]
+fn while_a_helper_hangs_others_are_served_and_who_waits_is_told_of_it() {
+    let listener = Mutex::new(None);
+    let reach = |helper: &Path| {
+        let (place, socket) = silent(helper);
+        *listener.lock().unwrap() = Some(socket);
+        place
+    };
+    tell_with("silent", ALLOWED, reach, |daemon, _, _| {
+        let listener = listener.lock().unwrap().take().unwrap();
+        let type_it = || {
+            let mut command = Command::new(uvala_path());
+            command.arg("--dir").arg(daemon.dir());
+            let words = "port add vale0:x --kind tap --ifname ours0";
+            command.args(words.split(' ')).stderr(Stdio::piped()).spawn().expect("built")
+        };
+        let said = |typed: std::process::Child| {
+            let output = typed.wait_with_output().unwrap();
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(4), "{text}");
+            assert_eq!(text.lines().count(), 1, "{text}");
+            text
+        };
+        let adding = type_it();
+        let asked = accept(&listener).unwrap();
+        assert!(recv(&asked, &mut [0; 4096][..], RecvFlags::empty()).unwrap().1 > 0);
+        assert_eq!(daemon.ports(), [""; 0], "who asks something else is answered");
+        send(&asked, br#"{"refused":"not today"}"#, SendFlags::NOSIGNAL).unwrap();
+        assert!(said(adding).contains("not today"), "it was still waited for");
+        let adding = type_it();
+        let _asked = accept(&listener).unwrap();
+        let text = said(adding);
+        assert!(text.contains("silent.sock did not answer within"), "{text}");
     });
 }

@@ -12,6 +12,7 @@ use port::host::tap::TapSpec;
 use port::host::{HostError, packet, tap, xdp};
 use port::sys::steer;
 use rustix::net::{SocketType, sockopt};
+use rustix::thread::{CapabilitySet, capabilities, no_new_privs};
 
 fn main() -> ExitCode {
     let socket = io::stdin();
@@ -38,7 +39,7 @@ fn serve(socket: BorrowedFd<'_>) -> Result<(Told, Vec<OwnedFd>), String> {
     let policy = Policy::load().map_err(|error| error.to_string())?;
     policy.judge(uid, &ask).map_err(|error| error.to_string())?;
     let namespace = own_namespace().map_err(|error| format!("uvala-helper: /proc: {error}"))?;
-    let (native, interface, fds) = open(&ask).map_err(|error| error.to_string())?;
+    let (native, interface, fds) = open(&ask).map_err(|error| explain(&error))?;
     // The kernel also finds it by names that were added to it, which a rule may fit by chance.
     if interface.name != ask.ifname {
         return Err(format!(
@@ -99,6 +100,35 @@ fn open(ask: &Ask) -> Result<(bool, Interface, Vec<OwnedFd>), HostError> {
         }
     }
 }
+
+/// What the kernel refuses, as the daemon is told. It is this program that is to have the rights:
+/// where it has not all of them, how it gets them.
+fn explain(error: &HostError) -> String {
+    use HostError::{MayNotPacket, MayNotTap, MayNotXdp};
+    let has = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+    if has.contains(RIGHTS) || !matches!(error, MayNotTap(..) | MayNotPacket | MayNotXdp(_)) {
+        return error.to_string();
+    }
+    let cure = if no_new_privs().unwrap_or(false) && !rustix::process::getuid().is_root() {
+        "who starts it has NoNewPrivileges=yes: let systemd start it, with helper = \
+         \"/run/uvala-helper.sock\" (docs/host.md)"
+            .to_owned()
+    } else if rustix::process::getuid().is_root() {
+        "let its unit, or the container, leave it CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF".to_owned()
+    } else {
+        let place = std::env::current_exe().unwrap_or_else(|_| "uvala-helper".into());
+        format!(
+            "as root, where the file system is not mounted nosuid: setcap \
+             cap_net_admin,cap_net_raw,cap_bpf+ep {}",
+            place.display()
+        )
+    };
+    format!("uvala-helper has no rights to hand out; {cure}")
+}
+
+/// What it is to have.
+const RIGHTS: CapabilitySet =
+    CapabilitySet::NET_ADMIN.union(CapabilitySet::NET_RAW).union(CapabilitySet::BPF);
 
 fn steering(filter: &Filter) -> steer::Filter {
     let macs = filter.macs.iter().map(|mac| mac.0).collect();

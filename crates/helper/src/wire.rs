@@ -160,7 +160,7 @@ pub fn hear(socket: impl AsFd) -> Result<Ask, Errno> {
 /// Receives the answer.
 ///
 /// # Errors
-/// What the kernel says; `EBADMSG` for nonsense.
+/// What the kernel says; `ECONNRESET` if there is none, `EBADMSG` for nonsense.
 pub fn hear_told(socket: impl AsFd) -> Result<(Told, Vec<OwnedFd>), Errno> {
     let mut text = [0; MESSAGE_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
@@ -172,6 +172,9 @@ pub fn hear_told(socket: impl AsFd) -> Result<(Told, Vec<OwnedFd>), Errno> {
         _ => None,
     });
     let fds = fds.flatten().collect();
+    if came.bytes == 0 {
+        return Err(Errno::CONNRESET);
+    }
     let told = serde_json::from_slice(&text[..came.bytes.min(MESSAGE_MAX)]);
     told.map(|told| (told, fds)).map_err(|_| Errno::BADMSG)
 }

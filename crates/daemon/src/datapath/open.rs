@@ -70,8 +70,9 @@ pub(super) fn open(
     }
     match open_here(kind, wanted, bell, share) {
         Err(error) if error.is_right() => match (helper, question(kind, wanted)) {
-            (Some(helper), Some(question)) => open_there(helper, &question, &error, bell, share),
-            _ => Err(error),
+            (None, _) => Err(error),
+            (Some(helper), Ok(question)) => open_there(helper, &question, bell, share),
+            (Some(_), Err(why)) => Err(HostError::Helper(why)),
         },
         opened => opened,
     }
@@ -115,16 +116,29 @@ fn steering(filter: &Filter) -> steer::Filter {
     steer::Filter { macs, vlans: filter.vlans.clone(), types: filter.types.clone() }
 }
 
-/// What to ask the helper, of what it knows how to do.
-fn question(kind: PortKind, wanted: &HostIf) -> Option<Ask> {
+/// What to ask the helper; otherwise, why it cannot be asked that.
+fn question(kind: PortKind, wanted: &HostIf) -> Result<Ask, String> {
+    let ifname = wanted.ifname.clone().unwrap_or_default();
+    if let Some(netns) = &wanted.netns {
+        return Err(format!(
+            "no permission in network namespace {netns}, and the helper opens nothing in others \
+             than the daemon's; give the daemon CAP_SYS_ADMIN and CAP_NET_ADMIN, or hand over an \
+             open TAP: --fd (docs/host.md)"
+        ));
+    }
     let kind = match kind {
         PortKind::Tap => Kind::Tap,
         PortKind::Packet if !wanted.alone => Kind::Packet,
         PortKind::Xdp => Kind::Xdp,
-        _ => return None,
+        _ => {
+            return Err(format!(
+                "no permission to cut the host off from {ifname}, and the helper does not do \
+                 that; give the daemon CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF, or choose --kind \
+                 packet without --alone"
+            ));
+        }
     };
-    let ifname = wanted.ifname.clone()?;
-    wanted.netns.is_none().then(|| Ask {
+    Ok(Ask {
         kind,
         ifname,
         mtu: wanted.mtu,
@@ -152,13 +166,12 @@ fn heard(told: Told) -> Result<(bool, Interface), HostError> {
 fn open_there(
     helper: &Path,
     question: &Ask,
-    error: &HostError,
     bell: &Arc<Waker>,
     share: &Option<Arc<Share>>,
 ) -> Result<Opened, HostError> {
     let (told, fds) = ask(helper, question).map_err(|why| {
-        let helper = helper.display();
-        HostError::Helper(format!("{error}; and the helper {helper} cannot be asked: {why}"))
+        let (helper, ifname) = (helper.display(), &question.ifname);
+        HostError::Helper(format!("no permission to open {ifname}, and helper {helper} {why}"))
     })?;
     let (native, interface) = heard(told)?;
     let few = || HostError::Helper("the helper gave fewer descriptors than it should".to_owned());
