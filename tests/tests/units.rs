@@ -1,0 +1,48 @@
+//! The units of `dist/`, as systemd itself reads them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use harness::process::{Scratch, uvala_path};
+use harness::skip;
+
+/// Each unit as `make install` would put it there, with the program that was built; the helper's
+/// stands for any that can be started.
+fn installed(place: &Path) -> Vec<(&'static str, PathBuf)> {
+    let dist = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dist");
+    let uvala = uvala_path();
+    let bin = uvala.parent().unwrap().to_str().unwrap();
+    let units = [
+        ("--system", "uvala.service.in", "uvala.service"),
+        ("--system", "uvala-helper.socket", "uvala-helper.socket"),
+        ("--system", "uvala-helper@.service.in", "uvala-helper@.service"),
+        ("--user", "uvala.user.service.in", "user/uvala.service"),
+    ];
+    std::fs::create_dir(place.join("user")).unwrap();
+    let fill = |(whose, from, to)| {
+        let text = std::fs::read_to_string(dist.join(from)).unwrap();
+        let text = text.replace("@BINDIR@", bin).replace("@SYSCONFDIR@", "/etc");
+        let text = text.replace("@LIBEXECDIR@/uvala-helper", &format!("{bin}/uvala"));
+        assert!(!text.contains("DIR@"), "{from}: {text}");
+        let path = place.join(to);
+        std::fs::write(&path, text).unwrap();
+        (whose, path)
+    };
+    units.map(fill).into()
+}
+
+#[test]
+fn systemd_finds_nothing_to_say_of_them() {
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        return skip("no systemd-analyze: apt install systemd");
+    }
+    let place = Scratch::new("units");
+    for (whose, unit) in installed(place.path()) {
+        let mut verify = Command::new("systemd-analyze");
+        // Pages of the manual are installed elsewhere.
+        verify.args(["verify", "--man=no", whose]).arg(&unit);
+        let output = verify.env("XDG_RUNTIME_DIR", place.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && said.is_empty(), "{unit:?}: {said}");
+    }
+}
