@@ -90,6 +90,40 @@ fn one_service(instances: usize) -> Daemon {
     Setup::new(&(text + &(0..instances).map(each).collect::<String>())).start()
 }
 
+/// The first function holds a frame while it is taken out of the chain: the frame meets the
+/// firewall behind it all the same.
+#[test]
+fn a_frame_that_is_held_while_its_chain_changes_meets_all_functions() {
+    for more in ["", "direct = true\n"] {
+        let daemon = Setup::new(&(configuration(2) + more)).start();
+        let open = |name: &str| daemon.options().rings(1).group("nf").open(name).unwrap();
+        let (mut a, mut b) = (open("valenf:a"), open("valenf:b"));
+        let (mut first, mut second) = (open("valenf:f0"), open("valenf:f1"));
+        let short = Some(Duration::from_millis(5));
+        let mut next = |_: &mut Frame<'_>, _: &mut Made| Action::Next;
+        let mut seen = 0;
+        let mut drop_it = |_: &mut Frame<'_>, _: &mut Made| {
+            seen += 1;
+            Action::Drop
+        };
+        // Both have asked for their hops.
+        for _ in 0..4 {
+            nf::step(&mut first, &mut next, short).unwrap();
+            nf::step(&mut second, &mut drop_it, short).unwrap();
+        }
+        a.send(&announcement(9)).unwrap();
+        wait::until("the first to have it", || functions(&daemon)[0].waiting == 1);
+        assert!(daemon.uvala(&["chain", "add", "valenf", "c", "s1"]).status.success());
+        while nf::step(&mut first, &mut next, short).unwrap() == 0 {}
+        let end = std::time::Instant::now() + wait::PATIENCE;
+        while nf::step(&mut second, &mut drop_it, short).unwrap() == 0 {
+            assert!(std::time::Instant::now() < end, "it went past the second");
+        }
+        assert!(!b.recv_timeout(&mut Vec::new(), short).unwrap());
+        assert_eq!(seen, 1);
+    }
+}
+
 #[test]
 fn flows_stay_where_they_are_and_in_order_when_instances_come_and_go() {
     let daemon = one_service(5);

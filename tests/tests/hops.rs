@@ -125,6 +125,26 @@ fn a_chain_that_becomes_direct_and_back_loses_no_frame_and_no_order() {
 }
 
 #[test]
+fn a_direct_chain_that_gets_other_functions_loses_no_frame() {
+    let (daemon, _all) = joined(&direct(3), 3);
+    let orders = ["s0,s2", "s2,s0,s1", "s1,s2", "s0,s1,s2"];
+    let (tally, sent) = stream(&daemon, 200, |round| {
+        if round % 5 == 4 {
+            let order = orders[usize::try_from(round / 5).unwrap() % orders.len()];
+            let done = daemon.uvala(&["chain", "add", "valenf", "c", order, "--direct"]);
+            assert!(done.status.success());
+        }
+    });
+    // Those that were in it finish their way, and others may come before them.
+    tally.assert_intact();
+    assert_eq!(tally.frames(), sent);
+    let stale: u64 = functions(&daemon).iter().filter_map(|f| f.drops.get("stale")).sum();
+    assert_eq!(stale, 0);
+    let group = audit(&daemon).remove(0);
+    assert!(group.members.iter().all(|m| m.wrong + m.kept == 0), "{group:?}");
+}
+
+#[test]
 fn a_second_instance_ends_a_hop_and_its_end_makes_it_again() {
     let text = direct(2) + "[switch.valenf.port.f2]\nservice = \"s1\"\ninstance = 1\n";
     let (daemon, all) = joined(&text, 2);

@@ -59,6 +59,7 @@ drop_reasons! {
     ChainFull "chain_full" "A later function of the chain had too little room.",
     NoInstance "no_instance" "A service of the chain has no instance.",
     ChainLoop "chain_loop" "The frame has been to 31 functions.",
+    Stale "stale" "Its chain has no such place, or has been changed too often since it came.",
     Ingress "ingress" "The port that a function says it came by sends no frames into chains.",
 }
 

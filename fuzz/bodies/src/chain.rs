@@ -145,7 +145,9 @@ impl World {
             _ => {
                 let (port, chain) = (u64::from(input.u8() % 8), u64::from(input.u8() % 3));
                 let (at, wish) = (u64::from(input.u8() % 4), u64::from(input.u8() % 8));
-                VALID | port << 32 | chain << 44 | at << 52 | wish << 60 | u64::from(input.u8())
+                let order = u64::from(input.u8() % 4);
+                let place = order << 24 | port << 32 | chain << 44 | at << 52;
+                VALID | place | wish << 60 | u64::from(input.u8())
             }
         };
         self.write(at, &word.to_le_bytes());
@@ -231,14 +233,15 @@ fn plan(input: &mut Input<'_>) -> Plan {
         let services = (0..=input.below(8)).map(|at| number(at % 2 + input.below(2))).collect();
         let port = PortId::new(input.below(8));
         let out = [Out::Address, Out::Nowhere, port.map_or(Out::Address, Out::Port)];
-        Some(Chain { services, out: out[input.below(3)] })
+        Chain { order: input.u8() % 3, services, out: out[input.below(3)] }
     };
-    let chains = vec![chain(), None, chain()];
+    let chains = vec![Some(chain()), None, Some(chain())];
+    let past = vec![(0, chain()), (1, chain()), (2, chain())];
     let action = [Action::Chain(2), Action::Drop, Action::Port(id(input.below(8)))];
     let fields = Fields { src_ports: Some(0..=100), ..Fields::default() };
     let rule = Rule { id: 1, priority: 0, fields, action: action[input.below(3)] };
     let rules = if input.u8().is_multiple_of(2) { Vec::new() } else { vec![rule] };
-    Plan { services, chains, rules, ingress: vec![(id(0), 0), (id(1), 2)] }
+    Plan { services, chains, past, rules, ingress: vec![(id(0), 0), (id(1), 2)] }
 }
 
 /// A region whose ports own their buffers.

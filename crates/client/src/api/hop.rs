@@ -45,9 +45,10 @@ pub struct HopEnd {
     pub rx_slots: u32,
     /// What is to be done with it.
     pub state: HopState,
-    /// For the sender: chain and position of frames whose next function is at the other end.
+    /// For the sender: chain, its order and position of frames whose next function is at the other
+    /// end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub routes: Vec<(u8, u8)>,
+    pub routes: Vec<(u8, u8, u8)>,
 }
 
 /// What is to be done with an end.

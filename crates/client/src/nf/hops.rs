@@ -5,7 +5,8 @@
 //! A hop is a pipe in the region of the trust group: its sender fills the receive ring that its
 //! receiver empties, and their buffers change places as they do inside of a port. Which frames go
 //! by it the daemon says: those of a chain at a position ([`Ways`]). It raises a word of the
-//! port ([`News`]) whenever that changes, and wakes the function, which asks.
+//! port ([`News`]) whenever that changes, and wakes the function, which asks. Frames of a chain
+//! that has been changed meanwhile go by the switch.
 //!
 //! ```text
 //!             ┌── frames of (chain, position) ──► hop ──┐
@@ -80,10 +81,21 @@ struct In {
 #[derive(Debug, Default)]
 pub(crate) struct Ways {
     outs: Vec<Out>,
-    /// Which hop, by its number, has the frames of which chain at which position.
-    routes: Vec<(u8, u8, u32)>,
-    /// The same for looking up: a place in `outs`.
-    table: Option<Box<[[u8; POSITIONS]; CHAINS]>>,
+    /// Which hop, by its number, has the frames of which chain and order at which position.
+    routes: Vec<Route>,
+    /// The same for looking up, by chains.
+    table: Option<Box<[Row; CHAINS]>>,
+}
+
+type Route = (u8, u8, u8, u32);
+
+/// Ways of the frames of a chain.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    /// They are for frames of this order.
+    order: Option<u8>,
+    /// By position: a place among those that begin here.
+    outs: [u8; POSITIONS],
 }
 
 /// A hop that begins here.
@@ -120,8 +132,10 @@ impl Ways {
         if !is_next {
             return None;
         }
-        let out = table[usize::from(meta.chain())][usize::from(meta.position())];
-        self.outs.get_mut(usize::from(out)).filter(|out| !out.ended)
+        let row = &table[usize::from(meta.chain())];
+        let out = row.outs[usize::from(meta.position())];
+        let is_its = row.order == Some(meta.order());
+        self.outs.get_mut(usize::from(out)).filter(|out| is_its && !out.ended)
     }
 
     /// Has every hop so many free slots?
@@ -140,10 +154,10 @@ impl Ways {
         }
     }
 
-    fn install(&mut self, routes: Vec<(u8, u8, u32)>) {
+    fn install(&mut self, routes: Vec<Route>) {
         for out in &mut self.outs {
-            let begins = |all: &[(u8, u8, u32)]| all.iter().any(|&(.., hop)| hop == out.hop);
-            let grows = routes.iter().any(|way| way.2 == out.hop && !self.routes.contains(way));
+            let begins = |all: &[Route]| all.iter().any(|&(.., hop)| hop == out.hop);
+            let grows = routes.iter().any(|way| way.3 == out.hop && !self.routes.contains(way));
             if grows && begins(&routes) && out.tx.space() > 0 {
                 // The mark of a beginning.
                 out.tx.set(0, 0, 0);
@@ -156,12 +170,13 @@ impl Ways {
 
     fn index(&mut self) {
         self.table = None;
-        for &(chain, position, hop) in &self.routes {
+        for &(chain, order, position, hop) in &self.routes {
             let Some(out) = self.outs.iter().position(|out| out.hop == hop) else { continue };
-            let fresh = || Box::new([[BY_SWITCH; POSITIONS]; CHAINS]);
+            let fresh = || Box::new([Row { order: None, outs: [BY_SWITCH; POSITIONS] }; CHAINS]);
             let table = self.table.get_or_insert_with(fresh);
-            let way = &mut table[usize::from(chain)][usize::from(position) % POSITIONS];
-            *way = u8::try_from(out).unwrap_or(BY_SWITCH);
+            let row = &mut table[usize::from(chain)];
+            row.order = Some(order);
+            row.outs[usize::from(position) % POSITIONS] = u8::try_from(out).unwrap_or(BY_SWITCH);
         }
     }
 }
@@ -287,8 +302,8 @@ pub(super) fn tend(port: &mut Port, timeout: Option<Duration>) -> Result<(), Err
         list.iter().for_each(|end| open(port, end));
         port.hops.collect_links();
         let of = |end: &HopEnd| {
-            let hop = end.hop;
-            end.routes.clone().into_iter().map(move |(chain, position)| (chain, position, hop))
+            let (routes, hop) = (end.routes.clone(), end.hop);
+            routes.into_iter().map(move |(chain, order, position)| (chain, order, position, hop))
         };
         let routes: Vec<_> = list.iter().flat_map(of).collect();
         if routes != port.hops.ways.routes {

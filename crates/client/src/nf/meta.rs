@@ -2,6 +2,8 @@
 
 use super::Action;
 
+const HASH: u64 = 0xff_ffff;
+const ORDER: u32 = 24;
 const PORT: u32 = 32;
 const CHAIN: u32 = 44;
 const POSITION: u32 = 52;
@@ -37,13 +39,20 @@ impl Meta {
     /// The flow's hash, equal in both directions; 0 where nobody needed it.
     #[must_use]
     pub fn hash(self) -> u32 {
-        u32::try_from(self.0 & 0xffff_ffff).expect("32 bits")
+        u32::try_from(self.0 & HASH).expect("24 bits")
     }
 
-    /// Instances further on are chosen by this hash instead.
+    /// Instances further on are chosen by the lower 24 bits of this hash instead.
     #[must_use]
     pub fn with_hash(self, hash: u32) -> Self {
-        Self(self.0 & !0xffff_ffff | u64::from(hash))
+        Self(self.0 & !HASH | u64::from(hash) & HASH)
+    }
+
+    /// Number of the order of services that its chain had when the frame entered it.
+    #[inline]
+    #[must_use]
+    pub fn order(self) -> u8 {
+        u8::try_from(self.0 >> ORDER & 0xff).expect("8 bits")
     }
 
     /// Number of the port by which the frame came in.
@@ -107,12 +116,13 @@ mod tests {
     fn test_fields_are_where_the_specification_has_them() {
         let meta = Meta::new(0x8000_0000_0000_0000 | 5 << 52 | 9 << 44 | 0x123 << 32 | 0xdead_beef);
         assert!(meta.is_valid());
-        assert_eq!((meta.hash(), meta.ingress()), (0xdead_beef, 0x123));
+        assert_eq!((meta.hash(), meta.order(), meta.ingress()), (0xad_beef, 0xde, 0x123));
         assert_eq!((meta.chain(), meta.position()), (9, 5));
         assert_eq!(meta.with(Action::Port(0xabc)).mark() >> 32 & 0xfff, 0xabc);
         assert_eq!(meta.with(Action::Drop).mark() >> 60 & 3, 1);
         assert_eq!(meta.with(Action::Drop).with(Action::Next), meta);
-        assert_eq!(meta.turned().with_hash(7).hash(), 7);
+        let other = meta.turned().with_hash(0x700_0007);
+        assert_eq!((other.hash(), other.order()), (7, 0xde));
     }
 
     #[test]

@@ -22,8 +22,8 @@ use super::datapath::{HopKey, PortKey};
 /// Most hops that begin, or that end, at one function.
 pub const HOPS_MAX: usize = 4;
 
-/// Chain and position of frames that go by a hop.
-pub type Routes = Vec<(u8, u8)>;
+/// Chain, its order and position of frames that go by a hop.
+pub type Routes = Vec<(u8, u8, u8)>;
 
 /// All hops.
 #[derive(Debug, Default)]
@@ -315,10 +315,10 @@ mod tests {
 
     const SWITCH: &str = "vale0";
 
-    fn wanted(from: u32, to: u32, route: (u8, u8)) -> Wanted {
+    fn wanted(from: u32, to: u32, (chain, position): (u8, u8)) -> Wanted {
         let name = |port: u32| format!("{SWITCH}:p{port}").parse().unwrap();
         let names = [name(from), name(to)];
-        Wanted { ends: [PortKey(from), PortKey(to)], names, routes: vec![route] }
+        Wanted { ends: [PortKey(from), PortKey(to)], names, routes: vec![(chain, 0, position)] }
     }
 
     fn plan(hops: &mut Hops, asked: &[Wanted], dead: &[u32]) -> Changes {
@@ -403,7 +403,7 @@ mod tests {
         let chosen = hops.choose(&switch, asked.into_iter());
         let ends: Vec<_> = chosen.iter().map(|wanted| wanted.ends.map(|port| port.0)).collect();
         assert_eq!(ends, [[1, 2], [2, 3]]);
-        assert_eq!(chosen[0].routes, [(0, 0), (2, 4)]);
+        assert_eq!(chosen[0].routes, [(0, 0, 0), (2, 0, 4)]);
         let many = (2..20).map(|to| wanted(1, to, (0, 0)));
         assert_eq!(hops.choose(&switch, many).len(), HOPS_MAX);
     }

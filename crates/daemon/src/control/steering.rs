@@ -11,17 +11,19 @@
 //! that is back.
 //!
 //! A chain or a service keeps its number as long as it is there, because frames on their way carry
-//! it; the number of one that has gone is the last to be given again. Ports have numbers only while
-//! they carry frames: whenever one comes or goes, the switch may need another plan. Pure.
+//! it; the number of one that has gone is the last to be given again. So that these frames finish
+//! as they began, what a chain was before is kept for a while, with the number of that order. Ports
+//! have numbers only while they carry frames: whenever one comes or goes, the switch may need
+//! another plan. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use client::api::{ChainSpec, RuleSpec};
 use switch::forward::chain::meta::POSITIONS;
 use switch::forward::chain::rule::{Action, Fields, Rule, check};
 use switch::forward::chain::service::{Balance, INSTANCES_MAX};
 use switch::forward::chain::text::{ethertype, network, protocol, range};
-use switch::forward::chain::{Chain, NUMBERS, Out, Plan, ServicePlan};
+use switch::forward::chain::{Chain, NUMBERS, Out, PAST, Plan, ServicePlan};
 use switch::{MAX_PORTS, MacAddr, PortId, Role, VlanId};
 
 use super::settings::{IDENT, is_ident};
@@ -30,6 +32,10 @@ use super::settings::{IDENT, is_ident};
 #[derive(Clone, Debug, Default)]
 pub struct Steering {
     chains: BTreeMap<String, (u8, ChainSpec)>,
+    /// The order of the chain of a number, or of its next one; of one that was never changed, 0.
+    orders: BTreeMap<u8, u8>,
+    /// Chains as they were, with numbers and orders, the oldest first.
+    past: VecDeque<(u8, u8, ChainSpec)>,
     rules: BTreeMap<u32, RuleSpec>,
     services: BTreeMap<String, u8>,
     /// Where the search for a number begins.
@@ -100,6 +106,12 @@ impl Steering {
         self.rules.values().cloned().collect()
     }
 
+    /// The order of services that the chain of a number has now.
+    #[must_use]
+    pub fn order(&self, number: u8) -> u8 {
+        self.orders.get(&number).copied().unwrap_or_default()
+    }
+
     /// The chains with their numbers.
     pub fn numbered(&self) -> impl Iterator<Item = (u8, &ChainSpec)> {
         self.chains.values().map(|(number, chain)| (*number, chain))
@@ -128,13 +140,29 @@ impl Steering {
         let taken = self.chains.values().map(|(number, _)| number);
         let number = known.or_else(|| free(&mut self.next_chain, taken));
         let number = number.ok_or(format!("more than {NOTHING} chains of a switch"))?;
-        self.chains.insert(chain.name.clone(), (number, chain));
+        if let Some((_, was)) = self.chains.insert(chain.name.clone(), (number, chain.clone()))
+            && !names(&was).eq(names(&chain))
+        {
+            self.shelve(number, was);
+        }
         Ok(())
     }
 
     /// Takes a chain away.
     pub fn drop_chain(&mut self, name: &str) {
-        self.chains.remove(name);
+        if let Some((number, was)) = self.chains.remove(name) {
+            self.shelve(number, was);
+        }
+    }
+
+    /// Frames that are in a chain finish as they began.
+    fn shelve(&mut self, number: u8, was: ChainSpec) {
+        let order = self.orders.entry(number).or_default();
+        if self.past.len() == PAST {
+            self.past.pop_front();
+        }
+        self.past.push_back((number, *order, was));
+        *order = order.wrapping_add(1);
     }
 
     /// Adds a rule, or puts it in the place of the one of its number; returns the number.
@@ -161,7 +189,9 @@ impl Steering {
             if wanted.len() < chains.len() {
                 return Err("two chains have one name".to_owned());
             }
-            self.chains.retain(|name, _| wanted.contains(name.as_str()));
+            let unwanted = self.chains.keys().filter(|name| !wanted.contains(name.as_str()));
+            let unwanted: Vec<_> = unwanted.cloned().collect();
+            unwanted.iter().for_each(|name| self.drop_chain(name));
             chains.iter().try_for_each(|chain| self.put_chain(chain.clone()))?;
         }
         if let Some(rules) = rules {
@@ -239,12 +269,13 @@ impl Steering {
     }
 
     /// Gives a number to every service that chains and ports name. Where there are not enough, it
-    /// is ports that go without.
+    /// is chains of the past that go without, and ports.
     fn number_services(&mut self, ports: &[View<'_>]) {
         let named = self.chains.values().flat_map(|(_, chain)| names(chain));
         let roles = ports.iter().filter_map(|port| port.role.service.as_deref());
+        let past = self.past.iter().rev().flat_map(|(.., chain)| names(chain));
         let mut wanted = BTreeSet::new();
-        for name in named.chain(roles) {
+        for name in named.chain(roles).chain(past) {
             if wanted.len() < usize::from(NOTHING) && !wanted.contains(name) {
                 wanted.insert(name.to_owned());
             }
@@ -275,6 +306,7 @@ impl Steering {
         Plan {
             services: self.plan_services(ports),
             chains: self.plan_chains(&id),
+            past: self.plan_past(&id),
             rules: self.plan_rules(&id),
             ingress: ports.iter().filter_map(entry).collect(),
         }
@@ -283,16 +315,32 @@ impl Steering {
     fn plan_chains(&self, id: &impl Fn(&str) -> Option<PortId>) -> Vec<Option<Chain>> {
         let mut chains = vec![None; room(self.chains.values().map(|(number, _)| number).max())];
         for (number, chain) in self.chains.values() {
-            let out = match &chain.out {
-                None => Out::Address,
-                Some(name) => id(name).map_or(Out::Nowhere, Out::Port),
-            };
-            // Never a shorter one.
-            let services: Option<_> =
-                names(chain).map(|name| self.services.get(name).copied()).collect();
-            chains[usize::from(*number)] = services.map(|services| Chain { services, out });
+            chains[usize::from(*number)] = self.plan_chain(chain, self.order(*number), id);
         }
         chains
+    }
+
+    fn plan_past(&self, id: &impl Fn(&str) -> Option<PortId>) -> Vec<(u8, Chain)> {
+        let plan = |(number, order, chain): &(u8, u8, ChainSpec)| {
+            Some((*number, self.plan_chain(chain, *order, id)?))
+        };
+        self.past.iter().filter_map(plan).collect()
+    }
+
+    /// Never a shorter one: `None`, if a service has no number.
+    fn plan_chain(
+        &self,
+        chain: &ChainSpec,
+        order: u8,
+        id: &impl Fn(&str) -> Option<PortId>,
+    ) -> Option<Chain> {
+        let out = match &chain.out {
+            None => Out::Address,
+            Some(name) => id(name).map_or(Out::Nowhere, Out::Port),
+        };
+        let services: Option<_> =
+            names(chain).map(|name| self.services.get(name).copied()).collect();
+        Some(Chain { order, services: services?, out })
     }
 
     fn plan_rules(&self, id: &impl Fn(&str) -> Option<PortId>) -> Vec<Rule> {
@@ -492,7 +540,10 @@ mod tests {
             let instances = vec![(id(2), 0), (id(1), 1)];
             let service = ServicePlan { balance: Balance::Least, instances };
             assert_eq!(plan.services[0], Some(service));
-            assert_eq!(plan.chains[0], Some(Chain { services: vec![0], out: Out::Address }));
+            assert_eq!(
+                plan.chains[0],
+                Some(Chain { order: 0, services: vec![0], out: Out::Address })
+            );
             assert_eq!(plan.ingress, [(id(0), 0)]);
             assert_eq!(plan.rules[0].action, Action::Port(id(3)));
         });
@@ -503,6 +554,33 @@ mod tests {
             assert_eq!(steering.check_names(Some(&steering), ports), Ok(()), "it was there");
             assert_eq!(steering.plan(ports).rules[0].action, Action::Drop, "it takes no frames");
         });
+    }
+
+    #[test]
+    fn test_a_chain_that_is_changed_is_known_as_it_was() {
+        let mut steering = Steering::default();
+        let plan = |steering: &mut Steering| with(&[], |ports| steering.plan(ports));
+        steering.put_chain(chain("web", &["ids", "fw"])).unwrap();
+        let first = plan(&mut steering).chains[0].clone().unwrap();
+        // Another way to choose instances, or another way out, is the same order.
+        let out = Some("b".to_owned());
+        steering.put_chain(ChainSpec { out, ..chain("web", &["ids@least", "fw"]) }).unwrap();
+        assert_eq!(plan(&mut steering).past, []);
+        steering.put_chain(chain("web", &["ids", "fw"])).unwrap();
+        steering.put_chain(chain("web", &["fw"])).unwrap();
+        let second = plan(&mut steering);
+        assert_eq!(second.past, [(0, first.clone())]);
+        let now = second.chains[0].clone().unwrap();
+        assert_eq!((now.services.len(), now.order), (1, 1));
+        // One that goes is known, too, and who gets its number is another.
+        steering.replace(Some(&vec![]), None).unwrap();
+        assert_eq!(plan(&mut steering).past, [(0, first), (0, now)]);
+        for at in 0..NUMBERS {
+            steering.put_chain(chain(&format!("c{at}"), &["fw"])).unwrap();
+            steering.drop_chain(&format!("c{at}"));
+        }
+        let orders: Vec<_> = (0..=3).map(|number| steering.order(number)).collect();
+        assert_eq!(orders, [3, 2, 1, 1]);
     }
 
     #[test]
@@ -574,6 +652,7 @@ mod tests {
             steering.put_chain(chain(&format!("c{at}"), &services)).unwrap();
         }
         assert!(steering.check(None).unwrap_err().contains("more than 255 services"));
+        assert!(steering.past.len() <= PAST);
         // Frames of a chain that has gone are on their way, with its number.
         let old = number(&steering, "web");
         steering.drop_chain("web");

@@ -100,7 +100,7 @@ impl TurnOf<'_> {
                 let header = Header::new(self.tx().peek()?.to_le_bytes());
                 let dst = self.single_destination(from, out, header)?;
                 // By address also means: not back to where it came from.
-                let same = !u64::from(u32::MAX);
+                let same = Meta::WAY_OUT;
                 Leg { dst, header: Some(header), first: mark, same, keep: 0, new: 0 }
             }
             // Counted where frames are staged.

@@ -27,9 +27,9 @@ fn line(services: &[u8]) -> Plan {
     let last = services.iter().copied().max().map_or(0, usize::from);
     Plan {
         services: (0..=last).map(|n| service(&[n + 2])).collect(),
-        chains: vec![Some(Chain { services: services.to_vec(), out: Out::Address })],
-        rules: Vec::new(),
+        chains: vec![Some(Chain { order: 0, services: services.to_vec(), out: Out::Address })],
         ingress: vec![(id(0), 0), (id(1), 0)],
+        ..Plan::default()
     }
 }
 
@@ -164,7 +164,7 @@ fn frames_that_a_function_makes_go_where_their_address_is_also_back() {
 fn a_port_that_is_no_function_is_not_believed() {
     let mut net = net(2);
     net.switch.steer(Some(line(&[0, 1])));
-    let forged = Meta::entering(7, id(1), 0).moved(1).mark();
+    let forged = Meta::entering(7, id(1), 0, 0).moved(1).mark();
     net.send(0, &[flow(1, 1)]);
     // Before it is taken, as a client would.
     let mut other = self::net(2);
@@ -183,7 +183,7 @@ fn a_port_that_is_no_function_is_not_believed() {
 fn any_mark_of_a_function_does_no_more_than_its_operator_lets_it() {
     let mut net = net(3);
     let mut plan = line(&[0, 1]);
-    plan.chains.push(Some(Chain { services: vec![2], out: Out::Port(id(1)) }));
+    plan.chains.push(Some(Chain { order: 0, services: vec![2], out: Out::Port(id(1)) }));
     net.switch.steer(Some(plan));
     let mut state = 1u64;
     for _ in 0..2000 {
@@ -211,20 +211,20 @@ fn a_function_speaks_for_ports_that_send_into_chains_and_for_no_other() {
         plan.ingress.truncate(1);
         plan.ingress.extend(chained.then_some((id(3), 0)));
         net.switch.steer(Some(plan));
-        let forged = Meta::entering(0, id(3), 0).mark();
+        let forged = Meta::entering(0, id(3), 0, 0).mark();
         net.enter(0, &[frame(ALL, mac(0), 60, 1), frame(mac(9), mac(0), 60, 2)]);
         net.pass(2, |_| forged);
         assert_eq!(net.received(4).len(), if chained { 2 } else { 0 }, "in another VLAN");
         assert_eq!(net.drops(2, DropReason::Ingress), if chained { 0 } else { 2 });
         // Its own port it may always name.
         net.enter(0, &[frame(ALL, mac(0), 60, 3)]);
-        net.pass(2, |_| Meta::entering(0, id(2), 0).mark());
+        net.pass(2, |_| Meta::entering(0, id(2), 0, 0).mark());
         assert_eq!(net.received(1).len(), 1);
         // A port that is gone is nobody's to speak for, whoever has its number next.
         assert!(net.switch.remove_port(id(0)).is_some());
         net.enter(1, &[frame(ALL, mac(1), 60, 4)]);
         net.enter(3, &[frame(ALL, mac(1), 60, 4)]);
-        net.pass(2, |_| Meta::entering(0, id(0), 0).mark());
+        net.pass(2, |_| Meta::entering(0, id(0), 0, 0).mark());
         assert_eq!(net.received(1).len(), 0);
     }
 }
@@ -243,6 +243,100 @@ fn a_frame_that_comes_to_a_function_past_all_chains_says_nothing() {
     net.enter(0, &[flow(1, 1)]);
     let rx = &mut net.clients[2].rx;
     assert_eq!((rx.refresh(), rx.mark(0)), (1, 0), "the mark of an older frame");
+}
+
+/// The chain of a plan gets other services; frames of so many changes before are known.
+fn change(plan: &mut Plan, services: &[u8]) {
+    let was = plan.chains[0].take().expect("there is one");
+    let order = was.order + 1;
+    plan.past.push((0, was));
+    plan.chains[0] = Some(Chain { order, services: services.to_vec(), out: Out::Address });
+}
+
+/// By a run of marks, and frame by frame, because one service has two instances.
+#[test]
+fn frames_that_a_function_holds_finish_by_the_order_that_they_came_by() {
+    for second in [vec![3], vec![3, 5]] {
+        let mut net = net(2 + second.len());
+        let mut plan = line(&[0, 1, 2]);
+        plan.services[1] = service(&second);
+        net.switch.steer(Some(plan.clone()));
+        net.enter(0, &[flow(1, 1)]);
+        // Without the first, the firewall would be at its place.
+        change(&mut plan, &[1, 2]);
+        net.switch.steer(Some(plan.clone()));
+        net.enter(0, &[flow(1, 2)]);
+        assert_eq!(net.pass(2, |mark| mark), 1, "the one it held");
+        let seen = |net: &mut Net| second.iter().map(|&port| net.marks(port).len()).sum::<usize>();
+        assert_eq!(seen(&mut net), 2, "the old one is not past it");
+        // In another order.
+        change(&mut plan, &[2, 1]);
+        net.switch.steer(Some(plan.clone()));
+        net.enter(0, &[flow(1, 3)]);
+        assert_eq!(second.iter().map(|&port| net.pass(port, |mark| mark)).sum::<usize>(), 2);
+        assert_eq!(net.pass(4, |mark| mark), 3);
+        assert_eq!(net.received(1).len(), 2, "those that have been to all");
+        assert_eq!(second.iter().map(|&port| net.pass(port, |mark| mark)).sum::<usize>(), 1);
+        // The chain goes, and its frames go on.
+        net.enter(0, &[flow(1, 4)]);
+        plan.past.push((0, plan.chains[0].take().expect("there is one")));
+        plan.ingress.clear();
+        net.switch.steer(Some(plan));
+        assert_eq!(net.pass(4, |mark| mark), 1);
+        assert_eq!(second.iter().map(|&port| net.pass(port, |mark| mark)).sum::<usize>(), 1);
+        assert_eq!(net.received(1).len(), 2);
+        let (taken, gone) = net.balance();
+        assert_eq!(taken, gone, "nothing is lost uncounted");
+    }
+}
+
+#[test]
+fn a_frame_whose_order_is_forgotten_or_whose_place_is_anothers_is_dropped() {
+    let mut net = net(3);
+    let mut plan = line(&[0, 1]);
+    plan.services.push(service(&[4]));
+    net.switch.steer(Some(plan.clone()));
+    net.enter(0, &[flow(1, 1), flow(1, 2), flow(1, 3)]);
+    change(&mut plan, &[0, 1]);
+    plan.past.clear();
+    net.switch.steer(Some(plan.clone()));
+    assert_eq!(net.pass(2, |mark| mark), 3);
+    assert_eq!((net.drops(2, DropReason::Stale), net.received(3).len()), (3, 0));
+    // The first claims the place of the second, and one that there is not.
+    for (frames, at) in [(4, 1), (5, 2), (6, 7)] {
+        net.enter(0, &[flow(1, 1)]);
+        net.pass(2, |mark| mark & !(7 << 52) | at << 52);
+        assert_eq!(net.drops(2, DropReason::Stale), frames);
+    }
+    let report = net.switch.steering().expect("it steers");
+    assert_eq!(report.chains[0].drops.get(DropReason::Stale), 6);
+    // One that the chain does not know goes on where it was sent from.
+    net.enter(0, &[flow(1, 1)]);
+    net.pass(2, |mark| mark & !(0xfff << 32) | 4 << 32 | 3 << 60);
+    assert_eq!((net.pass(4, |mark| mark), net.received(3).len(), net.received(1).len()), (1, 1, 0));
+}
+
+/// The port of a function becomes an ordinary one, and another function's.
+#[test]
+fn marks_of_a_port_that_changes_its_role_are_worth_nothing() {
+    let mut net = net(3);
+    let plan = line(&[0, 1, 2]);
+    net.switch.steer(Some(plan.clone()));
+    net.enter(0, &[flow(1, 1), flow(1, 2)]);
+    let mut plain = plan.clone();
+    plain.services[0] = service(&[]);
+    net.switch.steer(Some(plain));
+    // It is in no chain any more: its frames go by their address, whatever stands beside them.
+    assert_eq!(net.pass(2, |mark| mark), 2);
+    assert_eq!((net.marks(3).len(), net.received(1).len()), (0, 2));
+    // What it held as the first it does not send on as the last.
+    net.switch.steer(Some(plan.clone()));
+    net.enter(0, &[flow(1, 3)]);
+    let mut last = plan;
+    (last.services[0], last.services[2]) = (service(&[4]), service(&[2]));
+    net.switch.steer(Some(last));
+    assert_eq!(net.pass(2, |mark| mark), 1);
+    assert_eq!((net.drops(2, DropReason::Stale), net.received(1).len()), (1, 0));
 }
 
 /// The library marks all slots of a frame, and frames that are refused have marks, too.
@@ -274,8 +368,8 @@ fn rules_come_before_the_chain_of_a_port_and_change_between_two_frames() {
     let mut net = net(2);
     let mut plan = line(&[0, 1]);
     plan.chains = vec![
-        Some(Chain { services: vec![0], out: Out::Port(id(1)) }),
-        Some(Chain { services: vec![1], out: Out::Port(id(1)) }),
+        Some(Chain { order: 0, services: vec![0], out: Out::Port(id(1)) }),
+        Some(Chain { order: 0, services: vec![1], out: Out::Port(id(1)) }),
     ];
     let network =
         |last| Some(Network { address: IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)), bits: 32 });
@@ -313,7 +407,7 @@ fn instances_share_by_flow_and_a_flow_stays_in_order() {
     let mut net = net(4);
     let mut plan = line(&[0]);
     plan.services = vec![service(&[2, 3, 4])];
-    plan.chains = vec![Some(Chain { services: vec![0], out: Out::Port(id(1)) })];
+    plan.chains = vec![Some(Chain { order: 0, services: vec![0], out: Out::Port(id(1)) })];
     net.switch.steer(Some(plan.clone()));
     let (mut next, mut seen) = (0u8, std::collections::BTreeMap::<u16, Vec<u8>>::new());
     for round in 0..30 {
@@ -367,19 +461,8 @@ fn load_is_shed_at_the_entrance_and_not_at_the_last_function() {
 }
 
 #[test]
-fn a_chain_without_an_instance_says_so_and_changes_lose_nothing() {
+fn a_chain_without_an_instance_says_so() {
     let mut net = net(3);
-    net.switch.steer(Some(line(&[0, 1])));
-    net.enter(0, &vec![flow(1, 1); 5]);
-    // The chain becomes another while frames are in it; their sender is not in it any more.
-    net.switch.steer(Some(Plan { ingress: Vec::new(), ..line(&[2, 1]) }));
-    net.pass(2, |mark| mark);
-    assert_eq!(net.received(1).len(), 5, "they leave");
-    net.switch.steer(Some(line(&[0, 1])));
-    net.enter(0, &vec![flow(1, 1); 5]);
-    net.switch.steer(Some(line(&[2, 0, 1])));
-    net.pass(2, |mark| mark);
-    assert_eq!(net.marks(3).len(), 5, "behind the function that sent them");
     let mut plan = line(&[0, 1]);
     plan.services[1] = None;
     net.switch.steer(Some(plan));
@@ -429,7 +512,7 @@ fn no_more_frames_wait_at_an_instance_than_have_room() {
 #[test]
 fn frames_leave_by_the_port_of_their_chain_without_being_looked_at_each() {
     let mut net = net(1);
-    let chains = vec![Some(Chain { services: vec![0], out: Out::Port(id(1)) })];
+    let chains = vec![Some(Chain { order: 0, services: vec![0], out: Out::Port(id(1)) })];
     net.switch.steer(Some(Plan { chains, ..line(&[0]) }));
     let sent: Vec<_> = (0..9).map(|i| frame(mac(77), mac(0), 60, i)).collect();
     net.enter(0, &sent);
@@ -501,7 +584,7 @@ fn what_ends_in_a_chain_is_counted_there_with_its_reason() {
     net.enter(0, &[frame(mac(0), mac(5), 60, 4)]);
     net.pass(2, |mark| mark);
     assert_eq!(ended(&net, DropReason::SamePort), 2);
-    let nowhere = vec![Some(Chain { services: vec![0], out: Out::Nowhere })];
+    let nowhere = vec![Some(Chain { order: 0, services: vec![0], out: Out::Nowhere })];
     net.enter(0, &[flow(1, 1), flow(1, 2)]);
     net.switch.steer(Some(Plan { chains: nowhere, ..line(&[0]) }));
     net.pass(2, |mark| mark);

@@ -119,6 +119,9 @@ fn cure(reason: DropReason) -> Option<&'static str> {
         DropReason::DeadPort => {
             Some("It was named by the chain (OUT), or by a function: uvala nf list, REFUSED.")
         }
+        DropReason::Stale => {
+            Some("A function held it for too long, or gave it another's place: uvala nf list.")
+        }
         DropReason::Ingress => {
             Some("Or its program has left. A function has to leave that field as it came.")
         }

@@ -121,7 +121,8 @@ impl<D: Datapath> Control<D> {
                 let (Some(from), Some(to)) = ends else { continue };
                 if self.may_join(from, to) {
                     let (ends, names) = ([from.1.key, to.1.key], [from.0.clone(), to.0.clone()]);
-                    asked.push(Wanted { ends, names, routes: vec![(number, position)] });
+                    let routes = vec![(number, switch.steering.order(number), position)];
+                    asked.push(Wanted { ends, names, routes });
                 }
             }
         }

@@ -1,10 +1,10 @@
 //! What travels with a frame from function to function: a slot's [mark](ring::mark).
 //!
 //! ```text
-//!  63    62     60 59   55 54  52 51   44 43       32 31                   0
-//! ┌────┬──────┬───┬───────┬──────┬───────┬───────────┬──────────────────────┐
-//! │ 1  │turned│act│ hops  │ pos  │ chain │ port      │ flow hash            │
-//! └────┴──────┴───┴───────┴──────┴───────┴───────────┴──────────────────────┘
+//!  63    62     60 59   55 54  52 51   44 43       32 31   24 23            0
+//! ┌────┬──────┬───┬───────┬──────┬───────┬───────────┬───────┬───────────────┐
+//! │ 1  │turned│act│ hops  │ pos  │ chain │ port      │ order │ flow hash     │
+//! └────┴──────┴───┴───────┴──────┴───────┴───────────┴───────┴───────────────┘
 //! ```
 //!
 //! To a function, `port` is the one by which the frame came in; from it, with the action `port`,
@@ -20,6 +20,8 @@ pub const POSITIONS: usize = 8;
 /// Most functions that a frame passes, whatever they ask for.
 pub const HOPS_MAX: u64 = 31;
 
+const HASH: u64 = 0xff_ffff;
+const ORDER: u32 = 24;
 const PORT: u32 = 32;
 const CHAIN: u32 = 44;
 const POSITION: u32 = 52;
@@ -47,13 +49,16 @@ pub struct Meta(u64);
 
 impl Meta {
     /// The bits that a decision inside a chain depends on, unless it is a choice by hash.
-    pub(crate) const DECISION: u64 = !(0xffff_ffff | 0xfff << PORT);
+    pub(crate) const DECISION: u64 = !(HASH | 0xfff << PORT);
+    /// Those that its way out of one depends on.
+    pub(crate) const WAY_OUT: u64 = !HASH;
 
-    /// Of a frame that enters a chain.
+    /// Of a frame that enters a chain, which has this order now.
     #[must_use]
-    pub fn entering(hash: u32, ingress: PortId, chain: u8) -> Self {
+    pub fn entering(hash: u32, ingress: PortId, chain: u8, order: u8) -> Self {
         let port = u64::from(ingress.number()) << PORT;
-        Self(VALID | u64::from(hash) | port | u64::from(chain) << CHAIN)
+        let order = u64::from(order) << ORDER;
+        Self(VALID | u64::from(hash) & HASH | order | port | u64::from(chain) << CHAIN)
     }
 
     /// What a mark says, if it says anything.
@@ -74,7 +79,14 @@ impl Meta {
     #[inline]
     #[must_use]
     pub fn hash(self) -> u32 {
-        (self.0 & 0xffff_ffff) as u32
+        (self.0 & HASH) as u32
+    }
+
+    /// The number of the order of services that the chain had when the frame entered it.
+    #[inline]
+    #[must_use]
+    pub fn order(self) -> u8 {
+        (self.0 >> ORDER & 0xff) as u8
     }
 
     /// The port that the frame came in by, or is to go to.
@@ -141,9 +153,10 @@ mod tests {
     #[test]
     fn test_fields_do_not_touch_each_other() {
         let port = PortId::new(0xabc).unwrap();
-        let meta = Meta::entering(0xdead_beef, port, 0x9e);
+        let meta = Meta::entering(0xdead_beef, port, 0x9e, 0x77);
         let moved = meta.moved(5).moved(3);
-        assert_eq!((moved.hash(), moved.port(), moved.chain()), (0xdead_beef, port, 0x9e));
+        assert_eq!((moved.hash(), moved.port(), moved.chain()), (0xad_beef, port, 0x9e));
+        assert_eq!(moved.order(), 0x77);
         assert_eq!((moved.position(), moved.hops(), moved.wish()), (3, 2, Wish::Next));
         assert_eq!(Meta::of(0), None);
     }

@@ -13,8 +13,13 @@
 //! where it goes, or the chain of its port. What was found is kept in a [cache] by flow. From then
 //! on nobody looks at the frame: its [metadata](meta) says in which chain it is and where, and goes
 //! with it from slot to slot. A port of a *service* may send frames that are in a chain; what such
-//! a frame says is a wish within the operator's chains, and the position in it a hint: where the
-//! chain was changed meanwhile, the frame goes on behind the service that sent it.
+//! a frame says is a wish within the operator's chains.
+//!
+//! *Changes.* Where a chain gets other services, or others first, that is a new *order*, which has
+//! a number of its own. Frames go on by the one that they came in by, so none leaves out a function
+//! because the places of the others were counted anew. Of the orders that were, [`PAST`] are known;
+//! frames of older ones are dropped, and so are those that claim a place that is not their
+//! sender's: [`DropReason::Stale`].
 //!
 //! At its end a frame goes to the chain's port or where its address is, as in a learning switch;
 //! addresses are learned where frames come in. Functions are never reached by address. By which
@@ -53,16 +58,30 @@ use service::{Balance, Service};
 
 /// Most chains, and most services, of a switch.
 pub const NUMBERS: usize = 256;
+/// Most orders of services that chains have had, and frames may still go by.
+pub const PAST: usize = 64;
 /// A flow is forgotten after so many milliseconds of silence.
 const IDLE_MS: u32 = 30_000;
 
 /// A chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
+    /// The number of this order of services, of those that the chain has had.
+    pub order: u8,
     /// The numbers of its services, at most [`POSITIONS`].
     pub services: Vec<u8>,
     /// Where its frames leave.
     pub out: Out,
+}
+
+impl Chain {
+    /// Can a service have a frame that has come as far as this? A service that is not in the chain
+    /// can, to which one that is has sent it.
+    #[inline]
+    fn has(&self, position: usize, service: u8) -> bool {
+        let at = self.services.get(position);
+        at == Some(&service) || at.is_some() && !self.services.contains(&service)
+    }
 }
 
 /// Where frames leave a chain.
@@ -104,6 +123,8 @@ pub struct Plan {
     pub services: Vec<Option<ServicePlan>>,
     /// Chains.
     pub chains: Vec<Option<Chain>>,
+    /// Chains as they were, by their numbers, at most [`PAST`].
+    pub past: Vec<(u8, Chain)>,
     /// Rules, in any order.
     pub rules: Vec<Rule>,
     /// The chains of ports.
@@ -182,6 +203,7 @@ pub struct Steering {
     brings: Box<[bool]>,
     services: Vec<Service>,
     chains: Vec<Option<Chain>>,
+    past: Vec<(u8, Chain)>,
     chain_stats: Vec<ChainStats>,
     rules: Vec<(Rule, Matcher, Counters)>,
     cache: FlowCache,
@@ -204,6 +226,7 @@ impl Steering {
             brings: vec![false; MAX_PORTS].into_boxed_slice(),
             services: Vec::new(),
             chains: Vec::new(),
+            past: Vec::new(),
             chain_stats: Vec::new(),
             rules: Vec::new(),
             cache: FlowCache::new(flows, IDLE_MS),
@@ -233,6 +256,8 @@ impl Steering {
         }
         self.chains = plan.chains;
         self.chains.truncate(NUMBERS);
+        self.past = plan.past;
+        self.past.truncate(PAST);
         self.chain_stats.resize(self.chains.len(), ChainStats::default());
         for (stats, chain) in self.chain_stats.iter_mut().zip(&self.chains) {
             if chain.is_none() {
@@ -402,7 +427,24 @@ impl Steering {
         };
         self.chain_stats[usize::from(number)].entered += 1;
         self.brings[src.index()] = true;
-        self.go_to_service(first, Meta::entering(hash, src, number))
+        self.go_to_service(first, Meta::entering(hash, src, number, chain.order))
+    }
+
+    /// The chain that a frame is in, as it was when the frame came.
+    #[inline]
+    fn chain(&self, meta: Meta) -> Option<&Chain> {
+        match self.chains.get(meta.chain()) {
+            Some(Some(chain)) if chain.order == meta.order() => Some(chain),
+            _ => self.past_chain(meta),
+        }
+    }
+
+    #[cold]
+    fn past_chain(&self, meta: Meta) -> Option<&Chain> {
+        let is_its = |(number, chain): &&(u8, Chain)| {
+            usize::from(*number) == meta.chain() && chain.order == meta.order()
+        };
+        self.past.iter().find(is_its).map(|(_, chain)| chain)
     }
 
     #[inline]
@@ -459,7 +501,7 @@ impl Steering {
         if meta.wish() != Wish::Next {
             return false;
         }
-        let Some(Some(chain)) = self.chains.get(meta.chain()) else { return true };
+        let Some(chain) = self.chain(meta) else { return false };
         let at = meta.position();
         if chain.services.get(at) != Some(&own) {
             return false;
@@ -487,7 +529,7 @@ impl Steering {
 
     /// Where in its chain a service is, seen from where a frame is.
     fn position(&self, meta: Meta, service: u8) -> Option<usize> {
-        let chain = self.chains.get(meta.chain())?.as_ref()?;
+        let chain = self.chain(meta)?;
         let after = (meta.position() + 1..chain.services.len()).chain(0..=meta.position());
         let mut after = after.filter(|&at| at < POSITIONS);
         after.find(|&at| chain.services.get(at) == Some(&service))
@@ -496,19 +538,11 @@ impl Steering {
     /// Behind the service that has sent the frame.
     #[inline]
     fn next(&mut self, src: PortId, own: u8, meta: Meta) -> Course {
-        let Some(Some(chain)) = self.chains.get(meta.chain()) else {
-            return self.leave(src, meta, Out::Address);
+        let Some(chain) = self.chain(meta).filter(|chain| chain.has(meta.position(), own)) else {
+            return self.drop_in(meta.chain(), DropReason::Stale);
         };
-        let mut at = meta.position();
-        if chain.services.get(at) != Some(&own) {
-            // The chain was changed, or the function says nonsense.
-            match chain.services.iter().position(|&service| service == own) {
-                Some(found) => at = found,
-                None => return self.leave(src, meta, chain.out),
-            }
-        }
-        match chain.services.get(at + 1) {
-            Some(&service) => self.go_to_service(service, meta.moved(at + 1)),
+        match chain.services.get(meta.position() + 1) {
+            Some(&service) => self.go_to_service(service, meta.moved(meta.position() + 1)),
             None => self.leave(src, meta, chain.out),
         }
     }

@@ -49,7 +49,7 @@ impl Bench {
         assert!(!bench.control.datapath.told.is_empty());
         bench.with_hop(1, "open", 1);
         bench.with_hop(2, "open", 1);
-        assert_eq!(bench.hops(1)[0].routes, [(0, 0)]);
+        assert_eq!(bench.hops(1)[0].routes, [(0, 0, 0)]);
         bench
     }
 
