@@ -29,8 +29,8 @@ use switch::forward::chain::flow::{FlowKey, WORDS};
 use switch::forward::chain::rule::{Fields, Matcher};
 use switch::forward::chain::text::{ethertype, network, protocol, range};
 
-use super::text::{Hidden, Match, key_of};
-use super::{Counts, named};
+use super::Counts;
+use super::text::{Hidden, Match, entries, for_none, key_of};
 use crate::say;
 
 #[derive(Deserialize)]
@@ -42,8 +42,8 @@ struct Config {
     pass: Vec<String>,
     #[serde(default = "idle_s")]
     idle_s: u64,
-    #[serde(default = "connections")]
-    connections: usize,
+    #[serde(default = "connections", deserialize_with = "entries")]
+    connections: u32,
     #[serde(default)]
     rule: Vec<RuleText>,
 }
@@ -56,7 +56,7 @@ fn idle_s() -> u64 {
     120
 }
 
-fn connections() -> usize {
+fn connections() -> u32 {
     1 << 18
 }
 
@@ -84,6 +84,8 @@ struct Rule {
     action: Verdict,
     matches: Match,
     asks_for_ports: bool,
+    /// Packets that it decided about.
+    packets: u64,
 }
 
 impl Rule {
@@ -96,8 +98,12 @@ impl Rule {
             dst_ports: text.dport.as_deref().map(range).transpose()?,
             ..Fields::default()
         };
+        if let Some(why) = fields.contradiction() {
+            return Err(for_none(why));
+        }
         let asks_for_ports = fields.src_ports.is_some() || fields.dst_ports.is_some();
-        Ok(Self { action: text.action, matches: Match::from(&fields), asks_for_ports })
+        let (action, matches) = (text.action, Match::from(&fields));
+        Ok(Self { action, matches, asks_for_ports, packets: 0 })
     }
 
     /// Is it for this packet? One that hides its ports is taken to have the worse ones.
@@ -109,11 +115,41 @@ impl Rule {
     }
 }
 
+/// All rules, if each of them can be reached.
+fn rules(texts: &[RuleText]) -> anyhow::Result<Vec<Rule>> {
+    let mut rules: Vec<Rule> = Vec::new();
+    for (number, text) in (1..).zip(texts) {
+        let rule = Rule::new(text).map_err(|error| anyhow::anyhow!("rule {number}: {error}"))?;
+        if let Some(before) = rules.iter().position(|before| before.matches.covers(&rule.matches)) {
+            anyhow::bail!(
+                "rule {number} would never be reached: rule {} comes first and takes all its \
+                 packets; put {number} before it, or delete one",
+                before + 1
+            );
+        }
+        rules.push(rule);
+    }
+    Ok(rules)
+}
+
+/// Packets by what decided about them, where no rule did.
+#[derive(Clone, Copy, Debug, Default)]
+struct Others {
+    /// Of connections.
+    known: u64,
+    /// Of types that pass.
+    passed: u64,
+    /// As `default` says.
+    default: u64,
+}
+
 /// The function.
 pub struct Firewall {
     default: Verdict,
     pass: Vec<Matcher>,
     rules: Vec<Rule>,
+    others: Others,
+    dropped: u64,
     /// When each connection was seen last.
     known: HashMap<[u64; WORDS], Instant>,
     idle: Duration,
@@ -130,9 +166,6 @@ impl Firewall {
     /// Reads its file.
     pub fn new(text: &str) -> anyhow::Result<Self> {
         let config: Config = toml::from_str(text)?;
-        let rules = (1..).zip(&config.rule).map(|(number, rule)| {
-            Rule::new(rule).map_err(|error| anyhow::anyhow!("rule {number}: {error}"))
-        });
         let pass = config.pass.iter().map(|text| {
             let ethertype = ethertype(text).map_err(|error| anyhow::anyhow!("pass: {error}"))?;
             Ok(Matcher::from(&Fields { ethertype: Some(ethertype), ..Fields::default() }))
@@ -140,41 +173,60 @@ impl Firewall {
         Ok(Self {
             default: config.default,
             pass: pass.collect::<anyhow::Result<_>>()?,
-            rules: rules.collect::<Result<_, _>>()?,
+            rules: rules(&config.rule)?,
+            others: Others::default(),
+            dropped: 0,
             known: HashMap::new(),
             idle: Duration::from_secs(config.idle_s),
-            most: config.connections,
+            most: config.connections as usize,
             now: Instant::now(),
             swept: None,
         })
     }
 
-    /// Is from now on what another file says; connections that were accepted go on.
+    /// Is from now on what another file says; connections that were accepted go on. Rules, which
+    /// are others now, count from the beginning.
     pub fn replace(&mut self, new: Self) {
-        let known = std::mem::take(&mut self.known);
-        *self = Self { known, ..new };
+        let (known, others) = (std::mem::take(&mut self.known), self.others);
+        *self = Self { known, others, dropped: self.dropped, ..new };
     }
 
-    /// What it knows.
+    /// What it knows, and packets by what decided about them.
     pub fn counts(&self) -> Counts {
-        named(["connections"], [self.known.len() as u64])
+        let Others { known, passed, default } = self.others;
+        let all = [("by_connection", known), ("by_type", passed), ("by_default", default)];
+        let all = [("connections", self.known.len() as u64), ("dropped", self.dropped)]
+            .into_iter()
+            .chain(all);
+        let rules =
+            (1..).zip(&self.rules).map(|(n, rule)| (format!("rule_{n}").into(), rule.packets));
+        all.map(|(name, count)| (name.into(), count)).chain(rules).collect()
     }
 
     fn verdict(&mut self, key: &FlowKey) -> Verdict {
         if self.pass.iter().any(|matcher| matcher.matches(key)) {
+            self.others.passed += 1;
             return Verdict::Accept;
         }
-        let Some(ends) = key.conversation() else { return self.default };
+        let Some(ends) = key.conversation() else {
+            self.others.default += 1;
+            return self.default;
+        };
         let hides_ports = Hidden::by(key).is_some();
         if !hides_ports
             && let Some(seen) = self.known.get_mut(&ends)
             && self.now.duration_since(*seen) < self.idle
         {
             *seen = self.now;
+            self.others.known += 1;
             return Verdict::Accept;
         }
-        let found = self.rules.iter().find(|rule| rule.is_for(key, hides_ports));
-        let verdict = found.map_or(self.default, |rule| rule.action);
+        let found = self.rules.iter_mut().find(|rule| rule.is_for(key, hides_ports));
+        let (verdict, count) = match found {
+            Some(rule) => (rule.action, &mut rule.packets),
+            None => (self.default, &mut self.others.default),
+        };
+        *count += 1;
         if verdict == Verdict::Accept && !hides_ports {
             self.note(ends);
         }
@@ -204,13 +256,12 @@ impl Firewall {
 impl Handler for Firewall {
     fn frame(&mut self, frame: &mut Frame<'_>, _: &mut Made) -> Action {
         // Who cuts a frame there wants it not to be read.
-        if !frame.is_whole() && frame.bytes().len() < PREFIX {
+        let is_cut = !frame.is_whole() && frame.bytes().len() < PREFIX;
+        if is_cut || self.verdict(&key_of(frame)) == Verdict::Drop {
+            self.dropped += 1;
             return Action::Drop;
         }
-        match self.verdict(&key_of(frame)) {
-            Verdict::Accept => Action::Next,
-            Verdict::Drop => Action::Drop,
-        }
+        Action::Next
     }
 
     fn batch(&mut self, _: u32, _: &mut Made) {
@@ -344,8 +395,42 @@ mod tests {
             "[[rule]]\naction = \"drop\"\nsrc = \"x\"",
             "rules = 1",
             "pass = [\"x\"]",
+            "connections = 0",
+            "connections = 99999999999",
         ] {
             assert!(Firewall::new(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn test_rules_for_no_packet_and_rules_that_others_hide_are_refused() {
+        let rule = |fields: &str| format!("[[rule]]\naction = \"accept\"\n{fields}\n");
+        for (first, second, why) in [
+            ("proto = \"icmp\"\ndport = \"80\"", "", "rule 1: it is for no packet"),
+            ("src = \"10.0.0.0/8\"\ndst = \"fd00::1\"", "", "rule 1: it is for no packet"),
+            ("src = \"10.0.0.0/8\"", "src = \"10.1.0.0/16\"", "rule 2 would never be reached"),
+            ("", "proto = \"tcp\"", "rule 2 would never be reached: rule 1"),
+        ] {
+            let refused = Firewall::new(&(rule(first) + &rule(second))).err().unwrap();
+            assert!(refused.to_string().contains(why), "{refused}");
+        }
+        let texts = rule("proto = \"tcp\"\ndport = \"80\"") + &rule("proto = \"tcp\"");
+        assert!(Firewall::new(&texts).is_ok());
+    }
+
+    #[test]
+    fn test_each_packet_is_counted_by_what_decided_about_it() {
+        let mut firewall = Firewall::new(CONFIG).unwrap();
+        let (client, server) = ([10, 0, 0, 1], [10, 0, 1, 1]);
+        let arp = ethernet([255; 6], [4; 6], 0x0806, &[0; 46]);
+        let bad = tcp([10, 0, 0, 9], server, [5, 80]);
+        let [there, back] = [tcp(client, server, [5, 80]), tcp(server, client, [80, 5])];
+        for frame in [&arp, &bad, &there, &back, &there, &tcp(server, client, [7, 7])] {
+            firewall.frame(&mut Frame::new(&mut frame.clone()), &mut Made::default());
+        }
+        let counted =
+            |name: &str| firewall.counts().into_iter().find(|(known, _)| known == name).unwrap().1;
+        let names = ["dropped", "by_connection", "by_type", "by_default", "rule_1", "rule_2"];
+        assert_eq!(names.map(counted), [2, 2, 1, 1, 1, 1]);
     }
 }

@@ -7,7 +7,7 @@ use client::nf::Frame;
 use ipnet::Ipv4Net;
 use ring::mark::PREFIX;
 use serde::{Deserialize, Deserializer, de::Error};
-use switch::forward::chain::flow::{FlowKey, Prefix};
+use switch::forward::chain::flow::{FlowKey, Prefix, has_ports};
 use switch::forward::chain::rule::{Fields, Matcher};
 use switch::forward::chain::text::{ethertype, network, protocol, range};
 use switch::{PortId, VlanId};
@@ -62,6 +62,11 @@ impl From<&Fields> for Match {
 }
 
 impl Match {
+    /// Is it for all packets that the other is for, where they hide nothing?
+    pub fn covers(&self, other: &Self) -> bool {
+        self.all.covers(&other.all)
+    }
+
     /// Is it for this packet, by what can be seen?
     pub fn is_for(&self, key: &FlowKey) -> bool {
         self.all.matches(key)
@@ -92,8 +97,9 @@ impl Hidden {
     pub fn by(key: &FlowKey) -> Option<Self> {
         let [_, _, a, _, _, b, protocol] = key.conversation()?;
         match protocol {
-            // TCP, UDP, DCCP, SCTP, UDP-Lite.
-            6 | 17 | 33 | 132 | 136 if a == 0 && b == 0 => Some(Self::Ports),
+            _ if u8::try_from(protocol).is_ok_and(has_ports) && a == 0 && b == 0 => {
+                Some(Self::Ports)
+            }
             // Hop-by-hop options, routing, fragment, AH, destination options.
             0 | 43 | 44 | 51 | 60 => Some(Self::Protocol),
             _ => None,
@@ -116,7 +122,7 @@ impl TryFrom<MatchText> for Match {
     type Error = String;
 
     fn try_from(text: MatchText) -> Result<Self, String> {
-        Ok(Self::from(&Fields {
+        let fields = Fields {
             ethertype: text.ethertype.as_deref().map(ethertype).transpose()?,
             src: text.src.as_deref().map(network).transpose()?,
             dst: text.dst.as_deref().map(network).transpose()?,
@@ -124,8 +130,17 @@ impl TryFrom<MatchText> for Match {
             src_ports: text.sport.as_deref().map(range).transpose()?,
             dst_ports: text.dport.as_deref().map(range).transpose()?,
             ..Fields::default()
-        }))
+        };
+        match fields.contradiction() {
+            Some(why) => Err(for_none(why)),
+            None => Ok(Self::from(&fields)),
+        }
     }
+}
+
+/// No packet is what is asked for.
+pub fn for_none(why: &str) -> String {
+    format!("it is for no packet: {why}; leave one of the two out")
 }
 
 /// What a frame says of itself.

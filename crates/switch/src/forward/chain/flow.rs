@@ -232,10 +232,16 @@ fn ipv6(frame: Prefix<'_>, at: usize) -> Option<Packet> {
     Some(Packet { src: u128::from_be_bytes(src), dst: u128::from_be_bytes(dst), rest })
 }
 
-/// Ports of TCP, UDP, DCCP, SCTP and UDP-Lite.
+/// Is it TCP, UDP, DCCP, SCTP or UDP-Lite?
+#[inline]
+#[must_use]
+pub fn has_ports(protocol: u8) -> bool {
+    matches!(protocol, 6 | 17 | 33 | 132 | 136)
+}
+
 #[inline]
 fn ports(frame: Prefix<'_>, at: usize, protocol: u8) -> u64 {
-    if !matches!(protocol, 6 | 17 | 33 | 132 | 136) {
+    if !has_ports(protocol) {
         return 0;
     }
     let (Some(src), Some(dst)) = (frame.word(at), frame.word(at + 2)) else { return 0 };

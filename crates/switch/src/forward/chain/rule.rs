@@ -8,7 +8,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use super::flow::{FlowKey, WORDS, halves, place};
+use super::flow::{FlowKey, WORDS, halves, has_ports, place};
 use crate::frame::{EtherType, MacAddr};
 use crate::id::PortId;
 use crate::vlan::VlanId;
@@ -48,6 +48,34 @@ pub struct Fields {
     pub src_ports: Option<RangeInclusive<u16>>,
     /// L4 destination ports.
     pub dst_ports: Option<RangeInclusive<u16>>,
+}
+
+impl Fields {
+    /// Why no frame is one of these, where that is so.
+    #[must_use]
+    pub fn contradiction(&self) -> Option<&'static str> {
+        let [src, dst] = [self.src, self.dst].map(|net| net.map(|net| net.address.is_ipv4()));
+        let (asks_for_ports, is_v4) =
+            (self.src_ports.is_some() || self.dst_ports.is_some(), src.or(dst));
+        let asks_for_ip = asks_for_ports || is_v4.is_some() || self.protocol.is_some();
+        let other_version = |kind| match kind {
+            EtherType::IPV4 => is_v4 == Some(false),
+            EtherType::IPV6 => is_v4 == Some(true),
+            _ => false,
+        };
+        let is_ip = |kind| [EtherType::IPV4, EtherType::IPV6].contains(&kind);
+        if src.is_some_and(|src| dst.is_some_and(|dst| src != dst)) {
+            Some("one of its networks is of IPv4 and the other of IPv6")
+        } else if asks_for_ip && self.ethertype.is_some_and(|kind| !is_ip(kind)) {
+            Some("frames of its type have no IP addresses, protocols or ports")
+        } else if self.ethertype.is_some_and(other_version) {
+            Some("its type is of another version of IP than its networks")
+        } else if asks_for_ports && self.protocol.is_some_and(|number| !has_ports(number)) {
+            Some("packets of its protocol have no ports")
+        } else {
+            None
+        }
+    }
 }
 
 /// What becomes of a frame that enters.
@@ -204,6 +232,8 @@ pub enum RuleError {
     Shadowed(u32, u32),
     /// Of the same priority, for the same frames, and with different actions.
     Contradict(u32, u32),
+    /// No frame can be what this one is for, for this reason.
+    Impossible(u32, &'static str),
     /// More than [`RULES_MAX`].
     TooMany,
 }
@@ -221,6 +251,9 @@ impl fmt::Display for RuleError {
                 "rules {a} and {b} have one priority, frames in common and different actions; \
                  give one of them another priority"
             ),
+            Self::Impossible(rule, why) => {
+                write!(f, "rule {rule} is for no frame: {why}; leave one of the two out")
+            }
             Self::TooMany => write!(f, "more than {RULES_MAX} rules of a switch"),
         }
     }
@@ -245,6 +278,9 @@ pub fn check(rules: &mut [Rule], is_new: impl Fn(u32) -> bool) -> Result<(), Rul
     let matchers: Vec<_> = rules.iter().map(|rule| Matcher::from(&rule.fields)).collect();
     let all: Vec<_> = rules.iter().zip(&matchers).collect();
     for (at, rule) in all.iter().enumerate().filter(|(_, (rule, _))| is_new(rule.id)) {
+        if let Some(why) = rule.0.fields.contradiction() {
+            return Err(RuleError::Impossible(rule.0.id, why));
+        }
         all[..at].iter().try_for_each(|before| check_pair(before, rule))?;
         all[at + 1..].iter().try_for_each(|behind| check_pair(rule, behind))?;
     }

@@ -218,6 +218,13 @@ proptest! {
     }
 
     #[test]
+    fn test_what_contradicts_itself_is_for_no_frame(parts in parts(), fields in fields()) {
+        if fields.contradiction().is_some() {
+            prop_assert!(!parts.is_asked_for(&fields));
+        }
+    }
+
+    #[test]
     fn test_covers_and_meets_mean_it(parts in parts(), a in fields(), b in fields()) {
         let (a, b, key) = (Matcher::from(&a), Matcher::from(&b), parts.key());
         if a.covers(&b) && b.matches(&key) {
@@ -295,4 +302,41 @@ fn test_flows_that_are_no_longer_remembered_are_handed_out() {
     let mut steering = Steering::new(1, 64);
     assert!(steering.set_flows(64).is_none());
     assert_eq!(steering.set_flows(128).map(|old| old.capacity()), Some(64));
+}
+
+#[test]
+fn test_rules_for_no_frame_are_refused() {
+    use super::rule::{RuleError, check};
+    let net = |text: &str| Some(text::network(text).unwrap());
+    let ports = Some(80..=80);
+    for (fields, why) in [
+        (Fields { protocol: Some(1), dst_ports: ports.clone(), ..Fields::default() }, "no ports"),
+        (Fields { src: net("10.0.0.0/8"), dst: net("fd00::/8"), ..Fields::default() }, "IPv6"),
+        (
+            Fields { ethertype: Some(EtherType::ARP), protocol: Some(6), ..Fields::default() },
+            "of its type",
+        ),
+        (
+            Fields { ethertype: Some(EtherType::ARP), src_ports: ports, ..Fields::default() },
+            "of its type",
+        ),
+        (
+            Fields { ethertype: Some(EtherType::IPV6), dst: net("10.0.0.1"), ..Fields::default() },
+            "another version",
+        ),
+    ] {
+        let rule = Rule { id: 7, priority: 0, fields, action: Action::Drop };
+        let Err(error @ RuleError::Impossible(7, _)) = check(&mut [rule], |_| true) else {
+            panic!("it is taken: {why}")
+        };
+        assert!(error.to_string().contains(why), "{error}");
+    }
+    let fields = Fields {
+        ethertype: Some(EtherType::IPV4),
+        src: net("10.0.0.0/8"),
+        protocol: Some(17),
+        dst_ports: Some(53..=53),
+        ..Fields::default()
+    };
+    assert_eq!(fields.contradiction(), None);
 }
