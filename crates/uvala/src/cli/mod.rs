@@ -182,7 +182,8 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         let run = || cause.downcast_ref().map(run::Unrunnable::exit_code);
         let named =
             port.or_else(control).or_else(failure).or_else(name).or_else(usage).or_else(run);
-        named.or_else(|| daemon::exit_code(cause))
+        let file = || cause.is::<nf::BadFile>().then_some(exit::BAD_CONFIG);
+        named.or_else(file).or_else(|| daemon::exit_code(cause))
     };
     error.chain().find_map(code).unwrap_or(exit::FAILURE)
 }

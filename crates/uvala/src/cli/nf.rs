@@ -10,7 +10,8 @@ use anyhow::Context;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use client::Options;
 use client::api::{
-    ErrorCode, FunctionInfo, PortAdd, PortKind, PortSettings, Reply, Request, SteeringQuery,
+    ErrorCode, Failure, FunctionInfo, PortAdd, PortKind, PortRef, PortSettings, Reply, Request,
+    SteeringQuery, SwitchRef,
 };
 use client::control::{Connection, ControlError, unexpected};
 use client::name::{PortName, SwitchName};
@@ -129,16 +130,27 @@ fn state(info: &FunctionInfo) -> &'static str {
     }
 }
 
+/// The file of a function is wrong.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct BadFile(String);
+
 fn run_function(global: &Global, run: &Run) -> anyhow::Result<()> {
-    let mut function = Function::new(&run.function, &run.text()?).map_err(|e| run.blames(&e))?;
-    make_port(&global.connect()?, run)?;
-    run.introduce(global, &mut function)?;
+    let (name, mut function) = (run.port.parse::<PortName>()?, run.function()?);
+    let connection = global.connect()?;
+    check_switch(&connection, name.switch())?;
+    run.introduce(&connection, &mut function)?;
+    let added = add_port(&connection, run, &name)?;
     let options = Options::new().rings(1).group(&run.group).client(&run.function);
-    let mut options = options.reconnect(true);
+    let mut options = options.reconnect(true).existing(matches!(added, Added::Refused(_)));
     if let Some(dir) = &global.dir {
         options = options.dir(dir);
     }
-    let mut port = options.open(&run.port)?;
+    let mut port = match options.open(&name.to_string()) {
+        Ok(port) => port,
+        Err(error) => return Err(added.undone(&connection, name, error)),
+    };
+    drop(connection);
     let wishes = Wishes::by_signals(run.config.is_some()).context("cannot catch signals")?;
     let limit = run.duration.map(Duration::from_secs);
     let end = limit.and_then(|limit| Instant::now().checked_add(limit));
@@ -157,41 +169,43 @@ fn run_function(global: &Global, run: &Run) -> anyhow::Result<()> {
 }
 
 impl Run {
-    fn text(&self) -> anyhow::Result<String> {
-        let Some(path) = &self.config else { return Ok(String::new()) };
-        std::fs::read_to_string(path).with_context(|| path.display().to_string())
+    /// The function, as its file says.
+    fn function(&self) -> Result<Function, BadFile> {
+        let read = |path| std::fs::read_to_string(path).map_err(anyhow::Error::from);
+        let text = self.config.as_ref().map_or(Ok(String::new()), read);
+        let function = text.and_then(|text| Function::new(&self.function, &text));
+        function.map_err(|error| self.blames(&error))
     }
 
     /// Who is wrong: the file.
-    fn blames(&self, error: &anyhow::Error) -> anyhow::Error {
+    fn blames(&self, error: &anyhow::Error) -> BadFile {
         let file = self.config.as_ref().map(|path| format!(", {}", path.display()));
-        anyhow::anyhow!("{}{}: {error:#}", self.function, file.unwrap_or_default())
+        BadFile(format!("{}{}: {error:#}", self.function, file.unwrap_or_default()))
     }
 
     /// Tells a function that speaks of services or chains which there are.
-    fn introduce(&self, global: &Global, function: &mut Function) -> anyhow::Result<()> {
+    fn introduce(&self, connection: &Connection, function: &mut Function) -> anyhow::Result<()> {
         if !function.asks_for_names() {
             return Ok(());
         }
         let port: PortName = self.port.parse()?;
-        let (connection, switch) = (global.connect()?, port.switch());
-        let services = functions(&connection, Some(switch))?.into_iter();
-        let chains = super::chain::chains(&connection, switch)?.into_iter();
+        let switch = port.switch();
+        let services = functions(connection, Some(switch))?.into_iter();
+        let chains = super::chain::chains(connection, switch)?.into_iter();
         let names = Names {
             services: services.map(|info| (info.service, info.number)).collect(),
             chains: chains.map(|info| (info.chain.name.to_string(), info.number)).collect(),
         };
-        function.know(&names).map_err(|error| self.blames(&error))
+        Ok(function.know(&names).map_err(|error| self.blames(&error))?)
     }
 
     fn reload(&self, global: &Global, function: &mut Function) {
-        let done = self.text().and_then(|text| {
-            let mut new = Function::new(&self.function, &text).map_err(|e| self.blames(&e))?;
-            self.introduce(global, &mut new)?;
-            function.replace(new);
-            Ok(())
-        });
-        match done {
+        let read = || {
+            let mut new = self.function()?;
+            self.introduce(&global.connect()?, &mut new)?;
+            anyhow::Ok(new)
+        };
+        match read().map(|new| function.replace(new)) {
             Ok(()) => say::remark(format_args!("uvala: {} has read its file", self.function)),
             Err(error) => say::remark(format_args!("uvala: {error:#}; it goes on as before")),
         }
@@ -207,20 +221,82 @@ impl Run {
     }
 }
 
-/// A port that is there stays what it is.
-fn make_port(connection: &Connection, run: &Run) -> anyhow::Result<()> {
-    let port: PortName = run.port.parse()?;
+/// Only chains lead to functions. Without, frames are flooded to them, and two that pass everything
+/// on send them round and round.
+fn check_switch(connection: &Connection, name: &SwitchName) -> anyhow::Result<()> {
+    let (code, why) = match connection.call(Request::SwitchShow(SwitchRef { switch: name.clone() }))
+    {
+        Ok(Reply::Switch(info)) if info.forwarding == "chain" => return Ok(()),
+        Ok(Reply::Switch(info)) => {
+            let why = format!(
+                "switch {name} has no chains (its forwarding is {}), and functions in it send \
+                 frames round and round; give it chains: uvala switch set {name} --forwarding chain",
+                info.forwarding
+            );
+            (ErrorCode::Unsupported, why)
+        }
+        Err(ControlError::Refused(failure)) if failure.code == ErrorCode::NotFound => {
+            let why = format!(
+                "there is no switch {name}; make it: uvala switch add {name} --forwarding chain"
+            );
+            (ErrorCode::NotFound, why)
+        }
+        // Who may not look at it may be allowed to attach.
+        Err(ControlError::Refused(failure)) if failure.code == ErrorCode::Permission => {
+            return Ok(());
+        }
+        Ok(other) => return Err(unexpected(&other).into()),
+        Err(error) => return Err(error.into()),
+    };
+    Err(Failure::new(code, why).into())
+}
+
+/// What became of a port that was to be there.
+enum Added {
+    /// It was made.
+    New,
+    /// It is there, and stays what it is.
+    Known,
+    /// Others make the ports of this switch; they may have made this one.
+    Refused(Failure),
+}
+
+impl Added {
+    /// It could not be opened: why, after what was made for that is gone.
+    fn undone(
+        self,
+        connection: &Connection,
+        port: PortName,
+        error: client::Error,
+    ) -> anyhow::Error {
+        match self {
+            Self::New => drop(connection.call(Request::PortDel(PortRef { port }))),
+            Self::Refused(failure) if error.exit_code() == ErrorCode::NotFound.exit_code() => {
+                return failure.into();
+            }
+            Self::Known | Self::Refused(_) => {}
+        }
+        error.into()
+    }
+}
+
+fn add_port(connection: &Connection, run: &Run, port: &PortName) -> anyhow::Result<Added> {
     let service = run.service.clone().unwrap_or_else(|| run.function.clone());
     let settings = PortSettings {
         service: Some(service),
         instance: Some(run.instance),
         ..PortSettings::default()
     };
-    let add = PortAdd { port, kind: PortKind::Shm, settings, host: None, machine: None };
+    let (port, kind) = (port.clone(), PortKind::Shm);
+    let add = PortAdd { port, kind, settings, host: None, machine: None };
     match connection.call(Request::PortAdd(Box::new(add))) {
-        Err(ControlError::Refused(failure)) if failure.code == ErrorCode::Exists => Ok(()),
-        Ok(Reply::Done) => Ok(()),
+        Ok(Reply::Done) => Ok(Added::New),
         Ok(other) => Err(unexpected(&other).into()),
+        Err(ControlError::Refused(failure)) => match failure.code {
+            ErrorCode::Exists => Ok(Added::Known),
+            ErrorCode::Permission => Ok(Added::Refused(failure)),
+            _ => Err(failure.into()),
+        },
         Err(error) => Err(error.into()),
     }
 }
