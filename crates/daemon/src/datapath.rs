@@ -531,9 +531,10 @@ impl Datapath for Workers {
             return counters::none(name.clone());
         };
         let (number, id) = (place.number, place.id);
-        let (counted, unplugged) = self.on_switch(place.switch, move |worker, at| {
-            let counted = counted(worker.switch(at), id);
-            (counted, worker.unplug(number))
+        let (counted, abandoned, unplugged) = self.on_switch(place.switch, move |worker, at| {
+            let switch = worker.switch(at);
+            let (counted, abandoned) = (counted(switch, id), switch.in_rings(id));
+            (counted, abandoned, worker.unplug(number))
         });
         match self.host.has(port) {
             true => self.closing.extend(unplugged.map(Closing)),
@@ -548,7 +549,7 @@ impl Datapath for Workers {
         self.host.forget(port).into_iter().for_each(|opening| self.forget_opening(opening));
         self.machines.remove(&port);
         self.remove_bound(port, true);
-        shown(name.clone(), &counted)
+        PortStats { abandoned, ..shown(name.clone(), &counted) }
     }
 
     fn number_of(&self, port: PortKey) -> Option<u16> {

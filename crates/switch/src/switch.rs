@@ -167,6 +167,16 @@ impl Switch {
         self.entry_mut(id).map(|entry| &mut entry.plug)
     }
 
+    /// Slots of frames in the rings of a port: not given back by its client, or not taken from it.
+    pub fn in_rings(&mut self, id: PortId) -> u64 {
+        let Some(rings) = self.plug_mut(id).and_then(Plug::rings) else { return 0 };
+        let unread = rings.rx.iter_mut().map(|rx| {
+            rx.sync();
+            u64::from(rx.capacity() - rx.room())
+        });
+        unread.sum::<u64>() + rings.tx.iter_mut().map(|tx| u64::from(tx.sync())).sum::<u64>()
+    }
+
     /// Wakes a port's peer if it is owed that and it is time. Returns whether it is still owed.
     pub fn settle_wake(&mut self, id: PortId) -> bool {
         let Some(Plug::Adapter(adapter)) = self.plug_mut(id) else { return false };

@@ -227,8 +227,11 @@ pub struct FunctionInfo {
     /// Those that it sent by direct hops.
     #[serde(default)]
     pub direct_out: u64,
-    /// Frames in direct hops to it that it had not given back when it went. They are lost, unless
-    /// it had sent on a last batch of them.
+    /// Frames that it held when it went: in the rings of its port, and in direct hops to it. They
+    /// are lost, unless it had sent on a last batch of them.
+    #[serde(default)]
+    pub lost: u64,
+    /// Of these, those in direct hops.
     #[serde(default)]
     pub direct_lost: u64,
     /// Frames that found no room at it.

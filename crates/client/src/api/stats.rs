@@ -52,6 +52,10 @@ pub struct PortStats {
     /// How often a ring was re-synchronised because its client wrote an index out of range.
     #[serde(default)]
     pub resyncs: u64,
+    /// Slots of frames that stood in its rings when a client of it went: not given back by that, or
+    /// not taken from it yet.
+    #[serde(default)]
+    pub abandoned: u64,
 }
 
 /// Frames and bytes.

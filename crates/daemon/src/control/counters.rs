@@ -17,6 +17,7 @@ pub fn none(port: PortName) -> PortStats {
         tx_queues: Vec::new(),
         rx_queues: Vec::new(),
         resyncs: 0,
+        abandoned: 0,
     }
 }
 
@@ -36,6 +37,7 @@ pub fn add(sum: &mut PortStats, more: &PortStats) {
     add_queues(&mut sum.tx_queues, &more.tx_queues);
     add_queues(&mut sum.rx_queues, &more.rx_queues);
     sum.resyncs += more.resyncs;
+    sum.abandoned += more.abandoned;
 }
 
 fn add_queues(sum: &mut Vec<Counter>, more: &[Counter]) {
@@ -65,10 +67,17 @@ mod tests {
         };
         add(&mut sum, &none(name.clone()));
         let queues = vec![one(1), one(4)];
-        let more = PortStats { tx: one(5), tx_queues: queues, resyncs: 1, ..none(name.clone()) };
+        let more = PortStats {
+            tx: one(5),
+            tx_queues: queues,
+            resyncs: 1,
+            abandoned: 4,
+            ..none(name.clone())
+        };
         add(&mut sum, &PortStats { drops: drops("no_room", 5), ..more.clone() });
         add(&mut sum, &PortStats { drops: drops("vlan", 1), rx: one(9), ..none(name.clone()) });
         assert_eq!((sum.tx, sum.rx, sum.resyncs), (one(8), one(9), 1));
+        assert_eq!(sum.abandoned, 4);
         assert_eq!(sum.tx_queues, [one(4), one(4)]);
         assert_eq!((sum.drops["no_room"], sum.drops["vlan"]), (7, 1));
     }

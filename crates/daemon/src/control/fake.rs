@@ -492,6 +492,7 @@ impl Datapath for Fake {
             tx_queues: vec![Counter::default(); 2],
             rx_queues: vec![Counter::default(); 2],
             resyncs: 0,
+            abandoned: 0,
         };
         ports.iter().map(|(_, name)| stats(name)).collect()
     }

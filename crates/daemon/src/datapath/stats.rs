@@ -26,6 +26,7 @@ pub(super) fn shown(port: PortName, (stats, resyncs): &(switch::PortStats, u32))
         tx_queues: queues(|queue| queue.rx),
         rx_queues: queues(|queue| queue.tx),
         resyncs: u64::from(*resyncs),
+        abandoned: 0,
     }
 }
 

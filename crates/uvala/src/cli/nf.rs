@@ -331,6 +331,7 @@ fn table(functions: &[FunctionInfo]) -> String {
         right("NO ROOM", |info| info.no_room.to_string()),
         right("DROPPED", |info| info.dropped.to_string()),
         right("REFUSED", |info| info.refused().to_string()),
+        right("LOST", |info| info.lost.to_string()),
     ];
     Table::of(functions, &columns).to_string()
 }

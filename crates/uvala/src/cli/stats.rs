@@ -191,6 +191,7 @@ mod tests {
             tx_queues: vec![tx],
             rx_queues: vec![Counter::default()],
             resyncs: 0,
+            abandoned: 0,
         };
         Snapshot { at_ns: at_s * 1_000_000_000, ports: vec![port] }
     }

@@ -330,6 +330,7 @@ impl<D: Datapath> Control<D> {
                 frames_out: counted.tx.frames + direct.sent,
                 direct_in: direct.received,
                 direct_out: direct.sent,
+                lost: counted.abandoned + direct.lost,
                 direct_lost: direct.lost,
                 no_room: drops(DropReason::NoRoom),
                 dropped: drops(DropReason::Function),

@@ -60,10 +60,11 @@ fn text(seen: &[Seen]) -> String {
 }
 
 /// Names, without the program's own in front, and what they count, in order.
-const FAMILIES: [(&str, &str); 17] = [
+const FAMILIES: [(&str, &str); 18] = [
     ("function_received_frames_total", "Frames that an instance was given."),
     ("function_sent_frames_total", "Frames that an instance sent."),
     ("function_dropped_frames_total", "Frames that ended at an instance, by reason."),
+    ("function_lost_frames_total", "Frames that an instance held when its process ended."),
     ("function_waiting_frames", "Frames that wait for an instance."),
     ("function_capacity_frames", "Frames that have room at an instance."),
     ("function_cpu_seconds_total", "Processor time of an instance's process."),
@@ -102,6 +103,7 @@ impl Page {
         self.add("function_received_frames_total", &own, info.frames_in);
         self.add("function_sent_frames_total", &own, info.frames_out);
         self.drops("function_dropped_frames_total", &own, &info.drops);
+        self.add("function_lost_frames_total", &own, info.lost);
         self.add("function_waiting_frames", &own, info.waiting);
         self.add("function_capacity_frames", &own, info.capacity);
         if let Some(ms) = info.cpu_ms {
@@ -192,6 +194,7 @@ mod tests {
             frames_out: 8,
             direct_in: 0,
             direct_out: 0,
+            lost: 0,
             direct_lost: 0,
             no_room: 0,
             dropped: 1,

@@ -116,6 +116,7 @@ mod tests {
             frames_out: frames_in,
             direct_in: 0,
             direct_out: 0,
+            lost: 0,
             direct_lost: 0,
             no_room: 0,
             dropped: 0,
