@@ -18,6 +18,13 @@ use crate::sys::Waker;
 /// Slots of the ring that frames go through, and of the one that nobody uses.
 const SLOTS: [u32; 2] = [512, 8];
 
+/// Its rings.
+#[must_use]
+pub fn counts() -> RingCounts {
+    let [rx_slots, tx_slots] = SLOTS.map(|slots| Span::new(slots).expect("legal"));
+    RingCounts { tx_rings: 1, rx_rings: 1, tx_slots, rx_slots }
+}
+
 /// A hop as the daemon keeps it.
 #[derive(Debug)]
 pub struct Hop {
@@ -34,9 +41,7 @@ impl Hop {
     /// No descriptors left, or the group is full; nothing is left behind.
     pub fn new(group: &mut Group) -> io::Result<Self> {
         let ends = [Waker::new()?, Waker::new()?];
-        let [rx_slots, tx_slots] = SLOTS.map(|slots| Span::new(slots).expect("legal"));
-        let counts = RingCounts { tx_rings: 1, rx_rings: 1, tx_slots, rx_slots };
-        let plot = group.join("hop", counts, 0)?.plot;
+        let plot = group.join("hop", counts(), 0)?.plot;
         if let Err(error) = plot.build() {
             group.abandon(plot.layout());
             return Err(error);

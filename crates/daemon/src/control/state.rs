@@ -39,7 +39,7 @@ use client::name::{PortName, SwitchName};
 use switch::SwitchConfig;
 use switch::forward::chain;
 
-use super::datapath::{PipeKey, PortKey, SwitchKey};
+use super::datapath::{HopKey, PipeKey, PortKey, SwitchKey};
 use super::policy::{Access, Caller, Permissions};
 use super::refusal::Refusal;
 use super::settings::{check_owners, new_switch};
@@ -83,6 +83,8 @@ pub struct State {
     held: BTreeMap<ConnKey, BTreeSet<PortName>>,
     /// What connections have for themselves.
     lones: BTreeMap<ConnKey, Lone>,
+    /// Users whose functions direct hops join, and the memory of these.
+    hops: BTreeMap<HopKey, (u32, u64)>,
     quota: Quota,
     next_key: u32,
 }
@@ -129,6 +131,7 @@ impl State {
             ports: BTreeMap::new(),
             held: BTreeMap::new(),
             lones: BTreeMap::new(),
+            hops: BTreeMap::new(),
             quota,
             next_key: 1,
         }
@@ -346,7 +349,7 @@ impl State {
         if new_port {
             self.claim_number(caller)?;
         }
-        self.claim_memory(caller, wish.memory)
+        self.claim_memory(caller.uid, wish.memory)
     }
 
     /// Whether the caller may have one more port.
@@ -484,6 +487,30 @@ impl State {
         }
     }
 
+    /// What a user has.
+    #[cfg(test)]
+    pub fn memory_of(&self, uid: u32) -> u64 {
+        self.usage(uid).memory
+    }
+
+    /// From now on each user may have so much.
+    #[cfg(test)]
+    pub fn set_memory_quota(&mut self, memory: u64) {
+        self.quota.memory = memory;
+    }
+
+    /// Charges a direct hop to the user whose functions it joins.
+    pub fn charge_hop(&mut self, hop: HopKey, uid: u32, memory: u64) -> Result<(), Refusal> {
+        self.claim_memory(uid, memory)?;
+        self.hops.insert(hop, (uid, memory));
+        Ok(())
+    }
+
+    /// It is gone.
+    pub fn forget_hop(&mut self, hop: HopKey) {
+        self.hops.remove(&hop);
+    }
+
     fn usage(&self, uid: u32) -> Usage {
         let mut usage = Usage::default();
         for port in self.ports.values() {
@@ -493,6 +520,7 @@ impl State {
             let shared = port.bound.as_ref().filter(|shared| shared.uid == uid);
             usage.memory += shared.map_or(0, Shared::all_memory);
         }
+        usage.memory += self.hops.values().filter(|hop| hop.0 == uid).map(|hop| hop.1).sum::<u64>();
         for lone in self.lones.values().filter(|lone| lone.shared.uid == uid) {
             usage.ports += 1;
             usage.memory += lone.shared.all_memory();

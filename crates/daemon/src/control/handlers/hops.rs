@@ -7,7 +7,7 @@ use client::name::{PortName, SwitchName};
 use switch::Forwarding;
 
 use super::{Answer, Client, Control, Port};
-use crate::control::datapath::{Datapath, HopKey, PortKey};
+use crate::control::datapath::{Datapath, HopKey, PortKey, RingSpec};
 use crate::control::hops::{Carried, Wanted};
 use crate::control::refusal::Refusal;
 
@@ -90,11 +90,12 @@ impl<D: Datapath> Control<D> {
         let mut has_changed = !changes.over.is_empty();
         for (hop, names) in changes.over {
             let traffic = self.datapath.del_hop(hop);
+            self.state.forget_hop(hop);
             self.hops.note_past(names, traffic.frames, traffic.waiting.into());
         }
         for wanted in changes.new {
             let key = self.hops.next_key();
-            match self.datapath.add_hop(key, wanted.ends) {
+            match self.make_hop(key, &wanted) {
                 Ok(()) => {
                     self.hops.add(key, name, wanted);
                     has_changed = true;
@@ -107,6 +108,21 @@ impl<D: Datapath> Control<D> {
         }
         changes.tell.into_iter().for_each(|port| self.datapath.tell(port));
         has_changed
+    }
+
+    /// Makes a hop, which is charged to the user whose functions it joins.
+    fn make_hop(&mut self, key: HopKey, wanted: &Wanted) -> Result<(), Refusal> {
+        let sender = self.state.find_port(&wanted.names[0]);
+        let uid = sender.and_then(|port| port.holder.as_ref()).expect("it is in a group").uid;
+        let of_sender = self.datapath.rings_of(wanted.ends[0]).unwrap_or(self.rings);
+        let rings = RingSpec { counts: port::hop::counts(), extra_bufs: 0, ..of_sender };
+        let memory = self.datapath.memory_of(&rings).expect("less than its ends have");
+        self.state.charge_hop(key, uid, memory)?;
+        let made = self.datapath.add_hop(key, wanted.ends);
+        if made.is_err() {
+            self.state.forget_hop(key);
+        }
+        Ok(made?)
     }
 
     /// The hops that the chains of a switch ask for.

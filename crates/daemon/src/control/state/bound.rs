@@ -205,14 +205,14 @@ impl State {
     }
 
     /// Whether the caller may have so much more memory.
-    pub fn claim_memory(&self, caller: &Caller, memory: u64) -> Result<(), Refusal> {
-        let (asked, held) = (memory, self.usage(caller.uid).memory);
+    pub fn claim_memory(&self, uid: u32, memory: u64) -> Result<(), Refusal> {
+        let (asked, held) = (memory, self.usage(uid).memory);
         let limit = self.quota.memory;
         if asked > limit {
             return Err(Refusal::MoreThanQuota { asked, limit });
         }
         if held.saturating_add(asked) > limit {
-            return Err(Refusal::Memory { uid: caller.uid, asked, held, limit });
+            return Err(Refusal::Memory { uid, asked, held, limit });
         }
         Ok(())
     }

@@ -63,7 +63,7 @@ impl State {
     /// Whether the caller may have one more, with so much memory.
     pub fn claim_lone(&self, caller: &Caller, memory: u64) -> Result<(), Refusal> {
         self.claim_number(caller)?;
-        self.claim_memory(caller, memory)
+        self.claim_memory(caller.uid, memory)
     }
 
     /// The port of this name, if somebody has it open and its frames pass a worker.

@@ -121,3 +121,23 @@ fn test_without_memory_frames_go_by_the_switch() {
     assert!(bench.hops(2).is_empty());
     assert!(bench.chain().hops.is_empty());
 }
+
+#[test]
+fn test_hops_are_charged_to_whose_functions_they_join_until_they_are_gone() {
+    let mut bench = Bench::opened();
+    let memory = |bench: &Bench| bench.control.state.memory_of(0);
+    let with = memory(&bench);
+    bench.set_direct(false);
+    bench.with_hop(1, "close", 1);
+    assert_eq!(memory(&bench), with, "the other end may still write there");
+    bench.with_hop(2, "close", 1);
+    let hop = with - memory(&bench);
+    assert!((1 << 20..2 << 20).contains(&hop), "{hop} bytes");
+    // What is left of the quota is less: frames go by the switch.
+    bench.control.state.set_memory_quota(with - 1);
+    bench.set_direct(true);
+    assert!(bench.chain().hops.is_empty());
+    bench.control.state.set_memory_quota(with);
+    bench.set_direct(true);
+    assert_eq!(bench.chain().hops.len(), 1);
+}
