@@ -3,7 +3,7 @@
 use std::fs;
 
 use harness::daemon::{Daemon, Setup};
-use harness::process::{STRANGER, Scratch};
+use harness::process::{OTHER_STRANGER, STRANGER, Scratch};
 use harness::{is_root, skip};
 
 /// What a command that fails says, and its exit status.
@@ -74,4 +74,18 @@ fn who_was_given_a_port_runs_a_function_there() {
     let (status, said) = refused(&daemon, "nf run bypass vale0:new -T 1", Some(STRANGER));
     assert!(status == 4, "{said}");
     assert_eq!(daemon.ports(), ["vale0:fw", "vale0:other"]);
+}
+
+#[test]
+fn a_daemon_that_is_not_believed_is_not_said_to_refuse() {
+    if !is_root() {
+        return skip("only root can be two users");
+    }
+    let daemon = Setup::new("[socket]\nmode = \"666\"\n").user(STRANGER).start();
+    done(&daemon, "switch list", Some(STRANGER));
+    let (status, said) = refused(&daemon, "switch list", Some(OTHER_STRANGER));
+    assert_eq!(status, 4);
+    for part in ["54321's", "everybody may write", "uvala daemon --dir"] {
+        assert!(said.contains(part), "{said}");
+    }
 }

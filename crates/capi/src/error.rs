@@ -89,7 +89,7 @@ fn code(error: &Error) -> c_int {
 fn control_code(error: &ControlError) -> c_int {
     match error {
         ControlError::NoDaemon(_) | ControlError::Timeout(_) => ENODAEMON,
-        ControlError::Permission(_) => EPERM,
+        ControlError::Permission(_) | ControlError::Untrusted { .. } => EPERM,
         ControlError::Lost(_) => ELOST,
         ControlError::Refused(failure) => refusal_code(failure.code),
         ControlError::Protocol(_) => EPROTOCOL,

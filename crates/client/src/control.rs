@@ -43,6 +43,19 @@ pub enum ControlError {
         .0.display()
     )]
     Permission(PathBuf),
+    /// Where anybody could have put it, another user's daemon is not believed.
+    #[error(
+        "the daemon in {} is not believed: the directory is user {owner}'s, below one where \
+         everybody may write, so anybody could have put it there; have it run in another: \
+         uvala daemon --dir DIR",
+        .dir.display()
+    )]
+    Untrusted {
+        /// Where its socket is.
+        dir: PathBuf,
+        /// Whose that is.
+        owner: u32,
+    },
     /// The connection broke.
     #[error("the daemon at {} went away; connect again when it is back", .0.display())]
     Lost(PathBuf),
@@ -82,7 +95,7 @@ impl ControlError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::NoDaemon(_) | Self::Lost(_) | Self::Timeout(_) => exit::NO_DAEMON,
-            Self::Permission(_) => exit::PERMISSION,
+            Self::Permission(_) | Self::Untrusted { .. } => exit::PERMISSION,
             Self::Refused(failure) => failure.code.exit_code(),
             Self::Protocol(_) => exit::BAD_REQUEST,
             Self::NoDescriptors => exit::NO_MEMORY,
@@ -127,7 +140,7 @@ impl Connection {
     /// Connects to the daemon behind `socket`.
     pub fn connect(socket: &Path) -> Result<Self, ControlError> {
         let path = socket.to_path_buf();
-        check_owner(socket).map_err(|error| connect_error(&path, error))?;
+        check_owner(socket)?;
         let socket = connect(socket).map_err(|error| connect_error(&path, error))?;
         Ok(Self { socket, path })
     }
@@ -363,16 +376,19 @@ fn connect(path: &Path) -> Result<OwnedFd, Errno> {
 
 /// In a directory where everybody may write, like `/tmp`, anybody could have put a socket of that
 /// name: below one only a directory of this user or of root is believed.
-fn check_owner(socket: &Path) -> Result<(), Errno> {
+fn check_owner(socket: &Path) -> Result<(), ControlError> {
     let Some(dir) = socket.parent() else { return Ok(()) };
     let is_open = |dir: &Path| rustix::fs::stat(dir).is_ok_and(|stat| stat.st_mode & 0o002 != 0);
     let absolute = std::path::absolute(socket).unwrap_or_default();
     if !absolute.ancestors().skip(1).any(is_open) {
         return Ok(());
     }
-    let owner = rustix::fs::lstat(dir)?.st_uid;
+    let owner = rustix::fs::lstat(dir).map_err(|error| connect_error(socket, error))?.st_uid;
     let ours = rustix::process::geteuid().as_raw();
-    if owner == ours || owner == 0 || ours == 0 { Ok(()) } else { Err(Errno::ACCESS) }
+    if owner == ours || owner == 0 || ours == 0 {
+        return Ok(());
+    }
+    Err(ControlError::Untrusted { dir: dir.to_path_buf(), owner })
 }
 
 fn connect_error(path: &Path, error: Errno) -> ControlError {

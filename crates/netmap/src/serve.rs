@@ -47,7 +47,7 @@ const DEFAULT_REGION: u16 = 1;
 pub fn errno_of(error: &ControlError) -> Errno {
     match error {
         ControlError::NoDaemon(_) | ControlError::Lost(_) => Errno::NXIO,
-        ControlError::Permission(_) => Errno::PERM,
+        ControlError::Permission(_) | ControlError::Untrusted { .. } => Errno::PERM,
         ControlError::Timeout(_) => Errno::TIMEDOUT,
         ControlError::Protocol(_) => Errno::PROTO,
         ControlError::NoDescriptors => Errno::MFILE,

@@ -31,7 +31,7 @@ fn open_device(flags: c_int) -> c_int {
     result(|| {
         let connection = Connection::connect(socket_path()).map_err(|error| match error {
             ControlError::NoDaemon(_) => Errno::NXIO,
-            ControlError::Permission(_) => Errno::ACCESS,
+            ControlError::Permission(_) | ControlError::Untrusted { .. } => Errno::ACCESS,
             ControlError::NoDescriptors => Errno::MFILE,
             ControlError::Io { error, .. } => error,
             _ => Errno::IO,

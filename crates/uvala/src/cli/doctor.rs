@@ -37,7 +37,7 @@ fn daemon(global: &Global) -> Result<Vec<Finding>> {
             let others = gather::daemons_elsewhere(dir);
             return Ok(vec![doctor::daemon_missing(&error.to_string(), &others)]);
         }
-        Err(error @ ControlError::Permission(_)) => {
+        Err(error @ (ControlError::Permission(_) | ControlError::Untrusted { .. })) => {
             return Ok(vec![doctor::daemon_closed(&error.to_string())]);
         }
         Err(error) => return Err(error.into()),

@@ -230,7 +230,7 @@ fn check_switch(connection: &Connection, name: &SwitchName) -> anyhow::Result<()
         Ok(Reply::Switch(info)) => {
             let why = format!(
                 "switch {name} has no chains (its forwarding is {}), and functions in it send \
-                 frames round and round; give it chains: uvala switch set {name} --forwarding chain",
+                 frames round and round; give it some: uvala switch set {name} --forwarding chain",
                 info.forwarding
             );
             (ErrorCode::Unsupported, why)
