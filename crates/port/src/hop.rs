@@ -16,7 +16,7 @@ use crate::group::Group;
 use crate::sys::Waker;
 
 /// Slots of the ring that frames go through, and of the one that nobody uses.
-const SLOTS: [u32; 2] = [512, 8];
+const SLOTS: [u32; 2] = [1024, 8];
 
 /// Its rings.
 #[must_use]
