@@ -1,4 +1,4 @@
-//! Work that nobody waits for: large memory is unmapped here, and moved to huge pages.
+//! Work that nobody waits for: large memory is unmapped here.
 
 use std::fmt;
 use std::io;

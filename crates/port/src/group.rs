@@ -27,8 +27,8 @@ use crate::plot::{Furniture, Plot};
 use crate::shm::PortMemory;
 use crate::sys::Waker;
 
-/// Room for port blocks, in bytes: 128 ports of the default size.
-const BLOCKS: usize = 128 * 10 * PAGE;
+/// Room for port blocks: 128 ports of the default size at least. Buffers begin at a huge page.
+const BLOCKS: Range<usize> = FIRST_BLOCK..6 << 20;
 /// Buffers, likewise.
 const BUFFERS: u32 = 128 * 2048;
 
@@ -140,7 +140,7 @@ impl Group {
     /// # Errors
     /// No descriptors left.
     pub fn new(name: &str, stride: u32) -> io::Result<Self> {
-        Self::with_room(name, stride, FIRST_BLOCK..FIRST_BLOCK + BLOCKS, BUFFERS)
+        Self::with_room(name, stride, BLOCKS, BUFFERS)
     }
 
     /// A group with as much room for port blocks and buffers as is given.
@@ -366,6 +366,22 @@ mod tests {
         let empty = committed(&Group::new("test", 2112).expect("memory"));
         // The first buffer shares its page with one that nobody gets.
         assert_eq!(committed(&group), empty + PAGE as u64);
+    }
+
+    #[test]
+    fn huge_pages_commit_nothing_that_is_nobodys() {
+        let mut group = Group::new("test", 2112).expect("memory");
+        let mut before = committed(&group);
+        for name in ["a", "b", "c"] {
+            let memory = group.join(name, counts(), 0).expect("room");
+            memory.plot.clone().build_while_wanted().expect("memory");
+            let layout = memory.plot.layout();
+            let buffers = layout.counts().buffers() as usize * 2112 + 2 * PAGE;
+            let most = buffers + layout.end() - layout.nifp();
+            let now = committed(&group);
+            assert!(now - before <= most as u64, "{name}: {} of {most}", now - before);
+            before = now;
+        }
     }
 
     #[test]

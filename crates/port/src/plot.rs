@@ -21,7 +21,7 @@ use ring::{BufferIndex, Region};
 /// Bytes that are committed between two looks whether anybody still waits.
 const PIECE: usize = 32 << 20;
 /// How long huge pages are worth waiting for.
-pub const HUGE_PAGES: Duration = Duration::from_millis(50);
+const HUGE_PAGES: Duration = Duration::from_millis(50);
 
 /// Memory that is reserved for ports of one region.
 #[derive(Debug)]
@@ -85,12 +85,17 @@ impl Plot {
         self.build_while(|| true)
     }
 
-    /// The same, as long as somebody but the caller knows the plot.
+    /// The same, as long as somebody but the caller knows the plot. Buffers among those of others
+    /// are moved to huge pages after that.
     ///
     /// # Errors
     /// As [`Plot::build`]; `Interrupted` where nobody waits for it any more.
     pub fn build_while_wanted(self: Arc<Self>) -> io::Result<()> {
-        self.build_while(|| Arc::strong_count(&self) > 1)
+        self.build_while(|| Arc::strong_count(&self) > 1)?;
+        for port in self.ports.iter().filter(|_| !self.whole) {
+            self.region.collapse_around(&port.buffers, HUGE_PAGES);
+        }
+        Ok(())
     }
 
     fn build_while(&self, wanted: impl Fn() -> bool) -> io::Result<()> {

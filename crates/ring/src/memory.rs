@@ -22,7 +22,7 @@ use crate::abi::Plain;
 use crate::layout::PAGE;
 
 /// Size and alignment of a huge page on x86-64, in bytes.
-const HUGE_PAGE: usize = 2 << 20;
+pub const HUGE_PAGE: usize = 2 << 20;
 /// Bytes that are committed by one call: the kernel keeps every other change to the memory of this
 /// process waiting so long.
 const SLICE: usize = 1 << 20;

@@ -10,7 +10,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, SealFlags, Stat};
 
@@ -20,7 +20,7 @@ use crate::cursor::Span;
 use crate::kring::Frag;
 use crate::layout::{PAGE, PortLayout, RegionLayout, RingCounts};
 use crate::loan::{Lease, Leases};
-use crate::memory::Memory;
+use crate::memory::{HUGE_PAGE, Memory};
 use crate::owners::{Owner, Owners};
 
 /// Index of a usable buffer of a region: `FIRST_BUFFER..buffers`.
@@ -391,10 +391,36 @@ impl Region {
         self.memory.collapse(0, self.memory.size(), limit);
     }
 
-    /// Moves the first `count` buffers to huge pages where the kernel can, once they are committed.
-    pub fn collapse_first(&self, count: u32, limit: Duration) {
-        let end = self.offset(BufferIndex(FIRST_BUFFER + count)).min(self.memory.size());
-        self.memory.collapse(self.layout.pool, end - self.layout.pool, limit);
+    /// Moves these buffers to huge pages where the kernel can, and as long as it does not take longer
+    /// than `limit`: those huge pages on which no buffer is the pool's, for what they hold is
+    /// committed.
+    pub fn collapse_around(&self, buffers: &[BufferIndex], limit: Duration) {
+        let begin = Instant::now();
+        let last_byte = self.stride() as usize - 1;
+        let ends = |buffer: &BufferIndex| [0, last_byte].map(|at| self.offset(*buffer) + at);
+        let mut pages: Vec<_> = buffers.iter().flat_map(ends).map(|at| at / HUGE_PAGE).collect();
+        pages.dedup();
+        for page in pages {
+            // Nobody gives memory back meanwhile.
+            let _pins = self.pins();
+            if begin.elapsed() < limit && self.is_taken(page) {
+                self.memory.collapse(page * HUGE_PAGE, HUGE_PAGE, limit);
+            }
+        }
+    }
+
+    /// Is all of a huge page buffers that are somebody's?
+    fn is_taken(&self, page: usize) -> bool {
+        let bytes = page * HUGE_PAGE..(page + 1) * HUGE_PAGE;
+        let number = |at: usize| (at - self.layout.pool) / self.layout.stride as usize;
+        bytes.start >= self.layout.pool && {
+            let mut all = number(bytes.start)..=number(bytes.end - 1);
+            all.all(|number| {
+                let number = u32::try_from(number).expect("a region is below 4 GiB");
+                let of = |buffer| self.owners.of(buffer) != Owner::POOL;
+                number < FIRST_BUFFER || self.check(number).is_some_and(of)
+            })
+        }
     }
 
     /// All usable buffers, in order.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use client::api::{Attached, Bound, BoundRings, HostBound, Pool, PortGeometry};
 use client::name::PortName;
 use port::commons::{Commons, Lent, Parts, buffers_of};
-use port::plot::{HUGE_PAGES, Plot};
+use port::plot::Plot;
 use port::shm::plug;
 use port::sys::{Waker, Wakers};
 use ring::abi::{NetmapRing, Slot};
@@ -101,16 +101,11 @@ impl Workers {
         let Home::Switch(switch) = bound.home else {
             panic!("only ports of a switch are plugged in")
         };
-        let (plot, number) = (bound.plot.clone(), bound.region);
+        let plot = bound.plot.clone();
         let (id, bell) = self.next_place(switch)?;
         let port = plug(plot.region(), plot.layout(), Wakers(Vec::new()));
         let place = PortPlace { switch, id, number: bell, bytes: 0, memory: None };
         self.plug(key, place, port, config);
-        let alone = self.bound.values().filter(|bound| bound.region == number).count() == 1;
-        if alone {
-            let buffers = plot.layout().counts().buffers();
-            self.sweeper.run(move || plot.region().collapse_first(buffers, HUGE_PAGES));
-        }
         Ok(())
     }
 
