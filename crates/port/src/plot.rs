@@ -82,7 +82,7 @@ impl Plot {
     /// # Errors
     /// `ENOMEM` where the memory cannot be had.
     pub fn build(&self) -> io::Result<()> {
-        self.build_while(|| true)
+        self.build_while(|| true).map(drop)
     }
 
     /// The same, as long as somebody but the caller knows the plot. Buffers among those of others
@@ -91,18 +91,19 @@ impl Plot {
     /// # Errors
     /// As [`Plot::build`]; `Interrupted` where nobody waits for it any more.
     pub fn build_while_wanted(self: Arc<Self>) -> io::Result<()> {
-        self.build_while(|| Arc::strong_count(&self) > 1)?;
-        for port in self.ports.iter().filter(|_| !self.whole) {
+        let is_new = self.build_while(|| Arc::strong_count(&self) > 1)?;
+        for port in self.ports.iter().filter(|_| is_new && !self.whole) {
             self.region.collapse_around(&port.buffers, HUGE_PAGES);
         }
         Ok(())
     }
 
-    fn build_while(&self, wanted: impl Fn() -> bool) -> io::Result<()> {
+    /// `false`: that was done before.
+    fn build_while(&self, wanted: impl Fn() -> bool) -> io::Result<bool> {
         // A builder that panicked has built nothing.
         let _building = self.building.lock().unwrap_or_else(PoisonError::into_inner);
         if self.built.load(Ordering::Relaxed) {
-            return Ok(());
+            return Ok(false);
         }
         let mut next = self.region.buffers();
         for port in &self.ports {
@@ -118,7 +119,7 @@ impl Plot {
             self.region.collapse(HUGE_PAGES);
         }
         self.built.store(true, Ordering::Relaxed);
-        Ok(())
+        Ok(true)
     }
 
     fn furnish(

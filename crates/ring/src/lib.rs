@@ -89,6 +89,8 @@ pub mod trade;
 pub mod umem;
 #[cfg(not(loom))]
 pub mod user;
+#[cfg(not(loom))]
+pub mod words;
 
 #[cfg(not(loom))]
 pub use memory::map_as_device;

@@ -391,8 +391,8 @@ impl Region {
         self.memory.collapse(0, self.memory.size(), limit);
     }
 
-    /// Moves these buffers to huge pages where the kernel can, and as long as it does not take longer
-    /// than `limit`: those huge pages on which no buffer is the pool's, for what they hold is
+    /// Moves what these buffers lie on to huge pages where the kernel can, and as long as it does
+    /// not take longer than `limit`. Not those on which a buffer is the pool's: it would be
     /// committed.
     pub fn collapse_around(&self, buffers: &[BufferIndex], limit: Duration) {
         let begin = Instant::now();

@@ -12,8 +12,10 @@
 //! makes all entries old at once.
 //!
 //! The tags tell where to look: a frame costs one line of these and one line of its entry; one that
-//! is not there, eight entries at most. Memory that no flow has used is never committed, and when
-//! all flows are silent it is given back.
+//! is not there, eight entries at most. Memory is committed when flows use it, in huge pages where
+//! the table is large, and when all flows are silent it is given back.
+
+use ring::words::Words;
 
 use super::flow::{FlowKey, WORDS};
 
@@ -60,11 +62,10 @@ pub struct CacheStats {
 
 /// The flows.
 pub struct FlowCache {
-    /// Words rather than structures: zeros need not be written, and are no memory until then.
-    words: Vec<u64>,
-    /// Words in front of the first whole cache line.
-    skip: usize,
-    tags: Vec<[u16; WAYS]>,
+    /// Entry after entry.
+    words: Words,
+    /// A word for each set.
+    tags: Words,
     capacity: usize,
     epoch: u16,
     /// A flow is forgotten when it was silent for so long.
@@ -82,11 +83,9 @@ impl FlowCache {
     #[must_use]
     pub fn new(flows: usize, idle_ms: u32) -> Self {
         let sets = (2 * flows.min(FLOWS_MAX)).div_ceil(WAYS).max(2).next_power_of_two();
-        let words = vec![0; (sets * WAYS + 1) * ENTRY];
-        let skip = words.as_ptr().align_offset(64).min(ENTRY);
-        let (tags, stats) = (vec![[0; WAYS]; sets], CacheStats::default());
-        let (is_used, asked) = (false, (0, 0));
-        Self { words, skip, tags, capacity: flows, epoch: 1, idle_ms, is_used, asked, stats }
+        let (words, tags) = (Words::new(sets * WAYS * ENTRY), Words::new(sets));
+        let (is_used, asked, stats) = (false, (0, 0), CacheStats::default());
+        Self { words, tags, capacity: flows, epoch: 1, idle_ms, is_used, asked, stats }
     }
 
     /// Forgets everything.
@@ -123,7 +122,7 @@ impl FlowCache {
     /// The entry at a place of a set.
     #[inline]
     fn entry(&mut self, set: usize, way: usize) -> &mut [u64; ENTRY] {
-        let at = self.skip + (set * WAYS + way) * ENTRY;
+        let at = (set * WAYS + way) * ENTRY;
         (&mut self.words[at..at + ENTRY]).try_into().expect("as long as an entry")
     }
 
@@ -135,13 +134,14 @@ impl FlowCache {
     pub fn touch(&self, hashes: impl Iterator<Item = u32> + Clone) -> u64 {
         let tags = hashes.clone().fold(0, |all, hash| {
             let [set, _] = self.sets_of(hash);
-            all ^ self.tags[set][0]
+            all ^ self.tags[set]
         });
-        hashes.fold(u64::from(tags), |all, hash| {
+        hashes.fold(tags, |all, hash| {
             let [set, _] = self.sets_of(hash);
-            let is = |way: usize| usize::from(self.tags[set][way] == tag(hash));
+            let tags = self.tags[set];
+            let is = |way: usize| usize::from(tag_at(tags, way) == tag(hash));
             let way = (is(1) + 2 * is(2) + 3 * is(3)) & (WAYS - 1);
-            all ^ self.words[self.skip + (set * WAYS + way) * ENTRY]
+            all ^ self.words[(set * WAYS + way) * ENTRY]
         })
     }
 
@@ -151,7 +151,7 @@ impl FlowCache {
         let (epoch, idle_ms) = (self.epoch, self.idle_ms);
         for set in self.sets_of(hash) {
             let tags = self.tags[set];
-            for way in (0..WAYS).filter(|&way| tags[way] == tag(hash)) {
+            for way in (0..WAYS).filter(|&way| tag_at(tags, way) == tag(hash)) {
                 let [flow @ .., word] = self.entry(set, way);
                 let note = Note::of(*word);
                 let is_live = note.epoch == epoch && now_ms.wrapping_sub(note.seen) < idle_ms;
@@ -186,7 +186,8 @@ impl FlowCache {
         let (set, way) = place;
         self.is_used = true;
         self.stats.evicted += u64::from(best.is_some_and(|(free, _)| free == 0));
-        self.tags[set][way] = tag(hash);
+        let others = self.tags[set] & !(0xffff << (16 * way));
+        self.tags[set] = others | u64::from(tag(hash)) << (16 * way);
         let [flow @ .., word] = self.entry(set, way);
         *flow = key.0;
         *word = Note { seen: now_ms, epoch, found }.word();
@@ -198,6 +199,12 @@ impl FlowCache {
 #[allow(clippy::cast_possible_truncation)] // reason: the upper half of it.
 fn tag(hash: u32) -> u16 {
     (hash >> 16) as u16 | 1
+}
+
+#[inline]
+#[allow(clippy::cast_possible_truncation)] // reason: takes a word apart.
+fn tag_at(tags: u64, way: usize) -> u16 {
+    (tags >> (16 * way)) as u16
 }
 
 #[cfg(test)]
