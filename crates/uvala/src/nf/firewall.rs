@@ -10,8 +10,9 @@
 //! dport = "80"
 //! ```
 //!
-//! A *connection* is two ends and a protocol: once a rule has let a packet through, those of its
-//! connection pass in both directions, until none has come for `idle_s` seconds.
+//! Once a rule has let a packet through, those of its connection pass in both directions, until
+//! none has come for `idle_s` seconds; what begins one passes by rules from the other side
+//! ([`packet`]).
 //!
 //! Rules are for IP packets that can be read. What hides its ports (fragments, long chains of
 //! headers) is dropped by a rule that would drop it with some ports, accepted only by one that
@@ -19,19 +20,22 @@
 //! third tag, tunnels) is dropped or accepted as `default` says; a frame that is cut within its
 //! headers is dropped.
 
+mod packet;
+
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use client::nf::{Action, Frame, Handler, Made};
 use ring::mark::PREFIX;
 use serde::Deserialize;
-use switch::forward::chain::flow::{FlowKey, WORDS};
+use switch::forward::chain::flow::FlowKey;
 use switch::forward::chain::rule::{Fields, Matcher};
 use switch::forward::chain::text::{ethertype, network, protocol, range};
 
 use super::Counts;
-use super::text::{Hidden, Match, entries, for_none, key_of};
+use super::text::{Hidden, Match, entries, for_none};
 use crate::say;
+use packet::{Connection, Ends, Packet};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -150,8 +154,7 @@ pub struct Firewall {
     rules: Vec<Rule>,
     others: Others,
     dropped: u64,
-    /// When each connection was seen last.
-    known: HashMap<[u64; WORDS], Instant>,
+    known: HashMap<Ends, Connection>,
     idle: Duration,
     most: usize,
     now: Instant,
@@ -203,42 +206,48 @@ impl Firewall {
         all.map(|(name, count)| (name.into(), count)).chain(rules).collect()
     }
 
-    fn verdict(&mut self, key: &FlowKey) -> Verdict {
+    fn verdict(&mut self, packet: &Packet) -> Verdict {
+        let key = &packet.key;
         if self.pass.iter().any(|matcher| matcher.matches(key)) {
             self.others.passed += 1;
             return Verdict::Accept;
         }
-        let Some(ends) = key.conversation() else {
+        if key.way().is_none() {
             self.others.default += 1;
             return self.default;
-        };
-        let hides_ports = Hidden::by(key).is_some();
-        if !hides_ports
-            && let Some(seen) = self.known.get_mut(&ends)
-            && self.now.duration_since(*seen) < self.idle
-        {
-            *seen = self.now;
+        }
+        if self.is_known(packet) {
             self.others.known += 1;
             return Verdict::Accept;
         }
+        let hides_ports = Hidden::by(key).is_some();
         let found = self.rules.iter_mut().find(|rule| rule.is_for(key, hides_ports));
         let (verdict, count) = match found {
             Some(rule) => (rule.action, &mut rule.packets),
             None => (self.default, &mut self.others.default),
         };
         *count += 1;
-        if verdict == Verdict::Accept && !hides_ports {
-            self.note(ends);
+        if verdict == Verdict::Accept
+            && let Some((ends, connection)) = packet.begins(self.now)
+        {
+            self.note(ends, connection);
         }
         verdict
     }
 
+    /// Is it of a connection that lives?
+    fn is_known(&mut self, packet: &Packet) -> bool {
+        let Some((ends, part)) = packet.part else { return false };
+        let known = self.known.get_mut(&ends);
+        known.is_some_and(|known| known.takes(packet, part, self.now, self.idle))
+    }
+
     /// A table that is full forgets who is silent; what is new passes by its rule alone.
-    fn note(&mut self, ends: [u64; WORDS]) {
+    fn note(&mut self, ends: Ends, connection: Connection) {
         let (now, idle) = (self.now, self.idle);
         let is_full = self.known.len() >= self.most;
         if is_full && self.swept.is_none_or(|swept| now.duration_since(swept) >= SWEEP) {
-            self.known.retain(|_, seen| now.duration_since(*seen) < idle);
+            self.known.retain(|_, known| known.lives(now, idle));
             self.swept = Some(now);
             if self.known.len() >= self.most {
                 let most = self.most;
@@ -248,7 +257,7 @@ impl Firewall {
             }
         }
         if self.known.len() < self.most {
-            self.known.insert(ends, self.now);
+            self.known.insert(ends, connection);
         }
     }
 }
@@ -257,7 +266,7 @@ impl Handler for Firewall {
     fn frame(&mut self, frame: &mut Frame<'_>, _: &mut Made) -> Action {
         // Who cuts a frame there wants it not to be read.
         let is_cut = !frame.is_whole() && frame.bytes().len() < PREFIX;
-        if is_cut || self.verdict(&key_of(frame)) == Verdict::Drop {
+        if is_cut || self.verdict(&Packet::of(frame.bytes())) == Verdict::Drop {
             self.dropped += 1;
             return Action::Drop;
         }
@@ -274,8 +283,8 @@ mod tests {
     use super::*;
     use crate::nf::packet::{ethernet, ipv4};
 
-    fn key_of(frame: &[u8]) -> FlowKey {
-        super::key_of(&Frame::new(&mut frame.to_vec()))
+    fn key_of(frame: &[u8]) -> Packet {
+        Packet::of(frame)
     }
 
     fn tcp(src: [u8; 4], dst: [u8; 4], ports: [u16; 2]) -> Vec<u8> {
@@ -283,12 +292,12 @@ mod tests {
         ethernet([2; 6], [4; 6], 0x0800, &ipv4(6, src.into(), dst.into(), &tcp))
     }
 
-    fn key(src: [u8; 4], dst: [u8; 4], ports: [u16; 2]) -> FlowKey {
+    fn key(src: [u8; 4], dst: [u8; 4], ports: [u16; 2]) -> Packet {
         key_of(&tcp(src, dst, ports))
     }
 
     /// The same packet, said to be the first fragment of one.
-    fn fragment(src: [u8; 4], dst: [u8; 4], ports: [u16; 2]) -> FlowKey {
+    fn fragment(src: [u8; 4], dst: [u8; 4], ports: [u16; 2]) -> Packet {
         let mut frame = tcp(src, dst, ports);
         frame[14 + 6] = 0x20;
         key_of(&frame)
@@ -331,7 +340,7 @@ mod tests {
         let come = |firewall: &mut Firewall, port| {
             let there = key([10, 0, 0, 1], [10, 0, 1, 1], [port, 80]);
             assert_eq!(firewall.verdict(&there), Verdict::Accept, "by its rule");
-            firewall.known.contains_key(&there.conversation().unwrap())
+            firewall.known.contains_key(&there.part.unwrap().0)
         };
         assert!(come(&mut firewall, 1) && come(&mut firewall, 2), "the first is forgotten");
         assert!(!come(&mut firewall, 3), "not again at once");

@@ -145,10 +145,16 @@ pub fn for_none(why: &str) -> String {
 
 /// What a frame says of itself.
 pub fn key_of(frame: &Frame<'_>) -> FlowKey {
-    let (mut prefix, len) = ([0; PREFIX], frame.bytes().len().min(PREFIX));
-    prefix[..len].copy_from_slice(&frame.bytes()[..len]);
+    read(frame.bytes()).0
+}
+
+/// What the bytes of a frame say of it, and [where](FlowKey::read_with_payload) what a packet
+/// carries begins.
+pub fn read(frame: &[u8]) -> (FlowKey, Option<(u16, usize)>) {
+    let (mut prefix, len) = ([0; PREFIX], frame.len().min(PREFIX));
+    prefix[..len].copy_from_slice(&frame[..len]);
     let port = PortId::new(0).expect("there is a port 0");
-    FlowKey::read(Prefix::new(&prefix, len), VlanId::DEFAULT, port)
+    FlowKey::read_with_payload(Prefix::new(&prefix, len), VlanId::DEFAULT, port)
 }
 
 /// Whole seconds, of which there must be some.

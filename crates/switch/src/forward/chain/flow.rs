@@ -92,6 +92,8 @@ struct Packet {
     dst: u128,
     /// Protocol, ports and what is known.
     rest: u64,
+    /// Where what it carries begins; of a piece of one nobody knows.
+    payload: Option<usize>,
 }
 
 impl FlowKey {
@@ -99,6 +101,18 @@ impl FlowKey {
     #[inline]
     #[must_use]
     pub fn read(frame: Prefix<'_>, vlan: VlanId, port: PortId) -> Self {
+        Self::read_with_payload(frame, vlan, port).0
+    }
+
+    /// The same; and, of an IP packet that is no piece of one, where that begins which it carries,
+    /// behind the frame's type.
+    #[inline]
+    #[must_use]
+    pub fn read_with_payload(
+        frame: Prefix<'_>,
+        vlan: VlanId,
+        port: PortId,
+    ) -> (Self, Option<(u16, usize)>) {
         let mac = |at| {
             let [a, b, c, d, e, f] = frame.get(at).unwrap_or_default();
             u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
@@ -111,7 +125,7 @@ impl FlowKey {
         };
         let [src, dst] = [packet.src, packet.dst].map(halves);
         let port = u64::from(port.number()) << place::IN_PORT;
-        Self([
+        let key = Self([
             mac(0) | u64::from(ethertype) << place::ABOVE_MAC,
             mac(6) | u64::from(vlan.get()) << place::ABOVE_MAC,
             src[0],
@@ -119,7 +133,8 @@ impl FlowKey {
             dst[0],
             dst[1],
             packet.rest | port,
-        ])
+        ]);
+        (key, packet.payload.map(|at| (ethertype, at)))
     }
 
     /// What an IP packet says of its way; `None`: it is none.
@@ -140,11 +155,25 @@ impl FlowKey {
     /// The two ends and the protocol, the same in both directions; `None`: it is no IP packet.
     #[must_use]
     pub fn conversation(&self) -> Option<[u64; WORDS]> {
-        let [.., s0, s1, d0, d1, rest] = self.0;
-        let ends = [[s0, s1, rest & 0xffff], [d0, d1, rest >> place::DST_PORT & 0xffff]];
-        let [a, b] = if ends[0] <= ends[1] { ends } else { [ends[1], ends[0]] };
+        let [src, dst] = self.ends();
+        let [a, b] = if self.is_from_first() { [src, dst] } else { [dst, src] };
+        let rest = self.0[place::REST];
         let protocol = rest >> place::PROTOCOL & 0xff;
         (rest & place::IP != 0).then_some([a[0], a[1], a[2], b[0], b[1], b[2], protocol])
+    }
+
+    /// Does it come from the end that its [conversation](Self::conversation) names first?
+    #[inline]
+    #[must_use]
+    pub fn is_from_first(&self) -> bool {
+        let [src, dst] = self.ends();
+        src <= dst
+    }
+
+    #[inline]
+    fn ends(&self) -> [[u64; 3]; 2] {
+        let [.., s0, s1, d0, d1, rest] = self.0;
+        [[s0, s1, rest & 0xffff], [d0, d1, rest >> place::DST_PORT & 0xffff]]
     }
 
     /// A hash that both directions of a flow share; never 0.
@@ -209,7 +238,7 @@ fn ipv4(frame: Prefix<'_>, at: usize) -> Option<Packet> {
     let is_piece = frame.word(at + 6)? & 0x3fff != 0;
     let ports = if is_piece { 0 } else { ports(frame, at + header, protocol) };
     let rest = u64::from(protocol) << place::PROTOCOL | place::IP | place::V4 | ports;
-    Some(Packet { src, dst, rest })
+    Some(Packet { src, dst, rest, payload: (!is_piece).then_some(at + header) })
 }
 
 fn ipv6(frame: Prefix<'_>, at: usize) -> Option<Packet> {
@@ -229,7 +258,8 @@ fn ipv6(frame: Prefix<'_>, at: usize) -> Option<Packet> {
     }
     let ports = if is_piece { 0 } else { ports(frame, next, protocol) };
     let rest = u64::from(protocol) << place::PROTOCOL | place::IP | place::V6 | ports;
-    Some(Packet { src: u128::from_be_bytes(src), dst: u128::from_be_bytes(dst), rest })
+    let [src, dst] = [src, dst].map(u128::from_be_bytes);
+    Some(Packet { src, dst, rest, payload: (!is_piece).then_some(next) })
 }
 
 /// Is it TCP, UDP, DCCP, SCTP or UDP-Lite?
