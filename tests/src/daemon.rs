@@ -56,6 +56,13 @@ impl Setup {
         self
     }
 
+    /// Where the kernel refuses `io_uring`.
+    #[must_use]
+    pub fn without_uring(mut self) -> Self {
+        self.limits.no_uring = true;
+        self
+    }
+
     /// As another user.
     #[must_use]
     pub fn user(mut self, user: u32) -> Self {

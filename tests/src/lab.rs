@@ -6,7 +6,7 @@ use client::api::{
 };
 use client::control::ControlError;
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, Setup};
 use crate::net::{Namespace, ip};
 use crate::{skip, wait};
 
@@ -25,6 +25,16 @@ impl Lab {
     pub fn new(guests: usize) -> Option<Self> {
         let guests = (0..guests).map(|_| Namespace::new()).collect::<Option<_>>()?;
         Some(Self { home: Namespace::new()?, guests })
+    }
+
+    /// Runs a story twice with a daemon in the home namespace: one that reads and writes TAPs by
+    /// `io_uring`, and one that may not.
+    pub fn tell_both_ways(self, story: impl Fn(&Daemon, &Self) + Sync) {
+        self.home.within(|| {
+            for setup in [Setup::default(), Setup::default().without_uring()] {
+                story(&setup.start(), &self);
+            }
+        });
     }
 
     /// Runs a story with a daemon in the home namespace.

@@ -16,6 +16,7 @@ mod flood;
 mod hoard;
 mod peer_netmap;
 mod scribble;
+mod seccomp;
 
 fn main() -> ExitCode {
     set_parent_process_death_signal(Some(Signal::KILL)).expect("every Linux can");
@@ -76,6 +77,9 @@ fn exec(program: &Become) -> Result<Report, Error> {
     };
     limit(Resource::Nofile, program.descriptors.map(limit_for));
     limit(Resource::As, program.address_space);
+    if program.no_uring {
+        seccomp::refuse_uring();
+    }
     let error = Command::new(&program.command[0]).args(&program.command[1..]).exec();
     panic!("{:?}: {error}", program.command);
 }

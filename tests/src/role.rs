@@ -157,6 +157,9 @@ pub struct Become {
     pub descriptors: Option<u64>,
     /// Most bytes of address space (`RLIMIT_AS`).
     pub address_space: Option<u64>,
+    /// It may have no `io_uring`.
+    #[serde(default)]
+    pub no_uring: bool,
 }
 
 /// What a client process says, a line each.

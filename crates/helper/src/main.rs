@@ -80,7 +80,7 @@ fn open(ask: &Ask) -> Result<(bool, Interface, Vec<OwnedFd>), HostError> {
             let name = ask.ifname.clone();
             let queues = ask.queues.as_ref().and_then(Queues::count);
             let (mtu, namespace, strict) = (ask.mtu, None, true);
-            let spec = TapSpec { name, mtu, mac, address, queues, namespace, strict };
+            let spec = TapSpec { name, mtu, mac, address, queues, namespace, uring: None, strict };
             let (taps, interface) = tap::rights(&spec)?;
             Ok((false, interface, taps))
         }

@@ -189,6 +189,13 @@ impl Batch {
         self.frames.len() < self.limit && frags >= FRAGS_MAX
     }
 
+    /// How many frames of at most so many pieces can be taken without an allocation?
+    #[must_use]
+    pub fn room(&self, pieces: u32) -> u32 {
+        let frags = narrow(self.frags.capacity() - self.frags.len());
+        narrow(self.limit.saturating_sub(self.frames.len())).min(frags / pieces)
+    }
+
     /// Where the pieces of the next frame go, before [`Batch::push`].
     pub fn frags(&mut self) -> &mut Vec<Frag> {
         &mut self.frags

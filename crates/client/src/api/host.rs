@@ -43,6 +43,10 @@ pub struct HostIf {
     /// `UID/NAME`. Frames between it and the group's members are exchanged, not copied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trust_group: Option<String>,
+    /// For a TAP: whether several frames are read and written in one system call (`io_uring`),
+    /// where the kernel can; by default, they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uring: Option<bool>,
     /// For a TAP: it is open already, and so many descriptors of it, one for each queue, come with
     /// the call.
     #[serde(skip_serializing_if = "is_zero")]

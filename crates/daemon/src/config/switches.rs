@@ -87,6 +87,7 @@ struct RawPort {
     alone: bool,
     filter: Option<Filter>,
     trust_group: Option<String>,
+    uring: Option<bool>,
     socket: Option<String>,
     connect: bool,
     queues: Option<QueueNumbers>,
@@ -241,6 +242,7 @@ impl RawPort {
             queues: self.queues.as_ref().filter(|_| self.has_queues()).map(|it| it.0.clone()),
             filter: self.filter.clone(),
             trust_group: self.trust_group.clone(),
+            uring: self.uring,
             fds: 0,
         };
         (host != HostIf::default()).then_some(host)

@@ -64,14 +64,14 @@ pub(super) fn open(
     let Means { bell, helper, share } = means;
     if wanted.fds > 0 {
         return match given.len() == usize::from(wanted.fds) {
-            true => tap::open_given(given, bell),
+            true => tap::open_given(given, wanted.uring, bell),
             false => Err(HostError::NotGiven(wanted.ifname.clone().unwrap_or_default())),
         };
     }
     match open_here(kind, wanted, bell, share) {
         Err(error) if error.is_right() => match (helper, question(kind, wanted)) {
             (None, _) => Err(error),
-            (Some(helper), Ok(question)) => open_there(helper, &question, bell, share),
+            (Some(helper), Ok(question)) => open_there(helper, &question, wanted.uring, means),
             (Some(_), Err(why)) => Err(HostError::Helper(why)),
         },
         opened => opened,
@@ -106,6 +106,7 @@ fn open_here(
         namespace: wanted.netns.clone(),
         address: wanted.address.map(|address| (address.ip, address.prefix)),
         queues: wanted.queues.as_ref().and_then(Queues::count),
+        uring: wanted.uring,
         strict: false,
     };
     tap::open(&spec, bell)
@@ -166,8 +167,8 @@ fn heard(told: Told) -> Result<(bool, Interface), HostError> {
 fn open_there(
     helper: &Path,
     question: &Ask,
-    bell: &Arc<Waker>,
-    share: &Option<Arc<Share>>,
+    uring: Option<bool>,
+    Means { bell, share, .. }: &Means<'_>,
 ) -> Result<Opened, HostError> {
     let (told, fds) = ask(helper, question).map_err(|why| {
         let (helper, ifname) = (helper.display(), &question.ifname);
@@ -180,7 +181,7 @@ fn open_there(
     match question.kind {
         Kind::Tap => {
             let taps = std::iter::once(next()?).chain(fds).collect();
-            tap::open_with(taps, interface, false, bell)
+            tap::open_with(taps, interface, false, uring, bell)
         }
         Kind::Packet => {
             let rights = packet::Rights { socket: next()?.into(), programs: Vec::new(), interface };

@@ -149,7 +149,7 @@ impl Link {
     /// What became of a frame that the interface refused.
     fn refused(&self, errno: Errno) -> DropReason {
         match errno {
-            Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM => DropReason::NoRoom,
+            Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM => DropReason::NoRoom,
             Errno::MSGSIZE => DropReason::TooLong,
             // A machine has taken the memory away that the frame lies in: of the interface this
             // says nothing.

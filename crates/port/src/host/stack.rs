@@ -18,7 +18,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::netlink::{Change, Interface, Netlink};
-use super::tap::{Opened, Tap, attach};
+use super::tap::{Opened, Tap, Wish, attach};
 use super::{HostError, Link, check_name, namespace, system};
 use crate::sys::Waker;
 use crate::sys::bpf::{self, Attached, Hook, Program};
@@ -33,7 +33,7 @@ pub fn open(name: &str, namespace: Option<&str>, bell: &Arc<Waker>) -> Result<Op
     let (helper, programs, interface) =
         namespace::within(namespace.zip(target.as_ref()), || connect(name))?;
     let link = Link::new(&interface, target.is_some(), bell);
-    let tap = Tap::new(vec![helper], programs, link.clone(), name)?;
+    let tap = Tap::new(vec![helper], Wish::default(), programs, link.clone(), name)?;
     Ok(Opened { adapter: Box::new(tap), link, interface })
 }
 

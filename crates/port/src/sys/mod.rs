@@ -8,9 +8,11 @@
 
 pub mod aio;
 pub mod bpf;
+pub mod outbox;
 pub mod packet;
 pub mod steer;
 pub mod tun;
+pub mod uring;
 pub mod vhost;
 pub mod xdp;
 

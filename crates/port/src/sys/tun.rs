@@ -7,12 +7,11 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-use ring::plain::Place;
-use ring::put::{Frame, Prologue};
 use rustix::fs::OFlags;
 use rustix::io::{Errno, ReadWriteFlags};
-use switch::batch::FRAGS_MAX;
 use switch::offload::Offloads;
+
+use super::outbox::Outbox;
 
 /// Opens `/dev/net/tun`, non-blocking.
 ///
@@ -131,45 +130,27 @@ pub fn leave_unfinished(fd: &OwnedFd) -> Result<Offloads, Errno> {
     }
 }
 
-/// Room to say where the bytes of a frame lie.
-#[derive(Debug, Default)]
-pub struct Places(Vec<libc::iovec>);
-
-// SAFETY: what it says is of no use to anybody outside of `write`, which begins anew.
-unsafe impl Send for Places {}
-
-impl Places {
-    /// For frames of any shape.
-    #[must_use]
-    pub fn new() -> Self {
-        // A header and a prologue in front of the pieces.
-        Self(Vec::with_capacity(2 + FRAGS_MAX))
-    }
-
-    /// Writes a frame, with `head` for its first bytes, behind `header`: from where it lies.
-    ///
-    /// # Errors
-    /// What the kernel says.
-    pub fn write(
-        &mut self,
-        tap: &OwnedFd,
-        header: &[u8; HEADER],
-        frame: Frame<'_>,
-        head: &Prologue,
-        flags: ReadWriteFlags,
-    ) -> Result<(), Errno> {
-        let piece =
-            |at: *const u8, len| libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len };
-        self.0.clear();
-        self.0.push(piece(header.as_ptr(), HEADER));
-        frame.places(head, |Place { at, len }| self.0.push(piece(at, len)));
-        let count = libc::c_int::try_from(self.0.len()).map_err(|_| Errno::INVAL)?;
-        let flags = flags.bits().cast_signed();
-        // SAFETY: the kernel only reads the pieces, which live until it returns; whoever else may
-        // write there does it to their own frame.
-        let written = unsafe { libc::pwritev2(tap.as_raw_fd(), self.0.as_ptr(), count, -1, flags) };
-        check(libc::c_int::try_from(written).unwrap_or(-1))
-    }
+/// Writes letters, one system call each, and tells in order what became of them.
+pub fn write_each(
+    queues: &[OwnedFd],
+    mut outbox: Outbox<'_, '_>,
+    flags: ReadWriteFlags,
+    mut tell: impl FnMut(Result<usize, Errno>),
+) {
+    let flags = flags.bits().cast_signed();
+    outbox.each(|queue, pieces| {
+        let (tap, at) = (queues[queue].as_raw_fd(), pieces.as_ptr());
+        let count = libc::c_int::try_from(pieces.len()).expect("a few hundred");
+        loop {
+            // SAFETY: the kernel only reads the pieces, which live until it returns; whoever else
+            // may write there does it to their own frame.
+            let written = unsafe { libc::pwritev2(tap, at, count, -1, flags) };
+            match usize::try_from(written).map_err(|_| last_error()) {
+                Err(Errno::INTR) => {}
+                result => return tell(result),
+            }
+        }
+    });
 }
 
 /// Has the host's stack finish its frames: for whoever opens the TAP next.
@@ -209,5 +190,9 @@ fn check(result: libc::c_int) -> Result<(), Errno> {
     if result >= 0 {
         return Ok(());
     }
-    Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL))
+    Err(last_error())
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL)
 }

@@ -227,6 +227,16 @@ struct Host {
     /// interface and the group's functions are not copied (xdp) [new: none]
     #[arg(long, value_name = "NAME")]
     trust_group: Option<String>,
+    /// Read and write several frames in one system call, by io_uring, where the kernel lets us
+    /// (tap) [new: true]
+    #[arg(
+        long,
+        value_name = "true|false",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    uring: Option<bool>,
     /// Hand over an open TAP, which this process has under that number, so that the daemon needs no
     /// right to it; once for each of its queues (tap)
     #[arg(long, value_name = "N")]
@@ -254,6 +264,7 @@ impl Host {
             queues,
             filter: self.filter.clone(),
             trust_group: self.trust_group.clone(),
+            uring: self.uring,
             fds: u8::try_from(self.fd.len()).unwrap_or(u8::MAX),
         };
         (host != HostIf::default()).then_some(host)

@@ -244,6 +244,7 @@ fn said(host: &HostIf) -> String {
         ("queues", host.queues.is_some()),
         ("filter", host.filter.is_some()),
         ("trust_group", host.trust_group.is_some()),
+        ("uring", host.uring.is_some()),
         ("fd", host.fds > 0),
     ];
     named(&each)
@@ -308,6 +309,9 @@ pub fn complete(
     }
     if kind != PortKind::Packet && host.alone {
         return Err("alone: only for kind packet".to_owned());
+    }
+    if kind != PortKind::Tap && host.uring.is_some() {
+        return Err("uring: only for kind tap".to_owned());
     }
     if kind != PortKind::Xdp && host.filter.is_some() {
         return Err("filter: only for kind xdp".to_owned());

@@ -1,0 +1,579 @@
+//! The worker's side of a TAP: its queues read and written.
+//!
+//! ```text
+//!   kernel ── read ──► intake ──► batch ──► switch ──► outbox ── write ──► kernel
+//!              │                                                   │
+//!              └── one system call for several frames (io_uring), or for each ──┘
+//! ```
+//!
+//! Frames are read to where the switch takes them from, behind the header that says what is left to
+//! do to them. By `io_uring` each has a room for the longest; how many are read at once follows
+//! from how many came before, for a read that finds nothing is not free. What is sent to one TAP at
+//! a time is written at once.
+
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use ring::kring::Frag;
+use ring::plain::{FRAMES, Intake};
+use ring::put::{ETHERNET, FRAME_MAX};
+use ring::umem::delivered;
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use switch::batch::{Batch, Delivery};
+use switch::offload::{Offloads, VNET_LEN, Vnet};
+use switch::{Adapter, DropReason, Drops, Sent};
+
+use crate::host::{HEADERS, HostError, Link, State, system, watch_all, write_out};
+use crate::sys::bpf::Attached;
+use crate::sys::outbox::{Letters, Outbox};
+use crate::sys::tun::{self, HEADER};
+use crate::sys::uring::{self, Uring};
+
+/// Bytes of a frame from which on it is cheaper to tell the kernel where its pieces lie than to put
+/// them together.
+const LONG: usize = 4096;
+/// A TAP is read in order.
+const NO_PLACE: u64 = u64::MAX;
+/// What is longer, with its header, than any frame.
+const LONGER: usize = HEADER + FRAME_MAX as usize + 1;
+/// Frames that are read at once, at most: as many as there are rooms.
+const ROOMS: u32 = 32;
+/// Frames that are read at once where none came lately: one, and a look for another.
+const EXPECTED: u32 = 2;
+/// Pieces of the longest.
+const ROOM_PIECES: u32 = 32;
+
+/// How queues are to be read and written.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::host) struct Wish {
+    /// Several frames in one system call, if that is said.
+    pub uring: Option<bool>,
+    /// Somebody else may have them open, too, and say at any time whether they block.
+    pub shared: bool,
+}
+
+/// How queues are read and written.
+#[derive(Debug)]
+enum Way {
+    /// One system call for each frame, with these flags.
+    Plain(ReadWriteFlags),
+    /// One for several.
+    Uring(Uring),
+}
+
+impl Way {
+    /// The best that is to be had, and what is to be said of it.
+    fn open(wish: Wish, queues: &[OwnedFd]) -> (Self, String) {
+        let nowait = ReadWriteFlags::NOWAIT;
+        let plain = Self::Plain(if wish.shared { nowait } else { ReadWriteFlags::empty() });
+        if wish.uring == Some(false) {
+            return (plain, "a system call for each frame".to_owned());
+        }
+        match Uring::new(&queues[0]) {
+            Ok(uring) => (Self::Uring(uring), "io_uring".to_owned()),
+            Err(why) => (plain, format!("a system call for each frame: no io_uring, {why}")),
+        }
+    }
+}
+
+/// An adapter for queues of a TAP.
+pub(in crate::host) struct Tap {
+    /// Its queues. They are not closed here: the kernel does that for one interface at a time, and
+    /// whoever changes another one keeps the worker waiting.
+    queues: Vec<OwnedFd>,
+    way: Way,
+    /// The interface is gone.
+    over: bool,
+    /// Readable when one of them is, where they are several.
+    all: Option<OwnedFd>,
+    /// The queue to begin with.
+    next: usize,
+    /// Frames that are expected in each, and room for one more.
+    expected: Vec<u32>,
+    accepts: Offloads,
+    link: Arc<Link>,
+    intake: Intake,
+    letters: Letters,
+    /// Attached as long as the TAP is a port.
+    programs: Vec<Attached>,
+}
+
+impl Tap {
+    pub(in crate::host) fn new(
+        queues: Vec<OwnedFd>,
+        wish: Wish,
+        programs: Vec<Attached>,
+        link: Arc<Link>,
+        name: &str,
+    ) -> Result<Self, HostError> {
+        let failed = |errno: Errno| system("set up the offloads of", name)(errno.into());
+        let accepts = tun::leave_unfinished(&queues[0]).map_err(failed)?;
+        let all = if queues.len() > 1 { Some(watch_all(&queues)) } else { None };
+        let all = all.transpose().map_err(|errno| system("watch", name)(errno.into()))?;
+        let (way, how) = Way::open(wish, &queues);
+        let how = if all.is_some() { format!("{} queues, {how}", queues.len()) } else { how };
+        let _ = link.how.set(how);
+        let mut tap = Self::with(queues, way, link).map_err(system("memory for", name))?;
+        (tap.all, tap.accepts, tap.programs) = (all, accepts, programs);
+        Ok(tap)
+    }
+
+    /// One that accepts finished frames.
+    fn with(queues: Vec<OwnedFd>, way: Way, link: Arc<Link>) -> io::Result<Self> {
+        let (intake, at_once) = match &way {
+            Way::Plain(_) => (Intake::new(FRAMES, link.mtu() + HEADERS)?, 1),
+            Way::Uring(_) => (Intake::with_rooms(ROOMS)?, uring::MOST),
+        };
+        Ok(Self {
+            expected: vec![EXPECTED; queues.len()],
+            queues,
+            way,
+            over: false,
+            all: None,
+            next: 0,
+            accepts: Offloads::NONE,
+            link,
+            intake,
+            letters: Letters::new(at_once, LONG + HEADER),
+            programs: Vec::new(),
+        })
+    }
+
+    /// Reads one queue empty, a frame at a time. `false`: there is no room for more, or no more of
+    /// the turn is left, or the interface is gone.
+    fn read(
+        &mut self,
+        at: usize,
+        flags: ReadWriteFlags,
+        left: &mut u32,
+        batch: &mut Batch,
+        drops: &mut Drops,
+    ) -> bool {
+        // Counted, so that nobody who sends what is refused has a turn for ever.
+        while *left > 0 && batch.has_room() && self.intake.fits(FRAME_MAX as usize) {
+            *left -= 1;
+            let mut header = [0; HEADER];
+            let mut room = [IoSliceMut::new(&mut header), IoSliceMut::new(self.intake.space())];
+            match preadv2(&self.queues[at], &mut room, NO_PLACE, flags) {
+                Ok(len) => {
+                    let take = |bytes, frags: &mut _| self.intake.take(bytes, frags);
+                    count(push(header, len, batch, take), drops);
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return true,
+                Err(_) => {
+                    self.over = true;
+                    return false;
+                }
+            }
+        }
+        false
+    }
+
+    /// The same, several frames at a time.
+    fn read_several(
+        &mut self,
+        at: usize,
+        left: &mut u32,
+        batch: &mut Batch,
+        drops: &mut Drops,
+    ) -> bool {
+        let Self { queues, way: Way::Uring(uring), intake, expected, over, .. } = self else {
+            return false;
+        };
+        loop {
+            let most = (*left).min(expected[at]).min(batch.room(ROOM_PIECES));
+            let outcomes = uring.read_each(&queues[at], intake.rooms(HEADER).take(most as usize));
+            let asked = narrow(outcomes.len());
+            let (mut came, mut dry) = (0, false);
+            for outcome in outcomes {
+                match outcome {
+                    Ok(len) => {
+                        came += 1;
+                        let header = intake.front();
+                        let take = |bytes, frags: &mut _| intake.take_room(bytes, frags);
+                        count(push(header, len, batch, take), drops);
+                    }
+                    // Something may have come behind it all the same.
+                    Err(why) => {
+                        intake.take_room(0, batch.frags());
+                        dry |= why == Errno::AGAIN;
+                        *over |= why != Errno::AGAIN && why != Errno::INTR;
+                    }
+                }
+            }
+            *left -= asked;
+            expected[at] = if came < asked { came + 1 } else { 2 * came }.clamp(EXPECTED, FRAMES);
+            if asked == 0 || dry || *over {
+                return dry && !*over;
+            }
+        }
+    }
+
+    /// Writes the first frames of a list, as many as go at once; returns the others.
+    fn write<'a>(
+        &mut self,
+        batch: &Batch,
+        list: &'a [Delivery],
+        sent: &mut Sent,
+    ) -> &'a [Delivery] {
+        let (queues, mut rest) = (self.queues.len(), list);
+        let mut outbox = self.letters.begin();
+        while outbox.has_room(LONG + HEADER)
+            && let Some((&delivery, others)) = rest.split_first()
+        {
+            rest = others;
+            if let Err(why) = post(queues, &self.link, batch, delivery, &mut outbox) {
+                sent.drops.add(why, 1);
+            }
+        }
+        let tell = |written: Result<usize, Errno>| match written {
+            Ok(bytes) => sent.delivered.add(1, bytes.saturating_sub(HEADER) as u64),
+            // The interface is there, and knows better what can be made of the frame.
+            Err(Errno::INVAL) => sent.drops.add(DropReason::Offload, 1),
+            Err(errno) => sent.drops.add(self.link.refused(errno), 1),
+        };
+        match &mut self.way {
+            Way::Plain(flags) => tun::write_each(&self.queues, outbox, *flags, tell),
+            Way::Uring(uring) => uring.write_each(&self.queues, outbox, tell),
+        }
+        rest
+    }
+}
+
+/// Makes a letter of a frame.
+fn post<'f>(
+    queues: usize,
+    link: &Link,
+    batch: &'f Batch,
+    delivery: Delivery,
+    outbox: &mut Outbox<'_, 'f>,
+) -> Result<(), DropReason> {
+    let queue = match queues {
+        1 => 0,
+        count => batch.flow(&batch.frames()[usize::from(delivery.frame)]) as usize % count,
+    };
+    let (frame, head) = batch.outgoing(delivery);
+    let bytes = delivered(frame, head) as usize;
+    if bytes < LONG {
+        return outbox.copy(queue, |to| write_out(batch, delivery, HEADER, link, to).map(drop));
+    }
+    let left = batch.left(delivery);
+    if !link.takes(left.map_or(bytes, |left| left.longest(bytes))) {
+        return Err(DropReason::TooLong);
+    }
+    let mut header = [0; HEADER];
+    header[..VNET_LEN].copy_from_slice(&left.map_or([0; VNET_LEN], Vnet::bytes));
+    outbox.lend(queue, &header, frame, &head);
+    Ok(())
+}
+
+/// Takes a frame that was read, `len` bytes with its header: `take` says where it lies. One that is
+/// refused has no bytes.
+fn push(
+    header: [u8; HEADER],
+    len: usize,
+    batch: &mut Batch,
+    take: impl FnOnce(usize, &mut Vec<Frag>),
+) -> Result<(), DropReason> {
+    let first = batch.frags().len();
+    let checked = check(header, len);
+    take(checked.as_ref().map_or(0, |(bytes, _)| *bytes), batch.frags());
+    let (bytes, left) = checked?;
+    batch.push_received(first, u32::try_from(bytes).expect("bounded"));
+    left.into_iter().for_each(|left| batch.push_left(left));
+    Ok(())
+}
+
+/// How many bytes it has, and what is left to do to it.
+fn check(header: [u8; HEADER], len: usize) -> Result<(usize, Option<Vnet>), DropReason> {
+    if len >= LONGER {
+        return Err(DropReason::TooLong);
+    }
+    let bytes = len.checked_sub(HEADER).ok_or(DropReason::TooShort)?;
+    let left = Vnet::read(*header.first_chunk().expect("it is longer"), bytes);
+    let left = left.map_err(|_| DropReason::Offload)?;
+    if bytes < ETHERNET { Err(DropReason::TooShort) } else { Ok((bytes, left)) }
+}
+
+fn count(taken: Result<(), DropReason>, drops: &mut Drops) {
+    if let Err(why) = taken {
+        drops.add(why, 1);
+    }
+}
+
+fn narrow(count: usize) -> u32 {
+    u32::try_from(count).expect("a few")
+}
+
+impl Adapter for Tap {
+    fn recv(&mut self, batch: &mut Batch, drops: &mut Drops) {
+        self.intake.clear();
+        batch.restart(self.intake.region());
+        let mut left = FRAMES;
+        for _ in 0..self.queues.len() {
+            if self.over {
+                return self.link.seen(State::Gone);
+            }
+            let at = self.next;
+            self.next = (at + 1) % self.queues.len();
+            let empty = match self.way {
+                Way::Plain(flags) => self.read(at, flags, &mut left, batch, drops),
+                Way::Uring(_) => self.read_several(at, &mut left, batch, drops),
+            };
+            if !empty {
+                break;
+            }
+        }
+        if self.over {
+            self.link.seen(State::Gone);
+        }
+    }
+
+    fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent {
+        let mut sent = Sent::default();
+        if self.over {
+            sent.drops.add(DropReason::LinkDown, list.len() as u64);
+            return sent;
+        }
+        let mut rest = list;
+        while !rest.is_empty() {
+            rest = self.write(batch, rest, &mut sent);
+        }
+        if sent.delivered.frames > 0 {
+            self.link.seen(State::Up);
+        }
+        sent
+    }
+
+    fn accepts(&self) -> Offloads {
+        self.accepts
+    }
+
+    fn watched(&self) -> Option<BorrowedFd<'_>> {
+        self.all.as_ref().or(self.queues.first()).map(AsFd::as_fd)
+    }
+
+    fn is_over(&self) -> bool {
+        self.over
+    }
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        // One that was there before stays, and the next program may know nothing of headers.
+        self.queues.iter().take(1).for_each(tun::leave_finished);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+    use rustix::net::{recv, send, socketpair};
+    use switch::TagAction;
+
+    use super::*;
+    use crate::host::netlink::Interface;
+    use crate::sys::Waker;
+
+    /// So many queues, and what the kernel has of each.
+    fn queues(count: usize) -> (Vec<OwnedFd>, Vec<OwnedFd>) {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let pair = |_| socketpair(family, kind, SocketFlags::NONBLOCK, None).expect("two");
+        (0..count).map(pair).unzip()
+    }
+
+    /// A TAP with them.
+    fn tap(queues: Vec<OwnedFd>, way: Way) -> Tap {
+        let (_, bell) = Waker::new().expect("descriptors");
+        let interface = Interface { mtu: 1500, ..Interface::default() };
+        Tap::with(queues, way, Link::new(&interface, false, &Arc::new(bell))).expect("memory")
+    }
+
+    /// TAPs of so many queues, one for each way, and what the kernel has of each queue.
+    fn with_queues(count: usize) -> Vec<(Tap, Vec<OwnedFd>)> {
+        let ways = [Some(false), Some(true)].map(|uring| {
+            let (queues, theirs) = queues(count);
+            let (way, how) = Way::open(Wish { uring, shared: false }, &queues);
+            if uring == Some(true) && matches!(way, Way::Plain(_)) {
+                println!("SKIPPED: {how}");
+                return None;
+            }
+            Some((tap(queues, way), theirs))
+        });
+        ways.into_iter().flatten().collect()
+    }
+
+    #[test]
+    fn frames_that_are_refused_end_a_turn_too() {
+        for (mut tap, theirs) in with_queues(1) {
+            for _ in 0..FRAMES + 10 {
+                send(&theirs[0], &[0; HEADER + ETHERNET - 1], SendFlags::empty()).expect("room");
+            }
+            let (mut batch, mut drops) = (Batch::new(256), Drops::default());
+            let mut refused = Vec::new();
+            while refused.last() != Some(&0) {
+                let before = drops.get(DropReason::TooShort);
+                tap.recv(&mut batch, &mut drops);
+                refused.push(drops.get(DropReason::TooShort) - before);
+            }
+            assert_eq!(drops.get(DropReason::TooShort), u64::from(FRAMES) + 10);
+            assert!(refused.iter().all(|count| *count <= FRAMES.into()), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn a_tap_that_is_gone_is_closed_by_whom_the_port_is_given_to() {
+        for uring in [false, true] {
+            let (mut queues, theirs) = queues(2);
+            // What is not open for reading cannot be read, like what is gone.
+            queues[1] = std::fs::File::create("/dev/null").expect("there is one").into();
+            let (way, _) = Way::open(Wish { uring: Some(uring), shared: false }, &queues);
+            let mut tap = tap(queues, way);
+            let (mut batch, mut drops) = (Batch::new(256), Drops::default());
+            tap.recv(&mut batch, &mut drops);
+            assert!(tap.is_over() && tap.watched().is_some());
+            assert_eq!((tap.link.state(), tap.queues.len()), (State::Gone, 2));
+            send(&theirs[0], &[0; HEADER + ETHERNET], SendFlags::empty()).expect("room");
+            tap.recv(&mut batch, &mut drops);
+            assert_eq!((batch.frames().len(), drops.total()), (0, 0), "not looked at any more");
+            let list = [Delivery { frame: 0, tag: TagAction::Keep }];
+            assert_eq!(tap.send(&batch, &list).drops.get(DropReason::LinkDown), 1);
+        }
+    }
+
+    const BYTES: usize = 60;
+    const CONVERSATION: usize = 35;
+    const NUMBER: usize = 42;
+
+    /// A UDP datagram of a conversation, and its number in that.
+    fn datagram(conversation: u8, number: u8) -> [u8; BYTES] {
+        let mut frame = [0; BYTES];
+        frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
+        frame[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 29, 0, 0, 0, 0, 64, 17]);
+        frame[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+        (frame[CONVERSATION], frame[NUMBER]) = (conversation, number);
+        frame
+    }
+
+    #[test]
+    fn a_conversation_keeps_its_queue_and_others_have_theirs() {
+        const QUEUES: usize = 4;
+        // So that turns of the queues are no way to keep them apart.
+        const CONVERSATIONS: u8 = 63;
+        const NUMBERS: u8 = 4;
+        let mut intake = Intake::new(256, 1518).expect("memory");
+        let mut batch = Batch::new(256);
+        batch.restart(intake.region());
+        for (number, conversation) in
+            (0..NUMBERS).flat_map(|number| (0..CONVERSATIONS).map(move |c| (number, c)))
+        {
+            let first = batch.frags().len();
+            intake.push(&[&datagram(conversation, number)], batch.frags());
+            batch.push_received(first, u32::try_from(BYTES).expect("short"));
+        }
+        let all = 0..u16::from(CONVERSATIONS) * u16::from(NUMBERS);
+        let list: Vec<_> = all.map(|frame| Delivery { frame, tag: TagAction::Keep }).collect();
+        for (mut tap, theirs) in with_queues(QUEUES) {
+            let sent = tap.send(&batch, &list).delivered;
+            assert_eq!((sent.frames, sent.bytes), (list.len() as u64, (list.len() * BYTES) as u64));
+            let mut seen = [None; CONVERSATIONS as usize];
+            let mut conversations = [0; QUEUES];
+            for (queue, theirs) in theirs.iter().enumerate() {
+                let mut frame = [0; HEADER + BYTES];
+                while recv(theirs, &mut frame[..], RecvFlags::empty()).is_ok() {
+                    let conversation = frame[HEADER + CONVERSATION];
+                    let number = frame[HEADER + NUMBER];
+                    let last = seen[usize::from(conversation)].replace((queue, number));
+                    conversations[queue] += u32::from(last.is_none());
+                    let expected = number.checked_sub(1).map(|before| (queue, before));
+                    assert_eq!(last, expected, "conversation {conversation}");
+                }
+            }
+            let is_last =
+                |last: &Option<(_, u8)>| last.is_some_and(|(_, number)| number + 1 == NUMBERS);
+            assert!(seen.iter().all(is_last));
+            assert!(conversations.iter().all(|count| *count >= 8), "{conversations:?}");
+        }
+    }
+
+    /// All frames of a batch.
+    fn bytes_of(batch: &Batch) -> Vec<Vec<u8>> {
+        let count = u16::try_from(batch.frames().len()).expect("few");
+        let bytes = |frame| {
+            let mut bytes = Vec::new();
+            batch.append(Delivery { frame, tag: TagAction::Keep }, &mut bytes);
+            bytes
+        };
+        (0..count).map(bytes).collect()
+    }
+
+    #[test]
+    fn frames_of_any_length_go_through_in_order() {
+        let lens = [14, 60, 1514, LONG - 1, LONG, 9014, 65_000, 60, 65_535, 61];
+        for (mut from, outside) in with_queues(1) {
+            let (mut to, others) = with_queues(1).pop().expect("plain at least");
+            from.link.note_mtu(65_521);
+            to.link.note_mtu(65_521);
+            let (mut batch, mut drops) = (Batch::new(256), Drops::default());
+            let mut unsent = (0u8..).zip(lens).map(|(number, len)| vec![number; HEADER + len]);
+            let mut expected = unsent.clone().map(|message| message[HEADER..].to_vec());
+            let mut message = unsent.next();
+            let mut frames = 0;
+            while frames < lens.len() {
+                while let Some(bytes) = &mut message
+                    && send(
+                        &outside[0],
+                        {
+                            bytes[..HEADER].fill(0);
+                            &bytes[..]
+                        },
+                        SendFlags::empty(),
+                    )
+                    .is_ok()
+                {
+                    message = unsent.next();
+                }
+                from.recv(&mut batch, &mut drops);
+                let list: Vec<_> = (0..u16::try_from(batch.frames().len()).expect("few"))
+                    .map(|frame| Delivery { frame, tag: TagAction::Keep })
+                    .collect();
+                for bytes in bytes_of(&batch) {
+                    assert!(expected.next() == Some(bytes), "frame {frames}");
+                    frames += 1;
+                }
+                for delivery in list.chunks(3) {
+                    assert_eq!(to.send(&batch, delivery).delivered.frames, delivery.len() as u64);
+                    let mut got = vec![0; HEADER + 65_535];
+                    for sent in delivery {
+                        let (len, _) =
+                            recv(&others[0], &mut got[..], RecvFlags::empty()).expect("sent");
+                        let mut bytes = Vec::new();
+                        batch.append(*sent, &mut bytes);
+                        assert!(got[HEADER..len] == bytes && got[..HEADER] == [0; HEADER]);
+                    }
+                }
+            }
+            assert_eq!(drops.total(), 0);
+        }
+    }
+
+    #[test]
+    fn a_queue_that_is_never_empty_leaves_the_others_their_turn() {
+        const QUEUES: usize = 4;
+        for (mut tap, theirs) in with_queues(QUEUES) {
+            let message = |conversation| [&[0; HEADER][..], &datagram(conversation, 0)].concat();
+            let quiet = QUEUES - 1;
+            send(&theirs[quiet], &message(1), SendFlags::empty()).expect("room");
+            let (mut batch, mut drops) = (Batch::new(256), Drops::default());
+            let mut heard = false;
+            for _ in 0..QUEUES {
+                while send(&theirs[0], &message(0), SendFlags::empty()).is_ok() {}
+                tap.recv(&mut batch, &mut drops);
+                heard |= bytes_of(&batch).iter().any(|bytes| bytes[CONVERSATION] == 1);
+            }
+            assert!(heard && drops.total() == 0);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Reads and writes of several frames in one system call, by `io_uring`.
+//!
+//! ```text
+//!   call:  operations ──► submission ring ──► io_uring_enter ──► completion ring ──► results
+//!                                             does each of them
+//! ```
+//!
+//! Nothing is under way when a call is over. Each operation says `RWF_NOWAIT`: the kernel does it
+//! while it takes it over, or says `EAGAIN`, and never keeps it for later. So memory is lent for
+//! the length of a call, as it is to `read`, and there is nothing to cancel when a port goes, its
+//! queue is detached, or its interface dies with a namespace. A call returns when it has as many
+//! results as it has handed over operations.
+//!
+//! Files are named by their descriptors and not registered with the ring. What a ring holds the
+//! kernel lets go of at leisure, and a TAP would outlive its port, or a daemon that was killed.
+
+#![allow(unsafe_code)] // UNSAFETY: the kernel reads and writes where operations say.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use io_uring::{IoUring, opcode, squeue, types::Fd};
+use rustix::io::Errno;
+
+use super::outbox::Outbox;
+
+/// Most operations of a call.
+pub const MOST: usize = 64;
+
+/// What has become of an operation that was not done yet: no number of the kernel's.
+const OPEN: i32 = i32::MIN;
+
+/// A ring.
+pub struct Uring {
+    ring: IoUring,
+    /// What became of the operations of the last call, in order.
+    results: Vec<i32>,
+}
+
+impl Uring {
+    /// A ring for files like this one.
+    ///
+    /// # Errors
+    /// `ENOSYS`, `EPERM`: none is to be had; `EOPNOTSUPP`: the file cannot say that it would have
+    /// to wait.
+    pub fn new(file: &OwnedFd) -> io::Result<Self> {
+        let ring = IoUring::new(u32::try_from(MOST).expect("a small number"))?;
+        let mut uring = Self { ring, results: Vec::with_capacity(MOST) };
+        // Reads nothing, and takes nothing from the file.
+        let nothing = uring.read_each(file, std::iter::once(&mut [][..])).next();
+        nothing.expect("one result for one read").map_err(io::Error::from)?;
+        Ok(uring)
+    }
+
+    /// Reads from a file into each of these, in order: into the first [`MOST`]. One for which there
+    /// was nothing says `EAGAIN`; something may have come for the next.
+    pub fn read_each<'a>(
+        &mut self,
+        file: &OwnedFd,
+        rooms: impl Iterator<Item = &'a mut [u8]>,
+    ) -> Outcomes<'_> {
+        self.results.clear();
+        for room in rooms.take(MOST) {
+            let len = u32::try_from(room.len()).unwrap_or(u32::MAX);
+            let read = opcode::Read::new(number(file), room.as_mut_ptr(), len);
+            self.push(read.offset(HERE).rw_flags(libc::RWF_NOWAIT).build());
+        }
+        // SAFETY: the rooms are borrowed, each by itself, until this function returns.
+        unsafe { self.run() };
+        self.results.iter().map(outcome as fn(&i32) -> _)
+    }
+
+    /// Writes letters, each by its queue of these, and tells in order what became of them.
+    ///
+    /// # Panics
+    /// If there are more than [`MOST`].
+    pub fn write_each(
+        &mut self,
+        queues: &[OwnedFd],
+        mut outbox: Outbox<'_, '_>,
+        tell: impl FnMut(Result<usize, Errno>),
+    ) {
+        self.results.clear();
+        outbox.each(|queue, pieces| {
+            let file = number(&queues[queue]);
+            let entry = match pieces {
+                [only] => {
+                    let len = u32::try_from(only.iov_len).unwrap_or(u32::MAX);
+                    let write = opcode::Write::new(file, only.iov_base.cast(), len);
+                    write.offset(HERE).rw_flags(libc::RWF_NOWAIT).build()
+                }
+                pieces => {
+                    let count = u32::try_from(pieces.len()).expect("a few hundred");
+                    let write = opcode::Writev::new(file, pieces.as_ptr(), count);
+                    write.offset(HERE).rw_flags(libc::RWF_NOWAIT).build()
+                }
+            };
+            self.push(entry);
+        });
+        // SAFETY: the kernel only reads the letters and their pieces, which live as long as the
+        // outbox; whoever else may write there does it to their own frame.
+        unsafe { self.run() };
+        self.results.iter().map(outcome).for_each(tell);
+    }
+
+    fn push(&mut self, entry: squeue::Entry) {
+        let entry = entry.user_data(self.results.len() as u64);
+        // SAFETY: the kernel sees it in `run`, whose caller answers for what it points to.
+        unsafe { self.ring.submission().push(&entry) }.expect("a ring is empty between two calls");
+        self.results.push(OPEN);
+    }
+
+    /// Has all operations done that were pushed.
+    ///
+    /// # Safety
+    /// What they point to may be used as they say until this returns.
+    unsafe fn run(&mut self) {
+        let mut open = self.results.len();
+        while open > 0 {
+            match self.ring.submit_and_wait(open).map_err(|error| Errno::from_io_error(&error)) {
+                Ok(_) | Err(Some(Errno::INTR)) => {}
+                // The kernel has no memory for operations now: nobody may return before it has.
+                Err(Some(Errno::AGAIN | Errno::BUSY)) => rustix::thread::sched_yield(),
+                Err(why) => panic!("a ring that has worked takes no operations: {why:?}"),
+            }
+            for done in self.ring.completion() {
+                let at = usize::try_from(done.user_data()).expect("we have written it");
+                debug_assert_eq!(self.results[at], OPEN);
+                self.results[at] = done.result();
+                open -= 1;
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Uring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Uring")
+    }
+}
+
+/// Where a file without places is read and written.
+const HERE: u64 = u64::MAX;
+
+fn number(file: &OwnedFd) -> Fd {
+    Fd(file.as_raw_fd())
+}
+
+/// What has become of operations, in order.
+pub type Outcomes<'a> = std::iter::Map<std::slice::Iter<'a, i32>, fn(&i32) -> Result<usize, Errno>>;
+
+fn outcome(result: &i32) -> Result<usize, Errno> {
+    usize::try_from(*result).map_err(|_| Errno::from_raw_os_error(-result))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let flags = SocketFlags::empty();
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("two")
+    }
+
+    #[test]
+    fn several_reads_are_done_in_order_and_none_waits() {
+        let (ours, theirs) = pair();
+        // The file may block: the operations do not.
+        let Ok(mut uring) = Uring::new(&ours) else {
+            println!("SKIPPED: no io_uring here");
+            return;
+        };
+        for message in [&b"a"[..], b"bb", b"ccc"] {
+            send(&theirs, message, SendFlags::empty()).expect("room");
+        }
+        let mut rooms = [[0; 8]; 5];
+        let read: Vec<_> = uring.read_each(&ours, rooms.iter_mut().map(|it| &mut it[..])).collect();
+        let dry = Err(Errno::AGAIN);
+        assert_eq!(read, [Ok(1), Ok(2), Ok(3), dry, dry]);
+        assert_eq!(rooms.map(|room| room[0]), [b'a', b'b', b'c', 0, 0]);
+    }
+
+    #[test]
+    fn a_ring_holds_no_file() {
+        let (ours, theirs) = pair();
+        let Ok(uring) = Uring::new(&ours) else {
+            println!("SKIPPED: no io_uring here");
+            return;
+        };
+        drop(ours);
+        assert_eq!(send(&theirs, b"?", SendFlags::NOSIGNAL), Err(Errno::PIPE));
+        drop(uring);
+    }
+}
