@@ -5,6 +5,7 @@ use client::api::{
     HostIf, HostIfInfo, LinkState, PortAdd, PortKind, PortRef, PortSettings, Request,
 };
 use client::control::ControlError;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::daemon::{Daemon, Setup};
 use crate::net::{Namespace, ip};
@@ -112,6 +113,44 @@ pub fn host(daemon: &Daemon, port: &str) -> HostIfInfo {
 /// Waits until the interface of a port is in this state.
 pub fn becomes(daemon: &Daemon, port: &str, state: LinkState) {
     wait::until("the state of a link", || host(daemon, port).state == state);
+}
+
+/// How often something has an interface take in frames for others, and whether a program is on it.
+///
+/// # Panics
+/// Without iproute2.
+#[must_use]
+pub fn touched(ifname: &str) -> (String, bool) {
+    let args = ["-d", "link", "show", ifname];
+    let output = std::process::Command::new("ip").args(args).output().expect("iproute2");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (_, rest) = text.split_once("promiscuity ").expect("iproute2 says it");
+    let often = rest.split(' ').next().expect("a number").to_owned();
+    (often, text.contains("xdp"))
+}
+
+/// What processes that are started may lock of memory, again as it was when this is dropped.
+#[derive(Debug)]
+pub struct Locks(Rlimit);
+
+impl Locks {
+    /// Enough for an interface with one queue, not for one with four.
+    ///
+    /// # Panics
+    /// Where it is less.
+    #[must_use]
+    pub fn little() -> Self {
+        let was = getrlimit(Resource::Memlock);
+        let little = Rlimit { current: Some(8 << 20), maximum: was.maximum };
+        setrlimit(Resource::Memlock, little).expect("less is for everybody");
+        Self(was)
+    }
+}
+
+impl Drop for Locks {
+    fn drop(&mut self) {
+        let _ = setrlimit(Resource::Memlock, self.0.clone());
+    }
 }
 
 /// Whether AF_XDP can be had here, by what became of a port that wants it.

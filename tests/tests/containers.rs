@@ -104,7 +104,7 @@ fn a_port_or_an_interface_that_is_there_is_not_attached_again() {
             assert!(code == Some(11) && text.contains("vale0:red"), "{text}");
         }
         let (code, text) = refused(&format!("ns attach {} vale0:other", red.name()));
-        assert!(code == Some(11) && text.contains("choose another ifname"), "{text}");
+        assert!(code == Some(6) && text.contains("port vale0:red of this switch"), "{text}");
         assert_eq!(daemon.ports(), ["vale0:red"]);
         // Who names a namespace in another way means the same one.
         let path = format!("/proc/{}/ns/net", red.name());

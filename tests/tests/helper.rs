@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use client::api::{ErrorCode, HostIf, LinkState, PortKind};
 use harness::daemon::{Daemon, Setup};
-use harness::lab::{add, becomes, delete, host, refusal, veth};
+use harness::lab::{Locks, add, becomes, delete, host, refusal, touched, veth};
 use harness::net::{Namespace, ip, is_there, tcp};
 use harness::process::{Scratch, uvala_path};
 use harness::{is_root, skip, wait};
@@ -214,6 +214,71 @@ fn a_helper_that_the_system_starts_serves_who_may_connect_however_many_keep_sile
             assert!(text.contains("no question"), "{text}");
             assert_eq!(recv(other, &mut answer[..], RecvFlags::empty()).unwrap().1, 0);
         }
+    });
+}
+
+/// The interface of a port that is not made is what it was before, as the next one finds it.
+#[test]
+fn what_was_changed_for_a_port_that_is_not_made_is_put_back() {
+    let _locked = LOCKED.lock().unwrap_or_else(PoisonError::into_inner);
+    let _little = Locks::little();
+    tell("undo", ALLOWED, |daemon, _| {
+        ip("link add red numrxqueues 4 numtxqueues 4 type veth peer name blue");
+        let xdp = |queues: &str| {
+            let queues = Some(queues.parse().unwrap());
+            add(daemon, "vale0:red", PortKind::Xdp, HostIf { queues, ..HostIf::default() })
+        };
+        let (code, text) = refusal(xdp("4"));
+        if text.contains("AF_XDP") {
+            return skip(&format!("root with AF_XDP is needed: {text}"));
+        }
+        assert!(code == ErrorCode::NoMemory && text.contains("LimitMEMLOCK"), "{text}");
+        wait::until("it to be put back", || touched("red") == ("0".to_owned(), false));
+        xdp("1").unwrap();
+        let how = || host(daemon, "vale0:red").how.unwrap();
+        assert!(how().contains("rxvlan is off now"), "it was on before: {}", how());
+        delete(daemon, "vale0:red");
+        wait::until("its memory to be free", || xdp("1").is_ok());
+        assert!(!how().contains("rxvlan"), "what was a port stays: {}", how());
+    });
+}
+
+#[test]
+fn what_was_changed_for_a_daemon_that_dies_is_put_back() {
+    const ROOTS: &str = "[[allow]]\nuser = 0\nkinds = [\"xdp\"]\ninterfaces = [\"red\"]\n";
+    tell_with("dies", ROOTS, activated, |_, _, place| {
+        ip("link add red type veth peer name blue");
+        // Without room for descriptors, those that come are closed.
+        let ask = || {
+            let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+            let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+            connect(&socket, &SocketAddrUnix::new(place).unwrap()).unwrap();
+            send(&socket, br#"{"kind":"xdp","ifname":"red"}"#, SendFlags::NOSIGNAL).unwrap();
+            let mut answer = [0; 4096];
+            let (_, length) = recv(&socket, &mut answer[..], RecvFlags::empty()).unwrap();
+            (socket, String::from_utf8_lossy(&answer[..length]).into_owned())
+        };
+        let (first, text) = ask();
+        if !text.contains("opened") {
+            return skip(&format!("root with AF_XDP is needed: {text}"));
+        }
+        let changes = |text: &str| match () {
+            () if text.contains(r#""changed":true"#) => Some(true),
+            () if text.contains(r#""changed":false"#) => Some(false),
+            () => None,
+        };
+        assert_eq!(changes(&text), Some(true), "{text}");
+        // As long as it waits, there is nothing to change for another one.
+        let second = wait::find("the program to go", || changes(&ask().1));
+        assert!(!second);
+        drop(first);
+        let (third, _) = wait::find("it to be put back", || {
+            let asked = ask();
+            (changes(&asked.1) == Some(true)).then_some(asked)
+        });
+        send(&third, br#""made""#, SendFlags::NOSIGNAL).unwrap();
+        assert_eq!(recv(&third, &mut [0; 9], RecvFlags::empty()).unwrap().1, 0, "its end");
+        assert!(!wait::find("the program to go", || changes(&ask().1)));
     });
 }
 

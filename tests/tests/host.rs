@@ -309,7 +309,7 @@ fn what_cannot_be_had_is_named_with_its_cure() {
         ip("link add veth0 type veth peer name veth1");
         let (code, text) = refused(tap, named("veth0"));
         assert!(code == ErrorCode::Exists && text.contains("is no TAP"), "{text}");
-        add(daemon, "vale0:one", tap, named("tap0")).unwrap();
+        add(daemon, "vale1:one", tap, named("tap0")).unwrap();
         let (code, text) = refused(tap, named("tap0"));
         assert!(code == ErrorCode::InUse && text.contains("another program"), "{text}");
         let (code, text) = refused(tap, HostIf { mtu: Some(10), ..named("tap1") });
@@ -325,7 +325,7 @@ fn what_cannot_be_had_is_named_with_its_cure() {
         assert!(code == ErrorCode::BadRequest && text.contains("tap, packet"), "{text}");
         let (code, text) = refused(tap, named("a/b"));
         assert!(code == ErrorCode::BadRequest && text.contains("name of an interface"), "{text}");
-        assert_eq!(daemon.ports(), ["vale0:one"]);
+        assert_eq!(daemon.ports(), ["vale1:one"]);
         assert!(daemon.port("vale0:x").is_none());
     });
 }

@@ -414,7 +414,7 @@ fn a_tap_with_information_in_front_of_frames_is_not_taken() {
         for given in [tap::make_with_information("lan0"), elsewhere] {
             let (code, text) = refusal(give_taps(daemon, "vale0:lan", &[given]));
             assert_eq!(code, ErrorCode::BadRequest, "{text}");
-            assert!(text.contains("open it with IFF_TAP, IFF_NO_PI"), "{text}");
+            assert!(text.contains("IFF_NO_PI and IFF_VNET_HDR"), "{text}");
         }
         assert!(daemon.ports().is_empty());
     });

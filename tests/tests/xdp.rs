@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use client::api::{ErrorCode, Filter, HostIf, LinkState, PortAdd, PortKind, PortSettings, Request};
 use harness::daemon::Daemon;
-use harness::lab::{Lab, add, becomes, delete, has_xdp, host, inside, refusal, veth};
+use harness::lab::{
+    Lab, Locks, add, becomes, delete, has_xdp, host, inside, refusal, touched, veth,
+};
 use harness::net::{ip, tcp, udp};
 use harness::{measure, skip, wait};
+use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 
 const MEGABYTE: usize = 1 << 20;
 
@@ -144,11 +147,42 @@ fn all_queues_of_an_interface_are_taken() {
 
 /// How often something has an interface take in frames for others.
 fn promiscuity(ifname: &str) -> u32 {
-    let args = ["-d", "link", "show", ifname];
-    let output = std::process::Command::new("ip").args(args).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let (_, rest) = text.split_once("promiscuity ").expect("iproute2 says it");
-    rest.split(' ').next().unwrap().parse().unwrap()
+    touched(ifname).0.parse().unwrap()
+}
+
+/// The interface of a port that is not made is what it was before, as the next one finds it.
+#[test]
+fn what_was_changed_for_a_port_that_is_not_made_is_put_back() {
+    let Some(lab) = Lab::new(1) else { return };
+    lab.home.within(|| {
+        // With this right, it may lock what it likes.
+        if let Err(error) = remove_capability_from_bounding_set(CapabilitySet::IPC_LOCK) {
+            return skip(&format!("root is needed: {error}"));
+        }
+        let _little = Locks::little();
+        let daemon = Daemon::start();
+        veth(&lab.guests[0], "red", "10.0.0.1/24", "numrxqueues 4 numtxqueues 4");
+        let with = |queues: &str| {
+            let queues = Some(queues.parse().unwrap());
+            add(&daemon, "vale0:red", PortKind::Xdp, HostIf { queues, ..HostIf::default() })
+        };
+        for _ in 0..3 {
+            let (code, text) = refusal(with("4"));
+            if matches!(code, ErrorCode::Permission | ErrorCode::Unsupported) {
+                return skip(&format!("root with AF_XDP is needed: {text}"));
+            }
+            assert!(code == ErrorCode::NoMemory && text.contains("LimitMEMLOCK"), "{text}");
+            wait::until("it to be put back", || touched("red") == ("0".to_owned(), false));
+        }
+        with("1").unwrap();
+        let how = host(&daemon, "vale0:red").how.unwrap();
+        assert!(how.contains("rxvlan is off now"), "it was on before: {how}");
+        delete(&daemon, "vale0:red");
+        // That was a port, and what is off stays off.
+        wait::until("its memory to be free", || with("1").is_ok());
+        let how = host(&daemon, "vale0:red").how.unwrap();
+        assert!(!how.contains("rxvlan"), "{how}");
+    });
 }
 
 /// A bridge takes in what is for itself, as a card does; and its driver knows nothing of AF_XDP.

@@ -17,6 +17,7 @@ mod memory;
 mod open;
 mod stats;
 mod system;
+mod twins;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -475,11 +476,12 @@ impl Datapath for Workers {
 
     fn opening(
         &mut self,
+        switch: Option<SwitchKey>,
         kind: PortKind,
         host: &HostIf,
         given: Vec<OwnedFd>,
     ) -> Option<(Opening, Build)> {
-        self.begin_host(kind, host, given).ok()
+        self.begin_host(switch, kind, host, given).ok()
     }
 
     fn forget_opening(&mut self, opening: Opening) {

@@ -10,13 +10,14 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use port::host::Undo;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, socketpair,
     sockopt,
 };
 
-use crate::wire::{Ask, Told, hear_told, tell};
+use crate::wire::{Ask, Told, Word, hear_told, tell};
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -69,45 +70,91 @@ impl From<Errno> for AskError {
     }
 }
 
+/// What the helper has said and given.
+#[derive(Debug)]
+pub struct Answer {
+    /// What it said.
+    pub told: Told,
+    /// What it gave.
+    pub fds: Vec<OwnedFd>,
+    /// The helper, which ends when it has heard the last word, or that there is none.
+    pub listener: Listener,
+}
+
+/// A helper that may wait for the last word.
+#[derive(Debug)]
+pub struct Listener {
+    socket: Option<OwnedFd>,
+    /// If we have started it ourselves.
+    helper: Option<Child>,
+}
+
+impl Undo for Listener {
+    fn keep(&mut self) -> io::Result<()> {
+        match &self.socket {
+            Some(socket) => Ok(tell(socket, &Word::Made, &[])?),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Listener {
+    /// Who has not answered is not waited for. One that runs as somebody else may not be killed.
+    fn end(&mut self) {
+        if let Some(helper) = &mut self.helper {
+            let _ = helper.kill();
+        }
+    }
+}
+
+impl Drop for Listener {
+    /// It may have something to put back, which nobody who opens something waits for.
+    fn drop(&mut self) {
+        self.socket = None;
+        if let Some(mut helper) = self.helper.take() {
+            let wait = move || drop(helper.wait());
+            let _ = std::thread::Builder::new().name("reaper".to_owned()).spawn(wait);
+        }
+    }
+}
+
 /// Has the helper at `path`, a program or a socket, open something.
 ///
 /// # Errors
 /// It cannot be asked, or does not answer.
-pub fn ask(path: &Path, ask: &Ask) -> Result<(Told, Vec<OwnedFd>), AskError> {
+pub fn ask(path: &Path, ask: &Ask) -> Result<Answer, AskError> {
     ask_within(PATIENCE, path, ask)
 }
 
-fn ask_within(
-    patience: Duration,
-    path: &Path,
-    ask: &Ask,
-) -> Result<(Told, Vec<OwnedFd>), AskError> {
+fn ask_within(patience: Duration, path: &Path, ask: &Ask) -> Result<Answer, AskError> {
     let end = Instant::now() + patience;
+    let mut listener = reach(patience, path)?;
+    let socket = listener.socket.as_ref().expect("it is there until the end");
+    match converse(socket, ask, end) {
+        Ok((told, fds)) => Ok(Answer { told, fds, listener }),
+        Err(error) => {
+            listener.end();
+            Err(error)
+        }
+    }
+}
+
+/// Connects to the helper, or starts it.
+fn reach(patience: Duration, path: &Path) -> Result<Listener, AskError> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     if std::fs::metadata(path)?.file_type().is_socket() {
         let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
         // Also for a place in the line of those who wait to be served.
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(patience))?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
-        return converse(&socket, ask, end);
+        return Ok(Listener { socket: Some(socket), helper: None });
     }
     let (ours, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
     let mut command = Command::new(path);
     command.env_clear().stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
-    let helper = command.spawn()?;
-    // So that the only copy of its end is its own, and its death is noticed.
-    drop(command);
-    let answer = converse(&ours, ask, end);
-    end_it(helper);
-    answer
-}
-
-/// Who has answered has nothing left to do, and who has not is waited for no longer.
-fn end_it(mut helper: Child) {
-    // One that runs as somebody else may not be killed; then nobody who opens something waits.
-    let _ = helper.kill();
-    let wait = move || drop(helper.wait());
-    let _ = std::thread::Builder::new().name("reaper".to_owned()).spawn(wait);
+    // The only copy of its end is its own when the command is gone, so its death is noticed.
+    let helper = Some(command.spawn()?);
+    Ok(Listener { socket: Some(ours), helper })
 }
 
 fn converse(socket: &OwnedFd, ask: &Ask, end: Instant) -> Result<(Told, Vec<OwnedFd>), AskError> {

@@ -1,30 +1,57 @@
 //! `uvala-helper`: opens one network interface for who asks on standard input, and ends.
+//!
+//! Where it has changed something of the interface, it waits to hear that the port is made, and
+//! puts it back otherwise: also when who asked dies.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use client::api::{Filter, Queues};
 use helper::policy::Policy;
-use helper::wire::{Ask, Kind, Told, hear, own_namespace, tell};
+use helper::wire::{Ask, Kind, Told, hear, hear_made, tell};
 use port::host::netlink::Interface;
 use port::host::tap::TapSpec;
-use port::host::{HostError, packet, tap, xdp};
+use port::host::{HostError, Undo, namespace, packet, tap, xdp};
 use port::sys::steer;
 use rustix::net::{SocketType, sockopt};
 use rustix::thread::{CapabilitySet, capabilities, no_new_privs};
+
+/// How long a port may take to be made of what was opened; less than its unit lets it run.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What was opened.
+struct Found {
+    /// By an XDP program in the driver.
+    native: bool,
+    interface: Interface,
+    fds: Vec<OwnedFd>,
+    undo: Option<Box<dyn Undo>>,
+}
 
 fn main() -> ExitCode {
     let socket = io::stdin();
     let socket = socket.as_fd();
     let answer = serve(socket);
     let (told, fds) = match &answer {
-        Ok((opened, fds)) => (opened.clone(), &fds[..]),
+        Ok((told, found)) => (told.clone(), &found.fds[..]),
         Err(why) => (Told::Refused(why.clone()), &[][..]),
     };
     let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
     match (tell(socket, &told, &fds), answer) {
-        (Ok(()), Ok(_)) => ExitCode::SUCCESS,
+        (Ok(()), Ok((_, found))) => {
+            let Found { fds, undo, .. } = found;
+            // They are the daemon's now, and closed when it closes them.
+            drop(fds);
+            if let Some(mut undo) = undo
+                && hear_made(socket, PATIENCE)
+            {
+                // What is ours to put back can be left.
+                let _ = undo.keep();
+            }
+            ExitCode::SUCCESS
+        }
         (Ok(()), Err(_)) => ExitCode::FAILURE,
         (Err(_), _) => {
             eprintln!("uvala-helper: the uvala daemon starts this; see docs/host.md");
@@ -33,13 +60,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(socket: BorrowedFd<'_>) -> Result<(Told, Vec<OwnedFd>), String> {
+fn serve(socket: BorrowedFd<'_>) -> Result<(Told, Found), String> {
     let uid = caller(socket)?;
     let ask = hear(socket).map_err(|error| format!("uvala-helper: no question: {error}"))?;
     let policy = Policy::load().map_err(|error| error.to_string())?;
     policy.judge(uid, &ask).map_err(|error| error.to_string())?;
-    let namespace = own_namespace().map_err(|error| format!("uvala-helper: /proc: {error}"))?;
-    let (native, interface, fds) = open(&ask).map_err(|error| explain(&error))?;
+    let namespace = namespace::own().map_err(|error| format!("uvala-helper: /proc: {error}"))?;
+    let found = open(&ask).map_err(|error| explain(&error))?;
+    let interface = found.interface.clone();
     // The kernel also finds it by names that were added to it, which a rule may fit by chance.
     if interface.name != ask.ifname {
         return Err(format!(
@@ -47,7 +75,8 @@ fn serve(socket: BorrowedFd<'_>) -> Result<(Told, Vec<OwnedFd>), String> {
             ask.ifname, interface.name
         ));
     }
-    Ok((Told::Opened { native, namespace, interface }, fds))
+    let (native, changed) = (found.native, found.undo.is_some());
+    Ok((Told::Opened { native, changed, namespace, interface }, found))
 }
 
 /// Who asks: who connected, if root started this for them, as a service manager does; otherwise it
@@ -65,7 +94,8 @@ fn caller(socket: BorrowedFd<'_>) -> Result<u32, String> {
     Ok(peer)
 }
 
-fn open(ask: &Ask) -> Result<(bool, Interface, Vec<OwnedFd>), HostError> {
+fn open(ask: &Ask) -> Result<Found, HostError> {
+    let (native, undo) = (false, None);
     match ask.kind {
         Kind::Tap => {
             let sets = ask.mtu.is_some() || ask.mac.is_some() || ask.address.is_some();
@@ -81,22 +111,23 @@ fn open(ask: &Ask) -> Result<(bool, Interface, Vec<OwnedFd>), HostError> {
             let queues = ask.queues.as_ref().and_then(Queues::count);
             let (mtu, namespace, strict) = (ask.mtu, None, true);
             let spec = TapSpec { name, mtu, mac, address, queues, namespace, uring: None, strict };
-            let (taps, interface) = tap::rights(&spec)?;
-            Ok((false, interface, taps))
+            // It has changed none that was there before.
+            let (fds, interface, _) = tap::rights(&spec, None)?;
+            Ok(Found { native, interface, fds, undo })
         }
         Kind::Packet => {
             let packet::Rights { socket, interface, .. } = packet::rights(&ask.ifname, false)?;
-            Ok((false, interface, vec![socket.into()]))
+            Ok(Found { native, interface, fds: vec![socket.into()], undo })
         }
         Kind::Xdp => {
             let filter = ask.filter.as_ref().map(steering).unwrap_or_default();
             let queues = ask.queues.as_ref().map(Queues::numbers);
-            let xdp::Rights { sockets, steering, interface, .. } =
+            let xdp::Rights { sockets, steering, interface, undo, .. } =
                 xdp::rights(&ask.ifname, queues.as_deref(), &filter)?;
             let sockets = sockets.into_iter().map(|(_, socket)| socket);
             let steer::Steering { map, link, listening, native } = steering;
             let fds = [map, link, listening].into_iter().chain(sockets);
-            Ok((native, interface, fds.collect()))
+            Ok(Found { native, interface, fds: fds.collect(), undo })
         }
     }
 }

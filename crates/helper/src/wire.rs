@@ -1,10 +1,9 @@
 //! One question, one answer: messages of JSON on a SEQPACKET socket, descriptors beside the answer.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use client::api::{Address, Filter, Mac, Queues};
@@ -12,7 +11,7 @@ use port::host::netlink::Interface;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recv, recvmsg, send, sendmsg, sockopt,
+    SendAncillaryMessage, SendFlags, Shutdown, recv, recvmsg, send, sendmsg, shutdown, sockopt,
 };
 use serde::{Deserialize, Serialize};
 
@@ -88,6 +87,9 @@ pub enum Told {
     Opened {
         /// The program runs in the driver.
         native: bool,
+        /// Something of it was changed, and is put back unless the helper [hears](hear_made) that
+        /// the port is made.
+        changed: bool,
         /// The network namespace that it is in, by number.
         namespace: u64,
         /// What it is: whoever looks it up by its name may find another one.
@@ -104,6 +106,8 @@ pub enum Told {
 struct InterfaceText {
     index: u32,
     name: String,
+    #[serde(skip)]
+    altnames: Vec<String>,
     running: bool,
     up: bool,
     ethernet: bool,
@@ -112,12 +116,12 @@ struct InterfaceText {
     driver: String,
 }
 
-/// The number of the network namespace that this process is in.
-///
-/// # Errors
-/// No `/proc`.
-pub fn own_namespace() -> io::Result<u64> {
-    Ok(std::fs::metadata("/proc/self/ns/net")?.ino())
+/// The last word, where the helper waits for one.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Word {
+    /// The port is made.
+    Made,
 }
 
 /// Sends a message, with descriptors.
@@ -155,6 +159,25 @@ pub fn hear(socket: impl AsFd) -> Result<Ask, Errno> {
     let (_, length) = recv(socket, &mut text[..], RecvFlags::TRUNC)?;
     let text = text.get(..length).ok_or(Errno::MSGSIZE)?;
     serde_json::from_slice(text).map_err(|_| Errno::BADMSG)
+}
+
+/// Waits for the last word: is the port made? It is not where nobody says so for `patience`; who
+/// says it later gets an error.
+pub fn hear_made(socket: impl AsFd, patience: Duration) -> bool {
+    let hear = |flags| {
+        let mut text = [0; 16];
+        let (_, length) = recv(&socket, &mut text[..], flags)?;
+        Ok(matches!(serde_json::from_slice(&text[..length]), Ok(Word::Made)))
+    };
+    let waits = sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(patience));
+    match waits.and_then(|()| hear(RecvFlags::empty())) {
+        Err(Errno::AGAIN) => {
+            // What was said before is heard.
+            let shut = shutdown(&socket, Shutdown::Read);
+            shut.and_then(|()| hear(RecvFlags::DONTWAIT)).unwrap_or(false)
+        }
+        heard => heard.unwrap_or(false),
+    }
 }
 
 /// Receives the answer.
@@ -196,6 +219,24 @@ mod tests {
     }
 
     #[test]
+    fn the_last_word_is_heard_or_cannot_be_said() {
+        let short = Duration::from_millis(1);
+        let (daemon, helper) = pair();
+        tell(&daemon, &Word::Made, &[]).expect("somebody hears");
+        assert!(hear_made(&helper, Duration::from_secs(60)));
+        assert!(!hear_made(&helper, short), "once");
+        assert!(tell(&daemon, &Word::Made, &[]).is_err(), "too late");
+        for odd in [&b"{"[..], &[0xff; 64], b"[]"] {
+            let (daemon, helper) = pair();
+            send(&daemon, odd, SendFlags::empty()).expect("room");
+            assert!(!hear_made(&helper, short), "{odd:?}");
+        }
+        let (daemon, helper) = pair();
+        drop(daemon);
+        assert!(!hear_made(&helper, Duration::from_secs(60)), "its end");
+    }
+
+    #[test]
     fn an_answer_says_which_interface_it_is() {
         let (daemon, helper) = pair();
         let mac = [2, 0, 0, 0, 0, 7];
@@ -203,7 +244,8 @@ mod tests {
         let (index, mtu) = (7, 9000);
         let interface =
             Interface { index, name, mtu, mac, driver, running: true, ..Interface::default() };
-        let told = Told::Opened { native: true, namespace: 4_026_531_840, interface };
+        let (native, changed, namespace) = (true, true, 4_026_531_840);
+        let told = Told::Opened { native, changed, namespace, interface };
         tell(&helper, &told, &[helper.as_fd()]).expect("room");
         let (heard, fds) = hear_told(&daemon).expect("an answer");
         assert_eq!((heard, fds.len()), (told, 1));

@@ -15,8 +15,7 @@ use client::api::{
     FdbCounters, HostIf, HostIfInfo, MachineInfo, PortGeometry, PortKind, PortStats,
 };
 use client::name::{PipeSide, PortName};
-use port::host::HostError;
-use port::host::tap::Opened;
+use port::host::{HostError, Opened};
 use port::machine::SocketError;
 use ring::audit::Held;
 use ring::family::Traffic;
@@ -437,10 +436,11 @@ pub trait Datapath {
     /// Moves an attached port of netmap programs, without pipes, to another switch on the same
     /// worker. Monitors see it go.
     fn move_bound(&mut self, port: PortKey, name: &PortName, switch: SwitchKey, config: PortConfig);
-    /// Begins to open a network interface of the host for a port, of which `given` is open already;
-    /// `None`: it is opened when the port is made.
+    /// Begins to open a network interface of the host for a port of a switch, if there is that one
+    /// already; `given` is open already. `None`: it is opened when the port is made.
     fn opening(
         &mut self,
+        _switch: Option<SwitchKey>,
         _kind: PortKind,
         _host: &HostIf,
         _given: Vec<OwnedFd>,

@@ -123,7 +123,13 @@ impl Datapath for Fake {
         0
     }
 
-    fn opening(&mut self, _: PortKind, _: &HostIf, _: Vec<OwnedFd>) -> Option<(Opening, Build)> {
+    fn opening(
+        &mut self,
+        _: Option<SwitchKey>,
+        _: PortKind,
+        _: &HostIf,
+        _: Vec<OwnedFd>,
+    ) -> Option<(Opening, Build)> {
         let opening = Opening::default();
         opening.put(Err(HostError::NoTun));
         self.opens_elsewhere.then(|| (opening, self.build()))

@@ -447,9 +447,11 @@ fn code_of(error: &HostError) -> ErrorCode {
         | HostError::NoNamespaceAt(_)
         | HostError::NoTun => ErrorCode::NotFound,
         HostError::NotTap(_) | HostError::IsTun(_) | HostError::Taken(..) => ErrorCode::Exists,
-        HostError::Busy(_) | HostError::ProgramTaken(_) | HostError::QueueTaken(..) => {
-            ErrorCode::InUse
-        }
+        HostError::Busy(_)
+        | HostError::ProgramTaken(_)
+        | HostError::QueueTaken(..)
+        | HostError::Twin(..)
+        | HostError::Beside(..) => ErrorCode::InUse,
         HostError::NotEthernet(_)
         | HostError::CannotCut(_)
         | HostError::NoXdp(_)
@@ -463,7 +465,9 @@ fn code_of(error: &HostError) -> ErrorCode {
         | HostError::MayNotEnter(_)
         | HostError::Believes(..) => ErrorCode::Permission,
         HostError::Helper(_) => ErrorCode::Permission,
-        HostError::Locked(_) | HostError::GroupLocked(..) => ErrorCode::NoMemory,
+        HostError::Locked(_) | HostError::GroupLocked(..) | HostError::PutBack(_) => {
+            ErrorCode::NoMemory
+        }
         HostError::System { error, .. } => code_of_system(error),
     }
 }

@@ -13,7 +13,10 @@
 //! Each change is one line in the log. Addresses learnt behind a port that carries nothing any more
 //! are forgotten, so that the stations are found elsewhere.
 
-use std::collections::BTreeMap;
+mod lost;
+mod place;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -21,21 +24,27 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use client::api::{HostIf, HostIfInfo, LinkState, Mac, PortKind};
-use client::name::PortName;
 use port::group::Share;
-use port::host::netlink::{Event, Interface, Monitor, Netlink};
-use port::host::tap::Opened;
-use port::host::{Absent, HostError, Link, State, bell};
+use port::host::namespace::Home;
+use port::host::netlink::{Event, Interface, Monitor};
+use port::host::{Absent, HostError, Link, Opened, State, bell};
 use port::sys::Waker;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_gettime,
+    timerfd_settime,
 };
 use switch::{Adapter, Flush, Plug, Wake};
 
+use lost::{Lost, Sought};
+use place::HostPlace;
+
 use super::open::{Means, open};
+use super::twins::{Other, Others, Side};
 use super::{PortPlace, Workers};
-use crate::control::datapath::{Build, HostSpec, MakeHostError, Opening, OpeningSlot, PortKey};
+use crate::control::datapath::{
+    Build, HostSpec, MakeHostError, Opening, OpeningSlot, PortKey, SwitchKey,
+};
 
 /// The interfaces that are ports.
 #[derive(Debug)]
@@ -54,66 +63,9 @@ pub struct HostPorts {
     begun: Vec<Weak<OpeningSlot>>,
     /// What has happened since the first of them was begun, by number of the interface.
     meanwhile: BTreeMap<u32, Event>,
+    /// What has happened unseen.
+    lost: Lost,
     ports: BTreeMap<PortKey, HostPlace>,
-}
-
-/// A port's interface.
-#[derive(Debug)]
-struct HostPlace {
-    name: PortName,
-    kind: PortKind,
-    wanted: HostIf,
-    /// None where there was none to open.
-    link: Option<Arc<Link>>,
-    /// As it was last seen; its name may change.
-    interface: Interface,
-    /// The state that the log knows.
-    logged: LinkState,
-    /// Why it could not be opened when it appeared.
-    trouble: String,
-    /// That may pass by itself.
-    retry: bool,
-    /// It is being opened again.
-    opening: Option<Opening>,
-}
-
-impl HostPlace {
-    fn state(&self) -> LinkState {
-        match self.link.as_ref().map_or(State::Gone, |link| link.state()) {
-            State::Up => LinkState::Up,
-            State::Down => LinkState::Down,
-            State::Gone => LinkState::Gone,
-        }
-    }
-
-    /// Is it where netlink tells us of?
-    fn is_ours(&self) -> bool {
-        self.wanted.netns.is_none()
-    }
-
-    /// May we open it again when it is gone?
-    fn comes_back(&self) -> bool {
-        self.is_ours() && self.wanted.fds == 0
-    }
-
-    /// Logs how frames come and go, where there are several ways.
-    fn say_how(&self) {
-        if let Some(how) = self.link.as_ref().and_then(|link| link.how()) {
-            tracing::info!("{}: interface {}: {how}", self.name, self.interface.name);
-        }
-    }
-
-    fn ifname(&self) -> &str {
-        self.wanted.ifname.as_deref().unwrap_or_default()
-    }
-
-    fn waits_for(&self, name: &str) -> bool {
-        self.comes_back() && self.state() == LinkState::Gone && self.ifname() == name
-    }
-
-    fn is(&self, index: u32) -> bool {
-        self.is_ours() && self.state() != LinkState::Gone && self.interface.index == index
-    }
 }
 
 impl HostPorts {
@@ -133,6 +85,7 @@ impl HostPorts {
             helper: None,
             begun: Vec::new(),
             meanwhile: BTreeMap::new(),
+            lost: Lost::default(),
             ports: BTreeMap::new(),
         })
     }
@@ -181,6 +134,7 @@ impl HostPorts {
         wanted: HostIf,
         given: Vec<OwnedFd>,
         share: Option<Arc<Share>>,
+        others: Others,
     ) -> (Opening, impl FnOnce() + Send + use<>) {
         let (opening, ringer, helper) =
             (Opening::default(), self.ringer.clone(), self.helper.clone());
@@ -188,7 +142,7 @@ impl HostPorts {
         self.begun.retain(|begun| begun.strong_count() > 0);
         self.begun.push(opening.watch());
         let job = move || {
-            let means = Means { bell: &ringer, helper: helper.as_deref(), share };
+            let means = Means { bell: &ringer, helper: helper.as_deref(), share, others };
             slot.put(open(kind, &wanted, given, &means));
         };
         (opening, job)
@@ -197,13 +151,12 @@ impl HostPorts {
     /// Remembers what happens while interfaces are opened.
     fn remember(&mut self, event: &Event) {
         self.begun.retain(|begun| begun.strong_count() > 0);
+        self.lost.hear(event);
         if self.begun.is_empty() {
             return self.meanwhile.clear();
         }
-        match event {
-            Event::Is(interface) => drop(self.meanwhile.insert(interface.index, event.clone())),
-            Event::Gone(index) => drop(self.meanwhile.insert(*index, event.clone())),
-            Event::Lost => {}
+        if let Some(index) = event.index() {
+            self.meanwhile.insert(index, event.clone());
         }
     }
 
@@ -224,8 +177,12 @@ impl HostPorts {
         self.ports.iter_mut().filter_map(take).collect()
     }
 
-    /// In a second, who is in trouble is tried again.
+    /// In a second, or before, who is in trouble is tried again.
     fn try_again(&self) {
+        let runs = timerfd_gettime(&self.timer);
+        if runs.is_ok_and(|it| it.it_value.tv_sec > 0 || it.it_value.tv_nsec > 0) {
+            return;
+        }
         let second = Timespec { tv_sec: 1, tv_nsec: 0 };
         let never = Timespec { tv_sec: 0, tv_nsec: 0 };
         let once = Itimerspec { it_interval: never, it_value: second };
@@ -246,22 +203,23 @@ impl HostPorts {
         .collect()
     }
 
-    /// What has happened, with what is lost looked up.
-    fn events(&self) -> Vec<Event> {
+    /// What has happened, and what was found of what has happened unseen.
+    fn events(&mut self) -> Vec<Event> {
         // Whatever was rung: all links are looked at.
         let _ = rustix::io::read(&self.bell, &mut [0; 256]);
-        let events = self.monitor.as_ref().map(Monitor::events).unwrap_or_default();
-        if !events.contains(&Event::Lost) {
-            return events;
+        let mut events = self.lost.found().unwrap_or_default();
+        for event in self.monitor.as_ref().map(Monitor::events).unwrap_or_default() {
+            match event {
+                Event::Lost => self.lost.note(),
+                event => events.push(event),
+            }
         }
-        let Ok(netlink) = Netlink::open() else { return Vec::new() };
-        let here = self.ports.values().filter(|place| place.is_ours());
-        let look = |place: &HostPlace| match netlink.find(place.ifname()) {
-            Ok(Some(interface)) => Some(Event::Is(interface)),
-            Ok(None) => Some(Event::Gone(place.interface.index)),
-            Err(_) => None,
-        };
-        here.filter_map(look).collect()
+        let (lost, ports) = (&mut self.lost, &self.ports);
+        lost.ask(Instant::now(), &self.ringer, || sought(ports));
+        if self.lost.waits() {
+            self.try_again();
+        }
+        events
     }
 
     /// Notes what happened; returns the ports whose interface has appeared again.
@@ -277,7 +235,7 @@ impl HostPorts {
                         link.note(State::of(now));
                         place.interface = now.clone();
                     }
-                    Event::Is(now) if place.waits_for(&now.name) && !appeared.contains(&key) => {
+                    Event::Is(now) if place.waits_for(now) && !appeared.contains(&key) => {
                         appeared.push(key);
                     }
                     Event::Gone(index) if place.is(*index) => {
@@ -320,6 +278,15 @@ impl HostPorts {
     }
 }
 
+/// Interfaces of which it matters what has happened to them.
+fn sought(ports: &BTreeMap<PortKey, HostPlace>) -> BTreeSet<Sought> {
+    let seek = |place: &HostPlace| match place.state() {
+        LinkState::Gone => place.comes_back().then(|| Sought::Name(place.ifname().to_owned())),
+        _ => place.is_ours().then_some(Sought::Number(place.interface.index)),
+    };
+    ports.values().filter_map(seek).collect()
+}
+
 fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(epoll::add(epoll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
 }
@@ -332,6 +299,7 @@ impl Workers {
 
     pub(super) fn begin_host(
         &mut self,
+        switch: Option<SwitchKey>,
         kind: PortKind,
         wanted: &HostIf,
         given: Vec<OwnedFd>,
@@ -339,7 +307,8 @@ impl Workers {
         // First, so that nothing happens unseen between the two.
         self.host.monitor()?;
         let share = self.enrol(wanted)?;
-        let (opening, job) = self.host.begin(kind, wanted.clone(), given, share);
+        let others = switch.map(|switch| self.others(switch)).unwrap_or_default();
+        let (opening, job) = self.host.begin(kind, wanted.clone(), given, share, others);
         let build = move || {
             job();
             Ok(())
@@ -355,21 +324,60 @@ impl Workers {
             None => {
                 let share = self.enrol(&spec.host)?;
                 let (bell, helper) = (&self.host.ringer, self.host.helper.as_deref());
-                let means = Means { bell, helper, share };
+                let means = Means { bell, helper, share, others: self.others(spec.switch) };
                 open(spec.kind, &spec.host, Vec::new(), &means)?
             }
         };
-        let index = opened.interface.index;
-        self.plug_host(spec, opened.adapter, Some(opened.link), opened.interface)?;
+        let opened = self.accept(spec.switch, (spec.kind, &spec.host), opened)?;
+        let Opened { adapter, link, interface, home, .. } = opened;
+        let index = interface.index;
+        self.plug_host(spec, adapter, Some(link), (home, interface))?;
         self.host.catch_up(index);
         Ok(())
+    }
+
+    /// What was opened becomes a port, unless another one was quicker; from now on, what was
+    /// changed for it stays.
+    fn accept(
+        &self,
+        switch: SwitchKey,
+        (kind, wanted): (PortKind, &HostIf),
+        mut opened: Opened,
+    ) -> Result<Opened, HostError> {
+        let mut undo = opened.undo.take();
+        let admitted = self.others(switch).admit(kind, wanted, &opened);
+        let kept = admitted.and_then(|()| {
+            let kept = undo.as_mut().map_or(Ok(()), |undo| undo.keep());
+            kept.map_err(|_| HostError::PutBack(opened.interface.name.clone()))
+        });
+        match kept {
+            Ok(()) => {
+                self.sweeper.run(move || drop(undo));
+                Ok(opened)
+            }
+            Err(error) => {
+                self.sweeper.run(move || drop((opened, undo)));
+                Err(error)
+            }
+        }
+    }
+
+    /// The interfaces that are ports of a switch.
+    fn others(&self, switch: SwitchKey) -> Others {
+        let other = |(key, place): (&PortKey, &HostPlace)| {
+            let is_there = place.state() != LinkState::Gone && self.ports[key].switch == switch;
+            let side = Side::of(place.kind, &place.wanted);
+            let (port, interface) = (place.name.clone(), place.interface.clone());
+            is_there.then_some(Other { port, side, home: place.home, interface })
+        };
+        Others(self.host.ports.iter().filter_map(other).collect())
     }
 
     pub(super) fn open_soon(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
         self.host.monitor()?;
         let name = spec.host.ifname.clone().unwrap_or_default();
         let interface = Interface { name, ..Interface::default() };
-        self.plug_host(spec, Box::new(Absent), None, interface)?;
+        self.plug_host(spec, Box::new(Absent), None, (Home::Ours, interface))?;
         self.reopen(spec.key);
         Ok(())
     }
@@ -394,7 +402,7 @@ impl Workers {
         spec: &HostSpec,
         adapter: Box<dyn Adapter>,
         link: Option<Arc<Link>>,
-        interface: Interface,
+        (home, interface): (Home, Interface),
     ) -> Result<(), MakeHostError> {
         let (id, number) = self.next_place(spec.switch)?;
         let place = PortPlace { switch: spec.switch, id, number, bytes: 0, memory: None };
@@ -406,6 +414,7 @@ impl Workers {
             wanted: spec.host.clone(),
             link,
             interface,
+            home,
             logged: LinkState::Gone,
             trouble: String::new(),
             // One that is not there now is looked for once more in any case.
@@ -452,7 +461,8 @@ impl Workers {
             Ok(share) => share,
             Err(error) => return self.put_off(key, &format!("no place in its group: {error}")),
         };
-        let (opening, job) = self.host.begin(kind, wanted, Vec::new(), share);
+        let others = self.others(self.ports[&key].switch);
+        let (opening, job) = self.host.begin(kind, wanted, Vec::new(), share, others);
         let ringer = self.host.ringer.clone();
         let body = move || {
             job();
@@ -477,14 +487,17 @@ impl Workers {
 
     /// The interface has been opened again, or could not be.
     fn take_back(&mut self, key: PortKey, opened: Result<Opened, HostError>) {
+        let PortPlace { switch, number, .. } = self.ports[&key];
+        let Some(place) = self.host.ports.get(&key) else { return };
+        let wanted = (place.kind, &place.wanted);
+        let accepted = opened.and_then(|opened| self.accept(switch, wanted, opened));
         let Some(place) = self.host.ports.get_mut(&key) else { return };
-        match opened {
+        match accepted {
             Ok(opened) => {
                 (place.link, place.interface) = (Some(opened.link), opened.interface);
+                place.home = opened.home;
                 place.trouble.clear();
                 place.say_how();
-                let at = self.ports.get(&key).map(|place| (place.switch, place.number));
-                let (switch, number) = at.expect("every port has its place");
                 let plug = Plug::Adapter(opened.adapter);
                 let old = self.on_switch(switch, move |worker, _| worker.replug(number, plug));
                 self.sweeper.run(move || drop(old));
@@ -515,7 +528,7 @@ impl Workers {
             mtu,
             mac: Mac(place.interface.mac),
             how: place.link.as_ref().and_then(|link| link.how()).map(str::to_owned),
-            trouble: Some(place.trouble.clone()).filter(|trouble| !trouble.is_empty()),
+            trouble: place.why_not(),
         })
     }
 
@@ -536,6 +549,7 @@ mod tests {
             wanted: HostIf { ifname: Some(ifname.to_owned()), ..HostIf::default() },
             link: None,
             interface: Interface::default(),
+            home: Home::Ours,
             logged: LinkState::Gone,
             trouble: String::new(),
             retry: false,
@@ -574,9 +588,12 @@ mod tests {
     fn what_was_begun_and_is_over_takes_no_memory() {
         let mut ports = HostPorts::new().expect("descriptors");
         for _ in 0..3 {
-            drop(ports.begin(PortKind::Tap, HostIf::default(), Vec::new(), None));
+            let (kind, others) = (PortKind::Tap, Others::default());
+            drop(ports.begin(kind, HostIf::default(), Vec::new(), None, others));
         }
-        let (_opening, _job) = ports.begin(PortKind::Tap, HostIf::default(), Vec::new(), None);
+        let others = Others::default();
+        let (_opening, _job) =
+            ports.begin(PortKind::Tap, HostIf::default(), Vec::new(), None, others);
         assert_eq!(ports.begun.len(), 1);
     }
 
@@ -591,7 +608,7 @@ mod tests {
 
     #[test]
     fn a_bell_that_is_rung_wakes_who_waits() {
-        let ports = HostPorts::new().expect("descriptors");
+        let mut ports = HostPorts::new().expect("descriptors");
         let link = Link::new(&interface(7, "a", true), false, &ports.ringer);
         link.note(State::Down);
         let mut space = [MaybeUninit::uninit(); 4];

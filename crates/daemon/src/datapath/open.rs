@@ -10,16 +10,19 @@ use std::path::Path;
 use std::sync::Arc;
 
 use client::api::{Filter, HostIf, PortKind, Queues};
-use helper::ask::ask;
-use helper::wire::{Ask, Kind, Told, own_namespace};
+use helper::ask::{Answer, ask};
+use helper::wire::{Ask, Kind, Told};
 use port::group::Share;
+use port::host::namespace::{self, Home};
 use port::host::netlink::Interface;
-use port::host::tap::{Opened, TapSpec};
+use port::host::tap::TapSpec;
 use port::host::xdp::{self, XdpSpec};
-use port::host::{HostError, packet, stack, tap};
+use port::host::{HostError, Opened, Undo, packet, stack, tap};
+use port::sys::xdp::{Tags, tags};
 use port::sys::{Waker, steer};
 use switch::Plug;
 
+use super::twins::Others;
 use crate::control::datapath::Build;
 
 const _: () = assert!(Filter::VALUES_MAX <= steer::VALUES_MAX);
@@ -52,6 +55,8 @@ pub(super) struct Means<'a> {
     pub helper: Option<&'a Path>,
     /// What it gets of its trust group's memory, if it is in one.
     pub share: Option<Arc<Share>>,
+    /// What its switch has already.
+    pub others: Others,
 }
 
 /// Opens the interface of a port; `given`: has been opened.
@@ -61,7 +66,8 @@ pub(super) fn open(
     given: Vec<OwnedFd>,
     means: &Means<'_>,
 ) -> Result<Opened, HostError> {
-    let Means { bell, helper, share } = means;
+    let Means { bell, helper, share, others } = means;
+    others.admit_wanted(kind, wanted, &given)?;
     if wanted.fds > 0 {
         return match given.len() == usize::from(wanted.fds) {
             true => tap::open_given(given, wanted.uring, bell),
@@ -150,17 +156,25 @@ fn question(kind: PortKind, wanted: &HostIf) -> Result<Ask, String> {
     })
 }
 
+/// What the helper says of what it has opened.
+#[derive(Debug, PartialEq, Eq)]
+struct Heard {
+    native: bool,
+    changed: bool,
+    interface: Interface,
+}
+
 /// What the helper has opened. From another namespace it is none of ours: netlink would tell of
 /// others, and the numbers of interfaces mean others here.
-fn heard(told: Told) -> Result<(bool, Interface), HostError> {
+fn heard(told: Told) -> Result<Heard, HostError> {
     match told {
         Told::Refused(why) => Err(HostError::Helper(why)),
-        Told::Opened { namespace, .. } if own_namespace().ok() != Some(namespace) => {
+        Told::Opened { namespace, .. } if namespace::own().ok() != Some(namespace) => {
             let why = "the helper is in another network namespace than the daemon; \
                        PrivateNetwork=no in the daemon's unit, see docs/host.md";
             Err(HostError::Helper(why.to_owned()))
         }
-        Told::Opened { native, interface, .. } => Ok((native, interface)),
+        Told::Opened { native, changed, interface, .. } => Ok(Heard { native, changed, interface }),
     }
 }
 
@@ -170,22 +184,22 @@ fn open_there(
     uring: Option<bool>,
     Means { bell, share, .. }: &Means<'_>,
 ) -> Result<Opened, HostError> {
-    let (told, fds) = ask(helper, question).map_err(|why| {
+    let Answer { told, fds, listener } = ask(helper, question).map_err(|why| {
         let (helper, ifname) = (helper.display(), &question.ifname);
         HostError::Helper(format!("no permission to open {ifname}, and helper {helper} {why}"))
     })?;
-    let (native, interface) = heard(told)?;
+    let Heard { native, changed, interface } = heard(told)?;
     let few = || HostError::Helper("the helper gave fewer descriptors than it should".to_owned());
     let mut fds = fds.into_iter();
     let mut next = || fds.next().ok_or_else(few);
     match question.kind {
         Kind::Tap => {
             let taps = std::iter::once(next()?).chain(fds).collect();
-            tap::open_with(taps, interface, false, uring, bell)
+            tap::open_with(taps, interface, Home::Ours, uring, bell)
         }
         Kind::Packet => {
             let rights = packet::Rights { socket: next()?.into(), programs: Vec::new(), interface };
-            packet::open_with(rights, false, false, bell)
+            packet::open_with(rights, false, Home::Ours, bell)
         }
         Kind::Xdp => {
             let (map, link, listening) = (next()?, next()?, next()?);
@@ -195,9 +209,10 @@ fn open_there(
             let numbers = numbers.unwrap_or_else(|| (0..xdp::QUEUES_MAX).collect());
             let sockets = numbers.into_iter().zip(std::iter::once(next()?).chain(fds)).collect();
             // If it had to be told, the helper has done it.
-            let tags = port::sys::xdp::keep_tags(&interface.name);
-            let rights = xdp::Rights { sockets, steering, interface, tags };
-            xdp::open_with(rights, false, bell, share.clone())
+            let tags = if changed { Tags::KeptNow } else { tags(&interface.name) };
+            let undo = changed.then(|| Box::new(listener) as Box<dyn Undo>);
+            let rights = xdp::Rights { sockets, steering, interface, tags, undo };
+            xdp::open_with(rights, Home::Ours, bell, share.clone())
         }
     }
 }
@@ -208,11 +223,13 @@ mod tests {
 
     #[test]
     fn an_interface_of_another_namespace_is_refused() {
-        let ours = own_namespace().expect("/proc");
+        let ours = namespace::own().expect("/proc");
         let interface = Interface { index: 7, ..Interface::default() };
+        let (native, changed) = (true, false);
         let told =
-            |namespace| Told::Opened { native: true, namespace, interface: interface.clone() };
-        assert_eq!(heard(told(ours)).expect("it is ours"), (true, interface.clone()));
+            |namespace| Told::Opened { native, changed, namespace, interface: interface.clone() };
+        let ours_is = Heard { native, changed, interface: interface.clone() };
+        assert_eq!(heard(told(ours)).expect("it is ours"), ours_is);
         let refusal = heard(told(ours + 1)).expect_err("it is not").to_string();
         assert!(refusal.contains("PrivateNetwork=no"), "{refusal}");
     }

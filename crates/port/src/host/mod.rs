@@ -41,6 +41,7 @@ use switch::{Adapter, DropReason, Sent, Wake};
 use crate::group::Share;
 use crate::sys::Waker;
 use crate::sys::packet::is_interface;
+use namespace::Home;
 use netlink::{Interface, Netlink};
 
 /// Bytes of a frame that an Ethernet interface of MTU 0 takes: its header and a tag.
@@ -216,6 +217,40 @@ pub fn bell() -> io::Result<(OwnedFd, Arc<Waker>)> {
     Ok((read, Arc::new(waker)))
 }
 
+/// An opened interface.
+pub struct Opened {
+    /// For the worker.
+    pub adapter: Box<dyn Adapter>,
+    /// What both know of it.
+    pub link: Arc<Link>,
+    /// As the kernel described it last.
+    pub interface: Interface,
+    /// Where that is.
+    pub home: Home,
+    /// What was changed for it. Goes last: when all else is closed.
+    pub undo: Option<Box<dyn Undo>>,
+}
+
+/// What was changed for a port, and is put back when this is dropped, unless the port is made.
+pub trait Undo: Send {
+    /// The port is made: it stays changed.
+    ///
+    /// # Errors
+    /// Whose task that was has put it back already.
+    fn keep(&mut self) -> io::Result<()>;
+}
+
+/// Is it one interface? Of one that was handed over from elsewhere we know its name and its address
+/// only.
+#[must_use]
+pub fn is_same(one: (Home, &Interface), other: (Home, &Interface)) -> bool {
+    let by = |(_, interface): (_, &Interface)| (interface.name.clone(), interface.mac);
+    match (one.0.number(), other.0.number()) {
+        (Some(here), Some(there)) => here == there && one.1.index == other.1.index,
+        _ => by(one) == by(other),
+    }
+}
+
 /// Why an interface cannot be a port. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
@@ -243,6 +278,18 @@ pub enum HostError {
     /// Another program has the TAP open.
     #[error("interface {0} is in use by another program; end that, or choose another ifname")]
     Busy(String),
+    /// It is a port of the switch already.
+    #[error(
+        "interface {0} is port {1} of this switch already, and a second one would double its \
+         frames or send them in circles; use that, or delete it first: uvala port del {1}"
+    )]
+    Twin(String, String),
+    /// The host has it beside its own side.
+    #[error(
+        "the host's side of interface {0} and port {1} of this switch would give the host each \
+         frame twice; give one of them up, or add the packet port with --alone"
+    )]
+    Beside(String, String),
     /// A TAP that was made with one queue.
     #[error(
         "interface {0} was made with one queue; leave --queues out, or make it with: \
@@ -349,6 +396,12 @@ pub enum HostError {
          to receive into; raise LimitMEMLOCK in its unit (ulimit -l), or leave --trust-group out"
     )]
     GroupLocked(String, String, usize),
+    /// The helper has waited long enough.
+    #[error(
+        "interface {0} is as it was before, because the helper waited too long for its port; \
+         add it again"
+    )]
+    PutBack(String),
     /// The helper was asked, and did not do it.
     #[error("{0}")]
     Helper(String),
@@ -421,6 +474,16 @@ pub fn find(name: &str) -> Result<Interface, HostError> {
     found.ok_or_else(|| HostError::Missing(name.to_owned()))
 }
 
+/// The interface of this name, here or in a namespace, and where that is.
+///
+/// # Errors
+/// [`HostError`], with what to do.
+pub fn look(name: &str, namespace: Option<&str>) -> Result<(Home, Interface), HostError> {
+    let target = namespace.map(namespace::open).transpose()?;
+    let found = namespace::within(namespace.zip(target.as_ref()), || find(name))?;
+    Ok((Home::of(target.as_ref()), found))
+}
+
 /// Why a program cannot be attached.
 fn refused(name: &str, errno: Errno) -> HostError {
     match errno {
@@ -444,8 +507,9 @@ impl HostError {
     /// what we want, or a namespace is to be made yet.
     #[must_use]
     pub fn passes(&self) -> bool {
-        use HostError::{Busy, NoNamespace, ProgramTaken, QueueTaken};
+        use HostError::{Beside, Busy, NoNamespace, ProgramTaken, PutBack, QueueTaken, Twin};
         matches!(self, Busy(_) | ProgramTaken(_) | QueueTaken(..) | NoNamespace(_))
+            || matches!(self, Twin(..) | Beside(..) | PutBack(_))
     }
 }
 
@@ -474,6 +538,21 @@ mod tests {
         for none in ["no-such-link", "", "lo/", "lo\0"] {
             assert!(!exists(none), "{none:?}");
         }
+    }
+
+    #[test]
+    fn an_interface_is_known_by_its_number_where_that_can_be_had() {
+        let with =
+            |index, name: &str| Interface { index, name: name.into(), ..Interface::default() };
+        let (a, b) = (with(7, "a"), with(7, "b"));
+        assert!(is_same((Home::Ours, &a), (Home::Ours, &b)), "it was renamed");
+        assert!(!is_same((Home::Ours, &a), (Home::Other(1), &a)));
+        let ours = Home::Other(namespace::own().expect("/proc"));
+        assert!(is_same((Home::Ours, &a), (ours, &a)), "named by a process of ours");
+        assert!(!is_same((Home::Ours, &a), (ours, &with(8, "a"))));
+        assert!(is_same((Home::Unknown, &with(0, "a")), (Home::Other(1), &a)));
+        let other = Interface { mac: [2; 6], ..with(0, "a") };
+        assert!(!is_same((Home::Unknown, &other), (Home::Unknown, &a)));
     }
 
     #[test]

@@ -3,11 +3,60 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::{HostError, system};
+
+/// The namespace that an interface is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// Ours: netlink tells what happens to it.
+    Ours,
+    /// The one of this number, whose it may be.
+    Other(u64),
+    /// Another one, of which we know nothing.
+    Unknown,
+}
+
+impl Home {
+    /// That of what is opened in a namespace, or here where there is none to enter.
+    #[must_use]
+    pub fn of(namespace: Option<&OwnedFd>) -> Self {
+        match namespace {
+            None => Self::Ours,
+            Some(fd) => {
+                rustix::fs::fstat(fd).map_or(Self::Unknown, |stat| Self::Other(stat.st_ino))
+            }
+        }
+    }
+
+    /// Netlink does not tell of it.
+    #[must_use]
+    pub fn is_foreign(self) -> bool {
+        self != Self::Ours
+    }
+
+    /// Its number, by which the kernel tells it from all others that there are.
+    #[must_use]
+    pub fn number(self) -> Option<u64> {
+        match self {
+            Self::Ours => own().ok(),
+            Self::Other(number) => Some(number),
+            Self::Unknown => None,
+        }
+    }
+}
+
+/// The number of the namespace that this process is in.
+///
+/// # Errors
+/// No `/proc`.
+pub fn own() -> io::Result<u64> {
+    Ok(std::fs::metadata("/proc/self/ns/net")?.ino())
+}
 
 /// Where a namespace is that an operator names: one of `ip netns`, the number of a process, a path.
 ///
@@ -44,6 +93,15 @@ pub fn open(name: &str) -> Result<OwnedFd, HostError> {
 
 /// The file system that namespaces are files of (`linux/magic.h`).
 const NAMESPACES: rustix::fs::FsWord = 0x6e73_6673;
+
+/// How an operator runs `ip` in it.
+#[must_use]
+pub fn command(name: &str) -> String {
+    match path_of(name) {
+        Ok(path) if name.starts_with('/') || is_process(name) => format!("nsenter --net={path} ip"),
+        _ => format!("ip -n {name}"),
+    }
+}
 
 fn is_process(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())

@@ -22,6 +22,7 @@ mod kind {
     pub const DELLINK: u16 = 17;
     pub const GETLINK: u16 = 18;
     pub const NEWADDR: u16 = 20;
+    pub const DELADDR: u16 = 21;
     pub const NEWROUTE: u16 = 24;
 }
 
@@ -30,6 +31,7 @@ mod flag {
     pub const REQUEST: u16 = 1;
     pub const ACK: u16 = 4;
     pub const REPLACE: u16 = 0x100;
+    pub const EXCL: u16 = 0x200;
     pub const CREATE: u16 = 0x400;
     /// Make it, or put it in the place of what is there.
     pub const MAKE: u16 = REQUEST | ACK | CREATE | REPLACE;
@@ -50,6 +52,8 @@ mod attribute {
     pub const IFNAME: u16 = 3;
     pub const MTU: u16 = 4;
     pub const LINKINFO: u16 = 18;
+    pub const PROP_LIST: u16 = 52;
+    pub const ALT_IFNAME: u16 = 53;
     pub const NET_NS_FD: u16 = 28;
     pub const INFO_KIND: u16 = 1;
     pub const IFA_ADDRESS: u16 = 1;
@@ -73,6 +77,8 @@ pub struct Interface {
     pub index: u32,
     /// Its name.
     pub name: String,
+    /// Others by which it is known, too.
+    pub altnames: Vec<String>,
     /// It is up and has a carrier.
     pub running: bool,
     /// It was set up, with a carrier or without.
@@ -92,6 +98,8 @@ pub struct Interface {
 pub enum Change<'a> {
     /// Set it up.
     Up,
+    /// Set it down.
+    Down,
     /// Its MTU.
     Mtu(u32),
     /// Its address.
@@ -109,6 +117,18 @@ pub enum Event {
     Gone(u32),
     /// So much has happened that some of it was lost: look at everything.
     Lost,
+}
+
+impl Event {
+    /// To which, by number, if that is known.
+    #[must_use]
+    pub fn index(&self) -> Option<u32> {
+        match self {
+            Self::Is(interface) => Some(interface.index),
+            Self::Gone(index) => Some(*index),
+            Self::Lost => None,
+        }
+    }
 }
 
 /// A socket to ask and to order, in the namespace of the thread that opened it.
@@ -142,7 +162,7 @@ impl Netlink {
     /// # Errors
     /// What the kernel says.
     pub fn get(&self, index: u32) -> io::Result<Option<Interface>> {
-        self.look_up(Message::new(kind::GETLINK, flag::REQUEST, &ifinfo(index, 0)))
+        self.look_up(Message::new(kind::GETLINK, flag::REQUEST, &ifinfo(index, 0, 0)))
     }
 
     fn look_up(&self, message: Message) -> io::Result<Option<Interface>> {
@@ -161,9 +181,10 @@ impl Netlink {
     pub fn change(&self, index: u32, change: Change<'_>) -> Result<(), Errno> {
         let flags = flag::REQUEST | flag::ACK;
         let up = if matches!(change, Change::Up) { IFF_UP } else { 0 };
-        let mut message = Message::new(kind::NEWLINK, flags, &ifinfo(index, up));
+        let meant = if matches!(change, Change::Up | Change::Down) { IFF_UP } else { 0 };
+        let mut message = Message::new(kind::NEWLINK, flags, &ifinfo(index, up, meant));
         match change {
-            Change::Up => {}
+            Change::Up | Change::Down => {}
             Change::Mtu(mtu) => message.attribute(attribute::MTU, &mtu.to_ne_bytes()),
             Change::Mac(mac) => message.attribute(attribute::ADDRESS, &mac),
             Change::Move(namespace, name) => {
@@ -175,17 +196,38 @@ impl Netlink {
         self.exchange(message).map(drop)
     }
 
-    /// Gives an interface an address; one that it has already is as good. Whether somebody else has
-    /// it is not looked at, so that it can be used at once: who gives it answers for that.
+    /// Gives an interface an address; `false`: it has that already. Whether somebody else has it is
+    /// not looked at, so that it can be used at once: who gives it answers for that.
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn add_address(&self, index: u32, address: IpAddr, prefix: u8) -> Result<(), Errno> {
+    pub fn add_address(&self, index: u32, address: IpAddr, prefix: u8) -> Result<bool, Errno> {
+        let how = flag::CREATE | flag::EXCL;
+        match self.address(kind::NEWADDR, how, (index, address, prefix)) {
+            Err(Errno::EXIST) => Ok(false),
+            added => added.map(|()| true),
+        }
+    }
+
+    /// Takes an address from an interface.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn del_address(&self, index: u32, address: IpAddr, prefix: u8) -> Result<(), Errno> {
+        self.address(kind::DELADDR, 0, (index, address, prefix))
+    }
+
+    fn address(
+        &self,
+        kind: u16,
+        how: u16,
+        (index, address, prefix): (u32, IpAddr, u8),
+    ) -> Result<(), Errno> {
         const NODAD: u8 = 2;
         let (family, bytes) = parts(address);
         let mut body = vec![family, prefix, NODAD, 0];
         body.extend(index.to_ne_bytes());
-        let mut message = Message::new(kind::NEWADDR, flag::MAKE, &body);
+        let mut message = Message::new(kind, flag::REQUEST | flag::ACK | how, &body);
         message.attribute(attribute::IFA_LOCAL, &bytes);
         message.attribute(attribute::IFA_ADDRESS, &bytes);
         self.exchange(message).map(drop)
@@ -256,11 +298,12 @@ impl Monitor {
         open(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, GROUP_LINK).map(Self)
     }
 
-    /// What has happened since the last time.
+    /// What has happened since the last time: all, or so much that others should have their turn.
     #[must_use]
     pub fn events(&self) -> Vec<Event> {
+        const READS: usize = 256;
         let (mut events, mut buffer) = (Vec::new(), vec![0; 32 * 1024]);
-        loop {
+        for _ in 0..READS {
             match recv(&self.0, &mut buffer[..], RecvFlags::empty()) {
                 Ok((_, 0)) => return events,
                 Ok((_, length)) => {
@@ -272,6 +315,7 @@ impl Monitor {
                 Err(_) => return events,
             }
         }
+        events
     }
 }
 
@@ -339,12 +383,12 @@ fn parts(address: IpAddr) -> (u8, Vec<u8>) {
     }
 }
 
-fn ifinfo(index: u32, up: u32) -> [u8; IFINFO] {
+/// `up` of those flags that are `meant`.
+fn ifinfo(index: u32, up: u32, meant: u32) -> [u8; IFINFO] {
     let mut body = [0; IFINFO];
     body[4..8].copy_from_slice(&index.to_ne_bytes());
     body[8..12].copy_from_slice(&up.to_ne_bytes());
-    // Which of the flags are meant.
-    body[12..].copy_from_slice(&up.to_ne_bytes());
+    body[12..].copy_from_slice(&meant.to_ne_bytes());
     body
 }
 
@@ -375,6 +419,7 @@ fn parse_link(body: &[u8]) -> Option<Interface> {
     let mut interface = Interface {
         index: number_at(body, 4)?,
         name: String::new(),
+        altnames: Vec::new(),
         running: flags & IFF_UP != 0 && flags & IFF_RUNNING != 0,
         up: flags & IFF_UP != 0,
         ethernet: short_at(body, 2)? == ARPHRD_ETHER,
@@ -385,6 +430,10 @@ fn parse_link(body: &[u8]) -> Option<Interface> {
     for (kind, value) in attributes(body.get(IFINFO..)?) {
         match kind {
             attribute::IFNAME => interface.name = text(value),
+            attribute::PROP_LIST => {
+                let names = attributes(value).filter(|(kind, _)| *kind == attribute::ALT_IFNAME);
+                interface.altnames = names.map(|(_, value)| text(value)).collect();
+            }
             attribute::MTU => interface.mtu = number_at(value, 0)?,
             attribute::ADDRESS => interface.mac = value.try_into().unwrap_or_default(),
             attribute::LINKINFO => {
@@ -425,13 +474,19 @@ mod tests {
 
     #[test]
     fn cut_off_and_senseless_messages_end_the_list() {
-        let mut message = Message::new(kind::NEWLINK, 0, &ifinfo(7, IFF_UP));
+        let mut message = Message::new(kind::NEWLINK, 0, &ifinfo(7, IFF_UP, IFF_UP));
         message.text(attribute::IFNAME, "eth0");
         message.attribute(attribute::MTU, &1500u32.to_ne_bytes());
+        // Names of its own, nested: two of them.
+        let mut names = Message(Vec::new());
+        names.text(attribute::ALT_IFNAME, "enp1s0");
+        names.text(attribute::ALT_IFNAME, "lan");
+        message.attribute(attribute::PROP_LIST | 0x8000, &names.0);
         let bytes = message.finish(3);
         let whole: Vec<_> = messages(&bytes).collect();
         let Some(Event::Is(found)) = event(whole[0].0, whole[0].2) else { panic!("{whole:?}") };
         assert_eq!((found.index, found.name.as_str(), found.mtu), (7, "eth0", 1500));
+        assert_eq!(found.altnames, ["enp1s0", "lan"]);
         for cut in 0..bytes.len() {
             for (kind, _, body) in messages(&bytes[..cut]) {
                 let _ = event(kind, body);

@@ -19,9 +19,9 @@ use switch::batch::{Batch, Delivery};
 use switch::offload::{Offloads, VNET_LEN, Vnet};
 use switch::{Adapter, DropReason, Drops, Sent};
 
+use super::namespace::{self, Home};
 use super::netlink::Interface;
-use super::tap::Opened;
-use super::{HostError, Link, State, namespace, system, write_out};
+use super::{HostError, Link, Opened, State, system, write_out};
 use crate::sys::Waker;
 use crate::sys::bpf::{self, Attached, Hook, Program};
 use crate::sys::packet::{BATCH, Inbox, PacketSocket, Received};
@@ -41,7 +41,7 @@ pub fn open(
 ) -> Result<Opened, HostError> {
     let target = namespace.map(namespace::open).transpose()?;
     let rights = namespace::within(namespace.zip(target.as_ref()), || rights(name, alone))?;
-    open_with(rights, alone, target.is_some(), bell)
+    open_with(rights, alone, Home::of(target.as_ref()), bell)
 }
 
 /// What takes rights to have: all else is done without.
@@ -55,18 +55,18 @@ pub struct Rights {
     pub interface: Interface,
 }
 
-/// Makes a port of what was opened; `foreign`: in another namespace.
+/// Makes a port of what was opened; `home`: where it is.
 ///
 /// # Errors
 /// [`HostError`], with what to do.
 pub fn open_with(
     rights: Rights,
     alone: bool,
-    foreign: bool,
+    home: Home,
     bell: &Arc<Waker>,
 ) -> Result<Opened, HostError> {
     let Rights { socket, programs, interface } = rights;
-    let link = Link::new(&interface, foreign, bell);
+    let link = Link::new(&interface, home.is_foreign(), bell);
     let intake = Intake::new(FRAMES, interface.mtu + super::HEADERS);
     let intake = intake.map_err(system("memory for", &interface.name))?;
     let port = Packet {
@@ -80,7 +80,7 @@ pub fn open_with(
         ends: Vec::with_capacity(BATCH),
         _programs: programs,
     };
-    Ok(Opened { adapter: Box::new(port), link, interface })
+    Ok(Opened { adapter: Box::new(port), link, interface, home, undo: None })
 }
 
 /// What the kernel takes unfinished. A socket that passes by the queues passes by what would cut

@@ -17,9 +17,10 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use super::namespace::{self, Home};
 use super::netlink::{Change, Interface, Netlink};
-use super::tap::{Opened, Tap, Wish, attach};
-use super::{HostError, Link, check_name, namespace, system};
+use super::tap::{Tap, Wish, attach};
+use super::{HostError, Link, Opened, check_name, system};
 use crate::sys::Waker;
 use crate::sys::bpf::{self, Attached, Hook, Program};
 
@@ -32,9 +33,10 @@ pub fn open(name: &str, namespace: Option<&str>, bell: &Arc<Waker>) -> Result<Op
     let target = namespace.map(namespace::open).transpose()?;
     let (helper, programs, interface) =
         namespace::within(namespace.zip(target.as_ref()), || connect(name))?;
-    let link = Link::new(&interface, target.is_some(), bell);
+    let home = Home::of(target.as_ref());
+    let link = Link::new(&interface, home.is_foreign(), bell);
     let tap = Tap::new(vec![helper], Wish::default(), programs, link.clone(), name)?;
-    Ok(Opened { adapter: Box::new(tap), link, interface })
+    Ok(Opened { adapter: Box::new(tap), link, interface, home, undo: None })
 }
 
 fn connect(name: &str) -> Result<(OwnedFd, Vec<Attached>, Interface), HostError> {

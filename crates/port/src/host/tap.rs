@@ -11,20 +11,22 @@
 //! to whom alone, so frames of a conversation stay in order.
 
 mod adapter;
+mod before;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use switch::Adapter;
 
 pub(super) use adapter::{Tap, Wish};
 
+use super::namespace::{self, Home};
 use super::netlink::{Change, Interface, Netlink};
 use super::strangers::disbelieve;
-use super::{HostError, Link, check_name, namespace, system};
+use super::{HostError, Link, Opened, Undo, check_name, system};
 use crate::sys::Waker;
 use crate::sys::tun::{self, About};
+use before::Before;
 
 /// What a TAP is to be.
 #[derive(Clone, Debug, Default)]
@@ -51,50 +53,42 @@ pub struct TapSpec {
 /// Most queues of a TAP.
 pub const QUEUES_MAX: u16 = 16;
 
-/// An opened interface.
-pub struct Opened {
-    /// For the worker.
-    pub adapter: Box<dyn Adapter>,
-    /// What both know of it.
-    pub link: Arc<Link>,
-    /// As the kernel described it last.
-    pub interface: Interface,
-}
-
 /// Opens a TAP, making it if there is none; where something fails, one that was made goes again.
 ///
 /// # Errors
 /// [`HostError`], with what to do.
 pub fn open(spec: &TapSpec, bell: &Arc<Waker>) -> Result<Opened, HostError> {
-    let (taps, interface) = rights(spec)?;
-    open_with(taps, interface, spec.namespace.is_some(), spec.uring, bell)
+    let target = spec.namespace.as_deref().map(namespace::open).transpose()?;
+    let (taps, interface, undo) = rights(spec, target.as_ref())?;
+    let opened = open_with(taps, interface, Home::of(target.as_ref()), spec.uring, bell)?;
+    Ok(Opened { undo: Some(undo), ..opened })
 }
 
-/// Makes a port of a TAP that was opened, with its queues; `foreign`: in another namespace;
-/// `uring`: see [`TapSpec`].
+/// Makes a port of a TAP that was opened, with its queues; `home`: where it is; `uring`: see
+/// [`TapSpec`].
 ///
 /// # Errors
 /// [`HostError`], with what to do.
 pub fn open_with(
     taps: Vec<OwnedFd>,
     interface: Interface,
-    foreign: bool,
+    home: Home,
     uring: Option<bool>,
     bell: &Arc<Waker>,
 ) -> Result<Opened, HostError> {
-    make(taps, interface, foreign, Wish { uring, shared: false }, bell)
+    make(taps, interface, home, Wish { uring, shared: false }, bell)
 }
 
 fn make(
     taps: Vec<OwnedFd>,
     interface: Interface,
-    foreign: bool,
+    home: Home,
     wish: Wish,
     bell: &Arc<Waker>,
 ) -> Result<Opened, HostError> {
-    let link = Link::new(&interface, foreign, bell);
+    let link = Link::new(&interface, home.is_foreign(), bell);
     let adapter = Tap::new(taps, wish, Vec::new(), link.clone(), &interface.name)?;
-    Ok(Opened { adapter: Box::new(adapter), link, interface })
+    Ok(Opened { adapter: Box::new(adapter), link, interface, home, undo: None })
 }
 
 /// Makes a port of a TAP that somebody else has opened, with its queues; `uring`: see [`TapSpec`].
@@ -106,6 +100,15 @@ pub fn open_given(
     uring: Option<bool>,
     bell: &Arc<Waker>,
 ) -> Result<Opened, HostError> {
+    let (home, interface) = look_given(&taps)?;
+    make(taps, interface, home, Wish { uring, shared: true }, bell)
+}
+
+/// Which TAP somebody else has opened, and where that is.
+///
+/// # Errors
+/// [`HostError`], with what to do.
+pub fn look_given(taps: &[OwnedFd]) -> Result<(Home, Interface), HostError> {
     let mut all = taps.iter().map(|tap| tun::look(tap).map_err(|_| HostError::NotGivenTap));
     let about = all.next().ok_or(HostError::NotGivenTap)??;
     for other in all {
@@ -119,12 +122,11 @@ pub fn open_given(
     let name = about.name.as_str();
     let netlink = Netlink::open().map_err(system("open netlink for", name))?;
     let here = netlink.find(name).map_err(system("look up", name))?;
-    let wish = Wish { uring, shared: true };
     // One of that name and that address, which is a TAP: it is the one, or it is elsewhere.
-    match here.filter(|here| here.driver == "tun" && here.mac == about.mac) {
-        Some(here) => make(taps, here, false, wish, bell),
-        None => make(taps, elsewhere(&about), true, wish, bell),
-    }
+    Ok(match here.filter(|here| here.driver == "tun" && here.mac == about.mac) {
+        Some(here) => (Home::Ours, here),
+        None => (Home::Unknown, elsewhere(&about)),
+    })
 }
 
 /// What is known of a TAP in a namespace where we cannot look.
@@ -132,18 +134,22 @@ fn elsewhere(about: &About) -> Interface {
     /// The longest that a TAP takes.
     const MTU: u32 = 65_521;
     let (name, mac, driver) = (about.name.clone(), about.mac, "tun".to_owned());
-    Interface { name, mac, driver, mtu: MTU, running: true, up: true, ethernet: true, index: 0 }
+    let (mtu, running, up, ethernet) = (MTU, true, true, true);
+    Interface { name, mac, driver, mtu, running, up, ethernet, ..Interface::default() }
 }
 
-/// Gets what takes rights: the TAP, as it is to be, with its queues.
+/// A TAP with its queues, and what was changed of one that was there before.
+pub type Rights = (Vec<OwnedFd>, Interface, Box<dyn Undo>);
+
+/// Gets what takes rights: the TAP, as it is to be; `target`: the namespace that
+/// it is to be moved to, opened.
 ///
 /// # Errors
 /// [`HostError`], with what to do.
-pub fn rights(spec: &TapSpec) -> Result<(Vec<OwnedFd>, Interface), HostError> {
+pub fn rights(spec: &TapSpec, target: Option<&OwnedFd>) -> Result<Rights, HostError> {
     check_name(&spec.name)?;
     let name = spec.name.as_str();
-    let target = spec.namespace.as_deref().map(namespace::open).transpose()?;
-    let target = spec.namespace.as_deref().zip(target.as_ref());
+    let target = spec.namespace.as_deref().zip(target);
     let netlink = Netlink::open().map_err(system("open netlink for", name))?;
     let there = match target {
         // Of one that moves, the name matters only where it goes.
@@ -169,8 +175,12 @@ pub fn rights(spec: &TapSpec) -> Result<(Vec<OwnedFd>, Interface), HostError> {
             errno => system("move", name)(errno.into()),
         })?;
     }
-    let interface = namespace::within(target, || set_up(spec, made))?;
-    Ok((taps, interface))
+    let (interface, mut before) = namespace::within(target, || set_up(spec, made))?;
+    if made {
+        // It goes with its port, as it is.
+        before.forget();
+    }
+    Ok((taps, interface, Box::new(before)))
 }
 
 /// All queues of a TAP, and its name.
@@ -232,18 +242,18 @@ fn attach_with(
 
 /// Gives the TAP what it is to have. One that was made is set up; one that was there is left as it
 /// was, but for what is asked.
-fn set_up(spec: &TapSpec, made: bool) -> Result<Interface, HostError> {
+fn set_up(spec: &TapSpec, made: bool) -> Result<(Interface, Before), HostError> {
     let name = spec.name.as_str();
     let netlink = Netlink::open().map_err(system("open netlink for", name))?;
     let look = || {
         let found = netlink.find(name).map_err(system("look up", name))?;
         found.ok_or_else(|| HostError::Missing(name.to_owned()))
     };
-    let Interface { index, name: own_name, .. } = look()?;
+    let was = look()?;
     let sets_up = made || spec.address.is_some();
     // What is made for a namespace is its interface to the world, which may have routers.
     if sets_up && spec.namespace.is_none() {
-        match disbelieve(&own_name) {
+        match disbelieve(&was.name) {
             // Root may do so, and may have shut us off from the settings.
             Err(_) if !spec.strict => {}
             done => done?,
@@ -255,11 +265,13 @@ fn set_up(spec: &TapSpec, made: bool) -> Result<Interface, HostError> {
             errno => system(what, name)(errno.into()),
         }
     };
+    let own = Netlink::open().map_err(system("open netlink for", name))?;
+    let mut before = Before::new(own, was);
     if let Some(mac) = spec.mac {
-        netlink.change(index, Change::Mac(mac)).map_err(failed("set the address"))?;
+        before.mac(mac).map_err(failed("set the address"))?;
     }
     if let Some(mtu) = spec.mtu {
-        netlink.change(index, Change::Mtu(mtu)).map_err(|errno| match errno {
+        before.mtu(mtu).map_err(|errno| match errno {
             Errno::INVAL | Errno::RANGE => {
                 HostError::Mtu(name.to_owned(), mtu, "68 to 65521 is what a TAP takes")
             }
@@ -267,15 +279,15 @@ fn set_up(spec: &TapSpec, made: bool) -> Result<Interface, HostError> {
         })?;
     }
     if sets_up {
-        netlink.change(index, Change::Up).map_err(failed("set up the link"))?;
+        before.up().map_err(failed("set up the link"))?;
     }
     if let Some((address, prefix)) = spec.address {
-        netlink.add_address(index, address, prefix).map_err(|errno| match errno {
+        before.address(address, prefix).map_err(|errno| match errno {
             Errno::ACCESS | Errno::OPNOTSUPP if address.is_ipv6() => {
                 HostError::NoIpv6(name.to_owned())
             }
             errno => failed("add the address")(errno),
         })?;
     }
-    look()
+    Ok((look()?, before))
 }

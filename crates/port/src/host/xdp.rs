@@ -21,6 +21,7 @@
 
 mod store;
 
+use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -36,13 +37,13 @@ use switch::batch::{Batch, Delivery};
 use switch::offload::begun::Begun;
 use switch::{Adapter, DropReason, Drops, Sent};
 
+use super::namespace::{self, Home};
 use super::netlink::Interface;
-use super::tap::Opened;
-use super::{HostError, Link, State, namespace, system};
+use super::{HostError, Link, Opened, State, Undo, system};
 use crate::group::Share;
 use crate::sys::Waker;
 use crate::sys::steer::{self, Filter, Steering};
-use crate::sys::xdp::{self, Bound, Descriptor, Place, SLOTS, Tags, XdpSocket};
+use crate::sys::xdp::{self, Bound, Descriptor, Place, SLOTS, Stripping, Tags, XdpSocket};
 use store::{Store, Wanted};
 
 /// Most queues of a port.
@@ -71,7 +72,6 @@ pub struct XdpSpec {
 }
 
 /// What takes rights to have: all else is done without.
-#[derive(Debug)]
 pub struct Rights {
     /// A socket for each queue, not bound yet, with the number of the queue.
     pub sockets: Vec<(u16, OwnedFd)>,
@@ -81,6 +81,15 @@ pub struct Rights {
     pub interface: Interface,
     /// What becomes of VLAN tags.
     pub tags: Tags,
+    /// What was changed for that.
+    pub undo: Option<Box<dyn Undo>>,
+}
+
+impl Undo for Stripping {
+    fn keep(&mut self) -> io::Result<()> {
+        self.leave();
+        Ok(())
+    }
 }
 
 /// Opens sockets on the queues of an interface that is there; `share`: in a trust group's memory.
@@ -96,7 +105,7 @@ pub fn open(
     let inside = spec.namespace.as_deref().zip(target.as_ref());
     let rights =
         namespace::within(inside, || rights(&spec.name, spec.queues.as_deref(), &spec.filter))?;
-    open_with(rights, target.is_some(), bell, share)
+    open_with(rights, Home::of(target.as_ref()), bell, share)
 }
 
 /// Gets what takes rights: sockets, and a program in front of the driver.
@@ -134,22 +143,24 @@ pub fn rights(name: &str, queues: Option<&[u16]>, filter: &Filter) -> Result<Rig
         Errno::NOSYS => HostError::NoXdp(name.to_owned()),
         errno => system("attach an XDP program to", name)(errno.into()),
     })?;
-    Ok(Rights { sockets, steering, interface, tags: xdp::keep_tags(name) })
+    let (tags, stripping) = xdp::keep_tags(name);
+    let undo = stripping.map(|stripping| Box::new(stripping) as Box<dyn Undo>);
+    Ok(Rights { sockets, steering, interface, tags, undo })
 }
 
-/// Makes a port of what was opened; `foreign`: in another namespace; `share`: as in [`open`].
+/// Makes a port of what was opened; `home`: where it is; `share`: as in [`open`].
 ///
 /// # Errors
 /// [`HostError`], with what to do.
 pub fn open_with(
     rights: Rights,
-    foreign: bool,
+    home: Home,
     bell: &Arc<Waker>,
     share: Option<Arc<Share>>,
 ) -> Result<Opened, HostError> {
-    let Rights { sockets, steering, interface, tags } = rights;
+    let Rights { sockets, steering, interface, tags, undo } = rights;
     let name = interface.name.clone();
-    let link = Link::new(&interface, foreign, bell);
+    let link = Link::new(&interface, home.is_foreign(), bell);
     let numbers: Vec<u16> = sockets.iter().map(|(number, _)| *number).collect();
     let wanted =
         Wanted { interface: &interface, queues: u32::try_from(sockets.len()).expect("few") };
@@ -191,7 +202,7 @@ pub fn open_with(
         stalled: false,
         _steering: steering,
     };
-    Ok(Opened { adapter: Box::new(adapter), link, interface })
+    Ok(Opened { adapter: Box::new(adapter), link, interface, home, undo })
 }
 
 /// Binds a socket. The kernel gives a queue back some time after its socket was closed.

@@ -50,7 +50,7 @@ pub fn queues(ifname: &str) -> u32 {
     const BOTH: usize = 8;
     let mut channels = [0u32; 9];
     channels[0] = GET_CHANNELS;
-    match ethtool(ifname, &mut channels) {
+    match Ethtool::open(ifname).and_then(|ethtool| ethtool.ask(&mut channels)) {
         Ok(()) => channels[RX].saturating_add(channels[BOTH]).max(1),
         Err(_) => 1,
     }
@@ -67,48 +67,109 @@ pub enum Tags {
     Lost,
 }
 
-/// Has an interface of the thread's namespace leave VLAN tags in frames.
+/// What becomes of the tags of an interface of the thread's namespace.
 #[must_use]
-pub fn keep_tags(ifname: &str) -> Tags {
-    const GET_FLAGS: u32 = 0x25;
-    const SET_FLAGS: u32 = 0x26;
-    const RXVLAN: u32 = 1 << 8;
-    let get = || {
-        let mut value = [GET_FLAGS, 0];
-        ethtool(ifname, &mut value).map_or(0, |()| value[1])
-    };
-    let flags = get();
-    if flags & RXVLAN == 0 {
-        return Tags::Kept;
-    }
-    // What has come of it is looked at.
-    let _ = ethtool(ifname, &mut [SET_FLAGS, flags & !RXVLAN]);
-    if get() & RXVLAN == 0 { Tags::KeptNow } else { Tags::Lost }
+pub fn tags(ifname: &str) -> Tags {
+    let strips = Ethtool::open(ifname).is_ok_and(|ethtool| ethtool.strips());
+    if strips { Tags::Lost } else { Tags::Kept }
 }
 
-/// Asks the driver of an interface, or tells it, by one of `ethtool`'s structures of words.
-fn ethtool<const N: usize>(ifname: &str, words: &mut [u32; N]) -> Result<(), Errno> {
-    const SIOCETHTOOL: libc::Ioctl = 0x8946;
-    // SAFETY: all zeros are a value of this structure.
-    let mut request: libc::ifreq = unsafe { zeroed() };
-    if ifname.len() >= request.ifr_name.len() {
-        return Err(Errno::NAMETOOLONG);
+/// Has an interface of the thread's namespace leave VLAN tags in frames; also returns who has it
+/// take them out again, where it did so before.
+#[must_use]
+pub fn keep_tags(ifname: &str) -> (Tags, Option<Stripping>) {
+    let Ok(ethtool) = Ethtool::open(ifname) else { return (Tags::Kept, None) };
+    if !ethtool.strips() {
+        return (Tags::Kept, None);
     }
-    for (to, from) in request.ifr_name.iter_mut().zip(ifname.bytes()) {
-        *to = from.cast_signed();
+    ethtool.strip(false);
+    // What has come of it is looked at.
+    if ethtool.strips() {
+        return (Tags::Lost, None);
     }
-    request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
-    // Any socket will do, but for those of AF_XDP.
-    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
-    // SAFETY: a system call without pointers.
-    let fd = check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
-    // SAFETY: a descriptor that was made just now and is nobody else's.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    let fd = socket.as_raw_fd();
-    // SAFETY: the kernel reads one `ifreq`, and reads and writes the words that it points to: as
-    // many as the command in the first of them has.
-    check(unsafe { libc::ioctl(fd, SIOCETHTOOL, &raw mut request) }).map(drop)
+    (Tags::KeptNow, Some(Stripping { ethtool, keeps: false }))
 }
+
+/// Has an interface take VLAN tags out of what it receives when this is dropped, unless it is to
+/// keep them.
+#[derive(Debug)]
+pub struct Stripping {
+    ethtool: Ethtool,
+    keeps: bool,
+}
+
+impl Stripping {
+    /// It goes on to leave them in.
+    pub fn leave(&mut self) {
+        self.keeps = true;
+    }
+}
+
+impl Drop for Stripping {
+    fn drop(&mut self) {
+        if !self.keeps {
+            self.ethtool.strip(true);
+        }
+    }
+}
+
+/// Asks the driver of an interface, or tells it, by `ethtool`'s structures of words.
+#[derive(Debug)]
+struct Ethtool {
+    /// In the namespace of the interface, whoever asks later.
+    socket: OwnedFd,
+    ifname: String,
+}
+
+impl Ethtool {
+    fn open(ifname: &str) -> Result<Self, Errno> {
+        // Any socket will do, but for those of AF_XDP.
+        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+        // SAFETY: a system call without pointers.
+        let fd = check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
+        // SAFETY: a descriptor that was made just now and is nobody else's.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self { socket, ifname: ifname.to_owned() })
+    }
+
+    fn ask<const N: usize>(&self, words: &mut [u32; N]) -> Result<(), Errno> {
+        const SIOCETHTOOL: libc::Ioctl = 0x8946;
+        // SAFETY: all zeros are a value of this structure.
+        let mut request: libc::ifreq = unsafe { zeroed() };
+        if self.ifname.len() >= request.ifr_name.len() {
+            return Err(Errno::NAMETOOLONG);
+        }
+        for (to, from) in request.ifr_name.iter_mut().zip(self.ifname.bytes()) {
+            *to = from.cast_signed();
+        }
+        request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
+        let fd = self.socket.as_raw_fd();
+        // SAFETY: the kernel reads one `ifreq`, and reads and writes the words that it points to:
+        // as many as the command in the first of them has.
+        check(unsafe { libc::ioctl(fd, SIOCETHTOOL, &raw mut request) }).map(drop)
+    }
+
+    fn flags(&self) -> u32 {
+        const GET_FLAGS: u32 = 0x25;
+        let mut value = [GET_FLAGS, 0];
+        self.ask(&mut value).map_or(0, |()| value[1])
+    }
+
+    /// Does it take VLAN tags out?
+    fn strips(&self) -> bool {
+        self.flags() & RXVLAN != 0
+    }
+
+    /// Tells it to, or not to.
+    fn strip(&self, strips: bool) {
+        const SET_FLAGS: u32 = 0x26;
+        let flags = self.flags() & !RXVLAN | if strips { RXVLAN } else { 0 };
+        // Whoever wants to know looks.
+        let _ = self.ask(&mut [SET_FLAGS, flags]);
+    }
+}
+
+const RXVLAN: u32 = 1 << 8;
 
 /// Gives a socket its memory.
 ///

@@ -41,20 +41,21 @@ impl<D: Datapath> Control<D> {
     /// Begins to open the interfaces that a call takes; `None`: it takes none, or will be refused.
     pub(super) fn begin_open(&mut self, client: &Client, request: &Request) -> Option<Build> {
         let caller = &client.caller;
-        let wanted = match request {
+        let (to, wanted) = match request {
             Request::PortAdd(add) => {
                 let host = host::wanted(caller, add).ok()??;
                 self.state.claim_persistent(caller, &add.port).ok()?;
-                vec![(add.kind, host)]
+                (&add.port, vec![(add.kind, host)])
             }
-            Request::InterfaceAttach(attach) => self.attached_host(caller, attach)?,
-            Request::Bind(bind) => self.bound_host(caller, bind)?,
+            Request::InterfaceAttach(attach) => (&attach.port, self.attached_host(caller, attach)?),
+            Request::Bind(bind) => (&bind.port, self.bound_host(caller, bind)?),
             _ => return None,
         };
+        let switch = self.state.find_switch(to.switch()).map(|switch| switch.key);
         let (mut begun, mut builds) = (Vec::new(), Vec::new());
         for (kind, host) in wanted {
             let given = std::mem::take(&mut self.given);
-            let Some((opening, build)) = self.datapath.opening(kind, &host, given) else {
+            let Some((opening, build)) = self.datapath.opening(switch, kind, &host, given) else {
                 self.forget_begun(begun);
                 return None;
             };

@@ -1,0 +1,178 @@
+//! The interface of a port, as the control thread knows it.
+
+use std::sync::Arc;
+
+use client::api::{HostIf, LinkState, PortKind};
+use client::name::PortName;
+use port::host::namespace::{self, Home};
+use port::host::netlink::Interface;
+use port::host::{Link, State};
+
+use crate::control::datapath::Opening;
+
+/// A port's interface.
+#[derive(Debug)]
+pub(super) struct HostPlace {
+    pub name: PortName,
+    pub kind: PortKind,
+    pub wanted: HostIf,
+    /// None where there was none to open.
+    pub link: Option<Arc<Link>>,
+    /// As it was last seen; its name may change.
+    pub interface: Interface,
+    /// Where that is.
+    pub home: Home,
+    /// The state that the log knows.
+    pub logged: LinkState,
+    /// Why it could not be opened when it appeared.
+    pub trouble: String,
+    /// That may pass by itself.
+    pub retry: bool,
+    /// It is being opened again.
+    pub opening: Option<Opening>,
+}
+
+impl HostPlace {
+    pub fn state(&self) -> LinkState {
+        match self.link.as_ref().map_or(State::Gone, |link| link.state()) {
+            State::Up => LinkState::Up,
+            State::Down => LinkState::Down,
+            State::Gone => LinkState::Gone,
+        }
+    }
+
+    /// Is it where netlink tells us of?
+    pub fn is_ours(&self) -> bool {
+        self.wanted.netns.is_none()
+    }
+
+    /// May we open it again when it is gone?
+    pub fn comes_back(&self) -> bool {
+        self.is_ours() && self.wanted.fds == 0
+    }
+
+    /// Logs how frames come and go, where there are several ways.
+    pub fn say_how(&self) {
+        if let Some(how) = self.link.as_ref().and_then(|link| link.how()) {
+            tracing::info!("{}: interface {}: {how}", self.name, self.interface.name);
+        }
+    }
+
+    pub fn ifname(&self) -> &str {
+        self.wanted.ifname.as_deref().unwrap_or_default()
+    }
+
+    /// Is it there again, by this name or another that it was given?
+    pub fn waits_for(&self, interface: &Interface) -> bool {
+        let mut names = std::iter::once(&interface.name).chain(&interface.altnames);
+        self.comes_back() && self.state() == LinkState::Gone && names.any(|it| it == self.ifname())
+    }
+
+    pub fn is(&self, index: u32) -> bool {
+        self.is_ours() && self.state() != LinkState::Gone && self.interface.index == index
+    }
+
+    /// Why it carries nothing, and what helps; nothing, if it does, or is being opened.
+    pub fn why_not(&self) -> Option<String> {
+        let (name, place) = (&self.interface.name, self.wanted.netns.as_deref());
+        match self.state() {
+            LinkState::Up => None,
+            LinkState::Gone if !self.trouble.is_empty() => Some(self.trouble.clone()),
+            LinkState::Gone if self.link.is_none() => None,
+            LinkState::Gone if self.comes_back() => Some(format!(
+                "interface {name} is gone; one named {} is taken when it appears: ip link",
+                self.ifname()
+            )),
+            LinkState::Gone => Some(match place {
+                Some(netns) if namespace::open(netns).is_err() => format!(
+                    "network namespace {netns} is gone, and interface {name} with it; delete the \
+                     port, and add it again when there is one: uvala port del {}",
+                    self.name
+                ),
+                _ => format!(
+                    "interface {name} is gone; delete the port, and add it again: uvala port del {}",
+                    self.name
+                ),
+            }),
+            LinkState::Down if self.home.is_foreign() => {
+                let inside = place.map_or("ip".to_owned(), namespace::command);
+                Some(format!(
+                    "interface {name} takes no frames; set it up, if it is down: {inside} link set \
+                     {name} up"
+                ))
+            }
+            LinkState::Down if self.interface.up => Some(format!(
+                "interface {name} has no carrier; look at its cable, or set up its other end"
+            )),
+            LinkState::Down => {
+                Some(format!("interface {name} is down; set it up: ip link set {name} up"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A port whose interface is in this state.
+    fn with(state: State, wanted: HostIf, home: Home) -> HostPlace {
+        let (_, bell) = port::host::bell().expect("descriptors");
+        let interface = Interface { name: "red".to_owned(), ..Interface::default() };
+        let link = Link::new(&interface, home.is_foreign(), &bell);
+        link.note(state);
+        HostPlace {
+            name: "vale0:a".parse().expect("a name"),
+            kind: PortKind::Packet,
+            wanted,
+            link: Some(link),
+            interface,
+            home,
+            logged: LinkState::Gone,
+            trouble: String::new(),
+            retry: false,
+            opening: None,
+        }
+    }
+
+    #[test]
+    fn what_carries_nothing_says_why_and_what_helps() {
+        let named = || HostIf { ifname: Some("red".to_owned()), ..HostIf::default() };
+        let inside = |netns: &str| HostIf { netns: Some(netns.to_owned()), ..named() };
+        let given = || HostIf { fds: 1, ..named() };
+        let own = std::process::id().to_string();
+        let carrier = HostPlace {
+            interface: Interface { up: true, name: "red".to_owned(), ..Interface::default() },
+            ..with(State::Down, named(), Home::Ours)
+        };
+        let refused =
+            HostPlace { trouble: "no right".into(), ..with(State::Gone, named(), Home::Ours) };
+        for (place, why) in [
+            (with(State::Down, named(), Home::Ours), "is down; set it up: ip link set red up"),
+            (carrier, "red has no carrier; look at its cable"),
+            (with(State::Down, inside("x"), Home::Other(1)), "down: ip -n x link set red up"),
+            (with(State::Down, inside("7"), Home::Other(1)), "nsenter --net=/proc/7/ns/net ip"),
+            (with(State::Down, given(), Home::Unknown), "if it is down: ip link set red up"),
+            (with(State::Gone, named(), Home::Ours), "one named red is taken when it appears"),
+            (with(State::Gone, inside(&own), Home::Other(1)), "interface red is gone; delete"),
+            (with(State::Gone, inside("no-such"), Home::Other(1)), "namespace no-such is gone"),
+            (with(State::Gone, given(), Home::Ours), "add it again: uvala port del vale0:a"),
+            (refused, "no right"),
+        ] {
+            let said = place.why_not().expect(why);
+            assert!(said.contains(why), "{said}");
+        }
+        assert_eq!(with(State::Up, named(), Home::Ours).why_not(), None);
+        let begun = HostPlace { link: None, ..with(State::Gone, named(), Home::Ours) };
+        assert_eq!(begun.why_not(), None, "it is being opened");
+    }
+
+    #[test]
+    fn an_interface_is_there_again_by_any_of_its_names() {
+        let named = HostIf { ifname: Some("red".to_owned()), ..HostIf::default() };
+        let place = with(State::Gone, named, Home::Ours);
+        let (name, altnames) = ("eth7".to_owned(), vec!["enp1".to_owned(), "red".to_owned()]);
+        assert!(!place.waits_for(&Interface { name: name.clone(), ..Interface::default() }));
+        assert!(place.waits_for(&Interface { name, altnames, ..Interface::default() }));
+    }
+}
