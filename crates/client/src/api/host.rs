@@ -76,7 +76,7 @@ pub struct HostIfInfo {
     /// How its frames come and go, where there are several ways.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub how: Option<String>,
-    /// Why it could not be had when it was tried last.
+    /// Why it carries nothing, and what helps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
 }

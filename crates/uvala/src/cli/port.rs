@@ -4,8 +4,9 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
 use client::api::{
-    Address, Filter, HostIf, MAX_GIVEN, Mac, Machine, MachineInfo, Mode, PortAdd, PortInfo,
-    PortKind, PortList, PortRef, PortSet, PortSettings, Queues, Reply, Request, SocketPlace,
+    Address, Filter, HostIf, HostIfInfo, LinkState, MAX_GIVEN, Mac, Machine, MachineInfo, Mode,
+    PortAdd, PortInfo, PortKind, PortList, PortRef, PortSet, PortSettings, Queues, Reply, Request,
+    SocketPlace,
 };
 use client::control::{Connection, unexpected};
 use client::name::{NameError, PortName, SwitchName};
@@ -162,7 +163,9 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         Action::List { switch, output, watch } => {
             let switch = switch.as_deref().map(str::parse).transpose()?;
             watch.repeat(global, |connection, _| {
-                output.print(&list(connection, switch.as_ref())?, |ports| table(ports))
+                output.print(&list(connection, switch.as_ref())?, |ports| {
+                    table(ports) + &troubles(ports)
+                })
             })
         }
         Action::Show { name, output } => {
@@ -374,9 +377,19 @@ fn table(ports: &[PortInfo]) -> String {
         left("MODE", |info| or_dash(info.settings.mode.or(socket_rights(info).map(|it| it.2)))),
         right("MEMORY", |info| memory(info.memory)),
         left("GROUP", |info| or_dash(info.group.as_ref())),
+        left("LINK", |info| or_dash(info.host.as_ref().map(|host| host.state))),
         left("STAYS", |info| yes(info.persistent)),
     ];
     Table::of(ports, &columns).to_string()
+}
+
+/// Why some carry nothing, and what helps.
+fn troubles(ports: &[PortInfo]) -> String {
+    let said = |info: &PortInfo| {
+        let trouble = info.host.as_ref()?.trouble.as_ref()?;
+        Some(format!("{}: {trouble}\n", info.port))
+    };
+    ports.iter().filter_map(said).collect()
 }
 
 /// Owner, group and mode of the socket that a machine's port has.
@@ -419,6 +432,20 @@ fn show_machine(kind: PortKind, machine: &MachineInfo) -> String {
     text
 }
 
+fn show_host(host: &HostIfInfo) -> String {
+    let place = host.netns.as_ref().map(|name| format!(" in namespace {name}"));
+    let is_known = host.state != LinkState::Gone || host.mtu > 0;
+    let about = is_known.then(|| format!(", mtu {}, {}", host.mtu, host.mac));
+    let (place, about) = (place.unwrap_or_default(), about.unwrap_or_default());
+    let mut text = format!("interface        {}{place} ({}){about}\n", host.ifname, host.state);
+    for (name, value) in [("frames", &host.how), ("trouble", &host.trouble)] {
+        if let Some(value) = value {
+            text += &format!("{name:<15}  {value}\n");
+        }
+    }
+    text
+}
+
 fn show(info: &PortInfo) -> String {
     let client = match &info.client {
         Some(client) => format!(
@@ -442,20 +469,7 @@ fn show(info: &PortInfo) -> String {
         info.group.as_deref().unwrap_or("-"),
     );
     if let Some(host) = &info.host {
-        let place = host.netns.as_ref().map(|name| format!(" in namespace {name}"));
-        text += &format!(
-            "interface        {}{} ({}), mtu {}, {}\n",
-            host.ifname,
-            place.unwrap_or_default(),
-            host.state,
-            host.mtu,
-            host.mac
-        );
-        for (name, value) in [("frames", &host.how), ("trouble", &host.trouble)] {
-            if let Some(value) = value {
-                text += &format!("{name:<15}  {value}\n");
-            }
-        }
+        text += &show_host(host);
     }
     if let Some(machine) = &info.machine {
         text += &show_machine(info.kind, machine);

@@ -109,6 +109,7 @@ pub fn daemon(info: &DaemonInfo, ports: &[PortInfo], dir: &Path) -> Vec<Finding>
     findings.extend(groups(&text("cgroup")).find_map(|(used, most)| limits::group(used, most)));
     findings.extend(host::priority("daemon", &text("autogroup")));
     findings.extend(ports.iter().flat_map(clients));
+    findings.extend(host::interfaces(ports));
     findings.extend(host::mtus(ports));
     let unix = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     // A daemon in another namespace has its sockets elsewhere.

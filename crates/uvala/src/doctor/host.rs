@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use client::api::PortInfo;
+use client::api::{LinkState, PortInfo};
 
 use super::{Finding, note, problem};
 use crate::vm::kvm::Access;
@@ -40,11 +40,22 @@ pub fn priority(about: &str, autogroup: &str) -> Option<Finding> {
     (nice < 0).then(|| problem(about, what, cure))
 }
 
+/// Interfaces that carry nothing. The daemon says why, and what helps.
+pub fn interfaces(ports: &[PortInfo]) -> Vec<Finding> {
+    let trouble = |port: &PortInfo| {
+        let said = port.host.as_ref()?.trouble.as_deref()?;
+        let (what, cure) = said.split_once("; ").unwrap_or((said, "see the daemon's log"));
+        Some(problem(&port.port.to_string(), what, cure))
+    };
+    ports.iter().filter_map(trouble).collect()
+}
+
 /// Interfaces of one switch with different MTUs.
 pub fn mtus(ports: &[PortInfo]) -> Vec<Finding> {
     let mut switches = BTreeMap::<String, BTreeMap<u32, Vec<String>>>::new();
     for port in ports {
-        let Some(host) = &port.host else { continue };
+        let there = port.host.as_ref().filter(|host| host.state != LinkState::Gone);
+        let Some(host) = there else { continue };
         let name = port.port.to_string();
         let switch = name.split(':').next().unwrap_or_default().to_owned();
         switches.entry(switch).or_default().entry(host.mtu).or_default().push(name);
@@ -146,16 +157,45 @@ mod tests {
         assert_eq!(priority("daemon", ""), None);
     }
 
+    /// A port with such an interface.
+    fn with(name: &str, host: &serde_json::Value) -> PortInfo {
+        serde_json::from_value(serde_json::json!({
+            "port": name, "kind": "tap", "number": 1, "persistent": true, "owner": 0,
+            "client": null, "memory": 0, "group": null, "settings": {}, "host": host,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn test_interfaces_in_trouble_are_told_with_the_cure() {
+        let port = |state: &str, trouble: Option<&str>| {
+            with(
+                "vale0:a",
+                &serde_json::json!({
+                    "ifname": "x", "state": state, "mtu": 0, "mac": "02:00:00:00:00:01",
+                    "trouble": trouble,
+                }),
+            )
+        };
+        assert!(interfaces(&[port("up", None)]).is_empty());
+        let ports = [port("gone", Some("no interface x; see: ip link")), port("down", Some("x"))];
+        let [gone, down] = &interfaces(&ports)[..] else { panic!() };
+        assert_eq!((&*gone.about, &*gone.what), ("vale0:a", "no interface x"));
+        assert_eq!((&*gone.cure, &*down.cure), ("see: ip link", "see the daemon's log"));
+    }
+
     #[test]
     fn test_mtus_of_one_switch_are_the_same() {
-        let port = |name: &str, mtu: u32| -> PortInfo {
-            serde_json::from_value(serde_json::json!({
-                "port": name, "kind": "tap", "number": 1, "persistent": true, "owner": 0,
-                "client": null, "memory": 0, "group": null, "settings": {},
-                "host": {"ifname": "x", "state": "up", "mtu": mtu, "mac": "02:00:00:00:00:01"},
-            }))
-            .unwrap()
+        let state = |name: &str, mtu: u32, state: &str| {
+            with(
+                name,
+                &serde_json::json!({
+                    "ifname": "x", "state": state, "mtu": mtu, "mac": "02:00:00:00:00:01",
+                }),
+            )
         };
+        let port = |name, mtu| state(name, mtu, "up");
+        assert!(mtus(&[port("vale0:a", 1500), state("vale0:b", 0, "gone")]).is_empty());
         assert!(mtus(&[port("vale0:a", 1500), port("vale1:a", 9000)]).is_empty());
         let [found] = &mtus(&[port("vale0:a", 1500), port("vale0:b", 9000)])[..] else { panic!() };
         assert!(found.about == "vale0" && found.what.contains("vale0:b has 9000"), "{found:?}");
