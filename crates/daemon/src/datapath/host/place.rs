@@ -90,7 +90,8 @@ impl HostPlace {
                     self.name
                 ),
                 _ => format!(
-                    "interface {name} is gone; delete the port, and add it again: uvala port del {}",
+                    "interface {name} is gone; delete the port, and add it again: uvala port del \
+                     {}",
                     self.name
                 ),
             }),

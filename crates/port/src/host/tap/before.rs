@@ -1,4 +1,4 @@
-//! A TAP that was there before, and is changed for a port: it is what it was where that is not made.
+//! A TAP that was there before, changed for a port: it is what it was where that is not made.
 
 use std::io;
 use std::net::IpAddr;
