@@ -35,8 +35,8 @@ use thiserror::Error;
 pub use attach::{Attach, Attached};
 pub use audit::{GroupAudit, MemberAudit};
 pub use chain::{
-    ChainAdd, ChainInfo, ChainRef, ChainSpec, FlowCacheInfo, FunctionInfo, HopInfo, RuleAdd,
-    RuleDel, RuleInfo, RuleSpec, SteeringQuery,
+    COUNT_NAME_MAX, COUNTS_MAX, ChainAdd, ChainInfo, ChainRef, ChainSpec, FlowCacheInfo,
+    FunctionInfo, FunctionNote, HopInfo, RuleAdd, RuleDel, RuleInfo, RuleSpec, SteeringQuery,
 };
 pub use fdb::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList};
 pub use hop::{HopCall, HopEnd, HopRef, HopState};
@@ -165,6 +165,8 @@ pub enum Request {
     RuleList(SteeringQuery),
     /// Instances of services, a page at a time. Answer: [`Reply::Functions`].
     FunctionList(SteeringQuery),
+    /// What the function at a port that this process holds has counted. Answer: [`Reply::Done`].
+    FunctionNote(FunctionNote),
     /// Where the buffers of the caller's trust groups are, a page at a time.
     /// Answer: [`Reply::Audit`].
     Audit(PageFrom),

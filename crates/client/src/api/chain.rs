@@ -242,7 +242,25 @@ pub struct FunctionInfo {
     /// send is there, too.
     #[serde(default)]
     pub drops: BTreeMap<String, u64>,
+    /// What it has counted itself, as it said last: a firewall by its rules.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub counts: BTreeMap<String, u64>,
 }
+
+/// What a function says that it has counted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FunctionNote {
+    /// Its port.
+    pub port: PortName,
+    /// Names, of letters, digits and `_`, and counts; at most [`COUNTS_MAX`].
+    pub counts: BTreeMap<String, u64>,
+}
+
+/// Most counts of a function.
+pub const COUNTS_MAX: usize = 256;
+/// Longest name of one, in bytes.
+pub const COUNT_NAME_MAX: usize = 64;
 
 impl FunctionInfo {
     /// Frames of it that the switch did not take: because of their buffers, or of where to.

@@ -15,7 +15,7 @@ pub mod machine;
 mod netmap;
 mod wanted;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -632,7 +632,8 @@ fn held_port(client: &Client, attach: &Attach, key: PortKey, memory: u64) -> Por
 
 fn holder(client: &Client, memory: u64, group: Option<String>) -> Holder {
     let Caller { pid, uid, .. } = client.caller;
-    Holder { conn: client.conn, pid, uid, name: client.name.clone(), memory, ready: false, group }
+    let (conn, name, counts) = (client.conn, client.name.clone(), BTreeMap::new());
+    Holder { conn, pid, uid, name, memory, ready: false, group, counts }
 }
 
 fn switch_info<D: Datapath>(

@@ -1,6 +1,7 @@
 //! `uvala nf`
 
 mod metrics;
+mod reporter;
 mod top;
 
 use std::path::PathBuf;
@@ -15,6 +16,8 @@ use client::api::{
 };
 use client::control::{Connection, ControlError, unexpected};
 use client::name::{PortName, SwitchName};
+
+use reporter::Reporter;
 
 use super::output::{Output, Watch};
 use super::{Global, listing, switch as switches};
@@ -152,6 +155,7 @@ fn run_function(global: &Global, run: &Run) -> anyhow::Result<()> {
     };
     drop(connection);
     let wishes = Wishes::by_signals(run.config.is_some()).context("cannot catch signals")?;
+    let reporter = Reporter::start(global, &name, &function);
     let limit = run.duration.map(Duration::from_secs);
     let end = limit.and_then(|limit| Instant::now().checked_add(limit));
     nf::run(&mut port, &mut function, |function| {
@@ -161,6 +165,9 @@ fn run_function(global: &Global, run: &Run) -> anyhow::Result<()> {
         if wishes.show() {
             // Who does not read it does not end the function.
             let _ = run.show(function);
+        }
+        if reporter.is_due() {
+            reporter.tell(function.counts());
         }
         !wishes.end() && end.is_none_or(|end| Instant::now() < end)
     })?;
@@ -333,7 +340,16 @@ fn table(functions: &[FunctionInfo]) -> String {
         right("REFUSED", |info| info.refused().to_string()),
         right("LOST", |info| info.lost.to_string()),
     ];
-    Table::of(functions, &columns).to_string()
+    Table::of(functions, &columns).to_string() + &counts(functions.iter())
+}
+
+/// A line for each that has counted something itself.
+fn counts<'a>(functions: impl Iterator<Item = &'a FunctionInfo>) -> String {
+    let line = |info: &FunctionInfo| {
+        let all = info.counts.iter().map(|(name, count)| format!("{name} {count}"));
+        format!("{}: {}\n", info.port, all.collect::<Vec<_>>().join(", "))
+    };
+    functions.filter(|info| !info.counts.is_empty()).map(line).collect()
 }
 
 const EXAMPLES: &str = "\

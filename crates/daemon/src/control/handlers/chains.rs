@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use client::api::{
-    ChainAdd, ChainInfo, ChainRef, ChainSpec, FlowCacheInfo, FunctionInfo, PortKind, Reply,
-    Request, RuleAdd, RuleDel, RuleInfo, RuleSpec, SteeringQuery, SwitchSettings,
+    COUNT_NAME_MAX, COUNTS_MAX, ChainAdd, ChainInfo, ChainRef, ChainSpec, FlowCacheInfo,
+    FunctionInfo, FunctionNote, PortKind, Reply, Request, RuleAdd, RuleDel, RuleInfo, RuleSpec,
+    SteeringQuery, SwitchSettings,
 };
 use client::name::{PortName, SwitchName};
 use switch::forward::chain::Report;
@@ -19,7 +20,7 @@ use crate::config::SwitchPlan;
 use crate::control::datapath::Datapath;
 use crate::control::policy::{Access, Caller};
 use crate::control::refusal::Refusal;
-use crate::control::state::Switch;
+use crate::control::state::{Holder, Switch};
 use crate::control::steering::{Steering, View};
 use crate::control::usage;
 
@@ -34,6 +35,7 @@ impl<D: Datapath> Control<D> {
             Request::RuleDel(del) => self.rule_del(caller, &del),
             Request::RuleList(query) => self.rule_list(caller, &query),
             Request::FunctionList(query) => self.function_list(caller, &query),
+            Request::FunctionNote(note) => self.function_note(caller, note),
             Request::Audit(from) => self.audit(caller, &from),
             other => unreachable!("{other:?} is not about chains"),
         };
@@ -335,10 +337,30 @@ impl<D: Datapath> Control<D> {
                 no_room: drops(DropReason::NoRoom),
                 dropped: drops(DropReason::Function),
                 drops: counted.drops,
+                counts: holder.map(|holder| holder.counts.clone()).unwrap_or_default(),
             };
             (name.to_string(), info)
         });
         Ok(Reply::Functions(page(rows)))
+    }
+
+    /// The process that runs a function says what that has counted.
+    fn function_note(&mut self, caller: &Caller, note: FunctionNote) -> Result<Reply, Refusal> {
+        let is_name = |name: &String| {
+            let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+            (1..=COUNT_NAME_MAX).contains(&name.len()) && name.bytes().all(is_letter)
+        };
+        if note.counts.len() > COUNTS_MAX || !note.counts.keys().all(is_name) {
+            let why = format!("counts: at most {COUNTS_MAX}, named by letters, digits and '_'");
+            return Err(Refusal::BadValue(why));
+        }
+        let holder = self.state.port_mut(&note.port).and_then(|port| port.holder.as_mut());
+        let its_own = |holder: &&mut Holder| {
+            holder.ready && (holder.pid, holder.uid) == (caller.pid, caller.uid)
+        };
+        let holder = holder.filter(its_own).ok_or_else(|| Refusal::NotHeld(note.port.clone()))?;
+        holder.counts = note.counts;
+        Ok(Reply::Done)
     }
 }
 

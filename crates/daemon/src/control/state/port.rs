@@ -1,5 +1,7 @@
 //! A port as the control plane knows it, and the client that holds it.
 
+use std::collections::BTreeMap;
+
 use client::api::{HostIf, Machine, PortKind, PortStats};
 use client::name::PortName;
 use switch::PortConfig;
@@ -60,6 +62,8 @@ pub struct Holder {
     pub ready: bool,
     /// The trust group.
     pub group: Option<String>,
+    /// What its function has counted, as it said last.
+    pub counts: BTreeMap<String, u64>,
 }
 
 impl Port {

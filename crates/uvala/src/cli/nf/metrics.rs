@@ -60,7 +60,7 @@ fn text(seen: &[Seen]) -> String {
 }
 
 /// Names, without the program's own in front, and what they count, in order.
-const FAMILIES: [(&str, &str); 18] = [
+const FAMILIES: [(&str, &str); 19] = [
     ("function_received_frames_total", "Frames that an instance was given."),
     ("function_sent_frames_total", "Frames that an instance sent."),
     ("function_dropped_frames_total", "Frames that ended at an instance, by reason."),
@@ -70,6 +70,7 @@ const FAMILIES: [(&str, &str); 18] = [
     ("function_cpu_seconds_total", "Processor time of an instance's process."),
     ("function_running", "Whether a process runs an instance."),
     ("function_stalled", "Whether an instance has frames and reads none."),
+    ("function_count", "What an instance's function has counted itself, by name."),
     ("chain_entered_frames_total", "Frames that entered a chain."),
     ("chain_dropped_frames_total", "Frames that ended in a chain, by reason."),
     ("chain_broken", "Whether no frame can pass a chain now."),
@@ -112,6 +113,9 @@ impl Page {
         }
         self.add("function_running", &own, u8::from(info.pid.is_some()));
         self.add("function_stalled", &own, u8::from(info.stalled));
+        for (name, count) in &info.counts {
+            self.add("function_count", &[&own, &[("name", name.clone())][..]].concat(), count);
+        }
     }
 
     fn chain(&mut self, of_switch: &Labels, info: &ChainInfo) {
@@ -199,6 +203,7 @@ mod tests {
             no_room: 0,
             dropped: 1,
             drops: BTreeMap::from([("function".to_owned(), 1), ("bad_index".to_owned(), 2)]),
+            counts: BTreeMap::from([("rule_1".to_owned(), 5)]),
         }
     }
 

@@ -7,7 +7,7 @@ use client::api::FunctionInfo;
 use client::name::{PortName, SwitchName};
 use serde::Serialize;
 
-use super::{Output, Watch, functions, state};
+use super::{Output, Watch, counts, functions, state};
 use crate::cli::Global;
 use crate::table::{Table, left, or_dash, right};
 
@@ -91,7 +91,7 @@ fn table(rows: &[Busy]) -> String {
         right("NO ROOM/S", |row| format!("{:.0}", row.no_room_per_s)),
         right("DROPPED/S", |row| format!("{:.0}", row.dropped_per_s)),
     ];
-    Table::of(rows, &columns).to_string()
+    Table::of(rows, &columns).to_string() + &counts(rows.iter().map(|row| &row.info))
 }
 
 #[cfg(test)]
@@ -121,6 +121,7 @@ mod tests {
             no_room: 0,
             dropped: 0,
             drops: BTreeMap::new(),
+            counts: BTreeMap::new(),
         };
         (info.port.clone(), info)
     }

@@ -213,3 +213,28 @@ fn test_pages_of_an_audit_have_each_member_once_and_look_at_nobody_elses() {
     let from = r#"{"audit":{"from":"x"}}"#;
     assert!(bench.refused(0, 0, from).1.contains("no place"));
 }
+
+#[test]
+fn test_who_runs_a_function_says_what_it_has_counted_and_nobody_else() {
+    let mut bench = Bench::with_chain();
+    bench.attach(2, 0, "vale0:f1").unwrap();
+    let note =
+        |counts: &str| format!(r#"{{"function_note":{{"port":"vale0:f1","counts":{counts}}}}}"#);
+    // Another connection of the same process.
+    bench.done(&note(r#"{"rule_1":7}"#));
+    let counts = |bench: &mut Bench| {
+        let list = r#"{"function_list":{"switch":"vale0"}}"#;
+        let Reply::Functions(page) = bench.ask(0, 0, list).unwrap() else { panic!("another") };
+        page.items[0].counts.clone()
+    };
+    assert_eq!(counts(&mut bench), [("rule_1".to_owned(), 7)].into());
+    for bad in [r#"{"a b":1}"#, r#"{"":1}"#, r#"{"\u001b":1}"#] {
+        assert_eq!(bench.refused(2, 0, &note(bad)).0, ErrorCode::BadRequest);
+    }
+    let many: Vec<_> = (0..257).map(|n| format!(r#""c{n}":1"#)).collect();
+    bench.refused(2, 0, &note(&format!("{{{}}}", many.join(","))));
+    assert_eq!(bench.refused(3, 1000, &note("{}")).0, ErrorCode::NotFound);
+    bench.control.hang_up(ConnKey(2));
+    assert_eq!(counts(&mut bench), [].into());
+    assert_eq!(bench.refused(2, 0, &note("{}")).0, ErrorCode::NotFound);
+}
