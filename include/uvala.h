@@ -320,7 +320,7 @@ struct uvala_nf_frame {
 	uint32_t room;
 	uint64_t meta;
 	uint32_t target; /* with UVALA_NF_SERVICE, UVALA_NF_PORT: which number */
-	uint32_t pad;
+	uint32_t held;   /* with UVALA_NF_HOLD: its handle; 0: it cannot be held, and is dropped */
 };
 
 /* What becomes of it. Every other number drops it too. */
@@ -328,16 +328,59 @@ enum uvala_nf_action {
 	UVALA_NF_NEXT = 0,    /* the next function, or out at the end of the chain */
 	UVALA_NF_DROP = 1,
 	UVALA_NF_SERVICE = 2, /* to a service */
-	UVALA_NF_PORT = 3     /* out by a port of the switch, or to that instance */
+	UVALA_NF_PORT = 3,    /* out by a port of the switch, or to that instance */
+	UVALA_NF_HOLD = 4     /* nothing yet: uvala_nf_send_on() */
 };
 typedef int (*uvala_nf_callback)(void *context, struct uvala_nf_frame *frame);
 
 /* Handles one batch on the first rings of a port that is an instance of a service, after waiting
  * for it; asks the callback about each frame. Returns the number of slots, 0 when the time is over,
- * or an error. Both sides of the port are this thread's meanwhile. With a timeout of 0 from the
- * first call on it has no direct hops: their doorbells are not the port's. */
+ * or an error. Both sides of the port are this thread's meanwhile, and a callback calls nothing
+ * about this port but uvala_nf_held, _send_on and _send. With a timeout of 0 from the first call on
+ * it has no direct hops: their doorbells are not the port's.
+ *
+ * A thread for each core: as many ports, each an instance of the service, each with its thread. */
 int uvala_nf_step(struct uvala_port *port, uvala_nf_callback callback, void *context,
                   int64_t timeout_us);
+
+/* Has this called too, with the context of the step: before each batch with its number of slots,
+ * and with 0 when the time is over. NULL: nothing. 0 or an error. */
+typedef void (*uvala_nf_batch)(void *context, uint32_t slots);
+int uvala_nf_on_batch(struct uvala_port *port, uvala_nf_batch batch);
+
+/* Most frames that a port holds. */
+#define UVALA_NF_HELD_MAX 65536
+
+/* A frame that is held is a copy of the library's, which nobody else waits for: one that is never
+ * sent on is gone when the port is closed. It is as it was when the callback returned, with its
+ * meta and without its own bytes. Frames in several buffers cannot be held. A handle is this
+ * port's, and good for one uvala_nf_send_on(); every other is UVALA_EARG. Handles outlive a
+ * reconnect. */
+
+/* Its bytes, to read and to write until it is sent on; stores their number, if len is not NULL.
+ * NULL: it is not held. */
+uint8_t *uvala_nf_held(struct uvala_port *port, uint32_t held, uint32_t *len);
+
+/* Sends it on, as what becomes of it now: an action but UVALA_NF_HOLD, with its target. It goes out
+ * behind the batch, or in the next uvala_nf_step() if there is none now. 0 or UVALA_EARG: then it
+ * is still held, if it was. */
+int uvala_nf_send_on(struct uvala_port *port, uint32_t held, int action, uint32_t target);
+
+/* Sends a copy of this as a new frame, which leaves by its address; likewise behind the batch. 0 or
+ * UVALA_EARG. One that does not fit the ring is an error of that step. */
+int uvala_nf_send(struct uvala_port *port, const void *frame, size_t len);
+
+#define UVALA_NF_OWN_BYTES 16
+
+/* The functions' own bytes, which travel with the buffer inside of the trust group; what is in them
+ * at first is anything. NULL: the frame reaches into them, or lies in several buffers. For
+ * callbacks. */
+static inline uint8_t *uvala_nf_own(const struct uvala_nf_frame *frame)
+{
+	return frame->room >= UVALA_NF_OWN_BYTES && frame->len <= frame->room - UVALA_NF_OWN_BYTES ?
+		       frame->data + (frame->room - UVALA_NF_OWN_BYTES) :
+		       NULL;
+}
 
 #ifdef __cplusplus
 }

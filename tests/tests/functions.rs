@@ -5,11 +5,12 @@ use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use harness::chain::{configuration, function, functions};
+use client::Port;
+use harness::chain::{audit, configuration, function, functions};
 use harness::daemon::{Daemon, Setup};
 use harness::lab::Lab;
 use harness::net::{tcp, udp};
-use harness::process::{Owned, STRANGER, Scratch, uvala, uvala_path};
+use harness::process::{Owned, STRANGER, Scratch, outcome, uvala, uvala_path};
 use harness::role::Become;
 use harness::{is_root, skip, wait};
 
@@ -297,52 +298,144 @@ fn chain_of_one(daemon: &Daemon) {
     }
 }
 
+/// Runs a function at `valenf:count`; the chain's ends, once it is there.
+fn runs_in_the_chain(daemon: &Daemon, command: &mut Command) -> (Owned, Port, Port) {
+    command.env("UVALA_DIR", daemon.dir()).stdin(Stdio::null()).stdout(Stdio::piped());
+    let program = Owned::spawn(command);
+    wait::until("an instance", || says(daemon, "nf list valenf").contains(" runs "));
+    (program, daemon.open("valenf:a"), daemon.open("valenf:b"))
+}
+
+/// Another member of the functions' group, so that it is audited when they have ended.
+fn who_stays(daemon: &Daemon) -> Port {
+    client::Options::new().dir(daemon.dir()).group("nf").open("valenf:stays").unwrap()
+}
+
+/// A frame to everybody, of a type, that says so much.
+fn saying(kind: [u8; 2], says: &[u8]) -> Vec<u8> {
+    let mut frame = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1], &kind, says].concat();
+    frame.resize(60, 0);
+    frame
+}
+
+#[track_caller]
+fn arrives(port: &mut Port, frame: &[u8]) {
+    let mut got = Vec::new();
+    assert!(port.recv_timeout(&mut got, Some(wait::PATIENCE)).unwrap(), "it passed nothing on");
+    assert_eq!(got, frame);
+}
+
 /// Sends frames of two types until a line of the program says that it has counted both.
 fn frames_are_counted(daemon: &Daemon, command: &mut Command) {
-    command.env("UVALA_DIR", daemon.dir()).stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut program = Owned::spawn(command);
-    let lines = BufReader::new(program.stdout()).lines();
-    wait::until("an instance", || says(daemon, "nf list valenf").contains(" runs "));
-    let (mut a, mut b) = (daemon.open("valenf:a"), daemon.open("valenf:b"));
+    let (mut program, mut a, mut b) = runs_in_the_chain(daemon, command);
     for kind in [[0x88, 0xb5], [8, 6], [0x88, 0xb5]] {
-        let frame = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1], &kind, &[0; 46]].concat();
+        let frame = saying(kind, &[]);
         a.send(&frame).unwrap();
-        let mut got = Vec::new();
-        assert!(b.recv_timeout(&mut got, Some(wait::PATIENCE)).unwrap(), "it passed nothing on");
-        assert_eq!(got, frame);
+        arrives(&mut b, &frame);
     }
-    let mut lines = lines.map_while(Result::ok);
+    let mut lines = BufReader::new(program.stdout()).lines().map_while(Result::ok);
     assert!(lines.any(|line| line.contains("0x88b5': 2") && line.contains("0x0806': 1")));
 }
 
-#[test]
-fn a_function_in_python_counts_and_passes_on() {
-    if Command::new("python3").arg("--version").output().is_err() {
-        return skip("there is no python3");
-    }
-    let (library, daemon) = (library(), Daemon::start());
-    chain_of_one(&daemon);
+/// Every frame comes, once and in order, and no buffer is lost.
+fn frames_are_delayed(daemon: &Daemon, command: &mut Command) {
+    let (mut program, mut a, mut b) = runs_in_the_chain(daemon, command);
+    let _stays = who_stays(daemon);
+    let frames: Vec<_> = (0..100).map(|number| saying([0x88, 0xb5], &[number])).collect();
+    frames.iter().for_each(|frame| a.send(frame).unwrap());
+    frames.iter().for_each(|frame| arrives(&mut b, frame));
+    assert_eq!(audit(daemon).len(), 1);
+    a.send(&frames[0]).unwrap();
+    program.kill();
+    wait::until("its end", || !says(daemon, "nf list valenf").contains(" runs "));
+    assert_eq!(audit(daemon).len(), 1);
+}
+
+/// A Python program of the examples.
+fn python(name: &str, library: &Path) -> Command {
     let mut command = Command::new("python3");
-    command.arg(root().join("examples/nf/count.py")).arg("valenf:count");
-    frames_are_counted(&daemon, command.env("LD_LIBRARY_PATH", library));
+    command.arg(root().join("examples/nf").join(name)).arg("valenf:count");
+    command.env("LD_LIBRARY_PATH", library).env("PYTHONDONTWRITEBYTECODE", "1");
+    command
 }
 
 #[test]
-fn a_function_in_c_counts_and_passes_on() {
+fn functions_in_python_count_and_delay() {
+    if Command::new("python3").arg("--version").output().is_err() {
+        return skip("there is no python3");
+    }
+    let library = library();
+    for (name, check) in [
+        ("count.py", frames_are_counted as fn(&Daemon, &mut Command)),
+        ("delay.py", frames_are_delayed),
+    ] {
+        let daemon = Daemon::start();
+        chain_of_one(&daemon);
+        check(&daemon, &mut python(name, &library));
+    }
+}
+
+/// A C program, compiled; it is to be told its ports.
+fn c_program(source: &str, library: &Path, place: &Scratch) -> Command {
+    let source = root().join(source);
+    let program = place.path().join(source.file_stem().unwrap());
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-pthread", "-I"]);
+    compiler.arg(root().join("include")).arg(source);
+    compiler.arg("-o").arg(&program).arg("-L").arg(library).arg("-luvala");
+    assert!(compiler.status().unwrap().success());
+    let soname = place.path().join("libuvala.so.0");
+    if !soname.exists() {
+        std::os::unix::fs::symlink(library.join("libuvala.so"), soname).unwrap();
+    }
+    let mut command = Command::new(program);
+    command.arg("valenf:count").env("LD_LIBRARY_PATH", place.path());
+    command
+}
+
+#[test]
+fn functions_in_c_count_and_delay() {
     if Command::new("cc").arg("--version").output().is_err() {
         return skip("there is no C compiler (apt-get install gcc)");
     }
-    let (place, library, daemon) = (Scratch::new("nf_c"), library(), Daemon::start());
+    let (place, library) = (Scratch::new("nf_c"), library());
+    for (source, check) in [
+        ("tests/c/count.c", frames_are_counted as fn(&Daemon, &mut Command)),
+        ("examples/c/delay.c", frames_are_delayed),
+    ] {
+        let daemon = Daemon::start();
+        chain_of_one(&daemon);
+        check(&daemon, &mut c_program(source, &library, &place));
+    }
+}
+
+#[test]
+fn a_function_in_c_holds_frames_and_sends_each_on_once() {
+    if Command::new("cc").arg("--version").output().is_err() {
+        return skip("there is no C compiler (apt-get install gcc)");
+    }
+    let (place, library, daemon) = (Scratch::new("nf_hold"), library(), Daemon::start());
     chain_of_one(&daemon);
-    let program = place.path().join("count");
-    let mut compiler = Command::new("cc");
-    compiler.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"]);
-    compiler.arg(root().join("include")).arg(root().join("tests/c/count.c"));
-    compiler.arg("-o").arg(&program).arg("-L").arg(&library).arg("-luvala");
-    assert!(compiler.status().unwrap().success());
-    let soname = place.path().join("libuvala.so.0");
-    std::os::unix::fs::symlink(library.join("libuvala.so"), soname).unwrap();
-    let mut command = Command::new(program);
-    command.arg("valenf:count").env("LD_LIBRARY_PATH", place.path());
-    frames_are_counted(&daemon, &mut command);
+    let mut command = c_program("tests/c/hold.c", &library, &place);
+    let (mut program, mut a, mut b) = runs_in_the_chain(&daemon, command.arg("valenf:other"));
+    let _stays = who_stays(&daemon);
+    let frame = |says: &[u8]| saying([0x88, 0xb5], says);
+    let mut send = |says: &[u8]| a.send(&frame(says)).unwrap();
+    send(b"hn");
+    arrives(&mut b, &frame(b"hN"));
+    send(b"hk");
+    send(b"b");
+    send(b"m");
+    arrives(&mut b, &frame(b"b"));
+    arrives(&mut b, &frame(b"mM"));
+    send(b"hk");
+    send(b"e");
+    arrives(&mut b, &frame(b"e"));
+    arrives(&mut a, &frame(b"hk"));
+    assert_eq!(audit(&daemon).len(), 1);
+    let said = std::io::read_to_string(program.stdout()).unwrap();
+    assert_eq!(outcome(program.wait()), 0, "{said}");
+    assert_eq!(said.trim(), "6", "slots that its batches had");
+    wait::until("its end", || !says(&daemon, "nf list valenf").contains(" runs "));
+    assert_eq!(audit(&daemon).len(), 1);
 }

@@ -44,6 +44,8 @@ pub struct Handle {
     tx: Queues,
     rx: Queues,
     reconnects: bool,
+    /// The function's.
+    kept: nf::Kept,
 }
 
 /// `UVALA_RX` and `UVALA_TX`.
@@ -115,7 +117,8 @@ fn renew_rx(receiver: &mut client::Receiver, queues: &mut [Queue]) {
 impl Handle {
     fn new(port: Port, reconnects: bool) -> Box<Self> {
         let none = || Box::new([const { Queue::NONE }; MAX_RINGS as usize]);
-        let mut handle = Box::new(Self { port, tx: none(), rx: none(), reconnects });
+        let mut handle =
+            Box::new(Self { port, tx: none(), rx: none(), reconnects, kept: nf::Kept::default() });
         handle.renew();
         handle
     }

@@ -1,12 +1,21 @@
 //! Functions of a chain: a C callback for each frame.
+//!
+//! What a callback holds is copied, and its handle with it, until it is sent on. A callback may ask
+//! for that about the port whose batch is being handled: so a batch borrows the port's rings, and
+//! what is kept for the function ([`Kept`]) only between two calls of it.
 
 // UNSAFETY: pointers that C hands in; uvala.h states what they must be.
 #![allow(unsafe_code)]
 #![allow(clippy::missing_safety_doc)] // reason: the contract of every pointer is in uvala.h.
 
+use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
+use std::mem::{offset_of, take};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use client::nf::{Action, Frame, Made, Meta, step};
+use client::nf::{Action, Frame, Handler, Made, Meta, send, step};
+use client::{FRAME_MAX, FRAME_MIN};
 
 use super::{Handle, bad, fail, timeout, whole};
 
@@ -18,30 +27,125 @@ pub struct CFrame {
     room: u32,
     meta: u64,
     target: u32,
-    pad: u32,
+    held: u32,
 }
+
+// tests/abi.c asserts the same numbers of uvala.h.
+const _: () = assert!(size_of::<CFrame>() == 32 && offset_of!(CFrame, meta) == 16);
+const _: () = assert!(offset_of!(CFrame, target) == 24 && offset_of!(CFrame, held) == 28);
 
 /// `uvala_nf_callback`.
 type Callback = unsafe extern "C" fn(*mut c_void, *mut CFrame) -> c_int;
+/// `uvala_nf_batch`.
+type Batch = unsafe extern "C" fn(*mut c_void, u32);
 
-/// Has C look at a frame.
-fn ask(callback: Callback, context: *mut c_void, frame: &mut Frame<'_>) -> Action {
-    let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    let (len, room) = (number(frame.bytes().len()), number(frame.room()));
-    let (data, meta) = (frame.bytes_mut().as_mut_ptr(), frame.meta.mark());
-    let mut shown = CFrame { data, len, room, meta, target: 0, pad: 0 };
-    // SAFETY: a function by the contract in uvala.h; the frame is ours until it returns.
-    let action = unsafe { callback(context, &raw mut shown) };
-    if shown.len != len {
-        frame.resize(shown.len as usize);
+/// `UVALA_NF_HELD_MAX`.
+const HELD_MAX: usize = 1 << 16;
+
+/// Handles are of one port and one frame: another port's is none here.
+static HANDLES: AtomicU32 = AtomicU32::new(1);
+
+/// What a port keeps for its function from batch to batch.
+#[derive(Debug, Default)]
+pub struct Kept {
+    held: HashMap<u32, (Vec<u8>, Meta)>,
+    /// The handle of the next; 0: there is none yet.
+    next: u32,
+    /// What is to be sent behind the batch.
+    made: Made,
+    batch: Option<Batch>,
+}
+
+impl Kept {
+    /// The handle that a frame would have; 0: there is no room.
+    fn handle(&mut self) -> u32 {
+        while self.next == 0 || self.held.contains_key(&self.next) {
+            self.next = HANDLES.fetch_add(1, Ordering::Relaxed);
+        }
+        if self.held.len() < HELD_MAX { self.next } else { 0 }
     }
-    frame.meta = Meta::new(shown.meta);
-    match (action, u8::try_from(shown.target), u16::try_from(shown.target)) {
-        (0, ..) => Action::Next,
-        (2, Ok(service), _) => Action::Service(service),
-        (3, _, Ok(port)) => Action::Port(port),
+
+    fn hold(&mut self, frame: &Frame<'_>) {
+        self.held.insert(self.next, (frame.bytes().to_vec(), frame.meta));
+        self.next = 0;
+    }
+}
+
+/// An action by its number; what is none is `None`.
+fn action(number: c_int, target: u32) -> Option<Action> {
+    match number {
+        0 => Some(Action::Next),
+        1 => Some(Action::Drop),
+        2 => u8::try_from(target).ok().map(Action::Service),
+        3 => u16::try_from(target).ok().map(Action::Port),
+        4 => Some(Action::Hold),
+        _ => None,
+    }
+}
+
+/// What a port keeps for its function.
+///
+/// # Safety
+/// As for [`whole`]; where a batch is being handled, the caller is its callback.
+unsafe fn kept<'a>(port: *mut Handle) -> Result<&'a mut Kept, c_int> {
+    if port.is_null() {
+        return Err(bad("the port is NULL"));
+    }
+    // SAFETY: as promised; a batch has no reference to this field while it calls.
+    Ok(unsafe { &mut (*port).kept })
+}
+
+/// A C function as one in Rust.
+struct Calls {
+    /// Not NULL.
+    port: *mut Handle,
+    callback: Callback,
+    context: *mut c_void,
+}
+
+impl Calls {
+    fn kept(&mut self) -> &mut Kept {
+        // SAFETY: the port of this batch; what is given is used up before anybody calls anything.
+        unsafe { &mut (*self.port).kept }
+    }
+
+    fn ask(&mut self, frame: &mut Frame<'_>) -> Action {
+        let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let (len, room) = (number(frame.bytes().len()), number(frame.room()));
+        let (data, meta) = (frame.bytes_mut().as_mut_ptr(), frame.meta.mark());
+        let held = if frame.is_whole() { self.kept().handle() } else { 0 };
+        let mut shown = CFrame { data, len, room, meta, target: 0, held };
+        // SAFETY: a function by the contract in uvala.h; the frame is ours until it returns.
+        let said = unsafe { (self.callback)(self.context, &raw mut shown) };
+        if shown.len != len {
+            frame.resize(shown.len as usize);
+        }
+        frame.meta = Meta::new(shown.meta);
         // What is no action is none that passes a frame on.
-        _ => Action::Drop,
+        match action(said, shown.target).unwrap_or(Action::Drop) {
+            Action::Hold if held == 0 => Action::Drop,
+            Action::Hold => {
+                self.kept().hold(frame);
+                Action::Hold
+            }
+            action => action,
+        }
+    }
+}
+
+impl Handler for Calls {
+    fn frame(&mut self, frame: &mut Frame<'_>, made: &mut Made) -> Action {
+        let action = self.ask(frame);
+        made.append(&mut self.kept().made);
+        action
+    }
+
+    fn batch(&mut self, frames: u32, made: &mut Made) {
+        if let Some(batch) = self.kept().batch {
+            // SAFETY: a function by the contract in uvala.h.
+            unsafe { batch(self.context, frames) };
+            made.append(&mut self.kept().made);
+        }
     }
 }
 
@@ -55,15 +159,96 @@ pub unsafe extern "C" fn uvala_nf_step(
 ) -> c_int {
     let Some(callback) = callback else { return bad("the callback is NULL") };
     // SAFETY: an open port by the contract in uvala.h, used by this thread alone.
-    let handle = match unsafe { whole(port) } {
-        Ok(handle) => handle,
+    let made = match unsafe { kept(port) } {
+        Ok(kept) => take(&mut kept.made),
         Err(code) => return code,
     };
-    let mut handler = |frame: &mut Frame<'_>, _: &mut Made| ask(callback, context, frame);
-    let handled = step(&mut handle.port, &mut handler, timeout(timeout_us));
-    handle.renew();
+    // SAFETY: not NULL; callbacks borrow another field.
+    let rings = unsafe { &mut (*port).port };
+    let mut calls = Calls { port, callback, context };
+    let handled = send(rings, made).and_then(|()| step(rings, &mut calls, timeout(timeout_us)));
+    // SAFETY: as before, and the batch is over.
+    match unsafe { whole(port) } {
+        Ok(handle) => handle.renew(),
+        Err(code) => return code,
+    }
     match handled {
         Ok(slots) => c_int::try_from(slots).unwrap_or(c_int::MAX),
         Err(error) => fail(&error),
     }
+}
+
+/// Has a function called before each batch.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uvala_nf_on_batch(port: *mut Handle, batch: Option<Batch>) -> c_int {
+    // SAFETY: an open port by the contract in uvala.h, used by this thread alone.
+    match unsafe { kept(port) } {
+        Ok(kept) => {
+            kept.batch = batch;
+            0
+        }
+        Err(code) => code,
+    }
+}
+
+/// What is not, or not any more, held.
+fn not_held(held: u32) -> c_int {
+    bad(&format!("no frame of this port is held as {held}: it was sent on already, or never held"))
+}
+
+/// The bytes of a frame that is held.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uvala_nf_held(port: *mut Handle, held: u32, len: *mut u32) -> *mut u8 {
+    // SAFETY: an open port by the contract in uvala.h, used by this thread alone.
+    let Ok(kept) = (unsafe { kept(port) }) else { return ptr::null_mut() };
+    let Some((frame, _)) = kept.held.get_mut(&held) else {
+        not_held(held);
+        return ptr::null_mut();
+    };
+    if !len.is_null() {
+        // SAFETY: not NULL; a place for a number by the contract in uvala.h.
+        unsafe { len.write(u32::try_from(frame.len()).unwrap_or(u32::MAX)) };
+    }
+    frame.as_mut_ptr()
+}
+
+/// Sends a held frame on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uvala_nf_send_on(
+    port: *mut Handle,
+    held: u32,
+    number: c_int,
+    target: u32,
+) -> c_int {
+    let Some(action) = action(number, target).filter(|action| *action != Action::Hold) else {
+        return bad("send on as UVALA_NF_NEXT, _DROP, _SERVICE or _PORT, with a number there is");
+    };
+    // SAFETY: an open port by the contract in uvala.h, used by this thread alone.
+    let kept = match unsafe { kept(port) } {
+        Ok(kept) => kept,
+        Err(code) => return code,
+    };
+    match kept.held.remove(&held) {
+        Some((frame, meta)) => {
+            kept.made.send_as(frame, meta, action);
+            0
+        }
+        None => not_held(held),
+    }
+}
+
+/// Makes a frame.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn uvala_nf_send(port: *mut Handle, frame: *const u8, len: usize) -> c_int {
+    if frame.is_null() || !(usize::from(FRAME_MIN)..=FRAME_MAX).contains(&len) {
+        return bad("the frame is NULL or has not 14 to 65553 bytes");
+    }
+    // SAFETY: an open port by the contract in uvala.h, used by this thread alone.
+    let kept = match unsafe { kept(port) } {
+        Ok(kept) => kept,
+        Err(code) => return code,
+    };
+    // SAFETY: not NULL; `len` bytes by the contract in uvala.h.
+    kept.made.send(unsafe { std::slice::from_raw_parts(frame, len) });
+    0
 }

@@ -16,6 +16,10 @@ UVALA_STATIC_ASSERT(offsetof(struct uvala_options, tx_rings) == 24, "options.tx_
 UVALA_STATIC_ASSERT(offsetof(struct uvala_options, yields) == 40, "options.yields");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_options, flags) == 44, "options.flags");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_options, client) == 48, "options.client");
+UVALA_STATIC_ASSERT(sizeof(struct uvala_nf_frame) == 32, "nf_frame");
+UVALA_STATIC_ASSERT(offsetof(struct uvala_nf_frame, meta) == 16, "nf_frame.meta");
+UVALA_STATIC_ASSERT(offsetof(struct uvala_nf_frame, target) == 24, "nf_frame.target");
+UVALA_STATIC_ASSERT(offsetof(struct uvala_nf_frame, held) == 28, "nf_frame.held");
 
 static void refuses(int result, int code, const char *says)
 {
@@ -113,6 +117,37 @@ static void check_null(void)
 	refuses(uvala_forward(&queue, &queue, 1), UVALA_EARG, "itself");
 }
 
+static int pass(void *context, struct uvala_nf_frame *frame)
+{
+	(void)context;
+	(void)frame;
+	return UVALA_NF_NEXT;
+}
+
+static void check_functions(void)
+{
+	unsigned char byte[14] = { 0 };
+	uint8_t buffer[64];
+	struct uvala_nf_frame frame = { buffer, 48, sizeof(buffer), 0, 0, 0 };
+
+	refuses(uvala_nf_step(NULL, pass, NULL, 0), UVALA_EARG, "port");
+	refuses(uvala_nf_step(NULL, NULL, NULL, 0), UVALA_EARG, "callback");
+	refuses(uvala_nf_on_batch(NULL, NULL), UVALA_EARG, "port");
+	refuses(uvala_nf_send_on(NULL, 1, UVALA_NF_NEXT, 0), UVALA_EARG, "port");
+	refuses(uvala_nf_send_on(NULL, 1, UVALA_NF_HOLD, 0), UVALA_EARG, "UVALA_NF_NEXT");
+	refuses(uvala_nf_send_on(NULL, 1, UVALA_NF_SERVICE, 256), UVALA_EARG, "UVALA_NF_NEXT");
+	refuses(uvala_nf_send(NULL, byte, sizeof(byte)), UVALA_EARG, "port");
+	refuses(uvala_nf_send(NULL, NULL, sizeof(byte)), UVALA_EARG, "frame");
+	refuses(uvala_nf_send(NULL, byte, 13), UVALA_EARG, "14 to 65553");
+	refuses(uvala_nf_send(NULL, byte, (size_t)-1), UVALA_EARG, "14 to 65553");
+	assert(uvala_nf_held(NULL, 1, NULL) == NULL && strstr(uvala_errmsg(), "port") != NULL);
+	assert(uvala_nf_own(&frame) == buffer + 48);
+	frame.len = 49;
+	assert(uvala_nf_own(&frame) == NULL);
+	frame.len = frame.room = 15;
+	assert(uvala_nf_own(&frame) == NULL);
+}
+
 int main(void)
 {
 	int code;
@@ -121,6 +156,7 @@ int main(void)
 	check_open();
 	check_sizes();
 	check_null();
+	check_functions();
 	assert(strcmp(uvala_strerror(0), "no error") == 0);
 	for (code = UVALA_EDELETED; code < 0; code++)
 		assert(strcmp(uvala_strerror(code), "unknown error") != 0);

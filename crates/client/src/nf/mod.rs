@@ -117,7 +117,7 @@ impl<'a> Frame<'a> {
 
 /// Frames that a function sends beside those of the batch, behind it.
 #[derive(Debug, Default)]
-pub struct Made(Vec<(Vec<u8>, Meta)>);
+pub struct Made(Vec<(Vec<u8>, Meta, Action)>);
 
 impl Made {
     /// Sends a copy of this as a new frame, which leaves by its address.
@@ -128,12 +128,23 @@ impl Made {
     /// Sends a copy of this as the frame of which the switch has said so: one that was held goes on
     /// in its chain.
     pub fn send_on(&mut self, frame: &[u8], meta: Meta) {
-        self.0.push((frame.to_vec(), meta));
+        self.send_as(frame.to_vec(), meta, Action::Next);
+    }
+
+    /// The same with another action. A frame that is in no chain leaves by its address or by a port
+    /// that is named; dropped, or held once more, it is gone.
+    pub fn send_as(&mut self, frame: Vec<u8>, meta: Meta, action: Action) {
+        self.0.push((frame, meta, action));
     }
 
     /// Takes what was to be sent.
     pub fn take(&mut self) -> Vec<Vec<u8>> {
-        self.0.drain(..).map(|(frame, _)| frame).collect()
+        self.0.drain(..).map(|(frame, ..)| frame).collect()
+    }
+
+    /// Sends what another has, behind its own.
+    pub fn append(&mut self, other: &mut Self) {
+        self.0.append(&mut other.0);
     }
 }
 
@@ -270,20 +281,34 @@ fn whole_frames(rx: &Rx, max: u32) -> u32 {
     last.or_else(|| (max..=rx.owned()).find(ends)).unwrap_or(rx.owned())
 }
 
-fn send(port: &mut Port, made: Made) -> Result<(), Error> {
-    made.0.iter().try_for_each(|(frame, meta)| match meta.is_valid() {
-        false => port.send(frame),
-        true => send_on(port.parts().0.tx(0), frame, *meta),
+/// Sends what was made between two batches, after waiting for room.
+///
+/// # Errors
+/// The daemon is gone, or a frame is too short or too long: the first of these, after the others
+/// were sent.
+pub fn send(port: &mut Port, made: Made) -> Result<(), Error> {
+    let mut send = |(frame, meta, action): &(Vec<u8>, Meta, Action)| match action {
+        Action::Hold => Ok(()),
+        Action::Drop if !meta.is_valid() => Ok(()),
+        _ if !meta.with(*action).is_valid() => port.send(frame),
+        _ => send_on(port.parts().0.tx(0), frame, *meta, *action),
+    };
+    made.0.iter().fold(Ok(()), |first, made| {
+        let sent = send(made);
+        first.and(sent)
     })
 }
 
 /// Sends a frame on in its chain. One that another daemon has spoken of is nobody's: of that this
 /// one is gone, the next wait finds.
-fn send_on(tx: &mut Tx, frame: &[u8], meta: Meta) -> Result<(), Error> {
+fn send_on(tx: &mut Tx, frame: &[u8], meta: Meta, action: Action) -> Result<(), Error> {
     let sent = tx.slots_for(frame.len()).and_then(|slots| {
         tx.wait(slots, None)?;
         if let Some(slots) = tx.put(0, frame)? {
-            tx.set_mark(0, meta.with(Action::Next).mark());
+            let more = if slots > 1 { slot_flag::MOREFRAG } else { 0 };
+            let first = u16::try_from(frame.len().min(tx.stride())).unwrap_or(u16::MAX);
+            tx.set(0, first, more | service(action));
+            tx.set_mark(0, meta.with(action).mark());
             tx.submit(slots)?;
         }
         Ok(())
@@ -292,6 +317,12 @@ fn send_on(tx: &mut Tx, frame: &[u8], meta: Meta) -> Result<(), Error> {
         Err(Error::Lost(_)) => Ok(()),
         sent => sent,
     }
+}
+
+/// The bits of a slot's flags that name it.
+#[inline]
+fn service(action: Action) -> u16 {
+    if let Action::Service(number) = action { u16::from(number) << 8 } else { 0 }
 }
 
 /// Asks for every frame of so many slots; returns the slots filled of those that go to the switch.
@@ -332,8 +363,7 @@ pub(crate) fn pass(
         if !rx.pass(i, tx, filled) {
             continue;
         }
-        let service = if let Action::Service(number) = action { u16::from(number) << 8 } else { 0 };
-        tx.set(filled, u16::try_from(len).unwrap_or(u16::MAX), more | service);
+        tx.set(filled, u16::try_from(len).unwrap_or(u16::MAX), more | service(action));
         tx.set_mark(filled, meta.with(action).mark());
         filled += 1;
     }
