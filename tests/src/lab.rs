@@ -149,7 +149,7 @@ impl Locks {
 
 impl Drop for Locks {
     fn drop(&mut self) {
-        let _ = setrlimit(Resource::Memlock, self.0.clone());
+        let _ = setrlimit(Resource::Memlock, self.0);
     }
 }
 

@@ -62,11 +62,30 @@ fn account(daemon: &Daemon, kills: &[u64], sent: u64, tally: &Tally) {
     assert_eq!(tally.stream(1).frames, arrived, "{last:?}");
 }
 
-/// An instance in a thread: notes which flows it sees. While it is `held`, it stands still.
+/// Has an instance stand still.
+#[derive(Default)]
+struct Pause {
+    wanted: AtomicBool,
+    /// It has seen that, and takes no frame.
+    rests: AtomicBool,
+}
+
+impl Pause {
+    fn begin(&self) {
+        self.wanted.store(true, Ordering::Relaxed);
+        wait::until("it to stand still", || self.rests.load(Ordering::Relaxed));
+    }
+
+    fn end(&self) {
+        self.wanted.store(false, Ordering::Relaxed);
+    }
+}
+
+/// An instance in a thread: notes which flows it sees.
 fn instance(
     mut port: Port,
     number: usize,
-    (stop, held): (&AtomicBool, &AtomicBool),
+    (stop, pause): (&AtomicBool, &Pause),
     seen: &Mutex<BTreeMap<u32, usize>>,
 ) {
     let mut note = |frame: &mut Frame<'_>, _: &mut Made| {
@@ -75,7 +94,9 @@ fn instance(
         Action::Next
     };
     while !stop.load(Ordering::Relaxed) {
-        if held.load(Ordering::Relaxed) {
+        let wanted = pause.wanted.load(Ordering::Relaxed);
+        pause.rests.store(wanted, Ordering::Relaxed);
+        if wanted {
             std::thread::sleep(Duration::from_millis(1));
             continue;
         }
@@ -134,7 +155,7 @@ fn flows_stay_where_they_are_and_in_order_when_instances_come_and_go() {
     b.send(&announcement(9)).unwrap();
     let (seen, got) = (Mutex::default(), AtomicU64::new(0));
     let (stops, over): ([AtomicBool; 5], _) = Default::default();
-    let never = AtomicBool::new(false);
+    let never = Pause::default();
     let tally = std::thread::scope(|scope| {
         let _ended = Ended(&daemon, stops.iter().chain([&over]).collect());
         let start = |n: usize| {
@@ -184,20 +205,21 @@ fn frames_of_a_stalled_instance_come_late_and_no_others() {
     let (mut a, mut b) = (open("valenf:a"), open("valenf:b"));
     b.send(&announcement(9)).unwrap();
     let (seen, got) = (Mutex::default(), AtomicU64::new(0));
-    let [stop, never, held, over] = [const { AtomicBool::new(false) }; 4];
+    let [stop, over] = [const { AtomicBool::new(false) }; 2];
+    let [never, pause] = [Pause::default(), Pause::default()];
     let (tally, sent, first) = std::thread::scope(|scope| {
         let _ended = Ended(&daemon, vec![&stop, &over]);
-        let start = |n: usize, held| {
+        let start = |n: usize, pause| {
             let (port, stop, seen) = (open(&format!("valenf:f{n}")), &stop, &seen);
-            scope.spawn(move || instance(port, n, (stop, held), seen))
+            scope.spawn(move || instance(port, n, (stop, pause), seen))
         };
         let receiver = scope.spawn(|| receive(&mut b, &got, &over));
-        let running = [start(0, &held), start(1, &never)];
+        let running = [start(0, &pause), start(1, &never)];
         let mut round = Rounds { port: &mut a, got: &got, sent: 0, number: 0 };
         (0..4).for_each(|_| round.send());
         round.settle();
         let first = seen.lock().unwrap().clone();
-        held.store(true, Ordering::Relaxed);
+        pause.begin();
         (0..HELD).for_each(|_| round.push());
         let of_first = |info: &client::api::FunctionInfo| info.instance == 0;
         let stalled = || functions(&daemon).into_iter().find(of_first).unwrap();
@@ -205,7 +227,7 @@ fn frames_of_a_stalled_instance_come_late_and_no_others() {
         let waiting = u64::from(stalled().waiting);
         (0..HELD).for_each(|_| round.push());
         wait::until("what others have", || got.load(Ordering::Relaxed) + waiting >= round.sent);
-        held.store(false, Ordering::Relaxed);
+        pause.end();
         round.settle();
         (0..4).for_each(|_| round.send());
         round.settle();

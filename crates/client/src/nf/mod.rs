@@ -293,10 +293,12 @@ pub fn send(port: &mut Port, made: Made) -> Result<(), Error> {
         _ if !meta.with(*action).is_valid() => port.send(frame),
         _ => send_on(port.parts().0.tx(0), frame, *meta, *action),
     };
-    made.0.iter().fold(Ok(()), |first, made| {
+    let mut first = Ok(());
+    for made in &made.0 {
         let sent = send(made);
-        first.and(sent)
-    })
+        first = first.and(sent);
+    }
+    first
 }
 
 /// Sends a frame on in its chain. One that another daemon has spoken of is nobody's: of that this

@@ -83,7 +83,7 @@ pub fn open(name: &str) -> Result<OwnedFd, HostError> {
     // Other files are not even opened: there are some that keep waiting who opens them.
     let opened = rustix::fs::statfs(&path).map_err(io::Error::from).and_then(|on| {
         let is_namespace = on.f_type == NAMESPACES;
-        is_namespace.then(|| File::open(&path)).unwrap_or(Err(io::ErrorKind::NotFound.into()))
+        if is_namespace { File::open(&path) } else { Err(io::ErrorKind::NotFound.into()) }
     });
     opened.map(OwnedFd::from).map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => HostError::MayNotEnter(name.to_owned()),

@@ -94,11 +94,11 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         return output.done();
     }
     let routes: Vec<_> = gateway.iter().copied().map(everywhere).collect();
-    finish(namespace, ifname, more, &routes).or_else(|error| {
+    finish(namespace, ifname, more, &routes).map_err(|error| {
         // What is there is half of what was asked for.
         let left = connection.call(Request::PortDel(PortRef { port }));
         let left = if left.is_ok() { "nothing is left" } else { "the port is left" };
-        Err(error.context(format!("{ifname} in {namespace} ({left})")))
+        error.context(format!("{ifname} in {namespace} ({left})"))
     })?;
     output.done()
 }

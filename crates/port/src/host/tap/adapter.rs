@@ -59,7 +59,7 @@ enum Way {
     /// One system call for each frame, with these flags.
     Plain(ReadWriteFlags),
     /// One for several.
-    Uring(Uring),
+    Uring(Box<Uring>),
 }
 
 impl Way {
@@ -71,7 +71,7 @@ impl Way {
             return (plain, "a system call for each frame".to_owned());
         }
         match Uring::new(&queues[0]) {
-            Ok(uring) => (Self::Uring(uring), "io_uring".to_owned()),
+            Ok(uring) => (Self::Uring(Box::new(uring)), "io_uring".to_owned()),
             Err(why) => (plain, format!("a system call for each frame: no io_uring, {why}")),
         }
     }
