@@ -1,6 +1,6 @@
 //! The daemon's side: starts the helper, or connects to one that the system starts.
 //!
-//! However the helper behaves, who asks knows after [`PATIENCE`]: clients wait for the daemon
+//! However the helper behaves, who asks knows after `PATIENCE`: clients wait for the daemon
 //! longer than that.
 
 use std::io;
