@@ -1,10 +1,12 @@
 //! A daemon among namespaces, and its ports of network interfaces.
 
+use std::os::fd::{AsFd, OwnedFd};
+
 use client::api::ErrorCode;
 use client::api::{
     HostIf, HostIfInfo, LinkState, PortAdd, PortKind, PortRef, PortSettings, Request,
 };
-use client::control::ControlError;
+use client::control::{Connection, ControlError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::daemon::{Daemon, Setup};
@@ -56,6 +58,23 @@ pub fn add(daemon: &Daemon, port: &str, kind: PortKind, host: HostIf) -> Result<
     let settings = PortSettings::default();
     let add = PortAdd { port, kind, settings, host: Some(host), machine: None };
     daemon.call(Request::PortAdd(Box::new(add))).map(drop)
+}
+
+/// Adds a port of a TAP that is open, with its queues.
+///
+/// # Errors
+/// What the daemon says.
+///
+/// # Panics
+/// If that is no name, or nobody listens.
+pub fn give_taps(daemon: &Daemon, port: &str, taps: &[OwnedFd]) -> Result<(), ControlError> {
+    let (port, settings) = (port.parse().expect("a name"), PortSettings::default());
+    let fds = u8::try_from(taps.len()).expect("few");
+    let host = Some(HostIf { fds, ..HostIf::default() });
+    let add = PortAdd { port, kind: PortKind::Tap, settings, host, machine: None };
+    let taps: Vec<_> = taps.iter().map(AsFd::as_fd).collect();
+    let connection = Connection::open(Some(&daemon.dir())).expect("a daemon");
+    connection.call_giving(Request::PortAdd(Box::new(add)), &taps).map(drop)
 }
 
 /// Deletes a port.

@@ -2,15 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::process::Output;
 use std::time::Duration;
 
-use client::api::{ErrorCode, HostIf, LinkState, PortAdd, PortKind, PortSettings, Queues, Request};
-use client::control::{Connection, ControlError};
+use client::api::{ErrorCode, HostIf, LinkState, PortKind, Queues};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{BROADCAST, fill};
-use harness::lab::{Lab, add, becomes, delete, host, inside, refusal};
+use harness::lab::{Lab, add, becomes, delete, give_taps, host, inside, refusal};
 use harness::net::{Namespace, ip, is_there, tcp};
 use harness::process::uvala;
 use harness::role::Become;
@@ -234,17 +233,6 @@ fn queues_that_cannot_be_are_refused_and_an_interface_that_goes_is_noticed() {
         ip("tuntap add dev many mode tap multi_queue");
         wait::until("it is taken again", || host(daemon, "vale0:x").state != LinkState::Gone);
     });
-}
-
-/// Hands over a TAP that is open.
-fn give_taps(daemon: &Daemon, port: &str, taps: &[OwnedFd]) -> Result<(), ControlError> {
-    let (port, settings) = (port.parse().unwrap(), PortSettings::default());
-    let fds = u8::try_from(taps.len()).unwrap();
-    let host = Some(HostIf { fds, ..HostIf::default() });
-    let add = PortAdd { port, kind: PortKind::Tap, settings, host, machine: None };
-    let taps: Vec<_> = taps.iter().map(AsFd::as_fd).collect();
-    let connection = Connection::open(Some(&daemon.dir())).unwrap();
-    connection.call_giving(Request::PortAdd(Box::new(add)), &taps).map(drop)
 }
 
 /// `uvala port add vale0:lan --kind tap --fd 0` by nobody, whose standard input is this.

@@ -1,12 +1,10 @@
 //! One interface is one port of a switch, however it is named and whenever it comes; of two
 //! switches, it is a cable.
 
-use std::os::fd::{AsFd, OwnedFd};
-
-use client::api::{ErrorCode, HostIf, LinkState, PortAdd, PortKind, PortSettings, Request};
-use client::control::{Connection, ControlError};
+use client::api::{ErrorCode, HostIf, LinkState, PortKind};
+use client::control::ControlError;
 use harness::daemon::{Daemon, Setup};
-use harness::lab::{Lab, add, becomes, delete, has_xdp, host, refusal, touched, veth};
+use harness::lab::{Lab, add, becomes, delete, give_taps, has_xdp, host, refusal, touched, veth};
 use harness::net::{ip, tcp};
 use harness::{tap, wait};
 
@@ -65,17 +63,6 @@ fn an_interface_of_af_xdp_is_no_packet_port_too() {
     });
 }
 
-/// Hands over a TAP that is open.
-fn give(daemon: &Daemon, port: &str, taps: &[OwnedFd]) -> Result<(), ControlError> {
-    let (port, settings) = (port.parse().unwrap(), PortSettings::default());
-    let fds = u8::try_from(taps.len()).unwrap();
-    let host = Some(HostIf { fds, ..HostIf::default() });
-    let add = PortAdd { port, kind: PortKind::Tap, settings, host, machine: None };
-    let taps: Vec<_> = taps.iter().map(AsFd::as_fd).collect();
-    let connection = Connection::open(Some(&daemon.dir())).unwrap();
-    connection.call_giving(Request::PortAdd(Box::new(add)), &taps).map(drop)
-}
-
 #[test]
 fn a_tap_is_one_port_whoever_has_opened_it() {
     let Some(lab) = Lab::new(2) else { return };
@@ -98,16 +85,16 @@ fn a_tap_is_one_port_whoever_has_opened_it() {
         let here = tap::make_queues("given", 2);
         let far = red.within(|| tap::make("eth0", 10, false));
         for (port, fds) in [("vale0:here", &here[..1]), ("vale0:far", std::slice::from_ref(&far))] {
-            give(daemon, port, fds).unwrap();
-            refused_for(give(daemon, "vale0:b", fds), port);
+            give_taps(daemon, port, fds).unwrap();
+            refused_for(give_taps(daemon, "vale0:b", fds), port);
         }
-        refused_for(give(daemon, "vale0:b", &here[1..]), "vale0:here");
+        refused_for(give_taps(daemon, "vale0:b", &here[1..]), "vale0:here");
         refused_for(add(daemon, "vale0:b", PortKind::Packet, named("given")), "vale0:here");
         let inside = HostIf { netns: Some(red.name()), ..named("eth0") };
         refused_for(add(daemon, "vale0:b", PortKind::Packet, inside), "vale0:far");
         // One of the same name is another one, and the ports work as before.
         let other = blue.within(|| tap::make("eth0", 10, false));
-        give(daemon, "vale0:other", &[other]).unwrap();
+        give_taps(daemon, "vale0:other", &[other]).unwrap();
         red.ip("link set eth0 up");
         red.ip("addr add 10.0.0.1/24 dev eth0");
         tcp(red, &lab.home, "10.0.0.2", 1 << 20);
