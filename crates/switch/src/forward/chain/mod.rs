@@ -38,23 +38,25 @@ pub mod cache;
 pub mod flow;
 pub mod meta;
 pub mod pace;
+mod plan;
 pub mod rule;
 pub mod service;
+mod tally;
 pub mod text;
-
-use std::collections::BTreeMap;
 
 use ring::mark::PREFIX;
 
 use crate::id::{MAX_PORTS, Now, PortId};
-use crate::stats::{Counters, DropReason, Drops};
+use crate::stats::{Counters, DropReason};
 use crate::vlan::VlanId;
-use cache::{CacheStats, FlowCache};
+use cache::FlowCache;
 use flow::{FlowKey, Prefix};
 use meta::{HOPS_MAX, Meta, POSITIONS, Wish};
 use pace::Pace;
+pub use plan::{Chain, Out, Plan, ServicePlan};
 use rule::{Action, Matcher, RULES_MAX, Rule};
-use service::{Balance, Service};
+use service::Service;
+pub use tally::{ChainStats, InstanceReport, Report};
 
 /// Most chains, and most services, of a switch.
 pub const NUMBERS: usize = 256;
@@ -62,17 +64,6 @@ pub const NUMBERS: usize = 256;
 pub const PAST: usize = 64;
 /// A flow is forgotten after so many milliseconds of silence.
 const IDLE_MS: u32 = 30_000;
-
-/// A chain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chain {
-    /// The number of this order of services, of those that the chain has had.
-    pub order: u8,
-    /// The numbers of its services, at most [`POSITIONS`].
-    pub services: Vec<u8>,
-    /// Where its frames leave.
-    pub out: Out,
-}
 
 impl Chain {
     /// Can a service have a frame that has come as far as this? A service that is not in the chain
@@ -84,18 +75,6 @@ impl Chain {
     }
 }
 
-/// Where frames leave a chain.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Out {
-    /// Where their addresses are.
-    #[default]
-    Address,
-    /// By a port.
-    Port(PortId),
-    /// By a port that is not there now.
-    Nowhere,
-}
-
 impl Out {
     /// Of a frame that counts as coming from a port.
     fn leave(self, from: PortId) -> Course {
@@ -105,30 +84,6 @@ impl Out {
             Self::Nowhere => Course::Drop(DropReason::DeadPort),
         }
     }
-}
-
-/// A service and its instances.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServicePlan {
-    /// How they are chosen.
-    pub balance: Balance,
-    /// Their ports and numbers.
-    pub instances: Vec<(PortId, u16)>,
-}
-
-/// All that is to be known. Numbers are indexes; a number that is not in use is `None`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
-    /// Services.
-    pub services: Vec<Option<ServicePlan>>,
-    /// Chains.
-    pub chains: Vec<Option<Chain>>,
-    /// Chains as they were, by their numbers, at most [`PAST`].
-    pub past: Vec<(u8, Chain)>,
-    /// Rules, in any order.
-    pub rules: Vec<Rule>,
-    /// The chains of ports.
-    pub ingress: Vec<(PortId, u8)>,
 }
 
 /// What a port is.
@@ -158,42 +113,6 @@ pub(crate) enum Course {
     Leave { from: PortId, out: Option<PortId> },
     /// Nowhere.
     Drop(DropReason),
-}
-
-/// Counters of a chain.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ChainStats {
-    /// Frames that were let in.
-    pub entered: u64,
-    /// Frames that were not let in or did not get through it, because of the chain and not of a
-    /// function's ring: [`DropReason::ChainFull`] is what was shed at the entrance.
-    pub drops: Drops,
-}
-
-/// What there is to say of an instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InstanceReport {
-    /// Its port.
-    pub port: PortId,
-    /// Frames that wait there.
-    pub waiting: u32,
-    /// How many have room.
-    pub capacity: u32,
-    /// It has frames and reads none.
-    pub stalled: bool,
-}
-
-/// What there is to say of it all.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// By number.
-    pub chains: Vec<ChainStats>,
-    /// By number of the rule.
-    pub rules: Vec<(u32, Counters)>,
-    /// Instances of services.
-    pub instances: Vec<InstanceReport>,
-    /// What was asked of the flow cache.
-    pub cache: CacheStats,
 }
 
 /// The tables of a switch whose forwarding function is `chain`.
@@ -234,67 +153,6 @@ impl Steering {
             missed: 0,
             seed,
         }
-    }
-
-    /// Does as planned from the next frame on. What stays keeps its counters, and instances that
-    /// stay keep their flows.
-    pub fn set(&mut self, plan: Plan) {
-        self.roles.fill(Role::Plain);
-        for &(port, chain) in &plan.ingress {
-            self.roles[port.index()] = Role::Ingress(chain);
-            self.brings[port.index()] = true;
-        }
-        let services = plan.services.len().min(NUMBERS);
-        self.services.resize_with(self.services.len().max(services), Service::new);
-        for (number, service) in (0..=u8::MAX).zip(&mut self.services) {
-            let planned = plan.services.get(usize::from(number)).and_then(Option::as_ref);
-            let instances = planned.map_or(&[][..], |planned| &planned.instances);
-            service.set(planned.map_or(Balance::Hash, |planned| planned.balance), instances);
-            for instance in service.instances() {
-                self.roles[instance.port.index()] = Role::Instance(number);
-            }
-        }
-        self.chains = plan.chains;
-        self.chains.truncate(NUMBERS);
-        self.past = plan.past;
-        self.past.truncate(PAST);
-        self.chain_stats.resize(self.chains.len(), ChainStats::default());
-        for (stats, chain) in self.chain_stats.iter_mut().zip(&self.chains) {
-            if chain.is_none() {
-                *stats = ChainStats::default();
-            }
-        }
-        self.set_rules(plan.rules);
-    }
-
-    /// A port has gone. Its flows go to others from the next frame on: until the plan says so, too,
-    /// all of them would be lost.
-    pub(crate) fn lose(&mut self, port: PortId) {
-        self.brings[port.index()] = false;
-        self.pace.forget(port);
-        let role = std::mem::take(&mut self.roles[port.index()]);
-        let Role::Instance(number) = role else { return };
-        let service = &mut self.services[usize::from(number)];
-        let others = service.instances().iter().filter(|instance| instance.port != port);
-        let others: Vec<_> = others.map(|instance| (instance.port, instance.number)).collect();
-        service.set(service.balance(), &others);
-    }
-
-    /// Where they are the same as before, what was found for flows stays.
-    fn set_rules(&mut self, mut rules: Vec<Rule>) {
-        rule::sort(&mut rules);
-        rules.truncate(RULES_MAX);
-        if self.rules.iter().map(|(rule, ..)| rule).eq(&rules) {
-            return;
-        }
-        let counted: BTreeMap<u32, Counters> =
-            self.rules.iter().map(|(rule, _, counted)| (rule.id, *counted)).collect();
-        let ready = |rule: Rule| {
-            let (matcher, counted) = (Matcher::from(&rule.fields), counted.get(&rule.id).copied());
-            (rule, matcher, counted.unwrap_or_default())
-        };
-        self.rules = rules.into_iter().map(ready).collect();
-        self.cache.clear();
     }
 
     /// The service that a port is an instance of.
@@ -558,71 +416,6 @@ impl Steering {
         match out {
             Out::Nowhere => self.drop_in(meta.chain(), DropReason::DeadPort),
             Out::Address | Out::Port(_) => out.leave(from),
-        }
-    }
-
-    /// So many more frames, or fewer, were delivered on the course of one that was asked for.
-    pub(crate) fn count_sent_on(&mut self, course: &Course, frames: i64) {
-        if let Course::Function(port, _) = course {
-            self.count_sent(*port, i32::try_from(frames).expect("a run is short"));
-        }
-    }
-
-    /// So many more frames, or fewer, entered the chain of one that was asked for.
-    pub(crate) fn count_entered(&mut self, course: &Course, frames: i64) {
-        if let Course::Function(_, meta) = course
-            && let Some(stats) = self.chain_stats.get_mut(meta.chain())
-        {
-            stats.entered = stats.entered.wrapping_add_signed(frames);
-        }
-    }
-
-    /// So many more frames, or fewer, were delivered to an instance than were meant for it.
-    pub(crate) fn count_sent(&mut self, port: PortId, frames: i32) {
-        let Some(service) = self.service_of(port) else { return };
-        let instances = self.services[usize::from(service)].instances_mut();
-        if let Some(instance) = instances.iter_mut().find(|instance| instance.port == port) {
-            instance.sent = instance.sent.wrapping_add_signed(frames);
-        }
-    }
-
-    /// Frames with this mark end: in their chain, if they are in one.
-    pub(crate) fn count_ended(&mut self, mark: u64, reason: DropReason, frames: u32) {
-        if let Some(meta) = Meta::of(mark) {
-            self.adjust_drops(meta.chain(), reason, frames.into());
-        }
-    }
-
-    /// So many more frames, or fewer, end in a chain than the one that was asked for.
-    pub(crate) fn adjust_drops(&mut self, chain: usize, reason: DropReason, frames: i64) {
-        if let Some(stats) = self.chain_stats.get_mut(chain) {
-            stats.drops.adjust(reason, frames);
-        }
-    }
-
-    /// The same at the entrance, of a port.
-    pub(crate) fn adjust_refused(&mut self, src: PortId, reason: DropReason, frames: i64) {
-        if let Role::Ingress(chain) = self.roles[src.index()] {
-            self.adjust_drops(chain.into(), reason, frames);
-        }
-    }
-
-    /// What there is to say.
-    #[must_use]
-    pub fn report(&self) -> Report {
-        let instances = self.services.iter().flat_map(Service::instances);
-        let instances = instances.map(|instance| InstanceReport {
-            port: instance.port,
-            // What found no room since the last look is counted as waiting until the next.
-            waiting: instance.pending.min(instance.capacity),
-            capacity: instance.capacity,
-            stalled: instance.stalled,
-        });
-        Report {
-            chains: self.chain_stats.clone(),
-            rules: self.rules.iter().map(|(rule, _, counted)| (rule.id, *counted)).collect(),
-            instances: instances.collect(),
-            cache: self.cache.stats,
         }
     }
 }
