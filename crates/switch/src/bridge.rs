@@ -223,6 +223,23 @@ impl Bridge {
         Decision { verdict: not_back(verdict, src), vlan, tagging }
     }
 
+    /// Does this port let every frame in, and learn nothing from it? Then nobody has to look at its
+    /// frames' headers, where it is known by other means where they go.
+    #[inline]
+    #[must_use]
+    pub fn is_wire(&self, src: PortId) -> bool {
+        self.port(src).is_some_and(|port| !port.learning && port.vlan.is_transparent())
+    }
+
+    /// Decides about every frame of `src` that somebody has sent to `dst`, whatever its header
+    /// says. `None`: the port looks at tags.
+    #[inline]
+    pub fn decide_unseen(&self, src: PortId, dst: PortId) -> Option<Decision> {
+        let port = self.port(src).filter(|port| port.vlan.is_transparent())?;
+        let (vlan, tagging) = classify(&port.vlan, None)?;
+        Some(Decision { verdict: not_back(Verdict::To(dst), src), vlan, tagging })
+    }
+
     /// Whether `dst` gets a frame, and with what done to its tag. To be asked for the port of a
     /// [`Verdict::To`]; holds for a flooded frame too.
     #[inline]

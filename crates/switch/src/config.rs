@@ -43,6 +43,13 @@ impl VlanMode {
             Self::Trunk { native, allowed } => *native == Some(vlan) || allowed.contains(vlan),
         }
     }
+
+    /// Are tags payload?
+    #[inline]
+    #[must_use]
+    pub fn is_transparent(&self) -> bool {
+        matches!(self, Self::Transparent(_))
+    }
 }
 
 impl Default for VlanMode {

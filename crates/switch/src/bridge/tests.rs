@@ -381,6 +381,7 @@ fn test_4096_ports_learn_and_reach_each_other() {
 fn any_port() -> impl Strategy<Value = PortConfig> {
     let mode = prop::sample::select(vec![
         "transparent",
+        "transparent:2",
         "access:1",
         "access:2",
         "trunk:1-3",
@@ -399,6 +400,26 @@ fn any_port() -> impl Strategy<Value = PortConfig> {
 }
 
 proptest! {
+    /// What is decided without the header is what is decided with any.
+    #[test]
+    fn prop_unseen_frames_are_decided_as_seen_ones(
+        ports in prop::collection::vec(any_port(), 2),
+        tci in prop::option::of(any::<u16>()),
+        addresses: [u8; 2],
+    ) {
+        let mut bridge = bridge(Forwarding::Chain, &ports);
+        let [dst, src] = addresses.map(mac);
+        let seen = bridge.decide(port(0), header(dst, src, tci), NOW);
+        match bridge.decide_unseen(port(0), port(1)) {
+            Some(unseen) => {
+                prop_assert_eq!((unseen.vlan, unseen.tagging), (seen.vlan, seen.tagging));
+                prop_assert_eq!(unseen.verdict, Verdict::To(port(1)));
+            }
+            None => prop_assert!(!ports[0].vlan.is_transparent()),
+        }
+        prop_assert!(!bridge.is_wire(port(0)), "it learns");
+    }
+
     /// Floods are found by sets of ports; the rule for one port is written apart. They agree.
     #[test]
     fn prop_flood_reaches_whom_egress_lets_pass(

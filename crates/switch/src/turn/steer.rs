@@ -13,7 +13,7 @@
 
 use ring::host::HostPort;
 use ring::mark::{PREFIX, drop_marked, mark_run};
-use ring::run::{End, Run, drop_run};
+use ring::run::{End, Key, Run, drop_run};
 
 use super::stage::{Take, narrow};
 use super::{Fate, Moved, TurnOf, key};
@@ -97,17 +97,12 @@ impl TurnOf<'_> {
                 Leg { dst, header: None, first: mark, same, keep, new: moved.mark() & !keep }
             }
             Course::Leave { from, out } => {
-                let header = Header::new(self.tx().peek()?.to_le_bytes());
-                let dst = self.single_destination(from, out, header)?;
+                let (dst, header) = self.single_destination(from, out)?;
                 // By address also means: not back to where it came from.
                 let same = Meta::WAY_OUT;
-                Leg { dst, header: Some(header), first: mark, same, keep: 0, new: 0 }
+                Leg { dst, header, first: mark, same, keep: 0, new: 0 }
             }
-            // Counted where frames are staged.
-            Course::Drop(reason) => {
-                self.switch.steering.as_mut()?.adjust_drops(meta.chain(), reason, -1);
-                return None;
-            }
+            Course::Drop(reason) => return Some(self.drop_alike(mark, reason, budget)),
         };
         let run = self.marked_run(&leg, true, budget);
         self.count_run(&course, false, run.as_ref());
@@ -126,48 +121,77 @@ impl TurnOf<'_> {
         }
     }
 
-    /// All frames of one header enter one chain.
+    /// Frames of a function whose marks ask for the same as the first, which ends here.
+    fn drop_alike(&mut self, first: u64, reason: DropReason, budget: u32) -> Moved {
+        let alike = |mark: u64| (mark ^ first) & Meta::WAY_OUT == 0;
+        let run = drop_marked(self.tx(), None, true, budget, alike);
+        self.count_taken(run.frames, run.bytes);
+        self.count_drop(self.src, reason, run.frames);
+        if let (Some(steering), Some(meta)) = (&mut self.switch.steering, Meta::of(first)) {
+            // One was counted when its course was asked for.
+            steering.adjust_drops(meta.chain(), reason, i64::from(run.frames) - 1);
+        }
+        Moved::slots(run.frames)
+    }
+
+    /// All frames of a wire, or of one header, enter one chain.
     fn entry_run(&mut self, budget: u32) -> Option<Moved> {
-        let header = Header::new(self.tx().peek()?.to_le_bytes());
         let src = self.src;
-        let course = self.switch.steering.as_mut()?.plain_entry(src)?;
-        let decided = self.decide(header);
-        let (dst, new) = match (course, decided) {
-            (Course::Function(dst, meta), Fate::To(..) | Fate::Flood(_)) => (dst, meta.mark()),
-            (Course::Drop(reason), Fate::To(..) | Fate::Flood(_)) => {
-                let run = drop_run(self.tx(), key(header), budget);
-                self.count_taken(run.frames, run.bytes);
-                self.count_drop(src, reason, run.frames);
-                let more = i64::from(run.frames) - 1;
-                self.switch.steering.as_mut()?.adjust_refused(src, reason, more);
-                return (run.frames > 0).then(|| Moved::slots(run.frames));
-            }
-            // Refused by the switch itself, as a frame of no VLAN: counted where frames are staged.
-            (course, _) => {
-                self.count_run(&course, true, None);
-                if let Course::Drop(reason) = course {
-                    self.switch.steering.as_mut()?.adjust_refused(src, reason, -1);
-                }
-                return None;
-            }
+        let chain = self.switch.steering.as_ref()?.plain_entry(src)?;
+        let header = match self.switch.bridge.is_wire(src) {
+            true => None,
+            false => Some(Header::new(self.tx().peek()?.to_le_bytes())),
         };
-        let leg = Leg { dst, header: Some(header), first: 0, same: 0, keep: 0, new };
+        // By the switch itself, as a frame of no VLAN: counted where frames are staged.
+        if header.is_some_and(|header| matches!(self.decide(header), Fate::Drop(_))) {
+            return None;
+        }
+        let course = self.switch.steering.as_mut()?.start(chain, 0, src);
+        let (dst, new) = match course {
+            Course::Function(dst, meta) => (dst, meta.mark()),
+            Course::Leave { .. } => return None,
+            Course::Drop(reason) => return self.refuse_alike(header, reason, budget),
+        };
+        let leg = Leg { dst, header, first: 0, same: 0, keep: 0, new };
         let run = self.marked_run(&leg, false, budget);
         self.count_run(&course, true, run.as_ref());
         self.after_run(dst, run?)
     }
 
-    /// The port with rings that a frame goes to as it is, if it is one.
+    /// Frames like the first do not enter the chain of their port, where that one was counted.
+    fn refuse_alike(
+        &mut self,
+        header: Option<Header>,
+        reason: DropReason,
+        budget: u32,
+    ) -> Option<Moved> {
+        let src = self.src;
+        let run = drop_run(self.tx(), header.map_or(Key::new(0, 0), key), budget);
+        self.count_taken(run.frames, run.bytes);
+        self.count_drop(src, reason, run.frames);
+        let more = i64::from(run.frames) - 1;
+        self.switch.steering.as_mut()?.adjust_refused(src, reason, more);
+        (run.frames > 0).then(|| Moved::slots(run.frames))
+    }
+
+    /// The port with rings that a frame goes to as it is, if it is one, and the header that others
+    /// must have to go there, too.
     fn single_destination(
         &mut self,
         from: PortId,
         out: Option<PortId>,
-        header: Header,
-    ) -> Option<PortId> {
-        let decision = self.decide_leaving(from, out, header);
+    ) -> Option<(PortId, Option<Header>)> {
+        let unseen = out.and_then(|out| self.switch.bridge.decide_unseen(from, out));
+        let (decision, header) = match unseen {
+            Some(decision) => (decision, None),
+            None => {
+                let header = Header::new(self.tx().peek()?.to_le_bytes());
+                (self.decide_leaving(from, out, header), Some(header))
+            }
+        };
         let Verdict::To(dst) = decision.verdict else { return None };
         let tag = self.switch.bridge.egress(from, dst, &decision).ok()?;
-        (tag == TagAction::Keep && dst != self.src).then_some(dst)
+        (tag == TagAction::Keep && dst != self.src).then_some((dst, header))
     }
 
     /// Moves a run of frames that have its mark; what has no room is lost.
@@ -267,9 +291,8 @@ impl TurnOf<'_> {
                 _ => {
                     let decision = bridge.decide(src, entry.header, now);
                     let refused = match decision.verdict {
-                        Verdict::Drop(reason) => {
-                            Some(reason).filter(|&why| why != DropReason::SamePort)
-                        }
+                        Verdict::Drop(reason) => Some(reason)
+                            .filter(|&why| why != DropReason::SamePort && !bridge.is_wire(src)),
                         Verdict::To(_) | Verdict::Flood(_) => None,
                     };
                     *last.insert((key, decision.vlan, refused))
@@ -323,6 +346,10 @@ impl TurnOf<'_> {
 
     /// By its address, of which a function teaches nothing, or by a port.
     fn decide_leaving(&mut self, from: PortId, out: Option<PortId>, header: Header) -> Decision {
+        let unseen = out.and_then(|out| self.switch.bridge.decide_unseen(from, out));
+        if let Some(decision) = unseen {
+            return decision;
+        }
         let decision = self.switch.bridge.decide_asked(from, header, Asks::NO_LEARN, self.now);
         match (decision.verdict, out) {
             (

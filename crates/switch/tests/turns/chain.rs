@@ -520,6 +520,80 @@ fn frames_leave_by_the_port_of_their_chain_without_being_looked_at_each() {
     assert_eq!(net.received(1), sent);
 }
 
+/// Two ports that neither learn nor look at tags, whose chain says where its frames leave: nobody
+/// has to look at these, however they are moved.
+#[test]
+fn a_wire_carries_whatever_it_is_sent() {
+    let wire = PortConfig { learning: false, ..Default::default() };
+    let chains = vec![Some(Chain { order: 0, services: vec![0], out: Out::Port(id(1)) })];
+    let fields = Fields { dst_ports: Some(81..=81), ..Fields::default() };
+    let rule = Rule { id: 1, priority: 0, fields, action: Action::Drop };
+    for rules in [vec![], vec![rule]] {
+        let mut net = net(1);
+        (0..2).for_each(|port| net.switch.set_port(id(port), wire.clone()));
+        net.switch.steer(Some(Plan { chains: chains.clone(), rules, ..line(&[0]) }));
+        let mut tagged = frame(mac(1), mac(0), 60, 3);
+        tagged[12..16].copy_from_slice(&[0x81, 0, 0, 7]);
+        let pause = frame([1, 0x80, 0xc2, 0, 0, 1], mac(0), 60, 4);
+        let sent = [frame(mac(1), mac(0), 60, 1), frame(ALL, mac(9), 60, 2), tagged, pause];
+        net.enter(0, &sent);
+        assert_eq!(net.pass(2, |mark| mark), 4);
+        assert_eq!(net.received(1), sent);
+        assert_eq!(
+            net.switch.bridge().fdb().entries(0, Now::from_ms(1)).count(),
+            0,
+            "nothing is learnt"
+        );
+        let (taken, gone) = net.balance();
+        assert_eq!(taken, gone);
+    }
+}
+
+#[test]
+fn a_wire_into_a_trunk_is_tagged_where_it_leaves() {
+    let mut net = net(1);
+    let of = |vlan: &str| PortConfig {
+        learning: false,
+        vlan: vlan.parse().expect("a mode"),
+        ..Default::default()
+    };
+    net.switch.set_port(id(0), of("transparent:10"));
+    net.switch.set_port(id(1), of("trunk:10-20"));
+    let chains = vec![Some(Chain { order: 0, services: vec![0], out: Out::Port(id(1)) })];
+    net.switch.steer(Some(Plan { chains, ..line(&[0]) }));
+    net.enter(0, &[frame(mac(1), mac(0), 60, 1)]);
+    net.pass(2, |mark| mark);
+    let received = net.received(1);
+    assert_eq!(received.len(), 1);
+    assert_eq!(received[0][12..16], [0x81, 0, 0, 10]);
+    // A trunk looks at tags: what has none is in no VLAN there.
+    net.enter(1, &[frame(mac(0), mac(1), 60, 2)]);
+    assert_eq!(net.drops(1, DropReason::Vlan), 1);
+}
+
+/// In runs of equal wishes, each of its own length.
+#[test]
+fn what_functions_drop_or_send_to_ports_is_counted_where_it_ends() {
+    let mut net = net(2);
+    let chain = || Some(Chain { order: 0, services: vec![0, 1], out: Out::Address });
+    let plan = Plan { chains: vec![chain(), chain()], ..line(&[0, 1]) };
+    net.switch.steer(Some(Plan { ingress: vec![(id(0), 0), (id(1), 1)], ..plan }));
+    net.enter(0, &[flow(1, 1), flow(1, 2), flow(1, 3)]);
+    net.enter(1, &[flow(1, 4), flow(1, 5)]);
+    net.pass(2, |mark| mark & !ACTION | 1 << 60);
+    assert_eq!(net.drops(2, DropReason::Function), 5);
+    let report = net.switch.steering().expect("it steers");
+    let dropped = report.chains.iter().map(|chain| chain.drops.get(DropReason::Function));
+    assert_eq!(dropped.collect::<Vec<_>>(), [3, 2]);
+    net.enter(0, &[flow(1, 6), flow(1, 7)]);
+    net.enter(1, &[flow(1, 8)]);
+    let out = |mark: u64| mark & !(0xfff << 32) | (!mark & 1 << 32) | 3 << 60;
+    net.pass(2, out);
+    assert_eq!([net.received(0).len(), net.received(1).len()], [1, 2]);
+    let (taken, gone) = net.balance();
+    assert_eq!(taken, gone);
+}
+
 /// By a run and frame by frame, to a function and out.
 #[test]
 fn a_frame_that_a_function_sends_twice_or_out_of_anothers_buffer_is_dropped() {

@@ -13,8 +13,11 @@ use super::scenario::{Batch, COPY, Path, Payload, Placement, Scenario, Traffic, 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Chain {
-    /// So many functions; where payload is touched, each reads every byte and writes one.
+    /// So many functions from one wire to another; where payload is touched, each reads every byte
+    /// and writes one.
     Functions(u8),
+    /// The same between ports that learn, of frames that leave by their address.
+    Bridged(u8),
     /// The same, joined by direct hops.
     Direct(u8),
     /// What one function more costs, by direct hops and by the switch.
@@ -43,7 +46,7 @@ impl Chain {
     /// How many functions there are.
     pub fn functions(self) -> u8 {
         match self {
-            Chain::Functions(count) | Chain::Direct(count) => count,
+            Chain::Functions(count) | Chain::Bridged(count) | Chain::Direct(count) => count,
             Chain::Rules | Chain::Hop => 0,
             Chain::Box => u8::try_from(BOX.len()).expect("few"),
         }
@@ -65,6 +68,7 @@ pub fn scenarios() -> Vec<Scenario> {
         rate("nf-1", "60 B through a function in a trust group", Some(110.0), between(1)),
         rate("nf-2", "60 B through two functions", Some(75.0), between(2)),
         rate("nf-3", "60 B through three functions", Some(60.0), between(3)),
+        rate("nf-3-bridged", "three functions, by learned addresses", None, of(Chain::Bridged(3))),
         rate("nf-2-direct", "the same, joined by a direct hop", None, of(Chain::Direct(2))),
         rate("nf-3-direct", "three functions, joined by direct hops", None, of(Chain::Direct(3))),
         Scenario {

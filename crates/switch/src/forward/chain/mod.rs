@@ -172,14 +172,14 @@ impl Steering {
     /// The chain that all frames of a port enter, where no rule could say otherwise and no choice
     /// depends on their flow.
     #[inline]
-    pub(crate) fn plain_entry(&mut self, src: PortId) -> Option<Course> {
+    pub(crate) fn plain_entry(&self, src: PortId) -> Option<u8> {
         let Role::Ingress(chain) = self.roles[src.index()] else { return None };
         let services = &self.chains.get(usize::from(chain))?.as_ref()?.services;
         let single = |&number: &u8| self.service(number).is_some_and(|s| s.only().is_some());
         if !self.rules.is_empty() || !services.iter().all(single) {
             return None;
         }
-        Some(self.start(chain, 0, src))
+        Some(chain)
     }
 
     /// From now on, so many flows are remembered; where that is another number, those that are
@@ -266,7 +266,7 @@ impl Steering {
 
     /// Into a chain, if all its functions have room.
     #[inline]
-    fn start(&mut self, number: u8, hash: u32, src: PortId) -> Course {
+    pub(crate) fn start(&mut self, number: u8, hash: u32, src: PortId) -> Course {
         let Some(Some(chain)) = self.chains.get(usize::from(number)) else {
             return Course::Drop(DropReason::NoInstance);
         };
@@ -356,8 +356,11 @@ impl Steering {
     /// Does the course of a frame that a service sends depend on its mark's decision bits only?
     #[inline]
     pub(crate) fn is_single(&self, own: u8, meta: Meta) -> bool {
-        if meta.wish() != Wish::Next {
-            return false;
+        match meta.wish() {
+            Wish::Next => {}
+            Wish::Drop => return true,
+            Wish::Port => return self.service_of(meta.port()).is_none(),
+            Wish::Service => return false,
         }
         let Some(chain) = self.chain(meta) else { return false };
         let at = meta.position();

@@ -108,7 +108,11 @@ pub fn configuration(chain: Chain) -> String {
     if chain == Chain::Rules {
         text += &format!("fdb_capacity = {FLOWS}\n");
     }
-    let entry = if chain == Chain::Rules { "" } else { "chain = \"c\"\n" };
+    let entry = match chain {
+        Chain::Rules => "",
+        Chain::Box | Chain::Bridged(_) => "chain = \"c\"\n",
+        Chain::Functions(_) | Chain::Direct(_) | Chain::Hop => "chain = \"c\"\nlearning = false\n",
+    };
     let back = if chain == Chain::Box { entry } else { "" };
     text += &format!("[switch.vale0.port.s]\n{entry}[switch.vale0.port.r0]\n{back}");
     for number in 0..chain.functions() {
@@ -118,6 +122,9 @@ pub fn configuration(chain: Chain) -> String {
     if chain != Chain::Rules {
         let services = services.join(", ");
         text += &format!("[[switch.vale0.chain]]\nname = \"c\"\nservices = [{services}]\n");
+    }
+    if entry.contains("learning") {
+        text += "out = \"r0\"\n";
     }
     if matches!(chain, Chain::Direct(_)) {
         text += "direct = true\n";
@@ -144,7 +151,7 @@ enum Look {
 impl Look {
     fn new(chain: Chain) -> Look {
         match chain {
-            Chain::Functions(_) | Chain::Direct(_) | Chain::Hop => {
+            Chain::Functions(_) | Chain::Bridged(_) | Chain::Direct(_) | Chain::Hop => {
                 Look::Plain(header(address(RECEIVER), address(SENDER)))
             }
             Chain::Rules => Look::Packets(packet(address(RECEIVER)), FLOWS),
