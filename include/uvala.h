@@ -65,6 +65,7 @@ enum uvala_error {
 	UVALA_EPROTOCOL = -17,    /* the daemon is of another version */
 	UVALA_ESYSTEM = -18,      /* a system call failed */
 	UVALA_EDELETED = -19,     /* an operator deleted the port; nothing reconnects it */
+	UVALA_ESTOPPED = -20,     /* uvala_stop() has ended the wait */
 };
 
 /* What an error number means; never NULL. */
@@ -76,6 +77,21 @@ const char *uvala_errmsg(void);
 
 /* Version of the library, like "0.1.0". */
 const char *uvala_version(void);
+
+/* ---- stopping ---- */
+
+/* Ends waits: of the ports that were opened with it (uvala_options.stop), whatever they wait for,
+ * and of the threads of uvala_nf_run(). It is said once, for good. */
+struct uvala_stop;
+
+/* Stores a new one in *stop. 0 or UVALA_ESYSTEM. */
+int uvala_stop_new(struct uvala_stop **stop);
+
+/* Says it. Any thread may, and any signal handler. NULL does nothing. */
+void uvala_stop(struct uvala_stop *stop);
+
+/* Frees it. Ports that know it go on, and nobody can stop them any more. NULL does nothing. */
+void uvala_stop_free(struct uvala_stop *stop);
 
 /* ---- ports ---- */
 
@@ -102,8 +118,9 @@ struct uvala_options {
 	int32_t yields;      /* times to yield the core before sleeping; -1: sleep at once */
 	uint32_t flags;      /* UVALA_EXISTING ... */
 	const char *client;  /* what the program is called in listings; its file's name */
+	struct uvala_stop *stop; /* waits end with UVALA_ESTOPPED when it is said */
 };
-#define UVALA_OPTIONS_INIT { sizeof(struct uvala_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define UVALA_OPTIONS_INIT { sizeof(struct uvala_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Opens the port called name, like "vale0:a", creating switch and port where there are none.
  * options may be NULL. Stores the port in *port and returns 0; on error *port is untouched. */
@@ -337,9 +354,8 @@ typedef int (*uvala_nf_callback)(void *context, struct uvala_nf_frame *frame);
  * for it; asks the callback about each frame. Returns the number of slots, 0 when the time is over,
  * or an error. Both sides of the port are this thread's meanwhile, and a callback calls nothing
  * about this port but uvala_nf_held, _send_on and _send. With a timeout of 0 from the first call on
- * it has no direct hops: their doorbells are not the port's.
- *
- * A thread for each core: as many ports, each an instance of the service, each with its thread. */
+ * it has no direct hops: their doorbells are not the port's. When uvala_options.stop was said it
+ * is UVALA_ESTOPPED, whether there are frames or not. */
 int uvala_nf_step(struct uvala_port *port, uvala_nf_callback callback, void *context,
                   int64_t timeout_us);
 
@@ -353,9 +369,8 @@ int uvala_nf_on_batch(struct uvala_port *port, uvala_nf_batch batch);
 
 /* A frame that is held is a copy of the library's, which nobody else waits for: one that is never
  * sent on is gone when the port is closed. It is as it was when the callback returned, with its
- * meta and without its own bytes. Frames in several buffers cannot be held. A handle is this
- * port's, and good for one uvala_nf_send_on(); every other is UVALA_EARG. Handles outlive a
- * reconnect. */
+ * meta and its own bytes. Frames in several buffers cannot be held. A handle is this port's, and
+ * good for one uvala_nf_send_on(); every other is UVALA_EARG. Handles outlive a reconnect. */
 
 /* Its bytes, to read and to write until it is sent on; stores their number, if len is not NULL.
  * NULL: it is not held. */
@@ -370,11 +385,38 @@ int uvala_nf_send_on(struct uvala_port *port, uint32_t held, int action, uint32_
  * UVALA_EARG. One that does not fit the ring is an error of that step. */
 int uvala_nf_send(struct uvala_port *port, const void *frame, size_t len);
 
+/* A function on several cores: instances of its service in threads of this process. Start from
+ * UVALA_NF_THREADS_INIT; as with uvala_options there will be more fields. */
+struct uvala_nf_threads {
+	size_t size;         /* of this structure */
+	const char *port;    /* of the first thread, like "vale0:fw"; then "vale0:fw_1", "vale0:fw_2" */
+	const char *service; /* ports that are not there are made, as its instances; NULL: as plain ones */
+	const char *cores;   /* one for each thread, like "0,2-3"; NULL: the system chooses */
+	const struct uvala_options *options; /* how the ports are opened; stop: ends all threads */
+	uint16_t threads;    /* 0: one for each core, or one */
+	uint16_t instance;   /* number of the first instance */
+	uint32_t reserved;   /* 0 */
+};
+#define UVALA_NF_THREADS_INIT { sizeof(struct uvala_nf_threads), 0, 0, 0, 0, 0, 0, 0 }
+
+/* What each thread does: calls uvala_nf_step() on its port until that is an error, and returns it.
+ * thread is counted from 0. The context is that of all threads, which use it at once; what is one
+ * thread's alone the body makes for itself. It does not close the port. */
+typedef int (*uvala_nf_body)(void *context, struct uvala_port *port, uint32_t thread);
+
+/* Starts a thread for each instance, which runs on its core alone, opens its port, and calls the
+ * body; returns when all have ended. When one returns, whatever it returns, all are stopped: where
+ * options have a stop, by that. 0, or the first error that is not UVALA_ESTOPPED, where
+ * uvala_errmsg() says which thread's it was: also cores that are not there (UVALA_EARG, before
+ * anything is opened), a port that another has (UVALA_EINUSE). Ports that were made stay, but when
+ * not all threads could open theirs. */
+int uvala_nf_run(const struct uvala_nf_threads *threads, uvala_nf_body body, void *context);
+
 #define UVALA_NF_OWN_BYTES 16
 
-/* The functions' own bytes, which travel with the buffer inside of the trust group; what is in them
- * at first is anything. NULL: the frame reaches into them, or lies in several buffers. For
- * callbacks. */
+/* The functions' own bytes, which travel with the buffer inside of the trust group, and with a
+ * frame that is held; what is in them at first is anything. NULL: the frame reaches into them, or
+ * lies in several buffers. For callbacks. */
 static inline uint8_t *uvala_nf_own(const struct uvala_nf_frame *frame)
 {
 	return frame->room >= UVALA_NF_OWN_BYTES && frame->len <= frame->room - UVALA_NF_OWN_BYTES ?

@@ -1,14 +1,12 @@
-/* A slow link, as a function of a chain: holds every frame for 10 ms and sends it on. "delay
- * PORT..." runs an instance on each port, each in a thread of its own: one for each core. */
+/* A slow link, as a function of a chain: holds every frame for 10 ms and sends it on.
+ * "delay PORT SERVICE 0,2-3" runs an instance on each of these cores, "delay PORT" one. */
 #define _POSIX_C_SOURCE 200809L /* for clock_gettime, where the compiler is told -std=c99 */
 #include <err.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
 #include <uvala.h>
 
 enum { DELAY = 10000 /* microseconds */, MOST = UVALA_NF_HELD_MAX };
-
 struct link {
 	struct uvala_port *port;
 	uint32_t first, end, held[MOST]; /* of those that wait, counted on and on */
@@ -19,8 +17,7 @@ static void go_on(void *context, uint32_t slots)
 {
 	struct link *link = context;
 	struct timespec time;
-	(void)slots;
-	clock_gettime(CLOCK_MONOTONIC, &time);
+	(void)slots, clock_gettime(CLOCK_MONOTONIC, &time);
 	link->now = (int64_t)time.tv_sec * 1000000 + time.tv_nsec / 1000;
 	for (; link->first != link->end && link->due[link->first % MOST] <= link->now; link->first++)
 		uvala_nf_send_on(link->port, link->held[link->first % MOST], UVALA_NF_NEXT, 0);
@@ -29,7 +26,6 @@ static void go_on(void *context, uint32_t slots)
 static int delay(void *context, struct uvala_nf_frame *frame)
 {
 	struct link *link = context;
-
 	if (frame->held != 0) { /* else it is dropped: a jumbo frame, or too many wait */
 		link->held[link->end % MOST] = frame->held;
 		link->due[link->end++ % MOST] = link->now + DELAY;
@@ -37,24 +33,28 @@ static int delay(void *context, struct uvala_nf_frame *frame)
 	return UVALA_NF_HOLD;
 }
 
-static void *run(void *name)
+static int run(void *context, struct uvala_port *port, uint32_t thread)
 {
-	struct uvala_options options = UVALA_OPTIONS_INIT;
 	struct link *link = calloc(1, sizeof(*link));
-
-	options.group = "nf";
-	if (link == NULL || uvala_open(name, &options, &link->port) < 0)
-		errx(1, "%s", uvala_errmsg());
-	uvala_nf_on_batch(link->port, go_on);
-	while (uvala_nf_step(link->port, delay, link, link->first == link->end ? -1 : 1000) >= 0);
-	errx(1, "%s", uvala_errmsg());
+	int slots = uvala_nf_on_batch(port, go_on);
+	(void)context, (void)thread;
+	if (link == NULL)
+		return UVALA_ENOMEM;
+	link->port = port;
+	while (slots >= 0) /* sleeps until there are frames, or the next one is due */
+		slots = uvala_nf_step(port, delay, link, link->first == link->end ? -1 : 1000);
+	free(link);
+	return slots;
 }
 
 int main(int argc, char **argv)
 {
-	pthread_t thread;
-
-	while (argc-- > 1)
-		pthread_create(&thread, NULL, run, *++argv);
-	pthread_exit(NULL);
+	struct uvala_options options = UVALA_OPTIONS_INIT;
+	struct uvala_nf_threads threads = UVALA_NF_THREADS_INIT;
+	options.group = "nf", threads.options = &options;
+	threads.port = argv[1];
+	threads.service = argc > 2 ? argv[2] : NULL;
+	threads.cores = argc > 3 ? argv[3] : NULL;
+	if (uvala_nf_run(&threads, run, NULL) < 0)
+		errx(1, "%s", uvala_errmsg());
 }

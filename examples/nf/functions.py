@@ -19,7 +19,8 @@ class Options(ctypes.Structure):
                 ("tx_rings", ctypes.c_uint16), ("rx_rings", ctypes.c_uint16),
                 ("tx_slots", ctypes.c_uint32), ("rx_slots", ctypes.c_uint32),
                 ("extra_bufs", ctypes.c_uint32), ("yields", ctypes.c_int32),
-                ("flags", ctypes.c_uint32), ("client", ctypes.c_char_p)]
+                ("flags", ctypes.c_uint32), ("client", ctypes.c_char_p),
+                ("stop", ctypes.c_void_p)]
 
 
 Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(Frame))

@@ -38,7 +38,12 @@ static int handle(void *context, struct uvala_nf_frame *frame)
 	case 'h': /* hold it; it has no bytes to send on before this function returns */
 		refused(uvala_nf_send_on(state->port, frame->held, UVALA_NF_NEXT, 0), "never held");
 		state->held = frame->held;
+		memset(own, 'o', UVALA_NF_OWN_BYTES);
 		return UVALA_NF_HOLD;
+	case 's': /* what is held goes to this service, and this one on */
+		assert(uvala_nf_send_on(state->port, state->held, UVALA_NF_SERVICE,
+					frame->data[15]) == 0);
+		return UVALA_NF_NEXT;
 	case 'b': /* what is held goes back to where this one is from, and this one on */
 		assert(uvala_nf_send_on(state->port, state->held, UVALA_NF_PORT,
 					(uint32_t)(frame->meta >> 32) & 0xfff) == 0);

@@ -263,9 +263,8 @@ fn a_frame_that_is_held_goes_on_in_its_chain() {
         let holder = scope.spawn(|| {
             let mut held = None;
             let mut hold = |frame: &mut Frame<'_>, made: &mut Made| {
-                let now = (frame.bytes().to_vec(), frame.meta);
-                if let Some((frame, meta)) = held.replace(now) {
-                    made.send_on(&frame, meta);
+                if let Some(before) = held.replace(frame.to_held()) {
+                    made.send_on(before);
                 }
                 Action::Hold
             };

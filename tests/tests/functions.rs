@@ -5,7 +5,8 @@ use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use client::Port;
+use client::nf::{Action, Frame, Made, Threads};
+use client::{Port, Stop};
 use harness::chain::{audit, configuration, function, functions};
 use harness::daemon::{Daemon, Setup};
 use harness::lab::Lab;
@@ -409,6 +410,19 @@ fn functions_in_c_count_and_delay() {
     }
 }
 
+/// Writes the functions' own bytes into the frame.
+fn mark(frame: &mut Frame<'_>, _: &mut Made) -> Action {
+    let own = *frame.own().expect("a short frame");
+    frame.bytes_mut()[30..46].copy_from_slice(&own);
+    Action::Next
+}
+
+/// A service that does so.
+fn marking(daemon: &Daemon) -> Threads {
+    let threads = Threads::new("valenf:mark".parse().unwrap()).service("mark", 0);
+    threads.options(daemon.options().group("nf"))
+}
+
 #[test]
 fn a_function_in_c_holds_frames_and_sends_each_on_once() {
     if Command::new("cc").arg("--version").output().is_err() {
@@ -428,6 +442,20 @@ fn a_function_in_c_holds_frames_and_sends_each_on_once() {
     send(b"m");
     arrives(&mut b, &frame(b"b"));
     arrives(&mut b, &frame(b"mM"));
+    let (stop, marks) = (Stop::new().unwrap(), marking(&daemon));
+    std::thread::scope(|scope| {
+        let runs = scope.spawn(|| marks.run(&stop, |_| mark));
+        let number = || functions(&daemon).into_iter().find(|info| info.service == "mark");
+        wait::until("another service", || number().is_some_and(|info| info.pid.is_some()));
+        send(b"hs");
+        send(&[b's', number().unwrap().number]);
+        arrives(&mut b, &frame(&[b's', number().unwrap().number]));
+        let mut marked = frame(b"hs");
+        marked[30..46].fill(b'o');
+        arrives(&mut b, &marked);
+        stop.stop();
+        runs.join().unwrap().unwrap();
+    });
     send(b"hk");
     send(b"e");
     arrives(&mut b, &frame(b"e"));
@@ -435,7 +463,7 @@ fn a_function_in_c_holds_frames_and_sends_each_on_once() {
     assert_eq!(audit(&daemon).len(), 1);
     let said = std::io::read_to_string(program.stdout()).unwrap();
     assert_eq!(outcome(program.wait()), 0, "{said}");
-    assert_eq!(said.trim(), "6", "slots that its batches had");
+    assert_eq!(said.trim(), "8", "slots that its batches had");
     wait::until("its end", || !says(&daemon, "nf list valenf").contains(" runs "));
     assert_eq!(audit(&daemon).len(), 1);
 }

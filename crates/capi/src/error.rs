@@ -45,6 +45,7 @@ codes! {
     EPROTOCOL = -17, c"the daemon speaks another version";
     ESYSTEM = -18, c"a system call failed";
     EDELETED = -19, c"the port was deleted by an operator";
+    ESTOPPED = -20, c"uvala_stop() was called";
 }
 
 thread_local! {
@@ -65,6 +66,18 @@ pub fn bad(what: &str) -> c_int {
     EARG
 }
 
+/// Notes what somebody says of a failure and returns its number.
+#[cold]
+pub fn fail_as(code: c_int, message: &str) -> c_int {
+    note(message);
+    code
+}
+
+/// What this thread has noted last.
+pub fn last() -> CString {
+    LAST.with_borrow(Clone::clone)
+}
+
 fn note(message: &str) {
     // Messages quote names, in which zero bytes are escaped; without one, nothing is lost.
     let message = CString::new(message).unwrap_or_default();
@@ -83,6 +96,7 @@ fn code(error: &Error) -> c_int {
         Error::TooShort { .. } => ETOOSHORT,
         Error::TooLong { .. } => ETOOLONG,
         Error::Resynced { .. } => ERESYNC,
+        Error::Stopped => ESTOPPED,
     }
 }
 

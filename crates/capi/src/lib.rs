@@ -21,16 +21,17 @@ mod error;
 mod nf;
 mod options;
 mod queue;
+mod stop;
 
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use client::{Error, Interest, Lost, Port};
+use client::{Error, Interest, Lost, Port, Stop};
 use ring::layout::MAX_RINGS;
 
 use error::{bad, fail};
-use options::COptions;
+use options::{COptions, Given};
 use queue::Queue;
 
 /// The queues of one side.
@@ -44,6 +45,8 @@ pub struct Handle {
     tx: Queues,
     rx: Queues,
     reconnects: bool,
+    /// What ends its waits.
+    stop: Option<Stop>,
     /// The function's.
     kept: nf::Kept,
 }
@@ -115,10 +118,10 @@ fn renew_rx(receiver: &mut client::Receiver, queues: &mut [Queue]) {
 }
 
 impl Handle {
-    fn new(port: Port, reconnects: bool) -> Box<Self> {
+    fn new(port: Port, reconnects: bool, stop: Option<Stop>) -> Box<Self> {
         let none = || Box::new([const { Queue::NONE }; MAX_RINGS as usize]);
-        let mut handle =
-            Box::new(Self { port, tx: none(), rx: none(), reconnects, kept: nf::Kept::default() });
+        let (tx, rx, kept) = (none(), none(), nf::Kept::default());
+        let mut handle = Box::new(Self { port, tx, rx, reconnects, stop, kept });
         handle.renew();
         handle
     }
@@ -165,7 +168,7 @@ pub unsafe extern "C" fn uvala_open(
         return bad("the name is not UTF-8");
     };
     // SAFETY: NULL or as long as its `size` says, by the contract in uvala.h.
-    let (options, reconnects) = match unsafe { options::read(options) } {
+    let Given { options, reconnects, stop } = match unsafe { options::read(options) } {
         Ok(options) => options,
         Err(code) => return code,
     };
@@ -174,7 +177,7 @@ pub unsafe extern "C" fn uvala_open(
         Err(error) => return fail(&error),
     };
     // SAFETY: not NULL; a place for a pointer by the contract in uvala.h.
-    unsafe { port.write(Box::into_raw(Handle::new(opened, reconnects))) };
+    unsafe { port.write(Box::into_raw(Handle::new(opened, reconnects, stop))) };
     0
 }
 

@@ -8,14 +8,16 @@
 #![allow(unsafe_code)]
 #![allow(clippy::missing_safety_doc)] // reason: the contract of every pointer is in uvala.h.
 
+mod threads;
+
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::mem::{offset_of, take};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use client::nf::{Action, Frame, Handler, Made, Meta, send, step};
-use client::{FRAME_MAX, FRAME_MIN};
+use client::nf::{Action, Frame, Handler, Held, Made, Meta, send, step};
+use client::{Error, FRAME_MAX, FRAME_MIN, Stop};
 
 use super::{Handle, bad, fail, timeout, whole};
 
@@ -48,7 +50,7 @@ static HANDLES: AtomicU32 = AtomicU32::new(1);
 /// What a port keeps for its function from batch to batch.
 #[derive(Debug, Default)]
 pub struct Kept {
-    held: HashMap<u32, (Vec<u8>, Meta)>,
+    held: HashMap<u32, Held>,
     /// The handle of the next; 0: there is none yet.
     next: u32,
     /// What is to be sent behind the batch.
@@ -66,7 +68,7 @@ impl Kept {
     }
 
     fn hold(&mut self, frame: &Frame<'_>) {
-        self.held.insert(self.next, (frame.bytes().to_vec(), frame.meta));
+        self.held.insert(self.next, frame.to_held());
         self.next = 0;
     }
 }
@@ -163,6 +165,10 @@ pub unsafe extern "C" fn uvala_nf_step(
         Ok(kept) => take(&mut kept.made),
         Err(code) => return code,
     };
+    // SAFETY: not NULL; the field never changes.
+    if unsafe { (*port).stop.as_ref() }.is_some_and(Stop::is_said) {
+        return fail(&Error::Stopped);
+    }
     // SAFETY: not NULL; callbacks borrow another field.
     let rings = unsafe { &mut (*port).port };
     let mut calls = Calls { port, callback, context };
@@ -201,7 +207,7 @@ fn not_held(held: u32) -> c_int {
 pub unsafe extern "C" fn uvala_nf_held(port: *mut Handle, held: u32, len: *mut u32) -> *mut u8 {
     // SAFETY: an open port by the contract in uvala.h, used by this thread alone.
     let Ok(kept) = (unsafe { kept(port) }) else { return ptr::null_mut() };
-    let Some((frame, _)) = kept.held.get_mut(&held) else {
+    let Some(Held { bytes: frame, .. }) = kept.held.get_mut(&held) else {
         not_held(held);
         return ptr::null_mut();
     };
@@ -229,8 +235,8 @@ pub unsafe extern "C" fn uvala_nf_send_on(
         Err(code) => return code,
     };
     match kept.held.remove(&held) {
-        Some((frame, meta)) => {
-            kept.made.send_as(frame, meta, action);
+        Some(frame) => {
+            kept.made.send_as(frame, action);
             0
         }
         None => not_held(held),

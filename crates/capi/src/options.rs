@@ -1,6 +1,6 @@
-//! `struct uvala_options`, which may be shorter or longer than this library knows it.
+//! Structures that may be shorter or longer than this library knows them: `struct uvala_options`.
 //!
-//! It grows at its end, and a new field's 0 means what older libraries do. So a program that was
+//! One grows at its end, and a new field's 0 means what older libraries do. So a program that was
 //! compiled for an older one has a shorter structure, the rest of which is 0; a program that was
 //! compiled for a newer one is served as long as it asks for nothing new. Linux does the same with
 //! the structures of `openat2` and `clone3`.
@@ -13,7 +13,7 @@ use std::mem::offset_of;
 use std::os::unix::ffi::OsStrExt;
 use std::{ptr, slice};
 
-use client::{Options, WaitPolicy};
+use client::{Options, Stop, WaitPolicy};
 
 use crate::error::bad;
 
@@ -32,9 +32,26 @@ pub struct COptions {
     yields: i32,
     flags: u32,
     client: *const c_char,
+    stop: *const Stop,
 }
 
-impl COptions {
+/// A structure of C's that grows at its end.
+///
+/// # Safety
+/// It begins with its size, a `usize`, and any bytes are one.
+pub unsafe trait Versioned: Copy {
+    /// What it is called.
+    const NAME: &str;
+    /// How long it was in older versions.
+    const OLDER: &[usize];
+    /// What those have who do not know the rest.
+    const DEFAULT: Self;
+}
+
+// SAFETY: numbers and pointers; `size` is the first.
+unsafe impl Versioned for COptions {
+    const NAME: &str = "uvala_options";
+    const OLDER: &[usize] = &[offset_of!(Self, client), offset_of!(Self, stop)];
     const DEFAULT: Self = Self {
         size: size_of::<Self>(),
         dir: ptr::null(),
@@ -47,36 +64,45 @@ impl COptions {
         yields: 0,
         flags: 0,
         client: ptr::null(),
+        stop: ptr::null(),
     };
-    /// How long it was in older versions.
-    const OLDER: [usize; 1] = [offset_of!(Self, client)];
-    /// Longer than it will ever be; a larger `size` was never set.
-    const SIZE_MAX: usize = 4096;
 }
 
+/// Longer than any will ever be; a larger `size` was never set.
+const SIZE_MAX: usize = 4096;
+
 // tests/abi.c asserts the same numbers of uvala.h.
-const _: () = assert!(size_of::<COptions>() == 56 && offset_of!(COptions, tx_rings) == 24);
+const _: () = assert!(size_of::<COptions>() == 64 && offset_of!(COptions, tx_rings) == 24);
 const _: () = assert!(offset_of!(COptions, yields) == 40 && offset_of!(COptions, flags) == 44);
-const _: () = assert!(offset_of!(COptions, client) == 48);
+const _: () = assert!(offset_of!(COptions, client) == 48 && offset_of!(COptions, stop) == 56);
 
 /// `UVALA_EXISTING`, `UVALA_SPIN`, `UVALA_RECONNECT`.
 const EXISTING: u32 = 1;
 const SPIN: u32 = 2;
 const RECONNECT: u32 = 4;
 
-/// Reads what a program filled in; the flag says whether the port reconnects by itself.
+/// What a program has filled in.
+#[derive(Debug, Default)]
+pub struct Given {
+    /// How to open a port.
+    pub options: Options,
+    /// It reconnects by itself.
+    pub reconnects: bool,
+    /// What ends its waits.
+    pub stop: Option<Stop>,
+}
+
+/// Reads what a program filled in.
 ///
 /// # Safety
 /// `given` is NULL, or its first field says how many bytes it has; its texts are NULL or
-/// zero-terminated.
-pub unsafe fn read(given: *const COptions) -> Result<(Options, bool), c_int> {
+/// zero-terminated, and `stop` is NULL or one of the library's.
+pub unsafe fn read(given: *const COptions) -> Result<Given, c_int> {
     if given.is_null() {
-        return Ok((Options::new(), false));
+        return Ok(Given::default());
     }
-    // SAFETY: not NULL; the first field is there in any version.
-    let size = unsafe { (&raw const (*given).size).read() };
-    // SAFETY: as many bytes as it says.
-    let given = unsafe { adopt(given, size) }?;
+    // SAFETY: not NULL; as many bytes as it says.
+    let given = unsafe { adopt(given) }?;
     let mut options = numbers(&given)?;
     // SAFETY: NULL or zero-terminated, as promised.
     if let Some(dir) = unsafe { bytes(given.dir) } {
@@ -91,30 +117,38 @@ pub unsafe fn read(given: *const COptions) -> Result<(Options, bool), c_int> {
     if let Some(client) = unsafe { bytes(given.client) } {
         options = options.client(String::from_utf8_lossy(client));
     }
-    Ok((options, given.flags & RECONNECT != 0))
+    // SAFETY: NULL or a stop, as promised.
+    let stop = unsafe { given.stop.as_ref() }.cloned();
+    let options = stop.iter().fold(options, Options::stop);
+    Ok(Given { options, reconnects: given.flags & RECONNECT != 0, stop })
 }
 
 /// What this version knows of a structure of any version.
 ///
 /// # Safety
-/// There are `size` bytes.
-unsafe fn adopt(given: *const COptions, size: usize) -> Result<COptions, c_int> {
-    let known = size_of::<COptions>();
-    if !(COptions::OLDER.contains(&size) || (known..=COptions::SIZE_MAX).contains(&size)) {
-        return Err(bad("uvala_options.size is that of no version: start from UVALA_OPTIONS_INIT"));
+/// It is not NULL, and has as many bytes as its first field says.
+pub unsafe fn adopt<T: Versioned>(given: *const T) -> Result<T, c_int> {
+    // SAFETY: the first field is there in any version.
+    let size = unsafe { given.cast::<usize>().read() };
+    let (known, name) = (size_of::<T>(), T::NAME);
+    if !(T::OLDER.contains(&size) || (known..=SIZE_MAX).contains(&size)) {
+        let init = name.to_uppercase();
+        return Err(bad(&format!("{name}.size is that of no version: start from {init}_INIT")));
     }
     let bytes = given.cast::<u8>();
-    let mut options = COptions::DEFAULT;
-    // SAFETY: so many bytes are there on both sides; any bytes are numbers and pointers.
-    unsafe { ptr::copy_nonoverlapping(bytes, (&raw mut options).cast(), size.min(known)) };
+    let mut adopted = T::DEFAULT;
+    // SAFETY: so many bytes are there on both sides, and any bytes are such a structure.
+    unsafe { ptr::copy_nonoverlapping(bytes, (&raw mut adopted).cast(), size.min(known)) };
     // SAFETY: nothing, or what lies behind the part that is known.
     let rest =
         unsafe { slice::from_raw_parts(bytes.add(size.min(known)), size.max(known) - known) };
     if rest.iter().any(|&byte| byte != 0) {
-        return Err(bad("uvala_options asks for something that only a newer libuvala knows: \
-                        update the library, or leave that field 0"));
+        return Err(bad(&format!(
+            "{name} asks for something that only a newer libuvala knows: update the library, or \
+             leave that field 0"
+        )));
     }
-    Ok(options)
+    Ok(adopted)
 }
 
 fn numbers(given: &COptions) -> Result<Options, c_int> {
@@ -154,7 +188,7 @@ fn wait_policy(given: &COptions) -> WaitPolicy {
 
 /// # Safety
 /// NULL, or zero-terminated and alive for `'a`.
-unsafe fn bytes<'a>(text: *const c_char) -> Option<&'a [u8]> {
+pub unsafe fn bytes<'a>(text: *const c_char) -> Option<&'a [u8]> {
     // SAFETY: as promised by the caller.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes())
 }

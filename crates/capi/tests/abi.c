@@ -11,11 +11,15 @@ UVALA_STATIC_ASSERT(sizeof(struct uvala_queue) == 48, "queue");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_queue, num_slots) == 16, "queue.num_slots");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_queue, count) == 32, "queue.count");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_queue, ring) == 40, "queue.ring");
-UVALA_STATIC_ASSERT(sizeof(struct uvala_options) == 56, "options");
+UVALA_STATIC_ASSERT(sizeof(struct uvala_options) == 64, "options");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_options, tx_rings) == 24, "options.tx_rings");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_options, yields) == 40, "options.yields");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_options, flags) == 44, "options.flags");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_options, client) == 48, "options.client");
+UVALA_STATIC_ASSERT(offsetof(struct uvala_options, stop) == 56, "options.stop");
+UVALA_STATIC_ASSERT(sizeof(struct uvala_nf_threads) == 48, "nf_threads");
+UVALA_STATIC_ASSERT(offsetof(struct uvala_nf_threads, options) == 32, "nf_threads.options");
+UVALA_STATIC_ASSERT(offsetof(struct uvala_nf_threads, instance) == 42, "nf_threads.instance");
 UVALA_STATIC_ASSERT(sizeof(struct uvala_nf_frame) == 32, "nf_frame");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_nf_frame, meta) == 16, "nf_frame.meta");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_nf_frame, target) == 24, "nf_frame.target");
@@ -49,7 +53,7 @@ static void check_open(void)
 /* Programs that were compiled with another version of the header. */
 static void check_sizes(void)
 {
-	static const size_t bad[] = { 0, 3, 8, 47, 49, 55, 4097, (size_t)-1 };
+	static const size_t bad[] = { 0, 3, 8, 47, 49, 55, 57, 63, 4097, (size_t)-1 };
 	struct {
 		struct uvala_options options;
 		char tail[4096];
@@ -63,18 +67,22 @@ static void check_sizes(void)
 		newer.options.size = bad[i];
 		refuses(uvala_open("vale0:a", &newer.options, &port), UVALA_EARG, "size");
 	}
-	/* Older: it had no client then, and what is behind it is not looked at. */
+	/* Older: it had no client, no stop then, and what is behind it is not looked at. */
 	newer.options.size = offsetof(struct uvala_options, client);
 	newer.options.client = (const char *)1;
 	refuses(uvala_open("vale0:a", &newer.options, &port), UVALA_ENODAEMON, "uvala daemon");
 	newer.options.client = NULL;
+	newer.options.size = offsetof(struct uvala_options, stop);
+	newer.options.stop = (struct uvala_stop *)1;
+	refuses(uvala_open("vale0:a", &newer.options, &port), UVALA_ENODAEMON, "uvala daemon");
+	newer.options.stop = NULL;
 	/* Newer: as long as nothing new is asked for. */
-	for (i = 57; i <= 4096; i += 77) {
+	for (i = 65; i <= 4096; i += 77) {
 		newer.options.size = i;
-		newer.tail[i - 57] = 0;
-		newer.tail[i - 56] = 1; /* the byte behind it */
+		newer.tail[i - 65] = 0;
+		newer.tail[i - 64] = 1; /* the byte behind it */
 		refuses(uvala_open("vale0:a", &newer.options, &port), UVALA_ENODAEMON, "uvala daemon");
-		newer.tail[i - 57] = 1;
+		newer.tail[i - 65] = 1;
 		refuses(uvala_open("vale0:a", &newer.options, &port), UVALA_EARG, "newer");
 		memset(newer.tail, 0, sizeof(newer.tail));
 	}
@@ -148,6 +156,53 @@ static void check_functions(void)
 	assert(uvala_nf_own(&frame) == NULL);
 }
 
+static int body(void *context, struct uvala_port *port, uint32_t thread)
+{
+	(void)context;
+	(void)port;
+	(void)thread;
+	assert(0);
+	return 0;
+}
+
+static void check_threads(void)
+{
+	struct uvala_options options = UVALA_OPTIONS_INIT;
+	struct uvala_nf_threads threads = UVALA_NF_THREADS_INIT;
+	struct uvala_stop *stop = NULL;
+
+	refuses(uvala_nf_run(NULL, body, NULL), UVALA_EARG, "threads are NULL");
+	refuses(uvala_nf_run(&threads, NULL, NULL), UVALA_EARG, "body");
+	refuses(uvala_nf_run(&threads, body, NULL), UVALA_EARG, "port is NULL");
+	threads.port = "eth0";
+	refuses(uvala_nf_run(&threads, body, NULL), UVALA_ENAME, "vale0:vm1");
+	threads.port = "vale0:f";
+	threads.cores = "0-";
+	refuses(uvala_nf_run(&threads, body, NULL), UVALA_EARG, "0,2-3");
+	threads.cores = "1023";
+	refuses(uvala_nf_run(&threads, body, NULL), UVALA_EARG, "no core 1023");
+	threads.threads = 2;
+	refuses(uvala_nf_run(&threads, body, NULL), UVALA_EARG, "2 threads and 1 cores");
+	threads.cores = NULL;
+	threads.options = &options;
+	options.dir = "/nowhere/uvala";
+	refuses(uvala_nf_run(&threads, body, NULL), UVALA_ENODAEMON, "uvala daemon");
+	threads.service = "s";
+	refuses(uvala_nf_run(&threads, body, NULL), UVALA_ENODAEMON, "uvala daemon");
+	threads.instance = 0xffff;
+	refuses(uvala_nf_run(&threads, body, NULL), UVALA_EREQUEST, "65535");
+	threads.reserved = 1;
+	refuses(uvala_nf_run(&threads, body, NULL), UVALA_EARG, "reserved");
+	threads.size = 47;
+	refuses(uvala_nf_run(&threads, body, NULL), UVALA_EARG, "UVALA_NF_THREADS_INIT");
+	refuses(uvala_stop_new(NULL), UVALA_EARG, "NULL");
+	assert(uvala_stop_new(&stop) == 0 && stop != NULL);
+	uvala_stop(stop);
+	uvala_stop(NULL);
+	uvala_stop_free(stop);
+	uvala_stop_free(NULL);
+}
+
 int main(void)
 {
 	int code;
@@ -157,10 +212,11 @@ int main(void)
 	check_sizes();
 	check_null();
 	check_functions();
+	check_threads();
 	assert(strcmp(uvala_strerror(0), "no error") == 0);
-	for (code = UVALA_EDELETED; code < 0; code++)
+	for (code = UVALA_ESTOPPED; code < 0; code++)
 		assert(strcmp(uvala_strerror(code), "unknown error") != 0);
-	assert(strcmp(uvala_strerror(UVALA_EDELETED - 1), "unknown error") == 0);
+	assert(strcmp(uvala_strerror(UVALA_ESTOPPED - 1), "unknown error") == 0);
 	printf("%s\n", uvala_version());
 	return 0;
 }

@@ -46,6 +46,9 @@ pub enum Error {
         /// Its length in bytes.
         len: usize,
     },
+    /// A wait was ended by the port's [`Stop`](crate::Stop).
+    #[error("somebody has said that this port is to stop")]
+    Stopped,
     /// Longer than a frame can be, or than the ring can hold.
     #[error("a frame of {len} bytes is too long: this port takes at most {max}")]
     TooLong {
@@ -87,7 +90,7 @@ impl Error {
             Self::Geometry(_) => exit::BAD_REQUEST,
             Self::Map(_) => exit::NO_MEMORY,
             Self::Doorbell(_) | Self::TooShort { .. } | Self::TooLong { .. } => exit::FAILURE,
-            Self::Resynced { .. } => exit::FAILURE,
+            Self::Resynced { .. } | Self::Stopped => exit::FAILURE,
         }
     }
 }

@@ -80,7 +80,7 @@ fn open(slots: u32, stride: u32, policy: WaitPolicy) -> (Fake, Sender, Receiver)
     let (kicks, kick) = rustix::pipe::pipe().unwrap();
     let (wake_end, wake) = rustix::pipe::pipe().unwrap();
     let fds = PortFds { region: memory.try_clone().unwrap(), kick, wake: wake_end };
-    let (sender, receiver) = halves(&attached, fds, None, policy).unwrap();
+    let (sender, receiver) = halves(&attached, fds, None, policy, None).unwrap();
     let layout = Geometry::new(&attached).unwrap().port;
     let host = HostPort::new(&region, &layout);
     (Fake { host, kicks, wake, memory, layout }, sender, receiver)
@@ -296,9 +296,9 @@ fn test_a_pipe_needs_no_switch() {
     let (wake_b, kick_b) = rustix::pipe::pipe().unwrap();
     let region = || memory.try_clone().unwrap();
     let fds = PortFds { region: region(), kick: kick_b, wake: wake_a };
-    let (mut tx_a, mut rx_a) = halves(&ours, fds, None, SLEEPY).unwrap();
+    let (mut tx_a, mut rx_a) = halves(&ours, fds, None, SLEEPY, None).unwrap();
     let fds = PortFds { region: region(), kick: kick_a, wake: wake_b };
-    let (mut tx_b, mut rx_b) = halves(&theirs, fds, None, SLEEPY).unwrap();
+    let (mut tx_b, mut rx_b) = halves(&theirs, fds, None, SLEEPY, None).unwrap();
     let echo = thread::spawn(move || {
         let mut got = Vec::new();
         while rx_b.recv_timeout(&mut got, None).is_ok() {
@@ -478,7 +478,7 @@ proptest! {
             prop_assert_eq!(geometry.region.size() as u64, attached.region_bytes);
             let (_end, pipe) = rustix::pipe::pipe().unwrap();
             let fds = PortFds { region: memory, kick: pipe.try_clone().unwrap(), wake: pipe };
-            if let Ok((mut tx, _)) = halves(&attached, fds, None, SLEEPY) {
+            if let Ok((mut tx, _)) = halves(&attached, fds, None, SLEEPY, None) {
                 tx.tx(0).space();
             }
         }
@@ -510,5 +510,5 @@ fn test_a_region_without_seals_is_refused() {
     rustix::fs::ftruncate(&plain, attached.region_bytes).unwrap();
     let (wake, kick) = rustix::pipe::pipe().unwrap();
     let fds = PortFds { region: plain, kick, wake };
-    assert!(matches!(halves(&attached, fds, None, SLEEPY), Err(Error::Map(_))));
+    assert!(matches!(halves(&attached, fds, None, SLEEPY, None), Err(Error::Map(_))));
 }

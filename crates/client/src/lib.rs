@@ -26,7 +26,8 @@
 //! | [`netmap`] | ports as netmap programs see them |
 //! | [`control`], [`api`], [`name`], [`paths`] | the daemon's control connection |
 //!
-//! No thread is ever started here, and no signal's disposition changed.
+//! No thread is started here but those that a program asks [`nf::Threads`] for, and no signal's
+//! disposition changed.
 
 pub mod api;
 pub mod control;
@@ -42,6 +43,7 @@ mod options;
 pub mod paths;
 pub mod port;
 pub mod rx;
+mod stop;
 mod sys;
 pub mod tx;
 pub mod wait;
@@ -53,6 +55,7 @@ pub use ring::RegionId;
 pub use ring::abi::slot_flag;
 pub use ring::extra::{Buffer, ExtraBufs};
 pub use rx::{Frame, Frames, Rx};
+pub use stop::Stop;
 pub use tx::Tx;
 pub use wait::WaitPolicy;
 

@@ -39,7 +39,7 @@ use crate::api::{Attached, ErrorCode, PortRef, Reply, Request};
 use crate::control::{Connection, ControlError};
 use crate::name::PortName;
 use crate::wait::Sleeps;
-use crate::{Error, Lost, sys};
+use crate::{Error, Lost, Stop, sys};
 
 /// Both doorbells and the control connection of one attachment.
 #[derive(Debug)]
@@ -55,6 +55,8 @@ pub struct Link {
     extra: Arc<ExtraBufs>,
     /// Its closing detaches the port.
     connection: Mutex<Option<Connection>>,
+    /// Ends every sleep.
+    stop: Option<Stop>,
 }
 
 #[derive(Debug, Default)]
@@ -83,12 +85,15 @@ impl Link {
         attached: &Attached,
         extra: Arc<ExtraBufs>,
         connection: Option<Connection>,
+        stop: Option<Stop>,
     ) -> Result<Self, Error> {
         let bell = attached.bell;
         if bell > NUMBER_MAX {
             return Err(Error::Geometry("number of the doorbell"));
         }
-        Self::with(kick, wake, attached.port.clone(), encode(bell), extra, connection)
+        let mut link = Self::with(kick, wake, attached.port.clone(), encode(bell), extra)?;
+        (link.connection, link.stop) = (Mutex::new(connection), stop);
+        Ok(link)
     }
 
     /// Of an end of a direct hop.
@@ -98,7 +103,7 @@ impl Link {
         name: &PortName,
         extra: Arc<ExtraBufs>,
     ) -> Result<Self, Error> {
-        Self::with(kick, wake, name.clone(), encode(0), extra, None)
+        Self::with(kick, wake, name.clone(), encode(0), extra)
     }
 
     fn with(
@@ -107,7 +112,6 @@ impl Link {
         name: PortName,
         message: [u8; KICK],
         extra: Arc<ExtraBufs>,
-        connection: Option<Connection>,
     ) -> Result<Self, Error> {
         // A kick never waits, a sleep always does.
         set_blocking(&kick, false).map_err(|error| Error::Doorbell(error.into()))?;
@@ -120,7 +124,8 @@ impl Link {
             state: Mutex::default(),
             turn: Condvar::new(),
             extra,
-            connection: Mutex::new(connection),
+            connection: Mutex::default(),
+            stop: None,
         })
     }
 
@@ -144,7 +149,7 @@ impl Link {
     pub fn sleep(&self, seen: u64, deadline: Option<Instant>) -> Result<Woken, Lost> {
         let mut state = self.lock();
         loop {
-            if state.lost {
+            if state.lost || self.is_stopped() {
                 return Err(Lost);
             }
             if state.kicks != seen {
@@ -204,15 +209,31 @@ impl Link {
         }
     }
 
-    /// Blocks in `read`: `poll` before it costs a microsecond and is for deadlines only.
+    /// Blocks in `read`: `poll` before it costs a microsecond and is for deadlines, and for ports
+    /// that can be stopped.
     fn read(&self, deadline: Option<Instant>) -> Result<Woken, Lost> {
-        if let Some(deadline) = deadline {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if !self.poll(PollFlags::IN, left)? {
-                return Ok(Woken::TimedOut);
-            }
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let has_kick = match (&self.stop, left) {
+            (None, None) => true,
+            (None, Some(left)) => self.poll(PollFlags::IN, left)?,
+            (Some(stop), left) => self.poll_with(stop, left)?,
+        };
+        if has_kick { self.take_kicks() } else { Ok(Woken::TimedOut) }
+    }
+
+    /// Is there something to read within `left`, and before it is to stop?
+    fn poll_with(&self, stop: &Stop, left: Option<Duration>) -> Result<bool, Lost> {
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        let mut fds = [PollFd::new(&self.wake, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+        match rustix::event::poll(&mut fds, left.as_ref()) {
+            Ok(_) => Ok(!fds[0].revents().is_empty()),
+            Err(Errno::INTR) => Ok(false),
+            Err(_) => Err(Lost),
         }
-        self.take_kicks()
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.as_ref().is_some_and(Stop::is_said)
     }
 
     fn take_kicks(&self) -> Result<Woken, Lost> {
@@ -262,6 +283,9 @@ impl Link {
     /// is there the daemon does not know.
     #[cold]
     pub fn why(&self) -> Error {
+        if self.is_stopped() {
+            return Error::Stopped;
+        }
         let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(connection) = connection.as_ref().filter(|_| self.name.pipe().is_none()) else {
             return Lost.into();
@@ -309,7 +333,7 @@ impl Sleeps for Arc<Link> {
     }
 
     fn check(&self) -> Result<(), Lost> {
-        self.as_ref().check()
+        if self.is_stopped() { Err(Lost) } else { self.as_ref().check() }
     }
 
     fn why(&self) -> Error {
@@ -321,7 +345,7 @@ impl Sleeps for Arc<Link> {
 #[derive(Debug)]
 pub struct Links<'a> {
     /// The port's.
-    pub port: &'a Link,
+    pub port: &'a Arc<Link>,
     /// Those of its hops.
     pub hops: &'a [Arc<Link>],
 }
@@ -336,8 +360,12 @@ impl Sleeps for Links<'_> {
         if self.hops.is_empty() {
             return self.port.sleep(seen, deadline);
         }
-        let all = self.hops.iter().map(|link| &link.wake).chain([&self.port.wake]);
-        let mut fds: Vec<_> = all.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+        if self.port.is_stopped() {
+            return Err(Lost);
+        }
+        let all = self.hops.iter().map(|link| link.wake.as_fd()).chain([self.port.wake.as_fd()]);
+        let all = all.chain(self.port.stop.as_ref().map(AsFd::as_fd));
+        let mut fds: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         match rustix::event::poll(&mut fds, left.as_ref()) {
@@ -353,7 +381,7 @@ impl Sleeps for Links<'_> {
     }
 
     fn check(&self) -> Result<(), Lost> {
-        self.port.check()
+        Sleeps::check(self.port)
     }
 
     fn why(&self) -> Error {

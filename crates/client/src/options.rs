@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::Stop;
 use crate::api::Attach;
 use crate::name::PortName;
 use crate::wait::WaitPolicy;
@@ -25,6 +26,8 @@ pub struct Options {
     client: Option<String>,
     pub(crate) wait: WaitPolicy,
     pub(crate) reconnect: bool,
+    pub(crate) stop: Option<Stop>,
+    pub(crate) names_thread: bool,
 }
 
 impl Options {
@@ -121,6 +124,18 @@ impl Options {
         Self { reconnect, ..self }
     }
 
+    /// What ends the port's waits, with [`Error::Stopped`](crate::Error::Stopped), wherever they
+    /// sleep; what has arrived before is found first.
+    #[must_use]
+    pub fn stop(self, stop: &Stop) -> Self {
+        Self { stop: Some(stop.clone()), ..self }
+    }
+
+    /// The port is for the thread that opens it, which listings tell from others of the process.
+    pub(crate) fn names_thread(self) -> Self {
+        Self { names_thread: true, ..self }
+    }
+
     /// How to introduce the program.
     pub(crate) fn introduction(&self) -> String {
         self.client.clone().unwrap_or_else(program_name)
@@ -137,8 +152,14 @@ impl Options {
             extra_bufs: self.extra_bufs,
             group: self.group.clone(),
             existing: self.existing,
+            thread: self.names_thread.then(thread_id),
         }
     }
+}
+
+/// The number of this thread, as the kernel counts here.
+fn thread_id() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
 /// The name of the program's file, as a user knows it.

@@ -23,7 +23,7 @@ use crate::options::Options;
 use crate::rx::WaitRx;
 use crate::tx::WaitTx;
 use crate::wait::{WaitPolicy, wait};
-use crate::{Error, Lost, Rx, Tx, sys};
+use crate::{Error, Lost, Rx, Stop, Tx, sys};
 
 impl Options {
     /// Opens the port `name`, creating switch and port where there are none.
@@ -46,7 +46,19 @@ impl Origin {
         let connection = Connection::open(self.options.dir.as_deref())?;
         connection.hello(&self.options.introduction())?;
         let (attached, fds) = connection.attach(self.options.request(&self.name))?;
-        halves(&attached, fds, Some(connection), self.options.wait)
+        let Options { wait, stop, .. } = &self.options;
+        halves(&attached, fds, Some(connection), *wait, stop.clone())
+    }
+
+    /// Sleeps before the next attempt. `true`: there is to be none.
+    fn pause(&self, pause: Duration) -> bool {
+        match &self.options.stop {
+            Some(stop) => stop.wait(pause),
+            None => {
+                std::thread::sleep(pause);
+                false
+            }
+        }
     }
 }
 
@@ -56,11 +68,12 @@ pub(crate) fn halves(
     fds: PortFds,
     connection: Option<Connection>,
     policy: WaitPolicy,
+    stop: Option<Stop>,
 ) -> Result<(Sender, Receiver), Error> {
     let geometry = Geometry::new(attached)?;
     let region = Region::attach(fds.region.as_fd(), geometry.region).map_err(Error::Map)?;
     let extra = ExtraBufs::new(&region, &geometry.port);
-    let link = Arc::new(Link::new(fds.kick, fds.wake, attached, extra, connection)?);
+    let link = Arc::new(Link::new(fds.kick, fds.wake, attached, extra, connection, stop)?);
     let light = sys::has_barrier();
     let tx = |i| {
         let mut ring = match &geometry.peer {
@@ -570,7 +583,9 @@ impl Port {
             if !may_pass(&error) || left.is_zero() {
                 return Err(error);
             }
-            std::thread::sleep(pause.min(left));
+            if self.origin.pause(pause.min(left)) {
+                return Err(Error::Stopped);
+            }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }

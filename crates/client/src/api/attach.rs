@@ -31,6 +31,10 @@ pub struct Attach {
     /// Only open a port that exists already.
     #[serde(default)]
     pub existing: bool,
+    /// The thread that uses it, where a process has several such, by its number: listings show its
+    /// time and not that of all. One that is not there, or not to be seen, is as if none was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread: Option<u32>,
 }
 
 impl Attach {
@@ -46,6 +50,7 @@ impl Attach {
             extra_bufs: None,
             group: None,
             existing: false,
+            thread: None,
         }
     }
 }

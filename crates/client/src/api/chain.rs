@@ -211,10 +211,17 @@ pub struct FunctionInfo {
     /// How many have room there: what of it is taken is how busy it is.
     #[serde(default)]
     pub capacity: u32,
-    /// Milliseconds on a core that the process has had since it began: its share of a core is what
-    /// two of these differ in the time between. All of the process, where it does other things too.
+    /// Milliseconds on a core that it has had since it began: its share of a core is what two of
+    /// these differ in the time between. Of its thread, where the process has said which that is
+    /// (`thread`); else all of the process, where it does other things too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_ms: Option<u64>,
+    /// Its thread, where one process runs several instances.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread: Option<u32>,
+    /// Cores that it may run on, such as `0-3`; of its thread, or of its process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cores: Option<String>,
     /// It has frames and reads none: its flows are elsewhere.
     pub stalled: bool,
     /// Frames that it was given, by the switch and by direct hops.

@@ -19,18 +19,25 @@
 //! in the memory of its trust group: what passes is passed on by exchanging buffers. What the
 //! switch says of a frame, and is told, stands in its slot ([`Meta`]);
 //! `docs/spec/frame-metadata.md` has
-//! the bits. A frame that is passed on keeps its place among the others.
+//! the bits. A frame that is passed on keeps its place among the others. Several cores: [`Threads`].
 
+mod cores;
 pub(crate) mod hops;
+mod made;
 mod meta;
+mod service;
+mod threads;
 
 use std::time::Duration;
 
 use ring::abi::slot_flag;
 
 use crate::{Error, Port, Rx, Tx};
+pub use cores::{CoreError, Cores};
 use hops::Ways;
+pub use made::{Held, Made, send};
 pub use meta::Meta;
+pub use threads::{Failed, Instance, Threads, until_stopped};
 
 /// Frames of a batch.
 const BATCH: u32 = 128;
@@ -48,7 +55,8 @@ pub enum Action {
     Service(u8),
     /// Out by the port of this number, or to that instance.
     Port(u16),
-    /// Nothing yet: the function has a copy, which it sends later ([`Made::send_on`]).
+    /// Nothing yet: the function has a copy ([`Frame::to_held`]), which it sends later
+    /// ([`Made::send_on`]).
     Hold,
 }
 
@@ -110,41 +118,21 @@ impl<'a> Frame<'a> {
     /// them at first is anything. `None`: the frame reaches into them.
     #[must_use]
     pub fn own(&mut self) -> Option<&mut [u8; OWN_BYTES]> {
-        let at = self.buffer.len().checked_sub(OWN_BYTES).filter(|&at| self.len <= at)?;
+        let at = self.own_at()?;
         self.buffer[at..].first_chunk_mut()
     }
-}
 
-/// Frames that a function sends beside those of the batch, behind it.
-#[derive(Debug, Default)]
-pub struct Made(Vec<(Vec<u8>, Meta, Action)>);
-
-impl Made {
-    /// Sends a copy of this as a new frame, which leaves by its address.
-    pub fn send(&mut self, frame: &[u8]) {
-        self.send_on(frame, Meta::default());
+    fn own_at(&self) -> Option<usize> {
+        self.buffer.len().checked_sub(OWN_BYTES).filter(|&at| self.len <= at)
     }
 
-    /// Sends a copy of this as the frame of which the switch has said so: one that was held goes on
-    /// in its chain.
-    pub fn send_on(&mut self, frame: &[u8], meta: Meta) {
-        self.send_as(frame.to_vec(), meta, Action::Next);
-    }
-
-    /// The same with another action. A frame that is in no chain leaves by its address or by a port
-    /// that is named; dropped, or held once more, it is gone.
-    pub fn send_as(&mut self, frame: Vec<u8>, meta: Meta, action: Action) {
-        self.0.push((frame, meta, action));
-    }
-
-    /// Takes what was to be sent.
-    pub fn take(&mut self) -> Vec<Vec<u8>> {
-        self.0.drain(..).map(|(frame, ..)| frame).collect()
-    }
-
-    /// Sends what another has, behind its own.
-    pub fn append(&mut self, other: &mut Self) {
-        self.0.append(&mut other.0);
+    /// A copy, to be sent on later; the functions' own bytes go with it. Of a frame that lies in
+    /// several buffers it is the beginning alone.
+    #[must_use]
+    pub fn to_held(&self) -> Held {
+        let at = self.own_at().filter(|_| self.is_whole);
+        let own = at.and_then(|at| self.buffer[at..].first_chunk().copied());
+        Held { bytes: self.bytes().to_vec(), meta: self.meta, own }
     }
 }
 
@@ -279,46 +267,6 @@ fn whole_frames(rx: &Rx, max: u32) -> u32 {
     let ends = |count: &u32| rx.flags(count - 1) & slot_flag::MOREFRAG == 0;
     let last = (1..=rx.owned().min(max)).rev().find(ends);
     last.or_else(|| (max..=rx.owned()).find(ends)).unwrap_or(rx.owned())
-}
-
-/// Sends what was made between two batches, after waiting for room.
-///
-/// # Errors
-/// The daemon is gone, or a frame is too short or too long: the first of these, after the others
-/// were sent.
-pub fn send(port: &mut Port, made: Made) -> Result<(), Error> {
-    let mut send = |(frame, meta, action): &(Vec<u8>, Meta, Action)| match action {
-        Action::Hold => Ok(()),
-        Action::Drop if !meta.is_valid() => Ok(()),
-        _ if !meta.with(*action).is_valid() => port.send(frame),
-        _ => send_on(port.parts().0.tx(0), frame, *meta, *action),
-    };
-    let mut first = Ok(());
-    for made in &made.0 {
-        let sent = send(made);
-        first = first.and(sent);
-    }
-    first
-}
-
-/// Sends a frame on in its chain. One that another daemon has spoken of is nobody's: of that this
-/// one is gone, the next wait finds.
-fn send_on(tx: &mut Tx, frame: &[u8], meta: Meta, action: Action) -> Result<(), Error> {
-    let sent = tx.slots_for(frame.len()).and_then(|slots| {
-        tx.wait(slots, None)?;
-        if let Some(slots) = tx.put(0, frame)? {
-            let more = if slots > 1 { slot_flag::MOREFRAG } else { 0 };
-            let first = u16::try_from(frame.len().min(tx.stride())).unwrap_or(u16::MAX);
-            tx.set(0, first, more | service(action));
-            tx.set_mark(0, meta.with(action).mark());
-            tx.submit(slots)?;
-        }
-        Ok(())
-    });
-    match sent {
-        Err(Error::Lost(_)) => Ok(()),
-        sent => sent,
-    }
 }
 
 /// The bits of a slot's flags that name it.

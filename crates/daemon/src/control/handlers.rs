@@ -626,14 +626,15 @@ fn is_group_name(group: &str) -> bool {
 }
 
 fn held_port(client: &Client, attach: &Attach, key: PortKey, memory: u64) -> Port {
-    let holder = Some(holder(client, memory, attach.group.clone()));
+    let holder = holder(client, memory, attach.group.clone());
+    let holder = Some(Holder { thread: attach.thread, ..holder });
     Port { holder, ..Port::new(key, PortKind::Shm, client.caller.uid) }
 }
 
 fn holder(client: &Client, memory: u64, group: Option<String>) -> Holder {
     let Caller { pid, uid, .. } = client.caller;
     let (conn, name, counts) = (client.conn, client.name.clone(), BTreeMap::new());
-    Holder { conn, pid, uid, name, memory, ready: false, group, counts }
+    Holder { conn, pid, thread: None, uid, name, memory, ready: false, group, counts }
 }
 
 fn switch_info<D: Datapath>(

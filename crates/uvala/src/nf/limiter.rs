@@ -144,6 +144,15 @@ pub struct Limiter {
 }
 
 impl Limiter {
+    /// Why two could not share the work: packets of one sender, or of all, go to both of them.
+    pub fn why_alone(&self) -> Option<String> {
+        let apart = |limit: &Limit| limit.text.per == Per::Flow;
+        let number = 1 + self.limits.iter().position(|limit| !apart(limit))?;
+        Some(format!(
+            "each would let as much through as limit {number} says; make it per = \"flow\""
+        ))
+    }
+
     /// Reads its file.
     pub fn new(text: &str) -> anyhow::Result<Self> {
         let config: Config = toml::from_str(text)?;

@@ -20,8 +20,8 @@ pub mod wishes;
 use std::borrow::Cow;
 use std::time::Duration;
 
-use client::Port;
 use client::nf::{Action, Frame, Handler, Made, step};
+use client::{Error, Port};
 
 use crate::say;
 
@@ -116,6 +116,27 @@ impl Function {
         each!(self, function => function.counts())
     }
 
+    /// Why there can be one instance of it only, where that is so: instances of a service know
+    /// nothing of each other, and a flow's hash is of the packet as it came in.
+    pub fn why_alone(&self) -> Option<String> {
+        let why = match self {
+            Self::Balancer(_) => {
+                "answers come from a server's address, and would meet another instance than the \
+                 one that knows their connection"
+            }
+            Self::Nat(_) => {
+                "two would give one port to two hosts, and answers, which are for an address \
+                 outside, would meet the other one"
+            }
+            Self::Router(_) | Self::Tunnel(_) => {
+                "an ARP answer reaches one of them, and the others would ask for ever"
+            }
+            Self::Limiter(limiter) => return limiter.why_alone(),
+            _ => return None,
+        };
+        Some(why.to_owned())
+    }
+
     /// Does it speak of services or chains, whose numbers it has to [know](Self::know)?
     pub fn asks_for_names(&self) -> bool {
         match self {
@@ -159,12 +180,14 @@ pub fn run<F: Handler>(
     port: &mut Port,
     function: &mut F,
     mut may_go_on: impl FnMut(&mut F) -> bool,
-) -> Result<(), client::Error> {
+) -> Result<(), Error> {
     while may_go_on(function) {
         match step(port, function, Some(Duration::from_secs(1))) {
             Ok(_) => {}
+            // Then it may not.
+            Err(Error::Stopped) => {}
             // A neighbour has spoilt a ring, which is mended: no reason to leave the chain.
-            Err(error @ client::Error::Resynced { .. }) => {
+            Err(error @ Error::Resynced { .. }) => {
                 say::remark(format_args!("uvala: {error}"));
             }
             Err(error) => return Err(error),

@@ -20,7 +20,7 @@ use std::net::Ipv4Addr;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use client::nf::{Action, Frame, Handler, Made, Meta};
+use client::nf::{self, Action, Frame, Handler, Made};
 use ipnet::Ipv4Net;
 use prefix_trie::PrefixMap;
 use serde::Deserialize;
@@ -80,7 +80,7 @@ const HOLD: Duration = Duration::from_secs(3);
 /// Packets that wait for a neighbour's answer.
 struct Held {
     since: Instant,
-    packets: VecDeque<(Vec<u8>, Meta)>,
+    packets: VecDeque<nf::Held>,
 }
 
 /// The function.
@@ -174,9 +174,10 @@ impl Router {
         self.asked.remove(&address);
         if let Some(Held { packets, .. }) = self.held.remove(&address) {
             self.leaving.insert(address);
-            for (mut packet, meta) in packets {
-                self.readdress(&mut packet, mac);
-                made.send_on(&packet, meta.turned());
+            for mut packet in packets {
+                self.readdress(&mut packet.bytes, mac);
+                packet.meta = packet.meta.turned();
+                made.send_on(packet);
             }
         }
     }
@@ -201,7 +202,7 @@ impl Router {
             held.packets.pop_front();
             self.unresolved += 1;
         }
-        held.packets.push_back((frame.bytes().to_vec(), frame.meta));
+        held.packets.push_back(frame.to_held());
         Action::Hold
     }
 
@@ -215,7 +216,7 @@ impl Router {
                 continue;
             }
             let held = self.held.remove(&address).into_iter().flat_map(|held| held.packets);
-            for (packet, _) in held {
+            for nf::Held { bytes: packet, .. } in held {
                 self.unresolved += 1;
                 let (from, src) = (mac(&packet, 6), ip(&packet[ETHERNET..], 12));
                 self.complain((3, 1), from, src, &packet, made);
@@ -283,7 +284,7 @@ impl Router {
         self.readdress(frame.bytes_mut(), station);
         frame.meta = frame.meta.turned();
         if frame.is_whole() && self.leaving.contains(&next) {
-            made.send_on(frame.bytes(), frame.meta);
+            made.send_on(frame.to_held());
             return Action::Hold;
         }
         Action::Next

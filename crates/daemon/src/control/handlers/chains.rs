@@ -22,7 +22,7 @@ use crate::control::policy::{Access, Caller};
 use crate::control::refusal::Refusal;
 use crate::control::state::{Holder, Switch};
 use crate::control::steering::{Steering, View};
-use crate::control::usage;
+use crate::control::usage::Usage;
 
 impl<D: Datapath> Control<D> {
     /// Answers a call about chains, or about trust groups.
@@ -316,6 +316,7 @@ impl<D: Datapath> Control<D> {
             let seen = report.instances.iter().find(|seen| Some(seen.port) == id);
             let holder = port.holder.as_ref().filter(|holder| holder.ready);
             let direct = self.carried(name);
+            let used = holder.map(|holder| Usage::of(holder.pid, holder.thread));
             let drops = |reason: DropReason| counted.drops.get(reason.name()).copied().unwrap_or(0);
             let info = FunctionInfo {
                 number: number.map_or(0, |(_, number)| number),
@@ -326,7 +327,9 @@ impl<D: Datapath> Control<D> {
                 group: holder.and_then(|holder| holder.group.clone()),
                 waiting: seen.map_or(0, |seen| seen.waiting),
                 capacity: seen.map_or(0, |seen| seen.capacity),
-                cpu_ms: holder.and_then(|holder| usage::cpu_ms(holder.pid)),
+                cpu_ms: used.as_ref().and_then(|used| used.cpu_ms),
+                thread: used.as_ref().and_then(|used| used.thread),
+                cores: used.and_then(|used| used.cores),
                 stalled: seen.is_some_and(|seen| seen.stalled),
                 frames_in: counted.rx.frames + direct.received,
                 frames_out: counted.tx.frames + direct.sent,

@@ -52,6 +52,8 @@ pub struct Holder {
     pub conn: ConnKey,
     /// Its process.
     pub pid: u32,
+    /// Its thread, as it says.
+    pub thread: Option<u32>,
     /// Its user.
     pub uid: u32,
     /// What it calls itself.

@@ -48,6 +48,7 @@ fn attach(state: &mut State, uid: u32, conn: u64, wish: &Wish<'_>) -> Result<Por
     let holder = Holder {
         conn: ConnKey(conn),
         pid: uid,
+        thread: None,
         uid,
         name: String::new(),
         memory: wish.memory,

@@ -65,7 +65,7 @@ fn busy(seen: &FunctionInfo, old: Option<&FunctionInfo>, seconds: f64) -> Busy {
         let more = old.map_or(0, |old| count(seen).saturating_sub(count(old)));
         more as f64 / seconds
     };
-    let same = old.filter(|old| old.pid == seen.pid);
+    let same = old.filter(|old| (old.pid, old.thread) == (seen.pid, seen.thread));
     let cpu_ms = same.and_then(|old| Some(seen.cpu_ms?.saturating_sub(old.cpu_ms?)));
     Busy {
         cpu_percent: cpu_ms.map(|ms| ms as f64 / 1000.0 / seconds * 100.0),
@@ -84,6 +84,7 @@ fn table(rows: &[Busy]) -> String {
         left("PORT", |row| row.info.port.to_string()),
         right("PID", |row| or_dash(row.info.pid)),
         left("STATE", |row| state(&row.info).to_owned()),
+        right("CORES", |row| or_dash(row.info.cores.as_ref())),
         right("CPU", |row| or_dash(row.cpu_percent.map(|percent| format!("{percent:.0} %")))),
         right("WAITING", |row| row.info.waiting.to_string()),
         right("IN/S", |row| format!("{:.0}", row.frames_in_per_s)),
@@ -111,6 +112,8 @@ mod tests {
             waiting: 0,
             capacity: 1023,
             cpu_ms: Some(cpu_ms),
+            thread: None,
+            cores: None,
             stalled: false,
             frames_in,
             frames_out: frames_in,

@@ -1,0 +1,234 @@
+//! A function on several cores: instances of its service in threads of one process.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use client::Port;
+use client::api::FunctionInfo;
+use client::nf::{Action, Frame, Made, Threads};
+use harness::chain::{audit, configuration, functions};
+use harness::daemon::{Daemon, Setup};
+use harness::process::{Owned, Scratch, outcome, uvala};
+use harness::role::Become;
+use harness::wait;
+use rustix::process::Signal;
+
+/// A chain of one service, `s0`, between `valenf:a` and `valenf:b`; its first instance is made.
+fn daemon() -> Daemon {
+    Setup::new(&configuration(1)).start()
+}
+
+fn command(daemon: &Daemon, words: &str) -> Command {
+    let words: Vec<&str> = words.split(' ').collect();
+    let mut command = uvala(Become::default(), &words, None);
+    command.env("UVALA_DIR", daemon.dir()).stdin(Stdio::null()).stdout(Stdio::piped());
+    command
+}
+
+/// A function that passes everything on, at `valenf:f0` and those behind it.
+fn start(daemon: &Daemon, more: &str, instances: usize) -> Owned {
+    let words = format!("nf run bypass valenf:f0 --service s0 {more}");
+    let process = Owned::spawn(&mut command(daemon, &words));
+    wait::until("all instances", || running(daemon).len() == instances);
+    process
+}
+
+fn running(daemon: &Daemon) -> Vec<FunctionInfo> {
+    functions(daemon).into_iter().filter(|info| info.pid.is_some()).collect()
+}
+
+/// What a command that is refused says, and its exit status.
+fn refused(daemon: &Daemon, words: &str) -> (i32, String) {
+    let output = daemon.uvala(&words.split(' ').collect::<Vec<_>>());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said.trim_end().lines().count(), 1, "{words}: {said:?}");
+    (output.status.code().unwrap(), said)
+}
+
+/// A frame of a flow.
+fn frame(flow: u8) -> Vec<u8> {
+    [&[0xff; 6][..], &[2, 0, 0, 0, 0, flow], &[0x88, 0xb5], &[flow; 46]].concat()
+}
+
+/// Frames of so many flows go by.
+fn flows_pass(a: &mut Port, b: &mut Port, flows: u8) {
+    let mut got = Vec::new();
+    let mut left: Vec<_> = (0..flows).map(frame).collect();
+    left.iter().for_each(|frame| a.send(frame).unwrap());
+    while !left.is_empty() {
+        assert!(b.recv_timeout(&mut got, Some(wait::PATIENCE)).unwrap(), "{} are lost", left.len());
+        left.retain(|frame| *frame != got);
+    }
+}
+
+fn cpu_ms(daemon: &Daemon) -> Vec<u64> {
+    running(daemon).iter().map(|info| info.cpu_ms.unwrap()).collect()
+}
+
+#[test]
+fn both_threads_have_flows_sleep_when_there_are_none_and_end_in_order() {
+    let daemon = daemon();
+    let mut process = start(&daemon, "--threads 2", 2);
+    let (mut a, mut b) = (daemon.open("valenf:a"), daemon.open("valenf:b"));
+    flows_pass(&mut a, &mut b, 100);
+    let seen = running(&daemon);
+    let rows: Vec<_> = seen.iter().map(|info| (info.port.to_string(), info.instance)).collect();
+    assert_eq!(rows, [("valenf:f0".to_owned(), 0), ("valenf:f0_1".to_owned(), 1)]);
+    assert!(seen.iter().all(|info| info.frames_in >= 20 && info.group.as_deref() == Some("nf")));
+    assert_eq!(seen.iter().map(|info| info.frames_in).sum::<u64>(), 100);
+    assert!(seen[0].pid == seen[1].pid && seen[0].thread.is_some(), "{seen:?}");
+    assert_ne!(seen[0].thread, seen[1].thread);
+    let before = cpu_ms(&daemon);
+    std::thread::sleep(Duration::from_secs(2));
+    let used: u64 = cpu_ms(&daemon).iter().zip(before).map(|(now, before)| now - before).sum();
+    assert!(used <= 20, "{used} ms in 2 s of silence");
+    let told = Instant::now();
+    process.signal(Signal::TERM);
+    assert_eq!(outcome(process.wait()), 0);
+    assert!(told.elapsed() < Duration::from_millis(900), "an end wakes who sleeps");
+    wait::until("the ports to be free", || running(&daemon).is_empty());
+    assert_eq!(functions(&daemon).len(), 2, "a port that was made stays");
+}
+
+#[test]
+fn kill_9_frees_all_ports_and_loses_no_buffer() {
+    let daemon = daemon();
+    let mut process = start(&daemon, "--threads 3", 3);
+    let open = |name: &str| daemon.options().group("nf").open(name).unwrap();
+    let (mut a, mut b) = (open("valenf:a"), open("valenf:b"));
+    flows_pass(&mut a, &mut b, 100);
+    (0..100).for_each(|flow| a.send(&frame(flow)).unwrap());
+    process.kill();
+    wait::until("the ports to be free", || running(&daemon).is_empty());
+    assert_eq!(audit(&daemon)[0].members.len(), 2);
+    let _again = start(&daemon, "--threads 3", 3);
+    while b.recv_timeout(&mut Vec::new(), Some(Duration::from_millis(50))).unwrap() {}
+    flows_pass(&mut a, &mut b, 100);
+    assert_eq!(audit(&daemon)[0].members.len(), 5);
+}
+
+#[test]
+fn each_thread_has_its_core_and_what_cannot_be_is_refused_before_anything_is_made() {
+    let daemon = daemon();
+    let allowed = functions_cores();
+    let list = allowed.join(",");
+    let mut process = start(&daemon, &format!("--cores {list}"), allowed.len());
+    let cores: Vec<_> = running(&daemon).into_iter().filter_map(|info| info.cores).collect();
+    assert_eq!(cores, allowed);
+    let top = daemon.uvala(&["nf", "list", "valenf", "--json"]);
+    let rows: Vec<serde_json::Value> = serde_json::from_slice(&top.stdout).unwrap();
+    assert_eq!(rows[0]["cores"], *allowed[0], "{rows:?}");
+    process.signal(Signal::TERM);
+    assert_eq!(outcome(process.wait()), 0);
+    let ports = daemon.ports();
+    let run = "nf run bypass valenf:g --service s0";
+    for (more, says) in [
+        ("--cores 1023", "no core 1023"),
+        ("--cores 1-0", "0,2-3"),
+        ("--cores 0,0", "twice"),
+        ("--cores 0 --threads 2", "2 threads and 1 cores"),
+        ("--threads 0", "--threads"),
+    ] {
+        let output = daemon.uvala(&format!("{run} {more}").split(' ').collect::<Vec<_>>());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && said.contains(says), "{more}: {said}");
+    }
+    let (_, said) = refused(&daemon, &format!("{run} --threads 65"));
+    assert!(said.contains("64 instances, which is the most"), "{said}");
+    let (_, said) = refused(&daemon, &format!("{run} --threads 2 --instance 65535"));
+    assert!(said.contains("65535"), "{said}");
+    assert_eq!(daemon.ports(), ports, "nothing stays");
+}
+
+/// Cores that this process may use, as the kernel lists those of a thread on one.
+fn functions_cores() -> Vec<String> {
+    let set = rustix::thread::sched_getaffinity(None).unwrap();
+    let all = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| set.is_set(core));
+    all.take(2).map(|core| core.to_string()).collect()
+}
+
+#[test]
+fn a_port_that_another_has_ends_all_and_is_named() {
+    let daemon = daemon();
+    let taken = daemon.open("valenf:f0_1");
+    let (status, said) = refused(&daemon, "nf run bypass valenf:f0 --service s0 --threads 2");
+    assert!(status == 6 && said.contains("thread 1, at valenf:f0_1"), "{status}: {said}");
+    assert!(running(&daemon).is_empty());
+    drop(taken);
+    let _runs = start(&daemon, "--threads 1", 1);
+}
+
+#[test]
+fn functions_that_can_have_one_instance_only_say_why() {
+    let daemon = daemon();
+    let place = Scratch::new("functions_threads");
+    let (nat, limiter) = (place.path().join("nat.toml"), place.path().join("limiter.toml"));
+    std::fs::write(&nat, "inside = [\"10.0.1.0/24\"]\noutside = [\"10.0.2.1\"]\n").unwrap();
+    std::fs::write(&limiter, "[[limit]]\nframes_per_s = 1\nper = \"src\"\n").unwrap();
+    let (nat, limiter) = (nat.display(), limiter.display());
+    let two = |function: &str| format!("nf run {function} --threads 2");
+    let (status, said) = refused(&daemon, &two(&format!("nat valenf:n -c {nat}")));
+    assert!(status == 12 && said.contains("one port to two hosts"), "{said}");
+    let (status, said) = refused(&daemon, &two(&format!("limiter valenf:l -c {limiter}")));
+    assert!(status == 12 && said.contains("limit 1"), "{said}");
+    let run = format!("nf run nat valenf:n -c {nat}");
+    let mut first = Owned::spawn(&mut command(&daemon, &run));
+    wait::until("the first", || running(&daemon).len() == 1);
+    let (status, said) = refused(&daemon, &format!("nf run nat valenf:m --service nat -c {nat}"));
+    assert!(status == 12 && said.contains("end the one at valenf:n first"), "{said}");
+    first.kill();
+    wait::until("its end", || running(&daemon).is_empty());
+    let again = format!("nf run nat valenf:m --service nat -T 1 -c {nat}");
+    assert!(Owned::spawn(&mut command(&daemon, &again)).wait().success());
+}
+
+#[test]
+fn threads_without_a_daemon_wait_for_the_next_one_and_can_be_stopped() {
+    let mut daemon = daemon();
+    let mut process = start(&daemon, "--threads 2", 2);
+    daemon.kill();
+    daemon.restart();
+    wait::until("both again", || {
+        running(&daemon).iter().filter(|f| f.thread.is_some()).count() == 2
+    });
+    daemon.kill();
+    let told = Instant::now();
+    process.signal(Signal::TERM);
+    assert_eq!(outcome(process.wait()), 0);
+    assert!(told.elapsed() < Duration::from_millis(900));
+}
+
+/// The library alone, without the command line.
+#[test]
+fn a_program_stops_its_threads_and_hears_why_they_end() {
+    let mut daemon = daemon();
+    let pass = |_| |_: &mut Frame<'_>, _: &mut Made| Action::Next;
+    let threads = Threads::new("valenf:f0".parse().unwrap()).count(2).service("s0", 0);
+    let threads = threads.options(daemon.options().group("nf"));
+    let stop = client::Stop::new().unwrap();
+    std::thread::scope(|scope| {
+        let runs = scope.spawn(|| threads.run(&stop, pass));
+        wait::until("both", || running(&daemon).len() == 2);
+        flows_pass(&mut daemon.open("valenf:a"), &mut daemon.open("valenf:b"), 50);
+        stop.stop();
+        runs.join().unwrap().unwrap();
+    });
+    // One that panics takes the others along, and the caller.
+    let stop = client::Stop::new().unwrap();
+    let broken = |thread| {
+        assert_eq!(thread, 0, "on purpose");
+        |_: &mut Frame<'_>, _: &mut Made| Action::Next
+    };
+    let caught = std::panic::catch_unwind(|| threads.run(&stop, broken));
+    assert!(caught.is_err() && stop.is_said());
+    wait::until("their end", || running(&daemon).is_empty());
+    // That the daemon is gone is an error where nobody asked to reconnect.
+    let stop = client::Stop::new().unwrap();
+    std::thread::scope(|scope| {
+        let runs = scope.spawn(|| threads.run(&stop, pass));
+        wait::until("both", || running(&daemon).len() == 2);
+        daemon.kill();
+        let failed = runs.join().unwrap().unwrap_err().to_string();
+        assert!(failed.starts_with("thread ") && failed.contains("at valenf:f0"), "{failed}");
+    });
+}
