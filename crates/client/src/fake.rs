@@ -348,6 +348,29 @@ fn test_a_function_passes_what_has_room() {
     assert_eq!(nf::look(small, rx, ways, rx.owned()), Look::TooLong(16));
 }
 
+/// What a function made of a frame is sent, be it by a buffer's number or by its bytes.
+#[test]
+fn test_a_function_passes_what_it_made_of_a_frame() {
+    let (mut fake, mut tx, mut rx) = open(16, 256, SLEEPY);
+    let (_other, mut far, _) = open(16, 256, SLEEPY);
+    tx.send_all([frame(1, 60), frame(2, 60)]).unwrap();
+    fake.turn();
+    let mut grow = |frame: &mut nf::Frame<'_>, _: &mut Made| {
+        assert!(frame.resize(70));
+        frame.bytes_mut()[69] = 7;
+        Action::Service(3)
+    };
+    let (rx, made, ways) = (rx.rx(0), &mut Made::default(), &mut Ways::default());
+    assert_eq!(rx.available(), 2);
+    for to in [tx.tx(0), far.tx(0)] {
+        assert!(to.space() > 0);
+        assert_eq!(nf::pass((to, ways), rx, 1, &mut grow, made), 1);
+        rx.release(1).unwrap();
+        let sent = to.ring().slot(0);
+        assert_eq!((sent.len, sent.flags >> 8, to.buffer(0)[69]), (70, 3, 7));
+    }
+}
+
 #[test]
 fn test_passing_on_swaps_inside_a_region_and_copies_between_two() {
     let (mut fake, mut tx, mut rx) = open(16, 256, SLEEPY);

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ring::abi::slot_flag;
+use ring::abi::{Slot, slot_flag};
 use ring::extra::{Buffer, ExtraBufs};
 use ring::user::{RawRing, RxRing};
 use ring::{Region, RegionId};
@@ -99,6 +99,25 @@ impl Rx {
         self.ring.buffer(i)
     }
 
+    /// The `i`-th slot, read once.
+    #[inline(always)]
+    pub(crate) fn slot(&self, i: u32) -> Slot {
+        self.ring.slot(i)
+    }
+
+    /// The whole buffer that a slot had when it was read.
+    #[inline(always)]
+    pub(crate) fn buffer_of(&mut self, slot: &Slot) -> &mut [u8] {
+        self.ring.buffer_of(slot)
+    }
+
+    /// The frame that a slot had, likewise.
+    #[inline(always)]
+    fn bytes_of(&mut self, slot: &Slot) -> &[u8] {
+        let buffer = self.ring.buffer_of(slot);
+        &buffer[..usize::from(slot.len).min(buffer.len())]
+    }
+
     /// What the `i`-th slot says of its frame inside a chain; see [`crate::nf`].
     ///
     /// # Panics
@@ -151,24 +170,28 @@ impl Rx {
     /// If one of the slots is not the client's as of the last look.
     #[inline]
     pub fn pass(&mut self, i: u32, tx: &mut Tx, j: u32) -> bool {
-        let flags = self.ring.flags(i) & slot_flag::MOREFRAG;
-        let bytes = self.ring.frame(i);
-        let Ok(len) = u16::try_from(bytes.len()) else { return false };
+        let slot = self.ring.slot(i);
+        let Ok(len) = u16::try_from(self.bytes_of(&slot).len()) else { return false };
+        let ptr = if self.region == tx.region() { slot.ptr } else { 0 };
+        self.pass_as(i, tx, j, Slot { len, flags: slot.flags & slot_flag::MOREFRAG, ptr, ..slot })
+    }
+
+    /// The same; `sent` is what the slot of `tx` will say, of the buffer that the `i`-th slot had
+    /// when it was [read](Self::slot).
+    #[inline(always)]
+    pub(crate) fn pass_as(&mut self, i: u32, tx: &mut Tx, j: u32, sent: Slot) -> bool {
         if self.region == tx.region() {
-            let (full, spare) = (self.ring.buffer_index(i), tx.ring().buffer_index(j));
-            tx.ring().set(j, len, flags);
-            tx.ring().set_buffer_index(j, full);
-            tx.ring().set_mark(j, self.ring.mark(i));
-            self.ring.set_buffer_index(i, spare);
+            self.ring.exchange(i, tx.ring(), j, sent);
             return true;
         }
-        let buffer = tx.buffer(j);
-        if bytes.len() > buffer.len() {
-            return false;
+        let (bytes, buffer) = (self.bytes_of(&sent), tx.buffer(j));
+        let fits = bytes.len() <= buffer.len();
+        if fits {
+            buffer[..bytes.len()].copy_from_slice(bytes);
+            tx.set(j, sent.len, sent.flags);
+            tx.set_mark(j, sent.ptr);
         }
-        buffer[..bytes.len()].copy_from_slice(bytes);
-        tx.set(j, len, flags);
-        true
+        fits
     }
 
     /// Passes whole frames on to `tx`, about `max` slots of them, and gives up the slots on both

@@ -173,6 +173,23 @@ impl UserRing {
         SlotWord(unsafe { self.slot(i).read_volatile() })
     }
 
+    /// The `i`-th slot, read once.
+    #[inline(always)]
+    fn read(&self, i: u32) -> Slot {
+        let slot = self.slot(i);
+        // SAFETY: a slot of this ring.
+        let (word, mark) = unsafe {
+            (SlotWord(slot.read_volatile()), crate::mark::word_of(slot.cast()).read_volatile())
+        };
+        Slot { buf_idx: word.buffer(), len: word.len(), flags: word.flags(), ptr: mark }
+    }
+
+    #[inline(always)]
+    fn write(&mut self, i: u32, word: SlotWord) {
+        // SAFETY: a slot of this ring that the client owns.
+        unsafe { self.slot(i).write_volatile(word.0) };
+    }
+
     /// Changes what a slot says; returns what it said.
     #[inline(always)]
     fn change(&mut self, i: u32, change: impl FnOnce(SlotWord) -> SlotWord) -> SlotWord {
@@ -384,7 +401,26 @@ macro_rules! both_directions {
             #[inline(always)]
             #[must_use]
             pub fn buffer(&mut self, i: u32) -> &mut [u8] {
-                buffer_mut(&self.0, self.0.word(i))
+                buffer_mut(&self.0, self.0.word(i).buffer())
+            }
+
+            /// The `i`-th owned slot, read once: whoever decides by several of its fields decides
+            /// by one state of it. What it names is checked where it is used.
+            ///
+            /// # Panics
+            /// If the client does not own that slot.
+            #[inline(always)]
+            #[must_use]
+            pub fn slot(&self, i: u32) -> Slot {
+                self.0.read(i)
+            }
+
+            /// The whole buffer that a slot of this ring named when it was read; empty where there
+            /// is no such buffer.
+            #[inline(always)]
+            #[must_use]
+            pub fn buffer_of(&mut self, slot: &Slot) -> &mut [u8] {
+                buffer_mut(&self.0, slot.buf_idx)
             }
 
             /// Flags of the `i`-th owned slot.
@@ -488,7 +524,7 @@ impl TxRing {
     #[inline(always)]
     pub fn frame(&mut self, i: u32, len: u16) -> &mut [u8] {
         let word = self.0.change(i, |word| SlotWord::new(word.buffer(), len, 0));
-        &mut buffer_mut(&self.0, word)[..usize::from(len)]
+        &mut buffer_mut(&self.0, word.buffer())[..usize::from(len)]
     }
 
     /// Hands the first `count` slots to the switch. `true`: it sleeps, ring its doorbell.
@@ -534,8 +570,22 @@ impl RxRing {
     #[must_use]
     pub fn frame(&self, i: u32) -> &[u8] {
         let word = self.0.word(i);
-        let buffer = buffer_mut(&self.0, word);
+        let buffer = buffer_mut(&self.0, word.buffer());
         &buffer[..usize::from(word.len()).min(buffer.len())]
+    }
+
+    /// Puts `sent` into the `j`-th free slot of `tx`, which is of the same region, and that one's
+    /// buffer into the `i`-th received slot, whose buffer `sent` names: forwarding inside a region.
+    ///
+    /// # Panics
+    /// If the client does not own one of the slots.
+    #[inline(always)]
+    pub fn exchange(&mut self, i: u32, tx: &mut TxRing, j: u32, sent: Slot) {
+        let flags = sent.flags | slot_flag::BUF_CHANGED;
+        let spare = tx.0.word(j).buffer();
+        tx.0.write(j, SlotWord::new(sent.buf_idx, sent.len, flags));
+        tx.set_mark(j, sent.ptr);
+        self.0.write(i, SlotWord::new(spare, sent.len, flags));
     }
 
     /// Returns the first `count` slots to the switch. `true`: it waits for room, ring its doorbell.
@@ -549,8 +599,8 @@ impl RxRing {
 /// The buffer that a slot names; an empty one where the number is not the region's.
 #[inline(always)]
 #[allow(clippy::mut_from_ref)] // reason: buffers lie in shared memory, not behind the reference.
-fn buffer_mut(ring: &UserRing, word: SlotWord) -> &mut [u8] {
-    let Some(index) = ring.region.check(word.buffer()) else {
+fn buffer_mut(ring: &UserRing, number: u32) -> &mut [u8] {
+    let Some(index) = ring.region.check(number) else {
         return &mut [];
     };
     let size = ring.region.stride() as usize;
@@ -558,4 +608,48 @@ fn buffer_mut(ring: &UserRing, word: SlotWord) -> &mut [u8] {
     // its buffer before the slot is given up, which needs the ring mutably. Members of one trust
     // group promise each other the same.
     unsafe { core::slice::from_raw_parts_mut(ring.region.buffer(index), size) }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use crate::fixture::{BothHalves, ports};
+    use crate::mark::mark_run;
+
+    fn send(from: &mut BothHalves, to: &mut BothHalves) {
+        from.tx.frame(0, 60).fill(1);
+        let _ = from.tx.submit(1);
+        from.host.sync_tx();
+        to.host.rx[0].sync();
+        let run = mark_run(&mut from.host.tx[0], &mut to.host.rx[0], None, true, 1, |_| Some(9));
+        assert_eq!(run.frames, 1);
+        to.host.rx[0].publish();
+        assert_eq!(to.rx.refresh(), 1);
+    }
+
+    #[test]
+    fn slots_are_exchanged_with_what_is_said_of_them() {
+        let [mut a, mut b] = ports();
+        send(&mut a, &mut b);
+        let (spare, slot) = (b.tx.buffer_index(2), b.rx.slot(0));
+        assert_eq!((slot.len, slot.ptr, b.rx.buffer_of(&slot)[59]), (60, 9, 1));
+        let sent = Slot { len: 50, flags: 3 << 8, ptr: 7, ..slot };
+        b.rx.exchange(0, &mut b.tx, 2, sent);
+        assert_eq!((b.rx.buffer_index(0), b.rx.mark(0)), (spare, 9));
+        assert_eq!(b.tx.slot(2), Slot { flags: 3 << 8 | slot_flag::BUF_CHANGED, ..sent });
+    }
+
+    #[test]
+    fn what_a_neighbour_writes_after_a_slot_was_read_is_not_used() {
+        let [mut a, mut b] = ports();
+        send(&mut a, &mut b);
+        let slot = b.rx.slot(0);
+        b.rx.set_buffer_index(0, u32::MAX);
+        assert_eq!(b.rx.buffer_of(&slot)[59], 1);
+        let spoilt = b.rx.slot(0);
+        assert!(b.rx.buffer_of(&spoilt).is_empty(), "no such buffer");
+        b.rx.exchange(0, &mut b.tx, 0, slot);
+        assert_eq!(b.tx.slot(0).buf_idx, slot.buf_idx);
+    }
 }

@@ -35,6 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ring::Region;
+use ring::abi::{Slot, slot_flag};
 use ring::cursor::Span;
 use ring::extra::ExtraBufs;
 use ring::layout::{PAGE, PortLayout, RingCounts};
@@ -113,12 +114,10 @@ pub(super) struct Out {
 impl Out {
     /// Passes a slot on.
     #[inline]
-    pub(super) fn pass(&mut self, rx: &mut Rx, i: u32, len: usize, meta: Meta, more: u16) {
-        if rx.pass(i, &mut self.tx, self.filled) {
-            self.tx.set(self.filled, u16::try_from(len).unwrap_or(u16::MAX), more);
-            self.tx.set_mark(self.filled, meta.at_next().mark());
+    pub(super) fn pass(&mut self, rx: &mut Rx, i: u32, sent: Slot) {
+        if rx.pass_as(i, &mut self.tx, self.filled, sent) {
             self.filled += 1;
-            self.frames += u32::from(more == 0);
+            self.frames += u32::from(sent.flags & slot_flag::MOREFRAG == 0);
         }
     }
 }
@@ -258,7 +257,9 @@ impl In {
     fn ready(&mut self, receiver: &mut Receiver) -> u32 {
         let count = self.rx.available();
         if count == 0 || !self.rx.frame(0).is_empty() {
-            return (1..count).find(|&i| self.rx.frame(i).is_empty()).unwrap_or(count);
+            // No further than a batch goes: behind that there is no mark within a frame.
+            let end = count.min(super::BATCH);
+            return (1..end).find(|&i| self.rx.frame(i).is_empty()).unwrap_or(count);
         }
         let rings = 0..receiver.rings();
         let look = || rings.map(|ring| receiver.rx(ring).available()).collect();

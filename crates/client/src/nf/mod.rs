@@ -30,7 +30,7 @@ mod threads;
 
 use std::time::Duration;
 
-use ring::abi::slot_flag;
+use ring::abi::{Slot, slot_flag};
 
 use crate::{Error, Port, Rx, Tx};
 pub use cores::{CoreError, Cores};
@@ -285,8 +285,11 @@ pub(crate) fn pass(
 ) -> u32 {
     let (mut filled, mut going_on) = (0, None);
     for i in 0..count {
-        let (len, flags) = (rx.frame(i).len(), rx.flags(i));
-        let more = flags & slot_flag::MOREFRAG;
+        // Read once and written once: what stands there may be another's by now.
+        let slot = rx.slot(i);
+        let more = slot.flags & slot_flag::MOREFRAG;
+        let buffer = rx.buffer_of(&slot);
+        let len = buffer.len().min(slot.len.into());
         if len == 0 {
             continue;
         }
@@ -294,8 +297,7 @@ pub(crate) fn pass(
             // A piece goes where its frame goes.
             Some((action, meta)) => (action, meta, len),
             None => {
-                let meta = Meta::new(rx.mark(i));
-                let buffer = rx.buffer(i);
+                let meta = Meta::new(slot.ptr);
                 let mut frame = Frame { buffer, len, is_whole: more == 0, meta };
                 let action = handler.frame(&mut frame, made);
                 (action, frame.meta, frame.len)
@@ -306,16 +308,15 @@ pub(crate) fn pass(
         if ends_here || action == Action::Hold {
             continue;
         }
+        let sent = Slot { len: u16::try_from(len).unwrap_or(u16::MAX), ..slot };
         if let Some(hop) = ways.of(action, meta) {
-            hop.pass(rx, i, len, meta, more);
+            hop.pass(rx, i, Slot { flags: more, ptr: meta.at_next().mark(), ..sent });
             continue;
         }
-        if !rx.pass(i, tx, filled) {
-            continue;
+        let (flags, ptr) = (more | service(action), meta.with(action).mark());
+        if rx.pass_as(i, tx, filled, Slot { flags, ptr, ..sent }) {
+            filled += 1;
         }
-        tx.set(filled, u16::try_from(len).unwrap_or(u16::MAX), more | service(action));
-        tx.set_mark(filled, meta.with(action).mark());
-        filled += 1;
     }
     filled
 }
