@@ -33,7 +33,8 @@ use switch::forward::chain::rule::{Fields, Matcher};
 use switch::forward::chain::text::{ethertype, network, protocol, range};
 
 use super::Counts;
-use super::text::{Hidden, Match, entries, for_none};
+use super::table::Seed;
+use super::text::{Match, entries, for_none};
 use crate::say;
 use packet::{Connection, Ends, Packet};
 
@@ -154,7 +155,7 @@ pub struct Firewall {
     rules: Vec<Rule>,
     others: Others,
     dropped: u64,
-    known: HashMap<Ends, Connection>,
+    known: HashMap<Ends, Connection, Seed>,
     idle: Duration,
     most: usize,
     now: Instant,
@@ -179,7 +180,7 @@ impl Firewall {
             rules: rules(&config.rule)?,
             others: Others::default(),
             dropped: 0,
-            known: HashMap::new(),
+            known: HashMap::default(),
             idle: Duration::from_secs(config.idle_s),
             most: config.connections as usize,
             now: Instant::now(),
@@ -220,7 +221,7 @@ impl Firewall {
             self.others.known += 1;
             return Verdict::Accept;
         }
-        let hides_ports = Hidden::by(key).is_some();
+        let hides_ports = packet.hidden.is_some();
         let found = self.rules.iter_mut().find(|rule| rule.is_for(key, hides_ports));
         let (verdict, count) = match found {
             Some(rule) => (rule.action, &mut rule.packets),

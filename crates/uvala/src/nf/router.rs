@@ -15,6 +15,8 @@
 //! it wait, for three seconds. A packet that cannot go on makes an ICMP message. All interfaces
 //! have one Ethernet address.
 
+mod recent;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::Ipv4Addr;
 use std::str::FromStr;
@@ -28,7 +30,9 @@ use serde::Deserialize;
 use super::packet::{
     ARP, ETHERNET, IPV4, Mac, arp, checksum, ethernet, ethertype, icmp_error, ip, ipv4, mac, word,
 };
+use super::table::Seed;
 use super::{Counts, named};
+use recent::Recent;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -68,6 +72,8 @@ const EVERYBODY: Mac = [0xff; 6];
 /// Most neighbours that are known, and for how long.
 const NEIGHBOURS: usize = 16_384;
 const FRESH: Duration = Duration::from_secs(300);
+/// How long what was found for a destination holds.
+const RENEWAL: Duration = Duration::from_secs(1);
 /// Most ICMP errors in a second.
 const COMPLAINTS: u32 = 1000;
 /// Between two questions for one neighbour.
@@ -88,8 +94,11 @@ pub struct Router {
     mac: Mac,
     own: Vec<Ipv4Addr>,
     routes: PrefixMap<Ipv4Net, Hop>,
-    neighbours: HashMap<Ipv4Addr, (Mac, Instant)>,
-    asked: HashMap<Ipv4Addr, Instant>,
+    neighbours: HashMap<Ipv4Addr, (Mac, Instant), Seed>,
+    asked: HashMap<Ipv4Addr, Instant, Seed>,
+    recent: Recent,
+    /// Since when what is in it may hold.
+    renewed: Instant,
     held: HashMap<Ipv4Addr, Held>,
     /// Neighbours whose packets leave behind this batch: others for them must not overtake these.
     leaving: HashSet<Ipv4Addr>,
@@ -109,8 +118,10 @@ impl Router {
             mac: config.mac.map_or(MAC, |mac| mac.0),
             own: Vec::new(),
             routes: PrefixMap::new(),
-            neighbours: HashMap::new(),
-            asked: HashMap::new(),
+            neighbours: HashMap::default(),
+            asked: HashMap::default(),
+            recent: Recent::new(),
+            renewed: now,
             held: HashMap::new(),
             leaving: HashSet::new(),
             unresolved: 0,
@@ -157,6 +168,21 @@ impl Router {
         self.routes.get_lpm(&Ipv4Net::from(dst)).map(|(_, hop)| *hop)
     }
 
+    /// A batch comes now.
+    fn begin(&mut self, now: Instant) {
+        self.now = now;
+        self.leaving.clear();
+        if now.duration_since(self.renewed) >= RENEWAL {
+            self.renewed = now;
+            self.recent.forget();
+        }
+    }
+
+    /// Who gets packets for a destination from us.
+    fn next(&self, dst: Ipv4Addr) -> Option<Ipv4Addr> {
+        self.hop(dst).map(|hop| if let Hop::Via(via) = hop { via } else { dst })
+    }
+
     /// Our address in the network of a neighbour.
     fn source_for(&self, neighbour: Ipv4Addr) -> Option<Ipv4Addr> {
         match self.hop(neighbour)? {
@@ -170,7 +196,10 @@ impl Router {
         if self.source_for(address).is_none() || !is_known && self.neighbours.len() >= NEIGHBOURS {
             return;
         }
-        self.neighbours.insert(address, (mac, self.now));
+        let before = self.neighbours.insert(address, (mac, self.now));
+        if before.is_some_and(|(before, _)| before != mac) {
+            self.recent.forget();
+        }
         self.asked.remove(&address);
         if let Some(Held { packets, .. }) = self.held.remove(&address) {
             self.leaving.insert(address);
@@ -245,9 +274,11 @@ impl Router {
     fn neighbour(&mut self, address: Ipv4Addr, made: &mut Made) -> Option<Mac> {
         let known = self.neighbours.get(&address).copied();
         let fresh = known.filter(|(_, seen)| self.now.duration_since(*seen) < FRESH);
-        let asked = self.asked.get(&address);
-        let may_ask = asked.is_none_or(|asked| self.now.duration_since(*asked) >= PATIENCE);
-        if fresh.is_none() && may_ask {
+        let may_ask = || {
+            let asked = self.asked.get(&address);
+            asked.is_none_or(|asked| self.now.duration_since(*asked) >= PATIENCE)
+        };
+        if fresh.is_none() && may_ask() {
             let from = (self.mac, self.source_for(address)?);
             let question = arp(1, from, ([0; 6], address));
             made.send(&ethernet(EVERYBODY, self.mac, 0x0806, &padded(question)));
@@ -260,6 +291,13 @@ impl Router {
         known.map(|(mac, _)| mac)
     }
 
+    /// The same for who gets packets for a destination, which is noted with it.
+    fn station(&mut self, dst: Ipv4Addr, next: Ipv4Addr, made: &mut Made) -> Option<Mac> {
+        let station = self.neighbour(next, made)?;
+        self.recent.put(dst, (next, station));
+        Some(station)
+    }
+
     fn packet(&mut self, frame: &mut Frame<'_>, made: &mut Made) -> Action {
         let bytes = frame.bytes();
         let packet = &bytes[ETHERNET..];
@@ -269,18 +307,21 @@ impl Router {
             return Action::Drop;
         }
         let (src, dst, ttl) = (ip(packet, 12), ip(packet, 16), packet[8]);
-        if self.own.contains(&dst) {
+        let recent = self.recent.get(dst);
+        if recent.is_none() && self.own.contains(&dst) {
             return self.for_us(frame, header);
         }
         let from = mac(bytes, 6);
-        let Some(hop) = self.hop(dst) else {
+        let Some(next) = recent.map(|(next, _)| next).or_else(|| self.next(dst)) else {
             return self.complain((3, 0), from, src, bytes, made);
         };
         if ttl <= 1 {
             return self.complain((11, 0), from, src, bytes, made);
         }
-        let next = if let Hop::Via(via) = hop { via } else { dst };
-        let Some(station) = self.neighbour(next, made) else { return self.hold(next, frame) };
+        let station = recent.map(|(_, station)| station);
+        let Some(station) = station.or_else(|| self.station(dst, next, made)) else {
+            return self.hold(next, frame);
+        };
         self.readdress(frame.bytes_mut(), station);
         frame.meta = frame.meta.turned();
         if frame.is_whole() && self.leaving.contains(&next) {
@@ -392,8 +433,7 @@ impl Handler for Router {
     }
 
     fn batch(&mut self, _: u32, made: &mut Made) {
-        self.now = Instant::now();
-        self.leaving.clear();
+        self.begin(Instant::now());
         if !self.held.is_empty() {
             self.tend(made);
         }
@@ -447,6 +487,30 @@ mod tests {
         assert_eq!(checksum(&passed[ETHERNET..ETHERNET + IPV4]), 0);
         assert_eq!(&passed[ETHERNET + IPV4..], b"payload!");
         assert!(held.iter().all(|held| *held == passed), "{held:x?}");
+    }
+
+    #[test]
+    fn test_what_was_found_for_a_destination_is_void_when_its_neighbour_moves_or_grows_old() {
+        let mut router = Router::new(CONFIG).unwrap();
+        let (host, own) = ([10, 0, 2, 2], [10, 0, 2, 1]);
+        for station in [B, A, B] {
+            neighbour(&mut router, host, station, own);
+            for _ in 0..2 {
+                let (passed, made) = route(&mut router, &packet(host));
+                assert_eq!((passed.unwrap()[..6].to_vec(), made.len()), (station.to_vec(), 0));
+            }
+        }
+        router.begin(router.now + FRESH);
+        for asks in [1, 0] {
+            let (passed, made) = route(&mut router, &packet(host));
+            assert_eq!((passed.is_some(), made.len()), (true, asks), "it asks once, and goes on");
+        }
+        let mut last = packet(host);
+        last[ETHERNET + 8] = 1;
+        last[ETHERNET + 10..ETHERNET + 12].fill(0);
+        let sum = checksum(&last[ETHERNET..ETHERNET + IPV4]).to_be_bytes();
+        last[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&sum);
+        assert_eq!(route(&mut router, &last).0, None, "it has gone too far");
     }
 
     /// A packet for a neighbour, told from others by its payload.

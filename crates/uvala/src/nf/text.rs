@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use client::nf::Frame;
 use ipnet::Ipv4Net;
-use ring::mark::PREFIX;
 use serde::{Deserialize, Deserializer, de::Error};
 use switch::forward::chain::flow::{FlowKey, Prefix, has_ports};
 use switch::forward::chain::rule::{Fields, Matcher};
@@ -94,12 +93,11 @@ pub enum Hidden {
 
 impl Hidden {
     /// By this one.
+    #[inline]
     pub fn by(key: &FlowKey) -> Option<Self> {
-        let [_, _, a, _, _, b, protocol] = key.conversation()?;
-        match protocol {
-            _ if u8::try_from(protocol).is_ok_and(has_ports) && a == 0 && b == 0 => {
-                Some(Self::Ports)
-            }
+        let way = key.way()?;
+        match way.protocol {
+            protocol if has_ports(protocol) && way.ports == [0, 0] => Some(Self::Ports),
             // Hop-by-hop options, routing, fragment, AH, destination options.
             0 | 43 | 44 | 51 | 60 => Some(Self::Protocol),
             _ => None,
@@ -150,11 +148,10 @@ pub fn key_of(frame: &Frame<'_>) -> FlowKey {
 
 /// What the bytes of a frame say of it, and [where](FlowKey::read_with_payload) what a packet
 /// carries begins.
+#[inline]
 pub fn read(frame: &[u8]) -> (FlowKey, Option<(u16, usize)>) {
-    let (mut prefix, len) = ([0; PREFIX], frame.len().min(PREFIX));
-    prefix[..len].copy_from_slice(&frame[..len]);
     let port = PortId::new(0).expect("there is a port 0");
-    FlowKey::read_with_payload(Prefix::new(&prefix, len), VlanId::DEFAULT, port)
+    FlowKey::read_with_payload(Prefix::of(frame), VlanId::DEFAULT, port)
 }
 
 /// Whole seconds, of which there must be some.

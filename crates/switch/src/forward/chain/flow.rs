@@ -74,6 +74,14 @@ impl<'a> Prefix<'a> {
         Self(&bytes[..len.min(PREFIX)])
     }
 
+    /// That of a frame which is read where it lies: for functions, to whom members of their trust
+    /// group promise not to change it meanwhile.
+    #[inline]
+    #[must_use]
+    pub fn of(frame: &'a [u8]) -> Self {
+        Self(&frame[..frame.len().min(PREFIX)])
+    }
+
     #[inline]
     fn get<const N: usize>(self, at: usize) -> Option<[u8; N]> {
         self.0.get(at..at + N)?.try_into().ok()
@@ -138,6 +146,7 @@ impl FlowKey {
     }
 
     /// What an IP packet says of its way; `None`: it is none.
+    #[inline]
     #[must_use]
     #[allow(clippy::cast_possible_truncation)] // reason: takes words apart.
     pub fn way(&self) -> Option<Way> {
@@ -153,6 +162,7 @@ impl FlowKey {
     }
 
     /// The two ends and the protocol, the same in both directions; `None`: it is no IP packet.
+    #[inline]
     #[must_use]
     pub fn conversation(&self) -> Option<[u64; WORDS]> {
         let [src, dst] = self.ends();

@@ -14,6 +14,7 @@
 //! that both ends may ask each other with one identifier. What an error quotes is no sign of life:
 //! anybody may write it.
 
+use std::hash::{Hash, Hasher};
 use std::time::{Duration, Instant};
 
 use ring::mark::PREFIX;
@@ -23,7 +24,32 @@ use crate::nf::packet::{ETHERNET, flag, icmp, word};
 use crate::nf::text::{Hidden, read};
 
 /// What a connection is known by.
-pub type Ends = [u64; WORDS];
+#[derive(Clone, Copy, Debug, Eq)]
+pub struct Ends([u64; WORDS]);
+
+impl Ends {
+    fn protocol(&self) -> u64 {
+        self.0[WORDS - 1]
+    }
+}
+
+impl PartialEq for Ends {
+    /// All words without a branch: nearly all that are compared are the same.
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        self.0.iter().zip(&other.0).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+    }
+}
+
+impl Hash for Ends {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let [a, b, c, d, e, f, g] = self.0;
+        for [high, low] in [[a, d], [b, e], [c | g << 16, f]] {
+            state.write_u128(u128::from(high) << 64 | u128::from(low));
+        }
+    }
+}
 
 /// Above the protocol in [`Ends`]: the second end asks.
 const SECOND_ASKS: u64 = 1 << 8;
@@ -74,6 +100,7 @@ pub enum Part {
 #[derive(Debug)]
 pub struct Packet {
     pub key: FlowKey,
+    pub hidden: Option<Hidden>,
     /// Its connection, and what it is to that; `None`: nothing, or it does not show what.
     pub part: Option<(Ends, Part)>,
 }
@@ -82,13 +109,14 @@ impl Packet {
     /// The one in a frame.
     pub fn of(frame: &[u8]) -> Self {
         let (key, payload) = read(frame);
-        let part = key.conversation().filter(|_| Hidden::by(&key).is_none());
-        let part = part.and_then(|ends| match ends[WORDS - 1] {
+        let hidden = Hidden::by(&key);
+        let ends = key.conversation().filter(|_| hidden.is_none()).map(Ends);
+        let part = ends.and_then(|ends| match ends.protocol() {
             1 | 58 => message(&key, ends, frame, payload?),
             6 => Some((ends, segment(frame, payload.map(|(_, at)| at)))),
             _ => Some((ends, Part::GoesOn)),
         });
-        Self { key, part }
+        Self { key, hidden, part }
     }
 
     /// The connection that is known from now on, if the packet is let through.
@@ -120,11 +148,11 @@ fn message(
     let echo = |is_from_first: bool| {
         let mut ends = ends;
         let identifier = u64::from(word(message, 4));
-        (ends[2], ends[5]) = (identifier, identifier);
-        ends[WORDS - 1] |= if is_from_first { 0 } else { SECOND_ASKS };
+        (ends.0[2], ends.0[5]) = (identifier, identifier);
+        ends.0[WORDS - 1] |= if is_from_first { 0 } else { SECOND_ASKS };
         ends
     };
-    match (ends[WORDS - 1], message[0]) {
+    match (ends.protocol(), message[0]) {
         (1, icmp::ECHO) | (58, 128) => Some((echo(key.is_from_first()), Part::Begins)),
         (1, icmp::ECHO_REPLY) | (58, 129) => Some((echo(!key.is_from_first()), Part::Answers)),
         (1, kind) if icmp::is_error(kind) => about(key, ethertype, &message[ICMP..]),
@@ -138,7 +166,7 @@ fn about(error: &FlowKey, ethertype: u16, quoted: &[u8]) -> Option<(Ends, Part)>
     let (mut frame, len) = ([0; PREFIX], quoted.len().min(PREFIX - ETHERNET));
     frame[ETHERNET - 2..ETHERNET].copy_from_slice(&ethertype.to_be_bytes());
     frame[ETHERNET..ETHERNET + len].copy_from_slice(&quoted[..len]);
-    let Packet { key, part } = Packet::of(&frame[..ETHERNET + len]);
+    let Packet { key, part, .. } = Packet::of(&frame[..ETHERNET + len]);
     let (ends, part) = part?;
     let is_answer = part != Part::Quotes && key.way()?.src == error.way()?.dst;
     is_answer.then_some((ends, Part::Quotes))
