@@ -160,7 +160,7 @@ static void selects(void)
 	struct timeval time = { 0, 30000 };
 	struct timespec second = { 1, 0 };
 	fd_set in, out;
-	int pipes[2];
+	int pipes[2], come;
 
 	CHECK(pipe(pipes) == 0);
 	FD_ZERO(&in);
@@ -174,10 +174,10 @@ static void selects(void)
 	FD_SET(b.fd, &out);
 	FD_SET(pipes[0], &in);
 	time.tv_sec = 5;
-	usleep(20000);
+	CHECK(poll_one(b.fd, POLLIN, 5000, &come) == 1 && come == POLLIN);
 	CHECK(select(b.fd + 1, &in, &out, NULL, &time) == 2);
 	CHECK(FD_ISSET(b.fd, &in) && FD_ISSET(b.fd, &out) && !FD_ISSET(pipes[0], &in));
-	CHECK(time.tv_sec == 4);
+	CHECK(time.tv_sec < 5);
 	expect_frame(&b, 60, 4);
 	CHECK(write(pipes[1], "x", 1) == 1);
 	FD_SET(b.fd, &in);
