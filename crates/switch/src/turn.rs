@@ -72,7 +72,7 @@ pub struct Scratch {
     groups: Groups,
     list: Vec<Delivery>,
     /// What is known of the frames of a batch that are to be steered.
-    seen: Vec<Seen>,
+    seen: Seen,
     edge: Edge,
     targets: Vec<PortId>,
     /// Marks of frames that were not their sender's to send.
@@ -95,7 +95,7 @@ impl Scratch {
             batch: Batch::new(capacity),
             groups: Groups::new(capacity),
             list: Vec::with_capacity(capacity),
-            seen: Vec::with_capacity(capacity),
+            seen: Seen::new(capacity),
             edge: Edge::new()?,
             targets: Vec::with_capacity(MAX_PORTS),
             foreign: Vec::with_capacity(capacity),

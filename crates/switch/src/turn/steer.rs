@@ -21,9 +21,10 @@ use crate::asks::Asks;
 use crate::batch::{Delivery, Entry as Taken};
 use crate::bridge::{Decision, TagAction};
 use crate::forward::Verdict;
+use crate::forward::chain::Course;
+use crate::forward::chain::cache::Flow;
 use crate::forward::chain::meta::Meta;
 use crate::forward::chain::service::Instance;
-use crate::forward::chain::{Course, Flow};
 use crate::frame::Header;
 use crate::id::{Now, PortId};
 use crate::port::Plug;
@@ -31,11 +32,17 @@ use crate::stats::DropReason;
 use crate::switch::{Entry, Switch};
 use crate::vlan::VlanId;
 
-/// What is known of a frame that comes from outside.
+/// What is known of frames that come from outside.
 pub(super) struct Seen {
-    flow: Flow,
-    /// Why the switch itself does not take it.
-    refused: Option<DropReason>,
+    flows: Vec<Flow>,
+    /// Why the switch itself does not take them.
+    refused: Vec<Option<DropReason>>,
+}
+
+impl Seen {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self { flows: Vec::with_capacity(capacity), refused: Vec::with_capacity(capacity) }
+    }
 }
 
 /// What became of a run.
@@ -281,7 +288,8 @@ impl TurnOf<'_> {
         let Switch { bridge, steering, .. } = &mut *self.switch;
         let Some(steering) = steering else { return };
         let (batch, seen) = (&self.scratch.batch, &mut self.scratch.seen);
-        seen.clear();
+        seen.flows.clear();
+        seen.refused.clear();
         let mut last: Option<(u128, VlanId, Option<DropReason>)> = None;
         let mut prefix = [0; PREFIX];
         for entry in batch.frames() {
@@ -299,11 +307,11 @@ impl TurnOf<'_> {
                 }
             };
             let bytes = batch.prefix(entry, &mut prefix);
-            let flow = steering.flow(src, vlan, &prefix, bytes);
-            seen.push(Seen { flow, refused });
+            seen.flows.push(steering.flow(src, vlan, &prefix, bytes));
+            seen.refused.push(refused);
         }
         // What was touched is in the cache, because somebody wanted to know what is there.
-        std::hint::black_box(steering.touch(seen.iter().map(|seen| &seen.flow)));
+        std::hint::black_box(steering.touch(&mut seen.flows));
     }
 
     fn course_of(&mut self, frame: usize) -> Result<Course, DropReason> {
@@ -317,10 +325,10 @@ impl TurnOf<'_> {
                 None => Course::Leave { from: src, out: None },
             });
         }
-        let Seen { flow, refused } = &self.scratch.seen[frame];
-        match refused {
-            Some(reason) => Err(*reason),
-            None => Ok(steering.enter(src, flow, entry.bytes, now)),
+        let seen = &self.scratch.seen;
+        match seen.refused[frame] {
+            Some(reason) => Err(reason),
+            None => Ok(steering.enter(src, &seen.flows[frame], entry.bytes, now)),
         }
     }
 

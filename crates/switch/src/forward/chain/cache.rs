@@ -1,26 +1,26 @@
 //! The flow cache: what was found for flows that were seen before.
 //!
 //! ```text
-//!   hash ─┬─► set ─► four tags ─► at most a few entries, a cache line each
-//!         └─► another set, likewise
+//!   hash ──► set ──► a cache line of 32 tags ──► an entry, a cache line
 //! ```
 //!
-//! A flow has eight places in two sets, and there are twice as many places as flows: with that,
-//! sets are full so rarely that a switch remembers as many flows as it is said to. One that is new
-//! takes a place in the set with more free ones, or that of the flow that was silent longest: the
+//! There are twice as many places as flows, and a set has so many of them that hardly ever one is
+//! full. A new flow takes a free place of its set, or that of the flow that was silent longest: the
 //! table never grows, and never fills up. Whatever changes rules or chains changes the epoch, which
 //! makes all entries old at once.
 //!
-//! The tags tell where to look: a frame costs one line of these and one line of its entry; one that
-//! is not there, eight entries at most. Memory is committed when flows use it, in huge pages where
-//! the table is large, and when all flows are silent it is given back.
+//! The tags tell where to look: a frame costs one line of these and one of its entry. Memory is
+//! committed when flows use it, in huge pages where the table is large, and when all flows are
+//! silent it is given back.
 
 use ring::words::Words;
 
 use super::flow::{FlowKey, WORDS};
 
-/// Places of a set.
-const WAYS: usize = 4;
+/// Places of a set: as many as a cache line has tags.
+const WAYS: usize = 32;
+/// Words of these, of four tags each.
+const TAGS: usize = WAYS / 4;
 /// Most flows.
 pub const FLOWS_MAX: usize = 1 << 20;
 
@@ -60,11 +60,29 @@ pub struct CacheStats {
     pub evicted: u64,
 }
 
+/// A flow to ask for.
+#[derive(Clone, Copy, Debug)]
+pub struct Flow {
+    pub(super) key: FlowKey,
+    pub(super) hash: u32,
+    /// Where it may be.
+    place: usize,
+}
+
+impl Flow {
+    /// Of this key, which has this hash.
+    #[inline]
+    #[must_use]
+    pub fn new(key: FlowKey, hash: u32) -> Self {
+        Self { key, hash, place: 0 }
+    }
+}
+
 /// The flows.
 pub struct FlowCache {
     /// Entry after entry.
     words: Words,
-    /// A word for each set.
+    /// A line of tags for each set; 0 where nothing was ever entered.
     tags: Words,
     capacity: usize,
     epoch: u16,
@@ -82,8 +100,8 @@ impl FlowCache {
     /// Room for `flows`, rounded up.
     #[must_use]
     pub fn new(flows: usize, idle_ms: u32) -> Self {
-        let sets = (2 * flows.min(FLOWS_MAX)).div_ceil(WAYS).max(2).next_power_of_two();
-        let (words, tags) = (Words::new(sets * WAYS * ENTRY), Words::new(sets));
+        let sets = (2 * flows.min(FLOWS_MAX)).div_ceil(WAYS).next_power_of_two();
+        let (words, tags) = (Words::new(sets * WAYS * ENTRY), Words::new(sets * TAGS));
         let (is_used, asked, stats) = (false, (0, 0), CacheStats::default());
         Self { words, tags, capacity: flows, epoch: 1, idle_ms, is_used, asked, stats }
     }
@@ -114,84 +132,110 @@ impl FlowCache {
     }
 
     #[inline]
-    fn sets_of(&self, hash: u32) -> [usize; 2] {
-        let other = hash.wrapping_mul(0x9e37_79b9) >> 9;
-        [hash, other].map(|hash| hash as usize & (self.tags.len() - 1))
+    fn set_of(&self, hash: u32) -> usize {
+        hash as usize & (self.tags.len() / TAGS - 1)
     }
 
-    /// The entry at a place of a set.
     #[inline]
-    fn entry(&mut self, set: usize, way: usize) -> &mut [u64; ENTRY] {
-        let at = (set * WAYS + way) * ENTRY;
+    fn tags(&self, set: usize) -> &[u64; TAGS] {
+        let at = set * TAGS;
+        self.tags[at..at + TAGS].try_into().expect("as long as a line")
+    }
+
+    #[inline]
+    fn entry(&mut self, place: usize) -> &mut [u64; ENTRY] {
+        let at = place * ENTRY;
         (&mut self.words[at..at + ENTRY]).try_into().expect("as long as an entry")
     }
 
-    /// Reads what [`FlowCache::get`] will probably read of all these flows, so that it comes from
-    /// memory together. The result says nothing. Two loops without a branch that depends on what is
-    /// read: one that is guessed wrong waits for memory, and all behind it do.
+    /// Finds out where these flows probably are, and reads what [`FlowCache::get`] will, so that it
+    /// comes from memory together. What it returns says nothing. Loops apart, and without a branch
+    /// that depends on what is read: one that is guessed wrong waits for memory, and all behind it.
     #[inline]
     #[must_use]
-    pub fn touch(&self, hashes: impl Iterator<Item = u32> + Clone) -> u64 {
-        let tags = hashes.clone().fold(0, |all, hash| {
-            let [set, _] = self.sets_of(hash);
-            all ^ self.tags[set]
-        });
-        hashes.fold(tags, |all, hash| {
-            let [set, _] = self.sets_of(hash);
-            let tags = self.tags[set];
-            let is = |way: usize| usize::from(tag_at(tags, way) == tag(hash));
-            let way = (is(1) + 2 * is(2) + 3 * is(3)) & (WAYS - 1);
-            all ^ self.words[(set * WAYS + way) * ENTRY]
-        })
+    pub fn touch(&self, flows: &mut [Flow]) -> u64 {
+        let tags = flows.iter().fold(0, |all, flow| all ^ self.tags(self.set_of(flow.hash))[0]);
+        for flow in &mut *flows {
+            let set = self.set_of(flow.hash);
+            let way = ways(self.tags(set), tag(flow.hash)).trailing_zeros() as usize;
+            flow.place = set * WAYS + way % WAYS;
+        }
+        flows.iter().fold(tags, |all, flow| all ^ self.words[flow.place * ENTRY])
     }
 
     /// What was found for this flow.
     #[inline]
-    pub fn get(&mut self, hash: u32, key: &FlowKey, now_ms: u32) -> Option<u16> {
-        let (epoch, idle_ms) = (self.epoch, self.idle_ms);
-        for set in self.sets_of(hash) {
-            let tags = self.tags[set];
-            for way in (0..WAYS).filter(|&way| tag_at(tags, way) == tag(hash)) {
-                let [flow @ .., word] = self.entry(set, way);
-                let note = Note::of(*word);
-                let is_live = note.epoch == epoch && now_ms.wrapping_sub(note.seen) < idle_ms;
-                if is_live && *flow == key.0 {
-                    *word = Note { seen: now_ms, ..note }.word();
-                    self.stats.hits += 1;
-                    return Some(note.found);
-                }
+    pub fn get(&mut self, flow: &Flow, now_ms: u32) -> Option<u16> {
+        if let Some(found) = self.get_at(flow.place, &flow.key, now_ms) {
+            return Some(found);
+        }
+        let set = self.set_of(flow.hash);
+        let mut ways = ways(self.tags(set), tag(flow.hash));
+        while ways != 0 {
+            let place = set * WAYS + ways.trailing_zeros() as usize;
+            if let Some(found) = self.get_at(place, &flow.key, now_ms) {
+                return Some(found);
             }
+            ways &= ways - 1;
         }
         self.stats.misses += 1;
         None
     }
 
-    /// Notes what was found.
-    pub fn put(&mut self, hash: u32, key: &FlowKey, found: u16, now_ms: u32) {
+    /// The same if it is here.
+    #[inline]
+    fn get_at(&mut self, place: usize, key: &FlowKey, now_ms: u32) -> Option<u16> {
         let (epoch, idle_ms) = (self.epoch, self.idle_ms);
-        let (mut best, mut place) = (None, (0, 0));
-        for set in self.sets_of(hash) {
-            let silent: [u32; WAYS] = std::array::from_fn(|way| {
-                let note = Note::of(self.entry(set, way)[WORDS]);
-                let is_old = note.epoch != epoch;
-                if is_old { u32::MAX } else { now_ms.wrapping_sub(note.seen) }
-            });
-            let free = silent.iter().filter(|&&ms| ms >= idle_ms).count();
-            let way = (0..WAYS).max_by_key(|&way| silent[way]).expect("a set has places");
-            let rank = Some((free, silent[way]));
-            if rank > best {
-                (best, place) = (rank, (set, way));
-            }
+        let [known @ .., word] = self.entry(place);
+        let note = Note::of(*word);
+        let is_live = note.epoch == epoch && now_ms.wrapping_sub(note.seen) < idle_ms;
+        if !is_live || *known != key.0 {
+            return None;
         }
-        let (set, way) = place;
+        *word = Note { seen: now_ms, ..note }.word();
+        self.stats.hits += 1;
+        Some(note.found)
+    }
+
+    /// Notes what was found.
+    pub fn put(&mut self, flow: &Flow, found: u16, now_ms: u32) {
+        let (epoch, set) = (self.epoch, self.set_of(flow.hash));
+        let way = match ways(self.tags(set), 0) {
+            0 => self.silent_longest(set, now_ms),
+            free => free.trailing_zeros() as usize,
+        };
         self.is_used = true;
-        self.stats.evicted += u64::from(best.is_some_and(|(free, _)| free == 0));
-        let others = self.tags[set] & !(0xffff << (16 * way));
-        self.tags[set] = others | u64::from(tag(hash)) << (16 * way);
-        let [flow @ .., word] = self.entry(set, way);
-        *flow = key.0;
+        let (tags, lane) = (&mut self.tags[set * TAGS + way / 4], 16 * (way % 4));
+        *tags = *tags & !(0xffff << lane) | u64::from(tag(flow.hash)) << lane;
+        let [known @ .., word] = self.entry(set * WAYS + way);
+        *known = flow.key.0;
         *word = Note { seen: now_ms, epoch, found }.word();
     }
+
+    /// The place of a full set that another flow gets.
+    fn silent_longest(&mut self, set: usize, now_ms: u32) -> usize {
+        let silent: [u32; WAYS] = std::array::from_fn(|way| {
+            let note = Note::of(self.entry(set * WAYS + way)[WORDS]);
+            if note.epoch == self.epoch { now_ms.wrapping_sub(note.seen) } else { u32::MAX }
+        });
+        let way = (0..WAYS).max_by_key(|&way| silent[way]).expect("a set has places");
+        self.stats.evicted += u64::from(silent[way] < self.idle_ms);
+        way
+    }
+}
+
+/// The places whose tags are this, a bit each: the lowest is one, those above may be wrong.
+#[inline]
+#[allow(clippy::cast_possible_truncation)] // reason: four bits are left.
+fn ways(tags: &[u64; TAGS], tag: u16) -> u32 {
+    const LANES: u64 = 0x0001_0001_0001_0001;
+    let of = |word: u64| {
+        let differ = word ^ (u64::from(tag) * LANES);
+        // Zero lanes have borrowed; so has one of 1 above such a lane.
+        let equal = (differ.wrapping_sub(LANES) & !differ) >> 15 & LANES;
+        ((equal | equal >> 15 | equal >> 30 | equal >> 45) & 0xf) as u32
+    };
+    tags.iter().rev().fold(0, |ways, &word| ways << 4 | of(word))
 }
 
 /// What of a hash stands in the tags; never 0.
@@ -201,42 +245,53 @@ fn tag(hash: u32) -> u16 {
     (hash >> 16) as u16 | 1
 }
 
-#[inline]
-#[allow(clippy::cast_possible_truncation)] // reason: takes a word apart.
-fn tag_at(tags: u64, way: usize) -> u16 {
-    (tags >> (16 * way)) as u16
-}
-
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
-    fn key(flow: u64) -> FlowKey {
-        FlowKey([flow, 1, 2, 3, 4, 5, 6])
+    fn flow(hash: u32, number: u64) -> Flow {
+        Flow::new(FlowKey([number, 1, 2, 3, 4, 5, 6]), hash)
     }
 
     #[test]
     fn test_flows_are_found_until_they_are_silent() {
         let mut cache = FlowCache::new(64, 1000);
-        cache.put(7, &key(1), 11, 0);
-        assert_eq!(cache.get(7, &key(2), 0), None, "the hash alone is not the flow");
-        assert_eq!(cache.get(7, &key(1), 999), Some(11));
-        assert_eq!(cache.get(7, &key(1), 1998), Some(11), "it was seen meanwhile");
-        assert_eq!(cache.get(7, &key(1), 2998), None);
+        cache.put(&flow(7, 1), 11, 0);
+        assert_eq!(cache.get(&flow(7, 2), 0), None, "the hash alone is not the flow");
+        assert_eq!(cache.get(&flow(7, 1), 999), Some(11));
+        assert_eq!(cache.get(&flow(7, 1), 1998), Some(11), "it was seen meanwhile");
+        assert_eq!(cache.get(&flow(7, 1), 2998), None);
     }
 
     #[test]
     fn test_a_full_set_forgets_who_was_silent_longest() {
         let mut cache = FlowCache::new(4, 1000);
-        (0..8).for_each(|flow| cache.put(0, &key(flow), 1, u32::try_from(flow).unwrap()));
-        assert_eq!(cache.stats.evicted, 4, "both sets of this hash are one");
-        (4..8).for_each(|flow| assert_eq!(cache.get(0, &key(flow), 8), Some(1)));
-        cache.get(0, &key(4), 10);
-        cache.put(0, &key(9), 2, 11);
-        assert_eq!(cache.get(0, &key(5), 11).or(cache.get(0, &key(6), 11)), Some(1));
-        assert_eq!(cache.get(0, &key(9), 11), Some(2));
-        assert_eq!(cache.get(0, &key(4), 11), Some(1));
+        (0..36).for_each(|it| cache.put(&flow(0, it), 1, u32::try_from(it).unwrap()));
+        assert_eq!(cache.stats.evicted, 4);
+        assert_eq!(cache.get(&flow(0, 4), 50), Some(1));
+        cache.put(&flow(0, 99), 2, 51);
         assert_eq!(cache.stats.evicted, 5);
+        let found = [5, 4, 6, 99].map(|it| cache.get(&flow(0, it), 51));
+        assert_eq!(found, [None, Some(1), Some(1), Some(2)]);
+    }
+
+    proptest! {
+        /// All places with the tag are among them, and the lowest is one.
+        #[test]
+        fn prop_places_are_found_by_their_tags(
+            tags in prop::array::uniform32(0..4_u16),
+            tag in 0..4_u16,
+        ) {
+            let line = std::array::from_fn(|at| {
+                (0..4).fold(0, |word, lane| word | u64::from(tags[4 * at + lane]) << (16 * lane))
+            });
+            let ways = ways(&line, tag);
+            prop_assert!((0..WAYS).all(|way| tags[way] != tag || ways >> way & 1 == 1));
+            prop_assert_eq!(ways != 0, tags.contains(&tag));
+            prop_assert!(ways == 0 || tags[ways.trailing_zeros() as usize] == tag);
+        }
     }
 
     #[test]
@@ -247,8 +302,8 @@ mod tests {
             let word = super::super::flow::fold(flow + 1, 0x9e37_79b9_7f4a_7c15);
             u32::try_from(word >> 32).unwrap()
         };
-        (0..FLOWS).for_each(|flow| cache.put(hash(flow), &key(flow), 3, 0));
-        let lost = (0..FLOWS).filter(|&flow| cache.get(hash(flow), &key(flow), 1).is_none());
+        (0..FLOWS).for_each(|it| cache.put(&flow(hash(it), it), 3, 0));
+        let lost = (0..FLOWS).filter(|&it| cache.get(&flow(hash(it), it), 1).is_none());
         let lost = lost.count() as u64;
         assert!(lost < FLOWS / 1000, "{lost} of {FLOWS}");
         assert_eq!(cache.stats.evicted, lost);
@@ -257,11 +312,11 @@ mod tests {
     #[test]
     fn test_memory_is_given_back_when_all_flows_are_silent_and_not_before() {
         let mut cache = FlowCache::new(1 << 10, 1000);
-        (0..9).for_each(|flow| cache.put(7, &key(flow), 3, 0));
+        (0..9).for_each(|it| cache.put(&flow(7, it), 3, 0));
         let is_empty = |cache: &FlowCache| cache.words.iter().all(|&word| word == 0);
         for now_ms in (0..4000).step_by(100) {
             cache.age(now_ms);
-            assert_eq!(cache.get(7, &key(8), now_ms), Some(3), "it goes on");
+            assert_eq!(cache.get(&flow(7, 8), now_ms), Some(3), "it goes on");
         }
         cache.age(4000);
         cache.age(4999);
@@ -269,17 +324,17 @@ mod tests {
         let stats = cache.stats;
         cache.age(5000);
         assert!(is_empty(&cache) && cache.stats == stats);
-        cache.put(7, &key(1), 4, 5000);
-        assert_eq!(cache.get(7, &key(1), 5001), Some(4));
+        cache.put(&flow(7, 1), 4, 5000);
+        assert_eq!(cache.get(&flow(7, 1), 5001), Some(4));
     }
 
     #[test]
     fn test_another_epoch_forgets_all_also_after_the_last() {
         let mut cache = FlowCache::new(4, 1000);
         for _ in 0..70_000 {
-            cache.put(0, &key(1), 1, 0);
+            cache.put(&flow(0, 1), 1, 0);
             cache.clear();
-            assert_eq!(cache.get(0, &key(1), 0), None);
+            assert_eq!(cache.get(&flow(0, 1), 0), None);
         }
     }
 }

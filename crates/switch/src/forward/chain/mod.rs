@@ -49,7 +49,7 @@ use ring::mark::PREFIX;
 use crate::id::{MAX_PORTS, Now, PortId};
 use crate::stats::{Counters, DropReason};
 use crate::vlan::VlanId;
-use cache::FlowCache;
+use cache::{Flow, FlowCache};
 use flow::{FlowKey, Prefix};
 use meta::{HOPS_MAX, Meta, POSITIONS, Wish};
 use pace::Pace;
@@ -95,13 +95,6 @@ enum Role {
     Ingress(u8),
     /// An instance of this service.
     Instance(u8),
-}
-
-/// The flow that a frame belongs to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Flow {
-    key: FlowKey,
-    hash: u32,
 }
 
 /// Where a frame goes.
@@ -220,13 +213,13 @@ impl Steering {
         len: usize,
     ) -> Flow {
         let key = FlowKey::read(Prefix::new(prefix, len), vlan, src);
-        Flow { hash: key.hash(self.seed), key }
+        Flow::new(key, key.hash(self.seed))
     }
 
     /// Looks at what is known of flows, which therefore will be near. What it returns says nothing.
     #[inline]
-    pub(crate) fn touch<'a>(&self, flows: impl Iterator<Item = &'a Flow> + Clone) -> u64 {
-        if self.rules.is_empty() { 0 } else { self.cache.touch(flows.map(|flow| flow.hash)) }
+    pub(crate) fn touch(&self, flows: &mut [Flow]) -> u64 {
+        if self.rules.is_empty() { 0 } else { self.cache.touch(flows) }
     }
 
     /// Where a frame goes that comes in by an ordinary port.
@@ -252,15 +245,15 @@ impl Steering {
         }
     }
 
-    fn find(&mut self, Flow { hash, key }: &Flow, now: Now) -> u16 {
+    fn find(&mut self, flow: &Flow, now: Now) -> u16 {
         #[allow(clippy::cast_possible_truncation)] // reason: a clock that wraps.
         let now_ms = now.as_ms() as u32;
-        if let Some(found) = self.cache.get(*hash, key, now_ms) {
+        if let Some(found) = self.cache.get(flow, now_ms) {
             return found;
         }
-        let found = self.rules.iter().position(|(_, matcher, _)| matcher.matches(key));
+        let found = self.rules.iter().position(|(_, matcher, _)| matcher.matches(&flow.key));
         let found = found.and_then(|at| u16::try_from(at).ok()).unwrap_or(NO_RULE);
-        self.cache.put(*hash, key, found, now_ms);
+        self.cache.put(flow, found, now_ms);
         found
     }
 
