@@ -125,6 +125,20 @@ fn a_function_drops_jumps_and_names_a_port() {
     assert_eq!(net.received(3).len(), 0);
 }
 
+/// The first of three functions chooses the instance of the second: the frame goes on as its own.
+#[test]
+fn a_frame_that_was_sent_to_an_instance_goes_through_the_rest_of_its_chain() {
+    let mut net = net(3);
+    net.switch.steer(Some(line(&[0, 1, 2])));
+    net.enter(1, &[frame(ALL, mac(1), 60, 9)]);
+    (2..5).for_each(|port| assert_eq!(net.pass(port, |mark| mark), 1));
+    net.enter(0, &[flow(1, 1)]);
+    net.pass(2, |mark| mark & !(0xfff << 32) | 3 << 32 | 3 << 60);
+    assert_eq!(net.marks(3)[0].port(), id(2));
+    assert_eq!(net.pass(3, |mark| mark) + net.pass(4, |mark| mark), 2);
+    assert_eq!(net.received(1), [flow(1, 1)]);
+}
+
 #[test]
 fn a_function_that_sends_frames_in_a_circle_ends() {
     let mut net = net(2);

@@ -136,6 +136,13 @@ impl Meta {
         }
     }
 
+    /// The same as a frame of this port.
+    #[inline]
+    #[must_use]
+    pub fn from(self, port: PortId) -> Self {
+        Self(self.0 & !(0xfff << PORT) | u64::from(port.number()) << PORT)
+    }
+
     /// The same at another position, one hop on, with nothing wished for.
     #[inline]
     #[must_use]

@@ -364,7 +364,8 @@ impl Steering {
         next.is_none_or(|&next| self.service(next).is_some_and(|next| next.only().is_some()))
     }
 
-    /// A function that names a port of a service has chosen the instance itself.
+    /// A function that names a port of a service has chosen the instance itself. The word has no
+    /// room for where the frame came from then: it is the function's own.
     fn go_to_port(&mut self, src: PortId, meta: Meta) -> Course {
         let port = meta.port();
         match self.service_of(port) {
@@ -375,7 +376,7 @@ impl Steering {
                 if let Some(instance) = instances.find(|instance| instance.port == port) {
                     instance.sent = instance.sent.wrapping_add(1);
                 }
-                Course::Function(port, meta.moved(position))
+                Course::Function(port, meta.moved(position).from(src))
             }
             None => Course::Leave { from: src, out: Some(port) },
         }
@@ -402,11 +403,11 @@ impl Steering {
     }
 
     /// Out of a chain, as a frame of the port that it came by. Of that a function's word is all
-    /// there is: it may speak for ports whose frames its operator lets functions see.
+    /// there is: it may speak for functions, and for ports whose frames its operator lets them see.
     #[inline]
     fn leave(&mut self, src: PortId, meta: Meta, out: Out) -> Course {
         let from = if meta.is_turned() { src } else { meta.port() };
-        if from != src && !self.brings[from.index()] {
+        if from != src && !self.brings[from.index()] && self.service_of(from).is_none() {
             return self.drop_in(meta.chain(), DropReason::Ingress);
         }
         match out {

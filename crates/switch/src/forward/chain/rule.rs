@@ -107,8 +107,8 @@ pub struct Rule {
 /// [`Fields`] ready to be compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Matcher {
-    want: [u64; WORDS],
-    mask: [u64; WORDS],
+    pub(super) want: [u64; WORDS],
+    pub(super) mask: [u64; WORDS],
     src_ports: [u16; 2],
     dst_ports: [u16; 2],
 }
@@ -170,11 +170,15 @@ impl Matcher {
     }
 
     fn ask_ports(&mut self, fields: &Fields) {
-        for (range, wanted) in
-            [(&mut self.src_ports, &fields.src_ports), (&mut self.dst_ports, &fields.dst_ports)]
-        {
-            if let Some(wanted) = wanted {
-                *range = [*wanted.start(), *wanted.end()];
+        let range = |wanted: &Option<RangeInclusive<u16>>| {
+            wanted.as_ref().map_or([0, u16::MAX], |wanted| [*wanted.start(), *wanted.end()])
+        };
+        self.src_ports = range(&fields.src_ports);
+        self.dst_ports = range(&fields.dst_ports);
+        for ([first, last], shift) in [(self.src_ports, 0), (self.dst_ports, place::DST_PORT)] {
+            // One port is bits like any others.
+            if first == last {
+                self.ask(place::REST, u64::from(first) << shift, 0xffff << shift);
             }
         }
         if fields.src_ports.is_some() || fields.dst_ports.is_some() {
