@@ -182,6 +182,60 @@ fn functions_that_can_have_one_instance_only_say_why() {
     assert!(Owned::spawn(&mut command(&daemon, &again)).wait().success());
 }
 
+/// The router's station; that of the host behind `valenf:b`, which answers for 10.0.2.2.
+const ROUTER: [u8; 6] = [0x02, 0x75, 0x76, 0x61, 0x6c, 0x01];
+const HOST: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
+
+/// An UDP packet of a flow, from 10.0.1.2 to 10.0.2.2.
+fn packet(flow: u8) -> Vec<u8> {
+    let mut ip = vec![0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 1, 2, 10, 0, 2, 2];
+    let words = ip.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+    let sum = words.sum::<u32>();
+    let sum = !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    let udp = [0, flow, 0, 9, 0, 26, 0, 0];
+    [&ROUTER[..], &[2, 0, 0, 0, 0, 0xa], &[8, 0], &ip, &udp, &[0; 18]].concat()
+}
+
+/// The answer to a question that is about 10.0.2.2.
+fn answer(question: &[u8]) -> Option<Vec<u8>> {
+    let asks = question[12..14] == [8, 6] && question[38..42] == [10, 0, 2, 2];
+    let head = [0, 1, 8, 0, 6, 4, 0, 2];
+    let packet = || [&head[..], &HOST, &[10, 0, 2, 2], &question[22..32], &[0; 18]].concat();
+    asks.then(|| [&ROUTER[..], &HOST, &[8, 6], &packet()].concat())
+}
+
+#[test]
+fn routers_in_threads_tell_each_other_where_neighbours_are() {
+    let daemon = daemon();
+    assert!(daemon.uvala(&["port", "set", "valenf:b", "--chain", "c"]).status.success());
+    let place = Scratch::new("functions_threads_router");
+    let file = place.path().join("router.toml");
+    let interface = |net: u8| format!("[[interface]]\naddress = \"10.0.{net}.1/24\"\n");
+    std::fs::write(&file, interface(1) + &interface(2)).unwrap();
+    let words = format!("nf run router valenf:f0 --service s0 --threads 2 -c {}", file.display());
+    let mut process = Owned::spawn(&mut command(&daemon, &words));
+    wait::until("both", || running(&daemon).len() == 2);
+    let (mut a, mut b) = (daemon.open("valenf:a"), daemon.open("valenf:b"));
+    let (mut got, mut left) = (Vec::new(), (0..40).collect::<Vec<u8>>());
+    wait::until("packets of all flows", || {
+        left.iter().for_each(|flow| a.send(&packet(*flow)).unwrap());
+        while b.recv_timeout(&mut got, Some(Duration::from_millis(50))).unwrap() {
+            if let Some(answer) = answer(&got) {
+                b.send(&answer).unwrap();
+            } else if got[..6] == HOST {
+                left.retain(|flow| *flow != got[35]);
+            }
+        }
+        left.is_empty()
+    });
+    assert!(running(&daemon).iter().all(|info| info.frames_in > 5), "{:?}", running(&daemon));
+    let (status, said) = refused(&daemon, &words.replace(":f0", ":g").replace(" --threads 2", ""));
+    assert!(status == 12 && said.contains("end the one at valenf:f0 first"), "{said}");
+    process.signal(Signal::TERM);
+    assert_eq!(outcome(process.wait()), 0);
+}
+
 #[test]
 fn threads_without_a_daemon_wait_for_the_next_one_and_can_be_stopped() {
     let mut daemon = daemon();

@@ -28,6 +28,19 @@ use crate::say;
 /// What a function has counted, by names.
 pub type Counts = Vec<(Cow<'static, str>, u64)>;
 
+/// Where other instances of a function's service are to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Others {
+    /// In threads of its process.
+    Threads,
+    /// In other processes.
+    Processes,
+}
+
+/// How long functions sleep at most, and those that wait for what another thread may hear.
+pub const TICK: Duration = Duration::from_secs(1);
+const TICK_WAITING: Duration = Duration::from_millis(10);
+
 /// Names in a switch, with their numbers in the frames' metadata.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
@@ -118,7 +131,7 @@ impl Function {
 
     /// Why there can be one instance of it only, where that is so: instances of a service know
     /// nothing of each other, and a flow's hash is of the packet as it came in.
-    pub fn why_alone(&self) -> Option<String> {
+    pub fn why_alone(&self, others: Others) -> Option<String> {
         let why = match self {
             Self::Balancer(_) => {
                 "answers come from a server's address, and would meet another instance than the \
@@ -128,13 +141,36 @@ impl Function {
                 "two would give one port to two hosts, and answers, which are for an address \
                  outside, would meet the other one"
             }
-            Self::Router(_) | Self::Tunnel(_) => {
+            Self::Router(_) if others == Others::Threads => return None,
+            Self::Router(_) => {
+                "an ARP answer reaches one process, and another would ask for ever (in threads of \
+                 one process they tell each other: --threads)"
+            }
+            Self::Tunnel(_) => {
                 "an ARP answer reaches one of them, and the others would ask for ever"
             }
             Self::Limiter(limiter) => return limiter.why_alone(),
             _ => return None,
         };
         Some(why.to_owned())
+    }
+
+    /// Has those know each other that are to run in threads of one process.
+    pub fn join(all: &mut [Self]) {
+        let count = all.len();
+        for (function, board) in all.iter_mut().zip(router::Board::among(count)) {
+            if let Self::Router(router) = function {
+                router.join(board);
+            }
+        }
+    }
+
+    /// How long it may sleep at most.
+    pub fn tick(&self) -> Duration {
+        match self {
+            Self::Router(router) if router.awaits_news() => TICK_WAITING,
+            _ => TICK,
+        }
     }
 
     /// Does it speak of services or chains, whose numbers it has to [know](Self::know)?
@@ -175,14 +211,15 @@ impl Handler for Function {
     }
 }
 
-/// Runs a function as long as it may go on, which is asked between two batches, and once a second.
+/// Runs a function as long as it may go on, which is asked between two batches, and when it has
+/// slept as long as was said then.
 pub fn run<F: Handler>(
     port: &mut Port,
     function: &mut F,
-    mut may_go_on: impl FnMut(&mut F) -> bool,
+    mut may_go_on: impl FnMut(&mut F) -> Option<Duration>,
 ) -> Result<(), Error> {
-    while may_go_on(function) {
-        match step(port, function, Some(Duration::from_secs(1))) {
+    while let Some(tick) = may_go_on(function) {
+        match step(port, function, Some(tick)) {
             Ok(_) => {}
             // Then it may not.
             Err(Error::Stopped) => {}

@@ -13,8 +13,10 @@
 //! It answers ARP and echo requests for its addresses, looks the longest prefix up, counts TTL
 //! down, and learns neighbours as any host does: by asking. Until one answers, a few packets for
 //! it wait, for three seconds. A packet that cannot go on makes an ICMP message. All interfaces
-//! have one Ethernet address.
+//! have one Ethernet address. Instances in threads of one process tell each other where neighbours
+//! are.
 
+mod board;
 mod recent;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -32,6 +34,7 @@ use super::packet::{
 };
 use super::table::Seed;
 use super::{Counts, named};
+pub use board::Board;
 use recent::Recent;
 
 #[derive(Deserialize)]
@@ -102,6 +105,8 @@ pub struct Router {
     held: HashMap<Ipv4Addr, Held>,
     /// Neighbours whose packets leave behind this batch: others for them must not overtake these.
     leaving: HashSet<Ipv4Addr>,
+    /// For what other instances are to know.
+    board: Option<Board>,
     /// Packets that ended here for want of a neighbour.
     unresolved: u64,
     now: Instant,
@@ -124,6 +129,7 @@ impl Router {
             renewed: now,
             held: HashMap::new(),
             leaving: HashSet::new(),
+            board: None,
             unresolved: 0,
             now,
             complaints: (0, now),
@@ -154,7 +160,18 @@ impl Router {
         let waiting: u64 = held.values().map(Held::count).sum();
         held.retain(|address, _| new.source_for(*address).is_some());
         let unresolved = self.unresolved + waiting - held.values().map(Held::count).sum::<u64>();
-        *self = Self { neighbours, held, unresolved, ..new };
+        let board = self.board.take();
+        *self = Self { neighbours, held, unresolved, board, ..new };
+    }
+
+    /// Has it tell other instances where neighbours are, and hear it from them.
+    pub fn join(&mut self, board: Board) {
+        self.board = Some(board);
+    }
+
+    /// Does it wait for what another instance may hear?
+    pub fn awaits_news(&self) -> bool {
+        self.board.is_some() && !self.held.is_empty()
     }
 
     /// What it knows.
@@ -262,6 +279,9 @@ impl Router {
         let target = ip(packet, 24);
         if self.own.contains(&target) {
             self.learn(from.1, from.0, made);
+            if let Some(board) = &self.board {
+                board.post(from.1, from.0);
+            }
             if operation == 1 {
                 let answer = arp(2, (self.mac, target), from);
                 made.send(&ethernet(from.0, self.mac, 0x0806, &padded(answer)));
@@ -434,6 +454,9 @@ impl Handler for Router {
 
     fn batch(&mut self, _: u32, made: &mut Made) {
         self.begin(Instant::now());
+        for (address, mac) in self.board.as_mut().map(Board::news).unwrap_or_default() {
+            self.learn(address, mac, made);
+        }
         if !self.held.is_empty() {
             self.tend(made);
         }
@@ -567,6 +590,27 @@ mod tests {
         let other = "[[interface]]\naddress = \"10.0.1.1/24\"\n";
         router.replace(Router::new(other).unwrap());
         assert_eq!(router.counts()[1..], named(["held", "unresolved"], [0, 1]));
+    }
+
+    #[test]
+    fn test_instances_tell_each_other_where_neighbours_are() {
+        let [mut one, mut other] = [(); 2].map(|()| Router::new(CONFIG).unwrap());
+        for (router, board) in [&mut one, &mut other].into_iter().zip(Board::among(2)) {
+            router.join(board);
+        }
+        assert!(!one.awaits_news() && route(&mut one, &numbered(2, 7)).0.is_none());
+        assert!(one.awaits_news());
+        one.replace(Router::new(CONFIG).unwrap());
+        // The other one gets the answer.
+        neighbour(&mut other, [10, 0, 2, 2], B, [10, 0, 2, 1]);
+        let mut made = Made::default();
+        one.batch(0, &mut made);
+        let sent = made.take();
+        assert_eq!(sent.len(), 1);
+        assert_eq!((&sent[0][..6], sent[0][ETHERNET + IPV4]), (&B[..], 7));
+        assert!(!one.awaits_news());
+        one.batch(1, &mut made);
+        assert!(route(&mut one, &numbered(2, 8)).0.is_some() && made.take().is_empty());
     }
 
     #[test]

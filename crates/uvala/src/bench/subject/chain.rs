@@ -211,7 +211,7 @@ pub fn function(part: &Part, number: u8) -> Result<()> {
         let (name, config) = BOX[usize::from(number)];
         let mut function = crate::nf::Function::new(name, config)?;
         part.ready()?;
-        crate::nf::run(&mut port, &mut function, |_| true)?;
+        crate::nf::run(&mut port, &mut function, |_| Some(crate::nf::TICK))?;
         return Ok(());
     }
     part.ready()?;

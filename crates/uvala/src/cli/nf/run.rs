@@ -16,7 +16,7 @@ use super::functions;
 use super::reporter::Reporter;
 use crate::cli::{Global, Usage, chain};
 use crate::nf::wishes::Wishes;
-use crate::nf::{self, Function, NAMES, Names};
+use crate::nf::{self, Function, NAMES, Names, Others};
 use crate::say;
 
 #[derive(Debug, clap::Args)]
@@ -71,6 +71,9 @@ pub fn run(global: &Global, run: &Run) -> anyhow::Result<()> {
     }
     for function in &mut functions {
         run.introduce(&connection, &port, function)?;
+    }
+    if functions.len() > 1 {
+        Function::join(&mut functions);
     }
     drop(connection);
     let stop = Stop::new().context("cannot make an eventfd")?;
@@ -136,7 +139,8 @@ impl Run {
             if reporter.is_due() {
                 reporter.tell(function.counts());
             }
-            !stop.is_said() && end.is_none_or(|end| Instant::now() < end)
+            let goes_on = !stop.is_said() && end.is_none_or(|end| Instant::now() < end);
+            goes_on.then(|| function.tick())
         })?;
         function.finish();
         self.show(&name, function)
@@ -181,14 +185,15 @@ impl Run {
         port: &PortName,
         function: &Function,
     ) -> anyhow::Result<()> {
-        let Some(why) = function.why_alone() else { return Ok(()) };
-        let refuse = |what: String| {
+        let refuse = |why: String, what: String| {
             let why = format!("{} has one instance only: {why}; {what}", self.function);
             Err(Failure::new(ErrorCode::Unsupported, why).into())
         };
-        if self.count() > 1 {
-            return refuse(format!("run it without --threads, or with one, not {}", self.count()));
+        let alone = function.why_alone(Others::Threads).filter(|_| self.count() > 1);
+        if let Some(why) = alone {
+            return refuse(why, format!("run it in one thread, not {}", self.count()));
         }
+        let Some(why) = function.why_alone(Others::Processes) else { return Ok(()) };
         let all = match functions(connection, Some(port.switch())) {
             // Who may not look at the switch may be allowed to attach.
             Err(error) if is_permission(&error) => return Ok(()),
@@ -198,7 +203,7 @@ impl Run {
         let service = own.map_or(self.service(), |info| &info.service);
         let mut others = all.iter().filter(|info| info.service == service && info.port != *port);
         match others.find(|info| info.pid.is_some()) {
-            Some(other) => refuse(format!("end the one at {} first", other.port)),
+            Some(other) => refuse(why, format!("end the one at {} first", other.port)),
             None => Ok(()),
         }
     }
@@ -226,7 +231,7 @@ impl Run {
     fn reload(&self, global: &Global, port: &PortName, function: &mut Function) {
         let read = || {
             let mut new = self.function()?;
-            if let Some(why) = new.why_alone().filter(|_| self.count() > 1) {
+            if let Some(why) = new.why_alone(Others::Threads).filter(|_| self.count() > 1) {
                 anyhow::bail!("not with {} instances: {why}", self.count());
             }
             self.introduce(&global.connect()?, port, &mut new)?;
