@@ -36,7 +36,7 @@ use port::shm::{self, PortMemory, plug};
 use port::sys::Waker;
 use ring::family::{Family, Traffic};
 use ring::layout::DEFAULT_STRIDE;
-use switch::forward::chain::{Plan, Report};
+use switch::forward::chain::{Report, Tables};
 use switch::{Flush, MacAddr, Plug, PortConfig, PortId, StaticError, Switch, SwitchConfig, VlanId};
 
 use crate::config::{WaitPolicy, WorkersConfig};
@@ -164,14 +164,15 @@ impl Workers {
             WaitPolicy::Spin => IdleStrategy { yields: 0, spin: Spin::Always },
             WaitPolicy::Block => IdleStrategy { yields: 0, spin: Spin::Never },
         };
+        let failed = |error| StartError::Workers { count: config.count, error };
+        let sweeper = Sweeper::start().map_err(failed)?;
         let mut cpus = config.cpus.iter().copied().cycle();
         let start = |number| {
             let options = WorkerOptions { strategy, cpu: cpus.next(), batch: config.batch };
-            let handle = WorkerHandle::spawn(number, options)?;
+            let handle = WorkerHandle::spawn(number, options, sweeper.clone())?;
             Ok(Crew { handle, switches: Places::default(), ports: Places::default() })
         };
         let workers = (0..config.count).map(start).collect::<io::Result<_>>();
-        let failed = |error| StartError::Workers { count: config.count, error };
         let workers = workers.map_err(failed)?;
         Ok(Self {
             workers,
@@ -188,7 +189,7 @@ impl Workers {
             kept: Vec::new(),
             host: HostPorts::new().map_err(failed)?,
             machines: BTreeMap::new(),
-            sweeper: Sweeper::start().map_err(failed)?,
+            sweeper,
             closing: Vec::new(),
         })
     }
@@ -273,8 +274,11 @@ impl Datapath for Workers {
         Ok(())
     }
 
-    fn steer(&mut self, key: SwitchKey, plan: Option<Plan>) {
-        let old = self.on_switch(key, move |worker, at| worker.switch(at).steer(plan));
+    fn steer(&mut self, key: SwitchKey, tables: Option<Tables>) {
+        let old = self.on_switch(key, move |worker, at| match tables {
+            Some(tables) => (Some(worker.switch(at).steer(tables)), None),
+            None => (None, worker.switch(at).steer_no_more()),
+        });
         self.sweeper.run(move || drop(old));
     }
 

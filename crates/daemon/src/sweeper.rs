@@ -6,7 +6,8 @@ use std::sync::mpsc::{Sender, channel};
 
 type Chore = Box<dyn FnOnce() + Send>;
 
-/// A thread that does what it is given, in order, and ends with its handle.
+/// A thread that does what it is given, in order, and ends with its last handle.
+#[derive(Clone)]
 pub struct Sweeper(Sender<Chore>);
 
 impl Sweeper {

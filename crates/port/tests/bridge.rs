@@ -192,7 +192,7 @@ fn forget() -> Result<(), HostError> {
         assert!(start.elapsed() < PATIENCE, "the bridge does not forget");
         std::thread::sleep(Duration::from_millis(50));
     }
-    (0..1000).for_each(|_| pair.switch.housekeep(now(2000)));
+    (0..1000).for_each(|_| drop(pair.switch.housekeep(now(2000))));
     pair.send(0, &frame(station(1), station(2), 3), now(2000));
     assert_eq!(pair.ours.counts(), [1, 2, 2, 2], "to everybody");
     pair.check();

@@ -10,7 +10,7 @@ use ring::owners::Leaver;
 use crate::bridge::Bridge;
 use crate::config::{OnFull, PortConfig, SwitchConfig};
 use crate::forward::chain::cache::FlowCache;
-use crate::forward::chain::{Plan, Report, Steering};
+use crate::forward::chain::{Report, Steering, Tables};
 use crate::id::{Now, PortId};
 use crate::monitor::{Monitor, Monitors, Sight, Watch};
 use crate::port::Plug;
@@ -235,14 +235,18 @@ impl Switch {
         }
     }
 
-    /// From now on frames go through chains of functions as planned, and not without a plan: then
-    /// it returns what is no longer needed, as [`Self::set_config`] does.
-    pub fn steer(&mut self, plan: Option<Plan>) -> Option<Box<Steering>> {
-        let Some(plan) = plan else { return self.steering.take() };
+    /// From now on frames go through chains of functions as planned. Returns what is no longer
+    /// needed, as [`Self::set_config`] does.
+    #[must_use]
+    pub fn steer(&mut self, tables: Tables) -> Tables {
         let (seed, flows) = (self.seed, self.bridge.config().fdb_capacity);
         let new = || Steering::new(seed, flows).into();
-        self.steering.get_or_insert_with(new).set(plan);
-        None
+        self.steering.get_or_insert_with(new).set(tables)
+    }
+
+    /// Frames go through no chains any more. Returns what is no longer needed, likewise.
+    pub fn steer_no_more(&mut self) -> Option<Box<Steering>> {
+        self.steering.take()
     }
 
     /// What there is to say of chains.
@@ -252,12 +256,12 @@ impl Switch {
     }
 
     /// Work that is not due for each frame: forgets old addresses, a bounded number at a time.
-    pub fn housekeep(&mut self, now: Now) {
+    /// Returns what is no longer needed, as [`Self::set_config`] does.
+    #[must_use]
+    pub fn housekeep(&mut self, now: Now) -> Option<FlowCache> {
         const BUCKETS: usize = 256;
         self.bridge.age(now, BUCKETS);
         self.watch_functions(now);
-        if let Some(steering) = &mut self.steering {
-            steering.age(now);
-        }
+        self.steering.as_mut()?.age(now)
     }
 }

@@ -24,6 +24,7 @@ use ring::host::HostPort;
 use ring::layout::{DEFAULT_STRIDE, FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
 use ring::owners::Owner;
 use ring::user::{RxRing, TxRing};
+use switch::forward::chain::Planner;
 use switch::{
     DropReason, Forwarding, Moved, Now, OnFull, Plug, PortConfig, PortId, Scratch, Switch,
     SwitchConfig, VlanMode, Wake,
@@ -47,6 +48,7 @@ struct Client {
 
 struct Net {
     switch: Switch,
+    planner: Planner,
     scratch: Scratch,
     clients: Vec<Client>,
 }
@@ -85,7 +87,8 @@ fn tagged(dst: [u8; 6], src: [u8; 6], vlan: u16, fill: u8) -> Vec<u8> {
 impl Net {
     fn new(config: SwitchConfig) -> Self {
         let switch = Switch::new(config, 7);
-        Self { switch, scratch: Scratch::new(BATCH).expect("memory"), clients: Vec::new() }
+        let (planner, scratch) = (Planner::default(), Scratch::new(BATCH).expect("memory"));
+        Self { switch, planner, scratch, clients: Vec::new() }
     }
 
     fn learning(ports: usize) -> Self {

@@ -22,7 +22,7 @@ use ring::owners::Owner;
 use ring::user::{RxRing, TxRing};
 use switch::forward::chain::rule::{Action, Fields, Rule};
 use switch::forward::chain::service::Balance;
-use switch::forward::chain::{Chain, Out, Plan, ServicePlan};
+use switch::forward::chain::{Chain, Out, Plan, Planner, ServicePlan};
 use switch::{
     Forwarding, Now, Plug, PortConfig, PortId, Scratch, Switch, SwitchConfig, VlanMode, Wake,
 };
@@ -58,6 +58,7 @@ struct Station {
 
 struct World {
     switch: Switch,
+    planner: Planner,
     scratch: Scratch,
     stations: [Station; 2],
     bystander: Station,
@@ -98,10 +99,25 @@ impl World {
         }
         let scratch = Scratch::new(16).expect("memory");
         let (now_ms, received) = (1, 0);
-        let mut this =
-            Self { switch, scratch, stations, bystander, hostile, region, now_ms, received };
-        this.switch.steer(Some(plan(&mut Input(&[]))));
+        let planner = Planner::default();
+        let mut this = Self {
+            switch,
+            planner,
+            scratch,
+            stations,
+            bystander,
+            hostile,
+            region,
+            now_ms,
+            received,
+        };
+        this.steer(&mut Input(&[]));
         this
+    }
+
+    fn steer(&mut self, input: &mut Input<'_>) {
+        let tables = self.planner.next(plan(input));
+        drop(tables.map(|tables| self.switch.steer(tables)));
     }
 
     fn step(&mut self, input: &mut Input<'_>) {
@@ -111,10 +127,10 @@ impl World {
             5..=7 => self.hand_over(input),
             8..=10 => self.send(input),
             11..=13 => self.turn(input.below(BYSTANDER + 1)),
-            14 if input.u8().is_multiple_of(4) => drop(self.switch.steer(Some(plan(input)))),
+            14 if input.u8().is_multiple_of(4) => self.steer(input),
             14 => {
                 self.now_ms += u64::from(input.u16());
-                self.switch.housekeep(Now::from_ms(self.now_ms));
+                drop(self.switch.housekeep(Now::from_ms(self.now_ms)));
             }
             _ => self.read(),
         }

@@ -20,7 +20,7 @@ use port::machine::SocketError;
 use ring::audit::Held;
 use ring::family::Traffic;
 use ring::layout::RingCounts;
-use switch::forward::chain::{Plan, Report};
+use switch::forward::chain::{Report, Tables};
 use switch::{MacAddr, PortConfig, Sight, SwitchConfig, VlanId};
 use thiserror::Error;
 
@@ -331,8 +331,8 @@ pub trait Datapath {
     ) -> Result<(), DatapathError>;
     /// Changes its settings.
     fn set_switch(&mut self, switch: SwitchKey, config: SwitchConfig) -> Result<(), DatapathError>;
-    /// From now on frames go through chains as planned; without a plan through none.
-    fn steer(&mut self, switch: SwitchKey, plan: Option<Plan>);
+    /// From now on frames go through chains as these say; without any through none.
+    fn steer(&mut self, switch: SwitchKey, tables: Option<Tables>);
     /// What there is to say of that.
     fn steering(&mut self, switch: SwitchKey) -> Option<Report>;
     /// All trust groups, in the order of their keys.

@@ -1,6 +1,6 @@
 //! Workers that move no frame: what the tests of the control plane look at.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use client::api::{
@@ -11,7 +11,7 @@ use client::name::{PipeSide, PortName};
 use port::host::HostError;
 use ring::audit::Held;
 use ring::family::Traffic;
-use switch::forward::chain::{Plan, Report};
+use switch::forward::chain::{Report, Tables};
 use switch::{MacAddr, PortConfig, SwitchConfig, VlanId};
 
 use super::datapath::{
@@ -26,7 +26,8 @@ use super::state::bound::Claim;
 #[derive(Debug, Default)]
 pub struct Fake {
     pub(super) switches: BTreeMap<SwitchKey, SwitchConfig>,
-    pub(super) plans: BTreeMap<SwitchKey, Plan>,
+    /// Switches whose workers were told of chains.
+    pub(super) steered: BTreeSet<SwitchKey>,
     pub(super) ports: BTreeMap<PortKey, (SwitchKey, PortConfig)>,
     pub(super) reserved: BTreeMap<PortKey, ShmSpec>,
     pub(super) pipes: BTreeMap<PipeKey, u32>,
@@ -156,16 +157,16 @@ impl Datapath for Fake {
         Ok(())
     }
 
-    fn steer(&mut self, key: SwitchKey, plan: Option<Plan>) {
-        match plan {
-            Some(plan) => drop(self.plans.insert(key, plan)),
-            None => drop(self.plans.remove(&key)),
-        }
+    fn steer(&mut self, key: SwitchKey, tables: Option<Tables>) {
+        match tables {
+            Some(_) => self.steered.insert(key),
+            None => self.steered.remove(&key),
+        };
     }
 
     fn steering(&mut self, key: SwitchKey) -> Option<Report> {
         self.reports += 1;
-        self.plans.get(&key).map(|_| Report::default())
+        self.steered.get(&key).map(|_| Report::default())
     }
 
     fn groups(&self) -> Vec<GroupKey> {

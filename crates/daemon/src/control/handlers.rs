@@ -329,7 +329,7 @@ impl<D: Datapath> Control<D> {
             new_ports,
             config,
             steering,
-            plan: None,
+            planner: None,
             listed: None,
         };
         self.state.add_switch(name.clone(), switch);

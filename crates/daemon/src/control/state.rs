@@ -69,7 +69,7 @@ pub struct Switch {
     /// Its chains and rules.
     pub steering: Steering,
     /// What its worker was told of them.
-    pub plan: Option<chain::Plan>,
+    pub planner: Option<chain::Planner>,
     /// What its worker had counted when somebody began to list it.
     pub listed: Option<Arc<chain::Report>>,
 }

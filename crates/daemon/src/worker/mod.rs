@@ -41,6 +41,7 @@ use ring::owners::Leaver;
 use rustix::thread::sched_yield;
 use switch::{Full, Monitor, Now, Plug, PortConfig, PortId, Scratch, Sight, Switch};
 
+use crate::sweeper::Sweeper;
 use idle::{Idle, IdleStrategy, Next};
 
 /// Frames of a batch unless configured otherwise: more do not fit the first-level cache.
@@ -79,6 +80,7 @@ pub struct Worker {
     idle: Idle,
     doorbell: Doorbell,
     jobs: Receiver<Job>,
+    sweeper: Sweeper,
     rung: Rung,
     /// Somebody abuses the doorbell, so that the numbers of others may not have fitted: look at
     /// all ports before sleeping.
@@ -114,6 +116,7 @@ impl Worker {
     fn new(
         doorbell: Doorbell,
         jobs: Receiver<Job>,
+        sweeper: Sweeper,
         strategy: IdleStrategy,
         scratch: Scratch,
     ) -> Self {
@@ -129,6 +132,7 @@ impl Worker {
             idle: Idle::new(strategy),
             doorbell,
             jobs,
+            sweeper,
             rung: Rung { numbers: Vec::with_capacity(256), ready: Vec::with_capacity(64) },
             suspicious: false,
             started: Instant::now(),
@@ -396,8 +400,16 @@ impl Worker {
             if self.suspicious {
                 self.look_at_all();
             }
-            self.switches.iter_mut().flatten().for_each(|switch| switch.housekeep(now));
+            self.housekeep(now);
             self.unblock_all();
+        }
+    }
+
+    fn housekeep(&mut self, now: Now) {
+        for switch in self.switches.iter_mut().flatten() {
+            if let Some(flows) = switch.housekeep(now) {
+                self.sweeper.run(move || drop(flows));
+            }
         }
     }
 

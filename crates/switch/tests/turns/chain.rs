@@ -13,7 +13,7 @@ fn net(functions: usize) -> Net {
     let mut net = Net::new(SwitchConfig { forwarding: Forwarding::Chain, ..Default::default() });
     (0..2).for_each(|_| net.add(PortConfig::default()));
     net.add_group(functions);
-    net.switch.steer(Some(Plan::default()));
+    net.steer(Plan::default());
     net
 }
 
@@ -51,6 +51,11 @@ fn flow(port: u16, fill: u8) -> Vec<u8> {
 const ACTION: u64 = 3 << 60;
 
 impl Net {
+    fn steer(&mut self, plan: Plan) {
+        let tables = self.planner.next(plan);
+        drop(tables.map(|tables| self.switch.steer(tables)));
+    }
+
     /// The function on a port passes everything on, with marks as `change` makes them.
     fn pass(&mut self, port: usize, change: impl Fn(u64) -> u64) -> usize {
         let client = &mut self.clients[port];
@@ -85,7 +90,7 @@ fn frames_pass_all_functions_in_order_and_leave_by_their_address() {
     for functions in 1..=8 {
         let mut net = net(functions);
         let all: Vec<u8> = (0..8).take(functions).collect();
-        net.switch.steer(Some(line(&all)));
+        net.steer(line(&all));
         // Where station 1 is, is learned when it sends; its frame is flooded, but to no function.
         net.enter(1, &[frame(ALL, mac(1), 60, 9)]);
         (0..functions).for_each(|n| assert_eq!(net.pass(n + 2, |mark| mark), 1));
@@ -106,7 +111,7 @@ fn frames_pass_all_functions_in_order_and_leave_by_their_address() {
 #[test]
 fn a_function_drops_jumps_and_names_a_port() {
     let mut net = net(3);
-    net.switch.steer(Some(line(&[0, 1, 2])));
+    net.steer(line(&[0, 1, 2]));
     let wish = |action: u64| move |mark: u64| mark & !ACTION | action << 60;
     net.enter(0, &[flow(1, 1), flow(2, 2)]);
     net.pass(2, wish(1));
@@ -129,7 +134,7 @@ fn a_function_drops_jumps_and_names_a_port() {
 #[test]
 fn a_frame_that_was_sent_to_an_instance_goes_through_the_rest_of_its_chain() {
     let mut net = net(3);
-    net.switch.steer(Some(line(&[0, 1, 2])));
+    net.steer(line(&[0, 1, 2]));
     net.enter(1, &[frame(ALL, mac(1), 60, 9)]);
     (2..5).for_each(|port| assert_eq!(net.pass(port, |mark| mark), 1));
     net.enter(0, &[flow(1, 1)]);
@@ -142,7 +147,7 @@ fn a_frame_that_was_sent_to_an_instance_goes_through_the_rest_of_its_chain() {
 #[test]
 fn a_function_that_sends_frames_in_a_circle_ends() {
     let mut net = net(2);
-    net.switch.steer(Some(line(&[0, 1])));
+    net.steer(line(&[0, 1]));
     net.enter(0, &[flow(1, 1)]);
     let to_first = |mark: u64| mark & !(0xfff << 32) | 2 << 32 | 3 << 60;
     let mut hops = 0;
@@ -156,7 +161,7 @@ fn a_function_that_sends_frames_in_a_circle_ends() {
 #[test]
 fn frames_that_a_function_makes_go_where_their_address_is_also_back() {
     let mut net = net(1);
-    net.switch.steer(Some(line(&[0])));
+    net.steer(line(&[0]));
     net.enter(0, &[frame(ALL, mac(0), 60, 1)]);
     assert_eq!(net.received(2).len(), 1);
     net.enter(2, &[frame(mac(0), mac(77), 60, 2)]);
@@ -177,12 +182,12 @@ fn frames_that_a_function_makes_go_where_their_address_is_also_back() {
 #[test]
 fn a_port_that_is_no_function_is_not_believed() {
     let mut net = net(2);
-    net.switch.steer(Some(line(&[0, 1])));
+    net.steer(line(&[0, 1]));
     let forged = Meta::entering(7, id(1), 0, 0).moved(1).mark();
     net.send(0, &[flow(1, 1)]);
     // Before it is taken, as a client would.
     let mut other = self::net(2);
-    other.switch.steer(Some(line(&[0, 1])));
+    other.steer(line(&[0, 1]));
     let tx = &mut other.clients[0].tx;
     tx.refresh();
     tx.frame(0, 60).copy_from_slice(&flow(1, 1));
@@ -198,7 +203,7 @@ fn any_mark_of_a_function_does_no_more_than_its_operator_lets_it() {
     let mut net = net(3);
     let mut plan = line(&[0, 1]);
     plan.chains.push(Some(Chain { order: 0, services: vec![2], out: Out::Port(id(1)) }));
-    net.switch.steer(Some(plan));
+    net.steer(plan);
     let mut state = 1u64;
     for _ in 0..2000 {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -224,7 +229,7 @@ fn a_function_speaks_for_ports_that_send_into_chains_and_for_no_other() {
         let mut plan = line(&[0]);
         plan.ingress.truncate(1);
         plan.ingress.extend(chained.then_some((id(3), 0)));
-        net.switch.steer(Some(plan));
+        net.steer(plan);
         let forged = Meta::entering(0, id(3), 0, 0).mark();
         net.enter(0, &[frame(ALL, mac(0), 60, 1), frame(mac(9), mac(0), 60, 2)]);
         net.pass(2, |_| forged);
@@ -246,14 +251,14 @@ fn a_function_speaks_for_ports_that_send_into_chains_and_for_no_other() {
 #[test]
 fn a_frame_that_comes_to_a_function_past_all_chains_says_nothing() {
     let mut net = net(1);
-    net.switch.steer(Some(line(&[0])));
+    net.steer(line(&[0]));
     for _ in 0..5 {
         net.enter(0, &vec![flow(1, 1); 8]);
         assert_eq!(net.received(2).len(), 8);
     }
     let fields = Fields { dst_ports: Some(80..=80), ..Fields::default() };
     let rules = vec![Rule { id: 1, priority: 0, fields, action: Action::Port(id(2)) }];
-    net.switch.steer(Some(Plan { rules, ..line(&[0]) }));
+    net.steer(Plan { rules, ..line(&[0]) });
     net.enter(0, &[flow(1, 1)]);
     let rx = &mut net.clients[2].rx;
     assert_eq!((rx.refresh(), rx.mark(0)), (1, 0), "the mark of an older frame");
@@ -274,18 +279,18 @@ fn frames_that_a_function_holds_finish_by_the_order_that_they_came_by() {
         let mut net = net(2 + second.len());
         let mut plan = line(&[0, 1, 2]);
         plan.services[1] = service(&second);
-        net.switch.steer(Some(plan.clone()));
+        net.steer(plan.clone());
         net.enter(0, &[flow(1, 1)]);
         // Without the first, the firewall would be at its place.
         change(&mut plan, &[1, 2]);
-        net.switch.steer(Some(plan.clone()));
+        net.steer(plan.clone());
         net.enter(0, &[flow(1, 2)]);
         assert_eq!(net.pass(2, |mark| mark), 1, "the one it held");
         let seen = |net: &mut Net| second.iter().map(|&port| net.marks(port).len()).sum::<usize>();
         assert_eq!(seen(&mut net), 2, "the old one is not past it");
         // In another order.
         change(&mut plan, &[2, 1]);
-        net.switch.steer(Some(plan.clone()));
+        net.steer(plan.clone());
         net.enter(0, &[flow(1, 3)]);
         assert_eq!(second.iter().map(|&port| net.pass(port, |mark| mark)).sum::<usize>(), 2);
         assert_eq!(net.pass(4, |mark| mark), 3);
@@ -295,7 +300,7 @@ fn frames_that_a_function_holds_finish_by_the_order_that_they_came_by() {
         net.enter(0, &[flow(1, 4)]);
         plan.past.push((0, plan.chains[0].take().expect("there is one")));
         plan.ingress.clear();
-        net.switch.steer(Some(plan));
+        net.steer(plan);
         assert_eq!(net.pass(4, |mark| mark), 1);
         assert_eq!(second.iter().map(|&port| net.pass(port, |mark| mark)).sum::<usize>(), 1);
         assert_eq!(net.received(1).len(), 2);
@@ -309,11 +314,11 @@ fn a_frame_whose_order_is_forgotten_or_whose_place_is_anothers_is_dropped() {
     let mut net = net(3);
     let mut plan = line(&[0, 1]);
     plan.services.push(service(&[4]));
-    net.switch.steer(Some(plan.clone()));
+    net.steer(plan.clone());
     net.enter(0, &[flow(1, 1), flow(1, 2), flow(1, 3)]);
     change(&mut plan, &[0, 1]);
     plan.past.clear();
-    net.switch.steer(Some(plan.clone()));
+    net.steer(plan.clone());
     assert_eq!(net.pass(2, |mark| mark), 3);
     assert_eq!((net.drops(2, DropReason::Stale), net.received(3).len()), (3, 0));
     // The first claims the place of the second, and one that there is not.
@@ -335,20 +340,20 @@ fn a_frame_whose_order_is_forgotten_or_whose_place_is_anothers_is_dropped() {
 fn marks_of_a_port_that_changes_its_role_are_worth_nothing() {
     let mut net = net(3);
     let plan = line(&[0, 1, 2]);
-    net.switch.steer(Some(plan.clone()));
+    net.steer(plan.clone());
     net.enter(0, &[flow(1, 1), flow(1, 2)]);
     let mut plain = plan.clone();
     plain.services[0] = service(&[]);
-    net.switch.steer(Some(plain));
+    net.steer(plain);
     // It is in no chain any more: its frames go by their address, whatever stands beside them.
     assert_eq!(net.pass(2, |mark| mark), 2);
     assert_eq!((net.marks(3).len(), net.received(1).len()), (0, 2));
     // What it held as the first it does not send on as the last.
-    net.switch.steer(Some(plan.clone()));
+    net.steer(plan.clone());
     net.enter(0, &[flow(1, 3)]);
     let mut last = plan;
     (last.services[0], last.services[2]) = (service(&[4]), service(&[2]));
-    net.switch.steer(Some(last));
+    net.steer(last);
     assert_eq!(net.pass(2, |mark| mark), 1);
     assert_eq!((net.drops(2, DropReason::Stale), net.received(1).len()), (1, 0));
 }
@@ -357,7 +362,7 @@ fn marks_of_a_port_that_changes_its_role_are_worth_nothing() {
 #[test]
 fn no_slot_comes_back_with_the_mark_of_an_older_frame() {
     let mut net = net(1);
-    net.switch.steer(Some(line(&[0])));
+    net.steer(line(&[0]));
     net.enter(0, &[flow(1, 1)]);
     let mark = net.clients[2].rx.refresh().checked_sub(1).map(|i| net.clients[2].rx.mark(i));
     let tx = &mut net.clients[2].tx;
@@ -393,7 +398,7 @@ fn rules_come_before_the_chain_of_a_port_and_change_between_two_frames() {
         rule(2, 9, Fields { src: network(9), ..Fields::default() }, Action::Drop),
         rule(3, 1, Fields { protocol: Some(1), ..Fields::default() }, Action::Forward),
     ];
-    net.switch.steer(Some(plan.clone()));
+    net.steer(plan.clone());
     let other = udp([10, 0, 0, 1], [10, 0, 0, 2], [5, 81], 2);
     let bad = udp([10, 0, 0, 9], [10, 0, 0, 2], [5, 80], 3);
     let frames = [flow(7, 1), other.clone(), bad, flow(7, 4)];
@@ -410,7 +415,7 @@ fn rules_come_before_the_chain_of_a_port_and_change_between_two_frames() {
     // Five 5-tuples at most: the second round was found in the cache.
     assert_eq!((report.cache.misses, report.cache.hits), (3, 5));
     plan.rules.remove(0);
-    net.switch.steer(Some(plan));
+    net.steer(plan);
     net.enter(0, &frames);
     assert_eq!((net.received(2).len(), net.received(3).len()), (3, 0), "no flow is remembered");
     assert_eq!(frames_of(&net.switch.steering().expect("it steers")), [(2, 3), (3, 0)]);
@@ -422,7 +427,7 @@ fn instances_share_by_flow_and_a_flow_stays_in_order() {
     let mut plan = line(&[0]);
     plan.services = vec![service(&[2, 3, 4])];
     plan.chains = vec![Some(Chain { order: 0, services: vec![0], out: Out::Port(id(1)) })];
-    net.switch.steer(Some(plan.clone()));
+    net.steer(plan.clone());
     let (mut next, mut seen) = (0u8, std::collections::BTreeMap::<u16, Vec<u8>>::new());
     for round in 0..30 {
         let frames: Vec<_> = (0..10).map(|i| flow(i, next)).collect();
@@ -430,7 +435,7 @@ fn instances_share_by_flow_and_a_flow_stays_in_order() {
         net.enter(0, &frames);
         if round == 10 {
             plan.services = vec![service(&[2, 3, 4, 5])];
-            net.switch.steer(Some(plan.clone()));
+            net.steer(plan.clone());
         }
         // Functions are of different speed.
         (2..6)
@@ -457,7 +462,7 @@ fn note(seen: &mut std::collections::BTreeMap<u16, Vec<u8>>, frames: Vec<Vec<u8>
 #[test]
 fn load_is_shed_at_the_entrance_and_not_at_the_last_function() {
     let mut net = net(3);
-    net.switch.steer(Some(line(&[0, 1, 2])));
+    net.steer(line(&[0, 1, 2]));
     for _ in 0..20 {
         net.enter(0, &vec![flow(1, 1); 8]);
         // The last one does nothing.
@@ -479,7 +484,7 @@ fn a_chain_without_an_instance_says_so() {
     let mut net = net(3);
     let mut plan = line(&[0, 1]);
     plan.services[1] = None;
-    net.switch.steer(Some(plan));
+    net.steer(plan);
     net.enter(0, &vec![flow(1, 1); 5]);
     assert_eq!(net.drops(0, DropReason::NoInstance), 5);
     let report = net.switch.steering().expect("it steers");
@@ -490,7 +495,7 @@ fn a_chain_without_an_instance_says_so() {
 fn when_an_instance_goes_its_flows_are_the_others_from_the_next_frame_on() {
     let mut net = net(2);
     let services = vec![service(&[2, 3])];
-    net.switch.steer(Some(Plan { services, ..line(&[0]) }));
+    net.steer(Plan { services, ..line(&[0]) });
     let frames: Vec<_> = (0..20).map(|i| flow(i, 1)).collect();
     net.enter(0, &frames);
     let shares = [net.received(2).len(), net.received(3).len()];
@@ -503,7 +508,7 @@ fn when_an_instance_goes_its_flows_are_the_others_from_the_next_frame_on() {
 #[test]
 fn what_has_no_room_at_a_function_is_counted_there() {
     let mut net = net(2);
-    net.switch.steer(Some(line(&[0, 1])));
+    net.steer(line(&[0, 1]));
     // The first does nothing.
     net.enter(0, &vec![flow(1, 1); 31]);
     net.enter(0, &vec![flow(1, 1); 9]);
@@ -515,7 +520,7 @@ fn what_has_no_room_at_a_function_is_counted_there() {
 #[test]
 fn no_more_frames_wait_at_an_instance_than_have_room() {
     let mut net = net(2);
-    net.switch.steer(Some(Plan { services: vec![service(&[2, 3])], ..line(&[0]) }));
+    net.steer(Plan { services: vec![service(&[2, 3])], ..line(&[0]) });
     net.enter(0, &vec![flow(1, 1); 31]);
     net.enter(0, &vec![flow(1, 1); 15]);
     let report = net.switch.steering().expect("it steers");
@@ -527,7 +532,7 @@ fn no_more_frames_wait_at_an_instance_than_have_room() {
 fn frames_leave_by_the_port_of_their_chain_without_being_looked_at_each() {
     let mut net = net(1);
     let chains = vec![Some(Chain { order: 0, services: vec![0], out: Out::Port(id(1)) })];
-    net.switch.steer(Some(Plan { chains, ..line(&[0]) }));
+    net.steer(Plan { chains, ..line(&[0]) });
     let sent: Vec<_> = (0..9).map(|i| frame(mac(77), mac(0), 60, i)).collect();
     net.enter(0, &sent);
     assert_eq!(net.pass(2, |mark| mark), 9);
@@ -545,7 +550,7 @@ fn a_wire_carries_whatever_it_is_sent() {
     for rules in [vec![], vec![rule]] {
         let mut net = net(1);
         (0..2).for_each(|port| net.switch.set_port(id(port), wire.clone()));
-        net.switch.steer(Some(Plan { chains: chains.clone(), rules, ..line(&[0]) }));
+        net.steer(Plan { chains: chains.clone(), rules, ..line(&[0]) });
         let mut tagged = frame(mac(1), mac(0), 60, 3);
         tagged[12..16].copy_from_slice(&[0x81, 0, 0, 7]);
         let pause = frame([1, 0x80, 0xc2, 0, 0, 1], mac(0), 60, 4);
@@ -574,7 +579,7 @@ fn a_wire_into_a_trunk_is_tagged_where_it_leaves() {
     net.switch.set_port(id(0), of("transparent:10"));
     net.switch.set_port(id(1), of("trunk:10-20"));
     let chains = vec![Some(Chain { order: 0, services: vec![0], out: Out::Port(id(1)) })];
-    net.switch.steer(Some(Plan { chains, ..line(&[0]) }));
+    net.steer(Plan { chains, ..line(&[0]) });
     net.enter(0, &[frame(mac(1), mac(0), 60, 1)]);
     net.pass(2, |mark| mark);
     let received = net.received(1);
@@ -591,7 +596,7 @@ fn what_functions_drop_or_send_to_ports_is_counted_where_it_ends() {
     let mut net = net(2);
     let chain = || Some(Chain { order: 0, services: vec![0, 1], out: Out::Address });
     let plan = Plan { chains: vec![chain(), chain()], ..line(&[0, 1]) };
-    net.switch.steer(Some(Plan { ingress: vec![(id(0), 0), (id(1), 1)], ..plan }));
+    net.steer(Plan { ingress: vec![(id(0), 0), (id(1), 1)], ..plan });
     net.enter(0, &[flow(1, 1), flow(1, 2), flow(1, 3)]);
     net.enter(1, &[flow(1, 4), flow(1, 5)]);
     net.pass(2, |mark| mark & !ACTION | 1 << 60);
@@ -613,7 +618,7 @@ fn what_functions_drop_or_send_to_ports_is_counted_where_it_ends() {
 fn a_frame_that_a_function_sends_twice_or_out_of_anothers_buffer_is_dropped() {
     for (action, services) in [(0, &[0, 1][..]), (2, &[0, 1])] {
         let mut net = net(3);
-        net.switch.steer(Some(line(services)));
+        net.steer(line(services));
         net.enter(0, &[flow(1, 1), flow(1, 2), flow(1, 3)]);
         let others = net.clients[4].tx.buffer_index(0);
         let client = &mut net.clients[2];
@@ -641,14 +646,14 @@ fn a_plan_changes_what_is_new_in_it_only() {
     let fields = Fields { dst_ports: Some(81..=81), ..Fields::default() };
     let rules = vec![Rule { id: 1, priority: 0, fields, action: Action::Drop }];
     let plan = Plan { rules, ..line(&[0, 1]) };
-    net.switch.steer(Some(plan.clone()));
+    net.steer(plan.clone());
     net.enter(0, &[flow(1, 1)]);
-    net.switch.steer(Some(Plan { ingress: vec![(id(0), 0)], ..plan.clone() }));
+    net.steer(Plan { ingress: vec![(id(0), 0)], ..plan.clone() });
     net.enter(0, &[flow(1, 1)]);
     let report = net.switch.steering().expect("it steers");
     assert_eq!((report.cache.misses, report.chains[0].entered), (1, 2));
-    net.switch.steer(Some(Plan { chains: vec![None], ..plan.clone() }));
-    net.switch.steer(Some(plan));
+    net.steer(Plan { chains: vec![None], ..plan.clone() });
+    net.steer(plan);
     assert_eq!(net.switch.steering().expect("it steers").chains[0].entered, 0);
 }
 
@@ -656,7 +661,7 @@ fn a_plan_changes_what_is_new_in_it_only() {
 #[test]
 fn what_ends_in_a_chain_is_counted_there_with_its_reason() {
     let mut net = net(1);
-    net.switch.steer(Some(line(&[0])));
+    net.steer(line(&[0]));
     let ended = |net: &Net, reason| {
         let report = net.switch.steering().expect("it steers");
         assert_eq!(net.drops(2, reason), report.chains[0].drops.get(reason));
@@ -674,7 +679,7 @@ fn what_ends_in_a_chain_is_counted_there_with_its_reason() {
     assert_eq!(ended(&net, DropReason::SamePort), 2);
     let nowhere = vec![Some(Chain { order: 0, services: vec![0], out: Out::Nowhere })];
     net.enter(0, &[flow(1, 1), flow(1, 2)]);
-    net.switch.steer(Some(Plan { chains: nowhere, ..line(&[0]) }));
+    net.steer(Plan { chains: nowhere, ..line(&[0]) });
     net.pass(2, |mark| mark);
     assert_eq!(ended(&net, DropReason::DeadPort), 3);
 }
@@ -683,7 +688,7 @@ fn what_ends_in_a_chain_is_counted_there_with_its_reason() {
 #[test]
 fn a_function_names_a_service_by_its_number() {
     let mut net = net(3);
-    net.switch.steer(Some(line(&[2, 1, 0])));
+    net.steer(line(&[2, 1, 0]));
     for (named, port) in [(0, 2), (1, 3)] {
         net.enter(0, &[flow(1, 1)]);
         assert_eq!(net.marks(4).len(), 1);
@@ -713,7 +718,7 @@ fn a_sender_of_new_flows_has_shorter_turns_and_whom_everybody_knows_has_not() {
         let fields = Fields { vlan: Some("9".parse().expect("a VLAN")), ..Fields::default() };
         Rule { id, priority: id, fields, action: Action::Drop }
     };
-    net.switch.steer(Some(Plan { rules: (1..=4096).map(rule).collect(), ..Plan::default() }));
+    net.steer(Plan { rules: (1..=4096).map(rule).collect(), ..Plan::default() });
     let mut port = 0;
     let mut turn = |net: &mut Net, is_new: bool| {
         let next = |_| {
@@ -739,7 +744,7 @@ fn a_frame_in_pieces_is_classified_as_one_in_one_piece() {
     let mut net = net(0);
     let fields = Fields { dst_ports: Some(80..=80), ..Fields::default() };
     let rules = vec![Rule { id: 1, priority: 0, fields, action: Action::Drop }];
-    net.switch.steer(Some(Plan { rules, ..Plan::default() }));
+    net.steer(Plan { rules, ..Plan::default() });
     let frame = flow(1, 1);
     let (head, rest) = frame.split_at(18);
     net.send_chain(0, &[head, rest]);

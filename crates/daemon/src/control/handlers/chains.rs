@@ -65,9 +65,8 @@ impl<D: Datapath> Control<D> {
         let switch = self.steered(name);
         switch.steering = steering;
         // Most ports that come and go change nothing: a worker is not to stop for these.
-        if switch.plan.as_ref() != Some(&plan) {
-            switch.plan = Some(plan.clone());
-            self.datapath.steer(key, Some(plan));
+        if let Some(tables) = switch.planner.get_or_insert_default().next(plan) {
+            self.datapath.steer(key, Some(tables));
         }
     }
 
@@ -80,7 +79,7 @@ impl<D: Datapath> Control<D> {
         let Some(switch) = self.state.switch_mut(name) else { return };
         if switch.config.forwarding == Forwarding::Chain {
             self.tend_steering(name);
-        } else if switch.plan.take().is_some() {
+        } else if switch.planner.take().is_some() {
             let key = switch.key;
             self.datapath.steer(key, None);
             self.tend_hops(name);

@@ -31,7 +31,7 @@ fn switch(key: u32, owner: u32, mode: u16, persistent: bool) -> Switch {
         new_ports,
         config,
         steering,
-        plan: None,
+        planner: None,
         listed: None,
     }
 }

@@ -106,23 +106,33 @@ impl FlowCache {
         Self { words, tags, capacity: flows, epoch: 1, idle_ms, is_used, asked, stats }
     }
 
-    /// Forgets everything.
-    pub fn clear(&mut self) {
+    /// Forgets everything, at once. Now and then that leaves old tables, which take long to free.
+    #[must_use]
+    pub fn clear(&mut self) -> Option<Self> {
         match self.epoch.checked_add(1) {
             Some(next) => self.epoch = next,
-            None => *self = Self { stats: self.stats, ..Self::new(self.capacity, self.idle_ms) },
+            None => return Some(self.renew()),
         }
+        None
     }
 
-    /// Gives memory back, if all flows are silent.
-    pub fn age(&mut self, now_ms: u32) {
+    /// Where all flows are silent: what was known of them, for somebody to free who has the time.
+    #[must_use]
+    pub fn age(&mut self, now_ms: u32) -> Option<Self> {
         let asked = self.stats.hits.wrapping_add(self.stats.misses);
         if asked != self.asked.0 {
             self.asked = (asked, now_ms);
         } else if self.is_used && now_ms.wrapping_sub(self.asked.1) >= self.idle_ms {
-            let (asked, stats) = (self.asked, self.stats);
-            *self = Self { asked, stats, ..Self::new(self.capacity, self.idle_ms) };
+            return Some(self.renew());
         }
+        None
+    }
+
+    /// Begins with empty tables, of which nothing is committed; returns the old ones.
+    fn renew(&mut self) -> Self {
+        let (asked, stats) = (self.asked, self.stats);
+        let new = Self { asked, stats, ..Self::new(self.capacity, self.idle_ms) };
+        std::mem::replace(self, new)
     }
 
     /// How many flows there is room for.
@@ -315,26 +325,26 @@ mod tests {
         (0..9).for_each(|it| cache.put(&flow(7, it), 3, 0));
         let is_empty = |cache: &FlowCache| cache.words.iter().all(|&word| word == 0);
         for now_ms in (0..4000).step_by(100) {
-            cache.age(now_ms);
+            assert!(cache.age(now_ms).is_none());
             assert_eq!(cache.get(&flow(7, 8), now_ms), Some(3), "it goes on");
         }
-        cache.age(4000);
-        cache.age(4999);
-        assert!(!is_empty(&cache));
+        assert!(cache.age(4000).is_none() && cache.age(4999).is_none());
         let stats = cache.stats;
-        cache.age(5000);
-        assert!(is_empty(&cache) && cache.stats == stats);
+        let old = cache.age(5000).expect("who called frees it");
+        assert!(!is_empty(&old) && is_empty(&cache) && cache.stats == stats);
+        assert!(cache.age(99_000).is_none(), "there is nothing to free");
         cache.put(&flow(7, 1), 4, 5000);
         assert_eq!(cache.get(&flow(7, 1), 5001), Some(4));
     }
 
     #[test]
     fn test_another_epoch_forgets_all_also_after_the_last() {
-        let mut cache = FlowCache::new(4, 1000);
+        let (mut cache, mut old) = (FlowCache::new(4, 1000), 0);
         for _ in 0..70_000 {
             cache.put(&flow(0, 1), 1, 0);
-            cache.clear();
+            old += usize::from(cache.clear().is_some());
             assert_eq!(cache.get(&flow(0, 1), 0), None);
         }
+        assert_eq!((old, cache.stats.misses), (1, 70_000));
     }
 }

@@ -30,7 +30,8 @@
 //! before the first: `chain_full`. So work is not spent on frames that are lost later.
 //!
 //! Everything here has been resolved: services and chains are numbers, ports are ports of the
-//! switch. Who gives them names is control, which sends a whole [`Plan`] whenever one changes.
+//! switch. Who gives them names is control, which makes a whole [`Plan`] whenever one changes, and
+//! a [`Planner`] makes it into what a worker has only to exchange.
 //!
 //! [cache]: cache::FlowCache
 
@@ -53,8 +54,9 @@ use cache::{Flow, FlowCache};
 use flow::{FlowKey, Prefix};
 use meta::{HOPS_MAX, Meta, POSITIONS, Wish};
 use pace::Pace;
-pub use plan::{Chain, Out, Plan, ServicePlan};
-use rule::{Action, Matcher, RULES_MAX, Rule};
+use plan::Rules;
+pub use plan::{Chain, Out, Plan, Planner, ServicePlan, Tables};
+use rule::{Action, RULES_MAX};
 use service::Service;
 pub use tally::{ChainStats, InstanceReport, Report};
 
@@ -116,8 +118,11 @@ pub struct Steering {
     services: Vec<Service>,
     chains: Vec<Option<Chain>>,
     past: Vec<(u8, Chain)>,
-    chain_stats: Vec<ChainStats>,
-    rules: Vec<(Rule, Matcher, Counters)>,
+    /// By number, also of chains that are not there.
+    chain_stats: Box<[ChainStats]>,
+    rules: Rules,
+    /// Frames of rules, by places.
+    counted: Box<[Counters]>,
     cache: FlowCache,
     pace: Pace,
     /// Frames whose flow nobody knew, when the turn began.
@@ -136,11 +141,12 @@ impl Steering {
         Self {
             roles: vec![Role::Plain; MAX_PORTS].into_boxed_slice(),
             brings: vec![false; MAX_PORTS].into_boxed_slice(),
-            services: Vec::new(),
+            services: Vec::with_capacity(NUMBERS),
             chains: Vec::new(),
             past: Vec::new(),
-            chain_stats: Vec::new(),
-            rules: Vec::new(),
+            chain_stats: vec![ChainStats::default(); NUMBERS].into_boxed_slice(),
+            rules: Rules::default(),
+            counted: vec![Counters::default(); RULES_MAX].into_boxed_slice(),
             cache: FlowCache::new(flows, IDLE_MS),
             pace: Pace::new(),
             missed: 0,
@@ -197,10 +203,10 @@ impl Steering {
     }
 
     /// Housekeeping: where no frame has asked for its flow for a while, the memory of all flows is
-    /// given back.
-    pub(crate) fn age(&mut self, now: Now) {
+    /// given back, by who gets it here.
+    pub(crate) fn age(&mut self, now: Now) -> Option<FlowCache> {
         #[allow(clippy::cast_possible_truncation)] // reason: a clock that wraps.
-        self.cache.age(now.as_ms() as u32);
+        self.cache.age(now.as_ms() as u32)
     }
 
     /// The flow of a frame that comes in by an ordinary port.
@@ -227,9 +233,9 @@ impl Steering {
     pub(crate) fn enter(&mut self, src: PortId, flow: &Flow, len: u32, now: Now) -> Course {
         let hash = flow.hash;
         let found = if self.rules.is_empty() { NO_RULE } else { self.find(flow, now) };
-        let action = match self.rules.get_mut(usize::from(found)) {
-            Some((rule, _, counted)) => {
-                counted.add(1, u64::from(len));
+        let action = match self.rules.get(found) {
+            Some(rule) => {
+                self.counted[usize::from(rule.place)].add(1, u64::from(len));
                 rule.action
             }
             None => match self.roles[src.index()] {
@@ -251,8 +257,7 @@ impl Steering {
         if let Some(found) = self.cache.get(flow, now_ms) {
             return found;
         }
-        let found = self.rules.iter().position(|(_, matcher, _)| matcher.matches(&flow.key));
-        let found = found.and_then(|at| u16::try_from(at).ok()).unwrap_or(NO_RULE);
+        let found = self.rules.find(&flow.key).unwrap_or(NO_RULE);
         self.cache.put(flow, found, now_ms);
         found
     }

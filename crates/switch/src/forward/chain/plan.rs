@@ -1,11 +1,30 @@
 //! What is to be known of chains, services and rules, and how a worker comes to know it.
+//!
+//! # Theory of operation
+//!
+//! ```text
+//!   control                                         worker, between two batches
+//!   Plan ──► Planner::next ──► Tables ────────────► Steering::set: takes them for its own
+//!            knows the last          ◄───────────── and gives back what it had
+//! ```
+//!
+//! A worker that changes its tables moves no frames, so what takes long is done by others. A
+//! [`Planner`] puts rules in order, makes them ready to be compared, and weighs the buckets of
+//! services, where they are not as they were; what the worker had is freed by who gets it back.
+//!
+//! What only the worker knows stays with it. Counters of rules lie in places, which the planner
+//! gives to rules as long as they are there; the worker clears those of rules that are new. An
+//! instance that stays keeps what was delivered to it, and its flows. What was found for flows is
+//! forgotten by a new epoch of the [cache](super::cache), whatever its size.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::rule::{self, Matcher, RULES_MAX, Rule};
-use super::service::{Balance, Service};
+use super::cache::FlowCache;
+use super::flow::FlowKey;
+use super::rule::{self, Action, Matcher, RULES_MAX, Rule};
+use super::service::{Balance, INSTANCES_MAX, Service};
 use super::{ChainStats, NUMBERS, PAST, Role, Steering};
-use crate::id::PortId;
+use crate::id::{MAX_PORTS, PortId};
 use crate::stats::Counters;
 
 /// A chain.
@@ -32,12 +51,18 @@ pub enum Out {
 }
 
 /// A service and its instances.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServicePlan {
     /// How they are chosen.
     pub balance: Balance,
-    /// Their ports and numbers.
+    /// Their ports and numbers, at most [`INSTANCES_MAX`].
     pub instances: Vec<(PortId, u16)>,
+}
+
+impl ServicePlan {
+    fn instances(&self) -> &[(PortId, u16)] {
+        &self.instances[..self.instances.len().min(INSTANCES_MAX)]
+    }
 }
 
 /// All that is to be known. Numbers are indexes; a number that is not in use is `None`.
@@ -49,42 +74,207 @@ pub struct Plan {
     pub chains: Vec<Option<Chain>>,
     /// Chains as they were, by their numbers, at most [`PAST`].
     pub past: Vec<(u8, Chain)>,
-    /// Rules, in any order.
+    /// Rules, in any order, at most [`RULES_MAX`]; a number is one rule's.
     pub rules: Vec<Rule>,
     /// The chains of ports.
     pub ingress: Vec<(PortId, u8)>,
 }
 
+/// Who makes plans into tables for one switch, and knows what its worker has.
+#[derive(Clone, Debug, Default)]
+pub struct Planner {
+    last: Option<Plan>,
+    /// Where the counters of rules are, by their numbers.
+    places: BTreeMap<u32, u16>,
+}
+
+impl Planner {
+    /// What a worker needs to do as planned; `None`: it does so already. The tables are to reach
+    /// the worker, each before the next.
+    pub fn next(&mut self, mut plan: Plan) -> Option<Tables> {
+        plan.services.truncate(NUMBERS);
+        plan.chains.truncate(NUMBERS);
+        plan.past.truncate(PAST);
+        let (is_new, last) = (self.last.is_none(), self.last.take().unwrap_or_default());
+        let tables = (is_new || last != plan).then(|| Tables {
+            roles: plan.roles(),
+            brings: plan.ingress.iter().map(|(port, _)| *port).collect(),
+            services: plan.new_services(&last),
+            chains: plan.chains.clone(),
+            past: plan.past.clone(),
+            rules: (last.rules != plan.rules).then(|| self.ready(plan.rules.clone())),
+            flows: None,
+        });
+        self.last = Some(plan);
+        tables
+    }
+
+    /// What the worker was told last.
+    #[must_use]
+    pub fn last(&self) -> Option<&Plan> {
+        self.last.as_ref()
+    }
+
+    /// Puts rules in order and makes them ready, with a place for the counters of each.
+    fn ready(&mut self, mut rules: Vec<Rule>) -> NewRules {
+        rule::sort(&mut rules);
+        rules.truncate(RULES_MAX);
+        let fresh = self.place(&rules);
+        let entry =
+            |rule: &Rule| Entry { id: rule.id, place: self.places[&rule.id], action: rule.action };
+        let entries = rules.iter().map(entry).collect();
+        let matchers = rules.iter().map(|rule| Matcher::from(&rule.fields)).collect();
+        NewRules { rules: Rules { matchers, entries }, fresh }
+    }
+
+    /// Gives each rule a place, and says which of them are new to theirs.
+    fn place(&mut self, rules: &[Rule]) -> Vec<u16> {
+        let ids: BTreeSet<u32> = rules.iter().map(|rule| rule.id).collect();
+        self.places.retain(|id, _| ids.contains(id));
+        let taken: BTreeSet<u16> = self.places.values().copied().collect();
+        let mut free = (0..).filter(|place| !taken.contains(place));
+        let new = ids.into_iter().filter(|id| !self.places.contains_key(id)).collect::<Vec<_>>();
+        let place = |id: u32| {
+            let place = free.next().expect("there are more places than rules");
+            self.places.insert(id, place);
+            place
+        };
+        new.into_iter().map(place).collect()
+    }
+}
+
+impl Plan {
+    fn roles(&self) -> Box<[Role]> {
+        let mut roles = vec![Role::Plain; MAX_PORTS].into_boxed_slice();
+        for &(port, chain) in &self.ingress {
+            roles[port.index()] = Role::Ingress(chain);
+        }
+        for (number, service) in (0..=u8::MAX).zip(&self.services) {
+            let instances = service.iter().flat_map(ServicePlan::instances);
+            instances.for_each(|(port, _)| roles[port.index()] = Role::Instance(number));
+        }
+        roles
+    }
+
+    /// By number, those that are not as they were.
+    fn new_services(&self, last: &Self) -> Vec<Option<Service>> {
+        let ready = |number: usize| {
+            let [new, old] = [self, last].map(|plan| plan.services.get(number));
+            let none = ServicePlan::default();
+            let wanted = || new.and_then(Option::as_ref).unwrap_or(&none);
+            (new != old).then(|| Service::planned(wanted().balance, wanted().instances()))
+        };
+        (0..self.services.len().max(last.services.len())).map(ready).collect()
+    }
+}
+
+/// What a worker is to have, and in the end what it had.
+pub struct Tables {
+    roles: Box<[Role]>,
+    brings: Vec<PortId>,
+    /// By number; `None`: as it was.
+    services: Vec<Option<Service>>,
+    chains: Vec<Option<Chain>>,
+    past: Vec<(u8, Chain)>,
+    /// `None`: as they were.
+    rules: Option<NewRules>,
+    /// What was known of flows, where that has to be freed.
+    flows: Option<FlowCache>,
+}
+
+#[cfg(test)]
+impl Tables {
+    pub(super) fn has_rules(&self) -> bool {
+        self.rules.as_ref().is_some_and(|new| !new.rules.is_empty())
+    }
+}
+
+struct NewRules {
+    rules: Rules,
+    /// Places of counters that begin.
+    fresh: Vec<u16>,
+}
+
+/// Rules in the order in which they are tried.
+#[derive(Default)]
+pub(super) struct Rules {
+    matchers: Box<[Matcher]>,
+    entries: Box<[Entry]>,
+}
+
+/// What becomes of the frames of a rule.
+#[derive(Clone, Copy)]
+pub(super) struct Entry {
+    pub(super) id: u32,
+    /// Where they are counted.
+    pub(super) place: u16,
+    pub(super) action: Action,
+}
+
+impl Rules {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The rule of this number in order.
+    #[inline]
+    pub(super) fn get(&self, at: u16) -> Option<Entry> {
+        self.entries.get(usize::from(at)).copied()
+    }
+
+    /// The first that matches.
+    pub(super) fn find(&self, key: &FlowKey) -> Option<u16> {
+        let found = self.matchers.iter().position(|matcher| matcher.matches(key))?;
+        u16::try_from(found).ok()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter()
+    }
+}
+
 impl Steering {
     /// Does as planned from the next frame on. What stays keeps its counters, and instances that
-    /// stay keep their flows.
-    pub fn set(&mut self, plan: Plan) {
-        self.roles.fill(Role::Plain);
-        for &(port, chain) in &plan.ingress {
-            self.roles[port.index()] = Role::Ingress(chain);
-            self.brings[port.index()] = true;
-        }
-        let services = plan.services.len().min(NUMBERS);
-        self.services.resize_with(self.services.len().max(services), Service::new);
-        for (number, service) in (0..=u8::MAX).zip(&mut self.services) {
-            let planned = plan.services.get(usize::from(number)).and_then(Option::as_ref);
-            let instances = planned.map_or(&[][..], |planned| &planned.instances);
-            service.set(planned.map_or(Balance::Hash, |planned| planned.balance), instances);
-            for instance in service.instances() {
-                self.roles[instance.port.index()] = Role::Instance(number);
+    /// stay keep their flows. Returns what it had until then, for somebody to free who moves no
+    /// frames.
+    #[must_use]
+    pub fn set(&mut self, mut tables: Tables) -> Tables {
+        std::mem::swap(&mut self.roles, &mut tables.roles);
+        tables.brings.iter().for_each(|port| self.brings[port.index()] = true);
+        for (number, place) in tables.services.iter_mut().enumerate() {
+            let Some(mut new) = place.take() else { continue };
+            match self.services.get_mut(number) {
+                Some(old) => {
+                    new.succeed(old);
+                    *place = Some(std::mem::replace(old, new));
+                }
+                None => self.services.push(new),
             }
         }
-        self.chains = plan.chains;
-        self.chains.truncate(NUMBERS);
-        self.past = plan.past;
-        self.past.truncate(PAST);
-        self.chain_stats.resize(self.chains.len(), ChainStats::default());
-        for (stats, chain) in self.chain_stats.iter_mut().zip(&self.chains) {
-            if chain.is_none() {
-                *stats = ChainStats::default();
+        self.begin_stats(&tables.chains);
+        std::mem::swap(&mut self.chains, &mut tables.chains);
+        std::mem::swap(&mut self.past, &mut tables.past);
+        // Where they are the same as before, what was found for flows stays.
+        if let Some(NewRules { rules, fresh }) = &mut tables.rules {
+            std::mem::swap(&mut self.rules, rules);
+            fresh.iter().for_each(|&place| self.counted[usize::from(place)] = Counters::default());
+            tables.flows = self.cache.clear();
+        }
+        tables
+    }
+
+    /// Chains that come are counted from now on.
+    fn begin_stats(&mut self, chains: &[Option<Chain>]) {
+        for (number, _) in chains.iter().enumerate().filter(|(_, chain)| chain.is_some()) {
+            if self.chains.get(number).is_none_or(Option::is_none) {
+                self.chain_stats[number] = ChainStats::default();
             }
         }
-        self.set_rules(plan.rules);
     }
 
     /// A port has gone. Its flows go to others from the next frame on: until the plan says so, too,
@@ -98,22 +288,5 @@ impl Steering {
         let others = service.instances().iter().filter(|instance| instance.port != port);
         let others: Vec<_> = others.map(|instance| (instance.port, instance.number)).collect();
         service.set(service.balance(), &others);
-    }
-
-    /// Where they are the same as before, what was found for flows stays.
-    fn set_rules(&mut self, mut rules: Vec<Rule>) {
-        rule::sort(&mut rules);
-        rules.truncate(RULES_MAX);
-        if self.rules.iter().map(|(rule, ..)| rule).eq(&rules) {
-            return;
-        }
-        let counted: BTreeMap<u32, Counters> =
-            self.rules.iter().map(|(rule, _, counted)| (rule.id, *counted)).collect();
-        let ready = |rule: Rule| {
-            let (matcher, counted) = (Matcher::from(&rule.fields), counted.get(&rule.id).copied());
-            (rule, matcher, counted.unwrap_or_default())
-        };
-        self.rules = rules.into_iter().map(ready).collect();
-        self.cache.clear();
     }
 }

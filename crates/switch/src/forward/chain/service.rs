@@ -130,33 +130,49 @@ impl Service {
         }
     }
 
+    /// One with these, of which nothing is known.
+    #[must_use]
+    pub fn planned(balance: Balance, instances: &[(PortId, u16)]) -> Self {
+        let instances = instances.iter().take(INSTANCES_MAX);
+        let instances = instances.map(|&(port, number)| Instance::new(port, number)).collect();
+        let mut service = Self { balance, instances, ..Self::new() };
+        service.settle();
+        service
+    }
+
     /// From now on it has these; those that stay keep what is known of them.
     pub fn set(&mut self, balance: Balance, instances: &[(PortId, u16)]) {
         let of = |instance: &Instance| (instance.port, instance.number);
         if self.balance == balance && self.instances.iter().map(of).eq(instances.iter().copied()) {
             return;
         }
-        let known = |&(port, number): &(PortId, u16)| {
-            let same = |old: &&Instance| of(old) == (port, number);
-            let known = self.instances.iter().find(same).copied();
-            known.unwrap_or_else(|| Instance::new(port, number))
-        };
-        let mut new: Vec<Instance> = instances.iter().map(known).collect();
-        new.truncate(INSTANCES_MAX);
-        let place = |old: u16| {
-            let port = self.instances.get(usize::from(old))?.port;
-            new.iter().position(|instance| instance.port == port)
-        };
-        let moved: Vec<u16> =
-            (0..self.instances.len()).map(|old| narrow(place(narrow(Some(old))))).collect();
-        let alone = self.only().map(|only| only.sent);
-        for bucket in &mut self.buckets {
-            bucket.owner = moved.get(usize::from(bucket.owner)).copied().unwrap_or(NOBODY);
-            // Which frame was whose is not noted where there is no choice: all may be its.
-            bucket.last = alone.unwrap_or(bucket.last);
+        let mut new = Self::planned(balance, instances);
+        new.succeed(self);
+        *self = new;
+    }
+
+    /// Takes the place of another: instances that stay keep what is known of them, and buckets stay
+    /// with theirs until they can move. No bucket is weighed again, unless somebody stalls.
+    pub(crate) fn succeed(&mut self, old: &Self) {
+        let mut moved = [NOBODY; INSTANCES_MAX];
+        for (at, new) in (0..).zip(&mut self.instances) {
+            let mut others = old.instances.iter();
+            let Some(was) = others.position(|instance| instance.port == new.port) else { continue };
+            moved[was] = at;
+            if old.instances[was].number == new.number {
+                *new = old.instances[was];
+            }
         }
-        (self.balance, self.instances) = (balance, new);
-        self.settle();
+        let alone = old.only().map(|only| only.sent);
+        for (bucket, was) in self.buckets.iter_mut().zip(&old.buckets) {
+            bucket.owner = moved.get(usize::from(was.owner)).copied().unwrap_or(NOBODY);
+            // Which frame was whose is not noted where there is no choice: all may be its.
+            bucket.last = alone.unwrap_or(was.last);
+        }
+        if self.instances.iter().any(|instance| instance.stalled) {
+            self.weigh();
+        }
+        self.hand_over();
     }
 
     /// The instances.
@@ -189,18 +205,30 @@ impl Service {
         self.unsettled || self.balance == Balance::Least && self.instances.len() > 1
     }
 
-    /// Which bucket shall be whose. What is nobody's, or a stalled one's, moves at once.
     fn settle(&mut self) {
-        let usable = |instance: &&Instance| !instance.stalled;
+        self.weigh();
+        self.hand_over();
+    }
+
+    /// Which bucket shall be whose: never a stalled one's, while there are others.
+    fn weigh(&mut self) {
         let any_usable = self.instances.iter().any(|instance| !instance.stalled);
-        let count = |instance: &&Instance| !any_usable || usable(instance);
-        self.unsettled = false;
+        let count = |instance: &Instance| !any_usable || !instance.stalled;
         for (number, bucket) in (0u64..).zip(&mut self.buckets) {
             let weight = |(_, instance): &(usize, &Instance)| {
                 fold(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x51, weight_of(instance.number))
             };
             let candidates = self.instances.iter().enumerate().filter(|(_, i)| count(i));
             bucket.wanted = narrow(candidates.max_by_key(weight).map(|(at, _)| at));
+        }
+    }
+
+    /// What is nobody's, or a stalled one's, moves at once.
+    fn hand_over(&mut self) {
+        let any_usable = self.instances.iter().any(|instance| !instance.stalled);
+        let count = |instance: &&Instance| !any_usable || !instance.stalled;
+        self.unsettled = false;
+        for bucket in &mut self.buckets {
             let owner = self.instances.get(usize::from(bucket.owner));
             if owner.filter(count).is_none() {
                 bucket.owner = bucket.wanted;
@@ -329,6 +357,26 @@ mod tests {
         assert_eq!(map(&mut service), before, "it goes, and all is as it was");
     }
 
+    /// What docs/functions.md says of it: `--nocapture` shows the figures.
+    #[test]
+    fn test_how_much_moves_when_one_comes_is_what_it_has_to_get() {
+        for count in [1, 2, 3, 4, 8, 16, 32, 63] {
+            let numbers: Vec<u16> = (0..=count).collect();
+            let mut service = service(&numbers[..numbers.len() - 1]);
+            let before = map(&mut service);
+            drain(&mut service);
+            set(&mut service, &numbers);
+            let after = map(&mut service);
+            let moved = before.iter().zip(&after).filter(|(a, b)| a != b).count();
+            let new = usize::from(count) + 10;
+            let to_others = before.iter().zip(&after).filter(|&(a, b)| a != b && *b != new);
+            let even = BUCKETS / (usize::from(count) + 1);
+            println!("{count} and one: {moved} of {BUCKETS} move, {even} would be even");
+            assert_eq!(to_others.count(), 0);
+            assert!((6 * even..15 * even).contains(&(10 * moved)), "{count}: {moved}");
+        }
+    }
+
     #[test]
     fn test_a_bucket_stays_until_its_frames_are_read_and_taken() {
         let mut service = service(&[0]);
@@ -365,6 +413,22 @@ mod tests {
         drain(&mut service);
         assert!(service.watch(2000));
         assert_eq!(map(&mut service), before);
+    }
+
+    #[test]
+    fn test_who_comes_while_another_stalls_gets_no_flow_moved_to_the_stalled_one() {
+        let mut service = service(&[0, 1]);
+        map(&mut service);
+        drain(&mut service);
+        service.instances_mut()[1].pending = 5;
+        service.watch(1000);
+        assert!(service.watch(1000 + STALL_MS));
+        map(&mut service);
+        drain(&mut service);
+        service.instances_mut()[1].pending = 5;
+        set(&mut service, &[0, 1, 2]);
+        let owners = map(&mut service);
+        assert!(owners.contains(&12) && !owners.contains(&11));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::cache::CacheStats;
 use super::meta::Meta;
+use super::plan::Entry;
 use super::service::Service;
 use super::{Course, Role, Steering};
 use crate::id::PortId;
@@ -101,9 +102,10 @@ impl Steering {
             capacity: instance.capacity,
             stalled: instance.stalled,
         });
+        let counted = |rule: &Entry| (rule.id, self.counted[usize::from(rule.place)]);
         Report {
-            chains: self.chain_stats.clone(),
-            rules: self.rules.iter().map(|(rule, _, counted)| (rule.id, *counted)).collect(),
+            chains: self.chain_stats[..self.chains.len()].to_vec(),
+            rules: self.rules.iter().map(counted).collect(),
             instances: instances.collect(),
             cache: self.cache.stats,
         }

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use proptest::prelude::*;
 
 use super::flow::{FlowKey, Prefix};
-use super::rule::{Fields, Matcher, Network};
+use super::rule::{Fields, Matcher, Network, Rule};
 use super::*;
 use crate::frame::{EtherType, MacAddr};
 
@@ -258,7 +258,8 @@ proptest! {
         });
         let rules: Vec<_> = rules.collect();
         let mut steering = Steering::new(7, 64);
-        steering.set(Plan { rules: rules.clone(), ..Plan::default() });
+        let plan = Plan { rules: rules.clone(), ..Plan::default() };
+        let _ = steering.set(Planner::default().next(plan).expect("it is new"));
         for parts in frames.iter().chain(&frames) {
             let best = rules.iter().filter(|rule| parts.is_asked_for(&rule.fields));
             let best = best.max_by_key(|rule| (rule.priority, std::cmp::Reverse(rule.id)));
@@ -274,6 +275,96 @@ proptest! {
             let course = steering.enter(from, &flow, 60, Now::START);
             prop_assert_eq!(course, Course::Leave { from, out });
         }
+    }
+}
+
+/// A rule for each of these VLANs, whose number it has.
+fn rules_of(vlans: impl Iterator<Item = u16>) -> Vec<Rule> {
+    let rule = |vlan: u16| {
+        let fields = Fields { vlan: VlanId::new(vlan), ..Fields::default() };
+        Rule { id: vlan.into(), priority: u32::from(vlan) % 3, fields, action: Action::Drop }
+    };
+    vlans.map(rule).collect()
+}
+
+fn enter(steering: &mut Steering, vlan: u16) -> Course {
+    let (from, vlan) = (PortId::new(1).unwrap(), VlanId::new(vlan).unwrap());
+    let flow = steering.flow(from, vlan, &[0; PREFIX], 60);
+    steering.enter(from, &flow, 60, Now::START)
+}
+
+proptest! {
+    #[test]
+    fn test_rules_that_stay_are_counted_on_and_others_begin_at_none(
+        steps in prop::collection::vec((any::<u16>(), prop::collection::vec(1u16..=16, 0..9)), 1..9),
+    ) {
+        let (mut steering, mut planner) = (Steering::new(7, 64), Planner::default());
+        let mut counted = std::collections::BTreeMap::new();
+        for (mask, frames) in steps {
+            let there = |vlan: &u16| mask >> (vlan - 1) & 1 == 1;
+            let rules = rules_of((1..=16).filter(there));
+            if let Some(tables) = planner.next(Plan { rules: rules.clone(), ..Plan::default() }) {
+                drop(steering.set(tables));
+            }
+            counted.retain(|&id, _| rules.iter().any(|rule| rule.id == id));
+            for rule in &rules {
+                counted.entry(rule.id).or_insert(0u64);
+            }
+            for vlan in frames {
+                let is_known = counted.get_mut(&vlan.into()).map(|frames| *frames += 1).is_some();
+                let course = enter(&mut steering, vlan);
+                prop_assert_eq!(course == Course::Drop(DropReason::Rule), is_known);
+            }
+            let report = steering.report().rules.into_iter();
+            let seen: std::collections::BTreeMap<_, _> =
+                report.map(|(id, Counters { frames, .. })| (id, frames)).collect();
+            prop_assert_eq!(&seen, &counted);
+        }
+    }
+}
+
+#[test]
+fn test_what_is_as_it_was_is_not_sent_and_what_was_is_handed_out() {
+    let (mut steering, mut planner) = (Steering::new(7, 64), Planner::default());
+    let mut plan = Plan { rules: rules_of(1..=4000), ..Plan::default() };
+    let first = planner.next(plan.clone()).expect("it is new");
+    assert!(!steering.set(first).has_rules(), "there were none");
+    assert!(planner.next(plan.clone()).is_none());
+    let dropped = [7, 7].map(|vlan| enter(&mut steering, vlan));
+    assert_eq!(dropped, [Course::Drop(DropReason::Rule); 2]);
+    plan.ingress.push((PortId::new(3).unwrap(), 0));
+    let second = planner.next(plan.clone()).expect("a port has come");
+    assert!(!steering.set(second).has_rules(), "they stay where they are");
+    enter(&mut steering, 7);
+    assert_eq!((steering.cache.stats.hits, steering.cache.stats.misses), (2, 1));
+    plan.rules.pop();
+    let third = planner.next(plan).expect("a rule has gone");
+    assert!(steering.set(third).has_rules(), "for somebody else to free");
+    enter(&mut steering, 7);
+    assert_eq!((steering.cache.stats.hits, steering.cache.stats.misses), (2, 2));
+}
+
+#[test]
+fn test_services_that_were_more_lose_their_instances() {
+    let (mut steering, mut planner) = (Steering::new(7, 64), Planner::default());
+    let service = |port| {
+        let instances = vec![(PortId::new(port).unwrap(), 0)];
+        Some(ServicePlan { instances, ..ServicePlan::default() })
+    };
+    let ports = |steering: &Steering| -> Vec<usize> {
+        steering.report().instances.iter().map(|seen| seen.port.index()).collect()
+    };
+    for services in [&[2, 3, 4][..], &[2], &[], &[5, 6]] {
+        let services = services.iter().map(|&port| service(port)).collect();
+        let plan = Plan { services, ..Plan::default() };
+        let wanted: Vec<_> = plan.services.iter().flatten().map(|s| s.instances[0].0).collect();
+        drop(planner.next(plan).map(|tables| steering.set(tables)));
+        let wanted: Vec<_> = wanted.iter().map(|port| port.index()).collect();
+        assert_eq!(ports(&steering), wanted);
+        assert!((0..9).all(|port| {
+            let is_instance = steering.service_of(PortId::new(port).unwrap()).is_some();
+            is_instance == wanted.contains(&port)
+        }));
     }
 }
 

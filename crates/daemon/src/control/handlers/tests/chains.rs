@@ -1,8 +1,8 @@
 //! Chains and rules, and the ports that they name: these come and go.
 
 use client::api::{GroupAudit, SteeringQuery};
-use switch::forward::chain::Plan;
 use switch::forward::chain::rule::Action;
+use switch::forward::chain::{Plan, Planner};
 
 use super::*;
 
@@ -25,7 +25,8 @@ impl Bench {
     }
 
     fn plan(&self) -> &Plan {
-        self.control.datapath.plans.values().next().expect("it was told")
+        let switch = self.control.state.find_switch(&"vale0".parse().unwrap()).unwrap();
+        switch.planner.as_ref().and_then(Planner::last).expect("it was told")
     }
 }
 
@@ -90,11 +91,12 @@ fn test_a_switch_starts_with_chains_and_rules_whose_ports_are_not_there() {
 #[test]
 fn test_ports_that_nobody_names_come_and_go_without_another_plan() {
     let mut bench = Bench::with_chain();
-    bench.control.datapath.plans.clear();
+    bench.control.datapath.steered.clear();
     bench.attach(2, 0, "vale0:other").unwrap();
     bench.control.hang_up(ConnKey(2));
-    assert!(bench.control.datapath.plans.is_empty(), "its worker was stopped for nothing");
+    assert!(bench.control.datapath.steered.is_empty(), "its worker was stopped for nothing");
     bench.control.hang_up(ConnKey(1));
+    assert_eq!(bench.control.datapath.steered.len(), 1);
     assert_eq!(bench.plan().rules, []);
 }
 
