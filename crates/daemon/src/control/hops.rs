@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use client::api::HopState;
+use client::api::{ErrorCode, HopState};
 use client::name::{PortName, SwitchName};
 
 use super::datapath::{HopKey, PortKey};
@@ -34,6 +34,8 @@ pub struct Hops {
     next: u32,
     /// What hops that are gone have carried.
     past: BTreeMap<PortName, Carried>,
+    /// Those that are wanted and could not be made, and why.
+    failed: BTreeMap<[PortName; 2], ErrorCode>,
 }
 
 /// A hop.
@@ -208,9 +210,16 @@ impl Hops {
         HopKey(self.next)
     }
 
+    /// One that is wanted cannot be made, for a reason of this kind. `true`: that is new, which is
+    /// said once, and not with each port that comes or goes.
+    pub fn note_failure(&mut self, names: &[PortName; 2], why: ErrorCode) -> bool {
+        self.failed.insert(names.clone(), why) != Some(why)
+    }
+
     /// It was made.
     pub fn add(&mut self, key: HopKey, switch: &SwitchName, wanted: Wanted) {
         let Wanted { ends, names, routes } = wanted;
+        self.failed.remove(&names);
         let (switch, has, shown) = (switch.clone(), [Has::Not; 2], [None, None]);
         self.all.insert(key, Hop { switch, ends, names, routes, has, shown });
     }
@@ -248,6 +257,8 @@ impl Hops {
         live: impl Fn(PortKey) -> bool,
     ) -> Changes {
         self.aware.retain(|port| live(*port));
+        let is_wanted = |names: &[PortName; 2]| wanted.iter().any(|wanted| wanted.names == *names);
+        self.failed.retain(|names, _| names[0].switch() != switch || is_wanted(names));
         let mut changes = Changes::default();
         self.all.retain(|key, hop| {
             if hop.switch != *switch {
@@ -418,6 +429,32 @@ mod tests {
         assert_eq!(plan(&mut hops, &back, &[]).over.len(), 1);
         assert_eq!(plan(&mut hops, &back, &[]).new.len(), 1);
         assert_eq!(plan(&mut hops, &back, &[]).tell.len(), 2, "now there is one");
+    }
+
+    #[test]
+    fn test_why_one_cannot_be_made_is_said_once_until_that_changes() {
+        let (mut hops, asked) = (Hops::default(), [wanted(1, 2, (0, 0))]);
+        let switch: SwitchName = SWITCH.parse().unwrap();
+        let plan = |hops: &mut Hops, asked: &[Wanted]| {
+            let chosen = hops.choose(&switch, asked.iter().cloned());
+            hops.plan(&switch, chosen, |_| true).new.len()
+        };
+        let names = asked[0].names.clone();
+        for (why, is_new) in [
+            (ErrorCode::Quota, true),
+            (ErrorCode::Quota, false),
+            (ErrorCode::NoMemory, true),
+            (ErrorCode::NoMemory, false),
+        ] {
+            assert_eq!(plan(&mut hops, &asked), 1, "it is tried again");
+            assert_eq!(hops.note_failure(&names, why), is_new);
+        }
+        plan(&mut hops, &[]);
+        assert_eq!(plan(&mut hops, &asked), 1);
+        assert!(hops.note_failure(&names, ErrorCode::NoMemory), "it is wanted anew");
+        let key = hops.next_key();
+        hops.add(key, &switch, asked[0].clone());
+        assert!(hops.note_failure(&names, ErrorCode::NoMemory), "there was one meanwhile");
     }
 
     #[test]

@@ -100,10 +100,11 @@ impl<D: Datapath> Control<D> {
                     self.hops.add(key, name, wanted);
                     has_changed = true;
                 }
-                Err(error) => {
+                Err(error) if self.hops.note_failure(&wanted.names, error.code()) => {
                     let [from, to] = wanted.names;
                     tracing::warn!("{from} to {to} go by the switch, not directly: {error}");
                 }
+                Err(_) => {}
             }
         }
         changes.tell.into_iter().for_each(|port| self.datapath.tell(port));
