@@ -3,7 +3,7 @@
 //! The lock file is what makes a daemon the only one of its directory: the kernel releases it with
 //! the process, however that ends, so a socket that is found while the lock is free is stale.
 
-use std::fs::{DirBuilder, File, Permissions};
+use std::fs::{DirBuilder, File, Metadata, Permissions};
 use std::io::{Error, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
@@ -115,6 +115,9 @@ impl Place {
         let lock = lock(dir)?;
         let socket = dir.join(SOCKET_NAME);
         let listener = listen_at(&socket, config)?;
+        if let Some(why) = shut_out(dir, config) {
+            tracing::warn!("{why}");
+        }
         Ok((Self { socket, _lock: lock }, listener))
     }
 
@@ -166,6 +169,37 @@ fn make_dir(dir: &Path, config: &SocketConfig) -> Result<(), StartError> {
         return refuse("its group may write to it (chmod g-w)");
     }
     Ok(())
+}
+
+/// Why users whom the socket is open to do not get to it, or do not believe it, where that is so.
+fn shut_out(dir: &Path, config: &SocketConfig) -> Option<String> {
+    let (mode, dir) = (config.mode.bits(), dir.canonicalize().ok()?);
+    if mode & 0o022 == 0 {
+        return None;
+    }
+    let group = config.group.unwrap_or_else(|| rustix::process::getegid().as_raw());
+    let of_group = |meta: &Metadata| mode & 0o002 == 0 && meta.gid() == group;
+    let is_closed = |meta: &Metadata| match of_group(meta) {
+        true => meta.mode() & 0o011 == 0,
+        false => meta.mode() & 0o001 == 0,
+    };
+    let above = || dir.ancestors().filter_map(|dir| Some((dir, std::fs::metadata(dir).ok()?)));
+    if let Some((closed, meta)) = above().find(|(_, meta)| is_closed(meta)) {
+        let (dir, cure) = (closed.display(), if of_group(&meta) { "g+x" } else { "o+x" });
+        return Some(format!(
+            "socket.mode is {mode:o}, but who may use the socket does not get to it: {dir} is \
+             closed to others; chmod {cure} {dir}, or choose another --dir"
+        ));
+    }
+    let is_open = above().any(|(_, meta)| meta.mode() & 0o002 != 0);
+    let owner = std::fs::metadata(&dir).ok()?.uid();
+    (is_open && owner != 0).then(|| {
+        format!(
+            "socket.mode is {mode:o}, but clients of other users do not believe a daemon in {}: \
+             everybody may write to a directory above it; choose another --dir",
+            dir.display()
+        )
+    })
 }
 
 fn lock(dir: &Path) -> Result<File, StartError> {
@@ -311,6 +345,34 @@ mod tests {
         let config = SocketConfig { owner: Some(0), ..Config::default().socket };
         let error = Place::take(&dir.0, &config).unwrap_err();
         assert!(error.to_string().starts_with("set socket.owner of"), "{error}");
+    }
+
+    #[test]
+    fn test_who_may_connect_and_cannot_is_told_of() {
+        let dir = Dir::new("closed");
+        std::fs::create_dir(&dir.0).unwrap();
+        let config = |mode: &str| {
+            let mode = String::from(mode).try_into().expect("a mode");
+            SocketConfig { mode, ..Config::default().socket }
+        };
+        let chmod = |mode| std::fs::set_permissions(&dir.0, Permissions::from_mode(mode)).unwrap();
+        let said = |mode: &str| shut_out(&dir.0, &config(mode)).unwrap_or_default();
+        for (dir_mode, mode, cure) in [
+            (0o700, "666", "chmod o+x"),
+            (0o750, "666", "chmod o+x"),
+            (0o700, "660", "chmod g+x"),
+            (0o700, "600", ""),
+        ] {
+            chmod(dir_mode);
+            let said = said(mode);
+            assert!(said.contains(cure) && said.is_empty() == cure.is_empty(), "{said}");
+        }
+        for (dir_mode, mode) in [(0o711, "666"), (0o710, "660"), (0o755, "666")] {
+            chmod(dir_mode);
+            let (said, below_tmp) = (said(mode), !rustix::process::geteuid().is_root());
+            assert_eq!(said.contains("do not believe"), below_tmp, "{said}");
+            assert!(!said.contains("closed"), "{said}");
+        }
     }
 
     #[test]
