@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use harness::net::{Namespace, tcp};
 use harness::process::{Owned, Scratch, uvala};
 use harness::role::Become;
 use harness::{skip, wait};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags};
 use rustix::process::Signal;
 
 /// The example of this name.
@@ -237,6 +239,124 @@ fn a_balancer_shares_connections_out_and_lets_a_server_finish() {
             last.ends_with(&[b'2'; 20])
         });
         assert_eq!(counted(balancer, ["no_backend", "forgotten"]), [0, 0]);
+    });
+}
+
+/// Adds up words as IP does, and inverts that.
+fn checksum(bytes: &[u8]) -> [u8; 2] {
+    let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
+    let sum = words.sum::<u32>();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let folded = (sum & 0xffff) + (sum >> 16);
+    (!u16::try_from(folded & 0xffff).unwrap()).to_be_bytes()
+}
+
+/// An echo request (8) or reply (0).
+fn echo(kind: u8, id: u16) -> Vec<u8> {
+    let mut message = [&[kind, 0, 0, 0][..], &id.to_be_bytes(), &[0, 1]].concat();
+    let sum = checksum(&message);
+    message[2..4].copy_from_slice(&sum);
+    message
+}
+
+const SYN: u8 = 2;
+const ACK: u8 = 16;
+
+/// A segment from blue to red.
+fn segment([from, to]: [u16; 2], flags: u8) -> Vec<u8> {
+    let mut segment = [from.to_be_bytes(), to.to_be_bytes()].concat();
+    segment.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, flags, 1, 0, 0, 0, 0, 0]);
+    let pseudo = [10, 0, 2, 2, 10, 0, 1, 2, 0, 6, 0, 20];
+    let sum = checksum(&[&pseudo[..], &segment].concat());
+    segment[16..18].copy_from_slice(&sum);
+    segment
+}
+
+/// A socket for all packets of a protocol, their headers made by the kernel.
+struct Raw(OwnedFd);
+
+impl Raw {
+    fn new(at: &Namespace, protocol: rustix::net::Protocol) -> Self {
+        let kind = rustix::net::SocketType::RAW;
+        let open = || rustix::net::socket(AddressFamily::INET, kind, Some(protocol));
+        Self(at.within(open).unwrap())
+    }
+
+    fn send(&self, to: &str, message: &[u8]) {
+        let to: SocketAddr = format!("{to}:0").parse().unwrap();
+        let sent = rustix::net::sendto(&self.0, message, SendFlags::empty(), &to);
+        assert_eq!(sent, Ok(message.len()));
+    }
+
+    /// What has come since somebody asked, without IP headers.
+    fn got(&self) -> Vec<Vec<u8>> {
+        let (mut packet, mut all) = ([0; 2048], Vec::new());
+        while let Ok((len, _)) = rustix::net::recv(&self.0, &mut packet[..], RecvFlags::DONTWAIT) {
+            all.push(packet[20..len].to_vec());
+        }
+        all
+    }
+}
+
+/// What the firewall has counted by its three rules, as a listing shows it.
+fn by_rule(daemon: &Daemon) -> [u64; 3] {
+    let list: serde_json::Value =
+        serde_json::from_str(&says(daemon, "nf list valenf --json")).unwrap();
+    let rows = list.as_array().unwrap();
+    let firewall = rows.iter().find(|row| row["service"] == "firewall").unwrap();
+    [1, 2, 3].map(|n| firewall["counts"][format!("rule_{n}")].as_u64().unwrap_or(0))
+}
+
+#[test]
+fn a_firewall_lets_answers_in_and_nothing_that_nobody_asked_for() {
+    const RULES: &str = "[[rule]]\naction = \"accept\"\nsrc = \"10.0.1.0/24\"\n\
+        [[rule]]\naction = \"drop\"\nproto = \"icmp\"\n\
+        [[rule]]\naction = \"drop\"\nproto = \"tcp\"\n";
+    let Some(lab) = Lab::new(2) else { return };
+    lab.tell(|daemon, lab| {
+        let [red, blue] = [&lab.guests[0], &lab.guests[1]];
+        let all = Box::new(daemon);
+        all.apply(&example("two-namespaces.toml"), lab);
+        red.ip("route add default via 10.0.1.1");
+        blue.ip("route add default via 10.0.2.1");
+        let firewall = all.run("firewall", "fw", RULES);
+        let _router = all.run("router", "r", &example("router.toml"));
+        let icmp = [red, blue].map(|at| Raw::new(at, rustix::net::ipproto::ICMP));
+        let ping = |id| {
+            wait::until("an answer to a ping", || {
+                icmp[0].send("10.0.2.2", &echo(8, id));
+                icmp[0].got().contains(&echo(0, id))
+            });
+        };
+        ping(7);
+        tcp(red, blue, "10.0.2.2", 1 << 20);
+        let listener = blue.within(|| TcpListener::bind("10.0.2.2:0").unwrap());
+        let known = red.within(|| TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        let ends = [listener.local_addr().unwrap().port(), known.local_addr().unwrap().port()];
+        let segments = [red, blue].map(|at| Raw::new(at, rustix::net::ipproto::TCP));
+        // An answer to nobody's ping, and a ping by the end that was asked.
+        let messages = [echo(0, 9), echo(8, 7)];
+        messages.iter().for_each(|message| icmp[1].send("10.0.1.2", message));
+        // Of a connection that there is not, and the beginning of one that there is.
+        let begun = [segment([80, 9999], ACK), segment(ends, SYN)];
+        begun.iter().for_each(|segment| segments[1].send("10.0.1.2", segment));
+        let opened = wait::find("drops by rule", || {
+            let [opened, of_icmp, of_tcp] = by_rule(daemon);
+            (of_icmp >= 2 && of_tcp >= 2).then_some(opened)
+        });
+        assert!(icmp[0].got().iter().all(|message| !messages.contains(message)));
+        assert!(segments[0].got().iter().all(|segment| !begun.contains(segment)));
+        ping(8);
+        tcp(red, blue, "10.0.2.2", 1 << 20);
+        wait::until("more connections", || by_rule(daemon)[0] >= opened + 2);
+        assert_eq!(by_rule(daemon)[1..], [2, 2], "answers are not counted there");
+        // It was the firewall that kept them out.
+        all.write("fw.toml", "default = \"accept\"\n");
+        firewall.signal(Signal::HUP);
+        wait::until("what nobody asked for", || {
+            icmp[1].send("10.0.1.2", &echo(0, 9));
+            icmp[0].got().contains(&echo(0, 9))
+        });
     });
 }
 
