@@ -245,6 +245,38 @@ fn apply_takes_what_a_daemon_starts_with_and_names_a_wrong_line() {
     assert!(shown.contains("640"), "nothing has changed: {shown}");
 }
 
+/// A message has room for a few hundred rules.
+#[test]
+fn apply_gives_a_switch_all_its_rules_or_none() {
+    let (place, daemon) = (Scratch::new("apply_many"), Daemon::start());
+    let file = place.path().join("many.toml");
+    let apply = |action: &str, last: &str| {
+        let rule = |n: u32| {
+            let net = format!("10.{}.{}.0/24", n >> 8, n & 255);
+            format!("[[switch.valenf.rule]]\naction = \"{action}\"\nsrc = \"{net}\"\n")
+        };
+        let rules: String = (0..4095).map(rule).collect();
+        let switch = "[switch.valenf]\nforwarding = \"chain\"\n";
+        let last = format!("[[switch.valenf.rule]]\naction = \"{last}\"\nvlan = 7\npriority = 1\n");
+        std::fs::write(&file, format!("{switch}{rules}{last}")).unwrap();
+        let output = daemon.uvala(&["apply", file.to_str().unwrap()]);
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    let actions = || {
+        let listed: serde_json::Value =
+            serde_json::from_str(&says(&daemon, "rule list valenf --json")).unwrap();
+        let rows = listed.as_array().unwrap().iter();
+        rows.map(|row| row["rule"]["action"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let (done, said) = apply("drop", "drop");
+    assert!(done, "{said}");
+    assert_eq!(actions(), ["drop"; 4096]);
+    // Only the daemon knows which ports there are.
+    let (done, said) = apply("forward", "port:nobody");
+    assert!(!done && said.contains("there is no port nobody"), "{said}");
+    assert_eq!(actions(), ["drop"; 4096]);
+}
+
 /// Where a process has its first shared memory, and whether any of its pages are huge ones that
 /// somebody has set aside.
 fn memory(pid: u32) -> (String, bool) {

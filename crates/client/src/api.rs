@@ -103,6 +103,9 @@ pub enum Request {
     SwitchAdd(SwitchSpec),
     /// Changes the settings that are given.
     SwitchSet(SwitchSpec),
+    /// Chains and rules for which one message is too short: they stand before those of this
+    /// connection's next [`Request::SwitchSet`] of the switch, and change nothing until then.
+    SwitchDraft(SwitchSpec),
     /// Deletes a switch with all its ports.
     SwitchDel(SwitchRef),
     /// All switches the caller may see, a page at a time. Answer: [`Reply::Switches`].

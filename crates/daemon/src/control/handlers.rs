@@ -5,6 +5,7 @@ mod attach;
 mod audit;
 mod chains;
 mod defer;
+mod draft;
 mod hops;
 pub mod host;
 mod interfaces;
@@ -42,6 +43,7 @@ use super::steering::Steering;
 use crate::config::{Config, PortPlan, SwitchPlan};
 use attach::Awaited;
 use defer::{Begun, Deferred};
+use draft::Draft;
 use journal::Journal;
 use keeping::Keeping;
 use wanted::Wanted;
@@ -98,6 +100,8 @@ pub struct Control<D> {
     /// Ports of which somebody has said that they should be polled.
     polled: BTreeSet<PortKey>,
     hops: Hops,
+    /// Chains and rules whose last part has not come yet.
+    drafts: HashMap<ConnKey, Draft>,
 }
 
 impl<D: Datapath> Control<D> {
@@ -122,6 +126,7 @@ impl<D: Datapath> Control<D> {
             given: Vec::new(),
             polled: BTreeSet::new(),
             hops: Hops::default(),
+            drafts: HashMap::new(),
         }
     }
 
@@ -171,7 +176,11 @@ impl<D: Datapath> Control<D> {
             Request::InterfacePoll(poll) => self.interface_poll(&caller, &poll),
             Request::Hello(hello) => Ok(self.hello(client, &hello)),
             Request::SwitchAdd(spec) => self.switch_add(&caller, &spec),
-            Request::SwitchSet(spec) => self.switch_set(&caller, &spec),
+            Request::SwitchSet(spec) => {
+                let spec = self.with_draft(client.conn, spec);
+                self.switch_set(&caller, &spec)
+            }
+            Request::SwitchDraft(spec) => self.switch_draft(client, spec),
             Request::SwitchDel(SwitchRef { switch }) => self.switch_del(&caller, &switch),
             Request::SwitchList(from) => Ok(self.switch_list(&caller, &from)),
             Request::SwitchShow(SwitchRef { switch }) => self.switch_show(&caller, &switch),
@@ -197,6 +206,7 @@ impl<D: Datapath> Control<D> {
     pub fn hang_up(&mut self, conn: ConnKey) {
         self.note_leaving(conn);
         self.awaited.remove(&conn);
+        self.drafts.remove(&conn);
         self.forget_deferred(conn);
         for port in self.state.held_by(conn) {
             let gone = self.state.release(&port);

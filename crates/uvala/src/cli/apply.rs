@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use client::api::{
-    ChainSpec, ErrorCode, FdbAdd, Mac, PortSet, PortSettings, Reply, Request, RuleAdd, RuleSpec,
-    SwitchSettings, SwitchSpec,
+    ChainSpec, ErrorCode, FdbAdd, MAX_MESSAGE, Mac, PortSet, PortSettings, Reply, Request,
+    RuleSpec, SwitchSettings, SwitchSpec,
 };
 use client::control::{Connection, ControlError, unexpected};
 use client::name::SwitchName;
 use daemon::config::{SwitchText, load_switches};
+use serde::Serialize;
 
 use super::Global;
 use super::chain::chains as list;
@@ -23,8 +24,7 @@ use crate::say;
 /// reads its configuration when it starts; this is how what is changed in it comes into force
 /// without a restart. What is there is changed, what is missing is made, and nothing else is
 /// touched, but that chains and rules of a switch in the file are those of the file alone: they
-/// change at once, between two batches of frames; rules behind the first 200 follow in steps of as
-/// many. Where the daemon refuses something, what stands
+/// change at once, between two batches of frames. Where the daemon refuses something, what stands
 /// before it in the file is made and stays: mend it, and apply it again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -35,8 +35,8 @@ pub struct Args {
     output: Output,
 }
 
-/// Rules of one message.
-const CHUNK: usize = 200;
+/// Bytes of chains or rules in a message, which has a name and little else beside them.
+const PART_BYTES: usize = MAX_MESSAGE - 1024;
 
 /// Runs the subcommand.
 pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
@@ -89,28 +89,50 @@ fn steer(
     let is_named = |old: &ChainSpec| chains.iter().any(|new| new.name == old.name);
     let mut used: Vec<_> = list(connection, name)?.into_iter().map(|info| info.chain).collect();
     used.retain(|old| !is_named(old));
-    let set = |settings| {
-        let spec = SwitchSpec { switch: name.clone(), settings };
-        done(connection.call(Request::SwitchSet(spec))?)
-    };
-    let mut rules = rules.chunks(CHUNK);
-    set(SwitchSettings {
-        chains: Some([&chains[..], &used].concat()),
-        rules: Some(rules.next().unwrap_or_default().to_vec()),
-        ..SwitchSettings::default()
-    })?;
-    for rules in rules {
-        let add = RuleAdd { switch: name.clone(), rules: rules.to_vec() };
-        match connection.call(Request::RuleAdd(add))? {
-            Reply::RulesAdded(_) => {}
-            other => return Err(unexpected(&other).into()),
-        }
-    }
+    set(connection, name, &[&chains[..], &used].concat(), Some(rules))?;
     ports.into_iter().try_for_each(|set| done(connection.call(Request::PortSet(set))?))?;
     if used.is_empty() {
         return Ok(());
     }
-    set(SwitchSettings { chains: Some(chains), ..SwitchSettings::default() })
+    set(connection, name, &chains, None)
+}
+
+/// Gives a switch these chains, and these rules where there are some, at once: in drafts, whose
+/// messages have room for all.
+fn set(
+    connection: &Connection,
+    name: &SwitchName,
+    chains: &[ChainSpec],
+    rules: Option<&[RuleSpec]>,
+) -> anyhow::Result<()> {
+    let none = SwitchSettings::default;
+    let chains = parts(chains).map(|part| SwitchSettings { chains: Some(part.to_vec()), ..none() });
+    let rule_parts = parts(rules.unwrap_or_default());
+    let rule_parts = rule_parts.map(|part| SwitchSettings { rules: Some(part.to_vec()), ..none() });
+    let all = SwitchSettings { chains: Some(vec![]), rules: rules.map(|_| vec![]), ..none() };
+    let spec = |settings| SwitchSpec { switch: name.clone(), settings };
+    let drafts = chains.chain(rule_parts).map(|part| Request::SwitchDraft(spec(part)));
+    let mut calls = drafts.chain([Request::SwitchSet(spec(all))]);
+    calls.try_for_each(|call| done(connection.call(call)?))
+}
+
+/// Parts of a list that a message has room for each, in order; one that is too long for any comes
+/// alone, and is refused.
+fn parts<T: Serialize>(list: &[T]) -> impl Iterator<Item = &[T]> {
+    let bytes = |item: &T| serde_json::to_string(item).map_or(0, |text| text.len() + 1);
+    let mut rest = list;
+    std::iter::from_fn(move || {
+        let mut room = PART_BYTES;
+        let fits = rest.iter().take_while(|item| {
+            let left = room.checked_sub(bytes(item));
+            room = left.unwrap_or(0);
+            left.is_some()
+        });
+        let count = fits.count().max(1);
+        let (part, others) = rest.split_at_checked(count)?;
+        rest = others;
+        Some(part)
+    })
 }
 
 /// Makes something, or changes it where it is there.
@@ -148,3 +170,25 @@ Example of a file:
   [[switch.vale0.rule]]
   action = \"drop\"
   src = \"192.0.2.0/24\"";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_parts_have_all_in_order_and_room_in_a_message() {
+        let default = RuleSpec::default;
+        let rule = |id: u32| RuleSpec { id: Some(id), action: "drop".to_owned(), ..default() };
+        for count in [0u32, 1, 2, 4096] {
+            let rules: Vec<_> = (0..count).map(rule).collect();
+            let all: Vec<_> = parts(&rules).collect();
+            assert_eq!(all.concat(), rules);
+            let longest = all.iter().map(|part| serde_json::to_string(part).unwrap().len());
+            assert!(longest.max().unwrap_or(0) <= PART_BYTES + 1);
+            assert!(all.len() <= 4 && all.iter().all(|part| !part.is_empty()));
+        }
+        let long = RuleSpec { action: "x".repeat(MAX_MESSAGE), ..default() };
+        let rules = [rule(1), long, rule(2)];
+        assert_eq!(parts(&rules).map(<[_]>::len).collect::<Vec<_>>(), [1, 1, 1]);
+    }
+}
