@@ -152,6 +152,10 @@ pub struct ChainInfo {
     /// function is counted at that ([`FunctionInfo::no_room`]).
     #[serde(default)]
     pub drops: BTreeMap<String, u64>,
+    /// Frames that functions of its services held when they ended ([`FunctionInfo::lost`]), of all
+    /// chains that these are in.
+    #[serde(default)]
+    pub lost: u64,
     /// What all chains of the switch have in common.
     #[serde(default)]
     pub flow_cache: FlowCacheInfo,

@@ -82,7 +82,7 @@ pub fn chains(connection: &Connection, switch: &SwitchName) -> anyhow::Result<Ve
     Ok(listing::all(connection, ask)?)
 }
 
-fn columns() -> [Column<ChainInfo>; 8] {
+fn columns() -> [Column<ChainInfo>; 9] {
     [
         left("CHAIN", |info| info.chain.name.clone()),
         left("SERVICES", |info| info.chain.services.join(",")),
@@ -90,6 +90,7 @@ fn columns() -> [Column<ChainInfo>; 8] {
         left("PORTS", |info| info.ports.join(",")),
         right("ENTERED", |info| info.entered.to_string()),
         right("SHED", |info| info.shed.to_string()),
+        right("LOST", |info| info.lost.to_string()),
         left("DROPPED", dropped),
         left("STATE", |info| info.broken.clone().unwrap_or_else(|| "ok".to_owned())),
     ]

@@ -1,7 +1,7 @@
 //! Chains, rules and services: changed, listed, and told to the workers.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use client::api::{
@@ -21,7 +21,7 @@ use crate::control::datapath::Datapath;
 use crate::control::policy::{Access, Caller};
 use crate::control::refusal::Refusal;
 use crate::control::state::{Holder, Switch};
-use crate::control::steering::{Steering, View};
+use crate::control::steering::{Steering, View, names};
 use crate::control::usage::Usage;
 
 impl<D: Datapath> Control<D> {
@@ -251,6 +251,7 @@ impl<D: Datapath> Control<D> {
 
     fn chain_list(&mut self, caller: &Caller, query: &SteeringQuery) -> Result<Reply, Refusal> {
         let (name, report) = (&query.switch, self.report(caller, query)?);
+        let lost = self.lost_of(name);
         let switch = self.state.switch(caller, name, Access::Look)?;
         let views = self.views(name);
         let from = query.from.as_deref().unwrap_or("");
@@ -261,6 +262,7 @@ impl<D: Datapath> Control<D> {
             let enters = |port: &&View<'_>| port.role.chain.as_ref() == Some(&chain.name);
             let ports = views.iter().filter(enters).map(|port| port.name.to_owned()).collect();
             let counted = report.chains.get(usize::from(number)).cloned().unwrap_or_default();
+            let services: BTreeSet<&str> = names(chain).collect();
             let drops = counted.drops.iter().filter(|(_, frames)| *frames > 0);
             let info = ChainInfo {
                 chain: chain.clone(),
@@ -269,6 +271,7 @@ impl<D: Datapath> Control<D> {
                 entered: counted.entered,
                 shed: counted.drops.get(DropReason::ChainFull),
                 drops: drops.map(|(reason, frames)| (reason.name().to_owned(), frames)).collect(),
+                lost: services.iter().filter_map(|service| lost.get(*service)).sum(),
                 flow_cache,
                 broken: broken_chain(chain, &views, &report),
                 hops: self.hops_of_chain(name, number),
@@ -276,6 +279,23 @@ impl<D: Datapath> Control<D> {
             (chain.name.clone(), info)
         });
         Ok(Reply::Chains(page(rows)))
+    }
+
+    /// Frames that functions held when they ended, by service.
+    fn lost_of(&mut self, name: &SwitchName) -> BTreeMap<String, u64> {
+        let ports = self.state.ports_of(name);
+        let ports = ports.filter_map(|(name, port)| {
+            let service = port.config.role.service.clone()?;
+            Some((service, Wanted::new(name, port)))
+        });
+        let (services, wanted): (Vec<_>, Vec<_>) = ports.unzip();
+        let counted = Wanted::all(&wanted, &mut self.datapath);
+        let mut lost = BTreeMap::new();
+        for (service, counted) in services.into_iter().zip(counted) {
+            let direct = self.carried(&counted.port).lost;
+            *lost.entry(service).or_default() += counted.abandoned + direct;
+        }
+        lost
     }
 
     fn rule_list(&mut self, caller: &Caller, query: &SteeringQuery) -> Result<Reply, Refusal> {

@@ -223,6 +223,7 @@ mod tests {
             entered: 7,
             shed: 0,
             drops: BTreeMap::from([("no_instance".to_owned(), 1)]),
+            lost: 0,
             flow_cache,
             broken: None,
             hops: Vec::new(),
