@@ -13,6 +13,14 @@ class Frame(ctypes.Structure):
                 ("room", ctypes.c_uint32), ("meta", ctypes.c_uint64),
                 ("target", ctypes.c_uint32), ("held", ctypes.c_uint32)]
 
+    def own(self):
+        """The functions' own 16 bytes, which travel with the frame, also with one that is held;
+        None where the frame reaches into them."""
+        at = self.room - 16
+        if self.len > at:
+            return None
+        return (ctypes.c_uint8 * 16).from_address(ctypes.addressof(self.data.contents) + at)
+
 
 class Options(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t), ("dir", ctypes.c_char_p), ("group", ctypes.c_char_p),

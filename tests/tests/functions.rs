@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use client::nf::{Action, Frame, Made, Threads};
 use client::{Port, Stop};
@@ -14,6 +15,7 @@ use harness::net::{tcp, udp};
 use harness::process::{Owned, STRANGER, Scratch, outcome, uvala, uvala_path};
 use harness::role::Become;
 use harness::{is_root, skip, wait};
+use rustix::process::Signal;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
@@ -498,4 +500,32 @@ fn a_function_in_c_holds_frames_and_sends_each_on_once() {
     assert_eq!(said.trim(), "8", "slots that its batches had");
     wait::until("its end", || !says(&daemon, "nf list valenf").contains(" runs "));
     assert_eq!(audit(&daemon).len(), 1);
+}
+
+#[test]
+fn a_function_in_c_has_threads_that_begin_and_end_together() {
+    if Command::new("cc").arg("--version").output().is_err() {
+        return skip("there is no C compiler (apt-get install gcc)");
+    }
+    let (place, library, daemon) = (Scratch::new("nf_threads"), library(), Daemon::start());
+    chain_of_one(&daemon);
+    let mut command = c_program("tests/c/threads.c", &library, &place);
+    command.env("UVALA_DIR", daemon.dir()).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut program = Owned::spawn(&mut command);
+    let (mut a, mut b) = (daemon.open("valenf:a"), daemon.open("valenf:b"));
+    let counted = || functions(&daemon).iter().filter(|info| info.frames_out > 0).count() == 2;
+    let mut sent = 0;
+    wait::until("both threads to have flows", || {
+        let mut flow = saying([0x88, 0xb5], &[]);
+        flow[11] = sent;
+        a.send(&flow).unwrap();
+        sent += u8::from(b.recv_timeout(&mut Vec::new(), Some(Duration::from_secs(1))).unwrap());
+        counted() && sent >= 20
+    });
+    program.signal(Signal::TERM);
+    let said = std::io::read_to_string(program.stdout()).unwrap();
+    assert_eq!(outcome(program.wait()), 0, "{said}");
+    let counts: Vec<u32> = said.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    assert!(counts.len() == 2 && counts.iter().all(|count| *count > 0), "{said}");
+    assert_eq!(counts.iter().sum::<u32>(), u32::from(sent), "{said}");
 }
