@@ -210,7 +210,8 @@ pub enum Piece {
 
 impl Packet {
     /// The one in a frame, behind up to two tags.
-    #[inline]
+    // Always, because who gets it through memory waits until its parts are written.
+    #[inline(always)]
     pub fn in_frame(frame: &Frame<'_>) -> Result<Self, Unread> {
         let bytes = frame.bytes();
         let packet = match behind_tags(bytes) {
@@ -222,6 +223,7 @@ impl Packet {
     }
 
     /// The one that begins here; it may be cut behind its header.
+    #[inline]
     pub fn at(bytes: &[u8], l3: usize) -> Result<Self, Unread> {
         let first = bytes.get(l3).copied().unwrap_or(0);
         let header = usize::from(first & 0xf) * 4;
@@ -289,6 +291,7 @@ impl Packet {
     }
 
     /// Gives it another address on one side, and keeps its header's sum.
+    #[inline]
     pub fn set_ip(&self, bytes: &mut [u8], side: Side, ip: Ipv4Addr) -> Delta {
         let (mut delta, at) = (Delta::default(), self.l3 + 12 + 4 * side as usize);
         for (part, octets) in ip.octets().chunks(2).enumerate() {

@@ -4,13 +4,15 @@
 //! and what is over is found late rather than at a cost. Room for everything is taken at the
 //! start; a full table takes nothing more, which is for the function to count.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+
+use ring::words::Words;
 
 /// Values by keys, at most so many.
 #[derive(Debug)]
 pub struct Table<K, V> {
-    index: HashMap<K, u32, Seed>,
+    index: Index,
+    seed: Seed,
     places: Vec<Option<(K, V)>>,
     free: Vec<u32>,
     most: usize,
@@ -22,7 +24,8 @@ impl<K: Copy + Eq + Hash, V> Table<K, V> {
     pub fn new(most: u32) -> Self {
         let most = usize::try_from(most).expect("64 bits");
         Self {
-            index: HashMap::with_capacity_and_hasher(most, Seed::default()),
+            index: Index::new(most),
+            seed: Seed::default(),
             places: Vec::with_capacity(most),
             free: Vec::with_capacity(most),
             most,
@@ -32,13 +35,15 @@ impl<K: Copy + Eq + Hash, V> Table<K, V> {
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.index.len()
+        self.places.len() - self.free.len()
     }
 
     /// Where a key is.
     #[inline]
     pub fn find(&self, key: &K) -> Option<u32> {
-        self.index.get(key).copied()
+        let has_it =
+            |place: u32| self.places[place as usize].as_ref().is_some_and(|(k, _)| k == key);
+        self.index.find(self.seed.hash_one(key), has_it)
     }
 
     /// What is at a place that was found.
@@ -63,15 +68,16 @@ impl<K: Copy + Eq + Hash, V> Table<K, V> {
                 u32::try_from(self.places.len() - 1).expect("`most` is one")
             }),
         };
-        self.places[place as usize] = Some((key, value));
-        self.index.insert(key, place);
+        if self.places[place as usize].replace((key, value)).is_none() {
+            self.index.insert(self.seed.hash_one(key), place);
+        }
         Some(place)
     }
 
     /// Takes a value out.
     pub fn remove(&mut self, place: u32) -> Option<(K, V)> {
         let (key, value) = self.places.get_mut(place as usize)?.take()?;
-        self.index.remove(&key);
+        self.index.remove(self.seed.hash_one(key), place);
         self.free.push(place);
         Some((key, value))
     }
@@ -92,6 +98,74 @@ impl<K: Copy + Eq + Hash, V> Table<K, V> {
     pub fn into_values(self) -> impl Iterator<Item = (K, V)> {
         self.places.into_iter().flatten()
     }
+}
+
+/// Places of keys by their hashes: one word says which place and a part of whose hash, so that to
+/// find a key costs one line here and that of its place. Who is not where its hash says is in one
+/// of the words behind.
+#[derive(Debug)]
+struct Index {
+    /// Upper half: the tag, of which the lower bits say where; lower half: the place and one, or 0.
+    words: Words,
+    mask: usize,
+}
+
+#[allow(clippy::cast_possible_truncation)] // reason: takes words apart.
+impl Index {
+    /// For so many, who fill half of it at most.
+    fn new(most: usize) -> Self {
+        let count = (2 * most).next_power_of_two();
+        Self { words: Words::new(count), mask: count - 1 }
+    }
+
+    #[inline]
+    fn find(&self, hash: u64, has_it: impl Fn(u32) -> bool) -> Option<u32> {
+        let (tag, mut at) = (hash >> 32, self.home(hash));
+        while self.words[at] != 0 {
+            let (word, place) = (self.words[at], self.words[at] as u32 - 1);
+            if word >> 32 == tag && has_it(place) {
+                return Some(place);
+            }
+            at = (at + 1) & self.mask;
+        }
+        None
+    }
+
+    fn insert(&mut self, hash: u64, place: u32) {
+        let mut at = self.home(hash);
+        while self.words[at] != 0 {
+            at = (at + 1) & self.mask;
+        }
+        self.words[at] = word(hash, place);
+    }
+
+    /// What is behind and not where its hash says comes nearer.
+    fn remove(&mut self, hash: u64, place: u32) {
+        let mut hole = self.home(hash);
+        while self.words[hole] != word(hash, place) {
+            hole = (hole + 1) & self.mask;
+        }
+        let mut at = (hole + 1) & self.mask;
+        while self.words[at] != 0 {
+            let from = |this: usize| at.wrapping_sub(this) & self.mask;
+            if from(self.home(self.words[at])) >= from(hole) {
+                self.words[hole] = self.words[at];
+                hole = at;
+            }
+            at = (at + 1) & self.mask;
+        }
+        self.words[hole] = 0;
+    }
+
+    #[inline]
+    fn home(&self, hash: u64) -> usize {
+        (hash >> 32) as usize & self.mask
+    }
+}
+
+/// Of a place, which is below 2^32 - 1.
+fn word(hash: u64, place: u32) -> u64 {
+    hash >> 32 << 32 | u64::from(place + 1)
 }
 
 /// Hashes small keys, differently in each process: nobody outside can choose keys that collide.
@@ -175,6 +249,10 @@ pub fn fold(a: u64, b: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -187,6 +265,30 @@ mod tests {
         assert_eq!((gone, table.len()), (Some((1, 'a')), 1));
         assert!(table.insert(3, 'c').is_some());
         assert_eq!((table.find(&3).is_some(), table.find(&1)), (true, None));
+    }
+
+    proptest! {
+        #[test]
+        fn test_a_table_knows_what_a_map_knows(
+            most in 1u32..40,
+            does in prop::collection::vec((0u64..60, any::<bool>()), 1..400)
+        ) {
+            let (mut table, mut map) = (Table::new(most), HashMap::new());
+            for (number, (key, adds)) in (0..).zip(does) {
+                if adds {
+                    let fits = map.contains_key(&key) || map.len() < most as usize;
+                    prop_assert_eq!(table.insert(key, number).is_some(), fits);
+                    fits.then(|| map.insert(key, number));
+                } else {
+                    let gone = table.find(&key).and_then(|place| table.remove(place));
+                    prop_assert_eq!(gone, map.remove_entry(&key));
+                }
+                prop_assert_eq!(table.len(), map.len());
+                for key in 0..60 {
+                    prop_assert_eq!(table.get(&key).copied(), map.get(&key).copied());
+                }
+            }
+        }
     }
 
     #[test]

@@ -250,6 +250,7 @@ impl Bindings {
         (!self.is_over(place)).then(|| self.table.at(place).map(|known| known.outside))?
     }
 
+    #[inline]
     fn is_over(&mut self, place: u32) -> bool {
         let (now, timeouts) = (self.now, self.timeouts);
         self.table.at(place).is_none_or(|binding| binding.is_over(now, &timeouts))

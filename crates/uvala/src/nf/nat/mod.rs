@@ -319,15 +319,15 @@ impl Nat {
             Way { out: false, back: true } => Became::Back,
             Way { out: true, back: true } => Became::Hairpin,
         };
-        let id = whole(bytes, packet);
         match packet.piece {
             Piece::Whole => self.first(bytes, packet, way)?,
             Piece::First => {
+                let id = whole(bytes, packet);
                 self.first(bytes, packet, way)?;
                 let (src, dst) = (packet.ip(bytes, Side::Src), packet.ip(bytes, Side::Dst));
                 self.remember(id, InPieces { src, dst, began: self.bindings.now });
             }
-            Piece::Later => self.later(bytes, packet, id)?,
+            Piece::Later => self.later(bytes, packet, whole(bytes, packet))?,
         }
         Ok(became)
     }
