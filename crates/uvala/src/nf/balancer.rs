@@ -183,6 +183,9 @@ impl Balancer {
         }
         for backend in &text.backend {
             let key = End::from(backend.address).key(text.proto);
+            if backend.address == text.address {
+                return Err(format!("backend {} is the service itself", backend.address));
+            }
             if self.by_backend.insert(key, number).is_some() {
                 let address = backend.address;
                 return Err(format!("{address} is a backend already; give it another port here"));

@@ -34,7 +34,7 @@ use switch::forward::chain::text::{ethertype, network, protocol, range};
 
 use super::Counts;
 use super::table::Seed;
-use super::text::{Match, entries, for_none};
+use super::text::{Match, entries, for_none, seconds};
 use crate::say;
 use packet::{Connection, Ends, Packet};
 
@@ -45,8 +45,8 @@ struct Config {
     default: Verdict,
     #[serde(default = "pass")]
     pass: Vec<String>,
-    #[serde(default = "idle_s")]
-    idle_s: u64,
+    #[serde(default = "idle_s", deserialize_with = "seconds")]
+    idle_s: Duration,
     #[serde(default = "connections", deserialize_with = "entries")]
     connections: u32,
     #[serde(default)]
@@ -57,8 +57,8 @@ fn pass() -> Vec<String> {
     vec!["arp".to_owned()]
 }
 
-fn idle_s() -> u64 {
-    120
+fn idle_s() -> Duration {
+    Duration::from_secs(120)
 }
 
 fn connections() -> u32 {
@@ -181,7 +181,7 @@ impl Firewall {
             others: Others::default(),
             dropped: 0,
             known: HashMap::default(),
-            idle: Duration::from_secs(config.idle_s),
+            idle: config.idle_s,
             most: config.connections as usize,
             now: Instant::now(),
             swept: None,
@@ -336,8 +336,8 @@ mod tests {
 
     #[test]
     fn test_a_full_table_is_swept_once_a_second() {
-        let config = format!("connections = 1\nidle_s = 0\n{CONFIG}");
-        let mut firewall = Firewall::new(&config).unwrap();
+        let config = format!("connections = 1\n{CONFIG}");
+        let mut firewall = Firewall { idle: Duration::ZERO, ..Firewall::new(&config).unwrap() };
         let come = |firewall: &mut Firewall, port| {
             let there = key([10, 0, 0, 1], [10, 0, 1, 1], [port, 80]);
             assert_eq!(firewall.verdict(&there), Verdict::Accept, "by its rule");
@@ -405,6 +405,7 @@ mod tests {
             "[[rule]]\naction = \"drop\"\nsrc = \"x\"",
             "rules = 1",
             "pass = [\"x\"]",
+            "idle_s = 0",
             "connections = 0",
             "connections = 99999999999",
         ] {

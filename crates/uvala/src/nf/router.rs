@@ -54,6 +54,10 @@ struct InterfaceText {
     address: String,
 }
 
+fn net(text: &str) -> Result<Ipv4Net, String> {
+    Ipv4Net::from_str(text).map_err(|_| format!("{text:?} is none like 10.0.1.1/24"))
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RouteText {
@@ -134,21 +138,44 @@ impl Router {
             now,
             complaints: (0, now),
         };
-        let net = |text: &str| {
-            Ipv4Net::from_str(text)
-                .map_err(|_| anyhow::anyhow!("{text:?} is none like 10.0.1.1/24"))
-        };
-        for InterfaceText { address } in &config.interface {
-            let address = net(address)?;
-            router.own.push(address.addr());
-            router.routes.insert(address.trunc(), Hop::Here(address.addr()));
+        anyhow::ensure!(router.mac[0] & 1 == 0, "mac: a group's address is no router's");
+        for (number, interface) in (1..).zip(&config.interface) {
+            router.add(interface).map_err(|why| anyhow::anyhow!("interface {number}: {why}"))?;
         }
-        for RouteText { to, via } in &config.route {
-            router.routes.insert(net(to)?.trunc(), Hop::Via(*via));
-            anyhow::ensure!(router.source_for(*via).is_some(), "{via} is in no network of ours");
+        for (number, route) in (1..).zip(&config.route) {
+            router.lead(route).map_err(|why| anyhow::anyhow!("route {number}: {why}"))?;
         }
         anyhow::ensure!(!router.own.is_empty(), "a router has interfaces");
         Ok(router)
+    }
+
+    fn add(&mut self, InterfaceText { address }: &InterfaceText) -> Result<(), String> {
+        let address = net(address)?;
+        let own = address.addr();
+        // Of networks of two addresses, both are hosts' (RFC 3021).
+        if address.prefix_len() < 31 && [address.network(), address.broadcast()].contains(&own) {
+            return Err(format!("{own} is no host's in {}; take another", address.trunc()));
+        }
+        match self.routes.insert(address.trunc(), Hop::Here(own)) {
+            None => self.own.push(own),
+            Some(_) => return Err(format!("{} has an interface already", address.trunc())),
+        }
+        Ok(())
+    }
+
+    fn lead(&mut self, RouteText { to, via }: &RouteText) -> Result<(), String> {
+        let to = net(to)?.trunc();
+        if self.own.contains(via) {
+            return Err(format!("{via} is our own address; name a neighbour's"));
+        }
+        if self.source_for(*via).is_none() {
+            return Err(format!("{via} is in no network of ours; add an interface there"));
+        }
+        match self.routes.insert(to, Hop::Via(*via)) {
+            None => Ok(()),
+            Some(Hop::Here(_)) => Err(format!("{to} is a network of ours")),
+            Some(Hop::Via(before)) => Err(format!("{to} has a route by {before}; delete one")),
+        }
     }
 
     /// Is from now on what another file says; neighbours that are still some stay known, and
@@ -472,6 +499,30 @@ mod tests {
         [[route]]\nto = \"192.0.2.128/25\"\nvia = \"10.0.1.254\"\n";
     const A: Mac = [2, 0, 0, 0, 0, 0xa];
     const B: Mac = [2, 0, 0, 0, 0, 0xb];
+
+    #[test]
+    fn test_nonsense_is_refused_and_said_where() {
+        let interface = |address: &str| format!("{CONFIG}[[interface]]\naddress = {address:?}\n");
+        let route =
+            |to: &str, via: &str| format!("{CONFIG}[[route]]\nto = {to:?}\nvia = {via:?}\n");
+        for (text, said) in [
+            (String::new(), "interface"),
+            ("interface = []".to_owned(), "has interfaces"),
+            (format!("mac = \"01:00:00:00:00:01\"\n{CONFIG}"), "group"),
+            (interface("10.0.3"), "interface 3: \"10.0.3\" is none like"),
+            (interface("10.0.3.0/24"), "no host's"),
+            (interface("10.0.3.255/24"), "no host's"),
+            (interface("10.0.2.2/24"), "10.0.2.0/24 has an interface"),
+            (route("10.0.9.0/24", "10.0.9.1"), "route 3: 10.0.9.1 is in no network"),
+            (route("10.0.9.0/24", "10.0.1.1"), "our own"),
+            (route("10.0.1.0/24", "10.0.2.9"), "a network of ours"),
+            (route("192.0.2.0/24", "10.0.2.9"), "has a route by 10.0.2.254"),
+        ] {
+            let error = format!("{:#}", Router::new(&text).err().expect(&text));
+            assert!(error.contains(said), "{error}");
+        }
+        assert!(Router::new(&interface("10.0.3.0/31")).is_ok());
+    }
 
     /// What the router makes of a frame: the frame, if it goes on, and what it sends beside it.
     fn route(router: &mut Router, frame: &[u8]) -> (Option<Vec<u8>>, Vec<Vec<u8>>) {

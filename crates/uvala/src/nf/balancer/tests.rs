@@ -189,6 +189,7 @@ fn test_nonsense_is_refused() {
     let good = config(&[(2, 1)]);
     for (text, said) in [
         (format!("{good}[[service.backend]]\naddress = \"10.0.2.2:8080\"\n"), "already"),
+        (format!("{good}[[service.backend]]\naddress = \"10.0.1.1:80\"\n"), "itself"),
         (format!("{good}{good}"), "service 2"),
         (good.replace("weight = 1", "weight = -1"), "line 5"),
         (good.replace("10.0.1.1:80", "10.0.1.1"), "line 2"),
