@@ -36,6 +36,7 @@
 //! [cache]: cache::FlowCache
 
 pub mod cache;
+mod classifier;
 pub mod flow;
 pub mod meta;
 pub mod pace;
@@ -125,8 +126,8 @@ pub struct Steering {
     counted: Box<[Counters]>,
     cache: FlowCache,
     pace: Pace,
-    /// Frames whose flow nobody knew, when the turn began.
-    missed: u64,
+    /// Comparisons of the turn with rules.
+    compared: u64,
     seed: u64,
 }
 
@@ -149,7 +150,7 @@ impl Steering {
             counted: vec![Counters::default(); RULES_MAX].into_boxed_slice(),
             cache: FlowCache::new(flows, IDLE_MS),
             pace: Pace::new(),
-            missed: 0,
+            compared: 0,
             seed,
         }
     }
@@ -191,15 +192,14 @@ impl Steering {
     /// A turn of a port begins; says how many frames it may take.
     #[inline]
     pub(crate) fn begin_turn(&mut self, src: PortId) -> u16 {
-        self.missed = self.cache.stats.misses;
+        self.compared = 0;
         self.pace.most(src)
     }
 
     /// It has taken so many.
     #[inline]
     pub(crate) fn end_turn(&mut self, src: PortId, frames: u32) {
-        let missed = self.cache.stats.misses.wrapping_sub(self.missed);
-        self.pace.note(src, frames, missed.saturating_mul(self.rules.len() as u64));
+        self.pace.note(src, frames, self.compared);
     }
 
     /// Housekeeping: where no frame has asked for its flow for a while, the memory of all flows is
@@ -257,7 +257,9 @@ impl Steering {
         if let Some(found) = self.cache.get(flow, now_ms) {
             return found;
         }
-        let found = self.rules.find(&flow.key).unwrap_or(NO_RULE);
+        let (found, compared) = self.rules.find(&flow.key);
+        self.compared += u64::from(compared);
+        let found = found.unwrap_or(NO_RULE);
         self.cache.put(flow, found, now_ms);
         found
     }

@@ -20,6 +20,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::cache::FlowCache;
+use super::classifier::Classifier;
 use super::flow::FlowKey;
 use super::rule::{self, Action, Matcher, RULES_MAX, Rule};
 use super::service::{Balance, INSTANCES_MAX, Service};
@@ -124,7 +125,7 @@ impl Planner {
             |rule: &Rule| Entry { id: rule.id, place: self.places[&rule.id], action: rule.action };
         let entries = rules.iter().map(entry).collect();
         let matchers = rules.iter().map(|rule| Matcher::from(&rule.fields)).collect();
-        NewRules { rules: Rules { matchers, entries }, fresh }
+        NewRules { rules: Rules { classifier: Classifier::new(matchers), entries }, fresh }
     }
 
     /// Gives each rule a place, and says which of them are new to theirs.
@@ -198,7 +199,7 @@ struct NewRules {
 /// Rules in the order in which they are tried.
 #[derive(Default)]
 pub(super) struct Rules {
-    matchers: Box<[Matcher]>,
+    classifier: Classifier,
     entries: Box<[Entry]>,
 }
 
@@ -217,20 +218,15 @@ impl Rules {
         self.entries.is_empty()
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
     /// The rule of this number in order.
     #[inline]
     pub(super) fn get(&self, at: u16) -> Option<Entry> {
         self.entries.get(usize::from(at)).copied()
     }
 
-    /// The first that matches.
-    pub(super) fn find(&self, key: &FlowKey) -> Option<u16> {
-        let found = self.matchers.iter().position(|matcher| matcher.matches(key))?;
-        u16::try_from(found).ok()
+    /// The first that matches, and how many comparisons it took to find it.
+    pub(super) fn find(&self, key: &FlowKey) -> (Option<u16>, u32) {
+        self.classifier.find(key)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 
 use proptest::prelude::*;
 
+use super::classifier::Classifier;
 use super::flow::{FlowKey, Prefix};
 use super::rule::{Fields, Matcher, Network, Rule};
 use super::*;
@@ -215,6 +216,23 @@ proptest! {
     fn test_matcher_agrees_with_the_oracle(parts in parts(), fields in fields()) {
         let matcher = Matcher::from(&fields);
         prop_assert_eq!(matcher.matches(&parts.key()), parts.is_asked_for(&fields));
+    }
+
+    /// Some ask for the same as a dozen others, but for the port.
+    #[test]
+    fn test_the_classifier_finds_the_first_rule_that_matches(
+        parts in parts(),
+        rules in prop::collection::vec((fields(), prop::option::weighted(0.2, 0..12_u16)), 0..60),
+        common in fields(),
+    ) {
+        let one = |(fields, port): (Fields, Option<u16>)| match port {
+            Some(port) => Fields { dst_ports: Some(port..=port), ..common.clone() },
+            None => fields,
+        };
+        let matchers: Box<[_]> = rules.into_iter().map(|it| Matcher::from(&one(it))).collect();
+        let found = matchers.iter().position(|matcher| matcher.matches(&parts.key()));
+        let classifier = Classifier::new(matchers);
+        prop_assert_eq!(classifier.find(&parts.key()).0.map(usize::from), found);
     }
 
     #[test]
