@@ -110,16 +110,27 @@ impl Region {
     }
 }
 
+/// Which sides of a run are functions.
+///
+/// What a function sends on must be its own: a buffer that it sends twice is another's the second
+/// time. So must be what it gives back, for the sender gets that: a slot with another's buffer is
+/// passed over. Else two would send one buffer, and the one that did nothing wrong is refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Functions {
+    /// The sender: its slots come back without marks.
+    pub sender: bool,
+    /// The receiver.
+    pub receiver: bool,
+}
+
 /// Moves frames from `tx` to `rx`, at most `max`, as long as `change` has a new mark for theirs
 /// and, where there is a `key`, they have that header. By swap inside a region, else by copy.
-/// `clear`: the sender is a function. Its slots come back without marks, and what it sends on must
-/// be its own: a buffer that it sends twice is another's the second time.
 #[inline]
 pub fn mark_run(
     tx: &mut TxKring,
     rx: &mut RxKring,
     key: Option<Key>,
-    clear: bool,
+    functions: Functions,
     max: u32,
     change: impl Fn(u64) -> Option<u64>,
 ) -> Run {
@@ -128,10 +139,10 @@ pub fn mark_run(
     }
     let shared = Arc::ptr_eq(tx.region(), rx.region());
     match (key, shared) {
-        (None, true) => marked::<false, true>(tx, rx, Key::new(0, 0), clear, max, change),
-        (None, false) => marked::<false, false>(tx, rx, Key::new(0, 0), clear, max, change),
-        (Some(key), true) => marked::<true, true>(tx, rx, key, clear, max, change),
-        (Some(key), false) => marked::<true, false>(tx, rx, key, clear, max, change),
+        (None, true) => marked::<false, true>(tx, rx, Key::new(0, 0), functions, max, change),
+        (None, false) => marked::<false, false>(tx, rx, Key::new(0, 0), functions, max, change),
+        (Some(key), true) => marked::<true, true>(tx, rx, key, functions, max, change),
+        (Some(key), false) => marked::<true, false>(tx, rx, key, functions, max, change),
     }
 }
 
@@ -140,7 +151,7 @@ fn marked<const KEYED: bool, const SHARED: bool>(
     tx: &mut TxKring,
     rx: &mut RxKring,
     key: Key,
-    clear: bool,
+    functions: Functions,
     max: u32,
     change: impl Fn(u64) -> Option<u64>,
 ) -> Run {
@@ -170,12 +181,15 @@ fn marked<const KEYED: bool, const SHARED: bool>(
             break;
         }
         let spare = to.read(tail).buffer();
-        if to.buffer(spare).is_none() {
+        // Only swaps change whose a buffer is: the line of its owner is written then, and is read
+        // here at no cost.
+        let own = || !SHARED || !functions.receiver || owners.is(spare, receiver);
+        if to.buffer(spare).is_none() || !own() {
             run.end = End::BadSlot;
             break;
         }
         let word = if SHARED {
-            if clear && !owners.is(plain.buffer, sender) {
+            if functions.sender && !owners.is(plain.buffer, sender) {
                 run.end = End::Foreign;
                 break;
             }
@@ -190,7 +204,7 @@ fn marked<const KEYED: bool, const SHARED: bool>(
             run.end = End::Complex;
             break;
         };
-        if clear {
+        if functions.sender {
             from.set_mark(at, 0);
         }
         to.write(tail, word);
@@ -254,6 +268,8 @@ mod tests {
     use super::*;
     use crate::fixture::{BothHalves, port, ports};
 
+    const BOTH: Functions = Functions { sender: true, receiver: true };
+
     fn send(from: &mut BothHalves, marks: &[u64]) {
         for (i, &mark) in (0..).zip(marks) {
             from.tx.frame(i, 60).fill(u8::try_from(mark).expect("small"));
@@ -266,7 +282,7 @@ mod tests {
     fn run(from: &mut BothHalves, to: &mut BothHalves, key: Option<Key>) -> Run {
         to.host.rx[0].sync();
         let small = |mark| (mark < 5).then_some(mark + 100);
-        let run = mark_run(&mut from.host.tx[0], &mut to.host.rx[0], key, true, 100, small);
+        let run = mark_run(&mut from.host.tx[0], &mut to.host.rx[0], key, BOTH, 100, small);
         to.host.rx[0].publish();
         from.host.tx[0].publish();
         run
@@ -303,6 +319,22 @@ mod tests {
         assert_eq!(run(&mut a, &mut b, None).end, End::Foreign, "it stays until it is dropped");
         let _ = drop_marked(&mut a.host.tx[0], None, true, 1, |_| true);
         assert_eq!(run(&mut a, &mut b, None).end, End::Foreign);
+    }
+
+    #[test]
+    fn a_slot_that_comes_back_with_anothers_buffer_is_passed_over() {
+        let [mut a, mut b, c] = ports();
+        let (region, others) = (b.host.region().clone(), c.tx.buffer_index(3));
+        let [own_a, own_b] = [&a, &b].map(|it| it.host.rx[0].owner());
+        b.host.rx[0].view().write(Index::ZERO, SlotWord::new(others, 0, 0));
+        send(&mut a, &[1, 2]);
+        let done = run(&mut a, &mut b, None);
+        assert_eq!(done, Run { frames: 0, bytes: 0, end: End::BadSlot });
+        assert_eq!(run(&mut a, &mut b, None).frames, 2, "the next slots are good");
+        assert_eq!((b.rx.refresh(), b.rx.frame(0).len(), b.rx.buffer_index(0)), (3, 0, others));
+        let count = |owner| region.owners().count(owner);
+        assert_eq!([own_a, own_b].map(count), [32, 32], "what was exchanged is one for one");
+        assert!(region.owners().is(others, c.host.rx[0].owner()), "it stays whose it was");
     }
 
     #[test]

@@ -161,16 +161,27 @@ impl RxKring {
     }
 
     /// Moves a frame of one piece by swapping buffers with the slot of `tx` that it came from,
-    /// which has been taken and not published yet.
+    /// which has been taken and not published yet. `strict`: this ring is a function's, see
+    /// [`crate::mark::Functions`].
     ///
     /// # Errors
     /// [`Refused`]: nothing has been delivered.
-    pub fn put_swapped(&mut self, tx: &TxKring, slot: Index, piece: Frag) -> Result<u32, Refused> {
+    pub fn put_swapped(
+        &mut self,
+        tx: &TxKring,
+        slot: Index,
+        piece: Frag,
+        strict: bool,
+    ) -> Result<u32, Refused> {
         debug_assert!(Arc::ptr_eq(tx.region(), self.region()) && self.can_swap(piece));
         if self.room() == 0 {
             return Err(Refused::NoRoom);
         }
         let spare = self.free_buffer()?;
+        if strict && !self.region().owners().is(spare.get(), self.owner()) {
+            self.pass_over();
+            return Err(Refused::BadSlot);
+        }
         if self.has_offsets() {
             self.set_free_offset(piece.offset);
         }

@@ -615,14 +615,16 @@ fn buffer_mut(ring: &UserRing, number: u32) -> &mut [u8] {
 mod tests {
     use super::*;
     use crate::fixture::{BothHalves, ports};
-    use crate::mark::mark_run;
+    use crate::mark::{Functions, mark_run};
 
     fn send(from: &mut BothHalves, to: &mut BothHalves) {
         from.tx.frame(0, 60).fill(1);
         let _ = from.tx.submit(1);
         from.host.sync_tx();
         to.host.rx[0].sync();
-        let run = mark_run(&mut from.host.tx[0], &mut to.host.rx[0], None, true, 1, |_| Some(9));
+        let (tx, rx) = (&mut from.host.tx[0], &mut to.host.rx[0]);
+        let run =
+            mark_run(tx, rx, None, Functions { sender: true, receiver: true }, 1, |_| Some(9));
         assert_eq!(run.frames, 1);
         to.host.rx[0].publish();
         assert_eq!(to.rx.refresh(), 1);

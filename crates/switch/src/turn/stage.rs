@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ring::kring::{BadSlot, Refused, RxKring, Taken, TxKring};
+use ring::mark::Functions;
 use ring::trade::Giver;
 
 use super::{Fate, Full, Moved, Scratch, TurnOf, frames, give_way, queue_of};
@@ -356,7 +357,8 @@ fn send_to_ring(
             // was of another frame.
             rx.mark_next(batch.frames()[usize::from(delivery.frame)].mark);
         }
-        match put(rx, batch, *delivery, giver, foreign.is_some()) {
+        let functions = Functions { sender: foreign.is_some(), receiver: marks };
+        match put(rx, batch, *delivery, giver, functions) {
             Ok(bytes) => sent.delivered.add(1, u64::from(bytes)),
             Err(Unsent::Refused(why)) => sent.drops.add(refusal(why), 1),
             Err(Unsent::Foreign) => {
@@ -378,7 +380,7 @@ fn put(
     batch: &mut Batch,
     delivery: Delivery,
     from: Option<Giver<'_>>,
-    strict: bool,
+    functions: Functions,
 ) -> Result<u32, Unsent> {
     let entry = &batch.frames()[usize::from(delivery.frame)];
     if rx.front_len() != 0 {
@@ -389,10 +391,11 @@ fn put(
     if let (TagAction::Keep, &[piece]) = (delivery.tag, batch.pieces(entry)) {
         match (from.filter(|_| rx.can_swap(piece)), entry.slot) {
             (Some(Giver::Ring(tx)), Some(slot)) => {
-                if strict && !tx.owns(piece) {
+                if functions.sender && !tx.owns(piece) {
                     return Err(Unsent::Foreign);
                 }
-                return rx.put_swapped(tx, slot, piece).map_err(Unsent::Refused);
+                let sent = rx.put_swapped(tx, slot, piece, functions.receiver);
+                return sent.map_err(Unsent::Refused);
             }
             (Some(Giver::Trader(trader)), _) => {
                 if let Some(spare) = rx.put_traded(piece, trader).map_err(Unsent::Refused)? {

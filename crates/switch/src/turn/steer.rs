@@ -12,7 +12,7 @@
 //! slots are exchanged, and the mark is written into one of them.
 
 use ring::host::HostPort;
-use ring::mark::{PREFIX, drop_marked, mark_run};
+use ring::mark::{Functions, PREFIX, drop_marked, mark_run};
 use ring::run::{End, Key, Run, drop_run};
 
 use super::stage::{Take, narrow};
@@ -206,8 +206,10 @@ impl TurnOf<'_> {
         let (first, same, keep, new) = (leg.first, leg.same, leg.keep, leg.new);
         let change = |mark: u64| ((mark ^ first) & same == 0).then_some(mark & keep | new);
         let key = leg.header.map(key);
-        let (run, queue) = self
-            .run_between(leg.dst, budget, |tx, rx| mark_run(tx, rx, key, clear, budget, change))?;
+        let functions = Functions { sender: clear, receiver: self.is_function(leg.dst) };
+        let (run, queue) = self.run_between(leg.dst, budget, |tx, rx| {
+            mark_run(tx, rx, key, functions, budget, change)
+        })?;
         let lost = match run.end {
             End::Full => {
                 self.note_crowded(leg.dst, queue);

@@ -3,6 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::*;
+use ring::abi::FIRST_BUFFER;
+use ring::owners::Leaver;
 use switch::forward::chain::meta::{Meta, Wish};
 use switch::forward::chain::rule::{Action, Fields, Network, Rule};
 use switch::forward::chain::service::Balance;
@@ -750,4 +752,120 @@ fn a_frame_in_pieces_is_classified_as_one_in_one_piece() {
     net.send_chain(0, &[head, rest]);
     while net.turn(0).slots > 0 {}
     assert_eq!((net.drops(0, DropReason::Rule), net.received(1).len()), (1, 0));
+}
+
+/// What a faulty function does to every third frame.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// It sends the buffer in the next slot once more.
+    Twice,
+    /// It gives a receive slot back that names the buffer that it sends.
+    GivenBack,
+    /// It sends whatever buffer.
+    Any,
+    /// It gives a receive slot back that names whatever buffer.
+    AnyGivenBack,
+}
+
+impl Net {
+    /// The function on a port passes everything on, with a fault.
+    fn pass_faulty(&mut self, port: usize, fault: Fault, random: &mut u32) {
+        let buffers = self.clients[port].region.layout().buffers;
+        let client = &mut self.clients[port];
+        let (count, room) = (client.rx.refresh(), client.tx.refresh());
+        let (mut at, mut taken) = (0, 0);
+        while taken < count && at + 2 <= room {
+            *random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let (bits, any) = (*random >> 16, FIRST_BUFFER + (*random >> 8) % (buffers - 2));
+            let (i, is_faulty) = (taken, bits % 3 == 0);
+            taken += 1;
+            let len = u16::try_from(client.rx.frame(i).len()).expect("short");
+            if len == 0 {
+                continue;
+            }
+            let (full, mark, spare) =
+                (client.rx.buffer_index(i), client.rx.mark(i), client.tx.buffer_index(at));
+            let (send, back) = match (fault, is_faulty) {
+                (Fault::GivenBack, true) => (full, full),
+                (Fault::Any, true) => (any, spare),
+                (Fault::AnyGivenBack, true) => (full, any),
+                _ => (full, spare),
+            };
+            client.rx.set_buffer_index(i, back);
+            for _ in 0..if is_faulty && matches!(fault, Fault::Twice) { 2 } else { 1 } {
+                client.tx.set(at, len, slot_flag::BUF_CHANGED);
+                client.tx.set_buffer_index(at, send);
+                client.tx.set_mark(at, mark);
+                at += 1;
+            }
+        }
+        let _ = (client.tx.submit(at), client.rx.release(taken));
+        while self.turn(port).slots > 0 {}
+    }
+
+    /// The client of a port of a group goes, and another one comes.
+    fn succeed(&mut self, port: usize) {
+        let Some(Plug::Rings(host, _)) = self.switch.remove_port(id(port)) else { panic!("rings") };
+        let (region, layout) = (host.region().clone(), *host.layout());
+        drop(host);
+        let leaver = Leaver::new(region.clone(), &layout);
+        assert_eq!(self.switch.settle(&leaver, 0, &mut u32::MAX.clone()), None);
+        leaver.release();
+        let own = region.take(Owner::of(&layout), counts().buffers() as usize);
+        assert_eq!(own.len(), counts().buffers() as usize, "none is lost");
+        region.format_port("test", &layout, own, false).expect("memory");
+        let client = self.clients[port].region.clone();
+        let (tx, rx) = (TxRing::new(&client, &layout, 0), RxRing::new(&client, &layout, 0));
+        self.clients[port] = Client { tx, rx, region: client };
+        let host = Plug::Rings(HostPort::new(&region, &layout), Box::new(NoDoorbell));
+        self.switch.add_port(id(port), host, PortConfig::default());
+    }
+
+    /// How many buffers the member of a group on a port has.
+    fn owned(&mut self, port: usize) -> usize {
+        let Some(host) = self.switch.plug_mut(id(port)).and_then(Plug::rings) else { return 0 };
+        host.region().owners().count(Owner::of(host.layout()))
+    }
+}
+
+/// By runs, and frame by frame, because two services have two instances.
+#[test]
+fn a_function_that_spoils_slots_harms_itself_and_nobody_after_it_is_gone() {
+    let faults = [Fault::Twice, Fault::GivenBack, Fault::Any, Fault::AnyGivenBack];
+    for (fault, staged) in faults.into_iter().flat_map(|it| [(it, false), (it, true)]) {
+        let mut net = net(if staged { 5 } else { 3 });
+        let mut plan = line(&[0, 1, 2]);
+        if staged {
+            plan.services[1] = service(&[3, 5]);
+            plan.services[2] = service(&[4, 6]);
+        }
+        net.steer(plan.clone());
+        // In the order of the chain.
+        let members = if staged { &[2, 3, 5, 4, 6][..] } else { &[2, 3, 4] };
+        let mut random = 1;
+        let frames: Vec<_> = (0..8).map(|i| flow(i, 1)).collect();
+        for _ in 0..300 {
+            net.enter(0, &frames);
+            net.pass(2, |mark| mark);
+            net.pass_faulty(3, fault, &mut random);
+            members[2..].iter().for_each(|&port| assert!(net.pass(port, |mark| mark) < 32));
+            drop(net.received(1));
+        }
+        let lost: Vec<_> =
+            members.iter().map(|&port| net.drops(port, DropReason::BadIndex)).collect();
+        assert!(lost[1] > 0 && lost.iter().sum::<u64>() == lost[1], "{fault:?}: {lost:?}");
+        let mut without = plan.clone();
+        without.services[1] = service(if staged { &[5] } else { &[] });
+        net.steer(without);
+        net.succeed(3);
+        net.steer(plan);
+        let counts = counts().buffers() as usize;
+        assert!(members.iter().all(|&port| net.owned(port) == counts), "{fault:?}");
+        for _ in 0..100 {
+            net.enter(0, &frames);
+            members.iter().for_each(|&port| assert!(net.pass(port, |mark| mark) < 32));
+            assert_eq!(net.received(1).len(), 8, "{fault:?}");
+        }
+        assert!(members.iter().all(|&port| net.owned(port) == counts), "{fault:?}");
+    }
 }
