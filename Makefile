@@ -43,6 +43,7 @@ to         = $(DESTDIR)
 libs:
 	$(step) 'building libuvala and libuvala_netmap (release)'
 	$(CARGO) build --release -p uvala-capi
+	ln -sf libuvala.so $(release)/libuvala.so.$(soversion)
 	$(CARGO) build --profile preload -p uvala-netmap --lib
 	cp target/preload/libuvala_netmap.so $(release)/
 

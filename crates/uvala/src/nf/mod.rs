@@ -18,7 +18,7 @@ mod tunnel;
 pub mod wishes;
 
 use std::borrow::Cow;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use client::nf::{Action, Frame, Handler, Made, step};
 use client::{Error, Port};
@@ -218,14 +218,17 @@ pub fn run<F: Handler>(
     function: &mut F,
     mut may_go_on: impl FnMut(&mut F) -> Option<Duration>,
 ) -> Result<(), Error> {
+    let mut mended = Mended::default();
     while let Some(tick) = may_go_on(function) {
         match step(port, function, Some(tick)) {
             Ok(_) => {}
             // Then it may not.
             Err(Error::Stopped) => {}
             // A neighbour has spoilt a ring, which is mended: no reason to leave the chain.
-            Err(error @ Error::Resynced { .. }) => {
-                say::remark(format_args!("uvala: {error}"));
+            Err(Error::Resynced { times }) => {
+                if let Some(error) = mended.note(times, Instant::now()) {
+                    say::remark(format_args!("uvala: {error}"));
+                }
             }
             Err(error) => return Err(error),
         }
@@ -233,9 +236,39 @@ pub fn run<F: Handler>(
     Ok(())
 }
 
+/// Rings that were mended, said once a second at most: a neighbour may spoil them all the time.
+#[derive(Default)]
+struct Mended {
+    times: u32,
+    said: Option<Instant>,
+}
+
+impl Mended {
+    /// What is to be said now.
+    fn note(&mut self, times: u32, now: Instant) -> Option<Error> {
+        self.times = self.times.saturating_add(times);
+        if self.said.is_some_and(|said| now.duration_since(said) < Duration::from_secs(1)) {
+            return None;
+        }
+        self.said = Some(now);
+        Some(Error::Resynced { times: std::mem::take(&mut self.times) })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn test_mended_rings_are_spoken_of_once_a_second() {
+        let (mut mended, now) = (Mended::default(), Instant::now());
+        let mut note = |times, ms| match mended.note(times, now + Duration::from_millis(ms)) {
+            Some(Error::Resynced { times }) => times,
+            _ => 0,
+        };
+        assert_eq!([note(1, 0), note(2, 10), note(u32::MAX, 999)], [1, 0, 0]);
+        assert_eq!([note(1, 1000), note(1, 1001), note(1, 2000)], [u32::MAX, 0, 2]);
+    }
 
     #[test]
     fn test_the_examples_are_what_their_functions_take() {
