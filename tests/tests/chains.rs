@@ -57,6 +57,8 @@ fn account(daemon: &Daemon, kills: &[u64], sent: u64, tally: &Tally) {
         assert!((held..=held + kills[n] * BATCH).contains(&lost), "f{n}: {held} held, {lost} lost");
         before = (stats.tx.frames, drops(stats) - full);
     }
+    let lost = listed.iter().map(|info| info.lost).sum::<u64>();
+    assert_eq!(harness::chain::chain(daemon).lost, lost, "all that its functions held");
     let last = daemon.stats("valenf:b");
     let arrived = before.0 - before.1 - dropped(&last, "no_room");
     assert_eq!(tally.stream(1).frames, arrived, "{last:?}");
