@@ -14,6 +14,7 @@ mod keeping;
 mod lone;
 pub mod machine;
 mod netmap;
+mod switches;
 mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -22,9 +23,9 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use client::api::{
-    Attach, ClientInfo, DaemonInfo, Hello, Mode, NewPorts, Page, PageFrom, PortAdd, PortInfo,
-    PortKind, PortList, PortRef, PortSet, PortSettings, PortStats, Reply, Request, StatsPage,
-    StatsQuery, SwitchInfo, SwitchRef, SwitchSpec,
+    Attach, ClientInfo, DaemonInfo, Hello, Mode, NewPorts, Page, PortAdd, PortInfo, PortKind,
+    PortList, PortRef, PortSet, PortSettings, PortStats, Reply, Request, StatsPage, StatsQuery,
+    SwitchRef, SwitchSpec,
 };
 use client::name::{PortName, SwitchName};
 use serde::Serialize;
@@ -294,27 +295,6 @@ impl<D: Datapath> Control<D> {
             self.datapath.del_switch(key);
         }
         Ok(Reply::Done)
-    }
-
-    fn switch_list(&mut self, caller: &Caller, from: &PageFrom) -> Reply {
-        let from = from.from.as_deref().unwrap_or("");
-        let datapath = &mut self.datapath;
-        let mut ports: HashMap<&SwitchName, usize> = HashMap::new();
-        for (port, _) in self.state.ports() {
-            *ports.entry(port.switch()).or_default() += 1;
-        }
-        let visible = self.state.switches_from(from).filter(|(name, _)| !name.is_interface());
-        let visible = visible.filter(|(_, s)| s.permissions.allow(caller, Access::Look));
-        Reply::Switches(page(visible.map(|(name, switch)| {
-            let ports = ports.get(name).copied().unwrap_or(0);
-            (name.to_string(), switch_info(datapath, name, switch, ports))
-        })))
-    }
-
-    fn switch_show(&mut self, caller: &Caller, name: &SwitchName) -> Result<Reply, Refusal> {
-        let switch = self.state.switch(caller, name, Access::Look)?;
-        let ports = self.state.ports_of(name).count();
-        Ok(Reply::Switch(switch_info(&mut self.datapath, name, switch, ports)))
     }
 
     fn new_permissions(&self, caller: &Caller) -> Permissions {
@@ -645,30 +625,6 @@ fn holder(client: &Client, memory: u64, group: Option<String>) -> Holder {
     let Caller { pid, uid, .. } = client.caller;
     let (conn, name, counts) = (client.conn, client.name.clone(), BTreeMap::new());
     Holder { conn, pid, thread: None, uid, name, memory, ready: false, group, counts }
-}
-
-fn switch_info<D: Datapath>(
-    datapath: &mut D,
-    name: &SwitchName,
-    switch: &Switch,
-    ports: usize,
-) -> SwitchInfo {
-    let (entries, fdb) = datapath.fdb_count(switch.key);
-    SwitchInfo {
-        switch: name.clone(),
-        persistent: switch.persistent,
-        forwarding: switch.config.forwarding.to_string(),
-        age_s: u32::try_from(switch.config.ageing_ms / 1000).unwrap_or(u32::MAX),
-        fdb_capacity: count(switch.config.fdb_capacity),
-        owner: switch.permissions.owner,
-        group: switch.permissions.group,
-        mode: switch.permissions.mode,
-        new_ports: switch.new_ports,
-        ports: count(ports),
-        fdb_entries: count(entries),
-        fdb,
-        worker: datapath.worker_of(switch.key),
-    }
 }
 
 fn parse_port(text: &str) -> Result<PortName, Refusal> {

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
+use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::classifier::Classifier;
@@ -222,7 +223,7 @@ proptest! {
     #[test]
     fn test_the_classifier_finds_the_first_rule_that_matches(
         parts in parts(),
-        rules in prop::collection::vec((fields(), prop::option::weighted(0.2, 0..12_u16)), 0..60),
+        rules in vec((fields(), prop::option::weighted(0.2, 0..12_u16)), 0..60),
         common in fields(),
     ) {
         let one = |(fields, port): (Fields, Option<u16>)| match port {
@@ -267,8 +268,8 @@ proptest! {
 
     #[test]
     fn test_the_cache_finds_what_the_rules_say(
-        frames in prop::collection::vec(parts(), 1..40),
-        rules in prop::collection::vec((0u32..4, fields()), 1..12),
+        frames in vec(parts(), 1..40),
+        rules in vec((0u32..4, fields()), 1..12),
     ) {
         let rules = (0..).zip(rules).map(|(id, (priority, fields))| {
             let action = Action::Port(PortId::new(usize::try_from(id).unwrap() + 100).unwrap());
@@ -314,7 +315,7 @@ fn enter(steering: &mut Steering, vlan: u16) -> Course {
 proptest! {
     #[test]
     fn test_rules_that_stay_are_counted_on_and_others_begin_at_none(
-        steps in prop::collection::vec((any::<u16>(), prop::collection::vec(1u16..=16, 0..9)), 1..9),
+        steps in vec((any::<u16>(), vec(1u16..=16, 0..9)), 1..9),
     ) {
         let (mut steering, mut planner) = (Steering::new(7, 64), Planner::default());
         let mut counted = std::collections::BTreeMap::new();
