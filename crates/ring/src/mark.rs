@@ -159,39 +159,32 @@ fn marked<const KEYED: bool, const SHARED: bool>(
     let (sender, receiver, (mask, want)) = (tx.owner(), rx.owner(), key.blocks());
     // SAFETY: both rings keep their regions alive, and they are borrowed until the run is over.
     let owners = unsafe { &*Arc::as_ptr(tx.region()) }.owners();
+    // Only swaps change whose a buffer is: the line of its owner is written then, and is read here
+    // at no cost.
+    let asks = SHARED && functions.receiver;
     let (mut at, mut tail, max) = (tx.next_index(), rx.tail(), max.min(tx.ready()));
-    let mut run = Run { frames: 0, bytes: 0, end: End::Done };
-    while run.frames < max {
-        let Some(plain) = from.plain(from.read(at)) else {
-            run.end = End::Complex;
-            break;
-        };
-        let Some(mark) = change(from.mark(at)) else {
-            run.end = End::Other;
-            break;
-        };
+    let (mut frames, mut bytes) = (0, 0);
+    let end = loop {
+        if frames == max {
+            break End::Done;
+        }
+        let Some(plain) = from.plain(from.read(at)) else { break End::Complex };
+        let Some(mark) = change(from.mark(at)) else { break End::Other };
         // SAFETY: `plain` hands out aligned buffers of at least one line.
         let header = if KEYED || !SHARED { unsafe { copy::header(plain.data) } } else { mask };
         if KEYED && !copy::equal(header, mask, want) {
-            run.end = End::Other;
-            break;
+            break End::Other;
         }
-        if run.frames == room {
-            run.end = End::Full;
-            break;
+        if frames == room {
+            break End::Full;
         }
         let spare = to.read(tail).buffer();
-        // Only swaps change whose a buffer is: the line of its owner is written then, and is read
-        // here at no cost.
-        let own = || !SHARED || !functions.receiver || owners.is(spare, receiver);
-        if to.buffer(spare).is_none() || !own() {
-            run.end = End::BadSlot;
-            break;
+        if to.buffer(spare).is_none() || asks && !owners.is(spare, receiver) {
+            break End::BadSlot;
         }
         let word = if SHARED {
             if functions.sender && !owners.is(plain.buffer, sender) {
-                run.end = End::Foreign;
-                break;
+                break End::Foreign;
             }
             owners.give(spare, sender);
             owners.give(plain.buffer, receiver);
@@ -200,25 +193,22 @@ fn marked<const KEYED: bool, const SHARED: bool>(
         } else {
             copied(&to, spare, &plain, header)
         };
-        let Some(word) = word else {
-            run.end = End::Complex;
-            break;
-        };
+        let Some(word) = word else { break End::Complex };
         if functions.sender {
             from.set_mark(at, 0);
         }
         to.write(tail, word);
         to.set_mark(tail, mark);
         (at, tail) = (from.span.next(at), to.span.next(tail));
-        run.frames += 1;
-        run.bytes += u64::from(plain.len);
-    }
+        frames += 1;
+        bytes += u64::from(plain.len);
+    };
     tx.set_next(at);
-    rx.filled(tail, run.frames);
-    if run.end == End::BadSlot {
+    rx.filled(tail, frames);
+    if end == End::BadSlot {
         rx.pass_over();
     }
-    run
+    Run { frames, bytes, end }
 }
 
 /// Takes frames from `tx` and drops them: those that [`mark_run`] would move if there were room.

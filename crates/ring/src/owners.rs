@@ -19,10 +19,10 @@
 //! one owner at any time: whatever peers write into their slots, a buffer comes back once, and at
 //! the latest when the last member goes. Members that exchange buffers with each other have one
 //! owner together ([`crate::family`]). The switch does not ask whose a buffer is before it passes
-//! it on; who sends one that is not its own harms its group and nobody else. Of functions
-//! in a chain it asks ([`crate::mark`]): what one of them sends twice, or of others, is dropped, and
-//! a slot that it gives back with another's buffer is passed over. So no buffer leaves a function
-//! but by a frame that it sends, for another that comes: it has as many as the pool gave it, however
+//! it on; who sends one that is not its own harms its group and nobody else. Of functions in a
+//! chain it asks ([`crate::mark`]): what one of them sends twice, or of others, is dropped, and a
+//! slot that it gives back with another's buffer is passed over. So no buffer leaves a function but
+//! by a frame that it sends, for another that comes: it has as many as the pool gave it, however
 //! broken its neighbours are, and what these have spoilt ends with them.
 //!
 //! *Clients that exchange buffers themselves.* A process with two ports of one group may move a

@@ -4,6 +4,8 @@
 mod adapters;
 #[path = "turns/asks.rs"]
 mod asks;
+#[path = "turns/belief.rs"]
+mod belief;
 #[path = "turns/chain.rs"]
 mod chain;
 #[path = "turns/fronts.rs"]

@@ -18,8 +18,8 @@
 //! The port is an instance of a service (`uvala port add vale0:fw --service firewall`). Frames lie
 //! in the memory of its trust group: what passes is passed on by exchanging buffers. What the
 //! switch says of a frame, and is told, stands in its slot ([`Meta`]);
-//! `docs/spec/frame-metadata.md` has
-//! the bits. A frame that is passed on keeps its place among the others. Several cores: [`Threads`].
+//! `docs/spec/frame-metadata.md` has the bits. A frame that is passed on keeps its place among the
+//! others. Several cores: [`Threads`].
 
 mod cores;
 pub(crate) mod hops;

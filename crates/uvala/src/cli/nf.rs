@@ -45,9 +45,9 @@ enum Action {
     },
     /// What they do now, the busiest first; again and again, until Ctrl-C
     ///
-    /// Rates are frames in a second. CPU is the share of a core that the instance's thread or process
-    /// uses, and CORES where that may run, where it can be seen from here. With --json, one line
-    /// each time.
+    /// Rates are frames in a second. CPU is the share of a core that the instance's thread or
+    /// process uses, and CORES where that may run, where it can be seen from here. With --json, one
+    /// line each time.
     Top {
         /// Name of the switch; without it, all you may see
         switch: Option<String>,

@@ -1,11 +1,12 @@
 //! How many frames of a port are taken in a turn, where flows that nobody knows cost much.
 //!
-//! Such a frame is looked up among the rules, and whoever makes every frame a flow of its own has all
-//! of them looked up: where thousands of rules ask for different things the turn takes long, and all
-//! others of the worker wait. So a port whose last turn cost more than `WORK` comparisons gets a shorter
-//! one, in proportion. It gets longer ones little by little, as long as what it sends in them is
-//! cheap: who has flows known for a while only to send many new ones at once has that seldom.
-//! Frames that are not taken wait in their ring, and it is their sender whom they hold up.
+//! Such a frame is looked up among the rules, and whoever makes every frame a flow of its own has
+//! all of them looked up: where thousands of rules ask for different things the turn takes long,
+//! and all others of the worker wait. So a port whose last turn cost more than `WORK` comparisons
+//! gets a shorter one, in proportion. It gets longer ones little by little, as long as what it
+//! sends in them is cheap: who has flows known for a while only to send many new ones at once has
+//! that seldom. Frames that are not taken wait in their ring, and it is their sender whom they hold
+//! up.
 
 use crate::id::{MAX_PORTS, PortId};
 
