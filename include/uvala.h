@@ -355,7 +355,8 @@ typedef int (*uvala_nf_callback)(void *context, struct uvala_nf_frame *frame);
  * or an error. Both sides of the port are this thread's meanwhile, and a callback calls nothing
  * about this port but uvala_nf_held, _send_on and _send. With a timeout of 0 from the first call on
  * it has no direct hops: their doorbells are not the port's. When uvala_options.stop was said it
- * is UVALA_ESTOPPED, whether there are frames or not. */
+ * is UVALA_ESTOPPED, whether there are frames or not. A port that was no instance of a service when
+ * it was opened, or in a switch without chains, is an error. */
 int uvala_nf_step(struct uvala_port *port, uvala_nf_callback callback, void *context,
                   int64_t timeout_us);
 
@@ -390,11 +391,11 @@ int uvala_nf_send(struct uvala_port *port, const void *frame, size_t len);
 struct uvala_nf_threads {
 	size_t size;         /* of this structure */
 	const char *port;    /* of the first thread, like "vale0:fw"; then "vale0:fw_1", "vale0:fw_2" */
-	const char *service; /* ports that are not there are made, as its instances; NULL: as plain ones */
+	const char *service; /* ports that are not there are made, as its instances; NULL: all are there */
 	const char *cores;   /* one for each thread, like "0,2-3"; NULL: the system chooses */
 	const struct uvala_options *options; /* how the ports are opened; stop: ends all threads */
 	uint16_t threads;    /* 0: one for each core, or one */
-	uint16_t instance;   /* number of the first instance */
+	uint16_t instance;   /* number of the first instance; 0: the lowest that are free */
 	uint32_t reserved;   /* 0 */
 };
 #define UVALA_NF_THREADS_INIT { sizeof(struct uvala_nf_threads), 0, 0, 0, 0, 0, 0, 0 }

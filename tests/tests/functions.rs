@@ -68,7 +68,7 @@ fn shows_a_chain(mut shell: Owned) {
     for port in ["valenf:fw ", "valenf:r "] {
         let shown = |line: &String| {
             let words: Vec<&str> = line.split_whitespace().collect();
-            line.contains(port) && line.contains(" runs ") && words.get(7) != Some(&"0")
+            line.contains(port) && line.contains(" runs ") && words.get(8) != Some(&"0")
         };
         assert!(lines.any(|line| shown(&line)), "{port} is not shown");
     }
@@ -243,6 +243,19 @@ fn apply_takes_what_a_daemon_starts_with_and_names_a_wrong_line() {
     let line = bad.lines().count() - 1;
     let place = format!("uvala.toml:{line}: valenf: rule 2: there is no chain no");
     assert!(status == Some(9) && said.contains(&place), "{said}");
+    // Nor do names that are neither in the file nor in the switch.
+    let wrong = TEXT.replace("640", "660");
+    let end = wrong.lines().count();
+    for (text, line, why) in [
+        (wrong.replace("chain = \"web\"\n", "chain = \"no\"\n"), 11, "no chain no in the file"),
+        (wrong.replace("[\"fw\"]", "[\"ids\"]"), 14, "chain web: there is no service ids"),
+        (wrong.replace("out = \"sink\"", "out = \"far\""), 14, "there is no port far"),
+        (wrong + "[[switch.valenf.rule]]\naction = \"port:z\"\n", end + 1, "there is no port z"),
+    ] {
+        let (status, said) = apply(&text);
+        let says = said.contains(&format!("uvala.toml:{line}: ")) && said.contains(why);
+        assert!(status == Some(9) && says, "{line}, {why}: {said}");
+    }
     let shown = says(&changed, "switch show valenf");
     assert!(shown.contains("640"), "nothing has changed: {shown}");
 }

@@ -1,10 +1,12 @@
 //! How functions start: what is refused says why, and leaves nothing behind.
 
 use std::fs;
+use std::time::Duration;
 
+use client::nf::{self, Action, Frame, Made};
 use harness::daemon::{Daemon, Setup};
 use harness::process::{OTHER_STRANGER, STRANGER, Scratch};
-use harness::{is_root, skip};
+use harness::{is_root, skip, wait};
 
 /// What a command that fails says, and its exit status.
 fn refused(daemon: &Daemon, words: &str, user: Option<u32>) -> (i32, String) {
@@ -30,6 +32,79 @@ fn a_switch_without_chains_is_refused_with_the_cure() {
     assert!(daemon.ports().is_empty());
     done(&daemon, "switch set vale0 --forwarding chain", None);
     done(&daemon, "nf run bypass vale0:f -T 1", None);
+}
+
+/// Two functions at such ports would pass one frame to each other for ever.
+#[test]
+fn a_port_of_no_service_is_refused_with_the_cure_and_becomes_one() {
+    let daemon = Setup::new("[switch.vale0]\nforwarding = \"chain\"\n").start();
+    done(&daemon, "port add vale0:p", None);
+    let (status, said) = refused(&daemon, "nf run bypass vale0:p", None);
+    assert!(status == 12 && said.contains("uvala port set vale0:p --service NAME"), "{said}");
+    // So does the library, which our function is as well as anybody's.
+    let mut port = daemon.open("vale0:p");
+    let mut next = |_: &mut Frame<'_>, _: &mut Made| Action::Next;
+    let error = nf::step(&mut port, &mut next, Some(Duration::ZERO)).unwrap_err();
+    assert!(error.to_string().contains("uvala port set vale0:p --service"), "{error}");
+    drop(port);
+    done(&daemon, "nf run bypass vale0:p --service idle --instance 3 -T 1", None);
+    let roles = |port: &str| {
+        let output = daemon.uvala(&["port", "show", port, "--json"]);
+        let shown: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        [shown["settings"]["service"].clone(), shown["settings"]["instance"].clone()]
+    };
+    assert_eq!(roles("vale0:p"), [serde_json::json!("idle"), serde_json::json!(3)]);
+    // What the port is not is not ignored.
+    for more in ["--service other", "--instance 7", "--service other --instance 7"] {
+        let (status, said) = refused(&daemon, &format!("nf run bypass vale0:p {more}"), None);
+        assert!(status == 12 && said.contains("is instance 3 of service idle"), "{said}");
+    }
+    done(&daemon, "nf run bypass vale0:p --service idle --instance 3 -T 1", None);
+    done(&daemon, "nf run bypass vale0:p -T 1", None);
+    done(&daemon, "nf run bypass vale0:new --service idle -T 1", None);
+    assert_eq!(roles("vale0:new")[1], 0, "the lowest that is free");
+    let (_, said) = refused(&daemon, "port set vale0:new --instance 3", None);
+    assert!(said.contains("instance 3 of service idle is port p"), "{said}");
+}
+
+#[test]
+fn a_switch_keeps_its_chains_while_functions_run() {
+    let daemon = Setup::new(&harness::chain::configuration(1)).start();
+    let function = harness::chain::function(&daemon, 0);
+    let (status, said) = refused(&daemon, "switch set valenf --forwarding learning", None);
+    assert!(status == 6 && said.contains("valenf:f0"), "{status}: {said}");
+    let place = Scratch::new("functions_forwarding");
+    let file = place.path().join("learning.toml");
+    fs::write(&file, "[switch.valenf]\nforwarding = \"learning\"\n").unwrap();
+    let words = format!("apply {}", file.display());
+    assert!(refused(&daemon, &words, None).1.contains("valenf:f0"));
+    drop(function);
+    wait::until("its end", || harness::chain::functions(&daemon)[0].pid.is_none());
+    done(&daemon, "switch set valenf --forwarding learning", None);
+    let output = daemon.uvala(&["chain", "list", "valenf"]);
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert!(shown.contains("forwarding is learning, not chain"), "{shown}");
+}
+
+/// Root's daemon lets everybody in, and so does a user's switch: its firewall is the user's.
+#[test]
+fn nobody_else_is_the_firewall_of_a_users_switch() {
+    if !is_root() {
+        return skip("only root can be two users");
+    }
+    let daemon = Setup::new("[socket]\nmode = \"666\"\n").start();
+    for words in [
+        "switch add vale0 --forwarding chain --mode 666",
+        "port add vale0:f --service f",
+        "chain add vale0 c f",
+    ] {
+        done(&daemon, words, Some(STRANGER));
+    }
+    let (status, said) = refused(&daemon, "nf run bypass vale0:f -T 1", Some(OTHER_STRANGER));
+    assert!(status == 4 && said.contains("mode 600"), "{said}");
+    done(&daemon, "nf run bypass vale0:f -T 1", Some(STRANGER));
+    done(&daemon, "port set vale0:f --mode 666", Some(STRANGER));
+    done(&daemon, "nf run bypass vale0:f -T 1", Some(OTHER_STRANGER));
 }
 
 #[test]

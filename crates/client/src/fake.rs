@@ -71,6 +71,7 @@ fn region(blocks: usize, slots: u32, stride: u32) -> (Arc<Region>, OwnedFd, Atta
         rx_slots: slots,
         extra_bufs: EXTRA_BUFS,
         peer_block: None,
+        function: false,
     };
     (region, fd, attached)
 }

@@ -99,7 +99,8 @@ pub(crate) fn halves(
     let sender = Sender { rings: (0..tx_rings).map(tx).collect(), link: link.clone(), policy };
     let rings = (0..counts.rx_rings).map(rx).collect();
     let news = News::new(&region, &geometry.port);
-    Ok((sender, Receiver { rings, link: link.clone(), policy, next: 0, news }))
+    let is_function = attached.function;
+    Ok((sender, Receiver { rings, link: link.clone(), policy, next: 0, news, is_function }))
 }
 
 /// What to wait for.
@@ -208,6 +209,8 @@ pub struct Receiver {
     next: usize,
     /// Whether the daemon has to say something to a function.
     pub(crate) news: News,
+    /// Whether frames came to it by chains when it was opened.
+    pub(crate) is_function: bool,
 }
 
 impl Receiver {

@@ -202,7 +202,10 @@ impl Config {
 pub fn load_switches(path: &Path) -> Result<(Vec<SwitchText>, Vec<String>), ConfigError> {
     let text = read(path)?;
     let switches = parse(&text, path, |mut raw| {
-        let switches = raw.switches()?;
+        let mut switches = raw.switches()?;
+        let ends: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
+        let line = |at| ends.partition_point(|&end| end < at) + 1;
+        switches.iter_mut().for_each(|it| it.places.map(line));
         raw.into_config().map(|_| switches)
     })?;
     let keys: BTreeMap<String, IgnoredAny> = toml::from_str(&text).unwrap_or_default();

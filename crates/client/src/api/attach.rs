@@ -91,4 +91,12 @@ pub struct Attached {
     /// For a pipe: offset of the other end's block.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_block: Option<u64>,
+    /// The port is an instance of a service, in a switch that has chains: frames come to it by
+    /// chains alone, and what a function passes on goes on in them.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub function: bool,
+}
+
+fn is_not(flag: &bool) -> bool {
+    !flag
 }

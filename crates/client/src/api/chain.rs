@@ -208,6 +208,9 @@ pub struct FunctionInfo {
     pub port: PortName,
     /// Process that runs it.
     pub pid: Option<u32>,
+    /// User whose process that is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<u32>,
     /// Trust group.
     pub group: Option<String>,
     /// Frames that wait for it.

@@ -32,6 +32,8 @@ use std::time::Duration;
 
 use ring::abi::{Slot, slot_flag};
 
+use crate::api::{ErrorCode, Failure};
+use crate::control::ControlError;
 use crate::{Error, Port, Rx, Tx};
 pub use cores::{CoreError, Cores};
 use hops::Ways;
@@ -156,7 +158,8 @@ impl<F: FnMut(&mut Frame<'_>, &mut Made) -> Action> Handler for F {
 /// loop is the port's alone. All goes out by the first transmit ring: one of each kind is enough.
 ///
 /// # Errors
-/// The daemon is gone.
+/// The daemon is gone. The port was no instance of a service when it was opened, or its switch had
+/// no chains: frames would be flooded to functions there, and two send them round and round.
 pub fn step(
     port: &mut Port,
     handler: &mut impl Handler,
@@ -164,6 +167,7 @@ pub fn step(
 ) -> Result<u32, Error> {
     let mut made = Made::default();
     loop {
+        check_port(port)?;
         hops::tend(port, timeout)?;
         let (mut ring, mut hop, mut taken) = (0, 0, 0);
         if let Some(hop) = hops::left_behind(port) {
@@ -189,6 +193,23 @@ pub fn step(
             return send(port, made).map(|()| taken);
         }
     }
+}
+
+/// Is it a function's? It may have been opened again, after somebody took its service away.
+#[inline]
+fn check_port(port: &Port) -> Result<(), Error> {
+    if port.receiver.is_function { Ok(()) } else { Err(no_function(port)) }
+}
+
+#[cold]
+fn no_function(port: &Port) -> Error {
+    let (name, switch) = (port.name(), port.name().switch());
+    let why = format!(
+        "port {name} is no instance of a service in a switch that has chains, and functions \
+         elsewhere send frames round and round: uvala port set {name} --service NAME, uvala switch \
+         set {switch} --forwarding chain; then open it again"
+    );
+    ControlError::Refused(Failure::new(ErrorCode::Unsupported, why)).into()
 }
 
 /// What can be done with the frames of a ring.

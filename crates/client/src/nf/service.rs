@@ -42,6 +42,7 @@ impl Ports {
         connection.hello(&options.introduction())?;
         let mut ports = Self { connection: None, all: Vec::new() };
         for (number, name) in (*first..=last).zip(names) {
+            let number = (*first > 0).then_some(number);
             match add_port(&connection, name, service, number) {
                 Ok(added) => ports.all.push((name.clone(), added)),
                 Err(error) => {
@@ -80,13 +81,10 @@ fn add_port(
     connection: &Connection,
     port: &PortName,
     service: &str,
-    instance: u16,
+    instance: Option<u16>,
 ) -> Result<Added, ControlError> {
-    let settings = PortSettings {
-        service: Some(service.to_owned()),
-        instance: Some(instance),
-        ..PortSettings::default()
-    };
+    let settings =
+        PortSettings { service: Some(service.to_owned()), instance, ..PortSettings::default() };
     let (port, kind) = (port.clone(), PortKind::Shm);
     let add = PortAdd { port, kind, settings, host: None, machine: None };
     match connection.call(Request::PortAdd(Box::new(add))) {

@@ -91,7 +91,8 @@ impl Threads {
     }
 
     /// Ports that are not there are made, as instances of this service, which are counted from
-    /// `first`. They stay, as any port that was made; when the function cannot start, they go.
+    /// `first`; from 0: as the lowest that are free. They stay, as any port that was made; when the
+    /// function cannot start, they go.
     #[must_use]
     pub fn service(self, service: impl Into<String>, first: u16) -> Self {
         Self { service: Some((service.into(), first)), ..self }
@@ -182,7 +183,10 @@ impl Threads {
     }
 
     /// The names of all ports.
-    fn names(&self) -> Result<Vec<PortName>, Error> {
+    ///
+    /// # Errors
+    /// One is too long.
+    pub fn names(&self) -> Result<Vec<PortName>, Error> {
         let name = |thread: u16| match thread {
             0 => Ok(self.port.clone()),
             _ => self.port.switch().join(&format!("{}_{thread}", self.port.port())),

@@ -52,6 +52,9 @@ pub enum MisfitError {
     /// Chains and rules.
     #[error("{0}: {1}")]
     Steering(SwitchName, String),
+    /// Two instances of a service have one number.
+    #[error("instance {1} of service {0} is port {2} already: give it another number, or none")]
+    Instance(String, u16, String),
     /// A static address has one port.
     #[error(
         "{0} is on {one} and on {other}; an address has one port: take one out",

@@ -27,7 +27,7 @@ use crate::control::policy::Grant;
 use crate::control::refusal::Refusal;
 use crate::control::settings::{change_grant, change_port, change_switch};
 use crate::control::statics::Station;
-use crate::control::steering::Steering;
+use crate::control::steering::{Steering, lowest_free};
 
 /// What a file says of a switch.
 #[derive(Debug)]
@@ -38,6 +38,8 @@ pub struct SwitchText {
     pub ports: Vec<PortAdd>,
     /// The same with defaults where nothing is said; with all chains and rules.
     pub plan: SwitchPlan,
+    /// Where it says so.
+    pub places: Places,
 }
 
 #[derive(Default, Deserialize)]
@@ -105,6 +107,8 @@ impl RawSwitch {
     /// Checks it.
     pub fn read(self, name: SwitchName) -> Result<SwitchText, Misfit> {
         check_steering(&name, &self.chain, &self.rule)?;
+        let instances = instances(&self.port)?;
+        let places = Places::of(&self.chain, &self.rule, &self.port);
         let settings = SwitchSettings {
             forwarding: self.forwarding.map(|forwarding| forwarding.to_string()),
             age_s: self.age_s.map(|s| s.0),
@@ -119,7 +123,12 @@ impl RawSwitch {
         let config = config.expect("each value was checked where it stands");
         let mut homes = BTreeMap::new();
         let ports = self.port.into_iter().map(|(key, raw)| raw.read(&name, &key, &mut homes));
-        let (ports, plans) = ports.collect::<Result<Vec<_>, Misfit>>()?.into_iter().unzip();
+        let (ports, mut plans): (_, Vec<PortPlan>) =
+            ports.collect::<Result<Vec<_>, Misfit>>()?.into_iter().unzip();
+        for plan in &mut plans {
+            let number = instances.get(plan.name.port()).copied();
+            plan.config.role.instance = number.unwrap_or(plan.config.role.instance);
+        }
         let plan = SwitchPlan {
             config,
             persistent: true,
@@ -132,7 +141,60 @@ impl RawSwitch {
             rules: self.rule.into_iter().map(Spanned::into_inner).collect(),
             name: name.clone(),
         };
-        Ok(SwitchText { spec: SwitchSpec { switch: name, settings }, ports, plan })
+        Ok(SwitchText { spec: SwitchSpec { switch: name, settings }, ports, plan, places })
+    }
+}
+
+/// The numbers of all instances of services, by their ports: those that are not said are the lowest
+/// that nobody has.
+fn instances(ports: &BTreeMap<Spanned<String>, RawPort>) -> Result<BTreeMap<String, u16>, Misfit> {
+    let mut taken: BTreeMap<(&str, u16), &str> = BTreeMap::new();
+    let all = ports.iter().filter_map(|(key, port)| Some((key, port.service.as_deref()?, port)));
+    for (key, service, port) in all.clone() {
+        let Some(number) = port.instance else { continue };
+        if let Some(other) = taken.insert((service, number), key.get_ref()) {
+            let error = MisfitError::Instance(service.to_owned(), number, other.to_owned());
+            return Err((key, error).into());
+        }
+    }
+    let mut numbers = BTreeMap::new();
+    for (key, service, port) in all {
+        let free = || lowest_free(|number| taken.contains_key(&(service, number)));
+        let number = port.instance.unwrap_or_else(free);
+        taken.insert((service, number), key.get_ref());
+        numbers.insert(key.get_ref().clone(), number);
+    }
+    Ok(numbers)
+}
+
+/// Where a switch's chains, rules and ports stand: bytes before each; as a file is read, lines.
+#[derive(Debug)]
+pub struct Places {
+    /// Of its chains, in their order.
+    pub chains: Vec<usize>,
+    /// Of its rules.
+    pub rules: Vec<usize>,
+    /// Of its ports.
+    pub ports: Vec<usize>,
+}
+
+impl Places {
+    fn of(
+        chains: &[Spanned<ChainSpec>],
+        rules: &[Spanned<RuleSpec>],
+        ports: &BTreeMap<Spanned<String>, RawPort>,
+    ) -> Self {
+        Self {
+            chains: chains.iter().map(|chain| chain.span().start).collect(),
+            rules: rules.iter().map(|rule| rule.span().start).collect(),
+            ports: ports.keys().map(|key| key.span().start).collect(),
+        }
+    }
+
+    /// Has each be another number.
+    pub fn map(&mut self, number: impl Fn(usize) -> usize) {
+        let all = [&mut self.chains, &mut self.rules, &mut self.ports];
+        all.into_iter().flatten().for_each(|at| *at = number(*at));
     }
 }
 

@@ -118,7 +118,7 @@ fn test_what_is_not_said_stays_open_and_is_planned_as_by_default() {
     fs::remove_file(&place).unwrap();
     let (switches, others) = read.unwrap();
     assert_eq!(others, ["log"]);
-    let SwitchText { spec, ports, plan } = &switches[0];
+    let SwitchText { spec, ports, plan, .. } = &switches[0];
     let wanted = SwitchSettings { age_s: Some(7), ..SwitchSettings::default() };
     assert_eq!(spec.settings, wanted);
     let wanted = PortSettings { isolated: Some(true), ..PortSettings::default() };
@@ -260,4 +260,17 @@ proptest! {
     fn test_no_text_makes_the_parser_panic(text in "[\\[\\]a-z0-9_.=\"\n ]{0,80}") {
         let _ = parse(&text);
     }
+}
+
+#[test]
+fn test_instances_of_a_service_have_a_number_each() {
+    let port =
+        |name: &str, more: &str| format!("[switch.vale0.port.{name}]\nservice = \"fw\"\n{more}");
+    let text = [port("a", ""), port("b", "instance = 0\n"), port("c", "")].concat();
+    let config = Config::parse(&text, Path::new("test.toml")).unwrap();
+    let ports = config.switches[0].ports.iter();
+    assert_eq!(ports.map(|port| port.config.role.instance).collect::<Vec<_>>(), [1, 0, 2]);
+    let text = [port("a", "instance = 3\n"), port("b", "instance = 3\n")].concat();
+    let refusal = Config::parse(&text, Path::new("test.toml")).unwrap_err().to_string();
+    assert!(refusal.contains(":4: instance 3 of service fw is port a already"), "{refusal}");
 }

@@ -111,6 +111,7 @@ fn attachment(name: &PortName, rings: &RingSpec) -> Attachment {
         rx_slots: rings.counts.rx_slots.slots(),
         extra_bufs: rings.extra_bufs,
         peer_block: None,
+        function: false,
     };
     Attachment { geometry, region: file(), kick: file(), wake: file() }
 }

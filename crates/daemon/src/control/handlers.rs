@@ -14,6 +14,7 @@ mod keeping;
 mod lone;
 pub mod machine;
 mod netmap;
+mod roles;
 mod switches;
 mod wanted;
 
@@ -268,6 +269,7 @@ impl<D: Datapath> Control<D> {
         let permissions = change_permissions(switch.permissions, caller, &spec.settings)?;
         let config = settings::change_switch(switch.config, &spec.settings)?;
         self.check_capacity(&spec.switch, config)?;
+        self.check_forwarding(&spec.switch, config)?;
         let steering = self.wanted_steering(&spec.switch, &spec.settings)?;
         let more = config.fdb_capacity.saturating_sub(switch.config.fdb_capacity);
         self.state.claim_addresses(switch.permissions.owner, more)?;
@@ -384,8 +386,8 @@ impl<D: Datapath> Control<D> {
             return Err(Refusal::InterfaceAdded(add.port.clone()));
         }
         self.state.claim_persistent(caller, &add.port)?;
-        let config = settings::change_port(PortConfig::default(), &add.settings)?;
-        self.check_role(&add.port, add.kind, &config.role)?;
+        let mut config = settings::change_port(PortConfig::default(), &add.settings)?;
+        self.settle_role(&add.port, add.kind, (&mut config.role, &add.settings))?;
         check_header(add.kind, &add.settings)?;
         let (name, host, stations) =
             (add.port.clone(), host::wanted(caller, add)?, BTreeSet::new());
@@ -444,12 +446,12 @@ impl<D: Datapath> Control<D> {
         if port.kind == PortKind::Pipe {
             return Err(Refusal::PipeSettings(set.port.clone()));
         }
-        let config = settings::change_port(port.config.clone(), &set.settings)?;
+        let mut config = settings::change_port(port.config.clone(), &set.settings)?;
         let grant = settings::change_grant(port.grant, &set.settings)?;
         check_gift(&set.port, port, grant)?;
         check_header(port.kind, &set.settings)?;
         if config.role != port.config.role {
-            self.check_role(&set.port, port.kind, &config.role)?;
+            self.settle_role(&set.port, port.kind, (&mut config.role, &set.settings))?;
         }
         let service = port.config.role.service.as_ref();
         if service.is_some() && config.role.service.as_ref() != service && port.is_live() {
@@ -601,20 +603,6 @@ fn check_header(kind: PortKind, settings: &PortSettings) -> Result<(), Refusal> 
     }
 }
 
-fn check_group(attach: &Attach) -> Result<(), Refusal> {
-    let Some(group) = &attach.group else { return Ok(()) };
-    if attach.port.pipe().is_some() {
-        return Err(Refusal::PipeGroup(attach.port.clone()));
-    }
-    if is_group_name(group) { Ok(()) } else { Err(Refusal::BadValue(GROUP_NAME.to_owned())) }
-}
-
-/// A trust group is named as a port is.
-fn is_group_name(group: &str) -> bool {
-    let name = format!("{}:{group}", SwitchName::PREFIX).parse::<PortName>();
-    name.is_ok_and(|name| name.pipe().is_none())
-}
-
 fn held_port(client: &Client, attach: &Attach, key: PortKey, memory: u64) -> Port {
     let holder = holder(client, memory, attach.group.clone());
     let holder = Some(Holder { thread: attach.thread, ..holder });
@@ -659,7 +647,6 @@ fn count(n: usize) -> u32 {
 const PAGE_BYTES: usize = client::api::MAX_MESSAGE - 4096;
 /// Ports whose counters are asked for at once.
 const STATS_CHUNK: usize = 16;
-const GROUP_NAME: &str = "group: only letters, digits and '_', as in --group chain1";
 
 #[cfg(test)]
 mod tests;

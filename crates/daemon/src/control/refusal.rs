@@ -122,6 +122,12 @@ pub enum Refusal {
          (uvala nf list)"
     )]
     FunctionRuns(PortName),
+    /// Chains are not taken away from functions.
+    #[error(
+        "a function runs at {0}, and without chains it would send frames round and round: end it \
+         first (uvala nf list)"
+    )]
+    NeedsChains(PortName),
     /// A setting on the end of a pipe.
     #[error("{0} is the end of a pipe, which the switch does not see: there is nothing to set")]
     PipeSettings(PortName),
@@ -380,6 +386,7 @@ impl Refusal {
             | Self::AttachedTo(_)
             | Self::InTwoSwitches(_)
             | Self::FunctionRuns(_)
+            | Self::NeedsChains(_)
             | Self::PortTaken(_) => ErrorCode::InUse,
             Self::NotAttachable(_)
             | Self::PipePersistent(_)

@@ -446,6 +446,11 @@ fn number_apart(instances: &mut [(PortId, u16)]) {
     instances.sort_by_key(|(_, number)| *number);
 }
 
+/// The lowest number of an instance that is not taken.
+pub fn lowest_free(is_taken: impl Fn(u16) -> bool) -> u16 {
+    (0..=u16::MAX).find(|number| !is_taken(*number)).expect("there are few instances")
+}
+
 fn no_port(name: &str) -> String {
     format!("there is no port {}; see: uvala port list", name.escape_debug())
 }

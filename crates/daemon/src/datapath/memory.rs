@@ -126,5 +126,6 @@ pub(super) fn geometry(
         rx_slots: counts.rx_slots.slots(),
         extra_bufs: rings.extra_bufs,
         peer_block: None,
+        function: false,
     }
 }

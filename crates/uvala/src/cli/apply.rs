@@ -1,5 +1,7 @@
 //! `uvala apply`
 
+mod check;
+
 use std::path::PathBuf;
 
 use anyhow::Context;
@@ -24,8 +26,10 @@ use crate::say;
 /// reads its configuration when it starts; this is how what is changed in it comes into force
 /// without a restart. What is there is changed, what is missing is made, and nothing else is
 /// touched, but that chains and rules of a switch in the file are those of the file alone: they
-/// change at once, between two batches of frames. Where the daemon refuses something, what stands
-/// before it in the file is made and stays: mend it, and apply it again.
+/// change at once, between two batches of frames. What can be seen to be wrong, in the file and
+/// beside what there is, is named by its line before anything is made. Where the daemon refuses
+/// something all the same, what stands before it in the file is made and stays: mend it, and apply
+/// it again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -43,6 +47,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let path = args.file.display();
     let (switches, others) = load_switches(&args.file)?;
     let connection = global.connect()?;
+    switches.iter().try_for_each(|text| check::check(&connection, &args.file, text))?;
     for text in switches {
         let made = "what stands before it in the file is made; apply it again when it is mended";
         let name = text.spec.switch.clone();
@@ -56,7 +61,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 }
 
 fn apply(connection: &Connection, text: SwitchText) -> anyhow::Result<()> {
-    let SwitchText { spec, ports, plan } = text;
+    let SwitchText { spec, ports, plan, .. } = text;
     let name = spec.switch.clone();
     add_or(connection, Request::SwitchAdd(spec.clone()), || Request::SwitchSet(spec))?;
     // Ports first, because chains need their services; their chains last, for these need to be.

@@ -1,6 +1,7 @@
 //! `uvala nf`
 
 mod metrics;
+mod place;
 mod reporter;
 mod run;
 mod top;
@@ -8,6 +9,7 @@ mod top;
 use client::api::{FunctionInfo, Request, SteeringQuery};
 use client::control::Connection;
 use client::name::SwitchName;
+use daemon::users;
 
 use super::output::{Output, Watch};
 use super::{Global, listing, switch as switches};
@@ -120,6 +122,7 @@ fn table(functions: &[FunctionInfo]) -> String {
         right("INSTANCE", |info| info.instance.to_string()),
         left("PORT", |info| info.port.to_string()),
         right("PID", |info| or_dash(info.pid)),
+        left("USER", |info| or_dash(info.user.map(users::user_name))),
         left("GROUP", |info| or_dash(info.group.as_ref())),
         left("STATE", |info| state(info).to_owned()),
         right("WAITING", |info| info.waiting.to_string()),
@@ -146,7 +149,7 @@ const EXAMPLES: &str = "\
 Examples:
   uvala nf run firewall vale0:fw -c firewall.toml
   uvala nf run router vale0:r1 -c router.toml --group nf
-  uvala nf run bypass vale0:b1 --service bypass --instance 1
+  uvala nf run bypass vale0:b1 --service idle --instance 1
   uvala nf run firewall vale0:fw -c firewall.toml --cores 2-3
   uvala nf list --watch
   uvala nf top --json | head -1

@@ -113,8 +113,8 @@ macro_rules! on_off {
             #[arg(long, value_name = "GROUP")]
             group: Option<String>,
             /// Who may attach (w), in octal as for a file; where it is not said: 600 with --owner,
-            /// 660 with --group and for sockets of machines, 600 on a switch with --new-ports
-            /// owner, otherwise [new: 666]
+            /// 660 with --group and for sockets of machines, 600 with --service and on a switch
+            /// with --new-ports owner, otherwise [new: 666]
             #[arg(long)]
             mode: Option<Mode>,
             /// Bytes of the virtio-net header in front of each frame in its rings [new: 0]
@@ -123,7 +123,7 @@ macro_rules! on_off {
             /// The service that it is an instance of, in chains of functions; '' for none
             #[arg(long, value_name = "NAME")]
             service: Option<String>,
-            /// Which instance of it [new: 0]
+            /// Which instance of it [new: the lowest that is free]
             #[arg(long, value_name = "N")]
             instance: Option<u16>,
             /// The chain of functions that frames enter which come in here; '' for none

@@ -13,10 +13,10 @@
 use std::io;
 
 use client::api::{Attach, PortKind, Reply};
-use client::name::PortName;
+use client::name::{PortName, SwitchName};
 use switch::PortConfig;
 
-use super::{Answer, Client, Control, check_group, held_port};
+use super::{Answer, Client, Control, held_port};
 use crate::control::datapath::{
     Attachment, Build, Datapath, DatapathError, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
 };
@@ -139,7 +139,8 @@ impl<D: Datapath> Control<D> {
             let gone = self.state.release(&name);
             self.settle(&name, &gone);
         }
-        let Attachment { geometry, region, kick, wake } = opened?;
+        let Attachment { mut geometry, region, kick, wake } = opened?;
+        geometry.function = self.is_function(&name);
         let holder = self.state.port_mut(&name).and_then(|port| port.holder.as_mut());
         let holder = holder.expect("reserved until now");
         holder.ready = true;
@@ -162,3 +163,19 @@ impl<D: Datapath> Control<D> {
         }
     }
 }
+
+fn check_group(attach: &Attach) -> Result<(), Refusal> {
+    let Some(group) = &attach.group else { return Ok(()) };
+    if attach.port.pipe().is_some() {
+        return Err(Refusal::PipeGroup(attach.port.clone()));
+    }
+    if is_group_name(group) { Ok(()) } else { Err(Refusal::BadValue(GROUP_NAME.to_owned())) }
+}
+
+/// A trust group is named as a port is.
+pub(super) fn is_group_name(group: &str) -> bool {
+    let name = format!("{}:{group}", SwitchName::PREFIX).parse::<PortName>();
+    name.is_ok_and(|name| name.pipe().is_none())
+}
+
+const GROUP_NAME: &str = "group: only letters, digits and '_', as in --group chain1";

@@ -6,14 +6,13 @@ use std::sync::Arc;
 
 use client::api::{
     COUNT_NAME_MAX, COUNTS_MAX, ChainAdd, ChainInfo, ChainRef, ChainSpec, FlowCacheInfo,
-    FunctionInfo, FunctionNote, PortKind, Reply, Request, RuleAdd, RuleDel, RuleInfo, RuleSpec,
+    FunctionInfo, FunctionNote, Reply, Request, RuleAdd, RuleDel, RuleInfo, RuleSpec,
     SteeringQuery, SwitchSettings,
 };
 use client::name::{PortName, SwitchName};
 use switch::forward::chain::Report;
 use switch::forward::chain::cache::CacheStats;
-use switch::forward::chain::service::INSTANCES_MAX;
-use switch::{Counters, DropReason, Forwarding, PortId, Role};
+use switch::{Counters, DropReason, Forwarding, PortId};
 
 use super::{Answer, Control, Port, Wanted, page, parse_port};
 use crate::config::SwitchPlan;
@@ -86,7 +85,7 @@ impl<D: Datapath> Control<D> {
         }
     }
 
-    fn views<'a>(&'a self, switch: &'a SwitchName) -> Vec<View<'a>> {
+    pub(super) fn views<'a>(&'a self, switch: &'a SwitchName) -> Vec<View<'a>> {
         let view = |(name, port): (&'a PortName, &'a Port)| View {
             name: name.port(),
             role: &port.config.role,
@@ -142,37 +141,6 @@ impl<D: Datapath> Control<D> {
         self.steered(name).steering = steering;
         self.tend_forwarding(name);
         Ok(())
-    }
-
-    /// Whether a port may have this role.
-    pub(super) fn check_role(
-        &self,
-        name: &PortName,
-        kind: PortKind,
-        role: &Role,
-    ) -> Result<(), Refusal> {
-        if role.service.is_some() && kind != PortKind::Shm {
-            return Err(Refusal::ServiceKind(name.clone()));
-        }
-        if let Some(service) = &role.service {
-            let views = self.views(name.switch());
-            let others = views.iter().filter(|port| port.name != name.port());
-            let count = others.filter(|port| port.role.service.as_ref() == Some(service)).count();
-            if count >= INSTANCES_MAX {
-                let why = format!(
-                    "service {service} has {INSTANCES_MAX} instances, which is the most; \
-                     give {name} another service"
-                );
-                return Err(Refusal::Steering(name.switch().clone(), why));
-            }
-        }
-        let switch = self.state.find_switch(name.switch());
-        match &role.chain {
-            Some(chain) if !switch.is_some_and(|switch| switch.steering.has_chain(chain)) => {
-                Err(Refusal::NoChain(name.switch().clone(), chain.clone()))
-            }
-            _ => Ok(()),
-        }
     }
 
     fn change_steering(
@@ -257,6 +225,7 @@ impl<D: Datapath> Control<D> {
         let from = query.from.as_deref().unwrap_or("");
         let CacheStats { hits, misses, evicted } = report.cache;
         let flow_cache = FlowCacheInfo { hits, misses, evicted };
+        let idle = idle(switch);
         let rows = switch.steering.numbered().filter(|(_, chain)| chain.name.as_str() >= from);
         let rows = rows.map(|(number, chain)| {
             let enters = |port: &&View<'_>| port.role.chain.as_ref() == Some(&chain.name);
@@ -273,7 +242,7 @@ impl<D: Datapath> Control<D> {
                 drops: drops.map(|(reason, frames)| (reason.name().to_owned(), frames)).collect(),
                 lost: services.iter().filter_map(|service| lost.get(*service)).sum(),
                 flow_cache,
-                broken: broken_chain(chain, &views, &report),
+                broken: idle.clone().or_else(|| broken_chain(chain, &views, &report)),
                 hops: self.hops_of_chain(name, number),
             };
             (chain.name.clone(), info)
@@ -307,10 +276,11 @@ impl<D: Datapath> Control<D> {
         rules.retain(|rule| from.is_none_or(|from| place_of(rule) >= from));
         rules.sort_by_key(place_of);
         let counted: BTreeMap<u32, Counters> = report.rules.iter().copied().collect();
+        let idle = idle(switch);
         let rows = rules.into_iter().map(|rule| {
             let id = rule.id.unwrap_or_default();
             let Counters { frames, bytes } = counted.get(&id).copied().unwrap_or_default();
-            let broken = broken_rule(&rule, &views);
+            let broken = idle.clone().or_else(|| broken_rule(&rule, switch, &views, &report));
             (format!("{}/{id}", rule.priority), RuleInfo { rule, frames, bytes, broken })
         });
         Ok(Reply::Rules(page(rows)))
@@ -343,6 +313,7 @@ impl<D: Datapath> Control<D> {
                 instance: port.config.role.instance,
                 port: name.clone(),
                 pid: holder.map(|holder| holder.pid),
+                user: holder.map(|holder| holder.uid),
                 group: holder.and_then(|holder| holder.group.clone()),
                 waiting: seen.map_or(0, |seen| seen.waiting),
                 capacity: seen.map_or(0, |seen| seen.capacity),
@@ -420,11 +391,31 @@ fn broken_chain(chain: &ChainSpec, views: &[View<'_>], report: &Report) -> Optio
     idle.or(out.map(|out| format!("nobody holds port {out}: frames that leave are dropped")))
 }
 
+/// Why no frame meets rules and chains of a switch.
+fn idle(switch: &Switch) -> Option<String> {
+    let forwarding = switch.config.forwarding;
+    let why = || format!("for no frame: the switch's forwarding is {forwarding}, not chain");
+    (forwarding != Forwarding::Chain).then(why)
+}
+
 /// Why a rule is for no frames now, or drops them.
-fn broken_rule(rule: &RuleSpec, views: &[View<'_>]) -> Option<String> {
+fn broken_rule(
+    rule: &RuleSpec,
+    switch: &Switch,
+    views: &[View<'_>],
+    report: &Report,
+) -> Option<String> {
     let gone = |port: &&str| !is_live(port, views);
-    let from = rule.port.as_deref().filter(gone);
-    let to = rule.action.strip_prefix("port:").filter(gone);
-    let from = from.map(|port| format!("nobody holds port {port}: no frame comes by it"));
-    from.or(to.map(|port| format!("nobody holds port {port}: its frames are dropped")))
+    if let Some(port) = rule.port.as_deref().filter(gone) {
+        return Some(format!("nobody holds port {port}: no frame comes by it"));
+    }
+    match rule.action.split_once(':')? {
+        ("port", to) => {
+            gone(&to).then(|| format!("nobody holds port {to}: its frames are dropped"))
+        }
+        (_, to) => {
+            let (_, chain) = switch.steering.numbered().find(|(_, chain)| chain.name == to)?;
+            broken_chain(chain, views, report).map(|why| format!("chain {to}: {why}"))
+        }
+    }
 }

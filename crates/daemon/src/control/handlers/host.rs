@@ -10,7 +10,8 @@ use client::name::PortName;
 use port::host::HostError;
 use switch::{MacAddr, PortConfig};
 
-use super::{Control, is_group_name};
+use super::Control;
+use super::attach::is_group_name;
 use crate::control::datapath::{Datapath, HostSpec, MakeHostError, PortKey, SwitchKey};
 use crate::control::policy::{Access, Caller};
 use crate::control::refusal::Refusal;

@@ -9,6 +9,7 @@ mod interfaces;
 mod keeping;
 mod lone;
 mod netmap;
+mod roles;
 
 use client::api::{Counter, ErrorCode, Mac, PortSettings, SwitchSettings};
 

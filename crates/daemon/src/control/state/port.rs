@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use client::api::{HostIf, Machine, PortKind, PortStats};
+use client::api::{HostIf, Machine, NewPorts, PortKind, PortStats};
 use client::name::PortName;
 use switch::PortConfig;
 
@@ -110,10 +110,21 @@ impl Port {
         self.persistent || self.is_bound() || self.holder.as_ref().is_some_and(|h| h.ready)
     }
 
-    /// Who may attach to it, if it stays.
+    /// Who may attach to it, if it stays. Functions are trusted with the frames of all: what nobody
+    /// said of an instance of a service is for the switch's owner.
     #[must_use]
     pub fn permissions(&self, switch: &Switch) -> Permissions {
-        self.grant.permissions(self.owner, &switch.permissions, switch.new_ports)
+        let new_ports = match self.config.role.service {
+            Some(_) => NewPorts::Owner,
+            None => switch.new_ports,
+        };
+        self.grant.permissions(self.owner, &switch.permissions, new_ports)
+    }
+
+    /// Does somebody run a function at it?
+    #[must_use]
+    pub fn has_function(&self) -> bool {
+        self.config.role.service.is_some() && self.is_live()
     }
 
     /// Whether a worker knows the port: it has counters and addresses.

@@ -192,6 +192,7 @@ mod tests {
             instance: 0,
             port: port.parse().unwrap(),
             pid: cpu_ms.map(|_| 1),
+            user: None,
             group: None,
             waiting: 3,
             capacity: 1023,

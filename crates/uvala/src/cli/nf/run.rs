@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use client::api::{ErrorCode, Failure, Reply, Request, SwitchRef};
-use client::control::{Connection, ControlError, unexpected};
-use client::name::{PortName, SwitchName};
+use client::api::{ErrorCode, Failure};
+use client::control::{Connection, ControlError};
+use client::name::PortName;
 use client::nf::{Cores, Failed, Instance, Threads};
 use client::{Options, Stop};
 
 use super::functions;
+use super::place::{self, Role};
 use super::reporter::Reporter;
 use crate::cli::{Global, Usage, chain};
 use crate::nf::wishes::Wishes;
@@ -29,12 +30,12 @@ pub struct Run {
     /// What it is to do; TOML
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Service that a new port is an instance of [new: the function's name]
+    /// Service that the port is an instance of, if it is of none yet [new: the function's name]
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
-    /// Which instance a new port is; of several threads, the first
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    instance: u16,
+    /// Which instance it is then; of several threads, the first [new: those that are free]
+    #[arg(long, value_name = "N")]
+    instance: Option<u16>,
     /// Instances to run, each in a thread of its own with a port of its own: vale0:fw, vale0:fw_1,
     /// vale0:fw_2, ... [new: one for each of --cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
@@ -63,8 +64,11 @@ pub struct BadFile(String);
 pub fn run(global: &Global, run: &Run) -> anyhow::Result<()> {
     let (port, function) = (run.port.parse::<PortName>()?, run.function()?);
     let connection = global.connect()?;
-    check_switch(&connection, port.switch())?;
+    place::check_switch(&connection, port.switch())?;
     run.check_alone(&connection, &port, &function)?;
+    let names = run.threads(global, port.clone()).names()?;
+    let role = Role { service: run.service.as_deref(), first: run.instance };
+    role.settle(&connection, &names)?;
     let mut functions = vec![function];
     while functions.len() < run.count() {
         functions.push(run.function()?);
@@ -110,7 +114,7 @@ impl Run {
             None => options,
         };
         let threads = Threads::new(port).options(options);
-        let threads = threads.service(self.service(), self.instance);
+        let threads = threads.service(self.service(), self.instance.unwrap_or_default());
         let threads = match &self.cores {
             Some(cores) => threads.cores(cores.clone()),
             None => threads,
@@ -257,34 +261,4 @@ impl Run {
 fn is_permission(error: &anyhow::Error) -> bool {
     let code = error.downcast_ref().and_then(ControlError::code);
     code == Some(ErrorCode::Permission)
-}
-
-/// Only chains lead to functions. Without, frames are flooded to them, and two that pass everything
-/// on send them round and round.
-fn check_switch(connection: &Connection, name: &SwitchName) -> anyhow::Result<()> {
-    let (code, why) = match connection.call(Request::SwitchShow(SwitchRef { switch: name.clone() }))
-    {
-        Ok(Reply::Switch(info)) if info.forwarding == "chain" => return Ok(()),
-        Ok(Reply::Switch(info)) => {
-            let why = format!(
-                "switch {name} has no chains (its forwarding is {}), and functions in it send \
-                 frames round and round; give it some: uvala switch set {name} --forwarding chain",
-                info.forwarding
-            );
-            (ErrorCode::Unsupported, why)
-        }
-        Err(ControlError::Refused(failure)) if failure.code == ErrorCode::NotFound => {
-            let why = format!(
-                "there is no switch {name}; make it: uvala switch add {name} --forwarding chain"
-            );
-            (ErrorCode::NotFound, why)
-        }
-        // Who may not look at it may be allowed to attach.
-        Err(ControlError::Refused(failure)) if failure.code == ErrorCode::Permission => {
-            return Ok(());
-        }
-        Ok(other) => return Err(unexpected(&other).into()),
-        Err(error) => return Err(error.into()),
-    };
-    Err(Failure::new(code, why).into())
 }

@@ -108,6 +108,7 @@ mod tests {
             instance: 0,
             port: port.parse().unwrap(),
             pid: Some(pid),
+            user: None,
             group: None,
             waiting: 0,
             capacity: 1023,

@@ -8,7 +8,7 @@ use super::*;
 
 impl Bench {
     /// vale0 with two instances of service fw, a chain of it, and a rule for a port of a client.
-    fn with_chain() -> Self {
+    pub(super) fn with_chain() -> Self {
         let mut bench = Self::new();
         bench.done(r#"{"switch_add":{"switch":"vale0","settings":{"forwarding":"chain"}}}"#);
         for port in ["f1", "f2"] {

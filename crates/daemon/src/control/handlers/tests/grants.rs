@@ -83,6 +83,24 @@ fn test_a_closed_switch_has_no_ports_but_those_that_were_given() {
     assert!(gets(&mut bench, BOB, "vale0:router"), "of which nothing was said");
 }
 
+/// Who runs a function sees, changes and drops the frames of all.
+#[test]
+fn test_an_instance_of_a_service_is_for_the_owner_of_the_switch() {
+    let mut bench = open_switch("");
+    add(&mut bench, "vale0:fw", r#""service":"fw""#);
+    add(&mut bench, "vale0:his", r#""service":"fw","owner":1002"#);
+    assert!(!gets(&mut bench, BOB, "vale0:fw"));
+    assert!(gets(&mut bench, OPERATOR, "vale0:fw") && gets(&mut bench, 0, "vale0:fw"));
+    assert!(gets(&mut bench, BOB, "vale0:his"), "to whom it was given");
+    assert!(gets(&mut bench, BOB, "vale0:any"), "ports of no service: as before");
+    assert_eq!(info(&mut bench, "vale0:fw").settings.mode.unwrap().to_string(), "600");
+    operate(&mut bench, r#"{"port_set":{"port":"vale0:fw","settings":{"mode":"666"}}}"#);
+    assert!(gets(&mut bench, BOB, "vale0:fw"), "everybody was let in");
+    add(&mut bench, "vale0:later", "");
+    operate(&mut bench, r#"{"port_set":{"port":"vale0:later","settings":{"service":"fw"}}}"#);
+    assert!(!gets(&mut bench, BOB, "vale0:later"));
+}
+
 #[test]
 fn test_a_grant_is_worth_nothing_where_the_switch_lets_nobody_in() {
     let mut bench = open_switch("");

@@ -1,0 +1,104 @@
+//! Instances of services: their numbers, who may be one, and that they have chains.
+
+use super::*;
+
+fn add(port: &str, settings: &str) -> String {
+    format!(r#"{{"port_add":{{"port":"vale0:{port}","settings":{{{settings}}}}}}}"#)
+}
+
+fn set(port: &str, settings: &str) -> String {
+    format!(r#"{{"port_set":{{"port":"vale0:{port}","settings":{{{settings}}}}}}}"#)
+}
+
+fn forwarding(of: &str) -> String {
+    format!(r#"{{"switch_set":{{"switch":"vale0","settings":{{"forwarding":"{of}"}}}}}}"#)
+}
+
+/// Rows of a listing of vale0.
+fn list(bench: &mut Bench, what: &str) -> Vec<serde_json::Value> {
+    let reply = bench.ask(0, 0, &format!(r#"{{"{what}":{{"switch":"vale0"}}}}"#)).unwrap();
+    let mut rows = serde_json::to_value(reply).unwrap();
+    let page = rows.as_object_mut().unwrap().values_mut().next().unwrap();
+    page["items"].as_array().unwrap().clone()
+}
+
+#[test]
+fn test_two_instances_have_two_numbers() {
+    let mut bench = Bench::with_chain();
+    let numbers = |bench: &mut Bench| {
+        let rows = list(bench, "function_list");
+        rows.iter().map(|row| row["instance"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(numbers(&mut bench), [0, 1], "the lowest that are free");
+    let third = add("f3", r#""service":"fw","instance":1"#);
+    let (code, why) = bench.refused(0, 0, &third);
+    assert!(code == ErrorCode::BadRequest && why.contains("fw is port f2"), "{why}");
+    bench.done(&add("f3", r#""service":"other""#));
+    // It was 0 there, and is 2 here.
+    bench.done(&set("f3", r#""service":"fw""#));
+    assert_eq!(numbers(&mut bench), [0, 1, 2]);
+    assert!(bench.refused(0, 0, &set("f3", r#""instance":0"#)).1.contains("is port f1"));
+    bench.done(&set("f3", r#""service":"fw","instance":2"#));
+    bench.done(r#"{"port_del":{"port":"vale0:f1"}}"#);
+    bench.done(&set("f2", r#""isolated":true"#));
+    bench.done(&add("f4", r#""service":"fw""#));
+    assert_eq!(numbers(&mut bench), [1, 2, 0]);
+}
+
+#[test]
+fn test_a_switch_keeps_its_chains_while_a_function_runs() {
+    let mut bench = Bench::with_chain();
+    bench.attach(2, 0, "vale0:f1").unwrap();
+    for other in ["learning", "hub"] {
+        let (code, why) = bench.refused(0, 0, &forwarding(other));
+        assert!(code == ErrorCode::InUse && why.contains("vale0:f1"), "{why}");
+    }
+    bench.done(&forwarding("chain"));
+    bench.control.hang_up(ConnKey(2));
+    bench.done(&forwarding("learning"));
+    // Nobody is told that frames pass.
+    for what in ["chain_list", "rule_list"] {
+        let rows = list(&mut bench, what);
+        let broken = rows[0]["broken"].as_str().unwrap();
+        assert!(broken.contains("forwarding is learning, not chain"), "{broken}");
+    }
+}
+
+#[test]
+fn test_who_attaches_hears_whether_chains_lead_there() {
+    let mut bench = Bench::with_chain();
+    let leads = |bench: &mut Bench, port: &str| {
+        let reply = bench.attach(7, 0, port).unwrap();
+        bench.control.hang_up(ConnKey(7));
+        let Reply::Attached(attached) = reply else { panic!("{reply:?}") };
+        attached.function
+    };
+    assert!(leads(&mut bench, "vale0:f1"));
+    assert!(!leads(&mut bench, "vale0:new"));
+    assert!(!leads(&mut bench, "vale0:f1{0"), "a pipe is nobody's");
+    bench.done(&forwarding("learning"));
+    assert!(!leads(&mut bench, "vale0:f1"));
+    bench.done(&forwarding("chain"));
+    bench.done(&set("f1", r#""service":"""#));
+    assert!(!leads(&mut bench, "vale0:f1"));
+}
+
+#[test]
+fn test_a_rule_is_as_broken_as_its_chain() {
+    let mut bench = Bench::with_chain();
+    let rule = r#"{"action":"chain:web","vlan":7,"priority":9}"#;
+    bench.ask(0, 0, &format!(r#"{{"rule_add":{{"switch":"vale0","rules":[{rule}]}}}}"#)).unwrap();
+    let state = |bench: &mut Bench| list(bench, "rule_list")[0]["broken"].clone();
+    assert_eq!(state(&mut bench), "chain web: nobody runs fw");
+    bench.attach(2, 0, "vale0:f1").unwrap();
+    assert_eq!(state(&mut bench), serde_json::Value::Null);
+}
+
+#[test]
+fn test_listings_say_whose_process_a_function_is() {
+    let mut bench = Bench::with_chain();
+    bench.attach(2, 0, "vale0:f1").unwrap();
+    let rows = list(&mut bench, "function_list");
+    assert_eq!(rows[0]["user"], 0);
+    assert_eq!(rows[1].get("user"), None);
+}

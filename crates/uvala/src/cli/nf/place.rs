@@ -1,0 +1,123 @@
+//! Where a function is to run: in a switch that has chains, at ports that are of a service.
+
+use client::api::{
+    ErrorCode, Failure, PortInfo, PortRef, PortSet, PortSettings, Reply, Request, SwitchRef,
+};
+use client::control::{Connection, ControlError, unexpected};
+use client::name::{PortName, SwitchName};
+
+/// What its ports are to be, as far as somebody says it.
+#[derive(Debug)]
+pub struct Role<'a> {
+    /// Instances of this service.
+    pub service: Option<&'a str>,
+    /// Counted from this one.
+    pub first: Option<u16>,
+}
+
+impl Role<'_> {
+    /// Ports that are there are of this service, or become it. Those that are not there will be.
+    pub fn settle(&self, connection: &Connection, ports: &[PortName]) -> anyhow::Result<()> {
+        for (at, port) in (0u16..).zip(ports) {
+            let call = Request::PortShow(PortRef { port: port.clone() });
+            let info = match connection.call(call) {
+                Ok(Reply::Port(info)) => info,
+                Ok(other) => return Err(unexpected(&other).into()),
+                Err(ControlError::Refused(failure)) if is_unseen(failure.code) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let number = self.first.and_then(|first| first.checked_add(at));
+            self.settle_port(connection, &info, number)?;
+        }
+        Ok(())
+    }
+
+    fn settle_port(
+        &self,
+        connection: &Connection,
+        info: &PortInfo,
+        number: Option<u16>,
+    ) -> anyhow::Result<()> {
+        let port = &info.port;
+        match (&info.settings.service, self.service) {
+            (Some(service), _) => {
+                let why = self.contradicts(port, (service, info.settings.instance), number);
+                why.map_or(Ok(()), |why| Err(Failure::new(ErrorCode::Unsupported, why).into()))
+            }
+            // Who holds it is for the daemon to say.
+            (None, _) if info.client.is_some() => Ok(()),
+            (None, None) => {
+                let why = format!(
+                    "port {port} is an instance of no service, and functions at such ports send \
+                     frames round and round; give it one: uvala port set {port} --service NAME, or \
+                     uvala nf run --service NAME"
+                );
+                Err(Failure::new(ErrorCode::Unsupported, why).into())
+            }
+            (None, Some(service)) => {
+                let service = Some(service.to_owned());
+                let settings =
+                    PortSettings { service, instance: number, ..PortSettings::default() };
+                let set = PortSet { port: port.clone(), settings };
+                match connection.call(Request::PortSet(set))? {
+                    Reply::Done => Ok(()),
+                    other => Err(unexpected(&other).into()),
+                }
+            }
+        }
+    }
+
+    /// Why a port that is an instance already is not the one that was asked for.
+    fn contradicts(
+        &self,
+        port: &PortName,
+        (service, instance): (&str, Option<u16>),
+        number: Option<u16>,
+    ) -> Option<String> {
+        let wanted = self.service.unwrap_or(service);
+        let is_it = wanted == service && (number.is_none() || number == instance);
+        let instance = instance.unwrap_or_default();
+        let asked = number.map(|number| format!(" --instance {number}")).unwrap_or_default();
+        (!is_it).then(|| {
+            format!(
+                "port {port} is instance {instance} of service {service}: leave out what says \
+                 otherwise, or change it: uvala port set {port} --service {wanted}{asked}"
+            )
+        })
+    }
+}
+
+/// One that is not there is made; who may not look at it may be allowed to attach.
+fn is_unseen(code: ErrorCode) -> bool {
+    matches!(code, ErrorCode::NotFound | ErrorCode::Permission)
+}
+
+/// Only chains lead to functions. Without, frames are flooded to them, and two that pass everything
+/// on send them round and round.
+pub fn check_switch(connection: &Connection, name: &SwitchName) -> anyhow::Result<()> {
+    let (code, why) = match connection.call(Request::SwitchShow(SwitchRef { switch: name.clone() }))
+    {
+        Ok(Reply::Switch(info)) if info.forwarding == "chain" => return Ok(()),
+        Ok(Reply::Switch(info)) => {
+            let why = format!(
+                "switch {name} has no chains (its forwarding is {}), and functions in it send \
+                 frames round and round; give it some: uvala switch set {name} --forwarding chain",
+                info.forwarding
+            );
+            (ErrorCode::Unsupported, why)
+        }
+        Err(ControlError::Refused(failure)) if failure.code == ErrorCode::NotFound => {
+            let why = format!(
+                "there is no switch {name}; make it: uvala switch add {name} --forwarding chain"
+            );
+            (ErrorCode::NotFound, why)
+        }
+        // Who may not look at it may be allowed to attach.
+        Err(ControlError::Refused(failure)) if failure.code == ErrorCode::Permission => {
+            return Ok(());
+        }
+        Ok(other) => return Err(unexpected(&other).into()),
+        Err(error) => return Err(error.into()),
+    };
+    Err(Failure::new(code, why).into())
+}
