@@ -19,7 +19,9 @@ pub struct Stop(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
+    /// Written by whoever says it (Release), read by all who wait (Acquire).
     is_said: AtomicBool,
+    /// Ready from then on; written after `is_said`, never read.
     bell: OwnedFd,
 }
 
@@ -69,7 +71,11 @@ mod tests {
     fn test_all_who_sleep_hear_it_and_those_who_come_later() {
         let stop = Stop::new().unwrap();
         assert!(!stop.is_said() && !stop.wait(Duration::from_millis(1)));
-        let hears = || stop.wait(Duration::from_secs(20));
+        let hears = || {
+            let mut fds = [PollFd::new(&stop, PollFlags::IN)];
+            let time = Timespec::try_from(Duration::from_secs(20)).unwrap();
+            poll(&mut fds, Some(&time)) == Ok(1)
+        };
         let heard = std::thread::scope(|scope| {
             let sleepers = [scope.spawn(hears), scope.spawn(hears)];
             stop.clone().stop();

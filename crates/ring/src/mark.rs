@@ -113,8 +113,9 @@ impl Region {
 /// Which sides of a run are functions.
 ///
 /// What a function sends on must be its own: a buffer that it sends twice is another's the second
-/// time. So must be what it gives back, for the sender gets that: a slot with another's buffer is
-/// passed over. Else two would send one buffer, and the one that did nothing wrong is refused.
+/// time. So must be what it gives back, for the sender gets that where frames are swapped: a slot
+/// with another's buffer is passed over. Else two would send one buffer, and the one that did
+/// nothing wrong is refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Functions {
     /// The sender: its slots come back without marks.

@@ -315,7 +315,7 @@ impl<'a> TurnOf<'a> {
             } else {
                 self.step(budget - moved.slots)
             };
-            if step == Moved::default() {
+            if step == Moved::default() && self.switch.steering.is_none() {
                 // The frame has changed under our eyes: whatever it is now, it is taken.
                 step = self.stage(budget - moved.slots);
             }

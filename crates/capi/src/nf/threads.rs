@@ -5,6 +5,7 @@
 #![allow(clippy::missing_safety_doc)] // reason: the contract of every pointer is in uvala.h.
 
 use std::ffi::{CString, c_char, c_int, c_void};
+use std::fmt;
 use std::mem::offset_of;
 use std::ptr;
 
@@ -54,6 +55,12 @@ type Body = unsafe extern "C" fn(*mut c_void, *mut Handle, u32) -> c_int;
 
 /// Why a body ended.
 struct Ended(c_int, CString);
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.1.to_string_lossy())
+    }
+}
 
 impl From<Error> for Ended {
     fn from(error: Error) -> Self {
@@ -148,13 +155,12 @@ unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>, c_int> {
 }
 
 fn complain(failed: Failed<Ended>) -> c_int {
+    let text = failed.to_string();
     match failed {
-        Failed::Start(Ended(code, said)) => fail_as(code, &said.to_string_lossy()),
-        Failed::Cores(error) => bad(&error.to_string()),
-        Failed::Thread(error) => fail_as(ESYSTEM, &format!("cannot start a thread: {error}")),
-        Failed::Instance { thread, port, error: Ended(code, said) } => {
-            let said = said.to_string_lossy();
-            fail_as(code, &format!("thread {thread}, at {port}: {said}"))
+        Failed::Start(Ended(code, _)) | Failed::Instance { error: Ended(code, _), .. } => {
+            fail_as(code, &text)
         }
+        Failed::Cores(_) => bad(&text),
+        Failed::Thread(_) => fail_as(ESYSTEM, &text),
     }
 }

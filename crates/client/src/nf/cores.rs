@@ -29,7 +29,7 @@ pub enum CoreError {
         allowed: String,
     },
     /// Fewer or more than threads.
-    #[error("{threads} threads and {cores} cores; name as many cores, or leave out --threads")]
+    #[error("{threads} threads and {cores} cores; name as many cores as threads, or leave one out")]
     Count {
         /// Threads that are wanted.
         threads: u16,

@@ -68,8 +68,8 @@ pub fn send(port: &mut Port, made: Made) -> Result<(), Error> {
     first
 }
 
-/// Sends a frame on in its chain. One that another daemon has spoken of is nobody's: of that this
-/// one is gone, the next wait finds.
+/// Sends a frame on in its chain. What another daemon has said of a frame means nothing to this
+/// one: such a frame is lost. That the daemon is gone, the next wait finds.
 fn send_on(tx: &mut Tx, held: &Held, action: Action) -> Result<(), Error> {
     let frame = &held.bytes[..];
     let sent = tx.slots_for(frame.len()).and_then(|slots| {

@@ -1,4 +1,4 @@
-//! What a process uses of the machine, as the kernel tells everybody.
+//! What a process, or a thread of it, uses of the machine, as the kernel tells everybody.
 
 use std::fs::read_to_string;
 

@@ -1,9 +1,10 @@
 //! A turn in a switch whose forwarding function is `chain`.
 //!
 //! ```text
-//!  ┌─► next frame ─┬─ from a function ─► its mark ─┬─ to the one instance ──► run of equal marks
+//!  ┌─► next frame ─┬─ from a function ─► its mark ─┬─ one course for all ───► run of equal marks
 //!  │               │                               └─ else ────────────────► staged
-//!  │               └─ from outside ─┬─ no rule, one instance each ─────────► run of one header
+//!  │               └─ from outside ─┬─ no rule, one instance each ─────────► run of one header,
+//!  │                                │                                        of a wire of any
 //!  │                                └─ else: classified frame by frame ────► staged
 //!  └────────────────────────────────────────────────────────────────────────────┘
 //! ```
@@ -109,11 +110,11 @@ impl TurnOf<'_> {
                 let same = Meta::WAY_OUT;
                 Leg { dst, header, first: mark, same, keep: 0, new: 0 }
             }
-            Course::Drop(reason) => return Some(self.drop_alike(mark, reason, budget)),
+            Course::Drop(reason) => return self.drop_alike(mark, reason, budget),
         };
         let run = self.marked_run(&leg, true, budget);
         self.count_run(&course, false, run.as_ref());
-        self.after_run(leg.dst, run?)
+        Self::after_run(run?)
     }
 
     /// One frame was counted when its course was asked for.
@@ -129,7 +130,7 @@ impl TurnOf<'_> {
     }
 
     /// Frames of a function whose marks ask for the same as the first, which ends here.
-    fn drop_alike(&mut self, first: u64, reason: DropReason, budget: u32) -> Moved {
+    fn drop_alike(&mut self, first: u64, reason: DropReason, budget: u32) -> Option<Moved> {
         let alike = |mark: u64| (mark ^ first) & Meta::WAY_OUT == 0;
         let run = drop_marked(self.tx(), None, true, budget, alike);
         self.count_taken(run.frames, run.bytes);
@@ -138,7 +139,8 @@ impl TurnOf<'_> {
             // One was counted when its course was asked for.
             steering.adjust_drops(meta.chain(), reason, i64::from(run.frames) - 1);
         }
-        Moved::slots(run.frames)
+        // None: its mark is another by now.
+        (run.frames > 0).then(|| Moved::slots(run.frames))
     }
 
     /// All frames of a wire, or of one header, enter one chain.
@@ -162,7 +164,7 @@ impl TurnOf<'_> {
         let leg = Leg { dst, header, first: 0, same: 0, keep: 0, new };
         let run = self.marked_run(&leg, false, budget);
         self.count_run(&course, true, run.as_ref());
-        self.after_run(dst, run?)
+        Self::after_run(run?)
     }
 
     /// Frames like the first do not enter the chain of their port, where that one was counted.
@@ -193,7 +195,7 @@ impl TurnOf<'_> {
             Some(decision) => (decision, None),
             None => {
                 let header = Header::new(self.tx().peek()?.to_le_bytes());
-                (self.decide_leaving(from, out, header), Some(header))
+                (self.decide_by_header(from, out, header), Some(header))
             }
         };
         let Verdict::To(dst) = decision.verdict else { return None };
@@ -250,10 +252,7 @@ impl TurnOf<'_> {
     }
 
     /// What a run could not take, the batch does.
-    fn after_run(&mut self, dst: PortId, Steered { run, lost }: Steered) -> Option<Moved> {
-        if run.end == End::BadSlot {
-            self.count_drop(dst, DropReason::BadIndex, 0);
-        }
+    fn after_run(Steered { run, lost }: Steered) -> Option<Moved> {
         let taken = run.frames + lost;
         (taken > 0).then(|| Moved::slots(taken))
     }
@@ -357,9 +356,10 @@ impl TurnOf<'_> {
     /// By its address, of which a function teaches nothing, or by a port.
     fn decide_leaving(&mut self, from: PortId, out: Option<PortId>, header: Header) -> Decision {
         let unseen = out.and_then(|out| self.switch.bridge.decide_unseen(from, out));
-        if let Some(decision) = unseen {
-            return decision;
-        }
+        unseen.unwrap_or_else(|| self.decide_by_header(from, out, header))
+    }
+
+    fn decide_by_header(&mut self, from: PortId, out: Option<PortId>, header: Header) -> Decision {
         let decision = self.switch.bridge.decide_asked(from, header, Asks::NO_LEARN, self.now);
         match (decision.verdict, out) {
             (

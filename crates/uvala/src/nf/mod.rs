@@ -37,8 +37,9 @@ pub enum Others {
     Processes,
 }
 
-/// How long functions sleep at most, and those that wait for what another thread may hear.
+/// How long functions sleep at most.
 pub const TICK: Duration = Duration::from_secs(1);
+/// The same of one that waits for what another thread may hear.
 const TICK_WAITING: Duration = Duration::from_millis(10);
 
 /// Names in a switch, with their numbers in the frames' metadata.
@@ -222,7 +223,7 @@ pub fn run<F: Handler>(
     while let Some(tick) = may_go_on(function) {
         match step(port, function, Some(tick)) {
             Ok(_) => {}
-            // Then it may not.
+            // `may_go_on` says so, too.
             Err(Error::Stopped) => {}
             // A neighbour has spoilt a ring, which is mended: no reason to leave the chain.
             Err(Error::Resynced { times }) => {

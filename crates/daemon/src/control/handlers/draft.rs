@@ -43,7 +43,7 @@ impl<D: Datapath> Control<D> {
         let draft = self.draft(client, &switch)?;
         if draft.parts == PARTS_MAX {
             self.drafts.remove(&client.conn);
-            return Err(bad("more than 64 parts; what came of them is forgotten"));
+            return Err(bad(&format!("more than {PARTS_MAX} parts; what came is forgotten")));
         }
         draft.parts += 1;
         extend(&mut draft.chains, chains);

@@ -7,8 +7,9 @@
 //! └────┴──────┴───┴───────┴──────┴───────┴───────────┴───────┴───────────────┘
 //! ```
 //!
-//! To a function, `port` is the one by which the frame came in; from it, with the action `port`,
-//! the one to go to. A mark of 0 is none. `docs/spec/frame-metadata.md` tells functions the same.
+//! To a function, `port` is the one by which the frame came in, or that of the function which has
+//! sent it to this instance; from it, with the action `port`, the one to go to. A mark of 0 is
+//! none. `docs/spec/frame-metadata.md` tells functions the same.
 //!
 //! Every value of every field is legal: what a function writes can send its own frames astray, to
 //! where its operator lets functions send frames, and nothing else.
