@@ -35,7 +35,7 @@ use crate::stats::Counters;
 pub struct Chain {
     /// The number of this order of services, of those that the chain has had.
     pub order: u8,
-    /// The numbers of its services, at most [`POSITIONS`].
+    /// The numbers of its services, at most [`POSITIONS`](super::meta::POSITIONS).
     pub services: Vec<u8>,
     /// Where its frames leave.
     pub out: Out,
