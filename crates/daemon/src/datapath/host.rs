@@ -238,10 +238,11 @@ impl HostPorts {
                     Event::Is(now) if place.waits_for(now) && !appeared.contains(&key) => {
                         appeared.push(key);
                     }
-                    Event::Gone(index) if place.is(*index) => {
+                    Event::Gone(index) if place.was(*index) => {
                         if let Some(link) = &place.link {
                             link.note(State::Gone);
                         }
+                        place.interface.index = 0;
                     }
                     _ => {}
                 }
@@ -582,6 +583,21 @@ mod tests {
         assert_eq!(ports.note(&[Event::Is(interface(8, "b", false))]), [b]);
         assert_eq!(ports.note(&[Event::Gone(7), Event::Is(interface(10, "a", true))]), [a]);
         assert_eq!((link.state(), ports.log()), (State::Gone, vec![a]));
+    }
+
+    #[test]
+    fn the_last_that_is_heard_of_an_interface_does_not_bring_it_back() {
+        let mut ports = HostPorts::new().expect("descriptors");
+        let (key, old) = (PortKey(1), interface(7, "a", true));
+        let link = Link::new(&old, false, &ports.ringer);
+        let there = HostPlace { link: Some(link.clone()), interface: old, ..place("a") };
+        ports.ports = BTreeMap::from([(key, there)]);
+        // A worker has seen it go before netlink said so.
+        link.note(State::Gone);
+        let last = Event::Is(interface(7, "a", false));
+        assert_eq!(ports.note(&[last.clone(), Event::Gone(7)]), []);
+        // Numbers may be used again.
+        assert_eq!(ports.note(&[last]), [key]);
     }
 
     #[test]

@@ -18,7 +18,8 @@ pub(super) struct HostPlace {
     pub wanted: HostIf,
     /// None where there was none to open.
     pub link: Option<Arc<Link>>,
-    /// As it was last seen; its name may change.
+    /// As it was last seen; its name may change. Its number is 0 once netlink has said that it is
+    /// gone; a worker may have seen that before.
     pub interface: Interface,
     /// Where that is.
     pub home: Home,
@@ -62,14 +63,21 @@ impl HostPlace {
         self.wanted.ifname.as_deref().unwrap_or_default()
     }
 
-    /// Is it there again, by this name or another that it was given?
+    /// Is it there again, by this name or another that it was given? What is still heard of the
+    /// one that goes is not it.
     pub fn waits_for(&self, interface: &Interface) -> bool {
         let mut names = std::iter::once(&interface.name).chain(&interface.altnames);
-        self.comes_back() && self.state() == LinkState::Gone && names.any(|it| it == self.ifname())
+        let waits = self.comes_back() && self.state() == LinkState::Gone;
+        waits && !self.was(interface.index) && names.any(|it| it == self.ifname())
     }
 
     pub fn is(&self, index: u32) -> bool {
-        self.is_ours() && self.state() != LinkState::Gone && self.interface.index == index
+        self.was(index) && self.state() != LinkState::Gone
+    }
+
+    /// Is this its interface, as far as netlink has told, even if a worker has seen it go?
+    pub fn was(&self, index: u32) -> bool {
+        self.is_ours() && self.interface.index == index
     }
 
     /// Why it carries nothing, and what helps; nothing, if it does, or is being opened.
@@ -173,7 +181,8 @@ mod tests {
         let named = HostIf { ifname: Some("red".to_owned()), ..HostIf::default() };
         let place = with(State::Gone, named, Home::Ours);
         let (name, altnames) = ("eth7".to_owned(), vec!["enp1".to_owned(), "red".to_owned()]);
-        assert!(!place.waits_for(&Interface { name: name.clone(), ..Interface::default() }));
-        assert!(place.waits_for(&Interface { name, altnames, ..Interface::default() }));
+        let of_name = || Interface { index: 8, name: name.clone(), ..Interface::default() };
+        assert!(!place.waits_for(&of_name()));
+        assert!(place.waits_for(&Interface { altnames, ..of_name() }));
     }
 }
