@@ -217,7 +217,7 @@ fn marked<const KEYED: bool, const SHARED: bool>(
 pub fn drop_marked(
     tx: &mut TxKring,
     key: Option<Key>,
-    clear: bool,
+    from_function: bool,
     max: u32,
     is_same: impl Fn(u64) -> bool,
 ) -> Run {
@@ -228,7 +228,7 @@ pub fn drop_marked(
     }
     let run = drop_run(tx, key.unwrap_or(Key::new(0, 0)), count);
     let mut at = first;
-    for _ in 0..if clear { run.frames } else { 0 } {
+    for _ in 0..if from_function { run.frames } else { 0 } {
         from.set_mark(at, 0);
         at = from.span.next(at);
     }

@@ -161,7 +161,7 @@ impl RxKring {
     }
 
     /// Moves a frame of one piece by swapping buffers with the slot of `tx` that it came from,
-    /// which has been taken and not published yet. `strict`: this ring is a function's, see
+    /// which has been taken and not published yet. `to_function`: this ring is a function's, see
     /// [`crate::mark::Functions`].
     ///
     /// # Errors
@@ -171,14 +171,14 @@ impl RxKring {
         tx: &TxKring,
         slot: Index,
         piece: Frag,
-        strict: bool,
+        to_function: bool,
     ) -> Result<u32, Refused> {
         debug_assert!(Arc::ptr_eq(tx.region(), self.region()) && self.can_swap(piece));
         if self.room() == 0 {
             return Err(Refused::NoRoom);
         }
         let spare = self.free_buffer()?;
-        if strict && !self.region().owners().is(spare.get(), self.owner()) {
+        if to_function && !self.region().owners().is(spare.get(), self.owner()) {
             self.pass_over();
             return Err(Refused::BadSlot);
         }

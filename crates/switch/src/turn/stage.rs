@@ -246,7 +246,7 @@ impl TurnOf<'_> {
         alone: bool,
         may_wait: bool,
     ) -> Option<Full> {
-        let (queue, strict) = (self.queue, self.is_function(self.src));
+        let (queue, from_function) = (self.queue, self.is_function(self.src));
         let marks = self.is_function(dst);
         let pair = [self.src.index(), dst.index()];
         let Scratch { batch, list, edge, crowded, foreign, .. } = &mut *self.scratch;
@@ -268,7 +268,7 @@ impl TurnOf<'_> {
             (Plug::Rings(rings, _), giver) => {
                 rx_queue = queue_of(queue, rings);
                 let mut watch = to.watch.as_deref_mut().map(|watch| (rx_queue, watch, monitors));
-                let foreign = strict.then_some(foreign);
+                let foreign = from_function.then_some(foreign);
                 let from = giver.map(|giver| From { giver, foreign });
                 let rx = &mut rings.rx[rx_queue];
                 send_to_ring(rx, marks, batch, list, from, &mut watch)

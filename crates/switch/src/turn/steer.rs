@@ -204,11 +204,11 @@ impl TurnOf<'_> {
     }
 
     /// Moves a run of frames that have its mark; what has no room is lost.
-    fn marked_run(&mut self, leg: &Leg, clear: bool, budget: u32) -> Option<Steered> {
+    fn marked_run(&mut self, leg: &Leg, from_function: bool, budget: u32) -> Option<Steered> {
         let (first, same, keep, new) = (leg.first, leg.same, leg.keep, leg.new);
         let change = |mark: u64| ((mark ^ first) & same == 0).then_some(mark & keep | new);
         let key = leg.header.map(key);
-        let functions = Functions { sender: clear, receiver: self.is_function(leg.dst) };
+        let functions = Functions { sender: from_function, receiver: self.is_function(leg.dst) };
         let (run, queue) = self.run_between(leg.dst, budget, |tx, rx| {
             mark_run(tx, rx, key, functions, budget, change)
         })?;
@@ -216,13 +216,13 @@ impl TurnOf<'_> {
             End::Full => {
                 self.note_crowded(leg.dst, queue);
                 let is_same = |mark: u64| change(mark).is_some();
-                let lost = drop_marked(self.tx(), key, clear, budget - run.frames, is_same);
+                let lost = drop_marked(self.tx(), key, from_function, budget - run.frames, is_same);
                 self.count_drop(leg.dst, DropReason::NoRoom, lost.frames);
                 lost
             }
             End::Foreign => {
                 let mark = self.tx().peek_mark().unwrap_or(0);
-                let lost = drop_marked(self.tx(), None, clear, 1, |_| true);
+                let lost = drop_marked(self.tx(), None, from_function, 1, |_| true);
                 self.end(mark, DropReason::BadIndex, lost.frames);
                 lost
             }

@@ -29,9 +29,10 @@ use std::time::{Duration, Instant};
 
 use client::nf::{Action, Frame, Handler, Made};
 use serde::Deserialize;
+use switch::forward::chain::flow::fold;
 
 use super::packet::{End, Packet, Piece, Protocol, Side, Unread, flag, icmp};
-use super::table::{Seed, Table, fold};
+use super::table::{Seed, Table};
 use super::text::{entries, seconds};
 use super::{Counts, named};
 

@@ -7,6 +7,7 @@
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
 use ring::words::Words;
+use switch::forward::chain::flow::fold;
 
 /// Values by keys, at most so many.
 #[derive(Debug)]
@@ -237,14 +238,6 @@ impl Hasher for Fold {
     fn finish(&self) -> u64 {
         fold(self.state, self.seed ^ 0xd6e8_feb8_6659_fd93)
     }
-}
-
-/// Both halves of a product, in one word.
-#[inline]
-#[allow(clippy::cast_possible_truncation)] // reason: takes a product apart.
-pub fn fold(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
-    product as u64 ^ (product >> 64) as u64
 }
 
 #[cfg(test)]

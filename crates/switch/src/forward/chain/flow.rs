@@ -212,7 +212,8 @@ fn side(high: u64, low: u64, port: u64, seed: u64) -> u64 {
 /// Both halves of a product, in one word.
 #[inline]
 #[allow(clippy::cast_possible_truncation)] // reason: takes a product apart.
-pub(crate) fn fold(a: u64, b: u64) -> u64 {
+#[must_use]
+pub fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> 64) as u64
 }

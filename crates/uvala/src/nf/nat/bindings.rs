@@ -28,9 +28,11 @@ use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
+use switch::forward::chain::flow::fold;
+
 use super::ports::Ports;
 use crate::nf::packet::{End, Protocol, flag};
-use crate::nf::table::{Seed, Table, fold};
+use crate::nf::table::{Seed, Table};
 
 /// How long each sort may be silent.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,247 @@
+//! What a router does with packets.
+
+use super::*;
+
+const CONFIG: &str = "[[interface]]\naddress = \"10.0.1.1/24\"\n[[interface]]\n\
+    address = \"10.0.2.1/24\"\n[[route]]\nto = \"192.0.2.0/24\"\nvia = \"10.0.2.254\"\n\
+    [[route]]\nto = \"192.0.2.128/25\"\nvia = \"10.0.1.254\"\n";
+const A: Mac = [2, 0, 0, 0, 0, 0xa];
+const B: Mac = [2, 0, 0, 0, 0, 0xb];
+
+#[test]
+fn test_nonsense_is_refused_and_said_where() {
+    let interface = |address: &str| format!("{CONFIG}[[interface]]\naddress = {address:?}\n");
+    let route = |to: &str, via: &str| format!("{CONFIG}[[route]]\nto = {to:?}\nvia = {via:?}\n");
+    for (text, said) in [
+        (String::new(), "interface"),
+        ("interface = []".to_owned(), "has interfaces"),
+        (format!("mac = \"01:00:00:00:00:01\"\n{CONFIG}"), "group"),
+        (interface("10.0.3"), "interface 3: \"10.0.3\" is none like"),
+        (interface("10.0.3.0/24"), "no host's"),
+        (interface("10.0.3.255/24"), "no host's"),
+        (interface("10.0.2.2/24"), "10.0.2.0/24 has an interface"),
+        (route("10.0.9.0/24", "10.0.9.1"), "route 3: 10.0.9.1 is in no network"),
+        (route("10.0.9.0/24", "10.0.1.1"), "our own"),
+        (route("10.0.1.0/24", "10.0.2.9"), "a network of ours"),
+        (route("192.0.2.0/24", "10.0.2.9"), "has a route by 10.0.2.254"),
+    ] {
+        let error = format!("{:#}", Router::new(&text).err().expect(&text));
+        assert!(error.contains(said), "{error}");
+    }
+    assert!(Router::new(&interface("10.0.3.0/31")).is_ok());
+}
+
+/// What the router makes of a frame: the frame, if it goes on, and what it sends beside it.
+fn route(router: &mut Router, frame: &[u8]) -> (Option<Vec<u8>>, Vec<Vec<u8>>) {
+    let (mut buffer, mut made) = (frame.to_vec(), Made::default());
+    let mut frame = Frame::new(&mut buffer);
+    let action = router.frame(&mut frame, &mut made);
+    let passed = (action == Action::Next).then(|| frame.bytes().to_vec());
+    (passed, made.take())
+}
+
+/// Tells the router where a neighbour is; what it sends then.
+fn neighbour(router: &mut Router, address: [u8; 4], mac: Mac, own: [u8; 4]) -> Vec<Vec<u8>> {
+    let answer = arp(2, (mac, address.into()), (MAC, own.into()));
+    let (passed, made) = route(router, &ethernet(MAC, mac, 0x0806, &answer));
+    assert!(passed.is_none());
+    made
+}
+
+fn packet(dst: [u8; 4]) -> Vec<u8> {
+    ethernet(MAC, A, 0x0800, &ipv4(17, [10, 0, 1, 2].into(), dst.into(), b"payload!"))
+}
+
+#[test]
+fn test_a_packet_goes_on_when_its_neighbour_has_answered() {
+    let mut router = Router::new(CONFIG).unwrap();
+    let (passed, made) = route(&mut router, &packet([10, 0, 2, 2]));
+    assert_eq!((passed, made.len()), (None, 1), "it asks");
+    assert_eq!(made[0][..6], EVERYBODY);
+    assert_eq!(route(&mut router, &packet([10, 0, 2, 2])).1.len(), 0, "and not at once again");
+    let held = neighbour(&mut router, [10, 0, 2, 2], B, [10, 0, 2, 1]);
+    assert_eq!(held.len(), 2, "both have waited");
+    router.batch(1, &mut Made::default());
+    let passed = route(&mut router, &packet([10, 0, 2, 2])).0.unwrap();
+    assert_eq!((&passed[..6], &passed[6..12]), (&B[..], &MAC[..]));
+    assert_eq!(passed[ETHERNET + 8], 63);
+    assert_eq!(checksum(&passed[ETHERNET..ETHERNET + IPV4]), 0);
+    assert_eq!(&passed[ETHERNET + IPV4..], b"payload!");
+    assert!(held.iter().all(|held| *held == passed), "{held:x?}");
+}
+
+#[test]
+fn test_what_was_found_for_a_destination_is_void_when_its_neighbour_moves_or_grows_old() {
+    let mut router = Router::new(CONFIG).unwrap();
+    let (host, own) = ([10, 0, 2, 2], [10, 0, 2, 1]);
+    for station in [B, A, B] {
+        neighbour(&mut router, host, station, own);
+        for _ in 0..2 {
+            let (passed, made) = route(&mut router, &packet(host));
+            assert_eq!((passed.unwrap()[..6].to_vec(), made.len()), (station.to_vec(), 0));
+        }
+    }
+    router.begin(router.now + FRESH);
+    for asks in [1, 0] {
+        let (passed, made) = route(&mut router, &packet(host));
+        assert_eq!((passed.is_some(), made.len()), (true, asks), "it asks once, and goes on");
+    }
+    let mut last = packet(host);
+    last[ETHERNET + 8] = 1;
+    last[ETHERNET + 10..ETHERNET + 12].fill(0);
+    let sum = checksum(&last[ETHERNET..ETHERNET + IPV4]).to_be_bytes();
+    last[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&sum);
+    assert_eq!(route(&mut router, &last).0, None, "it has gone too far");
+}
+
+/// A packet for a neighbour, told from others by its payload.
+fn numbered(host: u8, number: u8) -> Vec<u8> {
+    let packet = ipv4(17, [10, 0, 1, 2].into(), [10, 0, 2, host].into(), &[number; 8]);
+    ethernet(MAC, A, 0x0800, &packet)
+}
+
+#[test]
+fn test_of_packets_that_wait_the_last_few_go_on_in_order() {
+    let mut router = Router::new(CONFIG).unwrap();
+    for number in 0..5 {
+        assert_eq!(route(&mut router, &numbered(2, number)).0, None);
+    }
+    let mut sent = neighbour(&mut router, [10, 0, 2, 2], B, [10, 0, 2, 1]);
+    // What follows in the batch does not overtake them.
+    let (passed, behind) = route(&mut router, &numbered(2, 5));
+    assert_eq!(passed, None);
+    sent.extend(behind);
+    let numbers: Vec<u8> = sent.iter().map(|frame| frame[ETHERNET + IPV4]).collect();
+    assert_eq!(numbers, [2, 3, 4, 5]);
+    assert_eq!(router.counts()[1..], named(["held", "unresolved"], [0, 2]));
+}
+
+#[test]
+fn test_neighbours_that_packets_wait_for_are_few_and_not_for_long() {
+    let mut router = Router::new(CONFIG).unwrap();
+    let hosts = u8::try_from(AWAITED).unwrap();
+    for host in 0..hosts + 7 {
+        route(&mut router, &numbered(100 + host, 0));
+    }
+    let held = hosts.into();
+    assert_eq!(router.counts()[1..], named(["held", "unresolved"], [held, 7]));
+    let mut made = Made::default();
+    router.now += PATIENCE;
+    router.tend(&mut made);
+    let asks = made.take();
+    assert_eq!(asks.len(), AWAITED, "it asks again");
+    assert!(asks.iter().all(|frame| ethertype(frame) == 0x0806));
+    router.now += HOLD;
+    router.tend(&mut made);
+    let said = made.take();
+    assert!(said.iter().all(|frame| frame[ETHERNET + IPV4..][..2] == [3, 1]), "{said:x?}");
+    assert_eq!(said.len(), AWAITED, "no host there");
+    assert_eq!(router.counts()[1..], named(["held", "unresolved"], [0, held + 7]));
+}
+
+#[test]
+fn test_a_file_without_their_network_ends_packets_that_wait() {
+    let mut router = Router::new(CONFIG).unwrap();
+    route(&mut router, &numbered(2, 0));
+    router.replace(Router::new(CONFIG).unwrap());
+    assert_eq!(router.counts()[1..], named(["held", "unresolved"], [1, 0]));
+    let other = "[[interface]]\naddress = \"10.0.1.1/24\"\n";
+    router.replace(Router::new(other).unwrap());
+    assert_eq!(router.counts()[1..], named(["held", "unresolved"], [0, 1]));
+}
+
+#[test]
+fn test_instances_tell_each_other_where_neighbours_are() {
+    let [mut one, mut other] = [(); 2].map(|()| Router::new(CONFIG).unwrap());
+    for (router, board) in [&mut one, &mut other].into_iter().zip(Board::among(2)) {
+        router.join(board);
+    }
+    assert!(!one.awaits_news() && route(&mut one, &numbered(2, 7)).0.is_none());
+    assert!(one.awaits_news());
+    one.replace(Router::new(CONFIG).unwrap());
+    // The other one gets the answer.
+    neighbour(&mut other, [10, 0, 2, 2], B, [10, 0, 2, 1]);
+    let mut made = Made::default();
+    one.batch(0, &mut made);
+    let sent = made.take();
+    assert_eq!(sent.len(), 1);
+    assert_eq!((&sent[0][..6], sent[0][ETHERNET + IPV4]), (&B[..], 7));
+    assert!(!one.awaits_news());
+    one.batch(1, &mut made);
+    assert!(route(&mut one, &numbered(2, 8)).0.is_some() && made.take().is_empty());
+}
+
+#[test]
+fn test_the_longest_prefix_says_where() {
+    let mut router = Router::new(CONFIG).unwrap();
+    neighbour(&mut router, [10, 0, 2, 254], B, [10, 0, 2, 1]);
+    neighbour(&mut router, [10, 0, 1, 254], A, [10, 0, 1, 1]);
+    assert_eq!(route(&mut router, &packet([192, 0, 2, 7])).0.unwrap()[..6], B);
+    assert_eq!(route(&mut router, &packet([192, 0, 2, 200])).0.unwrap()[..6], A);
+    let (passed, made) = route(&mut router, &packet([198, 51, 100, 1]));
+    assert!(passed.is_none());
+    assert_eq!(made[0][ETHERNET + IPV4..][..2], [3, 0], "no route: it says so");
+}
+
+#[test]
+fn test_it_complains_only_where_it_may_and_not_too_often() {
+    let mut router = Router::new(CONFIG).unwrap();
+    let lost = |src: [u8; 4], dst: [u8; 4], piece: u8| {
+        let mut packet = ipv4(17, src.into(), dst.into(), b"payload!");
+        packet[7] = piece;
+        packet[10..12].fill(0);
+        let sum = checksum(&packet[..IPV4]).to_be_bytes();
+        packet[10..12].copy_from_slice(&sum);
+        ethernet(MAC, A, 0x0800, &packet)
+    };
+    let (src, dst) = ([10, 0, 1, 2], [198, 51, 100, 1]);
+    for quiet in [
+        lost(src, dst, 9),
+        lost(src, [224, 0, 0, 9], 0),
+        lost(src, [255; 4], 0),
+        lost([0; 4], dst, 0),
+        lost([224, 0, 0, 1], dst, 0),
+    ] {
+        assert_eq!(route(&mut router, &quiet), (None, vec![]));
+    }
+    let said = |router: &mut Router| route(router, &lost(src, dst, 0)).1.len();
+    assert_eq!((0..COMPLAINTS + 5).map(|_| said(&mut router)).sum::<usize>(), 1000);
+    router.now += Duration::from_secs(1);
+    assert_eq!(said(&mut router), 1);
+}
+
+#[test]
+fn test_it_answers_for_its_addresses_and_counts_down() {
+    let mut router = Router::new(CONFIG).unwrap();
+    let question = arp(1, (A, [10, 0, 1, 2].into()), ([0; 6], [10, 0, 1, 1].into()));
+    let (_, made) = route(&mut router, &ethernet(EVERYBODY, A, 0x0806, &question));
+    assert_eq!((&made[0][..6], mac(&made[0], 22)), (&A[..], MAC));
+    let echo = [&[8, 0, 0xf7, 0xff, 0, 0, 0, 0][..], &[0; 8]].concat();
+    let ping = ipv4(1, [10, 0, 1, 2].into(), [10, 0, 2, 1].into(), &echo);
+    let answer = route(&mut router, &ethernet(MAC, A, 0x0800, &ping)).0.unwrap();
+    assert_eq!(answer[ETHERNET + IPV4], 0);
+    assert_eq!(ip(&answer, ETHERNET + 16), Ipv4Addr::new(10, 0, 1, 2));
+    assert_eq!(checksum(&answer[ETHERNET + IPV4..]), 0);
+    let mut last = packet([10, 0, 2, 2]);
+    last[ETHERNET + 8] = 1;
+    last[ETHERNET + 10..ETHERNET + 12].fill(0);
+    let sum = checksum(&last[ETHERNET..ETHERNET + IPV4]).to_be_bytes();
+    last[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&sum);
+    let (_, made) = route(&mut router, &last);
+    assert_eq!(made[0][ETHERNET + IPV4..][..2], [11, 0]);
+}
+
+#[test]
+fn test_what_is_broken_or_for_others_is_dropped_whatever_its_length() {
+    let mut router = Router::new(CONFIG).unwrap();
+    let whole = packet([10, 0, 2, 2]);
+    for len in 0..whole.len() {
+        route(&mut router, &whole[..len]);
+    }
+    let mut broken = whole.clone();
+    broken[ETHERNET + 12] ^= 1;
+    assert_eq!(route(&mut router, &broken), (None, vec![]));
+    let mut others = whole;
+    others[..6].copy_from_slice(&B);
+    assert_eq!(route(&mut router, &others), (None, vec![]));
+}
