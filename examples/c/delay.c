@@ -17,9 +17,7 @@ static void go_on(void *context, uint32_t slots)
 {
 	struct link *link = context;
 	struct timespec time;
-
-	(void)slots;
-	clock_gettime(CLOCK_MONOTONIC, &time);
+	(void)slots, clock_gettime(CLOCK_MONOTONIC, &time);
 	link->now = (int64_t)time.tv_sec * 1000000 + time.tv_nsec / 1000;
 	for (; link->first != link->end && link->due[link->first % MOST] <= link->now; link->first++)
 		uvala_nf_send_on(link->port, link->held[link->first % MOST], UVALA_NF_NEXT, 0);
@@ -53,9 +51,7 @@ int main(int argc, char **argv)
 {
 	struct uvala_options options = UVALA_OPTIONS_INIT;
 	struct uvala_nf_threads threads = UVALA_NF_THREADS_INIT;
-
-	options.group = "nf";
-	threads.options = &options;
+	options.group = "nf", threads.options = &options;
 	threads.port = argv[1];
 	threads.service = argc > 2 ? argv[2] : NULL;
 	threads.cores = argc > 3 ? argv[3] : NULL;

@@ -440,14 +440,14 @@ fn a_host_that_is_cut_off_comes_back_by_its_own_port_and_when_the_daemon_is_kill
         let mut daemon = Daemon::start();
         veth(red, "red", "10.0.0.1/24");
         ip("addr add 10.0.0.2/24 dev red");
-        assert!(reaches(red, "10.0.0.2"));
+        wait::until("the host to answer", || reaches(red, "10.0.0.2"));
         let alone = HostIf { alone: true, ..HostIf::default() };
         if !can_cut(add(&daemon, "vale0:red", PortKind::Packet, alone)) {
             return;
         }
         assert!(!reaches(red, "10.0.0.2"), "nobody is there any more");
         add(&daemon, "vale0:host", PortKind::Stack, named("red")).unwrap();
-        assert!(reaches(red, "10.0.0.2"));
+        wait::until("the host to answer by its port", || reaches(red, "10.0.0.2"));
         tcp(&lab.home, red, "10.0.0.1", 2 * MEGABYTE);
         tcp(red, &lab.home, "10.0.0.2", 2 * MEGABYTE);
         let sent = daemon.stats("vale0:host").tx.bytes;

@@ -10,7 +10,7 @@ use client::{Error, Port};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{Tally, fill, mac};
 use harness::netmap::Descriptor;
-use harness::process::Peer;
+use harness::process::{Owned, Peer, Scratch};
 use harness::role::{Become, Receive, Role, Send};
 use harness::wait;
 
@@ -203,26 +203,32 @@ fn watched_listings_go_on_with_the_next_daemon() {
     let mut daemon = Daemon::start();
     done(&daemon, &["switch", "add", "vale0"]);
     let dir = daemon.dir();
-    let mut watchers = ["stats", "port list"].map(|listing| {
+    let place = Scratch::new("restart_watched");
+    let path = |listing: &str| place.path().join(listing);
+    let listings = ["stats", "port list"];
+    let mut watchers = listings.map(|listing| {
         let args: Vec<&str> = listing.split(' ').collect();
         let args = [&args[..], &["vale0", "--watch", "--dir", dir.to_str().unwrap()]].concat();
         let mut command = harness::process::uvala(Become::default(), &args, None);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().unwrap()
+        let said = std::fs::File::create(path(listing)).unwrap();
+        let out = std::fs::File::create(path(&format!("{listing}.out"))).unwrap();
+        Owned::spawn(command.stdin(Stdio::null()).stdout(out).stderr(said))
     });
-    std::thread::sleep(Duration::from_millis(500));
+    let until = |what: &str, suffix: &str, words: &str| {
+        let says = |listing: &&str| {
+            let said = std::fs::read_to_string(path(&format!("{listing}{suffix}"))).unwrap();
+            said.contains(words)
+        };
+        wait::until(what, || listings.iter().all(says));
+    };
+    until("both to list", ".out", "PORT");
     daemon.kill();
-    std::thread::sleep(Duration::from_millis(1500));
+    until("both to miss it", "", "waiting for it");
     daemon.restart();
-    std::thread::sleep(Duration::from_secs(3));
+    until("both to find it", "", "is back");
     for watcher in &mut watchers {
-        assert!(watcher.try_wait().unwrap().is_none(), "it ended");
-        watcher.kill().unwrap();
-    }
-    for watcher in watchers {
-        let output = watcher.wait_with_output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.contains("waiting for it") && said.contains("is back"), "{said}");
+        assert!(!watcher.has_ended(), "it ended");
+        watcher.kill();
     }
 }
 
