@@ -23,7 +23,7 @@
 mod packet;
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use client::nf::{Action, Frame, Handler, Made};
 use ring::mark::PREFIX;
@@ -35,6 +35,7 @@ use switch::forward::chain::text::{ethertype, network, protocol, range};
 use super::Counts;
 use super::table::Seed;
 use super::text::{Match, entries, for_none, seconds};
+use super::time::Ms;
 use crate::say;
 use packet::{Connection, Ends, Packet};
 
@@ -156,15 +157,15 @@ pub struct Firewall {
     others: Others,
     dropped: u64,
     known: HashMap<Ends, Connection, Seed>,
-    idle: Duration,
+    idle: Ms,
     most: usize,
-    now: Instant,
+    now: Ms,
     /// When the silent were forgotten last.
-    swept: Option<Instant>,
+    swept: Option<Ms>,
 }
 
 /// Between two sweeps of a full table: each costs a look at every connection.
-const SWEEP: Duration = Duration::from_secs(1);
+const SWEEP: Ms = Ms::from_secs(1);
 
 impl Firewall {
     /// Reads its file.
@@ -181,9 +182,9 @@ impl Firewall {
             others: Others::default(),
             dropped: 0,
             known: HashMap::default(),
-            idle: config.idle_s,
+            idle: config.idle_s.into(),
             most: config.connections as usize,
-            now: Instant::now(),
+            now: Ms::now(),
             swept: None,
         })
     }
@@ -247,7 +248,7 @@ impl Firewall {
     fn note(&mut self, ends: Ends, connection: Connection) {
         let (now, idle) = (self.now, self.idle);
         let is_full = self.known.len() >= self.most;
-        if is_full && self.swept.is_none_or(|swept| now.duration_since(swept) >= SWEEP) {
+        if is_full && self.swept.is_none_or(|swept| now - swept >= SWEEP) {
             self.known.retain(|_, known| known.lives(now, idle));
             self.swept = Some(now);
             if self.known.len() >= self.most {
@@ -275,7 +276,7 @@ impl Handler for Firewall {
     }
 
     fn batch(&mut self, _: u32, _: &mut Made) {
-        self.now = Instant::now();
+        self.now = Ms::now();
     }
 }
 
@@ -317,7 +318,7 @@ mod tests {
         assert_eq!(firewall.verdict(&back), Verdict::Accept);
         assert_eq!(firewall.verdict(&key(client, server, [5, 81])), Verdict::Drop);
         assert_eq!(firewall.verdict(&key([10, 0, 0, 9], server, [5, 80])), Verdict::Drop);
-        firewall.now += Duration::from_secs(121);
+        firewall.now += Ms::from_secs(121);
         assert_eq!(firewall.verdict(&back), Verdict::Drop, "it was silent too long");
     }
 
@@ -329,7 +330,7 @@ mod tests {
             assert_eq!(firewall.verdict(&there), Verdict::Accept);
         }
         assert_eq!(firewall.known.len(), 2);
-        firewall.now += Duration::from_secs(200);
+        firewall.now += Ms::from_secs(200);
         firewall.verdict(&key([10, 0, 0, 1], [10, 0, 1, 1], [9, 80]));
         assert_eq!(firewall.known.len(), 1);
     }
@@ -337,7 +338,7 @@ mod tests {
     #[test]
     fn test_a_full_table_is_swept_once_a_second() {
         let config = format!("connections = 1\n{CONFIG}");
-        let mut firewall = Firewall { idle: Duration::ZERO, ..Firewall::new(&config).unwrap() };
+        let mut firewall = Firewall { idle: Ms::from_secs(0), ..Firewall::new(&config).unwrap() };
         let come = |firewall: &mut Firewall, port| {
             let there = key([10, 0, 0, 1], [10, 0, 1, 1], [port, 80]);
             assert_eq!(firewall.verdict(&there), Verdict::Accept, "by its rule");

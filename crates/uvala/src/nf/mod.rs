@@ -14,6 +14,7 @@ mod packet;
 mod router;
 mod table;
 mod text;
+mod time;
 mod tunnel;
 pub mod wishes;
 

@@ -15,13 +15,13 @@
 //! anybody may write it.
 
 use std::hash::{Hash, Hasher};
-use std::time::{Duration, Instant};
 
 use ring::mark::PREFIX;
 use switch::forward::chain::flow::{FlowKey, WORDS};
 
 use crate::nf::packet::{ETHERNET, flag, icmp, word};
 use crate::nf::text::{Hidden, read};
+use crate::nf::time::Ms;
 
 /// What a connection is known by.
 #[derive(Clone, Copy, Debug, Eq)]
@@ -59,19 +59,19 @@ const ICMP: usize = 8;
 /// One that is known.
 #[derive(Clone, Copy, Debug)]
 pub struct Connection {
-    seen: Instant,
+    seen: Ms,
     /// By the end that its [`Ends`] name first.
     begun_by_first: bool,
 }
 
 impl Connection {
     /// Has it been silent for less than `idle`?
-    pub fn lives(&self, now: Instant, idle: Duration) -> bool {
-        now.duration_since(self.seen) < idle
+    pub fn lives(&self, now: Ms, idle: Ms) -> bool {
+        now - self.seen < idle
     }
 
     /// Does a packet pass because of it?
-    pub fn takes(&mut self, packet: &Packet, part: Part, now: Instant, idle: Duration) -> bool {
+    pub fn takes(&mut self, packet: &Packet, part: Part, now: Ms, idle: Ms) -> bool {
         let is_other = part == Part::Begins && packet.key.is_from_first() != self.begun_by_first;
         if is_other || !self.lives(now, idle) {
             return false;
@@ -120,7 +120,7 @@ impl Packet {
     }
 
     /// The connection that is known from now on, if the packet is let through.
-    pub fn begins(&self, now: Instant) -> Option<(Ends, Connection)> {
+    pub fn begins(&self, now: Ms) -> Option<(Ends, Connection)> {
         let (ends, part) = self.part?;
         let begun_by_first = self.key.is_from_first();
         let is_first = matches!(part, Part::Begins | Part::GoesOn);
@@ -228,7 +228,7 @@ mod tests {
         }
 
         fn wait(&mut self, seconds: u64) {
-            self.0.now += Duration::from_secs(seconds);
+            self.0.now += Ms::from_secs(seconds);
         }
     }
 

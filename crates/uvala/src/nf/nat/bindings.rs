@@ -26,25 +26,25 @@ use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
-use std::time::{Duration, Instant};
 
 use switch::forward::chain::flow::fold;
 
 use super::ports::Ports;
 use crate::nf::packet::{End, Protocol, flag};
 use crate::nf::table::{Seed, Table};
+use crate::nf::time::Ms;
 
 /// How long each sort may be silent.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
     /// UDP.
-    pub udp: Duration,
+    pub udp: Ms,
     /// TCP connections that are open.
-    pub tcp: Duration,
+    pub tcp: Ms,
     /// Those that are not yet, or no more.
-    pub transitory: Duration,
+    pub transitory: Ms,
     /// Echo requests.
-    pub icmp: Duration,
+    pub icmp: Ms,
 }
 
 /// See the drawing above.
@@ -67,7 +67,7 @@ pub struct Binding {
     inside: End,
     outside: End,
     /// When a packet went out by it last; `None`: it is of the configuration, and stays.
-    seen: Option<Instant>,
+    seen: Option<Ms>,
     remote: End,
     is_shared: bool,
     tcp: Tcp,
@@ -76,25 +76,19 @@ pub struct Binding {
 }
 
 impl Binding {
-    fn new(
-        protocol: Protocol,
-        inside: End,
-        outside: End,
-        remote: End,
-        seen: Option<Instant>,
-    ) -> Self {
+    fn new(protocol: Protocol, inside: End, outside: End, remote: End, seen: Option<Ms>) -> Self {
         let (is_shared, tcp, fins) = (false, Tcp::Opening, 0);
         Self { protocol, inside, outside, seen, remote, is_shared, tcp, fins }
     }
 
-    fn is_over(&self, now: Instant, timeouts: &Timeouts) -> bool {
+    fn is_over(&self, now: Ms, timeouts: &Timeouts) -> bool {
         let idle = match self.protocol {
             Protocol::Udp => timeouts.udp,
             Protocol::Icmp => timeouts.icmp,
             Protocol::Tcp if self.is_shared || self.tcp == Tcp::Open => timeouts.tcp,
             Protocol::Tcp => timeouts.transitory,
         };
-        self.seen.is_some_and(|seen| now.duration_since(seen) >= idle)
+        self.seen.is_some_and(|seen| now - seen >= idle)
     }
 
     /// A segment goes out with these flags.
@@ -165,7 +159,7 @@ pub struct Bindings {
     timeouts: Timeouts,
     random: u64,
     /// When the batch came.
-    pub now: Instant,
+    pub now: Ms,
 }
 
 impl Bindings {
@@ -187,7 +181,7 @@ impl Bindings {
             ports: addresses.iter().map(|_| ports()).collect(),
             timeouts,
             random: Seed::default().hash_one(0u64),
-            now: Instant::now(),
+            now: Ms::now(),
         }
     }
 

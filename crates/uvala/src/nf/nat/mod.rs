@@ -31,7 +31,7 @@ mod bindings;
 mod ports;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use client::nf::{Action, Frame, Handler, Made, Meta};
 use serde::{Deserialize, Deserializer};
@@ -39,6 +39,7 @@ use serde::{Deserialize, Deserializer};
 use super::packet::{Delta, End, Packet, Piece, Protocol, Side, Unread, icmp};
 use super::table::Table;
 use super::text::{Net, Ports, entries, seconds};
+use super::time::Ms;
 use super::{Counts, Names, named};
 use bindings::{Bindings, Refused, Timeouts};
 
@@ -109,7 +110,7 @@ fn icmp_s() -> Duration {
 
 /// Packets in pieces that are on their way, and for how long.
 const IN_PIECES: u32 = 1024;
-const REASSEMBLY: Duration = Duration::from_secs(30);
+const REASSEMBLY: Ms = Ms::from_secs(30);
 /// Places that are looked at with each batch, and when nothing comes.
 const SWEEP: usize = 32;
 const SWEEP_IDLE: usize = 4096;
@@ -121,7 +122,7 @@ type Whole = (Ipv4Addr, Ipv4Addr, u16, u8);
 struct InPieces {
     src: Ipv4Addr,
     dst: Ipv4Addr,
-    began: Instant,
+    began: Ms,
 }
 
 /// What becomes of a packet.
@@ -212,10 +213,10 @@ impl Nat {
         anyhow::ensure!(!config.inside.is_empty(), "inside: name the networks of those inside");
         anyhow::ensure!(!config.outside.is_empty(), "outside: name an address that they share");
         let timeouts = Timeouts {
-            udp: config.udp_s,
-            tcp: config.tcp_s,
-            transitory: config.tcp_transitory_s,
-            icmp: config.icmp_s,
+            udp: config.udp_s.into(),
+            tcp: config.tcp_s.into(),
+            transitory: config.tcp_transitory_s.into(),
+            icmp: config.icmp_s.into(),
         };
         let per_host = config.bindings_per_host.unwrap_or(config.bindings.div_ceil(4));
         let most = (config.bindings, per_host);
@@ -415,7 +416,7 @@ impl Nat {
     fn later(&mut self, bytes: &mut [u8], packet: &Packet, id: Whole) -> Result<(), Became> {
         let now = self.bindings.now;
         let first = self.in_pieces.get(&id);
-        let fresh = first.filter(|first| now.duration_since(first.began) < REASSEMBLY);
+        let fresh = first.filter(|first| now - first.began < REASSEMBLY);
         let &mut InPieces { src, dst, .. } = fresh.ok_or(Became::Piece)?;
         packet.set_ip(bytes, Side::Src, src);
         packet.set_ip(bytes, Side::Dst, dst);
@@ -432,12 +433,12 @@ impl Handler for Nat {
     }
 
     fn batch(&mut self, frames: u32, _: &mut Made) {
-        let now = Instant::now();
+        let now = Ms::now();
         self.bindings.now = now;
         let places = if frames == 0 { SWEEP_IDLE } else { SWEEP };
         self.bindings.sweep(places);
         (0..places).for_each(|_| {
-            self.in_pieces.turn(|first| now.duration_since(first.began) >= REASSEMBLY);
+            self.in_pieces.turn(|first| now - first.began >= REASSEMBLY);
         });
     }
 }

@@ -146,7 +146,7 @@ fn test_a_checksum_that_was_none_stays_none() {
 #[test]
 fn test_what_is_silent_is_forgotten_when_its_sort_is() {
     let mut nat = Nat::new(CONFIG).unwrap();
-    let later = |nat: &mut Nat, seconds| nat.bindings.now += Duration::from_secs(seconds);
+    let later = |nat: &mut Nat, seconds| nat.bindings.now += Ms::from_secs(seconds);
     let comes = |nat: &mut Nat| see(nat, &udp((REMOTE, 53), (OUTSIDE, 5000))).0;
     see(&mut nat, &udp((HOST, 5000), (REMOTE, 53)));
     later(&mut nat, 299);
@@ -164,7 +164,7 @@ fn test_what_is_silent_is_forgotten_when_its_sort_is() {
 
 /// Is the connection from port 5000 of the host to the remote still known after so long?
 fn lives(nat: &mut Nat, seconds: u64) -> bool {
-    nat.bindings.now += Duration::from_secs(seconds);
+    nat.bindings.now += Ms::from_secs(seconds);
     see(nat, &tcp(flag::ACK, (REMOTE, 80), (OUTSIDE, 5000))).0 == Became::Back
 }
 
@@ -217,7 +217,7 @@ fn test_forwards_are_always_open_and_stay() {
     let answer = tcp(flag::SYN | flag::ACK, (HOST, 80), (REMOTE, 999));
     let outside = tcp(flag::SYN | flag::ACK, (OUTSIDE, 8080), (REMOTE, 999));
     assert_eq!(see(&mut nat, &answer), (Became::Out, outside));
-    nat.bindings.now += Duration::from_secs(100_000);
+    nat.bindings.now += Ms::from_secs(100_000);
     nat.bindings.sweep(9);
     assert_eq!(see(&mut nat, &come), expected);
     let (_, out) = see(&mut nat, &tcp(flag::SYN, (OTHER, 8080), (REMOTE, 80)));
@@ -304,7 +304,7 @@ fn test_full_tables_are_said_and_last() {
     let mut nat = Nat::new(&format!("ports = \"9000-9001\"\n{CONFIG}")).unwrap();
     let outs = [1, 2, 3].map(|port| out(&mut nat, port));
     assert_eq!(outs, [Became::Out, Became::Out, Became::NoPort]);
-    nat.bindings.now += Duration::from_secs(300);
+    nat.bindings.now += Ms::from_secs(300);
     nat.bindings.sweep(2);
     assert_eq!(out(&mut nat, 3), Became::Out);
 }
@@ -348,7 +348,7 @@ fn test_a_host_has_its_share_of_the_bindings_and_no_more() {
     assert_eq!(out(&mut nat, OTHER, 1), Became::Out, "others have theirs");
     nat.replace(Nat::new(&format!("bindings = 8\n{CONFIG}")).unwrap());
     assert_eq!(out(&mut nat, HOST, 3), Became::HostFull);
-    nat.bindings.now += Duration::from_secs(300);
+    nat.bindings.now += Ms::from_secs(300);
     nat.bindings.sweep(8);
     assert_eq!(out(&mut nat, HOST, 3), Became::Out);
     let text = format!("bindings = 8\nbindings_per_host = 1\n{CONFIG}");
@@ -385,12 +385,12 @@ fn test_a_smaller_table_loses_no_port() {
     assert!((0..4).all(|port| out(&mut nat, 9000 + port) == Became::Out));
     let small = "bindings = 1\nbindings_per_host = 1\nports = \"9000-9003\"\n";
     nat.replace(Nat::new(&format!("{small}{CONFIG}")).unwrap());
-    nat.bindings.now += Duration::from_secs(300);
+    nat.bindings.now += Ms::from_secs(300);
     nat.bindings.sweep(4);
     let had: Vec<Vec<u8>> = (0..4)
         .map(|port| {
             let frame = see(&mut nat, &udp((HOST, 9000 + port), (REMOTE, 53))).1;
-            nat.bindings.now += Duration::from_secs(300);
+            nat.bindings.now += Ms::from_secs(300);
             nat.bindings.sweep(4);
             frame[34..36].to_vec()
         })
