@@ -182,6 +182,8 @@ pub struct Work {
     pub frame_len: u16,
     /// Frames per turn.
     pub batch: Batch,
+    /// Slots of each ring of a chain's ports.
+    pub slots: u16,
     /// Whether payload is used.
     pub payload: Payload,
     /// How the ends are written.
@@ -202,6 +204,7 @@ pub struct Work {
 pub const COPY: Work = Work {
     frame_len: 60,
     batch: Batch::all(256),
+    slots: 1024,
     payload: Payload::Touched,
     api: Api::Native,
     path: Path::Isolated,

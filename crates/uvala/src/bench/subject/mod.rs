@@ -234,7 +234,8 @@ impl Part {
     fn options(&self) -> client::Options {
         let options = client::Options::new().dir(&self.dir).wait(self.wait_policy());
         match self.work.path {
-            Path::Group | Path::Chain(_) => options.group("bench"),
+            Path::Group => options.group("bench"),
+            Path::Chain(_) => options.group("bench").slots(self.work.slots.into()),
             _ => options,
         }
     }
