@@ -119,8 +119,10 @@ struct uvala_options {
 	uint32_t flags;      /* UVALA_EXISTING ... */
 	const char *client;  /* what the program is called in listings; its file's name */
 	struct uvala_stop *stop; /* waits end with UVALA_ESTOPPED when it is said */
+	uint64_t group_memory; /* bytes of the group's memory, if the port is its first: all of it
+	                        * counts in the user's quota, and no port of the group does */
 };
-#define UVALA_OPTIONS_INIT { sizeof(struct uvala_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define UVALA_OPTIONS_INIT { sizeof(struct uvala_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Opens the port called name, like "vale0:a", creating switch and port where there are none.
  * options may be NULL. Stores the port in *port and returns 0; on error *port is untouched. */

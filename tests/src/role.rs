@@ -48,6 +48,8 @@ pub struct At {
     pub extra_bufs: Option<u32>,
     /// Trust group.
     pub group: Option<String>,
+    /// Bytes of its region, if this is its first port.
+    pub group_memory: Option<u64>,
     /// Never sleep.
     pub spin: bool,
     /// Sleep at once, without yielding first.
@@ -72,6 +74,9 @@ impl At {
         }
         if let Some(group) = &self.group {
             options = options.group(group.clone());
+        }
+        if let Some(bytes) = self.group_memory {
+            options = options.group_memory(bytes);
         }
         let yields = if self.sleepy { 0 } else { client::WaitPolicy::default().yields };
         options.wait(client::WaitPolicy { yields, spin: self.spin })
@@ -137,6 +142,8 @@ pub struct Scribble {
     pub at: At,
     /// Where its random numbers begin.
     pub seed: u64,
+    /// First it writes once into every page that it can map.
+    pub fill: bool,
 }
 
 /// A caller who means harm.

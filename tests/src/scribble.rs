@@ -29,9 +29,13 @@ pub fn run(scribble: &Scribble) -> Result<Report, Error> {
     let connection = Connection::open(Some(&scribble.at.dir))?;
     let attach = Attach::new(scribble.at.port.parse()?);
     let (rings, group) = (scribble.at.rings, scribble.at.group.clone());
-    let attach = Attach { tx_rings: rings, rx_rings: rings, group, ..attach };
+    let group_memory = scribble.at.group_memory;
+    let attach = Attach { tx_rings: rings, rx_rings: rings, group, group_memory, ..attach };
     let (attached, fds) = connection.attach(attach)?;
     let mut target = Target::new(attached, fds, Random::new(scribble.seed));
+    if scribble.fill {
+        target.fill();
+    }
     super::say(&Report::Ready);
     let mut written = 0;
     while !ended.load(Ordering::Relaxed) {
@@ -60,6 +64,14 @@ impl Target {
         };
         let port = PortLayout::new(usize::try_from(attached.block).expect("inside"), counts);
         Self { base, attached, port, fds, random }
+    }
+
+    /// Commits all that there is.
+    fn fill(&mut self) {
+        let bytes = usize::try_from(self.attached.region_bytes).expect("it fits");
+        for at in (0..bytes).step_by(ring::layout::PAGE) {
+            self.byte(at).store(1, Ordering::Relaxed);
+        }
     }
 
     /// One number somewhere: sometimes a wild one, sometimes one that the switch may believe.

@@ -140,7 +140,7 @@ fn a_crash_in_a_trust_group_leaves_the_others_their_memory() {
 
 #[test]
 fn what_a_member_of_a_trust_group_held_comes_back_when_it_is_killed() {
-    // A group has 262144 buffers: they would be gone after a dozen.
+    // A group has 248,000 buffers: they would be gone after a dozen.
     const EXTRA: u32 = 20_000;
     let daemon = Setup::new(CONFIG).start();
     let before = daemon.holdings();

@@ -62,7 +62,7 @@ fn random_bytes_all_over_a_region_harm_nobody_else() {
         .map(|rings| {
             let mut at = daemon.at(&format!("vale0:hostile{rings}"));
             at.rings = Some(rings);
-            Peer::start(&Role::Scribble(Scribble { at, seed: random.any() }))
+            Peer::start(&Role::Scribble(Scribble { at, seed: random.any(), fill: false }))
         })
         .collect();
     let end = Instant::now() + time;
@@ -386,7 +386,7 @@ fn flood_garbage(daemon: &Daemon, enough: &AtomicBool) {
 fn an_idle_daemon_is_idle_again_after_an_attack() {
     let daemon = Daemon::start();
     let at = daemon.at("vale0:hostile");
-    let mut hostile = Peer::start(&Role::Scribble(Scribble { at, seed: 4 }));
+    let mut hostile = Peer::start(&Role::Scribble(Scribble { at, seed: 4, fill: false }));
     let mut other = daemon.open("vale0:other");
     wait::until("an attack", || daemon.stats("vale0:hostile").resyncs > 0);
     // Stopped in the middle, its port as it is, not detached.

@@ -249,7 +249,7 @@ fn random_bytes_all_over_the_group_take_no_buffer_from_an_interface() {
         assert!(xdp(daemon, "vale0:blue"));
         let mut at = daemon.at("vale0:hostile");
         at.group = Some("nf".to_owned());
-        let mut hostile = Peer::start(&Role::Scribble(Scribble { at, seed: 5 }));
+        let mut hostile = Peer::start(&Role::Scribble(Scribble { at, seed: 5, fill: false }));
         let flood = || {
             let socket = std::net::UdpSocket::bind("10.0.0.1:0").unwrap();
             socket.set_broadcast(true).unwrap();

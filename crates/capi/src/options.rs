@@ -33,6 +33,7 @@ pub struct COptions {
     flags: u32,
     client: *const c_char,
     stop: *const Stop,
+    group_memory: u64,
 }
 
 /// A structure of C's that grows at its end.
@@ -51,7 +52,8 @@ pub unsafe trait Versioned: Copy {
 // SAFETY: numbers and pointers; `size` is the first.
 unsafe impl Versioned for COptions {
     const NAME: &str = "uvala_options";
-    const OLDER: &[usize] = &[offset_of!(Self, client), offset_of!(Self, stop)];
+    const OLDER: &[usize] =
+        &[offset_of!(Self, client), offset_of!(Self, stop), offset_of!(Self, group_memory)];
     const DEFAULT: Self = Self {
         size: size_of::<Self>(),
         dir: ptr::null(),
@@ -65,6 +67,7 @@ unsafe impl Versioned for COptions {
         flags: 0,
         client: ptr::null(),
         stop: ptr::null(),
+        group_memory: 0,
     };
 }
 
@@ -72,9 +75,10 @@ unsafe impl Versioned for COptions {
 const SIZE_MAX: usize = 4096;
 
 // tests/abi.c asserts the same numbers of uvala.h.
-const _: () = assert!(size_of::<COptions>() == 64 && offset_of!(COptions, tx_rings) == 24);
+const _: () = assert!(size_of::<COptions>() == 72 && offset_of!(COptions, tx_rings) == 24);
 const _: () = assert!(offset_of!(COptions, yields) == 40 && offset_of!(COptions, flags) == 44);
 const _: () = assert!(offset_of!(COptions, client) == 48 && offset_of!(COptions, stop) == 56);
+const _: () = assert!(offset_of!(COptions, group_memory) == 64);
 
 /// `UVALA_EXISTING`, `UVALA_SPIN`, `UVALA_RECONNECT`.
 const EXISTING: u32 = 1;
@@ -173,6 +177,9 @@ fn numbers(given: &COptions) -> Result<Options, c_int> {
     }
     if given.extra_bufs != 0 {
         options = options.extra_bufs(given.extra_bufs);
+    }
+    if given.group_memory != 0 {
+        options = options.group_memory(given.group_memory);
     }
     Ok(options)
 }

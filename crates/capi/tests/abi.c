@@ -11,12 +11,13 @@ UVALA_STATIC_ASSERT(sizeof(struct uvala_queue) == 48, "queue");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_queue, num_slots) == 16, "queue.num_slots");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_queue, count) == 32, "queue.count");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_queue, ring) == 40, "queue.ring");
-UVALA_STATIC_ASSERT(sizeof(struct uvala_options) == 64, "options");
+UVALA_STATIC_ASSERT(sizeof(struct uvala_options) == 72, "options");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_options, tx_rings) == 24, "options.tx_rings");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_options, yields) == 40, "options.yields");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_options, flags) == 44, "options.flags");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_options, client) == 48, "options.client");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_options, stop) == 56, "options.stop");
+UVALA_STATIC_ASSERT(offsetof(struct uvala_options, group_memory) == 64, "options.group_memory");
 UVALA_STATIC_ASSERT(sizeof(struct uvala_nf_threads) == 48, "nf_threads");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_nf_threads, options) == 32, "nf_threads.options");
 UVALA_STATIC_ASSERT(offsetof(struct uvala_nf_threads, instance) == 42, "nf_threads.instance");
@@ -53,7 +54,7 @@ static void check_open(void)
 /* Programs that were compiled with another version of the header. */
 static void check_sizes(void)
 {
-	static const size_t bad[] = { 0, 3, 8, 47, 49, 55, 57, 63, 4097, (size_t)-1 };
+	static const size_t bad[] = { 0, 3, 8, 47, 49, 55, 57, 63, 65, 71, 4097, (size_t)-1 };
 	struct {
 		struct uvala_options options;
 		char tail[4096];
@@ -76,13 +77,17 @@ static void check_sizes(void)
 	newer.options.stop = (struct uvala_stop *)1;
 	refuses(uvala_open("vale0:a", &newer.options, &port), UVALA_ENODAEMON, "uvala daemon");
 	newer.options.stop = NULL;
+	newer.options.size = offsetof(struct uvala_options, group_memory);
+	newer.options.group_memory = 1; /* too little, if it were looked at */
+	refuses(uvala_open("vale0:a", &newer.options, &port), UVALA_ENODAEMON, "uvala daemon");
+	newer.options.group_memory = 0;
 	/* Newer: as long as nothing new is asked for. */
-	for (i = 65; i <= 4096; i += 77) {
+	for (i = 73; i <= 4096; i += 77) {
 		newer.options.size = i;
-		newer.tail[i - 65] = 0;
-		newer.tail[i - 64] = 1; /* the byte behind it */
+		newer.tail[i - 73] = 0;
+		newer.tail[i - 72] = 1; /* the byte behind it */
 		refuses(uvala_open("vale0:a", &newer.options, &port), UVALA_ENODAEMON, "uvala daemon");
-		newer.tail[i - 65] = 1;
+		newer.tail[i - 73] = 1;
 		refuses(uvala_open("vale0:a", &newer.options, &port), UVALA_EARG, "newer");
 		memset(newer.tail, 0, sizeof(newer.tail));
 	}

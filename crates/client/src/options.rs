@@ -22,6 +22,7 @@ pub struct Options {
     rx_slots: Option<u32>,
     extra_bufs: Option<u32>,
     group: Option<String>,
+    group_memory: Option<u64>,
     existing: bool,
     client: Option<String>,
     pub(crate) wait: WaitPolicy,
@@ -92,6 +93,13 @@ impl Options {
         Self { group: Some(name.into()), ..self }
     }
 
+    /// Bytes of memory of its trust group, if this is the group's first port; otherwise the group
+    /// must have as much. All of it is charged to the user, whatever its ports take.
+    #[must_use]
+    pub fn group_memory(self, bytes: u64) -> Self {
+        Self { group_memory: Some(bytes), ..self }
+    }
+
     /// Only open a port that exists already.
     #[must_use]
     pub fn existing(self, existing: bool) -> Self {
@@ -151,6 +159,7 @@ impl Options {
             rx_slots: self.rx_slots,
             extra_bufs: self.extra_bufs,
             group: self.group.clone(),
+            group_memory: self.group_memory,
             existing: self.existing,
             thread: self.names_thread.then(thread_id),
         }

@@ -17,6 +17,7 @@ use std::str::FromStr;
 
 use client::api::{ChainSpec, HostIf, Machine, Mode, NewPorts, PortKind, RuleSpec};
 use client::name::{PortName, SwitchName};
+use port::group::Size;
 use port::vhost_user::allowance::Limits;
 use serde::de::IgnoredAny;
 use switch::{PortConfig, SwitchConfig};
@@ -30,7 +31,7 @@ use crate::records::InterfaceText;
 use crate::words::in_plain_words;
 use file::{Misfit, RawConfig};
 pub use switches::SwitchText;
-pub use values::parse_workers;
+pub use values::{parse_bytes, parse_workers};
 
 /// Everything an operator can decide.
 #[derive(Clone, Debug)]
@@ -55,6 +56,8 @@ pub struct Config {
     pub rings: RingSpec,
     /// Permissions of switches that clients create.
     pub switch_mode: Mode,
+    /// Bytes of the region of a trust group whose first port does not say.
+    pub group_memory: u64,
     /// Switches to make at start.
     pub switches: Vec<SwitchPlan>,
 }
@@ -190,6 +193,14 @@ impl Config {
     /// Reads a file.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         Self::parse(&read(path)?, path)
+    }
+
+    /// What the region of a trust group is like whose first port does not say: a quarter of what
+    /// its user may have at most.
+    #[must_use]
+    pub fn new_group(&self) -> Size {
+        let bytes = self.group_memory.min(self.quota.memory / 4);
+        Size { bytes, stride: self.rings.stride, first: None }
     }
 
     /// Reads a text; `path` is for messages.

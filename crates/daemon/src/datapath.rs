@@ -29,7 +29,7 @@ use client::api::{
 };
 use client::name::{PipeSide, PortName};
 use port::commons::Commons;
-use port::group::Group;
+use port::group::{Group, Size};
 use port::null::NullPort;
 use port::pipe::{self, Pipe};
 use port::shm::{self, PortMemory, plug};
@@ -44,7 +44,7 @@ use crate::control::counters;
 use crate::control::datapath::{
     Attachment, Audited, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow, GroupKey,
     HopKey, HopPlaceInfo, HostSpec, LoneSpec, MachineSpec, MakeHostError, MakeMachineError,
-    Opening, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
+    NEW_GROUP, Opening, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
 };
 use crate::control::state::ConnKey;
 use crate::control::state::bound::Claim;
@@ -73,8 +73,8 @@ pub struct Workers {
     ports: BTreeMap<PortKey, PortPlace>,
     /// Trust groups, by user and name.
     groups: BTreeMap<GroupKey, Group>,
-    /// Size of the buffers of one that begins with an interface.
-    stride: u32,
+    /// What the region of one is like that begins with an interface.
+    new_group: Size,
     /// Ports that are reserved, and not attached yet.
     sites: BTreeMap<PortKey, Site>,
     /// Direct hops, and who has buffers together because of them.
@@ -179,7 +179,7 @@ impl Workers {
             switches: BTreeMap::new(),
             ports: BTreeMap::new(),
             groups: BTreeMap::new(),
-            stride: DEFAULT_STRIDE,
+            new_group: Size { bytes: NEW_GROUP, stride: DEFAULT_STRIDE, first: None },
             sites: BTreeMap::new(),
             hops: BTreeMap::new(),
             families: BTreeMap::new(),
@@ -194,9 +194,9 @@ impl Workers {
         })
     }
 
-    /// From now on, buffers of trust groups that begin with an interface have so many bytes.
-    pub fn set_stride(&mut self, stride: u32) {
-        self.stride = stride;
+    /// From now on, regions of trust groups that begin with an interface are like this.
+    pub fn set_new_group(&mut self, size: Size) {
+        self.new_group = size;
     }
 
     fn place(&self, switch: SwitchKey) -> &SwitchPlace {
@@ -288,6 +288,10 @@ impl Datapath for Workers {
 
     fn groups(&self) -> Vec<GroupKey> {
         self.groups.keys().cloned().collect()
+    }
+
+    fn has_group(&self, group: &GroupKey) -> bool {
+        self.groups.contains_key(group)
     }
 
     fn audit(&mut self, group: &GroupKey, from: PortKey) -> Option<Audited> {

@@ -76,7 +76,7 @@ impl Commons {
     /// A region without ports that has at most so many bytes, and as many buffers as these hold.
     ///
     /// # Errors
-    /// `ENOMEM` where that is not enough for a port with such rings; no descriptors left.
+    /// `ENOSPC` where that is not enough for a port with such rings; no descriptors left.
     pub fn within(name: &str, stride: u32, counts: RingCounts, bytes: u64) -> io::Result<Self> {
         let bytes = usize::try_from(bytes.min(u32::MAX.into())).map_err(|_| full())? / PAGE * PAGE;
         let block = PortLayout::new(FIRST_BLOCK, counts).end() - FIRST_BLOCK;
@@ -122,7 +122,7 @@ impl Commons {
     /// Reserves a port in the region.
     ///
     /// # Errors
-    /// `ENOMEM` where the region is full; nothing is left behind.
+    /// `ENOSPC` where the region is full; nothing is left behind.
     pub fn add_port(&mut self, name: &str, counts: RingCounts) -> io::Result<PortMemory> {
         self.group.join(name, counts, 0)
     }
@@ -141,7 +141,7 @@ impl Commons {
     /// Reserves a page for a holder of ports, and up to `extra` buffers.
     ///
     /// # Errors
-    /// `ENOMEM` where the region is full; nothing is left behind.
+    /// `ENOSPC` where the region is full; nothing is left behind.
     pub fn lend(&mut self, name: &str, leases: Leases, extra: u32) -> io::Result<Arc<Lent>> {
         let loan = Loan::new(self.holders.find(PAGE).ok_or_else(full)?);
         self.holders.take(PAGE);

@@ -1,10 +1,11 @@
 //! Trust groups: one region for several ports.
 //!
-//! The region is made once, larger than it will ever need to be; memory that no port uses is never
-//! committed. A port that joins gets a block and buffers. When it leaves, what it owns comes back:
-//! frames are swapped, so these need not be the buffers it was given, but they are as many, whether
-//! they stand in its slots or were taken out. Who owns which is kept by [`ring::owners`]. Their
-//! memory is the system's again: a user is charged for what the daemon has committed for them.
+//! The region is made once, as large as who makes it says, and a user is charged for all of it:
+//! every member maps all of it, and may commit it by writing. Memory that no port uses is not
+//! committed by us. A port that joins gets a block and buffers. When it leaves, what it owns comes
+//! back: frames are swapped, so these need not be the buffers it was given, but they are as many,
+//! whether they stand in its slots or were taken out. Who owns which is kept by [`ring::owners`].
+//! Their memory is the system's again.
 //!
 //! A port without rings may be a member, too: it has a [`Share`] of the buffers and a page of the
 //! blocks, for its number as an owner. Its kernel side ends when it does, on whatever thread that
@@ -16,10 +17,11 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
+use ring::abi::{FIRST_BUFFER, Slot};
 use ring::audit::{Held, Tally};
 use ring::layout::{FIRST_BLOCK, PAGE, PortLayout, RegionLayout, RingCounts};
 use ring::owners::{Leaver, Owner};
-use ring::{BufferIndex, Region};
+use ring::{BufferIndex, HUGE_PAGE, Region};
 use switch::Wake;
 
 use crate::area::Area;
@@ -27,10 +29,41 @@ use crate::plot::{Furniture, Plot};
 use crate::shm::PortMemory;
 use crate::sys::Waker;
 
-/// Room for port blocks: 128 ports of the default size at least. Buffers begin at a huge page.
-const BLOCKS: Range<usize> = FIRST_BLOCK..6 << 20;
-/// Buffers, likewise.
-const BUFFERS: u32 = 128 * 2048;
+/// Of a region, what is for port blocks beside their slots: one of so many parts.
+const BLOCKS_SHARE: usize = 64;
+
+/// What a region is to be like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Bytes that it has at most.
+    pub bytes: u64,
+    /// Distance of its buffers.
+    pub stride: u32,
+    /// Rings and extra buffers of its first port, for which there is room in any case.
+    pub first: Option<(RingCounts, u32)>,
+}
+
+impl Size {
+    /// Where port blocks lie, and how many buffers there are behind them; `None`: there is no such
+    /// region.
+    fn parts(&self) -> Option<(Range<usize>, u32)> {
+        let bytes = usize::try_from(self.bytes).ok()? / PAGE * PAGE;
+        let (block, buffers) = self.first.map_or(Some((PAGE, 0)), |(counts, extra)| {
+            let block = PortLayout::new(FIRST_BLOCK, counts).end() - FIRST_BLOCK;
+            Some((block, counts.buffers().checked_add(extra)?))
+        })?;
+        let (slot, stride) = (size_of::<Slot>(), self.stride as usize);
+        let all = (buffers.checked_add(FIRST_BUFFER)? as usize).checked_mul(stride)?;
+        let share = bytes / BLOCKS_SHARE + bytes / (stride + slot) * slot;
+        // Buffers begin at a huge page where there are such.
+        let unit = if share >= HUGE_PAGE { HUGE_PAGE } else { PAGE };
+        let most = bytes.checked_sub(all)? / PAGE * PAGE;
+        let end = share.next_multiple_of(unit).min(most).max(FIRST_BLOCK + block);
+        let pool = u32::try_from(bytes.checked_sub(end)? / stride.max(1)).ok()?;
+        let pool = pool.checked_sub(FIRST_BUFFER).filter(|&pool| pool >= buffers)?;
+        Some((FIRST_BLOCK..end, pool))
+    }
+}
 
 /// A trust group.
 #[derive(Debug)]
@@ -95,7 +128,7 @@ impl Share {
     /// Takes buffers out of the pool, once.
     ///
     /// # Errors
-    /// `ENOMEM` where there are not so many: it has none then.
+    /// `ENOSPC` where there are not so many: it has none then.
     pub fn take(&self, wanted: u32) -> io::Result<Vec<BufferIndex>> {
         let buffers = self.region.take(self.owner, wanted as usize);
         if buffers.len() < wanted as usize {
@@ -135,12 +168,14 @@ impl Drop for Share {
 }
 
 impl Group {
-    /// A group without members, for buffers of `stride` bytes.
+    /// A group without members.
     ///
     /// # Errors
-    /// No descriptors left.
-    pub fn new(name: &str, stride: u32) -> io::Result<Self> {
-        Self::with_room(name, stride, BLOCKS, BUFFERS)
+    /// `ENOSPC` where that is not enough for its first port, or more than 4 GiB; no descriptors
+    /// left, or no addresses.
+    pub fn new(name: &str, size: &Size) -> io::Result<Self> {
+        let (blocks, buffers) = size.parts().ok_or_else(full)?;
+        Self::with_room(name, size.stride, blocks, buffers)
     }
 
     /// A group with as much room for port blocks and buffers as is given.
@@ -165,6 +200,13 @@ impl Group {
         &self.region
     }
 
+    /// Bytes of memory that it takes now, whoever has touched it first.
+    #[must_use]
+    pub fn committed(&self) -> u64 {
+        let blocks = rustix::fs::fstat(&self.fd).map_or(0, |stat| stat.st_blocks);
+        512 * u64::try_from(blocks).unwrap_or(0)
+    }
+
     /// A descriptor of the region.
     pub(crate) fn fd(&self) -> &OwnedFd {
         &self.fd
@@ -180,7 +222,7 @@ impl Group {
     /// up.
     ///
     /// # Errors
-    /// `ENOMEM` where the group is full.
+    /// `ENOSPC` where the group is full.
     pub fn enrol(&mut self, name: &str, bell: &Arc<Waker>) -> io::Result<Arc<Share>> {
         self.clear_away();
         let page = self.blocks.find(PAGE).ok_or_else(full)?;
@@ -215,7 +257,7 @@ impl Group {
     /// Reserves a port in the group's region.
     ///
     /// # Errors
-    /// `ENOMEM` where the group is full; nothing is left behind.
+    /// `ENOSPC` where the group is full; nothing is left behind.
     pub fn join(
         &mut self,
         name: &str,
@@ -271,9 +313,9 @@ impl Group {
     }
 }
 
-/// There is no room.
+/// There is no room in a region, however much memory the system has.
 pub(crate) fn full() -> io::Error {
-    io::Error::new(io::ErrorKind::OutOfMemory, "the trust group's region is full")
+    io::Error::new(io::ErrorKind::StorageFull, "the region is full")
 }
 
 #[cfg(test)]
@@ -287,13 +329,17 @@ mod tests {
         RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots }
     }
 
+    fn new_group() -> Group {
+        Group::new("test", &Size { bytes: 64 << 20, stride: 2112, first: None }).expect("memory")
+    }
+
     fn in_pool(group: &Group) -> usize {
         group.region.owners().count(Owner::POOL)
     }
 
     #[test]
     fn members_come_and_go_without_a_leak() {
-        let mut group = Group::new("test", 2112).expect("memory");
+        let mut group = new_group();
         let (blocks, buffers) = (group.blocks.clone(), in_pool(&group));
         let join = |group: &mut Group, name, extra_bufs| {
             let memory = group.join(name, counts(), extra_bufs).expect("room");
@@ -313,11 +359,11 @@ mod tests {
 
     #[test]
     fn a_share_is_given_up_by_whoever_drops_it_and_its_number_is_free_after_that() {
-        let mut group = Group::new("test", 2112).expect("memory");
+        let mut group = new_group();
         let (blocks, buffers) = (group.blocks.clone(), in_pool(&group));
         let (bell, waker) = crate::host::bell().expect("descriptors");
         let share = group.enrol("nf", &waker).expect("room");
-        assert!(share.take(BUFFERS + 1).is_err() && in_pool(&group) == buffers);
+        assert!(share.take(1 << 20).is_err() && in_pool(&group) == buffers);
         assert_eq!(share.take(100).expect("room").len(), 100);
         share.note_sending(30);
         let held = Held { given: 100, owned: 100, tx: 30, rx: 70, ..Held::default() };
@@ -337,21 +383,16 @@ mod tests {
         assert_eq!(group.blocks, blocks);
     }
 
-    /// Bytes of memory that the group's region takes.
-    fn committed(group: &Group) -> u64 {
-        512 * rustix::fs::fstat(group.fd()).expect("a memfd").st_blocks.cast_unsigned()
-    }
-
     #[test]
     fn memory_of_members_that_left_is_the_systems_again() {
-        let mut group = Group::new("test", 2112).expect("memory");
+        let mut group = new_group();
         let join = |group: &mut Group| {
             let memory = group.join("a", counts(), 5000).expect("room");
             memory.plot.build().expect("memory");
             memory.plot
         };
         let (stays, goes) = (join(&mut group), join(&mut group));
-        let both = committed(&group);
+        let both = group.committed();
         // Every other buffer of one is the other's, as swaps leave it.
         let owners = group.region.owners();
         let [one, other] = [&stays, &goes].map(|plot| Owner::of(plot.layout()));
@@ -361,34 +402,68 @@ mod tests {
             assert!(owners.pass(a, one, other) && owners.pass(b, other, one));
         }
         group.leave(goes.layout(), drop);
-        assert!(committed(&group) > both / 2, "what stays is there, and pages it lies on");
+        assert!(group.committed() > both / 2, "what stays is there, and pages it lies on");
         group.leave(stays.layout(), drop);
-        let empty = committed(&Group::new("test", 2112).expect("memory"));
+        let empty = new_group().committed();
         // The first buffer shares its page with one that nobody gets.
-        assert_eq!(committed(&group), empty + PAGE as u64);
+        assert_eq!(group.committed(), empty + PAGE as u64);
     }
 
     #[test]
     fn huge_pages_commit_nothing_that_is_nobodys() {
-        let mut group = Group::new("test", 2112).expect("memory");
-        let mut before = committed(&group);
+        let mut group = new_group();
+        let mut before = group.committed();
         for name in ["a", "b", "c"] {
             let memory = group.join(name, counts(), 0).expect("room");
             memory.plot.clone().build_while_wanted().expect("memory");
             let layout = memory.plot.layout();
             let buffers = layout.counts().buffers() as usize * 2112 + 2 * PAGE;
             let most = buffers + layout.end() - layout.nifp();
-            let now = committed(&group);
+            let now = group.committed();
             assert!(now - before <= most as u64, "{name}: {} of {most}", now - before);
             before = now;
         }
     }
 
     #[test]
+    fn a_region_has_no_more_bytes_than_it_is_given_and_room_for_its_first_port() {
+        let all = Span::new(16384).expect("legal");
+        let large = RingCounts { tx_slots: all, rx_slots: all, ..counts() };
+        for (first, stride) in [(counts(), 2112), (counts(), 64), (large, 2112), (large, 65_472)] {
+            let block = PortLayout::new(FIRST_BLOCK, first).end() - FIRST_BLOCK;
+            let least = RegionLayout::new(block, stride, first.buffers() + 7).expect("legal");
+            for bytes in [least.size() as u64, least.size() as u64 + 5000, 3 << 30] {
+                let size = Size { bytes, stride, first: Some((first, 7)) };
+                let mut group = Group::new("test", &size).expect("room");
+                let has = group.region().layout().size() as u64;
+                assert!(has <= bytes && bytes - has < 2 * u64::from(stride) + (4 << 12));
+                let memory = group.join("a", first, 7).expect("room for the first");
+                assert!(memory.plot.layout().end() <= group.region().layout().pool);
+            }
+            let size = Size { bytes: least.size() as u64 - 4096, stride, first: Some((first, 7)) };
+            let refused = Group::new("test", &size).map(drop).map_err(|error| error.kind());
+            assert_eq!(refused, Err(io::ErrorKind::StorageFull));
+        }
+        for bytes in [0, 4096, 5 << 30, u64::MAX] {
+            assert!(Group::new("test", &Size { bytes, stride: 2112, first: None }).is_err());
+        }
+    }
+
+    #[test]
+    fn members_of_the_usual_size_fill_what_there_is() {
+        for (mib, members) in [(64, 15), (512, 121)] {
+            let size = Size { bytes: mib << 20, stride: 2112, first: None };
+            let mut group = Group::new("test", &size).expect("memory");
+            let joined = (0..).take_while(|_| group.join("a", counts(), 0).is_ok()).count();
+            assert_eq!(joined, members, "{mib} MiB, 4.2 each");
+        }
+    }
+
+    #[test]
     fn a_full_group_refuses_and_stays_whole() {
-        let mut group = Group::new("test", 2112).expect("memory");
+        let mut group = new_group();
         let buffers = in_pool(&group);
-        assert!(group.join("a", counts(), BUFFERS).is_err());
+        assert!(group.join("a", counts(), 1 << 20).is_err());
         assert!(group.is_empty());
         assert_eq!(in_pool(&group), buffers);
         let blocks = group.blocks.clone();

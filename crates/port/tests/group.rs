@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use port::group::Group;
+use port::group::{Group, Size};
 use port::shm::PortMemory;
 use ring::cursor::Span;
 use ring::host::HostPort;
@@ -15,6 +15,7 @@ use ring::{BufferIndex, Region};
 use switch::{Now, Plug, PortConfig, PortId, Scratch, Switch, SwitchConfig, Wake};
 
 const SLOTS: u32 = 128;
+const SIZE: Size = Size { bytes: 64 << 20, stride: 2112, first: None };
 
 /// Tests look at their rings themselves.
 struct NoDoorbell;
@@ -59,7 +60,7 @@ fn frame(to: usize, from: usize) -> [u8; 60] {
 impl Net {
     fn new() -> Self {
         Self {
-            group: Group::new("test", 2112).expect("memory"),
+            group: Group::new("test", &SIZE).expect("memory"),
             region: None,
             switches: [1, 2].map(|seed| Switch::new(SwitchConfig::default(), seed)),
             scratch: Scratch::new(64).expect("memory"),

@@ -93,6 +93,6 @@ pub mod user;
 pub mod words;
 
 #[cfg(not(loom))]
-pub use memory::map_as_device;
+pub use memory::{HUGE_PAGE, map_as_device};
 #[cfg(not(loom))]
 pub use region::{BufferIndex, Region, RegionId};

@@ -28,6 +28,11 @@ pub struct Attach {
     /// Trust group: its ports share a region, frames between them are swapped, not copied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
+    /// Bytes of that region, where this is its first port: so many are charged to its user, and no
+    /// port of the group is charged for anything else. Where there are others already, the region
+    /// must have as many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group_memory: Option<u64>,
     /// Only open a port that exists already.
     #[serde(default)]
     pub existing: bool,
@@ -49,6 +54,7 @@ impl Attach {
             rx_slots: None,
             extra_bufs: None,
             group: None,
+            group_memory: None,
             existing: false,
             thread: None,
         }

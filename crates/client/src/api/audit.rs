@@ -12,6 +12,12 @@ pub struct GroupAudit {
     pub group: String,
     /// User whose it is.
     pub uid: u32,
+    /// Bytes of its region, which are charged as long as the group is there.
+    pub memory: u64,
+    /// Of these, committed: somebody has touched them, the daemon or a member.
+    pub committed: u64,
+    /// User to whom they are charged: who made its first port.
+    pub charged_to: u32,
     /// Buffers of its region.
     pub buffers: u32,
     /// Of these, nobody's: free for members that come.
@@ -108,7 +114,20 @@ mod tests {
             begins: false,
         };
         let (group, members) = (group.to_owned(), vec![member]);
-        GroupAudit { group, uid: 0, buffers: 100, free, given, owned, members }
+        let (memory, committed, charged_to) = (1 << 20, 1 << 16, 0);
+        let (uid, buffers) = (0, 100);
+        GroupAudit {
+            group,
+            uid,
+            memory,
+            committed,
+            charged_to,
+            buffers,
+            free,
+            given,
+            owned,
+            members,
+        }
     }
 
     #[test]

@@ -199,7 +199,7 @@ pub struct PortInfo {
     pub owner: u32,
     /// The client that holds it.
     pub client: Option<ClientInfo>,
-    /// Bytes of shared memory.
+    /// Bytes of shared memory; of a port in a trust group, what it has of that.
     pub memory: u64,
     /// Trust group whose region it lives in.
     pub group: Option<String>,

@@ -14,11 +14,11 @@ use toml::Spanned;
 
 use super::switches::{RawSwitch, SwitchText};
 use super::values::{
-    Bytes, ExtraBufs, FrameCount, GroupId, Log, Number, Rings, Slots, Stride, UserId, WorkerCount,
-    from_text,
+    Bytes, ExtraBufs, FrameCount, GroupId, GroupMemory, Log, Number, Rings, Slots, Stride, UserId,
+    WorkerCount, from_text,
 };
 use super::{Config, Quota, SocketConfig, WaitPolicy, WorkersConfig};
-use crate::control::datapath::RingSpec;
+use crate::control::datapath::{NEW_GROUP, RingSpec};
 use crate::control::statics::Station;
 use crate::worker::BATCH;
 
@@ -89,6 +89,7 @@ pub struct RawConfig {
     quota: RawQuota,
     rings: Option<Spanned<RawRings>>,
     new_switch: RawNewSwitch,
+    new_group: RawNewGroup,
     switch: BTreeMap<SwitchName, RawSwitch>,
 }
 
@@ -139,6 +140,12 @@ struct RawRings {
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 struct RawNewSwitch {
     mode: Mode,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+struct RawNewGroup {
+    memory: GroupMemory,
 }
 
 /// Somewhere: without a directory nothing could be kept.
@@ -198,6 +205,7 @@ impl RawConfig {
             },
             rings,
             switch_mode: self.new_switch.mode,
+            group_memory: self.new_group.memory.0,
             switches,
         })
     }
@@ -269,6 +277,12 @@ impl Default for RawRings {
 impl Default for RawNewSwitch {
     fn default() -> Self {
         Self { mode: mode(0o600) }
+    }
+}
+
+impl Default for RawNewGroup {
+    fn default() -> Self {
+        Self { memory: GroupMemory(NEW_GROUP) }
     }
 }
 

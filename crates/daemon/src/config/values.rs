@@ -11,7 +11,7 @@ use serde::de::{Deserializer, Error as _, Visitor};
 use switch::FDB_CAPACITY_MAX;
 use tracing::Level;
 
-use crate::control::datapath::MAX_EXTRA_BUFS;
+use crate::control::datapath::{GROUP_MEMORY_MAX, GROUP_MEMORY_MIN, MAX_EXTRA_BUFS};
 use crate::users;
 
 /// A value whose text form another module defines.
@@ -58,6 +58,7 @@ checked! {
     WorkerCount(u32) = parse_workers;
     FrameCount(u16) = |text| in_range(text, 1, 1024);
     Bytes(u64) = parse_bytes;
+    GroupMemory(u64) = parse_group_memory;
     Capacity(usize) = |text| in_range(text, 1, FDB_CAPACITY_MAX);
     VnetHeader(u8) = |text| match text {
         "0" => Ok(0),
@@ -134,6 +135,12 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let number: Option<u64> = digits.parse().ok();
     let bytes = number.zip(shift).and_then(|(n, shift)| n.checked_mul(1 << shift));
     bytes.ok_or_else(|| format!("expected a size such as 512MiB or 16GiB, found {text:?}"))
+}
+
+fn parse_group_memory(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text)?;
+    let fits = (GROUP_MEMORY_MIN..=GROUP_MEMORY_MAX).contains(&bytes);
+    fits.then_some(bytes).ok_or_else(|| format!("expected 1MiB to 4095MiB, found {text}"))
 }
 
 fn parse_stride(text: &str) -> Result<u32, String> {

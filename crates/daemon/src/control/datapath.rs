@@ -65,6 +65,13 @@ impl RingSpec {
     }
 }
 
+/// Bytes of a trust group's region: by default, and at least and at most where somebody says.
+pub const NEW_GROUP: u64 = 512 << 20;
+/// See above.
+pub const GROUP_MEMORY_MIN: u64 = 1 << 20;
+/// See above.
+pub const GROUP_MEMORY_MAX: u64 = 4095 << 20;
+
 /// Most extra buffers of a port.
 pub const MAX_EXTRA_BUFS: u32 = 1 << 20;
 
@@ -81,6 +88,8 @@ pub struct ShmSpec {
     pub rings: RingSpec,
     /// Trust group, of that user: ports of one group share a region.
     pub group: Option<GroupKey>,
+    /// Bytes that the group's region has at most, if the port is its first.
+    pub group_memory: u64,
 }
 
 /// A port of a switch that netmap programs bind.
@@ -277,6 +286,8 @@ pub const AUDIT_MEMBERS: usize = 32;
 /// A part of a trust group in an audit.
 #[derive(Clone, Debug)]
 pub struct Audited {
+    /// Bytes of its region that are committed.
+    pub committed: u64,
     /// Buffers of its region.
     pub buffers: u32,
     /// Those that are nobody's.
@@ -337,6 +348,8 @@ pub trait Datapath {
     fn steering(&mut self, switch: SwitchKey) -> Option<Report>;
     /// All trust groups, in the order of their keys.
     fn groups(&self) -> Vec<GroupKey>;
+    /// Is there one of that key?
+    fn has_group(&self, group: &GroupKey) -> bool;
     /// Where the buffers of one are: its members from a port on, at most [`AUDIT_MEMBERS`]. `None`:
     /// there is no such group.
     fn audit(&mut self, group: &GroupKey, from: PortKey) -> Option<Audited>;

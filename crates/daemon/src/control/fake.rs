@@ -54,6 +54,8 @@ pub struct Fake {
     /// Trust groups with the keys of their members, and which were looked at.
     pub(super) groups: BTreeMap<GroupKey, Vec<PortKey>>,
     pub(super) audited: Vec<GroupKey>,
+    /// Ports that were made in groups, and which.
+    pub(super) grouped: BTreeMap<PortKey, GroupKey>,
     /// How often a worker was asked what it has counted of chains.
     pub(super) reports: usize,
     /// The next memory that is built cannot be had.
@@ -174,6 +176,10 @@ impl Datapath for Fake {
         self.groups.keys().cloned().collect()
     }
 
+    fn has_group(&self, group: &GroupKey) -> bool {
+        self.groups.contains_key(group) || self.grouped.values().any(|of| of == group)
+    }
+
     fn audit(&mut self, group: &GroupKey, from: PortKey) -> Option<Audited> {
         self.audited.push(group.clone());
         let mut rest = self.groups.get(group)?.iter().filter(|port| **port >= from);
@@ -182,7 +188,7 @@ impl Datapath for Fake {
         let members = rest.by_ref().take(2).map(member).collect();
         let (buffers, free, given, owned) = (10, 10, 0, 0);
         let next = rest.next().copied();
-        Some(Audited { buffers, free, given, owned, members, listed: 0, next })
+        Some(Audited { committed: 0, buffers, free, given, owned, members, listed: 0, next })
     }
 
     fn add_hop(&mut self, hop: HopKey, ends: [PortKey; 2]) -> Result<(), DatapathError> {
@@ -233,6 +239,7 @@ impl Datapath for Fake {
     fn reserve_shm(&mut self, spec: &ShmSpec) -> Result<Build, DatapathError> {
         self.allocate()?;
         assert!(self.switches.contains_key(&spec.switch));
+        self.grouped.extend(spec.group.clone().map(|group| (spec.key, group)));
         assert!(self.reserved.insert(spec.key, spec.clone()).is_none());
         Ok(self.build())
     }
@@ -444,6 +451,7 @@ impl Datapath for Fake {
     fn detach(&mut self, port: PortKey, name: &PortName) -> PortStats {
         let last = self.stats(&[(port, name.clone())]).remove(0);
         let reserved = self.reserved.remove(&port).is_some();
+        self.grouped.remove(&port);
         let bound = self.bound.remove(&port).is_some();
         assert!(self.ports.remove(&port).is_some() || reserved || bound, "known");
         self.fdb.retain(|_, entry| entry.1 != port);

@@ -6,6 +6,7 @@ mod audit;
 mod chains;
 mod defer;
 mod draft;
+mod groups;
 mod hops;
 pub mod host;
 mod interfaces;
@@ -89,6 +90,8 @@ pub struct Control<D> {
     dir: PathBuf,
     allowances: machine::Allowances,
     rings: RingSpec,
+    /// Bytes of a trust group's region, where nobody says.
+    new_group: u64,
     switch_mode: Mode,
     started: Instant,
     /// Who waits for a port that is built.
@@ -120,6 +123,7 @@ impl<D: Datapath> Control<D> {
             dir: client::paths::daemon_dir(config.dir.as_deref()),
             allowances: machine::Allowances::new(config.quota.machines),
             rings: config.rings,
+            new_group: config.new_group().bytes,
             switch_mode: config.switch_mode,
             started: Instant::now(),
             awaited: HashMap::new(),
@@ -364,6 +368,7 @@ impl<D: Datapath> Control<D> {
         if let Some(region) = gone.region {
             self.datapath.drop_region(region);
         }
+        self.tend_groups();
     }
 }
 
@@ -428,7 +433,7 @@ impl<D: Datapath> Control<D> {
                 let (name, host, config) = (name.clone(), host.clone(), config.clone());
                 let opening = self.opened(kind, &host);
                 let spec = HostSpec { key, name, switch, kind, host, config, opening };
-                self.add_host(&spec, may_wait)?;
+                self.add_host(&spec, owner, may_wait)?;
             }
             (PortKind::Pipe, None) => return Err(Refusal::PipePersistent(name)),
             (_, None) => unreachable!("every plan names it"),

@@ -294,6 +294,9 @@ pub enum Refusal {
         /// Bytes that a user may have.
         limit: u64,
     },
+    /// A trust group.
+    #[error(transparent)]
+    Group(#[from] GroupRefusal),
     /// No region has so much memory.
     #[error("{0} takes more than 4 GiB, the most there is; ask for fewer rings, slots or buffers")]
     TooLarge(PortName),
@@ -350,6 +353,78 @@ pub enum Refusal {
     /// The workers had no room.
     #[error("{0}; close other ports, or raise the daemon's limits")]
     Datapath(#[from] DatapathError),
+}
+
+/// Why there is no port in a trust group.
+#[derive(Debug, Error)]
+pub enum GroupRefusal {
+    /// The user cannot pay for a trust group.
+    #[error(
+        "trust group {group} takes {} with its first port, and {} has {} of {} (quota.memory): ask \
+         for less with --group-memory, give some back, or raise the quota",
+        mib(*.asked), users::user_name(*.uid), tenths(*.held), mib(*.limit)
+    )]
+    Memory {
+        /// The group.
+        group: String,
+        /// Bytes that its region is to have.
+        asked: u64,
+        /// The user.
+        uid: u32,
+        /// Bytes that the user has.
+        held: u64,
+        /// Bytes that a user may have.
+        limit: u64,
+    },
+    /// The region of a trust group is full.
+    #[error(
+        "trust group {group} has no room for it in its {}: end other members, or all and begin it \
+         with more, by --group-memory or memory of [new_group] in uvala.toml",
+        mib(*.has)
+    )]
+    Full {
+        /// The group.
+        group: String,
+        /// Bytes of its region.
+        has: u64,
+    },
+    /// The region of a trust group is as large as its first port wanted it.
+    #[error(
+        "trust group {group} was begun with {}, and stays so: ask for no more than that, or end \
+         its members and begin it with {}",
+        mib(*.has), mib(*.asked)
+    )]
+    Smaller {
+        /// The group.
+        group: String,
+        /// Bytes that were asked for.
+        asked: u64,
+        /// Bytes of its region.
+        has: u64,
+    },
+    /// The region of a trust group would not hold its first port.
+    #[error(
+        "{} for trust group {group} are too few: this port alone takes {}",
+        mib(*.asked), mib(*.least)
+    )]
+    TooSmall {
+        /// The group.
+        group: String,
+        /// Bytes that were asked for.
+        asked: u64,
+        /// Bytes that the port takes.
+        least: u64,
+    },
+}
+
+impl GroupRefusal {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Memory { .. } => ErrorCode::Quota,
+            Self::Full { .. } => ErrorCode::NoMemory,
+            Self::Smaller { .. } | Self::TooSmall { .. } => ErrorCode::BadRequest,
+        }
+    }
 }
 
 /// What somebody who lacks a permission can do.
@@ -411,6 +486,7 @@ impl Refusal {
             | Self::Memory { .. }
             | Self::MoreThanQuota { .. } => ErrorCode::Quota,
             Self::AddressesFull { .. } => ErrorCode::NoMemory,
+            Self::Group(refusal) => refusal.code(),
             Self::BadName(_) => ErrorCode::BadName,
             Self::TooLarge(_)
             | Self::BadValue(_)

@@ -28,6 +28,7 @@
 //! every connection that closes asks for it.
 
 pub mod bound;
+pub mod groups;
 pub mod lone;
 mod port;
 
@@ -39,13 +40,14 @@ use client::name::{PortName, SwitchName};
 use switch::SwitchConfig;
 use switch::forward::chain;
 
-use super::datapath::{HopKey, PipeKey, PortKey, SwitchKey};
+use super::datapath::{GroupKey, PipeKey, PortKey, SwitchKey};
 use super::policy::{Access, Caller, Permissions};
 use super::refusal::Refusal;
 use super::settings::{check_owners, new_switch};
 use super::steering::Steering;
 use crate::config::Quota;
 use bound::Shared;
+use groups::{Charge, GroupWish};
 use lone::Lone;
 pub use port::{Holder, Port};
 
@@ -83,8 +85,8 @@ pub struct State {
     held: BTreeMap<ConnKey, BTreeSet<PortName>>,
     /// What connections have for themselves.
     lones: BTreeMap<ConnKey, Lone>,
-    /// Users whose functions direct hops join, and the memory of these.
-    hops: BTreeMap<HopKey, (u32, u64)>,
+    /// What trust groups cost.
+    groups: BTreeMap<GroupKey, Charge>,
     quota: Quota,
     next_key: u32,
 }
@@ -94,8 +96,10 @@ pub struct State {
 pub struct Wish<'a> {
     /// The port.
     pub port: &'a PortName,
-    /// Bytes of shared memory that it costs.
+    /// Bytes of shared memory that it costs, if it is in no trust group.
     pub memory: u64,
+    /// The trust group that it is to be in.
+    pub group: Option<&'a GroupWish>,
     /// Only if it exists already.
     pub existing: bool,
 }
@@ -131,7 +135,7 @@ impl State {
             ports: BTreeMap::new(),
             held: BTreeMap::new(),
             lones: BTreeMap::new(),
-            hops: BTreeMap::new(),
+            groups: BTreeMap::new(),
             quota,
             next_key: 1,
         }
@@ -349,7 +353,10 @@ impl State {
         if new_port {
             self.claim_number(caller)?;
         }
-        self.claim_memory(caller.uid, wish.memory)
+        match wish.group {
+            None => self.claim_memory(caller.uid, wish.memory),
+            Some(group) => self.claim_group(caller.uid, group),
+        }
     }
 
     /// Whether the caller may have one more port.
@@ -499,28 +506,18 @@ impl State {
         self.quota.memory = memory;
     }
 
-    /// Charges a direct hop to the user whose functions it joins.
-    pub fn charge_hop(&mut self, hop: HopKey, uid: u32, memory: u64) -> Result<(), Refusal> {
-        self.claim_memory(uid, memory)?;
-        self.hops.insert(hop, (uid, memory));
-        Ok(())
-    }
-
-    /// It is gone.
-    pub fn forget_hop(&mut self, hop: HopKey) {
-        self.hops.remove(&hop);
-    }
-
     fn usage(&self, uid: u32) -> Usage {
         let mut usage = Usage::default();
         for port in self.ports.values() {
             usage.ports += u64::from(port.owner == uid);
             let held = port.holder.as_ref().filter(|holder| holder.uid == uid);
-            usage.memory += held.map_or(0, |holder| holder.memory);
+            let alone = held.filter(|holder| holder.group.is_none());
+            usage.memory += alone.map_or(0, |holder| holder.memory);
             let shared = port.bound.as_ref().filter(|shared| shared.uid == uid);
             usage.memory += shared.map_or(0, Shared::all_memory);
         }
-        usage.memory += self.hops.values().filter(|hop| hop.0 == uid).map(|hop| hop.1).sum::<u64>();
+        let groups = self.groups.values().filter(|charge| charge.uid == uid);
+        usage.memory += groups.map(|charge| charge.memory).sum::<u64>();
         for lone in self.lones.values().filter(|lone| lone.shared.uid == uid) {
             usage.ports += 1;
             usage.memory += lone.shared.all_memory();

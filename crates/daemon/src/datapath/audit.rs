@@ -77,6 +77,7 @@ impl Workers {
         // Those who have theirs together are one.
         let owners: BTreeSet<_> = all.iter().map(|member| member.place.owner()).collect();
         let mut audited = Audited {
+            committed: shared.committed(),
             buffers: tally.usable() - self.between(shared, &tally),
             free: tally.free(),
             given: all.iter().map(|member| member.place.given()).sum(),

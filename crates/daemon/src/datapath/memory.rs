@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use client::api::{Attached, HostIf};
 use client::name::PortName;
-use port::group::{Group, Share};
+use port::group::{Group, Share, Size};
 use port::shm::PortMemory;
 use ring::Region;
 use ring::layout::PortLayout;
@@ -34,7 +34,9 @@ impl Workers {
             return PortMemory::reserve(&name, rings.counts, rings.extra_bufs, rings.stride);
         };
         if !self.groups.contains_key(group) {
-            self.groups.insert(group.clone(), Group::new(&group.1, rings.stride)?);
+            let first = Some((rings.counts, rings.extra_bufs));
+            let size = Size { bytes: spec.group_memory, stride: rings.stride, first };
+            self.groups.insert(group.clone(), Group::new(&group.1, &size)?);
         }
         let joined = self.groups.get_mut(group).map_or_else(
             || Err(io::ErrorKind::NotFound.into()),
@@ -50,10 +52,10 @@ impl Workers {
             return Ok(None);
         };
         let bell = self.host.ringer().clone();
-        let stride = self.stride;
+        let size = self.new_group;
         let share = match self.groups.entry(group.clone()) {
             Entry::Occupied(it) => it.into_mut(),
-            Entry::Vacant(place) => place.insert(Group::new(&group.1, stride)?),
+            Entry::Vacant(place) => place.insert(Group::new(&group.1, &size)?),
         }
         .enrol(&group.1, &bell);
         self.drop_empty_groups();

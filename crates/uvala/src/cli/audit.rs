@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::bail;
 use client::api::{GroupAudit, PageFrom, Request};
 use client::control::{Connection, ControlError};
+use daemon::users::user_name;
 
 use super::output::Output;
 use super::{Global, listing};
@@ -16,6 +17,9 @@ use crate::table::{Align, Table};
 /// buffers, or kept, which is in none of these because the client has taken it out. The switch
 /// holds none between two batches, and then it is asked. Fails where a group's buffers are not all
 /// there.
+///
+/// Below that, in MiB: what each group's region may take, all of which counts in the quota of who
+/// made its first port, and how much of it somebody has touched.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -37,7 +41,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         std::thread::sleep(Duration::from_millis(50));
         groups = audit(&connection)?;
     }
-    args.output.print(&groups, |rows| table(rows))?;
+    args.output.print(&groups, |rows| format!("{}\n{}", table(rows), memory(rows)))?;
     let problem = |group: &GroupAudit| Some(format!("group {}: {}", group.group, group.problem()?));
     let problems: Vec<_> = groups.iter().filter_map(problem).collect();
     if !problems.is_empty() {
@@ -85,6 +89,24 @@ fn table(groups: &[GroupAudit]) -> String {
         }
         table.row(whole("free", group.free));
         table.row(whole("all", group.buffers));
+    }
+    table.to_string()
+}
+
+/// What regions have, and who pays.
+fn memory(groups: &[GroupAudit]) -> String {
+    let mut table = Table::new(&[
+        ("GROUP", Align::Left),
+        ("UID", Align::Right),
+        ("MIB", Align::Right),
+        ("COMMITTED", Align::Right),
+        ("CHARGED TO", Align::Left),
+    ]);
+    let mib = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
+    for group in groups {
+        let ends = [group.group.clone(), group.uid.to_string()];
+        let numbers = [mib(group.memory), mib(group.committed), user_name(group.charged_to)];
+        table.row(ends.into_iter().chain(numbers));
     }
     table.to_string()
 }

@@ -15,6 +15,7 @@ use client::api::{Reply, Request, StatsQuery, exit};
 use client::control::{Connection, ControlError};
 use client::name::PortName;
 use client::{Error, Options, Port, WaitPolicy};
+use daemon::config::parse_bytes;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -58,6 +59,12 @@ pub struct PortArgs {
     #[arg(long, value_name = "NAME", help_heading = "Port")]
     pub group: Option<String>,
 
+    /// Memory of the trust group, if the port is its first, as in 64MiB: all of it counts in the
+    /// user's quota, and no port of the group does [default: the daemon's]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, requires = "group",
+          help_heading = "Port")]
+    group_memory: Option<u64>,
+
     /// Transmit rings [default: the daemon's]
     #[arg(long, value_name = "N", value_parser = values::number16, help_heading = "Port")]
     tx_rings: Option<u16>,
@@ -96,6 +103,9 @@ impl PortArgs {
         }
         if let Some(group) = &self.group {
             options = options.group(group);
+        }
+        if let Some(bytes) = self.group_memory {
+            options = options.group_memory(bytes);
         }
         if let Some(count) = self.tx_rings {
             options = options.tx_rings(count);

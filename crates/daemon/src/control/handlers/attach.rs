@@ -16,12 +16,13 @@ use client::api::{Attach, PortKind, Reply};
 use client::name::{PortName, SwitchName};
 use switch::PortConfig;
 
-use super::{Answer, Client, Control, held_port};
+use super::{Answer, Client, Control, groups, held_port};
 use crate::control::datapath::{
     Attachment, Build, Datapath, DatapathError, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
 };
 use crate::control::refusal::Refusal;
 use crate::control::settings;
+use crate::control::state::groups::{Charge, GroupWish};
 use crate::control::state::{ConnKey, Port, Wish};
 
 /// A port that is reserved for a client who waits for it.
@@ -42,13 +43,16 @@ impl<D: Datapath> Control<D> {
         let rings = settings::rings(attach, &self.rings)?;
         check_group(attach)?;
         let memory = self.price(&attach.port, &rings)?;
-        let wish = Wish { port: &attach.port, memory, existing: attach.existing };
+        self.tend_groups();
+        let group = self.group_of(&client.caller, attach, memory)?;
+        let (port, existing, group) = (&attach.port, attach.existing, group.as_ref());
+        let wish = Wish { port, memory, group, existing };
         self.state.claim(&client.caller, &wish)?;
         let switch = self.find_or_make(&client.caller, attach.port.switch())?;
         let key = PortKey(self.state.new_key());
         let reserved = match attach.port.pipe() {
             Some(_) => self.reserve_pipe(client, attach, &rings, key),
-            None => self.reserve_shm(client, attach, switch, rings, key),
+            None => self.reserve_shm(client, attach, (switch, group), rings, key),
         };
         match reserved {
             Ok((port, build)) => {
@@ -80,14 +84,19 @@ impl<D: Datapath> Control<D> {
         &mut self,
         client: &Client,
         attach: &Attach,
-        switch: SwitchKey,
+        (switch, wish): (SwitchKey, Option<&GroupWish>),
         rings: RingSpec,
         key: PortKey,
     ) -> Result<(Port, Build), Refusal> {
         let config = self.state.port_mut(&attach.port).map(|port| port.config.clone());
-        let group = attach.group.clone().map(|group| (client.caller.uid, group));
-        let spec = ShmSpec { key, name: attach.port.clone(), switch, rings, group };
-        let build = self.datapath.reserve_shm(&spec)?;
+        let (name, group) = (attach.port.clone(), wish.map(|wish| wish.key.clone()));
+        let group_memory = wish.map_or(0, |wish| wish.memory);
+        let spec = ShmSpec { key, name, switch, rings, group, group_memory };
+        let build = self.datapath.reserve_shm(&spec);
+        let build = build.map_err(|error| groups::refused(error, wish))?;
+        if let Some(GroupWish { key, memory, .. }) = wish.cloned() {
+            self.state.charge_group(key, Charge { uid: client.caller.uid, memory });
+        }
         let memory = self.price(&attach.port, &rings)?;
         let config = config.unwrap_or_default();
         Ok((Port { config, ..held_port(client, attach, key, memory) }, build))

@@ -16,12 +16,15 @@ use crate::control::datapath::{
 };
 use crate::control::policy::Caller;
 use crate::control::refusal::Refusal;
+use crate::control::state::groups::Charge;
 
 /// Parts of groups on a page.
 const PARTS: usize = 8;
 /// A member in JSON, at most, with a name of 63 bytes.
 const MEMBER_BYTES: usize = 224;
-const _: () = assert!(PARTS * (AUDIT_MEMBERS + 1) * MEMBER_BYTES <= PAGE_BYTES);
+/// What is said of its group, at most.
+const GROUP_BYTES: usize = 256;
+const _: () = assert!(PARTS * (AUDIT_MEMBERS * MEMBER_BYTES + GROUP_BYTES) <= PAGE_BYTES);
 
 /// Where a page begins: at a member of a group, or at the next that is there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,6 +56,7 @@ impl fmt::Display for Place {
 impl<D: Datapath> Control<D> {
     /// Those of the caller; all, if he may do everything.
     pub(super) fn audit(&mut self, caller: &Caller, from: &PageFrom) -> Result<Reply, Refusal> {
+        self.tend_groups();
         let wrong = || Refusal::BadValue("from: no place in an audit".to_owned());
         let from = from.from.as_deref().map(|text| Place::parse(text).ok_or_else(wrong));
         let from = from.transpose()?;
@@ -76,7 +80,8 @@ impl<D: Datapath> Control<D> {
             if let Some(part) = self.datapath.audit(&group, port) {
                 listed += part.listed;
                 place = part.next.map(|port| Place { group: group.clone(), port });
-                items.push(shown(group, part, &names));
+                let charge = self.state.charge_of(&group);
+                items.push(shown(group, charge, part, &names));
             }
             place = place.or_else(|| groups.next().map(Place::begin_of));
         }
@@ -84,14 +89,20 @@ impl<D: Datapath> Control<D> {
     }
 }
 
-fn shown(group: GroupKey, part: Audited, names: &BTreeMap<PortKey, &PortName>) -> GroupAudit {
+fn shown(
+    group: GroupKey,
+    charge: Option<Charge>,
+    part: Audited,
+    names: &BTreeMap<PortKey, &PortName>,
+) -> GroupAudit {
     let member = |AuditedMember { port, held, begins }: &AuditedMember| {
         let kept = if *begins { 0 } else { held.kept() };
         let Held { given, owned, tx, rx, extra, wrong } = *held;
         let port = PortName::clone(names.get(port)?);
         Some(MemberAudit { port, given, owned, tx, rx, extra, kept, wrong, begins: *begins })
     };
-    let ((uid, group), Audited { buffers, free, given, owned, members, .. }) = (group, part);
-    let members = members.iter().filter_map(member).collect();
-    GroupAudit { group, uid, buffers, free, given, owned, members }
+    let members = part.members.iter().filter_map(member).collect();
+    let Charge { uid: charged_to, memory } = charge.unwrap_or(Charge { uid: group.0, memory: 0 });
+    let ((uid, group), Audited { committed, buffers, free, given, owned, .. }) = (group, part);
+    GroupAudit { group, uid, memory, committed, charged_to, buffers, free, given, owned, members }
 }

@@ -45,6 +45,8 @@ impl<D: Datapath> Control<D> {
             Request::PortAdd(add) => {
                 let host = host::wanted(caller, add).ok()??;
                 self.state.claim_persistent(caller, &add.port).ok()?;
+                self.tend_groups();
+                self.claim_group_of(caller.uid, &host).ok()?;
                 (&add.port, vec![(add.kind, host)])
             }
             Request::InterfaceAttach(attach) => (&attach.port, self.attached_host(caller, attach)?),
@@ -59,6 +61,7 @@ impl<D: Datapath> Control<D> {
                 self.forget_begun(begun);
                 return None;
             };
+            self.charge_group_of(caller.uid, &host);
             begun.push(Begun { kind, host, opening });
             builds.push(build);
         }

@@ -6,8 +6,8 @@ use client::api::{HopCall, HopEnd, HopInfo, HopRef, PortKind, PortRef, Reply};
 use client::name::{PortName, SwitchName};
 use switch::Forwarding;
 
-use super::{Answer, Client, Control, Port};
-use crate::control::datapath::{Datapath, HopKey, PortKey, RingSpec};
+use super::{Answer, Client, Control, Port, groups};
+use crate::control::datapath::{Datapath, HopKey, PortKey};
 use crate::control::hops::{Carried, Wanted};
 use crate::control::refusal::Refusal;
 
@@ -90,7 +90,6 @@ impl<D: Datapath> Control<D> {
         let mut has_changed = !changes.over.is_empty();
         for (hop, names) in changes.over {
             let traffic = self.datapath.del_hop(hop);
-            self.state.forget_hop(hop);
             self.hops.note_past(names, traffic.frames, traffic.waiting.into());
         }
         for wanted in changes.new {
@@ -111,19 +110,14 @@ impl<D: Datapath> Control<D> {
         has_changed
     }
 
-    /// Makes a hop, which is charged to the user whose functions it joins.
+    /// Makes a hop, in the region of the functions' group.
     fn make_hop(&mut self, key: HopKey, wanted: &Wanted) -> Result<(), Refusal> {
         let sender = self.state.find_port(&wanted.names[0]);
-        let uid = sender.and_then(|port| port.holder.as_ref()).expect("it is in a group").uid;
-        let of_sender = self.datapath.rings_of(wanted.ends[0]).unwrap_or(self.rings);
-        let rings = RingSpec { counts: port::hop::counts(), extra_bufs: 0, ..of_sender };
-        let memory = self.datapath.memory_of(&rings).expect("less than its ends have");
-        self.state.charge_hop(key, uid, memory)?;
+        let holder = sender.and_then(|port| port.holder.as_ref()).expect("it is in a group");
+        let group = holder.group.clone().map(|group| (holder.uid, group));
+        let wish = group.and_then(|key| self.state.group_wish(key, None, (0, 0)).ok());
         let made = self.datapath.add_hop(key, wanted.ends);
-        if made.is_err() {
-            self.state.forget_hop(key);
-        }
-        Ok(made?)
+        made.map_err(|error| groups::refused(error, wish.as_ref()))
     }
 
     /// The hops that the chains of a switch ask for.

@@ -27,6 +27,7 @@ impl<D: Datapath> Control<D> {
     /// Takes note of it.
     pub fn hear_host(&mut self) {
         self.datapath.hear_host();
+        self.tend_groups();
     }
 
     pub(super) fn host_info(&self, port: &Port) -> Option<HostIfInfo> {
@@ -196,8 +197,21 @@ impl<D: Datapath> Control<D> {
 
     /// Makes the port's interface. Where `may_wait`, it is opened by another thread, and waited for
     /// if it cannot be had now.
-    pub(super) fn add_host(&mut self, spec: &HostSpec, may_wait: bool) -> Result<(), Refusal> {
-        Ok(if may_wait { self.datapath.add_soon(spec) } else { self.datapath.add_host(spec) }?)
+    pub(super) fn add_host(
+        &mut self,
+        spec: &HostSpec,
+        owner: u32,
+        may_wait: bool,
+    ) -> Result<(), Refusal> {
+        if !may_wait {
+            self.claim_group_of(owner, &spec.host)?;
+        }
+        let added = match may_wait {
+            true => self.datapath.add_soon(spec),
+            false => self.datapath.add_host(spec),
+        };
+        self.charge_group_of(owner, &spec.host);
+        Ok(added?)
     }
 
     /// Gives the interfaces that are being opened some time for it.

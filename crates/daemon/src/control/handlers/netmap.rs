@@ -159,7 +159,7 @@ impl<D: Datapath> Control<D> {
     ) -> Result<u64, Refusal> {
         let memory = self.datapath.memory_of(rings);
         let memory = memory.ok_or_else(|| Refusal::TooLarge(name.clone()))?;
-        let wish = Wish { port: name, memory, existing: false };
+        let wish = Wish { port: name, memory, group: None, existing: false };
         self.state.claim(caller, &wish).map(|()| memory)
     }
 

@@ -3,6 +3,7 @@
 mod chains;
 mod drafts;
 mod grants;
+mod groups;
 mod hops;
 mod host;
 mod interfaces;

@@ -58,7 +58,7 @@ pub struct Holder {
     pub uid: u32,
     /// What it calls itself.
     pub name: String,
-    /// Bytes of shared memory.
+    /// Bytes of shared memory, in a trust group of its region.
     pub memory: u64,
     /// It has its port; before, the port is reserved for it and being built.
     pub ready: bool,

@@ -64,7 +64,7 @@ fn attach(state: &mut State, uid: u32, conn: u64, wish: &Wish<'_>) -> Result<Por
 }
 
 fn wish(port: &PortName) -> Wish<'_> {
-    Wish { port, memory: 10, existing: false }
+    Wish { port, memory: 10, group: None, existing: false }
 }
 
 fn code(result: Result<PortKey, Refusal>) -> ErrorCode {

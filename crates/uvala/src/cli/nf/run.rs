@@ -11,6 +11,7 @@ use client::control::{Connection, ControlError};
 use client::name::PortName;
 use client::nf::{Cores, Failed, Instance, Threads};
 use client::{Options, Stop};
+use daemon::config::parse_bytes;
 
 use super::functions;
 use super::place::{self, Role};
@@ -46,6 +47,10 @@ pub struct Run {
     /// Trust group: functions of one exchange frames without a copy
     #[arg(long, value_name = "NAME", default_value = "nf")]
     group: String,
+    /// Memory of the trust group, if the port is its first, as in 64MiB: all of it counts in the
+    /// user's quota, and no port of the group does [default: the daemon's]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    group_memory: Option<u64>,
     /// End after so many seconds
     #[arg(short = 'T', long, value_name = "SECS")]
     duration: Option<u64>,
@@ -108,6 +113,7 @@ impl Run {
 
     fn threads(&self, global: &Global, port: PortName) -> Threads {
         let options = Options::new().rings(1).group(&self.group).client(&self.function);
+        let options = self.group_memory.into_iter().fold(options, Options::group_memory);
         let options = options.reconnect(true);
         let options = match &global.dir {
             Some(dir) => options.dir(dir),

@@ -123,22 +123,15 @@ fn test_without_memory_frames_go_by_the_switch() {
 }
 
 #[test]
-fn test_hops_are_charged_to_whose_functions_they_join_until_they_are_gone() {
+fn test_hops_are_in_their_group_which_is_charged_whole() {
     let mut bench = Bench::opened();
     let memory = |bench: &Bench| bench.control.state.memory_of(0);
-    let with = memory(&bench);
+    let whole = Config::default().new_group().bytes;
+    assert_eq!(memory(&bench), whole);
     bench.set_direct(false);
-    bench.with_hop(1, "close", 1);
-    assert_eq!(memory(&bench), with, "the other end may still write there");
-    bench.with_hop(2, "close", 1);
-    let hop = with - memory(&bench);
-    let buffers = port::hop::counts().buffers();
-    assert_eq!(hop, u64::from(buffers) * u64::from(Config::default().rings.stride));
-    // What is left of the quota is less: frames go by the switch.
-    bench.control.state.set_memory_quota(with - 1);
-    bench.set_direct(true);
+    for n in [1, 2] {
+        bench.with_hop(n, "close", 1);
+    }
     assert!(bench.chain().hops.is_empty());
-    bench.control.state.set_memory_quota(with);
-    bench.set_direct(true);
-    assert_eq!(bench.chain().hops.len(), 1);
+    assert_eq!(memory(&bench), whole);
 }

@@ -1,0 +1,89 @@
+//! Trust groups: with how much memory they begin, and who pays for it.
+//!
+//! The workers make a group's region with its first port, and take it back after its last, which
+//! may be on another thread, when the kernel has given an interface's buffers back. So what groups
+//! cost is looked at whenever something has gone, and before somebody asks for more.
+
+use std::io;
+
+use client::api::{Attach, HostIf};
+
+use super::host::trust_group;
+use super::{Caller, Control};
+use crate::control::datapath::{
+    Datapath, DatapathError, GROUP_MEMORY_MAX, GROUP_MEMORY_MIN, GroupKey,
+};
+use crate::control::refusal::{GroupRefusal, Refusal};
+use crate::control::state::groups::{Charge, GroupWish};
+
+impl<D: Datapath> Control<D> {
+    /// The group that a client wants a port in, which takes so much memory.
+    pub(super) fn group_of(
+        &self,
+        caller: &Caller,
+        attach: &Attach,
+        memory: u64,
+    ) -> Result<Option<GroupWish>, Refusal> {
+        let asked = attach.group_memory;
+        let Some(group) = &attach.group else {
+            let text = "group_memory: of a trust group, and none is named: --group NAME";
+            return asked.map_or(Ok(None), |_| Err(Refusal::BadValue(text.to_owned())));
+        };
+        if let Some(bytes) = asked
+            && !(GROUP_MEMORY_MIN..=GROUP_MEMORY_MAX).contains(&bytes)
+        {
+            let text = format!("group_memory = {bytes} is out of range, 1 MiB to 4095 MiB");
+            return Err(Refusal::BadValue(text));
+        }
+        let key = (caller.uid, group.clone());
+        self.state.group_wish(key, asked, (self.new_group, memory)).map(Some)
+    }
+
+    /// Whether somebody can pay for the group that an interface is to be in.
+    pub(super) fn claim_group_of(&self, uid: u32, host: &HostIf) -> Result<(), Refusal> {
+        let Some(key) = host.trust_group.as_deref().and_then(trust_group) else { return Ok(()) };
+        let wish = self.state.group_wish(key, None, (self.new_group, 0))?;
+        self.state.claim_group(uid, &wish)
+    }
+
+    /// From now on somebody pays for it, if it is there and nobody does.
+    pub(super) fn charge_group_of(&mut self, uid: u32, host: &HostIf) {
+        if let Some(key) = host.trust_group.as_deref().and_then(trust_group)
+            && self.datapath.has_group(&key)
+        {
+            self.state.charge_group(key, Charge { uid, memory: self.new_group });
+        }
+    }
+
+    /// Groups may have gone, or begun anew with an interface that came back.
+    pub(super) fn tend_groups(&mut self) {
+        let datapath = &self.datapath;
+        self.state.forget_groups(|group| datapath.has_group(group));
+        for group in self.datapath.groups() {
+            if self.state.charge_of(&group).is_none() {
+                let uid = self.maker_of(&group);
+                self.state.charge_group(group, Charge { uid, memory: self.new_group });
+            }
+        }
+    }
+
+    /// The owner of an interface's port that is in a group.
+    fn maker_of(&self, group: &GroupKey) -> u32 {
+        let mut ports = self.state.ports().map(|(_, port)| port);
+        let is_in = |host: &HostIf| {
+            host.trust_group.as_deref().and_then(trust_group).as_ref() == Some(group)
+        };
+        let maker = ports.find(|port| port.host.as_deref().is_some_and(is_in));
+        maker.map_or(group.0, |port| port.owner)
+    }
+}
+
+/// Why there is no port in a group.
+pub(super) fn refused(error: DatapathError, group: Option<&GroupWish>) -> Refusal {
+    match (&error, group) {
+        (DatapathError::System(why), Some(wish)) if why.kind() == io::ErrorKind::StorageFull => {
+            GroupRefusal::Full { group: wish.key.1.clone(), has: wish.memory }.into()
+        }
+        _ => error.into(),
+    }
+}

@@ -1,0 +1,123 @@
+//! Trust groups: who pays for their memory, how much, and until when.
+
+use client::api::{GroupAudit, HostIf};
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+impl Bench {
+    fn with_quota(memory: u64) -> Self {
+        let mut config = Config::default();
+        config.quota.memory = memory;
+        Self { control: Control::new(&config, Fake::default()) }
+    }
+
+    /// A port with few slots in the group "nf" of a user.
+    fn member(&mut self, conn: u64, uid: u32, more: &str) -> Result<Reply, Refusal> {
+        let sizes = r#""tx_slots":64,"rx_slots":64"#;
+        let port = format!("vale{uid}:p{conn}");
+        let attach = format!(r#"{{"attach":{{"port":"{port}","group":"nf",{sizes}{more}}}}}"#);
+        self.ask(conn, uid, &attach)
+    }
+
+    fn charged(&self, uids: [u32; 2]) -> [u64; 2] {
+        uids.map(|uid| self.control.state.memory_of(uid))
+    }
+
+    fn shown(&mut self) -> Vec<(u32, u64)> {
+        let Reply::Audit(page) = self.ask(9, 0, r#"{"audit":{}}"#).unwrap() else { panic!() };
+        let shown = |group: GroupAudit| (group.charged_to, group.memory / MIB);
+        page.items.into_iter().map(shown).collect()
+    }
+}
+
+#[test]
+fn test_who_makes_a_group_pays_for_all_of_it_and_members_for_nothing() {
+    let mut bench = Bench::new();
+    bench.member(1, 1000, r#","group_memory":8388608"#).unwrap();
+    assert_eq!(bench.charged([1000, 1001]), [8 * MIB, 0]);
+    bench.member(2, 1000, "").unwrap();
+    bench.member(3, 1000, r#","group_memory":8388608"#).unwrap();
+    assert_eq!(bench.charged([1000, 1001]), [8 * MIB, 0]);
+    let refused = bench.member(4, 1000, r#","group_memory":8388609"#).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::BadRequest);
+    assert!(refused.to_string().contains("was begun with 8.0 MiB"), "{refused}");
+    // Who made it goes, and others stay: it is as large as before.
+    bench.control.hang_up(ConnKey(1));
+    bench.control.hang_up(ConnKey(2));
+    assert_eq!(bench.charged([1000, 1001]), [8 * MIB, 0]);
+    bench.control.hang_up(ConnKey(3));
+    assert_eq!(bench.charged([1000, 1001]), [0, 0]);
+    assert!(bench.is_empty());
+}
+
+#[test]
+fn test_groups_of_one_name_are_each_their_users() {
+    let mut bench = Bench::new();
+    let usual = Config::default().new_group().bytes;
+    bench.member(1, 1000, "").unwrap();
+    bench.member(2, 1001, r#","group_memory":2097152"#).unwrap();
+    assert_eq!(bench.charged([1000, 1001]), [usual, 2 * MIB]);
+    bench.control.hang_up(ConnKey(1));
+    assert_eq!(bench.charged([1000, 1001]), [0, 2 * MIB]);
+}
+
+#[test]
+fn test_a_group_that_cannot_be_paid_for_is_refused_and_leaves_nothing() {
+    let mut bench = Bench::with_quota(100 * MIB);
+    for asked in [101 * MIB, 4000 * MIB] {
+        let refused = bench.member(1, 7, &format!(r#","group_memory":{asked}"#)).unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::Quota);
+        let (text, asked) = (refused.to_string(), format!("takes {}.0 MiB", asked / MIB));
+        assert!(text.contains("--group-memory") && text.contains(&asked), "{text}");
+        assert!(bench.is_empty());
+    }
+    assert_eq!(bench.charged([7, 0]), [0, 0]);
+    // A quarter of what there is, where nobody says.
+    bench.member(1, 7, "").unwrap();
+    assert_eq!(bench.charged([7, 0]), [25 * MIB, 0]);
+    for (text, why) in [
+        (r#","group_memory":1048575"#, "1 MiB to 4095 MiB"),
+        (r#","group_memory":18446744073709551615"#, "1 MiB to 4095 MiB"),
+    ] {
+        let refused = bench.member(2, 8, text).unwrap_err().to_string();
+        assert!(refused.contains(why), "{refused}");
+    }
+    let alone = r#"{"attach":{"port":"vale8:x","group_memory":8388608}}"#;
+    assert!(bench.refused(2, 8, alone).1.contains("none is named"));
+    let large = r#"{"attach":{"port":"vale8:x","group":"g","group_memory":1048576}}"#;
+    assert!(bench.refused(2, 8, large).1.contains("too few: this port alone takes"));
+}
+
+#[test]
+fn test_a_group_that_is_not_made_in_the_end_costs_nothing() {
+    let mut bench = Bench::new();
+    bench.done(r#"{"switch_add":{"switch":"vale0"}}"#);
+    bench.control.datapath.out_of_memory = true;
+    bench.member(1, 0, "").unwrap_err();
+    assert_eq!(bench.charged([0, 1]), [0, 0]);
+    bench.control.datapath.build_fails = true;
+    bench.member(1, 0, "").unwrap_err();
+    assert_eq!(bench.charged([0, 1]), [0, 0]);
+}
+
+#[test]
+fn test_of_an_interface_in_anothers_group_its_own_user_pays() {
+    let mut bench = Bench::new();
+    let host = HostIf { trust_group: Some("1000/nf".to_owned()), ..HostIf::default() };
+    let usual = Config::default().new_group().bytes;
+    // Its region was made when it was opened.
+    let key = (1000, "nf".to_owned());
+    bench.control.datapath.groups.insert(key.clone(), Vec::new());
+    bench.control.charge_group_of(0, &host);
+    assert_eq!(bench.charged([0, 1000]), [usual, 0]);
+    bench.member(1, 1000, "").unwrap();
+    assert_eq!(bench.charged([0, 1000]), [usual, 0]);
+    assert_eq!(bench.shown(), [(0, usual / MIB)]);
+    bench.control.datapath.groups.remove(&key);
+    bench.control.hear_host();
+    assert_eq!(bench.charged([0, 1000]), [usual, 0], "a member is there");
+    bench.control.hang_up(ConnKey(1));
+    assert_eq!(bench.charged([0, 1000]), [0, 0]);
+}

@@ -1,0 +1,93 @@
+//! Trust groups: who pays for their regions.
+//!
+//! ```text
+//!            first port                          last port goes
+//!  (none) ─────────────► charged to its owner ───────────────────► (none)
+//! ```
+//!
+//! A region is charged whole, once, to the owner of the port that made the group, until the group
+//! is gone: any member may commit all of it. What ports of the group take is in it, and charged to
+//! nobody. A group is found by its user and its name, so nobody is in the way of another's; only
+//! who may do everything makes a port in somebody else's group, and pays if that is its first.
+
+use super::State;
+use crate::control::datapath::GroupKey;
+use crate::control::refusal::{GroupRefusal, Refusal};
+
+/// What a group costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charge {
+    /// Who pays.
+    pub uid: u32,
+    /// Bytes of its region.
+    pub memory: u64,
+}
+
+/// A group as a port wants it.
+#[derive(Clone, Debug)]
+pub struct GroupWish {
+    /// Which.
+    pub key: GroupKey,
+    /// Bytes of its region, if there is none yet.
+    pub memory: u64,
+    /// It is there already.
+    pub exists: bool,
+}
+
+impl GroupWish {
+    /// What it costs to be in it.
+    #[must_use]
+    pub fn price(&self) -> u64 {
+        if self.exists { 0 } else { self.memory }
+    }
+}
+
+impl State {
+    /// What a group costs, and whom.
+    #[must_use]
+    pub fn charge_of(&self, group: &GroupKey) -> Option<Charge> {
+        self.groups.get(group).copied()
+    }
+
+    /// The workers have made a group.
+    pub fn charge_group(&mut self, group: GroupKey, charge: Charge) {
+        self.groups.entry(group).or_insert(charge);
+    }
+
+    /// Those that are not there any more cost nothing.
+    pub fn forget_groups(&mut self, is_there: impl Fn(&GroupKey) -> bool) {
+        self.groups.retain(|group, _| is_there(group));
+    }
+
+    /// Whether somebody can pay for the group.
+    pub fn claim_group(&self, uid: u32, wish: &GroupWish) -> Result<(), Refusal> {
+        let (group, asked) = (wish.key.1.clone(), wish.memory);
+        let (held, limit) = (self.usage(uid).memory, self.quota.memory);
+        let refused = |_| GroupRefusal::Memory { group, asked, uid, held, limit };
+        Ok(self.claim_memory(uid, wish.price()).map_err(refused)?)
+    }
+
+    /// The group that a port wants to be in; `usual` bytes, or `least`, if it is new and nobody
+    /// says.
+    pub fn group_wish(
+        &self,
+        key: GroupKey,
+        asked: Option<u64>,
+        (usual, least): (u64, u64),
+    ) -> Result<GroupWish, Refusal> {
+        let group = key.1.clone();
+        match (self.charge_of(&key), asked) {
+            (Some(Charge { memory, .. }), Some(asked)) if asked > memory => {
+                Err(GroupRefusal::Smaller { group, asked, has: memory }.into())
+            }
+            (Some(Charge { memory, .. }), _) => Ok(GroupWish { key, memory, exists: true }),
+            (None, Some(asked)) if asked < least => {
+                Err(GroupRefusal::TooSmall { group, asked, least }.into())
+            }
+            (None, asked) => {
+                let memory = asked.unwrap_or(usual.max(least));
+                Ok(GroupWish { key, memory, exists: false })
+            }
+        }
+    }
+}
