@@ -355,7 +355,8 @@ typedef int (*uvala_nf_callback)(void *context, struct uvala_nf_frame *frame);
 /* Handles one batch on the first rings of a port that is an instance of a service, after waiting
  * for it; asks the callback about each frame. Returns the number of slots, 0 when the time is over,
  * or an error. Both sides of the port are this thread's meanwhile, and a callback calls nothing
- * about this port but uvala_nf_held, _send_on and _send. With a timeout of 0 from the first call on
+ * about this port but uvala_nf_held, _send_on and _send: all else, this function too, is UVALA_EARG
+ * there, or NULL. With a timeout of 0 from the first call on
  * it has no direct hops: their doorbells are not the port's. When uvala_options.stop was said it
  * is UVALA_ESTOPPED, whether there are frames or not. A port that was no instance of a service when
  * it was opened, or in a switch without chains, is an error. */
@@ -387,6 +388,16 @@ int uvala_nf_send_on(struct uvala_port *port, uint32_t held, int action, uint32_
 /* Sends a copy of this as a new frame, which leaves by its address; likewise behind the batch. 0 or
  * UVALA_EARG. One that does not fit the ring is an error of that step. */
 int uvala_nf_send(struct uvala_port *port, const void *frame, size_t len);
+
+/* The numbers of a service, for UVALA_NF_SERVICE, of a port, like "vale0:out", for UVALA_NF_PORT,
+ * and of a chain, as bits 44 to 51 of meta have it; all of the port's switch. They ask the daemon,
+ * so call them before the first batch, and again after a reconnect: another daemon may count
+ * differently. A service and a chain keep their numbers as long as they are there, a port as long
+ * as somebody holds it. Negative: an error, UVALA_ENOTFOUND where there is none of this name, the
+ * service has no instance, or nobody holds the port. */
+int uvala_nf_service(struct uvala_port *port, const char *name);
+int uvala_nf_port(struct uvala_port *port, const char *name);
+int uvala_nf_chain(struct uvala_port *port, const char *name);
 
 /* A function on several cores: instances of its service in threads of this process. Start from
  * UVALA_NF_THREADS_INIT; as with uvala_options there will be more fields. */

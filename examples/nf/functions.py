@@ -39,6 +39,10 @@ uvala.uvala_nf_send_on.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_in
                                    ctypes.c_uint32]
 
 
+for find in uvala.uvala_nf_service, uvala.uvala_nf_port, uvala.uvala_nf_chain:
+    find.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+
+
 class Function:
     """A function on a port; frame() is asked about each frame and returns an action."""
 
@@ -55,6 +59,18 @@ class Function:
     def send_on(self, held, action=NEXT, target=0):
         """Sends on what frame() held: frame.held, which it kept, and returned HOLD."""
         check(uvala.uvala_nf_send_on(self.port, held, action, target))
+
+    def service_number(self, name):
+        """For frame.target with SERVICE; ask before the first step."""
+        return check(uvala.uvala_nf_service(self.port, name.encode()))
+
+    def port_number(self, name):
+        """For frame.target with PORT, of a port that somebody holds: "vale0:out"."""
+        return check(uvala.uvala_nf_port(self.port, name.encode()))
+
+    def chain_number(self, name):
+        """As it stands in bits 44 to 51 of frame.meta."""
+        return check(uvala.uvala_nf_chain(self.port, name.encode()))
 
 
 def check(result):

@@ -47,6 +47,8 @@ pub struct Handle {
     reconnects: bool,
     /// What ends its waits.
     stop: Option<Stop>,
+    /// Its batch is being handled: until that is over it is lent.
+    is_lent: bool,
     /// The function's.
     kept: nf::Kept,
 }
@@ -55,13 +57,33 @@ pub struct Handle {
 const RX: c_int = 1;
 const TX: c_int = 2;
 
+/// Is there a port, and is it not lent to the function whose callback calls?
+///
+/// # Safety
+/// `port` is NULL or came from `uvala_open` and is not closed.
+unsafe fn check(port: *const Handle) -> Result<(), c_int> {
+    if port.is_null() {
+        return Err(bad("the port is NULL"));
+    }
+    // SAFETY: as promised; the field is written by the thread alone that handles a batch.
+    match unsafe { (*port).is_lent } {
+        true => Err(bad(LENT)),
+        false => Ok(()),
+    }
+}
+
+const LENT: &str = "a callback of uvala_nf_step() calls nothing about its port but uvala_nf_held, \
+                    _send_on and _send: do it when the step has returned";
+
 /// A handle that C gave us, or a complaint.
 ///
 /// # Safety
 /// `port` is NULL or came from `uvala_open` and is not closed; no other thread uses it.
 unsafe fn whole<'a>(port: *mut Handle) -> Result<&'a mut Handle, c_int> {
     // SAFETY: as promised by the caller.
-    unsafe { port.as_mut() }.ok_or_else(|| bad("the port is NULL"))
+    unsafe { check(port) }?;
+    // SAFETY: as promised by the caller, and not NULL.
+    Ok(unsafe { &mut *port })
 }
 
 /// Its sending side.
@@ -71,9 +93,8 @@ unsafe fn whole<'a>(port: *mut Handle) -> Result<&'a mut Handle, c_int> {
 unsafe fn sending<'a>(
     port: *mut Handle,
 ) -> Result<(&'a mut client::Sender, &'a mut [Queue]), c_int> {
-    if port.is_null() {
-        return Err(bad("the port is NULL"));
-    }
+    // SAFETY: as promised by the caller.
+    unsafe { check(port) }?;
     // SAFETY: as promised; these fields are those of the sending side.
     let (sender, queues) = unsafe { (&mut (*port).port.sender, &mut (*port).tx) };
     Ok((sender, &mut queues[..]))
@@ -86,9 +107,8 @@ unsafe fn sending<'a>(
 unsafe fn receiving<'a>(
     port: *mut Handle,
 ) -> Result<(&'a mut client::Receiver, &'a mut [Queue]), c_int> {
-    if port.is_null() {
-        return Err(bad("the port is NULL"));
-    }
+    // SAFETY: as promised by the caller.
+    unsafe { check(port) }?;
     // SAFETY: as promised; these fields are those of the receiving side.
     let (receiver, queues) = unsafe { (&mut (*port).port.receiver, &mut (*port).rx) };
     Ok((receiver, &mut queues[..]))
@@ -121,7 +141,7 @@ impl Handle {
     fn new(port: Port, reconnects: bool, stop: Option<Stop>) -> Box<Self> {
         let none = || Box::new([const { Queue::NONE }; MAX_RINGS as usize]);
         let (tx, rx, kept) = (none(), none(), nf::Kept::default());
-        let mut handle = Box::new(Self { port, tx, rx, reconnects, stop, kept });
+        let mut handle = Box::new(Self { port, tx, rx, reconnects, stop, is_lent: false, kept });
         handle.renew();
         handle
     }

@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 #![allow(clippy::missing_safety_doc)] // reason: the contract of every pointer is in uvala.h.
 
+mod names;
 mod threads;
 
 use std::collections::HashMap;
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use client::nf::{Action, Frame, Handler, Held, Made, Meta, send, step};
 use client::{Error, FRAME_MAX, FRAME_MIN, Stop};
 
-use super::{Handle, bad, fail, timeout, whole};
+use super::{Handle, bad, check, fail, timeout, whole};
 
 /// `struct uvala_nf_frame`.
 #[repr(C)]
@@ -160,19 +161,16 @@ pub unsafe extern "C" fn uvala_nf_step(
     timeout_us: i64,
 ) -> c_int {
     let Some(callback) = callback else { return bad("the callback is NULL") };
-    // SAFETY: an open port by the contract in uvala.h, used by this thread alone.
-    let made = match unsafe { kept(port) } {
-        Ok(kept) => take(&mut kept.made),
-        Err(code) => return code,
-    };
+    // SAFETY: NULL or an open port by the contract in uvala.h.
+    if let Err(code) = unsafe { check(port) } {
+        return code;
+    }
     // SAFETY: not NULL; the field never changes.
     if unsafe { (*port).stop.as_ref() }.is_some_and(Stop::is_said) {
         return fail(&Error::Stopped);
     }
-    // SAFETY: not NULL; callbacks borrow another field.
-    let rings = unsafe { &mut (*port).port };
-    let mut calls = Calls { port, callback, context };
-    let handled = send(rings, made).and_then(|()| step(rings, &mut calls, timeout(timeout_us)));
+    // SAFETY: an open port by the contract in uvala.h, used by this thread alone.
+    let handled = unsafe { handle(port, Calls { port, callback, context }, timeout_us) };
     // SAFETY: as before, and the batch is over.
     match unsafe { whole(port) } {
         Ok(handle) => handle.renew(),
@@ -182,6 +180,24 @@ pub unsafe extern "C" fn uvala_nf_step(
         Ok(slots) => c_int::try_from(slots).unwrap_or(c_int::MAX),
         Err(error) => fail(&error),
     }
+}
+
+/// Has a port's batch handled, to which it is lent meanwhile.
+///
+/// # Safety
+/// An open port, used by this thread alone, that is not lent.
+unsafe fn handle(port: *mut Handle, mut calls: Calls, timeout_us: i64) -> Result<u32, Error> {
+    // SAFETY: as promised.
+    let made = take(unsafe { &mut (*port).kept.made });
+    // SAFETY: as promised; callbacks borrow other fields.
+    let rings = unsafe {
+        (*port).is_lent = true;
+        &mut (*port).port
+    };
+    let handled = send(rings, made).and_then(|()| step(rings, &mut calls, timeout(timeout_us)));
+    // SAFETY: as promised; nobody else writes the field.
+    unsafe { (*port).is_lent = false };
+    handled
 }
 
 /// Has a function called before each batch.

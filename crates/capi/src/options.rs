@@ -199,3 +199,11 @@ pub unsafe fn bytes<'a>(text: *const c_char) -> Option<&'a [u8]> {
     // SAFETY: as promised by the caller.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_bytes())
 }
+
+/// # Safety
+/// NULL, or zero-terminated and alive for `'a`.
+pub unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>, c_int> {
+    // SAFETY: as promised by the caller.
+    let bytes = unsafe { bytes(text) };
+    bytes.map(std::str::from_utf8).transpose().map_err(|_| bad("a text is not UTF-8"))
+}

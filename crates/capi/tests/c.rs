@@ -107,7 +107,7 @@ fn prototype(line: &str) -> Option<&str> {
 #[test]
 fn test_the_examples_compile_and_complain_in_one_line() {
     let (sources, dir) = (root().join("examples/c"), scratch("examples"));
-    for name in ["send", "receive", "echo", "bridge", "epoll", "delay"] {
+    for name in ["send", "receive", "echo", "bridge", "epoll", "delay", "divert"] {
         let (source, program) = (sources.join(name).with_extension("c"), dir.join(name));
         compile("cc", &["-std=c99"], &source, &program);
         let lines = std::fs::read_to_string(&source).expect("the example").lines().count();

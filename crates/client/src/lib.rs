@@ -24,7 +24,7 @@
 //! | [`wait`] | how threads wait |
 //! | [`nf`] | functions of a chain |
 //! | [`netmap`] | ports as netmap programs see them |
-//! | [`control`], [`api`], [`name`], [`paths`] | the daemon's control connection |
+//! | [`control`], [`api`], [`listing`], [`name`], [`paths`] | the daemon's control connection |
 //!
 //! No thread is started here but those that a program asks [`nf::Threads`] for, and no signal's
 //! disposition changed.
@@ -36,6 +36,7 @@ mod error;
 mod fake;
 mod geometry;
 mod link;
+pub mod listing;
 pub mod name;
 pub mod netmap;
 pub mod nf;

@@ -13,7 +13,7 @@ use ring::extra::ExtraBufs;
 use ring::user::{News, RxRing, TxRing};
 use ring::{Region, RegionId};
 
-use crate::api::{Attached, ErrorCode};
+use crate::api::{Attached, ErrorCode, Reply, Request};
 use crate::control::{Connection, ControlError, PortFds};
 use crate::geometry::Geometry;
 use crate::link::Link;
@@ -552,6 +552,11 @@ impl Port {
     #[must_use]
     pub fn why_lost(&self) -> Error {
         self.sender.link.why()
+    }
+
+    /// Makes a call on its control connection.
+    pub(crate) fn call(&self, request: Request) -> Result<Reply, ControlError> {
+        self.sender.link.call(request).map(|(reply, _)| reply)
     }
 
     /// How often the switch re-synchronised a ring of this port. Waits report news of it once,

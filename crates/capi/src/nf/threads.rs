@@ -14,7 +14,7 @@ use client::{Error, Stop};
 
 use crate::Handle;
 use crate::error::{ESTOPPED, ESYSTEM, bad, fail, fail_as, last};
-use crate::options::{self, COptions, Given, Versioned};
+use crate::options::{self, COptions, Given, Versioned, text};
 
 /// `struct uvala_nf_threads`.
 #[repr(C)]
@@ -144,14 +144,6 @@ unsafe fn read(given: *const CThreads) -> Result<(Threads, Stop, bool), c_int> {
     }
     let stop = stop.map_or_else(Stop::new, Ok);
     Ok((threads, stop.map_err(|error| fail_as(ESYSTEM, &error.to_string()))?, reconnects))
-}
-
-/// # Safety
-/// NULL, or zero-terminated and alive for `'a`.
-unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>, c_int> {
-    // SAFETY: as promised by the caller.
-    let bytes = unsafe { options::bytes(text) };
-    bytes.map(std::str::from_utf8).transpose().map_err(|_| bad("a text is not UTF-8"))
 }
 
 fn complain(failed: Failed<Ended>) -> c_int {

@@ -25,6 +25,7 @@ mod cores;
 pub(crate) mod hops;
 mod made;
 mod meta;
+mod names;
 mod service;
 mod threads;
 
@@ -39,6 +40,7 @@ pub use cores::{CoreError, Cores};
 use hops::Ways;
 pub use made::{Held, Made, send};
 pub use meta::Meta;
+pub use names::{chain_number, port_number, service_number};
 pub use threads::{Failed, Instance, Threads, until_stopped};
 
 /// Frames of a batch.

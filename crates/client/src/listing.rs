@@ -1,0 +1,53 @@
+//! Listings, which the daemon answers page by page.
+
+use crate::api::{
+    ChainInfo, FdbEntry, FunctionInfo, GroupAudit, Page, PortInfo, Reply, Request, RuleInfo,
+    SwitchInfo,
+};
+use crate::control::{ControlError, unexpected};
+
+/// What is listed.
+pub trait Listed: Sized {
+    /// The page that a reply is.
+    ///
+    /// # Errors
+    /// It is another reply.
+    fn page(reply: Reply) -> Result<Page<Self>, ControlError>;
+}
+
+macro_rules! listed {
+    ($($reply:ident: $item:ty),*) => {$(
+        impl Listed for $item {
+            fn page(reply: Reply) -> Result<Page<Self>, ControlError> {
+                match reply {
+                    Reply::$reply(page) => Ok(page),
+                    other => Err(unexpected(&other)),
+                }
+            }
+        }
+    )*};
+}
+
+listed! {
+    Switches: SwitchInfo, Ports: PortInfo, Fdb: FdbEntry, Chains: ChainInfo, Rules: RuleInfo,
+    Functions: FunctionInfo, Audit: GroupAudit
+}
+
+/// All of it. `call` makes a call, and `ask` says which: it asks for what comes behind a page.
+///
+/// # Errors
+/// Those of the first call that fails.
+pub fn all<T: Listed>(
+    call: impl Fn(Request) -> Result<Reply, ControlError>,
+    ask: impl Fn(Option<String>) -> Request,
+) -> Result<Vec<T>, ControlError> {
+    let (mut items, mut from) = (Vec::new(), None);
+    loop {
+        let page = T::page(call(ask(from))?)?;
+        items.extend(page.items);
+        from = page.next;
+        if from.is_none() {
+            return Ok(items);
+        }
+    }
+}
