@@ -25,15 +25,17 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddrV4;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use client::nf::{Action, Frame, Handler, Made};
 use serde::Deserialize;
 use switch::forward::chain::flow::fold;
+use toml::Spanned;
 
 use super::packet::{End, Packet, Piece, Protocol, Side, Unread, flag, icmp};
 use super::table::{Seed, Table};
-use super::text::{entries, seconds};
+use super::text::{entries, seconds, wrong};
 use super::{Counts, named};
 
 #[derive(Deserialize)]
@@ -43,7 +45,7 @@ struct Config {
     connections: u32,
     #[serde(default = "idle_s", deserialize_with = "seconds")]
     idle_s: Duration,
-    service: Vec<ServiceText>,
+    service: Vec<Spanned<ServiceText>>,
 }
 
 #[derive(Deserialize)]
@@ -52,7 +54,7 @@ struct ServiceText {
     address: SocketAddrV4,
     #[serde(default = "tcp")]
     proto: Protocol,
-    backend: Vec<BackendText>,
+    backend: Vec<Spanned<BackendText>>,
 }
 
 #[derive(Deserialize)]
@@ -169,30 +171,39 @@ impl Balancer {
             forgotten: 0,
         };
         for (number, service) in (1..).zip(&config.service) {
-            balancer.add(service).map_err(|error| anyhow::anyhow!("service {number}: {error}"))?;
+            let refuse = |(at, why): (_, _)| {
+                let service = format_args!("service {number}: {why}");
+                wrong(text, &Spanned::new(at, ()), service)
+            };
+            balancer.add(service).map_err(refuse)?;
         }
         Ok(balancer)
     }
 
-    fn add(&mut self, text: &ServiceText) -> Result<(), String> {
-        let number = self.services.len();
+    /// Refuses with what is wrong, and where.
+    fn add(&mut self, one: &Spanned<ServiceText>) -> Result<(), (Range<usize>, String)> {
+        let (number, text) = (self.services.len(), one.get_ref());
         if text.proto == Protocol::Icmp {
-            return Err("proto is \"tcp\" or \"udp\"".to_owned());
+            return Err((one.span(), "proto is \"tcp\" or \"udp\"".to_owned()));
         }
         if self.by_own.insert(End::from(text.address).key(text.proto), number).is_some() {
-            return Err(format!("{} is that of a service before; join both", text.address));
+            let why = format!("{} is that of a service before; join both", text.address);
+            return Err((one.span(), why));
         }
         for backend in &text.backend {
-            let key = End::from(backend.address).key(text.proto);
-            if backend.address == text.address {
-                return Err(format!("backend {} is the service itself", backend.address));
+            let (address, at) = (backend.get_ref().address, backend.span());
+            if address == text.address {
+                return Err((at, format!("backend {address} is the service itself")));
             }
-            if self.by_backend.insert(key, number).is_some() {
-                let address = backend.address;
-                return Err(format!("{address} is a backend already; give it another port here"));
+            if self.by_backend.insert(End::from(address).key(text.proto), number).is_some() {
+                let why = format!("{address} is a backend already; give it another port here");
+                return Err((at, why));
             }
         }
-        let backend = |text: &BackendText| (text.address.into(), text.weight);
+        let backend = |one: &Spanned<BackendText>| {
+            let BackendText { address, weight } = *one.get_ref();
+            (address.into(), weight)
+        };
         let backends = text.backend.iter().map(backend).collect();
         self.services.push(Service { own: text.address.into(), backends });
         Ok(())

@@ -31,10 +31,11 @@ use serde::Deserialize;
 use switch::forward::chain::flow::FlowKey;
 use switch::forward::chain::rule::{Fields, Matcher};
 use switch::forward::chain::text::{ethertype, network, protocol, range};
+use toml::Spanned;
 
 use super::Counts;
 use super::table::Seed;
-use super::text::{Match, entries, for_none, seconds};
+use super::text::{Match, entries, for_none, seconds, wrong};
 use super::time::Ms;
 use crate::say;
 use packet::{Connection, Ends, Packet};
@@ -45,17 +46,17 @@ struct Config {
     #[serde(default)]
     default: Verdict,
     #[serde(default = "pass")]
-    pass: Vec<String>,
+    pass: Vec<Spanned<String>>,
     #[serde(default = "idle_s", deserialize_with = "seconds")]
     idle_s: Duration,
     #[serde(default = "connections", deserialize_with = "entries")]
     connections: u32,
     #[serde(default)]
-    rule: Vec<RuleText>,
+    rule: Vec<Spanned<RuleText>>,
 }
 
-fn pass() -> Vec<String> {
-    vec!["arp".to_owned()]
+fn pass() -> Vec<Spanned<String>> {
+    vec![Spanned::new(0..0, "arp".to_owned())]
 }
 
 fn idle_s() -> Duration {
@@ -122,16 +123,17 @@ impl Rule {
 }
 
 /// All rules, if each of them can be reached.
-fn rules(texts: &[RuleText]) -> anyhow::Result<Vec<Rule>> {
+fn rules(text: &str, wanted: &[Spanned<RuleText>]) -> anyhow::Result<Vec<Rule>> {
     let mut rules: Vec<Rule> = Vec::new();
-    for (number, text) in (1..).zip(texts) {
-        let rule = Rule::new(text).map_err(|error| anyhow::anyhow!("rule {number}: {error}"))?;
+    for (number, one) in (1..).zip(wanted) {
+        let refuse = |why| wrong(text, one, format_args!("rule {number}{why}"));
+        let rule = Rule::new(one.get_ref()).map_err(|why| refuse(format!(": {why}")))?;
         if let Some(before) = rules.iter().position(|before| before.matches.covers(&rule.matches)) {
-            anyhow::bail!(
-                "rule {number} would never be reached: rule {} comes first and takes all its \
-                 packets; put {number} before it, or delete one",
+            return Err(refuse(format!(
+                " would never be reached: rule {} comes first and takes all its packets; put \
+                 {number} before it, or delete one",
                 before + 1
-            );
+            )));
         }
         rules.push(rule);
     }
@@ -171,14 +173,16 @@ impl Firewall {
     /// Reads its file.
     pub fn new(text: &str) -> anyhow::Result<Self> {
         let config: Config = toml::from_str(text)?;
-        let pass = config.pass.iter().map(|text| {
-            let ethertype = ethertype(text).map_err(|error| anyhow::anyhow!("pass: {error}"))?;
+        let pass = config.pass.iter().map(|kind| {
+            let ethertype = ethertype(kind.get_ref());
+            let ethertype =
+                ethertype.map_err(|why| wrong(text, kind, format_args!("pass: {why}")))?;
             Ok(Matcher::from(&Fields { ethertype: Some(ethertype), ..Fields::default() }))
         });
         Ok(Self {
             default: config.default,
             pass: pass.collect::<anyhow::Result<_>>()?,
-            rules: rules(&config.rule)?,
+            rules: rules(text, &config.rule)?,
             others: Others::default(),
             dropped: 0,
             known: HashMap::default(),

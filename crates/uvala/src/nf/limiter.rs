@@ -22,15 +22,16 @@ use std::time::Instant;
 use client::nf::{Action, Frame, Handler, Made};
 use serde::{Deserialize, Deserializer, de::Error};
 use switch::forward::chain::flow::{FlowKey, WORDS};
+use toml::Spanned;
 
 use super::Counts;
 use super::table::Table;
-use super::text::{Match, entries, key_of};
+use super::text::{Match, entries, key_of, wrong};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    limit: Vec<LimitText>,
+    limit: Vec<Spanned<LimitText>>,
     #[serde(default = "buckets", deserialize_with = "entries")]
     buckets: u32,
 }
@@ -156,12 +157,16 @@ impl Limiter {
     /// Reads its file.
     pub fn new(text: &str) -> anyhow::Result<Self> {
         let config: Config = toml::from_str(text)?;
-        for (number, limit) in (1..).zip(&config.limit) {
-            let has_rate = limit.frames_per_s.is_some() || limit.bits_per_s.is_some();
-            anyhow::ensure!(has_rate, "limit {number}: say frames_per_s or bits_per_s, or both");
+        for (number, one) in (1..).zip(&config.limit) {
+            let limit = one.get_ref();
+            if limit.frames_per_s.is_none() && limit.bits_per_s.is_none() {
+                let why = format_args!("limit {number}: say frames_per_s or bits_per_s, or both");
+                return Err(wrong(text, one, why));
+            }
         }
+        let limits = config.limit.into_iter().map(Spanned::into_inner);
         let limit = |text| Limit { text, bucket: Bucket::default(), passed: 0, dropped: 0 };
-        let limits = config.limit.into_iter().map(limit).collect();
+        let limits = limits.map(limit).collect();
         Ok(Self { limits, each: Table::new(config.buckets), since: Instant::now(), now: 0 })
     }
 

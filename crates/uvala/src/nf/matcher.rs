@@ -21,10 +21,11 @@
 use aho_corasick::AhoCorasick;
 use client::nf::{Action, Frame, Handler, Made};
 use serde::Deserialize;
+use toml::Spanned;
 
-use super::Counts;
 use super::packet::{ETHERNET, Packet, Piece, Protocol};
-use super::text::{Match, key_of};
+use super::text::{Match, Name, key_of, wrong};
+use super::{Counts, Names};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -33,7 +34,7 @@ struct Config {
     matches: Option<Match>,
     #[serde(default)]
     ignore_case: bool,
-    pattern: Vec<Pattern>,
+    pattern: Vec<Spanned<Pattern>>,
 }
 
 #[derive(Deserialize)]
@@ -53,7 +54,7 @@ enum Deed {
     /// Nothing else.
     Count,
     /// It goes there.
-    Service(String),
+    Service(Spanned<String>),
 }
 
 impl Pattern {
@@ -79,7 +80,9 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
 
 /// A pattern, ready to be looked for.
 struct Known {
-    deed: Deed,
+    decides: bool,
+    /// What its action is about.
+    service: Option<Name>,
     action: Action,
     found: u64,
     /// The last frame in which it was found, by its number.
@@ -100,39 +103,38 @@ impl Matcher {
     /// Reads its file. Services are unknown until [`Self::know`].
     pub fn new(text: &str) -> anyhow::Result<Self> {
         let config: Config = toml::from_str(text)?;
-        let bytes = (1..).zip(&config.pattern).map(|(number, pattern)| {
-            pattern.bytes().map_err(|error| anyhow::anyhow!("pattern {number}: {error}"))
+        let bytes = (1..).zip(&config.pattern).map(|(number, one)| {
+            let refuse = |why| wrong(text, one, format_args!("pattern {number}: {why}"));
+            one.get_ref().bytes().map_err(refuse)
         });
         let bytes = bytes.collect::<anyhow::Result<Vec<_>>>()?;
         let automaton =
             AhoCorasick::builder().ascii_case_insensitive(config.ignore_case).build(bytes)?;
-        let known = |pattern: Pattern| {
-            let action = if pattern.action == Deed::Drop { Action::Drop } else { Action::Next };
-            Known { deed: pattern.action, action, found: 0, last: 0 }
+        let known = |pattern: Spanned<Pattern>| {
+            let (decides, action, service) = match pattern.into_inner().action {
+                Deed::Count => (false, Action::Next, None),
+                Deed::Drop => (true, Action::Drop, None),
+                Deed::Service(name) => (true, Action::Next, Some(Name::new(text, &name))),
+            };
+            Known { decides, service, action, found: 0, last: 0 }
         };
         let patterns = config.pattern.into_iter().map(known).collect();
         Ok(Self { matches: config.matches, automaton, patterns, looked: 0, partly: 0 })
     }
 
     /// Learns the numbers of the switch's services.
-    pub fn know(&mut self, services: &[(String, u8)]) -> anyhow::Result<()> {
-        for (number, pattern) in (1..).zip(&mut self.patterns) {
-            let Deed::Service(wanted) = &pattern.deed else { continue };
-            let found = services.iter().find(|(name, _)| name == wanted);
-            let (_, service) = found.ok_or_else(|| {
-                anyhow::anyhow!(
-                    "pattern {number}: the switch has no service {wanted:?}; make it: \
-                     uvala port add SWITCH:PORT --service {wanted}"
-                )
-            })?;
-            pattern.action = Action::Service(*service);
+    pub fn know(&mut self, names: &Names) -> anyhow::Result<()> {
+        for pattern in &mut self.patterns {
+            if let Some(wanted) = &pattern.service {
+                pattern.action = Action::Service(names.service(wanted)?);
+            }
         }
         Ok(())
     }
 
     /// Does it have to know them?
     pub fn asks_for_services(&self) -> bool {
-        self.patterns.iter().any(|pattern| matches!(pattern.deed, Deed::Service(_)))
+        self.patterns.iter().any(|pattern| pattern.service.is_some())
     }
 
     /// Is from now on what another file says, and has counted nothing yet.
@@ -156,7 +158,7 @@ impl Matcher {
             let known = &mut self.patterns[number];
             known.found += u64::from(known.last != self.looked);
             known.last = self.looked;
-            if known.deed != Deed::Count {
+            if known.decides {
                 first = first.min(number);
             }
         }
@@ -218,7 +220,8 @@ mod tests {
 
     fn known() -> Matcher {
         let mut matcher = Matcher::new(CONFIG).unwrap();
-        matcher.know(&[("web".to_owned(), 1), ("scanner".to_owned(), 7)]).unwrap();
+        let services = vec![("web".to_owned(), 1), ("scanner".to_owned(), 7)];
+        matcher.know(&Names { services, ..Names::default() }).unwrap();
         matcher
     }
 
@@ -262,7 +265,7 @@ mod tests {
             let error = Matcher::new(&text).err().expect(&text);
             assert!(format!("{error:#}").contains(said), "{error:#}");
         }
-        let error = Matcher::new(CONFIG).unwrap().know(&[]).unwrap_err();
+        let error = Matcher::new(CONFIG).unwrap().know(&Names::default()).unwrap_err();
         assert!(error.to_string().contains("--service scanner"), "{error}");
     }
 

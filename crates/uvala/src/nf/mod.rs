@@ -53,15 +53,14 @@ pub struct Names {
 }
 
 impl Names {
-    /// The number of a chain that stands under `key` in a function's file.
-    fn chain(&self, key: &str, wanted: &str) -> anyhow::Result<u8> {
-        let found = self.chains.iter().find(|(name, _)| name == wanted);
-        found.map(|(_, number)| *number).ok_or_else(|| {
-            anyhow::anyhow!(
-                "{key}: the switch has no chain {wanted:?}; make it: \
-                 uvala chain add SWITCH {wanted} SERVICE"
-            )
-        })
+    /// The number of a chain that a function's file names.
+    fn chain(&self, wanted: &text::Name) -> anyhow::Result<u8> {
+        wanted.find("chain", &self.chains, "uvala chain add SWITCH NAME SERVICE")
+    }
+
+    /// The number of a service that it names.
+    fn service(&self, wanted: &text::Name) -> anyhow::Result<u8> {
+        wanted.find("service", &self.services, "uvala port add SWITCH:PORT --service NAME")
     }
 }
 
@@ -188,7 +187,7 @@ impl Function {
     /// Tells it what the switch has.
     pub fn know(&mut self, names: &Names) -> anyhow::Result<()> {
         match self {
-            Self::Matcher(matcher) => matcher.know(&names.services),
+            Self::Matcher(matcher) => matcher.know(names),
             Self::Nat(nat) => nat.know(names),
             Self::Tunnel(tunnel) => tunnel.know(names),
             _ => Ok(()),
@@ -270,6 +269,62 @@ mod tests {
         };
         assert_eq!([note(1, 0), note(2, 10), note(u32::MAX, 999)], [1, 0, 0]);
         assert_eq!([note(1, 1000), note(1, 1001), note(1, 2000)], [u32::MAX, 0, 2]);
+    }
+
+    #[test]
+    fn test_what_cannot_be_meant_is_said_with_its_line() {
+        let nat = "# who\ninside = [\"10.0.1.0/24\"]\noutside = [\n\"10.0.2.1\"]\n";
+        let rule = |src| format!("\n[[rule]]\naction = \"drop\"\nsrc = \"{src}\"\n");
+        let backend = "[[service]]\naddress = \"10.0.0.1:80\"\n[[service.backend]]\n\
+            address = \"10.0.0.2:80\"\n[[service.backend]]\naddress = \"10.0.0.1:80\"\n";
+        let interface = "[[interface]]\naddress = \"10.0.1.1/24\"\n";
+        for (function, text, line, says) in [
+            ("nat", nat.replace(".2.1", ".1.9"), 4, "10.0.1.9 lies in 10.0.1.0/24"),
+            ("nat", nat.replace("\n\"10.0.2.1\"", ""), 3, "name an address"),
+            ("nat", nat.replace(".1.0/24", ".1.7/24"), 2, "did you mean 10.0.1.0/24"),
+            (
+                "nat",
+                format!(
+                    "{nat}[[forward]]\nproto = \"tcp\"\noutside = \"10.0.2.9:1\"\n\
+                     inside = \"10.0.1.1:1\"\n"
+                ),
+                5,
+                "forward 1: 10.0.2.9",
+            ),
+            ("firewall", rule("10.0.0.0/8") + &rule("10.1.0.0/16"), 6, "never be reached"),
+            ("firewall", rule("10.0.0.0/8") + &rule("10.0.0.1/8"), 6, "did you mean 10.0.0.0/8"),
+            ("firewall", "\npass = [\n\"arp\",\n\"rap\"]\n".to_owned(), 4, "rap"),
+            ("router", format!("{interface}\n{interface}"), 4, "has an interface already"),
+            ("router", format!("mac = \"03:00:00:00:00:01\"\n{interface}"), 1, "a group's"),
+            (
+                "router",
+                format!("{interface}[[route]]\nto = \"10.9.0.1/16\"\nvia = \"10.0.1.2\"\n"),
+                3,
+                "did you mean 10.9.0.0/16",
+            ),
+            ("balancer", backend.to_owned(), 5, "the service itself"),
+            ("limiter", "\n[[limit]]\nper = \"flow\"\n".to_owned(), 2, "say frames_per_s"),
+            ("matcher", "[[pattern]]\naction = \"drop\"\n".to_owned(), 1, "text or hex"),
+            (
+                "tunnel",
+                "inside = \"c\"\nvni = 1\nlocal = \"10.0.0.1\"\nremote = \"10.0.0.1\"\n".to_owned(),
+                4,
+                "one address",
+            ),
+        ] {
+            let error = format!("{:#}", Function::new(function, &text).err().expect(&text));
+            let place = format!("line {line}");
+            assert!(error.contains(&place) && error.contains(says), "{text}: {error}");
+        }
+        // So is what the switch does not have.
+        for (function, text, line) in [
+            ("nat", format!("{nat}from_inside = \"out\"\n"), 5),
+            ("matcher", "[[pattern]]\ntext = \"x\"\naction = { service = \"s\" }\n".to_owned(), 3),
+        ] {
+            let error = Function::new(function, &text).unwrap().know(&Names::default());
+            let error = error.unwrap_err().to_string();
+            assert!(error.starts_with(&format!("line {line}: the switch has no")), "{error}");
+        }
     }
 
     #[test]

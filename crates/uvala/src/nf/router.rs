@@ -28,11 +28,13 @@ use client::nf::{self, Action, Frame, Handler, Made};
 use ipnet::Ipv4Net;
 use prefix_trie::PrefixMap;
 use serde::Deserialize;
+use toml::Spanned;
 
 use super::packet::{
     ARP, ETHERNET, IPV4, Mac, arp, checksum, ethernet, ethertype, icmp_error, ip, ipv4, mac, word,
 };
 use super::table::Seed;
+use super::text::{Net, wrong};
 use super::{Counts, named};
 pub use board::Board;
 use recent::Recent;
@@ -42,10 +44,10 @@ use recent::Recent;
 struct Config {
     /// The router's Ethernet address.
     #[serde(default)]
-    mac: Option<client::api::Mac>,
-    interface: Vec<InterfaceText>,
+    mac: Option<Spanned<client::api::Mac>>,
+    interface: Vec<Spanned<InterfaceText>>,
     #[serde(default)]
-    route: Vec<RouteText>,
+    route: Vec<Spanned<RouteText>>,
 }
 
 #[derive(Deserialize)]
@@ -124,7 +126,7 @@ impl Router {
         let config: Config = toml::from_str(text)?;
         let now = Instant::now();
         let mut router = Self {
-            mac: config.mac.map_or(MAC, |mac| mac.0),
+            mac: config.mac.as_ref().map_or(MAC, |mac| mac.get_ref().0),
             own: Vec::new(),
             routes: PrefixMap::new(),
             neighbours: HashMap::default(),
@@ -138,12 +140,16 @@ impl Router {
             now,
             complaints: (0, now),
         };
-        anyhow::ensure!(router.mac[0] & 1 == 0, "mac: a group's address is no router's");
-        for (number, interface) in (1..).zip(&config.interface) {
-            router.add(interface).map_err(|why| anyhow::anyhow!("interface {number}: {why}"))?;
+        if let Some(mac) = config.mac.filter(|mac| mac.get_ref().0[0] & 1 != 0) {
+            return Err(wrong(text, &mac, "mac: a group's address is no router's"));
         }
-        for (number, route) in (1..).zip(&config.route) {
-            router.lead(route).map_err(|why| anyhow::anyhow!("route {number}: {why}"))?;
+        for (number, one) in (1..).zip(&config.interface) {
+            let refuse = |why| wrong(text, one, format_args!("interface {number}: {why}"));
+            router.add(one.get_ref()).map_err(refuse)?;
+        }
+        for (number, one) in (1..).zip(&config.route) {
+            let refuse = |why| wrong(text, one, format_args!("route {number}: {why}"));
+            router.lead(one.get_ref()).map_err(refuse)?;
         }
         anyhow::ensure!(!router.own.is_empty(), "a router has interfaces");
         Ok(router)
@@ -164,7 +170,7 @@ impl Router {
     }
 
     fn lead(&mut self, RouteText { to, via }: &RouteText) -> Result<(), String> {
-        let to = net(to)?.trunc();
+        let Net(to) = to.clone().try_into()?;
         if self.own.contains(via) {
             return Err(format!("{via} is our own address; name a neighbour's"));
         }

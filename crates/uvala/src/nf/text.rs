@@ -1,5 +1,6 @@
 //! Values in the files of functions: what is wrong is said with its line, by the TOML reader.
 
+use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -8,8 +9,9 @@ use ipnet::Ipv4Net;
 use serde::{Deserialize, Deserializer, de::Error};
 use switch::forward::chain::flow::{FlowKey, Prefix, has_ports};
 use switch::forward::chain::rule::{Fields, Matcher};
-use switch::forward::chain::text::{ethertype, network, protocol, range};
+use switch::forward::chain::text::{ethertype, network, no_network, protocol, range};
 use switch::{PortId, VlanId};
+use toml::Spanned;
 
 /// A network, or one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -22,8 +24,45 @@ impl TryFrom<String> for Net {
     fn try_from(text: String) -> Result<Self, String> {
         let one = || text.parse::<std::net::Ipv4Addr>().map(Ipv4Net::from);
         let net = text.parse::<Ipv4Net>().or_else(|_| one());
-        net.map(|net| Self(net.trunc()))
-            .map_err(|_| format!("{text:?} is no IPv4 network; write one like 10.0.1.0/24"))
+        match net {
+            Ok(net) if net == net.trunc() => Ok(Self(net)),
+            Ok(net) => Err(no_network(&text, &net.trunc().to_string())),
+            Err(_) => Err(format!("{text:?} is no IPv4 network; write one like 10.0.1.0/24")),
+        }
+    }
+}
+
+/// The line of a file on which something begins.
+pub fn line<T>(text: &str, what: &Spanned<T>) -> usize {
+    let before = text.bytes().take(what.span().start);
+    before.filter(|&byte| byte == b'\n').count() + 1
+}
+
+/// What is wrong in a file that can be read, and where.
+pub fn wrong<T>(text: &str, what: &Spanned<T>, why: impl fmt::Display) -> anyhow::Error {
+    anyhow::anyhow!("line {}: {why}", line(text, what))
+}
+
+/// A name that stands in a file and is looked for later.
+pub struct Name {
+    name: String,
+    line: usize,
+}
+
+impl Name {
+    /// As a file has it.
+    pub fn new(text: &str, name: &Spanned<String>) -> Self {
+        Self { line: line(text, name), name: name.get_ref().clone() }
+    }
+
+    /// The number that it has among those that there are; else `how` makes one.
+    pub fn find(&self, what: &str, all: &[(String, u8)], how: &str) -> anyhow::Result<u8> {
+        let Self { name, line } = self;
+        let found = all.iter().find(|(known, _)| known == name);
+        found.map(|(_, number)| *number).ok_or_else(|| {
+            let how = how.replace("NAME", name);
+            anyhow::anyhow!("line {line}: the switch has no {what} {name:?}; make it: {how}")
+        })
     }
 }
 
@@ -187,12 +226,13 @@ mod tests {
 
     #[test]
     fn test_what_is_wrong_is_said_with_its_line() {
-        let text = "net = \"10.0.1.7/24\"\nports = \"1-9\"\ntime = 3\nmost = 5\n";
+        let text = "net = \"10.0.1.0/24\"\nports = \"1-9\"\ntime = 3\nmost = 5\n";
         let values: Values = toml::from_str(text).unwrap();
         assert_eq!(values.net.0.to_string(), "10.0.1.0/24");
         assert_eq!((values.ports.0, values.time.as_secs(), values.most), (1..=9, 3, 5));
         for (line, from, to) in [
-            (1, "10.0.1.7/24", "10.0.1"),
+            (1, "10.0.1.0/24", "10.0.1"),
+            (1, "10.0.1.0/24", "10.0.1.7/24"),
             (2, "1-9", "9-1"),
             (3, "time = 3", "time = 0"),
             (4, "most = 5", "most = 0"),

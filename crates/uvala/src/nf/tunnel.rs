@@ -27,21 +27,22 @@ use std::time::{Duration, Instant};
 
 use client::nf::{Action, Frame, Handler, Made, Meta};
 use serde::{Deserialize, Deserializer, de::Error};
+use toml::Spanned;
 
 use super::packet::{
     ARP, ETHERNET, IPV4, Mac, Packet, Piece, Side, arp, checksum, ethernet, ip, mac, word,
 };
-use super::text::key_of;
+use super::text::{Name, key_of, wrong};
 use super::{Counts, Names, named};
 
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    inside: String,
+    inside: Spanned<String>,
     #[serde(deserialize_with = "vni")]
     vni: u32,
     local: Ipv4Addr,
-    remote: Ipv4Addr,
+    remote: Spanned<Ipv4Addr>,
     /// Whom to ask for its Ethernet address, where the remote is further away.
     next_hop: Option<Ipv4Addr>,
     #[serde(default = "own_mac")]
@@ -105,7 +106,9 @@ const BECAME: [&str; 6] = ["wrapped", "unwrapped", "arp", "too_long", "no_remote
 /// The function.
 pub struct Tunnel {
     config: Config,
-    /// Number of the chain from inside.
+    remote: Ipv4Addr,
+    /// The chain from inside, and its number.
+    chain: Name,
     inside: Option<u8>,
     neighbour: Option<(Mac, Instant)>,
     asked: Option<Instant>,
@@ -117,14 +120,18 @@ impl Tunnel {
     /// Reads its file. Nothing passes until [`Self::know`].
     pub fn new(text: &str) -> anyhow::Result<Self> {
         let config: Config = toml::from_str(text)?;
-        anyhow::ensure!(config.local != config.remote, "local and remote are one address");
+        let remote = *config.remote.get_ref();
+        if config.local == remote {
+            return Err(wrong(text, &config.remote, "local and remote are one address"));
+        }
+        let chain = Name::new(text, &config.inside);
         let (now, became) = (Instant::now(), [0; BECAME.len()]);
-        Ok(Self { config, inside: None, neighbour: None, asked: None, now, became })
+        Ok(Self { config, remote, chain, inside: None, neighbour: None, asked: None, now, became })
     }
 
     /// Learns the number of its chain.
     pub fn know(&mut self, names: &Names) -> anyhow::Result<()> {
-        self.inside = Some(names.chain("inside", &self.config.inside)?);
+        self.inside = Some(names.chain(&self.chain)?);
         Ok(())
     }
 
@@ -144,7 +151,7 @@ impl Tunnel {
     }
 
     fn next_hop(&self) -> Ipv4Addr {
-        self.config.next_hop.unwrap_or(self.config.remote)
+        self.config.next_hop.unwrap_or(self.remote)
     }
 
     fn wrap(&mut self, frame: &mut Frame<'_>, made: &mut Made) -> Became {
@@ -162,7 +169,7 @@ impl Tunnel {
     }
 
     fn write_headers(&self, bytes: &mut [u8], neighbour: Mac, source: u16) {
-        let Config { local, remote, vni, .. } = self.config;
+        let (Config { local, vni, .. }, remote) = (&self.config, self.remote);
         let total = u16::try_from(bytes.len() - ETHERNET).expect("within the MTU");
         let (outer, rest) = bytes.split_at_mut(ETHERNET);
         outer[..6].copy_from_slice(&neighbour);
@@ -215,7 +222,7 @@ impl Tunnel {
         let begin = packet.l4 + UDP + VXLAN;
         let [src, dst] = [Side::Src, Side::Dst].map(|side| packet.ip(bytes, side));
         let is_ours = mac(bytes, 0) == config.mac.0
-            && (src, dst, packet.protocol(bytes)) == (config.remote, config.local, 17)
+            && (src, dst, packet.protocol(bytes)) == (self.remote, config.local, 17)
             && packet.piece == Piece::Whole
             && frame.is_whole();
         let has_frame = begin + ETHERNET <= packet.end && word(bytes, packet.l4 + 2) == PORT;
@@ -311,7 +318,7 @@ mod tests {
     fn introduced() -> Tunnel {
         let mut tunnel = tunnel();
         let local = (tunnel.config.mac.0, tunnel.config.local);
-        let answer = arp(2, (REMOTE, tunnel.config.remote), local);
+        let answer = arp(2, (REMOTE, tunnel.remote), local);
         let answer = ethernet(local.0, REMOTE, 0x0806, &answer);
         assert_eq!(see(&mut tunnel, OUTSIDE, &answer), (None, vec![]));
         tunnel
@@ -386,10 +393,10 @@ mod tests {
     fn test_nobody_inside_can_say_where_the_remote_is() {
         let mut tunnel = introduced();
         let local = (tunnel.config.mac.0, tunnel.config.local);
-        let lie = ethernet(local.0, [6; 6], 0x0806, &arp(2, ([6; 6], tunnel.config.remote), local));
+        let lie = ethernet(local.0, [6; 6], 0x0806, &arp(2, ([6; 6], tunnel.remote), local));
         see(&mut tunnel, INSIDE, &lie);
         assert_eq!(see(&mut tunnel, INSIDE, &frame()).0.unwrap()[..6], REMOTE);
-        let question = arp(1, (REMOTE, tunnel.config.remote), ([0; 6], local.1));
+        let question = arp(1, (REMOTE, tunnel.remote), ([0; 6], local.1));
         let (_, made) = see(&mut tunnel, OUTSIDE, &ethernet([0xff; 6], REMOTE, 0x0806, &question));
         assert_eq!((&made[0][..6], mac(&made[0], 22)), (&REMOTE[..], local.0));
     }

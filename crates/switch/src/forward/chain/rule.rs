@@ -6,6 +6,7 @@
 //! kept in the flow [cache](super::cache).
 
 use std::fmt;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use super::flow::{FlowKey, WORDS, halves, has_ports, place};
@@ -20,9 +21,28 @@ pub const RULES_MAX: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     /// One of them.
-    pub address: std::net::IpAddr,
+    pub address: IpAddr,
     /// Bits that count.
     pub bits: u8,
+}
+
+impl Network {
+    /// The first of its addresses.
+    #[must_use]
+    pub fn first(self) -> IpAddr {
+        match self.address {
+            IpAddr::V4(ip) => {
+                let mask =
+                    u32::MAX.checked_shl(32u32.saturating_sub(self.bits.into())).unwrap_or(0);
+                IpAddr::V4((u32::from(ip) & mask).into())
+            }
+            IpAddr::V6(ip) => {
+                let mask =
+                    u128::MAX.checked_shl(128u32.saturating_sub(self.bits.into())).unwrap_or(0);
+                IpAddr::V6((u128::from(ip) & mask).into())
+            }
+        }
+    }
 }
 
 /// Which frames: those for which all that is said holds.
@@ -157,8 +177,8 @@ impl Matcher {
     fn ask_network(&mut self, word: usize, network: Option<Network>) {
         let Some(Network { address, bits }) = network else { return };
         let (number, width, version) = match address {
-            std::net::IpAddr::V4(ip) => (u128::from(u32::from(ip)), 32, place::V4),
-            std::net::IpAddr::V6(ip) => (u128::from(ip), 128, place::V6),
+            IpAddr::V4(ip) => (u128::from(u32::from(ip)), 32, place::V4),
+            IpAddr::V6(ip) => (u128::from(ip), 128, place::V6),
         };
         let host = u32::from(width - bits.min(width));
         let every = if width == 32 { u128::from(u32::MAX) } else { u128::MAX };

@@ -38,7 +38,8 @@ pub fn protocol(text: &str) -> Result<u8, String> {
         .ok_or(format!("proto {text:?} is none of tcp, udp, icmp, icmpv6, sctp, 0-255"))
 }
 
-/// A network, or one address.
+/// A network, or one address. An address with the length of its network is refused: who writes
+/// `10.0.0.1/8` may mean one host, or sixteen million.
 ///
 /// # Errors
 /// What was expected.
@@ -50,8 +51,19 @@ pub fn network(text: &str) -> Result<Network, String> {
     };
     let address: IpAddr = address.parse().map_err(|_| expected())?;
     let width = if address.is_ipv4() { 32 } else { 128 };
-    let bits = bits.unwrap_or(width);
-    if bits > width { Err(expected()) } else { Ok(Network { address, bits }) }
+    let network = Network { address, bits: bits.unwrap_or(width) };
+    match network.first() {
+        _ if network.bits > width => Err(expected()),
+        first if first != address => Err(no_network(text, &format!("{first}/{}", network.bits))),
+        _ => Ok(network),
+    }
+}
+
+/// It is the address of a host, with the length of its network.
+#[must_use]
+pub fn no_network(text: &str, network: &str) -> String {
+    let host = text.split('/').next().unwrap_or_default();
+    format!("{text:?} is a host in a network; did you mean {network}, or {host} alone?")
 }
 
 /// A port, or a range of ports.
@@ -64,4 +76,40 @@ pub fn range(text: &str) -> Result<RangeInclusive<u16>, String> {
     let [first, last] = [first, last].map(str::parse::<u16>);
     let range = first.map_err(|_| expected())?..=last.map_err(|_| expected())?;
     if range.is_empty() { Err(expected()) } else { Ok(range) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_a_network_begins_with_its_first_address_or_says_which_that_is() {
+        for (text, bits) in [
+            ("10.0.0.0/8", 8),
+            ("10.0.0.1", 32),
+            ("10.0.0.1/32", 32),
+            ("0.0.0.0/0", 0),
+            ("::/0", 0),
+            ("fd00::/8", 8),
+            ("fd00::1", 128),
+            ("fd00::1/128", 128),
+        ] {
+            assert_eq!(network(text).map(|network| network.bits), Ok(bits), "{text}");
+        }
+        for (text, meant) in [
+            ("10.0.0.1/8", "did you mean 10.0.0.0/8, or 10.0.0.1 alone?"),
+            ("10.255.0.0/9", "did you mean 10.128.0.0/9, or 10.255.0.0 alone?"),
+            ("10.0.0.1/31", "did you mean 10.0.0.0/31"),
+            ("1.0.0.0/0", "did you mean 0.0.0.0/0"),
+            ("fd00::1/64", "did you mean fd00::/64, or fd00::1 alone?"),
+            ("::1/0", "did you mean ::/0"),
+            ("10.0.0.0/33", "is no network"),
+            ("10.0.0.1/255", "is no network"),
+            ("fd00::/129", "is no network"),
+            ("10.0.0/8", "is no network"),
+        ] {
+            let why = network(text).unwrap_err();
+            assert!(why.contains(meant), "{why}");
+        }
+    }
 }

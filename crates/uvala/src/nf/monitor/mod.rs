@@ -18,17 +18,18 @@ use std::time::{Duration, Instant, SystemTime};
 use client::nf::{Action, Frame, Handler, Made};
 use serde::Deserialize;
 use switch::forward::chain::flow::Way;
+use toml::Spanned;
 
 use super::packet::{behind_tags, word};
 use super::table::Table;
-use super::text::{entries, key_of, seconds};
+use super::text::{entries, key_of, seconds, wrong};
 use super::{Counts, named};
 use ipfix::{Message, Reason, Record};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    collector: SocketAddr,
+    collector: Spanned<SocketAddr>,
     #[serde(default = "domain")]
     domain: u32,
     #[serde(default = "flows", deserialize_with = "entries")]
@@ -84,15 +85,17 @@ struct Reports {
 }
 
 impl Reports {
-    fn new(config: &Config) -> anyhow::Result<Self> {
-        let any = if config.collector.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    fn new(text: &str, config: &Config) -> anyhow::Result<Self> {
+        let collector = *config.collector.get_ref();
+        let any = if collector.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
         let open = || {
             let socket = UdpSocket::bind(any)?;
-            socket.connect(config.collector)?;
+            socket.connect(collector)?;
             socket.set_nonblocking(true).map(|()| socket)
         };
-        let socket =
-            open().map_err(|error| anyhow::anyhow!("collector {}: {error}", config.collector))?;
+        let refuse =
+            |error| wrong(text, &config.collector, format_args!("collector {collector}: {error}"));
+        let socket = open().map_err(refuse)?;
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let epoch = (Instant::now(), milliseconds(since_1970.unwrap_or_default()));
         let (idle, active) = (config.idle_s, config.active_s);
@@ -156,7 +159,7 @@ impl Monitor {
     /// Reads its file.
     pub fn new(text: &str) -> anyhow::Result<Self> {
         let config: Config = toml::from_str(text)?;
-        let (flows, reports) = (Table::new(config.flows), Reports::new(&config)?);
+        let (flows, reports) = (Table::new(config.flows), Reports::new(text, &config)?);
         let now = Instant::now();
         Ok(Self { flows, reports, now, sent: now, packets: 0, other: 0, no_room: 0 })
     }

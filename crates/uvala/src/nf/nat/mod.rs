@@ -35,10 +35,11 @@ use std::time::Duration;
 
 use client::nf::{Action, Frame, Handler, Made, Meta};
 use serde::{Deserialize, Deserializer};
+use toml::Spanned;
 
 use super::packet::{Delta, End, Packet, Piece, Protocol, Side, Unread, icmp};
 use super::table::Table;
-use super::text::{Net, Ports, entries, seconds};
+use super::text::{Name, Net, Ports, entries, seconds, wrong};
 use super::time::Ms;
 use super::{Counts, Names, named};
 use bindings::{Bindings, Refused, Timeouts};
@@ -46,9 +47,9 @@ use bindings::{Bindings, Refused, Timeouts};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    inside: Vec<Net>,
-    outside: Vec<Ipv4Addr>,
-    from_inside: Option<String>,
+    inside: Spanned<Vec<Net>>,
+    outside: Spanned<Vec<Spanned<Ipv4Addr>>>,
+    from_inside: Option<Spanned<String>>,
     #[serde(default = "ports")]
     ports: Ports,
     #[serde(default = "bindings", deserialize_with = "entries")]
@@ -69,7 +70,33 @@ struct Config {
     #[serde(default = "icmp_s", deserialize_with = "seconds")]
     icmp_s: Duration,
     #[serde(default)]
-    forward: Vec<Forward>,
+    forward: Vec<Spanned<Forward>>,
+}
+
+impl Config {
+    /// Networks inside and addresses outside. What is for an address that is both would go in
+    /// circles: nobody could say whom it is for.
+    fn ends(&self, text: &str) -> anyhow::Result<(Vec<Net>, Vec<Ipv4Addr>)> {
+        let (inside, outside) = (self.inside.get_ref(), self.outside.get_ref());
+        if inside.is_empty() {
+            return Err(wrong(text, &self.inside, "inside: name the networks of those inside"));
+        }
+        if outside.is_empty() {
+            return Err(wrong(text, &self.outside, "outside: name an address that they share"));
+        }
+        for address in outside {
+            let around = inside.iter().find(|net| net.0.contains(address.get_ref()));
+            if let Some(Net(net)) = around {
+                let ip = address.get_ref();
+                let why = format_args!(
+                    "outside: {ip} lies in {net}, which is inside; take an address that is not, \
+                     or a smaller network"
+                );
+                return Err(wrong(text, address, why));
+            }
+        }
+        Ok((inside.clone(), outside.iter().map(|address| *address.get_ref()).collect()))
+    }
 }
 
 #[derive(Deserialize)]
@@ -190,7 +217,7 @@ struct Way {
 
 /// The chain from inside, and its number, once that is known.
 struct Inside {
-    chain: String,
+    chain: Name,
     number: Option<u8>,
 }
 
@@ -210,8 +237,7 @@ impl Nat {
     /// Reads its file.
     pub fn new(text: &str) -> anyhow::Result<Self> {
         let config: Config = toml::from_str(text)?;
-        anyhow::ensure!(!config.inside.is_empty(), "inside: name the networks of those inside");
-        anyhow::ensure!(!config.outside.is_empty(), "outside: name an address that they share");
+        let (inside, outside) = config.ends(text)?;
         let timeouts = Timeouts {
             udp: config.udp_s.into(),
             tcp: config.tcp_s.into(),
@@ -220,18 +246,21 @@ impl Nat {
         };
         let per_host = config.bindings_per_host.unwrap_or(config.bindings.div_ceil(4));
         let most = (config.bindings, per_host);
-        let bindings = Bindings::new(most, &config.outside, &config.ports.0, timeouts);
+        let bindings = Bindings::new(most, &outside, &config.ports.0, timeouts);
         let mut nat = Self {
-            inside: config.inside,
-            outside: config.outside,
-            from_inside: config.from_inside.map(|chain| Inside { chain, number: None }),
+            inside,
+            outside,
+            from_inside: config
+                .from_inside
+                .map(|chain| Inside { chain: Name::new(text, &chain), number: None }),
             bindings,
             in_pieces: Table::new(IN_PIECES),
             pieces_forgotten: 0,
             became: [0; BECAME.len()],
         };
-        for (number, forward) in (1..).zip(&config.forward) {
-            nat.forward(forward).map_err(|error| anyhow::anyhow!("forward {number}: {error}"))?;
+        for (number, one) in (1..).zip(&config.forward) {
+            let refuse = |why| wrong(text, one, format_args!("forward {number}: {why}"));
+            nat.forward(one.get_ref()).map_err(refuse)?;
         }
         Ok(nat)
     }
@@ -261,7 +290,7 @@ impl Nat {
     /// Learns the number of its chain. Until then nobody is inside.
     pub fn know(&mut self, names: &Names) -> anyhow::Result<()> {
         if let Some(inside) = &mut self.from_inside {
-            inside.number = Some(names.chain("from_inside", &inside.chain)?);
+            inside.number = Some(names.chain(&inside.chain)?);
         }
         Ok(())
     }

@@ -314,7 +314,7 @@ fn test_who_is_inside_is_told_by_the_chain_where_it_is_named() {
     let mut nat = Nat::new(&format!("from_inside = \"out\"\n{CONFIG}{FORWARD}")).unwrap();
     assert!(nat.asks_for_chains());
     let error = nat.know(&Names::default()).unwrap_err().to_string();
-    assert!(error.contains("from_inside") && error.contains("chain add"), "{error}");
+    assert!(error.starts_with("line 1: the switch has no chain \"out\""), "{error}");
     nat.know(&Names { services: vec![], chains: vec![("out".to_owned(), 3)] }).unwrap();
     let [inner, outer] = [1 << 63 | 3 << 44, 1 << 63 | 4 << 44];
     let bindings = |nat: &Nat| nat.bindings.len();
