@@ -335,14 +335,15 @@ static inline void uvala_swap(struct uvala_queue *rx, uint32_t i, struct uvala_q
  * of meta; the hash and the bit "turned" are the function's to change. */
 struct uvala_nf_frame {
 	uint8_t *data;   /* to read and to write */
-	uint32_t len;    /* bytes; may be changed, to at most room */
+	uint32_t len;    /* bytes; may be changed, to at most room; in several buffers, not at all */
 	uint32_t room;
 	uint64_t meta;
 	uint32_t target; /* with UVALA_NF_SERVICE, UVALA_NF_PORT: which number */
 	uint32_t held;   /* with UVALA_NF_HOLD: its handle; 0: it cannot be held, and is dropped */
 };
 
-/* What becomes of it. Every other number drops it too. */
+/* What becomes of it. Every other number, a target that no service or port can have, and a len that
+ * is more than room are no action: the frame is dropped, and counted as bad_action. */
 enum uvala_nf_action {
 	UVALA_NF_NEXT = 0,    /* the next function, or out at the end of the chain */
 	UVALA_NF_DROP = 1,

@@ -1,5 +1,6 @@
 //! Functions of a chain in C and Python.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -264,6 +265,56 @@ fn a_function_in_c_finds_numbers_by_names_and_its_callback_calls_nothing_else() 
         assert_eq!(marked().unwrap().frames_in, 1);
         assert_eq!(outcome(program.wait()), 0);
     });
+}
+
+/// Neither are they wanted drops, nor do such frames go anywhere.
+#[test]
+fn what_is_no_action_is_counted_as_that_of_a_function_in_c_and_in_rust() {
+    if Command::new("cc").arg("--version").output().is_err() {
+        return skip("there is no C compiler (apt-get install gcc)");
+    }
+    let (place, library, daemon) = (Scratch::new("nf_wrong"), library(), Daemon::start());
+    chain_of_one(&daemon);
+    let mut command = c_program("tests/c/wrong.c", &library, &place);
+    let (mut program, mut a, mut b) = runs_in_the_chain(&daemon, &mut command);
+    for says in [b"a", b"b", b"c", b"d", b"e", b"z"] {
+        a.send(&saying([0x88, 0xb5], says)).unwrap();
+    }
+    assert!(came(&mut b, b"z"), "the others go nowhere");
+    assert_eq!(wrong_actions(&daemon), (5, 0));
+    assert_eq!(outcome(program.wait()), 0);
+    wait::until("its end", || !says(&daemon, "nf list valenf").contains(" runs "));
+    let mut port = daemon.options().group("nf").open("valenf:count").unwrap();
+    let mut wrong = |frame: &mut Frame<'_>, _: &mut Made| match frame.bytes()[14] {
+        b'a' => Action::Port(0x1001),
+        b'b' => Action::Service(200),
+        b'c' => Action::NONE,
+        _ => Action::Next,
+    };
+    for says in [b"a", b"b", b"c", b"z"] {
+        a.send(&saying([0x88, 0xb5], says)).unwrap();
+    }
+    let mut left = 4;
+    while left > 0 {
+        left -= client::nf::step(&mut port, &mut wrong, Some(wait::PATIENCE)).unwrap();
+    }
+    assert!(came(&mut b, b"z"), "the others go nowhere");
+    assert_eq!(wrong_actions(&daemon), (8, 0));
+    let shown = says(&daemon, "chain show valenf");
+    assert!(shown.contains("8 bad_action") && shown.contains("Its program is wrong"), "{shown}");
+}
+
+/// Frames that were to become what there is not, and those that were wanted dropped, of the chain;
+/// the function has as many.
+fn wrong_actions(daemon: &Daemon) -> (u64, u64) {
+    let of = |drops: &BTreeMap<String, u64>| {
+        let of = |reason| drops.get(reason).copied().unwrap_or_default();
+        (of("bad_action"), of("function"))
+    };
+    let function = functions(daemon).into_iter().find(|info| info.service == "count").unwrap();
+    let counted = of(&harness::chain::chain(daemon).drops);
+    assert_eq!((of(&function.drops), function.refused()), (counted, counted.0));
+    counted
 }
 
 #[test]

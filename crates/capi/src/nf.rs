@@ -120,12 +120,9 @@ impl Calls {
         let mut shown = CFrame { data, len, room, meta, target: 0, held };
         // SAFETY: a function by the contract in uvala.h; the frame is ours until it returns.
         let said = unsafe { (self.callback)(self.context, &raw mut shown) };
-        if shown.len != len {
-            frame.resize(shown.len as usize);
-        }
+        let fits = shown.len == len || frame.resize(shown.len as usize);
         frame.meta = Meta::new(shown.meta);
-        // What is no action is none that passes a frame on.
-        match action(said, shown.target).unwrap_or(Action::Drop) {
+        match action(said, shown.target).filter(|_| fits).unwrap_or(Action::NONE) {
             Action::Hold if held == 0 => Action::Drop,
             Action::Hold => {
                 self.kept().hold(frame);

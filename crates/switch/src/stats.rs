@@ -61,6 +61,7 @@ drop_reasons! {
     ChainLoop "chain_loop" "The frame has been to 31 functions.",
     Stale "stale" "Its chain has no such place, or has been changed too often since it came.",
     Ingress "ingress" "The port that a function says it came by sends no frames into chains.",
+    BadAction "bad_action" "What its function asks for is no action, or names no service.",
 }
 
 impl DropReason {

@@ -34,7 +34,7 @@ impl Made {
     /// The same with another action. A frame that is in no chain leaves by its address or by a port
     /// that is named; dropped, or held once more, it is gone.
     pub fn send_as(&mut self, held: Held, action: Action) {
-        self.0.push((held, action));
+        self.0.push((held, action.told()));
     }
 
     /// Takes what was to be sent.

@@ -100,6 +100,8 @@ impl Meta {
         let plain = self.0 & !(3 << ACTION);
         let to = |port: u16| plain & !(0xfff << PORT) | u64::from(port & 0xfff) << PORT;
         Self(match action {
+            // Of a frame that is in no chain, in one that there never is.
+            Action::NONE if !self.is_valid() => VALID | 0xff << CHAIN | 2 << ACTION,
             Action::Next | Action::Hold => plain,
             Action::Drop => plain | 1 << ACTION,
             Action::Service(_) => plain | 2 << ACTION,
@@ -121,6 +123,11 @@ mod tests {
         assert_eq!(meta.with(Action::Port(0xabc)).mark() >> 32 & 0xfff, 0xabc);
         assert_eq!(meta.with(Action::Drop).mark() >> 60 & 3, 1);
         assert_eq!(meta.with(Action::Drop).with(Action::Next), meta);
+        assert_eq!(meta.with(Action::NONE).mark() >> 60, 8 | 2);
+        let lost = Meta::default().with(Action::NONE);
+        assert!(lost.is_valid() && lost.chain() == 255, "it does not leave by its address");
+        assert_eq!(Action::Port(0x1000).told(), Action::NONE);
+        assert_eq!(Action::Port(0xfff).told(), Action::Port(0xfff));
         let other = meta.turned().with_hash(0x700_0007);
         assert_eq!((other.hash(), other.order()), (7, 0xde));
     }

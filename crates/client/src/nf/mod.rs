@@ -64,6 +64,24 @@ pub enum Action {
     Hold,
 }
 
+/// Highest number of a port.
+const PORT_MAX: u16 = 0xfff;
+
+impl Action {
+    /// What is no action: the switch drops the frame, and counts it as `bad_action`. So it does
+    /// with what names a port or a service beyond those that there can be.
+    pub const NONE: Self = Self::Service(u8::MAX);
+
+    /// As it can be told to the switch.
+    #[inline]
+    fn told(self) -> Self {
+        match self {
+            Self::Port(port) if port > PORT_MAX => Self::NONE,
+            action => action,
+        }
+    }
+}
+
 /// A frame, where it lies.
 #[derive(Debug)]
 pub struct Frame<'a> {
@@ -322,7 +340,7 @@ pub(crate) fn pass(
             None => {
                 let meta = Meta::new(slot.ptr);
                 let mut frame = Frame { buffer, len, is_whole: more == 0, meta };
-                let action = handler.frame(&mut frame, made);
+                let action = handler.frame(&mut frame, made).told();
                 (action, frame.meta, frame.len)
             }
         };

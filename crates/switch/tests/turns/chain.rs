@@ -58,13 +58,18 @@ impl Net {
 
     /// The function on a port passes everything on, with marks as `change` makes them.
     pub fn pass(&mut self, port: usize, change: impl Fn(u64) -> u64) -> usize {
+        self.pass_to(port, 0, change)
+    }
+
+    /// The same with a service that they are for, if their marks say that they are for one.
+    pub fn pass_to(&mut self, port: usize, named: u16, change: impl Fn(u64) -> u64) -> usize {
         let client = &mut self.clients[port];
         let count = client.rx.refresh();
         assert!(client.tx.refresh() >= count);
         for i in 0..count {
             let (full, len) = (client.rx.buffer_index(i), client.rx.frame(i).len());
             let spare = client.tx.buffer_index(i);
-            client.tx.set(i, u16::try_from(len).expect("short"), 0);
+            client.tx.set(i, u16::try_from(len).expect("short"), named << 8);
             client.tx.set_buffer_index(i, full);
             client.rx.set_buffer_index(i, spare);
             client.tx.set_mark(i, change(client.rx.mark(i)));
@@ -480,6 +485,32 @@ fn a_function_names_a_service_by_its_number() {
         while net.turn(4).slots > 0 {}
         assert_eq!(net.received(port).len(), 1, "service {named}");
     }
+}
+
+#[test]
+fn a_service_that_there_is_not_is_no_action_and_counted_as_that() {
+    let mut net = net(2);
+    net.steer(line(&[0, 1]));
+    for (at, named) in [2, 3, 255].into_iter().enumerate() {
+        net.enter(0, &[flow(1, 1), flow(1, 2)]);
+        assert_eq!(net.pass_to(2, named, |mark| mark | 2 << 60), 2);
+        let wrong = 2 * (u64::try_from(at).expect("few") + 1);
+        assert_eq!(net.drops(2, DropReason::BadAction), wrong);
+        let report = net.switch.steering().expect("a chain");
+        assert_eq!(report.chains[0].drops.get(DropReason::BadAction), wrong);
+    }
+    // In no chain that there is: at the function alone.
+    net.enter(0, &[flow(1, 1)]);
+    net.pass_to(2, 255, |_| 1 << 63 | 2 << 60 | 255 << 44);
+    assert_eq!(net.drops(2, DropReason::BadAction), 7);
+    // One that is there and has nobody is another matter.
+    let mut plan = line(&[0, 1]);
+    plan.services[1] = service(&[]);
+    net.steer(plan);
+    net.enter(0, &[flow(1, 1)]);
+    assert_eq!(net.drops(0, DropReason::NoInstance), 1);
+    let (taken, gone) = net.balance();
+    assert_eq!(taken, gone, "nothing is lost uncounted");
 }
 
 /// Else all others of the worker wait until each of its frames was compared with all rules.

@@ -123,6 +123,9 @@ fn cure(reason: DropReason) -> Option<&'static str> {
         DropReason::Stale => {
             Some("A function held it for too long, or gave it another's place: uvala nf list.")
         }
+        DropReason::BadAction => {
+            Some("Its program is wrong: uvala nf list, REFUSED, says at which function.")
+        }
         DropReason::Ingress => {
             Some("Or its program has left. A function has to leave that field as it came.")
         }

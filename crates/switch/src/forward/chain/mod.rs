@@ -337,6 +337,9 @@ impl Steering {
         let course = match meta.wish() {
             Wish::Next => self.next(src, own, meta),
             Wish::Drop => self.drop_in(meta.chain(), DropReason::Function),
+            Wish::Service if usize::from(named) >= self.services.len() => {
+                self.drop_in(meta.chain(), DropReason::BadAction)
+            }
             Wish::Service => {
                 let position = self.position(meta, named).unwrap_or(meta.position());
                 self.go_to_service(named, meta.moved(position))

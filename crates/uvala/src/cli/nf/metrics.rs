@@ -1,7 +1,7 @@
 //! `uvala nf metrics`: what functions, chains and rules have counted, as Prometheus reads it.
 //!
 //! A family is a name with its help and its type, and then a sample for each set of labels. Which
-//! there can be is bounded by what a switch can have: reasons are 26 words, chains 255, instances
+//! there can be is bounded by what a switch can have: reasons are 27 words, chains 255, instances
 //! as many as its ports; of rules, which are thousands, those behind the first [`RULES`] are one.
 
 use std::collections::BTreeMap;
