@@ -6,9 +6,10 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use switch::batch::{Batch, Delivery};
 use switch::forward::chain::rule::{Action, Fields, Network, Rule};
 use switch::forward::chain::{Chain, Out, Plan, Planner, ServicePlan, Tables};
-use switch::{Forwarding, PortId, Switch, SwitchConfig};
+use switch::{Adapter, Forwarding, Plug, PortConfig, PortId, Sent, Switch, SwitchConfig};
 
 /// Samples of each change.
 const SAMPLES: u32 = 200;
@@ -50,14 +51,34 @@ fn main() {
         let (made, stopped): (Vec<_>, Vec<_>) = samples.unzip();
         println!("{name:32}{}{}", show(made), show(stopped));
     }
+    lose_instances(&mut control);
     drop(control);
     worker.join().expect("no panic");
 }
 
+/// What the worker does by itself when a port goes.
+fn lose_instances(control: &mut Control) {
+    let all = ServicePlan { instances: (0..64).map(instance).collect(), ..ServicePlan::default() };
+    let none = Plan { services: vec![None], ..plan(0) };
+    let full = Plan { services: vec![Some(all)], ..plan(0) };
+    let samples = (0..SAMPLES).map(|turn| {
+        control.change(&none);
+        control.change(&full);
+        control.worker_does(Work::Lose(instance(turn % 64).0)).0
+    });
+    let samples = samples.collect();
+    println!("{:32}{:20}{}", "one of 64 instances is lost", "", show(samples));
+}
+
+enum Work {
+    Change(Box<Tables>),
+    Lose(PortId),
+}
+
 struct Control {
     planner: Planner,
-    to_worker: Sender<Tables>,
-    taken: Receiver<(Duration, Tables)>,
+    to_worker: Sender<Work>,
+    taken: Receiver<(Duration, Option<Tables>)>,
 }
 
 impl Control {
@@ -67,27 +88,49 @@ impl Control {
         let begin = Instant::now();
         let tables = self.planner.next(plan)?;
         let made = begin.elapsed();
-        self.to_worker.send(tables).expect("a worker");
-        let (stopped, old) = self.taken.recv().expect("a worker");
+        let (stopped, old) = self.worker_does(Work::Change(Box::new(tables)));
         drop(old);
         Some((made, stopped))
     }
+
+    fn worker_does(&self, work: Work) -> (Duration, Option<Tables>) {
+        self.to_worker.send(work).expect("a worker");
+        self.taken.recv().expect("a worker")
+    }
 }
 
-fn worker(tables: &Receiver<Tables>, taken: &Sender<(Duration, Tables)>) {
+fn worker(work: &Receiver<Work>, taken: &Sender<(Duration, Option<Tables>)>) {
     let config = SwitchConfig {
         forwarding: Forwarding::Chain,
         fdb_capacity: FLOWS,
         ..SwitchConfig::default()
     };
     let mut switch = Switch::new(config, 7);
-    for tables in tables {
+    for work in work {
+        if let Work::Lose(port) = work {
+            switch.add_port(port, Plug::Adapter(Box::new(Nothing)), PortConfig::default());
+        }
         let begin = Instant::now();
-        let old = switch.steer(tables);
+        let old = match work {
+            Work::Change(tables) => Some(switch.steer(*tables)),
+            Work::Lose(port) => {
+                switch.remove_port(port);
+                None
+            }
+        };
         let stopped = begin.elapsed();
         if taken.send((stopped, old)).is_err() {
             return;
         }
+    }
+}
+
+/// A port for who only has a place.
+struct Nothing;
+
+impl Adapter for Nothing {
+    fn send(&mut self, _batch: &Batch, _list: &[Delivery]) -> Sent {
+        Sent::default()
     }
 }
 

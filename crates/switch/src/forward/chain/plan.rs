@@ -11,8 +11,8 @@
 //! A worker that changes its tables moves no frames, so what takes long is done by others. A
 //! [`Planner`] puts rules in order, makes them ready to be compared, and weighs the buckets of
 //! services, where they are not as they were; what the worker had is freed by who gets it back.
-//! Only when an instance goes or stalls does the worker weigh its service's buckets itself: its
-//! flows are the others' from the next frame on.
+//! Only when an instance goes or stalls does the worker weigh buckets itself, that one's: its flows
+//! are the others' from the next frame on.
 //!
 //! What only the worker knows stays with it. Counters of rules lie in places, which the planner
 //! gives to rules as long as they are there; the worker clears those of rules that are new. An
@@ -282,9 +282,6 @@ impl Steering {
         self.pace.forget(port);
         let role = std::mem::take(&mut self.roles[port.index()]);
         let Role::Instance(number) = role else { return };
-        let service = &mut self.services[usize::from(number)];
-        let others = service.instances().iter().filter(|instance| instance.port != port);
-        let others: Vec<_> = others.map(|instance| (instance.port, instance.number)).collect();
-        service.set(service.balance(), &others);
+        self.services[usize::from(number)].lose(port);
     }
 }

@@ -15,6 +15,8 @@
 //! *Least loaded.* With [`Balance::Least`] a bucket that its instance has nothing more of may go
 //! anywhere, and goes to where most room is.
 
+use std::cmp::Ordering;
+
 use super::flow::fold;
 use crate::id::PortId;
 
@@ -113,6 +115,8 @@ pub struct Service {
     balance: Balance,
     instances: Vec<Instance>,
     buckets: Box<[Bucket]>,
+    /// The instances among which buckets were weighed, a bit each.
+    weighed: u64,
     /// Buckets that are not where they are to be.
     unsettled: bool,
 }
@@ -126,6 +130,7 @@ impl Service {
             balance: Balance::Hash,
             instances: Vec::new(),
             buckets: vec![bucket; BUCKETS].into_boxed_slice(),
+            weighed: 0,
             unsettled: false,
         }
     }
@@ -140,19 +145,27 @@ impl Service {
         service
     }
 
-    /// From now on it has these; those that stay keep what is known of them.
-    pub fn set(&mut self, balance: Balance, instances: &[(PortId, u16)]) {
-        let of = |instance: &Instance| (instance.port, instance.number);
-        if self.balance == balance && self.instances.iter().map(of).eq(instances.iter().copied()) {
+    /// One of its instances has gone: its buckets are the others' at once.
+    pub(crate) fn lose(&mut self, port: PortId) {
+        let Some(at) = self.instances.iter().position(|instance| instance.port == port) else {
             return;
+        };
+        self.instances.remove(at);
+        let before = (1 << at) - 1;
+        self.weighed = self.weighed & before | self.weighed >> 1 & !before;
+        let renumber = |index: u16| match usize::from(index).cmp(&at) {
+            Ordering::Equal => NOBODY,
+            Ordering::Greater if index != NOBODY => index - 1,
+            _ => index,
+        };
+        for bucket in &mut self.buckets {
+            (bucket.owner, bucket.wanted) = (renumber(bucket.owner), renumber(bucket.wanted));
         }
-        let mut new = Self::planned(balance, instances);
-        new.succeed(self);
-        *self = new;
+        self.settle();
     }
 
     /// Takes the place of another: instances that stay keep what is known of them, and buckets stay
-    /// with theirs until they can move. No bucket is weighed again, unless somebody stalls.
+    /// with theirs until they can move. No bucket is weighed again, but those of who stalls.
     pub(crate) fn succeed(&mut self, old: &Self) {
         let mut moved = [NOBODY; INSTANCES_MAX];
         for (at, new) in (0..).zip(&mut self.instances) {
@@ -169,10 +182,7 @@ impl Service {
             // Which frame was whose is not noted where there is no choice: all may be its.
             bucket.last = alone.unwrap_or(was.last);
         }
-        if self.instances.iter().any(|instance| instance.stalled) {
-            self.weigh();
-        }
-        self.hand_over();
+        self.settle();
     }
 
     /// The instances.
@@ -183,12 +193,6 @@ impl Service {
 
     pub(crate) fn instances_mut(&mut self) -> &mut [Instance] {
         &mut self.instances
-    }
-
-    /// How they are chosen.
-    #[must_use]
-    pub fn balance(&self) -> Balance {
-        self.balance
     }
 
     /// The only one there is.
@@ -210,27 +214,37 @@ impl Service {
         self.hand_over();
     }
 
-    /// Which bucket shall be whose: never a stalled one's, while there are others.
+    /// Those that buckets may be given to, a bit each: no stalled one, while there are others.
+    fn usable(&self) -> u64 {
+        let instances = self.instances.iter().enumerate();
+        let [all, stalled] = instances.fold([0, 0], |[all, stalled], (at, instance)| {
+            [all | 1 << at, stalled | u64::from(instance.stalled) << at]
+        });
+        if all == stalled { all } else { all & !stalled }
+    }
+
+    /// Which bucket shall be whose. Of those that were weighed before, it is known who has won, and
+    /// only who is new is compared with that one; where it is gone, all are.
     fn weigh(&mut self) {
-        let any_usable = self.instances.iter().any(|instance| !instance.stalled);
-        let count = |instance: &Instance| !any_usable || !instance.stalled;
+        let usable = self.usable();
+        let new = usable & !self.weighed;
         for (number, bucket) in (0u64..).zip(&mut self.buckets) {
-            let weight = |(_, instance): &(usize, &Instance)| {
-                fold(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x51, weight_of(instance.number))
-            };
-            let candidates = self.instances.iter().enumerate().filter(|(_, i)| count(i));
-            bucket.wanted = narrow(candidates.max_by_key(weight).map(|(at, _)| at));
+            let winner = 1u64.checked_shl(bucket.wanted.into()).unwrap_or(0) & usable;
+            let among = if winner == 0 { usable } else { winner | new };
+            if among != winner {
+                bucket.wanted = heaviest(number, among, &self.instances);
+            }
         }
+        self.weighed = usable;
     }
 
     /// What is nobody's, or a stalled one's, moves at once.
     fn hand_over(&mut self) {
-        let any_usable = self.instances.iter().any(|instance| !instance.stalled);
-        let count = |instance: &&Instance| !any_usable || !instance.stalled;
+        let usable = self.usable();
         self.unsettled = false;
         for bucket in &mut self.buckets {
-            let owner = self.instances.get(usize::from(bucket.owner));
-            if owner.filter(count).is_none() {
+            let owner = 1u64.checked_shl(bucket.owner.into()).unwrap_or(0);
+            if owner & usable == 0 {
                 bucket.owner = bucket.wanted;
             }
             self.unsettled |= bucket.owner != bucket.wanted;
@@ -280,8 +294,6 @@ impl Service {
         if changed {
             self.settle();
         } else if self.unsettled {
-            // Which bucket is to be whose has not changed: to weigh all of them costs a thousand
-            // times as many instances.
             self.unsettled = self.buckets.iter().any(|bucket| bucket.owner != bucket.wanted);
         }
         changed
@@ -301,6 +313,14 @@ fn emptiest(instances: &[Instance]) -> u16 {
     narrow(most.or((!instances.is_empty()).then_some(0)))
 }
 
+/// Of these instances, a bit each, the one with the highest weight for a bucket.
+fn heaviest(bucket: u64, among: u64, instances: &[Instance]) -> u16 {
+    let key = bucket.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x51;
+    let among = instances.iter().enumerate().filter(|(at, _)| among >> at & 1 == 1);
+    let weight = |(_, instance): &(usize, &Instance)| fold(key, weight_of(instance.number));
+    narrow(among.max_by_key(weight).map(|(at, _)| at))
+}
+
 fn weight_of(number: u16) -> u64 {
     fold(u64::from(number) + 1, 0xd6e8_feb8_6659_fd93) | 1
 }
@@ -311,6 +331,8 @@ fn narrow(index: Option<usize>) -> u16 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn port(index: usize) -> PortId {
@@ -326,7 +348,14 @@ mod tests {
     /// Instance `n` is on port `n + 10`.
     fn set(service: &mut Service, numbers: &[u16]) {
         let instances: Vec<_> = numbers.iter().map(|&n| (port(usize::from(n) + 10), n)).collect();
-        service.set(Balance::Hash, &instances);
+        plan(service, Balance::Hash, &instances);
+    }
+
+    /// Control has planned it.
+    fn plan(service: &mut Service, balance: Balance, instances: &[(PortId, u16)]) {
+        let mut new = Service::planned(balance, instances);
+        new.succeed(service);
+        *service = new;
     }
 
     fn map(service: &mut Service) -> Vec<usize> {
@@ -431,6 +460,60 @@ mod tests {
         assert!(owners.contains(&12) && !owners.contains(&11));
     }
 
+    /// By its number, who is to have each bucket.
+    fn wanted(service: &Service) -> Vec<Option<u16>> {
+        let number = |bucket: &Bucket| {
+            service.instances.get(usize::from(bucket.wanted)).map(|instance| instance.number)
+        };
+        service.buckets.iter().map(number).collect()
+    }
+
+    proptest! {
+        /// However instances go, stall, go on and come: buckets are whose they would be if all were
+        /// weighed anew, and none has moved that need not.
+        #[test]
+        fn prop_what_is_not_weighed_again_would_have_come_out_the_same(
+            steps in prop::collection::vec((0..4u8, 0..64u16), 1..40),
+        ) {
+            let mut service = service(&[0, 1, 2, 3, 4, 5]);
+            for (step, number) in steps {
+                let before = wanted(&service);
+                let at = service.instances.iter().position(|it| it.number == number % 8);
+                match (step, at) {
+                    (0, Some(at)) => service.lose(service.instances[at].port),
+                    (1, None) => {
+                        let numbers = service.instances.iter().map(|it| it.number);
+                        let mut numbers: Vec<_> = numbers.chain([number % 8]).collect();
+                        numbers.sort_unstable();
+                        set(&mut service, &numbers);
+                    }
+                    (2 | 3, Some(at)) => {
+                        service.instances[at].stalled ^= true;
+                        service.settle();
+                    }
+                    _ => continue,
+                }
+                let usable = service.usable();
+                let numbers: Vec<_> = (0..).zip(&service.instances)
+                    .filter(|(at, _)| usable >> at & 1 == 1)
+                    .map(|(_, instance)| instance.number)
+                    .collect();
+                let after = wanted(&service);
+                prop_assert_eq!(&after, &wanted(&self::service(&numbers)));
+                let all_stalled = service.instances.iter().all(|instance| instance.stalled);
+                let moved = before.iter().zip(&after).filter(|(was, is)| was != is);
+                for (was, is) in moved.filter(|_| !all_stalled) {
+                    let gone = was.is_none_or(|was| !numbers.contains(&was));
+                    prop_assert!(gone || *is == Some(number % 8), "{:?} to {:?}", was, is);
+                }
+                for bucket in &service.buckets {
+                    let owner = 1u64.checked_shl(bucket.owner.into()).unwrap_or(0);
+                    prop_assert!(usable == 0 || owner & usable != 0, "one that can have it");
+                }
+            }
+        }
+    }
+
     #[test]
     fn test_it_is_settled_when_the_last_bucket_has_moved() {
         let mut service = service(&[0, 1]);
@@ -448,7 +531,7 @@ mod tests {
     #[test]
     fn test_least_loaded_gets_what_begins() {
         let mut service = Service::new();
-        service.set(Balance::Least, &[(port(10), 0), (port(11), 1)]);
+        plan(&mut service, Balance::Least, &[(port(10), 0), (port(11), 1)]);
         for (room, instance) in [3, 900].into_iter().zip(service.instances_mut()) {
             (instance.room, instance.pending) = (room, 0);
         }
