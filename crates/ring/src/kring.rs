@@ -18,8 +18,10 @@
 
 mod front;
 mod offsets;
+mod take;
 
 pub use front::{FRONT_MAX, Front};
+pub use take::{Single, Taken};
 
 use std::sync::Arc;
 
@@ -383,55 +385,6 @@ impl TxKring {
         self.ring.write(i, SlotWord::new(buffer, 0, slot_flag::BUF_CHANGED));
     }
 
-    /// Takes the next frame of any shape: appends its pieces to `frags`, or says why it cannot be
-    /// forwarded. Either way its slots are taken. `None`: nothing is ready.
-    pub fn take(&mut self, frags: &mut Vec<Frag>, frags_max: usize) -> Option<Taken> {
-        if self.ready() == 0 {
-            return None;
-        }
-        let (slot, start, mut bad, mut total) = (self.next, frags.len(), None, 0u32);
-        let mut first_flags = None;
-        loop {
-            let word = self.ring.read(self.next);
-            first_flags = first_flags.or(Some(word.flags()));
-            let at = self.next;
-            self.next = self.ring.span.next(at);
-            match self.ring.frag(at, word) {
-                Ok(frag) if frags.len() - start < frags_max => frags.push(frag),
-                Ok(_) => bad = Some(BadSlot::Chain),
-                Err(why) => bad = Some(why),
-            }
-            total += u32::from(word.len());
-            if word.flags() & slot_flag::MOREFRAG == 0 {
-                break;
-            }
-            if self.ready() == 0 {
-                bad = Some(BadSlot::Chain);
-                break;
-            }
-        }
-        if self.ring.front != 0 {
-            bad = bad.or(self.take_front(frags, start).err());
-            total = total.saturating_sub(self.ring.front.into());
-        }
-        let head = frags.get(start).map_or(0, |first| first.len);
-        let head_min = if frags.len() - start > 1 { CHAIN_HEAD_MIN } else { FRAME_MIN };
-        if total < u32::from(FRAME_MIN) || head < head_min {
-            bad = bad.or(Some(BadSlot::TooShort));
-        }
-        if let Some(why) = bad {
-            frags.truncate(start);
-            return Some(Taken::Bad(why));
-        }
-        Some(Taken::Frame { bytes: total, slot, flags: first_flags.unwrap_or(0) })
-    }
-
-    /// Takes back the last `slots` slots that were taken and not published: they come again.
-    pub fn untake(&mut self, slots: u32) {
-        let span = self.ring.span;
-        self.next = span.add(self.next, (span.slots() - slots) % span.slots());
-    }
-
     /// Tells the client what has been taken: its buffers are its own again.
     #[inline]
     pub fn publish(&mut self) {
@@ -476,22 +429,6 @@ impl TxKring {
     pub fn resyncs(&self) -> u32 {
         self.ring.resyncs
     }
-}
-
-/// A frame that [`TxKring::take`] took.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
-    /// A frame.
-    Frame {
-        /// Length of the frame.
-        bytes: u32,
-        /// Its first slot.
-        slot: Index,
-        /// The flags of that slot.
-        flags: u16,
-    },
-    /// Not forwardable.
-    Bad(BadSlot),
 }
 
 /// A receive ring seen from the switch: frames go into it.

@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use crate::abi::{Slot, slot_flag};
+use crate::abi::{LINE, Slot, slot_flag};
 use crate::copy::{self, Block};
 use crate::cursor::Index;
 use crate::kring::{Frag, Plain, RxKring, SlotWord, TxKring, View};
@@ -34,7 +34,7 @@ impl View {
     }
 
     #[inline(always)]
-    fn set_mark(&self, i: Index, mark: u64) {
+    pub(crate) fn set_mark(&self, i: Index, mark: u64) {
         // SAFETY: as in `mark`; nobody holds a reference to a slot.
         unsafe { (&raw mut (*self.slot(i)).ptr).write_volatile(mark) }
     }
@@ -97,6 +97,20 @@ impl RxKring {
 }
 
 impl Region {
+    /// The first words of a frame, little-endian and each read once, where it begins its buffer and
+    /// has as many.
+    #[inline(always)]
+    #[must_use]
+    pub fn words<const N: usize>(&self, piece: Frag) -> Option<[u64; N]> {
+        const { assert!(N * size_of::<u64>() <= LINE) };
+        if piece.offset != 0 || usize::from(piece.len()) < N * size_of::<u64>() {
+            return None;
+        }
+        let from = self.buffer(piece.buffer).cast::<u64>();
+        // SAFETY: a buffer is aligned to a line, and has at least one.
+        Some(std::array::from_fn(|at| u64::from_le(unsafe { from.add(at).read_volatile() })))
+    }
+
     /// Copies the beginning of a frame out, once; returns how many bytes of it there are.
     #[inline]
     pub fn prefix(&self, piece: Frag, to: &mut [u8; PREFIX]) -> usize {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ring::cursor::Index;
 use ring::guest::{GuestMemory, Reader, Span};
-use ring::kring::{FRONT_MAX, Frag, Front};
+use ring::kring::{FRONT_MAX, Frag, Front, Single};
 use ring::mark::PREFIX;
 use ring::put::{Frame, Pieces, Prologue, SLOTS_MAX};
 use ring::trade::Trader;
@@ -134,6 +134,15 @@ impl Batch {
     #[must_use]
     pub fn trader(&self) -> Option<Trader> {
         self.trader
+    }
+
+    /// A frame that came from a ring in one piece and is delivered as it is.
+    #[inline]
+    #[must_use]
+    pub fn single(&self, delivery: Delivery) -> Option<Single> {
+        let entry = &self.frames[usize::from(delivery.frame)];
+        let slot = entry.slot.filter(|_| delivery.tag == TagAction::Keep)?;
+        Some(Single { slot, piece: self.frags[entry.first as usize], mark: entry.mark })
     }
 
     /// The only piece of a frame of this region that is delivered as it is, and its slot if it came
@@ -390,15 +399,31 @@ impl Batch {
     /// ports of IP, or of the stations.
     #[must_use]
     pub fn flow(&self, entry: &Entry) -> u32 {
+        let port = PortId::new(0).expect("there is a first");
+        self.flow_key(entry, VlanId::DEFAULT, port).hash(0)
+    }
+
+    /// What a frame says, that came in by a port and is in a VLAN.
+    #[inline]
+    pub(crate) fn flow_key(&self, entry: &Entry, vlan: VlanId, port: PortId) -> FlowKey {
+        let words = match self.pieces(entry) {
+            &[only] => self.region().words(only),
+            _ => None,
+        };
+        let common = words.and_then(|words| FlowKey::read_common(words, vlan, port));
+        common.unwrap_or_else(|| self.any_flow_key(entry, vlan, port))
+    }
+
+    #[inline(never)]
+    fn any_flow_key(&self, entry: &Entry, vlan: VlanId, port: PortId) -> FlowKey {
         let mut prefix = [0; PREFIX];
         let len = self.prefix(entry, &mut prefix);
-        let port = PortId::new(0).expect("there is a first");
-        FlowKey::read(Prefix::new(&prefix, len), VlanId::DEFAULT, port).hash(0)
+        FlowKey::read(Prefix::new(&prefix, len), vlan, port)
     }
 
     /// Copies the beginning of a frame out, once; returns how many bytes of it there are.
     #[inline]
-    pub(crate) fn prefix(&self, entry: &Entry, to: &mut [u8; PREFIX]) -> usize {
+    fn prefix(&self, entry: &Entry, to: &mut [u8; PREFIX]) -> usize {
         match self.pieces(entry) {
             &[only] => self.region().prefix(only, to),
             _ => self.frame(entry).prefix(to),

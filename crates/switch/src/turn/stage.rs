@@ -19,6 +19,9 @@ use crate::port::{Plug, Sent};
 use crate::stats::DropReason;
 use crate::switch::{Entry as PortEntry, Switch};
 
+/// Of frames that are classified, the beginnings of so many are fetched before they are read.
+const AHEAD: u32 = 32;
+
 /// Which frames a batch takes.
 #[derive(Clone, Copy)]
 pub(super) enum Take {
@@ -125,12 +128,19 @@ impl TurnOf<'_> {
     /// Moves up to `budget` slots' worth of frames from the ring into the batch.
     pub(super) fn take_batch(&mut self, budget: u32, take: Take) -> u32 {
         let (queue, steered) = (self.queue, self.is_function(self.src));
+        let is_seen = !steered && self.switch.steering.is_some();
         let Some(entry) = self.switch.entry_mut(self.src) else { return 0 };
         let Some(rings) = entry.plug.rings() else { return 0 };
         let (tx, batch) = (&mut rings.tx[queue], &mut self.scratch.batch);
         let before = tx.ready();
         batch.restart(tx.region());
+        if is_seen {
+            (0..AHEAD).for_each(|slots| tx.fetch_ahead(slots));
+        }
         while before - tx.ready() < budget && batch.has_room() && take.allows(tx) {
+            if is_seen {
+                tx.fetch_ahead(AHEAD);
+            }
             let (first, at) = (batch.frags().len(), tx.next_index());
             let taken = tx.take(batch.frags(), FRAGS_MAX);
             // Also of what is dropped, and of all its slots: the next frame there is another.
@@ -351,13 +361,24 @@ fn send_to_ring(
     let behind = |giver: &Giver<'_>| matches!(giver, Giver::Ring(tx) if tx.front_len() != 0);
     let from = from.filter(|from| shared && !behind(&from.giver));
     let (giver, mut foreign) = from.map_or((None, None), |from| (Some(from.giver), from.foreign));
-    for delivery in list {
+    let functions = Functions { sender: foreign.is_some(), receiver: marks };
+    let mut rest = list;
+    while let Some((delivery, others)) = rest.split_first() {
+        if let Some(Giver::Ring(tx)) = giver {
+            let singles = rest.iter().map_while(|&delivery| batch.single(delivery));
+            let (frames, bytes) = rx.swap_taken(tx, functions, singles);
+            if frames > 0 {
+                sent.delivered.add(frames.into(), bytes);
+                rest = &rest[frames as usize..];
+                continue;
+            }
+        }
+        rest = others;
         if marks {
             // Also none, where a rule or a static address leads past the chains: what the slot said
             // was of another frame.
             rx.mark_next(batch.frames()[usize::from(delivery.frame)].mark);
         }
-        let functions = Functions { sender: foreign.is_some(), receiver: marks };
         match put(rx, batch, *delivery, giver, functions) {
             Ok(bytes) => sent.delivered.add(1, u64::from(bytes)),
             Err(Unsent::Refused(why)) => sent.drops.add(refusal(why), 1),

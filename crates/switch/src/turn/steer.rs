@@ -13,7 +13,7 @@
 //! slots are exchanged, and the mark is written into one of them.
 
 use ring::host::HostPort;
-use ring::mark::{Functions, PREFIX, drop_marked, mark_run};
+use ring::mark::{Functions, drop_marked, mark_run};
 use ring::run::{End, Key, Run, drop_run};
 
 use super::stage::{Take, narrow};
@@ -31,7 +31,9 @@ use crate::id::{Now, PortId};
 use crate::port::Plug;
 use crate::stats::DropReason;
 use crate::switch::{Entry, Switch};
-use crate::vlan::VlanId;
+
+/// The tags of a flow are fetched so many flows before they are searched.
+const TAGS_AHEAD: usize = 16;
 
 /// What is known of frames that come from outside.
 pub(super) struct Seen {
@@ -43,6 +45,27 @@ pub(super) struct Seen {
 impl Seen {
     pub(super) fn new(capacity: usize) -> Self {
         Self { flows: Vec::with_capacity(capacity), refused: Vec::with_capacity(capacity) }
+    }
+}
+
+/// What was decided in a batch about headers, and about what else matters: as long as nothing is
+/// learned that would change it.
+struct Recent<K, V>([Option<(u128, K, V)>; 4]);
+
+impl<K: Copy + Eq, V: Copy> Recent<K, V> {
+    fn new() -> Self {
+        Self([None; 4])
+    }
+
+    /// What was decided, or is now.
+    #[inline(always)]
+    fn get(&mut self, header: Header, more: K, decide: impl FnOnce() -> V) -> V {
+        let (key, place) = (header.key(), header.dst().octets()[5] % 4);
+        let place = &mut self.0[usize::from(place)];
+        match *place {
+            Some((known, also, value)) if known == key && also == more => value,
+            _ => place.insert((key, more, decide())).2,
+        }
     }
 }
 
@@ -262,7 +285,7 @@ impl TurnOf<'_> {
         if !self.is_function(self.src) {
             self.see_batch();
         }
-        let count = self.scratch.batch.frames().len();
+        let (count, mut recent) = (self.scratch.batch.frames().len(), Recent::new());
         for frame in 0..count {
             let run = frame..frame + 1;
             if self.is_cut_off(&run) {
@@ -274,7 +297,7 @@ impl TurnOf<'_> {
                     self.scratch.batch.set_mark(frame, meta.mark());
                     self.scratch.groups.link(dst, TagAction::Keep, run);
                 }
-                Ok(Course::Leave { from, out }) => self.leave(frame, from, out),
+                Ok(Course::Leave { from, out }) => self.leave(frame, from, out, &mut recent),
                 Ok(Course::Drop(reason)) | Err(reason) => self.count_drop(self.src, reason, 1),
             }
         }
@@ -291,28 +314,25 @@ impl TurnOf<'_> {
         let (batch, seen) = (&self.scratch.batch, &mut self.scratch.seen);
         seen.flows.clear();
         seen.refused.clear();
-        let mut last: Option<(u128, VlanId, Option<DropReason>)> = None;
-        let mut prefix = [0; PREFIX];
+        let mut recent = Recent::new();
         for entry in batch.frames() {
-            let key = entry.header.key();
-            let (_, vlan, refused) = match last {
-                Some(same @ (known, ..)) if known == key => same,
-                _ => {
-                    let decision = bridge.decide(src, entry.header, now);
-                    let refused = match decision.verdict {
-                        Verdict::Drop(reason) => Some(reason)
-                            .filter(|&why| why != DropReason::SamePort && !bridge.is_wire(src)),
-                        Verdict::To(_) | Verdict::Flood(_) => None,
-                    };
-                    *last.insert((key, decision.vlan, refused))
-                }
-            };
-            let bytes = batch.prefix(entry, &mut prefix);
-            seen.flows.push(steering.flow(src, vlan, &prefix, bytes));
+            let (vlan, refused) = recent.get(entry.header, (), || {
+                let decision = bridge.decide(src, entry.header, now);
+                let refused = match decision.verdict {
+                    Verdict::Drop(reason) => Some(reason)
+                        .filter(|&why| why != DropReason::SamePort && !bridge.is_wire(src)),
+                    Verdict::To(_) | Verdict::Flood(_) => None,
+                };
+                (decision.vlan, refused)
+            });
+            seen.flows.push(steering.flow(batch.flow_key(entry, vlan, src)));
             seen.refused.push(refused);
+            if let Some(at) = seen.flows.len().checked_sub(TAGS_AHEAD) {
+                steering.locate(&mut seen.flows[at..=at]);
+            }
         }
-        // What was touched is in the cache, because somebody wanted to know what is there.
-        std::hint::black_box(steering.touch(&mut seen.flows));
+        let rest = seen.flows.len().saturating_sub(TAGS_AHEAD - 1);
+        steering.locate(&mut seen.flows[rest..]);
     }
 
     fn course_of(&mut self, frame: usize) -> Result<Course, DropReason> {
@@ -333,22 +353,38 @@ impl TurnOf<'_> {
         }
     }
 
-    /// Out of all chains.
-    fn leave(&mut self, frame: usize, from: PortId, out: Option<PortId>) {
+    /// Out of all chains. `recent` is what was decided about others: nothing is learned here, so it
+    /// holds for the whole batch.
+    fn leave(
+        &mut self,
+        frame: usize,
+        from: PortId,
+        out: Option<PortId>,
+        recent: &mut Recent<(PortId, Option<PortId>), Fate>,
+    ) {
         let Taken { header, mark, .. } = self.scratch.batch.frames()[frame];
+        match recent.get(header, (from, out), || self.fate_leaving(from, out, header)) {
+            Fate::Drop(reason) => self.end(mark, reason, 1),
+            Fate::Flood(decision) => self.flood_out(frame, from, &decision),
+            Fate::To(dst, tag) => {
+                // Until it is sent its mark says in which chain it may end.
+                if mark != 0 && self.is_function(dst) {
+                    self.scratch.batch.set_mark(frame, 0);
+                }
+                self.scratch.groups.link(dst, tag, frame..frame + 1);
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn fate_leaving(&mut self, from: PortId, out: Option<PortId>, header: Header) -> Fate {
         let decision = self.decide_leaving(from, out, header);
         match decision.verdict {
-            Verdict::Drop(reason) => self.end(mark, reason, 1),
-            Verdict::Flood(_) => self.flood_out(frame, from, &decision),
+            Verdict::Drop(reason) => Fate::Drop(reason),
+            Verdict::Flood(_) => Fate::Flood(decision),
             Verdict::To(dst) => match self.switch.bridge.egress(from, dst, &decision) {
-                Ok(tag) => {
-                    // Until it is sent its mark says in which chain it may end.
-                    if self.is_function(dst) {
-                        self.scratch.batch.set_mark(frame, 0);
-                    }
-                    self.scratch.groups.link(dst, tag, frame..frame + 1);
-                }
-                Err(reason) => self.end(mark, reason, 1),
+                Ok(tag) => Fate::To(dst, tag),
+                Err(reason) => Fate::Drop(reason),
             },
         }
     }

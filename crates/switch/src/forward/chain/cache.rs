@@ -13,7 +13,7 @@
 //! committed when flows use it, in huge pages where the table is large, and when all flows are
 //! silent it is given back.
 
-use ring::words::Words;
+use ring::words::{Words, lanes};
 
 use super::flow::{FlowKey, WORDS};
 
@@ -158,19 +158,21 @@ impl FlowCache {
         (&mut self.words[at..at + ENTRY]).try_into().expect("as long as an entry")
     }
 
-    /// Finds out where these flows probably are, and reads what [`FlowCache::get`] will, so that it
-    /// comes from memory together. What it returns says nothing. Loops apart, and without a branch
-    /// that depends on what is read: one that is guessed wrong waits for memory, and all behind it.
+    /// Has the tags fetched that [`FlowCache::locate`] will read.
     #[inline]
-    #[must_use]
-    pub fn touch(&self, flows: &mut [Flow]) -> u64 {
-        let tags = flows.iter().fold(0, |all, flow| all ^ self.tags(self.set_of(flow.hash))[0]);
-        for flow in &mut *flows {
-            let set = self.set_of(flow.hash);
-            let way = ways(self.tags(set), tag(flow.hash)).trailing_zeros() as usize;
-            flow.place = set * WAYS + way % WAYS;
-        }
-        flows.iter().fold(tags, |all, flow| all ^ self.words[flow.place * ENTRY])
+    pub fn fetch(&self, hash: u32) {
+        self.tags.fetch(self.set_of(hash) * TAGS, false);
+    }
+
+    /// Finds out where a flow probably is, and has its entry fetched. Of many flows first, and
+    /// without a branch that depends on what is read: so what is known of them comes from memory
+    /// together, while others are looked at.
+    #[inline]
+    pub fn locate(&self, flow: &mut Flow) {
+        let set = self.set_of(flow.hash);
+        let way = lanes(self.tags(set), tag(flow.hash)).trailing_zeros() as usize;
+        flow.place = set * WAYS + way % WAYS;
+        self.words.fetch(flow.place * ENTRY, true);
     }
 
     /// What was found for this flow.
@@ -180,7 +182,7 @@ impl FlowCache {
             return Some(found);
         }
         let set = self.set_of(flow.hash);
-        let mut ways = ways(self.tags(set), tag(flow.hash));
+        let mut ways = lanes(self.tags(set), tag(flow.hash));
         while ways != 0 {
             let place = set * WAYS + ways.trailing_zeros() as usize;
             if let Some(found) = self.get_at(place, &flow.key, now_ms) {
@@ -210,7 +212,7 @@ impl FlowCache {
     /// Notes what was found.
     pub fn put(&mut self, flow: &Flow, found: u16, now_ms: u32) {
         let (epoch, set) = (self.epoch, self.set_of(flow.hash));
-        let way = match ways(self.tags(set), 0) {
+        let way = match lanes(self.tags(set), 0) {
             0 => self.silent_longest(set, now_ms),
             free => free.trailing_zeros() as usize,
         };
@@ -234,20 +236,6 @@ impl FlowCache {
     }
 }
 
-/// The places whose tags are this, a bit each: the lowest is one, those above may be wrong.
-#[inline]
-#[allow(clippy::cast_possible_truncation)] // reason: four bits are left.
-fn ways(tags: &[u64; TAGS], tag: u16) -> u32 {
-    const LANES: u64 = 0x0001_0001_0001_0001;
-    let of = |word: u64| {
-        let differ = word ^ (u64::from(tag) * LANES);
-        // Zero lanes have borrowed; so has one of 1 above such a lane.
-        let equal = (differ.wrapping_sub(LANES) & !differ) >> 15 & LANES;
-        ((equal | equal >> 15 | equal >> 30 | equal >> 45) & 0xf) as u32
-    };
-    tags.iter().rev().fold(0, |ways, &word| ways << 4 | of(word))
-}
-
 /// What of a hash stands in the tags; never 0.
 #[inline]
 #[allow(clippy::cast_possible_truncation)] // reason: the upper half of it.
@@ -257,8 +245,6 @@ fn tag(hash: u32) -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     fn flow(hash: u32, number: u64) -> Flow {
@@ -285,23 +271,6 @@ mod tests {
         assert_eq!(cache.stats.evicted, 5);
         let found = [5, 4, 6, 99].map(|it| cache.get(&flow(0, it), 51));
         assert_eq!(found, [None, Some(1), Some(1), Some(2)]);
-    }
-
-    proptest! {
-        /// All places with the tag are among them, and the lowest is one.
-        #[test]
-        fn prop_places_are_found_by_their_tags(
-            tags in prop::array::uniform32(0..4_u16),
-            tag in 0..4_u16,
-        ) {
-            let line = std::array::from_fn(|at| {
-                (0..4).fold(0, |word, lane| word | u64::from(tags[4 * at + lane]) << (16 * lane))
-            });
-            let ways = ways(&line, tag);
-            prop_assert!((0..WAYS).all(|way| tags[way] != tag || ways >> way & 1 == 1));
-            prop_assert_eq!(ways != 0, tags.contains(&tag));
-            prop_assert!(ways == 0 || tags[ways.trailing_zeros() as usize] == tag);
-        }
     }
 
     #[test]

@@ -63,6 +63,9 @@ pub struct Way {
     pub ports: [u16; 2],
 }
 
+/// Words in which the ports of an IPv4 packet end that has neither tags nor options.
+pub const COMMON: usize = 5;
+
 /// The beginning of a frame.
 #[derive(Clone, Copy)]
 pub struct Prefix<'a>(&'a [u8]);
@@ -110,6 +113,35 @@ impl FlowKey {
     #[must_use]
     pub fn read(frame: Prefix<'_>, vlan: VlanId, port: PortId) -> Self {
         Self::read_with_payload(frame, vlan, port).0
+    }
+
+    /// Reads a frame that is what most are: TCP or UDP in IPv4, without tags, options and pieces.
+    /// `None`: it is another. Of constant places, which are words by now, nothing is bounded.
+    #[inline(always)]
+    #[must_use]
+    pub fn read_common(words: [u64; COMMON], vlan: VlanId, port: PortId) -> Option<Self> {
+        // Bytes 12 to 14, the type, version and length; 20 and 21, more to come and offset; 23.
+        let head = words[1] >> 32 & 0xff_ffff;
+        let piece = words[2] & 0xff3f << 32;
+        let protocol = words[2] >> 56;
+        if head != 0x45_0008 || piece != 0 || protocol != 6 && protocol != 17 {
+            return None;
+        }
+        let ip = |le: u64| (le << 32).swap_bytes();
+        let l4 = |le: u64| (le << 48).swap_bytes();
+        let mac = |le: u64| le & 0xffff_ffff_ffff;
+        let known = place::IP | place::V4 | place::HAS_PORTS;
+        let ports = l4(words[4] >> 16) | l4(words[4] >> 32) << place::DST_PORT;
+        let port = u64::from(port.number()) << place::IN_PORT;
+        Some(Self([
+            mac(words[0]) | 0x0800 << place::ABOVE_MAC,
+            mac(words[0] >> 48 | words[1] << 16) | u64::from(vlan.get()) << place::ABOVE_MAC,
+            0,
+            ip(words[3] >> 16),
+            0,
+            ip(words[3] >> 48 | words[4] << 16),
+            ports | protocol << place::PROTOCOL | known | port,
+        ]))
     }
 
     /// The same; and, of an IP packet that is no piece of one, where that begins which it carries,
@@ -287,4 +319,48 @@ fn ports(frame: Prefix<'_>, at: usize, protocol: u8) -> u64 {
     }
     let (Some(src), Some(dst)) = (frame.word(at), frame.word(at + 2)) else { return 0 };
     u64::from(src) | u64::from(dst) << place::DST_PORT | place::HAS_PORTS
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::id::MAX_PORTS;
+
+    /// One of these, or anything.
+    fn byte(likely: [u8; 3]) -> impl Strategy<Value = u8> {
+        prop_oneof![4 => prop::sample::select(likely.to_vec()), 1 => any::<u8>()]
+    }
+
+    proptest! {
+        /// What is read at constant places is what the general way reads, of those frames for which
+        /// that is so and of no others.
+        #[test]
+        fn prop_a_common_frame_says_the_same_read_either_way(
+            mut bytes in prop::collection::vec(any::<u8>(), PREFIX),
+            [high, low] in [byte([0x08, 0x86, 0x81]), byte([0, 0, 0xdd])],
+            version in byte([0x45, 0x46, 0x60]),
+            piece in [byte([0, 0x40, 0x20]), byte([0; 3])],
+            protocol in byte([6, 17, 1]),
+            vlan in 1..4095u16,
+            port in 0..MAX_PORTS,
+        ) {
+            bytes[12..15].copy_from_slice(&[high, low, version]);
+            bytes[20..22].copy_from_slice(&piece);
+            bytes[23] = protocol;
+            let (vlan, port) = (VlanId::new(vlan).unwrap(), PortId::new(port).unwrap());
+            let words = std::array::from_fn(|at| {
+                u64::from_le_bytes(bytes[8 * at..][..8].try_into().unwrap())
+            });
+            let common = FlowKey::read_common(words, vlan, port);
+            let is_whole = [piece[0] & 0x3f, piece[1]] == [0, 0];
+            let is_common = [high, low, version] == [8, 0, 0x45] && matches!(protocol, 6 | 17);
+            prop_assert_eq!(common.is_some(), is_common && is_whole);
+            let any = FlowKey::read(Prefix::of(&bytes), vlan, port);
+            prop_assert_eq!(common.unwrap_or(any), any);
+            let shortest = FlowKey::read(Prefix::of(&bytes[..8 * COMMON]), vlan, port);
+            prop_assert_eq!(common.unwrap_or(shortest), shortest);
+        }
+    }
 }

@@ -46,13 +46,10 @@ pub mod service;
 mod tally;
 pub mod text;
 
-use ring::mark::PREFIX;
-
 use crate::id::{MAX_PORTS, Now, PortId};
 use crate::stats::{Counters, DropReason};
-use crate::vlan::VlanId;
 use cache::{Flow, FlowCache};
-use flow::{FlowKey, Prefix};
+use flow::FlowKey;
 use meta::{HOPS_MAX, Meta, POSITIONS, Wish};
 use pace::Pace;
 use plan::Rules;
@@ -209,23 +206,22 @@ impl Steering {
         self.cache.age(now.as_ms() as u32)
     }
 
-    /// The flow of a frame that comes in by an ordinary port.
+    /// The flow of a frame that comes in by an ordinary port and says this.
     #[inline]
-    pub(crate) fn flow(
-        &self,
-        src: PortId,
-        vlan: VlanId,
-        prefix: &[u8; PREFIX],
-        len: usize,
-    ) -> Flow {
-        let key = FlowKey::read(Prefix::new(prefix, len), vlan, src);
-        Flow::new(key, key.hash(self.seed))
+    pub(crate) fn flow(&self, key: FlowKey) -> Flow {
+        let hash = key.hash(self.seed);
+        if !self.rules.is_empty() {
+            self.cache.fetch(hash);
+        }
+        Flow::new(key, hash)
     }
 
-    /// Looks at what is known of flows, which therefore will be near. What it returns says nothing.
+    /// Has what is known of flows fetched, which therefore will be near.
     #[inline]
-    pub(crate) fn touch(&self, flows: &mut [Flow]) -> u64 {
-        if self.rules.is_empty() { 0 } else { self.cache.touch(flows) }
+    pub(crate) fn locate(&self, flows: &mut [Flow]) {
+        if !self.rules.is_empty() {
+            flows.iter_mut().for_each(|flow| self.cache.locate(flow));
+        }
     }
 
     /// Where a frame goes that comes in by an ordinary port.

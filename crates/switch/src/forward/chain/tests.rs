@@ -5,12 +5,14 @@ use std::ops::RangeInclusive;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use ring::mark::PREFIX;
 
 use super::classifier::Classifier;
 use super::flow::{FlowKey, Prefix};
 use super::rule::{Fields, Matcher, Network, Rule};
 use super::*;
 use crate::frame::{EtherType, MacAddr};
+use crate::vlan::VlanId;
 
 /// A frame as its parts: what is asked of it can be answered without reading bytes.
 #[derive(Clone, Debug)]
@@ -290,7 +292,7 @@ proptest! {
             prefix[..len].copy_from_slice(&bytes[..len]);
             let from = PortId::new(parts.port).unwrap();
             let vlan = VlanId::new(parts.vlan).unwrap();
-            let flow = steering.flow(from, vlan, &prefix, len);
+            let flow = steering.flow(FlowKey::read(Prefix::new(&prefix, len), vlan, from));
             let course = steering.enter(from, &flow, 60, Now::START);
             prop_assert_eq!(course, Course::Leave { from, out });
         }
@@ -308,7 +310,7 @@ fn rules_of(vlans: impl Iterator<Item = u16>) -> Vec<Rule> {
 
 fn enter(steering: &mut Steering, vlan: u16) -> Course {
     let (from, vlan) = (PortId::new(1).unwrap(), VlanId::new(vlan).unwrap());
-    let flow = steering.flow(from, vlan, &[0; PREFIX], 60);
+    let flow = steering.flow(FlowKey::read(Prefix::of(&[0; 60]), vlan, from));
     steering.enter(from, &flow, 60, Now::START)
 }
 
