@@ -289,12 +289,14 @@ fn apply_gives_a_switch_all_its_rules_or_none() {
 }
 
 /// Where a process has its first shared memory, and whether any of its pages are huge ones that
-/// somebody has set aside.
+/// somebody has set aside. A function is listed before it has mapped its region.
 fn memory(pid: u32) -> (String, bool) {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
-    let shared = maps.lines().find(|line| line.contains("/memfd:")).expect("a region");
     let is_huge = |line: &str| line.starts_with("VmFlags:") && line.contains(" ht");
-    (shared.split('-').next().unwrap().to_owned(), maps.lines().any(is_huge))
+    wait::find("a region", || {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
+        let shared = maps.lines().find(|line| line.contains("/memfd:"))?;
+        Some((shared.split('-').next().unwrap().to_owned(), maps.lines().any(is_huge)))
+    })
 }
 
 /// Neither addresses that must be free, nor huge pages.
