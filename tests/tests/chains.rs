@@ -16,7 +16,7 @@ use harness::daemon::{Daemon, Setup};
 use harness::frames::{Tally, announcement, fill, mac};
 use harness::process::{Peer, STRANGER};
 use harness::role::{Hoard, Role};
-use harness::{is_root, is_soak, skip, wait};
+use harness::{Random, is_root, is_soak, skip, wait};
 use ring::Region;
 use ring::abi::NetmapIf;
 use ring::cursor::Span;
@@ -373,9 +373,9 @@ struct Stranger {
 }
 
 impl Stranger {
-    fn attach(daemon: &Daemon, port: &str) -> Self {
+    fn attach(daemon: &Daemon, port: &str, group: &str) -> Self {
         let connection = daemon.connect().unwrap();
-        let group = Some("second".to_owned());
+        let group = Some(group.to_owned());
         let attach = Attach { group, extra_bufs: Some(4), ..Attach::new(port.parse().unwrap()) };
         let (attached, fds) = connection.attach(attach).unwrap();
         let Attached { stride, buffers, .. } = attached;
@@ -432,7 +432,7 @@ fn a_stranger_reaches_the_memory_of_a_group_by_no_interface() {
         |name: &str, group: &str| daemon.options().extra_bufs(4).group(group).open(name).unwrap();
     let (mut one, mut other) = (open("vale0:one", "first"), open("vale0:other", "first"));
     other.send(&announcement(7)).unwrap();
-    let mut stranger = Stranger::attach(&daemon, "vale1:stranger");
+    let mut stranger = Stranger::attach(&daemon, "vale1:stranger", "second");
     let mut second = open("vale1:second", "second");
     (0..50).for_each(|_| one.send(&secret()).unwrap());
     assert!(one.drain(Some(wait::PATIENCE)).unwrap());
@@ -469,11 +469,57 @@ fn a_stranger_reaches_the_memory_of_a_group_by_no_interface() {
     assert_eq!(audit(&daemon).len(), 2);
 }
 
+/// It sends buffers that are others', and its own several times, beside a chain of its group.
+#[test]
+fn a_function_that_sends_what_is_not_its_own_costs_its_neighbours_nothing() {
+    const ROUNDS: u64 = 40;
+    let hostile = "[switch.valenf.port.h]\nservice = \"other\"\n";
+    let daemon = Setup::new(&(configuration(1) + hostile)).start();
+    let open = |name: &str| daemon.options().rings(1).group("nf").open(name).unwrap();
+    let (mut a, mut b, mut f0) = (open("valenf:a"), open("valenf:b"), open("valenf:f0"));
+    let mut hostile = Stranger::attach(&daemon, "valenf:h", "nf");
+    assert_eq!(hostile.region.id(), a.region());
+    b.send(&announcement(9)).unwrap();
+    assert!(b.drain(Some(wait::PATIENCE)).unwrap());
+    let (stop, over, got) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
+    let mut random = Random::seeded(6);
+    let tally = std::thread::scope(|scope| {
+        let _ended = Ended(&daemon, vec![&stop, &over]);
+        let receiver = scope.spawn(|| receive(&mut b, &got, &over));
+        scope.spawn(|| {
+            let mut next = |_: &mut Frame<'_>, _: &mut Made| Action::Next;
+            while !stop.load(Ordering::Relaxed) {
+                nf::step(&mut f0, &mut next, Some(Duration::from_millis(5))).unwrap();
+            }
+        });
+        let mut rounds = Rounds { port: &mut a, got: &got, sent: 0, number: 0 };
+        for _ in 0..ROUNDS {
+            rounds.send();
+            for _ in 0..32 {
+                // Most of those of members are among the first.
+                let any = u32::try_from(random.below(8192)).unwrap();
+                (0..2).for_each(|_| hostile.send(any));
+            }
+        }
+        rounds.settle();
+        over.store(true, Ordering::Relaxed);
+        receiver.join().unwrap()
+    });
+    (1000..1000 + FLOWS).for_each(|flow| tally.assert_whole(flow, ROUNDS));
+    assert!(dropped(&daemon.stats("valenf:h"), "bad_index") > ROUNDS);
+    drop(hostile);
+    wait::until("it to go", || audit(&daemon)[0].members.len() == 3);
+    let group = audit(&daemon).remove(0);
+    let whole = |member: &MemberAudit| member.wrong + member.kept == 0;
+    assert!(group.members.iter().all(whole), "{group:?}");
+    assert_eq!((group.owned, group.free + group.owned), (group.given, group.buffers), "{group:?}");
+}
+
 #[test]
 fn an_audit_is_whole_also_of_many_members_and_of_a_list_without_an_end() {
     const MEMBERS: usize = 70;
     let daemon = Daemon::start();
-    let stranger = Stranger::attach(&daemon, "vale1:stranger");
+    let stranger = Stranger::attach(&daemon, "vale1:stranger", "second");
     stranger.list_without_an_end();
     let open = |number: usize| {
         let options = daemon.options().rings(1).slots(8).extra_bufs(3).group("nf");
