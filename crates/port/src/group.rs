@@ -58,7 +58,8 @@ impl Size {
         // Buffers begin at a huge page where there are such.
         let unit = if share >= HUGE_PAGE { HUGE_PAGE } else { PAGE };
         let most = bytes.checked_sub(all)? / PAGE * PAGE;
-        let end = share.next_multiple_of(unit).min(most).max(FIRST_BLOCK + block);
+        let end = share.next_multiple_of(unit).min(most).min(Owner::BLOCKS_END);
+        let end = Some(end.max(FIRST_BLOCK + block)).filter(|&end| end <= Owner::BLOCKS_END)?;
         let pool = u32::try_from(bytes.checked_sub(end)? / stride.max(1)).ok()?;
         let pool = pool.checked_sub(FIRST_BUFFER).filter(|&pool| pool >= buffers)?;
         Some((FIRST_BLOCK..end, pool))
@@ -331,6 +332,19 @@ mod tests {
 
     fn new_group() -> Group {
         Group::new("test", &Size { bytes: 64 << 20, stride: 2112, first: None }).expect("memory")
+    }
+
+    #[test]
+    fn blocks_of_the_largest_group_of_the_smallest_buffers_have_numbers_of_owners() {
+        let size = Size { bytes: 4095 << 20, stride: 64, first: None };
+        let (blocks, buffers) = size.parts().expect("a region");
+        assert_eq!(blocks.end, Owner::BLOCKS_END);
+        assert_eq!(Owner::at(blocks.end - 1).number(), Owner::BLOCKS_END / PAGE - 1);
+        assert!(u64::from(buffers) > (3 << 30) / 64);
+        let ring = Span::new(16384).expect("a power of two");
+        let counts = RingCounts { tx_rings: 512, rx_rings: 512, tx_slots: ring, rx_slots: ring };
+        let first = Some((counts, 0));
+        assert_eq!(Size { first, ..size }.parts(), None, "a block of 256 MiB");
     }
 
     fn in_pool(group: &Group) -> usize {

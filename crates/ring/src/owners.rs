@@ -58,14 +58,17 @@ impl Owner {
     /// The port of this block.
     ///
     /// # Panics
-    /// If there are 65536 pages of blocks before it.
+    /// If it lies behind [`Self::BLOCKS_END`].
     #[must_use]
     pub fn of(port: &PortLayout) -> Self {
         Self::at(port.nifp())
     }
 
-    /// Members that have their buffers together, by a number below 4096 ([`crate::family`]). Blocks
-    /// of trust groups end long before: a region's 4 GiB are for buffers.
+    /// Blocks lie before this offset of a region, 240 MiB.
+    pub const BLOCKS_END: usize = FAMILIES as usize * PAGE;
+
+    /// Members that have their buffers together, by a number below 4096 ([`crate::family`]), behind
+    /// those of blocks.
     ///
     /// # Panics
     /// If the number is larger.
@@ -99,8 +102,8 @@ impl Owner {
     /// As [`Owner::of`].
     #[must_use]
     pub fn at(offset: usize) -> Self {
-        let page = offset / PAGE;
-        Self(u16::try_from(page).expect("regions do not have so many blocks"))
+        assert!(offset < Self::BLOCKS_END, "regions do not have so many blocks");
+        Self(u16::try_from(offset / PAGE).expect("below the first family"))
     }
 }
 

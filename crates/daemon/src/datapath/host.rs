@@ -210,7 +210,11 @@ impl HostPorts {
         let mut events = self.lost.found().unwrap_or_default();
         for event in self.monitor.as_ref().map(Monitor::events).unwrap_or_default() {
             match event {
-                Event::Lost => self.lost.note(),
+                Event::Lost => {
+                    self.lost.note();
+                    // That it is gone may be among what was lost.
+                    self.ports.values_mut().for_each(HostPlace::forget_gone);
+                }
                 event => events.push(event),
             }
         }

@@ -1,5 +1,5 @@
 //! Time in whole milliseconds, as functions need it for each packet: how long something has been
-//! silent is one subtraction, and a table's entry has eight bytes for when it was seen.
+//! silent is one subtraction.
 
 use std::ops::Sub;
 use std::sync::LazyLock;

@@ -75,6 +75,13 @@ impl HostPlace {
         self.was(index) && self.state() != LinkState::Gone
     }
 
+    /// If it is gone, one of its number is another one.
+    pub fn forget_gone(&mut self) {
+        if self.state() == LinkState::Gone {
+            self.interface.index = 0;
+        }
+    }
+
     /// Is this its interface, as far as netlink has told, even if a worker has seen it go?
     pub fn was(&self, index: u32) -> bool {
         self.is_ours() && self.interface.index == index
