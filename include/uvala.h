@@ -356,8 +356,8 @@ typedef int (*uvala_nf_callback)(void *context, struct uvala_nf_frame *frame);
 /* Handles one batch on the first rings of a port that is an instance of a service, after waiting
  * for it; asks the callback about each frame. Returns the number of slots, 0 when the time is over,
  * or an error. Both sides of the port are this thread's meanwhile, and a callback calls nothing
- * about this port but uvala_nf_held, _send_on and _send: all else, this function too, is UVALA_EARG
- * there, or NULL. With a timeout of 0 from the first call on
+ * about this port but uvala_nf_held, _send_on, _send, _count and _gauge: all else, this function
+ * too, is UVALA_EARG there, or NULL. With a timeout of 0 from the first call on
  * it has no direct hops: their doorbells are not the port's. When uvala_options.stop was said it
  * is UVALA_ESTOPPED, whether there are frames or not. A port that was no instance of a service when
  * it was opened, or in a switch without chains, is an error. */
@@ -399,6 +399,16 @@ int uvala_nf_send(struct uvala_port *port, const void *frame, size_t len);
 int uvala_nf_service(struct uvala_port *port, const char *name);
 int uvala_nf_port(struct uvala_port *port, const char *name);
 int uvala_nf_chain(struct uvala_port *port, const char *name);
+
+/* Has listings (uvala nf list, nf top) and metrics show a number of the function's own, by a name
+ * of 1 to 64 letters, digits and '_': what it has counted since it began, or what there is now,
+ * which also shrinks; the last call about a name says which. Of a port there are 256 at most. Each
+ * call says the whole number; it costs a look-up, so better make it for a batch than for a frame.
+ * The daemon is told within a second or two, by a thread that the first call starts: it takes no
+ * signal, and ends soon after the port is closed. 0, UVALA_EARG, or UVALA_ESYSTEM: there is no
+ * thread to be had. */
+int uvala_nf_count(struct uvala_port *port, const char *name, uint64_t count);
+int uvala_nf_gauge(struct uvala_port *port, const char *name, uint64_t gauge);
 
 /* A function on several cores: instances of its service in threads of this process. Start from
  * UVALA_NF_THREADS_INIT; as with uvala_options there will be more fields. */

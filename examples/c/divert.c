@@ -1,10 +1,11 @@
 /* Looks after TCP more closely, as a function of a chain: sends it to another service.
- * "divert PORT SERVICE" */
+ * "divert PORT SERVICE"; "uvala nf list" shows how many frames. */
 #include <err.h>
 #include <uvala.h>
 
 struct divert {
 	uint32_t service;
+	uint64_t diverted;
 };
 
 static int is_tcp(const struct uvala_nf_frame *frame)
@@ -20,6 +21,7 @@ static int choose(void *context, struct uvala_nf_frame *frame)
 
 	if (!is_tcp(frame))
 		return UVALA_NF_NEXT;
+	divert->diverted++;
 	frame->target = divert->service;
 	return UVALA_NF_SERVICE;
 }
@@ -36,7 +38,7 @@ int main(int argc, char **argv)
 		errx(1, "%s", uvala_errmsg());
 	done = uvala_nf_service(port, argv[2]);
 	divert.service = (uint32_t)done;
-	while (done >= 0)
+	while (done >= 0 && uvala_nf_count(port, "diverted", divert.diverted) == 0)
 		done = uvala_nf_step(port, choose, &divert, -1);
 	errx(1, "%s", uvala_errmsg());
 }

@@ -5,6 +5,7 @@
     LD_LIBRARY_PATH=target/release python3 examples/nf/count.py vale0:count
 """
 import collections
+import itertools
 import sys
 
 import functions
@@ -21,7 +22,12 @@ class Count(functions.Function):
 def main():
     count = Count(sys.argv[1])
     while True:
-        if count.step(1_000_000) == 0:
+        slots = count.step(1_000_000)
+        # There are 256 numbers at most, and anybody can send more types than that.
+        for kind, frames in itertools.islice(count.seen.items(), 255):
+            count.count(f"type_{kind:04x}", frames)
+        count.gauge("types", len(count.seen))
+        if slots == 0:
             print({f"0x{kind:04x}": frames for kind, frames in count.seen.items()}, flush=True)
 
 

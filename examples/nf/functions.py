@@ -41,6 +41,8 @@ uvala.uvala_nf_send_on.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_in
 
 for find in uvala.uvala_nf_service, uvala.uvala_nf_port, uvala.uvala_nf_chain:
     find.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+for show in uvala.uvala_nf_count, uvala.uvala_nf_gauge:
+    show.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64]
 
 
 class Function:
@@ -71,6 +73,14 @@ class Function:
     def chain_number(self, name):
         """As it stands in bits 44 to 51 of frame.meta."""
         return check(uvala.uvala_nf_chain(self.port, name.encode()))
+
+    def count(self, name, count):
+        """Shows what was counted since the function began: uvala nf list, nf top, nf metrics."""
+        check(uvala.uvala_nf_count(self.port, name.encode(), count))
+
+    def gauge(self, name, gauge):
+        """The same of what there is now, which also shrinks."""
+        check(uvala.uvala_nf_gauge(self.port, name.encode(), gauge))
 
 
 def check(result):

@@ -15,6 +15,17 @@ static int count(void *context, struct uvala_nf_frame *frame)
 	return UVALA_NF_NEXT;
 }
 
+static void show(struct uvala_port *port)
+{
+	unsigned i, types = 0;
+
+	for (i = 0; i < sizeof(counts) / sizeof(*counts); i++)
+		types += counts[i] > 0;
+	if (uvala_nf_count(port, "type_88b5", counts[0x88b5]) < 0 ||
+	    uvala_nf_gauge(port, "types", types) < 0)
+		errx(1, "%s", uvala_errmsg());
+}
+
 int main(int argc, char **argv)
 {
 	struct uvala_options options = UVALA_OPTIONS_INIT;
@@ -25,6 +36,7 @@ int main(int argc, char **argv)
 	if (argc != 2 || uvala_open(argv[1], &options, &port) < 0)
 		errx(1, "%s", uvala_errmsg());
 	while ((done = uvala_nf_step(port, count, counts, SECOND)) >= 0) {
+		show(port);
 		if (done == 0) {
 			printf("{'0x88b5': %u, '0x0806': %u}\n", counts[0x88b5], counts[0x0806]);
 			fflush(stdout);

@@ -36,6 +36,7 @@ static int handle(void *context, struct uvala_nf_frame *frame)
 		refused(uvala_send(state->port, byte, sizeof(byte), 0), UVALA_EARG, "callback");
 		refused(uvala_recv(state->port, byte, sizeof(byte), 0), UVALA_EARG, "callback");
 		refused(uvala_reconnect(state->port, 0), UVALA_EARG, "callback");
+		assert(uvala_nf_count(state->port, "asked", 1) == 0);
 		assert(uvala_tx(state->port, 0) == NULL && uvala_rx(state->port, 0) == NULL);
 		return UVALA_NF_NEXT;
 	case 'e':
@@ -65,6 +66,8 @@ int main(int argc, char **argv)
 	refused(uvala_nf_port(state.port, "b"), UVALA_ENAME, "vale0:vm1");
 	refused(uvala_nf_port(state.port, NULL), UVALA_EARG, "NULL");
 	refused(uvala_nf_service(state.port, "\xff"), UVALA_EARG, "UTF-8");
+	refused(uvala_nf_count(state.port, "a b", 1), UVALA_EARG, "letters");
+	refused(uvala_nf_gauge(state.port, NULL, 1), UVALA_EARG, "NULL");
 	while (!state.done)
 		if (uvala_nf_step(state.port, handle, &state, -1) < 0)
 			errx(1, "%s", uvala_errmsg());

@@ -487,6 +487,26 @@ fn functions_go_on_with_the_next_daemon() {
 }
 
 #[test]
+fn numbers_that_do_not_change_are_told_to_the_next_daemon() {
+    let mut daemon = Daemon::start();
+    drop(chain(&daemon, &["firewall"]));
+    let rules = "[[rule]]\naction = \"drop\"\nproto = \"icmp\"\n";
+    let _function = Box::new(&daemon).run("firewall", "firewall", rules);
+    for _ in 0..2 {
+        wait::until("its numbers", || says(&daemon, "nf list valenf").contains("rule_1 0"));
+        let metrics = says(&daemon, "nf metrics valenf");
+        let own = r#"{switch="valenf",service="firewall",instance="0",port="firewall""#;
+        for sample in [
+            format!("uvala_function_events_total{own},name=\"rule_1\"}} 0"),
+            format!("uvala_function_values{own},name=\"connections\"}} 0"),
+        ] {
+            assert!(metrics.lines().any(|line| line == sample), "{metrics}");
+        }
+        daemon.restart();
+    }
+}
+
+#[test]
 fn the_busiest_function_is_on_top() {
     let daemon = Daemon::start();
     let (mut a, mut b) = chain(&daemon, &["first", "bypass"]);

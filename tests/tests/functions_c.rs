@@ -86,6 +86,16 @@ fn frames_are_counted(daemon: &Daemon, command: &mut Command) {
         a.send(&frame).unwrap();
         arrives(&mut b, &frame);
     }
+    wait::until("its numbers", || {
+        let seen = functions(daemon).remove(0);
+        (seen.counts.get("type_88b5"), seen.gauges.get("types")) == (Some(&2), Some(&2))
+    });
+    assert!(says(daemon, "nf list valenf").contains("type_88b5 2"));
+    let metrics = says(daemon, "nf metrics valenf");
+    let sample = r#"instance="0",port="count",name="type_88b5"} 2"#;
+    let is_it =
+        |line: &str| line.starts_with("uvala_function_events_total{") && line.ends_with(sample);
+    assert!(metrics.lines().any(is_it), "{metrics}");
     let mut lines = BufReader::new(program.stdout()).lines().map_while(Result::ok);
     assert!(lines.any(|line| line.contains("0x88b5': 2") && line.contains("0x0806': 1")));
 }
@@ -334,6 +344,7 @@ fn the_example_in_c_sends_tcp_to_another_service() {
             while !came(&mut b, &packet[..10]) {}
             assert_eq!(marked().unwrap().frames_in, diverted);
         }
+        wait::until("its number", || says(&daemon, "nf list valenf").contains("diverted 1"));
     });
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use client::Port;
 use client::api::FunctionInfo;
-use client::nf::{Action, Frame, Made, Threads};
+use client::nf::{Action, Frame, Made, Number, Shown, Threads};
 use harness::chain::{audit, configuration, functions};
 use harness::daemon::{Daemon, Setup};
 use harness::process::{Owned, Scratch, outcome, uvala};
@@ -249,6 +249,41 @@ fn threads_without_a_daemon_wait_for_the_next_one_and_can_be_stopped() {
     daemon.kill();
     process.signal(Signal::TERM);
     assert_eq!(outcome(process.wait()), 0);
+}
+
+/// Signals that threads of this process with this name block.
+fn blocked(name: &str) -> Vec<u64> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let read = |task: std::io::Result<std::fs::DirEntry>| {
+        let status = std::fs::read_to_string(task.ok()?.path().join("status")).ok()?;
+        let value = |key| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+        let mask = u64::from_str_radix(value("SigBlk:")?, 16).unwrap();
+        (value("Name:") == Some(name)).then_some(mask)
+    };
+    tasks.filter_map(read).collect()
+}
+
+#[test]
+fn numbers_are_told_by_a_thread_that_takes_no_signal_and_ends_with_the_function() {
+    const THREAD: &str = "uvala-numbers";
+    let daemon = daemon();
+    let port = daemon.open("valenf:f0");
+    let mut shown = Shown::of(&port);
+    assert!(blocked(THREAD).is_empty(), "there is nothing to tell");
+    assert!(!shown.update(|numbers| numbers.put("no name", Number::Count(1))).unwrap());
+    assert!(shown.update(|numbers| numbers.put("frames", Number::Gauge(1))).unwrap());
+    assert!(shown.update(|numbers| numbers.put("frames", Number::Count(u64::MAX))).unwrap());
+    wait::until("its number", || {
+        let seen = functions(&daemon).remove(0);
+        seen.counts == [("frames".to_owned(), u64::MAX)].into() && seen.gauges.is_empty()
+    });
+    // KILL and STOP cannot be blocked, and two are the C library's own.
+    let those = [Signal::HUP, Signal::INT, Signal::USR1, Signal::TERM, Signal::CHILD];
+    let wanted = those.iter().fold(0, |mask, signal| mask | 1 << (signal.as_raw() - 1));
+    let masks = blocked(THREAD);
+    assert!(masks.len() == 1 && masks[0] & wanted == wanted, "{masks:x?}");
+    drop(shown);
+    wait::until("its end", || blocked(THREAD).is_empty());
 }
 
 /// The library alone, without the command line.

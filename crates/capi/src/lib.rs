@@ -73,7 +73,7 @@ unsafe fn check(port: *const Handle) -> Result<(), c_int> {
 }
 
 const LENT: &str = "a callback of uvala_nf_step() calls nothing about its port but uvala_nf_held, \
-                    _send_on and _send: do it when the step has returned";
+                    _send_on, _send, _count and _gauge: do it when the step has returned";
 
 /// A handle that C gave us, or a complaint.
 ///
@@ -140,7 +140,7 @@ fn renew_rx(receiver: &mut client::Receiver, queues: &mut [Queue]) {
 impl Handle {
     fn new(port: Port, reconnects: bool, stop: Option<Stop>) -> Box<Self> {
         let none = || Box::new([const { Queue::NONE }; MAX_RINGS as usize]);
-        let (tx, rx, kept) = (none(), none(), nf::Kept::default());
+        let (tx, rx, kept) = (none(), none(), nf::Kept::new(&port));
         let mut handle = Box::new(Self { port, tx, rx, reconnects, stop, is_lent: false, kept });
         handle.renew();
         handle

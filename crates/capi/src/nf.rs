@@ -9,6 +9,7 @@
 #![allow(clippy::missing_safety_doc)] // reason: the contract of every pointer is in uvala.h.
 
 mod names;
+mod numbers;
 mod threads;
 
 use std::collections::HashMap;
@@ -17,8 +18,8 @@ use std::mem::{offset_of, take};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use client::nf::{Action, Frame, Handler, Held, Made, Meta, send, step};
-use client::{Error, FRAME_MAX, FRAME_MIN, Stop};
+use client::nf::{Action, Frame, Handler, Held, Made, Meta, Shown, send, step};
+use client::{Error, FRAME_MAX, FRAME_MIN, Port, Stop};
 
 use super::{Handle, bad, check, fail, timeout, whole};
 
@@ -49,8 +50,10 @@ const HELD_MAX: usize = 1 << 16;
 static HANDLES: AtomicU32 = AtomicU32::new(1);
 
 /// What a port keeps for its function from batch to batch.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Kept {
+    /// What it counts itself.
+    shown: Shown,
     held: HashMap<u32, Held>,
     /// The handle of the next; 0: there is none yet.
     next: u32,
@@ -60,6 +63,12 @@ pub struct Kept {
 }
 
 impl Kept {
+    /// Nothing yet, for a port.
+    pub fn new(port: &Port) -> Self {
+        let (held, made) = (HashMap::new(), Made::default());
+        Self { shown: Shown::of(port), held, next: 0, made, batch: None }
+    }
+
     /// The handle that a frame would have; 0: there is no room.
     fn handle(&mut self) -> u32 {
         while self.next == 0 || self.held.contains_key(&self.next) {

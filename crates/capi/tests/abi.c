@@ -149,6 +149,8 @@ static void check_functions(void)
 	refuses(uvala_nf_service(NULL, "fw"), UVALA_EARG, "port");
 	refuses(uvala_nf_port(NULL, "vale0:a"), UVALA_EARG, "port");
 	refuses(uvala_nf_chain(NULL, "web"), UVALA_EARG, "port");
+	refuses(uvala_nf_count(NULL, "frames", 1), UVALA_EARG, "port");
+	refuses(uvala_nf_gauge(NULL, "flows", 1), UVALA_EARG, "port");
 	refuses(uvala_nf_send_on(NULL, 1, UVALA_NF_NEXT, 0), UVALA_EARG, "port");
 	refuses(uvala_nf_send_on(NULL, 1, UVALA_NF_HOLD, 0), UVALA_EARG, "UVALA_NF_NEXT");
 	refuses(uvala_nf_send_on(NULL, 1, UVALA_NF_SERVICE, 256), UVALA_EARG, "UVALA_NF_NEXT");

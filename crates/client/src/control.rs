@@ -160,6 +160,15 @@ impl<S: AsFd> Connection<S> {
         Self { socket, path: path.to_path_buf() }
     }
 
+    /// Has the daemon gone? One system call.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        // No event asked for: what remains is the hang-up.
+        let mut fds = [PollFd::new(&self.socket, PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        retry(|| rustix::event::poll(&mut fds, Some(&now))) != Ok(0)
+    }
+
     /// The socket's path.
     #[must_use]
     pub fn path(&self) -> &Path {

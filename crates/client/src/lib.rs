@@ -26,8 +26,8 @@
 //! | [`netmap`] | ports as netmap programs see them |
 //! | [`control`], [`api`], [`listing`], [`name`], [`paths`] | the daemon's control connection |
 //!
-//! No thread is started here but those that a program asks [`nf::Threads`] for, and no signal's
-//! disposition changed.
+//! No thread is started here but those that a program asks [`nf::Threads`] for, and one for a
+//! function that shows numbers ([`nf::Shown`]); no signal's disposition is changed.
 
 pub mod api;
 pub mod control;

@@ -23,7 +23,7 @@ use crate::options::Options;
 use crate::rx::WaitRx;
 use crate::tx::WaitTx;
 use crate::wait::{WaitPolicy, wait};
-use crate::{Error, Lost, Rx, Stop, Tx, sys};
+use crate::{Error, Lost, Rx, Stop, Tx, paths, sys};
 
 impl Options {
     /// Opens the port `name`, creating switch and port where there are none.
@@ -552,6 +552,11 @@ impl Port {
     #[must_use]
     pub fn why_lost(&self) -> Error {
         self.sender.link.why()
+    }
+
+    /// The daemon's socket.
+    pub(crate) fn socket(&self) -> std::path::PathBuf {
+        paths::client_socket(self.origin.options.dir.as_deref())
     }
 
     /// Makes a call on its control connection.

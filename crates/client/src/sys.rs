@@ -116,6 +116,21 @@ impl Drop for SigpipeMask {
     }
 }
 
+/// Starts a thread that no signal comes to: they are for those of the program. It has its mask from
+/// the thread that starts it, so there is no moment at which it takes one.
+pub fn without_signals<R>(start: impl FnOnce() -> R) -> R {
+    let (mut all, mut before) = (empty_set(), empty_set());
+    // SAFETY: live signal sets.
+    unsafe {
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+    }
+    let started = start();
+    // SAFETY: a live signal set that `pthread_sigmask` itself wrote.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    started
+}
+
 fn empty_set() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
     // SAFETY: `sigemptyset` initialises the whole set.

@@ -259,6 +259,9 @@ pub struct FunctionInfo {
     /// What it has counted itself, as it said last: a firewall by its rules.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub counts: BTreeMap<String, u64>,
+    /// What grows and shrinks, likewise: connections that a firewall knows.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub gauges: BTreeMap<String, u64>,
 }
 
 /// What a function says that it has counted.
@@ -267,11 +270,16 @@ pub struct FunctionInfo {
 pub struct FunctionNote {
     /// Its port.
     pub port: PortName,
-    /// Names, of letters, digits and `_`, and counts; at most [`COUNTS_MAX`].
+    /// Names, of letters, digits and `_`, and counts since it began; with `gauges` at most
+    /// [`COUNTS_MAX`].
+    #[serde(default)]
     pub counts: BTreeMap<String, u64>,
+    /// The same of what grows and shrinks.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub gauges: BTreeMap<String, u64>,
 }
 
-/// Most counts of a function.
+/// Most counts and gauges of a function.
 pub const COUNTS_MAX: usize = 256;
 /// Longest name of one, in bytes.
 pub const COUNT_NAME_MAX: usize = 64;

@@ -26,6 +26,7 @@ pub(crate) mod hops;
 mod made;
 mod meta;
 mod names;
+mod numbers;
 mod service;
 mod threads;
 
@@ -41,6 +42,7 @@ use hops::Ways;
 pub use made::{Held, Made, send};
 pub use meta::Meta;
 pub use names::{chain_number, port_number, service_number};
+pub use numbers::{Number, Numbers, Shown};
 pub use threads::{Failed, Instance, Threads, until_stopped};
 
 /// Frames of a batch.

@@ -616,8 +616,9 @@ fn held_port(client: &Client, attach: &Attach, key: PortKey, memory: u64) -> Por
 
 fn holder(client: &Client, memory: u64, group: Option<String>) -> Holder {
     let Caller { pid, uid, .. } = client.caller;
-    let (conn, name, counts) = (client.conn, client.name.clone(), BTreeMap::new());
-    Holder { conn, pid, thread: None, uid, name, memory, ready: false, group, counts }
+    let (conn, name) = (client.conn, client.name.clone());
+    let (counts, gauges) = (BTreeMap::new(), BTreeMap::new());
+    Holder { conn, pid, thread: None, uid, name, memory, ready: false, group, counts, gauges }
 }
 
 fn parse_port(text: &str) -> Result<PortName, Refusal> {

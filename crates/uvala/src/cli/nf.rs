@@ -2,7 +2,6 @@
 
 mod metrics;
 mod place;
-mod reporter;
 mod run;
 mod top;
 
@@ -139,10 +138,11 @@ fn table(functions: &[FunctionInfo]) -> String {
 /// A line for each that has counted something itself.
 fn counts<'a>(functions: impl Iterator<Item = &'a FunctionInfo>) -> String {
     let line = |info: &FunctionInfo| {
-        let all = info.counts.iter().map(|(name, count)| format!("{name} {count}"));
+        let all = info.counts.iter().chain(&info.gauges);
+        let all = all.map(|(name, count)| format!("{name} {count}"));
         format!("{}: {}\n", info.port, all.collect::<Vec<_>>().join(", "))
     };
-    functions.filter(|info| !info.counts.is_empty()).map(line).collect()
+    functions.filter(|info| !(info.counts.is_empty() && info.gauges.is_empty())).map(line).collect()
 }
 
 const EXAMPLES: &str = "\

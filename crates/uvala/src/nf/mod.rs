@@ -21,7 +21,7 @@ pub mod wishes;
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
-use client::nf::{Action, Frame, Handler, Made, step};
+use client::nf::{Action, Frame, Handler, Made, Number, step};
 use client::{Error, Port};
 
 use crate::say;
@@ -128,6 +128,22 @@ impl Function {
     /// What it has counted, beside what the switch counts.
     pub fn counts(&self) -> Counts {
         each!(self, function => function.counts())
+    }
+
+    /// The same, and which of it grows and shrinks.
+    pub fn numbers(&self) -> impl Iterator<Item = (Cow<'static, str>, Number)> {
+        let gauges: &[&str] = match self {
+            Self::Balancer(_) | Self::Firewall(_) => &["connections"],
+            Self::Limiter(_) => &["buckets"],
+            Self::Monitor(_) => &["flows"],
+            Self::Nat(_) => &["bindings"],
+            Self::Router(_) => &["neighbours", "held"],
+            Self::Bypass(_) | Self::Matcher(_) | Self::Tunnel(_) => &[],
+        };
+        self.counts().into_iter().map(|(name, number)| {
+            let is_gauge = gauges.contains(&&*name);
+            (name, if is_gauge { Number::Gauge(number) } else { Number::Count(number) })
+        })
     }
 
     /// Why there can be one instance of it only, where that is so: instances of a service know

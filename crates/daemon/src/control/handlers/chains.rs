@@ -331,6 +331,7 @@ impl<D: Datapath> Control<D> {
                 dropped: drops(DropReason::Function),
                 drops: counted.drops,
                 counts: holder.map(|holder| holder.counts.clone()).unwrap_or_default(),
+                gauges: holder.map(|holder| holder.gauges.clone()).unwrap_or_default(),
             };
             (name.to_string(), info)
         });
@@ -343,8 +344,11 @@ impl<D: Datapath> Control<D> {
             let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
             (1..=COUNT_NAME_MAX).contains(&name.len()) && name.bytes().all(is_letter)
         };
-        if note.counts.len() > COUNTS_MAX || !note.counts.keys().all(is_name) {
-            let why = format!("counts: at most {COUNTS_MAX}, named by letters, digits and '_'");
+        let names = || note.counts.keys().chain(note.gauges.keys());
+        if names().count() > COUNTS_MAX || !names().all(is_name) {
+            let why = format!(
+                "counts and gauges: at most {COUNTS_MAX}, named by letters, digits and '_'"
+            );
             return Err(Refusal::BadValue(why));
         }
         let holder = self.state.port_mut(&note.port).and_then(|port| port.holder.as_mut());
@@ -352,7 +356,7 @@ impl<D: Datapath> Control<D> {
             holder.ready && (holder.pid, holder.uid) == (caller.pid, caller.uid)
         };
         let holder = holder.filter(its_own).ok_or_else(|| Refusal::NotHeld(note.port.clone()))?;
-        holder.counts = note.counts;
+        (holder.counts, holder.gauges) = (note.counts, note.gauges);
         Ok(Reply::Done)
     }
 }

@@ -66,6 +66,8 @@ pub struct Holder {
     pub group: Option<String>,
     /// What its function has counted, as it said last.
     pub counts: BTreeMap<String, u64>,
+    /// What grows and shrinks there.
+    pub gauges: BTreeMap<String, u64>,
 }
 
 impl Port {

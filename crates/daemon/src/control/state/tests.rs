@@ -55,6 +55,7 @@ fn attach(state: &mut State, uid: u32, conn: u64, wish: &Wish<'_>) -> Result<Por
         ready: true,
         group: None,
         counts: Default::default(),
+        gauges: Default::default(),
     };
     let kind = if wish.port.pipe().is_some() { PortKind::Pipe } else { PortKind::Shm };
     let pipe = wish.port.pipe().map(|_| peer.unwrap_or(PipeKey(key.0)));

@@ -60,7 +60,7 @@ fn text(seen: &[Seen]) -> String {
 }
 
 /// Names, without the program's own in front, and what they count, in order.
-const FAMILIES: [(&str, &str); 19] = [
+const FAMILIES: [(&str, &str); 20] = [
     ("function_received_frames_total", "Frames that an instance was given."),
     ("function_sent_frames_total", "Frames that an instance sent."),
     ("function_dropped_frames_total", "Frames that ended at an instance, by reason."),
@@ -73,7 +73,8 @@ const FAMILIES: [(&str, &str); 19] = [
     ),
     ("function_running", "Whether a process runs an instance."),
     ("function_stalled", "Whether an instance has frames and reads none."),
-    ("function_count", "What an instance's function has counted itself, by name."),
+    ("function_events_total", "What an instance's function has counted itself, by name."),
+    ("function_values", "What an instance's function has now, by name."),
     ("chain_entered_frames_total", "Frames that entered a chain."),
     ("chain_dropped_frames_total", "Frames that ended in a chain, by reason."),
     ("chain_broken", "Whether no frame can pass a chain now."),
@@ -116,8 +117,12 @@ impl Page {
         }
         self.add("function_running", &own, u8::from(info.pid.is_some()));
         self.add("function_stalled", &own, u8::from(info.stalled));
+        let named = |name: &String| [&own, &[("name", name.clone())][..]].concat();
         for (name, count) in &info.counts {
-            self.add("function_count", &[&own, &[("name", name.clone())][..]].concat(), count);
+            self.add("function_events_total", &named(name), count);
+        }
+        for (name, gauge) in &info.gauges {
+            self.add("function_values", &named(name), gauge);
         }
     }
 
@@ -210,6 +215,7 @@ mod tests {
             dropped: 1,
             drops: BTreeMap::from([("function".to_owned(), 1), ("bad_index".to_owned(), 2)]),
             counts: BTreeMap::from([("rule_1".to_owned(), 5)]),
+            gauges: BTreeMap::from([("connections".to_owned(), 2)]),
         }
     }
 

@@ -9,13 +9,12 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use client::api::{ErrorCode, Failure};
 use client::control::{Connection, ControlError};
 use client::name::PortName;
-use client::nf::{Cores, Failed, Instance, Threads};
+use client::nf::{Cores, Failed, Instance, Numbers, Shown, Threads};
 use client::{Options, Stop};
 use daemon::config::parse_bytes;
 
 use super::functions;
 use super::place::{self, Role};
-use super::reporter::Reporter;
 use crate::cli::{Global, Usage, chain};
 use crate::nf::wishes::Wishes;
 use crate::nf::{self, Function, NAMES, Names, Others};
@@ -137,7 +136,7 @@ impl Run {
         (wishes, stop, end): (&Wishes, &Stop, Option<Instant>),
     ) -> anyhow::Result<()> {
         let name = port.name().clone();
-        let reporter = Reporter::start(global, &name, function);
+        let mut shown = Shown::of(&port);
         nf::run(&mut port, function, |function| {
             if wishes.reload() {
                 self.reload(global, &name, function);
@@ -146,8 +145,8 @@ impl Run {
                 // Who does not read it does not end the function.
                 let _ = self.show(&name, function);
             }
-            if reporter.is_due() {
-                reporter.tell(function.counts());
+            if shown.is_due() {
+                show_numbers(&mut shown, function);
             }
             let goes_on = !stop.is_said() && end.is_none_or(|end| Instant::now() < end);
             goes_on.then(|| function.tick())
@@ -261,6 +260,19 @@ impl Run {
         }
         let counts: Vec<_> = counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
         say::out(format_args!("{}: {}\n", self.title(port), counts.join(", ")))
+    }
+}
+
+/// Has listings show what a function counts; one that counts nothing needs no thread for that.
+fn show_numbers(shown: &mut Shown, function: &Function) {
+    let mut numbers = Numbers::default();
+    for (name, number) in function.numbers() {
+        // Those that there is no room for are not shown.
+        numbers.put(&name, number);
+    }
+    if numbers != Numbers::default() {
+        // Without a thread nobody is told, and the function goes on.
+        let _ = shown.update(|last| *last = numbers);
     }
 }
 

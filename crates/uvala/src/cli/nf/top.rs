@@ -126,6 +126,7 @@ mod tests {
             dropped: 0,
             drops: BTreeMap::new(),
             counts: BTreeMap::new(),
+            gauges: BTreeMap::new(),
         };
         (info.port.clone(), info)
     }

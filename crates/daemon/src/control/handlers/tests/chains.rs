@@ -230,6 +230,10 @@ fn test_who_runs_a_function_says_what_it_has_counted_and_nobody_else() {
         page.items[0].counts.clone()
     };
     assert_eq!(counts(&mut bench), [("rule_1".to_owned(), 7)].into());
+    let half: Vec<_> = (0..129).map(|n| format!(r#""c{n}":1"#)).collect();
+    let both = format!(r#"{{{0}}},"gauges":{{{0}}}"#, half.join(","));
+    assert_eq!(bench.refused(2, 0, &note(&both)).0, ErrorCode::BadRequest, "258 of both");
+    bench.done(&note(r#"{"rule_1":7},"gauges":{"connections":2}"#));
     for bad in [r#"{"a b":1}"#, r#"{"":1}"#, r#"{"\u001b":1}"#] {
         assert_eq!(bench.refused(2, 0, &note(bad)).0, ErrorCode::BadRequest);
     }
