@@ -1,10 +1,14 @@
-//! Memory of trust groups: what members can commit is charged, to who made the group, until it is
-//! gone.
+//! Trust groups. What members can commit is charged, to who made the group, until it is gone;
+//! groups that are declared are for whom the configuration says.
 
+use std::collections::BTreeSet;
+
+use client::Interest;
 use client::api::{GroupAudit, PageFrom, Reply, Request, exit};
 use harness::daemon::{Daemon, Setup};
-use harness::process::{Peer, STRANGER};
-use harness::role::{At, Report, Role, Scribble};
+use harness::frames::{announcement, mac};
+use harness::process::{OTHER_STRANGER, Peer, STRANGER};
+use harness::role::{At, Receive, Report, Role, Scribble, Send};
 use harness::{is_root, skip, wait};
 
 const MIB: u64 = 1 << 20;
@@ -123,4 +127,109 @@ fn a_group_that_is_full_says_what_to_raise() {
     drop(first);
     wait::until("room again", || daemon.port("vale0:a").is_none());
     drop(open("vale1:c").unwrap());
+}
+
+/// A group of STRANGER's, in which OTHER_STRANGER may be by group.
+fn declared() -> Daemon {
+    let config = format!(
+        "[socket]\nmode = \"666\"\n[switch.vale0]\nmode = \"666\"\n\
+         [switch.vale0.port.sink]\non_full = \"wait\"\n\
+         [group.nf]\nowner = {STRANGER}\ngroup = {OTHER_STRANGER}\nmode = \"660\"\n\
+         memory = \"24MiB\"\n"
+    );
+    Setup::new(&config).start()
+}
+
+/// A port that somebody holds in a group.
+fn hold(daemon: &Daemon, port: &str, group: &str, user: u32) -> Result<Peer, (u8, String)> {
+    let at = At { group: Some(group.to_owned()), ..daemon.at(port) };
+    let peer = Peer::launch(&Role::Hold(at), Some(user));
+    match peer.report() {
+        Report::Ready => Ok(peer),
+        Report::Failed { exit, message } => Err((exit, message)),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Whose a group is, who pays, what it has, and its members.
+fn shown(group: &GroupAudit) -> (u32, u32, u64, Vec<&str>) {
+    let members = group.members.iter().map(|member| member.port.port()).collect();
+    (group.uid, group.charged_to, group.memory, members)
+}
+
+#[test]
+fn a_declared_group_is_for_those_whom_its_owner_group_and_mode_name() {
+    if !is_root() {
+        return skip("only root can be several users");
+    }
+    const THIRD: u32 = OTHER_STRANGER + 1;
+    let daemon = declared();
+    let before = daemon.holdings();
+    let (exit, text) = hold(&daemon, "vale0:third", "nf", THIRD).unwrap_err();
+    let whose = format!("belongs to {STRANGER}, group {OTHER_STRANGER}, with mode 660");
+    assert_eq!(exit, exit::PERMISSION, "{text}");
+    assert!(text.contains(&whose) && text.contains("[group.nf] in uvala.toml"), "{text}");
+    assert_eq!(audit(&daemon).len(), 0, "nor one of his own");
+    daemon.assert_holds(before);
+    // Who comes first makes it; its owner pays.
+    let other = hold(&daemon, "vale0:other", "nf", OTHER_STRANGER).unwrap();
+    assert_eq!(shown(&only(&daemon)), (STRANGER, STRANGER, 24 * MIB, vec!["other"]));
+    let owner = hold(&daemon, "vale0:owner", "nf", STRANGER).unwrap();
+    let root = member(&daemon, "vale0:root", None).options().open("vale0:root").unwrap();
+    let group = only(&daemon);
+    assert_eq!(shown(&group), (STRANGER, STRANGER, 24 * MIB, vec!["other", "owner", "root"]));
+    assert_eq!(committed(&daemon, "nf").len(), 1);
+    let access = group.access.unwrap();
+    assert_eq!((access.group, access.mode.to_string()), (Some(OTHER_STRANGER), "660".to_owned()));
+    // A name that is not declared is each user's own.
+    let own = [STRANGER, OTHER_STRANGER, THIRD]
+        .map(|user| hold(&daemon, &format!("vale0:own{user}"), "own", user).unwrap());
+    let groups = audit(&daemon);
+    let own_of = groups.iter().filter(|group| group.group == "own");
+    let users: BTreeSet<_> = own_of.map(|group| (group.uid, group.charged_to)).collect();
+    assert_eq!(users, [STRANGER, OTHER_STRANGER, THIRD].map(|user| (user, user)).into());
+    drop((other, owner, root, own));
+    wait::until("all groups to go", || audit(&daemon).is_empty());
+    wait::until("all ports to go", || daemon.ports().len() == 1);
+    daemon.assert_holds(before);
+}
+
+#[test]
+fn users_of_a_declared_group_exchange_frames_without_a_copy() {
+    if !is_root() {
+        return skip("only root can be several users");
+    }
+    let (daemon, count) = (declared(), 2000);
+    let receive = |station| Receive { station: Some(station), ..Receive::default() };
+    let at = member(&daemon, "vale0:sink", None);
+    let role = Role::Receive(Receive { at, count: Some(count), ..receive(9) });
+    let receiver = Peer::launch(&role, Some(STRANGER));
+    assert_eq!(receiver.report(), Report::Ready);
+    let send = |port: &str, to: u32, count: Option<u64>| {
+        let (at, to, lens) = (member(&daemon, port, None), mac(to), vec![60, 1514]);
+        let role = Role::Send(Send { at, stream: 1, to, count, lens, batch: 16 });
+        let peer = Peer::launch(&role, Some(OTHER_STRANGER));
+        assert_eq!(peer.report(), Report::Ready);
+        peer
+    };
+    assert_eq!(send("vale0:source", 9, Some(count)).sent(), count);
+    receiver.received().assert_whole(1, count);
+    // Copies would all come in the same buffers, those of this ring.
+    let at = At { slots: Some(64), ..member(&daemon, "vale0:root", None) };
+    let mut root = at.options().open("vale0:root").unwrap();
+    root.send(&announcement(8)).unwrap();
+    assert!(root.drain(Some(wait::PATIENCE)).unwrap());
+    let _sender = send("vale0:more", 8, None);
+    let mut buffers = BTreeSet::new();
+    for frame in 0.. {
+        assert!(frame < 10_000, "in {} buffers only", buffers.len());
+        if buffers.len() > 64 {
+            break;
+        }
+        assert!(root.wait(Interest::Rx, Some(wait::PATIENCE)).unwrap());
+        let ring = root.rx(0);
+        ring.available();
+        buffers.insert(ring.frame(0).as_ptr() as usize);
+        ring.release(1).unwrap();
+    }
 }

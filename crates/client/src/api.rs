@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use attach::{Attach, Attached};
-pub use audit::{GroupAudit, MemberAudit};
+pub use audit::{GroupAccess, GroupAudit, MemberAudit};
 pub use chain::{
     COUNT_NAME_MAX, COUNTS_MAX, ChainAdd, ChainInfo, ChainRef, ChainSpec, FlowCacheInfo,
     FunctionInfo, FunctionNote, HopInfo, RuleAdd, RuleDel, RuleInfo, RuleSpec, SteeringQuery,

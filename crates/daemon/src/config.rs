@@ -58,6 +58,8 @@ pub struct Config {
     pub switch_mode: Mode,
     /// Bytes of the region of a trust group whose first port does not say.
     pub group_memory: u64,
+    /// Trust groups that are for several users, by name.
+    pub groups: BTreeMap<String, GroupPlan>,
     /// Switches to make at start.
     pub switches: Vec<SwitchPlan>,
 }
@@ -116,6 +118,15 @@ pub struct Quota {
     pub connections: u32,
     /// What the machines behind these ports may take.
     pub machines: Limits,
+}
+
+/// A trust group that is for several users.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupPlan {
+    /// Whose it is, and who may be in it; its owner is the daemon's user where nobody is named.
+    pub grant: Grant,
+    /// Bytes of its region; `None` for as many as others have.
+    pub memory: Option<u64>,
 }
 
 /// A switch to make at start.

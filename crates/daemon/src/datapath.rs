@@ -39,13 +39,14 @@ use ring::layout::DEFAULT_STRIDE;
 use switch::forward::chain::{Report, Tables};
 use switch::{Flush, MacAddr, Plug, PortConfig, PortId, StaticError, Switch, SwitchConfig, VlanId};
 
-use crate::config::{WaitPolicy, WorkersConfig};
+use crate::config::{Config, WaitPolicy, WorkersConfig};
 use crate::control::counters;
 use crate::control::datapath::{
     Attachment, Audited, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow, GroupKey,
     HopKey, HopPlaceInfo, HostSpec, LoneSpec, MachineSpec, MakeHostError, MakeMachineError,
     NEW_GROUP, Opening, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
 };
+use crate::control::declared::Declared;
 use crate::control::state::ConnKey;
 use crate::control::state::bound::Claim;
 use crate::start::{StartError, raise_descriptor_limit};
@@ -75,6 +76,7 @@ pub struct Workers {
     groups: BTreeMap<GroupKey, Group>,
     /// What the region of one is like that begins with an interface.
     new_group: Size,
+    declared: Declared,
     /// Ports that are reserved, and not attached yet.
     sites: BTreeMap<PortKey, Site>,
     /// Direct hops, and who has buffers together because of them.
@@ -180,6 +182,7 @@ impl Workers {
             ports: BTreeMap::new(),
             groups: BTreeMap::new(),
             new_group: Size { bytes: NEW_GROUP, stride: DEFAULT_STRIDE, first: None },
+            declared: Declared::default(),
             sites: BTreeMap::new(),
             hops: BTreeMap::new(),
             families: BTreeMap::new(),
@@ -194,9 +197,9 @@ impl Workers {
         })
     }
 
-    /// From now on, regions of trust groups that begin with an interface are like this.
-    pub fn set_new_group(&mut self, size: Size) {
-        self.new_group = size;
+    /// From now on, regions of trust groups that begin with an interface are as it says.
+    pub fn set_groups(&mut self, config: &Config) {
+        (self.new_group, self.declared) = (config.new_group(), Declared::of(config));
     }
 
     fn place(&self, switch: SwitchKey) -> &SwitchPlace {

@@ -25,7 +25,8 @@ pub struct Attach {
     /// Extra buffers, for clients that keep frames.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extra_bufs: Option<u32>,
-    /// Trust group: its ports share a region, frames between them are swapped, not copied.
+    /// Trust group: its ports share a region, frames between them are swapped, not copied. One of
+    /// the caller's, or one of that name that the daemon's configuration declares for several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// Bytes of that region, where this is its first port: so many are charged to its user, and no

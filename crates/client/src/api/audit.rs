@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Mode;
 use crate::name::PortName;
 
 /// A trust group in an audit. In a page, some of its members: a part, which others follow.
@@ -16,8 +17,11 @@ pub struct GroupAudit {
     pub memory: u64,
     /// Of these, committed: somebody has touched them, the daemon or a member.
     pub committed: u64,
-    /// User to whom they are charged: who made its first port.
+    /// User to whom they are charged: who made its first port, or whom the configuration names.
     pub charged_to: u32,
+    /// Who, but for its user, may have ports in it, where the daemon's configuration declares it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access: Option<GroupAccess>,
     /// Buffers of its region.
     pub buffers: u32,
     /// Of these, nobody's: free for members that come.
@@ -28,6 +32,17 @@ pub struct GroupAudit {
     pub owned: u32,
     /// Its members.
     pub members: Vec<MemberAudit>,
+}
+
+/// Who may have ports in a trust group (`w`) and see what it has (`r`), besides its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupAccess {
+    /// Unix group, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<u32>,
+    /// Bits, as of a file.
+    pub mode: Mode,
 }
 
 /// A member in an audit.
@@ -122,6 +137,7 @@ mod tests {
             memory,
             committed,
             charged_to,
+            access: None,
             buffers,
             free,
             given,

@@ -39,8 +39,9 @@ pub struct HostIf {
     /// For an xdp port: which frames are taken; what is not goes on to the host. By default, all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filter: Option<Filter>,
-    /// For an xdp port: the trust group in whose memory it receives; one of the caller's, or
-    /// `UID/NAME`. Frames between it and the group's members are exchanged, not copied.
+    /// For an xdp port: the trust group in whose memory it receives; one of the caller's, a
+    /// declared one, or `UID/NAME`. Frames between it and the group's members are exchanged, not
+    /// copied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trust_group: Option<String>,
     /// For a TAP: whether several frames are read and written in one system call (`io_uring`),

@@ -17,8 +17,10 @@ use super::values::{
     Bytes, ExtraBufs, FrameCount, GroupId, GroupMemory, Log, Number, Rings, Slots, Stride, UserId,
     WorkerCount, from_text,
 };
-use super::{Config, Quota, SocketConfig, WaitPolicy, WorkersConfig};
+use super::{Config, GroupPlan, Quota, SocketConfig, WaitPolicy, WorkersConfig};
 use crate::control::datapath::{NEW_GROUP, RingSpec};
+use crate::control::declared::is_group_name;
+use crate::control::policy::Grant;
 use crate::control::statics::Station;
 use crate::worker::BATCH;
 
@@ -49,6 +51,9 @@ pub enum MisfitError {
     /// Its settings.
     #[error("{0}: {1}")]
     Settings(PortName, String),
+    /// The name of a trust group is none.
+    #[error("[group.{0}]: the name has only letters, digits and '_', as in [group.nf]")]
+    Group(String),
     /// Chains and rules.
     #[error("{0}: {1}")]
     Steering(SwitchName, String),
@@ -90,6 +95,7 @@ pub struct RawConfig {
     rings: Option<Spanned<RawRings>>,
     new_switch: RawNewSwitch,
     new_group: RawNewGroup,
+    group: BTreeMap<Spanned<String>, RawGroup>,
     switch: BTreeMap<SwitchName, RawSwitch>,
 }
 
@@ -148,6 +154,15 @@ struct RawNewGroup {
     memory: GroupMemory,
 }
 
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+struct RawGroup {
+    owner: Option<UserId>,
+    group: Option<GroupId>,
+    mode: Option<Mode>,
+    memory: Option<GroupMemory>,
+}
+
 /// Somewhere: without a directory nothing could be kept.
 fn state_dir<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
@@ -171,6 +186,8 @@ impl RawConfig {
     /// What it means.
     pub fn into_config(mut self) -> Result<Config, Misfit> {
         let switches = self.switches()?.into_iter().map(|text| text.plan).collect();
+        let groups = self.group.into_iter().map(|(key, raw)| raw.read(key));
+        let groups = groups.collect::<Result<_, Misfit>>()?;
         let rings = self.rings.unwrap_or_else(|| Spanned::new(0..0, RawRings::default()));
         let at = rings.span().start;
         let rings = rings.into_inner().into_spec().map_err(|error| Misfit { at, error })?;
@@ -206,8 +223,20 @@ impl RawConfig {
             rings,
             switch_mode: self.new_switch.mode,
             group_memory: self.new_group.memory.0,
+            groups,
             switches,
         })
+    }
+}
+
+impl RawGroup {
+    fn read(self, key: Spanned<String>) -> Result<(String, GroupPlan), Misfit> {
+        if !is_group_name(key.get_ref()) {
+            return Err((&key, MisfitError::Group(key.get_ref().clone())).into());
+        }
+        let (owner, group) = (self.owner.map(|id| id.0), self.group.map(|id| id.0));
+        let grant = Grant { owner, group, mode: self.mode };
+        Ok((key.into_inner(), GroupPlan { grant, memory: self.memory.map(|bytes| bytes.0) }))
     }
 }
 

@@ -31,6 +31,10 @@ fn test_sample_parses_with_everything_switched_on() {
     let text = SAMPLE.replace("\n#! ", "\n");
     let config = parse(&text).unwrap();
     assert_eq!(config.switches.len(), 1);
+    let (group, mode) = (Some(0), Mode::new(0o660));
+    let grant = Grant { owner: Some(0), group, mode };
+    let nf = GroupPlan { grant, memory: Some(256 << 20) };
+    assert_eq!(config.groups, BTreeMap::from([("nf".to_owned(), nf)]));
     let switch = &config.switches[0];
     assert_eq!(switch.mode, Mode::new(0o660));
     let names: Vec<_> = switch.ports.iter().map(|port| port.name.port()).collect();
@@ -63,6 +67,8 @@ fn test_sample_shows_every_key_that_is_read() {
         "[quota]",
         "[rings]",
         "[new_switch]",
+        "[new_group]",
+        "[group.nf]",
         "[switch.vale0]",
         "[switch.vale0.port.a]",
         "[[switch.vale0.chain]]",
@@ -202,6 +208,28 @@ fn test_a_static_address_has_one_port() {
         "config test.toml:7: 02:00:00:00:00:01 is on vale0:a and on vale0:b; an address has one \
          port: take one out"
     );
+}
+
+#[test]
+fn test_groups_that_cannot_be_meant_are_refused_with_their_line() {
+    for (text, line, says) in [
+        ("\n[group.nf]\nowner = \"nobody-at-all\"\n", 3, "no user \"nobody-at-all\""),
+        ("[group.nf]\ngroup = \"nobody-at-all\"\n", 2, "no group \"nobody-at-all\""),
+        ("[group.nf]\nmode = \"rw\"\n", 2, "mode"),
+        ("[group.nf]\nmode = \"1666\"\n", 2, "mode"),
+        ("[group.nf]\nmemory = \"4GiB\"\n", 2, "expected 1MiB to 4095MiB"),
+        ("[group.nf]\nmemory = 7\n", 2, "expected 1MiB to 4095MiB"),
+        ("[group.nf]\nsize = 7\n", 2, "unknown key `size`"),
+        ("[group]\n\n[group.\"a/b\"]\n", 3, "[group.a/b]: the name has only letters"),
+        ("[group]\nnf = 3\n", 2, "expected a table"),
+    ] {
+        let said = error(text);
+        let at = format!("config test.toml:{line}: ");
+        assert!(said.starts_with(&at) && said.contains(says), "{text}: {said}");
+    }
+    let groups = parse("[group.a]\n[group.b]\nmemory = \"1MiB\"\n").unwrap().groups;
+    assert_eq!(groups["a"], GroupPlan { grant: Grant::default(), memory: None });
+    assert_eq!(groups["b"].memory, Some(1 << 20));
 }
 
 #[test]

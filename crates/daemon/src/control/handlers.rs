@@ -34,7 +34,8 @@ use serde::Serialize;
 use switch::{PortConfig, SwitchConfig};
 
 use super::counters;
-use super::datapath::{Build, Datapath, HostSpec, PortKey, RingSpec, SwitchKey};
+use super::datapath::{Build, Datapath, GroupKey, HostSpec, PortKey, RingSpec, SwitchKey};
+use super::declared::Declared;
 use super::hops::Hops;
 use super::policy::{Access, Caller, Grant, Permissions};
 use super::refusal::Refusal;
@@ -92,6 +93,7 @@ pub struct Control<D> {
     rings: RingSpec,
     /// Bytes of a trust group's region, where nobody says.
     new_group: u64,
+    declared: Declared,
     switch_mode: Mode,
     started: Instant,
     /// Who waits for a port that is built.
@@ -124,6 +126,7 @@ impl<D: Datapath> Control<D> {
             allowances: machine::Allowances::new(config.quota.machines),
             rings: config.rings,
             new_group: config.new_group().bytes,
+            declared: Declared::of(config),
             switch_mode: config.switch_mode,
             started: Instant::now(),
             awaited: HashMap::new(),
@@ -153,7 +156,7 @@ impl<D: Datapath> Control<D> {
             if let Some(text) = &port.interface {
                 self.make_planned_interface(owner, port, text)?;
             } else {
-                self.make_port(owner, port, true)?;
+                self.make_port(owner, &self.with_declared(port), true)?;
             }
             for &station in &port.stations {
                 self.add_planned(&port.name, station)?;
@@ -395,7 +398,7 @@ impl<D: Datapath> Control<D> {
         self.settle_role(&add.port, add.kind, (&mut config.role, &add.settings))?;
         check_header(add.kind, &add.settings)?;
         let (name, host, stations) =
-            (add.port.clone(), host::wanted(caller, add)?, BTreeSet::new());
+            (add.port.clone(), host::wanted(caller, add, &self.declared)?, BTreeSet::new());
         let (machine, owner) = (machine::wanted(caller, add)?, None);
         let grant = settings::change_grant(Grant::default(), &add.settings)?;
         let (kind, interface) = (add.kind, None);
@@ -522,7 +525,7 @@ impl<D: Datapath> Control<D> {
             owner: port.owner,
             client: holder.map(client).or_else(binder),
             memory: holder.map_or(0, |h| h.memory) + shared.map_or(0, Shared::all_memory),
-            group: holder.and_then(|h| h.group.clone()).or_else(|| host::trust_group_of(port)),
+            group: holder.and_then(Holder::shown_group).or_else(|| host::trust_group_of(port)),
             settings: settings::show_port(&port.config, self.shown_grant(name, port)),
             host: self.host_info(port).map(Box::new),
             machine: self.machine_info(port).map(Box::new),
@@ -608,13 +611,18 @@ fn check_header(kind: PortKind, settings: &PortSettings) -> Result<(), Refusal> 
     }
 }
 
-fn held_port(client: &Client, attach: &Attach, key: PortKey, memory: u64) -> Port {
-    let holder = holder(client, memory, attach.group.clone());
+fn held_port(
+    client: &Client,
+    group: Option<GroupKey>,
+    (key, memory): (PortKey, u64),
+    attach: &Attach,
+) -> Port {
+    let holder = holder(client, memory, group);
     let holder = Some(Holder { thread: attach.thread, ..holder });
     Port { holder, ..Port::new(key, PortKind::Shm, client.caller.uid) }
 }
 
-fn holder(client: &Client, memory: u64, group: Option<String>) -> Holder {
+fn holder(client: &Client, memory: u64, group: Option<GroupKey>) -> Holder {
     let Caller { pid, uid, .. } = client.caller;
     let (conn, name) = (client.conn, client.name.clone());
     let (counts, gauges) = (BTreeMap::new(), BTreeMap::new());

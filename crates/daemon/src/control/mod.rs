@@ -10,6 +10,7 @@
 pub mod builders;
 pub mod counters;
 pub mod datapath;
+pub mod declared;
 #[cfg(test)]
 pub mod fake;
 pub mod handlers;

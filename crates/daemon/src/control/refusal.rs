@@ -2,7 +2,7 @@
 
 use std::io;
 
-use client::api::{ErrorCode, Failure, Mac, PROTOCOL_VERSION};
+use client::api::{ErrorCode, Failure, GroupAccess, Mac, PROTOCOL_VERSION};
 use client::name::{NameError, PortName, SwitchName};
 use thiserror::Error;
 
@@ -376,10 +376,57 @@ pub enum GroupRefusal {
         /// Bytes that a user may have.
         limit: u64,
     },
+    /// The owner of a declared trust group cannot pay for it.
+    #[error(
+        "trust group {group} takes {} of {}, whose it is, with its first port, and {} of {} are \
+         held (quota.memory): lower memory of [group.{group}] in uvala.toml, or raise the quota",
+        mib(*.asked), users::user_name(*.uid), tenths(*.held), mib(*.limit)
+    )]
+    Unpaid {
+        /// The group.
+        group: String,
+        /// Bytes that its region is to have.
+        asked: u64,
+        /// Its owner.
+        uid: u32,
+        /// Bytes that the owner has.
+        held: u64,
+        /// Bytes that a user may have.
+        limit: u64,
+    },
+    /// A declared trust group is for others.
+    #[error(
+        "trust group {group} belongs to {}{} with mode {}: no permission to have ports in it; who \
+         may, says [group.{group}] in uvala.toml; or take another name, for a group of your own",
+        users::user_name(*.owner), of_group(.access), .access.mode
+    )]
+    Denied {
+        /// The group.
+        group: String,
+        /// Its owner.
+        owner: u32,
+        /// Who else may.
+        access: GroupAccess,
+    },
+    /// The region of a declared trust group is as large as that says.
+    #[error(
+        "trust group {group} has {}: ask for no more than that, or raise memory of [group.{group}] \
+         in uvala.toml to {}",
+        mib(*.has), mib(*.asked)
+    )]
+    Fixed {
+        /// The group.
+        group: String,
+        /// Bytes that were asked for.
+        asked: u64,
+        /// Bytes of its region.
+        has: u64,
+    },
     /// The region of a trust group is full.
     #[error(
         "trust group {group} has no room for it in its {}: end other members, or all and begin it \
-         with more, by --group-memory or memory of [new_group] in uvala.toml",
+         with more, by --group-memory or memory of [new_group] in uvala.toml, or of \
+         [group.{group}] if it is declared there",
         mib(*.has)
     )]
     Full {
@@ -420,11 +467,19 @@ pub enum GroupRefusal {
 impl GroupRefusal {
     fn code(&self) -> ErrorCode {
         match self {
-            Self::Memory { .. } => ErrorCode::Quota,
+            Self::Memory { .. } | Self::Unpaid { .. } => ErrorCode::Quota,
+            Self::Denied { .. } => ErrorCode::Permission,
             Self::Full { .. } => ErrorCode::NoMemory,
-            Self::Smaller { .. } | Self::TooSmall { .. } => ErrorCode::BadRequest,
+            Self::Fixed { .. } | Self::Smaller { .. } | Self::TooSmall { .. } => {
+                ErrorCode::BadRequest
+            }
         }
     }
+}
+
+/// The Unix group of a trust group, if it has one.
+fn of_group(access: &GroupAccess) -> String {
+    access.group.map_or_else(String::new, |id| format!(", group {},", users::group_name(id)))
 }
 
 /// What somebody who lacks a permission can do.

@@ -52,7 +52,9 @@ impl Workers {
             return Ok(None);
         };
         let bell = self.host.ringer().clone();
-        let size = self.new_group;
+        let declared = self.declared.find(&group).map(|group| group.memory);
+        let bytes = declared.unwrap_or(self.new_group.bytes);
+        let size = Size { bytes, ..self.new_group };
         let share = match self.groups.entry(group.clone()) {
             Entry::Occupied(it) => it.into_mut(),
             Entry::Vacant(place) => place.insert(Group::new(&group.1, &size)?),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::bail;
 use client::api::{GroupAudit, PageFrom, Request};
 use client::control::{Connection, ControlError};
-use daemon::users::user_name;
+use daemon::users::{group_name, user_name};
 
 use super::output::Output;
 use super::{Global, listing};
@@ -19,7 +19,8 @@ use crate::table::{Align, Table};
 /// there.
 ///
 /// Below that, in MiB: what each group's region may take, all of which counts in the quota of who
-/// made its first port, and how much of it somebody has touched.
+/// made its first port, and how much of it somebody has touched; and of groups that the daemon's
+/// configuration declares, which Unix group they are shared with, and their mode.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -101,12 +102,17 @@ fn memory(groups: &[GroupAudit]) -> String {
         ("MIB", Align::Right),
         ("COMMITTED", Align::Right),
         ("CHARGED TO", Align::Left),
+        ("SHARED WITH", Align::Left),
+        ("MODE", Align::Left),
     ]);
+    let none = || "-".to_owned();
     let mib = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
     for group in groups {
         let ends = [group.group.clone(), group.uid.to_string()];
         let numbers = [mib(group.memory), mib(group.committed), user_name(group.charged_to)];
-        table.row(ends.into_iter().chain(numbers));
+        let access = group.access.map(|it| (it.group.map(group_name), it.mode.to_string()));
+        let (with, mode) = access.unwrap_or_else(|| (None, none()));
+        table.row(ends.into_iter().chain(numbers).chain([with.unwrap_or_else(none), mode]));
     }
     table.to_string()
 }

@@ -80,7 +80,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     daemon::log::to_stderr(config.log, args.log_file.is_none());
     let mut workers = Workers::start(&config.workers)?;
     workers.set_helper(config.helper.clone());
-    workers.set_new_group(config.new_group());
+    workers.set_groups(&config);
     let mut daemon = Daemon::start(&config, workers)?;
     daemon.heed_signals()?;
     if let Some(path) = &args.log_file {

@@ -13,13 +13,14 @@
 use std::io;
 
 use client::api::{Attach, PortKind, Reply};
-use client::name::{PortName, SwitchName};
+use client::name::PortName;
 use switch::PortConfig;
 
 use super::{Answer, Client, Control, groups, held_port};
 use crate::control::datapath::{
     Attachment, Build, Datapath, DatapathError, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
 };
+use crate::control::declared::is_group_name;
 use crate::control::refusal::Refusal;
 use crate::control::settings;
 use crate::control::state::groups::{Charge, GroupWish};
@@ -94,12 +95,13 @@ impl<D: Datapath> Control<D> {
         let spec = ShmSpec { key, name, switch, rings, group, group_memory };
         let build = self.datapath.reserve_shm(&spec);
         let build = build.map_err(|error| groups::refused(error, wish))?;
-        if let Some(GroupWish { key, memory, .. }) = wish.cloned() {
-            self.state.charge_group(key, Charge { uid: client.caller.uid, memory });
+        if let Some(GroupWish { key, memory, payer, .. }) = wish.cloned() {
+            let uid = payer.unwrap_or(client.caller.uid);
+            self.state.charge_group(key, Charge { uid, memory });
         }
         let memory = self.price(&attach.port, &rings)?;
         let config = config.unwrap_or_default();
-        Ok((Port { config, ..held_port(client, attach, key, memory) }, build))
+        Ok((Port { config, ..held_port(client, spec.group, (key, memory), attach) }, build))
     }
 
     fn reserve_pipe(
@@ -115,7 +117,7 @@ impl<D: Datapath> Control<D> {
         if peer.is_none() {
             self.datapath.add_pipe(pipe, rings)?;
         }
-        let port = held_port(client, attach, key, memory);
+        let port = held_port(client, None, (key, memory), attach);
         let build = self.datapath.build_pipe(pipe);
         Ok((Port { kind: PortKind::Pipe, pipe: Some(pipe), ..port }, build))
     }
@@ -179,12 +181,6 @@ fn check_group(attach: &Attach) -> Result<(), Refusal> {
         return Err(Refusal::PipeGroup(attach.port.clone()));
     }
     if is_group_name(group) { Ok(()) } else { Err(Refusal::BadValue(GROUP_NAME.to_owned())) }
-}
-
-/// A trust group is named as a port is.
-pub(super) fn is_group_name(group: &str) -> bool {
-    let name = format!("{}:{group}", SwitchName::PREFIX).parse::<PortName>();
-    name.is_ok_and(|name| name.pipe().is_none())
 }
 
 const GROUP_NAME: &str = "group: only letters, digits and '_', as in --group chain1";

@@ -14,6 +14,7 @@ use super::{Control, PAGE_BYTES};
 use crate::control::datapath::{
     AUDIT_MEMBERS, Audited, AuditedMember, Datapath, GroupKey, PortKey,
 };
+use crate::control::declared::DeclaredGroup;
 use crate::control::policy::Caller;
 use crate::control::refusal::Refusal;
 use crate::control::state::groups::Charge;
@@ -23,7 +24,7 @@ const PARTS: usize = 8;
 /// A member in JSON, at most, with a name of 63 bytes.
 const MEMBER_BYTES: usize = 224;
 /// What is said of its group, at most.
-const GROUP_BYTES: usize = 256;
+const GROUP_BYTES: usize = 320;
 const _: () = assert!(PARTS * (AUDIT_MEMBERS * MEMBER_BYTES + GROUP_BYTES) <= PAGE_BYTES);
 
 /// Where a page begins: at a member of a group, or at the next that is there.
@@ -54,14 +55,14 @@ impl fmt::Display for Place {
 }
 
 impl<D: Datapath> Control<D> {
-    /// Those of the caller; all, if he may do everything.
+    /// Those of the caller, and those that he may look at.
     pub(super) fn audit(&mut self, caller: &Caller, from: &PageFrom) -> Result<Reply, Refusal> {
         self.tend_groups();
         let wrong = || Refusal::BadValue("from: no place in an audit".to_owned());
         let from = from.from.as_deref().map(|text| Place::parse(text).ok_or_else(wrong));
         let from = from.transpose()?;
         let mut groups = self.datapath.groups();
-        groups.retain(|(uid, _)| caller.privileged || *uid == caller.uid);
+        groups.retain(|group| self.declared.shows(caller, group));
         groups.retain(|group| from.as_ref().is_none_or(|from| *group >= from.group));
         let mut groups = groups.into_iter();
         let mut place = groups.next().map(Place::begin_of);
@@ -81,7 +82,8 @@ impl<D: Datapath> Control<D> {
                 listed += part.listed;
                 place = part.next.map(|port| Place { group: group.clone(), port });
                 let charge = self.state.charge_of(&group);
-                items.push(shown(group, charge, part, &names));
+                let access = self.declared.find(&group).map(DeclaredGroup::access);
+                items.push(GroupAudit { access, ..shown(group, charge, part, &names) });
             }
             place = place.or_else(|| groups.next().map(Place::begin_of));
         }
@@ -104,5 +106,17 @@ fn shown(
     let members = part.members.iter().filter_map(member).collect();
     let Charge { uid: charged_to, memory } = charge.unwrap_or(Charge { uid: group.0, memory: 0 });
     let ((uid, group), Audited { committed, buffers, free, given, owned, .. }) = (group, part);
-    GroupAudit { group, uid, memory, committed, charged_to, buffers, free, given, owned, members }
+    GroupAudit {
+        group,
+        uid,
+        memory,
+        committed,
+        charged_to,
+        access: None,
+        buffers,
+        free,
+        given,
+        owned,
+        members,
+    }
 }

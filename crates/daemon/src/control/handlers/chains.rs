@@ -314,7 +314,7 @@ impl<D: Datapath> Control<D> {
                 port: name.clone(),
                 pid: holder.map(|holder| holder.pid),
                 user: holder.map(|holder| holder.uid),
-                group: holder.and_then(|holder| holder.group.clone()),
+                group: holder.and_then(Holder::shown_group),
                 waiting: seen.map_or(0, |seen| seen.waiting),
                 capacity: seen.map_or(0, |seen| seen.capacity),
                 cpu_ms: used.as_ref().and_then(|used| used.cpu_ms),

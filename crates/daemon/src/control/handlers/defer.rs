@@ -43,7 +43,7 @@ impl<D: Datapath> Control<D> {
         let caller = &client.caller;
         let (to, wanted) = match request {
             Request::PortAdd(add) => {
-                let host = host::wanted(caller, add).ok()??;
+                let host = host::wanted(caller, add, &self.declared).ok()??;
                 self.state.claim_persistent(caller, &add.port).ok()?;
                 self.tend_groups();
                 self.claim_group_of(caller.uid, &host).ok()?;

@@ -10,6 +10,7 @@ use client::api::{Attach, HostIf};
 
 use super::host::trust_group;
 use super::{Caller, Control};
+use crate::config::PortPlan;
 use crate::control::datapath::{
     Datapath, DatapathError, GROUP_MEMORY_MAX, GROUP_MEMORY_MIN, GroupKey,
 };
@@ -35,15 +36,44 @@ impl<D: Datapath> Control<D> {
             let text = format!("group_memory = {bytes} is out of range, 1 MiB to 4095 MiB");
             return Err(Refusal::BadValue(text));
         }
-        let key = (caller.uid, group.clone());
-        self.state.group_wish(key, asked, (self.new_group, memory)).map(Some)
+        self.wish(self.declared.admit(caller, group)?, asked, memory).map(Some)
+    }
+
+    /// A group as a port wants it that takes so much memory. How large one is that is declared, and
+    /// who pays for it, says the declaration alone: else any member could spend its owner's quota.
+    fn wish(&self, key: GroupKey, asked: Option<u64>, least: u64) -> Result<GroupWish, Refusal> {
+        let Some(declared) = self.declared.find(&key) else {
+            return self.state.group_wish(key, asked, (self.new_group, least));
+        };
+        declared.check(&key.1, asked, least)?;
+        let wish = self.state.group_wish(key, None, (declared.memory, 0))?;
+        Ok(GroupWish { payer: Some(declared.permissions.owner), ..wish })
+    }
+
+    /// What a group costs that `uid` makes by an interface.
+    fn charge(&self, key: &GroupKey, uid: u32) -> Charge {
+        match self.declared.find(key) {
+            None => Charge { uid, memory: self.new_group },
+            Some(group) => Charge { uid: group.permissions.owner, memory: group.memory },
+        }
+    }
+
+    /// A port of the configuration, with whose its trust group is, where that is declared.
+    pub(super) fn with_declared(&self, plan: &PortPlan) -> PortPlan {
+        let mut plan = plan.clone();
+        if let Some(group) = plan.host.as_mut().and_then(|host| host.trust_group.as_mut())
+            && let Some((daemon, name)) = trust_group(group)
+            && !group.contains('/')
+        {
+            *group = format!("{}/{name}", self.declared.owner(&name, daemon));
+        }
+        plan
     }
 
     /// Whether somebody can pay for the group that an interface is to be in.
     pub(super) fn claim_group_of(&self, uid: u32, host: &HostIf) -> Result<(), Refusal> {
         let Some(key) = host.trust_group.as_deref().and_then(trust_group) else { return Ok(()) };
-        let wish = self.state.group_wish(key, None, (self.new_group, 0))?;
-        self.state.claim_group(uid, &wish)
+        self.state.claim_group(uid, &self.wish(key, None, 0)?)
     }
 
     /// From now on somebody pays for it, if it is there and nobody does.
@@ -51,7 +81,8 @@ impl<D: Datapath> Control<D> {
         if let Some(key) = host.trust_group.as_deref().and_then(trust_group)
             && self.datapath.has_group(&key)
         {
-            self.state.charge_group(key, Charge { uid, memory: self.new_group });
+            let charge = self.charge(&key, uid);
+            self.state.charge_group(key, charge);
         }
     }
 
@@ -61,8 +92,8 @@ impl<D: Datapath> Control<D> {
         self.state.forget_groups(|group| datapath.has_group(group));
         for group in self.datapath.groups() {
             if self.state.charge_of(&group).is_none() {
-                let uid = self.maker_of(&group);
-                self.state.charge_group(group, Charge { uid, memory: self.new_group });
+                let charge = self.charge(&group, self.maker_of(&group));
+                self.state.charge_group(group, charge);
             }
         }
     }

@@ -114,8 +114,8 @@ impl<D: Datapath> Control<D> {
     fn make_hop(&mut self, key: HopKey, wanted: &Wanted) -> Result<(), Refusal> {
         let sender = self.state.find_port(&wanted.names[0]);
         let holder = sender.and_then(|port| port.holder.as_ref()).expect("it is in a group");
-        let group = holder.group.clone().map(|group| (holder.uid, group));
-        let wish = group.and_then(|key| self.state.group_wish(key, None, (0, 0)).ok());
+        let wish =
+            holder.group.clone().and_then(|key| self.state.group_wish(key, None, (0, 0)).ok());
         let made = self.datapath.add_hop(key, wanted.ends);
         made.map_err(|error| groups::refused(error, wish.as_ref()))
     }
@@ -156,7 +156,7 @@ impl<D: Datapath> Control<D> {
     fn may_join(&self, (_, from): (&PortName, &Port), (_, to): (&PortName, &Port)) -> bool {
         let group = |port: &Port| {
             let holder = port.holder.as_ref().filter(|_| port.kind == PortKind::Shm)?;
-            Some((holder.uid, holder.group.clone()?))
+            holder.group.clone()
         };
         let aware = |port: &Port| self.hops.is_aware(port.key);
         from.key != to.key

@@ -11,8 +11,8 @@ use port::host::HostError;
 use switch::{MacAddr, PortConfig};
 
 use super::Control;
-use super::attach::is_group_name;
-use crate::control::datapath::{Datapath, HostSpec, MakeHostError, PortKey, SwitchKey};
+use crate::control::datapath::{Datapath, GroupKey, HostSpec, MakeHostError, PortKey, SwitchKey};
+use crate::control::declared::{Declared, is_group_name};
 use crate::control::policy::{Access, Caller};
 use crate::control::refusal::Refusal;
 use crate::control::state::Port;
@@ -234,7 +234,11 @@ fn host_of(name: &PortName) -> HostIf {
 
 /// The interface that a new port is to have. It is opened with the daemon's rights, so it is for
 /// those who have these anyway.
-pub(super) fn wanted(caller: &Caller, add: &PortAdd) -> Result<Option<HostIf>, Refusal> {
+pub(super) fn wanted(
+    caller: &Caller,
+    add: &PortAdd,
+    declared: &Declared,
+) -> Result<Option<HostIf>, Refusal> {
     if add.kind.is_host() && !caller.privileged {
         return Err(Refusal::HostPrivilege);
     }
@@ -242,7 +246,7 @@ pub(super) fn wanted(caller: &Caller, add: &PortAdd) -> Result<Option<HostIf>, R
     if let Some(group) = host.as_mut().and_then(|host| host.trust_group.as_mut())
         && !group.contains('/')
     {
-        *group = format!("{}/{group}", caller.uid);
+        *group = format!("{}/{group}", declared.owner(group, caller.uid));
     }
     Ok(host)
 }
@@ -272,7 +276,7 @@ pub(super) fn named(each: &[(&str, bool)]) -> String {
 }
 
 /// User and name of a trust group; of the daemon's, if no user is named.
-pub fn trust_group(text: &str) -> Option<(u32, String)> {
+pub fn trust_group(text: &str) -> Option<GroupKey> {
     let (uid, name) = match text.split_once('/') {
         Some((uid, name)) => (uid.parse().ok()?, name),
         None => (rustix::process::geteuid().as_raw(), text),
@@ -282,8 +286,14 @@ pub fn trust_group(text: &str) -> Option<(u32, String)> {
 
 /// The trust group of a port's interface; whose it is, if not the port's owner's.
 pub(super) fn trust_group_of(port: &Port) -> Option<String> {
-    let (uid, name) = trust_group(port.host.as_ref()?.trust_group.as_ref()?)?;
-    Some(if uid == port.owner { name } else { format!("{uid}/{name}") })
+    let group = trust_group(port.host.as_ref()?.trust_group.as_ref()?)?;
+    Some(shown_group(&group, port.owner))
+}
+
+/// The name of a group; whose it is, if not `owner`'s.
+#[must_use]
+pub fn shown_group((uid, name): &GroupKey, owner: u32) -> String {
+    if *uid == owner { name.clone() } else { format!("{uid}/{name}") }
 }
 
 const TRUST_GROUP: &str = "trust_group: only letters, digits and '_', as in nf, or with the number \

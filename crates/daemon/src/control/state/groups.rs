@@ -8,7 +8,8 @@
 //! A region is charged whole, once, to the owner of the port that made the group, until the group
 //! is gone: any member may commit all of it. What ports of the group take is in it, and charged to
 //! nobody. A group is found by its user and its name, so nobody is in the way of another's; only
-//! who may do everything makes a port in somebody else's group, and pays if that is its first.
+//! who may do everything makes a port in somebody else's group, and pays if that is its first. What
+//! the configuration declares is charged to the owner whom that names, whoever comes first.
 
 use super::State;
 use crate::control::datapath::GroupKey;
@@ -32,6 +33,8 @@ pub struct GroupWish {
     pub memory: u64,
     /// It is there already.
     pub exists: bool,
+    /// Who pays, if that is not who makes it: the owner of one that is declared.
+    pub payer: Option<u32>,
 }
 
 impl GroupWish {
@@ -59,11 +62,15 @@ impl State {
         self.groups.retain(|group, _| is_there(group));
     }
 
-    /// Whether somebody can pay for the group.
-    pub fn claim_group(&self, uid: u32, wish: &GroupWish) -> Result<(), Refusal> {
+    /// Whether the group can be paid for, by its maker or by who always does.
+    pub fn claim_group(&self, maker: u32, wish: &GroupWish) -> Result<(), Refusal> {
         let (group, asked) = (wish.key.1.clone(), wish.memory);
+        let uid = wish.payer.unwrap_or(maker);
         let (held, limit) = (self.usage(uid).memory, self.quota.memory);
-        let refused = |_| GroupRefusal::Memory { group, asked, uid, held, limit };
+        let refused = |_| match wish.payer {
+            None => GroupRefusal::Memory { group, asked, uid, held, limit },
+            Some(_) => GroupRefusal::Unpaid { group, asked, uid, held, limit },
+        };
         Ok(self.claim_memory(uid, wish.price()).map_err(refused)?)
     }
 
@@ -80,13 +87,15 @@ impl State {
             (Some(Charge { memory, .. }), Some(asked)) if asked > memory => {
                 Err(GroupRefusal::Smaller { group, asked, has: memory }.into())
             }
-            (Some(Charge { memory, .. }), _) => Ok(GroupWish { key, memory, exists: true }),
+            (Some(Charge { memory, .. }), _) => {
+                Ok(GroupWish { key, memory, exists: true, payer: None })
+            }
             (None, Some(asked)) if asked < least => {
                 Err(GroupRefusal::TooSmall { group, asked, least }.into())
             }
             (None, asked) => {
                 let memory = asked.unwrap_or(usual.max(least));
-                Ok(GroupWish { key, memory, exists: false })
+                Ok(GroupWish { key, memory, exists: false, payer: None })
             }
         }
     }

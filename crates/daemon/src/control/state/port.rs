@@ -8,7 +8,8 @@ use switch::PortConfig;
 
 use super::bound::{Interface, Shared};
 use super::{ConnKey, Switch};
-use crate::control::datapath::{PipeKey, PortKey};
+use crate::control::datapath::{GroupKey, PipeKey, PortKey};
+use crate::control::handlers::host::shown_group;
 use crate::control::policy::{Grant, Permissions};
 
 /// A port.
@@ -63,11 +64,19 @@ pub struct Holder {
     /// It has its port; before, the port is reserved for it and being built.
     pub ready: bool,
     /// The trust group.
-    pub group: Option<String>,
+    pub group: Option<GroupKey>,
     /// What its function has counted, as it said last.
     pub counts: BTreeMap<String, u64>,
     /// What grows and shrinks there.
     pub gauges: BTreeMap<String, u64>,
+}
+
+impl Holder {
+    /// The name of its trust group; whose it is, if not its own user's.
+    #[must_use]
+    pub fn shown_group(&self) -> Option<String> {
+        self.group.as_ref().map(|group| shown_group(group, self.uid))
+    }
 }
 
 impl Port {

@@ -1,8 +1,11 @@
 //! Trust groups: who pays for their memory, how much, and until when.
 
-use client::api::{GroupAudit, HostIf};
+use std::path::Path;
+
+use client::api::{GroupAccess, GroupAudit, HostIf, Mode};
 
 use super::*;
+use crate::users::{group_name, user_name};
 
 const MIB: u64 = 1 << 20;
 
@@ -10,6 +13,13 @@ impl Bench {
     fn with_quota(memory: u64) -> Self {
         let mut config = Config::default();
         config.quota.memory = memory;
+        Self { control: Control::new(&config, Fake::default()) }
+    }
+
+    /// With "nf" declared as it says.
+    fn declared(more: &str) -> Self {
+        let text = format!("[group.nf]\nowner = 1000\n{more}\n");
+        let config = Config::parse(&text, Path::new("test.toml")).unwrap();
         Self { control: Control::new(&config, Fake::default()) }
     }
 
@@ -120,4 +130,98 @@ fn test_of_an_interface_in_anothers_group_its_own_user_pays() {
     assert_eq!(bench.charged([0, 1000]), [usual, 0], "a member is there");
     bench.control.hang_up(ConnKey(1));
     assert_eq!(bench.charged([0, 1000]), [0, 0]);
+}
+
+#[test]
+fn test_a_declared_group_is_one_for_all_and_its_owner_pays() {
+    let mut bench = Bench::declared("mode = \"666\"\nmemory = \"8MiB\"");
+    bench.member(1, 1001, "").unwrap();
+    assert_eq!(bench.charged([1000, 1001]), [8 * MIB, 0]);
+    bench.member(2, 1000, "").unwrap();
+    bench.member(3, 1002, r#","group_memory":1048576"#).unwrap();
+    assert_eq!(bench.charged([1000, 1001]), [8 * MIB, 0]);
+    let groups: Vec<_> = bench.control.datapath.grouped.values().cloned().collect();
+    assert_eq!(groups, vec![(1000, "nf".to_owned()); 3]);
+    // Nobody makes its owner pay for more than the declaration says.
+    let refused = bench.member(4, 1001, r#","group_memory":8388609"#).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::BadRequest);
+    assert!(refused.to_string().contains("raise memory of [group.nf]"), "{refused}");
+    let group = |bench: &mut Bench, port: &str| {
+        let show = format!(r#"{{"port_show":{{"port":"{port}"}}}}"#);
+        let Reply::Port(port) = bench.ask(9, 0, &show).unwrap() else { panic!() };
+        port.group
+    };
+    assert_eq!(group(&mut bench, "vale1000:p2").as_deref(), Some("nf"));
+    assert_eq!(group(&mut bench, "vale1001:p1").as_deref(), Some("1000/nf"));
+    (1..=3).for_each(|conn| bench.control.hang_up(ConnKey(conn)));
+    assert_eq!(bench.charged([1000, 1001]), [0, 0]);
+    let refused = bench.member(4, 1001, r#","group_memory":8388609"#).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::BadRequest, "nor before it is there");
+    assert!(bench.is_empty());
+}
+
+#[test]
+fn test_who_may_not_be_in_a_declared_group_gets_none_of_his_own() {
+    let mut bench = Bench::declared("mode = \"640\"\ngroup = 1001");
+    for uid in [1001, 1002] {
+        let refused = bench.member(1, uid, "").unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::Permission);
+        let whose = [user_name(1000), group_name(1001)];
+        let whose = format!("belongs to {}, group {}, with mode 640", whose[0], whose[1]);
+        assert!(refused.to_string().contains(&whose), "{refused}");
+        assert!(bench.is_empty());
+    }
+    bench.member(1, 1000, "").unwrap();
+    bench.member(2, 0, "").unwrap();
+    bench.control.datapath.groups.insert((1000, "nf".to_owned()), Vec::new());
+    let mut seen = |uid| match bench.ask(9, uid, r#"{"audit":{}}"#).unwrap() {
+        Reply::Audit(page) => page.items.into_iter().map(|group| group.access).collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    let access = GroupAccess { group: Some(1001), mode: Mode::new(0o640).unwrap() };
+    assert_eq!([0, 1000, 1001].map(&mut seen), [[Some(access)]; 3].map(Vec::from));
+    assert_eq!(seen(1002), []);
+}
+
+#[test]
+fn test_a_declared_group_that_its_owner_cannot_pay_for_is_refused() {
+    let mut bench =
+        Bench::declared("mode = \"666\"\nmemory = \"8MiB\"\n[quota]\nmemory = \"7MiB\"");
+    let refused = bench.member(1, 1001, "").unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::Quota);
+    let text = refused.to_string();
+    assert!(text.contains("8.0 MiB of ") && text.contains("[group.nf]"), "{text}");
+    assert!(bench.is_empty());
+    let mut bench = Bench::declared("mode = \"666\"\nmemory = \"1MiB\"");
+    let large = r#"{"attach":{"port":"vale0:a","group":"nf"}}"#;
+    assert!(bench.refused(1, 1001, large).1.contains("too few: this port alone takes"));
+}
+
+#[test]
+fn test_of_an_interface_in_a_declared_group_its_owner_pays() {
+    let mut bench = Bench::declared("memory = \"8MiB\"");
+    let add = r#"{"port":"vale0:x","kind":"xdp","host":{"trust_group":"nf"}}"#;
+    let add: PortAdd = serde_json::from_str(add).unwrap();
+    let caller = client(1, 0).caller;
+    let host = crate::control::handlers::host::wanted(&caller, &add, &bench.control.declared)
+        .unwrap()
+        .unwrap();
+    assert_eq!(host.trust_group.as_deref(), Some("1000/nf"));
+    bench.control.datapath.groups.insert((1000, "nf".to_owned()), Vec::new());
+    bench.control.charge_group_of(0, &host);
+    assert_eq!(bench.charged([0, 1000]), [0, 8 * MIB]);
+    bench.member(1, 1000, "").unwrap();
+    assert_eq!(bench.charged([0, 1000]), [0, 8 * MIB]);
+}
+
+#[test]
+fn test_an_interface_of_the_file_is_in_the_group_that_the_file_declares() {
+    let text = "[group.nf]\nowner = 1000\n[switch.vale0.port.x]\nkind = \"xdp\"\n";
+    for (group, expected) in [("nf", "1000/nf"), ("7/nf", "7/nf")] {
+        let text = format!("{text}trust_group = \"{group}\"\n");
+        let config = Config::parse(&text, Path::new("test.toml")).unwrap();
+        let control = Control::new(&config, Fake::default());
+        let host = control.with_declared(&config.switches[0].ports[0]).host.unwrap();
+        assert_eq!(host.trust_group.as_deref(), Some(expected));
+    }
 }
