@@ -504,11 +504,13 @@ fn a_service_that_there_is_not_is_no_action_and_counted_as_that() {
     net.pass_to(2, 255, |_| 1 << 63 | 2 << 60 | 255 << 44);
     assert_eq!(net.drops(2, DropReason::BadAction), 7);
     // One that is there and has nobody is another matter.
-    let mut plan = line(&[0, 1]);
-    plan.services[1] = service(&[]);
+    let mut plan = line(&[0]);
+    plan.services.push(service(&[]));
     net.steer(plan);
     net.enter(0, &[flow(1, 1)]);
-    assert_eq!(net.drops(0, DropReason::NoInstance), 1);
+    assert_eq!(net.pass_to(2, 1, |mark| mark | 2 << 60), 1);
+    assert_eq!(net.drops(2, DropReason::BadAction), 7);
+    assert_eq!(net.drops(2, DropReason::NoInstance), 1);
     let (taken, gone) = net.balance();
     assert_eq!(taken, gone, "nothing is lost uncounted");
 }
