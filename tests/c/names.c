@@ -36,6 +36,10 @@ static int handle(void *context, struct uvala_nf_frame *frame)
 		refused(uvala_send(state->port, byte, sizeof(byte), 0), UVALA_EARG, "callback");
 		refused(uvala_recv(state->port, byte, sizeof(byte), 0), UVALA_EARG, "callback");
 		refused(uvala_reconnect(state->port, 0), UVALA_EARG, "callback");
+		refused(uvala_check(state->port), UVALA_EARG, "callback");
+		refused(uvala_same_region(state->port, state->port), UVALA_EARG, "callback");
+		refused(uvala_nf_on_batch(state->port, NULL), UVALA_EARG, "callback");
+		uvala_close(state->port); /* it is open still */
 		assert(uvala_nf_count(state->port, "asked", 1) == 0);
 		assert(uvala_tx(state->port, 0) == NULL && uvala_rx(state->port, 0) == NULL);
 		return UVALA_NF_NEXT;

@@ -72,6 +72,17 @@ unsafe fn check(port: *const Handle) -> Result<(), c_int> {
     }
 }
 
+/// A handle to look at.
+///
+/// # Safety
+/// As [`check`]; nobody changes it meanwhile.
+unsafe fn seen<'a>(port: *const Handle) -> Result<&'a Handle, c_int> {
+    // SAFETY: as promised.
+    unsafe { check(port) }?;
+    // SAFETY: as promised, not NULL, and not lent.
+    Ok(unsafe { &*port })
+}
+
 const LENT: &str = "a callback of uvala_nf_step() calls nothing about its port but uvala_nf_held, \
                     _send_on, _send, _count and _gauge: do it when the step has returned";
 
@@ -204,7 +215,8 @@ pub unsafe extern "C" fn uvala_open(
 /// Closes a port.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uvala_close(port: *mut Handle) {
-    if !port.is_null() {
+    // SAFETY: NULL or an open port, by the contract in uvala.h; if it is lent, it is in use.
+    if unsafe { check(port) }.is_ok() {
         // SAFETY: made by `uvala_open` and not closed before, by the contract in uvala.h.
         drop(unsafe { Box::from_raw(port) });
     }
@@ -234,11 +246,11 @@ fn nth(queues: Result<&mut [Queue], c_int>, i: u32) -> *mut Queue {
 /// Do two ports share their memory?
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uvala_same_region(a: *const Handle, b: *const Handle) -> c_int {
-    // SAFETY: NULL or an open port by the contract in uvala.h.
-    let a = unsafe { a.as_ref() };
-    // SAFETY: likewise.
-    let b = unsafe { b.as_ref() };
-    let (Some(a), Some(b)) = (a, b) else { return bad("a port is NULL") };
+    // SAFETY: NULL or open ports by the contract in uvala.h.
+    let (a, b) = match unsafe { (seen(a), seen(b)) } {
+        (Ok(a), Ok(b)) => (a, b),
+        (Err(code), _) | (_, Err(code)) => return code,
+    };
     c_int::from(a.port.region() == b.port.region())
 }
 
@@ -412,11 +424,11 @@ pub unsafe extern "C" fn uvala_disarm(port: *mut Handle) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uvala_check(port: *const Handle) -> c_int {
     // SAFETY: NULL or an open port by the contract in uvala.h.
-    match unsafe { port.as_ref() } {
-        Some(Handle { port, .. }) => {
+    match unsafe { seen(port) } {
+        Ok(Handle { port, .. }) => {
             outcome(port.check().map(|()| false).map_err(|Lost| port.why_lost()))
         }
-        None => bad("the port is NULL"),
+        Err(code) => code,
     }
 }
 
@@ -424,7 +436,7 @@ pub unsafe extern "C" fn uvala_check(port: *const Handle) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uvala_resyncs(port: *const Handle) -> u32 {
     // SAFETY: NULL or an open port by the contract in uvala.h.
-    unsafe { port.as_ref() }.map_or(0, |handle| handle.port.resyncs())
+    unsafe { seen(port) }.map_or(0, |handle| handle.port.resyncs())
 }
 
 /// Opens the port once more.

@@ -210,9 +210,9 @@ unsafe fn handle(port: *mut Handle, mut calls: Calls, timeout_us: i64) -> Result
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uvala_nf_on_batch(port: *mut Handle, batch: Option<Batch>) -> c_int {
     // SAFETY: an open port by the contract in uvala.h, used by this thread alone.
-    match unsafe { kept(port) } {
-        Ok(kept) => {
-            kept.batch = batch;
+    match unsafe { whole(port) } {
+        Ok(handle) => {
+            handle.kept.batch = batch;
             0
         }
         Err(code) => code,

@@ -94,7 +94,7 @@ impl Options {
     }
 
     /// Bytes of memory of its trust group, if this is the group's first port; otherwise the group
-    /// must have as much. All of it is charged to the user, whatever its ports take.
+    /// has what it has. All of it is charged to the user, whatever its ports take.
     #[must_use]
     pub fn group_memory(self, bytes: u64) -> Self {
         Self { group_memory: Some(bytes), ..self }

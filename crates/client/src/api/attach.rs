@@ -30,8 +30,8 @@ pub struct Attach {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// Bytes of that region, where this is its first port: so many are charged to its user, and no
-    /// port of the group is charged for anything else. Where there are others already, the region
-    /// must have as many.
+    /// port of the group is charged for anything else. Where there are others already, this says
+    /// nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_memory: Option<u64>,
     /// Only open a port that exists already.

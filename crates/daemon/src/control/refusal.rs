@@ -435,20 +435,6 @@ pub enum GroupRefusal {
         /// Bytes of its region.
         has: u64,
     },
-    /// The region of a trust group is as large as its first port wanted it.
-    #[error(
-        "trust group {group} was begun with {}, and stays so: ask for no more than that, or end \
-         its members and begin it with {}",
-        mib(*.has), mib(*.asked)
-    )]
-    Smaller {
-        /// The group.
-        group: String,
-        /// Bytes that were asked for.
-        asked: u64,
-        /// Bytes of its region.
-        has: u64,
-    },
     /// The region of a trust group would not hold its first port.
     #[error(
         "{} for trust group {group} are too few: this port alone takes {}",
@@ -470,9 +456,7 @@ impl GroupRefusal {
             Self::Memory { .. } | Self::Unpaid { .. } => ErrorCode::Quota,
             Self::Denied { .. } => ErrorCode::Permission,
             Self::Full { .. } => ErrorCode::NoMemory,
-            Self::Fixed { .. } | Self::Smaller { .. } | Self::TooSmall { .. } => {
-                ErrorCode::BadRequest
-            }
+            Self::Fixed { .. } | Self::TooSmall { .. } => ErrorCode::BadRequest,
         }
     }
 }

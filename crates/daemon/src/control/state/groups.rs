@@ -37,14 +37,6 @@ pub struct GroupWish {
     pub payer: Option<u32>,
 }
 
-impl GroupWish {
-    /// What it costs to be in it.
-    #[must_use]
-    pub fn price(&self) -> u64 {
-        if self.exists { 0 } else { self.memory }
-    }
-}
-
 impl State {
     /// What a group costs, and whom.
     #[must_use]
@@ -64,6 +56,9 @@ impl State {
 
     /// Whether the group can be paid for, by its maker or by who always does.
     pub fn claim_group(&self, maker: u32, wish: &GroupWish) -> Result<(), Refusal> {
+        if wish.exists {
+            return Ok(());
+        }
         let (group, asked) = (wish.key.1.clone(), wish.memory);
         let uid = wish.payer.unwrap_or(maker);
         let (held, limit) = (self.usage(uid).memory, self.quota.memory);
@@ -71,11 +66,11 @@ impl State {
             None => GroupRefusal::Memory { group, asked, uid, held, limit },
             Some(_) => GroupRefusal::Unpaid { group, asked, uid, held, limit },
         };
-        Ok(self.claim_memory(uid, wish.price()).map_err(refused)?)
+        Ok(self.claim_memory(uid, asked).map_err(refused)?)
     }
 
-    /// The group that a port wants to be in; `usual` bytes, or `least`, if it is new and nobody
-    /// says.
+    /// The group that a port wants to be in: as it is, if it is there; if it is new and nobody
+    /// says, of `usual` bytes, or `least`.
     pub fn group_wish(
         &self,
         key: GroupKey,
@@ -84,9 +79,7 @@ impl State {
     ) -> Result<GroupWish, Refusal> {
         let group = key.1.clone();
         match (self.charge_of(&key), asked) {
-            (Some(Charge { memory, .. }), Some(asked)) if asked > memory => {
-                Err(GroupRefusal::Smaller { group, asked, has: memory }.into())
-            }
+            // Who comes back after a restart may come after one who wanted less: all are let in.
             (Some(Charge { memory, .. }), _) => {
                 Ok(GroupWish { key, memory, exists: true, payer: None })
             }
