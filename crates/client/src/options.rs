@@ -87,7 +87,7 @@ impl Options {
     }
 
     /// Trust group: its ports share their memory, and [`Rx::pass`](crate::Rx::pass) swaps
-    /// buffers.
+    /// buffers. It is this user's own, or one that the daemon's configuration declares.
     #[must_use]
     pub fn group(self, name: impl Into<String>) -> Self {
         Self { group: Some(name.into()), ..self }

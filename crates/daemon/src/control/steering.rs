@@ -88,6 +88,13 @@ fn free<'a>(next: &mut u8, taken: impl Iterator<Item = &'a u8>) -> Option<u8> {
     Some(number)
 }
 
+/// The port by which a chain's frames leave, and its service, if that is one of the chain's own.
+fn own_exit<'a>(chain: &ChainSpec, ports: &[View<'a>]) -> Option<(&'a str, &'a str)> {
+    let out = ports.iter().find(|port| chain.out.as_deref() == Some(port.name))?;
+    let service = out.role.service.as_deref()?;
+    names(chain).any(|name| name == service).then_some((out.name, service))
+}
+
 /// The ports that a rule names.
 fn ports_of(rule: &RuleSpec) -> impl Iterator<Item = &str> {
     rule.port.as_deref().into_iter().chain(rule.action.strip_prefix("port:"))
@@ -165,10 +172,12 @@ impl Steering {
         *order = order.wrapping_add(1);
     }
 
-    /// Adds a rule, or puts it in the place of the one of its number; returns the number.
+    /// Adds a rule, or puts it in the place of the one of its number; returns the number: the next
+    /// one, or where the last is taken, the first that is free.
     pub fn put_rule(&mut self, rule: RuleSpec) -> Result<u32, String> {
         let next = self.rules.last_key_value().map_or(Some(1), |(last, _)| last.checked_add(1));
-        let id = rule.id.or(next).ok_or("no number left for a rule; give it one")?;
+        let next = || next.or_else(|| (1..).find(|id| !self.rules.contains_key(id)));
+        let id = rule.id.or_else(next).ok_or("no number left for a rule; give it one")?;
         self.rules.insert(id, RuleSpec { id: Some(id), ..rule });
         Ok(id)
     }
@@ -251,6 +260,12 @@ impl Steering {
             }
             if let Some(out) = chain.out.as_ref().filter(|out| !there.contains(out.as_str())) {
                 return Err(format!("chain {name}: {}", no_port(out)));
+            }
+            if let Some((out, service)) = own_exit(chain, ports) {
+                return Err(format!(
+                    "chain {name}: its frames would leave by {out}, an instance of its own \
+                     service {service}, and none arrive; name the port behind its functions"
+                ));
             }
         }
         for (id, rule) in &self.rules {
@@ -598,6 +613,17 @@ mod tests {
     }
 
     #[test]
+    fn test_rules_get_the_next_number_also_where_somebody_took_the_last() {
+        let mut steering = Steering::default();
+        let mut put = |id| {
+            let rule = serde_json::json!({ "action": "drop", "id": id });
+            steering.put_rule(serde_json::from_value(rule).unwrap())
+        };
+        assert_eq!([put(None), put(Some(7)), put(None)], [Ok(1), Ok(7), Ok(8)]);
+        assert_eq!([put(Some(u32::MAX)), put(None), put(None)], [Ok(u32::MAX), Ok(2), Ok(3)]);
+    }
+
+    #[test]
     fn test_what_cannot_be_meant_is_refused_and_says_why() {
         let web = chain("web", &["fw"]);
         let ok = r#"{"action":"chain:web","src":"10.0.0.0/8"}"#;
@@ -611,6 +637,7 @@ mod tests {
             (vec![chain("web", &["fw@best"])], vec![], "neither"),
             (vec![chain("web", &["fw@least"]), chain("x", &["fw@hash"])], vec![], "two ways"),
             (vec![ChainSpec { out: Some("z".into()), ..web.clone() }], vec![], "no port z"),
+            (vec![ChainSpec { out: Some("fw1".into()), ..web.clone() }], vec![], "own service fw"),
             (vec![web.clone(), web.clone()], vec![], "one name"),
             (vec![], vec![], "enter chain web"),
             (vec![web.clone()], vec![r#"{"action":"chain:x"}"#], "no chain x"),

@@ -43,7 +43,8 @@ pub struct Run {
     /// A core for each thread, as in 0,2-3
     #[arg(long, value_name = "LIST")]
     cores: Option<Cores>,
-    /// Trust group: functions of one exchange frames without a copy
+    /// Trust group: functions of one exchange frames without a copy; this user's own, or one that
+    /// the daemon's file declares for several
     #[arg(long, value_name = "NAME", default_value = "nf")]
     group: String,
     /// Memory of the trust group, if the port is its first, as in 64MiB: all of it counts in the
