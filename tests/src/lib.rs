@@ -2,6 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`c`] | programs in C |
 //! | [`chain`] | a chain of functions |
 //! | [`daemon`] | the daemon of one test, in a directory of its own |
 //! | [`process`] | processes that never outlive their test |
@@ -20,6 +21,7 @@
 //! Each file in `tests/` is one story; each test starts its own daemon, so that they run side by
 //! side and leave nothing behind.
 
+pub mod c;
 pub mod chain;
 pub mod daemon;
 pub mod frames;
@@ -37,6 +39,8 @@ pub mod stack;
 pub mod tap;
 pub mod wait;
 
+use std::path::{Path, PathBuf};
+
 /// Says loudly that a test cannot run here. Continuous integration does not accept that.
 ///
 /// # Panics
@@ -45,6 +49,16 @@ pub fn skip(why: &str) {
     eprintln!("SKIPPED: {why}");
     let ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
     assert!(!ci || why.contains("root"), "CI runs every test, but this one cannot: {why}");
+}
+
+/// The project's directory.
+///
+/// # Panics
+/// If it is not there any more.
+#[must_use]
+pub fn root() -> PathBuf {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    tests.join("..").canonicalize().expect("the sources")
 }
 
 /// Whether other users can be impersonated here.

@@ -4,55 +4,24 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use harness::c::{self, compile, has_compiler};
 use harness::daemon::Daemon;
 use harness::process::{Owned, Scratch, outcome};
-use harness::{skip, wait};
+use harness::wait;
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
-}
-
-/// Directory with libuvala.so, built now: no Rust program needs it.
+/// Directory with libuvala.so.
 fn library() -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-    let status = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--package", "uvala-capi", "--lib", "--target-dir"])
-        .arg(target)
-        .current_dir(root())
-        .status();
-    assert!(status.unwrap().success(), "libuvala does not build");
-    target.join("debug")
+    c::library("uvala-capi", env!("CARGO_TARGET_TMPDIR"))
 }
 
 fn example(name: &str, library: &Path, place: &Scratch) -> PathBuf {
-    compile(&root().join("examples/c").join(name).with_extension("c"), library, place)
-}
-
-fn compile(source: &Path, library: &Path, place: &Scratch) -> PathBuf {
-    let program = place.path().join(source.file_stem().unwrap());
-    let status = Command::new("cc")
-        .args(["-std=gnu11", "-O1", "-I"])
-        .arg(root().join("include"))
-        .arg(source)
-        .arg("-o")
-        .arg(&program)
-        .arg("-L")
-        .arg(library)
-        .args(["-luvala", "-lpthread"])
-        .status();
-    assert!(status.unwrap().success(), "{source:?} does not compile");
-    // Programs ask for the library by its soname.
-    let soname = place.path().join("libuvala.so.0");
-    if !soname.exists() {
-        std::os::unix::fs::symlink(library.join("libuvala.so"), soname).unwrap();
-    }
-    program
+    compile(&format!("examples/c/{name}.c"), library, place)
 }
 
 #[test]
 fn c_programs_exchange_frames() {
-    if Command::new("cc").arg("--version").output().is_err() {
-        return skip("there is no C compiler (apt-get install gcc)");
+    if !has_compiler() {
+        return;
     }
     let (place, library) = (Scratch::new("c"), library());
     let (send, receive) = (example("send", &library, &place), example("receive", &library, &place));
@@ -81,11 +50,11 @@ fn c_programs_exchange_frames() {
 
 #[test]
 fn a_c_program_keeps_frames_in_extra_buffers() {
-    if Command::new("cc").arg("--version").output().is_err() {
-        return skip("there is no C compiler (apt-get install gcc)");
+    if !has_compiler() {
+        return;
     }
     let (place, library) = (Scratch::new("c_extra"), library());
-    let program = compile(&root().join("tests/c/extra.c"), &library, &place);
+    let program = compile("tests/c/extra.c", &library, &place);
     let daemon = Daemon::start();
     let output = Command::new(program)
         .env("UVALA_DIR", daemon.dir())
@@ -97,11 +66,11 @@ fn a_c_program_keeps_frames_in_extra_buffers() {
 
 #[test]
 fn c_programs_are_refused_the_impossible_and_told_of_a_deletion() {
-    if Command::new("cc").arg("--version").output().is_err() {
-        return skip("there is no C compiler (apt-get install gcc)");
+    if !has_compiler() {
+        return;
     }
     let (place, library) = (Scratch::new("c_refusals"), library());
-    let program = compile(&root().join("tests/c/refusals.c"), &library, &place);
+    let program = compile("tests/c/refusals.c", &library, &place);
     let daemon = Daemon::start();
     let mut child = Command::new(program)
         .env("UVALA_DIR", daemon.dir())

@@ -2,7 +2,6 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use harness::chain::{configuration, function, functions};
@@ -11,11 +10,7 @@ use harness::lab::Lab;
 use harness::net::{tcp, udp};
 use harness::process::{Owned, STRANGER, Scratch, uvala, uvala_path};
 use harness::role::Become;
-use harness::{is_root, skip, wait};
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
-}
+use harness::{is_root, root, skip, wait};
 
 /// The lines of the README's section: for everybody, and those before them for who is not root.
 fn blocks() -> [String; 2] {

@@ -9,15 +9,12 @@ use std::time::Duration;
 use client::api::FunctionInfo;
 use client::nf::{Action, Frame, Made, Threads};
 use client::{Port, Stop};
+use harness::c::{self, has_compiler};
 use harness::chain::{audit, functions};
 use harness::daemon::Daemon;
 use harness::process::{Owned, Scratch, outcome};
-use harness::{skip, wait};
+use harness::{root, skip, wait};
 use rustix::process::Signal;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
-}
 
 /// What `uvala` prints.
 fn says(daemon: &Daemon, words: &str) -> String {
@@ -26,16 +23,9 @@ fn says(daemon: &Daemon, words: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Directory with libuvala.so, built now: no Rust program needs it.
+/// Directory with libuvala.so.
 fn library() -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-    let status = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--package", "uvala-capi", "--lib", "--target-dir"])
-        .arg(target)
-        .current_dir(root())
-        .status();
-    assert!(status.unwrap().success(), "libuvala does not build");
-    target.join("debug")
+    c::library("uvala-capi", env!("CARGO_TARGET_TMPDIR"))
 }
 
 /// A chain `counted` of one service, between `valenf:a` and `valenf:b`.
@@ -140,26 +130,15 @@ fn functions_in_python_count_and_delay() {
 
 /// A C program, compiled; it is to be told its ports.
 fn c_program(source: &str, library: &Path, place: &Scratch) -> Command {
-    let source = root().join(source);
-    let program = place.path().join(source.file_stem().unwrap());
-    let mut compiler = Command::new("cc");
-    compiler.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-pthread", "-I"]);
-    compiler.arg(root().join("include")).arg(source);
-    compiler.arg("-o").arg(&program).arg("-L").arg(library).arg("-luvala");
-    assert!(compiler.status().unwrap().success());
-    let soname = place.path().join("libuvala.so.0");
-    if !soname.exists() {
-        std::os::unix::fs::symlink(library.join("libuvala.so"), soname).unwrap();
-    }
-    let mut command = Command::new(program);
+    let mut command = Command::new(c::compile(source, library, place));
     command.arg("valenf:count").env("LD_LIBRARY_PATH", place.path());
     command
 }
 
 #[test]
 fn functions_in_c_count_and_delay() {
-    if Command::new("cc").arg("--version").output().is_err() {
-        return skip("there is no C compiler (apt-get install gcc)");
+    if !has_compiler() {
+        return;
     }
     let (place, library) = (Scratch::new("nf_c"), library());
     for (source, check) in [
@@ -187,8 +166,8 @@ fn marking(daemon: &Daemon) -> Threads {
 
 #[test]
 fn a_function_in_c_holds_frames_and_sends_each_on_once() {
-    if Command::new("cc").arg("--version").output().is_err() {
-        return skip("there is no C compiler (apt-get install gcc)");
+    if !has_compiler() {
+        return;
     }
     let (place, library, daemon) = (Scratch::new("nf_hold"), library(), Daemon::start());
     chain_of_one(&daemon);
@@ -204,19 +183,14 @@ fn a_function_in_c_holds_frames_and_sends_each_on_once() {
     send(b"m");
     arrives(&mut b, &frame(b"b"));
     arrives(&mut b, &frame(b"mM"));
-    let (stop, marks) = (Stop::new().unwrap(), marking(&daemon));
-    std::thread::scope(|scope| {
-        let runs = scope.spawn(|| marks.run(&stop, |_| mark));
-        let number = || functions(&daemon).into_iter().find(|info| info.service == "mark");
-        wait::until("another service", || number().is_some_and(|info| info.pid.is_some()));
+    beside_marks(&daemon, |marked| {
+        let number = marked().unwrap().number;
         send(b"hs");
-        send(&[b's', number().unwrap().number]);
-        arrives(&mut b, &frame(&[b's', number().unwrap().number]));
+        send(&[b's', number]);
+        arrives(&mut b, &frame(&[b's', number]));
         let mut marked = frame(b"hs");
         marked[30..46].fill(b'o');
         arrives(&mut b, &marked);
-        stop.stop();
-        runs.join().unwrap().unwrap();
     });
     send(b"hk");
     send(b"e");
@@ -255,8 +229,8 @@ impl Drop for Stops<'_> {
 
 #[test]
 fn a_function_in_c_finds_numbers_by_names_and_its_callback_calls_nothing_else() {
-    if Command::new("cc").arg("--version").output().is_err() {
-        return skip("there is no C compiler (apt-get install gcc)");
+    if !has_compiler() {
+        return;
     }
     let (place, library, daemon) = (Scratch::new("nf_names"), library(), Daemon::start());
     chain_of_one(&daemon);
@@ -280,8 +254,8 @@ fn a_function_in_c_finds_numbers_by_names_and_its_callback_calls_nothing_else() 
 /// Neither are they wanted drops, nor do such frames go anywhere.
 #[test]
 fn what_is_no_action_is_counted_as_that_of_a_function_in_c_and_in_rust() {
-    if Command::new("cc").arg("--version").output().is_err() {
-        return skip("there is no C compiler (apt-get install gcc)");
+    if !has_compiler() {
+        return;
     }
     let (place, library, daemon) = (Scratch::new("nf_wrong"), library(), Daemon::start());
     chain_of_one(&daemon);
@@ -329,8 +303,8 @@ fn wrong_actions(daemon: &Daemon) -> (u64, u64) {
 
 #[test]
 fn the_example_in_c_sends_tcp_to_another_service() {
-    if Command::new("cc").arg("--version").output().is_err() {
-        return skip("there is no C compiler (apt-get install gcc)");
+    if !has_compiler() {
+        return;
     }
     let (place, library, daemon) = (Scratch::new("nf_divert"), library(), Daemon::start());
     chain_of_one(&daemon);
@@ -380,8 +354,8 @@ fn came(port: &mut Port, says: &[u8]) -> bool {
 
 #[test]
 fn a_function_in_c_has_threads_that_begin_and_end_together() {
-    if Command::new("cc").arg("--version").output().is_err() {
-        return skip("there is no C compiler (apt-get install gcc)");
+    if !has_compiler() {
+        return;
     }
     let (place, library, daemon) = (Scratch::new("nf_threads"), library(), Daemon::start());
     chain_of_one(&daemon);

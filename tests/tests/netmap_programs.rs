@@ -5,35 +5,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
+use harness::c::{self, has_compiler};
 use harness::daemon::Daemon;
 use harness::process::{Owned, Scratch};
-use harness::{skip, wait};
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
-}
+use harness::{root, wait};
 
 /// The library, built now: no Rust program needs it.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-        let status = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--package", "uvala-netmap", "--lib", "--target-dir"])
-            .arg(target)
-            .current_dir(root())
-            .status();
-        assert!(status.unwrap().success(), "libuvala_netmap does not build");
-        target.join("debug/libuvala_netmap.so")
+        c::library("uvala-netmap", env!("CARGO_TARGET_TMPDIR")).join("libuvala_netmap.so")
     })
-}
-
-fn has_compiler() -> bool {
-    let found = Command::new("cc").arg("--version").output().is_ok();
-    if !found {
-        skip("there is no C compiler (apt-get install gcc)");
-    }
-    found
 }
 
 /// Compiles a program of the suite.

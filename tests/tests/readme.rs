@@ -1,15 +1,12 @@
 //! What the README and the pages of docs/ tell users to type, typed.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 use harness::daemon::Daemon;
 use harness::process::{Scratch, uvala_path};
+use harness::root;
 use serde_json::Value;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
-}
 
 fn page(name: &str) -> String {
     std::fs::read_to_string(root().join(name)).unwrap()
