@@ -28,7 +28,7 @@ use crate::control::datapath::RingSpec;
 use crate::control::policy::Grant;
 use crate::control::statics::Station;
 use crate::records::InterfaceText;
-use crate::words::in_plain_words;
+use crate::words::in_toml;
 use file::{Misfit, RawConfig};
 pub use switches::SwitchText;
 pub use values::{parse_bytes, parse_workers};
@@ -246,10 +246,8 @@ fn parse<T>(
         message,
     };
     let raw: RawConfig = toml::from_str(text).map_err(|error| {
-        refuse(
-            error.span().map_or(0, |span| span.start),
-            in_plain_words(&error.message().replace("unknown field", "unknown key")),
-        )
+        let (at, why) = in_toml(&error);
+        refuse(at, why)
     })?;
     mean(raw).map_err(|Misfit { at, error }| refuse(at, error.to_string()))
 }

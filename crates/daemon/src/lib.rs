@@ -18,7 +18,7 @@ pub mod start;
 pub mod store;
 pub mod sweeper;
 pub mod users;
-mod words;
+pub mod words;
 pub mod worker;
 
 use std::io;

@@ -1,6 +1,14 @@
 //! What parsers say of a configuration or of a call, without the words of their trade.
 
+/// What the reader of TOML says, and before which byte of the text.
+#[must_use]
+pub fn in_toml(error: &toml::de::Error) -> (usize, String) {
+    let why = in_plain_words(&error.message().replace("unknown field", "unknown key"));
+    (error.span().map_or(0, |span| span.start), why)
+}
+
 /// What a parser says.
+#[must_use]
 pub fn in_plain_words(message: &str) -> String {
     let words = [
         ("\n", "; "),

@@ -24,8 +24,6 @@
 //! after that, answers of which nothing is known go by the hash too.
 
 use std::collections::HashMap;
-use std::net::SocketAddrV4;
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use client::nf::{Action, Frame, Handler, Made};
@@ -35,7 +33,7 @@ use toml::Spanned;
 
 use super::packet::{End, Packet, Piece, Protocol, Side, Unread, flag, icmp};
 use super::table::{Seed, Table};
-use super::text::{entries, seconds, wrong};
+use super::text::{HostPort, entries, parse, seconds, tcp_or_udp, wrong};
 use super::{Counts, named};
 
 #[derive(Deserialize)]
@@ -45,22 +43,22 @@ struct Config {
     connections: u32,
     #[serde(default = "idle_s", deserialize_with = "seconds")]
     idle_s: Duration,
-    service: Vec<Spanned<ServiceText>>,
+    service: Vec<ServiceText>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ServiceText {
-    address: SocketAddrV4,
-    #[serde(default = "tcp")]
+    address: Spanned<HostPort>,
+    #[serde(default = "tcp", deserialize_with = "tcp_or_udp")]
     proto: Protocol,
-    backend: Vec<Spanned<BackendText>>,
+    backend: Vec<BackendText>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BackendText {
-    address: SocketAddrV4,
+    address: Spanned<HostPort>,
     #[serde(default = "one")]
     weight: u16,
 }
@@ -153,12 +151,14 @@ pub struct Balancer {
     now: Instant,
     became: [u64; BECAME.len()],
     forgotten: u64,
+    /// Why nobody gets through who is not known.
+    closed: Option<String>,
 }
 
 impl Balancer {
     /// Reads its file.
     pub fn new(text: &str) -> anyhow::Result<Self> {
-        let config: Config = toml::from_str(text)?;
+        let config: Config = parse(text)?;
         let mut balancer = Self {
             services: Vec::new(),
             by_own: HashMap::default(),
@@ -169,44 +169,47 @@ impl Balancer {
             now: Instant::now(),
             became: [0; BECAME.len()],
             forgotten: 0,
+            closed: None,
         };
         for (number, service) in (1..).zip(&config.service) {
-            let refuse = |(at, why): (_, _)| {
-                let service = format_args!("service {number}: {why}");
-                wrong(text, &Spanned::new(at, ()), service)
-            };
+            let refuse =
+                |(at, why): (_, String)| wrong(text, at, format_args!("service {number}: {why}"));
             balancer.add(service).map_err(refuse)?;
+            if service.backend.iter().all(|backend| backend.weight == 0) {
+                let why = "no backend has a weight above 0, so nobody would get through; give one \
+                    a weight";
+                balancer.closed = Some(refuse((&service.address, why.to_owned())).to_string());
+            }
         }
         Ok(balancer)
     }
 
     /// Refuses with what is wrong, and where.
-    fn add(&mut self, one: &Spanned<ServiceText>) -> Result<(), (Range<usize>, String)> {
-        let (number, text) = (self.services.len(), one.get_ref());
-        if text.proto == Protocol::Icmp {
-            return Err((one.span(), "proto is \"tcp\" or \"udp\"".to_owned()));
+    fn add<'a>(&mut self, text: &'a ServiceText) -> Result<(), (&'a Spanned<HostPort>, String)> {
+        let (number, HostPort(own)) = (self.services.len(), *text.address.get_ref());
+        if self.by_own.insert(End::from(own).key(text.proto), number).is_some() {
+            let why = format!("{own} is that of a service before; join both");
+            return Err((&text.address, why));
         }
-        if self.by_own.insert(End::from(text.address).key(text.proto), number).is_some() {
-            let why = format!("{} is that of a service before; join both", text.address);
-            return Err((one.span(), why));
-        }
-        for backend in &text.backend {
-            let (address, at) = (backend.get_ref().address, backend.span());
-            if address == text.address {
+        let mut backends = Vec::new();
+        for BackendText { address: at, weight } in &text.backend {
+            let HostPort(address) = *at.get_ref();
+            if address == own {
                 return Err((at, format!("backend {address} is the service itself")));
             }
             if self.by_backend.insert(End::from(address).key(text.proto), number).is_some() {
                 let why = format!("{address} is a backend already; give it another port here");
                 return Err((at, why));
             }
+            backends.push((address.into(), *weight));
         }
-        let backend = |one: &Spanned<BackendText>| {
-            let BackendText { address, weight } = *one.get_ref();
-            (address.into(), weight)
-        };
-        let backends = text.backend.iter().map(backend).collect();
-        self.services.push(Service { own: text.address.into(), backends });
+        self.services.push(Service { own: own.into(), backends });
         Ok(())
+    }
+
+    /// Whether somebody would get through who begins now. Of a balancer that runs all may finish.
+    pub fn check_start(&self) -> anyhow::Result<()> {
+        self.closed.as_ref().map_or(Ok(()), |why| anyhow::bail!("{why}"))
     }
 
     /// Is from now on what another file says. Connections stay, but those of backends that are in

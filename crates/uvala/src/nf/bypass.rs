@@ -4,6 +4,7 @@ use client::nf::{Action, Frame, Handler, Made};
 use serde::Deserialize;
 
 use super::Counts;
+use super::text::parse;
 
 /// Passes everything on.
 #[derive(Debug, Default, Deserialize)]
@@ -16,7 +17,7 @@ pub struct Bypass {
 impl Bypass {
     /// Reads its file.
     pub fn new(text: &str) -> anyhow::Result<Self> {
-        Ok(toml::from_str(text)?)
+        parse(text)
     }
 
     /// Is from now on what another file says.

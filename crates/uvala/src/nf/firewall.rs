@@ -29,13 +29,15 @@ use client::nf::{Action, Frame, Handler, Made};
 use ring::mark::PREFIX;
 use serde::Deserialize;
 use switch::forward::chain::flow::FlowKey;
-use switch::forward::chain::rule::{Fields, Matcher};
-use switch::forward::chain::text::{ethertype, network, protocol, range};
+use switch::forward::chain::rule::{Fields, Matcher, Network};
+use switch::forward::chain::text::ethertype;
 use toml::Spanned;
 
 use super::Counts;
 use super::table::Seed;
-use super::text::{Match, entries, for_none, seconds, wrong};
+use super::text::{
+    Match, Ports, a_network, a_protocol, entries, for_none, hidden, parse, seconds, wrong,
+};
 use super::time::Ms;
 use crate::say;
 use packet::{Connection, Ends, Packet};
@@ -79,11 +81,14 @@ enum Verdict {
 #[serde(deny_unknown_fields)]
 struct RuleText {
     action: Verdict,
-    src: Option<String>,
-    dst: Option<String>,
-    proto: Option<String>,
-    sport: Option<String>,
-    dport: Option<String>,
+    #[serde(default, deserialize_with = "a_network")]
+    src: Option<Network>,
+    #[serde(default, deserialize_with = "a_network")]
+    dst: Option<Network>,
+    #[serde(default, deserialize_with = "a_protocol")]
+    proto: Option<u8>,
+    sport: Option<Ports>,
+    dport: Option<Ports>,
 }
 
 /// A rule, ready to be asked.
@@ -98,14 +103,14 @@ struct Rule {
 impl Rule {
     fn new(text: &RuleText) -> Result<Self, String> {
         let fields = Fields {
-            src: text.src.as_deref().map(network).transpose()?,
-            dst: text.dst.as_deref().map(network).transpose()?,
-            protocol: text.proto.as_deref().map(protocol).transpose()?,
-            src_ports: text.sport.as_deref().map(range).transpose()?,
-            dst_ports: text.dport.as_deref().map(range).transpose()?,
+            src: text.src,
+            dst: text.dst,
+            protocol: text.proto,
+            src_ports: text.sport.as_ref().map(|ports| ports.0.clone()),
+            dst_ports: text.dport.as_ref().map(|ports| ports.0.clone()),
             ..Fields::default()
         };
-        if let Some(why) = fields.contradiction() {
+        if let Some(why) = fields.mistake() {
             return Err(for_none(why));
         }
         let asks_for_ports = fields.src_ports.is_some() || fields.dst_ports.is_some();
@@ -126,14 +131,10 @@ impl Rule {
 fn rules(text: &str, wanted: &[Spanned<RuleText>]) -> anyhow::Result<Vec<Rule>> {
     let mut rules: Vec<Rule> = Vec::new();
     for (number, one) in (1..).zip(wanted) {
-        let refuse = |why| wrong(text, one, format_args!("rule {number}{why}"));
-        let rule = Rule::new(one.get_ref()).map_err(|why| refuse(format!(": {why}")))?;
+        let refuse = |why| wrong(text, one, format_args!("rule {number}: {why}"));
+        let rule = Rule::new(one.get_ref()).map_err(refuse)?;
         if let Some(before) = rules.iter().position(|before| before.matches.covers(&rule.matches)) {
-            return Err(refuse(format!(
-                " would never be reached: rule {} comes first and takes all its packets; put \
-                 {number} before it, or delete one",
-                before + 1
-            )));
+            return Err(wrong(text, one, hidden("rule", number, before + 1)));
         }
         rules.push(rule);
     }
@@ -172,7 +173,7 @@ const SWEEP: Ms = Ms::from_secs(1);
 impl Firewall {
     /// Reads its file.
     pub fn new(text: &str) -> anyhow::Result<Self> {
-        let config: Config = toml::from_str(text)?;
+        let config: Config = parse(text)?;
         let pass = config.pass.iter().map(|kind| {
             let ethertype = ethertype(kind.get_ref());
             let ethertype =

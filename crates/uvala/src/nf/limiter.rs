@@ -22,11 +22,12 @@ use std::time::Instant;
 use client::nf::{Action, Frame, Handler, Made};
 use serde::{Deserialize, Deserializer, de::Error};
 use switch::forward::chain::flow::{FlowKey, WORDS};
+use switch::forward::chain::rule::Fields;
 use toml::Spanned;
 
 use super::Counts;
 use super::table::Table;
-use super::text::{Match, entries, key_of, wrong};
+use super::text::{Match, entries, hidden, key_of, parse, wrong};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -156,7 +157,7 @@ impl Limiter {
 
     /// Reads its file.
     pub fn new(text: &str) -> anyhow::Result<Self> {
-        let config: Config = toml::from_str(text)?;
+        let config: Config = parse(text)?;
         for (number, one) in (1..).zip(&config.limit) {
             let limit = one.get_ref();
             if limit.frames_per_s.is_none() && limit.bits_per_s.is_none() {
@@ -164,6 +165,7 @@ impl Limiter {
                 return Err(wrong(text, one, why));
             }
         }
+        check_order(text, &config.limit)?;
         let limits = config.limit.into_iter().map(Spanned::into_inner);
         let limit = |text| Limit { text, bucket: Bucket::default(), passed: 0, dropped: 0 };
         let limits = limits.map(limit).collect();
@@ -200,6 +202,19 @@ impl Limiter {
         *if passes { &mut limit.passed } else { &mut limit.dropped } += 1;
         passes
     }
+}
+
+/// Whether each limit can be reached.
+fn check_order(text: &str, limits: &[Spanned<LimitText>]) -> anyhow::Result<()> {
+    let all = Match::from(&Fields::default());
+    let matches: Vec<_> =
+        limits.iter().map(|limit| limit.get_ref().matches.as_ref().unwrap_or(&all)).collect();
+    for (at, limit) in limits.iter().enumerate() {
+        if let Some(before) = matches[..at].iter().position(|before| before.covers(matches[at])) {
+            return Err(wrong(text, limit, hidden("limit", at + 1, before + 1)));
+        }
+    }
+    Ok(())
 }
 
 /// Who shares a bucket with this; `None`: everybody else.
@@ -326,7 +341,7 @@ mod tests {
             ("[[limit]]\nper = \"src\"", "limit 1: say"),
             ("[[limit]]\nframes_per_s = 0", "line 2"),
             ("[[limit]]\nbits_per_s = 1\nburst_s = -1.0", "line 3"),
-            ("[[limit]]\nbits_per_s = 1\nmatch = { port = \"1\" }", "unknown field"),
+            ("[[limit]]\nbits_per_s = 1\nmatch = { port = \"1\" }", "unknown key"),
             ("[[limit]]\nbits_per_s = 1\nmatch = { proto = \"x\" }", "line 3"),
             ("[[limit]]\nbits_per_s = 1\nper = \"mac\"", "line 3"),
         ] {

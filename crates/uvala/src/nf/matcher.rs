@@ -18,13 +18,15 @@
 //! that is behind the Ethernet header of other frames (Aho and Corasick, 1975). What is spread over
 //! two packets is not found: who has to be sure looks at streams, which this does not.
 
+use std::ops::Range;
+
 use aho_corasick::AhoCorasick;
 use client::nf::{Action, Frame, Handler, Made};
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::packet::{ETHERNET, Packet, Piece, Protocol};
-use super::text::{Match, Name, key_of, wrong};
+use super::text::{Match, Name, key_of, parse, wrong};
 use super::{Counts, Names};
 
 #[derive(Deserialize)]
@@ -40,8 +42,8 @@ struct Config {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Pattern {
-    text: Option<String>,
-    hex: Option<String>,
+    text: Option<Spanned<String>>,
+    hex: Option<Spanned<String>>,
     action: Deed,
 }
 
@@ -58,13 +60,19 @@ enum Deed {
 }
 
 impl Pattern {
-    fn bytes(&self) -> Result<Vec<u8>, String> {
-        let bytes = match (&self.text, &self.hex) {
-            (Some(text), None) => text.clone().into_bytes(),
-            (None, Some(hex)) => from_hex(hex).ok_or(format!("{hex:?} is no hex, as \"7f 45\""))?,
-            _ => return Err("say either text or hex".to_owned()),
+    /// What to look for; refuses with what is wrong, and where.
+    fn bytes(&self, all: Range<usize>) -> Result<Vec<u8>, Spanned<String>> {
+        let (at, bytes) = match (&self.text, &self.hex) {
+            (Some(text), None) => (text.span(), Some(text.get_ref().clone().into_bytes())),
+            (None, Some(hex)) => (hex.span(), from_hex(hex.get_ref())),
+            _ => return Err(Spanned::new(all, "say either text or hex".to_owned())),
         };
-        if bytes.is_empty() { Err("it is empty, and everywhere".to_owned()) } else { Ok(bytes) }
+        let refuse = |why: &str| Err(Spanned::new(at, why.to_owned()));
+        match bytes {
+            None => refuse("it is no hex, as \"7f 45\""),
+            Some(bytes) if bytes.is_empty() => refuse("it is empty, and everywhere"),
+            Some(bytes) => Ok(bytes),
+        }
     }
 }
 
@@ -102,14 +110,17 @@ pub struct Matcher {
 impl Matcher {
     /// Reads its file. Services are unknown until [`Self::know`].
     pub fn new(text: &str) -> anyhow::Result<Self> {
-        let config: Config = toml::from_str(text)?;
+        let config: Config = parse(text)?;
         let bytes = (1..).zip(&config.pattern).map(|(number, one)| {
-            let refuse = |why| wrong(text, one, format_args!("pattern {number}: {why}"));
-            one.get_ref().bytes().map_err(refuse)
+            let refuse = |why: Spanned<String>| {
+                wrong(text, &why, format_args!("pattern {number}: {}", why.get_ref()))
+            };
+            one.get_ref().bytes(one.span()).map_err(refuse)
         });
         let bytes = bytes.collect::<anyhow::Result<Vec<_>>>()?;
         let automaton =
-            AhoCorasick::builder().ascii_case_insensitive(config.ignore_case).build(bytes)?;
+            AhoCorasick::builder().ascii_case_insensitive(config.ignore_case).build(&bytes)?;
+        check_order(text, &config.pattern, &bytes, &automaton)?;
         let known = |pattern: Spanned<Pattern>| {
             let (decides, action, service) = match pattern.into_inner().action {
                 Deed::Count => (false, Action::Next, None),
@@ -166,8 +177,37 @@ impl Matcher {
     }
 }
 
+/// Whether each pattern is another, and each action can be.
+fn check_order(
+    text: &str,
+    patterns: &[Spanned<Pattern>],
+    bytes: &[Vec<u8>],
+    automaton: &AhoCorasick,
+) -> anyhow::Result<()> {
+    let decides = |at: usize| patterns[at].get_ref().action != Deed::Count;
+    for (at, pattern) in bytes.iter().enumerate() {
+        let number = at + 1;
+        let found = automaton.find_overlapping_iter(pattern).map(|found| found.pattern());
+        for before in found.map(|found| found.as_usize()).filter(|&before| before < at) {
+            let first = before + 1;
+            let why = if bytes[before].len() == pattern.len() {
+                format!("pattern {number} is pattern {first} once more; delete one")
+            } else if decides(before) && decides(at) {
+                format!(
+                    "pattern {number} would decide nothing: pattern {first} is in it, and comes \
+                     first; put {number} before it, or delete one"
+                )
+            } else {
+                continue;
+            };
+            return Err(wrong(text, &patterns[at], why));
+        }
+    }
+    Ok(())
+}
+
 /// Where what is looked into begins and ends.
-fn payload(frame: &Frame<'_>) -> std::ops::Range<usize> {
+fn payload(frame: &Frame<'_>) -> Range<usize> {
     let bytes = frame.bytes();
     let all = ETHERNET.min(bytes.len())..bytes.len();
     let Ok(packet) = Packet::in_frame(frame) else { return all };
@@ -260,7 +300,7 @@ mod tests {
             (CONFIG.replace("hex = \"7f 45 4c46\"", "hex = \"7\""), "pattern 3"),
             (CONFIG.replace("text = \"curl\"", "text = \"\""), "pattern 1"),
             (CONFIG.replace("text = \"curl\"", "text = \"a\"\nhex = \"00\""), "either"),
-            (format!("patterns = 3\n{CONFIG}"), "unknown field"),
+            (format!("patterns = 3\n{CONFIG}"), "unknown key"),
         ] {
             let error = Matcher::new(&text).err().expect(&text);
             assert!(format!("{error:#}").contains(said), "{error:#}");

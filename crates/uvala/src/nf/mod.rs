@@ -190,6 +190,11 @@ impl Function {
         }
     }
 
+    /// Whether it makes sense to begin with what its file says, which one that runs may be told.
+    pub fn check_start(&self) -> anyhow::Result<()> {
+        if let Self::Balancer(balancer) = self { balancer.check_start() } else { Ok(()) }
+    }
+
     /// Does it speak of services or chains, whose numbers it has to [know](Self::know)?
     pub fn asks_for_names(&self) -> bool {
         match self {
@@ -287,13 +292,99 @@ mod tests {
         assert_eq!([note(1, 1000), note(1, 1001), note(1, 2000)], [u32::MAX, 0, 2]);
     }
 
+    const NAT: &str = "# who\ninside = [\"10.0.1.0/24\"]\noutside = [\n\"10.0.2.1\"]\n";
+    const BACKEND: &str = "[[service]]\naddress = \"10.0.0.1:80\"\n[[service.backend]]\n\
+        address = \"10.0.0.2:80\"\n[[service.backend]]\naddress = \"10.0.0.1:80\"\n";
+    const INTERFACE: &str = "[[interface]]\naddress = \"10.0.1.1/24\"\n";
+
+    fn rule(src: &str) -> String {
+        format!("\n[[rule]]\naction = \"drop\"\nsrc = \"{src}\"\n")
+    }
+
+    /// A file is refused, with one line that names a line of it.
+    fn check_refusal(function: &str, text: &str, line: usize, says: &str) {
+        let error = format!("{:#}", Function::new(function, text).err().expect(text));
+        let place = format!("line {line}: ");
+        assert!(error.starts_with(&place) && error.contains(says), "{text}: {error}");
+        assert!(!error.contains('\n'), "{error}");
+    }
+
+    #[test]
+    fn test_addresses_and_ports_that_are_nobodys_are_said_with_their_line() {
+        let (nat, interface, backend) = (NAT, INTERFACE, BACKEND);
+        let forward = |outside: &str, inside: &str| {
+            let ends = format!("outside = \"10.0.2.1:{outside}\"\ninside = \"10.0.1.1:{inside}\"");
+            format!("{nat}[[forward]]\nproto = \"tcp\"\n{ends}\n")
+        };
+        let way =
+            |via: &str| format!("{interface}[[route]]\nto = \"10.9.0.0/16\"\nvia = {via:?}\n");
+        for (function, text, line, says) in [
+            ("nat", nat.replace("10.0.2.1", "224.0.0.1"), 4, "a group's"),
+            ("nat", nat.replace("10.0.2.1", "0.0.0.0"), 4, "where nobody is"),
+            ("nat", nat.replace("10.0.2.1", "127.0.0.1"), 4, "finds itself"),
+            ("nat", nat.replace("10.0.2.1", "255.255.255.255"), 4, "everybody's"),
+            (
+                "nat",
+                nat.replace("10.0.1.0/24\"", "10.9.0.0/16\",\n\"10.0.1.7/24\""),
+                3,
+                "did you mean",
+            ),
+            ("nat", nat.replace("1\"]", "1\",\n\"10.0.2.1\"]"), 5, "stands there twice"),
+            ("nat", forward("0", "1"), 7, "port 0 is none"),
+            ("nat", forward("1", "0"), 8, "port 0 is none"),
+            ("nat", format!("bindings = 9\nbindings_per_host = 10\n{nat}"), 2, "would have 10"),
+            ("nat", forward("1", "1").replace("tcp", "icmp"), 6, "neither"),
+            ("router", interface.replace("10.0.1.1", "127.0.1.1"), 2, "finds itself"),
+            ("router", interface.replace("10.0.1.1", "239.0.1.1"), 2, "a group's"),
+            ("router", interface.replace("10.0.1.1", "0.0.1.1"), 2, "where nobody is"),
+            ("router", interface.replace("1.1/24", "1.1/16") + interface, 4, "overlap"),
+            ("router", interface.to_owned() + &interface.replace("1.1/24", "9.1/8"), 4, "overlap"),
+            ("router", way("224.0.0.9"), 5, "a group's"),
+            ("router", way("10.0.1.255"), 5, "is no host's"),
+            ("router", way("127.0.0.2").replace("10.0.1.1/24", "10.0.0.1/0"), 5, "finds itself"),
+            ("balancer", backend.replace("2:80", "2:0"), 4, "port 0 is none"),
+            ("balancer", backend.replace("0.2:80", "0.2:x"), 4, "none like 10.0.1.1:80"),
+            ("monitor", "\ncollector = \"192.0.2.9:0\"\n".to_owned(), 2, "port 0 is none"),
+        ] {
+            check_refusal(function, &text, line, says);
+        }
+    }
+
+    #[test]
+    fn test_what_others_hide_or_no_packet_is_is_said_with_its_line() {
+        let limit = |more: &str| format!("[[limit]]\nframes_per_s = 9\n{more}\n");
+        let pattern =
+            |text: &str, does: &str| format!("[[pattern]]\ntext = {text:?}\naction = {does:?}\n");
+        for (function, text, line, says) in [
+            (
+                "limiter",
+                limit("") + &limit("match = { proto = \"udp\" }"),
+                4,
+                "limit 2 would never",
+            ),
+            ("limiter", limit("") + &limit(""), 4, "limit 2 would never"),
+            ("limiter", limit("match = {\nproto = \"x\" }"), 4, "proto \"x\" is none of"),
+            ("matcher", pattern("a", "drop") + &pattern("a", "count"), 4, "pattern 1 once more"),
+            (
+                "matcher",
+                "ignore_case = true\n".to_owned() + &pattern("a", "count") + &pattern("A", "drop"),
+                5,
+                "pattern 1 once more",
+            ),
+            ("matcher", pattern("a", "drop") + &pattern("bar", "drop"), 4, "decide nothing"),
+            ("matcher", pattern("", "drop"), 2, "it is empty"),
+            ("matcher", "[[pattern]]\naction = \"drop\"\nhex = \"7\"\n".to_owned(), 3, "no hex"),
+            ("firewall", rule("10.0.0.0/8") + "proto = \"icmpv6\"\n", 2, "icmpv6 of IPv6"),
+            ("firewall", rule("fd00::/8") + "proto = \"icmp\"\n", 2, "icmp is of IPv4"),
+            ("firewall", "\nrules = 1\n".to_owned(), 2, "unknown key"),
+        ] {
+            check_refusal(function, &text, line, says);
+        }
+    }
+
     #[test]
     fn test_what_cannot_be_meant_is_said_with_its_line() {
-        let nat = "# who\ninside = [\"10.0.1.0/24\"]\noutside = [\n\"10.0.2.1\"]\n";
-        let rule = |src| format!("\n[[rule]]\naction = \"drop\"\nsrc = \"{src}\"\n");
-        let backend = "[[service]]\naddress = \"10.0.0.1:80\"\n[[service.backend]]\n\
-            address = \"10.0.0.2:80\"\n[[service.backend]]\naddress = \"10.0.0.1:80\"\n";
-        let interface = "[[interface]]\naddress = \"10.0.1.1/24\"\n";
+        let (nat, interface, backend) = (NAT, INTERFACE, BACKEND);
         for (function, text, line, says) in [
             ("nat", nat.replace(".2.1", ".1.9"), 4, "10.0.1.9 lies in 10.0.1.0/24"),
             ("nat", nat.replace("\n\"10.0.2.1\"", ""), 3, "name an address"),
@@ -304,21 +395,21 @@ mod tests {
                     "{nat}[[forward]]\nproto = \"tcp\"\noutside = \"10.0.2.9:1\"\n\
                      inside = \"10.0.1.1:1\"\n"
                 ),
-                5,
+                7,
                 "forward 1: 10.0.2.9",
             ),
             ("firewall", rule("10.0.0.0/8") + &rule("10.1.0.0/16"), 6, "never be reached"),
-            ("firewall", rule("10.0.0.0/8") + &rule("10.0.0.1/8"), 6, "did you mean 10.0.0.0/8"),
+            ("firewall", rule("10.0.0.0/8") + &rule("10.0.0.1/8"), 8, "did you mean 10.0.0.0/8"),
             ("firewall", "\npass = [\n\"arp\",\n\"rap\"]\n".to_owned(), 4, "rap"),
-            ("router", format!("{interface}\n{interface}"), 4, "has an interface already"),
+            ("router", format!("{interface}\n{interface}"), 5, "has an interface already"),
             ("router", format!("mac = \"03:00:00:00:00:01\"\n{interface}"), 1, "a group's"),
             (
                 "router",
                 format!("{interface}[[route]]\nto = \"10.9.0.1/16\"\nvia = \"10.0.1.2\"\n"),
-                3,
+                4,
                 "did you mean 10.9.0.0/16",
             ),
-            ("balancer", backend.to_owned(), 5, "the service itself"),
+            ("balancer", backend.to_owned(), 6, "the service itself"),
             ("limiter", "\n[[limit]]\nper = \"flow\"\n".to_owned(), 2, "say frames_per_s"),
             ("matcher", "[[pattern]]\naction = \"drop\"\n".to_owned(), 1, "text or hex"),
             (
@@ -328,9 +419,7 @@ mod tests {
                 "one address",
             ),
         ] {
-            let error = format!("{:#}", Function::new(function, &text).err().expect(&text));
-            let place = format!("line {line}");
-            assert!(error.contains(&place) && error.contains(says), "{text}: {error}");
+            check_refusal(function, &text, line, says);
         }
         // So is what the switch does not have.
         for (function, text, line) in [
@@ -341,6 +430,19 @@ mod tests {
             let error = error.unwrap_err().to_string();
             assert!(error.starts_with(&format!("line {line}: the switch has no")), "{error}");
         }
+    }
+
+    #[test]
+    fn test_what_one_that_runs_may_be_told_can_be_no_beginning() {
+        let text = "[[service]]\naddress = \"10.0.0.1:80\"\n[[service.backend]]\n\
+            address = \"10.0.0.2:80\"\nweight = 1\n";
+        let mut runs = Function::new("balancer", text).unwrap();
+        assert!(runs.check_start().is_ok());
+        let closed =
+            || Function::new("balancer", &text.replace("weight = 1", "weight = 0")).unwrap();
+        let refused = closed().check_start().unwrap_err().to_string();
+        assert!(refused.starts_with("line 2: service 1: no backend has a weight"), "{refused}");
+        runs.replace(closed());
     }
 
     #[test]

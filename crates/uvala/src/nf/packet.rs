@@ -6,7 +6,6 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use client::nf::Frame;
-use serde::Deserialize;
 
 /// Length of an Ethernet header.
 pub const ETHERNET: usize = 14;
@@ -67,8 +66,7 @@ pub fn checksum(bytes: &[u8]) -> u16 {
 }
 
 /// Protocols that know which of a host's programs a packet is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// Echo requests and their replies, by their identifier.
     Icmp,

@@ -34,7 +34,7 @@ use super::packet::{
     ARP, ETHERNET, IPV4, Mac, arp, checksum, ethernet, ethertype, icmp_error, ip, ipv4, mac, word,
 };
 use super::table::Seed;
-use super::text::{Net, wrong};
+use super::text::{Host, Net, parse, wrong};
 use super::{Counts, named};
 pub use board::Board;
 use recent::Recent;
@@ -45,15 +45,15 @@ struct Config {
     /// The router's Ethernet address.
     #[serde(default)]
     mac: Option<Spanned<client::api::Mac>>,
-    interface: Vec<Spanned<InterfaceText>>,
+    interface: Vec<InterfaceText>,
     #[serde(default)]
-    route: Vec<Spanned<RouteText>>,
+    route: Vec<RouteText>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct InterfaceText {
-    address: String,
+    address: Spanned<String>,
 }
 
 fn net(text: &str) -> Result<Ipv4Net, String> {
@@ -63,8 +63,8 @@ fn net(text: &str) -> Result<Ipv4Net, String> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RouteText {
-    to: String,
-    via: Ipv4Addr,
+    to: Spanned<Net>,
+    via: Spanned<Host>,
 }
 
 /// Where packets of a prefix go.
@@ -123,7 +123,7 @@ pub struct Router {
 impl Router {
     /// Reads its file.
     pub fn new(text: &str) -> anyhow::Result<Self> {
-        let config: Config = toml::from_str(text)?;
+        let config: Config = parse(text)?;
         let now = Instant::now();
         let mut router = Self {
             mac: config.mac.as_ref().map_or(MAC, |mac| mac.get_ref().0),
@@ -144,40 +144,50 @@ impl Router {
             return Err(wrong(text, &mac, "mac: a group's address is no router's"));
         }
         for (number, one) in (1..).zip(&config.interface) {
-            let refuse = |why| wrong(text, one, format_args!("interface {number}: {why}"));
-            router.add(one.get_ref()).map_err(refuse)?;
+            let refuse = |why| wrong(text, &one.address, format_args!("interface {number}: {why}"));
+            router.add(one.address.get_ref()).map_err(refuse)?;
         }
         for (number, one) in (1..).zip(&config.route) {
-            let refuse = |why| wrong(text, one, format_args!("route {number}: {why}"));
-            router.lead(one.get_ref()).map_err(refuse)?;
+            let refuse = |why| format!("route {number}: {why}");
+            let (to, via) = (one.to.get_ref().0, one.via.get_ref().0);
+            router.check_neighbour(via).map_err(|why| wrong(text, &one.via, refuse(why)))?;
+            router.lead(to, via).map_err(|why| wrong(text, &one.to, refuse(why)))?;
         }
         anyhow::ensure!(!router.own.is_empty(), "a router has interfaces");
         Ok(router)
     }
 
-    fn add(&mut self, InterfaceText { address }: &InterfaceText) -> Result<(), String> {
+    fn add(&mut self, address: &str) -> Result<(), String> {
         let address = net(address)?;
-        let own = address.addr();
-        // Of networks of two addresses, both are hosts' (RFC 3021).
-        if address.prefix_len() < 31 && [address.network(), address.broadcast()].contains(&own) {
-            return Err(format!("{own} is no host's in {}; take another", address.trunc()));
+        let (own, new) = (address.addr(), address.trunc());
+        check_host(own, new)?;
+        // There are no routes yet.
+        match self.routes.keys().find(|known| known.contains(&new) || new.contains(known)) {
+            Some(known) if known == new => return Err(format!("{new} has an interface already")),
+            Some(known) => {
+                let why = "which has an interface; take networks that do not overlap";
+                return Err(format!("{new} has addresses of {known}, {why}"));
+            }
+            None => {}
         }
-        match self.routes.insert(address.trunc(), Hop::Here(own)) {
-            None => self.own.push(own),
-            Some(_) => return Err(format!("{} has an interface already", address.trunc())),
-        }
+        self.routes.insert(new, Hop::Here(own));
+        self.own.push(own);
         Ok(())
     }
 
-    fn lead(&mut self, RouteText { to, via }: &RouteText) -> Result<(), String> {
-        let Net(to) = to.clone().try_into()?;
-        if self.own.contains(via) {
+    /// Whether a router can be there.
+    fn check_neighbour(&self, via: Ipv4Addr) -> Result<(), String> {
+        if self.own.contains(&via) {
             return Err(format!("{via} is our own address; name a neighbour's"));
         }
-        if self.source_for(*via).is_none() {
-            return Err(format!("{via} is in no network of ours; add an interface there"));
+        match self.routes.get_lpm(&Ipv4Net::from(via)) {
+            Some((net, Hop::Here(_))) => check_host(via, net),
+            _ => Err(format!("{via} is in no network of ours; add an interface there")),
         }
-        match self.routes.insert(to, Hop::Via(*via)) {
+    }
+
+    fn lead(&mut self, to: Ipv4Net, via: Ipv4Addr) -> Result<(), String> {
+        match self.routes.insert(to, Hop::Via(via)) {
             None => Ok(()),
             Some(Hop::Here(_)) => Err(format!("{to} is a network of ours")),
             Some(Hop::Via(before)) => Err(format!("{to} has a route by {before}; delete one")),
@@ -443,6 +453,15 @@ impl Router {
         }
         Action::Drop
     }
+}
+
+/// Whether an address in a network is a host's.
+fn check_host(address: Ipv4Addr, net: Ipv4Net) -> Result<(), String> {
+    // Of networks of two addresses, both are hosts' (RFC 3021).
+    if net.prefix_len() < 31 && [net.network(), net.broadcast()].contains(&address) {
+        return Err(format!("{address} is no host's in {net}; take another"));
+    }
+    Host::try_from(address).map(drop)
 }
 
 impl Waiting {

@@ -1,17 +1,21 @@
 //! Values in the files of functions: what is wrong is said with its line, by the TOML reader.
 
 use std::fmt;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use client::nf::Frame;
+use daemon::words::in_toml;
 use ipnet::Ipv4Net;
-use serde::{Deserialize, Deserializer, de::Error};
+use serde::{Deserialize, Deserializer, de::DeserializeOwned, de::Error};
 use switch::forward::chain::flow::{FlowKey, Prefix, has_ports};
-use switch::forward::chain::rule::{Fields, Matcher};
+use switch::forward::chain::rule::{Fields, Matcher, Network};
 use switch::forward::chain::text::{ethertype, network, no_network, protocol, range};
-use switch::{PortId, VlanId};
+use switch::{EtherType, PortId, VlanId};
 use toml::Spanned;
+
+use super::packet::Protocol;
 
 /// A network, or one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -22,7 +26,7 @@ impl TryFrom<String> for Net {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let one = || text.parse::<std::net::Ipv4Addr>().map(Ipv4Net::from);
+        let one = || text.parse::<Ipv4Addr>().map(Ipv4Net::from);
         let net = text.parse::<Ipv4Net>().or_else(|_| one());
         match net {
             Ok(net) if net == net.trunc() => Ok(Self(net)),
@@ -32,15 +36,94 @@ impl TryFrom<String> for Net {
     }
 }
 
-/// The line of a file on which something begins.
-pub fn line<T>(text: &str, what: &Spanned<T>) -> usize {
-    let before = text.bytes().take(what.span().start);
-    before.filter(|&byte| byte == b'\n').count() + 1
+/// What a file says.
+pub fn parse<T: DeserializeOwned>(text: &str) -> anyhow::Result<T> {
+    toml::from_str(text).map_err(|error| {
+        let (at, why) = in_toml(&error);
+        anyhow::anyhow!("line {}: {why}", line(text, at))
+    })
+}
+
+/// The line of a byte of a file.
+fn line(text: &str, at: usize) -> usize {
+    text.bytes().take(at).filter(|&byte| byte == b'\n').count() + 1
 }
 
 /// What is wrong in a file that can be read, and where.
 pub fn wrong<T>(text: &str, what: &Spanned<T>, why: impl fmt::Display) -> anyhow::Error {
-    anyhow::anyhow!("line {}: {why}", line(text, what))
+    anyhow::anyhow!("line {}: {why}", line(text, what.span().start))
+}
+
+/// What the values of a list are, each of which has its line.
+pub fn each<V: TryFrom<String, Error = String>>(
+    text: &str,
+    key: &str,
+    values: &[Spanned<String>],
+) -> anyhow::Result<Vec<V>> {
+    let value = |value: &Spanned<String>| {
+        let refuse = |why| wrong(text, value, format_args!("{key}: {why}"));
+        V::try_from(value.get_ref().clone()).map_err(refuse)
+    };
+    values.iter().map(value).collect()
+}
+
+/// The address of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Host(pub Ipv4Addr);
+
+impl TryFrom<String> for Host {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let address = text.parse::<Ipv4Addr>();
+        address.map_err(|_| format!("{text:?} is none like 10.0.1.1"))?.try_into()
+    }
+}
+
+impl TryFrom<Ipv4Addr> for Host {
+    type Error = String;
+
+    fn try_from(address: Ipv4Addr) -> Result<Self, String> {
+        let what = match address.octets()[0] {
+            0 => "lies in 0.0.0.0/8, where nobody is",
+            127 => "lies in 127.0.0.0/8, where every host finds itself",
+            224..=239 => "is a group's (multicast)",
+            _ if address.is_broadcast() => "is everybody's (broadcast)",
+            _ => return Ok(Self(address)),
+        };
+        Err(format!("{address} {what}; name the address of one host"))
+    }
+}
+
+/// The same with a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct HostPort(pub SocketAddrV4);
+
+impl TryFrom<String> for HostPort {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let address = text.parse::<SocketAddrV4>();
+        let address = address.map_err(|_| format!("{text:?} is none like 10.0.1.1:80"))?;
+        Host::try_from(*address.ip())?;
+        check_port(address.port()).map(|()| Self(address))
+    }
+}
+
+/// Whether packets can be sent to a port.
+pub fn check_port(port: u16) -> Result<(), String> {
+    let why = "port 0 is none; name one from 1 to 65535";
+    if port == 0 { Err(why.to_owned()) } else { Ok(()) }
+}
+
+/// Of things that are tried in order, this one comes too late.
+pub fn hidden(what: &str, number: usize, before: usize) -> String {
+    format!(
+        "{what} {number} would never be reached: {what} {before} comes first and takes all its \
+         packets; put {number} before it, or delete one"
+    )
 }
 
 /// A name that stands in a file and is looked for later.
@@ -52,7 +135,7 @@ pub struct Name {
 impl Name {
     /// As a file has it.
     pub fn new(text: &str, name: &Spanned<String>) -> Self {
-        Self { line: line(text, name), name: name.get_ref().clone() }
+        Self { line: line(text, name.span().start), name: name.get_ref().clone() }
     }
 
     /// The number that it has among those that there are; else `how` makes one.
@@ -147,12 +230,38 @@ impl Hidden {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MatchText {
-    ethertype: Option<String>,
-    src: Option<String>,
-    dst: Option<String>,
-    proto: Option<String>,
-    sport: Option<String>,
-    dport: Option<String>,
+    #[serde(default, deserialize_with = "a_type")]
+    ethertype: Option<EtherType>,
+    #[serde(default, deserialize_with = "a_network")]
+    src: Option<Network>,
+    #[serde(default, deserialize_with = "a_network")]
+    dst: Option<Network>,
+    #[serde(default, deserialize_with = "a_protocol")]
+    proto: Option<u8>,
+    sport: Option<Ports>,
+    dport: Option<Ports>,
+}
+
+/// What a rule asks for, by the texts that people write.
+fn parsed<'de, D: Deserializer<'de>, T>(
+    from: D,
+    parse: fn(&str) -> Result<T, String>,
+) -> Result<Option<T>, D::Error> {
+    parse(&String::deserialize(from)?).map(Some).map_err(D::Error::custom)
+}
+
+fn a_type<'de, D: Deserializer<'de>>(from: D) -> Result<Option<EtherType>, D::Error> {
+    parsed(from, ethertype)
+}
+
+/// A network of IPv4 or IPv6.
+pub fn a_network<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Network>, D::Error> {
+    parsed(from, network)
+}
+
+/// A protocol of IP.
+pub fn a_protocol<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u8>, D::Error> {
+    parsed(from, protocol)
 }
 
 impl TryFrom<MatchText> for Match {
@@ -160,15 +269,15 @@ impl TryFrom<MatchText> for Match {
 
     fn try_from(text: MatchText) -> Result<Self, String> {
         let fields = Fields {
-            ethertype: text.ethertype.as_deref().map(ethertype).transpose()?,
-            src: text.src.as_deref().map(network).transpose()?,
-            dst: text.dst.as_deref().map(network).transpose()?,
-            protocol: text.proto.as_deref().map(protocol).transpose()?,
-            src_ports: text.sport.as_deref().map(range).transpose()?,
-            dst_ports: text.dport.as_deref().map(range).transpose()?,
+            ethertype: text.ethertype,
+            src: text.src,
+            dst: text.dst,
+            protocol: text.proto,
+            src_ports: text.sport.map(|ports| ports.0),
+            dst_ports: text.dport.map(|ports| ports.0),
             ..Fields::default()
         };
-        match fields.contradiction() {
+        match fields.mistake() {
             Some(why) => Err(for_none(why)),
             None => Ok(Self::from(&fields)),
         }
@@ -191,6 +300,15 @@ pub fn key_of(frame: &Frame<'_>) -> FlowKey {
 pub fn read(frame: &[u8]) -> (FlowKey, Option<(u16, usize)>) {
     let port = PortId::new(0).expect("there is a port 0");
     FlowKey::read_with_payload(Prefix::of(frame), VlanId::DEFAULT, port)
+}
+
+/// A protocol that has ports, of those that are translated.
+pub fn tcp_or_udp<'de, D: Deserializer<'de>>(from: D) -> Result<Protocol, D::Error> {
+    match &*String::deserialize(from)? {
+        "tcp" => Ok(Protocol::Tcp),
+        "udp" => Ok(Protocol::Udp),
+        other => Err(D::Error::custom(format!("proto {other:?} is neither \"tcp\" nor \"udp\""))),
+    }
 }
 
 /// Whole seconds, of which there must be some.
@@ -227,7 +345,7 @@ mod tests {
     #[test]
     fn test_what_is_wrong_is_said_with_its_line() {
         let text = "net = \"10.0.1.0/24\"\nports = \"1-9\"\ntime = 3\nmost = 5\n";
-        let values: Values = toml::from_str(text).unwrap();
+        let values: Values = parse(text).unwrap();
         assert_eq!(values.net.0.to_string(), "10.0.1.0/24");
         assert_eq!((values.ports.0, values.time.as_secs(), values.most), (1..=9, 3, 5));
         for (line, from, to) in [
@@ -237,8 +355,8 @@ mod tests {
             (3, "time = 3", "time = 0"),
             (4, "most = 5", "most = 0"),
         ] {
-            let error = toml::from_str::<Values>(&text.replace(from, to)).unwrap_err();
-            assert!(error.to_string().contains(&format!("line {line}")), "{error}");
+            let error = parse::<Values>(&text.replace(from, to)).unwrap_err();
+            assert!(error.to_string().starts_with(&format!("line {line}: ")), "{error}");
         }
     }
 }

@@ -32,7 +32,7 @@ use toml::Spanned;
 use super::packet::{
     ARP, ETHERNET, IPV4, Mac, Packet, Piece, Side, arp, checksum, ethernet, ip, mac, word,
 };
-use super::text::{Name, key_of, wrong};
+use super::text::{Host, Name, key_of, parse, wrong};
 use super::{Counts, Names, named};
 
 #[derive(Clone, Deserialize)]
@@ -41,10 +41,10 @@ struct Config {
     inside: Spanned<String>,
     #[serde(deserialize_with = "vni")]
     vni: u32,
-    local: Ipv4Addr,
-    remote: Spanned<Ipv4Addr>,
+    local: Host,
+    remote: Spanned<Host>,
     /// Whom to ask for its Ethernet address, where the remote is further away.
-    next_hop: Option<Ipv4Addr>,
+    next_hop: Option<Host>,
     #[serde(default = "own_mac")]
     mac: client::api::Mac,
     #[serde(default = "mtu", deserialize_with = "a_mtu")]
@@ -119,9 +119,9 @@ pub struct Tunnel {
 impl Tunnel {
     /// Reads its file. Nothing passes until [`Self::know`].
     pub fn new(text: &str) -> anyhow::Result<Self> {
-        let config: Config = toml::from_str(text)?;
-        let remote = *config.remote.get_ref();
-        if config.local == remote {
+        let config: Config = parse(text)?;
+        let Host(remote) = *config.remote.get_ref();
+        if config.local.0 == remote {
             return Err(wrong(text, &config.remote, "local and remote are one address"));
         }
         let chain = Name::new(text, &config.inside);
@@ -151,7 +151,7 @@ impl Tunnel {
     }
 
     fn next_hop(&self) -> Ipv4Addr {
-        self.config.next_hop.unwrap_or(self.remote)
+        self.config.next_hop.map_or(self.remote, |host| host.0)
     }
 
     fn wrap(&mut self, frame: &mut Frame<'_>, made: &mut Made) -> Became {
@@ -179,7 +179,7 @@ impl Tunnel {
         let [high, low] = total.to_be_bytes();
         // Not to be cut in pieces (RFC 7348, 4.3).
         ipv4[..12].copy_from_slice(&[0x45, 0, high, low, 0, 0, 0x40, 0, 64, 17, 0, 0]);
-        ipv4[12..16].copy_from_slice(&local.octets());
+        ipv4[12..16].copy_from_slice(&local.0.octets());
         ipv4[16..].copy_from_slice(&remote.octets());
         let sum = checksum(ipv4).to_be_bytes();
         ipv4[10..12].copy_from_slice(&sum);
@@ -196,7 +196,7 @@ impl Tunnel {
         let may_ask = self.asked.is_none_or(|asked| now.duration_since(asked) >= PATIENCE);
         if !is_fresh && may_ask {
             let question =
-                arp(1, (self.config.mac.0, self.config.local), ([0; 6], self.next_hop()));
+                arp(1, (self.config.mac.0, self.config.local.0), ([0; 6], self.next_hop()));
             made.send(&padded(ethernet([0xff; 6], self.config.mac.0, 0x0806, &question)));
             self.asked = Some(now);
         }
@@ -222,7 +222,7 @@ impl Tunnel {
         let begin = packet.l4 + UDP + VXLAN;
         let [src, dst] = [Side::Src, Side::Dst].map(|side| packet.ip(bytes, side));
         let is_ours = mac(bytes, 0) == config.mac.0
-            && (src, dst, packet.protocol(bytes)) == (self.remote, config.local, 17)
+            && (src, dst, packet.protocol(bytes)) == (self.remote, config.local.0, 17)
             && packet.piece == Piece::Whole
             && frame.is_whole();
         let has_frame = begin + ETHERNET <= packet.end && word(bytes, packet.l4 + 2) == PORT;
@@ -239,7 +239,7 @@ impl Tunnel {
 
     fn hear(&mut self, packet: &[u8], made: &mut Made) -> Became {
         let (operation, from) = (word(packet, 6), (mac(packet, 8), ip(packet, 14)));
-        let own = (self.config.mac.0, self.config.local);
+        let own = (self.config.mac.0, self.config.local.0);
         if packet[..6] != [0, 1, 8, 0, 6, 4] || ip(packet, 24) != own.1 {
             return Became::Foreign;
         }
@@ -317,7 +317,7 @@ mod tests {
 
     fn introduced() -> Tunnel {
         let mut tunnel = tunnel();
-        let local = (tunnel.config.mac.0, tunnel.config.local);
+        let local = (tunnel.config.mac.0, tunnel.config.local.0);
         let answer = arp(2, (REMOTE, tunnel.remote), local);
         let answer = ethernet(local.0, REMOTE, 0x0806, &answer);
         assert_eq!(see(&mut tunnel, OUTSIDE, &answer), (None, vec![]));
@@ -392,7 +392,7 @@ mod tests {
     #[test]
     fn test_nobody_inside_can_say_where_the_remote_is() {
         let mut tunnel = introduced();
-        let local = (tunnel.config.mac.0, tunnel.config.local);
+        let local = (tunnel.config.mac.0, tunnel.config.local.0);
         let lie = ethernet(local.0, [6; 6], 0x0806, &arp(2, ([6; 6], tunnel.remote), local));
         see(&mut tunnel, INSIDE, &lie);
         assert_eq!(see(&mut tunnel, INSIDE, &frame()).0.unwrap()[..6], REMOTE);
@@ -423,7 +423,7 @@ mod tests {
             ("mtu = 600", "mtu = 500", "line 5"),
             ("192.0.2.2", "192.0.2.1", "one address"),
             ("192.0.2.2", "192.0.2", "line 4"),
-            ("vni", "vlan", "unknown field"),
+            ("vni", "vlan", "unknown key"),
         ] {
             let text = CONFIG.replace(from, to);
             let error = format!("{:#}", Tunnel::new(&text).err().expect(to));

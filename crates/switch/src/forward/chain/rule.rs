@@ -96,7 +96,26 @@ impl Fields {
             None
         }
     }
+
+    /// Why nobody means them: no frame is one of these, or none that a host sends.
+    #[must_use]
+    pub fn mistake(&self) -> Option<&'static str> {
+        let is_v4 = |net: Network| net.address.is_ipv4();
+        let of_networks = self.src.or(self.dst).map(is_v4);
+        let is_v4 = of_networks.or(self.ethertype.map(|kind| kind == EtherType::IPV4));
+        let is_of_other = match self.protocol {
+            Some(ICMP) => is_v4 == Some(false),
+            Some(ICMPV6) => is_v4 == Some(true),
+            _ => false,
+        };
+        let why = "icmp is of IPv4 and icmpv6 of IPv6, unlike its networks or its type";
+        self.contradiction().or(is_of_other.then_some(why))
+    }
 }
+
+/// Protocols of one version of IP alone.
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
 
 /// What becomes of a frame that enters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -302,7 +321,7 @@ pub fn check(rules: &mut [Rule], is_new: impl Fn(u32) -> bool) -> Result<(), Rul
     let matchers: Vec<_> = rules.iter().map(|rule| Matcher::from(&rule.fields)).collect();
     let all: Vec<_> = rules.iter().zip(&matchers).collect();
     for (at, rule) in all.iter().enumerate().filter(|(_, (rule, _))| is_new(rule.id)) {
-        if let Some(why) = rule.0.fields.contradiction() {
+        if let Some(why) = rule.0.fields.mistake() {
             return Err(RuleError::Impossible(rule.0.id, why));
         }
         all[..at].iter().try_for_each(|before| check_pair(before, rule))?;

@@ -436,6 +436,12 @@ fn test_rules_for_no_frame_are_refused() {
             Fields { ethertype: Some(EtherType::IPV6), dst: net("10.0.0.1"), ..Fields::default() },
             "another version",
         ),
+        (Fields { protocol: Some(58), src: net("10.0.0.0/8"), ..Fields::default() }, "icmpv6"),
+        (Fields { protocol: Some(1), dst: net("fd00::/8"), ..Fields::default() }, "icmp is"),
+        (
+            Fields { protocol: Some(1), ethertype: Some(EtherType::IPV6), ..Fields::default() },
+            "icmp is",
+        ),
     ] {
         let rule = Rule { id: 7, priority: 0, fields, action: Action::Drop };
         let Err(error @ RuleError::Impossible(7, _)) = check(&mut [rule], |_| true) else {
@@ -450,5 +456,7 @@ fn test_rules_for_no_frame_are_refused() {
         dst_ports: Some(53..=53),
         ..Fields::default()
     };
-    assert_eq!(fields.contradiction(), None);
+    assert_eq!(fields.mistake(), None);
+    let icmp = Fields { protocol: Some(1), dst: net("10.0.0.1"), ..Fields::default() };
+    assert_eq!(icmp.mistake(), None);
 }

@@ -68,6 +68,7 @@ pub struct BadFile(String);
 /// Runs a function until it is to end.
 pub fn run(global: &Global, run: &Run) -> anyhow::Result<()> {
     let (port, function) = (run.port.parse::<PortName>()?, run.function()?);
+    function.check_start().map_err(|error| run.blames(&error))?;
     let connection = global.connect()?;
     place::check_switch(&connection, port.switch())?;
     run.check_alone(&connection, &port, &function)?;

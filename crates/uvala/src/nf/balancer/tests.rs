@@ -193,7 +193,7 @@ fn test_nonsense_is_refused() {
         (format!("{good}{good}"), "service 2"),
         (good.replace("weight = 1", "weight = -1"), "line 5"),
         (good.replace("10.0.1.1:80", "10.0.1.1"), "line 2"),
-        (good.replace("weight", "wait"), "unknown field"),
+        (good.replace("weight", "wait"), "unknown key"),
         (good.replace("[[service.backend]]", "proto = \"icmp\"\n[[service.backend]]"), "\"udp\""),
     ] {
         let error = format!("{:#}", Balancer::new(&text).err().expect(&text));

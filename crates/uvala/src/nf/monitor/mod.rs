@@ -22,7 +22,7 @@ use toml::Spanned;
 
 use super::packet::{behind_tags, word};
 use super::table::Table;
-use super::text::{entries, key_of, seconds, wrong};
+use super::text::{check_port, entries, key_of, parse, seconds, wrong};
 use super::{Counts, named};
 use ipfix::{Message, Reason, Record};
 
@@ -94,8 +94,9 @@ impl Reports {
             socket.set_nonblocking(true).map(|()| socket)
         };
         let refuse =
-            |error| wrong(text, &config.collector, format_args!("collector {collector}: {error}"));
-        let socket = open().map_err(refuse)?;
+            |why| wrong(text, &config.collector, format_args!("collector {collector}: {why}"));
+        check_port(collector.port()).map_err(refuse)?;
+        let socket = open().map_err(|error| refuse(error.to_string()))?;
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let epoch = (Instant::now(), milliseconds(since_1970.unwrap_or_default()));
         let (idle, active) = (config.idle_s, config.active_s);
@@ -158,7 +159,7 @@ pub struct Monitor {
 impl Monitor {
     /// Reads its file.
     pub fn new(text: &str) -> anyhow::Result<Self> {
-        let config: Config = toml::from_str(text)?;
+        let config: Config = parse(text)?;
         let (flows, reports) = (Table::new(config.flows), Reports::new(text, &config)?);
         let now = Instant::now();
         Ok(Self { flows, reports, now, sent: now, packets: 0, other: 0, no_room: 0 })

@@ -151,7 +151,7 @@ fn test_nonsense_is_refused() {
         ("", "collector"),
         ("collector = \"here\"", "line 1"),
         ("collector = \"127.0.0.1:1\"\nidle_s = 0", "line 2"),
-        ("collector = \"127.0.0.1:1\"\nidle = 9", "unknown field"),
+        ("collector = \"127.0.0.1:1\"\nidle = 9", "unknown key"),
     ] {
         let error = format!("{:#}", Monitor::new(text).err().expect(text));
         assert!(error.contains(said), "{error}");

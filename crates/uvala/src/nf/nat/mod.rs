@@ -30,16 +30,18 @@
 mod bindings;
 mod ports;
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use client::nf::{Action, Frame, Handler, Made, Meta};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use toml::Spanned;
 
 use super::packet::{Delta, End, Packet, Piece, Protocol, Side, Unread, icmp};
 use super::table::Table;
-use super::text::{Name, Net, Ports, entries, seconds, wrong};
+use super::text::{
+    Host, HostPort, Name, Net, Ports, each, entries, parse, seconds, tcp_or_udp, wrong,
+};
 use super::time::Ms;
 use super::{Counts, Names, named};
 use bindings::{Bindings, Refused, Timeouts};
@@ -47,16 +49,15 @@ use bindings::{Bindings, Refused, Timeouts};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    inside: Spanned<Vec<Net>>,
-    outside: Spanned<Vec<Spanned<Ipv4Addr>>>,
+    inside: Spanned<Vec<Spanned<String>>>,
+    outside: Spanned<Vec<Spanned<String>>>,
     from_inside: Option<Spanned<String>>,
     #[serde(default = "ports")]
     ports: Ports,
     #[serde(default = "bindings", deserialize_with = "entries")]
     bindings: u32,
     /// A quarter of them, if nothing is said: RFC 6888 asks for a limit (REQ-4).
-    #[serde(default, deserialize_with = "some_entries")]
-    bindings_per_host: Option<u32>,
+    bindings_per_host: Option<Spanned<Entries>>,
     /// Five minutes: what RFC 4787 recommends (REQ-5).
     #[serde(default = "udp_s", deserialize_with = "seconds")]
     udp_s: Duration,
@@ -70,7 +71,7 @@ struct Config {
     #[serde(default = "icmp_s", deserialize_with = "seconds")]
     icmp_s: Duration,
     #[serde(default)]
-    forward: Vec<Spanned<Forward>>,
+    forward: Vec<Forward>,
 }
 
 impl Config {
@@ -84,27 +85,53 @@ impl Config {
         if outside.is_empty() {
             return Err(wrong(text, &self.outside, "outside: name an address that they share"));
         }
-        for address in outside {
-            let around = inside.iter().find(|net| net.0.contains(address.get_ref()));
-            if let Some(Net(net)) = around {
-                let ip = address.get_ref();
+        let inside: Vec<Net> = each(text, "inside", inside)?;
+        let mut all = Vec::new();
+        for (address, Host(ip)) in outside.iter().zip(each(text, "outside", outside)?) {
+            if let Some(Net(net)) = inside.iter().find(|net| net.0.contains(&ip)) {
                 let why = format_args!(
                     "outside: {ip} lies in {net}, which is inside; take an address that is not, \
                      or a smaller network"
                 );
                 return Err(wrong(text, address, why));
             }
+            if all.contains(&ip) {
+                let why = format_args!("outside: {ip} stands there twice; delete one");
+                return Err(wrong(text, address, why));
+            }
+            all.push(ip);
         }
-        Ok((inside.clone(), outside.iter().map(|address| *address.get_ref()).collect()))
+        Ok((inside, all))
+    }
+
+    /// Most bindings of one host.
+    fn per_host(&self, text: &str) -> anyhow::Result<u32> {
+        let (Some(wanted), all) = (&self.bindings_per_host, self.bindings) else {
+            return Ok(self.bindings.div_ceil(4));
+        };
+        match wanted.get_ref().0 {
+            most if most <= all => Ok(most),
+            most => {
+                let why = format_args!(
+                    "bindings_per_host: one host would have {most}, and all together have {all} \
+                     (bindings); lower it, or raise bindings"
+                );
+                Err(wrong(text, wanted, why))
+            }
+        }
     }
 }
+
+#[derive(Clone, Copy, Deserialize)]
+struct Entries(#[serde(deserialize_with = "entries")] u32);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Forward {
+    #[serde(deserialize_with = "tcp_or_udp")]
     proto: Protocol,
-    outside: SocketAddrV4,
-    inside: SocketAddrV4,
+    outside: Spanned<HostPort>,
+    inside: Spanned<HostPort>,
 }
 
 fn ports() -> Ports {
@@ -113,10 +140,6 @@ fn ports() -> Ports {
 
 fn bindings() -> u32 {
     1 << 16
-}
-
-fn some_entries<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
-    entries(from).map(Some)
 }
 
 fn udp_s() -> Duration {
@@ -236,7 +259,7 @@ pub struct Nat {
 impl Nat {
     /// Reads its file.
     pub fn new(text: &str) -> anyhow::Result<Self> {
-        let config: Config = toml::from_str(text)?;
+        let config: Config = parse(text)?;
         let (inside, outside) = config.ends(text)?;
         let timeouts = Timeouts {
             udp: config.udp_s.into(),
@@ -244,8 +267,7 @@ impl Nat {
             transitory: config.tcp_transitory_s.into(),
             icmp: config.icmp_s.into(),
         };
-        let per_host = config.bindings_per_host.unwrap_or(config.bindings.div_ceil(4));
-        let most = (config.bindings, per_host);
+        let most = (config.bindings, config.per_host(text)?);
         let bindings = Bindings::new(most, &outside, &config.ports.0, timeouts);
         let mut nat = Self {
             inside,
@@ -259,27 +281,30 @@ impl Nat {
             became: [0; BECAME.len()],
         };
         for (number, one) in (1..).zip(&config.forward) {
-            let refuse = |why| wrong(text, one, format_args!("forward {number}: {why}"));
-            nat.forward(one.get_ref()).map_err(refuse)?;
+            let refuse =
+                |(at, why): (_, String)| wrong(text, at, format_args!("forward {number}: {why}"));
+            nat.forward(one).map_err(refuse)?;
         }
         Ok(nat)
     }
 
-    fn forward(&mut self, forward: &Forward) -> Result<(), String> {
-        let (inside, outside) = (End::from(forward.inside), End::from(forward.outside));
+    /// Refuses with what is wrong, and where.
+    fn forward<'a>(&mut self, forward: &'a Forward) -> Result<(), (&'a Spanned<HostPort>, String)> {
+        let [inside, outside] =
+            [&forward.inside, &forward.outside].map(|end| End::from(end.get_ref().0));
         if !self.is_inside(inside.ip) {
-            return Err(format!("{} is in no network of `inside`; add it there", inside.ip));
+            let why = format!("{} is in no network of `inside`; add it there", inside.ip);
+            return Err((&forward.inside, why));
         }
         if !self.outside.contains(&outside.ip) {
-            return Err(format!("{} is no address of `outside`; add it there", outside.ip));
+            let why = format!("{} is no address of `outside`; add it there", outside.ip);
+            return Err((&forward.outside, why));
         }
-        if forward.proto == Protocol::Icmp {
-            return Err("proto is \"tcp\" or \"udp\"".to_owned());
+        if !self.bindings.fix(forward.proto, inside, outside) {
+            let why = "one of its ends has a forward already; delete one of both";
+            return Err((&forward.outside, why.to_owned()));
         }
-        match self.bindings.fix(forward.proto, inside, outside) {
-            true => Ok(()),
-            false => Err("one of its ends has a forward already; delete one of both".to_owned()),
-        }
+        Ok(())
     }
 
     /// Does it have to know the number of a chain?

@@ -432,11 +432,11 @@ fn test_nonsense_is_refused_and_said_where() {
         ("inside = [\"10.0.1.0/24\"]\noutside = []".to_owned(), "outside: name"),
         ("inside = []\noutside = [\"192.0.2.1\"]".to_owned(), "inside: name"),
         (format!("{CONFIG}udp_s = 0"), "line 3"),
-        (format!("{CONFIG}udp = 1"), "unknown field"),
+        (format!("{CONFIG}udp = 1"), "unknown key"),
         (format!("{CONFIG}ports = \"2-1\""), "line 3"),
         (format!("{CONFIG}{}", FORWARD.replace("192.0.2.1", "192.0.2.9")), "add it there"),
         (format!("{CONFIG}{}", FORWARD.replace("10.0.1.2", "10.0.2.2")), "add it there"),
-        (format!("{CONFIG}{}", FORWARD.replace("tcp", "icmp")), "\"tcp\" or \"udp\""),
+        (format!("{CONFIG}{}", FORWARD.replace("tcp", "icmp")), "nor \"udp\""),
         (format!("{CONFIG}{FORWARD}{FORWARD}"), "forward 2"),
     ] {
         let error = format!("{:#}", Nat::new(&text).err().expect(&text));
