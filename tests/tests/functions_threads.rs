@@ -6,7 +6,7 @@ use std::time::Duration;
 use client::Port;
 use client::api::FunctionInfo;
 use client::nf::{Action, Frame, Made, Number, Shown, Threads};
-use harness::chain::{audit, configuration, functions};
+use harness::chain::{audit, configuration, functions, open_hops};
 use harness::daemon::{Daemon, Setup};
 use harness::process::{Owned, Scratch, outcome, uvala};
 use harness::role::Become;
@@ -319,4 +319,49 @@ fn a_program_stops_its_threads_and_hears_why_they_end() {
         let failed = runs.join().unwrap().unwrap_err().to_string();
         assert!(failed.starts_with("thread ") && failed.contains("at valenf:f0"), "{failed}");
     });
+}
+
+#[test]
+fn several_functions_share_a_thread_and_end_together() {
+    let daemon = Setup::new(&(configuration(3) + "direct = true\n")).start();
+    let with = "--with bypass valenf:f1 - --with bypass valenf:f2 -";
+    let mut process =
+        Owned::spawn(&mut command(&daemon, &format!("nf run bypass valenf:f0 {with}")));
+    wait::until("hops", || open_hops(&daemon) == 2);
+    let seen = running(&daemon);
+    assert_eq!(seen.len(), 3);
+    assert!(seen.iter().all(|info| (info.pid, info.thread) == (seen[0].pid, seen[0].thread)));
+    let (mut a, mut b) = (
+        daemon.options().group("nf").open("valenf:a").unwrap(),
+        daemon.options().group("nf").open("valenf:b").unwrap(),
+    );
+    flows_pass(&mut a, &mut b, 100);
+    let seen: Vec<_> = running(&daemon).iter().map(|f| (f.direct_in, f.direct_out)).collect();
+    assert_eq!(seen, [(0, 100), (100, 100), (100, 0)]);
+    wait::until("it to sleep", || running(&daemon).iter().all(sleeps));
+    // It wakes for a frame of any of them: a rule sends these to the last.
+    assert!(daemon.uvala(&["chain", "add", "valenf", "last", "s2"]).status.success());
+    assert!(daemon.uvala(&["rule", "add", "valenf", "chain:last", "--in", "a"]).status.success());
+    flows_pass(&mut a, &mut b, 10);
+    assert_eq!(daemon.stats("valenf:f2").rx.frames, 10);
+    process.signal(Signal::TERM);
+    assert!(process.wait().success());
+    wait::until("all to go", || running(&daemon).is_empty());
+}
+
+#[test]
+fn what_cannot_share_a_thread_is_refused_and_nothing_is_left() {
+    let daemon = Setup::new("[switch.valenf]\nforwarding = \"chain\"\n").start();
+    for (words, code, why) in [
+        ("valenf:x --threads 2 --with bypass valenf:y -", 2, "one instance each"),
+        ("valenf:x --with nothing valenf:y -", 2, "no such function"),
+        ("valenf:x --with bypass valenf -", 10, "valenf"),
+        ("valenf:x --with bypass valenf:y /no/such/file", 9, "/no/such/file"),
+        ("valenf:x --with bypass valenf:x -", 2, "valenf:x"),
+        ("valenf:x --with bypass valeno:y -", 5, "valeno"),
+    ] {
+        let (status, said) = refused(&daemon, &format!("nf run bypass {words}"));
+        assert!(status == code && said.contains(why), "{words}: {status} {said}");
+        assert!(functions(&daemon).is_empty(), "{words}");
+    }
 }

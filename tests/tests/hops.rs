@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use client::nf::{self, Action, Frame, Made};
-use client::{Interest, Port};
+use client::{Interest, Options, Port};
 use harness::chain::{
     audit, chain, configuration, dropped, drops, function, functions, one_dies, open_hops,
 };
@@ -185,6 +185,107 @@ fn joined_by_the_switch(group: &str, step: impl Fn(&mut Port) + Sync) {
 
 fn next(_: &mut Frame<'_>, _: &mut Made) -> Action {
     Action::Next
+}
+
+/// Functions at these ports, in one thread of this process, as long as `meanwhile` goes on.
+fn together(options: &Options, numbers: &[usize], meanwhile: impl FnOnce()) {
+    let options = options.clone().group("nf").reconnect(true);
+    let open = |n: &usize| options.clone().open(&format!("valenf:f{n}")).unwrap();
+    let (mut ports, over): (Vec<_>, _) =
+        (numbers.iter().map(open).collect(), AtomicBool::new(false));
+    let mut handlers: Vec<fn(&mut Frame<'_>, &mut Made) -> Action> = vec![next; ports.len()];
+    std::thread::scope(|scope| {
+        let ended = Ended(&over);
+        let functions = scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                nf::step_all(&mut ports, &mut handlers, SHORT).unwrap();
+            }
+        });
+        meanwhile();
+        drop(ended);
+        functions.join().unwrap();
+    });
+}
+
+/// All that went by hops, by functions; and nothing is where it should not be.
+fn carried(daemon: &Daemon) -> Vec<(u64, u64)> {
+    let group = audit(daemon).remove(0);
+    assert!(group.members.iter().all(|m| m.wrong + m.kept == 0), "{group:?}");
+    functions(daemon).iter().map(|f| (f.direct_in, f.direct_out)).collect()
+}
+
+#[test]
+fn functions_of_one_thread_hand_frames_on_by_calls() {
+    let daemon = Setup::new(&direct(3)).start();
+    together(&daemon.options(), &[0, 1, 2], || {
+        wait::until("hops", || open_hops(&daemon) == 2);
+        let (tally, sent) = stream(&daemon, 50, |_| {});
+        tally.assert_whole(1, sent);
+        assert_eq!(carried(&daemon), [(0, sent), (sent, sent), (sent, 0)]);
+        assert_eq!(daemon.stats("valenf:f1").rx.frames, 0, "the switch has given it none");
+        // Whoever sends them is whose they are counted as.
+        assert_eq!(daemon.stats("valenf:f2").tx.frames, sent);
+        assert_eq!(daemon.stats("valenf:f0").tx.frames, 0);
+    });
+    wait::until("everybody to go", || audit(&daemon).is_empty());
+}
+
+#[test]
+fn a_chain_that_becomes_direct_and_back_within_a_thread_keeps_frames_and_order() {
+    let daemon = Setup::new(&direct(3)).start();
+    let services = ["chain", "add", "valenf", "c", "s0,s1,s2", "--direct"];
+    together(&daemon.options(), &[2, 0, 1], || {
+        wait::until("hops", || open_hops(&daemon) == 2);
+        let (tally, sent) = stream(&daemon, 400, |round| {
+            if round % 4 == 3 {
+                let count = services.len() - usize::from(round % 8 == 3);
+                assert!(daemon.uvala(&services[..count]).status.success());
+            }
+        });
+        tally.assert_whole(1, sent);
+        let (by_hop, by_switch) = (carried(&daemon)[1].0, daemon.stats("valenf:f1").rx.frames);
+        assert_eq!(by_hop + by_switch, sent);
+        assert!(by_hop > 0 && by_switch > 0, "both ways");
+    });
+}
+
+#[test]
+fn a_function_of_another_process_may_stand_between_two_of_one_thread() {
+    let daemon = Setup::new(&direct(4)).start();
+    let _others = [function(&daemon, 1), function(&daemon, 3)];
+    together(&daemon.options(), &[0, 2], || {
+        wait::until("hops", || open_hops(&daemon) == 3);
+        let (tally, sent) = stream(&daemon, 100, |_| {});
+        tally.assert_whole(1, sent);
+        // Everybody's rings full, and nobody waits for somebody who waits for him.
+        let (mut a, _b) = ends(&daemon);
+        let mut frame = Vec::new();
+        for number in 0..50_000 {
+            fill(&mut frame, mac(9), 1, number, 60);
+            a.send(&frame).unwrap();
+        }
+        wait::until("the chain to be empty", || {
+            functions(&daemon).iter().all(|f| f.waiting == 0)
+                && chain(&daemon).hops.iter().all(|hop| hop.waiting == 0)
+        });
+        let all = functions(&daemon);
+        assert!(all.iter().all(|f| f.frames_in == f.frames_out), "{all:?}");
+        carried(&daemon);
+    });
+}
+
+#[test]
+fn functions_of_one_thread_go_on_after_a_restart_of_the_daemon() {
+    let mut daemon = Setup::new(&direct(2)).start();
+    together(&daemon.options(), &[0, 1], || {
+        for _ in 0..3 {
+            wait::until("the hop", || open_hops(&daemon) == 1);
+            let (tally, sent) = stream(&daemon, 20, |_| {});
+            tally.assert_whole(1, sent);
+            assert_eq!(carried(&daemon)[1].0, sent);
+            daemon.restart();
+        }
+    });
 }
 
 const SHORT: Option<Duration> = Some(Duration::from_millis(5));

@@ -350,6 +350,22 @@ pub struct Links<'a> {
     pub hops: &'a [Arc<Link>],
 }
 
+impl Links<'_> {
+    fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let all = self.hops.iter().chain([self.port]).map(|link| link.wake.as_fd());
+        all.chain(self.port.stop.as_ref().map(AsFd::as_fd))
+    }
+
+    /// Takes all kicks. A hop whose other end has gone says so for ever; control has told, and it
+    /// will be closed.
+    fn acknowledge(&self) -> Result<(), Lost> {
+        for link in self.hops {
+            let _ = link.acknowledge();
+        }
+        self.port.acknowledge()
+    }
+}
+
 impl Sleeps for Links<'_> {
     /// Nobody else reads the doorbells of hops: a kick stays in them until the thread has slept.
     fn kicks(&self) -> u64 {
@@ -360,24 +376,7 @@ impl Sleeps for Links<'_> {
         if self.hops.is_empty() {
             return self.port.sleep(seen, deadline);
         }
-        if self.port.is_stopped() {
-            return Err(Lost);
-        }
-        let all = self.hops.iter().map(|link| link.wake.as_fd()).chain([self.port.wake.as_fd()]);
-        let all = all.chain(self.port.stop.as_ref().map(AsFd::as_fd));
-        let mut fds: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let left = left.and_then(|left| Timespec::try_from(left).ok());
-        match rustix::event::poll(&mut fds, left.as_ref()) {
-            Ok(0) => return Ok(Woken::TimedOut),
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(_) => return Err(Lost),
-        }
-        // A hop whose other end has gone says so for ever; control has told, and it will be closed.
-        for link in self.hops {
-            let _ = link.acknowledge();
-        }
-        self.port.acknowledge().map(|()| Woken::Kicked)
+        std::slice::from_ref(self).sleep(seen, deadline)
     }
 
     fn check(&self) -> Result<(), Lost> {
@@ -386,6 +385,39 @@ impl Sleeps for Links<'_> {
 
     fn why(&self) -> Error {
         self.port.why()
+    }
+}
+
+/// Ports of one thread, whose doorbells nobody else reads.
+impl Sleeps for [Links<'_>] {
+    fn kicks(&self) -> u64 {
+        0
+    }
+
+    fn sleep(&self, _: u64, deadline: Option<Instant>) -> Result<Woken, Lost> {
+        if self.iter().any(|links| links.port.is_stopped()) {
+            return Err(Lost);
+        }
+        let all = self.iter().flat_map(Links::descriptors);
+        let mut fds: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match rustix::event::poll(&mut fds, left.as_ref()) {
+            Ok(0) => return Ok(Woken::TimedOut),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return Err(Lost),
+        }
+        let taken = self.iter().map(Links::acknowledge).fold(Ok(()), Result::and);
+        taken.map(|()| Woken::Kicked)
+    }
+
+    fn check(&self) -> Result<(), Lost> {
+        self.iter().try_for_each(Sleeps::check)
+    }
+
+    fn why(&self) -> Error {
+        let lost = self.iter().find(|links| links.check().is_err()).or(self.first());
+        lost.map_or(Error::Lost(Lost), Sleeps::why)
     }
 }
 

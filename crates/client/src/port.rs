@@ -202,7 +202,7 @@ impl AsFd for Sender {
 /// The receiving half of a port: its receive rings.
 #[derive(Debug)]
 pub struct Receiver {
-    rings: Vec<Rx>,
+    pub(crate) rings: Vec<Rx>,
     link: Arc<Link>,
     policy: WaitPolicy,
     /// Ring to look at first: all get their turn.
@@ -221,11 +221,6 @@ impl Receiver {
     #[inline(always)]
     pub fn rx(&mut self, i: usize) -> &mut Rx {
         &mut self.rings[i]
-    }
-
-    /// All receive rings.
-    pub(crate) fn all(&mut self) -> &mut [Rx] {
-        &mut self.rings
     }
 
     /// The memory that they are in.
@@ -654,14 +649,14 @@ fn may_pass(error: &Error) -> bool {
 }
 
 /// A timeout that several calls share.
-struct Limit(Option<Instant>);
+pub(crate) struct Limit(Option<Instant>);
 
 impl Limit {
-    fn new(timeout: Option<Duration>) -> Self {
+    pub(crate) fn new(timeout: Option<Duration>) -> Self {
         Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
     }
 
-    fn left(&self) -> Option<Duration> {
+    pub(crate) fn left(&self) -> Option<Duration> {
         self.0.map(|end| end.saturating_duration_since(Instant::now()))
     }
 }

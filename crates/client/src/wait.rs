@@ -54,7 +54,7 @@ pub trait Sleeps {
 /// Waits until `on` is ready. `false`: `timeout` is over.
 pub fn wait(
     on: &mut impl Waits,
-    link: &impl Sleeps,
+    link: &(impl Sleeps + ?Sized),
     policy: WaitPolicy,
     timeout: Option<Duration>,
 ) -> Result<bool, Error> {
@@ -82,7 +82,11 @@ pub fn wait(
     sleep(on, link, deadline).map_err(|Lost| link.why())
 }
 
-fn spin(on: &mut impl Waits, link: &impl Sleeps, deadline: Option<Instant>) -> Result<bool, Lost> {
+fn spin(
+    on: &mut impl Waits,
+    link: &(impl Sleeps + ?Sized),
+    deadline: Option<Instant>,
+) -> Result<bool, Lost> {
     /// Looks at the ring between two looks at the clock and at the other side's health.
     const LOOKS: u32 = 4096;
     loop {
@@ -99,7 +103,11 @@ fn spin(on: &mut impl Waits, link: &impl Sleeps, deadline: Option<Instant>) -> R
     }
 }
 
-fn sleep(on: &mut impl Waits, link: &impl Sleeps, deadline: Option<Instant>) -> Result<bool, Lost> {
+fn sleep(
+    on: &mut impl Waits,
+    link: &(impl Sleeps + ?Sized),
+    deadline: Option<Instant>,
+) -> Result<bool, Lost> {
     loop {
         let seen = link.kicks();
         if !on.arm() {

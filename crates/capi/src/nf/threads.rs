@@ -81,7 +81,7 @@ unsafe impl Sync for Shared {}
 
 impl Shared {
     /// Lends the body its port.
-    fn run(&self, Instance { thread, port }: Instance, stop: &Stop) -> Result<(), Ended> {
+    fn run(&self, Instance { thread, port, .. }: Instance, stop: &Stop) -> Result<(), Ended> {
         let handle = Box::into_raw(Handle::new(port, self.reconnects, Some(stop.clone())));
         // SAFETY: a function by the contract in uvala.h, which does not close the port.
         let code = unsafe { (self.body)(self.context, handle, thread.into()) };

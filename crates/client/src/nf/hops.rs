@@ -26,6 +26,12 @@
 //! in front of the first function. Hops make no circles, the daemon sees to that, so somebody can
 //! always go on.
 //!
+//! *In one thread.* Where both ends are functions of one thread ([`super::step_all`]), a frame is
+//! handed on by a call, and only the mark of a beginning goes through the ring. As long as that
+//! stands there, nothing is handed on, and what is behind it in front of the first function waits:
+//! so calls begin when what came by the switch before has been read. A function of the thread never
+//! waits for room in such a hop, for nobody else would make any.
+//!
 //! *The end.* A hop that is no longer wanted is emptied by its receiver, and let go of by both.
 //! When one of them dies, the other is told so: a receiver reads what there is before anything
 //! else, a sender goes on by the switch.
@@ -34,18 +40,18 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ring::Region;
 use ring::abi::{Slot, slot_flag};
 use ring::cursor::Span;
 use ring::extra::ExtraBufs;
 use ring::layout::{PAGE, PortLayout, RingCounts};
-use ring::user::{News, RxRing, TxRing};
+use ring::user::{RxRing, TxRing};
+use ring::{Region, RegionId};
 
-use super::{Action, Meta};
+use super::{Action, Meta, sleep};
 use crate::api::{HopCall, HopEnd, HopRef, HopState, PortRef, Reply, Request};
 use crate::control::ControlError;
-use crate::link::{Link, Links};
-use crate::wait::{WaitPolicy, Waits, wait};
+use crate::link::Link;
+use crate::wait::WaitPolicy;
 use crate::{Error, Port, Receiver, Rx, Tx};
 
 /// Chains, and positions in them.
@@ -60,16 +66,18 @@ pub(crate) struct Hops {
     ins: Vec<In>,
     pub(super) ways: Ways,
     /// The doorbells of all of them.
-    links: Vec<Arc<Link>>,
+    pub(super) links: Vec<Arc<Link>>,
     /// The daemon knows nothing of hops.
     deaf: bool,
     /// It is asked about them.
     asks: bool,
+    /// It is to be asked again: what was to be done could not be yet.
+    again: bool,
 }
 
 /// A hop that ends here.
 #[derive(Debug)]
-struct In {
+pub(super) struct In {
     hop: u32,
     rx: Rx,
     link: Arc<Link>,
@@ -86,6 +94,8 @@ pub(crate) struct Ways {
     routes: Vec<Route>,
     /// The same for looking up, by chains.
     table: Option<Box<[Row; CHAINS]>>,
+    /// Functions of the same thread are called.
+    calls: bool,
 }
 
 type Route = (u8, u8, u8, u32);
@@ -109,6 +119,18 @@ pub(super) struct Out {
     filled: u32,
     frames: u32,
     ended: bool,
+    next: Next,
+}
+
+/// How frames get to the other end of a hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// Not yet.
+    Held,
+    /// Through its ring.
+    Ring,
+    /// By a call of the function at this place of the thread.
+    Call(usize),
 }
 
 impl Out {
@@ -137,18 +159,54 @@ impl Ways {
         self.outs.get_mut(usize::from(out)).filter(|out| is_its && !out.ended)
     }
 
+    /// The place of the function of this thread that gets the frame now, if one does.
+    #[inline]
+    pub(super) fn call(&mut self, action: Action, meta: Meta) -> Option<usize> {
+        if !self.calls {
+            return None;
+        }
+        match self.of(action, meta)? {
+            Out { next: Next::Call(place), frames, .. } => {
+                *frames += 1;
+                Some(*place)
+            }
+            _ => None,
+        }
+    }
+
     /// Has every hop so many free slots?
     #[inline]
     pub(super) fn have_room(&mut self, count: u32) -> bool {
-        self.outs.iter_mut().all(|out| out.ended || has_room(&mut out.tx, count))
+        self.rings().all(|tx| has_room(tx, count))
+    }
+
+    /// The rings of hops to other threads.
+    pub(super) fn rings(&mut self) -> impl Iterator<Item = &mut Tx> {
+        let others = self.outs.iter_mut().filter(|out| !out.ended && out.next == Next::Ring);
+        others.map(|out| &mut out.tx)
+    }
+
+    /// It is not known yet how to get to the other end of one.
+    fn is_held(&self) -> bool {
+        self.outs.iter().any(|out| out.next == Next::Held)
+    }
+
+    /// Bits of the places that are called.
+    fn called(&self) -> u8 {
+        self.outs.iter().fold(0, |bits, out| match out.next {
+            Next::Call(place) if !out.ended => bits | 1 << place,
+            _ => bits,
+        })
     }
 
     /// Hands over what was filled.
     pub(super) fn submit(&mut self) {
-        for out in self.outs.iter_mut().filter(|out| out.filled > 0) {
+        for out in self.outs.iter_mut().filter(|out| out.frames > 0 || out.filled > 0) {
             out.tx.count(out.frames);
-            // That the other end has gone control says.
-            let _ = out.tx.submit(out.filled);
+            if out.filled > 0 {
+                // That the other end has gone control says.
+                let _ = out.tx.submit(out.filled);
+            }
             (out.filled, out.frames) = (0, 0);
         }
     }
@@ -185,20 +243,34 @@ fn has_room(tx: &mut Tx, count: u32) -> bool {
 }
 
 impl Hops {
+    /// Has something to be done that could not be yet?
+    pub(super) fn awaits(&self) -> bool {
+        self.again
+    }
+
     /// How many hops end here.
     pub(super) fn ins(&self) -> usize {
         self.ins.len()
     }
 
-    /// A hop that ends here, and how many slots may be handled now; with the ways on.
-    pub(super) fn source(
-        &mut self,
-        at: usize,
-        receiver: &mut Receiver,
-    ) -> (&mut Rx, &mut Ways, u32) {
-        let Self { ins, ways, .. } = self;
-        let count = ins[at].ready(receiver);
-        (&mut ins[at].rx, ways, count)
+    /// How many slots of a hop that ends here may be handled now.
+    pub(super) fn ready(&mut self, at: usize, receiver: &mut Receiver) -> u32 {
+        self.ins[at].ready(receiver)
+    }
+
+    /// The ring of a hop that ends here, with the ways on.
+    pub(super) fn rings(&mut self, at: usize) -> (&mut Rx, &mut Ways) {
+        (&mut self.ins[at].rx, &mut self.ways)
+    }
+
+    /// The doorbells of all of them, and those that end here.
+    pub(super) fn sleepers(&mut self) -> (&[Arc<Link>], &mut [In]) {
+        (&self.links, &mut self.ins)
+    }
+
+    /// Does this hop, of this region, end here?
+    fn ends_here(&self, hop: u32, region: RegionId) -> bool {
+        self.ins.iter().any(|it| it.hop == hop && it.rx.region() == region && !it.ended)
     }
 
     /// So many slots of a ring of the port were given back.
@@ -252,6 +324,11 @@ impl Hops {
 }
 
 impl In {
+    /// Its ring.
+    pub(super) fn ring(&mut self) -> &mut Rx {
+        &mut self.rx
+    }
+
     /// How many slots may be handled: those before the mark of a beginning, and those behind it
     /// when what came by the switch before has been read.
     fn ready(&mut self, receiver: &mut Receiver) -> u32 {
@@ -280,11 +357,72 @@ pub(super) fn left_behind(port: &mut Port) -> Option<usize> {
     hops.ins.iter_mut().position(|hop| hop.ended && hop.ready(receiver) > 0)
 }
 
-/// Learns what the daemon has to say of hops, and does it. Who does not wait waits elsewhere, where
-/// no hop would wake him: until he waits here, the daemon does not hear of him.
-pub(super) fn tend(port: &mut Port, timeout: Option<Duration>) -> Result<(), Error> {
-    let mut is_first = !port.hops.asks && timeout != Some(Duration::ZERO);
+/// Finds out which hops join functions of this thread.
+pub(super) fn join(ports: &mut [Port]) {
+    for at in 0..ports.len() {
+        for out in 0..ports[at].hops.ways.outs.len() {
+            let Out { hop, ref tx, .. } = ports[at].hops.ways.outs[out];
+            let region = tx.region();
+            let ends_at = |&to: &usize| to != at && ports[to].hops.ends_here(hop, region);
+            let to = (0..ports.len()).find(ends_at);
+            let out = &mut ports[at].hops.ways.outs[out];
+            out.next = match to {
+                None => Next::Ring,
+                Some(to) if out.tx.space() == out.tx.capacity() => Next::Call(to),
+                Some(_) => Next::Held,
+            };
+        }
+        let ways = &mut ports[at].hops.ways;
+        ways.calls = ways.called() != 0;
+    }
+}
+
+/// Functions of a thread that may be called in a batch.
+pub(super) enum Called {
+    /// Bits of their places: all have room.
+    Ready(u8),
+    /// One of them must not be called yet.
+    Held,
+    /// The one at this place has no room.
+    Full(usize),
+    /// It never has so much.
+    TooLong,
+}
+
+/// Those that the one at a place calls, and these in turn: have all of them room for so many slots?
+pub(super) fn called(ports: &mut [Port], at: usize, count: u32) -> Called {
+    let (mut all, mut asked) = (1u8 << at, 0u8);
+    while all != asked {
+        let place = (all & !asked).trailing_zeros() as usize;
+        asked |= 1 << place;
+        let (sender, _, hops) = ports[place].parts();
+        let (tx, ways) = (sender.tx(0), &mut hops.ways);
+        if ways.is_held() {
+            return Called::Held;
+        }
+        all |= ways.called();
+        // Its own was asked before.
+        if place != at && count > tx.capacity() {
+            return Called::TooLong;
+        }
+        if place != at && (tx.space() < count || !ways.have_room(count)) {
+            return Called::Full(place);
+        }
+    }
+    Called::Ready(all & !(1 << at))
+}
+
+/// Learns what the daemon has to say of hops, and does it, as far as it can be done within
+/// `patience`. Who does not wait waits elsewhere, where no hop would wake him: until he waits here,
+/// the daemon does not hear of him.
+pub(super) fn tend(
+    port: &mut Port,
+    timeout: Option<Duration>,
+    patience: Option<Duration>,
+) -> Result<(), Error> {
+    let mut is_first = port.hops.again || !port.hops.asks && timeout != Some(Duration::ZERO);
     port.hops.asks |= is_first;
+    port.hops.again = false;
     if !port.hops.asks || port.hops.deaf {
         port.receiver.news.note();
         return Ok(());
@@ -292,7 +430,9 @@ pub(super) fn tend(port: &mut Port, timeout: Option<Duration>) -> Result<(), Err
     while let Some(hop) = port.hops.emptied() {
         ask(port, |port| HopCall::Close(HopRef { port, hop }));
     }
-    while (is_first || port.receiver.news.is_new()) && !port.hops.deaf {
+    // One that is held is asked about again when it is not.
+    while (is_first || port.receiver.news.is_new()) && !port.hops.deaf && !port.hops.ways.is_held()
+    {
         is_first = false;
         port.receiver.news.note();
         // A daemon that is gone is for the next wait to find.
@@ -308,7 +448,11 @@ pub(super) fn tend(port: &mut Port, timeout: Option<Duration>) -> Result<(), Err
         };
         let routes: Vec<_> = list.iter().flat_map(of).collect();
         if routes != port.hops.ways.routes {
-            if !drain(port)? {
+            if !sleep::for_room(port, u32::MAX, patience)? {
+                port.hops.again = true;
+                return Ok(());
+            }
+            if port.receiver.news.is_new() {
                 continue;
             }
             port.hops.ways.install(routes);
@@ -359,7 +503,8 @@ fn open(port: &mut Port, end: &HopEnd) {
     let (policy, own) = (WaitPolicy::default(), link.clone());
     if end.sends {
         let tx = Tx::new(TxRing::pipe(&region, &layout, 0), &link, policy);
-        let out = Out { hop, tx, link: own, filled: 0, frames: 0, ended: false };
+        let (filled, frames, ended, next) = (0, 0, false, Next::Held);
+        let out = Out { hop, tx, link: own, filled, frames, ended, next };
         port.hops.ways.outs.push(out);
     } else {
         let rx = Rx::new(RxRing::new(&region, &layout, 0), &link, policy);
@@ -373,107 +518,4 @@ fn layout(end: &HopEnd, region: &Arc<Region>) -> Option<PortLayout> {
     let at = usize::try_from(end.block).ok().filter(|at| at.is_multiple_of(PAGE) && *at > 0)?;
     let layout = PortLayout::new(at, RingCounts { tx_rings: 1, rx_rings: 1, tx_slots, rx_slots });
     (layout.end() <= region.layout().pool).then_some(layout)
-}
-
-/// Waits until nothing that was sent is on its way. `false`: there is news first.
-fn drain(port: &mut Port) -> Result<bool, Error> {
-    wait_for_room(port, u32::MAX)?;
-    Ok(!port.receiver.news.is_new())
-}
-
-/// Waits until so many slots of the port and of each hop are free, or all if there are fewer; or
-/// until there is news.
-pub(super) fn wait_for_room(port: &mut Port, count: u32) -> Result<(), Error> {
-    let waited = port.persist(None, |port, left| {
-        let (sender, receiver, hops) = port.parts();
-        let (link, policy, links) = (sender.link().clone(), sender.policy(), &hops.links);
-        let on =
-            &mut Room { tx: sender.tx(0), outs: &mut hops.ways.outs, news: &receiver.news, count };
-        wait(on, &Links { port: &link, hops: links }, policy, left)
-    });
-    waited.map(drop)
-}
-
-/// Waits for a frame, from the switch or by a hop, or for news. `false`: `timeout` is over.
-pub(super) fn wait_for_frames(port: &mut Port, timeout: Option<Duration>) -> Result<bool, Error> {
-    port.persist(timeout, |port, left| {
-        let (sender, receiver, hops) = port.parts();
-        let (link, policy, links) = (sender.link().clone(), sender.policy(), &hops.links);
-        let ins = &mut hops.ins;
-        wait(&mut Frames { receiver, ins }, &Links { port: &link, hops: links }, policy, left)
-    })
-}
-
-/// Room for frames.
-struct Room<'a> {
-    tx: &'a mut Tx,
-    outs: &'a mut [Out],
-    news: &'a News,
-    count: u32,
-}
-
-impl Room<'_> {
-    fn rings(&mut self) -> impl Iterator<Item = &mut Tx> {
-        let outs = self.outs.iter_mut().filter(|out| !out.ended).map(|out| &mut out.tx);
-        outs.chain([&mut *self.tx])
-    }
-}
-
-impl Waits for Room<'_> {
-    fn ready(&mut self) -> bool {
-        let count = self.count;
-        self.news.is_new() || self.rings().all(|tx| tx.space() >= count.min(tx.capacity()))
-    }
-
-    fn arm(&mut self) -> bool {
-        let count = self.count;
-        let lacks = |tx: &mut Tx| tx.space() < count.min(tx.capacity()) && tx.arm(count);
-        let waits = self.rings().fold(false, |waits, tx| lacks(tx) | waits) && !self.news.is_new();
-        if !waits {
-            self.disarm();
-        }
-        waits
-    }
-
-    fn disarm(&mut self) {
-        self.rings().for_each(|tx| tx.ring().disarm());
-    }
-
-    fn new_resyncs(&mut self) -> u32 {
-        self.tx.new_resyncs()
-    }
-}
-
-/// A frame anywhere.
-struct Frames<'a> {
-    receiver: &'a mut Receiver,
-    ins: &'a mut [In],
-}
-
-impl Frames<'_> {
-    fn rings(&mut self) -> impl Iterator<Item = &mut Rx> {
-        self.receiver.all().iter_mut().chain(self.ins.iter_mut().map(|hop| &mut hop.rx))
-    }
-}
-
-impl Waits for Frames<'_> {
-    fn ready(&mut self) -> bool {
-        self.receiver.news.is_new() || self.rings().any(|rx| rx.available() > 0)
-    }
-
-    fn arm(&mut self) -> bool {
-        let armed = self.rings().all(Rx::arm) && !self.receiver.news.is_new();
-        if !armed {
-            self.disarm();
-        }
-        armed
-    }
-
-    fn disarm(&mut self) {
-        self.rings().for_each(|rx| rx.stop_waiting());
-    }
-
-    fn new_resyncs(&mut self) -> u32 {
-        self.receiver.all().iter_mut().map(Rx::new_resyncs).sum()
-    }
 }

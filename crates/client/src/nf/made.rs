@@ -2,7 +2,8 @@
 
 use ring::abi::slot_flag;
 
-use super::{Action, Meta, OWN_BYTES, service};
+use super::pass::service;
+use super::{Action, Meta, OWN_BYTES};
 use crate::{Error, Port, Tx};
 
 /// A copy of a frame that goes on later, as the frame that it was.
@@ -18,7 +19,11 @@ pub struct Held {
 
 /// Frames that a function sends beside those of the batch, behind it.
 #[derive(Debug, Default)]
-pub struct Made(Vec<(Held, Action)>);
+pub struct Made {
+    all: Vec<(Held, Action, usize)>,
+    /// The place of the function that makes them now.
+    by: usize,
+}
 
 impl Made {
     /// Sends a copy of this as a new frame, which leaves by its address.
@@ -34,17 +39,23 @@ impl Made {
     /// The same with another action. A frame that is in no chain leaves by its address or by a port
     /// that is named; dropped, or held once more, it is gone.
     pub fn send_as(&mut self, held: Held, action: Action) {
-        self.0.push((held, action.told()));
+        self.all.push((held, action.told(), self.by));
     }
 
     /// Takes what was to be sent.
     pub fn take(&mut self) -> Vec<Vec<u8>> {
-        self.0.drain(..).map(|(held, _)| held.bytes).collect()
+        self.all.drain(..).map(|(held, ..)| held.bytes).collect()
     }
 
     /// Sends what another has, behind its own.
     pub fn append(&mut self, other: &mut Self) {
-        self.0.append(&mut other.0);
+        self.all.extend(other.all.drain(..).map(|(held, action, _)| (held, action, self.by)));
+    }
+
+    /// The function at this place of the thread makes the next ones.
+    #[inline]
+    pub(super) fn by(&mut self, place: usize) {
+        self.by = place;
     }
 }
 
@@ -54,14 +65,19 @@ impl Made {
 /// The daemon is gone, or a frame is too short or too long: the first of these, after the others
 /// were sent.
 pub fn send(port: &mut Port, made: Made) -> Result<(), Error> {
-    let mut send = |(held, action): &(Held, Action)| match action {
+    send_all(std::slice::from_mut(port), made)
+}
+
+/// The same of functions that share a thread.
+pub(super) fn send_all(ports: &mut [Port], made: Made) -> Result<(), Error> {
+    let mut send = |(held, action, by): &(Held, Action, usize)| match action {
         Action::Hold => Ok(()),
         Action::Drop if !held.meta.is_valid() => Ok(()),
-        _ if !held.meta.with(*action).is_valid() => port.send(&held.bytes),
-        _ => send_on(port.parts().0.tx(0), held, *action),
+        _ if !held.meta.with(*action).is_valid() => ports[*by].send(&held.bytes),
+        _ => send_on(ports[*by].parts().0.tx(0), held, *action),
     };
     let mut first = Ok(());
-    for made in &made.0 {
+    for made in &made.all {
         let sent = send(made);
         first = first.and(sent);
     }

@@ -38,20 +38,39 @@ impl Ports {
             let why = format!("instances are counted to {}: begin with less", u16::MAX);
             return Err(ControlError::Refused(Failure::new(ErrorCode::BadRequest, why)).into());
         };
-        let connection = Connection::open(options.dir.as_deref())?;
-        connection.hello(&options.introduction())?;
         let mut ports = Self { connection: None, all: Vec::new() };
         for (number, name) in (*first..=last).zip(names) {
-            let number = (*first > 0).then_some(number);
-            match add_port(&connection, name, service, number) {
-                Ok(added) => ports.all.push((name.clone(), added)),
-                Err(error) => {
-                    Self { connection: Some(connection), ..ports }.undo();
-                    return Err(error.into());
-                }
+            ports = ports.and(options, name, service, (*first > 0).then_some(number))?;
+        }
+        Ok(ports)
+    }
+
+    /// Has another one be there.
+    pub(super) fn and(
+        mut self,
+        options: &Options,
+        name: &PortName,
+        service: &str,
+        number: Option<u16>,
+    ) -> Result<Self, Error> {
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => {
+                let connection = Connection::open(options.dir.as_deref())?;
+                connection.hello(&options.introduction())?;
+                connection
+            }
+        };
+        let added = add_port(&connection, name, service, number);
+        self.connection = Some(connection);
+        match added {
+            Ok(added) => self.all.push((name.clone(), added)),
+            Err(error) => {
+                self.undo();
+                return Err(error.into());
             }
         }
-        Ok(Self { connection: Some(connection), ..ports })
+        Ok(self)
     }
 
     /// Opens one of them.

@@ -36,6 +36,7 @@ pub struct Threads {
     count: Option<u16>,
     cores: Option<Cores>,
     service: Option<(String, u16)>,
+    others: Vec<(PortName, String)>,
     options: Options,
     tick: Option<Duration>,
 }
@@ -47,6 +48,8 @@ pub struct Instance {
     pub thread: u16,
     /// Its port.
     pub port: Port,
+    /// Those of other functions in the first thread ([`Threads::and`]).
+    pub others: Vec<Port>,
 }
 
 /// Why a function that was to run does not, or not any more.
@@ -73,8 +76,8 @@ impl Threads {
     /// One thread, whose port this is.
     #[must_use]
     pub fn new(port: PortName) -> Self {
-        let options = Options::new();
-        Self { port, count: None, cores: None, service: None, options, tick: None }
+        let (options, others) = (Options::new(), Vec::new());
+        Self { port, count: None, cores: None, service: None, others, options, tick: None }
     }
 
     /// So many threads. The ports behind the first, `vale0:fw`, are `vale0:fw_1`, `vale0:fw_2` and
@@ -98,6 +101,14 @@ impl Threads {
         Self { service: Some((service.into(), first)), ..self }
     }
 
+    /// The first thread has this port, too: another function's, of this service
+    /// ([`step_all`](super::step_all)). It is made where it is not there, as those of the first.
+    #[must_use]
+    pub fn and(mut self, port: PortName, service: impl Into<String>) -> Self {
+        self.others.push((port, service.into()));
+        self
+    }
+
     /// How the ports are opened. A [`Stop`] in them is not looked at: there is that of the call.
     #[must_use]
     pub fn options(self, options: Options) -> Self {
@@ -110,7 +121,8 @@ impl Threads {
         Self { tick: Some(tick), ..self }
     }
 
-    /// Runs the function that `make` makes, in its thread, for each instance, until `stop`.
+    /// Runs the function that `make` makes, in its thread, for each instance, until `stop`, without
+    /// [others](Self::and).
     ///
     /// # Errors
     /// The first of any instance; all have ended then.
@@ -119,7 +131,7 @@ impl Threads {
         stop: &Stop,
         make: impl Fn(u16) -> H + Sync,
     ) -> Result<(), Failed> {
-        self.each(stop, |Instance { thread, mut port }| {
+        self.each(stop, |Instance { thread, mut port, .. }| {
             let mut handler = make(thread);
             until_stopped(stop, || step(&mut port, &mut handler, self.tick).map(drop))
         })
@@ -137,7 +149,10 @@ impl Threads {
         let start = |error| Failed::Start(E::from(error));
         let names = self.names().map_err(start)?;
         self.check_cores().map_err(Failed::Cores)?;
-        let ports = Ports::add(&self.options, self.service.as_ref(), &names).map_err(start)?;
+        let mut ports = Ports::add(&self.options, self.service.as_ref(), &names).map_err(start)?;
+        for (port, service) in &self.others {
+            ports = ports.and(&self.options, port, service, None).map_err(start)?;
+        }
         let first = First(Mutex::new(None));
         thread::scope(|scope| {
             for (number, name) in (0..).zip(&names) {
@@ -176,10 +191,16 @@ impl Threads {
         if let Some(cores) = &self.cores {
             pin(cores.of(thread)).map_err(|error| (Failed::Thread(error), Phase::Start))?;
         }
-        let options = self.options.clone().stop(stop).names_thread();
-        let opened = ports.open(options, name);
-        let port = opened.map_err(|error| (failed(E::from(error)), Phase::Start))?;
-        body(Instance { thread, port }).map_err(|error| (failed(error), Phase::Run))
+        let open = |options: Options, name: &PortName| {
+            let failed = |error| Failed::Instance { thread, port: name.to_string(), error };
+            let opened = ports.open(options.stop(stop).names_thread(), name);
+            opened.map_err(|error| (failed(E::from(error)), Phase::Start))
+        };
+        let port = open(self.options.clone(), name)?;
+        let others = self.others.iter().filter(|_| thread == 0);
+        let others = others.map(|(name, what)| open(self.options.clone().client(what), name));
+        let others = others.collect::<Result<_, _>>()?;
+        body(Instance { thread, port, others }).map_err(|error| (failed(error), Phase::Run))
     }
 
     /// The names of all ports.

@@ -13,19 +13,27 @@ use super::scenario::{Batch, COPY, Path, Payload, Placement, Scenario, Traffic, 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Chain {
-    /// So many functions from one wire to another; where payload is touched, each reads every byte
-    /// and writes one.
+    /// So many functions from one wire to another; where payload is touched, each reads words of
+    /// the first line and writes a byte there.
     Functions(u8),
+    /// The same, and each reads every byte.
+    Readers(u8),
     /// The same between ports that learn, of frames that leave by their address.
     Bridged(u8),
     /// The same, joined by direct hops.
     Direct(u8),
+    /// The same, all in one thread.
+    Together(u8),
     /// What one function more costs, by direct hops and by the switch.
     Hop,
+    /// The same of hops within a thread.
+    Call,
     /// No function, but a thousand rules, and a million flows that take turns.
     Rules,
     /// Functions in the box: a firewall, a NAT and a router.
     Box,
+    /// The same in one thread.
+    BoxTogether,
 }
 
 /// Rules of [`Chain::Rules`], and live flows.
@@ -46,10 +54,24 @@ impl Chain {
     /// How many functions there are.
     pub fn functions(self) -> u8 {
         match self {
-            Chain::Functions(count) | Chain::Bridged(count) | Chain::Direct(count) => count,
-            Chain::Rules | Chain::Hop => 0,
-            Chain::Box => u8::try_from(BOX.len()).expect("few"),
+            Chain::Functions(count)
+            | Chain::Readers(count)
+            | Chain::Bridged(count)
+            | Chain::Direct(count)
+            | Chain::Together(count) => count,
+            Chain::Rules | Chain::Hop | Chain::Call => 0,
+            Chain::Box | Chain::BoxTogether => u8::try_from(BOX.len()).expect("few"),
         }
+    }
+
+    /// Are they those of the box?
+    pub fn is_box(self) -> bool {
+        matches!(self, Chain::Box | Chain::BoxTogether)
+    }
+
+    /// Do they share a thread?
+    pub fn is_together(self) -> bool {
+        matches!(self, Chain::Together(_) | Chain::BoxTogether)
     }
 }
 
@@ -70,14 +92,18 @@ const SLOTS: u16 = 4096;
 /// All of them.
 pub fn scenarios() -> Vec<Scenario> {
     let long = Work { frame_len: 1514, batch: Batch::all(64), ..between(3) };
+    let read = Work { path: Path::Chain(Chain::Readers(3)), ..long };
     let untouched = Work { payload: Payload::Untouched, ..short_between(3) };
     let of = |chain| Work { path: Path::Chain(chain), ..COPY };
-    let real = Work { slots: SLOTS, ..of(Chain::Box) };
+    let short = |chain| Work { slots: SLOTS, ..of(chain) };
     let hop = Work { payload: Payload::Untouched, ..of(Chain::Hop) };
+    let call = Work { payload: Payload::Untouched, ..short(Chain::Call) };
     vec![
         rate("nf-1", "60 B through a function in a trust group", Some(110.0), short_between(1)),
         rate("nf-2", "60 B through two functions", Some(75.0), short_between(2)),
         rate("nf-3", "60 B through three functions", Some(60.0), short_between(3)),
+        rate("nf-2-together", "two functions, one thread", Some(75.0), short(Chain::Together(2))),
+        rate("nf-3-together", "three functions, one thread", Some(60.0), short(Chain::Together(3))),
         rate("nf-3-bridged", "three functions, by learned addresses", None, of(Chain::Bridged(3))),
         rate("nf-2-direct", "the same, joined by a direct hop", None, of(Chain::Direct(2))),
         rate("nf-3-direct", "three functions, joined by direct hops", None, of(Chain::Direct(3))),
@@ -86,15 +112,32 @@ pub fn scenarios() -> Vec<Scenario> {
             limit: Limit::None,
             ..rate("nf-hop", "a function more by a direct hop, slots only", Some(3.0), hop)
         },
+        Scenario {
+            unit: Unit::Nanoseconds,
+            limit: Limit::None,
+            ..rate("nf-call", "the same within a thread", Some(3.0), call)
+        },
         rate("nf-3-untouched", "the same, everybody uses slots only", None, untouched),
-        rate("nf-3-1514", "1514 B through three functions, each reads it all", Some(15.0), long),
+        rate("nf-3-1514", "1514 B through three functions", Some(15.0), long),
+        rate("nf-3-1514-read", "the same, each function reads it all", None, read),
         rate(
             "nf-rules",
             "60 B, a thousand rules and a million flows, no function",
             Some(25.0),
             of(Chain::Rules),
         ),
-        rate("nf-real", "60 B through a firewall, a NAT and a router", Some(8.0), real),
+        rate(
+            "nf-real",
+            "60 B through a firewall, a NAT and a router",
+            Some(8.0),
+            short(Chain::Box),
+        ),
+        rate(
+            "nf-real-together",
+            "the same, all three in one thread",
+            Some(8.0),
+            short(Chain::BoxTogether),
+        ),
         Scenario {
             unit: Unit::Times,
             limit: Limit::None,

@@ -1,6 +1,7 @@
 //! `uvala nf`
 
 mod metrics;
+mod part;
 mod place;
 mod run;
 mod top;
@@ -13,7 +14,7 @@ use daemon::users;
 use super::output::{Output, Watch};
 use super::{Global, listing, switch as switches};
 use crate::table::{Table, left, or_dash, right};
-pub use run::BadFile;
+pub use part::BadFile;
 
 /// Run functions of a chain, and list those that run
 #[derive(Debug, clap::Args)]
@@ -33,7 +34,9 @@ enum Action {
     ///
     /// With --threads it is as many instances of its service, which share the flows out among them:
     /// each has its own connections, counts and ports, and all begin and end together. Functions
-    /// that can have one instance only say so.
+    /// that can have one instance only say so. With --with it is several functions in one thread:
+    /// where a chain is direct, a frame goes from one to the next by a call, while its line is in
+    /// the cache.
     Run(run::Run),
     /// All instances of services, who runs them and what they have done
     List {

@@ -21,7 +21,7 @@ pub mod wishes;
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
-use client::nf::{Action, Frame, Handler, Made, Number, step};
+use client::nf::{Action, Frame, Handler, Made, Number, step_all};
 use client::{Error, Port};
 
 use crate::say;
@@ -233,16 +233,16 @@ impl Handler for Function {
     }
 }
 
-/// Runs a function as long as it may go on, which is asked between two batches, and when it has
-/// slept as long as was said then.
+/// Runs functions of one thread as long as they may go on, which is asked between two batches, and
+/// when they have slept as long as was said then.
 pub fn run<F: Handler>(
-    port: &mut Port,
-    function: &mut F,
-    mut may_go_on: impl FnMut(&mut F) -> Option<Duration>,
+    ports: &mut [Port],
+    functions: &mut [F],
+    mut may_go_on: impl FnMut(&mut [F]) -> Option<Duration>,
 ) -> Result<(), Error> {
     let mut mended = Mended::default();
-    while let Some(tick) = may_go_on(function) {
-        match step(port, function, Some(tick)) {
+    while let Some(tick) = may_go_on(functions) {
+        match step_all(ports, functions, Some(tick)) {
             Ok(_) => {}
             // `may_go_on` says so, too.
             Err(Error::Stopped) => {}

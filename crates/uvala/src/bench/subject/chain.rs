@@ -38,8 +38,10 @@ const TIMES: usize = 1 << 20;
 
 /// Runs it; of two loads where latency is what counts.
 pub fn run(work: &Work, time: Duration) -> Result<Reading> {
-    if chain_of(work) == Chain::Hop {
-        return hop(work, time);
+    match chain_of(work) {
+        Chain::Hop => return hop(work, time, Chain::Direct(MANY)),
+        Chain::Call => return hop(work, time, Chain::Together(MANY)),
+        _ => {}
     }
     if work.traffic != Traffic::Latency {
         return Ok(load(work, time, None)?.0);
@@ -59,12 +61,12 @@ pub fn run(work: &Work, time: Duration) -> Result<Reading> {
 /// Functions of the longer chain, of which a hop's cost is found: the shorter one has one.
 const MANY: u8 = 5;
 
-/// What one function more costs, in nanoseconds a frame: by a direct hop, beside the switch's.
-fn hop(work: &Work, time: Duration) -> Result<Reading> {
+/// What one function more costs, in nanoseconds a frame: so joined, beside the switch's.
+fn hop(work: &Work, time: Duration, joined: Chain) -> Result<Reading> {
     let of = |chain| load(&Work { path: Path::Chain(chain), ..*work }, time, None);
     let one = of(Chain::Functions(1))?.0;
     let cost = |reading: &Reading| (1e3 / reading.value - 1e3 / one.value) / f64::from(MANY - 1);
-    let (switch, direct) = (of(Chain::Functions(MANY))?.0, of(Chain::Direct(MANY))?.0);
+    let (switch, direct) = (of(Chain::Functions(MANY))?.0, of(joined)?.0);
     say::remark(format_args!(
         "a function more: {:.1} ns by the switch, {:.1} ns by a direct hop; {:.1}, {:.1} and {:.1} \
          Mpps through one function, {MANY}, and {MANY} joined directly",
@@ -83,8 +85,11 @@ fn load(work: &Work, time: Duration, rate: Option<f64>) -> Result<(Reading, f64)
     let daemon = Daemon::start(work)?;
     let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let part = |kind| Part { kind, dir: daemon.dir().to_owned(), work: *work, millis };
-    let functions =
-        (0..chain_of(work).functions()).map(|n| Process::start(part(Kind::Function(n))));
+    let processes = match chain_of(work) {
+        chain if chain.is_together() => 1,
+        chain => chain.functions(),
+    };
+    let functions = (0..processes).map(|n| Process::start(part(Kind::Function(n))));
     let _functions = functions.collect::<Result<Vec<_>>>()?;
     let mut receiver = Process::start(part(Kind::Receiver))?;
     // A whole number of frames a second is exact enough.
@@ -110,10 +115,10 @@ pub fn configuration(chain: Chain) -> String {
     }
     let entry = match chain {
         Chain::Rules => "",
-        Chain::Box | Chain::Bridged(_) => "chain = \"c\"\n",
-        Chain::Functions(_) | Chain::Direct(_) | Chain::Hop => "chain = \"c\"\nlearning = false\n",
+        Chain::Box | Chain::BoxTogether | Chain::Bridged(_) => "chain = \"c\"\n",
+        _ => "chain = \"c\"\nlearning = false\n",
     };
-    let back = if chain == Chain::Box { entry } else { "" };
+    let back = if chain.is_box() { entry } else { "" };
     text += &format!("[switch.vale0.port.s]\n{entry}[switch.vale0.port.r0]\n{back}");
     for number in 0..chain.functions() {
         text += &format!("[switch.vale0.port.f{number}]\nservice = \"s{number}\"\n");
@@ -126,7 +131,7 @@ pub fn configuration(chain: Chain) -> String {
     if entry.contains("learning") {
         text += "out = \"r0\"\n";
     }
-    if matches!(chain, Chain::Direct(_)) {
+    if matches!(chain, Chain::Direct(_)) || chain.is_together() {
         text += "direct = true\n";
     }
     for number in 1..RULES * u16::from(chain == Chain::Rules) {
@@ -151,11 +156,9 @@ enum Look {
 impl Look {
     fn new(chain: Chain) -> Look {
         match chain {
-            Chain::Functions(_) | Chain::Bridged(_) | Chain::Direct(_) | Chain::Hop => {
-                Look::Plain(header(address(RECEIVER), address(SENDER)))
-            }
             Chain::Rules => Look::Packets(packet(address(RECEIVER)), FLOWS),
-            Chain::Box => Look::Packets(packet(ROUTER), 1024),
+            Chain::Box | Chain::BoxTogether => Look::Packets(packet(ROUTER), 1024),
+            _ => Look::Plain(header(address(RECEIVER), address(SENDER))),
         }
     }
 
@@ -203,34 +206,58 @@ fn packet(to: [u8; 6]) -> [u8; 60] {
     frame
 }
 
-/// Passes frames on until it is ended.
+/// Passes frames on until it is ended: one function, or all of them.
 pub fn function(part: &Part, number: u8) -> Result<()> {
     machine::pin(part.work.placement.receiver);
-    let mut port = part.options().rings(1).open(&format!("vale0:f{number}"))?;
-    if chain_of(&part.work) == Chain::Box {
-        let (name, config) = BOX[usize::from(number)];
-        let mut function = crate::nf::Function::new(name, config)?;
+    let chain = chain_of(&part.work);
+    let numbers = if chain.is_together() { 0..chain.functions() } else { number..number + 1 };
+    let open = |number: u8| part.options().rings(1).open(&format!("vale0:f{number}"));
+    let mut ports = numbers.clone().map(open).collect::<Result<Vec<_>, _>>()?;
+    if chain.is_box() {
+        let of = |number| BOX[usize::from(number)];
+        let functions = numbers.map(of).map(|(name, file)| crate::nf::Function::new(name, file));
+        let mut functions = functions.collect::<Result<Vec<_>>>()?;
         part.ready()?;
-        crate::nf::run(&mut port, &mut function, |_| Some(crate::nf::TICK))?;
+        crate::nf::run(&mut ports, &mut functions, |_| Some(crate::nf::TICK))?;
         return Ok(());
     }
     part.ready()?;
-    if part.work.payload == Payload::Untouched {
-        return pass_on(&mut port, |_: &mut Frame<'_>, _: &mut Made| Action::Next);
-    }
-    pass_on(&mut port, |frame: &mut Frame<'_>, _: &mut Made| {
-        if stamp::read(frame.bytes()).is_none() {
-            return Action::Drop;
+    match (part.work.payload, chain) {
+        (Payload::Untouched, _) => {
+            pass_on(&mut ports, |_: &mut Frame<'_>, _: &mut Made| Action::Next)
         }
-        frame.bytes_mut()[COUNT] += 1;
-        Action::Next
-    })
+        (Payload::Touched, Chain::Readers(_)) => pass_on(&mut ports, read),
+        (Payload::Touched, _) => pass_on(&mut ports, touch),
+    }
 }
 
-fn pass_on(port: &mut Port, mut handler: impl nf::Handler) -> Result<()> {
+fn pass_on<H: nf::Handler + Clone>(ports: &mut [Port], handler: H) -> Result<()> {
+    let mut handlers = vec![handler; ports.len()];
     loop {
-        nf::step(port, &mut handler, None)?;
+        nf::step_all(ports, &mut handlers, None)?;
     }
+}
+
+/// What a function does with a frame: it reads three words of the first line and writes a byte.
+#[inline]
+fn touch(frame: &mut Frame<'_>, _: &mut Made) -> Action {
+    let Some(line) = frame.bytes_mut().first_chunk_mut::<60>() else { return Action::Drop };
+    let (words, _) = line.as_chunks::<8>();
+    if words[0] == words[1] && words[1] == words[6] {
+        return Action::Drop;
+    }
+    line[COUNT] += 1;
+    Action::Next
+}
+
+/// The same, and it reads all of them.
+#[inline]
+fn read(frame: &mut Frame<'_>, _: &mut Made) -> Action {
+    if stamp::read(frame.bytes()).is_none() {
+        return Action::Drop;
+    }
+    frame.bytes_mut()[COUNT] += 1;
+    Action::Next
 }
 
 /// Now, in nanoseconds, the same for all processes.
@@ -245,7 +272,7 @@ pub fn send(part: &Part, rate: Option<u64>) -> Result<()> {
     machine::pin(part.work.placement.sender);
     let mut port = part.options().rings(1).open("vale0:s")?;
     let chain = chain_of(&part.work);
-    if chain == Chain::Box {
+    if chain.is_box() {
         say_address(&mut port, SENDER, [10, 0, 1, 2], [10, 0, 1, 1])?;
     }
     let tx = port.tx(0);
@@ -342,7 +369,7 @@ pub fn receive(part: &Part) -> Result<()> {
     machine::pin(part.work.placement.receiver);
     let mut port = part.options().rings(1).open("vale0:r0")?;
     let chain = chain_of(&part.work);
-    if chain == Chain::Box {
+    if chain.is_box() {
         say_address(&mut port, RECEIVER, [10, 0, 2, 2], [10, 0, 2, 1])?;
     } else {
         let mut frame = [0; 60];

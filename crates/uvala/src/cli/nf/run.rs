@@ -1,4 +1,4 @@
-//! `uvala nf run`: a function of the box, in one thread or in several.
+//! `uvala nf run`: a function of the box, in one thread or in several, or several in one.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -8,17 +8,16 @@ use anyhow::Context;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use client::api::{ErrorCode, Failure};
 use client::control::{Connection, ControlError};
-use client::name::PortName;
-use client::nf::{Cores, Failed, Instance, Numbers, Shown, Threads};
+use client::nf::{Cores, Failed, Instance, Numbers, Shown, TOGETHER_MAX, Threads};
 use client::{Options, Stop};
 use daemon::config::parse_bytes;
 
 use super::functions;
+use super::part::Part;
 use super::place::{self, Role};
-use crate::cli::{Global, Usage, chain};
+use crate::cli::{Global, Usage};
 use crate::nf::wishes::Wishes;
-use crate::nf::{self, Function, NAMES, Names, Others};
-use crate::say;
+use crate::nf::{self, Function, NAMES, Others};
 
 #[derive(Debug, clap::Args)]
 pub struct Run {
@@ -43,6 +42,10 @@ pub struct Run {
     /// A core for each thread, as in 0,2-3
     #[arg(long, value_name = "LIST")]
     cores: Option<Cores>,
+    /// One more function in the same thread, its port, and its file, or - for none; it may be said
+    /// again. What is handed on by a direct hop goes to it by a call (uvala chain add --direct)
+    #[arg(long, num_args = 3, value_names = ["FUNCTION", "PORT", "FILE"])]
+    with: Vec<String>,
     /// Trust group: functions of one exchange frames without a copy; this user's own, or one that
     /// the daemon's file declares for several
     #[arg(long, value_name = "NAME", default_value = "nf")]
@@ -60,45 +63,77 @@ fn names() -> PossibleValuesParser {
     NAMES.map(|(name, what)| PossibleValue::new(name).help(what)).into()
 }
 
-/// The file of a function is wrong.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct BadFile(String);
-
-/// Runs a function until it is to end.
+/// Runs a function until it is to end, in one thread or in several; or several in one.
 pub fn run(global: &Global, run: &Run) -> anyhow::Result<()> {
-    let (port, function) = (run.port.parse::<PortName>()?, run.function()?);
-    function.check_start().map_err(|error| run.blames(&error))?;
+    let parts = run.parts()?;
+    let mut functions = parts.iter().map(Part::start).collect::<Result<Vec<_>, _>>()?;
     let connection = global.connect()?;
-    place::check_switch(&connection, port.switch())?;
-    run.check_alone(&connection, &port, &function)?;
-    let names = run.threads(global, port.clone()).names()?;
-    let role = Role { service: run.service.as_deref(), first: run.instance };
-    role.settle(&connection, &names)?;
-    let mut functions = vec![function];
+    for (part, function) in parts.iter().zip(&functions) {
+        place::check_switch(&connection, part.port.switch())?;
+        run.check_alone(&connection, part, function)?;
+    }
+    run.settle(global, &connection, &parts)?;
     while functions.len() < run.count() {
-        functions.push(run.function()?);
+        functions.push(parts[0].function()?);
     }
-    for function in &mut functions {
-        run.introduce(&connection, &port, function)?;
+    let part_of = |at: usize| parts.get(at).unwrap_or(&parts[0]);
+    for (at, function) in functions.iter_mut().enumerate() {
+        part_of(at).introduce(&connection, function)?;
     }
-    if functions.len() > 1 {
+    if run.count() > 1 {
         Function::join(&mut functions);
     }
     drop(connection);
     let stop = Stop::new().context("cannot make an eventfd")?;
-    let wishes = Wishes::by_signals(run.config.is_some(), functions.len(), &stop)
-        .context("cannot catch signals")?;
-    let functions: Vec<_> = functions.into_iter().map(|one| Mutex::new(Some(one))).collect();
-    let limit = run.duration.map(Duration::from_secs);
-    let end = limit.and_then(|limit| Instant::now().checked_add(limit));
+    let has_file = parts.iter().any(|part| part.file.is_some());
+    let wishes =
+        Wishes::by_signals(has_file, run.count(), &stop).context("cannot catch signals")?;
+    let end = run.duration.map(Duration::from_secs);
+    let end = end.and_then(|limit| Instant::now().checked_add(limit));
+    // Those of each thread: all of the only one, or one of each.
+    let per_thread = functions.len() / run.count();
+    let threads: Vec<_> = functions.chunks_mut(per_thread).map(Mutex::new).collect();
     let each = |instance: Instance| {
         let at = usize::from(instance.thread);
-        let mut function = functions[at].lock().unwrap_or_else(PoisonError::into_inner);
-        let function = function.as_mut().expect("one for each");
-        run.handle(global, instance, function, (&wishes[at], &stop, end))
+        let mut functions = threads[at].lock().unwrap_or_else(PoisonError::into_inner);
+        handle(global, &parts, instance, &mut functions, (&wishes[at], &stop, end))
     };
-    run.threads(global, port).each(&stop, each).map_err(|failed| run.told(failed))
+    run.threads(global, &parts).each(&stop, each).map_err(|failed| run.told(failed))
+}
+
+/// The functions of a thread, in it.
+fn handle(
+    global: &Global,
+    parts: &[Part],
+    instance: Instance,
+    functions: &mut [Function],
+    (wishes, stop, end): (&Wishes, &Stop, Option<Instant>),
+) -> anyhow::Result<()> {
+    let mut ports: Vec<_> = [instance.port].into_iter().chain(instance.others).collect();
+    let names: Vec<_> = ports.iter().map(|port| port.name().clone()).collect();
+    let mut shown: Vec<_> = ports.iter().map(Shown::of).collect();
+    nf::run(&mut ports, functions, |functions| {
+        let (reload, show) = (wishes.reload(), wishes.show());
+        for (at, function) in functions.iter_mut().enumerate() {
+            if reload && parts[at].file.is_some() {
+                parts[at].reload(global, &names[at], function);
+            }
+            if show {
+                // Who does not read it does not end the function.
+                let _ = parts[at].show(&names[at], function);
+            }
+            if shown[at].is_due() {
+                show_numbers(&mut shown[at], function);
+            }
+        }
+        let goes_on = !stop.is_said() && end.is_none_or(|end| Instant::now() < end);
+        goes_on.then(|| functions.iter().map(Function::tick).min()).flatten()
+    })?;
+    let all = functions.iter_mut().zip(parts).zip(&names).map(|((function, part), name)| {
+        function.finish();
+        part.show(name, function)
+    });
+    all.fold(Ok(()), Result::and)
 }
 
 impl Run {
@@ -108,11 +143,50 @@ impl Run {
         self.threads.map(usize::from).or_else(cores).unwrap_or(1)
     }
 
-    fn service(&self) -> &str {
-        self.service.as_deref().unwrap_or(&self.function)
+    /// What is to run; of several threads, each has the first.
+    fn parts(&self) -> anyhow::Result<Vec<Part>> {
+        let (with, count) = (Part::of(&self.with)?, self.count());
+        if with.len() >= TOGETHER_MAX {
+            let why = format!("a thread has {TOGETHER_MAX} functions at most: name fewer --with");
+            return Err(Usage(why).into());
+        }
+        if count > 1 && !with.is_empty() {
+            let why = "functions that share a thread have one instance each: leave out --threads, \
+                       and name one core";
+            return Err(Usage(why.to_owned()).into());
+        }
+        let (name, file, port) = (self.function.clone(), self.config.clone(), self.port.parse()?);
+        let parts = [Part { name, port, file, count, has_others: !with.is_empty() }];
+        let parts: Vec<_> = parts.into_iter().chain(with).collect();
+        let is_twice =
+            |(at, part): &(usize, &Part)| parts[..*at].iter().any(|p| p.port == part.port);
+        match parts.iter().enumerate().find(is_twice) {
+            Some((_, part)) => Err(Usage(format!("{} is one function's port", part.port)).into()),
+            None => Ok(parts),
+        }
     }
 
-    fn threads(&self, global: &Global, port: PortName) -> Threads {
+    /// Service that the ports of a function are to be of, if nobody said so yet.
+    fn service<'a>(&'a self, part: &'a Part) -> &'a str {
+        let is_first = part.port.to_string() == self.port;
+        self.service.as_deref().filter(|_| is_first).unwrap_or(&part.name)
+    }
+
+    /// Ports that are there are what they are to be.
+    fn settle(
+        &self,
+        global: &Global,
+        connection: &Connection,
+        parts: &[Part],
+    ) -> anyhow::Result<()> {
+        let names = self.threads(global, parts).names()?;
+        let role = Role { service: self.service.as_deref(), first: self.instance };
+        role.settle(connection, &names)?;
+        let others: Vec<_> = parts[1..].iter().map(|part| part.port.clone()).collect();
+        Role { service: None, first: None }.settle(connection, &others)
+    }
+
+    fn threads(&self, global: &Global, parts: &[Part]) -> Threads {
         let options = Options::new().rings(1).group(&self.group).client(&self.function);
         let options = self.group_memory.into_iter().fold(options, Options::group_memory);
         let options = options.reconnect(true);
@@ -120,8 +194,11 @@ impl Run {
             Some(dir) => options.dir(dir),
             None => options,
         };
-        let threads = Threads::new(port).options(options);
-        let threads = threads.service(self.service(), self.instance.unwrap_or_default());
+        let threads = Threads::new(parts[0].port.clone()).options(options);
+        let first = self.instance.unwrap_or_default();
+        let threads = threads.service(self.service(&parts[0]), first);
+        let and = |threads: Threads, part: &Part| threads.and(part.port.clone(), &part.name);
+        let threads = parts[1..].iter().fold(threads, and);
         let threads = match &self.cores {
             Some(cores) => threads.cores(cores.clone()),
             None => threads,
@@ -129,44 +206,11 @@ impl Run {
         self.threads.into_iter().fold(threads, Threads::count)
     }
 
-    /// An instance, in its thread.
-    fn handle(
-        &self,
-        global: &Global,
-        Instance { mut port, .. }: Instance,
-        function: &mut Function,
-        (wishes, stop, end): (&Wishes, &Stop, Option<Instant>),
-    ) -> anyhow::Result<()> {
-        let name = port.name().clone();
-        let mut shown = Shown::of(&port);
-        nf::run(&mut port, function, |function| {
-            if wishes.reload() {
-                self.reload(global, &name, function);
-            }
-            if wishes.show() {
-                // Who does not read it does not end the function.
-                let _ = self.show(&name, function);
-            }
-            if shown.is_due() {
-                show_numbers(&mut shown, function);
-            }
-            let goes_on = !stop.is_said() && end.is_none_or(|end| Instant::now() < end);
-            goes_on.then(|| function.tick())
-        })?;
-        function.finish();
-        self.show(&name, function)
-    }
-
-    /// What to call an instance.
-    fn title(&self, port: &PortName) -> String {
-        if self.count() == 1 { self.function.clone() } else { format!("{} {port}", self.function) }
-    }
-
     /// Which of several instances it was.
     fn told(&self, failed: Failed<anyhow::Error>) -> anyhow::Error {
         match failed {
             Failed::Start(error) => error,
-            Failed::Instance { error, .. } if self.count() == 1 => error,
+            Failed::Instance { error, .. } if self.count() == 1 && self.with.is_empty() => error,
             Failed::Instance { port, thread, error } => {
                 error.context(format!("thread {thread}, at {port}"))
             }
@@ -175,34 +219,21 @@ impl Run {
         }
     }
 
-    /// The function, as its file says.
-    fn function(&self) -> Result<Function, BadFile> {
-        let read = |path| std::fs::read_to_string(path).map_err(anyhow::Error::from);
-        let text = self.config.as_ref().map_or(Ok(String::new()), read);
-        let function = text.and_then(|text| Function::new(&self.function, &text));
-        function.map_err(|error| self.blames(&error))
-    }
-
-    /// Who is wrong: the file.
-    fn blames(&self, error: &anyhow::Error) -> BadFile {
-        let file = self.config.as_ref().map(|path| format!(", {}", path.display()));
-        BadFile(format!("{}{}: {error:#}", self.function, file.unwrap_or_default()))
-    }
-
     /// A function that can have one instance only has one, here and in its service.
     fn check_alone(
         &self,
         connection: &Connection,
-        port: &PortName,
+        part: &Part,
         function: &Function,
     ) -> anyhow::Result<()> {
+        let port = &part.port;
         let refuse = |why: String, what: String| {
-            let why = format!("{} has one instance only: {why}; {what}", self.function);
+            let why = format!("{} has one instance only: {why}; {what}", part.name);
             Err(Failure::new(ErrorCode::Unsupported, why).into())
         };
-        let alone = function.why_alone(Others::Threads).filter(|_| self.count() > 1);
+        let alone = function.why_alone(Others::Threads).filter(|_| part.count > 1);
         if let Some(why) = alone {
-            return refuse(why, format!("run it in one thread, not {}", self.count()));
+            return refuse(why, format!("run it in one thread, not {}", part.count));
         }
         let Some(why) = function.why_alone(Others::Processes) else { return Ok(()) };
         let all = match functions(connection, Some(port.switch())) {
@@ -211,57 +242,12 @@ impl Run {
             all => all?,
         };
         let own = all.iter().find(|info| info.port == *port);
-        let service = own.map_or(self.service(), |info| &info.service);
+        let service = own.map_or(self.service(part), |info| &info.service);
         let mut others = all.iter().filter(|info| info.service == service && info.port != *port);
         match others.find(|info| info.pid.is_some()) {
             Some(other) => refuse(why, format!("end the one at {} first", other.port)),
             None => Ok(()),
         }
-    }
-
-    /// Tells a function that speaks of services or chains which there are.
-    fn introduce(
-        &self,
-        connection: &Connection,
-        port: &PortName,
-        function: &mut Function,
-    ) -> anyhow::Result<()> {
-        if !function.asks_for_names() {
-            return Ok(());
-        }
-        let switch = port.switch();
-        let services = functions(connection, Some(switch))?.into_iter();
-        let chains = chain::chains(connection, switch)?.into_iter();
-        let names = Names {
-            services: services.map(|info| (info.service, info.number)).collect(),
-            chains: chains.map(|info| (info.chain.name.to_string(), info.number)).collect(),
-        };
-        Ok(function.know(&names).map_err(|error| self.blames(&error))?)
-    }
-
-    fn reload(&self, global: &Global, port: &PortName, function: &mut Function) {
-        let read = || {
-            let mut new = self.function()?;
-            if let Some(why) = new.why_alone(Others::Threads).filter(|_| self.count() > 1) {
-                anyhow::bail!("not with {} instances: {why}", self.count());
-            }
-            self.introduce(&global.connect()?, port, &mut new)?;
-            anyhow::Ok(new)
-        };
-        let title = self.title(port);
-        match read().map(|new| function.replace(new)) {
-            Ok(()) => say::remark(format_args!("uvala: {title} has read its file")),
-            Err(error) => say::remark(format_args!("uvala: {error:#}; it goes on as before")),
-        }
-    }
-
-    fn show(&self, port: &PortName, function: &Function) -> anyhow::Result<()> {
-        let counts = function.counts();
-        if counts.is_empty() {
-            return Ok(());
-        }
-        let counts: Vec<_> = counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
-        say::out(format_args!("{}: {}\n", self.title(port), counts.join(", ")))
     }
 }
 

@@ -1,0 +1,119 @@
+//! A function as it is to run: which one, at which port, and what it is told.
+
+use std::path::PathBuf;
+
+use client::control::Connection;
+use client::name::PortName;
+
+use super::functions;
+use crate::cli::{Global, Usage, chain};
+use crate::nf::{Function, NAMES, Names, Others};
+use crate::say;
+
+/// One of those that a process runs.
+#[derive(Debug)]
+pub struct Part {
+    /// Its name in the box.
+    pub name: String,
+    /// Its port; of several instances, the first one's.
+    pub port: PortName,
+    /// What it is to do.
+    pub file: Option<PathBuf>,
+    /// Instances of it.
+    pub count: usize,
+    /// Others run in the same process.
+    pub has_others: bool,
+}
+
+/// The file of a function is wrong.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct BadFile(String);
+
+impl Part {
+    /// Those that the words of `--with` name: three for each.
+    pub fn of(words: &[String]) -> anyhow::Result<Vec<Self>> {
+        let part = |[name, port, file]: &[String; 3]| {
+            if !NAMES.iter().any(|(known, _)| known == name) {
+                let why = format!("--with {name}: there is no such function; see uvala nf run -h");
+                return Err(Usage(why).into());
+            }
+            let file = (file != "-").then(|| file.into());
+            Ok(Self { name: name.clone(), port: port.parse()?, file, count: 1, has_others: true })
+        };
+        words.as_chunks().0.iter().map(part).collect()
+    }
+
+    /// What to call the instance at a port.
+    pub fn title(&self, port: &PortName) -> String {
+        let is_single = self.count == 1 && !self.has_others;
+        if is_single { self.name.clone() } else { format!("{} {port}", self.name) }
+    }
+
+    /// The function, if it makes sense to begin with what its file says.
+    pub fn start(&self) -> Result<Function, BadFile> {
+        let function = self.function()?;
+        function.check_start().map_err(|error| self.blames(&error))?;
+        Ok(function)
+    }
+
+    /// The function, as its file says.
+    pub fn function(&self) -> Result<Function, BadFile> {
+        let read = |path| std::fs::read_to_string(path).map_err(anyhow::Error::from);
+        let text = self.file.as_ref().map_or(Ok(String::new()), read);
+        let function = text.and_then(|text| Function::new(&self.name, &text));
+        function.map_err(|error| self.blames(&error))
+    }
+
+    /// Who is wrong: the file.
+    fn blames(&self, error: &anyhow::Error) -> BadFile {
+        let file = self.file.as_ref().map(|path| format!(", {}", path.display()));
+        BadFile(format!("{}{}: {error:#}", self.name, file.unwrap_or_default()))
+    }
+
+    /// Tells a function that speaks of services or chains which there are.
+    pub fn introduce(
+        &self,
+        connection: &Connection,
+        function: &mut Function,
+    ) -> anyhow::Result<()> {
+        if !function.asks_for_names() {
+            return Ok(());
+        }
+        let switch = self.port.switch();
+        let services = functions(connection, Some(switch))?.into_iter();
+        let chains = chain::chains(connection, switch)?.into_iter();
+        let names = Names {
+            services: services.map(|info| (info.service, info.number)).collect(),
+            chains: chains.map(|info| (info.chain.name.to_string(), info.number)).collect(),
+        };
+        Ok(function.know(&names).map_err(|error| self.blames(&error))?)
+    }
+
+    /// Reads the file again, for the instance at a port; one with an error changes nothing.
+    pub fn reload(&self, global: &Global, port: &PortName, function: &mut Function) {
+        let read = || {
+            let mut new = self.function()?;
+            if let Some(why) = new.why_alone(Others::Threads).filter(|_| self.count > 1) {
+                anyhow::bail!("not with {} instances: {why}", self.count);
+            }
+            self.introduce(&global.connect()?, &mut new)?;
+            anyhow::Ok(new)
+        };
+        let title = self.title(port);
+        match read().map(|new| function.replace(new)) {
+            Ok(()) => say::remark(format_args!("uvala: {title} has read its file")),
+            Err(error) => say::remark(format_args!("uvala: {error:#}; it goes on as before")),
+        }
+    }
+
+    /// Says what the instance at a port has counted.
+    pub fn show(&self, port: &PortName, function: &Function) -> anyhow::Result<()> {
+        let counts = function.counts();
+        if counts.is_empty() {
+            return Ok(());
+        }
+        let counts: Vec<_> = counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
+        say::out(format_args!("{}: {}\n", self.title(port), counts.join(", ")))
+    }
+}
