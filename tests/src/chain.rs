@@ -79,16 +79,8 @@ pub fn one_dies(
 ) {
     let mut random = Random::seeded(seed * 100 + all.len() as u64);
     let (hops, mut kills) = (open_hops(daemon), vec![0; all.len()]);
-    let member = |name: &str| At { group: Some("nf".to_owned()), ..daemon.at(name) };
-    let receive = Receive { at: member("valenf:b"), station: Some(9), ..Receive::default() };
-    let mut receiver = Peer::start(&Role::Receive(receive));
-    let (at, lens) = (member("valenf:a"), vec![60, 64]);
-    let send = Send { at, stream: 1, to: mac(9), count: None, lens, batch: 64 };
-    let mut sender = Peer::start(&Role::Send(send));
-    let flows = |more: u64| {
-        let frames = daemon.stats("valenf:b").rx.frames + more;
-        wait::until("frames", || daemon.stats("valenf:b").rx.frames > frames);
-    };
+    let [mut sender, mut receiver] = full_load(daemon);
+    let flows = |more| flows(daemon, more);
     for _ in 0..rounds {
         flows(random.below(2000));
         let victim = usize::try_from(random.below(all.len() as u64)).expect("a few functions");
@@ -113,6 +105,24 @@ pub fn one_dies(
     assert!(!wrong, "{group:?}");
     drop(all);
     wait::until("everybody to go", || audit(daemon).is_empty());
+}
+
+/// Processes of the functions' group that send as much as they can into the chain, and receive what
+/// comes out.
+#[must_use]
+pub fn full_load(daemon: &Daemon) -> [Peer; 2] {
+    let member = |name: &str| At { group: Some("nf".to_owned()), ..daemon.at(name) };
+    let receive = Receive { at: member("valenf:b"), station: Some(9), ..Receive::default() };
+    let receiver = Peer::start(&Role::Receive(receive));
+    let (at, lens) = (member("valenf:a"), vec![60, 64]);
+    let send = Send { at, stream: 1, to: mac(9), count: None, lens, batch: 64 };
+    [Peer::start(&Role::Send(send)), receiver]
+}
+
+/// Waits until so many frames more have come out.
+pub fn flows(daemon: &Daemon, more: u64) {
+    let frames = daemon.stats("valenf:b").rx.frames + more;
+    wait::until("frames", || daemon.stats("valenf:b").rx.frames > frames);
 }
 
 fn query() -> SteeringQuery {

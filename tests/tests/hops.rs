@@ -1,16 +1,19 @@
 //! Direct hops: frames that go from function to function without the switch.
 
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use client::nf::{self, Action, Frame, Made};
 use client::{Interest, Options, Port};
 use harness::chain::{
-    audit, chain, configuration, dropped, drops, function, functions, one_dies, open_hops,
+    audit, chain, configuration, dropped, drops, flows, full_load, function, functions, one_dies,
+    open_hops,
 };
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{Tally, announcement, fill, mac};
-use harness::process::Owned;
+use harness::process::{Owned, uvala};
+use harness::role::Become;
 use harness::{is_soak, wait};
 
 /// Frames that a ring, and a hop, hold at most.
@@ -317,6 +320,47 @@ fn kill_9_of_either_end_loses_what_it_held_and_no_buffer() {
             one_dies(&daemon, all, (4, seed), account);
         }
     }
+}
+
+/// Three functions in one thread of a process.
+fn three_in_one(daemon: &Daemon) -> Owned {
+    let words = "nf run bypass valenf:f0 --with bypass valenf:f1 - --with bypass valenf:f2 -";
+    let words: Vec<_> = words.split(' ').collect();
+    let mut command = uvala(Become::default(), &words, None);
+    command.env("UVALA_DIR", daemon.dir()).stdin(Stdio::null()).stdout(Stdio::null());
+    let process = Owned::spawn(&mut command);
+    wait::until("hops", || open_hops(daemon) == 2);
+    process
+}
+
+#[test]
+fn kill_9_of_functions_that_share_a_thread_loses_what_they_held_and_no_buffer() {
+    let daemon = Setup::new(&direct(3)).start();
+    let mut process = three_in_one(&daemon);
+    let [mut sender, mut receiver] = full_load(&daemon);
+    let kills = if is_soak() { 40 } else { 5 };
+    for round in 0..kills {
+        flows(&daemon, 500 + 777 * round);
+        process.kill();
+        wait::until("the ports to be free", || functions(&daemon).iter().all(|f| f.pid.is_none()));
+        assert_eq!(audit(&daemon)[0].members.len(), 2, "who is dead has nothing");
+        process = three_in_one(&daemon);
+    }
+    flows(&daemon, 1000);
+    sender.finish();
+    let is_empty = || functions(&daemon).iter().all(|f| f.waiting == 0);
+    wait::until("the chain to be empty", is_empty);
+    receiver.finish();
+    let (sent, tally) = (sender.sent(), receiver.received());
+    tally.assert_intact();
+    let shed = drops(&daemon.stats("valenf:a")) + dropped(&daemon.stats("valenf:b"), "no_room");
+    let first = dropped(&daemon.stats("valenf:f0"), "no_room");
+    let lost = sent - tally.stream(1).frames - shed - first;
+    // The ring of the first, that to the switch of the last, and a batch in between.
+    assert!(lost <= kills * (2 * RING + BATCH), "{lost}");
+    carried(&daemon);
+    drop(process);
+    wait::until("everybody to go", || audit(&daemon).is_empty());
 }
 
 /// Every frame arrived, was dropped and counted, was lost with a hop and counted, or was in the
