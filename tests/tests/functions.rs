@@ -236,11 +236,15 @@ fn apply_takes_what_a_daemon_starts_with_and_names_a_wrong_line() {
     assert!(status == Some(9) && said.contains(&place), "{said}");
     // Nor do names that are neither in the file nor in the switch.
     let wrong = TEXT.replace("640", "660");
-    let end = wrong.lines().count();
+    let (end, rule) = (wrong.lines().count(), "[[switch.valenf.rule]]\naction = \"drop\"\n");
+    says(&changed, "port add valenf:own --service fw");
     for (text, line, why) in [
         (wrong.replace("chain = \"web\"\n", "chain = \"no\"\n"), 11, "no chain no in the file"),
         (wrong.replace("[\"fw\"]", "[\"ids\"]"), 14, "chain web: there is no service ids"),
         (wrong.replace("out = \"sink\"", "out = \"far\""), 14, "there is no port far"),
+        (wrong.clone() + rule + "in = \"fw\"\n", end + 1, "fw is an instance of service fw"),
+        (wrong.clone() + rule + "in = \"own\"\n", end + 1, "own is an instance of service fw"),
+        (wrong.clone() + "[[switch.valenf.rule]]\nvlan = 9\n", end + 1, "action is missing"),
         (wrong + "[[switch.valenf.rule]]\naction = \"port:z\"\n", end + 1, "there is no port z"),
     ] {
         let (status, said) = apply(&text);

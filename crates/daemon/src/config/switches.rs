@@ -27,7 +27,7 @@ use crate::control::policy::Grant;
 use crate::control::refusal::Refusal;
 use crate::control::settings::{change_grant, change_port, change_switch};
 use crate::control::statics::Station;
-use crate::control::steering::{Steering, lowest_free};
+use crate::control::steering::{Steering, lowest_free, sent_by_function};
 
 /// What a file says of a switch.
 #[derive(Debug)]
@@ -107,6 +107,7 @@ impl RawSwitch {
     /// Checks it.
     pub fn read(self, name: SwitchName) -> Result<SwitchText, Misfit> {
         check_steering(&name, &self.chain, &self.rule)?;
+        check_entries(&name, &self.rule, &self.port)?;
         let instances = instances(&self.port)?;
         let places = Places::of(&self.chain, &self.rule, &self.port);
         let settings = SwitchSettings {
@@ -222,6 +223,24 @@ fn check_steering(
     let first = counts.partition_point(|count| check(count).is_ok());
     let why = check(&(first + 1)).expect_err("looked at just now");
     Err(Misfit { at: spans[first].start, error: MisfitError::Steering(name.clone(), why) })
+}
+
+/// Whether rules are for frames that meet rules.
+fn check_entries(
+    name: &SwitchName,
+    rules: &[Spanned<RuleSpec>],
+    ports: &BTreeMap<Spanned<String>, RawPort>,
+) -> Result<(), Misfit> {
+    let services = ports.iter().filter_map(|(key, port)| Some((key, port.service.as_deref()?)));
+    let services: BTreeMap<_, _> =
+        services.map(|(key, service)| (key.get_ref().as_str(), service)).collect();
+    let wrong = rules.iter().find_map(|rule| {
+        let port = rule.get_ref().port.as_deref()?;
+        let why = sent_by_function(port, services.get(port)?);
+        let error = MisfitError::Steering(name.clone(), why);
+        Some(Misfit { at: rule.span().start, error })
+    });
+    wrong.map_or(Ok(()), Err)
 }
 
 impl RawPort {

@@ -94,7 +94,8 @@ fn test_chains_and_rules_that_cannot_be_meant_are_refused_with_their_line() {
     assert!(parse(&good).is_ok());
     for (bad, line, says) in [
         (chain("c", ""), 7, "vale0: chain c: it has 0 services"),
-        (chain("web", "\"r\""), 7, "two chains have one name"),
+        (chain("web", "\"r\""), 7, "two chains have one name, web;"),
+        ("[[switch.vale0.rule]]\nvlan = 3\n".to_owned(), 7, "rule 2: action is missing: drop, "),
         (rule("chain:no", ""), 7, "rule 2: there is no chain no"),
         (rule("drop", "src = \"10.0.0.0/33\""), 7, "rule 2: "),
         (rule("drop", "id = 1"), 7, "two rules 1"),
@@ -109,6 +110,9 @@ fn test_chains_and_rules_that_cannot_be_meant_are_refused_with_their_line() {
     }
     let text = error("[switch.vale0]\n[switch.vale0.port.a]\nservice = \"a b\"\n");
     assert!(text.starts_with("config test.toml:2: vale0:a: service: only letters"), "{text}");
+    let deaf = "[switch.vale0.port.f]\nservice = \"fw\"\n".to_owned() + &rule("drop", "in = \"f\"");
+    let text = error(&deaf);
+    assert!(text.starts_with("config test.toml:3: vale0: port f is an instance of"), "{text}");
     let both = "[switch.vale0.port.a]\nservice = \"fw\"\nchain = \"web\"\n";
     assert!(error(both).contains(":1: vale0:a: an instance of a service"), "{}", error(both));
 }

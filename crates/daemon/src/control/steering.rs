@@ -95,6 +95,39 @@ fn own_exit<'a>(chain: &ChainSpec, ports: &[View<'a>]) -> Option<(&'a str, &'a s
     names(chain).any(|name| name == service).then_some((out.name, service))
 }
 
+/// Why no frame comes by a chain's way out, where that is so.
+#[must_use]
+pub fn closed_exit(chain: &ChainSpec, ports: &[View<'_>]) -> Option<String> {
+    own_exit(chain, ports).map(|(out, service)| {
+        format!(
+            "its frames would leave by {out}, an instance of its own service {service}, and none \
+             arrive; name the port behind its functions"
+        )
+    })
+}
+
+/// Why no frame is for a rule, where it asks for those that a function sends.
+#[must_use]
+pub fn deaf(rule: &RuleSpec, ports: &[View<'_>]) -> Option<String> {
+    let port = ports.iter().find(|port| rule.port.as_deref() == Some(port.name))?;
+    port.role.service.as_deref().map(|service| sent_by_function(port.name, service))
+}
+
+/// What functions send goes on in its chain, whatever rules say.
+#[must_use]
+pub fn sent_by_function(port: &str, service: &str) -> String {
+    format!(
+        "port {port} is an instance of service {service}, and what functions send meets no rule; \
+         name the port by which frames come in"
+    )
+}
+
+/// A name that two chains have.
+fn twin(chains: &[ChainSpec]) -> Option<&str> {
+    let mut seen = BTreeSet::new();
+    chains.iter().map(|chain| chain.name.as_str()).find(|name| !seen.insert(*name))
+}
+
 /// The ports that a rule names.
 fn ports_of(rule: &RuleSpec) -> impl Iterator<Item = &str> {
     rule.port.as_deref().into_iter().chain(rule.action.strip_prefix("port:"))
@@ -194,10 +227,11 @@ impl Steering {
         rules: Option<&Vec<RuleSpec>>,
     ) -> Result<(), String> {
         if let Some(chains) = chains {
-            let wanted: BTreeSet<&str> = chains.iter().map(|chain| chain.name.as_str()).collect();
-            if wanted.len() < chains.len() {
-                return Err("two chains have one name".to_owned());
+            if let Some(name) = twin(chains) {
+                let name = name.escape_debug();
+                return Err(format!("two chains have one name, {name}; give one of them another"));
             }
+            let wanted: BTreeSet<&str> = chains.iter().map(|chain| chain.name.as_str()).collect();
             let unwanted = self.chains.keys().filter(|name| !wanted.contains(name.as_str()));
             let unwanted: Vec<_> = unwanted.cloned().collect();
             unwanted.iter().for_each(|name| self.drop_chain(name));
@@ -261,17 +295,17 @@ impl Steering {
             if let Some(out) = chain.out.as_ref().filter(|out| !there.contains(out.as_str())) {
                 return Err(format!("chain {name}: {}", no_port(out)));
             }
-            if let Some((out, service)) = own_exit(chain, ports) {
-                return Err(format!(
-                    "chain {name}: its frames would leave by {out}, an instance of its own \
-                     service {service}, and none arrive; name the port behind its functions"
-                ));
+            if let Some(why) = closed_exit(chain, ports) {
+                return Err(format!("chain {name}: {why}"));
             }
         }
         for (id, rule) in &self.rules {
             let known = old.is_some_and(|old| old.rules.get(id) == Some(rule));
             if let Some(port) = ports_of(rule).find(|port| !known && !there.contains(port)) {
                 return Err(format!("rule {id}: {}", no_port(port)));
+            }
+            if let Some(why) = deaf(rule, ports).filter(|_| !known) {
+                return Err(format!("rule {id}: {why}"));
             }
         }
         let lost = ports.iter().find_map(|port| {
@@ -426,6 +460,9 @@ impl Steering {
                     return Err(format!("there is no chain {name}; see: uvala chain list"));
                 }
             },
+            None if spec.action.is_empty() => {
+                return Err("action is missing: drop, forward, chain:NAME or port:NAME".to_owned());
+            }
             _ => {
                 let action = &spec.action;
                 return Err(format!(
@@ -638,7 +675,7 @@ mod tests {
             (vec![chain("web", &["fw@least"]), chain("x", &["fw@hash"])], vec![], "two ways"),
             (vec![ChainSpec { out: Some("z".into()), ..web.clone() }], vec![], "no port z"),
             (vec![ChainSpec { out: Some("fw1".into()), ..web.clone() }], vec![], "own service fw"),
-            (vec![web.clone(), web.clone()], vec![], "one name"),
+            (vec![web.clone(), web.clone()], vec![], "one name, web;"),
             (vec![], vec![], "enter chain web"),
             (vec![web.clone()], vec![r#"{"action":"chain:x"}"#], "no chain x"),
             (vec![web.clone()], vec![r#"{"action":"port:z"}"#], "no port z"),
@@ -647,6 +684,12 @@ mod tests {
             (vec![chain("a\n", &["fw"])], vec![], "chain a\\n"),
             (vec![chain("web", &["fw@\n"])], vec![], "fw@\\n"),
             (vec![web.clone()], vec![r#"{"action":"pass"}"#], "is none of"),
+            (vec![web.clone()], vec!["{}"], "rule 1: action is missing: drop, forward"),
+            (
+                vec![web.clone()],
+                vec![r#"{"action":"drop","in":"fw1"}"#],
+                "rule 1: port fw1 is an instance of service fw",
+            ),
             (vec![web.clone()], vec![r#"{"action":"drop","src":"10/33"}"#], "no network"),
             (vec![web.clone()], vec![r#"{"action":"drop","dport":"9-1"}"#], "no range"),
             (vec![web.clone()], vec![r#"{"action":"drop","proto":"ipx"}"#], "none of tcp"),

@@ -20,7 +20,7 @@ use crate::control::datapath::Datapath;
 use crate::control::policy::{Access, Caller};
 use crate::control::refusal::Refusal;
 use crate::control::state::{Holder, Switch};
-use crate::control::steering::{Steering, View, names};
+use crate::control::steering::{Steering, View, closed_exit, deaf, names};
 use crate::control::usage::Usage;
 
 impl<D: Datapath> Control<D> {
@@ -392,6 +392,7 @@ fn broken_chain(chain: &ChainSpec, views: &[View<'_>], report: &Report) -> Optio
         running.all(stalls).then(|| format!("nobody reads at {service}: uvala nf list"))
     });
     let out = chain.out.as_ref().filter(|out| !is_live(out, views));
+    let idle = idle.or_else(|| closed_exit(chain, views));
     idle.or(out.map(|out| format!("nobody holds port {out}: frames that leave are dropped")))
 }
 
@@ -409,6 +410,9 @@ fn broken_rule(
     views: &[View<'_>],
     report: &Report,
 ) -> Option<String> {
+    if let Some(why) = deaf(rule, views) {
+        return Some(why);
+    }
     let gone = |port: &&str| !is_live(port, views);
     if let Some(port) = rule.port.as_deref().filter(gone) {
         return Some(format!("nobody holds port {port}: no frame comes by it"));

@@ -11,6 +11,7 @@ use client::api::{
 };
 use client::control::{Connection, ControlError};
 use daemon::config::{ConfigError, SwitchText};
+use daemon::control::steering::sent_by_function;
 
 use crate::cli::{chain, listing, rule};
 
@@ -84,7 +85,7 @@ impl There {
         text.places.rules.iter().zip(&text.plan.rules).find_map(|(&line, rule)| {
             let to = rule.action.strip_prefix("port:");
             let mut ports = rule.port.as_deref().into_iter().chain(to);
-            let why = ports.find_map(|port| self.no_port(port))?;
+            let why = ports.find_map(|port| self.no_port(port)).or_else(|| self.deaf(rule))?;
             (!known.contains(&said(rule))).then_some((line, why))
         })
     }
@@ -97,6 +98,13 @@ impl There {
             let port = &add.port;
             (!is_there).then(|| (line, format!("{port}: there is no chain {chain} in the file")))
         })
+    }
+
+    /// Is it for frames that a function sends?
+    fn deaf(&self, rule: &RuleSpec) -> Option<String> {
+        let port = rule.port.as_deref()?;
+        let service = self.ports.get(port)?.service.as_deref()?;
+        Some(sent_by_function(port, service)).filter(|_| !service.is_empty())
     }
 
     fn no_port(&self, name: &str) -> Option<String> {

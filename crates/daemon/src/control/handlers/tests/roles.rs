@@ -95,6 +95,30 @@ fn test_a_rule_is_as_broken_as_its_chain() {
 }
 
 #[test]
+fn test_a_port_that_becomes_an_instance_breaks_rules_and_chains_that_name_it() {
+    let mut bench = Bench::with_chain();
+    bench.attach(2, 0, "vale0:f1").unwrap();
+    bench.done(&add("x", ""));
+    let rule = r#"{"action":"drop","in":"x","priority":9}"#;
+    let rule = format!(r#"{{"rule_add":{{"switch":"vale0","rules":[{rule}]}}}}"#);
+    bench.ask(0, 0, &rule).unwrap();
+    let chain = r#"{"name":"away","services":["fw"],"out":"x"}"#;
+    bench.done(&format!(r#"{{"chain_add":{{"switch":"vale0","chain":{chain}}}}}"#));
+    bench.done(&set("x", r#""service":"fw""#));
+    let broken = |rows: &[serde_json::Value], key: &str| {
+        let row = rows.iter().find(|row| row.to_string().contains(key)).unwrap();
+        row["broken"].as_str().unwrap().to_owned()
+    };
+    let why = broken(&list(&mut bench, "rule_list"), r#""in":"x""#);
+    assert!(why.starts_with("port x is an instance of service fw"), "{why}");
+    let why = broken(&list(&mut bench, "chain_list"), "away");
+    assert!(why.starts_with("its frames would leave by x"), "{why}");
+    // What was there stays as it is; what is new is refused.
+    let (code, why) = bench.refused(0, 0, &rule.replace(r#""in":"x""#, r#""in":"f1""#));
+    assert!(code == ErrorCode::BadRequest && why.contains("meets no rule"), "{why}");
+}
+
+#[test]
 fn test_listings_say_whose_process_a_function_is() {
     let mut bench = Bench::with_chain();
     bench.attach(2, 0, "vale0:f1").unwrap();
