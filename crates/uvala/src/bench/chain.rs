@@ -89,6 +89,11 @@ const fn short_between(functions: u8) -> Work {
 /// Slots of rings for short frames. Long ones would not fit the cache.
 const SLOTS: u16 = 4096;
 
+/// A rate that is held against a chain of bare rings.
+fn bare(name: &'static str, what: &'static str, goal: Option<f64>, work: Work) -> Scenario {
+    Scenario { limit: Limit::Chain, ..rate(name, what, goal, work) }
+}
+
 /// All of them.
 pub fn scenarios() -> Vec<Scenario> {
     let long = Work { frame_len: 1514, batch: Batch::all(64), ..between(3) };
@@ -99,14 +104,14 @@ pub fn scenarios() -> Vec<Scenario> {
     let hop = Work { payload: Payload::Untouched, ..of(Chain::Hop) };
     let call = Work { payload: Payload::Untouched, ..short(Chain::Call) };
     vec![
-        rate("nf-1", "60 B through a function in a trust group", Some(110.0), short_between(1)),
-        rate("nf-2", "60 B through two functions", Some(75.0), short_between(2)),
-        rate("nf-3", "60 B through three functions", Some(60.0), short_between(3)),
-        rate("nf-2-together", "two functions, one thread", Some(75.0), short(Chain::Together(2))),
-        rate("nf-3-together", "three functions, one thread", Some(60.0), short(Chain::Together(3))),
-        rate("nf-3-bridged", "three functions, by learned addresses", None, of(Chain::Bridged(3))),
-        rate("nf-2-direct", "the same, joined by a direct hop", None, of(Chain::Direct(2))),
-        rate("nf-3-direct", "three functions, joined by direct hops", None, of(Chain::Direct(3))),
+        bare("nf-1", "60 B through a function in a trust group", Some(110.0), short_between(1)),
+        bare("nf-2", "60 B through two functions", Some(75.0), short_between(2)),
+        bare("nf-3", "60 B through three functions", Some(60.0), short_between(3)),
+        bare("nf-2-together", "two functions, one thread", Some(75.0), short(Chain::Together(2))),
+        bare("nf-3-together", "three functions, one thread", Some(60.0), short(Chain::Together(3))),
+        bare("nf-3-bridged", "three functions, by learned addresses", None, of(Chain::Bridged(3))),
+        bare("nf-2-direct", "the same, joined by a direct hop", None, of(Chain::Direct(2))),
+        bare("nf-3-direct", "three functions, joined by direct hops", None, of(Chain::Direct(3))),
         Scenario {
             unit: Unit::Nanoseconds,
             limit: Limit::None,
@@ -117,22 +122,22 @@ pub fn scenarios() -> Vec<Scenario> {
             limit: Limit::None,
             ..rate("nf-call", "the same within a thread", Some(3.0), call)
         },
-        rate("nf-3-untouched", "the same, everybody uses slots only", None, untouched),
-        rate("nf-3-1514", "1514 B through three functions", Some(15.0), long),
-        rate("nf-3-1514-read", "the same, each function reads it all", None, read),
+        bare("nf-3-untouched", "the same, everybody uses slots only", None, untouched),
+        bare("nf-3-1514", "1514 B through three functions", Some(15.0), long),
+        bare("nf-3-1514-read", "the same, each function reads it all", None, read),
         rate(
             "nf-rules",
             "60 B, a thousand rules and a million flows, no function",
             Some(25.0),
             of(Chain::Rules),
         ),
-        rate(
+        bare(
             "nf-real",
             "60 B through a firewall, a NAT and a router",
             Some(8.0),
             short(Chain::Box),
         ),
-        rate(
+        bare(
             "nf-real-together",
             "the same, all three in one thread",
             Some(8.0),

@@ -4,12 +4,15 @@
 //!   one producer and one consumer, the same batch; descriptors only, or the payload written and
 //!   read once. No switch, no copy.
 //! - Everything on one core: a loop in one thread; write a batch, copy it, read the copy.
+//! - A chain of functions: threads on two cores, and a bare ring from each to the next ([`chain`]).
 //! - Round trip, spinning: the cache-line round trip, as often as somebody must be told.
 //! - Round trip, asleep: processes that wake each other through pipes on one core; two wake-ups for
 //!   a pair, four with a process between them.
 //!
 //! Rings have 1024 slots of 16 bytes and buffers at a stride of 2112, as the product's. The first
 //! quarter of the time is for the start and does not count.
+
+mod chain;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -31,6 +34,8 @@ pub enum Limit {
     Exchange,
     /// Write, copy and read on one core, in million frames a second.
     OneCore,
+    /// Bare rings between as many functions, in million frames a second.
+    Chain,
     /// This many cache-line round trips, in microseconds.
     LineTrips(u8),
     /// This many wake-ups through pipes on one core, in microseconds.
@@ -43,9 +48,14 @@ pub enum Limit {
 pub fn measure(limit: Limit, work: &Work, time: Duration) -> anyhow::Result<Option<f64>> {
     match limit {
         // A frame of several slots has no counterpart in a plain ring.
-        Limit::Exchange | Limit::OneCore if usize::from(work.frame_len) > LONGEST => Ok(None),
+        Limit::Exchange | Limit::OneCore | Limit::Chain
+            if usize::from(work.frame_len) > LONGEST =>
+        {
+            Ok(None)
+        }
         Limit::Exchange => Ok(Some(exchange(work, time))),
         Limit::OneCore => Ok(Some(one_core(work, time))),
+        Limit::Chain => Ok(Some(chain::measure(work, time))),
         Limit::LineTrips(trips) => {
             Ok(super::probe::round_trip_ns(0, 1).map(|ns| ns * f64::from(trips) / 1e3))
         }
@@ -278,6 +288,11 @@ mod tests {
         for limit in [Limit::Exchange, Limit::OneCore] {
             let rate = measure(limit, &work, short).unwrap().unwrap();
             assert!((0.0..1e5).contains(&rate), "{limit:?}: {rate} Mpps");
+        }
+        for name in ["nf-3", "nf-3-1514", "nf-3-untouched"] {
+            let work = scenario::find(name).unwrap().work;
+            let rate = measure(Limit::Chain, &work, short).unwrap().unwrap();
+            assert!((0.0..1e5).contains(&rate), "{name}: {rate} Mpps");
         }
         assert_eq!(measure(Limit::None, &work, short).unwrap(), None);
     }

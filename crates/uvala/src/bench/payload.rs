@@ -78,6 +78,23 @@ impl Pool {
         sum
     }
 
+    /// Reads three words of the first line of `many` buffers from `first` on, and writes one.
+    ///
+    /// # Safety
+    /// The calling thread owns these buffers.
+    pub unsafe fn change(&self, first: usize, many: usize) -> u64 {
+        let mut sum = 0;
+        for (from, many) in self.pieces(first, many) {
+            // SAFETY: `pieces` are in range, and the caller owns them.
+            let lines = unsafe { self.slice_mut(from, many) };
+            for Line(words) in lines.iter_mut().step_by(STRIDE / LINE) {
+                sum ^= words[0] ^ words[1] ^ words[7];
+                words[3] = sum;
+            }
+        }
+        sum
+    }
+
     /// Copies `length` bytes of `many` buffers from `first` on to the same buffers of `to`.
     ///
     /// # Safety
