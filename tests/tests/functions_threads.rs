@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use client::Port;
-use client::api::FunctionInfo;
+use client::api::{ErrorCode, FunctionInfo};
 use client::nf::{Action, Frame, Made, Number, Shown, Threads};
 use harness::chain::{audit, configuration, functions, open_hops};
 use harness::daemon::{Daemon, Setup};
@@ -169,6 +169,10 @@ fn functions_that_can_have_one_instance_only_say_why() {
     assert!(status == 12 && said.contains("one port to two hosts"), "{said}");
     let (status, said) = refused(&daemon, &two(&format!("limiter valenf:l -c {limiter}")));
     assert!(status == 12 && said.contains("limit 1"), "{said}");
+    // Nor do two that share a thread know each other.
+    let with = format!("nf run nat valenf:n -c {nat} --with nat valenf:m {nat}");
+    let (status, said) = refused(&daemon, &with);
+    assert!(status == 12 && said.contains("take another service for valenf:m"), "{said}");
     let run = format!("nf run nat valenf:n -c {nat}");
     let mut first = Owned::spawn(&mut command(&daemon, &run));
     wait::until("the first", || running(&daemon).len() == 1);
@@ -178,6 +182,61 @@ fn functions_that_can_have_one_instance_only_say_why() {
     wait::until("its end", || running(&daemon).is_empty());
     let again = format!("nf run nat valenf:m --service nat -T 1 -c {nat}");
     assert!(Owned::spawn(&mut command(&daemon, &again)).wait().success());
+}
+
+/// What both see before they attach is an empty service: the daemon decides.
+#[test]
+fn of_two_that_start_at_one_moment_one_runs() {
+    let daemon = daemon();
+    let place = Scratch::new("functions_moment");
+    let nat = place.path().join("nat.toml");
+    std::fs::write(&nat, "inside = [\"10.0.1.0/24\"]\noutside = [\"10.0.2.1\"]\n").unwrap();
+    let run = |port: &str| format!("nf run nat valenf:{port} --service nat -c {}", nat.display());
+    for round in 0..5 {
+        let mut both = ["n", "m"].map(|port| Owned::spawn(&mut command(&daemon, &run(port))));
+        wait::until("the end of one", || both.iter_mut().any(Owned::has_ended));
+        wait::until("the other", || running(&daemon).len() == 1);
+        let [first, second] = &mut both;
+        let (ended, other) = if first.has_ended() { (first, second) } else { (second, first) };
+        // The daemon, or the program itself, which looked when the other was there already.
+        let status = outcome(ended.wait());
+        assert!([6, 12].contains(&status), "round {round}: {status}");
+        assert!(!other.has_ended(), "round {round}");
+        assert_eq!(functions(&daemon).len(), 2, "who was refused leaves no port");
+        let port = running(&daemon).remove(0).port.to_string();
+        other.signal(Signal::TERM);
+        assert_eq!(outcome(other.wait()), 0);
+        assert!(daemon.uvala(&["port", "del", &port]).status.success());
+    }
+}
+
+#[test]
+fn nobody_joins_a_function_that_has_to_be_alone_also_after_a_restart() {
+    let mut daemon = daemon();
+    let place = Scratch::new("functions_joins");
+    let nat = place.path().join("nat.toml");
+    std::fs::write(&nat, "inside = [\"10.0.1.0/24\"]\noutside = [\"10.0.2.1\"]\n").unwrap();
+    let run = format!("nf run nat valenf:n --service nat -c {}", nat.display());
+    let _nat = Owned::spawn(&mut command(&daemon, &run));
+    wait::until("the NAT", || running(&daemon).len() == 1);
+    let joins = "nf run bypass valenf:b --service nat";
+    for _ in 0..2 {
+        let (status, said) = refused(&daemon, joins);
+        assert_eq!(status, 6, "{said}");
+        assert!(said.contains("runs at valenf:n of service nat and says"), "{said}");
+        daemon.kill();
+        daemon.restart();
+        wait::until("the NAT again", || running(&daemon).len() == 1);
+    }
+    // Nor does who asks nobody first.
+    assert!(daemon.uvala(&["port", "add", "valenf:x", "--service", "nat"]).status.success());
+    let error = daemon.options().open("valenf:x").unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::InUse));
+    // Programs of the library ask for it themselves, and have several ports.
+    assert!(daemon.uvala(&["port", "add", "valenf:y", "--service", "s0"]).status.success());
+    let _ports = ["valenf:f0", "valenf:y"].map(|port| daemon.options().alone(true).open(port));
+    let (status, said) = refused(&daemon, "nf run bypass valenf:z --service s0");
+    assert!(status == 6 && said.contains("of service s0 and says"), "{said}");
 }
 
 /// The router's station; that of the host behind `valenf:b`, which answers for 10.0.2.2.

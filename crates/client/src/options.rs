@@ -24,6 +24,8 @@ pub struct Options {
     group: Option<String>,
     group_memory: Option<u64>,
     existing: bool,
+    alone: bool,
+    alone_at: Vec<PortName>,
     client: Option<String>,
     pub(crate) wait: WaitPolicy,
     pub(crate) reconnect: bool,
@@ -106,6 +108,20 @@ impl Options {
         Self { existing, ..self }
     }
 
+    /// Only if no other process has an instance of the port's service, and none can have one while
+    /// this port is open: for functions that cannot share their flows out. Several ports of this
+    /// process go together.
+    #[must_use]
+    pub fn alone(self, alone: bool) -> Self {
+        Self { alone, ..self }
+    }
+
+    /// The same of some ports only, where these options are for several.
+    #[must_use]
+    pub fn alone_at(self, ports: impl IntoIterator<Item = PortName>) -> Self {
+        Self { alone_at: ports.into_iter().collect(), ..self }
+    }
+
     /// What the program is called in the daemon's listings and log. The default is the name of its
     /// file.
     #[must_use]
@@ -162,6 +178,7 @@ impl Options {
             group_memory: self.group_memory,
             existing: self.existing,
             thread: self.names_thread.then(thread_id),
+            alone: self.alone || self.alone_at.contains(port),
         }
     }
 }

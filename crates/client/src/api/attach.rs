@@ -41,6 +41,10 @@ pub struct Attach {
     /// time and not that of all. One that is not there, or not to be seen, is as if none was said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread: Option<u32>,
+    /// Of the port's service no other process may have an instance while this is attached: the
+    /// function cannot share its flows out with one that it knows nothing of.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub alone: bool,
 }
 
 impl Attach {
@@ -58,6 +62,7 @@ impl Attach {
             group_memory: None,
             existing: false,
             thread: None,
+            alone: false,
         }
     }
 }

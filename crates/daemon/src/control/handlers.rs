@@ -618,7 +618,8 @@ fn held_port(
     attach: &Attach,
 ) -> Port {
     let holder = holder(client, memory, group);
-    let holder = Some(Holder { thread: attach.thread, ..holder });
+    let Attach { thread, alone, .. } = *attach;
+    let holder = Some(Holder { thread, alone, ..holder });
     Port { holder, ..Port::new(key, PortKind::Shm, client.caller.uid) }
 }
 
@@ -626,7 +627,8 @@ fn holder(client: &Client, memory: u64, group: Option<GroupKey>) -> Holder {
     let Caller { pid, uid, .. } = client.caller;
     let (conn, name) = (client.conn, client.name.clone());
     let (counts, gauges) = (BTreeMap::new(), BTreeMap::new());
-    Holder { conn, pid, thread: None, uid, name, memory, ready: false, group, counts, gauges }
+    let (thread, alone, ready) = (None, false, false);
+    Holder { conn, pid, thread, uid, name, memory, alone, ready, group, counts, gauges }
 }
 
 fn parse_port(text: &str) -> Result<PortName, Refusal> {

@@ -1,8 +1,10 @@
 //! Why a call is refused: every reason once, each with its code and a line that says what to do.
 
-use std::io;
+mod code;
+mod group;
+mod service;
 
-use client::api::{ErrorCode, Failure, GroupAccess, Mac, PROTOCOL_VERSION};
+use client::api::{Failure, Mac, PROTOCOL_VERSION};
 use client::name::{NameError, PortName, SwitchName};
 use thiserror::Error;
 
@@ -14,6 +16,8 @@ use super::policy::Access;
 use crate::keeper::NotKept;
 use crate::log::cut;
 use crate::users;
+pub use group::{GroupRefusal, Unaffordable};
+pub use service::Clash;
 
 /// Why a call is refused. Nothing has changed, but for [`Refusal::NotKept`].
 #[derive(Debug, Error)]
@@ -122,6 +126,18 @@ pub enum Refusal {
          (uvala nf list)"
     )]
     FunctionRuns(PortName),
+    /// An instance that is the only one of its service.
+    #[error(
+        "{0} and says that there can be one instance of it only: end it first, or take another \
+         service (--service)"
+    )]
+    Alone(Box<Clash>),
+    /// An instance that has to be the only one, where there is another.
+    #[error(
+        "there can be one instance only of the function that is to run, and {0}: end that one \
+         first, or take another service (--service)"
+    )]
+    NotAlone(Box<Clash>),
     /// Chains are not taken away from functions.
     #[error(
         "a function runs at {0}, and without chains it would send frames round and round: end it \
@@ -355,117 +371,6 @@ pub enum Refusal {
     Datapath(#[from] DatapathError),
 }
 
-/// Why there is no port in a trust group.
-#[derive(Debug, Error)]
-pub enum GroupRefusal {
-    /// The user cannot pay for a trust group.
-    #[error(
-        "trust group {group} takes {} with its first port, and {} has {} of {} (quota.memory): ask \
-         for less with --group-memory, give some back, or raise the quota",
-        mib(*.asked), users::user_name(*.uid), tenths(*.held), mib(*.limit)
-    )]
-    Memory {
-        /// The group.
-        group: String,
-        /// Bytes that its region is to have.
-        asked: u64,
-        /// The user.
-        uid: u32,
-        /// Bytes that the user has.
-        held: u64,
-        /// Bytes that a user may have.
-        limit: u64,
-    },
-    /// The owner of a declared trust group cannot pay for it.
-    #[error(
-        "trust group {group} takes {} of {}, whose it is, with its first port, and {} of {} are \
-         held (quota.memory): lower memory of [group.{group}] in uvala.toml, or raise the quota",
-        mib(*.asked), users::user_name(*.uid), tenths(*.held), mib(*.limit)
-    )]
-    Unpaid {
-        /// The group.
-        group: String,
-        /// Bytes that its region is to have.
-        asked: u64,
-        /// Its owner.
-        uid: u32,
-        /// Bytes that the owner has.
-        held: u64,
-        /// Bytes that a user may have.
-        limit: u64,
-    },
-    /// A declared trust group is for others.
-    #[error(
-        "trust group {group} belongs to {}{} with mode {}: no permission to have ports in it; who \
-         may, says [group.{group}] in uvala.toml; or take another name, for a group of your own",
-        users::user_name(*.owner), of_group(.access), .access.mode
-    )]
-    Denied {
-        /// The group.
-        group: String,
-        /// Its owner.
-        owner: u32,
-        /// Who else may.
-        access: GroupAccess,
-    },
-    /// The region of a declared trust group is as large as that says.
-    #[error(
-        "trust group {group} has {}: ask for no more than that, or raise memory of [group.{group}] \
-         in uvala.toml to {}",
-        mib(*.has), mib(*.asked)
-    )]
-    Fixed {
-        /// The group.
-        group: String,
-        /// Bytes that were asked for.
-        asked: u64,
-        /// Bytes of its region.
-        has: u64,
-    },
-    /// The region of a trust group is full.
-    #[error(
-        "trust group {group} has no room for it in its {}: end other members, or all and begin it \
-         with more, by --group-memory or memory of [new_group] in uvala.toml, or of \
-         [group.{group}] if it is declared there",
-        mib(*.has)
-    )]
-    Full {
-        /// The group.
-        group: String,
-        /// Bytes of its region.
-        has: u64,
-    },
-    /// The region of a trust group would not hold its first port.
-    #[error(
-        "{} for trust group {group} are too few: this port alone takes {}",
-        mib(*.asked), mib(*.least)
-    )]
-    TooSmall {
-        /// The group.
-        group: String,
-        /// Bytes that were asked for.
-        asked: u64,
-        /// Bytes that the port takes.
-        least: u64,
-    },
-}
-
-impl GroupRefusal {
-    fn code(&self) -> ErrorCode {
-        match self {
-            Self::Memory { .. } | Self::Unpaid { .. } => ErrorCode::Quota,
-            Self::Denied { .. } => ErrorCode::Permission,
-            Self::Full { .. } => ErrorCode::NoMemory,
-            Self::Fixed { .. } | Self::TooSmall { .. } => ErrorCode::BadRequest,
-        }
-    }
-}
-
-/// The Unix group of a trust group, if it has one.
-fn of_group(access: &GroupAccess) -> String {
-    access.group.map_or_else(String::new, |id| format!(", group {},", users::group_name(id)))
-}
-
 /// What somebody who lacks a permission can do.
 fn remedy(access: Access, switch: &SwitchName) -> String {
     match access {
@@ -474,151 +379,6 @@ fn remedy(access: Access, switch: &SwitchName) -> String {
             format!("its owner can let a group in (--mode 666: everybody): {set}")
         }
         Access::Manage => "only its owner and root may, whatever the mode".to_owned(),
-    }
-}
-
-impl Refusal {
-    /// The code that goes with it.
-    #[must_use]
-    pub fn code(&self) -> ErrorCode {
-        match self {
-            Self::NoSwitch(_)
-            | Self::NoPort(_)
-            | Self::NoChain(..)
-            | Self::NoRule(..)
-            | Self::NoHop(..)
-            | Self::NoFdbEntry { .. }
-            | Self::NotHeld(_)
-            | Self::NoInterface(_)
-            | Self::NothingBound => ErrorCode::NotFound,
-            Self::SwitchExists(_) | Self::PortExists(_) | Self::InterfaceExists(_) => {
-                ErrorCode::Exists
-            }
-            Self::InUse { .. }
-            | Self::BoundAlready(_)
-            | Self::PollState(_)
-            | Self::AttachedTo(_)
-            | Self::InTwoSwitches(_)
-            | Self::FunctionRuns(_)
-            | Self::NeedsChains(_)
-            | Self::PortTaken(_) => ErrorCode::InUse,
-            Self::NotAttachable(_)
-            | Self::PipePersistent(_)
-            | Self::PipeSettings(_)
-            | Self::NotPolled(_)
-            | Self::HasHeader(_)
-            | Self::GivesTransient(_)
-            | Self::GivesServed(_)
-            | Self::GivesSocket(_)
-            | Self::InterfaceAdded(_)
-            | Self::PipeGroup(_)
-            | Self::NotWatchable(_) => ErrorCode::Unsupported,
-            Self::Denied { .. }
-            | Self::NotGranted { .. }
-            | Self::NoNewPorts { .. }
-            | Self::GiveAway
-            | Self::NotYours { .. }
-            | Self::NotYoursToWatch { .. } => ErrorCode::Permission,
-            Self::Deleted(_) => ErrorCode::NotFound,
-            Self::Quota { .. }
-            | Self::Addresses { .. }
-            | Self::Memory { .. }
-            | Self::MoreThanQuota { .. } => ErrorCode::Quota,
-            Self::AddressesFull { .. } => ErrorCode::NoMemory,
-            Self::Group(refusal) => refusal.code(),
-            Self::BadName(_) => ErrorCode::BadName,
-            Self::TooLarge(_)
-            | Self::BadValue(_)
-            | Self::Steering(..)
-            | Self::NotSteered(_)
-            | Self::ServiceKind(_)
-            | Self::NoInterfaceName(_)
-            | Self::NotAdded(_)
-            | Self::NotAttached(_)
-            | Self::NoHostSide(_)
-            | Self::NoRegion(_)
-            | Self::NotOpen(_)
-            | Self::NoMemory
-            | Self::OtherRegion { .. }
-            | Self::Version(_)
-            | Self::BadMessage(_) => ErrorCode::BadRequest,
-            Self::Socket(error) => code_of_socket(error),
-            Self::HostPrivilege | Self::SocketPrivilege => ErrorCode::Permission,
-            Self::HostTaken(_) => ErrorCode::InUse,
-            Self::Host(error) => code_of(error),
-            Self::NotKept(_) => ErrorCode::NotKept,
-            Self::Datapath(_) => ErrorCode::NoMemory,
-        }
-    }
-}
-
-fn code_of(error: &HostError) -> ErrorCode {
-    match error {
-        HostError::Name(_)
-        | HostError::Mtu(..)
-        | HostError::Queues(..)
-        | HostError::OneQueue(_)
-        | HostError::TapQueues(_)
-        | HostError::NotGivenTap
-        | HostError::GivenTaps
-        | HostError::GivenOtherwise(_)
-        | HostError::NotGiven(_) => ErrorCode::BadRequest,
-        HostError::Missing(_)
-        | HostError::NoNamespace(_)
-        | HostError::NoProcess(_)
-        | HostError::NoNamespaceAt(_)
-        | HostError::NoTun => ErrorCode::NotFound,
-        HostError::NotTap(_) | HostError::IsTun(_) | HostError::Taken(..) => ErrorCode::Exists,
-        HostError::Busy(_)
-        | HostError::ProgramTaken(_)
-        | HostError::QueueTaken(..)
-        | HostError::Twin(..)
-        | HostError::Beside(..) => ErrorCode::InUse,
-        HostError::NotEthernet(_)
-        | HostError::CannotCut(_)
-        | HostError::NoXdp(_)
-        | HostError::NoIpv6(_) => ErrorCode::Unsupported,
-        HostError::MayNotTap(..)
-        | HostError::MayNotTun
-        | HostError::MayNotPacket
-        | HostError::MayNotXdp(_)
-        | HostError::MayNotCut(_)
-        | HostError::MayNotChange(..)
-        | HostError::MayNotEnter(_)
-        | HostError::Believes(..) => ErrorCode::Permission,
-        HostError::Helper(_) => ErrorCode::Permission,
-        HostError::Locked(_) | HostError::GroupLocked(..) | HostError::PutBack(_) => {
-            ErrorCode::NoMemory
-        }
-        HostError::System { error, .. } => code_of_system(error),
-    }
-}
-
-/// What nobody has thought of says at least whose fault it is.
-fn code_of_system(error: &io::Error) -> ErrorCode {
-    use io::ErrorKind as Kind;
-    match error.kind() {
-        Kind::PermissionDenied => ErrorCode::Permission,
-        Kind::NotFound => ErrorCode::NotFound,
-        Kind::ResourceBusy => ErrorCode::InUse,
-        Kind::AlreadyExists => ErrorCode::Exists,
-        Kind::InvalidInput | Kind::AddrNotAvailable => ErrorCode::BadRequest,
-        Kind::Unsupported => ErrorCode::Unsupported,
-        _ => ErrorCode::NoMemory,
-    }
-}
-
-fn code_of_socket(error: &SocketError) -> ErrorCode {
-    match error {
-        SocketError::Long(_) => ErrorCode::BadRequest,
-        SocketError::Exists(_) => ErrorCode::Exists,
-        SocketError::InUse(_) => ErrorCode::InUse,
-        SocketError::NoDirectory(_) => ErrorCode::NotFound,
-        SocketError::Permission { .. }
-        | SocketError::MayNotGive { .. }
-        | SocketError::Exchanged(_) => ErrorCode::Permission,
-        SocketError::Spent(_) => ErrorCode::Quota,
-        SocketError::System { .. } => ErrorCode::NoMemory,
     }
 }
 

@@ -31,6 +31,7 @@ pub mod bound;
 pub mod groups;
 pub mod lone;
 mod port;
+pub mod service;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -50,6 +51,7 @@ use bound::Shared;
 use groups::{Charge, GroupWish};
 use lone::Lone;
 pub use port::{Holder, Port};
+use service::Process;
 
 /// A connection, for the life of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -102,6 +104,8 @@ pub struct Wish<'a> {
     pub group: Option<&'a GroupWish>,
     /// Only if it exists already.
     pub existing: bool,
+    /// Only if no other process has an instance of its service, nor will have.
+    pub alone: bool,
 }
 
 /// A port that went away, for the workers to hear of.
@@ -350,6 +354,7 @@ impl State {
     pub fn claim(&self, caller: &Caller, wish: &Wish<'_>) -> Result<(), Refusal> {
         let new_port = self.claim_port(caller, wish)?;
         self.claim_company(caller, wish)?;
+        self.claim_service(wish.port, Process::of(caller), wish.alone)?;
         if new_port {
             self.claim_number(caller)?;
         }

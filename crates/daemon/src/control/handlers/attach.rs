@@ -35,6 +35,12 @@ pub(super) struct Awaited {
     pub bound: bool,
 }
 
+/// Where a port is to be.
+struct Place<'a> {
+    switch: SwitchKey,
+    group: Option<&'a GroupWish>,
+}
+
 impl<D: Datapath> Control<D> {
     /// Reserves a port; [`Control::finish`] is to be called when it is built.
     pub(super) fn attach(&mut self, client: &Client, attach: &Attach) -> Result<Build, Refusal> {
@@ -46,14 +52,15 @@ impl<D: Datapath> Control<D> {
         let memory = self.price(&attach.port, &rings)?;
         self.tend_groups();
         let group = self.group_of(&client.caller, attach, memory)?;
-        let (port, existing, group) = (&attach.port, attach.existing, group.as_ref());
-        let wish = Wish { port, memory, group, existing };
+        let (port, group) = (&attach.port, group.as_ref());
+        let (existing, alone) = (attach.existing, attach.alone);
+        let wish = Wish { port, memory, group, existing, alone };
         self.state.claim(&client.caller, &wish)?;
         let switch = self.find_or_make(&client.caller, attach.port.switch())?;
         let key = PortKey(self.state.new_key());
         let reserved = match attach.port.pipe() {
             Some(_) => self.reserve_pipe(client, attach, &rings, key),
-            None => self.reserve_shm(client, attach, (switch, group), rings, key),
+            None => self.reserve_shm(client, attach, Place { switch, group }, rings, key),
         };
         match reserved {
             Ok((port, build)) => {
@@ -85,7 +92,7 @@ impl<D: Datapath> Control<D> {
         &mut self,
         client: &Client,
         attach: &Attach,
-        (switch, wish): (SwitchKey, Option<&GroupWish>),
+        Place { switch, group: wish }: Place<'_>,
         rings: RingSpec,
         key: PortKey,
     ) -> Result<(Port, Build), Refusal> {

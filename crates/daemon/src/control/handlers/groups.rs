@@ -15,7 +15,7 @@ use crate::control::datapath::{
     Datapath, DatapathError, GROUP_MEMORY_MAX, GROUP_MEMORY_MIN, GroupKey,
 };
 use crate::control::refusal::{GroupRefusal, Refusal};
-use crate::control::state::groups::{Charge, GroupWish};
+use crate::control::state::groups::{Charge, GroupSize, GroupWish};
 
 impl<D: Datapath> Control<D> {
     /// The group that a client wants a port in, which takes so much memory.
@@ -43,10 +43,12 @@ impl<D: Datapath> Control<D> {
     /// who pays for it, says the declaration alone: else any member could spend its owner's quota.
     fn wish(&self, key: GroupKey, asked: Option<u64>, least: u64) -> Result<GroupWish, Refusal> {
         let Some(declared) = self.declared.find(&key) else {
-            return self.state.group_wish(key, asked, (self.new_group, least));
+            let size = GroupSize { usual: self.new_group, least };
+            return self.state.group_wish(key, asked, size);
         };
         declared.check(&key.1, asked, least)?;
-        let wish = self.state.group_wish(key, None, (declared.memory, 0))?;
+        let size = GroupSize { usual: declared.memory, least: 0 };
+        let wish = self.state.group_wish(key, None, size)?;
         Ok(GroupWish { payer: Some(declared.permissions.owner), ..wish })
     }
 

@@ -10,6 +10,7 @@ use super::{Answer, Client, Control, Port, groups};
 use crate::control::datapath::{Datapath, HopKey, PortKey};
 use crate::control::hops::{Carried, Wanted};
 use crate::control::refusal::Refusal;
+use crate::control::state::groups::GroupSize;
 
 impl<D: Datapath> Control<D> {
     /// Answers the function that holds a port.
@@ -114,8 +115,8 @@ impl<D: Datapath> Control<D> {
     fn make_hop(&mut self, key: HopKey, wanted: &Wanted) -> Result<(), Refusal> {
         let sender = self.state.find_port(&wanted.names[0]);
         let holder = sender.and_then(|port| port.holder.as_ref()).expect("it is in a group");
-        let wish =
-            holder.group.clone().and_then(|key| self.state.group_wish(key, None, (0, 0)).ok());
+        let size = GroupSize { usual: 0, least: 0 };
+        let wish = holder.group.clone().and_then(|key| self.state.group_wish(key, None, size).ok());
         let made = self.datapath.add_hop(key, wanted.ends);
         made.map_err(|error| groups::refused(error, wish.as_ref()))
     }

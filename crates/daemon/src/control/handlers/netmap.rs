@@ -14,6 +14,7 @@ use crate::control::policy::{Access, Caller};
 use crate::control::refusal::Refusal;
 use crate::control::settings::{self, WantedRings};
 use crate::control::state::bound::{Binder, COMMON, Claim, Shared};
+use crate::control::state::service::Process;
 use crate::control::state::{ConnKey, Port, Wish};
 
 impl<D: Datapath> Control<D> {
@@ -159,7 +160,7 @@ impl<D: Datapath> Control<D> {
     ) -> Result<u64, Refusal> {
         let memory = self.datapath.memory_of(rings);
         let memory = memory.ok_or_else(|| Refusal::TooLarge(name.clone()))?;
-        let wish = Wish { port: name, memory, group: None, existing: false };
+        let wish = Wish { port: name, memory, group: None, existing: false, alone: false };
         self.state.claim(caller, &wish).map(|()| memory)
     }
 
@@ -332,6 +333,7 @@ impl<D: Datapath> Control<D> {
         let rings = self.datapath.rings_of(key).expect("a bound port has rings");
         let claim = claim(bind, rings.counts)?;
         self.state.claim_rings(&client.caller, &bind.port, &claim)?;
+        self.state.claim_service(&bind.port, Process::of(&client.caller), false)?;
         Ok((key, claim))
     }
 

@@ -13,7 +13,7 @@
 
 use super::State;
 use crate::control::datapath::GroupKey;
-use crate::control::refusal::{GroupRefusal, Refusal};
+use crate::control::refusal::{GroupRefusal, Refusal, Unaffordable};
 
 /// What a group costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,15 @@ pub struct Charge {
     pub uid: u32,
     /// Bytes of its region.
     pub memory: u64,
+}
+
+/// How much memory a new group has of which nobody says how much.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupSize {
+    /// Bytes that groups have.
+    pub usual: u64,
+    /// Bytes that its first port takes.
+    pub least: u64,
 }
 
 /// A group as a port wants it.
@@ -62,22 +71,23 @@ impl State {
         let (group, asked) = (wish.key.1.clone(), wish.memory);
         let uid = wish.payer.unwrap_or(maker);
         let (held, limit) = (self.usage(uid).memory, self.quota.memory);
+        let price = Unaffordable { group, asked, uid, held, limit };
         let refused = |_| match wish.payer {
-            None => GroupRefusal::Memory { group, asked, uid, held, limit },
-            Some(_) => GroupRefusal::Unpaid { group, asked, uid, held, limit },
+            None => GroupRefusal::Memory(price),
+            Some(_) => GroupRefusal::Unpaid(price),
         };
         Ok(self.claim_memory(uid, asked).map_err(refused)?)
     }
 
     /// The group that a port wants to be in: as it is, if it is there; if it is new and nobody
-    /// says, of `usual` bytes, or `least`.
+    /// says, of its usual size, or the least.
     pub fn group_wish(
         &self,
         key: GroupKey,
         asked: Option<u64>,
-        (usual, least): (u64, u64),
+        size: GroupSize,
     ) -> Result<GroupWish, Refusal> {
-        let group = key.1.clone();
+        let (group, GroupSize { usual, least }) = (key.1.clone(), size);
         match (self.charge_of(&key), asked) {
             // Who comes back after a restart may come after one who wanted less: all are let in.
             (Some(Charge { memory, .. }), _) => {

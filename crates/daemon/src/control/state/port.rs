@@ -61,6 +61,8 @@ pub struct Holder {
     pub name: String,
     /// Bytes of shared memory, in a trust group of its region.
     pub memory: u64,
+    /// No other process may have an instance of its service.
+    pub alone: bool,
     /// It has its port; before, the port is reserved for it and being built.
     pub ready: bool,
     /// The trust group.

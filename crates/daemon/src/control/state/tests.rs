@@ -52,6 +52,7 @@ fn attach(state: &mut State, uid: u32, conn: u64, wish: &Wish<'_>) -> Result<Por
         uid,
         name: String::new(),
         memory: wish.memory,
+        alone: wish.alone,
         ready: true,
         group: None,
         counts: Default::default(),
@@ -65,7 +66,7 @@ fn attach(state: &mut State, uid: u32, conn: u64, wish: &Wish<'_>) -> Result<Por
 }
 
 fn wish(port: &PortName) -> Wish<'_> {
-    Wish { port, memory: 10, group: None, existing: false }
+    Wish { port, memory: 10, group: None, existing: false, alone: false }
 }
 
 fn code(result: Result<PortKey, Refusal>) -> ErrorCode {

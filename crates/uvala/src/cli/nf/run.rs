@@ -8,6 +8,7 @@ use anyhow::Context;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use client::api::{ErrorCode, Failure};
 use client::control::{Connection, ControlError};
+use client::name::PortName;
 use client::nf::{Cores, Failed, Instance, Numbers, Shown, TOGETHER_MAX, Threads};
 use client::{Options, Stop};
 use daemon::config::parse_bytes;
@@ -68,11 +69,12 @@ pub fn run(global: &Global, run: &Run) -> anyhow::Result<()> {
     let parts = run.parts()?;
     let mut functions = parts.iter().map(Part::start).collect::<Result<Vec<_>, _>>()?;
     let connection = global.connect()?;
-    for (part, function) in parts.iter().zip(&functions) {
-        place::check_switch(&connection, part.port.switch())?;
-        run.check_alone(&connection, part, function)?;
+    for (at, function) in functions.iter().enumerate() {
+        place::check_switch(&connection, parts[at].port.switch())?;
+        run.check_alone(&connection, (&parts, at), function)?;
     }
     run.settle(global, &connection, &parts)?;
+    let alone = run.alone(global, &parts, &functions)?;
     while functions.len() < run.count() {
         functions.push(parts[0].function()?);
     }
@@ -98,7 +100,7 @@ pub fn run(global: &Global, run: &Run) -> anyhow::Result<()> {
         let mut functions = threads[at].lock().unwrap_or_else(PoisonError::into_inner);
         handle(global, &parts, instance, &mut functions, (&wishes[at], &stop, end))
     };
-    run.threads(global, &parts).each(&stop, each).map_err(|failed| run.told(failed))
+    run.threads(global, &parts, alone).each(&stop, each).map_err(|failed| run.told(failed))
 }
 
 /// The functions of a thread, in it.
@@ -179,15 +181,38 @@ impl Run {
         connection: &Connection,
         parts: &[Part],
     ) -> anyhow::Result<()> {
-        let names = self.threads(global, parts).names()?;
+        let names = self.threads(global, parts, Vec::new()).names()?;
         let role = Role { service: self.service.as_deref(), first: self.instance };
         role.settle(connection, &names)?;
         let others: Vec<_> = parts[1..].iter().map(|part| part.port.clone()).collect();
         Role { service: None, first: None }.settle(connection, &others)
     }
 
-    fn threads(&self, global: &Global, parts: &[Part]) -> Threads {
-        let options = Options::new().rings(1).group(&self.group).client(&self.function);
+    /// Ports of functions whose services no other process may be in.
+    fn alone(
+        &self,
+        global: &Global,
+        parts: &[Part],
+        functions: &[Function],
+    ) -> anyhow::Result<Vec<PortName>> {
+        let mut alone = Vec::new();
+        for (at, part) in parts.iter().enumerate() {
+            match functions[at].why_alone(Others::Processes) {
+                None => {}
+                Some(_) if at == 0 => {
+                    alone.extend(self.threads(global, parts, Vec::new()).names()?);
+                }
+                Some(_) => alone.push(part.port.clone()),
+            }
+        }
+        Ok(alone)
+    }
+
+    /// Those of its first part's ports, with the other parts in the first; `alone`: see
+    /// [`Options::alone_at`].
+    fn threads(&self, global: &Global, parts: &[Part], alone: Vec<PortName>) -> Threads {
+        let options =
+            Options::new().alone_at(alone).rings(1).group(&self.group).client(&self.function);
         let options = self.group_memory.into_iter().fold(options, Options::group_memory);
         let options = options.reconnect(true);
         let options = match &global.dir {
@@ -223,9 +248,10 @@ impl Run {
     fn check_alone(
         &self,
         connection: &Connection,
-        part: &Part,
+        (parts, at): (&[Part], usize),
         function: &Function,
     ) -> anyhow::Result<()> {
+        let part = &parts[at];
         let port = &part.port;
         let refuse = |why: String, what: String| {
             let why = format!("{} has one instance only: {why}; {what}", part.name);
@@ -241,8 +267,18 @@ impl Run {
             Err(error) if is_permission(&error) => return Ok(()),
             all => all?,
         };
-        let own = all.iter().find(|info| info.port == *port);
-        let service = own.map_or(self.service(part), |info| &info.service);
+        let service = |part: &Part| {
+            let own = all.iter().find(|info| info.port == part.port);
+            own.map_or_else(|| self.service(part).to_owned(), |info| info.service.clone())
+        };
+        let same = |other: &Part| {
+            let beside = other.port != *port && other.port.switch() == port.switch();
+            beside && service(other) == service(part)
+        };
+        if let Some(other) = parts.iter().find(|other| same(other)) {
+            return refuse(why, format!("take another service for {}", other.port));
+        }
+        let service = service(part);
         let mut others = all.iter().filter(|info| info.service == service && info.port != *port);
         match others.find(|info| info.pid.is_some()) {
             Some(other) => refuse(why, format!("end the one at {} first", other.port)),

@@ -126,3 +126,79 @@ fn test_listings_say_whose_process_a_function_is() {
     assert_eq!(rows[0]["user"], 0);
     assert_eq!(rows[1].get("user"), None);
 }
+
+/// What a process says who attaches a port; user 0.
+fn attach(
+    bench: &mut Bench,
+    (conn, pid): (u64, u32),
+    port: &str,
+    alone: bool,
+) -> Result<(), (ErrorCode, String)> {
+    let mut client = client(conn, 0);
+    client.caller.pid = pid;
+    let attach = Attach { alone, ..Attach::new(format!("vale0:{port}").parse().unwrap()) };
+    let step = bench.control.call(&mut client, Request::Attach(attach));
+    bench.follow(conn, step).map(drop).map_err(|why| (why.code(), why.to_string()))
+}
+
+#[test]
+fn test_an_instance_that_is_alone_has_no_other_process_beside_it() {
+    let mut bench = Bench::with_chain();
+    attach(&mut bench, (2, 7), "f1", true).unwrap();
+    for alone in [false, true] {
+        let (code, why) = attach(&mut bench, (3, 8), "f2", alone).unwrap_err();
+        assert_eq!(code, ErrorCode::InUse);
+        assert!(why.contains("test 2, process 7 of root, runs at vale0:f1 of service fw"), "{why}");
+        assert!(why.contains("one instance of it only"), "{why}");
+    }
+    // Its other threads may, whatever they say; others at other services, too.
+    attach(&mut bench, (4, 7), "f2", false).unwrap();
+    bench.done(&add("g", r#""service":"other""#));
+    attach(&mut bench, (5, 8), "g", true).unwrap();
+    bench.control.hang_up(ConnKey(2));
+    bench.control.hang_up(ConnKey(4));
+    attach(&mut bench, (6, 8), "f2", false).unwrap();
+    let (code, why) = attach(&mut bench, (7, 7), "f1", true).unwrap_err();
+    assert_eq!(code, ErrorCode::InUse);
+    assert!(why.contains("test 6, process 8 of root, runs at vale0:f2"), "{why}");
+    attach(&mut bench, (7, 7), "f1", false).unwrap();
+}
+
+#[test]
+fn test_of_two_that_ask_at_once_the_second_is_refused() {
+    let mut bench = Bench::with_chain();
+    let ask = |pid: u32, port: &str| {
+        let mut client = client(pid.into(), 0);
+        client.caller.pid = pid;
+        let port = port.parse().unwrap();
+        (client, Request::Attach(Attach { alone: true, ..Attach::new(port) }))
+    };
+    let (mut first, attach) = ask(7, "vale0:f1");
+    let Step::Build(build) = bench.control.call(&mut first, attach) else { panic!("it waits") };
+    let (mut second, attach) = ask(8, "vale0:f2");
+    let Step::Answer(Err(why)) = bench.control.call(&mut second, attach) else { panic!("both") };
+    assert_eq!(why.code(), ErrorCode::InUse);
+    bench.finish(7, build()).unwrap();
+}
+
+#[test]
+fn test_who_has_a_port_becomes_no_instance_beside_one_that_is_alone() {
+    let mut bench = Bench::with_chain();
+    for port in ["p", "q"] {
+        bench.done(&add(port, ""));
+    }
+    attach(&mut bench, (2, 7), "f1", true).unwrap();
+    attach(&mut bench, (3, 8), "p", false).unwrap();
+    attach(&mut bench, (4, 7), "q", false).unwrap();
+    let (code, why) = bench.refused(0, 0, &set("p", r#""service":"fw""#));
+    assert!(code == ErrorCode::InUse && why.contains("runs at vale0:f1"), "{why}");
+    bench.done(&set("q", r#""service":"fw""#));
+    // So it is with netmap programs.
+    let bind = r#"{"bind":{"port":"vale0:f2"}}"#;
+    let (code, why) = bench.refused(9, 0, bind);
+    assert!(code == ErrorCode::InUse && why.contains("runs at vale0:f1"), "{why}");
+    bench.control.hang_up(ConnKey(2));
+    bench.ask(9, 0, bind).unwrap();
+    let (_, why) = attach(&mut bench, (2, 7), "f1", true).unwrap_err();
+    assert!(why.contains("runs at vale0:f2"), "{why}");
+}

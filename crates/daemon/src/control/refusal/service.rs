@@ -1,0 +1,30 @@
+//! Instances of a service that do not go together.
+
+use std::fmt;
+
+use client::name::PortName;
+
+use crate::users;
+
+/// An instance that is in the way of another.
+#[derive(Debug)]
+pub struct Clash {
+    /// The service.
+    pub service: String,
+    /// The instance's port.
+    pub port: PortName,
+    /// Its process.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// What it calls itself.
+    pub name: String,
+}
+
+impl fmt::Display for Clash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { service, port, pid, uid, name } = self;
+        let user = users::user_name(*uid);
+        write!(f, "{name}, process {pid} of {user}, runs at {port} of service {service}")
+    }
+}

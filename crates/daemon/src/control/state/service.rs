@@ -1,0 +1,94 @@
+//! Services of which one process has all instances, because their function cannot do otherwise.
+//!
+//! ```text
+//!   instance of anybody ──┐                             ┌── instance that is alone
+//!                         ├─► others of its process ◄───┤
+//!   refused: any that is  │   always                    │   refused: any of other
+//!   alone elsewhere    ◄──┘                             └──► processes
+//! ```
+//!
+//! What counts is who holds a port, from the moment it is reserved: two that ask at once are asked
+//! one after the other. Processes that the daemon cannot see (of a namespace beside its own) have
+//! no number, and those of one user count as one.
+
+use client::name::PortName;
+
+use super::bound::Binder;
+use super::{Holder, Port, State};
+use crate::control::policy::Caller;
+use crate::control::refusal::{Clash, Refusal};
+
+/// A process, and whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    pid: u32,
+    uid: u32,
+}
+
+impl Process {
+    /// Who calls.
+    #[must_use]
+    pub fn of(caller: &Caller) -> Self {
+        Self { pid: caller.pid, uid: caller.uid }
+    }
+}
+
+/// Somebody who has a port.
+struct User<'a> {
+    process: Process,
+    name: &'a str,
+    alone: bool,
+}
+
+impl Port {
+    fn users(&self) -> impl Iterator<Item = User<'_>> {
+        let held = self.holder.iter().map(|holder| {
+            let &Holder { pid, uid, alone, ref name, .. } = holder;
+            User { process: Process { pid, uid }, name, alone }
+        });
+        let bound = self.bound.iter().flat_map(|shared| {
+            shared.holders.iter().map(|&Binder { pid, ref name, .. }| {
+                let process = Process { pid, uid: shared.uid };
+                User { process, name, alone: false }
+            })
+        });
+        held.chain(bound)
+    }
+}
+
+impl State {
+    /// Whether a process may have a port beside other instances of the port's service.
+    pub fn claim_service(
+        &self,
+        name: &PortName,
+        process: Process,
+        alone: bool,
+    ) -> Result<(), Refusal> {
+        let service = self.find_port(name).and_then(|port| port.config.role.service.as_deref());
+        service.map_or(Ok(()), |service| self.goes_with(name, service, (process, alone)))
+    }
+
+    /// Whether those who have a port may be instances of this service with it.
+    pub fn claim_services(&self, name: &PortName, service: &str) -> Result<(), Refusal> {
+        let mut users = self.find_port(name).into_iter().flat_map(Port::users);
+        users.try_for_each(|user| self.goes_with(name, service, (user.process, user.alone)))
+    }
+
+    fn goes_with(
+        &self,
+        name: &PortName,
+        service: &str,
+        (process, alone): (Process, bool),
+    ) -> Result<(), Refusal> {
+        let others = self.ports_of(name.switch()).filter(|(port, it)| {
+            *port != name && it.config.role.service.as_deref() == Some(service)
+        });
+        let mut users = others.flat_map(|(port, it)| it.users().map(move |user| (port, user)));
+        let other = users.find(|(_, user)| user.process != process && (alone || user.alone));
+        let Some((port, user)) = other else { return Ok(()) };
+        let Process { pid, uid } = user.process;
+        let (service, port, name) = (service.to_owned(), port.clone(), user.name.to_owned());
+        let clash = Box::new(Clash { service, port, pid, uid, name });
+        Err(if user.alone { Refusal::Alone(clash) } else { Refusal::NotAlone(clash) })
+    }
+}
