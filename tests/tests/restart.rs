@@ -163,6 +163,25 @@ fn a_broken_state_file_stops_the_start_until_it_is_forgotten() {
 }
 
 #[test]
+fn rules_that_only_an_older_daemon_took_do_not_stop_the_start() {
+    let mut daemon = Daemon::start();
+    done(&daemon, &["switch", "add", "vale0", "--forwarding", "chain"]);
+    done(&daemon, &["rule", "add", "vale0", "drop", "--src", "10.0.0.0/8"]);
+    done(&daemon, &["rule", "add", "vale0", "drop", "--proto", "udp", "--dport", "80"]);
+    daemon.kill();
+    let file = daemon.dir().join("state/vale0.json");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let older = text.replace("10.0.0.0/8", "10.0.0.1/8").replace("udp", "icmp");
+    assert_ne!(text, older);
+    std::fs::write(&file, older).unwrap();
+    daemon.restart();
+    let rules = String::from_utf8(daemon.uvala(&["rule", "list", "vale0"]).stdout).unwrap();
+    assert!(rules.contains("10.0.0.0/8") && !rules.contains("icmp"), "{rules}");
+    let log = daemon.log();
+    assert!(log.contains("10.0.0.1/8") && log.contains("rule 2 is for no frame"), "{log}");
+}
+
+#[test]
 fn a_change_that_cannot_be_written_is_an_error_until_it_can() {
     let mut daemon = Daemon::start();
     done(&daemon, &["port", "add", "vale0:a"]);

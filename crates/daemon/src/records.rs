@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use client::api::{HostIf, Machine, NewPorts, PortKind, PortSettings, SwitchSettings};
 use client::name::{PortName, SwitchName};
 use serde::{Deserialize, Serialize};
+use switch::forward::chain::text;
 use switch::{PortConfig, SwitchConfig};
 
 use crate::config::{PortPlan, SwitchPlan};
@@ -205,7 +206,12 @@ impl SwitchRecord {
         if self.ports.len() > MAX_PORTS {
             return Err(format!("more than {MAX_PORTS} ports"));
         }
-        let (name, settings) = (self.switch, &self.settings);
+        let (name, mut settings, mut configured) = (self.switch, self.settings, self.configured);
+        for (id, was, is) in mask(&mut settings) {
+            tracing::warn!("switch {name}: rule {id} has {was:?}, which older daemons took: {is}");
+        }
+        configured.iter_mut().for_each(|base| drop(mask(base)));
+        let settings = &settings;
         let config = change_switch(SwitchConfig::default(), settings).map_err(|e| e.to_string())?;
         let mut plan = SwitchPlan {
             config,
@@ -228,8 +234,23 @@ impl SwitchRecord {
         if stations > MAX_STATIONS.min(config.fdb_capacity) {
             return Err(format!("{stations} static addresses are too many"));
         }
-        Ok(Checked { plan, configured: self.configured, bases })
+        Ok(Checked { plan, configured, bases })
     }
+}
+
+/// Networks of rules that are written by a host in them, `10.0.0.1/8`, which is refused now, as
+/// what they have meant: the rule, what stood there, and what does.
+fn mask(settings: &mut SwitchSettings) -> Vec<(u32, String, String)> {
+    let mut masked = Vec::new();
+    for rule in settings.rules.iter_mut().flatten() {
+        for text in [&mut rule.src, &mut rule.dst].into_iter().flatten() {
+            if let Some(network) = text::masked(text) {
+                let was = std::mem::replace(text, network.clone());
+                masked.push((rule.id.unwrap_or_default(), was, network));
+            }
+        }
+    }
+    masked
 }
 
 fn check_port(
@@ -455,6 +476,26 @@ mod tests {
         assert!(record(&kept.replace("\"lan\"", "\"../x\"")).is_err());
         assert!(record(&kept.replace("\"tap\"", "\"shm\"")).is_err());
         assert!(record(&kept.replace("ifname", "ifnam")).is_err());
+    }
+
+    #[test]
+    fn test_rules_of_older_daemons_mean_what_they_meant() {
+        let rule = |src: &str| format!(r#"{{"id":7,"priority":0,"action":"drop","src":"{src}"}}"#);
+        let text = |src: &str| {
+            let settings = format!(r#"{{"forwarding":"chain","rules":[{}]}}"#, rule(src));
+            format!(
+                r#"{{"version":1,"switch":"vale0","persistent":true,"settings":{settings},
+                "configured":{settings},"ports":{{}}}}"#
+            )
+        };
+        for (was, is) in [("10.0.0.1/8", "10.0.0.0/8"), ("fd00::1/64", "fd00::/64")] {
+            let checked = record(&text(was)).unwrap();
+            assert_eq!(checked.plan.rules[0].src.as_deref(), Some(is));
+            let configured = checked.configured.unwrap().rules.unwrap();
+            assert_eq!(configured[0].src.as_deref(), Some(is));
+        }
+        let checked = record(&text("10.0.0.1")).unwrap();
+        assert_eq!(checked.plan.rules[0].src.as_deref(), Some("10.0.0.1"));
     }
 
     #[test]

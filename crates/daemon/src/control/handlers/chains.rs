@@ -132,9 +132,15 @@ impl<D: Datapath> Control<D> {
     pub(super) fn plan_steering(&mut self, plan: &SwitchPlan) -> Result<(), Refusal> {
         let name = &plan.name;
         let mut steering = Steering::default();
-        let replaced = steering.replace(Some(&plan.chains), Some(&plan.rules));
-        let checked = replaced.and_then(|()| steering.check(None));
-        checked.map_err(|why| Refusal::Steering(name.clone(), why))?;
+        let refused = |why| Refusal::Steering(name.clone(), why);
+        steering.replace(Some(&plan.chains), Some(&plan.rules)).map_err(refused)?;
+        // Configured ones were looked at when the file was read.
+        if steering.check(None).is_err() {
+            for why in steering.leave_out() {
+                tracing::warn!("switch {name}: {why}; an older daemon took it, now it is left out");
+            }
+            steering.check(None).map_err(refused)?;
+        }
         if let Err(why) = steering.check_names(None, &self.views(name)) {
             tracing::warn!("switch {name}: {why}; until it is, frames for it are dropped");
         }

@@ -45,18 +45,36 @@ pub fn protocol(text: &str) -> Result<u8, String> {
 /// What was expected.
 pub fn network(text: &str) -> Result<Network, String> {
     let expected = || format!("{text:?} is no network, such as 10.0.0.0/8 or fd00::/8");
+    let network = written(text).ok_or_else(expected)?;
+    match of_host(network) {
+        Some(meant) => Err(no_network(text, &meant)),
+        None => Ok(network),
+    }
+}
+
+/// What [`network`] refuses as the address of a host with the length of its network, as the
+/// network that it was taken for once.
+#[must_use]
+pub fn masked(text: &str) -> Option<String> {
+    of_host(written(text)?)
+}
+
+/// The address and the length that stand there.
+fn written(text: &str) -> Option<Network> {
     let (address, bits) = match text.split_once('/') {
-        Some((address, bits)) => (address, Some(bits.parse::<u8>().map_err(|_| expected())?)),
+        Some((address, bits)) => (address, Some(bits.parse::<u8>().ok()?)),
         None => (text, None),
     };
-    let address: IpAddr = address.parse().map_err(|_| expected())?;
+    let address: IpAddr = address.parse().ok()?;
     let width = if address.is_ipv4() { 32 } else { 128 };
-    let network = Network { address, bits: bits.unwrap_or(width) };
-    match network.first() {
-        _ if network.bits > width => Err(expected()),
-        first if first != address => Err(no_network(text, &format!("{first}/{}", network.bits))),
-        _ => Ok(network),
-    }
+    let bits = bits.unwrap_or(width);
+    (bits <= width).then_some(Network { address, bits })
+}
+
+/// The network, if the address is that of a host in it.
+fn of_host(network: Network) -> Option<String> {
+    let first = network.first();
+    (first != network.address).then(|| format!("{first}/{}", network.bits))
 }
 
 /// It is the address of a host, with the length of its network.

@@ -244,3 +244,26 @@ fn test_who_runs_a_function_says_what_it_has_counted_and_nobody_else() {
     assert_eq!(counts(&mut bench), [].into());
     assert_eq!(bench.refused(2, 0, &note("{}")).0, ErrorCode::NotFound);
 }
+
+/// Else a daemon that is newer than what commands made would not start.
+#[test]
+fn test_a_switch_begins_without_the_rules_that_only_an_older_daemon_took() {
+    let text = "[switch.vale0]\nforwarding = \"chain\"\n";
+    let config = Config::parse(text, std::path::Path::new("test.toml")).unwrap();
+    let mut control = Control::new(&config, Fake::default());
+    let mut plan = config.switches[0].clone();
+    let rule = |text: &str| serde_json::from_str(text).unwrap();
+    plan.rules = vec![
+        rule(r#"{"id":1,"priority":0,"action":"drop","proto":"icmp","dport":"80"}"#),
+        rule(r#"{"id":2,"priority":0,"action":"drop","vlan":7}"#),
+        rule(r#"{"id":3,"priority":0,"action":"drop","vlan":7,"proto":"tcp"}"#),
+    ];
+    control.make_planned(&client(0, 0).caller, &plan).unwrap();
+    let left = control.state.find_switch(&plan.name).unwrap().steering.rules();
+    assert_eq!(left.iter().map(|rule| rule.id).collect::<Vec<_>>(), [Some(2)]);
+    // A chain that cannot be meant would be a gap.
+    let name = "vale1".parse().unwrap();
+    let chain = serde_json::from_str(r#"{"name":"c","services":["a","a"]}"#).unwrap();
+    let plan = SwitchPlan { name, chains: vec![chain], rules: Vec::new(), ..plan };
+    assert!(control.make_planned(&client(0, 0).caller, &plan).is_err());
+}
