@@ -109,7 +109,8 @@ struct uvala_port;
 struct uvala_options {
 	size_t size;         /* of this structure */
 	const char *dir;     /* directory of the daemon's socket */
-	const char *group;   /* trust group: its ports share memory and swap buffers */
+	const char *group;   /* trust group: its ports share memory and swap buffers; one of this
+	                      * user's, or one of this name that the daemon's file declares */
 	uint16_t tx_rings;   /* in [1, 64] */
 	uint16_t rx_rings;   /* in [1, 64] */
 	uint32_t tx_slots;   /* of each ring, in [8, 16384] */

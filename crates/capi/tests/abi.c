@@ -2,9 +2,12 @@
  * What the library answers to bad arguments, and whether header and library mean the same
  * structures. Also compiled as C++.
  */
+#define _DEFAULT_SOURCE
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #include <uvala.h>
 
 UVALA_STATIC_ASSERT(sizeof(struct uvala_queue) == 48, "queue");
@@ -51,6 +54,26 @@ static void check_open(void)
 	assert(port == NULL);
 }
 
+/* Options of this size, behind which there is no memory: looked at, they end the program. */
+static void check_end(size_t size)
+{
+	struct uvala_options options = UVALA_OPTIONS_INIT;
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	struct uvala_port *port = NULL;
+	char *pages, *given;
+
+	pages = (char *)mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+			     -1, 0);
+	assert(pages != MAP_FAILED && mprotect(pages + page, page, PROT_NONE) == 0);
+	given = pages + page - size;
+	options.size = size;
+	options.dir = "/nowhere/uvala";
+	memcpy(given, &options, size);
+	refuses(uvala_open("vale0:a", (struct uvala_options *)given, &port), UVALA_ENODAEMON,
+		"uvala daemon");
+	munmap(pages, 2 * page);
+}
+
 /* Programs that were compiled with another version of the header. */
 static void check_sizes(void)
 {
@@ -77,10 +100,7 @@ static void check_sizes(void)
 	newer.options.stop = (struct uvala_stop *)1;
 	refuses(uvala_open("vale0:a", &newer.options, &port), UVALA_ENODAEMON, "uvala daemon");
 	newer.options.stop = NULL;
-	newer.options.size = offsetof(struct uvala_options, group_memory);
-	newer.options.group_memory = 1; /* too little, if it were looked at */
-	refuses(uvala_open("vale0:a", &newer.options, &port), UVALA_ENODAEMON, "uvala daemon");
-	newer.options.group_memory = 0;
+	check_end(offsetof(struct uvala_options, group_memory));
 	/* Newer: as long as nothing new is asked for. */
 	for (i = 73; i <= 4096; i += 77) {
 		newer.options.size = i;

@@ -9,6 +9,7 @@
 mod audit;
 mod bound;
 mod cable;
+mod fdb;
 mod hops;
 mod host;
 mod lone;
@@ -35,16 +36,15 @@ use port::pipe::{self, Pipe};
 use port::shm::{self, PortMemory, plug};
 use port::sys::Waker;
 use ring::family::{Family, Traffic};
-use ring::layout::DEFAULT_STRIDE;
 use switch::forward::chain::{Report, Tables};
-use switch::{Flush, MacAddr, Plug, PortConfig, PortId, StaticError, Switch, SwitchConfig, VlanId};
+use switch::{MacAddr, Plug, PortConfig, PortId, Switch, SwitchConfig, VlanId};
 
-use crate::config::{Config, WaitPolicy, WorkersConfig};
+use crate::config::{Config, WaitPolicy};
 use crate::control::counters;
 use crate::control::datapath::{
     Attachment, Audited, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow, GroupKey,
     HopKey, HopPlaceInfo, HostSpec, LoneSpec, MachineSpec, MakeHostError, MakeMachineError,
-    NEW_GROUP, Opening, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
+    Opening, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
 };
 use crate::control::declared::Declared;
 use crate::control::state::ConnKey;
@@ -153,11 +153,12 @@ struct Site {
 }
 
 impl Workers {
-    /// Starts the workers.
+    /// Starts the workers, with what the configuration says of trust groups' regions.
     ///
     /// # Errors
     /// No descriptors or threads left, or a core that is not there.
-    pub fn start(config: &WorkersConfig) -> Result<Self, StartError> {
+    pub fn start(all: &Config) -> Result<Self, StartError> {
+        let config = &all.workers;
         raise_descriptor_limit();
         check_cores(&config.cpus)?;
         let strategy = match config.wait {
@@ -181,8 +182,8 @@ impl Workers {
             switches: BTreeMap::new(),
             ports: BTreeMap::new(),
             groups: BTreeMap::new(),
-            new_group: Size { bytes: NEW_GROUP, stride: DEFAULT_STRIDE, first: None },
-            declared: Declared::default(),
+            new_group: all.new_group(),
+            declared: Declared::of(all),
             sites: BTreeMap::new(),
             hops: BTreeMap::new(),
             families: BTreeMap::new(),
@@ -195,11 +196,6 @@ impl Workers {
             sweeper,
             closing: Vec::new(),
         })
-    }
-
-    /// From now on, regions of trust groups that begin with an interface are as it says.
-    pub fn set_groups(&mut self, config: &Config) {
-        (self.new_group, self.declared) = (config.new_group(), Declared::of(config));
     }
 
     fn place(&self, switch: SwitchKey) -> &SwitchPlace {
@@ -617,10 +613,7 @@ impl Datapath for Workers {
     }
 
     fn fdb_count(&mut self, switch: SwitchKey) -> (usize, FdbCounters) {
-        self.on_switch(switch, |worker, at| {
-            let fdb = worker.switch(at).bridge().fdb();
-            (fdb.count(), counters::of_fdb(fdb.stats()))
-        })
+        self.count_stations(switch)
     }
 
     fn fdb_page(
@@ -629,39 +622,11 @@ impl Datapath for Workers {
         cursor: u64,
         max: usize,
     ) -> (Vec<FdbRow>, Option<u64>) {
-        let from = usize::try_from(cursor).unwrap_or(usize::MAX);
-        let entries = self.on_switch(switch, move |worker, at| {
-            let now = worker.now();
-            let fdb = worker.switch(at).bridge().fdb();
-            fdb.entries(from, now).take(max + 1).collect::<Vec<_>>()
-        });
-        // Each entry comes with the position after it.
-        let more = entries.len() > max;
-        let next = more.then(|| entries[max - 1].0 as u64);
-        let keys = &self.place(switch).keys;
-        let row = |entry: &switch::FdbEntry| FdbRow {
-            mac: entry.mac,
-            vlan: entry.vlan,
-            port: keys[&entry.port],
-            is_static: entry.age_ms.is_none(),
-            age_ms: entry.age_ms.unwrap_or(0),
-        };
-        (entries.iter().take(max).map(|(_, entry)| row(entry)).collect(), next)
+        self.page_of_stations(switch, cursor, max)
     }
 
     fn fdb_add(&mut self, port: PortKey, mac: MacAddr, vlan: VlanId) -> Result<(), DatapathError> {
-        let missing = DatapathError::Full("entries: the port is not attached");
-        let (switch, id) = self.switch_of(port).ok_or(missing)?;
-        let added = self.on_switch(switch, move |worker, at| {
-            worker.switch(at).bridge_mut().add_static(vlan, mac, id)
-        });
-        added.map_err(|why| match why {
-            StaticError::Full => DatapathError::Full("static addresses"),
-            StaticError::NoPort => DatapathError::Full("entries: the port is not attached"),
-            StaticError::GroupAddress => {
-                DatapathError::Full("group addresses: they are not behind one port")
-            }
-        })
+        self.add_station(port, mac, vlan)
     }
 
     fn fdb_del(&mut self, switch: SwitchKey, mac: MacAddr, vlan: VlanId) -> bool {
@@ -671,12 +636,7 @@ impl Datapath for Workers {
     }
 
     fn fdb_flush(&mut self, switch: SwitchKey, port: Option<PortKey>) {
-        let what = match port.map(|key| self.switch_of(key)) {
-            None => Flush::All,
-            Some(Some((_, id))) => Flush::Port(id),
-            Some(None) => return,
-        };
-        self.on_switch(switch, move |worker, at| worker.switch(at).bridge_mut().flush(what));
+        self.forget_stations(switch, port);
     }
 }
 

@@ -54,6 +54,12 @@ pub enum MisfitError {
     /// The name of a trust group is none.
     #[error("[group.{0}]: the name has only letters, digits and '_', as in [group.nf]")]
     Group(String),
+    /// A trust group that nobody could pay for.
+    #[error(
+        "memory of [group.{0}] is more than its owner, as any user, may have in all: {1} MiB \
+         (quota.memory); lower it, or raise the quota"
+    )]
+    Unpayable(String, u64),
     /// Chains and rules.
     #[error("{0}: {1}")]
     Steering(SwitchName, String),
@@ -160,7 +166,7 @@ struct RawGroup {
     owner: Option<UserId>,
     group: Option<GroupId>,
     mode: Option<Mode>,
-    memory: Option<GroupMemory>,
+    memory: Option<Spanned<GroupMemory>>,
 }
 
 /// Somewhere: without a directory nothing could be kept.
@@ -186,7 +192,8 @@ impl RawConfig {
     /// What it means.
     pub fn into_config(mut self) -> Result<Config, Misfit> {
         let switches = self.switches()?.into_iter().map(|text| text.plan).collect();
-        let groups = self.group.into_iter().map(|(key, raw)| raw.read(key));
+        let quota = self.quota.memory.0;
+        let groups = self.group.into_iter().map(|(key, raw)| raw.read(key, quota));
         let groups = groups.collect::<Result<_, Misfit>>()?;
         let rings = self.rings.unwrap_or_else(|| Spanned::new(0..0, RawRings::default()));
         let at = rings.span().start;
@@ -230,13 +237,19 @@ impl RawConfig {
 }
 
 impl RawGroup {
-    fn read(self, key: Spanned<String>) -> Result<(String, GroupPlan), Misfit> {
+    /// Of users who may have so much memory each.
+    fn read(self, key: Spanned<String>, quota: u64) -> Result<(String, GroupPlan), Misfit> {
         if !is_group_name(key.get_ref()) {
             return Err((&key, MisfitError::Group(key.get_ref().clone())).into());
         }
         let (owner, group) = (self.owner.map(|id| id.0), self.group.map(|id| id.0));
         let grant = Grant { owner, group, mode: self.mode };
-        Ok((key.into_inner(), GroupPlan { grant, memory: self.memory.map(|bytes| bytes.0) }))
+        if let Some(memory) = self.memory.as_ref().filter(|memory| memory.get_ref().0 > quota) {
+            let error = MisfitError::Unpayable(key.into_inner(), quota >> 20);
+            return Err(Misfit { at: memory.span().start, error });
+        }
+        let memory = self.memory.map(|memory| memory.into_inner().0);
+        Ok((key.into_inner(), GroupPlan { grant, memory }))
     }
 }
 

@@ -224,6 +224,11 @@ fn test_groups_that_cannot_be_meant_are_refused_with_their_line() {
         ("[group.nf]\nmemory = \"4GiB\"\n", 2, "expected 1MiB to 4095MiB"),
         ("[group.nf]\nmemory = 7\n", 2, "expected 1MiB to 4095MiB"),
         ("[group.nf]\nsize = 7\n", 2, "unknown key `size`"),
+        (
+            "[quota]\nmemory = \"7MiB\"\n[group.nf]\nowner = 0\nmemory = \"8MiB\"\n",
+            5,
+            "may have in all: 7 MiB (quota.memory)",
+        ),
         ("[group]\n\n[group.\"a/b\"]\n", 3, "[group.a/b]: the name has only letters"),
         ("[group]\nnf = 3\n", 2, "expected a table"),
     ] {

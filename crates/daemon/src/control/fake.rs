@@ -19,6 +19,7 @@ use super::datapath::{
     GroupKey, HopKey, HopPlaceInfo, HostSpec, LoneSpec, MachineSpec, MakeHostError,
     MakeMachineError, Opening, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
 };
+use super::handlers::host::trust_group;
 use super::state::ConnKey;
 use super::state::bound::Claim;
 
@@ -435,6 +436,8 @@ impl Datapath for Fake {
     }
 
     fn add_soon(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
+        let group = spec.host.trust_group.as_deref().and_then(trust_group);
+        self.grouped.extend(group.map(|group| (spec.key, group)));
         Ok(self.add_null(spec.key, spec.switch, spec.config.clone())?)
     }
 

@@ -4,12 +4,8 @@ use super::*;
 use std::collections::BTreeSet;
 
 fn workers() -> Workers {
-    let config = WorkersConfig {
-        count: 1,
-        cpus: Vec::new(),
-        wait: WaitPolicy::Auto,
-        batch: crate::worker::BATCH,
-    };
+    let mut config = Config::default();
+    config.workers.count = 1;
     let mut workers = Workers::start(&config).expect("a thread");
     workers.add_switch(SwitchKey(0), SwitchConfig::default(), None).expect("a worker");
     workers
@@ -36,6 +32,16 @@ fn pages_of_the_forwarding_database_lose_nothing() {
         cursor = next;
     }
     assert_eq!(seen.len(), 600);
+}
+
+#[test]
+fn groups_that_begin_with_an_interface_are_as_the_configuration_says() {
+    let text = "[new_group]\nmemory = \"5MiB\"\n[group.nf]\nowner = 7\nmemory = \"3MiB\"\n";
+    let config = Config::parse(text, std::path::Path::new("test.toml")).expect("it is right");
+    let workers = Workers::start(&config).expect("threads");
+    assert_eq!(workers.new_group.bytes, 5 << 20);
+    let declared = workers.declared.find(&(7, "nf".to_owned()));
+    assert_eq!(declared.map(|group| group.memory), Some(3 << 20));
 }
 
 #[test]

@@ -78,9 +78,8 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         return background(config.dir.as_deref(), args.log_file.as_deref());
     }
     daemon::log::to_stderr(config.log, args.log_file.is_none());
-    let mut workers = Workers::start(&config.workers)?;
+    let mut workers = Workers::start(&config)?;
     workers.set_helper(config.helper.clone());
-    workers.set_groups(&config);
     let mut daemon = Daemon::start(&config, workers)?;
     daemon.heed_signals()?;
     if let Some(path) = &args.log_file {

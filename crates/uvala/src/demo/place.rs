@@ -30,7 +30,7 @@ impl Switch {
         let dir = PrivateDir::new()?;
         let mut config = Config::parse(config, Path::new("private"))?;
         config.dir = Some(dir.0.clone());
-        let workers = Workers::start(&config.workers).context("cannot start the switch")?;
+        let workers = Workers::start(&config).context("cannot start the switch")?;
         let daemon = Daemon::start(&config, workers)?;
         let stopper = daemon.stopper()?;
         let thread = std::thread::Builder::new().name("control".to_owned());

@@ -45,7 +45,6 @@ impl<D: Datapath> Control<D> {
             Request::PortAdd(add) => {
                 let host = host::wanted(caller, add, &self.declared).ok()??;
                 self.state.claim_persistent(caller, &add.port).ok()?;
-                self.tend_groups();
                 self.claim_group_of(caller.uid, &host).ok()?;
                 (&add.port, vec![(add.kind, host)])
             }

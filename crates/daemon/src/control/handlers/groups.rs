@@ -72,8 +72,10 @@ impl<D: Datapath> Control<D> {
         plan
     }
 
-    /// Whether somebody can pay for the group that an interface is to be in.
-    pub(super) fn claim_group_of(&self, uid: u32, host: &HostIf) -> Result<(), Refusal> {
+    /// Whether somebody can pay for the group that an interface is to be in. One that went without
+    /// being asked is forgotten before: what it cost is nothing to the next of its name.
+    pub(super) fn claim_group_of(&mut self, uid: u32, host: &HostIf) -> Result<(), Refusal> {
+        self.tend_groups();
         let Some(key) = host.trust_group.as_deref().and_then(trust_group) else { return Ok(()) };
         self.state.claim_group(uid, &self.wish(key, None, 0)?)
     }

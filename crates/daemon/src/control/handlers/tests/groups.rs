@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use client::api::{GroupAccess, GroupAudit, HostIf, Mode};
+use client::api::{GroupAccess, GroupAudit, Mode};
 
 use super::*;
 use crate::users::{group_name, user_name};
@@ -29,6 +29,13 @@ impl Bench {
         let port = format!("vale{uid}:p{conn}");
         let attach = format!(r#"{{"attach":{{"port":"{port}","group":"nf",{sizes}{more}}}}}"#);
         self.ask(conn, uid, &attach)
+    }
+
+    /// A port of root's with an interface that receives in a group.
+    fn receiver(&mut self, port: &str, group: &str) -> Result<Reply, Refusal> {
+        let host = format!(r#"{{"trust_group":"{group}"}}"#);
+        let add = format!(r#"{{"port":"{port}","kind":"xdp","host":{host}}}"#);
+        self.ask(0, 0, &format!(r#"{{"port_add":{add}}}"#))
     }
 
     fn charged(&self, uids: [u32; 2]) -> [u64; 2] {
@@ -114,21 +121,34 @@ fn test_a_group_that_is_not_made_in_the_end_costs_nothing() {
 #[test]
 fn test_of_an_interface_in_anothers_group_its_own_user_pays() {
     let mut bench = Bench::new();
-    let host = HostIf { trust_group: Some("1000/nf".to_owned()), ..HostIf::default() };
     let usual = Config::default().new_group().bytes;
-    // Its region was made when it was opened.
-    let key = (1000, "nf".to_owned());
-    bench.control.datapath.groups.insert(key.clone(), Vec::new());
-    bench.control.charge_group_of(0, &host);
+    bench.receiver("vale0:x", "1000/nf").unwrap();
     assert_eq!(bench.charged([0, 1000]), [usual, 0]);
     bench.member(1, 1000, "").unwrap();
     assert_eq!(bench.charged([0, 1000]), [usual, 0]);
+    let key = (1000, "nf".to_owned());
+    bench.control.datapath.groups.insert(key.clone(), Vec::new());
     assert_eq!(bench.shown(), [(0, usual / MIB)]);
     bench.control.datapath.groups.remove(&key);
-    bench.control.hear_host();
+    bench.done(r#"{"port_del":{"port":"vale0:x"}}"#);
     assert_eq!(bench.charged([0, 1000]), [usual, 0], "a member is there");
     bench.control.hang_up(ConnKey(1));
     assert_eq!(bench.charged([0, 1000]), [0, 0]);
+}
+
+/// The kernel gives an interface's buffers back when it likes, and nobody says so.
+#[test]
+fn test_a_group_that_went_by_itself_is_paid_by_who_makes_it_again() {
+    let usual = Config::default().new_group().bytes;
+    for elsewhere in [false, true] {
+        let mut bench = Bench::new();
+        bench.control.datapath.opens_elsewhere = elsewhere;
+        bench.member(1, 1000, r#","group_memory":8388608"#).unwrap();
+        assert_eq!(bench.charged([0, 1000]), [0, 8 * MIB]);
+        bench.control.datapath.grouped.clear();
+        bench.receiver("vale0:x", "1000/nf").unwrap();
+        assert_eq!(bench.charged([0, 1000]), [usual, 0], "{elsewhere}");
+    }
 }
 
 #[test]
@@ -185,11 +205,16 @@ fn test_who_may_not_be_in_a_declared_group_gets_none_of_his_own() {
 #[test]
 fn test_a_declared_group_that_its_owner_cannot_pay_for_is_refused() {
     let mut bench =
-        Bench::declared("mode = \"666\"\nmemory = \"8MiB\"\n[quota]\nmemory = \"7MiB\"");
+        Bench::declared("mode = \"666\"\nmemory = \"8MiB\"\n[quota]\nmemory = \"9MiB\"");
+    let own = r#"{"attach":{"port":"vale0:own","tx_slots":64,"rx_slots":64,"group":"own",
+        "group_memory":2097152}}"#;
+    bench.ask(9, 1000, own).unwrap();
     let refused = bench.member(1, 1001, "").unwrap_err();
     assert_eq!(refused.code(), ErrorCode::Quota);
     let text = refused.to_string();
     assert!(text.contains("8.0 MiB of ") && text.contains("[group.nf]"), "{text}");
+    assert!(text.contains("2.0 of 9.0 MiB are held"), "{text}");
+    bench.control.hang_up(ConnKey(9));
     assert!(bench.is_empty());
     let mut bench = Bench::declared("mode = \"666\"\nmemory = \"1MiB\"");
     let large = r#"{"attach":{"port":"vale0:a","group":"nf"}}"#;
@@ -199,15 +224,9 @@ fn test_a_declared_group_that_its_owner_cannot_pay_for_is_refused() {
 #[test]
 fn test_of_an_interface_in_a_declared_group_its_owner_pays() {
     let mut bench = Bench::declared("memory = \"8MiB\"");
-    let add = r#"{"port":"vale0:x","kind":"xdp","host":{"trust_group":"nf"}}"#;
-    let add: PortAdd = serde_json::from_str(add).unwrap();
-    let caller = client(1, 0).caller;
-    let host = crate::control::handlers::host::wanted(&caller, &add, &bench.control.declared)
-        .unwrap()
-        .unwrap();
-    assert_eq!(host.trust_group.as_deref(), Some("1000/nf"));
-    bench.control.datapath.groups.insert((1000, "nf".to_owned()), Vec::new());
-    bench.control.charge_group_of(0, &host);
+    bench.receiver("vale0:x", "nf").unwrap();
+    let groups: Vec<_> = bench.control.datapath.grouped.values().cloned().collect();
+    assert_eq!(groups, [(1000, "nf".to_owned())]);
     assert_eq!(bench.charged([0, 1000]), [0, 8 * MIB]);
     bench.member(1, 1000, "").unwrap();
     assert_eq!(bench.charged([0, 1000]), [0, 8 * MIB]);

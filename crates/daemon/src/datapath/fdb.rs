@@ -1,0 +1,73 @@
+//! Stations in forwarding databases: counted, listed, put in by hand, forgotten.
+
+use client::api::FdbCounters;
+use switch::{Flush, MacAddr, StaticError, VlanId};
+
+use super::Workers;
+use crate::control::counters;
+use crate::control::datapath::{DatapathError, FdbRow, PortKey, SwitchKey};
+
+impl Workers {
+    pub(super) fn count_stations(&self, switch: SwitchKey) -> (usize, FdbCounters) {
+        self.on_switch(switch, |worker, at| {
+            let fdb = worker.switch(at).bridge().fdb();
+            (fdb.count(), counters::of_fdb(fdb.stats()))
+        })
+    }
+
+    /// So many rows from a place on, and where the next page begins.
+    pub(super) fn page_of_stations(
+        &self,
+        switch: SwitchKey,
+        cursor: u64,
+        max: usize,
+    ) -> (Vec<FdbRow>, Option<u64>) {
+        let from = usize::try_from(cursor).unwrap_or(usize::MAX);
+        let entries = self.on_switch(switch, move |worker, at| {
+            let now = worker.now();
+            let fdb = worker.switch(at).bridge().fdb();
+            fdb.entries(from, now).take(max + 1).collect::<Vec<_>>()
+        });
+        // Each entry comes with the position after it.
+        let more = entries.len() > max;
+        let next = more.then(|| entries[max - 1].0 as u64);
+        let keys = &self.place(switch).keys;
+        let row = |entry: &switch::FdbEntry| FdbRow {
+            mac: entry.mac,
+            vlan: entry.vlan,
+            port: keys[&entry.port],
+            is_static: entry.age_ms.is_none(),
+            age_ms: entry.age_ms.unwrap_or(0),
+        };
+        (entries.iter().take(max).map(|(_, entry)| row(entry)).collect(), next)
+    }
+
+    pub(super) fn add_station(
+        &self,
+        port: PortKey,
+        mac: MacAddr,
+        vlan: VlanId,
+    ) -> Result<(), DatapathError> {
+        let missing = DatapathError::Full("entries: the port is not attached");
+        let (switch, id) = self.switch_of(port).ok_or(missing)?;
+        let added = self.on_switch(switch, move |worker, at| {
+            worker.switch(at).bridge_mut().add_static(vlan, mac, id)
+        });
+        added.map_err(|why| match why {
+            StaticError::Full => DatapathError::Full("static addresses"),
+            StaticError::NoPort => DatapathError::Full("entries: the port is not attached"),
+            StaticError::GroupAddress => {
+                DatapathError::Full("group addresses: they are not behind one port")
+            }
+        })
+    }
+
+    pub(super) fn forget_stations(&self, switch: SwitchKey, port: Option<PortKey>) {
+        let what = match port.map(|key| self.switch_of(key)) {
+            None => Flush::All,
+            Some(Some((_, id))) => Flush::Port(id),
+            Some(None) => return,
+        };
+        self.on_switch(switch, move |worker, at| worker.switch(at).bridge_mut().flush(what));
+    }
+}
