@@ -172,7 +172,16 @@ mod tests {
 
     fn question() -> Ask {
         let (kind, ifname) = (Kind::Tap, "tap0".to_owned());
-        Ask { kind, ifname, mtu: None, mac: None, address: None, queues: None, filter: None }
+        Ask {
+            kind,
+            ifname,
+            mtu: None,
+            mac: None,
+            address: None,
+            existing: false,
+            queues: None,
+            filter: None,
+        }
     }
 
     #[test]

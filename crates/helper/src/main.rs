@@ -109,8 +109,10 @@ fn open(ask: &Ask) -> Result<Found, HostError> {
             let (mac, address) = (ask.mac.map(|mac| mac.0), ask.ip());
             let name = ask.ifname.clone();
             let queues = ask.queues.as_ref().and_then(Queues::count);
-            let (mtu, namespace, strict) = (ask.mtu, None, true);
-            let spec = TapSpec { name, mtu, mac, address, queues, namespace, uring: None, strict };
+            let (mtu, existing, strict) = (ask.mtu, ask.existing, true);
+            let (namespace, uring) = (None, None);
+            let spec =
+                TapSpec { name, mtu, mac, address, queues, namespace, uring, existing, strict };
             // It has changed none that was there before.
             let (fds, interface, _) = tap::rights(&spec, None)?;
             Ok(Found { native, interface, fds, undo })

@@ -208,7 +208,16 @@ mod tests {
 
     fn ask(kind: Kind, ifname: &str) -> Ask {
         let ifname = ifname.to_owned();
-        Ask { kind, ifname, mtu: None, mac: None, address: None, queues: None, filter: None }
+        Ask {
+            kind,
+            ifname,
+            mtu: None,
+            mac: None,
+            address: None,
+            existing: false,
+            queues: None,
+            filter: None,
+        }
     }
 
     #[test]

@@ -62,6 +62,9 @@ pub struct Ask {
     /// An IP address for the host on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<Address>,
+    /// Only one that is there is opened, and none is made.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub existing: bool,
     /// For AF_XDP: which queues. For a TAP: how many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<Queues>,

@@ -135,6 +135,7 @@ impl HostPorts {
         given: Vec<OwnedFd>,
         share: Option<Arc<Share>>,
         others: Others,
+        existing: bool,
     ) -> (Opening, impl FnOnce() + Send + use<>) {
         let (opening, ringer, helper) =
             (Opening::default(), self.ringer.clone(), self.helper.clone());
@@ -142,7 +143,8 @@ impl HostPorts {
         self.begun.retain(|begun| begun.strong_count() > 0);
         self.begun.push(opening.watch());
         let job = move || {
-            let means = Means { bell: &ringer, helper: helper.as_deref(), share, others };
+            let (bell, helper) = (&ringer, helper.as_deref());
+            let means = Means { bell, helper, share, others, existing };
             slot.put(open(kind, &wanted, given, &means));
         };
         (opening, job)
@@ -313,7 +315,7 @@ impl Workers {
         self.host.monitor()?;
         let share = self.enrol(wanted)?;
         let others = switch.map(|switch| self.others(switch)).unwrap_or_default();
-        let (opening, job) = self.host.begin(kind, wanted.clone(), given, share, others);
+        let (opening, job) = self.host.begin(kind, wanted.clone(), given, share, others, false);
         let build = move || {
             job();
             Ok(())
@@ -329,7 +331,8 @@ impl Workers {
             None => {
                 let share = self.enrol(&spec.host)?;
                 let (bell, helper) = (&self.host.ringer, self.host.helper.as_deref());
-                let means = Means { bell, helper, share, others: self.others(spec.switch) };
+                let (others, existing) = (self.others(spec.switch), false);
+                let means = Means { bell, helper, share, others, existing };
                 open(spec.kind, &spec.host, Vec::new(), &means)?
             }
         };
@@ -461,13 +464,14 @@ impl Workers {
         if place.state() != LinkState::Gone || place.opening.is_some() {
             return;
         }
-        let (kind, wanted) = (place.kind, place.wanted.clone());
+        // What it had was somebody else's to take away: it is not made anew.
+        let (kind, wanted, existing) = (place.kind, place.wanted.clone(), place.link.is_some());
         let share = match self.enrol(&wanted) {
             Ok(share) => share,
             Err(error) => return self.put_off(key, &format!("no place in its group: {error}")),
         };
         let others = self.others(self.ports[&key].switch);
-        let (opening, job) = self.host.begin(kind, wanted, Vec::new(), share, others);
+        let (opening, job) = self.host.begin(kind, wanted, Vec::new(), share, others, existing);
         let ringer = self.host.ringer.clone();
         let body = move || {
             job();
@@ -609,11 +613,11 @@ mod tests {
         let mut ports = HostPorts::new().expect("descriptors");
         for _ in 0..3 {
             let (kind, others) = (PortKind::Tap, Others::default());
-            drop(ports.begin(kind, HostIf::default(), Vec::new(), None, others));
+            drop(ports.begin(kind, HostIf::default(), Vec::new(), None, others, false));
         }
         let others = Others::default();
         let (_opening, _job) =
-            ports.begin(PortKind::Tap, HostIf::default(), Vec::new(), None, others);
+            ports.begin(PortKind::Tap, HostIf::default(), Vec::new(), None, others, false);
         assert_eq!(ports.begun.len(), 1);
     }
 

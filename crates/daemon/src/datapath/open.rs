@@ -57,6 +57,8 @@ pub(super) struct Means<'a> {
     pub share: Option<Arc<Share>>,
     /// What its switch has already.
     pub others: Others,
+    /// It was there before: a TAP is opened, and none is made.
+    pub existing: bool,
 }
 
 /// Opens the interface of a port; `given`: has been opened.
@@ -66,7 +68,7 @@ pub(super) fn open(
     given: Vec<OwnedFd>,
     means: &Means<'_>,
 ) -> Result<Opened, HostError> {
-    let Means { bell, helper, share, others } = means;
+    let Means { bell, helper, others, existing, .. } = means;
     others.admit_wanted(kind, wanted, &given)?;
     if wanted.fds > 0 {
         return match given.len() == usize::from(wanted.fds) {
@@ -74,10 +76,13 @@ pub(super) fn open(
             false => Err(HostError::NotGiven(wanted.ifname.clone().unwrap_or_default())),
         };
     }
-    match open_here(kind, wanted, bell, share) {
+    match open_here(kind, wanted, means) {
         Err(error) if error.is_right() => match (helper, question(kind, wanted)) {
             (None, _) => Err(error),
-            (Some(helper), Ok(question)) => open_there(helper, &question, wanted.uring, means),
+            (Some(helper), Ok(question)) => {
+                let question = Ask { existing: *existing, ..question };
+                open_there(helper, &question, wanted.uring, means)
+            }
             (Some(_), Err(why)) => Err(HostError::Helper(why)),
         },
         opened => opened,
@@ -87,8 +92,7 @@ pub(super) fn open(
 fn open_here(
     kind: PortKind,
     wanted: &HostIf,
-    bell: &Arc<Waker>,
-    share: &Option<Arc<Share>>,
+    Means { bell, share, existing, .. }: &Means<'_>,
 ) -> Result<Opened, HostError> {
     let name = wanted.ifname.clone().unwrap_or_default();
     match kind {
@@ -113,6 +117,7 @@ fn open_here(
         address: wanted.address.map(|address| (address.ip, address.prefix)),
         queues: wanted.queues.as_ref().and_then(Queues::count),
         uring: wanted.uring,
+        existing: *existing,
         strict: false,
     };
     tap::open(&spec, bell)
@@ -151,6 +156,7 @@ fn question(kind: PortKind, wanted: &HostIf) -> Result<Ask, String> {
         mtu: wanted.mtu,
         mac: wanted.mac,
         address: wanted.address,
+        existing: false,
         queues: wanted.queues.clone(),
         filter: wanted.filter.clone(),
     })

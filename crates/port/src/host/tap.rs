@@ -45,6 +45,8 @@ pub struct TapSpec {
     pub queues: Option<u16>,
     /// Whether several frames are read and written in one system call, if that is said.
     pub uring: Option<bool>,
+    /// Only one that is there is opened, and none is made.
+    pub existing: bool,
     /// It is for somebody who must not change the host's routes: rather none than one by which
     /// that can be done.
     pub strict: bool,
@@ -159,12 +161,19 @@ pub fn rights(spec: &TapSpec, target: Option<&OwnedFd>) -> Result<Rights, HostEr
     match &there {
         Some(there) if there.driver != "tun" => return Err(HostError::NotTap(name.to_owned())),
         Some(there) if !there.ethernet => return Err(HostError::IsTun(name.to_owned())),
+        None if spec.existing && target.is_none() => {
+            return Err(HostError::Missing(name.to_owned()));
+        }
         _ => {}
     }
     let made = there.is_none();
     let (taps, here) = attach_all(if target.is_some() { "uvala%d" } else { name }, spec, made)?;
     let index = netlink.find(&here).map_err(system("look up", name))?;
     let index = index.ok_or_else(|| HostError::Missing(name.to_owned()))?.index;
+    // It went when it had been looked up, and opening it made another, which goes again.
+    if there.is_some_and(|there| there.index != index) {
+        return Err(HostError::Missing(name.to_owned()));
+    }
     if let Some((into, namespace)) = target {
         let moved = netlink.change(index, Change::Move(namespace.as_fd(), name));
         moved.map_err(|errno| match errno {
@@ -290,4 +299,17 @@ fn set_up(spec: &TapSpec, made: bool) -> Result<(Interface, Before), HostError> 
         })?;
     }
     Ok((look()?, before))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_is_not_there_is_not_made_where_one_is_to_be_opened() {
+        let name = "uvala-none0".to_owned();
+        let spec = TapSpec { name, existing: true, ..TapSpec::default() };
+        let refused = rights(&spec, None).err();
+        assert!(matches!(refused, Some(HostError::Missing(_))), "{refused:?}");
+    }
 }
