@@ -251,6 +251,11 @@ fn apply_takes_what_a_daemon_starts_with_and_names_a_wrong_line() {
         let says = said.contains(&format!("uvala.toml:{line}: ")) && said.contains(why);
         assert!(status == Some(9) && says, "{line}, {why}: {said}");
     }
+    let less = TEXT.split("[[switch.valenf.chain]]").next().unwrap();
+    let (status, said) = apply(&less.replace("chain = \"web\"", "chain = \"\""));
+    assert!(status == Some(0) && said.contains("does not have it: chain web, 1 rule\n"), "{said}");
+    let (_, said) = apply(TEXT);
+    assert!(!said.contains("deleted"), "{said}");
     let shown = says(&changed, "switch show valenf");
     assert!(shown.contains("640"), "nothing has changed: {shown}");
 }

@@ -167,7 +167,6 @@ fn a_nat_shows_its_own_address_and_forwards_to_a_server_inside() {
         let [red, blue] = [&lab.guests[0], &lab.guests[1]];
         let all = Box::new(daemon);
         all.apply(&example("home.toml"), lab);
-        addresses(lab, &[(0, "10.0.1.2/24"), (1, "10.0.2.2/24")]);
         red.ip("route add default via 10.0.1.1");
         let _firewall = all.run("firewall", "fw", &example("firewall-forward.toml"));
         let nat = all.run("nat", "nat", &example("nat.toml"));

@@ -314,9 +314,13 @@ impl Group {
     }
 }
 
+/// What helps where it cannot be said of which group.
+const FULL: &str = "the memory of its trust group is full; begin the group with more: memory of \
+    [new_group], or of [group.NAME], in uvala.toml";
+
 /// There is no room in a region, however much memory the system has.
 pub(crate) fn full() -> io::Error {
-    io::Error::new(io::ErrorKind::StorageFull, "the region is full")
+    io::Error::new(io::ErrorKind::StorageFull, FULL)
 }
 
 #[cfg(test)]

@@ -233,7 +233,7 @@ pub struct FunctionInfo {
     pub stalled: bool,
     /// Frames that it was given, by the switch and by direct hops.
     pub frames_in: u64,
-    /// Frames that it sent, likewise.
+    /// Frames that it gave back, likewise: also those that it wanted dropped.
     pub frames_out: u64,
     /// Of these, those that it was given by direct hops.
     #[serde(default)]

@@ -2,6 +2,7 @@
 
 mod check;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::Context;
@@ -26,10 +27,10 @@ use crate::say;
 /// reads its configuration when it starts; this is how what is changed in it comes into force
 /// without a restart. What is there is changed, what is missing is made, and nothing else is
 /// touched, but that chains and rules of a switch in the file are those of the file alone: they
-/// change at once, between two batches of frames. What can be seen to be wrong, in the file and
-/// beside what there is, is named by its line before anything is made. Where the daemon refuses
-/// something all the same, what stands before it in the file is made and stays: mend it, and apply
-/// it again.
+/// change at once, between two batches of frames, and those that go are named. What can be seen to
+/// be wrong, in the file and beside what there is, is named by its line before anything is made.
+/// Where the daemon refuses something all the same, what stands before it in the file is made and
+/// stays: mend it, and apply it again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -79,7 +80,34 @@ fn apply(connection: &Connection, text: SwitchText) -> anyhow::Result<()> {
             done(connection.call(Request::FdbAdd(FdbAdd { port: port.clone(), mac, vlan }))?)?;
         }
     }
-    steer(connection, &name, plan.chains, &plan.rules, later)
+    let gone = gone(connection, &name, &plan.chains, &plan.rules)?;
+    steer(connection, &name, plan.chains, &plan.rules, later)?;
+    if !gone.is_empty() {
+        let gone = gone.join(", ");
+        say::remark(format_args!("uvala: {name}: deleted, as the file does not have it: {gone}"));
+    }
+    Ok(())
+}
+
+/// What goes of a switch's chains and rules, because a file has others, or none.
+fn gone(
+    connection: &Connection,
+    name: &SwitchName,
+    chains: &[ChainSpec],
+    rules: &[RuleSpec],
+) -> anyhow::Result<Vec<String>> {
+    let is_kept = |old: &ChainSpec| chains.iter().any(|new| new.name == old.name);
+    let old = list(connection, name)?.into_iter().map(|info| info.chain);
+    let mut gone: Vec<_> =
+        old.filter(|old| !is_kept(old)).map(|old| format!("chain {}", old.name)).collect();
+    let kept: BTreeSet<String> = rules.iter().map(check::said).collect();
+    let old = super::rule::rules(connection, name)?;
+    match old.iter().filter(|old| !kept.contains(&check::said(&old.rule))).count() {
+        0 => {}
+        1 => gone.push("1 rule".to_owned()),
+        count => gone.push(format!("{count} rules")),
+    }
+    Ok(gone)
 }
 
 /// Gives a switch its chains and rules, and then its ports the chains that they enter.

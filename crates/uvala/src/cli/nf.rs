@@ -39,6 +39,9 @@ enum Action {
     /// the cache.
     Run(run::Run),
     /// All instances of services, who runs them and what they have done
+    ///
+    /// IN is what an instance was given, and OUT all that it gave back: also what it wanted dropped
+    /// (DROPPED) and what was refused to it (REFUSED).
     List {
         /// Name of the switch; without it, all you may see
         switch: Option<String>,

@@ -27,13 +27,17 @@ impl<D: Datapath> Control<D> {
     ) -> Result<Option<GroupWish>, Refusal> {
         let asked = attach.group_memory;
         let Some(group) = &attach.group else {
-            let text = "group_memory: of a trust group, and none is named: --group NAME";
+            let text = "--group-memory is of a trust group, and none is named: --group NAME";
             return asked.map_or(Ok(None), |_| Err(Refusal::BadValue(text.to_owned())));
         };
         if let Some(bytes) = asked
             && !(GROUP_MEMORY_MIN..=GROUP_MEMORY_MAX).contains(&bytes)
         {
-            let text = format!("group_memory = {bytes} is out of range, 1 MiB to 4095 MiB");
+            let asked = match bytes.is_multiple_of(1 << 20) {
+                true => format!("{}MiB", bytes >> 20),
+                false => format!("{bytes} bytes"),
+            };
+            let text = format!("--group-memory: {asked} are out of range, 1MiB to 4095MiB");
             return Err(Refusal::BadValue(text));
         }
         self.wish(self.declared.admit(caller, group)?, asked, memory).map(Some)

@@ -120,6 +120,6 @@ fn known(info: PortInfo) -> Option<(String, PortSettings)> {
 }
 
 /// What a rule says, whatever its number is.
-fn said(rule: &RuleSpec) -> String {
+pub fn said(rule: &RuleSpec) -> String {
     serde_json::to_string(&RuleSpec { id: None, ..rule.clone() }).unwrap_or_default()
 }

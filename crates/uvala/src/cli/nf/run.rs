@@ -56,8 +56,8 @@ pub struct Run {
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     group_memory: Option<u64>,
     /// End after so many seconds
-    #[arg(short = 'T', long, value_name = "SECS")]
-    duration: Option<u64>,
+    #[arg(short = 'T', long, value_name = "SECS", value_parser = crate::traffic::values::seconds)]
+    duration: Option<Duration>,
 }
 
 fn names() -> PossibleValuesParser {
@@ -90,8 +90,7 @@ pub fn run(global: &Global, run: &Run) -> anyhow::Result<()> {
     let has_file = parts.iter().any(|part| part.file.is_some());
     let wishes =
         Wishes::by_signals(has_file, run.count(), &stop).context("cannot catch signals")?;
-    let end = run.duration.map(Duration::from_secs);
-    let end = end.and_then(|limit| Instant::now().checked_add(limit));
+    let end = run.duration.and_then(|limit| Instant::now().checked_add(limit));
     // Those of each thread: all of the only one, or one of each.
     let per_thread = functions.len() / run.count();
     let threads: Vec<_> = functions.chunks_mut(per_thread).map(Mutex::new).collect();

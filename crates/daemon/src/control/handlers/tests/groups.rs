@@ -94,8 +94,8 @@ fn test_a_group_that_cannot_be_paid_for_is_refused_and_leaves_nothing() {
     bench.member(1, 7, "").unwrap();
     assert_eq!(bench.charged([7, 0]), [25 * MIB, 0]);
     for (text, why) in [
-        (r#","group_memory":1048575"#, "1 MiB to 4095 MiB"),
-        (r#","group_memory":18446744073709551615"#, "1 MiB to 4095 MiB"),
+        (r#","group_memory":1048575"#, "1MiB to 4095MiB"),
+        (r#","group_memory":18446744073709551615"#, "1MiB to 4095MiB"),
     ] {
         let refused = bench.member(2, 8, text).unwrap_err().to_string();
         assert!(refused.contains(why), "{refused}");
