@@ -1,7 +1,10 @@
 //! A switch with a chain of functions, each in a process of its own.
 
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
+use client::Port;
 use client::api::{ChainInfo, FunctionInfo, GroupAudit, PortStats, Reply, Request, SteeringQuery};
 
 use crate::daemon::Daemon;
@@ -123,6 +126,21 @@ pub fn full_load(daemon: &Daemon) -> [Peer; 2] {
 pub fn flows(daemon: &Daemon, more: u64) {
     let frames = daemon.stats("valenf:b").rx.frames + more;
     wait::until("frames", || daemon.stats("valenf:b").rx.frames > frames);
+}
+
+/// Counts what arrives until it is over; `got` says how many frames.
+///
+/// # Panics
+/// If the port fails.
+pub fn receive(port: &mut Port, got: &AtomicU64, over: &AtomicBool) -> Tally {
+    let (mut tally, mut frame, mut scratch) = (Tally::default(), Vec::new(), Vec::new());
+    while !over.load(Ordering::Relaxed) {
+        while port.recv_timeout(&mut frame, Some(Duration::from_millis(5))).expect("a port") {
+            tally.count(&frame, &mut scratch);
+            got.store(tally.frames(), Ordering::Relaxed);
+        }
+    }
+    tally
 }
 
 fn query() -> SteeringQuery {

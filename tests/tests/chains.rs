@@ -5,13 +5,15 @@ use std::mem::offset_of;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use client::Port;
 use client::api::{Attach, Attached, GroupAudit, MemberAudit, Request};
 use client::control::{Connection, PortFds};
 use client::nf::{self, Action, Frame, Made};
-use harness::chain::{audit, configuration, dropped, drops, function, functions, one_dies, runs};
+use harness::chain::{
+    audit, chain, configuration, dropped, drops, function, functions, one_dies, receive, runs,
+};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{Tally, announcement, fill, mac};
 use harness::process::{Peer, STRANGER};
@@ -58,7 +60,7 @@ fn account(daemon: &Daemon, kills: &[u64], sent: u64, tally: &Tally) {
         before = (stats.tx.frames, drops(stats) - full);
     }
     let lost = listed.iter().map(|info| info.lost).sum::<u64>();
-    assert_eq!(harness::chain::chain(daemon).lost, lost, "all that its functions held");
+    assert_eq!(chain(daemon).lost, lost, "all that its functions held");
     let last = daemon.stats("valenf:b");
     let arrived = before.0 - before.1 - dropped(&last, "no_room");
     assert_eq!(tally.stream(1).frames, arrived, "{last:?}");
@@ -140,9 +142,9 @@ fn a_frame_that_is_held_while_its_chain_changes_meets_all_functions() {
         wait::until("the first to have it", || functions(&daemon)[0].waiting == 1);
         assert!(daemon.uvala(&["chain", "add", "valenf", "c", "s1"]).status.success());
         while nf::step(&mut first, &mut next, short).unwrap() == 0 {}
-        let end = std::time::Instant::now() + wait::PATIENCE;
+        let end = Instant::now() + wait::PATIENCE;
         while nf::step(&mut second, &mut drop_it, short).unwrap() == 0 {
-            assert!(std::time::Instant::now() < end, "it went past the second");
+            assert!(Instant::now() < end, "it went past the second");
         }
         assert!(!b.recv_timeout(&mut Vec::new(), short).unwrap());
         assert_eq!(seen, 1);
@@ -337,17 +339,6 @@ impl Rounds<'_> {
     fn settle(&mut self) {
         wait::until("all frames", || self.got.load(Ordering::Relaxed) >= self.sent);
     }
-}
-
-fn receive(port: &mut Port, got: &AtomicU64, over: &AtomicBool) -> Tally {
-    let (mut tally, mut frame, mut scratch) = (Tally::default(), Vec::new(), Vec::new());
-    while !over.load(Ordering::Relaxed) {
-        while port.recv_timeout(&mut frame, Some(Duration::from_millis(5))).unwrap() {
-            tally.count(&frame, &mut scratch);
-            got.store(tally.frames(), Ordering::Relaxed);
-        }
-    }
-    tally
 }
 
 const SECRET: &[u8] = b"nobody else's business";

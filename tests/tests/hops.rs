@@ -8,7 +8,7 @@ use client::nf::{self, Action, Frame, Made};
 use client::{Interest, Options, Port};
 use harness::chain::{
     audit, chain, configuration, dropped, drops, flows, full_load, function, functions, one_dies,
-    open_hops,
+    open_hops, receive,
 };
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{Tally, announcement, fill, mac};
@@ -39,18 +39,6 @@ fn ends(daemon: &Daemon) -> (Port, Port) {
     let (a, mut b) = (open("valenf:a"), open("valenf:b"));
     b.send(&announcement(9)).unwrap();
     (a, b)
-}
-
-/// What comes out, until `over`.
-fn receive(port: &mut Port, got: &AtomicU64, over: &AtomicBool) -> Tally {
-    let (mut tally, mut frame, mut scratch) = (Tally::default(), Vec::new(), Vec::new());
-    while !over.load(Ordering::Relaxed) {
-        while port.recv_timeout(&mut frame, Some(Duration::from_millis(5))).unwrap() {
-            tally.count(&frame, &mut scratch);
-            got.store(tally.frames(), Ordering::Relaxed);
-        }
-    }
-    tally
 }
 
 /// Ends the receiver when it goes, also because of a panic.

@@ -275,7 +275,10 @@ impl Datapath for Workers {
 
     fn steer(&mut self, key: SwitchKey, tables: Option<Tables>) {
         let old = self.on_switch(key, move |worker, at| match tables {
-            Some(tables) => (Some(worker.switch(at).steer(tables)), None),
+            Some(tables) => {
+                let now = worker.now();
+                (Some(worker.switch(at).steer(tables, now)), None)
+            }
             None => (None, worker.switch(at).steer_no_more()),
         });
         self.sweeper.run(move || drop(old));

@@ -60,7 +60,9 @@ fn plan(rules: u16, action: Action) -> Plan {
 fn measure(name: &str, flows: u32, plan: &Plan, shared: bool, stations: u8) {
     let mut net = Net::new(flows, shared);
     net.introduce();
-    drop(net.switch.steer(Planner::default().next(plan.clone()).expect("a first plan")));
+    drop(
+        net.switch.steer(Planner::default().next(plan.clone()).expect("a first plan"), Now::START),
+    );
     // Every flow is known before it counts.
     net.round(flows, stations);
     let each = |time: Duration| time.as_secs_f64() * 1e9 / f64::from(flows);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use switch::batch::{Batch, Delivery};
 use switch::forward::chain::rule::{Action, Fields, Network, Rule};
 use switch::forward::chain::{Chain, Out, Plan, Planner, ServicePlan, Tables};
-use switch::{Adapter, Forwarding, Plug, PortConfig, PortId, Sent, Switch, SwitchConfig};
+use switch::{Adapter, Forwarding, Now, Plug, PortConfig, PortId, Sent, Switch, SwitchConfig};
 
 /// Samples of each change.
 const SAMPLES: u32 = 200;
@@ -112,7 +112,7 @@ fn worker(work: &Receiver<Work>, taken: &Sender<(Duration, Option<Tables>)>) {
         }
         let begin = Instant::now();
         let old = match work {
-            Work::Change(tables) => Some(switch.steer(*tables)),
+            Work::Change(tables) => Some(switch.steer(*tables, Now::START)),
             Work::Lose(port) => {
                 switch.remove_port(port);
                 None

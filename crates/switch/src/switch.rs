@@ -238,15 +238,24 @@ impl Switch {
     /// From now on frames go through chains of functions as planned. Returns what is no longer
     /// needed, as [`Self::set_config`] does.
     #[must_use]
-    pub fn steer(&mut self, tables: Tables) -> Tables {
+    pub fn steer(&mut self, tables: Tables, now: Now) -> Tables {
         let (seed, flows) = (self.seed, self.bridge.config().fdb_capacity);
         let new = || Steering::new(seed, flows).into();
-        self.steering.get_or_insert_with(new).set(tables)
+        let there = self.ports.iter().enumerate().filter(|(_, entry)| entry.is_some());
+        let there = there.filter_map(|(at, _)| PortId::new(at));
+        self.steering.get_or_insert_with(new).set(tables, there, now)
     }
 
     /// Frames go through no chains any more. Returns what is no longer needed, likewise.
     pub fn steer_no_more(&mut self) -> Option<Box<Steering>> {
         self.steering.take()
+    }
+
+    /// No port waits any longer until frames from before a change have left their chains.
+    pub fn open_gate(&mut self) {
+        if let Some(steering) = &mut self.steering {
+            steering.open_gate();
+        }
     }
 
     /// What there is to say of chains.
@@ -262,6 +271,7 @@ impl Switch {
         const BUCKETS: usize = 256;
         self.bridge.age(now, BUCKETS);
         self.watch_functions(now);
+        self.tend_gate(now);
         self.steering.as_mut()?.age(now)
     }
 }

@@ -206,6 +206,9 @@ impl<'a> TurnOf<'a> {
         self.scratch.woken.clear();
         self.scratch.owing.clear();
         self.scratch.crowded = false;
+        if self.switch.is_shut(self.src, self.now) {
+            return Moved::default();
+        }
         let (ahead, room) = self.room_ahead();
         let src = self.src;
         let most = self.switch.steering.as_mut().map_or(u16::MAX, |steer| steer.begin_turn(src));

@@ -14,6 +14,8 @@ mod fronts;
 mod monitors;
 #[path = "turns/offloads.rs"]
 mod offloads;
+#[path = "turns/order.rs"]
+mod order;
 #[path = "turns/traders.rs"]
 mod traders;
 
@@ -53,6 +55,7 @@ struct Net {
     planner: Planner,
     scratch: Scratch,
     clients: Vec<Client>,
+    now: Now,
 }
 
 fn counts() -> RingCounts {
@@ -90,7 +93,7 @@ impl Net {
     fn new(config: SwitchConfig) -> Self {
         let switch = Switch::new(config, 7);
         let (planner, scratch) = (Planner::default(), Scratch::new(BATCH).expect("memory"));
-        Self { switch, planner, scratch, clients: Vec::new() }
+        Self { switch, planner, scratch, clients: Vec::new(), now: Now::from_ms(1) }
     }
 
     fn learning(ports: usize) -> Self {
@@ -176,7 +179,7 @@ impl Net {
     }
 
     fn turn(&mut self, port: usize) -> Moved {
-        self.switch.turn(id(port), Now::from_ms(1), &mut self.scratch)
+        self.switch.turn(id(port), self.now, &mut self.scratch)
     }
 
     /// What has arrived, chains joined; the slots are given back.

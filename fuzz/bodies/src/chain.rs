@@ -117,7 +117,8 @@ impl World {
 
     fn steer(&mut self, input: &mut Input<'_>) {
         let tables = self.planner.next(plan(input));
-        drop(tables.map(|tables| self.switch.steer(tables)));
+        let now = Now::from_ms(self.now_ms);
+        drop(tables.map(|tables| self.switch.steer(tables, now)));
     }
 
     fn step(&mut self, input: &mut Input<'_>) {

@@ -148,6 +148,10 @@ pub struct ChainInfo {
     pub entered: u64,
     /// Frames that were dropped at its entrance because a later function had too little room.
     pub shed: u64,
+    /// How often frames of its ports were let in after a change although older ones had not left
+    /// it: of a flow, newer ones may have overtaken these.
+    #[serde(default)]
+    pub early: u64,
     /// Frames that ended in it, by reason; those that were shed are here too. What had no room at a
     /// function is counted at that ([`FunctionInfo::no_room`]).
     #[serde(default)]

@@ -172,6 +172,7 @@ impl Worker {
     /// Delivers what clients have published before the end; bounded, for they may go on.
     fn drain(&mut self) {
         const TURNS: u32 = 1000;
+        self.switches.iter_mut().flatten().for_each(Switch::open_gate);
         self.look_at_all();
         for _ in 0..TURNS {
             if self.turn() == 0 {
@@ -342,6 +343,11 @@ impl Worker {
         if self.active.is_empty() {
             let clean = self.doorbell.wait(&mut self.rung);
             self.answer(clean);
+        } else {
+            // What is there may have to wait for functions, and these for us: they are heard, and
+            // the clock goes on, also where a worker never yields otherwise.
+            sched_yield();
+            self.look_now_and_then(LOOK_AFTER);
         }
     }
 

@@ -445,6 +445,24 @@ impl Switch {
         }
     }
 
+    /// Have frames of this port to wait until others have left a chain?
+    #[inline]
+    pub(super) fn is_shut(&mut self, src: PortId, now: Now) -> bool {
+        let shuts = |it: &Self| it.steering.as_ref().is_some_and(|it| it.shuts(src));
+        shuts(self) && {
+            self.tend_gate(now);
+            shuts(self)
+        }
+    }
+
+    #[cold]
+    pub(crate) fn tend_gate(&mut self, now: Now) {
+        let Self { ports, steering, .. } = self;
+        if let Some(steering) = steering {
+            steering.tend_gate(now, |instance| look(ports, instance, true));
+        }
+    }
+
     /// Finds functions that do nothing.
     pub(crate) fn watch_functions(&mut self, now: Now) {
         let Self { ports, steering, .. } = self;

@@ -112,14 +112,14 @@ fn frames_that_a_function_holds_finish_by_the_order_that_they_came_by() {
         net.enter(0, &[flow(1, 1)]);
         // Without the first, the firewall would be at its place.
         change(&mut plan, &[1, 2]);
-        net.steer(plan.clone());
+        net.steer_at_once(plan.clone());
         net.enter(0, &[flow(1, 2)]);
         assert_eq!(net.pass(2, |mark| mark), 1, "the one it held");
         let seen = |net: &mut Net| second.iter().map(|&port| net.marks(port).len()).sum::<usize>();
         assert_eq!(seen(&mut net), 2, "the old one is not past it");
         // In another order.
         change(&mut plan, &[2, 1]);
-        net.steer(plan.clone());
+        net.steer_at_once(plan.clone());
         net.enter(0, &[flow(1, 3)]);
         assert_eq!(second.iter().map(|&port| net.pass(port, |mark| mark)).sum::<usize>(), 2);
         assert_eq!(net.pass(4, |mark| mark), 3);

@@ -53,7 +53,13 @@ const ACTION: u64 = 3 << 60;
 impl Net {
     pub fn steer(&mut self, plan: Plan) {
         let tables = self.planner.next(plan);
-        drop(tables.map(|tables| self.switch.steer(tables)));
+        drop(tables.map(|tables| self.switch.steer(tables, self.now)));
+    }
+
+    /// The same where functions take so long that nobody waits for older frames any more.
+    pub fn steer_at_once(&mut self, plan: Plan) {
+        self.steer(plan);
+        self.switch.open_gate();
     }
 
     /// The function on a port passes everything on, with marks as `change` makes them.
@@ -63,8 +69,21 @@ impl Net {
 
     /// The same with a service that they are for, if their marks say that they are for one.
     pub fn pass_to(&mut self, port: usize, named: u16, change: impl Fn(u64) -> u64) -> usize {
+        let count = self.work(port, u32::MAX, named, change);
+        while self.turn(port).slots > 0 {}
+        count
+    }
+
+    /// It has done that with so many at most, and the switch has not noticed.
+    pub fn work(
+        &mut self,
+        port: usize,
+        most: u32,
+        named: u16,
+        change: impl Fn(u64) -> u64,
+    ) -> usize {
         let client = &mut self.clients[port];
-        let count = client.rx.refresh();
+        let count = client.rx.refresh().min(most);
         assert!(client.tx.refresh() >= count);
         for i in 0..count {
             let (full, len) = (client.rx.buffer_index(i), client.rx.frame(i).len());
@@ -75,7 +94,6 @@ impl Net {
             client.tx.set_mark(i, change(client.rx.mark(i)));
         }
         let _ = (client.tx.submit(count), client.rx.release(count));
-        while self.turn(port).slots > 0 {}
         count as usize
     }
 

@@ -61,9 +61,9 @@ enum Action {
 /// Runs `uvala chain`.
 pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     match &args.action {
-        Action::List(of) => {
-            of.print(global, chains, &columns(), |rows| reasons(rows) + &hops(rows) + &flows(rows))
-        }
+        Action::List(of) => of.print(global, chains, &columns(), |rows| {
+            reasons(rows) + &early(rows) + &hops(rows) + &flows(rows)
+        }),
         Action::Add { of, chain, services, out, direct } => {
             let (name, services) = (chain.clone(), services.clone());
             let chain = ChainSpec { name, services, out: out.clone(), direct: *direct };
@@ -131,6 +131,18 @@ fn cure(reason: DropReason) -> Option<&'static str> {
         }
         _ => None,
     }
+}
+
+/// A line for each chain in which frames may have been overtaken.
+fn early(chains: &[ChainInfo]) -> String {
+    let line = |info: &ChainInfo| {
+        let (name, early) = (&info.chain.name, info.early);
+        format!(
+            "early in {name}: {early} times frames were let in after a change before older ones \
+             had left, and may have overtaken them\n"
+        )
+    };
+    chains.iter().filter(|info| info.early > 0).map(line).collect()
 }
 
 /// A line for each direct hop.

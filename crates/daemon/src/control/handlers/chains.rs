@@ -245,6 +245,7 @@ impl<D: Datapath> Control<D> {
                 ports,
                 entered: counted.entered,
                 shed: counted.drops.get(DropReason::ChainFull),
+                early: counted.early,
                 drops: drops.map(|(reason, frames)| (reason.name().to_owned(), frames)).collect(),
                 lost: services.iter().filter_map(|service| lost.get(*service)).sum(),
                 flow_cache,

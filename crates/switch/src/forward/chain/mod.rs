@@ -19,7 +19,7 @@
 //! a number of its own. Frames go on by the one that they came in by, so none leaves out a function
 //! because the places of the others were counted anew. Of the orders that were, [`PAST`] are known;
 //! frames of older ones are dropped, and so are those that claim a place that is not their
-//! sender's: [`DropReason::Stale`].
+//! sender's: [`DropReason::Stale`]. Newer frames of their flows wait for them (`gate`).
 //!
 //! At its end a frame goes to the chain's port or where its address is, as in a learning switch;
 //! addresses are learned where frames come in. Functions are never reached by address. By which
@@ -38,6 +38,7 @@
 pub mod cache;
 mod classifier;
 pub mod flow;
+mod gate;
 pub mod meta;
 pub mod pace;
 mod plan;
@@ -50,12 +51,13 @@ use crate::id::{MAX_PORTS, Now, PortId};
 use crate::stats::{Counters, DropReason};
 use cache::{Flow, FlowCache};
 use flow::FlowKey;
+use gate::Gate;
 use meta::{HOPS_MAX, Meta, POSITIONS, Wish};
 use pace::Pace;
 use plan::Rules;
 pub use plan::{Chain, Out, Plan, Planner, ServicePlan, Tables};
 use rule::{Action, RULES_MAX};
-use service::Service;
+use service::{Instance, Service};
 pub use tally::{ChainStats, InstanceReport, Report};
 
 /// Most chains, and most services, of a switch.
@@ -123,6 +125,7 @@ pub struct Steering {
     counted: Box<[Counters]>,
     cache: FlowCache,
     pace: Pace,
+    gate: Gate,
     /// Comparisons of the turn with rules.
     compared: u64,
     seed: u64,
@@ -147,6 +150,7 @@ impl Steering {
             counted: vec![Counters::default(); RULES_MAX].into_boxed_slice(),
             cache: FlowCache::new(flows, IDLE_MS),
             pace: Pace::new(),
+            gate: Gate::default(),
             compared: 0,
             seed,
         }
@@ -184,6 +188,27 @@ impl Steering {
     pub fn set_flows(&mut self, flows: usize) -> Option<FlowCache> {
         let is_other = self.cache.capacity() != flows;
         is_other.then(|| std::mem::replace(&mut self.cache, FlowCache::new(flows, IDLE_MS)))
+    }
+
+    /// Have frames of this port to wait for others? Never those of a function, also one that has
+    /// become one meanwhile: others wait for it. [`Self::tend_gate`] looks whether they still do.
+    #[inline]
+    pub(crate) fn shuts(&self, src: PortId) -> bool {
+        self.gate.shuts(src) && self.service_of(src).is_none()
+    }
+
+    /// Lets those in who need not wait any longer. `look` notes what an instance has read and sent.
+    pub(crate) fn tend_gate(&mut self, now: Now, look: impl FnMut(&mut Instance)) {
+        let Self { gate, services, chain_stats, .. } = self;
+        if !gate.is_idle() {
+            let early = |chain: u8| chain_stats[usize::from(chain)].early += 1;
+            gate.tend(services, now.as_ms(), look, early);
+        }
+    }
+
+    /// Nobody waits any longer.
+    pub(crate) fn open_gate(&mut self) {
+        self.gate.open();
     }
 
     /// A turn of a port begins; says how many frames it may take.

@@ -24,10 +24,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::cache::FlowCache;
 use super::classifier::Classifier;
 use super::flow::FlowKey;
+use super::gate::{Pause, Ports};
 use super::rule::{self, Action, Matcher, RULES_MAX, Rule};
 use super::service::{Balance, INSTANCES_MAX, Service};
 use super::{ChainStats, NUMBERS, PAST, Role, Steering};
-use crate::id::{MAX_PORTS, PortId};
+use crate::id::{MAX_PORTS, Now, PortId};
 use crate::stats::Counters;
 
 /// A chain.
@@ -106,6 +107,7 @@ impl Planner {
             chains: plan.chains.clone(),
             past: plan.past.clone(),
             rules: (last.rules != plan.rules).then(|| self.ready(plan.rules.clone())),
+            pauses: plan.pauses(&last),
             flows: None,
         });
         self.last = Some(plan);
@@ -159,6 +161,70 @@ impl Plan {
         roles
     }
 
+    /// Who has to wait because frames go other ways than they did ([the gate](super::gate)).
+    fn pauses(&self, last: &Self) -> Vec<Pause> {
+        let (moved, mut pauses) = (self.moved(last), Vec::new());
+        for (number, mut ports) in last.entrances() {
+            let old = last.chains.get(usize::from(number)).and_then(Option::as_ref);
+            let Some(old) = old else { continue };
+            if !self.goes_elsewhere(number, old, last) {
+                ports.keep(&moved);
+            }
+            if !ports.is_empty() {
+                pauses.push(Pause::new(number, &old.services, ports));
+            }
+        }
+        pauses
+    }
+
+    /// May a frame of a chain meet other functions than one that came before?
+    fn goes_elsewhere(&self, number: u8, old: &Chain, last: &Self) -> bool {
+        let new = self.chains.get(usize::from(number)).and_then(Option::as_ref);
+        let is_shared = |&service: &u8| self.begins_to_share(service, last);
+        new.is_none_or(|new| new.order != old.order) || old.services.iter().any(is_shared)
+    }
+
+    /// Has a service several instances, and perhaps had only one? A worker knows before control
+    /// that one has gone, so one that comes back was away.
+    fn begins_to_share(&self, service: u8, last: &Self) -> bool {
+        let [new, old] = [self, last].map(|plan| {
+            let service = plan.services.get(usize::from(service)).and_then(Option::as_ref);
+            service.map_or(&[][..], ServicePlan::instances)
+        });
+        let stay = new.iter().filter(|instance| old.contains(instance)).count();
+        new.len() > 1 && stay <= 1 && !old.is_empty()
+    }
+
+    /// By chain, ports whose frames may enter it.
+    fn entrances(&self) -> BTreeMap<u8, Ports> {
+        let own = self.ingress.iter().map(|&(port, chain)| (chain, Some(port)));
+        let by_rule = self.rules.iter().filter_map(|rule| match rule.action {
+            Action::Chain(chain) => Some((chain, rule.fields.port)),
+            Action::Drop | Action::Port(_) | Action::Forward => None,
+        });
+        let mut entrances = BTreeMap::new();
+        for (chain, port) in own.chain(by_rule) {
+            entrances.entry(chain).or_insert_with(Ports::none).add_one_or_all(port);
+        }
+        entrances
+    }
+
+    /// Ports whose frames may enter other chains than they did.
+    fn moved(&self, last: &Self) -> Ports {
+        let mut ports = Ports::none();
+        let [new, old] = [self, last].map(|plan| plan.ingress.iter().collect::<BTreeSet<_>>());
+        new.symmetric_difference(&old).for_each(|(port, _)| ports.add(*port));
+        if self.rules != last.rules {
+            let [new, old] = [self, last].map(|plan| {
+                plan.rules.iter().map(|rule| (rule.id, rule)).collect::<BTreeMap<_, _>>()
+            });
+            let is_other = |id| new.get(id) != old.get(id);
+            let all = new.iter().chain(&old).filter(|(id, _)| is_other(*id));
+            all.for_each(|(_, rule)| ports.add_one_or_all(rule.fields.port));
+        }
+        ports
+    }
+
     /// By number, those that are not as they were.
     fn new_services(&self, last: &Self) -> Vec<Option<Service>> {
         let ready = |number: usize| {
@@ -181,6 +247,8 @@ pub struct Tables {
     past: Vec<(u8, Chain)>,
     /// `None`: as they were.
     rules: Option<NewRules>,
+    /// Who waits because of all this.
+    pauses: Vec<Pause>,
     /// What was known of flows, where that has to be freed.
     flows: Option<FlowCache>,
 }
@@ -237,11 +305,16 @@ impl Rules {
 }
 
 impl Steering {
-    /// Does as planned from the next frame on. What stays keeps its counters, and instances that
-    /// stay keep their flows. Returns what it had until then, for somebody to free who moves no
-    /// frames.
+    /// Does as planned from the next frame on; `ports` are those that the switch has. What stays
+    /// keeps its counters, and instances that stay keep their flows. Returns what it had until
+    /// then, for somebody to free who moves no frames.
     #[must_use]
-    pub fn set(&mut self, mut tables: Tables) -> Tables {
+    pub fn set(
+        &mut self,
+        mut tables: Tables,
+        ports: impl Iterator<Item = PortId>,
+        now: Now,
+    ) -> Tables {
         std::mem::swap(&mut self.roles, &mut tables.roles);
         tables.brings.iter().for_each(|port| self.brings[port.index()] = true);
         for (number, place) in tables.services.iter_mut().enumerate() {
@@ -254,6 +327,7 @@ impl Steering {
                 None => self.services.push(new),
             }
         }
+        self.shut(&mut tables.pauses, ports, now);
         self.begin_stats(&tables.chains);
         std::mem::swap(&mut self.chains, &mut tables.chains);
         std::mem::swap(&mut self.past, &mut tables.past);
@@ -264,6 +338,16 @@ impl Steering {
             tables.flows = self.cache.clear();
         }
         tables
+    }
+
+    /// Has ports wait that are no functions.
+    fn shut(&mut self, pauses: &mut Vec<Pause>, ports: impl Iterator<Item = PortId>, now: Now) {
+        if !pauses.is_empty() {
+            let ports = ports.filter(|&port| self.service_of(port).is_none()).collect();
+            for pause in pauses.drain(..) {
+                self.gate.begin(pause, &ports, &self.services, now.as_ms());
+            }
+        }
     }
 
     /// Chains that come are counted from now on.
@@ -280,6 +364,7 @@ impl Steering {
     pub(crate) fn lose(&mut self, port: PortId) {
         self.brings[port.index()] = false;
         self.pace.forget(port);
+        self.gate.forget(port);
         let role = std::mem::take(&mut self.roles[port.index()]);
         let Role::Instance(number) = role else { return };
         self.services[usize::from(number)].lose(port);

@@ -85,7 +85,7 @@ impl Instance {
     }
 
     /// Is it done with the frame that was delivered as number `last`?
-    fn is_past(&self, last: u32) -> bool {
+    pub(super) fn is_past(&self, last: u32) -> bool {
         let read = self.pending == 0 || self.read().wrapping_sub(last) < 1 << 31;
         read && self.drained
     }

@@ -16,6 +16,8 @@ pub struct ChainStats {
     /// Frames that were not let in or did not get through it, because of the chain and not of a
     /// function's ring: [`DropReason::ChainFull`] is what was shed at the entrance.
     pub drops: Drops,
+    /// How often its entrances were opened while frames from before a change were still in it.
+    pub early: u64,
 }
 
 /// What there is to say of an instance.

@@ -280,7 +280,8 @@ proptest! {
         let rules: Vec<_> = rules.collect();
         let mut steering = Steering::new(7, 64);
         let plan = Plan { rules: rules.clone(), ..Plan::default() };
-        let _ = steering.set(Planner::default().next(plan).expect("it is new"));
+        let tables = Planner::default().next(plan).expect("it is new");
+        let _ = steering.set(tables, std::iter::empty(), Now::START);
         for parts in frames.iter().chain(&frames) {
             let best = rules.iter().filter(|rule| parts.is_asked_for(&rule.fields));
             let best = best.max_by_key(|rule| (rule.priority, std::cmp::Reverse(rule.id)));
@@ -325,7 +326,7 @@ proptest! {
             let there = |vlan: &u16| mask >> (vlan - 1) & 1 == 1;
             let rules = rules_of((1..=16).filter(there));
             if let Some(tables) = planner.next(Plan { rules: rules.clone(), ..Plan::default() }) {
-                drop(steering.set(tables));
+                drop(steering.set(tables, std::iter::empty(), Now::START));
             }
             counted.retain(|&id, _| rules.iter().any(|rule| rule.id == id));
             for rule in &rules {
@@ -349,18 +350,24 @@ fn test_what_is_as_it_was_is_not_sent_and_what_was_is_handed_out() {
     let (mut steering, mut planner) = (Steering::new(7, 64), Planner::default());
     let mut plan = Plan { rules: rules_of(1..=4000), ..Plan::default() };
     let first = planner.next(plan.clone()).expect("it is new");
-    assert!(!steering.set(first).has_rules(), "there were none");
+    assert!(!steering.set(first, std::iter::empty(), Now::START).has_rules(), "there were none");
     assert!(planner.next(plan.clone()).is_none());
     let dropped = [7, 7].map(|vlan| enter(&mut steering, vlan));
     assert_eq!(dropped, [Course::Drop(DropReason::Rule); 2]);
     plan.ingress.push((PortId::new(3).unwrap(), 0));
     let second = planner.next(plan.clone()).expect("a port has come");
-    assert!(!steering.set(second).has_rules(), "they stay where they are");
+    assert!(
+        !steering.set(second, std::iter::empty(), Now::START).has_rules(),
+        "they stay where they are"
+    );
     enter(&mut steering, 7);
     assert_eq!((steering.cache.stats.hits, steering.cache.stats.misses), (2, 1));
     plan.rules.pop();
     let third = planner.next(plan).expect("a rule has gone");
-    assert!(steering.set(third).has_rules(), "for somebody else to free");
+    assert!(
+        steering.set(third, std::iter::empty(), Now::START).has_rules(),
+        "for somebody else to free"
+    );
     enter(&mut steering, 7);
     assert_eq!((steering.cache.stats.hits, steering.cache.stats.misses), (2, 2));
 }
@@ -379,7 +386,7 @@ fn test_services_that_were_more_lose_their_instances() {
         let services = services.iter().map(|&port| service(port)).collect();
         let plan = Plan { services, ..Plan::default() };
         let wanted: Vec<_> = plan.services.iter().flatten().map(|s| s.instances[0].0).collect();
-        drop(planner.next(plan).map(|tables| steering.set(tables)));
+        drop(planner.next(plan).map(|tables| steering.set(tables, std::iter::empty(), Now::START)));
         let wanted: Vec<_> = wanted.iter().map(|port| port.index()).collect();
         assert_eq!(ports(&steering), wanted);
         assert!((0..9).all(|port| {

@@ -60,7 +60,7 @@ fn text(seen: &[Seen]) -> String {
 }
 
 /// Names, without the program's own in front, and what they count, in order.
-const FAMILIES: [(&str, &str); 20] = [
+const FAMILIES: [(&str, &str); 21] = [
     ("function_received_frames_total", "Frames that an instance was given."),
     ("function_sent_frames_total", "Frames that an instance sent."),
     ("function_dropped_frames_total", "Frames that ended at an instance, by reason."),
@@ -77,6 +77,10 @@ const FAMILIES: [(&str, &str); 20] = [
     ("function_values", "What an instance's function has now, by name."),
     ("chain_entered_frames_total", "Frames that entered a chain."),
     ("chain_dropped_frames_total", "Frames that ended in a chain, by reason."),
+    (
+        "chain_early_total",
+        "How often frames were let in after a change although older ones were in a chain.",
+    ),
     ("chain_broken", "Whether no frame can pass a chain now."),
     ("flow_cache_hits_total", "Frames whose flow was known."),
     ("flow_cache_misses_total", "Frames whose flow was looked for in the rules."),
@@ -130,6 +134,7 @@ impl Page {
         let own = [of_switch, &[("chain", info.chain.name.clone())]].concat();
         self.add("chain_entered_frames_total", &own, info.entered);
         self.drops("chain_dropped_frames_total", &own, &info.drops);
+        self.add("chain_early_total", &own, info.early);
         self.add("chain_broken", &own, u8::from(info.broken.is_some()));
     }
 
@@ -229,6 +234,7 @@ mod tests {
             ports: Vec::new(),
             entered: 7,
             shed: 0,
+            early: 0,
             drops: BTreeMap::from([("no_instance".to_owned(), 1)]),
             lost: 0,
             flow_cache,

@@ -1,0 +1,225 @@
+//! The gate: ports whose frames wait until older ones have left a chain.
+//!
+//! # Theory of operation
+//!
+//! Frames that are in a chain when it is changed finish by the order that they came by. Newer ones
+//! of their flow may have fewer functions before them, go by another instance, or past all of them.
+//! So the ports by which they come are not served until the older ones are out:
+//!
+//! ```text
+//!   a change ──► stage 0 is past ──► stage 1 is past ──► … ──► the last is past ──► open
+//!       │        (what its instances had been sent, as noted when the stage before was)
+//!       └─────────────────────── PAUSE_MS ─────────────────────────────────────────► open, counted
+//! ```
+//!
+//! A stage is past when each instance of its service has read what it had been sent, and what it
+//! has sent is taken ([`Instance::is_past`]); then all of that has been delivered to the next one.
+//!
+//! *Which ports.* A [`Planner`](super::Planner) compares what it plans with what it planned before:
+//!
+//! | what is another | who waits, and for which chains |
+//! |---|---|
+//! | the order of a chain, also where it is deleted | ports that could enter it, for it |
+//! | a service had one instance and has several: frames had no hash | likewise, for its chains |
+//! | the chain of a port | that port, for the one it had |
+//! | a rule | ports that it is for, for all chains that they could enter |
+//!
+//! Only how frames came in before is asked: who could not enter a chain has none in it. A port that
+//! waits for a chain already has sent nothing into it since, and need not wait anew.
+//!
+//! *Waiting.* Frames that are not taken stay where they are, as when a worker is busy: senders have
+//! their rings, the kernel its queues. Nothing is told to anybody when the gate opens. A port that
+//! has something is never left alone (the worker does not sleep while one is
+//! [pending](crate::Plug::pending), or is readable), so it has its turns, and each begins with the
+//! question whether it has to wait any longer; between them the worker listens to functions, and to
+//! the clock. A worker whose ports are empty sleeps, and finds the gate open later.
+//!
+//! *The bound.* Instances may be slow, stop, or never give back what they have read; no entrance
+//! may depend on that. After [`PAUSE_MS`] it opens, which is [counted](super::ChainStats::early),
+//! and for [`REST_MS`] no change shuts it again for that chain: however often there is one, frames
+//! wait for a fiftieth of the time at most, where functions do not keep up. Nobody waits for an
+//! instance that is stalled or has gone.
+//!
+//! *Who is not waited for.* Frames that a function keeps to send them later, has sent back to an
+//! earlier service, or to one outside their chain; frames in direct hops, which the switch does not
+//! see; and functions whose ports have no rings.
+
+use super::service::{Instance, Service};
+use crate::id::{MAX_PORTS, PortId};
+
+/// Frames wait for so long at most, in milliseconds. Functions that keep up take less than one: at
+/// most a ring for each, of which they read a million frames a second or more. Longer than this,
+/// senders would notice: it is what a VoIP packet is late by anyway, a tenth of the shortest time
+/// after which TCP sends again, and 20,000 frames at a million per second.
+pub const PAUSE_MS: u64 = 20;
+/// Where that was not enough, nobody waits for that chain again for so long.
+const REST_MS: u64 = 980;
+
+/// A set of ports.
+#[derive(Clone, Debug)]
+pub(super) struct Ports([u64; MAX_PORTS / 64]);
+
+impl Ports {
+    pub(super) fn none() -> Self {
+        Self([0; MAX_PORTS / 64])
+    }
+
+    pub(super) fn add(&mut self, port: PortId) {
+        self.0[port.index() / 64] |= 1 << (port.index() % 64);
+    }
+
+    /// `None`: all ports.
+    pub(super) fn add_one_or_all(&mut self, port: Option<PortId>) {
+        match port {
+            Some(port) => self.add(port),
+            None => self.0.fill(u64::MAX),
+        }
+    }
+
+    /// Leaves those that are in both.
+    pub(super) fn keep(&mut self, others: &Self) {
+        self.0.iter_mut().zip(&others.0).for_each(|(word, other)| *word &= other);
+    }
+
+    fn remove(&mut self, others: &Self) {
+        self.0.iter_mut().zip(&others.0).for_each(|(word, other)| *word &= !other);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.iter().all(|&word| word == 0)
+    }
+
+    #[inline]
+    fn has(&self, port: PortId) -> bool {
+        self.0[port.index() / 64] >> (port.index() % 64) & 1 != 0
+    }
+}
+
+impl FromIterator<PortId> for Ports {
+    fn from_iter<T: IntoIterator<Item = PortId>>(ports: T) -> Self {
+        ports.into_iter().fold(Self::none(), |mut set, port| {
+            set.add(port);
+            set
+        })
+    }
+}
+
+/// Ports that wait until older frames have left a chain.
+#[derive(Debug)]
+pub(super) struct Pause {
+    chain: u8,
+    /// The order of services that those go by.
+    services: Vec<u8>,
+    ports: Ports,
+    /// The stage that is not past, and what its instances had been sent when the one before was.
+    stage: usize,
+    sent: Vec<(PortId, u32)>,
+    began_ms: u64,
+    /// It took too long, and nobody waits any more.
+    over: bool,
+}
+
+impl Pause {
+    /// Has all its memory from here on: a worker asks for none.
+    pub(super) fn new(chain: u8, services: &[u8], ports: Ports) -> Self {
+        let (services, sent) =
+            (services.to_vec(), Vec::with_capacity(super::service::INSTANCES_MAX));
+        Self { chain, services, ports, stage: 0, sent, began_ms: 0, over: false }
+    }
+
+    /// Notes what the instances of its stage have been sent.
+    fn note(&mut self, all: &[Service]) {
+        let service = self.services.get(self.stage).and_then(|&it| all.get(usize::from(it)));
+        let instances = service.into_iter().flat_map(Service::instances);
+        self.sent.clear();
+        self.sent.extend(instances.map(|instance| (instance.port, instance.sent)));
+    }
+
+    /// Are the older frames out? `look` notes what an instance has read and sent.
+    fn is_done(&mut self, all: &mut [Service], look: &mut impl FnMut(&mut Instance)) -> bool {
+        while let Some(&service) = self.services.get(self.stage) {
+            let service = all.get_mut(usize::from(service));
+            let instances = service.into_iter().flat_map(Service::instances_mut);
+            for instance in instances.filter(|instance| !instance.stalled) {
+                let noted = self.sent.iter().find(|(port, _)| *port == instance.port);
+                let Some(&(_, last)) = noted else { continue };
+                look(instance);
+                if !instance.is_past(last) {
+                    return false;
+                }
+            }
+            self.stage += 1;
+            self.note(all);
+        }
+        true
+    }
+}
+
+/// All that wait.
+#[derive(Debug, Default)]
+pub(super) struct Gate {
+    pauses: Vec<Pause>,
+}
+
+impl Gate {
+    /// Are there frames that this port has to wait for, as far as is known?
+    #[inline]
+    pub(super) fn shuts(&self, port: PortId) -> bool {
+        self.pauses.iter().any(|pause| !pause.over && pause.ports.has(port))
+    }
+
+    /// Is there anything to [tend](Self::tend)?
+    pub(super) fn is_idle(&self) -> bool {
+        self.pauses.is_empty()
+    }
+
+    /// Shuts for those of `ports` who do not wait for this chain already, and have not lately in
+    /// vain.
+    pub(super) fn begin(&mut self, mut pause: Pause, ports: &Ports, all: &[Service], now_ms: u64) {
+        pause.ports.keep(ports);
+        let known = self.pauses.iter().filter(|known| known.chain == pause.chain);
+        known.for_each(|known| pause.ports.remove(&known.ports));
+        if !pause.ports.is_empty() {
+            pause.began_ms = now_ms;
+            pause.note(all);
+            self.pauses.push(pause);
+        }
+    }
+
+    /// Opens for those who need not wait any longer; `early` is told of each chain whose older
+    /// frames were not out.
+    pub(super) fn tend(
+        &mut self,
+        all: &mut [Service],
+        now_ms: u64,
+        mut look: impl FnMut(&mut Instance),
+        mut early: impl FnMut(u8),
+    ) {
+        self.pauses.retain_mut(|pause| {
+            let age = now_ms.saturating_sub(pause.began_ms);
+            if pause.over {
+                return age < PAUSE_MS + REST_MS;
+            }
+            if pause.is_done(all, &mut look) {
+                return false;
+            }
+            if age >= PAUSE_MS {
+                pause.over = true;
+                early(pause.chain);
+            }
+            true
+        });
+    }
+
+    /// A port has gone.
+    pub(super) fn forget(&mut self, port: PortId) {
+        let gone = Ports::from_iter([port]);
+        self.pauses.iter_mut().for_each(|pause| pause.ports.remove(&gone));
+        self.pauses.retain(|pause| !pause.ports.is_empty());
+    }
+
+    /// Nobody waits.
+    pub(super) fn open(&mut self) {
+        self.pauses.clear();
+    }
+}
