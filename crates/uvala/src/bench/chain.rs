@@ -97,6 +97,7 @@ fn bare(name: &'static str, what: &'static str, goal: Option<f64>, work: Work) -
 /// All of them.
 pub fn scenarios() -> Vec<Scenario> {
     let long = Work { frame_len: 1514, batch: Batch::all(64), ..between(3) };
+    let long_together = Work { path: Path::Chain(Chain::Together(3)), ..long };
     let read = Work { path: Path::Chain(Chain::Readers(3)), ..long };
     let untouched = Work { payload: Payload::Untouched, ..short_between(3) };
     let of = |chain| Work { path: Path::Chain(chain), ..COPY };
@@ -124,7 +125,8 @@ pub fn scenarios() -> Vec<Scenario> {
         },
         bare("nf-3-untouched", "the same, everybody uses slots only", None, untouched),
         bare("nf-3-1514", "1514 B through three functions", Some(15.0), long),
-        bare("nf-3-1514-read", "the same, each function reads it all", None, read),
+        bare("nf-3-1514-together", "the same, one thread", Some(15.0), long_together),
+        bare("nf-3-1514-read", "through three processes, each reads it all", None, read),
         rate(
             "nf-rules",
             "60 B, a thousand rules and a million flows, no function",
