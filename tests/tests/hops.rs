@@ -241,6 +241,65 @@ fn a_chain_that_becomes_direct_and_back_within_a_thread_keeps_frames_and_order()
 }
 
 #[test]
+fn a_function_that_is_called_may_have_shorter_rings() {
+    let daemon = Setup::new(&direct(2)).start();
+    let open = |name: &str, slots| daemon.options().group("nf").slots(slots).open(name).unwrap();
+    let mut ports = [open("valenf:f0", 1024), open("valenf:f1", 64)];
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let ended = Ended(&over);
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                nf::step_all(&mut ports, &mut [next, next], SHORT).unwrap();
+            }
+        });
+        wait::until("the hop", || open_hops(&daemon) == 1);
+        let (tally, sent) = stream(&daemon, 50, |_| {});
+        tally.assert_whole(1, sent);
+        drop(ended);
+    });
+}
+
+/// A function that counts how often it was told that nothing has come.
+struct Idle<'a>(&'a AtomicU64);
+
+impl nf::Handler for Idle<'_> {
+    fn frame(&mut self, _: &mut Frame<'_>, _: &mut Made) -> Action {
+        Action::Next
+    }
+
+    fn batch(&mut self, frames: u32, _: &mut Made) {
+        self.0.fetch_add(u64::from(frames == 0), Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_function_with_nothing_to_do_is_told_so_while_another_of_its_thread_is_busy() {
+    let text = configuration(1) + "[switch.valenf.port.f1]\nservice = \"s1\"\n";
+    let daemon = Setup::new(&text).start();
+    let mut ports = [daemon.open("valenf:f0"), daemon.open("valenf:f1")];
+    let (over, told) = (AtomicBool::new(false), [AtomicU64::new(0), AtomicU64::new(0)]);
+    std::thread::scope(|scope| {
+        let ended = Ended(&over);
+        scope.spawn(|| {
+            let mut handlers = told.each_ref().map(Idle);
+            while !over.load(Ordering::Relaxed) {
+                nf::step_all(&mut ports, &mut handlers, SHORT).unwrap();
+            }
+        });
+        let (mut a, mut frame) = (daemon.open("valenf:a"), Vec::new());
+        fill(&mut frame, mac(9), 1, 0, 60);
+        wait::until("it to be told", || {
+            (0..200).for_each(|_| a.send(&frame).unwrap());
+            // Both are, when nothing comes for a while.
+            let [busy, idle] = told.each_ref().map(|told| told.load(Ordering::Relaxed));
+            idle > busy + 20
+        });
+        drop(ended);
+    });
+}
+
+#[test]
 fn a_function_of_another_process_may_stand_between_two_of_one_thread() {
     let daemon = Setup::new(&direct(4)).start();
     let _others = [function(&daemon, 1), function(&daemon, 3)];

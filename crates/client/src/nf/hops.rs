@@ -29,8 +29,8 @@
 //! *In one thread.* Where both ends are functions of one thread ([`super::step_all`]), a frame is
 //! handed on by a call, and only the mark of a beginning goes through the ring. As long as that
 //! stands there, nothing is handed on, and what is behind it in front of the first function waits:
-//! so calls begin when what came by the switch before has been read. A function of the thread never
-//! waits for room in such a hop, for nobody else would make any.
+//! so calls begin when the second function has read what came by the switch before. A function of
+//! the thread never waits for room in such a hop, for nobody else would make any.
 //!
 //! *The end.* A hop that is no longer wanted is emptied by its receiver, and let go of by both.
 //! When one of them dies, the other is told so: a receiver reads what there is before anything
@@ -38,7 +38,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ring::abi::{Slot, slot_flag};
 use ring::cursor::Span;
@@ -73,6 +73,8 @@ pub(crate) struct Hops {
     asks: bool,
     /// It is to be asked again: what was to be done could not be yet.
     again: bool,
+    /// When the function was last told of frames, or that there are none, if it shares a thread.
+    pub(super) told: Option<Instant>,
 }
 
 /// A hop that ends here.
@@ -239,7 +241,7 @@ impl Ways {
 }
 
 fn has_room(tx: &mut Tx, count: u32) -> bool {
-    tx.owned() >= count || tx.space() >= count.min(tx.capacity())
+    tx.owned() >= count || tx.space() >= count
 }
 
 impl Hops {
@@ -266,6 +268,11 @@ impl Hops {
     /// The doorbells of all of them, and those that end here.
     pub(super) fn sleepers(&mut self) -> (&[Arc<Link>], &mut [In]) {
         (&self.links, &mut self.ins)
+    }
+
+    /// Is there nothing in a hop that ends here?
+    fn is_empty(&mut self, hop: u32) -> bool {
+        self.ins.iter_mut().all(|it| it.hop != hop || it.rx.available() == 0)
     }
 
     /// Does this hop, of this region, end here?
@@ -365,10 +372,12 @@ pub(super) fn join(ports: &mut [Port]) {
             let region = tx.region();
             let ends_at = |&to: &usize| to != at && ports[to].hops.ends_here(hop, region);
             let to = (0..ports.len()).find(ends_at);
+            // As its reader sees it, who is asked each time: what others write there passes.
+            let is_empty = to.is_some_and(|to| ports[to].hops.is_empty(hop));
             let out = &mut ports[at].hops.ways.outs[out];
             out.next = match to {
                 None => Next::Ring,
-                Some(to) if out.tx.space() == out.tx.capacity() => Next::Call(to),
+                Some(to) if is_empty => Next::Call(to),
                 Some(_) => Next::Held,
             };
         }
@@ -377,39 +386,20 @@ pub(super) fn join(ports: &mut [Port]) {
     }
 }
 
-/// Functions of a thread that may be called in a batch.
-pub(super) enum Called {
-    /// Bits of their places: all have room.
-    Ready(u8),
-    /// One of them must not be called yet.
-    Held,
-    /// The one at this place has no room.
-    Full(usize),
-    /// It never has so much.
-    TooLong,
-}
-
-/// Those that the one at a place calls, and these in turn: have all of them room for so many slots?
-pub(super) fn called(ports: &mut [Port], at: usize, count: u32) -> Called {
+/// Bits of the places of those that the one at a place calls, and these in turn. `None`: one of
+/// them must not be called yet.
+pub(super) fn called(ports: &[Port], at: usize) -> Option<u8> {
     let (mut all, mut asked) = (1u8 << at, 0u8);
     while all != asked {
         let place = (all & !asked).trailing_zeros() as usize;
+        let hops = &ports[place].hops;
+        if hops.ways.is_held() || hops.awaits() {
+            return None;
+        }
         asked |= 1 << place;
-        let (sender, _, hops) = ports[place].parts();
-        let (tx, ways) = (sender.tx(0), &mut hops.ways);
-        if ways.is_held() {
-            return Called::Held;
-        }
-        all |= ways.called();
-        // Its own was asked before.
-        if place != at && count > tx.capacity() {
-            return Called::TooLong;
-        }
-        if place != at && (tx.space() < count || !ways.have_room(count)) {
-            return Called::Full(place);
-        }
+        all |= hops.ways.called();
     }
-    Called::Ready(all & !(1 << at))
+    Some(all & !(1 << at))
 }
 
 /// Learns what the daemon has to say of hops, and does it, as far as it can be done within
@@ -422,7 +412,6 @@ pub(super) fn tend(
 ) -> Result<(), Error> {
     let mut is_first = port.hops.again || !port.hops.asks && timeout != Some(Duration::ZERO);
     port.hops.asks |= is_first;
-    port.hops.again = false;
     if !port.hops.asks || port.hops.deaf {
         port.receiver.news.note();
         return Ok(());
@@ -433,7 +422,7 @@ pub(super) fn tend(
     // One that is held is asked about again when it is not.
     while (is_first || port.receiver.news.is_new()) && !port.hops.deaf && !port.hops.ways.is_held()
     {
-        is_first = false;
+        (is_first, port.hops.again) = (false, false);
         port.receiver.news.note();
         // A daemon that is gone is for the next wait to find.
         let Some((Reply::Hops(list), _)) = ask(port, |port| HopCall::List(PortRef { port })) else {

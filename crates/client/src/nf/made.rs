@@ -64,7 +64,8 @@ impl Made {
 /// # Errors
 /// The daemon is gone, or a frame is too short or too long: the first of these, after the others
 /// were sent.
-pub fn send(port: &mut Port, made: Made) -> Result<(), Error> {
+pub fn send(port: &mut Port, mut made: Made) -> Result<(), Error> {
+    made.all.iter_mut().for_each(|(.., by)| *by = 0);
     send_all(std::slice::from_mut(port), made)
 }
 

@@ -19,15 +19,19 @@ pub(crate) enum Look {
 
 /// Looks at what has come, of which `max` slots count, and what is free.
 pub(crate) fn look(tx: &mut Tx, rx: &Rx, ways: &mut Ways, max: u32) -> Look {
-    let capacity = tx.capacity();
     // At most half of the ring: while the switch empties one, the other is filled.
-    let count = whole_frames(rx, max.min(BATCH).min(capacity.div_ceil(2)).max(1));
-    match tx.space() {
-        _ if count > capacity => Look::TooLong(count),
-        space if count > space => Look::Wait(count),
-        _ if !ways.have_room(count) => Look::Wait(count),
-        _ => Look::Pass(count),
+    let half = tx.capacity().div_ceil(2);
+    room(tx, ways, whole_frames(rx, max.min(BATCH).min(half).max(1)))
+}
+
+/// Have a port and its hops room for so many slots?
+pub(super) fn room(tx: &mut Tx, ways: &mut Ways, count: u32) -> Look {
+    // Never in a ring that is shorter, however long a neighbour says that a frame is.
+    if count > tx.capacity() || ways.rings().any(|tx| count > tx.capacity()) {
+        return Look::TooLong(count);
     }
+    let has_room = tx.space() >= count && ways.have_room(count);
+    if has_room { Look::Pass(count) } else { Look::Wait(count) }
 }
 
 /// Slots of frames whose ends are there too, about `max`.

@@ -6,13 +6,15 @@ use ring::user::News;
 
 use super::hops::{In, Ways};
 use crate::link::Links;
-use crate::port::Limit;
 use crate::wait::{WaitPolicy, Waits, wait};
 use crate::{Error, Lost, Port, Rx, Tx};
 
-/// How long a thread waits for room at most when it has other functions: somebody else may wait for
-/// room that one of them would make.
+/// How long a thread that has several functions waits for one of them: somebody else may wait for
+/// room that another would make.
 const NAP: Duration = Duration::from_millis(1);
+
+/// How long it looks for the daemon of one of them before it serves the others again.
+const AWAY: Duration = Duration::from_millis(10);
 
 /// How long a thread of so many functions waits for room.
 pub(super) fn patience(functions: usize) -> Option<Duration> {
@@ -35,29 +37,27 @@ pub(super) fn for_room(
     })
 }
 
-/// Waits for a frame, from the switch or by a hop, or for news. `false`: `timeout` is over.
+/// Waits for a frame, from the switch or by a hop, for news, or until there is something else to
+/// do. `false`: `timeout` is over.
 pub(super) fn for_frames(ports: &mut [Port], timeout: Option<Duration>) -> Result<bool, Error> {
-    let timeout = match ports.iter().any(|port| port.hops.awaits()) {
-        true => Some(timeout.map_or(NAP, |timeout| timeout.min(NAP))),
-        false => timeout,
-    };
     if let [port] = ports {
         let call = |port: &mut Port, left| for_frames_of(std::slice::from_mut(port), left);
         return port.persist(timeout, call);
     }
-    let limit = Limit::new(timeout);
-    loop {
-        match for_frames_of(ports, limit.left()) {
-            Err(Error::Lost(Lost)) => {}
-            result => return result,
+    let awaits = ports.iter().any(|port| port.hops.awaits());
+    let nap = if awaits { NAP } else { AWAY };
+    let nap = timeout.map_or(nap, |timeout| timeout.min(nap));
+    match for_frames_of(ports, if awaits { Some(nap) } else { timeout }) {
+        Ok(false) if awaits => {}
+        Err(Error::Lost(Lost)) => {
+            // Whoever has lost his daemon looks for it, and the others go on meanwhile.
+            for port in ports {
+                port.persist(Some(nap), |port, _| port.check().map_err(Error::from))?;
+            }
         }
-        for port in &mut *ports {
-            port.persist(limit.left(), |port, _| port.check().map_err(Error::from))?;
-        }
-        if limit.left().is_some_and(|left| left.is_zero()) {
-            return Ok(false);
-        }
+        result => return result,
     }
+    Ok(timeout.is_none_or(|timeout| timeout > nap))
 }
 
 fn for_frames_of(ports: &mut [Port], timeout: Option<Duration>) -> Result<bool, Error> {
@@ -148,6 +148,7 @@ impl Waits for All<'_> {
     }
 
     fn new_resyncs(&mut self) -> u32 {
-        self.0.iter_mut().flat_map(|of| &mut *of.rings).map(Rx::new_resyncs).sum()
+        let all = self.0.iter_mut().flat_map(|of| &mut *of.rings).map(Rx::new_resyncs);
+        all.fold(0, u32::wrapping_add)
     }
 }

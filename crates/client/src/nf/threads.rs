@@ -121,8 +121,8 @@ impl Threads {
         Self { tick: Some(tick), ..self }
     }
 
-    /// Runs the function that `make` makes, in its thread, for each instance, until `stop`, without
-    /// [others](Self::and).
+    /// Runs the function that `make` makes, in its thread, for each instance, until `stop`. Who has
+    /// [others](Self::and) has them handled, too, by [`Threads::each`].
     ///
     /// # Errors
     /// The first of any instance; all have ended then.
@@ -137,7 +137,8 @@ impl Threads {
         })
     }
 
-    /// Has each instance handled by this, which calls [`step`], or whatever it likes, until `stop`.
+    /// Has each instance handled by this, which calls [`step`] or [`step_all`](super::step_all), or
+    /// whatever it likes, until `stop`.
     ///
     /// # Errors
     /// As [`Threads::run`].

@@ -231,9 +231,11 @@ fn check_entries(
     rules: &[Spanned<RuleSpec>],
     ports: &BTreeMap<Spanned<String>, RawPort>,
 ) -> Result<(), Misfit> {
-    let services = ports.iter().filter_map(|(key, port)| Some((key, port.service.as_deref()?)));
-    let services: BTreeMap<_, _> =
-        services.map(|(key, service)| (key.get_ref().as_str(), service)).collect();
+    let services = ports.iter().filter_map(|(key, port)| {
+        let service = port.service.as_deref().filter(|service| !service.is_empty())?;
+        Some((key.get_ref().as_str(), service))
+    });
+    let services: BTreeMap<_, _> = services.collect();
     let wrong = rules.iter().find_map(|rule| {
         let port = rule.get_ref().port.as_deref()?;
         let why = sent_by_function(port, services.get(port)?);

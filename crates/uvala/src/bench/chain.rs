@@ -14,7 +14,7 @@ use super::scenario::{Batch, COPY, Path, Payload, Placement, Scenario, Traffic, 
 #[serde(rename_all = "kebab-case")]
 pub enum Chain {
     /// So many functions from one wire to another; where payload is touched, each reads words of
-    /// the first line and writes a byte there.
+    /// the first line and writes one there.
     Functions(u8),
     /// The same, and each reads every byte.
     Readers(u8),
@@ -121,9 +121,9 @@ pub fn scenarios() -> Vec<Scenario> {
         Scenario {
             unit: Unit::Nanoseconds,
             limit: Limit::None,
-            ..rate("nf-call", "the same within a thread", Some(3.0), call)
+            ..rate("nf-call", "a function more within a thread, slots only", Some(3.0), call)
         },
-        bare("nf-3-untouched", "the same, everybody uses slots only", None, untouched),
+        bare("nf-3-untouched", "three processes, everybody uses slots only", None, untouched),
         bare("nf-3-1514", "1514 B through three functions", Some(15.0), long),
         bare("nf-3-1514-together", "the same, one thread", Some(15.0), long_together),
         bare("nf-3-1514-read", "through three processes, each reads it all", None, read),

@@ -4,7 +4,7 @@
 //!   s ──► switch ──► f0 ──► switch ──► f1 ──► switch ──► r0
 //! ```
 //!
-//! Each function adds one to a byte of every frame that it touches, and the receiver looks whether
+//! Each function adds one to a word of every frame that it touches, and the receiver looks whether
 //! all have. A frame's number is the sender's count of frames; where latency is measured, it is the
 //! time at which the frame was written.
 //!
@@ -67,9 +67,10 @@ fn hop(work: &Work, time: Duration, joined: Chain) -> Result<Reading> {
     let one = of(Chain::Functions(1))?.0;
     let cost = |reading: &Reading| (1e3 / reading.value - 1e3 / one.value) / f64::from(MANY - 1);
     let (switch, direct) = (of(Chain::Functions(MANY))?.0, of(joined)?.0);
+    let how = if joined.is_together() { "within a thread" } else { "by direct hops" };
     say::remark(format_args!(
-        "a function more: {:.1} ns by the switch, {:.1} ns by a direct hop; {:.1}, {:.1} and {:.1} \
-         Mpps through one function, {MANY}, and {MANY} joined directly",
+        "a function more: {:.1} ns by the switch, {:.1} ns {how}; {:.1}, {:.1} and {:.1} Mpps \
+         through one function, {MANY}, and {MANY} {how}",
         cost(&switch),
         cost(&direct),
         one.value,

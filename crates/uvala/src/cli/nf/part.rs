@@ -19,6 +19,8 @@ pub struct Part {
     pub port: PortName,
     /// What it is to do.
     pub file: Option<PathBuf>,
+    /// Service that its port is to be of, if it is of none yet; else the one of its name.
+    pub service: Option<String>,
     /// Instances of it.
     pub count: usize,
     /// Others run in the same process.
@@ -38,10 +40,16 @@ impl Part {
                 let why = format!("--with {name}: there is no such function; see uvala nf run -h");
                 return Err(Usage(why).into());
             }
-            let file = (file != "-").then(|| file.into());
-            Ok(Self { name: name.clone(), port: port.parse()?, file, count: 1, has_others: true })
+            let (port, file) = (port.parse()?, (file != "-").then(|| file.into()));
+            let (name, service) = (name.clone(), None);
+            Ok(Self { name, port, file, service, count: 1, has_others: true })
         };
         words.as_chunks().0.iter().map(part).collect()
+    }
+
+    /// Service that its port is to be of, if nobody said so yet.
+    pub fn service(&self) -> &str {
+        self.service.as_deref().unwrap_or(&self.name)
     }
 
     /// What to call the instance at a port.

@@ -157,7 +157,8 @@ impl Run {
             return Err(Usage(why.to_owned()).into());
         }
         let (name, file, port) = (self.function.clone(), self.config.clone(), self.port.parse()?);
-        let parts = [Part { name, port, file, count, has_others: !with.is_empty() }];
+        let (service, has_others) = (self.service.clone(), !with.is_empty());
+        let parts = [Part { name, port, file, service, count, has_others }];
         let parts: Vec<_> = parts.into_iter().chain(with).collect();
         let is_twice =
             |(at, part): &(usize, &Part)| parts[..*at].iter().any(|p| p.port == part.port);
@@ -165,12 +166,6 @@ impl Run {
             Some((_, part)) => Err(Usage(format!("{} is one function's port", part.port)).into()),
             None => Ok(parts),
         }
-    }
-
-    /// Service that the ports of a function are to be of, if nobody said so yet.
-    fn service<'a>(&'a self, part: &'a Part) -> &'a str {
-        let is_first = part.port.to_string() == self.port;
-        self.service.as_deref().filter(|_| is_first).unwrap_or(&part.name)
     }
 
     /// Ports that are there are what they are to be.
@@ -220,8 +215,8 @@ impl Run {
         };
         let threads = Threads::new(parts[0].port.clone()).options(options);
         let first = self.instance.unwrap_or_default();
-        let threads = threads.service(self.service(&parts[0]), first);
-        let and = |threads: Threads, part: &Part| threads.and(part.port.clone(), &part.name);
+        let threads = threads.service(parts[0].service(), first);
+        let and = |threads: Threads, part: &Part| threads.and(part.port.clone(), part.service());
         let threads = parts[1..].iter().fold(threads, and);
         let threads = match &self.cores {
             Some(cores) => threads.cores(cores.clone()),
@@ -268,7 +263,7 @@ impl Run {
         };
         let service = |part: &Part| {
             let own = all.iter().find(|info| info.port == part.port);
-            own.map_or_else(|| self.service(part).to_owned(), |info| info.service.clone())
+            own.map_or_else(|| part.service().to_owned(), |info| info.service.clone())
         };
         let same = |other: &Part| {
             let beside = other.port != *port && other.port.switch() == port.switch();
