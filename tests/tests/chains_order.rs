@@ -136,4 +136,5 @@ fn in_order(times: usize, mut disorder: impl FnMut() -> Option<u64>) {
             seen += 1;
         }
     }
+    assert!(seen > 0, "functions did not keep up once");
 }
