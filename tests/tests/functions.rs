@@ -228,6 +228,12 @@ fn apply_takes_what_a_daemon_starts_with_and_names_a_wrong_line() {
         assert_eq!(says(&started, words), says(&changed, words), "{words}");
     }
     assert!(says(&changed, "fdb list valenf").contains("02:00:00:00:00:07"));
+    // What is refused for the sake of something else is told as that.
+    if is_root() {
+        let up = "[switch.valenf.port.up]\nkind = \"tap\"\nifname = \"lo\"\n";
+        let (status, said) = apply(&(up.to_owned() + TEXT));
+        assert!(status == Some(11) && said.contains("interface lo"), "{status:?} {said}");
+    }
     // What cannot be meant is found before anything is made.
     let bad = TEXT.replace("640", "660") + "[[switch.valenf.rule]]\naction = \"chain:no\"\n";
     let (status, said) = apply(&bad);

@@ -259,18 +259,21 @@ impl Default for Config {
     }
 }
 
-/// A file's text, which is no longer than a configuration can be: `/dev/zero` has no end.
 fn read(path: &Path) -> Result<String, ConfigError> {
+    read_text(path).map_err(|error| ConfigError::Read { path: path.to_path_buf(), error })
+}
+
+/// A file's text, which is no longer than a configuration can be: `/dev/zero` has no end.
+///
+/// # Errors
+/// The file cannot be read, or is no text; or it is too long.
+pub fn read_text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    let file = fs::File::open(path);
-    match file.and_then(|file| file.take(MAX_FILE).read_to_string(&mut text)) {
-        Ok(length) if length as u64 == MAX_FILE => {
-            let error = io::Error::other("16 MiB or more: this is no configuration");
-            Err(ConfigError::Read { path: path.to_path_buf(), error })
-        }
-        Ok(_) => Ok(text),
-        Err(error) => Err(ConfigError::Read { path: path.to_path_buf(), error }),
+    let length = fs::File::open(path)?.take(MAX_FILE).read_to_string(&mut text)?;
+    if length as u64 == MAX_FILE {
+        return Err(io::Error::other("16 MiB or more: this is no configuration"));
     }
+    Ok(text)
 }
 
 /// Bytes that no configuration has.

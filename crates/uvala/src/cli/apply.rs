@@ -168,7 +168,8 @@ fn parts<T: Serialize>(list: &[T]) -> impl Iterator<Item = &[T]> {
     })
 }
 
-/// Makes something, or changes it where it is there.
+/// Makes something, or changes it where it is there. What is not there was refused for the sake of
+/// something else that is.
 fn add_or(
     connection: &Connection,
     add: Request,
@@ -176,7 +177,12 @@ fn add_or(
 ) -> anyhow::Result<()> {
     match connection.call(add) {
         Err(ControlError::Refused(failure)) if failure.code == ErrorCode::Exists => {
-            done(connection.call(set())?)
+            match connection.call(set()) {
+                Err(ControlError::Refused(other)) if other.code == ErrorCode::NotFound => {
+                    Err(ControlError::Refused(failure).into())
+                }
+                reply => done(reply?),
+            }
         }
         reply => done(reply?),
     }

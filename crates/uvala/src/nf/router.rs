@@ -78,9 +78,10 @@ enum Hop {
 
 const MAC: Mac = [0x02, 0x75, 0x76, 0x61, 0x6c, 0x01];
 const EVERYBODY: Mac = [0xff; 6];
-/// Most neighbours that are known, and for how long.
+/// Most neighbours that are known, and for how long; then they are asked again. Linux has it so: a
+/// station that came back with another address is found by then.
 const NEIGHBOURS: usize = 16_384;
-const FRESH: Duration = Duration::from_secs(300);
+const FRESH: Duration = Duration::from_secs(30);
 /// How long what was found for a destination holds.
 const RENEWAL: Duration = Duration::from_secs(1);
 /// Most ICMP errors in a second.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use client::control::Connection;
 use client::name::PortName;
+use daemon::config::read_text;
 
 use super::functions;
 use crate::cli::{Global, Usage, chain};
@@ -37,7 +38,7 @@ impl Part {
     pub fn of(words: &[String]) -> anyhow::Result<Vec<Self>> {
         let part = |[name, port, file]: &[String; 3]| {
             if !NAMES.iter().any(|(known, _)| known == name) {
-                let why = format!("--with {name}: there is no such function; see uvala nf run -h");
+                let why = format!("--with {name}: there is no such function");
                 return Err(Usage(why).into());
             }
             let (port, file) = (port.parse()?, (file != "-").then(|| file.into()));
@@ -67,7 +68,7 @@ impl Part {
 
     /// The function, as its file says.
     pub fn function(&self) -> Result<Function, BadFile> {
-        let read = |path| std::fs::read_to_string(path).map_err(anyhow::Error::from);
+        let read = |path: &PathBuf| read_text(path).map_err(anyhow::Error::from);
         let text = self.file.as_ref().map_or(Ok(String::new()), read);
         let function = text.and_then(|text| Function::new(&self.name, &text));
         function.map_err(|error| self.blames(&error))

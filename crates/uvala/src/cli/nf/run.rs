@@ -25,7 +25,8 @@ pub struct Run {
     /// Which
     #[arg(value_parser = names())]
     function: String,
-    /// Its port, such as vale0:fw; made, if it is not there, as an instance of the service
+    /// Its port, such as vale0:fw; made, if it is not there, as an instance of the service, and it
+    /// stays
     port: String,
     /// What it is to do; TOML
     #[arg(short, long, value_name = "FILE")]
@@ -44,7 +45,8 @@ pub struct Run {
     #[arg(long, value_name = "LIST")]
     cores: Option<Cores>,
     /// One more function in the same thread, its port, and its file, or - for none; it may be said
-    /// again. What is handed on by a direct hop goes to it by a call (uvala chain add --direct)
+    /// again. New ports are of services of their functions' names. What is handed on by a direct
+    /// hop goes to it by a call (uvala chain add --direct)
     #[arg(long, num_args = 3, value_names = ["FUNCTION", "PORT", "FILE"])]
     with: Vec<String>,
     /// Trust group: functions of one exchange frames without a copy; this user's own, or one that
@@ -163,7 +165,7 @@ impl Run {
         let is_twice =
             |(at, part): &(usize, &Part)| parts[..*at].iter().any(|p| p.port == part.port);
         match parts.iter().enumerate().find(is_twice) {
-            Some((_, part)) => Err(Usage(format!("{} is one function's port", part.port)).into()),
+            Some((_, part)) => Err(Usage(format!("{} is named twice", part.port)).into()),
             None => Ok(parts),
         }
     }
