@@ -1,6 +1,6 @@
 //! A switch with a chain of functions, each in a process of its own.
 
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -27,13 +27,19 @@ pub fn configuration(functions: usize) -> String {
     text + &format!("[[switch.valenf.chain]]\nname = \"c\"\nservices = [{services}]\n")
 }
 
+/// A command of these words for a daemon, which says what it says to us.
+#[must_use]
+pub fn command(daemon: &Daemon, words: &str) -> Command {
+    let words: Vec<&str> = words.split(' ').collect();
+    let mut command = uvala(Become::default(), &words, None);
+    command.env("UVALA_DIR", daemon.dir()).stdin(Stdio::null()).stdout(Stdio::piped());
+    command
+}
+
 /// A function in a process of its own, which passes everything on.
 #[must_use]
 pub fn function(daemon: &Daemon, number: usize) -> Owned {
-    let port = format!("valenf:f{number}");
-    let mut command = uvala(Become::default(), &["nf", "run", "bypass", &port], None);
-    command.env("UVALA_DIR", daemon.dir());
-    let function = Owned::spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()));
+    let function = Owned::spawn(&mut command(daemon, &format!("nf run bypass valenf:f{number}")));
     wait::until("a function", || runs(daemon, number));
     function
 }
@@ -97,10 +103,7 @@ pub fn one_dies(
     }
     flows(1000);
     sender.finish();
-    wait::until("the chain to be empty", || {
-        functions(daemon).iter().all(|f| f.waiting == 0)
-            && chain(daemon).hops.iter().all(|hop| hop.waiting == 0)
-    });
+    await_empty(daemon);
     receiver.finish();
     account(&kills, sender.sent(), &receiver.received());
     let group = audit(daemon).remove(0);
@@ -120,6 +123,14 @@ pub fn full_load(daemon: &Daemon) -> [Peer; 2] {
     let (at, lens) = (member("valenf:a"), vec![60, 64]);
     let send = Send { at, stream: 1, to: mac(9), count: None, lens, batch: 64 };
     [Peer::start(&Role::Send(send)), receiver]
+}
+
+/// Waits until no frame waits for a function.
+pub fn await_empty(daemon: &Daemon) {
+    wait::until("the chain to be empty", || {
+        functions(daemon).iter().all(|f| f.waiting == 0)
+            && chain(daemon).hops.iter().all(|hop| hop.waiting == 0)
+    });
 }
 
 /// Waits until so many frames more have come out.

@@ -1,28 +1,19 @@
 //! A function on several cores: instances of its service in threads of one process.
 
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use client::Port;
 use client::api::{ErrorCode, FunctionInfo};
 use client::nf::{Action, Frame, Made, Number, Shown, Threads};
-use harness::chain::{audit, configuration, functions, open_hops};
+use harness::chain::{audit, command, configuration, functions, open_hops};
 use harness::daemon::{Daemon, Setup};
-use harness::process::{Owned, Scratch, outcome, uvala};
-use harness::role::Become;
+use harness::process::{Owned, Scratch, outcome};
 use harness::wait;
 use rustix::process::Signal;
 
 /// A chain of one service, `s0`, between `valenf:a` and `valenf:b`; its first instance is made.
 fn daemon() -> Daemon {
     Setup::new(&configuration(1)).start()
-}
-
-fn command(daemon: &Daemon, words: &str) -> Command {
-    let words: Vec<&str> = words.split(' ').collect();
-    let mut command = uvala(Become::default(), &words, None);
-    command.env("UVALA_DIR", daemon.dir()).stdin(Stdio::null()).stdout(Stdio::piped());
-    command
 }
 
 /// A function that passes everything on, at `valenf:f0` and those behind it.

@@ -1,19 +1,17 @@
 //! Direct hops: frames that go from function to function without the switch.
 
-use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use client::nf::{self, Action, Frame, Made};
 use client::{Interest, Options, Port};
 use harness::chain::{
-    audit, chain, configuration, dropped, drops, flows, full_load, function, functions, one_dies,
-    open_hops, receive,
+    audit, await_empty, chain, command, configuration, dropped, drops, flows, full_load, function,
+    functions, one_dies, open_hops, receive,
 };
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{Tally, announcement, fill, mac};
-use harness::process::{Owned, uvala};
-use harness::role::Become;
+use harness::process::Owned;
 use harness::{is_soak, wait};
 
 /// Frames that a ring, and a hop, hold at most.
@@ -158,17 +156,10 @@ fn joined_by_the_switch(group: &str, step: impl Fn(&mut Port) + Sync) {
     let daemon = Setup::new(&direct(2)).start();
     let _one = function(&daemon, 0);
     let mut port = daemon.options().group(group).open("valenf:f1").unwrap();
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let ended = Ended(&over);
-        scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
-                step(&mut port);
-            }
-        });
+    let call = || step(&mut port);
+    again_and_again(call, || {
         let (tally, sent) = stream(&daemon, 20, |_| {});
         tally.assert_whole(1, sent);
-        drop(ended);
     });
     assert!(chain(&daemon).hops.is_empty());
     assert_eq!(daemon.stats("valenf:f1").rx.frames, 2000);
@@ -182,19 +173,23 @@ fn next(_: &mut Frame<'_>, _: &mut Made) -> Action {
 fn together(options: &Options, numbers: &[usize], meanwhile: impl FnOnce()) {
     let options = options.clone().group("nf").reconnect(true);
     let open = |n: &usize| options.clone().open(&format!("valenf:f{n}")).unwrap();
-    let (mut ports, over): (Vec<_>, _) =
-        (numbers.iter().map(open).collect(), AtomicBool::new(false));
-    let mut handlers: Vec<fn(&mut Frame<'_>, &mut Made) -> Action> = vec![next; ports.len()];
+    let mut ports: Vec<_> = numbers.iter().map(open).collect();
+    let mut handlers = vec![next; ports.len()];
+    let step = || nf::step_all(&mut ports, &mut handlers, SHORT).unwrap();
+    again_and_again(step, meanwhile);
+}
+
+/// Makes a call in a thread of its own, as long as `meanwhile` goes on.
+fn again_and_again<T>(mut call: impl FnMut() -> T + Send, meanwhile: impl FnOnce()) {
+    let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let ended = Ended(&over);
-        let functions = scope.spawn(|| {
+        let _ended = Ended(&over);
+        scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                nf::step_all(&mut ports, &mut handlers, SHORT).unwrap();
+                call();
             }
         });
         meanwhile();
-        drop(ended);
-        functions.join().unwrap();
     });
 }
 
@@ -245,18 +240,11 @@ fn a_function_that_is_called_may_have_shorter_rings() {
     let daemon = Setup::new(&direct(2)).start();
     let open = |name: &str, slots| daemon.options().group("nf").slots(slots).open(name).unwrap();
     let mut ports = [open("valenf:f0", 1024), open("valenf:f1", 64)];
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let ended = Ended(&over);
-        scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
-                nf::step_all(&mut ports, &mut [next, next], SHORT).unwrap();
-            }
-        });
+    let step = || nf::step_all(&mut ports, &mut [next, next], SHORT).unwrap();
+    again_and_again(step, || {
         wait::until("the hop", || open_hops(&daemon) == 1);
         let (tally, sent) = stream(&daemon, 50, |_| {});
         tally.assert_whole(1, sent);
-        drop(ended);
     });
 }
 
@@ -278,15 +266,10 @@ fn a_function_with_nothing_to_do_is_told_so_while_another_of_its_thread_is_busy(
     let text = configuration(1) + "[switch.valenf.port.f1]\nservice = \"s1\"\n";
     let daemon = Setup::new(&text).start();
     let mut ports = [daemon.open("valenf:f0"), daemon.open("valenf:f1")];
-    let (over, told) = (AtomicBool::new(false), [AtomicU64::new(0), AtomicU64::new(0)]);
-    std::thread::scope(|scope| {
-        let ended = Ended(&over);
-        scope.spawn(|| {
-            let mut handlers = told.each_ref().map(Idle);
-            while !over.load(Ordering::Relaxed) {
-                nf::step_all(&mut ports, &mut handlers, SHORT).unwrap();
-            }
-        });
+    let told = [AtomicU64::new(0), AtomicU64::new(0)];
+    let mut handlers = told.each_ref().map(Idle);
+    let step = || nf::step_all(&mut ports, &mut handlers, SHORT).unwrap();
+    again_and_again(step, || {
         let (mut a, mut frame) = (daemon.open("valenf:a"), Vec::new());
         fill(&mut frame, mac(9), 1, 0, 60);
         wait::until("it to be told", || {
@@ -295,7 +278,6 @@ fn a_function_with_nothing_to_do_is_told_so_while_another_of_its_thread_is_busy(
             let [busy, idle] = told.each_ref().map(|told| told.load(Ordering::Relaxed));
             idle > busy + 20
         });
-        drop(ended);
     });
 }
 
@@ -314,10 +296,7 @@ fn a_function_of_another_process_may_stand_between_two_of_one_thread() {
             fill(&mut frame, mac(9), 1, number, 60);
             a.send(&frame).unwrap();
         }
-        wait::until("the chain to be empty", || {
-            functions(&daemon).iter().all(|f| f.waiting == 0)
-                && chain(&daemon).hops.iter().all(|hop| hop.waiting == 0)
-        });
+        await_empty(&daemon);
         let all = functions(&daemon);
         assert!(all.iter().all(|f| f.frames_in == f.frames_out), "{all:?}");
         carried(&daemon);
@@ -372,10 +351,7 @@ fn kill_9_of_either_end_loses_what_it_held_and_no_buffer() {
 /// Three functions in one thread of a process.
 fn three_in_one(daemon: &Daemon) -> Owned {
     let words = "nf run bypass valenf:f0 --with bypass valenf:f1 - --with bypass valenf:f2 -";
-    let words: Vec<_> = words.split(' ').collect();
-    let mut command = uvala(Become::default(), &words, None);
-    command.env("UVALA_DIR", daemon.dir()).stdin(Stdio::null()).stdout(Stdio::null());
-    let process = Owned::spawn(&mut command);
+    let process = Owned::spawn(&mut command(daemon, words));
     wait::until("hops", || open_hops(daemon) == 2);
     process
 }
@@ -395,8 +371,7 @@ fn kill_9_of_functions_that_share_a_thread_loses_what_they_held_and_no_buffer() 
     }
     flows(&daemon, 1000);
     sender.finish();
-    let is_empty = || functions(&daemon).iter().all(|f| f.waiting == 0);
-    wait::until("the chain to be empty", is_empty);
+    await_empty(&daemon);
     receiver.finish();
     let (sent, tally) = (sender.sent(), receiver.received());
     tally.assert_intact();

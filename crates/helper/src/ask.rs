@@ -171,17 +171,7 @@ mod tests {
     use crate::wire::Kind;
 
     fn question() -> Ask {
-        let (kind, ifname) = (Kind::Tap, "tap0".to_owned());
-        Ask {
-            kind,
-            ifname,
-            mtu: None,
-            mac: None,
-            address: None,
-            existing: false,
-            queues: None,
-            filter: None,
-        }
+        Ask::plain(Kind::Tap, "tap0")
     }
 
     #[test]

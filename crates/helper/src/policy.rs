@@ -206,35 +206,21 @@ impl User {
 mod tests {
     use super::*;
 
-    fn ask(kind: Kind, ifname: &str) -> Ask {
-        let ifname = ifname.to_owned();
-        Ask {
-            kind,
-            ifname,
-            mtu: None,
-            mac: None,
-            address: None,
-            existing: false,
-            queues: None,
-            filter: None,
-        }
-    }
-
     #[test]
     fn only_what_is_allowed_is() {
         let text = "[[allow]]\nuser = 1000\nkinds = [\"tap\"]\ninterfaces = [\"tap*\", \"lan\"]\n\
                     [[allow]]\nuser = \"root\"\nkinds = [\"xdp\"]\ninterfaces = [\"eth1\"]\n";
         let policy = Policy::parse(text).unwrap();
-        let may = |uid, kind, name| policy.judge(uid, &ask(kind, name)).is_ok();
+        let may = |uid, kind, name| policy.judge(uid, &Ask::plain(kind, name)).is_ok();
         assert!(may(1000, Kind::Tap, "tap0") && may(1000, Kind::Tap, "lan"));
         assert!(may(0, Kind::Xdp, "eth1"), "by name");
         assert!(!may(1000, Kind::Packet, "tap0") && !may(1000, Kind::Tap, "lan0"));
         assert!(!may(1001, Kind::Tap, "tap0") && !may(0, Kind::Tap, "tap0"));
         assert!(!may(0, Kind::Xdp, "eth10") && !may(0, Kind::Xdp, ""));
-        let refusal = policy.judge(7, &ask(Kind::Xdp, "eth1")).unwrap_err().to_string();
+        let refusal = policy.judge(7, &Ask::plain(Kind::Xdp, "eth1")).unwrap_err().to_string();
         assert!(refusal.contains("user 7 may not have a xdp on interface eth1"), "{refusal}");
         let nobody = Policy::parse("").unwrap();
-        assert!(nobody.judge(0, &ask(Kind::Tap, "tap0")).is_err());
+        assert!(nobody.judge(0, &Ask::plain(Kind::Tap, "tap0")).is_err());
     }
 
     #[test]
@@ -246,7 +232,7 @@ mod tests {
         };
         for (user, uid) in [("7", 7), ("\"7\"", 7), ("\"red\"", 7), ("\"blue\"", 9)] {
             let policy = with(user).expect(user);
-            let may = |uid| policy.judge(uid, &ask(Kind::Tap, "a")).is_ok();
+            let may = |uid| policy.judge(uid, &Ask::plain(Kind::Tap, "a")).is_ok();
             assert!(may(uid) && !may(8) && !may(0), "{user}");
         }
         for user in ["\"nosuch\"", "\"half\"", "\"\"", "\"x\"", "\"-1\"", "\"4294967296\""] {
@@ -263,7 +249,7 @@ mod tests {
         let policy = Policy::parse(text).unwrap();
         let may = |name: &str, address: &str| {
             let address = Some(address.parse().unwrap());
-            policy.judge(7, &Ask { address, ..ask(Kind::Tap, name) }).is_ok()
+            policy.judge(7, &Ask { address, ..Ask::plain(Kind::Tap, name) }).is_ok()
         };
         for address in ["10.0.0.1/24", "10.0.0.9/32", "fd00::1/64", "fd00::ffff/128"] {
             assert!(may("lan", address), "{address}");
@@ -275,8 +261,9 @@ mod tests {
             assert!(!may("lan", address), "{address}");
         }
         assert!(!may("lan", "a00::1/64"), "the same bits, of the other family");
-        assert!(policy.judge(7, &ask(Kind::Tap, "tap0")).is_ok(), "without an address");
-        let ask = Ask { address: Some("9.9.9.9/8".parse().unwrap()), ..ask(Kind::Tap, "lan") };
+        assert!(policy.judge(7, &Ask::plain(Kind::Tap, "tap0")).is_ok(), "without an address");
+        let ask =
+            Ask { address: Some("9.9.9.9/8".parse().unwrap()), ..Ask::plain(Kind::Tap, "lan") };
         let refusal = policy.judge(7, &ask).unwrap_err().to_string();
         assert!(refusal.contains("user 7 may not have address 9.9.9.9/8"), "{refusal}");
     }

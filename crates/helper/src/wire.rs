@@ -74,6 +74,21 @@ pub struct Ask {
 }
 
 impl Ask {
+    /// For an interface as it is, in tests.
+    #[cfg(test)]
+    pub(crate) fn plain(kind: Kind, ifname: &str) -> Self {
+        Self {
+            kind,
+            ifname: ifname.to_owned(),
+            mtu: None,
+            mac: None,
+            address: None,
+            existing: false,
+            queues: None,
+            filter: None,
+        }
+    }
+
     /// The IP address and the length of its prefix.
     #[must_use]
     pub fn ip(&self) -> Option<(IpAddr, u8)> {
