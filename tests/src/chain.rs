@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use client::Port;
-use client::api::{ChainInfo, FunctionInfo, GroupAudit, PortStats, Reply, Request, SteeringQuery};
+use protocol::{ChainInfo, FunctionInfo, GroupAudit, PortStats, Reply, Request, SteeringQuery};
 
 use crate::daemon::Daemon;
 use crate::frames::{Tally, mac};

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::sync::Mutex;
 
-use client::api::{
-    Hello, PortInfo, PortRef, PortStats, Reply, Request, StatsQuery, SwitchInfo, SwitchRef,
-};
 use client::control::{Connection, ControlError};
 use client::{Options, Port};
+use protocol::{
+    Hello, PortInfo, PortRef, PortStats, Reply, Request, StatsQuery, SwitchInfo, SwitchRef,
+};
 use rustix::process::Signal;
 
 use crate::measure::{self, Holdings};

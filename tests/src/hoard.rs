@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use client::Error;
-use client::api::{Attach, Attached};
 use client::control::Connection;
 use harness::frames::announcement;
 use harness::role::{Hoard, Report};
+use protocol::{Attach, Attached};
 use ring::Region;
 use ring::cursor::Span;
 use ring::extra::ExtraBufs;

@@ -2,11 +2,9 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use client::api::ErrorCode;
-use client::api::{
-    HostIf, HostIfInfo, LinkState, PortAdd, PortKind, PortRef, PortSettings, Request,
-};
 use client::control::{Connection, ControlError};
+use protocol::ErrorCode;
+use protocol::{HostIf, HostIfInfo, LinkState, PortAdd, PortKind, PortRef, PortSettings, Request};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::daemon::{Daemon, Setup};

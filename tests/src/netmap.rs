@@ -8,10 +8,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use client::api::{Bind, Bound};
 use client::control::{Connection, ControlError, PortFds};
 use client::netmap::Binding;
 use client::{Error, Lost};
+use protocol::{Bind, Bound};
 use ring::abi::{NetmapIf, NetmapRing, Slot};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -270,7 +270,7 @@ impl Descriptor {
 /// # Panics
 /// If it was none.
 #[must_use]
-pub fn code(error: &Error) -> client::api::ErrorCode {
+pub fn code(error: &Error) -> protocol::ErrorCode {
     match error {
         Error::Control(ControlError::Refused(failure)) => failure.code,
         other => panic!("{other:?}"),

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use client::Error;
-use client::api::Bind;
 use harness::frames::{Tally, announcement, fill};
 use harness::netmap::Descriptor;
 use harness::role::{At, Receive, Report, Resume, Send};
+use protocol::Bind;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketType,
 };

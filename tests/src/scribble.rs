@@ -4,11 +4,11 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering};
 
-use client::api::{Attach, Attached};
 use client::control::{Connection, PortFds};
 use client::{Error, FRAME_MIN};
 use harness::Random;
 use harness::role::{Report, Scribble};
+use protocol::{Attach, Attached};
 use ring::cursor::Span;
 use ring::kick::encode;
 use ring::layout::{PortLayout, RingCounts};

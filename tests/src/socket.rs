@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use client::api::MAX_MESSAGE;
-use client::paths::SOCKET_NAME;
+use protocol::MAX_MESSAGE;
+use protocol::paths::SOCKET_NAME;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect as join,
     recv, send, socket_with,

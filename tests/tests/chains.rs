@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use client::Port;
-use client::api::{Attach, Attached, GroupAudit, MemberAudit, Request};
 use client::control::{Connection, PortFds};
 use client::nf::{self, Action, Frame, Made};
 use harness::chain::{
@@ -19,6 +18,7 @@ use harness::frames::{Tally, announcement, fill, mac};
 use harness::process::{Peer, STRANGER};
 use harness::role::{Hoard, Role};
 use harness::{Random, is_root, is_soak, skip, wait};
+use protocol::{Attach, Attached, GroupAudit, MemberAudit, Request};
 use ring::Region;
 use ring::abi::NetmapIf;
 use ring::cursor::Span;
@@ -225,7 +225,7 @@ fn frames_of_a_stalled_instance_come_late_and_no_others() {
         let first = seen.lock().unwrap().clone();
         pause.begin();
         (0..HELD).for_each(|_| round.push());
-        let of_first = |info: &client::api::FunctionInfo| info.instance == 0;
+        let of_first = |info: &protocol::FunctionInfo| info.instance == 0;
         let stalled = || functions(&daemon).into_iter().find(of_first).unwrap();
         wait::until("a stall", || stalled().stalled);
         let waiting = u64::from(stalled().waiting);

@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use client::api::{ChainAdd, ChainSpec, Request, RuleAdd, RuleDel, RuleSpec};
 use client::nf::{self, Action, Frame, Made};
 use harness::chain::{chain, configuration, function, receive};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{announcement, fill, mac};
 use harness::wait;
+use protocol::{ChainAdd, ChainSpec, Request, RuleAdd, RuleDel, RuleSpec};
 
 /// Ends all threads when it goes, also because of a panic.
 struct Ended<'a>([&'a AtomicBool; 2]);

@@ -2,11 +2,11 @@
 
 use std::process::{Command, Output, Stdio};
 
-use client::api::exit;
 use harness::daemon::{Daemon, Setup};
 use harness::process::{Owned, Scratch, outcome, uvala};
 use harness::role::Become;
 use harness::wait;
+use protocol::exit;
 use serde_json::{Value, json};
 
 /// What a command that works says.

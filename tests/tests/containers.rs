@@ -6,12 +6,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use client::api::LinkState;
 use harness::daemon::Daemon;
 use harness::lab::{self, Lab, host};
 use harness::net::{Namespace, ip, tcp};
 use harness::process::{Scratch, uvala_path};
 use harness::{is_root, skip, wait};
+use protocol::LinkState;
 
 const MEGABYTE: usize = 1 << 20;
 

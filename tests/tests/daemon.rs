@@ -4,15 +4,16 @@ use std::os::unix::fs::chown;
 use std::process::Stdio;
 use std::time::Duration;
 
-use client::api::{ErrorCode, Request, SwitchSettings, SwitchSpec, exit};
 use client::control::Connection;
-use client::{Error, Port, paths};
+use client::{Error, Port};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{BROADCAST, Tally, fill};
 use harness::measure::{own_memory, switches};
 use harness::process::{OTHER_STRANGER, Owned, Peer, STRANGER, Scratch, outcome, uvala};
 use harness::role::{At, Become, Report, Role};
 use harness::{is_root, skip, wait};
+use protocol::paths;
+use protocol::{ErrorCode, Request, SwitchSettings, SwitchSpec, exit};
 use rustix::process::Signal;
 
 const SOON: Option<Duration> = Some(wait::PATIENCE);
@@ -233,7 +234,7 @@ fn owner_group_and_mode_decide_who_may_attach() {
     assert_eq!(attach_as(&daemon, "vale0:a", STRANGER), None);
     assert_eq!(attach_as(&daemon, "vale0:b", OTHER_STRANGER), Some(exit::PERMISSION));
     let set_mode = |mode: u16| {
-        let mode = client::api::Mode::new(mode);
+        let mode = protocol::Mode::new(mode);
         let settings = SwitchSettings { mode, ..SwitchSettings::default() };
         let set = SwitchSpec { switch: "vale0".parse().unwrap(), settings };
         daemon.call(Request::SwitchSet(set)).unwrap();
@@ -435,10 +436,10 @@ fn a_call_of_another_version_is_refused_with_both_versions() {
 fn raw_call(daemon: &Daemon, message: &[u8]) -> ErrorCode {
     let socket = harness::socket::connect(&daemon.dir());
     let reply = harness::socket::ask(&socket, message).expect("an answer before the end");
-    let reply: client::api::ReplyMessage = serde_json::from_slice(&reply).unwrap();
+    let reply: protocol::ReplyMessage = serde_json::from_slice(&reply).unwrap();
     match reply.result {
-        client::api::Outcome::Err(failure) => failure.code,
-        client::api::Outcome::Ok(reply) => panic!("{reply:?}"),
+        protocol::Outcome::Err(failure) => failure.code,
+        protocol::Outcome::Ok(reply) => panic!("{reply:?}"),
     }
 }
 

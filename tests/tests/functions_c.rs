@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use client::api::FunctionInfo;
 use client::nf::{Action, Frame, Made, Threads};
 use client::{Port, Stop};
 use harness::c::{self, has_compiler};
@@ -14,6 +13,7 @@ use harness::chain::{audit, functions};
 use harness::daemon::Daemon;
 use harness::process::{Owned, Scratch, outcome};
 use harness::{root, skip, wait};
+use protocol::FunctionInfo;
 use rustix::process::Signal;
 
 /// What `uvala` prints.

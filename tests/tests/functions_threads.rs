@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use client::Port;
-use client::api::{ErrorCode, FunctionInfo};
 use client::nf::{Action, Frame, Made, Number, Shown, Threads};
 use harness::chain::{audit, command, configuration, functions, open_hops};
 use harness::daemon::{Daemon, Setup};
 use harness::process::{Owned, Scratch, outcome};
 use harness::wait;
+use protocol::{ErrorCode, FunctionInfo};
 use rustix::process::Signal;
 
 /// A chain of one service, `s0`, between `valenf:a` and `valenf:b`; its first instance is made.

@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 
 use client::Interest;
-use client::api::{GroupAudit, PageFrom, Reply, Request, exit};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{announcement, mac};
 use harness::process::{OTHER_STRANGER, Peer, STRANGER};
 use harness::role::{At, Receive, Report, Role, Scribble, Send};
 use harness::{is_root, skip, wait};
+use protocol::{GroupAudit, PageFrom, Reply, Request, exit};
 
 const MIB: u64 = 1 << 20;
 

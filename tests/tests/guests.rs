@@ -5,7 +5,6 @@ use std::fs::File;
 use std::process::Command;
 use std::time::Instant;
 
-use client::api::exit;
 use harness::daemon::{Daemon, Setup};
 use harness::guest::{Boot, Console, Guest, Kit};
 use harness::lab::Lab;
@@ -13,6 +12,7 @@ use harness::machine::Machine;
 use harness::process::uvala;
 use harness::role::Become;
 use harness::wait;
+use protocol::exit;
 use rustix::process::Signal;
 
 /// Two cards for guests that leave all to them and know several queues, one for another way in.

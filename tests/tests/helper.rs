@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-use client::api::{ErrorCode, HostIf, LinkState, PortKind};
 use harness::daemon::{Daemon, Setup};
 use harness::lab::{Locks, add, becomes, delete, host, refusal, touched, veth};
 use harness::net::{Namespace, ip, is_there, tcp};
 use harness::process::{Scratch, uvala_path};
 use harness::{is_root, skip, wait};
+use protocol::{ErrorCode, HostIf, LinkState, PortKind};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept, bind,
     connect, listen, recv, send, socket_with,

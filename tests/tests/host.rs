@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use client::api::{
-    Address, Bind, ErrorCode, HostIf, HostIfInfo, HostRings, InterfaceAttach, LinkState, Mac,
-    PortAdd, PortKind, PortRef, PortSettings, Request,
-};
 use client::control::ControlError;
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{BROADCAST, mac};
 use harness::net::{Namespace, ip, tcp, udp};
 use harness::netmap::Descriptor;
 use harness::wait;
+use protocol::{
+    Address, Bind, ErrorCode, HostIf, HostIfInfo, HostRings, InterfaceAttach, LinkState, Mac,
+    PortAdd, PortKind, PortRef, PortSettings, Request,
+};
 
 const MEGABYTE: usize = 1 << 20;
 

@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use client::api::{Attach, Attached, FdbAdd, MAX_MESSAGE, PageFrom, Request};
 use client::control::{Connection, PortFds};
 use client::{Port, WaitPolicy};
 use harness::daemon::{Daemon, Setup};
@@ -15,6 +14,7 @@ use harness::measure::{median, own_memory, switches};
 use harness::process::{Peer, STRANGER};
 use harness::role::{Flood, Receive, Report, Role, Scribble, Send};
 use harness::{Random, is_root, is_soak, skip, socket, wait};
+use protocol::{Attach, Attached, FdbAdd, MAX_MESSAGE, PageFrom, Request};
 use ring::kick::{NUMBER_MAX, encode};
 use rustix::event::EventfdFlags;
 use rustix::fs::{FallocateFlags, OFlags, SealFlags};
@@ -52,7 +52,7 @@ fn random_bytes_all_over_a_region_harm_nobody_else() {
     let mut receiver = Peer::start(&Role::Receive(receive));
     // Whoever can send can claim to have any address; an entry made by command is beyond that.
     let port = "vale0:honest".parse().unwrap();
-    let mac_of_nine = client::api::Mac(mac(9));
+    let mac_of_nine = protocol::Mac(mac(9));
     daemon.call(Request::FdbAdd(FdbAdd { port, mac: mac_of_nine, vlan: 1 })).unwrap();
     let (at, lens) = (daemon.at("vale0:sender"), vec![60, 1514, 5000]);
     let send = Send { at, stream: 1, to: mac(9), count: None, lens, batch: 16 };
@@ -115,10 +115,9 @@ fn ping_pong(a: &mut Port, b: &mut Port, count: u64) -> Duration {
 fn sleepers(daemon: &Daemon) -> (Port, Port) {
     let sleepy = WaitPolicy { yields: 0, spin: false };
     let open = |name: &str| daemon.options().wait(sleepy).open(name).unwrap();
-    let set =
-        client::api::SwitchSettings { forwarding: Some("patch".into()), ..Default::default() };
+    let set = protocol::SwitchSettings { forwarding: Some("patch".into()), ..Default::default() };
     let switch = "valepair".parse().unwrap();
-    let add = client::api::SwitchSpec { switch, settings: set };
+    let add = protocol::SwitchSpec { switch, settings: set };
     daemon.call(Request::SwitchAdd(add)).unwrap();
     (open("valepair:a"), open("valepair:b"))
 }

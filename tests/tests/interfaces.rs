@@ -3,11 +3,11 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use client::api::{HostIf, LinkState, PortKind};
 use harness::daemon::{Daemon, Setup};
 use harness::lab::{Lab, add, becomes, delete, host, refusal, veth};
 use harness::net::{Namespace, ip};
 use harness::wait;
+use protocol::{HostIf, LinkState, PortKind};
 use rustix::process::Signal;
 
 fn said(daemon: &Daemon, words: &[&str]) -> String {

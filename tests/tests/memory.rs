@@ -1,10 +1,10 @@
 //! A daemon that has nothing left: it refuses, keeps nothing half-made, and goes on.
 
 use client::Port;
-use client::api::exit;
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{BROADCAST, Tally, fill};
 use harness::wait;
+use protocol::exit;
 
 /// Opens ports until the daemon refuses; returns those that it granted.
 fn open_until_refused(daemon: &Daemon, slots: u32) -> Vec<Port> {
@@ -74,7 +74,7 @@ fn no_descriptors_left() {
     connection.hello("one for all").unwrap();
     let empty = daemon.holdings();
     let attach =
-        |name: &str| connection.attach(client::api::Attach::new(name.parse().expect("a name")));
+        |name: &str| connection.attach(protocol::Attach::new(name.parse().expect("a name")));
     let mut granted = 0;
     let refused = loop {
         match attach(&format!("vale0:p{granted}")) {

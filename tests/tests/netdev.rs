@@ -5,11 +5,11 @@ use std::io::{Read, Write};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::time::Duration;
 
-use client::api::MachineState;
 use harness::Random;
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{announcement, fill, mac};
 use harness::wait;
+use protocol::MachineState;
 
 const CONFIG: &str = "\
 [switch.vale0.port.one]

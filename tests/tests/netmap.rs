@@ -6,7 +6,6 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use client::api::{Bind, ErrorCode, GeometryQuery, PortRef, Request, RingChoice};
 use harness::Random;
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{BROADCAST, fill, mac};
@@ -14,6 +13,7 @@ use harness::netmap::{Descriptor, code};
 use harness::process::Peer;
 use harness::role::{At, Receive, Report, Resume, Role, Send};
 use harness::wait::{self, PATIENCE};
+use protocol::{Bind, ErrorCode, GeometryQuery, PortRef, Request, RingChoice};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType,
 };

@@ -3,12 +3,12 @@
 
 use std::path::PathBuf;
 
-use client::api::{HostIf, PortAdd, PortKind, PortSettings, Request};
 use harness::daemon::Daemon;
 use harness::machine::Machine;
 use harness::net::{Namespace, ip, tcp, udp};
 use harness::stack::Stack;
 use harness::{lab, skip, wait};
+use protocol::{HostIf, PortAdd, PortKind, PortSettings, Request};
 
 const MEGABYTE: usize = 1 << 20;
 

@@ -3,15 +3,15 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use client::api::{
-    ErrorCode, Mac, PortAdd, PortKind, PortRef, PortSettings, Request, SwitchRef, exit,
-};
 use client::{Error, FRAME_MAX, Interest, Port};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{BROADCAST, Tally, announcement, fill, mac};
 use harness::process::Peer;
 use harness::role::{Become, Receive, Report, Role, Send};
 use harness::wait;
+use protocol::{
+    ErrorCode, Mac, PortAdd, PortKind, PortRef, PortSettings, Request, SwitchRef, exit,
+};
 
 const SOON: Option<Duration> = Some(wait::PATIENCE);
 

@@ -4,8 +4,6 @@ use std::process::Stdio;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use client::api::{Bind, InterfaceAdd, InterfaceAttach, PortRef, Request};
-use client::name::PortName;
 use client::{Error, Port};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{Tally, fill, mac};
@@ -13,6 +11,8 @@ use harness::netmap::Descriptor;
 use harness::process::{Owned, Peer, Scratch};
 use harness::role::{Become, Receive, Role, Send};
 use harness::wait;
+use protocol::name::PortName;
+use protocol::{Bind, InterfaceAdd, InterfaceAttach, PortRef, Request};
 
 const SOON: Option<Duration> = Some(wait::PATIENCE);
 
@@ -156,7 +156,7 @@ fn a_broken_state_file_stops_the_start_until_it_is_forgotten() {
     std::fs::write(&file, &text[..text.len() / 2]).unwrap();
     let output = daemon.uvala(&["daemon"]);
     let message = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(client::api::exit::BAD_CONFIG.into()), "{message}");
+    assert_eq!(output.status.code(), Some(protocol::exit::BAD_CONFIG.into()), "{message}");
     assert!(message.contains("state/vale0.json") && message.contains("--forget"), "{message}");
     daemon.restart_with(&["--forget"]);
     assert!(daemon.switch("vale0").is_none() && !file.exists());
@@ -191,7 +191,7 @@ fn a_change_that_cannot_be_written_is_an_error_until_it_can() {
     for args in [&["port", "set", "vale0:a", "--isolated"][..], &["switch", "add", "vale1"]] {
         let output = daemon.uvala(args);
         let message = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(client::api::exit::NOT_KEPT.into()), "{message}");
+        assert_eq!(output.status.code(), Some(protocol::exit::NOT_KEPT.into()), "{message}");
         assert!(message.contains("state/vale") && message.contains("not kept"), "{message}");
     }
     // It holds, and it is written when that is possible, at the latest before the end.
@@ -212,7 +212,7 @@ fn a_second_daemon_does_not_write_over_the_state_of_the_first() {
     let args = ["daemon", "--state", state.to_str().unwrap(), "--dir", other.to_str().unwrap()];
     let output = harness::process::uvala(Become::default(), &args, None).output().unwrap();
     let message = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(client::api::exit::EXISTS.into()), "{message}");
+    assert_eq!(output.status.code(), Some(protocol::exit::EXISTS.into()), "{message}");
     let owner = format!("another daemon (process {}) keeps its state in", daemon.pid());
     assert!(message.contains(&owner), "{message}");
 }

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use client::api::{PortAdd, PortKind, PortSettings, Request};
 use harness::daemon::Daemon;
 use harness::frames::{Tally, announcement, fill, mac};
 use harness::process::Peer;
 use harness::role::{Receive, Role, Send};
 use harness::wait;
+use protocol::{PortAdd, PortKind, PortSettings, Request};
 
 const COUNT: u64 = 10_000;
 /// Frames that a ring of 1024 slots holds: one slot stays empty.

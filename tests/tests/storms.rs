@@ -3,13 +3,13 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use client::api::{ErrorCode, HostIf, PortKind};
 use client::control::ControlError;
 use harness::daemon::Daemon;
 use harness::frames::{BROADCAST, fill};
 use harness::lab::{Lab, add, delete, inside, veth};
 use harness::net::{ip, tcp, udp};
 use harness::{skip, wait};
+use protocol::{ErrorCode, HostIf, PortKind};
 use rustix::process::{Pid, Signal, kill_process};
 
 const MEGABYTE: usize = 1 << 20;

@@ -6,7 +6,6 @@ use std::os::fd::OwnedFd;
 use std::process::Output;
 use std::time::Duration;
 
-use client::api::{ErrorCode, HostIf, LinkState, PortKind, Queues};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{BROADCAST, fill};
 use harness::lab::{Lab, add, becomes, delete, give_taps, host, inside, refusal};
@@ -14,6 +13,7 @@ use harness::net::{Namespace, ip, is_there, tcp};
 use harness::process::uvala;
 use harness::role::Become;
 use harness::{is_root, skip, tap, wait};
+use protocol::{ErrorCode, HostIf, LinkState, PortKind, Queues};
 use rustix::process::Signal;
 
 const MEGABYTE: usize = 1 << 20;

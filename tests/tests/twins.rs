@@ -1,12 +1,12 @@
 //! One interface is one port of a switch, however it is named and whenever it comes; of two
 //! switches, it is a cable.
 
-use client::api::{ErrorCode, HostIf, LinkState, PortKind};
 use client::control::ControlError;
 use harness::daemon::{Daemon, Setup};
 use harness::lab::{Lab, add, becomes, delete, give_taps, has_xdp, host, refusal, touched, veth};
 use harness::net::{ip, tcp};
 use harness::{tap, wait};
+use protocol::{ErrorCode, HostIf, LinkState, PortKind};
 
 fn named(ifname: &str) -> HostIf {
     HostIf { ifname: Some(ifname.to_owned()), ..HostIf::default() }

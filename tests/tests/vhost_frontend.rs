@@ -10,11 +10,11 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::os::unix::net::UnixStream;
 
-use client::api::MachineState;
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{announcement, fill, mac};
 use harness::machine::Machine;
 use harness::wait;
+use protocol::MachineState;
 use vhost::vhost_user::message::{VhostUserHeaderFlag, VhostUserInflight};
 use vhost::vhost_user::{Frontend, VhostUserFrontend, VhostUserProtocolFeatures as Protocol};
 use vhost::{Error, VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};

@@ -4,17 +4,17 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
-use client::api::{self, ErrorCode, MachineState, PortAdd, PortKind, PortSettings, Request};
 use client::control::ControlError;
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{announcement, fill, mac};
 use harness::machine::Machine;
 use harness::wait;
+use protocol::{ErrorCode, MachineState, PortAdd, PortKind, PortSettings, Request};
 
 fn add_with(
     daemon: &Daemon,
     port: &str,
-    machine: Option<api::Machine>,
+    machine: Option<protocol::Machine>,
 ) -> Result<PathBuf, ControlError> {
     let (port, settings) = (port.parse().unwrap(), PortSettings::default());
     let add = PortAdd { port, kind: PortKind::VhostUser, settings, host: None, machine };
@@ -194,7 +194,8 @@ fn how_interrupts_are_spaced_is_shown() {
     let daemon = Daemon::start();
     add(&daemon, "vale0:vm1");
     let (coalesce_usecs, coalesce_frames) = (Some(50), Some(32));
-    let given = api::Machine { coalesce_usecs, coalesce_frames, ..api::Machine::default() };
+    let given =
+        protocol::Machine { coalesce_usecs, coalesce_frames, ..protocol::Machine::default() };
     add_with(&daemon, "vale0:vm2", Some(given)).unwrap();
     let shown = ["vale0:vm1", "vale0:vm2"].map(|port| {
         let machine = daemon.port(port).unwrap().machine.unwrap();
@@ -253,10 +254,10 @@ fn a_machine_that_is_waited_for_loses_nothing() {
 fn the_daemon_connects_where_it_is_told_to() {
     let daemon = Daemon::start();
     let path = daemon.dir().join("theirs.sock");
-    let machine = api::Machine {
+    let machine = protocol::Machine {
         socket: Some(path.to_str().unwrap().to_owned()),
         connect: true,
-        ..api::Machine::default()
+        ..protocol::Machine::default()
     };
     add_with(&daemon, "vale0:vm1", Some(machine)).unwrap();
     let mut other = Machine::boot(&add(&daemon, "vale0:vm2"));
@@ -445,18 +446,21 @@ fn a_socket_that_another_program_replaces_is_noticed() {
 #[test]
 fn sockets_that_cannot_be_made_are_explained() {
     let daemon = Daemon::start();
-    let failure = |machine: api::Machine| match add_with(&daemon, "vale0:vm", Some(machine)) {
+    let failure = |machine: protocol::Machine| match add_with(&daemon, "vale0:vm", Some(machine)) {
         Err(ControlError::Refused(failure)) => (failure.code, failure.message),
         other => panic!("{other:?}"),
     };
-    let at = |path: &str| api::Machine { socket: Some(path.to_owned()), ..api::Machine::default() };
+    let at = |path: &str| protocol::Machine {
+        socket: Some(path.to_owned()),
+        ..protocol::Machine::default()
+    };
     let (code, message) = failure(at("/no/such/dir/vm.sock"));
     assert!(code == ErrorCode::NotFound && message.contains("mkdir -p /no/such/dir"), "{message}");
     let file = daemon.dir().join("file");
     std::fs::write(&file, "").unwrap();
     assert_eq!(failure(at(file.to_str().unwrap())).0, ErrorCode::Exists);
     assert_eq!(
-        failure(api::Machine { queues: Some(0), ..api::Machine::default() }).0,
+        failure(protocol::Machine { queues: Some(0), ..protocol::Machine::default() }).0,
         ErrorCode::BadRequest
     );
     assert!(daemon.ports().is_empty());

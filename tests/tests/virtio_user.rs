@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
-use client::api::{MachineState, PortAdd, PortKind, PortSettings, Request};
 use harness::daemon::Daemon;
 use harness::process::Owned;
 use harness::wait;
+use protocol::{MachineState, PortAdd, PortKind, PortSettings, Request};
 
 /// Frames that go round: a burst of each device.
 const ROUND: u64 = 2 * 32;

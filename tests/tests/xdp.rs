@@ -3,13 +3,13 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use client::api::{ErrorCode, Filter, HostIf, LinkState, PortAdd, PortKind, PortSettings, Request};
 use harness::daemon::Daemon;
 use harness::lab::{
     Lab, Locks, add, becomes, delete, has_xdp, host, inside, refusal, touched, veth,
 };
 use harness::net::{ip, tcp, udp};
 use harness::{measure, skip, wait};
+use protocol::{ErrorCode, Filter, HostIf, LinkState, PortAdd, PortKind, PortSettings, Request};
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 
 const MEGABYTE: usize = 1 << 20;

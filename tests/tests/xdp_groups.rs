@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use client::api::{ErrorCode, HostIf, LinkState, PortKind};
 use client::{Port, slot_flag};
 use harness::chain::audit;
 use harness::daemon::{Daemon, Setup};
@@ -13,6 +12,7 @@ use harness::net::{Namespace, ip, tcp, udp};
 use harness::process::{Owned, Peer, uvala};
 use harness::role::{Become, Role, Scribble};
 use harness::{skip, wait};
+use protocol::{ErrorCode, HostIf, LinkState, PortKind};
 
 const MEGABYTE: usize = 1 << 20;
 /// Chunks of a port with one queue.

@@ -7,8 +7,8 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 
 use client::Error;
-use client::api::ErrorCode;
 use client::control::ControlError;
+use protocol::ErrorCode;
 
 /// One row for each `UVALA_E…` of uvala.h: number and text.
 macro_rules! codes {

@@ -10,6 +10,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use protocol::paths;
+use protocol::{
+    Attach, Attached, Bind, Bound, CallMessage, DaemonInfo, ErrorCode, Failure, GeometryQuery,
+    Hello, MAX_FDS, MAX_GIVEN, MAX_MESSAGE, Outcome, PROTOCOL_VERSION, PortGeometry, Reply,
+    ReplyMessage, Request, exit,
+};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{
@@ -18,13 +24,6 @@ use rustix::net::{
     sockopt,
 };
 use thiserror::Error;
-
-use crate::api::{
-    Attach, Attached, Bind, Bound, CallMessage, DaemonInfo, ErrorCode, Failure, GeometryQuery,
-    Hello, MAX_FDS, MAX_GIVEN, MAX_MESSAGE, Outcome, PROTOCOL_VERSION, PortGeometry, Reply,
-    ReplyMessage, Request, exit,
-};
-use crate::paths;
 
 /// How long a call may take before the daemon counts as stuck.
 pub const TIMEOUT: Duration = Duration::from_secs(10);

@@ -2,11 +2,11 @@
 
 use std::io;
 
+use protocol::name::{NameError, PortName};
+use protocol::{ErrorCode, exit};
 use thiserror::Error;
 
-use crate::api::{ErrorCode, exit};
 use crate::control::ControlError;
-use crate::name::{NameError, PortName};
 
 /// The other side of a port is gone: the daemon, or the other end of a pipe. What had arrived can
 /// still be read. Waits know whether it was the port alone, [`Error::Deleted`]; else

@@ -17,7 +17,8 @@ use ring::put::{Frame, Pieces, Prologue};
 use ring::region::Region;
 use rustix::thread::MembarrierCommand;
 
-use crate::api::Attached;
+use protocol::Attached;
+
 use crate::control::PortFds;
 use crate::geometry::Geometry;
 use crate::nf::hops::Ways;

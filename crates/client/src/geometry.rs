@@ -3,11 +3,11 @@
 //! The daemon is trusted with more than this (it made the memory), but a daemon of another version
 //! or a broken one must cost an error and never a wild pointer.
 
+use protocol::Attached;
 use ring::cursor::Span;
 use ring::layout::{FIRST_BLOCK, MAX_RINGS, PAGE, PortLayout, RegionLayout, RingCounts};
 
 use crate::Error;
-use crate::api::Attached;
 
 /// Where everything of a port lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

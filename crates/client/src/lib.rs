@@ -24,12 +24,11 @@
 //! | [`wait`] | how threads wait |
 //! | [`nf`] | functions of a chain |
 //! | [`netmap`] | ports as netmap programs see them |
-//! | [`control`], [`api`], [`listing`], [`name`], [`paths`] | the daemon's control connection |
+//! | [`control`], [`listing`] | the daemon's control connection; its messages are in [`protocol`] |
 //!
 //! No thread is started here but those that a program asks [`nf::Threads`] for, and one for a
 //! function that shows numbers ([`nf::Shown`]); no signal's disposition is changed.
 
-pub mod api;
 pub mod control;
 mod error;
 #[cfg(test)]
@@ -37,11 +36,9 @@ mod fake;
 mod geometry;
 mod link;
 pub mod listing;
-pub mod name;
 pub mod netmap;
 pub mod nf;
 mod options;
-pub mod paths;
 pub mod port;
 pub mod rx;
 mod stop;

@@ -29,15 +29,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use protocol::name::PortName;
+use protocol::{Attached, ErrorCode, PortRef, Reply, Request};
 use ring::extra::ExtraBufs;
 use ring::kick::{KICK, NUMBER_MAX, encode};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::api::{Attached, ErrorCode, PortRef, Reply, Request};
 use crate::control::{Connection, ControlError};
-use crate::name::PortName;
 use crate::wait::Sleeps;
 use crate::{Error, Lost, Stop, sys};
 

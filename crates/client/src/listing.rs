@@ -1,9 +1,10 @@
 //! Listings, which the daemon answers page by page.
 
-use crate::api::{
+use protocol::{
     ChainInfo, FdbEntry, FunctionInfo, GroupAudit, Page, PortInfo, Reply, Request, RuleInfo,
     SwitchInfo,
 };
+
 use crate::control::{ControlError, unexpected};
 
 /// What is listed.

@@ -7,12 +7,12 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use protocol::{Attached, Bound, BoundRings, HostBound};
 use ring::Region;
 use ring::kick::{KICK, NUMBER_MAX, encode};
 use ring::sync::SyncRings;
 use rustix::io::Errno;
 
-use crate::api::{Attached, Bound, BoundRings, HostBound};
 use crate::control::PortFds;
 use crate::geometry::Geometry;
 use crate::link::set_blocking;

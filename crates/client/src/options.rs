@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use protocol::Attach;
+use protocol::name::PortName;
+
 use crate::Stop;
-use crate::api::Attach;
-use crate::name::PortName;
 use crate::wait::WaitPolicy;
 
 /// How to open a port. What is not said has the daemon's default.
@@ -40,7 +41,7 @@ impl Options {
         Self::default()
     }
 
-    /// Directory of the daemon's socket. The default is found as [`crate::paths`] says.
+    /// Directory of the daemon's socket. The default is found as [`protocol::paths`] says.
     #[must_use]
     pub fn dir(self, dir: impl Into<PathBuf>) -> Self {
         Self { dir: Some(dir.into()), ..self }

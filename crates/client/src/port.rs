@@ -9,21 +9,21 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use protocol::name::PortName;
+use protocol::{Attached, ErrorCode, Reply, Request};
 use ring::extra::ExtraBufs;
 use ring::user::{News, RxRing, TxRing};
 use ring::{Region, RegionId};
 
-use crate::api::{Attached, ErrorCode, Reply, Request};
 use crate::control::{Connection, ControlError, PortFds};
 use crate::geometry::Geometry;
 use crate::link::Link;
-use crate::name::PortName;
 use crate::nf::hops::Hops;
 use crate::options::Options;
 use crate::rx::WaitRx;
 use crate::tx::WaitTx;
 use crate::wait::{WaitPolicy, wait};
-use crate::{Error, Lost, Rx, Stop, Tx, paths, sys};
+use crate::{Error, Lost, Rx, Stop, Tx, sys};
 
 impl Options {
     /// Opens the port `name`, creating switch and port where there are none.
@@ -551,7 +551,7 @@ impl Port {
 
     /// The daemon's socket.
     pub(crate) fn socket(&self) -> std::path::PathBuf {
-        paths::client_socket(self.origin.options.dir.as_deref())
+        protocol::paths::client_socket(self.origin.options.dir.as_deref())
     }
 
     /// Makes a call on its control connection.

@@ -15,10 +15,10 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use client::api::{ChainSpec, HostIf, Machine, Mode, NewPorts, PortKind, RuleSpec};
-use client::name::{PortName, SwitchName};
 use port::group::Size;
 use port::vhost_user::allowance::Limits;
+use protocol::name::{PortName, SwitchName};
+use protocol::{ChainSpec, HostIf, Machine, Mode, NewPorts, PortKind, RuleSpec};
 use serde::de::IgnoredAny;
 use switch::{PortConfig, SwitchConfig};
 use thiserror::Error;

@@ -25,16 +25,14 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use client::api::{
-    FdbCounters, HostIf, HostIfInfo, MachineInfo, PortGeometry, PortKind, PortStats,
-};
-use client::name::{PipeSide, PortName};
 use port::commons::Commons;
 use port::group::{Group, Size};
 use port::null::NullPort;
 use port::pipe::{self, Pipe};
 use port::shm::{self, PortMemory, plug};
 use port::sys::Waker;
+use protocol::name::{PipeSide, PortName};
+use protocol::{FdbCounters, HostIf, HostIfInfo, MachineInfo, PortGeometry, PortKind, PortStats};
 use ring::family::{Family, Traffic};
 use switch::forward::chain::{Report, Tables};
 use switch::{MacAddr, Plug, PortConfig, PortId, Switch, SwitchConfig, VlanId};

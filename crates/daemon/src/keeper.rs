@@ -21,7 +21,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use client::name::SwitchName;
+use protocol::name::SwitchName;
 use rustix::pipe::{PipeFlags, pipe_with};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};

@@ -16,8 +16,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use client::api::{HostIf, Machine, NewPorts, PortKind, PortSettings, SwitchSettings};
-use client::name::{PortName, SwitchName};
+use protocol::name::{PortName, SwitchName};
+use protocol::{HostIf, Machine, NewPorts, PortKind, PortSettings, SwitchSettings};
 use serde::{Deserialize, Serialize};
 use switch::forward::chain::text;
 use switch::{PortConfig, SwitchConfig};
@@ -432,7 +432,7 @@ mod tests {
         let merged = merged(&config, old);
         assert_eq!(merged[0].new_ports, NewPorts::Owner);
         let grants: Vec<_> = merged[0].ports.iter().map(|port| port.grant).collect();
-        let (owner, mode) = (Some(7), client::api::Mode::new(0o600));
+        let (owner, mode) = (Some(7), protocol::Mode::new(0o600));
         let a = Grant { owner, group: None, mode };
         assert_eq!(grants, [a, Grant { group: Some(8), ..a }]);
     }

@@ -9,8 +9,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
-use client::api::exit;
-use client::paths::{SOCKET_NAME, UNREADY_SOCKET_NAME};
+use protocol::exit;
+use protocol::paths::{SOCKET_NAME, UNREADY_SOCKET_NAME};
 use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen};

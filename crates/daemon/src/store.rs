@@ -23,7 +23,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use client::name::SwitchName;
+use protocol::name::SwitchName;
 use thiserror::Error;
 
 use crate::lockfile::{self, LockError};

@@ -8,13 +8,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use client::api::{Filter, Queues};
 use helper::policy::Policy;
 use helper::wire::{Ask, Kind, Told, hear, hear_made, tell};
 use port::host::netlink::Interface;
 use port::host::tap::TapSpec;
 use port::host::{HostError, Undo, namespace, packet, tap, xdp};
 use port::sys::steer;
+use protocol::{Filter, Queues};
 use rustix::net::{SocketType, sockopt};
 use rustix::thread::{CapabilitySet, capabilities, no_new_privs};
 

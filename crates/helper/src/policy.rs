@@ -15,7 +15,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
-use client::api::Address;
+use protocol::Address;
 use rustix::fs::OFlags;
 use serde::Deserialize;
 

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use client::api::{Address, Filter, Mac, Queues};
 use port::host::netlink::Interface;
+use protocol::{Address, Filter, Mac, Queues};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,

@@ -38,9 +38,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::time::Duration;
 
-use client::api::{Bind, Bound};
 use client::control::{Connection, ControlError, PortFds};
 use client::netmap::Binding;
+use protocol::{Bind, Bound};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 

@@ -13,13 +13,13 @@ mod interface;
 
 use std::os::fd::RawFd;
 
-use client::api::{
+use client::control::{Connection, ControlError};
+use protocol::name::{PortName, SwitchName};
+use protocol::{
     Bind, BindKind, Bound, ErrorCode, GeometryQuery, HostRings, MonitorOf, Page, PortGeometry,
     PortInfo as ListedPort, PortList, PortRef, PortSet, PortSettings, Reply, Request as Call,
     RingChoice,
 };
-use client::control::{Connection, ControlError};
-use client::name::{PortName, SwitchName};
 use rustix::io::Errno;
 
 use crate::abi::{Name, PoolsInfo, PortHdr, PortInfo, Register, ValeList, flag, mode, option};

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use client::api::{Counter, PortStats};
-use client::name::PortName;
 use client::{Error, Port, Receiver, Sender};
+use protocol::name::PortName;
+use protocol::{Counter, PortStats};
 use serde::Serialize;
 
 use crate::cli::{Global, Usage};

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use client::api::{CallMessage, ReplyMessage, SwitchSettings};
-use client::name::{PortName, SwitchName};
 use daemon::config::Config;
 use daemon::control::steering::{Steering, View};
+use protocol::name::{PortName, SwitchName};
+use protocol::{CallMessage, ReplyMessage, SwitchSettings};
 use serde_json::{from_slice, to_vec};
 use switch::forward::chain::{NUMBERS, Plan};
 use switch::{PortId, Role};

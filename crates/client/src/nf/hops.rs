@@ -40,6 +40,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use protocol::{HopCall, HopEnd, HopRef, HopState, PortRef, Reply, Request};
 use ring::abi::{Slot, slot_flag};
 use ring::cursor::Span;
 use ring::extra::ExtraBufs;
@@ -48,7 +49,6 @@ use ring::user::{RxRing, TxRing};
 use ring::{Region, RegionId};
 
 use super::{Action, Meta, sleep};
-use crate::api::{HopCall, HopEnd, HopRef, HopState, PortRef, Reply, Request};
 use crate::control::ControlError;
 use crate::link::Link;
 use crate::wait::WaitPolicy;
@@ -453,7 +453,7 @@ pub(super) fn tend(
     Ok(())
 }
 
-fn ask(port: &mut Port, call: impl FnOnce(crate::name::PortName) -> HopCall) -> Option<Answer> {
+fn ask(port: &mut Port, call: impl FnOnce(protocol::name::PortName) -> HopCall) -> Option<Answer> {
     let call = call(port.name().clone());
     let is_list = matches!(call, HopCall::List(_));
     match port.sender.link().call(Request::Hop(call)) {

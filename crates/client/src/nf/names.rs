@@ -4,9 +4,10 @@
 //! reconnect, because another daemon may count differently. A service and a chain keep their
 //! numbers as long as they are there, a port as long as somebody holds it.
 
-use crate::api::{
+use protocol::{
     ChainInfo, ErrorCode, Failure, FunctionInfo, PortRef, Reply, Request, SteeringQuery,
 };
+
 use crate::control::{ControlError, unexpected};
 use crate::listing::{self, Listed};
 use crate::{Error, Port};
@@ -45,7 +46,7 @@ pub fn chain_number(port: &Port, chain: &str) -> Result<u8, Error> {
 /// # Errors
 /// It is not there, nobody holds it, it is another switch's, or the daemon is gone.
 pub fn port_number(port: &Port, name: &str) -> Result<u16, Error> {
-    let (name, own) = (name.parse::<crate::name::PortName>()?, port.name().switch());
+    let (name, own) = (name.parse::<protocol::name::PortName>()?, port.name().switch());
     if name.switch() != own {
         return Err(not_found(format!(
             "{name} is no port of switch {own}, where {} is",

@@ -12,9 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{io, thread};
 
-use crate::api::{COUNT_NAME_MAX, COUNTS_MAX, FunctionNote, Request};
+use protocol::name::PortName;
+use protocol::{COUNT_NAME_MAX, COUNTS_MAX, FunctionNote, Request};
+
 use crate::control::Connection;
-use crate::name::PortName;
 use crate::{Port, sys};
 
 /// From one time to the next.

@@ -1,8 +1,9 @@
 //! Ports of a function, as instances of a service: made where they are not there.
 
-use crate::api::{ErrorCode, Failure, PortAdd, PortKind, PortRef, PortSettings, Reply, Request};
+use protocol::name::PortName;
+use protocol::{ErrorCode, Failure, PortAdd, PortKind, PortRef, PortSettings, Reply, Request};
+
 use crate::control::{Connection, ControlError, unexpected};
-use crate::name::PortName;
 use crate::{Error, Options, Port};
 
 /// What became of a port that was to be there.

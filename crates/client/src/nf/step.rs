@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use protocol::{ErrorCode, Failure};
+
 use super::hops::{self, Ways};
 use super::made::{Made, send_all};
 use super::pass::{Look, Others, look, pass, room};
 use super::{Handler, sleep};
-use crate::api::{ErrorCode, Failure};
 use crate::control::ControlError;
 use crate::port::Limit;
 use crate::{Error, Port};

@@ -23,10 +23,11 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use protocol::name::PortName;
+
 use super::cores::{CoreError, Cores, pin};
 use super::service::Ports;
 use super::{Handler, step};
-use crate::name::PortName;
 use crate::{Error, Options, Port, Stop};
 
 /// What runs, and where.

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use client::api::Mode;
-use client::name::{NameError, PortName, SwitchName};
 use port::vhost_user::allowance::Limits;
+use protocol::Mode;
+use protocol::name::{NameError, PortName, SwitchName};
 use ring::cursor::Span;
 use ring::layout::{DEFAULT_STRIDE, RingCounts};
 use serde::Deserialize;

@@ -7,11 +7,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use client::api::{
+use protocol::name::{PortName, SwitchName};
+use protocol::{
     Address, ChainSpec, Filter, HostIf, Mac, Machine, Mode, NewPorts, PortAdd, PortKind,
     PortSettings, Queues, RuleSpec, SwitchSettings, SwitchSpec,
 };
-use client::name::{PortName, SwitchName};
 use serde::Deserialize;
 use switch::{Forwarding, OnFull, PortConfig, SwitchConfig, VlanMode};
 use toml::Spanned;

@@ -2,8 +2,8 @@
 
 use super::values::parse_bytes;
 use super::*;
-use client::api::{PortSettings, Queues, SwitchSettings};
 use proptest::prelude::*;
+use protocol::{PortSettings, Queues, SwitchSettings};
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
     Config::parse(text, Path::new("test.toml"))

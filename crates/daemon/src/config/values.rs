@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use client::api::{PortKind, Queues};
+use protocol::{PortKind, Queues};
 use ring::cursor::Span;
 use ring::layout::{MAX_RINGS, MAX_STRIDE};
 use serde::Deserialize;
@@ -83,7 +83,7 @@ pub struct QueueNumbers(pub Queues);
 impl TryFrom<NumberOrText> for QueueNumbers {
     type Error = String;
     fn try_from(value: NumberOrText) -> Result<Self, String> {
-        value.0.parse().map(Self).map_err(|error: client::api::ValueError| error.to_string())
+        value.0.parse().map(Self).map_err(|error: protocol::ValueError| error.to_string())
     }
 }
 

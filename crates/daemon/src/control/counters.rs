@@ -3,8 +3,8 @@
 //! A worker counts from one attach to the detach. What it has counted by then is added up here for
 //! ports that stay, so that their counters only grow: see [`Port::past`](super::state::Port::past).
 
-use client::api::{Counter, FdbCounters, PortStats};
-use client::name::PortName;
+use protocol::name::PortName;
+use protocol::{Counter, FdbCounters, PortStats};
 use switch::FdbStats;
 
 /// Zeros.

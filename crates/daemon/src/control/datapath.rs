@@ -11,12 +11,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use client::api::{
-    FdbCounters, HostIf, HostIfInfo, MachineInfo, PortGeometry, PortKind, PortStats,
-};
-use client::name::{PipeSide, PortName};
 use port::host::{HostError, Opened};
 use port::machine::SocketError;
+use protocol::name::{PipeSide, PortName};
+use protocol::{FdbCounters, HostIf, HostIfInfo, MachineInfo, PortGeometry, PortKind, PortStats};
 use ring::audit::Held;
 use ring::family::Traffic;
 use ring::layout::RingCounts;
@@ -223,11 +221,11 @@ pub struct LoneSpec {
 }
 
 /// What a holder of a bound port needs: the numbers and the descriptors of
-/// [`Bound`](client::api::Bound).
+/// [`Bound`](protocol::Bound).
 #[derive(Debug)]
 pub struct Binding {
     /// The reply without the descriptors.
-    pub bound: client::api::Bound,
+    pub bound: protocol::Bound,
     /// The region.
     pub region: OwnedFd,
     /// The holder writes here.
@@ -241,11 +239,11 @@ pub struct Binding {
 pub type Build = Box<dyn FnOnce() -> io::Result<()> + Send>;
 
 /// What a client needs to use a port: the numbers and the descriptors of
-/// [`Attached`](client::api::Attached).
+/// [`Attached`](protocol::Attached).
 #[derive(Debug)]
 pub struct Attachment {
     /// The reply without the descriptors.
-    pub geometry: client::api::Attached,
+    pub geometry: protocol::Attached,
     /// The region.
     pub region: OwnedFd,
     /// The client writes here.

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use client::api::{GroupAccess, NewPorts};
-use client::name::{PortName, SwitchName};
+use protocol::name::{PortName, SwitchName};
+use protocol::{GroupAccess, NewPorts};
 
 use super::datapath::GroupKey;
 use super::policy::{Access, Caller, Permissions};

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use client::api::{
+use port::host::HostError;
+use protocol::name::{PipeSide, PortName};
+use protocol::{
     Attached, Bound, Counter, FdbCounters, HostIf, HostIfInfo, MachineInfo, Pool, PortGeometry,
     PortKind, PortStats,
 };
-use client::name::{PipeSide, PortName};
-use port::host::HostError;
 use ring::audit::Held;
 use ring::family::Traffic;
 use switch::forward::chain::{Report, Tables};

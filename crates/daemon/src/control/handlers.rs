@@ -24,12 +24,12 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use client::api::{
+use protocol::name::{PortName, SwitchName};
+use protocol::{
     Attach, ClientInfo, DaemonInfo, Hello, Mode, NewPorts, Page, PortAdd, PortInfo, PortKind,
     PortList, PortRef, PortSet, PortSettings, PortStats, Reply, Request, StatsPage, StatsQuery,
     SwitchRef, SwitchSpec,
 };
-use client::name::{PortName, SwitchName};
 use serde::Serialize;
 use switch::{PortConfig, SwitchConfig};
 
@@ -122,7 +122,7 @@ impl<D: Datapath> Control<D> {
             keeping: None,
             journal: Journal::default(),
             uplinks: HashMap::new(),
-            dir: client::paths::daemon_dir(config.dir.as_deref()),
+            dir: protocol::paths::daemon_dir(config.dir.as_deref()),
             allowances: machine::Allowances::new(config.quota.machines),
             rings: config.rings,
             new_group: config.new_group().bytes,
@@ -660,7 +660,7 @@ fn count(n: usize) -> u32 {
 }
 
 /// Rows of a page, in bytes of JSON: a message less ample room for what is around them.
-const PAGE_BYTES: usize = client::api::MAX_MESSAGE - 4096;
+const PAGE_BYTES: usize = protocol::MAX_MESSAGE - 4096;
 /// Ports whose counters are asked for at once.
 const STATS_CHUNK: usize = 16;
 

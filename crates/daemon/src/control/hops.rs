@@ -14,8 +14,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use client::api::{ErrorCode, HopState};
-use client::name::{PortName, SwitchName};
+use protocol::name::{PortName, SwitchName};
+use protocol::{ErrorCode, HopState};
 
 use super::datapath::{HopKey, PortKey};
 

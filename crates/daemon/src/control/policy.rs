@@ -14,7 +14,7 @@
 //! grants more. Root and the user the daemon runs as may do everything. What the kernel said about
 //! the caller when it connected is what counts; nothing in a message can claim another identity.
 
-use client::api::{Mode, NewPorts, PortSettings};
+use protocol::{Mode, NewPorts, PortSettings};
 
 /// The process behind a connection, as the kernel describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]

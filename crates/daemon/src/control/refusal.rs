@@ -4,8 +4,8 @@ mod code;
 mod group;
 mod service;
 
-use client::api::{Failure, Mac, PROTOCOL_VERSION};
-use client::name::{NameError, PortName, SwitchName};
+use protocol::name::{NameError, PortName, SwitchName};
+use protocol::{Failure, Mac, PROTOCOL_VERSION};
 use thiserror::Error;
 
 use port::host::HostError;
@@ -164,7 +164,7 @@ pub enum Refusal {
         /// Its owner.
         owner: u32,
         /// Its mode.
-        mode: client::api::Mode,
+        mode: protocol::Mode,
         /// What the caller wanted.
         access: Access,
     },
@@ -180,7 +180,7 @@ pub enum Refusal {
         /// Whose it is.
         owner: u32,
         /// Its mode.
-        mode: client::api::Mode,
+        mode: protocol::Mode,
     },
     /// Only the owner makes ports of this switch.
     #[error(

@@ -1,7 +1,7 @@
 //! Between the protocol's types and the switch's: settings and rings.
 
-use client::api::{Attach, Bind, GeometryQuery, InterfaceAdd, Mode, PortSettings, SwitchSettings};
-use client::name::SwitchName;
+use protocol::name::SwitchName;
+use protocol::{Attach, Bind, GeometryQuery, InterfaceAdd, Mode, PortSettings, SwitchSettings};
 use ring::cursor::Span;
 use ring::layout::{MAX_RINGS, RingCounts};
 use switch::{FDB_CAPACITY_MAX, Forwarding, PortConfig, Role, SwitchConfig};

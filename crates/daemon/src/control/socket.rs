@@ -33,7 +33,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use client::api::{
+use protocol::{
     CallMessage, ErrorCode, Failure, MAX_FDS, MAX_GIVEN, MAX_MESSAGE, Outcome, PROTOCOL_VERSION,
     ReplyMessage, Request,
 };

@@ -36,8 +36,8 @@ pub mod service;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use client::api::{NewPorts, PortKind, SwitchSettings};
-use client::name::{PortName, SwitchName};
+use protocol::name::{PortName, SwitchName};
+use protocol::{NewPorts, PortKind, SwitchSettings};
 use switch::SwitchConfig;
 use switch::forward::chain;
 

@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::str::FromStr;
 
-use client::api::Mac;
-use client::name::{PortName, SwitchName};
+use protocol::Mac;
+use protocol::name::{PortName, SwitchName};
 use serde::{Deserialize, Serialize};
 use switch::{MacAddr, VlanId};
 

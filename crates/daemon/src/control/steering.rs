@@ -20,7 +20,7 @@ mod plan;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use client::api::{ChainSpec, RuleSpec};
+use protocol::{ChainSpec, RuleSpec};
 use switch::forward::chain::meta::POSITIONS;
 use switch::forward::chain::rule::{Action, Fields, Rule, check};
 use switch::forward::chain::service::Balance;

@@ -13,12 +13,12 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use client::api::{Attached, Bound, BoundRings, HostBound, Pool, PortGeometry};
-use client::name::PortName;
 use port::commons::{Commons, Lent, Parts, buffers_of};
 use port::plot::Plot;
 use port::shm::plug;
 use port::sys::{Waker, Wakers};
+use protocol::name::PortName;
+use protocol::{Attached, Bound, BoundRings, HostBound, Pool, PortGeometry};
 use ring::abi::{NetmapRing, Slot};
 use ring::layout::{PAGE, RegionLayout};
 use ring::loan::{Lease, Leases};

@@ -1,7 +1,7 @@
 //! Ports that go from switch to switch: cables between two, and interfaces that leave one.
 
-use client::name::PortName;
 use port::cable::cable;
+use protocol::name::PortName;
 use switch::{Plug, PortConfig};
 
 use super::lone::Home;

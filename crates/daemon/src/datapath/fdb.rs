@@ -1,6 +1,6 @@
 //! Stations in forwarding databases: counted, listed, put in by hand, forgotten.
 
-use client::api::FdbCounters;
+use protocol::FdbCounters;
 use switch::{Flush, MacAddr, StaticError, VlanId};
 
 use super::Workers;

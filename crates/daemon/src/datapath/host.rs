@@ -23,12 +23,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use client::api::{HostIf, HostIfInfo, LinkState, Mac, PortKind};
 use port::group::Share;
 use port::host::namespace::Home;
 use port::host::netlink::{Event, Interface, Monitor};
 use port::host::{Absent, HostError, Link, Opened, State, bell};
 use port::sys::Waker;
+use protocol::{HostIf, HostIfInfo, LinkState, Mac, PortKind};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_gettime,

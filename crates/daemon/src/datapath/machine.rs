@@ -3,10 +3,10 @@
 //! When a machine goes, the addresses learnt behind its port are forgotten: it may come back
 //! elsewhere.
 
-use client::api::{MachineInfo, MachineState, Mode, PortKind, SocketPlace};
 use port::host::Absent;
 use port::machine::{MachinePort, Place, Spec, State, Status};
 use port::{netdev, vhost_user};
+use protocol::{MachineInfo, MachineState, Mode, PortKind, SocketPlace};
 use switch::{Adapter, Flush, Plug};
 
 use super::{PortPlace, Workers};

@@ -5,10 +5,10 @@ use std::collections::btree_map::Entry;
 use std::io;
 use std::sync::Arc;
 
-use client::api::{Attached, HostIf};
-use client::name::PortName;
 use port::group::{Group, Share, Size};
 use port::shm::PortMemory;
+use protocol::name::PortName;
+use protocol::{Attached, HostIf};
 use ring::Region;
 use ring::layout::PortLayout;
 use ring::owners::Leaver;

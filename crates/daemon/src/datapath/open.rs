@@ -9,7 +9,6 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use client::api::{Filter, HostIf, PortKind, Queues};
 use helper::ask::{Answer, ask};
 use helper::wire::{Ask, Kind, Told};
 use port::group::Share;
@@ -20,6 +19,7 @@ use port::host::xdp::{self, XdpSpec};
 use port::host::{HostError, Opened, Undo, packet, stack, tap};
 use port::sys::xdp::{Tags, tags};
 use port::sys::{Waker, steer};
+use protocol::{Filter, HostIf, PortKind, Queues};
 use switch::Plug;
 
 use super::twins::Others;

@@ -1,7 +1,7 @@
 //! What a switch has counted, as clients see it.
 
-use client::api::{Counter, PortStats};
-use client::name::PortName;
+use protocol::name::PortName;
+use protocol::{Counter, PortStats};
 use switch::{PortId, QueueStats, Switch};
 
 /// The counters of a port, and how often its rings were re-synchronised.

@@ -9,11 +9,11 @@
 
 use std::os::fd::OwnedFd;
 
-use client::api::{HostIf, PortKind};
-use client::name::PortName;
 use port::host::namespace::Home;
 use port::host::netlink::Interface;
 use port::host::{self, HostError, Opened, tap};
+use protocol::name::PortName;
+use protocol::{HostIf, PortKind};
 
 /// The interfaces that are ports of a switch already.
 #[derive(Debug, Default)]

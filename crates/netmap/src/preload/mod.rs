@@ -34,7 +34,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use client::paths::UNREADY_SOCKET_NAME;
+use protocol::paths::UNREADY_SOCKET_NAME;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
 
@@ -63,7 +63,7 @@ extern "C" fn in_child() {
 /// The daemon's socket, as it is found when first asked for.
 pub fn socket_path() -> &'static Path {
     static SOCKET: OnceLock<PathBuf> = OnceLock::new();
-    SOCKET.get_or_init(|| client::paths::client_socket(None))
+    SOCKET.get_or_init(|| protocol::paths::client_socket(None))
 }
 
 /// Takes over the connections to the daemon among the descriptors of this process.

@@ -16,8 +16,8 @@
 use std::ffi::c_void;
 use std::sync::Mutex;
 
-use client::api::{GeometryQuery, Room};
 use client::netmap::Binding;
+use protocol::{GeometryQuery, Room};
 use ring::layout::MAX_STRIDE;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};

@@ -6,7 +6,7 @@
 
 use std::os::fd::RawFd;
 
-use client::api::{GeometryQuery, PortGeometry};
+use protocol::{GeometryQuery, PortGeometry};
 use ring::sync::offsets::Offsets;
 use rustix::io::Errno;
 

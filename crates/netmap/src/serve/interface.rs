@@ -1,9 +1,9 @@
 //! Interfaces: made, put into switches, taken out, deleted.
 
-use client::api::{
+use protocol::name::{PortName, SwitchName};
+use protocol::{
     InterfaceAdd, InterfaceAttach, InterfacePoll, PollThreads, PortRef, Reply, Request as Call,
 };
-use client::name::{PortName, SwitchName};
 use rustix::io::Errno;
 
 use super::{NO_PORT, call, chosen, interface_name, list, port_name, shown};

@@ -6,13 +6,13 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use client::api::{
+use client::control::{Connection, ControlError, unexpected};
+use daemon::config::{SwitchText, load_switches};
+use protocol::name::SwitchName;
+use protocol::{
     ChainSpec, ErrorCode, FdbAdd, MAX_MESSAGE, Mac, PortSet, PortSettings, Reply, Request,
     RuleSpec, SwitchSettings, SwitchSpec,
 };
-use client::control::{Connection, ControlError, unexpected};
-use client::name::SwitchName;
-use daemon::config::{SwitchText, load_switches};
 use serde::Serialize;
 
 use super::Global;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::bail;
-use client::api::{GroupAudit, PageFrom, Request};
 use client::control::{Connection, ControlError};
 use daemon::users::{group_name, user_name};
+use protocol::{GroupAudit, PageFrom, Request};
 
 use super::output::Output;
 use super::{Global, listing};

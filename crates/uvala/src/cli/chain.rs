@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use client::api::{
+use client::control::Connection;
+use protocol::name::SwitchName;
+use protocol::{
     ChainAdd, ChainInfo, ChainRef, ChainSpec, FlowCacheInfo, HopInfo, Request, SteeringQuery,
 };
-use client::control::Connection;
-use client::name::SwitchName;
 use switch::DropReason;
 
 use super::Global;

@@ -10,13 +10,13 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use client::api::exit;
 use client::control::{Connection, ControlError};
-use client::paths;
 use daemon::Daemon;
 use daemon::config::{Config, ConfigError, Level, WaitPolicy, parse_workers};
 use daemon::datapath::Workers;
 use daemon::start::StartError;
+use protocol::exit;
+use protocol::paths;
 
 use super::Global;
 use crate::{ourselves, say};

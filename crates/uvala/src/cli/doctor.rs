@@ -1,9 +1,9 @@
 //! `uvala doctor`
 
 use anyhow::Result;
-use client::api::{Hello, Reply, Request, exit};
 use client::control::{ControlError, unexpected};
-use client::paths;
+use protocol::paths;
+use protocol::{Hello, Reply, Request, exit};
 
 use super::output::Output;
 use super::{Global, port};

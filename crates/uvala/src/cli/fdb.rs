@@ -1,8 +1,8 @@
 //! `uvala fdb`
 
-use client::api::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList, Mac, Request};
 use client::control::Connection;
-use client::name::SwitchName;
+use protocol::name::SwitchName;
+use protocol::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList, Mac, Request};
 
 use super::Global;
 use super::listing::{self, OfSwitch};

@@ -1,10 +1,10 @@
 //! Listings, which the daemon answers page by page.
 
 use clap::Args;
-use client::api::Request;
 use client::control::{Connection, ControlError};
 use client::listing::Listed;
-use client::name::SwitchName;
+use protocol::Request;
+use protocol::name::SwitchName;
 use serde::Serialize;
 
 use super::Global;

@@ -26,9 +26,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use client::api::{Failure, exit};
 use client::control::{Connection, ControlError};
-use client::name::NameError;
+use protocol::name::NameError;
+use protocol::{Failure, exit};
 
 use crate::say::{self, Unread};
 use crate::{bench, bridge, cni, demo, traffic};
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn test_errors_have_exit_codes_of_their_own() {
-        let name = "eth0".parse::<client::name::PortName>().unwrap_err();
+        let name = "eth0".parse::<protocol::name::PortName>().unwrap_err();
         assert_eq!(exit_code(&anyhow::Error::new(name)), exit::BAD_NAME);
         let missing = ControlError::NoDaemon(PathBuf::from("x"));
         let error = anyhow::Error::new(missing).context("more");

@@ -6,10 +6,10 @@ mod place;
 mod run;
 mod top;
 
-use client::api::{FunctionInfo, Request, SteeringQuery};
 use client::control::Connection;
-use client::name::SwitchName;
 use daemon::users;
+use protocol::name::SwitchName;
+use protocol::{FunctionInfo, Request, SteeringQuery};
 
 use super::output::{Output, Watch};
 use super::{Global, listing, switch as switches};

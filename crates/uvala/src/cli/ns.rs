@@ -3,11 +3,11 @@
 use std::io;
 use std::net::IpAddr;
 
-use client::api::{
+use port::host::{HostError, namespace};
+use protocol::name::PortName;
+use protocol::{
     Address, ErrorCode, Failure, HostIf, Mac, PortAdd, PortKind, PortRef, PortSettings, Request,
 };
-use client::name::PortName;
-use port::host::{HostError, namespace};
 
 use super::output::Output;
 use super::switch::change;

@@ -4,8 +4,8 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use client::api::{ErrorCode, exit};
 use client::control::{Connection, ControlError};
+use protocol::{ErrorCode, exit};
 use serde::Serialize;
 
 use super::Global;

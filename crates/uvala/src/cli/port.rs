@@ -3,14 +3,14 @@
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
-use client::api::{
+use client::control::{Connection, unexpected};
+use daemon::users;
+use protocol::name::{NameError, PortName, SwitchName};
+use protocol::{
     Address, Filter, HostIf, HostIfInfo, LinkState, MAX_GIVEN, Mac, Machine, MachineInfo, Mode,
     PortAdd, PortInfo, PortKind, PortList, PortRef, PortSet, PortSettings, Queues, Reply, Request,
     SocketPlace,
 };
-use client::control::{Connection, unexpected};
-use client::name::{NameError, PortName, SwitchName};
-use daemon::users;
 
 use super::inherited::inherited;
 use super::output::{Output, Watch};

@@ -1,8 +1,8 @@
 //! `uvala rule`
 
-use client::api::{Mac, Reply, Request, RuleAdd, RuleDel, RuleInfo, RuleSpec, SteeringQuery};
 use client::control::{Connection, unexpected};
-use client::name::SwitchName;
+use protocol::name::SwitchName;
+use protocol::{Mac, Reply, Request, RuleAdd, RuleDel, RuleInfo, RuleSpec, SteeringQuery};
 
 use super::listing::{self, OfSwitch};
 use super::switch::InSwitch;

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
 use anyhow::{Context, Result};
-use client::api::exit;
 use client::control::ControlError;
-use client::paths;
+use protocol::exit;
+use protocol::paths;
 
 use super::{Global, program};
 use crate::demo::place::Switch;

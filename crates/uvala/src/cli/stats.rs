@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use client::api::{Counter, PortStats, Reply, Request, StatsQuery};
 use client::control::{Connection, unexpected};
-use client::name::PortName;
+use protocol::name::PortName;
+use protocol::{Counter, PortStats, Reply, Request, StatsQuery};
 use serde::Serialize;
 use switch::DropReason;
 

@@ -1,11 +1,11 @@
 //! `uvala switch`
 
-use client::api::{
+use client::control::{Connection, unexpected};
+use daemon::users;
+use protocol::name::{NameError, SwitchName};
+use protocol::{
     Mode, NewPorts, PageFrom, Reply, Request, SwitchInfo, SwitchRef, SwitchSettings, SwitchSpec,
 };
-use client::control::{Connection, unexpected};
-use client::name::{NameError, SwitchName};
-use daemon::users;
 
 use super::output::{Output, Watch};
 use super::{Global, Usage, listing};

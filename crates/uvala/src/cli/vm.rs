@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use client::api::{
+use client::control::{Connection, ControlError};
+use protocol::name::PortName;
+use protocol::{
     ErrorCode, Failure, Machine, MachineInfo, MachineState, PortAdd, PortInfo, PortKind, PortRef,
     PortSettings, Request, exit,
 };
-use client::control::{Connection, ControlError};
-use client::name::PortName;
 use rustix::io::Errno;
 
 use super::vm_args::show;

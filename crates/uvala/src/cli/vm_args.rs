@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use client::api::{Mac, MachineState, PortInfo, PortKind, PortRef, Reply, Request, ValueError};
 use client::control::unexpected;
-use client::name::PortName;
+use protocol::name::PortName;
+use protocol::{Mac, MachineState, PortInfo, PortKind, PortRef, Reply, Request, ValueError};
 use rustix::io::Errno;
 
 use super::{Global, Usage};

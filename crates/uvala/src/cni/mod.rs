@@ -22,13 +22,13 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use client::api::{
+use client::control::{Connection, ControlError};
+use port::host::namespace;
+use protocol::name::PortName;
+use protocol::{
     ErrorCode, HostIf, LinkState, PortAdd, PortInfo, PortKind, PortRef, PortSettings, Reply,
     Request,
 };
-use client::control::{Connection, ControlError};
-use client::name::PortName;
-use port::host::namespace;
 use serde_json::json;
 
 use crate::cli::port::list;
@@ -372,7 +372,7 @@ impl<'a> Call<'a> {
 
 /// The routes of an answer. Who has no gateway of his own goes by that of the addresses.
 fn routes(given: &Success) -> Vec<Route> {
-    let same = |a: &client::api::Address, b: &std::net::IpAddr| a.ip.is_ipv4() == b.is_ipv4();
+    let same = |a: &protocol::Address, b: &std::net::IpAddr| a.ip.is_ipv4() == b.is_ipv4();
     let gateways: Vec<_> = given.ips.iter().filter_map(|ip| ip.gateway).collect();
     let by = |route: &spec::Route| {
         let found = gateways.iter().copied().find(|gateway| same(&route.dst, gateway));

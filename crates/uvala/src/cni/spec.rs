@@ -1,6 +1,6 @@
 //! What the specification of CNI says (1.0.0, 1.1.0): the configuration, the results, the errors.
 
-use client::api::Address;
+use protocol::Address;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 

@@ -19,8 +19,8 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use client::api::{FdbList, Page, PortList, Reply, Request};
 use client::control::Connection;
+use protocol::{FdbList, Page, PortList, Reply, Request};
 
 use crate::say;
 use crate::traffic::session::{Stats, Stop};

@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use client::api::{DaemonInfo, PortInfo};
-use client::paths::{SOCKET_NAME, SYSTEM_DIR};
+use protocol::paths::{SOCKET_NAME, SYSTEM_DIR};
+use protocol::{DaemonInfo, PortInfo};
 use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::thread::{MembarrierQuery, membarrier_query};
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use client::api::{LinkState, PortInfo};
+use protocol::{LinkState, PortInfo};
 
 use super::{Finding, note, problem};
 use crate::vm::kvm::Access;

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use client::api::{MachineInfo, MachineState, PortInfo, PortKind, SocketPlace};
-use client::name::PortName;
+use protocol::name::PortName;
+use protocol::{MachineInfo, MachineState, PortInfo, PortKind, SocketPlace};
 
 use super::gather::{Monitor, Person, Rights, Socket};
 use super::monitor::{self, is_qemu, value, with};

@@ -1,6 +1,6 @@
 //! What a machine's monitor was told: its command line.
 
-use client::api::Mac;
+use protocol::Mac;
 
 /// Is it one? Its program may be run by another, as a loader.
 pub fn is_monitor(words: &[String]) -> bool {

@@ -44,7 +44,7 @@ use recent::Recent;
 struct Config {
     /// The router's Ethernet address.
     #[serde(default)]
-    mac: Option<Spanned<client::api::Mac>>,
+    mac: Option<Spanned<protocol::Mac>>,
     interface: Vec<InterfaceText>,
     #[serde(default)]
     route: Vec<RouteText>,

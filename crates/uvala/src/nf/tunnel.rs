@@ -46,13 +46,13 @@ struct Config {
     /// Whom to ask for its Ethernet address, where the remote is further away.
     next_hop: Option<Host>,
     #[serde(default = "own_mac")]
-    mac: client::api::Mac,
+    mac: protocol::Mac,
     #[serde(default = "mtu", deserialize_with = "a_mtu")]
     mtu: u16,
 }
 
-fn own_mac() -> client::api::Mac {
-    client::api::Mac([0x02, 0x75, 0x76, 0x61, 0x6c, 0x02])
+fn own_mac() -> protocol::Mac {
+    protocol::Mac([0x02, 0x75, 0x76, 0x61, 0x6c, 0x02])
 }
 
 fn mtu() -> u16 {

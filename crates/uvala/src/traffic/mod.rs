@@ -25,8 +25,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use client::api::Mac;
-use client::name::PortName;
+use protocol::Mac;
+use protocol::name::PortName;
 use rustix::process::Signal;
 
 use crate::cli::{Global, Usage};

@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use client::api::{Reply, Request, StatsQuery, exit};
 use client::control::{Connection, ControlError};
-use client::name::PortName;
 use client::{Error, Options, Port, WaitPolicy};
 use daemon::config::parse_bytes;
+use protocol::name::PortName;
+use protocol::{Reply, Request, StatsQuery, exit};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -391,13 +391,13 @@ impl Stats {
     }
 
     /// The counters; `None` where nobody answers, as for a pipe.
-    pub fn get(&mut self) -> Option<client::api::PortStats> {
+    pub fn get(&mut self) -> Option<protocol::PortStats> {
         // A connection from before may lead to a daemon that is gone.
         let connected = self.connection.is_some();
         self.ask().or_else(|error| if connected { self.ask() } else { Err(error) }).ok()?
     }
 
-    fn ask(&mut self) -> Result<Option<client::api::PortStats>, ControlError> {
+    fn ask(&mut self) -> Result<Option<protocol::PortStats>, ControlError> {
         let connection = match self.connection.take() {
             Some(connection) => connection,
             None => Connection::open(self.dir.as_deref())?,

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::str::FromStr;
 use std::time::Duration;
 
-use client::api::Mac;
+use protocol::Mac;
 
 /// A port for UDP where none is said.
 const UDP_PORT: u16 = 1234;

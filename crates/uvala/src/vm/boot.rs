@@ -6,9 +6,9 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use client::api::{MachineInfo, MachineState};
-use client::name::PortName;
-use client::paths;
+use protocol::name::PortName;
+use protocol::paths;
+use protocol::{MachineInfo, MachineState};
 
 use super::kvm;
 use super::qemu::{PROGRAM, Qemu};

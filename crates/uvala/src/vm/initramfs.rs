@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use client::name::PortName;
+use protocol::name::PortName;
 
 use super::kernel;
 

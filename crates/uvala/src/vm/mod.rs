@@ -10,8 +10,8 @@ pub mod remains;
 
 use std::fmt::Write;
 
-use client::api::{Mac, MachineInfo, PortKind};
-use client::name::PortName;
+use protocol::name::PortName;
+use protocol::{Mac, MachineInfo, PortKind};
 
 use memory::Memory;
 use qemu::Qemu;
@@ -212,7 +212,7 @@ fn escaped(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use client::api::MachineState;
+    use protocol::MachineState;
 
     fn info(connect: bool, queues: u16) -> MachineInfo {
         let socket = "/run/uvala/vale0:vm1.sock".to_owned();

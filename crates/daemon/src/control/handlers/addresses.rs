@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use client::api::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList, Mac, Page, PortKind, Reply};
-use client::name::{PortName, SwitchName};
+use protocol::name::{PortName, SwitchName};
+use protocol::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList, Mac, Page, PortKind, Reply};
 use switch::{OnFull, PortConfig, SwitchConfig};
 
 use super::Control;

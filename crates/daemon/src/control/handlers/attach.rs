@@ -12,8 +12,8 @@
 
 use std::io;
 
-use client::api::{Attach, PortKind, Reply};
-use client::name::PortName;
+use protocol::name::PortName;
+use protocol::{Attach, PortKind, Reply};
 use switch::PortConfig;
 
 use super::{Answer, Client, Control, groups, held_port};

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use client::api::{GroupAudit, MemberAudit, Page, PageFrom, Reply};
-use client::name::PortName;
+use protocol::name::PortName;
+use protocol::{GroupAudit, MemberAudit, Page, PageFrom, Reply};
 use ring::audit::{Held, LIST_MAX};
 
 use super::{Control, PAGE_BYTES};

@@ -4,12 +4,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use client::api::{
+use protocol::name::{PortName, SwitchName};
+use protocol::{
     COUNT_NAME_MAX, COUNTS_MAX, ChainAdd, ChainInfo, ChainRef, ChainSpec, FlowCacheInfo,
     FunctionInfo, FunctionNote, Reply, Request, RuleAdd, RuleDel, RuleInfo, RuleSpec,
     SteeringQuery, SwitchSettings,
 };
-use client::name::{PortName, SwitchName};
 use switch::forward::chain::Report;
 use switch::forward::chain::cache::CacheStats;
 use switch::{Counters, DropReason, Forwarding, PortId};

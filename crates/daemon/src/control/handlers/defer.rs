@@ -11,8 +11,8 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use client::api::{HostIf, PortKind, Reply, Request};
-use client::name::SwitchName;
+use protocol::name::SwitchName;
+use protocol::{HostIf, PortKind, Reply, Request};
 
 use super::keeping::Touched;
 use super::{Client, Control, Step, host};

@@ -3,8 +3,8 @@
 //! A draft is its connection's, and goes with it. What it may waste is bounded: parts of one draft,
 //! and drafts of a user. What is in it is looked at when the last part comes, all together.
 
-use client::api::{ChainSpec, Reply, RuleSpec, SwitchSettings, SwitchSpec};
-use client::name::SwitchName;
+use protocol::name::SwitchName;
+use protocol::{ChainSpec, Reply, RuleSpec, SwitchSettings, SwitchSpec};
 
 use super::{Client, Control};
 use crate::control::datapath::Datapath;

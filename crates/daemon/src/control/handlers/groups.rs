@@ -6,7 +6,7 @@
 
 use std::io;
 
-use client::api::{Attach, HostIf};
+use protocol::{Attach, HostIf};
 
 use super::host::trust_group;
 use super::{Caller, Control};

@@ -2,8 +2,8 @@
 
 use std::os::fd::OwnedFd;
 
-use client::api::{HopCall, HopEnd, HopInfo, HopRef, PortKind, PortRef, Reply};
-use client::name::{PortName, SwitchName};
+use protocol::name::{PortName, SwitchName};
+use protocol::{HopCall, HopEnd, HopInfo, HopRef, PortKind, PortRef, Reply};
 use switch::Forwarding;
 
 use super::{Answer, Client, Control, Port, groups};

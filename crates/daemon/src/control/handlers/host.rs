@@ -3,11 +3,11 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use client::api::{
+use port::host::HostError;
+use protocol::name::PortName;
+use protocol::{
     Address, Bind, BindKind, HostIf, HostIfInfo, InterfaceAttach, PortAdd, PortKind, Queues, Reply,
 };
-use client::name::PortName;
-use port::host::HostError;
 use switch::{MacAddr, PortConfig};
 
 use super::Control;

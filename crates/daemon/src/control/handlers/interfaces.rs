@@ -15,8 +15,8 @@
 //! Put into a second switch, it has no rings any more, but is a cable between both, and leaves the
 //! second before the first. The next daemon finds it in the first only.
 
-use client::api::{InterfaceAdd, InterfaceAttach, InterfacePoll, PollThreads, PortKind, Reply};
-use client::name::PortName;
+use protocol::name::PortName;
+use protocol::{InterfaceAdd, InterfaceAttach, InterfacePoll, PollThreads, PortKind, Reply};
 use switch::PortConfig;
 
 use super::{Control, SwitchKey};

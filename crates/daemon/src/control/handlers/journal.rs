@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use client::api::{ErrorCode, Request};
-use client::name::PortName;
+use protocol::name::PortName;
+use protocol::{ErrorCode, Request};
 use serde::Serialize;
 
 use super::{Answer, Client, Control};

@@ -14,10 +14,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use client::api::{
+use protocol::name::{PortName, SwitchName};
+use protocol::{
     ChainAdd, ChainRef, InterfaceAttach, PortRef, Reply, Request, RuleAdd, RuleDel, SwitchSettings,
 };
-use client::name::{PortName, SwitchName};
 use ring::layout::RingCounts;
 
 use super::{Answer, Control, OwnedFd, Port, Step, Switch};

@@ -6,8 +6,8 @@
 
 use std::io;
 
-use client::api::{Bind, BindKind, BoundRings, MonitorOf};
-use client::name::{PortName, SwitchName};
+use protocol::name::{PortName, SwitchName};
+use protocol::{Bind, BindKind, BoundRings, MonitorOf};
 use ring::cursor::Span;
 use ring::layout::{MAX_RINGS, RingCounts};
 use switch::{Moment, Sight};

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
-use client::api::{COALESCE_USECS_MAX, Machine, MachineInfo, PortAdd, PortKind};
-use client::name::PortName;
 use port::machine::{Access, Spec};
 use port::vhost_user::Coalesce;
 use port::vhost_user::PAIRS_MAX;
 use port::vhost_user::allowance::{Allowance, Limits};
+use protocol::name::PortName;
+use protocol::{COALESCE_USECS_MAX, Machine, MachineInfo, PortAdd, PortKind};
 
 use super::host::named;
 use super::{Client, Control, holder};

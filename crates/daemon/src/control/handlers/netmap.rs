@@ -1,9 +1,9 @@
 //! Calls of netmap programs: ports that several connections may hold, pipes, and regions to share.
 
-use client::api::{
+use protocol::name::PortName;
+use protocol::{
     Bind, BindKind, BoundRings, GeometryQuery, HostRings, PortGeometry, PortKind, Reply, RingChoice,
 };
-use client::name::PortName;
 use ring::layout::RingCounts;
 use switch::{Forwarding, OnFull, PortConfig, SwitchConfig};
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use client::api::{PortKind, PortSettings};
-use client::name::{PortName, SwitchName};
+use protocol::name::{PortName, SwitchName};
+use protocol::{PortKind, PortSettings};
 use switch::forward::chain::service::INSTANCES_MAX;
 use switch::{Forwarding, Role, SwitchConfig};
 

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use client::api::{PageFrom, Reply, SwitchInfo};
-use client::name::SwitchName;
+use protocol::name::SwitchName;
+use protocol::{PageFrom, Reply, SwitchInfo};
 
 use super::{Control, count, page};
 use crate::control::datapath::Datapath;

@@ -12,7 +12,7 @@ mod lone;
 mod netmap;
 mod roles;
 
-use client::api::{Counter, ErrorCode, Mac, PortSettings, SwitchSettings};
+use protocol::{Counter, ErrorCode, Mac, PortSettings, SwitchSettings};
 
 use super::super::fake::Fake;
 use super::*;
@@ -347,7 +347,7 @@ fn test_pages_go_on_until_everything_was_listed() {
     loop {
         let list = Request::PortList(PortList { switch: None, from });
         let (reply, _) = bench.answer(0, 0, list).unwrap();
-        assert!(serde_json::to_vec(&reply).unwrap().len() < client::api::MAX_MESSAGE);
+        assert!(serde_json::to_vec(&reply).unwrap().len() < protocol::MAX_MESSAGE);
         let Reply::Ports(page) = reply else { panic!("another answer") };
         seen.extend(page.items.into_iter().map(|info| info.port));
         pages += 1;

@@ -1,7 +1,7 @@
 //! Counters of ports: those of clients that have left, and what a worker counts now.
 
-use client::api::PortStats;
-use client::name::PortName;
+use protocol::PortStats;
+use protocol::name::PortName;
 
 use super::Port;
 use crate::control::counters;

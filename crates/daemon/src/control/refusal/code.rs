@@ -2,9 +2,9 @@
 
 use std::io;
 
-use client::api::ErrorCode as Code;
 use port::host::HostError;
 use port::machine::SocketError;
+use protocol::ErrorCode as Code;
 
 use super::Refusal;
 

@@ -1,6 +1,6 @@
 //! Why there is no port in a trust group.
 
-use client::api::{ErrorCode, GroupAccess};
+use protocol::{ErrorCode, GroupAccess};
 use thiserror::Error;
 
 use super::{mib, tenths};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use client::name::PortName;
+use protocol::name::PortName;
 
 use crate::users;
 

@@ -1,7 +1,7 @@
 //! Messages that are no calls, and what is wrong with them.
 
-use client::api::{PROTOCOL_VERSION, Request};
-use client::name::{NameError, PortName, SwitchName};
+use protocol::name::{NameError, PortName, SwitchName};
+use protocol::{PROTOCOL_VERSION, Request};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -68,7 +68,7 @@ fn shapeless(why: &str) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use client::api::CallMessage;
+    use protocol::CallMessage;
 
     fn said(text: &str) -> String {
         let error = serde_json::from_str::<CallMessage>(text).expect_err(text);

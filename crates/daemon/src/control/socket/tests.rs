@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
-use client::api::{Attach, PortRef};
 use client::control::{Connection as Call, ControlError};
+use protocol::{Attach, PortRef};
 use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketType, recv, shutdown, socket_with,
 };

@@ -13,8 +13,8 @@
 //! A pipe is two ports that come and go together, in the region of its parent, which they keep.
 //! All holders of a region are processes of one user.
 
-use client::api::BoundRings;
-use client::name::PortName;
+use protocol::BoundRings;
+use protocol::name::PortName;
 
 use super::{ConnKey, Port, State};
 use crate::control::datapath::{RingSpec, SwitchKey};

@@ -9,8 +9,8 @@
 //! a port for its user's quota, and its region lives as long as it does. A monitor outlives the
 //! port that it looks at, and sees nothing any more.
 
-use client::api::PortKind;
-use client::name::PortName;
+use protocol::PortKind;
+use protocol::name::PortName;
 
 use super::bound::Shared;
 use super::{ConnKey, State};

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use client::api::{HostIf, Machine, NewPorts, PortKind, PortStats};
-use client::name::PortName;
+use protocol::name::PortName;
+use protocol::{HostIf, Machine, NewPorts, PortKind, PortStats};
 use switch::PortConfig;
 
 use super::bound::{Interface, Shared};

@@ -11,7 +11,7 @@
 //! one after the other. Processes that the daemon cannot see (of a namespace beside its own) have
 //! no number, and those of one user count as one.
 
-use client::name::PortName;
+use protocol::name::PortName;
 
 use super::bound::Binder;
 use super::{Holder, Port, State};

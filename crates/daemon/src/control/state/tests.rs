@@ -2,8 +2,8 @@
 
 use super::*;
 use ::port::vhost_user::allowance::Limits;
-use client::api::{ErrorCode, Mode};
 use proptest::prelude::*;
+use protocol::{ErrorCode, Mode};
 use switch::PortConfig;
 
 fn caller(uid: u32) -> Caller {

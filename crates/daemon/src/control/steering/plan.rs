@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use client::api::{ChainSpec, RuleSpec};
+use protocol::{ChainSpec, RuleSpec};
 use switch::PortId;
 use switch::forward::chain::rule::Rule;
 use switch::forward::chain::service::INSTANCES_MAX;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use client::api::{HostIf, LinkState, PortKind};
-use client::name::PortName;
 use port::host::namespace::{self, Home};
 use port::host::netlink::Interface;
 use port::host::{Link, State};
+use protocol::name::PortName;
+use protocol::{HostIf, LinkState, PortKind};
 
 use crate::control::datapath::Opening;
 

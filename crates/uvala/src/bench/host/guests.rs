@@ -11,8 +11,8 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use client::api::PortKind;
-use client::name::PortName;
+use protocol::PortKind;
+use protocol::name::PortName;
 
 use super::lab::{bridge, ip};
 use super::{Contender, Meter};

@@ -6,12 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use client::api::{
-    ChainSpec, ErrorCode, PortInfo, PortKind, PortList, PortSettings, Request, RuleSpec,
-};
 use client::control::{Connection, ControlError};
 use daemon::config::{ConfigError, SwitchText};
 use daemon::control::steering::sent_by_function;
+use protocol::{
+    ChainSpec, ErrorCode, PortInfo, PortKind, PortList, PortSettings, Request, RuleSpec,
+};
 
 use crate::cli::{chain, listing, rule};
 

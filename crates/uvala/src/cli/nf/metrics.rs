@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use client::api::{ChainInfo, FunctionInfo, RuleInfo};
-use client::name::SwitchName;
+use protocol::name::SwitchName;
+use protocol::{ChainInfo, FunctionInfo, RuleInfo};
 
 use super::{functions, switches};
 use crate::cli::{Global, chain, rule};
@@ -191,7 +191,7 @@ fn escaped(value: &str) -> String {
 mod tests {
     use std::collections::BTreeSet;
 
-    use client::api::{ChainSpec, FlowCacheInfo, RuleSpec};
+    use protocol::{ChainSpec, FlowCacheInfo, RuleSpec};
 
     use super::*;
 

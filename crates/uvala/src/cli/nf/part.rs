@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use client::control::Connection;
-use client::name::PortName;
 use daemon::config::read_text;
+use protocol::name::PortName;
 
 use super::functions;
 use crate::cli::{Global, Usage, chain};

@@ -1,10 +1,10 @@
 //! Where a function is to run: in a switch that has chains, at ports that are of a service.
 
-use client::api::{
+use client::control::{Connection, ControlError, unexpected};
+use protocol::name::{PortName, SwitchName};
+use protocol::{
     ErrorCode, Failure, PortInfo, PortRef, PortSet, PortSettings, Reply, Request, SwitchRef,
 };
-use client::control::{Connection, ControlError, unexpected};
-use client::name::{PortName, SwitchName};
 
 /// What its ports are to be, as far as somebody says it.
 #[derive(Debug)]

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use client::api::{ErrorCode, Failure};
 use client::control::{Connection, ControlError};
-use client::name::PortName;
 use client::nf::{Cores, Failed, Instance, Numbers, Shown, TOGETHER_MAX, Threads};
 use client::{Options, Stop};
 use daemon::config::parse_bytes;
+use protocol::name::PortName;
+use protocol::{ErrorCode, Failure};
 
 use super::functions;
 use super::part::Part;

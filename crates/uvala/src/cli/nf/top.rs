@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use client::api::FunctionInfo;
-use client::name::{PortName, SwitchName};
+use protocol::FunctionInfo;
+use protocol::name::{PortName, SwitchName};
 use serde::Serialize;
 
 use super::{Output, Watch, counts, functions, state};

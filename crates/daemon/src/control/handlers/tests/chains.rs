@@ -1,6 +1,6 @@
 //! Chains and rules, and the ports that they name: these come and go.
 
-use client::api::{GroupAudit, PageFrom, SteeringQuery};
+use protocol::{GroupAudit, PageFrom, SteeringQuery};
 use switch::forward::chain::rule::Action;
 use switch::forward::chain::{Plan, Planner};
 

@@ -1,6 +1,6 @@
 //! Who may attach to what: ports that were given to somebody, switches closed to new ports.
 
-use client::api::Bind;
+use protocol::Bind;
 
 use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use client::api::{GroupAccess, GroupAudit, Mode};
+use protocol::{GroupAccess, GroupAudit, Mode};
 
 use super::*;
 use crate::users::{group_name, user_name};

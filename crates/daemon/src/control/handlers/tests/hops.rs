@@ -1,6 +1,6 @@
 //! Direct hops: who asks for them, and who is told.
 
-use client::api::{ChainInfo, FunctionInfo, HopEnd, HopState};
+use protocol::{ChainInfo, FunctionInfo, HopEnd, HopState};
 
 use super::*;
 

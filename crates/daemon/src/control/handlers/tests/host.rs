@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use client::api::{Bind, HostRings};
+use protocol::{Bind, HostRings};
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! Interfaces: names of their own, in a switch and alone.
 
-use client::api::{Bind, Bound, PortGeometry};
+use protocol::{Bind, Bound, PortGeometry};
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! Null ports and monitors: who may have them, and that nothing stays behind.
 
-use client::api::{Bind, BindKind, Bound, BoundRings, MonitorOf, RingChoice};
+use protocol::{Bind, BindKind, Bound, BoundRings, MonitorOf, RingChoice};
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! Ports of netmap programs: who may hold what, and that nothing stays behind.
 
-use client::api::{Bind, Bound, BoundRings, PortGeometry, RingChoice};
 use proptest::prelude::*;
+use protocol::{Bind, Bound, BoundRings, PortGeometry, RingChoice};
 
 use super::*;
 

@@ -29,7 +29,7 @@ pub struct SwitchName(String);
 /// The name of a port or of one end of a pipe.
 ///
 /// ```
-/// use client::name::PortName;
+/// use protocol::name::PortName;
 /// let name: PortName = "vale0:vm1".parse().unwrap();
 /// assert_eq!((name.switch().as_str(), name.port()), ("vale0", "vm1"));
 /// assert!("vale0:vm-1".parse::<PortName>().is_err());

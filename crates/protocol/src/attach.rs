@@ -78,7 +78,7 @@ impl Attach {
 pub struct Attached {
     /// Its name.
     pub port: PortName,
-    /// The number to write to the doorbell, as [`ring::kick::encode`] writes it.
+    /// The number to write to the doorbell, as `ring::kick::encode` writes it.
     pub bell: u32,
     /// Size of the region in bytes.
     pub region_bytes: u64,
