@@ -35,6 +35,27 @@ pub fn table(tree: &Tree) -> String {
     out
 }
 
+/// Assertions in a thousand lines of one crate's product code.
+pub fn asserts_per_kloc(tree: &Tree, name: &str) -> usize {
+    let mut count = Count::default();
+    let product = tree.files.iter().filter(|file| file.kind == Kind::Rust && !file.is_test_file());
+    product.filter(|file| crate_of(file) == name).for_each(|file| count.add(file));
+    count.asserts * 1000 / count.lines.max(1)
+}
+
+/// Lines of each crate's product code, the largest first.
+pub fn crate_lines(tree: &Tree) -> Vec<(String, usize)> {
+    let mut crates: BTreeMap<String, usize> = BTreeMap::new();
+    let product = tree.files.iter().filter(|file| file.kind == Kind::Rust && !file.is_test_file());
+    for source in product.filter(|source| source.path.starts_with("crates")) {
+        *crates.entry(crate_of(source)).or_default() += file_lines(source);
+    }
+    let mut crates: Vec<_> = crates.into_iter().collect();
+    crates.sort_by_key(|(_, lines)| std::cmp::Reverse(*lines));
+    crates
+}
+
+/// The crate that a file belongs to: its folder under `crates`, else its first folder.
 fn crate_of(source: &Source) -> String {
     let mut parts = source.path.components().map(|part| part.as_os_str().to_string_lossy());
     let first = parts.next().unwrap_or_default();

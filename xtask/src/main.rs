@@ -1,8 +1,10 @@
-//! The project's rules as programs: `cargo xtask tidy` and `cargo xtask lengths`.
+//! The project's rules as programs: `cargo xtask tidy`, `lengths` and `house`.
 //!
 //! `tidy` prints one line per broken rule, `path:line: rule: what to do`, and exits 1 when there
-//! is any. `lengths` prints how long the functions and files are, crate by crate.
+//! is any. `lengths` prints how long the functions and files are, crate by crate. `house` prints the
+//! figures of the layout: the largest crate, trait, struct and enum, cycles, words.
 
+mod house;
 mod lengths;
 mod rules;
 mod tree;
@@ -14,7 +16,7 @@ use anyhow::{Context, Result};
 
 use crate::tree::Tree;
 
-const USAGE: &str = "usage: cargo xtask tidy | lengths";
+const USAGE: &str = "usage: cargo xtask tidy | lengths | house";
 
 fn main() -> ExitCode {
     let command = std::env::args().nth(1);
@@ -32,6 +34,12 @@ fn run(command: Option<&str>) -> Result<ExitCode> {
         Some("tidy") => tidy(),
         Some("lengths") => {
             print!("{}", lengths::table(&workspace()?));
+            Ok(ExitCode::SUCCESS)
+        }
+        Some("house") => {
+            let tree = workspace()?;
+            rules::check_house(&tree).iter().for_each(|finding| println!("{finding}"));
+            print!("{}", house::table(&tree));
             Ok(ExitCode::SUCCESS)
         }
         _ => anyhow::bail!(USAGE),

@@ -1,10 +1,14 @@
 //! The rules, one module each, and the finding that they all return.
 
+mod asserts;
 mod attributes;
+pub mod cycles;
 mod graph;
 pub mod length;
 mod links;
 mod modules;
+pub mod prose;
+mod readme;
 mod text;
 mod unsafety;
 
@@ -46,6 +50,19 @@ pub fn check(tree: &Tree) -> Result<Vec<Finding>> {
     findings.extend(links::check(tree));
     findings.sort();
     Ok(findings)
+}
+
+/// The rules of layout and prose.
+pub fn check_house(tree: &Tree) -> Vec<Finding> {
+    let mut findings = cycles::check(tree);
+    findings.extend(asserts::check(tree));
+    findings.extend(prose::check_tree(tree));
+    findings.extend(readme::check(tree));
+    for source in &tree.files {
+        findings.extend(source.rust().into_iter().flat_map(|file| prose::check(source, file)));
+    }
+    findings.sort();
+    findings
 }
 
 /// The rules that need one file only.

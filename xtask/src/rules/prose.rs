@@ -1,0 +1,217 @@
+//! Comments and documents say what acts on what, in the words of the field.
+//!
+//! Three checks: a doc comment has a subject of its own; words without an agent stay rare; names
+//! of the code are not those of the list below, which the field does not know.
+
+use syn::visit::{self, Visit};
+
+use super::Finding;
+use crate::tree::{Kind, Source, Tree, is_test_only};
+
+/// How a doc comment begins that leans on the line above it.
+const HEADLESS: [&str; 11] = [
+    "Of ",
+    "It ",
+    "Its ",
+    "Those ",
+    "These ",
+    "That ",
+    "They ",
+    "Their ",
+    "See above",
+    "Does so",
+    "The same",
+];
+
+/// Words that hide the agent, and how often all of them may stand in the tree: the last resort of
+/// a sentence, and the name of a UNIX user.
+const AGENTLESS: [&str; 7] =
+    ["nobody", "somebody", "everybody", "anybody", "whom", "who has", "whoever"];
+const AGENTLESS_MAX: usize = 20;
+
+/// Documents that keep the words of their time.
+const HISTORY: [&str; 4] =
+    ["CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE", "xtask/src/rules/prose.rs"];
+
+/// Names of types and modules that the field does not know, and what it says instead.
+const HOME_MADE: [(&str, &str); 23] = [
+    ("Asks", "slot flags"),
+    ("Begun", "a partial checksum, or a pending call"),
+    ("Commons", "a bound region"),
+    ("Course", "Verdict"),
+    ("Door", "a listener"),
+    ("Draft", "a plan"),
+    ("Ear", "an epoll set"),
+    ("Fate", "Verdict"),
+    ("Front", "headroom"),
+    ("Furniture", "a reservation"),
+    ("Hand", "a queue hand-off"),
+    ("HostPort", "krings; `host` is the Linux host"),
+    ("Keeper", "a writer, or a connector"),
+    ("Loan", "a holder"),
+    ("Lone", "unswitched rings"),
+    ("Mail", "a pending flag"),
+    ("Plain", "plain old data, or what it is"),
+    ("Rivals", "rejected peers"),
+    ("Sight", "a mirror point"),
+    ("Strangers", "what they are"),
+    ("Twins", "duplicates"),
+    ("Voice", "a rate-limited log"),
+    ("Wishes", "requests"),
+];
+
+/// First words of functions that say nothing of what is done.
+const VAGUE_VERBS: [&str; 2] = ["settle", "tend"];
+
+/// Doc comments and names of one file.
+pub fn check(source: &Source, file: &syn::File) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = headless(source)
+        .map(|line| Finding::new(source, line, "headless-doc", "begin with a subject of its own"))
+        .collect();
+    let mut walk = Walk { source, findings: Vec::new() };
+    walk.visit_file(file);
+    if let Some(module) = source.path.file_stem().and_then(|stem| stem.to_str()) {
+        walk.check_name(module, 1);
+    }
+    findings.append(&mut walk.findings);
+    findings
+}
+
+/// The lines at which a doc comment begins without a subject.
+pub fn headless(source: &Source) -> impl Iterator<Item = usize> {
+    let mut before = None;
+    let begins = move |(index, line): (usize, &str)| {
+        let line = line.trim_start();
+        let mark = ["///", "//!"].into_iter().find(|mark| line.starts_with(mark));
+        let continues = mark == std::mem::replace(&mut before, mark);
+        let text = line.strip_prefix(mark.filter(|_| !continues)?)?.trim_start();
+        HEADLESS.iter().any(|start| text.starts_with(start)).then_some(index + 1)
+    };
+    source.text.lines().enumerate().filter_map(begins)
+}
+
+/// How many doc comments there are.
+pub fn doc_comments(source: &Source) -> usize {
+    let is_doc = |line: &str| line.trim_start().starts_with("///");
+    let lines: Vec<&str> = source.text.lines().collect();
+    (0..lines.len()).filter(|&at| is_doc(lines[at]) && (at == 0 || !is_doc(lines[at - 1]))).count()
+}
+
+/// Words without an agent, where the whole tree has too many.
+pub fn check_tree(tree: &Tree) -> Vec<Finding> {
+    let in_file = |source| {
+        agentless(source).map(move |(line, word)| {
+            let advice = format!("`{word}`: name the agent (the switch, the client, an operator)");
+            Finding::new(source, line, "agentless", advice)
+        })
+    };
+    let found: Vec<Finding> = tree.files.iter().flat_map(in_file).collect();
+    if found.len() > AGENTLESS_MAX { found } else { Vec::new() }
+}
+
+/// The lines with a word that hides the agent.
+pub fn agentless(source: &Source) -> impl Iterator<Item = (usize, &'static str)> {
+    let read =
+        source.kind != Kind::Other && !HISTORY.iter().any(|&path| source.path.ends_with(path));
+    let lines = source.text.lines().enumerate().filter(move |_| read);
+    lines.filter_map(|(index, line)| {
+        let line = line.to_lowercase();
+        let word = AGENTLESS.iter().find(|&&word| has_word(&line, word))?;
+        Some((index + 1, *word))
+    })
+}
+
+/// Whether `word` stands in the line, not as a part of another one, nor in a name or in quotes.
+fn has_word(line: &str, word: &str) -> bool {
+    let part = |c: char| c.is_alphanumeric() || "_`".contains(c);
+    line.match_indices(word)
+        .any(|(at, _)| !line[..at].ends_with(part) && !line[at + word.len()..].starts_with(part))
+}
+
+struct Walk<'a> {
+    source: &'a Source,
+    findings: Vec<Finding>,
+}
+
+impl Walk<'_> {
+    fn check_name(&mut self, name: &str, line: usize) {
+        let matches = |(word, _): &&(&str, &str)| word.eq_ignore_ascii_case(name);
+        if let Some((_, instead)) = HOME_MADE.iter().find(matches) {
+            let advice = format!("`{name}` is a word of our own; the field says: {instead}");
+            self.findings.push(Finding::new(self.source, line, "home-made", advice));
+        }
+    }
+
+    fn check_function(&mut self, sig: &syn::Signature) {
+        let name = sig.ident.to_string();
+        let verb = name.split('_').next().unwrap_or_default();
+        if VAGUE_VERBS.contains(&verb) {
+            let advice = format!("`{name}`: say what it does (publish, account, reconcile, …)");
+            let line = sig.ident.span().start().line;
+            self.findings.push(Finding::new(self.source, line, "home-made", advice));
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Walk<'_> {
+    fn visit_item(&mut self, item: &'ast syn::Item) {
+        let ident = match item {
+            syn::Item::Struct(item) => &item.ident,
+            syn::Item::Enum(item) => &item.ident,
+            syn::Item::Trait(item) => &item.ident,
+            syn::Item::Type(item) => &item.ident,
+            syn::Item::Mod(item) if is_test_only(&item.attrs) => return,
+            _ => return visit::visit_item(self, item),
+        };
+        self.check_name(&ident.to_string(), ident.span().start().line);
+        visit::visit_item(self, item);
+    }
+
+    fn visit_signature(&mut self, sig: &'ast syn::Signature) {
+        self.check_function(sig);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found_in(path: &str, text: &str) -> Vec<(usize, &'static str)> {
+        let source = Source::new(path.into(), text.into());
+        let findings = check(&source, source.rust().unwrap());
+        findings.iter().map(|finding| (finding.line, finding.rule)).collect()
+    }
+
+    fn found(text: &str) -> Vec<(usize, &'static str)> {
+        found_in("crates/x/src/lib.rs", text)
+    }
+
+    #[test]
+    fn a_doc_comment_has_a_subject() {
+        assert_eq!(found("//! x\n/// Its name.\nfn f() {}\n"), [(2, "headless-doc")]);
+        assert_eq!(found("//! x\n/// See above.\nfn f() {}\n"), [(2, "headless-doc")]);
+        assert_eq!(found("//! x\n/// The port's name.\n/// It is short.\nfn f() {}\n"), []);
+        assert_eq!(found("//! Of frames.\n"), [(1, "headless-doc")]);
+    }
+
+    #[test]
+    fn names_are_the_field_s() {
+        assert_eq!(found("//! x\nstruct Furniture;\n"), [(2, "home-made")]);
+        assert_eq!(found("//! x\nimpl A {\n    fn settle_all() {}\n}\n"), [(3, "home-made")]);
+        assert_eq!(found("//! x\nfn settled() {}\nstruct Earth;\n"), []);
+        assert_eq!(found_in("crates/x/src/twins.rs", "//! x\n"), [(1, "home-made")]);
+    }
+
+    #[test]
+    fn a_few_words_without_an_agent_are_enough() {
+        let tree = |count: usize| {
+            let text = format!("//! x\n{}", "// For nobody.\n".repeat(count));
+            let files = vec![Source::new("crates/x/src/lib.rs".into(), text)];
+            Tree { root: "".into(), files }
+        };
+        assert_eq!(check_tree(&tree(AGENTLESS_MAX)), []);
+        assert_eq!(check_tree(&tree(AGENTLESS_MAX + 1)).len(), AGENTLESS_MAX + 1);
+        let quoted = Source::new("a.md".into(), "The user `nobody`; nobody_knows.\n".into());
+        assert_eq!(agentless(&quoted).count(), 0);
+    }
+}
