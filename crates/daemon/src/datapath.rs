@@ -25,6 +25,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use packet::{MacAddr, PortId, VlanId};
 use port::commons::Commons;
 use port::group::{Group, Size};
 use port::null::NullPort;
@@ -35,7 +36,7 @@ use protocol::name::{PipeSide, PortName};
 use protocol::{FdbCounters, HostIf, HostIfInfo, MachineInfo, PortGeometry, PortKind, PortStats};
 use ring::family::{Family, Traffic};
 use switch::forward::chain::{Report, Tables};
-use switch::{MacAddr, Plug, PortConfig, PortId, Switch, SwitchConfig, VlanId};
+use switch::{Plug, PortConfig, Switch, SwitchConfig};
 
 use crate::config::{Config, WaitPolicy};
 use crate::control::counters;

@@ -169,7 +169,7 @@ mod tests {
         let mut intake = Intake::new(64, USUAL).expect("memory");
         let longest = FRAME_MAX as usize;
         let sent = batch(&mut intake, &[longest]);
-        let tag = TagAction::Insert(switch::VlanId::new(7).expect("one of them"));
+        let tag = TagAction::Insert(packet::VlanId::new(7).expect("one of them"));
         let list = [tag, TagAction::Keep].map(|tag| Delivery { frame: 0, tag });
         let Sent { delivered, drops } = a.send(&sent, &list);
         assert_eq!((delivered.frames, drops.get(DropReason::TooLong)), (1, 1));

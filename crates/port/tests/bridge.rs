@@ -8,13 +8,14 @@ mod namespace;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use ::packet::PortId;
 use namespace::Namespace;
 use port::host::namespace::within;
 use port::host::netlink::Netlink;
 use port::host::{HostError, bell, packet};
 use port::sys::packet::{Inbox, PacketSocket};
 use switch::offload::VNET_LEN;
-use switch::{Now, Plug, PortConfig, PortId, Scratch, Switch, SwitchConfig};
+use switch::{Now, Plug, PortConfig, Scratch, Switch, SwitchConfig};
 
 const PORTS: usize = 4;
 const FRAMES: u64 = 400;

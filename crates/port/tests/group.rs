@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use packet::PortId;
 use port::group::{Group, Size};
 use port::shm::PortMemory;
 use ring::cursor::Span;
@@ -12,7 +13,7 @@ use ring::layout::RingCounts;
 use ring::owners::Owner;
 use ring::user::{RxRing, TxRing};
 use ring::{BufferIndex, Region};
-use switch::{Now, Plug, PortConfig, PortId, Scratch, Switch, SwitchConfig, Wake};
+use switch::{Now, Plug, PortConfig, Scratch, Switch, SwitchConfig, Wake};
 
 const SLOTS: u32 = 128;
 const SIZE: Size = Size { bytes: 64 << 20, stride: 2112, first: None };

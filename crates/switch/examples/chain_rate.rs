@@ -6,6 +6,7 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use packet::PortId;
 use ring::Region;
 use ring::cursor::Span;
 use ring::host::HostPort;
@@ -14,7 +15,7 @@ use ring::owners::Owner;
 use ring::user::{RxRing, TxRing};
 use switch::forward::chain::rule::{Action, Fields, Rule};
 use switch::forward::chain::{Chain, Out, Plan, Planner, ServicePlan};
-use switch::{Forwarding, Now, Plug, PortConfig, PortId, Scratch, Switch, SwitchConfig, Wake};
+use switch::{Forwarding, Now, Plug, PortConfig, Scratch, Switch, SwitchConfig, Wake};
 
 /// Ports that receive; port 0 sends.
 const RECEIVERS: u8 = 4;

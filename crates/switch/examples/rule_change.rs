@@ -6,10 +6,11 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use packet::PortId;
 use switch::batch::{Batch, Delivery};
 use switch::forward::chain::rule::{Action, Fields, Network, Rule};
 use switch::forward::chain::{Chain, Out, Plan, Planner, ServicePlan, Tables};
-use switch::{Adapter, Forwarding, Now, Plug, PortConfig, PortId, Sent, Switch, SwitchConfig};
+use switch::{Adapter, Forwarding, Now, Plug, PortConfig, Sent, Switch, SwitchConfig};
 
 /// Samples of each change.
 const SAMPLES: u32 = 200;

@@ -7,9 +7,8 @@
 //! Frames that ask for nothing are all that a run consists of: a slot with one of these flags is
 //! not plain ([`ring::run`]), so looking for them costs a run nothing.
 
+use packet::PortId;
 use ring::abi::slot_flag::{NO_LEARN, PORT_MASK, RFRAGS_SHIFT};
-
-use crate::id::PortId;
 
 /// What is asked for a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

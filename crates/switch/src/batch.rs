@@ -7,6 +7,8 @@
 
 use std::sync::Arc;
 
+use packet::ethernet::{Header, Tag, field};
+use packet::{EtherType, PortId, VlanId};
 use ring::cursor::Index;
 use ring::guest::{GuestMemory, Reader, Span};
 use ring::kring::{FRONT_MAX, Frag, Front, Single};
@@ -18,10 +20,7 @@ use ring::{BufferIndex, Region};
 use crate::asks::Asks;
 use crate::bridge::TagAction;
 use crate::forward::chain::flow::{FlowKey, Prefix};
-use crate::frame::{EtherType, Header, Tag, field};
-use crate::id::PortId;
 use crate::offload::Vnet;
-use crate::vlan::VlanId;
 
 /// Most pieces of one frame: what its sender may use, its receiver gets.
 pub const FRAGS_MAX: usize = SLOTS_MAX as usize;

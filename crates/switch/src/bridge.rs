@@ -22,9 +22,12 @@
 //!
 //! No cost of a unicast frame depends on how many ports there are.
 //!
-//! [key]: crate::frame::Header::key
+//! [key]: packet::ethernet::Header::key
 
 use std::fmt;
+
+use packet::ethernet::{Header, Tag};
+use packet::{MacAddr, PortId, VlanId};
 
 use crate::asks::Asks;
 use crate::config::{Forwarding, PortConfig, SwitchConfig, VlanMode};
@@ -32,11 +35,9 @@ use crate::fdb::{Fdb, FdbFull, Flush};
 use crate::forward::patch::Patch;
 use crate::forward::static_map::{DROP_UNKNOWN, FLOOD_UNKNOWN};
 use crate::forward::{Ingress, Verdict, hub, learning, static_map};
-use crate::frame::{Header, MacAddr, Tag};
-use crate::id::{Now, PortId};
+use crate::id::Now;
 use crate::members::Members;
 use crate::stats::DropReason;
-use crate::vlan::VlanId;
 
 /// What the switch decided about a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::ParseError;
+use packet::{ParseError, VlanId, VlanSet};
+
 use crate::forward::FloodClass;
-use crate::vlan::{VlanId, VlanSet};
 
 /// How a port takes part in VLANs. Its text is `transparent[:VLAN]`, `access:VLAN` or
 /// `trunk:VLANS[,native=VLAN]`, for example `trunk:10,20-30,native=1`.

@@ -18,9 +18,9 @@
 
 mod table;
 
-use crate::frame::MacAddr;
-use crate::id::{Now, PortId};
-use crate::vlan::VlanId;
+use packet::{MacAddr, PortId, VlanId};
+
+use crate::id::Now;
 use table::{Key, Table, Value};
 
 /// The forwarding database of one switch.

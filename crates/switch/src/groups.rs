@@ -5,9 +5,10 @@
 
 use std::ops::Range;
 
+use packet::{MAX_PORTS, PortId};
+
 use crate::batch::Delivery;
 use crate::bridge::TagAction;
-use crate::id::{MAX_PORTS, PortId};
 
 const NONE: u16 = u16::MAX;
 

@@ -4,7 +4,7 @@
 //! Ethernet segments does it (IEEE 802.1D, 802.1Q), and as VALE does it: a batch at a time, in two
 //! passes.
 //!
-//! 1. *Decide.* The first 16 bytes of a frame, copied out once ([`Header`]), are all that is looked
+//! 1. *Decide.* The first 16 bytes of a frame, copied out once ([`packet::ethernet::Header`]), are all that is looked
 //!    at. [`Bridge`] finds the VLAN, learns the source, and asks a forwarding function, which gives
 //!    a [`Verdict`]: to one port, to many, or to none for a [`DropReason`].
 //! 2. *Deliver.* Frames for one destination are sent in one go. This pass knows nothing of
@@ -12,7 +12,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`frame`], [`vlan`], [`id`] | addresses, headers, VLANs; ports and moments |
+//! | [`packet`], [`id`] | addresses, headers, VLANs, port numbers; moments |
 //! | [`config`] | what an operator can set |
 //! | [`fdb`] | which address is behind which port |
 //! | [`forward`] | the forwarding functions, one per file |
@@ -25,7 +25,7 @@
 //!   is no clock here, no thread, no system call, and no randomness but the caller's seed. Maps
 //!   that are iterated are ordered. The same run gives the same result (`tests/simulation.rs`).
 //! - Decisions use the copy of a header, never the frame, which its sender may change meanwhile.
-//! - Numbers from outside are made into types that cannot be out of range ([`PortId`], [`VlanId`])
+//! - Numbers from outside are made into types that cannot be out of range ([`packet::PortId`], [`packet::VlanId`])
 //!   where they enter.
 //! - A frame that is not delivered is counted, under one reason.
 //! - A frame costs the same whether the switch has 2 ports or 4096 that do not get it.
@@ -37,10 +37,8 @@ pub mod asks;
 pub mod batch;
 pub mod bridge;
 pub mod config;
-pub mod error;
 pub mod fdb;
 pub mod forward;
-pub mod frame;
 mod groups;
 pub mod id;
 mod members;
@@ -50,18 +48,14 @@ pub mod port;
 pub mod stats;
 mod switch;
 pub mod turn;
-pub mod vlan;
 
 pub use bridge::{Bridge, Decision, StaticError, TagAction, Tagging};
 pub use config::{FDB_CAPACITY_MAX, Forwarding, OnFull, PortConfig, Role, SwitchConfig, VlanMode};
-pub use error::ParseError;
 pub use fdb::{Fdb, FdbEntry, FdbStats, Flush, Learned};
 pub use forward::{FloodClass, Verdict};
-pub use frame::{EtherType, Header, MacAddr, Tag};
-pub use id::{MAX_PORTS, Now, PortId};
+pub use id::Now;
 pub use monitor::{Moment, Monitor, Sight};
 pub use port::{Adapter, Plug, Sent, Wake};
 pub use stats::{Counters, DropReason, Drops, PortStats, QueueStats};
 pub use switch::Switch;
 pub use turn::{Full, Moved, Scratch};
-pub use vlan::{VlanId, VlanSet};

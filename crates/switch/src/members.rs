@@ -12,10 +12,10 @@
 
 use std::collections::BTreeMap;
 
+use packet::{PortId, VlanId};
+
 use crate::config::{PortConfig, VlanMode};
 use crate::forward::FloodClass;
-use crate::id::PortId;
-use crate::vlan::VlanId;
 
 /// A set of ports, as long as its highest member asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -154,7 +154,7 @@ fn place(port: PortId) -> (usize, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::MAX_PORTS;
+    use packet::MAX_PORTS;
 
     fn port(index: usize) -> PortId {
         PortId::new(index).unwrap()

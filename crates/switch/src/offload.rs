@@ -20,8 +20,9 @@ pub mod begun;
 
 use std::ops::Range;
 
+use packet::EtherType;
+
 use crate::bridge::TagAction;
-use crate::frame::EtherType;
 
 /// Bytes of a virtio-net header without the number of buffers.
 pub const VNET_LEN: usize = 10;

@@ -3,6 +3,7 @@
 //! This file is the switch at rest: ports come and go, settings change, counters are read. How
 //! frames move is in [`crate::turn`].
 
+use packet::PortId;
 use ring::doorbell::store_load_fence;
 use ring::kring::RxKring;
 use ring::owners::Leaver;
@@ -11,7 +12,7 @@ use crate::bridge::Bridge;
 use crate::config::{OnFull, PortConfig, SwitchConfig};
 use crate::forward::chain::cache::FlowCache;
 use crate::forward::chain::{Report, Steering, Tables};
-use crate::id::{Now, PortId};
+use crate::id::Now;
 use crate::monitor::{Monitor, Monitors, Sight, Watch};
 use crate::port::Plug;
 use crate::stats::PortStats;

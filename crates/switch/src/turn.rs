@@ -42,6 +42,8 @@ mod steer;
 
 use std::io;
 
+use packet::ethernet::Header;
+use packet::{MAX_PORTS, PortId};
 use ring::doorbell::store_load_fence;
 use ring::host::HostPort;
 use ring::kring::{RxKring, TxKring};
@@ -52,9 +54,8 @@ use crate::batch::{Batch, Delivery};
 use crate::bridge::{Decision, TagAction};
 use crate::config::OnFull;
 use crate::forward::Verdict;
-use crate::frame::Header;
 use crate::groups::Groups;
-use crate::id::{MAX_PORTS, Now, PortId};
+use crate::id::Now;
 use crate::port::Plug;
 use crate::stats::DropReason;
 use crate::switch::{Entry, Switch};

@@ -6,9 +6,11 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
+use packet::ethernet::Header;
+use packet::{EtherType, MacAddr, PortId, VlanId};
 use switch::{
-    Bridge, DropReason, EtherType, Flush, Forwarding, Header, MacAddr, Now, PortConfig, PortId,
-    PortStats, SwitchConfig, TagAction, Verdict, VlanId, VlanMode,
+    Bridge, DropReason, Flush, Forwarding, Now, PortConfig, PortStats, SwitchConfig, TagAction,
+    Verdict, VlanMode,
 };
 
 const HOSTS: usize = 40;

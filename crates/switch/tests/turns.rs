@@ -21,6 +21,7 @@ mod traders;
 
 use std::os::fd::AsFd;
 
+use packet::PortId;
 use ring::Region;
 use ring::abi::slot_flag;
 use ring::cursor::Span;
@@ -30,8 +31,8 @@ use ring::owners::Owner;
 use ring::user::{RxRing, TxRing};
 use switch::forward::chain::Planner;
 use switch::{
-    DropReason, Forwarding, Moved, Now, OnFull, Plug, PortConfig, PortId, Scratch, Switch,
-    SwitchConfig, VlanMode, Wake,
+    DropReason, Forwarding, Moved, Now, OnFull, Plug, PortConfig, Scratch, Switch, SwitchConfig,
+    VlanMode, Wake,
 };
 
 const SLOTS: u32 = 32;

@@ -14,6 +14,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use packet::PortId;
 use ring::Region;
 use ring::abi::{NetmapRing, Slot};
 use ring::host::HostPort;
@@ -23,9 +24,7 @@ use ring::user::{RxRing, TxRing};
 use switch::forward::chain::rule::{Action, Fields, Rule};
 use switch::forward::chain::service::Balance;
 use switch::forward::chain::{Chain, Out, Plan, Planner, ServicePlan};
-use switch::{
-    Forwarding, Now, Plug, PortConfig, PortId, Scratch, Switch, SwitchConfig, VlanMode, Wake,
-};
+use switch::{Forwarding, Now, Plug, PortConfig, Scratch, Switch, SwitchConfig, VlanMode, Wake};
 
 use crate::Input;
 use crate::rings::{SLOTS, STRIDE, Small, block, block_size, counts};

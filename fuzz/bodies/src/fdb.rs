@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
+use packet::{MacAddr, PortId, VlanId};
+use switch::Now;
 use switch::fdb::{Fdb, Flush};
-use switch::{MacAddr, Now, PortId, VlanId};
 
 use crate::Input;
 

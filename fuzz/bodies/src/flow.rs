@@ -1,10 +1,10 @@
 //! Whatever a frame begins with, it has a flow; whatever a function writes, it is in range.
 
+use packet::{MAX_PORTS, PortId, VlanId};
 use ring::mark::PREFIX;
 use switch::forward::chain::flow::{FlowKey, Prefix};
 use switch::forward::chain::meta::{HOPS_MAX, Meta, POSITIONS};
 use switch::forward::chain::rule::{Fields, Matcher};
-use switch::{MAX_PORTS, PortId, VlanId};
 
 use crate::Input;
 

@@ -1,7 +1,9 @@
 //! Headers against their definition, and decisions against what they may depend on.
 
+use packet::ethernet::Header;
+use packet::{MacAddr, PortId, VlanId};
 use switch::bridge::{Bridge, Decision};
-use switch::{Header, MacAddr, Now, PortConfig, PortId, SwitchConfig, VlanId, VlanMode};
+use switch::{Now, PortConfig, SwitchConfig, VlanMode};
 
 use crate::Input;
 
@@ -75,7 +77,7 @@ fn port_config(input: &mut Input<'_>) -> PortConfig {
     let vlan = match bits & 3 {
         0 | 1 => VlanMode::Transparent(vlan),
         2 => VlanMode::Access(vlan),
-        _ => VlanMode::Trunk { native: Some(vlan), allowed: switch::VlanSet::all() },
+        _ => VlanMode::Trunk { native: Some(vlan), allowed: packet::VlanSet::all() },
     };
     PortConfig {
         vlan,

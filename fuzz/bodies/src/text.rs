@@ -4,11 +4,12 @@ use std::path::Path;
 
 use daemon::config::Config;
 use daemon::control::steering::{Steering, View};
+use packet::PortId;
 use protocol::name::{PortName, SwitchName};
 use protocol::{CallMessage, ReplyMessage, SwitchSettings};
 use serde_json::{from_slice, to_vec};
+use switch::Role;
 use switch::forward::chain::{NUMBERS, Plan};
-use switch::{PortId, Role};
 
 /// A name that parses prints as itself and fits where names are kept; an error is one line.
 pub fn port_name(data: &[u8]) {

@@ -11,6 +11,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use packet::{MacAddr, VlanId};
 use port::host::{HostError, Opened};
 use port::machine::SocketError;
 use protocol::name::{PipeSide, PortName};
@@ -19,7 +20,7 @@ use ring::audit::Held;
 use ring::family::Traffic;
 use ring::layout::RingCounts;
 use switch::forward::chain::{Report, Tables};
-use switch::{MacAddr, PortConfig, Sight, SwitchConfig, VlanId};
+use switch::{PortConfig, Sight, SwitchConfig};
 use thiserror::Error;
 
 use super::state::ConnKey;

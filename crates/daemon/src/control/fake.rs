@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use packet::{MacAddr, VlanId};
 use port::host::HostError;
 use protocol::name::{PipeSide, PortName};
 use protocol::{
@@ -12,7 +13,7 @@ use protocol::{
 use ring::audit::Held;
 use ring::family::Traffic;
 use switch::forward::chain::{Report, Tables};
-use switch::{MacAddr, PortConfig, SwitchConfig, VlanId};
+use switch::{PortConfig, SwitchConfig};
 
 use super::datapath::{
     Attachment, Audited, AuditedMember, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow,

@@ -14,10 +14,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::str::FromStr;
 
+use packet::{MacAddr, VlanId};
 use protocol::Mac;
 use protocol::name::{PortName, SwitchName};
 use serde::{Deserialize, Serialize};
-use switch::{MacAddr, VlanId};
 
 use super::datapath::PortKey;
 

@@ -20,13 +20,14 @@ mod plan;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use packet::{MAX_PORTS, MacAddr, PortId, VlanId};
 use protocol::{ChainSpec, RuleSpec};
+use switch::Role;
 use switch::forward::chain::meta::POSITIONS;
 use switch::forward::chain::rule::{Action, Fields, Rule, check};
 use switch::forward::chain::service::Balance;
 use switch::forward::chain::text::{ethertype, network, protocol, range};
 use switch::forward::chain::{NUMBERS, PAST};
-use switch::{MAX_PORTS, MacAddr, PortId, Role, VlanId};
 
 use super::settings::{IDENT, is_ident};
 

@@ -1,7 +1,8 @@
 //! Stations in forwarding databases: counted, listed, put in by hand, forgotten.
 
+use packet::{MacAddr, VlanId};
 use protocol::FdbCounters;
-use switch::{Flush, MacAddr, StaticError, VlanId};
+use switch::{Flush, StaticError};
 
 use super::Workers;
 use crate::control::counters;

@@ -4,12 +4,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use packet::PortId;
 use port::hop::Hop;
 use ring::Region;
 use ring::audit::Member;
 use ring::family::{Family, Traffic};
 use ring::layout::PortLayout;
-use switch::{Plug, PortId};
+use switch::Plug;
 
 use super::Workers;
 use super::memory::Memory;

@@ -1,8 +1,9 @@
 //! What a switch has counted, as clients see it.
 
+use packet::PortId;
 use protocol::name::PortName;
 use protocol::{Counter, PortStats};
-use switch::{PortId, QueueStats, Switch};
+use switch::{QueueStats, Switch};
 
 /// The counters of a port, and how often its rings were re-synchronised.
 pub(super) fn counted(switch: &mut Switch, id: PortId) -> (switch::PortStats, u32) {

@@ -35,11 +35,12 @@ use std::collections::HashMap;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
+use packet::PortId;
 use port::sys::{Doorbell, Rung};
 use ring::doorbell::store_load_fence;
 use ring::owners::Leaver;
 use rustix::thread::sched_yield;
-use switch::{Full, Monitor, Now, Plug, PortConfig, PortId, Scratch, Sight, Switch};
+use switch::{Full, Monitor, Now, Plug, PortConfig, Scratch, Sight, Switch};
 
 use crate::sweeper::Sweeper;
 use idle::{Idle, IdleStrategy, Next};

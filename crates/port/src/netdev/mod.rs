@@ -103,12 +103,13 @@ mod fixture {
     use super::*;
     use crate::machine::{Access, State};
     use crate::vhost_user::allowance::{Allowance, Limits};
+    use packet::VlanId;
     use ring::put::FRAME_MAX;
     use std::path::Path;
     use std::time::{Duration, Instant};
     use switch::batch::{Batch, Delivery};
     use switch::bridge::TagAction;
-    use switch::{Drops, Sent, VlanId};
+    use switch::{Drops, Sent};
 
     pub(super) fn spec(dir: &Path, connects: bool) -> Spec {
         let (path, peer) = (dir.join("vm.sock"), Some(dir.join("vm.peer")));

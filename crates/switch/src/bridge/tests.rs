@@ -1,8 +1,9 @@
 //! The bridge, case by case; and floods against the rule for one port.
 
+use packet::MAX_PORTS;
+
 use super::*;
 use crate::forward::FloodClass;
-use crate::id::MAX_PORTS;
 use proptest::prelude::*;
 
 const NOW: Now = Now::START;

@@ -24,10 +24,10 @@
 use std::iter;
 use std::ops::Range;
 
+use packet::{MacAddr, PortId, VlanId};
+
 use crate::config::FDB_CAPACITY_MAX;
-use crate::frame::MacAddr;
-use crate::id::{Now, PortId};
-use crate::vlan::VlanId;
+use crate::id::Now;
 
 /// What is looked up: an address in a VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 //! The hub: every frame to every other port, and nothing is learned. What a sniffer wants.
 
+use packet::ethernet::Header;
+
 use super::{FloodClass, Verdict, refused};
-use crate::frame::Header;
 
 #[inline]
 pub(crate) fn decide(header: Header) -> Verdict {

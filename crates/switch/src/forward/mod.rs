@@ -10,10 +10,11 @@ pub(crate) mod learning;
 pub(crate) mod patch;
 pub(crate) mod static_map;
 
-use crate::frame::{Header, MacAddr};
-use crate::id::{Now, PortId};
+use packet::ethernet::Header;
+use packet::{MacAddr, PortId, VlanId};
+
+use crate::id::Now;
 use crate::stats::DropReason;
-use crate::vlan::VlanId;
 
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,8 +1,9 @@
 //! The patch cable: two ports, and what enters at one leaves at the other, whatever its addresses
 //! (PAUSE frames too: a cable is no bridge). With one port, or three, nothing is connected.
 
+use packet::PortId;
+
 use super::Verdict;
-use crate::id::PortId;
 use crate::stats::DropReason;
 
 /// The two ends, while there are exactly two ports.

@@ -11,13 +11,13 @@
 
 use std::io;
 
+use packet::PortId;
 use ring::plain::{FRAMES, Intake, USUAL};
 use ring::put::FRAME_MAX;
 
 use super::{TurnOf, frames};
 use crate::batch::{Batch, Delivery};
 use crate::bridge::TagAction;
-use crate::id::PortId;
 use crate::offload::Finishing;
 use crate::stats::DropReason;
 use crate::turn::stage::Part;

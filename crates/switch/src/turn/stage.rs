@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use packet::PortId;
+use packet::ethernet::Header;
 use ring::kring::{BadSlot, Refused, RxKring, Taken, TxKring};
 use ring::mark::Functions;
 use ring::trade::Giver;
@@ -12,8 +14,6 @@ use crate::asks::Asks;
 use crate::batch::{Batch, Delivery, Entry, FRAGS_MAX, prologue};
 use crate::bridge::{Decision, TagAction};
 use crate::config::OnFull;
-use crate::frame::Header;
-use crate::id::PortId;
 use crate::monitor::{Monitors, Watch};
 use crate::port::{Plug, Sent};
 use crate::stats::DropReason;

@@ -12,6 +12,8 @@
 //! In a run from function to function nobody looks at the frames: between ports of one region two
 //! slots are exchanged, and the mark is written into one of them.
 
+use packet::PortId;
+use packet::ethernet::Header;
 use ring::host::HostPort;
 use ring::mark::{Functions, drop_marked, mark_run};
 use ring::run::{End, Key, Run, drop_run};
@@ -26,8 +28,7 @@ use crate::forward::chain::Course;
 use crate::forward::chain::cache::Flow;
 use crate::forward::chain::meta::Meta;
 use crate::forward::chain::service::Instance;
-use crate::frame::Header;
-use crate::id::{Now, PortId};
+use crate::id::Now;
 use crate::port::Plug;
 use crate::stats::DropReason;
 use crate::switch::{Entry, Switch};

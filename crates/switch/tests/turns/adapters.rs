@@ -175,7 +175,7 @@ fn nobody_waits_for_a_port_that_a_station_has_left() {
 fn ports_that_get_nothing_are_many() {
     let mut net = Net::learning(2);
     net.introduce();
-    for port in 2..switch::MAX_PORTS {
+    for port in 2..packet::MAX_PORTS {
         let vlan = VlanMode::Access("2".parse().expect("a VLAN"));
         let config = PortConfig { vlan, ..PortConfig::default() };
         net.switch.add_port(id(port), Plug::Adapter(Box::new(Silent)), config);

@@ -8,11 +8,11 @@ use std::time::Duration;
 use client::nf::Frame;
 use daemon::words::in_toml;
 use ipnet::Ipv4Net;
+use packet::{EtherType, PortId, VlanId};
 use serde::{Deserialize, Deserializer, de::DeserializeOwned, de::Error};
 use switch::forward::chain::flow::{FlowKey, Prefix, has_ports};
 use switch::forward::chain::rule::{Fields, Matcher, Network};
 use switch::forward::chain::text::{ethertype, network, no_network, protocol, range};
-use switch::{EtherType, PortId, VlanId};
 use toml::Spanned;
 
 use super::packet::Protocol;

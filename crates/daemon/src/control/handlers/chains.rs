@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use packet::PortId;
 use protocol::name::{PortName, SwitchName};
 use protocol::{
     COUNT_NAME_MAX, COUNTS_MAX, ChainAdd, ChainInfo, ChainRef, ChainSpec, FlowCacheInfo,
@@ -12,7 +13,7 @@ use protocol::{
 };
 use switch::forward::chain::Report;
 use switch::forward::chain::cache::CacheStats;
-use switch::{Counters, DropReason, Forwarding, PortId};
+use switch::{Counters, DropReason, Forwarding};
 
 use super::{Answer, Control, Port, Wanted, page, parse_port};
 use crate::config::SwitchPlan;

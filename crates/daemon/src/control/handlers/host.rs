@@ -3,12 +3,13 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use packet::MacAddr;
 use port::host::HostError;
 use protocol::name::PortName;
 use protocol::{
     Address, Bind, BindKind, HostIf, HostIfInfo, InterfaceAttach, PortAdd, PortKind, Queues, Reply,
 };
-use switch::{MacAddr, PortConfig};
+use switch::PortConfig;
 
 use super::Control;
 use crate::control::datapath::{Datapath, GroupKey, HostSpec, MakeHostError, PortKey, SwitchKey};

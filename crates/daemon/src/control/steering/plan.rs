@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use packet::PortId;
 use protocol::{ChainSpec, RuleSpec};
-use switch::PortId;
 use switch::forward::chain::rule::Rule;
 use switch::forward::chain::service::INSTANCES_MAX;
 use switch::forward::chain::{Chain, Out, Plan, ServicePlan};

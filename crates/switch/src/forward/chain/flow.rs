@@ -8,10 +8,8 @@
 
 use std::net::IpAddr;
 
+use packet::{PortId, VlanId};
 use ring::mark::PREFIX;
-
-use crate::id::PortId;
-use crate::vlan::VlanId;
 
 /// Number of words.
 pub const WORDS: usize = 7;
@@ -326,7 +324,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::id::MAX_PORTS;
+    use packet::MAX_PORTS;
 
     /// One of these, or anything.
     fn byte(likely: [u8; 3]) -> impl Strategy<Value = u8> {

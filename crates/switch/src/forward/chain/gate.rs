@@ -44,8 +44,9 @@
 //! earlier service, or to one outside their chain; frames in direct hops, which the switch does not
 //! see; and functions whose ports have no rings.
 
+use packet::{MAX_PORTS, PortId};
+
 use super::service::{Instance, Service};
-use crate::id::{MAX_PORTS, PortId};
 
 /// Frames wait for so long at most, in milliseconds. Functions that keep up take less than one: at
 /// most a ring for each, of which they read a million frames a second or more. Longer than this,

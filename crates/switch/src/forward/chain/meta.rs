@@ -14,8 +14,6 @@
 //! Every value of every field is legal: what a function writes can send its own frames astray, to
 //! where its operator lets functions send frames, and nothing else.
 
-use crate::id::PortId;
-
 /// Longest chain.
 pub const POSITIONS: usize = 8;
 /// Most functions that a frame passes, whatever they ask for.
@@ -178,3 +176,4 @@ mod tests {
         }
     }
 }
+use packet::PortId;

@@ -47,7 +47,9 @@ pub mod service;
 mod tally;
 pub mod text;
 
-use crate::id::{MAX_PORTS, Now, PortId};
+use packet::{MAX_PORTS, PortId};
+
+use crate::id::Now;
 use crate::stats::{Counters, DropReason};
 use cache::{Flow, FlowCache};
 use flow::FlowKey;

@@ -8,8 +8,6 @@
 //! that seldom. Frames that are not taken wait in their ring, and it is their sender whom they hold
 //! up.
 
-use crate::id::{MAX_PORTS, PortId};
-
 /// Comparisons of a turn: 100 to 200 microseconds.
 const WORK: u64 = 32_768;
 
@@ -79,3 +77,4 @@ mod tests {
         assert_eq!(pace.most(port), all);
     }
 }
+use packet::{MAX_PORTS, PortId};

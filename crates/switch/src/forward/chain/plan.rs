@@ -21,6 +21,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use packet::{MAX_PORTS, PortId};
+
 use super::cache::FlowCache;
 use super::classifier::Classifier;
 use super::flow::FlowKey;
@@ -28,7 +30,7 @@ use super::gate::{Pause, Ports};
 use super::rule::{self, Action, Matcher, RULES_MAX, Rule};
 use super::service::{Balance, INSTANCES_MAX, Service};
 use super::{ChainStats, NUMBERS, PAST, Role, Steering};
-use crate::id::{MAX_PORTS, Now, PortId};
+use crate::id::Now;
 use crate::stats::Counters;
 
 /// A chain.

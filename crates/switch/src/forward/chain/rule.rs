@@ -9,10 +9,9 @@ use std::fmt;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
+use packet::{EtherType, MacAddr, PortId, VlanId};
+
 use super::flow::{FlowKey, WORDS, halves, has_ports, place};
-use crate::frame::{EtherType, MacAddr};
-use crate::id::PortId;
-use crate::vlan::VlanId;
 
 /// Most rules of a switch.
 pub const RULES_MAX: usize = 4096;

@@ -17,8 +17,9 @@
 
 use std::cmp::Ordering;
 
+use packet::PortId;
+
 use super::flow::fold;
-use crate::id::PortId;
 
 /// Parts in which the flows of a service are handed out.
 pub const BUCKETS: usize = 1024;

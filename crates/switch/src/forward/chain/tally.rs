@@ -1,11 +1,12 @@
 //! What was counted of chains, rules and instances.
 
+use packet::PortId;
+
 use super::cache::CacheStats;
 use super::meta::Meta;
 use super::plan::Entry;
 use super::service::Service;
 use super::{Course, Role, Steering};
-use crate::id::PortId;
 use crate::stats::{Counters, DropReason, Drops};
 
 /// Counters of a chain.

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
+use packet::{EtherType, MacAddr, VlanId};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use ring::mark::PREFIX;
@@ -11,8 +12,6 @@ use super::classifier::Classifier;
 use super::flow::{FlowKey, Prefix};
 use super::rule::{Fields, Matcher, Network, Rule};
 use super::*;
-use crate::frame::{EtherType, MacAddr};
-use crate::vlan::VlanId;
 
 /// A frame as its parts: what is asked of it can be answered without reading bytes.
 #[derive(Clone, Debug)]

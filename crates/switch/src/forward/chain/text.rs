@@ -3,8 +3,9 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
+use packet::EtherType;
+
 use super::rule::Network;
-use crate::frame::EtherType;
 
 /// A type.
 ///

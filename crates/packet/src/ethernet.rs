@@ -15,9 +15,8 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::str::FromStr;
 
-use crate::error::ParseError;
+use crate::mac::MacAddr;
 use crate::vlan::VlanId;
 
 /// Where the fields of a frame lie.
@@ -34,117 +33,6 @@ pub mod field {
     pub const TCI: Range<usize> = 14..16;
     /// What a [`Header`](super::Header) copies out.
     pub const HEADER: Range<usize> = 0..16;
-}
-
-/// A MAC address.
-///
-/// Kept as a number in the byte order of the frame, so that it is compared and hashed without
-/// being taken apart.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct MacAddr(u64);
-
-impl MacAddr {
-    /// All ones: every station.
-    pub const BROADCAST: Self = Self(MAC_MASK);
-    /// All zeros: no station.
-    pub const ZERO: Self = Self(0);
-    /// 802.3x PAUSE: means the other end of a link, and ends there.
-    pub const PAUSE: Self = Self::new([0x01, 0x80, 0xc2, 0x00, 0x00, 0x01]);
-
-    /// The address with these octets.
-    #[inline]
-    pub const fn new(o: [u8; 6]) -> Self {
-        Self(u64::from_le_bytes([o[0], o[1], o[2], o[3], o[4], o[5], 0, 0]))
-    }
-
-    /// The octets, in the order of the wire.
-    #[inline]
-    pub const fn octets(self) -> [u8; 6] {
-        let o = self.0.to_le_bytes();
-        [o[0], o[1], o[2], o[3], o[4], o[5]]
-    }
-
-    /// A number that identifies the address: 48 bits, the first octet lowest.
-    #[inline]
-    pub const fn as_u64(self) -> u64 {
-        self.0
-    }
-
-    /// The address of a number made by [`as_u64`](Self::as_u64); higher bits are ignored.
-    #[inline]
-    pub const fn from_u64(bits: u64) -> Self {
-        Self(bits & MAC_MASK)
-    }
-
-    /// Whether this is a group address (broadcast is one).
-    #[inline]
-    pub const fn is_multicast(self) -> bool {
-        self.0 & 1 != 0
-    }
-
-    /// Whether a station can be found by this address: it is neither a group's nor all zeros.
-    #[inline]
-    pub const fn is_station(self) -> bool {
-        !self.is_multicast() && self.0 != Self::ZERO.0
-    }
-
-    /// Whether this is the broadcast address.
-    #[inline]
-    pub const fn is_broadcast(self) -> bool {
-        self.0 == MAC_MASK
-    }
-}
-
-impl From<[u8; 6]> for MacAddr {
-    fn from(octets: [u8; 6]) -> Self {
-        Self::new(octets)
-    }
-}
-
-/// Addresses sort as they are written.
-impl Ord for MacAddr {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.octets().cmp(&other.octets())
-    }
-}
-
-impl PartialOrd for MacAddr {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl fmt::Display for MacAddr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.octets();
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
-    }
-}
-
-impl fmt::Debug for MacAddr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl FromStr for MacAddr {
-    type Err = ParseError;
-
-    fn from_str(text: &str) -> Result<Self, ParseError> {
-        let error = || ParseError::new("a MAC address such as 02:00:00:00:00:01", text);
-        let mut octets = [0; 6];
-        let mut parts = text.split(':');
-        for octet in &mut octets {
-            *octet = parts.next().and_then(parse_octet).ok_or_else(error)?;
-        }
-        if parts.next().is_some() { Err(error()) } else { Ok(Self::new(octets)) }
-    }
-}
-
-/// One or two hexadecimal digits; `from_str_radix` alone would also take a sign.
-fn parse_octet(text: &str) -> Option<u8> {
-    let digits = (1..=2).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit());
-    digits.then(|| u8::from_str_radix(text, 16).ok()).flatten()
 }
 
 /// The type of what follows in a frame.
@@ -228,13 +116,13 @@ impl Header {
     /// The destination address.
     #[inline]
     pub const fn dst(self) -> MacAddr {
-        MacAddr(low_48(self.0))
+        MacAddr::from_u64(low_48(self.0))
     }
 
     /// The source address.
     #[inline]
     pub const fn src(self) -> MacAddr {
-        MacAddr(low_48(self.0 >> bit(field::SOURCE)))
+        MacAddr::from_u64(low_48(self.0 >> bit(field::SOURCE)))
     }
 
     /// The EtherType; of a tagged frame that is [`EtherType::VLAN`].
@@ -272,9 +160,6 @@ impl Header {
         ((self.0 >> bit(field) & 0xffff) as u16).swap_bytes()
     }
 }
-
-/// The 48 bits of an address.
-const MAC_MASK: u64 = 0xffff_ffff_ffff;
 
 /// The lowest 48 bits of a header: an address, once it is shifted there.
 #[inline]
@@ -329,23 +214,6 @@ mod tests {
         assert_eq!(header([0x81, 0x00], [0x0f, 0xff]).tag().unwrap().vlan(), None);
     }
 
-    #[test]
-    fn test_addresses_know_their_kind() {
-        assert!(MacAddr::BROADCAST.is_broadcast() && MacAddr::BROADCAST.is_multicast());
-        assert!(MacAddr::PAUSE.is_multicast() && !MacAddr::PAUSE.is_broadcast());
-        let station = MacAddr::new([2, 0, 0, 0, 0, 1]);
-        assert!(!station.is_multicast() && station.is_station());
-        assert!(!MacAddr::ZERO.is_station() && !MacAddr::BROADCAST.is_station());
-    }
-
-    #[test]
-    fn test_text_that_is_no_address_is_refused() {
-        for text in ["", "02:00:00:00:00", "02:00:00:00:00:01:02", "02:00:00:00:00:+1", "g::::::"] {
-            let error = text.parse::<MacAddr>().unwrap_err();
-            assert!(error.to_string().starts_with("expected a MAC address"), "{error}");
-        }
-    }
-
     proptest! {
         #[test]
         fn prop_header_reads_the_bytes_it_was_given(bytes: [u8; 16]) {
@@ -361,20 +229,6 @@ mod tests {
         #[test]
         fn prop_tag_survives_its_encoding(tci: u16) {
             prop_assert_eq!(Tag::from_tci(tci).tci(), tci);
-        }
-
-        #[test]
-        fn prop_address_survives_its_text_and_number(octets: [u8; 6]) {
-            let mac = MacAddr::new(octets);
-            prop_assert_eq!(mac.to_string().parse(), Ok(mac));
-            prop_assert_eq!(MacAddr::from_u64(mac.as_u64()), mac);
-            prop_assert_eq!(mac.octets(), octets);
-        }
-
-        #[test]
-        fn prop_addresses_sort_as_they_are_written(a: [u8; 6], b: [u8; 6]) {
-            let [a, b] = [MacAddr::new(a), MacAddr::new(b)];
-            prop_assert_eq!(a.cmp(&b), a.to_string().cmp(&b.to_string()));
         }
     }
 }

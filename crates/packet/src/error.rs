@@ -1,8 +1,8 @@
-//! Errors of the switch's text forms.
+//! The error of text that cannot be read.
 
 use std::fmt;
 
-/// A text that is not what it should be: says what was expected, and what was found.
+/// An error that says which text was expected, and which was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseError {
     expected: &'static str,
@@ -10,7 +10,9 @@ pub struct ParseError {
 }
 
 impl ParseError {
-    pub(crate) fn new(expected: &'static str, found: &str) -> Self {
+    /// An error for text that is not `expected`, a phrase such as "a VLAN, 1 to 4094".
+    #[must_use]
+    pub fn new(expected: &'static str, found: &str) -> Self {
         Self { expected, found: found.to_owned() }
     }
 }

@@ -1,0 +1,26 @@
+//! Frames and packets: what their bytes mean.
+//!
+//! This crate reads and writes bytes that the caller holds. It does no input or output, has no
+//! state, and depends on no other crate, so the switch, the network functions, the client library
+//! and the tools share one definition of each header and each rule field.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`mac`] | MAC addresses |
+//! | [`ethernet`] | the head of an Ethernet frame: addresses, EtherType, 802.1Q tag |
+//! | [`vlan`] | VLAN numbers and sets of them |
+//! | [`port`] | the number of a switch port |
+//! | [`error`] | the error of text that cannot be read |
+#![forbid(unsafe_code)]
+
+pub mod error;
+pub mod ethernet;
+pub mod mac;
+pub mod port;
+pub mod vlan;
+
+pub use error::ParseError;
+pub use ethernet::EtherType;
+pub use mac::MacAddr;
+pub use port::{MAX_PORTS, PortId};
+pub use vlan::{VlanId, VlanSet};
