@@ -24,9 +24,9 @@ use switch::{PortConfig, SwitchConfig};
 use thiserror::Error;
 pub use tracing::Level;
 
-use crate::control::datapath::RingSpec;
-use crate::control::policy::Grant;
 use crate::control::statics::Station;
+use crate::model::policy::Grant;
+use crate::model::specs::RingSpec;
 use crate::records::InterfaceText;
 use crate::words::in_toml;
 use file::{Misfit, RawConfig};

@@ -40,14 +40,16 @@ use switch::{Plug, PortConfig, Switch, SwitchConfig};
 
 use crate::config::{Config, WaitPolicy};
 use crate::control::counters;
-use crate::control::datapath::{
-    Attachment, Audited, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow, GroupKey,
-    HopKey, HopPlaceInfo, HostSpec, LoneSpec, MachineSpec, MakeHostError, MakeMachineError,
-    Opening, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
-};
+use crate::control::datapath::Datapath;
 use crate::control::declared::Declared;
-use crate::control::state::ConnKey;
-use crate::control::state::bound::Claim;
+use crate::model::audit::Audited;
+use crate::model::error::{DatapathError, MakeHostError, MakeMachineError};
+use crate::model::keys::{ConnKey, GroupKey, HopKey, PipeKey, PortKey, SwitchKey};
+use crate::model::opening::{Build, Opening};
+use crate::model::replies::{Attachment, Binding, FdbRow, HopPlaceInfo};
+use crate::model::specs::{
+    BoundSpec, Claim, HostSpec, MachineSpec, RingSpec, ShmSpec, UnswitchedSpec,
+};
 use crate::start::{StartError, raise_descriptor_limit};
 use crate::sweeper::Sweeper;
 use crate::worker::Worker;
@@ -402,7 +404,7 @@ impl Datapath for Workers {
         bound.or_else(|| self.plugged_rings(port))
     }
 
-    fn reserve_lone(&mut self, spec: &LoneSpec) -> Result<u16, DatapathError> {
+    fn reserve_lone(&mut self, spec: &UnswitchedSpec) -> Result<u16, DatapathError> {
         self.plan_lone(spec)
     }
 

@@ -13,6 +13,7 @@ pub mod datapath;
 pub mod keeper;
 pub mod lockfile;
 pub mod log;
+pub mod model;
 pub mod records;
 pub mod start;
 pub mod store;
@@ -32,9 +33,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use config::Config;
 use control::datapath::Datapath;
 use control::handlers::Control;
-use control::policy::Caller;
 use control::socket::Server;
 use keeper::Keeper;
+use model::policy::Caller;
 use start::{Place, StartError};
 use store::Store;
 

@@ -25,9 +25,9 @@ use switch::{PortConfig, SwitchConfig};
 use crate::config::{PortPlan, SwitchPlan};
 use crate::control::handlers::host::complete;
 use crate::control::handlers::machine;
-use crate::control::policy::Grant;
 use crate::control::settings::{change_grant, change_port, change_switch, show_port};
 use crate::control::statics::{MAX_STATIONS, Station};
+use crate::model::policy::Grant;
 
 /// The version of the records.
 pub const VERSION: u32 = 1;

@@ -18,10 +18,10 @@ use super::values::{
     WorkerCount, from_text,
 };
 use super::{Config, GroupPlan, Quota, SocketConfig, WaitPolicy, WorkersConfig};
-use crate::control::datapath::{NEW_GROUP, RingSpec};
 use crate::control::declared::is_group_name;
-use crate::control::policy::Grant;
 use crate::control::statics::Station;
+use crate::model::policy::Grant;
+use crate::model::specs::{NEW_GROUP, RingSpec};
 use crate::worker::BATCH;
 
 /// Something that can be read and cannot be meant, and where it stands.

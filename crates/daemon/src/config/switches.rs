@@ -23,11 +23,11 @@ use super::values::{
 use super::{PortPlan, SwitchPlan};
 use crate::control::handlers::host::complete;
 use crate::control::handlers::machine;
-use crate::control::policy::Grant;
 use crate::control::refusal::Refusal;
 use crate::control::settings::{change_grant, change_port, change_switch};
 use crate::control::statics::Station;
 use crate::control::steering::{Steering, lowest_free, sent_by_function};
+use crate::model::policy::Grant;
 
 /// What a file says of a switch.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use serde::de::{Deserializer, Error as _, Visitor};
 use switch::FDB_CAPACITY_MAX;
 use tracing::Level;
 
-use crate::control::datapath::{GROUP_MEMORY_MAX, GROUP_MEMORY_MIN, MAX_EXTRA_BUFS};
+use crate::model::specs::{GROUP_MEMORY_MAX, GROUP_MEMORY_MIN, MAX_EXTRA_BUFS};
 use crate::users;
 
 /// A value whose text form another module defines.

@@ -12,8 +12,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::datapath::Build;
-use super::state::ConnKey;
+use crate::model::keys::ConnKey;
+use crate::model::opening::Build;
 
 /// What is being built, and for whom.
 pub struct Builders {

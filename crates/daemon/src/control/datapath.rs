@@ -5,325 +5,26 @@
 //! so an implementation only fails for want of memory or descriptors, and then leaves nothing
 //! behind. It carries each call to the worker that owns the switch, to be run between two batches.
 
-use std::fmt;
-use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use packet::{MacAddr, VlanId};
-use port::host::{HostError, Opened};
-use port::machine::SocketError;
+use protocol::{
+    FdbCounters, HostIf, HostIfInfo, MachineInfo, PortGeometry, PortKind, PortStats,
+};
 use protocol::name::{PipeSide, PortName};
-use protocol::{FdbCounters, HostIf, HostIfInfo, MachineInfo, PortGeometry, PortKind, PortStats};
-use ring::audit::Held;
 use ring::family::Traffic;
-use ring::layout::RingCounts;
 use switch::forward::chain::{Report, Tables};
-use switch::{PortConfig, Sight, SwitchConfig};
-use thiserror::Error;
+use packet::{MacAddr, VlanId};
+use switch::{PortConfig, SwitchConfig};
 
-use super::state::ConnKey;
-use super::state::bound::Claim;
-
-/// A switch, for the life of the daemon: never used again for another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SwitchKey(pub u32);
-
-/// A port of whichever switch, likewise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PortKey(pub u32);
-
-/// A trust group: its user, and its name.
-pub type GroupKey = (u32, String);
-
-/// A pipe, likewise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PipeKey(pub u32);
-
-/// A direct hop, likewise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct HopKey(pub u32);
-
-/// Rings and buffers of a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RingSpec {
-    /// Rings and slots.
-    pub counts: RingCounts,
-    /// Extra buffers, at most [`MAX_EXTRA_BUFS`].
-    pub extra_bufs: u32,
-    /// Distance of the buffers in bytes, a legal one.
-    pub stride: u32,
-}
-
-impl RingSpec {
-    /// Buffers that a port of these is given.
-    #[must_use]
-    pub fn buffers(&self) -> u32 {
-        self.counts.buffers().saturating_add(self.extra_bufs)
-    }
-}
-
-/// Bytes of a trust group's region: by default, and at least and at most where somebody says.
-pub const NEW_GROUP: u64 = 512 << 20;
-/// See above.
-pub const GROUP_MEMORY_MIN: u64 = 1 << 20;
-/// See above.
-pub const GROUP_MEMORY_MAX: u64 = 4095 << 20;
-
-/// Most extra buffers of a port.
-pub const MAX_EXTRA_BUFS: u32 = 1 << 20;
-
-/// A port of a switch that a client attaches.
-#[derive(Clone, Debug)]
-pub struct ShmSpec {
-    /// Its key.
-    pub key: PortKey,
-    /// Its name, for the `netmap_if`.
-    pub name: PortName,
-    /// Its switch.
-    pub switch: SwitchKey,
-    /// Rings and buffers.
-    pub rings: RingSpec,
-    /// Trust group, of that user: ports of one group share a region.
-    pub group: Option<GroupKey>,
-    /// Bytes that the group's region has at most, if the port is its first.
-    pub group_memory: u64,
-}
-
-/// A port of a switch that netmap programs bind.
-#[derive(Clone, Debug)]
-pub struct BoundSpec {
-    /// Its key.
-    pub key: PortKey,
-    /// Its name, for the `netmap_if`.
-    pub name: PortName,
-    /// Its switch.
-    pub switch: SwitchKey,
-    /// Rings and buffers; extra ones are its holders'.
-    pub rings: RingSpec,
-    /// The region to live in; `None`: a new one.
-    pub region: Option<u16>,
-    /// Most bytes of a new one.
-    pub room: Option<u64>,
-}
-
-/// A port with a network interface of the host behind it.
-#[derive(Clone, Debug)]
-pub struct HostSpec {
-    /// Its key.
-    pub key: PortKey,
-    /// Its name, for the log.
-    pub name: PortName,
-    /// Its switch.
-    pub switch: SwitchKey,
-    /// What is behind it.
-    pub kind: PortKind,
-    /// The interface, which has a name.
-    pub host: HostIf,
-    /// How the switch treats it.
-    pub config: PortConfig,
-    /// The interface, if it has been opened for it.
-    pub opening: Option<Opening>,
-}
-
-/// An interface that is opened by another thread.
-#[derive(Clone, Default)]
-pub struct Opening(Arc<OpeningSlot>);
-
-/// What came of it, once it is known.
-pub type OpeningSlot = Mutex<Option<Result<Opened, HostError>>>;
-
-impl Opening {
-    /// It has been opened, or could not be.
-    pub fn put(&self, opened: Result<Opened, HostError>) {
-        *self.0.lock().expect("nobody panics with it") = Some(opened);
-    }
-
-    /// What came of it, once.
-    #[must_use]
-    pub fn take(&self) -> Option<Result<Opened, HostError>> {
-        self.0.lock().expect("nobody panics with it").take()
-    }
-
-    /// To know whether anybody is interested still.
-    #[must_use]
-    pub fn watch(&self) -> Weak<OpeningSlot> {
-        Arc::downgrade(&self.0)
-    }
-}
-
-impl fmt::Debug for Opening {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Opening").finish_non_exhaustive()
-    }
-}
-
-/// The port of a virtual machine.
-#[derive(Clone, Debug)]
-pub struct MachineSpec {
-    /// Its key.
-    pub key: PortKey,
-    /// How its monitor is spoken to.
-    pub kind: PortKind,
-    /// Its name, for the log.
-    pub name: PortName,
-    /// Its switch.
-    pub switch: SwitchKey,
-    /// Its socket.
-    pub socket: port::machine::Spec,
-    /// How the switch treats it.
-    pub config: PortConfig,
-}
-
-/// Why there is no such port.
-#[derive(Debug, Error)]
-pub enum MakeMachineError {
-    /// The socket.
-    #[error(transparent)]
-    Socket(#[from] SocketError),
-    /// The system had nothing left.
-    #[error(transparent)]
-    Datapath(#[from] DatapathError),
-}
-
-/// Why there is no such port.
-#[derive(Debug, Error)]
-pub enum MakeHostError {
-    /// The interface.
-    #[error(transparent)]
-    Host(#[from] HostError),
-    /// The system had nothing left.
-    #[error(transparent)]
-    Datapath(#[from] DatapathError),
-}
-
-impl From<io::Error> for MakeHostError {
-    fn from(error: io::Error) -> Self {
-        Self::Datapath(error.into())
-    }
-}
-
-/// Rings of one connection that no switch serves: a null port's or a monitor's.
-#[derive(Clone, Debug)]
-pub struct LoneSpec {
-    /// Their key.
-    pub key: PortKey,
-    /// The name that was asked for.
-    pub name: PortName,
-    /// For the `netmap_if`.
-    pub label: String,
-    /// Rings and buffers.
-    pub rings: RingSpec,
-    /// The region to live in; `None`: a new one.
-    pub region: Option<u16>,
-    /// For a monitor: what it sees.
-    pub sights: Vec<(PortKey, Sight)>,
-}
-
-/// What a holder of a bound port needs: the numbers and the descriptors of
-/// [`Bound`](protocol::Bound).
-#[derive(Debug)]
-pub struct Binding {
-    /// The reply without the descriptors.
-    pub bound: protocol::Bound,
-    /// The region.
-    pub region: OwnedFd,
-    /// The holder writes here.
-    pub kick: OwnedFd,
-    /// The holder reads here.
-    pub wake: OwnedFd,
-}
-
-/// The slow half of making a port: commits its memory. It is run on a thread of its own; when it is
-/// done, the port can be attached.
-pub type Build = Box<dyn FnOnce() -> io::Result<()> + Send>;
-
-/// What a client needs to use a port: the numbers and the descriptors of
-/// [`Attached`](protocol::Attached).
-#[derive(Debug)]
-pub struct Attachment {
-    /// The reply without the descriptors.
-    pub geometry: protocol::Attached,
-    /// The region.
-    pub region: OwnedFd,
-    /// The client writes here.
-    pub kick: OwnedFd,
-    /// The client reads here.
-    pub wake: OwnedFd,
-}
-
-/// An entry of a forwarding database, in the keys of this border.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FdbRow {
-    /// Address.
-    pub mac: MacAddr,
-    /// VLAN.
-    pub vlan: VlanId,
-    /// Port.
-    pub port: PortKey,
-    /// Made by command.
-    pub is_static: bool,
-    /// Milliseconds since it was last seen.
-    pub age_ms: u64,
-}
-
-/// Where a direct hop lies in the region of its group.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HopPlaceInfo {
-    /// Offset of its block.
-    pub block: u64,
-    /// Slots of the ring that nobody uses.
-    pub tx_slots: u32,
-    /// Slots of the one that frames go through.
-    pub rx_slots: u32,
-}
-
-/// Members of a group that are looked at in one go, at most.
-pub const AUDIT_MEMBERS: usize = 32;
-
-/// A part of a trust group in an audit.
-#[derive(Clone, Debug)]
-pub struct Audited {
-    /// Bytes of its region that are committed.
-    pub committed: u64,
-    /// Buffers of its region.
-    pub buffers: u32,
-    /// Those that are nobody's.
-    pub free: u32,
-    /// What all members were given, and what they have.
-    pub given: u32,
-    /// See above.
-    pub owned: u32,
-    /// Some of them.
-    pub members: Vec<AuditedMember>,
-    /// How many extra buffers were looked at.
-    pub listed: u32,
-    /// The next one, if there are more.
-    pub next: Option<PortKey>,
-}
-
-/// A member of it.
-#[derive(Clone, Copy, Debug)]
-pub struct AuditedMember {
-    /// Its port.
-    pub port: PortKey,
-    /// What it has.
-    pub held: Held,
-    /// It is reserved, and not attached yet.
-    pub begins: bool,
-}
-
-/// The system had nothing left to give.
-#[derive(Debug, Error)]
-pub enum DatapathError {
-    /// Memory, descriptors, a system call that failed for want of them.
-    #[error("the system refused: {0}")]
-    System(#[from] io::Error),
-    /// A table of fixed size is full.
-    #[error("no room for more {0}")]
-    Full(&'static str),
-}
+use crate::model::audit::Audited;
+use crate::model::error::{DatapathError, MakeHostError, MakeMachineError};
+use crate::model::keys::{ConnKey, GroupKey, HopKey, PipeKey, PortKey, SwitchKey};
+use crate::model::opening::{Build, Opening};
+use crate::model::replies::{Attachment, Binding, FdbRow, HopPlaceInfo};
+use crate::model::specs::{
+    BoundSpec, Claim, HostSpec, MachineSpec, RingSpec, ShmSpec, UnswitchedSpec,
+};
 
 /// The workers, as the control plane sees them.
 pub trait Datapath {
@@ -349,7 +50,7 @@ pub trait Datapath {
     fn groups(&self) -> Vec<GroupKey>;
     /// Is there one of that key?
     fn has_group(&self, group: &GroupKey) -> bool;
-    /// Where the buffers of one are: its members from a port on, at most [`AUDIT_MEMBERS`]. `None`:
+    /// Where the buffers of one are: its members from a port on, at most [`AUDIT_MEMBERS`](crate::model::audit::AUDIT_MEMBERS). `None`:
     /// there is no such group.
     fn audit(&mut self, group: &GroupKey, from: PortKey) -> Option<Audited>;
     /// Makes a direct hop between two functions, attached in one group and one switch: frames go
@@ -406,7 +107,7 @@ pub trait Datapath {
     /// Reserves rings that no switch serves and nobody holds yet, as [`Datapath::reserve_bound`].
     /// All ports that are looked at have rings and are in one switch; the monitor sees nothing more
     /// when the first of them goes.
-    fn reserve_lone(&mut self, spec: &LoneSpec) -> Result<u16, DatapathError>;
+    fn reserve_lone(&mut self, spec: &UnswitchedSpec) -> Result<u16, DatapathError>;
     /// They are built.
     fn attach_lone(&mut self, port: PortKey);
     /// Removes them, with their holder.
@@ -524,14 +225,3 @@ pub trait Datapath {
     /// Forgets what was learnt, on all ports or on one.
     fn fdb_flush(&mut self, switch: SwitchKey, port: Option<PortKey>);
 }
-
-macro_rules! show_number {
-    ($($key:ty),*) => {$(
-        impl fmt::Display for $key {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.fmt(f)
-            }
-        }
-    )*};
-}
-show_number!(SwitchKey, PortKey, PipeKey, HopKey);

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use protocol::name::{PortName, SwitchName};
 use protocol::{GroupAccess, NewPorts};
 
-use super::datapath::GroupKey;
-use super::policy::{Access, Caller, Permissions};
 use super::refusal::GroupRefusal;
 use crate::config::Config;
+use crate::model::keys::GroupKey;
+use crate::model::policy::{Access, Caller, Permissions};
 
 /// All of them, by name.
 #[derive(Clone, Debug, Default)]

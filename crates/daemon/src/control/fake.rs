@@ -15,14 +15,16 @@ use ring::family::Traffic;
 use switch::forward::chain::{Report, Tables};
 use switch::{PortConfig, SwitchConfig};
 
-use super::datapath::{
-    Attachment, Audited, AuditedMember, Binding, BoundSpec, Build, Datapath, DatapathError, FdbRow,
-    GroupKey, HopKey, HopPlaceInfo, HostSpec, LoneSpec, MachineSpec, MakeHostError,
-    MakeMachineError, Opening, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
-};
+use super::datapath::Datapath;
 use super::handlers::host::trust_group;
-use super::state::ConnKey;
-use super::state::bound::Claim;
+use crate::model::audit::{Audited, AuditedMember};
+use crate::model::error::{DatapathError, MakeHostError, MakeMachineError};
+use crate::model::keys::{ConnKey, GroupKey, HopKey, PipeKey, PortKey, SwitchKey};
+use crate::model::opening::{Build, Opening};
+use crate::model::replies::{Attachment, Binding, FdbRow, HopPlaceInfo};
+use crate::model::specs::{
+    BoundSpec, Claim, HostSpec, MachineSpec, RingSpec, ShmSpec, UnswitchedSpec,
+};
 
 /// Everything the control plane said, and what there is after it.
 #[derive(Debug, Default)]
@@ -321,7 +323,7 @@ impl Datapath for Fake {
         }
     }
 
-    fn reserve_lone(&mut self, spec: &LoneSpec) -> Result<u16, DatapathError> {
+    fn reserve_lone(&mut self, spec: &UnswitchedSpec) -> Result<u16, DatapathError> {
         self.allocate()?;
         assert!(spec.sights.iter().all(|(port, _)| self.ports.contains_key(port)));
         let region = spec.region.unwrap_or_else(|| self.new_region());

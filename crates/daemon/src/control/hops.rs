@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::name::{PortName, SwitchName};
 use protocol::{ErrorCode, HopState};
 
-use super::datapath::{HopKey, PortKey};
+use crate::model::keys::{HopKey, PortKey};
 
 /// Most hops that begin, or that end, at one function.
 pub const HOPS_MAX: usize = 4;

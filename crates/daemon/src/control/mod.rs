@@ -15,7 +15,6 @@ pub mod declared;
 pub mod fake;
 pub mod handlers;
 pub mod hops;
-pub mod policy;
 pub mod refusal;
 pub mod settings;
 pub mod socket;

@@ -11,10 +11,10 @@ use thiserror::Error;
 use port::host::HostError;
 use port::machine::SocketError;
 
-use super::datapath::{DatapathError, MakeHostError, MakeMachineError};
-use super::policy::Access;
 use crate::keeper::NotKept;
 use crate::log::cut;
+use crate::model::error::{DatapathError, MakeHostError, MakeMachineError};
+use crate::model::policy::Access;
 use crate::users;
 pub use group::{GroupRefusal, Unaffordable};
 pub use service::Clash;

@@ -6,9 +6,9 @@ use ring::cursor::Span;
 use ring::layout::{MAX_RINGS, RingCounts};
 use switch::{FDB_CAPACITY_MAX, Forwarding, PortConfig, Role, SwitchConfig};
 
-use super::datapath::{MAX_EXTRA_BUFS, RingSpec};
-use super::policy::Grant;
 use super::refusal::Refusal;
+use crate::model::policy::Grant;
+use crate::model::specs::{MAX_EXTRA_BUFS, RingSpec};
 use crate::records::InterfaceText;
 
 /// The settings of a switch that comes with its first port. An interface that is alone in one has

@@ -45,14 +45,15 @@ use rustix::net::{
 };
 
 use super::builders::Builders;
-use super::datapath::{Build, Datapath};
+use super::datapath::Datapath;
 use super::handlers::{Answer, Client, Control, Step};
-use super::policy::Caller;
 use super::refusal::Refusal;
-use super::state::ConnKey;
 use super::sys;
 use super::turns::Turns;
 use crate::log::Seldom;
+use crate::model::keys::ConnKey;
+use crate::model::opening::Build;
+use crate::model::policy::Caller;
 
 /// The socket and everybody connected to it.
 #[derive(Debug)]

@@ -41,21 +41,17 @@ use protocol::{NewPorts, PortKind, SwitchSettings};
 use switch::SwitchConfig;
 use switch::forward::chain;
 
-use super::datapath::{GroupKey, PipeKey, PortKey, SwitchKey};
-use super::policy::{Access, Caller, Permissions};
 use super::refusal::Refusal;
 use super::settings::{check_owners, new_switch};
 use super::steering::Steering;
 use crate::config::Quota;
+use crate::model::keys::{ConnKey, GroupKey, PipeKey, PortKey, SwitchKey};
+use crate::model::policy::{Access, Caller, Permissions};
 use bound::Shared;
 use groups::{Charge, GroupWish};
 use lone::Lone;
 pub use port::{Holder, Port};
 use service::Process;
-
-/// A connection, for the life of the daemon.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ConnKey(pub u64);
 
 /// A switch.
 #[derive(Clone, Debug)]

@@ -19,7 +19,7 @@ use protocol::Mac;
 use protocol::name::{PortName, SwitchName};
 use serde::{Deserialize, Serialize};
 
-use super::datapath::PortKey;
+use crate::model::keys::PortKey;
 
 /// Most static addresses of a switch.
 pub const MAX_STATIONS: usize = 16_384;

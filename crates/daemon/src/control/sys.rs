@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 
-use super::policy::Caller;
+use crate::model::policy::Caller;
 
 /// The process that connected, as the kernel saw it at that moment.
 pub fn caller(socket: BorrowedFd<'_>) -> Result<Caller, Errno> {

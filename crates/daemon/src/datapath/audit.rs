@@ -12,7 +12,8 @@ use ring::audit::{Held, Member as Rings, Tally};
 use ring::owners::Owner;
 
 use super::{Site, Workers};
-use crate::control::datapath::{AUDIT_MEMBERS, Audited, AuditedMember, GroupKey, PortKey};
+use crate::model::audit::{AUDIT_MEMBERS, Audited, AuditedMember};
+use crate::model::keys::{GroupKey, PortKey};
 
 /// Slots that a worker looks at before it moves frames again, unless one port has more.
 const SLOTS: u32 = 32_768;

@@ -28,9 +28,11 @@ use switch::PortConfig;
 use super::lone::Home;
 use super::memory::{geometry, settle};
 use super::{PortPlace, Workers};
-use crate::control::datapath::{Binding, BoundSpec, Build, DatapathError, PortKey, RingSpec};
-use crate::control::state::ConnKey;
-use crate::control::state::bound::Claim;
+use crate::model::error::DatapathError;
+use crate::model::keys::{ConnKey, PortKey};
+use crate::model::opening::Build;
+use crate::model::replies::Binding;
+use crate::model::specs::{BoundSpec, Claim, RingSpec};
 
 /// Most doorbells of one holder: processes that have copies of one descriptor.
 const DOORBELLS: usize = 64;

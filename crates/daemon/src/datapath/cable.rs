@@ -6,7 +6,8 @@ use switch::{Plug, PortConfig};
 
 use super::lone::Home;
 use super::{PortPlace, Workers};
-use crate::control::datapath::{DatapathError, PortKey, SwitchKey};
+use crate::model::error::DatapathError;
+use crate::model::keys::{PortKey, SwitchKey};
 
 impl Workers {
     /// Plugs one end of a new cable into each switch.

@@ -6,7 +6,9 @@ use switch::{Flush, StaticError};
 
 use super::Workers;
 use crate::control::counters;
-use crate::control::datapath::{DatapathError, FdbRow, PortKey, SwitchKey};
+use crate::model::error::DatapathError;
+use crate::model::keys::{PortKey, SwitchKey};
+use crate::model::replies::FdbRow;
 
 impl Workers {
     pub(super) fn count_stations(&self, switch: SwitchKey) -> (usize, FdbCounters) {

@@ -14,7 +14,9 @@ use switch::Plug;
 
 use super::Workers;
 use super::memory::Memory;
-use crate::control::datapath::{DatapathError, GroupKey, HopKey, HopPlaceInfo, PortKey, SwitchKey};
+use crate::model::error::DatapathError;
+use crate::model::keys::{GroupKey, HopKey, PortKey, SwitchKey};
+use crate::model::replies::HopPlaceInfo;
 
 /// Families of one group at the same time.
 const FAMILIES: u16 = 4096;

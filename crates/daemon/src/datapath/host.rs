@@ -42,9 +42,10 @@ use place::HostPlace;
 use super::open::{Means, open};
 use super::twins::{Other, Others, Side};
 use super::{PortPlace, Workers};
-use crate::control::datapath::{
-    Build, HostSpec, MakeHostError, Opening, OpeningSlot, PortKey, SwitchKey,
-};
+use crate::model::error::MakeHostError;
+use crate::model::keys::{PortKey, SwitchKey};
+use crate::model::opening::{Build, Opening, OpeningSlot};
+use crate::model::specs::HostSpec;
 
 /// The interfaces that are ports.
 #[derive(Debug)]

@@ -12,7 +12,9 @@ use switch::{Monitor, Sight};
 
 use super::Workers;
 use super::bound::BoundPlace;
-use crate::control::datapath::{DatapathError, LoneSpec, PortKey, RingSpec, SwitchKey};
+use crate::model::error::DatapathError;
+use crate::model::keys::{PortKey, SwitchKey};
+use crate::model::specs::{RingSpec, UnswitchedSpec};
 
 /// Who serves a bound port.
 #[derive(Debug)]
@@ -40,7 +42,7 @@ impl Home {
 
 impl Workers {
     /// Reserves rings that nobody holds.
-    pub(super) fn plan_lone(&mut self, spec: &LoneSpec) -> Result<u16, DatapathError> {
+    pub(super) fn plan_lone(&mut self, spec: &UnswitchedSpec) -> Result<u16, DatapathError> {
         let region = match spec.region {
             Some(region) => region,
             None => self.make_region(&spec.name, &spec.rings, None)?,

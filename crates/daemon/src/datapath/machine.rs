@@ -10,7 +10,9 @@ use protocol::{MachineInfo, MachineState, Mode, PortKind, SocketPlace};
 use switch::{Adapter, Flush, Plug};
 
 use super::{PortPlace, Workers};
-use crate::control::datapath::{MachineSpec, MakeMachineError, PortKey};
+use crate::model::error::MakeMachineError;
+use crate::model::keys::PortKey;
+use crate::model::specs::MachineSpec;
 
 /// A machine's port.
 #[derive(Debug)]

@@ -14,8 +14,9 @@ use ring::layout::PortLayout;
 use ring::owners::Leaver;
 
 use super::{Crew, Site, Workers};
-use crate::control::datapath::{GroupKey, RingSpec, ShmSpec, SwitchKey};
 use crate::control::handlers::host::trust_group;
+use crate::model::keys::{GroupKey, SwitchKey};
+use crate::model::specs::{RingSpec, ShmSpec};
 
 /// Memory of a port in a trust group, to be given back.
 #[derive(Debug)]

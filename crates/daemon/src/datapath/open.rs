@@ -23,7 +23,7 @@ use protocol::{Filter, HostIf, PortKind, Queues};
 use switch::Plug;
 
 use super::twins::Others;
-use crate::control::datapath::Build;
+use crate::model::opening::Build;
 
 const _: () = assert!(Filter::VALUES_MAX <= steer::VALUES_MAX);
 

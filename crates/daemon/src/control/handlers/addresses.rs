@@ -7,10 +7,12 @@ use protocol::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList, Mac, Page, PortKind,
 use switch::{OnFull, PortConfig, SwitchConfig};
 
 use super::Control;
-use crate::control::datapath::{Datapath, DatapathError, PortKey};
-use crate::control::policy::{Access, Caller};
+use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
 use crate::control::statics::{MAX_STATIONS, Place, Station};
+use crate::model::error::DatapathError;
+use crate::model::keys::PortKey;
+use crate::model::policy::{Access, Caller};
 
 impl<D: Datapath> Control<D> {
     pub(super) fn fdb_list(&mut self, caller: &Caller, list: &FdbList) -> Result<Reply, Refusal> {

@@ -17,14 +17,17 @@ use protocol::{Attach, PortKind, Reply};
 use switch::PortConfig;
 
 use super::{Answer, Client, Control, groups, held_port};
-use crate::control::datapath::{
-    Attachment, Build, Datapath, DatapathError, PipeKey, PortKey, RingSpec, ShmSpec, SwitchKey,
-};
+use crate::control::datapath::Datapath;
 use crate::control::declared::is_group_name;
 use crate::control::refusal::Refusal;
 use crate::control::settings;
 use crate::control::state::groups::{Charge, GroupWish};
-use crate::control::state::{ConnKey, Port, Wish};
+use crate::control::state::{Port, Wish};
+use crate::model::error::DatapathError;
+use crate::model::keys::{ConnKey, PipeKey, PortKey, SwitchKey};
+use crate::model::opening::Build;
+use crate::model::replies::Attachment;
+use crate::model::specs::{RingSpec, ShmSpec};
 
 /// A port that is reserved for a client who waits for it.
 #[derive(Debug)]

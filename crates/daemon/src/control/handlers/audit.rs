@@ -11,13 +11,13 @@ use protocol::{GroupAudit, MemberAudit, Page, PageFrom, Reply};
 use ring::audit::{Held, LIST_MAX};
 
 use super::{Control, PAGE_BYTES};
-use crate::control::datapath::{
-    AUDIT_MEMBERS, Audited, AuditedMember, Datapath, GroupKey, PortKey,
-};
+use crate::control::datapath::Datapath;
 use crate::control::declared::DeclaredGroup;
-use crate::control::policy::Caller;
 use crate::control::refusal::Refusal;
 use crate::control::state::groups::Charge;
+use crate::model::audit::{AUDIT_MEMBERS, Audited, AuditedMember};
+use crate::model::keys::{GroupKey, PortKey};
+use crate::model::policy::Caller;
 
 /// Parts of groups on a page.
 const PARTS: usize = 8;

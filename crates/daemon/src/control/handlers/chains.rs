@@ -18,11 +18,11 @@ use switch::{Counters, DropReason, Forwarding};
 use super::{Answer, Control, Port, Wanted, page, parse_port};
 use crate::config::SwitchPlan;
 use crate::control::datapath::Datapath;
-use crate::control::policy::{Access, Caller};
 use crate::control::refusal::Refusal;
 use crate::control::state::{Holder, Switch};
 use crate::control::steering::{Steering, View, closed_exit, deaf, names};
 use crate::control::usage::Usage;
+use crate::model::policy::{Access, Caller};
 
 impl<D: Datapath> Control<D> {
     /// Answers a call about chains, or about trust groups.

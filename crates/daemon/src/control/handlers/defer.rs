@@ -16,9 +16,10 @@ use protocol::{HostIf, PortKind, Reply, Request};
 
 use super::keeping::Touched;
 use super::{Client, Control, Step, host};
-use crate::control::datapath::{Build, Datapath, Opening};
+use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
-use crate::control::state::ConnKey;
+use crate::model::keys::ConnKey;
+use crate::model::opening::{Build, Opening};
 
 /// An interface that was begun to be opened for a port.
 #[derive(Debug)]

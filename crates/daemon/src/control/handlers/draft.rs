@@ -8,9 +8,9 @@ use protocol::{ChainSpec, Reply, RuleSpec, SwitchSettings, SwitchSpec};
 
 use super::{Client, Control};
 use crate::control::datapath::Datapath;
-use crate::control::policy::Access;
 use crate::control::refusal::Refusal;
-use crate::control::state::ConnKey;
+use crate::model::keys::ConnKey;
+use crate::model::policy::Access;
 
 /// Messages before the last: twice as many as the longest rules of a switch need.
 const PARTS_MAX: usize = 64;

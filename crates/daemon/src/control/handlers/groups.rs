@@ -11,11 +11,12 @@ use protocol::{Attach, HostIf};
 use super::host::trust_group;
 use super::{Caller, Control};
 use crate::config::PortPlan;
-use crate::control::datapath::{
-    Datapath, DatapathError, GROUP_MEMORY_MAX, GROUP_MEMORY_MIN, GroupKey,
-};
+use crate::control::datapath::Datapath;
 use crate::control::refusal::{GroupRefusal, Refusal};
 use crate::control::state::groups::{Charge, GroupSize, GroupWish};
+use crate::model::error::DatapathError;
+use crate::model::keys::GroupKey;
+use crate::model::specs::{GROUP_MEMORY_MAX, GROUP_MEMORY_MIN};
 
 impl<D: Datapath> Control<D> {
     /// The group that a client wants a port in, which takes so much memory.

@@ -7,10 +7,11 @@ use protocol::{HopCall, HopEnd, HopInfo, HopRef, PortKind, PortRef, Reply};
 use switch::Forwarding;
 
 use super::{Answer, Client, Control, Port, groups};
-use crate::control::datapath::{Datapath, HopKey, PortKey};
+use crate::control::datapath::Datapath;
 use crate::control::hops::{Carried, Wanted};
 use crate::control::refusal::Refusal;
 use crate::control::state::groups::GroupSize;
+use crate::model::keys::{HopKey, PortKey};
 
 impl<D: Datapath> Control<D> {
     /// Answers the function that holds a port.

@@ -12,12 +12,15 @@ use protocol::{
 use switch::PortConfig;
 
 use super::Control;
-use crate::control::datapath::{Datapath, GroupKey, HostSpec, MakeHostError, PortKey, SwitchKey};
+use crate::control::datapath::Datapath;
 use crate::control::declared::{Declared, is_group_name};
-use crate::control::policy::{Access, Caller};
 use crate::control::refusal::Refusal;
 use crate::control::state::Port;
 use crate::control::statics::check_station;
+use crate::model::error::MakeHostError;
+use crate::model::keys::{GroupKey, PortKey, SwitchKey};
+use crate::model::policy::{Access, Caller};
+use crate::model::specs::HostSpec;
 
 impl<D: Datapath> Control<D> {
     /// Readable when something has happened to an interface of the host.

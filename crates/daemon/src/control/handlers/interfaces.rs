@@ -21,12 +21,13 @@ use switch::PortConfig;
 
 use super::{Control, SwitchKey};
 use crate::config::PortPlan;
-use crate::control::datapath::{Datapath, PortKey};
-use crate::control::policy::{Access, Caller, Grant, Permissions};
+use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
 use crate::control::settings::{self, WantedRings};
 use crate::control::state::Port;
 use crate::control::state::bound::{COMMON, Interface};
+use crate::model::keys::PortKey;
+use crate::model::policy::{Access, Caller, Grant, Permissions};
 use crate::records::InterfaceText;
 
 impl<D: Datapath> Control<D> {

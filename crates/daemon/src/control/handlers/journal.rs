@@ -12,10 +12,11 @@ use serde::Serialize;
 
 use super::{Answer, Client, Control};
 use crate::control::datapath::Datapath;
-use crate::control::policy::Caller;
 use crate::control::refusal::Refusal;
-use crate::control::state::{ConnKey, Holder};
+use crate::control::state::Holder;
 use crate::log::{Seldom, cut};
+use crate::model::keys::ConnKey;
+use crate::model::policy::Caller;
 use crate::users::user_name;
 
 /// Between two lines about refusals of one user.

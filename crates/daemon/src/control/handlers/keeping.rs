@@ -25,10 +25,10 @@ use crate::config::SwitchPlan;
 use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
 use crate::control::settings::show_port;
-use crate::control::state::ConnKey;
 use crate::control::state::bound::Interface;
 use crate::control::statics::Station;
 use crate::keeper::{Change, Keeper, Kept, NotKept};
+use crate::model::keys::ConnKey;
 use crate::records::{
     InterfaceText, PortRecord, PortText, SwitchChange, VERSION, configured, show_switch,
 };

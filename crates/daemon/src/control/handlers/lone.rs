@@ -15,12 +15,15 @@ use switch::{Moment, Sight};
 use super::attach::Awaited;
 use super::netmap::{answer, binder, claim, new_shared};
 use super::{Answer, Client, Control};
-use crate::control::datapath::{Build, Datapath, DatapathError, LoneSpec, PortKey, RingSpec};
+use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
 use crate::control::settings::{self, WantedRings};
-use crate::control::state::ConnKey;
 use crate::control::state::bound::{COMMON, Shared};
 use crate::control::state::lone::{Lone, Open};
+use crate::model::error::DatapathError;
+use crate::model::keys::{ConnKey, PortKey};
+use crate::model::opening::Build;
+use crate::model::specs::{RingSpec, UnswitchedSpec};
 
 /// What is to be made.
 struct Plan {
@@ -49,7 +52,7 @@ impl<D: Datapath> Control<D> {
         let Plan { label, rings, region, common, sights } = plan;
         let rings = RingSpec { extra_bufs: extra, ..rings };
         let name = bind.port.clone();
-        let spec = LoneSpec { key, name: name.clone(), label, rings, region, sights };
+        let spec = UnswitchedSpec { key, name: name.clone(), label, rings, region, sights };
         let mem_id = self.datapath.reserve_lone(&spec)?;
         let held = self.datapath.reserve_holder(&[(key, claim)], &[key], client.conn, extra);
         let (build, granted) = held.inspect_err(|_| self.datapath.remove_lone(key))?;

@@ -14,10 +14,12 @@ use protocol::{COALESCE_USECS_MAX, Machine, MachineInfo, PortAdd, PortKind};
 use super::host::named;
 use super::{Client, Control, holder};
 use crate::config::PortPlan;
-use crate::control::datapath::{Datapath, MachineSpec, PortKey, SwitchKey};
-use crate::control::policy::Caller;
+use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
 use crate::control::state::{Holder, Port};
+use crate::model::keys::{PortKey, SwitchKey};
+use crate::model::policy::Caller;
+use crate::model::specs::MachineSpec;
 
 /// What the machines of each user may take together, as long as any port of theirs is there.
 #[derive(Debug)]

@@ -9,13 +9,17 @@ use switch::{Forwarding, OnFull, PortConfig, SwitchConfig};
 
 use super::attach::Awaited;
 use super::{Answer, Client, Control};
-use crate::control::datapath::{Binding, BoundSpec, Build, Datapath, PortKey, RingSpec, SwitchKey};
-use crate::control::policy::{Access, Caller};
+use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
 use crate::control::settings::{self, WantedRings};
-use crate::control::state::bound::{Binder, COMMON, Claim, Shared};
+use crate::control::state::bound::{Binder, COMMON, Shared};
 use crate::control::state::service::Process;
-use crate::control::state::{ConnKey, Port, Wish};
+use crate::control::state::{Port, Wish};
+use crate::model::keys::{ConnKey, PortKey, SwitchKey};
+use crate::model::opening::Build;
+use crate::model::policy::{Access, Caller};
+use crate::model::replies::Binding;
+use crate::model::specs::{BoundSpec, Claim, RingSpec};
 
 impl<D: Datapath> Control<D> {
     /// Reserves what a program binds; [`Control::finish`] is to be called when it is built.

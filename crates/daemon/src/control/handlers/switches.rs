@@ -7,9 +7,9 @@ use protocol::{PageFrom, Reply, SwitchInfo};
 
 use super::{Control, count, page};
 use crate::control::datapath::Datapath;
-use crate::control::policy::{Access, Caller};
 use crate::control::refusal::Refusal;
 use crate::control::state::Switch;
+use crate::model::policy::{Access, Caller};
 
 impl<D: Datapath> Control<D> {
     pub(super) fn switch_list(&mut self, caller: &Caller, from: &PageFrom) -> Reply {

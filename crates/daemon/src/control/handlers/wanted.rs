@@ -5,7 +5,8 @@ use protocol::name::PortName;
 
 use super::Port;
 use crate::control::counters;
-use crate::control::datapath::{Datapath, PortKey};
+use crate::control::datapath::Datapath;
+use crate::model::keys::PortKey;
 
 /// A port whose counters somebody wants to see.
 pub(super) struct Wanted {

@@ -13,13 +13,13 @@
 //! A pipe is two ports that come and go together, in the region of its parent, which they keep.
 //! All holders of a region are processes of one user.
 
-use protocol::BoundRings;
 use protocol::name::PortName;
 
-use super::{ConnKey, Port, State};
-use crate::control::datapath::{RingSpec, SwitchKey};
-use crate::control::policy::Caller;
+use super::{Port, State};
 use crate::control::refusal::Refusal;
+use crate::model::keys::{ConnKey, SwitchKey};
+use crate::model::policy::Caller;
+use crate::model::specs::{Claim, RingSpec};
 
 /// The number by which a user's ports share a region without knowing another number.
 pub const COMMON: u16 = 1;
@@ -77,31 +77,6 @@ pub struct Binder {
     pub memory: u64,
     /// Its rings.
     pub claim: Claim,
-}
-
-/// The rings that a connection binds, and how.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim {
-    /// Transmit rings.
-    pub tx: BoundRings,
-    /// Receive rings.
-    pub rx: BoundRings,
-    /// Nobody else may have them.
-    pub exclusive: bool,
-    /// Means something to the program's side only.
-    pub no_tx_poll: bool,
-}
-
-impl Claim {
-    /// May both be held at the same time?
-    #[must_use]
-    pub fn goes_with(&self, other: &Self) -> bool {
-        let overlap = |a: BoundRings, b: BoundRings| {
-            a.first.max(b.first) < (a.first + a.count).min(b.first + b.count)
-        };
-        let apart = !overlap(self.tx, other.tx) && !overlap(self.rx, other.rx);
-        apart || !(self.exclusive || other.exclusive)
-    }
 }
 
 impl Shared {
@@ -302,27 +277,5 @@ impl State {
             None => self.pipes_of(name).next().is_some(),
         };
         !held(name) && !needed
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn claim(tx: (u16, u16), rx: (u16, u16), exclusive: bool) -> Claim {
-        let rings = |(first, count)| BoundRings { first, count };
-        Claim { tx: rings(tx), rx: rings(rx), exclusive, no_tx_poll: false }
-    }
-
-    #[test]
-    fn test_only_overlapping_rings_exclude_each_other() {
-        let all = claim((0, 4), (0, 4), false);
-        let (first, last) = (claim((0, 1), (0, 1), true), claim((3, 1), (3, 1), true));
-        assert!(all.goes_with(&all));
-        assert!(first.goes_with(&last));
-        assert!(!all.goes_with(&first) && !last.goes_with(&all));
-        let (tx, rx) = (claim((0, 4), (0, 0), true), claim((0, 0), (0, 4), true));
-        assert!(tx.goes_with(&rx));
-        assert!(claim((0, 0), (0, 0), true).goes_with(&all));
     }
 }

@@ -12,8 +12,8 @@
 //! the configuration declares is charged to the owner whom that names, whoever comes first.
 
 use super::State;
-use crate::control::datapath::GroupKey;
 use crate::control::refusal::{GroupRefusal, Refusal, Unaffordable};
+use crate::model::keys::GroupKey;
 
 /// What a group costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

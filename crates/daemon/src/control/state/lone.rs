@@ -12,11 +12,11 @@
 use protocol::PortKind;
 use protocol::name::PortName;
 
+use super::State;
 use super::bound::Shared;
-use super::{ConnKey, State};
-use crate::control::datapath::PortKey;
-use crate::control::policy::Caller;
 use crate::control::refusal::Refusal;
+use crate::model::keys::{ConnKey, PortKey};
+use crate::model::policy::Caller;
 
 /// Rings of one connection.
 #[derive(Clone, Debug)]

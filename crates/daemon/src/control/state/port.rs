@@ -6,11 +6,11 @@ use protocol::name::PortName;
 use protocol::{HostIf, Machine, NewPorts, PortKind, PortStats};
 use switch::PortConfig;
 
+use super::Switch;
 use super::bound::{Interface, Shared};
-use super::{ConnKey, Switch};
-use crate::control::datapath::{GroupKey, PipeKey, PortKey};
 use crate::control::handlers::host::shown_group;
-use crate::control::policy::{Grant, Permissions};
+use crate::model::keys::{ConnKey, GroupKey, PipeKey, PortKey};
+use crate::model::policy::{Grant, Permissions};
 
 /// A port.
 #[derive(Clone, Debug)]

@@ -15,8 +15,8 @@ use protocol::name::PortName;
 
 use super::bound::Binder;
 use super::{Holder, Port, State};
-use crate::control::policy::Caller;
 use crate::control::refusal::{Clash, Refusal};
+use crate::model::policy::Caller;
 
 /// A process, and whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

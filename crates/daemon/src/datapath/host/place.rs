@@ -8,7 +8,7 @@ use port::host::{Link, State};
 use protocol::name::PortName;
 use protocol::{HostIf, LinkState, PortKind};
 
-use crate::control::datapath::Opening;
+use crate::model::opening::Opening;
 
 /// A port's interface.
 #[derive(Debug)]

@@ -1,0 +1,43 @@
+//! Slow work that another thread does while the control thread serves other clients.
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, Weak};
+
+use port::host::{HostError, Opened};
+
+/// Slow work: commits memory, or opens or closes network interfaces. A thread of its own runs it;
+/// the call that waits for it goes on when it is done.
+pub type Build = Box<dyn FnOnce() -> io::Result<()> + Send>;
+
+/// A network interface that another thread opens.
+#[derive(Clone, Default)]
+pub struct Opening(Arc<OpeningSlot>);
+
+/// Where that thread leaves the interface, or the reason why it has none.
+pub type OpeningSlot = Mutex<Option<Result<Opened, HostError>>>;
+
+impl Opening {
+    /// Leaves the result for the control thread.
+    pub fn put(&self, opened: Result<Opened, HostError>) {
+        *self.0.lock().expect("no thread panics while it holds this lock") = Some(opened);
+    }
+
+    /// Takes the result; `None` while the interface is being opened, and after the first take.
+    #[must_use]
+    pub fn take(&self) -> Option<Result<Opened, HostError>> {
+        self.0.lock().expect("no thread panics while it holds this lock").take()
+    }
+
+    /// A reference that tells whether a call still waits for the interface.
+    #[must_use]
+    pub fn watch(&self) -> Weak<OpeningSlot> {
+        Arc::downgrade(&self.0)
+    }
+}
+
+impl fmt::Debug for Opening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opening").finish_non_exhaustive()
+    }
+}
