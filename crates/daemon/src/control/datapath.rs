@@ -8,13 +8,11 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use protocol::{
-    FdbCounters, HostIf, HostIfInfo, MachineInfo, PortGeometry, PortKind, PortStats,
-};
+use packet::{MacAddr, VlanId};
 use protocol::name::{PipeSide, PortName};
+use protocol::{FdbCounters, HostIf, HostIfInfo, MachineInfo, PortGeometry, PortKind, PortStats};
 use ring::family::Traffic;
 use switch::forward::chain::{Report, Tables};
-use packet::{MacAddr, VlanId};
 use switch::{PortConfig, SwitchConfig};
 
 use crate::model::audit::Audited;

@@ -2,8 +2,8 @@
 //!
 //! `control` has checked names, permissions, quotas and ranges before it fills one in.
 
-use protocol::{BoundRings, HostIf, PortKind};
 use protocol::name::PortName;
+use protocol::{BoundRings, HostIf, PortKind};
 use ring::layout::RingCounts;
 use switch::{PortConfig, Sight};
 
