@@ -35,7 +35,7 @@ use port::sys::Waker;
 use protocol::name::{PipeSide, PortName};
 use protocol::{FdbCounters, HostIf, HostIfInfo, MachineInfo, PortGeometry, PortKind, PortStats};
 use ring::family::{Family, Traffic};
-use switch::forward::chain::{Report, Tables};
+use switch::chain::{Report, Tables};
 use switch::{Plug, PortConfig, Switch, SwitchConfig};
 
 use crate::config::{Config, WaitPolicy};

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::name::{PortName, SwitchName};
 use protocol::{HostIf, Machine, NewPorts, PortKind, PortSettings, SwitchSettings};
 use serde::{Deserialize, Serialize};
-use switch::forward::chain::text;
+use switch::chain::text;
 use switch::{PortConfig, SwitchConfig};
 
 use crate::config::{PortPlan, SwitchPlan};

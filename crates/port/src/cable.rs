@@ -16,8 +16,8 @@ use ring::plain::{FRAMES, Intake, USUAL};
 use ring::put::FRAME_MAX;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair, sockopt};
-use switch::batch::{Batch, Delivery};
 use switch::offload::{Offloads, VNET_LEN, Vnet};
+use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Sent};
 
 /// Bytes that wait in the cable, in each direction, as far as the system lets us.

@@ -1,8 +1,8 @@
 //! A port that takes every frame and drops it, counted as delivered: a sink for measuring, and the
 //! place to mirror to when nobody is to see it.
 
-use switch::batch::{Batch, Delivery};
 use switch::offload::Offloads;
+use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, Sent};
 
 /// The port; it never has a frame of its own.

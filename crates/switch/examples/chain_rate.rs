@@ -13,8 +13,8 @@ use ring::host::HostPort;
 use ring::layout::{DEFAULT_STRIDE, FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
 use ring::owners::Owner;
 use ring::user::{RxRing, TxRing};
-use switch::forward::chain::rule::{Action, Fields, Rule};
-use switch::forward::chain::{Chain, Out, Plan, Planner, ServicePlan};
+use switch::chain::rule::{Action, Fields, Rule};
+use switch::chain::{Chain, Out, Plan, Planner, ServicePlan};
 use switch::{Forwarding, Now, Plug, PortConfig, Scratch, Switch, SwitchConfig, Wake};
 
 /// Ports that receive; port 0 sends.

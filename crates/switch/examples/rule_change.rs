@@ -7,9 +7,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use packet::PortId;
-use switch::batch::{Batch, Delivery};
-use switch::forward::chain::rule::{Action, Fields, Network, Rule};
-use switch::forward::chain::{Chain, Out, Plan, Planner, ServicePlan, Tables};
+use switch::chain::rule::{Action, Fields, Network, Rule};
+use switch::chain::{Chain, Out, Plan, Planner, ServicePlan, Tables};
+use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, Forwarding, Now, Plug, PortConfig, Sent, Switch, SwitchConfig};
 
 /// Samples of each change.

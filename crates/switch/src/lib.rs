@@ -12,12 +12,13 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`packet`], [`id`] | addresses, headers, VLANs, port numbers; moments |
-//! | [`config`] | what an operator can set |
-//! | [`fdb`] | which address is behind which port |
-//! | [`forward`] | the forwarding functions, one per file |
-//! | [`bridge`] | the three above as one: the deciding half |
-//! | [`stats`] | counters and drop reasons |
+//! | [`receive`] | frames taken from a port: the batch, what a slot's flags request |
+//! | [`decide`] | the bridge: forwarding database, forwarding functions, members of VLANs |
+//! | [`chain`] | chains of functions: rules, services, the flow cache |
+//! | `deliver` | lists of frames, one for each destination |
+//! | [`mirror`] | rings that get copies of what passes a port |
+//! | [`model`] | settings, ports, counters, moments |
+//! | [`turn`] | one batch from one port, through all of these |
 //!
 //! # Invariants
 //!
@@ -33,29 +34,25 @@
 //!   stations come that were never seen, up to their configured size.
 #![forbid(unsafe_code)]
 
-pub mod asks;
-pub mod batch;
-pub mod bridge;
-pub mod config;
-pub mod fdb;
-pub mod forward;
-mod groups;
-pub mod id;
-mod members;
-pub mod monitor;
+pub mod chain;
+pub mod decide;
+mod deliver;
+pub mod mirror;
+pub mod model;
 pub mod offload;
-pub mod port;
-pub mod stats;
+pub mod receive;
 mod switch;
 pub mod turn;
 
-pub use bridge::{Bridge, Decision, StaticError, TagAction, Tagging};
-pub use config::{FDB_CAPACITY_MAX, Forwarding, OnFull, PortConfig, Role, SwitchConfig, VlanMode};
-pub use fdb::{Fdb, FdbEntry, FdbStats, Flush, Learned};
-pub use forward::{FloodClass, Verdict};
-pub use id::Now;
-pub use monitor::{Moment, Monitor, Sight};
-pub use port::{Adapter, Plug, Sent, Wake};
-pub use stats::{Counters, DropReason, Drops, PortStats, QueueStats};
+pub use decide::bridge::{Bridge, Decision, StaticError, TagAction, Tagging};
+pub use decide::fdb::{Fdb, FdbEntry, FdbStats, Flush, Learned};
+pub use decide::forward::{FloodClass, Verdict};
+pub use mirror::{Moment, Monitor, Sight};
+pub use model::config::{
+    FDB_CAPACITY_MAX, Forwarding, OnFull, PortConfig, Role, SwitchConfig, VlanMode,
+};
+pub use model::now::Now;
+pub use model::port::{Adapter, Plug, Sent, Wake};
+pub use model::stats::{Counters, DropReason, Drops, PortStats, QueueStats};
 pub use switch::Switch;
 pub use turn::{Full, Moved, Scratch};

@@ -22,7 +22,7 @@ use std::ops::Range;
 
 use packet::EtherType;
 
-use crate::bridge::TagAction;
+use crate::decide::bridge::TagAction;
 
 /// Bytes of a virtio-net header without the number of buffers.
 pub const VNET_LEN: usize = 10;

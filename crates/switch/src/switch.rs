@@ -8,14 +8,14 @@ use ring::doorbell::store_load_fence;
 use ring::kring::RxKring;
 use ring::owners::Leaver;
 
-use crate::bridge::Bridge;
-use crate::config::{OnFull, PortConfig, SwitchConfig};
-use crate::forward::chain::cache::FlowCache;
-use crate::forward::chain::{Report, Steering, Tables};
-use crate::id::Now;
-use crate::monitor::{Monitor, Monitors, Sight, Watch};
-use crate::port::Plug;
-use crate::stats::PortStats;
+use crate::chain::cache::FlowCache;
+use crate::chain::{Report, Steering, Tables};
+use crate::decide::bridge::Bridge;
+use crate::mirror::{Monitor, Monitors, Sight, Watch};
+use crate::model::config::{OnFull, PortConfig, SwitchConfig};
+use crate::model::now::Now;
+use crate::model::port::Plug;
+use crate::model::stats::PortStats;
 use crate::turn::{Cache, Full, Moved, Scratch, TurnOf};
 
 /// A switch.

@@ -18,7 +18,7 @@
 //! flushes the lists, so that no frame overtakes another between the same two ports.
 //!
 //! *Unfinished.* A port without rings may give frames out of which something is left to do. Each
-//! destination gets them as it [accepts](crate::port::Adapter::accepts) them; for all others they
+//! destination gets them as it [accepts](crate::model::port::Adapter::accepts) them; for all others they
 //! are finished when its list is sent (`edge`), so that a flood does right by both.
 //!
 //! Indexes are published once for each run or list; doorbells are rung at the end of the turn,
@@ -49,15 +49,15 @@ use ring::host::HostPort;
 use ring::kring::{RxKring, TxKring};
 use ring::run::{End, Key, Run, deliver_run, drop_run};
 
-use crate::asks::Asks;
-use crate::batch::{Batch, Delivery};
-use crate::bridge::{Decision, TagAction};
-use crate::config::OnFull;
-use crate::forward::Verdict;
-use crate::groups::Groups;
-use crate::id::Now;
-use crate::port::Plug;
-use crate::stats::DropReason;
+use crate::decide::bridge::{Decision, TagAction};
+use crate::decide::forward::Verdict;
+use crate::deliver::groups::Groups;
+use crate::model::config::OnFull;
+use crate::model::now::Now;
+use crate::model::port::Plug;
+use crate::model::stats::DropReason;
+use crate::receive::batch::{Batch, Delivery};
+use crate::receive::slot_flags::Asks;
 use crate::switch::{Entry, Switch};
 use edge::Edge;
 use steer::Seen;

@@ -29,7 +29,7 @@ use ring::host::HostPort;
 use ring::layout::{DEFAULT_STRIDE, FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
 use ring::owners::Owner;
 use ring::user::{RxRing, TxRing};
-use switch::forward::chain::Planner;
+use switch::chain::Planner;
 use switch::{
     DropReason, Forwarding, Moved, Now, OnFull, Plug, PortConfig, Scratch, Switch, SwitchConfig,
     VlanMode, Wake,

@@ -21,9 +21,9 @@ use ring::host::HostPort;
 use ring::layout::FIRST_BLOCK;
 use ring::owners::Owner;
 use ring::user::{RxRing, TxRing};
-use switch::forward::chain::rule::{Action, Fields, Rule};
-use switch::forward::chain::service::Balance;
-use switch::forward::chain::{Chain, Out, Plan, Planner, ServicePlan};
+use switch::chain::rule::{Action, Fields, Rule};
+use switch::chain::service::Balance;
+use switch::chain::{Chain, Out, Plan, Planner, ServicePlan};
 use switch::{Forwarding, Now, Plug, PortConfig, Scratch, Switch, SwitchConfig, VlanMode, Wake};
 
 use crate::Input;

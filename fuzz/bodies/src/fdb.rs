@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use packet::{MacAddr, PortId, VlanId};
 use switch::Now;
-use switch::fdb::{Fdb, Flush};
+use switch::decide::fdb::{Fdb, Flush};
 
 use crate::Input;
 

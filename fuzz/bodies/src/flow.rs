@@ -2,9 +2,9 @@
 
 use packet::{MAX_PORTS, PortId, VlanId};
 use ring::mark::PREFIX;
-use switch::forward::chain::flow::{FlowKey, Prefix};
-use switch::forward::chain::meta::{HOPS_MAX, Meta, POSITIONS};
-use switch::forward::chain::rule::{Fields, Matcher};
+use switch::chain::flow::{FlowKey, Prefix};
+use switch::chain::meta::{HOPS_MAX, Meta, POSITIONS};
+use switch::chain::rule::{Fields, Matcher};
 
 use crate::Input;
 

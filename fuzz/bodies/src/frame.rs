@@ -2,7 +2,7 @@
 
 use packet::ethernet::Header;
 use packet::{MacAddr, PortId, VlanId};
-use switch::bridge::{Bridge, Decision};
+use switch::decide::bridge::{Bridge, Decision};
 use switch::{Now, PortConfig, SwitchConfig, VlanMode};
 
 use crate::Input;

@@ -9,7 +9,7 @@ use protocol::name::{PortName, SwitchName};
 use protocol::{CallMessage, ReplyMessage, SwitchSettings};
 use serde_json::{from_slice, to_vec};
 use switch::Role;
-use switch::forward::chain::{NUMBERS, Plan};
+use switch::chain::{NUMBERS, Plan};
 
 /// A name that parses prints as itself and fits where names are kept; an error is one line.
 pub fn port_name(data: &[u8]) {

@@ -12,7 +12,7 @@ use packet::{MacAddr, VlanId};
 use protocol::name::{PipeSide, PortName};
 use protocol::{FdbCounters, HostIf, HostIfInfo, MachineInfo, PortGeometry, PortKind, PortStats};
 use ring::family::Traffic;
-use switch::forward::chain::{Report, Tables};
+use switch::chain::{Report, Tables};
 use switch::{PortConfig, SwitchConfig};
 
 use crate::model::audit::Audited;

@@ -12,7 +12,7 @@ use protocol::{
 };
 use ring::audit::Held;
 use ring::family::Traffic;
-use switch::forward::chain::{Report, Tables};
+use switch::chain::{Report, Tables};
 use switch::{PortConfig, SwitchConfig};
 
 use super::datapath::Datapath;

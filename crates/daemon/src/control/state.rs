@@ -39,7 +39,7 @@ use std::sync::Arc;
 use protocol::name::{PortName, SwitchName};
 use protocol::{NewPorts, PortKind, SwitchSettings};
 use switch::SwitchConfig;
-use switch::forward::chain;
+use switch::chain;
 
 use super::refusal::Refusal;
 use super::settings::{check_owners, new_switch};

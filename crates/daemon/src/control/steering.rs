@@ -3,7 +3,7 @@
 //! ```text
 //!  ChainSpec, RuleSpec, roles of ports ──── check ───► refused, with a line that says why
 //!            │
-//!            └── plan: names and ports of now ──► switch::forward::chain::Plan
+//!            └── plan: names and ports of now ──► switch::chain::Plan
 //! ```
 //!
 //! Ports come and go, and services with them. That a name is there is asked of who writes it
@@ -23,11 +23,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use packet::{MAX_PORTS, MacAddr, PortId, VlanId};
 use protocol::{ChainSpec, RuleSpec};
 use switch::Role;
-use switch::forward::chain::meta::POSITIONS;
-use switch::forward::chain::rule::{Action, Fields, Rule, check};
-use switch::forward::chain::service::Balance;
-use switch::forward::chain::text::{ethertype, network, protocol, range};
-use switch::forward::chain::{NUMBERS, PAST};
+use switch::chain::meta::POSITIONS;
+use switch::chain::rule::{Action, Fields, Rule, check};
+use switch::chain::service::Balance;
+use switch::chain::text::{ethertype, network, protocol, range};
+use switch::chain::{NUMBERS, PAST};
 
 use super::settings::{IDENT, is_ident};
 
@@ -431,7 +431,7 @@ fn vlan(number: u16) -> Result<VlanId, String> {
 
 #[cfg(test)]
 mod tests {
-    use switch::forward::chain::{Chain, Out, ServicePlan};
+    use switch::chain::{Chain, Out, ServicePlan};
 
     use super::*;
 

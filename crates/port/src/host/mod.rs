@@ -34,8 +34,8 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use rustix::event::epoll;
 use rustix::io::Errno;
-use switch::batch::{Batch, Delivery};
 use switch::offload::{VNET_LEN, Vnet};
+use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Sent, Wake};
 
 use crate::group::Share;

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use ring::plain::{FRAMES, Intake};
 use ring::put::{ETHERNET, FRAME_MAX};
 use rustix::io::Errno;
-use switch::batch::{Batch, Delivery};
 use switch::offload::{Offloads, VNET_LEN, Vnet};
+use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Sent};
 
 use super::namespace::{self, Home};

@@ -33,8 +33,8 @@ use ring::put::FRAME_MAX;
 use ring::trade::Giver;
 use ring::umem::{Chunk, Umem, delivered};
 use rustix::io::Errno;
-use switch::batch::{Batch, Delivery};
 use switch::offload::begun::Begun;
+use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Sent};
 
 use super::namespace::{self, Home};

@@ -11,7 +11,7 @@ use ring::plain::{FRAMES, Intake, USUAL};
 use ring::put::{ETHERNET, FRAME_MAX};
 use rustix::io::Errno;
 use rustix::net::{MMsgHdr, RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmmsg, sockopt};
-use switch::batch::{Batch, Delivery};
+use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Sent};
 
 use super::keeper::Line;

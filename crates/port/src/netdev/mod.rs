@@ -107,8 +107,8 @@ mod fixture {
     use ring::put::FRAME_MAX;
     use std::path::Path;
     use std::time::{Duration, Instant};
-    use switch::batch::{Batch, Delivery};
-    use switch::bridge::TagAction;
+    use switch::decide::bridge::TagAction;
+    use switch::receive::batch::{Batch, Delivery};
     use switch::{Drops, Sent};
 
     pub(super) fn spec(dir: &Path, connects: bool) -> Spec {

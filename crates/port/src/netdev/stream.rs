@@ -9,7 +9,7 @@ use ring::plain::{FRAMES, Intake, USUAL};
 use ring::put::{ETHERNET, FRAME_MAX};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use switch::batch::{Batch, Delivery};
+use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Sent};
 
 use super::keeper::Line;

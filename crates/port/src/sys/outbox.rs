@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 
 use ring::plain::Place;
 use ring::put::{Frame, Prologue};
-use switch::batch::FRAGS_MAX;
+use switch::receive::batch::FRAGS_MAX;
 
 /// Room for letters, to be used again and again.
 #[derive(Debug)]

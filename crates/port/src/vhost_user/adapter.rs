@@ -37,8 +37,8 @@ use ring::doorbell::store_load_fence;
 use ring::guest::{Reader, Writer};
 use ring::plain::{self, Intake};
 use ring::put::{ETHERNET, FRAME_MAX};
-use switch::batch::{Batch, Delivery, Entry, prologue};
 use switch::offload::{Offloads, VNET_LEN, Vnet, is_unfinished};
+use switch::receive::batch::{Batch, Delivery, Entry, prologue};
 use switch::{Adapter, DropReason, Drops, Sent};
 
 use super::hand::{Inbox, Order, Ring, Trouble};

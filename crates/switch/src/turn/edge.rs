@@ -16,10 +16,10 @@ use ring::plain::{FRAMES, Intake, USUAL};
 use ring::put::FRAME_MAX;
 
 use super::{TurnOf, frames};
-use crate::batch::{Batch, Delivery};
-use crate::bridge::TagAction;
+use crate::decide::bridge::TagAction;
+use crate::model::stats::DropReason;
 use crate::offload::Finishing;
-use crate::stats::DropReason;
+use crate::receive::batch::{Batch, Delivery};
 use crate::turn::stage::Part;
 
 /// Room to finish frames in.

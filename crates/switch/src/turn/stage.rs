@@ -10,13 +10,13 @@ use ring::mark::Functions;
 use ring::trade::Giver;
 
 use super::{Fate, Full, Moved, Scratch, TurnOf, frames, give_way, queue_of};
-use crate::asks::Asks;
-use crate::batch::{Batch, Delivery, Entry, FRAGS_MAX, prologue};
-use crate::bridge::{Decision, TagAction};
-use crate::config::OnFull;
-use crate::monitor::{Monitors, Watch};
-use crate::port::{Plug, Sent};
-use crate::stats::DropReason;
+use crate::decide::bridge::{Decision, TagAction};
+use crate::mirror::{Monitors, Watch};
+use crate::model::config::OnFull;
+use crate::model::port::{Plug, Sent};
+use crate::model::stats::DropReason;
+use crate::receive::batch::{Batch, Delivery, Entry, FRAGS_MAX, prologue};
+use crate::receive::slot_flags::Asks;
 use crate::switch::{Entry as PortEntry, Switch};
 
 /// Of frames that are classified, the beginnings of so many are fetched before they are read.

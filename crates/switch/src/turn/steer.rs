@@ -20,17 +20,17 @@ use ring::run::{End, Key, Run, drop_run};
 
 use super::stage::{Take, narrow};
 use super::{Fate, Moved, TurnOf, key};
-use crate::asks::Asks;
-use crate::batch::{Delivery, Entry as Taken};
-use crate::bridge::{Decision, TagAction};
-use crate::forward::Verdict;
-use crate::forward::chain::Course;
-use crate::forward::chain::cache::Flow;
-use crate::forward::chain::meta::Meta;
-use crate::forward::chain::service::Instance;
-use crate::id::Now;
-use crate::port::Plug;
-use crate::stats::DropReason;
+use crate::chain::Course;
+use crate::chain::cache::Flow;
+use crate::chain::meta::Meta;
+use crate::chain::service::Instance;
+use crate::decide::bridge::{Decision, TagAction};
+use crate::decide::forward::Verdict;
+use crate::model::now::Now;
+use crate::model::port::Plug;
+use crate::model::stats::DropReason;
+use crate::receive::batch::{Delivery, Entry as Taken};
+use crate::receive::slot_flags::Asks;
 use crate::switch::{Entry, Switch};
 
 /// The tags of a flow are fetched so many flows before they are searched.

@@ -1,7 +1,7 @@
 //! Ports without rings: frames that come from elsewhere and go elsewhere.
 
 use ring::plain::Intake;
-use switch::batch::{Batch, Delivery, prologue};
+use switch::receive::batch::{Batch, Delivery, prologue};
 use switch::{Adapter, Drops, Sent};
 
 use super::*;

@@ -4,9 +4,9 @@ use super::chain::{flow, line, net, service};
 use super::*;
 use ring::abi::FIRST_BUFFER;
 use ring::owners::Leaver;
-use switch::forward::chain::meta::Meta;
-use switch::forward::chain::rule::{Action, Fields, Rule};
-use switch::forward::chain::{Chain, Out, Plan};
+use switch::chain::meta::Meta;
+use switch::chain::rule::{Action, Fields, Rule};
+use switch::chain::{Chain, Out, Plan};
 
 #[test]
 fn a_port_that_is_no_function_is_not_believed() {

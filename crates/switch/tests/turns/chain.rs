@@ -3,10 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::*;
-use switch::forward::chain::meta::{Meta, Wish};
-use switch::forward::chain::rule::{Action, Fields, Network, Rule};
-use switch::forward::chain::service::Balance;
-use switch::forward::chain::{Chain, Out, Plan, ServicePlan};
+use switch::chain::meta::{Meta, Wish};
+use switch::chain::rule::{Action, Fields, Network, Rule};
+use switch::chain::service::Balance;
+use switch::chain::{Chain, Out, Plan, ServicePlan};
 
 /// Two stations on ports 0 and 1, and `functions` functions of one trust group behind them.
 pub fn net(functions: usize) -> Net {
@@ -228,7 +228,7 @@ fn rules_come_before_the_chain_of_a_port_and_change_between_two_frames() {
         assert_eq!(net.drops(0, DropReason::Rule), round);
     }
     let report = net.switch.steering().expect("it steers");
-    let frames_of = |report: &switch::forward::chain::Report| {
+    let frames_of = |report: &switch::chain::Report| {
         report.rules.iter().map(|(id, counted)| (*id, counted.frames)).collect::<Vec<_>>()
     };
     assert_eq!(frames_of(&report), [(2, 2), (1, 4), (3, 0)]);

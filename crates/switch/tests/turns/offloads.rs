@@ -4,8 +4,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use proptest::prelude::*;
 use ring::plain::Intake;
-use switch::batch::{Batch, Delivery};
 use switch::offload::{Offloads, VNET_LEN, Vnet};
+use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, Drops, Sent};
 
 use super::*;

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use super::chain::{flow, line, net, service};
 use super::*;
-use switch::forward::chain::rule::{Action, Fields, Rule};
-use switch::forward::chain::service::Balance;
-use switch::forward::chain::{Chain, Out, Plan, ServicePlan};
+use switch::chain::rule::{Action, Fields, Rule};
+use switch::chain::service::Balance;
+use switch::chain::{Chain, Out, Plan, ServicePlan};
 
 /// Out by port 1.
 fn chain(order: u8, services: &[u8]) -> Option<Chain> {

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use ring::trade::{Giver, Trader};
 use ring::umem::{Chunk, Umem};
 use ring::{BufferIndex, Region};
-use switch::batch::{Batch, Delivery};
+use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, Drops, Sent};
 
 use super::*;

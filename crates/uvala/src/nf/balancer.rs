@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use client::nf::{Action, Frame, Handler, Made};
 use serde::Deserialize;
-use switch::forward::chain::flow::fold;
+use switch::chain::flow::fold;
 use toml::Spanned;
 
 use super::packet::{End, Packet, Piece, Protocol, Side, Unread, flag, icmp};

@@ -28,9 +28,9 @@ use std::time::Duration;
 use client::nf::{Action, Frame, Handler, Made};
 use ring::mark::PREFIX;
 use serde::Deserialize;
-use switch::forward::chain::flow::FlowKey;
-use switch::forward::chain::rule::{Fields, Matcher, Network};
-use switch::forward::chain::text::ethertype;
+use switch::chain::flow::FlowKey;
+use switch::chain::rule::{Fields, Matcher, Network};
+use switch::chain::text::ethertype;
 use toml::Spanned;
 
 use super::Counts;

@@ -21,8 +21,8 @@ use std::time::Instant;
 
 use client::nf::{Action, Frame, Handler, Made};
 use serde::{Deserialize, Deserializer, de::Error};
-use switch::forward::chain::flow::{FlowKey, WORDS};
-use switch::forward::chain::rule::Fields;
+use switch::chain::flow::{FlowKey, WORDS};
+use switch::chain::rule::Fields;
 use toml::Spanned;
 
 use super::Counts;

@@ -7,7 +7,7 @@
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
 use ring::words::Words;
-use switch::forward::chain::flow::fold;
+use switch::chain::flow::fold;
 
 /// Values by keys, at most so many.
 #[derive(Debug)]

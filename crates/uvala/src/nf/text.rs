@@ -10,9 +10,9 @@ use daemon::words::in_toml;
 use ipnet::Ipv4Net;
 use packet::{EtherType, PortId, VlanId};
 use serde::{Deserialize, Deserializer, de::DeserializeOwned, de::Error};
-use switch::forward::chain::flow::{FlowKey, Prefix, has_ports};
-use switch::forward::chain::rule::{Fields, Matcher, Network};
-use switch::forward::chain::text::{ethertype, network, no_network, protocol, range};
+use switch::chain::flow::{FlowKey, Prefix, has_ports};
+use switch::chain::rule::{Fields, Matcher, Network};
+use switch::chain::text::{ethertype, network, no_network, protocol, range};
 use toml::Spanned;
 
 use super::packet::Protocol;

@@ -11,8 +11,8 @@ use protocol::{
     FunctionInfo, FunctionNote, Reply, Request, RuleAdd, RuleDel, RuleInfo, RuleSpec,
     SteeringQuery, SwitchSettings,
 };
-use switch::forward::chain::Report;
-use switch::forward::chain::cache::CacheStats;
+use switch::chain::Report;
+use switch::chain::cache::CacheStats;
 use switch::{Counters, DropReason, Forwarding};
 
 use super::{Answer, Control, Port, Wanted, page, parse_port};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use protocol::name::{PortName, SwitchName};
 use protocol::{PortKind, PortSettings};
-use switch::forward::chain::service::INSTANCES_MAX;
+use switch::chain::service::INSTANCES_MAX;
 use switch::{Forwarding, Role, SwitchConfig};
 
 use super::Control;

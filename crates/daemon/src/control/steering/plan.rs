@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use packet::PortId;
 use protocol::{ChainSpec, RuleSpec};
-use switch::forward::chain::rule::Rule;
-use switch::forward::chain::service::INSTANCES_MAX;
-use switch::forward::chain::{Chain, Out, Plan, ServicePlan};
+use switch::chain::rule::Rule;
+use switch::chain::service::INSTANCES_MAX;
+use switch::chain::{Chain, Out, Plan, ServicePlan};
 
 use super::{NOTHING, Steering, View, free, hop, names};
 

@@ -20,8 +20,8 @@ use ring::plain::{FRAMES, Intake};
 use ring::put::{ETHERNET, FRAME_MAX};
 use ring::umem::delivered;
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
-use switch::batch::{Batch, Delivery};
 use switch::offload::{Offloads, VNET_LEN, Vnet};
+use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Sent};
 
 use crate::host::{HEADERS, HostError, Link, State, system, watch_all, write_out};

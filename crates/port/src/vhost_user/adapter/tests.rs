@@ -7,7 +7,7 @@ use device::virtqueue::{Direction, Places, Queue};
 use ring::guest::{Extent, GuestMemory, Lent, Window};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use switch::bridge::TagAction;
+use switch::decide::bridge::TagAction;
 
 use super::super::hand::{Hand, Queues, hands};
 use super::*;

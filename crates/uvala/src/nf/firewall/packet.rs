@@ -17,7 +17,7 @@
 use std::hash::{Hash, Hasher};
 
 use ring::mark::PREFIX;
-use switch::forward::chain::flow::{FlowKey, WORDS};
+use switch::chain::flow::{FlowKey, WORDS};
 
 use crate::nf::packet::{ETHERNET, flag, icmp, word};
 use crate::nf::text::{Hidden, read};

@@ -9,7 +9,7 @@
 
 use std::net::IpAddr;
 
-use switch::forward::chain::flow::Way;
+use switch::chain::flow::Way;
 
 /// Longest message: it fits into any Ethernet frame, with headers to spare.
 const LONGEST: usize = 1400;

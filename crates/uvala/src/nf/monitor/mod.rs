@@ -17,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use client::nf::{Action, Frame, Handler, Made};
 use serde::Deserialize;
-use switch::forward::chain::flow::Way;
+use switch::chain::flow::Way;
 use toml::Spanned;
 
 use super::packet::{behind_tags, word};

@@ -27,7 +27,7 @@ use std::hash::BuildHasher;
 use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 
-use switch::forward::chain::flow::fold;
+use switch::chain::flow::fold;
 
 use super::ports::Ports;
 use crate::nf::packet::{End, Protocol, flag};

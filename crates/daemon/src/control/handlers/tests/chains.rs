@@ -1,8 +1,8 @@
 //! Chains and rules, and the ports that they name: these come and go.
 
 use protocol::{GroupAudit, PageFrom, SteeringQuery};
-use switch::forward::chain::rule::Action;
-use switch::forward::chain::{Plan, Planner};
+use switch::chain::rule::Action;
+use switch::chain::{Plan, Planner};
 
 use super::*;
 

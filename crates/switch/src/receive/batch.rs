@@ -17,10 +17,10 @@ use ring::put::{Frame, Pieces, Prologue, SLOTS_MAX};
 use ring::trade::Trader;
 use ring::{BufferIndex, Region};
 
-use crate::asks::Asks;
-use crate::bridge::TagAction;
-use crate::forward::chain::flow::{FlowKey, Prefix};
+use crate::chain::flow::{FlowKey, Prefix};
+use crate::decide::bridge::TagAction;
 use crate::offload::Vnet;
+use crate::receive::slot_flags::Asks;
 
 /// Most pieces of one frame: what its sender may use, its receiver gets.
 pub const FRAGS_MAX: usize = SLOTS_MAX as usize;
@@ -123,7 +123,7 @@ impl Batch {
     }
 
     /// The frames of this batch may be delivered by exchange: their pieces name the buffers that
-    /// came for them when their [port](crate::port::Adapter::take_back) gets them back.
+    /// came for them when their [port](crate::model::port::Adapter::take_back) gets them back.
     pub fn trade_for(&mut self, trader: Trader) {
         self.trader = Some(trader);
     }

@@ -4,7 +4,7 @@
 use packet::PortId;
 
 use super::Verdict;
-use crate::stats::DropReason;
+use crate::model::stats::DropReason;
 
 /// The two ends, while there are exactly two ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

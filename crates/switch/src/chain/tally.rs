@@ -7,7 +7,7 @@ use super::meta::Meta;
 use super::plan::Entry;
 use super::service::Service;
 use super::{Course, Role, Steering};
-use crate::stats::{Counters, DropReason, Drops};
+use crate::model::stats::{Counters, DropReason, Drops};
 
 /// Counters of a chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

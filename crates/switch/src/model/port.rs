@@ -5,9 +5,9 @@ use std::os::fd::BorrowedFd;
 use ring::host::HostPort;
 use ring::trade::Giver;
 
-use crate::batch::{Batch, Delivery};
+use crate::model::stats::{Counters, DropReason, Drops};
 use crate::offload::Offloads;
-use crate::stats::{Counters, DropReason, Drops};
+use crate::receive::batch::{Batch, Delivery};
 
 /// What is plugged into a switch.
 pub enum Plug {

@@ -2,9 +2,8 @@
 //!
 //! One function per file. Each is told the port, the VLAN and the header of a frame, and gives a
 //! [`Verdict`]. Which VLAN the frame is in, and whether the destination may have it, is not their
-//! business: the [bridge](crate::bridge) asks before and after.
+//! business: the [bridge](crate::decide::bridge) asks before and after.
 
-pub mod chain;
 pub(crate) mod hub;
 pub(crate) mod learning;
 pub(crate) mod patch;
@@ -13,8 +12,8 @@ pub(crate) mod static_map;
 use packet::ethernet::Header;
 use packet::{MacAddr, PortId, VlanId};
 
-use crate::id::Now;
-use crate::stats::DropReason;
+use crate::model::now::Now;
+use crate::model::stats::DropReason;
 
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

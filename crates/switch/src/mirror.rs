@@ -22,8 +22,8 @@ use ring::doorbell::store_load_fence;
 use ring::host::HostPort;
 use ring::kring::{Frag, RxKring, TxKring};
 
-use crate::batch::FRAGS_MAX;
-use crate::port::Wake;
+use crate::model::port::Wake;
+use crate::receive::batch::FRAGS_MAX;
 
 /// Rings that get what others send or receive.
 pub struct Monitor {

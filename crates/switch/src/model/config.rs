@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use packet::{ParseError, VlanId, VlanSet};
 
-use crate::forward::FloodClass;
+use crate::decide::forward::FloodClass;
 
 /// How a port takes part in VLANs. Its text is `transparent[:VLAN]`, `access:VLAN` or
 /// `trunk:VLANS[,native=VLAN]`, for example `trunk:10,20-30,native=1`.
@@ -129,7 +129,7 @@ impl fmt::Display for OnFull {
 }
 
 /// What a port is to chains of functions, by names. A switch works with numbers: who gives it a
-/// [`Plan`](crate::forward::chain::Plan) makes them of these.
+/// [`Plan`](crate::chain::Plan) makes them of these.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Role {
     /// The service that it is an instance of.

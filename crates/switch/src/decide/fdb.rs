@@ -20,7 +20,7 @@ mod table;
 
 use packet::{MacAddr, PortId, VlanId};
 
-use crate::id::Now;
+use crate::model::now::Now;
 use table::{Key, Table, Value};
 
 /// The forwarding database of one switch.

@@ -29,15 +29,15 @@ use std::fmt;
 use packet::ethernet::{Header, Tag};
 use packet::{MacAddr, PortId, VlanId};
 
-use crate::asks::Asks;
-use crate::config::{Forwarding, PortConfig, SwitchConfig, VlanMode};
-use crate::fdb::{Fdb, FdbFull, Flush};
-use crate::forward::patch::Patch;
-use crate::forward::static_map::{DROP_UNKNOWN, FLOOD_UNKNOWN};
-use crate::forward::{Ingress, Verdict, hub, learning, static_map};
-use crate::id::Now;
-use crate::members::Members;
-use crate::stats::DropReason;
+use crate::decide::fdb::{Fdb, FdbFull, Flush};
+use crate::decide::forward::patch::Patch;
+use crate::decide::forward::static_map::{DROP_UNKNOWN, FLOOD_UNKNOWN};
+use crate::decide::forward::{Ingress, Verdict, hub, learning, static_map};
+use crate::decide::members::Members;
+use crate::model::config::{Forwarding, PortConfig, SwitchConfig, VlanMode};
+use crate::model::now::Now;
+use crate::model::stats::DropReason;
+use crate::receive::slot_flags::Asks;
 
 /// What the switch decided about a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

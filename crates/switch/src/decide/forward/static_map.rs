@@ -2,8 +2,8 @@
 //! destinations are flooded; unknown unicast is dropped, or flooded as well where so configured.
 
 use super::{FloodClass, Ingress, Verdict, refused};
-use crate::fdb::Fdb;
-use crate::stats::DropReason;
+use crate::decide::fdb::Fdb;
+use crate::model::stats::DropReason;
 
 #[inline]
 pub(crate) fn decide(fdb: &Fdb, frame: Ingress, unknown: Verdict) -> Verdict {

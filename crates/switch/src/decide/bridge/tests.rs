@@ -3,7 +3,7 @@
 use packet::MAX_PORTS;
 
 use super::*;
-use crate::forward::FloodClass;
+use crate::decide::forward::FloodClass;
 use proptest::prelude::*;
 
 const NOW: Now = Now::START;

@@ -26,8 +26,8 @@ use std::ops::Range;
 
 use packet::{MacAddr, PortId, VlanId};
 
-use crate::config::FDB_CAPACITY_MAX;
-use crate::id::Now;
+use crate::model::config::FDB_CAPACITY_MAX;
+use crate::model::now::Now;
 
 /// What is looked up: an address in a VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use packet::{MAX_PORTS, PortId};
 
-use crate::batch::Delivery;
-use crate::bridge::TagAction;
+use crate::decide::bridge::TagAction;
+use crate::receive::batch::Delivery;
 
 const NONE: u16 = u16::MAX;
 

@@ -49,8 +49,8 @@ pub mod text;
 
 use packet::{MAX_PORTS, PortId};
 
-use crate::id::Now;
-use crate::stats::{Counters, DropReason};
+use crate::model::now::Now;
+use crate::model::stats::{Counters, DropReason};
 use cache::{Flow, FlowCache};
 use flow::FlowKey;
 use gate::Gate;

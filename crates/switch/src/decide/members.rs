@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 
 use packet::{PortId, VlanId};
 
-use crate::config::{PortConfig, VlanMode};
-use crate::forward::FloodClass;
+use crate::decide::forward::FloodClass;
+use crate::model::config::{PortConfig, VlanMode};
 
 /// A set of ports, as long as its highest member asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

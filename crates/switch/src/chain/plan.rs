@@ -30,8 +30,8 @@ use super::gate::{Pause, Ports};
 use super::rule::{self, Action, Matcher, RULES_MAX, Rule};
 use super::service::{Balance, INSTANCES_MAX, Service};
 use super::{ChainStats, NUMBERS, PAST, Role, Steering};
-use crate::id::Now;
-use crate::stats::Counters;
+use crate::model::now::Now;
+use crate::model::stats::Counters;
 
 /// A chain.
 #[derive(Clone, Debug, PartialEq, Eq)]

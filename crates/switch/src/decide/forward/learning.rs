@@ -2,7 +2,7 @@
 //! destination was learned to be. Unknown and group destinations are flooded.
 
 use super::{FloodClass, Ingress, Verdict, refused};
-use crate::fdb::Fdb;
+use crate::decide::fdb::Fdb;
 
 #[inline]
 pub(crate) fn decide(fdb: &mut Fdb, frame: Ingress) -> Verdict {

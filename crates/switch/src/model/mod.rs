@@ -1,0 +1,7 @@
+//! What a switch is made of: settings, ports, counters, moments.
+
+pub mod config;
+
+pub mod now;
+pub mod port;
+pub mod stats;
