@@ -16,10 +16,11 @@ use protocol::name::PortName;
 use protocol::{Counter, PortStats};
 use serde::Serialize;
 
-use crate::cli::{Global, Usage};
-use crate::say;
-use crate::traffic::session::{PortArgs, Stats, Stop, TICK, may_come_back};
-use crate::traffic::units;
+use crate::cli::Global;
+use bench::traffic::session::{PortArgs, Stats, Stop, TICK, may_come_back};
+use terminal::Usage;
+use terminal::say;
+use terminal::units;
 
 /// Slots moved at once.
 const BATCH: u32 = 256;

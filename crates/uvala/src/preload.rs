@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::ourselves;
+use terminal::process;
 
 /// File name of the library.
 const LIBRARY: &str = "libuvala_netmap.so";
@@ -18,7 +18,7 @@ pub fn library() -> Result<PathBuf> {
         ensure!(path.is_file(), "{LIBRARY_VARIABLE}: there is no file {}", path.display());
         return std::path::absolute(&path).context("no current directory");
     }
-    let exe = ourselves::exe()?;
+    let exe = process::exe()?;
     let dir = exe.parent().context("this program has no directory")?;
     let places = [dir.join(LIBRARY), dir.join("../lib").join(LIBRARY)];
     let found = places.iter().find(|place| place.is_file());

@@ -18,7 +18,7 @@ use serde::Serialize;
 use super::Global;
 use super::chain::chains as list;
 use super::output::Output;
-use crate::say;
+use terminal::say;
 
 /// Make switches, ports, chains and rules as a file says
 ///

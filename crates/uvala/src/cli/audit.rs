@@ -9,7 +9,7 @@ use protocol::{GroupAudit, PageFrom, Request};
 
 use super::output::Output;
 use super::{Global, listing};
-use crate::table::{Align, Table};
+use terminal::table::{Align, Table};
 
 /// Count the buffers of trust groups: those in are those out
 ///

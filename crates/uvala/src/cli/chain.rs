@@ -12,7 +12,7 @@ use switch::DropReason;
 use super::Global;
 use super::listing::{self, OfSwitch};
 use super::switch::InSwitch;
-use crate::table::{Column, left, right};
+use terminal::table::{Column, left, right};
 
 /// List, add, change and delete chains of functions
 ///

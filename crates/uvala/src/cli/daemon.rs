@@ -19,7 +19,7 @@ use protocol::exit;
 use protocol::paths;
 
 use super::Global;
-use crate::{ourselves, say};
+use terminal::{process, say};
 
 /// How long a daemon may take to listen. What it kept before it may load as long as it wants.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -101,7 +101,7 @@ fn background(dir: Option<&Path>, log: Option<&Path>) -> anyhow::Result<()> {
     let usual = paths::daemon_dir(dir).join(LOG_NAME);
     let more = log.is_none().then(|| [OsString::from("--log-file"), usual.clone().into()]);
     let log = log.unwrap_or(&usual);
-    let program = ourselves::exe()?;
+    let program = process::exe()?;
     let mut command = Command::new(program);
     // A group of its own: Ctrl-C at the terminal is not for it.
     command

@@ -8,7 +8,7 @@ use super::Global;
 use super::listing::{self, OfSwitch};
 use super::output::Output;
 use super::switch::change;
-use crate::table::{Column, left, right};
+use terminal::table::{Column, left, right};
 
 /// List, add and forget addresses of a switch's forwarding database
 #[derive(Debug, clap::Args)]

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::Global;
 use super::output::Watch;
 use super::switch::InSwitch;
-use crate::table::{Column, Table};
+use terminal::table::{Column, Table};
 
 /// Arguments of a listing of what a switch has.
 #[derive(Debug, Args)]

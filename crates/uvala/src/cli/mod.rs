@@ -30,8 +30,10 @@ use client::control::{Connection, ControlError};
 use protocol::name::NameError;
 use protocol::{Failure, exit};
 
-use crate::say::{self, Unread};
-use crate::{bench, bridge, cni, demo, traffic};
+use crate::{bridge, cni, demo};
+use bench::traffic;
+use terminal::Usage;
+use terminal::say::{self, Unread};
 
 /// A virtual local Ethernet in user space: a switch for processes, containers and virtual machines
 #[derive(Debug, Parser)]
@@ -80,11 +82,6 @@ enum Command {
     Bench(bench::BenchArgs),
     Assets(assets::Args),
 }
-
-/// A command line that means nothing, though each of its words is right.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}; see --help")]
-pub struct Usage(pub String);
 
 impl Global {
     /// For commands that have a daemon of their own, or none.
@@ -162,7 +159,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Nf(args) => nf::run(global, &args),
         Command::Stats(args) => stats::run(global, &args),
         Command::VmArgs(args) => vm_args::run(global, &args),
-        Command::Gen(args) => traffic::run(global, &args),
+        Command::Gen(args) => traffic::run(global.dir.as_deref(), &args),
         Command::Bridge(args) => bridge::run(global, &args),
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),

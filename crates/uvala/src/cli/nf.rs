@@ -13,8 +13,8 @@ use protocol::{FunctionInfo, Request, SteeringQuery};
 
 use super::output::{Output, Watch};
 use super::{Global, listing, switch as switches};
-use crate::table::{Table, left, or_dash, right};
 pub use part::BadFile;
+use terminal::table::{Table, left, or_dash, right};
 
 /// Run functions of a chain, and list those that run
 #[derive(Debug, clap::Args)]

@@ -9,11 +9,12 @@ use protocol::{
     Address, ErrorCode, Failure, HostIf, Mac, PortAdd, PortKind, PortRef, PortSettings, Request,
 };
 
+use super::Global;
 use super::output::Output;
 use super::switch::change;
 use super::vm_args::show;
-use super::{Global, Usage};
 use crate::cni::inside::{self, Route, everywhere};
+use terminal::Usage;
 
 /// Put network namespaces and containers on a switch
 ///

@@ -9,7 +9,7 @@ use protocol::{ErrorCode, exit};
 use serde::Serialize;
 
 use super::Global;
-use crate::say;
+use terminal::say;
 
 /// Options of every subcommand that asks or tells the daemon.
 #[derive(Clone, Copy, Debug, Args)]

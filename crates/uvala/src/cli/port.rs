@@ -15,8 +15,9 @@ use protocol::{
 use super::inherited::inherited;
 use super::output::{Output, Watch};
 use super::switch::{change, group, user};
-use super::{Global, Usage, listing};
-use crate::table::{Table, cut, left, or_dash, right, short, yes};
+use super::{Global, listing};
+use terminal::Usage;
+use terminal::table::{Table, cut, left, or_dash, right, short, yes};
 
 /// List, add, change and delete ports
 ///

@@ -4,10 +4,11 @@ use client::control::{Connection, unexpected};
 use protocol::name::SwitchName;
 use protocol::{Mac, Reply, Request, RuleAdd, RuleDel, RuleInfo, RuleSpec, SteeringQuery};
 
+use super::Global;
 use super::listing::{self, OfSwitch};
 use super::switch::InSwitch;
-use super::{Global, Usage};
-use crate::table::{Column, left, right};
+use terminal::Usage;
+use terminal::table::{Column, left, right};
 
 /// List, add and delete rules
 ///

@@ -13,7 +13,8 @@ use protocol::paths;
 
 use super::{Global, program};
 use crate::demo::place::Switch;
-use crate::{preload, say};
+use crate::preload;
+use terminal::say;
 
 /// Run a netmap program
 ///

@@ -10,7 +10,7 @@ use switch::DropReason;
 
 use super::Global;
 use super::output::{Output, Watch};
-use crate::table::{Align, Table, short};
+use terminal::table::{Align, Table, short};
 
 /// Counters of ports
 ///

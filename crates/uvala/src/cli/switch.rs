@@ -8,8 +8,9 @@ use protocol::{
 };
 
 use super::output::{Output, Watch};
-use super::{Global, Usage, listing};
-use crate::table::{Table, left, right, yes};
+use super::{Global, listing};
+use terminal::Usage;
+use terminal::table::{Table, left, right, yes};
 
 /// List, add, change and delete switches
 ///

@@ -16,14 +16,15 @@ use protocol::{
 use rustix::io::Errno;
 
 use super::vm_args::show;
-use super::{Global, Usage, run as programs};
-use crate::say;
+use super::{Global, run as programs};
 use crate::vm::boot::{Boot, find_busybox, find_qemu, held, in_child, new_machine};
 use crate::vm::kvm::{self, Access};
 use crate::vm::memory::Memory;
 use crate::vm::qemu::Qemu;
 use crate::vm::remains;
 use crate::vm::{Card, Impossible, address_of, initramfs, kernel};
+use terminal::Usage;
+use terminal::say;
 
 /// Run a virtual machine on a switch
 #[derive(Debug, clap::Args)]
@@ -82,6 +83,9 @@ struct Run {
     /// Who runs the guest's code: the processor, or QEMU [default: kvm where that runs guests]
     #[arg(long, value_enum)]
     accel: Option<Accel>,
+    /// Give the guest this TAP instead of a port: for comparisons
+    #[arg(long, hide = true, value_name = "IFNAME", requires = "name", conflicts_with = "print")]
+    tap: Option<String>,
     /// Only show QEMU's command line; add no port, and make no file system
     #[arg(long)]
     print: bool,
@@ -118,7 +122,10 @@ fn boot(global: &Global, args: &Run) -> Result<u8> {
     }
     // Before there is a port to delete.
     let busybox = args.initrd.is_none().then(find_busybox).transpose()?;
-    let place = Place::take(global, args.name.as_deref())?;
+    let place = match (&args.tap, &args.name) {
+        (Some(_), Some(name)) => Place::beside(global, name.parse()?)?,
+        _ => Place::take(global, args.name.as_deref())?,
+    };
     let made = busybox.map(|busybox| {
         let number = initramfs::number_of(&place.port);
         held(&initramfs::build(&args.kernel, &busybox, &place.port, number)?)
@@ -156,6 +163,12 @@ struct Place {
 }
 
 impl Place {
+    /// The name of a port that no switch has.
+    fn beside(global: &Global, port: PortName) -> Result<Self> {
+        let machine = new_machine(global.dir.as_deref(), &port)?;
+        Ok(Self { port, machine, held: None })
+    }
+
     fn take(global: &Global, name: Option<&str>) -> Result<Self> {
         let connection = global.connect()?;
         let (port, is_ours) = match name {
@@ -294,7 +307,10 @@ fn command_line(
     let kind = PortKind::VhostUser;
     let card =
         Card { kind, machine, memory: Some(args.memory), mac: address_of(port), model: None };
-    let card = card.qemu(qemu).map_err(|Impossible(why)| Usage(why))?;
+    let card = match &args.tap {
+        Some(tap) => card.at_tap(tap),
+        None => card.qemu(qemu).map_err(|Impossible(why)| Usage(why))?,
+    };
     let Run { kernel, cpus, append, .. } = args;
     Ok(Boot { kernel, initrd, cpus: *cpus, append }.words(qemu, card))
 }
@@ -366,6 +382,17 @@ mod tests {
         assert!(tcg.contains("|-kernel|/boot/k|-initrd|i d|-append|console=ttyS0 "), "{tcg}");
         assert!(tcg.contains("|tcg|") && tcg.ends_with("mitigations=off single"), "{tcg}");
         assert!(words(true).contains("|-accel|kvm|-cpu|host|"), "{}", words(true));
+    }
+
+    #[test]
+    fn test_cards_have_one_address_whatever_is_behind_them() {
+        let port = "vale0:vm1".parse().unwrap();
+        let machine = new_machine(None, &port).unwrap();
+        let run = args("run /boot/k --name vale0:vm1 --tap port0");
+        let qemu = Qemu { version: (11, 1), kvm: false };
+        let words = command_line(&run, qemu, &port, &machine, "i".as_ref()).unwrap().join("|");
+        let card = format!("|-device|virtio-net-pci,netdev=uvala,mac={}|", address_of(&port));
+        assert!(words.contains(&card) && words.contains("ifname=port0,"), "{words}");
     }
 
     #[test]

@@ -8,11 +8,12 @@ use protocol::name::PortName;
 use protocol::{Mac, MachineState, PortInfo, PortKind, PortRef, Reply, Request, ValueError};
 use rustix::io::Errno;
 
-use super::{Global, Usage};
-use crate::say;
+use super::Global;
 use crate::vm::memory::Memory;
 use crate::vm::qemu::{PROGRAM, Qemu};
 use crate::vm::{Card, Impossible, address_of};
+use terminal::Usage;
+use terminal::say;
 
 /// Print the arguments, or the XML, that connect a virtual machine to a port
 ///

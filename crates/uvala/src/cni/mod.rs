@@ -32,9 +32,9 @@ use protocol::{
 use serde_json::json;
 
 use crate::cli::port::list;
-use crate::say;
 use inside::Route;
 use spec::{Failure, Interface, Network, Success, VERSIONS, code};
+use terminal::say;
 
 /// Something failed: a kind, and what to say.
 #[derive(Debug)]

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::ourselves;
-use crate::traffic::report::Summary;
+use bench::traffic::report::Summary;
+use terminal::process;
 
 /// A running `uvala gen`; ended when dropped.
 pub struct Child(std::process::Child);
@@ -17,7 +17,7 @@ pub struct Child(std::process::Child);
 impl Child {
     /// Starts a function on a port of the switch in `dir`.
     pub fn start(dir: &Path, function: &str, port: &str, mac: &str, more: &[&str]) -> Result<Self> {
-        let exe = ourselves::exe()?;
+        let exe = process::exe()?;
         let parent = std::process::id().to_string();
         let child = Command::new(exe)
             .args(["gen", "--json", "--no-reconnect", "--with-parent", &parent])

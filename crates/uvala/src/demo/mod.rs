@@ -22,13 +22,13 @@ use anyhow::{Context, Result, bail, ensure};
 use client::control::Connection;
 use protocol::{FdbList, Page, PortList, Reply, Request};
 
-use crate::say;
-use crate::traffic::session::{Stats, Stop};
-use crate::traffic::units;
-use crate::traffic::values;
+use bench::traffic::session::{Stats, Stop};
+use bench::traffic::values;
 use child::Child;
 use place::Switch;
 use report::{Report, Transfer};
+use terminal::say;
+use terminal::units;
 
 const SENDER: (&str, &str) = ("vale0:sender", "02:00:00:00:00:01");
 const RECEIVER: (&str, &str) = ("vale0:receiver", "02:00:00:00:00:02");
@@ -139,7 +139,7 @@ impl Demo {
     }
 
     /// Round trips between two processes that sleep in between. The one that answers goes on.
-    fn round_trips(&self) -> Result<(crate::traffic::latency::Latency, Child)> {
+    fn round_trips(&self) -> Result<(bench::traffic::latency::Latency, Child)> {
         let mut pong = self.start("pong", PONG.0, PONG.1, &["--wait", "sleep"])?;
         self.await_address(&mut pong, PONG.1)?;
         let options = ["-n", "500", "-R", "1k", "-D", PONG.1, "--wait", "sleep"];

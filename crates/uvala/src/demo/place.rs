@@ -13,8 +13,8 @@ use daemon::datapath::Workers;
 use daemon::{Daemon, Stopper};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::say;
-use crate::traffic::session::clock_ns;
+use bench::traffic::session::clock_ns;
+use terminal::say;
 
 /// A running switch; ended when dropped.
 pub struct Switch {

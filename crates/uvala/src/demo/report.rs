@@ -3,10 +3,10 @@
 use anyhow::{Result, ensure};
 use serde::Serialize;
 
-use crate::table::{Align, Table};
-use crate::traffic::latency::Latency;
-use crate::traffic::report::Summary;
-use crate::traffic::units;
+use bench::traffic::latency::Latency;
+use bench::traffic::report::Summary;
+use terminal::table::{Align, Table};
+use terminal::units;
 
 /// Everything, as `--json` prints it.
 #[derive(Debug, Serialize)]
@@ -97,7 +97,7 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::traffic::report::Checked;
+    use bench::traffic::report::Checked;
 
     fn report(sent: u64, received: u64) -> Report {
         let received =

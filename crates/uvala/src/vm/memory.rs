@@ -16,11 +16,6 @@ const MOST: u64 = 128 << 20;
 pub struct NoMemory;
 
 impl Memory {
-    /// So many MiB.
-    pub const fn of_mib(mib: u64) -> Self {
-        Self(mib)
-    }
-
     /// How many MiB.
     pub fn mib(self) -> u64 {
         self.0

@@ -69,6 +69,13 @@ impl Card<'_> {
         Ok(args)
     }
 
+    /// QEMU's options for a card that differs in nothing but what is behind it: a TAP.
+    pub fn at_tap(&self, tap: &str) -> Vec<(&'static str, String)> {
+        let netdev = format!("tap,id=uvala,ifname={tap},script=no,downscript=no,vhost=off");
+        let device = format!("{VIRTIO},netdev=uvala,mac={}", self.mac);
+        vec![("-m", self.memory().to_string()), ("-netdev", netdev), ("-device", device)]
+    }
+
     fn memory(&self) -> Memory {
         self.memory.unwrap_or_default()
     }

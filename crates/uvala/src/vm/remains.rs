@@ -15,11 +15,11 @@ use std::process::Command;
 use anyhow::{Error, Result};
 use rustix::process::Signal;
 
-use crate::ourselves;
+use terminal::process;
 
 /// A command for a program that ends when this process does: ourselves, as `uvala vm exec`.
 pub fn dependent(program: &Path) -> Result<Command> {
-    let mut command = Command::new(ourselves::exe()?);
+    let mut command = Command::new(process::exe()?);
     command.args(["vm", "exec", &std::process::id().to_string()]).arg(program);
     Ok(command)
 }
@@ -27,7 +27,7 @@ pub fn dependent(program: &Path) -> Result<Command> {
 /// Becomes that program.
 pub fn exec(parent: i32, program: &Path, args: &[OsString]) -> Error {
     // It restores the terminal, and ends.
-    if let Err(error) = ourselves::end_with(parent, Signal::TERM) {
+    if let Err(error) = process::end_with(parent, Signal::TERM) {
         return error;
     }
     let error = Command::new(program).args(args).exec();

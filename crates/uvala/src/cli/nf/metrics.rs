@@ -12,7 +12,7 @@ use protocol::{ChainInfo, FunctionInfo, RuleInfo};
 
 use super::{functions, switches};
 use crate::cli::{Global, chain, rule};
-use crate::say;
+use terminal::say;
 
 /// Rules of a switch that have samples of their own.
 const RULES: usize = 256;

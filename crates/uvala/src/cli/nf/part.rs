@@ -7,9 +7,10 @@ use daemon::config::read_text;
 use protocol::name::PortName;
 
 use super::functions;
-use crate::cli::{Global, Usage, chain};
-use crate::nf::{Function, NAMES, Names, Others};
-use crate::say;
+use crate::cli::{Global, chain};
+use functions::{Function, NAMES, Names, Others};
+use terminal::Usage;
+use terminal::say;
 
 /// One of those that a process runs.
 #[derive(Debug)]

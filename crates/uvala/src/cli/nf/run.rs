@@ -16,9 +16,10 @@ use protocol::{ErrorCode, Failure};
 use super::functions;
 use super::part::Part;
 use super::place::{self, Role};
-use crate::cli::{Global, Usage};
-use crate::nf::wishes::Wishes;
-use crate::nf::{self, Function, NAMES, Others};
+use crate::cli::Global;
+use functions::wishes::Wishes;
+use functions::{Function, NAMES, Others};
+use terminal::Usage;
 
 #[derive(Debug, clap::Args)]
 pub struct Run {
@@ -58,7 +59,7 @@ pub struct Run {
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     group_memory: Option<u64>,
     /// End after so many seconds
-    #[arg(short = 'T', long, value_name = "SECS", value_parser = crate::traffic::values::seconds)]
+    #[arg(short = 'T', long, value_name = "SECS", value_parser = bench::traffic::values::seconds)]
     duration: Option<Duration>,
 }
 
@@ -115,7 +116,7 @@ fn handle(
     let mut ports: Vec<_> = [instance.port].into_iter().chain(instance.others).collect();
     let names: Vec<_> = ports.iter().map(|port| port.name().clone()).collect();
     let mut shown: Vec<_> = ports.iter().map(Shown::of).collect();
-    nf::run(&mut ports, functions, |functions| {
+    functions::run(&mut ports, functions, |functions| {
         let (reload, show) = (wishes.reload(), wishes.show());
         for (at, function) in functions.iter_mut().enumerate() {
             if reload && parts[at].file.is_some() {

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{Output, Watch, counts, functions, state};
 use crate::cli::Global;
-use crate::table::{Table, left, or_dash, right};
+use terminal::table::{Table, left, or_dash, right};
 
 /// A function, and what it has done in a second.
 #[derive(Debug, Serialize)]

@@ -1,0 +1,172 @@
+//! Chains of functions: the scenarios `nf-…`.
+//!
+//! Sender, functions and receiver are processes of their own and members of one trust group: the
+//! switch swaps their buffers. A receiver's port is not waited for in such a switch, so a sender
+//! that is too fast loses frames; how many is told beside the value.
+
+use serde::{Deserialize, Serialize};
+
+use super::limit::Limit;
+use super::scenario::{Batch, COPY, Path, Payload, Placement, Scenario, Traffic, Unit, Work, rate};
+
+/// What stands between the ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Chain {
+    /// So many functions from one wire to another; where payload is touched, each reads words of
+    /// the first line and writes one there.
+    Functions(u8),
+    /// The same, and each reads every byte.
+    Readers(u8),
+    /// The same between ports that learn, of frames that leave by their address.
+    Bridged(u8),
+    /// The same, joined by direct hops.
+    Direct(u8),
+    /// The same, all in one thread.
+    Together(u8),
+    /// What one function more costs, by direct hops and by the switch.
+    Hop,
+    /// The same of hops within a thread.
+    Call,
+    /// No function, but a thousand rules, and a million flows that take turns.
+    Rules,
+    /// Functions in the box: a firewall, a NAT and a router.
+    Box,
+    /// The same in one thread.
+    BoxTogether,
+}
+
+/// Rules of [`Chain::Rules`], and live flows.
+pub const RULES: u16 = 1000;
+pub const FLOWS: u64 = 1 << 20;
+
+/// Functions in the box, and what they are told: packets of 10.0.1.2 may go to 10.0.2.2.
+pub const BOX: [(&str, &str); 3] = [
+    ("firewall", "[[rule]]\naction = \"accept\"\nsrc = \"10.0.1.0/24\"\n"),
+    ("nat", "inside = [\"10.0.1.0/24\"]\noutside = [\"10.0.2.1\"]\n"),
+    (
+        "router",
+        "[[interface]]\naddress = \"10.0.1.1/24\"\n[[interface]]\naddress = \"10.0.2.1/24\"\n",
+    ),
+];
+
+impl Chain {
+    /// How many functions there are.
+    pub fn functions(self) -> u8 {
+        match self {
+            Chain::Functions(count)
+            | Chain::Readers(count)
+            | Chain::Bridged(count)
+            | Chain::Direct(count)
+            | Chain::Together(count) => count,
+            Chain::Rules | Chain::Hop | Chain::Call => 0,
+            Chain::Box | Chain::BoxTogether => u8::try_from(BOX.len()).expect("few"),
+        }
+    }
+
+    /// Are they those of the box?
+    pub fn is_box(self) -> bool {
+        matches!(self, Chain::Box | Chain::BoxTogether)
+    }
+
+    /// Do they share a thread?
+    pub fn is_together(self) -> bool {
+        matches!(self, Chain::Together(_) | Chain::BoxTogether)
+    }
+}
+
+/// A sender and a receiver with functions between them; those have the receiver's core.
+pub const fn between(functions: u8) -> Work {
+    Work { path: Path::Chain(Chain::Functions(functions)), placement: Placement::TWO, ..COPY }
+}
+
+/// The same with rings for short frames. Whoever shares a core takes turns on it, and has half a
+/// ring of frames to do in each: with more of them, a turn costs each less.
+const fn short_between(functions: u8) -> Work {
+    Work { slots: SLOTS, ..between(functions) }
+}
+
+/// Slots of rings for short frames. Long ones would not fit the cache.
+const SLOTS: u16 = 4096;
+
+/// A rate that is held against a chain of bare rings.
+fn bare(name: &'static str, what: &'static str, goal: Option<f64>, work: Work) -> Scenario {
+    Scenario { limit: Limit::Chain, ..rate(name, what, goal, work) }
+}
+
+/// All of them.
+pub fn scenarios() -> Vec<Scenario> {
+    let long = Work { frame_len: 1514, batch: Batch::all(64), ..between(3) };
+    let long_together = Work { path: Path::Chain(Chain::Together(3)), ..long };
+    let read = Work { path: Path::Chain(Chain::Readers(3)), ..long };
+    let untouched = Work { payload: Payload::Untouched, ..short_between(3) };
+    let of = |chain| Work { path: Path::Chain(chain), ..COPY };
+    let short = |chain| Work { slots: SLOTS, ..of(chain) };
+    let hop = Work { payload: Payload::Untouched, ..of(Chain::Hop) };
+    let call = Work { payload: Payload::Untouched, ..short(Chain::Call) };
+    vec![
+        bare("nf-1", "60 B through a function in a trust group", Some(110.0), short_between(1)),
+        bare("nf-2", "60 B through two functions", Some(75.0), short_between(2)),
+        bare("nf-3", "60 B through three functions", Some(60.0), short_between(3)),
+        bare("nf-2-together", "two functions, one thread", Some(75.0), short(Chain::Together(2))),
+        bare("nf-3-together", "three functions, one thread", Some(60.0), short(Chain::Together(3))),
+        bare("nf-3-bridged", "three functions, by learned addresses", None, of(Chain::Bridged(3))),
+        bare("nf-2-direct", "the same, joined by a direct hop", None, of(Chain::Direct(2))),
+        bare("nf-3-direct", "three functions, joined by direct hops", None, of(Chain::Direct(3))),
+        Scenario {
+            unit: Unit::Nanoseconds,
+            limit: Limit::None,
+            ..rate("nf-hop", "a function more by a direct hop, slots only", Some(3.0), hop)
+        },
+        Scenario {
+            unit: Unit::Nanoseconds,
+            limit: Limit::None,
+            ..rate("nf-call", "a function more within a thread, slots only", Some(3.0), call)
+        },
+        bare("nf-3-untouched", "three processes, everybody uses slots only", None, untouched),
+        bare("nf-3-1514", "1514 B through three functions", Some(15.0), long),
+        bare("nf-3-1514-together", "the same, one thread", Some(15.0), long_together),
+        bare("nf-3-1514-read", "through three processes, each reads it all", None, read),
+        rate(
+            "nf-rules",
+            "60 B, a thousand rules and a million flows, no function",
+            Some(25.0),
+            of(Chain::Rules),
+        ),
+        bare(
+            "nf-real",
+            "60 B through a firewall, a NAT and a router",
+            Some(8.0),
+            short(Chain::Box),
+        ),
+        bare(
+            "nf-real-together",
+            "the same, all three in one thread",
+            Some(8.0),
+            short(Chain::BoxTogether),
+        ),
+        Scenario {
+            unit: Unit::Times,
+            limit: Limit::None,
+            ..rate(
+                "nf-latency",
+                "five functions, median latency at 99 % of their load by that at 10 %",
+                Some(5.0),
+                Work { traffic: Traffic::Latency, ..between(5) },
+            )
+        },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_functions_in_the_box_understand_what_they_are_told() {
+        for (name, config) in BOX {
+            assert!(functions::Function::new(name, config).is_ok(), "{name}");
+        }
+        assert_eq!(Chain::Box.functions(), 3);
+    }
+}

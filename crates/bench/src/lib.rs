@@ -1,0 +1,153 @@
+//! `uvala bench`: how fast this switch is here, beside what the machine allows and what others do.
+//!
+//! A number alone says little: the same machine gives 18 or 3.4 Mpps at 1514 B, depending on where
+//! the host has put its virtual CPUs. So every sample stands between two probes of the core
+//! distance ([`probe`]), is compared inside one regime only ([`sample`]), and stands beside the
+//! limit of the machine for the same work ([`limit`]) and other software doing it ([`peers`]),
+//! taken in the same minutes ([`runner`]). The parts of a measurement are separate processes
+//! ([`role`]), and what counts is what the receiver gets.
+
+mod chain;
+mod figures;
+mod frames;
+mod host;
+mod limit;
+mod machine;
+mod payload;
+mod peers;
+mod probe;
+mod report;
+mod role;
+mod runner;
+mod sample;
+mod scenario;
+mod subject;
+pub mod traffic;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde_json::json;
+
+use report::{COLUMNS, Record, Report};
+use runner::{Choice, Effort};
+use scenario::Scenario;
+
+use terminal::Usage;
+use terminal::say;
+use terminal::table::Table;
+
+/// Measure this switch, the machine's limit for the same work, and other software doing it
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// Scenarios to run; all if none is named. `list` prints them, `figures` draws the sweeps
+    scenario: Vec<String>,
+
+    /// Less than ten seconds a scenario: fewer and shorter samples
+    #[arg(long)]
+    quick: bool,
+
+    /// Print one JSON object a line instead of a table
+    #[arg(long)]
+    json: bool,
+
+    /// Also append the results to DIR/<date>-<cpu>.jsonl
+    #[arg(long, value_name = "DIR")]
+    save: Option<PathBuf>,
+
+    /// Where `figures` are written
+    #[arg(long, value_name = "DIR", default_value = "figures")]
+    out: PathBuf,
+
+    /// Do not run other software
+    #[arg(long)]
+    no_peers: bool,
+
+    /// Run only the machine's limits and other software
+    #[arg(long)]
+    no_subject: bool,
+
+    /// A part of a benchmark, started by the benchmark itself
+    #[arg(long, hide = true, value_name = "JSON")]
+    role: Option<String>,
+}
+
+/// Runs what the command line asks for.
+pub fn run(args: &BenchArgs) -> Result<()> {
+    if let Some(role) = &args.role {
+        return role::run(&serde_json::from_str(role).context("--role is not for users")?);
+    }
+    if args.scenario == ["list"] {
+        return list(args.json);
+    }
+    if let Some(("figures", names)) = args.scenario.split_first().map(|(f, n)| (f.as_str(), n)) {
+        return figures::draw(names, &args.out, if args.quick { 2 } else { 5 });
+    }
+    measure(args, &chosen(&args.scenario)?)
+}
+
+fn chosen(names: &[String]) -> Result<Vec<Scenario>> {
+    if names.is_empty() {
+        return Ok(scenario::all());
+    }
+    let find = |name: &String| {
+        scenario::find(name).ok_or_else(|| {
+            let known: Vec<_> = scenario::all().iter().map(|s| s.name).collect();
+            Usage(format!("no scenario {name}; there are: {}", known.join(", ")))
+        })
+    };
+    Ok(names.iter().map(find).collect::<Result<_, Usage>>()?)
+}
+
+fn list(as_json: bool) -> Result<()> {
+    for scenario in scenario::all() {
+        if as_json {
+            let (name, what, goal) = (scenario.name, scenario.what, scenario.goal);
+            let unit = scenario.unit.name();
+            say::json(&json!({"name": name, "what": what, "unit": unit, "goal": goal}))?;
+            continue;
+        }
+        let goal = scenario
+            .goal
+            .map_or_else(String::new, |g| format!(", goal {g} {}", scenario.unit.name()));
+        say::out(format_args!("{:<20}{}{goal}\n", scenario.name, scenario.what))?;
+    }
+    Ok(())
+}
+
+fn measure(args: &BenchArgs, scenarios: &[Scenario]) -> Result<()> {
+    let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
+    let choice = Choice { no_subject: args.no_subject, no_peers: args.no_peers };
+    let mut record = args.save.as_deref().map(Record::open).transpose()?;
+    let mut reports = Vec::new();
+    for scenario in scenarios {
+        let report = runner::run(scenario, effort, choice);
+        if args.json {
+            say::json(&report)?;
+        }
+        if let Some(record) = &mut record {
+            record.add(&report)?;
+        }
+        reports.push(report);
+    }
+    if !args.json {
+        print_table(&reports)?;
+    }
+    if !args.no_subject && reports.iter().all(|r| r.value.is_none()) {
+        bail!("nothing was measured");
+    }
+    Ok(())
+}
+
+fn print_table(reports: &[Report]) -> Result<()> {
+    let mut table = Table::new(&COLUMNS);
+    for report in reports {
+        table.row(report.row());
+    }
+    say::out(&table)?;
+    for note in reports.iter().flat_map(Report::notes) {
+        say::remark(note);
+    }
+    Ok(())
+}

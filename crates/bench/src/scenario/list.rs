@@ -1,0 +1,474 @@
+//! The scenarios: what is measured, in which unit, against which goal, limit and peers.
+//!
+//! Goals are those of the design for two shared cores. They are stated for the near regime; where a
+//! goal for far exists it stands beside it.
+
+use super::{
+    Api, Batch, COPY, Forwarding, Path, Payload, Placement, Ratio, Scenario, Traffic, Unit, Wait,
+    Work,
+};
+use crate::chain;
+use crate::limit::{Limit, of_round_trip};
+use crate::peers::Peer;
+
+const SWITCHES: &[Peer] = &[Peer::Bridge, Peer::Memif, Peer::Vhost, Peer::Vde];
+const ZERO_COPY: &[Peer] = &[Peer::MemifZeroCopy, Peer::Bridge];
+const KERNEL: &[Peer] = &[Peer::Bridge, Peer::Vde];
+
+/// A scenario that counts frames, without peers.
+pub fn rate(name: &'static str, what: &'static str, goal: Option<f64>, work: Work) -> Scenario {
+    let limit = if work.placement.one_core() { Limit::OneCore } else { Limit::Exchange };
+    Scenario {
+        name,
+        what,
+        unit: Unit::Mpps,
+        goal,
+        goal_far: None,
+        work,
+        baseline: None,
+        far: None,
+        limit,
+        peers: &[],
+        ratios: &[],
+        slow: false,
+    }
+}
+
+fn round_trip(
+    name: &'static str,
+    what: &'static str,
+    goal: f64,
+    path: Path,
+    wait: Wait,
+) -> Scenario {
+    let placement = if wait == Wait::Asleep { Placement::ONE } else { Placement::TWO };
+    let work = Work { path, placement, batch: Batch::all(1), ..COPY };
+    Scenario {
+        unit: Unit::Microseconds,
+        limit: of_round_trip(wait, path == Path::Isolated),
+        ..rate(name, what, Some(goal), Work { traffic: Traffic::RoundTrip(wait), ..work })
+    }
+}
+
+fn quiet(name: &'static str, what: &'static str, goal: f64, unit: Unit, t: Traffic) -> Scenario {
+    let work = Work { traffic: t, idle_ports: 10, placement: Placement::ONE, ..COPY };
+    Scenario { unit, limit: Limit::None, ..rate(name, what, Some(goal), work) }
+}
+
+/// Every scenario, in the order in which they run.
+pub fn all() -> Vec<Scenario> {
+    let mut all = throughput();
+    all.extend(one_region());
+    all.extend(chain::scenarios());
+    all.extend(fan_out());
+    all.extend(netmap());
+    all.extend(guests());
+    all.extend(host());
+    all.extend(latency_and_rest());
+    all
+}
+
+fn throughput() -> Vec<Scenario> {
+    let long = Work { frame_len: 1514, batch: Batch::all(64), ..COPY };
+    let one = Work { placement: Placement::ONE, ..COPY };
+    let untouched = Work { payload: Payload::Untouched, ..COPY };
+    let sender1 = Work {
+        batch: Batch { sender: 1, switch: 256, receiver: 256 },
+        placement: Placement::APART,
+        ..COPY
+    };
+    vec![
+        Scenario {
+            peers: SWITCHES,
+            ..rate("copy-60", "60 B, sender, switch and receiver isolated", Some(120.0), COPY)
+        },
+        Scenario {
+            peers: SWITCHES,
+            goal_far: Some(13.0),
+            far: Some(Placement::ONE),
+            ..rate("copy-1514", "1514 B, the same; all on one core when far", Some(18.0), long)
+        },
+        Scenario {
+            peers: KERNEL,
+            ..rate("one-core-60", "60 B, everything on one core", Some(85.0), one)
+        },
+        Scenario {
+            peers: KERNEL,
+            ..rate(
+                "one-core-1514",
+                "1514 B, everything on one core",
+                Some(13.0),
+                Work { placement: Placement::ONE, ..long },
+            )
+        },
+        Scenario {
+            peers: &[Peer::Memif],
+            ..rate("untouched-60", "60 B, ends use slots only (pkt-gen)", Some(200.0), untouched)
+        },
+        Scenario {
+            peers: &[Peer::Memif],
+            ..rate(
+                "batch1",
+                "60 B, every party handles one frame at a time",
+                Some(20.0),
+                Work { batch: Batch::all(1), ..COPY },
+            )
+        },
+        rate("sender-batch1", "60 B, the sender publishes every frame", Some(75.0), sender1),
+        rate(
+            "both-60",
+            "60 B, two ports, both directions at once",
+            None,
+            Work { traffic: Traffic::Both, ..COPY },
+        ),
+    ]
+}
+
+fn one_region() -> Vec<Scenario> {
+    let group = Work { path: Path::Group, ..COPY };
+    let pipe = Work { path: Path::Pipe, placement: Placement::APART, ..COPY };
+    vec![
+        Scenario {
+            peers: &[Peer::MemifZeroCopy],
+            ..rate("group-60", "60 B inside a trust group: buffers are swapped", None, group)
+        },
+        Scenario {
+            peers: ZERO_COPY,
+            ..rate(
+                "group-1514",
+                "1514 B inside a trust group, read by the receiver",
+                Some(25.0),
+                Work { frame_len: 1514, batch: Batch::all(64), ..group },
+            )
+        },
+        Scenario {
+            peers: &[Peer::MemifZeroCopy],
+            ..rate(
+                "pipe",
+                "a pipe, descriptors only",
+                Some(600.0),
+                Work { payload: Payload::Untouched, ..pipe },
+            )
+        },
+        Scenario {
+            peers: &[Peer::MemifZeroCopy],
+            ..rate("pipe-60", "a pipe, 60 B written and read", Some(200.0), pipe)
+        },
+    ]
+}
+
+fn fan_out() -> Vec<Scenario> {
+    let broadcast = Work {
+        traffic: Traffic::Broadcast(8),
+        payload: Payload::Untouched,
+        placement: Placement { sender: 0, switch: 0, receiver: 1 },
+        batch: Batch::all(64),
+        ..COPY
+    };
+    let busy = Work { payload: Payload::Untouched, batch: Batch::all(64), ..COPY };
+    vec![
+        Scenario {
+            unit: Unit::Deliveries,
+            ..rate("broadcast-8", "60 B from one port to eight", Some(200.0), broadcast)
+        },
+        rate(
+            "unicast-8",
+            "60 B from one port to eight in turn, which are waited for",
+            None,
+            Work { traffic: Traffic::Unicast(8), ..broadcast },
+        ),
+        Scenario {
+            unit: Unit::PercentLost,
+            baseline: Some(busy),
+            limit: Limit::None,
+            ..rate(
+                "idle-48",
+                "rate lost when 48 idle ports are attached, 60 B untouched",
+                Some(10.0),
+                Work { idle_ports: 48, ..busy },
+            )
+        },
+    ]
+}
+
+fn netmap() -> Vec<Scenario> {
+    let touched = Work { api: Api::Netmap, ..COPY };
+    let untouched = Work { payload: Payload::Untouched, ..touched };
+    let small = Work { batch: Batch { sender: 64, switch: 256, receiver: 64 }, ..untouched };
+    let poll = Work { placement: Placement::ONE, traffic: Traffic::Poll, ..touched };
+    let peers = &[Peer::Native];
+    vec![
+        Scenario {
+            peers,
+            ..rate(
+                "netmap-60",
+                "60 B, ends are netmap programs, slots only",
+                Some(150.0),
+                untouched,
+            )
+        },
+        Scenario {
+            peers,
+            ..rate("netmap-60-touched", "the same, payload written and read", Some(100.0), touched)
+        },
+        Scenario {
+            peers,
+            ..rate("netmap-60-batch64", "slots only, 64 slots a poll at either end", None, small)
+        },
+        Scenario {
+            unit: Unit::Nanoseconds,
+            limit: Limit::None,
+            ..rate(
+                "netmap-poll",
+                "poll of a netmap port and a pipe, nothing to do, above a bare poll",
+                Some(400.0),
+                poll,
+            )
+        },
+    ]
+}
+
+fn guests() -> Vec<Scenario> {
+    const PEERS: &[Peer] = &[Peer::Vhost, Peer::OvsDpdk, Peer::GuestsLearning];
+    const RATIOS: &[Ratio] = &[
+        Ratio { ours: None, theirs: Peer::Vhost, times: 2.0 },
+        Ratio { ours: Some(Peer::GuestsLearning), theirs: Peer::OvsDpdk, times: 4.0 },
+    ];
+    let short = Work {
+        api: Api::Dpdk,
+        path: Path::Guests,
+        forwarding: Forwarding::Patch,
+        traffic: Traffic::Both,
+        batch: Batch::all(64),
+        ..COPY
+    };
+    let scenario = |name, what, work| Scenario {
+        limit: Limit::None,
+        peers: PEERS,
+        ratios: RATIOS,
+        slow: true,
+        ..rate(name, what, None, work)
+    };
+    let shared = Work { api: Api::Driver, traffic: Traffic::OneWay, ..short };
+    let one = |traffic| Work { traffic, placement: Placement::ONE, ..shared };
+    let single = |name, what, goal, unit, work| Scenario {
+        unit,
+        limit: Limit::None,
+        ..rate(name, what, goal, work)
+    };
+    vec![
+        scenario("vhost-60", "60 B between two virtio devices, which return them, by patch", short),
+        scenario("vhost-1514", "1514 B, the same", Work { frame_len: 1514, ..short }),
+        Scenario {
+            peers: &[Peer::Vhost, Peer::GuestsPollers],
+            slow: true,
+            ..single(
+                "vhost-shared-cores",
+                "60 B, two machines share a core and sleep; peers: three programs that poll",
+                Some(10.0),
+                Unit::Mpps,
+                shared,
+            )
+        },
+        single(
+            "vhost-full",
+            "60 B to a machine that takes none: the daemon's time for each",
+            None,
+            Unit::Nanoseconds,
+            Work { traffic: Traffic::Overrun, ..shared },
+        ),
+        single(
+            "vhost-idle",
+            "the daemon with an idle machine",
+            Some(0.2),
+            Unit::PercentCpu,
+            one(Traffic::Quiet),
+        ),
+        guests_tcp(),
+        single(
+            "vhost-resume",
+            "from kill -9 of the daemon to the first frame",
+            Some(100.0),
+            Unit::Milliseconds,
+            one(Traffic::Resume),
+        ),
+    ]
+}
+
+fn guests_tcp() -> Scenario {
+    const RATIOS: &[Ratio] = &[Ratio { ours: None, theirs: Peer::BridgeRelay, times: 1.0 }];
+    let work = Work { path: Path::GuestsTcp, placement: Placement::APART, ..COPY };
+    Scenario {
+        unit: Unit::Gbit,
+        limit: Limit::None,
+        peers: &[Peer::BridgeRelay],
+        ratios: RATIOS,
+        slow: true,
+        ..rate("vhost-tcp", "one TCP stream between two guests, emulated by QEMU", None, work)
+    }
+}
+
+fn host() -> Vec<Scenario> {
+    const fn over(theirs: Peer, times: f64) -> Ratio {
+        Ratio { ours: None, theirs, times }
+    }
+    const TCP: &[Ratio] = &[over(Peer::BridgeVeth, 0.9), over(Peer::BridgeRelay, 1.5)];
+    const SMALL: &[Ratio] = &[over(Peer::OvsUser, 2.0), over(Peer::BridgeVeth, 1.5)];
+    const TAP: &[Ratio] = &[over(Peer::BareTap, 0.8)];
+    let scenario = |name, what, path, peers, ratios| Scenario {
+        limit: Limit::None,
+        peers,
+        ratios,
+        slow: true,
+        ..rate(name, what, None, Work { path, placement: Placement::APART, ..COPY })
+    };
+    let tcp = "one TCP stream (iperf3) between two namespaces, by TAPs";
+    vec![
+        Scenario {
+            unit: Unit::Gbit,
+            ..scenario(
+                "host-tcp",
+                tcp,
+                Path::HostTcp,
+                &[Peer::BridgeVeth, Peer::BridgeRelay] as &[_],
+                TCP,
+            )
+        },
+        scenario(
+            "host-small",
+            "60 B from one veth to another",
+            Path::HostSmall,
+            &[Peer::BridgeVeth, Peer::OvsUser],
+            SMALL,
+        ),
+        scenario(
+            "host-xdp",
+            "the same, ports by AF_XDP",
+            Path::HostXdp,
+            &[Peer::BridgeVeth, Peer::OvsUser],
+            SMALL,
+        ),
+        scenario(
+            "host-tap",
+            "60 B from the host by a TAP to a port of shared memory",
+            Path::HostTap,
+            &[Peer::BareTap],
+            TAP,
+        ),
+    ]
+}
+
+fn latency_and_rest() -> Vec<Scenario> {
+    use Path::{Group, Isolated};
+    vec![
+        Scenario {
+            peers: KERNEL,
+            ..round_trip("rtt-asleep", "round trip, clients asleep", 8.5, Isolated, Wait::Asleep)
+        },
+        Scenario {
+            peers: &[Peer::Bridge],
+            ..round_trip(
+                "rtt-group",
+                "round trip in a trust group, clients asleep",
+                3.6,
+                Group,
+                Wait::Asleep,
+            )
+        },
+        round_trip("rtt-yield", "round trip, all yielding", 3.0, Isolated, Wait::Yield),
+        Scenario {
+            goal_far: Some(1.2),
+            ..round_trip("rtt-spin", "round trip, all spinning", 0.3, Isolated, Wait::Spin)
+        },
+        quiet("idle-cpu", "the daemon with ten idle ports", 1.0, Unit::PercentCpu, Traffic::Quiet),
+        quiet(
+            "memory",
+            "the daemon with ten idle ports, beyond the ports' own memory",
+            30.0,
+            Unit::Megabytes,
+            Traffic::DaemonMemory,
+        ),
+        quiet("memory-port", "one default port", 6.0, Unit::Megabytes, Traffic::PortMemory),
+    ]
+}
+
+/// The scenario of a name.
+pub fn find(name: &str) -> Option<Scenario> {
+    all().into_iter().find(|s| s.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::probe::Regime;
+
+    #[test]
+    fn test_all_promised_scenarios_exist_once() {
+        let promised = [
+            "copy-60",
+            "copy-1514",
+            "one-core-60",
+            "one-core-1514",
+            "untouched-60",
+            "batch1",
+            "sender-batch1",
+            "group-60",
+            "group-1514",
+            "pipe",
+            "pipe-60",
+            "broadcast-8",
+            "idle-48",
+            "netmap-60",
+            "netmap-60-touched",
+            "netmap-poll",
+            "vhost-60",
+            "vhost-1514",
+            "vhost-shared-cores",
+            "vhost-idle",
+            "vhost-tcp",
+            "host-tcp",
+            "host-small",
+            "host-xdp",
+            "host-tap",
+            "vhost-resume",
+            "rtt-asleep",
+            "rtt-group",
+            "rtt-spin",
+            "idle-cpu",
+            "memory",
+        ];
+        let names: Vec<_> = all().iter().map(|s| s.name).collect();
+        for name in promised {
+            assert!(names.contains(&name), "{name}");
+        }
+        assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());
+    }
+
+    #[test]
+    fn test_goal_in_far_is_another_or_none() {
+        let long = find("copy-1514").unwrap();
+        assert_eq!(long.goal_in(Regime::Near), Some(18.0));
+        assert_eq!(long.goal_in(Regime::Far), Some(13.0));
+        assert!(long.work_in(Regime::Far).placement.one_core());
+        assert_eq!(find("copy-60").unwrap().goal_in(Regime::Far), None);
+        assert_eq!(find("one-core-60").unwrap().goal_in(Regime::OneCore), Some(85.0));
+    }
+
+    #[test]
+    fn test_reaches_knows_which_way_is_better() {
+        let rate = find("copy-60").unwrap();
+        assert!(rate.reaches(121.0, 120.0) && !rate.reaches(119.0, 120.0));
+        let trip = find("rtt-asleep").unwrap();
+        assert!(trip.reaches(8.4, 8.5) && !trip.reaches(8.6, 8.5));
+    }
+
+    #[test]
+    fn test_limit_crosses_cores_only_where_the_work_does() {
+        for s in all() {
+            let crosses = matches!(s.limit, Limit::Exchange | Limit::LineTrips(_));
+            assert!(!(s.one_core() && crosses), "{}", s.name);
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! A private daemon, and what it costs.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::peers::{Killed, Scratch};
+use crate::scenario::{Api, Forwarding, Offer, Path, Traffic, Wait, Work};
+use terminal::process;
+
+const CANNOT_START: &str = "cannot start uvala daemon";
+
+/// A running `uvala daemon` in a directory of its own; ended when dropped.
+pub struct Daemon {
+    process: Killed,
+    /// How it was started.
+    command: Command,
+    scratch: Scratch,
+}
+
+impl Daemon {
+    /// Starts it with the ports of the receivers.
+    pub fn start(work: &Work) -> Result<Daemon> {
+        let scratch = Scratch::new("daemon")?;
+        let text = configuration(work, scratch.dir());
+        Daemon::start_in(scratch, &text)
+    }
+
+    /// Starts it with these workers and switches.
+    pub fn with(text: &str) -> Result<Daemon> {
+        Daemon::start_in(Scratch::new("daemon")?, &format!("log = \"warn\"\n{text}"))
+    }
+
+    fn start_in(scratch: Scratch, text: &str) -> Result<Daemon> {
+        let config = scratch.path("uvala.toml");
+        std::fs::write(&config, text)?;
+        let dir = scratch.dir().to_owned();
+        let exe = process::exe()?;
+        let mut command = Command::new(exe);
+        command.arg("daemon").arg("--config").arg(&config).arg("--dir").arg(&dir);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let mut process = Killed(command.spawn().context(CANNOT_START)?);
+        let begin = Instant::now();
+        while !dir.join("uvala.sock").exists() {
+            if let Some(status) = process.0.try_wait()? {
+                bail!("uvala daemon ended at once ({status}), see above");
+            }
+            if begin.elapsed() > Duration::from_secs(5) {
+                bail!("uvala daemon made no socket");
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(Daemon { process, command, scratch })
+    }
+
+    /// Ends it as a crash would, and starts it again.
+    pub fn kill_and_start_again(&mut self) -> Result<()> {
+        self.process.0.kill()?;
+        self.process.0.wait()?;
+        self.process = Killed(self.command.spawn().context(CANNOT_START)?);
+        Ok(())
+    }
+
+    /// Where its socket is.
+    pub fn dir(&self) -> &std::path::Path {
+        self.scratch.dir()
+    }
+
+    /// Percent of one core that it uses.
+    pub fn cpu_percent(&self, time: Duration) -> Result<f64> {
+        // What starting cost is not what idling costs.
+        std::thread::sleep(Duration::from_millis(300));
+        let (before, start) = (self.cpu_time()?, Instant::now());
+        std::thread::sleep(time);
+        let used = self.cpu_time()?.saturating_sub(before);
+        Ok(used.as_secs_f64() / start.elapsed().as_secs_f64() * 100.0)
+    }
+
+    /// Time on a core of all its threads.
+    pub fn cpu_time(&self) -> Result<Duration> {
+        let mut nanoseconds = 0;
+        for thread in std::fs::read_dir(self.proc("task"))? {
+            let text = std::fs::read_to_string(thread?.path().join("schedstat"))?;
+            let field = text.split_whitespace().next().context("an empty schedstat")?;
+            nanoseconds += field.parse::<u64>()?;
+        }
+        Ok(Duration::from_nanos(nanoseconds))
+    }
+
+    /// Megabytes in memory that are no shared memory, which is that of its ports.
+    pub fn own_megabytes(&self) -> Result<f64> {
+        let status = std::fs::read_to_string(self.proc("status"))?;
+        let kilobytes = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_whitespace().next()?.parse::<u32>().ok()
+        };
+        match (kilobytes("RssAnon:"), kilobytes("RssFile:")) {
+            (Some(anonymous), Some(file)) => Ok(f64::from(anonymous + file) * 1024.0 / 1e6),
+            _ => bail!("this kernel does not tell what kind of memory a process has"),
+        }
+    }
+
+    /// Megabytes of all its ports' regions.
+    pub fn port_megabytes(&self) -> Result<f64> {
+        let maps = std::fs::read_to_string(self.proc("maps"))?;
+        let regions = maps.lines().filter(|line| line.contains("/memfd:"));
+        let sizes = regions.filter_map(|line| {
+            let (start, end) = line.split_whitespace().next()?.split_once('-')?;
+            let bytes = u64::from_str_radix(end, 16).ok()? - u64::from_str_radix(start, 16).ok()?;
+            u32::try_from(bytes / 1024).ok()
+        });
+        let kilobytes: u32 = sizes.sum();
+        if kilobytes == 0 {
+            bail!("the daemon has no port's memory mapped");
+        }
+        Ok(f64::from(kilobytes) * 1024.0 / 1e6)
+    }
+
+    fn proc(&self, file: &str) -> PathBuf {
+        format!("/proc/{}/{file}", self.process.0.id()).into()
+    }
+}
+
+/// The daemon's configuration for a piece of work.
+fn configuration(work: &Work, dir: &std::path::Path) -> String {
+    let receivers = match work.traffic {
+        Traffic::Broadcast(count) | Traffic::Unicast(count) => count,
+        _ => 1,
+    };
+    let wait = match work.traffic {
+        Traffic::RoundTrip(Wait::Spin) => "spin",
+        _ => "auto",
+    };
+    let (cpu, batch) = (work.placement.switch, work.batch.switch);
+    let mut text = String::from("log = \"warn\"\n\n[workers]\ncount = 1\n");
+    text += &format!("cpus = [{cpu}]\nbatch = {batch}\nwait = \"{wait}\"\n\n");
+    text += "[quota]\nports = 1024\nmemory = \"8 GiB\"\n\n[switch.vale0]\n";
+    if let Path::Chain(chain) = work.path {
+        return text + &super::chain::configuration(chain);
+    }
+    if work.path == Path::Guests {
+        return text + &guests(work, dir);
+    }
+    for number in 0..receivers {
+        text += &format!("\n[switch.vale0.port.r{number}]\non_full = \"wait\"\n");
+    }
+    text
+}
+
+/// A switch of two virtual machines.
+fn guests(work: &Work, dir: &std::path::Path) -> String {
+    let name = match work.forwarding {
+        Forwarding::Learning => "learning",
+        Forwarding::Patch => "patch",
+    };
+    let mut text = format!("forwarding = \"{name}\"\n");
+    for number in 0..2 {
+        let socket = dir.join(format!("vm{number}.sock"));
+        text += &format!("\n[switch.vale0.port.vm{number}]\nkind = \"vhost-user\"\n");
+        text += &format!("socket = \"{}\"\n", socket.display());
+        // As everywhere here, no work is spent on frames that are dropped, unless that is measured.
+        if work.api == Api::Driver && work.traffic == Traffic::OneWay {
+            text += "on_full = \"wait\"\n";
+        }
+        if let Traffic::Slow(Offer { gap_usecs: Some(usecs), .. }) = work.traffic {
+            text += &format!("coalesce_usecs = {usecs}\n");
+        }
+    }
+    text
+}

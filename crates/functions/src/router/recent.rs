@@ -1,0 +1,96 @@
+//! What was found for destinations just now.
+//!
+//! Most packets go where others have gone: to look a destination up here costs one line, instead
+//! of a walk through the routes and a look at the neighbours. A place is the next one's who comes
+//! to it. What is here is found anew at least once a second, so that nothing needs to be taken out
+//! when a neighbour grows old, and all of it is void when a neighbour or a route has changed.
+
+use std::hash::BuildHasher;
+use std::net::Ipv4Addr;
+
+use crate::packet::Mac;
+use crate::table::Seed;
+
+const PLACES: usize = 1024;
+
+/// See above.
+pub struct Recent {
+    /// Nobody outside can choose destinations that share a place.
+    seed: Seed,
+    /// Of what holds; of places that were never written it is 0.
+    round: u32,
+    places: Box<[Found; PLACES]>,
+}
+
+#[derive(Clone, Copy)]
+struct Found {
+    round: u32,
+    dst: Ipv4Addr,
+    next: Ipv4Addr,
+    station: Mac,
+}
+
+impl Recent {
+    /// Nothing was found yet.
+    pub fn new() -> Self {
+        let nobody = Ipv4Addr::UNSPECIFIED;
+        let none = Found { round: 0, dst: nobody, next: nobody, station: [0; 6] };
+        Self { seed: Seed::default(), round: 1, places: Box::new([none; PLACES]) }
+    }
+
+    /// The next router on the way to a destination, or itself, and its station.
+    #[inline]
+    pub fn get(&self, dst: Ipv4Addr) -> Option<(Ipv4Addr, Mac)> {
+        let found = self.places[self.place(dst)];
+        (found.dst == dst && found.round == self.round).then_some((found.next, found.station))
+    }
+
+    /// That was found for a destination.
+    pub fn put(&mut self, dst: Ipv4Addr, (next, station): (Ipv4Addr, Mac)) {
+        self.places[self.place(dst)] = Found { round: self.round, dst, next, station };
+    }
+
+    /// Nothing holds any more.
+    pub fn forget(&mut self) {
+        match self.round.checked_add(1) {
+            Some(round) => self.round = round,
+            None => *self = Self::new(),
+        }
+    }
+
+    #[inline]
+    #[allow(clippy::cast_possible_truncation)] // reason: takes the lower bits.
+    fn place(&self, dst: Ipv4Addr) -> usize {
+        self.seed.hash_one(u32::from(dst)) as usize % PLACES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_what_was_found_holds_until_it_is_forgotten() {
+        let mut recent = Recent::new();
+        let (a, b) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+        assert_eq!((recent.get(a), recent.get(Ipv4Addr::UNSPECIFIED)), (None, None));
+        recent.put(a, (b, [7; 6]));
+        assert_eq!((recent.get(a), recent.get(b)), (Some((b, [7; 6])), None));
+        recent.forget();
+        assert_eq!(recent.get(a), None);
+        recent.put(a, (a, [8; 6]));
+        recent.round = u32::MAX;
+        recent.put(b, (a, [9; 6]));
+        recent.forget();
+        assert_eq!((recent.get(a), recent.get(b)), (None, None), "numbers of rounds begin again");
+    }
+
+    #[test]
+    fn test_more_destinations_than_places_are_right_or_unknown() {
+        let mut recent = Recent::new();
+        let all = (0..4 * 1024).map(Ipv4Addr::from_bits);
+        all.clone().for_each(|dst| recent.put(dst, (dst, [1; 6])));
+        let known = all.filter_map(|dst| recent.get(dst).map(|(next, _)| assert_eq!(next, dst)));
+        assert!((600..=PLACES).contains(&known.count()));
+    }
+}

@@ -1,0 +1,14 @@
+//! What programs of a command line share: their output, tables, figures with units, and their own
+//! file and parent among processes.
+
+#![deny(clippy::print_stdout, clippy::print_stderr)] // `say` does not panic
+
+pub mod process;
+pub mod say;
+pub mod table;
+pub mod units;
+
+/// A command line that means nothing, though each of its words is right.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}; see --help")]
+pub struct Usage(pub String);
