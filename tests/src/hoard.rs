@@ -10,7 +10,7 @@ use harness::frames::announcement;
 use harness::role::{Hoard, Report};
 use protocol::{Attach, Attached};
 use ring::Region;
-use ring::cursor::Span;
+use ring::cursor::RingSize;
 use ring::extra::ExtraBufs;
 use ring::kick::encode;
 use ring::layout::{FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
@@ -50,7 +50,7 @@ fn layouts(attached: &Attached) -> (RegionLayout, PortLayout) {
     let inside = |offset| usize::try_from(offset).expect("inside");
     let usable = attached.buffers - ring::abi::FIRST_BUFFER;
     let region = RegionLayout::new(inside(attached.pool) - FIRST_BLOCK, attached.stride, usable);
-    let span = |slots| Span::new(slots).expect("what the daemon says");
+    let span = |slots| RingSize::new(slots).expect("what the daemon says");
     let counts = RingCounts {
         tx_rings: attached.tx_rings,
         rx_rings: attached.rx_rings,

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-use ring::guest::{Extent, GuestMemory, Lent, Reader, Window, Writer};
+use ring::guest::{Extent, GuestMapping, GuestMemory, Reader, Window, Writer};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{
@@ -215,7 +215,7 @@ impl Machine {
     fn silent(socket: UnixStream, features: u64, buffer: u32, pairs: u32) -> Self {
         let file = memfd_create("machine", MemfdFlags::CLOEXEC).expect("memory");
         ftruncate(&file, BYTES).expect("ours");
-        let lent = Lent::map(&file, 0, at(BYTES)).expect("memory");
+        let lent = GuestMapping::map(&file, 0, at(BYTES)).expect("memory");
         let extent = Extent { guest: 0, user: USER, size: BYTES, offset: 0, lent };
         let memory = GuestMemory::new(vec![extent]).expect("one");
         let whole = memory.window(USER, at(BYTES), 1).expect("all of it");

@@ -9,7 +9,7 @@ use client::{Error, FRAME_MIN};
 use harness::Random;
 use harness::role::{Report, Scribble};
 use protocol::{Attach, Attached};
-use ring::cursor::Span;
+use ring::cursor::RingSize;
 use ring::kick::encode;
 use ring::layout::{PortLayout, RingCounts};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
@@ -59,8 +59,8 @@ impl Target {
         let counts = RingCounts {
             tx_rings: attached.tx_rings,
             rx_rings: attached.rx_rings,
-            tx_slots: Span::new(attached.tx_slots).expect("what the daemon says"),
-            rx_slots: Span::new(attached.rx_slots).expect("what the daemon says"),
+            tx_slots: RingSize::new(attached.tx_slots).expect("what the daemon says"),
+            rx_slots: RingSize::new(attached.rx_slots).expect("what the daemon says"),
         };
         let port = PortLayout::new(usize::try_from(attached.block).expect("inside"), counts);
         Self { base, attached, port, fds, random }

@@ -21,7 +21,7 @@ use harness::{Random, is_root, is_soak, skip, wait};
 use protocol::{Attach, Attached, GroupAudit, MemberAudit, Request};
 use ring::Region;
 use ring::abi::NetmapIf;
-use ring::cursor::Span;
+use ring::cursor::RingSize;
 use ring::kick::encode;
 use ring::layout::{PortLayout, RegionLayout, RingCounts};
 use ring::user::TxRing;
@@ -376,8 +376,8 @@ impl Stranger {
         let counts = RingCounts {
             tx_rings: attached.tx_rings,
             rx_rings: attached.rx_rings,
-            tx_slots: Span::new(attached.tx_slots).unwrap(),
-            rx_slots: Span::new(attached.rx_slots).unwrap(),
+            tx_slots: RingSize::new(attached.tx_slots).unwrap(),
+            rx_slots: RingSize::new(attached.rx_slots).unwrap(),
         };
         let layout = PortLayout::new(usize::try_from(attached.block).unwrap(), counts);
         let tx = TxRing::new(&region, &layout, 0);

@@ -7,13 +7,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use ring::cursor::Span;
+use ring::cursor::RingSize;
 use ring::doorbell::store_load_fence;
-use ring::host::HostPort;
+use ring::frame::{Frame, Pieces, Prologue};
 use ring::kick::encode;
 use ring::kring::Taken;
+use ring::krings::Krings;
 use ring::layout::{DEFAULT_STRIDE, FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
-use ring::put::{Frame, Pieces, Prologue};
 use ring::region::Region;
 use rustix::thread::MembarrierCommand;
 
@@ -34,7 +34,7 @@ const SOON: Option<Duration> = Some(Duration::from_secs(20));
 
 /// The other side of a port.
 struct Fake {
-    host: HostPort,
+    host: Krings,
     kicks: OwnedFd,
     wake: OwnedFd,
     memory: OwnedFd,
@@ -42,7 +42,7 @@ struct Fake {
 }
 
 fn counts(slots: u32) -> RingCounts {
-    let slots = Span::new(slots).unwrap();
+    let slots = RingSize::new(slots).unwrap();
     RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots }
 }
 
@@ -85,14 +85,14 @@ fn open(slots: u32, stride: u32, policy: WaitPolicy) -> (Fake, Sender, Receiver)
     let fds = PortFds { region: memory.try_clone().unwrap(), kick, wake: wake_end };
     let (sender, receiver) = halves(&attached, fds, None, policy, None).unwrap();
     let layout = Geometry::new(&attached).unwrap().port;
-    let host = HostPort::new(&region, &layout);
+    let host = Krings::new(&region, &layout);
     (Fake { host, kicks, wake, memory, layout }, sender, receiver)
 }
 
 impl Fake {
     /// Sends back what there is; returns the number of frames.
     fn turn(&mut self) -> u32 {
-        let HostPort { tx, rx, .. } = &mut self.host;
+        let Krings { tx, rx, .. } = &mut self.host;
         let (tx, rx, mut frames, mut frags) = (&mut tx[0], &mut rx[0], 0, Vec::new());
         let region = tx.region().clone();
         tx.sync();
@@ -100,7 +100,7 @@ impl Fake {
             frags.clear();
             rx.sync();
             let Some(Taken::Frame { bytes, .. }) = tx.take(&mut frags, 300) else { break };
-            let frame = Frame { pieces: Pieces::Of(&region, &frags), bytes };
+            let frame = Frame { pieces: Pieces::Region(&region, &frags), bytes };
             if rx.put(frame, Prologue { bytes: [0; 16], len: 0, skip: 0 }).is_err() {
                 tx.untake(u32::try_from(frags.len()).unwrap());
                 break;

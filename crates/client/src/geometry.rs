@@ -4,7 +4,7 @@
 //! or a broken one must cost an error and never a wild pointer.
 
 use protocol::Attached;
-use ring::cursor::Span;
+use ring::cursor::RingSize;
 use ring::layout::{FIRST_BLOCK, MAX_RINGS, PAGE, PortLayout, RegionLayout, RingCounts};
 
 use crate::Error;
@@ -72,8 +72,8 @@ fn counts(attached: &Attached, least: u16) -> Option<RingCounts> {
     Some(RingCounts {
         tx_rings: rings(attached.tx_rings)?,
         rx_rings: rings(attached.rx_rings)?,
-        tx_slots: Span::new(attached.tx_slots)?,
-        rx_slots: Span::new(attached.rx_slots)?,
+        tx_slots: RingSize::new(attached.tx_slots)?,
+        rx_slots: RingSize::new(attached.rx_slots)?,
     })
 }
 

@@ -61,4 +61,4 @@ pub use wait::WaitPolicy;
 pub const FRAME_MIN: u16 = ring::kring::FRAME_MIN;
 
 /// Longest frame in bytes: the largest IP packet behind an Ethernet header with a VLAN tag.
-pub const FRAME_MAX: usize = ring::put::FRAME_MAX as usize;
+pub const FRAME_MAX: usize = ring::frame::FRAME_MAX as usize;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ring::RegionId;
 use ring::abi::slot_flag;
 use ring::extra::{Buffer, ExtraBufs};
-use ring::put::SLOTS_MAX;
+use ring::frame::SLOTS_MAX;
 use ring::user::{RawRing, TxRing};
 
 use crate::link::Link;

@@ -26,7 +26,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use client::nf::{Action, Frame, Handler, Made};
-use ring::mark::PREFIX;
+use ring::frame::PREFIX;
 use serde::Deserialize;
 use switch::chain::flow::FlowKey;
 use switch::chain::rule::{Fields, Matcher, Network};

@@ -6,7 +6,7 @@
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
-use ring::words::Words;
+use ring::table::HugeTable;
 use switch::chain::flow::fold;
 
 /// Values by keys, at most so many.
@@ -107,7 +107,7 @@ impl<K: Copy + Eq + Hash, V> Table<K, V> {
 #[derive(Debug)]
 struct Index {
     /// Upper half: the tag, of which the lower bits say where; lower half: the place and one, or 0.
-    words: Words,
+    words: HugeTable,
     mask: usize,
 }
 
@@ -116,7 +116,7 @@ impl Index {
     /// For so many, who fill half of it at most.
     fn new(most: usize) -> Self {
         let count = (2 * most).next_power_of_two();
-        Self { words: Words::new(count), mask: count - 1 }
+        Self { words: HugeTable::new(count), mask: count - 1 }
     }
 
     #[inline]

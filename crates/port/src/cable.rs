@@ -12,8 +12,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ring::plain::{FRAMES, Intake, USUAL};
-use ring::put::FRAME_MAX;
+use ring::frame::FRAME_MAX;
+use ring::intake::{FRAMES, Intake, USUAL};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair, sockopt};
 use switch::offload::{Offloads, VNET_LEN, Vnet};

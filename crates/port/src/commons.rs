@@ -17,9 +17,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ring::abi::FIRST_BUFFER;
+use ring::held::HeldSides;
+use ring::holder::Holder;
 use ring::layout::{FIRST_BLOCK, PAGE, PortLayout, RingCounts};
-use ring::loan::{Leases, Loan};
-use ring::owners::Leaver;
+use ring::leaver::Leaver;
 use ring::{BufferIndex, Region};
 
 use crate::area::Area;
@@ -142,8 +143,8 @@ impl Commons {
     ///
     /// # Errors
     /// `ENOSPC` where the region is full; nothing is left behind.
-    pub fn lend(&mut self, name: &str, leases: Leases, extra: u32) -> io::Result<Arc<Lent>> {
-        let loan = Loan::new(self.holders.find(PAGE).ok_or_else(full)?);
+    pub fn lend(&mut self, name: &str, leases: HeldSides, extra: u32) -> io::Result<Arc<Lent>> {
+        let loan = Holder::new(self.holders.find(PAGE).ok_or_else(full)?);
         self.holders.take(PAGE);
         Ok(Arc::new(Lent {
             region: self.group.region().clone(),
@@ -163,7 +164,7 @@ impl Commons {
             region.free(lent.loan.owner());
         } else if !lent.buffers.is_empty() {
             // Who was lent nothing has a list of his own making: its buffers are the port's.
-            region.end_loan(&lent.loan, &lent.leases);
+            region.release_holder(&lent.loan, &lent.leases);
         }
         region.decommit(lent.nifp()..lent.nifp() + PAGE);
         self.holders.give_back(lent.nifp(), PAGE);
@@ -175,9 +176,9 @@ impl Commons {
 #[derive(Debug)]
 pub struct Lent {
     region: Arc<Region>,
-    loan: Loan,
+    loan: Holder,
     name: String,
-    leases: Leases,
+    leases: HeldSides,
     buffers: Vec<BufferIndex>,
     building: Arc<Mutex<()>>,
     built: AtomicBool,
@@ -208,7 +209,7 @@ impl Lent {
         if !wanted() {
             return Err(io::ErrorKind::Interrupted.into());
         }
-        self.region.format_loan(&self.loan, &self.name, &self.leases, &self.buffers)?;
+        self.region.format_holder(&self.loan, &self.name, &self.leases, &self.buffers)?;
         self.built.store(true, Ordering::Release);
         Ok(())
     }
@@ -225,17 +226,17 @@ pub fn buffers_of(stride: u32, wanted: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ring::cursor::Span;
-    use ring::loan::Lease;
+    use ring::cursor::RingSize;
+    use ring::held::HeldRings;
     use ring::owners::Owner;
 
     fn counts() -> RingCounts {
-        let slots = Span::new(64).expect("legal");
+        let slots = RingSize::new(64).expect("legal");
         RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots }
     }
 
-    fn all(port: &PortLayout) -> Leases {
-        Leases { nic: Some(Lease { port: *port, tx: 0..1, rx: 0..1 }), host: None }
+    fn all(port: &PortLayout) -> HeldSides {
+        HeldSides { nic: Some(HeldRings { port: *port, tx: 0..1, rx: 0..1 }), host: None }
     }
 
     fn in_pool(commons: &Commons) -> usize {

@@ -20,7 +20,8 @@ use std::sync::{Arc, Mutex, Weak};
 use ring::abi::{FIRST_BUFFER, Slot};
 use ring::audit::{Held, Tally};
 use ring::layout::{FIRST_BLOCK, PAGE, PortLayout, RegionLayout, RingCounts};
-use ring::owners::{Leaver, Owner};
+use ring::leaver::Leaver;
+use ring::owners::Owner;
 use ring::{BufferIndex, HUGE_PAGE, Region};
 use switch::Wake;
 
@@ -299,7 +300,7 @@ impl Group {
     }
 
     /// Takes back a port that no worker uses any more. `settle` makes every other member
-    /// [settle](ring::host::HostPort::settle) with it.
+    /// [settle](ring::krings::Krings::settle) with it.
     pub fn leave(&mut self, layout: &PortLayout, settle: impl FnOnce(Arc<Leaver>)) {
         let leaver = Arc::new(Leaver::new(self.region.clone(), layout));
         settle(leaver.clone());
@@ -326,11 +327,11 @@ pub(crate) fn full() -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ring::cursor::Span;
+    use ring::cursor::RingSize;
     use ring::extra::ExtraBufs;
 
     fn counts() -> RingCounts {
-        let slots = Span::new(1024).expect("legal");
+        let slots = RingSize::new(1024).expect("legal");
         RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots }
     }
 
@@ -345,7 +346,7 @@ mod tests {
         assert_eq!(blocks.end, Owner::BLOCKS_END);
         assert_eq!(Owner::at(blocks.end - 1).number(), Owner::BLOCKS_END / PAGE - 1);
         assert!(u64::from(buffers) > (3 << 30) / 64);
-        let ring = Span::new(16384).expect("a power of two");
+        let ring = RingSize::new(16384).expect("a power of two");
         let counts = RingCounts { tx_rings: 512, rx_rings: 512, tx_slots: ring, rx_slots: ring };
         let first = Some((counts, 0));
         assert_eq!(Size { first, ..size }.parts(), None, "a block of 256 MiB");
@@ -445,7 +446,7 @@ mod tests {
 
     #[test]
     fn a_region_has_no_more_bytes_than_it_is_given_and_room_for_its_first_port() {
-        let all = Span::new(16384).expect("legal");
+        let all = RingSize::new(16384).expect("legal");
         let large = RingCounts { tx_slots: all, rx_slots: all, ..counts() };
         for (first, stride) in [(counts(), 2112), (counts(), 64), (large, 2112), (large, 65_472)] {
             let block = PortLayout::new(FIRST_BLOCK, first).end() - FIRST_BLOCK;

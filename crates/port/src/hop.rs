@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ring::Region;
-use ring::cursor::Span;
+use ring::cursor::RingSize;
 use ring::family::Traffic;
 use ring::layout::{PortLayout, RingCounts};
 
@@ -23,7 +23,7 @@ const SLOTS: [u32; 2] = [1024, 8];
 /// Its rings.
 #[must_use]
 pub fn counts() -> RingCounts {
-    let [rx_slots, tx_slots] = SLOTS.map(|slots| Span::new(slots).expect("legal"));
+    let [rx_slots, tx_slots] = SLOTS.map(|slots| RingSize::new(slots).expect("legal"));
     RingCounts { tx_rings: 1, rx_rings: 1, tx_slots, rx_slots }
 }
 

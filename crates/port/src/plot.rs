@@ -163,12 +163,12 @@ pub(crate) fn commit(
 mod tests {
     use super::*;
     use crate::shm::PortMemory;
-    use ring::cursor::Span;
+    use ring::cursor::RingSize;
     use ring::layout::RingCounts;
 
     #[test]
     fn a_plot_that_nobody_waits_for_is_not_finished() {
-        let slots = Span::new(8).expect("legal");
+        let slots = RingSize::new(8).expect("legal");
         let counts = RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots };
         let memory = PortMemory::reserve("x", counts, 0, 2112).expect("memory");
         let (plot, waiting) = (memory.plot.clone(), memory);

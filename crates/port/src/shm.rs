@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ring::Region;
-use ring::host::HostPort;
+use ring::krings::Krings;
 use ring::layout::{FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
 use switch::{Plug, Wake};
 
@@ -14,7 +14,7 @@ use crate::plot::{Furniture, Plot};
 /// The switch's side of a process's port whose rings were formatted just now.
 #[must_use]
 pub fn plug(region: &Arc<Region>, layout: &PortLayout, wake: impl Wake + 'static) -> Plug {
-    Plug::Rings(HostPort::new(region, layout), Box::new(wake))
+    Plug::Rings(Krings::new(region, layout), Box::new(wake))
 }
 
 /// Memory of a port: its part of a region, and the descriptor to hand out.

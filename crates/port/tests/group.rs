@@ -7,8 +7,8 @@ use std::sync::Arc;
 use packet::PortId;
 use port::group::{Group, Size};
 use port::shm::PortMemory;
-use ring::cursor::Span;
-use ring::host::HostPort;
+use ring::cursor::RingSize;
+use ring::krings::Krings;
 use ring::layout::RingCounts;
 use ring::owners::Owner;
 use ring::user::{RxRing, TxRing};
@@ -42,7 +42,7 @@ struct Net {
 }
 
 fn counts() -> RingCounts {
-    let slots = Span::new(SLOTS).expect("legal");
+    let slots = RingSize::new(SLOTS).expect("legal");
     RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots }
 }
 
@@ -78,7 +78,7 @@ impl Net {
         let buffers: BTreeSet<_> = region.slot_buffers(layout).map(BufferIndex::get).collect();
         assert_eq!(buffers.len(), 2 * SLOTS as usize, "each slot has a buffer of its own");
         assert!(region.slot_buffers(layout).all(|buffer| region.owners().of(buffer) == own));
-        let host = Plug::Rings(HostPort::new(region, layout), Box::new(NoDoorbell));
+        let host = Plug::Rings(Krings::new(region, layout), Box::new(NoDoorbell));
         self.switches[switch].add_port(id(at), host, PortConfig::default());
         let (tx, rx) = (TxRing::new(region, layout, 0), RxRing::new(region, layout, 0));
         self.region = Some(region.clone());

@@ -2,7 +2,7 @@
 //!
 //! # Theory of operation
 //!
-//! The switch notes the owner of every buffer that it moves ([`crate::owners`]); of what clients
+//! The switch notes the owner of every buffer that it moves ([`crate::group::owners`]); of what clients
 //! exchange among themselves it sees nothing. So members that do this have one owner together, with
 //! a number of its own, and it is enough to know how many buffers the pool gave to each. A hop's
 //! ring is a member too.
@@ -25,11 +25,11 @@
 use core::mem::offset_of;
 use std::sync::Arc;
 
-use crate::abi::{CsbAtok, CsbKtoa, NetmapRing, Slot, slot_flag};
-use crate::cursor::Index;
-use crate::layout::PortLayout;
-use crate::owners::Owner;
-use crate::region::{BufferIndex, Region};
+use crate::format::abi::{CsbAtok, CsbKtoa, NetmapRing, Slot, slot_flag};
+use crate::format::cursor::Index;
+use crate::format::layout::{BufferIndex, PortLayout};
+use crate::group::owners::Owner;
+use crate::region::Region;
 
 /// Looks at what stands nowhere, before it is left to the family.
 const LOOKS: usize = 16;

@@ -2,16 +2,16 @@
 
 use std::os::fd::AsFd;
 
-use crate::cursor::Span;
-use crate::host::HostPort;
-use crate::layout::{DEFAULT_STRIDE, FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
-use crate::owners::Owner;
+use crate::format::cursor::RingSize;
+use crate::format::layout::{DEFAULT_STRIDE, FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
+use crate::group::owners::Owner;
+use crate::kring::krings::Krings;
 use crate::region::Region;
 use crate::user::{RxRing, TxRing};
 
 /// The switch's half, and the client's.
 pub(crate) struct BothHalves {
-    pub host: HostPort,
+    pub host: Krings,
     pub tx: TxRing,
     pub rx: RxRing,
 }
@@ -33,7 +33,7 @@ pub(crate) fn port() -> BothHalves {
 
 /// Ports of two rings of 16 slots in one region, each with its own buffers.
 pub(crate) fn ports<const N: usize>() -> [BothHalves; N] {
-    let slots = Span::new(16).expect("legal");
+    let slots = RingSize::new(16).expect("legal");
     let counts = RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots };
     let size = PortLayout::new(FIRST_BLOCK, counts).end() - FIRST_BLOCK;
     let buffers = counts.buffers() * u32::try_from(N).expect("few");
@@ -49,6 +49,6 @@ pub(crate) fn ports<const N: usize>() -> [BothHalves; N] {
         }
         region.format_port("test", &port, own, N == 1).expect("memory");
         let (tx, rx) = (TxRing::new(&client, &port, 0), RxRing::new(&client, &port, 0));
-        BothHalves { host: HostPort::new(&region, &port), tx, rx }
+        BothHalves { host: Krings::new(&region, &port), tx, rx }
     })
 }

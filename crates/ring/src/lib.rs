@@ -38,61 +38,44 @@
 //! No policy, no addresses, no VLANs: a header is sixteen opaque bytes here. No clock, no thread.
 //! System calls only to make and map regions.
 
-#[cfg(not(loom))]
-pub mod abi;
-mod atomic;
-#[cfg(not(loom))]
-pub mod audit;
-#[cfg(not(loom))]
-mod copy;
-pub mod cursor;
-pub mod doorbell;
-#[cfg(not(loom))]
-pub mod extra;
-#[cfg(not(loom))]
-pub mod family;
 #[cfg(all(test, not(loom)))]
 mod fixture;
+mod format;
+#[cfg(not(loom))]
+pub mod frame;
+#[cfg(not(loom))]
+mod group;
 #[cfg(not(loom))]
 pub mod guest;
 #[cfg(not(loom))]
-pub mod host;
-#[cfg(not(loom))]
-pub mod kick;
+pub mod intake;
 #[cfg(not(loom))]
 pub mod kring;
 #[cfg(not(loom))]
-pub mod layout;
-#[cfg(not(loom))]
-pub mod loan;
-#[cfg(not(loom))]
-pub mod mark;
-#[cfg(not(loom))]
 mod memory;
 #[cfg(not(loom))]
-pub mod owners;
-#[cfg(not(loom))]
-pub mod plain;
-#[cfg(not(loom))]
-pub mod put;
-#[cfg(not(loom))]
 pub mod region;
-#[cfg(not(loom))]
-pub mod run;
-#[cfg(not(loom))]
-pub mod show;
-#[cfg(not(loom))]
-pub mod sync;
-#[cfg(not(loom))]
-pub mod trade;
 #[cfg(not(loom))]
 pub mod umem;
 #[cfg(not(loom))]
 pub mod user;
-#[cfg(not(loom))]
-pub mod words;
 
 #[cfg(not(loom))]
-pub use memory::{HUGE_PAGE, map_as_device};
+pub mod family;
+
+pub use format::{cursor, doorbell};
+
 #[cfg(not(loom))]
-pub use region::{BufferIndex, Region, RegionId};
+pub use format::layout::BufferIndex;
+#[cfg(not(loom))]
+pub use format::{abi, held, kick, layout};
+#[cfg(not(loom))]
+pub use group::{audit, holder, leaver, owners};
+#[cfg(not(loom))]
+pub use kring::{exchange, krings, metadata, run};
+#[cfg(not(loom))]
+pub use memory::{HUGE_PAGE, map_as_device, table};
+#[cfg(not(loom))]
+pub use region::{Region, RegionId};
+#[cfg(not(loom))]
+pub use user::{extra, sync};

@@ -14,7 +14,7 @@
 //! *Shared*: the first buffers of a trust group's region. The kernel leaves room before a frame, so
 //! it is told of a chunk that begins so much before the buffer, and the frame begins where members
 //! expect it. It never writes into that room. Buffers are exchanged with members
-//! ([`crate::trade`]); members may write into a frame whenever they like, as into each other's, so
+//! ([`crate::kring::exchange`]); members may write into a frame whenever they like, as into each other's, so
 //! bytes are copied out before they mean anything. As long as the kernel has the memory, none of it
 //! may be given back to the system: its pages would be others than the members' (`Region::pin`).
 //!
@@ -26,12 +26,11 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::abi::FIRST_BUFFER;
-use crate::copy;
-use crate::kring::Frag;
-use crate::layout::{PAGE, RegionLayout};
-use crate::put::{Frame, Prologue, Source};
-use crate::region::{BufferIndex, Region};
+use crate::format::abi::FIRST_BUFFER;
+use crate::format::layout::{BufferIndex, PAGE, RegionLayout};
+use crate::frame::{Frag, Frame, Prologue, Source};
+use crate::memory::copy;
+use crate::region::Region;
 
 /// Room that the kernel takes at the start of a chunk that it receives into.
 pub const HEADROOM: u32 = 256;
@@ -279,13 +278,13 @@ mod tests {
     fn a_long_frame_goes_into_several_chunks_as_it_was() {
         let mut umem = Umem::new(2048, 8).expect("memory");
         let data: Vec<u8> = (0..5000u32).map(|i| i.to_le_bytes()[0] ^ 0x33).collect();
-        let from = crate::plain::Intake::new(4, 9000);
+        let from = crate::intake::Intake::new(4, 9000);
         let (mut intake, mut frags) = (from.expect("memory"), Vec::new());
         intake.push(&[&data], &mut frags);
         let mut bytes = [0; 16];
         bytes.copy_from_slice(&data[..16]);
         let head = Prologue { bytes, len: 16, skip: 16 };
-        let pieces = crate::put::Pieces::Of(intake.region(), &frags);
+        let pieces = crate::frame::Pieces::Region(intake.region(), &frags);
         let frame = Frame { pieces, bytes: 5000 };
         let (mut free, mut parts) = (umem.chunks(), Vec::new());
         umem.write(

@@ -97,10 +97,10 @@ fn no_field_of_the_header_goes_unchecked() {
 
 #[test]
 fn the_accessors_walk_a_port_as_the_layout_says() {
-    use ring::cursor::Span;
+    use ring::cursor::RingSize;
     use ring::layout::{FIRST_BLOCK, PortLayout, RingCounts};
 
-    let span = |slots| Span::new(slots).expect("a legal ring");
+    let span = |slots| RingSize::new(slots).expect("a legal ring");
     let counts = RingCounts { tx_rings: 2, rx_rings: 3, tx_slots: span(8), rx_slots: span(16) };
     let layout = PortLayout::new(FIRST_BLOCK, counts);
     let offset = |ring: usize| layout.ring(ring) - layout.nifp();

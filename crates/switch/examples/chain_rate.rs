@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use packet::PortId;
 use ring::Region;
-use ring::cursor::Span;
-use ring::host::HostPort;
+use ring::cursor::RingSize;
+use ring::krings::Krings;
 use ring::layout::{DEFAULT_STRIDE, FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
 use ring::owners::Owner;
 use ring::user::{RxRing, TxRing};
@@ -99,7 +99,7 @@ impl Net {
 
     /// Ports in one region.
     fn add_group(&mut self, ports: usize) {
-        let slots = Span::new(SLOTS).expect("legal");
+        let slots = RingSize::new(SLOTS).expect("legal");
         let counts = RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots };
         let size = PortLayout::new(FIRST_BLOCK, counts).end() - FIRST_BLOCK;
         let buffers = counts.buffers() * u32::try_from(ports).expect("few");
@@ -114,7 +114,7 @@ impl Net {
                 assert!(region.owners().pass(buffer, Owner::POOL, Owner::of(&port)));
             }
             region.format_port("bench", &port, own, false).expect("memory");
-            let host = Plug::Rings(HostPort::new(&region, &port), Box::new(NoDoorbell));
+            let host = Plug::Rings(Krings::new(&region, &port), Box::new(NoDoorbell));
             self.switch.add_port(self::port(self.clients.len()), host, PortConfig::default());
             self.clients.push((TxRing::new(&client, &port, 0), RxRing::new(&client, &port, 0)));
         }

@@ -19,15 +19,16 @@ use std::sync::Arc;
 use ring::abi::slot_flag;
 use ring::cursor::Index;
 use ring::doorbell::store_load_fence;
-use ring::host::HostPort;
-use ring::kring::{Frag, RxKring, TxKring};
+use ring::frame::Frag;
+use ring::kring::{RxKring, TxKring};
+use ring::krings::Krings;
 
 use crate::model::port::Wake;
 use crate::receive::batch::FRAGS_MAX;
 
 /// Rings that get what others send or receive.
 pub struct Monitor {
-    rings: HostPort,
+    rings: Krings,
     wake: Box<dyn Wake>,
     missed: u64,
 }
@@ -71,7 +72,7 @@ pub(crate) struct Watch {
 impl Monitor {
     /// Rings of a monitor that is not plugged in anywhere else.
     #[must_use]
-    pub fn new(rings: HostPort, wake: Box<dyn Wake>) -> Self {
+    pub fn new(rings: Krings, wake: Box<dyn Wake>) -> Self {
         Self { rings, wake, missed: 0 }
     }
 
@@ -86,7 +87,7 @@ impl Monitor {
         self.wake = wake;
     }
 
-    pub(crate) fn rings(&self) -> &HostPort {
+    pub(crate) fn rings(&self) -> &Krings {
         &self.rings
     }
 
@@ -134,7 +135,7 @@ impl Monitors {
 
 impl Watch {
     /// Nobody looks yet at a port with these rings.
-    pub fn new(port: &HostPort) -> Self {
+    pub fn new(port: &Krings) -> Self {
         Self {
             eyes: Vec::new(),
             sent: port.tx.iter().map(TxKring::untaken).collect(),
@@ -143,20 +144,20 @@ impl Watch {
         }
     }
 
-    pub fn add(&mut self, monitor: usize, sight: Sight, port: &mut HostPort) {
+    pub fn add(&mut self, monitor: usize, sight: Sight, port: &mut Krings) {
         self.eyes.push((monitor, sight));
         self.watch(port);
     }
 
     /// Takes a monitor out; `false`: nobody looks any more.
-    pub fn remove(&mut self, monitor: usize, port: &mut HostPort) -> bool {
+    pub fn remove(&mut self, monitor: usize, port: &mut Krings) -> bool {
         self.eyes.retain(|(eye, _)| *eye != monitor);
         self.watch(port);
         !self.eyes.is_empty()
     }
 
     /// Returned slots of rings wait where somebody wants to see them.
-    fn watch(&self, port: &mut HostPort) {
+    fn watch(&self, port: &mut Krings) {
         for (queue, rx) in port.rx.iter_mut().enumerate() {
             let wanted = self.who(queue, Moment::Returned).next().is_some()
                 || self.who(queue, Moment::SentReturned).next().is_some();

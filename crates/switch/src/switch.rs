@@ -6,7 +6,7 @@
 use packet::PortId;
 use ring::doorbell::store_load_fence;
 use ring::kring::RxKring;
-use ring::owners::Leaver;
+use ring::leaver::Leaver;
 
 use crate::chain::cache::FlowCache;
 use crate::chain::{Report, Steering, Tables};

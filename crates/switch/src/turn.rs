@@ -45,8 +45,8 @@ use std::io;
 use packet::ethernet::Header;
 use packet::{MAX_PORTS, PortId};
 use ring::doorbell::store_load_fence;
-use ring::host::HostPort;
 use ring::kring::{RxKring, TxKring};
+use ring::krings::Krings;
 use ring::run::{End, Key, Run, deliver_run, drop_run};
 
 use crate::decide::bridge::{Decision, TagAction};
@@ -599,7 +599,7 @@ fn any(flags: impl Iterator<Item = bool>) -> bool {
 
 /// The receive ring for frames of transmit ring `queue`, as VALE pairs them.
 #[inline]
-fn queue_of(queue: usize, rings: &HostPort) -> usize {
+fn queue_of(queue: usize, rings: &Krings) -> usize {
     let count = rings.rx.len();
     if queue < count { queue } else { queue % count }
 }

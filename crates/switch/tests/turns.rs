@@ -24,8 +24,8 @@ use std::os::fd::AsFd;
 use packet::PortId;
 use ring::Region;
 use ring::abi::slot_flag;
-use ring::cursor::Span;
-use ring::host::HostPort;
+use ring::cursor::RingSize;
+use ring::krings::Krings;
 use ring::layout::{DEFAULT_STRIDE, FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
 use ring::owners::Owner;
 use ring::user::{RxRing, TxRing};
@@ -60,7 +60,7 @@ struct Net {
 }
 
 fn counts() -> RingCounts {
-    let slots = Span::new(SLOTS).expect("legal");
+    let slots = RingSize::new(SLOTS).expect("legal");
     RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots }
 }
 
@@ -146,7 +146,7 @@ impl Net {
         client: Client,
         config: PortConfig,
     ) {
-        let host = Plug::Rings(HostPort::new(region, port), Box::new(NoDoorbell));
+        let host = Plug::Rings(Krings::new(region, port), Box::new(NoDoorbell));
         self.switch.add_port(id(self.clients.len()), host, config);
         self.clients.push(client);
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use packet::PortId;
 use ring::Region;
 use ring::abi::{NetmapRing, Slot};
-use ring::host::HostPort;
+use ring::krings::Krings;
 use ring::layout::FIRST_BLOCK;
 use ring::owners::Owner;
 use ring::user::{RxRing, TxRing};
@@ -78,7 +78,7 @@ impl World {
     fn new() -> Self {
         let config = SwitchConfig { forwarding: Forwarding::Chain, ..Default::default() };
         let mut switch = Switch::new(config, 7);
-        let mut add = |port: usize, host: HostPort, config| {
+        let mut add = |port: usize, host: Krings, config| {
             switch.add_port(id(port), Plug::Rings(host, Box::new(NoDoorbell)), config);
         };
         let mut station = |port, config| {

@@ -1,7 +1,7 @@
 //! Whatever a frame begins with, it has a flow; whatever a function writes, it is in range.
 
 use packet::{MAX_PORTS, PortId, VlanId};
-use ring::mark::PREFIX;
+use ring::frame::PREFIX;
 use switch::chain::flow::{FlowKey, Prefix};
 use switch::chain::meta::{HOPS_MAX, Meta, POSITIONS};
 use switch::chain::rule::{Fields, Matcher};

@@ -11,7 +11,7 @@ use port::vhost_user::allowance::{Allowance, Good, Limits};
 use port::vhost_user::hand::{Queues, Ring};
 use port::vhost_user::message::{HEADER, Header, Message, PAYLOAD_MAX};
 use port::vhost_user::session::Session;
-use ring::guest::{Extent, GuestMemory, Lent, Reader, Writer};
+use ring::guest::{Extent, GuestMapping, GuestMemory, Reader, Writer};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
@@ -26,7 +26,7 @@ const SIZE: u32 = 8;
 fn memory() -> GuestMemory {
     let file = memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory");
     ftruncate(&file, 4 * PAGE).expect("ours");
-    let lent = Lent::map(&file, 0, 4 * 4096).expect("memory");
+    let lent = GuestMapping::map(&file, 0, 4 * 4096).expect("memory");
     let extent = |guest, offset| Extent {
         guest,
         user: USER + guest,

@@ -16,10 +16,10 @@ use std::sync::Arc;
 
 use ring::abi::{CsbAtok, NetmapRing, Slot, sync_flag};
 use ring::cursor::Index;
-use ring::host::HostPort;
-use ring::kring::{Frag, RxKring, TxKring};
+use ring::frame::{FRAME_MAX, Frag, Frame, Pieces, Prologue};
+use ring::kring::{RxKring, TxKring};
+use ring::krings::Krings;
 use ring::layout::{FIRST_BLOCK, PortLayout};
-use ring::put::{FRAME_MAX, Frame, Pieces, Prologue};
 use ring::run::{Key, copy_run, drop_run, swap_run};
 use ring::user::RxRing;
 
@@ -45,7 +45,7 @@ fn run(data: &[u8]) -> u32 {
 }
 
 struct World {
-    ports: Vec<HostPort>,
+    ports: Vec<Krings>,
     /// The memory of regions 1 and 2, and how much of each holds structures.
     hostile: [(File, usize); 2],
     honest: RxRing,
@@ -138,7 +138,7 @@ impl World {
         let region = source.region().clone();
         destination.sync();
         let head = prologue(&frags, input.u8());
-        let frame = Frame { pieces: Pieces::Of(&region, &frags), bytes };
+        let frame = Frame { pieces: Pieces::Region(&region, &frags), bytes };
         if let Ok(delivered) = destination.put(frame, head) {
             assert_eq!(delivered, bytes - u32::from(head.skip) + u32::from(head.len));
             assert!(delivered <= FRAME_MAX);
@@ -227,9 +227,9 @@ fn place(port: usize) -> PortLayout {
 }
 
 /// The transmit ring of one port and the receive ring of another, or of the same.
-fn pair(ports: &mut [HostPort], from: usize, to: usize) -> (&mut TxKring, &mut RxKring) {
+fn pair(ports: &mut [Krings], from: usize, to: usize) -> (&mut TxKring, &mut RxKring) {
     if from == to {
-        let HostPort { tx, rx, .. } = &mut ports[from];
+        let Krings { tx, rx, .. } = &mut ports[from];
         return (&mut tx[0], &mut rx[0]);
     }
     let [source, destination] = ports.get_disjoint_mut([from, to]).expect("two ports");

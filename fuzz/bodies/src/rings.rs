@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use ring::Region;
-use ring::cursor::Span;
-use ring::host::HostPort;
+use ring::cursor::RingSize;
+use ring::krings::Krings;
 use ring::layout::{FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
 
 pub const STRIDE: u32 = 128;
@@ -14,7 +14,7 @@ pub const SLOTS: u32 = 8;
 
 /// A region with so many ports, and its memory.
 pub struct Small {
-    pub ports: Vec<HostPort>,
+    pub ports: Vec<Krings>,
     pub file: File,
     pub region: Arc<Region>,
     /// A client's mapping of it.
@@ -30,7 +30,7 @@ impl Small {
         let mut free = region.buffers();
         let host = |at: usize| {
             region.format_port("fuzz", &block(at), &mut free, ports == 1).expect("memory");
-            HostPort::new(&region, &block(at))
+            Krings::new(&region, &block(at))
         };
         let ports = (0..ports).map(host).collect();
         Self { ports, file: File::from(fd), region, client }
@@ -38,7 +38,7 @@ impl Small {
 }
 
 pub fn counts() -> RingCounts {
-    let slots = Span::new(SLOTS).expect("a legal ring");
+    let slots = RingSize::new(SLOTS).expect("a legal ring");
     RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots }
 }
 

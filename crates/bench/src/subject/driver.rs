@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use ring::doorbell::store_load_fence;
-use ring::guest::{Extent, GuestMemory, Lent, Reader, Span, Window, Writer};
+use ring::guest::{Extent, GuestMapping, GuestMemory, GuestSlice, Reader, Window, Writer};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -71,7 +71,7 @@ struct Queue {
     kick: OwnedFd,
     call: OwnedFd,
     window: Window,
-    buffers: Vec<Span>,
+    buffers: Vec<GuestSlice>,
     /// Do both sides say by index when they are to be told?
     by_index: bool,
 }
@@ -211,7 +211,7 @@ impl Machine {
     fn boot_with(path: &Path, features: u64) -> Result<Machine> {
         let file = memfd_create("machine", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, BYTES)?;
-        let lent = Lent::map(&file, 0, at(BYTES))?;
+        let lent = GuestMapping::map(&file, 0, at(BYTES))?;
         let extent = Extent { guest: 0, user: USER, size: BYTES, offset: 0, lent };
         let memory = GuestMemory::new(vec![extent]).context("no memory")?;
         let by_index = features & EVENT_IDX != 0;

@@ -42,7 +42,7 @@ use std::time::{Duration, Instant};
 
 use protocol::{HopCall, HopEnd, HopRef, HopState, PortRef, Reply, Request};
 use ring::abi::{Slot, slot_flag};
-use ring::cursor::Span;
+use ring::cursor::RingSize;
 use ring::extra::ExtraBufs;
 use ring::layout::{PAGE, PortLayout, RingCounts};
 use ring::user::{RxRing, TxRing};
@@ -503,7 +503,7 @@ fn open(port: &mut Port, end: &HopEnd) {
 
 /// Where the hop lies, checked.
 fn layout(end: &HopEnd, region: &Arc<Region>) -> Option<PortLayout> {
-    let (tx_slots, rx_slots) = (Span::new(end.tx_slots)?, Span::new(end.rx_slots)?);
+    let (tx_slots, rx_slots) = (RingSize::new(end.tx_slots)?, RingSize::new(end.rx_slots)?);
     let at = usize::try_from(end.block).ok().filter(|at| at.is_multiple_of(PAGE) && *at > 0)?;
     let layout = PortLayout::new(at, RingCounts { tx_rings: 1, rx_rings: 1, tx_slots, rx_slots });
     (layout.end() <= region.layout().pool).then_some(layout)

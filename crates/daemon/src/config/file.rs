@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use port::vhost_user::allowance::Limits;
 use protocol::Mode;
 use protocol::name::{NameError, PortName, SwitchName};
-use ring::cursor::Span;
+use ring::cursor::RingSize;
 use ring::layout::{DEFAULT_STRIDE, RingCounts};
 use serde::Deserialize;
 use thiserror::Error;
@@ -304,7 +304,7 @@ impl Default for RawQuota {
 
 impl Default for RawRings {
     fn default() -> Self {
-        let slots = Slots(Span::new(1024).expect("in range"));
+        let slots = Slots(RingSize::new(1024).expect("in range"));
         Self {
             tx_rings: Rings(1),
             rx_rings: Rings(1),

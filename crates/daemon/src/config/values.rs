@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use protocol::{PortKind, Queues};
-use ring::cursor::Span;
+use ring::cursor::RingSize;
 use ring::layout::{MAX_RINGS, MAX_STRIDE};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, Visitor};
@@ -67,7 +67,7 @@ checked! {
         _ => Err(format!("expected 0, 10 or 12, found {text:?}")),
     };
     Rings(u16) = |text| in_range(text, 1, MAX_RINGS);
-    Slots(Span) = parse_slots;
+    Slots(RingSize) = parse_slots;
     ExtraBufs(u32) = |text| in_range(text, 0, MAX_EXTRA_BUFS);
     Stride(u32) = parse_stride;
     Log(Level) = |text| text.parse().map_err(|_| {
@@ -116,9 +116,9 @@ pub fn parse_workers(text: &str) -> Result<u32, String> {
 /// More cores than any machine that runs this gives away for switching.
 const MAX_WORKERS: u32 = 256;
 
-fn parse_slots(text: &str) -> Result<Span, String> {
-    let slots = in_range(text, Span::MIN, Span::MAX)?;
-    Ok(Span::new(slots).expect("in range"))
+fn parse_slots(text: &str) -> Result<RingSize, String> {
+    let slots = in_range(text, RingSize::MIN, RingSize::MAX)?;
+    Ok(RingSize::new(slots).expect("in range"))
 }
 
 /// Bytes with or without a unit.

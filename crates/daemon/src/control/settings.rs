@@ -2,7 +2,7 @@
 
 use protocol::name::SwitchName;
 use protocol::{Attach, Bind, GeometryQuery, InterfaceAdd, Mode, PortSettings, SwitchSettings};
-use ring::cursor::Span;
+use ring::cursor::RingSize;
 use ring::layout::{MAX_RINGS, RingCounts};
 use switch::{FDB_CAPACITY_MAX, Forwarding, PortConfig, Role, SwitchConfig};
 
@@ -163,7 +163,9 @@ pub fn rings(attach: &Attach, default: &RingSpec) -> Result<RingSpec, Refusal> {
         None => Ok(default),
     };
     let slots = |what, wanted: Option<u32>, default| match wanted {
-        Some(count) => Span::new(count).ok_or_else(|| out_of(what, count, Span::MIN, Span::MAX)),
+        Some(count) => {
+            RingSize::new(count).ok_or_else(|| out_of(what, count, RingSize::MIN, RingSize::MAX))
+        }
         None => Ok(default),
     };
     let counts = RingCounts {
@@ -182,8 +184,10 @@ pub fn rings(attach: &Attach, default: &RingSpec) -> Result<RingSpec, Refusal> {
 #[must_use]
 pub fn bound_rings(wanted: &WantedRings, default: &RingSpec) -> RingSpec {
     let rings = |wanted: Option<u16>, default| wanted.unwrap_or(default).clamp(1, MAX_RINGS);
-    let slots = |wanted: Option<u32>, default: Span| {
-        wanted.and_then(|count| Span::new(count.clamp(Span::MIN, Span::MAX))).unwrap_or(default)
+    let slots = |wanted: Option<u32>, default: RingSize| {
+        wanted
+            .and_then(|count| RingSize::new(count.clamp(RingSize::MIN, RingSize::MAX)))
+            .unwrap_or(default)
     };
     let counts = RingCounts {
         tx_rings: rings(wanted.tx_rings, default.counts.tx_rings),

@@ -20,9 +20,9 @@ use port::sys::{Waker, Wakers};
 use protocol::name::PortName;
 use protocol::{Attached, Bound, BoundRings, HostBound, Pool, PortGeometry};
 use ring::abi::{NetmapRing, Slot};
+use ring::held::{HeldRings, HeldSides};
 use ring::layout::{PAGE, RegionLayout};
-use ring::loan::{Lease, Leases};
-use ring::owners::Leaver;
+use ring::leaver::Leaver;
 use switch::PortConfig;
 
 use super::lone::Home;
@@ -171,14 +171,14 @@ impl Workers {
         Ok((Box::new(build), granted))
     }
 
-    fn leases(&self, holds: &[(PortKey, Claim)]) -> Leases {
-        let mut leases = Leases::default();
+    fn leases(&self, holds: &[(PortKey, Claim)]) -> HeldSides {
+        let mut leases = HeldSides::default();
         for (port, claim) in holds {
             let bound = &self.bound[port];
             let (port, tx, rx) = (*bound.plot.layout(), range(claim.tx), range(claim.rx));
             let is_host_side = bound.name.is_host_side();
             let side = if is_host_side { &mut leases.host } else { &mut leases.nic };
-            *side = Some(Lease { port, tx, rx });
+            *side = Some(HeldRings { port, tx, rx });
         }
         leases
     }

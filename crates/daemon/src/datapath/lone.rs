@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use port::sys::Wakers;
-use ring::host::HostPort;
-use ring::owners::Leaver;
+use ring::krings::Krings;
+use ring::leaver::Leaver;
 use switch::{Monitor, Sight};
 
 use super::Workers;
@@ -24,7 +24,7 @@ pub(super) enum Home {
     /// Nobody yet: it is being built, to be a monitor of this, or a null port.
     Planned(Vec<(PortKey, Sight)>),
     /// Nobody: a null port. Its slots are looked at when another port of the region goes.
-    Null(HostPort),
+    Null(Krings),
     /// It is a monitor, at this place of the switch of the port.
     Monitor { port: PortKey, place: usize },
     /// It was the monitor of a port that is gone.
@@ -60,7 +60,7 @@ impl Workers {
     pub(super) fn start_lone(&mut self, key: PortKey) {
         let bound = &self.bound[&key];
         let Home::Planned(sights) = &bound.home else { panic!("started once") };
-        let rings = HostPort::new(bound.plot.region(), bound.plot.layout());
+        let rings = Krings::new(bound.plot.region(), bound.plot.layout());
         let home = match sights.first() {
             None => Home::Null(rings),
             Some(_) if sights.iter().any(|(port, _)| !self.ports.contains_key(port)) => Home::Blind,
@@ -70,7 +70,7 @@ impl Workers {
     }
 
     /// Gives a monitor to the switch of the ports that it looks at.
-    fn install(&self, rings: HostPort, sights: &[(PortKey, Sight)]) -> usize {
+    fn install(&self, rings: Krings, sights: &[(PortKey, Sight)]) -> usize {
         let switch = self.ports[&sights[0].0].switch;
         let places = sights.iter().map(|(port, sight)| {
             let place = &self.ports[port];

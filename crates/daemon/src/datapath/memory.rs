@@ -11,7 +11,7 @@ use protocol::name::PortName;
 use protocol::{Attached, HostIf};
 use ring::Region;
 use ring::layout::PortLayout;
-use ring::owners::Leaver;
+use ring::leaver::Leaver;
 
 use super::{Crew, Site, Workers};
 use crate::control::handlers::host::trust_group;

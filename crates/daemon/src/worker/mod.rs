@@ -38,7 +38,7 @@ use std::time::Instant;
 use packet::PortId;
 use port::sys::{Doorbell, Rung};
 use ring::doorbell::store_load_fence;
-use ring::owners::Leaver;
+use ring::leaver::Leaver;
 use rustix::thread::sched_yield;
 use switch::{Full, Monitor, Now, Plug, PortConfig, Scratch, Sight, Switch};
 

@@ -13,7 +13,7 @@
 //! A *buffer* is a list of descriptors: chained in the queue's own table, or in a table of its own
 //! in the guest's memory (*indirect*). [`Queue::next`] walks one and appends its pieces to
 //! [`Buffers`]; what the guest says there (indexes, addresses, lengths, flags) is bounded on the
-//! way, once, and comes out as [`Span`]s that cannot be out of range. A receive queue asks for
+//! way, once, and comes out as [`GuestSlice`]s that cannot be out of range. A receive queue asks for
 //! buffers until a frame fits, and [rewinds](Queue::rewind) if there are too few.
 //!
 //! Buffers go back in the order in which they came, all before anything that waits, so that a
@@ -33,7 +33,7 @@ use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use ring::guest::log::DirtyLog;
-use ring::guest::{GuestMemory, Span, Window};
+use ring::guest::{GuestMemory, GuestSlice, Window};
 
 /// Feature bits that the queues depend on (6).
 pub mod features {
@@ -214,7 +214,7 @@ impl Areas {
 /// The pieces of buffers that were taken.
 #[derive(Debug)]
 pub struct Buffers {
-    spans: Vec<Span>,
+    spans: Vec<GuestSlice>,
     bytes: u64,
 }
 
@@ -234,7 +234,7 @@ impl Buffers {
 
     /// The pieces, in order.
     #[must_use]
-    pub fn spans(&self) -> &[Span] {
+    pub fn spans(&self) -> &[GuestSlice] {
         &self.spans
     }
 

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use proptest::prelude::*;
-use ring::guest::{Extent, Lent, Reader, Writer};
+use ring::guest::{Extent, GuestMapping, Reader, Writer};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use super::features::{EVENT_IDX, INDIRECT_DESC, RING_PACKED};
@@ -45,7 +45,7 @@ impl Guest {
         let file = memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory");
         ftruncate(&file, PAGES * PAGE).expect("ours");
         let size = usize::try_from(PAGES * PAGE).expect("small");
-        let lent = Lent::map(&file, 0, size).expect("memory");
+        let lent = GuestMapping::map(&file, 0, size).expect("memory");
         let extent = Extent { guest: base, user: USER, size: PAGES * PAGE, offset: 0, lent };
         let memory = GuestMemory::new(vec![extent]).expect("one");
         let whole = memory.window(USER, size, 1).expect("all of it");
@@ -167,7 +167,7 @@ impl Guest {
 fn page() -> (GuestMemory, OwnedFd) {
     let file = memfd_create("inflight", MemfdFlags::CLOEXEC).expect("memory");
     ftruncate(&file, PAGE).expect("ours");
-    let lent = Lent::map(&file, 0, Guest::at(PAGE)).expect("memory");
+    let lent = GuestMapping::map(&file, 0, Guest::at(PAGE)).expect("memory");
     let extent = Extent { guest: 0, user: 0, size: PAGE, offset: 0, lent };
     (GuestMemory::new(vec![extent]).expect("one"), file)
 }
@@ -240,7 +240,7 @@ fn a_successor_takes_again_what_a_dead_device_did_not_give_back() {
 fn log_of(bytes: usize) -> (Arc<DirtyLog>, OwnedFd) {
     let file = memfd_create("log", MemfdFlags::CLOEXEC).expect("memory");
     ftruncate(&file, bytes as u64).expect("ours");
-    let lent = Lent::map(&file, 0, bytes).expect("memory");
+    let lent = GuestMapping::map(&file, 0, bytes).expect("memory");
     (Arc::new(DirtyLog::new(lent, 0, bytes).expect("it is there")), file)
 }
 

@@ -16,7 +16,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use ring::mark::PREFIX;
+use ring::frame::PREFIX;
 use switch::chain::flow::{FlowKey, WORDS};
 
 use crate::packet::{ETHERNET, flag, icmp, word};

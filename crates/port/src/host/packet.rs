@@ -12,8 +12,8 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use ring::plain::{FRAMES, Intake};
-use ring::put::{ETHERNET, FRAME_MAX};
+use ring::frame::{ETHERNET, FRAME_MAX};
+use ring::intake::{FRAMES, Intake};
 use rustix::io::Errno;
 use switch::offload::{Offloads, VNET_LEN, Vnet};
 use switch::receive::batch::{Batch, Delivery};

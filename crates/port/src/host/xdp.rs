@@ -27,10 +27,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ring::kring::Frag;
-use ring::mark::PREFIX;
-use ring::put::FRAME_MAX;
-use ring::trade::Giver;
+use ring::exchange::Giver;
+use ring::frame::{FRAME_MAX, Frag, PREFIX};
 use ring::umem::{Chunk, Umem, delivered};
 use rustix::io::Errno;
 use switch::offload::begun::Begun;
@@ -425,7 +423,7 @@ impl Xdp {
 
     /// Sends a frame from where it lies, if that is one buffer of the group, and leaves another in
     /// its place; copies it otherwise.
-    fn put_traded(
+    fn put_exchanged(
         &mut self,
         batch: &mut Batch,
         delivery: Delivery,
@@ -446,7 +444,7 @@ impl Xdp {
             self.free.push(spare);
             return self.put(batch, delivery);
         }
-        if let Giver::Trader(_) = from {
+        if let Giver::Exchange(_) = from {
             batch.exchange(delivery.frame, left);
         }
         self.queues[0].socket.push(&[Descriptor { address, len: piece.len().into(), options: 0 }]);
@@ -550,7 +548,7 @@ impl Adapter for Xdp {
         if self.is_down() {
             return all_down(list);
         }
-        Sent::each(list, |delivery| self.put_traded(batch, delivery, from))
+        Sent::each(list, |delivery| self.put_exchanged(batch, delivery, from))
     }
 
     fn flush(&mut self) {

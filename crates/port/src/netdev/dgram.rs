@@ -7,8 +7,8 @@ use std::array::from_fn;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ring::plain::{FRAMES, Intake, USUAL};
-use ring::put::{ETHERNET, FRAME_MAX};
+use ring::frame::{ETHERNET, FRAME_MAX};
+use ring::intake::{FRAMES, Intake, USUAL};
 use rustix::io::Errno;
 use rustix::net::{MMsgHdr, RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmmsg, sockopt};
 use switch::receive::batch::{Batch, Delivery};

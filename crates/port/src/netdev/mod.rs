@@ -104,7 +104,7 @@ mod fixture {
     use crate::machine::{Access, State};
     use crate::vhost_user::allowance::{Allowance, Limits};
     use packet::VlanId;
-    use ring::put::FRAME_MAX;
+    use ring::frame::FRAME_MAX;
     use std::path::Path;
     use std::time::{Duration, Instant};
     use switch::decide::bridge::TagAction;
@@ -149,7 +149,7 @@ mod fixture {
 
     /// Sends copies of a frame; returns how many were taken.
     pub(super) fn send(adapter: &mut dyn Adapter, frame: &[u8], copies: u16) -> u64 {
-        let mut intake = ring::plain::Intake::new(1, 9018).expect("memory");
+        let mut intake = ring::intake::Intake::new(1, 9018).expect("memory");
         let mut batch = Batch::new(256);
         batch.restart(intake.region());
         intake.push(&[frame], batch.frags());
@@ -162,7 +162,7 @@ mod fixture {
 
     /// Sends the longest frame as it is, with a tag, and as it is.
     pub(super) fn send_longest_and_tagged(adapter: &mut dyn Adapter) -> Sent {
-        let mut intake = ring::plain::Intake::new(1, FRAME_MAX).expect("memory");
+        let mut intake = ring::intake::Intake::new(1, FRAME_MAX).expect("memory");
         let mut batch = Batch::new(256);
         batch.restart(intake.region());
         intake.push(&[&vec![7; FRAME_MAX as usize]], batch.frags());

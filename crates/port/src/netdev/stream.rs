@@ -5,8 +5,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ring::plain::{FRAMES, Intake, USUAL};
-use ring::put::{ETHERNET, FRAME_MAX};
+use ring::frame::{ETHERNET, FRAME_MAX};
+use ring::intake::{FRAMES, Intake, USUAL};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use switch::receive::batch::{Batch, Delivery};

@@ -13,8 +13,7 @@
 
 use std::marker::PhantomData;
 
-use ring::plain::Place;
-use ring::put::{Frame, Prologue};
+use ring::frame::{Frame, Place, Prologue};
 use switch::receive::batch::FRAGS_MAX;
 
 /// Room for letters, to be used again and again.

@@ -34,9 +34,9 @@ use device::moderation::{Coalesce, Moderation};
 use device::virtio_net::{HEADER_MAX, LEFT, header};
 use device::virtqueue::{Broken, Buffers, PIECES_MAX, Taken};
 use ring::doorbell::store_load_fence;
+use ring::frame::{ETHERNET, FRAME_MAX};
 use ring::guest::{Reader, Writer};
-use ring::plain::{self, Intake};
-use ring::put::{ETHERNET, FRAME_MAX};
+use ring::intake::{self, Intake};
 use switch::offload::{Offloads, VNET_LEN, Vnet, is_unfinished};
 use switch::receive::batch::{Batch, Delivery, Entry, prologue};
 use switch::{Adapter, DropReason, Drops, Sent};
@@ -45,7 +45,7 @@ use super::hand::{Inbox, Order, Ring, Trouble};
 use crate::sys::vhost::{Ear, Event};
 
 /// Frames that a port takes in one turn.
-const FRAMES: usize = plain::FRAMES as usize;
+const FRAMES: usize = intake::FRAMES as usize;
 /// Pieces that it looks at in one turn, but for those of its last buffer.
 const PIECES: usize = PIECES_MAX;
 /// What a buffer counts for at least.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use device::virtqueue::{Inflight, area_len};
 use ring::guest::log::DirtyLog;
-use ring::guest::{Extent, GuestMemory, Lent};
+use ring::guest::{Extent, GuestMapping, GuestMemory};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 use super::allowance::{Allowance, Charge, Good, Spent};
@@ -219,7 +219,7 @@ fn map_part(
     offset: u64,
     size: u64,
     allowance: &Arc<Allowance>,
-) -> Result<(Arc<Lent>, usize, [Charge; 2]), BadMemory> {
+) -> Result<(Arc<GuestMapping>, usize, [Charge; 2]), BadMemory> {
     let system = |errno: rustix::io::Errno| BadMemory::System(errno.into());
     let place = rustix::fs::fstatfs(fd).map_err(system)?;
     if ![TMPFS, HUGETLBFS].contains(&u64::try_from(place.f_type).unwrap_or(0)) {
@@ -235,7 +235,7 @@ fn map_part(
     let bytes = end.next_multiple_of(page) - begin;
     let charges = [allowance.take(Good::Bytes, bytes)?, allowance.take(Good::Regions, 1)?];
     let bytes = usize::try_from(bytes).map_err(|_| BadMemory::TooMuch)?;
-    let lent = Lent::map(fd, begin, bytes).map_err(|error| match error.kind() {
+    let lent = GuestMapping::map(fd, begin, bytes).map_err(|error| match error.kind() {
         io::ErrorKind::StorageFull => BadMemory::Full,
         _ => BadMemory::System(error),
     })?;

@@ -18,7 +18,7 @@
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
 
-use super::{GuestMemory, Lent, Span};
+use super::{GuestMapping, GuestMemory, GuestSlice};
 
 /// Bytes that a bit stands for, whatever the size of pages is.
 const PAGE: u64 = 4096;
@@ -26,7 +26,7 @@ const PAGE: u64 = 4096;
 /// A log in use.
 #[derive(Debug)]
 pub struct DirtyLog {
-    lent: Arc<Lent>,
+    lent: Arc<GuestMapping>,
     /// Where it begins in the mapping.
     offset: usize,
     bytes: usize,
@@ -35,7 +35,7 @@ pub struct DirtyLog {
 impl DirtyLog {
     /// The log of so many bytes at `offset` of a mapping; `None`: they are not all there.
     #[must_use]
-    pub fn new(lent: Arc<Lent>, offset: usize, bytes: usize) -> Option<Self> {
+    pub fn new(lent: Arc<GuestMapping>, offset: usize, bytes: usize) -> Option<Self> {
         let end = offset.checked_add(bytes).filter(|end| *end <= lent.size);
         end.map(|_| Self { lent, offset, bytes })
     }
@@ -58,7 +58,7 @@ impl DirtyLog {
     }
 
     /// Notes that the first `bytes` bytes of these spans were written.
-    pub fn mark_spans(&self, memory: &GuestMemory, spans: &[Span], mut bytes: u64) {
+    pub fn mark_spans(&self, memory: &GuestMemory, spans: &[GuestSlice], mut bytes: u64) {
         for span in spans {
             let part = u32::try_from(bytes).map_or(span.len, |left| left.min(span.len));
             self.mark(memory.guest_of(*span), part);
@@ -91,7 +91,7 @@ mod tests {
     fn log(bytes: usize) -> (OwnedFd, DirtyLog) {
         let file = memfd_create("log", MemfdFlags::CLOEXEC).expect("memory");
         ftruncate(&file, 4096).expect("ours");
-        let lent = Lent::map(&file, 0, 4096).expect("memory");
+        let lent = GuestMapping::map(&file, 0, 4096).expect("memory");
         (file, DirtyLog::new(lent, 1, bytes).expect("it is there"))
     }
 

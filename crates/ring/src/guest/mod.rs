@@ -7,7 +7,7 @@
 //!   our mappings    [ memfd, 0 … 3 GiB ]   [ memfd, 3 … 5 GiB ]
 //! ```
 //!
-//! A guest's address means nothing here until it has become a [`Span`]: so many bytes within one
+//! A guest's address means nothing here until it has become a [`GuestSlice`]: so many bytes within one
 //! [`Extent`], looked up once. A buffer that crosses from one extent into the next is two spans.
 //! Bytes move by copying only ([`Reader`], [`Writer`]), and words that both sides use are atomics
 //! in a [`Window`]. Nobody ever holds a `&[u8]` of it.
@@ -28,17 +28,12 @@ use std::sync::Arc;
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::abi::LINE;
-use crate::copy::{self, HEADER};
-use crate::memory::unmap;
-use crate::put::{Frame, Prologue, Source};
-
-/// Bytes in front of each frame in a queue of virtio-net.
-const FRONT: usize = 12;
+use crate::format::abi::LINE;
+use crate::memory::{copy, unmap};
 
 /// A mapping of memory that somebody else owns.
 #[derive(Debug)]
-pub struct Lent {
+pub struct GuestMapping {
     base: NonNull<u8>,
     size: usize,
     watch: lost::Watch,
@@ -46,11 +41,11 @@ pub struct Lent {
 
 // SAFETY: the mapping belongs to no thread; all access is by atomics or by copies that assume
 // that others write at the same time.
-unsafe impl Send for Lent {}
+unsafe impl Send for GuestMapping {}
 // SAFETY: as above.
-unsafe impl Sync for Lent {}
+unsafe impl Sync for GuestMapping {}
 
-impl Lent {
+impl GuestMapping {
     /// Maps `size` bytes of `fd` from `offset` on, shared and writable.
     ///
     /// # Errors
@@ -80,7 +75,7 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for GuestMapping {
     fn drop(&mut self) {
         self.watch.end();
         // SAFETY: it was mapped by us, and nobody uses it any more.
@@ -100,7 +95,7 @@ pub struct Extent {
     /// Where it begins in the mapping.
     pub offset: usize,
     /// The mapping.
-    pub lent: Arc<Lent>,
+    pub lent: Arc<GuestMapping>,
 }
 
 impl Extent {
@@ -114,13 +109,13 @@ impl Extent {
 
 /// Bytes of a guest's memory that are there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct GuestSlice {
     extent: u32,
     len: u32,
     offset: usize,
 }
 
-impl Span {
+impl GuestSlice {
     /// How many.
     #[inline]
     #[must_use]
@@ -180,7 +175,7 @@ impl GuestMemory {
     /// Guest address of a span.
     #[inline]
     #[must_use]
-    pub fn guest_of(&self, span: Span) -> u64 {
+    pub fn guest_of(&self, span: GuestSlice) -> u64 {
         let extent = &self.extents[span.extent as usize];
         extent.guest + (span.offset - extent.offset) as u64
     }
@@ -188,20 +183,26 @@ impl GuestMemory {
     /// As much of `len` bytes at `guest` as lies in one piece.
     #[inline]
     #[must_use]
-    pub fn span(&self, guest: u64, len: u32) -> Option<Span> {
+    pub fn span(&self, guest: u64, len: u32) -> Option<GuestSlice> {
         // Guests choose how many extents there are, and which they use.
         let index = self.extents.partition_point(|extent| extent.guest <= guest).checked_sub(1)?;
         let extent = &self.extents[index];
         let into = Some(guest - extent.guest).filter(|into| *into < extent.size)?;
         let len = u32::try_from(extent.size - into).map_or(len, |room| room.min(len));
         let offset = extent.offset + usize::try_from(into).ok()?;
-        Some(Span { extent: u32::try_from(index).ok()?, len, offset })
+        Some(GuestSlice { extent: u32::try_from(index).ok()?, len, offset })
     }
 
     /// Appends the pieces of `len` bytes at `guest`, at most up to `most` spans in all. `false`:
     /// not all of them are there, or there are too many.
     #[inline]
-    pub fn spans(&self, mut guest: u64, mut len: u32, spans: &mut Vec<Span>, most: usize) -> bool {
+    pub fn spans(
+        &self,
+        mut guest: u64,
+        mut len: u32,
+        spans: &mut Vec<GuestSlice>,
+        most: usize,
+    ) -> bool {
         loop {
             let Some(span) = self.span(guest, len).filter(|_| spans.len() < most) else {
                 return false;
@@ -221,7 +222,7 @@ impl GuestMemory {
     /// A copy of the first `N` bytes of a span; `None`: it has fewer.
     #[inline]
     #[must_use]
-    pub fn first<const N: usize>(&self, span: Span) -> Option<[u8; N]> {
+    pub fn first<const N: usize>(&self, span: GuestSlice) -> Option<[u8; N]> {
         if (span.len as usize) < N {
             return None;
         }
@@ -233,7 +234,7 @@ impl GuestMemory {
 
     /// Has the processor fetch the first two lines of a span, for writing or only to be read.
     #[inline(always)]
-    pub fn prefetch(&self, span: Span, writes: bool) {
+    pub fn prefetch(&self, span: GuestSlice, writes: bool) {
         let begin = self.at(span, 0);
         copy::prefetch(begin, writes);
         copy::prefetch(begin.wrapping_add(LINE), writes);
@@ -269,7 +270,7 @@ impl GuestMemory {
 
     /// Address of a span from `skip` on.
     #[inline(always)]
-    pub(crate) fn at(&self, span: Span, skip: u32) -> *mut u8 {
+    pub(crate) fn at(&self, span: GuestSlice, skip: u32) -> *mut u8 {
         assert!(skip <= span.len);
         let lent = &self.extents[span.extent as usize].lent;
         lent.at(span.offset + skip as usize, (span.len - skip) as usize)
@@ -283,7 +284,7 @@ pub struct Window {
     len: usize,
     /// Its guest address.
     guest: u64,
-    lent: Arc<Lent>,
+    lent: Arc<GuestMapping>,
 }
 
 // SAFETY: `base` points into `lent`, which may be used from any thread.
@@ -344,7 +345,7 @@ impl Window {
 #[derive(Debug)]
 struct Cursor<'a> {
     memory: &'a GuestMemory,
-    spans: &'a [Span],
+    spans: &'a [GuestSlice],
     /// Bytes of the first span that are done.
     done: u32,
 }
@@ -377,7 +378,7 @@ pub struct Reader<'a>(Cursor<'a>);
 impl<'a> Reader<'a> {
     /// From their beginning.
     #[must_use]
-    pub fn new(memory: &'a GuestMemory, spans: &'a [Span]) -> Self {
+    pub fn new(memory: &'a GuestMemory, spans: &'a [GuestSlice]) -> Self {
         Self(Cursor { memory, spans, done: 0 })
     }
 
@@ -389,10 +390,10 @@ impl<'a> Reader<'a> {
 
     /// Appends what is left of the spans to `to`.
     #[inline]
-    pub fn rest(&self, to: &mut Vec<Span>) {
+    pub fn rest(&self, to: &mut Vec<GuestSlice>) {
         let Some((&first, others)) = self.0.spans.split_first() else { return };
         let (offset, len) = (first.offset + self.0.done as usize, first.len - self.0.done);
-        to.push(Span { offset, len, ..first });
+        to.push(GuestSlice { offset, len, ..first });
         to.extend_from_slice(others);
     }
 
@@ -427,7 +428,7 @@ pub struct Writer<'a>(Cursor<'a>);
 impl<'a> Writer<'a> {
     /// From their beginning.
     #[must_use]
-    pub fn new(memory: &'a GuestMemory, spans: &'a [Span]) -> Self {
+    pub fn new(memory: &'a GuestMemory, spans: &'a [GuestSlice]) -> Self {
         Self(Cursor { memory, spans, done: 0 })
     }
 
@@ -435,6 +436,12 @@ impl<'a> Writer<'a> {
     #[must_use]
     pub fn left(&self) -> usize {
         self.0.left()
+    }
+
+    /// Has `copy` write the next `bytes` bytes, piece by piece: it gets their places and lengths.
+    #[inline]
+    pub(crate) fn write_with(&mut self, bytes: usize, copy: impl FnMut(*mut u8, usize)) {
+        self.0.advance(bytes, copy);
     }
 
     /// Copies bytes in.
@@ -450,72 +457,6 @@ impl<'a> Writer<'a> {
             unsafe { copy::copy_bytes(to, part.as_ptr(), len) };
             at += len;
         });
-    }
-}
-
-impl Frame<'_> {
-    /// Writes `front`, and behind it a frame in one piece with `header` for its first bytes, to the
-    /// beginning of a span; `false`: the frame is not in one piece, or has no whole header, or the
-    /// span is too short.
-    ///
-    /// What goes through here stays in registers. A copy of a few bytes that waits for narrower
-    /// stores to its source waits for all stores before them, and these are to lines that another
-    /// processor has.
-    #[inline(always)]
-    #[must_use]
-    pub fn write_plain(
-        self,
-        front: &[u8; FRONT],
-        header: u128,
-        memory: &GuestMemory,
-        to: Span,
-    ) -> bool {
-        let bytes = self.bytes as usize;
-        let Some(from) = self.only().filter(|_| bytes >= HEADER) else { return false };
-        if (to.len as usize) < FRONT + bytes {
-            return false;
-        }
-        let to = memory.at(to, 0);
-        // SAFETY: there is room for front and frame at `to`, and `from` has all bytes of the frame.
-        unsafe {
-            write_front(to, front);
-            let to = to.add(FRONT);
-            to.cast::<u128>().write_unaligned(header);
-            copy::copy_bytes(to.add(HEADER), from.add(HEADER), bytes - HEADER);
-        }
-        true
-    }
-
-    /// Writes the frame with `head` for its first bytes; returns how many it wrote.
-    ///
-    /// # Panics
-    /// If they have no room.
-    #[inline]
-    pub fn write_to(self, head: Prologue, to: &mut Writer<'_>) -> u32 {
-        let bytes = self.bytes - u32::from(head.skip) + u32::from(head.len);
-        let mut source = Source::new(&[], self, head);
-        to.0.advance(bytes as usize, |place, len| source.copy_to(place, len));
-        bytes
-    }
-}
-
-/// Writes what is in front of a frame. Where it has the end of a line for itself and is there
-/// already, that line stays as it is: in the caches of both sides.
-///
-/// # Safety
-/// `to` has room for it.
-#[inline(always)]
-unsafe fn write_front(to: *mut u8, front: &[u8; FRONT]) {
-    let mut old = [0; FRONT];
-    let alone = (to.addr() + FRONT).is_multiple_of(LINE);
-    // SAFETY: the caller's promise.
-    unsafe {
-        if alone {
-            copy::copy_bytes(old.as_mut_ptr(), to, FRONT);
-        }
-        if !alone || old != *front {
-            copy::copy_bytes(to, front.as_ptr(), FRONT);
-        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Memory in extents, windows, and memory that goes.
 
 use super::*;
-use crate::put::Pieces;
+use crate::frame::{Frame, Pieces, VNET_HEADER_MAX};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MprotectFlags, mprotect};
 use std::os::fd::OwnedFd;
@@ -14,14 +14,14 @@ fn file(pages: usize) -> OwnedFd {
     fd
 }
 
-fn extent(guest: u64, size: usize, offset: usize, lent: &Arc<Lent>) -> Extent {
+fn extent(guest: u64, size: usize, offset: usize, lent: &Arc<GuestMapping>) -> Extent {
     Extent { guest, user: guest + 0x7000_0000_0000, size: size as u64, offset, lent: lent.clone() }
 }
 
 /// Two extents that follow each other in the guest, and lie the other way round in the file.
 fn memory() -> (OwnedFd, GuestMemory) {
     let fd = file(4);
-    let lent = Lent::map(&fd, 0, 4 * PAGE).expect("memory");
+    let lent = GuestMapping::map(&fd, 0, 4 * PAGE).expect("memory");
     let extents = vec![extent(2 * PAGE as u64, PAGE, 0, &lent), extent(0, 2 * PAGE, PAGE, &lent)];
     (fd, GuestMemory::new(extents).expect("they are apart"))
 }
@@ -58,8 +58,8 @@ fn a_frame_in_one_piece_is_written_behind_what_is_in_front_of_it() {
     let (fd, memory) = memory();
     let from: Vec<u8> = (0..255).cycle().take(PAGE).collect();
     Writer::new(&memory, &[memory.span(0, 4096).expect("there")]).write(&from);
-    let (front, header) = ([7; FRONT], 0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100_u128);
-    let (blank, nearly) = ([0xaa; FRONT], [7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 6]);
+    let (front, header) = ([7; VNET_HEADER_MAX], 0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100_u128);
+    let (blank, nearly) = ([0xaa; VNET_HEADER_MAX], [7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 6]);
     // At 52 it ends where a line does: there it is not written if it is there already.
     let places = [(13, 60), (52, 60), (52, 1514), (11, 16), (9, 33), (9, 200)];
     for ((at, bytes), before) in
@@ -67,7 +67,7 @@ fn a_frame_in_one_piece_is_written_behind_what_is_in_front_of_it() {
     {
         let (span, to) = (memory.span(0, bytes), memory.span(PAGE as u64 + at, bytes + 20));
         let pieces = [span.expect("there")];
-        let frame = Frame { pieces: Pieces::Lent(&memory, &pieces), bytes };
+        let frame = Frame { pieces: Pieces::Guest(&memory, &pieces), bytes };
         rustix::io::pwrite(&fd, &[0xaa; PAGE], 2 * PAGE as u64).expect("a file");
         rustix::io::pwrite(&fd, &before, 2 * PAGE as u64 + at).expect("a file");
         assert!(frame.write_plain(&front, header, &memory, to.expect("there")));
@@ -81,11 +81,11 @@ fn a_frame_in_one_piece_is_written_behind_what_is_in_front_of_it() {
         assert!(!frame.write_plain(&front, header, &memory, short), "it has no room");
     }
     let pieces = [memory.span(0, 15).expect("there")];
-    let frame = Frame { pieces: Pieces::Lent(&memory, &pieces), bytes: 15 };
+    let frame = Frame { pieces: Pieces::Guest(&memory, &pieces), bytes: 15 };
     let to = memory.span(PAGE as u64, 100).expect("there");
     assert!(!frame.write_plain(&front, header, &memory, to), "it has no whole header");
     let pieces = [pieces[0], memory.span(15, 45).expect("there")];
-    let frame = Frame { pieces: Pieces::Lent(&memory, &pieces), bytes: 60 };
+    let frame = Frame { pieces: Pieces::Guest(&memory, &pieces), bytes: 60 };
     assert!(!frame.write_plain(&front, header, &memory, to), "in two pieces");
 }
 
@@ -93,14 +93,14 @@ fn a_frame_in_one_piece_is_written_behind_what_is_in_front_of_it() {
 #[test]
 fn what_is_there_already_in_a_line_of_its_own_is_not_written() {
     let (_, memory) = memory();
-    let front = [7; FRONT];
+    let front = [7; VNET_HEADER_MAX];
     Writer::new(&memory, &[memory.span(PAGE as u64 - 12, 12).expect("there")]).write(&front);
     let (to, from) = (memory.span(PAGE as u64 - 12, 112), memory.span(PAGE as u64 + 512, 60));
     let (to, pieces) = (to.expect("there"), [from.expect("there")]);
     let page = memory.at(memory.span(0, 1).expect("there"), 0).cast();
     // SAFETY: it is a page of a mapping of the test's own, and stays one.
     unsafe { mprotect(page, PAGE, MprotectFlags::READ) }.expect("ours");
-    let frame = Frame { pieces: Pieces::Lent(&memory, &pieces), bytes: 60 };
+    let frame = Frame { pieces: Pieces::Guest(&memory, &pieces), bytes: 60 };
     assert!(frame.write_plain(&front, 9, &memory, to));
     let behind = memory.span(PAGE as u64, 60).expect("there");
     assert_eq!(memory.first::<16>(behind), Some(9_u128.to_le_bytes()));
@@ -121,7 +121,7 @@ fn a_span_has_a_beginning_and_what_is_behind_it() {
 /// As many extents as a port takes, with a hole of a page behind each but the first two.
 fn scattered() -> (Vec<u64>, GuestMemory) {
     const COUNT: usize = 509;
-    let lent = Lent::map(file(1), 0, PAGE).expect("memory");
+    let lent = GuestMapping::map(file(1), 0, PAGE).expect("memory");
     let guests: Vec<u64> = (0..COUNT as u64).map(|i| PAGE as u64 * (2 * i).max(1)).collect();
     let extents = guests.iter().rev().map(|guest| extent(*guest, PAGE, 0, &lent)).collect();
     (guests, GuestMemory::new(extents).expect("they are apart"))
@@ -133,8 +133,8 @@ fn each_of_many_extents_is_found_and_no_hole() {
     let page = PAGE as u64;
     assert_eq!(memory.span(page - 1, 1), None);
     for (at, guest) in (0..).zip(&guests) {
-        let span = Span { extent: at, len: 1, offset: PAGE - 1 };
-        assert_eq!(memory.span(*guest, 9), Some(Span { len: 9, offset: 0, ..span }));
+        let span = GuestSlice { extent: at, len: 1, offset: PAGE - 1 };
+        assert_eq!(memory.span(*guest, 9), Some(GuestSlice { len: 9, offset: 0, ..span }));
         assert_eq!(memory.span(guest + page - 1, 9), Some(span));
         let behind = memory.span(guest + page, 9);
         assert_eq!(behind.is_some(), at == 0, "behind extent {at}");
@@ -155,7 +155,7 @@ fn windows_are_aligned_and_in_one_piece() {
 
 #[test]
 fn extents_that_overlap_or_are_not_mapped_are_refused() {
-    let lent = Lent::map(file(2), 0, 2 * PAGE).expect("memory");
+    let lent = GuestMapping::map(file(2), 0, 2 * PAGE).expect("memory");
     for bad in [
         vec![extent(0, PAGE, 0, &lent), extent(PAGE as u64 - 1, PAGE, 0, &lent)],
         vec![extent(0, PAGE, PAGE + 1, &lent)],
@@ -170,8 +170,8 @@ fn extents_that_overlap_or_are_not_mapped_are_refused() {
 #[test]
 fn memory_that_is_taken_away_reads_as_zeros_and_is_known_to_be_lost() {
     let (fd, other) = (file(2), file(1));
-    let lent = Lent::map(&fd, 0, 2 * PAGE).expect("memory");
-    let kept = Lent::map(&other, 0, PAGE).expect("memory");
+    let lent = GuestMapping::map(&fd, 0, 2 * PAGE).expect("memory");
+    let kept = GuestMapping::map(&other, 0, PAGE).expect("memory");
     let memory = GuestMemory::new(vec![extent(0, 2 * PAGE, 0, &lent)]).expect("sound");
     let kept = GuestMemory::new(vec![extent(0, PAGE, 0, &kept)]).expect("sound");
     let mut spans = Vec::new();

@@ -1,15 +1,15 @@
 //! Rings whose frames begin inside of their buffers: the switch's half.
 //!
-//! The client says in each slot where its frame begins (see [`crate::sync::offsets`]). What it says
+//! The client says in each slot where its frame begins (see [`crate::user::sync::offsets`]). What it says
 //! is bounded here, once for each slot. Such rings take no part in runs.
 
 #![allow(unsafe_code)] // UNSAFETY: slots are read and written through raw pointers.
 
-use super::{Kring, RxKring, TxKring, View};
-use crate::abi::{NetmapRing, Slot};
-use crate::cursor::Index;
+use super::{Kring, RingView, RxKring, TxKring};
+use crate::format::abi::{NetmapRing, Slot};
+use crate::format::cursor::Index;
 
-impl View {
+impl RingView {
     /// A slot.
     #[inline(always)]
     pub(crate) fn slot(&self, i: Index) -> *mut Slot {

@@ -7,11 +7,12 @@
 
 use std::sync::Arc;
 
-use super::{BadSlot, CHAIN_HEAD_MIN, FRAME_MIN, Frag, RxKring, SlotWord, TxKring};
-use crate::abi::slot_flag;
-use crate::copy;
-use crate::cursor::Index;
-use crate::mark::Functions;
+use super::{BadSlot, CHAIN_HEAD_MIN, FRAME_MIN, Frag, RxKring, TxKring};
+use crate::format::abi::slot_flag;
+use crate::format::cursor::Index;
+use crate::format::slot::SlotWord;
+use crate::kring::metadata::Functions;
+use crate::memory::copy;
 
 /// A frame that [`TxKring::take`] took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,9 +99,9 @@ impl TxKring {
                 break;
             }
         }
-        if self.ring.front != 0 {
-            bad = bad.or(self.take_front(frags, start).err());
-            total = total.saturating_sub(self.ring.front.into());
+        if self.ring.vnet_header_len != 0 {
+            bad = bad.or(self.take_vnet_header(frags, start).err());
+            total = total.saturating_sub(self.ring.vnet_header_len.into());
         }
         let head = frags.get(start).map_or(0, |first| first.len);
         let head_min = if frags.len() - start > 1 { CHAIN_HEAD_MIN } else { FRAME_MIN };

@@ -13,13 +13,13 @@
 //! committed when flows use it, in huge pages where the table is large, and when all flows are
 //! silent it is given back.
 
-use ring::words::{Words, lanes};
+use ring::table::{HugeTable, lanes};
 
 use super::flow::{FlowKey, WORDS};
 
 /// Places of a set: as many as a cache line has tags.
 const WAYS: usize = 32;
-/// Words of these, of four tags each.
+/// HugeTable of these, of four tags each.
 const TAGS: usize = WAYS / 4;
 /// Most flows.
 pub const FLOWS_MAX: usize = 1 << 20;
@@ -45,7 +45,7 @@ impl Note {
     }
 }
 
-/// Words of an entry: the flow, and its note.
+/// HugeTable of an entry: the flow, and its note.
 const ENTRY: usize = WORDS + 1;
 const _: () = assert!(ENTRY * size_of::<u64>() == 64, "a cache line");
 
@@ -81,9 +81,9 @@ impl Flow {
 /// The flows.
 pub struct FlowCache {
     /// Entry after entry.
-    words: Words,
+    words: HugeTable,
     /// A line of tags for each set; 0 where nothing was ever entered.
-    tags: Words,
+    tags: HugeTable,
     capacity: usize,
     epoch: u16,
     /// A flow is forgotten when it was silent for so long.
@@ -101,7 +101,7 @@ impl FlowCache {
     #[must_use]
     pub fn new(flows: usize, idle_ms: u32) -> Self {
         let sets = (2 * flows.min(FLOWS_MAX)).div_ceil(WAYS).next_power_of_two();
-        let (words, tags) = (Words::new(sets * WAYS * ENTRY), Words::new(sets * TAGS));
+        let (words, tags) = (HugeTable::new(sets * WAYS * ENTRY), HugeTable::new(sets * TAGS));
         let (is_used, asked, stats) = (false, (0, 0), CacheStats::default());
         Self { words, tags, capacity: flows, epoch: 1, idle_ms, is_used, asked, stats }
     }

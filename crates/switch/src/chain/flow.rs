@@ -9,7 +9,7 @@
 use std::net::IpAddr;
 
 use packet::{PortId, VlanId};
-use ring::mark::PREFIX;
+use ring::frame::PREFIX;
 
 /// Number of words.
 pub const WORDS: usize = 7;

@@ -1,4 +1,4 @@
-//! What travels with a frame from function to function: a slot's [mark](ring::mark).
+//! What travels with a frame from function to function: a slot's [mark](ring::metadata).
 //!
 //! ```text
 //!  63    62     60 59   55 54  52 51   44 43       32 31   24 23            0

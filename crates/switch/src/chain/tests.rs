@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use packet::{EtherType, MacAddr, VlanId};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use ring::mark::PREFIX;
+use ring::frame::PREFIX;
 
 use super::classifier::Classifier;
 use super::flow::{FlowKey, Prefix};

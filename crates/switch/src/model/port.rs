@@ -2,8 +2,8 @@
 
 use std::os::fd::BorrowedFd;
 
-use ring::host::HostPort;
-use ring::trade::Giver;
+use ring::exchange::Giver;
+use ring::krings::Krings;
 
 use crate::model::stats::{Counters, DropReason, Drops};
 use crate::offload::Offloads;
@@ -13,7 +13,7 @@ use crate::receive::batch::{Batch, Delivery};
 pub enum Plug {
     /// A port whose frames lie in netmap rings: the switch moves them itself, from ring to ring,
     /// without a call per frame.
-    Rings(HostPort, Box<dyn Wake>),
+    Rings(Krings, Box<dyn Wake>),
     /// A port with queues of its own, adapted to batches.
     Adapter(Box<dyn Adapter>),
 }
@@ -138,7 +138,7 @@ impl Plug {
     /// From now on, its frames have so many bytes in front. Ports without rings have none.
     pub fn set_front(&mut self, len: u8) {
         if let Self::Rings(host, _) = self {
-            host.set_front(len);
+            host.set_vnet_header_len(len);
         }
     }
 
@@ -214,7 +214,7 @@ impl Plug {
 
     /// The rings, where there are any.
     #[inline]
-    pub fn rings(&mut self) -> Option<&mut HostPort> {
+    pub fn rings(&mut self) -> Option<&mut Krings> {
         match self {
             Self::Rings(host, _) => Some(host),
             Self::Adapter(_) => None,

@@ -10,11 +10,10 @@ use std::sync::Arc;
 use packet::ethernet::{Header, Tag, field};
 use packet::{EtherType, PortId, VlanId};
 use ring::cursor::Index;
-use ring::guest::{GuestMemory, Reader, Span};
-use ring::kring::{FRONT_MAX, Frag, Front, Single};
-use ring::mark::PREFIX;
-use ring::put::{Frame, Pieces, Prologue, SLOTS_MAX};
-use ring::trade::Trader;
+use ring::exchange::Exchange;
+use ring::frame::{Frag, Frame, PREFIX, Pieces, Prologue, SLOTS_MAX, VNET_HEADER_MAX};
+use ring::guest::{GuestMemory, GuestSlice, Reader};
+use ring::kring::{Single, VnetHeader};
 use ring::{BufferIndex, Region};
 
 use crate::chain::flow::{FlowKey, Prefix};
@@ -31,17 +30,17 @@ pub struct Batch {
     region: Option<Arc<Region>>,
     lent: Option<Arc<GuestMemory>>,
     /// The pieces of those that lie there.
-    spans: Vec<Span>,
+    spans: Vec<GuestSlice>,
     frames: Vec<Entry>,
     frags: Vec<Frag>,
     /// What was in front of each, if anything was.
-    fronts: Vec<Front>,
+    fronts: Vec<VnetHeader>,
     /// How many bytes of it.
     front_len: u8,
     /// What is left to do to those that are not finished.
     left: Vec<Vnet>,
     /// Who has received them, if it takes other buffers for theirs.
-    trader: Option<Trader>,
+    trader: Option<Exchange>,
     capacity: usize,
     /// How many frames it takes. A run of segments counts for more than one: it may be more work.
     limit: usize,
@@ -124,14 +123,14 @@ impl Batch {
 
     /// The frames of this batch may be delivered by exchange: their pieces name the buffers that
     /// came for them when their [port](crate::model::port::Adapter::take_back) gets them back.
-    pub fn trade_for(&mut self, trader: Trader) {
+    pub fn trade_for(&mut self, trader: Exchange) {
         self.trader = Some(trader);
     }
 
     /// Who takes other buffers for those of the frames.
     #[inline]
     #[must_use]
-    pub fn trader(&self) -> Option<Trader> {
+    pub fn trader(&self) -> Option<Exchange> {
         self.trader
     }
 
@@ -259,7 +258,7 @@ impl Batch {
         let lent = self.lent.get_or_insert_with(|| memory.clone());
         assert!(Arc::ptr_eq(lent, memory), "one memory in a batch");
         let mut header = [0; 16];
-        let pieces = Pieces::Lent(lent, &self.spans[first..]);
+        let pieces = Pieces::Guest(lent, &self.spans[first..]);
         Frame { pieces, bytes }.prefix(&mut header);
         self.push_spans(header, bytes, first);
     }
@@ -267,7 +266,7 @@ impl Batch {
     /// The same for one that lies in one piece; `false`: it has no whole header.
     #[inline]
     #[must_use]
-    pub fn push_lent_piece(&mut self, memory: &Arc<GuestMemory>, frame: Span) -> bool {
+    pub fn push_lent_piece(&mut self, memory: &Arc<GuestMemory>, frame: GuestSlice) -> bool {
         let Some(header) = memory.first(frame) else { return false };
         let first = self.spans.len();
         self.spans.push(frame);
@@ -318,7 +317,7 @@ impl Batch {
     }
 
     /// The frame that was pushed last had this in front of it, so many bytes, as all others have.
-    pub fn push_front(&mut self, front: Front, len: u8) {
+    pub fn push_front(&mut self, front: VnetHeader, len: u8) {
         self.fronts.push(front);
         self.front_len = len;
         debug_assert_eq!(self.fronts.len(), self.frames.len());
@@ -328,7 +327,7 @@ impl Batch {
     /// was as long, else zeros.
     #[must_use]
     pub fn front(&self, frame: u16, len: u8) -> &[u8] {
-        const NOTHING: Front = [0; FRONT_MAX];
+        const NOTHING: VnetHeader = [0; VNET_HEADER_MAX];
         let front = self.fronts.get(usize::from(frame)).filter(|_| len == self.front_len);
         &front.unwrap_or(&NOTHING)[..usize::from(len)]
     }
@@ -378,9 +377,9 @@ impl Batch {
         let pieces = match &self.lent {
             Some(memory) if entry.is_lent => {
                 let spans = &self.spans[entry.first as usize..][..entry.count as usize];
-                Pieces::Lent(memory, spans)
+                Pieces::Guest(memory, spans)
             }
-            _ => Pieces::Of(self.region(), self.pieces(entry)),
+            _ => Pieces::Region(self.region(), self.pieces(entry)),
         };
         Frame { pieces, bytes: entry.bytes }
     }

@@ -12,8 +12,8 @@
 use std::io;
 
 use packet::PortId;
-use ring::plain::{FRAMES, Intake, USUAL};
-use ring::put::FRAME_MAX;
+use ring::frame::FRAME_MAX;
+use ring::intake::{FRAMES, Intake, USUAL};
 
 use super::{TurnOf, frames};
 use crate::decide::bridge::TagAction;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use packet::PortId;
 use packet::ethernet::Header;
+use ring::exchange::Giver;
 use ring::kring::{BadSlot, Refused, RxKring, Taken, TxKring};
-use ring::mark::Functions;
-use ring::trade::Giver;
+use ring::metadata::Functions;
 
 use super::{Fate, Full, Moved, Scratch, TurnOf, frames, give_way, queue_of};
 use crate::decide::bridge::{Decision, TagAction};
@@ -151,8 +151,8 @@ impl TurnOf<'_> {
                 Some(Taken::Frame { bytes, slot, flags }) => {
                     batch.push(first, bytes, slot, flags);
                     batch.set_mark(batch.frames().len() - 1, mark);
-                    if tx.front_len() != 0 {
-                        batch.push_front(tx.front(), tx.front_len());
+                    if tx.vnet_header_len() != 0 {
+                        batch.push_front(tx.vnet_header(), tx.vnet_header_len());
                     }
                 }
             }
@@ -322,7 +322,7 @@ impl TurnOf<'_> {
 fn giver<'a>(from: &'a mut PortEntry, queue: usize, batch: &Batch) -> Option<Giver<'a>> {
     match &mut from.plug {
         Plug::Rings(rings, _) => Some(Giver::Ring(&rings.tx[queue])),
-        Plug::Adapter(_) => batch.trader().map(Giver::Trader),
+        Plug::Adapter(_) => batch.trader().map(Giver::Exchange),
     }
 }
 
@@ -358,7 +358,7 @@ fn send_to_ring(
     }
     let shared = Arc::ptr_eq(batch.region(), rx.region());
     // A header that was taken off may have had a slot of its own: not the frame's, then.
-    let behind = |giver: &Giver<'_>| matches!(giver, Giver::Ring(tx) if tx.front_len() != 0);
+    let behind = |giver: &Giver<'_>| matches!(giver, Giver::Ring(tx) if tx.vnet_header_len() != 0);
     let from = from.filter(|from| shared && !behind(&from.giver));
     let (giver, mut foreign) = from.map_or((None, None), |from| (Some(from.giver), from.foreign));
     let functions = Functions { sender: foreign.is_some(), receiver: marks };
@@ -404,9 +404,9 @@ fn put(
     functions: Functions,
 ) -> Result<u32, Unsent> {
     let entry = &batch.frames()[usize::from(delivery.frame)];
-    if rx.front_len() != 0 {
+    if rx.vnet_header_len() != 0 {
         let head = prologue(entry.header, entry.bytes, delivery.tag);
-        let front = batch.front(delivery.frame, rx.front_len());
+        let front = batch.front(delivery.frame, rx.vnet_header_len());
         return rx.put_behind(front, batch.frame(entry), head).map_err(Unsent::Refused);
     }
     if let (TagAction::Keep, &[piece]) = (delivery.tag, batch.pieces(entry)) {
@@ -418,8 +418,8 @@ fn put(
                 let sent = rx.put_swapped(tx, slot, piece, functions.receiver);
                 return sent.map_err(Unsent::Refused);
             }
-            (Some(Giver::Trader(trader)), _) => {
-                if let Some(spare) = rx.put_traded(piece, trader).map_err(Unsent::Refused)? {
+            (Some(Giver::Exchange(trader)), _) => {
+                if let Some(spare) = rx.put_exchanged(piece, trader).map_err(Unsent::Refused)? {
                     batch.exchange(delivery.frame, spare);
                     return Ok(u32::from(piece.len()));
                 }

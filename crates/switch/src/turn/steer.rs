@@ -14,8 +14,8 @@
 
 use packet::PortId;
 use packet::ethernet::Header;
-use ring::host::HostPort;
-use ring::mark::{Functions, drop_marked, mark_run};
+use ring::krings::Krings;
+use ring::metadata::{Functions, drop_marked, mark_run};
 use ring::run::{End, Key, Run, drop_run};
 
 use super::stage::{Take, narrow};
@@ -478,7 +478,7 @@ impl Switch {
 /// Looks at the rings of an instance.
 fn look(ports: &mut [Option<Box<Entry>>], instance: &mut Instance, exact: bool) {
     let Some(Some(entry)) = ports.get_mut(instance.port.index()) else { return };
-    let Plug::Rings(HostPort { tx, rx, .. }, _) = &mut entry.plug else { return };
+    let Plug::Rings(Krings { tx, rx, .. }, _) = &mut entry.plug else { return };
     let (mut slots, mut room) = (0, 0);
     for rx in rx.iter_mut() {
         slots += rx.capacity();

@@ -1,6 +1,6 @@
 //! Ports without rings: frames that come from elsewhere and go elsewhere.
 
-use ring::plain::Intake;
+use ring::intake::Intake;
 use switch::receive::batch::{Batch, Delivery, prologue};
 use switch::{Adapter, Drops, Sent};
 

@@ -3,7 +3,7 @@
 use super::chain::{flow, line, net, service};
 use super::*;
 use ring::abi::FIRST_BUFFER;
-use ring::owners::Leaver;
+use ring::leaver::Leaver;
 use switch::chain::meta::Meta;
 use switch::chain::rule::{Action, Fields, Rule};
 use switch::chain::{Chain, Out, Plan};
@@ -299,7 +299,7 @@ impl Net {
         let client = self.clients[port].region.clone();
         let (tx, rx) = (TxRing::new(&client, &layout, 0), RxRing::new(&client, &layout, 0));
         self.clients[port] = Client { tx, rx, region: client };
-        let host = Plug::Rings(HostPort::new(&region, &layout), Box::new(NoDoorbell));
+        let host = Plug::Rings(Krings::new(&region, &layout), Box::new(NoDoorbell));
         self.switch.add_port(id(port), host, PortConfig::default());
     }
 

@@ -27,7 +27,7 @@ impl Net {
         let client = Region::attach(fd.as_fd(), layout).expect("sealed");
         let (tx, rx) = (TxRing::new(&client, &port, 0), RxRing::new(&client, &port, 0));
         self.clients.push(Client { tx, rx, region: client });
-        let monitor = Monitor::new(HostPort::new(&region, &port), Box::new(Count(woken.clone())));
+        let monitor = Monitor::new(Krings::new(&region, &port), Box::new(Count(woken.clone())));
         (self.switch.add_monitor(monitor), self.clients.len() - 1)
     }
 

@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use proptest::prelude::*;
-use ring::plain::Intake;
+use ring::intake::Intake;
 use switch::offload::{Offloads, VNET_LEN, Vnet};
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, Drops, Sent};
@@ -192,7 +192,7 @@ fn a_tag_that_makes_a_frame_too_long_ends_it() {
     let vlan =
         |mode: &str| PortConfig { vlan: mode.parse().expect("a mode"), ..Default::default() };
     net.add(vlan("trunk:10"));
-    let max = ring::put::FRAME_MAX as usize;
+    let max = ring::frame::FRAME_MAX as usize;
     let sent = [max, max - 3, max - 4].map(|len| {
         let (head, mut frame) = run(ALL, &payload(60_000), 0);
         frame.resize(len, 0);

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use ring::trade::{Giver, Trader};
+use ring::exchange::{Exchange, Giver};
 use ring::umem::{Chunk, Umem};
 use ring::{BufferIndex, Region};
 use switch::receive::batch::{Batch, Delivery};
@@ -15,7 +15,7 @@ use super::*;
 /// comes back at once.
 struct Desk {
     umem: Umem,
-    trader: Trader,
+    trader: Exchange,
     stock: Vec<BufferIndex>,
     out: Range<usize>,
     arrived: Receiver<Vec<u8>>,
@@ -58,7 +58,7 @@ impl Adapter for Desk {
 
     fn take_back(&mut self, batch: &Batch) {
         let pieces = &batch.received()[std::mem::take(&mut self.out)];
-        self.stock.extend(pieces.iter().map(ring::kring::Frag::buffer));
+        self.stock.extend(pieces.iter().map(ring::frame::Frag::buffer));
     }
 
     fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent {
@@ -75,7 +75,7 @@ impl Adapter for Desk {
                 self.stock.push(spare);
                 return Ok(self.copied(batch, delivery));
             }
-            if let Giver::Trader(_) = from {
+            if let Giver::Exchange(_) = from {
                 batch.exchange(delivery.frame, spare);
             }
             let mut frame = vec![0; piece.len().into()];
@@ -99,7 +99,7 @@ fn seat(net: &mut Net, port: usize, end: u32) -> Beyond {
     let Some(Plug::Rings(host, _)) = net.switch.remove_port(id(port)) else { panic!("rings") };
     let (region, layout) = (host.region().clone(), *host.layout());
     let stock = region.slot_buffers(&layout).collect();
-    let trader = Trader::new(Owner::of(&layout), end);
+    let trader = Exchange::new(Owner::of(&layout), end);
     let umem = Umem::shared(&region, end).expect("large enough");
     let ((arrives, arrived), (sent, seen)) = (channel(), channel());
     let desk = Desk { umem, trader, stock, out: 0..0, arrived, sent };

@@ -8,7 +8,8 @@ use std::fmt;
 
 use protocol::name::PortName;
 use protocol::{GroupAudit, MemberAudit, Page, PageFrom, Reply};
-use ring::audit::{Held, LIST_MAX};
+use ring::audit::Held;
+use ring::region::extra::LIST_MAX;
 
 use super::{Control, PAGE_BYTES};
 use crate::control::datapath::Datapath;

@@ -8,7 +8,7 @@ use std::io;
 
 use protocol::name::{PortName, SwitchName};
 use protocol::{Bind, BindKind, BoundRings, MonitorOf};
-use ring::cursor::Span;
+use ring::cursor::RingSize;
 use ring::layout::{MAX_RINGS, RingCounts};
 use switch::{Moment, Sight};
 
@@ -92,8 +92,8 @@ impl<D: Datapath> Control<D> {
             return Err(DatapathError::Full("rings of a null port: 64 are the limit").into());
         }
         let slots = [bind.tx_slots, bind.rx_slots]
-            .map(|slots| slots.unwrap_or(0).clamp(Span::MIN, Span::MAX))
-            .map(|slots| Span::new(slots).expect("it is in range"));
+            .map(|slots| slots.unwrap_or(0).clamp(RingSize::MIN, RingSize::MAX))
+            .map(|slots| RingSize::new(slots).expect("it is in range"));
         let [(tx_rings, tx_slots), (rx_rings, rx_slots)] = [0, 1].map(|i| (rings[i], slots[i]));
         let counts = RingCounts { tx_rings, rx_rings, tx_slots, rx_slots };
         let rings = RingSpec { counts, extra_bufs: 0, stride: self.rings.stride };

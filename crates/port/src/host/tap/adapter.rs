@@ -15,9 +15,8 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use ring::kring::Frag;
-use ring::plain::{FRAMES, Intake};
-use ring::put::{ETHERNET, FRAME_MAX};
+use ring::frame::{ETHERNET, FRAME_MAX, Frag};
+use ring::intake::{FRAMES, Intake};
 use ring::umem::delivered;
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use switch::offload::{Offloads, VNET_LEN, Vnet};

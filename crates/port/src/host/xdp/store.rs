@@ -11,7 +11,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
-use ring::trade::Trader;
+use ring::exchange::Exchange;
 use ring::umem::{Chunk, HEADROOM, Umem};
 use rustix::io::Errno;
 
@@ -44,7 +44,7 @@ impl Wanted<'_> {
 pub(super) struct Store {
     pub umem: Umem,
     /// In a group: whose its buffers are.
-    pub trader: Option<Trader>,
+    pub trader: Option<Exchange>,
     /// What is to be said of it.
     pub note: String,
     /// Given up after the kernel has lost the memory.
@@ -118,7 +118,7 @@ impl Store {
         })?;
         let (group, mib) = (share.group(), umem.pool().1.div_ceil(1 << 20));
         let note = format!("; in the memory of trust group {group}, {mib} MiB of it locked");
-        let trader = Some(Trader::new(share.owner(), end));
+        let trader = Some(Exchange::new(share.owner(), end));
         let chunks = buffers.into_iter().map(Chunk::from).collect();
         Ok((Self { umem, trader, note, share: Some(share) }, chunks))
     }

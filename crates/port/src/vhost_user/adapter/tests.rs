@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use device::virtqueue::{Direction, Places, Queue};
-use ring::guest::{Extent, GuestMemory, Lent, Window};
+use ring::guest::{Extent, GuestMapping, GuestMemory, Window};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use switch::decide::bridge::TagAction;
@@ -40,7 +40,7 @@ impl Guest {
     fn new() -> Self {
         let file = memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory");
         ftruncate(&file, BYTES).expect("ours");
-        let lent = Lent::map(&file, 0, at(BYTES)).expect("memory");
+        let lent = GuestMapping::map(&file, 0, at(BYTES)).expect("memory");
         let extent = Extent { guest: 0, user: USER, size: BYTES, offset: 0, lent };
         let memory = GuestMemory::new(vec![extent]).expect("one");
         let whole = memory.window(USER, at(BYTES), 1).expect("all of it");

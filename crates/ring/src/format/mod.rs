@@ -1,0 +1,15 @@
+//! The port format: what client and switch share, byte for byte, and the rules of its words.
+
+#[cfg(not(loom))]
+pub mod abi;
+mod atomic;
+pub mod cursor;
+pub mod doorbell;
+#[cfg(not(loom))]
+pub mod held;
+#[cfg(not(loom))]
+pub mod kick;
+#[cfg(not(loom))]
+pub mod layout;
+#[cfg(not(loom))]
+pub mod slot;

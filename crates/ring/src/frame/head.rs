@@ -1,0 +1,64 @@
+//! The beginning of a frame in a region, read once.
+
+#![allow(unsafe_code)] // UNSAFETY: bytes are copied out of buffers.
+
+use super::Frag;
+use crate::format::abi::LINE;
+use crate::memory::copy;
+use crate::region::Region;
+
+/// How much of a frame a classifier sees: Ethernet with two tags, IPv6, and ports behind the
+/// longest IPv4 header.
+pub const PREFIX: usize = 96;
+
+impl Region {
+    /// First bytes of a piece of a frame, read once.
+    #[inline]
+    #[must_use]
+    pub fn header(&self, piece: Frag) -> u128 {
+        if piece.offset != 0 {
+            return self.header_inside(piece);
+        }
+        // SAFETY: buffers are aligned to a line and at least one line long.
+        copy::number(unsafe { copy::header(self.buffer(piece.buffer)) })
+    }
+
+    /// Of a piece that begins anywhere, and may end before a header does.
+    #[cold]
+    fn header_inside(&self, piece: Frag) -> u128 {
+        let mut bytes = [0u8; copy::HEADER];
+        let len = usize::from(piece.len).min(bytes.len());
+        // SAFETY: `offset + len` of a piece lies in its buffer.
+        unsafe {
+            let from = self.buffer(piece.buffer).add(piece.offset.into());
+            copy::copy_bytes(bytes.as_mut_ptr(), from, len);
+        }
+        u128::from_ne_bytes(bytes)
+    }
+
+    /// The first words of a frame, little-endian and each read once, where it begins its buffer and
+    /// has as many.
+    #[inline(always)]
+    #[must_use]
+    pub fn words<const N: usize>(&self, piece: Frag) -> Option<[u64; N]> {
+        const { assert!(N * size_of::<u64>() <= LINE) };
+        if piece.offset != 0 || usize::from(piece.len()) < N * size_of::<u64>() {
+            return None;
+        }
+        let from = self.buffer(piece.buffer).cast::<u64>();
+        // SAFETY: a buffer is aligned to a line, and has at least one.
+        Some(std::array::from_fn(|at| u64::from_le(unsafe { from.add(at).read_volatile() })))
+    }
+
+    /// Copies the beginning of a frame out, once; returns how many bytes of it there are.
+    #[inline]
+    pub fn prefix(&self, piece: Frag, to: &mut [u8; PREFIX]) -> usize {
+        let len = usize::from(piece.len()).min(PREFIX);
+        // SAFETY: `len` bytes from the offset lie in the buffer; the array is ours and as long.
+        unsafe {
+            let from = self.buffer(piece.buffer).add(piece.offset.into());
+            copy::copy_bytes(to.as_mut_ptr(), from, len);
+        }
+        len
+    }
+}

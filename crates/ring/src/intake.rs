@@ -1,0 +1,272 @@
+//! Frames between regions and the daemon's own memory.
+//!
+//! A port that is no client of ours, such as a network interface of the host, has no rings: its
+//! frames come and go through bytes of the daemon. [`Intake`] puts them where the switch takes
+//! frames from, [`Frame::append_to`] takes them out.
+
+#![allow(unsafe_code)] // UNSAFETY: copies between buffers and the daemon's memory.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::format::abi::FIRST_BUFFER;
+use crate::format::layout::{DEFAULT_STRIDE, RegionLayout};
+use crate::frame::{FRAME_MAX, Frag};
+use crate::memory::copy;
+use crate::region::Region;
+
+/// Frames that a port without rings takes in one turn.
+pub const FRAMES: u32 = 64;
+/// Bytes that most frames have at the most: an MTU of 1500, with header, tag and check sequence.
+pub const USUAL: u32 = 1518;
+
+/// Buffers of a room: one for what is in front of a frame, and those of the longest.
+const ROOM: u32 = 1 + (FRAME_MAX + 1).div_ceil(DEFAULT_STRIDE);
+
+/// A region that nobody else maps, filled from its start and emptied as a whole.
+#[derive(Debug)]
+pub struct Intake {
+    region: Arc<Region>,
+    /// Buffers in use.
+    used: u32,
+}
+
+impl Intake {
+    /// Room for `frames` frames of at most `bytes` bytes each, and for one of [`FRAME_MAX`] behind
+    /// them.
+    ///
+    /// # Errors
+    /// `ENOMEM`, or too many files.
+    pub fn new(frames: u32, bytes: u32) -> io::Result<Self> {
+        let buffers = |bytes: u32| bytes.div_ceil(DEFAULT_STRIDE);
+        let count = frames * buffers(bytes) + buffers(FRAME_MAX);
+        let layout = RegionLayout::new(0, DEFAULT_STRIDE, count).ok_or(io::ErrorKind::InvalidInput);
+        let (region, _) = Region::create("intake", layout?)?;
+        let first = region.buffers().next().expect("there is one at least");
+        region.populate_buffers(first, count)?;
+        Ok(Self { region, used: 0 })
+    }
+
+    /// So many [rooms](Intake::rooms).
+    ///
+    /// # Errors
+    /// As [`Intake::new`].
+    pub fn with_rooms(count: u32) -> io::Result<Self> {
+        Self::new(count, ROOM * DEFAULT_STRIDE)
+    }
+
+    /// The region.
+    #[must_use]
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Forgets all frames.
+    pub fn clear(&mut self) {
+        self.used = 0;
+    }
+
+    /// Is there room for a frame of so many bytes?
+    #[must_use]
+    pub fn fits(&self, bytes: usize) -> bool {
+        let room = (self.region.layout().buffers - FIRST_BUFFER - self.used) as usize;
+        bytes <= FRAME_MAX as usize && bytes.div_ceil(self.region.stride() as usize) <= room
+    }
+
+    /// Puts a frame, given in pieces, behind the others and its place into `frags`.
+    ///
+    /// # Panics
+    /// If it does not [fit](Intake::fits).
+    pub fn push(&mut self, pieces: &[&[u8]], frags: &mut Vec<Frag>) {
+        assert!(self.fits(pieces.iter().map(|piece| piece.len()).sum()), "it has been asked");
+        let mut room = 0;
+        for piece in pieces {
+            let mut at = 0;
+            self.place(piece.len(), &mut room, frags, |to, len| {
+                let part = &piece[at..at + len];
+                // SAFETY: there is room for `len` bytes; `part` lies in the daemon's memory.
+                unsafe { copy::copy_bytes(to, part.as_ptr(), len) };
+                at += len;
+            });
+        }
+    }
+
+    /// Room for the next frame: as much as one of [`FRAME_MAX`] takes, and more. Nobody else has it
+    /// before it is [taken](Intake::take).
+    ///
+    /// # Panics
+    /// If such a frame does not [fit](Intake::fits).
+    pub fn space(&mut self) -> &mut [u8] {
+        assert!(self.fits(FRAME_MAX as usize), "it has been asked");
+        let first = self.region.check(FIRST_BUFFER + self.used).expect("it fits");
+        let left = (self.region.layout().buffers - FIRST_BUFFER - self.used) as usize;
+        let bytes = left * self.region.stride() as usize;
+        // SAFETY: the buffers from `first` to the last lie one behind the other; nobody else maps
+        // the region, whoever reads it reads what has been taken only, and `self` is borrowed.
+        unsafe { std::slice::from_raw_parts_mut(self.region.buffer(first), bytes) }
+    }
+
+    /// So many bytes of that are a frame now, whose place goes into `frags`.
+    ///
+    /// # Panics
+    /// If it does not [fit](Intake::fits).
+    pub fn take(&mut self, bytes: usize, frags: &mut Vec<Frag>) {
+        assert!(self.fits(bytes), "it has been asked");
+        self.place(bytes, &mut 0, frags, |_, _| {});
+    }
+
+    /// Rooms for frames that come at once: each for one of [`FRAME_MAX`] and a byte that it must
+    /// not have, behind `front` bytes. Nobody else has them before they are
+    /// [taken](Intake::take_room), in order.
+    pub fn rooms(&mut self, front: usize) -> impl Iterator<Item = &mut [u8]> {
+        let stride = self.region.stride() as usize;
+        assert!(front <= stride, "a front has one buffer");
+        let count = (self.region.layout().buffers - FIRST_BUFFER - self.used) / ROOM;
+        let first = self.region.check(FIRST_BUFFER + self.used).expect("it is not past the end");
+        let room = ROOM as usize * stride;
+        // SAFETY: so many rooms lie one behind the other from `first` on; nobody else maps the
+        // region, whoever reads it reads what has been taken only, and `self` is borrowed.
+        let all = unsafe {
+            std::slice::from_raw_parts_mut(self.region.buffer(first), count as usize * room)
+        };
+        // So that frames begin where buffers do.
+        let bounds = stride - front..stride + FRAME_MAX as usize + 1;
+        all.chunks_exact_mut(room).map(move |room| &mut room[bounds.clone()])
+    }
+
+    /// What is in front of the first room: so many bytes.
+    #[must_use]
+    pub fn front<const N: usize>(&self) -> [u8; N] {
+        let first = self.region.check(FIRST_BUFFER + self.used).expect("there is a room");
+        let behind = self.region.stride() as usize - N;
+        // SAFETY: these bytes are in that buffer; nobody else maps the region, and who writes there
+        // has borrowed `self` for that.
+        unsafe { self.region.buffer(first).add(behind).cast::<[u8; N]>().read_unaligned() }
+    }
+
+    /// So many bytes behind the front of the first room are a frame now, whose place goes into
+    /// `frags`, or none are; that room is taken.
+    ///
+    /// # Panics
+    /// If there is no room left, or it is shorter.
+    pub fn take_room(&mut self, bytes: usize, frags: &mut Vec<Frag>) {
+        assert!(bytes <= FRAME_MAX as usize, "it has been read into a room");
+        let next = self.used + ROOM;
+        self.used += 1;
+        self.place(bytes, &mut 0, frags, |_, _| {});
+        self.used = next;
+    }
+
+    /// Finds room for `bytes` bytes more, `room` of them in the last buffer, and has them copied
+    /// there.
+    #[inline]
+    fn place(
+        &mut self,
+        mut bytes: usize,
+        room: &mut usize,
+        frags: &mut Vec<Frag>,
+        mut copy: impl FnMut(*mut u8, usize),
+    ) {
+        while bytes > 0 {
+            if *room == 0 {
+                let buffer = self.region.check(FIRST_BUFFER + self.used);
+                frags.push(Frag { buffer: buffer.expect("it fits"), offset: 0, len: 0 });
+                self.used += 1;
+                *room = self.region.stride() as usize;
+            }
+            let frag = frags.last_mut().expect("pushed just now");
+            let part = bytes.min(*room);
+            // SAFETY: `part` bytes more lie within the `stride` bytes of the buffer.
+            copy(unsafe { self.region.buffer(frag.buffer).add(frag.len.into()) }, part);
+            frag.len += u16::try_from(part).expect("a stride has 16 bits");
+            *room -= part;
+            bytes -= part;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{Frame, Pieces, Place, Prologue};
+
+    fn head(frame: &[u8]) -> Prologue {
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&frame[..16]);
+        Prologue { bytes, len: 16, skip: 16 }
+    }
+
+    #[test]
+    fn frames_come_out_as_they_went_in() {
+        let mut intake = Intake::new(64, 1518).expect("memory");
+        let mut frags = Vec::new();
+        for len in [16, 60, 2112, 2113, 5000] {
+            let frame: Vec<u8> = (0..len).map(|i: u32| i.to_le_bytes()[0] ^ 0x5a).collect();
+            let first = frags.len();
+            intake.push(&[&frame[..12], &frame[12..14], &[], &frame[14..]], &mut frags);
+            let pieces = Pieces::Region(intake.region(), &frags[first..]);
+            let frame_of = Frame { pieces, bytes: len };
+            let mut out = b"before".to_vec();
+            frame_of.append_to(head(&frame), &mut out);
+            assert_eq!(&out[6..], frame);
+        }
+    }
+
+    #[test]
+    fn frames_that_are_written_in_place_are_found_where_they_lie() {
+        let mut intake = Intake::new(64, 1518).expect("memory");
+        for len in [16, 60, 2112, 2113, 65_553] {
+            let frame: Vec<u8> = (0..len).map(|i: u32| i.to_le_bytes()[0] ^ 0x3c).collect();
+            let mut frags = Vec::new();
+            intake.space()[..frame.len()].copy_from_slice(&frame);
+            intake.take(frame.len(), &mut frags);
+            let pieces = Pieces::Region(intake.region(), &frags);
+            let (head, mut out) = (head(&frame), Vec::new());
+            Frame { pieces, bytes: len }.places(&head, |Place { at, len }| {
+                // SAFETY: these bytes lie in `head` or in the region, which is ours.
+                out.extend_from_slice(unsafe { std::slice::from_raw_parts(at, len) });
+            });
+            assert!(out == frame, "{len}");
+            if len > 60_000 {
+                intake.clear();
+            }
+        }
+    }
+
+    #[test]
+    fn frames_that_come_at_once_lie_in_rooms_of_their_own() {
+        const FRONT: usize = 12;
+        let mut intake = Intake::with_rooms(3).expect("memory");
+        for _ in 0..2 {
+            let lens = [60u32, 0, 65_553];
+            let mut rooms = intake.rooms(FRONT);
+            for number in 1..=3 {
+                let room = rooms.next().expect("three of them");
+                assert_eq!(room.len(), FRONT + FRAME_MAX as usize + 1);
+                room[..FRONT].fill(0xff);
+                room[FRONT..].fill(number);
+            }
+            drop(rooms);
+            for (number, len) in (1..).zip(lens) {
+                let mut frags = Vec::new();
+                intake.take_room(len as usize, &mut frags);
+                assert!(frags.iter().all(|frag| frag.offset == 0));
+                let (mut out, pieces) = (Vec::new(), Pieces::Region(intake.region(), &frags));
+                let none = Prologue { bytes: [0; 16], len: 0, skip: 0 };
+                Frame { pieces, bytes: len }.append_to(none, &mut out);
+                assert!(out.len() == len as usize && out.iter().all(|byte| *byte == number));
+            }
+            intake.clear();
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_before() {
+        let mut intake = Intake::new(1, 60).expect("memory");
+        assert!(intake.fits(FRAME_MAX as usize) && !intake.fits(FRAME_MAX as usize + 1));
+        (0..2).for_each(|_| intake.push(&[&[0; 60]], &mut Vec::new()));
+        assert!(!intake.fits(FRAME_MAX as usize));
+        intake.clear();
+        assert!(intake.fits(FRAME_MAX as usize));
+    }
+}

@@ -1,0 +1,173 @@
+//! A port seen from the switch: its krings and its bell.
+
+#![allow(unsafe_code)] // UNSAFETY: the bell is a word of shared memory.
+
+use core::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use crate::format::abi::Bell;
+use crate::format::doorbell::Sleeper;
+use crate::format::layout::{PortLayout, RingCounts};
+use crate::group::leaver::Leaver;
+use crate::group::owners::Owner;
+use crate::kring::{RxKring, TxKring};
+use crate::region::Region;
+
+/// All rings of a port, the switch's halves.
+#[derive(Debug)]
+pub struct Krings {
+    /// Transmit rings: frames come out of them.
+    pub tx: Vec<TxKring>,
+    /// Receive rings: frames go into them.
+    pub rx: Vec<RxKring>,
+    bell: *const Bell,
+    sleeper: Sleeper,
+    layout: PortLayout,
+    /// Whose the buffers in its slots are: its own, or its family's.
+    owner: Owner,
+    /// Buffers that the pool gave it, in a shared region.
+    given: usize,
+    region: Arc<Region>,
+}
+
+// SAFETY: the bell lies in `region`, which is kept alive and may be used from any thread.
+unsafe impl Send for Krings {}
+
+impl Krings {
+    /// The switch's half of a port that was just formatted.
+    #[must_use]
+    pub fn new(region: &Arc<Region>, port: &PortLayout) -> Self {
+        let counts = port.counts();
+        Self {
+            tx: (0..counts.tx_rings).map(|i| TxKring::new(region, port, i)).collect(),
+            rx: (0..counts.rx_rings).map(|i| RxKring::new(region, port, i)).collect(),
+            bell: region.memory().at(port.bell()),
+            sleeper: Sleeper::default(),
+            layout: *port,
+            owner: Owner::of(port),
+            given: region.owners().count(Owner::of(port)),
+            region: region.clone(),
+        }
+    }
+
+    /// The region that the port lives in.
+    #[inline]
+    #[must_use]
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Where it lies there.
+    #[must_use]
+    pub fn layout(&self) -> &PortLayout {
+        &self.layout
+    }
+
+    /// It exchanges buffers with others by direct hops: from now on all have this owner.
+    pub fn adopt(&mut self, owner: Owner) {
+        self.owner = owner;
+        self.tx.iter_mut().for_each(|tx| tx.ring.owner = owner);
+        self.rx.iter_mut().for_each(|rx| rx.ring.owner = owner);
+    }
+
+    /// Has its buffers together with others?
+    fn is_joined(&self) -> bool {
+        self.owner != Owner::of(&self.layout)
+    }
+
+    /// There is something new for the client to ask control for. It has to be woken.
+    pub fn tell(&self) {
+        // The worker alone writes the word.
+        let news = &self.bell().news;
+        news.store(news.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// From now on, frames have so many bytes in front of them.
+    pub fn set_vnet_header_len(&mut self, len: u8) {
+        self.tx.iter_mut().for_each(|tx| tx.set_vnet_header_len(len));
+        self.rx.iter_mut().for_each(|rx| rx.set_vnet_header_len(len));
+    }
+
+    /// Its rings.
+    #[must_use]
+    pub fn counts(&self) -> RingCounts {
+        self.layout.counts()
+    }
+
+    /// Another member of the region leaves, see [`crate::group::owners`]. To be called between turns.
+    /// Returns what it took: about as many slots as were looked at.
+    pub fn settle(&self, leaver: &Leaver) -> u32 {
+        if !Arc::ptr_eq(&self.region, &leaver.region) {
+            return 0;
+        }
+        self.keep(leaver);
+        let slots = self.layout.counts().buffers();
+        if self.is_joined() {
+            // What a family has too much stands with one of its members.
+            return slots;
+        }
+        let (owners, own) = (self.region.owners(), self.owner);
+        let left_behind = || leaver.strangers(own).filter(|buffer| owners.of(*buffer) == own);
+        if left_behind().next().is_none() {
+            return slots;
+        }
+        let surplus = owners.count(own).saturating_sub(self.given);
+        for buffer in left_behind().take(surplus) {
+            owners.pass(buffer, own, leaver.owner);
+        }
+        // A client that died in the middle of an exchange left a buffer in both slots.
+        self.keep(leaver);
+        // To count reads two bytes for each buffer.
+        2 * slots + self.region.layout().buffers / 8
+    }
+
+    /// The leaver's buffers that stand in this port's slots become this port's.
+    fn keep(&self, leaver: &Leaver) {
+        for buffer in self.region.slot_buffers(&self.layout) {
+            self.region.owners().pass(buffer, leaver.owner, self.owner);
+        }
+    }
+
+    #[inline]
+    fn bell(&self) -> &Bell {
+        // SAFETY: a line of `region`; an atomic may be shared with the client.
+        unsafe { &*self.bell }
+    }
+
+    /// Asks the client to kick at its next publication. The caller fences, and looks once more.
+    pub fn arm(&mut self) {
+        // SAFETY: as in `bell`; borrowed apart from the sleeper.
+        let bell = unsafe { &*self.bell };
+        self.sleeper.arm(&bell.need_kick);
+        self.rx.iter_mut().filter(|rx| rx.is_watched()).for_each(RxKring::want_room);
+    }
+
+    /// Takes the request back.
+    pub fn disarm(&mut self) {
+        self.sleeper.disarm(&self.bell().need_kick);
+    }
+
+    /// Looks at all transmit rings; returns the number of slots to take.
+    #[inline]
+    pub fn sync_tx(&mut self) -> u32 {
+        self.tx.iter_mut().map(TxKring::sync).sum()
+    }
+
+    /// Has the client returned slots that somebody who looks on has not seen?
+    pub fn has_returned(&mut self) -> bool {
+        self.rx.iter_mut().any(RxKring::has_returned)
+    }
+
+    /// Does the client publish without fences on any ring?
+    #[must_use]
+    pub fn is_light(&self) -> bool {
+        self.tx.iter().any(TxKring::is_light) || self.rx.iter().any(RxKring::is_light)
+    }
+
+    /// How often a ring was re-synchronised.
+    #[must_use]
+    pub fn resyncs(&self) -> u32 {
+        let tx = self.tx.iter().map(TxKring::resyncs);
+        tx.chain(self.rx.iter().map(RxKring::resyncs)).fold(0, u32::wrapping_add)
+    }
+}

@@ -1,0 +1,341 @@
+//! Frames shown to somebody who looks on: the rings of a monitor.
+//!
+//! Three moments at which a frame can be seen:
+//!
+//! ```text
+//!            sent                    received                   returned
+//!   client ────────► transmit ring ────────────► receive ring ────────────► free slot
+//!                  │                           │                          │
+//!                  ▼ copy                      ▼ copy                     ▼ buffer, or copy
+//!            ring of a monitor          ring of a monitor          ring of a monitor
+//! ```
+//!
+//! *Copies* are made before whoever is looked at could change the frame: of what was sent before
+//! it is taken, of what was received before it is published.
+//!
+//! *Returned slots* of a ring that is [watched](RxKring::set_watched) are not free before they have
+//! been shown: `head` waits at the first that has not. Their buffers are exchanged with those of
+//! the monitor's slots, which lie in the same region.
+//!
+//! A monitor never holds anybody up: what finds no room in its ring is not shown. Everything that
+//! the port's client or the monitor's could have written is checked again.
+
+use std::sync::Arc;
+
+use crate::format::abi::slot_flag;
+use crate::format::cursor::Index;
+use crate::format::slot::SlotWord;
+use crate::frame::{Frag, Frame, Pieces, Prologue};
+use crate::kring::{FRAME_MIN, Kring, RxKring, TxKring};
+use crate::region::Region;
+
+impl TxKring {
+    /// How far the client had published at the last [`TxKring::sync`].
+    #[must_use]
+    pub fn published(&self) -> Index {
+        self.head
+    }
+
+    /// Is a slot published and not taken, or the next to be published?
+    #[must_use]
+    pub fn is_ready(&self, slot: Index) -> bool {
+        self.ring.span.contains(self.next, self.head, slot)
+    }
+
+    /// The first slot that has not been taken.
+    #[must_use]
+    pub fn untaken(&self) -> Index {
+        self.next
+    }
+
+    /// Copies to `to` what has been published since `from`, taken or not; returns how many frames
+    /// found no room.
+    pub fn show(&self, from: Index, to: &mut RxKring, room: &mut Vec<Frag>) -> u64 {
+        show(&self.ring, from, self.published(), slot_flag::TXMON, to, room)
+    }
+}
+
+impl RxKring {
+    /// Copies to `to` what has been put into the ring since `from`; returns how many frames found
+    /// no room.
+    pub fn show(&self, from: Index, to: &mut RxKring, room: &mut Vec<Frag>) -> u64 {
+        show(&self.ring, from, self.tail(), 0, to, room)
+    }
+
+    /// From now on, or no longer, returned slots wait until they have been shown.
+    pub fn set_watched(&mut self, watched: bool) {
+        // What was returned before is nobody's to see.
+        self.sync();
+        self.watched = watched;
+        self.free_returned();
+    }
+
+    /// Do returned slots wait?
+    #[inline(always)]
+    #[must_use]
+    pub fn is_watched(&self) -> bool {
+        self.watched
+    }
+
+    /// Has the client returned slots that wait to be shown?
+    pub fn has_returned(&mut self) -> bool {
+        self.watched && {
+            self.sync();
+            self.head != self.returned
+        }
+    }
+
+    /// The slots that waited have been shown.
+    pub fn free_returned(&mut self) {
+        self.head = self.returned;
+        self.count_room();
+    }
+
+    /// Copies to `to` the slots that wait, with `flags` besides their own; returns how many found
+    /// no room.
+    pub fn copy_returned(&self, to: &mut RxKring, flags: u16) -> u64 {
+        self.for_returned(|word, at| {
+            let piece = [self.ring.frag(at, word).ok()?];
+            let pieces = Pieces::Region(self.region(), &piece);
+            let frame = Frame { pieces, bytes: u32::from(word.len()) };
+            let before = to.tail();
+            to.put(frame, Prologue::NONE).ok()?;
+            to.ring.add_flags(before, to.tail(), word.flags() & KEPT | flags);
+            Some(())
+        })
+    }
+
+    /// Gives the slots that wait to `to`, which lies in the same region, with `flags` besides their
+    /// own, in exchange for as many buffers; returns how many found no room.
+    pub fn hand_returned(&self, to: &mut RxKring, flags: u16) -> u64 {
+        assert!(Arc::ptr_eq(self.region(), to.region()), "buffers stay in their region");
+        if self.has_offsets() || to.has_offsets() {
+            return self.copy_returned(to, flags);
+        }
+        let owners = self.region().owners();
+        self.for_returned(|word, at| {
+            let frag = self.ring.frag(at, word).ok().filter(|_| to.room() > 0)?;
+            let spare = to.free_buffer().ok()?;
+            owners.give(spare.get(), self.owner());
+            owners.give(word.buffer(), to.owner());
+            self.ring.write(at, SlotWord::new(spare.get(), 0, slot_flag::BUF_CHANGED));
+            let flags = word.flags() & KEPT | flags | slot_flag::BUF_CHANGED;
+            to.fill(SlotWord::new(word.buffer(), frag.len(), flags));
+            Some(())
+        })
+    }
+
+    fn for_returned(&self, mut show: impl FnMut(SlotWord, Index) -> Option<()>) -> u64 {
+        let (mut at, mut missed) = (self.head, 0);
+        while at != self.returned {
+            let word = self.ring.read(at);
+            if word.len() > 0 {
+                missed += u64::from(show(word, at).is_none());
+            }
+            at = self.ring.span.next(at);
+        }
+        missed
+    }
+}
+
+/// What a slot says of its frame, whoever has it: more to come, and how many slots it takes.
+const KEPT: u16 = slot_flag::MOREFRAG | 0xff << slot_flag::RFRAGS_SHIFT;
+
+fn show(
+    ring: &Kring,
+    from: Index,
+    end: Index,
+    flags: u16,
+    to: &mut RxKring,
+    room: &mut Vec<Frag>,
+) -> u64 {
+    let (mut at, mut missed) = (from, 0);
+    while at != end {
+        // What is not shown goes nowhere else either.
+        if let Some(bytes) = gather(ring, &mut at, end, room) {
+            let before = to.tail();
+            missed += u64::from(put(to, &ring.region, room, bytes).is_none());
+            to.ring.add_flags(before, to.tail(), flags);
+        }
+    }
+    missed
+}
+
+/// The pieces of the frame at `at`, which moves past it, with all that is in front of it; their
+/// length.
+fn gather(ring: &Kring, at: &mut Index, end: Index, pieces: &mut Vec<Frag>) -> Option<u32> {
+    pieces.clear();
+    let (mut bytes, mut good) = (0, true);
+    while *at != end {
+        let word = ring.read(*at);
+        let frag = ring.frag(*at, word).ok().filter(|_| pieces.len() < pieces.capacity());
+        good &= frag.is_some();
+        pieces.extend(frag);
+        bytes += u32::from(word.len());
+        *at = ring.span.next(*at);
+        if word.flags() & slot_flag::MOREFRAG == 0 {
+            return Some(bytes).filter(|bytes| good && *bytes >= u32::from(FRAME_MIN));
+        }
+    }
+    None
+}
+
+fn put(to: &mut RxKring, region: &Region, frags: &[Frag], bytes: u32) -> Option<()> {
+    if let [piece] = *frags
+        && to.fits(piece)
+    {
+        return to.put_plain(region, piece, region.header(piece)).ok().map(drop);
+    }
+    let frame = Frame { pieces: Pieces::Region(region, frags), bytes };
+    to.put(frame, Prologue::NONE).ok().map(drop)
+}
+
+impl Kring {
+    /// Sets flags in the slots from `from` to `end`.
+    fn add_flags(&self, from: Index, end: Index, flags: u16) {
+        let mut at = from;
+        while flags != 0 && at != end {
+            let word = self.read(at);
+            self.write(at, SlotWord::new(word.buffer(), word.len(), word.flags() | flags));
+            at = self.span.next(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{BothHalves, ports};
+    use crate::kring::run::{Key, swap_run};
+
+    fn send(end: &mut BothHalves, bytes: &[u8]) {
+        end.tx.refresh();
+        for (i, &byte) in (0..).zip(bytes) {
+            end.tx.frame(i, 100 + u16::from(byte)).fill(byte);
+        }
+        let _ = end.tx.submit(u32::try_from(bytes.len()).expect("few"));
+        end.host.tx[0].sync();
+    }
+
+    /// What arrives: its filling and the flags of its slots. The slots are given back.
+    fn arrived(end: &mut BothHalves) -> Vec<(u8, u16)> {
+        end.host.rx[0].publish();
+        let count = end.rx.refresh();
+        let frame = |i| (*end.rx.frame(i).last().expect("not empty"), end.rx.flags(i));
+        let seen = (0..count).map(frame).collect();
+        let _ = end.rx.release(count);
+        seen
+    }
+
+    /// Sends from `a` to `b`, by exchange of buffers.
+    fn pass(a: &mut BothHalves, b: &mut BothHalves, bytes: &[u8]) {
+        send(a, bytes);
+        b.host.rx[0].sync();
+        let any = Key::new(0, 0);
+        let run = swap_run(&mut a.host.tx[0], &mut b.host.rx[0], any, 16);
+        assert_eq!(run.frames as usize, bytes.len());
+        a.host.tx[0].publish();
+    }
+
+    fn room() -> Vec<Frag> {
+        Vec::with_capacity(64)
+    }
+
+    #[test]
+    fn what_is_sent_is_shown_before_it_is_taken_and_once() {
+        let [mut a, mut eye] = ports();
+        let (a, to) = (&mut a, &mut eye.host.rx[0]);
+        let from = a.host.tx[0].published();
+        send(a, &[1, 2, 3]);
+        to.sync();
+        assert_eq!(a.host.tx[0].show(from, to, &mut room()), 0);
+        assert_eq!(a.host.tx[0].ready(), 3);
+        let from = a.host.tx[0].published();
+        assert_eq!(a.host.tx[0].show(from, to, &mut room()), 0);
+        let mon = slot_flag::TXMON;
+        assert_eq!(arrived(&mut eye), [(1, mon), (2, mon), (3, mon)]);
+    }
+
+    #[test]
+    fn what_is_received_is_shown_before_it_is_published_and_a_full_ring_misses_it() {
+        let [mut a, mut b, mut eye] = ports();
+        let from = b.host.rx[0].tail();
+        pass(&mut a, &mut b, &[1, 2]);
+        eye.host.rx[0].sync();
+        assert_eq!(b.host.rx[0].show(from, &mut eye.host.rx[0], &mut room()), 0);
+        assert_eq!(b.rx.refresh(), 0);
+        assert_eq!(arrived(&mut eye), [(1, 0), (2, 0)]);
+        assert_eq!(arrived(&mut b).len(), 2);
+        let (mut from, mut missed) = (b.host.rx[0].tail(), 0);
+        for _ in 0..3 {
+            pass(&mut a, &mut b, &[5; 10]);
+            missed += b.host.rx[0].show(from, &mut eye.host.rx[0], &mut room());
+            from = b.host.rx[0].tail();
+            assert_eq!(arrived(&mut b).len(), 10, "nobody waits for the monitor");
+        }
+        assert_eq!(missed, 30 - 13, "what was given back is not known before a sync");
+    }
+
+    #[test]
+    fn a_chain_is_shown_whole_or_not_at_all() {
+        let [mut a, mut eye] = ports();
+        let from = a.host.tx[0].published();
+        for (i, len) in [2112, 2112, 100].into_iter().enumerate() {
+            let slot = u32::try_from(i).expect("few");
+            a.tx.frame(slot, len).fill(9);
+            a.tx.set(slot, len, if i < 2 { slot_flag::MOREFRAG } else { 0 });
+        }
+        let _ = a.tx.submit(3);
+        a.host.tx[0].sync();
+        let to = &mut eye.host.rx[0];
+        to.sync();
+        assert_eq!(a.host.tx[0].show(from, to, &mut room()), 0);
+        let (count, mon) = (3 << slot_flag::RFRAGS_SHIFT, slot_flag::TXMON);
+        let more = count | mon | slot_flag::MOREFRAG;
+        assert_eq!(arrived(&mut eye), [(9, more), (9, more), (9, count | mon)]);
+    }
+
+    #[test]
+    fn returned_slots_are_shown_before_they_are_free_and_their_buffers_change_hands() {
+        let [mut a, mut b, mut eye] = ports();
+        b.host.rx[0].set_watched(true);
+        let owned = |end: &BothHalves| end.host.region().owners().count(end.host.rx[0].owner());
+        let before = [&a, &b, &eye].map(owned);
+        pass(&mut a, &mut b, &[1, 2, 3]);
+        assert!(!b.host.has_returned());
+        let numbers = [0, 1, 2]
+            .map(|i| b.host.rx[0].ring.read(b.host.rx[0].ring.span.add(Index::ZERO, i)).buffer());
+        assert_eq!(arrived(&mut b).len(), 3);
+        assert!(b.host.has_returned());
+        assert_eq!((b.host.rx[0].sync(), b.host.rx[0].room()), (15, 12));
+        let to = &mut eye.host.rx[0];
+        to.sync();
+        assert_eq!(b.host.rx[0].hand_returned(to, 0), 0);
+        b.host.rx[0].free_returned();
+        assert_eq!(b.host.rx[0].room(), 15);
+        assert!(!b.host.has_returned());
+        to.publish();
+        assert_eq!(eye.rx.refresh(), 3);
+        assert_eq!([0, 1, 2].map(|i| eye.rx.buffer_index(i)), numbers);
+        let changed = slot_flag::BUF_CHANGED;
+        assert_eq!(arrived(&mut eye), [(1, changed), (2, changed), (3, changed)]);
+        assert_eq!([&a, &b, &eye].map(owned), before);
+    }
+
+    #[test]
+    fn returned_slots_are_copied_where_several_look_on() {
+        let [mut a, mut b, mut eye] = ports();
+        b.host.rx[0].set_watched(true);
+        pass(&mut a, &mut b, &[7, 8]);
+        arrived(&mut b);
+        b.host.rx[0].sync();
+        let to = &mut eye.host.rx[0];
+        to.sync();
+        let mon = slot_flag::TXMON;
+        assert_eq!(b.host.rx[0].copy_returned(to, mon), 0);
+        assert_eq!(arrived(&mut eye), [(7, mon), (8, mon)]);
+        assert_eq!(b.host.rx[0].room(), 13, "they wait for the next who looks on");
+        b.host.rx[0].set_watched(false);
+        assert_eq!(b.host.rx[0].room(), 15);
+    }
+}

@@ -1,0 +1,262 @@
+//! Mapped memory that others can write at any moment.
+//!
+//! A [`Memory`] is a mapping of a sealed memfd. Nothing in it is ever seen as `&[u8]` or `&T`:
+//! single words go through atomics, structures are copied whole by [`Memory::read`] and
+//! [`Memory::write`], payload moves by the routines of [`crate::memory::copy`]. Every access is checked
+//! against the size of the mapping. The seal against shrinking is what makes that check enough:
+//! memory that is mapped stays there, so no access can fault.
+
+#![allow(unsafe_code)] // UNSAFETY: this is where raw memory is mapped and bounded.
+
+pub mod copy;
+pub mod table;
+
+use core::ffi::c_void;
+use core::mem::{align_of, size_of};
+use core::ops::Range;
+use core::ptr::NonNull;
+use std::io;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
+
+use crate::format::abi::Pod;
+use crate::format::layout::PAGE;
+
+/// Size and alignment of a huge page on x86-64, in bytes.
+pub const HUGE_PAGE: usize = 2 << 20;
+/// Bytes that are committed by one call: the kernel keeps every other change to the memory of this
+/// process waiting so long.
+const SLICE: usize = 1 << 20;
+/// Bytes that are unmapped by one call, likewise; that is much faster.
+const DROP_SLICE: usize = 64 << 20;
+
+/// An address where `size` bytes are free now and huge pages can be mapped: they need the same
+/// alignment in memory as in the file.
+fn huge_page_hint(size: usize) -> io::Result<usize> {
+    if size < HUGE_PAGE {
+        return Ok(0);
+    }
+    let (room, flags) = (size + HUGE_PAGE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+    // SAFETY: a new mapping that nobody uses is made and taken away again.
+    let free = unsafe {
+        let first =
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), PAGE, ProtFlags::empty(), flags)?;
+        let free = grown_unlocked(first, room)?;
+        rustix::mm::munmap(free, room)?;
+        free
+    };
+    Ok(free.addr().next_multiple_of(HUGE_PAGE))
+}
+
+/// Maps `size` bytes of a region, shared, as the memory of a device would be mapped: what a program
+/// says of its memory as a whole, that it be locked (`mlockall`) or be in core dumps, is not meant
+/// for it. Either would commit all of a region that was made large because that costs nothing.
+/// The mapping is at `hint` if that is not 0 and there is room.
+///
+/// # Errors
+/// What `mmap` says.
+pub fn map_as_device(
+    hint: usize,
+    size: usize,
+    protection: ProtFlags,
+    fd: impl AsFd,
+    offset: u64,
+) -> rustix::io::Result<*mut c_void> {
+    let hint = std::ptr::without_provenance_mut(hint);
+    // SAFETY: a new mapping at an address of the kernel's choice (the hint is no more than that)
+    // aliases nothing.
+    let first = unsafe { rustix::mm::mmap(hint, PAGE, protection, MapFlags::SHARED, fd, offset)? };
+    // SAFETY: this is the mapping of one page that was just made.
+    let base = unsafe { grown_unlocked(first, size)? };
+    // SAFETY: a mapping of `size` bytes; it stays as it is.
+    let advised = unsafe { rustix::mm::madvise(base, size, Advice::LinuxDontDump) };
+    debug_assert!(advised.is_ok(), "a mapping of a file: {advised:?}");
+    Ok(base)
+}
+
+/// Makes a mapping of one page `size` bytes long, and never locked: after `mlockall(MCL_FUTURE)`
+/// the kernel locks a new mapping at once, whole, but not what one grows by that is not locked.
+///
+/// # Safety
+/// `first` is a mapping of one page that nobody uses yet; it may be elsewhere afterwards.
+unsafe fn grown_unlocked(first: *mut c_void, size: usize) -> rustix::io::Result<*mut c_void> {
+    // SAFETY: the caller's promise.
+    let grown = unsafe {
+        rustix::mm::munlock(first, PAGE)
+            .and_then(|()| rustix::mm::mremap(first, PAGE, size, MremapFlags::MAYMOVE))
+    };
+    grown.inspect_err(|_| {
+        // SAFETY: nobody has used it. What cannot be unmapped stays, one page.
+        let _ = unsafe { rustix::mm::munmap(first, PAGE) };
+    })
+}
+
+/// A shared mapping, unmapped when dropped.
+#[derive(Debug)]
+pub struct Memory {
+    base: NonNull<u8>,
+    size: usize,
+}
+
+// SAFETY: the mapping belongs to no thread; all access is by atomics or by copies that assume
+// that others write at the same time.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Maps `size` bytes of `fd`, shared and writable. `fd` must be sealed against shrinking.
+    ///
+    /// # Errors
+    /// What `mmap` says: no memory, too many mappings, `fd` not writable.
+    pub fn map(fd: impl AsFd, size: usize) -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let base = map_as_device(huge_page_hint(size)?, size, protection, fd, 0)?;
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { base, size })
+    }
+
+    /// Commits `size` bytes at `offset` now, so that a lack of memory shows here and not later.
+    ///
+    /// # Errors
+    /// `ENOMEM` where the memory cannot be had.
+    pub fn populate(&self, offset: usize, size: usize) -> io::Result<()> {
+        let end = offset + size;
+        for offset in (offset..end).step_by(SLICE) {
+            let size = SLICE.min(end - offset);
+            let start = self.range(offset, size);
+            // SAFETY: the range lies in this mapping; populating does not change its contents.
+            unsafe {
+                rustix::mm::madvise(start.cast::<c_void>(), size, Advice::LinuxPopulateWrite)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives `size` bytes at `offset` back to the system: they are zero when somebody touches them
+    /// again. Both are multiples of a page.
+    pub fn decommit(&self, offset: usize, size: usize) {
+        let start = self.range(offset, size);
+        // SAFETY: the range lies in this mapping, whose contents others may change at any time.
+        let done = unsafe { rustix::mm::madvise(start.cast(), size, Advice::LinuxRemove) };
+        debug_assert!(done.is_ok(), "a writable shared mapping of a memfd: {done:?}");
+    }
+
+    /// Moves the huge pages that lie whole in `size` bytes at `offset` together, where the kernel
+    /// can: the buffers of a few rings lie on more small pages than a TLB has entries. Memory that
+    /// is not committed would be. Without huge pages everything works, only slower, so they are not
+    /// worth more time than `limit`.
+    pub fn collapse(&self, offset: usize, size: usize, limit: Duration) {
+        let begin = Instant::now();
+        let (first, end) = (offset.div_ceil(HUGE_PAGE), (offset + size) / HUGE_PAGE);
+        for page in first..end {
+            let start = self.range(page * HUGE_PAGE, HUGE_PAGE);
+            // SAFETY: the range lies in this mapping; collapsing does not change its contents.
+            // An error means that this page stays as it is.
+            let _ = unsafe { libc::madvise(start.cast(), HUGE_PAGE, libc::MADV_COLLAPSE) };
+            if begin.elapsed() >= limit {
+                break;
+            }
+        }
+    }
+
+    /// Size of the mapping in bytes.
+    #[inline]
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Address of `size` bytes at `offset`.
+    ///
+    /// # Panics
+    /// If they do not lie in the mapping: a bug of ours, peers' numbers are bounded before.
+    #[inline(always)]
+    pub(crate) fn range(&self, offset: usize, size: usize) -> *mut u8 {
+        assert!(offset <= self.size && size <= self.size - offset, "outside of the mapping");
+        // SAFETY: just checked to lie in the mapping.
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+
+    /// Address of a `T` at `offset`.
+    pub(crate) fn at<T>(&self, offset: usize) -> *mut T {
+        let p = self.range(offset, size_of::<T>()).cast::<T>();
+        assert!(p.is_aligned(), "offset {offset} is not aligned to {}", align_of::<T>());
+        p
+    }
+
+    /// Copies a structure out.
+    pub(crate) fn read<T: Pod>(&self, offset: usize) -> T {
+        // SAFETY: in bounds and aligned; any bytes are a valid `T`.
+        unsafe { self.at::<T>(offset).read_volatile() }
+    }
+
+    /// Copies a structure in.
+    pub(crate) fn write<T: Pod>(&self, offset: usize, value: T) {
+        // SAFETY: in bounds and aligned; nobody holds a reference into the mapping.
+        unsafe { self.at::<T>(offset).write_volatile(value) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and whoever used it held a reference to `self`.
+        unsafe { unmap(self.base, self.size) };
+    }
+}
+
+/// Takes a mapping away, slice by slice.
+///
+/// # Safety
+/// It is the caller's, and nobody uses it any more.
+pub(crate) unsafe fn unmap(base: NonNull<u8>, size: usize) {
+    let unmapped = in_slices(size, |part| {
+        // SAFETY: the caller's word; each part is taken away once.
+        unsafe { rustix::mm::munmap(base.as_ptr().add(part.start).cast::<c_void>(), part.len()) }
+    });
+    debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+}
+
+/// Does something slice by slice. Huge pages that are larger than a slice are not unmapped in
+/// parts: from where that fails, all the rest at once. What is in front of it may be somebody
+/// else's by then.
+fn in_slices<E>(
+    size: usize,
+    mut unmap: impl FnMut(Range<usize>) -> Result<(), E>,
+) -> Result<(), E> {
+    for offset in (0..size).step_by(DROP_SLICE) {
+        if unmap(offset..size.min(offset + DROP_SLICE)).is_err() {
+            return unmap(offset..size);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_unmapped_is_left_alone_when_the_rest_goes_at_once() {
+        const SIZE: usize = 3 * DROP_SLICE + 1;
+        for (fails_at, last) in [(None, 3), (Some(0), 0), (Some(2), 2)] {
+            let mut parts = Vec::new();
+            let done = in_slices(SIZE, |part| {
+                let fails = fails_at.map(|slice| slice * DROP_SLICE) == Some(part.start);
+                if fails && part.end < SIZE {
+                    return Err(());
+                }
+                parts.push(part);
+                Ok(())
+            });
+            let expected = (0..=last).map(|slice| {
+                let end = if slice == last { SIZE } else { (slice + 1) * DROP_SLICE };
+                slice * DROP_SLICE..end
+            });
+            assert_eq!((done, parts), (Ok(()), expected.collect()), "{fails_at:?}");
+        }
+        assert_eq!(in_slices(SIZE, |_| Err(())), Err(()));
+    }
+}

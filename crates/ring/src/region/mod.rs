@@ -1,0 +1,268 @@
+//! Regions: one sealed memfd with port blocks and a buffer pool.
+//!
+//! The daemon creates a region, formats port blocks in it and hands the memfd to clients; a
+//! client attaches what it was given. Seals forbid shrinking and growing for ever, so a mapping
+//! can never fault. A region is one trust domain: whoever maps it can write all of it.
+
+#![allow(unsafe_code)] // UNSAFETY: buffers are handed out as raw addresses inside `ring` only.
+
+pub mod extra;
+mod format;
+mod pool;
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{MemfdFlags, SealFlags, Stat};
+
+use crate::format::abi::{FIRST_BUFFER, RegionHeader};
+use crate::format::layout::{BufferIndex, PAGE, RegionLayout};
+use crate::group::owners::{Owner, Owners};
+use crate::memory::{HUGE_PAGE, Memory};
+
+/// Identity of a region's memory, the same for all who map it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RegionId {
+    device: u64,
+    inode: u64,
+}
+
+/// A mapped region.
+#[derive(Debug)]
+pub struct Region {
+    memory: Memory,
+    layout: RegionLayout,
+    id: RegionId,
+    /// Address of buffer 0.
+    pool: *mut u8,
+    owners: Owners,
+    pins: Mutex<Pins>,
+}
+
+/// What of a region the kernel has. Whoever takes buffers out of the pool or brings them back holds
+/// it: several threads may, and what one gets another must not give back to the system.
+#[derive(Debug, Default)]
+pub(crate) struct Pins {
+    /// How many have it.
+    count: u32,
+    /// The memory of buffers below this one stays.
+    pub end: u32,
+}
+
+// SAFETY: `pool` points into `memory`, which may be used from any thread.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    fn new(memory: Memory, layout: RegionLayout, stat: &Stat, owners: Owners) -> Arc<Self> {
+        let bytes = layout.buffers as usize * layout.stride as usize;
+        let pool = memory.range(layout.pool, bytes);
+        let id = RegionId { device: stat.st_dev, inode: stat.st_ino };
+        Arc::new(Self { memory, layout, id, pool, owners, pins: Mutex::default() })
+    }
+
+    /// Makes a region for one port: memfd, size, seals, mapping, header. The memfd is what clients
+    /// get.
+    ///
+    /// # Errors
+    /// What the system calls say: no memory, too many files.
+    pub fn create(name: &str, layout: RegionLayout) -> io::Result<(Arc<Self>, OwnedFd)> {
+        Self::make(name, layout, Owners::new(0))
+    }
+
+    /// Makes a region whose ports swap buffers; all buffers are in its pool.
+    ///
+    /// # Errors
+    /// As [`Region::create`].
+    pub fn create_shared(name: &str, layout: RegionLayout) -> io::Result<(Arc<Self>, OwnedFd)> {
+        Self::make(name, layout, Owners::new(layout.buffers))
+    }
+
+    fn make(name: &str, layout: RegionLayout, owners: Owners) -> io::Result<(Arc<Self>, OwnedFd)> {
+        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&fd, layout.size() as u64)?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let memory = Memory::map(&fd, layout.size())?;
+        memory.populate(0, PAGE)?;
+        memory.write(
+            0,
+            RegionHeader {
+                magic: RegionHeader::MAGIC,
+                version: RegionHeader::VERSION,
+                stride: layout.stride,
+                buffers: layout.buffers,
+                pad: 0,
+                pool_offset: layout.pool as u64,
+                size: layout.size() as u64,
+            },
+        );
+        Ok((Self::new(memory, layout, &rustix::fs::fstat(&fd)?, owners), fd))
+    }
+
+    /// Maps a region that the daemon handed out, after checking its seals and size.
+    ///
+    /// # Errors
+    /// `InvalidData` if the memfd is not sealed or not of the size that `layout` says.
+    pub fn attach(fd: BorrowedFd<'_>, layout: RegionLayout) -> io::Result<Arc<Self>> {
+        let seals = rustix::fs::fcntl_get_seals(fd)?;
+        let stat = rustix::fs::fstat(fd)?;
+        if !seals.contains(SealFlags::SHRINK) || usize::try_from(stat.st_size) != Ok(layout.size())
+        {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "region is not as announced"));
+        }
+        let memory = Memory::map(fd.as_fd(), layout.size())?;
+        Ok(Self::new(memory, layout, &stat, Owners::new(0)))
+    }
+
+    /// Size and buffers.
+    #[must_use]
+    pub fn layout(&self) -> RegionLayout {
+        self.layout
+    }
+
+    /// Which memory it is: buffers can be exchanged where this is equal.
+    #[inline]
+    #[must_use]
+    pub fn id(&self) -> RegionId {
+        self.id
+    }
+
+    /// Whose its buffers are; the daemon knows, where several ports share them.
+    #[inline(always)]
+    #[must_use]
+    pub fn owners(&self) -> &Owners {
+        &self.owners
+    }
+
+    /// The buffers below number `end` are the kernel's, too, which keeps their pages: from now on
+    /// they are not given back to the system.
+    pub(crate) fn pin(&self, end: u32) {
+        let mut pins = self.pins();
+        (pins.count, pins.end) = (pins.count + 1, pins.end.max(end));
+    }
+
+    /// One fewer has them. After the last, the memory of those that are the pool's is the system's.
+    pub(crate) fn unpin(&self) {
+        let mut pins = self.pins();
+        pins.count -= 1;
+        if pins.count == 0 {
+            let end = std::mem::take(&mut pins.end);
+            let is_free = |&buffer: &BufferIndex| self.owners.of(buffer) == Owner::POOL;
+            let pinned = self.buffers().take_while(|buffer| buffer.get() < end);
+            self.decommit_buffers(&pinned.filter(is_free).collect::<Vec<_>>(), &pins);
+        }
+    }
+
+    pub(crate) fn pins(&self) -> MutexGuard<'_, Pins> {
+        self.pins.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The mapping.
+    #[inline(always)]
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Distance and size of the buffers, in bytes.
+    #[inline(always)]
+    #[must_use]
+    pub fn stride(&self) -> u32 {
+        self.layout.stride
+    }
+
+    /// A buffer index that a peer wrote; `None` if no usable buffer has it.
+    #[inline(always)]
+    #[must_use]
+    pub fn check(&self, raw: u32) -> Option<BufferIndex> {
+        self.layout.check(raw)
+    }
+
+    /// Address of buffer 0.
+    #[inline(always)]
+    pub(crate) fn pool(&self) -> *mut u8 {
+        self.pool
+    }
+
+    /// Address of a buffer; `stride` bytes from there are mapped, and it is aligned to a line.
+    #[inline(always)]
+    pub(crate) fn buffer(&self, index: BufferIndex) -> *mut u8 {
+        let offset = index.get() as usize * self.layout.stride as usize;
+        debug_assert!(index.get() < self.layout.buffers);
+        // SAFETY: an index from `check` of a region of this size lies in the pool. Indexes are
+        // only combined with the region that checked them: both live in the same port half.
+        unsafe { self.pool.add(offset) }
+    }
+
+    /// Offset of a buffer.
+    pub(crate) fn offset(&self, index: BufferIndex) -> usize {
+        self.layout.pool + index.get() as usize * self.layout.stride as usize
+    }
+
+    /// Commits the memory of `count` buffers from `first` on.
+    ///
+    /// # Errors
+    /// `ENOMEM` where the memory cannot be had.
+    pub fn populate_buffers(&self, first: BufferIndex, count: u32) -> io::Result<()> {
+        let stride = self.layout.stride as usize;
+        let start = self.layout.pool + first.get() as usize * stride;
+        let end = (start + count as usize * stride).next_multiple_of(PAGE);
+        let start = start / PAGE * PAGE;
+        self.memory.populate(start, end.min(self.memory.size()) - start)
+    }
+
+    /// Gives the whole pages of a range of the region back to the system.
+    pub fn decommit(&self, range: Range<usize>) {
+        let start = range.start.next_multiple_of(PAGE);
+        let end = range.end.min(self.memory.size()) / PAGE * PAGE;
+        if start < end {
+            self.memory.decommit(start, end - start);
+        }
+    }
+
+    /// Moves the region to huge pages where the kernel can and as long as it does not take longer
+    /// than `limit`, from the beginning, where the rings are. All its memory is committed.
+    pub fn collapse(&self, limit: Duration) {
+        self.memory.collapse(0, self.memory.size(), limit);
+    }
+
+    /// Moves what these buffers lie on to huge pages where the kernel can, and as long as it does
+    /// not take longer than `limit`. Not those on which a buffer is the pool's: it would be
+    /// committed.
+    pub fn collapse_around(&self, buffers: &[BufferIndex], limit: Duration) {
+        let begin = Instant::now();
+        let last_byte = self.stride() as usize - 1;
+        let ends = |buffer: &BufferIndex| [0, last_byte].map(|at| self.offset(*buffer) + at);
+        let mut pages: Vec<_> = buffers.iter().flat_map(ends).map(|at| at / HUGE_PAGE).collect();
+        pages.dedup();
+        for page in pages {
+            // Nobody gives memory back meanwhile.
+            let _pins = self.pins();
+            if begin.elapsed() < limit && self.is_taken(page) {
+                self.memory.collapse(page * HUGE_PAGE, HUGE_PAGE, limit);
+            }
+        }
+    }
+
+    /// Is all of a huge page buffers that are somebody's?
+    fn is_taken(&self, page: usize) -> bool {
+        let bytes = page * HUGE_PAGE..(page + 1) * HUGE_PAGE;
+        let number = |at: usize| (at - self.layout.pool) / self.layout.stride as usize;
+        bytes.start >= self.layout.pool && {
+            let mut all = number(bytes.start)..=number(bytes.end - 1);
+            all.all(|number| {
+                let number = u32::try_from(number).expect("a region is below 4 GiB");
+                let of = |buffer| self.owners.of(buffer) != Owner::POOL;
+                number < FIRST_BUFFER || self.check(number).is_some_and(of)
+            })
+        }
+    }
+
+    /// All usable buffers, in order.
+    pub fn buffers(&self) -> impl Iterator<Item = BufferIndex> + use<> {
+        self.layout.indexes()
+    }
+}
