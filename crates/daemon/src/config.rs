@@ -8,7 +8,7 @@ mod file;
 mod switches;
 mod values;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io::{self, Read};
@@ -16,18 +16,13 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use port::group::Size;
-use port::vhost_user::allowance::Limits;
-use protocol::name::{PortName, SwitchName};
-use protocol::{ChainSpec, HostIf, Machine, Mode, NewPorts, PortKind, RuleSpec};
+use protocol::Mode;
 use serde::de::IgnoredAny;
-use switch::{PortConfig, SwitchConfig};
 use thiserror::Error;
 pub use tracing::Level;
 
-use crate::control::statics::Station;
-use crate::model::policy::Grant;
+use crate::model::plan::{GroupPlan, Quota, SwitchPlan};
 use crate::model::specs::RingSpec;
-use crate::records::InterfaceText;
 use crate::words::in_toml;
 use file::{Misfit, RawConfig};
 pub use switches::SwitchText;
@@ -101,80 +96,6 @@ pub enum WaitPolicy {
     Yield,
     /// Sleeps at once.
     Block,
-}
-
-/// What one user may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quota {
-    /// Ports, pipe ends included.
-    pub ports: u32,
-    /// Bytes of shared memory.
-    pub memory: u64,
-    /// Switches.
-    pub switches: u32,
-    /// Addresses that the forwarding databases of these switches may hold, all together.
-    pub addresses: u32,
-    /// Control connections, one for each client process.
-    pub connections: u32,
-    /// What the machines behind these ports may take.
-    pub machines: Limits,
-}
-
-/// A trust group that is for several users.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupPlan {
-    /// Whose it is, and who may be in it; its owner is the daemon's user where nobody is named.
-    pub grant: Grant,
-    /// Bytes of its region; `None` for as many as others have.
-    pub memory: Option<u64>,
-}
-
-/// A switch to make at start.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SwitchPlan {
-    /// Its name.
-    pub name: SwitchName,
-    /// How it forwards.
-    pub config: SwitchConfig,
-    /// Stays without ports.
-    pub persistent: bool,
-    /// Owner; `None` for the daemon's user.
-    pub owner: Option<u32>,
-    /// Group; `None` for the daemon's group.
-    pub group: Option<u32>,
-    /// Permissions.
-    pub mode: Option<Mode>,
-    /// Who may make ports of it by opening them.
-    pub new_ports: NewPorts,
-    /// Its persistent ports.
-    pub ports: Vec<PortPlan>,
-    /// Its chains.
-    pub chains: Vec<ChainSpec>,
-    /// Its rules.
-    pub rules: Vec<RuleSpec>,
-}
-
-/// A persistent port to make at start.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PortPlan {
-    /// Its name.
-    pub name: PortName,
-    /// What is behind it.
-    pub kind: PortKind,
-    /// How the switch treats it.
-    pub config: PortConfig,
-    /// Its network interface, if its kind has one.
-    pub host: Option<HostIf>,
-    /// Its socket, if it is a machine's.
-    pub machine: Option<Machine>,
-    /// For a virtual interface; those are made by command.
-    pub interface: Option<InterfaceText>,
-    /// Its static addresses.
-    pub stations: BTreeSet<Station>,
-    /// The user who made it; `None` for the owner of the switch.
-    pub owner: Option<u32>,
-    /// To whom it is given.
-    pub grant: Grant,
 }
 
 /// Why there is no configuration. Each message is one line.

@@ -22,12 +22,12 @@ use serde::{Deserialize, Serialize};
 use switch::chain::text;
 use switch::{PortConfig, SwitchConfig};
 
-use crate::config::{PortPlan, SwitchPlan};
-use crate::control::handlers::host::complete;
-use crate::control::handlers::machine;
-use crate::control::settings::{change_grant, change_port, change_switch, show_port};
-use crate::control::statics::{MAX_STATIONS, Station};
+use crate::model::address::{MAX_STATIC, StaticAddress};
+use crate::model::host::complete;
+use crate::model::machine;
+use crate::model::plan::{InterfaceText, PortPlan, SwitchPlan};
 use crate::model::policy::Grant;
+use crate::model::settings::{change_grant, change_port, change_switch, show_port};
 
 /// The version of the records.
 pub const VERSION: u32 = 1;
@@ -88,23 +88,7 @@ pub struct PortText {
     pub interface: Option<InterfaceText>,
     /// Its static addresses.
     #[serde(rename = "static", default)]
-    pub stations: BTreeSet<Station>,
-}
-
-/// What a virtual interface is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct InterfaceText {
-    /// Transmit rings.
-    pub tx_rings: u16,
-    /// Receive rings.
-    pub rx_rings: u16,
-    /// Slots of each transmit ring.
-    pub tx_slots: u32,
-    /// Slots of each receive ring.
-    pub rx_slots: u32,
-    /// The group of the switch in which it is alone.
-    pub group: u32,
+    pub stations: BTreeSet<StaticAddress>,
 }
 
 impl PortText {
@@ -231,7 +215,7 @@ impl SwitchRecord {
             plan.ports.push(check_port(&plan.name, &port, &record)?);
             bases.extend(record.configured.map(|base| (port, base)));
         }
-        if stations > MAX_STATIONS.min(config.fdb_capacity) {
+        if stations > MAX_STATIC.min(config.fdb_capacity) {
             return Err(format!("{stations} static addresses are too many"));
         }
         Ok(Checked { plan, configured, bases })
@@ -413,7 +397,7 @@ mod tests {
     #[test]
     fn test_address_that_the_configuration_names_now_is_where_it_says() {
         let mut old = changed(CONFIG);
-        let station: Station = "02:00:00:00:00:01".parse().unwrap();
+        let station: StaticAddress = "02:00:00:00:00:01".parse().unwrap();
         let b = old.ports.get_mut(&"vale0:b".parse().unwrap()).unwrap();
         b.now.stations.insert(station);
         let edited = format!("{CONFIG}static = [\"{station}\"]\n");

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use daemon::config::Config;
-use daemon::control::steering::{Steering, View};
+use daemon::model::steering::{Steering, View};
 use packet::PortId;
 use protocol::name::{PortName, SwitchName};
 use protocol::{CallMessage, ReplyMessage, SwitchSettings};

@@ -17,9 +17,10 @@ use super::values::{
     Bytes, ExtraBufs, FrameCount, GroupId, GroupMemory, Log, Number, Rings, Slots, Stride, UserId,
     WorkerCount, from_text,
 };
-use super::{Config, GroupPlan, Quota, SocketConfig, WaitPolicy, WorkersConfig};
-use crate::control::declared::is_group_name;
-use crate::control::statics::Station;
+use super::{Config, SocketConfig, WaitPolicy, WorkersConfig};
+use crate::model::address::StaticAddress;
+use crate::model::host::is_group_name;
+use crate::model::plan::{GroupPlan, Quota};
 use crate::model::policy::Grant;
 use crate::model::specs::{NEW_GROUP, RingSpec};
 use crate::worker::BATCH;
@@ -72,7 +73,7 @@ pub enum MisfitError {
         one = .1[0],
         other = .1[1]
     )]
-    TwoPorts(Station, Box<[PortName; 2]>),
+    TwoPorts(StaticAddress, Box<[PortName; 2]>),
     /// The rings of ports that do not say.
     #[error(
         "[rings]: a port of these takes more than 4 GiB, the most there is; lower rings, slots, \

@@ -20,14 +20,14 @@ use super::file::{Misfit, MisfitError};
 use super::values::{
     Capacity, GroupId, Kind, Number, QueueNumbers, UserId, VnetHeader, some_from_text,
 };
-use super::{PortPlan, SwitchPlan};
-use crate::control::handlers::host::complete;
-use crate::control::handlers::machine;
-use crate::control::refusal::Refusal;
-use crate::control::settings::{change_grant, change_port, change_switch};
-use crate::control::statics::Station;
-use crate::control::steering::{Steering, lowest_free, sent_by_function};
+use crate::model::address::StaticAddress;
+use crate::model::error::BadValue;
+use crate::model::host::complete;
+use crate::model::machine;
+use crate::model::plan::{PortPlan, SwitchPlan};
 use crate::model::policy::Grant;
+use crate::model::settings::{change_grant, change_port, change_switch};
+use crate::model::steering::{Steering, lowest_free, sent_by_function};
 
 /// What a file says of a switch.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ struct RawPort {
     group: Option<GroupId>,
     mode: Option<Mode>,
     #[serde(rename = "static")]
-    stations: BTreeSet<Spanned<Station>>,
+    stations: BTreeSet<Spanned<StaticAddress>>,
     ifname: Option<String>,
     mtu: Option<Number>,
     mac: Option<Mac>,
@@ -251,7 +251,7 @@ impl RawPort {
         self,
         switch: &SwitchName,
         key: &Spanned<String>,
-        homes: &mut BTreeMap<Station, PortName>,
+        homes: &mut BTreeMap<StaticAddress, PortName>,
     ) -> Result<(PortAdd, PortPlan), Misfit> {
         let name = switch.join(key.get_ref()).map_err(|error| (key, error))?;
         if name.pipe().is_some() {
@@ -273,7 +273,7 @@ impl RawPort {
             }
         }
         let settings = self.settings();
-        let misfit = |error: Refusal| {
+        let misfit = |error: BadValue| {
             Misfit::from((key, MisfitError::Settings(name.clone(), error.to_string())))
         };
         let config = change_port(PortConfig::default(), &settings).map_err(misfit)?;

@@ -2,8 +2,10 @@
 
 use super::values::parse_bytes;
 use super::*;
+use crate::model::policy::Grant;
 use proptest::prelude::*;
 use protocol::{PortSettings, Queues, SwitchSettings};
+use switch::SwitchConfig;
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
     Config::parse(text, Path::new("test.toml"))

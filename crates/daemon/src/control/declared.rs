@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 
-use protocol::name::{PortName, SwitchName};
 use protocol::{GroupAccess, NewPorts};
 
 use super::refusal::GroupRefusal;
@@ -99,13 +98,6 @@ impl DeclaredGroup {
 
 fn unix_group(permissions: &Permissions) -> Option<u32> {
     Some(permissions.group).filter(|group| *group != NO_GROUP)
-}
-
-/// A trust group is named as a port is.
-#[must_use]
-pub fn is_group_name(group: &str) -> bool {
-    let name = format!("{}:{group}", SwitchName::PREFIX).parse::<PortName>();
-    name.is_ok_and(|name| name.pipe().is_none())
 }
 
 #[cfg(test)]

@@ -16,9 +16,9 @@ use switch::chain::{Report, Tables};
 use switch::{PortConfig, SwitchConfig};
 
 use super::datapath::Datapath;
-use super::handlers::host::trust_group;
 use crate::model::audit::{Audited, AuditedMember};
 use crate::model::error::{DatapathError, MakeHostError, MakeMachineError};
+use crate::model::host::trust_group;
 use crate::model::keys::{ConnKey, GroupKey, HopKey, PipeKey, PortKey, SwitchKey};
 use crate::model::opening::{Build, Opening};
 use crate::model::replies::{Attachment, Binding, FdbRow, HopPlaceInfo};

@@ -38,16 +38,17 @@ use super::datapath::Datapath;
 use super::declared::Declared;
 use super::hops::Hops;
 use super::refusal::Refusal;
-use super::settings;
 use super::state::bound::Shared;
 use super::state::{Gone, Holder, Port, State, Switch, change_permissions};
 use super::statics::Statics;
-use super::steering::Steering;
-use crate::config::{Config, PortPlan, SwitchPlan};
+use crate::config::Config;
 use crate::model::keys::{ConnKey, GroupKey, PortKey, SwitchKey};
 use crate::model::opening::Build;
+use crate::model::plan::{PortPlan, SwitchPlan};
 use crate::model::policy::{Access, Caller, Grant, Permissions};
+use crate::model::settings;
 use crate::model::specs::{HostSpec, RingSpec};
+use crate::model::steering::Steering;
 use attach::Awaited;
 use defer::{Begun, Deferred};
 use draft::Draft;
@@ -606,7 +607,7 @@ fn check_gift(name: &PortName, port: &Port, grant: Grant) -> Result<(), Refusal>
 /// A machine's queues have the header that its driver wants.
 fn check_header(kind: PortKind, settings: &PortSettings) -> Result<(), Refusal> {
     match settings.vnet_header {
-        Some(1..) if kind.is_machine() => Err(Refusal::BadValue(format!(
+        Some(1..) if kind.is_machine() => Err(Refusal::bad_value(format!(
             "vnet_header: for ports that programs attach to, not for kind {}",
             kind.name()
         ))),
@@ -635,7 +636,7 @@ fn holder(client: &Client, memory: u64, group: Option<GroupKey>) -> Holder {
 }
 
 fn parse_port(text: &str) -> Result<PortName, Refusal> {
-    text.parse().map_err(|error| Refusal::BadValue(format!("from: {error}")))
+    text.parse().map_err(|error| Refusal::bad_value(format!("from: {error}")))
 }
 
 /// As many rows as a message holds, and where the next page begins.

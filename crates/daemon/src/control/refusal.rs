@@ -13,7 +13,7 @@ use port::machine::SocketError;
 
 use crate::keeper::NotKept;
 use crate::log::cut;
-use crate::model::error::{DatapathError, MakeHostError, MakeMachineError};
+use crate::model::error::{BadValue, DatapathError, MakeHostError, MakeMachineError};
 use crate::model::policy::Access;
 use crate::users;
 pub use group::{GroupRefusal, Unaffordable};
@@ -320,8 +320,8 @@ pub enum Refusal {
     #[error("port {0} was deleted while it was being made; attach it again")]
     Deleted(PortName),
     /// A value is out of range.
-    #[error("{0}")]
-    BadValue(String),
+    #[error(transparent)]
+    Value(#[from] BadValue),
     /// A second bind on one connection.
     #[error("this connection has bound port {0} already; open another one for another port")]
     BoundAlready(PortName),
@@ -369,6 +369,13 @@ pub enum Refusal {
     /// The workers had no room.
     #[error("{0}; close other ports, or raise the daemon's limits")]
     Datapath(#[from] DatapathError),
+}
+
+impl Refusal {
+    /// A value of the request is not valid; the text says what is.
+    pub fn bad_value(text: impl Into<String>) -> Self {
+        Self::Value(BadValue(text.into()))
+    }
 }
 
 /// What somebody who lacks a permission can do.

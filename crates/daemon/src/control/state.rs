@@ -42,11 +42,11 @@ use switch::SwitchConfig;
 use switch::chain;
 
 use super::refusal::Refusal;
-use super::settings::{check_owners, new_switch};
-use super::steering::Steering;
-use crate::config::Quota;
 use crate::model::keys::{ConnKey, GroupKey, PipeKey, PortKey, SwitchKey};
+use crate::model::plan::Quota;
 use crate::model::policy::{Access, Caller, Permissions};
+use crate::model::settings::{check_owners, new_switch};
+use crate::model::steering::Steering;
 use bound::Shared;
 use groups::{Charge, GroupWish};
 use lone::Lone;

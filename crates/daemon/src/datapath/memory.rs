@@ -14,7 +14,7 @@ use ring::layout::PortLayout;
 use ring::leaver::Leaver;
 
 use super::{Crew, Site, Workers};
-use crate::control::handlers::host::trust_group;
+use crate::model::host::trust_group;
 use crate::model::keys::{GroupKey, SwitchKey};
 use crate::model::specs::{RingSpec, ShmSpec};
 

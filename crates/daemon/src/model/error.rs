@@ -6,6 +6,11 @@ use port::host::HostError;
 use port::machine::SocketError;
 use thiserror::Error;
 
+/// A value that a client or an operator gave is not valid. The text says what is.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub struct BadValue(pub String);
+
 /// The system or a table of fixed size had no room.
 #[derive(Debug, Error)]
 pub enum DatapathError {

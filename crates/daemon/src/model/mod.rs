@@ -7,10 +7,16 @@
 //! Every other part of the daemon speaks in these types, and none of them imports from above:
 //! `control` decides, `engine` carries out, and both mean the same by a [`keys::PortKey`].
 
+pub mod address;
 pub mod audit;
 pub mod error;
+pub mod host;
 pub mod keys;
+pub mod machine;
 pub mod opening;
+pub mod plan;
 pub mod policy;
 pub mod replies;
+pub mod settings;
 pub mod specs;
+pub mod steering;

@@ -9,7 +9,8 @@ use switch::{OnFull, PortConfig, SwitchConfig};
 use super::Control;
 use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
-use crate::control::statics::{MAX_STATIONS, Place, Station};
+use crate::control::statics::Place;
+use crate::model::address::{MAX_STATIC, StaticAddress};
 use crate::model::error::DatapathError;
 use crate::model::keys::PortKey;
 use crate::model::policy::{Access, Caller};
@@ -18,7 +19,7 @@ impl<D: Datapath> Control<D> {
     pub(super) fn fdb_list(&mut self, caller: &Caller, list: &FdbList) -> Result<Reply, Refusal> {
         let key = self.state.switch(caller, &list.switch, Access::Look)?.key;
         let cursor = list.from.as_deref().map_or(Ok(0), |from| {
-            from.parse().map_err(|_| Refusal::BadValue("from: not what a page said".to_owned()))
+            from.parse().map_err(|_| Refusal::bad_value("from: not what a page said".to_owned()))
         })?;
         let (rows, next) = self.datapath.fdb_page(key, cursor, FDB_PAGE);
         let ports = self.state.ports_of(&list.switch).map(|(name, port)| (port.key, name));
@@ -42,17 +43,21 @@ impl<D: Datapath> Control<D> {
         if port.kind == PortKind::Pipe {
             return Err(Refusal::PipeSettings(add.port.clone()));
         }
-        let station = Station::new(add.mac, add.vlan).map_err(Refusal::BadValue)?;
+        let station = StaticAddress::new(add.mac, add.vlan).map_err(Refusal::bad_value)?;
         self.add_station(&add.port, station)?;
         Ok(Reply::Done)
     }
 
     /// Puts an address on a port, wherever it was before.
-    pub(super) fn add_station(&mut self, name: &PortName, station: Station) -> Result<(), Refusal> {
+    pub(super) fn add_station(
+        &mut self,
+        name: &PortName,
+        station: StaticAddress,
+    ) -> Result<(), Refusal> {
         let before = self.statics.find(name.switch(), station).cloned();
-        if before.is_none() && self.statics.count(name.switch()) >= MAX_STATIONS {
-            let text = format!("{} has {MAX_STATIONS} static addresses, the limit", name.switch());
-            return Err(Refusal::BadValue(text));
+        if before.is_none() && self.statics.count(name.switch()) >= MAX_STATIC {
+            let text = format!("{} has {MAX_STATIC} static addresses, the limit", name.switch());
+            return Err(Refusal::bad_value(text));
         }
         self.check_room(name.switch(), before.is_none())?;
         let added = self.place_of(name).and_then(|place| {
@@ -79,10 +84,14 @@ impl<D: Datapath> Control<D> {
     }
 
     /// Puts an address on a port as the configuration says, which must say so once.
-    pub(super) fn add_planned(&mut self, name: &PortName, station: Station) -> Result<(), Refusal> {
+    pub(super) fn add_planned(
+        &mut self,
+        name: &PortName,
+        station: StaticAddress,
+    ) -> Result<(), Refusal> {
         match self.statics.find(name.switch(), station) {
             Some(other) if other != name => {
-                Err(Refusal::BadValue(format!("{station} is on {other} and on {name}")))
+                Err(Refusal::bad_value(format!("{station} is on {other} and on {name}")))
             }
             _ => self.add_station(name, station),
         }
@@ -90,7 +99,7 @@ impl<D: Datapath> Control<D> {
 
     pub(super) fn fdb_del(&mut self, caller: &Caller, del: &FdbDel) -> Result<Reply, Refusal> {
         let key = self.state.switch(caller, &del.switch, Access::Manage)?.key;
-        let station = Station::new(del.mac, del.vlan).map_err(Refusal::BadValue)?;
+        let station = StaticAddress::new(del.mac, del.vlan).map_err(Refusal::bad_value)?;
         if let Some(name) = self.statics.take(&del.switch, station) {
             self.datapath.fdb_del(key, station.mac, station.vlan);
             self.tidy_statics(&name);
@@ -113,7 +122,7 @@ impl<D: Datapath> Control<D> {
             None => None,
             Some(name) if name.switch() != &flush.switch => {
                 let text = format!("port {name} is not one of switch {}", flush.switch);
-                return Err(Refusal::BadValue(text));
+                return Err(Refusal::bad_value(text));
             }
             Some(name) => Some(self.state.port(caller, name, Access::Manage)?.key),
         };
@@ -133,7 +142,7 @@ impl<D: Datapath> Control<D> {
         }
         let wanted = config.fdb_capacity;
         let text = format!("fdb_capacity = {wanted} is less than the {have} static addresses");
-        Err(Refusal::BadValue(text))
+        Err(Refusal::bad_value(text))
     }
 }
 
@@ -185,7 +194,7 @@ impl<D: Datapath> Control<D> {
         };
         self.statics.set_place(name, Some(now));
         // From the stand-in to the port, without a moment between.
-        for Station { mac, vlan } in self.statics.stations(name) {
+        for StaticAddress { mac, vlan } in self.statics.stations(name) {
             self.datapath.fdb_add(now.key(), mac, vlan)?;
         }
         self.dismiss(name, before);

@@ -18,15 +18,15 @@ use switch::PortConfig;
 
 use super::{Answer, Client, Control, groups, held_port};
 use crate::control::datapath::Datapath;
-use crate::control::declared::is_group_name;
 use crate::control::refusal::Refusal;
-use crate::control::settings;
 use crate::control::state::groups::{Charge, GroupWish};
 use crate::control::state::{Port, Wish};
 use crate::model::error::DatapathError;
+use crate::model::host::is_group_name;
 use crate::model::keys::{ConnKey, PipeKey, PortKey, SwitchKey};
 use crate::model::opening::Build;
 use crate::model::replies::Attachment;
+use crate::model::settings;
 use crate::model::specs::{RingSpec, ShmSpec};
 
 /// A port that is reserved for a client who waits for it.
@@ -190,7 +190,7 @@ fn check_group(attach: &Attach) -> Result<(), Refusal> {
     if attach.port.pipe().is_some() {
         return Err(Refusal::PipeGroup(attach.port.clone()));
     }
-    if is_group_name(group) { Ok(()) } else { Err(Refusal::BadValue(GROUP_NAME.to_owned())) }
+    if is_group_name(group) { Ok(()) } else { Err(Refusal::bad_value(GROUP_NAME.to_owned())) }
 }
 
 const GROUP_NAME: &str = "group: only letters, digits and '_', as in --group chain1";

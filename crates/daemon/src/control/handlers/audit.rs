@@ -59,7 +59,7 @@ impl<D: Datapath> Control<D> {
     /// Those of the caller, and those that he may look at.
     pub(super) fn audit(&mut self, caller: &Caller, from: &PageFrom) -> Result<Reply, Refusal> {
         self.tend_groups();
-        let wrong = || Refusal::BadValue("from: no place in an audit".to_owned());
+        let wrong = || Refusal::bad_value("from: no place in an audit".to_owned());
         let from = from.from.as_deref().map(|text| Place::parse(text).ok_or_else(wrong));
         let from = from.transpose()?;
         let mut groups = self.datapath.groups();

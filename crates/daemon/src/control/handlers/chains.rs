@@ -16,13 +16,13 @@ use switch::chain::cache::CacheStats;
 use switch::{Counters, DropReason, Forwarding};
 
 use super::{Answer, Control, Port, Wanted, page, parse_port};
-use crate::config::SwitchPlan;
 use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
 use crate::control::state::{Holder, Switch};
-use crate::control::steering::{Steering, View, closed_exit, deaf, names};
 use crate::control::usage::Usage;
+use crate::model::plan::SwitchPlan;
 use crate::model::policy::{Access, Caller};
+use crate::model::steering::{Steering, View, closed_exit, deaf, names};
 
 impl<D: Datapath> Control<D> {
     /// Answers a call about chains, or about trust groups.
@@ -357,7 +357,7 @@ impl<D: Datapath> Control<D> {
             let why = format!(
                 "counts and gauges: at most {COUNTS_MAX}, named by letters, digits and '_'"
             );
-            return Err(Refusal::BadValue(why));
+            return Err(Refusal::bad_value(why));
         }
         let holder = self.state.port_mut(&note.port).and_then(|port| port.holder.as_mut());
         let its_own = |holder: &&mut Holder| {
@@ -379,7 +379,7 @@ fn parse_rule(text: &str) -> Result<(Reverse<u32>, u32), Refusal> {
     let place = text
         .split_once('/')
         .and_then(|(priority, id)| Some((Reverse(priority.parse().ok()?), id.parse().ok()?)));
-    place.ok_or_else(|| Refusal::BadValue("from: no place among rules".to_owned()))
+    place.ok_or_else(|| Refusal::bad_value("from: no place among rules".to_owned()))
 }
 
 /// Does a port carry frames now?

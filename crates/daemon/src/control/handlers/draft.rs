@@ -89,5 +89,5 @@ fn extend<T>(list: &mut Option<Vec<T>>, more: Option<Vec<T>>) {
 }
 
 fn bad(why: &str) -> Refusal {
-    Refusal::BadValue(format!("switch_draft: {why}"))
+    Refusal::bad_value(format!("switch_draft: {why}"))
 }

@@ -8,14 +8,14 @@ use std::io;
 
 use protocol::{Attach, HostIf};
 
-use super::host::trust_group;
 use super::{Caller, Control};
-use crate::config::PortPlan;
 use crate::control::datapath::Datapath;
 use crate::control::refusal::{GroupRefusal, Refusal};
 use crate::control::state::groups::{Charge, GroupSize, GroupWish};
 use crate::model::error::DatapathError;
+use crate::model::host::trust_group;
 use crate::model::keys::GroupKey;
+use crate::model::plan::PortPlan;
 use crate::model::specs::{GROUP_MEMORY_MAX, GROUP_MEMORY_MIN};
 
 impl<D: Datapath> Control<D> {
@@ -29,7 +29,7 @@ impl<D: Datapath> Control<D> {
         let asked = attach.group_memory;
         let Some(group) = &attach.group else {
             let text = "--group-memory is of a trust group, and none is named: --group NAME";
-            return asked.map_or(Ok(None), |_| Err(Refusal::BadValue(text.to_owned())));
+            return asked.map_or(Ok(None), |_| Err(Refusal::bad_value(text.to_owned())));
         };
         if let Some(bytes) = asked
             && !(GROUP_MEMORY_MIN..=GROUP_MEMORY_MAX).contains(&bytes)
@@ -39,7 +39,7 @@ impl<D: Datapath> Control<D> {
                 false => format!("{bytes} bytes"),
             };
             let text = format!("--group-memory: {asked} are out of range, 1MiB to 4095MiB");
-            return Err(Refusal::BadValue(text));
+            return Err(Refusal::bad_value(text));
         }
         self.wish(self.declared.admit(caller, group)?, asked, memory).map(Some)
     }

@@ -20,15 +20,15 @@ use protocol::{InterfaceAdd, InterfaceAttach, InterfacePoll, PollThreads, PortKi
 use switch::PortConfig;
 
 use super::{Control, SwitchKey};
-use crate::config::PortPlan;
 use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
-use crate::control::settings::{self, WantedRings};
 use crate::control::state::Port;
 use crate::control::state::bound::{COMMON, Interface};
 use crate::model::keys::PortKey;
+use crate::model::plan::{InterfaceText, PortPlan};
 use crate::model::policy::{Access, Caller, Grant, Permissions};
-use crate::records::InterfaceText;
+use crate::model::settings;
+use crate::model::settings::WantedRings;
 
 impl<D: Datapath> Control<D> {
     pub(super) fn interface_add(
@@ -296,5 +296,5 @@ fn check_threads(threads: &PollThreads) -> Result<(), Refusal> {
         return Ok(());
     }
     let text = format!("{count} cores from {first}: one, of more than one that there are");
-    Err(Refusal::BadValue(text))
+    Err(Refusal::bad_value(text))
 }

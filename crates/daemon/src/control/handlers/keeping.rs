@@ -21,17 +21,15 @@ use protocol::{
 use ring::layout::RingCounts;
 
 use super::{Answer, Control, OwnedFd, Port, Step, Switch};
-use crate::config::SwitchPlan;
 use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
-use crate::control::settings::show_port;
 use crate::control::state::bound::Interface;
-use crate::control::statics::Station;
 use crate::keeper::{Change, Keeper, Kept, NotKept};
+use crate::model::address::StaticAddress;
 use crate::model::keys::ConnKey;
-use crate::records::{
-    InterfaceText, PortRecord, PortText, SwitchChange, VERSION, configured, show_switch,
-};
+use crate::model::plan::{InterfaceText, SwitchPlan};
+use crate::model::settings::show_port;
+use crate::records::{PortRecord, PortText, SwitchChange, VERSION, configured, show_switch};
 
 /// Where, and beside what.
 #[derive(Debug)]
@@ -229,7 +227,7 @@ impl<D: Datapath> Control<D> {
     /// What a call is going to change of what is kept.
     pub(super) fn touched(&self, request: &Request) -> Vec<(SwitchName, Touched)> {
         let home = |switch, mac, vlan| {
-            let station = Station::new(mac, vlan).ok()?;
+            let station = StaticAddress::new(mac, vlan).ok()?;
             self.statics.find(switch, station).cloned()
         };
         match request {

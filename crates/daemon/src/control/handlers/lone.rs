@@ -17,12 +17,13 @@ use super::netmap::{answer, binder, claim, new_shared};
 use super::{Answer, Client, Control};
 use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
-use crate::control::settings::{self, WantedRings};
 use crate::control::state::bound::{COMMON, Shared};
 use crate::control::state::lone::{Lone, Open};
 use crate::model::error::DatapathError;
 use crate::model::keys::{ConnKey, PortKey};
 use crate::model::opening::Build;
+use crate::model::settings;
+use crate::model::settings::WantedRings;
 use crate::model::specs::{RingSpec, UnswitchedSpec};
 
 /// What is to be made.

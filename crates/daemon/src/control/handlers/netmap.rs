@@ -11,7 +11,6 @@ use super::attach::Awaited;
 use super::{Answer, Client, Control};
 use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
-use crate::control::settings::{self, WantedRings};
 use crate::control::state::bound::{Binder, COMMON, Shared};
 use crate::control::state::service::Process;
 use crate::control::state::{Port, Wish};
@@ -19,6 +18,8 @@ use crate::model::keys::{ConnKey, PortKey, SwitchKey};
 use crate::model::opening::Build;
 use crate::model::policy::{Access, Caller};
 use crate::model::replies::Binding;
+use crate::model::settings;
+use crate::model::settings::WantedRings;
 use crate::model::specs::{BoundSpec, Claim, RingSpec};
 
 impl<D: Datapath> Control<D> {
@@ -406,7 +407,7 @@ pub(super) fn claim(bind: &Bind, counts: RingCounts) -> Result<Claim, Refusal> {
         && ring >= most
     {
         let text = format!("ring {ring}: port {} has rings 0 to {}", bind.port, most - 1);
-        return Err(Refusal::BadValue(text));
+        return Err(Refusal::bad_value(text));
     }
     Ok(Claim {
         tx: pick(counts.tx_rings, bind.rx_only),

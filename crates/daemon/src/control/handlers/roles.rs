@@ -10,7 +10,7 @@ use switch::{Forwarding, Role, SwitchConfig};
 use super::Control;
 use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
-use crate::control::steering::lowest_free;
+use crate::model::steering::lowest_free;
 
 impl<D: Datapath> Control<D> {
     /// Whether a port may have this role, which has the lowest number that is free where the

@@ -534,7 +534,7 @@ fn test_planned_switches_come_with_their_ports() {
 /// What is done for an address does not grow with how many there are before it.
 #[test]
 fn test_many_static_addresses_are_loaded_one_by_one() {
-    let many = crate::control::statics::MAX_STATIONS;
+    let many = crate::model::address::MAX_STATIC;
     let stations = (0..many).map(|host| {
         let [.., high, low] = host.to_be_bytes();
         format!("\"02:00:00:00:{high:02x}:{low:02x}\"")

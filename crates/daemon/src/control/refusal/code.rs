@@ -61,7 +61,7 @@ impl Refusal {
             Self::Group(refusal) => refusal.code(),
             Self::BadName(_) => Code::BadName,
             Self::TooLarge(_)
-            | Self::BadValue(_)
+            | Self::Value(_)
             | Self::Steering(..)
             | Self::NotSteered(_)
             | Self::ServiceKind(_)

@@ -8,7 +8,7 @@ use switch::PortConfig;
 
 use super::Switch;
 use super::bound::{Interface, Shared};
-use crate::control::handlers::host::shown_group;
+use crate::model::host::shown_group;
 use crate::model::keys::{ConnKey, GroupKey, PipeKey, PortKey};
 use crate::model::policy::{Grant, Permissions};
 

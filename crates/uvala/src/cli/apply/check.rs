@@ -8,7 +8,7 @@ use std::path::Path;
 
 use client::control::{Connection, ControlError};
 use daemon::config::{ConfigError, SwitchText};
-use daemon::control::steering::sent_by_function;
+use daemon::model::steering::sent_by_function;
 use protocol::{
     ChainSpec, ErrorCode, PortInfo, PortKind, PortList, PortSettings, Request, RuleSpec,
 };

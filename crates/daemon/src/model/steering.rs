@@ -29,7 +29,7 @@ use switch::chain::service::Balance;
 use switch::chain::text::{ethertype, network, protocol, range};
 use switch::chain::{NUMBERS, PAST};
 
-use super::settings::{IDENT, is_ident};
+use crate::model::settings::{IDENT, is_ident};
 
 /// The chains and rules of a switch.
 #[derive(Clone, Debug, Default)]
@@ -433,7 +433,7 @@ fn vlan(number: u16) -> Result<VlanId, String> {
 mod tests {
     use switch::chain::{Chain, Out, ServicePlan};
 
-    use super::*;
+    use crate::model::steering::*;
 
     fn chain(name: &str, services: &[&str]) -> ChainSpec {
         let services = services.iter().map(|&service| service.to_owned()).collect();

@@ -8,7 +8,7 @@ use switch::chain::rule::Rule;
 use switch::chain::service::INSTANCES_MAX;
 use switch::chain::{Chain, Out, Plan, ServicePlan};
 
-use super::{NOTHING, Steering, View, free, hop, names};
+use crate::model::steering::{NOTHING, Steering, View, free, hop, names};
 
 impl Steering {
     /// Gives a number to every service that chains and ports name. Where there are not enough, it
@@ -147,7 +147,7 @@ fn room(last: Option<&u8>) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::model::steering::plan::*;
 
     #[test]
     fn test_instances_of_one_number_have_flows_each() {

@@ -6,10 +6,10 @@ use ring::cursor::RingSize;
 use ring::layout::{MAX_RINGS, RingCounts};
 use switch::{FDB_CAPACITY_MAX, Forwarding, PortConfig, Role, SwitchConfig};
 
-use super::refusal::Refusal;
-use crate::model::policy::Grant;
-use crate::model::specs::{MAX_EXTRA_BUFS, RingSpec};
-use crate::records::InterfaceText;
+use super::error::BadValue;
+use super::plan::InterfaceText;
+use super::policy::Grant;
+use super::specs::{MAX_EXTRA_BUFS, RingSpec};
 
 /// The settings of a switch that comes with its first port. An interface that is alone in one has
 /// nobody to be found by.
@@ -29,7 +29,7 @@ pub fn new_switch(name: &SwitchName) -> SwitchConfig {
 pub fn change_switch(
     mut config: SwitchConfig,
     settings: &SwitchSettings,
-) -> Result<SwitchConfig, Refusal> {
+) -> Result<SwitchConfig, BadValue> {
     if let Some(text) = &settings.forwarding {
         config.forwarding = parse("forwarding", text)?;
     }
@@ -43,7 +43,10 @@ pub fn change_switch(
 }
 
 /// The settings of a port, changed as asked.
-pub fn change_port(mut config: PortConfig, settings: &PortSettings) -> Result<PortConfig, Refusal> {
+pub fn change_port(
+    mut config: PortConfig,
+    settings: &PortSettings,
+) -> Result<PortConfig, BadValue> {
     if let Some(text) = &settings.vlan {
         config.vlan = parse("vlan", text)?;
     }
@@ -70,10 +73,10 @@ pub fn change_port(mut config: PortConfig, settings: &PortSettings) -> Result<Po
     Ok(config)
 }
 
-fn change_role(role: &mut Role, settings: &PortSettings) -> Result<(), Refusal> {
+fn change_role(role: &mut Role, settings: &PortSettings) -> Result<(), BadValue> {
     let named = |what: &str, name: &String| match name.is_empty() || is_ident(name) {
         true => Ok(Some(name.clone()).filter(|name| !name.is_empty())),
-        false => Err(Refusal::BadValue(format!("{what}: {IDENT}"))),
+        false => Err(BadValue(format!("{what}: {IDENT}"))),
     };
     if let Some(service) = &settings.service {
         role.service = named("service", service)?;
@@ -83,7 +86,7 @@ fn change_role(role: &mut Role, settings: &PortSettings) -> Result<(), Refusal> 
     }
     if role.service.is_some() && role.chain.is_some() {
         let text = "an instance of a service is in chains already: it has no chain of its own";
-        return Err(Refusal::BadValue(text.to_owned()));
+        return Err(BadValue(text.to_owned()));
     }
     role.instance = settings.instance.unwrap_or(role.instance);
     Ok(())
@@ -98,7 +101,7 @@ pub fn is_ident(name: &str) -> bool {
 pub const IDENT: &str = "only letters, digits and '_', 32 at most, as in firewall";
 
 /// To whom a port is given, changed as asked.
-pub fn change_grant(grant: Grant, settings: &PortSettings) -> Result<Grant, Refusal> {
+pub fn change_grant(grant: Grant, settings: &PortSettings) -> Result<Grant, BadValue> {
     check_owners(settings.owner, settings.group, settings.mode)?;
     Ok(grant.changed(settings))
 }
@@ -108,19 +111,16 @@ pub fn check_owners(
     owner: Option<u32>,
     group: Option<u32>,
     mode: Option<Mode>,
-) -> Result<(), Refusal> {
+) -> Result<(), BadValue> {
     for (what, id) in [("owner", owner), ("group", group)] {
         if id == Some(u32::MAX) {
-            return Err(Refusal::BadValue(format!(
-                "{what} = {}: there is no such number",
-                u32::MAX
-            )));
+            return Err(BadValue(format!("{what} = {}: there is no such number", u32::MAX)));
         }
     }
     match mode {
         Some(mode) if mode.bits() & 0o111 != 0 => {
             let text = "it has r (4, look) and w (2, attach) only, like 660";
-            Err(Refusal::BadValue(format!("mode = {mode}: {text}")))
+            Err(BadValue(format!("mode = {mode}: {text}")))
         }
         _ => Ok(()),
     }
@@ -149,15 +149,15 @@ pub fn show_port(config: &PortConfig, grant: Grant) -> PortSettings {
 }
 
 /// Bytes of a virtio-net header, which is one of the two that there are, or none.
-fn vnet_header(bytes: u8) -> Result<u8, Refusal> {
+fn vnet_header(bytes: u8) -> Result<u8, BadValue> {
     match bytes {
         0 | 10 | 12 => Ok(bytes),
-        _ => Err(Refusal::BadValue(format!("vnet_header = {bytes}: it has 10 or 12 bytes, or 0"))),
+        _ => Err(BadValue(format!("vnet_header = {bytes}: it has 10 or 12 bytes, or 0"))),
     }
 }
 
 /// The rings that a client asks for, with the daemon's defaults where it does not say.
-pub fn rings(attach: &Attach, default: &RingSpec) -> Result<RingSpec, Refusal> {
+pub fn rings(attach: &Attach, default: &RingSpec) -> Result<RingSpec, BadValue> {
     let rings = |what, wanted: Option<u16>, default| match wanted {
         Some(count) => in_range(what, count, 1, MAX_RINGS),
         None => Ok(default),
@@ -243,8 +243,8 @@ impl From<&GeometryQuery> for WantedRings {
 fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(
     what: &str,
     text: &str,
-) -> Result<T, Refusal> {
-    text.parse().map_err(|error| Refusal::BadValue(format!("{what}: {error}")))
+) -> Result<T, BadValue> {
+    text.parse().map_err(|error| BadValue(format!("{what}: {error}")))
 }
 
 fn in_range<T: PartialOrd + std::fmt::Display>(
@@ -252,7 +252,7 @@ fn in_range<T: PartialOrd + std::fmt::Display>(
     number: T,
     low: T,
     high: T,
-) -> Result<T, Refusal> {
+) -> Result<T, BadValue> {
     if (&low..=&high).contains(&&number) {
         Ok(number)
     } else {
@@ -260,14 +260,14 @@ fn in_range<T: PartialOrd + std::fmt::Display>(
     }
 }
 
-fn out_of<T: std::fmt::Display>(what: &str, number: T, low: T, high: T) -> Refusal {
-    Refusal::BadValue(format!("{what} = {number} is out of range, {low} to {high}"))
+fn out_of<T: std::fmt::Display>(what: &str, number: T, low: T, high: T) -> BadValue {
+    BadValue(format!("{what} = {number} is out of range, {low} to {high}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::config::Config;
+    use crate::model::settings::*;
 
     #[test]
     fn test_settings_survive_a_listing() {

@@ -1,0 +1,120 @@
+//! Ports with a network interface of the host: which options fit which kind.
+
+use packet::MacAddr;
+use protocol::name::{PortName, SwitchName};
+use protocol::{Address, HostIf, PortKind, Queues};
+
+use super::address::check_unicast;
+use super::keys::GroupKey;
+
+/// The options that the request sets, for a message.
+fn said(host: &HostIf) -> String {
+    let each = [
+        ("ifname", host.ifname.is_some()),
+        ("mtu", host.mtu.is_some()),
+        ("mac", host.mac.is_some()),
+        ("netns", host.netns.is_some()),
+        ("address", host.address.is_some()),
+        ("alone", host.alone),
+        ("queues", host.queues.is_some()),
+        ("filter", host.filter.is_some()),
+        ("trust_group", host.trust_group.is_some()),
+        ("uring", host.uring.is_some()),
+        ("fd", host.fds > 0),
+    ];
+    named(&each)
+}
+
+/// The names of the options that are set, in one line.
+pub(crate) fn named(each: &[(&str, bool)]) -> String {
+    let said = each.iter().filter(|(_, is_said)| *is_said).map(|(name, _)| *name);
+    said.collect::<Vec<_>>().join(", ")
+}
+
+/// Parses a trust group, `USER/NAME` or `NAME`; without a user the daemon's user owns it.
+pub fn trust_group(text: &str) -> Option<GroupKey> {
+    let (uid, name) = match text.split_once('/') {
+        Some((uid, name)) => (uid.parse().ok()?, name),
+        None => (rustix::process::geteuid().as_raw(), text),
+    };
+    is_group_name(name).then(|| (uid, name.to_owned()))
+}
+
+/// A trust group as text: its name, preceded by its user unless that is `owner`.
+#[must_use]
+pub fn shown_group((uid, name): &GroupKey, owner: u32) -> String {
+    if *uid == owner { name.clone() } else { format!("{uid}/{name}") }
+}
+
+const TRUST_GROUP: &str = "trust_group: only letters, digits and '_', as in nf, or with the number \
+                           of the user whose group it is, as in 1000/nf";
+
+/// Checks the interface of a port of this kind, and fills in the interface's name.
+pub fn complete(
+    port: &PortName,
+    kind: PortKind,
+    host: Option<&HostIf>,
+) -> Result<Option<HostIf>, String> {
+    let host = host.cloned();
+    if !kind.is_host() {
+        return match host {
+            None if port.is_host_side() => {
+                Err(format!("{port}: '^' is the host's side of an interface: use kind stack"))
+            }
+            None => Ok(None),
+            Some(host) => Err(format!(
+                "{}: not for kind {}, only for tap, packet, xdp and stack",
+                said(&host),
+                kind.name()
+            )),
+        };
+    }
+    let mut host = host.unwrap_or_default();
+    let sets = host.mtu.is_some() || host.mac.is_some() || host.address.is_some();
+    if kind != PortKind::Tap && sets {
+        let what = "mtu, mac, address: only a tap is changed; use ip link for other interfaces";
+        return Err(what.to_owned());
+    }
+    if let Some(mac) = host.mac {
+        check_unicast(MacAddr::new(mac.0)).map_err(|error| format!("mac: {error}"))?;
+    }
+    host.address.map_or(Ok(()), Address::check_host).map_err(|error| error.to_string())?;
+    if host.address.is_some_and(|it| it.ip.is_ipv6()) && host.mtu.is_some_and(|mtu| mtu < 1280) {
+        return Err("mtu: IPv6, which the address is of, takes 1280 bytes at least".to_owned());
+    }
+    if kind != PortKind::Packet && host.alone {
+        return Err("alone: only for kind packet".to_owned());
+    }
+    if kind != PortKind::Tap && host.uring.is_some() {
+        return Err("uring: only for kind tap".to_owned());
+    }
+    if kind != PortKind::Xdp && host.filter.is_some() {
+        return Err("filter: only for kind xdp".to_owned());
+    }
+    match &host.trust_group {
+        Some(_) if kind != PortKind::Xdp => return Err("trust_group: only for kind xdp".to_owned()),
+        Some(group) if trust_group(group).is_none() => return Err(TRUST_GROUP.to_owned()),
+        _ => {}
+    }
+    match (&host.queues, kind) {
+        (None, _) | (_, PortKind::Xdp) | (Some(Queues::First(_)), PortKind::Tap) => {}
+        (Some(_), PortKind::Tap) => return Err("queues: a tap has so many: a number".to_owned()),
+        (Some(_), _) => return Err("queues: only for kinds tap, xdp and vhost-user".to_owned()),
+    }
+    let named = host.ifname.is_some() || host.netns.is_some() || host.queues.is_some();
+    if host.fds > 0 && (kind != PortKind::Tap || sets || named) {
+        let what = "fd: only for kind tap, and what is open has its ifname, mtu, mac, address, \
+                    netns and queues: leave them out";
+        return Err(what.to_owned());
+    }
+    let name = host.ifname.get_or_insert_with(|| port.interface_name().to_owned());
+    port::host::check_name(name).map_err(|error| error.to_string())?;
+    Ok(Some(host))
+}
+
+/// Whether a trust group may have this name: the rules are those of port names.
+#[must_use]
+pub fn is_group_name(group: &str) -> bool {
+    let name = format!("{}:{group}", SwitchName::PREFIX).parse::<PortName>();
+    name.is_ok_and(|name| name.pipe().is_none())
+}
