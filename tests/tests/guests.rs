@@ -351,12 +351,12 @@ fn two_commands_make_two_machines_that_ping_each_other() {
     assert!(daemon.ports().is_empty(), "{:?}", daemon.ports());
 }
 
-/// The README's five lines, but for the first: the daemon is the test's own.
+/// The five lines of docs/host.md, but for the first: the test runs a daemon of its own.
 #[test]
 fn a_host_a_namespace_and_a_machine_are_on_one_switch_in_five_lines() {
     let Some(kit) = Kit::find() else { return };
     let Some(lab) = Lab::new(1) else { return };
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/host.md");
     let page = std::fs::read_to_string(page).unwrap();
     let mut blocks = page.split("```text\n").filter_map(|rest| rest.split("\n```").next());
     let block = blocks.find(|block| block.contains("uvala ns attach")).unwrap();

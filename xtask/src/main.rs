@@ -1,7 +1,7 @@
 //! The project's rules as programs: `cargo xtask tidy`, `lengths` and `house`.
 //!
 //! `tidy` prints one line per broken rule, `path:line: rule: what to do`, and exits 1 when there
-//! is any. `lengths` prints how long the functions and files are, crate by crate. `house` prints the
+//! is any. `lengths` prints how long the functions and files are, crate by crate. `house` prints
 //! figures of the layout: the largest crate, trait, struct and enum, cycles, words.
 
 mod house;
