@@ -16,10 +16,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use packet::text;
 use protocol::name::{PortName, SwitchName};
 use protocol::{HostIf, Machine, NewPorts, PortKind, PortSettings, SwitchSettings};
 use serde::{Deserialize, Serialize};
-use switch::chain::text;
 use switch::{PortConfig, SwitchConfig};
 
 use crate::model::address::{MAX_STATIC, StaticAddress};

@@ -27,8 +27,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use client::nf::{Action, Frame, Handler, Made};
+use packet::hash::folded_multiply;
 use serde::Deserialize;
-use switch::chain::flow::fold;
 use toml::Spanned;
 
 use super::packet::{End, Packet, Piece, Protocol, Side, Unread, flag, icmp};
@@ -122,8 +122,8 @@ impl Service {
 /// The higher, the better: weight by the logarithm of a number between 0 and 1.
 #[expect(clippy::cast_precision_loss, reason = "of a hash")]
 fn score(client: u64, backend: End, weight: u16) -> f64 {
-    let mixed = fold(client ^ 0x9e37_79b9_7f4a_7c15, backend.key(Protocol::Tcp) ^ MIX);
-    let share = ((fold(mixed, MIX) >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+    let mixed = folded_multiply(client ^ 0x9e37_79b9_7f4a_7c15, backend.key(Protocol::Tcp) ^ MIX);
+    let share = ((folded_multiply(mixed, MIX) >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
     f64::from(weight) / -share.ln()
 }
 

@@ -25,12 +25,11 @@ mod packet;
 use std::collections::HashMap;
 use std::time::Duration;
 
+use ::packet::fields::{Fields, Matcher, Network};
+use ::packet::flow::{FlowKey, PREFIX};
+use ::packet::text::ethertype;
 use client::nf::{Action, Frame, Handler, Made};
-use ring::frame::PREFIX;
 use serde::Deserialize;
-use switch::chain::flow::FlowKey;
-use switch::chain::rule::{Fields, Matcher, Network};
-use switch::chain::text::ethertype;
 use toml::Spanned;
 
 use super::Counts;
@@ -219,7 +218,7 @@ impl Firewall {
             self.others.passed += 1;
             return Verdict::Accept;
         }
-        if key.way().is_none() {
+        if key.five_tuple().is_none() {
             self.others.default += 1;
             return self.default;
         }

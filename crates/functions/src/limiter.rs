@@ -20,9 +20,9 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use client::nf::{Action, Frame, Handler, Made};
+use packet::fields::Fields;
+use packet::flow::{FlowKey, WORDS};
 use serde::{Deserialize, Deserializer, de::Error};
-use switch::chain::flow::{FlowKey, WORDS};
-use switch::chain::rule::Fields;
 use toml::Spanned;
 
 use super::Counts;
@@ -231,8 +231,8 @@ fn ends(key: &FlowKey, per: Per) -> Option<[u64; WORDS]> {
     match per {
         Per::All => None,
         Per::Flow => key.conversation(),
-        Per::Src => key.way().map(|way| one(way.src)),
-        Per::Dst => key.way().map(|way| one(way.dst)),
+        Per::Src => key.five_tuple().map(|way| one(way.src)),
+        Per::Dst => key.five_tuple().map(|way| one(way.dst)),
     }
 }
 

@@ -6,8 +6,8 @@
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
+use packet::hash::folded_multiply;
 use ring::table::HugeTable;
-use switch::chain::flow::fold;
 
 /// Values by keys, at most so many.
 #[derive(Debug)]
@@ -211,7 +211,8 @@ impl Hasher for Fold {
     #[allow(clippy::cast_possible_truncation)] // reason: takes a number apart.
     fn write_u128(&mut self, number: u128) {
         let (a, b) = (number as u64, (number >> 64) as u64);
-        self.state = fold(self.state ^ a, self.seed.rotate_left(32) ^ b).wrapping_add(self.seed);
+        self.state =
+            folded_multiply(self.state ^ a, self.seed.rotate_left(32) ^ b).wrapping_add(self.seed);
     }
 
     #[inline]
@@ -231,12 +232,13 @@ impl Hasher for Fold {
 
     #[inline]
     fn write_u64(&mut self, number: u64) {
-        self.state = fold(self.state ^ number, 0x9e37_79b9_7f4a_7c15).wrapping_add(self.seed);
+        self.state =
+            folded_multiply(self.state ^ number, 0x9e37_79b9_7f4a_7c15).wrapping_add(self.seed);
     }
 
     #[inline]
     fn finish(&self) -> u64 {
-        fold(self.state, self.seed ^ 0xd6e8_feb8_6659_fd93)
+        folded_multiply(self.state, self.seed ^ 0xd6e8_feb8_6659_fd93)
     }
 }
 

@@ -8,11 +8,11 @@ use std::time::Duration;
 use client::nf::Frame;
 use daemon::words::in_toml;
 use ipnet::Ipv4Net;
+use packet::fields::{Fields, Matcher, Network};
+use packet::flow::{FlowKey, Prefix, has_ports};
+use packet::text::{ethertype, network, no_network, protocol, range};
 use packet::{EtherType, PortId, VlanId};
 use serde::{Deserialize, Deserializer, de::DeserializeOwned, de::Error};
-use switch::chain::flow::{FlowKey, Prefix, has_ports};
-use switch::chain::rule::{Fields, Matcher, Network};
-use switch::chain::text::{ethertype, network, no_network, protocol, range};
 use toml::Spanned;
 
 use super::packet::Protocol;
@@ -217,7 +217,7 @@ impl Hidden {
     /// By this one.
     #[inline]
     pub fn by(key: &FlowKey) -> Option<Self> {
-        let way = key.way()?;
+        let way = key.five_tuple()?;
         match way.protocol {
             protocol if has_ports(protocol) && way.ports == [0, 0] => Some(Self::Ports),
             // Hop-by-hop options, routing, fragment, AH, destination options.

@@ -10,13 +10,21 @@
 //! | [`ethernet`] | the head of an Ethernet frame: addresses, EtherType, 802.1Q tag |
 //! | [`vlan`] | VLAN numbers and sets of them |
 //! | [`port`] | the number of a switch port |
+//! | [`flow`] | flow keys: what rules and flow tables compare |
+//! | [`fields`] | rule fields, and whether a frame matches them |
+//! | [`text`] | rule fields as people write them |
+//! | [`hash`] | the mixing step of hash functions |
 //! | [`error`] | the error of text that cannot be read |
 #![forbid(unsafe_code)]
 
 pub mod error;
 pub mod ethernet;
+pub mod fields;
+pub mod flow;
+pub mod hash;
 pub mod mac;
 pub mod port;
+pub mod text;
 pub mod vlan;
 
 pub use error::ParseError;

@@ -7,13 +7,14 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use packet::PortId;
+use packet::fields::Fields;
 use ring::Region;
 use ring::cursor::RingSize;
 use ring::krings::Krings;
 use ring::layout::{DEFAULT_STRIDE, FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
 use ring::owners::Owner;
 use ring::user::{RxRing, TxRing};
-use switch::chain::rule::{Action, Fields, Rule};
+use switch::chain::rule::{Action, Rule};
 use switch::chain::{Chain, Out, Plan, Planner, ServicePlan};
 use switch::{Forwarding, Now, Plug, PortConfig, Scratch, Switch, SwitchConfig, Wake};
 

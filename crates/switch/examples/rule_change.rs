@@ -7,7 +7,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use packet::PortId;
-use switch::chain::rule::{Action, Fields, Network, Rule};
+use packet::fields::{Fields, Network};
+use switch::chain::rule::{Action, Rule};
 use switch::chain::{Chain, Out, Plan, Planner, ServicePlan, Tables};
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, Forwarding, Now, Plug, PortConfig, Sent, Switch, SwitchConfig};

@@ -15,13 +15,14 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use packet::PortId;
+use packet::fields::Fields;
 use ring::Region;
 use ring::abi::{NetmapRing, Slot};
 use ring::krings::Krings;
 use ring::layout::FIRST_BLOCK;
 use ring::owners::Owner;
 use ring::user::{RxRing, TxRing};
-use switch::chain::rule::{Action, Fields, Rule};
+use switch::chain::rule::{Action, Rule};
 use switch::chain::service::Balance;
 use switch::chain::{Chain, Out, Plan, Planner, ServicePlan};
 use switch::{Forwarding, Now, Plug, PortConfig, Scratch, Switch, SwitchConfig, VlanMode, Wake};

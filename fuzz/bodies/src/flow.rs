@@ -1,10 +1,9 @@
 //! Whatever a frame begins with, it has a flow; whatever a function writes, it is in range.
 
+use packet::fields::{Fields, Matcher};
+use packet::flow::{FlowKey, PREFIX, Prefix};
 use packet::{MAX_PORTS, PortId, VlanId};
-use ring::frame::PREFIX;
-use switch::chain::flow::{FlowKey, Prefix};
 use switch::chain::meta::{HOPS_MAX, Meta, POSITIONS};
-use switch::chain::rule::{Fields, Matcher};
 
 use crate::Input;
 

@@ -25,7 +25,7 @@ const ALLOWED: [(&str, &[&str]); 18] = [
     ("daemon", &["packet", "port", "switch", "ring", "protocol", "helper"]),
     ("netmap", &["client", "protocol", "ring"]),
     ("terminal", &[]),
-    ("functions", &["client", "daemon", "packet", "protocol", "ring", "switch", "terminal"]),
+    ("functions", &["client", "daemon", "packet", "protocol", "ring", "terminal"]),
     ("bench", &["client", "daemon", "functions", "packet", "protocol", "ring", "terminal"]),
     (
         "uvala",

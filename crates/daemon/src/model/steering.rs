@@ -20,13 +20,14 @@ mod plan;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use packet::fields::Fields;
+use packet::text::{ethertype, network, protocol, range};
 use packet::{MAX_PORTS, MacAddr, PortId, VlanId};
 use protocol::{ChainSpec, RuleSpec};
 use switch::Role;
 use switch::chain::meta::POSITIONS;
-use switch::chain::rule::{Action, Fields, Rule, check};
+use switch::chain::rule::{Action, Rule, check};
 use switch::chain::service::Balance;
-use switch::chain::text::{ethertype, network, protocol, range};
 use switch::chain::{NUMBERS, PAST};
 
 use crate::model::settings::{IDENT, is_ident};

@@ -16,8 +16,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use ring::frame::PREFIX;
-use switch::chain::flow::{FlowKey, WORDS};
+use packet::flow::{FlowKey, PREFIX, WORDS};
 
 use crate::packet::{ETHERNET, flag, icmp, word};
 use crate::text::{Hidden, read};
@@ -168,7 +167,7 @@ fn about(error: &FlowKey, ethertype: u16, quoted: &[u8]) -> Option<(Ends, Part)>
     frame[ETHERNET..ETHERNET + len].copy_from_slice(&quoted[..len]);
     let Packet { key, part, .. } = Packet::of(&frame[..ETHERNET + len]);
     let (ends, part) = part?;
-    let is_answer = part != Part::Quotes && key.way()?.src == error.way()?.dst;
+    let is_answer = part != Part::Quotes && key.five_tuple()?.src == error.five_tuple()?.dst;
     is_answer.then_some((ends, Part::Quotes))
 }
 

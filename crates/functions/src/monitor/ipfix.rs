@@ -9,7 +9,7 @@
 
 use std::net::IpAddr;
 
-use switch::chain::flow::Way;
+use packet::flow::FiveTuple;
 
 /// Longest message: it fits into any Ethernet frame, with headers to spare.
 const LONGEST: usize = 1400;
@@ -50,7 +50,7 @@ pub enum Reason {
 #[derive(Clone, Copy, Debug)]
 pub struct Record {
     /// Its key.
-    pub way: Way,
+    pub way: FiveTuple,
     /// Bytes of its IP packets.
     pub bytes: u64,
     /// IP packets.

@@ -16,8 +16,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant, SystemTime};
 
 use client::nf::{Action, Frame, Handler, Made};
+use packet::flow::FiveTuple;
 use serde::Deserialize;
-use switch::chain::flow::Way;
 use toml::Spanned;
 
 use super::packet::{behind_tags, word};
@@ -119,7 +119,7 @@ impl Reports {
         }
     }
 
-    fn report(&mut self, way: Way, flow: &Flow, reason: Reason, now: Instant) {
+    fn report(&mut self, way: FiveTuple, flow: &Flow, reason: Reason, now: Instant) {
         if self.message.is_full() {
             self.send(now);
         }
@@ -145,7 +145,7 @@ fn milliseconds(time: Duration) -> u64 {
 
 /// The function.
 pub struct Monitor {
-    flows: Table<Way, Flow>,
+    flows: Table<FiveTuple, Flow>,
     reports: Reports,
     now: Instant,
     /// When a message was sent that was not full.
@@ -191,7 +191,7 @@ impl Monitor {
         named(names, [self.packets, self.other, self.no_room, flows, records, sent, lost])
     }
 
-    fn count(&mut self, way: Way, bytes: u64) {
+    fn count(&mut self, way: FiveTuple, bytes: u64) {
         self.packets += 1;
         let now = self.now;
         let flow = match self.flows.find(&way) {
@@ -240,7 +240,7 @@ fn length(frame: &Frame<'_>) -> u64 {
 
 impl Handler for Monitor {
     fn frame(&mut self, frame: &mut Frame<'_>, _: &mut Made) -> Action {
-        match key_of(frame).way() {
+        match key_of(frame).five_tuple() {
             Some(way) => self.count(way, length(frame)),
             None => self.other += 1,
         }

@@ -27,7 +27,7 @@ use std::hash::BuildHasher;
 use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 
-use switch::chain::flow::fold;
+use packet::hash::folded_multiply;
 
 use super::ports::Ports;
 use crate::packet::{End, Protocol, flag};
@@ -260,8 +260,9 @@ impl Bindings {
         if !self.has_room(inside.ip) {
             return Err(Refused::Host);
         }
-        self.random = fold(self.random.wrapping_add(0x9e37_79b9_7f4a_7c15), 0xd6e8_feb8_6659_fd93);
-        let pool = fold(u64::from(u32::from(inside.ip)), 0xa076_1d64_78bd_642f);
+        self.random =
+            folded_multiply(self.random.wrapping_add(0x9e37_79b9_7f4a_7c15), 0xd6e8_feb8_6659_fd93);
+        let pool = folded_multiply(u64::from(u32::from(inside.ip)), 0xa076_1d64_78bd_642f);
         let which = usize::try_from(pool % self.addresses.len() as u64).expect("small");
         let ports = &mut self.ports[which][usize::from(protocol.number())];
         let port = ports.take(inside.port, self.random).ok_or(Refused::NoPort)?;

@@ -27,8 +27,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use packet::flow::PREFIX;
 use ring::exchange::Giver;
-use ring::frame::{FRAME_MAX, Frag, PREFIX};
+use ring::frame::{FRAME_MAX, Frag};
 use ring::umem::{Chunk, Umem, delivered};
 use rustix::io::Errno;
 use switch::offload::begun::Begun;

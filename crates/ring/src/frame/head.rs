@@ -7,10 +7,6 @@ use crate::format::abi::LINE;
 use crate::memory::copy;
 use crate::region::Region;
 
-/// How much of a frame a classifier sees: Ethernet with two tags, IPv6, and ports behind the
-/// longest IPv4 header.
-pub const PREFIX: usize = 96;
-
 impl Region {
     /// First bytes of a piece of a frame, read once.
     #[inline]
@@ -52,8 +48,8 @@ impl Region {
 
     /// Copies the beginning of a frame out, once; returns how many bytes of it there are.
     #[inline]
-    pub fn prefix(&self, piece: Frag, to: &mut [u8; PREFIX]) -> usize {
-        let len = usize::from(piece.len()).min(PREFIX);
+    pub fn prefix<const N: usize>(&self, piece: Frag, to: &mut [u8; N]) -> usize {
+        let len = usize::from(piece.len()).min(N);
         // SAFETY: `len` bytes from the offset lie in the buffer; the array is ours and as long.
         unsafe {
             let from = self.buffer(piece.buffer).add(piece.offset.into());

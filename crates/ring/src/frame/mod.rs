@@ -13,7 +13,6 @@ mod head;
 mod source;
 mod write;
 
-pub use head::PREFIX;
 pub(crate) use source::Source;
 pub use write::Place;
 

@@ -15,7 +15,7 @@
 
 use ring::table::{HugeTable, lanes};
 
-use super::flow::{FlowKey, WORDS};
+use packet::flow::{FlowKey, WORDS};
 
 /// Places of a set: as many as a cache line has tags.
 const WAYS: usize = 32;
@@ -201,7 +201,7 @@ impl FlowCache {
         let [known @ .., word] = self.entry(place);
         let note = Note::of(*word);
         let is_live = note.epoch == epoch && now_ms.wrapping_sub(note.seen) < idle_ms;
-        if !is_live || *known != key.0 {
+        if !is_live || known != key.words() {
             return None;
         }
         *word = Note { seen: now_ms, ..note }.word();
@@ -220,7 +220,7 @@ impl FlowCache {
         let (tags, lane) = (&mut self.tags[set * TAGS + way / 4], 16 * (way % 4));
         *tags = *tags & !(0xffff << lane) | u64::from(tag(flow.hash)) << lane;
         let [known @ .., word] = self.entry(set * WAYS + way);
-        *known = flow.key.0;
+        *known = *flow.key.words();
         *word = Note { seen: now_ms, epoch, found }.word();
     }
 
@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     fn flow(hash: u32, number: u64) -> Flow {
-        Flow::new(FlowKey([number, 1, 2, 3, 4, 5, 6]), hash)
+        Flow::new(FlowKey::from([number, 1, 2, 3, 4, 5, 6]), hash)
     }
 
     #[test]
@@ -278,7 +278,7 @@ mod tests {
         const FLOWS: u64 = 1 << 14;
         let mut cache = FlowCache::new(1 << 14, 1000);
         let hash = |flow: u64| {
-            let word = super::super::flow::fold(flow + 1, 0x9e37_79b9_7f4a_7c15);
+            let word = packet::hash::folded_multiply(flow + 1, 0x9e37_79b9_7f4a_7c15);
             u32::try_from(word >> 32).unwrap()
         };
         (0..FLOWS).for_each(|it| cache.put(&flow(hash(it), it), 3, 0));

@@ -12,8 +12,8 @@
 
 use std::collections::HashMap;
 
-use super::flow::{FlowKey, WORDS};
-use super::rule::Matcher;
+use packet::fields::Matcher;
+use packet::flow::{FlowKey, WORDS};
 
 /// Fewer rules are no tuple.
 const FEW: usize = 8;
@@ -43,7 +43,7 @@ impl Classifier {
     pub fn new(matchers: Box<[Matcher]>) -> Self {
         let mut by_mask: HashMap<[u64; WORDS], Vec<u16>> = HashMap::new();
         for (at, matcher) in (0..u16::MAX).zip(&matchers) {
-            by_mask.entry(matcher.mask).or_default().push(at);
+            by_mask.entry(*matcher.mask()).or_default().push(at);
         }
         let (many, few): (Vec<_>, Vec<_>) =
             by_mask.into_iter().partition(|(_, rules)| rules.len() >= FEW);
@@ -103,14 +103,14 @@ impl Tuple {
         let first = all[0];
         let mut rules: HashMap<_, Vec<_>> = HashMap::new();
         for rule in all {
-            rules.entry(matchers[usize::from(rule)].want).or_default().push(rule);
+            rules.entry(*matchers[usize::from(rule)].want()).or_default().push(rule);
         }
         Self { mask, first, rules }
     }
 
     /// Its rules that ask for what this frame is, but for ranges of ports.
     fn alike(&self, key: &FlowKey) -> &[u16] {
-        let masked = std::array::from_fn(|word| key.0[word] & self.mask[word]);
+        let masked = std::array::from_fn(|word| key.words()[word] & self.mask[word]);
         self.rules.get(&masked).map_or(&[], Vec::as_slice)
     }
 }

@@ -37,7 +37,6 @@
 
 pub mod cache;
 mod classifier;
-pub mod flow;
 mod gate;
 pub mod meta;
 pub mod pace;
@@ -45,17 +44,16 @@ mod plan;
 pub mod rule;
 pub mod service;
 mod tally;
-pub mod text;
 
 use packet::{MAX_PORTS, PortId};
 
 use crate::model::now::Now;
 use crate::model::stats::{Counters, DropReason};
 use cache::{Flow, FlowCache};
-use flow::FlowKey;
 use gate::Gate;
 use meta::{HOPS_MAX, Meta, POSITIONS, Wish};
 use pace::Pace;
+use packet::flow::FlowKey;
 use plan::Rules;
 pub use plan::{Chain, Out, Plan, Planner, ServicePlan, Tables};
 use rule::{Action, RULES_MAX};

@@ -25,13 +25,14 @@ use packet::{MAX_PORTS, PortId};
 
 use super::cache::FlowCache;
 use super::classifier::Classifier;
-use super::flow::FlowKey;
 use super::gate::{Pause, Ports};
-use super::rule::{self, Action, Matcher, RULES_MAX, Rule};
+use super::rule::{self, Action, RULES_MAX, Rule};
 use super::service::{Balance, INSTANCES_MAX, Service};
 use super::{ChainStats, NUMBERS, PAST, Role, Steering};
 use crate::model::now::Now;
 use crate::model::stats::Counters;
+use packet::fields::Matcher;
+use packet::flow::FlowKey;
 
 /// A chain.
 #[derive(Clone, Debug, PartialEq, Eq)]

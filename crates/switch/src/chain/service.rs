@@ -19,7 +19,7 @@ use std::cmp::Ordering;
 
 use packet::PortId;
 
-use super::flow::fold;
+use packet::hash::folded_multiply;
 
 /// Parts in which the flows of a service are handed out.
 pub const BUCKETS: usize = 1024;
@@ -318,12 +318,13 @@ fn emptiest(instances: &[Instance]) -> u16 {
 fn heaviest(bucket: u64, among: u64, instances: &[Instance]) -> u16 {
     let key = bucket.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x51;
     let among = instances.iter().enumerate().filter(|(at, _)| among >> at & 1 == 1);
-    let weight = |(_, instance): &(usize, &Instance)| fold(key, weight_of(instance.number));
+    let weight =
+        |(_, instance): &(usize, &Instance)| folded_multiply(key, weight_of(instance.number));
     narrow(among.max_by_key(weight).map(|(at, _)| at))
 }
 
 fn weight_of(number: u16) -> u64 {
-    fold(u64::from(number) + 1, 0xd6e8_feb8_6659_fd93) | 1
+    folded_multiply(u64::from(number) + 1, 0xd6e8_feb8_6659_fd93) | 1
 }
 
 fn narrow(index: Option<usize>) -> u16 {

@@ -3,15 +3,16 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
+use packet::flow::PREFIX;
 use packet::{EtherType, MacAddr, VlanId};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use ring::frame::PREFIX;
 
 use super::classifier::Classifier;
-use super::flow::{FlowKey, Prefix};
-use super::rule::{Fields, Matcher, Network, Rule};
+use super::rule::Rule;
 use super::*;
+use packet::fields::{Fields, Matcher, Network};
+use packet::flow::{FlowKey, Prefix};
 
 /// A frame as its parts: what is asked of it can be answered without reading bytes.
 #[derive(Clone, Debug)]
@@ -425,7 +426,7 @@ fn test_flows_that_are_no_longer_remembered_are_handed_out() {
 #[test]
 fn test_rules_for_no_frame_are_refused() {
     use super::rule::{RuleError, check};
-    let net = |text: &str| Some(text::network(text).unwrap());
+    let net = |text: &str| Some(packet::text::network(text).unwrap());
     let ports = Some(80..=80);
     for (fields, why) in [
         (Fields { protocol: Some(1), dst_ports: ports.clone(), ..Fields::default() }, "no ports"),

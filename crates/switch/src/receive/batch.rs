@@ -11,15 +11,15 @@ use packet::ethernet::{Header, Tag, field};
 use packet::{EtherType, PortId, VlanId};
 use ring::cursor::Index;
 use ring::exchange::Exchange;
-use ring::frame::{Frag, Frame, PREFIX, Pieces, Prologue, SLOTS_MAX, VNET_HEADER_MAX};
+use ring::frame::{Frag, Frame, Pieces, Prologue, SLOTS_MAX, VNET_HEADER_MAX};
 use ring::guest::{GuestMemory, GuestSlice, Reader};
 use ring::kring::{Single, VnetHeader};
 use ring::{BufferIndex, Region};
 
-use crate::chain::flow::{FlowKey, Prefix};
 use crate::decide::bridge::TagAction;
 use crate::offload::Vnet;
 use crate::receive::slot_flags::Asks;
+use packet::flow::{FlowKey, PREFIX, Prefix};
 
 /// Most pieces of one frame: what its sender may use, its receiver gets.
 pub const FRAGS_MAX: usize = SLOTS_MAX as usize;

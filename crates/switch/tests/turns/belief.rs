@@ -2,10 +2,11 @@
 
 use super::chain::{flow, line, net, service};
 use super::*;
+use packet::fields::Fields;
 use ring::abi::FIRST_BUFFER;
 use ring::leaver::Leaver;
 use switch::chain::meta::Meta;
-use switch::chain::rule::{Action, Fields, Rule};
+use switch::chain::rule::{Action, Rule};
 use switch::chain::{Chain, Out, Plan};
 
 #[test]

@@ -3,8 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::*;
+use packet::fields::{Fields, Network};
 use switch::chain::meta::{Meta, Wish};
-use switch::chain::rule::{Action, Fields, Network, Rule};
+use switch::chain::rule::{Action, Rule};
 use switch::chain::service::Balance;
 use switch::chain::{Chain, Out, Plan, ServicePlan};
 

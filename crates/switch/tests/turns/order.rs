@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use super::chain::{flow, line, net, service};
 use super::*;
-use switch::chain::rule::{Action, Fields, Rule};
+use packet::fields::Fields;
+use switch::chain::rule::{Action, Rule};
 use switch::chain::service::Balance;
 use switch::chain::{Chain, Out, Plan, ServicePlan};
 

@@ -8,14 +8,18 @@
 
 use std::net::IpAddr;
 
-use packet::{PortId, VlanId};
-use ring::frame::PREFIX;
+use crate::hash::folded_multiply;
+use crate::port::PortId;
+use crate::vlan::VlanId;
 
-/// Number of words.
+/// How many bytes of a frame are enough to read its flow key: Ethernet with two tags, IPv6, and
+/// the L4 ports behind the longest IPv4 header.
+pub const PREFIX: usize = 96;
+/// The number of words in a flow key.
 pub const WORDS: usize = 7;
 
 /// Where fields lie in the words.
-pub(crate) mod place {
+pub(crate) mod layout {
     /// Destination address, and above it the type.
     pub const DST_MAC: usize = 0;
     /// Source address, and above it the VLAN.
@@ -48,9 +52,16 @@ pub(crate) mod place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowKey(pub(crate) [u64; WORDS]);
 
+impl From<[u64; WORDS]> for FlowKey {
+    #[inline]
+    fn from(words: [u64; WORDS]) -> Self {
+        Self(words)
+    }
+}
+
 /// From where to where an IP packet goes, and as part of what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Way {
+pub struct FiveTuple {
     /// Its source.
     pub src: IpAddr,
     /// Its destination.
@@ -106,6 +117,13 @@ struct Packet {
 }
 
 impl FlowKey {
+    /// The words, for tables that compare and hash whole keys.
+    #[inline]
+    #[must_use]
+    pub fn words(&self) -> &[u64; WORDS] {
+        &self.0
+    }
+
     /// Reads a frame that came in by a port, in a VLAN.
     #[inline]
     #[must_use]
@@ -128,17 +146,17 @@ impl FlowKey {
         let ip = |le: u64| (le << 32).swap_bytes();
         let l4 = |le: u64| (le << 48).swap_bytes();
         let mac = |le: u64| le & 0xffff_ffff_ffff;
-        let known = place::IP | place::V4 | place::HAS_PORTS;
-        let ports = l4(words[4] >> 16) | l4(words[4] >> 32) << place::DST_PORT;
-        let port = u64::from(port.number()) << place::IN_PORT;
+        let known = layout::IP | layout::V4 | layout::HAS_PORTS;
+        let ports = l4(words[4] >> 16) | l4(words[4] >> 32) << layout::DST_PORT;
+        let port = u64::from(port.number()) << layout::IN_PORT;
         Some(Self([
-            mac(words[0]) | 0x0800 << place::ABOVE_MAC,
-            mac(words[0] >> 48 | words[1] << 16) | u64::from(vlan.get()) << place::ABOVE_MAC,
+            mac(words[0]) | 0x0800 << layout::ABOVE_MAC,
+            mac(words[0] >> 48 | words[1] << 16) | u64::from(vlan.get()) << layout::ABOVE_MAC,
             0,
             ip(words[3] >> 16),
             0,
             ip(words[3] >> 48 | words[4] << 16),
-            ports | protocol << place::PROTOCOL | known | port,
+            ports | protocol << layout::PROTOCOL | known | port,
         ]))
     }
 
@@ -162,10 +180,10 @@ impl FlowKey {
             _ => Packet::default(),
         };
         let [src, dst] = [packet.src, packet.dst].map(halves);
-        let port = u64::from(port.number()) << place::IN_PORT;
+        let port = u64::from(port.number()) << layout::IN_PORT;
         let key = Self([
-            mac(0) | u64::from(ethertype) << place::ABOVE_MAC,
-            mac(6) | u64::from(vlan.get()) << place::ABOVE_MAC,
+            mac(0) | u64::from(ethertype) << layout::ABOVE_MAC,
+            mac(6) | u64::from(vlan.get()) << layout::ABOVE_MAC,
             src[0],
             src[1],
             dst[0],
@@ -179,16 +197,16 @@ impl FlowKey {
     #[inline]
     #[must_use]
     #[allow(clippy::cast_possible_truncation)] // reason: takes words apart.
-    pub fn way(&self) -> Option<Way> {
+    pub fn five_tuple(&self) -> Option<FiveTuple> {
         let [.., s0, s1, d0, d1, rest] = self.0;
-        let ip = |high: u64, low: u64| match rest & place::V4 {
+        let ip = |high: u64, low: u64| match rest & layout::V4 {
             0 => IpAddr::V6((u128::from(high) << 64 | u128::from(low)).into()),
             _ => IpAddr::V4((low as u32).into()),
         };
-        let ports = [rest as u16, (rest >> place::DST_PORT) as u16];
-        let protocol = (rest >> place::PROTOCOL) as u8;
-        let way = Way { src: ip(s0, s1), dst: ip(d0, d1), protocol, ports };
-        (rest & place::IP != 0).then_some(way)
+        let ports = [rest as u16, (rest >> layout::DST_PORT) as u16];
+        let protocol = (rest >> layout::PROTOCOL) as u8;
+        let tuple = FiveTuple { src: ip(s0, s1), dst: ip(d0, d1), protocol, ports };
+        (rest & layout::IP != 0).then_some(tuple)
     }
 
     /// The two ends and the protocol, the same in both directions; `None`: it is no IP packet.
@@ -197,9 +215,9 @@ impl FlowKey {
     pub fn conversation(&self) -> Option<[u64; WORDS]> {
         let [src, dst] = self.ends();
         let [a, b] = if self.is_from_first() { [src, dst] } else { [dst, src] };
-        let rest = self.0[place::REST];
-        let protocol = rest >> place::PROTOCOL & 0xff;
-        (rest & place::IP != 0).then_some([a[0], a[1], a[2], b[0], b[1], b[2], protocol])
+        let rest = self.0[layout::REST];
+        let protocol = rest >> layout::PROTOCOL & 0xff;
+        (rest & layout::IP != 0).then_some([a[0], a[1], a[2], b[0], b[1], b[2], protocol])
     }
 
     /// Does it come from the end that its [conversation](Self::conversation) names first?
@@ -213,7 +231,7 @@ impl FlowKey {
     #[inline]
     fn ends(&self) -> [[u64; 3]; 2] {
         let [.., s0, s1, d0, d1, rest] = self.0;
-        [[s0, s1, rest & 0xffff], [d0, d1, rest >> place::DST_PORT & 0xffff]]
+        [[s0, s1, rest & 0xffff], [d0, d1, rest >> layout::DST_PORT & 0xffff]]
     }
 
     /// A hash that both directions of a flow share; never 0.
@@ -221,13 +239,13 @@ impl FlowKey {
     #[must_use]
     pub fn hash(&self, seed: u64) -> u32 {
         let [dst_mac, src_mac, s0, s1, d0, d1, rest] = self.0;
-        let addresses = if rest & place::IP == 0 {
+        let addresses = if rest & layout::IP == 0 {
             side(src_mac << 16, 0, 0, seed).wrapping_add(side(dst_mac << 16, 0, 0, seed))
         } else {
-            let (sport, dport) = (rest & 0xffff, rest >> place::DST_PORT & 0xffff);
+            let (sport, dport) = (rest & 0xffff, rest >> layout::DST_PORT & 0xffff);
             side(s0, s1, sport, seed).wrapping_add(side(d0, d1, dport, seed))
         };
-        let mixed = fold(addresses ^ (rest >> place::PROTOCOL & 0xff) ^ seed, MIX[2]);
+        let mixed = folded_multiply(addresses ^ (rest >> layout::PROTOCOL & 0xff) ^ seed, MIX[2]);
         ((mixed >> 32) as u32).max(1)
     }
 }
@@ -236,16 +254,8 @@ const MIX: [u64; 3] = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93, 0xa076_1d64
 
 #[inline]
 fn side(high: u64, low: u64, port: u64, seed: u64) -> u64 {
-    fold(high ^ seed ^ port << 48, MIX[0]) ^ fold(low ^ seed.rotate_left(32) ^ port, MIX[1])
-}
-
-/// Both halves of a product, in one word.
-#[inline]
-#[allow(clippy::cast_possible_truncation)] // reason: takes a product apart.
-#[must_use]
-pub fn fold(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
-    product as u64 ^ (product >> 64) as u64
+    folded_multiply(high ^ seed ^ port << 48, MIX[0])
+        ^ folded_multiply(low ^ seed.rotate_left(32) ^ port, MIX[1])
 }
 
 #[allow(clippy::cast_possible_truncation)] // reason: takes a number apart.
@@ -278,7 +288,7 @@ fn ipv4(frame: Prefix<'_>, at: usize) -> Option<Packet> {
     let (src, dst) = (ip(at + 12)?, ip(at + 16)?);
     let is_piece = frame.word(at + 6)? & 0x3fff != 0;
     let ports = if is_piece { 0 } else { ports(frame, at + header, protocol) };
-    let rest = u64::from(protocol) << place::PROTOCOL | place::IP | place::V4 | ports;
+    let rest = u64::from(protocol) << layout::PROTOCOL | layout::IP | layout::V4 | ports;
     Some(Packet { src, dst, rest, payload: (!is_piece).then_some(at + header) })
 }
 
@@ -298,7 +308,7 @@ fn ipv6(frame: Prefix<'_>, at: usize) -> Option<Packet> {
         protocol = following;
     }
     let ports = if is_piece { 0 } else { ports(frame, next, protocol) };
-    let rest = u64::from(protocol) << place::PROTOCOL | place::IP | place::V6 | ports;
+    let rest = u64::from(protocol) << layout::PROTOCOL | layout::IP | layout::V6 | ports;
     let [src, dst] = [src, dst].map(u128::from_be_bytes);
     Some(Packet { src, dst, rest, payload: (!is_piece).then_some(next) })
 }
@@ -316,7 +326,7 @@ fn ports(frame: Prefix<'_>, at: usize, protocol: u8) -> u64 {
         return 0;
     }
     let (Some(src), Some(dst)) = (frame.word(at), frame.word(at + 2)) else { return 0 };
-    u64::from(src) | u64::from(dst) << place::DST_PORT | place::HAS_PORTS
+    u64::from(src) | u64::from(dst) << layout::DST_PORT | layout::HAS_PORTS
 }
 
 #[cfg(test)]
@@ -324,7 +334,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use packet::MAX_PORTS;
+    use crate::port::MAX_PORTS;
 
     /// One of these, or anything.
     fn byte(likely: [u8; 3]) -> impl Strategy<Value = u8> {

@@ -3,9 +3,8 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use packet::EtherType;
-
-use super::rule::Network;
+use crate::ethernet::EtherType;
+use crate::fields::Network;
 
 /// A type.
 ///
