@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use helper::policy::Policy;
 use helper::wire::{Ask, Kind, Told, hear, hear_made, tell};
-use port::host::netlink::Interface;
-use port::host::tap::TapSpec;
-use port::host::{HostError, Undo, namespace, packet, tap, xdp};
-use port::sys::steer;
-use protocol::{Filter, Queues};
+use hostif::netlink::Interface;
+use hostif::sys::steer;
+use hostif::tap::TapSpec;
+use hostif::xdp::XdpSpec;
+use hostif::{HostError, Undo, namespace, packet, tap, xdp};
+use protocol::Queues;
 use rustix::net::{SocketType, sockopt};
 use rustix::thread::{CapabilitySet, capabilities, no_new_privs};
 
@@ -99,7 +100,7 @@ fn open(ask: &Ask) -> Result<Found, HostError> {
     match ask.kind {
         Kind::Tap => {
             let sets = ask.mtu.is_some() || ask.mac.is_some() || ask.address.is_some();
-            if sets && port::host::exists(&ask.ifname) {
+            if sets && hostif::exists(&ask.ifname) {
                 return Err(HostError::Helper(format!(
                     "interface {} was there before, and the helper changes only those that it \
                      makes: leave mtu, mac and address out, or delete it",
@@ -110,25 +111,25 @@ fn open(ask: &Ask) -> Result<Found, HostError> {
             let name = ask.ifname.clone();
             let queues = ask.queues.as_ref().and_then(Queues::count);
             let (mtu, existing, strict) = (ask.mtu, ask.existing, true);
-            let (namespace, uring) = (None, None);
-            let spec =
-                TapSpec { name, mtu, mac, address, queues, namespace, uring, existing, strict };
-            // It has changed none that was there before.
-            let (fds, interface, _) = tap::rights(&spec, None)?;
-            Ok(Found { native, interface, fds, undo })
+            let namespace = None;
+            let spec = TapSpec { name, mtu, mac, address, queues, namespace, existing, strict };
+            // An existing TAP is opened without changes, so there is nothing to revert.
+            let tap::Handles { queues, interface, .. } = tap::open(&spec, None)?;
+            Ok(Found { native, interface, fds: queues, undo })
         }
         Kind::Packet => {
-            let packet::Rights { socket, interface, .. } = packet::rights(&ask.ifname, false)?;
-            Ok(Found { native, interface, fds: vec![socket.into()], undo })
+            let packet::Handles { socket, interface, .. } = packet::open(&ask.ifname, false)?;
+            Ok(Found { native, interface, fds: vec![socket], undo })
         }
         Kind::Xdp => {
-            let filter = ask.filter.as_ref().map(steering).unwrap_or_default();
+            let name = ask.ifname.clone();
+            let filter = ask.filter.clone().unwrap_or_default();
             let queues = ask.queues.as_ref().map(Queues::numbers);
-            let xdp::Rights { sockets, steering, interface, undo, .. } =
-                xdp::rights(&ask.ifname, queues.as_deref(), &filter)?;
+            let spec = XdpSpec { name, namespace: None, queues, filter };
+            let xdp::Handles { sockets, steering, interface, undo, .. } = xdp::open(&spec)?;
             let sockets = sockets.into_iter().map(|(_, socket)| socket);
-            let steer::Steering { map, link, listening, native } = steering;
-            let fds = [map, link, listening].into_iter().chain(sockets);
+            let steer::Steering { map, link, membership, native } = steering;
+            let fds = [map, link, membership].into_iter().chain(sockets);
             Ok(Found { native, interface, fds: fds.collect(), undo })
         }
     }
@@ -162,8 +163,3 @@ fn explain(error: &HostError) -> String {
 /// What it is to have.
 const RIGHTS: CapabilitySet =
     CapabilitySet::NET_ADMIN.union(CapabilitySet::NET_RAW).union(CapabilitySet::BPF);
-
-fn steering(filter: &Filter) -> steer::Filter {
-    let macs = filter.macs.iter().map(|mac| mac.0).collect();
-    steer::Filter { macs, vlans: filter.vlans.clone(), types: filter.types.clone() }
-}

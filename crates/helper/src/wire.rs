@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use port::host::netlink::Interface;
+use hostif::netlink::Interface;
 use protocol::{Address, Filter, Mac, Queues};
 use rustix::io::Errno;
 use rustix::net::{

@@ -9,10 +9,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ::packet::PortId;
+use hostif::HostError;
+use hostif::namespace::within;
+use hostif::netlink::Netlink;
 use namespace::Namespace;
-use port::host::namespace::within;
-use port::host::netlink::Netlink;
-use port::host::{HostError, bell, packet};
+use port::host::{bell, packet};
 use port::sys::packet::{Inbox, PacketSocket};
 use switch::offload::VNET_LEN;
 use switch::{Now, Plug, PortConfig, Scratch, Switch, SwitchConfig};
@@ -48,7 +49,7 @@ impl Ends {
             ip(&format!("link set {name}near{i} up"));
             ip(&format!("link set {name}far{i} up"));
             let far = netlink.find(&format!("{name}far{i}")).expect("an answer").expect("made");
-            PacketSocket::open(far.index, false).expect("root")
+            hostif::sys::packet::open(far.index, false).map(PacketSocket::from).expect("root")
         };
         let sockets = (0..PORTS).map(open).collect();
         Self { sockets, arrived: vec![Vec::new(); PORTS], inbox: Inbox::default() }

@@ -4,11 +4,13 @@ mod namespace;
 
 use std::process::Command;
 
+use hostif::HostError;
+use hostif::namespace::within;
+use hostif::netlink::Netlink;
+use hostif::xdp::XdpSpec;
 use namespace::Namespace;
-use port::host::namespace::within;
-use port::host::netlink::Netlink;
-use port::host::xdp::{XdpSpec, open};
-use port::host::{HostError, bell};
+use port::host::bell;
+use port::host::xdp::open;
 use port::sys::xdp::{self, Place, XdpSocket};
 use ring::umem::Umem;
 
@@ -20,7 +22,7 @@ fn story() -> Result<(), HostError> {
     let (_bell, ringer) = bell().expect("descriptors");
     let spec = XdpSpec { name: "red".to_owned(), ..XdpSpec::default() };
     let umem = Umem::new(2048, 8).expect("memory");
-    let Ok(socket) = xdp::open() else {
+    let Ok(socket) = hostif::sys::packet::open_xdp() else {
         eprintln!("SKIPPED: AF_XDP needs root");
         return Ok(());
     };

@@ -12,17 +12,18 @@ use serde::Deserialize;
 use super::Finding;
 
 /// Each crate, by the name under which the others import it, and what it may import of ours.
-const ALLOWED: [(&str, &[&str]); 18] = [
+const ALLOWED: [(&str, &[&str]); 19] = [
     ("protocol", &[]),
     ("packet", &[]),
     ("ring", &[]),
     ("switch", &["packet", "ring"]),
     ("device", &["packet", "ring", "switch"]),
-    ("port", &["packet", "ring", "switch", "device"]),
+    ("hostif", &["protocol"]),
+    ("port", &["packet", "ring", "switch", "device", "hostif"]),
     ("client", &["protocol", "ring"]),
     ("capi", &["client", "protocol", "ring"]),
-    ("helper", &["port", "protocol"]),
-    ("daemon", &["packet", "port", "switch", "ring", "protocol", "helper"]),
+    ("helper", &["hostif", "protocol"]),
+    ("daemon", &["packet", "hostif", "port", "switch", "ring", "protocol", "helper"]),
     ("netmap", &["client", "protocol", "ring"]),
     ("terminal", &[]),
     ("functions", &["client", "daemon", "packet", "protocol", "ring", "terminal"]),
@@ -34,6 +35,7 @@ const ALLOWED: [(&str, &[&str]); 18] = [
             "ring",
             "switch",
             "device",
+            "hostif",
             "port",
             "protocol",
             "client",

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use hostif::HostError;
 use packet::{MacAddr, VlanId};
-use port::host::HostError;
 use protocol::name::{PipeSide, PortName};
 use protocol::{
     Attached, Bound, Counter, FdbCounters, HostIf, HostIfInfo, MachineInfo, Pool, PortGeometry,

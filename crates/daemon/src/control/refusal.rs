@@ -8,7 +8,7 @@ use protocol::name::{NameError, PortName, SwitchName};
 use protocol::{Failure, Mac, PROTOCOL_VERSION};
 use thiserror::Error;
 
-use port::host::HostError;
+use hostif::HostError;
 use port::machine::SocketError;
 
 use crate::keeper::NotKept;

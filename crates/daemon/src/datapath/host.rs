@@ -23,10 +23,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use hostif::HostError;
+use hostif::namespace::Home;
+use hostif::netlink::{Event, Interface, Monitor};
 use port::group::Share;
-use port::host::namespace::Home;
-use port::host::netlink::{Event, Interface, Monitor};
-use port::host::{Absent, HostError, Link, Opened, State, bell};
+use port::host::{Absent, Link, Opened, State, bell};
 use port::sys::Waker;
 use protocol::{HostIf, HostIfInfo, LinkState, Mac, PortKind};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};

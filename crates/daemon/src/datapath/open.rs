@@ -11,21 +11,21 @@ use std::sync::Arc;
 
 use helper::ask::{Answer, ask};
 use helper::wire::{Ask, Kind, Told};
+use hostif::namespace::{self, Home};
+use hostif::netlink::Interface;
+use hostif::sys::ethtool::{Tags, tags};
+use hostif::sys::steer;
+use hostif::tap::TapSpec;
+use hostif::xdp::XdpSpec;
+use hostif::{HostError, Undo};
 use port::group::Share;
-use port::host::namespace::{self, Home};
-use port::host::netlink::Interface;
-use port::host::tap::TapSpec;
-use port::host::xdp::{self, XdpSpec};
-use port::host::{HostError, Opened, Undo, packet, stack, tap};
-use port::sys::xdp::{Tags, tags};
-use port::sys::{Waker, steer};
-use protocol::{Filter, HostIf, PortKind, Queues};
+use port::host::{Opened, packet, stack, tap, xdp};
+use port::sys::Waker;
+use protocol::{HostIf, PortKind, Queues};
 use switch::Plug;
 
 use super::twins::Others;
 use crate::model::opening::Build;
-
-const _: () = assert!(Filter::VALUES_MAX <= steer::VALUES_MAX);
 
 /// An interface whose port is gone, to be closed by another thread: the kernel takes its time.
 pub(super) struct Closing(#[expect(dead_code, reason = "dropped, which closes it")] pub Plug);
@@ -72,7 +72,7 @@ pub(super) fn open(
     others.admit_wanted(kind, wanted, &given)?;
     if wanted.fds > 0 {
         return match given.len() == usize::from(wanted.fds) {
-            true => tap::open_given(given, wanted.uring, bell),
+            true => tap::with_client_queues(given, wanted.uring, bell),
             false => Err(HostError::NotGiven(wanted.ifname.clone().unwrap_or_default())),
         };
     }
@@ -101,7 +101,7 @@ fn open_here(
         }
         PortKind::Stack => return stack::open(&name, wanted.netns.as_deref(), bell),
         PortKind::Xdp => {
-            let filter = wanted.filter.as_ref().map(steering).unwrap_or_default();
+            let filter = wanted.filter.clone().unwrap_or_default();
             let namespace = wanted.netns.clone();
             let queues = wanted.queues.as_ref().map(Queues::numbers);
             let spec = XdpSpec { name, namespace, queues, filter };
@@ -116,16 +116,10 @@ fn open_here(
         namespace: wanted.netns.clone(),
         address: wanted.address.map(|address| (address.ip, address.prefix)),
         queues: wanted.queues.as_ref().and_then(Queues::count),
-        uring: wanted.uring,
         existing: *existing,
         strict: false,
     };
-    tap::open(&spec, bell)
-}
-
-fn steering(filter: &Filter) -> steer::Filter {
-    let macs = filter.macs.iter().map(|mac| mac.0).collect();
-    steer::Filter { macs, vlans: filter.vlans.clone(), types: filter.types.clone() }
+    tap::open(&spec, wanted.uring, bell)
 }
 
 /// What to ask the helper; otherwise, why it cannot be asked that.
@@ -201,24 +195,25 @@ fn open_there(
     match question.kind {
         Kind::Tap => {
             let taps = std::iter::once(next()?).chain(fds).collect();
-            tap::open_with(taps, interface, Home::Ours, uring, bell)
+            tap::with_queues(taps, interface, Home::Ours, uring, bell)
         }
         Kind::Packet => {
-            let rights = packet::Rights { socket: next()?.into(), programs: Vec::new(), interface };
-            packet::open_with(rights, false, Home::Ours, bell)
+            let (socket, programs) = (next()?, Vec::new());
+            let handles = hostif::packet::Handles { socket, programs, interface };
+            packet::with_handles(handles, false, Home::Ours, bell)
         }
         Kind::Xdp => {
-            let (map, link, listening) = (next()?, next()?, next()?);
-            let steering = steer::Steering { map, link, listening, native };
+            let (map, link, membership) = (next()?, next()?, next()?);
+            let steering = steer::Steering { map, link, membership, native };
             // It has opened those of the question, or all.
             let numbers = question.queues.as_ref().map(Queues::numbers);
-            let numbers = numbers.unwrap_or_else(|| (0..xdp::QUEUES_MAX).collect());
+            let numbers = numbers.unwrap_or_else(|| (0..hostif::xdp::QUEUES_MAX).collect());
             let sockets = numbers.into_iter().zip(std::iter::once(next()?).chain(fds)).collect();
             // If it had to be told, the helper has done it.
             let tags = if changed { Tags::KeptNow } else { tags(&interface.name) };
             let undo = changed.then(|| Box::new(listener) as Box<dyn Undo>);
-            let rights = xdp::Rights { sockets, steering, interface, tags, undo };
-            xdp::open_with(rights, Home::Ours, bell, share.clone())
+            let handles = hostif::xdp::Handles { sockets, steering, interface, tags, undo };
+            xdp::with_handles(handles, Home::Ours, bell, share.clone())
         }
     }
 }

@@ -9,9 +9,10 @@
 
 use std::os::fd::OwnedFd;
 
-use port::host::namespace::Home;
-use port::host::netlink::Interface;
-use port::host::{self, HostError, Opened, tap};
+use hostif::namespace::Home;
+use hostif::netlink::Interface;
+use hostif::{HostError, is_same, look, tap};
+use port::host::Opened;
 use protocol::name::PortName;
 use protocol::{HostIf, PortKind};
 
@@ -75,8 +76,8 @@ impl Others {
         }
         let name = wanted.ifname.as_deref().unwrap_or_default();
         let looked = match wanted.fds {
-            0 => host::look(name, wanted.netns.as_deref()),
-            _ => tap::look_given(given),
+            0 => look(name, wanted.netns.as_deref()),
+            _ => tap::identify(given),
         };
         let Ok((home, interface)) = looked else { return Ok(()) };
         self.admit_as(Side::of(kind, wanted), home, &interface)
@@ -89,7 +90,7 @@ impl Others {
 
     fn admit_as(&self, side: Side, home: Home, interface: &Interface) -> Result<(), HostError> {
         let clash = |other: &Other| {
-            let is_it = host::is_same((home, interface), (other.home, &other.interface));
+            let is_it = is_same((home, interface), (other.home, &other.interface));
             let why = side.beside(other.side).filter(|_| is_it)?;
             Some(why(interface.name.clone(), other.port.to_string()))
         };

@@ -108,7 +108,7 @@ pub fn complete(
         return Err(what.to_owned());
     }
     let name = host.ifname.get_or_insert_with(|| port.interface_name().to_owned());
-    port::host::check_name(name).map_err(|error| error.to_string())?;
+    hostif::check_name(name).map_err(|error| error.to_string())?;
     Ok(Some(host))
 }
 

@@ -4,7 +4,8 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, Weak};
 
-use port::host::{HostError, Opened};
+use hostif::HostError;
+use port::host::Opened;
 
 /// Slow work: commits memory, or opens or closes network interfaces. A thread of its own runs it;
 /// the call that waits for it goes on when it is done.

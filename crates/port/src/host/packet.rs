@@ -12,6 +12,10 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use hostif::HostError;
+use hostif::namespace::{self, Home};
+use hostif::packet::Handles;
+use hostif::sys::bpf::Attached;
 use ring::frame::{ETHERNET, FRAME_MAX};
 use ring::intake::{FRAMES, Intake};
 use rustix::io::Errno;
@@ -19,17 +23,15 @@ use switch::offload::{Offloads, VNET_LEN, Vnet};
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Sent};
 
-use super::namespace::{self, Home};
-use super::netlink::Interface;
-use super::{HostError, Link, Opened, State, system, write_out};
+use super::{Link, Opened, State, write_out};
 use crate::sys::Waker;
-use crate::sys::bpf::{self, Attached, Hook, Program};
 use crate::sys::packet::{BATCH, Inbox, PacketSocket, Received};
 
 const ADDRESSES: usize = 12;
 const TAG: isize = 4;
 
-/// Opens a packet socket on an interface that is there; `alone`: the host's stack is cut off.
+/// Opens a packet socket on the interface `name` of `namespace`, or of the daemon's own, and makes a
+/// port of it; `alone` cuts the host's stack off.
 ///
 /// # Errors
 /// [`HostError`], with what to do.
@@ -40,37 +42,27 @@ pub fn open(
     bell: &Arc<Waker>,
 ) -> Result<Opened, HostError> {
     let target = namespace.map(namespace::open).transpose()?;
-    let rights = namespace::within(namespace.zip(target.as_ref()), || rights(name, alone))?;
-    open_with(rights, alone, Home::of(target.as_ref()), bell)
+    let open = || hostif::packet::open(name, alone);
+    let handles = namespace::within(namespace.zip(target.as_ref()), open)?;
+    with_handles(handles, alone, Home::of(target.as_ref()), bell)
 }
 
-/// What takes rights to have: all else is done without.
-#[derive(Debug)]
-pub struct Rights {
-    /// The socket.
-    pub socket: PacketSocket,
-    /// What cuts the host's stack off.
-    pub programs: Vec<Attached>,
-    /// The interface.
-    pub interface: Interface,
-}
-
-/// Makes a port of what was opened; `home`: where it is.
+/// Makes a port of an open packet socket in namespace `home`.
 ///
 /// # Errors
 /// [`HostError`], with what to do.
-pub fn open_with(
-    rights: Rights,
+pub fn with_handles(
+    handles: Handles,
     alone: bool,
     home: Home,
     bell: &Arc<Waker>,
 ) -> Result<Opened, HostError> {
-    let Rights { socket, programs, interface } = rights;
+    let Handles { socket, programs, interface } = handles;
     let link = Link::new(&interface, home.is_foreign(), bell);
     let intake = Intake::new(FRAMES, interface.mtu + super::HEADERS);
-    let intake = intake.map_err(system("memory for", &interface.name))?;
+    let intake = intake.map_err(HostError::system("memory for", &interface.name))?;
     let port = Packet {
-        socket,
+        socket: socket.into(),
         link: link.clone(),
         intake,
         inbox: Box::default(),
@@ -91,29 +83,6 @@ fn accepts(alone: bool) -> Offloads {
         (false, true) => Offloads::ALL,
         (false, false) => Offloads::ALL.without(Offloads::USO),
     }
-}
-
-/// Gets what takes rights.
-///
-/// # Errors
-/// [`HostError`], with what to do.
-pub fn rights(name: &str, alone: bool) -> Result<Rights, HostError> {
-    let interface = super::find(name)?;
-    if !interface.ethernet {
-        return Err(HostError::NotEthernet(name.to_owned()));
-    }
-    let socket = PacketSocket::open(interface.index, alone).map_err(|errno| match errno {
-        // The last is what a sandbox says.
-        Errno::PERM | Errno::ACCESS | Errno::AFNOSUPPORT => HostError::MayNotPacket,
-        Errno::NODEV => HostError::Missing(name.to_owned()),
-        errno => system("open a packet socket on", name)(errno.into()),
-    })?;
-    let cuts = [(Program::DropOthers, Hook::Ingress), (Program::Drop, Hook::Egress)];
-    let cuts = cuts.into_iter().filter(|_| alone);
-    let programs: Result<Vec<_>, _> =
-        cuts.map(|(program, hook)| bpf::attach(program, hook, interface.index)).collect();
-    let programs = programs.map_err(|errno| super::refused(name, errno))?;
-    Ok(Rights { socket, programs, interface })
 }
 
 /// The worker's side of an interface.

@@ -21,12 +21,16 @@
 
 mod store;
 
-use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hostif::HostError;
+use hostif::namespace::{self, Home};
+use hostif::sys::ethtool::Tags;
+use hostif::sys::steer::{self, Steering};
+use hostif::xdp::{Handles, XdpSpec};
 use packet::flow::PREFIX;
 use ring::exchange::Giver;
 use ring::frame::{FRAME_MAX, Frag};
@@ -36,17 +40,12 @@ use switch::offload::begun::Begun;
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Sent};
 
-use super::namespace::{self, Home};
-use super::netlink::Interface;
-use super::{HostError, Link, Opened, State, Undo, system};
+use super::{Link, Opened, State};
 use crate::group::Share;
 use crate::sys::Waker;
-use crate::sys::steer::{self, Filter, Steering};
-use crate::sys::xdp::{self, Bound, Descriptor, Place, SLOTS, Stripping, Tags, XdpSocket};
+use crate::sys::xdp::{Bound, Descriptor, Place, SLOTS, XdpSocket};
 use store::{Store, Wanted};
 
-/// Most queues of a port.
-pub const QUEUES_MAX: u16 = 64;
 /// Chunks to send from.
 const SEND: u32 = 1024;
 /// Pieces of a frame that the kernel takes.
@@ -57,41 +56,8 @@ const TURN: u32 = 256;
 /// Descriptors that one call sends at least, if there are so many.
 const PER_KICK: u32 = 32;
 
-/// What an interface is to be taken with.
-#[derive(Clone, Debug, Default)]
-pub struct XdpSpec {
-    /// Its name.
-    pub name: String,
-    /// The namespace it is in.
-    pub namespace: Option<String>,
-    /// Which of its queues, in ascending order; all, if not said.
-    pub queues: Option<Vec<u16>>,
-    /// Which of its frames.
-    pub filter: Filter,
-}
-
-/// What takes rights to have: all else is done without.
-pub struct Rights {
-    /// A socket for each queue, not bound yet, with the number of the queue.
-    pub sockets: Vec<(u16, OwnedFd)>,
-    /// The program.
-    pub steering: Steering,
-    /// The interface.
-    pub interface: Interface,
-    /// What becomes of VLAN tags.
-    pub tags: Tags,
-    /// What was changed for that.
-    pub undo: Option<Box<dyn Undo>>,
-}
-
-impl Undo for Stripping {
-    fn keep(&mut self) -> io::Result<()> {
-        self.leave();
-        Ok(())
-    }
-}
-
-/// Opens sockets on the queues of an interface that is there; `share`: in a trust group's memory.
+/// Opens sockets on the queues of an existing interface and makes a port of them; `share`: their
+/// memory is that of a trust group.
 ///
 /// # Errors
 /// [`HostError`], with what to do.
@@ -102,62 +68,21 @@ pub fn open(
 ) -> Result<Opened, HostError> {
     let target = spec.namespace.as_deref().map(namespace::open).transpose()?;
     let inside = spec.namespace.as_deref().zip(target.as_ref());
-    let rights =
-        namespace::within(inside, || rights(&spec.name, spec.queues.as_deref(), &spec.filter))?;
-    open_with(rights, Home::of(target.as_ref()), bell, share)
+    let handles = namespace::within(inside, || hostif::xdp::open(spec))?;
+    with_handles(handles, Home::of(target.as_ref()), bell, share)
 }
 
-/// Gets what takes rights: sockets, and a program in front of the driver.
+/// Makes a port of open AF_XDP sockets in namespace `home`; `share` as in [`open`].
 ///
 /// # Errors
 /// [`HostError`], with what to do.
-pub fn rights(name: &str, queues: Option<&[u16]>, filter: &Filter) -> Result<Rights, HostError> {
-    let interface = super::find(name)?;
-    if !interface.ethernet {
-        return Err(HostError::NotEthernet(name.to_owned()));
-    }
-    let socket = || {
-        xdp::open().map_err(|errno| match errno {
-            Errno::PERM | Errno::ACCESS => HostError::MayNotXdp(name.to_owned()),
-            Errno::AFNOSUPPORT => HostError::NoXdp(name.to_owned()),
-            errno => system("open an AF_XDP socket on", name)(errno.into()),
-        })
-    };
-    // The right is asked for first.
-    let mut first = Some(socket()?);
-    let there = xdp::queues(name);
-    let all: Vec<u16> = (0..QUEUES_MAX).take(there as usize).collect();
-    let wanted = queues.unwrap_or(&all);
-    let Some(&highest) = wanted.last().filter(|queue| u32::from(**queue) < there) else {
-        return Err(HostError::Queues(name.to_owned(), there));
-    };
-    let mut sockets = Vec::new();
-    for &queue in wanted {
-        sockets.push((queue, first.take().map_or_else(socket, Ok)?));
-    }
-    let steering = steer::attach(filter, u32::from(highest) + 1, interface.index);
-    let steering = steering.map_err(|errno| match errno {
-        Errno::PERM | Errno::ACCESS => HostError::MayNotXdp(name.to_owned()),
-        Errno::BUSY | Errno::EXIST => HostError::ProgramTaken(name.to_owned()),
-        Errno::NOSYS => HostError::NoXdp(name.to_owned()),
-        errno => system("attach an XDP program to", name)(errno.into()),
-    })?;
-    let (tags, stripping) = xdp::keep_tags(name);
-    let undo = stripping.map(|stripping| Box::new(stripping) as Box<dyn Undo>);
-    Ok(Rights { sockets, steering, interface, tags, undo })
-}
-
-/// Makes a port of what was opened; `home`: where it is; `share`: as in [`open`].
-///
-/// # Errors
-/// [`HostError`], with what to do.
-pub fn open_with(
-    rights: Rights,
+pub fn with_handles(
+    handles: Handles,
     home: Home,
     bell: &Arc<Waker>,
     share: Option<Arc<Share>>,
 ) -> Result<Opened, HostError> {
-    let Rights { sockets, steering, interface, tags, undo } = rights;
+    let Handles { sockets, steering, interface, tags, undo } = handles;
     let name = interface.name.clone();
     let link = Link::new(&interface, home.is_foreign(), bell);
     let numbers: Vec<u16> = sockets.iter().map(|(number, _)| *number).collect();
@@ -180,11 +105,12 @@ pub fn open_with(
         own.lent.extend(chunks.by_ref().take(SLOTS as usize));
         own.give_back(&store.umem);
         steer::enter(steering.map.as_fd(), queue, own.as_fd())
-            .map_err(|errno| system("steer frames of", &name)(errno.into()))?;
+            .map_err(|errno| HostError::system("steer frames of", &name)(errno.into()))?;
         all.push(own);
     }
     let watched = if all.len() > 1 { Some(super::watch_all(&all)) } else { None };
-    let watched = watched.transpose().map_err(|errno| system("watch", &name)(errno.into()))?;
+    let watched =
+        watched.transpose().map_err(|errno| HostError::system("watch", &name)(errno.into()))?;
     let how = describe(&numbers, steering.native, bound, &store.umem, tags);
     let _ = link.how.set(how + &std::mem::take(&mut store.note));
     let _ = link.share.set(store.share());
@@ -216,7 +142,7 @@ fn bind(
         Errno::BUSY => HostError::QueueTaken(name.to_owned(), place.queue),
         Errno::NOBUFS => HostError::Locked(name.to_owned()),
         Errno::NODEV => HostError::Missing(name.to_owned()),
-        errno => system("bind an AF_XDP socket to", name)(errno.into()),
+        errno => HostError::system("bind an AF_XDP socket to", name)(errno.into()),
     };
     let socket = XdpSocket::new(socket, umem).map_err(why)?;
     for _ in 0..TRIES {

@@ -7,10 +7,8 @@
 //! that the daemon is gone.
 
 pub mod aio;
-pub mod bpf;
 pub mod outbox;
 pub mod packet;
-pub mod steer;
 pub mod tun;
 pub mod uring;
 pub mod vhost;

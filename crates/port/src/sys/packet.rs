@@ -9,23 +9,16 @@
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use libc::c_int;
 use rustix::io::Errno;
 use switch::offload::VNET_LEN;
 
-use super::bpf::MARK;
-
 /// Most frames of one call.
 pub const BATCH: usize = 64;
 /// Bytes kept for each frame: the longest run that Linux hands out, with a tag.
 const FRAME: usize = 65_536 + 64;
-/// The kernel's buffers, if it lets us: what arrives while the worker does other things.
-const KERNEL_BUFFER: c_int = 4 << 20;
-/// Sends without queueing and without the programs at the queue (`linux/if_packet.h`).
-const PACKET_QDISC_BYPASS: c_int = 20;
-
 /// `tpacket_auxdata`, and where in it is what we read.
 mod aux {
     use std::ops::Range;
@@ -43,110 +36,6 @@ mod aux {
 pub struct PacketSocket(OwnedFd);
 
 impl PacketSocket {
-    /// Opens one on the interface of this number in the thread's namespace: promiscuous, without
-    /// the frames that the host itself sends. `alone`: what it sends passes by the programs that
-    /// stand in the host's way.
-    ///
-    /// # Errors
-    /// What the kernel says: `EPERM`, `ENODEV`, `ENETDOWN` never.
-    pub fn open(index: u32, alone: bool) -> Result<Self, Errno> {
-        let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        // SAFETY: a system call without pointers; protocol 0 receives nothing yet.
-        let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-        // SAFETY: a descriptor that was made just now and is nobody else's.
-        let socket = Self(unsafe { OwnedFd::from_raw_fd(fd) });
-        let index = index.cast_signed();
-        socket.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1)?;
-        socket.set(libc::SOL_PACKET, libc::PACKET_AUXDATA, &1)?;
-        socket.set(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1)?;
-        if alone {
-            socket.set(libc::SOL_PACKET, PACKET_QDISC_BYPASS, &1)?;
-        }
-        socket.ignore_marked()?;
-        for (forced, asked) in
-            [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
-        {
-            // Without the right to more than the limit, the limit.
-            if socket.set(libc::SOL_SOCKET, forced, &KERNEL_BUFFER).is_err() {
-                socket.set(libc::SOL_SOCKET, asked, &KERNEL_BUFFER)?;
-            }
-        }
-        socket.hear(index, None)?;
-        socket.bind(index)?;
-        Ok(socket)
-    }
-
-    /// As long as this is open, the interface of this number in the thread's namespace takes in
-    /// frames for these addresses; for all, if none is named. It receives nothing itself.
-    ///
-    /// # Errors
-    /// What the kernel says.
-    pub fn listening(index: u32, macs: &[[u8; 6]]) -> Result<OwnedFd, Errno> {
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-        // SAFETY: a system call without pointers; protocol 0 receives nothing.
-        let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-        // SAFETY: a descriptor that was made just now and is nobody else's.
-        let socket = Self(unsafe { OwnedFd::from_raw_fd(fd) });
-        let index = index.cast_signed();
-        if macs.is_empty() {
-            socket.hear(index, None)?;
-        }
-        macs.iter().try_for_each(|mac| socket.hear(index, Some(*mac)))?;
-        Ok(socket.0)
-    }
-
-    /// The interface takes in frames for an address, or for all.
-    fn hear(&self, index: c_int, mac: Option<[u8; 6]>) -> Result<(), Errno> {
-        let kind = match mac {
-            None => libc::PACKET_MR_PROMISC,
-            Some([first, ..]) if first & 1 != 0 => libc::PACKET_MR_MULTICAST,
-            Some(_) => libc::PACKET_MR_UNICAST,
-        };
-        let mut request = libc::packet_mreq {
-            mr_ifindex: index,
-            mr_type: u16::try_from(kind).expect("a small number"),
-            mr_alen: 0,
-            mr_address: [0; 8],
-        };
-        if let Some(mac) = mac {
-            request.mr_alen = 6;
-            request.mr_address[..6].copy_from_slice(&mac);
-        }
-        self.set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
-    }
-
-    /// Frames that we hand to the host's stack arrive here too; they are not the cable's.
-    fn ignore_marked(&self) -> Result<(), Errno> {
-        const LOAD_MARK: u32 = 0xffff_f000 + 20;
-        let word = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-        let mut code = [
-            word(0x20, 0, 0, LOAD_MARK),
-            word(0x15, 0, 1, MARK),
-            word(0x06, 0, 0, 0),
-            word(0x06, 0, 0, u32::MAX),
-        ];
-        let program = libc::sock_fprog { len: 4, filter: code.as_mut_ptr() };
-        self.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
-    }
-
-    fn bind(&self, index: c_int) -> Result<(), Errno> {
-        // SAFETY: all zeros are a value of this structure.
-        let mut address: libc::sockaddr_ll = unsafe { zeroed() };
-        address.sll_family = u16::try_from(libc::AF_PACKET).expect("a small number");
-        address.sll_protocol = u16::try_from(libc::ETH_P_ALL).expect("a small number").to_be();
-        address.sll_ifindex = index;
-        let len = length(size_of::<libc::sockaddr_ll>());
-        // SAFETY: the kernel reads `len` bytes of the address.
-        check(unsafe { libc::bind(self.0.as_raw_fd(), (&raw const address).cast(), len) }).map(drop)
-    }
-
-    fn set<T: Copy>(&self, level: c_int, option: c_int, value: &T) -> Result<(), Errno> {
-        let (value, len) = (std::ptr::from_ref(value), length(size_of::<T>()));
-        // SAFETY: the kernel reads `len` bytes of the value.
-        check(unsafe { libc::setsockopt(self.0.as_raw_fd(), level, option, value.cast(), len) })
-            .map(drop)
-    }
-
     /// Receives up to [`BATCH`] frames; returns how many.
     ///
     /// # Errors
@@ -212,32 +101,10 @@ impl PacketSocket {
     }
 }
 
-/// Is there an interface of this name in the thread's namespace? Netlink says so too, one question
-/// at a time, and only when nobody changes an interface.
-///
-/// # Errors
-/// `ENODEV`: there is none. `EPERM`: an old kernel tells that to those with `CAP_NET_RAW`.
-pub fn is_interface(name: &str) -> Result<(), Errno> {
-    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
-    // SAFETY: a system call without pointers.
-    let fd = check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
-    // SAFETY: a descriptor that was made just now and is nobody else's.
-    let socket = PacketSocket(unsafe { OwnedFd::from_raw_fd(fd) });
-    let mut text = [0u8; libc::IFNAMSIZ];
-    text.get_mut(..name.len()).ok_or(Errno::NODEV)?.copy_from_slice(name.as_bytes());
-    socket.set(libc::SOL_SOCKET, libc::SO_BINDTODEVICE, &text)
-}
-
-/// One that was opened as [`PacketSocket::open`] does it.
+/// From a socket that [`hostif::packet::open`] opened.
 impl From<OwnedFd> for PacketSocket {
     fn from(fd: OwnedFd) -> Self {
         Self(fd)
-    }
-}
-
-impl From<PacketSocket> for OwnedFd {
-    fn from(socket: PacketSocket) -> Self {
-        socket.0
     }
 }
 
@@ -331,8 +198,4 @@ fn check(result: c_int) -> Result<c_int, Errno> {
         return Ok(result);
     }
     Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
-}
-
-fn length(bytes: usize) -> libc::socklen_t {
-    libc::socklen_t::try_from(bytes).expect("a small number")
 }

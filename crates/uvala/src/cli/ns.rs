@@ -3,7 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 
-use port::host::{HostError, namespace};
+use hostif::{HostError, namespace};
 use protocol::name::PortName;
 use protocol::{
     Address, ErrorCode, Failure, HostIf, Mac, PortAdd, PortKind, PortRef, PortSettings, Request,

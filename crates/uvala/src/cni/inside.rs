@@ -5,8 +5,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 
+use hostif::netlink::Netlink;
 use ipnet::IpNet;
-use port::host::netlink::Netlink;
 use protocol::Address;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 

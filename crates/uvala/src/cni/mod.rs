@@ -23,7 +23,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use client::control::{Connection, ControlError};
-use port::host::namespace;
+use hostif::namespace;
 use protocol::name::PortName;
 use protocol::{
     ErrorCode, HostIf, LinkState, PortAdd, PortInfo, PortKind, PortRef, PortSettings, Reply,
@@ -146,7 +146,7 @@ impl Environment {
             let value = variable(name);
             let fits = match *name {
                 "CNI_CONTAINERID" => is_identifier(&value),
-                "CNI_IFNAME" => port::host::check_name(&value).is_ok(),
+                "CNI_IFNAME" => hostif::check_name(&value).is_ok(),
                 "CNI_NETNS" => value.starts_with('/'),
                 _ => false,
             };

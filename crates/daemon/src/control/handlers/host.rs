@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use port::host::HostError;
+use hostif::HostError;
 use protocol::name::PortName;
 use protocol::{Bind, BindKind, HostIf, HostIfInfo, InterfaceAttach, PortAdd, PortKind, Reply};
 use switch::PortConfig;
@@ -44,7 +44,7 @@ impl<D: Datapath> Control<D> {
         {
             return Err(Refusal::NoHostSide(nic));
         }
-        if !port::host::exists(ifname) {
+        if !hostif::exists(ifname) {
             return Err(Refusal::NoInterface(port.clone()));
         }
         if !caller.privileged {

@@ -40,7 +40,7 @@ impl<D: Datapath> Control<D> {
         if !name.is_interface() || name.pipe().is_some() {
             return Err(Refusal::NoInterfaceName(name.clone()));
         }
-        if self.state.home(name).is_some() || port::host::exists(name.interface_name()) {
+        if self.state.home(name).is_some() || hostif::exists(name.interface_name()) {
             return Err(Refusal::InterfaceExists(name.clone()));
         }
         self.state.claim_persistent(caller, name)?;

@@ -203,7 +203,7 @@ impl<D: Datapath> Control<D> {
         let port = Port { config, ..bound_port(client, key, PortKind::Shm, shared) };
         self.state.add_bound(name, port);
         // The parent of a pipe need not be one of the system.
-        let of_the_system = || port::host::exists(name.interface_name());
+        let of_the_system = || hostif::exists(name.interface_name());
         if name.is_interface() && own.is_none() && of_the_system() {
             self.check_host(&client.caller, name)?;
             self.connect_host(name, switch, key)?;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use port::host::HostError;
+use hostif::HostError;
 use port::machine::SocketError;
 use protocol::ErrorCode as Code;
 

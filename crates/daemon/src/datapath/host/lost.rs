@@ -15,7 +15,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use port::host::netlink::{Event, Interface, Netlink};
+use hostif::netlink::{Event, Interface, Netlink};
 use port::sys::Waker;
 use switch::Wake;
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use port::host::namespace::{self, Home};
-use port::host::netlink::Interface;
+use hostif::namespace::{self, Home};
+use hostif::netlink::Interface;
 use port::host::{Link, State};
 use protocol::name::PortName;
 use protocol::{HostIf, LinkState, PortKind};

@@ -15,6 +15,9 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use hostif::HostError;
+use hostif::sys::bpf::Attached;
+use hostif::sys::tun::{HEADER, disable_offloads, enable_offloads};
 use ring::frame::{ETHERNET, FRAME_MAX, Frag};
 use ring::intake::{FRAMES, Intake};
 use ring::umem::delivered;
@@ -23,10 +26,9 @@ use switch::offload::{Offloads, VNET_LEN, Vnet};
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Sent};
 
-use crate::host::{HEADERS, HostError, Link, State, system, watch_all, write_out};
-use crate::sys::bpf::Attached;
+use crate::host::{HEADERS, Link, State, watch_all, write_out};
 use crate::sys::outbox::{Letters, Outbox};
-use crate::sys::tun::{self, HEADER};
+use crate::sys::tun;
 use crate::sys::uring::{self, Uring};
 
 /// Bytes of a frame from which on it is cheaper to tell the kernel where its pieces lie than to put
@@ -106,14 +108,17 @@ impl Tap {
         link: Arc<Link>,
         name: &str,
     ) -> Result<Self, HostError> {
-        let failed = |errno: Errno| system("set up the offloads of", name)(errno.into());
-        let accepts = tun::leave_unfinished(&queues[0]).map_err(failed)?;
+        let failed = |errno: Errno| HostError::system("set up the offloads of", name)(errno.into());
+        let has_uso = enable_offloads(&queues[0]).map_err(failed)?;
+        let accepts = if has_uso { Offloads::ALL } else { Offloads::ALL.without(Offloads::USO) };
         let all = if queues.len() > 1 { Some(watch_all(&queues)) } else { None };
-        let all = all.transpose().map_err(|errno| system("watch", name)(errno.into()))?;
+        let all =
+            all.transpose().map_err(|errno| HostError::system("watch", name)(errno.into()))?;
         let (way, how) = Way::open(wish, &queues);
         let how = if all.is_some() { format!("{} queues, {how}", queues.len()) } else { how };
         let _ = link.how.set(how);
-        let mut tap = Self::with(queues, way, link).map_err(system("memory for", name))?;
+        let mut tap =
+            Self::with(queues, way, link).map_err(HostError::system("memory for", name))?;
         (tap.all, tap.accepts, tap.programs) = (all, accepts, programs);
         Ok(tap)
     }
@@ -362,7 +367,7 @@ impl Adapter for Tap {
 impl Drop for Tap {
     fn drop(&mut self) {
         // One that was there before stays, and the next program may know nothing of headers.
-        self.queues.iter().take(1).for_each(tun::leave_finished);
+        self.queues.iter().take(1).for_each(disable_offloads);
     }
 }
 
@@ -373,8 +378,8 @@ mod tests {
     use switch::TagAction;
 
     use super::*;
-    use crate::host::netlink::Interface;
     use crate::sys::Waker;
+    use hostif::netlink::Interface;
 
     /// So many queues, and what the kernel has of each.
     fn queues(count: usize) -> (Vec<OwnedFd>, Vec<OwnedFd>) {

@@ -11,14 +11,15 @@
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
+use hostif::HostError;
+use hostif::netlink::Interface;
 use ring::exchange::Exchange;
 use ring::umem::{Chunk, HEADROOM, Umem};
 use rustix::io::Errno;
 
 use super::SEND;
 use crate::group::Share;
-use crate::host::netlink::Interface;
-use crate::host::{HEADERS, HostError, system};
+use crate::host::HEADERS;
 use crate::sys::xdp::{SLOTS, register};
 
 /// Bytes of a chunk of its own: for frames of the usual length, and for others.
@@ -85,7 +86,8 @@ impl Store {
     ) -> Result<(Self, Vec<Chunk>), HostError> {
         let Interface { name, mtu, .. } = wanted.interface;
         let size = if mtu + HEADERS + HEADROOM > SMALL { LARGE } else { SMALL };
-        let umem = Umem::new(size, wanted.chunks()).map_err(system("memory for", name))?;
+        let umem =
+            Umem::new(size, wanted.chunks()).map_err(HostError::system("memory for", name))?;
         register(socket, &umem).map_err(|errno| refused(errno, name))?;
         let chunks = umem.chunks().collect();
         Ok((Self { umem, trader: None, note, share: None }, chunks))
@@ -145,6 +147,6 @@ impl Store {
 fn refused(errno: Errno, name: &str) -> HostError {
     match errno {
         Errno::NOBUFS => HostError::Locked(name.to_owned()),
-        errno => system("give memory to an AF_XDP socket on", name)(errno.into()),
+        errno => HostError::system("give memory to an AF_XDP socket on", name)(errno.into()),
     }
 }

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::{HostError, system};
+use crate::HostError;
 
 /// The namespace that an interface is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +108,7 @@ fn is_process(name: &str) -> bool {
 }
 
 /// There is none of that name.
-pub(super) fn none(name: &str) -> HostError {
+pub(crate) fn none(name: &str) -> HostError {
     let name = name.to_owned();
     match name.starts_with('/') {
         true => HostError::NoNamespaceAt(name),
@@ -133,12 +133,13 @@ pub fn within<R: Send>(
             Ok(()) => job(),
             Err(Errno::PERM) => Err(HostError::MayNotEnter(name.to_owned())),
             Err(Errno::INVAL) => Err(none(name)),
-            Err(error) => Err(system("enter network namespace", name)(error.into())),
+            Err(error) => Err(HostError::system("enter network namespace", name)(error.into())),
         }
     };
     std::thread::scope(|scope| {
         let builder = std::thread::Builder::new().name("namespace".to_owned());
-        let thread = builder.spawn_scoped(scope, body).map_err(system("thread for", name))?;
+        let thread =
+            builder.spawn_scoped(scope, body).map_err(HostError::system("thread for", name))?;
         thread.join().expect("no job panics")
     })
 }

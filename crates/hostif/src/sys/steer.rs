@@ -14,10 +14,11 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
+use protocol::{Filter, Mac};
 use rustix::io::Errno;
 
 use super::bpf::{Attr, EXIT, LINK_CREATE, PROG_LOAD, bpf, call, op, set};
-use super::packet::PacketSocket;
+use super::packet::membership;
 
 const MAP_CREATE: i64 = 0;
 const MAP_UPDATE: i64 = 2;
@@ -34,26 +35,6 @@ const PASS: i32 = 2;
 /// The helper that sends a frame to a socket in a map.
 const REDIRECT_MAP: i32 = 51;
 
-/// Most values of one kind in a filter.
-pub const VALUES_MAX: usize = 64;
-
-/// Which frames are taken: those that match one value of each kind that has any.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
-    /// Destination addresses.
-    pub macs: Vec<[u8; 6]>,
-    /// VLANs: those of tagged frames.
-    pub vlans: Vec<u16>,
-    /// EtherTypes, behind a tag if there is one.
-    pub types: Vec<u16>,
-}
-
-impl Filter {
-    fn takes_all(&self) -> bool {
-        self.macs.is_empty() && self.vlans.is_empty() && self.types.is_empty()
-    }
-}
-
 /// A program that is attached as long as `link` is open.
 #[derive(Debug)]
 pub struct Steering {
@@ -61,8 +42,8 @@ pub struct Steering {
     pub map: OwnedFd,
     /// What holds the program.
     pub link: OwnedFd,
-    /// What has the interface take in what is for others.
-    pub listening: OwnedFd,
+    /// The socket that makes the interface accept frames for the filter's addresses.
+    pub membership: OwnedFd,
     /// It runs in the driver, before the kernel has made anything of a frame.
     pub native: bool,
 }
@@ -80,7 +61,7 @@ pub fn attach(filter: &Filter, queues: u32, index: u32) -> Result<Steering, Errn
     attr.put(12, queues);
     // SAFETY: no addresses are in it.
     let map = unsafe { bpf(MAP_CREATE, &attr) }?;
-    let listening = PacketSocket::listening(index, &filter.macs).map_err(|errno| match errno {
+    let membership = membership(index, &filter.macs).map_err(|errno| match errno {
         // What a sandbox says.
         Errno::AFNOSUPPORT => Errno::PERM,
         errno => errno,
@@ -92,7 +73,7 @@ pub fn attach(filter: &Filter, queues: u32, index: u32) -> Result<Steering, Errn
         }
         link => (link?, true),
     };
-    Ok(Steering { map, link, listening, native })
+    Ok(Steering { map, link, membership, native })
 }
 
 /// From now on the frames of a queue go to this socket.
@@ -159,10 +140,14 @@ struct Code {
     leave: Vec<usize>,
 }
 
+fn takes_all(filter: &Filter) -> bool {
+    filter.macs.is_empty() && filter.vlans.is_empty() && filter.types.is_empty()
+}
+
 fn code(filter: &Filter, map: i32) -> Vec<u64> {
     let mut code = Code::default();
     code.words.push(load_word(QUEUE, CONTEXT, 16));
-    if !filter.takes_all() {
+    if !takes_all(filter) {
         code.words.extend([load_word(DATA, CONTEXT, 0), load_word(END, CONTEXT, 4)]);
         code.check(filter);
     }
@@ -182,7 +167,7 @@ fn code(filter: &Filter, map: i32) -> Vec<u64> {
 impl Code {
     fn check(&mut self, filter: &Filter) {
         self.bound(14);
-        let macs = filter.macs.iter().map(|mac| {
+        let macs = filter.macs.iter().map(|Mac(mac)| {
             let low = i32::from_ne_bytes(mac[..4].try_into().expect("four"));
             let high = i32::from(u16::from_ne_bytes([mac[4], mac[5]]));
             vec![(R0, low), (R5, high)]
@@ -315,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_filter_takes_what_matches_one_value_of_each_kind() {
-        let mac = |last| [0xfe, 0xff, 0xff, 0xff, 0xff, last];
+        let mac = |last| Mac([0xfe, 0xff, 0xff, 0xff, 0xff, last]);
         let all = Filter::default();
         assert!(takes(&all, &frame(1, None, 0x0800)) && takes(&all, &[]));
         let macs = Filter { macs: vec![mac(1), mac(2)], ..Filter::default() };
@@ -337,8 +322,8 @@ mod tests {
 
     #[test]
     fn the_longest_filter_has_a_program() {
-        let many = 0..u16::try_from(VALUES_MAX).unwrap();
-        let macs = many.clone().map(|i| [2, 0, 0, 0, 1, i.to_le_bytes()[0]]).collect();
+        let many = 0..u16::try_from(Filter::VALUES_MAX).unwrap();
+        let macs = many.clone().map(|i| Mac([2, 0, 0, 0, 1, i.to_le_bytes()[0]])).collect();
         let filter = Filter { macs, vlans: many.clone().collect(), types: many.collect() };
         assert!(code(&filter, 3).len() < 4096);
     }

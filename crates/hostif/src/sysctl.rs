@@ -1,22 +1,23 @@
-//! What a host is not to believe whoever is at the other end of a TAP.
+//! Protection of the host's routes from router advertisements that arrive by a TAP (RA guard).
 //!
-//! A host that is no router takes routes, addresses and its default route from any router that
-//! advertises itself, by any interface that is up. By a TAP that is everybody on the switch.
+//! A host that is not a router accepts routes, addresses and its default route from any router
+//! that advertises itself on an interface that is up. Behind a TAP, every station of the switch
+//! could be that router.
 
 use std::io;
 use std::path::Path;
 
-use super::{HostError, system};
+use crate::HostError;
 
 const SETTINGS: &str = "/proc/sys/net";
 
-/// Has the host take no routes and no addresses by an interface from who sends there. Without IPv6
-/// there is nothing to do. It is to be done before the interface is set up.
+/// Makes the host ignore router advertisements and redirects on an interface. The caller does this
+/// before it sets the interface up. Without IPv6 there is nothing to do.
 ///
 /// # Errors
-/// [`HostError::Believes`]: the settings cannot be written, and are not so already.
-pub(super) fn disbelieve(name: &str) -> Result<(), HostError> {
-    let failed = system("look for the settings of", name);
+/// [`HostError::Believes`]: the settings are not 0 and cannot be written.
+pub(crate) fn ignore_advertisements(name: &str) -> Result<(), HostError> {
+    let failed = HostError::system("look for the settings of", name);
     if !Path::new(SETTINGS).try_exists().map_err(failed)? {
         return Err(HostError::Believes(name.to_owned(), io::ErrorKind::NotFound.into()));
     }
@@ -39,6 +40,6 @@ mod tests {
 
     #[test]
     fn where_there_is_no_ipv6_there_is_nothing_to_do() {
-        disbelieve("no-such-link").expect("nothing to write");
+        ignore_advertisements("no-such-link").expect("nothing to write");
     }
 }
