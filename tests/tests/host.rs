@@ -308,7 +308,7 @@ fn what_cannot_be_had_is_named_with_its_cure() {
         assert_eq!(code, ErrorCode::Unsupported, "{text}");
         ip("link add veth0 type veth peer name veth1");
         let (code, text) = refused(tap, named("veth0"));
-        assert!(code == ErrorCode::Exists && text.contains("is no TAP"), "{text}");
+        assert!(code == ErrorCode::Exists && text.contains("is not a TAP"), "{text}");
         add(daemon, "vale1:one", tap, named("tap0")).unwrap();
         let (code, text) = refused(tap, named("tap0"));
         assert!(code == ErrorCode::InUse && text.contains("another program"), "{text}");

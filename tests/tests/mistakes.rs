@@ -33,7 +33,7 @@ const ADDED: &[Mistake] = &[
     ("tap --ifname tap%d", 13, "'%'"),
     ("tap --ifname ..", 13, "1 to 15 letters"),
     ("tap --ifname=", 13, "1 to 15 letters"),
-    ("tap --ifname lo", 11, "is no TAP"),
+    ("tap --ifname lo", 11, "is not a TAP"),
     ("tap --ifname red", 11, "choose another ifname"),
     ("tap --ifname tun0", 11, "is a TUN"),
     ("tap --ifname tap0 --queues 2", 13, "multi_queue"),

@@ -153,7 +153,7 @@ fn test_interfaces_are_for_ports_that_have_one() {
     let text = error("[switch.vale0.port.a]\nkind = \"packet\"\nmtu = 9000\n");
     assert!(text.contains("use ip link"), "{text}");
     let text = error("[switch.vale0.port.a]\nkind = \"tap\"\nifname = \"a/b\"\n");
-    assert!(text.contains("no name of an interface"), "{text}");
+    assert!(text.contains("not a name of an interface"), "{text}");
     let text = error("[switch.vale0.port.a]\nkind = \"tap\"\naddress = \"10.0.0.1\"\n");
     assert!(text.starts_with("config test.toml:3: bad address"), "{text}");
 }
