@@ -9,8 +9,9 @@
 //! end goes, the other carries nothing any more. In front of each frame stands what is left to do
 //! to it, so that frames cross a cable as they are.
 
+use std::any::Any;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use ring::frame::FRAME_MAX;
 use ring::intake::{FRAMES, Intake, USUAL};
@@ -18,7 +19,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair, sockopt};
 use switch::offload::{Offloads, VNET_LEN, Vnet};
 use switch::receive::batch::{Batch, Delivery};
-use switch::{Adapter, DropReason, Drops, Sent};
+use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
 /// Bytes that wait in the cable, in each direction, as far as the system lets us.
 const ROOM: usize = 4 << 20;
@@ -105,9 +106,11 @@ impl Adapter for CableEnd {
     fn accepts(&self) -> Offloads {
         Offloads::ALL
     }
+}
 
-    fn watched(&self) -> Option<BorrowedFd<'_>> {
-        self.socket.as_ref().map(AsFd::as_fd)
+impl Notify for CableEnd {
+    fn watched(&self) -> Option<&dyn Any> {
+        self.socket.as_ref().map(|socket| socket as &dyn Any)
     }
 }
 

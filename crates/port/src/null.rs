@@ -3,7 +3,7 @@
 
 use switch::offload::Offloads;
 use switch::receive::batch::{Batch, Delivery};
-use switch::{Adapter, Sent};
+use switch::{Adapter, Notify, Sent};
 
 /// The port; it never has a frame of its own.
 #[derive(Debug, Default)]
@@ -23,3 +23,5 @@ impl Adapter for NullPort {
         Offloads::ALL
     }
 }
+
+impl Notify for NullPort {}

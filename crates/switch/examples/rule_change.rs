@@ -11,7 +11,7 @@ use packet::fields::{Fields, Network};
 use switch::chain::rule::{Action, Rule};
 use switch::chain::{Chain, Out, Plan, Planner, ServicePlan, Tables};
 use switch::receive::batch::{Batch, Delivery};
-use switch::{Adapter, Forwarding, Now, Plug, PortConfig, Sent, Switch, SwitchConfig};
+use switch::{Adapter, Forwarding, Notify, Now, Plug, PortConfig, Sent, Switch, SwitchConfig};
 
 /// Samples of each change.
 const SAMPLES: u32 = 200;
@@ -135,6 +135,8 @@ impl Adapter for Nothing {
         Sent::default()
     }
 }
+
+impl Notify for Nothing {}
 
 fn plan(rules: u32) -> Plan {
     let service = ServicePlan { instances: vec![instance(0)], ..ServicePlan::default() };

@@ -52,7 +52,7 @@ pub use model::config::{
     FDB_CAPACITY_MAX, Forwarding, OnFull, PortConfig, Role, SwitchConfig, VlanMode,
 };
 pub use model::now::Now;
-pub use model::port::{Adapter, Plug, Sent, Wake};
+pub use model::port::{Adapter, Notify, Plug, Sent, Wake};
 pub use model::stats::{Counters, DropReason, Drops, PortStats, QueueStats};
 pub use switch::Switch;
 pub use turn::{Full, Moved, Scratch};

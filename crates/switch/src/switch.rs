@@ -80,7 +80,7 @@ impl Switch {
             self.ports.resize_with(id.index() + 1, || None);
         }
         assert!(self.ports[id.index()].is_none(), "port {id} is there already");
-        plug.set_front(config.vnet_header);
+        plug.set_vnet_header(config.vnet_header);
         let stats = PortStats::new(plug.queues());
         let on_full = config.on_full;
         self.bridge.add_port(id, config);
@@ -105,7 +105,7 @@ impl Switch {
     pub fn set_port(&mut self, id: PortId, config: PortConfig) {
         if let Some(entry) = self.entry_mut(id) {
             entry.on_full = config.on_full;
-            entry.plug.set_front(config.vnet_header);
+            entry.plug.set_vnet_header(config.vnet_header);
             self.bridge.set_port(id, config);
             self.note_waiting_ports();
         }
@@ -179,10 +179,10 @@ impl Switch {
     }
 
     /// Wakes a port's peer if it is owed that and it is time. Returns whether it is still owed.
-    pub fn settle_wake(&mut self, id: PortId) -> bool {
+    pub fn wake_if_due(&mut self, id: PortId) -> bool {
         let Some(Plug::Adapter(adapter)) = self.plug_mut(id) else { return false };
-        adapter.settle();
-        adapter.owes()
+        adapter.wake_if_due();
+        adapter.owes_wake()
     }
 
     /// A port's counters.

@@ -80,7 +80,7 @@ pub struct Scratch {
     foreign: Vec<u64>,
     rung: Vec<PortId>,
     woken: Vec<PortId>,
-    owing: Vec<PortId>,
+    owed_wakes: Vec<PortId>,
     crowded: bool,
     frames_max: u32,
 }
@@ -102,7 +102,7 @@ impl Scratch {
             foreign: Vec::with_capacity(capacity),
             rung: Vec::with_capacity(MAX_PORTS),
             woken: Vec::with_capacity(MAX_PORTS),
-            owing: Vec::with_capacity(MAX_PORTS),
+            owed_wakes: Vec::with_capacity(MAX_PORTS),
             crowded: false,
             frames_max: u32::from(frames_max),
         })
@@ -121,10 +121,10 @@ impl Scratch {
         &self.woken
     }
 
-    /// Ports that the last turn owes a wake-up ([`Switch::settle_wake`]).
+    /// Ports that the last turn owes a wake-up ([`Switch::wake_if_due`]).
     #[must_use]
-    pub fn owing(&self) -> &[PortId] {
-        &self.owing
+    pub fn owed_wakes(&self) -> &[PortId] {
+        &self.owed_wakes
     }
 
     /// Did the last turn drop frames of a client that does take its frames and has not kept up? It
@@ -205,7 +205,7 @@ impl<'a> TurnOf<'a> {
 
     pub(crate) fn run(mut self) -> Moved {
         self.scratch.woken.clear();
-        self.scratch.owing.clear();
+        self.scratch.owed_wakes.clear();
         self.scratch.crowded = false;
         if self.switch.is_shut(self.src, self.now) {
             return Moved::default();
@@ -557,8 +557,8 @@ impl<'a> TurnOf<'a> {
                 Plug::Adapter(adapter) => {
                     adapter.flush();
                     self.scratch.crowded |= adapter.is_socket();
-                    if adapter.owes() {
-                        self.scratch.owing.push(dst);
+                    if adapter.owes_wake() {
+                        self.scratch.owed_wakes.push(dst);
                     }
                 }
                 Plug::Rings(rings, wake) => {

@@ -32,6 +32,7 @@ pub mod idle;
 mod sys;
 
 use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
@@ -223,7 +224,7 @@ impl Worker {
         if !self.scratch.woken().is_empty() {
             self.expect_answers(home);
         }
-        if !self.scratch.owing().is_empty() {
+        if !self.scratch.owed_wakes().is_empty() {
             self.note_owing(home);
         }
         moved.slots
@@ -231,7 +232,7 @@ impl Worker {
 
     #[cold]
     fn note_owing(&mut self, switch: usize) {
-        for &id in self.scratch.owing() {
+        for &id in self.scratch.owed_wakes() {
             if !self.owing.contains(&(switch, id)) {
                 self.owing.push((switch, id));
             }
@@ -244,7 +245,7 @@ impl Worker {
         let Self { owing, switches, .. } = self;
         owing.retain(|&(switch, id)| {
             let switch = switches.get_mut(switch).and_then(Option::as_mut);
-            switch.is_some_and(|switch| switch.settle_wake(id))
+            switch.is_some_and(|switch| switch.wake_if_due(id))
         });
     }
 
@@ -532,7 +533,7 @@ impl Worker {
         let plug = self.switch(port.switch).remove_port(port.id);
         debug_assert!(plug.is_some());
         if port.watched && !port.unwatched {
-            self.doorbell.unwatch(plug.as_ref().and_then(Plug::watched));
+            self.doorbell.unwatch(plug.as_ref().and_then(descriptor));
         }
         self.scratch.release();
         plug
@@ -545,7 +546,7 @@ impl Worker {
         let Some(Some(port)) = ports.get_mut(number as usize) else { return };
         let plug = switches[port.switch].as_mut().and_then(|switch| switch.plug_mut(port.id));
         if let Some(plug) = plug.filter(|plug| plug.is_socket())
-            && let Some(fd) = plug.watched()
+            && let Some(fd) = descriptor(plug)
         {
             doorbell.unwatch(Some(fd));
             port.unwatched = true;
@@ -559,7 +560,7 @@ impl Worker {
         let Some(Some(port)) = ports.get_mut(number as usize) else { return };
         let plug = switches[port.switch].as_mut().and_then(|switch| switch.plug_mut(port.id));
         if std::mem::take(&mut port.watched) && !std::mem::take(&mut port.unwatched) {
-            doorbell.unwatch(plug.as_deref().and_then(Plug::watched));
+            doorbell.unwatch(plug.as_deref().and_then(descriptor));
         }
     }
 
@@ -582,7 +583,7 @@ impl Worker {
         let port = self.ports.get_mut(number as usize).and_then(Option::as_mut)?;
         let unwatched = std::mem::take(&mut port.unwatched);
         if std::mem::replace(&mut port.watched, watched) && !unwatched {
-            self.doorbell.unwatch(old.as_ref().and_then(Plug::watched));
+            self.doorbell.unwatch(old.as_ref().and_then(descriptor));
         }
         self.scratch.release();
         self.activate(number);
@@ -632,9 +633,15 @@ impl Worker {
     }
 }
 
+/// The descriptor that becomes readable when the plug has something to receive.
+fn descriptor(plug: &Plug) -> Option<BorrowedFd<'_>> {
+    let fd = plug.watched()?.downcast_ref::<OwnedFd>();
+    Some(fd.expect("adapters are watched by descriptors").as_fd())
+}
+
 /// Watches what the plug has to be watched.
 fn watch(doorbell: &Doorbell, number: u32, plug: &Plug) -> bool {
-    let Some(fd) = plug.watched() else { return false };
+    let Some(fd) = descriptor(plug) else { return false };
     match doorbell.watch(fd, number) {
         Ok(()) => true,
         Err(error) => {

@@ -36,7 +36,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use switch::offload::{VNET_LEN, Vnet};
 use switch::receive::batch::{Batch, Delivery};
-use switch::{Adapter, DropReason, Sent, Wake};
+use switch::{Adapter, DropReason, Notify, Sent, Wake};
 
 use crate::group::Share;
 use crate::sys::Waker;
@@ -202,6 +202,8 @@ impl Adapter for Absent {
         sent
     }
 }
+
+impl Notify for Absent {}
 
 /// Rung by links whose state has changed: what the control thread reads, and what links ring.
 ///

@@ -9,7 +9,7 @@
 //! another port gives such a run. Messages that were received and find no room wait in the inbox,
 //! and nothing is received before all are given out.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::any::Any;
 use std::sync::Arc;
 
 use hostif::HostError;
@@ -21,7 +21,7 @@ use ring::intake::{FRAMES, Intake};
 use rustix::io::Errno;
 use switch::offload::{Offloads, VNET_LEN, Vnet};
 use switch::receive::batch::{Batch, Delivery};
-use switch::{Adapter, DropReason, Drops, Sent};
+use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
 use super::{Link, Opened, State, write_out};
 use crate::sys::Waker;
@@ -215,7 +215,9 @@ impl Adapter for Packet {
     fn accepts(&self) -> Offloads {
         self.accepts
     }
+}
 
+impl Notify for Packet {
     fn pending(&mut self) -> bool {
         self.next < self.inbox.count()
     }
@@ -224,7 +226,7 @@ impl Adapter for Packet {
         true
     }
 
-    fn watched(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.socket.as_fd())
+    fn watched(&self) -> Option<&dyn Any> {
+        Some(self.socket.descriptor())
     }
 }

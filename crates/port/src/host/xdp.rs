@@ -21,6 +21,7 @@
 
 mod store;
 
+use std::any::Any;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -38,7 +39,7 @@ use ring::umem::{Chunk, Umem, delivered};
 use rustix::io::Errno;
 use switch::offload::begun::Begun;
 use switch::receive::batch::{Batch, Delivery};
-use switch::{Adapter, DropReason, Drops, Sent};
+use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
 use super::{Link, Opened, State};
 use crate::group::Share;
@@ -471,7 +472,7 @@ impl Adapter for Xdp {
         Sent::each(list, |delivery| self.put(batch, delivery))
     }
 
-    fn take(&mut self, batch: &mut Batch, list: &[Delivery], from: Giver<'_>) -> Sent {
+    fn send_owned(&mut self, batch: &mut Batch, list: &[Delivery], from: Giver<'_>) -> Sent {
         if self.is_down() {
             return all_down(list);
         }
@@ -482,7 +483,9 @@ impl Adapter for Xdp {
         self.kick();
         self.store.note_sending(SEND as usize - self.free.len());
     }
+}
 
+impl Notify for Xdp {
     fn pending(&mut self) -> bool {
         !self.stalled && self.queues[0].socket.unsent() > 0
     }
@@ -491,8 +494,7 @@ impl Adapter for Xdp {
         true
     }
 
-    fn watched(&self) -> Option<BorrowedFd<'_>> {
-        let one = || self.queues[0].socket.as_fd();
-        Some(self.watched.as_ref().map_or_else(one, AsFd::as_fd))
+    fn watched(&self) -> Option<&dyn Any> {
+        Some(self.watched.as_ref().unwrap_or_else(|| self.queues[0].socket.descriptor()))
     }
 }

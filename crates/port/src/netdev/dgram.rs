@@ -3,16 +3,17 @@
 //! A socket of this kind takes few that nobody has read (`net.unix.max_dgram_qlen`, 10 where
 //! nobody has raised it), so what the peer does not take at once waits here.
 
+use std::any::Any;
 use std::array::from_fn;
 use std::io::IoSlice;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use ring::frame::{ETHERNET, FRAME_MAX};
 use ring::intake::{FRAMES, Intake, USUAL};
 use rustix::io::Errno;
 use rustix::net::{MMsgHdr, RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmmsg, sockopt};
 use switch::receive::batch::{Batch, Delivery};
-use switch::{Adapter, DropReason, Drops, Sent};
+use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
 use super::keeper::Line;
 use super::{End, WAITING};
@@ -206,9 +207,11 @@ impl Adapter for Datagrams {
     fn flush(&mut self) {
         self.write();
     }
+}
 
-    fn watched(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.line.as_fd())
+impl Notify for Datagrams {
+    fn watched(&self) -> Option<&dyn Any> {
+        Some(self.line.descriptor())
     }
 }
 

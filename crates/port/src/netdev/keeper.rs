@@ -1,7 +1,7 @@
 //! The thread that gets a port its peers, one after the other, so that the worker waits for none.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -118,9 +118,10 @@ impl Line {
     }
 }
 
-impl AsFd for Line {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.epoll.as_fd()
+impl Line {
+    /// What the worker waits for.
+    pub(super) fn descriptor(&self) -> &OwnedFd {
+        &self.epoll
     }
 }
 

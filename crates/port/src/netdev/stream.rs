@@ -3,14 +3,15 @@
 //! What has been read and not been given out stays in the inbox: half a frame, or whole ones for
 //! which the turn had no room. What the peer has not taken stays in the outbox.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::any::Any;
+use std::os::fd::OwnedFd;
 
 use ring::frame::{ETHERNET, FRAME_MAX};
 use ring::intake::{FRAMES, Intake, USUAL};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use switch::receive::batch::{Batch, Delivery};
-use switch::{Adapter, DropReason, Drops, Sent};
+use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
 use super::keeper::Line;
 use super::{End, WAITING};
@@ -187,14 +188,16 @@ impl Adapter for Stream {
     fn flush(&mut self) {
         self.write();
     }
+}
 
+impl Notify for Stream {
     fn pending(&mut self) -> bool {
         // One that is too long is found when it is asked for again.
         !matches!(self.inbox.frame(), Ok(None))
     }
 
-    fn watched(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.line.as_fd())
+    fn watched(&self) -> Option<&dyn Any> {
+        Some(self.line.descriptor())
     }
 }
 

@@ -108,6 +108,14 @@ impl From<OwnedFd> for PacketSocket {
     }
 }
 
+impl PacketSocket {
+    /// The socket, readable when frames have arrived.
+    #[must_use]
+    pub fn descriptor(&self) -> &OwnedFd {
+        &self.0
+    }
+}
+
 impl AsFd for PacketSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

@@ -159,9 +159,11 @@ impl Ear {
     }
 }
 
-impl AsFd for Ear {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+impl Ear {
+    /// What the worker waits for.
+    #[must_use]
+    pub fn descriptor(&self) -> &OwnedFd {
+        &self.0
     }
 }
 

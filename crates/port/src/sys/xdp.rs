@@ -230,7 +230,14 @@ impl XdpSocket {
     }
 }
 
-/// Readable when frames have arrived.
+impl XdpSocket {
+    /// The socket, readable when frames have arrived.
+    #[must_use]
+    pub fn descriptor(&self) -> &OwnedFd {
+        &self.socket
+    }
+}
+
 impl AsFd for XdpSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

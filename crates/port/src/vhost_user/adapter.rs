@@ -26,7 +26,7 @@
 //! as zeros. They may be nonsense, or a queue that is empty for ever: a port that falls asleep
 //! looks whether it is that.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -39,7 +39,7 @@ use ring::guest::{Reader, Writer};
 use ring::intake::{self, Intake};
 use switch::offload::{Offloads, VNET_LEN, Vnet, is_unfinished};
 use switch::receive::batch::{Batch, Delivery, Entry, prologue};
-use switch::{Adapter, DropReason, Drops, Sent};
+use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
 use super::hand::{Inbox, Order, Ring, Trouble};
 use crate::sys::vhost::{Ear, Event};
@@ -535,18 +535,6 @@ impl Adapter for Machine {
         }
     }
 
-    fn owes(&self) -> bool {
-        !self.owing.is_empty()
-    }
-
-    /// The worker has passed fences since.
-    fn settle(&mut self) {
-        for _ in 0..self.owing.len() {
-            let at = self.owing.swap_remove(0);
-            self.remind(at);
-        }
-    }
-
     fn can_wait(&self) -> bool {
         true
     }
@@ -554,6 +542,20 @@ impl Adapter for Machine {
     /// Of the fullest queue: which one frames take is not known before.
     fn room(&mut self) -> u32 {
         self.usable_queues().map(|(_, ring)| ring.room()).min().unwrap_or(u32::MAX)
+    }
+}
+
+impl Notify for Machine {
+    fn owes_wake(&self) -> bool {
+        !self.owing.is_empty()
+    }
+
+    /// The worker has passed fences since.
+    fn wake_if_due(&mut self) {
+        for _ in 0..self.owing.len() {
+            let at = self.owing.swap_remove(0);
+            self.remind(at);
+        }
     }
 
     fn want_room(&mut self) {
@@ -580,8 +582,8 @@ impl Adapter for Machine {
             || self.transmits().any(|ring| ring.trouble.is_none() && ring.queue.pending())
     }
 
-    fn watched(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.ear.as_fd())
+    fn watched(&self) -> Option<&dyn Any> {
+        Some(self.ear.descriptor())
     }
 }
 

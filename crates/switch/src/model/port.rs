@@ -1,6 +1,21 @@
-//! What the switch asks of a port.
+//! Ports as the switch sees them: rings that it serves itself, or an adapter.
+//!
+//! # Theory of operation
+//!
+//! ```text
+//!              ┌─ Rings:   netmap rings in shared memory; the switch copies or swaps, slot by slot
+//!   Plug ──────┤
+//!              └─ Adapter: a TAP device, a socket, a guest's virtqueues; batches go in and out
+//! ```
+//!
+//! An adapter has two sides. [`Adapter`] moves frames, and the switch calls it during a turn.
+//! [`Notify`] is the handshake that lets a worker sleep: arm, look once more, sleep, disarm. The
+//! switch calls neither a clock nor the kernel; an adapter may do both. A call through either trait
+//! is dynamic dispatch, at most a few times in a batch and never for each frame.
+//!
+//! The switch owns its plugs. The worker that owns the switch is the only thread that calls them.
 
-use std::os::fd::BorrowedFd;
+use std::any::Any;
 
 use ring::exchange::Giver;
 use ring::krings::Krings;
@@ -9,184 +24,195 @@ use crate::model::stats::{Counters, DropReason, Drops};
 use crate::offload::Offloads;
 use crate::receive::batch::{Batch, Delivery};
 
-/// What is plugged into a switch.
+/// What is plugged into a port of the switch.
 pub enum Plug {
-    /// A port whose frames lie in netmap rings: the switch moves them itself, from ring to ring,
-    /// without a call per frame.
+    /// Netmap rings. The switch moves frames from ring to ring itself, without a call per frame.
     Rings(Krings, Box<dyn Wake>),
-    /// A port with queues of its own, adapted to batches.
+    /// Queues of another kind, which an adapter turns into batches.
     Adapter(Box<dyn Adapter>),
 }
 
 /// Wakes the client of a port with rings.
 pub trait Wake: Send {
-    /// Rings the client's doorbell. Never blocks.
+    /// Rings the client's doorbell. This never blocks.
     fn wake(&self);
 }
 
-/// A port without rings. Dispatch through this trait is dynamic, once per batch.
-pub trait Adapter: Send {
-    /// Moves frames that have arrived into `batch`, as many as it has room for; counts in `drops`
-    /// those that it could not take.
+/// The datapath of a port without rings.
+pub trait Adapter: Notify {
+    /// Moves frames that have arrived into `batch`, as many as it has room for. The adapter counts
+    /// in `drops` the frames that it could not take.
     fn recv(&mut self, _batch: &mut Batch, _drops: &mut Drops) {}
 
-    /// What was received last has been delivered. Of frames that went [by
-    /// exchange](Batch::trade_for) the batch has the buffers that came for theirs.
+    /// Says that the switch has delivered the batch, and returns it. Where frames went [by
+    /// exchange](Batch::trade_for), the batch holds the buffers that the adapter gets for them.
     fn take_back(&mut self, _batch: &Batch) {}
 
-    /// What was received last has been delivered: nobody reads it any more. `true`: the peer may
-    /// have to be woken for that, by a [flush](Adapter::flush).
+    /// Says that the switch has delivered the batch and reads its memory no more. `true`: the peer
+    /// may wait for that, and the switch [flushes](Adapter::flush) the adapter.
     fn delivered(&mut self) -> bool {
         false
     }
 
-    /// Sends the listed frames, in order. What does not fit is dropped and counted.
-    /// Of [unfinished](Batch::left) ones it gets those that it [accepts](Adapter::accepts).
+    /// Sends the listed frames in order. The adapter drops and counts what does not fit. A frame
+    /// with [work left to the device](Batch::left) comes here only if the adapter
+    /// [accepts](Adapter::accepts) that work.
     fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent;
 
-    /// The same for frames that nobody else gets, and whose buffers the port may have for its own.
-    fn take(&mut self, batch: &mut Batch, list: &[Delivery], _from: Giver<'_>) -> Sent {
+    /// Sends frames that no other port gets. The adapter may keep their buffers and give others.
+    fn send_owned(&mut self, batch: &mut Batch, list: &[Delivery], _from: Giver<'_>) -> Sent {
         self.send(batch, list)
     }
 
-    /// What may be left undone in frames that it is sent.
+    /// The offloads that the adapter accepts in frames that the switch sends to it.
     fn accepts(&self) -> Offloads {
         Offloads::NONE
     }
 
-    /// The turn is over: flushes what was sent, wakes the peer.
+    /// Ends a turn: the adapter writes out what it was sent and wakes its peer.
     fn flush(&mut self) {}
 
-    /// Is it a socket of the kernel's, by which the host's interfaces are read and written? Who
-    /// takes what is sent by it may need our core for it, and nothing says when they do not keep
-    /// up: the worker gives it away after a turn that has sent something. And whoever sends what
-    /// arrives there pays for waking us with each frame, as long as [`watched`](Adapter::watched)
-    /// is: a busy one is not.
-    fn is_socket(&self) -> bool {
-        false
-    }
-
-    /// Has a flush left waking the peer for later? Then the worker [settles](Adapter::settle) that
-    /// soon.
-    fn owes(&self) -> bool {
-        false
-    }
-
-    /// Wakes the peer if it is time. The worker stays awake until it is.
-    fn settle(&mut self) {}
-
-    /// Can frames that are not taken wait where they are, without waking the worker?
+    /// Whether frames that are not taken can wait in the peer's queue without waking the worker.
     fn can_wait(&self) -> bool {
         false
     }
 
-    /// How many frames surely find room now, for a port that is waited for when it is full.
+    /// How many frames are sure to fit now. The switch asks where `on_full = wait`.
     fn room(&mut self) -> u32 {
         u32::MAX
     }
+}
 
-    /// Asks the peer to make [`watched`](Adapter::watched) readable when it makes room. The worker
-    /// fences and asks [`room`](Adapter::room) before it sleeps.
-    fn want_room(&mut self) {}
-
-    /// Takes that request back.
-    fn found_room(&mut self) {}
-
-    /// Asks the peer to make [`watched`](Adapter::watched) readable when it has something, if that
-    /// has to be asked for. The worker fences and looks at [`pending`](Adapter::pending) before it
-    /// sleeps.
+/// The sleep and wake handshake of a port without rings.
+///
+/// A worker that has nothing to do arms every port, issues a full fence, and looks at
+/// [`pending`](Notify::pending) once more. If no port has work, it sleeps on what the ports are
+/// [watched](Notify::watched) by. When it wakes, it disarms them.
+pub trait Notify: Send {
+    /// Asks the peer for a notification when it has something to send.
     fn arm(&mut self) {}
 
-    /// Takes that request back.
+    /// Withdraws the request of [`arm`](Notify::arm).
     fn disarm(&mut self) {}
 
-    /// Is there anything to receive? A port that is [watched](Adapter::watched) need not know.
+    /// Whether there is anything to receive. A port that is [watched](Notify::watched) may leave
+    /// that to the watcher and say no.
     fn pending(&mut self) -> bool {
         false
     }
 
-    /// What becomes readable when there is something to receive. It stays the same for the
-    /// adapter's life; one that is closed early is watched no more.
-    fn watched(&self) -> Option<BorrowedFd<'_>> {
+    /// The object that becomes readable when there is something to receive, for the worker to wait
+    /// on. The switch does not know its type; workers expect an `OwnedFd`. The object stays the
+    /// same for the adapter's life.
+    fn watched(&self) -> Option<&dyn Any> {
         None
     }
 
-    /// Nothing will ever come again. What is watched is readable all the same, and is kept for whom
-    /// the adapter is given to: to close it may take the kernel longer than a worker has time.
+    /// Whether the peer is gone for good. Its descriptor stays readable, so the worker stops
+    /// watching it. The adapter closes the descriptor when the control thread drops the adapter,
+    /// because a close may take the kernel longer than a worker has time for.
     fn is_over(&self) -> bool {
+        false
+    }
+
+    /// Asks the peer for a notification when it makes room. The worker issues a full fence and asks
+    /// for the [room](Adapter::room) before it sleeps.
+    fn want_room(&mut self) {}
+
+    /// Withdraws the request of [`want_room`](Notify::want_room).
+    fn found_room(&mut self) {}
+
+    /// Whether a flush has put off waking the peer, to send fewer interrupts. The worker then calls
+    /// [`wake_if_due`](Notify::wake_if_due) until the wake-up is done.
+    fn owes_wake(&self) -> bool {
+        false
+    }
+
+    /// Wakes the peer if its interrupt moderation timer has expired.
+    fn wake_if_due(&mut self) {}
+
+    /// Whether the adapter reads and writes a socket of the kernel.
+    ///
+    /// The process at the other end may need the worker's core to read what the switch has sent,
+    /// and nothing shows that it falls behind. So the worker yields its core after a turn that has
+    /// sent something to a socket. In the other direction a sender pays for each wake-up as long as
+    /// the socket is watched. So the worker does not watch a busy socket; it polls.
+    fn is_socket(&self) -> bool {
         false
     }
 }
 
 impl Plug {
-    /// Asks the peer to ring the worker's doorbell when it has something. The worker fences and
-    /// looks at [`Plug::pending`] before it sleeps.
+    /// Asks the peer to ring the worker's doorbell when it has something to send. The worker issues
+    /// a full fence and looks at [`Plug::pending`] before it sleeps.
     pub fn arm(&mut self) {
         match self {
-            Self::Rings(host, _) => host.arm(),
+            Self::Rings(krings, _) => krings.arm(),
             Self::Adapter(adapter) => adapter.arm(),
         }
     }
 
-    /// From now on, wakes the client like this.
+    /// Withdraws the request of [`arm`](Plug::arm).
+    pub fn disarm(&mut self) {
+        match self {
+            Self::Rings(krings, _) => krings.disarm(),
+            Self::Adapter(adapter) => adapter.disarm(),
+        }
+    }
+
+    /// Replaces the doorbell of a client with rings.
     pub fn set_wake(&mut self, wake: Box<dyn Wake>) {
         if let Self::Rings(_, old) = self {
             *old = wake;
         }
     }
 
-    /// From now on, its frames have so many bytes in front. Ports without rings have none.
-    pub fn set_front(&mut self, len: u8) {
-        if let Self::Rings(host, _) = self {
-            host.set_vnet_header_len(len);
+    /// Sets the length of the virtio-net header in front of each frame in the rings. Adapters keep
+    /// such headers to themselves.
+    pub fn set_vnet_header(&mut self, len: u8) {
+        assert!([0, 10, 12].contains(&len), "a virtio-net header has 10 or 12 bytes, not {len}");
+        if let Self::Rings(krings, _) = self {
+            krings.set_vnet_header_len(len);
         }
     }
 
-    /// Takes that request back.
-    pub fn disarm(&mut self) {
-        match self {
-            Self::Rings(host, _) => host.disarm(),
-            Self::Adapter(adapter) => adapter.disarm(),
-        }
-    }
-
-    /// Is there anything to receive?
+    /// Whether there is anything to receive.
     pub fn pending(&mut self) -> bool {
         match self {
-            Self::Rings(host, _) => host.sync_tx() > 0 || host.has_returned(),
+            Self::Rings(krings, _) => krings.sync_tx() > 0 || krings.has_returned(),
             Self::Adapter(adapter) => adapter.pending(),
         }
     }
 
-    /// What the worker watches for the port, beside its own doorbell.
+    /// The object that the worker waits on beside its own doorbell: see [`Notify::watched`].
     #[must_use]
-    pub fn watched(&self) -> Option<BorrowedFd<'_>> {
+    pub fn watched(&self) -> Option<&dyn Any> {
         match self {
             Self::Rings(..) => None,
             Self::Adapter(adapter) => adapter.watched(),
         }
     }
 
-    /// Will nothing ever come again? See [`Adapter::is_over`].
+    /// Whether the peer is gone for good: see [`Notify::is_over`].
     #[must_use]
     pub fn is_over(&self) -> bool {
         matches!(self, Self::Adapter(adapter) if adapter.is_over())
     }
 
-    /// Is it a socket of the kernel's? See [`Adapter::is_socket`].
+    /// Whether the port is a socket of the kernel: see [`Notify::is_socket`].
     #[must_use]
     pub fn is_socket(&self) -> bool {
         matches!(self, Self::Adapter(adapter) if adapter.is_socket())
     }
 
-    /// Must the worker run its process-wide barrier on this peer's behalf before it sleeps? See
-    /// [`ring::doorbell`].
+    /// Whether the client publishes without fences, so that the worker must issue a process-wide
+    /// barrier for it before it sleeps: see [`ring::doorbell`].
     #[must_use]
     pub fn is_light(&self) -> bool {
-        matches!(self, Self::Rings(host, _) if host.is_light())
+        matches!(self, Self::Rings(krings, _) if krings.is_light())
     }
 
-    /// What may be left undone in frames that it is sent.
+    /// The offloads that the peer accepts in frames that it gets.
     pub(crate) fn accepts(&self) -> Offloads {
         match self {
             Self::Rings(..) => Offloads::NONE,
@@ -194,45 +220,47 @@ impl Plug {
         }
     }
 
-    /// How often the peer's rings had to be re-synchronised.
+    /// How often the switch had to set right the indexes that a client wrote.
     #[must_use]
     pub fn resyncs(&self) -> u32 {
         match self {
-            Self::Rings(host, _) => host.resyncs(),
+            Self::Rings(krings, _) => krings.resyncs(),
             Self::Adapter(_) => 0,
         }
     }
 
-    /// Queues in each direction: how many rows of counters the port needs.
+    /// The number of queue pairs, which is the number of rows of counters.
     #[must_use]
     pub fn queues(&self) -> usize {
-        match self {
-            Self::Rings(host, _) => host.tx.len().max(host.rx.len()),
+        let queues = match self {
+            Self::Rings(krings, _) => krings.tx.len().max(krings.rx.len()),
             Self::Adapter(_) => 1,
-        }
+        };
+        assert!(queues > 0, "a port has a queue at least");
+        queues
     }
 
-    /// The rings, where there are any.
+    /// The rings of a port that has some.
     #[inline]
     pub fn rings(&mut self) -> Option<&mut Krings> {
         match self {
-            Self::Rings(host, _) => Some(host),
+            Self::Rings(krings, _) => Some(krings),
             Self::Adapter(_) => None,
         }
     }
 }
 
-/// What became of a list of frames.
+/// How the frames of a list fared at one destination.
 #[derive(Clone, Debug, Default)]
 pub struct Sent {
-    /// Delivered.
+    /// Frames that the destination has got.
     pub delivered: Counters,
-    /// Not delivered.
+    /// Frames that were dropped there, by reason.
     pub drops: Drops,
 }
 
 impl Sent {
-    /// Of frames that are sent one by one: `send` says of each how many bytes it has delivered.
+    /// Sends a list frame by frame. `send` returns how many bytes it has delivered of each.
     pub fn each(
         list: &[Delivery],
         mut send: impl FnMut(Delivery) -> Result<usize, DropReason>,
@@ -244,6 +272,7 @@ impl Sent {
                 Err(why) => sent.drops.add(why, 1),
             }
         }
+        debug_assert_eq!(sent.delivered.frames + sent.drops.total(), list.len() as u64);
         sent
     }
 }

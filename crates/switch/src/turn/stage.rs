@@ -274,7 +274,7 @@ impl TurnOf<'_> {
         let giver = giver(from, queue, batch).filter(|_| alone);
         let sent = match (&mut to.plug, giver) {
             (Plug::Adapter(adapter), None) => adapter.send(batch, list),
-            (Plug::Adapter(adapter), Some(giver)) => adapter.take(batch, list, giver),
+            (Plug::Adapter(adapter), Some(giver)) => adapter.send_owned(batch, list, giver),
             (Plug::Rings(rings, _), giver) => {
                 rx_queue = queue_of(queue, rings);
                 let mut watch = to.watch.as_deref_mut().map(|watch| (rx_queue, watch, monitors));

@@ -2,7 +2,7 @@
 
 use ring::intake::Intake;
 use switch::receive::batch::{Batch, Delivery, prologue};
-use switch::{Adapter, Drops, Sent};
+use switch::{Adapter, Drops, Notify, Sent};
 
 use super::*;
 
@@ -14,6 +14,8 @@ impl Adapter for Silent {
         Sent::default()
     }
 }
+
+impl Notify for Silent {}
 
 /// A port that takes buffers in which nothing is that could be a frame, and gives them back.
 struct Empties {
@@ -36,6 +38,8 @@ impl Adapter for Empties {
         self.told.send(()).expect("the test looks");
     }
 }
+
+impl Notify for Empties {}
 
 #[test]
 fn whoever_waits_for_buffers_is_told_of_them_without_any_frame() {
@@ -85,6 +89,8 @@ impl Adapter for Wire {
         Sent::default()
     }
 }
+
+impl Notify for Wire {}
 
 #[test]
 fn frames_of_any_length_come_and_go() {
@@ -151,6 +157,8 @@ impl Adapter for Patient {
         0
     }
 }
+
+impl Notify for Patient {}
 
 #[test]
 fn nobody_waits_for_a_port_that_a_station_has_left() {

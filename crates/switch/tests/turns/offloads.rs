@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use ring::intake::Intake;
 use switch::offload::{Offloads, VNET_LEN, Vnet};
 use switch::receive::batch::{Batch, Delivery};
-use switch::{Adapter, Drops, Sent};
+use switch::{Adapter, Drops, Notify, Sent};
 
 use super::*;
 
@@ -64,6 +64,8 @@ impl Adapter for Card {
         self.accepts
     }
 }
+
+impl Notify for Card {}
 
 /// A run of TCP segments over IPv4 with this payload, and the header that says so.
 fn run(dst: [u8; 6], payload: &[u8], size: u16) -> ([u8; VNET_LEN], Vec<u8>) {

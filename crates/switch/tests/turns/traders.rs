@@ -7,7 +7,7 @@ use ring::exchange::{Exchange, Giver};
 use ring::umem::{Chunk, Umem};
 use ring::{BufferIndex, Region};
 use switch::receive::batch::{Batch, Delivery};
-use switch::{Adapter, Drops, Sent};
+use switch::{Adapter, Drops, Notify, Sent};
 
 use super::*;
 
@@ -65,7 +65,7 @@ impl Adapter for Desk {
         Sent::each(list, |delivery| Ok(self.copied(batch, delivery)))
     }
 
-    fn take(&mut self, batch: &mut Batch, list: &[Delivery], from: Giver<'_>) -> Sent {
+    fn send_owned(&mut self, batch: &mut Batch, list: &[Delivery], from: Giver<'_>) -> Sent {
         Sent::each(list, |delivery| {
             let Some((piece, slot)) = batch.tradable(delivery, self.umem.region()) else {
                 return Ok(self.copied(batch, delivery));
@@ -87,6 +87,8 @@ impl Adapter for Desk {
         })
     }
 }
+
+impl Notify for Desk {}
 
 /// The other side of a desk.
 struct Beyond {

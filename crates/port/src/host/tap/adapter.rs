@@ -11,8 +11,9 @@
 //! from how many came before, for a read that finds nothing is not free. What is sent to one TAP at
 //! a time is written at once.
 
+use std::any::Any;
 use std::io::{self, IoSliceMut};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use hostif::HostError;
@@ -24,7 +25,7 @@ use ring::umem::delivered;
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use switch::offload::{Offloads, VNET_LEN, Vnet};
 use switch::receive::batch::{Batch, Delivery};
-use switch::{Adapter, DropReason, Drops, Sent};
+use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
 use crate::host::{HEADERS, Link, State, watch_all, write_out};
 use crate::sys::outbox::{Letters, Outbox};
@@ -354,9 +355,11 @@ impl Adapter for Tap {
     fn accepts(&self) -> Offloads {
         self.accepts
     }
+}
 
-    fn watched(&self) -> Option<BorrowedFd<'_>> {
-        self.all.as_ref().or(self.queues.first()).map(AsFd::as_fd)
+impl Notify for Tap {
+    fn watched(&self) -> Option<&dyn Any> {
+        self.all.as_ref().or(self.queues.first()).map(|queue| queue as &dyn Any)
     }
 
     fn is_over(&self) -> bool {
