@@ -7,26 +7,30 @@
 //! taken in the same minutes ([`runner`]). The parts of a measurement are separate processes
 //! ([`role`]), and what counts is what the receiver gets.
 
-mod chain;
+mod daemon;
+mod descriptor;
 mod figures;
-mod frames;
 mod host;
 mod limit;
 mod machine;
 mod payload;
 mod peers;
 mod probe;
+mod programs;
 mod report;
 mod role;
+mod roles;
 mod runner;
 mod sample;
 mod scenario;
+mod stamp;
 mod subject;
 pub mod traffic;
+mod work;
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use serde_json::json;
 
@@ -76,7 +80,7 @@ pub struct BenchArgs {
 /// Runs what the command line asks for.
 pub fn run(args: &BenchArgs) -> Result<()> {
     if let Some(role) = &args.role {
-        return role::run(&serde_json::from_str(role).context("--role is not for users")?);
+        return roles::run(role);
     }
     if args.scenario == ["list"] {
         return list(args.json);

@@ -13,36 +13,20 @@
 //! quarter of the time is for the start and does not count.
 
 mod chain;
+pub mod wake_up;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::machine;
-use super::payload::{self, Pool};
-use super::role::{self, Role};
-use super::scenario::{Payload, Wait, Work};
+use crate::machine;
+use crate::payload::{self, Pool};
+use crate::scenario::Limit;
+use crate::work::{Payload, Work};
 
 const SLOTS: usize = 1024;
 
 /// Bytes that one slot's buffer holds.
 const LONGEST: usize = payload::STRIDE * 8;
-
-/// The kind of limit that a scenario is held against.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Limit {
-    /// A ring between two cores, in million frames a second.
-    Exchange,
-    /// Write, copy and read on one core, in million frames a second.
-    OneCore,
-    /// Bare rings between as many functions, in million frames a second.
-    Chain,
-    /// This many cache-line round trips, in microseconds.
-    LineTrips(u8),
-    /// This many wake-ups through pipes on one core, in microseconds.
-    WakeUps(u8),
-    /// Nothing meaningful.
-    None,
-}
 
 /// Measures a limit once; `None` where there is none or it cannot be measured here.
 pub fn measure(limit: Limit, work: &Work, time: Duration) -> anyhow::Result<Option<f64>> {
@@ -57,9 +41,9 @@ pub fn measure(limit: Limit, work: &Work, time: Duration) -> anyhow::Result<Opti
         Limit::OneCore => Ok(Some(one_core(work, time))),
         Limit::Chain => Ok(Some(chain::measure(work, time))),
         Limit::LineTrips(trips) => {
-            Ok(super::probe::round_trip_ns(0, 1).map(|ns| ns * f64::from(trips) / 1e3))
+            Ok(crate::probe::round_trip_ns(0, 1).map(|ns| ns * f64::from(trips) / 1e3))
         }
-        Limit::WakeUps(wake_ups) => wake_ups_us(wake_ups, time).map(Some),
+        Limit::WakeUps(wake_ups) => wake_up::micros(wake_ups, time).map(Some),
         Limit::None => Ok(None),
     }
 }
@@ -254,31 +238,11 @@ fn mpps(frames: usize, time: Duration) -> f64 {
     frames / time.as_secs_f64() / 1e6
 }
 
-/// A chain of processes on one core that wake each other through pipes: there and back again.
-fn wake_ups_us(wake_ups: u8, time: Duration) -> anyhow::Result<f64> {
-    assert!(wake_ups >= 2 && wake_ups.is_multiple_of(2), "there and back");
-    let relays = wake_ups / 2 - 1;
-    let mut echo = role::spawn(&Role::Echo { cpu: 0, relays })?;
-    let result = role::ping(&mut echo, 0, time);
-    role::finish(echo)?;
-    result
-}
-
-/// The limit of a round trip, by how its parties wait and how many there are.
-pub fn of_round_trip(wait: Wait, isolated: bool) -> Limit {
-    match (wait, isolated) {
-        (Wait::Asleep, true) => Limit::WakeUps(4),
-        (Wait::Asleep, false) => Limit::WakeUps(2),
-        (Wait::Spin, true) => Limit::LineTrips(2),
-        (Wait::Spin, false) => Limit::LineTrips(1),
-        (Wait::Yield, _) => Limit::None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario;
+    use crate::scenario::{self, of_round_trip};
+    use crate::work::Wait;
 
     #[test]
     fn test_limits_are_numbers() {

@@ -8,10 +8,10 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::machine::{self, Machine};
-use super::peers::Peer;
 use super::probe::Regime;
 use super::sample::Summary;
-use super::scenario::{Ratio, Scenario};
+use crate::scenario::Peer;
+use crate::scenario::{Ratio, Scenario};
 use terminal::table::Align;
 
 /// The result of a scenario. Numbers are in its unit; what could not be measured is null.

@@ -4,13 +4,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::limit::{self, Limit};
-use super::peers::{self, Peer};
 use super::probe::{self, Regime};
 use super::report::{PeerResult, Report};
 use super::sample::{Reading, Sample, Series, Summary, settle, summarize};
-use super::scenario::{Scenario, Traffic, Work};
 use super::subject;
+use crate::limit;
+use crate::peers;
+use crate::scenario::Limit;
+use crate::scenario::Peer;
+use crate::scenario::Scenario;
+use crate::work::{Traffic, Work};
 use terminal::say;
 
 /// How much time a scenario may take.

@@ -1,264 +1,92 @@
-//! Scenarios: what they are made of. [Which there are](list) is a file of its own.
+//! Scenarios: a piece of work, with its goal, its limit and its peers. [Which there are](list) is a
+//! file of its own.
 
-use serde::{Deserialize, Serialize};
+use crate::probe::Regime;
+use crate::work::{Placement, Unit, Wait, Work};
 
-use super::chain::Chain;
-use super::limit::Limit;
-use super::peers::Peer;
-use super::probe::Regime;
-
+mod chains;
 mod list;
 
-pub use list::{all, find, rate};
+pub use list::{all, find};
 
-/// Frames handled per turn by each party.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Batch {
-    /// Slots filled before the sender publishes.
-    pub sender: u16,
-    /// Most frames the switch takes from a port at once.
-    pub switch: u16,
-    /// Slots read before the receiver gives them back.
-    pub receiver: u16,
-}
-
-impl Batch {
-    /// The same for all.
-    pub const fn all(frames: u16) -> Batch {
-        Batch { sender: frames, switch: frames, receiver: frames }
-    }
-}
-
-/// Whether the programs at the ends use the payload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Payload {
-    /// The sender writes and the receiver reads and checks every byte.
-    Touched,
-    /// Both handle slots only, as pkt-gen does; an isolated switch still copies.
-    Untouched,
-}
-
-/// What lies between the ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Path {
-    /// Ports of different memory regions: frames are copied.
-    Isolated,
-    /// Ports of one trust group: buffers are swapped.
-    Group,
-    /// A pipe: two processes, no switch.
-    Pipe,
-    /// Ports of one trust group, with functions between them.
-    Chain(Chain),
-    /// Ports of virtual machines.
-    Guests,
-    /// Ports of virtual machines with kernels in them.
-    GuestsTcp,
-    /// TAPs in two namespaces.
-    HostTcp,
-    /// Two veths, by packet sockets.
-    HostSmall,
-    /// Two veths, by AF_XDP.
-    HostXdp,
-    /// From a TAP to a port of shared memory.
-    HostTap,
-}
-
-impl Path {
-    /// Is it measured in a network namespace of its own?
-    pub fn needs_laboratory(self) -> bool {
-        use Path::{GuestsTcp, HostSmall, HostTap, HostTcp, HostXdp};
-        matches!(self, GuestsTcp | HostTcp | HostSmall | HostXdp | HostTap)
-    }
-}
-
-/// What the switch does with a frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Forwarding {
-    /// It looks the address up that it has learnt.
-    Learning,
-    /// It hands each frame to the other of two ports.
-    Patch,
-}
-
-/// What the programs at the ends are written to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Api {
-    /// The client library.
-    Native,
-    /// netmap's interface, under the preloaded library; nothing of ours is known to them.
-    Netmap,
-    /// The queues of a virtual machine, as `dpdk-testpmd` does it.
-    Dpdk,
-    /// The queues of a virtual machine, by a driver of ours that sleeps when it can.
-    Driver,
-}
-
-/// How the parties of a round trip wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Wait {
-    /// Blocked in the kernel.
-    Asleep,
-    /// Yielding the core to each other.
-    Yield,
-    /// Spinning, on cores of their own.
-    Spin,
-}
-
-/// Who sends to whom, and what is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Traffic {
-    /// One sender, one receiver: million frames received a second.
-    OneWay,
-    /// Two ports, both send and receive: million frames received a second, together.
-    Both,
-    /// One sender to all of this many receivers: million deliveries a second.
-    Broadcast(u8),
-    /// One sender to this many receivers in turn: million frames received a second, together.
-    Unicast(u8),
-    /// One frame there and back: median microseconds.
-    RoundTrip(Wait),
-    /// Nothing is sent: percent of one core that the daemon uses.
-    Quiet,
-    /// Nothing is sent: megabytes of the daemon beyond its ports' memory.
-    DaemonMemory,
-    /// Nothing is sent: megabytes of one default port.
-    PortMemory,
-    /// One sender, and a receiver that takes nothing: nanoseconds of the daemon for each frame.
-    Overrun,
-    /// The daemon is killed: milliseconds until a frame passes again.
-    Resume,
-    /// One sender, and a machine that is slow: thousand frames a second that it gets done.
-    Slow(Offer),
-    /// A tenth of what passes, and nearly all: how many times longer a frame takes then.
-    Latency,
-    /// Nothing is sent: nanoseconds that a poll of a port and a pipe takes, above the system call.
-    Poll,
-}
-
-/// What a slow machine is offered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Offer {
-    /// Thousand frames a second.
-    pub kpps: u16,
-    /// Least time between two interrupts, in microseconds; none: it adapts.
-    pub gap_usecs: Option<u16>,
-}
-
-/// The CPU of each party.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Placement {
-    /// CPU of the sender.
-    pub sender: usize,
-    /// CPU of the daemon's worker.
-    pub switch: usize,
-    /// CPU of the receivers.
-    pub receiver: usize,
-}
-
-impl Placement {
-    /// Two cores: the ends share one, the switch has the other.
-    pub const TWO: Placement = Placement { sender: 0, switch: 1, receiver: 0 };
-    /// Two cores: the sender alone, switch and receiver together.
-    pub const APART: Placement = Placement { sender: 0, switch: 1, receiver: 1 };
-    /// Everything on CPU 0.
-    pub const ONE: Placement = Placement { sender: 0, switch: 0, receiver: 0 };
-
-    /// Whether nothing crosses cores.
-    pub fn one_core(self) -> bool {
-        self.sender == self.switch && self.switch == self.receiver
-    }
-}
-
-/// One piece of work for the subject: everything it needs to know to run it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Work {
-    /// Bytes of a frame, without the checksum.
-    pub frame_len: u16,
-    /// Frames per turn.
-    pub batch: Batch,
-    /// Slots of each ring of a chain's ports.
-    pub slots: u16,
-    /// Whether payload is used.
-    pub payload: Payload,
-    /// How the ends are written.
-    pub api: Api,
-    /// What lies between the ends.
-    pub path: Path,
-    /// What the switch between them does.
-    pub forwarding: Forwarding,
-    /// Who sends to whom.
-    pub traffic: Traffic,
-    /// Where everybody runs.
-    pub placement: Placement,
-    /// Ports that are attached and do nothing.
-    pub idle_ports: u16,
-}
-
-/// 60-byte frames between two isolated processes: what the other scenarios are variations of.
-pub const COPY: Work = Work {
-    frame_len: 60,
-    batch: Batch::all(256),
-    slots: 1024,
-    payload: Payload::Touched,
-    api: Api::Native,
-    path: Path::Isolated,
-    forwarding: Forwarding::Learning,
-    traffic: Traffic::OneWay,
-    placement: Placement::TWO,
-    idle_ports: 0,
-};
-
-/// What a value counts.
+/// Another system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unit {
-    /// Million frames a second, higher is better.
-    Mpps,
-    /// Million deliveries a second, higher is better.
-    Deliveries,
-    /// Gigabits of payload a second, higher is better.
-    Gbit,
-    /// Microseconds, lower is better.
-    Microseconds,
-    /// Nanoseconds, lower is better.
-    Nanoseconds,
-    /// Milliseconds, lower is better.
-    Milliseconds,
-    /// Percent of the rate lost, lower is better.
-    PercentLost,
-    /// Percent of one core, lower is better.
-    PercentCpu,
-    /// Megabytes, lower is better.
-    Megabytes,
-    /// How many times another value, lower is better.
-    Times,
+pub enum Peer {
+    /// Linux bridge with two TAPs.
+    Bridge,
+    /// DPDK memif.
+    Memif,
+    /// DPDK memif in zero-copy mode.
+    MemifZeroCopy,
+    /// DPDK vhost, switched by testpmd.
+    Vhost,
+    /// OVS-DPDK as a learning switch of virtual machines.
+    OvsDpdk,
+    /// This switch, learning, with virtual machines.
+    GuestsLearning,
+    /// This switch, with pollers at the ends.
+    GuestsPollers,
+    /// A Linux bridge of veths.
+    BridgeVeth,
+    /// A Linux bridge with TAPs, and programs at them: such as move frames to the ends' TAPs, or
+    /// QEMU.
+    BridgeRelay,
+    /// Open vSwitch in user space, without DPDK.
+    OvsUser,
+    /// A program that reads a TAP.
+    BareTap,
+    /// vde_switch.
+    Vde,
+    /// The client library instead of netmap's interface.
+    Native,
 }
 
-impl Unit {
-    /// As printed.
+impl Peer {
+    /// The name used in tables, in JSON, and by `--peer`.
     pub fn name(self) -> &'static str {
         match self {
-            Unit::Mpps => "Mpps",
-            Unit::Deliveries => "M deliveries/s",
-            Unit::Gbit => "Gbit/s",
-            Unit::Microseconds => "us",
-            Unit::Nanoseconds => "ns",
-            Unit::Milliseconds => "ms",
-            Unit::PercentLost => "% lost",
-            Unit::PercentCpu => "% of a core",
-            Unit::Megabytes => "MB",
-            Unit::Times => "times",
+            Peer::Bridge => "linux-bridge-tap",
+            Peer::Memif => "dpdk-memif",
+            Peer::MemifZeroCopy => "dpdk-memif-zero-copy",
+            Peer::Vhost => "dpdk-vhost",
+            Peer::OvsDpdk => "ovs-dpdk",
+            Peer::GuestsLearning => "uvala-learning",
+            Peer::GuestsPollers => "uvala-dpdk-ends",
+            Peer::BridgeVeth => "linux-bridge-veth",
+            Peer::BridgeRelay => "linux-bridge-tap",
+            Peer::OvsUser => "ovs-userspace",
+            Peer::BareTap => "bare-tap",
+            Peer::Vde => "vde-switch",
+            Peer::Native => "native-client",
         }
     }
+}
 
-    /// Whether a bigger value is a better one.
-    pub fn higher_is_better(self) -> bool {
-        matches!(self, Unit::Mpps | Unit::Deliveries | Unit::Gbit)
+/// The kind of limit that a scenario is held against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// A ring between two cores, in million frames a second.
+    Exchange,
+    /// Write, copy and read on one core, in million frames a second.
+    OneCore,
+    /// Bare rings between as many functions, in million frames a second.
+    Chain,
+    /// This many cache-line round trips, in microseconds.
+    LineTrips(u8),
+    /// This many wake-ups through pipes on one core, in microseconds.
+    WakeUps(u8),
+    /// Nothing meaningful.
+    None,
+}
+
+/// The limit of a round trip, by how its parties wait and how many there are.
+pub fn of_round_trip(wait: Wait, isolated: bool) -> Limit {
+    match (wait, isolated) {
+        (Wait::Asleep, true) => Limit::WakeUps(4),
+        (Wait::Asleep, false) => Limit::WakeUps(2),
+        (Wait::Spin, true) => Limit::LineTrips(2),
+        (Wait::Spin, false) => Limit::LineTrips(1),
+        (Wait::Yield, _) => Limit::None,
     }
 }
 
@@ -329,5 +157,24 @@ impl Scenario {
             (Regime::Far, Some(placement)) => Work { placement, ..self.work },
             _ => self.work,
         }
+    }
+}
+
+/// A scenario that counts frames, without peers.
+pub fn rate(name: &'static str, what: &'static str, goal: Option<f64>, work: Work) -> Scenario {
+    let limit = if work.placement.one_core() { Limit::OneCore } else { Limit::Exchange };
+    Scenario {
+        name,
+        what,
+        unit: Unit::Mpps,
+        goal,
+        goal_far: None,
+        work,
+        baseline: None,
+        far: None,
+        limit,
+        peers: &[],
+        ratios: &[],
+        slow: false,
     }
 }

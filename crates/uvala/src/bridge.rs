@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,6 @@ use protocol::name::PortName;
 use protocol::{Counter, PortStats};
 use serde::Serialize;
 
-use crate::cli::Global;
 use bench::traffic::session::{PortArgs, Stats, Stop, TICK, may_come_back};
 use terminal::Usage;
 use terminal::say;
@@ -68,7 +68,7 @@ struct Summary {
 }
 
 /// Runs the subcommand.
-pub fn run(global: &Global, args: &Args) -> Result<()> {
+pub fn run(dir: Option<&Path>, args: &Args) -> Result<()> {
     let names: [PortName; 2] = [args.a.parse()?, args.b.parse()?];
     if names[0] == names[1] {
         return Err(Usage(format!("{} cannot be bridged with itself", names[0])).into());
@@ -77,7 +77,7 @@ pub fn run(global: &Global, args: &Args) -> Result<()> {
     args.port_args.pin()?;
     let mut bridge = Bridge {
         names,
-        global,
+        dir,
         args,
         stop,
         start: Instant::now(),
@@ -103,7 +103,7 @@ pub fn run(global: &Global, args: &Args) -> Result<()> {
 /// A bridge for as long as it runs.
 struct Bridge<'a> {
     names: [PortName; 2],
-    global: &'a Global,
+    dir: Option<&'a Path>,
     args: &'a Args,
     stop: Stop,
     start: Instant,
@@ -115,7 +115,7 @@ struct Bridge<'a> {
 
 impl Bridge<'_> {
     fn open(&self) -> Result<[Port; 2], Error> {
-        let open = |name| self.args.port_args.open(name, self.global.dir.as_deref());
+        let open = |name| self.args.port_args.open(name, self.dir);
         Ok([open(&self.names[0])?, open(&self.names[1])?])
     }
 
@@ -172,7 +172,7 @@ impl Bridge<'_> {
     }
 
     fn stats(&self) -> [Stats; 2] {
-        self.names.clone().map(|name| Stats::new(name, self.global.dir.clone()))
+        self.names.clone().map(|name| Stats::new(name, self.dir.map(Path::to_owned)))
     }
 
     fn summarise(&self) -> Result<()> {

@@ -3,9 +3,9 @@
 
 use super::plot::Look;
 use super::{Figure, Line, Of, RATE, axis, marked, over_lengths, published};
-use crate::chain::{Chain, between};
-use crate::limit::Limit;
-use crate::scenario::{Batch, Path, Work};
+use crate::scenario::Limit;
+use crate::work::{Batch, Path, Work};
+use crate::work::{Chain, between};
 
 const FUNCTIONS: [u8; 6] = [1, 2, 3, 4, 5, 8];
 const NOTE: &str = "Sender, functions and receiver are processes on one core, the switch has the \

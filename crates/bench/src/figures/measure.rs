@@ -9,12 +9,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::plot::{Look, Mark, Point, Series};
-use crate::limit::{self, Limit};
-use crate::peers::{self, Peer};
+use crate::limit;
+use crate::peers;
 use crate::probe::Regime;
 use crate::sample::{Sample, Series as Samples, prevailing, settle, summarize};
-use crate::scenario::Work;
+use crate::scenario::Limit;
+use crate::scenario::Peer;
 use crate::subject;
+use crate::work::Work;
 use terminal::say;
 
 /// Length of a sample.
@@ -196,7 +198,7 @@ fn about_marks(spots: &[Spot<'_>], regime: Regime) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::COPY;
+    use crate::work::COPY;
 
     fn spot(line: &Line, values: &[(f64, Regime)]) -> (Point, Vec<String>) {
         let samples = values

@@ -14,10 +14,10 @@ use std::path::Path as FilePath;
 
 use anyhow::{Context, Result};
 
-use super::limit::{self, Limit};
 use super::machine::{self, Machine};
-use super::peers::Peer;
-use super::scenario::{
+use crate::scenario::Limit;
+use crate::scenario::Peer;
+use crate::work::{
     Api, Batch, COPY, Forwarding, Offer, Path, Payload, Placement, Traffic, Wait, Work,
 };
 use measure::{Line, Of};
@@ -252,7 +252,7 @@ fn round_trips() -> Figure {
         Line { name, look, of, points: which.iter().map(point).collect() }
     };
     let ticks = kinds.iter().enumerate().map(|(i, kind)| (i as f64, kind.2.to_owned())).collect();
-    let floor = |wait| Of::Limit(limit::of_round_trip(wait, true));
+    let floor = |wait| Of::Limit(crate::scenario::of_round_trip(wait, true));
     let all = [0, 1, 2, 3];
     let (isolated, subject) = (Path::Isolated, Of::Subject);
     Figure {

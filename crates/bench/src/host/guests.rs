@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use terminal::process;
 
-use super::lab::{bridge, ip};
 use super::{Contender, Meter};
-use crate::peers::console::Console;
-use crate::peers::find;
+use crate::daemon::Daemon;
+use crate::programs::console::Console;
+use crate::programs::find;
+use crate::programs::ip::{bridge, ip};
 use crate::sample::Reading;
-use crate::subject::Daemon;
 
 /// The guests' ports.
 const PORTS: [&str; 2] = ["vale0:vm1", "vale0:vm2"];

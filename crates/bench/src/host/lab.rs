@@ -4,30 +4,19 @@ use std::fs::File;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use client::Options;
 
 use super::packets::{self, End};
 use super::{Contender, Meter};
-use crate::peers::bridge::tap::open as open_tap;
-use crate::peers::ovs::Ovs;
-use crate::peers::{Killed, find};
-use crate::role::{self, Role};
+use crate::daemon::Daemon;
+use crate::programs::ip::{bridge, ip, run};
+use crate::programs::ovs::Ovs;
+use crate::programs::tap::open as open_tap;
+use crate::programs::{Killed, find};
+use crate::role;
 use crate::sample::Reading;
-use crate::scenario::Work;
-use crate::subject::Daemon;
-
-/// Does what one line of `ip` says.
-pub(super) fn ip(arguments: &str) -> Result<()> {
-    run(Command::new(find("ip", "iproute2")?).args(arguments.split(' ')))
-        .with_context(|| format!("ip {arguments}"))
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let output = command.stdin(Stdio::null()).output()?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
-    Ok(())
-}
+use crate::work::Work;
 
 /// A network namespace with one interface; gone when dropped.
 struct Namespace(Killed);
@@ -76,23 +65,13 @@ impl Namespace {
 /// Interfaces of the two ends, and their addresses.
 const ENDS: [(&str, &str); 2] = [("end0", "10.9.0.1"), ("end1", "10.9.0.2")];
 
-/// What is to be kept while something is measured.
-type Furniture = Vec<Box<dyn Send>>;
-
-/// A bridge with these ports.
-pub(super) fn bridge(ports: &[&str]) -> Result<()> {
-    ip("link add br0 type bridge stp_state 0 forward_delay 0")?;
-    for port in ports {
-        ip(&format!("link set {port} master br0"))?;
-        ip(&format!("link set {port} up"))?;
-    }
-    ip("link set br0 up")
-}
+/// Processes and descriptors that are to be there while something is measured.
+type Kept = Vec<Box<dyn Send>>;
 
 /// One TCP stream between two namespaces: Gbit/s.
 pub fn tcp(contender: Contender, time: Duration) -> Result<Reading> {
     let ends = [Namespace::new()?, Namespace::new()?];
-    let mut kept: Furniture = Vec::new();
+    let mut kept: Kept = Vec::new();
     match contender {
         Contender::Uvala => kept.push(Box::new(tap_switch(&ends)?)),
         Contender::Bridge => {
@@ -133,8 +112,7 @@ fn tap_switch(ends: &[Namespace; 2]) -> Result<Daemon> {
 
 /// A process that moves frames from one TAP to another, until it is ended.
 fn relay(from: &File, to: &File) -> Result<Killed> {
-    let role = Role::HostEnd(End::Relay);
-    let mut command = role::command(&role, from.try_clone()?.into())?;
+    let mut command = role::command(&End::Relay, from.try_clone()?.into())?;
     command.stdout(to.try_clone()?);
     Ok(Killed(command.spawn()?))
 }
@@ -169,7 +147,7 @@ pub fn small(contender: Contender, kind: &str, work: &Work, time: Duration) -> R
             ip(&format!("link set {name}{i} up"))?;
         }
     }
-    let mut kept: Furniture = Vec::new();
+    let mut kept: Kept = Vec::new();
     match contender {
         Contender::Uvala => {
             let cpu = work.placement.switch;

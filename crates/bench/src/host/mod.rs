@@ -23,11 +23,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::peers::find;
-use super::role::{self, Role};
-use super::sample::Reading;
-use super::scenario::{Path, Work};
-pub use packets::{End, run as run_end};
+use crate::programs::find;
+use crate::role::{self, Role};
+use crate::sample::Reading;
+use crate::work::{Path, Work};
+pub use packets::End;
 
 /// Who switches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,12 +54,20 @@ pub struct Job {
     millis: u64,
 }
 
+impl Role for Job {
+    const NAME: &'static str = "host";
+
+    fn run(self) -> Result<()> {
+        role::report(&run(&self)?)
+    }
+}
+
 /// Measures once, in the scenario's unit.
 pub fn measure(contender: Contender, work: &Work, time: Duration) -> Result<Reading> {
     find("ip", "iproute2")?;
     let unshare = find("unshare", "util-linux")?;
     let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let line = role::command_line(&Role::Host(Job { contender, work: *work, millis }))?;
+    let line = role::command_line(&Job { contender, work: *work, millis })?;
     let mut command = Command::new(unshare);
     command.arg(if rustix::process::geteuid().is_root() { "-n" } else { "-Urn" });
     command.arg("--").args(line).stdin(Stdio::null());
@@ -71,7 +79,7 @@ pub fn measure(contender: Contender, work: &Work, time: Duration) -> Result<Read
 }
 
 /// In the laboratory.
-pub fn run(job: &Job) -> Result<Reading> {
+fn run(job: &Job) -> Result<Reading> {
     // Otherwise the kernel's neighbour discovery joins the traffic.
     for scope in ["all", "default"] {
         let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6"), "1");

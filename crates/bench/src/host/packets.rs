@@ -19,8 +19,8 @@ use super::Meter;
 use crate::machine;
 use crate::role::{self, Role};
 use crate::sample::Reading;
-use crate::scenario::Work;
-use crate::subject::stamp::{self, address, header};
+use crate::stamp::{self, address, header};
+use crate::work::Work;
 use terminal::say;
 
 /// Frames of a system call.
@@ -60,25 +60,28 @@ pub enum End {
     Relay,
 }
 
+impl Role for End {
+    const NAME: &'static str = "host-end";
+
+    fn run(self) -> Result<()> {
+        match self {
+            End::Sender(packets) => send(&packets),
+            End::Receiver(packets) => receive(&packets),
+            End::Relay => relay(),
+        }
+    }
+}
+
 /// Starts one.
 pub fn start(packets: &Packets, receives: bool) -> Result<Child> {
     let end = if receives { End::Receiver } else { End::Sender };
-    let mut child = role::command(&Role::HostEnd(end(packets.clone())), Stdio::null())?.spawn()?;
+    let mut child = role::command(&end(packets.clone()), Stdio::null())?.spawn()?;
     if receives {
         // It says when it listens.
         let output = child.stdout.as_mut().context("no output")?;
         output.read_exact(&mut [0; 1])?;
     }
     Ok(child)
-}
-
-/// Runs one in this process.
-pub fn run(end: &End) -> Result<()> {
-    match end {
-        End::Sender(packets) => send(packets),
-        End::Receiver(packets) => receive(packets),
-        End::Relay => relay(),
-    }
 }
 
 fn relay() -> Result<()> {

@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{Index, SLOTS, Slot, mpps};
-use crate::chain::Chain;
 use crate::machine;
 use crate::payload::Pool;
-use crate::scenario::{Path, Payload, Work};
+use crate::work::Chain;
+use crate::work::{Path, Payload, Work};
 
 /// A ring from one to the next: only `head` is needed, as nobody ever waits for room.
 struct Ring {

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::dpdk::Pages;
-use super::testpmd::{Options, Testpmd};
-use super::{Scratch, await_file};
-use crate::scenario::Work;
+use crate::programs::dpdk::Pages;
+use crate::programs::testpmd::{Options, Testpmd};
+use crate::programs::{Scratch, await_file};
+use crate::work::Work;
 
 /// Million frames a second that the receiver counts.
 pub fn measure(work: &Work, time: Duration, zero_copy: bool) -> Result<f64> {

@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::{Ends, Killed, Scratch, await_file, drive, find};
-use crate::scenario::Work;
+use super::{Ends, drive};
+use crate::programs::{Killed, Scratch, await_file, find};
+use crate::work::Work;
 
 const MAGIC: u32 = 0xfeed_face;
 const VERSION: u32 = 3;

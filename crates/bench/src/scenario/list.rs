@@ -3,36 +3,14 @@
 //! Goals are those of the design for two shared cores. They are stated for the near regime; where a
 //! goal for far exists it stands beside it.
 
-use super::{
-    Api, Batch, COPY, Forwarding, Path, Payload, Placement, Ratio, Scenario, Traffic, Unit, Wait,
-    Work,
+use super::{Limit, Peer, Ratio, Scenario, chains, of_round_trip, rate};
+use crate::work::{
+    Api, Batch, COPY, Forwarding, Path, Payload, Placement, Traffic, Unit, Wait, Work,
 };
-use crate::chain;
-use crate::limit::{Limit, of_round_trip};
-use crate::peers::Peer;
 
 const SWITCHES: &[Peer] = &[Peer::Bridge, Peer::Memif, Peer::Vhost, Peer::Vde];
 const ZERO_COPY: &[Peer] = &[Peer::MemifZeroCopy, Peer::Bridge];
 const KERNEL: &[Peer] = &[Peer::Bridge, Peer::Vde];
-
-/// A scenario that counts frames, without peers.
-pub fn rate(name: &'static str, what: &'static str, goal: Option<f64>, work: Work) -> Scenario {
-    let limit = if work.placement.one_core() { Limit::OneCore } else { Limit::Exchange };
-    Scenario {
-        name,
-        what,
-        unit: Unit::Mpps,
-        goal,
-        goal_far: None,
-        work,
-        baseline: None,
-        far: None,
-        limit,
-        peers: &[],
-        ratios: &[],
-        slow: false,
-    }
-}
 
 fn round_trip(
     name: &'static str,
@@ -59,7 +37,7 @@ fn quiet(name: &'static str, what: &'static str, goal: f64, unit: Unit, t: Traff
 pub fn all() -> Vec<Scenario> {
     let mut all = throughput();
     all.extend(one_region());
-    all.extend(chain::scenarios());
+    all.extend(chains::scenarios());
     all.extend(fan_out());
     all.extend(netmap());
     all.extend(guests());

@@ -19,13 +19,12 @@ use client::{Port, Rx, Tx};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::ends::{PATIENCE, SENDER, million};
-use super::stamp::{self, address, header};
-use super::{Daemon, Kind, Part, Process};
-use crate::chain::{BOX, Chain, FLOWS, RULES};
+use super::{Kind, Part, Process, configuration};
 use crate::machine;
 use crate::role::median_us;
 use crate::sample::Reading;
-use crate::scenario::{Path, Payload, Traffic, Work};
+use crate::stamp::{self, address, header};
+use crate::work::{BOX, Chain, FLOWS, Path, Payload, Traffic, Work};
 use terminal::say;
 
 /// Where functions count, in a frame that has nothing there.
@@ -83,7 +82,7 @@ fn hop(work: &Work, time: Duration, joined: Chain) -> Result<Reading> {
 /// What passes, in million frames a second, of so many frames a second or of as many as can be
 /// sent; and their median latency in microseconds.
 fn load(work: &Work, time: Duration, rate: Option<f64>) -> Result<(Reading, f64)> {
-    let daemon = Daemon::start(work)?;
+    let daemon = configuration::start(work)?;
     let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let part = |kind| Part { kind, dir: daemon.dir().to_owned(), work: *work, millis };
     let processes = match chain_of(work) {
@@ -106,44 +105,6 @@ fn chain_of(work: &Work) -> Chain {
         Path::Chain(chain) => chain,
         _ => unreachable!("not a chain"),
     }
-}
-
-/// The switch: ports, services, chain and rules.
-pub fn configuration(chain: Chain) -> String {
-    let mut text = "forwarding = \"chain\"\n".to_owned();
-    if chain == Chain::Rules {
-        text += &format!("fdb_capacity = {FLOWS}\n");
-    }
-    let entry = match chain {
-        Chain::Rules => "",
-        Chain::Box | Chain::BoxTogether | Chain::Bridged(_) => "chain = \"c\"\n",
-        _ => "chain = \"c\"\nlearning = false\n",
-    };
-    let back = if chain.is_box() { entry } else { "" };
-    text += &format!("[switch.vale0.port.s]\n{entry}[switch.vale0.port.r0]\n{back}");
-    for number in 0..chain.functions() {
-        text += &format!("[switch.vale0.port.f{number}]\nservice = \"s{number}\"\n");
-    }
-    let services: Vec<_> = (0..chain.functions()).map(|n| format!("\"s{n}\"")).collect();
-    if chain != Chain::Rules {
-        let services = services.join(", ");
-        text += &format!("[[switch.vale0.chain]]\nname = \"c\"\nservices = [{services}]\n");
-    }
-    if entry.contains("learning") {
-        text += "out = \"r0\"\n";
-    }
-    if matches!(chain, Chain::Direct(_)) || chain.is_together() {
-        text += "direct = true\n";
-    }
-    for number in 1..RULES * u16::from(chain == Chain::Rules) {
-        // Nobody sends to these ports: all rules are looked through for each flow.
-        text += "[[switch.vale0.rule]]\naction = \"drop\"\nproto = \"udp\"\npriority = 1\n";
-        text += &format!("dport = \"{}\"\n", 20_000 + number);
-    }
-    if chain == Chain::Rules {
-        text += "[[switch.vale0.rule]]\naction = \"forward\"\nproto = \"udp\"\n";
-    }
-    text
 }
 
 /// What frames look like.

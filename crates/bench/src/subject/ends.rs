@@ -9,9 +9,9 @@ use anyhow::{Result, bail, ensure};
 use client::{Port, Rx, Tx};
 
 use super::Part;
-use super::stamp::{self, address, header};
 use crate::machine;
-use crate::scenario::{Path, Payload, Traffic};
+use crate::stamp::{self, address, header};
+use crate::work::{Path, Payload, Traffic};
 
 /// The sender's own number among the addresses; receivers count from 1.
 pub const SENDER: u8 = 200;

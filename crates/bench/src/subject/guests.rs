@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::daemon::Daemon;
 use super::driver::{Machine, SIZE};
 use super::ends::{PATIENCE, million};
-use super::stamp::{self, address, header};
 use super::{Part, Reading};
+use crate::daemon::Daemon;
 use crate::machine;
-use crate::peers::await_file;
-use crate::peers::dpdk::Pages;
-use crate::peers::vhost::{self, Client, Door};
+use crate::programs::await_file;
+use crate::programs::dpdk::Pages;
+use crate::programs::vhost::{self, Client, Door};
 use crate::role::nanoseconds;
-use crate::scenario::{Traffic, Work};
+use crate::stamp::{self, address, header};
+use crate::work::{Traffic, Work};
 
 /// Addresses of the two machines.
 const FIRST: u8 = 1;
@@ -26,7 +26,7 @@ pub(super) const SECOND: u8 = 2;
 
 /// With testpmd at both ends, that of other switches: million frames a second that it receives.
 pub fn run_pollers(work: &Work, time: Duration) -> Result<Reading> {
-    let daemon = Daemon::start(work)?;
+    let daemon = super::configuration::start(work)?;
     let sockets = [socket(&daemon, 0)?, socket(&daemon, 1)?];
     if work.traffic == Traffic::OneWay {
         let pages = Pages::get(&[vhost::MEGABYTES, vhost::MEGABYTES]);
@@ -171,7 +171,7 @@ pub fn idle(part: &Part) -> Result<()> {
 
 /// Milliseconds from the daemon's sudden end to the first frame from machine to machine.
 pub fn resume(work: &Work) -> Result<f64> {
-    let mut daemon = Daemon::start(work)?;
+    let mut daemon = super::configuration::start(work)?;
     let boot = |number| Machine::boot(&daemon.dir().join(format!("vm{number}.sock")));
     let (mut first, mut second) = (boot(0)?, boot(1)?);
     let (mut source, mut tally) = (Source::new(work), Tally::default());
@@ -203,7 +203,7 @@ fn exchange(
 
 /// Nanoseconds of the daemon for each frame to a machine that takes none.
 pub fn overrun(work: &Work, time: Duration) -> Result<f64> {
-    let daemon = Daemon::start(work)?;
+    let daemon = super::configuration::start(work)?;
     machine::pin(work.placement.sender);
     let boot = |number| Machine::boot(&daemon.dir().join(format!("vm{number}.sock")));
     let (mut first, mut deaf) = (boot(0)?, boot(1)?);

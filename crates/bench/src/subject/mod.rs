@@ -8,13 +8,12 @@
 //! are full, so that no work is spent on frames that are dropped.
 
 mod chain;
-mod daemon;
+mod configuration;
 mod driver;
 mod ends;
 mod guests;
 mod netmap;
 mod slow;
-pub mod stamp;
 mod trips;
 
 use std::io::{BufRead, BufReader};
@@ -24,12 +23,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::host;
-use super::peers::{Killed, await_output};
-use super::role::{self, Role};
-use super::sample::Reading;
-use super::scenario::{Api, Path, Traffic, Wait, Work};
-pub use daemon::Daemon;
+use crate::host;
+use crate::programs::{Killed, await_output};
+use crate::role::{self, Role};
+use crate::sample::Reading;
+use crate::work::{Api, Path, Traffic, Wait, Work};
 use terminal::{process, say};
 
 /// One process of the subject beside the daemon.
@@ -96,7 +94,7 @@ pub fn run(work: &Work, time: Duration) -> Result<Reading> {
 }
 
 fn run_parts(work: &Work, time: Duration) -> Result<Reading> {
-    let daemon = Daemon::start(work)?;
+    let daemon = configuration::start(work)?;
     let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let part = |kind| Part { kind, dir: daemon.dir().to_owned(), work: *work, millis };
     let quiet_machine = work.traffic == Traffic::Quiet && work.api == Api::Driver;
@@ -147,7 +145,7 @@ impl Process {
         let kind = part.kind;
         let is_preloaded = part.work.api == Api::Netmap;
         let dir = part.dir.clone();
-        let line = role::command_line(&Role::Subject(part))?;
+        let line = role::command_line(&part)?;
         // `uvala run` becomes what it runs.
         let mut command = Command::new(process::exe()?);
         if is_preloaded {
@@ -184,8 +182,15 @@ impl Process {
     }
 }
 
-/// Runs a part in this process.
-pub fn run_part(part: &Part) -> Result<()> {
+impl Role for Part {
+    const NAME: &'static str = "subject";
+
+    fn run(self) -> Result<()> {
+        run_part(&self)
+    }
+}
+
+fn run_part(part: &Part) -> Result<()> {
     match part.kind {
         Kind::Sender if part.work.api == Api::Netmap => netmap::send(part),
         Kind::Receiver if part.work.api == Api::Netmap => netmap::receive(part),

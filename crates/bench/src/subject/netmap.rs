@@ -17,9 +17,9 @@ use ring::abi::{NetmapIf, NetmapRing, Slot};
 
 use super::Part;
 use super::ends::{PATIENCE, SENDER, check, million};
-use super::stamp::{self, address, header};
 use crate::machine;
-use crate::scenario::Payload;
+use crate::stamp::{self, address, header};
+use crate::work::Payload;
 
 /// netmap's `struct nmreq_header`.
 #[repr(C)]

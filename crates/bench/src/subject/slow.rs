@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::daemon::Daemon;
 use super::driver::{Machine, SIZE};
 use super::guests::{SECOND, Source, introduce};
 use crate::machine;
-use crate::scenario::{Offer, Work};
+use crate::work::{Offer, Work};
 
 /// What an interrupt takes of its time: leaving the guest, entering it, the handler.
 const INTERRUPT: Duration = Duration::from_micros(4);
@@ -26,7 +25,7 @@ const BURST: u64 = 64;
 
 /// Thousand frames a second that it gets done.
 pub fn run(work: &Work, offer: Offer, time: Duration) -> Result<f64> {
-    let daemon = Daemon::start(work)?;
+    let daemon = super::configuration::start(work)?;
     let path = |number: u8| daemon.dir().join(format!("vm{number}.sock"));
     let (mut sender, mut slow) = (Machine::boot(&path(0))?, Machine::boot_old(&path(1))?);
     introduce(&mut slow, SECOND)?;

@@ -6,10 +6,10 @@ use anyhow::{Result, ensure};
 use client::{Port, Rx, Tx};
 
 use super::Part;
-use super::stamp::{self, address, header};
 use crate::machine;
 use crate::role::{median_us, nanoseconds};
-use crate::scenario::Path;
+use crate::stamp::{self, address, header};
+use crate::work::Path;
 
 const PING: u8 = 1;
 const PONG: u8 = 2;

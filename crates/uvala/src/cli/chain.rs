@@ -11,7 +11,7 @@ use switch::DropReason;
 
 use super::Global;
 use super::listing::{self, OfSwitch};
-use super::switch::InSwitch;
+use super::target::InSwitch;
 use terminal::table::{Column, left, right};
 
 /// List, add, change and delete chains of functions

@@ -7,7 +7,7 @@ use protocol::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList, Mac, Request};
 use super::Global;
 use super::listing::{self, OfSwitch};
 use super::output::Output;
-use super::switch::change;
+use super::target::change;
 use terminal::table::{Column, left, right};
 
 /// List, add and forget addresses of a switch's forwarding database

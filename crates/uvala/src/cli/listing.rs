@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::Global;
 use super::output::Watch;
-use super::switch::InSwitch;
+use super::target::InSwitch;
 use terminal::table::{Column, Table};
 
 /// Arguments of a listing of what a switch has.

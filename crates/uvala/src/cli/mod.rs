@@ -18,6 +18,7 @@ mod rule;
 mod run;
 mod stats;
 mod switch;
+mod target;
 mod vm;
 mod vm_args;
 
@@ -160,7 +161,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Stats(args) => stats::run(global, &args),
         Command::VmArgs(args) => vm_args::run(global, &args),
         Command::Gen(args) => traffic::run(global.dir.as_deref(), &args),
-        Command::Bridge(args) => bridge::run(global, &args),
+        Command::Bridge(args) => bridge::run(global.dir.as_deref(), &args),
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Assets(args) => assets::run(&args),

@@ -11,7 +11,7 @@ use protocol::{
 
 use super::Global;
 use super::output::Output;
-use super::switch::change;
+use super::target::change;
 use super::vm_args::show;
 use crate::cni::inside::{self, Route, everywhere};
 use terminal::Usage;

@@ -14,7 +14,8 @@ use protocol::{
 
 use super::inherited::inherited;
 use super::output::{Output, Watch};
-use super::switch::{change, group, user};
+use super::switch::{group, user};
+use super::target::change;
 use super::{Global, listing};
 use terminal::Usage;
 use terminal::table::{Table, cut, left, or_dash, right, short, yes};

@@ -6,7 +6,7 @@ use protocol::{Mac, Reply, Request, RuleAdd, RuleDel, RuleInfo, RuleSpec, Steeri
 
 use super::Global;
 use super::listing::{self, OfSwitch};
-use super::switch::InSwitch;
+use super::target::InSwitch;
 use terminal::Usage;
 use terminal::table::{Column, left, right};
 

@@ -8,6 +8,7 @@ use protocol::{
 };
 
 use super::output::{Output, Watch};
+use super::target::change;
 use super::{Global, listing};
 use terminal::Usage;
 use terminal::table::{Table, left, right, yes};
@@ -123,39 +124,6 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         Action::Del { name, output } => {
             change(global, Request::SwitchDel(SwitchRef { switch: name.parse()? }), *output)
         }
-    }
-}
-
-/// Arguments of every change of what a switch has.
-#[derive(Debug, clap::Args)]
-pub struct InSwitch {
-    /// Name of the switch, such as vale0
-    switch: String,
-    #[command(flatten)]
-    pub output: Output,
-}
-
-impl InSwitch {
-    /// Its name.
-    pub fn name(&self) -> Result<SwitchName, NameError> {
-        self.switch.parse()
-    }
-
-    /// Makes a change that answers with nothing.
-    pub fn change(
-        &self,
-        global: &Global,
-        request: impl FnOnce(SwitchName) -> Request,
-    ) -> anyhow::Result<()> {
-        change(global, request(self.name()?), self.output)
-    }
-}
-
-/// A call that answers with nothing.
-pub fn change(global: &Global, request: Request, output: Output) -> anyhow::Result<()> {
-    match global.connect()?.call(request)? {
-        Reply::Done => output.done(),
-        other => Err(unexpected(&other).into()),
     }
 }
 

@@ -80,7 +80,7 @@ struct Run {
     /// The QEMU that runs it [default: qemu-system-x86_64 in the search path]
     #[arg(long, value_name = "PROGRAM")]
     qemu: Option<PathBuf>,
-    /// Who runs the guest's code: the processor, or QEMU [default: kvm where that runs guests]
+    /// Who runs the guest's code: the processor, or QEMU [default: kvm where /dev/kvm opens]
     #[arg(long, value_enum)]
     accel: Option<Accel>,
     /// Give the guest this TAP instead of a port: for comparisons
@@ -136,7 +136,8 @@ fn boot(global: &Global, args: &Run) -> Result<u8> {
     let words = command_line(args, qemu, &place.port, &place.machine, initrd)?;
     if args.accel.is_none() && !qemu.kvm {
         let why = match kvm::access() {
-            Access::Opens => "/dev/kvm runs no guest here",
+            Access::Usable => "this QEMU is built without KVM",
+            Access::Foreign => "/dev/kvm is no KVM that QEMU knows",
             Access::Closed => "no access to /dev/kvm (sudo usermod -aG kvm $USER, and log in anew)",
             Access::Missing => "no /dev/kvm",
         };

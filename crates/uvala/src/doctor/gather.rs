@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use protocol::paths::{SOCKET_NAME, SYSTEM_DIR};
@@ -10,66 +10,10 @@ use protocol::{DaemonInfo, PortInfo};
 use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::thread::{MembarrierQuery, membarrier_query};
 
+use super::facts::{Monitor, Person, Rights, Socket};
 use super::{Finding, host, limits, machine, monitor};
 use crate::vm::kvm;
 use crate::vm::qemu::{PROGRAM, Qemu};
-
-/// A socket's file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Socket {
-    /// There is none, as far as we may look.
-    Missing,
-    /// There is.
-    There {
-        /// Who may connect.
-        file: Rights,
-        /// Who may search the directories above it, the innermost first.
-        dirs: Vec<Rights>,
-    },
-    /// We may not look.
-    Unknown,
-}
-
-/// Who may do what with a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rights {
-    /// Its permissions.
-    pub mode: u32,
-    /// Its user.
-    pub uid: u32,
-    /// Its group.
-    pub gid: u32,
-}
-
-impl Rights {
-    fn of(metadata: &fs::Metadata) -> Self {
-        Self { mode: metadata.mode(), uid: metadata.uid(), gid: metadata.gid() }
-    }
-}
-
-/// A process that is a machine's monitor, by its command line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Monitor {
-    /// Its number.
-    pub pid: u32,
-    /// What it was told.
-    pub words: Vec<String>,
-    /// Whose it is.
-    pub user: Person,
-}
-
-/// A user whose machines would connect.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Person {
-    /// Its name.
-    pub name: String,
-    /// Its number.
-    pub uid: u32,
-    /// Its groups.
-    pub gids: Vec<u32>,
-    /// The name of one of them: its own if there is one of its name.
-    pub group: Option<String>,
-}
 
 /// The name of one of a user's groups, the first if none has the user's own name.
 fn group_of(user: &str, gids: &[u32], groups: &str) -> Option<String> {
@@ -157,7 +101,7 @@ pub fn system() -> Vec<Finding> {
     let room = rustix::fs::statvfs("/dev/shm").map(|shm| shm.f_blocks * shm.f_frsize);
     let room = room.ok().and_then(host::shared_memory);
     let memory = limits::memory(&fs::read_to_string("/proc/meminfo").unwrap_or_default());
-    let kvm = host::kvm(kvm::access(), kvm::runs_guests());
+    let kvm = host::kvm(kvm::access());
     room.into_iter().chain(memory).chain(kvm).chain(host::kernel(kernel())).collect()
 }
 

@@ -103,18 +103,18 @@ pub struct Kernel {
 }
 
 /// KVM that is there and of no use.
-pub fn kvm(access: Access, runs_guests: bool) -> Option<Finding> {
+pub fn kvm(access: Access) -> Option<Finding> {
     match access {
-        Access::Opens if !runs_guests => {
-            let cure = "switch nested virtualization on where this machine runs, or say -accel \
-                        tcg, as `uvala vm run` does by itself";
-            Some(note("host", "/dev/kvm opens, and runs no guest, or very slowly", cure))
+        Access::Foreign => {
+            let cure = "find out what made it: Linux answers with version 12 of KVM's interface; \
+                        until then `uvala vm run` emulates the processor";
+            Some(note("host", "/dev/kvm opens, and does not answer as KVM does", cure))
         }
         Access::Closed => {
-            let cure = "join its group, mostly: sudo usermod -aG kvm $USER, and log in anew";
+            let cure = "join its group, usually: sudo usermod -aG kvm $USER, and log in again";
             Some(note("host", "/dev/kvm is closed to this user: guests are emulated", cure))
         }
-        Access::Opens | Access::Missing => None,
+        Access::Usable | Access::Missing => None,
     }
 }
 
@@ -212,9 +212,9 @@ mod tests {
     #[test]
     fn test_what_the_host_lacks_is_noted() {
         assert_eq!(shared_memory(1 << 30), None);
-        assert!(kvm(Access::Opens, false).unwrap().what.contains("runs no guest"));
-        assert!(kvm(Access::Closed, false).unwrap().cure.contains("usermod"));
-        assert_eq!(kvm(Access::Missing, false).or(kvm(Access::Opens, true)), None);
+        assert!(kvm(Access::Foreign).unwrap().what.contains("does not answer as KVM"));
+        assert!(kvm(Access::Closed).unwrap().cure.contains("usermod"));
+        assert_eq!(kvm(Access::Missing).or(kvm(Access::Usable)), None);
         assert!(shared_memory(64 << 20).unwrap().what.contains("64 MiB"));
         let all = Kernel { membarrier: true, io_uring: true, xdp: true, userns: true };
         assert!(kernel(all).is_empty());

@@ -6,7 +6,7 @@ use std::path::Path;
 use protocol::name::PortName;
 use protocol::{MachineInfo, MachineState, PortInfo, PortKind, SocketPlace};
 
-use super::gather::{Monitor, Person, Rights, Socket};
+use super::facts::{Monitor, Person, Rights, Socket};
 use super::monitor::{self, is_qemu, value, with};
 use super::{Finding, note, problem};
 use crate::vm::qemu::Qemu;

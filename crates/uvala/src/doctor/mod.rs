@@ -2,6 +2,7 @@
 //!
 //! Facts are gathered in one place ([`gather`]); each check is a function of facts.
 
+mod facts;
 pub mod gather;
 mod host;
 mod limits;

@@ -10,7 +10,6 @@ use protocol::name::PortName;
 use protocol::paths;
 use protocol::{MachineInfo, MachineState};
 
-use super::kvm;
 use super::qemu::{PROGRAM, Qemu};
 use crate::cli::program;
 
@@ -58,7 +57,7 @@ pub fn find_qemu(given: Option<&Path>, told: Option<bool>) -> Result<(PathBuf, Q
         "no QEMU; install it (Debian: qemu-system-x86, Fedora: qemu-system-x86-core, Alpine: \
          qemu-system-x86_64), or say where it is (--qemu)",
     )?;
-    let kvm = told.unwrap_or_else(kvm::runs_guests);
+    let kvm = told.unwrap_or_else(|| Qemu::can_use_kvm(&program));
     let qemu = Qemu::ask(&program, Some(kvm));
     let qemu = qemu.with_context(|| format!("{} is no QEMU that runs", program.display()))?;
     Ok((program, qemu))

@@ -29,8 +29,15 @@ impl Qemu {
     pub fn ask(program: &Path, told: Option<bool>) -> Option<Self> {
         let asked = Command::new(program).arg("--version").stdin(Stdio::null()).output().ok()?;
         let version = version(&String::from_utf8_lossy(&asked.stdout))?;
-        let kvm = told.unwrap_or_else(|| version >= CRASHES_NO_MORE || kvm::runs_guests());
+        let kvm = told.unwrap_or_else(|| version >= CRASHES_NO_MORE || kvm::is_usable());
         Some(Self { version, kvm })
+    }
+
+    /// Whether the program can use KVM: it was built with it, and `/dev/kvm` is usable.
+    pub fn can_use_kvm(program: &Path) -> bool {
+        let mut ask = Command::new(program);
+        let ask = ask.args(["-accel", "help"]).stdin(Stdio::null());
+        kvm::is_usable() && ask.output().is_ok_and(|said| has_kvm(&said.stdout))
     }
 
     /// What makes a socket be connected to again.
@@ -59,6 +66,11 @@ impl Qemu {
     }
 }
 
+/// Whether QEMU lists `kvm` among its accelerators, one a line.
+fn has_kvm(said: &[u8]) -> bool {
+    String::from_utf8_lossy(said).lines().any(|line| line.trim() == "kvm")
+}
+
 fn version(text: &str) -> Option<(u32, u32)> {
     let numbers = text.split_once("version ")?.1;
     let mut numbers = numbers.split(|c: char| !c.is_ascii_digit()).map(str::parse);
@@ -75,6 +87,8 @@ mod tests {
         assert_eq!(version(debian), Some((7, 2)));
         assert_eq!(version("QEMU emulator version 11.1.3 (x)"), Some((11, 1)));
         assert_eq!(version("bash 5"), None);
+        assert!(has_kvm(b"Accelerators supported in QEMU binary:\ntcg\nkvm\n"));
+        assert!(!has_kvm(b"Accelerators supported in QEMU binary:\ntcg\n"));
         assert_eq!(Qemu::ask(Path::new("/no/such/qemu"), None), None);
     }
 }

@@ -11,11 +11,9 @@ use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
-use super::machine;
-use super::role::{median_us, nanoseconds};
-
-/// The Ethernet type for local experiments (IEEE 802, 88B5).
-pub const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
+use crate::machine;
+use crate::role::{self, Role, median_us, nanoseconds};
+use crate::stamp::ETHERTYPE;
 
 /// What one end does.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -50,6 +48,33 @@ impl Flow {
     }
 }
 
+/// A process at one end of a flow.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum End {
+    /// Sends frames into its descriptor.
+    Sender(Flow),
+    /// Counts frames that come out of its descriptor.
+    Receiver(Flow),
+    /// Sends a frame and waits for its answer.
+    Ping(Flow),
+    /// Answers every frame.
+    Echo(Flow),
+}
+
+impl Role for End {
+    const NAME: &'static str = "descriptor";
+
+    fn run(self) -> Result<()> {
+        match self {
+            End::Sender(flow) => role::report(&send(&flow)?),
+            End::Receiver(flow) => role::report(&receive(&flow)?),
+            End::Ping(flow) => role::report(&ping(&flow)?),
+            End::Echo(flow) => echo(&flow),
+        }
+    }
+}
+
 /// What one end saw.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Seen {
@@ -70,7 +95,7 @@ fn ours(frame: &[u8]) -> bool {
 }
 
 /// Sends as fast as the descriptor takes it, until a while after the receiver has counted.
-pub fn send(flow: &Flow) -> Result<Seen> {
+fn send(flow: &Flow) -> Result<Seen> {
     machine::pin(flow.cpu);
     let mut port = descriptor()?;
     set_blocking(&port, true)?;
@@ -86,7 +111,7 @@ pub fn send(flow: &Flow) -> Result<Seen> {
 }
 
 /// Counts the frames of half the time, after as long a start.
-pub fn receive(flow: &Flow) -> Result<Seen> {
+fn receive(flow: &Flow) -> Result<Seen> {
     machine::pin(flow.cpu);
     let mut port = descriptor()?;
     // One frame of ours, so that the switch learns where we are.
@@ -118,7 +143,7 @@ fn wait(port: &File) -> Result<()> {
 }
 
 /// Sends a frame, waits asleep for the answer, and again. Returns the median in microseconds.
-pub fn ping(flow: &Flow) -> Result<Seen> {
+fn ping(flow: &Flow) -> Result<Seen> {
     machine::pin(flow.cpu);
     let mut port = descriptor()?;
     set_blocking(&port, true)?;
@@ -134,7 +159,7 @@ pub fn ping(flow: &Flow) -> Result<Seen> {
 }
 
 /// Answers every frame until it is killed.
-pub fn echo(flow: &Flow) -> Result<()> {
+fn echo(flow: &Flow) -> Result<()> {
     machine::pin(flow.cpu);
     let mut port = descriptor()?;
     set_blocking(&port, true)?;

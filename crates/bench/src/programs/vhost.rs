@@ -13,7 +13,7 @@ use super::dpdk::Pages;
 use super::testpmd::{Options, Testpmd};
 use super::{Scratch, await_file};
 use crate::sample::Reading;
-use crate::scenario::{Forwarding, Work};
+use crate::work::{Forwarding, Work};
 
 /// Megabytes of a testpmd.
 pub const MEGABYTES: u32 = 256;

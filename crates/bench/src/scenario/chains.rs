@@ -1,84 +1,11 @@
 //! Chains of functions: the scenarios `nf-…`.
 //!
 //! Sender, functions and receiver are processes of their own and members of one trust group: the
-//! switch swaps their buffers. A receiver's port is not waited for in such a switch, so a sender
-//! that is too fast loses frames; how many is told beside the value.
+//! switch swaps their buffers. The switch does not wait for a full receiver there, so a sender that
+//! is too fast loses frames; the report says how many.
 
-use serde::{Deserialize, Serialize};
-
-use super::limit::Limit;
-use super::scenario::{Batch, COPY, Path, Payload, Placement, Scenario, Traffic, Unit, Work, rate};
-
-/// What stands between the ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Chain {
-    /// So many functions from one wire to another; where payload is touched, each reads words of
-    /// the first line and writes one there.
-    Functions(u8),
-    /// The same, and each reads every byte.
-    Readers(u8),
-    /// The same between ports that learn, of frames that leave by their address.
-    Bridged(u8),
-    /// The same, joined by direct hops.
-    Direct(u8),
-    /// The same, all in one thread.
-    Together(u8),
-    /// What one function more costs, by direct hops and by the switch.
-    Hop,
-    /// The same of hops within a thread.
-    Call,
-    /// No function, but a thousand rules, and a million flows that take turns.
-    Rules,
-    /// Functions in the box: a firewall, a NAT and a router.
-    Box,
-    /// The same in one thread.
-    BoxTogether,
-}
-
-/// Rules of [`Chain::Rules`], and live flows.
-pub const RULES: u16 = 1000;
-pub const FLOWS: u64 = 1 << 20;
-
-/// Functions in the box, and what they are told: packets of 10.0.1.2 may go to 10.0.2.2.
-pub const BOX: [(&str, &str); 3] = [
-    ("firewall", "[[rule]]\naction = \"accept\"\nsrc = \"10.0.1.0/24\"\n"),
-    ("nat", "inside = [\"10.0.1.0/24\"]\noutside = [\"10.0.2.1\"]\n"),
-    (
-        "router",
-        "[[interface]]\naddress = \"10.0.1.1/24\"\n[[interface]]\naddress = \"10.0.2.1/24\"\n",
-    ),
-];
-
-impl Chain {
-    /// How many functions there are.
-    pub fn functions(self) -> u8 {
-        match self {
-            Chain::Functions(count)
-            | Chain::Readers(count)
-            | Chain::Bridged(count)
-            | Chain::Direct(count)
-            | Chain::Together(count) => count,
-            Chain::Rules | Chain::Hop | Chain::Call => 0,
-            Chain::Box | Chain::BoxTogether => u8::try_from(BOX.len()).expect("few"),
-        }
-    }
-
-    /// Are they those of the box?
-    pub fn is_box(self) -> bool {
-        matches!(self, Chain::Box | Chain::BoxTogether)
-    }
-
-    /// Do they share a thread?
-    pub fn is_together(self) -> bool {
-        matches!(self, Chain::Together(_) | Chain::BoxTogether)
-    }
-}
-
-/// A sender and a receiver with functions between them; those have the receiver's core.
-pub const fn between(functions: u8) -> Work {
-    Work { path: Path::Chain(Chain::Functions(functions)), placement: Placement::TWO, ..COPY }
-}
+use super::{Limit, Scenario, rate};
+use crate::work::{Batch, COPY, Chain, Path, Payload, Traffic, Unit, Work, between};
 
 /// The same with rings for short frames. Whoever shares a core takes turns on it, and has half a
 /// ring of frames to do in each: with more of them, a turn costs each less.
@@ -156,17 +83,4 @@ pub fn scenarios() -> Vec<Scenario> {
             )
         },
     ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn test_functions_in_the_box_understand_what_they_are_told() {
-        for (name, config) in BOX {
-            assert!(functions::Function::new(name, config).is_ok(), "{name}");
-        }
-        assert_eq!(Chain::Box.functions(), 3);
-    }
 }

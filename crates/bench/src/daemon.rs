@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::peers::{Killed, Scratch};
-use crate::scenario::{Api, Forwarding, Offer, Path, Traffic, Wait, Work};
+use crate::programs::{Killed, Scratch};
 use terminal::process;
 
 const CANNOT_START: &str = "cannot start uvala daemon";
@@ -21,19 +20,13 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it with the ports of the receivers.
-    pub fn start(work: &Work) -> Result<Daemon> {
-        let scratch = Scratch::new("daemon")?;
-        let text = configuration(work, scratch.dir());
-        Daemon::start_in(scratch, &text)
-    }
-
     /// Starts it with these workers and switches.
     pub fn with(text: &str) -> Result<Daemon> {
         Daemon::start_in(Scratch::new("daemon")?, &format!("log = \"warn\"\n{text}"))
     }
 
-    fn start_in(scratch: Scratch, text: &str) -> Result<Daemon> {
+    /// Starts it in a directory, with a configuration.
+    pub fn start_in(scratch: Scratch, text: &str) -> Result<Daemon> {
         let config = scratch.path("uvala.toml");
         std::fs::write(&config, text)?;
         let dir = scratch.dir().to_owned();
@@ -121,52 +114,4 @@ impl Daemon {
     fn proc(&self, file: &str) -> PathBuf {
         format!("/proc/{}/{file}", self.process.0.id()).into()
     }
-}
-
-/// The daemon's configuration for a piece of work.
-fn configuration(work: &Work, dir: &std::path::Path) -> String {
-    let receivers = match work.traffic {
-        Traffic::Broadcast(count) | Traffic::Unicast(count) => count,
-        _ => 1,
-    };
-    let wait = match work.traffic {
-        Traffic::RoundTrip(Wait::Spin) => "spin",
-        _ => "auto",
-    };
-    let (cpu, batch) = (work.placement.switch, work.batch.switch);
-    let mut text = String::from("log = \"warn\"\n\n[workers]\ncount = 1\n");
-    text += &format!("cpus = [{cpu}]\nbatch = {batch}\nwait = \"{wait}\"\n\n");
-    text += "[quota]\nports = 1024\nmemory = \"8 GiB\"\n\n[switch.vale0]\n";
-    if let Path::Chain(chain) = work.path {
-        return text + &super::chain::configuration(chain);
-    }
-    if work.path == Path::Guests {
-        return text + &guests(work, dir);
-    }
-    for number in 0..receivers {
-        text += &format!("\n[switch.vale0.port.r{number}]\non_full = \"wait\"\n");
-    }
-    text
-}
-
-/// A switch of two virtual machines.
-fn guests(work: &Work, dir: &std::path::Path) -> String {
-    let name = match work.forwarding {
-        Forwarding::Learning => "learning",
-        Forwarding::Patch => "patch",
-    };
-    let mut text = format!("forwarding = \"{name}\"\n");
-    for number in 0..2 {
-        let socket = dir.join(format!("vm{number}.sock"));
-        text += &format!("\n[switch.vale0.port.vm{number}]\nkind = \"vhost-user\"\n");
-        text += &format!("socket = \"{}\"\n", socket.display());
-        // As everywhere here, no work is spent on frames that are dropped, unless that is measured.
-        if work.api == Api::Driver && work.traffic == Traffic::OneWay {
-            text += "on_full = \"wait\"\n";
-        }
-        if let Traffic::Slow(Offer { gap_usecs: Some(usecs), .. }) = work.traffic {
-            text += &format!("coalesce_usecs = {usecs}\n");
-        }
-    }
-    text
 }

@@ -9,7 +9,8 @@
 //! first bytes, so that a byte of another frame, an old frame, or a piece that is missing cannot
 //! pass. Loops over whole words keep a sender and a receiver at the speed of the memory.
 
-use super::super::frames::ETHERTYPE;
+/// The Ethernet type for local experiments (IEEE 802, 88B5).
+pub const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 
 /// Bytes in front of the first word.
 const HEADER: usize = 16;
