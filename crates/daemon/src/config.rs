@@ -10,23 +10,21 @@ mod values;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use port::group::Size;
-use protocol::Mode;
+use protocol::{Mode, toml_error};
 use serde::de::IgnoredAny;
 use thiserror::Error;
 pub use tracing::Level;
 
 use crate::model::plan::{GroupPlan, Quota, SwitchPlan};
 use crate::model::specs::RingSpec;
-use crate::words::in_toml;
 use file::{Misfit, RawConfig};
 pub use switches::SwitchText;
-pub use values::{parse_bytes, parse_workers};
+pub use values::parse_workers;
 
 /// Everything an operator can decide.
 #[derive(Clone, Debug)]
@@ -163,11 +161,11 @@ fn parse<T>(
 ) -> Result<T, ConfigError> {
     let refuse = |at: usize, message: String| ConfigError::Parse {
         path: path.to_path_buf(),
-        line: line_of(text, at),
+        line: toml_error::line(text, at),
         message,
     };
     let raw: RawConfig = toml::from_str(text).map_err(|error| {
-        let (at, why) = in_toml(&error);
+        let (at, why) = toml_error::describe(error.message(), error.span());
         refuse(at, why)
     })?;
     mean(raw).map_err(|Misfit { at, error }| refuse(at, error.to_string()))
@@ -181,27 +179,8 @@ impl Default for Config {
 }
 
 fn read(path: &Path) -> Result<String, ConfigError> {
-    read_text(path).map_err(|error| ConfigError::Read { path: path.to_path_buf(), error })
-}
-
-/// A file's text, which is no longer than a configuration can be: `/dev/zero` has no end.
-///
-/// # Errors
-/// The file cannot be read, or is no text; or it is too long.
-pub fn read_text(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    let length = fs::File::open(path)?.take(MAX_FILE).read_to_string(&mut text)?;
-    if length as u64 == MAX_FILE {
-        return Err(io::Error::other("16 MiB or more: this is no configuration"));
-    }
-    Ok(text)
-}
-
-/// Bytes that no configuration has.
-const MAX_FILE: u64 = 16 << 20;
-
-fn line_of(text: &str, offset: usize) -> usize {
-    text.bytes().take(offset).filter(|&b| b == b'\n').count() + 1
+    protocol::file::read_text(path)
+        .map_err(|error| ConfigError::Read { path: path.to_path_buf(), error })
 }
 
 impl FromStr for WaitPolicy {

@@ -18,8 +18,6 @@ pub mod records;
 pub mod start;
 pub mod store;
 pub mod sweeper;
-pub mod users;
-pub mod words;
 pub mod worker;
 
 use std::io;

@@ -6,12 +6,12 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use client::nf::Frame;
-use daemon::words::in_toml;
 use ipnet::Ipv4Net;
 use packet::fields::{Fields, Matcher, Network};
 use packet::flow::{FlowKey, Prefix, has_ports};
 use packet::text::{ethertype, network, no_network, protocol, range};
 use packet::{EtherType, PortId, VlanId};
+use protocol::toml_error;
 use serde::{Deserialize, Deserializer, de::DeserializeOwned, de::Error};
 use toml::Spanned;
 
@@ -39,19 +39,14 @@ impl TryFrom<String> for Net {
 /// What a file says.
 pub fn parse<T: DeserializeOwned>(text: &str) -> anyhow::Result<T> {
     toml::from_str(text).map_err(|error| {
-        let (at, why) = in_toml(&error);
-        anyhow::anyhow!("line {}: {why}", line(text, at))
+        let (at, why) = toml_error::describe(error.message(), error.span());
+        anyhow::anyhow!("line {}: {why}", toml_error::line(text, at))
     })
-}
-
-/// The line of a byte of a file.
-fn line(text: &str, at: usize) -> usize {
-    text.bytes().take(at).filter(|&byte| byte == b'\n').count() + 1
 }
 
 /// What is wrong in a file that can be read, and where.
 pub fn wrong<T>(text: &str, what: &Spanned<T>, why: impl fmt::Display) -> anyhow::Error {
-    anyhow::anyhow!("line {}: {why}", line(text, what.span().start))
+    anyhow::anyhow!("line {}: {why}", toml_error::line(text, what.span().start))
 }
 
 /// What the values of a list are, each of which has its line.
@@ -135,7 +130,7 @@ pub struct Name {
 impl Name {
     /// As a file has it.
     pub fn new(text: &str, name: &Spanned<String>) -> Self {
-        Self { line: line(text, name.span().start), name: name.get_ref().clone() }
+        Self { line: toml_error::line(text, name.span().start), name: name.get_ref().clone() }
     }
 
     /// The number that it has among those that there are; else `how` makes one.

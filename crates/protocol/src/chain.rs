@@ -24,6 +24,13 @@ pub struct ChainSpec {
     pub direct: bool,
 }
 
+impl ChainSpec {
+    /// The names of its services in order, without what stands behind the `@`.
+    pub fn service_names(&self) -> impl Iterator<Item = &str> {
+        self.services.iter().map(|text| text.split('@').next().unwrap_or_default())
+    }
+}
+
 /// A rule: which frames, and what becomes of them. All that is said must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -294,4 +301,14 @@ impl FunctionInfo {
     pub fn refused(&self) -> u64 {
         self.drops.values().sum::<u64>().saturating_sub(self.no_room + self.dropped)
     }
+}
+
+/// Why a rule for what `port` sends never matches, where a function holds that port: what functions
+/// send goes on in its chain, whatever rules say.
+#[must_use]
+pub fn sent_by_function(port: &str, service: &str) -> String {
+    format!(
+        "port {port} is an instance of service {service}, and what functions send meets no rule; \
+         name the port by which frames come in"
+    )
 }

@@ -18,17 +18,22 @@
 mod attach;
 mod audit;
 mod chain;
+mod drops;
 mod fdb;
+pub mod file;
 mod hop;
 mod host;
 mod interface;
 mod machine;
 pub mod name;
 mod netmap;
+pub mod parse;
 pub mod paths;
 mod port;
 mod stats;
 mod switch;
+pub mod toml_error;
+pub mod users;
 mod values;
 
 use serde::{Deserialize, Serialize};
@@ -39,7 +44,9 @@ pub use audit::{GroupAccess, GroupAudit, MemberAudit};
 pub use chain::{
     COUNT_NAME_MAX, COUNTS_MAX, ChainAdd, ChainInfo, ChainRef, ChainSpec, FlowCacheInfo,
     FunctionInfo, FunctionNote, HopInfo, RuleAdd, RuleDel, RuleInfo, RuleSpec, SteeringQuery,
+    sent_by_function,
 };
+pub use drops::{DROP_REASONS, DropReason};
 pub use fdb::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList};
 pub use hop::{HopCall, HopEnd, HopRef, HopState};
 pub use host::{Address, Filter, HostIf, HostIfInfo, LinkState, QueueSet, Queues};

@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`values`] | numbers and ranges of the command line |
+//! | [`values`] | ranges of addresses on the command line |
 //! | [`frame`] | what a frame looks like, and whether it still does |
 //! | [`sequence`] | what is lost, late, or there twice |
 //! | [`session`] | a port in use: its end, its losses of the daemon |
@@ -25,8 +25,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use protocol::Mac;
 use protocol::name::PortName;
+use protocol::{Mac, parse};
 use rustix::process::Signal;
 
 use frame::{Builder, LONGEST, Plan, SHORTEST};
@@ -60,23 +60,23 @@ pub struct Args {
     length: Option<usize>,
 
     /// End after so many frames [default: go on]
-    #[arg(short = 'n', long, value_name = "N", value_parser = values::positive)]
+    #[arg(short = 'n', long, value_name = "N", value_parser = parse::positive)]
     count: Option<u64>,
 
     /// End after so many seconds [default: go on]
-    #[arg(short = 'T', long, value_name = "SECONDS", value_parser = values::seconds)]
+    #[arg(short = 'T', long, value_name = "SECONDS", value_parser = parse::seconds)]
     time: Option<Duration>,
 
     /// Frames per second of tx and ping [default: as many as possible]
-    #[arg(short = 'R', long, value_name = "PPS", value_parser = values::positive)]
+    #[arg(short = 'R', long, value_name = "PPS", value_parser = parse::positive)]
     rate: Option<u64>,
 
     /// Frames handed over, or taken, at once
-    #[arg(short, long, value_name = "N", default_value = "256", value_parser = values::positive32)]
+    #[arg(short, long, value_name = "N", default_value = "256", value_parser = parse::positive32)]
     burst: u32,
 
     /// Seconds to wait before the first frame
-    #[arg(short = 'w', long, value_name = "SECONDS", value_parser = values::seconds)]
+    #[arg(short = 'w', long, value_name = "SECONDS", value_parser = parse::seconds)]
     delay: Option<Duration>,
 
     /// Leave the payload of old frames as it is: the bare rate of handing slots over
@@ -91,7 +91,7 @@ pub struct Args {
     check: bool,
 
     /// rx: end after N numbered frames; fail if fewer came in time, or --check would
-    #[arg(long, value_name = "N", value_parser = values::positive)]
+    #[arg(long, value_name = "N", value_parser = parse::positive)]
     expect: Option<u64>,
 
     /// Print the line of each second although stderr is no terminal
@@ -137,7 +137,7 @@ pub struct Args {
     src: Endpoints,
 
     /// Send frames tagged with this VLAN, and know only such frames when receiving
-    #[arg(long, value_name = "ID", value_parser = values::vlan, help_heading = "Addresses")]
+    #[arg(long, value_name = "ID", value_parser = parse::vlan, help_heading = "Addresses")]
     vlan: Option<u16>,
 
     #[command(flatten)]
@@ -277,7 +277,7 @@ fn new_stream() -> u16 {
 }
 
 fn length(text: &str) -> Result<usize, String> {
-    let length = usize::try_from(values::number(text)?).unwrap_or(usize::MAX);
+    let length = usize::try_from(parse::number(text)?).unwrap_or(usize::MAX);
     if (SHORTEST..=LONGEST).contains(&length) {
         return Ok(length);
     }

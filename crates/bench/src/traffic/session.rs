@@ -13,15 +13,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use client::control::{Connection, ControlError};
 use client::{Error, Options, Port, WaitPolicy};
-use daemon::config::parse_bytes;
 use protocol::name::PortName;
-use protocol::{Reply, Request, StatsQuery, exit};
+use protocol::{Reply, Request, StatsQuery, exit, parse};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::report::{Meter, Volume};
-use super::values;
 use terminal::say;
 
 /// Longest time without a look at the clock and the signals.
@@ -61,24 +59,24 @@ pub struct PortArgs {
 
     /// Memory of the trust group, if the port is its first, as in 64MiB: all of it counts in the
     /// user's quota, and no port of the group does [default: the daemon's]
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, requires = "group",
+    #[arg(long, value_name = "SIZE", value_parser = parse::bytes, requires = "group",
           help_heading = "Port")]
     group_memory: Option<u64>,
 
     /// Transmit rings [default: the daemon's]
-    #[arg(long, value_name = "N", value_parser = values::number16, help_heading = "Port")]
+    #[arg(long, value_name = "N", value_parser = parse::number16, help_heading = "Port")]
     tx_rings: Option<u16>,
 
     /// Receive rings [default: the daemon's]
-    #[arg(long, value_name = "N", value_parser = values::number16, help_heading = "Port")]
+    #[arg(long, value_name = "N", value_parser = parse::number16, help_heading = "Port")]
     rx_rings: Option<u16>,
 
     /// Slots of each ring [default: the daemon's]
-    #[arg(long, value_name = "N", value_parser = values::number32, help_heading = "Port")]
+    #[arg(long, value_name = "N", value_parser = parse::number32, help_heading = "Port")]
     slots: Option<u32>,
 
     /// Extra buffers
-    #[arg(long, value_name = "N", value_parser = values::number32, help_heading = "Port")]
+    #[arg(long, value_name = "N", value_parser = parse::number32, help_heading = "Port")]
     extra_bufs: Option<u32>,
 
     /// How to wait for frames and for room

@@ -1,8 +1,7 @@
-//! Values of the command line: numbers with a unit, and ranges of addresses.
+//! Values of the command line: ranges of addresses.
 
 use std::net::Ipv4Addr;
 use std::str::FromStr;
-use std::time::Duration;
 
 use protocol::Mac;
 
@@ -97,96 +96,9 @@ fn endpoint(text: &str, port: u16) -> Result<(Ipv4Addr, u16), String> {
     Ok((ip, port))
 }
 
-/// A number with or without one of the suffixes k, M, G: `500`, `10k`, `1.5M`.
-pub fn number(text: &str) -> Result<u64, String> {
-    scaled(text).ok_or_else(|| format!("'{text}' is no number like 500, 10k or 1.5M"))
-}
-
-fn scaled(text: &str) -> Option<u64> {
-    let (digits, unit) = match text.char_indices().last()? {
-        (at, 'k' | 'K') => (&text[..at], 1_000_u128),
-        (at, 'M' | 'm') => (&text[..at], 1_000_000),
-        (at, 'G' | 'g') => (&text[..at], 1_000_000_000),
-        _ => (text, 1),
-    };
-    let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
-    let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    if whole.is_empty() || !is_plain(whole) || !is_plain(part) || part.len() > 9 {
-        return None;
-    }
-    let scale = 10_u128.pow(u32::try_from(part.len()).ok()?);
-    let value = format!("{whole}{part}").parse::<u128>().ok()?.checked_mul(unit)?;
-    // Half a frame is none.
-    value.is_multiple_of(scale).then_some(value / scale)?.try_into().ok()
-}
-
-/// A number that is not 0.
-pub fn positive(text: &str) -> Result<u64, String> {
-    match number(text)? {
-        0 => Err("0 is too little".to_owned()),
-        number => Ok(number),
-    }
-}
-
-/// A number of moderate size.
-pub fn number32(text: &str) -> Result<u32, String> {
-    number(text)?.try_into().map_err(|_| format!("{text} is too much"))
-}
-
-/// A number of moderate size that is not 0.
-pub fn positive32(text: &str) -> Result<u32, String> {
-    positive(text)?.try_into().map_err(|_| format!("{text} is too much"))
-}
-
-/// A number of rings.
-pub fn number16(text: &str) -> Result<u16, String> {
-    number(text)?.try_into().map_err(|_| format!("{text} is too much"))
-}
-
-/// The number of a VLAN.
-pub fn vlan(text: &str) -> Result<u16, String> {
-    let vlan = text.parse().ok().filter(|vlan| (1..=4094).contains(vlan));
-    vlan.ok_or_else(|| format!("'{text}' is no VLAN: they are numbered 1 to 4094"))
-}
-
-/// A time in seconds: `10`, `0.5`.
-pub fn seconds(text: &str) -> Result<Duration, String> {
-    let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    time.ok_or_else(|| format!("'{text}' is no time in seconds like 10 or 0.5"))
-}
-
-/// A time that is not 0.
-pub fn some_seconds(text: &str) -> Result<Duration, String> {
-    match seconds(text)? {
-        Duration::ZERO => Err("0 is too little".to_owned()),
-        time => Ok(time),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn test_number_knows_units_and_fractions() {
-        for (text, value) in
-            [("0", 0), ("512", 512), ("10k", 10_000), ("1.5M", 1_500_000), ("2G", 2_000_000_000)]
-        {
-            assert_eq!(number(text), Ok(value), "{text}");
-        }
-        for bad in ["", "k", "-1", "+1", "1.5", "1e6", ".5k", "1.0001k", "99999999999G", "1kk"] {
-            assert!(number(bad).is_err(), "{bad}");
-        }
-        assert!(positive("0").is_err());
-    }
-
-    #[test]
-    fn test_seconds_take_fractions_and_refuse_nonsense() {
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        for bad in ["", "-1", "nan", "inf", "1s", "1e300"] {
-            assert!(seconds(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn test_mac_range_counts_and_wraps() {

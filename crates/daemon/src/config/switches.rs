@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::name::{PortName, SwitchName};
 use protocol::{
     Address, ChainSpec, Filter, HostIf, Mac, Machine, Mode, NewPorts, PortAdd, PortKind,
-    PortSettings, Queues, RuleSpec, SwitchSettings, SwitchSpec,
+    PortSettings, Queues, RuleSpec, SwitchSettings, SwitchSpec, sent_by_function,
 };
 use serde::Deserialize;
 use switch::{Forwarding, OnFull, PortConfig, SwitchConfig, VlanMode};
@@ -27,7 +27,7 @@ use crate::model::machine;
 use crate::model::plan::{PortPlan, SwitchPlan};
 use crate::model::policy::Grant;
 use crate::model::settings::{change_grant, change_port, change_switch};
-use crate::model::steering::{Steering, lowest_free, sent_by_function};
+use crate::model::steering::{Steering, lowest_free};
 
 /// What a file says of a switch.
 #[derive(Debug)]

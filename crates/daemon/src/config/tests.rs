@@ -1,6 +1,5 @@
 //! What is refused, and in which words; the sample in `docs`.
 
-use super::values::parse_bytes;
 use super::*;
 use crate::model::policy::Grant;
 use proptest::prelude::*;
@@ -125,9 +124,9 @@ fn test_what_is_not_said_stays_open_and_is_planned_as_by_default() {
     let place = std::env::temp_dir().join(format!("uvala-config-{}.toml", std::process::id()));
     let text = "log = \"debug\"\n[switch.vale0]\nage_s = 7\n[switch.vale0.port.a]\n\
                 isolated = true\nstatic = [\"02:00:00:00:00:01\"]\n";
-    fs::write(&place, text).unwrap();
+    std::fs::write(&place, text).unwrap();
     let read = load_switches(&place);
-    fs::remove_file(&place).unwrap();
+    std::fs::remove_file(&place).unwrap();
     let (switches, others) = read.unwrap();
     assert_eq!(others, ["log"]);
     let SwitchText { spec, ports, plan, .. } = &switches[0];
@@ -284,14 +283,6 @@ fn test_wrong_kinds_of_values_are_named_in_plain_words() {
         let trade = ["struct", "Raw", "u32", "u64", "sequence", "map", "boolean", "invalid"];
         assert!(trade.iter().all(|word| !said.contains(word)), "{text}: {said}");
     }
-}
-
-#[test]
-fn test_sizes_take_suffixes() {
-    assert_eq!(parse_bytes("512MiB"), Ok(512 << 20));
-    assert_eq!(parse_bytes("2 G"), Ok(2 << 30));
-    assert_eq!(parse_bytes("77"), Ok(77));
-    assert!(parse_bytes("99999999999T").is_err());
 }
 
 proptest! {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use protocol::{PortKind, Queues};
+use protocol::{PortKind, Queues, parse, users};
 use ring::cursor::RingSize;
 use ring::layout::{MAX_RINGS, MAX_STRIDE};
 use serde::Deserialize;
@@ -12,7 +12,6 @@ use switch::FDB_CAPACITY_MAX;
 use tracing::Level;
 
 use crate::model::specs::{GROUP_MEMORY_MAX, GROUP_MEMORY_MIN, MAX_EXTRA_BUFS};
-use crate::users;
 
 /// A value whose text form another module defines.
 pub fn from_text<'de, D, T>(deserializer: D) -> Result<T, D::Error>
@@ -57,7 +56,7 @@ checked! {
     Kind(PortKind) = parse_kind;
     WorkerCount(u32) = parse_workers;
     FrameCount(u16) = |text| in_range(text, 1, 1024);
-    Bytes(u64) = parse_bytes;
+    Bytes(u64) = parse::bytes;
     GroupMemory(u64) = parse_group_memory;
     Capacity(usize) = |text| in_range(text, 1, FDB_CAPACITY_MAX);
     VnetHeader(u8) = |text| match text {
@@ -121,24 +120,8 @@ fn parse_slots(text: &str) -> Result<RingSize, String> {
     Ok(RingSize::new(slots).expect("in range"))
 }
 
-/// Bytes with or without a unit.
-pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let shift = match text[digits.len()..].trim() {
-        "" | "B" => Some(0),
-        "K" | "KiB" => Some(10),
-        "M" | "MiB" => Some(20),
-        "G" | "GiB" => Some(30),
-        "T" | "TiB" => Some(40),
-        _ => None,
-    };
-    let number: Option<u64> = digits.parse().ok();
-    let bytes = number.zip(shift).and_then(|(n, shift)| n.checked_mul(1 << shift));
-    bytes.ok_or_else(|| format!("expected a size such as 512MiB or 16GiB, found {text:?}"))
-}
-
 fn parse_group_memory(text: &str) -> Result<u64, String> {
-    let bytes = parse_bytes(text)?;
+    let bytes = parse::bytes(text)?;
     let fits = (GROUP_MEMORY_MIN..=GROUP_MEMORY_MAX).contains(&bytes);
     fits.then_some(bytes).ok_or_else(|| format!("expected 1MiB to 4095MiB, found {text}"))
 }

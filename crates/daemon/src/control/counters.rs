@@ -52,7 +52,16 @@ fn add_counter(sum: &mut Counter, more: Counter) {
 
 #[cfg(test)]
 mod tests {
+    use protocol::DROP_REASONS;
+    use switch::DropReason;
+
     use super::*;
+
+    #[test]
+    fn each_reason_of_the_switch_for_a_drop_is_explained() {
+        assert_eq!(DROP_REASONS.map(|reason| reason.name), DropReason::ALL.map(DropReason::name));
+        assert!(DROP_REASONS.iter().all(|reason| reason.explanation.ends_with('.')));
+    }
 
     #[test]
     fn counters_of_ports_with_different_rings_and_drops_add_up() {

@@ -5,7 +5,6 @@ mod group;
 mod service;
 
 use protocol::name::{NameError, PortName, SwitchName};
-use protocol::{Failure, Mac, PROTOCOL_VERSION};
 use thiserror::Error;
 
 use hostif::HostError;
@@ -15,8 +14,8 @@ use crate::keeper::NotKept;
 use crate::log::cut;
 use crate::model::error::{BadValue, DatapathError, MakeHostError, MakeMachineError};
 use crate::model::policy::Access;
-use crate::users;
 pub use group::{GroupRefusal, Unaffordable};
+use protocol::{Failure, Mac, PROTOCOL_VERSION, users};
 pub use service::Clash;
 
 /// Why a call is refused. Nothing has changed, but for [`Refusal::NotKept`].

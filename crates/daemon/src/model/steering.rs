@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use packet::fields::Fields;
 use packet::text::{ethertype, network, protocol, range};
 use packet::{MAX_PORTS, MacAddr, PortId, VlanId};
-use protocol::{ChainSpec, RuleSpec};
+use protocol::{ChainSpec, RuleSpec, sent_by_function};
 use switch::Role;
 use switch::chain::meta::POSITIONS;
 use switch::chain::rule::{Action, Rule, check};
@@ -79,11 +79,6 @@ fn hop(text: &str) -> Result<(&str, Option<Balance>), String> {
     }
 }
 
-/// The names of a chain's services.
-pub fn names(chain: &ChainSpec) -> impl Iterator<Item = &str> {
-    chain.services.iter().map(|text| text.split('@').next().unwrap_or_default())
-}
-
 /// The first number from `next` on that is not taken, round and round.
 fn free<'a>(next: &mut u8, taken: impl Iterator<Item = &'a u8>) -> Option<u8> {
     let taken: BTreeSet<u8> = taken.copied().collect();
@@ -96,7 +91,7 @@ fn free<'a>(next: &mut u8, taken: impl Iterator<Item = &'a u8>) -> Option<u8> {
 fn own_exit<'a>(chain: &ChainSpec, ports: &[View<'a>]) -> Option<(&'a str, &'a str)> {
     let out = ports.iter().find(|port| chain.out.as_deref() == Some(port.name))?;
     let service = out.role.service.as_deref()?;
-    names(chain).any(|name| name == service).then_some((out.name, service))
+    chain.service_names().any(|name| name == service).then_some((out.name, service))
 }
 
 /// Why no frame comes by a chain's way out, where that is so.
@@ -115,15 +110,6 @@ pub fn closed_exit(chain: &ChainSpec, ports: &[View<'_>]) -> Option<String> {
 pub fn deaf(rule: &RuleSpec, ports: &[View<'_>]) -> Option<String> {
     let port = ports.iter().find(|port| rule.port.as_deref() == Some(port.name))?;
     port.role.service.as_deref().map(|service| sent_by_function(port.name, service))
-}
-
-/// What functions send goes on in its chain, whatever rules say.
-#[must_use]
-pub fn sent_by_function(port: &str, service: &str) -> String {
-    format!(
-        "port {port} is an instance of service {service}, and what functions send meets no rule; \
-         name the port by which frames come in"
-    )
 }
 
 /// A name that two chains have.
@@ -185,7 +171,7 @@ impl Steering {
         let number = known.or_else(|| free(&mut self.next_chain, taken));
         let number = number.ok_or(format!("more than {NOTHING} chains of a switch"))?;
         if let Some((_, was)) = self.chains.insert(chain.name.clone(), (number, chain.clone()))
-            && !names(&was).eq(names(&chain))
+            && !was.service_names().eq(chain.service_names())
         {
             self.shelve(number, was);
         }
@@ -304,7 +290,8 @@ impl Steering {
             if known.is_some_and(|(_, known)| known == chain) {
                 continue;
             }
-            if let Some(service) = names(chain).find(|service| !services.contains(service)) {
+            if let Some(service) = chain.service_names().find(|service| !services.contains(service))
+            {
                 return Err(format!(
                     "chain {name}: there is no service {service}; \
                      make one: uvala port add PORT --service {service}"

@@ -6,7 +6,8 @@
 
 use std::ops::AddAssign;
 
-/// Declares [`DropReason`]: variant, stable name, explanation.
+/// Declares [`DropReason`]: variant, stable name, documentation. `protocol::DROP_REASONS` explains
+/// each name to operators.
 macro_rules! drop_reasons {
     ($($variant:ident $name:literal $why:literal,)*) => {
         /// Why a frame was not delivered. Each frame that a client gave to the switch is either
@@ -24,11 +25,6 @@ macro_rules! drop_reasons {
             /// The stable name: a label in metrics and a key in JSON.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
-            }
-
-            /// One line for people.
-            pub const fn explanation(self) -> &'static str {
-                match self { $(Self::$variant => $why,)* }
             }
         }
     };
@@ -192,7 +188,6 @@ mod tests {
         assert_eq!(names.len(), DropReason::COUNT);
         let is_label = |name: &&str| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
         assert!(names.iter().all(is_label));
-        assert!(DropReason::ALL.iter().all(|reason| reason.explanation().ends_with('.')));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use client::control::{Connection, ControlError};
-use daemon::users::{group_name, user_name};
+use protocol::users::{group_name, user_name};
 use protocol::{GroupAudit, PageFrom, Request};
 
 use super::output::Output;

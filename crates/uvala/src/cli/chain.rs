@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use client::control::Connection;
 use protocol::name::SwitchName;
 use protocol::{
-    ChainAdd, ChainInfo, ChainRef, ChainSpec, FlowCacheInfo, HopInfo, Request, SteeringQuery,
+    ChainAdd, ChainInfo, ChainRef, ChainSpec, DROP_REASONS, DropReason, FlowCacheInfo, HopInfo,
+    Request, SteeringQuery,
 };
-use switch::DropReason;
 
 use super::Global;
 use super::listing::{self, OfSwitch};
@@ -100,33 +100,33 @@ fn columns() -> [Column<ChainInfo>; 9] {
 fn reasons(chains: &[ChainInfo]) -> String {
     let seen: BTreeSet<&str> =
         chains.iter().flat_map(|info| info.drops.keys().map(String::as_str)).collect();
-    let all = DropReason::ALL.iter().filter(|reason| seen.contains(reason.name()));
+    let all = DROP_REASONS.iter().filter(|reason| seen.contains(reason.name));
     let line = |reason: &DropReason| {
-        let cure = cure(*reason).map(|cure| format!(" {cure}")).unwrap_or_default();
-        format!("{}: {}{cure}\n", reason.name(), reason.explanation())
+        let cure = cure(reason.name).map(|cure| format!(" {cure}")).unwrap_or_default();
+        format!("{}: {}{cure}\n", reason.name, reason.explanation)
     };
     all.map(line).collect()
 }
 
 /// What helps, where it is not plain.
-fn cure(reason: DropReason) -> Option<&'static str> {
+fn cure(reason: &str) -> Option<&'static str> {
     match reason {
-        DropReason::ChainFull => Some("Give that one a core, or its service another instance."),
-        DropReason::NoInstance => Some("Run it: uvala nf run."),
-        DropReason::ChainLoop => Some("One of them sends frames back to one before it."),
-        DropReason::BadIndex => {
+        "chain_full" => Some("Give that one a core, or its service another instance."),
+        "no_instance" => Some("Run it: uvala nf run."),
+        "chain_loop" => Some("One of them sends frames back to one before it."),
+        "bad_index" => {
             Some("A function sent it twice, or took it from another: uvala nf list, REFUSED.")
         }
-        DropReason::DeadPort => {
+        "dead_port" => {
             Some("It was named by the chain (OUT), or by a function: uvala nf list, REFUSED.")
         }
-        DropReason::Stale => {
+        "stale" => {
             Some("A function held it for too long, or gave it another's place: uvala nf list.")
         }
-        DropReason::BadAction => {
+        "bad_action" => {
             Some("Its program is wrong: uvala nf list, REFUSED, says at which function.")
         }
-        DropReason::Ingress => {
+        "ingress" => {
             Some("Or its program has left. A function has to leave that field as it came.")
         }
         _ => None,
@@ -178,3 +178,14 @@ Examples:
   uvala chain add vale0 web firewall,router
   uvala port set vale0:uplink --chain web
   uvala chain list vale0 --watch";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_each_advice_is_for_a_reason_that_there_is() {
+        let advised = DROP_REASONS.iter().filter(|reason| cure(reason.name).is_some());
+        assert_eq!(advised.count(), 8);
+    }
+}

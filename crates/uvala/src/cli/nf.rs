@@ -7,9 +7,8 @@ mod run;
 mod top;
 
 use client::control::Connection;
-use daemon::users;
 use protocol::name::SwitchName;
-use protocol::{FunctionInfo, Request, SteeringQuery};
+use protocol::{FunctionInfo, Request, SteeringQuery, users};
 
 use super::output::{Output, Watch};
 use super::{Global, listing, switch as switches};

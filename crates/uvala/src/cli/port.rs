@@ -4,12 +4,11 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
 use client::control::{Connection, unexpected};
-use daemon::users;
 use protocol::name::{NameError, PortName, SwitchName};
 use protocol::{
     Address, Filter, HostIf, HostIfInfo, LinkState, MAX_GIVEN, Mac, Machine, MachineInfo, Mode,
     PortAdd, PortInfo, PortKind, PortList, PortRef, PortSet, PortSettings, Queues, Reply, Request,
-    SocketPlace,
+    SocketPlace, users,
 };
 
 use super::inherited::inherited;

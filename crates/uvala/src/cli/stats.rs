@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use client::control::{Connection, unexpected};
 use protocol::name::PortName;
-use protocol::{Counter, PortStats, Reply, Request, StatsQuery};
+use protocol::{Counter, DROP_REASONS, PortStats, Reply, Request, StatsQuery};
 use serde::Serialize;
-use switch::DropReason;
 
 use super::Global;
 use super::output::{Output, Watch};
@@ -46,7 +45,7 @@ struct Snapshot {
 /// Runs the subcommand.
 pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     if args.explain {
-        let reasons = DropReason::ALL.map(|reason| (reason.name(), reason.explanation()));
+        let reasons = DROP_REASONS.map(|reason| (reason.name, reason.explanation));
         return args.output.print(&BTreeMap::from(reasons), |_| explain(&reasons));
     }
     let query = match &args.name {

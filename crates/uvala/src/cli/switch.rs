@@ -1,10 +1,10 @@
 //! `uvala switch`
 
 use client::control::{Connection, unexpected};
-use daemon::users;
 use protocol::name::{NameError, SwitchName};
 use protocol::{
     Mode, NewPorts, PageFrom, Reply, Request, SwitchInfo, SwitchRef, SwitchSettings, SwitchSpec,
+    users,
 };
 
 use super::output::{Output, Watch};

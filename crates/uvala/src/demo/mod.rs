@@ -20,10 +20,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use client::control::Connection;
-use protocol::{FdbList, Page, PortList, Reply, Request};
+use protocol::{FdbList, Page, PortList, Reply, Request, parse};
 
 use bench::traffic::session::{Stats, Stop};
-use bench::traffic::values;
 use child::Child;
 use place::Switch;
 use report::{Report, Transfer};
@@ -57,7 +56,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// How long frames are sent
-    #[arg(long, value_name = "S", default_value = "3", value_parser = values::some_seconds)]
+    #[arg(long, value_name = "S", default_value = "3", value_parser = parse::positive_seconds)]
     seconds: Duration,
 
     /// Print the results as one JSON object

@@ -22,7 +22,7 @@ use crate::control::state::{Holder, Switch};
 use crate::control::usage::Usage;
 use crate::model::plan::SwitchPlan;
 use crate::model::policy::{Access, Caller};
-use crate::model::steering::{Steering, View, closed_exit, deaf, names};
+use crate::model::steering::{Steering, View, closed_exit, deaf};
 
 impl<D: Datapath> Control<D> {
     /// Answers a call about chains, or about trust groups.
@@ -238,7 +238,7 @@ impl<D: Datapath> Control<D> {
             let enters = |port: &&View<'_>| port.role.chain.as_ref() == Some(&chain.name);
             let ports = views.iter().filter(enters).map(|port| port.name.to_owned()).collect();
             let counted = report.chains.get(usize::from(number)).cloned().unwrap_or_default();
-            let services: BTreeSet<&str> = names(chain).collect();
+            let services: BTreeSet<&str> = chain.service_names().collect();
             let drops = counted.drops.iter().filter(|(_, frames)| *frames > 0);
             let info = ChainInfo {
                 chain: chain.clone(),

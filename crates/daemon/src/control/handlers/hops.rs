@@ -128,7 +128,7 @@ impl<D: Datapath> Control<D> {
         let mut asked = Vec::new();
         let chains = switch.steering.numbered().filter(|(_, chain)| chain.direct);
         for (number, chain) in chains.filter(|_| switch.config.forwarding == Forwarding::Chain) {
-            let services: Vec<&str> = crate::model::steering::names(chain).collect();
+            let services: Vec<&str> = chain.service_names().collect();
             for (position, pair) in (0..).zip(services.windows(2)) {
                 let ends = (self.only_instance(name, pair[0]), self.only_instance(name, pair[1]));
                 let (Some(from), Some(to)) = ends else { continue };

@@ -17,7 +17,7 @@ use crate::control::state::Holder;
 use crate::log::{Seldom, cut};
 use crate::model::keys::ConnKey;
 use crate::model::policy::Caller;
-use crate::users::user_name;
+use protocol::users::user_name;
 
 /// Between two lines about refusals of one user.
 const PAUSE: Duration = Duration::from_secs(10);

@@ -1,10 +1,9 @@
 //! Why there is no port in a trust group.
 
-use protocol::{ErrorCode, GroupAccess};
 use thiserror::Error;
 
 use super::{mib, tenths};
-use crate::users;
+use protocol::{ErrorCode, GroupAccess, users};
 
 /// A trust group that somebody cannot pay for.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use protocol::name::PortName;
 
-use crate::users;
+use protocol::users;
 
 /// An instance that is in the way of another.
 #[derive(Debug)]

@@ -1,12 +1,11 @@
 //! Messages that are no calls, and what is wrong with them.
 
 use protocol::name::{NameError, PortName, SwitchName};
-use protocol::{PROTOCOL_VERSION, Request};
+use protocol::{PROTOCOL_VERSION, Request, toml_error};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::control::refusal::Refusal;
-use crate::words::in_plain_words;
 
 /// Why a message is none, of which the parser said `error`.
 #[cold]
@@ -50,7 +49,7 @@ fn explain_call(name: &str, fields: &Value, error: &serde_json::Error) -> Refusa
     if !fields.is_object() {
         return shapeless(&format!("{name} is without its fields"));
     }
-    Refusal::BadMessage(format!("{name}: {}", in_plain_words(&said)))
+    Refusal::BadMessage(format!("{name}: {}", toml_error::plain(&said)))
 }
 
 /// What is wrong with the name of a port or switch, if anything is.

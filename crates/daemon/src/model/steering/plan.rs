@@ -8,15 +8,15 @@ use switch::chain::rule::Rule;
 use switch::chain::service::INSTANCES_MAX;
 use switch::chain::{Chain, Out, Plan, ServicePlan};
 
-use crate::model::steering::{NOTHING, Steering, View, free, hop, names};
+use crate::model::steering::{NOTHING, Steering, View, free, hop};
 
 impl Steering {
     /// Gives a number to every service that chains and ports name. Where there are not enough, it
     /// is chains of the past that go without, and ports.
     fn number_services(&mut self, ports: &[View<'_>]) {
-        let named = self.chains.values().flat_map(|(_, chain)| names(chain));
+        let named = self.chains.values().flat_map(|(_, chain)| chain.service_names());
         let roles = ports.iter().filter_map(|port| port.role.service.as_deref());
-        let past = self.past.iter().rev().flat_map(|(.., chain)| names(chain));
+        let past = self.past.iter().rev().flat_map(|(.., chain)| chain.service_names());
         let mut wanted = BTreeSet::new();
         for name in named.chain(roles).chain(past) {
             if wanted.len() < usize::from(NOTHING) && !wanted.contains(name) {
@@ -82,7 +82,7 @@ impl Steering {
             Some(name) => id(name).map_or(Out::Nowhere, Out::Port),
         };
         let services: Option<_> =
-            names(chain).map(|name| self.services.get(name).copied()).collect();
+            chain.service_names().map(|name| self.services.get(name).copied()).collect();
         Some(Chain { order, services: services?, out })
     }
 

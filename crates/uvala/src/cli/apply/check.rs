@@ -8,9 +8,9 @@ use std::path::Path;
 
 use client::control::{Connection, ControlError};
 use daemon::config::{ConfigError, SwitchText};
-use daemon::model::steering::sent_by_function;
 use protocol::{
     ChainSpec, ErrorCode, PortInfo, PortKind, PortList, PortSettings, Request, RuleSpec,
+    sent_by_function,
 };
 
 use crate::cli::{chain, listing, rule};
@@ -70,7 +70,7 @@ impl There {
             if self.chains.contains(chain) {
                 return None;
             }
-            let names = chain.services.iter().filter_map(|text| text.split('@').next());
+            let names = chain.service_names();
             let mut lost = names.filter(|name| !services.contains(name));
             let service = lost.next().map(|name| {
                 let chain = &chain.name;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use client::control::Connection;
-use daemon::config::read_text;
+use protocol::file::read_text;
 use protocol::name::PortName;
 
 use super::functions;

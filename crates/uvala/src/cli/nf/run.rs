@@ -9,9 +9,8 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use client::control::{Connection, ControlError};
 use client::nf::{Cores, Failed, Instance, Numbers, Shown, TOGETHER_MAX, Threads};
 use client::{Options, Stop};
-use daemon::config::parse_bytes;
 use protocol::name::PortName;
-use protocol::{ErrorCode, Failure};
+use protocol::{ErrorCode, Failure, parse};
 
 use super::functions;
 use super::part::Part;
@@ -56,10 +55,10 @@ pub struct Run {
     group: String,
     /// Memory of the trust group, if the port is its first, as in 64MiB: all of it counts in the
     /// user's quota, and no port of the group does [default: the daemon's]
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = parse::bytes)]
     group_memory: Option<u64>,
     /// End after so many seconds
-    #[arg(short = 'T', long, value_name = "SECS", value_parser = bench::traffic::values::seconds)]
+    #[arg(short = 'T', long, value_name = "SECS", value_parser = parse::seconds)]
     duration: Option<Duration>,
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use protocol::{GroupAccess, GroupAudit, Mode};
 
 use super::*;
-use crate::users::{group_name, user_name};
+use protocol::users::{group_name, user_name};
 
 const MIB: u64 = 1 << 20;
 

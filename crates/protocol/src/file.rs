@@ -1,0 +1,22 @@
+//! Reading a file that an operator wrote.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// No configuration file is this long, in bytes.
+const MAX_FILE: u64 = 16 << 20;
+
+/// The text of a file of less than 16 MiB. The limit is there for files without an end, such as
+/// `/dev/zero`.
+///
+/// # Errors
+/// The file cannot be read, is not UTF-8, or is too long.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let length = File::open(path)?.take(MAX_FILE).read_to_string(&mut text)?;
+    if length as u64 == MAX_FILE {
+        return Err(io::Error::other("16 MiB or more: this is no configuration"));
+    }
+    Ok(text)
+}
