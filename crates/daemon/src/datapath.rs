@@ -26,8 +26,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use packet::{MacAddr, PortId, VlanId};
-use port::commons::Commons;
 use port::group::{Group, Size};
+use port::netmap_region::NetmapRegion;
 use port::null::NullPort;
 use port::pipe::{self, Pipe};
 use port::shm::{self, PortMemory, plug};
@@ -86,7 +86,7 @@ pub struct Workers {
     pipes: BTreeMap<PipeKey, Pipe>,
     /// Ports of netmap programs, and their regions by number.
     bound: BTreeMap<PortKey, BoundPlace>,
-    regions: BTreeMap<u16, Commons>,
+    regions: BTreeMap<u16, NetmapRegion>,
     /// Regions that stay without ports; as often as they were asked to.
     kept: Vec<u16>,
     host: HostPorts,
@@ -346,9 +346,9 @@ impl Datapath for Workers {
     fn reserve_shm(&mut self, spec: &ShmSpec) -> Result<Build, DatapathError> {
         self.next_place(spec.switch)?;
         let memory = self.memory(spec)?;
-        let plot = memory.plot.clone();
+        let reservation = memory.reservation.clone();
         self.sites.insert(spec.key, Site { spec: spec.clone(), memory });
-        Ok(Box::new(move || plot.build_while_wanted()))
+        Ok(Box::new(move || reservation.build_while_wanted()))
     }
 
     fn attach_shm(
@@ -362,7 +362,7 @@ impl Datapath for Workers {
         let kick = self.workers[self.place(switch).worker].handle.client_end()?;
         // From here on nothing fails.
         let Site { spec, memory } = self.sites.remove(&port).expect("looked up just now");
-        let (region, layout) = (memory.plot.region(), *memory.plot.layout());
+        let (region, layout) = (memory.reservation.region(), *memory.reservation.layout());
         let given = spec.rings.buffers();
         let group = spec.group.map(|group| Memory { group, layout, given });
         let bytes = if group.is_some() { 0 } else { region.layout().size() };
@@ -533,7 +533,7 @@ impl Datapath for Workers {
     fn detach(&mut self, port: PortKey, name: &PortName) -> PortStats {
         if let Some(site) = self.sites.remove(&port) {
             self.abandon(&site);
-            let bytes = site.memory.plot.region().layout().size();
+            let bytes = site.memory.reservation.region().layout().size();
             self.sweeper.drop(site, bytes);
             return counters::none(name.clone());
         }
@@ -582,8 +582,8 @@ impl Datapath for Workers {
     }
 
     fn build_pipe(&mut self, pipe: PipeKey) -> Build {
-        let plot = self.pipes[&pipe].plot().clone();
-        Box::new(move || plot.build_while_wanted())
+        let reservation = self.pipes[&pipe].reservation().clone();
+        Box::new(move || reservation.build_while_wanted())
     }
 
     fn open_pipe(
@@ -607,7 +607,7 @@ impl Datapath for Workers {
 
     fn del_pipe(&mut self, pipe: PipeKey) {
         if let Some(pipe) = self.pipes.remove(&pipe) {
-            let bytes = pipe.plot().region().layout().size();
+            let bytes = pipe.reservation().region().layout().size();
             self.sweeper.drop(pipe, bytes);
         }
     }

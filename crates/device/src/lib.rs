@@ -2,7 +2,7 @@
 //!
 //! [`virtqueue`] is the device's half of VirtIO's queues, split and packed; [`virtio_net`] what
 //! lies in front of each frame there;
-//! [`moderation`] when a driver is told of them; [`mail`] how a worker hears that it is to take or
+//! [`moderation`] when a driver is told of them; [`pending`] how a worker hears that it is to take or
 //! give back a queue. Section numbers are those of VirtIO 1.3.
 //!
 //! A model is a state and what may be done to it. It has no clock, no thread, no descriptor; the
@@ -12,10 +12,10 @@
 #![forbid(unsafe_code)]
 
 mod atomic;
-pub mod mail;
 #[cfg(not(loom))]
 pub mod moderation;
 pub mod notify;
+pub mod pending;
 #[cfg(not(loom))]
 pub mod virtio_net;
 #[cfg(not(loom))]

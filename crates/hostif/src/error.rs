@@ -36,7 +36,7 @@ pub enum HostError {
         "interface {0} is port {1} of this switch already, and a second port would duplicate its \
          frames or loop them; use that port, or delete it first: uvala port del {1}"
     )]
-    Twin(String, String),
+    Duplicate(String, String),
     /// A packet port and a stack port of one interface, of which the host would get each frame
     /// twice.
     #[error(
@@ -99,7 +99,7 @@ pub enum HostError {
          makes {0} write /proc/sys/net, or set: sysctl net.ipv6.conf.default.accept_ra=0 (and \
          accept_redirects, autoconf)"
     )]
-    Believes(String, io::Error),
+    AcceptsRoutes(String, io::Error),
     /// The daemon may not enter a network namespace.
     #[error(
         "no permission to enter network namespace {0}; give the daemon CAP_SYS_ADMIN and \
@@ -209,9 +209,9 @@ impl HostError {
     /// queue, or a namespace does not exist yet.
     #[must_use]
     pub fn passes(&self) -> bool {
-        use HostError::{Beside, Busy, NoNamespace, ProgramTaken, PutBack, QueueTaken, Twin};
+        use HostError::{Beside, Busy, Duplicate, NoNamespace, ProgramTaken, PutBack, QueueTaken};
         matches!(self, Busy(_) | ProgramTaken(_) | QueueTaken(..) | NoNamespace(_))
-            || matches!(self, Twin(..) | Beside(..) | PutBack(_))
+            || matches!(self, Duplicate(..) | Beside(..) | PutBack(_))
     }
 
     /// Wraps the error of a system call: `doing` is the step that failed, for interface `name`.

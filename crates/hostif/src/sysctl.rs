@@ -15,11 +15,11 @@ const SETTINGS: &str = "/proc/sys/net";
 /// before it sets the interface up. Without IPv6 there is nothing to do.
 ///
 /// # Errors
-/// [`HostError::Believes`]: the settings are not 0 and cannot be written.
+/// [`HostError::AcceptsRoutes`]: the settings are not 0 and cannot be written.
 pub(crate) fn ignore_advertisements(name: &str) -> Result<(), HostError> {
     let failed = HostError::system("look for the settings of", name);
     if !Path::new(SETTINGS).try_exists().map_err(failed)? {
-        return Err(HostError::Believes(name.to_owned(), io::ErrorKind::NotFound.into()));
+        return Err(HostError::AcceptsRoutes(name.to_owned(), io::ErrorKind::NotFound.into()));
     }
     for setting in ["accept_ra", "accept_redirects", "autoconf"] {
         let path = format!("{SETTINGS}/ipv6/conf/{name}/{setting}");
@@ -28,7 +28,7 @@ pub(crate) fn ignore_advertisements(name: &str) -> Result<(), HostError> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             _ => {}
         }
-        let failed = |error| HostError::Believes(name.to_owned(), error);
+        let failed = |error| HostError::AcceptsRoutes(name.to_owned(), error);
         std::fs::write(&path, "0").map_err(failed)?;
     }
     Ok(())

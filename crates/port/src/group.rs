@@ -25,8 +25,8 @@ use ring::owners::Owner;
 use ring::{BufferIndex, HUGE_PAGE, Region};
 use switch::Wake;
 
-use crate::area::Area;
-use crate::plot::{Furniture, Plot};
+use crate::free_space::FreeSpace;
+use crate::reservation::{Reservation, ReservedPort};
 use crate::shm::PortMemory;
 use crate::sys::Waker;
 
@@ -72,7 +72,7 @@ impl Size {
 pub struct Group {
     region: Arc<Region>,
     fd: OwnedFd,
-    blocks: Area,
+    blocks: FreeSpace,
     members: usize,
     shares: Vec<Enrolled>,
     building: Arc<Mutex<()>>,
@@ -192,7 +192,7 @@ impl Group {
     ) -> io::Result<Self> {
         let layout = RegionLayout::new(blocks.end - FIRST_BLOCK, stride, buffers);
         let (region, fd) = Region::create_shared(name, layout.ok_or_else(full)?)?;
-        let (blocks, building) = (Area::new(blocks.start, blocks.len()), Arc::default());
+        let (blocks, building) = (FreeSpace::new(blocks.start, blocks.len()), Arc::default());
         Ok(Self { region, fd, blocks, members: 0, shares: Vec::new(), building })
     }
 
@@ -278,9 +278,10 @@ impl Group {
         }
         self.blocks.take(size);
         self.members += 1;
-        let port = Furniture { layout, buffers, extra_bufs };
-        let plot = Plot::new(&self.region, name, vec![port], false).among(&self.building);
-        Ok(PortMemory { plot: plot.into(), fd })
+        let port = ReservedPort { layout, buffers, extra_bufs };
+        let reservation =
+            Reservation::new(&self.region, name, vec![port], false).among(&self.building);
+        Ok(PortMemory { reservation: reservation.into(), fd })
     }
 
     /// Takes back a port that was never plugged in.
@@ -362,8 +363,8 @@ mod tests {
         let (blocks, buffers) = (group.blocks.clone(), in_pool(&group));
         let join = |group: &mut Group, name, extra_bufs| {
             let memory = group.join(name, counts(), extra_bufs).expect("room");
-            memory.plot.build().expect("memory");
-            memory.plot
+            memory.reservation.build().expect("memory");
+            memory.reservation
         };
         let (a, b) = (join(&mut group, "a", 0), join(&mut group, "b", 10));
         assert_eq!(in_pool(&group), buffers - 2 * 2048 - 10);
@@ -397,8 +398,8 @@ mod tests {
         assert!(group.is_empty() && in_pool(&group) == buffers);
         assert_eq!(rustix::io::read(&bell, &mut [0u8; 8]), Ok(2), "rung for each");
         let memory = group.join("a", counts(), 0).expect("room");
-        assert_eq!(Owner::of(memory.plot.layout()), owner);
-        group.abandon(memory.plot.layout());
+        assert_eq!(Owner::of(memory.reservation.layout()), owner);
+        group.abandon(memory.reservation.layout());
         assert_eq!(group.blocks, blocks);
     }
 
@@ -407,14 +408,14 @@ mod tests {
         let mut group = new_group();
         let join = |group: &mut Group| {
             let memory = group.join("a", counts(), 5000).expect("room");
-            memory.plot.build().expect("memory");
-            memory.plot
+            memory.reservation.build().expect("memory");
+            memory.reservation
         };
         let (stays, goes) = (join(&mut group), join(&mut group));
         let both = group.committed();
         // Every other buffer of one is the other's, as swaps leave it.
         let owners = group.region.owners();
-        let [one, other] = [&stays, &goes].map(|plot| Owner::of(plot.layout()));
+        let [one, other] = [&stays, &goes].map(|reservation| Owner::of(reservation.layout()));
         let own = |owner| group.region.buffers().filter(move |b| owners.of(*b) == owner);
         let pairs: Vec<_> = own(one).zip(own(other)).step_by(2).collect();
         for (a, b) in pairs {
@@ -434,8 +435,8 @@ mod tests {
         let mut before = group.committed();
         for name in ["a", "b", "c"] {
             let memory = group.join(name, counts(), 0).expect("room");
-            memory.plot.clone().build_while_wanted().expect("memory");
-            let layout = memory.plot.layout();
+            memory.reservation.clone().build_while_wanted().expect("memory");
+            let layout = memory.reservation.layout();
             let buffers = layout.counts().buffers() as usize * 2112 + 2 * PAGE;
             let most = buffers + layout.end() - layout.nifp();
             let now = group.committed();
@@ -457,7 +458,7 @@ mod tests {
                 let has = group.region().layout().size() as u64;
                 assert!(has <= bytes && bytes - has < 2 * u64::from(stride) + (4 << 12));
                 let memory = group.join("a", first, 7).expect("room for the first");
-                assert!(memory.plot.layout().end() <= group.region().layout().pool);
+                assert!(memory.reservation.layout().end() <= group.region().layout().pool);
             }
             let size = Size { bytes: least.size() as u64 - 4096, stride, first: Some((first, 7)) };
             let refused = Group::new("test", &size).map(drop).map_err(|error| error.kind());
@@ -487,7 +488,7 @@ mod tests {
         assert_eq!(in_pool(&group), buffers);
         let blocks = group.blocks.clone();
         let memory = group.join("a", counts(), 0).expect("room");
-        group.abandon(memory.plot.layout());
+        group.abandon(memory.reservation.layout());
         assert!(group.is_empty() && group.blocks == blocks && in_pool(&group) == buffers);
     }
 }

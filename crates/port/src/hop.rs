@@ -71,13 +71,18 @@ impl Hop {
     /// No descriptors left, or the group is full; nothing is left behind.
     pub fn new(group: &mut Group) -> io::Result<Self> {
         let ends = [Waker::new()?, Waker::new()?];
-        let plot = group.join("hop", counts(), 0)?.plot;
-        if let Err(error) = plot.build() {
-            group.abandon(plot.layout());
+        let reservation = group.join("hop", counts(), 0)?.reservation;
+        if let Err(error) = reservation.build() {
+            group.abandon(reservation.layout());
             return Err(error);
         }
         let counted = Cell::new(Counted { seen: 0, at: Instant::now(), frames: 0 });
-        Ok(Self { region: plot.region().clone(), layout: *plot.layout(), ends, counted })
+        Ok(Self {
+            region: reservation.region().clone(),
+            layout: *reservation.layout(),
+            ends,
+            counted,
+        })
     }
 
     /// Where it lies.

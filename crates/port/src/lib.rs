@@ -9,21 +9,21 @@
 //! | [`host`] | a network interface | memory of ours | the kernel: it is readable |
 //! | [`vhost_user`] | a virtual machine | virtqueues in its memory | an eventfd for each queue |
 //!
-//! Ports that netmap programs bind live in [`commons`]: regions with room for more ports.
+//! Ports that netmap programs bind live in [`netmap_region`]: regions with room for more ports.
 //! Ports of one [`group`] share a region: frames between them are swapped, not copied.
 //! System calls are made in [`sys`] only.
 
-mod area;
 pub mod cable;
-pub mod commons;
+mod free_space;
 pub mod group;
 pub mod hop;
 pub mod host;
 pub mod machine;
 pub mod netdev;
+pub mod netmap_region;
 pub mod null;
 pub mod pipe;
-pub mod plot;
+pub mod reservation;
 pub mod shm;
 pub mod sys;
 pub mod vhost_user;

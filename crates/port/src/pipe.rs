@@ -11,13 +11,13 @@ use std::sync::Arc;
 use ring::Region;
 use ring::layout::{FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
 
-use crate::plot::{Furniture, Plot};
+use crate::reservation::{Reservation, ReservedPort};
 use crate::sys::Waker;
 
 /// A pipe as the daemon keeps it.
 #[derive(Debug)]
 pub struct Pipe {
-    plot: Arc<Plot>,
+    reservation: Arc<Reservation>,
     fd: OwnedFd,
     ends: [End; 2],
 }
@@ -51,7 +51,7 @@ pub struct OpenEnd {
 
 impl Pipe {
     /// A pipe whose ends both have `counts` rings and `extra_bufs` extra buffers; one's transmit
-    /// rings are the other's receive rings, so there must be as many of both. Its [`Pipe::plot`] is
+    /// rings are the other's receive rings, so there must be as many of both. Its [`Pipe::reservation`] is
     /// to be built before an end is opened.
     ///
     /// # Errors
@@ -60,16 +60,16 @@ impl Pipe {
         let block = PortLayout::new(FIRST_BLOCK, counts).end() - FIRST_BLOCK;
         let (region, fd) = Region::create(name, region_layout(counts, extra_bufs, stride)?)?;
         let ends = [FIRST_BLOCK, FIRST_BLOCK + block].map(|at| PortLayout::new(at, counts));
-        let port = |layout| Furniture { layout, buffers: Vec::new(), extra_bufs };
-        let plot = Arc::new(Plot::new(&region, name, ends.map(port).into(), true));
+        let port = |layout| ReservedPort { layout, buffers: Vec::new(), extra_bufs };
+        let reservation = Arc::new(Reservation::new(&region, name, ends.map(port).into(), true));
         let [a, b] = ends;
-        Ok(Self { plot, fd, ends: [End::new(a, extra_bufs)?, End::new(b, extra_bufs)?] })
+        Ok(Self { reservation, fd, ends: [End::new(a, extra_bufs)?, End::new(b, extra_bufs)?] })
     }
 
     /// Its memory.
     #[must_use]
-    pub fn plot(&self) -> &Arc<Plot> {
-        &self.plot
+    pub fn reservation(&self) -> &Arc<Reservation> {
+        &self.reservation
     }
 
     /// Opens one end, 0 or 1.
@@ -79,7 +79,7 @@ impl Pipe {
     pub fn open(&self, end: usize) -> io::Result<OpenEnd> {
         let (mine, other) = (&self.ends[end], &self.ends[1 - end]);
         Ok(OpenEnd {
-            region: self.plot.region().clone(),
+            region: self.reservation.region().clone(),
             fd: self.fd.try_clone()?,
             layout: mine.layout,
             peer: other.layout,

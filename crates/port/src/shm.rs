@@ -9,7 +9,7 @@ use ring::krings::Krings;
 use ring::layout::{FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
 use switch::{Plug, Wake};
 
-use crate::plot::{Furniture, Plot};
+use crate::reservation::{Reservation, ReservedPort};
 
 /// The switch's side of a process's port whose rings were formatted just now.
 #[must_use]
@@ -20,8 +20,8 @@ pub fn plug(region: &Arc<Region>, layout: &PortLayout, wake: impl Wake + 'static
 /// Memory of a port: its part of a region, and the descriptor to hand out.
 #[derive(Debug)]
 pub struct PortMemory {
-    /// Region and structures, to be [built](Plot::build) before anybody uses them.
-    pub plot: Arc<Plot>,
+    /// Region and structures, to be [built](Reservation::build) before anybody uses them.
+    pub reservation: Arc<Reservation>,
     /// The region's memfd.
     pub fd: OwnedFd,
 }
@@ -39,8 +39,8 @@ impl PortMemory {
     ) -> io::Result<Self> {
         let layout = PortLayout::new(FIRST_BLOCK, counts);
         let (region, fd) = Region::create(name, region_layout(counts, extra_bufs, stride)?)?;
-        let port = Furniture { layout, buffers: Vec::new(), extra_bufs };
-        Ok(Self { plot: Plot::new(&region, name, vec![port], true).into(), fd })
+        let port = ReservedPort { layout, buffers: Vec::new(), extra_bufs };
+        Ok(Self { reservation: Reservation::new(&region, name, vec![port], true).into(), fd })
     }
 }
 

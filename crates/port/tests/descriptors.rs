@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use port::machine::quota::{Limits, Quota};
 use port::machine::{Access, Spec, State};
 use port::sys::Waker;
-use port::vhost_user::allowance::{Allowance, Limits};
 use port::vhost_user::open;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -53,9 +53,9 @@ fn a_frontend_that_cannot_be_accepted_costs_no_processor() {
     let (_wake, bell) = Waker::new().unwrap();
     let (name, access) = ("vale0:vm".to_owned(), Access::default());
     let (path2, peer) = (path.clone(), None);
-    let allowance = Allowance::new(0, Limits::NONE);
+    let quota = Quota::new(0, Limits::NONE);
     let (connects, pairs, coalesce) = (false, 1, None);
-    let spec = Spec { name, path: path2, connects, pairs, coalesce, peer, access, allowance };
+    let spec = Spec { name, path: path2, connects, pairs, coalesce, peer, access, quota };
     let (adapter, port) = open(&spec, &Arc::new(bell)).unwrap();
     let thread = thread();
     // What it opens and closes as it begins is over.

@@ -71,8 +71,8 @@ impl Net {
 
     fn join(&mut self, at: usize, switch: usize, extra_bufs: u32) {
         let memory = self.group.join("member", counts(), extra_bufs).expect("room");
-        memory.plot.build().expect("memory");
-        let (region, layout) = (memory.plot.region(), memory.plot.layout());
+        memory.reservation.build().expect("memory");
+        let (region, layout) = (memory.reservation.region(), memory.reservation.layout());
         let own = Owner::of(layout);
         assert_eq!(region.owners().count(own), (2 * SLOTS + extra_bufs) as usize);
         let buffers: BTreeSet<_> = region.slot_buffers(layout).map(BufferIndex::get).collect();
@@ -90,7 +90,7 @@ impl Net {
         let Some(Member { memory, switch, .. }) = self.members[at].take() else { return };
         self.switches[switch].remove_port(id(at)).expect("it was there");
         let switches = &self.switches;
-        self.group.leave(memory.plot.layout(), |leaver| {
+        self.group.leave(memory.reservation.layout(), |leaver| {
             // One after the other, as a worker does that moves frames in between.
             for switch in &*switches {
                 let mut next = Some(0);
@@ -167,7 +167,8 @@ impl Net {
     fn assert_intact(&self) {
         let mut seen = BTreeSet::new();
         for member in self.members.iter().flatten() {
-            let (region, layout) = (member.memory.plot.region(), member.memory.plot.layout());
+            let (region, layout) =
+                (member.memory.reservation.region(), member.memory.reservation.layout());
             for buffer in region.slot_buffers(layout) {
                 assert!(seen.insert(buffer.get()), "{buffer:?} stands in two slots");
                 assert_ne!(region.owners().of(buffer), Owner::POOL, "{buffer:?}");
@@ -231,7 +232,7 @@ fn a_number_in_a_strange_slot_gives_no_buffer_away() {
     // Taken out, and kept.
     net.member(0).tx.set_buffer_index(1, 0);
     net.leave(1);
-    let own = Owner::of(net.member(0).memory.plot.layout());
+    let own = Owner::of(net.member(0).memory.reservation.layout());
     let region = net.region.clone().expect("somebody is here");
     let owner = |buffer| region.owners().of(region.check(buffer).expect("a buffer"));
     assert_eq!(owner(left), own, "it stands in the living one's slot");

@@ -1,4 +1,4 @@
-//! What a virtual machine and its monitor may say: queues in memory, messages on a socket.
+//! What a virtual machine and its VMM may say: queues in memory, messages on a socket.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use device::virtqueue::features::{EVENT_IDX, INDIRECT_DESC, RING_PACKED};
 use device::virtqueue::{Buffers, Direction, PIECES_MAX, Places, Queue};
-use port::sys::vhost::Ear;
-use port::vhost_user::allowance::{Allowance, Good, Limits};
-use port::vhost_user::hand::{Queues, Ring};
+use port::machine::quota::{Limits, Quota, Resource};
+use port::sys::vhost::EpollSet;
+use port::vhost_user::handoff::{Queues, Ring};
 use port::vhost_user::message::{HEADER, Header, Message, PAYLOAD_MAX};
 use port::vhost_user::session::Session;
 use ring::guest::{Extent, GuestMapping, GuestMemory, Reader, Writer};
@@ -116,10 +116,11 @@ pub fn vhost_message(data: &[u8]) {
     if let Ok(header) = Header::parse(input.bytes::<HEADER>()) {
         assert!(header.size <= PAYLOAD_MAX);
     }
-    let (ear, allowance) = (Arc::new(Ear::new().expect("descriptors")), Allowance::new(0, LIMITS));
+    let (epoll_set, quota) =
+        (Arc::new(EpollSet::new().expect("descriptors")), Quota::new(0, LIMITS));
     let mut held = Held((0..2 * PAIRS).map(|_| None).collect());
     for _ in 0..2 {
-        let mut session = Session::new(&mut held, &ear, PAIRS, &allowance);
+        let mut session = Session::new(&mut held, &epoll_set, PAIRS, &quota);
         for _ in 0..40 {
             if input.is_empty() {
                 break;
@@ -138,12 +139,12 @@ pub fn vhost_message(data: &[u8]) {
         }
         drop(session);
         assert!(held.0.iter().all(Option::is_none), "a queue is left");
-        for (good, limit) in [
-            (Good::Bytes, LIMITS.bytes),
-            (Good::Regions, LIMITS.regions),
-            (Good::Descriptors, LIMITS.descriptors),
+        for (resource, limit) in [
+            (Resource::Bytes, LIMITS.bytes),
+            (Resource::Regions, LIMITS.regions),
+            (Resource::Descriptors, LIMITS.descriptors),
         ] {
-            assert!(allowance.take(good, limit).is_ok(), "{good:?} are left");
+            assert!(quota.take(resource, limit).is_ok(), "{resource:?} are left");
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use port::vhost_user::allowance::Limits;
+use port::machine::quota::Limits;
 use protocol::Mode;
 use protocol::name::{NameError, PortName, SwitchName};
 use ring::cursor::RingSize;

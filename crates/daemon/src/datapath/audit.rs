@@ -140,7 +140,7 @@ impl Workers {
             Some(Member { port, place: Place::Rings(rings), worker })
         });
         let begins = self.sites.iter().filter_map(|(&port, Site { spec, memory })| {
-            let place = Place::Rings(Rings::new(memory.plot.layout(), spec.rings.buffers()));
+            let place = Place::Rings(Rings::new(memory.reservation.layout(), spec.rings.buffers()));
             let of_it = spec.group.as_ref() == Some(group);
             of_it.then_some(Member { port, place, worker: None })
         });

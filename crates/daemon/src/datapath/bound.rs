@@ -13,8 +13,8 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use port::commons::{Commons, Lent, Parts, buffers_of};
-use port::plot::Plot;
+use port::netmap_region::{HolderMemory, NetmapRegion, Parts, buffers_of};
+use port::reservation::Reservation;
 use port::shm::plug;
 use port::sys::{Waker, Wakers};
 use protocol::name::PortName;
@@ -47,7 +47,7 @@ pub struct BoundPlace {
     pub(super) label: String,
     pub(super) home: Home,
     pub(super) region: u16,
-    pub(super) plot: Arc<Plot>,
+    pub(super) reservation: Arc<Reservation>,
     pub(super) holders: BTreeMap<ConnKey, HolderPlace>,
 }
 
@@ -55,7 +55,7 @@ pub struct BoundPlace {
 #[derive(Debug)]
 pub(super) struct HolderPlace {
     /// At the first of its ports.
-    lent: Option<Arc<Lent>>,
+    memory: Option<Arc<HolderMemory>>,
     claim: Claim,
     pub(super) wakers: Vec<Arc<Waker>>,
     /// The port on the other side that it holds too.
@@ -65,8 +65,8 @@ pub(super) struct HolderPlace {
 impl BoundPlace {
     /// Its rings.
     pub fn rings(&self) -> RingSpec {
-        let stride = self.plot.region().stride();
-        RingSpec { counts: self.plot.layout().counts(), extra_bufs: 0, stride }
+        let stride = self.reservation.region().stride();
+        RingSpec { counts: self.reservation.layout().counts(), extra_bufs: 0, stride }
     }
 
     pub(super) fn wakers(&self) -> Wakers {
@@ -83,12 +83,13 @@ impl Workers {
             Some(region) => region,
             None => self.make_region(&spec.name, &spec.rings, spec.room)?,
         };
-        let commons = self.regions.get_mut(&region).expect("control knows which regions there are");
-        let joined = commons.add_port(&spec.name.to_string(), spec.rings.counts);
+        let memory = self.regions.get_mut(&region).expect("control knows which regions there are");
+        let joined = memory.add_port(&spec.name.to_string(), spec.rings.counts);
         self.drop_region_if_empty(region);
-        let (name, label, plot) = (spec.name.clone(), spec.name.to_string(), joined?.plot);
+        let (name, label, reservation) =
+            (spec.name.clone(), spec.name.to_string(), joined?.reservation);
         let (home, holders) = (Home::Switch(spec.switch), BTreeMap::new());
-        let bound = BoundPlace { name, label, home, region, plot, holders };
+        let bound = BoundPlace { name, label, home, region, reservation, holders };
         self.bound.insert(spec.key, bound);
         Ok(region)
     }
@@ -103,9 +104,9 @@ impl Workers {
         let Home::Switch(switch) = bound.home else {
             panic!("only ports of a switch are plugged in")
         };
-        let plot = bound.plot.clone();
+        let reservation = bound.reservation.clone();
         let (id, bell) = self.next_place(switch)?;
-        let port = plug(plot.region(), plot.layout(), Wakers(Vec::new()));
+        let port = plug(reservation.region(), reservation.layout(), Wakers(Vec::new()));
         let place = PortPlace { switch, id, number: bell, bytes: 0, memory: None };
         self.plug(key, place, port, config);
         Ok(())
@@ -121,11 +122,11 @@ impl Workers {
         let RingSpec { counts, stride, extra_bufs } = *rings;
         let buffers = counts.buffers().saturating_add(extra_bufs);
         let name = name.to_string();
-        let commons = match room {
-            None => Commons::new(&name, stride, buffers)?,
-            Some(bytes) => Commons::within(&name, stride, counts, bytes)?,
+        let region = match room {
+            None => NetmapRegion::new(&name, stride, buffers)?,
+            Some(bytes) => NetmapRegion::within(&name, stride, counts, bytes)?,
         };
-        self.regions.insert(number, commons);
+        self.regions.insert(number, region);
         Ok(number)
     }
 
@@ -136,11 +137,11 @@ impl Workers {
 
     pub(super) fn drop_region_if_empty(&mut self, region: u16) {
         if !self.kept.contains(&region)
-            && self.regions.get(&region).is_some_and(Commons::is_empty)
-            && let Some(commons) = self.regions.remove(&region)
+            && self.regions.get(&region).is_some_and(NetmapRegion::is_empty)
+            && let Some(region) = self.regions.remove(&region)
         {
-            let bytes = commons.region().layout().size();
-            self.sweeper.drop(commons, bytes);
+            let bytes = region.region().layout().size();
+            self.sweeper.drop(region, bytes);
         }
     }
 
@@ -152,21 +153,22 @@ impl Workers {
         holder: ConnKey,
         extra_bufs: u32,
     ) -> Result<(Build, u32), DatapathError> {
-        let plots: Vec<_> = parts.iter().map(|key| self.bound[key].plot.clone()).collect();
+        let reservations: Vec<_> =
+            parts.iter().map(|key| self.bound[key].reservation.clone()).collect();
         let (first, leases) = (&self.bound[&holds[0].0], self.leases(holds));
-        let commons = self.regions.get_mut(&first.region).expect("a port has a region");
-        let lent = commons.lend(&first.label, leases, extra_bufs)?;
-        let granted = lent.extra_bufs();
+        let region = self.regions.get_mut(&first.region).expect("a port has a region");
+        let memory = region.reserve_holder(&first.label, leases, extra_bufs)?;
+        let granted = memory.extra_bufs();
         for (i, &(port, claim)) in holds.iter().enumerate() {
             let other = holds.iter().map(|hold| hold.0).find(|other| *other != port);
-            let lent = Some(lent.clone()).filter(|_| i == 0);
-            let place = HolderPlace { lent, claim, wakers: Vec::new(), other };
+            let memory = Some(memory.clone()).filter(|_| i == 0);
+            let place = HolderPlace { memory, claim, wakers: Vec::new(), other };
             let bound = self.bound.get_mut(&port).expect("control knows which ports there are");
             bound.holders.insert(holder, place);
         }
         let build = move || {
-            plots.into_iter().try_for_each(Plot::build_while_wanted)?;
-            lent.build_while_wanted()
+            reservations.into_iter().try_for_each(Reservation::build_while_wanted)?;
+            memory.build_while_wanted()
         };
         Ok((Box::new(build), granted))
     }
@@ -175,7 +177,7 @@ impl Workers {
         let mut leases = HeldSides::default();
         for (port, claim) in holds {
             let bound = &self.bound[port];
-            let (port, tx, rx) = (*bound.plot.layout(), range(claim.tx), range(claim.rx));
+            let (port, tx, rx) = (*bound.reservation.layout(), range(claim.tx), range(claim.rx));
             let is_host_side = bound.name.is_host_side();
             let side = if is_host_side { &mut leases.host } else { &mut leases.nic };
             *side = Some(HeldRings { port, tx, rx });
@@ -212,9 +214,9 @@ impl Workers {
     /// Takes back what a holder has, of this port and of the other side.
     pub(super) fn end_loan(&mut self, port: PortKey, holder: ConnKey) {
         let Some(bound) = self.bound.get_mut(&port) else { return };
-        let Some(HolderPlace { lent, other, .. }) = bound.holders.remove(&holder) else { return };
-        if let (Some(lent), Some(commons)) = (lent, self.regions.get_mut(&bound.region)) {
-            commons.take_back(&lent);
+        let Some(HolderPlace { memory, other, .. }) = bound.holders.remove(&holder) else { return };
+        if let (Some(memory), Some(region)) = (memory, self.regions.get_mut(&bound.region)) {
+            region.release_holder(&memory);
         }
         self.tell_wakers(port);
         if let Some(other) = other {
@@ -229,15 +231,16 @@ impl Workers {
         let holders: Vec<ConnKey> = holders.unwrap_or_default();
         holders.into_iter().for_each(|holder| self.end_loan(port, holder));
         let Some(bound) = self.bound.remove(&port) else { return };
-        if let Some(commons) = self.regions.get_mut(&bound.region) {
-            let (workers, others, layout) = (&self.workers, &self.bound, bound.plot.layout());
+        if let Some(region) = self.regions.get_mut(&bound.region) {
+            let (workers, others, layout) =
+                (&self.workers, &self.bound, bound.reservation.layout());
             let settle = |leaver: Arc<Leaver>| {
                 settle(workers, &leaver);
                 others.values().for_each(|place| place.home.settle(&leaver));
             };
             match seen {
-                true => commons.remove_port(layout, settle),
-                false => commons.abandon_port(layout),
+                true => region.remove_port(layout, settle),
+                false => region.abandon_port(layout),
             }
         }
         self.drop_region_if_empty(bound.region);
@@ -279,7 +282,7 @@ impl Workers {
     fn attached(&self, port: PortKey, extra_bufs: u32) -> Attached {
         let bound = &self.bound[&port];
         let rings = RingSpec { extra_bufs, ..bound.rings() };
-        let (region, layout) = (self.regions[&bound.region].region(), bound.plot.layout());
+        let (region, layout) = (self.regions[&bound.region].region(), bound.reservation.layout());
         let bell = self.bell_of(port).1;
         Attached { bell, ..geometry(&bound.name, region, layout, &rings) }
     }
@@ -287,7 +290,7 @@ impl Workers {
     fn describe(&self, port: PortKey, holder: ConnKey) -> Bound {
         let bound = &self.bound[&port];
         let place = &bound.holders[&holder];
-        let lent = place.lent.as_ref().expect("asked at the port where its page is");
+        let memory = place.memory.as_ref().expect("asked at the port where its page is");
         let host = place.other.map(|other| {
             let HolderPlace { claim: Claim { tx, rx, .. }, .. } =
                 self.bound[&other].holders[&holder];
@@ -298,10 +301,10 @@ impl Workers {
         let is_peer = |other: &&BoundPlace| Some(&other.name) == peer.as_ref() && plugged(other);
         let peer = self.bound.values().find(is_peer);
         Bound {
-            attached: self.attached(port, lent.extra_bufs()),
-            nifp: lent.nifp() as u64,
+            attached: self.attached(port, memory.extra_bufs()),
+            nifp: memory.nifp() as u64,
             mem_id: bound.region,
-            peer_block: peer.map(|other| other.plot.layout().nifp() as u64),
+            peer_block: peer.map(|other| other.reservation.layout().nifp() as u64),
             tx: place.claim.tx,
             rx: place.claim.rx,
             exclusive: place.claim.exclusive,
@@ -313,8 +316,8 @@ impl Workers {
     /// Sizes of a region, or of the one that a port with such rings would get.
     pub(super) fn sizes(&self, region: Option<u16>, rings: &RingSpec) -> PortGeometry {
         let known = region.and_then(|number| self.regions.get(&number));
-        let parts = known.map_or_else(Parts::default, |commons| commons.parts().clone());
-        let layout = known.map(|commons| commons.region().layout()).or_else(|| {
+        let parts = known.map_or_else(Parts::default, |region| region.parts().clone());
+        let layout = known.map(|region| region.region().layout()).or_else(|| {
             let buffers = buffers_of(rings.stride, rings.counts.buffers());
             RegionLayout::new(parts.blocks.end - PAGE, rings.stride, buffers)
         });

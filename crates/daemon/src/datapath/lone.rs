@@ -50,9 +50,10 @@ impl Workers {
         let commons = self.regions.get_mut(&region).expect("control knows which regions there are");
         let joined = commons.add_port(&spec.label, spec.rings.counts);
         self.drop_region_if_empty(region);
-        let (name, label, plot) = (spec.name.clone(), spec.label.clone(), joined?.plot);
+        let (name, label, reservation) =
+            (spec.name.clone(), spec.label.clone(), joined?.reservation);
         let (home, holders) = (Home::Planned(spec.sights.clone()), BTreeMap::new());
-        self.bound.insert(spec.key, BoundPlace { name, label, home, region, plot, holders });
+        self.bound.insert(spec.key, BoundPlace { name, label, home, region, reservation, holders });
         Ok(region)
     }
 
@@ -60,7 +61,7 @@ impl Workers {
     pub(super) fn start_lone(&mut self, key: PortKey) {
         let bound = &self.bound[&key];
         let Home::Planned(sights) = &bound.home else { panic!("started once") };
-        let rings = Krings::new(bound.plot.region(), bound.plot.layout());
+        let rings = Krings::new(bound.reservation.region(), bound.reservation.layout());
         let home = match sights.first() {
             None => Home::Null(rings),
             Some(_) if sights.iter().any(|(port, _)| !self.ports.contains_key(port)) => Home::Blind,

@@ -122,7 +122,7 @@ impl Workers {
             state: place.state(),
             pid: place.status().and_then(Status::process),
             complaint: place.complaint(),
-            rival: place.status().and_then(Status::rival),
+            rival: place.status().and_then(Status::rejected),
             place: place.place(),
         })
     }

@@ -77,7 +77,7 @@ impl Workers {
     /// A reserved port that will not be attached.
     pub(super) fn abandon(&mut self, site: &Site) {
         if let Some(group) = site.spec.group.as_ref().and_then(|group| self.groups.get_mut(group)) {
-            group.abandon(site.memory.plot.layout());
+            group.abandon(site.memory.reservation.layout());
         }
         self.drop_empty_groups();
     }

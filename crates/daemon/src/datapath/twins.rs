@@ -57,7 +57,7 @@ impl Side {
         match (self, other) {
             (Self::Host, Self::Cable) | (Self::Cable, Self::Host) => None,
             (Self::Host, Self::Shared) | (Self::Shared, Self::Host) => Some(HostError::Beside),
-            _ => Some(HostError::Twin),
+            _ => Some(HostError::Duplicate),
         }
     }
 }

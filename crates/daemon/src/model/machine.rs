@@ -1,6 +1,7 @@
 //! Ports of virtual machines: which options fit which kind.
 
-use port::vhost_user::{Coalesce, PAIRS_MAX};
+use port::machine::Coalesce;
+use port::vhost_user::PAIRS_MAX;
 use protocol::{COALESCE_USECS_MAX, Machine, PortKind};
 
 use super::host::named;

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use port::vhost_user::allowance::Limits;
+use port::machine::quota::Limits;
 use protocol::name::{PortName, SwitchName};
 use protocol::{ChainSpec, HostIf, Machine, Mode, NewPorts, PortKind, RuleSpec};
 use serde::{Deserialize, Serialize};

@@ -3,19 +3,21 @@
 //!
 //! Each port has a thread that waits for monitors; the worker never does.
 
-pub(crate) mod rivals;
+pub(crate) mod log;
+pub mod quota;
+pub(crate) mod rejected;
 pub(crate) mod socket;
 mod status;
-pub(crate) mod voice;
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+pub use device::moderation::Coalesce;
+
 use crate::sys::vhost::Event;
-use crate::vhost_user::Coalesce;
-use crate::vhost_user::allowance::Allowance;
-use socket::Door;
+use quota::Quota;
+use socket::Listener;
 pub use socket::{Access, Place, SocketError};
 pub use status::{State, Status};
 
@@ -41,7 +43,7 @@ pub struct Spec {
     /// Who may connect to a socket of ours.
     pub access: Access,
     /// What its machine may take.
-    pub allowance: Arc<Allowance>,
+    pub quota: Arc<Quota>,
 }
 
 /// The process at the other end of a connection, 0 if the system does not say.
@@ -54,7 +56,7 @@ pub(crate) fn process_of(peer: &OwnedFd) -> u32 {
 /// end, which nobody waits for: it may have gigabytes to unmap.
 #[derive(Debug)]
 pub struct MachinePort {
-    pub(crate) door: Arc<Door>,
+    pub(crate) listener: Arc<Listener>,
     pub(crate) stop: Arc<Event>,
     pub(crate) status: Arc<Status>,
 }
@@ -69,13 +71,13 @@ impl MachinePort {
     /// What is at the path of its socket, if it has one of its own and we may look.
     #[must_use]
     pub fn place(&self) -> Option<Place> {
-        self.door.place()
+        self.listener.place()
     }
 }
 
 impl Drop for MachinePort {
     fn drop(&mut self) {
-        self.door.close();
+        self.listener.close();
         self.stop.set();
     }
 }

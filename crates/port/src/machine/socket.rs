@@ -14,7 +14,7 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, listen, socket_with,
 };
 
-use crate::vhost_user::allowance::Spent;
+use crate::machine::quota::QuotaExceeded;
 
 /// Who may connect: numeric user and group, and a mode as of a file. None: as it comes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub enum SocketError {
     Exchanged(PathBuf),
     /// The user has no more descriptors.
     #[error(transparent)]
-    Spent(#[from] Spent),
+    QuotaExceeded(#[from] QuotaExceeded),
     /// Something else.
     #[error("socket {}: {error}", .path.display())]
     System {
@@ -116,19 +116,19 @@ pub enum Place {
 
 /// Where monitors come from.
 #[derive(Debug)]
-pub(crate) enum Door {
+pub(crate) enum Listener {
     /// Our socket, and which file it is.
-    Ours(OwnedFd, PathBuf, (u64, u64)),
+    Bound(OwnedFd, PathBuf, (u64, u64)),
     /// A monitor listens here, now or later.
-    Theirs(PathBuf),
+    Remote(PathBuf),
 }
 
-impl Door {
+impl Listener {
     /// Readable when somebody is there.
-    pub(crate) fn listener(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Self::Ours(listener, ..) => Some(listener.as_fd()),
-            Self::Theirs(_) => None,
+            Self::Bound(listener, ..) => Some(listener.as_fd()),
+            Self::Remote(_) => None,
         }
     }
 
@@ -138,18 +138,18 @@ impl Door {
     /// There may be one, and it cannot be had now: the listener stays readable.
     pub(crate) fn next(&self) -> io::Result<Option<OwnedFd>> {
         match self {
-            Self::Ours(listener, ..) => match accept_with(listener, SocketFlags::CLOEXEC) {
+            Self::Bound(listener, ..) => match accept_with(listener, SocketFlags::CLOEXEC) {
                 Ok(monitor) => Ok(Some(monitor)),
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
                 Err(errno) => Err(errno.into()),
             },
-            Self::Theirs(path) => Ok(connect(path).ok()),
+            Self::Remote(path) => Ok(connect(path).ok()),
         }
     }
 
     /// What is at the path of our socket, as far as we may look.
     pub(crate) fn place(&self) -> Option<Place> {
-        let Self::Ours(_, path, file) = self else { return None };
+        let Self::Bound(_, path, file) = self else { return None };
         match std::fs::symlink_metadata(path) {
             Ok(found) if (found.dev(), found.ino()) == *file => {
                 let (owner, group, mode) = (found.uid(), found.gid(), found.mode() & 0o777);
@@ -163,7 +163,7 @@ impl Door {
 
     /// Takes our socket away, if it still is ours.
     pub(crate) fn close(&self) {
-        if let Self::Ours(_, path, file) = self
+        if let Self::Bound(_, path, file) = self
             && identity(path).is_some_and(|found| found == *file)
         {
             let _ = std::fs::remove_file(path);
@@ -172,7 +172,7 @@ impl Door {
 }
 
 /// Also where the rest of its port cannot be made.
-impl Drop for Door {
+impl Drop for Listener {
     fn drop(&mut self) {
         self.close();
     }
@@ -191,7 +191,7 @@ fn connect_as(path: &Path, kind: SocketType) -> rustix::io::Result<OwnedFd> {
 }
 
 /// A socket that sends datagrams to the one at `path`, if there is one.
-pub(crate) fn aim(path: &Path) -> rustix::io::Result<OwnedFd> {
+pub(crate) fn connect_datagrams(path: &Path) -> rustix::io::Result<OwnedFd> {
     connect_as(path, SocketType::DGRAM)
 }
 
@@ -205,20 +205,20 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 }
 
 /// Makes the socket of a port. One that nobody listens on any more is replaced.
-pub(crate) fn bind(path: &Path, access: Access) -> Result<Door, SocketError> {
-    let door = bind_as(path, access, SocketType::STREAM)?;
-    if let Door::Ours(socket, ..) = &door {
+pub(crate) fn bind(path: &Path, access: Access) -> Result<Listener, SocketError> {
+    let listener = bind_as(path, access, SocketType::STREAM)?;
+    if let Listener::Bound(socket, ..) = &listener {
         listen(socket, 4).map_err(|errno| failed(path)(errno.into()))?;
     }
-    Ok(door)
+    Ok(listener)
 }
 
 /// Makes one that datagrams are sent to.
-pub(crate) fn bind_datagrams(path: &Path, access: Access) -> Result<Door, SocketError> {
+pub(crate) fn bind_datagrams(path: &Path, access: Access) -> Result<Listener, SocketError> {
     bind_as(path, access, SocketType::DGRAM)
 }
 
-fn bind_as(path: &Path, access: Access, kind: SocketType) -> Result<Door, SocketError> {
+fn bind_as(path: &Path, access: Access, kind: SocketType) -> Result<Listener, SocketError> {
     let system = |errno: Errno| failed(path)(errno.into());
     let own = || path.to_owned();
     let address = SocketAddrUnix::new(path).map_err(|_| SocketError::Long(own()))?;
@@ -237,12 +237,12 @@ fn bind_as(path: &Path, access: Access, kind: SocketType) -> Result<Door, Socket
     })?;
     let file = just_made(path)?;
     let found = rustix::fs::fstat(&file).map_err(system)?;
-    let door = Door::Ours(socket, own(), (found.st_dev, found.st_ino));
+    let listener = Listener::Bound(socket, own(), (found.st_dev, found.st_ino));
     if let Err(error) = give(&file, path, access) {
-        door.close();
+        listener.close();
         return Err(error);
     }
-    Ok(door)
+    Ok(listener)
 }
 
 /// Removes a socket that a daemon has left behind.
@@ -297,7 +297,7 @@ mod tests {
     use std::time::Duration;
     use tempfile::tempdir;
 
-    fn make(path: &Path) -> Result<Door, SocketError> {
+    fn make(path: &Path) -> Result<Listener, SocketError> {
         bind(path, Access { mode: Some(0o606), ..Access::default() })
     }
 
@@ -312,7 +312,7 @@ mod tests {
         let waiting: Vec<_> = std::iter::from_fn(|| connect(&path).ok()).collect();
         assert_eq!(connect(&path).expect_err("it is full"), Errno::AGAIN);
         let (done, is_done) = std::sync::mpsc::channel();
-        let (ours, theirs) = (path.clone(), Door::Theirs(path));
+        let (ours, theirs) = (path.clone(), Listener::Remote(path));
         std::thread::spawn(move || {
             let _ = done.send((theirs.next(), make(&ours)));
         });
@@ -329,14 +329,14 @@ mod tests {
         let path = dir.join("vm.sock");
         drop(make(&path).expect("a place"));
         assert!(!path.exists());
-        let door = make(&path).expect("a place");
-        let ours = door.place();
+        let listener = make(&path).expect("a place");
+        let ours = listener.place();
         assert!(matches!(ours, Some(Place::Ours { mode: 0o606, .. })), "{ours:?}");
         std::fs::remove_file(&path).expect("ours");
-        assert_eq!(door.place(), Some(Place::Empty));
+        assert_eq!(listener.place(), Some(Place::Empty));
         let other = make(&path).expect("a place");
-        assert_eq!(door.place(), Some(Place::Other));
-        drop(door);
+        assert_eq!(listener.place(), Some(Place::Other));
+        drop(listener);
         assert!(path.exists());
         drop(other);
         assert_eq!(std::fs::read_dir(dir).expect("ours").count(), 0, "nothing is left");
@@ -364,14 +364,14 @@ mod tests {
         let place = tempdir().expect("a directory");
         let dir = place.path();
         let path = dir.join("vm.sock");
-        let door = make(&path).expect("nobody is there");
+        let listener = make(&path).expect("nobody is there");
         let mode = std::fs::metadata(&path).expect("made").permissions().mode();
         assert_eq!(mode & 0o777, 0o606);
         assert!(matches!(make(&path), Err(SocketError::InUse(_))));
         let frontend = UnixStream::connect(&path).expect("it listens");
-        let came = std::iter::from_fn(|| door.next().expect("descriptors")).count();
+        let came = std::iter::from_fn(|| listener.next().expect("descriptors")).count();
         assert_eq!(came, 2, "the other one looked whether somebody listens");
-        drop((door, frontend));
+        drop((listener, frontend));
         make(&path).expect("left behind").close();
         assert!(!path.exists());
         std::fs::write(&path, "").expect("a file");

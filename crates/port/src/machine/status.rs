@@ -9,7 +9,7 @@ use switch::Wake;
 use crate::sys::Waker;
 
 /// So long it is said that a monitor was turned away: longer than the pause of who tries again.
-const RIVALRY: Duration = Duration::from_secs(10);
+const REJECTED_SHOWN: Duration = Duration::from_secs(10);
 
 /// Whether a machine can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct Status {
     /// Why the last machine is not up. Written by the port's thread, read by control.
     complaint: Mutex<Option<String>>,
     /// The process that was turned away last, and when. Written and read like the complaint.
-    rival: Mutex<Option<(u32, Instant)>>,
+    rejected: Mutex<Option<(u32, Instant)>>,
     bell: Arc<Waker>,
 }
 
@@ -42,7 +42,7 @@ impl Status {
     pub(crate) fn new(bell: &Arc<Waker>) -> Self {
         let (state, process) = (AtomicU8::new(State::Waiting as u8), AtomicU32::new(0));
         let (ends, complaint) = (AtomicU32::new(0), Mutex::default());
-        Self { state, process, ends, complaint, rival: Mutex::default(), bell: bell.clone() }
+        Self { state, process, ends, complaint, rejected: Mutex::default(), bell: bell.clone() }
     }
 
     /// The state.
@@ -69,9 +69,9 @@ impl Status {
     /// Notes a monitor that has the port from now on. What was said of the last one is over.
     pub(crate) fn welcome(&self, process: u32) {
         self.complain(None);
-        let mut rival = self.rival.lock().expect("nobody panics with it");
-        *rival = rival.filter(|(rival, _)| *rival != process);
-        drop(rival);
+        let mut rejected = self.rejected.lock().expect("nobody panics with it");
+        *rejected = rejected.filter(|(rejected, _)| *rejected != process);
+        drop(rejected);
         self.note_process(process);
     }
 
@@ -100,13 +100,13 @@ impl Status {
     /// # Panics
     /// Never: nobody panics with it.
     #[must_use]
-    pub fn rival(&self) -> Option<u32> {
-        let rival = *self.rival.lock().expect("nobody panics with it");
-        rival.filter(|(_, since)| since.elapsed() < RIVALRY).map(|(process, _)| process)
+    pub fn rejected(&self) -> Option<u32> {
+        let rejected = *self.rejected.lock().expect("nobody panics with it");
+        rejected.filter(|(_, since)| since.elapsed() < REJECTED_SHOWN).map(|(process, _)| process)
     }
 
-    pub(crate) fn note_rival(&self, process: u32) {
-        *self.rival.lock().expect("nobody panics with it") = Some((process, Instant::now()));
+    pub(crate) fn note_rejected(&self, process: u32) {
+        *self.rejected.lock().expect("nobody panics with it") = Some((process, Instant::now()));
     }
 
     /// Notes a state.
@@ -144,10 +144,10 @@ mod tests {
         let (_, bell) = Waker::new().expect("descriptors");
         let status = Status::new(&Arc::new(bell));
         status.complain(Some("it sent nonsense".to_owned()));
-        status.note_rival(7);
+        status.note_rejected(7);
         status.welcome(6);
-        assert_eq!((status.complaint(), status.rival()), (None, Some(7)));
+        assert_eq!((status.complaint(), status.rejected()), (None, Some(7)));
         status.welcome(7);
-        assert_eq!((status.process(), status.rival()), (Some(7), None));
+        assert_eq!((status.process(), status.rejected()), (Some(7), None));
     }
 }

@@ -15,7 +15,7 @@ use rustix::net::{MMsgHdr, RecvFlags, SendAncillaryBuffer, SendFlags, recv, send
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
-use super::keeper::Line;
+use super::connector::PeerChannel;
 use super::{End, WAITING};
 
 /// Bytes that we receive at most: one more than there may be.
@@ -27,7 +27,7 @@ const BATCH: usize = 32;
 
 /// The worker's side of a port.
 pub(super) struct Datagrams {
-    line: Line,
+    channel: PeerChannel,
     ours: OwnedFd,
     /// What goes in here arrives at the peer.
     peer: Option<OwnedFd>,
@@ -40,15 +40,15 @@ pub(super) struct Datagrams {
     ends: Vec<usize>,
     /// How many of them the peer has taken.
     taken: usize,
-    /// It takes no more for now; the line tells when it does.
+    /// It takes no more for now; the channel tells when it does.
     is_full: bool,
 }
 
 impl Datagrams {
-    pub(super) fn new(line: Line, ours: OwnedFd) -> std::io::Result<Self> {
-        line.watch(&ours)?;
+    pub(super) fn new(channel: PeerChannel, ours: OwnedFd) -> std::io::Result<Self> {
+        channel.watch(&ours)?;
         Ok(Self {
-            line,
+            channel,
             ours,
             peer: None,
             longest: 0,
@@ -63,7 +63,7 @@ impl Datagrams {
 
     fn answer(&mut self) {
         if self.peer.is_none()
-            && let Some(peer) = self.line.peer()
+            && let Some(peer) = self.channel.peer()
         {
             self.longest = longest(&peer);
             self.peer = Some(peer);
@@ -72,12 +72,12 @@ impl Datagrams {
 
     fn hang_up(&mut self, end: End) {
         if let Some(peer) = self.peer.take().filter(|_| self.is_full) {
-            self.line.unwatch(&peer);
+            self.channel.unwatch(&peer);
         }
         self.outbox.clear();
         self.ends.clear();
         (self.taken, self.is_full) = (0, false);
-        self.line.end(end);
+        self.channel.end(end);
     }
 
     fn push(&mut self, batch: &Batch, delivery: Delivery) -> Result<usize, DropReason> {
@@ -116,8 +116,8 @@ impl Datagrams {
                 // Not seen, for what is longer was not put here. It would never be taken.
                 Err(Errno::MSGSIZE) => self.taken += 1,
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
-                    self.is_full = self.line.watch(peer).is_ok();
-                    self.line.watch_room(peer, true);
+                    self.is_full = self.channel.watch(peer).is_ok();
+                    self.channel.watch_room(peer, true);
                     break;
                 }
                 Err(Errno::CONNREFUSED | Errno::CONNRESET | Errno::PIPE) => {
@@ -143,7 +143,7 @@ impl Datagrams {
     /// Tries again after the peer took nothing: something has happened.
     fn write_again(&mut self) {
         if let Some(peer) = self.peer.as_ref().filter(|_| self.is_full) {
-            self.line.unwatch(peer);
+            self.channel.unwatch(peer);
             self.is_full = false;
             self.write();
         }
@@ -211,7 +211,7 @@ impl Adapter for Datagrams {
 
 impl Notify for Datagrams {
     fn watched(&self) -> Option<&dyn Any> {
-        Some(self.line.descriptor())
+        Some(self.channel.descriptor())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Any network card of any QEMU: its network backends `stream` and `dgram`, by UNIX sockets.
 //!
 //! ```text
-//!   monitor (QEMU, …)           keeper, one thread for each port        worker
+//!   monitor (QEMU, …)           connector, one thread for each port        worker
 //!  ┌──────────────────┐        ┌──────────────────────────┐ socket  ┌─────────┐
 //!  │ e1000, rtl8139 … │ ─────► │ accepts, or connects     │ ──────► │ adapter │
 //!  └────────┬─────────┘        │ again and again; logs    │ ◄────── └────┬────┘
@@ -16,27 +16,27 @@
 //!   is sent to it.
 //!
 //! Nothing waits for a peer. What it does not take at once waits in memory of ours, bounded, and
-//! what finds no room there is dropped and counted. One that breaks the rules is let go with a line
+//! what finds no room there is dropped and counted. One that breaks the rules is let go with a channel
 //! in the log, and may come again. Other programs speak these forms, too (passt, gvproxy, …).
 
+mod connector;
 mod dgram;
-mod keeper;
 mod stream;
 
 use std::sync::Arc;
 
 use switch::Adapter;
 
-use crate::machine::socket::{Door, bind, bind_datagrams, failed};
+use crate::machine::quota::Resource;
+use crate::machine::socket::{Listener, bind, bind_datagrams, failed};
 use crate::machine::{MachinePort, SocketError, Spec, Status};
 use crate::sys::Waker;
-use crate::vhost_user::allowance::Good;
-use keeper::{Keeper, Source};
+use connector::{Connector, Source};
 
 /// Bytes that wait for a peer.
 const WAITING: usize = 256 << 10;
 /// Descriptors of a port: its socket, the connection, one that is kept waiting, five that worker
-/// and keeper tell each other with.
+/// and connector tell each other with.
 const DESCRIPTORS: u64 = 8;
 
 /// Opens a port for a byte stream: its adapter for the worker, and the rest. `bell` is rung when
@@ -48,14 +48,15 @@ pub fn open_stream(
     spec: &Spec,
     bell: &Arc<Waker>,
 ) -> Result<(Box<dyn Adapter>, MachinePort), SocketError> {
-    let charge = spec.allowance.take(Good::Descriptors, DESCRIPTORS)?;
+    let charge = spec.quota.take(Resource::Descriptors, DESCRIPTORS)?;
     let system = failed(&spec.path);
-    let theirs = || Door::Theirs(spec.path.clone());
-    let door = if spec.connects { theirs() } else { bind(&spec.path, spec.access)? };
-    let (keeper, line) =
-        keeper::pair(spec, charge, Source::Door, door, Status::new(bell)).map_err(&system)?;
-    let adapter = stream::Stream::new(line).map_err(&system)?;
-    Ok((Box::new(adapter), start(keeper).map_err(&system)?))
+    let theirs = || Listener::Remote(spec.path.clone());
+    let listener = if spec.connects { theirs() } else { bind(&spec.path, spec.access)? };
+    let (connector, channel) =
+        connector::pair(spec, charge, Source::Accept, listener, Status::new(bell))
+            .map_err(&system)?;
+    let adapter = stream::Stream::new(channel).map_err(&system)?;
+    Ok((Box::new(adapter), start(connector).map_err(&system)?))
 }
 
 /// The same for datagrams.
@@ -66,20 +67,20 @@ pub fn open_dgram(
     spec: &Spec,
     bell: &Arc<Waker>,
 ) -> Result<(Box<dyn Adapter>, MachinePort), SocketError> {
-    let charge = spec.allowance.take(Good::Descriptors, DESCRIPTORS)?;
+    let charge = spec.quota.take(Resource::Descriptors, DESCRIPTORS)?;
     let system = failed(&spec.path);
-    let door = bind_datagrams(&spec.path, spec.access)?;
-    let ours = door.listener().expect("made just now").try_clone_to_owned().map_err(&system)?;
-    let source = Source::Aim(spec.peer.clone().expect("every such port has one"));
-    let (keeper, line) =
-        keeper::pair(spec, charge, source, door, Status::new(bell)).map_err(&system)?;
-    let adapter = dgram::Datagrams::new(line, ours).map_err(&system)?;
-    Ok((Box::new(adapter), start(keeper).map_err(&system)?))
+    let listener = bind_datagrams(&spec.path, spec.access)?;
+    let ours = listener.fd().expect("made just now").try_clone_to_owned().map_err(&system)?;
+    let source = Source::Datagrams(spec.peer.clone().expect("every such port has one"));
+    let (connector, channel) =
+        connector::pair(spec, charge, source, listener, Status::new(bell)).map_err(&system)?;
+    let adapter = dgram::Datagrams::new(channel, ours).map_err(&system)?;
+    Ok((Box::new(adapter), start(connector).map_err(&system)?))
 }
 
-fn start(keeper: Keeper) -> std::io::Result<MachinePort> {
-    let port = keeper.port();
-    std::thread::Builder::new().name("netdev".to_owned()).spawn(move || keeper.run())?;
+fn start(connector: Connector) -> std::io::Result<MachinePort> {
+    let port = connector.port();
+    std::thread::Builder::new().name("netdev".to_owned()).spawn(move || connector.run())?;
     Ok(port)
 }
 
@@ -101,8 +102,8 @@ enum End {
 #[cfg(test)]
 mod fixture {
     use super::*;
+    use crate::machine::quota::{Limits, Quota};
     use crate::machine::{Access, State};
-    use crate::vhost_user::allowance::{Allowance, Limits};
     use packet::VlanId;
     use ring::frame::FRAME_MAX;
     use std::path::Path;
@@ -114,8 +115,8 @@ mod fixture {
     pub(super) fn spec(dir: &Path, connects: bool) -> Spec {
         let (path, peer) = (dir.join("vm.sock"), Some(dir.join("vm.peer")));
         let (name, access) = ("vale0:vm".to_owned(), Access::default());
-        let allowance = Allowance::new(0, Limits::NONE);
-        Spec { name, path, connects, pairs: 1, coalesce: None, peer, access, allowance }
+        let quota = Quota::new(0, Limits::NONE);
+        Spec { name, path, connects, pairs: 1, coalesce: None, peer, access, quota }
     }
 
     pub(super) fn bell() -> Arc<Waker> {

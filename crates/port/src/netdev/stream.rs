@@ -13,7 +13,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
-use super::keeper::Line;
+use super::connector::PeerChannel;
 use super::{End, WAITING};
 
 /// Bytes in front of each frame: its length.
@@ -23,21 +23,21 @@ const INBOX: usize = LENGTH + FRAME_MAX as usize + (128 << 10);
 
 /// The worker's side of a port.
 pub(super) struct Stream {
-    line: Line,
+    channel: PeerChannel,
     peer: Option<OwnedFd>,
     intake: Intake,
     inbox: Inbox,
     outbox: Vec<u8>,
     /// How much of the outbox the peer has taken.
     taken: usize,
-    /// It takes no more for now; the line tells when it does.
+    /// It takes no more for now; the channel tells when it does.
     is_full: bool,
 }
 
 impl Stream {
-    pub(super) fn new(line: Line) -> std::io::Result<Self> {
+    pub(super) fn new(channel: PeerChannel) -> std::io::Result<Self> {
         Ok(Self {
-            line,
+            channel,
             peer: None,
             intake: Intake::new(FRAMES, USUAL)?,
             inbox: Inbox::default(),
@@ -50,9 +50,9 @@ impl Stream {
     /// Takes the next peer, if there is one.
     fn answer(&mut self) {
         if self.peer.is_none()
-            && let Some(peer) = self.line.peer()
+            && let Some(peer) = self.channel.peer()
         {
-            let watched = self.line.watch(&peer);
+            let watched = self.channel.watch(&peer);
             self.peer = Some(peer);
             if let Err(errno) = watched {
                 self.hang_up(errno.into());
@@ -62,12 +62,12 @@ impl Stream {
 
     fn hang_up(&mut self, end: End) {
         if let Some(peer) = self.peer.take() {
-            self.line.unwatch(&peer);
+            self.channel.unwatch(&peer);
         }
         self.inbox.clear();
         self.outbox.clear();
         (self.taken, self.is_full) = (0, false);
-        self.line.end(end);
+        self.channel.end(end);
     }
 
     /// Receives once, and gives out what there is.
@@ -115,7 +115,7 @@ impl Stream {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
                     self.is_full = true;
-                    self.line.watch_room(peer, true);
+                    self.channel.watch_room(peer, true);
                 }
                 Err(errno) => return self.hang_up(ended(errno)),
             }
@@ -129,7 +129,7 @@ impl Stream {
     /// Tries again after the peer took nothing: something has happened.
     fn write_again(&mut self) {
         if let Some(peer) = self.peer.as_ref().filter(|_| self.is_full) {
-            self.line.watch_room(peer, false);
+            self.channel.watch_room(peer, false);
             self.is_full = false;
             self.write();
             // Room for new ones is only behind the old ones.
@@ -197,7 +197,7 @@ impl Notify for Stream {
     }
 
     fn watched(&self) -> Option<&dyn Any> {
-        Some(self.line.descriptor())
+        Some(self.channel.descriptor())
     }
 }
 

@@ -19,7 +19,9 @@ use rustix::net::{
 };
 
 use crate::sys::aio::Signals;
-use crate::vhost_user::message::FDS_MAX;
+
+/// The most descriptors beside one message.
+pub const FDS_MAX: usize = 8;
 
 /// Receives bytes and the descriptors beside them, without blocking. 0: the other side has gone.
 ///
@@ -126,9 +128,9 @@ fn is_eventfd(fd: &OwnedFd) -> bool {
 
 /// Whatever rings for the worker of a port: kicks, and what control has to say.
 #[derive(Debug)]
-pub struct Ear(OwnedFd);
+pub struct EpollSet(OwnedFd);
 
-impl Ear {
+impl EpollSet {
     /// A new one.
     ///
     /// # Errors
@@ -142,7 +144,7 @@ impl Ear {
         Ok(epoll::add(&self.0, fd, epoll::EventData::new_u64(0), flags)?)
     }
 
-    /// Listens to an event of our own, which is closed before the ear is.
+    /// Listens to an event of our own, which is closed before the epoll_set is.
     ///
     /// # Errors
     /// No memory.
@@ -159,7 +161,7 @@ impl Ear {
     }
 }
 
-impl Ear {
+impl EpollSet {
     /// What the worker waits for.
     #[must_use]
     pub fn descriptor(&self) -> &OwnedFd {
@@ -171,7 +173,7 @@ impl Ear {
 #[derive(Debug)]
 pub struct Kick {
     fd: OwnedFd,
-    ear: Arc<Ear>,
+    epoll_set: Arc<EpollSet>,
 }
 
 impl Kick {
@@ -179,19 +181,19 @@ impl Kick {
     ///
     /// # Errors
     /// `EINVAL`: it is no eventfd; no memory.
-    pub fn new(fd: OwnedFd, ear: &Arc<Ear>) -> io::Result<Self> {
+    pub fn new(fd: OwnedFd, epoll_set: &Arc<EpollSet>) -> io::Result<Self> {
         if !is_eventfd(&fd) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        ear.listen(&fd)?;
-        Ok(Self { fd, ear: ear.clone() })
+        epoll_set.listen(&fd)?;
+        Ok(Self { fd, epoll_set: epoll_set.clone() })
     }
 }
 
 impl Drop for Kick {
     fn drop(&mut self) {
         // The frontend holds the same file, so closing ours alone ends nothing.
-        let _ = epoll::delete(&self.ear.0, &self.fd);
+        let _ = epoll::delete(&self.epoll_set.0, &self.fd);
     }
 }
 

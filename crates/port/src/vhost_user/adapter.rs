@@ -21,7 +21,7 @@
 //! The driver is told of what its receive queues got as their [moderation](device::moderation)
 //! says; of what was sent for it, at once: drivers seldom ask for that.
 //!
-//! Queues come and go by [orders](super::hand). What is wrong with one is noted in it; the
+//! Queues come and go by [orders](super::handoff). What is wrong with one is noted in it; the
 //! protocol thread is told and takes it out. Memory that was [taken away](ring::guest::lost) reads
 //! as zeros. They may be nonsense, or a queue that is empty for ever: a port that falls asleep
 //! looks whether it is that.
@@ -41,8 +41,8 @@ use switch::offload::{Offloads, VNET_LEN, Vnet, is_unfinished};
 use switch::receive::batch::{Batch, Delivery, Entry, prologue};
 use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
-use super::hand::{Inbox, Order, Ring, Trouble};
-use crate::sys::vhost::{Ear, Event};
+use super::handoff::{Order, Orders, Ring, Trouble};
+use crate::sys::vhost::{EpollSet, Event};
 
 /// Frames that a port takes in one turn.
 const FRAMES: usize = intake::FRAMES as usize;
@@ -70,8 +70,8 @@ pub(super) struct Machine {
     filled: Vec<usize>,
     /// Receive queues without room, while frames are put.
     full: Vec<usize>,
-    inbox: Inbox,
-    ear: Arc<Ear>,
+    orders: Orders,
+    epoll_set: Arc<EpollSet>,
     /// Tells the protocol thread of trouble.
     trouble: Arc<Event>,
     /// For frames of ours.
@@ -90,8 +90,8 @@ impl Machine {
     pub(super) fn new(
         queues: usize,
         coalesce: Option<Coalesce>,
-        inbox: Inbox,
-        ear: &Arc<Ear>,
+        orders: Orders,
+        epoll_set: &Arc<EpollSet>,
         trouble: &Arc<Event>,
     ) -> std::io::Result<Self> {
         Ok(Self {
@@ -102,8 +102,8 @@ impl Machine {
             first: 0,
             filled: Vec::with_capacity(queues),
             full: Vec::with_capacity(queues),
-            inbox,
-            ear: ear.clone(),
+            orders,
+            epoll_set: epoll_set.clone(),
             trouble: trouble.clone(),
             intake: Intake::new(1, ANNOUNCEMENT)?,
             held: Vec::with_capacity(FRAMES + 1),
@@ -116,7 +116,7 @@ impl Machine {
 
     #[cold]
     fn take_orders(&mut self) {
-        while let Some(order) = self.inbox.next() {
+        while let Some(order) = self.orders.next() {
             match order {
                 Order::Swap(at, mut ring, reply) => {
                     if let Some(ring) = &mut ring {
@@ -457,7 +457,7 @@ fn put(
 
 impl Adapter for Machine {
     fn recv(&mut self, batch: &mut Batch, drops: &mut Drops) {
-        if self.inbox.mail.is_waiting() {
+        if self.orders.signal.is_set() {
             self.take_orders();
         }
         debug_assert!(self.held.is_empty(), "all was delivered");
@@ -572,18 +572,18 @@ impl Notify for Machine {
     }
 
     fn disarm(&mut self) {
-        self.ear.clear();
+        self.epoll_set.clear();
         self.transmits_mut().for_each(|ring| ring.queue.want_none());
     }
 
     fn pending(&mut self) -> bool {
-        self.inbox.mail.is_waiting()
+        self.orders.signal.is_set()
             || self.announcement.is_some()
             || self.transmits().any(|ring| ring.trouble.is_none() && ring.queue.pending())
     }
 
     fn watched(&self) -> Option<&dyn Any> {
-        Some(self.ear.descriptor())
+        Some(self.epoll_set.descriptor())
     }
 }
 

@@ -14,8 +14,8 @@ use ring::guest::log::DirtyLog;
 use ring::guest::{Extent, GuestMapping, GuestMemory};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
-use super::allowance::{Allowance, Charge, Good, Spent};
 use super::message::{Area, Region, Shape};
+use crate::machine::quota::{Charge, Quota, QuotaExceeded, Resource};
 
 /// Most regions: what QEMU's own library offers.
 pub const REGIONS_MAX: usize = 509;
@@ -49,7 +49,7 @@ pub enum BadMemory {
     TooMuch,
     /// The user has no more of it.
     #[error(transparent)]
-    Spent(#[from] Spent),
+    QuotaExceeded(#[from] QuotaExceeded),
     /// All machines together have as many as can be watched.
     #[error("the machines of all users have lent as many memory regions as can be; see limits.md")]
     Full,
@@ -79,13 +79,13 @@ impl Table {
         &mut self,
         region: Region,
         fd: &OwnedFd,
-        allowance: &Arc<Allowance>,
+        quota: &Arc<Quota>,
     ) -> Result<(), BadMemory> {
         if self.0.len() >= REGIONS_MAX {
             return Err(BadMemory::TooMuch);
         }
         let again = self.0.iter().find(|slot| is_same(&slot.extent, region)).cloned();
-        let slot = again.map_or_else(|| map(region, fd, allowance), Ok)?;
+        let slot = again.map_or_else(|| map(region, fd, quota), Ok)?;
         let all = self.extents().chain([&slot.extent]).cloned().collect();
         GuestMemory::new(once(all)).ok_or(BadMemory::Overlap)?;
         self.0.push(slot);
@@ -131,9 +131,9 @@ fn once(mut extents: Vec<Extent>) -> Vec<Extent> {
     extents
 }
 
-fn map(region: Region, fd: &OwnedFd, allowance: &Arc<Allowance>) -> Result<Slot, BadMemory> {
+fn map(region: Region, fd: &OwnedFd, quota: &Arc<Quota>) -> Result<Slot, BadMemory> {
     let Region { guest, user, size, offset } = region;
-    let (lent, offset, charges) = map_part(fd, offset, size, allowance)?;
+    let (lent, offset, charges) = map_part(fd, offset, size, quota)?;
     let extent = Extent { guest, user, size, offset, lent };
     Ok(Slot { extent, _charges: Arc::new(charges) })
 }
@@ -150,9 +150,9 @@ impl LogArea {
     ///
     /// # Errors
     /// [`BadMemory`]
-    pub fn new(area: &Area, allowance: &Arc<Allowance>) -> Result<Self, BadMemory> {
+    pub fn new(area: &Area, quota: &Arc<Quota>) -> Result<Self, BadMemory> {
         let Area { size, offset, fd } = area;
-        let (lent, offset, charges) = map_part(fd, *offset, *size, allowance)?;
+        let (lent, offset, charges) = map_part(fd, *offset, *size, quota)?;
         let bytes = usize::try_from(*size).map_err(|_| BadMemory::TooMuch)?;
         let log = DirtyLog::new(lent, offset, bytes).expect("as large as it was mapped");
         Ok(Self { log: Arc::new(log), _charges: charges })
@@ -192,13 +192,13 @@ impl InflightArea {
     ///
     /// # Errors
     /// [`BadMemory`]
-    pub fn new(shape: Shape, area: &Area, allowance: &Arc<Allowance>) -> Result<Self, BadMemory> {
+    pub fn new(shape: Shape, area: &Area, quota: &Arc<Quota>) -> Result<Self, BadMemory> {
         let Area { size, offset, fd } = area;
         let stride = size.checked_div(shape.queues.into()).unwrap_or(0) / 64 * 64;
         if stride == 0 {
             return Err(BadMemory::NoInflight(*size, shape.queues));
         }
-        let (lent, offset, charges) = map_part(fd, *offset, *size, allowance)?;
+        let (lent, offset, charges) = map_part(fd, *offset, *size, quota)?;
         let extent = Extent { guest: 0, user: 0, size: *size, offset, lent };
         let memory = GuestMemory::new(vec![extent]).ok_or(BadMemory::Small(*size))?;
         Ok(Self { memory, stride, _charges: charges })
@@ -218,7 +218,7 @@ fn map_part(
     fd: &OwnedFd,
     offset: u64,
     size: u64,
-    allowance: &Arc<Allowance>,
+    quota: &Arc<Quota>,
 ) -> Result<(Arc<GuestMapping>, usize, [Charge; 2]), BadMemory> {
     let system = |errno: rustix::io::Errno| BadMemory::System(errno.into());
     let place = rustix::fs::fstatfs(fd).map_err(system)?;
@@ -233,7 +233,7 @@ fn map_part(
     let page = u64::try_from(place.f_bsize).unwrap_or(4096).max(4096);
     let begin = offset / page * page;
     let bytes = end.next_multiple_of(page) - begin;
-    let charges = [allowance.take(Good::Bytes, bytes)?, allowance.take(Good::Regions, 1)?];
+    let charges = [quota.take(Resource::Bytes, bytes)?, quota.take(Resource::Regions, 1)?];
     let bytes = usize::try_from(bytes).map_err(|_| BadMemory::TooMuch)?;
     let lent = GuestMapping::map(fd, begin, bytes).map_err(|error| match error.kind() {
         io::ErrorKind::StorageFull => BadMemory::Full,
@@ -245,7 +245,7 @@ fn map_part(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vhost_user::allowance::Limits;
+    use crate::machine::quota::Limits;
 
     fn file(bytes: u64) -> OwnedFd {
         let fd = memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory");
@@ -253,8 +253,8 @@ mod tests {
         fd
     }
 
-    fn rich() -> Arc<Allowance> {
-        Allowance::new(0, Limits::NONE)
+    fn rich() -> Arc<Quota> {
+        Quota::new(0, Limits::NONE)
     }
 
     fn region(guest: u64, size: u64, offset: u64) -> Region {
@@ -321,22 +321,22 @@ mod tests {
     #[test]
     fn a_user_has_only_so_many_regions_and_so_much_memory_in_all_ports() {
         let fd = file(1 << 20);
-        let allowance = Allowance::new(0, Limits { regions: 3, bytes: 16384, ..Limits::NONE });
+        let quota = Quota::new(0, Limits { regions: 3, bytes: 16384, ..Limits::NONE });
         let mut tables = [Table::default(), Table::default()];
         for (guest, table) in (0..).zip(&mut tables) {
-            table.add(region(guest << 20, 4096, 0), &fd, &allowance).expect("there is room");
+            table.add(region(guest << 20, 4096, 0), &fd, &quota).expect("there is room");
             // The same again is the same mapping.
-            table.add(region(guest << 20, 4096, 0), &fd, &allowance).expect("there is room");
+            table.add(region(guest << 20, 4096, 0), &fd, &quota).expect("there is room");
         }
         let [first, second] = &mut tables;
         let large = region(1 << 30, 8193, 0);
-        assert!(matches!(first.add(large, &fd, &allowance), Err(BadMemory::Spent(_))));
-        first.add(region(1 << 30, 4096, 1), &fd, &allowance).expect("two pages");
+        assert!(matches!(first.add(large, &fd, &quota), Err(BadMemory::QuotaExceeded(_))));
+        first.add(region(1 << 30, 4096, 1), &fd, &quota).expect("two pages");
         let more = region(2 << 30, 1, 0);
-        assert!(matches!(second.add(more, &fd, &allowance), Err(BadMemory::Spent(_))));
+        assert!(matches!(second.add(more, &fd, &quota), Err(BadMemory::QuotaExceeded(_))));
         let kept = first.remove(region(1 << 30, 4096, 1)).expect("it is there");
-        assert!(second.add(more, &fd, &allowance).is_err(), "it may still be in use");
+        assert!(second.add(more, &fd, &quota).is_err(), "it may still be in use");
         drop(kept);
-        second.add(more, &fd, &allowance).expect("there is room again");
+        second.add(more, &fd, &quota).expect("there is room again");
     }
 }

@@ -8,12 +8,12 @@ use std::os::fd::OwnedFd;
 
 use device::virtqueue::Places;
 
+use crate::sys::vhost::FDS_MAX;
+
 /// Bytes of a header.
 pub const HEADER: usize = 12;
 /// Longest payload: a table of eight regions has 264 bytes.
 pub const PAYLOAD_MAX: usize = 512;
-/// Most descriptors beside a message: one for each region of a table.
-pub const FDS_MAX: usize = 8;
 
 /// Flags of a header.
 mod flag {

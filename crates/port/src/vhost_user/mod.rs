@@ -12,15 +12,14 @@
 //! The [socket](self) is listened on, or connected to again and again; one frontend has the port
 //! at a time. What it says is [read](message) and [followed](session) by a thread of the port's
 //! own, so that one that says half a message, or has gigabytes to be mapped, keeps nobody waiting.
-//! The worker gets queues that are ready for use ([`hand`]), and gives them back when they change.
+//! The worker gets queues that are ready for use ([`handoff`]), and gives them back when they change.
 //!
 //! When the frontend goes, its queues and its memory go; the port stays and waits for the next.
 //! When the daemon goes, a frontend that reconnects finds its port again: how far each queue was
 //! stands in the guest's memory, for buffers go back in order.
 
 mod adapter;
-pub mod allowance;
-pub mod hand;
+pub mod handoff;
 pub mod memory;
 pub mod message;
 pub mod session;
@@ -30,18 +29,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub use device::moderation::Coalesce;
 use switch::Adapter;
 
-use crate::machine::rivals::Rivals;
-use crate::machine::socket::{Door, bind, failed};
-use crate::machine::voice::Voice;
+use crate::machine::log::RateLimitedLog;
+use crate::machine::quota::{Charge, Quota, Resource};
+use crate::machine::rejected::RejectedPeers;
+use crate::machine::socket::{Listener, bind, failed};
 use crate::machine::{MachinePort, RETRY_MS, SocketError, Spec, State, Status, process_of};
 use crate::sys::Waker;
-use crate::sys::vhost::{Ear, Event, receive, send, wait};
-use allowance::{Allowance, Charge, Good};
-use hand::{Hand, Trouble};
-use message::{Answer, FDS_MAX, HEADER, Header, Malformed, Message, PAYLOAD_MAX};
+use crate::sys::vhost::{EpollSet, Event, FDS_MAX, receive, send, wait};
+use handoff::{Handoff, Trouble};
+use message::{Answer, HEADER, Header, Malformed, Message, PAYLOAD_MAX};
 use session::{Fault, Session};
 
 /// Most pairs of queues: QEMU's own limit is far above, a guest has seldom as many processors.
@@ -58,51 +56,51 @@ pub fn open(
     spec: &Spec,
     bell: &Arc<Waker>,
 ) -> Result<(Box<dyn Adapter>, MachinePort), SocketError> {
-    let charge = spec.allowance.take(Good::Descriptors, DESCRIPTORS)?;
-    let door = if spec.connects {
-        Door::Theirs(spec.path.clone())
+    let charge = spec.quota.take(Resource::Descriptors, DESCRIPTORS)?;
+    let listener = if spec.connects {
+        Listener::Remote(spec.path.clone())
     } else {
         bind(&spec.path, spec.access)?
     };
-    let door = Arc::new(door);
+    let listener = Arc::new(listener);
     let system = failed(&spec.path);
-    let (ear, stop) =
-        (Arc::new(Ear::new().map_err(&system)?), Arc::new(Event::new().map_err(&system)?));
+    let (epoll_set, stop) =
+        (Arc::new(EpollSet::new().map_err(&system)?), Arc::new(Event::new().map_err(&system)?));
     let trouble = Arc::new(Event::new().map_err(&system)?);
-    let (hand, inbox) = hand::hands().map_err(&system)?;
-    ear.add(inbox.mail.event()).map_err(&system)?;
+    let (handoff, orders) = handoff::pair().map_err(&system)?;
+    epoll_set.add(orders.signal.event()).map_err(&system)?;
     let queues = usize::from(spec.pairs) * 2;
-    let adapter =
-        adapter::Machine::new(queues, spec.coalesce, inbox, &ear, &trouble).map_err(&system)?;
+    let adapter = adapter::Machine::new(queues, spec.coalesce, orders, &epoll_set, &trouble)
+        .map_err(&system)?;
     let status = Arc::new(Status::new(bell));
     let server = Server {
-        voice: Voice::new(spec.name.clone()),
+        log: RateLimitedLog::new(spec.name.clone()),
         pairs: spec.pairs,
-        allowance: spec.allowance.clone(),
+        quota: spec.quota.clone(),
         _charge: charge,
-        door: door.clone(),
-        hand,
-        ear,
+        listener: listener.clone(),
+        handoff,
+        epoll_set,
         stop: stop.clone(),
         trouble,
         status: status.clone(),
     };
     let builder = std::thread::Builder::new().name("vhost-user".to_owned());
-    let port = MachinePort { door, stop, status };
+    let port = MachinePort { listener, stop, status };
     builder.spawn(move || server.run()).map_err(&system)?;
     Ok((Box::new(adapter), port))
 }
 
 /// The protocol thread.
 struct Server {
-    voice: Voice,
+    log: RateLimitedLog,
     pairs: u16,
-    allowance: Arc<Allowance>,
+    quota: Arc<Quota>,
     /// For its descriptors.
     _charge: Charge,
-    door: Arc<Door>,
-    hand: Hand,
-    ear: Arc<Ear>,
+    listener: Arc<Listener>,
+    handoff: Handoff,
+    epoll_set: Arc<EpollSet>,
     stop: Arc<Event>,
     trouble: Arc<Event>,
     status: Arc<Status>,
@@ -149,17 +147,18 @@ impl Server {
         while let Some(frontend) = self.next_frontend() {
             let process = process_of(&frontend);
             self.status.welcome(process);
-            self.voice.info(format_args!("process {process} has connected"));
+            self.log.info(format_args!("process {process} has connected"));
             self.status.note(State::Connected);
-            let mut session = Session::new(&mut self.hand, &self.ear, self.pairs, &self.allowance);
+            let mut session =
+                Session::new(&mut self.handoff, &self.epoll_set, self.pairs, &self.quota);
             let conversation = Conversation {
-                voice: &self.voice,
+                log: &self.log,
                 frontend: &frontend,
-                door: &self.door,
+                listener: &self.listener,
                 stop: &self.stop,
                 trouble: &self.trouble,
                 status: &self.status,
-                rivals: Rivals::new(&self.voice, &self.status),
+                rejected: RejectedPeers::new(&self.log, &self.status),
             };
             let end = conversation.run(&mut session);
             drop(conversation);
@@ -168,10 +167,10 @@ impl Server {
             self.status.note(State::Waiting);
             match end {
                 End::Stopped => break,
-                End::Gone => self.voice.info(format_args!("process {process} has gone")),
+                End::Gone => self.log.info(format_args!("process {process} has gone")),
                 end => {
                     self.status.complain(Some(end.to_string()));
-                    self.voice.warn(format_args!("process {process} is let go: {end}"));
+                    self.log.warn(format_args!("process {process} is let go: {end}"));
                 }
             }
             if self.is_stopped_within(RETRY_MS) {
@@ -183,10 +182,10 @@ impl Server {
     /// Waits for one; none if the port is to be closed.
     fn next_frontend(&self) -> Option<OwnedFd> {
         loop {
-            match self.door.next() {
+            match self.listener.next() {
                 Ok(Some(frontend)) => return Some(frontend),
-                Ok(None) if self.door.listener().is_some() => {
-                    match wait([Some(self.stop.as_fd()), self.door.listener()], None) {
+                Ok(None) if self.listener.fd().is_some() => {
+                    match wait([Some(self.stop.as_fd()), self.listener.fd()], None) {
                         Ok([true, _]) => return None,
                         Ok([false, _]) => continue,
                         Err(_) => {}
@@ -214,17 +213,17 @@ impl Server {
 
 /// With one frontend.
 struct Conversation<'a> {
-    voice: &'a Voice,
+    log: &'a RateLimitedLog,
     frontend: &'a OwnedFd,
-    door: &'a Door,
+    listener: &'a Listener,
     stop: &'a Event,
     trouble: &'a Event,
     status: &'a Status,
-    rivals: Rivals<'a>,
+    rejected: RejectedPeers<'a>,
 }
 
 impl Conversation<'_> {
-    fn run(&self, session: &mut Session<&mut Hand>) -> End {
+    fn run(&self, session: &mut Session<&mut Handoff>) -> End {
         loop {
             let outcome = self.serve(session);
             self.note_state(session);
@@ -234,17 +233,17 @@ impl Conversation<'_> {
         }
     }
 
-    fn note_state(&self, session: &Session<&mut Hand>) {
+    fn note_state(&self, session: &Session<&mut Handoff>) {
         let state = if session.is_up() { State::Up } else { State::Connected };
         if state == State::Up && self.status.state() != State::Up {
-            self.voice.info(format_args!("its machine is up"));
+            self.log.info(format_args!("its machine is up"));
             self.status.complain(None);
         }
         self.status.note(state);
     }
 
     /// One message, or what happened meanwhile.
-    fn serve(&self, session: &mut Session<&mut Hand>) -> Result<(), End> {
+    fn serve(&self, session: &mut Session<&mut Handoff>) -> Result<(), End> {
         let mut bytes = [0; HEADER];
         let mut fds = Vec::with_capacity(FDS_MAX);
         self.fill(&mut bytes, &mut fds, Some(&mut *session))?;
@@ -260,7 +259,7 @@ impl Conversation<'_> {
             Ok(None) => Ok(()),
             Err(fault) if asked => {
                 self.status.complain(Some(format!("refused: {fault}")));
-                self.voice.warn(format_args!("refused: {fault}"));
+                self.log.warn(format_args!("refused: {fault}"));
                 self.answer(header, Answer::U64(1))
             }
             Err(fault) => Err(fault.into()),
@@ -277,7 +276,7 @@ impl Conversation<'_> {
         &self,
         bytes: &mut [u8],
         fds: &mut Vec<OwnedFd>,
-        mut session: Option<&mut Session<&mut Hand>>,
+        mut session: Option<&mut Session<&mut Handoff>>,
     ) -> Result<(), End> {
         let mut at = 0;
         while at < bytes.len() {
@@ -296,10 +295,10 @@ impl Conversation<'_> {
         Ok(())
     }
 
-    fn wait(&self, session: Option<&mut Session<&mut Hand>>) -> Result<(), End> {
+    fn wait(&self, session: Option<&mut Session<&mut Handoff>>) -> Result<(), End> {
         let trouble = session.as_ref().map(|_| self.trouble.as_fd());
-        let pause = self.rivals.pause_ms(Instant::now());
-        let listener = self.door.listener().filter(|_| pause.is_none());
+        let pause = self.rejected.pause_ms(Instant::now());
+        let listener = self.listener.fd().filter(|_| pause.is_none());
         let fds = [Some(self.stop.as_fd()), Some(self.frontend.as_fd()), trouble, listener];
         let [stopped, _, trouble, another] = wait(fds, pause)?;
         if stopped {
@@ -308,10 +307,10 @@ impl Conversation<'_> {
         // Looked at last: one that has gone and comes again has closed its first connection before.
         let [speaks] = wait([Some(self.frontend.as_fd())], Some(0))?;
         if another && !speaks {
-            match self.door.next() {
-                Ok(Some(rival)) => self.rivals.turn_away(&rival),
+            match self.listener.next() {
+                Ok(Some(peer)) => self.rejected.reject(&peer),
                 Ok(None) => {}
-                Err(_) => self.rivals.rest(),
+                Err(_) => self.rejected.defer(),
             }
         }
         if let Some(session) = session.filter(|_| trouble) {
@@ -321,7 +320,7 @@ impl Conversation<'_> {
                     return Err(why.into());
                 }
                 self.status.complain(Some(format!("queue {queue} is stopped: {why}")));
-                self.voice.warn(format_args!("queue {queue} is stopped: {why}"));
+                self.log.warn(format_args!("queue {queue} is stopped: {why}"));
             }
             self.note_state(session);
         }
@@ -333,6 +332,7 @@ impl Conversation<'_> {
 mod tests {
     use super::*;
     use crate::machine::Access;
+    use crate::machine::quota::Limits;
     use std::io::Write;
     use std::os::unix::net::UnixStream;
     use std::path::Path;
@@ -341,10 +341,10 @@ mod tests {
     fn open_at(path: &Path) -> (Box<dyn Adapter>, MachinePort) {
         let (_, bell) = Waker::new().expect("descriptors");
         let (name, path) = ("vale0:vm".to_owned(), path.to_owned());
-        let allowance = Allowance::new(0, allowance::Limits::NONE);
+        let quota = Quota::new(0, Limits::NONE);
         let (peer, access) = (None, Access::default());
         let (connects, pairs, coalesce) = (false, 1, None);
-        let spec = Spec { name, path, connects, pairs, coalesce, peer, access, allowance };
+        let spec = Spec { name, path, connects, pairs, coalesce, peer, access, quota };
         open(&spec, &Arc::new(bell)).expect("nobody is there")
     }
 

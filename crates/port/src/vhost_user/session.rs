@@ -12,7 +12,7 @@
 //! ```
 //!
 //! and whatever changes while it runs (memory, features, a descriptor, enabled or not) is done by
-//! taking it out of the worker's hands, and putting it back.
+//! taking it out of the worker's pair, and putting it back.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -24,11 +24,11 @@ use device::virtqueue::{
 use ring::guest::GuestMemory;
 use switch::offload::Offloads;
 
-use super::allowance::{Allowance, Charge, Good, Spent};
-use super::hand::{Queues, Ring, Trouble};
+use super::handoff::{Queues, Ring, Trouble};
 use super::memory::{BadMemory, InflightArea, LogArea, REGIONS_MAX, Table};
 use super::message::{Answer, Area, Bell, Message, Shape};
-use crate::sys::vhost::{Call, Ear, Kick};
+use crate::machine::quota::{Charge, Quota, QuotaExceeded, Resource};
+use crate::sys::vhost::{Call, EpollSet, Kick};
 
 /// Features of the protocol.
 mod protocol {
@@ -120,7 +120,7 @@ pub enum Fault {
     Memory(#[from] BadMemory),
     /// The user has no more of it.
     #[error(transparent)]
-    Spent(#[from] Spent),
+    QuotaExceeded(#[from] QuotaExceeded),
     /// For a kick or a call.
     #[error("a descriptor of queue {0} that is no eventfd")]
     NoEventfd(u32),
@@ -159,16 +159,16 @@ impl Vring {
         bell: Bell,
         queue: u32,
         fd: Option<OwnedFd>,
-        ear: &Arc<Ear>,
-        allowance: &Arc<Allowance>,
+        epoll_set: &Arc<EpollSet>,
+        quota: &Arc<Quota>,
     ) -> Result<(), Fault> {
         // The old one first: the frontend may give the same file again.
         self.drop_bell(bell);
         let Some(fd) = fd else { return Ok(()) };
-        let charge = allowance.take(Good::Descriptors, 1)?;
+        let charge = quota.take(Resource::Descriptors, 1)?;
         let no_eventfd = |_| Fault::NoEventfd(queue);
         match bell {
-            Bell::Kick => self.kick = Some(Kick::new(fd, ear).map_err(no_eventfd)?),
+            Bell::Kick => self.kick = Some(Kick::new(fd, epoll_set).map_err(no_eventfd)?),
             Bell::Call => self.call = Some(Arc::new(Call::new(fd).map_err(no_eventfd)?)),
             Bell::Err => self.err = Some(Call::new(fd).map_err(no_eventfd)?),
         }
@@ -190,11 +190,11 @@ impl Vring {
 #[derive(Debug)]
 pub struct Session<Q: Queues> {
     queues: Q,
-    ear: Arc<Ear>,
+    epoll_set: Arc<EpollSet>,
     offered: u64,
     features: u64,
     protocol: u64,
-    allowance: Arc<Allowance>,
+    quota: Arc<Quota>,
     /// Dropped before the table, which it is charged with.
     memory: Arc<GuestMemory>,
     table: Table,
@@ -208,15 +208,15 @@ pub struct Session<Q: Queues> {
 impl<Q: Queues> Session<Q> {
     /// One that has said nothing yet, for so many pairs of queues.
     #[must_use]
-    pub fn new(queues: Q, ear: &Arc<Ear>, pairs: u16, allowance: &Arc<Allowance>) -> Self {
+    pub fn new(queues: Q, epoll_set: &Arc<EpollSet>, pairs: u16, quota: &Arc<Quota>) -> Self {
         let vrings = (0..2 * pairs).map(|_| Vring::default()).collect();
         Self {
             queues,
-            ear: ear.clone(),
+            epoll_set: epoll_set.clone(),
             offered: offered(pairs),
             features: 0,
             protocol: 0,
-            allowance: allowance.clone(),
+            quota: quota.clone(),
             memory: Arc::default(),
             table: Table::default(),
             log: None,
@@ -260,8 +260,8 @@ impl<Q: Queues> Session<Q> {
             }
             Message::GetInflight(shape) => return self.make_inflight(shape).map(Some),
             Message::SetInflight(shape, area) => {
-                let _old = self.inflight.replace(InflightArea::new(shape, &area, &self.allowance)?);
-                self.settle_all();
+                let _old = self.inflight.replace(InflightArea::new(shape, &area, &self.quota)?);
+                self.update_all_queues();
             }
             Message::SetLogFd(fd) => self.set_log_call(fd)?,
             Message::SetFeatures(features) => self.set_features(features)?,
@@ -272,7 +272,7 @@ impl<Q: Queues> Session<Q> {
             Message::ResetDevice => self.reset(),
             Message::SetMemTable(regions) => self.set_table(regions)?,
             Message::AddMemReg(region, fd) => {
-                self.table.add(region, &fd, &self.allowance)?;
+                self.table.add(region, &fd, &self.quota)?;
                 self.change_memory();
             }
             Message::RemMemReg(region) => {
@@ -284,12 +284,12 @@ impl<Q: Queues> Session<Q> {
             Message::SetVringAddr(queue, places, logged_at) => {
                 let vring = self.vring(queue)?;
                 (vring.places, vring.logged_at) = (Some(places), logged_at);
-                self.settle(queue)?;
+                self.update_queue(queue)?;
             }
             Message::SetBell(bell, queue, fd) => self.set_bell(bell, queue, fd)?,
             Message::SetVringEnable(queue, enabled) => {
                 self.vring(queue)?.enabled = enabled;
-                self.settle_later(queue);
+                self.try_update_queue(queue);
             }
             Message::SendRarp(address) => self.queues.announce(address),
             Message::SetMtu(mtu) if (68..=65535).contains(&mtu) => {}
@@ -310,7 +310,7 @@ impl<Q: Queues> Session<Q> {
 
     fn set_features(&mut self, features: u64) -> Result<(), Fault> {
         self.features = check(features, self.offered)?;
-        self.settle_all();
+        self.update_all_queues();
         Ok(())
     }
 
@@ -340,7 +340,7 @@ impl<Q: Queues> Session<Q> {
         self.table = Table::default();
         let mut table = Table::default();
         for (region, fd) in regions {
-            table.add(region, &fd, &self.allowance)?;
+            table.add(region, &fd, &self.quota)?;
         }
         self.table = table;
         self.change_memory();
@@ -349,7 +349,7 @@ impl<Q: Queues> Session<Q> {
 
     fn change_memory(&mut self) {
         self.memory = self.table.memory();
-        self.settle_all();
+        self.update_all_queues();
     }
 
     fn make_inflight(&self, shape: Shape) -> Result<Answer, Fault> {
@@ -370,30 +370,30 @@ impl<Q: Queues> Session<Q> {
 
     fn set_log(&mut self, area: &Area) -> Result<(), Fault> {
         // The old one is charged for until it is not used any more.
-        let _old = self.log.replace(LogArea::new(area, &self.allowance)?);
-        self.settle_all();
+        let _old = self.log.replace(LogArea::new(area, &self.quota)?);
+        self.update_all_queues();
         Ok(())
     }
 
     fn set_log_call(&mut self, fd: OwnedFd) -> Result<(), Fault> {
-        let charge = self.allowance.take(Good::Descriptors, 1)?;
+        let charge = self.quota.take(Resource::Descriptors, 1)?;
         let call = Call::new(fd).map_err(|_| Fault::NoLogEventfd)?;
         let _old = self.log_call.replace((Arc::new(call), charge));
-        self.settle_all();
+        self.update_all_queues();
         Ok(())
     }
 
     fn set_bell(&mut self, bell: Bell, queue: u32, fd: Option<OwnedFd>) -> Result<(), Fault> {
-        let (ear, allowance) = (self.ear.clone(), self.allowance.clone());
+        let (epoll_set, quota) = (self.epoll_set.clone(), self.quota.clone());
         let vring = self.vring(queue)?;
-        let set = vring.set_bell(bell, queue, fd, &ear, &allowance);
+        let set = vring.set_bell(bell, queue, fd, &epoll_set, &quota);
         match bell {
             Bell::Kick => {
                 vring.started = set.is_ok();
-                set.and(self.settle(queue))
+                set.and(self.update_queue(queue))
             }
             Bell::Call => {
-                self.settle_later(queue);
+                self.try_update_queue(queue);
                 set
             }
             Bell::Err => set,
@@ -412,7 +412,7 @@ impl<Q: Queues> Session<Q> {
         Ok(Answer::Vring(queue, vring.base))
     }
 
-    /// Takes a queue out of the worker's hands; it goes on from there if it is put back.
+    /// Takes a queue out of the worker's pair; it goes on from there if it is put back.
     fn take_out(&mut self, at: usize) -> Option<Box<Ring>> {
         if !std::mem::take(&mut self.vrings[at].runs) {
             return None;
@@ -423,7 +423,7 @@ impl<Q: Queues> Session<Q> {
     }
 
     /// Lets a queue run as it is now set up, if it can.
-    fn settle(&mut self, queue: u32) -> Result<(), Fault> {
+    fn update_queue(&mut self, queue: u32) -> Result<(), Fault> {
         let at = queue as usize;
         self.take_out(at);
         let (vring, memory) = (&self.vrings[at], self.memory.clone());
@@ -461,14 +461,14 @@ impl<Q: Queues> Session<Q> {
     }
 
     /// The same for one that may wait for what comes, if it cannot run now.
-    fn settle_later(&mut self, queue: u32) {
-        let _ = self.settle(queue);
+    fn try_update_queue(&mut self, queue: u32) {
+        let _ = self.update_queue(queue);
     }
 
     /// The same for all.
-    fn settle_all(&mut self) {
+    fn update_all_queues(&mut self) {
         for queue in 0..u32::try_from(self.vrings.len()).unwrap_or(0) {
-            self.settle_later(queue);
+            self.try_update_queue(queue);
         }
     }
 
@@ -480,7 +480,7 @@ impl<Q: Queues> Session<Q> {
             let at = queue as usize;
             let Some(ring) = self.take_out(at) else { continue };
             let Some(why) = ring.trouble else {
-                self.settle_later(queue);
+                self.try_update_queue(queue);
                 continue;
             };
             self.vrings[at].started = false;
@@ -514,9 +514,9 @@ mod tests {
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-    use super::super::allowance::Limits;
     use super::super::message::Region;
     use super::*;
+    use crate::machine::quota::Limits;
 
     /// No worker: queues are handed back as they were.
     #[derive(Default)]
@@ -531,8 +531,8 @@ mod tests {
     }
 
     fn session(limits: Limits) -> Session<Shelf> {
-        let ear = Arc::new(Ear::new().expect("descriptors"));
-        Session::new(Shelf::default(), &ear, 1, &Allowance::new(0, limits))
+        let epoll_set = Arc::new(EpollSet::new().expect("descriptors"));
+        Session::new(Shelf::default(), &epoll_set, 1, &Quota::new(0, limits))
     }
 
     fn machine(bytes: u64) -> Message {
@@ -602,7 +602,7 @@ mod tests {
         ring(&mut session).trouble = Some(Trouble::Lost);
         assert_eq!(session.find_trouble(), [(0, Trouble::Lost)]);
         assert!(!session.is_up() && session.queues.0[0].is_none());
-        assert_eq!(rustix::io::read(&told, &mut [0; 8]), Ok(8), "its driver's monitor is told");
+        assert_eq!(rustix::io::read(&told, &mut [0; 8]), Ok(8), "its driver's vmm is told");
         // What changes beside it does not start it.
         session.take(Message::SetFeatures(virtio::VERSION_1)).expect("offered");
         session.take(Message::SetVringEnable(0, true)).expect("a queue");

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
+use port::machine::quota::{Limits, Quota};
 use port::machine::{Access, Spec};
-use port::vhost_user::allowance::{Allowance, Limits};
 use protocol::name::PortName;
 use protocol::{Machine, MachineInfo, PortAdd, PortKind};
 
@@ -23,7 +23,7 @@ use crate::model::specs::MachineSpec;
 #[derive(Debug)]
 pub(super) struct Allowances {
     limits: Limits,
-    users: BTreeMap<u32, Weak<Allowance>>,
+    users: BTreeMap<u32, Weak<Quota>>,
 }
 
 impl Allowances {
@@ -31,11 +31,11 @@ impl Allowances {
         Self { limits, users: BTreeMap::new() }
     }
 
-    fn of(&mut self, user: u32) -> Arc<Allowance> {
+    fn of(&mut self, user: u32) -> Arc<Quota> {
         self.users.retain(|_, allowance| allowance.strong_count() > 0);
         let found = self.users.get(&user).and_then(Weak::upgrade);
         found.unwrap_or_else(|| {
-            let new = Allowance::new(user, self.limits);
+            let new = Quota::new(user, self.limits);
             self.users.insert(user, Arc::downgrade(&new));
             new
         })
@@ -80,7 +80,7 @@ impl<D: Datapath> Control<D> {
         let peer = machine.peer.map_or_else(|| path.with_extension("peer"), PathBuf::from);
         let peer = (plan.kind == PortKind::Dgram).then_some(peer);
         let name = plan.name.to_string();
-        let socket = Spec { name, path, connects, pairs, coalesce, peer, access, allowance };
+        let socket = Spec { name, path, connects, pairs, coalesce, peer, access, quota: allowance };
         let (name, kind, config) = (plan.name.clone(), plan.kind, plan.config.clone());
         let spec = MachineSpec { key, kind, name, switch, socket, config };
         let made = match &spec.socket.peer {

@@ -103,7 +103,7 @@ fn code_of(error: &HostError) -> Code {
         HostError::Busy(_)
         | HostError::ProgramTaken(_)
         | HostError::QueueTaken(..)
-        | HostError::Twin(..)
+        | HostError::Duplicate(..)
         | HostError::Beside(..) => Code::InUse,
         HostError::NotEthernet(_)
         | HostError::CannotCut(_)
@@ -116,7 +116,7 @@ fn code_of(error: &HostError) -> Code {
         | HostError::MayNotCut(_)
         | HostError::MayNotChange(..)
         | HostError::MayNotEnter(_)
-        | HostError::Believes(..) => Code::Permission,
+        | HostError::AcceptsRoutes(..) => Code::Permission,
         HostError::Helper(_) => Code::Permission,
         HostError::Locked(_) | HostError::GroupLocked(..) | HostError::PutBack(_) => Code::NoMemory,
         HostError::System { error, .. } => code_of_system(error),
@@ -146,7 +146,7 @@ fn code_of_socket(error: &SocketError) -> Code {
         SocketError::Permission { .. }
         | SocketError::MayNotGive { .. }
         | SocketError::Exchanged(_) => Code::Permission,
-        SocketError::Spent(_) => Code::Quota,
+        SocketError::QuotaExceeded(_) => Code::Quota,
         SocketError::System { .. } => Code::NoMemory,
     }
 }

@@ -1,7 +1,7 @@
 //! Steps as the handlers take them, in any order, with workers that never refuse.
 
 use super::*;
-use ::port::vhost_user::allowance::Limits;
+use ::port::machine::quota::Limits;
 use proptest::prelude::*;
 use protocol::{ErrorCode, Mode};
 use switch::PortConfig;

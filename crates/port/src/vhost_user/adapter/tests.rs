@@ -9,7 +9,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use switch::decide::bridge::TagAction;
 
-use super::super::hand::{Hand, Queues, hands};
+use super::super::handoff::{Handoff, Queues, pair};
 use super::*;
 use crate::sys::vhost::Call;
 
@@ -49,19 +49,20 @@ impl Guest {
 
     /// A machine with two pairs of queues.
     fn machine(&self) -> Machine {
-        self.machine_in_hand().0
+        self.machine_and_handoff().0
     }
 
     /// The same, and what gives it orders.
-    fn machine_in_hand(&self) -> (Machine, Hand) {
-        let (hand, inbox) = hands().expect("descriptors");
-        let (ear, event) = (Ear::new().expect("descriptors"), Event::new().expect("descriptors"));
+    fn machine_and_handoff(&self) -> (Machine, Handoff) {
+        let (handoff, orders) = pair().expect("descriptors");
+        let (epoll_set, event) =
+            (EpollSet::new().expect("descriptors"), Event::new().expect("descriptors"));
         let mut machine =
-            Machine::new(4, None, inbox, &Arc::new(ear), &Arc::new(event)).expect("memory");
+            Machine::new(4, None, orders, &Arc::new(epoll_set), &Arc::new(event)).expect("memory");
         for queue in 0..4 {
             machine.rings[queue] = Some(Box::new(self.ring(queue)));
         }
-        (machine, hand)
+        (machine, handoff)
     }
 
     fn ring(&self, queue: usize) -> Ring {
@@ -356,11 +357,11 @@ fn single_frames_interrupt_at_once_and_of_a_stream_many_do() {
 /// What comes of orders that are given while the worker takes turns: the frames of all of them.
 fn meanwhile<T: Send>(
     machine: &mut Machine,
-    mut hand: Hand,
-    orders: impl FnOnce(&mut Hand) -> T + Send,
+    mut handoff: Handoff,
+    orders: impl FnOnce(&mut Handoff) -> T + Send,
 ) -> (T, Vec<Vec<u8>>) {
     std::thread::scope(|scope| {
-        let orders = scope.spawn(move || orders(&mut hand));
+        let orders = scope.spawn(move || orders(&mut handoff));
         let (mut batch, mut drops, mut frames) = (Batch::new(256), Drops::default(), Vec::new());
         loop {
             let last = orders.is_finished();
@@ -383,16 +384,16 @@ fn meanwhile<T: Send>(
 #[test]
 fn a_queue_is_taken_and_put_back_between_two_turns() {
     let guest = Guest::new();
-    let (mut machine, hand) = guest.machine_in_hand();
+    let (mut machine, handoff) = guest.machine_and_handoff();
     guest.load(1, USUAL_BUFFER, 10);
     assert_eq!(turn(&mut machine).0.frames().len(), 10);
     let event = eventfd(0, EventfdFlags::NONBLOCK).expect("descriptors");
     let call = Arc::new(Call::new(event.try_clone().expect("descriptors")).expect("an eventfd"));
-    let ((gone, missing), none) = meanwhile(&mut machine, hand, |mut hand| {
-        let mut gone = hand.swap(1, None);
+    let ((gone, missing), none) = meanwhile(&mut machine, handoff, |mut handoff| {
+        let mut gone = handoff.swap(1, None);
         gone.as_mut().expect("it was there").call = Some(call);
-        let missing = hand.swap(1, gone).is_none();
-        (hand.swap(1, None), missing)
+        let missing = handoff.swap(1, gone).is_none();
+        (handoff.swap(1, None), missing)
     });
     let gone = gone.expect("it was put there");
     assert_eq!((gone.queue.base(), missing, none.len()), (10, true, 0));
@@ -407,9 +408,9 @@ fn a_queue_is_taken_and_put_back_between_two_turns() {
 #[test]
 fn an_address_is_announced_as_hosts_do_it() {
     let guest = Guest::new();
-    let (mut machine, hand) = guest.machine_in_hand();
+    let (mut machine, handoff) = guest.machine_and_handoff();
     let address = [2, 0, 0, 0, 0, 9];
-    let (_, frames) = meanwhile(&mut machine, hand, |mut hand| hand.announce(address));
+    let (_, frames) = meanwhile(&mut machine, handoff, |mut handoff| handoff.announce(address));
     let [frame] = &frames[..] else { panic!("{frames:?}") };
     assert_eq!((frame.len(), &frame[..6], &frame[6..12]), (60, &[0xff; 6][..], &address[..]));
     // RARP (RFC 903): a request for the protocol address of this hardware address.

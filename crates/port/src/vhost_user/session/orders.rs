@@ -23,11 +23,11 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::{pread, pwrite};
 
-use super::super::allowance::{Allowance, Limits};
-use super::super::hand::{Queues, Ring};
+use super::super::handoff::{Queues, Ring};
 use super::super::message::{Answer, Area, Bell, Message, Region};
 use super::{LOG_ALL, PROTOCOL_FEATURES, Session, net, protocol, virtio};
-use crate::sys::vhost::Ear;
+use crate::machine::quota::{Limits, Quota};
+use crate::sys::vhost::EpollSet;
 
 const SIZE: u16 = 8;
 /// Descriptors, the driver's area and the device's of each queue; behind those of four, buffers.
@@ -106,12 +106,12 @@ fn event() -> Option<OwnedFd> {
 }
 
 fn session() -> Session<Shelf> {
-    let ear = Arc::new(Ear::new().expect("descriptors"));
-    Session::new(Shelf::default(), &ear, 2, &Allowance::new(0, Limits::NONE))
+    let epoll_set = Arc::new(EpollSet::new().expect("descriptors"));
+    Session::new(Shelf::default(), &epoll_set, 2, &Quota::new(0, Limits::NONE))
 }
 
 /// A QEMU with its guest.
-struct Monitor {
+struct Vmm {
     session: Session<Shelf>,
     memory: OwnedFd,
     /// Buffers that were made available, by queue, and where a queue said that it was.
@@ -119,7 +119,7 @@ struct Monitor {
     bases: [u32; 4],
 }
 
-impl Monitor {
+impl Vmm {
     fn new() -> Self {
         Self { session: session(), memory: file(BYTES), made: [0; 4], bases: [0; 4] }
     }
@@ -258,12 +258,12 @@ const USE: &[Step] = &[Runs(&[0, 1]), Use(0, 5), Use(1, 7), Use(0, 6), Runs(&[0,
 const STOP: &[Step] = &[GetBase(0), GetBase(1), Runs(&[])];
 
 fn check(name: &str, steps: &[&[Step]]) {
-    let mut monitor = Monitor::new();
+    let mut vmm = Vmm::new();
     let steps: Vec<Step> = steps.concat();
     for (at, step) in steps.iter().enumerate() {
         // Shown if what follows panics.
         eprintln!("{name}: {at} {step:?}");
-        monitor.step(*step);
+        vmm.step(*step);
     }
 }
 

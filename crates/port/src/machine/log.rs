@@ -11,9 +11,9 @@ const LINES: u32 = 40;
 /// After this there may be as many again.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// The voice of one port.
+/// The log of one port.
 #[derive(Debug)]
-pub(crate) struct Voice {
+pub(crate) struct RateLimitedLog {
     name: String,
     /// Who comes and goes.
     events: Budget,
@@ -28,7 +28,7 @@ struct Budget {
     wanted: Cell<u32>,
 }
 
-/// What is to be done with a line.
+/// What is to be done with a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     /// Say it, and before it how many were left out.
@@ -64,7 +64,7 @@ impl Budget {
     }
 }
 
-impl Voice {
+impl RateLimitedLog {
     pub(crate) fn new(name: String) -> Self {
         Self { name, events: Budget::new(), causes: Budget::new() }
     }
@@ -97,7 +97,7 @@ impl Voice {
     }
 }
 
-impl Drop for Voice {
+impl Drop for RateLimitedLog {
     fn drop(&mut self) {
         let unsaid = self.events.left_out().saturating_add(self.causes.left_out());
         if unsaid > 0 {
@@ -126,8 +126,8 @@ mod tests {
 
     #[test]
     fn who_comes_and_goes_uses_up_no_room_for_causes() {
-        let voice = Voice::new("vale0:vm".to_owned());
-        (0..1000).for_each(|_| voice.info(format_args!("process 1 has connected")));
-        assert_eq!(voice.causes.turn(Instant::now()), Turn::Say(0));
+        let log = RateLimitedLog::new("vale0:vm".to_owned());
+        (0..1000).for_each(|_| log.info(format_args!("process 1 has connected")));
+        assert_eq!(log.causes.turn(Instant::now()), Turn::Say(0));
     }
 }

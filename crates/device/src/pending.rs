@@ -5,15 +5,15 @@
 //!
 //! ```text
 //!   who has an order                worker, in each turn
-//!   send it                         LOAD  waiting: anything?
-//!   STORE waiting = true            STORE waiting = false
+//!   send it                         LOAD  pending: anything?
+//!   STORE pending = true            STORE pending = false
 //!   set the event                   receive, until there is nothing; look again when woken
 //! ```
 //!
 //! | word | writer | reader | ordering |
 //! |---|---|---|---|
-//! | `waiting` = true | who has an order | worker | `SeqCst` after the order is sent / Relaxed |
-//! | `waiting` = false | worker | worker | `SeqCst` before it looks for orders / Relaxed |
+//! | `pending` = true | who has an order | worker | `SeqCst` after the order is sent / Relaxed |
+//! | `pending` = false | worker | worker | `SeqCst` before it looks for orders / Relaxed |
 //!
 //! The word carries no data: the channel orders those. A worker clears it before it looks into the
 //! channel, so an order that it finds nothing of is sent later, and sets the word again. One that
@@ -21,11 +21,11 @@
 
 use crate::atomic::{AtomicBool, Ordering};
 
-/// Is an order waiting?
+/// Is an order pending?
 #[derive(Debug, Default)]
-pub struct Waiting(AtomicBool);
+pub struct Pending(AtomicBool);
 
-impl Waiting {
+impl Pending {
     /// There is one: it was sent. The worker's event is to be set after this.
     pub fn set(&self) {
         self.0.store(true, Ordering::SeqCst);
@@ -76,7 +76,7 @@ mod models {
     #[derive(Default)]
     struct Shared {
         order: Mutex<Option<u32>>,
-        waiting: Waiting,
+        pending: Pending,
         wake: Event,
         followed: Event,
     }
@@ -85,13 +85,13 @@ mod models {
     fn worker(shared: &Shared, count: u32) {
         let mut followed = 0;
         while followed < count {
-            if !shared.waiting.is_set() {
+            if !shared.pending.is_set() {
                 shared.wake.wait();
             }
             // As a turn does it.
-            if shared.waiting.is_set() {
+            if shared.pending.is_set() {
                 loop {
-                    shared.waiting.clear();
+                    shared.pending.clear();
                     let Some(number) = shared.order.lock().unwrap().take() else { break };
                     assert_eq!(number, followed);
                     followed += 1;
@@ -109,7 +109,7 @@ mod models {
             let worker = thread::spawn(move || worker(&theirs, count));
             for number in 0..count {
                 *shared.order.lock().unwrap() = Some(number);
-                shared.waiting.set();
+                shared.pending.set();
                 shared.wake.set();
                 shared.followed.wait();
             }

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use device::mail::Waiting;
+use device::pending::Pending;
 use device::virtqueue::{Broken, Queue};
 use ring::guest::GuestMemory;
 use ring::guest::log::DirtyLog;
@@ -87,23 +87,23 @@ pub(super) enum Order {
 
 /// The protocol thread's end.
 #[derive(Debug)]
-pub struct Hand {
+pub struct Handoff {
     orders: Sender<Order>,
-    mail: Arc<Mail>,
+    signal: Arc<Signal>,
 }
 
-/// There is an order, as [`device::mail`] says it.
+/// There is an order, as [`device::pending`] says it.
 #[derive(Debug)]
-pub(super) struct Mail {
-    waiting: Waiting,
+pub(super) struct Signal {
+    pending: Pending,
     event: Event,
 }
 
-impl Mail {
+impl Signal {
     /// Is there? Asked by the worker in each turn.
     #[inline]
-    pub(super) fn is_waiting(&self) -> bool {
-        self.waiting.is_set()
+    pub(super) fn is_set(&self) -> bool {
+        self.pending.is_set()
     }
 
     pub(super) fn event(&self) -> &Event {
@@ -112,24 +112,24 @@ impl Mail {
 }
 
 /// The worker's end.
-pub(super) struct Inbox {
+pub(super) struct Orders {
     orders: Receiver<Order>,
-    pub(super) mail: Arc<Mail>,
+    pub(super) signal: Arc<Signal>,
 }
 
-impl Inbox {
+impl Orders {
     pub(super) fn next(&self) -> Option<Order> {
         // First: an order that comes after this is not overlooked.
-        self.mail.waiting.clear();
+        self.signal.pending.clear();
         self.orders.try_recv().ok()
     }
 }
 
 /// Both ends.
-pub(super) fn hands() -> std::io::Result<(Hand, Inbox)> {
-    let (orders, inbox) = channel();
-    let mail = Arc::new(Mail { waiting: Waiting::default(), event: Event::new()? });
-    Ok((Hand { orders, mail: mail.clone() }, Inbox { orders: inbox, mail }))
+pub(super) fn pair() -> std::io::Result<(Handoff, Orders)> {
+    let (sender, orders) = channel();
+    let signal = Arc::new(Signal { pending: Pending::default(), event: Event::new()? });
+    Ok((Handoff { orders: sender, signal: signal.clone() }, Orders { orders, signal }))
 }
 
 /// What a session does with its queues.
@@ -140,19 +140,19 @@ pub trait Queues {
     fn announce(&mut self, address: [u8; 6]);
 }
 
-impl Hand {
+impl Handoff {
     /// Gives an order and waits until it is followed: there is never more than one.
     fn call(&self, order: impl FnOnce(Sender<Option<Box<Ring>>>) -> Order) -> Option<Box<Ring>> {
         let (reply, answer) = channel();
         // A worker that is gone has let go of its queues.
         self.orders.send(order(reply)).ok()?;
-        self.mail.waiting.set();
-        self.mail.event.set();
+        self.signal.pending.set();
+        self.signal.event.set();
         answer.recv().ok()?
     }
 }
 
-impl Queues for &mut Hand {
+impl Queues for &mut Handoff {
     fn swap(&mut self, at: usize, ring: Option<Box<Ring>>) -> Option<Box<Ring>> {
         self.call(|reply| Order::Swap(at, ring, reply))
     }
@@ -169,13 +169,13 @@ mod tests {
     use std::os::fd::AsFd;
 
     /// A worker that follows so many orders, asleep until it is woken.
-    fn worker(inbox: Inbox, orders: usize) -> Vec<Option<[u8; 6]>> {
+    fn worker(orders: Orders, count: usize) -> Vec<Option<[u8; 6]>> {
         let mut followed = Vec::new();
-        while followed.len() < orders {
-            wait([Some(inbox.mail.event().as_fd())], None).expect("an event");
-            inbox.mail.event().clear();
+        while followed.len() < count {
+            wait([Some(orders.signal.event().as_fd())], None).expect("an event");
+            orders.signal.event().clear();
             // Woken for orders that it has followed already, it finds none.
-            while let Some(order) = inbox.next() {
+            while let Some(order) = orders.next() {
                 let (address, reply) = match order {
                     Order::Swap(_, _, reply) => (None, reply),
                     Order::Announce(address, reply) => (Some(address), reply),
@@ -189,12 +189,12 @@ mod tests {
 
     #[test]
     fn orders_are_followed_by_a_worker_that_sleeps_and_waited_for() {
-        let (mut hand, inbox) = hands().expect("descriptors");
-        let mut hand = &mut hand;
-        let worker = std::thread::spawn(move || worker(inbox, 200));
+        let (mut handoff, orders) = pair().expect("descriptors");
+        let mut handoff = &mut handoff;
+        let worker = std::thread::spawn(move || worker(orders, 200));
         for number in 0..100 {
-            assert!(hand.swap(number, None).is_none());
-            hand.announce([number.try_into().expect("small"); 6]);
+            assert!(handoff.swap(number, None).is_none());
+            handoff.announce([number.try_into().expect("small"); 6]);
         }
         let followed = worker.join().expect("it does not panic");
         let announced: Vec<u8> = followed.iter().flatten().map(|address| address[0]).collect();
@@ -203,18 +203,18 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_a_worker_that_is_gone() {
-        let (mut hand, inbox) = hands().expect("descriptors");
-        drop(inbox);
-        assert!((&mut hand).swap(0, None).is_none());
+        let (mut handoff, orders) = pair().expect("descriptors");
+        drop(orders);
+        assert!((&mut handoff).swap(0, None).is_none());
         // One that goes with an order unread.
-        let (mut hand, inbox) = hands().expect("descriptors");
+        let (mut handoff, orders) = pair().expect("descriptors");
         let worker = std::thread::spawn(move || {
-            while !inbox.mail.is_waiting() {
+            while !orders.signal.is_set() {
                 std::thread::yield_now();
             }
-            drop(inbox);
+            drop(orders);
         });
-        (&mut hand).announce([1; 6]);
+        (&mut handoff).announce([1; 6]);
         worker.join().expect("it does not panic");
     }
 }

@@ -2,9 +2,9 @@
 
 /// Free pieces, each an offset and a size, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Area(Vec<(usize, usize)>);
+pub(crate) struct FreeSpace(Vec<(usize, usize)>);
 
-impl Area {
+impl FreeSpace {
     /// All of it is free.
     pub fn new(start: usize, size: usize) -> Self {
         Self(vec![(start, size)])
@@ -19,7 +19,7 @@ impl Area {
         self.0.iter().position(|&(_, free)| free >= size)
     }
 
-    /// Takes the piece that [`Area::find`] found.
+    /// Takes the piece that [`FreeSpace::find`] found.
     pub fn take(&mut self, size: usize) {
         let hole = self.hole(size).expect("found before it is taken");
         self.0[hole] = (self.0[hole].0 + size, self.0[hole].1 - size);
@@ -43,16 +43,16 @@ mod tests {
 
     #[test]
     fn pieces_come_back_in_any_order_and_are_one_again() {
-        let (mut area, whole) = (Area::new(4096, 300), Area::new(4096, 300));
+        let (mut space, whole) = (FreeSpace::new(4096, 300), FreeSpace::new(4096, 300));
         for at in [4096, 4196, 4296] {
-            assert_eq!(area.find(100), Some(at));
-            area.take(100);
+            assert_eq!(space.find(100), Some(at));
+            space.take(100);
         }
-        assert_eq!(area.find(1), None);
-        area.give_back(4196, 100);
-        assert_eq!((area.find(100), area.find(101)), (Some(4196), None));
-        area.give_back(4296, 100);
-        area.give_back(4096, 100);
-        assert_eq!(area.find(300), whole.find(300));
+        assert_eq!(space.find(1), None);
+        space.give_back(4196, 100);
+        assert_eq!((space.find(100), space.find(101)), (Some(4196), None));
+        space.give_back(4296, 100);
+        space.give_back(4096, 100);
+        assert_eq!(space.find(300), whole.find(300));
     }
 }

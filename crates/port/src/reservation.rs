@@ -7,7 +7,7 @@
 //! ```
 //!
 //! What is reserved is known to its owner at once, so that nobody else gets it. Who builds what was
-//! built already has nothing to do. A plot that nobody wants any more is not
+//! built already has nothing to do. A reservation that nobody wants any more is not
 //! finished: its place may be another's by then, who waits for the builder to be through.
 
 use std::io;
@@ -25,10 +25,10 @@ const HUGE_PAGES: Duration = Duration::from_millis(50);
 
 /// Memory that is reserved for ports of one region.
 #[derive(Debug)]
-pub struct Plot {
+pub struct Reservation {
     region: Arc<Region>,
     name: String,
-    ports: Vec<Furniture>,
+    ports: Vec<ReservedPort>,
     /// All of the region's memory belongs to these ports.
     whole: bool,
     /// Held by who builds in the region.
@@ -38,18 +38,18 @@ pub struct Plot {
 
 /// A port's structures and buffers.
 #[derive(Debug)]
-pub(crate) struct Furniture {
+pub(crate) struct ReservedPort {
     pub layout: PortLayout,
     /// First those of its slots, then the extra ones; empty: the next of the region.
     pub buffers: Vec<BufferIndex>,
     pub extra_bufs: u32,
 }
 
-impl Plot {
+impl Reservation {
     pub(crate) fn new(
         region: &Arc<Region>,
         name: &str,
-        ports: Vec<Furniture>,
+        ports: Vec<ReservedPort>,
         whole: bool,
     ) -> Self {
         let (region, name) = (region.clone(), name.to_owned());
@@ -57,7 +57,7 @@ impl Plot {
         Self { region, name, ports, whole, building, built }
     }
 
-    /// One of several plots of a region.
+    /// One of several reservations of a region.
     pub(crate) fn among(self, building: &Arc<Mutex<()>>) -> Self {
         Self { building: building.clone(), ..self }
     }
@@ -85,11 +85,11 @@ impl Plot {
         self.build_while(|| true).map(drop)
     }
 
-    /// The same, as long as somebody but the caller knows the plot. Buffers among those of others
+    /// The same, as long as somebody but the caller knows the reservation. Buffers among those of others
     /// are moved to huge pages after that.
     ///
     /// # Errors
-    /// As [`Plot::build`]; `Interrupted` where nobody waits for it any more.
+    /// As [`Reservation::build`]; `Interrupted` where nobody waits for it any more.
     pub fn build_while_wanted(self: Arc<Self>) -> io::Result<()> {
         let is_new = self.build_while(|| Arc::strong_count(&self) > 1)?;
         for port in self.ports.iter().filter(|_| is_new && !self.whole) {
@@ -124,7 +124,7 @@ impl Plot {
 
     fn furnish(
         &self,
-        port: &Furniture,
+        port: &ReservedPort,
         buffers: &[BufferIndex],
         wanted: &impl Fn() -> bool,
     ) -> io::Result<()> {
@@ -171,14 +171,14 @@ mod tests {
         let slots = RingSize::new(8).expect("legal");
         let counts = RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots };
         let memory = PortMemory::reserve("x", counts, 0, 2112).expect("memory");
-        let (plot, waiting) = (memory.plot.clone(), memory);
-        plot.clone().build_while_wanted().expect("memory");
-        plot.build().expect("it is built already");
+        let (reservation, waiting) = (memory.reservation.clone(), memory);
+        reservation.clone().build_while_wanted().expect("memory");
+        reservation.build().expect("it is built already");
         drop(waiting);
         let memory = PortMemory::reserve("x", counts, 0, 2112).expect("memory");
-        let plot = memory.plot.clone();
+        let reservation = memory.reservation.clone();
         drop(memory);
-        let built = plot.build_while_wanted().map_err(|error| error.kind());
+        let built = reservation.build_while_wanted().map_err(|error| error.kind());
         assert_eq!(built, Err(io::ErrorKind::Interrupted));
     }
 }

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::End;
-use crate::machine::rivals::Rivals;
-use crate::machine::socket::{Door, aim};
-use crate::machine::voice::Voice;
+use crate::machine::log::RateLimitedLog;
+use crate::machine::quota::Charge;
+use crate::machine::rejected::RejectedPeers;
+use crate::machine::socket::{Listener, connect_datagrams};
 use crate::machine::{MachinePort, RETRY_MS, Spec, State, Status, process_of};
 use crate::sys::vhost::{Event, wait};
-use crate::vhost_user::allowance::Charge;
 
 /// How long one that comes while another is there is kept waiting. The other may have gone, and
 /// the worker not have seen it yet.
@@ -23,17 +23,17 @@ const GRACE_MS: u32 = 200;
 
 /// Where peers come from.
 pub(super) enum Source {
-    /// The port's door.
-    Door,
-    /// Datagrams are sent to this path; the door is where ours arrive.
-    Aim(PathBuf),
+    /// The port's listener.
+    Accept,
+    /// Datagrams are sent to this path; the listener is where ours arrive.
+    Datagrams(PathBuf),
 }
 
-/// The keeper of a port.
-pub(super) struct Keeper {
-    voice: Voice,
+/// The connector of a port.
+pub(super) struct Connector {
+    log: RateLimitedLog,
     source: Source,
-    door: Arc<Door>,
+    listener: Arc<Listener>,
     stop: Arc<Event>,
     status: Arc<Status>,
     peers: Sender<OwnedFd>,
@@ -46,8 +46,8 @@ pub(super) struct Keeper {
     _charge: Charge,
 }
 
-/// The worker's end of what it and the keeper say to each other.
-pub(super) struct Line {
+/// The worker's end of what it and the connector say to each other.
+pub(super) struct PeerChannel {
     peers: Receiver<OwnedFd>,
     given: Arc<Event>,
     ends: Sender<End>,
@@ -61,18 +61,19 @@ pub(super) fn pair(
     spec: &Spec,
     charge: Charge,
     source: Source,
-    door: Door,
+    listener: Listener,
     status: Status,
-) -> io::Result<(Keeper, Line)> {
+) -> io::Result<(Connector, PeerChannel)> {
     let ((peers, come), (ends, end)) = (channel(), channel());
     let (given, ended) = (Arc::new(Event::new()?), Arc::new(Event::new()?));
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let line = Line { peers: come, given: given.clone(), ends, ended: ended.clone(), epoll };
-    line.watch(given.as_fd())?;
-    let keeper = Keeper {
-        voice: Voice::new(spec.name.clone()),
+    let channel =
+        PeerChannel { peers: come, given: given.clone(), ends, ended: ended.clone(), epoll };
+    channel.watch(given.as_fd())?;
+    let connector = Connector {
+        log: RateLimitedLog::new(spec.name.clone()),
         source,
-        door: Arc::new(door),
+        listener: Arc::new(listener),
         stop: Arc::new(Event::new()?),
         status: Arc::new(status),
         peers,
@@ -82,10 +83,10 @@ pub(super) fn pair(
         next: None,
         _charge: charge,
     };
-    Ok((keeper, line))
+    Ok((connector, channel))
 }
 
-impl Line {
+impl PeerChannel {
     /// A new peer, if there is one.
     pub(super) fn peer(&self) -> Option<OwnedFd> {
         let peer = self.peers.try_recv().ok()?;
@@ -93,9 +94,9 @@ impl Line {
         Some(peer)
     }
 
-    /// Tells the keeper that its peer is let go.
+    /// Tells the connector that its peer is let go.
     pub(super) fn end(&self, end: End) {
-        // A keeper that is gone has stopped.
+        // A connector that is gone has stopped.
         let _ = self.ends.send(end);
         self.ended.set();
     }
@@ -118,18 +119,19 @@ impl Line {
     }
 }
 
-impl Line {
+impl PeerChannel {
     /// What the worker waits for.
     pub(super) fn descriptor(&self) -> &OwnedFd {
         &self.epoll
     }
 }
 
-impl Keeper {
+impl Connector {
     /// What control has of the port.
     pub(super) fn port(&self) -> MachinePort {
-        let (door, stop, status) = (self.door.clone(), self.stop.clone(), self.status.clone());
-        MachinePort { door, stop, status }
+        let (listener, stop, status) =
+            (self.listener.clone(), self.stop.clone(), self.status.clone());
+        MachinePort { listener, stop, status }
     }
 
     pub(super) fn run(mut self) {
@@ -147,10 +149,10 @@ impl Keeper {
             self.status.note(State::Waiting);
             match end {
                 None => return,
-                Some(End::Gone) => self.voice.info(format_args!("{whom} has gone")),
+                Some(End::Gone) => self.log.info(format_args!("{whom} has gone")),
                 Some(end) => {
                     self.status.complain(Some(end.to_string()));
-                    self.voice.warn(format_args!("{whom} is let go: {end}"));
+                    self.log.warn(format_args!("{whom} is let go: {end}"));
                 }
             }
             if self.is_stopped_within(RETRY_MS) {
@@ -161,14 +163,14 @@ impl Keeper {
 
     /// Notes who it is.
     fn greet(&self, peer: &OwnedFd) -> String {
-        if let Source::Aim(path) = &self.source {
+        if let Source::Datagrams(path) = &self.source {
             self.status.welcome(0);
-            self.voice.info(format_args!("{} is there", path.display()));
+            self.log.info(format_args!("{} is there", path.display()));
             return path.display().to_string();
         }
         let process = process_of(peer);
         self.status.welcome(process);
-        self.voice.info(format_args!("process {process} has connected"));
+        self.log.info(format_args!("process {process} has connected"));
         format!("process {process}")
     }
 
@@ -176,10 +178,12 @@ impl Keeper {
     fn next_peer(&mut self) -> Option<OwnedFd> {
         loop {
             let next = match &self.source {
-                Source::Aim(path) => Ok(aim(path).ok()),
-                Source::Door => self.next.take().map_or_else(|| self.door.next(), |p| Ok(Some(p))),
+                Source::Datagrams(path) => Ok(connect_datagrams(path).ok()),
+                Source::Accept => {
+                    self.next.take().map_or_else(|| self.listener.next(), |p| Ok(Some(p)))
+                }
             };
-            let listener = self.door.listener().filter(|_| matches!(self.source, Source::Door));
+            let listener = self.listener.fd().filter(|_| matches!(self.source, Source::Accept));
             match next {
                 Ok(Some(peer)) => return Some(peer),
                 Ok(None) if listener.is_some() => {
@@ -199,20 +203,20 @@ impl Keeper {
 
     /// Why the peer was let go; none if the port is to be closed.
     fn wait_for_end(&mut self) -> Option<End> {
-        let rivals = Rivals::new(&self.voice, &self.status);
+        let rejected = RejectedPeers::new(&self.log, &self.status);
         loop {
-            let pause = rivals.pause_ms(Instant::now());
-            let listener = self.door.listener().filter(|_| matches!(self.source, Source::Door));
+            let pause = rejected.pause_ms(Instant::now());
+            let listener = self.listener.fd().filter(|_| matches!(self.source, Source::Accept));
             let listener = listener.filter(|_| pause.is_none());
             let fds = [Some(self.stop.as_fd()), Some(self.ended.as_fd()), listener];
             match wait(fds, pause) {
                 Ok([true, ..]) => return None,
                 Ok([_, true, _]) => return self.ends.recv().ok(),
-                Ok([.., true]) => match self.door.next() {
+                Ok([.., true]) => match self.listener.next() {
                     Ok(None) => {}
                     Ok(Some(another)) if self.ends_within(GRACE_MS) => self.next = Some(another),
-                    Ok(Some(rival)) => rivals.turn_away(&rival),
-                    Err(_) => rivals.rest(),
+                    Ok(Some(peer)) => rejected.reject(&peer),
+                    Err(_) => rejected.defer(),
                 },
                 Ok(_) => {}
                 Err(_) if self.is_stopped_within(RETRY_MS) => return None,

@@ -8,7 +8,7 @@
 //! ```text
 //!   port, eventfd, memory region ──► take ──► Charge, kept beside what it stands for
 //!                                     │          └── dropped: given back
-//!                                     └── Spent: refused, with the setting that says so
+//!                                     └── QuotaExceeded: refused, with the setting that says so
 //! ```
 //!
 //! | word | writers | readers | ordering |
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What there is an end to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Good {
+pub enum Resource {
     /// Addresses that memory is mapped at.
     Bytes,
     /// Mappings of memory.
@@ -44,11 +44,11 @@ impl Limits {
     /// No end.
     pub const NONE: Self = Self { bytes: u64::MAX, regions: u64::MAX, descriptors: u64::MAX };
 
-    fn of(&self, good: Good) -> u64 {
-        match good {
-            Good::Bytes => self.bytes,
-            Good::Regions => self.regions,
-            Good::Descriptors => self.descriptors,
+    fn of(&self, resource: Resource) -> u64 {
+        match resource {
+            Resource::Bytes => self.bytes,
+            Resource::Regions => self.regions,
+            Resource::Descriptors => self.descriptors,
         }
     }
 }
@@ -58,34 +58,34 @@ impl Limits {
 #[error(
     "it takes {asked} {}, and the machines of user {user} have {have} of {limit} ({}): take away \
      ports or machines, or raise the quota",
-    words(*.good).0, words(*.good).1
+    names(*.resource).0, names(*.resource).1
 )]
-pub struct Spent {
+pub struct QuotaExceeded {
     user: u32,
-    good: Good,
+    resource: Resource,
     asked: u64,
     have: u64,
     limit: u64,
 }
 
 /// What it is called, and the setting that limits it.
-fn words(good: Good) -> (&'static str, &'static str) {
-    match good {
-        Good::Bytes => ("bytes of memory", "quota.machine_memory"),
-        Good::Regions => ("memory regions", "quota.machine_regions"),
-        Good::Descriptors => ("descriptors", "quota.machine_descriptors"),
+fn names(resource: Resource) -> (&'static str, &'static str) {
+    match resource {
+        Resource::Bytes => ("bytes of memory", "quota.machine_memory"),
+        Resource::Regions => ("memory regions", "quota.machine_regions"),
+        Resource::Descriptors => ("descriptors", "quota.machine_descriptors"),
     }
 }
 
 /// What one user's machines may take, and have taken.
 #[derive(Debug)]
-pub struct Allowance {
+pub struct Quota {
     user: u32,
     limits: Limits,
     taken: [AtomicU64; 3],
 }
 
-impl Allowance {
+impl Quota {
     /// Of a user who has nothing yet.
     #[must_use]
     pub fn new(user: u32, limits: Limits) -> Arc<Self> {
@@ -96,13 +96,13 @@ impl Allowance {
     ///
     /// # Errors
     /// There is not so much left.
-    pub fn take(self: &Arc<Self>, good: Good, asked: u64) -> Result<Charge, Spent> {
-        let (limit, user) = (self.limits.of(good), self.user);
+    pub fn take(self: &Arc<Self>, resource: Resource, asked: u64) -> Result<Charge, QuotaExceeded> {
+        let (limit, user) = (self.limits.of(resource), self.user);
         let fits = |have: u64| have.checked_add(asked).filter(|sum| *sum <= limit);
-        let taken = &self.taken[good as usize];
+        let taken = &self.taken[resource as usize];
         match taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) {
-            Ok(_) => Ok(Charge { from: self.clone(), good, count: asked }),
-            Err(have) => Err(Spent { user, good, asked, have, limit }),
+            Ok(_) => Ok(Charge { from: self.clone(), resource, count: asked }),
+            Err(have) => Err(QuotaExceeded { user, resource, asked, have, limit }),
         }
     }
 }
@@ -110,14 +110,15 @@ impl Allowance {
 /// What was taken.
 #[derive(Debug)]
 pub struct Charge {
-    from: Arc<Allowance>,
-    good: Good,
+    from: Arc<Quota>,
+    resource: Resource,
     count: u64,
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let before = self.from.taken[self.good as usize].fetch_sub(self.count, Ordering::Relaxed);
+        let before =
+            self.from.taken[self.resource as usize].fetch_sub(self.count, Ordering::Relaxed);
         debug_assert!(before >= self.count, "it was taken");
     }
 }
@@ -129,15 +130,15 @@ mod tests {
     #[test]
     fn what_is_given_back_can_be_taken_again() {
         let limits = Limits { regions: 3, ..Limits::NONE };
-        let allowance = Allowance::new(7, limits);
-        let two = allowance.take(Good::Regions, 2).expect("of three");
-        let error = allowance.take(Good::Regions, 2).expect_err("one is left").to_string();
+        let quota = Quota::new(7, limits);
+        let two = quota.take(Resource::Regions, 2).expect("of three");
+        let error = quota.take(Resource::Regions, 2).expect_err("one is left").to_string();
         assert!(error.contains("have 2 of 3 (quota.machine_regions)"), "{error}");
-        let one = allowance.take(Good::Regions, 1).expect("the last");
-        assert!(allowance.take(Good::Regions, u64::MAX).is_err(), "no sum wraps around");
+        let one = quota.take(Resource::Regions, 1).expect("the last");
+        assert!(quota.take(Resource::Regions, u64::MAX).is_err(), "no sum wraps around");
         drop(two);
-        let _two = allowance.take(Good::Regions, 2).expect("again");
-        let _bytes = allowance.take(Good::Bytes, 1 << 40).expect("apart from each other");
+        let _two = quota.take(Resource::Regions, 2).expect("again");
+        let _bytes = quota.take(Resource::Bytes, 1 << 40).expect("apart from each other");
         drop(one);
     }
 }

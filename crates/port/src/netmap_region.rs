@@ -23,9 +23,9 @@ use ring::layout::{FIRST_BLOCK, PAGE, PortLayout, RingCounts};
 use ring::leaver::Leaver;
 use ring::{BufferIndex, Region};
 
-use crate::area::Area;
+use crate::free_space::FreeSpace;
 use crate::group::{Group, full};
-use crate::plot::commit;
+use crate::reservation::commit;
 use crate::shm::PortMemory;
 
 /// Pages for holders.
@@ -42,9 +42,9 @@ const BLOCKS_SHARE: usize = 16;
 
 /// A region of bound ports.
 #[derive(Debug)]
-pub struct Commons {
+pub struct NetmapRegion {
     group: Group,
-    holders: Area,
+    holders: FreeSpace,
     parts: Parts,
 }
 
@@ -64,7 +64,7 @@ impl Default for Parts {
     }
 }
 
-impl Commons {
+impl NetmapRegion {
     /// A region without ports that has room for at least `buffers` buffers.
     ///
     /// # Errors
@@ -92,7 +92,7 @@ impl Commons {
 
     fn with_parts(name: &str, stride: u32, buffers: u32, parts: Parts) -> io::Result<Self> {
         let group = Group::with_room(name, stride, parts.blocks.clone(), buffers)?;
-        let holders = Area::new(parts.holders.start, parts.holders.len());
+        let holders = FreeSpace::new(parts.holders.start, parts.holders.len());
         Ok(Self { group, holders, parts })
     }
 
@@ -143,52 +143,57 @@ impl Commons {
     ///
     /// # Errors
     /// `ENOSPC` where the region is full; nothing is left behind.
-    pub fn lend(&mut self, name: &str, leases: HeldSides, extra: u32) -> io::Result<Arc<Lent>> {
-        let loan = Holder::new(self.holders.find(PAGE).ok_or_else(full)?);
+    pub fn reserve_holder(
+        &mut self,
+        name: &str,
+        sides: HeldSides,
+        extra: u32,
+    ) -> io::Result<Arc<HolderMemory>> {
+        let holder = Holder::new(self.holders.find(PAGE).ok_or_else(full)?);
         self.holders.take(PAGE);
-        Ok(Arc::new(Lent {
+        Ok(Arc::new(HolderMemory {
             region: self.group.region().clone(),
-            loan,
+            holder,
             name: name.to_owned(),
-            leases,
-            buffers: self.group.region().take(loan.owner(), extra as usize),
+            sides,
+            buffers: self.group.region().take(holder.owner(), extra as usize),
             building: self.group.building().clone(),
             built: AtomicBool::new(false),
         }))
     }
 
     /// Takes back what the holder of a port had.
-    pub fn take_back(&mut self, lent: &Lent) {
+    pub fn release_holder(&mut self, memory: &HolderMemory) {
         let region = self.group.region();
-        if !lent.built.load(Ordering::Acquire) {
-            region.free(lent.loan.owner());
-        } else if !lent.buffers.is_empty() {
-            // Who was lent nothing has a list of his own making: its buffers are the port's.
-            region.release_holder(&lent.loan, &lent.leases);
+        if !memory.built.load(Ordering::Acquire) {
+            region.free(memory.holder.owner());
+        } else if !memory.buffers.is_empty() {
+            // Who was memory nothing has a list of his own making: its buffers are the port's.
+            region.release_holder(&memory.holder, &memory.sides);
         }
-        region.decommit(lent.nifp()..lent.nifp() + PAGE);
-        self.holders.give_back(lent.nifp(), PAGE);
+        region.decommit(memory.nifp()..memory.nifp() + PAGE);
+        self.holders.give_back(memory.nifp(), PAGE);
     }
 }
 
-/// What the holder of a port has of his own. As a [plot](crate::plot): what is reserved is known
+/// What the holder of a port has of his own. As a [reservation](crate::reservation): what is reserved is known
 /// at once, a thread of its own builds it, and nobody builds on the same memory meanwhile.
 #[derive(Debug)]
-pub struct Lent {
+pub struct HolderMemory {
     region: Arc<Region>,
-    loan: Holder,
+    holder: Holder,
     name: String,
-    leases: HeldSides,
+    sides: HeldSides,
     buffers: Vec<BufferIndex>,
     building: Arc<Mutex<()>>,
     built: AtomicBool,
 }
 
-impl Lent {
+impl HolderMemory {
     /// Offset of the holder's `netmap_if`.
     #[must_use]
     pub fn nifp(&self) -> usize {
-        self.loan.nifp()
+        self.holder.nifp()
     }
 
     /// How many extra buffers there are.
@@ -209,7 +214,7 @@ impl Lent {
         if !wanted() {
             return Err(io::ErrorKind::Interrupted.into());
         }
-        self.region.format_holder(&self.loan, &self.name, &self.leases, &self.buffers)?;
+        self.region.format_holder(&self.holder, &self.name, &self.sides, &self.buffers)?;
         self.built.store(true, Ordering::Release);
         Ok(())
     }
@@ -239,58 +244,58 @@ mod tests {
         HeldSides { nic: Some(HeldRings { port: *port, tx: 0..1, rx: 0..1 }), host: None }
     }
 
-    fn in_pool(commons: &Commons) -> usize {
-        commons.region().owners().count(Owner::POOL)
+    fn in_pool(region: &NetmapRegion) -> usize {
+        region.region().owners().count(Owner::POOL)
     }
 
     #[test]
     fn ports_and_holders_come_and_go_without_a_leak() {
-        let mut commons = Commons::new("test", 2112, 0).expect("memory");
-        let (pool, holders) = (in_pool(&commons), commons.holders.clone());
+        let mut region = NetmapRegion::new("test", 2112, 0).expect("memory");
+        let (pool, holders) = (in_pool(&region), region.holders.clone());
         let port = |_| {
-            let memory = commons.add_port("test", counts()).expect("room");
-            memory.plot.build().expect("memory");
-            *memory.plot.layout()
+            let memory = region.add_port("test", counts()).expect("room");
+            memory.reservation.build().expect("memory");
+            *memory.reservation.layout()
         };
         let ports = [0, 1].map(port);
-        let mut lend = |port: usize, extra| {
-            let lent = commons.lend("test", all(&ports[port]), extra).expect("room");
-            lent.clone().build_while_wanted().expect("memory");
-            lent
+        let mut reserve = |port: usize, extra| {
+            let memory = region.reserve_holder("test", all(&ports[port]), extra).expect("room");
+            memory.clone().build_while_wanted().expect("memory");
+            memory
         };
-        let loans = [lend(0, 10), lend(0, 0), lend(1, 5)];
-        assert_eq!(loans.each_ref().map(|lent| lent.extra_bufs()), [10, 0, 5]);
-        assert_eq!(in_pool(&commons), pool - 2 * 128 - 15);
-        loans.iter().for_each(|lent| commons.take_back(lent));
-        assert_eq!(in_pool(&commons), pool - 2 * 128);
-        ports.iter().for_each(|port| commons.remove_port(port, drop));
-        assert!(commons.is_empty());
-        assert_eq!((in_pool(&commons), commons.holders), (pool, holders));
+        let memories = [reserve(0, 10), reserve(0, 0), reserve(1, 5)];
+        assert_eq!(memories.each_ref().map(|memory| memory.extra_bufs()), [10, 0, 5]);
+        assert_eq!(in_pool(&region), pool - 2 * 128 - 15);
+        memories.iter().for_each(|memory| region.release_holder(memory));
+        assert_eq!(in_pool(&region), pool - 2 * 128);
+        ports.iter().for_each(|port| region.remove_port(port, drop));
+        assert!(region.is_empty());
+        assert_eq!((in_pool(&region), region.holders), (pool, holders));
     }
 
     #[test]
     fn there_are_as_many_extra_buffers_as_there_is_room() {
-        let mut commons = Commons::new("test", 64, 0).expect("memory");
-        let port = *commons.add_port("test", counts()).expect("room").plot.layout();
-        let lent = commons.lend("test", all(&port), u32::MAX).expect("room");
-        assert_eq!(lent.extra_bufs(), BUFFERS - 128);
-        assert!(commons.add_port("another", counts()).is_err());
-        commons.take_back(&lent);
-        commons.add_port("another", counts()).expect("room again");
+        let mut region = NetmapRegion::new("test", 64, 0).expect("memory");
+        let port = *region.add_port("test", counts()).expect("room").reservation.layout();
+        let memory = region.reserve_holder("test", all(&port), u32::MAX).expect("room");
+        assert_eq!(memory.extra_bufs(), BUFFERS - 128);
+        assert!(region.add_port("another", counts()).is_err());
+        region.release_holder(&memory);
+        region.add_port("another", counts()).expect("room again");
     }
 
     #[test]
     fn what_nobody_waits_for_is_not_built_and_comes_back_whole() {
-        let mut commons = Commons::new("test", 2112, 0).expect("memory");
-        let (pool, holders) = (in_pool(&commons), commons.holders.clone());
-        let port = *commons.add_port("test", counts()).expect("room").plot.layout();
-        let lent = commons.lend("test", all(&port), 1000).expect("room");
-        commons.take_back(&lent);
-        let built = lent.build_while_wanted().map_err(|error| error.kind());
+        let mut region = NetmapRegion::new("test", 2112, 0).expect("memory");
+        let (pool, holders) = (in_pool(&region), region.holders.clone());
+        let port = *region.add_port("test", counts()).expect("room").reservation.layout();
+        let memory = region.reserve_holder("test", all(&port), 1000).expect("room");
+        region.release_holder(&memory);
+        let built = memory.build_while_wanted().map_err(|error| error.kind());
         assert_eq!(built, Err(io::ErrorKind::Interrupted));
-        commons.abandon_port(&port);
-        assert!(commons.is_empty());
-        assert_eq!((in_pool(&commons), commons.holders), (pool, holders));
+        region.abandon_port(&port);
+        assert!(region.is_empty());
+        assert_eq!((in_pool(&region), region.holders), (pool, holders));
     }
 
     #[test]
@@ -298,7 +303,7 @@ mod tests {
         assert_eq!(buffers_of(2112, 10), BUFFERS);
         assert_eq!(buffers_of(2112, BUFFERS), 2 * BUFFERS);
         let most = buffers_of(2112, u32::MAX);
-        assert!(Commons::new("test", 2112, u32::MAX).is_ok());
+        assert!(NetmapRegion::new("test", 2112, u32::MAX).is_ok());
         assert!((1_900_000..2_000_000).contains(&most), "{most}");
     }
 }
