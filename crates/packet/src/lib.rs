@@ -12,6 +12,7 @@
 //! | [`port`] | the number of a switch port |
 //! | [`flow`] | flow keys: what rules and flow tables compare |
 //! | [`fields`] | rule fields, and whether a frame matches them |
+//! | [`offload`] | checksums and segments that a sender left to its network device |
 //! | [`text`] | rule fields as people write them |
 //! | [`hash`] | the mixing step of hash functions |
 //! | [`error`] | the error of text that cannot be read |
@@ -23,6 +24,7 @@ pub mod fields;
 pub mod flow;
 pub mod hash;
 pub mod mac;
+pub mod offload;
 pub mod port;
 pub mod text;
 pub mod vlan;

@@ -13,11 +13,11 @@ use std::any::Any;
 use std::io;
 use std::os::fd::OwnedFd;
 
+use packet::offload::{Offloads, PendingOffload, VNET_LEN};
 use ring::frame::FRAME_MAX;
 use ring::intake::{FRAMES, Intake, USUAL};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair, sockopt};
-use switch::offload::{Offloads, VNET_LEN, Vnet};
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
@@ -56,7 +56,7 @@ impl CableEnd {
     fn write(&mut self, batch: &Batch, delivery: Delivery) -> Result<usize, DropReason> {
         let socket = self.socket.as_ref().ok_or(DropReason::LinkDown)?;
         self.write.clear();
-        self.write.extend(batch.left(delivery).map_or([0; VNET_LEN], Vnet::bytes));
+        self.write.extend(batch.left(delivery).map_or([0; VNET_LEN], PendingOffload::bytes));
         batch.append(delivery, &mut self.write);
         if self.write.len() > self.read.len() {
             return Err(DropReason::TooLong);
@@ -85,7 +85,7 @@ impl Adapter for CableEnd {
                     self.intake.push(&[frame], batch.frags());
                     batch.push_received(first, u32::try_from(frame.len()).expect("a frame"));
                     let head = *head.first_chunk().expect("the other end writes it");
-                    if let Ok(Some(left)) = Vnet::read(head, frame.len()) {
+                    if let Ok(Some(left)) = PendingOffload::read(head, frame.len()) {
                         batch.push_left(left);
                     }
                 }

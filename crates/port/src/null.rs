@@ -1,7 +1,7 @@
 //! A port that takes every frame and drops it, counted as delivered: a sink for measuring, and the
 //! place to mirror to when nobody is to see it.
 
-use switch::offload::Offloads;
+use packet::offload::Offloads;
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, Notify, Sent};
 

@@ -9,13 +9,13 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ::packet::PortId;
+use ::packet::offload::VNET_LEN;
 use hostif::HostError;
 use hostif::namespace::within;
 use hostif::netlink::Netlink;
 use namespace::Namespace;
 use port::host::{bell, packet};
 use port::sys::packet::{Inbox, PacketSocket};
-use switch::offload::VNET_LEN;
 use switch::{Now, Plug, PortConfig, Scratch, Switch, SwitchConfig};
 
 const PORTS: usize = 4;

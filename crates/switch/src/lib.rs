@@ -39,7 +39,6 @@ pub mod decide;
 mod deliver;
 pub mod mirror;
 pub mod model;
-pub mod offload;
 pub mod receive;
 mod switch;
 pub mod turn;

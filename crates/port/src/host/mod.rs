@@ -17,7 +17,7 @@
 //! frames. Whoever changes the state rings the bell, and the control thread logs it.
 //!
 //! Frames come and go behind a virtio-net header, which says what is left to do to them: what one
-//! stack of the host leaves to its network card, another takes as it is ([`switch::offload`]).
+//! stack of the host leaves to its network card, another takes as it is ([`packet::offload`]).
 
 pub mod packet;
 pub mod stack;
@@ -29,12 +29,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
+use ::packet::offload::{PendingOffload, VNET_LEN};
 use hostif::Undo;
 use hostif::namespace::Home;
 use hostif::netlink::Interface;
 use rustix::event::epoll;
 use rustix::io::Errno;
-use switch::offload::{VNET_LEN, Vnet};
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Notify, Sent, Wake};
 
@@ -170,7 +170,7 @@ fn write_out(
     to: &mut Vec<u8>,
 ) -> Result<usize, DropReason> {
     let left = batch.left(delivery);
-    to.extend(left.map_or([0; VNET_LEN], Vnet::bytes));
+    to.extend(left.map_or([0; VNET_LEN], PendingOffload::bytes));
     to.resize(to.len() - VNET_LEN + header, 0);
     let start = to.len();
     batch.append(delivery, to);

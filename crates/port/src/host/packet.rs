@@ -16,10 +16,10 @@ use hostif::HostError;
 use hostif::namespace::{self, Home};
 use hostif::packet::Handles;
 use hostif::sys::bpf::Attached;
+use packet::offload::{Offloads, PendingOffload, VNET_LEN};
 use ring::frame::{ETHERNET, FRAME_MAX};
 use ring::intake::{FRAMES, Intake};
 use rustix::io::Errno;
-use switch::offload::{Offloads, VNET_LEN, Vnet};
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
@@ -158,7 +158,7 @@ fn take(received: &Received<'_>, intake: &mut Intake, batch: &mut Batch) -> Resu
     if frame.len() < ETHERNET {
         return Err(DropReason::TooShort);
     }
-    let left = Vnet::read(*head, frame.len()).map_err(|_| DropReason::Offload)?;
+    let left = PendingOffload::read(*head, frame.len()).map_err(|_| DropReason::Offload)?;
     let (addresses, rest) = frame.split_at(ADDRESSES);
     let (tag, moved) = match tag {
         Some(tag) => (&tag[..], TAG),

@@ -16,7 +16,7 @@
 //! is received into next, and a buffer that is sent is its own until the kernel gives it back.
 //!
 //! By a virtual interface, frames arrive whose checksum a stack has left to its card; they are
-//! completed ([`switch::offload::begun`]). What is longer than the interface carries is a run of
+//! completed ([`packet::offload::partial`]). What is longer than the interface carries is a run of
 //! segments of which nothing else is known: it is dropped and counted.
 
 mod store;
@@ -33,11 +33,11 @@ use hostif::sys::ethtool::Tags;
 use hostif::sys::steer::{self, Steering};
 use hostif::xdp::{Handles, XdpSpec};
 use packet::flow::PREFIX;
+use packet::offload::partial::PartialChecksum;
 use ring::exchange::Giver;
 use ring::frame::{FRAME_MAX, Frag};
 use ring::umem::{Chunk, Umem, delivered};
 use rustix::io::Errno;
-use switch::offload::begun::Begun;
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
@@ -416,7 +416,7 @@ impl Xdp {
 fn repair(umem: &mut Umem, pieces: &[Frag]) {
     let mut head = [0; PREFIX];
     let len = umem.read(pieces[0], 0, &mut head);
-    let Some(mut begun) = Begun::find(&head[..len]) else { return };
+    let Some(mut begun) = PartialChecksum::find(&head[..len]) else { return };
     let mut block = [0; 512];
     for &piece in pieces {
         let mut at = 0;

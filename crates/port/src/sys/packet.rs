@@ -12,8 +12,8 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use libc::c_int;
+use packet::offload::VNET_LEN;
 use rustix::io::Errno;
-use switch::offload::VNET_LEN;
 
 /// Most frames of one call.
 pub const BATCH: usize = 64;

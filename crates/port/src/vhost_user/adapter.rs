@@ -33,11 +33,11 @@ use std::time::Instant;
 use device::moderation::{Coalesce, Moderation};
 use device::virtio_net::{HEADER_MAX, LEFT, header};
 use device::virtqueue::{Broken, Buffers, PIECES_MAX, Taken};
+use packet::offload::{Offloads, PendingOffload, VNET_LEN, needs_offload};
 use ring::doorbell::store_load_fence;
 use ring::frame::{ETHERNET, FRAME_MAX};
 use ring::guest::{Reader, Writer};
 use ring::intake::{self, Intake};
-use switch::offload::{Offloads, VNET_LEN, Vnet, is_unfinished};
 use switch::receive::batch::{Batch, Delivery, Entry, prologue};
 use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
@@ -320,7 +320,8 @@ impl Taking<'_> {
         reader.read(&mut header[..ring.header]);
         let header = header.first_chunk::<VNET_LEN>().expect("it is longer");
         // That it has looked at a checksum itself, a guest may not say (5.1.6.2.1).
-        let left = if is_unfinished(header) { Vnet::read(*header, bytes) } else { Ok(None) };
+        let left =
+            if needs_offload(header) { PendingOffload::read(*header, bytes) } else { Ok(None) };
         let left = left.map_err(|_| DropReason::Offload)?;
         let bytes = u32::try_from(bytes).expect("bounded");
         self.batch.push_lent(&ring.memory, &reader, bytes);
@@ -438,7 +439,7 @@ fn put(
         taken.push(one);
     }
     let knows = ring.accepts.contain(Offloads::CHECKSUM);
-    let left = batch.left(delivery).filter(|_| knows).map_or([0; LEFT], Vnet::bytes);
+    let left = batch.left(delivery).filter(|_| knows).map_or([0; LEFT], PendingOffload::bytes);
     let header = header(left, u16::try_from(taken.len()).expect("few"));
     let mut writer = Writer::new(&ring.memory, buffers.spans());
     writer.write(&header[..ring.header]);

@@ -14,9 +14,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use device::pending::Pending;
 use device::virtqueue::{Broken, Queue};
+use packet::offload::Offloads;
 use ring::guest::GuestMemory;
 use ring::guest::log::DirtyLog;
-use switch::offload::Offloads;
 
 use crate::sys::vhost::{Call, Event};
 

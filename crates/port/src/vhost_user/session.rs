@@ -21,8 +21,8 @@ use device::virtio_net::{features as net, header_len};
 use device::virtqueue::{
     BadQueue, Direction, Inflight, Places, Queue, SIZE_MAX, features as virtio,
 };
+use packet::offload::Offloads;
 use ring::guest::GuestMemory;
-use switch::offload::Offloads;
 
 use super::handoff::{Queues, Ring, Trouble};
 use super::memory::{BadMemory, InflightArea, LogArea, REGIONS_MAX, Table};

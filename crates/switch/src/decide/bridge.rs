@@ -74,6 +74,18 @@ pub enum TagAction {
     Replace(VlanId),
 }
 
+impl TagAction {
+    /// How many bytes the frame grows by in front of its network header.
+    #[inline]
+    pub const fn growth(self) -> isize {
+        match self {
+            Self::Keep | Self::Replace(_) => 0,
+            Self::Insert(_) => 4,
+            Self::Strip => -4,
+        }
+    }
+}
+
 /// Why a static entry was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StaticError {

@@ -17,11 +17,11 @@
 
 use std::any::Any;
 
+use packet::offload::Offloads;
 use ring::exchange::Giver;
 use ring::krings::Krings;
 
 use crate::model::stats::{Counters, DropReason, Drops};
-use crate::offload::Offloads;
 use crate::receive::batch::{Batch, Delivery};
 
 /// What is plugged into a port of the switch.

@@ -8,6 +8,8 @@
 use std::sync::Arc;
 
 use packet::ethernet::{Header, Tag, field};
+use packet::flow::{FlowKey, PREFIX, Prefix};
+use packet::offload::PendingOffload;
 use packet::{EtherType, PortId, VlanId};
 use ring::cursor::Index;
 use ring::exchange::Exchange;
@@ -17,9 +19,7 @@ use ring::kring::{Single, VnetHeader};
 use ring::{BufferIndex, Region};
 
 use crate::decide::bridge::TagAction;
-use crate::offload::Vnet;
 use crate::receive::slot_flags::Asks;
-use packet::flow::{FlowKey, PREFIX, Prefix};
 
 /// Most pieces of one frame: what its sender may use, its receiver gets.
 pub const FRAGS_MAX: usize = SLOTS_MAX as usize;
@@ -38,7 +38,7 @@ pub struct Batch {
     /// How many bytes of it.
     front_len: u8,
     /// What is left to do to those that are not finished.
-    left: Vec<Vnet>,
+    left: Vec<PendingOffload>,
     /// Who has received them, if it takes other buffers for theirs.
     trader: Option<Exchange>,
     capacity: usize,
@@ -293,7 +293,7 @@ impl Batch {
     }
 
     /// This is to be said of the frame that was pushed last.
-    pub fn push_left(&mut self, left: Vnet) {
+    pub fn push_left(&mut self, left: PendingOffload) {
         let frame = self.frames.last_mut().expect("a frame was pushed");
         frame.left = u16::try_from(self.left.len()).expect("a batch is small");
         let segments = left.segments(frame.bytes as usize);
@@ -311,9 +311,9 @@ impl Batch {
     /// What is left to do to a frame, as it is to be delivered.
     #[inline]
     #[must_use]
-    pub fn left(&self, delivery: Delivery) -> Option<Vnet> {
+    pub fn left(&self, delivery: Delivery) -> Option<PendingOffload> {
         let left = self.frames[usize::from(delivery.frame)].left;
-        (left != FINISHED).then(|| self.left[usize::from(left)].behind(delivery.tag))
+        (left != FINISHED).then(|| self.left[usize::from(left)].moved(delivery.tag.growth()))
     }
 
     /// The frame that was pushed last had this in front of it, so many bytes, as all others have.

@@ -12,13 +12,13 @@
 use std::io;
 
 use packet::PortId;
+use packet::offload::Segmenter;
 use ring::frame::FRAME_MAX;
 use ring::intake::{FRAMES, Intake, USUAL};
 
 use super::{TurnOf, frames};
 use crate::decide::bridge::TagAction;
 use crate::model::stats::DropReason;
-use crate::offload::Finishing;
 use crate::receive::batch::{Batch, Delivery};
 use crate::turn::stage::Part;
 
@@ -26,7 +26,7 @@ use crate::turn::stage::Part;
 pub(super) struct Edge {
     /// The frame that is being finished.
     bytes: Vec<u8>,
-    finishing: Option<Finishing>,
+    finishing: Option<Segmenter>,
     /// What is said of it inside a chain of functions, and of all that comes of it.
     mark: u64,
     /// What has come of it and others.
@@ -54,7 +54,7 @@ impl Edge {
         self.mark = batch.frames()[usize::from(delivery.frame)].mark;
         batch.append(delivery, &mut self.bytes);
         let left = batch.left(delivery).ok_or(DropReason::Offload)?;
-        let finishing = Finishing::new(left, &mut self.bytes).map_err(|_| DropReason::Offload)?;
+        let finishing = Segmenter::new(left, &mut self.bytes).map_err(|_| DropReason::Offload)?;
         // With a tag it may have become longer than a frame can be.
         if finishing.longest(&self.bytes) > FRAME_MAX as usize {
             return Err(DropReason::TooLong);

@@ -2,9 +2,9 @@
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use packet::offload::{Offloads, PendingOffload, VNET_LEN};
 use proptest::prelude::*;
 use ring::intake::Intake;
-use switch::offload::{Offloads, VNET_LEN, Vnet};
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, Drops, Notify, Sent};
 
@@ -38,7 +38,7 @@ impl Adapter for Card {
         while batch.has_room() && self.arrived.first().is_some_and(|f| self.intake.fits(f.1.len()))
         {
             let ((head, frame), first) = (self.arrived.remove(0), batch.frags().len());
-            let Ok(left) = Vnet::read(head, frame.len()) else {
+            let Ok(left) = PendingOffload::read(head, frame.len()) else {
                 drops.add(DropReason::Offload, 1);
                 continue;
             };
@@ -55,7 +55,7 @@ impl Adapter for Card {
             let mut frame = Vec::new();
             batch.append(delivery, &mut frame);
             let bytes = frame.len();
-            self.sent.send((left.map(Vnet::bytes), frame)).expect("the test looks");
+            self.sent.send((left.map(PendingOffload::bytes), frame)).expect("the test looks");
             Ok(bytes)
         })
     }

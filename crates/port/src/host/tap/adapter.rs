@@ -19,11 +19,11 @@ use std::sync::Arc;
 use hostif::HostError;
 use hostif::sys::bpf::Attached;
 use hostif::sys::tun::{HEADER, disable_offloads, enable_offloads};
+use packet::offload::{Offloads, PendingOffload, VNET_LEN};
 use ring::frame::{ETHERNET, FRAME_MAX, Frag};
 use ring::intake::{FRAMES, Intake};
 use ring::umem::delivered;
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
-use switch::offload::{Offloads, VNET_LEN, Vnet};
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
@@ -269,7 +269,7 @@ fn post<'f>(
         return Err(DropReason::TooLong);
     }
     let mut header = [0; HEADER];
-    header[..VNET_LEN].copy_from_slice(&left.map_or([0; VNET_LEN], Vnet::bytes));
+    header[..VNET_LEN].copy_from_slice(&left.map_or([0; VNET_LEN], PendingOffload::bytes));
     outbox.lend(queue, &header, frame, &head);
     Ok(())
 }
@@ -292,12 +292,12 @@ fn push(
 }
 
 /// How many bytes it has, and what is left to do to it.
-fn check(header: [u8; HEADER], len: usize) -> Result<(usize, Option<Vnet>), DropReason> {
+fn check(header: [u8; HEADER], len: usize) -> Result<(usize, Option<PendingOffload>), DropReason> {
     if len >= LONGER {
         return Err(DropReason::TooLong);
     }
     let bytes = len.checked_sub(HEADER).ok_or(DropReason::TooShort)?;
-    let left = Vnet::read(*header.first_chunk().expect("it is longer"), bytes);
+    let left = PendingOffload::read(*header.first_chunk().expect("it is longer"), bytes);
     let left = left.map_err(|_| DropReason::Offload)?;
     if bytes < ETHERNET { Err(DropReason::TooShort) } else { Ok((bytes, left)) }
 }

@@ -17,7 +17,7 @@ const FRAGMENT: u16 = 0x3fff;
 
 /// A frame whose checksum was begun: given its pieces, in order, it says how that ends.
 #[derive(Clone, Copy, Debug)]
-pub struct Begun {
+pub struct PartialChecksum {
     /// Where the field is.
     at: usize,
     /// What is summed.
@@ -28,7 +28,7 @@ pub struct Begun {
     sum: u64,
 }
 
-impl Begun {
+impl PartialChecksum {
     /// Looks at the headers, in the first piece of a frame.
     #[must_use]
     pub fn find(head: &[u8]) -> Option<Self> {
@@ -115,7 +115,7 @@ mod tests {
 
     fn completed(frame: &[u8], pieces: usize) -> Option<Vec<u8>> {
         let mut frame = frame.to_vec();
-        let mut begun = Begun::find(&frame[..frame.len().min(pieces.max(80))])?;
+        let mut begun = PartialChecksum::find(&frame[..frame.len().min(pieces.max(80))])?;
         frame.chunks(pieces).for_each(|piece| begun.add(piece));
         let (at, sum) = begun.checksum()?;
         frame[at..at + 2].copy_from_slice(&sum);
@@ -162,11 +162,11 @@ mod tests {
             assert!(completed(&frame[..cut], cut.max(1)).is_none(), "{cut}");
         }
         let fragment = [&frame[..20], &[0x20], &frame[21..]].concat();
-        assert!(Begun::find(&fragment).is_none());
+        assert!(PartialChecksum::find(&fragment).is_none());
         let icmp = [&frame[..23], &[1], &frame[24..]].concat();
-        assert!(Begun::find(&icmp).is_none());
+        assert!(PartialChecksum::find(&icmp).is_none());
         let none = [&frame[..l4 + 6], &[0, 0], &frame[l4 + 8..]].concat();
-        assert!(Begun::find(&none).is_none(), "UDP without a checksum");
-        assert!(Begun::find(&[]).is_none());
+        assert!(PartialChecksum::find(&none).is_none(), "UDP without a checksum");
+        assert!(PartialChecksum::find(&[]).is_none());
     }
 }

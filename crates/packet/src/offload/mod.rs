@@ -4,7 +4,7 @@
 //! and to be completed, or one frame is a whole run of TCP segments or UDP datagrams under one
 //! header. The header of virtio-net, 10 bytes in front of the frame, says which. Ports of the
 //! switch that understand that header exchange such frames as they are, and what is left to do goes
-//! from one to the other with them ([`Vnet`]). For a destination that does not [accept](Offloads)
+//! from one to the other with them ([`PendingOffload`]). For a destination that does not [accept](Offloads)
 //! it, this finishes them, in place and one at a time:
 //!
 //! ```text
@@ -16,13 +16,11 @@
 //! Everything here is read from the frame of somebody else, so every offset is bounded before it
 //! is used; what makes no sense is refused.
 
-pub mod begun;
+pub mod partial;
 
 use std::ops::Range;
 
-use packet::EtherType;
-
-use crate::decide::bridge::TagAction;
+use crate::ethernet::EtherType;
 
 /// Bytes of a virtio-net header without the number of buffers.
 pub const VNET_LEN: usize = 10;
@@ -49,7 +47,6 @@ mod vnet {
 }
 
 const ETHERNET: usize = 14;
-const TAG: isize = 4;
 const IPV4_MIN: usize = 20;
 const IPV6: usize = 40;
 const TCP_MIN: usize = 20;
@@ -62,11 +59,11 @@ const CWR: u8 = 0x80;
 
 /// The frame is of a kind that we cannot finish, or nonsense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unfinishable;
+pub struct OffloadError;
 
 /// A frame that is given out as it will be on the wire.
 #[derive(Clone, Copy, Debug)]
-pub struct Finishing {
+pub struct Segmenter {
     segments: Option<Segments>,
     /// Where the payload goes on that is to be given out next; without segments: 0.
     at: usize,
@@ -105,7 +102,7 @@ pub const SEGMENTS_MAX: usize = 2048;
 /// What is left to do to a frame: the header of virtio-net, with nothing in it that lies outside
 /// of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Vnet([u8; VNET_LEN]);
+pub struct PendingOffload([u8; VNET_LEN]);
 
 /// Things that may be left to a destination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -149,19 +146,19 @@ impl Offloads {
 /// Does the header say that anything is missing?
 #[inline]
 #[must_use]
-pub fn is_unfinished(header: &[u8; VNET_LEN]) -> bool {
+pub fn needs_offload(header: &[u8; VNET_LEN]) -> bool {
     header[vnet::FLAGS] & vnet::NEEDS_CSUM != 0 || header[vnet::GSO_TYPE] != vnet::GSO_NONE
 }
 
-impl Vnet {
+impl PendingOffload {
     /// What a header says of the frame of so many bytes behind it. `None`: nothing.
     ///
     /// # Errors
-    /// [`Unfinishable`]: nonsense, whatever the frame is; to be dropped.
-    pub fn read(header: [u8; VNET_LEN], bytes: usize) -> Result<Option<Self>, Unfinishable> {
+    /// [`OffloadError`]: nonsense, whatever the frame is; to be dropped.
+    pub fn read(header: [u8; VNET_LEN], bytes: usize) -> Result<Option<Self>, OffloadError> {
         let flags = header[vnet::FLAGS] & (vnet::NEEDS_CSUM | vnet::DATA_VALID);
         let begun = flags & vnet::NEEDS_CSUM != 0;
-        if !is_unfinished(&header) {
+        if !needs_offload(&header) {
             let mut valid = [0; VNET_LEN];
             valid[vnet::FLAGS] = flags;
             return Ok((flags != 0).then_some(Self(valid)));
@@ -170,12 +167,12 @@ impl Vnet {
         this.0[vnet::FLAGS] = vnet::NEEDS_CSUM;
         let (start, offset) = (this.start(), this.number(vnet::CSUM_OFFSET));
         if !begun || start < ETHERNET || start + offset + 2 > bytes {
-            return Err(Unfinishable);
+            return Err(OffloadError);
         }
         if this.kind() != vnet::GSO_NONE {
             let known = [vnet::GSO_TCPV4, vnet::GSO_TCPV6, vnet::GSO_UDP_L4].contains(&this.kind());
             if !known || this.size() == 0 || this.segments(bytes) > SEGMENTS_MAX {
-                return Err(Unfinishable);
+                return Err(OffloadError);
             }
         } else {
             this.0[vnet::GSO_TYPE] = vnet::GSO_NONE;
@@ -220,16 +217,6 @@ impl Vnet {
         if self.kind() == vnet::GSO_NONE { bytes } else { bytes.min(head + self.size()) }
     }
 
-    /// The same of a frame that gets a tag, or loses it.
-    #[must_use]
-    pub fn behind(self, tag: TagAction) -> Self {
-        match tag {
-            TagAction::Keep | TagAction::Replace(_) => self,
-            TagAction::Insert(_) => self.moved(TAG),
-            TagAction::Strip => self.moved(-TAG),
-        }
-    }
-
     /// The same of a frame that gets so many bytes more in front of its network header.
     #[must_use]
     pub fn moved(mut self, bytes: isize) -> Self {
@@ -268,12 +255,12 @@ impl Vnet {
     }
 }
 
-impl Finishing {
+impl Segmenter {
     /// Begins with a frame and what is left to do to it; a checksum is completed at once.
     ///
     /// # Errors
-    /// [`Unfinishable`]: to be dropped.
-    pub fn new(left: Vnet, frame: &mut [u8]) -> Result<Self, Unfinishable> {
+    /// [`OffloadError`]: to be dropped.
+    pub fn new(left: PendingOffload, frame: &mut [u8]) -> Result<Self, OffloadError> {
         let whole = Self { segments: None, at: 0, done: false };
         if left.kind() == vnet::GSO_NONE {
             if left.is_begun() {
@@ -308,17 +295,17 @@ impl Finishing {
 }
 
 impl Segments {
-    fn new(kind: u8, frame: &[u8], l4: usize, size: usize) -> Result<Self, Unfinishable> {
+    fn new(kind: u8, frame: &[u8], l4: usize, size: usize) -> Result<Self, OffloadError> {
         let (ip, transport) = match kind {
             vnet::GSO_TCPV4 => (Ip::V4, Transport::Tcp),
             vnet::GSO_TCPV6 => (Ip::V6, Transport::Tcp),
-            vnet::GSO_UDP_L4 => (network(frame).ok_or(Unfinishable)?.0, Transport::Udp),
-            _ => return Err(Unfinishable),
+            vnet::GSO_UDP_L4 => (network(frame).ok_or(OffloadError)?.0, Transport::Udp),
+            _ => return Err(OffloadError),
         };
-        let (found, l3) = network(frame).ok_or(Unfinishable)?;
+        let (found, l3) = network(frame).ok_or(OffloadError)?;
         let min = if ip == Ip::V4 { IPV4_MIN } else { IPV6 };
         if found != ip || size == 0 || l4 < l3 + min || frame.len() < l4 + TCP_MIN.max(UDP) {
-            return Err(Unfinishable);
+            return Err(OffloadError);
         }
         // The checksum of the network header covers what its own length says.
         let header_len = usize::from(frame[l3] & 0xf) * 4;
@@ -328,7 +315,7 @@ impl Segments {
             && (transport == Transport::Udp || header >= TCP_MIN)
             && payload < frame.len();
         if !whole {
-            return Err(Unfinishable);
+            return Err(OffloadError);
         }
         let tcp_flags = if transport == Transport::Tcp { frame[l4 + 13] } else { 0 };
         Ok(Self { ip, transport, l3, l4, payload, size, tcp_flags })
@@ -389,10 +376,10 @@ impl Segments {
 }
 
 /// Completes a checksum that was begun: the field holds the sum of the pseudo-header.
-fn complete(frame: &mut [u8], start: usize, offset: usize) -> Result<(), Unfinishable> {
+fn complete(frame: &mut [u8], start: usize, offset: usize) -> Result<(), OffloadError> {
     let at = start + offset;
     if start < ETHERNET || at + 2 > frame.len() {
-        return Err(Unfinishable);
+        return Err(OffloadError);
     }
     let total = not_zero(!fold(sum(&frame[start..])));
     put(frame, at, usize::from(total));

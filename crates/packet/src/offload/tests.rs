@@ -56,9 +56,9 @@ fn checksum(ip: Ip, transport: Transport, frame: &[u8], l4: usize) -> u16 {
     !u16::try_from(total).unwrap()
 }
 
-fn finish(header: [u8; VNET_LEN], mut frame: Vec<u8>) -> Result<Vec<Vec<u8>>, Unfinishable> {
-    let Some(left) = Vnet::read(header, frame.len())? else { return Ok(vec![frame]) };
-    let mut work = Finishing::new(left, &mut frame)?;
+fn finish(header: [u8; VNET_LEN], mut frame: Vec<u8>) -> Result<Vec<Vec<u8>>, OffloadError> {
+    let Some(left) = PendingOffload::read(header, frame.len())? else { return Ok(vec![frame]) };
+    let mut work = Segmenter::new(left, &mut frame)?;
     let (longest, mut frames) = (work.longest(&frame), Vec::new());
     while let Some(pieces) = work.next(&mut frame) {
         frames.push(pieces.concat());
@@ -138,10 +138,10 @@ fn a_run_of_datagrams_becomes_datagrams() {
 fn what_we_do_not_know_is_refused() {
     let (frame, l4) = run(Ip::V4, Transport::Tcp, &[0; 3000]);
     for bad in [header(3, 1000, l4, 16), header(1, 0, l4, 16), header(1, 1000, 4000, 16)] {
-        assert_eq!(finish(bad, frame.clone()), Err(Unfinishable));
+        assert_eq!(finish(bad, frame.clone()), Err(OffloadError));
     }
-    assert_eq!(finish(header(4, 1000, l4, 16), frame.clone()), Err(Unfinishable), "it is no IPv6");
-    assert_eq!(finish(header(0, 0, 14, 9999), frame), Err(Unfinishable));
+    assert_eq!(finish(header(4, 1000, l4, 16), frame.clone()), Err(OffloadError), "it is no IPv6");
+    assert_eq!(finish(header(0, 0, 14, 9999), frame), Err(OffloadError));
 }
 
 proptest! {
@@ -153,8 +153,8 @@ proptest! {
         unfinished in prop_oneof![Just((0, 0)), Just((1, 0)), Just((0, 1)), Just((3, 0x81))],
     ) {
         (header[0], header[1]) = (header[0] & !1 | unfinished.0, unfinished.1);
-        prop_assert_eq!(is_unfinished(&header), unfinished != (0, 0));
-        if !is_unfinished(&header) {
+        prop_assert_eq!(needs_offload(&header), unfinished != (0, 0));
+        if !needs_offload(&header) {
             prop_assert_eq!(finish(header, frame.clone()), Ok(vec![frame]));
         }
     }
