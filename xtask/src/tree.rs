@@ -113,6 +113,11 @@ impl Source {
             .collect()
     }
 
+    /// Whether the file is C or Rust that only tests use.
+    pub fn is_test_code(&self) -> bool {
+        matches!(self.kind, Kind::Rust | Kind::C) && self.is_test_file()
+    }
+
     /// Whether the whole file is test code, by where it lies.
     pub fn is_test_file(&self) -> bool {
         let in_tests = self.path.components().any(|part| part.as_os_str() == "tests");

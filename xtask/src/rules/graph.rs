@@ -1,4 +1,4 @@
-//! Who may import whom, and how many crates of others the core may lean on.
+//! The import graph of the workspace, and how many other crates the core may depend on.
 //!
 //! The graph is what cargo itself says (`cargo metadata`), not what a document claims.
 //! Dev-dependencies are free: a test may look at its crate from any side.

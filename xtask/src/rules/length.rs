@@ -49,7 +49,7 @@ pub enum Tests {
 
 /// One function and its length.
 pub struct Function {
-    /// Its name.
+    /// The function's name, without its type.
     pub name: String,
     /// Where its `fn` line is.
     pub line: usize,

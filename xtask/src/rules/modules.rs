@@ -24,7 +24,7 @@ pub fn check(source: &Source, file: &syn::File) -> Vec<Finding> {
     findings
 }
 
-/// Rust files that no `mod` line names are compiled by nobody.
+/// Finds Rust files that no `mod` line names; the compiler never sees them.
 pub fn check_tree(tree: &Tree) -> Vec<Finding> {
     let orphans = tree.files.iter().filter(|source| is_orphan(tree, &source.path));
     let advice = "no `mod` line names this file; name it or delete it";

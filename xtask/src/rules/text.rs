@@ -1,5 +1,5 @@
 //! Rules about lines of text: columns, trailing space, markers of unfinished work, and paths of
-//! somebody's machine.
+//! one machine.
 
 use super::Finding;
 use crate::tree::{Kind, Source};
