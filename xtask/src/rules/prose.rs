@@ -117,7 +117,11 @@ pub fn agentless(source: &Source) -> impl Iterator<Item = (usize, &'static str)>
     // What a test types and expects is data; its comments are prose.
     let comments_only = source.is_test_code();
     lines.filter_map(move |(index, line)| {
-        let prose = if comments_only { line.find("//").map_or("", |at| &line[at..]) } else { line };
+        let prose = if comments_only {
+            line.find("//").or(line.find("/*")).map_or("", |at| &line[at..])
+        } else {
+            line
+        };
         let line = prose.to_lowercase();
         let word = AGENTLESS.iter().find(|&&word| has_word(&line, word))?;
         Some((index + 1, *word))
