@@ -1,18 +1,19 @@
-//! Bounded tables that forget what is silent.
+//! Bounded tables that expire idle entries.
 //!
-//! A hand goes round the table, a few places with each batch: forgetting never stops a function,
-//! and what is over is found late rather than at a cost. Room for everything is taken at the
-//! start; a full table takes nothing more, which is for the function to count.
+//! A hand goes round the table, a few places with each batch: expiry never stops a function, and an
+//! entry that is over is found late rather than at a cost. A table allocates all its memory at the
+//! start; a full one refuses new keys, and the function counts that.
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
+use hashbrown::HashTable;
 use packet::hash::folded_multiply;
-use ring::table::HugeTable;
 
 /// Values by keys, at most so many.
 #[derive(Debug)]
 pub struct Table<K, V> {
-    index: Index,
+    /// The place of each key.
+    index: HashTable<u32>,
     seed: Seed,
     places: Vec<Option<(K, V)>>,
     free: Vec<u32>,
@@ -25,7 +26,8 @@ impl<K: Copy + Eq + Hash, V> Table<K, V> {
     pub fn new(most: u32) -> Self {
         let most = usize::try_from(most).expect("64 bits");
         Self {
-            index: Index::new(most),
+            // Half empty at most, so that it never grows, and removals leave few traces behind.
+            index: HashTable::with_capacity(2 * most),
             seed: Seed::default(),
             places: Vec::with_capacity(most),
             free: Vec::with_capacity(most),
@@ -43,8 +45,8 @@ impl<K: Copy + Eq + Hash, V> Table<K, V> {
     #[inline]
     pub fn find(&self, key: &K) -> Option<u32> {
         let has_it =
-            |place: u32| self.places[place as usize].as_ref().is_some_and(|(k, _)| k == key);
-        self.index.find(self.seed.hash_one(key), has_it)
+            |place: &u32| self.places[*place as usize].as_ref().is_some_and(|(k, _)| k == key);
+        self.index.find(self.seed.hash_one(key), has_it).copied()
     }
 
     /// What is at a place that was found.
@@ -70,7 +72,11 @@ impl<K: Copy + Eq + Hash, V> Table<K, V> {
             }),
         };
         if self.places[place as usize].replace((key, value)).is_none() {
-            self.index.insert(self.seed.hash_one(key), place);
+            let hash_at = |place: &u32| {
+                let (key, _) = self.places[*place as usize].as_ref().expect("it is in the index");
+                self.seed.hash_one(key)
+            };
+            self.index.insert_unique(self.seed.hash_one(key), place, hash_at);
         }
         Some(place)
     }
@@ -78,7 +84,8 @@ impl<K: Copy + Eq + Hash, V> Table<K, V> {
     /// Takes a value out.
     pub fn remove(&mut self, place: u32) -> Option<(K, V)> {
         let (key, value) = self.places.get_mut(place as usize)?.take()?;
-        self.index.remove(self.seed.hash_one(key), place);
+        let found = self.index.find_entry(self.seed.hash_one(key), |known| *known == place);
+        found.expect("each key is in the index").remove();
         self.free.push(place);
         Some((key, value))
     }
@@ -99,74 +106,6 @@ impl<K: Copy + Eq + Hash, V> Table<K, V> {
     pub fn into_values(self) -> impl Iterator<Item = (K, V)> {
         self.places.into_iter().flatten()
     }
-}
-
-/// Places of keys by their hashes: one word says which place and a part of whose hash, so that to
-/// find a key costs one line here and that of its place. Who is not where its hash says is in one
-/// of the words behind.
-#[derive(Debug)]
-struct Index {
-    /// Upper half: the tag, of which the lower bits say where; lower half: the place and one, or 0.
-    words: HugeTable,
-    mask: usize,
-}
-
-#[allow(clippy::cast_possible_truncation)] // reason: takes words apart.
-impl Index {
-    /// For so many, who fill half of it at most.
-    fn new(most: usize) -> Self {
-        let count = (2 * most).next_power_of_two();
-        Self { words: HugeTable::new(count), mask: count - 1 }
-    }
-
-    #[inline]
-    fn find(&self, hash: u64, has_it: impl Fn(u32) -> bool) -> Option<u32> {
-        let (tag, mut at) = (hash >> 32, self.home(hash));
-        while self.words[at] != 0 {
-            let (word, place) = (self.words[at], self.words[at] as u32 - 1);
-            if word >> 32 == tag && has_it(place) {
-                return Some(place);
-            }
-            at = (at + 1) & self.mask;
-        }
-        None
-    }
-
-    fn insert(&mut self, hash: u64, place: u32) {
-        let mut at = self.home(hash);
-        while self.words[at] != 0 {
-            at = (at + 1) & self.mask;
-        }
-        self.words[at] = word(hash, place);
-    }
-
-    /// What is behind and not where its hash says comes nearer.
-    fn remove(&mut self, hash: u64, place: u32) {
-        let mut hole = self.home(hash);
-        while self.words[hole] != word(hash, place) {
-            hole = (hole + 1) & self.mask;
-        }
-        let mut at = (hole + 1) & self.mask;
-        while self.words[at] != 0 {
-            let from = |this: usize| at.wrapping_sub(this) & self.mask;
-            if from(self.home(self.words[at])) >= from(hole) {
-                self.words[hole] = self.words[at];
-                hole = at;
-            }
-            at = (at + 1) & self.mask;
-        }
-        self.words[hole] = 0;
-    }
-
-    #[inline]
-    fn home(&self, hash: u64) -> usize {
-        (hash >> 32) as usize & self.mask
-    }
-}
-
-/// Of a place, which is below 2^32 - 1.
-fn word(hash: u64, place: u32) -> u64 {
-    hash >> 32 << 32 | u64::from(place + 1)
 }
 
 /// Hashes small keys, differently in each process: nobody outside can choose keys that collide.

@@ -26,7 +26,7 @@ const ALLOWED: [(&str, &[&str]); 19] = [
     ("daemon", &["packet", "hostif", "port", "switch", "ring", "protocol", "helper"]),
     ("netmap", &["client", "protocol", "ring"]),
     ("terminal", &[]),
-    ("functions", &["client", "packet", "protocol", "ring", "terminal"]),
+    ("functions", &["client", "packet", "protocol", "terminal"]),
     ("bench", &["client", "functions", "packet", "protocol", "ring", "terminal"]),
     (
         "uvala",
