@@ -37,7 +37,7 @@ use super::counters;
 use super::datapath::Datapath;
 use super::declared::Declared;
 use super::hops::Hops;
-use super::refusal::Refusal;
+use super::refusal::{ChainRefusal, InterfaceRefusal, PortRefusal, Refusal, SwitchRefusal};
 use super::state::bound::Shared;
 use super::state::{Gone, Holder, Port, State, Switch, change_permissions};
 use super::statics::Statics;
@@ -250,7 +250,7 @@ impl<D: Datapath> Control<D> {
         match self.state.find_switch(&spec.switch) {
             None => {}
             Some(switch) if switch.persistent || spec.switch.is_interface() => {
-                return Err(Refusal::SwitchExists(spec.switch.clone()));
+                return Err(SwitchRefusal::Exists(spec.switch.clone()).into());
             }
             Some(_) => return self.switch_keep(caller, spec),
         }
@@ -385,7 +385,7 @@ impl<D: Datapath> Control<D> {
         let port = self.state.port_mut(name);
         let holder = port.and_then(|port| port.holder.as_ref());
         if holder.is_none_or(|holder| holder.conn != conn) {
-            return Err(Refusal::NotHeld(name.clone()));
+            return Err(PortRefusal::NotHeld(name.clone()).into());
         }
         let gone = self.state.release(name);
         self.settle(name, &gone);
@@ -395,7 +395,7 @@ impl<D: Datapath> Control<D> {
     fn port_add(&mut self, client: &Client, add: &PortAdd) -> Result<Reply, Refusal> {
         let caller = &client.caller;
         if add.port.is_interface() {
-            return Err(Refusal::InterfaceAdded(add.port.clone()));
+            return Err(InterfaceRefusal::NotByPortAdd(add.port.clone()).into());
         }
         self.state.claim_persistent(caller, &add.port)?;
         let mut config = settings::change_port(PortConfig::default(), &add.settings)?;
@@ -427,7 +427,7 @@ impl<D: Datapath> Control<D> {
         let (name, kind, config) = (plan.name.clone(), plan.kind, plan.config.clone());
         let switch = self.state.switch_mut(name.switch()).expect("its switch comes first").key;
         if !kind.is_given() && plan.grant != Grant::default() {
-            return Err(Refusal::GivesServed(name));
+            return Err(PortRefusal::GrantServed(name).into());
         }
         let key = PortKey(self.state.new_key());
         match (kind, &plan.host) {
@@ -442,7 +442,7 @@ impl<D: Datapath> Control<D> {
                 let spec = HostSpec { key, name, switch, kind, host, config, opening };
                 self.add_host(&spec, owner, may_wait)?;
             }
-            (PortKind::Pipe, None) => return Err(Refusal::PipePersistent(name)),
+            (PortKind::Pipe, None) => return Err(PortRefusal::PipePersistent(name).into()),
             (_, None) => unreachable!("every plan names it"),
         }
         let (host, grant) = (plan.host.clone().map(Box::new), plan.grant);
@@ -456,7 +456,7 @@ impl<D: Datapath> Control<D> {
     fn port_set(&mut self, caller: &Caller, set: &PortSet) -> Result<Reply, Refusal> {
         let port = self.state.port(caller, &set.port, Access::Manage)?;
         if port.kind == PortKind::Pipe {
-            return Err(Refusal::PipeSettings(set.port.clone()));
+            return Err(PortRefusal::PipeSettings(set.port.clone()).into());
         }
         let mut config = settings::change_port(port.config.clone(), &set.settings)?;
         let grant = settings::change_grant(port.grant, &set.settings)?;
@@ -467,7 +467,7 @@ impl<D: Datapath> Control<D> {
         }
         let service = port.config.role.service.as_ref();
         if service.is_some() && config.role.service.as_ref() != service && port.is_live() {
-            return Err(Refusal::FunctionRuns(set.port.clone()));
+            return Err(ChainRefusal::FunctionRuns(set.port.clone()).into());
         }
         if port.is_live() {
             self.datapath.set_port(port.key, config.clone());
@@ -597,9 +597,9 @@ impl<D: Datapath> Control<D> {
 fn check_gift(name: &PortName, port: &Port, grant: Grant) -> Result<(), Refusal> {
     match grant == port.grant {
         true => Ok(()),
-        false if port.kind.is_machine() => Err(Refusal::GivesSocket(name.clone())),
-        false if port.kind != PortKind::Shm => Err(Refusal::GivesServed(name.clone())),
-        false if !port.persistent => Err(Refusal::GivesTransient(name.clone())),
+        false if port.kind.is_machine() => Err(PortRefusal::GrantSocket(name.clone()).into()),
+        false if port.kind != PortKind::Shm => Err(PortRefusal::GrantServed(name.clone()).into()),
+        false if !port.persistent => Err(PortRefusal::GrantTransient(name.clone()).into()),
         false => Ok(()),
     }
 }

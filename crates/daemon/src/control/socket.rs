@@ -47,7 +47,7 @@ use rustix::net::{
 use super::builders::Builders;
 use super::datapath::Datapath;
 use super::handlers::{Answer, Client, Control, Step};
-use super::refusal::Refusal;
+use super::refusal::{MessageRefusal, QuotaRefusal, Refusal};
 use super::sys;
 use super::turns::Turns;
 use crate::log::Seldom;
@@ -284,7 +284,7 @@ impl<D: Datapath> Server<D> {
         if have < self.max_connections {
             return Ok(());
         }
-        Err(Refusal::Quota { uid: caller.uid, what: "connections", have: have.into() })
+        Err(QuotaRefusal::Count { uid: caller.uid, what: "connections", have: have.into() }.into())
     }
 
     /// Answers the next call of a connection, if there is one.
@@ -422,13 +422,13 @@ impl Connection {
 }
 
 fn too_long() -> Result<Request, Refusal> {
-    Err(Refusal::BadMessage(format!("more than {MAX_MESSAGE} bytes")))
+    Err(MessageRefusal::Malformed(format!("more than {MAX_MESSAGE} bytes")).into())
 }
 
 fn parse(text: &[u8]) -> Result<Request, Refusal> {
     match serde_json::from_slice(text) {
         Ok(CallMessage { v: PROTOCOL_VERSION, call }) => Ok(call),
-        Ok(CallMessage { v, .. }) => Err(Refusal::Version(v)),
+        Ok(CallMessage { v, .. }) => Err(MessageRefusal::Version(v).into()),
         Err(error) => Err(nonsense::explain(text, &error)),
     }
 }

@@ -41,7 +41,9 @@ use protocol::{NewPorts, PortKind, SwitchSettings};
 use switch::SwitchConfig;
 use switch::chain;
 
-use super::refusal::Refusal;
+use super::refusal::{
+    AccessRefusal, InterfaceRefusal, PortRefusal, QuotaRefusal, Refusal, SwitchRefusal,
+};
 use crate::model::keys::{ConnKey, GroupKey, PipeKey, PortKey, SwitchKey};
 use crate::model::plan::Quota;
 use crate::model::policy::{Access, Caller, Permissions};
@@ -280,18 +282,18 @@ impl State {
         name: &SwitchName,
         access: Access,
     ) -> Result<&Switch, Refusal> {
-        let switch = self.switches.get(name).ok_or_else(|| Refusal::NoSwitch(name.clone()))?;
+        let switch = self.switches.get(name).ok_or_else(|| SwitchRefusal::Missing(name.clone()))?;
         if switch.permissions.allow(caller, access) {
             return Ok(switch);
         }
         let Permissions { owner, mode, .. } = switch.permissions;
-        Err(Refusal::Denied { switch: name.clone(), owner, mode, access })
+        Err(AccessRefusal::Switch { switch: name.clone(), owner, mode, access }.into())
     }
 
     /// The port of this name, if the caller may do that with its switch.
     pub fn port(&self, caller: &Caller, name: &PortName, access: Access) -> Result<&Port, Refusal> {
         let port = self.ports.get(name).filter(|port| access != Access::Look || port.is_listed());
-        let port = port.ok_or_else(|| Refusal::NoPort(name.clone()))?;
+        let port = port.ok_or_else(|| PortRefusal::Missing(name.clone()))?;
         self.switch(caller, name.switch(), access)?;
         Ok(port)
     }
@@ -366,7 +368,7 @@ impl State {
         if have < u64::from(self.quota.ports) {
             return Ok(());
         }
-        Err(Refusal::Quota { uid: caller.uid, what: "ports", have })
+        Err(QuotaRefusal::Count { uid: caller.uid, what: "ports", have }.into())
     }
 
     /// Whether the caller may create one more switch, for so many addresses.
@@ -374,7 +376,12 @@ impl State {
         let own = |switch: &&Switch| switch.permissions.owner == caller.uid;
         let have = self.switches.values().filter(own).count();
         if have >= self.quota.switches as usize {
-            return Err(Refusal::Quota { uid: caller.uid, what: "switches", have: have as u64 });
+            return Err(QuotaRefusal::Count {
+                uid: caller.uid,
+                what: "switches",
+                have: have as u64,
+            }
+            .into());
         }
         self.claim_addresses(caller.uid, fdb_capacity)
     }
@@ -388,7 +395,7 @@ impl State {
             return Ok(());
         }
         let (asked, have, limit) = (more as u64, have as u64, u64::from(limit));
-        Err(Refusal::Addresses { uid, asked, have, limit })
+        Err(QuotaRefusal::Addresses { uid, asked, have, limit }.into())
     }
 
     /// Whether the caller may add one more persistent port.
@@ -398,13 +405,13 @@ impl State {
         if have < u64::from(self.quota.ports) {
             return Ok(());
         }
-        Err(Refusal::Quota { uid: caller.uid, what: "ports", have })
+        Err(QuotaRefusal::Count { uid: caller.uid, what: "ports", have }.into())
     }
 
     /// Whether the caller may put a persistent port there.
     pub fn claim_place(&self, caller: &Caller, name: &PortName) -> Result<(), Refusal> {
         if name.pipe().is_some() {
-            return Err(Refusal::PipePersistent(name.clone()));
+            return Err(PortRefusal::PipePersistent(name.clone()).into());
         }
         if self.has_switch(name.switch()) {
             self.switch(caller, name.switch(), Access::Manage)?;
@@ -412,7 +419,7 @@ impl State {
             self.claim_switch(caller, new_switch(name.switch()).fdb_capacity)?;
         }
         if self.ports.contains_key(name) {
-            return Err(Refusal::PortExists(name.clone()));
+            return Err(PortRefusal::Exists(name.clone()).into());
         }
         Ok(())
     }
@@ -422,28 +429,31 @@ impl State {
         if self.has_switch(wish.port.switch()) {
             self.may_attach(caller, wish.port)?;
         } else if wish.existing {
-            return Err(Refusal::NoPort(wish.port.clone()));
+            return Err(PortRefusal::Missing(wish.port.clone()).into());
         } else {
             self.claim_switch(caller, new_switch(wish.port.switch()).fdb_capacity)?;
         }
         match self.ports.get(wish.port) {
-            None if wish.existing => Err(Refusal::NoPort(wish.port.clone())),
+            None if wish.existing => Err(PortRefusal::Missing(wish.port.clone()).into()),
             None if wish.port.is_host_side() && !wish.port.is_interface() => {
-                Err(Refusal::NoPort(wish.port.clone()))
+                Err(PortRefusal::Missing(wish.port.clone()).into())
             }
             None => Ok(true),
             Some(port)
                 if port.kind == PortKind::Null || port.kind.is_machine() || port.kind.is_host() =>
             {
-                Err(Refusal::NotAttachable(wish.port.clone()))
+                Err(PortRefusal::NotAttachable(wish.port.clone()).into())
             }
-            Some(Port { holder: Some(holder), .. }) => {
-                Err(Refusal::InUse { port: wish.port.clone(), pid: holder.pid, uid: holder.uid })
+            Some(Port { holder: Some(holder), .. }) => Err(PortRefusal::InUse {
+                port: wish.port.clone(),
+                pid: holder.pid,
+                uid: holder.uid,
             }
+            .into()),
             Some(Port { cable: Some(_), .. }) => self.claim_alone(wish.port).map(|()| false),
             Some(Port { bound: Some(shared), .. }) => {
                 let pid = shared.holders.first().map_or(0, |holder| holder.pid);
-                Err(Refusal::InUse { port: wish.port.clone(), pid, uid: shared.uid })
+                Err(PortRefusal::InUse { port: wish.port.clone(), pid, uid: shared.uid }.into())
             }
             Some(_) => Ok(false),
         }
@@ -453,9 +463,11 @@ impl State {
     pub fn claim_alone(&self, name: &PortName) -> Result<(), Refusal> {
         match self.ports.get(name) {
             Some(Port { cable: Some(second), interface: Some(_), .. }) => {
-                Err(Refusal::InTwoSwitches(second.clone()))
+                Err(InterfaceRefusal::InTwoSwitches(second.clone()).into())
             }
-            Some(Port { cable: Some(_), .. }) => Err(Refusal::InTwoSwitches(name.clone())),
+            Some(Port { cable: Some(_), .. }) => {
+                Err(InterfaceRefusal::InTwoSwitches(name.clone()).into())
+            }
             _ => Ok(()),
         }
     }
@@ -471,14 +483,15 @@ impl State {
             Some(port) if port.persistent => {
                 let permissions = port.permissions(switch);
                 let Permissions { owner, mode, .. } = permissions;
-                let denied = || Refusal::NotGranted { port: name.parent(), owner, mode };
+                let denied =
+                    || Refusal::from(AccessRefusal::Port { port: name.parent(), owner, mode });
                 permissions.allow(caller, Access::Attach).then_some(()).ok_or_else(denied)
             }
             Some(port) if port.owner == caller.uid => Ok(()),
             _ if switch.new_ports == NewPorts::Any => Ok(()),
             _ => {
                 let owner = switch.permissions.owner;
-                Err(Refusal::NoNewPorts { port: name.clone(), owner })
+                Err(AccessRefusal::NewPort { port: name.clone(), owner }.into())
             }
         }
     }
@@ -489,7 +502,8 @@ impl State {
         let peer = wish.port.peer().and_then(|peer| self.ports.get(&peer));
         match peer.and_then(|port| port.holder.as_ref()) {
             Some(holder) if holder.uid != caller.uid => {
-                Err(Refusal::NotYours { what: "this pipe".to_owned(), owner: holder.uid })
+                Err(AccessRefusal::SharedMemory { what: "this pipe".to_owned(), owner: holder.uid }
+                    .into())
             }
             _ => Ok(()),
         }
@@ -537,7 +551,7 @@ pub fn change_permissions(
     let gives_owner = settings.owner.is_some_and(|owner| owner != permissions.owner);
     let foreign = |group: u32| group != permissions.group && !caller.in_group(group);
     if !caller.privileged && (gives_owner || settings.group.is_some_and(foreign)) {
-        return Err(Refusal::GiveAway);
+        return Err(AccessRefusal::GiveAway.into());
     }
     permissions.owner = settings.owner.unwrap_or(permissions.owner);
     permissions.group = settings.group.unwrap_or(permissions.group);

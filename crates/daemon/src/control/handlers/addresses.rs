@@ -8,7 +8,7 @@ use switch::{OnFull, PortConfig, SwitchConfig};
 
 use super::Control;
 use crate::control::datapath::Datapath;
-use crate::control::refusal::Refusal;
+use crate::control::refusal::{PortRefusal, Refusal, SwitchRefusal};
 use crate::control::statics::Place;
 use crate::model::address::{MAX_STATIC, StaticAddress};
 use crate::model::error::DatapathError;
@@ -41,7 +41,7 @@ impl<D: Datapath> Control<D> {
     pub(super) fn fdb_add(&mut self, caller: &Caller, add: &FdbAdd) -> Result<Reply, Refusal> {
         let port = self.state.port(caller, &add.port, Access::Manage)?;
         if port.kind == PortKind::Pipe {
-            return Err(Refusal::PipeSettings(add.port.clone()));
+            return Err(PortRefusal::PipeSettings(add.port.clone()).into());
         }
         let station = StaticAddress::new(add.mac, add.vlan).map_err(Refusal::bad_value)?;
         self.add_station(&add.port, station)?;
@@ -78,7 +78,7 @@ impl<D: Datapath> Control<D> {
         let switch = self.state.find_switch(name).expect("a port has a switch");
         let have = self.statics.count(name);
         if more && have >= switch.config.fdb_capacity {
-            return Err(Refusal::AddressesFull { switch: name.clone(), have });
+            return Err(SwitchRefusal::FdbFull { switch: name.clone(), have }.into());
         }
         Ok(())
     }
@@ -109,7 +109,7 @@ impl<D: Datapath> Control<D> {
             return Ok(Reply::Done);
         }
         let switch = del.switch.clone();
-        Err(Refusal::NoFdbEntry { switch, mac: del.mac, vlan: del.vlan })
+        Err(SwitchRefusal::NoFdbEntry { switch, mac: del.mac, vlan: del.vlan }.into())
     }
 
     pub(super) fn fdb_flush(

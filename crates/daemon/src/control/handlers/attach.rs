@@ -18,7 +18,7 @@ use switch::PortConfig;
 
 use super::{Answer, Client, Control, groups, held_port};
 use crate::control::datapath::Datapath;
-use crate::control::refusal::Refusal;
+use crate::control::refusal::{InterfaceRefusal, PortRefusal, Refusal};
 use crate::control::state::groups::{Charge, GroupWish};
 use crate::control::state::{Port, Wish};
 use crate::model::error::DatapathError;
@@ -48,7 +48,7 @@ impl<D: Datapath> Control<D> {
     /// Reserves a port; [`Control::finish`] is to be called when it is built.
     pub(super) fn attach(&mut self, client: &Client, attach: &Attach) -> Result<Build, Refusal> {
         if attach.port.is_interface() && self.state.home(&attach.port.parent()).is_none() {
-            return Err(Refusal::NoInterface(attach.port.clone()));
+            return Err(InterfaceRefusal::Missing(attach.port.clone()).into());
         }
         let rings = settings::rings(attach, &self.rings)?;
         check_group(attach)?;
@@ -88,7 +88,7 @@ impl<D: Datapath> Control<D> {
             Some(peer) if self.state.port_mut(&peer).is_some() => Some(0),
             Some(_) => self.datapath.pipe_memory_of(rings),
         };
-        price.ok_or_else(|| Refusal::TooLarge(name.clone()))
+        price.ok_or_else(|| Refusal::from(PortRefusal::TooLarge(name.clone())))
     }
 
     fn reserve_shm(
@@ -141,7 +141,7 @@ impl<D: Datapath> Control<D> {
         let port = self.state.port_mut(&name).filter(|port| port.key == key);
         let (pipe, config) = match port {
             Some(port) => (port.pipe, port.config.clone()),
-            None => return Err(Refusal::Deleted(name)),
+            None => return Err(PortRefusal::Deleted(name).into()),
         };
         if bound {
             let answer = built.map_err(|error| DatapathError::from(error).into());
@@ -188,7 +188,7 @@ impl<D: Datapath> Control<D> {
 fn check_group(attach: &Attach) -> Result<(), Refusal> {
     let Some(group) = &attach.group else { return Ok(()) };
     if attach.port.pipe().is_some() {
-        return Err(Refusal::PipeGroup(attach.port.clone()));
+        return Err(PortRefusal::PipeGroup(attach.port.clone()).into());
     }
     if is_group_name(group) { Ok(()) } else { Err(Refusal::bad_value(GROUP_NAME.to_owned())) }
 }

@@ -17,7 +17,7 @@ use switch::{Counters, DropReason, Forwarding};
 
 use super::{Answer, Control, Port, Wanted, page, parse_port};
 use crate::control::datapath::Datapath;
-use crate::control::refusal::Refusal;
+use crate::control::refusal::{ChainRefusal, PortRefusal, Refusal};
 use crate::control::state::{Holder, Switch};
 use crate::control::usage::Usage;
 use crate::model::plan::SwitchPlan;
@@ -124,7 +124,7 @@ impl<D: Datapath> Control<D> {
         let mut new = old.cloned().unwrap_or_default();
         let checked = change(&mut new).and_then(|()| new.check(old));
         let checked = checked.and_then(|()| new.check_names(old, &self.views(name)));
-        checked.map_err(|why| Refusal::Steering(name.clone(), why))?;
+        checked.map_err(|why| Refusal::from(ChainRefusal::Invalid(name.clone(), why)))?;
         Ok(new)
     }
 
@@ -133,7 +133,7 @@ impl<D: Datapath> Control<D> {
     pub(super) fn plan_steering(&mut self, plan: &SwitchPlan) -> Result<(), Refusal> {
         let name = &plan.name;
         let mut steering = Steering::default();
-        let refused = |why| Refusal::Steering(name.clone(), why);
+        let refused = |why| Refusal::from(ChainRefusal::Invalid(name.clone(), why));
         steering.replace(Some(&plan.chains), Some(&plan.rules)).map_err(refused)?;
         // Configured ones were looked at when the file was read.
         if steering.check(None).is_err() {
@@ -158,7 +158,7 @@ impl<D: Datapath> Control<D> {
     ) -> Result<(), Refusal> {
         let switch = self.state.switch(caller, name, Access::Manage)?;
         if switch.config.forwarding != Forwarding::Chain {
-            return Err(Refusal::NotSteered(name.clone()));
+            return Err(ChainRefusal::NotForwarding(name.clone()).into());
         }
         let steering = self.changed(name, change)?;
         self.steered(name).steering = steering;
@@ -174,11 +174,11 @@ impl<D: Datapath> Control<D> {
     fn chain_del(&mut self, caller: &Caller, del: &ChainRef) -> Result<Reply, Refusal> {
         let switch = self.state.switch(caller, &del.switch, Access::Manage)?;
         if !switch.steering.has_chain(&del.chain) {
-            return Err(Refusal::NoChain(del.switch.clone(), del.chain.clone()));
+            return Err(ChainRefusal::NoChain(del.switch.clone(), del.chain.clone()).into());
         }
         if let Some(user) = switch.steering.user_of(&del.chain, &self.views(&del.switch)) {
             let why = format!("chain {} is used by {user}; change that first", del.chain);
-            return Err(Refusal::Steering(del.switch.clone(), why));
+            return Err(ChainRefusal::Invalid(del.switch.clone(), why).into());
         }
         self.change_steering(caller, &del.switch, |steering| {
             steering.drop_chain(&del.chain);
@@ -201,7 +201,7 @@ impl<D: Datapath> Control<D> {
     fn rule_del(&mut self, caller: &Caller, del: &RuleDel) -> Result<Reply, Refusal> {
         let switch = self.state.switch(caller, &del.switch, Access::Manage)?;
         if let Some(&id) = del.rules.iter().find(|&&id| !switch.steering.has_rule(id)) {
-            return Err(Refusal::NoRule(del.switch.clone(), id));
+            return Err(ChainRefusal::NoRule(del.switch.clone(), id).into());
         }
         let all: Vec<u32> = switch.steering.rules().iter().filter_map(|rule| rule.id).collect();
         self.change_steering(caller, &del.switch, |steering| {
@@ -363,7 +363,8 @@ impl<D: Datapath> Control<D> {
         let its_own = |holder: &&mut Holder| {
             holder.ready && (holder.pid, holder.uid) == (caller.pid, caller.uid)
         };
-        let holder = holder.filter(its_own).ok_or_else(|| Refusal::NotHeld(note.port.clone()))?;
+        let holder =
+            holder.filter(its_own).ok_or_else(|| PortRefusal::NotHeld(note.port.clone()))?;
         (holder.counts, holder.gauges) = (note.counts, note.gauges);
         Ok(Reply::Done)
     }

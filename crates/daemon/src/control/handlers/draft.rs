@@ -8,7 +8,7 @@ use protocol::{ChainSpec, Reply, RuleSpec, SwitchSettings, SwitchSpec};
 
 use super::{Client, Control};
 use crate::control::datapath::Datapath;
-use crate::control::refusal::Refusal;
+use crate::control::refusal::{QuotaRefusal, Refusal};
 use crate::model::keys::ConnKey;
 use crate::model::policy::Access;
 
@@ -57,7 +57,7 @@ impl<D: Datapath> Control<D> {
         let others = self.drafts.iter().filter(|(conn, _)| **conn != client.conn);
         let have = others.filter(|(_, draft)| draft.uid == uid).count();
         if have >= DRAFTS_MAX {
-            return Err(Refusal::Quota { uid, what: "drafts", have: have as u64 });
+            return Err(QuotaRefusal::Count { uid, what: "drafts", have: have as u64 }.into());
         }
         let new = || Draft { uid, switch: switch.clone(), parts: 0, chains: None, rules: None };
         let draft = self.drafts.entry(client.conn).or_insert_with(new);

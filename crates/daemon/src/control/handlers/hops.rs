@@ -9,7 +9,7 @@ use switch::Forwarding;
 use super::{Answer, Client, Control, Port, groups};
 use crate::control::datapath::Datapath;
 use crate::control::hops::{Carried, Wanted};
-use crate::control::refusal::Refusal;
+use crate::control::refusal::{ChainRefusal, PortRefusal, Refusal};
 use crate::control::state::groups::GroupSize;
 use crate::model::keys::{HopKey, PortKey};
 
@@ -45,7 +45,7 @@ impl<D: Datapath> Control<D> {
         let port = self.state.find_port(name).filter(|port| {
             port.holder.as_ref().is_some_and(|holder| holder.conn == client.conn && holder.ready)
         });
-        port.map(|port| port.key).ok_or_else(|| Refusal::NotHeld(name.clone()))
+        port.map(|port| port.key).ok_or_else(|| Refusal::from(PortRefusal::NotHeld(name.clone())))
     }
 
     fn own_end(
@@ -56,7 +56,8 @@ impl<D: Datapath> Control<D> {
     ) -> Result<(HopKey, usize), Refusal> {
         let (hop, port) = (HopKey(hop), self.own_port(client, name)?);
         let end = self.hops.end_of(hop, port);
-        end.map(|end| (hop, end)).ok_or_else(|| Refusal::NoHop(name.clone(), hop.0))
+        end.map(|end| (hop, end))
+            .ok_or_else(|| Refusal::from(ChainRefusal::NoHop(name.clone(), hop.0)))
     }
 
     fn hops_of(&self, port: PortKey) -> Vec<HopEnd> {

@@ -11,7 +11,7 @@ use switch::PortConfig;
 use super::Control;
 use crate::control::datapath::Datapath;
 use crate::control::declared::Declared;
-use crate::control::refusal::Refusal;
+use crate::control::refusal::{AccessRefusal, InterfaceRefusal, Refusal};
 use crate::control::state::Port;
 use crate::model::error::MakeHostError;
 use crate::model::host::{complete, shown_group, trust_group};
@@ -42,13 +42,13 @@ impl<D: Datapath> Control<D> {
         if port.is_host_side()
             && self.state.home(&nic).is_some_and(|it| self.state.interface(&it).is_some())
         {
-            return Err(Refusal::NoHostSide(nic));
+            return Err(InterfaceRefusal::NoHostSide(nic).into());
         }
         if !hostif::exists(ifname) {
-            return Err(Refusal::NoInterface(port.clone()));
+            return Err(InterfaceRefusal::Missing(port.clone()).into());
         }
         if !caller.privileged {
-            return Err(Refusal::HostPrivilege);
+            return Err(AccessRefusal::Host.into());
         }
         let kind = kind_of(port);
         let is_it = |other: &Port| {
@@ -56,7 +56,7 @@ impl<D: Datapath> Control<D> {
             other.kind == kind && host.is_some_and(|host| host.ifname.as_deref() == Some(ifname))
         };
         match self.state.ports().find(|(_, other)| is_it(other)) {
-            Some((name, _)) => Err(Refusal::HostTaken(name.clone())),
+            Some((name, _)) => Err(InterfaceRefusal::HostTaken(name.clone()).into()),
             None => Ok(()),
         }
     }
@@ -151,7 +151,7 @@ impl<D: Datapath> Control<D> {
         };
         let interface = PortName::interface(to.port())?;
         if self.state.shared(&interface).is_some() {
-            return Err(Refusal::HostTaken(interface));
+            return Err(InterfaceRefusal::HostTaken(interface).into());
         }
         for port in &sides {
             let interface = PortName::interface(port.port())?;
@@ -241,7 +241,7 @@ pub(super) fn wanted(
     declared: &Declared,
 ) -> Result<Option<HostIf>, Refusal> {
     if add.kind.is_host() && !caller.privileged {
-        return Err(Refusal::HostPrivilege);
+        return Err(AccessRefusal::Host.into());
     }
     let mut host = complete(&add.port, add.kind, add.host.as_ref()).map_err(Refusal::bad_value)?;
     if let Some(group) = host.as_mut().and_then(|host| host.trust_group.as_mut())

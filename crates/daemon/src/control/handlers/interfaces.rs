@@ -21,7 +21,7 @@ use switch::PortConfig;
 
 use super::{Control, SwitchKey};
 use crate::control::datapath::Datapath;
-use crate::control::refusal::Refusal;
+use crate::control::refusal::{InterfaceRefusal, PortRefusal, Refusal};
 use crate::control::state::Port;
 use crate::control::state::bound::{COMMON, Interface};
 use crate::model::keys::PortKey;
@@ -38,16 +38,16 @@ impl<D: Datapath> Control<D> {
     ) -> Result<Reply, Refusal> {
         let name = &add.port;
         if !name.is_interface() || name.pipe().is_some() {
-            return Err(Refusal::NoInterfaceName(name.clone()));
+            return Err(InterfaceRefusal::BadName(name.clone()).into());
         }
         if self.state.home(name).is_some() || hostif::exists(name.interface_name()) {
-            return Err(Refusal::InterfaceExists(name.clone()));
+            return Err(InterfaceRefusal::Exists(name.clone()).into());
         }
         self.state.claim_persistent(caller, name)?;
         let region = self.state.region(caller, add.mem_id)?;
         let rings = settings::bound_rings(&WantedRings::from(add), &self.rings);
         if self.datapath.memory_of(&rings).is_none() {
-            return Err(Refusal::TooLarge(name.clone()));
+            return Err(PortRefusal::TooLarge(name.clone()).into());
         }
         let mem_id = self.datapath.keep_region(region, name, &rings)?;
         if let Err(refusal) = self.find_or_make(caller, name.switch()) {
@@ -97,13 +97,13 @@ impl<D: Datapath> Control<D> {
         caller: &Caller,
         name: &PortName,
     ) -> Result<Reply, Refusal> {
-        let home = self.state.home(name).ok_or_else(|| Refusal::NoPort(name.clone()))?;
+        let home = self.state.home(name).ok_or_else(|| PortRefusal::Missing(name.clone()))?;
         let port = self.state.port(caller, &home, Access::Manage)?;
         if port.interface.is_none() {
-            return Err(Refusal::NotAdded(home));
+            return Err(InterfaceRefusal::CameWithPipes(home).into());
         }
         if !home.is_interface() {
-            return Err(Refusal::AttachedTo(home));
+            return Err(InterfaceRefusal::AttachedTo(home).into());
         }
         self.check_idle(&home)?;
         self.drop_port(&home);
@@ -117,14 +117,14 @@ impl<D: Datapath> Control<D> {
     ) -> Result<Reply, Refusal> {
         let to = &attach.port;
         if to.is_interface() || to.pipe().is_some() {
-            return Err(Refusal::NoInterfaceName(to.clone()));
+            return Err(InterfaceRefusal::BadName(to.clone()).into());
         }
         self.state.region(caller, attach.mem_id)?;
         let interface = PortName::interface(to.port())?;
         let known = self.state.home(&interface);
         // This is not lost to anybody who looks for it: a port of that name is no interface.
         if self.state.port_mut(to).is_some() {
-            return Err(Refusal::PortTaken(to.clone()));
+            return Err(InterfaceRefusal::PortTaken(to.clone()).into());
         }
         match known.filter(|home| self.state.interface(home).is_some()) {
             Some(home) => self.attach_virtual(caller, &home, to),
@@ -197,7 +197,7 @@ impl<D: Datapath> Control<D> {
         let port = self.state.port(caller, name, Access::Look)?;
         if port.host.is_some() {
             if self.polled.contains(&port.key) {
-                return Err(Refusal::PollState(name.clone()));
+                return Err(InterfaceRefusal::PollState(name.clone()).into());
             }
             return self.detach_host(caller, name);
         }
@@ -249,7 +249,7 @@ impl<D: Datapath> Control<D> {
     ) -> Result<Reply, Refusal> {
         let port = self.state.port(caller, &poll.port, Access::Manage)?;
         if port.host.is_none() {
-            return Err(Refusal::NotPolled(poll.port.clone()));
+            return Err(InterfaceRefusal::NotPolled(poll.port.clone()).into());
         }
         let key = port.key;
         let changed = match &poll.threads {
@@ -261,7 +261,7 @@ impl<D: Datapath> Control<D> {
         };
         match changed {
             true => Ok(Reply::Done),
-            false => Err(Refusal::PollState(poll.port.clone())),
+            false => Err(InterfaceRefusal::PollState(poll.port.clone()).into()),
         }
     }
 
@@ -279,7 +279,7 @@ impl<D: Datapath> Control<D> {
         self.state.claim_alone(name)?;
         match self.state.user_of(name) {
             None => Ok(()),
-            Some((pid, uid)) => Err(Refusal::InUse { port: name.clone(), pid, uid }),
+            Some((pid, uid)) => Err(PortRefusal::InUse { port: name.clone(), pid, uid }.into()),
         }
     }
 }

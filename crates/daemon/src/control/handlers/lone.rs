@@ -16,7 +16,7 @@ use super::attach::Awaited;
 use super::netmap::{answer, binder, claim, new_shared};
 use super::{Answer, Client, Control};
 use crate::control::datapath::Datapath;
-use crate::control::refusal::Refusal;
+use crate::control::refusal::{AccessRefusal, NetmapRefusal, PortRefusal, Refusal};
 use crate::control::state::bound::{COMMON, Shared};
 use crate::control::state::lone::{Lone, Open};
 use crate::model::error::DatapathError;
@@ -45,7 +45,7 @@ impl<D: Datapath> Control<D> {
         };
         let claim = claim(bind, plan.rings.counts)?;
         let memory = self.datapath.memory_of(&plan.rings);
-        let memory = memory.ok_or_else(|| Refusal::TooLarge(bind.port.clone()))?;
+        let memory = memory.ok_or_else(|| PortRefusal::TooLarge(bind.port.clone()))?;
         self.state.claim_lone(&client.caller, memory)?;
         let key = PortKey(self.state.new_key());
         let (wanted, stride) = (bind.extra_bufs, plan.rings.stride);
@@ -85,7 +85,7 @@ impl<D: Datapath> Control<D> {
     /// Rings as they are asked for, none where none is, in a region that there is.
     fn plan_null(&self, client: &Client, bind: &Bind) -> Result<Plan, Refusal> {
         if bind.mem_id == 0 {
-            return Err(Refusal::NoMemory);
+            return Err(NetmapRefusal::NullWithoutRegion.into());
         }
         let region = self.state.region(&client.caller, bind.mem_id)?;
         let rings = [bind.tx_rings, bind.rx_rings].map(Option::unwrap_or_default);
@@ -110,12 +110,12 @@ impl<D: Datapath> Control<D> {
         let port = self.state.open(&bind.port)?;
         if port.uid != caller.uid && (of.zero_copy || !caller.privileged) {
             let (port, owner) = (bind.port.clone(), port.uid);
-            return Err(Refusal::NotYoursToWatch { port, owner });
+            return Err(AccessRefusal::Monitor { port, owner }.into());
         }
         let rings = self.datapath.rings_of(port.key);
-        let rings = rings.ok_or_else(|| Refusal::NotWatchable(bind.port.clone()))?;
+        let rings = rings.ok_or_else(|| NetmapRefusal::NotMonitorable(bind.port.clone()))?;
         if of.zero_copy && port.region.is_none() {
-            return Err(Refusal::NotWatchable(bind.port.clone()));
+            return Err(NetmapRefusal::NotMonitorable(bind.port.clone()).into());
         }
         let sights = sights(&port, of, bind, rings.counts)?;
         let RingCounts { tx_rings, rx_rings, .. } = rings.counts;

@@ -11,7 +11,7 @@ use protocol::{Machine, MachineInfo, PortAdd, PortKind};
 
 use super::{Client, Control, holder};
 use crate::control::datapath::Datapath;
-use crate::control::refusal::Refusal;
+use crate::control::refusal::{AccessRefusal, Refusal};
 use crate::control::state::{Holder, Port};
 use crate::model::keys::{PortKey, SwitchKey};
 use crate::model::machine::{coalesce, complete};
@@ -107,7 +107,7 @@ pub(super) fn wanted(caller: &Caller, add: &PortAdd) -> Result<Option<Machine>, 
     let chosen = |machine: &Machine| machine.socket.is_some() || machine.peer.is_some();
     let chosen = add.machine.as_ref().is_some_and(chosen);
     if chosen && !caller.privileged {
-        return Err(Refusal::SocketPrivilege);
+        return Err(AccessRefusal::SocketPath.into());
     }
     complete(add.kind, add.machine.as_ref())
         .map_err(|error| Refusal::bad_value(format!("{}: {error}", add.port)))

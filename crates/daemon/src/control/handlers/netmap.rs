@@ -10,7 +10,7 @@ use switch::{Forwarding, OnFull, PortConfig, SwitchConfig};
 use super::attach::Awaited;
 use super::{Answer, Client, Control};
 use crate::control::datapath::Datapath;
-use crate::control::refusal::Refusal;
+use crate::control::refusal::{InterfaceRefusal, NetmapRefusal, PortRefusal, Refusal};
 use crate::control::state::bound::{Binder, COMMON, Shared};
 use crate::control::state::service::Process;
 use crate::control::state::{Port, Wish};
@@ -26,7 +26,7 @@ impl<D: Datapath> Control<D> {
     /// Reserves what a program binds; [`Control::finish`] is to be called when it is built.
     pub(super) fn bind(&mut self, client: &Client, bind: &Bind) -> Result<Build, Refusal> {
         if let Some(port) = self.state.bound_by(client.conn) {
-            return Err(Refusal::BoundAlready(port.clone()));
+            return Err(NetmapRefusal::BoundAlready(port.clone()).into());
         }
         let bind = &Bind { port: self.state.resolve(&bind.port), ..bind.clone() };
         if bind.kind != BindKind::Port {
@@ -63,7 +63,7 @@ impl<D: Datapath> Control<D> {
         if let Some(lone) = self.state.lone(client.conn) {
             return Ok(answer(self.datapath.resume(lone.key, client.conn)?));
         }
-        let name = self.state.bound_by(client.conn).ok_or(Refusal::NothingBound)?.clone();
+        let name = self.state.bound_by(client.conn).ok_or(NetmapRefusal::NothingBound)?.clone();
         let port = self.state.port_mut(&name).expect("it is bound");
         Ok(answer(self.datapath.resume(port.key, client.conn)?))
     }
@@ -108,7 +108,7 @@ impl<D: Datapath> Control<D> {
         let bind = sides[0].clone();
         if let Some(HostRings { tx_rings, rx_rings }) = bind.host {
             if !bind.port.is_interface() || bind.port.pipe().is_some() {
-                return Err(Refusal::NoHostSide(bind.port));
+                return Err(InterfaceRefusal::NoHostSide(bind.port).into());
             }
             let port = bind.port.host_side()?;
             sides.push(Bind { port, tx_rings, rx_rings, room: None, ..bind.clone() });
@@ -127,7 +127,7 @@ impl<D: Datapath> Control<D> {
             let any = bind.mem_id == 0 && bind.room.is_none();
             return match any || wanted == Some(mem_id) {
                 true => Ok(()),
-                false => Err(Refusal::OtherRegion { port: bind.port.clone(), mem_id }),
+                false => Err(NetmapRefusal::OtherRegion { port: bind.port.clone(), mem_id }.into()),
             };
         }
         if bind.port.pipe().is_some() {
@@ -151,7 +151,9 @@ impl<D: Datapath> Control<D> {
         let home = interface.and_then(|name| self.state.home(&name));
         let owner = home.and_then(|home| self.state.owner_of(&home));
         match owner {
-            Some(owner) if owner == caller.uid => Err(Refusal::NotAttached(port.clone())),
+            Some(owner) if owner == caller.uid => {
+                Err(InterfaceRefusal::NotAttached(port.clone()).into())
+            }
             _ => Ok(()),
         }
     }
@@ -164,7 +166,7 @@ impl<D: Datapath> Control<D> {
         rings: &RingSpec,
     ) -> Result<u64, Refusal> {
         let memory = self.datapath.memory_of(rings);
-        let memory = memory.ok_or_else(|| Refusal::TooLarge(name.clone()))?;
+        let memory = memory.ok_or_else(|| PortRefusal::TooLarge(name.clone()))?;
         let wish = Wish { port: name, memory, group: None, existing: false, alone: false };
         self.state.claim(caller, &wish).map(|()| memory)
     }
@@ -227,7 +229,9 @@ impl<D: Datapath> Control<D> {
         match self.state.interface(name) {
             None => Ok(wanted.or_else(other_side)),
             Some(own) if mem_id == 0 || wanted == Some(own.mem_id) => Ok(Some(own.mem_id)),
-            Some(own) => Err(Refusal::OtherRegion { port: name.clone(), mem_id: own.mem_id }),
+            Some(own) => {
+                Err(NetmapRefusal::OtherRegion { port: name.clone(), mem_id: own.mem_id }.into())
+            }
         }
     }
 
@@ -333,7 +337,7 @@ impl<D: Datapath> Control<D> {
         self.state.may_attach(&client.caller, &bind.port)?;
         let (key, header) = (port.key, port.config.vnet_header);
         if header != 0 && !bind.accepts_header {
-            return Err(Refusal::HasHeader(bind.port.clone()));
+            return Err(NetmapRefusal::HasHeader(bind.port.clone()).into());
         }
         let rings = self.datapath.rings_of(key).expect("a bound port has rings");
         let claim = claim(bind, rings.counts)?;

@@ -9,7 +9,7 @@ use switch::{Forwarding, Role, SwitchConfig};
 
 use super::Control;
 use crate::control::datapath::Datapath;
-use crate::control::refusal::Refusal;
+use crate::control::refusal::{ChainRefusal, Refusal};
 use crate::model::steering::lowest_free;
 
 impl<D: Datapath> Control<D> {
@@ -22,7 +22,7 @@ impl<D: Datapath> Control<D> {
         (role, settings): (&mut Role, &PortSettings),
     ) -> Result<(), Refusal> {
         if role.service.is_some() && kind != PortKind::Shm {
-            return Err(Refusal::ServiceKind(name.clone()));
+            return Err(ChainRefusal::ServiceKind(name.clone()).into());
         }
         if let Some(service) = &role.service {
             let is_asked = settings.instance.is_some();
@@ -32,7 +32,7 @@ impl<D: Datapath> Control<D> {
         let switch = self.state.find_switch(name.switch());
         match &role.chain {
             Some(chain) if !switch.is_some_and(|switch| switch.steering.has_chain(chain)) => {
-                Err(Refusal::NoChain(name.switch().clone(), chain.clone()))
+                Err(ChainRefusal::NoChain(name.switch().clone(), chain.clone()).into())
             }
             _ => Ok(()),
         }
@@ -49,7 +49,7 @@ impl<D: Datapath> Control<D> {
         let others = views.iter().filter(|port| port.name != name.port());
         let others = others.filter(|port| port.role.service.as_deref() == Some(service));
         let taken: Vec<_> = others.map(|port| (port.role.instance, port.name)).collect();
-        let refuse = |why| Err(Refusal::Steering(name.switch().clone(), why));
+        let refuse = |why| Err(ChainRefusal::Invalid(name.switch().clone(), why).into());
         if taken.len() >= INSTANCES_MAX {
             return refuse(format!(
                 "service {service} has {INSTANCES_MAX} instances, which is the most; give {name} \
@@ -76,7 +76,7 @@ impl<D: Datapath> Control<D> {
             return Ok(());
         }
         let running = self.state.ports_of(name).find(|(_, port)| port.has_function());
-        running.map_or(Ok(()), |(port, _)| Err(Refusal::NeedsChains(port.clone())))
+        running.map_or(Ok(()), |(port, _)| Err(ChainRefusal::NeedsChains(port.clone()).into()))
     }
 
     /// Whether frames come to who attaches to a port by chains alone.

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::{mib, tenths};
+use super::quota::{mib, tenths};
 use protocol::{ErrorCode, GroupAccess, users};
 
 /// A trust group that somebody cannot pay for.

@@ -5,7 +5,7 @@ use protocol::{PROTOCOL_VERSION, Request, toml_error};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::control::refusal::Refusal;
+use crate::control::refusal::{MessageRefusal, Refusal};
 
 /// Why a message is none, of which the parser said `error`.
 #[cold]
@@ -17,7 +17,7 @@ pub fn explain(text: &[u8], error: &serde_json::Error) -> Refusal {
         None => return shapeless("it has no \"v\""),
         Some(None) => return shapeless("\"v\" is no version"),
         Some(Some(v)) if v != u64::from(PROTOCOL_VERSION) => {
-            return Refusal::Version(u32::try_from(v).unwrap_or(u32::MAX));
+            return Refusal::from(MessageRefusal::Version(u32::try_from(v).unwrap_or(u32::MAX)));
         }
         Some(Some(_)) => {}
     }
@@ -44,12 +44,14 @@ fn explain_call(name: &str, fields: &Value, error: &serde_json::Error) -> Refusa
         Ok(_) => return shapeless(&error.to_string()),
     };
     if said.starts_with("unknown variant") {
-        return Refusal::BadMessage(said.replace("unknown variant", "there is no call"));
+        return Refusal::from(MessageRefusal::Malformed(
+            said.replace("unknown variant", "there is no call"),
+        ));
     }
     if !fields.is_object() {
         return shapeless(&format!("{name} is without its fields"));
     }
-    Refusal::BadMessage(format!("{name}: {}", toml_error::plain(&said)))
+    Refusal::from(MessageRefusal::Malformed(format!("{name}: {}", toml_error::plain(&said))))
 }
 
 /// What is wrong with the name of a port or switch, if anything is.
@@ -61,7 +63,7 @@ fn bad_name(fields: &Value) -> Option<NameError> {
 
 fn shapeless(why: &str) -> Refusal {
     let right = r#"{"v":1,"call":{"hello":{"client":"NAME"}}}"#;
-    Refusal::BadMessage(format!("{why}; a call looks like {right}"))
+    Refusal::from(MessageRefusal::Malformed(format!("{why}; a call looks like {right}")))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@
 use protocol::name::PortName;
 
 use super::{Port, State};
-use crate::control::refusal::Refusal;
+use crate::control::refusal::{AccessRefusal, NetmapRefusal, PortRefusal, QuotaRefusal, Refusal};
 use crate::model::keys::{ConnKey, SwitchKey};
 use crate::model::policy::Caller;
 use crate::model::specs::{Claim, RingSpec};
@@ -143,10 +143,12 @@ impl State {
             return Ok(common.filter(|_| mem_id == COMMON));
         }
         match self.regions().find(|region| region.mem_id == mem_id) {
-            None => Err(Refusal::NoRegion(mem_id)),
-            Some(region) if region.uid != caller.uid => {
-                Err(Refusal::NotYours { what: format!("region {mem_id}"), owner: region.uid })
+            None => Err(NetmapRefusal::NoRegion(mem_id).into()),
+            Some(region) if region.uid != caller.uid => Err(AccessRefusal::SharedMemory {
+                what: format!("region {mem_id}"),
+                owner: region.uid,
             }
+            .into()),
             Some(_) => Ok(Some(mem_id)),
         }
     }
@@ -158,14 +160,19 @@ impl State {
         name: &PortName,
         claim: &Claim,
     ) -> Result<(), Refusal> {
-        let shared = self.shared(name).ok_or_else(|| Refusal::NoPort(name.clone()))?;
+        let shared = self.shared(name).ok_or_else(|| PortRefusal::Missing(name.clone()))?;
         if shared.uid != caller.uid {
-            return Err(Refusal::NotYours { what: format!("port {name}"), owner: shared.uid });
+            return Err(AccessRefusal::SharedMemory {
+                what: format!("port {name}"),
+                owner: shared.uid,
+            }
+            .into());
         }
         match shared.holders.iter().find(|holder| !holder.claim.goes_with(claim)) {
             None => Ok(()),
             Some(holder) => {
-                Err(Refusal::InUse { port: name.clone(), pid: holder.pid, uid: shared.uid })
+                Err(PortRefusal::InUse { port: name.clone(), pid: holder.pid, uid: shared.uid }
+                    .into())
             }
         }
     }
@@ -184,10 +191,10 @@ impl State {
         let (asked, held) = (memory, self.usage(uid).memory);
         let limit = self.quota.memory;
         if asked > limit {
-            return Err(Refusal::MoreThanQuota { asked, limit });
+            return Err(QuotaRefusal::MoreThanQuota { asked, limit }.into());
         }
         if held.saturating_add(asked) > limit {
-            return Err(Refusal::Memory { uid, asked, held, limit });
+            return Err(QuotaRefusal::Memory { uid, asked, held, limit }.into());
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use protocol::name::PortName;
 
 use super::State;
 use super::bound::Shared;
-use crate::control::refusal::Refusal;
+use crate::control::refusal::{NetmapRefusal, Refusal};
 use crate::model::keys::{ConnKey, PortKey};
 use crate::model::policy::Caller;
 
@@ -68,7 +68,7 @@ impl State {
 
     /// The port of this name, if somebody has it open and its frames pass a worker.
     pub fn open(&self, name: &PortName) -> Result<Open, Refusal> {
-        let port = self.ports.get(name).ok_or_else(|| Refusal::NotOpen(name.clone()))?;
+        let port = self.ports.get(name).ok_or_else(|| NetmapRefusal::NotOpen(name.clone()))?;
         let held = port.holder.as_ref().filter(|holder| holder.ready);
         let bound = port.bound.as_ref().filter(|it| it.ready && !it.holders.is_empty());
         let peer = || Some(self.ports.get(&name.peer()?)?.key);
@@ -80,8 +80,8 @@ impl State {
             (None, Some(holder), PortKind::Shm) => {
                 Ok(Open { key: port.key, uid: holder.uid, region: None, peer: None })
             }
-            (None, Some(_), _) => Err(Refusal::NotWatchable(name.clone())),
-            (None, None, _) => Err(Refusal::NotOpen(name.clone())),
+            (None, Some(_), _) => Err(NetmapRefusal::NotMonitorable(name.clone()).into()),
+            (None, None, _) => Err(NetmapRefusal::NotOpen(name.clone()).into()),
         }
     }
 }

@@ -15,7 +15,7 @@ use protocol::name::PortName;
 
 use super::bound::Binder;
 use super::{Holder, Port, State};
-use crate::control::refusal::{Clash, Refusal};
+use crate::control::refusal::{ChainRefusal, Clash, Refusal};
 use crate::model::policy::Caller;
 
 /// A process, and whose it is.
@@ -89,6 +89,10 @@ impl State {
         let Process { pid, uid } = user.process;
         let (service, port, name) = (service.to_owned(), port.clone(), user.name.to_owned());
         let clash = Box::new(Clash { service, port, pid, uid, name });
-        Err(if user.alone { Refusal::Alone(clash) } else { Refusal::NotAlone(clash) })
+        Err(if user.alone {
+            Refusal::from(ChainRefusal::SingleInstance(clash))
+        } else {
+            Refusal::from(ChainRefusal::OtherInstance(clash))
+        })
     }
 }

@@ -63,7 +63,7 @@ fn test_who_runs_a_function_stays_in_its_service() {
     bench.done(&set("fw"));
     for service in ["", "other"] {
         let (code, why) = bench.refused(0, 0, &set(service));
-        assert!(code == ErrorCode::InUse && why.contains("end it first"), "{why}");
+        assert!(code == ErrorCode::InUse && why.contains("stop it first"), "{why}");
     }
     bench.control.hang_up(ConnKey(2));
     bench.done(&set(""));

@@ -1,0 +1,18 @@
+//! The message is not one of this protocol.
+
+use protocol::PROTOCOL_VERSION;
+use thiserror::Error;
+
+/// What is wrong with the message.
+#[derive(Debug, Error)]
+pub enum MessageRefusal {
+    /// The client speaks another version of the protocol.
+    #[error(
+        "this daemon speaks protocol {ours}, not {0}; use the same uvala for both",
+        ours = PROTOCOL_VERSION
+    )]
+    Version(u32),
+    /// The message has no meaning in this protocol.
+    #[error("not a call of this protocol: {0}")]
+    Malformed(String),
+}

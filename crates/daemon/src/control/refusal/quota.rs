@@ -1,0 +1,76 @@
+//! A quota is used up.
+
+use protocol::users;
+use thiserror::Error;
+
+/// The quota that is used up.
+#[derive(Debug, Error)]
+pub enum QuotaRefusal {
+    /// The user has as many ports, switches or connections as one user may have.
+    #[error(
+        "{} has {have} {what}, the limit for one user; give some back, or raise quota.{what}",
+        users::user_name(*.uid)
+    )]
+    Count {
+        /// The user.
+        uid: u32,
+        /// The key of the quota in `[quota]` of the configuration.
+        what: &'static str,
+        /// How many the user has.
+        have: u64,
+    },
+    /// The user's switches hold as many addresses as they may.
+    #[error(
+        "it takes {asked} addresses, and {} has {have} of {limit} (quota.addresses): ask for fewer \
+         with --fdb-capacity, give some back, or raise the quota",
+        users::user_name(*.uid)
+    )]
+    Addresses {
+        /// The user.
+        uid: u32,
+        /// Addresses that the switch needs.
+        asked: u64,
+        /// Addresses that the user's switches hold.
+        have: u64,
+        /// Addresses that they may hold.
+        limit: u64,
+    },
+    /// The user has too little memory left.
+    #[error(
+        "it takes {}, and {} has {} of {} (quota.memory); give some back, or raise the quota",
+        mib(*.asked), users::user_name(*.uid), tenths(*.held), mib(*.limit)
+    )]
+    Memory {
+        /// The user.
+        uid: u32,
+        /// Bytes that the port or pipe takes.
+        asked: u64,
+        /// Bytes that the user has.
+        held: u64,
+        /// Bytes that a user may have.
+        limit: u64,
+    },
+    /// No user may have so much memory.
+    #[error(
+        "it takes {}, more than one user may have in all: {} (quota.memory); ask for fewer slots \
+         or extra buffers, or raise the quota",
+        mib(*.asked), mib(*.limit)
+    )]
+    MoreThanQuota {
+        /// Bytes that the port or pipe takes.
+        asked: u64,
+        /// Bytes that a user may have.
+        limit: u64,
+    },
+}
+
+/// Bytes as text in MiB.
+pub(super) fn mib(bytes: u64) -> String {
+    format!("{} MiB", tenths(bytes))
+}
+
+/// Bytes in MiB with one decimal, rounded up, without the unit.
+pub(super) fn tenths(bytes: u64) -> String {
+    let tenths = bytes.saturating_mul(10).div_ceil(1 << 20);
+    format!("{}.{}", tenths / 10, tenths % 10)
+}
