@@ -15,7 +15,7 @@
 static void write_frame(unsigned char *frame, uint32_t number)
 {
 	static const unsigned char head[14] = {
-		0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, /* to everybody */
+		0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, /* broadcast */
 		0x88, 0xb5, /* an EtherType for experiments, IEEE 802 */
 	};
 

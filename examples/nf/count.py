@@ -23,7 +23,7 @@ def main():
     count = Count(sys.argv[1])
     while True:
         slots = count.step(1_000_000)
-        # There are 256 numbers at most, and anybody can send more types than that.
+        # A function has at most 256 counters, and a sender can use more types than that.
         for kind, frames in itertools.islice(count.seen.items(), 255):
             count.count(f"type_{kind:04x}", frames)
         count.gauge("types", len(count.seen))

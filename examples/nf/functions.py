@@ -67,7 +67,7 @@ class Function:
         return check(uvala.uvala_nf_service(self.port, name.encode()))
 
     def port_number(self, name):
-        """For frame.target with PORT, of a port that somebody holds: "vale0:out"."""
+        """For frame.target with PORT, of a port that a program holds: "vale0:out"."""
         return check(uvala.uvala_nf_port(self.port, name.encode()))
 
     def chain_number(self, name):

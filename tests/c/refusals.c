@@ -1,4 +1,4 @@
-/* What cannot be waited for is refused, and a port that somebody deleted is known to be. */
+/* The library refuses waits that cannot end, and reports a port that an operator deleted. */
 #include <assert.h>
 #include <err.h>
 #include <stdio.h>

@@ -105,7 +105,7 @@ static void register_one_direction(void)
 	expect_frame(&rx, 60, 7);
 }
 
-/* The region of everybody's answers to the number by which it was asked for. */
+/* The shared region has the number by which the program asked for it. */
 static void region_one_is_everybodys(void)
 {
 	struct port a = open_port("vale0:own", 0), b, c;
@@ -163,7 +163,7 @@ static void exclusive(void)
 	FAILS(EBUSY, request(device(), NETMAP_REQ_REGISTER, "vale0:a", &reg, NULL));
 }
 
-/* What was closed is closed for whoever asks next. */
+/* A closed descriptor stays closed for the next caller. */
 static void exclusive_again_and_again(void)
 {
 	int i, fd;

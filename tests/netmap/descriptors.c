@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
-/* The port is there, or it is not: nobody else may hold what is opened exclusively. */
+/* No other descriptor may hold a port that is opened exclusively. */
 static int is_free(const char *name)
 {
 	struct nmreq_register reg;

@@ -38,7 +38,7 @@ static int await(int set, int fd, int timeout)
 	return (int)got[0].events;
 }
 
-/* Takes frames without asking anybody. */
+/* Takes frames without a system call. */
 static int take_all(struct port *port)
 {
 	int count = 0;

@@ -71,7 +71,7 @@ static void made_and_deleted(void)
 	memset(&info, 0, sizeof(info));
 	CHECK(request(fd, NETMAP_REQ_PORT_INFO_GET, "per0", &info, NULL) == 0);
 	CHECK(info.nr_mem_id == newif.nr_mem_id && info.nr_tx_rings == 2);
-	/* It stays without whoever made it. */
+	/* The interface outlives its creator. */
 	close(fd);
 	CHECK(bind_to("per0") == 0);
 	fd = device();

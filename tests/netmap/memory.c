@@ -279,7 +279,7 @@ static void indirect_data(void)
 	for (i = 0; i < nm_ring_space(b.rx); i++)
 		sum += b.rx->slot[i].len;
 	CHECK(sum == 5000 && NS_RFRAGS(&b.rx->slot[0]) == nm_ring_space(b.rx));
-	/* An address that is nobody's costs that frame. */
+	/* An address outside of every mapping costs that frame. */
 	b.rx->head = b.rx->cur = b.rx->tail;
 	put_indirect(&a, (char *)8, 60, 0);
 	CHECK(ioctl(a.fd, NIOCTXSYNC, NULL) == 0);
@@ -327,7 +327,7 @@ static void locked_memory_is_not_the_region(void)
 	struct port a, b;
 
 	if (mlockall(MCL_FUTURE))
-		return; /* nobody may lock anything here */
+		return; /* no user may lock memory here */
 	a = open_port("vale0:a", 0);
 	b = open_port("vale0:b", 0);
 	mappings_have(" lo", 0);

@@ -85,7 +85,7 @@ static void several_monitors(void)
 	expect_frame(&b, 62, 3);
 }
 
-/* Nobody waits for a monitor that does not read. */
+/* A monitor that does not read delays no port. */
 static void full_monitor(void)
 {
 	struct port a = open_port("vale0:a", 0), b = open_port("vale0:b", 0);
@@ -240,7 +240,7 @@ static void monitor_refusals(void)
 	memset(&reg, 0, sizeof(reg));
 	reg.nr_mode = NR_REG_ALL_NIC;
 	reg.nr_flags = NR_MONITOR_RX;
-	/* Nobody has it open. */
+	/* No program has the port open. */
 	FAILS(EINVAL, request(fd, NETMAP_REQ_REGISTER, "vale0:none", &reg, NULL));
 	reg.nr_flags = NR_ZCOPY_MON;
 	FAILS(EINVAL, request(fd, NETMAP_REQ_REGISTER, "vale0:none", &reg, NULL));
@@ -253,7 +253,7 @@ static void monitor_refusals(void)
 	FAILS(ENXIO, ioctl(fd, NIOCRXSYNC, NULL));
 }
 
-/* A monitor is no port: nobody finds it, and what it sends goes nowhere. */
+/* A monitor is no port: no name finds it, and the switch ignores what it sends. */
 static void monitor_sends_nothing(void)
 {
 	struct port a = open_port("vale0:a", 0), b = open_port("vale0:b", 0);

@@ -158,7 +158,7 @@ fn query() -> SteeringQuery {
     SteeringQuery { switch: "valenf".parse().expect("a name"), from: None }
 }
 
-/// Does somebody run this function?
+/// Whether a program runs this function.
 #[must_use]
 pub fn runs(daemon: &Daemon, number: usize) -> bool {
     let name = format!("valenf:f{number}");
@@ -182,7 +182,7 @@ pub fn drops(stats: &PortStats) -> u64 {
     stats.drops.values().sum()
 }
 
-/// Those for one reason.
+/// Frames dropped for one reason.
 #[must_use]
 pub fn dropped(stats: &PortStats, reason: &str) -> u64 {
     stats.drops.get(reason).copied().unwrap_or(0)

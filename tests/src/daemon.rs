@@ -139,18 +139,18 @@ impl Daemon {
         std::fs::write(self.place.path().join("uvala.toml"), config).expect("room");
     }
 
-    /// Its directory.
+    /// The directory of the daemon's socket.
     #[must_use]
     pub fn dir(&self) -> PathBuf {
         self.place.path().join("run")
     }
 
-    /// Its process.
+    /// The daemon's process.
     pub fn process(&mut self) -> &mut Owned {
         &mut self.process
     }
 
-    /// Its process number.
+    /// The daemon's PID.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.pid()

@@ -95,7 +95,7 @@ impl Kit {
         kit.kernel("kernel").and(kit.kernel("kernel-generic")).is_some().then_some(kit)
     }
 
-    /// Its QEMU.
+    /// The QEMU binary that runs the guests.
     #[must_use]
     pub fn qemu(&self) -> &Path {
         &self.qemu
@@ -142,15 +142,15 @@ fn list(dir: &Path, found: &mut Vec<PathBuf>) {
 /// What a guest is to be.
 #[derive(Clone, Debug, Default)]
 pub struct Boot {
-    /// Its port.
+    /// The port that the guest is connected to.
     pub port: &'static str,
-    /// Its card; none: virtio-net.
+    /// The model of the network device; `None`: virtio-net.
     pub nic: Option<&'static str>,
     /// What is said of that behind what `uvala vm-args` says, commas in front.
     pub more: String,
     /// Processors, 1 at least.
     pub cpus: u16,
-    /// It waits for another to be moved here.
+    /// The socket on which QEMU waits for an incoming migration.
     pub incoming: Option<PathBuf>,
 }
 
@@ -188,7 +188,7 @@ impl Console {
     /// Types a line.
     ///
     /// # Panics
-    /// If nobody reads it.
+    /// If QEMU has ended.
     pub fn enter(&mut self, line: &str) {
         writeln!(self.keyboard, "{line}").expect("QEMU reads");
     }
@@ -201,7 +201,7 @@ impl Console {
         self.hear_or(word, String::new)
     }
 
-    /// The same; what else there is to say if it has ended says `why`.
+    /// Waits like [`hear`](Self::hear); if QEMU has ended, the panic shows `why`, too.
     fn hear_or(&mut self, word: &str, why: impl Fn() -> String) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -217,7 +217,7 @@ impl Console {
         }
     }
 
-    /// Its process.
+    /// The QEMU process.
     pub fn process(&mut self) -> &mut Owned {
         &mut self.process
     }
@@ -289,7 +289,7 @@ impl Guest {
         (text.trim().to_owned(), status == "0")
     }
 
-    /// The same, where all must be well.
+    /// Runs it and requires success.
     ///
     /// # Panics
     /// If it is not.

@@ -64,7 +64,7 @@ pub fn add(daemon: &Daemon, port: &str, kind: PortKind, host: HostIf) -> Result<
 /// What the daemon says.
 ///
 /// # Panics
-/// If that is no name, or nobody listens.
+/// If the port has no valid name, or the daemon does not answer.
 pub fn give_taps(daemon: &Daemon, port: &str, taps: &[OwnedFd]) -> Result<(), ControlError> {
     let (port, settings) = (port.parse().expect("a name"), PortSettings::default());
     let fds = u8::try_from(taps.len()).expect("few");

@@ -78,7 +78,7 @@ pub fn is_soak() -> bool {
 pub struct Random(u64);
 
 impl Random {
-    /// From `UVALA_SEED`, or from `default`. Says which, for whoever wants to see it again.
+    /// Starts from `UVALA_SEED`, or from `default`, and prints the seed, to repeat a failed run.
     #[must_use]
     pub fn seeded(default: u64) -> Self {
         let seed = std::env::var("UVALA_SEED").ok().and_then(|seed| seed.parse().ok());

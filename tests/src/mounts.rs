@@ -6,7 +6,7 @@ use std::process::Command;
 
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// From now on this thread has an empty `/etc` that nobody else sees.
+/// Gives this thread an empty `/etc` of its own.
 ///
 /// # Panics
 /// Without root.
@@ -14,7 +14,7 @@ pub fn empty_etc() {
     empty("/etc");
 }
 
-/// The same for `/run`, where `ip netns` keeps its namespaces.
+/// Gives this thread an empty `/run`, where `ip netns` keeps its namespaces.
 ///
 /// # Panics
 /// Without root.

@@ -38,7 +38,7 @@ impl Descriptor {
         Self::new(connection.into_fd(), bound, fds)
     }
 
-    /// Asks a descriptor that came from somebody else what it is.
+    /// Resumes the port of a descriptor that another process has bound.
     pub fn resume(dir: &Path, socket: OwnedFd) -> Result<Self, Error> {
         let (bound, fds) = Connection::from_fd(socket.as_fd(), dir).resume()?;
         Self::new(socket, bound, fds)

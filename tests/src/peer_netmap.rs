@@ -84,7 +84,7 @@ pub fn resume(resume: &Resume) -> Result<Report, Error> {
     receive_on(&port, None, resume.count)
 }
 
-/// A descriptor that somebody sends over a socket at `path`.
+/// Receives a descriptor over a socket at `path`.
 fn receive_fd(path: &Path) -> OwnedFd {
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None);
     let socket = socket.expect("descriptors");

@@ -17,7 +17,7 @@ use crate::frames::Tally;
 use crate::role::{Become, Report, Role};
 use crate::wait::{self, PATIENCE};
 
-/// A user that is neither root nor anybody.
+/// A user that is neither root nor in `/etc/passwd`.
 pub const STRANGER: u32 = 54_321;
 /// Another one.
 pub const OTHER_STRANGER: u32 = 54_322;
@@ -52,13 +52,13 @@ impl Owned {
         (owned, input)
     }
 
-    /// Its number.
+    /// The PID.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.0.id()
     }
 
-    /// Its standard output, once.
+    /// Takes the standard output, once.
     ///
     /// # Panics
     /// If it was not started with a pipe there.
@@ -66,7 +66,7 @@ impl Owned {
         self.0.stdout.take().expect("piped, and not taken before")
     }
 
-    /// Its standard input, once.
+    /// Takes the standard input, once.
     ///
     /// # Panics
     /// If it was not started with a pipe there.
@@ -197,7 +197,7 @@ impl Peer {
         }
     }
 
-    /// Its process.
+    /// The peer's process.
     pub fn process(&mut self) -> &mut Owned {
         &mut self.child
     }

@@ -86,7 +86,7 @@ impl At {
 /// A sender.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Send {
-    /// Its port.
+    /// The peer's port.
     pub at: At,
     /// Number of the stream; the source address follows from it.
     pub stream: u32,
@@ -103,7 +103,7 @@ pub struct Send {
 /// A receiver.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Receive {
-    /// Its port.
+    /// The peer's port.
     pub at: At,
     /// The address it makes known, if any.
     pub station: Option<u32>,
@@ -116,7 +116,7 @@ pub struct Receive {
 /// A client that takes buffers out of its slots.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Hoard {
-    /// Its port.
+    /// The peer's port.
     pub at: At,
     /// The address it makes known.
     pub station: u32,
@@ -124,7 +124,7 @@ pub struct Hoard {
     pub extra_bufs: u32,
 }
 
-/// A receiver on somebody else's descriptor.
+/// A receiver on a descriptor that another process has bound.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Resume {
     /// The daemon; the port is the descriptor's.
@@ -138,7 +138,7 @@ pub struct Resume {
 /// A hostile client.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Scribble {
-    /// Its port.
+    /// The peer's port.
     pub at: At,
     /// Where its random numbers begin.
     pub seed: u64,
@@ -151,7 +151,7 @@ pub struct Scribble {
 pub struct Flood {
     /// The daemon's directory.
     pub dir: PathBuf,
-    /// Its connections.
+    /// How many connections the peer opens.
     pub connections: u32,
 }
 
@@ -164,7 +164,7 @@ pub struct Become {
     pub descriptors: Option<u64>,
     /// Most bytes of address space (`RLIMIT_AS`).
     pub address_space: Option<u64>,
-    /// It may have no `io_uring`.
+    /// Whether the kernel denies the peer `io_uring`.
     #[serde(default)]
     pub no_uring: bool,
 }
@@ -185,7 +185,7 @@ pub enum Report {
         /// Those.
         us: u64,
     },
-    /// It did not work.
+    /// The peer failed.
     Failed {
         /// Exit status of a program that fails for this reason.
         exit: u8,

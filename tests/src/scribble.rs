@@ -77,7 +77,7 @@ impl Target {
     /// One number somewhere: sometimes a wild one, sometimes one that the switch may believe.
     fn scribble(&mut self) {
         match self.random.below(16) {
-            // What nobody uses of a group's is as good as all others', and not to be committed.
+            // The unused part of a group's region is no different, and should stay uncommitted.
             0 => self.wild(0, self.attached.region_bytes.min(64 << 20)),
             1 => self.wild(0, self.attached.pool),
             2 => self.wild(self.port.nifp() as u64, 1024),

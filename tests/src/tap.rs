@@ -21,7 +21,7 @@ const TUNSETCARRIER: u32 = 0x4004_54e2;
 const FLAGS: u16 = 0x0002 | 0x1000 | 0x4000;
 /// One of several queues.
 const QUEUE: u16 = 0x0100;
-/// It takes no part any more.
+/// `IFF_DETACH_QUEUE`: the queue leaves the TAP.
 const DETACH: u16 = 0x0400;
 /// Checksums, TCP over IPv4 and IPv6, with marks of congestion, datagrams over both.
 const OFFLOADS: usize = 0x01 | 0x02 | 0x04 | 0x08 | 0x20 | 0x40;
@@ -75,7 +75,7 @@ fn open(name: &str, flags: u16, header: i32, unfinished: bool) -> OwnedFd {
 /// Something to do to a TAP, and what it is called.
 pub type Trick = (&'static str, fn(&OwnedFd));
 
-/// What whoever has a TAP open can do to others who have.
+/// What one holder of a TAP can do to the others.
 pub const TRICKS: [Trick; 8] = [
     ("shorter headers", |tap| set::<TUNSETVNETHDRSZ>(tap, 10)),
     ("longer headers", |tap| set::<TUNSETVNETHDRSZ>(tap, 14)),

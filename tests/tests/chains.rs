@@ -70,7 +70,7 @@ fn account(daemon: &Daemon, kills: &[u64], sent: u64, tally: &Tally) {
 #[derive(Default)]
 struct Pause {
     wanted: AtomicBool,
-    /// It has seen that, and takes no frame.
+    /// The function has seen that, and takes no frame.
     rests: AtomicBool,
 }
 
@@ -172,9 +172,9 @@ fn flows_stay_where_they_are_and_in_order_when_instances_come_and_go() {
         let mut round = Rounds { port: &mut a, got: &got, sent: 0, number: 0 };
         let map = |round: &mut Rounds<'_>| {
             (0..20).for_each(|_| round.send());
-            round.settle();
+            round.await_all();
             (0..2).for_each(|_| round.send());
-            round.settle();
+            round.await_all();
             seen.lock().unwrap().clone()
         };
         let four = map(&mut round);
@@ -221,7 +221,7 @@ fn frames_of_a_stalled_instance_come_late_and_no_others() {
         let running = [start(0, &pause), start(1, &never)];
         let mut round = Rounds { port: &mut a, got: &got, sent: 0, number: 0 };
         (0..4).for_each(|_| round.send());
-        round.settle();
+        round.await_all();
         let first = seen.lock().unwrap().clone();
         pause.begin();
         (0..HELD).for_each(|_| round.push());
@@ -232,9 +232,9 @@ fn frames_of_a_stalled_instance_come_late_and_no_others() {
         (0..HELD).for_each(|_| round.push());
         wait::until("what others have", || got.load(Ordering::Relaxed) + waiting >= round.sent);
         pause.end();
-        round.settle();
+        round.await_all();
         (0..4).for_each(|_| round.send());
-        round.settle();
+        round.await_all();
         stop.store(true, Ordering::Relaxed);
         running.into_iter().for_each(|instance| instance.join().unwrap());
         over.store(true, Ordering::Relaxed);
@@ -324,7 +324,7 @@ impl Rounds<'_> {
         wait::until("frames", || self.got.load(Ordering::Relaxed) >= enough);
     }
 
-    /// Whether anybody takes them or not.
+    /// Sends whether or not the chain takes the frames.
     fn push(&mut self) {
         let mut frame = Vec::new();
         for stream in 1000..1000 + FLOWS {
@@ -336,14 +336,14 @@ impl Rounds<'_> {
     }
 
     /// Waits for all that will come.
-    fn settle(&mut self) {
+    fn await_all(&mut self) {
         wait::until("all frames", || self.got.load(Ordering::Relaxed) >= self.sent);
     }
 }
 
 const SECRET: &[u8] = b"nobody else's business";
 
-/// A frame with a secret for station 7, of which nobody knows where it is.
+/// A frame with a secret for station 7, whose address is unknown.
 fn secret() -> Vec<u8> {
     let mut frame = [&mac(7)[..], &mac(1), &[0x88, 0xb5]].concat();
     (0..20).for_each(|_| frame.extend_from_slice(SECRET));
@@ -384,7 +384,7 @@ impl Stranger {
         Self { region, tx, attached, fds, _connection: connection }
     }
 
-    /// Sends what a buffer of this number has, to everybody.
+    /// Broadcasts the contents of the buffer of this number.
     fn send(&mut self, buffer: u32) {
         wait::until("room", || self.tx.refresh() > 0);
         self.tx.set(0, 400, 0);
@@ -460,7 +460,8 @@ fn a_stranger_reaches_the_memory_of_a_group_by_no_interface() {
     assert_eq!(audit(&daemon).len(), 2);
 }
 
-/// It sends buffers that are others', and its own several times, beside a chain of its group.
+/// A hostile function sends buffers of others, and its own several times, beside a chain of its
+/// group.
 #[test]
 fn a_function_that_sends_what_is_not_its_own_costs_its_neighbours_nothing() {
     const ROUNDS: u64 = 40;
@@ -492,7 +493,7 @@ fn a_function_that_sends_what_is_not_its_own_costs_its_neighbours_nothing() {
                 (0..2).for_each(|_| hostile.send(any));
             }
         }
-        rounds.settle();
+        rounds.await_all();
         over.store(true, Ordering::Relaxed);
         receiver.join().unwrap()
     });

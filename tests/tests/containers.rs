@@ -131,7 +131,7 @@ fn a_namespace_that_dies_leaves_a_port_that_says_so() {
     });
 }
 
-/// Does somebody have this address? Asked by sending there.
+/// Whether a station answers at this address.
 fn answers(address: &str) -> bool {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     let _ = socket.send_to(b"x", (address, 9));
@@ -178,8 +178,8 @@ fn a_namespace_of_ip_netns_is_found_by_its_name_also_by_the_next_daemon() {
     });
 }
 
-/// What somebody without any right types in a user namespace of their own: a switch, themselves on
-/// it, and a namespace of a process.
+/// What an unprivileged user types in a user namespace: a switch, a TAP on it, and the namespace of
+/// a process.
 const ALONE: &str = "
     export UVALA_DIR=$PLACE/run
     ip link set lo up

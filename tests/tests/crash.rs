@@ -101,7 +101,7 @@ fn a_sender_that_waits_for_a_dead_port_goes_on() {
         assert!(sender.send_timeout(&frame, SOON).unwrap());
     }
     wait::until("the doomed port to be full", || daemon.stats("vale0:doomed").rx.frames == 1023);
-    // Only what was for everybody.
+    // Only the broadcast.
     assert_eq!(daemon.stats("vale0:honest").rx.frames, 1);
     drop(doomed);
     assert!(sender.drain(SOON).unwrap());

@@ -123,7 +123,7 @@ fn a_log_that_takes_nothing_does_not_stop_it() {
     daemon.signal(Signal::TERM);
     assert_eq!(outcome(daemon.wait()), 0);
 
-    // Nobody reads any more; then there is much to complain about.
+    // The reader is gone when the daemon logs most.
     let (reader, writer) = std::io::pipe().unwrap();
     let place = Scratch::new("deaf");
     let mut daemon = daemon_with_log(&place, writer.into(), Some(40));
@@ -247,7 +247,7 @@ fn owner_group_and_mode_decide_who_may_attach() {
     assert_eq!(attach_as(&daemon, "vale0:a", STRANGER), Some(exit::PERMISSION));
 }
 
-/// Of a switch that everybody may attach to, a user gets the ports that it was given and no others,
+/// On a switch that all users may attach to, a user gets the ports that were granted and no others,
 /// also from the next daemon.
 #[test]
 fn ports_that_were_given_and_a_closed_switch_hold_users_to_their_vlans() {

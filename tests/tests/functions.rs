@@ -12,7 +12,7 @@ use harness::process::{Owned, STRANGER, Scratch, uvala, uvala_path};
 use harness::role::Become;
 use harness::{is_root, root, skip, wait};
 
-/// The lines of the README's section: for everybody, and those before them for who is not root.
+/// The lines of the README's section: the commands, and those that a non-root user types before.
 fn blocks() -> [String; 2] {
     let page = std::fs::read_to_string(root().join("README.md")).unwrap();
     let (_, section) = page.split_once("### Network functions\n").unwrap();
@@ -298,8 +298,8 @@ fn apply_gives_a_switch_all_its_rules_or_none() {
     assert_eq!(actions(), ["drop"; 4096]);
 }
 
-/// Where a process has its first shared memory, and whether any of its pages are huge ones that
-/// somebody has set aside. A function is listed before it has mapped its region.
+/// Where a process has its first shared memory, and whether any of its pages are reserved huge
+/// pages. A function is listed before it has mapped its region.
 fn memory(pid: u32) -> (String, bool) {
     let is_huge = |line: &str| line.starts_with("VmFlags:") && line.contains(" ht");
     wait::find("a region", || {

@@ -185,7 +185,7 @@ fn a_nat_shows_its_own_address_and_forwards_to_a_server_inside() {
     });
 }
 
-/// Says which it is to everybody who connects, for as long as the test runs.
+/// Tells each client that connects its address, for as long as the test runs.
 fn serve(at: &Namespace, address: &str) {
     let listener = at.within(|| TcpListener::bind(address).unwrap());
     let name = address.as_bytes()[7];
@@ -287,7 +287,7 @@ impl Raw {
         assert_eq!(sent, Ok(message.len()));
     }
 
-    /// What has come since somebody asked, without IP headers.
+    /// The messages since the last call, without IP headers.
     fn got(&self) -> Vec<Vec<u8>> {
         let (mut packet, mut all) = ([0; 2048], Vec::new());
         while let Ok((len, _)) = rustix::net::recv(&self.0, &mut packet[..], RecvFlags::DONTWAIT) {
@@ -333,7 +333,7 @@ fn a_firewall_lets_answers_in_and_nothing_that_nobody_asked_for() {
         let known = red.within(|| TcpStream::connect(listener.local_addr().unwrap()).unwrap());
         let ends = [listener.local_addr().unwrap().port(), known.local_addr().unwrap().port()];
         let segments = [red, blue].map(|at| Raw::new(at, rustix::net::ipproto::TCP));
-        // An answer to nobody's ping, and a ping by the end that was asked.
+        // An answer without a ping, and a ping by the other end.
         let messages = [echo(0, 9), echo(8, 7)];
         messages.iter().for_each(|message| icmp[1].send("10.0.1.2", message));
         // Of a connection that there is not, and the beginning of one that there is.

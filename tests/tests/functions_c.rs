@@ -54,7 +54,7 @@ fn who_stays(daemon: &Daemon) -> Port {
     client::Options::new().dir(daemon.dir()).group("nf").open("valenf:stays").unwrap()
 }
 
-/// A frame to everybody, of a type, that says so much.
+/// A broadcast frame of a type, with a payload.
 fn saying(kind: [u8; 2], says: &[u8]) -> Vec<u8> {
     let mut frame = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1], &kind, says].concat();
     frame.resize(60, 0);
@@ -243,7 +243,7 @@ fn a_function_in_c_finds_numbers_by_names_and_its_callback_calls_nothing_else() 
         for says in [b"s1", b"p2", b"r3", b"e4"] {
             a.send(&saying([0x88, 0xb5], says)).unwrap();
             let to = if says[0] == b'p' { &mut out } else { &mut b };
-            // What was for everybody comes to both.
+            // Both ports get a broadcast.
             while !came(to, says) {}
         }
         assert_eq!(marked().unwrap().frames_in, 1);
@@ -345,7 +345,7 @@ fn a_function_in_python_finds_numbers_by_names() {
     );
 }
 
-/// Is the next frame that one? It may be one for everybody that was sent before.
+/// Whether the next frame is that one; it may also be an earlier broadcast.
 fn came(port: &mut Port, says: &[u8]) -> bool {
     let mut got = Vec::new();
     assert!(port.recv_timeout(&mut got, Some(wait::PATIENCE)).unwrap(), "it passed nothing on");

@@ -41,7 +41,7 @@ fn a_port_of_no_service_is_refused_with_the_cure_and_becomes_one() {
     done(&daemon, "port add vale0:p", None);
     let (status, said) = refused(&daemon, "nf run bypass vale0:p", None);
     assert!(status == 12 && said.contains("uvala port set vale0:p --service NAME"), "{said}");
-    // So does the library, which our function is as well as anybody's.
+    // So does the library, for any function.
     let mut port = daemon.open("vale0:p");
     let mut next = |_: &mut Frame<'_>, _: &mut Made| Action::Next;
     let error = nf::step(&mut port, &mut next, Some(Duration::ZERO)).unwrap_err();
@@ -86,7 +86,7 @@ fn a_switch_keeps_its_chains_while_functions_run() {
     assert!(shown.contains("forwarding is learning, not chain"), "{shown}");
 }
 
-/// Root's daemon lets everybody in, and so does a user's switch: its firewall is the user's.
+/// All users may attach to a user's switch on root's daemon; only the user may run its firewall.
 #[test]
 fn nobody_else_is_the_firewall_of_a_users_switch() {
     if !is_root() {

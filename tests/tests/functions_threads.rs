@@ -219,7 +219,7 @@ fn nobody_joins_a_function_that_has_to_be_alone_also_after_a_restart() {
         daemon.restart();
         wait::until("the NAT again", || running(&daemon).len() == 1);
     }
-    // Nor does who asks nobody first.
+    // Nor may a program that does not ask first.
     assert!(daemon.uvala(&["port", "add", "valenf:x", "--service", "nat"]).status.success());
     let error = daemon.options().open("valenf:x").unwrap_err();
     assert_eq!(error.code(), Some(ErrorCode::InUse));
@@ -360,7 +360,7 @@ fn a_program_stops_its_threads_and_hears_why_they_end() {
     let caught = std::panic::catch_unwind(|| threads.run(&stop, broken));
     assert!(caught.is_err() && stop.is_said());
     wait::until("their end", || running(&daemon).is_empty());
-    // That the daemon is gone is an error where nobody asked to reconnect.
+    // A lost daemon is an error for a function that did not ask to reconnect.
     let stop = client::Stop::new().unwrap();
     std::thread::scope(|scope| {
         let runs = scope.spawn(|| threads.run(&stop, pass));

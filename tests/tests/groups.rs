@@ -1,5 +1,5 @@
-//! Trust groups. What members can commit is charged, to who made the group, until it is gone;
-//! groups that are declared are for whom the configuration says.
+//! Trust groups. The creator of a group pays for what its members can commit, until the group is
+//! gone; a declared group admits the users that the configuration names.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ fn committed(daemon: &Daemon, group: &str) -> Vec<u64> {
     sizes.map(|file| 512 * std::os::unix::fs::MetadataExt::blocks(&file)).collect()
 }
 
-/// All groups; whoever scribbles over one may have spoilt its buffers.
+/// All groups; a member that scribbles may have spoilt the buffers of its own.
 fn audit(daemon: &Daemon) -> Vec<GroupAudit> {
     match daemon.call(Request::Audit(PageFrom { from: None })).unwrap() {
         Reply::Audit(page) => page.items,
@@ -140,7 +140,7 @@ fn declared() -> Daemon {
     Setup::new(&config).start()
 }
 
-/// A port that somebody holds in a group.
+/// A process that holds a port in a group.
 fn hold(daemon: &Daemon, port: &str, group: &str, user: u32) -> Result<Peer, (u8, String)> {
     let at = At { group: Some(group.to_owned()), ..daemon.at(port) };
     let peer = Peer::launch(&Role::Hold(at), Some(user));

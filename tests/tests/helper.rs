@@ -45,12 +45,12 @@ fn helper(place: &Path) -> Option<PathBuf> {
     Some(copy)
 }
 
-/// Runs a story in namespaces of its own, with a daemon of nobody that has the helper.
+/// Runs a story in namespaces of its own, with an unprivileged daemon that has the helper.
 fn tell(name: &str, policy: &str, story: impl FnOnce(&Daemon, &Namespace) + Send) {
     tell_with(name, policy, Path::to_owned, |daemon, home, _| story(daemon, home));
 }
 
-/// The same with what `reach` makes of the helper, which the daemon is told.
+/// Runs a story like [`tell`]; the daemon's configuration names what `reach` makes of the helper.
 fn tell_with(
     name: &str,
     policy: &str,
@@ -114,7 +114,8 @@ fn believes(ifname: &str, setting: &str) -> Option<String> {
     std::fs::read_to_string(path).ok().map(|value| value.trim().to_owned())
 }
 
-/// Whoever has nothing but a TAP could give the host a default route by one router advertisement.
+/// Otherwise a station behind a TAP could give the host a default route by one router
+/// advertisement.
 #[test]
 fn the_host_takes_no_routes_from_who_is_on_the_switch() {
     tell("routers", ALLOWED, |daemon, _| {
@@ -150,7 +151,7 @@ fn activated(helper: &Path) -> PathBuf {
     let plain = helper.with_file_name("plain");
     std::fs::copy(helper, &plain).unwrap();
     let serve = move || {
-        // Until the place is gone; whoever comes last finds nobody.
+        // Until the socket is gone; the last caller gets no answer.
         while let Ok(connection) = accept(&socket) {
             let mut setpriv = Command::new("setpriv");
             let few = "--bounding-set=-all,+net_admin,+net_raw,+bpf";
@@ -356,7 +357,7 @@ fn what_the_policy_does_not_allow_is_refused() {
         assert!(
             with("ours3", "128.0.0.1/1").contains("user 65534 may not have address 128.0.0.1/1")
         );
-        // One without a user is for everybody to open.
+        // Every user may open a TAP without an owner.
         ip("tuntap add dev ours4 mode tap user 0");
         assert!(with("ours4", "10.0.0.2/24").contains("ours4 was there before"));
         // What it does not know how to do is not asked for, and said.
@@ -398,7 +399,7 @@ fn what_the_policy_does_not_allow_is_refused() {
     });
 }
 
-/// A helper as it was built: nobody has given it its rights.
+/// A helper without capabilities, as it was built.
 fn without_rights(helper: &Path) -> PathBuf {
     let plain = helper.with_file_name("plain");
     std::fs::copy(helper, &plain).unwrap();
@@ -439,7 +440,7 @@ fn a_helper_that_is_none_is_named() {
     }
 }
 
-/// A place where nobody answers but the test itself.
+/// A socket where only the test itself answers.
 fn silent(helper: &Path) -> (PathBuf, OwnedFd) {
     let place = helper.with_file_name("silent.sock");
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);

@@ -426,7 +426,7 @@ fn reaches(from: &Namespace, address: &str) -> bool {
     from.within(|| {
         let to = format!("{address}:9").parse().unwrap();
         let limit = Duration::from_millis(300);
-        // Nobody listens: an answer is that nobody does.
+        // No program listens there: the answer is a refusal.
         let answer = std::net::TcpStream::connect_timeout(&to, limit);
         answer.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
     })

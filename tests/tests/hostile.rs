@@ -1,4 +1,4 @@
-//! Clients that mean harm: to the memory, the doorbells, the socket. Nobody else notices.
+//! Hostile clients attack the memory, the doorbells, the socket. No other client notices.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -50,7 +50,7 @@ fn random_bytes_all_over_a_region_harm_nobody_else() {
     let at = daemon.at("vale0:honest");
     let receive = Receive { at, station: Some(9), ..Receive::default() };
     let mut receiver = Peer::start(&Role::Receive(receive));
-    // Whoever can send can claim to have any address; an entry made by command is beyond that.
+    // A sender can claim any address, except that of a static entry.
     let port = "vale0:honest".parse().unwrap();
     let mac_of_nine = protocol::Mac(mac(9));
     daemon.call(Request::FdbAdd(FdbAdd { port, mac: mac_of_nine, vlan: 1 })).unwrap();
@@ -197,7 +197,7 @@ fn flags_of_descriptors_are_the_clients_own() {
         ping_pong(&mut a, &mut b, 20);
         assert!(daemon.connect().unwrap().hello("still there").is_ok());
     }
-    // Nobody can read the worker's doorbell or write the client's own through what was given.
+    // The client can neither read the worker's doorbell nor write its own.
     assert_eq!(rustix::io::read(&hostile.fds.kick, &mut [0; 4]), Err(Errno::BADF));
     assert_eq!(rustix::io::write(&hostile.fds.wake, &[0]), Err(Errno::BADF));
 }
@@ -206,7 +206,7 @@ fn flags_of_descriptors_are_the_clients_own() {
 fn a_small_doorbell_is_enough() {
     let daemon = Daemon::start();
     let hostile = Hostile::attach(&daemon, "vale0:hostile");
-    // Whoever holds a pipe may make it small; the smallest is a page.
+    // A holder of a pipe may make it small; the smallest is a page.
     let _ = rustix::pipe::fcntl_setpipe_size(&hostile.fds.kick, 4096);
     let (mut a, mut b) = sleepers(&daemon);
     let _ = rustix::io::write(&hostile.fds.kick, &[0x7f; 4096]);

@@ -1,5 +1,5 @@
 //! Netmap programs under the preloaded library: the C conformance suite in `tests/netmap`, what
-//! `uvala run` does, and what is left when somebody is killed.
+//! `uvala run` does, and what is left after a program is killed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

@@ -1,4 +1,4 @@
-//! Who leaves what to whom: TCP between ports of all kinds, at two lengths of frames, with stacks
+//! Offloads between all kinds of ports: TCP between ports of all kinds, at two lengths of frames, with stacks
 //! that look at each checksum which was not left to them.
 
 use std::path::PathBuf;
@@ -137,8 +137,8 @@ fn all_kinds_of_ports_carry_tcp_at_9000() {
     matrix(9000);
 }
 
-/// Headers with every field at its limits, before a frame to everybody: of whatever kind they are,
-/// the others go on, and what can be finished is right.
+/// Headers with every field at its limits, in front of a broadcast: ports of every kind go on, and
+/// what can be finished is right.
 #[test]
 fn headers_of_nonsense_cost_their_own_frames() {
     const LIMITS: [u16; 9] = [0, 1, 13, 14, 34, 54, 1448, 0x7fff, 0xffff];

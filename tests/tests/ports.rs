@@ -239,7 +239,7 @@ fn a_static_address_waits_for_its_port_and_is_nobody_elses() {
         drop(a);
         wait::until("the port to be free", || daemon.port("vale0:a").unwrap().client.is_none());
         done(&["switch", "set", "vale0", "--forwarding", "learning"]);
-        // Somebody who pretends to be that station changes nothing.
+        // A port that claims that address changes nothing.
         frame[6..12].copy_from_slice(&mac(1));
         sender.send(&frame).unwrap();
         assert!(sender.drain(SOON).unwrap());
@@ -386,7 +386,7 @@ fn the_end_of_a_pipe_can_be_opened_again_after_its_client_died() {
         echoes(&mut master, 20);
         slave.process().kill();
         wait::until("the end to be free", || daemon.port("vale0:p}1").is_none());
-        // What nobody was there to read goes to whoever comes.
+        // The next holder gets the frames that were left unread.
         while master.try_recv(&mut Vec::new()).unwrap_or(false) {}
     }
 }

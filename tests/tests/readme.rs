@@ -108,7 +108,7 @@ fn the_examples_of_the_page_on_switching_work_as_they_stand() {
     assert!(text.contains("no_room  ") && !text.contains("uvala: error"), "{text}");
 }
 
-/// Somebody reads the README, types what it says, and goes on with the page, as it tells them.
+/// A user types what the README says, and goes on with the page, as the README tells.
 #[test]
 fn the_page_on_switching_goes_on_where_the_readme_ends() {
     let (readme, page) = (page("README.md"), page("docs/switching.md"));

@@ -400,7 +400,7 @@ fn chains_and_rules_of_ports_that_are_gone_do_not_keep_the_daemon_from_starting(
     daemon.restart();
     assert_eq!(daemon.switch("vale7").map(|switch| switch.forwarding), Some("chain".to_owned()));
     assert!(daemon.log().contains("there is no service firewall"), "{}", daemon.log());
-    // The rule is there again when its port is, and drops where the chain has nobody.
+    // The rule returns with its port, and drops while the chain has no function.
     let (mut vm, mut other) = (daemon.open("vale7:vm"), daemon.open("vale7:other"));
     vm.send(&[0xff; 60]).unwrap();
     wait::until("the frame to be dropped", || {

@@ -1,4 +1,4 @@
-//! Interfaces in bad weather: a loop in the cables, a queue that nobody empties for a while.
+//! Interfaces in bad weather: a loop in the cables, a queue that stays full for a while.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 const MEGABYTE: usize = 1 << 20;
 
 /// Both ends of a cable in one switch: a broadcast goes round for ever. It costs the worker's time,
-/// a batch in each turn, and nobody else's frames.
+/// a batch in each turn, and no other port's frames.
 fn storm(kind: PortKind) {
     let Some(lab) = Lab::new(3) else { return };
     lab.tell(|daemon, lab| {
@@ -35,7 +35,7 @@ fn storm(kind: PortKind) {
         add(daemon, "vale0:red", PortKind::Tap, inside(red, "10.0.0.1/24")).unwrap();
         add(daemon, "vale1:blue", PortKind::Tap, inside(blue, "10.0.0.2/24")).unwrap();
         add(daemon, "vale1:green", PortKind::Tap, inside(green, "10.0.0.3/24")).unwrap();
-        // Somebody asks for an address that nobody has.
+        // A station asks for an unknown address.
         red.within(|| {
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
             let seen = || daemon.stats("vale0:here").tx.frames;
@@ -72,7 +72,7 @@ fn signal(daemon: &Daemon, signal: Signal) {
     kill_process(pid, signal).expect("our own");
 }
 
-/// The kernel fills the queue of a TAP that nobody reads, and drops what does not fit.
+/// The kernel fills the queue of a TAP without a reader, and drops what does not fit.
 #[test]
 fn a_tap_whose_queue_was_full_goes_on() {
     let Some(lab) = Lab::new(2) else { return };
@@ -103,7 +103,7 @@ fn a_tap_whose_queue_was_full_goes_on() {
     });
 }
 
-/// One long frame to everybody: who cannot take it as a whole gets nothing of it and counts it, and
+/// One long broadcast: a port that cannot take it as a whole gets nothing of it and counts it, and
 /// who can has all of it.
 #[test]
 fn a_frame_is_dropped_where_it_is_too_long_and_counted_there() {

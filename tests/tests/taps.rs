@@ -1,4 +1,4 @@
-//! TAPs with several queues, and TAPs that somebody else has opened.
+//! TAPs with several queues, and TAPs that another process has opened.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, UdpSocket};
@@ -235,7 +235,7 @@ fn queues_that_cannot_be_are_refused_and_an_interface_that_goes_is_noticed() {
     });
 }
 
-/// `uvala port add vale0:lan --kind tap --fd 0` by nobody, whose standard input is this.
+/// `uvala port add vale0:lan --kind tap --fd 0` by the user `nobody`, with this standard input.
 fn hand_over(daemon: &Daemon, fd: OwnedFd) -> Output {
     let dir = daemon.dir();
     let words =
@@ -276,7 +276,7 @@ fn an_ordinary_users_daemon_takes_a_tap_that_was_opened_for_it() {
         give_taps(daemon, "vale0:red", &[far]).unwrap();
         tcp(home, &red, "10.0.0.2", 4 * MEGABYTE);
         tcp(&red, home, "10.0.0.1", 4 * MEGABYTE);
-        // It goes with its port, for nobody else has it.
+        // The TAP goes with its port: no other process has it open.
         delete(daemon, "vale0:lan");
         wait::until("the TAP to go", || !is_there("lan0"));
         red.ip("link del eth0");

@@ -12,7 +12,7 @@ fn named(ifname: &str) -> HostIf {
     HostIf { ifname: Some(ifname.to_owned()), ..HostIf::default() }
 }
 
-/// That there is a port of it already, and which.
+/// Expects the error that names the port of the interface.
 fn refused_for(result: Result<(), ControlError>, other: &str) {
     let (code, text) = refusal(result);
     assert_eq!(code, ErrorCode::InUse, "{text}");
@@ -81,7 +81,7 @@ fn a_tap_is_one_port_whoever_has_opened_it() {
         let changed = HostIf { mtu: Some(1400), ..named("many") };
         refused_for(add(daemon, "vale0:b", PortKind::Tap, changed), "vale0:many");
         assert_eq!(host(daemon, "vale0:many").mtu, 1500, "it was left as it is");
-        // What somebody else has opened, here and elsewhere, by one descriptor and by another.
+        // What another process has opened, here and elsewhere, by one descriptor and by another.
         let here = tap::make_queues("given", 2);
         let far = red.within(|| tap::make("eth0", 10, false));
         for (port, fds) in [("vale0:here", &here[..1]), ("vale0:far", std::slice::from_ref(&far))] {

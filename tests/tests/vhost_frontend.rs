@@ -84,7 +84,7 @@ fn lend(frontend: &Frontend, machine: &Machine) {
 
 fn event(fd: BorrowedFd<'_>) -> EventFd {
     let number = fd.try_clone_to_owned().unwrap();
-    // SAFETY: the number is that of a copy of ours, and nobody else closes it.
+    // SAFETY: the number is that of our own copy, and no other code closes it.
     unsafe { EventFd::from_raw_fd(std::os::fd::IntoRawFd::into_raw_fd(number)) }
 }
 

@@ -138,7 +138,7 @@ fn a_daemon_that_is_killed_between_taking_and_returning_loses_nothing() {
     for round in 0..10 {
         daemon.kill();
         daemon.restart();
-        // First who receives: what nobody is there for is dropped.
+        // Start the receiver first: the switch drops frames without one.
         b.reconnect(&sockets[1]);
         a.reconnect(&sockets[0]);
         b.send(&announcement(2));
@@ -182,7 +182,7 @@ fn what_is_written_while_a_machine_moves_is_noted() {
     let [noted, changed] = pages.noted_and_changed();
     assert!(pages.is_told() && changed.len() > 10);
     assert!(changed.iter().all(|page| noted.contains(page)), "{changed:?} of {noted:?}");
-    // The log is memory of somebody else's, too.
+    // The log is memory of another process, too.
     a.start_log().truncate();
     let mut process = daemon.open("vale0:process");
     process.send(&frame(1, 3, 0, 60)).unwrap();

@@ -364,7 +364,7 @@ fn a_namespace_lives_as_long_as_a_port_of_its_interface_which_may_go_before() {
         left.die();
         udp(blue, "10.0.0.1", 100);
         blue.ip("link del eth0");
-        // Nobody tells of another namespace: it is noticed when something is sent there.
+        // The kernel does not report events of another namespace: the port notices when it sends.
         let socket = UdpSocket::bind("10.0.0.2:0").unwrap();
         wait::until("the interface to be gone", || {
             drop(socket.send_to(&[1; 100], "10.0.0.1:9"));

@@ -66,7 +66,7 @@ impl Stream<'_> {
         let (mut tally, mut frame, mut scratch) = (Tally::default(), Vec::new(), Vec::new());
         let (mut sent, mut seen) = (0, 0);
         self.to.send(&announcement(self.station)).unwrap();
-        // Whoever forwards has heard it when it is out at the other end.
+        // When the frame arrives at the other end, the forwarding member has seen it.
         wait::until("the announcement", || {
             let rx = self.from.rx(0);
             rx.wait(Some(Duration::from_millis(10))).unwrap();
@@ -258,7 +258,7 @@ fn random_bytes_all_over_the_group_take_no_buffer_from_an_interface() {
                 drop(socket.send_to(&[1; 1000], to));
             });
         };
-        // Of the second address nobody knows where it is, until the hostile one claims it.
+        // The second address is unknown until the hostile port claims it.
         red.ip("neigh add 10.0.0.77 lladdr 02:00:00:00:00:77 dev eth0");
         red.within(flood);
         let seen = daemon.stats("vale0:hostile");

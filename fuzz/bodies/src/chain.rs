@@ -36,7 +36,7 @@ const BYSTANDER: usize = FIRST_FUNCTION + FUNCTIONS;
 /// A mark that counts.
 const VALID: u64 = 1 << 63;
 
-/// Whatever functions write costs them and their operator's frames, and nobody else.
+/// A function that writes arbitrary words loses its own frames, and no other port's.
 pub fn chain(data: &[u8]) {
     run(data);
 }
@@ -177,7 +177,7 @@ impl World {
         self.write(port.atok(input.below(2)), &head.to_le_bytes());
     }
 
-    /// Stations send to each other, and to those that nobody knows.
+    /// Stations send to each other, and to unknown addresses.
     fn send(&mut self, input: &mut Input<'_>) {
         let from = input.below(2);
         let Station { tx, .. } = &mut self.stations[from];

@@ -1,4 +1,4 @@
-//! The helper's question and its policy: who asks is nobody's friend.
+//! The helper's request and its policy, with hostile callers.
 
 use helper::policy::Policy;
 use helper::wire::{Ask, MESSAGE_MAX, hear, tell};

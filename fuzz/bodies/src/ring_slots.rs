@@ -28,8 +28,8 @@ use crate::rings::{SLOTS, STRIDE, Small, block, block_size};
 
 const HONEST: usize = 3;
 
-/// Any bytes at any time in a client's memory cost that client its frames, and nobody anything
-/// else.
+/// A client that writes any bytes at any time into its memory loses its own frames, and no other
+/// port's.
 pub fn ring_slots(data: &[u8]) {
     run(data);
 }

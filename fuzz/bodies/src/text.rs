@@ -1,4 +1,4 @@
-//! Text that somebody else wrote: names, messages, configuration, rules.
+//! Parsers of text: names, messages, configuration, rules.
 
 use std::path::Path;
 
