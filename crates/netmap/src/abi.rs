@@ -200,7 +200,7 @@ pub const NR_FORWARD: u32 = 0x4;
 ///
 /// # Safety
 /// The type is `repr(C)`, holds integers and arrays of them only, and its fields fill it.
-pub unsafe trait Plain: Copy + Default {}
+pub unsafe trait Pod: Copy + Default {}
 
 /// Declares structures of the ABI, each with its proof: size and offsets in netmap's order.
 macro_rules! structures {
@@ -220,7 +220,7 @@ macro_rules! structures {
         const _: () = assert!($size == 0 $(+ size_of::<$type>())*);
         $(const _: () = assert!(offset_of!($name, $field) == $offset);)*
         // SAFETY: integers only, and the sizes of the fields add up to the structure's.
-        unsafe impl Plain for $name {}
+        unsafe impl Pod for $name {}
     )*};
 }
 
@@ -518,15 +518,15 @@ structures! {
 }
 
 /// A plain structure as bytes.
-pub fn bytes_of<T: Plain>(value: &T) -> &[u8] {
+pub fn bytes_of<T: Pod>(value: &T) -> &[u8] {
     let p: *const T = value;
-    // SAFETY: a live value without padding; `Plain` promises both.
+    // SAFETY: a live value without padding; `Pod` promises both.
     unsafe { core::slice::from_raw_parts(p.cast(), size_of::<T>()) }
 }
 
 /// A plain structure's bytes, to be filled.
-pub fn bytes_of_mut<T: Plain>(value: &mut T) -> &mut [u8] {
+pub fn bytes_of_mut<T: Pod>(value: &mut T) -> &mut [u8] {
     let p: *mut T = value;
-    // SAFETY: a live value without padding that any bytes are valid for; `Plain` promises both.
+    // SAFETY: a live value without padding that any bytes are valid for; `Pod` promises both.
     unsafe { core::slice::from_raw_parts_mut(p.cast(), size_of::<T>()) }
 }

@@ -34,7 +34,7 @@
 
 #![allow(unsafe_code)] // UNSAFETY: a binding is published by a pointer and freed with its entry.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -45,10 +45,10 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use crate::abi::OptCsb;
-use crate::kloop::Kloop;
-use crate::preload::socket_path;
-use crate::serve::errno_of;
-use crate::table::TABLE;
+use crate::csb::CsbMode;
+use crate::daemon::{errno_of, socket_path};
+use crate::own;
+use crate::turn::Turn;
 
 /// How long a thread sleeps on its doorbell at most while others use the same one.
 const RECHECK_SHARED: Duration = Duration::from_millis(2);
@@ -58,9 +58,6 @@ const RECHECK: Duration = Duration::from_millis(500);
 const CROWDED: u32 = 1000;
 /// Fruitless syncs between two looks whether the daemon is there.
 const LOOKS: u32 = 256;
-/// Where the library's own descriptors begin.
-const FIRST_OWN: RawFd = 600;
-
 const WANT_TX: i16 = libc::POLLOUT | libc::POLLWRNORM;
 const WANT_RX: i16 = libc::POLLIN | libc::POLLRDNORM;
 
@@ -95,34 +92,8 @@ pub struct Descriptor {
     crowded: AtomicU32,
     /// The doorbell stands in epoll sets, too.
     in_sets: AtomicBool,
-    /// CSB mode.
-    pub kloop: Kloop,
-}
-
-/// A descriptor of the library's own, out of the program's way.
-#[derive(Debug)]
-pub struct Own(OwnedFd);
-
-impl Own {
-    /// Moves it to a high number, and keeps the program from closing it.
-    #[must_use]
-    pub fn new(fd: OwnedFd) -> Self {
-        let fd = rustix::io::fcntl_dupfd_cloexec(&fd, FIRST_OWN).unwrap_or(fd);
-        TABLE.set_own(fd.as_raw_fd());
-        Self(fd)
-    }
-}
-
-impl AsFd for Own {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-impl Drop for Own {
-    fn drop(&mut self) {
-        TABLE.remove(self.0.as_raw_fd());
-    }
+    /// CSB mode, and whether a sync loop runs.
+    pub csb: CsbMode,
 }
 
 impl Descriptor {
@@ -141,7 +112,7 @@ impl Descriptor {
             sleepers: AtomicU32::new(0),
             crowded: AtomicU32::new(0),
             in_sets: AtomicBool::new(false),
-            kloop: Kloop::default(),
+            csb: CsbMode::default(),
         }
     }
 
@@ -213,10 +184,10 @@ impl Descriptor {
 
     fn install(&self, (bound, fds): (Bound, PortFds)) -> Result<(), Errno> {
         self.no_tx_poll.store(bound.no_tx_poll, Ordering::Relaxed);
-        let binding = own(fds).and_then(|fds| {
+        let binding = moved_up(fds).and_then(|fds| {
             let numbers = [&fds.region, &fds.kick, &fds.wake].map(AsRawFd::as_raw_fd);
             let binding = Binding::new(bound, fds).map_err(|_| Errno::NOMEM)?;
-            numbers.into_iter().for_each(|fd| TABLE.set_own(fd));
+            numbers.into_iter().for_each(own::set);
             if let Some(old) = self.current() {
                 binding.rings().succeed(old.rings());
             }
@@ -232,9 +203,9 @@ impl Descriptor {
 
     /// In the child of a `fork`: the doorbell is the parent's.
     pub fn after_fork(&self) {
-        self.busy.store(false, Ordering::Relaxed);
+        Turn::give_back(&self.busy);
         self.sleepers.store(0, Ordering::Relaxed);
-        self.kloop.after_fork();
+        self.csb.after_fork();
         self.borrowed.store(!self.binding.load(Ordering::Relaxed).is_null(), Ordering::Relaxed);
     }
 
@@ -242,17 +213,17 @@ impl Descriptor {
     #[inline]
     fn synced_by_calls(&self, fd: RawFd) -> Result<&Binding, Errno> {
         let binding = self.binding(fd).ok_or(Errno::NXIO)?;
-        if self.kloop.has_csb() { Err(Errno::BUSY) } else { Ok(binding) }
+        if self.csb.has_csb() { Err(Errno::BUSY) } else { Ok(binding) }
     }
 
     /// Begins CSB mode.
     ///
     /// # Errors
-    /// Those of [`Kloop::enable`].
+    /// Those of [`CsbMode::enable`].
     pub fn enable_csb(&self, fd: RawFd, csb: &OptCsb) -> Result<(), Errno> {
         // Nothing is bound: no ring needs the CSB, and that is no error.
         let Some(binding) = self.binding(fd) else { return Ok(()) };
-        self.kloop.enable(binding, csb)
+        self.csb.enable(binding, csb)
     }
 
     /// `NIOCTXSYNC`.
@@ -389,7 +360,7 @@ impl Descriptor {
 
     /// Is an error all that will ever come?
     fn is_shut(&self) -> bool {
-        self.kloop.has_csb() || self.lost.load(Ordering::Relaxed)
+        self.csb.has_csb() || self.lost.load(Ordering::Relaxed)
     }
 
     /// A number that changes with every edge of `events`.
@@ -450,18 +421,17 @@ fn release(held: *mut Held) {
     if !held.is_null() {
         // SAFETY: made by `Box::into_raw` in `install`, and no longer reachable.
         let held = unsafe { Box::from_raw(held) };
-        held.numbers.into_iter().for_each(|fd| TABLE.remove(fd));
+        held.numbers.into_iter().for_each(own::clear);
     }
 }
 
-/// Moves descriptors out of the program's way.
-fn own(fds: PortFds) -> Result<PortFds, Errno> {
-    let high = |fd: OwnedFd| match rustix::io::fcntl_dupfd_cloexec(fd.as_fd(), FIRST_OWN) {
-        // The limit is lower: where it is, it is.
-        Err(Errno::INVAL | Errno::MFILE) => Ok(fd),
-        moved => moved,
-    };
-    Ok(PortFds { region: high(fds.region)?, kick: high(fds.kick)?, wake: high(fds.wake)? })
+/// Moves the descriptors of a port out of the program's way.
+fn moved_up(fds: PortFds) -> Result<PortFds, Errno> {
+    Ok(PortFds {
+        region: own::high(fds.region)?,
+        kick: own::high(fds.kick)?,
+        wake: own::high(fds.wake)?,
+    })
 }
 
 /// The time, as rings have it.
@@ -469,22 +439,4 @@ fn own(fds: PortFds) -> Result<PortFds, Errno> {
 fn now() -> ring::sync::Timestamp {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     [now.tv_sec, now.tv_nsec / 1000]
-}
-
-/// A turn at binding. There is no waiting in the kernel: a child of `fork` would wait for ever.
-struct Turn<'a>(&'a AtomicBool);
-
-impl<'a> Turn<'a> {
-    fn take(busy: &'a AtomicBool) -> Self {
-        while busy.swap(true, Ordering::Acquire) {
-            rustix::thread::sched_yield();
-        }
-        Self(busy)
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
 }

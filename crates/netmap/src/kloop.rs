@@ -22,26 +22,21 @@
 //!
 //! One loop serves one process's memory: a child of `fork` has no loop, and starts its own.
 
-#![allow(unsafe_code)] // UNSAFETY: descriptors by number, and arrays in the program's memory.
+#![allow(unsafe_code)] // UNSAFETY: descriptors by number.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use client::netmap::Binding;
-use ring::abi::{CsbAtok, CsbKtoa};
-use ring::sync::kloop::{LoopMode, ProgramCsb, SyncLoop};
-use rustix::event::{EventfdFlags, Timespec, epoll};
+use ring::sync::kloop::{LoopMode, SyncLoop};
+use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
-use crate::abi::{KLOOP_DIRECT_RX, KLOOP_DIRECT_TX, KloopStart, OptCsb, OptKloopMode, option};
-use crate::descriptor::{Descriptor, Own};
-use crate::memory::{OwnMemory, UserMemory};
+use crate::abi::{KLOOP_DIRECT_RX, KLOOP_DIRECT_TX, KloopStart, OptKloopMode, option};
+use crate::csb::{pause, ring};
+use crate::descriptor::Descriptor;
+use crate::own::Own;
 use crate::request::Options;
-
-const RUNNING: u32 = 1;
-const STOPPING: u32 = 2;
 
 /// Longest sleep of a loop, in microseconds.
 const LONGEST_SLEEP: u32 = 1_000_000;
@@ -49,148 +44,33 @@ const LONGEST_SLEEP: u32 = 1_000_000;
 const YIELDS: u32 = 50;
 /// How long a loop sleeps at most, in case that a kick was lost.
 const RECHECK: Duration = Duration::from_millis(500);
-/// How often `STOP` looks whether the loop has ended.
-const GLANCE: Duration = Duration::from_millis(1);
-/// Bytes of a status block.
-const BLOCK: usize = size_of::<CsbAtok>();
-const _: () = assert!(BLOCK == size_of::<CsbKtoa>());
 
-/// The CSB mode of a descriptor, and its loop.
-#[derive(Debug, Default)]
-pub struct Kloop {
-    state: AtomicU32,
-    /// Where the program's arrays are; 0: no CSB mode.
-    atok: AtomicUsize,
-    ktoa: AtomicUsize,
-    /// Wakes the loop up for a look at `state`.
-    bell: OnceLock<Own>,
-}
-
-impl Kloop {
-    /// Do the program's indexes go through its own memory?
-    #[inline]
-    #[must_use]
-    pub fn has_csb(&self) -> bool {
-        self.atok.load(Ordering::Relaxed) != 0
+/// Runs the loop, until [`CsbMode::stop`].
+///
+/// # Errors
+/// `EINVAL`: no CSB, or options that make no sense; `EBUSY`: it is running already; `ENXIO`:
+/// nothing is bound, or the daemon is gone.
+pub fn start(
+    (descriptor, fd): (&Descriptor, RawFd),
+    request: &KloopStart,
+    options: &mut Options,
+) -> Result<(), Errno> {
+    if request.sleep_us > LONGEST_SLEEP {
+        return Err(Errno::INVAL);
     }
-
-    /// Is this a CSB for so many rings? Writes zeros into it, as netmap does.
-    ///
-    /// # Errors
-    /// `EINVAL`: not aligned; `EFAULT`: not the program's memory.
-    pub fn check(csb: &OptCsb, rings: usize) -> Result<(), Errno> {
-        let aligned = |address: u64| address.is_multiple_of(BLOCK as u64);
-        if !aligned(csb.csb_atok) || !aligned(csb.csb_ktoa) {
-            return Err(Errno::INVAL);
-        }
-        let mut room = vec![0; rings * BLOCK];
-        OwnMemory.read(csb.csb_atok, &mut room)?;
-        room.fill(0);
-        OwnMemory.write(csb.csb_ktoa, &room)
-    }
-
-    /// Begins CSB mode, or moves it to other arrays.
-    ///
-    /// # Errors
-    /// `EBUSY` while a loop is running, and those of [`Kloop::check`]; `EINVAL` unless the rings
-    /// are bound exclusively.
-    pub fn enable(&self, binding: &Binding, csb: &OptCsb) -> Result<(), Errno> {
-        if self.state.load(Ordering::Acquire) & RUNNING != 0 {
-            return Err(Errno::BUSY);
-        }
-        let rings = binding.rings().count();
-        if rings == 0 {
-            return Ok(());
-        }
-        if !binding.bound().exclusive {
-            return Err(Errno::INVAL);
-        }
-        Self::check(csb, rings)?;
-        let address = |address| usize::try_from(address).map_err(|_| Errno::FAULT);
-        let (atok, ktoa) = (address(csb.csb_atok)?, address(csb.csb_ktoa)?);
-        // SAFETY: aligned and writable, as just seen; the program keeps it so.
-        binding.rings().enter_csb(unsafe { ProgramCsb::new(atok, ktoa) });
-        self.ktoa.store(ktoa, Ordering::Relaxed);
-        self.atok.store(atok, Ordering::Release);
-        Ok(())
-    }
-
-    /// Runs the loop, until [`Kloop::stop`].
-    ///
-    /// # Errors
-    /// `EINVAL`: no CSB, or options that make no sense; `EBUSY`: it is running already; `ENXIO`:
-    /// nothing is bound, or the daemon is gone.
-    pub fn start(
-        &self,
-        (descriptor, fd): (&Descriptor, RawFd),
-        request: &KloopStart,
-        options: &mut Options,
-    ) -> Result<(), Errno> {
-        if request.sleep_us > LONGEST_SLEEP {
-            return Err(Errno::INVAL);
-        }
-        let binding = descriptor.own_binding(fd).ok_or(Errno::NXIO)?;
-        let atok = self.atok.load(Ordering::Acquire);
-        if atok == 0 {
-            return Err(Errno::INVAL);
-        }
-        let bell = self.bell()?;
-        let _running = Running::begin(&self.state)?;
-        // SAFETY: looked at when CSB mode began; the program keeps it so.
-        let csb = unsafe { ProgramCsb::new(atok, self.ktoa.load(Ordering::Relaxed)) };
-        let (mut mode, events) = read_options(options, binding.rings().count())?;
-        mode.rung = events.as_ref().is_some_and(Events::can_wake);
-        let waits = match events.as_ref().filter(|_| mode.rung) {
-            Some(events) => Waits::Asleep(events.waker(binding, bell)?),
-            None => Waits::Every(Duration::from_micros(request.sleep_us.into())),
-        };
-        let sync = binding.rings().sync_loop(csb, mode);
-        let irqs = events.map(|events| events.irqs).unwrap_or_default();
-        Loop { kloop: self, descriptor, binding, sync, irqs, waits }.run()
-    }
-
-    /// Ends the loop, and returns when it has ended. One that has not begun ends when it does.
-    pub fn stop(&self) {
-        self.state.fetch_or(STOPPING, Ordering::AcqRel);
-        while self.state.load(Ordering::Acquire) & RUNNING != 0 {
-            if let Some(bell) = self.bell.get() {
-                ring(bell.as_fd());
-            }
-            pause(GLANCE);
-        }
-    }
-
-    /// What wakes the loop up for `STOP`.
-    fn bell(&self) -> Result<&Own, Errno> {
-        if let Some(bell) = self.bell.get() {
-            return Ok(bell);
-        }
-        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(self.bell.get_or_init(|| Own::new(bell)))
-    }
-
-    /// In the child of a `fork`: the thread that ran the loop is not here.
-    pub fn after_fork(&self) {
-        self.state.store(0, Ordering::Relaxed);
-    }
-}
-
-/// A loop that is running; none any more when dropped.
-struct Running<'a>(&'a AtomicU32);
-
-impl<'a> Running<'a> {
-    fn begin(state: &'a AtomicU32) -> Result<Self, Errno> {
-        match state.fetch_or(RUNNING, Ordering::AcqRel) & RUNNING {
-            0 => Ok(Self(state)),
-            _ => Err(Errno::BUSY),
-        }
-    }
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        self.0.store(0, Ordering::Release);
-    }
+    let binding = descriptor.own_binding(fd).ok_or(Errno::NXIO)?;
+    let arrays = descriptor.csb.arrays().ok_or(Errno::INVAL)?;
+    let bell = descriptor.csb.bell()?;
+    let _running = descriptor.csb.begin_loop()?;
+    let (mut mode, events) = read_options(options, binding.rings().count())?;
+    mode.rung = events.as_ref().is_some_and(Events::can_wake);
+    let waits = match events.as_ref().filter(|_| mode.rung) {
+        Some(events) => Waits::Asleep(events.waker(binding, bell)?),
+        None => Waits::Every(Duration::from_micros(request.sleep_us.into())),
+    };
+    let sync = binding.rings().sync_loop(arrays, mode);
+    let irqs = events.map(|events| events.irqs).unwrap_or_default();
+    Loop { bell, descriptor, binding, sync, irqs, waits }.run()
 }
 
 /// The program's eventfds, one of each for every ring; copies.
@@ -289,7 +169,8 @@ enum Waits {
 
 /// A running loop.
 struct Loop<'a> {
-    kloop: &'a Kloop,
+    /// Wakes the loop up for `STOP`.
+    bell: &'a Own,
     descriptor: &'a Descriptor,
     binding: &'a Binding,
     sync: SyncLoop<'a>,
@@ -300,7 +181,7 @@ struct Loop<'a> {
 impl Loop<'_> {
     fn run(mut self) -> Result<(), Errno> {
         let mut quiet = 0;
-        while self.kloop.state.load(Ordering::Acquire) & STOPPING == 0 {
+        while !self.descriptor.csb.is_stopping() {
             let irqs = &self.irqs;
             let pass = self.sync.pass(|i| {
                 if let Some(irq) = irqs.get(i).and_then(Option::as_ref) {
@@ -332,26 +213,8 @@ impl Loop<'_> {
         let time = Timespec { tv_sec: 0, tv_nsec: RECHECK.subsec_nanos().into() };
         let come = epoll::wait(set, room.as_mut_slice(), Some(&time));
         self.descriptor.answer(self.binding);
-        if let Some(bell) = self.kloop.bell.get() {
-            // Empty unless somebody stops us.
-            let _ = rustix::io::read(bell, &mut [0u8; 8][..]);
-        }
+        // Empty unless a thread stops the loop.
+        let _ = rustix::io::read(self.bell, &mut [0u8; 8][..]);
         come.is_ok_and(|(events, _)| !events.is_empty())
     }
-}
-
-/// Adds to an eventfd. One that cannot take more has been rung.
-fn ring(event: BorrowedFd<'_>) {
-    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
-}
-
-/// Gives the core away, for so long at least.
-fn pause(time: Duration) {
-    if time.is_zero() {
-        rustix::thread::sched_yield();
-        return;
-    }
-    let time = Timespec { tv_sec: 0, tv_nsec: time.as_nanos().try_into().unwrap_or(999_999_999) };
-    // Cut short by a signal: the loop comes round sooner.
-    let _ = rustix::thread::nanosleep(&time);
 }

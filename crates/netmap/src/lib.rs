@@ -16,35 +16,47 @@
 //!  daemon      socket ◄────────────────┘    memfd            pipes
 //! ```
 //!
+//! A module imports those above it in this table and none below:
+//!
 //! | module | holds |
 //! |---|---|
 //! | [`abi`] | netmap's structures and numbers, API 14 and 15 |
-//! | [`memory`], [`request`] | what programs ask, and how they are answered |
-//! | [`serve`] | how the daemon carries it out |
-//! | [`table`], [`descriptor`] | which descriptors are ours, and what they are bound to |
-//! | [`kloop`] | CSB mode and the sync loop |
-//! | [`wait`] | waiting for them and others at once |
-//! | [`preload`] | the functions that a program finds in the place of its C library's |
+//! | [`memory`], [`request`] | requests read from the program's memory, and answers written there |
+//! | [`errno`], [`next`] | the C library: `errno`, and the functions that the library stands in for |
+//! | [`daemon`] | where the daemon is, and its errors as netmap's |
+//! | [`own`], [`turn`] | the library's own descriptors; turns that a child of `fork` can give back |
+//! | [`csb`], [`descriptor`] | CSB mode, and what a `/dev/netmap` descriptor is bound to |
+//! | [`table`] | which of the program's descriptors are netmap's, or epoll sets with such members |
+//! | [`wait`], [`kloop`] | waiting for several descriptors at once; the sync loop |
+//! | [`serve`] | requests, carried out by the daemon |
+//! | [`preload`] | the functions that a program calls in place of its C library's |
 //!
-//! # Not yet
+//! # What a program is refused
 //!
-//! | asked for | answer |
+//! | request | answer |
 //! |---|---|
-//! | monitors (`NR_MONITOR_*`), null ports (`NR_REG_NULL`) | `EOPNOTSUPP` |
-//! | virtio-net headers of 10 or 12 bytes | `EOPNOTSUPP` |
-//! | `NETMAP_REQ_VALE_NEWIF`, polling | `EOPNOTSUPP` |
-//! | interfaces of the system (`netmap:eth0`), in requests of every kind | `ENXIO` |
+//! | a monitor or a null port together with rings of the host's side | `EOPNOTSUPP` |
+//! | what the daemon calls unsupported | `EOPNOTSUPP` |
+//! | an interface of the system (`netmap:eth0`) that the daemon does not serve | `ENXIO` |
+//! | `NIOCCONFIG`: there is no forwarding code of a kernel module to configure | `EINVAL` |
 //!
-//! Out of reach for ever: programs that are linked statically or make system calls themselves.
+//! The library cannot help programs that are linked statically or that make system calls without
+//! the C library.
 //!
 //! The conformance suite, in C, is in `tests/netmap`; `tests/tests/netmap_programs.rs` runs it.
 
 pub mod abi;
+pub mod csb;
+pub mod daemon;
 pub mod descriptor;
+pub mod errno;
 pub mod kloop;
 pub mod memory;
+pub mod next;
+pub mod own;
 pub mod preload;
 pub mod request;
 pub mod serve;
 pub mod table;
+pub mod turn;
 pub mod wait;

@@ -8,7 +8,7 @@
 
 use rustix::io::Errno;
 
-use crate::abi::{Plain, bytes_of, bytes_of_mut};
+use crate::abi::{Pod, bytes_of, bytes_of_mut};
 
 /// Where requests come from and answers go to.
 pub trait UserMemory {
@@ -19,14 +19,14 @@ pub trait UserMemory {
     fn write(&self, address: u64, from: &[u8]) -> Result<(), Errno>;
 
     /// A structure.
-    fn read_plain<T: Plain>(&self, address: u64) -> Result<T, Errno> {
+    fn read_struct<T: Pod>(&self, address: u64) -> Result<T, Errno> {
         let mut value = T::default();
         self.read(address, bytes_of_mut(&mut value))?;
         Ok(value)
     }
 
     /// A structure.
-    fn write_plain<T: Plain>(&self, address: u64, value: &T) -> Result<(), Errno> {
+    fn write_struct<T: Pod>(&self, address: u64, value: &T) -> Result<(), Errno> {
         self.write(address, bytes_of(value))
     }
 }
@@ -114,15 +114,15 @@ mod tests {
     fn own_memory_is_read_and_written_and_faults_are_errors() {
         let mut header = PortHdr { nr_hdr_len: 12, pad1: 7 };
         let address = (&raw mut header).expose_provenance() as u64;
-        assert_eq!(OwnMemory.read_plain::<PortHdr>(address), Ok(header));
+        assert_eq!(OwnMemory.read_struct::<PortHdr>(address), Ok(header));
         let new = PortHdr { nr_hdr_len: 10, pad1: 0 };
-        assert_eq!(OwnMemory.write_plain(address, &new), Ok(()));
+        assert_eq!(OwnMemory.write_struct(address, &new), Ok(()));
         assert_eq!(header, new);
         for bad in [0, 8, u64::MAX - 100] {
-            assert_eq!(OwnMemory.read_plain::<PortHdr>(bad), Err(Errno::FAULT));
-            assert_eq!(OwnMemory.write_plain(bad, &new), Err(Errno::FAULT));
+            assert_eq!(OwnMemory.read_struct::<PortHdr>(bad), Err(Errno::FAULT));
+            assert_eq!(OwnMemory.write_struct(bad, &new), Err(Errno::FAULT));
         }
         let text = "constant".as_ptr().expose_provenance() as u64;
-        assert_eq!(OwnMemory.write_plain(text, &new), Err(Errno::FAULT));
+        assert_eq!(OwnMemory.write_struct(text, &new), Err(Errno::FAULT));
     }
 }

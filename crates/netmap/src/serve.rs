@@ -13,18 +13,18 @@ mod interface;
 
 use std::os::fd::RawFd;
 
-use client::control::{Connection, ControlError};
 use protocol::name::{PortName, SwitchName};
 use protocol::{
-    Bind, BindKind, Bound, ErrorCode, GeometryQuery, HostRings, MonitorOf, Page, PortGeometry,
+    Bind, BindKind, Bound, GeometryQuery, HostRings, MonitorOf, Page, PortGeometry,
     PortInfo as ListedPort, PortList, PortRef, PortSet, PortSettings, Reply, Request as Call,
     RingChoice,
 };
 use rustix::io::Errno;
 
 use crate::abi::{Name, PoolsInfo, PortHdr, PortInfo, Register, ValeList, flag, mode, option};
+use crate::daemon::call;
 use crate::descriptor::Descriptor;
-use crate::preload::socket_path;
+use crate::kloop;
 use crate::request::{Body, Request, Server};
 
 use extmem::Memory;
@@ -41,29 +41,6 @@ pub struct Service<'a> {
 const NO_PORT: u32 = 254;
 /// The region that is meant where neither port nor region is named.
 const DEFAULT_REGION: u16 = 1;
-
-/// netmap's errno for a daemon's answer.
-#[must_use]
-pub fn errno_of(error: &ControlError) -> Errno {
-    match error {
-        ControlError::NoDaemon(_) | ControlError::Lost(_) => Errno::NXIO,
-        ControlError::Permission(_) | ControlError::Untrusted { .. } => Errno::PERM,
-        ControlError::Timeout(_) => Errno::TIMEDOUT,
-        ControlError::Protocol(_) => Errno::PROTO,
-        ControlError::NoDescriptors => Errno::MFILE,
-        ControlError::Io { error, .. } => *error,
-        ControlError::Refused(failure) => match failure.code {
-            ErrorCode::BadName | ErrorCode::BadRequest => Errno::INVAL,
-            ErrorCode::NotFound => Errno::NXIO,
-            ErrorCode::Exists => Errno::EXIST,
-            ErrorCode::InUse => Errno::BUSY,
-            ErrorCode::Permission => Errno::PERM,
-            ErrorCode::Quota | ErrorCode::NoMemory => Errno::NOMEM,
-            ErrorCode::Unsupported => Errno::OPNOTSUPP,
-            ErrorCode::Internal | ErrorCode::NotKept => Errno::IO,
-        },
-    }
-}
 
 impl Server for Service<'_> {
     fn serve(&mut self, request: &mut Request) -> Result<(), Errno> {
@@ -93,10 +70,9 @@ impl Server for Service<'_> {
             Body::PollingEnable(body) => interface::poll(&name, Some(body)),
             Body::PollingDisable(_) => interface::poll(&name, None),
             Body::KloopStart(body) => {
-                let whose = (self.descriptor, self.fd);
-                self.descriptor.kloop.start(whose, body, &mut request.options)
+                kloop::start((self.descriptor, self.fd), body, &mut request.options)
             }
-            Body::KloopStop => self.bound().map(|()| self.descriptor.kloop.stop()),
+            Body::KloopStop => self.bound().map(|()| self.descriptor.csb.stop()),
             Body::CsbEnable => {
                 let csb = request.options.get(option::CSB).ok_or(Errno::INVAL)?;
                 let outcome = self.descriptor.enable_csb(self.fd, &csb);
@@ -272,12 +248,6 @@ fn port_name(name: &Name) -> Result<PortName, Errno> {
 /// An interface, or the end of a pipe of one.
 fn interface_name(text: &str) -> Option<PortName> {
     format!("{}{text}", SwitchName::INTERFACE).parse().ok()
-}
-
-/// Asks the daemon over a connection of its own.
-fn call(request: Call) -> Result<Reply, Errno> {
-    let connection = Connection::connect(socket_path()).map_err(|error| errno_of(&error))?;
-    connection.call(request).map_err(|error| errno_of(&error))
 }
 
 /// The port as the daemon lists it.

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use libc::{nfds_t, pollfd, sigset_t, timespec};
 
 use crate::descriptor::Descriptor;
-use crate::preload::next;
+use crate::next;
 use crate::table::Use;
 
 /// Looks with the core given away in between, before sleeping.

@@ -47,11 +47,11 @@ pub fn netmap_request(data: &[u8]) {
     let given = input.0;
     let memory = Piece(RefCell::new(given.to_vec()));
     // Addresses that a fuzzer would look for a long time.
-    if let Ok(mut header) = memory.read_plain::<Header>(BASE) {
+    if let Ok(mut header) = memory.read_struct::<Header>(BASE) {
         header.nr_body = header.nr_body % 512 + if header.nr_body == 0 { 0 } else { BASE };
         header.nr_options = header.nr_options % 512 + if serve & 2 == 0 { 0 } else { BASE };
         header.nr_reserved &= u32::from(serve & 4);
-        memory.write_plain(BASE, &header).expect("just read");
+        memory.write_struct(BASE, &header).expect("just read");
     }
     let mut served = 0;
     let mut server = |request: &mut Request| {
@@ -70,7 +70,7 @@ pub fn netmap_request(data: &[u8]) {
     assert!(outcome.is_err() || served == 1);
     let is_answered = |name: &[u8]| name.starts_with(b"answer\0");
     if outcome.is_err() && call.is_multiple_of(3) && !given.windows(6).any(|w| w == b"answer") {
-        let header = memory.read_plain::<Header>(BASE);
+        let header = memory.read_struct::<Header>(BASE);
         assert!(!header.is_ok_and(|header| is_answered(&header.nr_name.0)));
     }
 }

@@ -9,11 +9,11 @@ use libc::{off_t, size_t, ssize_t};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 
-use super::next::Argument;
-use super::{fail, next, pass, result};
 use crate::abi::{IfReq, ioctl as number};
 use crate::descriptor::Descriptor;
+use crate::errno::{fail, result};
 use crate::memory::{OwnMemory, UserMemory};
+use crate::next::{self, Argument, pass};
 use crate::request::{self, LegacyCall};
 use crate::serve::Service;
 use crate::table::TABLE;
@@ -56,7 +56,7 @@ fn control(descriptor: &Descriptor, fd: RawFd, call: c_ulong, address: u64) -> R
         number::GINFO => request::legacy(&OwnMemory, LegacyCall::Info, address, &mut service),
         // For forwarding code that a kernel module has put into a switch: there is none.
         number::CONFIG if address != 0 => {
-            OwnMemory.read_plain::<IfReq>(address).and(Err(Errno::INVAL))
+            OwnMemory.read_struct::<IfReq>(address).and(Err(Errno::INVAL))
         }
         number::CONFIG => Err(Errno::INVAL),
         _ => Err(Errno::OPNOTSUPP),

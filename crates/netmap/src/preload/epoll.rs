@@ -39,10 +39,8 @@
 
 #![allow(unsafe_code)] // UNSAFETY: the C library's functions, with the program's pointers.
 
-mod set;
-
 use std::ffi::c_int;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::time::Duration;
 
 use libc::{epoll_event, pollfd, sigset_t, timespec};
@@ -50,11 +48,11 @@ use rustix::event::Timespec;
 use rustix::io::Errno;
 
 use super::poll::{millis, time_of};
-use super::{fail, pass, result};
+use crate::errno::{fail, get_errno, result};
+use crate::next::pass;
+use crate::table::epoll_set::{EpollSet, SIGNAL};
 use crate::table::{Kind, TABLE, Use};
 use crate::wait::{Limit, ppoll};
-
-pub use set::EpollSet;
 
 /// How long a thread sleeps at most, in case that a ring was taken by another.
 const RECHECK: Duration = Duration::from_millis(500);
@@ -94,7 +92,7 @@ fn make_set(set: RawFd, fd: RawFd) -> Result<(), Errno> {
     // The kernel says whether it is a set: `fd` is in none.
     let deleted = pass!(epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()));
     if deleted < 0 {
-        match super::get_errno() {
+        match get_errno() {
             libc::ENOENT => {}
             libc::EBADF => return Err(Errno::BADF),
             _ => return Err(Errno::INVAL),
@@ -104,14 +102,6 @@ fn make_set(set: RawFd, fd: RawFd) -> Result<(), Errno> {
         true => Ok(()),
         false => Err(Errno::NOSPC),
     }
-}
-
-/// Puts a descriptor of the library's own into the kernel's set, or takes it out.
-fn control_own(set: RawFd, call: c_int, own: &impl AsRawFd, data: u64) {
-    let mut event = epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: data };
-    // One that is in it, or is no longer, is as it should be; without room, waits look twice a
-    // second.
-    let _: c_int = pass!(epoll_ctl(set, call, own.as_raw_fd(), &raw mut event));
 }
 
 /// The set behind `fd`, if it has netmap members, or had some.
@@ -189,7 +179,7 @@ fn others(fd: RawFd, set: &EpollSet, out: &mut [epoll_event]) -> Others {
                 out[others.reported] = out[i];
                 others.reported += 1;
             }
-            Some(set::SIGNAL) => others.signal = true,
+            Some(SIGNAL) => others.signal = true,
             Some(at) => others.foreign |= !set.answer(fd, at),
         }
     }

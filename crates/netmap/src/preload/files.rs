@@ -9,9 +9,12 @@ use client::control::{Connection, ControlError};
 use libc::{msghdr, ssize_t};
 use rustix::io::{Errno, FdFlags};
 
-use super::next::{Argument, Mode};
-use super::{adopt, fail, get_errno, pass, result, set_errno, socket_path};
+use super::adopt;
+use crate::daemon::socket_path;
 use crate::descriptor::Descriptor;
+use crate::errno::{fail, get_errno, result, set_errno};
+use crate::next::{self, Argument, Mode, pass};
+use crate::own;
 use crate::table::{Kind, TABLE};
 
 const DEVICE: &CStr = c"/dev/netmap";
@@ -129,7 +132,7 @@ unsafe extern "C-unwind" fn __openat64_2(dir: c_int, path: *const c_char, flags:
 /// The program's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    if TABLE.is_own(fd) && TABLE.may_change() {
+    if own::contains(fd) && TABLE.may_change() {
         return fail(Errno::BADF);
     }
     forget(fd);
@@ -149,21 +152,20 @@ fn forget(fd: RawFd) {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let only_marks = flags & libc::CLOSE_RANGE_CLOEXEC.cast_signed() != 0;
-    if TABLE.is_empty() || only_marks || first > last || !TABLE.may_change() {
+    let none = TABLE.is_empty() && own::is_empty();
+    if none || only_marks || first > last || !TABLE.may_change() {
         return pass!(close_range(first, last, flags));
     }
+    for fd in TABLE.occupied(first, last).filter(|fd| !own::contains(*fd)) {
+        TABLE.remove(fd);
+    }
     let mut from = first;
-    for (fd, own) in TABLE.occupied(first, last) {
+    for fd in own::between(first, last) {
         let at = fd.cast_unsigned();
-        if !own {
-            TABLE.remove(fd);
-        } else {
-            // Around the library's own.
-            if at > from && pass!(close_range(from, at - 1, flags)) < 0 {
-                return -1;
-            }
-            from = at + 1;
+        if at > from && pass!(close_range(from, at - 1, flags)) < 0 {
+            return -1;
         }
+        from = at + 1;
     }
     if from > last {
         return 0;
@@ -197,7 +199,7 @@ unsafe extern "C-unwind" fn dup(old: c_int) -> c_int {
 /// The program's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
-    if TABLE.is_own(new) && TABLE.may_change() {
+    if own::contains(new) && TABLE.may_change() {
         return fail(Errno::BUSY);
     }
     match pass!(dup2(old, new)) {
@@ -209,7 +211,7 @@ unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
 /// The program's function of this name.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-    if TABLE.is_own(new) && TABLE.may_change() {
+    if own::contains(new) && TABLE.may_change() {
         return fail(Errno::BUSY);
     }
     copied(old, pass!(dup3(old, new, flags)))
@@ -248,7 +250,7 @@ unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_in
 }
 
 fn pass_size(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    match super::next::recvmsg() {
+    match next::recvmsg() {
         // SAFETY: with the program's own arguments.
         Some(next) => unsafe { next(fd, message, flags) },
         None => fail(Errno::NOSYS) as ssize_t,

@@ -24,21 +24,20 @@
 pub mod device;
 pub mod epoll;
 pub mod files;
-pub mod next;
 pub mod poll;
 pub mod select;
 
-use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 use protocol::paths::UNREADY_SOCKET_NAME;
-use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
 
+use crate::daemon::socket_path;
 use crate::descriptor::Descriptor;
+use crate::errno::{get_errno, set_errno};
+use crate::next;
 use crate::table::{Kind, TABLE};
 
 /// Runs before the program's `main`.
@@ -58,12 +57,6 @@ extern "C" fn start() {
 
 extern "C" fn in_child() {
     TABLE.after_fork();
-}
-
-/// The daemon's socket, as it is found when first asked for.
-pub fn socket_path() -> &'static Path {
-    static SOCKET: OnceLock<PathBuf> = OnceLock::new();
-    SOCKET.get_or_init(|| protocol::paths::client_socket(None))
 }
 
 /// Takes over the connections to the daemon among the descriptors of this process.
@@ -110,49 +103,3 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     let metadata = std::fs::symlink_metadata(path).ok()?;
     Some((metadata.dev(), metadata.ino()))
 }
-
-/// The program's `errno`.
-fn errno() -> *mut c_int {
-    // SAFETY: every thread has one.
-    unsafe { libc::__errno_location() }
-}
-
-fn get_errno() -> c_int {
-    // SAFETY: this thread's own.
-    unsafe { *errno() }
-}
-
-fn set_errno(value: c_int) {
-    // SAFETY: this thread's own.
-    unsafe { *errno() = value }
-}
-
-/// -1, and why.
-fn fail(error: Errno) -> c_int {
-    set_errno(error.raw_os_error());
-    -1
-}
-
-/// Runs `f`, which may call the C library, and gives its result as a system call does.
-fn result(f: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
-    let before = get_errno();
-    match f() {
-        Ok(value) => {
-            set_errno(before);
-            value
-        }
-        Err(error) => fail(error),
-    }
-}
-
-/// Calls the function behind ours.
-macro_rules! pass {
-    ($name:ident($($argument:expr),*)) => {
-        match $crate::preload::next::$name() {
-            // SAFETY: with the program's own arguments, or as good.
-            Some(next) => unsafe { next($($argument),*) },
-            None => $crate::preload::fail(rustix::io::Errno::NOSYS).into(),
-        }
-    };
-}
-use pass;

@@ -8,7 +8,8 @@ use std::time::Duration;
 use libc::{nfds_t, pollfd, sigset_t, size_t, timespec};
 use rustix::io::Errno;
 
-use super::{fail, pass};
+use crate::errno::fail;
+use crate::next::pass;
 use crate::table::TABLE;
 use crate::wait::{Limit, Member, wait};
 

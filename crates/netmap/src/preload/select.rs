@@ -10,7 +10,8 @@ use libc::{fd_set, pollfd, sigset_t, timespec, timeval};
 use rustix::io::Errno;
 
 use super::poll::{EMPTY, poll_ours, time_of};
-use super::{fail, pass};
+use crate::errno::fail;
+use crate::next::pass;
 use crate::table::TABLE;
 use crate::wait::Limit;
 

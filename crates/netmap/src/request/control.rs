@@ -18,9 +18,9 @@ pub fn control(
     if address == 0 {
         return Err(Errno::INVAL);
     }
-    let mut header: Header = memory.read_plain(address)?;
+    let mut header: Header = memory.read_struct(address)?;
     let outcome = exchange(memory, &mut header, server);
-    memory.write_plain(address, &header)?;
+    memory.write_struct(address, &header)?;
     outcome
 }
 

@@ -35,9 +35,9 @@ pub fn legacy(
     if address == 0 {
         return Err(Errno::INVAL);
     }
-    let mut old: Legacy = memory.read_plain(address)?;
+    let mut old: Legacy = memory.read_struct(address)?;
     let outcome = exchange(call, &mut old, server);
-    memory.write_plain(address, &old)?;
+    memory.write_struct(address, &old)?;
     outcome
 }
 

@@ -7,7 +7,7 @@
 use rustix::io::Errno;
 
 use crate::abi::{
-    NETMAP_REQ_MAXSIZE, OptCsb, OptExtmem, OptKloopMode, OptOffsets, OptionHeader, Plain, bytes_of,
+    NETMAP_REQ_MAXSIZE, OptCsb, OptExtmem, OptKloopMode, OptOffsets, OptionHeader, Pod, bytes_of,
     bytes_of_mut, option,
 };
 use crate::memory::UserMemory;
@@ -68,7 +68,7 @@ impl Options {
                 return Err(Refusal { error: Errno::MSGSIZE, tell: false });
             }
             let address = next;
-            let mut header: OptionHeader = memory.read_plain(address).map_err(refuse)?;
+            let mut header: OptionHeader = memory.read_struct(address).map_err(refuse)?;
             header.nro_status = 0;
             next = header.nro_next;
             size += HEADER;
@@ -118,7 +118,7 @@ impl Options {
         outcome: Result<(), Errno>,
     ) -> Result<(), Errno> {
         for entry in &self.0 {
-            memory.write_plain(entry.address, &entry.header)?;
+            memory.write_struct(entry.address, &entry.header)?;
             if outcome.is_ok() && entry.header.nro_status == 0 && !entry.body.is_empty() {
                 memory.write(entry.address + HEADER as u64, &entry.body)?;
             }
@@ -128,7 +128,7 @@ impl Options {
 
     /// The option of this type.
     #[must_use]
-    pub fn get<T: Plain>(&self, reqtype: u32) -> Option<T> {
+    pub fn get<T: Pod>(&self, reqtype: u32) -> Option<T> {
         let mut value = T::default();
         let entry = self.0.iter().find(|entry| entry.header.nro_reqtype == reqtype)?;
         let bytes = bytes_of_mut(&mut value);
@@ -158,7 +158,7 @@ impl Options {
     }
 
     /// Changes what an option says.
-    pub fn set<T: Plain>(&mut self, reqtype: u32, value: &T) {
+    pub fn set<T: Pod>(&mut self, reqtype: u32, value: &T) {
         for entry in self.0.iter_mut().filter(|entry| entry.header.nro_reqtype == reqtype) {
             entry.body = bytes_of(value).to_vec();
         }

@@ -6,9 +6,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::abi::{
-    Header, Legacy, OptCsb, OptionHeader, Plain, command, flag, mode, option, ringid,
-};
+use crate::abi::{Header, Legacy, OptCsb, OptionHeader, Pod, command, flag, mode, option, ringid};
 use crate::memory::UserMemory;
 
 /// Pieces of memory by their addresses; everything between them faults.
@@ -16,12 +14,12 @@ use crate::memory::UserMemory;
 struct Pieces(RefCell<BTreeMap<u64, Vec<u8>>>);
 
 impl Pieces {
-    fn put<T: Plain>(&self, address: u64, value: &T) {
+    fn put<T: Pod>(&self, address: u64, value: &T) {
         self.0.borrow_mut().insert(address, bytes_of(value).to_vec());
     }
 
-    fn get<T: Plain>(&self, address: u64) -> T {
-        self.read_plain(address).unwrap()
+    fn get<T: Pod>(&self, address: u64) -> T {
+        self.read_struct(address).unwrap()
     }
 
     fn within<R>(
@@ -74,10 +72,10 @@ fn register(options: &[u32]) -> Pieces {
     memory
 }
 
-fn change<T: Plain>(memory: &Pieces, address: u64, change: impl FnOnce(&mut T)) {
+fn change<T: Pod>(memory: &Pieces, address: u64, change: impl FnOnce(&mut T)) {
     let mut value = memory.get::<T>(address);
     change(&mut value);
-    memory.write_plain(address, &value).unwrap();
+    memory.write_struct(address, &value).unwrap();
 }
 
 fn refuses(memory: &Pieces, error: Errno) {

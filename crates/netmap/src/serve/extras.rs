@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use super::extmem::Memory;
 use super::{chosen, geometry, port_name};
 use crate::abi::{Name, OptCsb, OptExtmem, OptOffsets, Register, flag, mode, option};
+use crate::csb::CsbMode;
 use crate::descriptor::Descriptor;
-use crate::kloop::Kloop;
 use crate::request::Options;
 
 /// What a REGISTER asks for.
@@ -97,7 +97,7 @@ fn check_csb(csb: &OptCsb, name: &Name, body: &Register) -> Result<(), Errno> {
     if !only(flag::EXCLUSIVE) {
         return Err(Errno::INVAL);
     }
-    Kloop::check(csb, tx + rx)
+    CsbMode::check(csb, tx + rx)
 }
 
 /// netmap's rules for offsets.

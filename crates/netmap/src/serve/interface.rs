@@ -6,11 +6,12 @@ use protocol::{
 };
 use rustix::io::Errno;
 
-use super::{NO_PORT, call, chosen, interface_name, list, port_name, shown};
+use super::{NO_PORT, chosen, interface_name, list, port_name, shown};
 use crate::abi::{
     Name, POLLING_MULTI_CPU, POLLING_SINGLE_CPU, ValeAttach, ValeDetach, ValeList, ValeNewif,
     ValePolling,
 };
+use crate::daemon::call;
 
 pub(super) fn add(name: &Name, body: &mut ValeNewif) -> Result<(), Errno> {
     let text = str::from_utf8(name.bytes()).map_err(|_| Errno::INVAL)?;

@@ -115,3 +115,15 @@ pub type Argument = c_long;
 
 /// The mode of `open`.
 pub type Mode = mode_t;
+
+/// Calls the function behind ours.
+macro_rules! pass {
+    ($name:ident($($argument:expr),*)) => {
+        match $crate::next::$name() {
+            // SAFETY: with the program's own arguments, or as good.
+            Some(next) => unsafe { next($($argument),*) },
+            None => $crate::errno::fail(rustix::io::Errno::NOSYS).into(),
+        }
+    };
+}
+pub(crate) use pass;

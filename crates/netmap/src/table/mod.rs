@@ -6,7 +6,6 @@
 //!  fd 5 ─┐
 //!        ├──► Entry   counts: 2 descriptors, 1 user   content: a netmap descriptor
 //!  fd 9 ─┘            (dup, dup2: one entry)                   or an epoll set
-//!  fd 700 ──► ours    the library's own: nobody else may close it
 //! ```
 //!
 //! Looking up takes no lock: load the slot, count oneself in as a user, look whether the slot still
@@ -25,12 +24,16 @@
 
 #![allow(unsafe_code)] // UNSAFETY: entries are shared by counting, not by the borrow checker.
 
+pub mod epoll_set;
+
 use std::cell::UnsafeCell;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::descriptor::Descriptor;
-use crate::preload::epoll::EpollSet;
+use crate::own;
+
+pub use epoll_set::EpollSet;
 
 /// What a descriptor of ours is.
 #[derive(Debug)]
@@ -87,14 +90,6 @@ pub static TABLE: Table = Table {
     used: AtomicU32::new(0),
     entries: AtomicPtr::new(std::ptr::null_mut()),
     owner: AtomicU32::new(0),
-};
-
-/// What slots of the library's own descriptors point to.
-static OURS: Entry = Entry {
-    counts: AtomicU64::new(0),
-    free: AtomicBool::new(false),
-    content: UnsafeCell::new(None),
-    next: std::ptr::null(),
 };
 
 /// A use of an entry: as long as it lives, the entry's content does.
@@ -191,7 +186,7 @@ impl Table {
         let slot = self.slot(fd)?;
         loop {
             let at = slot.load(Ordering::Acquire);
-            if at.is_null() || is_ours(at) {
+            if at.is_null() {
                 return None;
             }
             // SAFETY: entries live for ever.
@@ -210,15 +205,10 @@ impl Table {
         }
     }
 
-    /// Is `fd` one of the library's own?
-    #[must_use]
-    pub fn is_own(&self, fd: RawFd) -> bool {
-        !self.is_empty() && self.slot(fd).is_some_and(|slot| is_ours(slot.load(Ordering::Relaxed)))
-    }
-
     /// Says what `fd` is from now on. `false`: there is no room for that number.
     pub fn insert(&self, fd: RawFd, kind: Kind) -> bool {
         let Some(slot) = self.slot_or_new(fd) else { return false };
+        own::clear(fd);
         let entry = self.free_entry();
         // SAFETY: just taken: no counts, and nobody else may take it.
         unsafe { *entry.content.get() = Some(kind) };
@@ -231,21 +221,16 @@ impl Table {
     pub fn copy(&self, from: RawFd, to: RawFd) {
         let Some(used) = self.get(from) else { return self.remove(to) };
         let Some(slot) = self.slot_or_new(to) else { return };
+        own::clear(to);
         used.0.counts.fetch_add(DESCRIPTOR, Ordering::Relaxed);
         self.replace(slot, std::ptr::from_ref(used.0).cast_mut());
     }
 
     /// `fd` is closed, or about to be.
     pub fn remove(&self, fd: RawFd) {
+        own::clear(fd);
         if let Some(slot) = self.slot(fd) {
             self.replace(slot, std::ptr::null_mut());
-        }
-    }
-
-    /// `fd` is one of the library's own.
-    pub fn set_own(&self, fd: RawFd) {
-        if let Some(slot) = self.slot_or_new(fd) {
-            self.replace(slot, std::ptr::from_ref(&OURS).cast_mut());
         }
     }
 
@@ -256,7 +241,7 @@ impl Table {
             (false, true) => drop(self.used.fetch_sub(1, Ordering::Relaxed)),
             _ => {}
         }
-        if !old.is_null() && !is_ours(old) {
+        if !old.is_null() {
             // SAFETY: entries live for ever.
             unsafe { &*old }.give_back(DESCRIPTOR);
         }
@@ -321,8 +306,8 @@ impl Table {
         })
     }
 
-    /// The numbers from `first` to `last` whose slots are not empty; `true`: the library's own.
-    pub fn occupied(&self, first: u32, last: u32) -> impl Iterator<Item = (RawFd, bool)> {
+    /// The numbers from `first` to `last` whose slots are not empty.
+    pub fn occupied(&self, first: u32, last: u32) -> impl Iterator<Item = RawFd> {
         let end = u32::try_from(PAGES * PAGE).expect("a million") - 1;
         let mut at = first;
         std::iter::from_fn(move || {
@@ -334,9 +319,8 @@ impl Table {
                     continue;
                 };
                 at += 1;
-                let entry = slot.load(Ordering::Relaxed);
-                if !entry.is_null() {
-                    return Some((fd, is_ours(entry)));
+                if !slot.load(Ordering::Relaxed).is_null() {
+                    return Some(fd);
                 }
             }
             None
@@ -368,10 +352,6 @@ impl Table {
             }
         }
     }
-}
-
-fn is_ours(entry: *const Entry) -> bool {
-    std::ptr::eq(entry, &raw const OURS)
 }
 
 fn process() -> u32 {

@@ -1,5 +1,7 @@
 //! The netmap descriptors of an epoll set.
 
+#![allow(unsafe_code)] // UNSAFETY: the C library's `epoll_ctl`.
+
 use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -8,9 +10,11 @@ use libc::epoll_event;
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
-use super::control_own;
-use crate::descriptor::{Descriptor, Own};
-use crate::table::TABLE;
+use super::TABLE;
+use crate::descriptor::Descriptor;
+use crate::next::pass;
+use crate::own::{self, Own};
+use crate::turn::Turn;
 
 /// Most netmap descriptors of a set.
 const PLACES: usize = 512;
@@ -105,7 +109,7 @@ impl Place {
     fn take_down(&self, set: RawFd, new: RawFd) {
         let old = self.bell.swap(new, Ordering::Relaxed);
         // The number of one that is closed may be the program's by now.
-        if old != -1 && TABLE.is_own(old) {
+        if old != -1 && own::contains(old) {
             control_own(set, libc::EPOLL_CTL_DEL, &old, 0);
         }
     }
@@ -177,12 +181,8 @@ impl EpollSet {
 
     /// Carries out a call of `epoll_ctl`.
     pub fn change(&self, call: c_int, fd: RawFd, event: Option<epoll_event>) -> Result<(), Errno> {
-        while self.busy.swap(true, Ordering::Acquire) {
-            rustix::thread::sched_yield();
-        }
-        let changed = self.change_alone(call, fd, event);
-        self.busy.store(false, Ordering::Release);
-        changed
+        let _turn = Turn::take(&self.busy);
+        self.change_alone(call, fd, event)
     }
 
     fn change_alone(
@@ -324,4 +324,12 @@ impl EpollSet {
             let _ = rustix::io::read(&self.signal, &mut [0u8; 8][..]);
         }
     }
+}
+
+/// Puts a descriptor of the library's own into the kernel's set, or takes it out.
+fn control_own(set: RawFd, call: c_int, own: &impl AsRawFd, data: u64) {
+    let mut event = epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: data };
+    // One that is in it, or is no longer, is as it should be; without room, waits look twice a
+    // second.
+    let _: c_int = pass!(epoll_ctl(set, call, own.as_raw_fd(), &raw mut event));
 }
