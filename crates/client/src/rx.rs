@@ -125,7 +125,7 @@ impl Rx {
     #[inline(always)]
     #[must_use]
     pub fn mark(&self, i: u32) -> u64 {
-        self.ring.mark(i)
+        self.ring.metadata(i)
     }
 
     /// All frames as of the last look, each with its whole chain.

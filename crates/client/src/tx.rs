@@ -102,7 +102,7 @@ impl Tx {
     /// If that slot is not free as of the last look.
     #[inline(always)]
     pub fn set_mark(&mut self, i: u32, mark: u64) {
-        self.ring.set_mark(i, mark);
+        self.ring.set_metadata(i, mark);
     }
 
     /// Exchanges the buffer of the `i`-th free slot with an extra one, without a copy; what the

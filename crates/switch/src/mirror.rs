@@ -161,8 +161,8 @@ impl Watch {
         for (queue, rx) in port.rx.iter_mut().enumerate() {
             let wanted = self.who(queue, Moment::Returned).next().is_some()
                 || self.who(queue, Moment::SentReturned).next().is_some();
-            if wanted != rx.is_watched() {
-                rx.set_watched(wanted);
+            if wanted != rx.is_mirrored() {
+                rx.set_mirrored(wanted);
             }
         }
     }
@@ -185,7 +185,7 @@ impl Watch {
         }
         for place in self.who(queue, Moment::Sent) {
             if let Some(monitor) = monitors.get_mut(place) {
-                monitor.show(queue, |to| tx.show(from, to, &mut room));
+                monitor.show(queue, |to| tx.mirror(from, to, &mut room));
             }
         }
         (self.sent[queue], self.room) = (tx.published(), room);
@@ -197,7 +197,7 @@ impl Watch {
         let (from, mut room) = (self.received[queue], std::mem::take(&mut self.room));
         for place in self.who(queue, Moment::Received) {
             if let Some(monitor) = monitors.get_mut(place) {
-                monitor.show(queue, |to| rx.show(from, to, &mut room));
+                monitor.show(queue, |to| rx.mirror(from, to, &mut room));
             }
         }
         (self.received[queue], self.room) = (rx.tail(), room);
@@ -206,7 +206,7 @@ impl Watch {
     /// Shows the slots that the client has returned, as of the last sync, and frees them.
     #[cold]
     pub fn show_returned(&mut self, queue: usize, rx: &mut RxKring, monitors: &mut Monitors) {
-        if !rx.is_watched() {
+        if !rx.is_mirrored() {
             return;
         }
         let moments = [(Moment::Returned, 0), (Moment::SentReturned, slot_flag::TXMON)];
@@ -218,7 +218,7 @@ impl Watch {
                 // The last one gets the buffers themselves.
                 let hand = left == 0 && Arc::ptr_eq(monitor.rings.region(), rx.region());
                 monitor.show(queue, |to| match hand {
-                    true => rx.hand_returned(to, flags),
+                    true => rx.move_returned(to, flags),
                     false => rx.copy_returned(to, flags),
                 });
             }

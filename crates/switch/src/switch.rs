@@ -123,11 +123,11 @@ impl Switch {
                 return Some(at);
             }
             if let Some(Plug::Rings(host, _)) = entry.as_ref().map(|entry| &entry.plug) {
-                *work = work.saturating_sub(host.settle(leaver));
+                *work = work.saturating_sub(host.reconcile(leaver));
             }
         }
         for monitor in self.monitors.iter() {
-            *work = work.saturating_sub(monitor.rings().settle(leaver));
+            *work = work.saturating_sub(monitor.rings().reconcile(leaver));
         }
         None
     }

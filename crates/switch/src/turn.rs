@@ -354,7 +354,7 @@ impl<'a> TurnOf<'a> {
             && let Some(watch) = &mut entry.watch
             && let Some(rings) = entry.plug.rings()
         {
-            for (queue, rx) in rings.rx.iter_mut().enumerate().filter(|(_, rx)| rx.is_watched()) {
+            for (queue, rx) in rings.rx.iter_mut().enumerate().filter(|(_, rx)| rx.is_mirrored()) {
                 rx.sync();
                 watch.show_returned(queue, rx, monitors);
             }

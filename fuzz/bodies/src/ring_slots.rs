@@ -76,7 +76,7 @@ impl World {
             9..=11 => self.put(from, to, input),
             12 | 13 => self.run(from, to, input),
             14 => self.publish(from, to),
-            15 => self.show(from, to),
+            15 => self.mirror(from, to),
             16 => self.show_returned(from, to, input),
             _ => self.read_honest(),
         }
@@ -162,30 +162,30 @@ impl World {
         assert_eq!(source.ready(), ready - run.frames);
     }
 
-    /// What one port sends and receives, shown to another.
-    fn show(&mut self, from: usize, to: usize) {
+    /// Mirrors the frames that one port sends and receives to another.
+    fn mirror(&mut self, from: usize, to: usize) {
         let Ok([looked_at, eye]) = self.ports.get_disjoint_mut([from, to]) else { return };
         let (to, mut frags) = (&mut eye.rx[0], Vec::with_capacity(4));
         to.sync();
         let room = u64::from(to.room());
         let ready = looked_at.tx[0].ready();
-        let missed = looked_at.tx[0].show(looked_at.tx[0].untaken(), to, &mut frags);
+        let missed = looked_at.tx[0].mirror(looked_at.tx[0].untaken(), to, &mut frags);
         assert!(missed <= u64::from(ready));
-        looked_at.rx[0].show(Index::ZERO, to, &mut frags);
+        looked_at.rx[0].mirror(Index::ZERO, to, &mut frags);
         assert!(u64::from(to.room()) <= room);
     }
 
-    /// What a port's client has returned, shown to another.
+    /// Mirrors the slots that a port's client has returned to another.
     fn show_returned(&mut self, from: usize, to: usize, input: &mut Input<'_>) {
         let Ok([looked_at, eye]) = self.ports.get_disjoint_mut([from, to]) else { return };
         let (rx, to) = (&mut looked_at.rx[0], &mut eye.rx[0]);
         let what = input.u8();
-        rx.set_watched(!what.is_multiple_of(4));
+        rx.set_mirrored(!what.is_multiple_of(4));
         rx.sync();
         to.sync();
         let near = Arc::ptr_eq(rx.region(), to.region());
         let missed = match what.is_multiple_of(2) && near {
-            true => rx.hand_returned(to, 0x40),
+            true => rx.move_returned(to, 0x40),
             false => rx.copy_returned(to, 0x40),
         };
         assert!(missed < u64::from(SLOTS));

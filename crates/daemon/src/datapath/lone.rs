@@ -35,7 +35,7 @@ impl Home {
     /// A port of the region leaves; those that workers have settle there.
     pub(super) fn settle(&self, leaver: &Leaver) {
         if let Self::Null(rings) = self {
-            rings.settle(leaver);
+            rings.reconcile(leaver);
         }
     }
 }

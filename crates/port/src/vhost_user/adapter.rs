@@ -397,7 +397,7 @@ fn put_plain(
         return Err(NotPut::Dropped(DropReason::NoRoom));
     };
     if let &[only] = buffers.spans()
-        && frame.write_plain(&PLAIN, header, &ring.memory, only)
+        && frame.write_single(&PLAIN, header, &ring.memory, only)
     {
         ring.queue.give_back(one, frame.bytes + BEFORE);
         return Ok(Some(frame.bytes));

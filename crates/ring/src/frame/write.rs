@@ -51,7 +51,7 @@ impl Frame<'_> {
     /// processor has.
     #[inline(always)]
     #[must_use]
-    pub fn write_plain(
+    pub fn write_single(
         self,
         vnet_header: &[u8; VNET_HEADER_MAX],
         header: u128,

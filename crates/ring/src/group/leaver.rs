@@ -9,14 +9,14 @@ use crate::region::extra::LIST_MAX;
 
 /// A member that leaves. Its switch does not know it any more.
 ///
-/// Every other member has to [`settle`](crate::kring::krings::Krings::settle) with it, on that member's
+/// Every other member has to [`reconcile`](crate::kring::krings::Krings::reconcile) with it, on that member's
 /// worker, where no swap is under way; then its buffers can go back to the pool.
 #[derive(Debug)]
 pub struct Leaver {
     pub(crate) region: Arc<Region>,
     pub(crate) owner: Owner,
     /// Buffers of others that stand in its slots or its list of extra ones, by their owners.
-    strangers: Vec<(Owner, BufferIndex)>,
+    foreign: Vec<(Owner, BufferIndex)>,
 }
 
 impl Leaver {
@@ -32,16 +32,16 @@ impl Leaver {
             of if of == owner => None,
             of => Some((of, buffer)),
         });
-        let mut strangers: Vec<_> = strange.collect();
-        strangers.sort_unstable_by_key(|(of, buffer)| (*of, buffer.get()));
-        strangers.dedup();
-        Self { region, owner, strangers }
+        let mut foreign: Vec<_> = strange.collect();
+        foreign.sort_unstable_by_key(|(of, buffer)| (*of, buffer.get()));
+        foreign.dedup();
+        Self { region, owner, foreign }
     }
 
     /// Those of one owner.
-    pub(crate) fn strangers(&self, owner: Owner) -> impl Iterator<Item = BufferIndex> + '_ {
-        let first = self.strangers.partition_point(|(of, _)| *of < owner);
-        let own = self.strangers[first..].iter().take_while(move |(of, _)| *of == owner);
+    pub(crate) fn foreign(&self, owner: Owner) -> impl Iterator<Item = BufferIndex> + '_ {
+        let first = self.foreign.partition_point(|(of, _)| *of < owner);
+        let own = self.foreign[first..].iter().take_while(move |(of, _)| *of == owner);
         own.map(|(_, buffer)| *buffer)
     }
 
@@ -68,13 +68,13 @@ mod tests {
         region.memory().write(last, all[0].get());
         let leaver = Leaver::new(region.clone(), a.host.layout());
         let own = |half: &fixture::BothHalves| {
-            let all = leaver.strangers(Owner::of(half.host.layout()));
+            let all = leaver.foreign(Owner::of(half.host.layout()));
             all.map(BufferIndex::get).collect::<Vec<_>>()
         };
         assert_eq!([own(&a).len(), own(&b).len(), own(&c).len()], [0, 32, 32], "each once");
         assert!(own(&b).contains(&of_b) && own(&c).contains(&of_c));
         // They stand in their slots, too: nothing is taken from them.
-        assert!(b.host.settle(&leaver) >= 32);
+        assert!(b.host.reconcile(&leaver) >= 32);
         assert_eq!(region.owners().count(Owner::of(b.host.layout())), 32);
     }
 }

@@ -70,7 +70,7 @@ fn a_frame_in_one_piece_is_written_behind_what_is_in_front_of_it() {
         let frame = Frame { pieces: Pieces::Guest(&memory, &pieces), bytes };
         rustix::io::pwrite(&fd, &[0xaa; PAGE], 2 * PAGE as u64).expect("a file");
         rustix::io::pwrite(&fd, &before, 2 * PAGE as u64 + at).expect("a file");
-        assert!(frame.write_plain(&front, header, &memory, to.expect("there")));
+        assert!(frame.write_single(&front, header, &memory, to.expect("there")));
         let mut out = vec![0; 8 + 12 + bytes as usize + 8];
         rustix::io::pread(&fd, &mut out, 2 * PAGE as u64 + at - 8).expect("a file");
         let around = [0xaa; 8];
@@ -78,15 +78,15 @@ fn a_frame_in_one_piece_is_written_behind_what_is_in_front_of_it() {
         let expected = [&around[..], &front, &text, &around].concat();
         assert_eq!(out, expected, "{bytes} bytes at {at}");
         let short = memory.span(PAGE as u64, bytes + 11).expect("there");
-        assert!(!frame.write_plain(&front, header, &memory, short), "it has no room");
+        assert!(!frame.write_single(&front, header, &memory, short), "it has no room");
     }
     let pieces = [memory.span(0, 15).expect("there")];
     let frame = Frame { pieces: Pieces::Guest(&memory, &pieces), bytes: 15 };
     let to = memory.span(PAGE as u64, 100).expect("there");
-    assert!(!frame.write_plain(&front, header, &memory, to), "it has no whole header");
+    assert!(!frame.write_single(&front, header, &memory, to), "it has no whole header");
     let pieces = [pieces[0], memory.span(15, 45).expect("there")];
     let frame = Frame { pieces: Pieces::Guest(&memory, &pieces), bytes: 60 };
-    assert!(!frame.write_plain(&front, header, &memory, to), "in two pieces");
+    assert!(!frame.write_single(&front, header, &memory, to), "in two pieces");
 }
 
 /// The line could be in the caches of both sides; here it cannot even be written.
@@ -101,7 +101,7 @@ fn what_is_there_already_in_a_line_of_its_own_is_not_written() {
     // SAFETY: it is a page of a mapping of the test's own, and stays one.
     unsafe { mprotect(page, PAGE, MprotectFlags::READ) }.expect("ours");
     let frame = Frame { pieces: Pieces::Guest(&memory, &pieces), bytes: 60 };
-    assert!(frame.write_plain(&front, 9, &memory, to));
+    assert!(frame.write_single(&front, 9, &memory, to));
     let behind = memory.span(PAGE as u64, 60).expect("there");
     assert_eq!(memory.first::<16>(behind), Some(9_u128.to_le_bytes()));
 }

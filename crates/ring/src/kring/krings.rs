@@ -1,4 +1,9 @@
-//! A port seen from the switch: its krings and its bell.
+//! Krings: the switch's half of all rings of a port, and the port's bell.
+//!
+//! | word | writer | reader | ordering |
+//! |---|---|---|---|
+//! | [`Bell::need_kick`] | the worker | the client | Relaxed, then a fence: [`crate::doorbell`] |
+//! | [`Bell::news`] | the worker | the client | Relaxed; a kick follows |
 
 #![allow(unsafe_code)] // UNSAFETY: the bell is a word of shared memory.
 
@@ -13,7 +18,7 @@ use crate::group::owners::Owner;
 use crate::kring::{RxKring, TxKring};
 use crate::region::Region;
 
-/// All rings of a port, the switch's halves.
+/// The krings of a port.
 #[derive(Debug)]
 pub struct Krings {
     /// Transmit rings: frames come out of them.
@@ -25,7 +30,7 @@ pub struct Krings {
     layout: PortLayout,
     /// Whose the buffers in its slots are: its own, or its family's.
     owner: Owner,
-    /// Buffers that the pool gave it, in a shared region.
+    /// Buffers that the pool gave the port, in a shared region.
     given: usize,
     region: Arc<Region>,
 }
@@ -57,7 +62,7 @@ impl Krings {
         &self.region
     }
 
-    /// Where it lies there.
+    /// Where the port's structures lie in the region.
     #[must_use]
     pub fn layout(&self) -> &PortLayout {
         &self.layout
@@ -75,28 +80,30 @@ impl Krings {
         self.owner != Owner::of(&self.layout)
     }
 
-    /// There is something new for the client to ask control for. It has to be woken.
+    /// Tells the client that the daemon has news for it. The caller rings the client's doorbell.
     pub fn tell(&self) {
         // The worker alone writes the word.
         let news = &self.bell().news;
         news.store(news.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// From now on, frames have so many bytes in front of them.
+    /// Sets how many bytes of a virtio-net header each frame has in front.
     pub fn set_vnet_header_len(&mut self, len: u8) {
         self.tx.iter_mut().for_each(|tx| tx.set_vnet_header_len(len));
         self.rx.iter_mut().for_each(|rx| rx.set_vnet_header_len(len));
     }
 
-    /// Its rings.
+    /// How many rings the port has, and how many slots.
     #[must_use]
     pub fn counts(&self) -> RingCounts {
         self.layout.counts()
     }
 
-    /// Another member of the region leaves, see [`crate::group::owners`]. To be called between turns.
-    /// Returns what it took: about as many slots as were looked at.
-    pub fn settle(&self, leaver: &Leaver) -> u32 {
+    /// Settles the ownership of buffers with a member that leaves the region: this port keeps the
+    /// leaver's buffers that stand in its slots, and gives up as many of its own that the leaver
+    /// holds ([`crate::group::owners`]). To be called between turns. Returns the cost: about as many
+    /// slots as were looked at.
+    pub fn reconcile(&self, leaver: &Leaver) -> u32 {
         if !Arc::ptr_eq(&self.region, &leaver.region) {
             return 0;
         }
@@ -107,7 +114,7 @@ impl Krings {
             return slots;
         }
         let (owners, own) = (self.region.owners(), self.owner);
-        let left_behind = || leaver.strangers(own).filter(|buffer| owners.of(*buffer) == own);
+        let left_behind = || leaver.foreign(own).filter(|buffer| owners.of(*buffer) == own);
         if left_behind().next().is_none() {
             return slots;
         }
@@ -115,9 +122,9 @@ impl Krings {
         for buffer in left_behind().take(surplus) {
             owners.pass(buffer, own, leaver.owner);
         }
-        // A client that died in the middle of an exchange left a buffer in both slots.
+        // A client that died in the middle of an exchange left one buffer in two slots.
         self.keep(leaver);
-        // To count reads two bytes for each buffer.
+        // Counting reads two bytes for each buffer.
         2 * slots + self.region.layout().buffers / 8
     }
 
@@ -134,37 +141,40 @@ impl Krings {
         unsafe { &*self.bell }
     }
 
-    /// Asks the client to kick at its next publication. The caller fences, and looks once more.
+    /// Asks the client to kick at its next publication. The caller then fences, and looks at the
+    /// rings once more before it sleeps.
     pub fn arm(&mut self) {
         // SAFETY: as in `bell`; borrowed apart from the sleeper.
         let bell = unsafe { &*self.bell };
         self.sleeper.arm(&bell.need_kick);
-        self.rx.iter_mut().filter(|rx| rx.is_watched()).for_each(RxKring::want_room);
+        self.rx.iter_mut().filter(|rx| rx.is_mirrored()).for_each(RxKring::want_room);
     }
 
-    /// Takes the request back.
+    /// Takes the request for a kick back.
     pub fn disarm(&mut self) {
         self.sleeper.disarm(&self.bell().need_kick);
     }
 
-    /// Looks at all transmit rings; returns the number of slots to take.
+    /// Looks how far the client has published on all transmit rings; returns the number of slots to
+    /// take.
     #[inline]
     pub fn sync_tx(&mut self) -> u32 {
         self.tx.iter_mut().map(TxKring::sync).sum()
     }
 
-    /// Has the client returned slots that somebody who looks on has not seen?
+    /// Has the client returned slots that a monitor has not got yet?
     pub fn has_returned(&mut self) -> bool {
         self.rx.iter_mut().any(RxKring::has_returned)
     }
 
-    /// Does the client publish without fences on any ring?
+    /// Does the client publish without fences on any ring? Then a worker that goes to sleep must run
+    /// the process-wide barrier.
     #[must_use]
     pub fn is_light(&self) -> bool {
         self.tx.iter().any(TxKring::is_light) || self.rx.iter().any(RxKring::is_light)
     }
 
-    /// How often a ring was re-synchronised.
+    /// How often any ring was re-synchronised.
     #[must_use]
     pub fn resyncs(&self) -> u32 {
         let tx = self.tx.iter().map(TxKring::resyncs);

@@ -5,10 +5,10 @@
 //! buffer's number, in the same 16 bytes: to read and to write it costs no cache line. What the
 //! bits mean is the switch's business; here they are opaque.
 //!
-//! Where netmap's offsets are in use, the word is theirs, and such rings have no marks.
+//! Where netmap's offsets are in use, the word is theirs, and such rings have no metadata.
 //!
-//! [`mark_run`] is the loop for frames between functions: what is to be done with them follows
-//! from their marks, so between ports of one region nobody touches the frames at all.
+//! [`metadata_run`] is the loop for frames between functions: what is to be done with them follows
+//! from their metadata, so between ports of one region nobody touches the frames at all.
 
 #![allow(unsafe_code)] // UNSAFETY: a word of a slot is read and written; buffers are copied.
 
@@ -23,49 +23,49 @@ use crate::kring::{RingView, RxKring, SlotFrame, TxKring};
 use crate::memory::copy::{self, Block};
 
 impl RingView {
-    /// The mark of a slot, read once.
+    /// The metadata of a slot, read once.
     #[inline(always)]
-    fn mark(&self, i: Index) -> u64 {
+    fn metadata(&self, i: Index) -> u64 {
         // SAFETY: an index is below `span`, and that many slots are mapped.
         unsafe { (&raw const (*self.slot(i)).ptr).read_volatile() }
     }
 
     #[inline(always)]
-    pub(crate) fn set_mark(&self, i: Index, mark: u64) {
-        // SAFETY: as in `mark`; nobody holds a reference to a slot.
-        unsafe { (&raw mut (*self.slot(i)).ptr).write_volatile(mark) }
+    pub(crate) fn set_metadata(&self, i: Index, metadata: u64) {
+        // SAFETY: as in `metadata`; nobody holds a reference to a slot.
+        unsafe { (&raw mut (*self.slot(i)).ptr).write_volatile(metadata) }
     }
 }
 
 impl TxKring {
-    /// The mark of the next frame, if that lies in one plain slot.
+    /// The metadata of the next frame, if that lies in one plain slot.
     #[inline]
     #[must_use]
-    pub fn peek_mark(&self) -> Option<u64> {
+    pub fn peek_metadata(&self) -> Option<u64> {
         if self.ready() == 0 || self.is_staged() {
             return None;
         }
         let (view, next) = (self.view(), self.next_index());
-        view.plain(view.read(next)).map(|_| view.mark(next))
+        view.single(view.read(next)).map(|_| view.metadata(next))
     }
 
-    /// Takes the marks of all slots that were taken since `first` was the next, and not published
+    /// Takes the metadata of all slots that were taken since `first` was the next, and not published
     /// yet: the next frame in a slot has none unless its sender says so. Returns that of `first`.
     #[inline]
     #[must_use]
-    pub fn take_marks(&self, first: Index) -> u64 {
+    pub fn take_metadata(&self, first: Index) -> u64 {
         if self.is_staged() {
             return 0;
         }
         let (view, end) = (self.view(), self.next_index());
-        let (mark, mut at) = (view.mark(first), first);
+        let (metadata, mut at) = (view.metadata(first), first);
         while at != end {
-            if view.mark(at) != 0 {
-                view.set_mark(at, 0);
+            if view.metadata(at) != 0 {
+                view.set_metadata(at, 0);
             }
             at = view.span.next(at);
         }
-        mark
+        metadata
     }
 
     /// Is this buffer the sender's own, in a region that it shares?
@@ -76,19 +76,19 @@ impl TxKring {
     }
 
     /// Puts it back, for a slot that is untaken.
-    pub fn give_mark(&self, slot: Index, mark: u64) {
-        if !self.is_staged() && mark != 0 {
-            self.view().set_mark(slot, mark);
+    pub fn restore_metadata(&self, slot: Index, metadata: u64) {
+        if !self.is_staged() && metadata != 0 {
+            self.view().set_metadata(slot, metadata);
         }
     }
 }
 
 impl RxKring {
-    /// The next free slot will have this mark; call it before the slot is filled.
+    /// The next free slot will have this metadata; call it before the slot is filled.
     #[inline]
-    pub fn mark_next(&self, mark: u64) {
+    pub fn set_next_metadata(&self, metadata: u64) {
         if !self.is_staged() && self.room() > 0 {
-            self.view().set_mark(self.tail(), mark);
+            self.view().set_metadata(self.tail(), metadata);
         }
     }
 }
@@ -101,16 +101,16 @@ impl RxKring {
 /// nothing wrong is refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Functions {
-    /// The sender: its slots come back without marks.
+    /// The sender: its slots come back without metadata.
     pub sender: bool,
     /// The receiver.
     pub receiver: bool,
 }
 
-/// Moves frames from `tx` to `rx`, at most `max`, as long as `change` has a new mark for theirs
+/// Moves frames from `tx` to `rx`, at most `max`, as long as `change` has a new metadata for theirs
 /// and, where there is a `key`, they have that header. By swap inside a region, else by copy.
 #[inline]
-pub fn mark_run(
+pub fn metadata_run(
     tx: &mut TxKring,
     rx: &mut RxKring,
     key: Option<Key>,
@@ -152,8 +152,8 @@ fn marked<const KEYED: bool, const SHARED: bool>(
         if frames == max {
             break End::Done;
         }
-        let Some(plain) = from.plain(from.read(at)) else { break End::Complex };
-        let Some(mark) = change(from.mark(at)) else { break End::Other };
+        let Some(plain) = from.single(from.read(at)) else { break End::Complex };
+        let Some(metadata) = change(from.metadata(at)) else { break End::Other };
         // SAFETY: `plain` hands out aligned buffers of at least one line.
         let header = if KEYED || !SHARED { unsafe { copy::header(plain.data) } } else { mask };
         if KEYED && !copy::equal(header, mask, want) {
@@ -179,10 +179,10 @@ fn marked<const KEYED: bool, const SHARED: bool>(
         };
         let Some(word) = word else { break End::Complex };
         if functions.sender {
-            from.set_mark(at, 0);
+            from.set_metadata(at, 0);
         }
         to.write(tail, word);
-        to.set_mark(tail, mark);
+        to.set_metadata(tail, metadata);
         (at, tail) = (from.span.next(at), to.span.next(tail));
         frames += 1;
         bytes += u64::from(plain.len);
@@ -195,9 +195,9 @@ fn marked<const KEYED: bool, const SHARED: bool>(
     Run { frames, bytes, end }
 }
 
-/// Takes frames from `tx` and drops them: those that [`mark_run`] would move if there were room.
+/// Takes frames from `tx` and drops them: those that [`metadata_run`] would move if there were room.
 #[inline]
-pub fn drop_marked(
+pub fn drop_by_metadata(
     tx: &mut TxKring,
     key: Option<Key>,
     from_function: bool,
@@ -206,13 +206,13 @@ pub fn drop_marked(
 ) -> Run {
     let (from, first, max) = (tx.view(), tx.next_index(), max.min(tx.ready()));
     let (mut at, mut count) = (first, 0);
-    while count < max && is_same(from.mark(at)) {
+    while count < max && is_same(from.metadata(at)) {
         (at, count) = (from.span.next(at), count + 1);
     }
     let run = drop_run(tx, key.unwrap_or(Key::new(0, 0)), count);
     let mut at = first;
     for _ in 0..if from_function { run.frames } else { 0 } {
-        from.set_mark(at, 0);
+        from.set_metadata(at, 0);
         at = from.span.next(at);
     }
     run
@@ -235,19 +235,19 @@ mod tests {
 
     const BOTH: Functions = Functions { sender: true, receiver: true };
 
-    fn send(from: &mut BothHalves, marks: &[u64]) {
-        for (i, &mark) in (0..).zip(marks) {
-            from.tx.frame(i, 60).fill(u8::try_from(mark).expect("small"));
-            from.tx.set_mark(i, mark);
+    fn send(from: &mut BothHalves, metadata: &[u64]) {
+        for (i, &metadata) in (0..).zip(metadata) {
+            from.tx.frame(i, 60).fill(u8::try_from(metadata).expect("small"));
+            from.tx.set_metadata(i, metadata);
         }
-        let _ = from.tx.submit(u32::try_from(marks.len()).expect("few"));
+        let _ = from.tx.submit(u32::try_from(metadata.len()).expect("few"));
         from.host.sync_tx();
     }
 
     fn run(from: &mut BothHalves, to: &mut BothHalves, key: Option<Key>) -> Run {
         to.host.rx[0].sync();
-        let small = |mark| (mark < 5).then_some(mark + 100);
-        let run = mark_run(&mut from.host.tx[0], &mut to.host.rx[0], key, BOTH, 100, small);
+        let small = |metadata| (metadata < 5).then_some(metadata + 100);
+        let run = metadata_run(&mut from.host.tx[0], &mut to.host.rx[0], key, BOTH, 100, small);
         to.host.rx[0].publish();
         from.host.tx[0].publish();
         run
@@ -261,9 +261,9 @@ mod tests {
             let done = run(&mut a, &mut b, None);
             assert_eq!(done, Run { frames: 3, bytes: 180, end: End::Other });
             assert_eq!(b.rx.refresh(), 3);
-            let got: Vec<_> = (0..3).map(|i| (b.rx.mark(i), b.rx.frame(i)[59])).collect();
+            let got: Vec<_> = (0..3).map(|i| (b.rx.metadata(i), b.rx.frame(i)[59])).collect();
             assert_eq!(got, [(101, 1), (104, 4), (102, 2)]);
-            assert_eq!(a.host.tx[0].peek_mark(), Some(7));
+            assert_eq!(a.host.tx[0].peek_metadata(), Some(7));
         }
     }
 
@@ -274,7 +274,7 @@ mod tests {
         let first = a.tx.buffer_index(0);
         for i in 0..3 {
             a.tx.frame(i, 60).fill(1);
-            a.tx.set_mark(i, 1);
+            a.tx.set_metadata(i, 1);
         }
         a.tx.set_buffer_index(1, first);
         a.tx.set_buffer_index(2, others);
@@ -282,7 +282,7 @@ mod tests {
         a.host.sync_tx();
         assert_eq!(run(&mut a, &mut b, None), Run { frames: 1, bytes: 60, end: End::Foreign });
         assert_eq!(run(&mut a, &mut b, None).end, End::Foreign, "it stays until it is dropped");
-        let _ = drop_marked(&mut a.host.tx[0], None, true, 1, |_| true);
+        let _ = drop_by_metadata(&mut a.host.tx[0], None, true, 1, |_| true);
         assert_eq!(run(&mut a, &mut b, None).end, End::Foreign);
     }
 
@@ -312,19 +312,19 @@ mod tests {
             let _ = b.rx.release(10);
             a.tx.refresh();
         }
-        assert!((0..10).all(|i| a.tx.mark(i) == 0), "slots come back without");
+        assert!((0..10).all(|i| a.tx.metadata(i) == 0), "slots come back without");
     }
 
     #[test]
     fn what_has_no_room_is_dropped_as_far_as_its_marks_are_the_same() {
         let mut a = port();
         send(&mut a, &[1, 1, 1, 2]);
-        let run = drop_marked(&mut a.host.tx[0], None, true, 100, |mark| mark == 1);
+        let run = drop_by_metadata(&mut a.host.tx[0], None, true, 100, |metadata| metadata == 1);
         assert_eq!(run, Run { frames: 3, bytes: 180, end: End::Done });
-        assert_eq!(a.host.tx[0].peek_mark(), Some(2));
+        assert_eq!(a.host.tx[0].peek_metadata(), Some(2));
         a.host.tx[0].publish();
         a.tx.refresh();
-        assert_eq!([11, 12, 13].map(|i| a.tx.mark(i)), [0; 3], "they come back without");
+        assert_eq!([11, 12, 13].map(|i| a.tx.metadata(i)), [0; 3], "they come back without");
     }
 
     #[test]

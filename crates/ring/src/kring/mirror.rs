@@ -1,6 +1,6 @@
-//! Frames shown to somebody who looks on: the rings of a monitor.
+//! Mirroring: copies of a port's frames for a monitor port.
 //!
-//! Three moments at which a frame can be seen:
+//! A monitor gets a frame at one of three moments:
 //!
 //! ```text
 //!            sent                    received                   returned
@@ -10,15 +10,15 @@
 //!            ring of a monitor          ring of a monitor          ring of a monitor
 //! ```
 //!
-//! *Copies* are made before whoever is looked at could change the frame: of what was sent before
-//! it is taken, of what was received before it is published.
+//! *Copies.* The switch copies a sent frame before it takes it, and a received frame before it
+//! publishes it: the mirrored port's client cannot change the frame before the monitor has it.
 //!
-//! *Returned slots* of a ring that is [watched](RxKring::set_watched) are not free before they have
-//! been shown: `head` waits at the first that has not. Their buffers are exchanged with those of
-//! the monitor's slots, which lie in the same region.
+//! *Returned slots.* In a ring that is [mirrored](RxKring::set_mirrored), slots that the client
+//! returns stay in use until the monitor has got them: `head` waits at the first one that it has
+//! not. Their buffers are exchanged with buffers of the monitor's slots in the same region.
 //!
-//! A monitor never holds anybody up: what finds no room in its ring is not shown. Everything that
-//! the port's client or the monitor's could have written is checked again.
+//! A monitor delays no port: a frame that finds no room in the monitor's ring is not mirrored. The
+//! switch checks again each word that the port's client or the monitor's could have written.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ impl TxKring {
         self.head
     }
 
-    /// Is a slot published and not taken, or the next to be published?
+    /// Is this slot published and not taken, or the next to be published?
     #[must_use]
     pub fn is_ready(&self, slot: Index) -> bool {
         self.ring.span.contains(self.next, self.head, slot)
@@ -48,51 +48,51 @@ impl TxKring {
         self.next
     }
 
-    /// Copies to `to` what has been published since `from`, taken or not; returns how many frames
-    /// found no room.
-    pub fn show(&self, from: Index, to: &mut RxKring, room: &mut Vec<Frag>) -> u64 {
-        show(&self.ring, from, self.published(), slot_flag::TXMON, to, room)
+    /// Copies to `to` the frames that the client has published since `from`, taken or not; returns
+    /// how many frames found no room.
+    pub fn mirror(&self, from: Index, to: &mut RxKring, room: &mut Vec<Frag>) -> u64 {
+        mirror(&self.ring, from, self.published(), slot_flag::TXMON, to, room)
     }
 }
 
 impl RxKring {
-    /// Copies to `to` what has been put into the ring since `from`; returns how many frames found
-    /// no room.
-    pub fn show(&self, from: Index, to: &mut RxKring, room: &mut Vec<Frag>) -> u64 {
-        show(&self.ring, from, self.tail(), 0, to, room)
+    /// Copies to `to` the frames that the switch has put into the ring since `from`; returns how
+    /// many frames found no room.
+    pub fn mirror(&self, from: Index, to: &mut RxKring, room: &mut Vec<Frag>) -> u64 {
+        mirror(&self.ring, from, self.tail(), 0, to, room)
     }
 
-    /// From now on, or no longer, returned slots wait until they have been shown.
-    pub fn set_watched(&mut self, watched: bool) {
-        // What was returned before is nobody's to see.
+    /// Sets whether returned slots wait until a monitor has got them.
+    pub fn set_mirrored(&mut self, mirrored: bool) {
+        // A new monitor does not get slots that were returned before it came.
         self.sync();
-        self.watched = watched;
+        self.mirrored = mirrored;
         self.free_returned();
     }
 
-    /// Do returned slots wait?
+    /// Do returned slots wait for a monitor?
     #[inline(always)]
     #[must_use]
-    pub fn is_watched(&self) -> bool {
-        self.watched
+    pub fn is_mirrored(&self) -> bool {
+        self.mirrored
     }
 
-    /// Has the client returned slots that wait to be shown?
+    /// Has the client returned slots that no monitor has got yet?
     pub fn has_returned(&mut self) -> bool {
-        self.watched && {
+        self.mirrored && {
             self.sync();
             self.head != self.returned
         }
     }
 
-    /// The slots that waited have been shown.
+    /// Frees the slots that waited: all monitors have got them.
     pub fn free_returned(&mut self) {
         self.head = self.returned;
         self.count_room();
     }
 
-    /// Copies to `to` the slots that wait, with `flags` besides their own; returns how many found
-    /// no room.
+    /// Copies the frames of the slots that wait to `to`, with `flags` besides their own; returns how
+    /// many found no room.
     pub fn copy_returned(&self, to: &mut RxKring, flags: u16) -> u64 {
         self.for_returned(|word, at| {
             let piece = [self.ring.frag(at, word).ok()?];
@@ -105,9 +105,9 @@ impl RxKring {
         })
     }
 
-    /// Gives the slots that wait to `to`, which lies in the same region, with `flags` besides their
-    /// own, in exchange for as many buffers; returns how many found no room.
-    pub fn hand_returned(&self, to: &mut RxKring, flags: u16) -> u64 {
+    /// Exchanges the buffers of the slots that wait for buffers of `to`, which lies in the same
+    /// region, with `flags` besides their own; returns how many found no room.
+    pub fn move_returned(&self, to: &mut RxKring, flags: u16) -> u64 {
         assert!(Arc::ptr_eq(self.region(), to.region()), "buffers stay in their region");
         if self.has_offsets() || to.has_offsets() {
             return self.copy_returned(to, flags);
@@ -125,12 +125,13 @@ impl RxKring {
         })
     }
 
-    fn for_returned(&self, mut show: impl FnMut(SlotWord, Index) -> Option<()>) -> u64 {
+    /// Calls `mirror` for each slot that waits and holds a frame; returns how often it said `None`.
+    fn for_returned(&self, mut mirror: impl FnMut(SlotWord, Index) -> Option<()>) -> u64 {
         let (mut at, mut missed) = (self.head, 0);
         while at != self.returned {
             let word = self.ring.read(at);
             if word.len() > 0 {
-                missed += u64::from(show(word, at).is_none());
+                missed += u64::from(mirror(word, at).is_none());
             }
             at = self.ring.span.next(at);
         }
@@ -138,10 +139,11 @@ impl RxKring {
     }
 }
 
-/// What a slot says of its frame, whoever has it: more to come, and how many slots it takes.
+/// Flags that describe the frame in any ring: more slots follow, and how many the frame has.
 const KEPT: u16 = slot_flag::MOREFRAG | 0xff << slot_flag::RFRAGS_SHIFT;
 
-fn show(
+/// Copies the frames in the slots from `from` to `end` to `to`; returns how many found no room.
+fn mirror(
     ring: &Kring,
     from: Index,
     end: Index,
@@ -149,9 +151,10 @@ fn show(
     to: &mut RxKring,
     room: &mut Vec<Frag>,
 ) -> u64 {
+    debug_assert!(room.capacity() > 0, "a frame has one piece at least");
     let (mut at, mut missed) = (from, 0);
     while at != end {
-        // What is not shown goes nowhere else either.
+        // A frame that cannot be gathered is dropped by the switch, too.
         if let Some(bytes) = gather(ring, &mut at, end, room) {
             let before = to.tail();
             missed += u64::from(put(to, &ring.region, room, bytes).is_none());
@@ -161,8 +164,8 @@ fn show(
     missed
 }
 
-/// The pieces of the frame at `at`, which moves past it, with all that is in front of it; their
-/// length.
+/// Collects the pieces of the frame at `at`, its virtio-net header included, and moves `at` past
+/// it; returns their length. `None`: the frame is not one that the switch forwards.
 fn gather(ring: &Kring, at: &mut Index, end: Index, pieces: &mut Vec<Frag>) -> Option<u32> {
     pieces.clear();
     let (mut bytes, mut good) = (0, true);
@@ -180,11 +183,12 @@ fn gather(ring: &Kring, at: &mut Index, end: Index, pieces: &mut Vec<Frag>) -> O
     None
 }
 
+/// Puts a copy of a frame into a ring; `None`: there is no room.
 fn put(to: &mut RxKring, region: &Region, frags: &[Frag], bytes: u32) -> Option<()> {
     if let [piece] = *frags
         && to.fits(piece)
     {
-        return to.put_plain(region, piece, region.header(piece)).ok().map(drop);
+        return to.put_single(region, piece, region.header(piece)).ok().map(drop);
     }
     let frame = Frame { pieces: Pieces::Region(region, frags), bytes };
     to.put(frame, Prologue::NONE).ok().map(drop)
@@ -248,10 +252,10 @@ mod tests {
         let from = a.host.tx[0].published();
         send(a, &[1, 2, 3]);
         to.sync();
-        assert_eq!(a.host.tx[0].show(from, to, &mut room()), 0);
+        assert_eq!(a.host.tx[0].mirror(from, to, &mut room()), 0);
         assert_eq!(a.host.tx[0].ready(), 3);
         let from = a.host.tx[0].published();
-        assert_eq!(a.host.tx[0].show(from, to, &mut room()), 0);
+        assert_eq!(a.host.tx[0].mirror(from, to, &mut room()), 0);
         let mon = slot_flag::TXMON;
         assert_eq!(arrived(&mut eye), [(1, mon), (2, mon), (3, mon)]);
     }
@@ -262,14 +266,14 @@ mod tests {
         let from = b.host.rx[0].tail();
         pass(&mut a, &mut b, &[1, 2]);
         eye.host.rx[0].sync();
-        assert_eq!(b.host.rx[0].show(from, &mut eye.host.rx[0], &mut room()), 0);
+        assert_eq!(b.host.rx[0].mirror(from, &mut eye.host.rx[0], &mut room()), 0);
         assert_eq!(b.rx.refresh(), 0);
         assert_eq!(arrived(&mut eye), [(1, 0), (2, 0)]);
         assert_eq!(arrived(&mut b).len(), 2);
         let (mut from, mut missed) = (b.host.rx[0].tail(), 0);
         for _ in 0..3 {
             pass(&mut a, &mut b, &[5; 10]);
-            missed += b.host.rx[0].show(from, &mut eye.host.rx[0], &mut room());
+            missed += b.host.rx[0].mirror(from, &mut eye.host.rx[0], &mut room());
             from = b.host.rx[0].tail();
             assert_eq!(arrived(&mut b).len(), 10, "nobody waits for the monitor");
         }
@@ -289,7 +293,7 @@ mod tests {
         a.host.tx[0].sync();
         let to = &mut eye.host.rx[0];
         to.sync();
-        assert_eq!(a.host.tx[0].show(from, to, &mut room()), 0);
+        assert_eq!(a.host.tx[0].mirror(from, to, &mut room()), 0);
         let (count, mon) = (3 << slot_flag::RFRAGS_SHIFT, slot_flag::TXMON);
         let more = count | mon | slot_flag::MOREFRAG;
         assert_eq!(arrived(&mut eye), [(9, more), (9, more), (9, count | mon)]);
@@ -298,7 +302,7 @@ mod tests {
     #[test]
     fn returned_slots_are_shown_before_they_are_free_and_their_buffers_change_hands() {
         let [mut a, mut b, mut eye] = ports();
-        b.host.rx[0].set_watched(true);
+        b.host.rx[0].set_mirrored(true);
         let owned = |end: &BothHalves| end.host.region().owners().count(end.host.rx[0].owner());
         let before = [&a, &b, &eye].map(owned);
         pass(&mut a, &mut b, &[1, 2, 3]);
@@ -310,7 +314,7 @@ mod tests {
         assert_eq!((b.host.rx[0].sync(), b.host.rx[0].room()), (15, 12));
         let to = &mut eye.host.rx[0];
         to.sync();
-        assert_eq!(b.host.rx[0].hand_returned(to, 0), 0);
+        assert_eq!(b.host.rx[0].move_returned(to, 0), 0);
         b.host.rx[0].free_returned();
         assert_eq!(b.host.rx[0].room(), 15);
         assert!(!b.host.has_returned());
@@ -325,7 +329,7 @@ mod tests {
     #[test]
     fn returned_slots_are_copied_where_several_look_on() {
         let [mut a, mut b, mut eye] = ports();
-        b.host.rx[0].set_watched(true);
+        b.host.rx[0].set_mirrored(true);
         pass(&mut a, &mut b, &[7, 8]);
         arrived(&mut b);
         b.host.rx[0].sync();
@@ -335,7 +339,7 @@ mod tests {
         assert_eq!(b.host.rx[0].copy_returned(to, mon), 0);
         assert_eq!(arrived(&mut eye), [(7, mon), (8, mon)]);
         assert_eq!(b.host.rx[0].room(), 13, "they wait for the next who looks on");
-        b.host.rx[0].set_watched(false);
+        b.host.rx[0].set_mirrored(false);
         assert_eq!(b.host.rx[0].room(), 15);
     }
 }

@@ -109,7 +109,7 @@ impl RingView {
 
     /// The frame in a slot, if it is plain: no flag that needs care, all numbers in range.
     #[inline(always)]
-    pub(crate) fn plain(&self, word: SlotWord) -> Option<SlotFrame> {
+    pub(crate) fn single(&self, word: SlotWord) -> Option<SlotFrame> {
         const PLAIN: u16 = slot_flag::BUF_CHANGED | slot_flag::REPORT;
         let len = word.len();
         let fits = u32::from(len.wrapping_sub(FRAME_MIN)) <= self.stride - u32::from(FRAME_MIN);
@@ -312,7 +312,7 @@ impl TxKring {
             return None;
         }
         let view = self.ring.view();
-        let frame = view.plain(view.read(self.next))?;
+        let frame = view.single(view.read(self.next))?;
         // SAFETY: `plain` hands out aligned buffers of at least one line.
         Some(copy::number(unsafe { copy::header(frame.data) }))
     }
@@ -397,7 +397,7 @@ pub struct RxKring {
     /// How far the client has returned slots. Beyond `head` only while somebody looks on, who gets
     /// them before they are free ([`crate::kring::mirror`]).
     pub(crate) returned: Index,
-    pub(crate) watched: bool,
+    pub(crate) mirrored: bool,
     room: u32,
     /// `returned` when [`RxKring::has_moved`] was last asked.
     seen: Index,
@@ -425,7 +425,7 @@ impl RxKring {
         let waiter = Sleeper::default();
         let zero = Index::ZERO;
         let (tail, head, returned, seen) = (zero, zero, zero, zero);
-        Self { ring, tail, head, returned, watched: false, room: 0, seen, waiter }
+        Self { ring, tail, head, returned, mirrored: false, room: 0, seen, waiter }
     }
 
     /// The region that its buffers are in.
@@ -452,7 +452,7 @@ impl RxKring {
             Some(head) => self.returned = head,
             None => self.ring.resync(raw),
         }
-        if !self.watched {
+        if !self.mirrored {
             self.head = self.returned;
         }
         self.count_room();
@@ -540,7 +540,7 @@ impl RxKring {
 
     /// Takes the request back, unless somebody looks on who wants to see what is returned.
     pub fn found_room(&self) {
-        if !self.watched {
+        if !self.mirrored {
             self.waiter.disarm(&self.ring.ktoa().kern_need_kick);
         }
     }

@@ -1,7 +1,7 @@
-//! Rings whose frames begin inside of their buffers: the switch's half.
+//! Rings whose frames begin inside of their buffers.
 //!
-//! The client says in each slot where its frame begins (see [`crate::user::sync::offsets`]). What it says
-//! is bounded here, once for each slot. Such rings take no part in runs.
+//! The client says in each slot where its frame begins ([`crate::user::sync::offsets`]). The switch
+//! reads that offset once for each slot and bounds it. Such rings take no part in runs.
 
 #![allow(unsafe_code)] // UNSAFETY: slots are read and written through raw pointers.
 
@@ -10,7 +10,7 @@ use crate::format::abi::{NetmapRing, Slot};
 use crate::format::cursor::Index;
 
 impl RingView {
-    /// A slot.
+    /// Address of a slot.
     #[inline(always)]
     pub(crate) fn slot(&self, i: Index) -> *mut Slot {
         // SAFETY: an index is below `span`, and that many slots are mapped.
@@ -40,10 +40,10 @@ impl Kring {
         (u32::from(offset) <= self.region.stride()).then_some(offset)
     }
 
-    /// Says where the frame in a slot begins; the client's other bits stay.
+    /// Writes where the frame in a slot begins; the client's other bits stay.
     fn set_offset(&self, i: Index, offset: u16) {
         debug_assert_eq!(u64::from(offset) & !self.offset_mask, 0);
-        // SAFETY: as in `offset`; nobody holds a reference to a slot.
+        // SAFETY: as in `offset`; no reference to a slot exists.
         unsafe {
             let ptr = &raw mut (*self.slots.add(i.at())).ptr;
             let others = ptr.read_volatile() & !self.offset_mask;
@@ -73,7 +73,7 @@ impl RxKring {
         self.ring.is_staged()
     }
 
-    /// Can a slot of this ring say that its frame begins there?
+    /// Can a slot of this ring say that its frame begins at `offset`?
     #[inline]
     pub(crate) fn can_say(&self, offset: u16) -> bool {
         u64::from(offset) & !self.ring.offset_mask == 0
@@ -85,7 +85,7 @@ impl RxKring {
         (u32::from(offset) < self.ring.region.stride()).then_some(offset)
     }
 
-    /// The frame of the next free slot will begin there.
+    /// Sets where the frame of the next free slot begins.
     pub(crate) fn set_free_offset(&self, offset: u16) {
         self.ring.set_offset(self.tail, offset);
     }

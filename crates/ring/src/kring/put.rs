@@ -39,7 +39,7 @@ impl RxKring {
     /// # Errors
     /// [`Refused`]: nothing has been delivered.
     #[inline]
-    pub fn put_plain(&mut self, from: &Region, piece: Frag, header: u128) -> Result<u32, Refused> {
+    pub fn put_single(&mut self, from: &Region, piece: Frag, header: u128) -> Result<u32, Refused> {
         assert!(self.fits(piece));
         if self.room() == 0 {
             return Err(Refused::NoRoom);

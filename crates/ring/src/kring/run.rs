@@ -165,7 +165,7 @@ fn run(
     let (from, max, (mask, want)) = (tx.view(), max.min(tx.ready()), key.blocks());
     let (mut at, mut frames, mut bytes, mut end) = (tx.next_index(), 0, 0, End::Done);
     while frames < max {
-        let Some(SlotFrame { data, buffer, len }) = from.plain(from.read(at)) else {
+        let Some(SlotFrame { data, buffer, len }) = from.single(from.read(at)) else {
             end = End::Complex;
             break;
         };

@@ -38,7 +38,7 @@ pub struct Single {
     /// Where it lies.
     pub piece: Frag,
     /// What its slot will say of it, if a function gets it.
-    pub mark: u64,
+    pub metadata: u64,
 }
 
 impl TxKring {
@@ -65,7 +65,7 @@ impl TxKring {
         }
         let (view, slot) = (self.view(), self.next);
         let word = view.read(slot);
-        match view.plain(word) {
+        match view.single(word) {
             Some(plain) if !self.is_staged() => {
                 let buffer = self.ring.region.check(plain.buffer)?;
                 frags.push(Frag { buffer, len: plain.len, offset: 0 });
@@ -139,7 +139,7 @@ impl RxKring {
         let (from, to, room) = (tx.view(), self.view(), self.room());
         let (sender, receiver, owners) = (tx.owner(), self.owner(), tx.region().owners());
         let (mut tail, mut count, mut bytes) = (self.tail(), 0, 0);
-        for Single { slot, piece, mark } in frames {
+        for Single { slot, piece, metadata } in frames {
             let (buffer, spare) = (piece.buffer.get(), to.read(tail).buffer());
             let is_good = to.buffer(spare).is_some()
                 && (!functions.receiver || owners.is(spare, receiver))
@@ -152,7 +152,7 @@ impl RxKring {
             from.write(slot, SlotWord::new(spare, 0, slot_flag::BUF_CHANGED));
             to.write(tail, SlotWord::new(buffer, piece.len, slot_flag::BUF_CHANGED));
             if functions.receiver {
-                to.set_mark(tail, mark);
+                to.set_metadata(tail, metadata);
             }
             tail = to.span.next(tail);
             (count, bytes) = (count + 1, bytes + u64::from(piece.len));
@@ -185,7 +185,7 @@ mod tests {
         (0..99).for_each(|slots| tx.fetch_ahead(slots));
         while let Some(taken) = tx.take(&mut frags, 1) {
             if let Taken::Frame { slot, bytes: 60, .. } = taken {
-                all.push(Single { slot, piece: *frags.last().expect("one"), mark: 7 });
+                all.push(Single { slot, piece: *frags.last().expect("one"), metadata: 7 });
             }
         }
         all
@@ -199,10 +199,10 @@ mod tests {
         done
     }
 
-    /// The first bytes of what has arrived, and the marks.
+    /// The first bytes of what has arrived, and the metadata.
     fn received(at: &mut BothHalves) -> Vec<(u8, u64)> {
         let count = at.rx.refresh();
-        let got = (0..count).map(|i| (at.rx.frame(i)[0], at.rx.mark(i))).collect();
+        let got = (0..count).map(|i| (at.rx.frame(i)[0], at.rx.metadata(i))).collect();
         let _ = at.rx.release(count);
         got
     }

@@ -1,7 +1,8 @@
-//! Rings whose frames have a virtio-net header in front: the switch's half.
+//! Rings whose frames have a virtio-net header in front.
 //!
-//! The header is between the clients of two such ports; the switch takes it off and puts it on, and
-//! looks at frames only. Such rings take no part in runs, and cost others nothing.
+//! The header is a matter between the clients of two such ports. The switch takes it off a sent
+//! frame, puts it on a received one, and decides from the frame alone. Such rings take no part in
+//! runs, so rings without headers pay nothing for them.
 
 #![allow(unsafe_code)] // UNSAFETY: the header is copied out of a buffer.
 
@@ -9,7 +10,7 @@ use super::{BadSlot, Frag, Kring, RxKring, TxKring};
 use crate::frame::VNET_HEADER_MAX;
 use crate::memory::copy;
 
-/// A header, of which a ring has as many bytes as its frames have in front.
+/// A virtio-net header; a ring uses as many bytes of it as its frames have in front.
 pub type VnetHeader = [u8; VNET_HEADER_MAX];
 
 impl Kring {
@@ -20,25 +21,26 @@ impl Kring {
 }
 
 impl TxKring {
-    /// From now on, frames have so many bytes in front.
+    /// Sets how many bytes of a header each frame has in front.
     pub fn set_vnet_header_len(&mut self, len: u8) {
         self.ring.set_vnet_header_len(len);
     }
 
-    /// How many bytes that are.
+    /// Bytes of the header in front of each frame.
     #[inline]
     #[must_use]
     pub fn vnet_header_len(&self) -> u8 {
         self.ring.vnet_header_len
     }
 
-    /// What was in front of the last frame that was taken.
+    /// The header of the last frame that was taken.
     #[must_use]
     pub fn vnet_header(&self) -> VnetHeader {
         self.vnet_header
     }
 
-    /// Takes the header off a frame whose pieces begin at `start`; it may have a slot of its own.
+    /// Takes the header off a frame whose pieces begin at `start`. The header may have a slot of its
+    /// own, which is removed then.
     #[cold]
     pub(super) fn take_vnet_header(
         &mut self,
@@ -64,12 +66,12 @@ impl TxKring {
 }
 
 impl RxKring {
-    /// As [`TxKring::set_vnet_header_len`].
+    /// Sets how many bytes of a header each frame has in front.
     pub fn set_vnet_header_len(&mut self, len: u8) {
         self.ring.set_vnet_header_len(len);
     }
 
-    /// As [`TxKring::vnet_header_len`].
+    /// Bytes of the header in front of each frame.
     #[inline]
     #[must_use]
     pub fn vnet_header_len(&self) -> u8 {

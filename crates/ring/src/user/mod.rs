@@ -187,13 +187,13 @@ impl UserRing {
     fn read(&self, i: u32) -> Slot {
         let slot = self.slot(i);
         // SAFETY: a slot of this ring.
-        let (word, mark) = unsafe {
+        let (word, metadata) = unsafe {
             (
                 SlotWord(slot.read_volatile()),
                 crate::format::slot::metadata_word(slot.cast()).read_volatile(),
             )
         };
-        Slot { buf_idx: word.buffer(), len: word.len(), flags: word.flags(), ptr: mark }
+        Slot { buf_idx: word.buffer(), len: word.len(), flags: word.flags(), ptr: metadata }
     }
 
     #[inline(always)]
@@ -442,13 +442,13 @@ macro_rules! both_directions {
                 self.0.word(i).flags()
             }
 
-            /// The [mark](crate::kring::metadata) of the `i`-th owned slot.
+            /// The [metadata](crate::kring::metadata) of the `i`-th owned slot.
             ///
             /// # Panics
             /// If the client does not own that slot.
             #[inline(always)]
             #[must_use]
-            pub fn mark(&self, i: u32) -> u64 {
+            pub fn metadata(&self, i: u32) -> u64 {
                 // SAFETY: a slot of this ring, which is mapped.
                 unsafe { crate::format::slot::metadata_word(self.0.slot(i).cast()).read_volatile() }
             }
@@ -522,14 +522,16 @@ impl TxRing {
         self.0.change(i, |word| SlotWord::new(word.buffer(), len, flags));
     }
 
-    /// Gives the frame in the `i`-th free slot a [mark](crate::kring::metadata).
+    /// Gives the frame in the `i`-th free slot a [metadata](crate::kring::metadata).
     ///
     /// # Panics
     /// If the client does not own that slot.
     #[inline(always)]
-    pub fn set_mark(&mut self, i: u32, mark: u64) {
+    pub fn set_metadata(&mut self, i: u32, metadata: u64) {
         // SAFETY: a slot of this ring, which is mapped and the client's.
-        unsafe { crate::format::slot::metadata_word(self.0.slot(i).cast()).write_volatile(mark) };
+        unsafe {
+            crate::format::slot::metadata_word(self.0.slot(i).cast()).write_volatile(metadata)
+        };
     }
 
     /// The buffer of the `i`-th free slot, whose slot will say `len` and no flags.
@@ -596,7 +598,7 @@ impl RxRing {
         let flags = sent.flags | slot_flag::BUF_CHANGED;
         let spare = tx.0.word(j).buffer();
         tx.0.write(j, SlotWord::new(sent.buf_idx, sent.len, flags));
-        tx.set_mark(j, sent.ptr);
+        tx.set_metadata(j, sent.ptr);
         self.0.write(i, SlotWord::new(spare, sent.len, flags));
     }
 
@@ -627,7 +629,7 @@ fn buffer_mut(ring: &UserRing, number: u32) -> &mut [u8] {
 mod tests {
     use super::*;
     use crate::fixture::{BothHalves, ports};
-    use crate::kring::metadata::{Functions, mark_run};
+    use crate::kring::metadata::{Functions, metadata_run};
 
     fn send(from: &mut BothHalves, to: &mut BothHalves) {
         from.tx.frame(0, 60).fill(1);
@@ -636,7 +638,7 @@ mod tests {
         to.host.rx[0].sync();
         let (tx, rx) = (&mut from.host.tx[0], &mut to.host.rx[0]);
         let run =
-            mark_run(tx, rx, None, Functions { sender: true, receiver: true }, 1, |_| Some(9));
+            metadata_run(tx, rx, None, Functions { sender: true, receiver: true }, 1, |_| Some(9));
         assert_eq!(run.frames, 1);
         to.host.rx[0].publish();
         assert_eq!(to.rx.refresh(), 1);
@@ -650,7 +652,7 @@ mod tests {
         assert_eq!((slot.len, slot.ptr, b.rx.buffer_of(&slot)[59]), (60, 9, 1));
         let sent = Slot { len: 50, flags: 3 << 8, ptr: 7, ..slot };
         b.rx.exchange(0, &mut b.tx, 2, sent);
-        assert_eq!((b.rx.buffer_index(0), b.rx.mark(0)), (spare, 9));
+        assert_eq!((b.rx.buffer_index(0), b.rx.metadata(0)), (spare, 9));
         assert_eq!(b.tx.slot(2), Slot { flags: 3 << 8 | slot_flag::BUF_CHANGED, ..sent });
     }
 

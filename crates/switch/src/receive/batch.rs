@@ -140,7 +140,7 @@ impl Batch {
     pub fn single(&self, delivery: Delivery) -> Option<Single> {
         let entry = &self.frames[usize::from(delivery.frame)];
         let slot = entry.slot.filter(|_| delivery.tag == TagAction::Keep)?;
-        Some(Single { slot, piece: self.frags[entry.first as usize], mark: entry.mark })
+        Some(Single { slot, piece: self.frags[entry.first as usize], metadata: entry.mark })
     }
 
     /// The only piece of a frame of this region that is delivered as it is, and its slot if it came

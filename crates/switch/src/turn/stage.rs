@@ -144,7 +144,7 @@ impl TurnOf<'_> {
             let (first, at) = (batch.frags().len(), tx.next_index());
             let taken = tx.take(batch.frags(), FRAGS_MAX);
             // Also of what is dropped, and of all its slots: the next frame there is another.
-            let mark = if steered { tx.take_marks(at) } else { 0 };
+            let mark = if steered { tx.take_metadata(at) } else { 0 };
             match taken {
                 None => break,
                 Some(Taken::Bad(why)) => entry.stats.drops.add(bad_slot(why), 1),
@@ -377,7 +377,7 @@ fn send_to_ring(
         if marks {
             // Also none, where a rule or a static address leads past the chains: what the slot said
             // was of another frame.
-            rx.mark_next(batch.frames()[usize::from(delivery.frame)].mark);
+            rx.set_next_metadata(batch.frames()[usize::from(delivery.frame)].mark);
         }
         match put(rx, batch, *delivery, giver, functions) {
             Ok(bytes) => sent.delivered.add(1, u64::from(bytes)),
@@ -428,7 +428,7 @@ fn put(
         }
         if rx.fits(piece) {
             let header = u128::from_le_bytes(entry.header.bytes());
-            return rx.put_plain(batch.region(), piece, header).map_err(Unsent::Refused);
+            return rx.put_single(batch.region(), piece, header).map_err(Unsent::Refused);
         }
     }
     let head = prologue(entry.header, entry.bytes, delivery.tag);

@@ -15,7 +15,7 @@
 use packet::PortId;
 use packet::ethernet::Header;
 use ring::krings::Krings;
-use ring::metadata::{Functions, drop_marked, mark_run};
+use ring::metadata::{Functions, drop_by_metadata, metadata_run};
 use ring::run::{End, Key, Run, drop_run};
 
 use super::stage::{Take, narrow};
@@ -116,7 +116,7 @@ impl TurnOf<'_> {
         let src = self.src;
         let steering = self.switch.steering.as_mut()?;
         let Some(own) = steering.service_of(src) else { return self.entry_run(budget) };
-        let mark = self.tx().peek_mark()?;
+        let mark = self.tx().peek_metadata()?;
         let meta = Meta::of(mark)?;
         let steering = self.switch.steering.as_mut()?;
         if !steering.is_single(own, meta) {
@@ -156,7 +156,7 @@ impl TurnOf<'_> {
     /// Frames of a function whose marks ask for the same as the first, which ends here.
     fn drop_alike(&mut self, first: u64, reason: DropReason, budget: u32) -> Option<Moved> {
         let alike = |mark: u64| (mark ^ first) & Meta::WAY_OUT == 0;
-        let run = drop_marked(self.tx(), None, true, budget, alike);
+        let run = drop_by_metadata(self.tx(), None, true, budget, alike);
         self.count_taken(run.frames, run.bytes);
         self.count_drop(self.src, reason, run.frames);
         if let (Some(steering), Some(meta)) = (&mut self.switch.steering, Meta::of(first)) {
@@ -234,19 +234,20 @@ impl TurnOf<'_> {
         let key = leg.header.map(key);
         let functions = Functions { sender: from_function, receiver: self.is_function(leg.dst) };
         let (run, queue) = self.run_between(leg.dst, budget, |tx, rx| {
-            mark_run(tx, rx, key, functions, budget, change)
+            metadata_run(tx, rx, key, functions, budget, change)
         })?;
         let lost = match run.end {
             End::Full => {
                 self.note_crowded(leg.dst, queue);
                 let is_same = |mark: u64| change(mark).is_some();
-                let lost = drop_marked(self.tx(), key, from_function, budget - run.frames, is_same);
+                let lost =
+                    drop_by_metadata(self.tx(), key, from_function, budget - run.frames, is_same);
                 self.count_drop(leg.dst, DropReason::NoRoom, lost.frames);
                 lost
             }
             End::Foreign => {
-                let mark = self.tx().peek_mark().unwrap_or(0);
-                let lost = drop_marked(self.tx(), None, from_function, 1, |_| true);
+                let mark = self.tx().peek_metadata().unwrap_or(0);
+                let lost = drop_by_metadata(self.tx(), None, from_function, 1, |_| true);
                 self.end(mark, DropReason::BadIndex, lost.frames);
                 lost
             }

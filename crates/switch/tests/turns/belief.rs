@@ -21,7 +21,7 @@ fn a_port_that_is_no_function_is_not_believed() {
     let tx = &mut other.clients[0].tx;
     tx.refresh();
     tx.frame(0, 60).copy_from_slice(&flow(1, 1));
-    tx.set_mark(0, forged);
+    tx.set_metadata(0, forged);
     let _ = tx.submit(1);
     other.turn(0);
     net.turn(0);
@@ -91,7 +91,7 @@ fn a_frame_that_comes_to_a_function_past_all_chains_says_nothing() {
     net.steer(Plan { rules, ..line(&[0]) });
     net.enter(0, &[flow(1, 1)]);
     let rx = &mut net.clients[2].rx;
-    assert_eq!((rx.refresh(), rx.mark(0)), (1, 0), "the mark of an older frame");
+    assert_eq!((rx.refresh(), rx.metadata(0)), (1, 0), "the mark of an older frame");
 }
 
 /// The chain of a plan gets other services; frames of so many changes before are known.
@@ -194,7 +194,7 @@ fn no_slot_comes_back_with_the_mark_of_an_older_frame() {
     let mut net = net(1);
     net.steer(line(&[0]));
     net.enter(0, &[flow(1, 1)]);
-    let mark = net.clients[2].rx.refresh().checked_sub(1).map(|i| net.clients[2].rx.mark(i));
+    let mark = net.clients[2].rx.refresh().checked_sub(1).map(|i| net.clients[2].rx.metadata(i));
     let tx = &mut net.clients[2].tx;
     assert!(tx.refresh() > 4);
     let more = slot_flag::MOREFRAG;
@@ -202,14 +202,14 @@ fn no_slot_comes_back_with_the_mark_of_an_older_frame() {
         let i = u32::try_from(i).expect("few");
         tx.frame(i, 60).copy_from_slice(&flow(1, 1));
         tx.set(i, len, flags);
-        tx.set_mark(i, mark.expect("one came"));
+        tx.set_metadata(i, mark.expect("one came"));
     }
     let _ = tx.submit(4);
     while net.turn(2).slots > 0 {}
     assert_eq!((net.drops(2, DropReason::TooShort), net.received(1).len()), (1, 2));
     let tx = &mut net.clients[2].tx;
     assert_eq!(tx.refresh(), SLOTS - 1);
-    assert!((0..SLOTS - 1).all(|i| tx.mark(i) == 0));
+    assert!((0..SLOTS - 1).all(|i| tx.metadata(i) == 0));
 }
 
 /// By a run and frame by frame, to a function and out.
@@ -222,11 +222,11 @@ fn a_frame_that_a_function_sends_twice_or_out_of_anothers_buffer_is_dropped() {
         let others = net.clients[4].tx.buffer_index(0);
         let client = &mut net.clients[2];
         assert_eq!((client.rx.refresh(), client.tx.refresh() > 3), (3, true));
-        let (first, mark) = (client.rx.buffer_index(0), client.rx.mark(0));
+        let (first, mark) = (client.rx.buffer_index(0), client.rx.metadata(0));
         for (slot, buffer) in [(0, first), (1, first), (2, others)] {
             client.tx.set(slot, 60, 1 << 8);
             client.tx.set_buffer_index(slot, buffer);
-            client.tx.set_mark(slot, mark | action << 60);
+            client.tx.set_metadata(slot, mark | action << 60);
         }
         let _ = client.tx.submit(3);
         while net.turn(2).slots > 0 {}
@@ -267,7 +267,7 @@ impl Net {
                 continue;
             }
             let (full, mark, spare) =
-                (client.rx.buffer_index(i), client.rx.mark(i), client.tx.buffer_index(at));
+                (client.rx.buffer_index(i), client.rx.metadata(i), client.tx.buffer_index(at));
             let (send, back) = match (fault, is_faulty) {
                 (Fault::GivenBack, true) => (full, full),
                 (Fault::Any, true) => (any, spare),
@@ -278,7 +278,7 @@ impl Net {
             for _ in 0..if is_faulty && matches!(fault, Fault::Twice) { 2 } else { 1 } {
                 client.tx.set(at, len, slot_flag::BUF_CHANGED);
                 client.tx.set_buffer_index(at, send);
-                client.tx.set_mark(at, mark);
+                client.tx.set_metadata(at, mark);
                 at += 1;
             }
         }

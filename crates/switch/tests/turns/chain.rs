@@ -92,7 +92,7 @@ impl Net {
             client.tx.set(i, u16::try_from(len).expect("short"), named << 8);
             client.tx.set_buffer_index(i, full);
             client.rx.set_buffer_index(i, spare);
-            client.tx.set_mark(i, change(client.rx.mark(i)));
+            client.tx.set_metadata(i, change(client.rx.metadata(i)));
         }
         let _ = (client.tx.submit(count), client.rx.release(count));
         count as usize
@@ -100,7 +100,7 @@ impl Net {
 
     pub fn marks(&mut self, port: usize) -> Vec<Meta> {
         let rx = &mut self.clients[port].rx;
-        (0..rx.refresh()).filter_map(|i| Meta::of(rx.mark(i))).collect()
+        (0..rx.refresh()).filter_map(|i| Meta::of(rx.metadata(i))).collect()
     }
 
     pub fn enter(&mut self, port: usize, frames: &[Vec<u8>]) {
@@ -488,7 +488,7 @@ fn a_function_names_a_service_by_its_number() {
     for (named, port) in [(0, 2), (1, 3)] {
         net.enter(0, &[flow(1, 1)]);
         assert_eq!(net.marks(4).len(), 1);
-        let mark = net.clients[4].rx.mark(0);
+        let mark = net.clients[4].rx.metadata(0);
         let _ = net.clients[4].rx.release(1);
         let tx = &mut net.clients[4].tx;
         assert!(tx.refresh() > 2);
@@ -499,7 +499,7 @@ fn a_function_names_a_service_by_its_number() {
             tx.frame(i, len).copy_from_slice(piece);
             tx.set(i, len, flags | named << 8);
         }
-        tx.set_mark(0, mark & !ACTION | 2 << 60);
+        tx.set_metadata(0, mark & !ACTION | 2 << 60);
         let _ = tx.submit(2);
         while net.turn(4).slots > 0 {}
         assert_eq!(net.received(port).len(), 1, "service {named}");
