@@ -24,6 +24,7 @@ pub mod file;
 mod hop;
 mod host;
 mod interface;
+mod kind;
 mod machine;
 pub mod name;
 mod netmap;
@@ -51,12 +52,13 @@ pub use fdb::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList};
 pub use hop::{HopCall, HopEnd, HopRef, HopState};
 pub use host::{Address, Filter, HostIf, HostIfInfo, LinkState, QueueSet, Queues};
 pub use interface::{InterfaceAdd, InterfaceAttach, InterfacePoll, PollThreads};
+pub use kind::{Peer, PortKind, PortOption, Side};
 pub use machine::{COALESCE_USECS_MAX, Machine, MachineInfo, MachineState, SocketPlace};
 pub use netmap::{
     Bind, BindKind, Bound, BoundRings, GeometryQuery, HostBound, HostRings, MonitorOf, Pool,
     PortGeometry, RingChoice, Room,
 };
-pub use port::{ClientInfo, PortAdd, PortInfo, PortKind, PortList, PortRef, PortSet, PortSettings};
+pub use port::{ClientInfo, PortAdd, PortInfo, PortList, PortRef, PortSet, PortSettings};
 pub use stats::{Counter, PortStats, StatsPage, StatsQuery};
 pub use switch::{FdbCounters, SwitchInfo, SwitchRef, SwitchSettings, SwitchSpec};
 pub use values::{Mac, Mode, NewPorts, ValueError};
@@ -427,15 +429,6 @@ mod tests {
         }
         for bad in ["", "02:00:00:00:00", "02:00:00:00:00:01:02", "+2:00:00:00:00:01"] {
             assert!(bad.parse::<Mac>().is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn test_kinds_of_ports_have_one_name_everywhere() {
-        for kind in PortKind::PERSISTENT.into_iter().chain([PortKind::Pipe]) {
-            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
-            let stays = (kind != PortKind::Pipe).then_some(kind);
-            assert_eq!(PortKind::persistent(kind.name()), stays);
         }
     }
 

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::Mode;
 use super::host::{HostIf, HostIfInfo};
 use super::machine::{Machine, MachineInfo};
+use crate::kind::PortKind;
 use crate::name::{PortName, SwitchName};
 
 /// Names a port.
@@ -13,92 +14,6 @@ use crate::name::{PortName, SwitchName};
 pub struct PortRef {
     /// Its name.
     pub port: PortName,
-}
-
-/// What is behind a port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PortKind {
-    /// Rings in shared memory, for a client to attach.
-    #[default]
-    Shm,
-    /// Takes every frame and drops it.
-    Null,
-    /// One end of a pipe; the switch does not see its frames.
-    Pipe,
-    /// A TAP: the host's own stack, or that of a namespace.
-    Tap,
-    /// An Ethernet interface, by a packet socket.
-    Packet,
-    /// An Ethernet interface, by AF_XDP.
-    Xdp,
-    /// The host's stack behind an Ethernet interface, without the interface.
-    Stack,
-    /// A virtual machine, by vhost-user.
-    #[serde(rename = "vhost-user")]
-    VhostUser,
-    /// A virtual machine, by a byte stream of frames: QEMU's `-netdev stream`.
-    Stream,
-    /// A virtual machine, by datagrams: QEMU's `-netdev dgram`.
-    Dgram,
-}
-
-impl PortKind {
-    /// Those that can be made to stay; pipes come and go with their clients.
-    pub const PERSISTENT: [Self; 9] = [
-        Self::Shm,
-        Self::Null,
-        Self::Tap,
-        Self::Packet,
-        Self::Xdp,
-        Self::Stack,
-        Self::VhostUser,
-        Self::Stream,
-        Self::Dgram,
-    ];
-    /// Their names, for messages.
-    pub const NAMES: &str = "shm, null, tap, packet, xdp, stack, vhost-user, stream or dgram";
-
-    /// What it is called, in messages as everywhere else.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Shm => "shm",
-            Self::Null => "null",
-            Self::Pipe => "pipe",
-            Self::Tap => "tap",
-            Self::Packet => "packet",
-            Self::Xdp => "xdp",
-            Self::Stack => "stack",
-            Self::VhostUser => "vhost-user",
-            Self::Stream => "stream",
-            Self::Dgram => "dgram",
-        }
-    }
-
-    /// The one of this name that can be made to stay.
-    #[must_use]
-    pub fn persistent(name: &str) -> Option<Self> {
-        Self::PERSISTENT.into_iter().find(|kind| kind.name() == name)
-    }
-
-    /// Can it be given to a user and a group: to attach to it, or to connect to its socket?
-    #[must_use]
-    pub fn is_given(self) -> bool {
-        self == Self::Shm || self.is_machine()
-    }
-
-    /// Is there a virtual machine behind it?
-    #[must_use]
-    pub fn is_machine(self) -> bool {
-        matches!(self, Self::VhostUser | Self::Stream | Self::Dgram)
-    }
-
-    /// Is there a network interface of the host behind it?
-    #[must_use]
-    pub fn is_host(self) -> bool {
-        matches!(self, Self::Tap | Self::Packet | Self::Xdp | Self::Stack)
-    }
 }
 
 /// Makes a persistent port.

@@ -100,7 +100,7 @@ impl Default for Kind {
 
 fn parse_kind(text: &str) -> Result<PortKind, String> {
     let kind = PortKind::persistent(text);
-    kind.ok_or_else(|| format!("expected {}, found {text:?}", PortKind::NAMES))
+    kind.ok_or_else(|| format!("expected {}, found {text:?}", PortKind::names()))
 }
 
 /// How many workers a text means: a number, or `auto` for one less than there are cores.

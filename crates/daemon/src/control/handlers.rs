@@ -26,7 +26,7 @@ use std::time::Instant;
 
 use protocol::name::{PortName, SwitchName};
 use protocol::{
-    Attach, ClientInfo, DaemonInfo, Hello, Mode, NewPorts, Page, PortAdd, PortInfo, PortKind,
+    Attach, ClientInfo, DaemonInfo, Hello, Mode, NewPorts, Page, Peer, PortAdd, PortInfo, PortKind,
     PortList, PortRef, PortSet, PortSettings, PortStats, Reply, Request, StatsPage, StatsQuery,
     SwitchRef, SwitchSpec,
 };
@@ -430,20 +430,18 @@ impl<D: Datapath> Control<D> {
             return Err(PortRefusal::GrantServed(name).into());
         }
         let key = PortKey(self.state.new_key());
-        match (kind, &plan.host) {
-            (PortKind::Shm, None) => {}
-            (kind, None) if kind.is_machine() => {
-                self.add_machine(key, switch, owner, plan, may_wait)?;
-            }
-            (PortKind::Null, None) => self.datapath.add_null(key, switch, config.clone())?,
-            (_, Some(host)) => {
-                let (name, host, config) = (name.clone(), host.clone(), config.clone());
+        match kind.peer() {
+            Peer::Client => {}
+            Peer::Sink => self.datapath.add_null(key, switch, config.clone())?,
+            Peer::Machine => self.add_machine(key, switch, owner, plan, may_wait)?,
+            Peer::Interface(_) => {
+                let host = plan.host.clone().expect("a plan names the interface");
+                let (name, config) = (name.clone(), config.clone());
                 let opening = self.opened(kind, &host);
                 let spec = HostSpec { key, name, switch, kind, host, config, opening };
                 self.add_host(&spec, owner, may_wait)?;
             }
-            (PortKind::Pipe, None) => return Err(PortRefusal::PipePersistent(name).into()),
-            (_, None) => unreachable!("every plan names it"),
+            Peer::Pipe => return Err(PortRefusal::PipePersistent(name).into()),
         }
         let (host, grant) = (plan.host.clone().map(Box::new), plan.grant);
         let machine = plan.machine.clone().map(Box::new);

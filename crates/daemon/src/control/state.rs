@@ -37,7 +37,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use protocol::name::{PortName, SwitchName};
-use protocol::{NewPorts, PortKind, SwitchSettings};
+use protocol::{NewPorts, Peer, SwitchSettings};
 use switch::SwitchConfig;
 use switch::chain;
 
@@ -440,7 +440,7 @@ impl State {
             }
             None => Ok(true),
             Some(port)
-                if port.kind == PortKind::Null || port.kind.is_machine() || port.kind.is_host() =>
+                if matches!(port.kind.peer(), Peer::Sink | Peer::Machine | Peer::Interface(_)) =>
             {
                 Err(PortRefusal::NotAttachable(wish.port.clone()).into())
             }

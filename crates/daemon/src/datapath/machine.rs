@@ -69,7 +69,8 @@ impl Workers {
         let open = match spec.kind {
             PortKind::Stream => netdev::open_stream,
             PortKind::Dgram => netdev::open_dgram,
-            _ => vhost_user::open,
+            PortKind::VhostUser => vhost_user::open,
+            other => unreachable!("ports of kind {} have no machine", other.name()),
         };
         let (adapter, port) = open(&spec.socket, self.host.ringer())?;
         self.plug_machine(spec, adapter, Ok(port))

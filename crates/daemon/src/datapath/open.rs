@@ -95,31 +95,32 @@ fn open_here(
     Means { bell, share, existing, .. }: &Means<'_>,
 ) -> Result<Opened, HostError> {
     let name = wanted.ifname.clone().unwrap_or_default();
+    let netns = wanted.netns.as_deref();
     match kind {
-        PortKind::Packet => {
-            return packet::open(&name, wanted.netns.as_deref(), wanted.alone, bell);
-        }
-        PortKind::Stack => return stack::open(&name, wanted.netns.as_deref(), bell),
+        PortKind::Packet => packet::open(&name, netns, wanted.alone, bell),
+        PortKind::Stack => stack::open(&name, netns, bell),
         PortKind::Xdp => {
             let filter = wanted.filter.clone().unwrap_or_default();
             let namespace = wanted.netns.clone();
             let queues = wanted.queues.as_ref().map(Queues::numbers);
             let spec = XdpSpec { name, namespace, queues, filter };
-            return xdp::open(&spec, bell, share.clone());
+            xdp::open(&spec, bell, share.clone())
         }
-        _ => {}
+        PortKind::Tap => {
+            let spec = TapSpec {
+                name,
+                mtu: wanted.mtu,
+                mac: wanted.mac.map(|mac| mac.0),
+                namespace: wanted.netns.clone(),
+                address: wanted.address.map(|address| (address.ip, address.prefix)),
+                queues: wanted.queues.as_ref().and_then(Queues::count),
+                existing: *existing,
+                strict: false,
+            };
+            tap::open(&spec, wanted.uring, bell)
+        }
+        other => unreachable!("ports of kind {} have no interface", other.name()),
     }
-    let spec = TapSpec {
-        name,
-        mtu: wanted.mtu,
-        mac: wanted.mac.map(|mac| mac.0),
-        namespace: wanted.netns.clone(),
-        address: wanted.address.map(|address| (address.ip, address.prefix)),
-        queues: wanted.queues.as_ref().and_then(Queues::count),
-        existing: *existing,
-        strict: false,
-    };
-    tap::open(&spec, wanted.uring, bell)
 }
 
 /// What to ask the helper; otherwise, why it cannot be asked that.

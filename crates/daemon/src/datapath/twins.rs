@@ -14,7 +14,7 @@ use hostif::netlink::Interface;
 use hostif::{HostError, is_same, look, tap};
 use port::host::Opened;
 use protocol::name::PortName;
-use protocol::{HostIf, PortKind};
+use protocol::{HostIf, Peer, PortKind, PortOption};
 
 /// The interfaces that are ports of a switch already.
 #[derive(Debug, Default)]
@@ -44,10 +44,12 @@ pub(super) enum Side {
 
 impl Side {
     pub fn of(kind: PortKind, wanted: &HostIf) -> Self {
-        match kind {
-            PortKind::Stack => Self::Host,
-            PortKind::Packet if !wanted.alone => Self::Shared,
-            PortKind::Packet | PortKind::Xdp => Self::Cable,
+        match kind.peer() {
+            Peer::Interface(protocol::Side::Stack) => Self::Host,
+            Peer::Interface(protocol::Side::Wire) => {
+                let shares = kind.takes(PortOption::Alone) && !wanted.alone;
+                if shares { Self::Shared } else { Self::Cable }
+            }
             _ => Self::Both,
         }
     }

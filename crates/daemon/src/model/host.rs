@@ -2,7 +2,7 @@
 
 use packet::MacAddr;
 use protocol::name::{PortName, SwitchName};
-use protocol::{Address, HostIf, PortKind, Queues};
+use protocol::{Address, HostIf, PortKind, PortOption, Queues};
 
 use super::address::check_unicast;
 use super::keys::GroupKey;
@@ -71,7 +71,7 @@ pub fn complete(
     }
     let mut host = host.unwrap_or_default();
     let sets = host.mtu.is_some() || host.mac.is_some() || host.address.is_some();
-    if kind != PortKind::Tap && sets {
+    if sets && !kind.takes(PortOption::LinkSettings) {
         let what = "mtu, mac, address: only a tap is changed; use ip link for other interfaces";
         return Err(what.to_owned());
     }
@@ -82,27 +82,31 @@ pub fn complete(
     if host.address.is_some_and(|it| it.ip.is_ipv6()) && host.mtu.is_some_and(|mtu| mtu < 1280) {
         return Err("mtu: IPv6, which the address is of, takes 1280 bytes at least".to_owned());
     }
-    if kind != PortKind::Packet && host.alone {
-        return Err("alone: only for kind packet".to_owned());
+    let given = [
+        ("alone", host.alone, PortOption::Alone),
+        ("uring", host.uring.is_some(), PortOption::Uring),
+        ("filter", host.filter.is_some(), PortOption::Filter),
+        ("trust_group", host.trust_group.is_some(), PortOption::TrustGroup),
+    ];
+    for (name, is_set, option) in given {
+        if is_set && !kind.takes(option) {
+            return Err(format!("{name}: only for kind {}", PortKind::names_with(option)));
+        }
     }
-    if kind != PortKind::Tap && host.uring.is_some() {
-        return Err("uring: only for kind tap".to_owned());
+    if host.trust_group.as_deref().is_some_and(|group| trust_group(group).is_none()) {
+        return Err(TRUST_GROUP.to_owned());
     }
-    if kind != PortKind::Xdp && host.filter.is_some() {
-        return Err("filter: only for kind xdp".to_owned());
-    }
-    match &host.trust_group {
-        Some(_) if kind != PortKind::Xdp => return Err("trust_group: only for kind xdp".to_owned()),
-        Some(group) if trust_group(group).is_none() => return Err(TRUST_GROUP.to_owned()),
+    match &host.queues {
+        Some(_) if !kind.takes(PortOption::QueueCount) => {
+            return Err("queues: only for kinds tap, xdp and vhost-user".to_owned());
+        }
+        Some(Queues::Set(_)) if !kind.takes(PortOption::QueueNumbers) => {
+            return Err(format!("queues: a {} takes a number of queues", kind.name()));
+        }
         _ => {}
     }
-    match (&host.queues, kind) {
-        (None, _) | (_, PortKind::Xdp) | (Some(Queues::First(_)), PortKind::Tap) => {}
-        (Some(_), PortKind::Tap) => return Err("queues: a tap has so many: a number".to_owned()),
-        (Some(_), _) => return Err("queues: only for kinds tap, xdp and vhost-user".to_owned()),
-    }
     let named = host.ifname.is_some() || host.netns.is_some() || host.queues.is_some();
-    if host.fds > 0 && (kind != PortKind::Tap || sets || named) {
+    if host.fds > 0 && (!kind.takes(PortOption::Descriptors) || sets || named) {
         let what = "fd: only for kind tap, and what is open has its ifname, mtu, mac, address, \
                     netns and queues: leave them out";
         return Err(what.to_owned());

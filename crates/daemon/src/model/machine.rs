@@ -2,7 +2,7 @@
 
 use port::machine::Coalesce;
 use port::vhost_user::PAIRS_MAX;
-use protocol::{COALESCE_USECS_MAX, Machine, PortKind};
+use protocol::{COALESCE_USECS_MAX, Machine, PortKind, PortOption};
 
 use super::host::named;
 
@@ -37,22 +37,26 @@ pub fn complete(kind: PortKind, machine: Option<&Machine>) -> Result<Option<Mach
     Ok(Some(machine))
 }
 
-fn only(what: &str, of: PortKind) -> Result<(), String> {
-    Err(format!("{what}: for kind {}", of.name()))
+/// Refuses an option that ports of this kind do not take.
+fn check_option(kind: PortKind, name: &str, option: PortOption) -> Result<(), String> {
+    match kind.takes(option) {
+        true => Ok(()),
+        false => Err(format!("{name}: for kind {}", PortKind::names_with(option))),
+    }
 }
 
 fn check_queues(kind: PortKind, machine: &Machine) -> Result<(), String> {
-    let is_vhost_user = kind == PortKind::VhostUser;
-    match machine.queues {
-        Some(_) if !is_vhost_user => return only("queues", PortKind::VhostUser),
-        Some(n) if !(1..=PAIRS_MAX).contains(&n) => {
+    if let Some(n) = machine.queues {
+        check_option(kind, "queues", PortOption::QueuePairs)?;
+        if !(1..=PAIRS_MAX).contains(&n) {
             return Err(format!("queues = {n}: 1 to {PAIRS_MAX} pairs can be had"));
         }
-        _ => {}
     }
     match (machine.coalesce_usecs, machine.coalesce_frames) {
         (None, None) => Ok(()),
-        _ if !is_vhost_user => only("coalesce_…", PortKind::VhostUser),
+        _ if !kind.takes(PortOption::Coalesce) => {
+            check_option(kind, "coalesce_…", PortOption::Coalesce)
+        }
         (None, Some(_)) => {
             Err("coalesce_frames: say how long fewer frames may wait: coalesce_usecs".to_owned())
         }
@@ -64,10 +68,10 @@ fn check_queues(kind: PortKind, machine: &Machine) -> Result<(), String> {
 }
 
 fn check_sockets(kind: PortKind, machine: &Machine) -> Result<(), String> {
-    if machine.peer.is_some() && kind != PortKind::Dgram {
-        return only("peer", PortKind::Dgram);
+    if machine.peer.is_some() {
+        check_option(kind, "peer", PortOption::PeerSocket)?;
     }
-    if machine.connect && kind == PortKind::Dgram {
+    if machine.connect && !kind.takes(PortOption::Connect) {
         return Err("connect: each side of kind dgram has a socket; name the other's: peer".into());
     }
     for path in [&machine.socket, &machine.peer].into_iter().flatten() {

@@ -354,7 +354,7 @@ impl Settings {
 
 fn parse_kind(text: &str) -> Result<PortKind, String> {
     let kind = PortKind::persistent(text);
-    kind.ok_or_else(|| format!("expected {}", PortKind::NAMES))
+    kind.ok_or_else(|| format!("expected {}", PortKind::names()))
 }
 
 /// All ports that we may see.

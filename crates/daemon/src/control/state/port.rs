@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use protocol::name::PortName;
-use protocol::{HostIf, Machine, NewPorts, PortKind, PortStats};
+use protocol::{HostIf, Machine, NewPorts, Peer, PortKind, PortStats};
 use switch::PortConfig;
 
 use super::Switch;
@@ -143,20 +143,13 @@ impl Port {
     /// Whether a worker knows the port: it has counters and addresses.
     #[must_use]
     pub fn is_live(&self) -> bool {
-        match self.kind {
-            PortKind::Shm => {
+        match self.kind.peer() {
+            Peer::Client => {
                 let held = self.holder.as_ref().is_some_and(|holder| holder.ready);
                 held || self.is_bound() || self.cable.is_some()
             }
-            PortKind::Null
-            | PortKind::Tap
-            | PortKind::Packet
-            | PortKind::Xdp
-            | PortKind::Stack
-            | PortKind::VhostUser
-            | PortKind::Stream
-            | PortKind::Dgram => true,
-            PortKind::Pipe => self.is_bound(),
+            Peer::Sink | Peer::Interface(_) | Peer::Machine => true,
+            Peer::Pipe => self.is_bound(),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Steps as the handlers take them, in any order, with workers that never refuse.
 
+use protocol::PortKind;
+
 use super::*;
 use ::port::machine::quota::Limits;
 use proptest::prelude::*;
