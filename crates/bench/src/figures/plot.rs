@@ -1,12 +1,17 @@
-//! Plots as SVG text: one uniform style, for a page of print.
+//! Plots as SVG text: one uniform style, for a page of print. `plotters` draws.
 //!
 //! Ours are solid lines with circles; each point has a bar from its smallest to its largest sample.
 //! What the machine allows is dashed and grey, other software has squares and short dashes, and
 //! what others have published has open diamonds and no line. A hollow mark was measured under other
 //! circumstances; a cross at the foot stands for a point that could not be measured. Colours are
-//! those of Okabe and Ito, which differ for everybody and in grey.
+//! those of Okabe and Ito, which colour-blind readers and grey prints tell apart.
 
-use std::fmt::Write;
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
+use plotters::coord::types::RangedCoordf64;
+use plotters::element::DashedPathElement;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 /// A plot.
 pub struct Plot {
@@ -81,97 +86,109 @@ pub enum Mark {
     Missing,
 }
 
-const FONT: &str = r#"font-family="Helvetica, Arial, sans-serif" font-size="12""#;
-const WIDTH: f64 = 720.0;
-const LEFT: f64 = 74.0;
-const RIGHT: f64 = 210.0;
-const TOP: f64 = 46.0;
-const HEIGHT: f64 = 300.0;
-const COLOURS: [&str; 6] = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"];
+const FONT: &str = "Helvetica, Arial, sans-serif";
+/// Sizes of text. plotters divides them by 1.24.
+const TITLE: i32 = 19;
+const TEXT: i32 = 15;
+const SMALL: i32 = 14;
+const TINY: i32 = 11;
+const WIDTH: i32 = 720;
+const LEFT: i32 = 74;
+const RIGHT: i32 = 210;
+const TOP: i32 = 46;
+const HEIGHT: i32 = 300;
+/// Between the plot and its caption: the labels of the horizontal axis.
+const LABELS: i32 = 56;
+const ROW: i32 = 15;
 
-/// The range of an axis on paper and in values.
-struct Scale {
-    from: f64,
-    to: f64,
-    start: f64,
-    end: f64,
-    log: bool,
-}
+const COLOURS: [RGBColor; 6] = [
+    RGBColor(0x00, 0x72, 0xb2),
+    RGBColor(0xd5, 0x5e, 0x00),
+    RGBColor(0x00, 0x9e, 0x73),
+    RGBColor(0xcc, 0x79, 0xa7),
+    RGBColor(0xe6, 0x9f, 0x00),
+    RGBColor(0x56, 0xb4, 0xe9),
+];
+const DARK: RGBColor = RGBColor(0x22, 0x22, 0x22);
+const GREY: RGBColor = RGBColor(0x88, 0x88, 0x88);
+const LIGHT: RGBColor = RGBColor(0xe4, 0xe4, 0xe4);
 
-impl Scale {
-    fn at(&self, value: f64) -> f64 {
-        let share = if self.log {
-            (value.ln() - self.from.ln()) / (self.to.ln() - self.from.ln())
-        } else {
-            (value - self.from) / (self.to - self.from)
-        };
-        self.start + share * (self.end - self.start)
-    }
-
-    /// The same, so much further to the right.
-    fn shifted(&self, by: f64) -> Self {
-        Self { start: self.start + by, end: self.end + by, ..*self }
-    }
-
-    fn holds(&self, value: f64) -> bool {
-        value >= self.from * 0.999_999 && value <= self.to * 1.000_001
-    }
-}
-
-impl Axis {
-    /// Distance between the marks of two series at the same place.
-    fn apart(&self) -> f64 {
-        if self.joined { 3.0 } else { 13.0 }
-    }
-}
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 
 impl Plot {
     /// The plot as the text of an SVG file.
     pub fn svg(&self) -> String {
-        let x = self.x_scale();
-        let spread = |p: &Point| {
-            let (low, high) = p.spread.unwrap_or((p.y, p.y));
-            [low, p.y, high]
-        };
-        let y = self.scale(&self.y, TOP + HEIGHT, TOP, spread);
-        let caption: Vec<String> = self.caption.iter().flat_map(|row| wrap(row, 105)).collect();
-        let height = TOP + HEIGHT + 66.0 + 15.0 * f64::from(lines(&caption));
         let mut svg = String::new();
-        line(
-            &mut svg,
-            format_args!(
-                r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {FONT}>"##
-            ),
-        );
-        line(&mut svg, format_args!(r##"<rect width="{WIDTH}" height="{height}" fill="#fff"/>"##));
-        text(&mut svg, (LEFT, 24.0), r#"font-size="15" font-weight="bold""#, &self.title);
-        self.draw_axes(&mut svg, &x, &y);
-        let measured = self.series.iter().filter(|series| series.look != Look::Published).count();
-        for (i, series) in self.series.iter().enumerate() {
-            // Side by side, so that equal values do not hide each other.
-            let middle = measured.saturating_sub(1) as f64 / 2.0;
-            let published = series.look == Look::Published;
-            let shift = if published { 0.0 } else { (i as f64 - middle) * self.x.apart() };
-            series.draw(&mut svg, &x.shifted(shift), &y, self.x.joined);
-        }
-        self.draw_legend(&mut svg);
-        let mut below = TOP + HEIGHT + 66.0;
-        for row in &caption {
-            text(&mut svg, (LEFT, below), r##"font-size="11" fill="#555""##, row);
-            below += 15.0;
-        }
-        svg.push_str("</svg>\n");
+        self.draw(&mut svg).expect("a string takes what it is given");
         svg
     }
 
+    fn draw(&self, svg: &mut String) -> Drawn {
+        let caption: Vec<String> = self.caption.iter().flat_map(|row| wrap(row, 105)).collect();
+        let rows = i32::try_from(caption.len()).unwrap_or(i32::MAX);
+        let below = LABELS + 14 + ROW * rows;
+        let size = (WIDTH.unsigned_abs(), (TOP + HEIGHT + below).unsigned_abs());
+        let root = SVGBackend::with_string(svg, size).into_drawing_area();
+        root.fill(&WHITE)?;
+        let title = (FONT, TITLE).into_font().style(FontStyle::Bold);
+        root.draw(&Text::new(self.title.as_str(), (LEFT, 14), title))?;
+        for (row, at) in caption.iter().zip((TOP + HEIGHT + LABELS + 6..).step_by(15)) {
+            root.draw(&Text::new(
+                row.as_str(),
+                (LEFT, at),
+                (FONT, SMALL).into_font().color(&GREY),
+            ))?;
+        }
+        let (x, y) = (self.x_scale(), self.scale(&self.y, Point::range));
+        let mut chart = ChartBuilder::on(&root)
+            .margin_top(TOP)
+            .margin_right(RIGHT)
+            .margin_bottom(below - LABELS)
+            .x_label_area_size(LABELS)
+            .y_label_area_size(LEFT)
+            .build_cartesian_2d(x.clone(), y.clone())?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .max_light_lines(0)
+            .bold_line_style(LIGHT)
+            .axis_style(DARK)
+            .label_style((FONT, TEXT))
+            .x_label_formatter(&|at| if self.x.joined { x.name_at(*at) } else { String::new() })
+            .y_label_formatter(&|at| y.name_at(*at))
+            .x_desc(self.x.label.as_str())
+            .y_desc(self.y.label.as_str())
+            .draw()?;
+        let measured = self.series.iter().filter(|series| series.look != Look::Published).count();
+        let middle = measured.saturating_sub(1) as f64 / 2.0;
+        for (i, series) in self.series.iter().enumerate() {
+            // Side by side, so that equal values do not hide each other.
+            let published = series.look == Look::Published;
+            let shift = if published { 0.0 } else { (i as f64 - middle) * self.x.apart() };
+            // Half a pixel is less than a line is wide.
+            #[allow(clippy::cast_possible_truncation)]
+            let shift = shift.round() as i32;
+            series.draw(&root, self.x.joined, |point, value| {
+                let (left, top) = chart.backend_coord(&(point.x, value));
+                (left + shift, top)
+            })?;
+        }
+        if !self.x.joined {
+            for (value, name) in &self.x.ticks {
+                let (middle, _) = chart.backend_coord(&(*value, y.from));
+                for (row, at) in wrap(name, 10).iter().zip((TOP + HEIGHT + 8..).step_by(13)) {
+                    let style = centred(&root).pos(Pos::new(HPos::Center, VPos::Top));
+                    root.draw(&Text::new(row.as_str(), (middle, at), style))?;
+                }
+            }
+        }
+        self.draw_legend(&root)?;
+        root.present()
+    }
+
     /// The range that shows every point, with air around, from zero where the axis is linear.
-    fn scale(
-        &self,
-        axis: &Axis,
-        start: f64,
-        end: f64,
-        values: impl Fn(&Point) -> [f64; 3],
-    ) -> Scale {
+    fn scale(&self, axis: &Axis, values: impl Fn(&Point) -> [f64; 3]) -> Scale {
         let points = self.series.iter().flat_map(|s| &s.points);
         let all = points.filter(|p| p.mark != Mark::Missing).flat_map(values);
         let ticks = axis.ticks.iter().map(|t| t.0);
@@ -183,171 +200,194 @@ impl Plot {
             (true, true) => (low / 1.25, high * 1.25),
             (false, true) => (0.0, if high > 0.0 { high * 1.08 } else { 1.0 }),
         };
-        Scale { from, to, start, end, log: axis.log }
+        Scale::new(axis, from, to)
     }
 
     /// From the first to the last mark; kinds have a column each.
     fn x_scale(&self) -> Scale {
-        let (start, end) = (LEFT, WIDTH - RIGHT);
         match self.x.joined {
-            true => self.scale(&self.x, start, end, |p| [p.x; 3]),
-            false => {
-                let to = self.x.ticks.len() as f64 - 0.5;
-                Scale { from: -0.5, to, start, end, log: false }
-            }
+            true => self.scale(&self.x, |p| [p.x; 3]),
+            false => Scale::new(&self.x, -0.5, self.x.ticks.len() as f64 - 0.5),
         }
     }
 
-    fn draw_axes(&self, svg: &mut String, x: &Scale, y: &Scale) {
-        let (bottom, right) = (TOP + HEIGHT, WIDTH - RIGHT);
-        for (value, label) in ticks(&self.y, y) {
-            let at = y.at(value);
-            rule(svg, (LEFT, at), (right, at), "#e4e4e4");
-            text(svg, (LEFT - 8.0, at + 4.0), r#"text-anchor="end""#, &label);
-        }
-        for (value, label) in ticks(&self.x, x) {
-            let at = x.at(value);
-            rule(svg, (at, bottom), (at, bottom + 5.0), "#222");
-            // Kinds have names, which have room in their column only.
-            let rows = if self.x.joined { vec![label] } else { wrap(&label, 10) };
-            for (i, row) in rows.iter().enumerate() {
-                let below = bottom + 19.0 + 13.0 * i as f64;
-                text(svg, (at, below), r#"text-anchor="middle""#, row);
-            }
-        }
-        rule(svg, (LEFT, bottom), (right, bottom), "#222");
-        rule(svg, (LEFT, TOP), (LEFT, bottom), "#222");
-        let middle = f64::midpoint(LEFT, right);
-        let below = if self.x.joined { bottom + 38.0 } else { bottom + 48.0 };
-        text(svg, (middle, below), r#"text-anchor="middle""#, &self.x.label);
-        let at = TOP + HEIGHT / 2.0;
-        let turned = format!(r#"text-anchor="middle" transform="rotate(-90 20 {at})""#);
-        text(svg, (20.0, at), &turned, &self.y.label);
-    }
-
-    fn draw_legend(&self, svg: &mut String) {
-        let (left, mut at) = (WIDTH - RIGHT + 18.0, TOP + 8.0);
+    fn draw_legend(&self, root: &Area<'_>) -> Drawn {
+        let (left, mut at) = (WIDTH - RIGHT + 18, TOP + 8);
         for series in &self.series {
             if series.look != Look::Published && (self.x.joined || series.look == Look::Limit) {
-                series.stroke(svg, &format!("{left},{at} {},{at}", left + 26.0));
+                series.line(root, vec![(left, at), (left + 26, at)])?;
             }
-            series.mark(svg, (left + 13.0, at), false);
+            series.mark(root, (left + 13, at), false)?;
             for row in wrap(&series.name, 23) {
-                text(svg, (left + 34.0, at + 4.0), "", &row);
-                at += 15.0;
+                let style = centred(root).pos(Pos::new(HPos::Left, VPos::Center));
+                root.draw(&Text::new(row, (left + 34, at), style))?;
+                at += ROW;
             }
-            at += 7.0;
+            at += 7;
         }
+        Ok(())
+    }
+}
+
+/// The range of an axis, and its marks.
+#[derive(Clone)]
+struct Scale {
+    from: f64,
+    to: f64,
+    log: bool,
+    ticks: Vec<(f64, String)>,
+}
+
+impl Scale {
+    /// The marks are those of the axis, or round numbers in the range.
+    fn new(axis: &Axis, from: f64, to: f64) -> Self {
+        let round = || {
+            let values = if axis.log { round_ratios(from, to) } else { round_numbers(from, to) };
+            values.into_iter().map(|value| (value, number(value))).collect()
+        };
+        let ticks = if axis.ticks.is_empty() { round() } else { axis.ticks.clone() };
+        Self { from, to, log: axis.log, ticks }
+    }
+
+    /// What the mark at a value says.
+    fn name_at(&self, value: f64) -> String {
+        let is_it = |tick: &&(f64, String)| tick.0.total_cmp(&value).is_eq();
+        self.ticks.iter().find(is_it).map(|(_, name)| name.clone()).unwrap_or_default()
+    }
+}
+
+impl Ranged for Scale {
+    type FormatOption = DefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        let at = |value: f64| if self.log { value.ln() } else { value };
+        RangedCoordf64::from(at(self.from)..at(self.to)).map(&at(*value), limit)
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<f64> {
+        self.ticks.iter().map(|tick| tick.0).collect()
+    }
+
+    fn range(&self) -> std::ops::Range<f64> {
+        self.from..self.to
+    }
+}
+
+impl Axis {
+    /// Distance between the marks of two series at the same place.
+    fn apart(&self) -> f64 {
+        if self.joined { 3.0 } else { 13.0 }
+    }
+}
+
+impl Point {
+    fn range(&self) -> [f64; 3] {
+        let (low, high) = self.spread.unwrap_or((self.y, self.y));
+        [low, self.y, high]
     }
 }
 
 impl Series {
-    fn colour(&self) -> &'static str {
+    fn colour(&self) -> RGBColor {
         match self.look {
             Look::Own(number) => COLOURS[number % COLOURS.len()],
-            Look::Limit => "#888",
+            Look::Limit => GREY,
             Look::Peer(number) => COLOURS[(number + 3) % COLOURS.len()],
-            Look::Published => "#222",
+            Look::Published => DARK,
         }
     }
 
-    fn draw(&self, svg: &mut String, x: &Scale, y: &Scale, joined: bool) {
-        let shows = |p: &&Point| p.mark != Mark::Missing && (!y.log || p.y > 0.0);
+    /// Draws the points; `place` says where a point with a value is.
+    fn draw(
+        &self,
+        root: &Area<'_>,
+        joined: bool,
+        place: impl Fn(&Point, f64) -> (i32, i32),
+    ) -> Drawn {
+        let shows = |p: &&Point| p.mark != Mark::Missing;
         let visible = || self.points.iter().filter(shows);
         if joined && self.look != Look::Published {
-            let corner = |p: &Point| format!("{:.1},{:.1}", x.at(p.x), y.at(p.y));
-            self.stroke(svg, &visible().map(corner).collect::<Vec<_>>().join(" "));
+            self.line(root, visible().map(|point| place(point, point.y)).collect())?;
         }
         for point in visible() {
-            let at = (x.at(point.x), y.at(point.y));
+            let at = place(point, point.y);
             if !joined && self.look == Look::Limit {
-                self.stroke(
-                    svg,
-                    &format!("{:.1},{2:.1} {:.1},{2:.1}", at.0 - 9.0, at.0 + 9.0, at.1),
-                );
+                self.line(root, vec![(at.0 - 9, at.1), (at.0 + 9, at.1)])?;
             }
-            if let Some((low, high)) = point.spread.filter(|s| !y.log || s.0 > 0.0) {
-                self.bar(svg, at.0, y.at(low), y.at(high));
+            if let Some((low, high)) = point.spread {
+                self.bar(root, at.0, place(point, low).1, place(point, high).1)?;
             }
-            self.mark(svg, at, matches!(point.mark, Mark::Elsewhere(_)));
-            if let Mark::Elsewhere(place) = point.mark {
-                let style = format!(r#"font-size="9" fill="{}""#, self.colour());
-                text(svg, (at.0 + 6.0, at.1 - 5.0), &style, place);
+            self.mark(root, at, matches!(point.mark, Mark::Elsewhere(_)))?;
+            if let Mark::Elsewhere(name) = point.mark {
+                let style = (FONT, TINY).into_font().color(&self.colour());
+                root.draw(&Text::new(name, (at.0 + 6, at.1 - 12), style))?;
             }
         }
         for point in self.points.iter().filter(|p| !shows(p)) {
-            let (at, foot) = (x.at(point.x), y.start - 6.0);
-            for slope in [4.0, -4.0] {
-                rule(svg, (at - 4.0, foot - slope), (at + 4.0, foot + slope), self.colour());
-            }
+            let (at, foot) = (place(point, 1.0).0, TOP + HEIGHT - 6);
+            root.draw(&Cross::new((at, foot), 4, self.colour()))?;
         }
+        Ok(())
     }
 
     /// From the smallest to the largest sample, wider than the mark between them.
-    fn bar(&self, svg: &mut String, x: f64, low: f64, high: f64) {
-        rule(svg, (x, low), (x, high), self.colour());
+    fn bar(&self, root: &Area<'_>, x: i32, low: i32, high: i32) -> Drawn {
+        root.draw(&PathElement::new(vec![(x, low), (x, high)], self.colour()))?;
         for end in [low, high] {
-            rule(svg, (x - 5.5, end), (x + 5.5, end), self.colour());
+            root.draw(&PathElement::new(vec![(x - 5, end), (x + 5, end)], self.colour()))?;
+        }
+        Ok(())
+    }
+
+    fn line(&self, root: &Area<'_>, points: Vec<(i32, i32)>) -> Drawn {
+        let style = self.colour().stroke_width(2);
+        match self.look {
+            Look::Own(_) => root.draw(&PathElement::new(points, style)),
+            Look::Limit => root.draw(&DashedPathElement::new(points, 7, 4, style)),
+            Look::Peer(_) | Look::Published => {
+                root.draw(&DashedPathElement::new(points, 3, 3, style))
+            }
         }
     }
 
-    fn stroke(&self, svg: &mut String, points: &str) {
-        let dashes = match self.look {
-            Look::Own(_) => "",
-            Look::Limit => r#" stroke-dasharray="7 4""#,
-            Look::Peer(_) | Look::Published => r#" stroke-dasharray="3 3""#,
-        };
-        let style = format!(r#"fill="none" stroke="{}" stroke-width="1.8"{dashes}"#, self.colour());
-        line(svg, format_args!(r#"<polyline points="{points}" {style}/>"#));
-    }
-
-    fn mark(&self, svg: &mut String, (x, y): (f64, f64), hollow: bool) {
+    fn mark(&self, root: &Area<'_>, (x, y): (i32, i32), hollow: bool) -> Drawn {
         let colour = self.colour();
-        let fill = if hollow { "#fff" } else { colour };
-        let style = format!(r#"fill="{fill}" stroke="{colour}" stroke-width="1.4""#);
+        let fill = if hollow { WHITE } else { colour };
         match self.look {
             Look::Own(_) => {
-                line(svg, format_args!(r#"<circle cx="{x:.1}" cy="{y:.1}" r="3" {style}/>"#));
+                root.draw(&Circle::new((x, y), 3, fill.filled()))?;
+                root.draw(&Circle::new((x, y), 3, colour))
             }
-            Look::Limit => {}
+            Look::Limit => Ok(()),
             Look::Peer(_) => {
-                let (x, y) = (x - 2.8, y - 2.8);
-                let place = format!(r#"x="{x:.1}" y="{y:.1}" width="5.6" height="5.6""#);
-                line(svg, format_args!("<rect {place} {style}/>"));
+                let corners = [(x - 3, y - 3), (x + 3, y + 3)];
+                root.draw(&Rectangle::new(corners, fill.filled()))?;
+                root.draw(&Rectangle::new(corners, colour))
             }
-            Look::Published => line(
-                svg,
-                format_args!(
-                    r##"<path d="M{x:.1} {:.1}l5 5l-5 5l-5 -5z" fill="#fff" stroke="{colour}"/>"##,
-                    y - 5.0
-                ),
-            ),
+            Look::Published => {
+                let corners = vec![(x, y - 5), (x + 5, y), (x, y + 5), (x - 5, y), (x, y - 5)];
+                root.draw(&Polygon::new(corners.clone(), WHITE.filled()))?;
+                root.draw(&PathElement::new(corners, colour))
+            }
         }
     }
 }
 
-/// The marks of an axis: its own, or round numbers inside the range.
-fn ticks(axis: &Axis, scale: &Scale) -> Vec<(f64, String)> {
-    if !axis.ticks.is_empty() {
-        return axis.ticks.clone();
-    }
-    let round = if scale.log { log_ticks(scale) } else { linear_ticks(scale) };
-    round.into_iter().map(|v| (v, number(v))).collect()
+fn centred<'a>(root: &Area<'_>) -> TextStyle<'a> {
+    (FONT, TEXT).into_text_style(root)
 }
 
-fn log_ticks(scale: &Scale) -> Vec<f64> {
-    let decades = (scale.to / scale.from).log10();
-    let steps: &[f64] = if decades > 2.6 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+/// Marks of a linear axis.
+fn round_numbers(from: f64, to: f64) -> Vec<f64> {
+    RangedCoordf64::from(from..to).key_points(6)
+}
+
+/// Marks of a logarithmic axis: 1, 2 and 5 of each power of ten; over many of them, 1 alone.
+fn round_ratios(from: f64, to: f64) -> Vec<f64> {
+    let steps: &[f64] = if (to / from).log10() > 2.6 { &[1.0] } else { &[1.0, 2.0, 5.0] };
     let all = (-6..7).flat_map(|power| steps.iter().map(move |s| s * 10_f64.powi(power)));
-    all.filter(|&v| scale.holds(v)).collect()
-}
-
-fn linear_ticks(scale: &Scale) -> Vec<f64> {
-    let rough = (scale.to - scale.from) / 5.0;
-    let power = 10_f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0].map(|s| s * power).into_iter().find(|&s| s >= rough);
-    let step = step.unwrap_or(10.0 * power);
-    (0..20).map(|i| f64::from(i) * step).filter(|&v| scale.holds(v)).collect()
+    all.filter(|value| (from..=to).contains(value)).collect()
 }
 
 fn number(value: f64) -> String {
@@ -370,29 +410,6 @@ fn wrap(words: &str, width: usize) -> Vec<String> {
         }
     }
     rows
-}
-
-fn lines(caption: &[String]) -> u8 {
-    u8::try_from(caption.len()).unwrap_or(u8::MAX)
-}
-
-fn rule(svg: &mut String, from: (f64, f64), to: (f64, f64), colour: &str) {
-    let ((x1, y1), (x2, y2)) = (from, to);
-    line(
-        svg,
-        format_args!(
-            r#"<line x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}" stroke="{colour}"/>"#
-        ),
-    );
-}
-
-fn text(svg: &mut String, at: (f64, f64), style: &str, words: &str) {
-    let words = words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    line(svg, format_args!(r#"<text x="{:.1}" y="{:.1}" {style}>{words}</text>"#, at.0, at.1));
-}
-
-fn line(svg: &mut String, arguments: std::fmt::Arguments<'_>) {
-    writeln!(svg, "{arguments}").expect("a string takes what it is given");
 }
 
 #[cfg(test)]
@@ -424,13 +441,16 @@ mod tests {
             series: vec![series],
         };
         let svg = plot.svg();
-        assert_eq!(svg.matches("<circle").count(), 3, "two points and the legend");
-        assert_eq!(svg.matches(">far<").count(), 1, "where the cores were");
-        let (bars, cross) = (2 * 3, 2);
-        assert_eq!(svg.matches(r##"stroke="#0072B2"/>"##).count(), bars + cross);
+        assert_eq!(svg.matches("<circle").count(), 2 * 3, "two points and the legend");
+        assert_eq!(svg.matches("\nfar\n").count(), 1, "where the cores were");
+        let ours = |kind: &str| {
+            let is_ours = |line: &&str| line.starts_with(kind) && line.contains("#0072B2");
+            svg.lines().filter(is_ours).count()
+        };
+        let (bars, cross, lines) = (2 * 3, 2, 2);
+        assert_eq!((ours("<polyline"), ours("<line")), (bars + lines, cross));
         assert!(svg.contains("a &lt; b") && svg.ends_with("</svg>\n"));
         assert!(!svg.contains("NaN") && !svg.contains("inf"));
-        assert!(svg.lines().all(|line| line.starts_with('<') && line.ends_with('>')));
     }
 
     #[test]
@@ -447,10 +467,8 @@ mod tests {
 
     #[test]
     fn test_ticks_are_round_numbers() {
-        let scale = Scale { from: 0.0, to: 230.0, start: 0.0, end: 1.0, log: false };
-        assert_eq!(linear_ticks(&scale), [0.0, 50.0, 100.0, 150.0, 200.0]);
-        let scale = Scale { from: 0.8, to: 25.0, start: 0.0, end: 1.0, log: true };
-        assert_eq!(log_ticks(&scale), [1.0, 2.0, 5.0, 10.0, 20.0]);
+        assert_eq!(round_numbers(0.0, 230.0), [0.0, 50.0, 100.0, 150.0, 200.0]);
+        assert_eq!(round_ratios(0.8, 25.0), [1.0, 2.0, 5.0, 10.0, 20.0]);
         assert_eq!(number(0.05), "0.05");
     }
 
