@@ -359,10 +359,9 @@ typedef int (*uvala_nf_callback)(void *context, struct uvala_nf_frame *frame);
  * or an error. Both sides of the port are this thread's meanwhile, and a callback calls nothing
  * about this port but uvala_nf_held, _send_on, _send, _count and _gauge: all else, this function
  * too, is UVALA_EARG there, NULL, or nothing (uvala_close, uvala_resyncs); it uses no queues that
- * it had before. With a timeout of 0 from the first call on the port has no direct hops: their
- * doorbells are not the port's. When uvala_options.stop was said it is UVALA_ESTOPPED, whether
- * there are frames or not. A port that was no instance of a service when it was opened, or in a
- * switch without chains, is an error. */
+ * it had before. When uvala_options.stop was said it is UVALA_ESTOPPED, whether there are frames or
+ * not. A port that was no instance of a service when it was opened, or in a switch without chains,
+ * is an error. */
 int uvala_nf_step(struct uvala_port *port, uvala_nf_callback callback, void *context,
                   int64_t timeout_us);
 

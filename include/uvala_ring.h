@@ -122,7 +122,9 @@ struct uvala_csb_atok {
 	uint32_t cur;            /* C>S kick me when hwtail has passed this; before head */
 	uint32_t appl_need_kick; /* C>S the client sleeps: csb.md section 3 */
 	uint32_t sync_flags;     /* C>S UVALA_SYNC_* */
-	uint32_t pad[12];
+	uint64_t called;         /* C>S RX 0: frames that a function got by a call */
+	uint64_t passed;         /* C>S RX 0: of these, those that it passed on */
+	uint32_t pad[8];
 };
 UVALA_STATIC_ASSERT(sizeof(struct uvala_csb_atok) == UVALA_LINE, "csb_atok");
 
@@ -132,15 +134,14 @@ struct uvala_csb_ktoa {
 	uint32_t hwtail;         /* S>C first slot the switch owns; acquire before the slots */
 	uint32_t kern_need_kick; /* S>C RX: the switch waits for room. TX: always 1 */
 	uint32_t resyncs;        /* S>C how often an index was out of range */
-	uint64_t frames;         /* direct hops: how many went this way */
-	uint32_t pad[10];
+	uint32_t pad[12];
 };
 UVALA_STATIC_ASSERT(sizeof(struct uvala_csb_ktoa) == UVALA_LINE, "csb_ktoa");
 
 /* The worker's need-kick word; one line per port. csb.md section 3. */
 struct uvala_bell {
 	uint32_t need_kick; /* S>C the worker sleeps: kick once per value */
-	uint32_t news;      /* S>C goes up when a function should ask for its hops */
+	uint32_t news;      /* S>C goes up when a function should ask which ones follow it */
 	uint32_t pad[14];
 };
 UVALA_STATIC_ASSERT(sizeof(struct uvala_bell) == UVALA_LINE, "bell");

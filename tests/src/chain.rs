@@ -68,12 +68,6 @@ pub fn chain(daemon: &Daemon) -> ChainInfo {
     }
 }
 
-/// Direct hops that carry frames.
-#[must_use]
-pub fn open_hops(daemon: &Daemon) -> usize {
-    chain(daemon).hops.iter().filter(|hop| hop.open).count()
-}
-
 /// Kills functions of a chain at full load one after the other; each comes again, and is joined as
 /// before. What became of the frames is for `account`, which is told how often each died, how many
 /// were sent and what came out. No buffer is lost.
@@ -87,7 +81,7 @@ pub fn one_dies(
     account: impl FnOnce(&[u64], u64, &Tally),
 ) {
     let mut random = Random::seeded(seed * 100 + all.len() as u64);
-    let (hops, mut kills) = (open_hops(daemon), vec![0; all.len()]);
+    let mut kills = vec![0; all.len()];
     let [mut sender, mut receiver] = full_load(daemon);
     let flows = |more| flows(daemon, more);
     for _ in 0..rounds {
@@ -99,7 +93,6 @@ pub fn one_dies(
         let group = audit(daemon);
         assert_eq!(group[0].members.len(), all.len() + 1, "who is dead has nothing: {group:?}");
         all[victim] = function(daemon, victim);
-        wait::until("all hops", || open_hops(daemon) == hops);
     }
     flows(1000);
     sender.finish();
@@ -127,10 +120,7 @@ pub fn full_load(daemon: &Daemon) -> [Peer; 2] {
 
 /// Waits until no frame waits for a function.
 pub fn await_empty(daemon: &Daemon) {
-    wait::until("the chain to be empty", || {
-        functions(daemon).iter().all(|f| f.waiting == 0)
-            && chain(daemon).hops.iter().all(|hop| hop.waiting == 0)
-    });
+    wait::until("the chain to be empty", || functions(daemon).iter().all(|f| f.waiting == 0));
 }
 
 /// Waits until so many frames more have come out.

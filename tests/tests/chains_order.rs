@@ -92,7 +92,7 @@ fn chains_and_rules_change(wait: &str) {
     let call = |request| drop(daemon.call(request).unwrap());
     let order = |services: &[&str]| {
         let services = services.iter().map(|&service| service.to_owned()).collect();
-        let chain = ChainSpec { name: "c".to_owned(), services, out: None, direct: false };
+        let chain = ChainSpec { name: "c".to_owned(), services, out: None };
         call(Request::ChainAdd(ChainAdd { switch: switch(), chain }));
     };
     let past_all = || {

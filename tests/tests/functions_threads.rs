@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use client::Port;
 use client::nf::{Action, Frame, Made, Number, Shown, Threads};
-use harness::chain::{audit, command, configuration, functions, open_hops};
+use harness::chain::{audit, command, configuration, functions};
 use harness::daemon::{Daemon, Setup};
 use harness::process::{Owned, Scratch, outcome};
 use harness::wait;
@@ -373,21 +373,20 @@ fn a_program_stops_its_threads_and_hears_why_they_end() {
 
 #[test]
 fn several_functions_share_a_thread_and_end_together() {
-    let daemon = Setup::new(&(configuration(3) + "direct = true\n")).start();
+    let daemon = Setup::new(&configuration(3)).start();
     let with = "--with bypass valenf:f1 - --with bypass valenf:f2 -";
     let mut process =
         Owned::spawn(&mut command(&daemon, &format!("nf run bypass valenf:f0 {with}")));
-    wait::until("hops", || open_hops(&daemon) == 2);
+    wait::until("all three", || running(&daemon).len() == 3);
     let seen = running(&daemon);
-    assert_eq!(seen.len(), 3);
     assert!(seen.iter().all(|info| (info.pid, info.thread) == (seen[0].pid, seen[0].thread)));
     let (mut a, mut b) = (
         daemon.options().group("nf").open("valenf:a").unwrap(),
         daemon.options().group("nf").open("valenf:b").unwrap(),
     );
     flows_pass(&mut a, &mut b, 100);
-    let seen: Vec<_> = running(&daemon).iter().map(|f| (f.direct_in, f.direct_out)).collect();
-    assert_eq!(seen, [(0, 100), (100, 100), (100, 0)]);
+    let seen: Vec<_> = running(&daemon).iter().map(|f| (f.called_in, f.called_out)).collect();
+    assert_eq!(seen, [(0, 0), (100, 100), (100, 100)]);
     wait::until("it to sleep", || running(&daemon).iter().all(sleeps));
     // It wakes for a frame of any of them: a rule sends these to the last.
     assert!(daemon.uvala(&["chain", "add", "valenf", "last", "s2"]).status.success());

@@ -264,13 +264,9 @@ pub enum Chain {
     Readers(u8),
     /// The same between ports that learn, of frames that leave by their address.
     Bridged(u8),
-    /// The same, joined by direct hops.
-    Direct(u8),
     /// The same, all in one thread.
     Together(u8),
-    /// What one function more costs, by direct hops and by the switch.
-    Hop,
-    /// The same of hops within a thread.
+    /// What one function more costs, by a call within a thread and by the switch.
     Call,
     /// No function, but a thousand rules, and a million flows that take turns.
     Rules,
@@ -301,9 +297,8 @@ impl Chain {
             Chain::Functions(count)
             | Chain::Readers(count)
             | Chain::Bridged(count)
-            | Chain::Direct(count)
             | Chain::Together(count) => count,
-            Chain::Rules | Chain::Hop | Chain::Call => 0,
+            Chain::Rules | Chain::Call => 0,
             Chain::Box | Chain::BoxTogether => u8::try_from(BOX.len()).expect("few"),
         }
     }

@@ -21,7 +21,7 @@ use protocol::Attached;
 
 use crate::control::PortFds;
 use crate::geometry::Geometry;
-use crate::nf::hops::Ways;
+use crate::nf::calls::Calls;
 use crate::nf::pass::{Look, Others, look, pass};
 use crate::nf::{self, Action, Made};
 use crate::port::halves;
@@ -328,8 +328,8 @@ fn test_a_function_passes_what_has_room() {
     let (mut far, mut small, _) = open(16, 256, SLEEPY);
     let (tx, rx, small) = (tx.tx(0), rx.rx(0), small.tx(0));
     let mut next = |_: &mut nf::Frame<'_>, _: &mut Made| Action::Next;
-    let ways = &mut Ways::default();
-    assert_eq!(look(tx, rx, ways, rx.owned()), Look::Pass(0));
+    let calls = &Calls::default();
+    assert_eq!(look(tx, rx, rx.owned()), Look::Pass(0));
     // Slots: 1, 1, 1, 2, 5, 16.
     for (i, len) in [60, 60, 60, 500, 1200, 4096].into_iter().enumerate() {
         assert!(tx.try_send(&frame(u32::try_from(i).unwrap(), len)).unwrap());
@@ -339,16 +339,16 @@ fn test_a_function_passes_what_has_room() {
         assert!(small.try_send(&frame(0, 60)).unwrap());
     }
     let all = rx.available();
-    assert_eq!(look(small, rx, ways, all), Look::Wait(5), "half of the ring, whole frames");
+    assert_eq!(look(small, rx, all), Look::Wait(5), "half of the ring, whole frames");
     assert_eq!(far.turn(), 12);
     let made = &mut Made::default();
     for count in [5, 5] {
-        assert_eq!(look(small, rx, ways, rx.owned()), Look::Pass(count));
-        assert_eq!(pass((small, ways), rx, count, &mut Others::none(&mut next), made), count);
+        assert_eq!(look(small, rx, rx.owned()), Look::Pass(count));
+        assert_eq!(pass((small, calls), rx, count, &mut Others::none(&mut next), made), count);
         small.submit(count).unwrap();
         rx.release(count).unwrap();
     }
-    assert_eq!(look(small, rx, ways, rx.owned()), Look::TooLong(16));
+    assert_eq!(look(small, rx, rx.owned()), Look::TooLong(16));
 }
 
 /// What a function made of a frame is sent, be it by a buffer's number or by its bytes.
@@ -363,11 +363,11 @@ fn test_a_function_passes_what_it_made_of_a_frame() {
         frame.bytes_mut()[69] = 7;
         Action::Service(3)
     };
-    let (rx, made, ways) = (rx.rx(0), &mut Made::default(), &mut Ways::default());
+    let (rx, made, calls) = (rx.rx(0), &mut Made::default(), &Calls::default());
     assert_eq!(rx.available(), 2);
     for to in [tx.tx(0), far.tx(0)] {
         assert!(to.space() > 0);
-        assert_eq!(pass((to, ways), rx, 1, &mut Others::none(&mut grow), made), 1);
+        assert_eq!(pass((to, calls), rx, 1, &mut Others::none(&mut grow), made), 1);
         rx.release(1).unwrap();
         let sent = to.ring().slot(0);
         assert_eq!((sent.len, sent.flags >> 8, to.buffer(0)[69]), (70, 3, 7));

@@ -96,16 +96,6 @@ impl Link {
         Ok(link)
     }
 
-    /// Of an end of a direct hop.
-    pub fn of_hop(
-        kick: OwnedFd,
-        wake: OwnedFd,
-        name: &PortName,
-        extra: Arc<ExtraBufs>,
-    ) -> Result<Self, Error> {
-        Self::with(kick, wake, name.clone(), encode(0), extra)
-    }
-
     fn with(
         kick: OwnedFd,
         wake: OwnedFd,
@@ -341,64 +331,18 @@ impl Sleeps for Arc<Link> {
     }
 }
 
-/// A port and its direct hops, of one thread: a kick on any of them wakes it.
-#[derive(Debug)]
-pub struct Links<'a> {
-    /// The port's.
-    pub port: &'a Arc<Link>,
-    /// Those of its hops.
-    pub hops: &'a [Arc<Link>],
-}
-
-impl Links<'_> {
-    fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let all = self.hops.iter().chain([self.port]).map(|link| link.wake.as_fd());
-        all.chain(self.port.stop.as_ref().map(AsFd::as_fd))
-    }
-
-    /// Takes all kicks. A hop whose other end has gone says so for ever; control has told, and it
-    /// will be closed.
-    fn acknowledge(&self) -> Result<(), Lost> {
-        for link in self.hops {
-            let _ = link.acknowledge();
-        }
-        self.port.acknowledge()
-    }
-}
-
-impl Sleeps for Links<'_> {
-    /// Nobody else reads the doorbells of hops: a kick stays in them until the thread has slept.
-    fn kicks(&self) -> u64 {
-        self.port.kicks()
-    }
-
-    fn sleep(&self, seen: u64, deadline: Option<Instant>) -> Result<Woken, Lost> {
-        if self.hops.is_empty() {
-            return self.port.sleep(seen, deadline);
-        }
-        std::slice::from_ref(self).sleep(seen, deadline)
-    }
-
-    fn check(&self) -> Result<(), Lost> {
-        Sleeps::check(self.port)
-    }
-
-    fn why(&self) -> Error {
-        self.port.why()
-    }
-}
-
-/// Ports of one thread, whose doorbells nobody else reads.
-impl Sleeps for [Links<'_>] {
+/// Ports of one thread, whose doorbells no other thread reads: a kick on any of them wakes it.
+impl Sleeps for [Arc<Link>] {
     fn kicks(&self) -> u64 {
         0
     }
 
     fn sleep(&self, _: u64, deadline: Option<Instant>) -> Result<Woken, Lost> {
-        if self.iter().any(|links| links.port.is_stopped()) {
+        if self.iter().any(|link| link.is_stopped()) {
             return Err(Lost);
         }
-        let all = self.iter().flat_map(Links::descriptors);
+        let stops = self.iter().filter_map(|link| link.stop.as_ref().map(AsFd::as_fd));
+        let all = self.iter().map(|link| link.wake.as_fd()).chain(stops);
         let mut fds: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let left = left.and_then(|left| Timespec::try_from(left).ok());
@@ -407,7 +351,7 @@ impl Sleeps for [Links<'_>] {
             Ok(_) | Err(Errno::INTR) => {}
             Err(_) => return Err(Lost),
         }
-        let taken = self.iter().map(Links::acknowledge).fold(Ok(()), Result::and);
+        let taken = self.iter().map(|link| link.acknowledge()).fold(Ok(()), Result::and);
         taken.map(|()| Woken::Kicked)
     }
 
@@ -416,7 +360,7 @@ impl Sleeps for [Links<'_>] {
     }
 
     fn why(&self) -> Error {
-        let lost = self.iter().find(|links| links.check().is_err()).or(self.first());
+        let lost = self.iter().find(|link| Sleeps::check(*link).is_err()).or(self.first());
         lost.map_or(Error::Lost(Lost), Sleeps::why)
     }
 }

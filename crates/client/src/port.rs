@@ -18,7 +18,7 @@ use ring::{Region, RegionId};
 use crate::control::{Connection, ControlError, PortFds};
 use crate::geometry::Geometry;
 use crate::link::Link;
-use crate::nf::hops::Hops;
+use crate::nf::calls::Calls;
 use crate::options::Options;
 use crate::rx::WaitRx;
 use crate::tx::WaitTx;
@@ -30,7 +30,7 @@ impl Options {
     pub fn open(self, name: &str) -> Result<Port, Error> {
         let origin = Origin { name: name.parse()?, options: self };
         let (sender, receiver) = origin.attach()?;
-        Ok(Port { sender, receiver, origin, hops: Hops::default() })
+        Ok(Port { sender, receiver, origin, calls: Calls::default() })
     }
 }
 
@@ -207,7 +207,7 @@ pub struct Receiver {
     policy: WaitPolicy,
     /// Ring to look at first: all get their turn.
     next: usize,
-    /// Whether the daemon has to say something to a function.
+    /// Whether other functions may follow a function now.
     pub(crate) news: News,
     /// Whether frames came to it by chains when it was opened.
     pub(crate) is_function: bool,
@@ -221,11 +221,6 @@ impl Receiver {
     #[inline(always)]
     pub fn rx(&mut self, i: usize) -> &mut Rx {
         &mut self.rings[i]
-    }
-
-    /// The memory that they are in.
-    pub(crate) fn memory(&self) -> &Arc<Region> {
-        self.rings[0].memory()
     }
 
     /// All receive rings, for threads that take one each.
@@ -331,8 +326,8 @@ pub struct Port {
     /// Its receive rings.
     pub receiver: Receiver,
     origin: Origin,
-    /// Those of a function, see [`crate::nf`].
-    pub(crate) hops: Hops,
+    /// Which functions a function calls, see [`crate::nf`].
+    pub(crate) calls: Calls,
 }
 
 impl Port {
@@ -371,10 +366,10 @@ impl Port {
         (&mut self.sender, &mut self.receiver)
     }
 
-    /// Both halves, and a function's hops.
+    /// Both halves, and which functions a function calls.
     #[inline(always)]
-    pub(crate) fn parts(&mut self) -> (&mut Sender, &mut Receiver, &mut Hops) {
-        (&mut self.sender, &mut self.receiver, &mut self.hops)
+    pub(crate) fn parts(&mut self) -> (&mut Sender, &mut Receiver, &mut Calls) {
+        (&mut self.sender, &mut self.receiver, &mut self.calls)
     }
 
     /// Both halves for good, for two threads. Both may sleep at the same time. They do not
@@ -582,7 +577,7 @@ impl Port {
             let error = match self.origin.attach() {
                 Ok((sender, receiver)) => {
                     (self.sender, self.receiver) = (sender, receiver);
-                    self.hops = Hops::default();
+                    self.calls = Calls::default();
                     return Ok(());
                 }
                 Err(error) => error,

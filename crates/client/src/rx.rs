@@ -4,10 +4,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ring::RegionId;
 use ring::abi::{Slot, slot_flag};
 use ring::extra::{Buffer, ExtraBufs};
 use ring::user::{RawRing, RxRing};
-use ring::{Region, RegionId};
 
 use crate::link::Link;
 use crate::wait::{WaitPolicy, Waits, wait};
@@ -97,6 +97,11 @@ impl Rx {
     #[must_use]
     pub fn buffer(&mut self, i: u32) -> &mut [u8] {
         self.ring.buffer(i)
+    }
+
+    /// Adds to what a function got by calls, and passed on of it.
+    pub(crate) fn count_calls(&self, called: u32, passed: u32) {
+        self.ring.count_calls(called, passed);
     }
 
     /// The `i`-th slot, read once.
@@ -327,11 +332,6 @@ impl Rx {
     /// Takes a request for a kick back, and leaves the kicks where they are.
     pub(crate) fn stop_waiting(&self) {
         self.ring.disarm();
-    }
-
-    /// The memory that the ring is in.
-    pub(crate) fn memory(&self) -> &Arc<Region> {
-        self.ring.region()
     }
 
     pub(crate) fn new_resyncs(&mut self) -> u32 {

@@ -290,11 +290,6 @@ impl Tx {
         self.region
     }
 
-    /// So many frames more went by a direct hop.
-    pub(crate) fn count(&self, frames: u32) {
-        self.ring.count(frames);
-    }
-
     pub(crate) fn ring(&mut self) -> &mut TxRing {
         &mut self.ring
     }

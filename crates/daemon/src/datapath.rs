@@ -10,7 +10,6 @@ mod audit;
 mod bound;
 mod cable;
 mod fdb;
-mod hops;
 mod host;
 mod lone;
 mod machine;
@@ -34,7 +33,6 @@ use port::shm::{self, PortMemory, plug};
 use port::sys::Waker;
 use protocol::name::{PipeSide, PortName};
 use protocol::{FdbCounters, HostIf, HostIfInfo, MachineInfo, PortGeometry, PortKind, PortStats};
-use ring::family::{Family, Traffic};
 use switch::chain::{Report, Tables};
 use switch::{Plug, PortConfig, Switch, SwitchConfig};
 
@@ -44,9 +42,9 @@ use crate::control::datapath::Datapath;
 use crate::control::declared::Declared;
 use crate::model::audit::Audited;
 use crate::model::error::{DatapathError, MakeHostError, MakeMachineError};
-use crate::model::keys::{ConnKey, GroupKey, HopKey, PipeKey, PortKey, SwitchKey};
+use crate::model::keys::{ConnKey, GroupKey, PipeKey, PortKey, SwitchKey};
 use crate::model::opening::{Build, Opening};
-use crate::model::replies::{Attachment, Binding, FdbRow, HopPlaceInfo};
+use crate::model::replies::{Attachment, Binding, FdbRow};
 use crate::model::specs::{
     BoundSpec, Claim, HostSpec, MachineSpec, RingSpec, ShmSpec, UnswitchedSpec,
 };
@@ -56,7 +54,6 @@ use crate::worker::Worker;
 use crate::worker::handle::{WorkerHandle, WorkerOptions, check_cores};
 use crate::worker::idle::{IdleStrategy, Spin};
 use bound::BoundPlace;
-use hops::HopPlace;
 use host::HostPorts;
 use machine::MachinePlace;
 use memory::{Memory, geometry};
@@ -80,9 +77,6 @@ pub struct Workers {
     declared: Declared,
     /// Ports that are reserved, and not attached yet.
     sites: BTreeMap<PortKey, Site>,
-    /// Direct hops, and who has buffers together because of them.
-    hops: BTreeMap<HopKey, HopPlace>,
-    families: BTreeMap<GroupKey, Vec<Family>>,
     pipes: BTreeMap<PipeKey, Pipe>,
     /// Ports of netmap programs, and their regions by number.
     bound: BTreeMap<PortKey, BoundPlace>,
@@ -186,8 +180,6 @@ impl Workers {
             new_group: all.new_group(),
             declared: Declared::of(all),
             sites: BTreeMap::new(),
-            hops: BTreeMap::new(),
-            families: BTreeMap::new(),
             pipes: BTreeMap::new(),
             bound: BTreeMap::new(),
             regions: BTreeMap::new(),
@@ -301,28 +293,14 @@ impl Datapath for Workers {
         self.audit_group(group, from)
     }
 
-    fn add_hop(&mut self, hop: HopKey, ends: [PortKey; 2]) -> Result<(), DatapathError> {
-        self.make_hop(hop, ends)
-    }
-
-    fn hop_place(&self, hop: HopKey) -> HopPlaceInfo {
-        self.place_of_hop(hop)
-    }
-
-    fn open_hop(&self, hop: HopKey, end: usize) -> Result<[OwnedFd; 2], DatapathError> {
-        Ok(self.open_end(hop, end)?)
-    }
-
-    fn hop_traffic(&self, hop: HopKey) -> Traffic {
-        self.traffic_of(hop)
-    }
-
-    fn del_hop(&mut self, hop: HopKey) -> Traffic {
-        self.remove_hop(hop)
-    }
-
     fn tell(&mut self, port: PortKey) {
-        self.tell_function(port);
+        let Some((switch, id)) = self.switch_of(port) else { return };
+        self.on_switch(switch, move |worker, at| {
+            if let Some(Plug::Rings(host, wake)) = worker.switch(at).plug_mut(id) {
+                host.tell();
+                wake.wake();
+            }
+        });
     }
 
     fn del_switch(&mut self, key: SwitchKey) {
@@ -558,7 +536,7 @@ impl Datapath for Workers {
             home.keys.remove(&place.id);
             self.workers[home.worker].ports.give_back(number as usize);
         }
-        self.give_back(place.switch, place.memory);
+        self.give_back(place.memory);
         self.host.forget(port).into_iter().for_each(|opening| self.forget_opening(opening));
         self.machines.remove(&port);
         self.remove_bound(port, true);

@@ -18,8 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use packet::text;
 use protocol::name::{PortName, SwitchName};
-use protocol::{HostIf, Machine, NewPorts, PortKind, PortSettings, SwitchSettings};
+use protocol::{HostIf, Machine, NO_DIRECT_HOPS, NewPorts, PortKind, PortSettings, SwitchSettings};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use switch::{PortConfig, SwitchConfig};
 
 use crate::model::address::{MAX_STATIC, StaticAddress};
@@ -163,11 +164,11 @@ impl SwitchRecord {
     /// What a file says: a record and, behind it, what changed later. Of a last change that is not
     /// whole nobody was told that it was written.
     pub fn read(text: &[u8]) -> Result<Self, String> {
-        let mut parts = serde_json::Deserializer::from_slice(text).into_iter::<SwitchChange>();
+        let mut parts = serde_json::Deserializer::from_slice(text).into_iter::<Value>();
         let first = parts.next().unwrap_or_else(|| serde_json::from_slice(text));
-        let mut all = first.map_err(|error| error.to_string())?;
+        let mut all = first.and_then(change).map_err(|error| error.to_string())?;
         for part in parts {
-            let mut later = match part {
+            let mut later = match part.and_then(change) {
                 Err(error) if error.is_eof() => break,
                 part => part.map_err(|error| error.to_string())?,
             };
@@ -220,6 +221,25 @@ impl SwitchRecord {
         }
         Ok(Checked { plan, configured, bases })
     }
+}
+
+/// One part of a file. Chains of older daemons may have direct hops, which are gone: their frames go
+/// by the switch.
+fn change(mut part: Value) -> serde_json::Result<SwitchChange> {
+    let switch = part["switch"].clone();
+    for of in ["settings", "configured"] {
+        let chains = part.get_mut(of).and_then(|of| of.get_mut("chains"));
+        for chain in chains.and_then(Value::as_array_mut).into_iter().flatten() {
+            let direct = chain.as_object_mut().and_then(|chain| chain.remove("direct"));
+            if of == "settings" && direct == Some(Value::Bool(true)) {
+                let name = &chain["name"];
+                tracing::warn!(
+                    "switch {switch}, chain {name}, in the saved state: {NO_DIRECT_HOPS}"
+                );
+            }
+        }
+    }
+    serde_json::from_value(part)
 }
 
 /// Networks of rules that are written by a host in them, `10.0.0.1/8`, which is refused now, as
@@ -426,6 +446,21 @@ mod tests {
         let old = changed(CONFIG);
         let text = serde_json::to_string(&old).unwrap();
         assert_eq!(serde_json::from_str::<SwitchRecord>(&text).unwrap(), old);
+    }
+
+    #[test]
+    fn test_chains_with_direct_hops_of_an_older_daemon_are_loaded_without() {
+        let chain = r#"{"name":"c","services":["s"],"direct":true}"#;
+        let settings = format!(r#"{{"forwarding":"chain","chains":[{chain}]}}"#);
+        let part = format!(
+            r#"{{"version":1,"switch":"vale0","persistent":true,"settings":{settings},
+                 "configured":{settings},"ports":{{}}}}"#
+        );
+        for text in [part.clone(), part.clone() + &part] {
+            let read = SwitchRecord::read(text.as_bytes()).unwrap();
+            assert_eq!(read.configured.as_ref(), Some(&read.settings));
+            assert_eq!(read.check().unwrap().plan.chains[0].services, ["s"]);
+        }
     }
 
     #[test]

@@ -290,11 +290,6 @@ impl Group {
         self.free_block(layout);
     }
 
-    /// Takes back the place of a port whose buffers its [family](ring::family) has given up.
-    pub fn vacate(&mut self, layout: &PortLayout) {
-        self.free_block(layout);
-    }
-
     /// Who builds in the region holds it.
     pub(crate) fn building(&self) -> &Arc<Mutex<()>> {
         &self.building

@@ -16,7 +16,6 @@
 pub mod cable;
 mod free_space;
 pub mod group;
-pub mod hop;
 pub mod host;
 pub mod machine;
 pub mod netdev;

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Mac;
 use crate::name::{PortName, SwitchName};
 
 /// A chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(from = "ChainText")]
 pub struct ChainSpec {
     /// Its name.
     pub name: String,
@@ -19,9 +20,34 @@ pub struct ChainSpec {
     /// The port where its frames leave; else they do by their addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out: Option<String>,
-    /// Functions that follow each other hand their frames over without the switch, where they can.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub direct: bool,
+}
+
+/// A chain as a file or a client writes it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename = "ChainSpec")]
+struct ChainText {
+    name: String,
+    services: Vec<String>,
+    #[serde(default)]
+    out: Option<String>,
+    /// Only `false` is left, which programs of the release before may send.
+    #[serde(default, rename = "direct", deserialize_with = "no_direct_hops")]
+    _direct: (),
+}
+
+impl From<ChainText> for ChainSpec {
+    fn from(ChainText { name, services, out, .. }: ChainText) -> Self {
+        Self { name, services, out }
+    }
+}
+
+/// Why `direct = true` is refused, and what to do instead.
+pub const NO_DIRECT_HOPS: &str = "direct hops are gone: leave `direct` out, and the frames go by \
+                                  the switch; run the functions in one thread (uvala nf run ... \
+                                  --with ...), and one calls the next";
+
+fn no_direct_hops<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
+    if bool::deserialize(from)? { Err(D::Error::custom(NO_DIRECT_HOPS)) } else { Ok(()) }
 }
 
 impl ChainSpec {
@@ -125,20 +151,18 @@ pub struct SteeringQuery {
     pub from: Option<String>,
 }
 
-/// A direct hop in a listing.
+/// A function that follows another in a chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct HopInfo {
-    /// The port of the function that sends.
-    pub from: PortName,
-    /// The port of the one that receives.
-    pub to: PortName,
-    /// Frames that went this way, of all chains whose hop it is.
-    pub frames: u64,
-    /// Frames that wait in it.
-    pub waiting: u32,
-    /// Frames go this way now; else it is being opened or closed.
-    pub open: bool,
+pub struct NextFunction {
+    /// Number of the chain.
+    pub chain: u8,
+    /// Number of the order of services that the chain has now.
+    pub order: u8,
+    /// Position of the function that asks.
+    pub position: u8,
+    /// Port of the one that follows.
+    pub port: PortName,
 }
 
 /// A chain in a listing.
@@ -173,9 +197,6 @@ pub struct ChainInfo {
     /// Why frames cannot pass it now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<String>,
-    /// Its direct hops.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub hops: Vec<HopInfo>,
 }
 
 /// What was asked of the flow cache of a switch, where rules are found once for each flow.
@@ -242,23 +263,21 @@ pub struct FunctionInfo {
     pub cores: Option<String>,
     /// It has frames and reads none: its flows are elsewhere.
     pub stalled: bool,
-    /// Frames that it was given, by the switch and by direct hops.
+    /// Frames that the function was given, by the switch and by calls.
     pub frames_in: u64,
-    /// Frames that it gave back, likewise: also those that it wanted dropped.
+    /// Frames that it passed on, likewise: also those that it wanted dropped.
     pub frames_out: u64,
-    /// Of these, those that it was given by direct hops.
+    /// Of `frames_in`, those that functions of its thread gave it by calls. The function itself
+    /// counts these.
     #[serde(default)]
-    pub direct_in: u64,
-    /// Those that it sent by direct hops.
+    pub called_in: u64,
+    /// Of `frames_out`, those that left by no ring of its own.
     #[serde(default)]
-    pub direct_out: u64,
-    /// Frames that it held when it went: in the rings of its port, and in direct hops to it. They
-    /// are lost, unless it had sent on a last batch of them.
+    pub called_out: u64,
+    /// Frames that stood in the rings of its port when it went. They are lost, unless it had sent
+    /// on a last batch of them.
     #[serde(default)]
     pub lost: u64,
-    /// Of these, those in direct hops.
-    #[serde(default)]
-    pub direct_lost: u64,
     /// Frames that found no room at it.
     pub no_room: u64,
     /// Frames of it that it wanted dropped.

@@ -21,7 +21,6 @@ mod chain;
 mod drops;
 mod fdb;
 pub mod file;
-mod hop;
 mod host;
 mod interface;
 mod kind;
@@ -44,12 +43,11 @@ pub use attach::{Attach, Attached};
 pub use audit::{GroupAccess, GroupAudit, MemberAudit};
 pub use chain::{
     COUNT_NAME_MAX, COUNTS_MAX, ChainAdd, ChainInfo, ChainRef, ChainSpec, FlowCacheInfo,
-    FunctionInfo, FunctionNote, HopInfo, RuleAdd, RuleDel, RuleInfo, RuleSpec, SteeringQuery,
-    sent_by_function,
+    FunctionInfo, FunctionNote, NO_DIRECT_HOPS, NextFunction, RuleAdd, RuleDel, RuleInfo, RuleSpec,
+    SteeringQuery, sent_by_function,
 };
 pub use drops::{DROP_REASONS, DropReason};
 pub use fdb::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList};
-pub use hop::{HopCall, HopEnd, HopRef, HopState};
 pub use host::{Address, Filter, HostIf, HostIfInfo, LinkState, QueueSet, Queues};
 pub use interface::{InterfaceAdd, InterfaceAttach, InterfacePoll, PollThreads};
 pub use kind::{Peer, PortKind, PortOption, Side};
@@ -184,8 +182,9 @@ pub enum Request {
     /// Where the buffers of the caller's trust groups are, a page at a time.
     /// Answer: [`Reply::Audit`].
     Audit(PageFrom),
-    /// What functions ask about their direct hops.
-    Hop(HopCall),
+    /// Which functions follow the one at a port that the connection holds.
+    /// Answer: [`Reply::NextFunctions`].
+    NextFunctions(PortRef),
 }
 
 /// Every answer.
@@ -224,8 +223,8 @@ pub enum Reply {
     Functions(Page<FunctionInfo>),
     /// To [`Request::Audit`].
     Audit(Page<GroupAudit>),
-    /// To [`HopCall::List`].
-    Hops(Vec<HopEnd>),
+    /// To [`Request::NextFunctions`].
+    NextFunctions(Vec<NextFunction>),
 }
 
 /// Why a call was refused: a code for programs, a line for people.

@@ -56,6 +56,16 @@ pub struct PortStats {
     /// not taken from it yet.
     #[serde(default)]
     pub abandoned: u64,
+    /// Frames that a function got by calls of others in its thread, which it counts itself.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub called_in: u64,
+    /// Frames that it passed on and that left by no ring of this port.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub called_out: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Frames and bytes.

@@ -16,14 +16,7 @@ pub(crate) struct BothHalves {
     pub rx: RxRing,
 }
 
-impl BothHalves {
-    /// The buffer that stands in a slot of the receive ring.
-    pub(crate) fn rx_slot(&self, i: usize) -> u32 {
-        let region = self.host.region();
-        let mut slots = region.slot_buffers(self.host.layout()).skip(16);
-        slots.nth(i).expect("a slot").get()
-    }
-}
+impl BothHalves {}
 
 /// A port alone in its region.
 pub(crate) fn port() -> BothHalves {

@@ -61,8 +61,6 @@ pub mod umem;
 pub mod user;
 
 #[cfg(not(loom))]
-pub mod family;
-
 pub use format::{cursor, doorbell};
 
 #[cfg(not(loom))]

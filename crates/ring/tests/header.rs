@@ -16,8 +16,12 @@ use ring::doorbell::Ringer;
 
 fn structures() -> Vec<Fact> {
     let mut facts = facts::of_netmap("uvala_slot", "uvala_ring", "uvala_if");
-    structure!(facts, "uvala_csb_atok", CsbAtok { head, cur, appl_need_kick, sync_flags });
-    structure!(facts, "uvala_csb_ktoa", CsbKtoa { hwcur, hwtail, kern_need_kick, resyncs, frames });
+    structure!(
+        facts,
+        "uvala_csb_atok",
+        CsbAtok { head, cur, appl_need_kick, sync_flags, called, passed }
+    );
+    structure!(facts, "uvala_csb_ktoa", CsbKtoa { hwcur, hwtail, kern_need_kick, resyncs });
     structure!(facts, "uvala_bell", Bell { need_kick, news });
     structure!(
         facts,

@@ -31,9 +31,9 @@ fn by_functions() -> Figure {
         y: axis(RATE, true),
         lines: vec![
             line("uvala, 60 B", 0, 60, 256, Chain::Functions),
-            line("uvala, 60 B, direct hops", 2, 60, 256, Chain::Direct),
+            line("uvala, 60 B, one thread", 2, 60, 256, Chain::Together),
             line("uvala, 1514 B", 1, 1514, 64, Chain::Functions),
-            line("uvala, 1514 B, direct hops", 3, 1514, 64, Chain::Direct),
+            line("uvala, 1514 B, one thread", 3, 1514, 64, Chain::Together),
         ],
         published: vec![published::opennetvm_by_functions()],
         notes: vec![NOTE, published::NETVM_SOURCE],

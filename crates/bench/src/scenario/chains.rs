@@ -29,7 +29,6 @@ pub fn scenarios() -> Vec<Scenario> {
     let untouched = Work { payload: Payload::Untouched, ..short_between(3) };
     let of = |chain| Work { path: Path::Chain(chain), ..COPY };
     let short = |chain| Work { slots: SLOTS, ..of(chain) };
-    let hop = Work { payload: Payload::Untouched, ..of(Chain::Hop) };
     let call = Work { payload: Payload::Untouched, ..short(Chain::Call) };
     vec![
         bare("nf-1", "60 B through a function in a trust group", Some(110.0), short_between(1)),
@@ -38,13 +37,6 @@ pub fn scenarios() -> Vec<Scenario> {
         bare("nf-2-together", "two functions, one thread", Some(75.0), short(Chain::Together(2))),
         bare("nf-3-together", "three functions, one thread", Some(60.0), short(Chain::Together(3))),
         bare("nf-3-bridged", "three functions, by learned addresses", None, of(Chain::Bridged(3))),
-        bare("nf-2-direct", "the same, joined by a direct hop", None, of(Chain::Direct(2))),
-        bare("nf-3-direct", "three functions, joined by direct hops", None, of(Chain::Direct(3))),
-        Scenario {
-            unit: Unit::Nanoseconds,
-            limit: Limit::None,
-            ..rate("nf-hop", "a function more by a direct hop, slots only", Some(3.0), hop)
-        },
         Scenario {
             unit: Unit::Nanoseconds,
             limit: Limit::None,

@@ -37,10 +37,8 @@ const TIMES: usize = 1 << 20;
 
 /// Runs it; of two loads where latency is what counts.
 pub fn run(work: &Work, time: Duration) -> Result<Reading> {
-    match chain_of(work) {
-        Chain::Hop => return hop(work, time, Chain::Direct(MANY)),
-        Chain::Call => return hop(work, time, Chain::Together(MANY)),
-        _ => {}
+    if chain_of(work) == Chain::Call {
+        return call(work, time);
     }
     if work.traffic != Traffic::Latency {
         return Ok(load(work, time, None)?.0);
@@ -57,26 +55,25 @@ pub fn run(work: &Work, time: Duration) -> Result<Reading> {
     Ok(Reading { value: high / low, ..reading })
 }
 
-/// Functions of the longer chain, of which a hop's cost is found: the shorter one has one.
+/// Functions of the longer chain, by which the cost of one is found: the shorter one has one.
 const MANY: u8 = 5;
 
-/// What one function more costs, in nanoseconds a frame: so joined, beside the switch's.
-fn hop(work: &Work, time: Duration, joined: Chain) -> Result<Reading> {
+/// What one function more costs within a thread, in nanoseconds a frame, beside the switch's.
+fn call(work: &Work, time: Duration) -> Result<Reading> {
     let of = |chain| load(&Work { path: Path::Chain(chain), ..*work }, time, None);
     let one = of(Chain::Functions(1))?.0;
     let cost = |reading: &Reading| (1e3 / reading.value - 1e3 / one.value) / f64::from(MANY - 1);
-    let (switch, direct) = (of(Chain::Functions(MANY))?.0, of(joined)?.0);
-    let how = if joined.is_together() { "within a thread" } else { "by direct hops" };
+    let (switch, calls) = (of(Chain::Functions(MANY))?.0, of(Chain::Together(MANY))?.0);
     say::remark(format_args!(
-        "a function more: {:.1} ns by the switch, {:.1} ns {how}; {:.1}, {:.1} and {:.1} Mpps \
-         through one function, {MANY}, and {MANY} {how}",
+        "a function more: {:.1} ns by the switch, {:.1} ns within a thread; {:.1}, {:.1} and \
+         {:.1} Mpps through one function, {MANY}, and {MANY} in one thread",
         cost(&switch),
-        cost(&direct),
+        cost(&calls),
         one.value,
         switch.value,
-        direct.value
+        calls.value
     ));
-    Ok(Reading { value: cost(&direct), ..direct })
+    Ok(Reading { value: cost(&calls), ..calls })
 }
 
 /// What passes, in million frames a second, of so many frames a second or of as many as can be

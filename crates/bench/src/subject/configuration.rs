@@ -85,9 +85,6 @@ fn chains(chain: Chain) -> String {
     if entry.contains("learning") {
         text += "out = \"r0\"\n";
     }
-    if matches!(chain, Chain::Direct(_)) || chain.is_together() {
-        text += "direct = true\n";
-    }
     for number in 1..RULES * u16::from(chain == Chain::Rules) {
         // Nobody sends to these ports: all rules are looked through for each flow.
         text += "[[switch.vale0.rule]]\naction = \"drop\"\nproto = \"udp\"\npriority = 1\n";

@@ -21,8 +21,8 @@
 //! `docs/spec/frame-metadata.md` has the bits. A frame that is passed on keeps its place among the
 //! others. Several cores: [`Threads`]; several functions in one thread: [`step_all`].
 
+pub(crate) mod calls;
 mod cores;
-pub(crate) mod hops;
 mod made;
 mod meta;
 mod names;

@@ -2,7 +2,7 @@
 
 use ring::abi::{Slot, slot_flag};
 
-use super::hops::Ways;
+use super::calls::Calls;
 use super::{Action, BATCH, Frame, Handler, Made, Meta, step};
 use crate::{Port, Rx, Tx};
 
@@ -18,20 +18,15 @@ pub(crate) enum Look {
 }
 
 /// Looks at what has come, of which `max` slots count, and what is free.
-pub(crate) fn look(tx: &mut Tx, rx: &Rx, ways: &mut Ways, max: u32) -> Look {
+pub(crate) fn look(tx: &mut Tx, rx: &Rx, max: u32) -> Look {
     // At most half of the ring: while the switch empties one, the other is filled.
     let half = tx.capacity().div_ceil(2);
-    room(tx, ways, whole_frames(rx, max.min(BATCH).min(half).max(1)))
-}
-
-/// Have a port and its hops room for so many slots?
-pub(super) fn room(tx: &mut Tx, ways: &mut Ways, count: u32) -> Look {
+    let count = whole_frames(rx, max.min(BATCH).min(half).max(1));
     // Never in a ring that is shorter, however long a neighbour says that a frame is.
-    if count > tx.capacity() || ways.rings().any(|tx| count > tx.capacity()) {
+    if count > tx.capacity() {
         return Look::TooLong(count);
     }
-    let has_room = tx.space() >= count && ways.have_room(count);
-    if has_room { Look::Pass(count) } else { Look::Wait(count) }
+    if tx.space() >= count { Look::Pass(count) } else { Look::Wait(count) }
 }
 
 /// Slots of frames whose ends are there too, about `max`.
@@ -47,12 +42,19 @@ pub(crate) struct Others<'a, H> {
     at: usize,
     before: (&'a mut [Port], &'a mut [H]),
     behind: (&'a mut [Port], &'a mut [H]),
-    /// Slots filled of each one's ring, by its distance from the first.
-    filled: [u32; step::TOGETHER_MAX],
+    counts: [Counts; step::TOGETHER_MAX],
+}
+
+/// What a function got by calls in a batch.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    called: u32,
+    /// Frames that it passed on without a ring of its own.
+    passed: u32,
 }
 
 impl<'a, H: Handler> Others<'a, H> {
-    /// Of the port at this place, which is told apart.
+    /// Those beside the port at this place, which is returned apart.
     pub(super) fn of(
         ports: &'a mut [Port],
         at: usize,
@@ -63,39 +65,39 @@ impl<'a, H: Handler> Others<'a, H> {
         let (handlers_before, rest) = handlers.split_at_mut(at);
         let (own, handlers_behind) = rest.split_first_mut().expect("a handler for each");
         let (before, behind) = ((before, handlers_before), (behind, handlers_behind));
-        (port, Self { own, at, before, behind, filled: [0; step::TOGETHER_MAX] })
+        (port, Self { own, at, before, behind, counts: Default::default() })
     }
 
-    /// Nobody but this one.
+    /// A function that is alone.
     #[cfg(test)]
     pub(crate) fn none(own: &'a mut H) -> Self {
         let (before, behind) = ((&mut [][..], &mut [][..]), (&mut [][..], &mut [][..]));
-        Self { own, at: 0, before, behind, filled: [0; step::TOGETHER_MAX] }
+        Self { own, at: 0, before, behind, counts: Default::default() }
     }
 
-    fn get(&mut self, place: usize) -> (&mut Port, &mut H, &mut u32) {
+    fn get(&mut self, place: usize) -> (&mut Port, &mut H, &mut Counts) {
         let (side, at) = match place.checked_sub(self.at + 1) {
             Some(behind) => (&mut self.behind, behind),
             None => (&mut self.before, place),
         };
-        (&mut side.0[at], &mut side.1[at], &mut self.filled[place])
+        (&mut side.0[at], &mut side.1[at], &mut self.counts[place])
     }
 
-    /// Hands over what they have filled.
-    pub(super) fn submit(&mut self) {
-        let (own, end) = (self.at, self.at + 1 + self.behind.0.len());
-        for place in (0..own).chain(own + 1..end) {
-            let (port, _, filled) = self.get(place);
-            step::submit(port, *filled);
+    /// Adds what they got by calls to the counters of their ports, and of `port`, the one apart.
+    pub(super) fn count(mut self, port: &Port) {
+        for place in 0..self.counts.len() {
+            let Counts { called, passed } = self.counts[place];
+            if called + passed > 0 {
+                let port = if place == self.at { port } else { self.get(place).0 };
+                port.receiver.rings[0].count_calls(called, passed);
+            }
         }
     }
 }
 
-/// What a frame's pieces do, too.
+/// What becomes of a frame's pieces, too.
 #[derive(Clone, Copy)]
 struct Going {
-    /// The function that said so, if it is another than the batch's.
-    whose: Option<usize>,
     action: Action,
     meta: Meta,
 }
@@ -106,9 +108,9 @@ pub(super) fn service(action: Action) -> u16 {
     if let Action::Service(number) = action { u16::from(number) << 8 } else { 0 }
 }
 
-/// Asks for every frame of so many slots; returns the slots filled of those that go to the switch.
+/// Asks for every frame of so many slots; returns the slots filled of `tx`.
 pub(crate) fn pass<H: Handler>(
-    (tx, ways): (&mut Tx, &mut Ways),
+    (tx, calls): (&mut Tx, &Calls),
     rx: &mut Rx,
     count: u32,
     functions: &mut Others<'_, H>,
@@ -131,30 +133,23 @@ pub(crate) fn pass<H: Handler>(
                 let meta = Meta::new(slot.ptr);
                 let mut frame = Frame { buffer, len, is_whole: more == 0, meta };
                 made.by(functions.at);
-                let action = functions.own.frame(&mut frame, made).told();
-                let first = Going { whose: None, action, meta: frame.meta };
-                match ways.call(action, first.meta) {
-                    None => (first, frame.len),
-                    Some(next) => (call(functions, next, &mut frame, made), frame.len),
+                let mut action = functions.own.frame(&mut frame, made).told();
+                if let Some(next) = calls.next(action, frame.meta) {
+                    action = call(functions, next, &mut frame, made);
                 }
+                (Going { action, meta: frame.meta }, frame.len)
             }
         };
         going_on = (more != 0).then_some(going);
-        let Going { whose, action, meta } = going;
+        let Going { action, meta } = going;
         let ends_here = action == Action::Drop && !meta.is_valid();
         if ends_here || action == Action::Hold {
             continue;
         }
-        let sent = Slot { len: u16::try_from(len).unwrap_or(u16::MAX), ..slot };
-        let sent = Slot { flags: more, ..sent };
-        match whose {
-            None => send_on((tx, ways, &mut filled), rx, i, sent, (action, meta)),
-            Some(place) => {
-                let (port, _, filled) = functions.get(place);
-                let (sender, _, hops) = port.parts();
-                let to = (sender.tx(0), &mut hops.ways, filled);
-                send_on(to, rx, i, sent, (action, meta));
-            }
+        let (flags, ptr) = (more | service(action), meta.with(action).mark());
+        let len = u16::try_from(len).unwrap_or(u16::MAX);
+        if rx.pass_as(i, tx, filled, Slot { len, flags, ptr, ..slot }) {
+            filled += 1;
         }
     }
     filled
@@ -166,33 +161,29 @@ fn call<H: Handler>(
     mut place: usize,
     frame: &mut Frame<'_>,
     made: &mut Made,
-) -> Going {
+) -> Action {
+    let first = functions.at;
     loop {
         frame.meta = frame.meta.at_next();
         made.by(place);
-        let (port, handler, _) = functions.get(place);
+        let (port, handler, counts) = functions.get(place);
         let action = handler.frame(frame, made).told();
-        match port.hops.ways.call(action, frame.meta) {
-            Some(next) => place = next,
-            None => return Going { whose: Some(place), action, meta: frame.meta },
+        let next = port.calls.next(action, frame.meta);
+        counts.called += 1;
+        match (action, next) {
+            // The frame does not come to the ring that shows what the first one has passed on.
+            (Action::Hold, _) => {
+                functions.counts[first].passed += 1;
+                return action;
+            }
+            (_, None) => {
+                counts.passed += 1;
+                return action;
+            }
+            (_, Some(next)) => {
+                counts.passed += 1;
+                place = next;
+            }
         }
-    }
-}
-
-/// Passes a slot on by a hop or to the switch.
-#[inline(always)]
-fn send_on(
-    (tx, ways, filled): (&mut Tx, &mut Ways, &mut u32),
-    rx: &mut Rx,
-    i: u32,
-    sent: Slot,
-    (action, meta): (Action, Meta),
-) {
-    if let Some(hop) = ways.of(action, meta) {
-        return hop.pass(rx, i, Slot { ptr: meta.at_next().mark(), ..sent });
-    }
-    let (flags, ptr) = (sent.flags | service(action), meta.with(action).mark());
-    if rx.pass_as(i, tx, *filled, Slot { flags, ptr, ..sent }) {
-        *filled += 1;
     }
 }

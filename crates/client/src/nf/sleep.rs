@@ -1,19 +1,16 @@
-//! How a thread of functions waits: for frames of any of its ports and hops, or for room.
+//! How a thread of functions waits: for frames of any of its ports, or for room.
 
 use std::time::Duration;
 
 use ring::user::News;
 
-use super::hops::{In, Ways};
-use crate::link::Links;
 use crate::wait::{WaitPolicy, Waits, wait};
 use crate::{Error, Lost, Port, Rx, Tx};
 
-/// How long a thread that has several functions waits for one of them: somebody else may wait for
-/// room that another would make.
+/// How long a thread that has several functions waits for the room of one: others may have frames.
 const NAP: Duration = Duration::from_millis(1);
 
-/// How long it looks for the daemon of one of them before it serves the others again.
+/// How long such a thread looks for the daemon of one function before it serves the others again.
 const AWAY: Duration = Duration::from_millis(10);
 
 /// How long a thread of so many functions waits for room.
@@ -21,36 +18,29 @@ pub(super) fn patience(functions: usize) -> Option<Duration> {
     (functions > 1).then_some(NAP)
 }
 
-/// Waits until so many slots of the port and of each hop are free, or all if there are fewer; or
-/// until there is news. `false`: `timeout` is over.
+/// Waits until so many slots of the port are free, or all if there are fewer. `false`: `timeout` is
+/// over.
 pub(super) fn for_room(
     port: &mut Port,
     count: u32,
     timeout: Option<Duration>,
 ) -> Result<bool, Error> {
     port.persist(timeout, |port, left| {
-        let (sender, receiver, hops) = port.parts();
-        let (link, policy) = (sender.link().clone(), sender.policy());
-        let (links, ways) = (&hops.links, &mut hops.ways);
-        let on = &mut Room { tx: sender.tx(0), ways, news: &receiver.news, count };
-        wait(on, &Links { port: &link, hops: links }, policy, left)
+        let (link, policy) = (port.sender.link().clone(), port.sender.policy());
+        wait(&mut Room { tx: port.sender.tx(0), count }, &link, policy, left)
     })
 }
 
-/// Waits for a frame, from the switch or by a hop, for news, or until there is something else to
-/// do. `false`: `timeout` is over.
+/// Waits for a frame, or until other functions follow one of these. `false`: `timeout` is over.
 pub(super) fn for_frames(ports: &mut [Port], timeout: Option<Duration>) -> Result<bool, Error> {
     if let [port] = ports {
         let call = |port: &mut Port, left| for_frames_of(std::slice::from_mut(port), left);
         return port.persist(timeout, call);
     }
-    let awaits = ports.iter().any(|port| port.hops.awaits());
-    let nap = if awaits { NAP } else { AWAY };
-    let nap = timeout.map_or(nap, |timeout| timeout.min(nap));
-    match for_frames_of(ports, if awaits { Some(nap) } else { timeout }) {
-        Ok(false) if awaits => {}
+    let nap = timeout.map_or(AWAY, |timeout| timeout.min(AWAY));
+    match for_frames_of(ports, timeout) {
         Err(Error::Lost(Lost)) => {
-            // Whoever has lost his daemon looks for it, and the others go on meanwhile.
+            // A function whose daemon is gone looks for it, and the others go on meanwhile.
             for port in ports {
                 port.persist(Some(nap), |port, _| port.check().map_err(Error::from))?;
             }
@@ -63,11 +53,10 @@ pub(super) fn for_frames(ports: &mut [Port], timeout: Option<Duration>) -> Resul
 fn for_frames_of(ports: &mut [Port], timeout: Option<Duration>) -> Result<bool, Error> {
     let (mut all, mut links, mut policy) = (Vec::new(), Vec::new(), WaitPolicy::default());
     for port in ports {
-        let (sender, receiver, hops) = port.parts();
+        let (sender, receiver, _) = port.parts();
         policy = sender.policy();
-        let (doorbells, hops) = hops.sleepers();
-        links.push(Links { port: sender.link(), hops: doorbells });
-        all.push(Frames { news: &receiver.news, rings: &mut receiver.rings, hops });
+        links.push(sender.link().clone());
+        all.push(Frames { news: &receiver.news, rings: &mut receiver.rings });
     }
     match &links[..] {
         [one] => wait(&mut All(all), one, policy, timeout),
@@ -78,35 +67,20 @@ fn for_frames_of(ports: &mut [Port], timeout: Option<Duration>) -> Result<bool, 
 /// Room for frames.
 struct Room<'a> {
     tx: &'a mut Tx,
-    ways: &'a mut Ways,
-    news: &'a News,
     count: u32,
-}
-
-impl Room<'_> {
-    fn rings(&mut self) -> impl Iterator<Item = &mut Tx> {
-        self.ways.rings().chain([&mut *self.tx])
-    }
 }
 
 impl Waits for Room<'_> {
     fn ready(&mut self) -> bool {
-        let count = self.count;
-        self.news.is_new() || self.rings().all(|tx| tx.space() >= count.min(tx.capacity()))
+        self.tx.space() >= self.count.min(self.tx.capacity())
     }
 
     fn arm(&mut self) -> bool {
-        let count = self.count;
-        let lacks = |tx: &mut Tx| tx.space() < count.min(tx.capacity()) && tx.arm(count);
-        let waits = self.rings().fold(false, |waits, tx| lacks(tx) | waits) && !self.news.is_new();
-        if !waits {
-            self.disarm();
-        }
-        waits
+        !self.ready() && self.tx.arm(self.count)
     }
 
     fn disarm(&mut self) {
-        self.rings().for_each(|tx| tx.ring().disarm());
+        self.tx.ring().disarm();
     }
 
     fn new_resyncs(&mut self) -> u32 {
@@ -118,25 +92,28 @@ impl Waits for Room<'_> {
 struct Frames<'a> {
     news: &'a News,
     rings: &'a mut [Rx],
-    hops: &'a mut [In],
-}
-
-impl Frames<'_> {
-    fn all(&mut self) -> impl Iterator<Item = &mut Rx> {
-        self.rings.iter_mut().chain(self.hops.iter_mut().map(In::ring))
-    }
 }
 
 /// A frame anywhere.
 struct All<'a>(Vec<Frames<'a>>);
 
+impl All<'_> {
+    fn rings(&mut self) -> impl Iterator<Item = &mut Rx> {
+        self.0.iter_mut().flat_map(|of| &mut *of.rings)
+    }
+
+    fn has_news(&self) -> bool {
+        self.0.iter().any(|of| of.news.is_new())
+    }
+}
+
 impl Waits for All<'_> {
     fn ready(&mut self) -> bool {
-        self.0.iter_mut().any(|of| of.news.is_new() || of.all().any(|rx| rx.available() > 0))
+        self.has_news() || self.rings().any(|rx| rx.available() > 0)
     }
 
     fn arm(&mut self) -> bool {
-        let armed = self.0.iter_mut().all(|of| of.all().all(Rx::arm) && !of.news.is_new());
+        let armed = self.rings().all(Rx::arm) && !self.has_news();
         if !armed {
             self.disarm();
         }
@@ -144,11 +121,10 @@ impl Waits for All<'_> {
     }
 
     fn disarm(&mut self) {
-        self.0.iter_mut().flat_map(Frames::all).for_each(|rx| rx.stop_waiting());
+        self.rings().for_each(|rx| rx.stop_waiting());
     }
 
     fn new_resyncs(&mut self) -> u32 {
-        let all = self.0.iter_mut().flat_map(|of| &mut *of.rings).map(Rx::new_resyncs);
-        all.fold(0, u32::wrapping_add)
+        self.rings().map(Rx::new_resyncs).fold(0, u32::wrapping_add)
     }
 }

@@ -93,6 +93,7 @@ fn test_chains_and_rules_that_cannot_be_meant_are_refused_with_their_line() {
     };
     let good = chain("web", "\"fw\"") + &rule("chain:web", "dport = \"80\"");
     assert!(parse(&good).is_ok());
+    assert!(parse(&(chain("web", "\"fw\"") + "direct = false\n")).is_ok());
     for (bad, line, says) in [
         (chain("c", ""), 7, "vale0: chain c: it has 0 services"),
         (chain("web", "\"r\""), 7, "two chains have one name, web;"),
@@ -102,6 +103,7 @@ fn test_chains_and_rules_that_cannot_be_meant_are_refused_with_their_line() {
         (rule("drop", "id = 1"), 7, "two rules 1"),
         (rule("drop", "dport = \"80\""), 7, "rule"),
         (rule("drop", "sprot = \"80\""), 9, "unknown key `sprot`"),
+        (chain("c", "\"r\"") + "direct = true\n", 10, "direct hops are gone: leave `direct` out"),
         (rule("forward", "vlan = 3\npriority = 5") + &rule("drop", "vlan = 4095"), 11, "rule 3: "),
     ] {
         // The table stands behind the good ones, and before others.

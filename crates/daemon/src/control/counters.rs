@@ -18,6 +18,8 @@ pub fn none(port: PortName) -> PortStats {
         rx_queues: Vec::new(),
         resyncs: 0,
         abandoned: 0,
+        called_in: 0,
+        called_out: 0,
     }
 }
 
@@ -38,6 +40,9 @@ pub fn add(sum: &mut PortStats, more: &PortStats) {
     add_queues(&mut sum.rx_queues, &more.rx_queues);
     sum.resyncs += more.resyncs;
     sum.abandoned += more.abandoned;
+    // A client's word, which may be any number.
+    sum.called_in = sum.called_in.saturating_add(more.called_in);
+    sum.called_out = sum.called_out.saturating_add(more.called_out);
 }
 
 fn add_queues(sum: &mut Vec<Counter>, more: &[Counter]) {

@@ -11,15 +11,14 @@ use std::time::Duration;
 use packet::{MacAddr, VlanId};
 use protocol::name::{PipeSide, PortName};
 use protocol::{FdbCounters, HostIf, HostIfInfo, MachineInfo, PortGeometry, PortKind, PortStats};
-use ring::family::Traffic;
 use switch::chain::{Report, Tables};
 use switch::{PortConfig, SwitchConfig};
 
 use crate::model::audit::Audited;
 use crate::model::error::{DatapathError, MakeHostError, MakeMachineError};
-use crate::model::keys::{ConnKey, GroupKey, HopKey, PipeKey, PortKey, SwitchKey};
+use crate::model::keys::{ConnKey, GroupKey, PipeKey, PortKey, SwitchKey};
 use crate::model::opening::{Build, Opening};
-use crate::model::replies::{Attachment, Binding, FdbRow, HopPlaceInfo};
+use crate::model::replies::{Attachment, Binding, FdbRow};
 use crate::model::specs::{
     BoundSpec, Claim, HostSpec, MachineSpec, RingSpec, ShmSpec, UnswitchedSpec,
 };
@@ -51,18 +50,7 @@ pub trait Datapath {
     /// Where the buffers of one are: its members from a port on, at most [`AUDIT_MEMBERS`](crate::model::audit::AUDIT_MEMBERS). `None`:
     /// there is no such group.
     fn audit(&mut self, group: &GroupKey, from: PortKey) -> Option<Audited>;
-    /// Makes a direct hop between two functions, attached in one group and one switch: frames go
-    /// from the first to the second.
-    fn add_hop(&mut self, hop: HopKey, ends: [PortKey; 2]) -> Result<(), DatapathError>;
-    /// Where it lies.
-    fn hop_place(&self, hop: HopKey) -> HopPlaceInfo;
-    /// The doorbells of one end: to write to, and to read from.
-    fn open_hop(&self, hop: HopKey, end: usize) -> Result<[OwnedFd; 2], DatapathError>;
-    /// What it has carried.
-    fn hop_traffic(&self, hop: HopKey) -> Traffic;
-    /// Removes one that both ends have let go of; what still waits in it is lost.
-    fn del_hop(&mut self, hop: HopKey) -> Traffic;
-    /// Has the function behind a port ask for its hops.
+    /// Has the function behind a port ask which ones follow it.
     fn tell(&mut self, port: PortKey);
     /// Removes a switch that has no ports any more.
     fn del_switch(&mut self, switch: SwitchKey);

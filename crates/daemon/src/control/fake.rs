@@ -11,7 +11,6 @@ use protocol::{
     PortKind, PortStats,
 };
 use ring::audit::Held;
-use ring::family::Traffic;
 use switch::chain::{Report, Tables};
 use switch::{PortConfig, SwitchConfig};
 
@@ -19,9 +18,9 @@ use super::datapath::Datapath;
 use crate::model::audit::{Audited, AuditedMember};
 use crate::model::error::{DatapathError, MakeHostError, MakeMachineError};
 use crate::model::host::trust_group;
-use crate::model::keys::{ConnKey, GroupKey, HopKey, PipeKey, PortKey, SwitchKey};
+use crate::model::keys::{ConnKey, GroupKey, PipeKey, PortKey, SwitchKey};
 use crate::model::opening::{Build, Opening};
-use crate::model::replies::{Attachment, Binding, FdbRow, HopPlaceInfo};
+use crate::model::replies::{Attachment, Binding, FdbRow};
 use crate::model::specs::{
     BoundSpec, Claim, HostSpec, MachineSpec, RingSpec, ShmSpec, UnswitchedSpec,
 };
@@ -38,7 +37,6 @@ pub struct Fake {
     pub(super) bound: BTreeMap<PortKey, FakeBound>,
     /// Those of them that no switch serves and that are attached.
     pub(super) lone: Vec<PortKey>,
-    pub(super) hops: BTreeMap<HopKey, [PortKey; 2]>,
     /// Functions that were to ask for theirs.
     pub(super) told: Vec<PortKey>,
     pub(super) fdb: BTreeMap<(u64, u16), (SwitchKey, PortKey, MacAddr, VlanId)>,
@@ -193,32 +191,6 @@ impl Datapath for Fake {
         let (buffers, free, given, owned) = (10, 10, 0, 0);
         let next = rest.next().copied();
         Some(Audited { committed: 0, buffers, free, given, owned, members, listed: 0, next })
-    }
-
-    fn add_hop(&mut self, hop: HopKey, ends: [PortKey; 2]) -> Result<(), DatapathError> {
-        self.allocate()?;
-        assert!(ends.iter().all(|port| self.ports.contains_key(port)), "both are attached");
-        self.hops.insert(hop, ends);
-        Ok(())
-    }
-
-    fn hop_place(&self, _: HopKey) -> HopPlaceInfo {
-        HopPlaceInfo::default()
-    }
-
-    fn open_hop(&self, hop: HopKey, _: usize) -> Result<[OwnedFd; 2], DatapathError> {
-        assert!(self.hops.contains_key(&hop));
-        let file = || OwnedFd::from(std::fs::File::open("/dev/null").expect("the test's own file"));
-        Ok([file(), file()])
-    }
-
-    fn hop_traffic(&self, _: HopKey) -> Traffic {
-        Traffic { frames: 10, waiting: 1 }
-    }
-
-    fn del_hop(&mut self, hop: HopKey) -> Traffic {
-        self.hops.remove(&hop).expect("known");
-        self.hop_traffic(hop)
     }
 
     fn tell(&mut self, port: PortKey) {
@@ -515,6 +487,8 @@ impl Datapath for Fake {
             rx_queues: vec![Counter::default(); 2],
             resyncs: 0,
             abandoned: 0,
+            called_in: 0,
+            called_out: 0,
         };
         ports.iter().map(|(_, name)| stats(name)).collect()
     }

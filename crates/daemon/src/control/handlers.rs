@@ -6,8 +6,8 @@ mod audit;
 mod chains;
 mod defer;
 mod draft;
+mod followers;
 mod groups;
-mod hops;
 pub mod host;
 mod interfaces;
 mod journal;
@@ -36,7 +36,6 @@ use switch::{PortConfig, SwitchConfig};
 use super::counters;
 use super::datapath::Datapath;
 use super::declared::Declared;
-use super::hops::Hops;
 use super::refusal::{ChainRefusal, InterfaceRefusal, PortRefusal, Refusal, SwitchRefusal};
 use super::state::bound::Shared;
 use super::state::{Gone, Holder, Port, State, Switch, change_permissions};
@@ -110,7 +109,8 @@ pub struct Control<D> {
     given: Vec<OwnedFd>,
     /// Ports of which somebody has said that they should be polled.
     polled: BTreeSet<PortKey>,
-    hops: Hops,
+    /// What functions that share a thread were told of those that follow them.
+    followers: BTreeMap<PortKey, Vec<protocol::NextFunction>>,
     /// Chains and rules whose last part has not come yet.
     drafts: HashMap<ConnKey, Draft>,
 }
@@ -138,7 +138,7 @@ impl<D: Datapath> Control<D> {
             opened: Vec::new(),
             given: Vec::new(),
             polled: BTreeSet::new(),
-            hops: Hops::default(),
+            followers: BTreeMap::new(),
             drafts: HashMap::new(),
         }
     }
@@ -208,7 +208,7 @@ impl<D: Datapath> Control<D> {
             Request::FdbFlush(flush) => self.fdb_flush(&caller, &flush),
             Request::Stats(query) => self.stats(&caller, &query),
             Request::Detach(PortRef { port }) => self.detach(client.conn, &port),
-            Request::Hop(call) => return self.hop_call(client, call),
+            Request::NextFunctions(of) => return self.next_functions(client, &of.port),
             Request::Attach(_) | Request::Bind(_) => unreachable!("a call that takes two steps"),
             about_chains => return self.steer_call(&caller, about_chains),
         };

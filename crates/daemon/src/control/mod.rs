@@ -14,7 +14,6 @@ pub mod declared;
 #[cfg(test)]
 pub mod fake;
 pub mod handlers;
-pub mod hops;
 pub mod refusal;
 pub mod socket;
 pub mod state;

@@ -47,7 +47,7 @@ impl Place {
 
     fn owner(&self) -> Owner {
         match self {
-            Self::Rings(rings) => rings.owner,
+            Self::Rings(rings) => rings.owner(),
             Self::Share(share) => share.owner(),
         }
     }
@@ -134,8 +134,7 @@ impl Workers {
     fn members(&self, group: &GroupKey) -> Vec<Member> {
         let plugged = self.ports.iter().filter_map(|(&port, place)| {
             let memory = place.memory.as_ref().filter(|memory| memory.group == *group)?;
-            let mut rings = Rings::new(&memory.layout, memory.given);
-            self.join_places(group, port, &mut rings);
+            let rings = Rings::new(&memory.layout, memory.given);
             let worker = Some(self.place(place.switch).worker);
             Some(Member { port, place: Place::Rings(rings), worker })
         });

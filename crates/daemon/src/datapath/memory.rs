@@ -15,7 +15,7 @@ use ring::leaver::Leaver;
 
 use super::{Crew, Site, Workers};
 use crate::model::host::trust_group;
-use crate::model::keys::{GroupKey, SwitchKey};
+use crate::model::keys::GroupKey;
 use crate::model::specs::{RingSpec, ShmSpec};
 
 /// Memory of a port in a trust group, to be given back.
@@ -82,11 +82,8 @@ impl Workers {
         self.drop_empty_groups();
     }
 
-    pub(super) fn give_back(&mut self, switch: SwitchKey, memory: Option<Memory>) {
+    pub(super) fn give_back(&mut self, memory: Option<Memory>) {
         let Some(memory) = memory else { return };
-        if self.leave_family(switch, &memory) {
-            return self.drop_empty_groups();
-        }
         let Memory { group, layout, .. } = memory;
         let workers = &self.workers;
         if let Some(group) = self.groups.get_mut(&group) {

@@ -3,16 +3,30 @@
 use packet::PortId;
 use protocol::name::PortName;
 use protocol::{Counter, PortStats};
-use switch::{QueueStats, Switch};
+use switch::{Plug, QueueStats, Switch};
 
-/// The counters of a port, and how often its rings were re-synchronised.
-pub(super) fn counted(switch: &mut Switch, id: PortId) -> (switch::PortStats, u32) {
-    let resyncs = switch.plug_mut(id).map_or(0, |plug| plug.resyncs());
-    (switch.stats(id).cloned().unwrap_or_default(), resyncs)
+/// What was counted of a port.
+#[derive(Debug)]
+pub(super) struct Counted {
+    stats: switch::PortStats,
+    /// How often its rings were re-synchronised.
+    resyncs: u32,
+    /// Frames that a function got by calls, and of these, those that it passed on.
+    calls: [u64; 2],
 }
 
-/// The same as a client is told.
-pub(super) fn shown(port: PortName, (stats, resyncs): &(switch::PortStats, u32)) -> PortStats {
+/// Looks at the counters of a port.
+pub(super) fn counted(switch: &mut Switch, id: PortId) -> Counted {
+    let stats = switch.stats(id).cloned().unwrap_or_default();
+    let plug = switch.plug_mut(id);
+    let resyncs = plug.as_ref().map_or(0, |plug| plug.resyncs());
+    let calls = plug.and_then(Plug::rings).map_or([0; 2], |rings| rings.calls());
+    Counted { stats, resyncs, calls }
+}
+
+/// The counters of a port as clients see them.
+pub(super) fn shown(port: PortName, counted: &Counted) -> PortStats {
+    let Counted { stats, resyncs, calls: [called_in, called_out] } = counted;
     let total = stats.total();
     let drops = stats.drops.iter().filter(|(_, frames)| *frames > 0);
     // The switch receives what the client transmits, and the other way round.
@@ -28,6 +42,8 @@ pub(super) fn shown(port: PortName, (stats, resyncs): &(switch::PortStats, u32))
         rx_queues: queues(|queue| queue.tx),
         resyncs: u64::from(*resyncs),
         abandoned: 0,
+        called_in: *called_in,
+        called_out: *called_out,
     }
 }
 

@@ -17,10 +17,6 @@ pub struct PortKey(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PipeKey(pub u32);
 
-/// The key of a direct hop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct HopKey(pub u32);
-
 /// The key of a control connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnKey(pub u64);
@@ -37,4 +33,4 @@ macro_rules! show_number {
         }
     )*};
 }
-show_number!(SwitchKey, PortKey, PipeKey, HopKey);
+show_number!(SwitchKey, PortKey, PipeKey);

@@ -48,14 +48,3 @@ pub struct FdbRow {
     /// Milliseconds since the switch last saw the address.
     pub age_ms: u64,
 }
-
-/// Where a direct hop lies in the region of its group.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HopPlaceInfo {
-    /// Offset of its block.
-    pub block: u64,
-    /// Slots of the unused ring.
-    pub tx_slots: u32,
-    /// Slots of the ring that frames go through.
-    pub rx_slots: u32,
-}

@@ -425,7 +425,7 @@ mod tests {
 
     fn chain(name: &str, services: &[&str]) -> ChainSpec {
         let services = services.iter().map(|&service| service.to_owned()).collect();
-        ChainSpec { name: name.to_owned(), services, out: None, direct: false }
+        ChainSpec { name: name.to_owned(), services, out: None }
     }
 
     fn roles() -> Vec<(&'static str, Role)> {

@@ -210,12 +210,18 @@ pub struct CsbAtok {
     pub appl_need_kick: AtomicU32,
     /// [`sync_flag`] bits. Stored by the client, loaded by a worker that goes to sleep.
     pub sync_flags: AtomicU32,
-    _pad: [u32; 12],
+    /// Receive ring 0 of a function: frames that functions of its thread handed to it by a call.
+    /// Reader: the daemon. Relaxed.
+    pub called: AtomicU64,
+    /// Receive ring 0 of a function: of these frames, those that it passed on. Relaxed.
+    pub passed: AtomicU64,
+    _pad: [u32; 8],
 }
 const _: () = assert!(size_of::<CsbAtok>() == LINE && align_of::<CsbAtok>() == LINE);
 const _: () = assert!(offset_of!(CsbAtok, head) == 0 && offset_of!(CsbAtok, cur) == 4);
 const _: () = assert!(offset_of!(CsbAtok, appl_need_kick) == 8);
 const _: () = assert!(offset_of!(CsbAtok, sync_flags) == 12);
+const _: () = assert!(offset_of!(CsbAtok, called) == 16 && offset_of!(CsbAtok, passed) == 24);
 
 /// CSB, switch to client; one line for each ring. Writer: the worker. Reader: the client.
 #[repr(C, align(64))]
@@ -231,16 +237,12 @@ pub struct CsbKtoa {
     pub kern_need_kick: AtomicU32,
     /// How often the switch found an index out of range and re-synchronised the ring. Relaxed.
     pub resyncs: AtomicU32,
-    /// Direct hops: frames that went this way. Writer: the sender, which plays the switch here.
-    /// Reader: the daemon. Relaxed.
-    pub frames: AtomicU64,
-    _pad: [u32; 10],
+    _pad: [u32; 12],
 }
 const _: () = assert!(size_of::<CsbKtoa>() == LINE && align_of::<CsbKtoa>() == LINE);
 const _: () = assert!(offset_of!(CsbKtoa, hwcur) == 0 && offset_of!(CsbKtoa, hwtail) == 4);
 const _: () = assert!(offset_of!(CsbKtoa, kern_need_kick) == 8);
 const _: () = assert!(offset_of!(CsbKtoa, resyncs) == 12);
-const _: () = assert!(offset_of!(CsbKtoa, frames) == 16);
 
 /// The worker's need-kick flag, one line for each port. Writer: the worker. Reader: the client.
 #[repr(C, align(64))]
@@ -249,7 +251,7 @@ pub struct Bell {
     /// 0: the worker polls this port. Otherwise it sleeps, and the number changes each time it
     /// arms: the client sends one kick for each value.
     pub need_kick: AtomicU32,
-    /// Goes up when control has something to say to the function behind the port, which asks then.
+    /// The daemon raises it when other functions follow the one behind this port, which then asks.
     /// Relaxed: a kick follows it, whether one was asked for or not.
     pub news: AtomicU32,
     _pad: [u32; 14],

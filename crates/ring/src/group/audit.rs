@@ -53,25 +53,21 @@ impl Held {
 pub struct Member {
     /// Where it lies.
     pub port: PortLayout,
-    /// Buffers that the pool gave it, and those of its hops.
+    /// Buffers that the pool gave it.
     pub given: u32,
-    /// Whose its buffers are: its own, or its [family's](crate::family).
-    pub owner: Owner,
-    /// Rings of direct hops: what stands there counts as its.
-    pub hops: Vec<PortLayout>,
 }
 
 impl Member {
-    /// One that exchanges buffers by the switch only.
+    /// A port with the buffers that the pool gave it.
     #[must_use]
     pub fn new(port: &PortLayout, given: u32) -> Self {
-        Self { port: *port, given, owner: Owner::of(port), hops: Vec::new() }
+        Self { port: *port, given }
     }
 
-    /// Has it its buffers together with others?
+    /// Owner of its buffers.
     #[must_use]
-    pub fn is_joined(&self) -> bool {
-        self.owner != Owner::of(&self.port)
+    pub fn owner(&self) -> Owner {
+        Owner::of(&self.port)
     }
 }
 
@@ -90,7 +86,7 @@ impl Tally {
     #[must_use]
     pub fn new(region: &Arc<Region>) -> Self {
         let (layout, region) = (region.layout(), region.clone());
-        let numbers = layout.pool / PAGE + Owner::FAMILIES;
+        let numbers = layout.pool / PAGE;
         let (owned, seen) = (vec![0; numbers], vec![0; layout.buffers as usize]);
         let mut this = Self { region, owned, seen };
         this.recount();
@@ -101,7 +97,7 @@ impl Tally {
     /// is said; what one of them has may be off by those.
     pub fn recount(&mut self) {
         self.owned.fill(0);
-        self.region.owners().count_into(self.region.layout().pool / PAGE, &mut self.owned);
+        self.region.owners().count_into(&mut self.owned);
     }
 
     /// How many are nobody's, of those that somebody could have.
@@ -120,18 +116,14 @@ impl Tally {
     /// How many are one owner's.
     #[must_use]
     pub fn owned(&self, owner: Owner) -> u32 {
-        let place = owner.place(self.region.layout().pool / PAGE);
-        self.owned.get(place).copied().unwrap_or(0)
+        self.owned.get(owner.number()).copied().unwrap_or(0)
     }
 
-    /// What a member has in its slots, of the buffers that it was given. Of those that several have
-    /// together each has as many: they exchange one for one.
+    /// What a member has in its slots, of the buffers that it was given.
     pub fn slots(&mut self, member: &Member) -> Held {
-        let (own, region, given) = (member.owner, self.region.clone(), member.given);
-        let owned = if member.is_joined() { given } else { self.owned(own) };
-        let mut held = Held { given, owned, ..Held::default() };
+        let (own, region, given) = (member.owner(), self.region.clone(), member.given);
+        let mut held = Held { given, owned: self.owned(own), ..Held::default() };
         let (tx, rx) = region.ring_buffers(&member.port);
-        let rx = rx.chain(member.hops.iter().flat_map(|hop| region.slot_buffers(hop)));
         for buffer in tx {
             *self.place(own, buffer, &mut held.tx, &mut held.wrong) += 1;
         }
@@ -143,7 +135,7 @@ impl Tally {
 
     /// Adds what it has in its list; returns how far that was followed.
     pub fn extra(&mut self, member: &Member, held: &mut Held) -> u32 {
-        let (own, region) = (member.owner, self.region.clone());
+        let (own, region) = (member.owner(), self.region.clone());
         let (most, mut followed) = (held.owned.min(LIST_MAX), 0);
         for buffer in region.extra_buffers(&member.port).take(most as usize) {
             *self.place(own, buffer, &mut held.extra, &mut held.wrong) += 1;
@@ -169,7 +161,6 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::family::Family;
     use crate::fixture::{BothHalves, ports};
 
     fn held(half: &BothHalves) -> Held {
@@ -213,30 +204,5 @@ mod tests {
         assert_eq!((held.tx, held.rx, held.extra), (16, 16, 0), "they stand in slots");
         assert_eq!(held.wrong, 32);
         assert_eq!(self::held(&b).wrong, 0);
-    }
-
-    #[test]
-    fn those_who_exchange_buffers_have_them_together() {
-        let mut ports = ports::<3>();
-        let mut family = Family::new(ports[0].host.region(), 3);
-        for port in &mut ports {
-            family.join(port.host.layout());
-            port.host.adopt(family.owner());
-        }
-        let [a, b, hop] = &mut ports;
-        let (full, spare) = (a.tx.buffer_index(0), hop.tx.buffer_index(0));
-        hop.tx.set_buffer_index(0, full);
-        a.tx.set_buffer_index(0, spare);
-        let member = |port: &BothHalves, given, hops| Member {
-            owner: family.owner(),
-            hops,
-            ..Member::new(port.host.layout(), given)
-        };
-        let mut tally = Tally::new(a.host.region());
-        assert_eq!(tally.owned(family.owner()), 96);
-        let held = tally.slots(&member(a, 32, Vec::new()));
-        assert_eq!((held.tx, held.rx, held.wrong, held.kept()), (16, 16, 0, 0));
-        let held = tally.slots(&member(b, 64, vec![*hop.host.layout()]));
-        assert_eq!((held.tx, held.rx, held.wrong, held.kept()), (16, 48, 0, 0));
     }
 }

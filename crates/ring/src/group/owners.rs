@@ -17,8 +17,7 @@
 //!
 //! A buffer belongs to the member that the pool or the switch gave it to last. Every buffer has
 //! one owner at any time: whatever peers write into their slots, a buffer comes back once, and at
-//! the latest when the last member goes. Members that exchange buffers with each other have one
-//! owner together ([`crate::family`]). The switch does not ask whose a buffer is before it passes
+//! the latest when the last member goes. The switch does not ask whose a buffer is before it passes
 //! it on; who sends one that is not its own harms its group and nobody else. Of functions in a
 //! chain it asks ([`crate::kring::metadata`]): what one of them sends twice, or of others, is dropped, and a
 //! slot that it gives back with another's buffer is passed over. So no buffer leaves a function but
@@ -62,30 +61,7 @@ impl Owner {
     }
 
     /// Blocks lie before this offset of a region, 240 MiB.
-    pub const BLOCKS_END: usize = FAMILIES as usize * PAGE;
-
-    /// Members that have their buffers together, by a number below 4096 ([`crate::family`]), behind
-    /// those of blocks.
-    ///
-    /// # Panics
-    /// If the number is larger.
-    #[must_use]
-    pub fn family(number: u16) -> Self {
-        assert!(number < !FAMILIES);
-        Self(FAMILIES | number)
-    }
-
-    /// As many families may there be.
-    pub const FAMILIES: usize = !FAMILIES as usize;
-
-    /// A place of its own in a table for owners of so many pages and all families.
-    #[must_use]
-    pub fn place(self, pages: usize) -> usize {
-        match self.0.checked_sub(FAMILIES) {
-            None => self.0.into(),
-            Some(family) => pages + usize::from(family),
-        }
-    }
+    pub const BLOCKS_END: usize = 0xf000 * PAGE;
 
     /// A number of its own, below 65536.
     #[must_use]
@@ -100,12 +76,9 @@ impl Owner {
     #[must_use]
     pub fn at(offset: usize) -> Self {
         assert!(offset < Self::BLOCKS_END, "regions do not have so many blocks");
-        Self(u16::try_from(offset / PAGE).expect("below the first family"))
+        Self(u16::try_from(offset / PAGE).expect("16 bits"))
     }
 }
-
-/// Numbers from here on are no blocks'.
-const FAMILIES: u16 = 0xf000;
 
 /// The owner of each buffer of a region; empty where one port has all of them.
 #[derive(Debug)]
@@ -153,9 +126,9 @@ impl Owners {
         u32::try_from(self.0.len() - free.count()).expect("a region is below 4 GiB")
     }
 
-    /// Adds how many are whose to `counts`, by [`Owner::place`] behind so many pages.
-    pub fn count_into(&self, pages: usize, counts: &mut [u32]) {
-        self.0.iter().for_each(|of| counts[Owner(of.load(Ordering::Relaxed)).place(pages)] += 1);
+    /// Adds how many buffers each owner has to `counts`, by [`Owner::number`].
+    pub fn count_into(&self, counts: &mut [u32]) {
+        self.0.iter().for_each(|of| counts[usize::from(of.load(Ordering::Relaxed))] += 1);
     }
 
     /// All buffers of one owner become another's.

@@ -7,10 +7,11 @@
 
 #![allow(unsafe_code)] // UNSAFETY: the bell is a word of shared memory.
 
+use core::mem::offset_of;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use crate::format::abi::Bell;
+use crate::format::abi::{Bell, CsbAtok};
 use crate::format::doorbell::Sleeper;
 use crate::format::layout::{PortLayout, RingCounts};
 use crate::group::leaver::Leaver;
@@ -28,7 +29,7 @@ pub struct Krings {
     bell: *const Bell,
     sleeper: Sleeper,
     layout: PortLayout,
-    /// Whose the buffers in its slots are: its own, or its family's.
+    /// Owner of the buffers in its slots.
     owner: Owner,
     /// Buffers that the pool gave the port, in a shared region.
     given: usize,
@@ -68,19 +69,17 @@ impl Krings {
         &self.layout
     }
 
-    /// It exchanges buffers with others by direct hops: from now on all have this owner.
-    pub fn adopt(&mut self, owner: Owner) {
-        self.owner = owner;
-        self.tx.iter_mut().for_each(|tx| tx.ring.owner = owner);
-        self.rx.iter_mut().for_each(|rx| rx.ring.owner = owner);
+    /// Frames that the function behind the port got by calls, and of these, those that it passed
+    /// on. The numbers are its client's word.
+    #[must_use]
+    pub fn calls(&self) -> [u64; 2] {
+        let atok = self.layout.atok(self.layout.counts().tx_rings.into());
+        let memory = self.region.memory();
+        [offset_of!(CsbAtok, called), offset_of!(CsbAtok, passed)].map(|at| memory.read(atok + at))
     }
 
-    /// Has its buffers together with others?
-    fn is_joined(&self) -> bool {
-        self.owner != Owner::of(&self.layout)
-    }
-
-    /// Tells the client that the daemon has news for it. The caller rings the client's doorbell.
+    /// Tells the client that other functions follow this one now. The caller rings the client's
+    /// doorbell.
     pub fn tell(&self) {
         // The worker alone writes the word.
         let news = &self.bell().news;
@@ -109,10 +108,6 @@ impl Krings {
         }
         self.keep(leaver);
         let slots = self.layout.counts().buffers();
-        if self.is_joined() {
-            // What a family has too much stands with one of its members.
-            return slots;
-        }
         let (owners, own) = (self.region.owners(), self.owner);
         let left_behind = || leaver.foreign(own).filter(|buffer| owners.of(*buffer) == own);
         if left_behind().next().is_none() {

@@ -20,15 +20,6 @@ impl Region {
         self.decommit_buffers(&freed, &pins);
     }
 
-    /// These of one owner, in order of their numbers, become the pool's.
-    pub fn free_some(&self, owner: Owner, buffers: &[BufferIndex]) {
-        let pins = self.pins();
-        for &buffer in buffers {
-            self.owners().pass(buffer, owner, Owner::POOL);
-        }
-        self.decommit_buffers(buffers, &pins);
-    }
-
     /// Gives the memory of buffers back that have become the pool's, in order of their numbers:
     /// all pages on which no buffer is anybody's, those with neighbours that were free before too.
     /// What the kernel has stays.

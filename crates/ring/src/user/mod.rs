@@ -51,8 +51,8 @@ struct Words {
     flags: *const AtomicU32,
     /// Times the switch re-synchronised the ring.
     resyncs: *const AtomicU32,
-    /// Frames that were sent by a direct hop.
-    frames: *const AtomicU64,
+    /// Two counters of a function's calls: [`CsbAtok::called`] and the one behind it.
+    calls: *const AtomicU64,
 }
 
 impl Words {
@@ -66,7 +66,7 @@ impl Words {
             their_need: memory.at(need_kick),
             flags: memory.at(atok + offset_of!(CsbAtok, sync_flags)),
             resyncs: memory.at(ktoa + offset_of!(CsbKtoa, resyncs)),
-            frames: memory.at(ktoa + offset_of!(CsbKtoa, frames)),
+            calls: memory.at(atok + offset_of!(CsbAtok, called)),
         }
     }
 
@@ -80,7 +80,7 @@ impl Words {
             their_need: memory.at(atok + offset_of!(CsbAtok, appl_need_kick)),
             flags: memory.at(ktoa + offset_of!(CsbKtoa, resyncs)),
             resyncs: memory.at(ktoa + offset_of!(CsbKtoa, resyncs)),
-            frames: memory.at(ktoa + offset_of!(CsbKtoa, frames)),
+            calls: memory.at(atok + offset_of!(CsbAtok, called)),
         }
     }
 }
@@ -548,15 +548,6 @@ impl TxRing {
         self.0.publish(count)
     }
 
-    /// So many frames more went this way: for the sending end of a direct hop, which counts them.
-    pub fn count(&self, frames: u32) {
-        assert!(self.0.keeps_gap, "the line is the switch's");
-        // SAFETY: a word of the ring's region, which is alive; an atomic may be shared.
-        let counter = unsafe { &*self.0.words.frames };
-        let before = counter.load(Ordering::Relaxed);
-        counter.store(before.wrapping_add(frames.into()), Ordering::Relaxed);
-    }
-
     /// Have all submitted frames been taken?
     #[must_use]
     pub fn is_drained(&mut self) -> bool {
@@ -586,6 +577,17 @@ impl RxRing {
         let word = self.0.word(i);
         let buffer = buffer_mut(&self.0, word.buffer());
         &buffer[..usize::from(word.len()).min(buffer.len())]
+    }
+
+    /// A function of the same thread handed over so many frames by a call, and the one behind this
+    /// port passed so many of them on.
+    pub fn count_calls(&self, called: u32, passed: u32) {
+        for (at, frames) in [called, passed].into_iter().enumerate() {
+            // SAFETY: two words of the ring's region, which is alive; atomics may be shared.
+            let counter = unsafe { &*self.0.words.calls.add(at) };
+            let before = counter.load(Ordering::Relaxed);
+            counter.store(before.wrapping_add(frames.into()), Ordering::Relaxed);
+        }
     }
 
     /// Puts `sent` into the `j`-th free slot of `tx`, which is of the same region, and that one's

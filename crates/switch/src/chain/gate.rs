@@ -40,9 +40,8 @@
 //! wait for a fiftieth of the time at most, where functions do not keep up. Nobody waits for an
 //! instance that is stalled or has gone.
 //!
-//! *Who is not waited for.* Frames that a function keeps to send them later, has sent back to an
-//! earlier service, or to one outside their chain; frames in direct hops, which the switch does not
-//! see; and functions whose ports have no rings.
+//! *Not waited for* are frames that a function keeps to send them later, or has sent back to an
+//! earlier service or to one outside their chain; and functions whose ports have no rings.
 
 use packet::{MAX_PORTS, PortId};
 

@@ -68,12 +68,21 @@ pub const PAST: usize = 64;
 const IDLE_MS: u32 = 30_000;
 
 impl Chain {
-    /// Can a service have a frame that has come as far as this? A service that is not in the chain
-    /// can, to which one that is has sent it.
+    /// Can a service have a frame that has come as far as this? Those before it can, too: a function
+    /// may call the ones behind it in its thread. A service that is not in the chain can have any
+    /// frame, because another one has sent it there.
     #[inline]
     fn has(&self, position: usize, service: u8) -> bool {
         let at = self.services.get(position);
-        at == Some(&service) || at.is_some() && !self.services.contains(&service)
+        at == Some(&service) || at.is_some() && self.may_have(position, service)
+    }
+
+    fn may_have(&self, position: usize, service: u8) -> bool {
+        self.is_before(position, service) || !self.services.contains(&service)
+    }
+
+    fn is_before(&self, position: usize, service: u8) -> bool {
+        self.services.iter().take(position).any(|before| *before == service)
     }
 }
 
@@ -388,7 +397,8 @@ impl Steering {
         }
         let Some(chain) = self.chain(meta) else { return false };
         let at = meta.position();
-        if chain.services.get(at) != Some(&own) {
+        let is_own = chain.services.get(at) == Some(&own);
+        if !is_own && (at >= chain.services.len() || !chain.is_before(at, own)) {
             return false;
         }
         let next = chain.services.get(at + 1);

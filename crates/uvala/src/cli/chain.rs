@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use client::control::Connection;
 use protocol::name::SwitchName;
 use protocol::{
-    ChainAdd, ChainInfo, ChainRef, ChainSpec, DROP_REASONS, DropReason, FlowCacheInfo, HopInfo,
-    Request, SteeringQuery,
+    ChainAdd, ChainInfo, ChainRef, ChainSpec, DROP_REASONS, DropReason, FlowCacheInfo,
+    NO_DIRECT_HOPS, Request, SteeringQuery,
 };
 
-use super::Global;
 use super::listing::{self, OfSwitch};
 use super::target::InSwitch;
+use super::{Global, Usage};
 use terminal::table::{Column, left, right};
 
 /// List, add, change and delete chains of functions
@@ -44,9 +44,7 @@ enum Action {
         /// Where frames leave: a port of the switch [new: where their addresses are]
         #[arg(long, value_name = "PORT")]
         out: Option<String>,
-        /// Functions that follow each other hand their frames over without the switch, where each
-        /// is the only instance of its service and both are in one trust group
-        #[arg(long)]
+        #[arg(long, hide = true)]
         direct: bool,
     },
     /// Delete a chain that neither a rule nor a port uses
@@ -61,12 +59,13 @@ enum Action {
 /// Runs `uvala chain`.
 pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     match &args.action {
-        Action::List(of) => of.print(global, chains, &columns(), |rows| {
-            reasons(rows) + &early(rows) + &hops(rows) + &flows(rows)
-        }),
-        Action::Add { of, chain, services, out, direct } => {
+        Action::List(of) => {
+            of.print(global, chains, &columns(), |rows| reasons(rows) + &early(rows) + &flows(rows))
+        }
+        Action::Add { direct: true, .. } => Err(Usage(NO_DIRECT_HOPS.to_owned()).into()),
+        Action::Add { of, chain, services, out, .. } => {
             let (name, services) = (chain.clone(), services.clone());
-            let chain = ChainSpec { name, services, out: out.clone(), direct: *direct };
+            let chain = ChainSpec { name, services, out: out.clone() };
             of.change(global, |switch| Request::ChainAdd(ChainAdd { switch, chain }))
         }
         Action::Del { of, chain } => {
@@ -143,17 +142,6 @@ fn early(chains: &[ChainInfo]) -> String {
         )
     };
     chains.iter().filter(|info| info.early > 0).map(line).collect()
-}
-
-/// A line for each direct hop.
-fn hops(chains: &[ChainInfo]) -> String {
-    let all = chains.iter().flat_map(|info| info.hops.iter().map(move |hop| (info, hop)));
-    let line = |(info, hop): (&ChainInfo, &HopInfo)| {
-        let HopInfo { from, to, frames, waiting, open } = hop;
-        let (name, state) = (&info.chain.name, if *open { "" } else { ", being opened or closed" });
-        format!("direct in {name}: {from} to {to}, {frames} frames, {waiting} wait{state}\n")
-    };
-    all.map(line).collect()
 }
 
 /// What the chains of a switch know of flows together.

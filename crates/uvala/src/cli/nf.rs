@@ -34,8 +34,7 @@ enum Action {
     /// With --threads it is as many instances of its service, which share the flows out among them:
     /// each has its own connections, counts and ports, and all begin and end together. Functions
     /// that can have one instance only say so. With --with it is several functions in one thread:
-    /// where a chain is direct, a frame goes from one to the next by a call, while its line is in
-    /// the cache.
+    /// where they follow each other in a chain, one calls the next, while the frame is in the cache.
     Run(run::Run),
     /// All instances of services, who runs them and what they have done
     ///

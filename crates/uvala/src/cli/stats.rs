@@ -191,6 +191,8 @@ mod tests {
             rx_queues: vec![Counter::default()],
             resyncs: 0,
             abandoned: 0,
+            called_in: 0,
+            called_out: 0,
         };
         Snapshot { at_ns: at_s * 1_000_000_000, ports: vec![port] }
     }

@@ -51,7 +51,7 @@ impl<D: Datapath> Control<D> {
     /// Tells the worker of a switch what there is now.
     pub(super) fn tend_steering(&mut self, name: &SwitchName) {
         self.tend_plan(name);
-        self.tend_hops(name);
+        self.update_followers(name);
     }
 
     fn tend_plan(&mut self, name: &SwitchName) {
@@ -82,7 +82,7 @@ impl<D: Datapath> Control<D> {
         } else if switch.planner.take().is_some() {
             let key = switch.key;
             self.datapath.steer(key, None);
-            self.tend_hops(name);
+            self.update_followers(name);
         }
     }
 
@@ -251,7 +251,6 @@ impl<D: Datapath> Control<D> {
                 lost: services.iter().filter_map(|service| lost.get(*service)).sum(),
                 flow_cache,
                 broken: idle.clone().or_else(|| broken_chain(chain, &views, &report)),
-                hops: self.hops_of_chain(name, number),
             };
             (chain.name.clone(), info)
         });
@@ -269,8 +268,7 @@ impl<D: Datapath> Control<D> {
         let counted = Wanted::all(&wanted, &mut self.datapath);
         let mut lost = BTreeMap::new();
         for (service, counted) in services.into_iter().zip(counted) {
-            let direct = self.carried(&counted.port).lost;
-            *lost.entry(service).or_default() += counted.abandoned + direct;
+            *lost.entry(service).or_default() += counted.abandoned;
         }
         lost
     }
@@ -312,7 +310,6 @@ impl<D: Datapath> Control<D> {
             let id = self.datapath.number_of(port.key).and_then(|n| PortId::new(n.into()));
             let seen = report.instances.iter().find(|seen| Some(seen.port) == id);
             let holder = port.holder.as_ref().filter(|holder| holder.ready);
-            let direct = self.carried(name);
             let used = holder.map(|holder| Usage::of(holder.pid, holder.thread));
             let drops = |reason: DropReason| counted.drops.get(reason.name()).copied().unwrap_or(0);
             let info = FunctionInfo {
@@ -329,12 +326,12 @@ impl<D: Datapath> Control<D> {
                 thread: used.as_ref().and_then(|used| used.thread),
                 cores: used.and_then(|used| used.cores),
                 stalled: seen.is_some_and(|seen| seen.stalled),
-                frames_in: counted.rx.frames + direct.received,
-                frames_out: counted.tx.frames + direct.sent,
-                direct_in: direct.received,
-                direct_out: direct.sent,
-                lost: counted.abandoned + direct.lost,
-                direct_lost: direct.lost,
+                // A function counts its calls itself, and may write any number.
+                frames_in: counted.rx.frames.saturating_add(counted.called_in),
+                frames_out: counted.tx.frames.saturating_add(counted.called_out),
+                called_in: counted.called_in,
+                called_out: counted.called_out,
+                lost: counted.abandoned,
                 no_room: drops(DropReason::NoRoom),
                 dropped: drops(DropReason::Function),
                 drops: counted.drops,

@@ -2,9 +2,9 @@
 
 mod chains;
 mod drafts;
+mod followers;
 mod grants;
 mod groups;
-mod hops;
 mod host;
 mod interfaces;
 mod keeping;

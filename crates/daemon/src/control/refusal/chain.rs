@@ -15,9 +15,6 @@ pub enum ChainRefusal {
     /// The switch has no rule of this number.
     #[error("{0} has no rule {1}; see: uvala rule list {0}")]
     NoRule(SwitchName, u32),
-    /// The connection or the port has no such direct hop.
-    #[error("port {0} has no hop {1}")]
-    NoHop(PortName, u32),
     /// The chain or the rule contradicts itself or the switch.
     #[error("{0}: {1}")]
     Invalid(SwitchName, String),
@@ -56,7 +53,7 @@ pub enum ChainRefusal {
 impl ChainRefusal {
     pub(super) fn code(&self) -> ErrorCode {
         match self {
-            Self::NoChain(..) | Self::NoRule(..) | Self::NoHop(..) => ErrorCode::NotFound,
+            Self::NoChain(..) | Self::NoRule(..) => ErrorCode::NotFound,
             Self::FunctionRuns(_)
             | Self::NeedsChains(_)
             | Self::SingleInstance(_)

@@ -212,10 +212,9 @@ mod tests {
             stalled: false,
             frames_in: 9,
             frames_out: 8,
-            direct_in: 0,
-            direct_out: 0,
+            called_in: 0,
+            called_out: 0,
             lost: 0,
-            direct_lost: 0,
             no_room: 0,
             dropped: 1,
             drops: BTreeMap::from([("function".to_owned(), 1), ("bad_index".to_owned(), 2)]),
@@ -225,8 +224,7 @@ mod tests {
     }
 
     fn seen(rules: u32) -> Seen {
-        let chain =
-            ChainSpec { name: "web".to_owned(), services: Vec::new(), out: None, direct: false };
+        let chain = ChainSpec { name: "web".to_owned(), services: Vec::new(), out: None };
         let flow_cache = FlowCacheInfo { hits: 4, misses: 5, evicted: 6 };
         let chains = vec![ChainInfo {
             chain,
@@ -239,7 +237,6 @@ mod tests {
             lost: 0,
             flow_cache,
             broken: None,
-            hops: Vec::new(),
         }];
         let rule = |id| {
             let rule = RuleSpec { id: Some(id), ..RuleSpec::default() };

@@ -45,8 +45,8 @@ pub struct Run {
     #[arg(long, value_name = "LIST")]
     cores: Option<Cores>,
     /// One more function in the same thread, its port, and its file, or - for none; it may be said
-    /// again. New ports are of services of their functions' names. What is handed on by a direct
-    /// hop goes to it by a call (uvala chain add --direct)
+    /// again. New ports are of services of their functions' names. A function that comes before
+    /// another one in a chain calls it
     #[arg(long, num_args = 3, value_names = ["FUNCTION", "PORT", "FILE"])]
     with: Vec<String>,
     /// Trust group: functions of one exchange frames without a copy; this user's own, or one that
