@@ -33,6 +33,7 @@ use port::shm::{self, PortMemory, plug};
 use port::sys::Waker;
 use protocol::name::{PipeSide, PortName};
 use protocol::{FdbCounters, HostIf, HostIfInfo, MachineInfo, PortGeometry, PortKind, PortStats};
+use ring::table::HugeTable;
 use switch::chain::{Report, Tables};
 use switch::{Plug, PortConfig, Switch, SwitchConfig};
 
@@ -255,7 +256,7 @@ impl Datapath for Workers {
         self.workers[worker].switches.take(at);
         let place = SwitchPlace { worker, at, ids: Places::default(), keys: BTreeMap::new() };
         self.switches.insert(key, place);
-        let switch = Switch::new(config, seed);
+        let switch = Switch::new(config, seed, HugeTable::new);
         self.on_switch(key, move |worker, at| worker.add_switch(at, switch));
         Ok(())
     }

@@ -16,6 +16,8 @@ use hostif::netlink::Netlink;
 use namespace::Namespace;
 use port::host::{bell, packet};
 use port::sys::packet::{Inbox, PacketSocket};
+use ring::intake::{self, Intake, USUAL};
+use ring::table::HugeTable;
 use switch::{Now, Plug, PortConfig, Scratch, Switch, SwitchConfig};
 
 const PORTS: usize = 4;
@@ -121,14 +123,15 @@ impl Pair {
         (0..PORTS).for_each(|i| ip(&format!("link set bnear{i} master br0")));
         ip("link set br0 up");
         wait_for_forwarding(&mut theirs);
-        let mut switch = Switch::new(SwitchConfig { ageing_ms: 1000, ..Default::default() }, 1);
+        let mut switch =
+            Switch::new(SwitchConfig { ageing_ms: 1000, ..Default::default() }, 1, HugeTable::new);
         let ids: Vec<PortId> = (0..PORTS).map(|i| PortId::new(i).expect("few")).collect();
         let (_bell, ringer) = bell().expect("descriptors");
         for (i, &id) in ids.iter().enumerate() {
             let opened = packet::open(&format!("unear{i}"), None, false, &ringer)?;
             switch.add_port(id, Plug::Adapter(opened.adapter), PortConfig::default());
         }
-        let scratch = Scratch::new(64).expect("memory");
+        let scratch = Scratch::new(64, Intake::new(intake::FRAMES, USUAL).expect("memory"));
         Ok(Self { theirs, ours, switch, ids, scratch })
     }
 

@@ -8,9 +8,11 @@ use packet::PortId;
 use port::group::{Group, Size};
 use port::shm::PortMemory;
 use ring::cursor::RingSize;
+use ring::intake::{FRAMES, Intake, USUAL};
 use ring::krings::Krings;
 use ring::layout::RingCounts;
 use ring::owners::Owner;
+use ring::table::HugeTable;
 use ring::user::{RxRing, TxRing};
 use ring::{BufferIndex, Region};
 use switch::{Now, Plug, PortConfig, Scratch, Switch, SwitchConfig, Wake};
@@ -63,8 +65,8 @@ impl Net {
         Self {
             group: Group::new("test", &SIZE).expect("memory"),
             region: None,
-            switches: [1, 2].map(|seed| Switch::new(SwitchConfig::default(), seed)),
-            scratch: Scratch::new(64).expect("memory"),
+            switches: [1, 2].map(|seed| Switch::new(SwitchConfig::default(), seed, HugeTable::new)),
+            scratch: Scratch::new(64, Intake::new(FRAMES, USUAL).expect("memory")),
             members: Default::default(),
         }
     }

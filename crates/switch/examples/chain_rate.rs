@@ -10,9 +10,11 @@ use packet::PortId;
 use packet::fields::Fields;
 use ring::Region;
 use ring::cursor::RingSize;
+use ring::intake::{FRAMES, Intake, USUAL};
 use ring::krings::Krings;
 use ring::layout::{DEFAULT_STRIDE, FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
 use ring::owners::Owner;
+use ring::table::HugeTable;
 use ring::user::{RxRing, TxRing};
 use switch::chain::rule::{Action, Rule};
 use switch::chain::{Chain, Out, Plan, Planner, ServicePlan};
@@ -86,8 +88,8 @@ impl Net {
             fdb_capacity: flows as usize,
             ..SwitchConfig::default()
         };
-        let switch = Switch::new(config, 7);
-        let scratch = Scratch::new(BATCH).expect("memory");
+        let switch = Switch::new(config, 7, HugeTable::new);
+        let scratch = Scratch::new(BATCH, Intake::new(FRAMES, USUAL).expect("memory"));
         let mut net = Self { switch, scratch, clients: Vec::new() };
         let ports = usize::from(RECEIVERS) + 1;
         if shared {

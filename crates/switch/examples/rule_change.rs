@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use packet::PortId;
 use packet::fields::{Fields, Network};
+use ring::table::HugeTable;
 use switch::chain::rule::{Action, Rule};
 use switch::chain::{Chain, Out, Plan, Planner, ServicePlan, Tables};
 use switch::receive::batch::{Batch, Delivery};
@@ -107,7 +108,7 @@ fn worker(work: &Receiver<Work>, taken: &Sender<(Duration, Option<Tables>)>) {
         fdb_capacity: FLOWS,
         ..SwitchConfig::default()
     };
-    let mut switch = Switch::new(config, 7);
+    let mut switch = Switch::new(config, 7, HugeTable::new);
     for work in work {
         if let Work::Lose(port) = work {
             switch.add_port(port, Plug::Adapter(Box::new(Nothing)), PortConfig::default());

@@ -43,7 +43,7 @@ pub mod receive;
 mod switch;
 pub mod turn;
 
-pub use decide::bridge::{Bridge, Decision, StaticError, TagAction, Tagging};
+pub use decide::bridge::{Bridge, StaticError, TagAction, Tagging, VlanVerdict};
 pub use decide::fdb::{Fdb, FdbEntry, FdbStats, Flush, Learned};
 pub use decide::forward::{FloodClass, Verdict};
 pub use mirror::{Moment, Monitor, Sight};

@@ -8,15 +8,16 @@ use ring::doorbell::store_load_fence;
 use ring::kring::RxKring;
 use ring::leaver::Leaver;
 
-use crate::chain::cache::FlowCache;
+use crate::chain::cache::{FlowCache, MapTable};
 use crate::chain::{Report, Steering, Tables};
 use crate::decide::bridge::Bridge;
+use crate::decide::egress::VerdictCache;
 use crate::mirror::{Monitor, Monitors, Sight, Watch};
 use crate::model::config::{OnFull, PortConfig, SwitchConfig};
 use crate::model::now::Now;
 use crate::model::port::Plug;
 use crate::model::stats::PortStats;
-use crate::turn::{Cache, Full, Moved, Scratch, TurnOf};
+use crate::turn::Full;
 
 /// A switch.
 pub struct Switch {
@@ -24,33 +25,43 @@ pub struct Switch {
     pub(crate) ports: Vec<Option<Box<Entry>>>,
     pub(crate) monitors: Monitors,
     /// Some port asks to be waited for.
-    pub(crate) in_order: bool,
+    pub(crate) has_backpressure: bool,
     /// Where the forwarding function is `chain`.
     pub(crate) steering: Option<Box<Steering>>,
     seed: u64,
+    /// Maps the tables of the flow cache.
+    map: MapTable,
 }
 
 /// A port in its switch.
 pub(crate) struct Entry {
     pub(crate) plug: Plug,
     pub(crate) stats: PortStats,
-    pub(crate) cache: Cache,
+    pub(crate) cache: VerdictCache,
     pub(crate) on_full: OnFull,
     /// Got something in this turn, and perhaps sleeps.
     pub(crate) rung: bool,
     /// How often its client is still to be given way before it takes frames again.
-    pub(crate) ways: u8,
+    pub(crate) yields_left: u8,
     /// Who looks at it.
     pub(crate) watch: Option<Box<Watch>>,
 }
 
 impl Switch {
-    /// A switch without ports. `seed` keeps others from guessing the hash of its forwarding
-    /// database.
+    /// A switch without ports. The seed of its hash functions should be random, so that clients
+    /// cannot choose addresses that collide. `map` maps the tables of the flow cache.
     #[must_use]
-    pub fn new(config: SwitchConfig, seed: u64) -> Self {
+    pub fn new(config: SwitchConfig, seed: u64, map: MapTable) -> Self {
         let (bridge, monitors) = (Bridge::new(config, seed), Monitors::default());
-        Self { bridge, ports: Vec::new(), monitors, in_order: false, steering: None, seed }
+        Self {
+            bridge,
+            ports: Vec::new(),
+            monitors,
+            has_backpressure: false,
+            steering: None,
+            seed,
+            map,
+        }
     }
 
     /// The tables.
@@ -84,8 +95,8 @@ impl Switch {
         let stats = PortStats::new(plug.queues());
         let on_full = config.on_full;
         self.bridge.add_port(id, config);
-        let cache = Cache::default();
-        let entry = Entry { plug, stats, cache, on_full, rung: false, ways: 0, watch: None };
+        let cache = VerdictCache::default();
+        let entry = Entry { plug, stats, cache, on_full, rung: false, yields_left: 0, watch: None };
         self.ports[id.index()] = Some(Box::new(entry));
         self.note_waiting_ports();
     }
@@ -112,7 +123,8 @@ impl Switch {
     }
 
     fn note_waiting_ports(&mut self) {
-        self.in_order = self.ports.iter().flatten().any(|entry| entry.on_full == OnFull::Wait);
+        self.has_backpressure =
+            self.ports.iter().flatten().any(|entry| entry.on_full == OnFull::Wait);
     }
 
     /// A member of a trust group has left, from here or from another switch: the others settle,
@@ -195,11 +207,6 @@ impl Switch {
         self.ports.get_mut(id.index())?.as_deref_mut()
     }
 
-    /// Takes at most one batch from `src` and delivers it.
-    pub fn turn(&mut self, src: PortId, now: Now, scratch: &mut Scratch) -> Moved {
-        TurnOf::new(self, scratch, src, now).run()
-    }
-
     /// Asks the client of a full ring to kick when it makes room, for a worker that is about to
     /// sleep. It fences, and runs its barrier where this says that the client publishes without
     /// fences, before it asks [`Switch::is_full`].
@@ -240,8 +247,8 @@ impl Switch {
     /// needed, as [`Self::set_config`] does.
     #[must_use]
     pub fn steer(&mut self, tables: Tables, now: Now) -> Tables {
-        let (seed, flows) = (self.seed, self.bridge.config().fdb_capacity);
-        let new = || Steering::new(seed, flows).into();
+        let (seed, flows, map) = (self.seed, self.bridge.config().fdb_capacity, self.map);
+        let new = || Steering::new(seed, flows, map).into();
         let there = self.ports.iter().enumerate().filter(|(_, entry)| entry.is_some());
         let there = there.filter_map(|(at, _)| PortId::new(at));
         self.steering.get_or_insert_with(new).set(tables, there, now)
@@ -271,8 +278,8 @@ impl Switch {
     pub fn housekeep(&mut self, now: Now) -> Option<FlowCache> {
         const BUCKETS: usize = 256;
         self.bridge.age(now, BUCKETS);
-        self.watch_functions(now);
-        self.tend_gate(now);
+        self.detect_stalls(now);
+        self.refresh_gate(now);
         self.steering.as_mut()?.age(now)
     }
 }

@@ -171,21 +171,21 @@ impl World {
         (self.hosts[host], Frame { dst, src, tags, length })
     }
 
-    /// Switches a frame with the real thing. The same frame again gets the same decision, and
-    /// leaves the generation as it is: else decisions could not be cached.
+    /// Switches a frame with the real thing. The same frame again gets the same verdict, and
+    /// leaves the generation as it is: else verdicts could not be cached.
     fn switch(&mut self, src: usize, frame: &Frame) -> Outcome {
         let now = Now::from_ms(self.now);
-        let decision = self.bridge.decide(port(src), frame.header(), now);
+        let verdict = self.bridge.decide(port(src), frame.header(), now);
         let generation = self.bridge.generation();
-        assert_eq!(self.bridge.decide(port(src), frame.header(), now), decision);
+        assert_eq!(self.bridge.decide(port(src), frame.header(), now), verdict);
         assert_eq!(self.bridge.generation(), generation);
-        let targets = match decision.verdict {
+        let targets = match verdict.forward {
             Verdict::Drop(reason) => return Err(reason),
             Verdict::To(dst) => vec![dst],
-            Verdict::Flood(_) => self.bridge.flood_targets(port(src), &decision).collect(),
+            Verdict::Flood(_) => self.bridge.flood_targets(port(src), &verdict).collect(),
         };
         let copy = |dst: PortId| {
-            let action = self.bridge.egress(port(src), dst, &decision)?;
+            let action = self.bridge.egress(port(src), dst, &verdict)?;
             Ok((dst.index(), retag(&frame.tags, action)))
         };
         let copies: Vec<_> = targets.into_iter().map(copy).collect::<Result<_, _>>()?;

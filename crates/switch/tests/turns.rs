@@ -25,9 +25,11 @@ use packet::PortId;
 use ring::Region;
 use ring::abi::slot_flag;
 use ring::cursor::RingSize;
+use ring::intake::{FRAMES, Intake, USUAL};
 use ring::krings::Krings;
 use ring::layout::{DEFAULT_STRIDE, FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
 use ring::owners::Owner;
+use ring::table::HugeTable;
 use ring::user::{RxRing, TxRing};
 use switch::chain::Planner;
 use switch::{
@@ -92,8 +94,9 @@ fn tagged(dst: [u8; 6], src: [u8; 6], vlan: u16, fill: u8) -> Vec<u8> {
 
 impl Net {
     fn new(config: SwitchConfig) -> Self {
-        let switch = Switch::new(config, 7);
-        let (planner, scratch) = (Planner::default(), Scratch::new(BATCH).expect("memory"));
+        let switch = Switch::new(config, 7, HugeTable::new);
+        let (planner, scratch) =
+            (Planner::default(), Scratch::new(BATCH, Intake::new(FRAMES, USUAL).expect("memory")));
         Self { switch, planner, scratch, clients: Vec::new(), now: Now::from_ms(1) }
     }
 

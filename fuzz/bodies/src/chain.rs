@@ -18,9 +18,11 @@ use packet::PortId;
 use packet::fields::Fields;
 use ring::Region;
 use ring::abi::{NetmapRing, Slot};
+use ring::intake::{FRAMES, Intake, USUAL};
 use ring::krings::Krings;
 use ring::layout::FIRST_BLOCK;
 use ring::owners::Owner;
+use ring::table::HugeTable;
 use ring::user::{RxRing, TxRing};
 use switch::chain::rule::{Action, Rule};
 use switch::chain::service::Balance;
@@ -78,7 +80,7 @@ impl Wake for NoDoorbell {
 impl World {
     fn new() -> Self {
         let config = SwitchConfig { forwarding: Forwarding::Chain, ..Default::default() };
-        let mut switch = Switch::new(config, 7);
+        let mut switch = Switch::new(config, 7, HugeTable::new);
         let mut add = |port: usize, host: Krings, config| {
             switch.add_port(id(port), Plug::Rings(host, Box::new(NoDoorbell)), config);
         };
@@ -97,7 +99,7 @@ impl World {
         for (at, host) in ports.into_iter().enumerate() {
             add(FIRST_FUNCTION + at, host, PortConfig::default());
         }
-        let scratch = Scratch::new(16).expect("memory");
+        let scratch = Scratch::new(16, Intake::new(FRAMES, USUAL).expect("memory"));
         let (now_ms, received) = (1, 0);
         let planner = Planner::default();
         let mut this = Self {

@@ -1,15 +1,15 @@
-//! Headers against their definition, and decisions against what they may depend on.
+//! Headers against their definition, and verdicts against what they may depend on.
 
 use packet::ethernet::Header;
 use packet::{MacAddr, PortId, VlanId};
-use switch::decide::bridge::{Bridge, Decision};
+use switch::decide::bridge::{Bridge, VlanVerdict};
 use switch::{Now, PortConfig, SwitchConfig, VlanMode};
 
 use crate::Input;
 
 const PORTS: usize = 5;
 
-/// A header says what its bytes say; a frame's decision depends on its key and nothing more; and
+/// A header says what its bytes say; a frame's verdict depends on its key and nothing more; and
 /// no frame goes back where it came from.
 pub fn frame_header(data: &[u8]) {
     let mut input = Input(data);
@@ -20,9 +20,9 @@ pub fn frame_header(data: &[u8]) {
         check_fields(header, bytes);
         let now = Now::from_ms(input.u16().into());
         let twin = twin.get_or_insert_with(|| self::bridge(&mut Input(data)));
-        let decision = bridge.decide(src, header, now);
-        assert_eq!(decision, twin.decide(src, same_key(header, input.u16()), now));
-        check_targets(&bridge, src, &decision);
+        let verdict = bridge.decide(src, header, now);
+        assert_eq!(verdict, twin.decide(src, same_key(header, input.u16()), now));
+        check_targets(&bridge, src, &verdict);
     }
 }
 
@@ -50,12 +50,12 @@ fn same_key(header: Header, payload: u16) -> Header {
     other
 }
 
-fn check_targets(bridge: &Bridge, src: PortId, decision: &Decision) {
-    assert!(bridge.egress(src, src, decision).is_err());
+fn check_targets(bridge: &Bridge, src: PortId, verdict: &VlanVerdict) {
+    assert!(bridge.egress(src, src, verdict).is_err());
     let mut last = None;
-    for target in bridge.flood_targets(src, decision) {
+    for target in bridge.flood_targets(src, verdict) {
         assert!(Some(target) > last, "targets ascend, and none is named twice");
-        assert!(bridge.egress(src, target, decision).is_ok(), "{src} to {target}");
+        assert!(bridge.egress(src, target, verdict).is_ok(), "{src} to {target}");
         last = Some(target);
     }
 }

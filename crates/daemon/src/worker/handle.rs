@@ -6,6 +6,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use port::sys::{Doorbell, Ringer};
+use ring::intake::{FRAMES, Intake, USUAL};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use switch::Scratch;
 
@@ -41,7 +42,7 @@ impl WorkerHandle {
     pub fn spawn(number: u32, options: WorkerOptions, sweeper: Sweeper) -> io::Result<Self> {
         let doorbell = Doorbell::new()?;
         let ringer = doorbell.ringer()?;
-        let scratch = Scratch::new(options.batch)?;
+        let scratch = Scratch::new(options.batch, Intake::new(FRAMES, USUAL)?);
         let (jobs, inbox) = channel();
         let (ready, started) = channel();
         let body = move || {

@@ -78,8 +78,13 @@ impl Flow {
     }
 }
 
+/// Maps a table of so many words, all zero. The caller of the switch hands this in, because the
+/// switch itself makes no system call.
+pub type MapTable = fn(words: usize) -> HugeTable;
+
 /// The flows.
 pub struct FlowCache {
+    map: MapTable,
     /// Entry after entry.
     words: HugeTable,
     /// A line of tags for each set; 0 where nothing was ever entered.
@@ -99,11 +104,11 @@ pub struct FlowCache {
 impl FlowCache {
     /// Room for `flows`, rounded up.
     #[must_use]
-    pub fn new(flows: usize, idle_ms: u32) -> Self {
+    pub fn new(flows: usize, idle_ms: u32, map: MapTable) -> Self {
         let sets = (2 * flows.min(FLOWS_MAX)).div_ceil(WAYS).next_power_of_two();
-        let (words, tags) = (HugeTable::new(sets * WAYS * ENTRY), HugeTable::new(sets * TAGS));
+        let (words, tags) = (map(sets * WAYS * ENTRY), map(sets * TAGS));
         let (is_used, asked, stats) = (false, (0, 0), CacheStats::default());
-        Self { words, tags, capacity: flows, epoch: 1, idle_ms, is_used, asked, stats }
+        Self { map, words, tags, capacity: flows, epoch: 1, idle_ms, is_used, asked, stats }
     }
 
     /// Forgets everything, at once. Now and then that leaves old tables, which take long to free.
@@ -128,10 +133,16 @@ impl FlowCache {
         None
     }
 
+    /// Begins with empty tables for another number of flows; returns the old ones.
+    pub(super) fn resized(&mut self, flows: usize) -> Self {
+        let new = Self::new(flows, self.idle_ms, self.map);
+        std::mem::replace(self, new)
+    }
+
     /// Begins with empty tables, of which nothing is committed; returns the old ones.
     fn renew(&mut self) -> Self {
         let (asked, stats) = (self.asked, self.stats);
-        let new = Self { asked, stats, ..Self::new(self.capacity, self.idle_ms) };
+        let new = Self { asked, stats, ..Self::new(self.capacity, self.idle_ms, self.map) };
         std::mem::replace(self, new)
     }
 
@@ -182,13 +193,13 @@ impl FlowCache {
             return Some(found);
         }
         let set = self.set_of(flow.hash);
-        let mut ways = lanes(self.tags(set), tag(flow.hash));
-        while ways != 0 {
-            let place = set * WAYS + ways.trailing_zeros() as usize;
+        let mut yields_left = lanes(self.tags(set), tag(flow.hash));
+        while yields_left != 0 {
+            let place = set * WAYS + yields_left.trailing_zeros() as usize;
             if let Some(found) = self.get_at(place, &flow.key, now_ms) {
                 return Some(found);
             }
-            ways &= ways - 1;
+            yields_left &= yields_left - 1;
         }
         self.stats.misses += 1;
         None
@@ -253,7 +264,7 @@ mod tests {
 
     #[test]
     fn test_flows_are_found_until_they_are_silent() {
-        let mut cache = FlowCache::new(64, 1000);
+        let mut cache = FlowCache::new(64, 1000, HugeTable::new);
         cache.put(&flow(7, 1), 11, 0);
         assert_eq!(cache.get(&flow(7, 2), 0), None, "the hash alone is not the flow");
         assert_eq!(cache.get(&flow(7, 1), 999), Some(11));
@@ -263,7 +274,7 @@ mod tests {
 
     #[test]
     fn test_a_full_set_forgets_who_was_silent_longest() {
-        let mut cache = FlowCache::new(4, 1000);
+        let mut cache = FlowCache::new(4, 1000, HugeTable::new);
         (0..36).for_each(|it| cache.put(&flow(0, it), 1, u32::try_from(it).unwrap()));
         assert_eq!(cache.stats.evicted, 4);
         assert_eq!(cache.get(&flow(0, 4), 50), Some(1));
@@ -276,7 +287,7 @@ mod tests {
     #[test]
     fn test_as_many_flows_as_are_said_are_remembered() {
         const FLOWS: u64 = 1 << 14;
-        let mut cache = FlowCache::new(1 << 14, 1000);
+        let mut cache = FlowCache::new(1 << 14, 1000, HugeTable::new);
         let hash = |flow: u64| {
             let word = packet::hash::folded_multiply(flow + 1, 0x9e37_79b9_7f4a_7c15);
             u32::try_from(word >> 32).unwrap()
@@ -290,7 +301,7 @@ mod tests {
 
     #[test]
     fn test_memory_is_given_back_when_all_flows_are_silent_and_not_before() {
-        let mut cache = FlowCache::new(1 << 10, 1000);
+        let mut cache = FlowCache::new(1 << 10, 1000, HugeTable::new);
         (0..9).for_each(|it| cache.put(&flow(7, it), 3, 0));
         let is_empty = |cache: &FlowCache| cache.words.iter().all(|&word| word == 0);
         for now_ms in (0..4000).step_by(100) {
@@ -308,7 +319,7 @@ mod tests {
 
     #[test]
     fn test_another_epoch_forgets_all_also_after_the_last() {
-        let (mut cache, mut old) = (FlowCache::new(4, 1000), 0);
+        let (mut cache, mut old) = (FlowCache::new(4, 1000, HugeTable::new), 0);
         for _ in 0..70_000 {
             cache.put(&flow(0, 1), 1, 0);
             old += usize::from(cache.clear().is_some());

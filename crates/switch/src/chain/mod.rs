@@ -36,20 +36,23 @@
 //! [cache]: cache::FlowCache
 
 pub mod cache;
+pub(crate) mod classified;
 mod classifier;
 mod gate;
+mod instances;
 pub mod meta;
 pub mod pace;
 mod plan;
 pub mod rule;
 pub mod service;
+mod steer;
 mod tally;
 
 use packet::{MAX_PORTS, PortId};
 
 use crate::model::now::Now;
 use crate::model::stats::{Counters, DropReason};
-use cache::{Flow, FlowCache};
+use cache::{Flow, FlowCache, MapTable};
 use gate::Gate;
 use meta::{HOPS_MAX, Meta, POSITIONS, Wish};
 use pace::Pace;
@@ -88,11 +91,11 @@ impl Chain {
 
 impl Out {
     /// Of a frame that counts as coming from a port.
-    fn leave(self, from: PortId) -> Course {
+    fn leave(self, from: PortId) -> NextHop {
         match self {
-            Self::Address => Course::Leave { from, out: None },
-            Self::Port(port) => Course::Leave { from, out: Some(port) },
-            Self::Nowhere => Course::Drop(DropReason::DeadPort),
+            Self::Address => NextHop::Leave { from, out: None },
+            Self::Port(port) => NextHop::Leave { from, out: Some(port) },
+            Self::Nowhere => NextHop::Drop(DropReason::DeadPort),
         }
     }
 }
@@ -110,7 +113,7 @@ enum Role {
 
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Course {
+pub(crate) enum NextHop {
     /// To a function, with this metadata.
     Function(PortId, Meta),
     /// Out: to a port, or by its address. `from` is the port it counts as coming from.
@@ -147,7 +150,7 @@ const _: () = assert!(RULES_MAX < NO_RULE as usize);
 impl Steering {
     /// Nothing is steered; so many flows are remembered.
     #[must_use]
-    pub fn new(seed: u64, flows: usize) -> Self {
+    pub fn new(seed: u64, flows: usize, map: MapTable) -> Self {
         Self {
             roles: vec![Role::Plain; MAX_PORTS].into_boxed_slice(),
             brings: vec![false; MAX_PORTS].into_boxed_slice(),
@@ -157,7 +160,7 @@ impl Steering {
             chain_stats: vec![ChainStats::default(); NUMBERS].into_boxed_slice(),
             rules: Rules::default(),
             counted: vec![Counters::default(); RULES_MAX].into_boxed_slice(),
-            cache: FlowCache::new(flows, IDLE_MS),
+            cache: FlowCache::new(flows, IDLE_MS, map),
             pace: Pace::new(),
             gate: Gate::default(),
             compared: 0,
@@ -196,18 +199,18 @@ impl Steering {
     /// known are forgotten, and returned.
     pub fn set_flows(&mut self, flows: usize) -> Option<FlowCache> {
         let is_other = self.cache.capacity() != flows;
-        is_other.then(|| std::mem::replace(&mut self.cache, FlowCache::new(flows, IDLE_MS)))
+        is_other.then(|| self.cache.resized(flows))
     }
 
     /// Have frames of this port to wait for others? Never those of a function, also one that has
-    /// become one meanwhile: others wait for it. [`Self::tend_gate`] looks whether they still do.
+    /// become one meanwhile: others wait for it. [`Self::refresh_gate`] looks whether they still do.
     #[inline]
     pub(crate) fn shuts(&self, src: PortId) -> bool {
         self.gate.shuts(src) && self.service_of(src).is_none()
     }
 
     /// Lets those in who need not wait any longer. `look` notes what an instance has read and sent.
-    pub(crate) fn tend_gate(&mut self, now: Now, look: impl FnMut(&mut Instance)) {
+    pub(crate) fn refresh_gate(&mut self, now: Now, look: impl FnMut(&mut Instance)) {
         let Self { gate, services, chain_stats, .. } = self;
         if !gate.is_idle() {
             let early = |chain: u8| chain_stats[usize::from(chain)].early += 1;
@@ -260,7 +263,7 @@ impl Steering {
 
     /// Where a frame goes that comes in by an ordinary port.
     #[inline]
-    pub(crate) fn enter(&mut self, src: PortId, flow: &Flow, len: u32, now: Now) -> Course {
+    pub(crate) fn enter(&mut self, src: PortId, flow: &Flow, len: u32, now: Now) -> NextHop {
         let hash = flow.hash;
         let found = if self.rules.is_empty() { NO_RULE } else { self.find(flow, now) };
         let action = match self.rules.get(found) {
@@ -274,9 +277,9 @@ impl Steering {
             },
         };
         match action {
-            Action::Drop => Course::Drop(DropReason::Rule),
-            Action::Port(port) => Course::Leave { from: src, out: Some(port) },
-            Action::Forward => Course::Leave { from: src, out: None },
+            Action::Drop => NextHop::Drop(DropReason::Rule),
+            Action::Port(port) => NextHop::Leave { from: src, out: Some(port) },
+            Action::Forward => NextHop::Leave { from: src, out: None },
             Action::Chain(chain) => self.start(chain, hash, src),
         }
     }
@@ -296,9 +299,9 @@ impl Steering {
 
     /// Into a chain, if all its functions have room.
     #[inline]
-    pub(crate) fn start(&mut self, number: u8, hash: u32, src: PortId) -> Course {
+    pub(crate) fn start(&mut self, number: u8, hash: u32, src: PortId) -> NextHop {
         let Some(Some(chain)) = self.chains.get(usize::from(number)) else {
-            return Course::Drop(DropReason::NoInstance);
+            return NextHop::Drop(DropReason::NoInstance);
         };
         for (position, &service) in chain.services.iter().enumerate() {
             let service = self.services.get(usize::from(service));
@@ -341,30 +344,30 @@ impl Steering {
     }
 
     #[inline]
-    fn go_to_service(&mut self, number: u8, meta: Meta) -> Course {
+    fn go_to_service(&mut self, number: u8, meta: Meta) -> NextHop {
         let service = self.services.get_mut(usize::from(number));
         match service.and_then(|service| service.pick(meta.hash())) {
-            Some(port) => Course::Function(port, meta),
+            Some(port) => NextHop::Function(port, meta),
             None => self.drop_in(meta.chain(), DropReason::NoInstance),
         }
     }
 
     /// A frame ends in a chain.
-    fn drop_in(&mut self, chain: usize, reason: DropReason) -> Course {
+    fn drop_in(&mut self, chain: usize, reason: DropReason) -> NextHop {
         if let Some(stats) = self.chain_stats.get_mut(chain) {
             stats.drops.add(reason, 1);
         }
-        Course::Drop(reason)
+        NextHop::Drop(reason)
     }
 
     /// Where a frame goes that the port `src` of a service sends. `named` is the service that it
     /// asks for, where it does.
     #[inline]
-    pub(crate) fn hop(&mut self, src: PortId, own: u8, meta: Meta, named: u8) -> Course {
+    pub(crate) fn hop(&mut self, src: PortId, own: u8, meta: Meta, named: u8) -> NextHop {
         if meta.hops() >= HOPS_MAX {
             return self.drop_in(meta.chain(), DropReason::ChainLoop);
         }
-        let course = match meta.wish() {
+        let next_hop = match meta.wish() {
             Wish::Next => self.next(src, own, meta),
             Wish::Drop => self.drop_in(meta.chain(), DropReason::Function),
             Wish::Service if usize::from(named) >= self.services.len() => {
@@ -376,17 +379,17 @@ impl Steering {
             }
             Wish::Port => self.go_to_port(src, meta),
         };
-        match course {
+        match next_hop {
             // It would get what it gives, for ever.
-            Course::Function(port, _) if port == src => {
+            NextHop::Function(port, _) if port == src => {
                 self.count_sent(port, -1);
                 self.drop_in(meta.chain(), DropReason::SamePort)
             }
-            course => course,
+            next_hop => next_hop,
         }
     }
 
-    /// Does the course of a frame that a service sends depend on its mark's decision bits only?
+    /// Does the next_hop of a frame that a service sends depend on its mark's decision bits only?
     #[inline]
     pub(crate) fn is_single(&self, own: u8, meta: Meta) -> bool {
         match meta.wish() {
@@ -407,7 +410,7 @@ impl Steering {
 
     /// A function that names a port of a service has chosen the instance itself. The word has no
     /// room for where the frame came from then: it is the function's own.
-    fn go_to_port(&mut self, src: PortId, meta: Meta) -> Course {
+    fn go_to_port(&mut self, src: PortId, meta: Meta) -> NextHop {
         let port = meta.port();
         match self.service_of(port) {
             Some(service) => {
@@ -417,9 +420,9 @@ impl Steering {
                 if let Some(instance) = instances.find(|instance| instance.port == port) {
                     instance.sent = instance.sent.wrapping_add(1);
                 }
-                Course::Function(port, meta.moved(position).from(src))
+                NextHop::Function(port, meta.moved(position).from(src))
             }
-            None => Course::Leave { from: src, out: Some(port) },
+            None => NextHop::Leave { from: src, out: Some(port) },
         }
     }
 
@@ -433,7 +436,7 @@ impl Steering {
 
     /// Behind the service that has sent the frame.
     #[inline]
-    fn next(&mut self, src: PortId, own: u8, meta: Meta) -> Course {
+    fn next(&mut self, src: PortId, own: u8, meta: Meta) -> NextHop {
         let Some(chain) = self.chain(meta).filter(|chain| chain.has(meta.position(), own)) else {
             return self.drop_in(meta.chain(), DropReason::Stale);
         };
@@ -446,7 +449,7 @@ impl Steering {
     /// Out of a chain, as a frame of the port that it came by. Of that a function's word is all
     /// there is: it may speak for functions, and for ports whose frames its operator lets them see.
     #[inline]
-    fn leave(&mut self, src: PortId, meta: Meta, out: Out) -> Course {
+    fn leave(&mut self, src: PortId, meta: Meta, out: Out) -> NextHop {
         let from = if meta.is_turned() { src } else { meta.port() };
         if from != src && !self.brings[from.index()] && self.service_of(from).is_none() {
             return self.drop_in(meta.chain(), DropReason::Ingress);

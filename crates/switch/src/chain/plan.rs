@@ -164,7 +164,7 @@ impl Plan {
         roles
     }
 
-    /// Who has to wait because frames go other ways than they did ([the gate](super::gate)).
+    /// Who has to wait because frames go other yields_left than they did ([the gate](super::gate)).
     fn pauses(&self, last: &Self) -> Vec<Pause> {
         let (moved, mut pauses) = (self.moved(last), Vec::new());
         for (number, mut ports) in last.entrances() {

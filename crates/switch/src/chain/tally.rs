@@ -6,7 +6,7 @@ use super::cache::CacheStats;
 use super::meta::Meta;
 use super::plan::Entry;
 use super::service::Service;
-use super::{Course, Role, Steering};
+use super::{NextHop, Role, Steering};
 use crate::model::stats::{Counters, DropReason, Drops};
 
 /// Counters of a chain.
@@ -48,16 +48,16 @@ pub struct Report {
 }
 
 impl Steering {
-    /// So many more frames, or fewer, were delivered on the course of one that was asked for.
-    pub(crate) fn count_sent_on(&mut self, course: &Course, frames: i64) {
-        if let Course::Function(port, _) = course {
+    /// So many more frames, or fewer, were delivered on the next_hop of one that was asked for.
+    pub(crate) fn count_sent_on(&mut self, next_hop: &NextHop, frames: i64) {
+        if let NextHop::Function(port, _) = next_hop {
             self.count_sent(*port, i32::try_from(frames).expect("a run is short"));
         }
     }
 
     /// So many more frames, or fewer, entered the chain of one that was asked for.
-    pub(crate) fn count_entered(&mut self, course: &Course, frames: i64) {
-        if let Course::Function(_, meta) = course
+    pub(crate) fn count_entered(&mut self, next_hop: &NextHop, frames: i64) {
+        if let NextHop::Function(_, meta) = next_hop
             && let Some(stats) = self.chain_stats.get_mut(meta.chain())
         {
             stats.entered = stats.entered.wrapping_add_signed(frames);

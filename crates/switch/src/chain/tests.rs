@@ -7,6 +7,7 @@ use packet::flow::PREFIX;
 use packet::{EtherType, MacAddr, VlanId};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use ring::table::HugeTable;
 
 use super::classifier::Classifier;
 use super::rule::Rule;
@@ -278,7 +279,7 @@ proptest! {
             Rule { id, priority, fields, action }
         });
         let rules: Vec<_> = rules.collect();
-        let mut steering = Steering::new(7, 64);
+        let mut steering = Steering::new(7, 64, HugeTable::new);
         let plan = Plan { rules: rules.clone(), ..Plan::default() };
         let tables = Planner::default().next(plan).expect("it is new");
         let _ = steering.set(tables, std::iter::empty(), Now::START);
@@ -294,8 +295,8 @@ proptest! {
             let from = PortId::new(parts.port).unwrap();
             let vlan = VlanId::new(parts.vlan).unwrap();
             let flow = steering.flow(FlowKey::read(Prefix::new(&prefix, len), vlan, from));
-            let course = steering.enter(from, &flow, 60, Now::START);
-            prop_assert_eq!(course, Course::Leave { from, out });
+            let next_hop = steering.enter(from, &flow, 60, Now::START);
+            prop_assert_eq!(next_hop, NextHop::Leave { from, out });
         }
     }
 }
@@ -309,7 +310,7 @@ fn rules_of(vlans: impl Iterator<Item = u16>) -> Vec<Rule> {
     vlans.map(rule).collect()
 }
 
-fn enter(steering: &mut Steering, vlan: u16) -> Course {
+fn enter(steering: &mut Steering, vlan: u16) -> NextHop {
     let (from, vlan) = (PortId::new(1).unwrap(), VlanId::new(vlan).unwrap());
     let flow = steering.flow(FlowKey::read(Prefix::of(&[0; 60]), vlan, from));
     steering.enter(from, &flow, 60, Now::START)
@@ -320,7 +321,7 @@ proptest! {
     fn test_rules_that_stay_are_counted_on_and_others_begin_at_none(
         steps in vec((any::<u16>(), vec(1u16..=16, 0..9)), 1..9),
     ) {
-        let (mut steering, mut planner) = (Steering::new(7, 64), Planner::default());
+        let (mut steering, mut planner) = (Steering::new(7, 64, HugeTable::new), Planner::default());
         let mut counted = std::collections::BTreeMap::new();
         for (mask, frames) in steps {
             let there = |vlan: &u16| mask >> (vlan - 1) & 1 == 1;
@@ -334,8 +335,8 @@ proptest! {
             }
             for vlan in frames {
                 let is_known = counted.get_mut(&vlan.into()).map(|frames| *frames += 1).is_some();
-                let course = enter(&mut steering, vlan);
-                prop_assert_eq!(course == Course::Drop(DropReason::Rule), is_known);
+                let next_hop = enter(&mut steering, vlan);
+                prop_assert_eq!(next_hop == NextHop::Drop(DropReason::Rule), is_known);
             }
             let report = steering.report().rules.into_iter();
             let seen: std::collections::BTreeMap<_, _> =
@@ -347,13 +348,13 @@ proptest! {
 
 #[test]
 fn test_what_is_as_it_was_is_not_sent_and_what_was_is_handed_out() {
-    let (mut steering, mut planner) = (Steering::new(7, 64), Planner::default());
+    let (mut steering, mut planner) = (Steering::new(7, 64, HugeTable::new), Planner::default());
     let mut plan = Plan { rules: rules_of(1..=4000), ..Plan::default() };
     let first = planner.next(plan.clone()).expect("it is new");
     assert!(!steering.set(first, std::iter::empty(), Now::START).has_rules(), "there were none");
     assert!(planner.next(plan.clone()).is_none());
     let dropped = [7, 7].map(|vlan| enter(&mut steering, vlan));
-    assert_eq!(dropped, [Course::Drop(DropReason::Rule); 2]);
+    assert_eq!(dropped, [NextHop::Drop(DropReason::Rule); 2]);
     plan.ingress.push((PortId::new(3).unwrap(), 0));
     let second = planner.next(plan.clone()).expect("a port has come");
     assert!(
@@ -374,7 +375,7 @@ fn test_what_is_as_it_was_is_not_sent_and_what_was_is_handed_out() {
 
 #[test]
 fn test_services_that_were_more_lose_their_instances() {
-    let (mut steering, mut planner) = (Steering::new(7, 64), Planner::default());
+    let (mut steering, mut planner) = (Steering::new(7, 64, HugeTable::new), Planner::default());
     let service = |port| {
         let instances = vec![(PortId::new(port).unwrap(), 0)];
         Some(ServicePlan { instances, ..ServicePlan::default() })
@@ -418,7 +419,7 @@ fn test_rules_that_cannot_be_meant_are_refused() {
 /// Much memory, which a worker has no time to give back.
 #[test]
 fn test_flows_that_are_no_longer_remembered_are_handed_out() {
-    let mut steering = Steering::new(1, 64);
+    let mut steering = Steering::new(1, 64, HugeTable::new);
     assert!(steering.set_flows(64).is_none());
     assert_eq!(steering.set_flows(128).map(|old| old.capacity()), Some(64));
 }

@@ -37,16 +37,16 @@ use crate::decide::members::Members;
 use crate::model::config::{Forwarding, PortConfig, SwitchConfig, VlanMode};
 use crate::model::now::Now;
 use crate::model::stats::DropReason;
-use crate::receive::slot_flags::Asks;
+use crate::receive::slot_flags::SlotFlags;
 
-/// What the switch decided about a frame.
+/// A verdict about a frame in its VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Decision {
-    /// Where the frame goes.
-    pub verdict: Verdict,
-    /// The VLAN that it is in.
+pub struct VlanVerdict {
+    /// The verdict of the forwarding function.
+    pub forward: Verdict,
+    /// The VLAN of the frame.
     pub vlan: VlanId,
-    /// How it says so.
+    /// How the frame carries its VLAN.
     pub tagging: Tagging,
 }
 
@@ -211,29 +211,35 @@ impl Bridge {
 
     /// Decides where a frame goes, and learns where it came from.
     #[inline]
-    pub fn decide(&mut self, src: PortId, header: Header, now: Now) -> Decision {
-        self.decide_asked(src, header, Asks::NOTHING, now)
+    pub fn decide(&mut self, src: PortId, header: Header, now: Now) -> VlanVerdict {
+        self.decide_with_flags(src, header, SlotFlags::NONE, now)
     }
 
     /// The same for a frame whose sender asks for something. A destination that is asked for stands
     /// in place of what a table says, or of everybody; who may get a frame at all, the forwarding
     /// functions that an operator chose to restrict it decide, and [`egress`](Self::egress).
     #[inline]
-    pub fn decide_asked(&mut self, src: PortId, header: Header, asks: Asks, now: Now) -> Decision {
+    pub fn decide_with_flags(
+        &mut self,
+        src: PortId,
+        header: Header,
+        flags: SlotFlags,
+        now: Now,
+    ) -> VlanVerdict {
         let Some(Some(port)) = self.ports.get(src.index()) else {
             return dropped(DropReason::DeadPort);
         };
         let Some((vlan, tagging)) = classify(&port.vlan, header.tag()) else {
             return dropped(DropReason::Vlan);
         };
-        let learning = port.learning && asks.learning();
+        let learning = port.learning && flags.learning();
         let verdict = self.forward(Ingress { src, learning, vlan, header, now });
         let is_open = matches!(self.config.forwarding, Forwarding::Learning | Forwarding::Hub);
-        let verdict = match (verdict, asks.destination().filter(|_| is_open)) {
+        let verdict = match (verdict, flags.destination().filter(|_| is_open)) {
             (Verdict::To(_) | Verdict::Flood(_), Some(dst)) => Verdict::To(dst),
             (verdict, _) => verdict,
         };
-        Decision { verdict: not_back(verdict, src), vlan, tagging }
+        VlanVerdict { forward: not_back(verdict, src), vlan, tagging }
     }
 
     /// Does this port let every frame in, and learn nothing from it? Then nobody has to look at its
@@ -247,10 +253,10 @@ impl Bridge {
     /// Decides about every frame of `src` that somebody has sent to `dst`, whatever its header
     /// says. `None`: the port looks at tags.
     #[inline]
-    pub fn decide_unseen(&self, src: PortId, dst: PortId) -> Option<Decision> {
+    pub fn decide_without_header(&self, src: PortId, dst: PortId) -> Option<VlanVerdict> {
         let port = self.port(src).filter(|port| port.vlan.is_transparent())?;
         let (vlan, tagging) = classify(&port.vlan, None)?;
-        Some(Decision { verdict: not_back(Verdict::To(dst), src), vlan, tagging })
+        Some(VlanVerdict { forward: not_back(Verdict::To(dst), src), vlan, tagging })
     }
 
     /// Whether `dst` gets a frame, and with what done to its tag. To be asked for the port of a
@@ -260,7 +266,7 @@ impl Bridge {
         &self,
         src: PortId,
         dst: PortId,
-        decision: &Decision,
+        verdict: &VlanVerdict,
     ) -> Result<TagAction, DropReason> {
         let (Some(from), Some(to)) = (self.port(src), self.port(dst)) else {
             return Err(DropReason::DeadPort);
@@ -271,15 +277,15 @@ impl Bridge {
         if to.vacant {
             return Err(DropReason::DeadPort);
         }
-        if !to.vlan.carries(decision.vlan) {
+        if !to.vlan.carries(verdict.vlan) {
             return Err(DropReason::Vlan);
         }
         if from.isolated && to.isolated {
             return Err(DropReason::Isolated);
         }
-        match decision.verdict {
+        match verdict.forward {
             Verdict::Flood(class) if !to.takes(class) => Err(class.policy()),
-            _ => Ok(tag_action(&to.vlan, decision)),
+            _ => Ok(tag_action(&to.vlan, verdict)),
         }
     }
 
@@ -290,10 +296,10 @@ impl Bridge {
     pub fn flood_targets(
         &self,
         src: PortId,
-        decision: &Decision,
+        verdict: &VlanVerdict,
     ) -> impl Iterator<Item = PortId> + '_ {
-        let vlan = decision.vlan;
-        let class = match decision.verdict {
+        let vlan = verdict.vlan;
+        let class = match verdict.forward {
             Verdict::Flood(class) => Some(class),
             Verdict::To(_) | Verdict::Drop(_) => None,
         };
@@ -378,10 +384,10 @@ fn classify_by_tag(
 
 /// What is done to the tag of a frame that leaves by a port which carries its VLAN.
 #[inline]
-fn tag_action(mode: &VlanMode, decision: &Decision) -> TagAction {
-    let vlan = decision.vlan;
+fn tag_action(mode: &VlanMode, verdict: &VlanVerdict) -> TagAction {
+    let vlan = verdict.vlan;
     let leaves_tagged = matches!(mode, VlanMode::Trunk { native, .. } if *native != Some(vlan));
-    match (decision.tagging, leaves_tagged) {
+    match (verdict.tagging, leaves_tagged) {
         (Tagging::Untagged, false) | (Tagging::Tagged, true) => TagAction::Keep,
         (Tagging::Untagged, true) => TagAction::Insert(vlan),
         (Tagging::Priority, true) => TagAction::Replace(vlan),
@@ -397,12 +403,12 @@ fn not_back(verdict: Verdict, src: PortId) -> Verdict {
 
 /// The decision about a frame that is in no VLAN.
 #[cold]
-fn dropped(reason: DropReason) -> Decision {
-    let verdict = Verdict::Drop(reason);
-    Decision { verdict, vlan: VlanId::DEFAULT, tagging: Tagging::Untagged }
+fn dropped(reason: DropReason) -> VlanVerdict {
+    let forward = Verdict::Drop(reason);
+    VlanVerdict { forward, vlan: VlanId::DEFAULT, tagging: Tagging::Untagged }
 }
 
-const _: () = assert!(size_of::<Decision>() == 8, "a decision is handed about in a register");
+const _: () = assert!(size_of::<VlanVerdict>() == 8, "a decision is handed about in a register");
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,8 @@
 //! Deciding: which ports get a frame.
 
 pub mod bridge;
+pub(crate) mod egress;
 pub mod fdb;
 pub mod forward;
+mod lookup;
 mod members;

@@ -1,3 +1,9 @@
-//! Delivering: frames are put into the rings of their destinations.
+//! Delivering: frames go into the rings and adapters of their destinations.
 
+mod doorbells;
+mod edge;
 pub(crate) mod groups;
+mod into_ring;
+pub(crate) mod run;
+pub(crate) mod software_offload;
+mod staged;

@@ -19,7 +19,7 @@ use ring::kring::{Single, VnetHeader};
 use ring::{BufferIndex, Region};
 
 use crate::decide::bridge::TagAction;
-use crate::receive::slot_flags::Asks;
+use crate::receive::slot_flags::SlotFlags;
 
 /// Most pieces of one frame: what its sender may use, its receiver gets.
 pub const FRAGS_MAX: usize = SLOTS_MAX as usize;
@@ -64,8 +64,8 @@ pub struct Entry {
     pub bytes: u32,
     /// The slot it came from, if it came from a ring in one piece.
     pub slot: Option<Index>,
-    /// What its sender asks for.
-    pub asks: Asks,
+    /// Requests of the sender.
+    pub flags: SlotFlags,
     /// The service that it names, if it comes from a function.
     pub named: u8,
     /// Where it stands what is left to do.
@@ -199,8 +199,8 @@ impl Batch {
     /// How many frames of at most so many pieces can be taken without an allocation?
     #[must_use]
     pub fn room(&self, pieces: u32) -> u32 {
-        let frags = narrow(self.frags.capacity() - self.frags.len());
-        narrow(self.limit.saturating_sub(self.frames.len())).min(frags / pieces)
+        let frags = to_u32(self.frags.capacity() - self.frags.len());
+        to_u32(self.limit.saturating_sub(self.frames.len())).min(frags / pieces)
     }
 
     /// Where the pieces of the next frame go, before [`Batch::push`].
@@ -213,14 +213,14 @@ impl Batch {
     pub fn push(&mut self, first: usize, bytes: u32, slot: Index, flags: u16) {
         let region = self.region.as_ref().expect("a batch is restarted before it is filled");
         let header = Header::new(region.header(self.frags[first]).to_le_bytes());
-        let count = narrow(self.frags.len() - first);
-        let (slot, asks) = (Some(slot).filter(|_| count == 1), Asks::new(flags, count > 1));
-        let ([_, named], first, left) = (flags.to_le_bytes(), narrow(first), FINISHED);
+        let count = to_u32(self.frags.len() - first);
+        let ([_, named], first, left) = (flags.to_le_bytes(), to_u32(first), FINISHED);
+        let (slot, flags) = (Some(slot).filter(|_| count == 1), SlotFlags::new(flags, count > 1));
         self.frames.push(Entry {
             header,
             bytes,
             slot,
-            asks,
+            flags,
             named,
             mark: 0,
             left,
@@ -234,13 +234,13 @@ impl Batch {
     pub fn push_received(&mut self, first: usize, bytes: u32) {
         let region = self.region.as_ref().expect("a batch is restarted before it is filled");
         let header = Header::new(region.header(self.frags[first]).to_le_bytes());
-        let count = narrow(self.frags.len() - first);
-        let (first, asks, left) = (narrow(first), Asks::NOTHING, FINISHED);
+        let count = to_u32(self.frags.len() - first);
+        let (first, flags, left) = (to_u32(first), SlotFlags::NONE, FINISHED);
         self.frames.push(Entry {
             header,
             bytes,
             slot: None,
-            asks,
+            flags,
             named: 0,
             mark: 0,
             left,
@@ -279,10 +279,10 @@ impl Batch {
     /// A frame in all spans from `first` on.
     #[inline]
     fn push_spans(&mut self, header: [u8; 16], bytes: u32, first: usize) {
-        let (count, asks) = (narrow(self.spans.len() - first), Asks::NOTHING);
-        let (header, first, left) = (Header::new(header), narrow(first), FINISHED);
+        let (count, flags) = (to_u32(self.spans.len() - first), SlotFlags::NONE);
+        let (header, first, left) = (Header::new(header), to_u32(first), FINISHED);
         let (slot, named, mark, is_lent) = (None, 0, 0, true);
-        let entry = Entry { header, bytes, slot, asks, named, left, is_lent, mark, first, count };
+        let entry = Entry { header, bytes, slot, flags, named, left, is_lent, mark, first, count };
         self.frames.push(entry);
     }
 
@@ -351,7 +351,7 @@ impl Batch {
     /// First frame after `start` with another key or other wishes, or the end.
     #[must_use]
     pub fn run_end(&self, start: usize) -> usize {
-        let of = |frame: &Entry| (frame.header.key(), frame.asks);
+        let of = |frame: &Entry| (frame.header.key(), frame.flags);
         let (first, rest) = (of(&self.frames[start]), &self.frames[start + 1..]);
         let same = rest.iter().take_while(|frame| of(frame) == first).count();
         start + 1 + same
@@ -442,8 +442,14 @@ impl Batch {
     }
 }
 
-fn narrow(count: usize) -> u32 {
+/// A number of frames, slots or pieces of a batch.
+pub(crate) fn to_u32(count: usize) -> u32 {
     u32::try_from(count).expect("a batch is small")
+}
+
+/// A place in a batch.
+pub(crate) fn to_u16(index: usize) -> u16 {
+    u16::try_from(index).expect("a batch is small")
 }
 
 /// The first bytes of a frame as the destination gets them, from the snapshot that was decided

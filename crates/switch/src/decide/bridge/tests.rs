@@ -51,11 +51,11 @@ fn plain(forwarding: Forwarding, ports: usize) -> Bridge {
 }
 
 fn decide(bridge: &mut Bridge, src: usize, header: Header) -> Verdict {
-    bridge.decide(port(src), header, NOW).verdict
+    bridge.decide(port(src), header, NOW).forward
 }
 
-fn targets(bridge: &Bridge, src: usize, decision: &Decision) -> Vec<usize> {
-    bridge.flood_targets(port(src), decision).map(PortId::index).collect()
+fn targets(bridge: &Bridge, src: usize, verdict: &VlanVerdict) -> Vec<usize> {
+    bridge.flood_targets(port(src), verdict).map(PortId::index).collect()
 }
 
 const UNKNOWN: Verdict = Verdict::Flood(FloodClass::Unicast);
@@ -196,9 +196,9 @@ fn test_removed_port_takes_its_stations_along() {
     let mut bridge = plain(Forwarding::Learning, 3);
     decide(&mut bridge, 0, untagged(9, 1));
     bridge.add_static(VlanId::DEFAULT, mac(5), port(0)).unwrap();
-    let decision = bridge.decide(port(1), untagged(1, 2), NOW);
+    let verdict = bridge.decide(port(1), untagged(1, 2), NOW);
     bridge.remove_port(port(0));
-    assert_eq!(bridge.egress(port(1), port(0), &decision), Err(DropReason::DeadPort));
+    assert_eq!(bridge.egress(port(1), port(0), &verdict), Err(DropReason::DeadPort));
     bridge.add_port(port(0), PortConfig::default());
     assert_eq!(decide(&mut bridge, 1, untagged(1, 2)), UNKNOWN);
     assert_eq!(decide(&mut bridge, 1, untagged(5, 2)), UNKNOWN);
@@ -209,9 +209,9 @@ fn test_vacant_port_keeps_its_stations_and_gets_nothing() {
     let vacant = PortConfig { vacant: true, ..PortConfig::default() };
     let mut bridge = bridge(Forwarding::Learning, &[vacant, PortConfig::default()]);
     bridge.add_static(VlanId::DEFAULT, mac(5), port(0)).unwrap();
-    let decision = bridge.decide(port(1), untagged(5, 1), NOW);
-    assert_eq!(decision.verdict, Verdict::To(port(0)));
-    assert_eq!(bridge.egress(port(1), port(0), &decision), Err(DropReason::DeadPort));
+    let verdict = bridge.decide(port(1), untagged(5, 1), NOW);
+    assert_eq!(verdict.forward, Verdict::To(port(0)));
+    assert_eq!(bridge.egress(port(1), port(0), &verdict), Err(DropReason::DeadPort));
 }
 
 #[test]
@@ -252,10 +252,10 @@ fn test_ingress_classifies_by_port_and_tag() {
     ];
     for (mode, tci, expected) in rows {
         let mut bridge = bridge(Forwarding::Learning, &[carrying(mode)]);
-        let decision = bridge.decide(port(0), header(mac(1), mac(2), tci), NOW);
-        let got = (decision.verdict == UNKNOWN).then(|| (decision.vlan.get(), decision.tagging));
+        let verdict = bridge.decide(port(0), header(mac(1), mac(2), tci), NOW);
+        let got = (verdict.forward == UNKNOWN).then(|| (verdict.vlan.get(), verdict.tagging));
         assert_eq!(got, expected, "{mode} {tci:?}");
-        assert!(got.is_some() || decision.verdict == Verdict::Drop(DropReason::Vlan));
+        assert!(got.is_some() || verdict.forward == Verdict::Drop(DropReason::Vlan));
     }
 }
 
@@ -280,8 +280,8 @@ fn test_egress_sets_the_tag_by_port() {
     ];
     for (tagging, mode, expected) in rows {
         let bridge = bridge(Forwarding::Learning, &[PortConfig::default(), carrying(mode)]);
-        let decision = Decision { verdict: Verdict::To(port(1)), vlan: vlan(5), tagging };
-        assert_eq!(bridge.egress(port(0), port(1), &decision), expected, "{tagging:?} {mode}");
+        let verdict = VlanVerdict { forward: Verdict::To(port(1)), vlan: vlan(5), tagging };
+        assert_eq!(bridge.egress(port(0), port(1), &verdict), expected, "{tagging:?} {mode}");
     }
 }
 
@@ -293,7 +293,7 @@ fn test_isolated_ports_reach_only_ports_that_are_not() {
     let flood = bridge.decide(port(0), untagged(9, 1), NOW);
     assert_eq!(targets(&bridge, 0, &flood), [2]);
     let unicast = bridge.decide(port(1), untagged(1, 2), NOW);
-    assert_eq!(unicast.verdict, Verdict::To(port(0)));
+    assert_eq!(unicast.forward, Verdict::To(port(0)));
     assert_eq!(bridge.egress(port(1), port(0), &unicast), Err(DropReason::Isolated));
     assert_eq!(bridge.egress(port(2), port(0), &unicast), Ok(TagAction::Keep));
 }
@@ -314,9 +314,9 @@ fn test_flood_policies_name_their_class() {
         (MacAddr::BROADCAST, DropReason::PolicyBroadcast),
     ];
     for (dst, reason) in rows {
-        let decision = bridge.decide(port(0), header(dst, mac(1), None), NOW);
-        assert_eq!(bridge.egress(port(0), port(1), &decision), Err(reason));
-        assert_eq!(targets(&bridge, 0, &decision), []);
+        let verdict = bridge.decide(port(0), header(dst, mac(1), None), NOW);
+        assert_eq!(bridge.egress(port(0), port(1), &verdict), Err(reason));
+        assert_eq!(targets(&bridge, 0, &verdict), []);
     }
     decide(&mut bridge, 1, untagged(1, 9));
     let known = bridge.decide(port(0), untagged(9, 1), NOW);
@@ -326,9 +326,9 @@ fn test_flood_policies_name_their_class() {
 #[test]
 fn test_verdicts_other_than_flood_have_no_targets() {
     let bridge = plain(Forwarding::Learning, 3);
-    for verdict in [Verdict::To(port(1)), Verdict::Drop(DropReason::Vlan)] {
-        let decision = Decision { verdict, vlan: VlanId::DEFAULT, tagging: Tagging::Untagged };
-        assert_eq!(targets(&bridge, 0, &decision), []);
+    for forward in [Verdict::To(port(1)), Verdict::Drop(DropReason::Vlan)] {
+        let verdict = VlanVerdict { forward, vlan: VlanId::DEFAULT, tagging: Tagging::Untagged };
+        assert_eq!(targets(&bridge, 0, &verdict), []);
     }
 }
 
@@ -370,8 +370,8 @@ fn test_4096_ports_learn_and_reach_each_other() {
     };
     let announce = |index| header(MacAddr::BROADCAST, station(index), None);
     for index in 0..MAX_PORTS {
-        let decision = bridge.decide(port(index), announce(index), NOW);
-        assert_eq!(bridge.flood_targets(port(index), &decision).count(), MAX_PORTS - 1);
+        let verdict = bridge.decide(port(index), announce(index), NOW);
+        assert_eq!(bridge.flood_targets(port(index), &verdict).count(), MAX_PORTS - 1);
     }
     for index in 1..MAX_PORTS {
         let frame = header(station(index), station(0), None);
@@ -411,10 +411,10 @@ proptest! {
         let mut bridge = bridge(Forwarding::Chain, &ports);
         let [dst, src] = addresses.map(mac);
         let seen = bridge.decide(port(0), header(dst, src, tci), NOW);
-        match bridge.decide_unseen(port(0), port(1)) {
+        match bridge.decide_without_header(port(0), port(1)) {
             Some(unseen) => {
                 prop_assert_eq!((unseen.vlan, unseen.tagging), (seen.vlan, seen.tagging));
-                prop_assert_eq!(unseen.verdict, Verdict::To(port(1)));
+                prop_assert_eq!(unseen.forward, Verdict::To(port(1)));
             }
             None => prop_assert!(!ports[0].vlan.is_transparent()),
         }
@@ -433,11 +433,11 @@ proptest! {
         let mut bridge = bridge(Forwarding::Learning, &ports);
         bridge.set_port(port(1), changed);
         bridge.remove_port(port((usize::from(victim) % ports.len()) | 1));
-        let verdict = Verdict::Flood(class);
-        let decision = Decision { verdict, vlan: vlan(id), tagging: Tagging::Untagged };
+        let forward = Verdict::Flood(class);
+        let verdict = VlanVerdict { forward, vlan: vlan(id), tagging: Tagging::Untagged };
         for src in [0, (ports.len() / 2) & !1] {
-            let reached = targets(&bridge, src, &decision);
-            let passes = |&dst: &usize| bridge.egress(port(src), port(dst), &decision).is_ok();
+            let reached = targets(&bridge, src, &verdict);
+            let passes = |&dst: &usize| bridge.egress(port(src), port(dst), &verdict).is_ok();
             let expected: Vec<_> = (0..ports.len()).filter(passes).collect();
             prop_assert_eq!(reached, expected);
         }

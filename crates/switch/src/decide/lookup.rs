@@ -1,0 +1,55 @@
+//! The deciding half of a turn: a verdict for each run of frames, from the cache or the bridge.
+
+use packet::ethernet::Header;
+
+use crate::decide::egress::{Egress, VerdictCache};
+use crate::decide::forward::Verdict;
+use crate::receive::slot_flags::SlotFlags;
+use crate::turn::Turn;
+
+/// How long a cached verdict may keep an address from being refreshed, in milliseconds.
+const CACHE_MS: u64 = 100;
+
+impl Turn<'_> {
+    /// What happens to frames with this header. The bridge is asked once for each run.
+    #[inline]
+    pub(crate) fn decide(&mut self, header: Header) -> Egress {
+        let (key, now_ms) = (header.key(), self.now.as_ms());
+        let generation = self.switch.bridge.generation();
+        if let Some(entry) = self.switch.entry_mut(self.src)
+            && let Some(egress) = entry.cache.egress
+            && entry.cache.key == key
+            && entry.cache.generation == generation
+            && now_ms.wrapping_sub(entry.cache.now_ms) < CACHE_MS
+        {
+            return egress;
+        }
+        self.decide_uncached(header)
+    }
+
+    /// Asks the bridge and keeps the verdict for the frames that follow.
+    #[inline(never)]
+    pub(crate) fn decide_uncached(&mut self, header: Header) -> Egress {
+        let egress = self.decide_flagged(header, SlotFlags::NONE);
+        let generation = self.switch.bridge.generation();
+        if let Some(entry) = self.switch.entry_mut(self.src) {
+            let (key, now_ms) = (header.key(), self.now.as_ms());
+            entry.cache = VerdictCache { key, generation, now_ms, egress: Some(egress) };
+        }
+        egress
+    }
+
+    /// Asks the bridge for a frame whose slot carries flags. No other frame shares this verdict, so
+    /// it is not kept.
+    pub(crate) fn decide_flagged(&mut self, header: Header, flags: SlotFlags) -> Egress {
+        let verdict = self.switch.bridge.decide_with_flags(self.src, header, flags, self.now);
+        match verdict.forward {
+            Verdict::Drop(reason) => Egress::Drop(reason),
+            Verdict::Flood(_) => Egress::Flood(verdict),
+            Verdict::To(dst) => match self.switch.bridge.egress(self.src, dst, &verdict) {
+                Ok(tag) => Egress::To(dst, tag),
+                Err(reason) => Egress::Drop(reason),
+            },
+        }
+    }
+}

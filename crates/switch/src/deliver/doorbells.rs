@@ -1,0 +1,57 @@
+//! The end of a turn: doorbells and flushes, once for each port that got something.
+
+use packet::PortId;
+use ring::doorbell::store_load_fence;
+use ring::kring::{RxKring, TxKring};
+
+use crate::model::port::Plug;
+use crate::switch::Entry;
+use crate::turn::Turn;
+
+impl Turn<'_> {
+    /// Wakes the clients that sleep: destinations that got something, and the sender that has room
+    /// again.
+    pub(crate) fn ring_doorbells(&mut self) {
+        store_load_fence();
+        while let Some(dst) = self.scratch.rung.pop() {
+            let Some(entry) = self.switch.entry_mut(dst) else { continue };
+            entry.rung = false;
+            match &mut entry.plug {
+                Plug::Adapter(adapter) => {
+                    adapter.flush();
+                    self.scratch.crowded |= adapter.is_socket();
+                    if adapter.owes_wake() {
+                        self.scratch.owed_wakes.push(dst);
+                    }
+                }
+                Plug::Rings(rings, wake) => {
+                    if any(rings.rx.iter_mut().map(RxKring::wants_kick)) {
+                        wake.wake();
+                        self.scratch.woken.push(dst);
+                    }
+                }
+            }
+        }
+        if let Some(Entry { plug: Plug::Rings(rings, wake), .. }) = self.switch.entry_mut(self.src)
+            && any(rings.tx.iter_mut().map(TxKring::wants_kick))
+        {
+            wake.wake();
+        }
+    }
+
+    /// Notes a destination whose doorbell may have to be rung.
+    pub(crate) fn note_rung(&mut self, dst: PortId) {
+        if let Some(entry) = self.switch.entry_mut(dst)
+            && !entry.rung
+        {
+            entry.rung = true;
+            self.scratch.rung.push(dst);
+        }
+    }
+}
+
+/// Whether any flag is set. All of them are evaluated.
+#[inline]
+fn any(flags: impl Iterator<Item = bool>) -> bool {
+    flags.fold(false, |any, flag| any | flag)
+}

@@ -1,0 +1,132 @@
+//! Putting frames into a receive ring: by a swap of buffers, by a copy, or behind a header.
+
+use std::sync::Arc;
+
+use ring::exchange::Giver;
+use ring::kring::{Refused, RxKring};
+use ring::metadata::Functions;
+
+use crate::decide::bridge::TagAction;
+use crate::mirror::{Monitors, Watch};
+use crate::model::port::Sent;
+use crate::model::stats::DropReason;
+use crate::receive::batch::{Batch, Delivery, prologue};
+
+/// The port that frames come from, where their buffers may be exchanged.
+pub(crate) struct Source<'a> {
+    pub(crate) giver: Giver<'a>,
+    /// Where the client is a function of a chain: the metadata of frames whose buffers it does not
+    /// own.
+    pub(crate) foreign: Option<&'a mut Vec<u64>>,
+}
+
+/// Why a frame was not sent.
+enum Unsent {
+    Refused(Refused),
+    /// The sender does not own the buffer.
+    Foreign,
+}
+
+/// Delivers a list into a receive ring. Where the frames come from the same region, buffers are
+/// exchanged with the port that gives them. `marks`: a function reads the metadata in the slots.
+pub(crate) fn send_to_ring(
+    rx: &mut RxKring,
+    marks: bool,
+    batch: &mut Batch,
+    list: &[Delivery],
+    from: Option<Source<'_>>,
+    watch: &mut Option<(usize, &mut Watch, &mut Monitors)>,
+) -> Sent {
+    let mut sent = Sent::default();
+    rx.sync();
+    if let Some((queue, watch, monitors)) = watch {
+        watch.show_returned(*queue, rx, monitors);
+    }
+    let shared = Arc::ptr_eq(batch.region(), rx.region());
+    // A header that was taken off may have had a slot of its own: not the frame's, then.
+    let behind = |giver: &Giver<'_>| matches!(giver, Giver::Ring(tx) if tx.vnet_header_len() != 0);
+    let from = from.filter(|from| shared && !behind(&from.giver));
+    let (giver, mut foreign) = from.map_or((None, None), |from| (Some(from.giver), from.foreign));
+    let functions = Functions { sender: foreign.is_some(), receiver: marks };
+    let mut rest = list;
+    while let Some((delivery, others)) = rest.split_first() {
+        if let Some(Giver::Ring(tx)) = giver {
+            let singles = rest.iter().map_while(|&delivery| batch.single(delivery));
+            let (frames, bytes) = rx.swap_taken(tx, functions, singles);
+            if frames > 0 {
+                sent.delivered.add(frames.into(), bytes);
+                rest = &rest[frames as usize..];
+                continue;
+            }
+        }
+        rest = others;
+        if marks {
+            // Also none, where a rule or a static address leads past the chains: what the slot said
+            // was of another frame.
+            rx.set_next_metadata(batch.frames()[usize::from(delivery.frame)].mark);
+        }
+        match put(rx, batch, *delivery, giver, functions) {
+            Ok(bytes) => sent.delivered.add(1, u64::from(bytes)),
+            Err(Unsent::Refused(why)) => sent.drops.add(refusal(why), 1),
+            Err(Unsent::Foreign) => {
+                let mark = batch.frames()[usize::from(delivery.frame)].mark;
+                foreign.iter_mut().for_each(|marks| marks.push(mark));
+            }
+        }
+    }
+    if let Some((queue, watch, monitors)) = watch {
+        watch.show_received(*queue, rx, monitors);
+    }
+    rx.publish();
+    sent
+}
+
+/// Puts one frame into the ring in the cheapest way that fits.
+#[inline]
+fn put(
+    rx: &mut RxKring,
+    batch: &mut Batch,
+    delivery: Delivery,
+    from: Option<Giver<'_>>,
+    functions: Functions,
+) -> Result<u32, Unsent> {
+    let entry = &batch.frames()[usize::from(delivery.frame)];
+    if rx.vnet_header_len() != 0 {
+        let head = prologue(entry.header, entry.bytes, delivery.tag);
+        let front = batch.front(delivery.frame, rx.vnet_header_len());
+        return rx.put_behind(front, batch.frame(entry), head).map_err(Unsent::Refused);
+    }
+    if let (TagAction::Keep, &[piece]) = (delivery.tag, batch.pieces(entry)) {
+        match (from.filter(|_| rx.can_swap(piece)), entry.slot) {
+            (Some(Giver::Ring(tx)), Some(slot)) => {
+                if functions.sender && !tx.owns(piece) {
+                    return Err(Unsent::Foreign);
+                }
+                let sent = rx.put_swapped(tx, slot, piece, functions.receiver);
+                return sent.map_err(Unsent::Refused);
+            }
+            (Some(Giver::Exchange(trader)), _) => {
+                if let Some(spare) = rx.put_exchanged(piece, trader).map_err(Unsent::Refused)? {
+                    batch.exchange(delivery.frame, spare);
+                    return Ok(u32::from(piece.len()));
+                }
+            }
+            _ => {}
+        }
+        if rx.fits(piece) {
+            let header = u128::from_le_bytes(entry.header.bytes());
+            return rx.put_single(batch.region(), piece, header).map_err(Unsent::Refused);
+        }
+    }
+    let head = prologue(entry.header, entry.bytes, delivery.tag);
+    rx.put(batch.frame(entry), head).map_err(Unsent::Refused)
+}
+
+/// The reason to drop a frame that a ring has refused.
+fn refusal(why: Refused) -> DropReason {
+    match why {
+        Refused::NoRoom => DropReason::NoRoom,
+        Refused::BadSlot => DropReason::BadIndex,
+        Refused::TooLong => DropReason::TooLong,
+    }
+}

@@ -1,0 +1,195 @@
+//! Runs: frames that follow each other and go to one port with rings, moved in a single loop.
+
+use packet::PortId;
+use packet::ethernet::Header;
+use ring::kring::{RxKring, TxKring};
+use ring::krings::Krings;
+use ring::run::{End, Key, Run, deliver_run, drop_run};
+
+use crate::decide::bridge::TagAction;
+use crate::decide::egress::Egress;
+use crate::model::config::OnFull;
+use crate::model::stats::DropReason;
+use crate::switch::Switch;
+use crate::turn::{Full, Moved, Turn};
+
+/// Runs shorter than this are not worth a loop of their own.
+const SHORT_RUN: u32 = 8;
+
+impl Turn<'_> {
+    /// Moves one run, or one batch.
+    #[inline]
+    pub(crate) fn step(&mut self, budget: u32) -> Moved {
+        let Some(header) = self.tx().peek() else { return self.stage(budget) };
+        let header = Header::new(header.to_le_bytes());
+        let moved = match self.decide(header) {
+            Egress::To(dst, TagAction::Keep) => self.run_to(dst, header, budget),
+            Egress::Drop(reason) => Some(self.run_drop(header, budget, reason)),
+            Egress::Flood(_) if self.switch.has_backpressure => {
+                Some(self.stage_run(header, budget))
+            }
+            Egress::To(..) | Egress::Flood(_) => None,
+        };
+        let Some(moved) = moved else { return self.stage(budget) };
+        let long = moved.slots >= SHORT_RUN.min(budget);
+        if long || moved.blocked_on.is_some() {
+            return moved;
+        }
+        let budget = budget - moved.slots;
+        let rest = if self.switch.has_backpressure {
+            self.stage_fitting(budget)
+        } else {
+            self.stage(budget)
+        };
+        Moved { slots: moved.slots + rest.slots, ..rest }
+    }
+
+    /// Moves a run to one port with rings. `None`: the frames have to be staged.
+    pub(crate) fn run_to(&mut self, dst: PortId, header: Header, budget: u32) -> Option<Moved> {
+        let key = key(header);
+        let (run, queue) =
+            self.run_between(dst, budget, |tx, rx| deliver_run(tx, rx, key, budget))?;
+        match run.end {
+            End::Full => Some(self.handle_full(dst, queue, header, run, budget)),
+            End::BadSlot => Some(self.drop_rest(dst, DropReason::BadIndex, header, run, 1)),
+            End::Complex if run.frames == 0 => None,
+            _ => Some(Moved::slots(run.frames)),
+        }
+    }
+
+    /// Lets `run` move frames from the ring to a ring of `dst`, publishes and counts them. Returns
+    /// the number of that ring, too. `None`: one of the two ports has no rings.
+    #[inline]
+    pub(crate) fn run_between(
+        &mut self,
+        dst: PortId,
+        budget: u32,
+        run: impl FnOnce(&mut TxKring, &mut RxKring) -> Run,
+    ) -> Option<(Run, usize)> {
+        let queue = self.queue;
+        let pair = [self.src.index(), dst.index()];
+        let Switch { ports, monitors, .. } = &mut *self.switch;
+        let [Some(from), Some(to)] = ports.get_disjoint_mut(pair).ok()? else { return None };
+        let (tx, rings) = (&mut from.plug.rings()?.tx[queue], to.plug.rings()?);
+        let rx_queue = queue_of(queue, rings);
+        let rx = &mut rings.rx[rx_queue];
+        if rx.room() < budget {
+            rx.sync();
+            if let Some(watch) = &mut to.watch {
+                watch.show_returned(rx_queue, rx, monitors);
+            }
+        }
+        let run = run(tx, rx);
+        if run.frames > 0 || run.end == End::BadSlot {
+            if let Some(watch) = &mut to.watch {
+                watch.show_received(rx_queue, rx, monitors);
+            }
+            rx.publish();
+            from.stats.queues[queue].rx.add(u64::from(run.frames), run.bytes);
+            to.stats.queues[rx_queue].tx.add(u64::from(run.frames), run.bytes);
+            if !std::mem::replace(&mut to.rung, true) {
+                self.scratch.rung.push(dst);
+            }
+        }
+        Some((run, rx_queue))
+    }
+
+    /// Handles a run that ended at a full ring: the sender waits, or the rest of the run is
+    /// dropped.
+    pub(crate) fn handle_full(
+        &mut self,
+        dst: PortId,
+        queue: usize,
+        header: Header,
+        run: Run,
+        budget: u32,
+    ) -> Moved {
+        if self.switch.entry_mut(dst).is_some_and(|to| to.on_full == OnFull::Wait) {
+            let full = Full { port: dst, queue, slots: 1 };
+            return Moved { slots: run.frames, blocked_on: Some(full) };
+        }
+        self.note_crowded(dst, queue);
+        self.drop_rest(dst, DropReason::NoRoom, header, run, budget - run.frames)
+    }
+
+    /// Notes that the switch is about to drop frames for a ring without room: the client may need
+    /// this core.
+    pub(crate) fn note_crowded(&mut self, dst: PortId, queue: usize) {
+        if let Some(to) = self.switch.entry_mut(dst)
+            && let Some(rings) = to.plug.rings()
+        {
+            let gives = yields_core(&mut to.yields_left, &mut rings.rx[queue]);
+            self.scratch.crowded |= gives;
+        }
+    }
+
+    /// Drops up to `max` more frames of a run, and counts them at the destination.
+    pub(crate) fn drop_rest(
+        &mut self,
+        dst: PortId,
+        reason: DropReason,
+        header: Header,
+        run: Run,
+        max: u32,
+    ) -> Moved {
+        let lost = self.drop_frames(header, max);
+        self.count_drop(dst, reason, lost);
+        Moved::slots(run.frames + lost)
+    }
+
+    /// Drops a run, and counts it at the source.
+    pub(crate) fn run_drop(&mut self, header: Header, budget: u32, reason: DropReason) -> Moved {
+        let lost = self.drop_frames(header, budget);
+        self.count_drop(self.src, reason, lost);
+        Moved::slots(lost)
+    }
+
+    /// Takes a run that goes nowhere. The caller counts the reason.
+    pub(crate) fn drop_frames(&mut self, header: Header, max: u32) -> u32 {
+        let run = drop_run(self.tx(), key(header), max);
+        self.count_taken(run.frames, run.bytes);
+        run.frames
+    }
+
+    /// Counts frames that the switch has taken from the source.
+    pub(crate) fn count_taken(&mut self, frames: u32, bytes: u64) {
+        let queue = self.queue;
+        if let Some(entry) = self.switch.entry_mut(self.src) {
+            entry.stats.queues[queue].rx.add(u64::from(frames), bytes);
+        }
+    }
+
+    /// Counts dropped frames at a port.
+    pub(crate) fn count_drop(&mut self, port: PortId, reason: DropReason, frames: u32) {
+        if let Some(entry) = self.switch.entry_mut(port) {
+            entry.stats.drops.add(reason, u64::from(frames));
+        }
+    }
+}
+
+/// Whether the worker should yield its core to the client of a ring that has overflowed. The client
+/// gets a few yields for each time that it has read frames, so that a client that reads none costs
+/// the others nothing.
+#[cold]
+pub(crate) fn yields_core(yields_left: &mut u8, rx: &mut RxKring) -> bool {
+    /// The system may let a thread that gives its core away go on at once.
+    const YIELDS: u8 = 8;
+    if rx.has_moved() {
+        *yields_left = YIELDS;
+    }
+    let gives = *yields_left > 0;
+    *yields_left = yields_left.saturating_sub(1);
+    gives
+}
+
+/// The receive ring for frames of transmit ring `queue`, as VALE pairs them.
+#[inline]
+pub(crate) fn queue_of(queue: usize, rings: &Krings) -> usize {
+    let count = rings.rx.len();
+    if queue < count { queue } else { queue % count }
+}
+
+/// The bits that frames of one run have in common.
+pub(crate) fn key(header: Header) -> Key {
+    Key::new(u128::from_le_bytes(header.bytes()), header.key_mask())
+}

@@ -1,0 +1,212 @@
+//! The receiving half of a turn: frames leave the source's rings or its adapter.
+//!
+//! A port with several transmit rings shares the frames of a turn among them. Frames of a ring stay
+//! there until a run moves them or a batch takes them; an adapter gives a batch at once.
+
+use ring::kring::{BadSlot, Taken, TxKring};
+
+use packet::ethernet::Header;
+
+use crate::decide::egress::Egress;
+use crate::model::config::OnFull;
+use crate::model::port::Plug;
+use crate::model::stats::DropReason;
+use crate::receive::batch::FRAGS_MAX;
+use crate::switch::{Entry, Switch};
+use crate::turn::{Full, Moved, Turn};
+
+/// How many frames ahead the switch fetches the first bytes of frames that it will classify.
+const AHEAD: u32 = 32;
+
+/// The frames that a batch takes.
+#[derive(Clone, Copy)]
+pub(crate) enum Take {
+    /// Frames of any shape.
+    Any,
+    /// Frames that lie in one plain slot.
+    Plain,
+    /// Plain frames with this key.
+    Run(u128),
+}
+
+impl Take {
+    /// Whether the batch may take the next frame of a ring.
+    fn allows(self, tx: &TxKring) -> bool {
+        let key = |bits: u128| Header::new(bits.to_le_bytes()).key();
+        match self {
+            Take::Any => true,
+            Take::Plain => tx.peek().is_some(),
+            Take::Run(wanted) => tx.peek().map(key) == Some(wanted),
+        }
+    }
+}
+
+impl Turn<'_> {
+    /// Releases the batch that an adapter has given, and tells the adapter so.
+    pub(crate) fn return_batch(&mut self) {
+        if let Some(entry) = self.switch.entry_mut(self.src)
+            && let Plug::Adapter(adapter) = &mut entry.plug
+        {
+            adapter.take_back(&self.scratch.batch);
+        }
+        self.scratch.batch.clear();
+        if let Some(entry) = self.switch.entry_mut(self.src)
+            && let Plug::Adapter(adapter) = &mut entry.plug
+            && adapter.delivered()
+            && !std::mem::replace(&mut entry.rung, true)
+        {
+            self.scratch.rung.push(self.src);
+        }
+    }
+
+    /// How many frames a port without rings may take, and the full port if it may take none. The
+    /// switch learns where frames go only when it takes them, so it assumes that the next frames go
+    /// where the last ones went.
+    pub(crate) fn room_ahead(&mut self) -> (Option<Full>, usize) {
+        let any = (None, usize::MAX);
+        // In a chain nothing says so.
+        if !self.switch.has_backpressure || self.switch.steering.is_some() {
+            return any;
+        }
+        let generation = self.switch.bridge.generation();
+        let Some(entry) = self.switch.entry_mut(self.src) else { return any };
+        let (Plug::Adapter(from), Some(Egress::To(dst, _))) = (&entry.plug, entry.cache.egress)
+        else {
+            return any;
+        };
+        // While nothing is taken nothing is decided: they may go elsewhere by now.
+        if !from.can_wait() || entry.cache.generation != generation {
+            return any;
+        }
+        let to = self.switch.entry_mut(dst).filter(|to| to.on_full == OnFull::Wait);
+        let Some(Entry { plug: Plug::Adapter(adapter), .. }) = to else { return any };
+        match adapter.room() {
+            0 => (Some(Full { port: dst, queue: 0, slots: 1 }), 0),
+            room => (None, usize::try_from(room).unwrap_or(usize::MAX)),
+        }
+    }
+
+    /// Takes frames from every transmit ring of the source.
+    pub(crate) fn take_rings(&mut self, queues: usize) -> Moved {
+        let mut moved = Moved::default();
+        for queue in 0..queues {
+            self.queue = queue;
+            let one = self.take_ring();
+            moved = Moved { slots: moved.slots + one.slots, ..one };
+            if moved.blocked_on.is_some() {
+                // Back-pressure stops the port as a whole: it waits for one ring at a time.
+                break;
+            }
+        }
+        moved
+    }
+
+    /// Takes frames from one transmit ring: in runs, and staged if runs are short.
+    pub(crate) fn take_ring(&mut self) -> Moved {
+        let budget = self.tx().sync().min(self.frames_max);
+        self.mirror_sent();
+        if budget > 0 {
+            self.switch.refresh_instances();
+        }
+        let mut moved = Moved::default();
+        while moved.slots < budget && moved.blocked_on.is_none() {
+            let mut step = if self.switch.steering.is_some() {
+                self.steer(budget - moved.slots)
+            } else {
+                self.step(budget - moved.slots)
+            };
+            if step == Moved::default() && self.switch.steering.is_none() {
+                // The frame has changed under our eyes: whatever it is now, it is taken.
+                step = self.stage(budget - moved.slots);
+            }
+            if step == Moved::default() {
+                break;
+            }
+            moved = Moved { slots: moved.slots + step.slots, ..step };
+        }
+        if moved.slots > 0 {
+            self.tx().publish();
+        }
+        moved
+    }
+
+    /// Mirrors the frames that the client has sent, before the switch takes them.
+    #[inline]
+    pub(crate) fn mirror_sent(&mut self) {
+        let Switch { ports, monitors, .. } = &mut *self.switch;
+        if let Some(Some(entry)) = ports.get_mut(self.src.index())
+            && let Some(watch) = &mut entry.watch
+            && let Some(rings) = entry.plug.rings()
+        {
+            watch.show_sent(self.queue, &rings.tx[self.queue], monitors);
+        }
+    }
+
+    /// Mirrors the slots that the client has read and returned.
+    #[cold]
+    pub(crate) fn mirror_returned(&mut self) {
+        let Switch { ports, monitors, .. } = &mut *self.switch;
+        if let Some(Some(entry)) = ports.get_mut(self.src.index())
+            && let Some(watch) = &mut entry.watch
+            && let Some(rings) = entry.plug.rings()
+        {
+            for (queue, rx) in rings.rx.iter_mut().enumerate().filter(|(_, rx)| rx.is_mirrored()) {
+                rx.sync();
+                watch.show_returned(queue, rx, monitors);
+            }
+        }
+    }
+
+    /// The transmit ring that frames are taken from.
+    #[inline]
+    pub(crate) fn tx(&mut self) -> &mut TxKring {
+        let (entry, queue) = (self.switch.entry_mut(self.src), self.queue);
+        let rings = entry.and_then(|entry| entry.plug.rings());
+        &mut rings.expect("the source of a turn has rings").tx[queue]
+    }
+
+    /// Moves up to `budget` slots' worth of frames from the ring into the batch.
+    pub(crate) fn take_batch(&mut self, budget: u32, take: Take) -> u32 {
+        let (queue, steered) = (self.queue, self.is_function(self.src));
+        let is_seen = !steered && self.switch.steering.is_some();
+        let Some(entry) = self.switch.entry_mut(self.src) else { return 0 };
+        let Some(rings) = entry.plug.rings() else { return 0 };
+        let (tx, batch) = (&mut rings.tx[queue], &mut self.scratch.batch);
+        let before = tx.ready();
+        batch.restart(tx.region());
+        if is_seen {
+            (0..AHEAD).for_each(|slots| tx.fetch_ahead(slots));
+        }
+        while before - tx.ready() < budget && batch.has_room() && take.allows(tx) {
+            if is_seen {
+                tx.fetch_ahead(AHEAD);
+            }
+            let (first, at) = (batch.frags().len(), tx.next_index());
+            let taken = tx.take(batch.frags(), FRAGS_MAX);
+            // Also of what is dropped, and of all its slots: the next frame there is another.
+            let mark = if steered { tx.take_metadata(at) } else { 0 };
+            match taken {
+                None => break,
+                Some(Taken::Bad(why)) => entry.stats.drops.add(bad_slot(why), 1),
+                Some(Taken::Frame { bytes, slot, flags }) => {
+                    batch.push(first, bytes, slot, flags);
+                    batch.set_mark(batch.frames().len() - 1, mark);
+                    if tx.vnet_header_len() != 0 {
+                        batch.push_front(tx.vnet_header(), tx.vnet_header_len());
+                    }
+                }
+            }
+        }
+        before - tx.ready()
+    }
+}
+
+/// The reason to drop a frame whose slots make no sense.
+fn bad_slot(why: BadSlot) -> DropReason {
+    match why {
+        BadSlot::Buffer => DropReason::BadIndex,
+        BadSlot::TooLong | BadSlot::Flags => DropReason::BadSlot,
+        BadSlot::TooShort => DropReason::TooShort,
+        BadSlot::Chain => DropReason::BadFragments,
+    }
+}
