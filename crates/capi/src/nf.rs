@@ -18,7 +18,7 @@ use std::mem::{offset_of, take};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use client::nf::{Action, Frame, Handler, Held, Made, Meta, Shown, send, step};
+use client::nf::{Action, Frame, Handler, Held, Made, Metadata, Shown, send, step};
 use client::{Error, FRAME_MAX, FRAME_MIN, Port, Stop};
 
 use super::{Handle, bad, check, fail, timeout, whole};
@@ -124,13 +124,13 @@ impl Calls {
     fn ask(&mut self, frame: &mut Frame<'_>) -> Action {
         let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let (len, room) = (number(frame.bytes().len()), number(frame.room()));
-        let (data, meta) = (frame.bytes_mut().as_mut_ptr(), frame.meta.mark());
+        let (data, meta) = (frame.bytes_mut().as_mut_ptr(), frame.meta.word());
         let held = if frame.is_whole() { self.kept().handle() } else { 0 };
         let mut shown = CFrame { data, len, room, meta, target: 0, held };
         // SAFETY: a function by the contract in uvala.h; the frame is ours until it returns.
         let said = unsafe { (self.callback)(self.context, &raw mut shown) };
         let fits = shown.len == len || frame.resize(shown.len as usize);
-        frame.meta = Meta::new(shown.meta);
+        frame.meta = Metadata::new(shown.meta);
         match action(said, shown.target).filter(|_| fits).unwrap_or(Action::NONE) {
             Action::Hold if held == 0 => Action::Drop,
             Action::Hold => {

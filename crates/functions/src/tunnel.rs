@@ -25,7 +25,7 @@
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use client::nf::{Action, Frame, Handler, Made, Meta};
+use client::nf::{Action, Frame, Handler, Made, Metadata};
 use serde::{Deserialize, Deserializer, de::Error};
 use toml::Spanned;
 
@@ -146,8 +146,8 @@ impl Tunnel {
         named(BECAME, self.became)
     }
 
-    fn is_from_inside(&self, meta: Meta) -> bool {
-        meta.is_valid() && Some(meta.chain()) == self.inside
+    fn is_from_inside(&self, meta: Metadata) -> bool {
+        meta.is_valid() && Some(meta.chain()) == self.inside.map(usize::from)
     }
 
     fn next_hop(&self) -> Ipv4Addr {
@@ -310,7 +310,7 @@ mod tests {
         buffer.resize(bytes.len() + HEADERS, 0xee);
         let mut frame = Frame::new(&mut buffer);
         frame.resize(bytes.len());
-        frame.meta = Meta::new(mark);
+        frame.meta = Metadata::new(mark);
         let action = tunnel.frame(&mut frame, &mut made);
         ((action == Action::Next).then(|| frame.bytes().to_vec()), made.take())
     }
@@ -411,7 +411,7 @@ mod tests {
         assert_eq!(tunnel.became[Became::TooLong as usize], 1);
         let mut buffer = fits;
         let mut frame = Frame::new(&mut buffer);
-        frame.meta = Meta::new(INSIDE);
+        frame.meta = Metadata::new(INSIDE);
         let action = tunnel.frame(&mut frame, &mut Made::default());
         assert_eq!(action, Action::Drop, "a buffer without room");
     }

@@ -12,6 +12,7 @@
 //! | [`port`] | the number of a switch port |
 //! | [`flow`] | flow keys: what rules and flow tables compare |
 //! | [`fields`] | rule fields, and whether a frame matches them |
+//! | [`metadata`] | what the switch and functions tell each other about a frame |
 //! | [`offload`] | checksums and segments that a sender left to its network device |
 //! | [`text`] | rule fields as people write them |
 //! | [`hash`] | the mixing step of hash functions |
@@ -24,6 +25,7 @@ pub mod fields;
 pub mod flow;
 pub mod hash;
 pub mod mac;
+pub mod metadata;
 pub mod offload;
 pub mod port;
 pub mod text;

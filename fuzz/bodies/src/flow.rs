@@ -2,8 +2,8 @@
 
 use packet::fields::{Fields, Matcher};
 use packet::flow::{FlowKey, PREFIX, Prefix};
+use packet::metadata::{HOPS_MAX, Metadata, POSITIONS};
 use packet::{MAX_PORTS, PortId, VlanId};
-use switch::chain::meta::{HOPS_MAX, Meta, POSITIONS};
 
 use crate::Input;
 
@@ -20,7 +20,7 @@ pub fn flow(data: &[u8]) {
     assert!(Matcher::from(&Fields::default()).matches(&key), "it asks for nothing");
     let mine = Fields { port: Some(port), ..Fields::default() };
     assert!(Matcher::from(&mine).matches(&key));
-    if let Some(meta) = Meta::of(mark) {
+    if let Some(meta) = Metadata::read(mark) {
         let moved = meta.moved(meta.chain());
         assert!(moved.position() < POSITIONS && moved.hops() <= HOPS_MAX);
         assert_eq!((moved.hash(), moved.chain()), (meta.hash(), meta.chain()));

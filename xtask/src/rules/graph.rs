@@ -20,7 +20,7 @@ const ALLOWED: [(&str, &[&str]); 19] = [
     ("device", &["packet", "ring", "switch"]),
     ("hostif", &["protocol"]),
     ("port", &["packet", "ring", "switch", "device", "hostif"]),
-    ("client", &["protocol", "ring"]),
+    ("client", &["packet", "protocol", "ring"]),
     ("capi", &["client", "protocol", "ring"]),
     ("helper", &["hostif", "protocol"]),
     ("daemon", &["packet", "hostif", "port", "switch", "ring", "protocol", "helper"]),

@@ -38,7 +38,7 @@ use std::time::Instant;
 use protocol::name::PortName;
 use protocol::{ErrorCode, NextFunction, PortRef, Reply, Request};
 
-use super::{Action, Meta};
+use super::{Action, Metadata};
 use crate::Port;
 use crate::control::ControlError;
 
@@ -104,14 +104,14 @@ enum Start {
 impl Calls {
     /// Place in the thread of the function that gets the frame by a call, if one does.
     #[inline]
-    pub(super) fn next(&self, action: Action, meta: Meta) -> Option<usize> {
+    pub(super) fn next(&self, action: Action, meta: Metadata) -> Option<usize> {
         let table = self.table.as_ref()?;
         let goes_on = action == Action::Next && meta.is_valid() && meta.may_hop();
         if !goes_on {
             return None;
         }
-        let row = &table[usize::from(meta.chain())];
-        let place = row.places[usize::from(meta.position())];
+        let row = &table[meta.chain()];
+        let place = row.places[meta.position()];
         (row.order == Some(meta.order()) && place != BY_SWITCH).then_some(place.into())
     }
 

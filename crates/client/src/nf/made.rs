@@ -3,7 +3,7 @@
 use ring::abi::slot_flag;
 
 use super::pass::service;
-use super::{Action, Meta, OWN_BYTES};
+use super::{Action, Metadata, OWN_BYTES};
 use crate::{Error, Port, Tx};
 
 /// A copy of a frame that goes on later, as the frame that it was.
@@ -12,7 +12,7 @@ pub struct Held {
     /// The frame.
     pub bytes: Vec<u8>,
     /// What the switch has said of it, and is told.
-    pub meta: Meta,
+    pub meta: Metadata,
     /// The functions' own bytes, where it had room for them.
     pub own: Option<[u8; OWN_BYTES]>,
 }
@@ -74,7 +74,7 @@ pub(super) fn send_all(ports: &mut [Port], made: Made) -> Result<(), Error> {
     let mut send = |(held, action, by): &(Held, Action, usize)| match action {
         Action::Hold => Ok(()),
         Action::Drop if !held.meta.is_valid() => Ok(()),
-        _ if !held.meta.with(*action).is_valid() => ports[*by].send(&held.bytes),
+        _ if !action.write_to(held.meta).is_valid() => ports[*by].send(&held.bytes),
         _ => send_on(ports[*by].parts().0.tx(0), held, *action),
     };
     let mut first = Ok(());
@@ -95,7 +95,7 @@ fn send_on(tx: &mut Tx, held: &Held, action: Action) -> Result<(), Error> {
             let more = if slots > 1 { slot_flag::MOREFRAG } else { 0 };
             let first = u16::try_from(frame.len().min(tx.stride())).unwrap_or(u16::MAX);
             tx.set(0, first, more | service(action));
-            tx.set_mark(0, held.meta.with(action).mark());
+            tx.set_mark(0, action.write_to(held.meta).word());
             put_own(tx.buffer(0), frame.len(), held.own);
             tx.submit(slots)?;
         }

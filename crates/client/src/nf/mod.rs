@@ -17,14 +17,13 @@
 //!
 //! The port is an instance of a service (`uvala port add vale0:fw --service firewall`). Frames lie
 //! in the memory of its trust group: what passes is passed on by exchanging buffers. What the
-//! switch says of a frame, and is told, stands in its slot ([`Meta`]);
+//! switch says of a frame, and is told, stands in its slot ([`Metadata`]);
 //! `docs/spec/frame-metadata.md` has the bits. A frame that is passed on keeps its place among the
 //! others. Several cores: [`Threads`]; several functions in one thread: [`step_all`].
 
 pub(crate) mod calls;
 mod cores;
 mod made;
-mod meta;
 mod names;
 mod numbers;
 pub(crate) mod pass;
@@ -33,11 +32,13 @@ mod sleep;
 mod step;
 mod threads;
 
+use packet::{PortId, metadata};
+
 pub use cores::{CoreError, Cores};
 pub use made::{Held, Made, send};
-pub use meta::Meta;
 pub use names::{chain_number, port_number, service_number};
 pub use numbers::{Number, Numbers, Shown};
+pub use packet::metadata::Metadata;
 pub use step::{TOGETHER_MAX, step, step_all};
 pub use threads::{Failed, Instance, Threads, until_stopped};
 
@@ -78,6 +79,18 @@ impl Action {
             action => action,
         }
     }
+
+    /// The metadata by which a function asks the switch for this action.
+    #[inline]
+    fn write_to(self, meta: Metadata) -> Metadata {
+        match self {
+            Self::NONE if !meta.is_valid() => Metadata::BAD_ACTION,
+            Self::Next | Self::Hold => meta.with_action(metadata::Action::Next),
+            Self::Drop => meta.with_action(metadata::Action::Drop),
+            Self::Service(_) => meta.with_action(metadata::Action::Service),
+            Self::Port(port) => meta.to_port(PortId::from_low_bits(port.into())),
+        }
+    }
 }
 
 /// A frame, where it lies.
@@ -87,7 +100,7 @@ pub struct Frame<'a> {
     len: usize,
     is_whole: bool,
     /// What the switch says of it, and is told.
-    pub meta: Meta,
+    pub meta: Metadata,
 }
 
 impl<'a> Frame<'a> {
@@ -95,7 +108,7 @@ impl<'a> Frame<'a> {
     #[must_use]
     pub fn new(buffer: &'a mut [u8]) -> Self {
         let len = buffer.len();
-        Self { buffer, len, is_whole: true, meta: Meta::default() }
+        Self { buffer, len, is_whole: true, meta: Metadata::default() }
     }
 
     /// The frame; of one that lies in several buffers, the beginning.
@@ -169,5 +182,24 @@ pub trait Handler {
 impl<F: FnMut(&mut Frame<'_>, &mut Made) -> Action> Handler for F {
     fn frame(&mut self, frame: &mut Frame<'_>, made: &mut Made) -> Action {
         self(frame, made)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_the_switch_reads_the_action_that_a_function_asks_for() {
+        let word = 0x8000_0000_0000_0000 | 5 << 52 | 9 << 44 | 0x123 << 32 | 0xdead_beef;
+        let meta = Metadata::new(word);
+        assert_eq!(Action::Port(0xabc).write_to(meta).word() >> 32 & 0xfff, 0xabc);
+        assert_eq!(Action::Drop.write_to(meta).word() >> 60 & 3, 1);
+        assert_eq!(Action::Next.write_to(Action::Drop.write_to(meta)), meta);
+        assert_eq!(Action::NONE.write_to(meta).word() >> 60, 8 | 2);
+        let lost = Action::NONE.write_to(Metadata::default());
+        assert!(lost.is_valid() && lost.chain() == 255, "it does not leave by its address");
+        assert_eq!(Action::Port(0x1000).told(), Action::NONE);
+        assert_eq!(Action::Port(0xfff).told(), Action::Port(0xfff));
     }
 }

@@ -26,7 +26,7 @@ pub fn service_number(port: &Port, service: &str) -> Result<u8, Error> {
     })
 }
 
-/// The number of a chain of the port's switch, as [`Meta::chain`](super::Meta::chain) has it.
+/// The number of a chain of the port's switch, as in [`Metadata`](super::Metadata::chain).
 ///
 /// # Errors
 /// There is none of this name, or the daemon is gone.

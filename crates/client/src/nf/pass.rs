@@ -3,7 +3,7 @@
 use ring::abi::{Slot, slot_flag};
 
 use super::calls::Calls;
-use super::{Action, BATCH, Frame, Handler, Made, Meta, step};
+use super::{Action, BATCH, Frame, Handler, Made, Metadata, step};
 use crate::{Port, Rx, Tx};
 
 /// What can be done with the frames of a ring.
@@ -99,7 +99,7 @@ impl<'a, H: Handler> Others<'a, H> {
 #[derive(Clone, Copy)]
 struct Going {
     action: Action,
-    meta: Meta,
+    meta: Metadata,
 }
 
 /// The bits of a slot's flags that name it.
@@ -130,7 +130,7 @@ pub(crate) fn pass<H: Handler>(
             // A piece goes where its frame goes.
             Some(going) => (going, len),
             None => {
-                let meta = Meta::new(slot.ptr);
+                let meta = Metadata::new(slot.ptr);
                 let mut frame = Frame { buffer, len, is_whole: more == 0, meta };
                 made.by(functions.at);
                 let mut action = functions.own.frame(&mut frame, made).told();
@@ -146,7 +146,7 @@ pub(crate) fn pass<H: Handler>(
         if ends_here || action == Action::Hold {
             continue;
         }
-        let (flags, ptr) = (more | service(action), meta.with(action).mark());
+        let (flags, ptr) = (more | service(action), action.write_to(meta).word());
         let len = u16::try_from(len).unwrap_or(u16::MAX);
         if rx.pass_as(i, tx, filled, Slot { len, flags, ptr, ..slot }) {
             filled += 1;
@@ -164,7 +164,7 @@ fn call<H: Handler>(
 ) -> Action {
     let first = functions.at;
     loop {
-        frame.meta = frame.meta.at_next();
+        frame.meta = frame.meta.moved(frame.meta.position() + 1);
         made.by(place);
         let (port, handler, counts) = functions.get(place);
         let action = handler.frame(frame, made).told();

@@ -21,11 +21,11 @@ mod plan;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use packet::fields::Fields;
+use packet::metadata::POSITIONS;
 use packet::text::{ethertype, network, protocol, range};
 use packet::{MAX_PORTS, MacAddr, PortId, VlanId};
 use protocol::{ChainSpec, RuleSpec, sent_by_function};
 use switch::Role;
-use switch::chain::meta::POSITIONS;
 use switch::chain::rule::{Action, Rule, check};
 use switch::chain::service::Balance;
 use switch::chain::{NUMBERS, PAST};

@@ -33,7 +33,7 @@ mod ports;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use client::nf::{Action, Frame, Handler, Made, Meta};
+use client::nf::{Action, Frame, Handler, Made, Metadata};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -340,10 +340,10 @@ impl Nat {
     }
 
     /// May a frame come from somebody inside?
-    fn may_be_inside(&self, meta: Meta) -> bool {
-        self.from_inside
-            .as_ref()
-            .is_none_or(|inside| meta.is_valid() && Some(meta.chain()) == inside.number)
+    fn may_be_inside(&self, meta: Metadata) -> bool {
+        self.from_inside.as_ref().is_none_or(|inside| {
+            meta.is_valid() && Some(meta.chain()) == inside.number.map(usize::from)
+        })
     }
 
     fn way(&self, src: Ipv4Addr, dst: Ipv4Addr) -> Way {

@@ -11,7 +11,7 @@
 //!
 //! A frame that comes in by an ordinary port is *classified*: the first rule that matches says
 //! where it goes, or the chain of its port. What was found is kept in a [cache] by flow. From then
-//! on nobody looks at the frame: its [metadata](meta) says in which chain it is and where, and goes
+//! on nobody looks at the frame: its [metadata](packet::metadata) says in which chain it is and where, and goes
 //! with it from slot to slot. A port of a *service* may send frames that are in a chain; what such
 //! a frame says is a wish within the operator's chains.
 //!
@@ -40,7 +40,6 @@ pub(crate) mod classified;
 mod classifier;
 mod gate;
 mod instances;
-pub mod meta;
 pub mod pace;
 mod plan;
 pub mod rule;
@@ -48,13 +47,13 @@ pub mod service;
 mod steer;
 mod tally;
 
+use packet::metadata::{self, HOPS_MAX, Metadata, POSITIONS};
 use packet::{MAX_PORTS, PortId};
 
 use crate::model::now::Now;
 use crate::model::stats::{Counters, DropReason};
 use cache::{Flow, FlowCache, MapTable};
 use gate::Gate;
-use meta::{HOPS_MAX, Meta, POSITIONS, Wish};
 use pace::Pace;
 use packet::flow::FlowKey;
 use plan::Rules;
@@ -115,7 +114,7 @@ enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextHop {
     /// To a function, with this metadata.
-    Function(PortId, Meta),
+    Function(PortId, Metadata),
     /// Out: to a port, or by its address. `from` is the port it counts as coming from.
     Leave { from: PortId, out: Option<PortId> },
     /// Nowhere.
@@ -318,12 +317,12 @@ impl Steering {
         };
         self.chain_stats[usize::from(number)].entered += 1;
         self.brings[src.index()] = true;
-        self.go_to_service(first, Meta::entering(hash, src, number, chain.order))
+        self.go_to_service(first, Metadata::entering(hash, src, number, chain.order))
     }
 
     /// The chain that a frame is in, as it was when the frame came.
     #[inline]
-    fn chain(&self, meta: Meta) -> Option<&Chain> {
+    fn chain(&self, meta: Metadata) -> Option<&Chain> {
         match self.chains.get(meta.chain()) {
             Some(Some(chain)) if chain.order == meta.order() => Some(chain),
             _ => self.past_chain(meta),
@@ -331,7 +330,7 @@ impl Steering {
     }
 
     #[cold]
-    fn past_chain(&self, meta: Meta) -> Option<&Chain> {
+    fn past_chain(&self, meta: Metadata) -> Option<&Chain> {
         let is_its = |(number, chain): &&(u8, Chain)| {
             usize::from(*number) == meta.chain() && chain.order == meta.order()
         };
@@ -344,7 +343,7 @@ impl Steering {
     }
 
     #[inline]
-    fn go_to_service(&mut self, number: u8, meta: Meta) -> NextHop {
+    fn go_to_service(&mut self, number: u8, meta: Metadata) -> NextHop {
         let service = self.services.get_mut(usize::from(number));
         match service.and_then(|service| service.pick(meta.hash())) {
             Some(port) => NextHop::Function(port, meta),
@@ -363,21 +362,21 @@ impl Steering {
     /// Where a frame goes that the port `src` of a service sends. `named` is the service that it
     /// asks for, where it does.
     #[inline]
-    pub(crate) fn hop(&mut self, src: PortId, own: u8, meta: Meta, named: u8) -> NextHop {
+    pub(crate) fn hop(&mut self, src: PortId, own: u8, meta: Metadata, named: u8) -> NextHop {
         if meta.hops() >= HOPS_MAX {
             return self.drop_in(meta.chain(), DropReason::ChainLoop);
         }
-        let next_hop = match meta.wish() {
-            Wish::Next => self.next(src, own, meta),
-            Wish::Drop => self.drop_in(meta.chain(), DropReason::Function),
-            Wish::Service if usize::from(named) >= self.services.len() => {
+        let next_hop = match meta.action() {
+            metadata::Action::Next => self.next(src, own, meta),
+            metadata::Action::Drop => self.drop_in(meta.chain(), DropReason::Function),
+            metadata::Action::Service if usize::from(named) >= self.services.len() => {
                 self.drop_in(meta.chain(), DropReason::BadAction)
             }
-            Wish::Service => {
+            metadata::Action::Service => {
                 let position = self.position(meta, named).unwrap_or(meta.position());
                 self.go_to_service(named, meta.moved(position))
             }
-            Wish::Port => self.go_to_port(src, meta),
+            metadata::Action::Port => self.go_to_port(src, meta),
         };
         match next_hop {
             // It would get what it gives, for ever.
@@ -391,12 +390,12 @@ impl Steering {
 
     /// Does the next_hop of a frame that a service sends depend on its mark's decision bits only?
     #[inline]
-    pub(crate) fn is_single(&self, own: u8, meta: Meta) -> bool {
-        match meta.wish() {
-            Wish::Next => {}
-            Wish::Drop => return true,
-            Wish::Port => return self.service_of(meta.port()).is_none(),
-            Wish::Service => return false,
+    pub(crate) fn is_single(&self, own: u8, meta: Metadata) -> bool {
+        match meta.action() {
+            metadata::Action::Next => {}
+            metadata::Action::Drop => return true,
+            metadata::Action::Port => return self.service_of(meta.port()).is_none(),
+            metadata::Action::Service => return false,
         }
         let Some(chain) = self.chain(meta) else { return false };
         let at = meta.position();
@@ -410,7 +409,7 @@ impl Steering {
 
     /// A function that names a port of a service has chosen the instance itself. The word has no
     /// room for where the frame came from then: it is the function's own.
-    fn go_to_port(&mut self, src: PortId, meta: Meta) -> NextHop {
+    fn go_to_port(&mut self, src: PortId, meta: Metadata) -> NextHop {
         let port = meta.port();
         match self.service_of(port) {
             Some(service) => {
@@ -420,14 +419,14 @@ impl Steering {
                 if let Some(instance) = instances.find(|instance| instance.port == port) {
                     instance.sent = instance.sent.wrapping_add(1);
                 }
-                NextHop::Function(port, meta.moved(position).from(src))
+                NextHop::Function(port, meta.moved(position).with_port(src))
             }
             None => NextHop::Leave { from: src, out: Some(port) },
         }
     }
 
     /// Where in its chain a service is, seen from where a frame is.
-    fn position(&self, meta: Meta, service: u8) -> Option<usize> {
+    fn position(&self, meta: Metadata, service: u8) -> Option<usize> {
         let chain = self.chain(meta)?;
         let after = (meta.position() + 1..chain.services.len()).chain(0..=meta.position());
         let mut after = after.filter(|&at| at < POSITIONS);
@@ -436,7 +435,7 @@ impl Steering {
 
     /// Behind the service that has sent the frame.
     #[inline]
-    fn next(&mut self, src: PortId, own: u8, meta: Meta) -> NextHop {
+    fn next(&mut self, src: PortId, own: u8, meta: Metadata) -> NextHop {
         let Some(chain) = self.chain(meta).filter(|chain| chain.has(meta.position(), own)) else {
             return self.drop_in(meta.chain(), DropReason::Stale);
         };
@@ -449,7 +448,7 @@ impl Steering {
     /// Out of a chain, as a frame of the port that it came by. Of that a function's word is all
     /// there is: it may speak for functions, and for ports whose frames its operator lets them see.
     #[inline]
-    fn leave(&mut self, src: PortId, meta: Meta, out: Out) -> NextHop {
+    fn leave(&mut self, src: PortId, meta: Metadata, out: Out) -> NextHop {
         let from = if meta.is_turned() { src } else { meta.port() };
         if from != src && !self.brings[from.index()] && self.service_of(from).is_none() {
             return self.drop_in(meta.chain(), DropReason::Ingress);

@@ -39,7 +39,7 @@ use packet::flow::FlowKey;
 pub struct Chain {
     /// The number of this order of services, of those that the chain has had.
     pub order: u8,
-    /// The numbers of its services, at most [`POSITIONS`](super::meta::POSITIONS).
+    /// The numbers of its services, at most [`POSITIONS`](packet::metadata::POSITIONS).
     pub services: Vec<u8>,
     /// Where its frames leave.
     pub out: Out,

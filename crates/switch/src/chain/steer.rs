@@ -14,11 +14,11 @@
 
 use packet::PortId;
 use packet::ethernet::Header;
+use packet::metadata::Metadata;
 use ring::metadata::{Functions, drop_by_metadata, metadata_run};
 use ring::run::{End, Key, Run, drop_run};
 
 use crate::chain::NextHop;
-use crate::chain::meta::Meta;
 use crate::decide::bridge::{TagAction, VlanVerdict};
 use crate::decide::egress::Egress;
 use crate::decide::forward::Verdict;
@@ -101,7 +101,7 @@ impl Turn<'_> {
         let steering = self.switch.steering.as_mut()?;
         let Some(own) = steering.service_of(src) else { return self.entry_run(budget) };
         let mark = self.tx().peek_metadata()?;
-        let meta = Meta::of(mark)?;
+        let meta = Metadata::read(mark)?;
         let steering = self.switch.steering.as_mut()?;
         if !steering.is_single(own, meta) {
             return None;
@@ -109,13 +109,13 @@ impl Turn<'_> {
         let next_hop = steering.hop(src, own, meta, 0);
         let leg = match next_hop {
             NextHop::Function(dst, moved) => {
-                let (same, keep) = (Meta::DECISION, !Meta::DECISION);
-                Leg { dst, header: None, first: mark, same, keep, new: moved.mark() & !keep }
+                let (same, keep) = (Metadata::DECISION_MASK, !Metadata::DECISION_MASK);
+                Leg { dst, header: None, first: mark, same, keep, new: moved.word() & !keep }
             }
             NextHop::Leave { from, out } => {
                 let (dst, header) = self.single_destination(from, out)?;
                 // By address also means: not back to where it came from.
-                let same = Meta::WAY_OUT;
+                let same = Metadata::EXIT_MASK;
                 Leg { dst, header, first: mark, same, keep: 0, new: 0 }
             }
             NextHop::Drop(reason) => return self.drop_alike(mark, reason, budget),
@@ -149,11 +149,11 @@ impl Turn<'_> {
         reason: DropReason,
         budget: u32,
     ) -> Option<Moved> {
-        let alike = |mark: u64| (mark ^ first) & Meta::WAY_OUT == 0;
+        let alike = |mark: u64| (mark ^ first) & Metadata::EXIT_MASK == 0;
         let run = drop_by_metadata(self.tx(), None, true, budget, alike);
         self.count_taken(run.frames, run.bytes);
         self.count_drop(self.src, reason, run.frames);
-        if let (Some(steering), Some(meta)) = (&mut self.switch.steering, Meta::of(first)) {
+        if let (Some(steering), Some(meta)) = (&mut self.switch.steering, Metadata::read(first)) {
             // One was counted when its next_hop was asked for.
             steering.adjust_drops(meta.chain(), reason, i64::from(run.frames) - 1);
         }
@@ -175,7 +175,7 @@ impl Turn<'_> {
         }
         let next_hop = self.switch.steering.as_mut()?.start(chain, 0, src);
         let (dst, new) = match next_hop {
-            NextHop::Function(dst, meta) => (dst, meta.mark()),
+            NextHop::Function(dst, meta) => (dst, meta.word()),
             NextHop::Leave { .. } => return None,
             NextHop::Drop(reason) => return self.refuse_alike(header, reason, budget),
         };
@@ -294,7 +294,7 @@ impl Turn<'_> {
             }
             match self.next_hop_of(frame) {
                 Ok(NextHop::Function(dst, meta)) => {
-                    self.scratch.batch.set_mark(frame, meta.mark());
+                    self.scratch.batch.set_mark(frame, meta.word());
                     self.scratch.groups.link(dst, TagAction::Keep, run);
                 }
                 Ok(NextHop::Leave { from, out }) => self.leave(frame, from, out, &mut recent),
@@ -341,7 +341,7 @@ impl Turn<'_> {
         let (src, now) = (self.src, self.now);
         let steering = self.switch.steering.as_mut().expect("the caller has looked");
         if let Some(own) = steering.service_of(src) {
-            return Ok(match Meta::of(entry.mark) {
+            return Ok(match Metadata::read(entry.mark) {
                 Some(meta) => steering.hop(src, own, meta, entry.named),
                 // The function has made it.
                 None => NextHop::Leave { from: src, out: None },

@@ -3,11 +3,11 @@
 use packet::PortId;
 
 use super::cache::CacheStats;
-use super::meta::Meta;
 use super::plan::Entry;
 use super::service::Service;
 use super::{NextHop, Role, Steering};
 use crate::model::stats::{Counters, DropReason, Drops};
+use packet::metadata::Metadata;
 
 /// Counters of a chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Steering {
 
     /// Frames with this mark end: in their chain, if they are in one.
     pub(crate) fn count_ended(&mut self, mark: u64, reason: DropReason, frames: u32) {
-        if let Some(meta) = Meta::of(mark) {
+        if let Some(meta) = Metadata::read(mark) {
             self.adjust_drops(meta.chain(), reason, frames.into());
         }
     }

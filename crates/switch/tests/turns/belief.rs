@@ -3,9 +3,9 @@
 use super::chain::{flow, line, net, service};
 use super::*;
 use packet::fields::Fields;
+use packet::metadata::Metadata;
 use ring::abi::FIRST_BUFFER;
 use ring::leaver::Leaver;
-use switch::chain::meta::Meta;
 use switch::chain::rule::{Action, Rule};
 use switch::chain::{Chain, Out, Plan};
 
@@ -13,7 +13,7 @@ use switch::chain::{Chain, Out, Plan};
 fn a_port_that_is_no_function_is_not_believed() {
     let mut net = net(2);
     net.steer(line(&[0, 1]));
-    let forged = Meta::entering(7, id(1), 0, 0).moved(1).mark();
+    let forged = Metadata::entering(7, id(1), 0, 0).moved(1).word();
     net.send(0, &[flow(1, 1)]);
     // Before it is taken, as a client would.
     let mut other = self::net(2);
@@ -60,20 +60,20 @@ fn a_function_speaks_for_ports_that_send_into_chains_and_for_no_other() {
         plan.ingress.truncate(1);
         plan.ingress.extend(chained.then_some((id(3), 0)));
         net.steer(plan);
-        let forged = Meta::entering(0, id(3), 0, 0).mark();
+        let forged = Metadata::entering(0, id(3), 0, 0).word();
         net.enter(0, &[frame(ALL, mac(0), 60, 1), frame(mac(9), mac(0), 60, 2)]);
         net.pass(2, |_| forged);
         assert_eq!(net.received(4).len(), if chained { 2 } else { 0 }, "in another VLAN");
         assert_eq!(net.drops(2, DropReason::Ingress), if chained { 0 } else { 2 });
         // Its own port it may always name.
         net.enter(0, &[frame(ALL, mac(0), 60, 3)]);
-        net.pass(2, |_| Meta::entering(0, id(2), 0, 0).mark());
+        net.pass(2, |_| Metadata::entering(0, id(2), 0, 0).word());
         assert_eq!(net.received(1).len(), 1);
         // A port that is gone is nobody's to speak for, whoever has its number next.
         assert!(net.switch.remove_port(id(0)).is_some());
         net.enter(1, &[frame(ALL, mac(1), 60, 4)]);
         net.enter(3, &[frame(ALL, mac(1), 60, 4)]);
-        net.pass(2, |_| Meta::entering(0, id(0), 0, 0).mark());
+        net.pass(2, |_| Metadata::entering(0, id(0), 0, 0).word());
         assert_eq!(net.received(1).len(), 0);
     }
 }

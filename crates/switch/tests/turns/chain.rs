@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use super::*;
 use packet::fields::{Fields, Network};
-use switch::chain::meta::{Meta, Wish};
+use packet::metadata::{self, Metadata};
 use switch::chain::rule::{Action, Rule};
 use switch::chain::service::Balance;
 use switch::chain::{Chain, Out, Plan, ServicePlan};
@@ -98,9 +98,9 @@ impl Net {
         count as usize
     }
 
-    pub fn marks(&mut self, port: usize) -> Vec<Meta> {
+    pub fn marks(&mut self, port: usize) -> Vec<Metadata> {
         let rx = &mut self.clients[port].rx;
-        (0..rx.refresh()).filter_map(|i| Meta::of(rx.metadata(i))).collect()
+        (0..rx.refresh()).filter_map(|i| Metadata::read(rx.metadata(i))).collect()
     }
 
     pub fn enter(&mut self, port: usize, frames: &[Vec<u8>]) {
@@ -148,8 +148,8 @@ fn a_function_drops_jumps_and_names_a_port() {
     net.enter(0, &[flow(1, 4)]);
     net.pass(2, |mark| mark & !(0xfff << 32) | 4 << 32 | 3 << 60);
     assert_eq!(
-        net.marks(4).first().map(|meta| (meta.position(), meta.wish())),
-        Some((2, Wish::Next))
+        net.marks(4).first().map(|meta| (meta.position(), meta.action())),
+        Some((2, metadata::Action::Next))
     );
     assert_eq!(net.received(3).len(), 0);
 }
