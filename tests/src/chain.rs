@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use client::Port;
-use protocol::{ChainInfo, FunctionInfo, GroupAudit, PortStats, Reply, Request, SteeringQuery};
+use protocol::{
+    ChainInfo, ChainRequest, FunctionInfo, FunctionRequest, GroupAudit, PortStats, Reply, Request,
+    SteeringQuery,
+};
 
 use crate::daemon::Daemon;
 use crate::frames::{Tally, mac};
@@ -50,7 +53,7 @@ pub fn function(daemon: &Daemon, number: usize) -> Owned {
 /// If they are not.
 #[must_use]
 pub fn functions(daemon: &Daemon) -> Vec<FunctionInfo> {
-    match daemon.call(Request::FunctionList(query())) {
+    match daemon.call(Request::Function(FunctionRequest::List(query()))) {
         Ok(Reply::Functions(page)) => page.items,
         other => panic!("{other:?}"),
     }
@@ -62,7 +65,7 @@ pub fn functions(daemon: &Daemon) -> Vec<FunctionInfo> {
 /// If it is not.
 #[must_use]
 pub fn chain(daemon: &Daemon) -> ChainInfo {
-    match daemon.call(Request::ChainList(query())) {
+    match daemon.call(Request::Chain(ChainRequest::List(query()))) {
         Ok(Reply::Chains(mut page)) => page.items.remove(0),
         other => panic!("{other:?}"),
     }

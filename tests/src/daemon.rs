@@ -8,7 +8,8 @@ use std::sync::Mutex;
 use client::control::{Connection, ControlError};
 use client::{Options, Port};
 use protocol::{
-    Hello, PortInfo, PortRef, PortStats, Reply, Request, StatsQuery, SwitchInfo, SwitchRef,
+    Hello, PortInfo, PortRef, PortRequest, PortStats, Reply, Request, SessionRequest, StatsQuery,
+    SwitchInfo, SwitchRef, SwitchRequest,
 };
 use rustix::process::Signal;
 
@@ -162,7 +163,7 @@ impl Daemon {
     /// If it does not answer.
     #[must_use]
     pub fn holdings(&self) -> Holdings {
-        self.call(Request::Hello(Hello::default())).expect("an answer");
+        self.call(Request::Session(SessionRequest::Hello(Hello::default()))).expect("an answer");
         measure::holdings(self.pid())
     }
 
@@ -265,7 +266,7 @@ impl Daemon {
     /// If the daemon does not say.
     #[must_use]
     pub fn ports(&self) -> Vec<String> {
-        match self.call(Request::PortList(Default::default())) {
+        match self.call(Request::Port(PortRequest::List(Default::default()))) {
             Ok(Reply::Ports(page)) => page.items.iter().map(|info| info.port.to_string()).collect(),
             other => panic!("{other:?}"),
         }
@@ -278,7 +279,7 @@ impl Daemon {
     #[must_use]
     pub fn port(&self, name: &str) -> Option<PortInfo> {
         let port = name.parse().expect("a name");
-        match self.call(Request::PortShow(PortRef { port })) {
+        match self.call(Request::Port(PortRequest::Show(PortRef { port }))) {
             Ok(Reply::Port(info)) => Some(info),
             Err(ControlError::Refused(_)) => None,
             other => panic!("{other:?}"),
@@ -292,7 +293,7 @@ impl Daemon {
     #[must_use]
     pub fn switch(&self, name: &str) -> Option<SwitchInfo> {
         let switch = name.parse().expect("a name");
-        match self.call(Request::SwitchShow(SwitchRef { switch })) {
+        match self.call(Request::Switch(SwitchRequest::Show(SwitchRef { switch }))) {
             Ok(Reply::Switch(info)) => Some(info),
             Err(ControlError::Refused(_)) => None,
             other => panic!("{other:?}"),
@@ -306,7 +307,9 @@ impl Daemon {
     #[must_use]
     pub fn stats(&self, name: &str) -> PortStats {
         let port = Some(name.parse().expect("a name"));
-        match self.call(Request::Stats(StatsQuery { port, ..StatsQuery::default() })) {
+        match self
+            .call(Request::Port(PortRequest::Stats(StatsQuery { port, ..StatsQuery::default() })))
+        {
             Ok(Reply::Stats(page)) => page.items.into_iter().next().expect("a port"),
             other => panic!("{other:?}"),
         }

@@ -4,7 +4,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use client::control::{Connection, ControlError};
 use protocol::ErrorCode;
-use protocol::{HostIf, HostIfInfo, LinkState, PortAdd, PortKind, PortRef, PortSettings, Request};
+use protocol::{
+    HostIf, HostIfInfo, LinkState, PortAdd, PortKind, PortRef, PortRequest, PortSettings, Request,
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::daemon::{Daemon, Setup};
@@ -55,7 +57,7 @@ pub fn add(daemon: &Daemon, port: &str, kind: PortKind, host: HostIf) -> Result<
     let port = port.parse().expect("a name");
     let settings = PortSettings::default();
     let add = PortAdd { port, kind, settings, host: Some(host), machine: None };
-    daemon.call(Request::PortAdd(Box::new(add))).map(drop)
+    daemon.call(Request::Port(PortRequest::Add(Box::new(add)))).map(drop)
 }
 
 /// Adds a port of a TAP that is open, with its queues.
@@ -72,7 +74,7 @@ pub fn give_taps(daemon: &Daemon, port: &str, taps: &[OwnedFd]) -> Result<(), Co
     let add = PortAdd { port, kind: PortKind::Tap, settings, host, machine: None };
     let taps: Vec<_> = taps.iter().map(AsFd::as_fd).collect();
     let connection = Connection::open(Some(&daemon.dir())).expect("a daemon");
-    connection.call_giving(Request::PortAdd(Box::new(add)), &taps).map(drop)
+    connection.call_giving(Request::Port(PortRequest::Add(Box::new(add))), &taps).map(drop)
 }
 
 /// Deletes a port.
@@ -81,7 +83,7 @@ pub fn give_taps(daemon: &Daemon, port: &str, taps: &[OwnedFd]) -> Result<(), Co
 /// If the daemon refuses.
 pub fn delete(daemon: &Daemon, port: &str) {
     let port = PortRef { port: port.parse().expect("a name") };
-    daemon.call(Request::PortDel(port)).expect("it is there");
+    daemon.call(Request::Port(PortRequest::Del(port))).expect("it is there");
 }
 
 /// What the daemon said when it refused.

@@ -18,7 +18,7 @@ use harness::frames::{Tally, announcement, fill, mac};
 use harness::process::{Peer, STRANGER};
 use harness::role::{Hoard, Role};
 use harness::{Random, is_root, is_soak, skip, wait};
-use protocol::{Attach, Attached, GroupAudit, MemberAudit, Request};
+use protocol::{Attach, Attached, GroupAudit, MemberAudit, Request, SessionRequest};
 use ring::Region;
 use ring::abi::NetmapIf;
 use ring::cursor::RingSize;
@@ -441,7 +441,11 @@ fn a_stranger_reaches_the_memory_of_a_group_by_no_interface() {
     let name = || "vale0:one".parse().unwrap();
     assert!(daemon.connect().unwrap().attach(Attach::new(name())).is_err());
     let bind = serde_json::json!({ "port": "vale0:one" });
-    assert!(daemon.call(Request::Bind(serde_json::from_value(bind).unwrap())).is_err());
+    assert!(
+        daemon
+            .call(Request::Session(SessionRequest::Bind(serde_json::from_value(bind).unwrap())))
+            .is_err()
+    );
     // The end of a pipe at one of the group's ports has another memory.
     let pipe = daemon.open("vale0:one{7");
     assert!(![one.region(), second.region()].contains(&pipe.region()));

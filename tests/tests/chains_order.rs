@@ -8,7 +8,9 @@ use harness::chain::{chain, configuration, function, receive};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{announcement, fill, mac};
 use harness::wait;
-use protocol::{ChainAdd, ChainSpec, Request, RuleAdd, RuleDel, RuleSpec};
+use protocol::{
+    ChainAdd, ChainRequest, ChainSpec, Request, RuleAdd, RuleDel, RuleRequest, RuleSpec,
+};
 
 /// Ends all threads when it goes, also because of a panic.
 struct Ended<'a>([&'a AtomicBool; 2]);
@@ -93,13 +95,14 @@ fn chains_and_rules_change(wait: &str) {
     let order = |services: &[&str]| {
         let services = services.iter().map(|&service| service.to_owned()).collect();
         let chain = ChainSpec { name: "c".to_owned(), services, out: None };
-        call(Request::ChainAdd(ChainAdd { switch: switch(), chain }));
+        call(Request::Chain(ChainRequest::Add(ChainAdd { switch: switch(), chain })));
     };
     let past_all = || {
         let rule = RuleSpec { id: Some(1), action: "forward".to_owned(), ..RuleSpec::default() };
-        call(Request::RuleAdd(RuleAdd { switch: switch(), rules: vec![rule] }));
+        call(Request::Rule(RuleRequest::Add(RuleAdd { switch: switch(), rules: vec![rule] })));
     };
-    let through_all = || call(Request::RuleDel(RuleDel { switch: switch(), rules: vec![1] }));
+    let through_all =
+        || call(Request::Rule(RuleRequest::Del(RuleDel { switch: switch(), rules: vec![1] })));
     in_order(4, || {
         disorder(&daemon, |flow| {
             for services in ORDERS {

@@ -13,7 +13,7 @@ use harness::process::{OTHER_STRANGER, Owned, Peer, STRANGER, Scratch, outcome, 
 use harness::role::{At, Become, Report, Role};
 use harness::{is_root, skip, wait};
 use protocol::paths;
-use protocol::{ErrorCode, Request, SwitchSettings, SwitchSpec, exit};
+use protocol::{ErrorCode, Request, SwitchRequest, SwitchSettings, SwitchSpec, exit};
 use rustix::process::Signal;
 
 const SOON: Option<Duration> = Some(wait::PATIENCE);
@@ -237,7 +237,7 @@ fn owner_group_and_mode_decide_who_may_attach() {
         let mode = protocol::Mode::new(mode);
         let settings = SwitchSettings { mode, ..SwitchSettings::default() };
         let set = SwitchSpec { switch: "vale0".parse().unwrap(), settings };
-        daemon.call(Request::SwitchSet(set)).unwrap();
+        daemon.call(Request::Switch(SwitchRequest::Set(set))).unwrap();
     };
     set_mode(0o660);
     assert_eq!(attach_as(&daemon, "vale0:b", OTHER_STRANGER), None);

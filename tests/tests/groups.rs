@@ -9,7 +9,7 @@ use harness::frames::{announcement, mac};
 use harness::process::{OTHER_STRANGER, Peer, STRANGER};
 use harness::role::{At, Receive, Report, Role, Scribble, Send};
 use harness::{is_root, skip, wait};
-use protocol::{GroupAudit, PageFrom, Reply, Request, exit};
+use protocol::{GroupAudit, GroupRequest, PageFrom, Reply, Request, exit};
 
 const MIB: u64 = 1 << 20;
 
@@ -25,7 +25,7 @@ fn committed(daemon: &Daemon, group: &str) -> Vec<u64> {
 
 /// All groups; a member that scribbles may have spoilt the buffers of its own.
 fn audit(daemon: &Daemon) -> Vec<GroupAudit> {
-    match daemon.call(Request::Audit(PageFrom { from: None })).unwrap() {
+    match daemon.call(Request::Group(GroupRequest::Audit(PageFrom { from: None }))).unwrap() {
         Reply::Audit(page) => page.items,
         other => panic!("{other:?}"),
     }

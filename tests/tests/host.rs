@@ -9,8 +9,8 @@ use harness::net::{Namespace, ip, tcp, udp};
 use harness::netmap::Descriptor;
 use harness::wait;
 use protocol::{
-    Address, Bind, ErrorCode, HostIf, HostIfInfo, HostRings, InterfaceAttach, LinkState, Mac,
-    PortAdd, PortKind, PortRef, PortSettings, Request,
+    Address, Bind, ErrorCode, HostIf, HostIfInfo, HostRings, InterfaceAttach, InterfaceRequest,
+    LinkState, Mac, PortAdd, PortKind, PortRef, PortRequest, PortSettings, Request,
 };
 
 const MEGABYTE: usize = 1 << 20;
@@ -46,7 +46,7 @@ fn add_with(
 ) -> Result<(), ControlError> {
     let add =
         PortAdd { port: port.parse().unwrap(), kind, settings, host: Some(host), machine: None };
-    daemon.call(Request::PortAdd(Box::new(add))).map(drop)
+    daemon.call(Request::Port(PortRequest::Add(Box::new(add)))).map(drop)
 }
 
 fn refusal(result: Result<(), ControlError>) -> (ErrorCode, String) {
@@ -284,7 +284,9 @@ fn an_interface_of_before_is_opened_and_stays() {
         becomes(daemon, "vale0:mine", LinkState::Up);
         add(daemon, "vale0:made", PortKind::Tap, HostIf::default()).unwrap();
         for port in ["vale0:mine", "vale0:made"] {
-            daemon.call(Request::PortDel(PortRef { port: port.parse().unwrap() })).unwrap();
+            daemon
+                .call(Request::Port(PortRequest::Del(PortRef { port: port.parse().unwrap() })))
+                .unwrap();
         }
         let is_there =
             |name| std::process::Command::new("ip").args(["link", "show", name]).output();
@@ -452,7 +454,9 @@ fn a_host_that_is_cut_off_comes_back_by_its_own_port_and_when_the_daemon_is_kill
         tcp(red, &lab.home, "10.0.0.2", 2 * MEGABYTE);
         let sent = daemon.stats("vale0:host").tx.bytes;
         assert!(sent > 2 * MEGABYTE as u64, "all of it went through the switch");
-        daemon.call(Request::PortDel(PortRef { port: "vale0:host".parse().unwrap() })).unwrap();
+        daemon
+            .call(Request::Port(PortRequest::Del(PortRef { port: "vale0:host".parse().unwrap() })))
+            .unwrap();
         assert!(!reaches(red, "10.0.0.2"));
         daemon.kill();
         wait::until("the kernel to take its programs away", || reaches(red, "10.0.0.2"));
@@ -481,7 +485,7 @@ fn netmap_programs_have_an_interface_and_the_hosts_side_of_it() {
             hears(&nic, |frame| frame[..6] == mac(1) && frame[12..14] == [8, 6])
         });
         let attach = InterfaceAttach { port: "vale0:red".parse().unwrap(), host: false, mem_id: 0 };
-        let attach = Request::InterfaceAttach(attach);
+        let attach = Request::Interface(InterfaceRequest::Attach(attach));
         let (code, _) = refusal(daemon.call(attach.clone()).map(drop));
         assert_eq!(code, ErrorCode::InUse, "as long as a program has it");
         drop(nic);
@@ -491,7 +495,7 @@ fn netmap_programs_have_an_interface_and_the_hosts_side_of_it() {
         assert!(Descriptor::bind(&daemon.dir(), bind).is_err(), "as long as a switch has it");
         assert_eq!(daemon.port("vale0:red").unwrap().kind, PortKind::Packet);
         let detach = PortRef { port: "vale0:red".parse().unwrap() };
-        daemon.call(Request::InterfaceDetach(detach)).unwrap();
+        daemon.call(Request::Interface(InterfaceRequest::Detach(detach))).unwrap();
         assert_eq!(daemon.ports(), [""; 0]);
         assert!(daemon.switch("vale0").is_none());
     });
@@ -521,11 +525,13 @@ fn the_hosts_rings_are_what_the_host_sends_and_gets() {
         let vale = InterfaceAttach { port: "vale0:red".parse().unwrap(), host: true, mem_id: 0 };
         drop(host);
         wait::until("the port to go", || daemon.ports().is_empty());
-        daemon.call(Request::InterfaceAttach(vale)).unwrap();
+        daemon.call(Request::Interface(InterfaceRequest::Attach(vale))).unwrap();
         assert_eq!(daemon.ports(), ["vale0:red", "vale0:red^"]);
         tcp(&lab.guests[0], &lab.home, "10.0.0.2", MEGABYTE);
         daemon
-            .call(Request::InterfaceDetach(PortRef { port: "vale0:red".parse().unwrap() }))
+            .call(Request::Interface(InterfaceRequest::Detach(PortRef {
+                port: "vale0:red".parse().unwrap(),
+            })))
             .unwrap();
         assert_eq!(daemon.ports(), [""; 0]);
     });
@@ -576,7 +582,7 @@ fn a_program_with_both_sides_stands_between_the_host_and_its_cable() {
         let both = Descriptor::bind(&daemon.dir(), both).unwrap();
         // One side is taken away: the descriptor is worth nothing any more.
         let host = PortRef { port: "netmap:red^".parse().unwrap() };
-        daemon.call(Request::PortDel(host)).unwrap();
+        daemon.call(Request::Port(PortRequest::Del(host))).unwrap();
         // Not while it waits for frames: those that have come before count more.
         assert!(both.poll(false, false, Duration::from_secs(5)).is_err());
         drop((both, nic));

@@ -14,7 +14,9 @@ use harness::measure::{median, own_memory, switches};
 use harness::process::{Peer, STRANGER};
 use harness::role::{Flood, Receive, Report, Role, Scribble, Send};
 use harness::{Random, is_root, is_soak, skip, socket, wait};
-use protocol::{Attach, Attached, FdbAdd, MAX_MESSAGE, PageFrom, Request};
+use protocol::{
+    Attach, Attached, FdbAdd, FdbRequest, MAX_MESSAGE, PageFrom, Request, SwitchRequest,
+};
 use ring::kick::{NUMBER_MAX, encode};
 use rustix::event::EventfdFlags;
 use rustix::fs::{FallocateFlags, OFlags, SealFlags};
@@ -53,7 +55,7 @@ fn random_bytes_all_over_a_region_harm_nobody_else() {
     // A sender can claim any address, except that of a static entry.
     let port = "vale0:honest".parse().unwrap();
     let mac_of_nine = protocol::Mac(mac(9));
-    daemon.call(Request::FdbAdd(FdbAdd { port, mac: mac_of_nine, vlan: 1 })).unwrap();
+    daemon.call(Request::Fdb(FdbRequest::Add(FdbAdd { port, mac: mac_of_nine, vlan: 1 }))).unwrap();
     let (at, lens) = (daemon.at("vale0:sender"), vec![60, 1514, 5000]);
     let send = Send { at, stream: 1, to: mac(9), count: None, lens, batch: 16 };
     let mut sender = Peer::start(&Role::Send(send));
@@ -118,7 +120,7 @@ fn sleepers(daemon: &Daemon) -> (Port, Port) {
     let set = protocol::SwitchSettings { forwarding: Some("patch".into()), ..Default::default() };
     let switch = "valepair".parse().unwrap();
     let add = protocol::SwitchSpec { switch, settings: set };
-    daemon.call(Request::SwitchAdd(add)).unwrap();
+    daemon.call(Request::Switch(SwitchRequest::Add(add))).unwrap();
     (open("valepair:a"), open("valepair:b"))
 }
 
@@ -315,7 +317,11 @@ fn a_flood_of_the_socket_delays_others_and_no_more() {
         scope.spawn(|| flood_garbage(&daemon, &enough));
         for _ in 0..100 {
             let asked = Instant::now();
-            daemon.connect().unwrap().call(Request::SwitchList(PageFrom::default())).unwrap();
+            daemon
+                .connect()
+                .unwrap()
+                .call(Request::Switch(SwitchRequest::List(PageFrom::default())))
+                .unwrap();
             assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
         }
         ping_pong(&mut a, &mut b, 100);

@@ -13,7 +13,9 @@ use harness::netmap::{Descriptor, code};
 use harness::process::Peer;
 use harness::role::{At, Receive, Report, Resume, Role, Send};
 use harness::wait::{self, PATIENCE};
-use protocol::{Bind, ErrorCode, GeometryQuery, PortRef, Request, RingChoice};
+use protocol::{
+    Bind, ErrorCode, GeometryQuery, PortRef, PortRequest, Request, RingChoice, SessionRequest,
+};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType,
 };
@@ -399,7 +401,13 @@ fn five_hundred_pipes_are_open_at_once() {
     let pipes: Vec<_> = (0..500)
         .map(|id| ["{", "}"].map(|side| open(&daemon, small(&format!("vale0:p{side}{id}")))))
         .collect();
-    assert_eq!(daemon.call(Request::Hello(Default::default())).map(|_| pipes.len()).unwrap(), 500);
+    assert_eq!(
+        daemon
+            .call(Request::Session(SessionRequest::Hello(Default::default())))
+            .map(|_| pipes.len())
+            .unwrap(),
+        500
+    );
     for [master, slave] in pipes.iter().step_by(50).chain(pipes.last()) {
         pass(master, slave, 60);
         pass(slave, master, 60);
@@ -465,7 +473,7 @@ fn a_port_that_is_deleted_or_a_daemon_that_dies_is_the_end_of_file() {
     let mut daemon = Daemon::start();
     let (a, b) = (open(&daemon, bind("vale0:a")), open(&daemon, bind("vale0:b{1")));
     let port = "vale0:a".parse().unwrap();
-    daemon.call(Request::PortDel(PortRef { port })).unwrap();
+    daemon.call(Request::Port(PortRequest::Del(PortRef { port }))).unwrap();
     assert!(a.poll(false, true, PATIENCE).is_err());
     assert!(!b.poll(false, true, QUIET).unwrap());
     daemon.kill();

@@ -8,7 +8,7 @@ use harness::machine::Machine;
 use harness::net::{Namespace, ip, tcp, udp};
 use harness::stack::Stack;
 use harness::{lab, skip, wait};
-use protocol::{HostIf, PortAdd, PortKind, PortSettings, Request};
+use protocol::{HostIf, PortAdd, PortKind, PortRequest, PortSettings, Request};
 
 const MEGABYTE: usize = 1 << 20;
 
@@ -52,7 +52,7 @@ impl Station {
         let add = |kind, host| {
             let (port, settings) = (port.parse().unwrap(), PortSettings::default());
             let add = PortAdd { port, kind, settings, host, machine: None };
-            daemon.call(Request::PortAdd(add.into())).unwrap();
+            daemon.call(Request::Port(PortRequest::Add(add.into()))).unwrap();
         };
         let stack = match kind {
             Kind::Process => Some(Stack::new(&namespace, daemon.open(&port))),
@@ -156,7 +156,7 @@ fn headers_of_nonsense_cost_their_own_frames() {
             let (name, kind) = (port.parse().unwrap(), PortKind::VhostUser);
             let settings = PortSettings::default();
             let add = PortAdd { port: name, kind, settings, host: None, machine: None };
-            daemon.call(Request::PortAdd(add.into())).unwrap();
+            daemon.call(Request::Port(PortRequest::Add(add.into()))).unwrap();
             PathBuf::from(daemon.port(port).unwrap().machine.unwrap().socket)
         };
         let mut hostile = Machine::boot_unfinished(&add("vale0:hostile"));

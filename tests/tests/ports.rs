@@ -10,7 +10,8 @@ use harness::process::Peer;
 use harness::role::{Become, Receive, Report, Role, Send};
 use harness::wait;
 use protocol::{
-    ErrorCode, Mac, PortAdd, PortKind, PortRef, PortSettings, Request, SwitchRef, exit,
+    ErrorCode, Mac, PortAdd, PortKind, PortRef, PortRequest, PortSettings, Request, SwitchRef,
+    SwitchRequest, exit,
 };
 
 const SOON: Option<Duration> = Some(wait::PATIENCE);
@@ -25,7 +26,7 @@ fn patient(daemon: &Daemon, port: &str) {
         host: None,
         machine: None,
     };
-    daemon.call(Request::PortAdd(Box::new(add))).unwrap();
+    daemon.call(Request::Port(PortRequest::Add(Box::new(add)))).unwrap();
 }
 
 /// All frames of a stream between two processes.
@@ -154,7 +155,7 @@ fn the_counters_of_a_persistent_port_outlive_its_clients() {
     let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
     assert_eq!(shown["ports"][0]["tx"]["frames"], 3, "{shown}");
     let vm = PortRef { port: "vale0:vm".parse().unwrap() };
-    daemon.call(Request::PortDel(vm)).unwrap();
+    daemon.call(Request::Port(PortRequest::Del(vm))).unwrap();
     patient(&daemon, "vale0:vm");
     assert_eq!(counted(), (0, 0, 0), "another port of that name");
 }
@@ -255,8 +256,8 @@ fn a_static_address_waits_for_its_port_and_is_nobody_elses() {
 fn a_deleted_port_is_lost_to_its_client_which_does_not_come_back() {
     let daemon = Daemon::start();
     for call in [
-        Request::PortDel(PortRef { port: "vale0:a".parse().unwrap() }),
-        Request::SwitchDel(SwitchRef { switch: "vale0".parse().unwrap() }),
+        Request::Port(PortRequest::Del(PortRef { port: "vale0:a".parse().unwrap() })),
+        Request::Switch(SwitchRequest::Del(SwitchRef { switch: "vale0".parse().unwrap() })),
     ] {
         let mut port = daemon.options().reconnect(true).open("vale0:a").unwrap();
         daemon.call(call).unwrap();
@@ -397,13 +398,13 @@ fn a_null_port_takes_everything() {
     let port = "vale0:sink".parse().unwrap();
     let settings = PortSettings::default();
     daemon
-        .call(Request::PortAdd(Box::new(PortAdd {
+        .call(Request::Port(PortRequest::Add(Box::new(PortAdd {
             port,
             kind: PortKind::Null,
             settings,
             host: None,
             machine: None,
-        })))
+        }))))
         .unwrap();
     let mut a = daemon.open("vale0:a");
     let mut frame = Vec::new();

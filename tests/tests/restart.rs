@@ -12,7 +12,7 @@ use harness::process::{Owned, Peer, Scratch};
 use harness::role::{Become, Receive, Role, Send};
 use harness::wait;
 use protocol::name::PortName;
-use protocol::{Bind, InterfaceAdd, InterfaceAttach, PortRef, Request};
+use protocol::{Bind, InterfaceAdd, InterfaceAttach, InterfaceRequest, PortRef, Request};
 
 const SOON: Option<Duration> = Some(wait::PATIENCE);
 
@@ -341,21 +341,21 @@ fn interfaces_are_there_again_in_the_switches_where_they_were() {
         let (tx_rings, rx_slots) = (Some(rings), Some(64));
         let (rx_rings, tx_slots) = (None, None);
         let add = InterfaceAdd { port, tx_rings, rx_rings, tx_slots, rx_slots, mem_id: 0 };
-        daemon.call(Request::InterfaceAdd(add)).unwrap();
+        daemon.call(Request::Interface(InterfaceRequest::Add(add))).unwrap();
     }
     let attach = |daemon: &Daemon, port: &str| {
         let attach = InterfaceAttach { port: port.parse().unwrap(), host: false, mem_id: 0 };
-        daemon.call(Request::InterfaceAttach(attach)).unwrap();
+        daemon.call(Request::Interface(InterfaceRequest::Attach(attach))).unwrap();
     };
     let detach = |daemon: &Daemon, port: &str| {
         let port = PortRef { port: port.parse().unwrap() };
-        daemon.call(Request::InterfaceDetach(port)).unwrap();
+        daemon.call(Request::Interface(InterfaceRequest::Detach(port))).unwrap();
     };
     attach(&daemon, "vale0:inside");
     attach(&daemon, "vale0:taken_out");
     detach(&daemon, "vale0:taken_out");
     let gone = PortRef { port: "netmap:gone".parse().unwrap() };
-    daemon.call(Request::InterfaceDel(gone)).unwrap();
+    daemon.call(Request::Interface(InterfaceRequest::Del(gone))).unwrap();
     for _ in 0..2 {
         daemon.kill();
         daemon.restart();
@@ -373,7 +373,7 @@ fn interfaces_are_there_again_in_the_switches_where_they_were() {
     assert_eq!(daemon.ports(), all);
     for name in all {
         let port = PortRef { port: name.parse().unwrap() };
-        daemon.call(Request::InterfaceDel(port)).unwrap();
+        daemon.call(Request::Interface(InterfaceRequest::Del(port))).unwrap();
     }
     daemon.kill();
     daemon.restart();

@@ -8,7 +8,7 @@ use harness::frames::{Tally, announcement, fill, mac};
 use harness::process::Peer;
 use harness::role::{Receive, Role, Send};
 use harness::wait;
-use protocol::{PortAdd, PortKind, PortSettings, Request};
+use protocol::{PortAdd, PortKind, PortRequest, PortSettings, Request};
 
 const COUNT: u64 = 10_000;
 /// Frames that a ring of 1024 slots holds: one slot stays empty.
@@ -24,7 +24,7 @@ fn add_port(daemon: &Daemon, port: &str, on_full: &str) {
         host: None,
         machine: None,
     };
-    daemon.call(Request::PortAdd(Box::new(add))).unwrap();
+    daemon.call(Request::Port(PortRequest::Add(Box::new(add)))).unwrap();
 }
 
 /// A stream to one station.

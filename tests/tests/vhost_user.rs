@@ -9,7 +9,7 @@ use harness::daemon::{Daemon, Setup};
 use harness::frames::{announcement, fill, mac};
 use harness::machine::Machine;
 use harness::wait;
-use protocol::{ErrorCode, MachineState, PortAdd, PortKind, PortSettings, Request};
+use protocol::{ErrorCode, MachineState, PortAdd, PortKind, PortRequest, PortSettings, Request};
 
 fn add_with(
     daemon: &Daemon,
@@ -19,7 +19,7 @@ fn add_with(
     let (port, settings) = (port.parse().unwrap(), PortSettings::default());
     let add = PortAdd { port, kind: PortKind::VhostUser, settings, host: None, machine };
     let name = add.port.to_string();
-    daemon.call(Request::PortAdd(Box::new(add)))?;
+    daemon.call(Request::Port(PortRequest::Add(Box::new(add))))?;
     Ok(daemon.port(&name).unwrap().machine.unwrap().socket.into())
 }
 
@@ -228,7 +228,7 @@ fn a_machine_that_is_waited_for_loses_nothing() {
     let settings = PortSettings { on_full, ..PortSettings::default() };
     let (kind, host, machine) = (PortKind::VhostUser, None, None);
     let add = PortAdd { port, kind, settings, host, machine };
-    daemon.call(Request::PortAdd(Box::new(add))).unwrap();
+    daemon.call(Request::Port(PortRequest::Add(Box::new(add)))).unwrap();
     let socket = daemon.port("vale0:vm2").unwrap().machine.unwrap().socket;
     let mut slow = Machine::boot(&PathBuf::from(socket));
     slow.send(&announcement(2));

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use harness::daemon::Daemon;
 use harness::process::Owned;
 use harness::wait;
-use protocol::{MachineState, PortAdd, PortKind, PortSettings, Request};
+use protocol::{MachineState, PortAdd, PortKind, PortRequest, PortSettings, Request};
 
 /// Frames that go round: a burst of each device.
 const ROUND: u64 = 2 * 32;
@@ -91,7 +91,7 @@ fn frames_go_round(options: &str) {
         let (name, kind) = (port.parse().unwrap(), PortKind::VhostUser);
         let settings = PortSettings::default();
         let add = PortAdd { port: name, kind, settings, host: None, machine: None };
-        daemon.call(Request::PortAdd(Box::new(add))).unwrap();
+        daemon.call(Request::Port(PortRequest::Add(Box::new(add)))).unwrap();
         daemon.port(port).unwrap().machine.unwrap().socket
     });
     let mut testpmd = Testpmd::start(&sockets, options);

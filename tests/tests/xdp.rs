@@ -9,7 +9,9 @@ use harness::lab::{
 };
 use harness::net::{ip, tcp, udp};
 use harness::{measure, skip, wait};
-use protocol::{ErrorCode, Filter, HostIf, LinkState, PortAdd, PortKind, PortSettings, Request};
+use protocol::{
+    ErrorCode, Filter, HostIf, LinkState, PortAdd, PortKind, PortRequest, PortSettings, Request,
+};
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 
 const MEGABYTE: usize = 1 << 20;
@@ -234,7 +236,7 @@ fn trunks_carry_vlans_to_those_who_belong_there() {
             let (port, host) = (port.parse().unwrap(), Some(host));
             let settings = PortSettings { vlan: Some(vlan.to_owned()), ..Default::default() };
             let add = PortAdd { port, kind, settings, host, machine: None };
-            daemon.call(Request::PortAdd(Box::new(add))).map(drop)
+            daemon.call(Request::Port(PortRequest::Add(Box::new(add)))).map(drop)
         };
         for (port, end) in [("vale0:here", "here"), ("vale1:there", "there")] {
             ip(&format!("link set {end} up"));

@@ -13,8 +13,8 @@ use std::time::Duration;
 use protocol::paths;
 use protocol::{
     Attach, Attached, Bind, Bound, CallMessage, DaemonInfo, ErrorCode, Failure, GeometryQuery,
-    Hello, MAX_FDS, MAX_GIVEN, MAX_MESSAGE, Outcome, PROTOCOL_VERSION, PortGeometry, Reply,
-    ReplyMessage, Request, exit,
+    Hello, MAX_FDS, MAX_GIVEN, MAX_MESSAGE, Outcome, PROTOCOL_VERSION, PortGeometry, PortRequest,
+    Reply, ReplyMessage, Request, SessionRequest, exit,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -176,7 +176,9 @@ impl<S: AsFd> Connection<S> {
 
     /// Introduces this program; the name appears in the daemon's listings.
     pub fn hello(&self, client: &str) -> Result<DaemonInfo, ControlError> {
-        match self.call(Request::Hello(Hello { client: client.to_owned() }))? {
+        match self
+            .call(Request::Session(SessionRequest::Hello(Hello { client: client.to_owned() })))?
+        {
             Reply::Daemon(info) => Ok(info),
             other => Err(unexpected(&other)),
         }
@@ -184,7 +186,7 @@ impl<S: AsFd> Connection<S> {
 
     /// Opens a port.
     pub fn attach(&self, attach: Attach) -> Result<(Attached, PortFds), ControlError> {
-        match self.call_with_fds(Request::Attach(attach))? {
+        match self.call_with_fds(Request::Session(SessionRequest::Attach(attach)))? {
             (Reply::Attached(attached), fds) => Ok((attached, PortFds::new(fds)?)),
             (other, _) => Err(unexpected(&other)),
         }
@@ -192,13 +194,13 @@ impl<S: AsFd> Connection<S> {
 
     /// Opens a port as netmap does. The port is the connection's until its last copy is closed.
     pub fn bind(&self, bind: Bind) -> Result<(Bound, PortFds), ControlError> {
-        self.bound(Request::Bind(bind))
+        self.bound(Request::Session(SessionRequest::Bind(bind)))
     }
 
     /// What this connection has bound, for a process that got it from another one: the same answer
     /// as to [`Connection::bind`], with a doorbell of its own.
     pub fn resume(&self) -> Result<(Bound, PortFds), ControlError> {
-        self.bound(Request::Resume)
+        self.bound(Request::Session(SessionRequest::Resume))
     }
 
     fn bound(&self, request: Request) -> Result<(Bound, PortFds), ControlError> {
@@ -210,7 +212,7 @@ impl<S: AsFd> Connection<S> {
 
     /// Sizes of a port or of a region.
     pub fn port_geometry(&self, query: GeometryQuery) -> Result<PortGeometry, ControlError> {
-        match self.call(Request::PortGeometry(query))? {
+        match self.call(Request::Port(PortRequest::Geometry(query)))? {
             Reply::PortGeometry(geometry) => Ok(geometry),
             other => Err(unexpected(&other)),
         }
@@ -241,7 +243,8 @@ impl<S: AsFd> Connection<S> {
         given: &[BorrowedFd<'_>],
     ) -> Result<(Reply, Vec<OwnedFd>), ControlError> {
         let timeout = match call {
-            Request::Attach(_) | Request::Bind(_) => ATTACH_TIMEOUT,
+            Request::Session(SessionRequest::Attach(_))
+            | Request::Session(SessionRequest::Bind(_)) => ATTACH_TIMEOUT,
             _ => TIMEOUT,
         };
         let message = CallMessage { v: PROTOCOL_VERSION, call };
@@ -264,7 +267,7 @@ impl<S: AsFd> Connection<S> {
         if sent == Err(Errno::PERM) && !given.is_empty() {
             // Who may give, the daemon knows when it has answered something. Of others it takes the
             // call alone, and says why it is none for them.
-            let _ = self.call(Request::PortGeometry(GeometryQuery::default()));
+            let _ = self.call(Request::Port(PortRequest::Geometry(GeometryQuery::default())));
             sent = match self.offer(text, given) {
                 Err(Errno::PERM) => self.offer(text, &[]),
                 sent => sent,
@@ -466,7 +469,9 @@ mod tests {
     fn test_descriptors_come_with_the_reply() {
         let (connection, daemon) = pair();
         answer(&daemon, DONE, &[daemon.as_fd(), daemon.as_fd()]);
-        let (reply, fds) = connection.call_with_fds(Request::Hello(Hello::default())).unwrap();
+        let (reply, fds) = connection
+            .call_with_fds(Request::Session(SessionRequest::Hello(Hello::default())))
+            .unwrap();
         assert_eq!((reply, fds.len()), (Reply::Done, 2));
     }
 
@@ -521,7 +526,7 @@ mod tests {
     fn test_too_many_descriptors_are_refused() {
         let (connection, daemon) = pair();
         answer(&daemon, DONE, &[daemon.as_fd(); 2 * MAX_FDS]);
-        let result = connection.call(Request::Hello(Hello::default()));
+        let result = connection.call(Request::Session(SessionRequest::Hello(Hello::default())));
         assert!(matches!(result, Err(ControlError::Protocol(_))));
     }
 }

@@ -30,7 +30,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use protocol::name::PortName;
-use protocol::{Attached, ErrorCode, PortRef, Reply, Request};
+use protocol::{Attached, ErrorCode, PortRef, Reply, Request, SessionRequest};
 use ring::extra::ExtraBufs;
 use ring::kick::{KICK, NUMBER_MAX, encode};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -280,7 +280,8 @@ impl Link {
         let Some(connection) = connection.as_ref().filter(|_| self.name.pipe().is_none()) else {
             return Lost.into();
         };
-        let answer = connection.call(Request::Detach(PortRef { port: self.name.clone() }));
+        let answer = connection
+            .call(Request::Session(SessionRequest::Detach(PortRef { port: self.name.clone() })));
         match answer.map_err(|error| error.code()) {
             Err(Some(ErrorCode::NotFound)) => Error::Deleted(self.name.clone()),
             _ => Lost.into(),

@@ -16,8 +16,8 @@ use std::os::fd::RawFd;
 use protocol::name::{PortName, SwitchName};
 use protocol::{
     Bind, BindKind, Bound, GeometryQuery, HostRings, MonitorOf, Page, PortGeometry,
-    PortInfo as ListedPort, PortList, PortRef, PortSet, PortSettings, Reply, Request as Call,
-    RingChoice,
+    PortInfo as ListedPort, PortList, PortRef, PortRequest, PortSet, PortSettings, Reply,
+    Request as Call, RingChoice,
 };
 use rustix::io::Errno;
 
@@ -252,14 +252,14 @@ fn interface_name(text: &str) -> Option<PortName> {
 
 /// The port as the daemon lists it.
 fn shown(name: &Name) -> Result<ListedPort, Errno> {
-    match call(Call::PortShow(PortRef { port: port_name(name)? }))? {
+    match call(Call::Port(PortRequest::Show(PortRef { port: port_name(name)? })))? {
         Reply::Port(port) => Ok(port),
         _ => Err(Errno::PROTO),
     }
 }
 
 fn geometry(query: GeometryQuery) -> Result<PortGeometry, Errno> {
-    match call(Call::PortGeometry(query))? {
+    match call(Call::Port(PortRequest::Geometry(query)))? {
         Reply::PortGeometry(geometry) => Ok(geometry),
         _ => Err(Errno::PROTO),
     }
@@ -337,7 +337,7 @@ fn set_header(name: &Name, body: &PortHdr) -> Result<(), Errno> {
         return Err(Errno::NXIO);
     }
     let settings = PortSettings { vnet_header: Some(bytes), ..PortSettings::default() };
-    call(Call::PortSet(PortSet { port, settings })).map(|_| ())
+    call(Call::Port(PortRequest::Set(PortSet { port, settings }))).map(|_| ())
 }
 
 /// All ports that the program may see, in order.
@@ -346,7 +346,7 @@ fn ports() -> Result<Vec<PortName>, Errno> {
     let mut from = None;
     loop {
         let query = PortList { switch: None, from };
-        let Reply::Ports(Page { items, next }) = call(Call::PortList(query))? else {
+        let Reply::Ports(Page { items, next }) = call(Call::Port(PortRequest::List(query)))? else {
             return Err(Errno::PROTO);
         };
         let is_listed = |name: &PortName| name.pipe().is_none() && !name.is_interface();

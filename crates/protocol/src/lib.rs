@@ -1,7 +1,7 @@
 //! The control protocol: what client and daemon say to each other.
 //!
 //! One `SOCK_SEQPACKET` UNIX socket; one JSON message each way per call, at most [`MAX_MESSAGE`]
-//! bytes; listings come in pages. The reply to [`Request::Attach`] carries file descriptors beside
+//! bytes; listings come in pages. The reply to [`SessionRequest::Attach`] carries file descriptors beside
 //! the text.
 //!
 //! ```text
@@ -30,6 +30,7 @@ mod netmap;
 pub mod parse;
 pub mod paths;
 mod port;
+mod request;
 mod stats;
 mod switch;
 pub mod toml_error;
@@ -57,6 +58,10 @@ pub use netmap::{
     PortGeometry, RingChoice, Room,
 };
 pub use port::{ClientInfo, PortAdd, PortInfo, PortList, PortRef, PortSet, PortSettings};
+pub use request::{
+    ChainRequest, FdbRequest, FunctionRequest, GroupRequest, InterfaceRequest, PortRequest,
+    Request, RuleRequest, SessionRequest, SwitchRequest,
+};
 pub use stats::{Counter, PortStats, StatsPage, StatsQuery};
 pub use switch::{FdbCounters, SwitchInfo, SwitchRef, SwitchSettings, SwitchSpec};
 pub use values::{Mac, Mode, NewPorts, ValueError};
@@ -101,129 +106,43 @@ pub enum Outcome {
     Err(Failure),
 }
 
-/// Every call.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Request {
-    /// Who is there? Answer: [`Reply::Daemon`].
-    Hello(Hello),
-    /// Makes a switch that stays until it is deleted; one that came with its first port stays from
-    /// now on.
-    SwitchAdd(SwitchSpec),
-    /// Changes the settings that are given.
-    SwitchSet(SwitchSpec),
-    /// Chains and rules for which one message is too short: they stand before those of this
-    /// connection's next [`Request::SwitchSet`] of the switch, and change nothing until then.
-    SwitchDraft(SwitchSpec),
-    /// Deletes a switch with all its ports.
-    SwitchDel(SwitchRef),
-    /// All switches the caller may see, a page at a time. Answer: [`Reply::Switches`].
-    SwitchList(PageFrom),
-    /// One switch. Answer: [`Reply::Switch`].
-    SwitchShow(SwitchRef),
-    /// Makes a persistent port. Answer: [`Reply::Done`].
-    PortAdd(Box<PortAdd>),
-    /// Changes the settings that are given.
-    PortSet(PortSet),
-    /// Deletes a port; a client that holds it loses it.
-    PortDel(PortRef),
-    /// Ports, a page at a time. Answer: [`Reply::Ports`].
-    PortList(PortList),
-    /// One port. Answer: [`Reply::Port`].
-    PortShow(PortRef),
-    /// The forwarding database of a switch, a page at a time. Answer: [`Reply::Fdb`].
-    FdbList(FdbList),
-    /// Adds a static entry.
-    FdbAdd(FdbAdd),
-    /// Deletes one entry.
-    FdbDel(FdbDel),
-    /// Forgets all learnt entries of a switch or of one of its ports.
-    FdbFlush(FdbFlush),
-    /// Counters, a page at a time. Answer: [`Reply::Stats`].
-    Stats(StatsQuery),
-    /// Opens a port, creating switch and port where there are none.
-    /// Answer: [`Reply::Attached`] with descriptors.
-    Attach(Attach),
-    /// Gives an attached port back.
-    Detach(PortRef),
-    /// Opens a port as netmap does. Answer: [`Reply::Bound`] with descriptors.
-    Bind(Bind),
-    /// What has this connection bound? Answer: [`Reply::Bound`] with descriptors.
-    Resume,
-    /// Sizes of a port or of a region. Answer: [`Reply::PortGeometry`].
-    PortGeometry(GeometryQuery),
-    /// Makes a virtual interface, which stays until it is deleted.
-    /// Answer: [`Reply::PortGeometry`].
-    InterfaceAdd(InterfaceAdd),
-    /// Deletes an interface that is in no switch and that nobody holds.
-    InterfaceDel(PortRef),
-    /// Puts an interface that nobody holds into a switch.
-    InterfaceAttach(InterfaceAttach),
-    /// Takes the interface that is this port of a switch out of it.
-    InterfaceDetach(PortRef),
-    /// Says that threads should poll an interface of the system that is in a switch, or no longer.
-    InterfacePoll(InterfacePoll),
-    /// Makes or changes a chain of functions.
-    ChainAdd(ChainAdd),
-    /// Deletes a chain that no port and no rule uses.
-    ChainDel(ChainRef),
-    /// Chains, a page at a time. Answer: [`Reply::Chains`].
-    ChainList(SteeringQuery),
-    /// Adds rules. Answer: [`Reply::RulesAdded`].
-    RuleAdd(RuleAdd),
-    /// Deletes rules.
-    RuleDel(RuleDel),
-    /// Rules in the order in which they are tried, a page at a time. Answer: [`Reply::Rules`].
-    RuleList(SteeringQuery),
-    /// Instances of services, a page at a time. Answer: [`Reply::Functions`].
-    FunctionList(SteeringQuery),
-    /// What the function at a port that this process holds has counted. Answer: [`Reply::Done`].
-    FunctionNote(FunctionNote),
-    /// Where the buffers of the caller's trust groups are, a page at a time.
-    /// Answer: [`Reply::Audit`].
-    Audit(PageFrom),
-    /// Which functions follow the one at a port that the connection holds.
-    /// Answer: [`Reply::NextFunctions`].
-    NextFunctions(PortRef),
-}
-
 /// Every answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
     /// Done, nothing to say.
     Done,
-    /// To [`Request::Hello`].
+    /// To [`SessionRequest::Hello`].
     Daemon(DaemonInfo),
-    /// To [`Request::SwitchShow`].
+    /// To [`SwitchRequest::Show`].
     Switch(SwitchInfo),
-    /// To [`Request::SwitchList`].
+    /// To [`SwitchRequest::List`].
     Switches(Page<SwitchInfo>),
-    /// To [`Request::PortShow`].
+    /// To [`PortRequest::Show`].
     Port(PortInfo),
-    /// To [`Request::PortList`].
+    /// To [`PortRequest::List`].
     Ports(Page<PortInfo>),
-    /// To [`Request::FdbList`].
+    /// To [`FdbRequest::List`].
     Fdb(Page<FdbEntry>),
-    /// To [`Request::Stats`].
+    /// To [`PortRequest::Stats`].
     Stats(StatsPage),
-    /// To [`Request::Attach`].
+    /// To [`SessionRequest::Attach`].
     Attached(Attached),
-    /// To [`Request::Bind`] and [`Request::Resume`].
+    /// To [`SessionRequest::Bind`] and [`SessionRequest::Resume`].
     Bound(Bound),
-    /// To [`Request::PortGeometry`] and [`Request::InterfaceAdd`].
+    /// To [`PortRequest::Geometry`] and [`InterfaceRequest::Add`].
     PortGeometry(PortGeometry),
-    /// To [`Request::ChainList`].
+    /// To [`ChainRequest::List`].
     Chains(Page<ChainInfo>),
-    /// To [`Request::RuleAdd`]: the numbers of the rules.
+    /// To [`RuleRequest::Add`]: the numbers of the rules.
     RulesAdded(Vec<u32>),
-    /// To [`Request::RuleList`].
+    /// To [`RuleRequest::List`].
     Rules(Page<RuleInfo>),
-    /// To [`Request::FunctionList`].
+    /// To [`FunctionRequest::List`].
     Functions(Page<FunctionInfo>),
-    /// To [`Request::Audit`].
+    /// To [`GroupRequest::Audit`].
     Audit(Page<GroupAudit>),
-    /// To [`Request::NextFunctions`].
+    /// To [`FunctionRequest::Next`].
     NextFunctions(Vec<NextFunction>),
 }
 
@@ -388,7 +307,7 @@ mod tests {
     #[test]
     fn test_a_call_reads_as_documented() {
         let attach = Attach::new("vale0:vm1".parse().unwrap());
-        let message = CallMessage { v: 1, call: Request::Attach(attach) };
+        let message = CallMessage { v: 1, call: Request::Session(SessionRequest::Attach(attach)) };
         let text = r#"{"v":1,"call":{"attach":{"port":"vale0:vm1"}}}"#;
         assert_eq!(call(text).unwrap(), message);
         assert_eq!(call(&serde_json::to_string(&message).unwrap()).unwrap(), message);

@@ -2,10 +2,10 @@
 //!
 //! They differ from [`Attach`](super::Attach) in what a connection stands for: here it *is* the
 //! program's descriptor. It opens one port, or some rings of it; others may hold the same rings at
-//! the same time; whoever has the descriptor later may ask what it is ([`Request::Resume`]); and
+//! the same time; whoever has the descriptor later may ask what it is ([`SessionRequest::Resume`]); and
 //! the port goes with its last holder.
 //!
-//! [`Request::Resume`]: super::Request::Resume
+//! [`SessionRequest::Resume`]: super::SessionRequest::Resume
 
 use serde::{Deserialize, Serialize};
 

@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use client::control::{Connection, ControlError};
 use client::{Error, Options, Port, WaitPolicy};
 use protocol::name::PortName;
-use protocol::{Reply, Request, StatsQuery, exit, parse};
+use protocol::{PortRequest, Reply, Request, StatsQuery, exit, parse};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -401,7 +401,7 @@ impl Stats {
             None => Connection::open(self.dir.as_deref())?,
         };
         let query = StatsQuery { port: Some(self.port.clone()), ..StatsQuery::default() };
-        let reply = connection.call(Request::Stats(query))?;
+        let reply = connection.call(Request::Port(PortRequest::Stats(query)))?;
         self.connection = Some(connection);
         let Reply::Stats(page) = reply else { return Ok(None) };
         Ok(page.items.into_iter().next())

@@ -36,7 +36,7 @@
 use std::time::Instant;
 
 use protocol::name::PortName;
-use protocol::{ErrorCode, NextFunction, PortRef, Reply, Request};
+use protocol::{ErrorCode, FunctionRequest, NextFunction, PortRef, Reply, Request};
 
 use super::{Action, Metadata};
 use crate::Port;
@@ -199,7 +199,8 @@ pub(super) fn ask(port: &mut Port, is_alone: bool) {
     }
     calls.was_asked = true;
     let name = port.name().clone();
-    match port.sender.link().call(Request::NextFunctions(PortRef { port: name })) {
+    match port.sender.link().call(Request::Function(FunctionRequest::Next(PortRef { port: name })))
+    {
         Ok((Reply::NextFunctions(routes), _)) => port.calls.set(routes),
         // It is of another version. What is refused later was overtaken by something.
         Err(ControlError::Refused(failure)) if failure.code != ErrorCode::NotFound => {

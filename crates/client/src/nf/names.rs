@@ -5,7 +5,8 @@
 //! numbers as long as they are there, a port as long as somebody holds it.
 
 use protocol::{
-    ChainInfo, ErrorCode, Failure, FunctionInfo, PortRef, Reply, Request, SteeringQuery,
+    ChainInfo, ChainRequest, ErrorCode, Failure, FunctionInfo, FunctionRequest, PortRef,
+    PortRequest, Reply, Request, SteeringQuery,
 };
 
 use crate::control::{ControlError, unexpected};
@@ -17,7 +18,7 @@ use crate::{Error, Port};
 /// # Errors
 /// It has no instance, or the daemon is gone.
 pub fn service_number(port: &Port, service: &str) -> Result<u8, Error> {
-    let all: Vec<FunctionInfo> = list(port, Request::FunctionList)?;
+    let all: Vec<FunctionInfo> = list(port, |it| Request::Function(FunctionRequest::List(it)))?;
     let found = all.into_iter().find(|info| info.service == service);
     found.map(|info| info.number).ok_or_else(|| {
         let switch = port.name().switch();
@@ -31,7 +32,7 @@ pub fn service_number(port: &Port, service: &str) -> Result<u8, Error> {
 /// # Errors
 /// There is none of this name, or the daemon is gone.
 pub fn chain_number(port: &Port, chain: &str) -> Result<u8, Error> {
-    let all: Vec<ChainInfo> = list(port, Request::ChainList)?;
+    let all: Vec<ChainInfo> = list(port, |it| Request::Chain(ChainRequest::List(it)))?;
     let found = all.into_iter().find(|info| info.chain.name == chain);
     found.map(|info| info.number).ok_or_else(|| {
         let switch = port.name().switch();
@@ -53,7 +54,7 @@ pub fn port_number(port: &Port, name: &str) -> Result<u16, Error> {
             port.name()
         )));
     }
-    match port.call(Request::PortShow(PortRef { port: name }))? {
+    match port.call(Request::Port(PortRequest::Show(PortRef { port: name })))? {
         Reply::Port(info) => info.number.ok_or_else(|| {
             not_found(format!("nobody holds port {}, and it has no number until then", info.port))
         }),

@@ -13,7 +13,7 @@ use std::time::Duration;
 use std::{io, thread};
 
 use protocol::name::PortName;
-use protocol::{COUNT_NAME_MAX, COUNTS_MAX, FunctionNote, Request};
+use protocol::{COUNT_NAME_MAX, COUNTS_MAX, FunctionNote, FunctionRequest, Request};
 
 use crate::control::Connection;
 use crate::{Port, sys};
@@ -139,7 +139,10 @@ fn tell(shared: &Shared, ended: &Receiver<()>, socket: &Path, port: &PortName) {
         let Some(connection) = connection.or_else(|| Connection::connect(socket).ok()) else {
             continue;
         };
-        if connection.call(Request::FunctionNote(numbers.note(port.clone()))).is_ok() {
+        if connection
+            .call(Request::Function(FunctionRequest::Note(numbers.note(port.clone()))))
+            .is_ok()
+        {
             told = Some((connection, numbers));
         }
     }

@@ -1,7 +1,9 @@
 //! Ports of a function, as instances of a service: made where they are not there.
 
 use protocol::name::PortName;
-use protocol::{ErrorCode, Failure, PortAdd, PortKind, PortRef, PortSettings, Reply, Request};
+use protocol::{
+    ErrorCode, Failure, PortAdd, PortKind, PortRef, PortRequest, PortSettings, Reply, Request,
+};
 
 use crate::control::{Connection, ControlError, unexpected};
 use crate::{Error, Options, Port};
@@ -92,7 +94,7 @@ impl Ports {
     pub(super) fn undo(self) {
         let Some(connection) = self.connection else { return };
         for (port, _) in self.all.into_iter().filter(|(_, added)| matches!(added, Added::New)) {
-            drop(connection.call(Request::PortDel(PortRef { port })));
+            drop(connection.call(Request::Port(PortRequest::Del(PortRef { port }))));
         }
     }
 }
@@ -107,7 +109,7 @@ fn add_port(
         PortSettings { service: Some(service.to_owned()), instance, ..PortSettings::default() };
     let (port, kind) = (port.clone(), PortKind::Shm);
     let add = PortAdd { port, kind, settings, host: None, machine: None };
-    match connection.call(Request::PortAdd(Box::new(add))) {
+    match connection.call(Request::Port(PortRequest::Add(Box::new(add)))) {
         Ok(Reply::Done) => Ok(Added::New),
         Ok(other) => Err(unexpected(&other)),
         Err(ControlError::Refused(failure)) => match failure.code {

@@ -26,9 +26,10 @@ use std::time::Instant;
 
 use protocol::name::{PortName, SwitchName};
 use protocol::{
-    Attach, ClientInfo, DaemonInfo, Hello, Mode, NewPorts, Page, Peer, PortAdd, PortInfo, PortKind,
-    PortList, PortRef, PortSet, PortSettings, PortStats, Reply, Request, StatsPage, StatsQuery,
-    SwitchRef, SwitchSpec,
+    Attach, ClientInfo, DaemonInfo, FdbRequest, FunctionRequest, GroupRequest, Hello,
+    InterfaceRequest, Mode, NewPorts, Page, Peer, PortAdd, PortInfo, PortKind, PortList, PortRef,
+    PortRequest, PortSet, PortSettings, PortStats, Reply, Request, SessionRequest, StatsPage,
+    StatsQuery, SwitchRef, SwitchRequest, SwitchSpec,
 };
 use serde::Serialize;
 use switch::{PortConfig, SwitchConfig};
@@ -180,39 +181,83 @@ impl<D: Datapath> Control<D> {
     fn carry_out(&mut self, client: &mut Client, request: Request) -> Answer {
         let caller = client.caller.clone();
         let reply = match request {
-            Request::Resume => return self.resume(client),
-            Request::PortGeometry(query) => self.port_geometry(&caller, &query),
-            Request::InterfaceAdd(add) => self.interface_add(&caller, &add),
-            Request::InterfaceDel(PortRef { port }) => self.interface_del(&caller, &port),
-            Request::InterfaceAttach(attach) => self.interface_attach(&caller, &attach),
-            Request::InterfaceDetach(PortRef { port }) => self.interface_detach(&caller, &port),
-            Request::InterfacePoll(poll) => self.interface_poll(&caller, &poll),
-            Request::Hello(hello) => Ok(self.hello(client, &hello)),
-            Request::SwitchAdd(spec) => self.switch_add(&caller, &spec),
-            Request::SwitchSet(spec) => {
-                let spec = self.with_draft(client.conn, spec);
-                self.switch_set(&caller, &spec)
+            Request::Session(call) => return self.session_call(client, call),
+            Request::Switch(call) => self.switch_call(client, call),
+            Request::Port(call) => self.port_call(client, call),
+            Request::Fdb(call) => self.fdb_call(&caller, call),
+            Request::Interface(call) => self.interface_call(&caller, call),
+            Request::Chain(call) => self.chain_call(&caller, call),
+            Request::Rule(call) => self.rule_call(&caller, call),
+            Request::Function(FunctionRequest::Next(PortRef { port })) => {
+                return self.next_functions(client, &port);
             }
-            Request::SwitchDraft(spec) => self.switch_draft(client, spec),
-            Request::SwitchDel(SwitchRef { switch }) => self.switch_del(&caller, &switch),
-            Request::SwitchList(from) => Ok(self.switch_list(&caller, &from)),
-            Request::SwitchShow(SwitchRef { switch }) => self.switch_show(&caller, &switch),
-            Request::PortAdd(add) => self.port_add(client, &add),
-            Request::PortSet(set) => self.port_set(&caller, &set),
-            Request::PortDel(PortRef { port }) => self.port_del(&caller, &port),
-            Request::PortList(list) => self.port_list(&caller, &list),
-            Request::PortShow(PortRef { port }) => self.port_show(&caller, &port),
-            Request::FdbList(list) => self.fdb_list(&caller, &list),
-            Request::FdbAdd(add) => self.fdb_add(&caller, &add),
-            Request::FdbDel(del) => self.fdb_del(&caller, &del),
-            Request::FdbFlush(flush) => self.fdb_flush(&caller, &flush),
-            Request::Stats(query) => self.stats(&caller, &query),
-            Request::Detach(PortRef { port }) => self.detach(client.conn, &port),
-            Request::NextFunctions(of) => return self.next_functions(client, &of.port),
-            Request::Attach(_) | Request::Bind(_) => unreachable!("a call that takes two steps"),
-            about_chains => return self.steer_call(&caller, about_chains),
+            Request::Function(call) => self.function_call(&caller, call),
+            Request::Group(GroupRequest::Audit(from)) => self.audit(&caller, &from),
         };
         reply.map(|reply| (reply, Vec::new()))
+    }
+
+    fn session_call(&mut self, client: &mut Client, call: SessionRequest) -> Answer {
+        let reply = match call {
+            SessionRequest::Hello(hello) => self.hello(client, &hello),
+            SessionRequest::Detach(PortRef { port }) => self.detach(client.conn, &port)?,
+            SessionRequest::Resume => return self.resume(client),
+            SessionRequest::Attach(_) | SessionRequest::Bind(_) => {
+                unreachable!("a call that takes two steps")
+            }
+        };
+        Ok((reply, Vec::new()))
+    }
+
+    fn switch_call(&mut self, client: &Client, call: SwitchRequest) -> Result<Reply, Refusal> {
+        let caller = &client.caller;
+        match call {
+            SwitchRequest::Add(spec) => self.switch_add(caller, &spec),
+            SwitchRequest::Set(spec) => {
+                let spec = self.with_draft(client.conn, spec);
+                self.switch_set(caller, &spec)
+            }
+            SwitchRequest::Draft(spec) => self.switch_draft(client, spec),
+            SwitchRequest::Del(SwitchRef { switch }) => self.switch_del(caller, &switch),
+            SwitchRequest::List(from) => Ok(self.switch_list(caller, &from)),
+            SwitchRequest::Show(SwitchRef { switch }) => self.switch_show(caller, &switch),
+        }
+    }
+
+    fn port_call(&mut self, client: &mut Client, call: PortRequest) -> Result<Reply, Refusal> {
+        let caller = client.caller.clone();
+        match call {
+            PortRequest::Add(add) => self.port_add(client, &add),
+            PortRequest::Set(set) => self.port_set(&caller, &set),
+            PortRequest::Del(PortRef { port }) => self.port_del(&caller, &port),
+            PortRequest::List(list) => self.port_list(&caller, &list),
+            PortRequest::Show(PortRef { port }) => self.port_show(&caller, &port),
+            PortRequest::Stats(query) => self.stats(&caller, &query),
+            PortRequest::Geometry(query) => self.port_geometry(&caller, &query),
+        }
+    }
+
+    fn fdb_call(&mut self, caller: &Caller, call: FdbRequest) -> Result<Reply, Refusal> {
+        match call {
+            FdbRequest::List(list) => self.fdb_list(caller, &list),
+            FdbRequest::Add(add) => self.fdb_add(caller, &add),
+            FdbRequest::Del(del) => self.fdb_del(caller, &del),
+            FdbRequest::Flush(flush) => self.fdb_flush(caller, &flush),
+        }
+    }
+
+    fn interface_call(
+        &mut self,
+        caller: &Caller,
+        call: InterfaceRequest,
+    ) -> Result<Reply, Refusal> {
+        match call {
+            InterfaceRequest::Add(add) => self.interface_add(caller, &add),
+            InterfaceRequest::Del(PortRef { port }) => self.interface_del(caller, &port),
+            InterfaceRequest::Attach(attach) => self.interface_attach(caller, &attach),
+            InterfaceRequest::Detach(PortRef { port }) => self.interface_detach(caller, &port),
+            InterfaceRequest::Poll(poll) => self.interface_poll(caller, &poll),
+        }
     }
 
     /// Takes back everything that a connection held.

@@ -2,7 +2,8 @@
 
 use protocol::name::{PortName, SwitchName};
 use protocol::{
-    InterfaceAdd, InterfaceAttach, InterfacePoll, PollThreads, PortRef, Reply, Request as Call,
+    InterfaceAdd, InterfaceAttach, InterfacePoll, InterfaceRequest, PollThreads, PortRef, Reply,
+    Request as Call,
 };
 use rustix::io::Errno;
 
@@ -27,7 +28,7 @@ pub(super) fn add(name: &Name, body: &mut ValeNewif) -> Result<(), Errno> {
         rx_slots: chosen(body.nr_rx_slots),
         mem_id: body.nr_mem_id,
     };
-    let Reply::PortGeometry(sizes) = call(Call::InterfaceAdd(add))? else {
+    let Reply::PortGeometry(sizes) = call(Call::Interface(InterfaceRequest::Add(add)))? else {
         return Err(Errno::PROTO);
     };
     (body.nr_tx_rings, body.nr_rx_rings) = (sizes.tx_rings, sizes.rx_rings);
@@ -39,7 +40,7 @@ pub(super) fn add(name: &Name, body: &mut ValeNewif) -> Result<(), Errno> {
 pub(super) fn delete(name: &Name) -> Result<(), Errno> {
     let text = str::from_utf8(name.bytes()).map_err(|_| Errno::INVAL)?;
     let port = interface_name(text).ok_or(Errno::NXIO)?;
-    call(Call::InterfaceDel(PortRef { port })).map(|_| ())
+    call(Call::Interface(InterfaceRequest::Del(PortRef { port }))).map(|_| ())
 }
 
 pub(super) fn attach(name: &Name, body: &mut ValeAttach) -> Result<(), Errno> {
@@ -47,7 +48,7 @@ pub(super) fn attach(name: &Name, body: &mut ValeAttach) -> Result<(), Errno> {
     let (host, mem_id) = (body.reg.nr_mode == crate::abi::mode::NIC_SW, body.reg.nr_mem_id);
     let attach = InterfaceAttach { port, host, mem_id };
     // There is no such interface, and nothing else can be put into a switch.
-    call(Call::InterfaceAttach(attach)).map_err(no_such(Errno::INVAL))?;
+    call(Call::Interface(InterfaceRequest::Attach(attach))).map_err(no_such(Errno::INVAL))?;
     body.port_index = index_of(name);
     Ok(())
 }
@@ -55,7 +56,7 @@ pub(super) fn attach(name: &Name, body: &mut ValeAttach) -> Result<(), Errno> {
 pub(super) fn detach(name: &Name, body: &mut ValeDetach) -> Result<(), Errno> {
     let port = in_a_switch(name)?;
     let index = index_of(name);
-    call(Call::InterfaceDetach(PortRef { port }))?;
+    call(Call::Interface(InterfaceRequest::Detach(PortRef { port })))?;
     body.port_index = index;
     Ok(())
 }
@@ -72,7 +73,7 @@ pub(super) fn poll(name: &Name, body: Option<&ValePolling>) -> Result<(), Errno>
         |body: &ValePolling| [POLLING_SINGLE_CPU, POLLING_MULTI_CPU].contains(&body.nr_mode);
     // Of what it is asked for, netmap looks at the port first.
     let polled = match body.is_none_or(known) {
-        true => call(Call::InterfacePoll(InterfacePoll { port, threads })),
+        true => call(Call::Interface(InterfaceRequest::Poll(InterfacePoll { port, threads }))),
         false => shown(name).and(Err(Errno::INVAL)),
     };
     match polled {

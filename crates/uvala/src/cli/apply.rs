@@ -10,8 +10,8 @@ use client::control::{Connection, ControlError, unexpected};
 use daemon::config::{SwitchText, load_switches};
 use protocol::name::SwitchName;
 use protocol::{
-    ChainSpec, ErrorCode, FdbAdd, MAX_MESSAGE, Mac, PortSet, PortSettings, Reply, Request,
-    RuleSpec, SwitchSettings, SwitchSpec,
+    ChainSpec, ErrorCode, FdbAdd, FdbRequest, MAX_MESSAGE, Mac, PortRequest, PortSet, PortSettings,
+    Reply, Request, RuleSpec, SwitchRequest, SwitchSettings, SwitchSpec,
 };
 use serde::Serialize;
 
@@ -64,7 +64,9 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 fn apply(connection: &Connection, text: SwitchText) -> anyhow::Result<()> {
     let SwitchText { spec, ports, plan, .. } = text;
     let name = spec.switch.clone();
-    add_or(connection, Request::SwitchAdd(spec.clone()), || Request::SwitchSet(spec))?;
+    add_or(connection, Request::Switch(SwitchRequest::Add(spec.clone())), || {
+        Request::Switch(SwitchRequest::Set(spec))
+    })?;
     // Ports first, because chains need their services; their chains last, for these need to be.
     let mut later = Vec::new();
     for (mut add, plan) in ports.into_iter().zip(&plan.ports) {
@@ -74,10 +76,16 @@ fn apply(connection: &Connection, text: SwitchText) -> anyhow::Result<()> {
             later.push(PortSet { port: port.clone(), settings });
         }
         let set = PortSet { port: port.clone(), settings: add.settings.clone() };
-        add_or(connection, Request::PortAdd(Box::new(add)), || Request::PortSet(set))?;
+        add_or(connection, Request::Port(PortRequest::Add(Box::new(add))), || {
+            Request::Port(PortRequest::Set(set))
+        })?;
         for station in &plan.stations {
             let (mac, vlan) = (Mac(station.mac.octets()), station.vlan.get());
-            done(connection.call(Request::FdbAdd(FdbAdd { port: port.clone(), mac, vlan }))?)?;
+            done(connection.call(Request::Fdb(FdbRequest::Add(FdbAdd {
+                port: port.clone(),
+                mac,
+                vlan,
+            })))?)?;
         }
     }
     let gone = gone(connection, &name, &plan.chains, &plan.rules)?;
@@ -123,7 +131,9 @@ fn steer(
     let mut used: Vec<_> = list(connection, name)?.into_iter().map(|info| info.chain).collect();
     used.retain(|old| !is_named(old));
     set(connection, name, &[&chains[..], &used].concat(), Some(rules))?;
-    ports.into_iter().try_for_each(|set| done(connection.call(Request::PortSet(set))?))?;
+    ports
+        .into_iter()
+        .try_for_each(|set| done(connection.call(Request::Port(PortRequest::Set(set)))?))?;
     if used.is_empty() {
         return Ok(());
     }
@@ -144,8 +154,9 @@ fn set(
     let rule_parts = rule_parts.map(|part| SwitchSettings { rules: Some(part.to_vec()), ..none() });
     let all = SwitchSettings { chains: Some(vec![]), rules: rules.map(|_| vec![]), ..none() };
     let spec = |settings| SwitchSpec { switch: name.clone(), settings };
-    let drafts = chains.chain(rule_parts).map(|part| Request::SwitchDraft(spec(part)));
-    let mut calls = drafts.chain([Request::SwitchSet(spec(all))]);
+    let drafts =
+        chains.chain(rule_parts).map(|part| Request::Switch(SwitchRequest::Draft(spec(part))));
+    let mut calls = drafts.chain([Request::Switch(SwitchRequest::Set(spec(all)))]);
     calls.try_for_each(|call| done(connection.call(call)?))
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::bail;
 use client::control::{Connection, ControlError};
 use protocol::users::{group_name, user_name};
-use protocol::{GroupAudit, PageFrom, Request};
+use protocol::{GroupAudit, GroupRequest, PageFrom, Request};
 
 use super::output::Output;
 use super::{Global, listing};
@@ -52,7 +52,8 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 }
 
 fn audit(connection: &Connection) -> Result<Vec<GroupAudit>, ControlError> {
-    let parts = listing::all(connection, |from| Request::Audit(PageFrom { from }))?;
+    let parts =
+        listing::all(connection, |from| Request::Group(GroupRequest::Audit(PageFrom { from })))?;
     Ok(GroupAudit::whole(parts))
 }
 

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use client::control::Connection;
 use protocol::name::SwitchName;
 use protocol::{
-    ChainAdd, ChainInfo, ChainRef, ChainSpec, DROP_REASONS, DropReason, FlowCacheInfo,
-    NO_DIRECT_HOPS, Request, SteeringQuery,
+    ChainAdd, ChainInfo, ChainRef, ChainRequest, ChainSpec, DROP_REASONS, DropReason,
+    FlowCacheInfo, NO_DIRECT_HOPS, Request, SteeringQuery,
 };
 
 use super::listing::{self, OfSwitch};
@@ -66,18 +66,23 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         Action::Add { of, chain, services, out, .. } => {
             let (name, services) = (chain.clone(), services.clone());
             let chain = ChainSpec { name, services, out: out.clone() };
-            of.change(global, |switch| Request::ChainAdd(ChainAdd { switch, chain }))
+            of.change(global, |switch| {
+                Request::Chain(ChainRequest::Add(ChainAdd { switch, chain }))
+            })
         }
         Action::Del { of, chain } => {
             let chain = chain.clone();
-            of.change(global, |switch| Request::ChainDel(ChainRef { switch, chain }))
+            of.change(global, |switch| {
+                Request::Chain(ChainRequest::Del(ChainRef { switch, chain }))
+            })
         }
     }
 }
 
 /// All chains of a switch.
 pub fn chains(connection: &Connection, switch: &SwitchName) -> anyhow::Result<Vec<ChainInfo>> {
-    let ask = |from| Request::ChainList(SteeringQuery { switch: switch.clone(), from });
+    let ask =
+        |from| Request::Chain(ChainRequest::List(SteeringQuery { switch: switch.clone(), from }));
     Ok(listing::all(connection, ask)?)
 }
 

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use client::control::{ControlError, unexpected};
 use protocol::paths;
-use protocol::{Hello, Reply, Request, exit};
+use protocol::{Hello, Reply, Request, SessionRequest, exit};
 
 use super::output::Output;
 use super::{Global, port};
@@ -42,7 +42,9 @@ fn daemon(global: &Global) -> Result<Vec<Finding>> {
         }
         Err(error) => return Err(error.into()),
     };
-    let info = match connection.call(Request::Hello(Hello { client: "uvala doctor".to_owned() }))? {
+    let info = match connection.call(Request::Session(SessionRequest::Hello(Hello {
+        client: "uvala doctor".to_owned(),
+    })))? {
         Reply::Daemon(info) => info,
         other => return Err(unexpected(&other).into()),
     };

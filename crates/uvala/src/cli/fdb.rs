@@ -2,7 +2,7 @@
 
 use client::control::Connection;
 use protocol::name::SwitchName;
-use protocol::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList, Mac, Request};
+use protocol::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList, FdbRequest, Mac, Request};
 
 use super::Global;
 use super::listing::{self, OfSwitch};
@@ -70,22 +70,22 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         Action::List(of) => of.print(global, list, &columns(), |_| String::new()),
         Action::Add { port, address: Address { mac, vlan }, output } => {
             let add = FdbAdd { port: port.parse()?, mac: *mac, vlan: *vlan };
-            change(global, Request::FdbAdd(add), *output)
+            change(global, Request::Fdb(FdbRequest::Add(add)), *output)
         }
         Action::Del { switch, address: Address { mac, vlan }, output } => {
             let del = FdbDel { switch: switch.parse()?, mac: *mac, vlan: *vlan };
-            change(global, Request::FdbDel(del), *output)
+            change(global, Request::Fdb(FdbRequest::Del(del)), *output)
         }
         Action::Flush { switch, port, output } => {
             let port = port.as_deref().map(str::parse).transpose()?;
             let flush = FdbFlush { switch: switch.parse()?, port };
-            change(global, Request::FdbFlush(flush), *output)
+            change(global, Request::Fdb(FdbRequest::Flush(flush)), *output)
         }
     }
 }
 
 fn list(connection: &Connection, switch: &SwitchName) -> anyhow::Result<Vec<FdbEntry>> {
-    let ask = |from| Request::FdbList(FdbList { switch: switch.clone(), from });
+    let ask = |from| Request::Fdb(FdbRequest::List(FdbList { switch: switch.clone(), from }));
     let mut entries: Vec<FdbEntry> = listing::all(connection, ask)?;
     // The daemon's order is that of its hash table.
     entries.sort_by_key(|entry| (entry.vlan, entry.mac));

@@ -8,7 +8,7 @@ mod top;
 
 use client::control::Connection;
 use protocol::name::SwitchName;
-use protocol::{FunctionInfo, Request, SteeringQuery, users};
+use protocol::{FunctionInfo, FunctionRequest, Request, SteeringQuery, users};
 
 use super::output::{Output, Watch};
 use super::{Global, listing, switch as switches};
@@ -113,7 +113,9 @@ fn functions(
     };
     let mut all = Vec::new();
     for switch in switches {
-        let ask = |from| Request::FunctionList(SteeringQuery { switch: switch.clone(), from });
+        let ask = |from| {
+            Request::Function(FunctionRequest::List(SteeringQuery { switch: switch.clone(), from }))
+        };
         all.extend(listing::all::<FunctionInfo>(connection, ask)?);
     }
     Ok(all)

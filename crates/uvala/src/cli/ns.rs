@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use hostif::{HostError, namespace};
 use protocol::name::PortName;
 use protocol::{
-    Address, ErrorCode, Failure, HostIf, Mac, PortAdd, PortKind, PortRef, PortSettings, Request,
+    Address, ErrorCode, Failure, HostIf, Mac, PortAdd, PortKind, PortRef, PortRequest,
+    PortSettings, Request,
 };
 
 use super::Global;
@@ -89,7 +90,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let (kind, host) = (PortKind::Tap, Some(host));
     let add = PortAdd { port: port.clone(), kind, settings, host, machine: None };
     let connection = global.connect()?;
-    connection.call(Request::PortAdd(Box::new(add)))?;
+    connection.call(Request::Port(PortRequest::Add(Box::new(add))))?;
     let more = address.get(1..).unwrap_or_default();
     if more.is_empty() && gateway.is_empty() {
         return output.done();
@@ -97,7 +98,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let routes: Vec<_> = gateway.iter().copied().map(everywhere).collect();
     finish(namespace, ifname, more, &routes).map_err(|error| {
         // What is there is half of what was asked for.
-        let left = connection.call(Request::PortDel(PortRef { port }));
+        let left = connection.call(Request::Port(PortRequest::Del(PortRef { port })));
         let left = if left.is_ok() { "nothing is left" } else { "the port is left" };
         error.context(format!("{ifname} in {namespace} ({left})"))
     })?;
@@ -168,7 +169,7 @@ fn detach(global: &Global, port: PortName, output: Output) -> anyhow::Result<()>
         );
         return Err(Failure::new(ErrorCode::Unsupported, why).into());
     }
-    change(global, Request::PortDel(PortRef { port }), output)
+    change(global, Request::Port(PortRequest::Del(PortRef { port })), output)
 }
 
 const EXAMPLES: &str = "\

@@ -7,8 +7,8 @@ use client::control::{Connection, unexpected};
 use protocol::name::{NameError, PortName, SwitchName};
 use protocol::{
     Address, Filter, HostIf, HostIfInfo, LinkState, MAX_GIVEN, Mac, Machine, MachineInfo, Mode,
-    PortAdd, PortInfo, PortKind, PortList, PortRef, PortSet, PortSettings, Queues, Reply, Request,
-    SocketPlace, users,
+    PortAdd, PortInfo, PortKind, PortList, PortRef, PortRequest, PortSet, PortSettings, Queues,
+    Reply, Request, SocketPlace, users,
 };
 
 use super::inherited::inherited;
@@ -171,7 +171,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         }
         Action::Show { name, output } => {
             let port = name.parse()?;
-            match global.connect()?.call(Request::PortShow(PortRef { port }))? {
+            match global.connect()?.call(Request::Port(PortRequest::Show(PortRef { port })))? {
                 Reply::Port(info) => output.print(&info, show),
                 other => Err(unexpected(&other).into()),
             }
@@ -187,18 +187,23 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             let given = host.given()?;
             let (host, machine) = (host.to_api(own), machine.to_api(guests)?);
             let add = PortAdd { port, kind: *kind, settings, host, machine };
-            match global.connect()?.call_giving(Request::PortAdd(Box::new(add)), &given)? {
+            match global
+                .connect()?
+                .call_giving(Request::Port(PortRequest::Add(Box::new(add))), &given)?
+            {
                 Reply::Done => output.done(),
                 other => Err(unexpected(&other).into()),
             }
         }
         Action::Set { name, settings, output } => {
             let set = PortSet { port: name.parse()?, settings: settings.to_api()? };
-            change(global, Request::PortSet(set), *output)
+            change(global, Request::Port(PortRequest::Set(set)), *output)
         }
-        Action::Del { name, output } => {
-            change(global, Request::PortDel(PortRef { port: name.parse()? }), *output)
-        }
+        Action::Del { name, output } => change(
+            global,
+            Request::Port(PortRequest::Del(PortRef { port: name.parse()? })),
+            *output,
+        ),
     }
 }
 
@@ -359,7 +364,7 @@ fn parse_kind(text: &str) -> Result<PortKind, String> {
 
 /// All ports that we may see.
 pub fn list(connection: &Connection, switch: Option<&SwitchName>) -> anyhow::Result<Vec<PortInfo>> {
-    let ask = |from| Request::PortList(PortList { switch: switch.cloned(), from });
+    let ask = |from| Request::Port(PortRequest::List(PortList { switch: switch.cloned(), from }));
     Ok(listing::all(connection, ask)?)
 }
 

@@ -2,7 +2,9 @@
 
 use client::control::{Connection, unexpected};
 use protocol::name::SwitchName;
-use protocol::{Mac, Reply, Request, RuleAdd, RuleDel, RuleInfo, RuleSpec, SteeringQuery};
+use protocol::{
+    Mac, Reply, Request, RuleAdd, RuleDel, RuleInfo, RuleRequest, RuleSpec, SteeringQuery,
+};
 
 use super::Global;
 use super::listing::{self, OfSwitch};
@@ -114,7 +116,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         Action::List(of) => of.print(global, rules, &columns(), |_| String::new()),
         Action::Add { of, action, fields } => {
             let add = RuleAdd { switch: of.name()?, rules: vec![fields.rule(action)] };
-            match global.connect()?.call(Request::RuleAdd(add))? {
+            match global.connect()?.call(Request::Rule(RuleRequest::Add(add)))? {
                 Reply::RulesAdded(ids) => of.output.print(&ids, |_| String::new()),
                 other => Err(unexpected(&other).into()),
             }
@@ -124,14 +126,15 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                 return Err(Usage("which rules? their numbers, or --all".to_owned()).into());
             }
             let rules = rules.clone();
-            of.change(global, |switch| Request::RuleDel(RuleDel { switch, rules }))
+            of.change(global, |switch| Request::Rule(RuleRequest::Del(RuleDel { switch, rules })))
         }
     }
 }
 
 /// All rules of a switch.
 pub fn rules(connection: &Connection, switch: &SwitchName) -> anyhow::Result<Vec<RuleInfo>> {
-    let ask = |from| Request::RuleList(SteeringQuery { switch: switch.clone(), from });
+    let ask =
+        |from| Request::Rule(RuleRequest::List(SteeringQuery { switch: switch.clone(), from }));
     Ok(listing::all(connection, ask)?)
 }
 

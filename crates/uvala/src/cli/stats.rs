@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use client::control::{Connection, unexpected};
 use protocol::name::PortName;
-use protocol::{Counter, DROP_REASONS, PortStats, Reply, Request, StatsQuery};
+use protocol::{Counter, DROP_REASONS, PortRequest, PortStats, Reply, Request, StatsQuery};
 use serde::Serialize;
 
 use super::Global;
@@ -74,7 +74,7 @@ fn snapshot(connection: &Connection, query: &StatsQuery) -> anyhow::Result<Snaps
     let mut snapshot = Snapshot { at_ns: 0, ports: Vec::new() };
     let mut query = query.clone();
     loop {
-        match connection.call(Request::Stats(query.clone()))? {
+        match connection.call(Request::Port(PortRequest::Stats(query.clone())))? {
             Reply::Stats(page) => {
                 snapshot.at_ns = page.at_ns;
                 snapshot.ports.extend(page.items);

@@ -3,8 +3,8 @@
 use client::control::{Connection, unexpected};
 use protocol::name::{NameError, SwitchName};
 use protocol::{
-    Mode, NewPorts, PageFrom, Reply, Request, SwitchInfo, SwitchRef, SwitchSettings, SwitchSpec,
-    users,
+    Mode, NewPorts, PageFrom, Reply, Request, SwitchInfo, SwitchRef, SwitchRequest, SwitchSettings,
+    SwitchSpec, users,
 };
 
 use super::output::{Output, Watch};
@@ -109,21 +109,23 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         }),
         Action::Show { name, output } => {
             let switch = name.parse()?;
-            let request = Request::SwitchShow(SwitchRef { switch });
+            let request = Request::Switch(SwitchRequest::Show(SwitchRef { switch }));
             match global.connect()?.call(request)? {
                 Reply::Switch(info) => output.print(&info, show),
                 other => Err(unexpected(&other).into()),
             }
         }
         Action::Add { name, settings, output } => {
-            change(global, Request::SwitchAdd(settings.spec(name)?), *output)
+            change(global, Request::Switch(SwitchRequest::Add(settings.spec(name)?)), *output)
         }
         Action::Set { name, settings, output } => {
-            change(global, Request::SwitchSet(settings.spec(name)?), *output)
+            change(global, Request::Switch(SwitchRequest::Set(settings.spec(name)?)), *output)
         }
-        Action::Del { name, output } => {
-            change(global, Request::SwitchDel(SwitchRef { switch: name.parse()? }), *output)
-        }
+        Action::Del { name, output } => change(
+            global,
+            Request::Switch(SwitchRequest::Del(SwitchRef { switch: name.parse()? })),
+            *output,
+        ),
     }
 }
 
@@ -173,7 +175,7 @@ fn number(
 
 /// All switches that we may see.
 pub fn list(connection: &Connection) -> anyhow::Result<Vec<SwitchInfo>> {
-    Ok(listing::all(connection, |from| Request::SwitchList(PageFrom { from }))?)
+    Ok(listing::all(connection, |from| Request::Switch(SwitchRequest::List(PageFrom { from })))?)
 }
 
 fn table(switches: &[SwitchInfo]) -> String {

@@ -11,7 +11,7 @@ use client::control::{Connection, ControlError};
 use protocol::name::PortName;
 use protocol::{
     ErrorCode, Failure, Machine, MachineInfo, MachineState, PortAdd, PortInfo, PortKind, PortRef,
-    PortSettings, Request, exit,
+    PortRequest, PortSettings, Request, SessionRequest, exit,
 };
 use rustix::io::Errno;
 
@@ -191,7 +191,9 @@ impl Drop for Place {
     fn drop(&mut self) {
         if let Some(connection) = &self.held {
             // Somebody may have deleted it, or it is gone with the daemon.
-            let _ = connection.call(Request::Detach(PortRef { port: self.port.clone() }));
+            let _ = connection.call(Request::Session(SessionRequest::Detach(PortRef {
+                port: self.port.clone(),
+            })));
         }
     }
 }
@@ -201,7 +203,7 @@ fn add(connection: &Connection, port: &PortName) -> Result<bool, ControlError> {
     let (kind, settings) = (PortKind::VhostUser, PortSettings::default());
     let machine = Some(Machine { held: true, ..Machine::default() });
     let add = PortAdd { port: port.clone(), kind, settings, host: None, machine };
-    match connection.call(Request::PortAdd(Box::new(add))) {
+    match connection.call(Request::Port(PortRequest::Add(Box::new(add)))) {
         Ok(_) => Ok(true),
         Err(error) if is_taken(&error) => Ok(false),
         Err(error) => Err(with_cure(error)),

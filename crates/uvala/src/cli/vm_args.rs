@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use client::control::unexpected;
 use protocol::name::PortName;
-use protocol::{Mac, MachineState, PortInfo, PortKind, PortRef, Reply, Request, ValueError};
+use protocol::{
+    Mac, MachineState, PortInfo, PortKind, PortRef, PortRequest, Reply, Request, ValueError,
+};
 use rustix::io::Errno;
 
 use super::Global;
@@ -122,7 +124,7 @@ fn may_make(path: &Path) -> bool {
 
 /// A port as the daemon describes it.
 pub fn show(global: &Global, port: &PortName) -> anyhow::Result<PortInfo> {
-    let request = Request::PortShow(PortRef { port: port.clone() });
+    let request = Request::Port(PortRequest::Show(PortRef { port: port.clone() }));
     match global.connect()?.call(request)? {
         Reply::Port(info) => Ok(info),
         other => Err(unexpected(&other).into()),

@@ -26,8 +26,8 @@ use client::control::{Connection, ControlError};
 use hostif::namespace;
 use protocol::name::PortName;
 use protocol::{
-    ErrorCode, HostIf, LinkState, PortAdd, PortInfo, PortKind, PortRef, PortSettings, Reply,
-    Request,
+    ErrorCode, HostIf, LinkState, PortAdd, PortInfo, PortKind, PortRef, PortRequest, PortSettings,
+    Reply, Request,
 };
 use serde_json::json;
 
@@ -234,7 +234,7 @@ impl<'a> Call<'a> {
         };
         let (port, kind) = (self.port.clone(), PortKind::Tap);
         let add = PortAdd { port, kind, settings, host: Some(host), machine: None };
-        connection.call(Request::PortAdd(Box::new(add)))?;
+        connection.call(Request::Port(PortRequest::Add(Box::new(add))))?;
         Ok(())
     }
 
@@ -349,14 +349,16 @@ impl<'a> Call<'a> {
     }
 
     fn show(&self, connection: &Connection) -> Result<PortInfo, Trouble> {
-        match connection.call(Request::PortShow(PortRef { port: self.port.clone() }))? {
+        match connection
+            .call(Request::Port(PortRequest::Show(PortRef { port: self.port.clone() })))?
+        {
             Reply::Port(info) => Ok(info),
             _ => Err(Trouble::new(code::DAEMON, "the daemon answered something else")),
         }
     }
 
     fn remove(&self, connection: &Connection, port: &PortName) -> Result<(), Trouble> {
-        match connection.call(Request::PortDel(PortRef { port: port.clone() })) {
+        match connection.call(Request::Port(PortRequest::Del(PortRef { port: port.clone() }))) {
             Err(ControlError::Refused(failure)) if failure.code == ErrorCode::NotFound => Ok(()),
             done => Ok(done.map(drop)?),
         }

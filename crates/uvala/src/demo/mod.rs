@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use client::control::Connection;
-use protocol::{FdbList, Page, PortList, Reply, Request, parse};
+use protocol::{FdbList, FdbRequest, Page, PortList, PortRequest, Reply, Request, parse};
 
 use bench::traffic::session::{Stats, Stop};
 use child::Child;
@@ -169,7 +169,7 @@ impl Demo {
         let (connection, begin) = (self.connect()?, Instant::now());
         let query = FdbList { switch: "vale0".parse()?, from: None };
         while begin.elapsed() < PATIENCE {
-            let reply = connection.call(Request::FdbList(query.clone()))?;
+            let reply = connection.call(Request::Fdb(FdbRequest::List(query.clone())))?;
             if let Reply::Fdb(Page { items, .. }) = reply
                 && items.iter().any(|entry| entry.mac.to_string() == mac)
             {
@@ -183,7 +183,7 @@ impl Demo {
 
     /// Memory of a port, of whichever is open.
     fn port_memory(&self) -> Result<u64> {
-        match self.connect()?.call(Request::PortList(PortList::default()))? {
+        match self.connect()?.call(Request::Port(PortRequest::List(PortList::default())))? {
             Reply::Ports(page) => Ok(page.items.iter().map(|port| port.memory).max().unwrap_or(0)),
             _ => bail!("the switch did not list its ports"),
         }

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use packet::PortId;
 use protocol::name::{PortName, SwitchName};
 use protocol::{
-    COUNT_NAME_MAX, COUNTS_MAX, ChainAdd, ChainInfo, ChainRef, ChainSpec, FlowCacheInfo,
-    FunctionInfo, FunctionNote, Reply, Request, RuleAdd, RuleDel, RuleInfo, RuleSpec,
-    SteeringQuery, SwitchSettings,
+    COUNT_NAME_MAX, COUNTS_MAX, ChainAdd, ChainInfo, ChainRef, ChainRequest, ChainSpec,
+    FlowCacheInfo, FunctionInfo, FunctionNote, FunctionRequest, Reply, RuleAdd, RuleDel, RuleInfo,
+    RuleRequest, RuleSpec, SteeringQuery, SwitchSettings,
 };
 use switch::chain::Report;
 use switch::chain::cache::CacheStats;
 use switch::{Counters, DropReason, Forwarding};
 
-use super::{Answer, Control, Port, Wanted, page, parse_port};
+use super::{Control, Port, Wanted, page, parse_port};
 use crate::control::datapath::Datapath;
 use crate::control::refusal::{ChainRefusal, PortRefusal, Refusal};
 use crate::control::state::{Holder, Switch};
@@ -25,21 +25,43 @@ use crate::model::policy::{Access, Caller};
 use crate::model::steering::{Steering, View, closed_exit, deaf};
 
 impl<D: Datapath> Control<D> {
-    /// Answers a call about chains, or about trust groups.
-    pub(super) fn steer_call(&mut self, caller: &Caller, request: Request) -> Answer {
-        let reply = match request {
-            Request::ChainAdd(add) => self.chain_add(caller, add),
-            Request::ChainDel(del) => self.chain_del(caller, &del),
-            Request::ChainList(query) => self.chain_list(caller, &query),
-            Request::RuleAdd(add) => self.rule_add(caller, add),
-            Request::RuleDel(del) => self.rule_del(caller, &del),
-            Request::RuleList(query) => self.rule_list(caller, &query),
-            Request::FunctionList(query) => self.function_list(caller, &query),
-            Request::FunctionNote(note) => self.function_note(caller, note),
-            Request::Audit(from) => self.audit(caller, &from),
-            other => unreachable!("{other:?} is not about chains"),
-        };
-        reply.map(|reply| (reply, Vec::new()))
+    /// Answers a call about chains.
+    pub(super) fn chain_call(
+        &mut self,
+        caller: &Caller,
+        call: ChainRequest,
+    ) -> Result<Reply, Refusal> {
+        match call {
+            ChainRequest::Add(add) => self.chain_add(caller, add),
+            ChainRequest::Del(del) => self.chain_del(caller, &del),
+            ChainRequest::List(query) => self.chain_list(caller, &query),
+        }
+    }
+
+    /// Answers a call about rules.
+    pub(super) fn rule_call(
+        &mut self,
+        caller: &Caller,
+        call: RuleRequest,
+    ) -> Result<Reply, Refusal> {
+        match call {
+            RuleRequest::Add(add) => self.rule_add(caller, add),
+            RuleRequest::Del(del) => self.rule_del(caller, &del),
+            RuleRequest::List(query) => self.rule_list(caller, &query),
+        }
+    }
+
+    /// Answers a call about instances of services.
+    pub(super) fn function_call(
+        &mut self,
+        caller: &Caller,
+        call: FunctionRequest,
+    ) -> Result<Reply, Refusal> {
+        match call {
+            FunctionRequest::List(query) => self.function_list(caller, &query),
+            FunctionRequest::Note(note) => self.function_note(caller, note),
+            FunctionRequest::Next(_) => unreachable!("its answer takes the client"),
+        }
     }
 
     /// After a port has come, gone, or changed.

@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use protocol::name::SwitchName;
-use protocol::{HostIf, PortKind, Reply, Request};
+use protocol::{HostIf, InterfaceRequest, PortKind, PortRequest, Reply, Request, SessionRequest};
 
 use super::keeping::Touched;
 use super::{Client, Control, Step, host};
@@ -43,14 +43,18 @@ impl<D: Datapath> Control<D> {
     pub(super) fn begin_open(&mut self, client: &Client, request: &Request) -> Option<Build> {
         let caller = &client.caller;
         let (to, wanted) = match request {
-            Request::PortAdd(add) => {
+            Request::Port(PortRequest::Add(add)) => {
                 let host = host::wanted(caller, add, &self.declared).ok()??;
                 self.state.claim_persistent(caller, &add.port).ok()?;
                 self.claim_group_of(caller.uid, &host).ok()?;
                 (&add.port, vec![(add.kind, host)])
             }
-            Request::InterfaceAttach(attach) => (&attach.port, self.attached_host(caller, attach)?),
-            Request::Bind(bind) => (&bind.port, self.bound_host(caller, bind)?),
+            Request::Interface(InterfaceRequest::Attach(attach)) => {
+                (&attach.port, self.attached_host(caller, attach)?)
+            }
+            Request::Session(SessionRequest::Bind(bind)) => {
+                (&bind.port, self.bound_host(caller, bind)?)
+            }
             _ => return None,
         };
         let switch = self.state.find_switch(to.switch()).map(|switch| switch.key);
@@ -73,11 +77,11 @@ impl<D: Datapath> Control<D> {
     /// Begins a call when every interface that it takes is open.
     pub(super) fn begin(&mut self, client: &mut Client, request: Request) -> Step {
         match request {
-            Request::Attach(attach) => {
+            Request::Session(SessionRequest::Attach(attach)) => {
                 let build = self.attach(client, &attach);
                 self.begun(client, build)
             }
-            Request::Bind(bind) => {
+            Request::Session(SessionRequest::Bind(bind)) => {
                 let build = self.bind(client, &bind);
                 self.begun(client, build)
             }

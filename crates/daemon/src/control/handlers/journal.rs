@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use protocol::name::PortName;
-use protocol::{ErrorCode, Request};
+use protocol::{
+    ChainRequest, ErrorCode, FdbRequest, InterfaceRequest, PortRequest, Request, RuleRequest,
+    SessionRequest, SwitchRequest,
+};
 use serde::Serialize;
 
 use super::{Answer, Client, Control};
@@ -127,33 +130,55 @@ fn named(name: &str) -> &str {
 /// What a call does, where it changes anything.
 fn deed(request: &Request) -> Option<String> {
     let deed = match request {
-        Request::Detach(port) => format!("detached {}", port.port),
-        Request::InterfaceAdd(add) => format!("added interface {}", add.port),
-        Request::InterfaceDel(port) => format!("deleted interface {}", port.port),
-        Request::InterfaceAttach(attach) => format!("put an interface into {}", attach.port),
-        Request::InterfacePoll(poll) => format!("changed who polls {}", poll.port),
-        Request::InterfaceDetach(port) => format!("took the interface {} out", port.port),
-        Request::SwitchAdd(spec) => {
+        Request::Session(SessionRequest::Detach(port)) => format!("detached {}", port.port),
+        Request::Interface(InterfaceRequest::Add(add)) => format!("added interface {}", add.port),
+        Request::Interface(InterfaceRequest::Del(port)) => {
+            format!("deleted interface {}", port.port)
+        }
+        Request::Interface(InterfaceRequest::Attach(attach)) => {
+            format!("put an interface into {}", attach.port)
+        }
+        Request::Interface(InterfaceRequest::Poll(poll)) => {
+            format!("changed who polls {}", poll.port)
+        }
+        Request::Interface(InterfaceRequest::Detach(port)) => {
+            format!("took the interface {} out", port.port)
+        }
+        Request::Switch(SwitchRequest::Add(spec)) => {
             format!("added switch {} with {}", spec.switch, json(&spec.settings))
         }
-        Request::SwitchSet(spec) => format!("set switch {} {}", spec.switch, json(&spec.settings)),
-        Request::SwitchDel(switch) => format!("deleted switch {}", switch.switch),
-        Request::PortAdd(add) => {
+        Request::Switch(SwitchRequest::Set(spec)) => {
+            format!("set switch {} {}", spec.switch, json(&spec.settings))
+        }
+        Request::Switch(SwitchRequest::Del(switch)) => format!("deleted switch {}", switch.switch),
+        Request::Port(PortRequest::Add(add)) => {
             let host = add.host.as_ref().map(|host| format!(" {}", json(host))).unwrap_or_default();
             let (kind, settings) = (json(&add.kind), json(&add.settings));
             format!("added {} port {}{host} with {settings}", kind.trim_matches('"'), add.port)
         }
-        Request::PortSet(set) => format!("set port {} {}", set.port, json(&set.settings)),
-        Request::PortDel(port) => format!("deleted port {}", port.port),
-        Request::FdbAdd(add) => format!("put {} in VLAN {} on {}", add.mac, add.vlan, add.port),
-        Request::FdbDel(del) => {
+        Request::Port(PortRequest::Set(set)) => {
+            format!("set port {} {}", set.port, json(&set.settings))
+        }
+        Request::Port(PortRequest::Del(port)) => format!("deleted port {}", port.port),
+        Request::Fdb(FdbRequest::Add(add)) => {
+            format!("put {} in VLAN {} on {}", add.mac, add.vlan, add.port)
+        }
+        Request::Fdb(FdbRequest::Del(del)) => {
             format!("deleted {} in VLAN {} of {}", del.mac, del.vlan, del.switch)
         }
-        Request::ChainAdd(add) => format!("set chain {} of {}", json(&add.chain), add.switch),
-        Request::ChainDel(del) => format!("deleted chain {} of {}", del.chain, del.switch),
-        Request::RuleAdd(add) => format!("added {} rules to {}", add.rules.len(), add.switch),
-        Request::RuleDel(del) => format!("deleted rules {:?} of {}", del.rules, del.switch),
-        Request::FdbFlush(flush) => format!("flushed addresses of {}", flush.switch),
+        Request::Chain(ChainRequest::Add(add)) => {
+            format!("set chain {} of {}", json(&add.chain), add.switch)
+        }
+        Request::Chain(ChainRequest::Del(del)) => {
+            format!("deleted chain {} of {}", del.chain, del.switch)
+        }
+        Request::Rule(RuleRequest::Add(add)) => {
+            format!("added {} rules to {}", add.rules.len(), add.switch)
+        }
+        Request::Rule(RuleRequest::Del(del)) => {
+            format!("deleted rules {:?} of {}", del.rules, del.switch)
+        }
+        Request::Fdb(FdbRequest::Flush(flush)) => format!("flushed addresses of {}", flush.switch),
         _ => return None,
     };
     Some(deed)

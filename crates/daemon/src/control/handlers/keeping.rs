@@ -16,7 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::name::{PortName, SwitchName};
 use protocol::{
-    ChainAdd, ChainRef, InterfaceAttach, PortRef, Reply, Request, RuleAdd, RuleDel, SwitchSettings,
+    ChainAdd, ChainRef, ChainRequest, FdbRequest, InterfaceAttach, InterfaceRequest, PortRef,
+    PortRequest, Reply, Request, RuleAdd, RuleDel, RuleRequest, SwitchRequest, SwitchSettings,
 };
 use ring::layout::RingCounts;
 
@@ -231,31 +232,33 @@ impl<D: Datapath> Control<D> {
             self.statics.find(switch, station).cloned()
         };
         match request {
-            Request::SwitchAdd(spec) | Request::SwitchSet(spec) => touch(&spec.switch, None),
-            Request::ChainAdd(ChainAdd { switch, .. })
-            | Request::ChainDel(ChainRef { switch, .. })
-            | Request::RuleAdd(RuleAdd { switch, .. })
-            | Request::RuleDel(RuleDel { switch, .. }) => touch(switch, None),
-            Request::SwitchDel(switch) => {
+            Request::Switch(SwitchRequest::Add(spec))
+            | Request::Switch(SwitchRequest::Set(spec)) => touch(&spec.switch, None),
+            Request::Chain(ChainRequest::Add(ChainAdd { switch, .. }))
+            | Request::Chain(ChainRequest::Del(ChainRef { switch, .. }))
+            | Request::Rule(RuleRequest::Add(RuleAdd { switch, .. }))
+            | Request::Rule(RuleRequest::Del(RuleDel { switch, .. })) => touch(switch, None),
+            Request::Switch(SwitchRequest::Del(switch)) => {
                 let whole = Touched { whole: true, ..Touched::default() };
                 vec![(switch.switch.clone(), whole)]
             }
-            Request::PortAdd(add) => touch_port(&add.port),
-            Request::PortSet(set) => touch_port(&set.port),
-            Request::PortDel(PortRef { port }) | Request::InterfaceDel(PortRef { port }) => {
-                touch_port(port)
-            }
-            Request::FdbAdd(add) => {
+            Request::Port(PortRequest::Add(add)) => touch_port(&add.port),
+            Request::Port(PortRequest::Set(set)) => touch_port(&set.port),
+            Request::Port(PortRequest::Del(PortRef { port }))
+            | Request::Interface(InterfaceRequest::Del(PortRef { port })) => touch_port(port),
+            Request::Fdb(FdbRequest::Add(add)) => {
                 let before = home(add.port.switch(), add.mac, add.vlan);
                 touch(add.port.switch(), before.into_iter().chain([add.port.clone()]))
             }
-            Request::FdbDel(del) => touch(&del.switch, home(&del.switch, del.mac, del.vlan)),
-            Request::InterfaceAdd(add) => touch_port(&add.port),
+            Request::Fdb(FdbRequest::Del(del)) => {
+                touch(&del.switch, home(&del.switch, del.mac, del.vlan))
+            }
+            Request::Interface(InterfaceRequest::Add(add)) => touch_port(&add.port),
             // First where it is now: written twice, it is made once.
-            Request::InterfaceAttach(InterfaceAttach { port, .. }) => {
+            Request::Interface(InterfaceRequest::Attach(InterfaceAttach { port, .. })) => {
                 [touch_port(port), touch_alone(port)].concat()
             }
-            Request::InterfaceDetach(PortRef { port }) => {
+            Request::Interface(InterfaceRequest::Detach(PortRef { port })) => {
                 [touch_alone(port), touch_port(port)].concat()
             }
             _ => Vec::new(),

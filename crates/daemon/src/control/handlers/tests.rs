@@ -12,7 +12,10 @@ mod lone;
 mod netmap;
 mod roles;
 
-use protocol::{Counter, ErrorCode, Mac, PortSettings, SwitchSettings};
+use protocol::{
+    Counter, ErrorCode, Mac, PortRequest, PortSettings, SessionRequest, SwitchRequest,
+    SwitchSettings,
+};
 
 use super::super::fake::Fake;
 use super::*;
@@ -57,7 +60,7 @@ impl Bench {
 
     /// Reserves a port whose client waits for it.
     fn reserve(&mut self, conn: u64, port: &str) -> Build {
-        let attach = Request::Attach(Attach::new(port.parse().unwrap()));
+        let attach = Request::Session(SessionRequest::Attach(Attach::new(port.parse().unwrap())));
         match self.control.call(&mut client(conn, 0), attach) {
             Step::Build(build) => build,
             Step::Answer(answer) => panic!("{answer:?}"),
@@ -99,7 +102,7 @@ impl Bench {
 fn test_attach_answers_with_geometry_and_three_descriptors() {
     let mut bench = Bench::new();
     let attach = Attach { tx_slots: Some(64), ..Attach::new("vale0:a".parse().unwrap()) };
-    let answer = bench.answer(1, 1000, Request::Attach(attach));
+    let answer = bench.answer(1, 1000, Request::Session(SessionRequest::Attach(attach)));
     let (Reply::Attached(geometry), fds) = answer.unwrap() else { panic!("another answer") };
     assert_eq!((geometry.tx_slots, geometry.rx_slots, fds.len()), (64, 1024, 3));
     bench.control.hang_up(ConnKey(1));
@@ -345,7 +348,7 @@ fn test_pages_go_on_until_everything_was_listed() {
     }
     let (mut seen, mut pages, mut from) = (Vec::new(), 0, None);
     loop {
-        let list = Request::PortList(PortList { switch: None, from });
+        let list = Request::Port(PortRequest::List(PortList { switch: None, from }));
         let (reply, _) = bench.answer(0, 0, list).unwrap();
         assert!(serde_json::to_vec(&reply).unwrap().len() < protocol::MAX_MESSAGE);
         let Reply::Ports(page) = reply else { panic!("another answer") };
@@ -483,10 +486,10 @@ fn test_owner_opens_a_switch_to_others() {
     bench.attach(1, 1000, "vale0:a").unwrap();
     let settings = SwitchSettings { mode: Mode::new(0o622), ..Default::default() };
     let spec = SwitchSpec { switch: "vale0".parse().unwrap(), settings };
-    bench.answer(1, 1000, Request::SwitchSet(spec)).unwrap();
+    bench.answer(1, 1000, Request::Switch(SwitchRequest::Set(spec))).unwrap();
     bench.attach(2, 1001, "vale0:b").unwrap();
     let set = PortSet { port: "vale0:b".parse().unwrap(), settings: PortSettings::default() };
-    let own = bench.answer(2, 1001, Request::PortSet(set));
+    let own = bench.answer(2, 1001, Request::Port(PortRequest::Set(set)));
     assert_eq!(own.unwrap_err().code(), ErrorCode::Permission);
 }
 

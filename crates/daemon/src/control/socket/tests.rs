@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
 use client::control::{Connection as Call, ControlError};
-use protocol::{Attach, PortRef};
+use protocol::{Attach, PortRef, SessionRequest};
 use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketType, recv, shutdown, socket_with,
 };
@@ -111,7 +111,8 @@ fn test_a_hang_up_is_heard_before_a_request_that_came_after_it() {
     let _none_begins = CHILD.lock().unwrap();
     let daemon = Running::new(8);
     let other = daemon.call();
-    let detach = Request::Detach(PortRef { port: "vale0:a".parse().unwrap() });
+    let detach =
+        Request::Session(SessionRequest::Detach(PortRef { port: "vale0:a".parse().unwrap() }));
     for turn in 0..2000 {
         let call = daemon.call();
         let (_, fds) = call.attach(attach("vale0:a")).unwrap();

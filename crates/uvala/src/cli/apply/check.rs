@@ -9,8 +9,8 @@ use std::path::Path;
 use client::control::{Connection, ControlError};
 use daemon::config::{ConfigError, SwitchText};
 use protocol::{
-    ChainSpec, ErrorCode, PortInfo, PortKind, PortList, PortSettings, Request, RuleSpec,
-    sent_by_function,
+    ChainSpec, ErrorCode, PortInfo, PortKind, PortList, PortRequest, PortSettings, Request,
+    RuleSpec, sent_by_function,
 };
 
 use crate::cli::{chain, listing, rule};
@@ -40,7 +40,8 @@ impl There {
     /// `None`: who asks may not look at it.
     fn ask(connection: &Connection, text: &SwitchText) -> anyhow::Result<Option<Self>> {
         let name = &text.spec.switch;
-        let ask = |from| Request::PortList(PortList { switch: Some(name.clone()), from });
+        let ask =
+            |from| Request::Port(PortRequest::List(PortList { switch: Some(name.clone()), from }));
         let mut there = match listing::all::<PortInfo>(connection, ask) {
             Ok(ports) => Self {
                 chains: chain::chains(connection, name)?.into_iter().map(|it| it.chain).collect(),

@@ -3,7 +3,8 @@
 use client::control::{Connection, ControlError, unexpected};
 use protocol::name::{PortName, SwitchName};
 use protocol::{
-    ErrorCode, Failure, PortInfo, PortRef, PortSet, PortSettings, Reply, Request, SwitchRef,
+    ErrorCode, Failure, PortInfo, PortRef, PortRequest, PortSet, PortSettings, Reply, Request,
+    SwitchRef, SwitchRequest,
 };
 
 /// What its ports are to be, as far as somebody says it.
@@ -19,7 +20,7 @@ impl Role<'_> {
     /// Ports that are there are of this service, or become it. Those that are not there will be.
     pub fn settle(&self, connection: &Connection, ports: &[PortName]) -> anyhow::Result<()> {
         for (at, port) in (0u16..).zip(ports) {
-            let call = Request::PortShow(PortRef { port: port.clone() });
+            let call = Request::Port(PortRequest::Show(PortRef { port: port.clone() }));
             let info = match connection.call(call) {
                 Ok(Reply::Port(info)) => info,
                 Ok(other) => return Err(unexpected(&other).into()),
@@ -59,7 +60,7 @@ impl Role<'_> {
                 let settings =
                     PortSettings { service, instance: number, ..PortSettings::default() };
                 let set = PortSet { port: port.clone(), settings };
-                match connection.call(Request::PortSet(set))? {
+                match connection.call(Request::Port(PortRequest::Set(set)))? {
                     Reply::Done => Ok(()),
                     other => Err(unexpected(&other).into()),
                 }
@@ -95,7 +96,8 @@ fn is_unseen(code: ErrorCode) -> bool {
 /// Only chains lead to functions. Without, frames are flooded to them, and two that pass everything
 /// on send them round and round.
 pub fn check_switch(connection: &Connection, name: &SwitchName) -> anyhow::Result<()> {
-    let (code, why) = match connection.call(Request::SwitchShow(SwitchRef { switch: name.clone() }))
+    let (code, why) = match connection
+        .call(Request::Switch(SwitchRequest::Show(SwitchRef { switch: name.clone() })))
     {
         Ok(Reply::Switch(info)) if info.forwarding == "chain" => return Ok(()),
         Ok(Reply::Switch(info)) => {

@@ -1,6 +1,6 @@
 //! Chains and rules, and the ports that they name: these come and go.
 
-use protocol::{GroupAudit, PageFrom, SteeringQuery};
+use protocol::{GroupAudit, GroupRequest, PageFrom, RuleRequest, SteeringQuery};
 use switch::chain::rule::Action;
 use switch::chain::{Plan, Planner};
 
@@ -117,7 +117,7 @@ fn test_pages_of_rules_have_each_once_while_others_come_and_go() {
     let (mut seen, mut from, mut pages) = (Vec::new(), None, 0);
     loop {
         let query = SteeringQuery { switch: "vale0".parse().unwrap(), from };
-        let (reply, _) = bench.answer(0, 0, Request::RuleList(query)).unwrap();
+        let (reply, _) = bench.answer(0, 0, Request::Rule(RuleRequest::List(query))).unwrap();
         let Reply::Rules(page) = reply else { panic!("{reply:?}") };
         seen.extend(page.items.iter().filter_map(|info| info.rule.id));
         from = page.next;
@@ -174,7 +174,7 @@ fn test_only_ports_with_slots_are_functions() {
 fn audit(bench: &mut Bench, uid: u32) -> Vec<(u32, String, Vec<String>)> {
     let (mut rows, mut from) = (Vec::new(), None);
     loop {
-        let request = Request::Audit(PageFrom { from });
+        let request = Request::Group(GroupRequest::Audit(PageFrom { from }));
         let (reply, _) = bench.answer(0, uid, request).unwrap();
         let Reply::Audit(page) = reply else { panic!("{reply:?}") };
         assert!(page.items.len() <= 8);

@@ -1,6 +1,7 @@
 //! Who may attach to what: ports that were given to somebody, switches closed to new ports.
 
 use protocol::Bind;
+use protocol::SessionRequest;
 
 use super::*;
 
@@ -31,7 +32,7 @@ fn gets(bench: &mut Bench, uid: u32, port: &str) -> bool {
     let attached = bench.attach(77, uid, port);
     bench.control.hang_up(ConnKey(77));
     let bind = Bind::new(port.parse().unwrap());
-    let bound = bench.answer(78, uid, Request::Bind(bind));
+    let bound = bench.answer(78, uid, Request::Session(SessionRequest::Bind(bind)));
     bench.control.hang_up(ConnKey(78));
     for refusal in [attached.as_ref().err(), bound.as_ref().err()].into_iter().flatten() {
         assert_eq!(refusal.code(), ErrorCode::Permission, "{refusal}");

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use protocol::{Bind, HostRings};
+use protocol::{Bind, HostRings, SessionRequest};
 
 use super::*;
 
@@ -136,7 +136,9 @@ fn test_both_sides_of_an_interface_come_and_go_together() {
     let mut bench = Bench::new();
     let bind = |port: &str| Bind::new(port.parse().unwrap());
     let both = Bind { host: Some(HostRings::default()), ..bind("netmap:lo") };
-    let ask = |bench: &mut Bench, conn, bind| bench.answer(conn, 0, Request::Bind(bind));
+    let ask = |bench: &mut Bench, conn, bind| {
+        bench.answer(conn, 0, Request::Session(SessionRequest::Bind(bind)))
+    };
     ask(&mut bench, 1, both.clone()).unwrap();
     assert_eq!(bench.control.state.sides_bound_by(ConnKey(1)).len(), 2);
     let regions: Vec<u16> =

@@ -1,6 +1,6 @@
 //! Interfaces: names of their own, in a switch and alone.
 
-use protocol::{Bind, Bound, PortGeometry};
+use protocol::{Bind, Bound, PortGeometry, SessionRequest};
 
 use super::*;
 
@@ -21,7 +21,7 @@ impl Bench {
     }
 
     fn open(&mut self, conn: u64, uid: u32, port: &str) -> Result<Bound, Refusal> {
-        let bind = Request::Bind(Bind::new(port.parse().unwrap()));
+        let bind = Request::Session(SessionRequest::Bind(Bind::new(port.parse().unwrap())));
         match self.answer(conn, uid, bind)? {
             (Reply::Bound(bound), _) => Ok(bound),
             other => panic!("{other:?}"),
@@ -84,7 +84,7 @@ fn test_who_holds_an_interface_goes_with_it_out_of_its_switch() {
     bench.interface(1000, "attach", "vale0:v0").unwrap();
     bench.open(1, 1000, "vale0:v0").unwrap();
     // Who opens it at this moment is told where it is when it is built.
-    let bind = Request::Bind(Bind::new("netmap:v0".parse().unwrap()));
+    let bind = Request::Session(SessionRequest::Bind(Bind::new("netmap:v0".parse().unwrap())));
     let Step::Build(build) = bench.control.call(&mut client(2, 1000), bind) else {
         panic!("it has to be built")
     };
@@ -93,7 +93,7 @@ fn test_who_holds_an_interface_goes_with_it_out_of_its_switch() {
     bench.interface(1000, "detach", "vale0:v0").unwrap();
     assert!(!bench.control.state.has_switch(&"vale0".parse().unwrap()));
     assert_eq!(bench.control.state.bound_by(ConnKey(1)).unwrap().to_string(), "netmap:v0");
-    let (reply, _) = bench.answer(2, 1000, Request::Resume).unwrap();
+    let (reply, _) = bench.answer(2, 1000, Request::Session(SessionRequest::Resume)).unwrap();
     let Reply::Bound(bound) = reply else { panic!("another answer") };
     assert_eq!(bound.attached.port.to_string(), "netmap:v0");
     assert_eq!(bench.code_of("attach", "vale0:v0"), ErrorCode::InUse);

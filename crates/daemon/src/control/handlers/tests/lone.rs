@@ -1,6 +1,6 @@
 //! Null ports and monitors: who may have them, and that nothing stays behind.
 
-use protocol::{Bind, BindKind, Bound, BoundRings, MonitorOf, RingChoice};
+use protocol::{Bind, BindKind, Bound, BoundRings, MonitorOf, RingChoice, SessionRequest};
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn null(mem_id: u16) -> Bind {
 
 impl Bench {
     fn lone(&mut self, conn: u64, uid: u32, bind: Bind) -> Result<Bound, ErrorCode> {
-        match self.answer(conn, uid, Request::Bind(bind)) {
+        match self.answer(conn, uid, Request::Session(SessionRequest::Bind(bind))) {
             Ok((Reply::Bound(bound), _)) => Ok(bound),
             Ok(_) => panic!("another answer"),
             Err(refusal) => Err(refusal.code()),

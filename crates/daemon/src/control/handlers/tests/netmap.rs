@@ -1,7 +1,7 @@
 //! Ports of netmap programs: who may hold what, and that nothing stays behind.
 
 use proptest::prelude::*;
-use protocol::{Bind, Bound, BoundRings, PortGeometry, RingChoice};
+use protocol::{Bind, Bound, BoundRings, PortGeometry, RingChoice, SessionRequest};
 
 use super::*;
 
@@ -11,7 +11,7 @@ impl Bench {
     }
 
     fn bind_as(&mut self, conn: u64, uid: u32, bind: Bind) -> Result<Bound, Refusal> {
-        let (reply, fds) = self.answer(conn, uid, Request::Bind(bind))?;
+        let (reply, fds) = self.answer(conn, uid, Request::Session(SessionRequest::Bind(bind)))?;
         let Reply::Bound(bound) = reply else { panic!("another answer") };
         assert_eq!(fds.len(), 3);
         Ok(bound)
@@ -19,7 +19,8 @@ impl Bench {
 
     /// Binds, up to what has to be built.
     fn begin(&mut self, conn: u64, bind: Bind) -> Build {
-        match self.control.call(&mut client(conn, 0), Request::Bind(bind)) {
+        match self.control.call(&mut client(conn, 0), Request::Session(SessionRequest::Bind(bind)))
+        {
             Step::Build(build) => build,
             Step::Answer(answer) => panic!("{answer:?}"),
             Step::Keep => unreachable!("nothing is kept"),

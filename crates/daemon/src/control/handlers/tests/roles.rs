@@ -1,6 +1,7 @@
 //! Instances of services: their numbers, who may be one, and that they have chains.
 
 use super::*;
+use protocol::SessionRequest;
 
 fn add(port: &str, settings: &str) -> String {
     format!(r#"{{"port_add":{{"port":"vale0:{port}","settings":{{{settings}}}}}}}"#)
@@ -137,7 +138,7 @@ fn attach(
     let mut client = client(conn, 0);
     client.caller.pid = pid;
     let attach = Attach { alone, ..Attach::new(format!("vale0:{port}").parse().unwrap()) };
-    let step = bench.control.call(&mut client, Request::Attach(attach));
+    let step = bench.control.call(&mut client, Request::Session(SessionRequest::Attach(attach)));
     bench.follow(conn, step).map(drop).map_err(|why| (why.code(), why.to_string()))
 }
 
@@ -171,7 +172,10 @@ fn test_of_two_that_ask_at_once_the_second_is_refused() {
         let mut client = client(pid.into(), 0);
         client.caller.pid = pid;
         let port = port.parse().unwrap();
-        (client, Request::Attach(Attach { alone: true, ..Attach::new(port) }))
+        (
+            client,
+            Request::Session(SessionRequest::Attach(Attach { alone: true, ..Attach::new(port) })),
+        )
     };
     let (mut first, attach) = ask(7, "vale0:f1");
     let Step::Build(build) = bench.control.call(&mut first, attach) else { panic!("it waits") };
