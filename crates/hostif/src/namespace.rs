@@ -1,4 +1,4 @@
-//! Network namespaces: named, and entered by a thread that ends afterwards.
+//! Network namespaces: opened by name, and entered by a short-lived thread.
 
 use std::fs::File;
 use std::io;
@@ -13,16 +13,16 @@ use crate::HostError;
 /// The namespace that an interface is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Home {
-    /// Ours: netlink tells what happens to it.
+    /// The daemon's own namespace, of which netlink reports changes.
     Ours,
-    /// The one of this number, whose it may be.
+    /// Another namespace, with this inode number.
     Other(u64),
-    /// Another one, of which we know nothing.
+    /// A namespace that the daemon cannot identify.
     Unknown,
 }
 
 impl Home {
-    /// That of what is opened in a namespace, or here where there is none to enter.
+    /// The home of an interface that was opened in `namespace`, or in the daemon's own for `None`.
     #[must_use]
     pub fn of(namespace: Option<&OwnedFd>) -> Self {
         match namespace {
@@ -33,13 +33,13 @@ impl Home {
         }
     }
 
-    /// Netlink does not tell of it.
+    /// Whether netlink reports no changes of it.
     #[must_use]
     pub fn is_foreign(self) -> bool {
         self != Self::Ours
     }
 
-    /// Its number, by which the kernel tells it from all others that there are.
+    /// The inode number, which identifies a namespace.
     #[must_use]
     pub fn number(self) -> Option<u64> {
         match self {
@@ -50,7 +50,7 @@ impl Home {
     }
 }
 
-/// The number of the namespace that this process is in.
+/// The inode number of this process's namespace.
 ///
 /// # Errors
 /// No `/proc`.
@@ -58,10 +58,10 @@ pub fn own() -> io::Result<u64> {
     Ok(std::fs::metadata("/proc/self/ns/net")?.ino())
 }
 
-/// Where a namespace is that an operator names: one of `ip netns`, the number of a process, a path.
+/// The path of a namespace that an operator names: a name of `ip netns`, a process ID or a path.
 ///
 /// # Errors
-/// If that is no such name.
+/// The text is none of these.
 pub fn path_of(name: &str) -> Result<String, HostError> {
     if name.starts_with('/') {
         Ok(name.to_owned())
@@ -77,10 +77,10 @@ pub fn path_of(name: &str) -> Result<String, HostError> {
 /// Opens a namespace that an operator names.
 ///
 /// # Errors
-/// If there is none, or we may not look.
+/// The namespace does not exist, or the process may not open it.
 pub fn open(name: &str) -> Result<OwnedFd, HostError> {
     let path = path_of(name)?;
-    // Other files are not even opened: there are some that keep waiting who opens them.
+    // Opening another kind of file, such as a FIFO, could block.
     let opened = rustix::fs::statfs(&path).map_err(io::Error::from).and_then(|on| {
         let is_namespace = on.f_type == NAMESPACES;
         if is_namespace { File::open(&path) } else { Err(io::ErrorKind::NotFound.into()) }
@@ -91,10 +91,10 @@ pub fn open(name: &str) -> Result<OwnedFd, HostError> {
     })
 }
 
-/// The file system that namespaces are files of (`linux/magic.h`).
+/// The magic number of the namespace file system (`linux/magic.h`).
 const NAMESPACES: rustix::fs::FsWord = 0x6e73_6673;
 
-/// How an operator runs `ip` in it.
+/// The command by which an operator runs `ip` in a namespace.
 #[must_use]
 pub fn command(name: &str) -> String {
     match path_of(name) {
@@ -107,7 +107,7 @@ fn is_process(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// There is none of that name.
+/// The error for a namespace that does not exist.
 pub(crate) fn none(name: &str) -> HostError {
     let name = name.to_owned();
     match name.starts_with('/') {
@@ -117,10 +117,10 @@ pub(crate) fn none(name: &str) -> HostError {
     }
 }
 
-/// Runs `job` in a namespace, or here where there is none to enter.
+/// Runs `job` in a namespace, or in the current one for `None`.
 ///
 /// # Errors
-/// Those of `job`, or if the namespace cannot be entered.
+/// The errors of `job`, or the namespace cannot be entered.
 pub fn within<R: Send>(
     namespace: Option<(&str, &OwnedFd)>,
     job: impl FnOnce() -> Result<R, HostError> + Send,
@@ -164,7 +164,8 @@ mod tests {
             assert!(error.contains(cure), "{error}");
         }
         open(&std::process::id().to_string()).expect("our own");
-        // A file that is none, one that would be waited for, and a namespace of another kind.
+        // A regular file, a directory, a device, a FIFO that would block, and a namespace of
+        // another type.
         let dir = tempfile::tempdir().expect("a directory");
         let fifo = dir.path().join("fifo");
         let mode = rustix::fs::Mode::RWXU;

@@ -1,8 +1,8 @@
-//! The kernel's interfaces by rtnetlink: looked up, set up, watched.
+//! The kernel's interfaces by rtnetlink: looked up, configured, watched.
 //!
-//! A message is a header and attributes, all in the machine's order, everything padded to four
-//! bytes. The kernel answers each with an error number, 0 for done. What it says is read as if it
-//! could be wrong all the same: it costs nothing.
+//! A message is a header and attributes, in host byte order, padded to four bytes. The kernel
+//! answers each request with an error number, 0 for success. The parser bounds everything that it
+//! reads, although the kernel is trusted: the checks cost nothing.
 
 use std::cell::Cell;
 use std::io;
@@ -15,7 +15,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with,
 };
 
-/// Kinds of messages (`linux/rtnetlink.h`, `linux/netlink.h`).
+/// Message types (`linux/rtnetlink.h`, `linux/netlink.h`).
 mod kind {
     pub const ERROR: u16 = 2;
     pub const NEWLINK: u16 = 16;
@@ -26,18 +26,18 @@ mod kind {
     pub const NEWROUTE: u16 = 24;
 }
 
-/// Flags of a message.
+/// Message flags.
 mod flag {
     pub const REQUEST: u16 = 1;
     pub const ACK: u16 = 4;
     pub const REPLACE: u16 = 0x100;
     pub const EXCL: u16 = 0x200;
     pub const CREATE: u16 = 0x400;
-    /// Make it, or put it in the place of what is there.
+    /// Create the object, or replace an existing one.
     pub const MAKE: u16 = REQUEST | ACK | CREATE | REPLACE;
 }
 
-/// What a route says of itself.
+/// Fields of a route message.
 mod route {
     pub const TABLE_MAIN: u8 = 254;
     pub const PROTO_STATIC: u8 = 4;
@@ -46,7 +46,7 @@ mod route {
     pub const UNICAST: u8 = 1;
 }
 
-/// Attributes of a link, of an address and of a route.
+/// Attributes of links, addresses and routes.
 mod attribute {
     pub const ADDRESS: u16 = 1;
     pub const IFNAME: u16 = 3;
@@ -73,54 +73,55 @@ const IFINFO: usize = 16;
 /// An interface as the kernel describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// Its number.
+    /// The interface index.
     pub index: u32,
-    /// Its name.
+    /// The interface name.
     pub name: String,
-    /// Others by which it is known, too.
+    /// Alternative names (`ip link property add`).
     pub altnames: Vec<String>,
-    /// It is up and has a carrier.
+    /// The interface is up and has a carrier.
     pub running: bool,
-    /// It was set up, with a carrier or without.
+    /// The interface is administratively up, with or without a carrier.
     pub up: bool,
-    /// It carries Ethernet frames.
+    /// The interface carries Ethernet frames.
     pub ethernet: bool,
-    /// Its MTU.
+    /// The MTU.
     pub mtu: u32,
-    /// Its address.
+    /// The MAC address.
     pub mac: [u8; 6],
-    /// The driver's word for what it is, such as `tun`, `veth`, or nothing.
+    /// The kernel's name of the link type, such as `tun` or `veth`; empty for hardware.
     pub driver: String,
 }
 
 /// A change of an interface.
 #[derive(Clone, Copy, Debug)]
 pub enum Change<'a> {
-    /// Set it up.
+    /// Set the link up.
     Up,
-    /// Set it down.
+    /// Set the link down.
     Down,
-    /// Its MTU.
+    /// Set the MTU.
     Mtu(u32),
-    /// Its address.
+    /// Set the MAC address.
     Mac([u8; 6]),
-    /// Move it to that namespace, with that name.
+    /// Move the interface to a namespace, and give it a name there.
     Move(BorrowedFd<'a>, &'a str),
 }
 
-/// What has happened to an interface.
+/// A change that the kernel reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It is there, like this.
+    /// An interface exists, with these properties.
     Is(Interface),
-    /// It is gone.
+    /// The interface of this index was deleted.
     Gone(u32),
-    /// So much has happened that some of it was lost: look at everything.
+    /// The socket's buffer overflowed and events were lost; the caller looks up all interfaces
+    /// again.
     Lost,
 }
 
 impl Event {
-    /// To which, by number, if that is known.
+    /// The index of the interface, if the event is about one.
     #[must_use]
     pub fn index(&self) -> Option<u32> {
         match self {
@@ -131,7 +132,7 @@ impl Event {
     }
 }
 
-/// A socket to ask and to order, in the namespace of the thread that opened it.
+/// A socket for requests, in the namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct Netlink {
     socket: OwnedFd,
@@ -139,7 +140,7 @@ pub struct Netlink {
 }
 
 impl Netlink {
-    /// Opens one.
+    /// Opens a socket.
     ///
     /// # Errors
     /// No descriptors left, or no netlink.
@@ -147,20 +148,20 @@ impl Netlink {
         Ok(Self { socket: open(SocketFlags::CLOEXEC, 0)?, sequence: Cell::new(1) })
     }
 
-    /// The interface of this name.
+    /// Looks up an interface by name.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the system call.
     pub fn find(&self, name: &str) -> io::Result<Option<Interface>> {
         let mut message = Message::new(kind::GETLINK, flag::REQUEST, &[0; IFINFO]);
         message.text(attribute::IFNAME, name);
         self.look_up(message)
     }
 
-    /// The interface of this number.
+    /// Looks up an interface by index.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the system call.
     pub fn get(&self, index: u32) -> io::Result<Option<Interface>> {
         self.look_up(Message::new(kind::GETLINK, flag::REQUEST, &ifinfo(index, 0, 0)))
     }
@@ -177,7 +178,7 @@ impl Netlink {
     /// Changes an interface.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's answer.
     pub fn change(&self, index: u32, change: Change<'_>) -> Result<(), Errno> {
         let flags = flag::REQUEST | flag::ACK;
         let up = if matches!(change, Change::Up) { IFF_UP } else { 0 };
@@ -196,11 +197,11 @@ impl Netlink {
         self.exchange(message).map(drop)
     }
 
-    /// Gives an interface an address; `false`: it has that already. Whether somebody else has it is
-    /// not looked at, so that it can be used at once: who gives it answers for that.
+    /// Adds an IP address to an interface; returns `false` if the interface has it already. The
+    /// kernel skips duplicate address detection, so the address works at once.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's answer.
     pub fn add_address(&self, index: u32, address: IpAddr, prefix: u8) -> Result<bool, Errno> {
         let how = flag::CREATE | flag::EXCL;
         match self.address(kind::NEWADDR, how, (index, address, prefix)) {
@@ -209,10 +210,10 @@ impl Netlink {
         }
     }
 
-    /// Takes an address from an interface.
+    /// Removes an IP address from an interface.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's answer.
     pub fn del_address(&self, index: u32, address: IpAddr, prefix: u8) -> Result<(), Errno> {
         self.address(kind::DELADDR, 0, (index, address, prefix))
     }
@@ -233,10 +234,11 @@ impl Netlink {
         self.exchange(message).map(drop)
     }
 
-    /// Has the stack reach a network by an interface: by somebody there, or directly.
+    /// Adds or replaces a route by an interface: through the gateway `by`, or to directly connected
+    /// stations.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's answer.
     pub fn add_route(
         &self,
         index: u32,
@@ -259,7 +261,7 @@ impl Netlink {
         self.exchange(message).map(drop)
     }
 
-    /// Sends a request and takes its answer: a message, or nothing but that it is done.
+    /// Sends a request and returns the answer: a message, or `None` for a plain success.
     fn exchange(&self, message: Message) -> Result<Option<(u16, Vec<u8>)>, Errno> {
         let sequence = self.sequence.get();
         self.sequence.set(sequence.wrapping_add(1));
@@ -285,12 +287,12 @@ impl Netlink {
     }
 }
 
-/// Tells what happens to the interfaces of a namespace.
+/// A socket that reports changes of a namespace's interfaces.
 #[derive(Debug)]
 pub struct Monitor(OwnedFd);
 
 impl Monitor {
-    /// Opens one, in the namespace of this thread.
+    /// Opens a socket in the namespace of this thread.
     ///
     /// # Errors
     /// No descriptors left, or no netlink.
@@ -298,7 +300,8 @@ impl Monitor {
         open(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, GROUP_LINK).map(Self)
     }
 
-    /// What has happened since the last time: all, or so much that others should have their turn.
+    /// The changes since the last call; bounded, so that a flood of changes does not starve other
+    /// work.
     #[must_use]
     pub fn events(&self) -> Vec<Event> {
         const READS: usize = 256;
@@ -327,7 +330,7 @@ impl AsFd for Monitor {
 
 fn event(kind: u16, body: &[u8]) -> Option<Event> {
     match kind {
-        // With its family, a bridge tells in this way who came and left.
+        // A bridge reports its ports with an address family.
         _ if body.first() != Some(&0) => None,
         kind::NEWLINK => parse_link(body).map(Event::Is),
         kind::DELLINK => number_at(body, 4).map(Event::Gone),
@@ -341,7 +344,7 @@ fn open(flags: SocketFlags, groups: u32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A message that is being written.
+/// A message under construction.
 struct Message(Vec<u8>);
 
 impl Message {
@@ -373,7 +376,7 @@ impl Message {
     }
 }
 
-/// The number of its family, and its bytes.
+/// The address family, and the bytes of the address.
 fn parts(address: IpAddr) -> (u8, Vec<u8>) {
     const AF_INET: u8 = 2;
     const AF_INET6: u8 = 10;
@@ -383,7 +386,7 @@ fn parts(address: IpAddr) -> (u8, Vec<u8>) {
     }
 }
 
-/// `up` of those flags that are `meant`.
+/// The body of a link message: sets the flags in `meant` to `up`.
 fn ifinfo(index: u32, up: u32, meant: u32) -> [u8; IFINFO] {
     let mut body = [0; IFINFO];
     body[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -392,7 +395,7 @@ fn ifinfo(index: u32, up: u32, meant: u32) -> [u8; IFINFO] {
     body
 }
 
-/// Kind, sequence number and body of each message.
+/// The type, sequence number and body of each message.
 fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, u32, &[u8])> {
     std::iter::from_fn(move || {
         let length = number_at(bytes, 0)? as usize;
@@ -403,7 +406,7 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, u32, &[u8])> {
     })
 }
 
-/// Kind and value of each attribute.
+/// The type and value of each attribute.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     const NESTED_OR_ORDER: u16 = 0xc000;
     std::iter::from_fn(move || {
@@ -477,7 +480,7 @@ mod tests {
         let mut message = Message::new(kind::NEWLINK, 0, &ifinfo(7, IFF_UP, IFF_UP));
         message.text(attribute::IFNAME, "eth0");
         message.attribute(attribute::MTU, &1500u32.to_ne_bytes());
-        // Names of its own, nested: two of them.
+        // Two alternative names, nested.
         let mut names = Message(Vec::new());
         names.text(attribute::ALT_IFNAME, "enp1s0");
         names.text(attribute::ALT_IFNAME, "lan");

@@ -1,17 +1,19 @@
 //! Port kinds: what can be plugged into a switch.
 //!
-//! | kind | peer | frames lie in | woken by |
+//! | kind | peer | frames are in | woken by |
 //! |---|---|---|---|
-//! | [`shm`] | a process | netmap rings in a region | a pipe, one for each port |
-//! | [`pipe`] | two processes, without the switch | one region | a pipe, one for each end |
-//! | [`null`] | nobody | – | – |
-//! | [`cable`] | a port of another switch | memory of ours | the kernel: it is readable |
-//! | [`host`] | a network interface | memory of ours | the kernel: it is readable |
+//! | [`shm`] | a client | netmap rings in a region | a pipe for each port |
+//! | [`pipe`] | two clients, without the switch | one region | a pipe for each end |
+//! | [`null`] | none: a sink | – | – |
+//! | [`cable`] | a port of another switch | memory of the daemon | a socket that is readable |
+//! | [`host`] | a network interface | memory of the daemon | a descriptor that is readable |
 //! | [`vhost_user`] | a virtual machine | virtqueues in its memory | an eventfd for each queue |
+//! | [`netdev`] | a virtual machine | memory of the daemon | a socket that is readable |
 //!
-//! Ports that netmap programs bind live in [`netmap_region`]: regions with room for more ports.
-//! Ports of one [`group`] share a region: frames between them are swapped, not copied.
-//! System calls are made in [`sys`] only.
+//! Options and names of the kinds are one table in the crate `protocol` (`PortKind`). [`hostif`]
+//! opens interfaces. Ports that netmap programs bind are in a [`netmap_region`], which has room for
+//! more ports. Ports of one [`group`] share a region: the switch swaps buffers between them instead
+//! of copying frames. System calls are made in [`sys`] only.
 
 pub mod cable;
 mod free_space;

@@ -1,10 +1,10 @@
-//! Programs of a few instructions between an interface and the host's stack.
+//! BPF programs of a few instructions between an interface and the host's stack.
 //!
-//! They are attached by links (TCX, Linux 6.6): the kernel takes a program away when the last
+//! They are attached by links (TCX, Linux 6.6): the kernel detaches a program when the last
 //! descriptor of its link is closed, so nothing is left behind however the daemon ends.
 //!
-//! Frames that we hand to the stack in the name of an interface come by that interface again. They
-//! carry a mark, by which packet sockets and the program that cuts the stack off know them.
+//! Frames that a stack port passes to the host arrive by the interface again. They carry a mark, by
+//! which packet sockets and the program that cuts the stack off recognise them.
 
 #![allow(unsafe_code)] // UNSAFETY: bpf(2) is in no safe wrapper that we use.
 
@@ -13,55 +13,55 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
-/// The mark of frames that we hand to the stack.
+/// The mark of frames that a stack port passes to the host.
 pub const MARK: u32 = 0x7576_6c61;
 
 pub(super) const PROG_LOAD: i64 = 5;
 pub(super) const LINK_CREATE: i64 = 28;
 const SCHED_CLS: u32 = 3;
-/// Runs before those that are there already.
+/// The program runs before those that are attached already (`BPF_F_BEFORE`).
 const BEFORE: u32 = 1 << 3;
-/// Answers of a program.
+/// Return values of a program: run the next one; drop the frame.
 const NEXT: i32 = -1;
 const DROP: i32 = 2;
-/// Where a program finds the mark.
+/// The offset of the mark in `struct __sk_buff`.
 const OFFSET_OF_MARK: i16 = 8;
-/// The helper that sends a frame to another interface, and its flag to receive it there.
+/// The BPF function `bpf_redirect`, and its flag to receive the frame there.
 const REDIRECT: i32 = 23;
 const INGRESS: i32 = 1;
 
-/// Where a program stands.
+/// Where a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// What arrives, before the stack gets it.
+    /// On arriving frames, before the stack receives them.
     Ingress = 46,
-    /// What the stack sends.
+    /// On frames that the stack sends.
     Egress = 47,
 }
 
 /// What a program does with each frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// Drops it.
+    /// Drops the frame.
     Drop,
-    /// Drops it, unless we handed it over.
+    /// Drops the frame, unless a stack port passed it.
     DropOthers,
-    /// Sends it by the interface of that number, before other programs see it.
+    /// Sends the frame by the interface of this index, before other programs see it.
     SendBy(u32),
-    /// Hands it to the stack as if it had arrived on the interface of that number.
+    /// Passes the frame to the stack as if it had arrived on the interface of this index.
     ReceiveOn(u32),
 }
 
-/// A program that is attached as long as this lives.
+/// A program, attached until this is dropped.
 #[derive(Debug)]
 pub struct Attached {
     _link: OwnedFd,
 }
 
-/// Attaches a program to the interface of this number in the thread's namespace.
+/// Attaches a program to the interface of this index in the thread's namespace.
 ///
 /// # Errors
-/// `EPERM`, or `EINVAL` where the kernel does not have this.
+/// `EPERM`, or `EINVAL` if the kernel has no TCX.
 pub fn attach(program: Program, hook: Hook, index: u32) -> Result<Attached, Errno> {
     let code = program.code();
     let license = c"Dual MIT/GPL";
@@ -112,19 +112,19 @@ impl Program {
 
 pub(super) const EXIT: u64 = 0x95;
 
-/// Puts a number into a register.
+/// An instruction that puts a number into a register.
 pub(super) fn set(register: u8, value: i32) -> u64 {
     op(0xb7, register, 0, 0, value)
 }
 
-/// One instruction: operation, target and source register, offset, number.
+/// One instruction: operation, target and source register, offset, immediate value.
 pub(super) fn op(code: u8, to: u8, from: u8, offset: i16, number: i32) -> u64 {
     let registers = u64::from(from << 4 | to) << 8;
     let offset = u64::from(offset.cast_unsigned()) << 16;
     u64::from(code) | registers | offset | u64::from(number.cast_unsigned()) << 32
 }
 
-/// The argument of bpf(2): fields at offsets, the rest zero.
+/// The argument of bpf(2): fields at offsets, zeros elsewhere.
 #[derive(Default)]
 #[repr(C, align(8))]
 pub(super) struct Attr([[u32; 16]; 2]);
@@ -142,7 +142,7 @@ impl Attr {
     }
 }
 
-/// A command that makes a descriptor.
+/// Runs a command that creates a descriptor.
 ///
 /// # Safety
 /// The addresses in `attr` are what the command expects.
@@ -153,6 +153,8 @@ pub(super) unsafe fn bpf(command: i64, attr: &Attr) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Runs a command.
+///
 /// # Safety
 /// The addresses in `attr` are what the command expects.
 pub(super) unsafe fn call(command: i64, attr: &Attr) -> Result<i32, Errno> {

@@ -25,34 +25,34 @@ const MAP_UPDATE: i64 = 2;
 const XSKMAP: u32 = 17;
 const PROG_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
-/// The program looks at the first piece of a frame only, and may get frames of several.
+/// `BPF_F_XDP_HAS_FRAGS`: the program reads the first fragment only, so frames may have several.
 const HAS_FRAGS: u32 = 1 << 5;
-/// Where it runs.
+/// Attach modes: after the driver (`XDP_FLAGS_SKB_MODE`), in the driver (`XDP_FLAGS_DRV_MODE`).
 const GENERIC: u32 = 1 << 1;
 const DRIVER: u32 = 1 << 2;
-/// The answer that hands a frame on.
+/// The return value that passes a frame to the host's stack.
 const PASS: i32 = 2;
-/// The helper that sends a frame to a socket in a map.
+/// The BPF function `bpf_redirect_map`, which passes a frame to a socket of a map.
 const REDIRECT_MAP: i32 = 51;
 
-/// A program that is attached as long as `link` is open.
+/// An XDP program, attached while `link` is open.
 #[derive(Debug)]
 pub struct Steering {
-    /// Number of a queue → its socket.
+    /// The map from queue numbers to sockets.
     pub map: OwnedFd,
-    /// What holds the program.
+    /// The link that keeps the program attached.
     pub link: OwnedFd,
     /// The socket that makes the interface accept frames for the filter's addresses.
     pub membership: OwnedFd,
-    /// It runs in the driver, before the kernel has made anything of a frame.
+    /// The program runs in the driver, before the kernel allocates a socket buffer.
     pub native: bool,
 }
 
-/// Attaches a program for queues `0..queues` to the interface of this number in the thread's
-/// namespace; in the driver, or behind it where that does not know how.
+/// Attaches a program for queues `0..queues` to the interface of this index in the thread's
+/// namespace: in the driver, or after it if the driver does not support XDP.
 ///
 /// # Errors
-/// `EPERM`; `EBUSY`: there is another program.
+/// `EPERM`; `EBUSY` if another program is attached.
 pub fn attach(filter: &Filter, queues: u32, index: u32) -> Result<Steering, Errno> {
     let mut attr = Attr::default();
     attr.put(0, XSKMAP);
@@ -62,7 +62,7 @@ pub fn attach(filter: &Filter, queues: u32, index: u32) -> Result<Steering, Errn
     // SAFETY: no addresses are in it.
     let map = unsafe { bpf(MAP_CREATE, &attr) }?;
     let membership = membership(index, &filter.macs).map_err(|errno| match errno {
-        // What a sandbox says.
+        // A sandbox answers EAFNOSUPPORT.
         Errno::AFNOSUPPORT => Errno::PERM,
         errno => errno,
     })?;
@@ -76,10 +76,10 @@ pub fn attach(filter: &Filter, queues: u32, index: u32) -> Result<Steering, Errn
     Ok(Steering { map, link, membership, native })
 }
 
-/// From now on the frames of a queue go to this socket.
+/// Directs the frames of a queue to a socket.
 ///
 /// # Errors
-/// What the kernel says.
+/// The error of the system call.
 pub fn enter(map: BorrowedFd<'_>, queue: u32, socket: BorrowedFd<'_>) -> Result<(), Errno> {
     let socket = socket.as_raw_fd();
     let mut attr = Attr::default();
@@ -103,7 +103,7 @@ fn load(code: &[u64]) -> Result<OwnedFd, Errno> {
         unsafe { bpf(PROG_LOAD, &attr) }
     };
     match load(HAS_FRAGS) {
-        // Before Linux 5.18.
+        // Kernels before 5.18 do not know the flag.
         Err(Errno::INVAL) => load(0),
         loaded => loaded,
     }
@@ -119,7 +119,7 @@ fn link(program: &OwnedFd, index: u32, mode: u32) -> Result<OwnedFd, Errno> {
     unsafe { bpf(LINK_CREATE, &attr) }
 }
 
-/// Registers: the answer and scratch, the frame, its end, the queue, scratch.
+/// Registers: return value and scratch, context, frame, end of frame, queue, scratch.
 const R0: u8 = 0;
 const CONTEXT: u8 = 1;
 const DATA: u8 = 2;
@@ -129,14 +129,14 @@ const R5: u8 = 5;
 const TYPE: u8 = 6;
 const VLAN: u8 = 7;
 
-/// What no tag says: it has 12 bits.
+/// A value that no VLAN ID has: those have 12 bits.
 const UNTAGGED: i32 = 0x1_0000;
 
-/// A program whose jumps to the end are put in when the end is known.
+/// A program whose jumps to the end are filled in when the end is known.
 #[derive(Default)]
 struct Code {
     words: Vec<u64>,
-    /// Jumps to the instruction that hands the frame on.
+    /// Jumps to the instructions that pass the frame to the stack.
     leave: Vec<usize>,
 }
 
@@ -156,7 +156,7 @@ fn code(filter: &Filter, map: i32) -> Vec<u64> {
     code.words.extend([map, 0, copy, set(END, PASS), op(0x85, 0, 0, 0, REDIRECT_MAP), EXIT]);
     let end = code.words.len();
     let leave = std::mem::take(&mut code.leave);
-    // The kernel takes no program with instructions that nobody gets to.
+    // The verifier rejects programs with unreachable instructions.
     if !leave.is_empty() {
         code.words.extend([set(R0, PASS), EXIT]);
     }
@@ -181,14 +181,14 @@ impl Code {
         self.one_of(types.collect());
     }
 
-    /// A frame that is shorter than this goes on.
+    /// Passes frames that are shorter than this.
     fn bound(&mut self, bytes: i32) {
         self.words.extend([op(0xbf, R5, DATA, 0, 0), op(0x07, R5, 0, 0, bytes)]);
         self.leave.push(self.words.len());
         self.words.push(op(0x2d, R5, END, 0, 0));
     }
 
-    /// Reads the type, and of a tagged frame the VLAN.
+    /// Loads the EtherType, and the VLAN ID of a tagged frame.
     fn read_type(&mut self) {
         const ID: u16 = 0x0fff;
         self.words.extend([load_half(TYPE, DATA, 12), set(VLAN, UNTAGGED)]);
@@ -202,8 +202,8 @@ impl Code {
         self.land(before + 1, self.words.len());
     }
 
-    /// Goes on here if all registers of one of these have its values; leaves otherwise, unless
-    /// there is nothing to compare.
+    /// Continues if all registers of one alternative have its values, or if there are none; passes
+    /// the frame otherwise.
     fn one_of(&mut self, wanted: Vec<Vec<(u8, i32)>>) {
         if wanted.is_empty() {
             return;
@@ -225,14 +225,14 @@ impl Code {
         }
     }
 
-    /// Makes the jump at `at` one to `to`.
+    /// Makes the jump at `at` go to `to`.
     fn land(&mut self, at: usize, to: usize) {
         let offset = i16::try_from(to - at - 1).expect("a program of a few hundred instructions");
         self.words[at] |= u64::from(offset.cast_unsigned()) << 16;
     }
 }
 
-/// A number of the wire as it is in a register after its bytes were loaded.
+/// A number in network byte order, as a load of its two bytes leaves it in a register.
 fn wire(number: u16) -> i32 {
     i32::from(u16::from_ne_bytes(number.to_be_bytes()))
 }
@@ -249,7 +249,7 @@ fn load_half(to: u8, from: u8, offset: i16) -> u64 {
 mod tests {
     use super::*;
 
-    /// Runs a program over a frame as the kernel would; the answer: to a socket?
+    /// Interprets a program over a frame; returns whether the frame goes to a socket.
     fn takes(filter: &Filter, frame: &[u8]) -> bool {
         let code = code(filter, 0);
         let (mut at, mut r) = (0usize, [0u64; 11]);

@@ -1,41 +1,43 @@
-//! What a port says in the log. Whoever may connect can make it say something, so there is an end
-//! to that: what is too much is counted, and the number is said later. Who comes and goes uses up
-//! no room for why one had to go.
+//! A rate-limited log for one port.
+//!
+//! Clients that may connect can make a port log lines, so the number of lines is limited; lines
+//! over the limit are counted, and the count is logged later. Connects and disconnects have a limit
+//! of their own, so that they do not displace the causes of errors.
 
 use std::cell::Cell;
 use std::fmt::Arguments;
 use std::time::{Duration, Instant};
 
-/// Lines of each kind in each [`PAUSE`]. A machine that comes and goes says three.
+/// Lines of each class in each [`PAUSE`]. A VM that connects and disconnects logs three.
 const LINES: u32 = 40;
-/// After this there may be as many again.
+/// The interval after which the limits start again.
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// The log of one port.
 #[derive(Debug)]
 pub(crate) struct RateLimitedLog {
     name: String,
-    /// Who comes and goes.
+    /// Connects and disconnects.
     events: Budget,
-    /// Why.
+    /// Causes of errors.
     causes: Budget,
 }
 
-/// How many lines of a kind may still be said.
+/// The number of lines of a class in the current interval.
 #[derive(Debug)]
 struct Budget {
     since: Cell<Instant>,
     wanted: Cell<u32>,
 }
 
-/// What is to be done with a channel.
+/// The decision about a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
-    /// Say it, and before it how many were left out.
+    /// Log the line, and before it how many were suppressed.
     Say(u32),
-    /// Say that it and those like it are left out for now.
+    /// Log that this line and further ones are suppressed.
     SayNoMore,
-    /// Nothing.
+    /// Suppress the line.
     LeaveOut,
 }
 

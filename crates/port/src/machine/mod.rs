@@ -1,7 +1,7 @@
-//! What ports of virtual machines have in common: a [socket](self) by which a machine's monitor is
-//! reached, what is known of it ([`Status`]), and how much of it is said in the log.
+//! Ports of virtual machines: the [socket](self) by which a VMM reaches a port, the port's
+//! [`Status`], its rate-limited log and its quota.
 //!
-//! Each port has a thread that waits for monitors; the worker never does.
+//! Each port has a thread that waits for VMMs; the worker never waits for one.
 
 pub(crate) mod log;
 pub mod quota;
@@ -21,39 +21,39 @@ use socket::Listener;
 pub use socket::{Access, Place, SocketError};
 pub use status::{State, Status};
 
-/// Between two monitors, and between two tries to get one, in milliseconds. Nobody who comes and
-/// goes, and no lack of descriptors, keeps a processor busy.
+/// The pause between two VMMs, and between two attempts to reach one, in milliseconds. It bounds
+/// the CPU time that a client can cost by reconnecting, and that a lack of descriptors can cost.
 pub(crate) const RETRY_MS: u32 = 50;
 
-/// What a port is to be.
+/// The settings of a VM's port.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// Its name, for the log.
+    /// The port's name, for the log.
     pub name: String,
-    /// The socket.
+    /// The path of the socket.
     pub path: PathBuf,
-    /// The monitor listens, and we connect.
+    /// The VMM listens, and the port connects.
     pub connects: bool,
-    /// Pairs of queues, where there are queues.
+    /// The number of pairs of virtqueues; ignored by ports without virtqueues.
     pub pairs: u16,
-    /// How interrupts are spaced, unless that adapts itself.
+    /// Interrupt coalescing; adaptive, if `None`.
     pub coalesce: Option<Coalesce>,
-    /// The monitor's own socket, where each side has one.
+    /// The VMM's own socket, for datagram ports.
     pub peer: Option<PathBuf>,
-    /// Who may connect to a socket of ours.
+    /// The access rights of the port's own socket.
     pub access: Access,
-    /// What its machine may take.
+    /// The quota of the port's user.
     pub quota: Arc<Quota>,
 }
 
-/// The process at the other end of a connection, 0 if the system does not say.
+/// The process ID of the peer of a connection, 0 if the kernel does not tell.
 pub(crate) fn process_of(peer: &OwnedFd) -> u32 {
     let process = rustix::net::sockopt::socket_peercred(peer);
     process.map_or(0, |peer| peer.pid.as_raw_nonzero().get().unsigned_abs())
 }
 
-/// A port's socket and its thread. Dropped, it takes the socket away at once and lets the thread
-/// end, which nobody waits for: it may have gigabytes to unmap.
+/// A port's socket and its thread. Dropping this removes the socket at once and tells the thread to
+/// end, but does not wait for that: the thread may have gigabytes to unmap.
 #[derive(Debug)]
 pub struct MachinePort {
     pub(crate) listener: Arc<Listener>,
@@ -62,13 +62,13 @@ pub struct MachinePort {
 }
 
 impl MachinePort {
-    /// What is known of it.
+    /// The port's status.
     #[must_use]
     pub fn status(&self) -> &Status {
         &self.status
     }
 
-    /// What is at the path of its socket, if it has one of its own and we may look.
+    /// The file at the path of the port's own socket, if the daemon may look.
     #[must_use]
     pub fn place(&self) -> Option<Place> {
         self.listener.place()

@@ -1,14 +1,14 @@
-//! What the machines of one user may take of what all share.
+//! Quotas of one user's VMs for resources that all users share.
 //!
-//! A daemon has 128 TiB of addresses, so many descriptors, and a [table](ring::guest::lost) of so
-//! many mappings. Machines say by messages what they take of these, long after control has made
-//! their port; so what a user's ports have taken together is counted here, and each of them gives
-//! back what it has let go:
+//! A daemon has 128 TiB of address space, a limited number of descriptors, and a
+//! [table](ring::guest::lost) of a limited number of mappings. A VMM takes of these by messages, long
+//! after the control thread has made its port. So this module counts what all ports of a user hold,
+//! and each port returns what it releases:
 //!
 //! ```text
-//!   port, eventfd, memory region ──► take ──► Charge, kept beside what it stands for
-//!                                     │          └── dropped: given back
-//!                                     └── QuotaExceeded: refused, with the setting that says so
+//!   port, eventfd, memory region ──► take ──► Charge, kept beside the resource
+//!                                     │          └── dropped: returned
+//!                                     └── QuotaExceeded: refused; names the setting
 //! ```
 //!
 //! | word | writers | readers | ordering |
@@ -18,30 +18,30 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What there is an end to.
+/// A limited resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
-    /// Addresses that memory is mapped at.
+    /// Bytes of address space for mapped memory.
     Bytes,
-    /// Mappings of memory.
+    /// Memory mappings.
     Regions,
-    /// Open files.
+    /// File descriptors.
     Descriptors,
 }
 
-/// How much of each a user may have.
+/// A user's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of memory that is lent.
+    /// Bytes of guest memory.
     pub bytes: u64,
-    /// Mappings of it.
+    /// Mappings of guest memory.
     pub regions: u64,
-    /// Open files.
+    /// File descriptors.
     pub descriptors: u64,
 }
 
 impl Limits {
-    /// No end.
+    /// No limits.
     pub const NONE: Self = Self { bytes: u64::MAX, regions: u64::MAX, descriptors: u64::MAX };
 
     fn of(&self, resource: Resource) -> u64 {
@@ -53,7 +53,7 @@ impl Limits {
     }
 }
 
-/// A user has had enough.
+/// The user's quota does not allow the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "it takes {asked} {}, and the machines of user {user} have {have} of {limit} ({}): take away \
@@ -68,7 +68,7 @@ pub struct QuotaExceeded {
     limit: u64,
 }
 
-/// What it is called, and the setting that limits it.
+/// The name of a resource, and the setting that limits it.
 fn names(resource: Resource) -> (&'static str, &'static str) {
     match resource {
         Resource::Bytes => ("bytes of memory", "quota.machine_memory"),
@@ -77,7 +77,7 @@ fn names(resource: Resource) -> (&'static str, &'static str) {
     }
 }
 
-/// What one user's machines may take, and have taken.
+/// One user's limits and usage.
 #[derive(Debug)]
 pub struct Quota {
     user: u32,
@@ -86,16 +86,16 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// Of a user who has nothing yet.
+    /// The quota of a user without usage.
     #[must_use]
     pub fn new(user: u32, limits: Limits) -> Arc<Self> {
         Arc::new(Self { user, limits, taken: Default::default() })
     }
 
-    /// Takes so much of something, until the charge is dropped.
+    /// Charges an amount of a resource until the charge is dropped.
     ///
     /// # Errors
-    /// There is not so much left.
+    /// The rest of the quota is smaller.
     pub fn take(self: &Arc<Self>, resource: Resource, asked: u64) -> Result<Charge, QuotaExceeded> {
         let (limit, user) = (self.limits.of(resource), self.user);
         let fits = |have: u64| have.checked_add(asked).filter(|sum| *sum <= limit);
@@ -107,7 +107,7 @@ impl Quota {
     }
 }
 
-/// What was taken.
+/// An amount that is charged to a user.
 #[derive(Debug)]
 pub struct Charge {
     from: Arc<Quota>,

@@ -1,6 +1,8 @@
-//! Monitors that come while another has the port: each is turned away, and is told of. Most try
-//! again without a pause, so they are let in seldom; between that they wait where the kernel keeps
-//! them, and have the port as soon as the other goes.
+//! VMMs that connect while another one has the port.
+//!
+//! The port rejects each of them and logs it. Many VMMs reconnect in a loop, so the port accepts
+//! one a second at most; the others wait in the listener's backlog, and the first of them gets the
+//! port when the current VMM disconnects.
 
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
@@ -9,37 +11,37 @@ use std::time::{Duration, Instant};
 use super::log::RateLimitedLog;
 use super::{RETRY_MS, Status, process_of};
 
-/// Between two that are turned away.
+/// The pause after a rejection.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Those who come while one monitor has the port.
+/// The VMMs that connected while another one had the port.
 #[derive(Debug)]
 pub(crate) struct RejectedPeers<'a> {
     log: &'a RateLimitedLog,
     status: &'a Status,
-    /// Nobody is let in before.
+    /// The port accepts no connection before this time.
     paused_until: Cell<Option<Instant>>,
     count: Cell<u32>,
 }
 
 impl<'a> RejectedPeers<'a> {
-    /// There was none yet.
+    /// No VMM was rejected yet.
     pub(crate) fn new(log: &'a RateLimitedLog, status: &'a Status) -> Self {
         Self { log, status, paused_until: Cell::new(None), count: Cell::new(0) }
     }
 
-    /// For how many milliseconds nobody is to be let in, unless somebody may be.
+    /// How many milliseconds the port must not accept connections, if that is so.
     pub(crate) fn pause_ms(&self, now: Instant) -> Option<u32> {
         let left = self.paused_until.get()?.saturating_duration_since(now);
         if left.is_zero() {
             self.paused_until.set(None);
             return None;
         }
-        // Not less than is left: who waits is not to wake up too early.
+        // Rounded up, so that the caller does not wake up too early.
         Some(u32::try_from(left.as_millis()).unwrap_or(u32::MAX).saturating_add(1))
     }
 
-    /// Turns one away.
+    /// Rejects one connection.
     pub(crate) fn reject(&self, rejected: &OwnedFd) {
         let process = process_of(rejected);
         self.status.note_rejected(process);
@@ -52,7 +54,7 @@ impl<'a> RejectedPeers<'a> {
         self.paused_until.set(Instant::now().checked_add(PAUSE));
     }
 
-    /// One could not be let in, and stays where it is.
+    /// Pauses after a connection could not be accepted.
     pub(crate) fn defer(&self) {
         let pause = Duration::from_millis(RETRY_MS.into());
         self.paused_until.set(Instant::now().checked_add(pause));
@@ -60,7 +62,7 @@ impl<'a> RejectedPeers<'a> {
 }
 
 impl Drop for RejectedPeers<'_> {
-    /// The first was told of when it came.
+    /// The first rejection was logged when it happened.
     fn drop(&mut self) {
         let more = self.count.get().saturating_sub(1);
         if more > 0 {

@@ -1,7 +1,7 @@
-//! Where monitors come from: a socket of ours that they connect to, or one of theirs.
+//! Sockets of VM ports: one that VMMs connect to, or one of a VMM that the port connects to.
 //!
-//! Nothing here waits for who is at the other end, and nothing is given away by its name alone:
-//! a socket may lie in a directory that others write to.
+//! No call here blocks on a peer. Ownership and mode are changed by descriptor and never by name,
+//! because others may be able to write to the directory of the socket.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -16,73 +16,73 @@ use rustix::net::{
 
 use crate::machine::quota::QuotaExceeded;
 
-/// Who may connect: numeric user and group, and a mode as of a file. None: as it comes.
+/// The access rights of a socket: user, group and mode. `None` leaves the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Owner of the socket.
+    /// The owner.
     pub owner: Option<u32>,
-    /// Its group.
+    /// The group.
     pub group: Option<u32>,
-    /// Its mode.
+    /// The mode.
     pub mode: Option<u32>,
 }
 
-/// Mode of a socket of which nothing is said.
+/// The default mode of a socket.
 const MODE: u32 = 0o660;
 
-/// Why there is no socket. Each message says what to do.
+/// Why a socket cannot be made. Each message tells an operator what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// The name has no room in an address.
+    /// The path does not fit into a socket address.
     #[error("socket {} has more than 107 letters; choose a shorter --socket", .0.display())]
     Long(PathBuf),
-    /// There is something else.
-    #[error("{} is there and is no socket; choose another --socket, or remove it", .0.display())]
+    /// A file that is not a socket has the path.
+    #[error("{} exists and is not a socket; choose another --socket, or remove it", .0.display())]
     Exists(PathBuf),
-    /// Somebody listens.
+    /// Another program listens on the socket.
     #[error("another program listens on {}; choose another --socket, or end that", .0.display())]
     InUse(PathBuf),
-    /// There is no directory.
+    /// The directory does not exist.
     #[error("no directory for socket {}; make it: mkdir -p {}", .0.display(), parent(.0))]
     NoDirectory(PathBuf),
-    /// No right to make it.
+    /// The daemon may not create the socket.
     #[error(
         "no permission to make socket {}; let user {user} write to {}",
         .path.display(), parent(.path)
     )]
     Permission {
-        /// Where it was to be.
+        /// The path of the socket.
         path: PathBuf,
-        /// Who we are.
+        /// The user that the daemon runs as.
         user: u32,
     },
-    /// No right to give it away.
+    /// The daemon may not change the owner or the group.
     #[error(
-        "no permission to give socket {} to {whom}; run the daemon as root, or be in that group",
+        "no permission to give socket {} to {to}; run the daemon as root, or be in that group",
         .path.display()
     )]
     MayNotGive {
-        /// Where it is.
+        /// The path of the socket.
         path: PathBuf,
-        /// Who was to have it.
-        whom: String,
+        /// The user and the group that were to own it.
+        to: String,
     },
-    /// It is another file than the one that was made.
+    /// The file at the path is not the socket that was made.
     #[error(
-        "somebody has exchanged socket {} while it was made; choose a --socket in a directory \
-         that others cannot write to",
+        "another program replaced socket {} while it was made; choose a --socket in a directory \
+         that other users cannot write to",
         .0.display()
     )]
     Exchanged(PathBuf),
-    /// The user has no more descriptors.
+    /// The user's quota of descriptors is used up.
     #[error(transparent)]
     QuotaExceeded(#[from] QuotaExceeded),
-    /// Something else.
+    /// A system call failed for another reason.
     #[error("socket {}: {error}", .path.display())]
     System {
-        /// Where.
+        /// The path of the socket.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system call.
         error: io::Error,
     },
 }
@@ -96,35 +96,35 @@ pub(crate) fn failed(path: &Path) -> impl Fn(io::Error) -> SocketError {
     move |error| SocketError::System { path: path.clone(), error }
 }
 
-/// What is at the path of a socket that was made.
+/// What is at the path of a socket that the port made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// That socket, and whose it is.
+    /// The port's own socket.
     Ours {
-        /// Its user.
+        /// The owner.
         owner: u32,
-        /// Its group.
+        /// The group.
         group: u32,
-        /// Who may connect.
+        /// The mode.
         mode: u32,
     },
-    /// Nothing: somebody has removed it.
+    /// No file: the socket was removed.
     Empty,
-    /// Something else: nobody reaches us.
+    /// Another file, so no VMM can reach the port.
     Other,
 }
 
-/// Where monitors come from.
+/// The origin of a port's connections.
 #[derive(Debug)]
 pub(crate) enum Listener {
-    /// Our socket, and which file it is.
+    /// The port's own socket, its path, and the device and inode numbers of its file.
     Bound(OwnedFd, PathBuf, (u64, u64)),
-    /// A monitor listens here, now or later.
+    /// The path of a VMM's socket, to which the port connects.
     Remote(PathBuf),
 }
 
 impl Listener {
-    /// Readable when somebody is there.
+    /// The descriptor that is readable when a connection can be accepted.
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Bound(listener, ..) => Some(listener.as_fd()),
@@ -132,10 +132,10 @@ impl Listener {
         }
     }
 
-    /// A monitor's connection, if one is there.
+    /// The next connection to a VMM, if there is one.
     ///
     /// # Errors
-    /// There may be one, and it cannot be had now: the listener stays readable.
+    /// A connection exists and cannot be accepted now; the listener stays readable.
     pub(crate) fn next(&self) -> io::Result<Option<OwnedFd>> {
         match self {
             Self::Bound(listener, ..) => match accept_with(listener, SocketFlags::CLOEXEC) {
@@ -147,7 +147,7 @@ impl Listener {
         }
     }
 
-    /// What is at the path of our socket, as far as we may look.
+    /// The file at the path of the port's own socket, if the daemon may look.
     pub(crate) fn place(&self) -> Option<Place> {
         let Self::Bound(_, path, file) = self else { return None };
         match std::fs::symlink_metadata(path) {
@@ -161,7 +161,7 @@ impl Listener {
         }
     }
 
-    /// Takes our socket away, if it still is ours.
+    /// Removes the port's own socket, if the file is still the one that was made.
     pub(crate) fn close(&self) {
         if let Self::Bound(_, path, file) = self
             && identity(path).is_some_and(|found| found == *file)
@@ -171,14 +171,14 @@ impl Listener {
     }
 }
 
-/// Also where the rest of its port cannot be made.
+/// Removes the socket also if the rest of its port cannot be made.
 impl Drop for Listener {
     fn drop(&mut self) {
         self.close();
     }
 }
 
-/// Connects at once or not at all: a listener that accepts nobody would keep us for ever.
+/// Connects at once or fails: a listener with a full backlog could block for ever.
 fn connect(path: &Path) -> rustix::io::Result<OwnedFd> {
     connect_as(path, SocketType::STREAM)
 }
@@ -204,7 +204,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     std::fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
-/// Makes the socket of a port. One that nobody listens on any more is replaced.
+/// Makes the listening socket of a port. It replaces a stale socket, on which no process listens.
 pub(crate) fn bind(path: &Path, access: Access) -> Result<Listener, SocketError> {
     let listener = bind_as(path, access, SocketType::STREAM)?;
     if let Listener::Bound(socket, ..) = &listener {
@@ -213,7 +213,7 @@ pub(crate) fn bind(path: &Path, access: Access) -> Result<Listener, SocketError>
     Ok(listener)
 }
 
-/// Makes one that datagrams are sent to.
+/// Makes a socket that receives datagrams.
 pub(crate) fn bind_datagrams(path: &Path, access: Access) -> Result<Listener, SocketError> {
     bind_as(path, access, SocketType::DGRAM)
 }
@@ -224,7 +224,7 @@ fn bind_as(path: &Path, access: Access, kind: SocketType) -> Result<Listener, So
     let address = SocketAddrUnix::new(path).map_err(|_| SocketError::Long(own()))?;
     clear(path)?;
     let socket = new_socket(kind).map_err(system)?;
-    // Nobody else may connect before it is known who may.
+    // No other user may connect before the access rights are set.
     rustix::fs::fchmod(&socket, Mode::from(0o600)).map_err(system)?;
     rustix::net::bind(&socket, &address).map_err(|errno| match errno {
         Errno::NOENT | Errno::NOTDIR => SocketError::NoDirectory(own()),
@@ -245,7 +245,7 @@ fn bind_as(path: &Path, access: Access, kind: SocketType) -> Result<Listener, So
     Ok(listener)
 }
 
-/// Removes a socket that a daemon has left behind.
+/// Removes the stale socket of an earlier daemon.
 fn clear(path: &Path) -> Result<(), SocketError> {
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
@@ -257,8 +257,8 @@ fn clear(path: &Path) -> Result<(), SocketError> {
     }
 }
 
-/// The socket that was made at `path` just now, and no other file that took its place: nobody else
-/// makes sockets that belong to us.
+/// The socket that was just made at `path`. The check of the owner detects another file in its
+/// place: other users cannot make sockets that belong to the daemon.
 fn just_made(path: &Path) -> Result<OwnedFd, SocketError> {
     let exchanged = || SocketError::Exchanged(path.to_owned());
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -277,14 +277,14 @@ fn give(file: &OwnedFd, path: &Path, access: Access) -> Result<(), SocketError> 
             Errno::PERM | Errno::ACCESS => {
                 let user = access.owner.map(|owner| format!("user {owner}"));
                 let group = access.group.map(|group| format!("group {group}"));
-                let whom = [user, group].into_iter().flatten().collect::<Vec<_>>();
-                let whom = whom.join(", ");
-                SocketError::MayNotGive { path: path.to_owned(), whom }
+                let to = [user, group].into_iter().flatten().collect::<Vec<_>>();
+                let to = to.join(", ");
+                SocketError::MayNotGive { path: path.to_owned(), to }
             }
             errno => failed(path)(errno.into()),
         })?;
     }
-    // The mode of a file that is open as a place only is set by its name in /proc.
+    // The mode of a file that is open with O_PATH can only be set by its name in /proc.
     let mode = std::fs::Permissions::from_mode(access.mode.unwrap_or(MODE));
     let name = format!("/proc/self/fd/{}", file.as_raw_fd());
     std::fs::set_permissions(name, mode).map_err(failed(path))

@@ -1,4 +1,4 @@
-//! What control knows of a machine's port.
+//! The status of a VM port, written by the port's thread and read by the control thread.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,32 +8,32 @@ use switch::Wake;
 
 use crate::sys::Waker;
 
-/// So long it is said that a monitor was turned away: longer than the pause of who tries again.
+/// How long a rejection is reported: longer than the pause between the attempts of a VMM.
 const REJECTED_SHOWN: Duration = Duration::from_secs(10);
 
-/// Whether a machine can be reached.
+/// The state of the connection to a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
-    /// No frontend.
+    /// No VMM is connected.
     Waiting,
-    /// A frontend, whose guest has no driver for the device yet.
+    /// A VMM is connected, and the guest has no driver for the device yet.
     Connected,
-    /// Its driver is at work.
+    /// The guest's driver uses the device.
     Up,
 }
 
-/// What control knows of a port.
+/// The status of a VM port.
 #[derive(Debug)]
 pub struct Status {
     state: AtomicU8,
-    /// The process at the other end, 0 if there is none.
+    /// The process ID of the VMM, 0 if there is none.
     process: AtomicU32,
-    /// How often it was no longer up, modulo 2^32. Written by the port's thread alone.
+    /// How often the port left the state `Up`, modulo 2^32. The port's thread writes it.
     ends: AtomicU32,
-    /// Why the last machine is not up. Written by the port's thread, read by control.
+    /// Why the last VM is not up. The port's thread writes it, the control thread reads it.
     complaint: Mutex<Option<String>>,
-    /// The process that was turned away last, and when. Written and read like the complaint.
+    /// The process that was rejected last, and when. Written and read like the complaint.
     rejected: Mutex<Option<(u32, Instant)>>,
     bell: Arc<Waker>,
 }
@@ -45,7 +45,7 @@ impl Status {
         Self { state, process, ends, complaint, rejected: Mutex::default(), bell: bell.clone() }
     }
 
-    /// The state.
+    /// The state of the connection.
     #[must_use]
     pub fn state(&self) -> State {
         match self.state.load(Ordering::Relaxed) {
@@ -55,18 +55,18 @@ impl Status {
         }
     }
 
-    /// The process at the other end.
+    /// The process ID of the VMM.
     #[must_use]
     pub fn process(&self) -> Option<u32> {
         Some(self.process.load(Ordering::Relaxed)).filter(|process| *process != 0)
     }
 
-    /// Notes the process at the other end, 0 if there is none.
+    /// Records the process ID of the VMM, 0 if there is none.
     pub(crate) fn note_process(&self, process: u32) {
         self.process.store(process, Ordering::Relaxed);
     }
 
-    /// Notes a monitor that has the port from now on. What was said of the last one is over.
+    /// Records a new VMM, and clears what was recorded of the last one.
     pub(crate) fn welcome(&self, process: u32) {
         self.complain(None);
         let mut rejected = self.rejected.lock().expect("nobody panics with it");
@@ -75,17 +75,17 @@ impl Status {
         self.note_process(process);
     }
 
-    /// How often a machine that was up went away, or its driver did. Whoever looks seldom sees by
-    /// this that one has gone and come again meanwhile.
+    /// How often a VM that was up went away, or its driver did. A reader that looks seldom notices
+    /// by this number that a VM has gone and come back.
     #[must_use]
     pub fn ends(&self) -> u32 {
         self.ends.load(Ordering::Relaxed)
     }
 
-    /// Why the last machine that connected is not up, or a queue of one that is.
+    /// Why the last VM that connected is not up, or why one of its queues is stopped.
     ///
     /// # Panics
-    /// Never: nobody panics with it.
+    /// Never: no code panics while it holds the lock.
     #[must_use]
     pub fn complaint(&self) -> Option<String> {
         self.complaint.lock().expect("nobody panics with it").clone()
@@ -95,10 +95,10 @@ impl Status {
         *self.complaint.lock().expect("nobody panics with it") = of;
     }
 
-    /// The process that was turned away just now, because another has the port.
+    /// The process that was rejected recently, because another one has the port.
     ///
     /// # Panics
-    /// Never: nobody panics with it.
+    /// Never: no code panics while it holds the lock.
     #[must_use]
     pub fn rejected(&self) -> Option<u32> {
         let rejected = *self.rejected.lock().expect("nobody panics with it");
@@ -109,7 +109,7 @@ impl Status {
         *self.rejected.lock().expect("nobody panics with it") = Some((process, Instant::now()));
     }
 
-    /// Notes a state.
+    /// Records a state.
     pub(crate) fn note(&self, state: State) {
         let before = self.state();
         if before == state {
@@ -119,7 +119,7 @@ impl Status {
             self.ends.store(self.ends().wrapping_add(1), Ordering::Relaxed);
         }
         self.state.store(state as u8, Ordering::Relaxed);
-        // Whoever was woken by an earlier change and saw half of this one is woken again.
+        // The control thread may have read half of this change after an earlier wake-up.
         self.bell.wake();
     }
 }

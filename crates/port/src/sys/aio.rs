@@ -1,13 +1,13 @@
-//! Signals to eventfds that others hold too, without ever blocking.
+//! Signals eventfds that other processes hold, without ever blocking.
 //!
-//! `write` to an eventfd waits while its counter is full, unless the file is non-blocking; but
-//! the file is shared, and so is that mode: a hostile holder fills the counter up, takes the mode
-//! away, and has our worker asleep. The kernel's own way to signal one never waits. It is reached
-//! by asynchronous I/O (`io_submit(2)`, `IOCB_FLAG_RESFD`): an operation that does nothing, a read
-//! of no bytes, is done at once, and its end is told by the eventfd.
+//! `write` to an eventfd waits while its counter is full, unless the file is non-blocking. But the
+//! file is shared, and so is that mode: a hostile holder fills the counter, clears the mode, and
+//! has put the worker to sleep. The kernel's own way to signal an eventfd never blocks, and
+//! asynchronous I/O reaches it (`io_submit(2)`, `IOCB_FLAG_RESFD`): an operation that does nothing,
+//! a read of no bytes, completes at once, and the kernel signals its completion by the eventfd.
 //!
-//! Each operation leaves an entry in a ring of the kernel's, which is emptied now and then. Any
-//! number of threads may signal at a time.
+//! Each operation leaves an entry in a kernel ring, which is emptied now and then. Any number of
+//! threads may signal at a time.
 
 #![allow(unsafe_code)] // UNSAFETY: io_submit(2) and its kin are in no safe wrapper that we use.
 
@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-/// Entries that the kernel keeps for us, at least.
+/// The least number of entries that the kernel keeps.
 const ENTRIES: usize = 256;
-/// Signals from one emptying of the ring to the next.
+/// Signals between two times that the ring is emptied.
 const ROUND: u32 = 128;
 
 const PREAD: u16 = 0;
@@ -54,21 +54,21 @@ struct Entry {
 }
 const _: () = assert!(size_of::<Entry>() == 32);
 
-/// A context for operations.
+/// An asynchronous I/O context.
 #[derive(Debug)]
 pub struct Signals {
     context: libc::c_ulong,
     /// A file to read nothing from.
     empty: OwnedFd,
-    /// Signals so far; all threads write it, in no order.
+    /// The number of signals so far; all threads write it, in no order.
     given: AtomicU32,
 }
 
 impl Signals {
-    /// A context of its own.
+    /// A new context.
     ///
     /// # Errors
-    /// `ENOSYS`: a kernel without asynchronous I/O; `EAGAIN`: `fs.aio-max-nr` is reached.
+    /// `ENOSYS`: the kernel has no asynchronous I/O; `EAGAIN`: `fs.aio-max-nr` is reached.
     pub fn new() -> io::Result<Self> {
         let empty = memfd_create(c"uvala-empty", MemfdFlags::CLOEXEC)?;
         let mut context: libc::c_ulong = 0;
@@ -78,12 +78,12 @@ impl Signals {
         Ok(Self { context, empty, given: AtomicU32::new(0) })
     }
 
-    /// Adds one to the counter of an eventfd; where it is full, it is full.
+    /// Adds one to the counter of an eventfd, unless that is full.
     ///
     /// # Errors
-    /// `EINVAL`: no eventfd.
+    /// `EINVAL`: not an eventfd.
     pub fn give(&self, to: impl AsFd) -> io::Result<()> {
-        // The entries of a round, whoever made them, are taken out by one thread.
+        // One thread takes out the entries of a round, whichever threads made them.
         if self.given.fetch_add(1, Ordering::Relaxed) % ROUND == ROUND - 1 {
             self.empty_ring();
         }

@@ -5,14 +5,14 @@
 //!                                             does each of them
 //! ```
 //!
-//! Nothing is under way when a call is over. Each operation says `RWF_NOWAIT`: the kernel does it
-//! while it takes it over, or says `EAGAIN`, and never keeps it for later. So memory is lent for
-//! the length of a call, as it is to `read`, and there is nothing to cancel when a port goes, its
-//! queue is detached, or its interface dies with a namespace. A call returns when it has as many
-//! results as it has handed over operations.
+//! No operation is in flight after a call. Each operation has the flag `RWF_NOWAIT`: the kernel
+//! executes it while it accepts it, or answers `EAGAIN`, and never keeps it for later. So a call
+//! borrows memory for its own duration only, as `read` does, and there is nothing to cancel when a
+//! port is deleted, its queue is detached, or its interface dies with a namespace. A call returns
+//! when it has as many results as it has submitted operations.
 //!
-//! Files are named by their descriptors and not registered with the ring. What a ring holds the
-//! kernel lets go of at leisure, and a TAP would outlive its port, or a daemon that was killed.
+//! Operations name files by descriptor; files are not registered with the ring. The kernel releases
+//! what a ring holds at leisure, so a TAP would outlive its port, or a daemon that was killed.
 
 #![allow(unsafe_code)] // UNSAFETY: the kernel reads and writes where operations say.
 
@@ -24,36 +24,36 @@ use rustix::io::Errno;
 
 use super::outbox::Outbox;
 
-/// Most operations of a call.
+/// The most operations of a call.
 pub const MOST: usize = 64;
 
-/// What has become of an operation that was not done yet: no number of the kernel's.
+/// The result of an operation that is not complete: no value of the kernel's.
 const OPEN: i32 = i32::MIN;
 
-/// A ring.
+/// An `io_uring` instance.
 pub struct Uring {
     ring: IoUring,
-    /// What became of the operations of the last call, in order.
+    /// The results of the last call's operations, in order.
     results: Vec<i32>,
 }
 
 impl Uring {
-    /// A ring for files like this one.
+    /// An instance for files like this one.
     ///
     /// # Errors
-    /// `ENOSYS`, `EPERM`: none is to be had; `EOPNOTSUPP`: the file cannot say that it would have
-    /// to wait.
+    /// `ENOSYS`, `EPERM`: the kernel offers none; `EOPNOTSUPP`: the file does not support
+    /// `RWF_NOWAIT`.
     pub fn new(file: &OwnedFd) -> io::Result<Self> {
         let ring = IoUring::new(u32::try_from(MOST).expect("a small number"))?;
         let mut uring = Self { ring, results: Vec::with_capacity(MOST) };
-        // Reads nothing, and takes nothing from the file.
+        // A read of no bytes, which shows whether the file supports it.
         let nothing = uring.read_each(file, std::iter::once(&mut [][..])).next();
         nothing.expect("one result for one read").map_err(io::Error::from)?;
         Ok(uring)
     }
 
-    /// Reads from a file into each of these, in order: into the first [`MOST`]. One for which there
-    /// was nothing says `EAGAIN`; something may have come for the next.
+    /// Reads from a file into the first [`MOST`] of these, in order. The result is `EAGAIN` if
+    /// there was nothing; a frame may have arrived for the next one.
     pub fn read_each<'a>(
         &mut self,
         file: &OwnedFd,
@@ -70,7 +70,7 @@ impl Uring {
         self.results.iter().map(outcome as fn(&i32) -> _)
     }
 
-    /// Writes letters, each by its queue of these, and tells in order what became of them.
+    /// Performs the writes of a list, each to its queue, and reports their results in order.
     ///
     /// # Panics
     /// If there are more than [`MOST`].
@@ -110,16 +110,17 @@ impl Uring {
         self.results.push(OPEN);
     }
 
-    /// Has all operations done that were pushed.
+    /// Runs all operations that were pushed.
     ///
     /// # Safety
-    /// What they point to may be used as they say until this returns.
+    /// The memory that they point to may be used as they say until this returns.
     unsafe fn run(&mut self) {
         let mut open = self.results.len();
         while open > 0 {
             match self.ring.submit_and_wait(open).map_err(|error| Errno::from_io_error(&error)) {
                 Ok(_) | Err(Some(Errno::INTR)) => {}
-                // The kernel has no memory for operations now: nobody may return before it has.
+                // The kernel has no memory for operations now, and the caller's memory is borrowed
+                // until all are complete.
                 Err(Some(Errno::AGAIN | Errno::BUSY)) => rustix::thread::sched_yield(),
                 Err(why) => panic!("a ring that has worked takes no operations: {why:?}"),
             }
@@ -139,14 +140,14 @@ impl std::fmt::Debug for Uring {
     }
 }
 
-/// Where a file without places is read and written.
+/// The offset for files without offsets.
 const HERE: u64 = u64::MAX;
 
 fn number(file: &OwnedFd) -> Fd {
     Fd(file.as_raw_fd())
 }
 
-/// What has become of operations, in order.
+/// The results of operations, in order.
 pub type Outcomes<'a> = std::iter::Map<std::slice::Iter<'a, i32>, fn(&i32) -> Result<usize, Errno>>;
 
 fn outcome(result: &i32) -> Result<usize, Errno> {
@@ -166,7 +167,7 @@ mod tests {
     #[test]
     fn several_reads_are_done_in_order_and_none_waits() {
         let (ours, theirs) = pair();
-        // The file may block: the operations do not.
+        // The file may be blocking; the operations never block.
         let Ok(mut uring) = Uring::new(&ours) else {
             println!("SKIPPED: no io_uring here");
             return;

@@ -1,9 +1,9 @@
 //! System calls of vhost-user ports: messages with descriptors, and eventfds.
 //!
-//! An eventfd is one open file description that both sides hold, so the other side can change its
-//! counter and its blocking mode under us. Kicks are therefore never read: an edge-triggered epoll
-//! tells of each write, whatever the counter is. A call is signalled in the one way that never
-//! waits; see [`Call`].
+//! Frontend and daemon share one open file description of an eventfd, so a hostile frontend can
+//! change its counter and its blocking mode. The worker therefore never reads kicks: an
+//! edge-triggered epoll set reports each write, whatever the counter is. It signals calls in the
+//! one way that never blocks; see [`Call`].
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -23,10 +23,11 @@ use crate::sys::aio::Signals;
 /// The most descriptors beside one message.
 pub const FDS_MAX: usize = 8;
 
-/// Receives bytes and the descriptors beside them, without blocking. 0: the other side has gone.
+/// Receives bytes and the descriptors beside them, without blocking; 0 bytes: the peer has closed
+/// the connection.
 ///
 /// # Errors
-/// `EAGAIN` where there is nothing.
+/// `EAGAIN` if there is nothing to receive.
 pub fn receive(from: impl AsFd, to: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -45,11 +46,11 @@ pub fn receive(from: impl AsFd, to: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Re
     Ok(received.bytes)
 }
 
-/// Sends bytes as a whole, with a descriptor beside them. A frontend that does not read its few
-/// bytes of answers is in trouble.
+/// Sends all bytes, with a descriptor beside them. Answers are a few bytes, so a full buffer means
+/// that the frontend does not read.
 ///
 /// # Errors
-/// What the system says, or that not all was taken.
+/// The error of the system call, or that not all bytes were taken.
 pub fn send(to: impl AsFd, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     let sent = loop {
@@ -67,7 +68,8 @@ pub fn send(to: impl AsFd, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Resu
     if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-/// Waits until one of them is readable or in trouble, or so many milliseconds; says which.
+/// Waits until one of the descriptors is readable or has an error, or until the timeout; says
+/// which.
 ///
 /// # Errors
 /// No memory.
@@ -89,12 +91,12 @@ pub fn wait<const N: usize>(
     Ok(fds.map(|fd| fd.is_some() && ready.next() == Some(true)))
 }
 
-/// An eventfd of our own.
+/// An eventfd that only the daemon holds.
 #[derive(Debug)]
 pub struct Event(OwnedFd);
 
 impl Event {
-    /// A new one.
+    /// A new eventfd.
     ///
     /// # Errors
     /// No descriptors left.
@@ -104,11 +106,11 @@ impl Event {
 
     /// Makes it readable.
     pub fn set(&self) {
-        // Full is set, too.
+        // A full counter is readable already.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Makes it silent.
+    /// Makes it unreadable.
     pub fn clear(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
@@ -120,18 +122,18 @@ impl AsFd for Event {
     }
 }
 
-/// Is it an eventfd? Nothing else may stand for one: other files can block whoever polls them.
+/// Whether a descriptor is an eventfd. Polling another kind of file could block.
 fn is_eventfd(fd: &OwnedFd) -> bool {
     let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
     std::fs::read_link(link).is_ok_and(|path| path.as_os_str() == "anon_inode:[eventfd]")
 }
 
-/// Whatever rings for the worker of a port: kicks, and what control has to say.
+/// The epoll set of a port: the kicks of its queues, and requests of the protocol thread.
 #[derive(Debug)]
 pub struct EpollSet(OwnedFd);
 
 impl EpollSet {
-    /// A new one.
+    /// An empty set.
     ///
     /// # Errors
     /// No descriptors left.
@@ -144,7 +146,7 @@ impl EpollSet {
         Ok(epoll::add(&self.0, fd, epoll::EventData::new_u64(0), flags)?)
     }
 
-    /// Listens to an event of our own, which is closed before the epoll_set is.
+    /// Watches an event that is closed before the set is.
     ///
     /// # Errors
     /// No memory.
@@ -152,24 +154,24 @@ impl EpollSet {
         self.listen(event)
     }
 
-    /// What was heard was heard.
+    /// Discards the reported events.
     pub fn clear(&self) {
         let mut space = [MaybeUninit::uninit(); 64];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // Edge-triggered: what is reported is done with.
+        // With edge-triggered events, a report is enough to discard them.
         let _ = epoll::wait(&self.0, &mut space, Some(&now));
     }
 }
 
 impl EpollSet {
-    /// What the worker waits for.
+    /// The descriptor that the worker waits for.
     #[must_use]
     pub fn descriptor(&self) -> &OwnedFd {
         &self.0
     }
 }
 
-/// The driver's kick of one queue, heard as long as this is kept.
+/// The driver's kick of one queue, watched until this is dropped.
 #[derive(Debug)]
 pub struct Kick {
     fd: OwnedFd,
@@ -177,10 +179,10 @@ pub struct Kick {
 }
 
 impl Kick {
-    /// Listens to it.
+    /// Watches the eventfd.
     ///
     /// # Errors
-    /// `EINVAL`: it is no eventfd; no memory.
+    /// `EINVAL`: not an eventfd; no memory.
     pub fn new(fd: OwnedFd, epoll_set: &Arc<EpollSet>) -> io::Result<Self> {
         if !is_eventfd(&fd) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -192,23 +194,23 @@ impl Kick {
 
 impl Drop for Kick {
     fn drop(&mut self) {
-        // The frontend holds the same file, so closing ours alone ends nothing.
+        // The frontend holds the same file, so closing the descriptor does not end the watch.
         let _ = epoll::delete(&self.epoll_set.0, &self.fd);
     }
 }
 
-/// For all calls of the process.
+/// The signal context of the process.
 static SIGNALS: LazyLock<io::Result<Signals>> = LazyLock::new(Signals::new);
 
-/// How the driver of one queue is told.
+/// The interrupt of one queue's driver.
 #[derive(Debug)]
 pub struct Call(OwnedFd);
 
 impl Call {
-    /// From what the frontend gave us.
+    /// Takes the eventfd that a frontend passed.
     ///
     /// # Errors
-    /// `EINVAL`: it is no eventfd.
+    /// `EINVAL`: not an eventfd.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         if !is_eventfd(&fd) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -218,10 +220,10 @@ impl Call {
         Ok(Self(fd))
     }
 
-    /// Tells it. One that cannot be told has been told so often that it need not be.
+    /// Signals the driver. If the counter is full, the driver has been signalled already.
     pub fn tell(&self) {
         let told = SIGNALS.as_ref().is_ok_and(|signals| signals.give(&self.0).is_ok());
-        // Without asynchronous I/O this may wait for a frontend that wants it to (SECURITY.md).
+        // Without asynchronous I/O, this can block if the frontend makes it (SECURITY.md).
         while !told && rustix::io::write(&self.0, &1u64.to_ne_bytes()) == Err(Errno::INTR) {}
     }
 }

@@ -1,13 +1,13 @@
-//! Queues on their way between the thread that speaks the protocol and the worker.
+//! Queue hand-off between the protocol thread and the worker.
 //!
 //! ```text
 //!   protocol thread ──── Order: put this in the place of queue n ────► worker, between two turns
 //!                   ◄─── what was there, or the order itself ─────────
 //! ```
 //!
-//! A queue is used by one side at a time, and goes from hand to hand as a whole, with the guest's
-//! memory that it lies in. Whoever wants to change anything about it takes it out first. What it
-//! leaves behind is dropped by the protocol thread: unmapping takes time.
+//! One side at a time owns a queue, together with the guest memory that it is in. The protocol
+//! thread takes a queue out before it changes anything about it, and drops what a queue leaves
+//! behind: unmapping takes time.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -23,42 +23,42 @@ use crate::sys::vhost::{Call, Event};
 /// A queue in use.
 #[derive(Debug)]
 pub struct Ring {
-    /// The queue.
+    /// The virtqueue.
     pub queue: Queue,
-    /// What it lies in.
+    /// The guest memory that the queue is in.
     pub memory: Arc<GuestMemory>,
-    /// Whom to tell; nobody, if the driver polls.
+    /// The eventfd that interrupts the driver; `None` if the driver polls.
     pub call: Option<Arc<Call>>,
-    /// Where written pages are noted, while the machine moves.
+    /// The log of dirty pages, while the guest is migrated.
     pub log: Option<Arc<DirtyLog>>,
-    /// Whom to tell of that.
+    /// The eventfd that signals changes of the log.
     pub log_call: Option<Arc<Call>>,
-    /// May it carry frames? If not, what the driver sends is thrown away.
+    /// The queue carries frames. Otherwise the port drops what the driver sends.
     pub enabled: bool,
-    /// Bytes in front of each frame.
+    /// The length of the header in front of each frame.
     pub header: usize,
-    /// May a frame fill several buffers?
+    /// A frame may fill several buffers.
     pub mergeable: bool,
-    /// What may be left undone in frames that the driver receives.
+    /// The offloads that the driver accepts in frames that it receives.
     pub accepts: Offloads,
-    /// Why it is not used any more.
+    /// Why the worker has stopped the queue.
     pub trouble: Option<Trouble>,
 }
 
 impl Ring {
-    /// Was any memory taken away that it uses?
+    /// Whether memory that the queue uses was truncated or punched.
     pub fn is_lost(&self) -> bool {
         let beside = self.log.as_ref().is_some_and(|log| log.is_lost());
         self.memory.is_lost() || beside || self.queue.has_lost_track()
     }
 
-    /// May frames be put into it?
+    /// Whether the switch can put frames into the queue.
     pub(super) fn is_usable(&self) -> bool {
         self.enabled && self.trouble.is_none()
     }
 
-    /// How many frames surely find room. One that its driver takes unfinished may fill as many
-    /// buffers of a usual size as the longest has.
+    /// How many frames fit in any case. With segmentation offload, a frame may fill as many buffers
+    /// of the usual size as the longest frame needs.
     pub(super) fn room(&self) -> u32 {
         const BUFFERS_MOST: u32 = 44;
         let buffers = u32::from(self.queue.available());
@@ -66,22 +66,22 @@ impl Ring {
     }
 }
 
-/// What ends the use of a queue.
+/// Why the worker stops a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
-    /// Its driver wrote nonsense.
+    /// The driver wrote an invalid descriptor or index.
     #[error("its driver broke the rules: {0}")]
     Broken(#[from] Broken),
-    /// Its memory was taken away.
+    /// The memory was truncated or punched.
     #[error("the memory of its machine was truncated or taken away")]
     Lost,
 }
 
-/// Something for the worker to do.
+/// A request to the worker.
 pub(super) enum Order {
-    /// Puts a queue in the place of another.
+    /// Replaces the queue of this number, and returns the old one.
     Swap(usize, Option<Box<Ring>>, Sender<Option<Box<Ring>>>),
-    /// Sends an announcement of this address.
+    /// Sends an announcement (RARP) of this MAC address.
     Announce([u8; 6], Sender<Option<Box<Ring>>>),
 }
 
@@ -92,7 +92,7 @@ pub struct Handoff {
     signal: Arc<Signal>,
 }
 
-/// There is an order, as [`device::pending`] says it.
+/// The signal that a request is pending, as [`device::pending`] describes it.
 #[derive(Debug)]
 pub(super) struct Signal {
     pending: Pending,
@@ -100,7 +100,7 @@ pub(super) struct Signal {
 }
 
 impl Signal {
-    /// Is there? Asked by the worker in each turn.
+    /// Whether a request is pending. The worker asks in each turn.
     #[inline]
     pub(super) fn is_set(&self) -> bool {
         self.pending.is_set()
@@ -119,13 +119,13 @@ pub(super) struct Orders {
 
 impl Orders {
     pub(super) fn next(&self) -> Option<Order> {
-        // First: an order that comes after this is not overlooked.
+        // Cleared first, so that a request that comes later is not missed.
         self.signal.pending.clear();
         self.orders.try_recv().ok()
     }
 }
 
-/// Both ends.
+/// Both ends of a new hand-off.
 pub(super) fn pair() -> std::io::Result<(Handoff, Orders)> {
     let (sender, orders) = channel();
     let signal = Arc::new(Signal { pending: Pending::default(), event: Event::new()? });
@@ -134,17 +134,17 @@ pub(super) fn pair() -> std::io::Result<(Handoff, Orders)> {
 
 /// What a session does with its queues.
 pub trait Queues {
-    /// Puts a queue, or none, in the place of another, which it returns.
+    /// Replaces the queue of number `at`, and returns the old one.
     fn swap(&mut self, at: usize, ring: Option<Box<Ring>>) -> Option<Box<Ring>>;
-    /// Tells the network where an address is now.
+    /// Announces a MAC address to the network.
     fn announce(&mut self, address: [u8; 6]);
 }
 
 impl Handoff {
-    /// Gives an order and waits until it is followed: there is never more than one.
+    /// Sends a request and waits for the answer; there is never more than one.
     fn call(&self, order: impl FnOnce(Sender<Option<Box<Ring>>>) -> Order) -> Option<Box<Ring>> {
         let (reply, answer) = channel();
-        // A worker that is gone has let go of its queues.
+        // A worker that has ended has dropped its queues.
         self.orders.send(order(reply)).ok()?;
         self.signal.pending.set();
         self.signal.event.set();
@@ -168,13 +168,13 @@ mod tests {
     use crate::sys::vhost::wait;
     use std::os::fd::AsFd;
 
-    /// A worker that follows so many orders, asleep until it is woken.
+    /// A worker that handles so many requests, and sleeps between them.
     fn worker(orders: Orders, count: usize) -> Vec<Option<[u8; 6]>> {
         let mut followed = Vec::new();
         while followed.len() < count {
             wait([Some(orders.signal.event().as_fd())], None).expect("an event");
             orders.signal.event().clear();
-            // Woken for orders that it has followed already, it finds none.
+            // A wake-up may come for a request that was handled already.
             while let Some(order) = orders.next() {
                 let (address, reply) = match order {
                     Order::Swap(_, _, reply) => (None, reply),
@@ -206,7 +206,7 @@ mod tests {
         let (mut handoff, orders) = pair().expect("descriptors");
         drop(orders);
         assert!((&mut handoff).swap(0, None).is_none());
-        // One that goes with an order unread.
+        // A worker that ends before it reads a request.
         let (mut handoff, orders) = pair().expect("descriptors");
         let worker = std::thread::spawn(move || {
             while !orders.signal.is_set() {

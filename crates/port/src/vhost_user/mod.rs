@@ -9,14 +9,15 @@
 //!     ┌────┴─────────────── the guest's memory: virtqueues, buffers ───────────┴───┐
 //! ```
 //!
-//! The [socket](self) is listened on, or connected to again and again; one frontend has the port
-//! at a time. What it says is [read](message) and [followed](session) by a thread of the port's
-//! own, so that one that says half a message, or has gigabytes to be mapped, keeps nobody waiting.
-//! The worker gets queues that are ready for use ([`handoff`]), and gives them back when they change.
+//! The port listens on its [socket](self), or connects to the VMM's again and again; one frontend
+//! has the port at a time. A thread of the port [reads](message) the frontend's messages and
+//! [acts](session) on them. So a frontend that sends half a message, or that lends gigabytes to be
+//! mapped, blocks no other port. The worker receives queues that are ready for use ([`handoff`]),
+//! and returns them when they change.
 //!
-//! When the frontend goes, its queues and its memory go; the port stays and waits for the next.
-//! When the daemon goes, a frontend that reconnects finds its port again: how far each queue was
-//! stands in the guest's memory, for buffers go back in order.
+//! When the frontend disconnects, its queues and its memory are released; the port stays and waits
+//! for the next frontend. When the daemon ends, a frontend that reconnects finds its port again:
+//! the guest's memory says how far each queue is, because the device uses buffers in order.
 
 mod adapter;
 pub mod handoff;
@@ -42,13 +43,14 @@ use handoff::{Handoff, Trouble};
 use message::{Answer, HEADER, Header, Malformed, Message, PAYLOAD_MAX};
 use session::{Fault, Session};
 
-/// Most pairs of queues: QEMU's own limit is far above, a guest has seldom as many processors.
+/// The most pairs of queues. QEMU's own limit is far above; a guest seldom has as many processors.
 pub const PAIRS_MAX: u16 = 64;
-/// Descriptors of a port without a frontend's: its socket, the connection, one that is turned away,
-/// four that its threads tell each other with, one in passing.
+/// The descriptors of a port without those that a frontend passes: its socket, the connection, a
+/// connection that is rejected, four for its threads to signal each other, one for temporary use.
 const DESCRIPTORS: u64 = 8;
 
-/// Opens a port: its adapter for the worker, and the rest. `bell` is rung when its state changes.
+/// Opens a port; returns its adapter for the worker, and the rest. The port rings `bell` when its
+/// state changes.
 ///
 /// # Errors
 /// [`SocketError`], with what to do.
@@ -96,7 +98,7 @@ struct Server {
     log: RateLimitedLog,
     pairs: u16,
     quota: Arc<Quota>,
-    /// For its descriptors.
+    /// The charge for its descriptors.
     _charge: Charge,
     listener: Arc<Listener>,
     handoff: Handoff,
@@ -106,28 +108,28 @@ struct Server {
     status: Arc<Status>,
 }
 
-/// Why a frontend is let go.
+/// Why the port disconnects a frontend.
 #[derive(Debug, thiserror::Error)]
 enum End {
-    /// We are to stop.
+    /// The port is being closed.
     #[error("the port is closed")]
     Stopped,
-    /// It has closed its end.
+    /// The frontend has closed the connection.
     #[error("it has gone")]
     Gone,
-    /// It does not speak our language.
+    /// The frontend broke the protocol.
     #[error("it sent {0}")]
     Malformed(#[from] Malformed),
-    /// It asked for something that cannot be, without waiting for an answer.
+    /// The frontend asked for something impossible, and did not ask for a reply.
     #[error("{0}")]
     Fault(#[from] Fault),
-    /// Its answers fill the connection.
+    /// The frontend's receive buffer is full.
     #[error("it does not read the answers to what it asks")]
     Deaf,
-    /// Its memory is gone.
+    /// The guest's memory is gone.
     #[error("{0}")]
     Trouble(#[from] Trouble),
-    /// The system cannot.
+    /// A system call failed.
     #[error("{0}")]
     System(io::Error),
 }
@@ -179,7 +181,7 @@ impl Server {
         }
     }
 
-    /// Waits for one; none if the port is to be closed.
+    /// Waits for a frontend; returns `None` when the port is being closed.
     fn next_frontend(&self) -> Option<OwnedFd> {
         loop {
             match self.listener.next() {
@@ -199,7 +201,7 @@ impl Server {
         }
     }
 
-    /// Is the port to be closed? Waits so long for that.
+    /// Waits so long; returns whether the port is being closed.
     fn is_stopped_within(&self, ms: u32) -> bool {
         match wait([Some(self.stop.as_fd())], Some(ms)) {
             Ok([stopped]) => stopped,
@@ -211,7 +213,7 @@ impl Server {
     }
 }
 
-/// With one frontend.
+/// The conversation with one frontend.
 struct Conversation<'a> {
     log: &'a RateLimitedLog,
     frontend: &'a OwnedFd,
@@ -242,7 +244,7 @@ impl Conversation<'_> {
         self.status.note(state);
     }
 
-    /// One message, or what happened meanwhile.
+    /// Handles one message, or an event that came before it.
     fn serve(&self, session: &mut Session<&mut Handoff>) -> Result<(), End> {
         let mut bytes = [0; HEADER];
         let mut fds = Vec::with_capacity(FDS_MAX);
@@ -271,7 +273,8 @@ impl Conversation<'_> {
         Ok(send(self.frontend, &bytes, fd.as_ref().map(OwnedFd::as_fd))?)
     }
 
-    /// Receives exactly so many bytes. Between two messages the `session` may hear of trouble.
+    /// Receives exactly so many bytes. Between two messages, `session` handles trouble of its
+    /// queues.
     fn fill(
         &self,
         bytes: &mut [u8],
@@ -304,7 +307,8 @@ impl Conversation<'_> {
         if stopped {
             return Err(End::Stopped);
         }
-        // Looked at last: one that has gone and comes again has closed its first connection before.
+        // A frontend that reconnects closes its first connection before it opens the second, so the
+        // first is checked again.
         let [speaks] = wait([Some(self.frontend.as_fd())], Some(0))?;
         if another && !speaks {
             match self.listener.next() {
@@ -354,7 +358,7 @@ mod tests {
         let path = dir.path().join("vm.sock");
         let (adapter, port) = open_at(&path);
         let mut frontend = UnixStream::connect(&path).expect("it listens");
-        // SEND_RARP: the thread waits for a worker that never does what it is told.
+        // SEND_RARP: the thread waits for the worker, which never runs in this test.
         let message = [&[19, 0, 0, 0, 1, 0, 0, 0, 8, 0, 0, 0][..], &[2; 8]].concat();
         frontend.write_all(&message).expect("it reads");
         let start = Instant::now();

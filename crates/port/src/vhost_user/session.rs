@@ -1,8 +1,8 @@
-//! One frontend: what it has set up, and what follows from each of its messages.
+//! One frontend: its settings, and what each of its messages changes.
 //!
-//! Frontends set queues up in various orders: QEMU enables a queue before it names the features,
-//! others lend memory after they have said where the queue lies. So nothing is checked by order. A
-//! queue *runs* as long as all that it needs is there:
+//! Frontends set queues up in different orders: QEMU enables a queue before it sets the features,
+//! others lend memory after they have placed the queue. So the session checks no order. A queue
+//! *runs* while everything that it needs is there:
 //!
 //! ```text
 //!   size, places, memory ──┐
@@ -11,8 +11,8 @@
 //!                                └── it breaks ──► stopped until its next KICK ◄────┘
 //! ```
 //!
-//! and whatever changes while it runs (memory, features, a descriptor, enabled or not) is done by
-//! taking it out of the worker's pair, and putting it back.
+//! To change memory, features, a descriptor or the enabled flag of a running queue, the session
+//! takes the queue from the worker and hands it back afterwards.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -30,23 +30,23 @@ use super::message::{Answer, Area, Bell, Message, Shape};
 use crate::machine::quota::{Charge, Quota, QuotaExceeded, Resource};
 use crate::sys::vhost::{Call, EpollSet, Kick};
 
-/// Features of the protocol.
+/// Protocol features.
 mod protocol {
-    /// There may be more queues than two.
+    /// The device may have more than two queues.
     pub const MQ: u64 = 1 << 0;
-    /// Written pages are noted in memory that the frontend lends.
+    /// The frontend lends memory for the log of dirty pages.
     pub const LOG_SHMFD: u64 = 1 << 1;
     /// `SEND_RARP`.
     pub const RARP: u64 = 1 << 2;
-    /// Every request can be answered.
+    /// The frontend may ask for a reply to any request.
     pub const REPLY_ACK: u64 = 1 << 3;
     /// `NET_SET_MTU`.
     pub const MTU: u64 = 1 << 4;
-    /// What a successor has to know is kept in memory that outlives us.
+    /// The in-flight area, which outlives the daemon, is in memory of the frontend.
     pub const INFLIGHT_SHMFD: u64 = 1 << 12;
     /// `RESET_DEVICE`.
     pub const RESET_DEVICE: u64 = 1 << 13;
-    /// Memory comes and goes region by region.
+    /// Memory regions are added and removed one by one.
     pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
     /// `SET_STATUS`.
     pub const STATUS: u64 = 1 << 16;
@@ -56,14 +56,15 @@ mod protocol {
     pub const OFFERED: u64 = MQ | MEMORY | RARP | CONVERSATION;
 }
 
-/// The feature that there are features of the protocol.
+/// The feature bit for protocol features.
 const PROTOCOL_FEATURES: u64 = 1 << 30;
-/// Whatever is written is to be noted: the machine moves.
+/// The feature bit for logging all writes, while the guest is migrated.
 const LOG_ALL: u64 = 1 << 26;
-/// A driver may lay its buffers out as it likes (6.3): a legacy feature, always so since.
+/// The driver may split header and frame over buffers as it likes (6.3): a legacy feature, and
+/// always so since VirtIO 1.0.
 const ANY_LAYOUT: u64 = 1 << 27;
 
-/// What a device with so many pairs of queues offers.
+/// The features that a device with so many pairs of queues offers.
 #[must_use]
 pub fn offered(pairs: u16) -> u64 {
     let several = if pairs > 1 { net::MQ } else { 0 };
@@ -86,16 +87,16 @@ pub fn offered(pairs: u16) -> u64 {
         | PROTOCOL_FEATURES
 }
 
-/// What a driver with these features takes unfinished.
+/// The offloads that a driver with these features accepts in frames that it receives.
 fn accepted(features: u64) -> Offloads {
     let runs = [
         (net::GUEST_TSO4, Offloads::TSO4),
         (net::GUEST_TSO6, Offloads::TSO6),
         (net::GUEST_ECN, Offloads::ECN),
-        // What it is that a run of datagrams is over, its header does not say.
+        // The header of UDP segments does not tell the IP version, so both are needed.
         (net::GUEST_USO4 | net::GUEST_USO6, Offloads::USO),
     ];
-    // All of them are nothing without checksums (5.1.3.1).
+    // Segmentation offload requires checksum offload (5.1.3.1).
     if features & net::GUEST_CSUM == 0 {
         return Offloads::NONE;
     }
@@ -103,57 +104,57 @@ fn accepted(features: u64) -> Offloads {
     taken.fold(Offloads::CHECKSUM, |all, (_, one)| all.and(one))
 }
 
-/// What a frontend did wrong.
+/// A frontend's mistake.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// A queue that there is not.
+    /// The queue does not exist.
     #[error("there is no queue {0}")]
     NoQueue(u32),
-    /// A queue that cannot be.
+    /// The queue's size, addresses or state are invalid.
     #[error("queue {0} cannot be: {1}")]
     Queue(usize, BadQueue),
-    /// Features that are not offered.
+    /// The frontend set features that the device does not offer.
     #[error("features {0:#x} are not offered")]
     Features(u64),
-    /// Memory that is not taken.
+    /// The port cannot use the memory.
     #[error("{0}")]
     Memory(#[from] BadMemory),
-    /// The user has no more of it.
+    /// The user's quota is used up.
     #[error(transparent)]
     QuotaExceeded(#[from] QuotaExceeded),
-    /// For a kick or a call.
+    /// A kick or call descriptor is not an eventfd.
     #[error("a descriptor of queue {0} that is no eventfd")]
     NoEventfd(u32),
-    /// For the log.
+    /// The log's descriptor is not an eventfd.
     #[error("a descriptor of the log that is no eventfd")]
     NoLogEventfd,
-    /// An MTU that no Ethernet has.
+    /// The MTU is out of range.
     #[error("an MTU of {0}")]
     Mtu(u64),
 }
 
-/// One queue as it was set up.
+/// The settings of one queue.
 #[derive(Debug, Default)]
 struct Vring {
     size: u32,
     base: u32,
     places: Option<Places>,
-    /// Guest address of the device area, as far as the log is concerned.
+    /// The guest address under which writes to the device area are logged.
     logged_at: Option<u64>,
     kick: Option<Kick>,
     call: Option<Arc<Call>>,
     err: Option<Call>,
-    /// For each of these descriptors.
+    /// The charges for the three descriptors.
     charges: [Option<Charge>; 3],
     enabled: bool,
-    /// A kick was set, and it was not stopped since.
+    /// The frontend has set a kick descriptor and has not stopped the queue since.
     started: bool,
-    /// The worker has it.
+    /// The worker has the queue.
     runs: bool,
 }
 
 impl Vring {
-    /// Sets a descriptor in the place of another, or none. Where that fails, it is none.
+    /// Replaces a descriptor. If that fails, the queue has none.
     fn set_bell(
         &mut self,
         bell: Bell,
@@ -162,7 +163,7 @@ impl Vring {
         epoll_set: &Arc<EpollSet>,
         quota: &Arc<Quota>,
     ) -> Result<(), Fault> {
-        // The old one first: the frontend may give the same file again.
+        // The old charge is returned first, because the frontend may pass the same file again.
         self.drop_bell(bell);
         let Some(fd) = fd else { return Ok(()) };
         let charge = quota.take(Resource::Descriptors, 1)?;
@@ -186,7 +187,7 @@ impl Vring {
     }
 }
 
-/// A frontend.
+/// One frontend's session.
 #[derive(Debug)]
 pub struct Session<Q: Queues> {
     queues: Q,
@@ -195,7 +196,7 @@ pub struct Session<Q: Queues> {
     features: u64,
     protocol: u64,
     quota: Arc<Quota>,
-    /// Dropped before the table, which it is charged with.
+    /// Dropped before the table, which holds its charges.
     memory: Arc<GuestMemory>,
     table: Table,
     log: Option<LogArea>,
@@ -206,7 +207,7 @@ pub struct Session<Q: Queues> {
 }
 
 impl<Q: Queues> Session<Q> {
-    /// One that has said nothing yet, for so many pairs of queues.
+    /// A session without messages yet, for so many pairs of queues.
     #[must_use]
     pub fn new(queues: Q, epoll_set: &Arc<EpollSet>, pairs: u16, quota: &Arc<Quota>) -> Self {
         let vrings = (0..2 * pairs).map(|_| Vring::default()).collect();
@@ -227,19 +228,19 @@ impl<Q: Queues> Session<Q> {
         }
     }
 
-    /// May any queue carry frames?
+    /// Whether any queue can carry frames.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.vrings.iter().any(|vring| vring.runs && self.is_enabled(vring))
     }
 
-    /// Does the frontend understand an answer to any request?
+    /// Whether the frontend accepts a reply to any request.
     #[must_use]
     pub fn acknowledges(&self) -> bool {
         self.protocol & protocol::REPLY_ACK != 0
     }
 
-    /// What follows from a message, and what is to be answered, if anything is.
+    /// Acts on a message; returns the answer, if there is one.
     ///
     /// # Errors
     /// [`Fault`]
@@ -255,7 +256,7 @@ impl<Q: Queues> Session<Q> {
             Message::GetVringBase(queue) => return self.stop(queue).map(Some),
             Message::SetLogBase(area) => {
                 self.set_log(&area)?;
-                // Answered in any case.
+                // The frontend expects an answer in any case.
                 return Ok(Some(Answer::U64(0)));
             }
             Message::GetInflight(shape) => return self.make_inflight(shape).map(Some),
@@ -303,7 +304,7 @@ impl<Q: Queues> Session<Q> {
         self.vrings.get_mut(queue as usize).ok_or(Fault::NoQueue(queue))
     }
 
-    /// A frontend without features of the protocol does not enable its queues.
+    /// Without protocol features, queues are always enabled.
     fn is_enabled(&self, vring: &Vring) -> bool {
         vring.enabled || self.features & PROTOCOL_FEATURES == 0
     }
@@ -314,7 +315,7 @@ impl<Q: Queues> Session<Q> {
         Ok(())
     }
 
-    /// 0 is a reset (2.1.1).
+    /// A status of 0 is a reset (2.1.1).
     fn set_status(&mut self, status: u8) {
         self.status = status;
         if status == 0 {
@@ -334,7 +335,7 @@ impl<Q: Queues> Session<Q> {
     }
 
     fn set_table(&mut self, regions: Vec<(super::message::Region, OwnedFd)>) -> Result<(), Fault> {
-        // What was lent before means nothing any more, and is not to count beside the new.
+        // The new table replaces the old one, whose charges are returned first.
         (0..self.vrings.len()).for_each(|at| drop(self.take_out(at)));
         self.memory = Arc::default();
         self.table = Table::default();
@@ -363,13 +364,13 @@ impl<Q: Queues> Session<Q> {
         Ok(Answer::Inflight(shape, area))
     }
 
-    /// Where it is noted how far a queue is.
+    /// The in-flight area of a queue.
     fn track_of(&self, at: usize) -> Option<Inflight> {
         self.inflight.as_ref().and_then(|area| area.of(at))
     }
 
     fn set_log(&mut self, area: &Area) -> Result<(), Fault> {
-        // The old one is charged for until it is not used any more.
+        // The old log is charged until no queue uses it.
         let _old = self.log.replace(LogArea::new(area, &self.quota)?);
         self.update_all_queues();
         Ok(())
@@ -400,11 +401,11 @@ impl<Q: Queues> Session<Q> {
         }
     }
 
-    /// Stops a queue and says where it was.
+    /// Stops a queue and returns its index.
     fn stop(&mut self, queue: u32) -> Result<Answer, Fault> {
         self.vring(queue)?;
         self.take_out(queue as usize);
-        // Nothing is left to be done: the next one begins where it is told to.
+        // No buffer is in flight, so the next start begins at the index that the frontend sets.
         self.track_of(queue as usize).iter().for_each(Inflight::clear);
         let vring = self.vring(queue)?;
         vring.started = false;
@@ -412,7 +413,7 @@ impl<Q: Queues> Session<Q> {
         Ok(Answer::Vring(queue, vring.base))
     }
 
-    /// Takes a queue out of the worker's pair; it goes on from there if it is put back.
+    /// Takes a queue from the worker; if it is handed back, it continues where it was.
     fn take_out(&mut self, at: usize) -> Option<Box<Ring>> {
         if !std::mem::take(&mut self.vrings[at].runs) {
             return None;
@@ -422,7 +423,7 @@ impl<Q: Queues> Session<Q> {
         Some(ring)
     }
 
-    /// Lets a queue run as it is now set up, if it can.
+    /// Starts a queue with its current settings, if it has all that it needs.
     fn update_queue(&mut self, queue: u32) -> Result<(), Fault> {
         let at = queue as usize;
         self.take_out(at);
@@ -430,7 +431,7 @@ impl<Q: Queues> Session<Q> {
         let Some(places) = vring.places.filter(|_| vring.started && !self.table.is_empty()) else {
             return Ok(());
         };
-        // The first queue of each pair is the driver's to receive.
+        // The first queue of each pair is the driver's receive queue.
         let direction = if at.is_multiple_of(2) { Direction::Write } else { Direction::Read };
         let made = Queue::new(&memory, places, direction, vring.size, vring.base, self.features);
         let mut queue = made.map_err(|why| Fault::Queue(at, why))?;
@@ -460,20 +461,20 @@ impl<Q: Queues> Session<Q> {
         Ok(())
     }
 
-    /// The same for one that may wait for what comes, if it cannot run now.
+    /// [`Self::update_queue`] for a queue that later messages may complete.
     fn try_update_queue(&mut self, queue: u32) {
         let _ = self.update_queue(queue);
     }
 
-    /// The same for all.
+    /// [`Self::try_update_queue`] for every queue.
     fn update_all_queues(&mut self) {
         for queue in 0..u32::try_from(self.vrings.len()).unwrap_or(0) {
             self.try_update_queue(queue);
         }
     }
 
-    /// Looks for queues that the worker does not use any more: which, and why. They stay stopped
-    /// until the driver starts them again.
+    /// Returns the queues that the worker has stopped, with the cause. They stay stopped until the
+    /// driver starts them again.
     pub fn find_trouble(&mut self) -> Vec<(usize, Trouble)> {
         let mut found = Vec::new();
         for queue in 0..u32::try_from(self.vrings.len()).unwrap_or(0) {
@@ -518,7 +519,7 @@ mod tests {
     use super::*;
     use crate::machine::quota::Limits;
 
-    /// No worker: queues are handed back as they were.
+    /// Stands in for the worker: returns queues as they were.
     #[derive(Default)]
     struct Shelf([Option<Box<Ring>>; 2]);
 
@@ -545,7 +546,7 @@ mod tests {
         Some(eventfd(0, EventfdFlags::NONBLOCK).expect("descriptors"))
     }
 
-    /// Sets the first queue up, to run.
+    /// Starts the first queue.
     fn start(session: &mut Session<Shelf>) {
         let places = Places { descriptors: 0, driver: 4096, device: 8192 };
         session.take(Message::SetVringNum(0, 8)).expect("a queue");
