@@ -77,7 +77,9 @@ fn test_sample_shows_every_key_that_is_read() {
     ] {
         let refused = error(&format!("{table}\nno_such_key = 1\n"));
         let (_, known) = refused.split_once("expected").expect(&refused);
-        let keys: Vec<_> = known.split('`').skip(1).step_by(2).collect();
+        // The file may still say `direct`, and gets a line that tells what to write instead.
+        let keys = known.split('`').skip(1).step_by(2).filter(|key| *key != "direct");
+        let keys: Vec<_> = keys.collect();
         assert!(!keys.is_empty(), "{refused}");
         assert!(keys.iter().all(|key| is_shown(key)), "{table}: {keys:?}");
     }
@@ -148,7 +150,7 @@ fn test_interfaces_are_for_ports_that_have_one() {
     let text = error("[switch.vale0.port.a]\nkind = \"xdp\"\nqueues = \"3-0\"\n");
     assert!(text.starts_with("config test.toml:3: bad queues '3-0'"), "{text}");
     let text = error("[switch.vale0.port.a]\nkind = \"tap\"\nqueues = \"0-3\"\n");
-    assert!(text.contains("a tap has so many"), "{text}");
+    assert!(text.contains("a tap takes a number of queues"), "{text}");
     let text = error("[switch.vale0.port.a]\nmtu = 9000\n");
     assert!(text.starts_with("config test.toml:1: vale0:a: mtu: not for kind shm"), "{text}");
     let text = error("[switch.vale0.port.a]\nkind = \"packet\"\nmtu = 9000\n");

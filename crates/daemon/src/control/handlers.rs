@@ -271,7 +271,7 @@ impl<D: Datapath> Control<D> {
             self.settle(&port, &gone);
         }
         self.unbind(conn);
-        self.datapath.close_later();
+        self.datapath.close_in_background();
     }
 
     fn hello(&self, client: &mut Client, hello: &Hello) -> Reply {

@@ -12,6 +12,7 @@ use ring::audit::{Held, Member as Rings, Tally};
 use ring::owners::Owner;
 
 use super::{Site, Workers};
+use crate::control::datapath::groups::Groups;
 use crate::model::audit::{AUDIT_MEMBERS, Audited, AuditedMember};
 use crate::model::keys::{GroupKey, PortKey};
 
@@ -69,46 +70,6 @@ impl Place {
 }
 
 impl Workers {
-    /// Of all members together: what they were given, and what they have, is counted at once. Of
-    /// each, at its worker, where nothing moves meanwhile; what moves between members of two
-    /// workers, or of two stretches, may count twice or not at all.
-    pub(super) fn audit_group(&self, group: &GroupKey, from: PortKey) -> Option<Audited> {
-        let shared = self.groups.get(group)?;
-        let (mut tally, all) = (Tally::new(shared.region()), self.members(group));
-        // Those who have theirs together are one.
-        let owners: BTreeSet<_> = all.iter().map(|member| member.place.owner()).collect();
-        let mut audited = Audited {
-            committed: shared.committed(),
-            buffers: tally.usable() - self.between(shared, &tally),
-            free: tally.free(),
-            given: all.iter().map(|member| member.place.given()).sum(),
-            owned: owners.into_iter().map(|owner| tally.owned(owner)).sum(),
-            members: Vec::new(),
-            listed: 0,
-            next: None,
-        };
-        let mut rest = &all[all.partition_point(|member| member.port < from)..];
-        while let Some(first) = rest.first() {
-            let room = AUDIT_MEMBERS - audited.members.len();
-            if room == 0 || audited.listed >= LISTED {
-                audited.next = Some(first.port);
-                break;
-            }
-            let stretch = stretch(rest, room);
-            let held;
-            (tally, held) = self.count_slots(tally, stretch);
-            for (member, mut held) in stretch.iter().zip(held) {
-                let begins = member.worker.is_none();
-                if let (false, Place::Rings(rings)) = (begins, &member.place) {
-                    audited.listed += tally.extra(rings, &mut held);
-                }
-                audited.members.push(AuditedMember { port: member.port, held, begins });
-            }
-            rest = &rest[stretch.len()..];
-        }
-        Some(audited)
-    }
-
     /// What they have in their slots, as their worker sees it between two turns.
     fn count_slots(&self, mut tally: Tally, stretch: &[Member]) -> (Tally, Vec<Held>) {
         let places: Vec<_> = stretch.iter().map(|member| member.place.clone()).collect();
@@ -172,4 +133,51 @@ fn stretch(members: &[Member], most: usize) -> &[Member] {
         member.worker == members[0].worker && (slots <= SLOTS || member.port == members[0].port)
     });
     &members[..count.count()]
+}
+
+impl Groups for Workers {
+    fn groups(&self) -> Vec<GroupKey> {
+        self.groups.keys().cloned().collect()
+    }
+
+    fn has_group(&self, group: &GroupKey) -> bool {
+        self.groups.contains_key(group)
+    }
+
+    fn audit(&mut self, group: &GroupKey, from: PortKey) -> Option<Audited> {
+        let shared = self.groups.get(group)?;
+        let (mut tally, all) = (Tally::new(shared.region()), self.members(group));
+        // Those who have theirs together are one.
+        let owners: BTreeSet<_> = all.iter().map(|member| member.place.owner()).collect();
+        let mut audited = Audited {
+            committed: shared.committed(),
+            buffers: tally.usable() - self.between(shared, &tally),
+            free: tally.free(),
+            given: all.iter().map(|member| member.place.given()).sum(),
+            owned: owners.into_iter().map(|owner| tally.owned(owner)).sum(),
+            members: Vec::new(),
+            listed: 0,
+            next: None,
+        };
+        let mut rest = &all[all.partition_point(|member| member.port < from)..];
+        while let Some(first) = rest.first() {
+            let room = AUDIT_MEMBERS - audited.members.len();
+            if room == 0 || audited.listed >= LISTED {
+                audited.next = Some(first.port);
+                break;
+            }
+            let stretch = stretch(rest, room);
+            let held;
+            (tally, held) = self.count_slots(tally, stretch);
+            for (member, mut held) in stretch.iter().zip(held) {
+                let begins = member.worker.is_none();
+                if let (false, Place::Rings(rings)) = (begins, &member.place) {
+                    audited.listed += tally.extra(rings, &mut held);
+                }
+                audited.members.push(AuditedMember { port: member.port, held, begins });
+            }
+            rest = &rest[stretch.len()..];
+        }
+        Some(audited)
+    }
 }

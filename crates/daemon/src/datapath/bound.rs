@@ -28,8 +28,10 @@ use switch::PortConfig;
 use super::lone::Home;
 use super::memory::{geometry, settle};
 use super::{PortPlace, Workers};
+use crate::control::datapath::netmap::NetmapPorts;
+use crate::control::datapath::regions::Regions;
 use crate::model::error::DatapathError;
-use crate::model::keys::{ConnKey, PortKey};
+use crate::model::keys::{ConnKey, PortKey, SwitchKey};
 use crate::model::opening::Build;
 use crate::model::replies::Binding;
 use crate::model::specs::{BoundSpec, Claim, RingSpec};
@@ -76,42 +78,6 @@ impl BoundPlace {
 }
 
 impl Workers {
-    /// Reserves a port that nobody holds.
-    pub(super) fn plan_bound(&mut self, spec: &BoundSpec) -> Result<u16, DatapathError> {
-        self.next_place(spec.switch)?;
-        let region = match spec.region {
-            Some(region) => region,
-            None => self.make_region(&spec.name, &spec.rings, spec.room)?,
-        };
-        let memory = self.regions.get_mut(&region).expect("control knows which regions there are");
-        let joined = memory.add_port(&spec.name.to_string(), spec.rings.counts);
-        self.drop_region_if_empty(region);
-        let (name, label, reservation) =
-            (spec.name.clone(), spec.name.to_string(), joined?.reservation);
-        let (home, holders) = (Home::Switch(spec.switch), BTreeMap::new());
-        let bound = BoundPlace { name, label, home, region, reservation, holders };
-        self.bound.insert(spec.key, bound);
-        Ok(region)
-    }
-
-    /// Attaches it to its switch, once it is built.
-    pub(super) fn plug_bound(
-        &mut self,
-        key: PortKey,
-        config: PortConfig,
-    ) -> Result<(), DatapathError> {
-        let bound = &self.bound[&key];
-        let Home::Switch(switch) = bound.home else {
-            panic!("only ports of a switch are plugged in")
-        };
-        let reservation = bound.reservation.clone();
-        let (id, bell) = self.next_place(switch)?;
-        let port = plug(reservation.region(), reservation.layout(), Wakers(Vec::new()));
-        let place = PortPlace { switch, id, number: bell, bytes: 0, memory: None };
-        self.plug(key, place, port, config);
-        Ok(())
-    }
-
     pub(super) fn make_region(
         &mut self,
         name: &PortName,
@@ -145,34 +111,6 @@ impl Workers {
         }
     }
 
-    /// Reserves what a connection needs to hold rings of a port, or of both sides of an interface.
-    pub(super) fn lend(
-        &mut self,
-        holds: &[(PortKey, Claim)],
-        parts: &[PortKey],
-        holder: ConnKey,
-        extra_bufs: u32,
-    ) -> Result<(Build, u32), DatapathError> {
-        let reservations: Vec<_> =
-            parts.iter().map(|key| self.bound[key].reservation.clone()).collect();
-        let (first, leases) = (&self.bound[&holds[0].0], self.leases(holds));
-        let region = self.regions.get_mut(&first.region).expect("a port has a region");
-        let memory = region.reserve_holder(&first.label, leases, extra_bufs)?;
-        let granted = memory.extra_bufs();
-        for (i, &(port, claim)) in holds.iter().enumerate() {
-            let other = holds.iter().map(|hold| hold.0).find(|other| *other != port);
-            let memory = Some(memory.clone()).filter(|_| i == 0);
-            let place = HolderPlace { memory, claim, wakers: Vec::new(), other };
-            let bound = self.bound.get_mut(&port).expect("control knows which ports there are");
-            bound.holders.insert(holder, place);
-        }
-        let build = move || {
-            reservations.into_iter().try_for_each(Reservation::build_while_wanted)?;
-            memory.build_while_wanted()
-        };
-        Ok((Box::new(build), granted))
-    }
-
     fn leases(&self, holds: &[(PortKey, Claim)]) -> HeldSides {
         let mut leases = HeldSides::default();
         for (port, claim) in holds {
@@ -185,51 +123,12 @@ impl Workers {
         leases
     }
 
-    /// A doorbell for one more process, and what it must know.
-    pub(super) fn admit(
-        &mut self,
-        port: PortKey,
-        holder: ConnKey,
-    ) -> Result<Binding, DatapathError> {
-        let (region, kick) = (self.region_fd(port)?, self.kick_of(port)?);
-        let bound = self.bound.get_mut(&port).expect("control knows which ports there are");
-        let place = bound.holders.get_mut(&holder).expect("control knows who holds it");
-        place.wakers.retain(|waker| !waker.is_deserted());
-        if place.wakers.len() >= DOORBELLS {
-            return Err(DatapathError::Full("processes with copies of one descriptor"));
-        }
-        let (wake, waker) = Waker::new()?;
-        place.wakers.push(Arc::new(waker));
-        let (wakers, other) = (place.wakers.clone(), place.other);
-        if let Some(place) =
-            other.and_then(|key| self.bound.get_mut(&key)?.holders.get_mut(&holder))
-        {
-            place.wakers = wakers;
-        }
-        let reply = self.describe(port, holder);
-        other.into_iter().chain([port]).for_each(|port| self.tell_wakers(port));
-        Ok(Binding { bound: reply, region, kick, wake })
-    }
-
-    /// Takes back what a holder has, of this port and of the other side.
-    pub(super) fn end_loan(&mut self, port: PortKey, holder: ConnKey) {
-        let Some(bound) = self.bound.get_mut(&port) else { return };
-        let Some(HolderPlace { memory, other, .. }) = bound.holders.remove(&holder) else { return };
-        if let (Some(memory), Some(region)) = (memory, self.regions.get_mut(&bound.region)) {
-            region.release_holder(&memory);
-        }
-        self.tell_wakers(port);
-        if let Some(other) = other {
-            self.end_loan(other, holder);
-        }
-    }
-
     /// Takes the memory of a port back that no worker has any more, and its holders with it;
     /// `seen`: a worker had it.
     pub(super) fn remove_bound(&mut self, port: PortKey, seen: bool) {
         let holders = self.bound.get(&port).map(|bound| bound.holders.keys().copied().collect());
         let holders: Vec<ConnKey> = holders.unwrap_or_default();
-        holders.into_iter().for_each(|holder| self.end_loan(port, holder));
+        holders.into_iter().for_each(|holder| self.remove_holder(port, holder));
         let Some(bound) = self.bound.remove(&port) else { return };
         if let Some(region) = self.regions.get_mut(&bound.region) {
             let (workers, others, layout) =
@@ -312,9 +211,158 @@ impl Workers {
             host,
         }
     }
+}
 
-    /// Sizes of a region, or of the one that a port with such rings would get.
-    pub(super) fn sizes(&self, region: Option<u16>, rings: &RingSpec) -> PortGeometry {
+fn range(rings: BoundRings) -> Range<u16> {
+    rings.first..rings.first + rings.count
+}
+
+fn pool(part: &Range<usize>, size: usize) -> Pool {
+    let narrow = |n: usize| u32::try_from(n).expect("a region is below 4 GiB");
+    Pool { offset: part.start as u64, count: narrow(part.len() / size), size: narrow(size) }
+}
+
+impl NetmapPorts for Workers {
+    fn reserve_bound(&mut self, spec: &BoundSpec) -> Result<u16, DatapathError> {
+        self.next_place(spec.switch)?;
+        let region = match spec.region {
+            Some(region) => region,
+            None => self.make_region(&spec.name, &spec.rings, spec.room)?,
+        };
+        let memory = self.regions.get_mut(&region).expect("control knows which regions there are");
+        let joined = memory.add_port(&spec.name.to_string(), spec.rings.counts);
+        self.drop_region_if_empty(region);
+        let (name, label, reservation) =
+            (spec.name.clone(), spec.name.to_string(), joined?.reservation);
+        let (home, holders) = (Home::Switch(spec.switch), BTreeMap::new());
+        let bound = BoundPlace { name, label, home, region, reservation, holders };
+        self.bound.insert(spec.key, bound);
+        Ok(region)
+    }
+
+    fn reserve_holder(
+        &mut self,
+        holds: &[(PortKey, Claim)],
+        parts: &[PortKey],
+        holder: ConnKey,
+        extra_bufs: u32,
+    ) -> Result<(Build, u32), DatapathError> {
+        let reservations: Vec<_> =
+            parts.iter().map(|key| self.bound[key].reservation.clone()).collect();
+        let (first, leases) = (&self.bound[&holds[0].0], self.leases(holds));
+        let region = self.regions.get_mut(&first.region).expect("a port has a region");
+        let memory = region.reserve_holder(&first.label, leases, extra_bufs)?;
+        let granted = memory.extra_bufs();
+        for (i, &(port, claim)) in holds.iter().enumerate() {
+            let other = holds.iter().map(|hold| hold.0).find(|other| *other != port);
+            let memory = Some(memory.clone()).filter(|_| i == 0);
+            let place = HolderPlace { memory, claim, wakers: Vec::new(), other };
+            let bound = self.bound.get_mut(&port).expect("control knows which ports there are");
+            bound.holders.insert(holder, place);
+        }
+        let build = move || {
+            reservations.into_iter().try_for_each(Reservation::build_while_wanted)?;
+            memory.build_while_wanted()
+        };
+        Ok((Box::new(build), granted))
+    }
+
+    fn attach_bound(&mut self, key: PortKey, config: PortConfig) -> Result<(), DatapathError> {
+        let bound = &self.bound[&key];
+        let Home::Switch(switch) = bound.home else {
+            panic!("only ports of a switch are plugged in")
+        };
+        let reservation = bound.reservation.clone();
+        let (id, bell) = self.next_place(switch)?;
+        let port = plug(reservation.region(), reservation.layout(), Wakers(Vec::new()));
+        let place = PortPlace { switch, id, number: bell, bytes: 0, memory: None };
+        self.plug(key, place, port, config);
+        Ok(())
+    }
+
+    fn open_bound(&mut self, port: PortKey, holder: ConnKey) -> Result<Binding, DatapathError> {
+        let (region, kick) = (self.region_fd(port)?, self.kick_of(port)?);
+        let bound = self.bound.get_mut(&port).expect("control knows which ports there are");
+        let place = bound.holders.get_mut(&holder).expect("control knows who holds it");
+        place.wakers.retain(|waker| !waker.is_deserted());
+        if place.wakers.len() >= DOORBELLS {
+            return Err(DatapathError::Full("processes with copies of one descriptor"));
+        }
+        let (wake, waker) = Waker::new()?;
+        place.wakers.push(Arc::new(waker));
+        let (wakers, other) = (place.wakers.clone(), place.other);
+        if let Some(place) =
+            other.and_then(|key| self.bound.get_mut(&key)?.holders.get_mut(&holder))
+        {
+            place.wakers = wakers;
+        }
+        let reply = self.describe(port, holder);
+        other.into_iter().chain([port]).for_each(|port| self.tell_wakers(port));
+        Ok(Binding { bound: reply, region, kick, wake })
+    }
+
+    fn remove_holder(&mut self, port: PortKey, holder: ConnKey) {
+        let Some(bound) = self.bound.get_mut(&port) else { return };
+        let Some(HolderPlace { memory, other, .. }) = bound.holders.remove(&holder) else { return };
+        if let (Some(memory), Some(region)) = (memory, self.regions.get_mut(&bound.region)) {
+            region.release_holder(&memory);
+        }
+        self.tell_wakers(port);
+        if let Some(other) = other {
+            self.remove_holder(other, holder);
+        }
+    }
+
+    fn move_bound(
+        &mut self,
+        port: PortKey,
+        name: &PortName,
+        switch: SwitchKey,
+        config: PortConfig,
+    ) {
+        self.blind_monitors(port);
+        let (id, _) = self.next_place(switch).expect("a new switch has room");
+        let place = self.ports.get_mut(&port).expect("control knows which ports there are");
+        let (number, left_id) = (place.number, std::mem::replace(&mut place.id, id));
+        let left = std::mem::replace(&mut place.switch, switch);
+        assert_eq!(self.place(left).worker, self.place(switch).worker, "made beside it");
+        let old = self.switches.get_mut(&left).expect("it was there");
+        old.ids.give_back(left_id.index());
+        old.keys.remove(&left_id);
+        let new = self.switches.get_mut(&switch).expect("it is there");
+        new.ids.take(id.index());
+        new.keys.insert(id, port);
+        self.on_switch(switch, move |worker, at| {
+            let plug = worker.unplug(number).expect("it was plugged in");
+            worker.plug(number, at, id, plug, config);
+        });
+        let bound = self.bound.get_mut(&port).expect("a port of netmap programs");
+        (bound.name, bound.home) = (name.clone(), Home::Switch(switch));
+    }
+}
+
+impl Regions for Workers {
+    fn keep_region(
+        &mut self,
+        region: Option<u16>,
+        name: &PortName,
+        rings: &RingSpec,
+    ) -> Result<u16, DatapathError> {
+        let region = match region {
+            Some(region) => region,
+            None => self.make_region(name, rings, None)?,
+        };
+        self.kept.push(region);
+        Ok(region)
+    }
+
+    fn drop_region(&mut self, region: u16) {
+        let at = self.kept.iter().position(|kept| *kept == region).expect("it was kept");
+        self.kept.swap_remove(at);
+        self.drop_region_if_empty(region);
+    }
+
+    fn region_sizes(&self, region: Option<u16>, rings: &RingSpec) -> PortGeometry {
         let known = region.and_then(|number| self.regions.get(&number));
         let parts = known.map_or_else(Parts::default, |region| region.parts().clone());
         let layout = known.map(|region| region.region().layout()).or_else(|| {
@@ -340,13 +388,4 @@ impl Workers {
             },
         }
     }
-}
-
-fn range(rings: BoundRings) -> Range<u16> {
-    rings.first..rings.first + rings.count
-}
-
-fn pool(part: &Range<usize>, size: usize) -> Pool {
-    let narrow = |n: usize| u32::try_from(n).expect("a region is below 4 GiB");
-    Pool { offset: part.start as u64, count: narrow(part.len() / size), size: narrow(size) }
 }

@@ -6,21 +6,21 @@ use switch::{Flush, StaticError};
 
 use super::Workers;
 use crate::control::counters;
+use crate::control::datapath::fdb::Fdb;
 use crate::model::error::DatapathError;
 use crate::model::keys::{PortKey, SwitchKey};
 use crate::model::replies::FdbRow;
 
-impl Workers {
-    pub(super) fn count_stations(&self, switch: SwitchKey) -> (usize, FdbCounters) {
+impl Fdb for Workers {
+    fn fdb_count(&mut self, switch: SwitchKey) -> (usize, FdbCounters) {
         self.on_switch(switch, |worker, at| {
             let fdb = worker.switch(at).bridge().fdb();
             (fdb.count(), counters::of_fdb(fdb.stats()))
         })
     }
 
-    /// So many rows from a place on, and where the next page begins.
-    pub(super) fn page_of_stations(
-        &self,
+    fn fdb_page(
+        &mut self,
         switch: SwitchKey,
         cursor: u64,
         max: usize,
@@ -45,12 +45,7 @@ impl Workers {
         (entries.iter().take(max).map(|(_, entry)| row(entry)).collect(), next)
     }
 
-    pub(super) fn add_station(
-        &self,
-        port: PortKey,
-        mac: MacAddr,
-        vlan: VlanId,
-    ) -> Result<(), DatapathError> {
+    fn fdb_add(&mut self, port: PortKey, mac: MacAddr, vlan: VlanId) -> Result<(), DatapathError> {
         let missing = DatapathError::Full("entries: the port is not attached");
         let (switch, id) = self.switch_of(port).ok_or(missing)?;
         let added = self.on_switch(switch, move |worker, at| {
@@ -65,7 +60,13 @@ impl Workers {
         })
     }
 
-    pub(super) fn forget_stations(&self, switch: SwitchKey, port: Option<PortKey>) {
+    fn fdb_del(&mut self, switch: SwitchKey, mac: MacAddr, vlan: VlanId) -> bool {
+        self.on_switch(switch, move |worker, at| {
+            worker.switch(at).bridge_mut().remove_entry(vlan, mac)
+        })
+    }
+
+    fn fdb_flush(&mut self, switch: SwitchKey, port: Option<PortKey>) {
         let what = match port.map(|key| self.switch_of(key)) {
             None => Flush::All,
             Some(Some((_, id))) => Flush::Port(id),

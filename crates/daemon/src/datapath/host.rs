@@ -37,16 +37,16 @@ use rustix::time::{
 };
 use switch::{Adapter, Flush, Plug, Wake};
 
-use lost::{Lost, Sought};
-use place::HostPlace;
-
 use super::open::{Means, open};
 use super::twins::{Other, Others, Side};
-use super::{PortPlace, Workers};
+use super::{PortPlace, Workers, open};
+use crate::control::datapath::interfaces::Interfaces;
 use crate::model::error::MakeHostError;
 use crate::model::keys::{PortKey, SwitchKey};
 use crate::model::opening::{Build, Opening, OpeningSlot};
 use crate::model::specs::HostSpec;
+use lost::{Lost, Sought};
+use place::HostPlace;
 
 /// The interfaces that are ports.
 #[derive(Debug)]
@@ -325,27 +325,6 @@ impl Workers {
         Ok((opening, Box::new(build)))
     }
 
-    pub(super) fn open_host(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
-        self.next_place(spec.switch)?;
-        self.host.monitor()?;
-        let opened = match spec.opening.as_ref().and_then(Opening::take) {
-            Some(opened) => opened?,
-            None => {
-                let share = self.enrol(&spec.host)?;
-                let (bell, helper) = (&self.host.ringer, self.host.helper.as_deref());
-                let (others, existing) = (self.others(spec.switch), false);
-                let means = Means { bell, helper, share, others, existing };
-                open(spec.kind, &spec.host, Vec::new(), &means)?
-            }
-        };
-        let opened = self.accept(spec.switch, (spec.kind, &spec.host), opened)?;
-        let Opened { adapter, link, interface, home, .. } = opened;
-        let index = interface.index;
-        self.plug_host(spec, adapter, Some(link), (home, interface))?;
-        self.host.catch_up(index);
-        Ok(())
-    }
-
     /// What was opened becomes a port, unless another one was quicker; from now on, what was
     /// changed for it stays.
     fn accept(
@@ -381,30 +360,6 @@ impl Workers {
             is_there.then_some(Other { port, side, home: place.home, interface })
         };
         Others(self.host.ports.iter().filter_map(other).collect())
-    }
-
-    pub(super) fn open_soon(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
-        self.host.monitor()?;
-        let name = spec.host.ifname.clone().unwrap_or_default();
-        let interface = Interface { name, ..Interface::default() };
-        self.plug_host(spec, Box::new(Absent), None, (Home::Ours, interface))?;
-        self.reopen(spec.key);
-        Ok(())
-    }
-
-    pub(super) fn await_opened(&mut self, patience: Duration) {
-        let end = Instant::now() + patience;
-        loop {
-            self.tend_host();
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() || self.host.ports.values().all(|place| place.opening.is_none()) {
-                return;
-            }
-            let left = Timespec::try_from(left).expect("seconds");
-            let mut bell = [PollFd::new(&self.host.epoll, PollFlags::IN)];
-            // A signal is as good as a bell: it is looked again.
-            let _ = poll(&mut bell, Some(&left));
-        }
     }
 
     fn plug_host(
@@ -529,7 +484,81 @@ impl Workers {
         }
     }
 
-    pub(super) fn describe_host(&self, port: PortKey) -> Option<HostIfInfo> {
+    pub(super) fn host_fd(&self) -> BorrowedFd<'_> {
+        self.host.epoll.as_fd()
+    }
+}
+
+impl Interfaces for Workers {
+    fn begin_opening(
+        &mut self,
+        switch: Option<SwitchKey>,
+        kind: PortKind,
+        host: &HostIf,
+        given: Vec<OwnedFd>,
+    ) -> Option<(Opening, Build)> {
+        self.begin_host(switch, kind, host, given).ok()
+    }
+
+    fn cancel_opening(&mut self, opening: Opening) {
+        self.sweeper.run(move || drop(opening));
+    }
+
+    fn take_closing(&mut self) -> Option<Build> {
+        open::close(std::mem::take(&mut self.closing))
+    }
+
+    fn close_in_background(&mut self) {
+        let closing = std::mem::take(&mut self.closing);
+        self.sweeper.run(move || drop(closing));
+    }
+
+    fn add_host(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
+        self.next_place(spec.switch)?;
+        self.host.monitor()?;
+        let opened = match spec.opening.as_ref().and_then(Opening::take) {
+            Some(opened) => opened?,
+            None => {
+                let share = self.enrol(&spec.host)?;
+                let (bell, helper) = (&self.host.ringer, self.host.helper.as_deref());
+                let (others, existing) = (self.others(spec.switch), false);
+                let means = Means { bell, helper, share, others, existing };
+                open(spec.kind, &spec.host, Vec::new(), &means)?
+            }
+        };
+        let opened = self.accept(spec.switch, (spec.kind, &spec.host), opened)?;
+        let Opened { adapter, link, interface, home, .. } = opened;
+        let index = interface.index;
+        self.plug_host(spec, adapter, Some(link), (home, interface))?;
+        self.host.catch_up(index);
+        Ok(())
+    }
+
+    fn add_host_later(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
+        self.host.monitor()?;
+        let name = spec.host.ifname.clone().unwrap_or_default();
+        let interface = Interface { name, ..Interface::default() };
+        self.plug_host(spec, Box::new(Absent), None, (Home::Ours, interface))?;
+        self.reopen(spec.key);
+        Ok(())
+    }
+
+    fn await_interfaces(&mut self, patience: Duration) {
+        let end = Instant::now() + patience;
+        loop {
+            self.tend_host();
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.host.ports.values().all(|place| place.opening.is_none()) {
+                return;
+            }
+            let left = Timespec::try_from(left).expect("seconds");
+            let mut bell = [PollFd::new(&self.host.epoll, PollFlags::IN)];
+            // A signal is as good as a bell: it is looked again.
+            let _ = poll(&mut bell, Some(&left));
+        }
+    }
+
+    fn host_info(&self, port: PortKey) -> Option<HostIfInfo> {
         let place = self.host.ports.get(&port)?;
         let mtu = place.link.as_ref().map_or(place.interface.mtu, |link| link.mtu());
         Some(HostIfInfo {
@@ -543,8 +572,14 @@ impl Workers {
         })
     }
 
-    pub(super) fn host_fd(&self) -> BorrowedFd<'_> {
-        self.host.epoll.as_fd()
+    fn host_events_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.host_fd())
+    }
+
+    fn take_host_events(&mut self) {
+        self.tend_host();
+        self.tend_machines();
+        self.drop_empty_groups();
     }
 }
 

@@ -12,6 +12,7 @@ use switch::{Monitor, Sight};
 
 use super::Workers;
 use super::bound::BoundPlace;
+use crate::control::datapath::unswitched::Unswitched;
 use crate::model::error::DatapathError;
 use crate::model::keys::{PortKey, SwitchKey};
 use crate::model::specs::{RingSpec, UnswitchedSpec};
@@ -41,35 +42,6 @@ impl Home {
 }
 
 impl Workers {
-    /// Reserves rings that nobody holds.
-    pub(super) fn plan_lone(&mut self, spec: &UnswitchedSpec) -> Result<u16, DatapathError> {
-        let region = match spec.region {
-            Some(region) => region,
-            None => self.make_region(&spec.name, &spec.rings, None)?,
-        };
-        let commons = self.regions.get_mut(&region).expect("control knows which regions there are");
-        let joined = commons.add_port(&spec.label, spec.rings.counts);
-        self.drop_region_if_empty(region);
-        let (name, label, reservation) =
-            (spec.name.clone(), spec.label.clone(), joined?.reservation);
-        let (home, holders) = (Home::Planned(spec.sights.clone()), BTreeMap::new());
-        self.bound.insert(spec.key, BoundPlace { name, label, home, region, reservation, holders });
-        Ok(region)
-    }
-
-    /// They are built: a monitor sees from now on.
-    pub(super) fn start_lone(&mut self, key: PortKey) {
-        let bound = &self.bound[&key];
-        let Home::Planned(sights) = &bound.home else { panic!("started once") };
-        let rings = Krings::new(bound.reservation.region(), bound.reservation.layout());
-        let home = match sights.first() {
-            None => Home::Null(rings),
-            Some(_) if sights.iter().any(|(port, _)| !self.ports.contains_key(port)) => Home::Blind,
-            Some(&(port, _)) => Home::Monitor { port, place: self.install(rings, sights) },
-        };
-        self.bound.get_mut(&key).expect("looked at just now").home = home;
-    }
-
     /// Gives a monitor to the switch of the ports that it looks at.
     fn install(&self, rings: Krings, sights: &[(PortKey, Sight)]) -> usize {
         let switch = self.ports[&sights[0].0].switch;
@@ -80,16 +52,6 @@ impl Workers {
         let sights: Vec<_> = places.collect();
         let monitor = Monitor::new(rings, Box::new(Wakers(Vec::new())));
         self.on_switch(switch, move |worker, at| worker.add_monitor(at, monitor, sights))
-    }
-
-    /// Takes such rings back, with what their holder has.
-    pub(super) fn drop_lone(&mut self, key: PortKey) {
-        let home = self.bound.get(&key).map(|bound| &bound.home);
-        let seen = !matches!(home, Some(Home::Planned(_)));
-        if let Some(&Home::Monitor { port, place }) = home {
-            self.uninstall(key, port, place);
-        }
-        self.remove_bound(key, seen);
     }
 
     fn uninstall(&self, key: PortKey, port: PortKey, place: usize) {
@@ -143,5 +105,43 @@ impl Workers {
             let stride = rings.region().stride();
             Some(RingSpec { counts: rings.counts(), extra_bufs: 0, stride })
         })
+    }
+}
+
+impl Unswitched for Workers {
+    fn reserve_unswitched(&mut self, spec: &UnswitchedSpec) -> Result<u16, DatapathError> {
+        let region = match spec.region {
+            Some(region) => region,
+            None => self.make_region(&spec.name, &spec.rings, None)?,
+        };
+        let commons = self.regions.get_mut(&region).expect("control knows which regions there are");
+        let joined = commons.add_port(&spec.label, spec.rings.counts);
+        self.drop_region_if_empty(region);
+        let (name, label, reservation) =
+            (spec.name.clone(), spec.label.clone(), joined?.reservation);
+        let (home, holders) = (Home::Planned(spec.sights.clone()), BTreeMap::new());
+        self.bound.insert(spec.key, BoundPlace { name, label, home, region, reservation, holders });
+        Ok(region)
+    }
+
+    fn attach_unswitched(&mut self, key: PortKey) {
+        let bound = &self.bound[&key];
+        let Home::Planned(sights) = &bound.home else { panic!("started once") };
+        let rings = Krings::new(bound.reservation.region(), bound.reservation.layout());
+        let home = match sights.first() {
+            None => Home::Null(rings),
+            Some(_) if sights.iter().any(|(port, _)| !self.ports.contains_key(port)) => Home::Blind,
+            Some(&(port, _)) => Home::Monitor { port, place: self.install(rings, sights) },
+        };
+        self.bound.get_mut(&key).expect("looked at just now").home = home;
+    }
+
+    fn remove_unswitched(&mut self, key: PortKey) {
+        let home = self.bound.get(&key).map(|bound| &bound.home);
+        let seen = !matches!(home, Some(Home::Planned(_)));
+        if let Some(&Home::Monitor { port, place }) = home {
+            self.uninstall(key, port, place);
+        }
+        self.remove_bound(key, seen);
     }
 }

@@ -10,6 +10,7 @@ use protocol::{MachineInfo, MachineState, Mode, PortKind, SocketPlace};
 use switch::{Adapter, Flush, Plug};
 
 use super::{PortPlace, Workers};
+use crate::control::datapath::machines::Machines;
 use crate::model::error::MakeMachineError;
 use crate::model::keys::PortKey;
 use crate::model::specs::MachineSpec;
@@ -64,26 +65,6 @@ impl MachinePlace {
 }
 
 impl Workers {
-    pub(super) fn open_machine(&mut self, spec: &MachineSpec) -> Result<(), MakeMachineError> {
-        self.next_place(spec.switch)?;
-        let open = match spec.kind {
-            PortKind::Stream => netdev::open_stream,
-            PortKind::Dgram => netdev::open_dgram,
-            PortKind::VhostUser => vhost_user::open,
-            other => unreachable!("ports of kind {} have no machine", other.name()),
-        };
-        let (adapter, port) = open(&spec.socket, self.host.ringer())?;
-        self.plug_machine(spec, adapter, Ok(port))
-    }
-
-    pub(super) fn plug_silent(
-        &mut self,
-        spec: &MachineSpec,
-        why: String,
-    ) -> Result<(), MakeMachineError> {
-        self.plug_machine(spec, Box::new(Absent), Err(why))
-    }
-
     fn plug_machine(
         &mut self,
         spec: &MachineSpec,
@@ -110,8 +91,30 @@ impl Workers {
             }
         }
     }
+}
 
-    pub(super) fn describe_machine(&self, port: PortKey) -> Option<MachineInfo> {
+impl Machines for Workers {
+    fn add_machine(&mut self, spec: &MachineSpec) -> Result<(), MakeMachineError> {
+        self.next_place(spec.switch)?;
+        let open = match spec.kind {
+            PortKind::Stream => netdev::open_stream,
+            PortKind::Dgram => netdev::open_dgram,
+            PortKind::VhostUser => vhost_user::open,
+            other => unreachable!("ports of kind {} have no machine", other.name()),
+        };
+        let (adapter, port) = open(&spec.socket, self.host.ringer())?;
+        self.plug_machine(spec, adapter, Ok(port))
+    }
+
+    fn add_machine_without_socket(
+        &mut self,
+        spec: &MachineSpec,
+        why: String,
+    ) -> Result<(), MakeMachineError> {
+        self.plug_machine(spec, Box::new(Absent), Err(why))
+    }
+
+    fn machine_info(&self, port: PortKey) -> Option<MachineInfo> {
         let place = self.machines.get(&port)?;
         Some(MachineInfo {
             socket: place.socket.path.display().to_string(),

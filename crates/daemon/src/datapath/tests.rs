@@ -1,7 +1,14 @@
 //! Places in switches, and pages of their forwarding databases.
 
-use super::*;
 use std::collections::BTreeSet;
+
+use packet::{MacAddr, VlanId};
+use switch::SwitchConfig;
+
+use super::*;
+use crate::control::datapath::fdb::Fdb;
+use crate::control::datapath::ports::Ports;
+use crate::control::datapath::switches::Switches;
 
 fn workers() -> Workers {
     let mut config = Config::default();

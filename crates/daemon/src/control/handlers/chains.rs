@@ -88,7 +88,7 @@ impl<D: Datapath> Control<D> {
         switch.steering = steering;
         // Most ports that come and go change nothing: a worker is not to stop for these.
         if let Some(tables) = switch.planner.get_or_insert_default().next(plan) {
-            self.datapath.steer(key, Some(tables));
+            self.datapath.set_chains(key, Some(tables));
         }
     }
 
@@ -103,7 +103,7 @@ impl<D: Datapath> Control<D> {
             self.tend_steering(name);
         } else if switch.planner.take().is_some() {
             let key = switch.key;
-            self.datapath.steer(key, None);
+            self.datapath.set_chains(key, None);
             self.update_followers(name);
         }
     }
@@ -241,7 +241,7 @@ impl<D: Datapath> Control<D> {
         if let (Some(_), Some(report)) = (&query.from, &switch.listed) {
             return Ok(report.clone());
         }
-        let report = Arc::new(self.datapath.steering(switch.key).unwrap_or_default());
+        let report = Arc::new(self.datapath.chain_report(switch.key).unwrap_or_default());
         self.steered(&query.switch).listed = Some(report.clone());
         Ok(report)
     }

@@ -61,7 +61,8 @@ impl<D: Datapath> Control<D> {
         let (mut begun, mut builds) = (Vec::new(), Vec::new());
         for (kind, host) in wanted {
             let given = std::mem::take(&mut self.given);
-            let Some((opening, build)) = self.datapath.opening(switch, kind, &host, given) else {
+            let Some((opening, build)) = self.datapath.begin_opening(switch, kind, &host, given)
+            else {
                 self.forget_begun(begun);
                 return None;
             };
@@ -106,7 +107,7 @@ impl<D: Datapath> Control<D> {
     }
 
     fn forget_begun(&mut self, begun: Vec<Begun>) {
-        begun.into_iter().for_each(|it| self.datapath.forget_opening(it.opening));
+        begun.into_iter().for_each(|it| self.datapath.cancel_opening(it.opening));
     }
 
     /// What comes of a call for which something is built.
@@ -127,11 +128,11 @@ impl<D: Datapath> Control<D> {
             Ok(answer) => answer,
             refused => {
                 // What was made for nothing; nobody waits for its end.
-                self.datapath.close_later();
+                self.datapath.close_in_background();
                 return Step::Answer(refused);
             }
         };
-        match self.datapath.closing() {
+        match self.datapath.take_closing() {
             None => self.keep(client.conn, touched, answer),
             Some(close) => {
                 self.deferred.insert(client.conn, Deferred::Close(touched, Box::new(answer)));

@@ -45,7 +45,7 @@ impl<D: Datapath> Control<D> {
         for (port, next) in now {
             let told = self.followers.insert(port, next.clone());
             if told != Some(next) {
-                self.datapath.tell(port);
+                self.datapath.prompt_function(port);
             }
         }
     }

@@ -22,12 +22,12 @@ use crate::model::specs::HostSpec;
 impl<D: Datapath> Control<D> {
     /// Readable when something has happened to an interface of the host.
     pub fn host_bell(&self) -> Option<BorrowedFd<'_>> {
-        self.datapath.host_bell()
+        self.datapath.host_events_fd()
     }
 
     /// Takes note of it.
     pub fn hear_host(&mut self) {
-        self.datapath.hear_host();
+        self.datapath.take_host_events();
         self.tend_groups();
     }
 
@@ -208,7 +208,7 @@ impl<D: Datapath> Control<D> {
             self.claim_group_of(owner, &spec.host)?;
         }
         let added = match may_wait {
-            true => self.datapath.add_soon(spec),
+            true => self.datapath.add_host_later(spec),
             false => self.datapath.add_host(spec),
         };
         self.charge_group_of(owner, &spec.host);

@@ -54,9 +54,9 @@ impl<D: Datapath> Control<D> {
         let rings = RingSpec { extra_bufs: extra, ..rings };
         let name = bind.port.clone();
         let spec = UnswitchedSpec { key, name: name.clone(), label, rings, region, sights };
-        let mem_id = self.datapath.reserve_lone(&spec)?;
+        let mem_id = self.datapath.reserve_unswitched(&spec)?;
         let held = self.datapath.reserve_holder(&[(key, claim)], &[key], client.conn, extra);
-        let (build, granted) = held.inspect_err(|_| self.datapath.remove_lone(key))?;
+        let (build, granted) = held.inspect_err(|_| self.datapath.remove_unswitched(key))?;
         let holder = binder(client, claim, granted, stride);
         let shared = new_shared(mem_id, client.caller.uid);
         let shared = Shared { common, memory, holders: vec![holder], ..shared };
@@ -73,8 +73,8 @@ impl<D: Datapath> Control<D> {
         built: io::Result<()>,
     ) -> Answer {
         let started = built.map_err(DatapathError::from).and_then(|()| {
-            self.datapath.attach_lone(key);
-            self.datapath.resume(key, conn)
+            self.datapath.attach_unswitched(key);
+            self.datapath.open_bound(key, conn)
         });
         if started.is_err() {
             self.unbind(conn);

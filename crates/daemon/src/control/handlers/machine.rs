@@ -94,7 +94,7 @@ impl<D: Datapath> Control<D> {
         match made {
             Err(error) if may_wait => {
                 tracing::warn!("{}: {error}; then delete the port and add it again", spec.name);
-                Ok(self.datapath.add_silent(&spec, error.to_string())?)
+                Ok(self.datapath.add_machine_without_socket(&spec, error.to_string())?)
             }
             made => made,
         }

@@ -56,22 +56,22 @@ impl<D: Datapath> Control<D> {
             }
         }
         let key = self.state.port_mut(name).expect("a port is a part of itself").key;
-        Ok(answer(self.datapath.resume(key, conn)?))
+        Ok(answer(self.datapath.open_bound(key, conn)?))
     }
 
     pub(super) fn resume(&mut self, client: &Client) -> Answer {
         if let Some(lone) = self.state.lone(client.conn) {
-            return Ok(answer(self.datapath.resume(lone.key, client.conn)?));
+            return Ok(answer(self.datapath.open_bound(lone.key, client.conn)?));
         }
         let name = self.state.bound_by(client.conn).ok_or(NetmapRefusal::NothingBound)?.clone();
         let port = self.state.port_mut(&name).expect("it is bound");
-        Ok(answer(self.datapath.resume(port.key, client.conn)?))
+        Ok(answer(self.datapath.open_bound(port.key, client.conn)?))
     }
 
     /// Takes back what a connection has bound.
     pub(super) fn unbind(&mut self, conn: ConnKey) {
         if let Some(lone) = self.state.remove_lone(conn) {
-            return self.datapath.remove_lone(lone.key);
+            return self.datapath.remove_unswitched(lone.key);
         }
         let sides = self.state.sides_bound_by(conn);
         for side in &sides {

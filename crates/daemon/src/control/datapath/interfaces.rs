@@ -1,0 +1,114 @@
+//! Ports with a network interface of the host.
+
+use protocol::{HostIf, HostIfInfo, PortKind};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use crate::model::error::MakeHostError;
+use crate::model::keys::{PortKey, SwitchKey};
+use crate::model::opening::{Build, Opening};
+use crate::model::specs::HostSpec;
+
+/// Ports with a network interface of the host.
+pub trait Interfaces {
+    /// Starts to open a network interface for a port of `switch`, if that switch exists; `given`
+    /// descriptors are open already. `None`: the interface is opened when the port is made.
+    fn begin_opening(
+        &mut self,
+        _switch: Option<SwitchKey>,
+        _kind: PortKind,
+        _host: &HostIf,
+        _given: Vec<OwnedFd>,
+    ) -> Option<(Opening, Build)> {
+        None
+    }
+
+    /// No port takes the interface: another thread closes it.
+    fn cancel_opening(&mut self, _opening: Opening) {}
+
+    /// Work that closes the interfaces of ports that are gone, if there are any.
+    fn take_closing(&mut self) -> Option<Build> {
+        None
+    }
+
+    /// Closes these interfaces in another thread; no call waits for it.
+    fn close_in_background(&mut self) {}
+
+    /// Adds a port with a network interface of the host.
+    fn add_host(&mut self, spec: &HostSpec) -> Result<(), MakeHostError>;
+
+    /// Adds the port without its interface, which another thread opens. An interface that does not
+    /// exist is opened when it appears.
+    fn add_host_later(&mut self, spec: &HostSpec) -> Result<(), MakeHostError>;
+
+    /// Waits until each interface is open or has failed, and for `patience` at most.
+    fn await_interfaces(&mut self, _patience: Duration) {}
+
+    /// What `port show` says of the interface of a port.
+    fn host_info(&self, port: PortKey) -> Option<HostIfInfo>;
+
+    /// Readable when an interface has changed: then call [`Interfaces::take_host_events`].
+    fn host_events_fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Handles what has happened to the interfaces.
+    fn take_host_events(&mut self);
+}
+
+#[cfg(test)]
+mod fake {
+    use hostif::HostError;
+    use protocol::{HostIf, HostIfInfo, PortKind};
+    use std::os::fd::{BorrowedFd, OwnedFd};
+
+    use super::Interfaces;
+    use crate::control::datapath::ports::Ports;
+    use crate::control::fake::Fake;
+    use crate::model::error::MakeHostError;
+    use crate::model::host::trust_group;
+    use crate::model::keys::{PortKey, SwitchKey};
+    use crate::model::opening::{Build, Opening};
+    use crate::model::specs::HostSpec;
+
+    impl Interfaces for Fake {
+        fn begin_opening(
+            &mut self,
+            _: Option<SwitchKey>,
+            _: PortKind,
+            _: &HostIf,
+            _: Vec<OwnedFd>,
+        ) -> Option<(Opening, Build)> {
+            let opening = Opening::default();
+            opening.put(Err(HostError::NoTun));
+            self.opens_elsewhere.then(|| (opening, self.build()))
+        }
+
+        fn cancel_opening(&mut self, opening: Opening) {
+            self.unwanted += usize::from(opening.take().is_some());
+        }
+
+        fn add_host(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
+            self.allocate()?;
+            drop(spec.opening.as_ref().and_then(Opening::take));
+            if spec.host.ifname.as_deref() == Some("missing") {
+                return Err(HostError::Missing("missing".to_owned()).into());
+            }
+            self.add_host_later(spec)
+        }
+
+        fn add_host_later(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
+            let group = spec.host.trust_group.as_deref().and_then(trust_group);
+            self.grouped.extend(group.map(|group| (spec.key, group)));
+            Ok(self.add_null(spec.key, spec.switch, spec.config.clone())?)
+        }
+
+        fn host_info(&self, _: PortKey) -> Option<HostIfInfo> {
+            None
+        }
+
+        fn host_events_fd(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+
+        fn take_host_events(&mut self) {}
+    }
+}

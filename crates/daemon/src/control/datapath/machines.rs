@@ -1,0 +1,53 @@
+//! Ports of virtual machines.
+
+use protocol::MachineInfo;
+
+use crate::model::error::MakeMachineError;
+use crate::model::keys::PortKey;
+use crate::model::specs::MachineSpec;
+
+/// Ports of virtual machines.
+pub trait Machines {
+    /// Adds the port of a virtual machine, with its socket.
+    fn add_machine(&mut self, spec: &MachineSpec) -> Result<(), MakeMachineError>;
+
+    /// Adds the port without a socket, and remembers why: no VMM can connect.
+    fn add_machine_without_socket(
+        &mut self,
+        spec: &MachineSpec,
+        why: String,
+    ) -> Result<(), MakeMachineError>;
+
+    /// What `port show` says of the virtual machine behind a port.
+    fn machine_info(&self, port: PortKey) -> Option<MachineInfo>;
+}
+
+#[cfg(test)]
+mod fake {
+    use protocol::MachineInfo;
+
+    use super::Machines;
+    use crate::control::datapath::ports::Ports;
+    use crate::control::fake::Fake;
+    use crate::model::error::MakeMachineError;
+    use crate::model::keys::PortKey;
+    use crate::model::specs::MachineSpec;
+
+    impl Machines for Fake {
+        fn add_machine(&mut self, spec: &MachineSpec) -> Result<(), MakeMachineError> {
+            Ok(self.add_null(spec.key, spec.switch, spec.config.clone())?)
+        }
+
+        fn add_machine_without_socket(
+            &mut self,
+            spec: &MachineSpec,
+            _: String,
+        ) -> Result<(), MakeMachineError> {
+            self.add_machine(spec)
+        }
+
+        fn machine_info(&self, _: PortKey) -> Option<MachineInfo> {
+            None
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Rings that no switch serves: netmap null ports and netmap monitors.
+
+use crate::model::error::DatapathError;
+use crate::model::keys::PortKey;
+use crate::model::specs::UnswitchedSpec;
+
+/// Rings that no switch serves: netmap null ports and netmap monitors.
+pub trait Unswitched {
+    /// Reserves rings that no connection holds yet, and returns the number of their region. All
+    /// ports that a monitor mirrors have rings and are in one switch; the monitor sees nothing more
+    /// when the first of them goes.
+    fn reserve_unswitched(&mut self, spec: &UnswitchedSpec) -> Result<u16, DatapathError>;
+
+    /// Attaches rings whose memory is built.
+    fn attach_unswitched(&mut self, port: PortKey);
+
+    /// Removes rings with their holder.
+    fn remove_unswitched(&mut self, port: PortKey);
+}
+
+#[cfg(test)]
+mod fake {
+    use std::collections::BTreeMap;
+
+    use super::Unswitched;
+    use crate::control::fake::Fake;
+    use crate::control::fake::FakeBound;
+    use crate::model::error::DatapathError;
+    use crate::model::keys::{PortKey, SwitchKey};
+    use crate::model::specs::UnswitchedSpec;
+
+    impl Unswitched for Fake {
+        fn reserve_unswitched(&mut self, spec: &UnswitchedSpec) -> Result<u16, DatapathError> {
+            self.allocate()?;
+            assert!(spec.sights.iter().all(|(port, _)| self.ports.contains_key(port)));
+            let region = spec.region.unwrap_or_else(|| self.new_region());
+            let (name, holders) = (spec.name.clone(), BTreeMap::new());
+            let switch = SwitchKey(u32::MAX);
+            let port = FakeBound { name, switch, rings: spec.rings, region, holders };
+            assert!(self.bound.insert(spec.key, port).is_none());
+            Ok(region)
+        }
+
+        fn attach_unswitched(&mut self, port: PortKey) {
+            self.lone.push(port);
+        }
+
+        fn remove_unswitched(&mut self, port: PortKey) {
+            self.lone.retain(|lone| *lone != port);
+            self.bound.remove(&port).expect("known");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Ports of any kind, and those that clients attach.
+
+use port::cable::cable;
+use port::null::NullPort;
+use port::shm;
+use port::shm::plug;
+use port::sys::Waker;
+use protocol::PortStats;
+use protocol::name::PortName;
+use switch::{Plug, PortConfig};
+
+use super::bound::BoundPlace;
+use super::memory::{Memory, geometry};
+use super::open::Closing;
+use super::stats::{counted, shown};
+use super::{PortPlace, Site, Workers};
+use crate::control::counters;
+use crate::control::datapath::interfaces::Interfaces;
+use crate::control::datapath::ports::Ports;
+use crate::model::error::DatapathError;
+use crate::model::keys::{PortKey, SwitchKey};
+use crate::model::opening::Build;
+use crate::model::replies::Attachment;
+use crate::model::specs::{RingSpec, ShmSpec};
+
+impl Ports for Workers {
+    fn memory_of(&self, rings: &RingSpec) -> Option<u64> {
+        let layout = shm::region_layout(rings.counts, rings.extra_bufs, rings.stride);
+        layout.ok().map(|layout| layout.size() as u64)
+    }
+
+    fn reserve_shm(&mut self, spec: &ShmSpec) -> Result<Build, DatapathError> {
+        self.next_place(spec.switch)?;
+        let memory = self.memory(spec)?;
+        let reservation = memory.reservation.clone();
+        self.sites.insert(spec.key, Site { spec: spec.clone(), memory });
+        Ok(Box::new(move || reservation.build_while_wanted()))
+    }
+
+    fn attach_shm(
+        &mut self,
+        port: PortKey,
+        config: PortConfig,
+    ) -> Result<Attachment, DatapathError> {
+        let switch = self.sites[&port].spec.switch;
+        let (id, number) = self.next_place(switch)?;
+        let (wake, waker) = Waker::new()?;
+        let kick = self.workers[self.place(switch).worker].handle.client_end()?;
+        // From here on nothing fails.
+        let Site { spec, memory } = self.sites.remove(&port).expect("looked up just now");
+        let (region, layout) = (memory.reservation.region(), *memory.reservation.layout());
+        let given = spec.rings.buffers();
+        let group = spec.group.map(|group| Memory { group, layout, given });
+        let bytes = if group.is_some() { 0 } else { region.layout().size() };
+        let place = PortPlace { switch, id, number, bytes, memory: group };
+        self.plug(port, place, plug(region, &layout, waker), config);
+        let mut geometry = geometry(&spec.name, region, &layout, &spec.rings);
+        geometry.bell = number;
+        Ok(Attachment { geometry, region: memory.fd, kick, wake })
+    }
+
+    fn add_null(
+        &mut self,
+        port: PortKey,
+        switch: SwitchKey,
+        config: PortConfig,
+    ) -> Result<(), DatapathError> {
+        let (id, number) = self.next_place(switch)?;
+        let place = PortPlace { switch, id, number, bytes: 0, memory: None };
+        self.plug(port, place, Plug::Adapter(Box::new(NullPort)), config);
+        Ok(())
+    }
+
+    fn add_cable(
+        &mut self,
+        ends: [(PortKey, SwitchKey, PortConfig); 2],
+    ) -> Result<(), DatapathError> {
+        for (_, switch, _) in &ends {
+            self.next_place(*switch)?;
+        }
+        for ((key, switch, config), end) in ends.into_iter().zip(cable()?) {
+            let (id, number) = self.next_place(switch)?;
+            let place = PortPlace { switch, id, number, bytes: 0, memory: None };
+            self.plug(key, place, Plug::Adapter(Box::new(end)), config);
+        }
+        Ok(())
+    }
+
+    fn detach(&mut self, port: PortKey, name: &PortName) -> PortStats {
+        if let Some(site) = self.sites.remove(&port) {
+            self.abandon(&site);
+            let bytes = site.memory.reservation.region().layout().size();
+            self.sweeper.drop(site, bytes);
+            return counters::none(name.clone());
+        }
+        self.blind_monitors(port);
+        // Nothing may be counted between the last look and the end: one job does both.
+        let Some(place) = self.ports.remove(&port) else {
+            self.remove_bound(port, false);
+            return counters::none(name.clone());
+        };
+        let (number, id) = (place.number, place.id);
+        let (counted, abandoned, unplugged) = self.on_switch(place.switch, move |worker, at| {
+            let switch = worker.switch(at);
+            let (counted, abandoned) = (counted(switch, id), switch.in_rings(id));
+            (counted, abandoned, worker.unplug(number))
+        });
+        match self.host.has(port) {
+            true => self.closing.extend(unplugged.map(Closing)),
+            false => self.sweeper.drop(unplugged, place.bytes),
+        }
+        if let Some(home) = self.switches.get_mut(&place.switch) {
+            home.ids.give_back(place.id.index());
+            home.keys.remove(&place.id);
+            self.workers[home.worker].ports.give_back(number as usize);
+        }
+        self.give_back(place.memory);
+        self.host.forget(port).into_iter().for_each(|opening| self.cancel_opening(opening));
+        self.machines.remove(&port);
+        self.remove_bound(port, true);
+        PortStats { abandoned, ..shown(name.clone(), &counted) }
+    }
+
+    fn number_of(&self, port: PortKey) -> Option<u16> {
+        self.switch_of(port).map(|(_, id)| id.number())
+    }
+
+    fn set_port(&mut self, port: PortKey, config: PortConfig) {
+        if let Some((switch, id)) = self.switch_of(port) {
+            self.on_switch(switch, move |worker, at| worker.switch(at).set_port(id, config));
+        }
+    }
+
+    fn rings_of(&self, port: PortKey) -> Option<RingSpec> {
+        let bound = self.bound.get(&port).map(BoundPlace::rings);
+        bound.or_else(|| self.plugged_rings(port))
+    }
+
+    fn stats(&mut self, ports: &[(PortKey, PortName)]) -> Vec<PortStats> {
+        ports.iter().map(|(key, name)| self.stats_of(*key, name.clone())).collect()
+    }
+}
