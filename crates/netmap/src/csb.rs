@@ -13,7 +13,7 @@
 //! | word | writers | readers | ordering |
 //! |---|---|---|---|
 //! | `state` | threads that start, run or stop the loop | the same | AcqRel / Acquire |
-//! | `atok`, `ktoa` | the thread that enables the mode | every sync; START | Release of `atok` last / Acquire of `atok` first |
+//! | `atok`, `ktoa` | a thread that enables the mode | syncs, START | Release of `atok` / Acquire |
 
 #![allow(unsafe_code)] // UNSAFETY: arrays in the program's memory.
 

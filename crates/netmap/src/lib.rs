@@ -22,9 +22,9 @@
 //! |---|---|
 //! | [`abi`] | netmap's structures and numbers, API 14 and 15 |
 //! | [`memory`], [`request`] | requests read from the program's memory, and answers written there |
-//! | [`errno`], [`next`] | the C library: `errno`, and the functions that the library stands in for |
+//! | [`errno`], [`next`] | the C library's `errno`, and the functions that stand behind ours |
 //! | [`daemon`] | where the daemon is, and its errors as netmap's |
-//! | [`own`], [`turn`] | the library's own descriptors; turns that a child of `fork` can give back |
+//! | [`own`], [`turn`] | the library's own descriptors; turns that a child of `fork` gives back |
 //! | [`csb`], [`descriptor`] | CSB mode, and what a `/dev/netmap` descriptor is bound to |
 //! | [`table`] | which of the program's descriptors are netmap's, or epoll sets with such members |
 //! | [`wait`], [`kloop`] | waiting for several descriptors at once; the sync loop |

@@ -1,8 +1,8 @@
-//! Frames between regions and the daemon's own memory.
+//! The intake of a port without rings: a private region for frames that the daemon reads itself.
 //!
-//! A port that is no client of ours, such as a network interface of the host, has no rings: its
-//! frames come and go through bytes of the daemon. [`Intake`] puts them where the switch takes
-//! frames from, [`Frame::append_to`] takes them out.
+//! A network interface of the host, a socket to a VMM or a cable to another daemon has no rings.
+//! The port reads its frames into an [`Intake`], and the switch takes them from there like frames
+//! of a ring. [`Frame::append_to`](crate::frame::Frame::append_to) is the way out.
 
 #![allow(unsafe_code)] // UNSAFETY: copies between buffers and the daemon's memory.
 
@@ -17,13 +17,13 @@ use crate::region::Region;
 
 /// Frames that a port without rings takes in one turn.
 pub const FRAMES: u32 = 64;
-/// Bytes that most frames have at the most: an MTU of 1500, with header, tag and check sequence.
+/// Longest frame of a network with an MTU of 1500: with header, VLAN tag and check sequence.
 pub const USUAL: u32 = 1518;
 
-/// Buffers of a room: one for what is in front of a frame, and those of the longest.
+/// Buffers of a room: one for the virtio-net header, and those of the longest frame.
 const ROOM: u32 = 1 + (FRAME_MAX + 1).div_ceil(DEFAULT_STRIDE);
 
-/// A region that nobody else maps, filled from its start and emptied as a whole.
+/// A private region, filled from its start and emptied as a whole.
 #[derive(Debug)]
 pub struct Intake {
     region: Arc<Region>,
@@ -47,7 +47,7 @@ impl Intake {
         Ok(Self { region, used: 0 })
     }
 
-    /// So many [rooms](Intake::rooms).
+    /// An intake with `count` [rooms](Intake::rooms).
     ///
     /// # Errors
     /// As [`Intake::new`].
@@ -55,7 +55,7 @@ impl Intake {
         Self::new(count, ROOM * DEFAULT_STRIDE)
     }
 
-    /// The region.
+    /// The region that the frames lie in.
     #[must_use]
     pub fn region(&self) -> &Arc<Region> {
         &self.region
@@ -78,7 +78,7 @@ impl Intake {
     /// # Panics
     /// If it does not [fit](Intake::fits).
     pub fn push(&mut self, pieces: &[&[u8]], frags: &mut Vec<Frag>) {
-        assert!(self.fits(pieces.iter().map(|piece| piece.len()).sum()), "it has been asked");
+        assert!(self.fits(pieces.iter().map(|piece| piece.len()).sum()), "the caller asked `fits`");
         let mut room = 0;
         for piece in pieces {
             let mut at = 0;
@@ -91,41 +91,41 @@ impl Intake {
         }
     }
 
-    /// Room for the next frame: as much as one of [`FRAME_MAX`] takes, and more. Nobody else has it
+    /// Room for the next frame: enough for one of [`FRAME_MAX`], and more. It is part of no frame
     /// before it is [taken](Intake::take).
     ///
     /// # Panics
     /// If such a frame does not [fit](Intake::fits).
     pub fn space(&mut self) -> &mut [u8] {
-        assert!(self.fits(FRAME_MAX as usize), "it has been asked");
+        assert!(self.fits(FRAME_MAX as usize), "the caller asked `fits`");
         let first = self.region.check(FIRST_BUFFER + self.used).expect("it fits");
         let left = (self.region.layout().buffers - FIRST_BUFFER - self.used) as usize;
         let bytes = left * self.region.stride() as usize;
-        // SAFETY: the buffers from `first` to the last lie one behind the other; nobody else maps
-        // the region, whoever reads it reads what has been taken only, and `self` is borrowed.
+        // SAFETY: the buffers from `first` to the last lie one behind the other; no other process
+        // maps the region, only bytes that were taken are read, and `self` is borrowed.
         unsafe { std::slice::from_raw_parts_mut(self.region.buffer(first), bytes) }
     }
 
-    /// So many bytes of that are a frame now, whose place goes into `frags`.
+    /// Makes the first `bytes` bytes of that room a frame, whose place goes into `frags`.
     ///
     /// # Panics
     /// If it does not [fit](Intake::fits).
     pub fn take(&mut self, bytes: usize, frags: &mut Vec<Frag>) {
-        assert!(self.fits(bytes), "it has been asked");
+        assert!(self.fits(bytes), "the caller asked `fits`");
         self.place(bytes, &mut 0, frags, |_, _| {});
     }
 
     /// Rooms for frames that come at once: each for one of [`FRAME_MAX`] and a byte that it must
-    /// not have, behind `front` bytes. Nobody else has them before they are
+    /// not have, behind `front` bytes. They are part of no frame before they are
     /// [taken](Intake::take_room), in order.
     pub fn rooms(&mut self, front: usize) -> impl Iterator<Item = &mut [u8]> {
         let stride = self.region.stride() as usize;
-        assert!(front <= stride, "a front has one buffer");
+        assert!(front <= stride, "a header has one buffer");
         let count = (self.region.layout().buffers - FIRST_BUFFER - self.used) / ROOM;
         let first = self.region.check(FIRST_BUFFER + self.used).expect("it is not past the end");
         let room = ROOM as usize * stride;
-        // SAFETY: so many rooms lie one behind the other from `first` on; nobody else maps the
-        // region, whoever reads it reads what has been taken only, and `self` is borrowed.
+        // SAFETY: so many rooms lie one behind the other from `first` on; no other process maps the
+        // region, only bytes that were taken are read, and `self` is borrowed.
         let all = unsafe {
             std::slice::from_raw_parts_mut(self.region.buffer(first), count as usize * room)
         };
@@ -134,18 +134,18 @@ impl Intake {
         all.chunks_exact_mut(room).map(move |room| &mut room[bounds.clone()])
     }
 
-    /// What is in front of the first room: so many bytes.
+    /// The `N` bytes in front of the frame in the first room: its virtio-net header.
     #[must_use]
     pub fn front<const N: usize>(&self) -> [u8; N] {
         let first = self.region.check(FIRST_BUFFER + self.used).expect("there is a room");
         let behind = self.region.stride() as usize - N;
-        // SAFETY: these bytes are in that buffer; nobody else maps the region, and who writes there
-        // has borrowed `self` for that.
+        // SAFETY: these bytes are in that buffer; no other process maps the region, and a writer
+        // borrows `self`.
         unsafe { self.region.buffer(first).add(behind).cast::<[u8; N]>().read_unaligned() }
     }
 
-    /// So many bytes behind the front of the first room are a frame now, whose place goes into
-    /// `frags`, or none are; that room is taken.
+    /// Takes the first room: `bytes` bytes behind its header are a frame now, whose place goes into
+    /// `frags`; 0 for no frame.
     ///
     /// # Panics
     /// If there is no room left, or it is shorter.
@@ -167,6 +167,7 @@ impl Intake {
         frags: &mut Vec<Frag>,
         mut copy: impl FnMut(*mut u8, usize),
     ) {
+        debug_assert!(*room < self.region.stride() as usize || *room == 0);
         while bytes > 0 {
             if *room == 0 {
                 let buffer = self.region.check(FIRST_BUFFER + self.used);

@@ -23,15 +23,24 @@
 //! | [`abi::CsbAtok::appl_need_kick`] | client | switch | see [`doorbell`] |
 //! | [`abi::Bell::need_kick`] | switch | client | see [`doorbell`] |
 //!
-//! # Two halves
+//! # Where to look
+//!
+//! | folder | holds |
+//! |---|---|
+//! | `format` | [`abi`], [`cursor`], [`layout`], [`doorbell`], [`kick`]: what both sides agree on |
+//! | `region` | the sealed memory: created, attached, formatted; its pool of buffers |
+//! | `frame` | a frame in pieces, in a region or in a guest's memory, and copies of it |
+//! | `kring` | the switch's half of a ring: take, put, run, mirror, exchange |
+//! | `user` | the client's half of a ring, its extra buffers, netmap's syncs |
+//! | `group` | trust groups: who owns which buffer, what a leaving member leaves, audits, holders |
+//! | `guest`, `umem` | memory that a VMM lends, and memory that the kernel fills |
+//! | `intake` | frames that the daemon reads itself |
+//! | `memory` | mappings, copies, and a large table of words |
 //!
 //! The client's half ([`user`]) and the switch's half ([`kring`]) are different types with
-//! different trust: the client may see its own slots as slices, the switch sees nothing of a
-//! region as a slice, keeps the truth about every ring in private memory, and bounds whatever it
-//! reads. [`run`] and [`put`] move frames between two regions, [`plain`] between a region and the
-//! daemon's own memory, [`guest`] between a region and the memory that a virtual machine lends us;
-//! [`umem`] is where the kernel puts frames itself, [`trade`] how they get into a ring without a
-//! copy.
+//! different trust. The client may see its own slots and buffers as slices. The switch sees nothing
+//! of a region as a slice, keeps the truth about every ring in private memory, and bounds each
+//! number that it reads.
 //!
 //! # What is absent
 //!

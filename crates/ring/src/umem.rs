@@ -7,16 +7,17 @@
 //!            buffer 5  └ 256 buffer 6  └ 256 buffer 7
 //! ```
 //!
-//! *Own*: the pool of a [`Region`] that nobody else maps is cut into chunks. A received frame stays
+//! *Own*: the pool of a private [`Region`] is cut into chunks. A received frame stays
 //! where it is until the switch has copied it to where it goes; one that is sent is copied here
 //! once.
 //!
 //! *Shared*: the first buffers of a trust group's region. The kernel leaves room before a frame, so
 //! it is told of a chunk that begins so much before the buffer, and the frame begins where members
 //! expect it. It never writes into that room. Buffers are exchanged with members
-//! ([`crate::kring::exchange`]); members may write into a frame whenever they like, as into each other's, so
-//! bytes are copied out before they mean anything. As long as the kernel has the memory, none of it
-//! may be given back to the system: its pages would be others than the members' (`Region::pin`).
+//! ([`crate::kring::exchange`]); members may write into a frame whenever they like, as into each
+//! other's, so bytes are copied out before they mean anything. As long as the kernel has the
+//! memory, none of it may be given back to the system: its pages would be others than the members'
+//! (`Region::pin`).
 //!
 //! A descriptor of the kernel names a place by its distance from the start of the pool. It is
 //! bounded here, once, and is a [`Frag`] from then on.
@@ -206,7 +207,7 @@ impl Umem {
     /// If it has fewer.
     pub fn write_at(&mut self, piece: Frag, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= usize::from(piece.len));
-        // SAFETY: just looked at; nobody has a reference to what lies in a region.
+        // SAFETY: just looked at; no reference into a region exists.
         unsafe { copy::copy_bytes(self.bytes(piece).add(at), bytes.as_ptr(), bytes.len()) };
     }
 

@@ -372,7 +372,7 @@ impl Xdp {
             self.free.push(spare);
             return self.put(batch, delivery);
         }
-        if let Giver::Exchange(_) = from {
+        if let Giver::Port(_) = from {
             batch.exchange(delivery.frame, left);
         }
         self.queues[0].socket.push(&[Descriptor { address, len: piece.len().into(), options: 0 }]);

@@ -6,8 +6,8 @@
 //! because the sender reads it after every publication and the switch writes it only when it goes
 //! to sleep.
 //!
-//! These types describe memory; nobody holds a reference to one of them while a peer can write
-//! it. The halves in [`crate::user`] and [`crate::kring`] read and write single words through
+//! These types describe memory. No reference to one of them exists while a peer can write it: the
+//! halves in [`crate::user`] and [`crate::kring`] read and write single words through
 //! raw pointers.
 //!
 //! The C view of the same structures is `include/uvala_ring.h`.
@@ -33,20 +33,20 @@ pub mod slot_flag {
     pub const BUF_CHANGED: u16 = 0x0001;
     /// Report when the slot has been sent (drivers only; no meaning to the switch).
     pub const REPORT: u16 = 0x0002;
-    /// Pass the slot on to the peer ring (host rings only).
+    /// Forward the frame to the other side of the interface (rings of an interface only).
     pub const FORWARD: u16 = 0x0004;
-    /// Asks not to learn the source address of this frame.
+    /// The switch must not learn the source address of this frame.
     pub const NO_LEARN: u16 = 0x0008;
     /// The data is at the address in `ptr` (netmap clients; resolved on the client's side).
     pub const INDIRECT: u16 = 0x0010;
-    /// The frame goes on in the next slot.
+    /// The frame continues in the next slot.
     pub const MOREFRAG: u16 = 0x0020;
-    /// For a monitor: its port has sent the frame.
+    /// In a slot of a monitor: the mirrored port has sent the frame.
     pub const TXMON: u16 = 0x0040;
     /// Shift of the fragment count in the flags of a receive slot.
     pub const RFRAGS_SHIFT: u16 = 8;
-    /// Of a transmit slot: number of the port to go to, in place of what the switch knows; 0 for
-    /// none.
+    /// In a transmit slot: the number of the destination port, which overrides the forwarding
+    /// database; 0 for none.
     pub const PORT_MASK: u16 = 0xff << RFRAGS_SHIFT;
 }
 

@@ -1,10 +1,10 @@
-//! Ring arithmetic on netmap's indexes.
+//! Arithmetic of ring indexes, as netmap has them.
 //!
 //! An index is a slot's position, `0..n`; a count is a distance. One slot of a ring is always
-//! empty, so that equal indexes mean "empty" and the greatest distance is `n - 1`. Indexes that a
-//! peer wrote become an [`Index`] by [`RingSize::check`] only; inside, an `Index` is always in range.
+//! empty, so that equal indexes mean "empty" and the greatest distance is `n - 1`. A number that a
+//! peer wrote becomes an [`Index`] only by [`RingSize::check`]: an `Index` is always in range.
 
-/// Position of a slot, always below the [`RingSize`] it was made for.
+/// Position of a slot, always below the [`RingSize`] that it was checked against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Index(u32);
 
@@ -27,7 +27,7 @@ impl Index {
     }
 }
 
-/// Number of slots of a ring: the arithmetic of its indexes. At least 2.
+/// Number of slots of a ring, by which its indexes are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingSize(u32);
 
@@ -61,6 +61,7 @@ impl RingSize {
     #[inline(always)]
     #[must_use]
     pub fn next(self, i: Index) -> Index {
+        debug_assert!(i.0 < self.0, "an index of a ring of this size");
         let next = i.0 + 1;
         Index(if next == self.0 { 0 } else { next })
     }
@@ -76,7 +77,7 @@ impl RingSize {
     #[inline(always)]
     #[must_use]
     pub fn add(self, i: Index, count: u32) -> Index {
-        debug_assert!(count < self.0);
+        debug_assert!(i.0 < self.0 && count < self.0);
         let sum = i.0 + count;
         Index(if sum >= self.0 { sum - self.0 } else { sum })
     }
@@ -85,6 +86,7 @@ impl RingSize {
     #[inline(always)]
     #[must_use]
     pub fn distance(self, from: Index, to: Index) -> u32 {
+        debug_assert!(from.0 < self.0 && to.0 < self.0);
         if to.0 >= from.0 { to.0 - from.0 } else { to.0 + self.0 - from.0 }
     }
 

@@ -1,4 +1,4 @@
-//! The need-kick handshake: nobody waits for a doorbell that nobody rings.
+//! The need-kick handshake: a side that sleeps is woken, and a side that polls is not disturbed.
 //!
 //! Either side may stop polling and sleep. Before it sleeps it *arms*: it stores a non-zero
 //! number into its need-kick word and then looks at the other's index once more. The other side
@@ -36,7 +36,7 @@
 
 use crate::format::atomic::{AtomicU32, Ordering, fence};
 
-/// A publisher's memory of the last sleep it rang for.
+/// The publisher's side: the last sleep for which it rang the doorbell.
 #[derive(Debug, Default)]
 pub struct Ringer {
     last: u32,
@@ -65,7 +65,7 @@ impl Ringer {
     }
 }
 
-/// The numbers of a sleeper, one for each time it arms.
+/// The sleeper's side: a number for each time it arms.
 #[derive(Debug)]
 pub struct Sleeper {
     number: u32,
@@ -78,8 +78,8 @@ impl Default for Sleeper {
 }
 
 impl Sleeper {
-    /// Starts at a number of the caller's: for a side that may have had a predecessor, whose
-    /// numbers the other side remembers.
+    /// Starts at the caller's number: for a side that may have had a predecessor, whose last number
+    /// the other side remembers.
     #[must_use]
     pub fn starting_at(number: u32) -> Self {
         Self { number }
@@ -92,21 +92,21 @@ impl Sleeper {
         need_kick.store(self.number, Ordering::Relaxed);
     }
 
-    /// Takes the request back.
+    /// Takes the request for a kick back.
     #[inline]
     pub fn disarm(&self, need_kick: &AtomicU32) {
         need_kick.store(0, Ordering::Relaxed);
     }
 }
 
-/// The fence between a store and the look at the other side's word. Its partner is the same
-/// fence, or the worker's process-wide barrier, on the other side.
+/// The fence between the store of one's own word and the load of the other side's. Its partner is
+/// the same fence on the other side, or the worker's process-wide barrier.
 #[inline(always)]
 pub fn store_load_fence() {
     fence(Ordering::SeqCst);
 }
 
-/// A client's publications: with a fence, or light.
+/// A client's publications, with a fence each or light.
 #[derive(Debug, Default)]
 pub struct Publisher {
     ringer: Ringer,
@@ -494,7 +494,7 @@ mod models {
     /// A light publication, and a worker that runs its barrier because it reads LIGHT.
     ///
     /// The barrier makes the publisher's thread pass a full fence somewhere between the start and
-    /// the end of the worker's call; where in the publisher's program that is, nobody knows. The
+    /// the end of the worker's call, which may fall anywhere in the publisher's program. The
     /// model has it between the publication and the look at the need-kick word, in the order of
     /// all such fences anywhere before or after the worker's own. That leaves the same outcomes:
     ///

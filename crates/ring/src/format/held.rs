@@ -5,23 +5,23 @@ use core::ops::Range;
 use super::abi::dir;
 use super::layout::{PortLayout, RingCounts};
 
-/// Rings of a port that somebody has bound.
+/// The rings of a port that one holder has bound.
 #[derive(Clone, Debug)]
 pub struct HeldRings {
     /// The port.
     pub port: PortLayout,
-    /// Its transmit rings that are bound.
+    /// Numbers of the transmit rings that are bound.
     pub tx: Range<u16>,
-    /// Its receive rings that are bound.
+    /// Numbers of the receive rings that are bound.
     pub rx: Range<u16>,
 }
 
-/// Rings of an interface that somebody has bound, on one side of it or on both.
+/// The rings of an interface that one holder has bound, on one side of it or on both.
 #[derive(Clone, Debug, Default)]
 pub struct HeldSides {
-    /// Those of the cable, or of a port that has one side only.
+    /// Rings of the interface's own side, or of a port that has one side only.
     pub nic: Option<HeldRings>,
-    /// Those of the host's stack.
+    /// Rings of the side of the host's network stack.
     pub host: Option<HeldRings>,
 }
 
@@ -31,20 +31,22 @@ impl HeldSides {
         [&self.nic, &self.host].into_iter()
     }
 
-    /// The ports whose rings they are.
+    /// The ports whose rings are bound.
     pub fn ports(&self) -> impl Iterator<Item = &PortLayout> {
-        self.both().flatten().map(|lease| &lease.port)
+        self.both().flatten().map(|held| &held.port)
     }
 }
 
 impl HeldRings {
-    /// Rings of one side, transmit and receive. A side that is not bound counts as one pair.
+    /// How many rings one side has, transmit and receive. A side that is not bound counts as one
+    /// pair.
     pub(crate) fn counts(side: &Option<Self>) -> [u32; 2] {
-        let counts = side.as_ref().map(|lease| lease.port.counts());
+        let counts = side.as_ref().map(|held| held.port.counts());
         counts.map_or([1, 1], |counts| [counts.tx_rings, counts.rx_rings].map(u32::from))
     }
 
-    /// Offsets of its rings of one direction in the region; `None` for those that are not bound.
+    /// Offsets in the region of one side's rings of one direction; `None` for each that is not
+    /// bound.
     pub(crate) fn rings(side: &Option<Self>, direction: u16) -> Vec<Option<usize>> {
         let Some(Self { port, tx, rx }) = side else { return vec![None] };
         let RingCounts { tx_rings, rx_rings, .. } = port.counts();

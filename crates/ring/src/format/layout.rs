@@ -72,7 +72,7 @@ impl PortLayout {
         Self { block, counts }
     }
 
-    /// The rings.
+    /// How many rings the port has, and how many slots.
     #[must_use]
     pub fn counts(&self) -> RingCounts {
         self.counts
@@ -90,10 +90,10 @@ impl PortLayout {
         self.block + size_of::<NetmapIf>() + i * size_of::<i64>()
     }
 
-    /// Offset of the port's bell.
+    /// Offset of the port's [`Bell`](crate::abi::Bell).
     #[must_use]
     pub fn bell(&self) -> usize {
-        // One host TX and one host RX entry stand in the list although there are no such rings.
+        // The list has an entry for a host TX and a host RX ring, although there are no such rings.
         self.ring_ofs(self.counts.rings() + 2).next_multiple_of(LINE)
     }
 

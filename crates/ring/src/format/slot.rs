@@ -8,7 +8,7 @@
 //!
 //! | word | writer | reader | ordering |
 //! |---|---|---|---|
-//! | either | the side that owns the slot | the side that gets it | volatile; published by `head` or `hwtail`, Release / Acquire |
+//! | either | the slot's owner | its next owner | volatile, before Release of `head` or `hwtail` |
 
 #![allow(unsafe_code)] // UNSAFETY: the address of a field of a mapped slot.
 
@@ -41,7 +41,7 @@ impl SlotWord {
     }
 }
 
-/// The word of a slot that a client owns.
+/// Address of the second word of a slot: its metadata.
 ///
 /// # Safety
 /// `slot` is a mapped slot.

@@ -8,7 +8,7 @@ use crate::memory::copy;
 use crate::region::Region;
 
 impl Region {
-    /// First bytes of a piece of a frame, read once.
+    /// The first 16 bytes of a piece of a frame, read once.
     #[inline]
     #[must_use]
     pub fn header(&self, piece: Frag) -> u128 {
@@ -19,7 +19,7 @@ impl Region {
         copy::number(unsafe { copy::header(self.buffer(piece.buffer)) })
     }
 
-    /// Of a piece that begins anywhere, and may end before a header does.
+    /// The header of a piece that begins anywhere in its buffer and may be shorter than a header.
     #[cold]
     fn header_inside(&self, piece: Frag) -> u128 {
         let mut bytes = [0u8; copy::HEADER];
@@ -32,8 +32,8 @@ impl Region {
         u128::from_ne_bytes(bytes)
     }
 
-    /// The first words of a frame, little-endian and each read once, where it begins its buffer and
-    /// has as many.
+    /// The first `N` words of a frame, little-endian and each read once. `None`: the frame is
+    /// shorter, or does not begin where its buffer does.
     #[inline(always)]
     #[must_use]
     pub fn words<const N: usize>(&self, piece: Frag) -> Option<[u64; N]> {
@@ -46,7 +46,7 @@ impl Region {
         Some(std::array::from_fn(|at| u64::from_le(unsafe { from.add(at).read_volatile() })))
     }
 
-    /// Copies the beginning of a frame out, once; returns how many bytes of it there are.
+    /// Copies the beginning of a frame out, once; returns how many bytes it has there.
     #[inline]
     pub fn prefix<const N: usize>(&self, piece: Frag, to: &mut [u8; N]) -> usize {
         let len = usize::from(piece.len()).min(N);

@@ -27,8 +27,8 @@ pub const ETHERNET: usize = 14;
 /// Longest frame: the largest IP packet behind an Ethernet header with a VLAN tag, in bytes.
 pub const FRAME_MAX: u32 = 65_535 + 18;
 
-/// Most slots of a frame, in either direction: a received slot says in eight bits how many its
-/// frame has. Where buffers are so small that the longest frames take more, these do not fit.
+/// Most slots of a frame, in either direction: a received slot has eight bits for the number of its
+/// frame's slots. Where buffers are so small that the longest frames need more, they do not fit.
 pub const SLOTS_MAX: u32 = 255;
 
 const _: () = assert!(SLOTS_MAX << slot_flag::RFRAGS_SHIFT <= 0xffff);
@@ -36,39 +36,39 @@ const _: () = assert!(SLOTS_MAX << slot_flag::RFRAGS_SHIFT <= 0xffff);
 /// Most bytes of the virtio-net header in front of a frame.
 pub const VNET_HEADER_MAX: usize = 12;
 
-/// How the head of a frame is written to a destination: `bytes[..len]` in place of the first
-/// `skip` bytes of the source. Tags are inserted and stripped here, and the snapshot that was
-/// decided from is what the receiver gets.
+/// How the beginning of a frame is written to a destination: `bytes[..len]` in place of the first
+/// `skip` bytes of the source. So VLAN tags are inserted and stripped, and the receiver gets the
+/// bytes that the switch decided from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prologue {
     /// What to write.
     pub bytes: [u8; HEADER],
-    /// How much of it, at most 16.
+    /// How many of `bytes` to write, at most 16.
     pub len: u8,
-    /// Bytes of the source that it stands for, at most 16.
+    /// Bytes of the source that they replace, at most 16.
     pub skip: u8,
 }
 
 impl Prologue {
-    /// The frame as it lies there.
+    /// Nothing is replaced: the receiver gets the frame as it lies.
     pub const NONE: Self = Self { bytes: [0; HEADER], len: 0, skip: 0 };
 }
 
 /// A frame to be delivered.
 #[derive(Clone, Copy)]
 pub struct Frame<'a> {
-    /// Its pieces, in order.
+    /// The pieces, in order.
     pub pieces: Pieces<'a>,
-    /// Sum of their lengths.
+    /// Sum of the pieces' lengths.
     pub bytes: u32,
 }
 
 /// Where the pieces of a frame lie.
 #[derive(Clone, Copy)]
 pub enum Pieces<'a> {
-    /// In buffers of a region. The first one holds at least an Ethernet header.
+    /// In buffers of a region. The first piece holds at least an Ethernet header.
     Region(&'a Region, &'a [Frag]),
-    /// In memory that a guest has lent.
+    /// In the memory of a guest.
     Guest(&'a GuestMemory, &'a [GuestSlice]),
 }
 
@@ -77,7 +77,7 @@ pub enum Pieces<'a> {
 pub struct Frag {
     pub(crate) buffer: BufferIndex,
     pub(crate) len: u16,
-    /// Where in the buffer they begin; `offset + len` is at most the stride.
+    /// Where in the buffer the bytes begin; `offset + len` is at most the stride.
     pub(crate) offset: u16,
 }
 
@@ -98,13 +98,13 @@ impl Frag {
 }
 
 impl Frag {
-    /// The same in another buffer.
+    /// This piece in another buffer, where a copy of it lies.
     #[must_use]
     pub fn in_buffer(self, buffer: BufferIndex) -> Self {
         Self { buffer, ..self }
     }
 
-    /// The buffer that it lies in.
+    /// The buffer that the piece lies in.
     #[must_use]
     pub fn buffer(&self) -> BufferIndex {
         self.buffer

@@ -6,7 +6,7 @@ use super::{Frame, Pieces, Prologue};
 use crate::memory::copy::{self, HEADER};
 
 impl Pieces<'_> {
-    /// Where the first one goes on behind `done` bytes, and how many there are.
+    /// Where the first piece continues behind `done` bytes, and how many bytes follow.
     #[inline]
     fn first(&self, done: usize) -> (*const u8, usize) {
         match *self {
@@ -26,7 +26,7 @@ impl Pieces<'_> {
         }
     }
 
-    /// The length of the first one.
+    /// Length of the first piece; `None`: no piece is left.
     #[inline]
     fn first_len(&self) -> Option<usize> {
         match *self {
@@ -45,7 +45,7 @@ impl Pieces<'_> {
 }
 
 impl Frame<'_> {
-    /// Where the frame lies, if that is one piece.
+    /// Where the frame lies, if it is in one piece.
     #[inline]
     pub(crate) fn only(&self) -> Option<*const u8> {
         let one = match self.pieces {
@@ -56,7 +56,7 @@ impl Frame<'_> {
         (len >= self.bytes as usize).then_some(from)
     }
 
-    /// Copies its beginning out, once; returns how many bytes of it there are.
+    /// Copies the beginning of the frame out, once; returns how many bytes it has there.
     #[inline]
     pub fn prefix(self, to: &mut [u8]) -> usize {
         let bytes = to.len().min(self.bytes as usize);
@@ -65,14 +65,14 @@ impl Frame<'_> {
     }
 }
 
-/// The bytes of a frame in order: what is in front, the prologue, then what follows in the pieces.
+/// The bytes of a frame in order: a virtio-net header, the prologue, then the rest of the pieces.
 pub(crate) struct Source<'a> {
-    /// What is left of it.
+    /// The rest of the header in front.
     front: &'a [u8],
     head: Prologue,
     /// Bytes of the prologue already copied.
     head_at: usize,
-    /// The pieces that are left, and how far the first of them is done.
+    /// The pieces that are left, and how many bytes of the first are done.
     pieces: Pieces<'a>,
     done: usize,
 }
@@ -86,7 +86,7 @@ impl<'a> Source<'a> {
         source
     }
 
-    /// So many bytes of the pieces are done.
+    /// Skips `bytes` bytes of the pieces.
     #[inline]
     fn advance(&mut self, bytes: usize) {
         self.done += bytes;
@@ -99,6 +99,7 @@ impl<'a> Source<'a> {
     /// Copies the next `bytes` bytes of the frame to the start of a buffer.
     #[inline]
     pub(crate) fn copy_to(&mut self, to: *mut u8, bytes: usize) {
+        debug_assert!(bytes == 0 || !to.is_null());
         let mut at = self.copy_front(to, bytes);
         // SAFETY: `at` is at most `bytes`, which lie in the destination.
         at += self.copy_head(unsafe { to.add(at) }, bytes - at);
@@ -112,7 +113,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The next bytes behind the prologue that lie together.
+    /// The next bytes behind the prologue that lie in one piece.
     pub(crate) fn next_piece(&mut self) -> Option<(*const u8, usize)> {
         self.pieces.first_len()?;
         let (at, len) = self.pieces.first(self.done);

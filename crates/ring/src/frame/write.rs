@@ -10,15 +10,15 @@ use crate::memory::copy::{self, HEADER};
 /// Where some bytes of a frame lie, for a system call that reads them.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
-    /// The first of them.
+    /// Address of the first byte.
     pub at: *const u8,
-    /// How many.
+    /// Number of bytes.
     pub len: usize,
 }
 
 impl Frame<'_> {
-    /// Tells where the frame's bytes lie, in order, with `head` for the first of them. They lie
-    /// there as long as both do.
+    /// Calls `tell` for each stretch of the frame's bytes, in order, with `head` for the first of
+    /// them. The places hold as long as the frame and `head` do.
     pub fn places(self, head: &Prologue, mut tell: impl FnMut(Place)) {
         let mut source = Source::new(&[], self, *head);
         tell(Place { at: head.bytes.as_ptr(), len: head.len.into() });
@@ -42,13 +42,12 @@ impl Frame<'_> {
 }
 
 impl Frame<'_> {
-    /// Writes `vnet_header`, and behind it a frame in one piece with `header` for its first bytes, to the
-    /// beginning of a span; `false`: the frame is not in one piece, or has no whole header, or the
-    /// span is too short.
+    /// Writes `vnet_header`, and behind it a frame in one piece with `header` for its first bytes,
+    /// to the beginning of a span; `false`: the frame is not in one piece, or has no whole header,
+    /// or the span is too short.
     ///
-    /// What goes through here stays in registers. A copy of a few bytes that waits for narrower
-    /// stores to its source waits for all stores before them, and these are to lines that another
-    /// processor has.
+    /// The header stays in registers. A copy of a few bytes that waits for narrower stores to its
+    /// source waits for all stores before them, and these go to lines that another processor has.
     #[inline(always)]
     #[must_use]
     pub fn write_single(
@@ -64,7 +63,8 @@ impl Frame<'_> {
             return false;
         }
         let to = memory.at(to, 0);
-        // SAFETY: there is room for header and frame at `to`, and `from` has all bytes of the frame.
+        // SAFETY: there is room for header and frame at `to`, and `from` has all bytes of the
+        // frame.
         unsafe {
             write_vnet_header(to, vnet_header);
             let to = to.add(VNET_HEADER_MAX);
@@ -77,7 +77,7 @@ impl Frame<'_> {
     /// Writes the frame with `head` for its first bytes; returns how many it wrote.
     ///
     /// # Panics
-    /// If they have no room.
+    /// If there is no room.
     #[inline]
     pub fn write_to(self, head: Prologue, to: &mut Writer<'_>) -> u32 {
         let bytes = self.bytes - u32::from(head.skip) + u32::from(head.len);
@@ -87,8 +87,8 @@ impl Frame<'_> {
     }
 }
 
-/// Writes what is in front of a frame. Where it has the end of a line for itself and is there
-/// already, that line stays as it is: in the caches of both sides.
+/// Writes the header in front of a frame. Where the header ends a cache line and stands there
+/// already, nothing is written, so that the line stays in the caches of both sides.
 ///
 /// # Safety
 /// `to` has room for it.

@@ -1,8 +1,8 @@
-//! Where the buffers of a shared region are, to see that none is lost.
+//! The audit of a shared region: where each buffer is, to see that none is lost.
 //!
-//! Every buffer has one owner ([`crate::group::owners`]); what an owner has stands in its slots or in its
-//! list of extra buffers, or its client has taken it out of both. Swaps are one for one, so what a
-//! member owns is as many as it was given, and the pool has the rest.
+//! Every buffer has one owner ([`crate::group::owners`]); what an owner has stands in its slots or
+//! in its list of extra buffers, or its client has taken it out of both. Swaps are one for one, so
+//! what a member owns is as many as it was given, and the pool has the rest.
 //!
 //! ```text
 //!   recount, slots    on the worker of these members, between two turns: no swap is under way
@@ -23,32 +23,32 @@ use crate::group::owners::Owner;
 use crate::region::Region;
 use crate::region::extra::LIST_MAX;
 
-/// What a member has.
+/// The buffers of a member, by place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// Buffers that the pool gave it.
     pub given: u32,
     /// Buffers that are its own now.
     pub owned: u32,
-    /// Of these, in slots of its transmit rings.
+    /// Own buffers in slots of its transmit rings.
     pub tx: u32,
-    /// In slots of its receive rings.
+    /// Own buffers in slots of its receive rings.
     pub rx: u32,
-    /// In its list of extra buffers.
+    /// Own buffers in its list of extra buffers.
     pub extra: u32,
     /// Places where it has another's, or one that stands elsewhere too.
     pub wrong: u32,
 }
 
 impl Held {
-    /// Those that stand nowhere: its client has taken them out.
+    /// Own buffers that stand nowhere: the client has taken them out.
     #[must_use]
     pub fn kept(&self) -> u32 {
         self.owned.saturating_sub(self.tx + self.rx + self.extra)
     }
 }
 
-/// A member to be looked at.
+/// A member to be audited.
 #[derive(Clone, Debug)]
 pub struct Member {
     /// Where it lies.
@@ -71,13 +71,13 @@ impl Member {
     }
 }
 
-/// A tally of a region.
+/// The running count of an audit.
 #[derive(Debug)]
 pub struct Tally {
     region: Arc<Region>,
     /// How many each owner has, by its number.
     owned: Vec<u32>,
-    /// In whose place a buffer was found, by the owner's number; 0: in nobody's yet.
+    /// The owner's number in whose place a buffer was found; 0: not found yet.
     seen: Vec<u16>,
 }
 
@@ -93,33 +93,33 @@ impl Tally {
         this
     }
 
-    /// Counts it again. While buffers are exchanged elsewhere, all members together have as many as
-    /// is said; what one of them has may be off by those.
+    /// Counts again who owns how many. While buffers are exchanged elsewhere the sum is right; the
+    /// count of one member may be off by those under way.
     pub fn recount(&mut self) {
         self.owned.fill(0);
         self.region.owners().count_into(&mut self.owned);
     }
 
-    /// How many are nobody's, of those that somebody could have.
+    /// How many usable buffers are in the pool.
     #[must_use]
     pub fn free(&self) -> u32 {
         let unusable = self.region.layout().buffers - self.usable();
         self.owned[Owner::POOL.number()].saturating_sub(unusable)
     }
 
-    /// How many somebody could have.
+    /// How many buffers members could have.
     #[must_use]
     pub fn usable(&self) -> u32 {
         u32::try_from(self.region.buffers().count()).expect("a region is below 4 GiB")
     }
 
-    /// How many are one owner's.
+    /// How many buffers one owner has.
     #[must_use]
     pub fn owned(&self, owner: Owner) -> u32 {
         self.owned.get(owner.number()).copied().unwrap_or(0)
     }
 
-    /// What a member has in its slots, of the buffers that it was given.
+    /// Looks at the slots of a member.
     pub fn slots(&mut self, member: &Member) -> Held {
         let (own, region, given) = (member.owner(), self.region.clone(), member.given);
         let mut held = Held { given, owned: self.owned(own), ..Held::default() };
@@ -133,7 +133,8 @@ impl Tally {
         held
     }
 
-    /// Adds what it has in its list; returns how far that was followed.
+    /// Adds the buffers in the member's list of extra buffers; returns how far the list was
+    /// followed.
     pub fn extra(&mut self, member: &Member, held: &mut Held) -> u32 {
         let (own, region) = (member.owner(), self.region.clone());
         let (most, mut followed) = (held.owned.min(LIST_MAX), 0);

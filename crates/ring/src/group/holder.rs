@@ -9,11 +9,11 @@
 //!   netmap_if   NIC tx… │ host tx… │ NIC rx… │ host rx…
 //! ```
 //!
-//! *Who owns the buffers* ([`crate::group::owners`]). Those on loan are the holder's. He may put them into
-//! slots, and what stood there into his list: then the port has some of his, and his list some of
-//! the port's. When he leaves, what is in his list goes back to the pool, as long as it is his or
-//! the port's; what is not becomes the port's. So the port has as many as before, and nothing comes
-//! back twice.
+//! *Who owns the buffers* ([`crate::group::owners`]). Those on loan are the holder's. He may put
+//! them into slots, and what stood there into his list: then the port has some of his, and his list
+//! some of the port's. When he leaves, what is in his list goes back to the pool, as long as it is
+//! his or the port's; what is not becomes the port's. So the port has as many as before, and
+//! nothing comes back twice.
 
 use std::io;
 

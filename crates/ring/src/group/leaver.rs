@@ -1,4 +1,4 @@
-//! A member that leaves a trust group.
+//! A member that leaves a trust group, and the buffers that are settled with the others.
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use crate::format::layout::{BufferIndex, PortLayout};
 use crate::region::Region;
 use crate::region::extra::LIST_MAX;
 
-/// A member that leaves. Its switch does not know it any more.
+/// A member that leaves. Its switch has dropped it already.
 ///
-/// Every other member has to [`reconcile`](crate::kring::krings::Krings::reconcile) with it, on that member's
-/// worker, where no swap is under way; then its buffers can go back to the pool.
+/// Every other member has to [`reconcile`](crate::kring::krings::Krings::reconcile) with it, on
+/// that member's worker, where no swap is under way; then its buffers can go back to the pool.
 #[derive(Debug)]
 pub struct Leaver {
     pub(crate) region: Arc<Region>,
     pub(crate) owner: Owner,
-    /// Buffers of others that stand in its slots or its list of extra ones, by their owners.
+    /// Buffers of other members that stand in its slots or its list of extra buffers, by owner.
     foreign: Vec<(Owner, BufferIndex)>,
 }
 
@@ -38,14 +38,14 @@ impl Leaver {
         Self { region, owner, foreign }
     }
 
-    /// Those of one owner.
+    /// The buffers of one owner that the leaver holds.
     pub(crate) fn foreign(&self, owner: Owner) -> impl Iterator<Item = BufferIndex> + '_ {
         let first = self.foreign.partition_point(|(of, _)| *of < owner);
         let own = self.foreign[first..].iter().take_while(move |(of, _)| *of == owner);
         own.map(|(_, buffer)| *buffer)
     }
 
-    /// Everybody has settled: what is the leaver's is the pool's.
+    /// Returns the leaver's buffers to the pool, once every other member has reconciled.
     pub fn release(&self) {
         self.region.free(self.owner);
     }

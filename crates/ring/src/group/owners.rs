@@ -1,4 +1,4 @@
-//! Whose the buffers of a shared region are.
+//! Who owns the buffers of a shared region.
 //!
 //! # Theory of operation
 //!
@@ -17,12 +17,12 @@
 //!
 //! A buffer belongs to the member that the pool or the switch gave it to last. Every buffer has
 //! one owner at any time: whatever peers write into their slots, a buffer comes back once, and at
-//! the latest when the last member goes. The switch does not ask whose a buffer is before it passes
-//! it on; who sends one that is not its own harms its group and nobody else. Of functions in a
-//! chain it asks ([`crate::kring::metadata`]): what one of them sends twice, or of others, is dropped, and a
-//! slot that it gives back with another's buffer is passed over. So no buffer leaves a function but
-//! by a frame that it sends, for another that comes: it has as many as the pool gave it, however
-//! broken its neighbours are, and what these have spoilt ends with them.
+//! the latest when the last member goes. The switch does not ask who owns a buffer before it passes
+//! it on: a client that sends a buffer that it does not own harms its own group only. For functions
+//! in a chain the switch does ask ([`crate::kring::metadata`]): a frame in a buffer that the
+//! function does not own, or sends twice, is dropped, and a slot that comes back with another
+//! member's buffer is passed over. So a buffer leaves a function only by a frame that it sends, for
+//! another that comes: a function has as many as the pool gave it, whatever its neighbours do.
 //!
 //! *Clients that exchange buffers themselves.* A process with two ports of one group may move a
 //! buffer from a slot of one into a slot of the other; the switch does not see that. When a member
@@ -48,7 +48,7 @@ use crate::format::layout::{BufferIndex, PAGE, PortLayout};
 pub struct Owner(u16);
 
 impl Owner {
-    /// Nobody: the region's header is on page 0.
+    /// The pool. Its number is page 0, where the region's header is.
     pub const POOL: Self = Self(0);
 
     /// The port of this block.
@@ -69,7 +69,7 @@ impl Owner {
         self.0.into()
     }
 
-    /// Whoever the page at this offset belongs to.
+    /// The owner of the page at this offset of the region.
     ///
     /// # Panics
     /// As [`Owner::of`].
@@ -90,13 +90,13 @@ impl Owners {
         Self((0..buffers).map(|_| AtomicU16::new(Owner::POOL.0)).collect())
     }
 
-    /// Whose it is now.
+    /// The owner of a buffer now.
     #[must_use]
     pub fn of(&self, buffer: BufferIndex) -> Owner {
         Owner(self.0[buffer.get() as usize].load(Ordering::Relaxed))
     }
 
-    /// Is `buffer`, which was checked, this one's?
+    /// Does `owner` own `buffer`, which was checked?
     #[inline(always)]
     pub(crate) fn is(&self, buffer: u32, owner: Owner) -> bool {
         self.0[buffer as usize].load(Ordering::Relaxed) == owner.0
@@ -113,13 +113,13 @@ impl Owners {
         pass(&self.0[buffer.get() as usize], from, to)
     }
 
-    /// How many are one owner's.
+    /// How many buffers one owner has.
     #[must_use]
     pub fn count(&self, owner: Owner) -> usize {
         self.0.iter().filter(|of| of.load(Ordering::Relaxed) == owner.0).count()
     }
 
-    /// The number of the first buffer behind all that are somebody's.
+    /// The number of the first buffer behind all that have an owner other than the pool.
     #[must_use]
     pub fn end(&self) -> u32 {
         let free = self.0.iter().rev().take_while(|of| of.load(Ordering::Relaxed) == Owner::POOL.0);

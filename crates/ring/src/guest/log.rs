@@ -1,49 +1,50 @@
 //! The log of pages that were written: how a machine moves to another host while it runs.
 //!
-//! Whoever moves it copies its memory, and then again what was written meanwhile. What we write is
-//! not seen by the processor's page tables, so we say it: a bit for each page of 4096 bytes, from
-//! guest address 0 on, in memory that the other side has lent for this.
+//! The VMM copies the machine's memory, and then copies again the pages that were written
+//! meanwhile. The processor does not tell it of pages that the daemon writes, so the daemon does:
+//! it sets a bit for each page of 4096 bytes, from guest address 0 on, in memory that the VMM has
+//! lent for this.
 //!
 //! | word | writers | reader | ordering |
 //! |---|---|---|---|
-//! | bits of a byte | we | the other side | Release after the page was written / Acquire before |
-//! | zeros | the other side, as it reads | the other side | the same exchange |
+//! | a byte, bits set | the daemon | the VMM | Release after the page / Acquire before it |
+//! | a byte, cleared | the VMM, as it reads | the VMM | one exchange |
 //!
-//! A bit is set after the page was written, each time, without a look whether it is set already: it
-//! could be taken between the write and the look, and the write be missed.
+//! The daemon sets a bit after each write of the page, also where it is set already: between a
+//! write and a look at the bit, the VMM could take the bit and miss the write.
 //!
-//! The memory is the other side's. What has no bit in it is not noted, and what is
-//! [taken away](super::lost) is not there.
+//! Pages beyond the log's size have no bit and are not noted. The VMM may take the log's memory
+//! away like any other that it lends ([`super::lost`]).
 
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
 
 use super::{GuestMapping, GuestMemory, GuestSlice};
 
-/// Bytes that a bit stands for, whatever the size of pages is.
+/// Bytes for which a bit stands, whatever the size of the guest's pages.
 const PAGE: u64 = 4096;
 
 /// A log in use.
 #[derive(Debug)]
 pub struct DirtyLog {
     lent: Arc<GuestMapping>,
-    /// Where it begins in the mapping.
+    /// Where the log begins in the mapping.
     offset: usize,
     bytes: usize,
 }
 
 impl DirtyLog {
-    /// The log of so many bytes at `offset` of a mapping; `None`: they are not all there.
+    /// The log of `bytes` bytes at `offset` of a mapping; `None`: the mapping is shorter.
     #[must_use]
     pub fn new(lent: Arc<GuestMapping>, offset: usize, bytes: usize) -> Option<Self> {
         let end = offset.checked_add(bytes).filter(|end| *end <= lent.size);
         end.map(|_| Self { lent, offset, bytes })
     }
 
-    /// Has its memory been taken away?
+    /// Has the VMM taken the log's memory away?
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.lent.watch.is_lost()
+        self.lent.guard.is_lost()
     }
 
     /// Notes that `len` bytes at a guest address were written.
@@ -73,7 +74,7 @@ impl DirtyLog {
         let inside = usize::try_from(byte).ok().filter(|byte| *byte < self.bytes);
         let Some(byte) = inside else { return };
         let place = self.lent.at(self.offset + byte, 1);
-        // SAFETY: mapped as long as `lent` is; an atomic may be shared with whoever writes it.
+        // SAFETY: mapped as long as `lent` is; an atomic may be shared with its other writers.
         let byte = unsafe { AtomicU8::from_ptr(place) };
         byte.fetch_or(bits, Ordering::Release);
     }

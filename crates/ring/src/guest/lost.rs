@@ -1,7 +1,7 @@
-//! Memory that its owner takes away while we use it.
+//! Memory that its owner takes away while the daemon uses it.
 //!
-//! Whoever touches a page of a file that is not there any more gets a SIGBUS. A guest's memory is
-//! a file of somebody else's, and not everybody seals it, so that can happen at any access:
+//! A thread that touches a page behind the end of a mapped file gets SIGBUS. A guest's memory is a
+//! file of the VMM's; not every VMM seals it against shrinking, so any access may end so:
 //!
 //! ```text
 //!   access ──► SIGBUS ──► found in the table: zeros are mapped in its place, LOST is set
@@ -9,15 +9,23 @@
 //!     └── goes on ──────────┘
 //! ```
 //!
-//! The access is repeated and finds zeros, what was going on ends as it would with any nonsense,
-//! and whoever looks at `Watch::is_lost` afterwards knows better. So it costs the port that lent
-//! the memory, and nobody else.
+//! The access is repeated and finds zeros. The device model treats them as any invalid request, and
+//! the port sees by `SigbusGuard::is_lost` what has happened. So a VMM that takes memory away harms
+//! its own port only.
 //!
-//! The table is fixed: a signal handler can neither lock nor allocate. Entries are written by who
-//! maps and unmaps, under a lock; the handler reads them. The entry it looks for does not change
-//! meanwhile, because whoever touches a mapping keeps it. Others may end and be used again while it
-//! looks, so each has a version, odd while it changes: a range whose version has changed is not
-//! believed, or zeros would be mapped over the memory of somebody else.
+//! The table is fixed: a signal handler can neither lock nor allocate. The threads that map and
+//! unmap write its entries, under a lock; the handler reads them. The entry that the handler looks
+//! for does not change meanwhile, because the thread that touched the mapping keeps it. Other
+//! entries may end and be used again while it looks, so each has a version, odd while it changes.
+//! The handler ignores a range whose version has changed, or it would map zeros over memory of
+//! another user.
+//!
+//! | word | writer | reader | ordering |
+//! |---|---|---|---|
+//! | `version` | a thread that maps | the handler | Release after the range / Acquire before it |
+//! | `base`, `end` | a thread that maps | the handler | Relaxed, between versions |
+//! | `lost` | the handler | the port's worker | Relaxed |
+//! | `USED` | a thread that maps | the handler | Release after the entry / Acquire before it |
 
 #![allow(unsafe_code)] // UNSAFETY: a signal handler that maps memory.
 
@@ -29,7 +37,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
 
-/// Mappings that can be watched at a time, in the whole process.
+/// Mappings that can be guarded at a time, in the whole process.
 const WATCHES: usize = 8192;
 
 /// Written under the lock, but for `lost`, which the handler writes.
@@ -55,7 +63,7 @@ impl Entry {
     fn set(&self, range: Range<usize>) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version.wrapping_add(1), Ordering::Relaxed);
-        // Whoever sees a part of the new range sees that version too.
+        // A reader that sees a part of the new range sees that version, too.
         fence(Ordering::Release);
         self.base.store(range.start, Ordering::Relaxed);
         self.end.store(range.end, Ordering::Relaxed);
@@ -75,23 +83,23 @@ impl Entry {
 static TABLE: [Entry; WATCHES] = [const { Entry::free() }; WATCHES];
 /// Entries from here on have never been used.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// Whoever changes the table; true once the handler is installed.
+/// Taken to change the table; true once the handler is installed.
 static INSTALLED: Mutex<bool> = Mutex::new(false);
 
 /// The handler that was there before. Written once, before ours is installed.
 struct Before(UnsafeCell<MaybeUninit<libc::sigaction>>);
-// SAFETY: written once under the lock, before anybody reads it.
+// SAFETY: written once under the lock, before the handler can run.
 unsafe impl Sync for Before {}
 static BEFORE: Before = Before(UnsafeCell::new(MaybeUninit::uninit()));
 
-/// A mapping that is watched.
+/// A mapping that is guarded.
 #[derive(Debug)]
-pub(super) struct Watch(usize);
+pub(super) struct SigbusGuard(usize);
 
-impl Watch {
-    /// Watches `size` bytes at `base`, which nobody has touched yet.
+impl SigbusGuard {
+    /// Guards `size` bytes at `base`, which no thread has touched yet.
     pub(super) fn new(base: usize, size: usize) -> io::Result<Self> {
-        let mut installed = INSTALLED.lock().expect("nobody panics with it");
+        let mut installed = INSTALLED.lock().expect("no thread panics with it");
         if !*installed {
             install()?;
             *installed = true;
@@ -99,6 +107,7 @@ impl Watch {
         let free = TABLE.iter().position(|entry| entry.base.load(Ordering::Relaxed) == 0);
         let at = free.ok_or(io::ErrorKind::StorageFull)?;
         let entry = &TABLE[at];
+        assert!(size > 0 && base != 0, "an empty range guards nothing");
         entry.lost.store(false, Ordering::Relaxed);
         entry.set(base..base + size);
         USED.fetch_max(at + 1, Ordering::Release);
@@ -110,9 +119,9 @@ impl Watch {
         TABLE[self.0].lost.load(Ordering::Relaxed)
     }
 
-    /// Before it is unmapped.
+    /// Ends the guard, before the mapping is unmapped.
     pub(super) fn end(&self) {
-        let _changing = INSTALLED.lock().expect("nobody panics with it");
+        let _changing = INSTALLED.lock().expect("no thread panics with it");
         TABLE[self.0].set(0..0);
     }
 }
@@ -129,7 +138,7 @@ fn install() -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The handler.
+/// The signal handler: maps zeros over a guarded mapping.
 extern "C" fn on_sigbus(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     // SAFETY: the kernel gives a valid structure, and errno belongs to this thread.
     let (address, errno) = unsafe { ((*info).si_addr().addr(), *libc::__errno_location()) };
@@ -154,7 +163,7 @@ fn replace(range: &Range<usize>) -> bool {
     let (base, size) = (range.start, range.len());
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: the range is one of our mappings, of which nobody relies on the contents.
+    // SAFETY: the range is one of our mappings, and no code relies on its contents.
     let place = unsafe {
         libc::mmap(std::ptr::with_exposed_provenance_mut(base), size, protection, flags, -1, 0)
     };

@@ -1,4 +1,4 @@
-//! Memory that a guest lends us: where virtqueues and the buffers they name lie.
+//! A guest's memory, which its VMM lends: virtqueues, and the buffers that they name.
 //!
 //! ```text
 //!   guest addresses   0 ─────────► 3 GiB   4 GiB ───────► 6 GiB
@@ -7,13 +7,13 @@
 //!   our mappings    [ memfd, 0 … 3 GiB ]   [ memfd, 3 … 5 GiB ]
 //! ```
 //!
-//! A guest's address means nothing here until it has become a [`GuestSlice`]: so many bytes within one
-//! [`Extent`], looked up once. A buffer that crosses from one extent into the next is two spans.
+//! A guest's address means nothing until it has become a [`GuestSlice`]: bytes within one
+//! [`Extent`], looked up once. A buffer that crosses from one extent into the next is two slices.
 //! Bytes move by copying only ([`Reader`], [`Writer`]), and words that both sides use are atomics
-//! in a [`Window`]. Nobody ever holds a `&[u8]` of it.
+//! in a [`Window`]. No code ever holds a `&[u8]` of it.
 //!
-//! The memory is the other side's: it may write it at any moment, and unlike a region of ours it
-//! may take it away. [`lost`] is what happens then.
+//! The memory is the guest's and its VMM's: they may write it at any moment, and the VMM may take
+//! it away, unlike a region of the daemon's. [`lost`] says what happens then.
 
 #![allow(unsafe_code)] // UNSAFETY: this is where guests' memory is mapped and bounded.
 
@@ -31,12 +31,12 @@ use rustix::mm::{MapFlags, ProtFlags};
 use crate::format::abi::LINE;
 use crate::memory::{copy, unmap};
 
-/// A mapping of memory that somebody else owns.
+/// A mapping of memory that a VMM owns.
 #[derive(Debug)]
 pub struct GuestMapping {
     base: NonNull<u8>,
     size: usize,
-    watch: lost::Watch,
+    guard: lost::SigbusGuard,
 }
 
 // SAFETY: the mapping belongs to no thread; all access is by atomics or by copies that assume
@@ -49,7 +49,7 @@ impl GuestMapping {
     /// Maps `size` bytes of `fd` from `offset` on, shared and writable.
     ///
     /// # Errors
-    /// What `mmap` says, or `ENOSPC`: more mappings than can be [watched](lost).
+    /// What `mmap` says, or `ENOSPC`: more mappings than can be [guarded](lost).
     pub fn map(fd: impl AsFd, offset: u64, size: usize) -> io::Result<Arc<Self>> {
         let (protection, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::NORESERVE);
@@ -57,10 +57,10 @@ impl GuestMapping {
         let base =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), size, protection, flags, fd, offset)? };
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        match lost::Watch::new(base.as_ptr().addr(), size) {
-            Ok(watch) => Ok(Arc::new(Self { base, size, watch })),
+        match lost::SigbusGuard::new(base.as_ptr().addr(), size) {
+            Ok(guard) => Ok(Arc::new(Self { base, size, guard })),
             Err(error) => {
-                // SAFETY: it was mapped by us just now, and nobody uses it.
+                // SAFETY: it was mapped just now, and no code uses it yet.
                 unsafe { unmap(base, size) };
                 Err(error)
             }
@@ -77,8 +77,8 @@ impl GuestMapping {
 
 impl Drop for GuestMapping {
     fn drop(&mut self) {
-        self.watch.end();
-        // SAFETY: it was mapped by us, and nobody uses it any more.
+        self.guard.end();
+        // SAFETY: `map` mapped it, and no code uses it any more.
         unsafe { unmap(self.base, self.size) };
     }
 }
@@ -88,11 +88,11 @@ impl Drop for GuestMapping {
 pub struct Extent {
     /// First guest address.
     pub guest: u64,
-    /// The same in the address space of the process that lends it.
+    /// First address in the address space of the VMM.
     pub user: u64,
     /// Bytes.
     pub size: u64,
-    /// Where it begins in the mapping.
+    /// Where the extent begins in the mapping.
     pub offset: usize,
     /// The mapping.
     pub lent: Arc<GuestMapping>,
@@ -107,7 +107,7 @@ impl Extent {
     }
 }
 
-/// Bytes of a guest's memory that are there.
+/// Bytes of a guest's memory, in one piece, that are mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuestSlice {
     extent: u32,
@@ -116,20 +116,20 @@ pub struct GuestSlice {
 }
 
 impl GuestSlice {
-    /// How many.
+    /// Number of bytes.
     #[inline]
     #[must_use]
     pub fn len(self) -> u32 {
         self.len
     }
 
-    /// None: there is no such span.
+    /// Is there no byte? There is no such slice.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// What is left of it behind the first `bytes` bytes, if anything is.
+    /// The part behind the first `bytes` bytes; `None`: nothing is left.
     #[inline]
     #[must_use]
     pub fn behind(self, bytes: u32) -> Option<Self> {
@@ -143,7 +143,7 @@ impl GuestSlice {
 #[derive(Clone, Copy)]
 struct Word(u64);
 
-/// All that a guest has lent, as it is at one time.
+/// All memory of a guest, as it is mapped at one time.
 #[derive(Debug, Default)]
 pub struct GuestMemory {
     /// By guest address; they do not overlap.
@@ -166,10 +166,10 @@ impl GuestMemory {
         &self.extents
     }
 
-    /// Has any of it been taken away? Looks at all extents: not for every turn.
+    /// Has any of the memory been taken away? Looks at all extents: not for every turn.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.extents.iter().any(|extent| extent.lent.watch.is_lost())
+        self.extents.iter().any(|extent| extent.lent.guard.is_lost())
     }
 
     /// Guest address of a span.
@@ -282,7 +282,7 @@ impl GuestMemory {
 pub struct Window {
     base: NonNull<u8>,
     len: usize,
-    /// Its guest address.
+    /// Guest address of its first byte.
     guest: u64,
     lent: Arc<GuestMapping>,
 }
@@ -303,7 +303,7 @@ macro_rules! words {
             // SAFETY: it lies in the window, which `lent` keeps mapped.
             let word = unsafe { self.base.as_ptr().add(offset) };
             assert!(word.addr().is_multiple_of(align_of::<$atomic>()));
-            // SAFETY: mapped and aligned; an atomic may be shared with whoever writes it.
+            // SAFETY: mapped and aligned; an atomic may be shared with its other writers.
             unsafe { $atomic::from_ptr(word.cast::<$int>()) }
         }
     )*};
@@ -322,13 +322,13 @@ impl Window {
         self.len
     }
 
-    /// None.
+    /// Is there no byte? There is no such window.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Its guest address.
+    /// Guest address of the window's first byte.
     #[must_use]
     pub fn guest(&self) -> u64 {
         self.guest
@@ -337,11 +337,11 @@ impl Window {
     /// Has the memory been taken away?
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.lent.watch.is_lost()
+        self.lent.guard.is_lost()
     }
 }
 
-/// Where one is in a list of spans.
+/// A position in a list of slices.
 #[derive(Debug)]
 struct Cursor<'a> {
     memory: &'a GuestMemory,
@@ -376,7 +376,7 @@ impl Cursor<'_> {
 pub struct Reader<'a>(Cursor<'a>);
 
 impl<'a> Reader<'a> {
-    /// From their beginning.
+    /// Starts at the first byte.
     #[must_use]
     pub fn new(memory: &'a GuestMemory, spans: &'a [GuestSlice]) -> Self {
         Self(Cursor { memory, spans, done: 0 })
@@ -426,7 +426,7 @@ impl<'a> Reader<'a> {
 pub struct Writer<'a>(Cursor<'a>);
 
 impl<'a> Writer<'a> {
-    /// From their beginning.
+    /// Starts at the first byte.
     #[must_use]
     pub fn new(memory: &'a GuestMemory, spans: &'a [GuestSlice]) -> Self {
         Self(Cursor { memory, spans, done: 0 })
@@ -447,7 +447,7 @@ impl<'a> Writer<'a> {
     /// Copies bytes in.
     ///
     /// # Panics
-    /// If they have no room.
+    /// If there is no room.
     #[inline]
     pub fn write(&mut self, from: &[u8]) {
         let mut at = 0;

@@ -1,15 +1,15 @@
-//! Buffers exchanged with ports that have no rings, inside a shared region.
+//! Buffers exchanged between rings and ports without rings, inside a shared region.
 //!
 //! ```text
-//!   received:  kernel ─► trader ── buffer ──► slot of a receive ring
-//!                  ▲          └─◄─ spare ───┘
-//!   sent:      slot of a transmit ring ── buffer ──► trader ─► kernel ─┐
-//!                                     └─◄─ spare ────┘ ▲───────────────┘
+//!   received:  kernel ─► port ─── buffer ──► slot of a receive ring
+//!                  ▲         └─◄─ spare ───┘
+//!   sent:      slot of a transmit ring ── buffer ──► port ─► kernel ─┐
+//!                                     └─◄─ spare ────┘ ▲─────────────┘
 //! ```
 //!
-//! A trader has as many buffers as the pool gave it: for each that it gives it gets one. It takes
-//! only what it can use and what belongs to who gives it ([`crate::group::owners`]), so that it never has
-//! a buffer twice; in place of others it copies. The frame itself is not touched.
+//! Such a port has as many buffers as the pool gave it: for each that it gives, it gets one. It
+//! takes a buffer only if the kernel can use it and the giver owns it ([`crate::group::owners`]),
+//! so that it never has one twice; in place of others it copies. The frame itself is not touched.
 
 use crate::format::abi::slot_flag;
 use crate::format::cursor::Index;
@@ -20,37 +20,37 @@ use crate::group::owners::{Owner, Owners};
 use crate::kring::{Refused, RxKring, TxKring};
 use crate::region::Region;
 
-/// A port without rings that has buffers of a shared region.
+/// The terms of exchange of a port without rings that has buffers of a shared region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exchange {
     owner: Owner,
-    /// Those from this number on are of no use to it.
+    /// The port can use buffers below this number: the kernel has no others.
     end: u32,
 }
 
-/// Who gives a frame's buffer for another.
+/// The side that gives a frame's buffer and gets another for it.
 #[derive(Clone, Copy)]
 pub enum Giver<'a> {
     /// The ring that it was taken from, not published yet.
     Ring(&'a TxKring),
     /// A port without rings.
-    Exchange(Exchange),
+    Port(Exchange),
 }
 
 impl Exchange {
-    /// A member of a region that can use buffers below number `end`.
+    /// The terms of a member of a region that can use buffers below number `end`.
     #[must_use]
     pub fn new(owner: Owner, end: u32) -> Self {
         Self { owner, end }
     }
 
-    /// Can it have this one, if that is `of`'s?
+    /// Can the port have this buffer, if `of` owns it?
     fn takes(self, owners: &Owners, buffer: BufferIndex, of: Owner) -> bool {
         buffer.get() < self.end && owners.is(buffer.get(), of)
     }
 
-    /// Takes the buffer of a frame of one piece, and leaves `spare` with who gave it. `false`: that
-    /// cannot be, nothing has changed. Of another trader, the caller tells it.
+    /// Takes the buffer of a single frame, and gives `spare` for it. `false`: that cannot be, and
+    /// nothing has changed. Where another port without rings gives, the caller tells it.
     #[must_use]
     pub fn take(
         self,
@@ -69,7 +69,7 @@ impl Exchange {
                 }
                 tx.replace(slot, spare.get());
             }
-            (Giver::Exchange(other), _) => {
+            (Giver::Port(other), _) => {
                 let takes = self.takes(owners, piece.buffer, other.owner);
                 if !takes || !other.takes(owners, spare, self.owner) {
                     return false;
@@ -84,8 +84,8 @@ impl Exchange {
 }
 
 impl RxKring {
-    /// Puts a frame of one piece into the next free slot by its buffer, which is the trader's, and
-    /// gives the slot's for it. `None`: the trader cannot have that one, nothing has changed.
+    /// Puts a single frame into the next free slot by its buffer, which `from` owns, and returns
+    /// the slot's buffer for it. `None`: `from` cannot have that one, and nothing has changed.
     ///
     /// # Errors
     /// [`Refused`]: nothing has been delivered.

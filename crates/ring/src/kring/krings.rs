@@ -100,8 +100,8 @@ impl Krings {
 
     /// Settles the ownership of buffers with a member that leaves the region: this port keeps the
     /// leaver's buffers that stand in its slots, and gives up as many of its own that the leaver
-    /// holds ([`crate::group::owners`]). To be called between turns. Returns the cost: about as many
-    /// slots as were looked at.
+    /// holds ([`crate::group::owners`]). To be called between turns. Returns the cost: about as
+    /// many slots as were looked at.
     pub fn reconcile(&self, leaver: &Leaver) -> u32 {
         if !Arc::ptr_eq(&self.region, &leaver.region) {
             return 0;
@@ -162,8 +162,8 @@ impl Krings {
         self.rx.iter_mut().any(RxKring::has_returned)
     }
 
-    /// Does the client publish without fences on any ring? Then a worker that goes to sleep must run
-    /// the process-wide barrier.
+    /// Does the client publish without fences on any ring? Then a worker that goes to sleep must
+    /// run the process-wide barrier.
     #[must_use]
     pub fn is_light(&self) -> bool {
         self.tx.iter().any(TxKring::is_light) || self.rx.iter().any(RxKring::is_light)

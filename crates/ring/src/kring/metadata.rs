@@ -1,14 +1,14 @@
-//! Marks: eight bytes that travel with a frame from slot to slot.
+//! Metadata: eight bytes that travel with a frame from slot to slot.
 //!
-//! A slot has a word that native ports do not use ([`Slot::ptr`]). Inside a chain of functions it
-//! carries what the switch and the functions tell each other about the frame. It lies beside the
-//! buffer's number, in the same 16 bytes: to read and to write it costs no cache line. What the
-//! bits mean is the switch's business; here they are opaque.
+//! A slot has a word that native ports do not use ([`Slot::ptr`](crate::abi::Slot)). Inside a chain
+//! of network functions it carries what the switch and the functions tell each other about the
+//! frame. The word lies beside the buffer's number, in the same 16 bytes: reading and writing it
+//! costs no cache line. The meaning of its bits is not known here.
 //!
-//! Where netmap's offsets are in use, the word is theirs, and such rings have no metadata.
+//! Rings with netmap's offsets use the word for these, and have no metadata.
 //!
-//! [`metadata_run`] is the loop for frames between functions: what is to be done with them follows
-//! from their metadata, so between ports of one region nobody touches the frames at all.
+//! [`metadata_run`] is the loop for frames between functions. Their metadata decides what is done
+//! with them, so between ports of one region the switch does not touch the frames at all.
 
 #![allow(unsafe_code)] // UNSAFETY: a word of a slot is read and written; buffers are copied.
 
@@ -23,7 +23,7 @@ use crate::kring::{RingView, RxKring, SlotFrame, TxKring};
 use crate::memory::copy::{self, Block};
 
 impl RingView {
-    /// The metadata of a slot, read once.
+    /// The metadata in a slot, read once.
     #[inline(always)]
     fn metadata(&self, i: Index) -> u64 {
         // SAFETY: an index is below `span`, and that many slots are mapped.
@@ -32,7 +32,7 @@ impl RingView {
 
     #[inline(always)]
     pub(crate) fn set_metadata(&self, i: Index, metadata: u64) {
-        // SAFETY: as in `metadata`; nobody holds a reference to a slot.
+        // SAFETY: as in `metadata`; no reference to a slot exists.
         unsafe { (&raw mut (*self.slot(i)).ptr).write_volatile(metadata) }
     }
 }
@@ -49,8 +49,9 @@ impl TxKring {
         view.single(view.read(next)).map(|_| view.metadata(next))
     }
 
-    /// Takes the metadata of all slots that were taken since `first` was the next, and not published
-    /// yet: the next frame in a slot has none unless its sender says so. Returns that of `first`.
+    /// Clears the metadata of all slots that were taken since `first` was the next and are not
+    /// published yet: the next frame in a slot has none unless its sender writes some. Returns the
+    /// metadata of `first`.
     #[inline]
     #[must_use]
     pub fn take_metadata(&self, first: Index) -> u64 {
@@ -68,14 +69,14 @@ impl TxKring {
         metadata
     }
 
-    /// Is this buffer the sender's own, in a region that it shares?
+    /// Does the sender own the piece's buffer, in a region that it shares?
     #[inline]
     #[must_use]
     pub fn owns(&self, piece: Frag) -> bool {
         self.region().owners().is(piece.buffer.get(), self.owner())
     }
 
-    /// Puts it back, for a slot that is untaken.
+    /// Writes metadata back, into a slot that is given back.
     pub fn restore_metadata(&self, slot: Index, metadata: u64) {
         if !self.is_staged() && metadata != 0 {
             self.view().set_metadata(slot, metadata);
@@ -195,7 +196,8 @@ fn marked<const KEYED: bool, const SHARED: bool>(
     Run { frames, bytes, end }
 }
 
-/// Takes frames from `tx` and drops them: those that [`metadata_run`] would move if there were room.
+/// Takes frames from `tx` and drops them: those that [`metadata_run`] would move if there were
+/// room.
 #[inline]
 pub fn drop_by_metadata(
     tx: &mut TxKring,

@@ -91,8 +91,8 @@ impl RxKring {
         self.count_room();
     }
 
-    /// Copies the frames of the slots that wait to `to`, with `flags` besides their own; returns how
-    /// many found no room.
+    /// Copies the frames of the slots that wait to `to`, with `flags` besides their own; returns
+    /// how many found no room.
     pub fn copy_returned(&self, to: &mut RxKring, flags: u16) -> u64 {
         self.for_returned(|word, at| {
             let piece = [self.ring.frag(at, word).ok()?];
@@ -275,7 +275,7 @@ mod tests {
             pass(&mut a, &mut b, &[5; 10]);
             missed += b.host.rx[0].mirror(from, &mut eye.host.rx[0], &mut room());
             from = b.host.rx[0].tail();
-            assert_eq!(arrived(&mut b).len(), 10, "nobody waits for the monitor");
+            assert_eq!(arrived(&mut b).len(), 10, "no port waits for the monitor");
         }
         assert_eq!(missed, 30 - 13, "what was given back is not known before a sync");
     }

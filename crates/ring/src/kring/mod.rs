@@ -5,7 +5,7 @@
 //! What the client wrote is read once, bounded, and only then used:
 //!
 //! - an index out of range *re-synchronises* the ring: it is treated as if the client had
-//!   published nothing, counted in [`CsbKtoa::resyncs`], and nobody else notices;
+//!   published nothing, and counted in [`CsbKtoa::resyncs`]; other ports notice nothing;
 //! - a slot with a buffer or a length out of range is passed over and reported to the caller.
 //!
 //! ```text
@@ -63,8 +63,8 @@ pub enum BadSlot {
     Chain,
 }
 
-/// A ring and its buffers as a loop wants them: copied out once, so that the compiler need not
-/// fear that a write to a buffer has changed them.
+/// Addresses and sizes of a ring and its buffers, copied out once for a loop: so the compiler knows
+/// that no write to a buffer changes them.
 #[derive(Clone, Copy)]
 pub(crate) struct RingView {
     slots: *mut Slot,
@@ -74,7 +74,7 @@ pub(crate) struct RingView {
     pub(crate) span: RingSize,
 }
 
-/// A frame in one slot that passed every check.
+/// A single frame, in one slot, that passed every check.
 #[derive(Clone, Copy)]
 pub(crate) struct SlotFrame {
     pub(crate) data: *mut u8,
@@ -92,7 +92,7 @@ impl RingView {
 
     #[inline(always)]
     pub(crate) fn write(&self, i: Index, word: SlotWord) {
-        // SAFETY: as in `read`; nobody holds a reference to a slot.
+        // SAFETY: as in `read`; no reference to a slot exists.
         unsafe { self.slots.add(i.at()).cast::<u64>().write_volatile(word.0) }
     }
 
@@ -107,7 +107,7 @@ impl RingView {
         Some(unsafe { self.pool.add(raw as usize * self.stride as usize) })
     }
 
-    /// The frame in a slot, if it is plain: no flag that needs care, all numbers in range.
+    /// The frame in a slot, if it is a single one: no flag that needs care, all numbers in range.
     #[inline(always)]
     pub(crate) fn single(&self, word: SlotWord) -> Option<SlotFrame> {
         const PLAIN: u16 = slot_flag::BUF_CHANGED | slot_flag::REPORT;
@@ -116,6 +116,7 @@ impl RingView {
         if !fits || word.flags() & !PLAIN != 0 {
             return None;
         }
+        debug_assert!(len >= FRAME_MIN && u32::from(len) <= self.stride);
         Some(SlotFrame { data: self.buffer(word.buffer())?, buffer: word.buffer(), len })
     }
 
@@ -202,7 +203,7 @@ impl Kring {
         self.view().write(i, word);
     }
 
-    /// Do its frames begin elsewhere than at the start of their buffers?
+    /// Do frames begin elsewhere than at the start of their buffers?
     #[inline(always)]
     fn is_staged(&self) -> bool {
         self.offset_mask | u64::from(self.vnet_header_len) != 0
@@ -304,7 +305,7 @@ impl TxKring {
         self.ring.span.distance(self.next, self.head)
     }
 
-    /// Header of the next frame if it lies in one plain slot.
+    /// Header of the next frame, if that is a single one.
     #[inline]
     #[must_use]
     pub fn peek(&self) -> Option<u128> {
@@ -331,17 +332,18 @@ impl TxKring {
 
     #[inline(always)]
     pub(crate) fn set_next(&mut self, next: Index) {
+        debug_assert!(self.is_ready(next), "what is taken was published");
         self.next = next;
     }
 
-    /// Gives the client another buffer for slot `i`.
+    /// Puts another buffer into slot `i`, which becomes the client's.
     #[inline(always)]
     pub(crate) fn replace(&self, i: Index, buffer: u32) {
         self.ring.region.owners().give(buffer, self.ring.owner);
         self.ring.write(i, SlotWord::new(buffer, 0, slot_flag::BUF_CHANGED));
     }
 
-    /// Tells the client what has been taken: its buffers are its own again.
+    /// Publishes how far the switch has taken slots: they are the client's again.
     #[inline]
     pub fn publish(&mut self) {
         let ktoa = self.ring.ktoa();
@@ -394,8 +396,8 @@ pub struct RxKring {
     tail: Index,
     /// Slots before it are free.
     pub(crate) head: Index,
-    /// How far the client has returned slots. Beyond `head` only while somebody looks on, who gets
-    /// them before they are free ([`crate::kring::mirror`]).
+    /// How far the client has returned slots. Beyond `head` only while a monitor mirrors the ring
+    /// and gets them before they are free ([`mirror`]).
     pub(crate) returned: Index,
     pub(crate) mirrored: bool,
     room: u32,
@@ -441,8 +443,8 @@ impl RxKring {
         self.ring.owner
     }
 
-    /// Looks which slots the client has returned; returns the number of free slots, as soon as
-    /// nobody who looks on wants them any more.
+    /// Looks which slots the client has returned; returns the number of slots that are free, or
+    /// will be once a monitor has got them.
     #[inline]
     pub fn sync(&mut self) -> u32 {
         // Acquire: pairs with the client's Release of `head`: it has read the slots before it.
@@ -509,12 +511,13 @@ impl RxKring {
     /// Fills the next free slot.
     #[inline(always)]
     pub(crate) fn fill(&mut self, word: SlotWord) {
+        debug_assert!(self.room > 0, "a full ring takes no frame");
         self.ring.write(self.tail, word);
         self.tail = self.ring.span.next(self.tail);
         self.room -= 1;
     }
 
-    /// Tells the client what has arrived.
+    /// Publishes the slots that have been filled: they are the client's.
     #[inline]
     pub fn publish(&mut self) {
         let ktoa = self.ring.ktoa();
@@ -538,7 +541,7 @@ impl RxKring {
         self.waiter.arm(&ktoa.kern_need_kick);
     }
 
-    /// Takes the request back, unless somebody looks on who wants to see what is returned.
+    /// Takes the request back, unless a monitor waits for returned slots.
     pub fn found_room(&self) {
         if !self.mirrored {
             self.waiter.disarm(&self.ring.ktoa().kern_need_kick);
@@ -569,9 +572,10 @@ impl RxKring {
         self.tail
     }
 
-    /// The next `count` free slots have been filled; `tail` comes after them.
+    /// Notes that the next `count` free slots have been filled; `tail` comes after them.
     #[inline(always)]
     pub(crate) fn filled(&mut self, tail: Index, count: u32) {
+        debug_assert!(count <= self.room, "no more slots are filled than are free");
         self.room -= count;
         self.tail = tail;
     }

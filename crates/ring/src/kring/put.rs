@@ -1,4 +1,5 @@
-//! Delivering one frame of any shape: chains in, chains out, tags inserted and stripped.
+//! Putting one frame of any shape into a receive ring: chains of slots in and out, VLAN tags
+//! inserted and stripped.
 
 #![allow(unsafe_code)] // UNSAFETY: copies between buffers that were bounded before.
 
@@ -13,13 +14,13 @@ use crate::memory::copy::{self};
 use crate::region::Region;
 
 impl RxKring {
-    /// Slots that a frame of so many bytes takes, with a tag put in.
+    /// Slots that a frame of `bytes` bytes needs once a VLAN tag is inserted.
     #[must_use]
     pub fn slots_for(&self, bytes: u32) -> u32 {
         (bytes + 4 + u32::from(self.vnet_header_len())).div_ceil(self.region().stride())
     }
 
-    /// Does a piece fit one slot as it is, line by line?
+    /// Does a piece fit one slot as it is, copied line by line?
     #[inline]
     #[must_use]
     pub fn fits(&self, piece: Frag) -> bool {
@@ -27,7 +28,8 @@ impl RxKring {
         !moved && u32::from(piece.len) <= self.region().stride()
     }
 
-    /// May a slot of this ring have the piece's buffer? It must say where the frame begins.
+    /// May a slot of this ring get the piece's buffer? The slot must be able to say where the frame
+    /// begins.
     #[inline]
     #[must_use]
     pub fn can_swap(&self, piece: Frag) -> bool {
@@ -93,7 +95,7 @@ impl RxKring {
         self.put_behind(&[], frame, head)
     }
 
-    /// The same behind a header that the client expects there; it is not counted.
+    /// Copies a frame behind a virtio-net header, whose bytes are not counted.
     ///
     /// # Errors
     /// As [`RxKring::put`].
@@ -142,7 +144,7 @@ impl RxKring {
         Ok(())
     }
 
-    /// Into buffers in which frames begin where the client says.
+    /// Copies a frame into buffers in which frames begin where the client says.
     #[cold]
     fn put_inside(&mut self, mut source: Source<'_>, bytes: u32) -> Result<u32, Refused> {
         let slots = self.slots_inside(bytes)?;
@@ -163,7 +165,7 @@ impl RxKring {
         Ok(bytes - left)
     }
 
-    /// How many slots so many bytes take; an offset that leaves no room spoils its slot.
+    /// How many slots `bytes` bytes need; an offset that leaves no room spoils its slot.
     fn slots_inside(&mut self, bytes: u32) -> Result<u32, Refused> {
         let (mut slots, mut room) = (0, 0);
         while room < bytes {

@@ -1,4 +1,4 @@
-//! Frames taken one by one, for whoever decides about each: the switch's half.
+//! Frames taken one by one, for a switch that decides about each.
 //!
 //! ```text
 //!  fetch_ahead ─► take ─► frag, header ─► … ─► swap_taken ─► publish
@@ -21,29 +21,29 @@ pub enum Taken {
     Frame {
         /// Length of the frame.
         bytes: u32,
-        /// Its first slot.
+        /// First slot of the frame.
         slot: Index,
         /// The flags of that slot.
         flags: u16,
     },
-    /// Not forwardable.
+    /// A frame that the switch cannot forward.
     Bad(BadSlot),
 }
 
 /// A frame of one piece that was taken, and is not published yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Single {
-    /// Its slot.
+    /// Slot of the frame.
     pub slot: Index,
-    /// Where it lies.
+    /// Where the frame lies.
     pub piece: Frag,
     /// What its slot will say of it, if a function gets it.
     pub metadata: u64,
 }
 
 impl TxKring {
-    /// Has the processor fetch the beginning of the frame so many slots behind the next, if there
-    /// is one: whoever wrote it has it, and each that is waited for alone takes as long as several.
+    /// Has the processor fetch the beginning of the frame `slots` slots behind the next, if there
+    /// is one. Its sender's core has these lines; fetching several takes as long as fetching one.
     #[inline(always)]
     pub fn fetch_ahead(&self, slots: u32) {
         if slots < self.ready() {
@@ -115,9 +115,11 @@ impl TxKring {
         Taken::Frame { bytes: total, slot, flags: first_flags.unwrap_or(0) }
     }
 
-    /// Takes back the last `slots` slots that were taken and not published: they come again.
+    /// Gives back the last `slots` slots that were taken and not published: the next take gets them
+    /// again.
     pub fn untake(&mut self, slots: u32) {
         let span = self.ring.span;
+        debug_assert!(slots < span.slots(), "no more than a ring is given back");
         self.next = span.add(self.next, (span.slots() - slots) % span.slots());
     }
 }
@@ -254,7 +256,7 @@ mod tests {
         let frames = sent(&mut a, 1..3);
         assert_eq!(swap(&mut a, &mut b, &frames).0, 0, "what it gives for it is another's");
         b.host.rx[0].view().write(b.host.rx[0].tail(), SlotWord::new(u32::MAX, 0, 0));
-        assert_eq!(swap(&mut a, &mut b, &frames).0, 0, "or nobody's");
+        assert_eq!(swap(&mut a, &mut b, &frames).0, 0, "or no buffer's");
         let piece = frames[0].piece;
         let rx = &mut b.host.rx[0];
         let put = rx.put_swapped(&a.host.tx[0], frames[0].slot, piece, true);

@@ -39,8 +39,8 @@ impl TxKring {
         self.vnet_header
     }
 
-    /// Takes the header off a frame whose pieces begin at `start`. The header may have a slot of its
-    /// own, which is removed then.
+    /// Takes the header off a frame whose pieces begin at `start`. The header may have a slot of
+    /// its own, which is removed then.
     #[cold]
     pub(super) fn take_vnet_header(
         &mut self,

@@ -2,9 +2,9 @@
 //!
 //! A [`Memory`] is a mapping of a sealed memfd. Nothing in it is ever seen as `&[u8]` or `&T`:
 //! single words go through atomics, structures are copied whole by [`Memory::read`] and
-//! [`Memory::write`], payload moves by the routines of [`crate::memory::copy`]. Every access is checked
-//! against the size of the mapping. The seal against shrinking is what makes that check enough:
-//! memory that is mapped stays there, so no access can fault.
+//! [`Memory::write`], payload moves by the routines of [`crate::memory::copy`]. Every access is
+//! checked against the size of the mapping. The seal against shrinking is what makes that check
+//! enough: memory that is mapped stays there, so no access can fault.
 
 #![allow(unsafe_code)] // UNSAFETY: this is where raw memory is mapped and bounded.
 
@@ -39,7 +39,7 @@ fn huge_page_hint(size: usize) -> io::Result<usize> {
         return Ok(0);
     }
     let (room, flags) = (size + HUGE_PAGE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-    // SAFETY: a new mapping that nobody uses is made and taken away again.
+    // SAFETY: a new mapping that no code uses is made and taken away again.
     let free = unsafe {
         let first =
             rustix::mm::mmap_anonymous(std::ptr::null_mut(), PAGE, ProtFlags::empty(), flags)?;
@@ -80,7 +80,7 @@ pub fn map_as_device(
 /// the kernel locks a new mapping at once, whole, but not what one grows by that is not locked.
 ///
 /// # Safety
-/// `first` is a mapping of one page that nobody uses yet; it may be elsewhere afterwards.
+/// `first` is a mapping of one page that no code uses yet; it may be elsewhere afterwards.
 unsafe fn grown_unlocked(first: *mut c_void, size: usize) -> rustix::io::Result<*mut c_void> {
     // SAFETY: the caller's promise.
     let grown = unsafe {
@@ -88,7 +88,7 @@ unsafe fn grown_unlocked(first: *mut c_void, size: usize) -> rustix::io::Result<
             .and_then(|()| rustix::mm::mremap(first, PAGE, size, MremapFlags::MAYMOVE))
     };
     grown.inspect_err(|_| {
-        // SAFETY: nobody has used it. What cannot be unmapped stays, one page.
+        // SAFETY: no code has used it. If it cannot be unmapped, one page stays.
         let _ = unsafe { rustix::mm::munmap(first, PAGE) };
     })
 }
@@ -135,8 +135,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Gives `size` bytes at `offset` back to the system: they are zero when somebody touches them
-    /// again. Both are multiples of a page.
+    /// Gives `size` bytes at `offset` back to the system: they are zero at the next access. Both
+    /// are multiples of a page.
     pub fn decommit(&self, offset: usize, size: usize) {
         let start = self.range(offset, size);
         // SAFETY: the range lies in this mapping, whose contents others may change at any time.
@@ -195,14 +195,14 @@ impl Memory {
 
     /// Copies a structure in.
     pub(crate) fn write<T: Pod>(&self, offset: usize, value: T) {
-        // SAFETY: in bounds and aligned; nobody holds a reference into the mapping.
+        // SAFETY: in bounds and aligned; no reference into the mapping exists.
         unsafe { self.at::<T>(offset).write_volatile(value) }
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and whoever used it held a reference to `self`.
+        // SAFETY: the mapping is this value's, and its users held a reference to `self`.
         unsafe { unmap(self.base, self.size) };
     }
 }
@@ -210,7 +210,7 @@ impl Drop for Memory {
 /// Takes a mapping away, slice by slice.
 ///
 /// # Safety
-/// It is the caller's, and nobody uses it any more.
+/// The mapping is the caller's, and no code uses it any more.
 pub(crate) unsafe fn unmap(base: NonNull<u8>, size: usize) {
     let unmapped = in_slices(size, |part| {
         // SAFETY: the caller's word; each part is taken away once.
@@ -219,9 +219,9 @@ pub(crate) unsafe fn unmap(base: NonNull<u8>, size: usize) {
     debug_assert!(unmapped.is_ok(), "{unmapped:?}");
 }
 
-/// Does something slice by slice. Huge pages that are larger than a slice are not unmapped in
-/// parts: from where that fails, all the rest at once. What is in front of it may be somebody
-/// else's by then.
+/// Calls `unmap` slice by slice. The kernel does not unmap parts of a huge page that is larger than
+/// a slice: from the slice that fails on, one call takes all the rest. The memory before it may
+/// belong to another mapping by then.
 fn in_slices<E>(
     size: usize,
     mut unmap: impl FnMut(Range<usize>) -> Result<(), E>,

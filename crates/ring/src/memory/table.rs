@@ -1,4 +1,4 @@
-//! Large tables of one process: words that are zero at first.
+//! A large table of words, zero at first, on huge pages where the system has some.
 //!
 //! What is looked up at random in more memory than a TLB has entries for waits for page tables
 //! first, so the system is asked for huge pages. What is never written is never committed, in such
@@ -25,7 +25,7 @@ pub struct HugeTable {
 unsafe impl Send for HugeTable {}
 
 impl HugeTable {
-    /// So many zeros.
+    /// A table of `count` zeros.
     ///
     /// # Panics
     /// If there is no room for so many.
@@ -33,7 +33,7 @@ impl HugeTable {
     pub fn new(count: usize) -> Self {
         let (size, protection) = (Self::size(count), ProtFlags::READ | ProtFlags::WRITE);
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping, which nobody else knows.
+        // SAFETY: a new mapping, which no other code knows.
         let base = unsafe {
             let base = mmap_anonymous(core::ptr::null_mut(), size, protection, flags);
             let base = base.expect("room for a table");
@@ -62,7 +62,7 @@ impl Deref for HugeTable {
 
     #[inline(always)]
     fn deref(&self) -> &[u64] {
-        // SAFETY: so many words are mapped, and only who has `self` writes to them.
+        // SAFETY: so many words are mapped, and only the owner of `self` writes to them.
         unsafe { core::slice::from_raw_parts(self.base.as_ptr(), self.count) }
     }
 }
@@ -77,7 +77,7 @@ impl DerefMut for HugeTable {
 
 impl Drop for HugeTable {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nobody has a reference to it any more.
+        // SAFETY: the mapping is this value's, and no reference to it is left.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), Self::size(self.count)) };
     }
 }

@@ -6,7 +6,7 @@ use super::Region;
 use crate::format::abi::NetmapIf;
 use crate::format::layout::{BufferIndex, PortLayout};
 
-/// Buffers of a list that are counted; what is behind them counts as kept.
+/// Most buffers of a list that the daemon follows. It counts buffers behind them as kept.
 pub const LIST_MAX: u32 = 32_768;
 
 impl Region {

@@ -116,7 +116,7 @@ impl Region {
         tx.chain(rx)
     }
 
-    /// The same, those of its transmit rings and those of its receive rings.
+    /// The buffers in the slots of a port's transmit rings, and of its receive rings.
     pub(crate) fn ring_buffers(
         &self,
         port: &PortLayout,

@@ -2,7 +2,7 @@
 //!
 //! The daemon creates a region, formats port blocks in it and hands the memfd to clients; a
 //! client attaches what it was given. Seals forbid shrinking and growing for ever, so a mapping
-//! can never fault. A region is one trust domain: whoever maps it can write all of it.
+//! can never fault. A region is one trust domain: a process that maps it can write all of it.
 
 #![allow(unsafe_code)] // UNSAFETY: buffers are handed out as raw addresses inside `ring` only.
 
@@ -42,11 +42,12 @@ pub struct Region {
     pins: Mutex<Pins>,
 }
 
-/// What of a region the kernel has. Whoever takes buffers out of the pool or brings them back holds
-/// it: several threads may, and what one gets another must not give back to the system.
+/// How much of a region the kernel has pinned. A thread that takes buffers out of the pool or
+/// brings them back holds the lock, so that no thread gives memory to the system that another is
+/// getting.
 #[derive(Debug, Default)]
 pub(crate) struct Pins {
-    /// How many have it.
+    /// Number of pins.
     count: u32,
     /// The memory of buffers below this one stays.
     pub end: u32,
@@ -118,20 +119,20 @@ impl Region {
         Ok(Self::new(memory, layout, &stat, Owners::new(0)))
     }
 
-    /// Size and buffers.
+    /// Size of the region, and its buffers.
     #[must_use]
     pub fn layout(&self) -> RegionLayout {
         self.layout
     }
 
-    /// Which memory it is: buffers can be exchanged where this is equal.
+    /// Identity of the memory: buffers can be exchanged where it is equal.
     #[inline]
     #[must_use]
     pub fn id(&self) -> RegionId {
         self.id
     }
 
-    /// Whose its buffers are; the daemon knows, where several ports share them.
+    /// The owners of the buffers; the daemon knows them, where several ports share the region.
     #[inline(always)]
     #[must_use]
     pub fn owners(&self) -> &Owners {
@@ -148,6 +149,7 @@ impl Region {
     /// One fewer has them. After the last, the memory of those that are the pool's is the system's.
     pub(crate) fn unpin(&self) {
         let mut pins = self.pins();
+        assert!(pins.count > 0, "no more unpins than pins");
         pins.count -= 1;
         if pins.count == 0 {
             let end = std::mem::take(&mut pins.end);
@@ -239,7 +241,7 @@ impl Region {
         let mut pages: Vec<_> = buffers.iter().flat_map(ends).map(|at| at / HUGE_PAGE).collect();
         pages.dedup();
         for page in pages {
-            // Nobody gives memory back meanwhile.
+            // No thread gives memory back meanwhile.
             let _pins = self.pins();
             if begin.elapsed() < limit && self.is_taken(page) {
                 self.memory.collapse(page * HUGE_PAGE, HUGE_PAGE, limit);
@@ -247,7 +249,7 @@ impl Region {
         }
     }
 
-    /// Is all of a huge page buffers that are somebody's?
+    /// Does every buffer on a huge page belong to a member?
     fn is_taken(&self, page: usize) -> bool {
         let bytes = page * HUGE_PAGE..(page + 1) * HUGE_PAGE;
         let number = |at: usize| (at - self.layout.pool) / self.layout.stride as usize;

@@ -12,7 +12,7 @@ impl Region {
         self.buffers().filter(taken).take(wanted).collect()
     }
 
-    /// All buffers of one owner become the pool's, and their memory the system's.
+    /// Returns all buffers of one owner to the pool, and their memory to the system.
     pub fn free(&self, owner: Owner) {
         let pins = self.pins();
         let own = |buffer: &BufferIndex| self.owners().pass(*buffer, owner, Owner::POOL);
@@ -21,8 +21,8 @@ impl Region {
     }
 
     /// Gives the memory of buffers back that have become the pool's, in order of their numbers:
-    /// all pages on which no buffer is anybody's, those with neighbours that were free before too.
-    /// What the kernel has stays.
+    /// all pages whose buffers are all the pool's, also those with neighbours that were free
+    /// before. What the kernel has stays.
     pub(crate) fn decommit_buffers(&self, freed: &[BufferIndex], pins: &Pins) {
         let page = u32::try_from(PAGE).expect("4096");
         let near = page.div_ceil(self.stride());
@@ -65,6 +65,6 @@ mod tests {
         region.unpin();
         assert_eq!((kept(), region.take(Owner::at(2 * PAGE), 1)), (8, vec![own[0]]));
         region.unpin();
-        assert_eq!(kept(), 1, "what somebody has got meanwhile");
+        assert_eq!(kept(), 1, "what a member has got meanwhile");
     }
 }

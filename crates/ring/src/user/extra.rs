@@ -42,7 +42,7 @@ pub struct ExtraBufs {
 }
 
 impl ExtraBufs {
-    /// Those of the port at `port`.
+    /// The extra buffers of the port at `port`.
     #[must_use]
     pub fn new(region: &Arc<Region>, port: &PortLayout) -> Arc<Self> {
         Arc::new(Self { region: region.clone(), head: head(port), open: Mutex::new(true) })

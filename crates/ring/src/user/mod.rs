@@ -56,7 +56,7 @@ struct Words {
 }
 
 impl Words {
-    /// Those of a client: `need_kick` is the offset of the switch's need-kick word.
+    /// The words of a client: `need_kick` is the offset of the switch's need-kick word.
     fn of_client(memory: &Memory, atok: usize, ktoa: usize, need_kick: usize) -> Self {
         Self {
             mine: memory.at(atok + offset_of!(CsbAtok, head)),
@@ -70,7 +70,7 @@ impl Words {
         }
     }
 
-    /// Those of a sender that fills a receive ring itself.
+    /// The words of a sender that fills a receive ring itself.
     fn of_pipe(memory: &Memory, atok: usize, ktoa: usize) -> Self {
         Self {
             mine: memory.at(ktoa + offset_of!(CsbKtoa, hwtail)),
@@ -307,7 +307,7 @@ fn random() -> u32 {
     u32::from_ne_bytes([a, b, c, d])
 }
 
-/// Whether control has something to say to a function ([`Bell::news`]).
+/// Whether the daemon has news for a network function ([`Bell::news`]).
 ///
 /// [`Bell::news`]: crate::format::abi::Bell
 #[derive(Debug)]
@@ -321,7 +321,7 @@ pub struct News {
 unsafe impl Send for News {}
 
 impl News {
-    /// Of the port at `port`; there is some at first.
+    /// The news for the port at `port`; there is some at first.
     #[must_use]
     pub fn new(region: &Arc<Region>, port: &PortLayout) -> Self {
         let word = region.memory().at(port.bell() + offset_of!(Bell, news));
@@ -335,14 +335,14 @@ impl News {
         unsafe { word(self.word) }.load(Ordering::Relaxed)
     }
 
-    /// Is there some that was not noted?
+    /// Is there news that was not noted?
     #[inline(always)]
     #[must_use]
     pub fn is_new(&self) -> bool {
         self.now() != self.seen
     }
 
-    /// Notes what there is now: to be called before control is asked.
+    /// Notes the news of now: to be called before the daemon is asked for it.
     pub fn note(&mut self) {
         self.seen = self.now();
     }
@@ -416,8 +416,8 @@ macro_rules! both_directions {
                 buffer_mut(&self.0, self.0.word(i).buffer())
             }
 
-            /// The `i`-th owned slot, read once: whoever decides by several of its fields decides
-            /// by one state of it. What it names is checked where it is used.
+            /// The `i`-th owned slot, read once, so that its fields belong together. The buffer
+            /// that it names is checked where it is used.
             ///
             /// # Panics
             /// If the client does not own that slot.

@@ -105,7 +105,7 @@ fn put(
                 let sent = rx.put_swapped(tx, slot, piece, functions.receiver);
                 return sent.map_err(Unsent::Refused);
             }
-            (Some(Giver::Exchange(trader)), _) => {
+            (Some(Giver::Port(trader)), _) => {
                 if let Some(spare) = rx.put_exchanged(piece, trader).map_err(Unsent::Refused)? {
                     batch.exchange(delivery.frame, spare);
                     return Ok(u32::from(piece.len()));

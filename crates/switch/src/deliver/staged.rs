@@ -255,6 +255,6 @@ impl Turn<'_> {
 fn giver<'a>(from: &'a mut PortEntry, queue: usize, batch: &Batch) -> Option<Giver<'a>> {
     match &mut from.plug {
         Plug::Rings(rings, _) => Some(Giver::Ring(&rings.tx[queue])),
-        Plug::Adapter(_) => batch.trader().map(Giver::Exchange),
+        Plug::Adapter(_) => batch.trader().map(Giver::Port),
     }
 }

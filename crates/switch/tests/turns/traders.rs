@@ -75,7 +75,7 @@ impl Adapter for Desk {
                 self.stock.push(spare);
                 return Ok(self.copied(batch, delivery));
             }
-            if let Giver::Exchange(_) = from {
+            if let Giver::Port(_) = from {
                 batch.exchange(delivery.frame, spare);
             }
             let mut frame = vec![0; piece.len().into()];

@@ -1,4 +1,4 @@
-//! The sync loop: a thread that syncs, so that the program need not call anybody.
+//! The sync loop: a thread that syncs, so that the program makes no system calls.
 //!
 //! # Theory of operation
 //!
@@ -59,14 +59,14 @@ impl ProgramCsb {
     }
 }
 
-/// Who rings for what.
+/// Which side rings for what.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LoopMode {
     /// The program can ring: the loop may sleep.
     pub rung: bool,
-    /// It rings for everything that it sends.
+    /// The program rings for everything that it sends.
     pub direct_tx: bool,
-    /// It rings for everything that it gives back.
+    /// The program rings for everything that it gives back.
     pub direct_rx: bool,
 }
 

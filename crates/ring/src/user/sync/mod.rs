@@ -24,11 +24,11 @@
 //!
 //! *Several holders.* Processes that share a netmap descriptor, or that bound the same rings, use
 //! one ring at the same time, each with threads. So nothing is remembered here that the ring or
-//! its CSB could contradict, and there is no lock that somebody could die with:
+//! its CSB could contradict, and there is no lock that a process could die with:
 //!
 //! - `atok.head` and `tail` move by compare-and-exchange from the value that the sync began with.
-//!   Who is late changes nothing: the other sync has done it.
-//! - need-kick words count upward and are never taken back, so whoever arms next asks for a new
+//!   A sync that comes late changes nothing: the other one has done it.
+//! - need-kick words count upward and are never taken back, so the next sleeper asks for a new
 //!   kick, and all holders have a doorbell that rings for it.
 //!
 //! *What is believed.* Nothing: every word may have been written by the program or by a neighbour.
@@ -127,7 +127,7 @@ impl SyncRings {
         none.beside(port, tx, rx)
     }
 
-    /// The same with rings of one more port of the region, after the others.
+    /// Adds rings of one more port of the region, after the others.
     ///
     /// # Panics
     /// If that port has no such rings.
@@ -143,7 +143,7 @@ impl SyncRings {
         self
     }
 
-    /// The same rings of the end of a pipe: `peer` is the other end, in the same region.
+    /// Makes these the rings of one end of a pipe: `peer` is the other end, in the same region.
     #[must_use]
     pub fn facing(mut self, peer: &PortLayout) -> Self {
         let memory = self.region.memory();
@@ -199,7 +199,8 @@ impl SyncRings {
         !rings().any(SyncRing::has_slots)
     }
 
-    /// The same for slots that no sync has found yet: whoever knows of the others sleeps on.
+    /// Asks for a kick for slots that no sync has found yet: the caller knows of the others, and
+    /// sleeps on. `false`: there are some already.
     #[must_use]
     pub fn arm_beyond(&self, tx: bool, rx: bool) -> bool {
         let rings =
@@ -209,21 +210,21 @@ impl SyncRings {
         !rings().any(|(ring, tail)| ring.would_show(tail) != tail)
     }
 
-    /// Are there slots at `cur` of any ring, as the last sync has found them, whoever's it was?
+    /// Are there slots at `cur` of any ring, as the last sync of any holder has found them?
     #[must_use]
     pub fn is_ready(&self, tx: bool, rx: bool) -> bool {
         let word = |word: &AtomicU32| word.load(Ordering::Relaxed);
         self.directions(tx, rx).any(|ring| word(ring.cur()) != word(ring.tail()))
     }
 
-    /// These rings take the place of `old`, which are the same: nothing is news that was none.
+    /// Takes the place of `old`, which are the same rings: editions go on from there.
     pub fn succeed(&self, old: &Self) {
         for (new, old) in self.directions(true, true).zip(old.directions(true, true)) {
             new.news.store(old.news.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }
 
-    /// A number that changes when a sync has found more slots, whoever's it was.
+    /// A number that changes when a sync of any holder has found more slots.
     #[must_use]
     pub fn edition(&self, tx: bool, rx: bool) -> u64 {
         let of = |ring: &SyncRing| {
@@ -286,7 +287,7 @@ struct SyncRing {
     rung: AtomicU32,
     /// Syncs that have found more slots.
     news: AtomicU32,
-    /// Of a transmit ring of a pipe: the ring at the other end.
+    /// The ring at the other end, for a transmit ring of a pipe.
     receiver: Option<Receiver>,
     region: Arc<Region>,
 }
@@ -480,7 +481,7 @@ impl SyncRing {
         self.tail().store(hwtail.get(), Ordering::Release);
     }
 
-    /// `false`: somebody else has published meanwhile.
+    /// Publishes `head`. `false`: another holder has published meanwhile.
     #[inline(always)]
     fn publish(&self, raw: u32, head: Index, cur: Index) -> bool {
         let atok = self.atok();
@@ -494,7 +495,7 @@ impl SyncRing {
     fn arm(&self, cur: u32) {
         let atok = self.atok();
         atok.cur.store(cur, Ordering::Relaxed);
-        // A number that nobody has used lately. 0 asks for nothing, 1 for every publication.
+        // A number that no holder has used lately. 0 asks for nothing, 1 for every publication.
         while atok.appl_need_kick.fetch_add(1, Ordering::Relaxed).wrapping_add(1) <= Ringer::ALWAYS
         {
         }

@@ -27,7 +27,7 @@ pub struct Offsets {
     pub initial: u32,
 }
 
-/// A ring has other offsets, for somebody else.
+/// A ring has other offsets, for another holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OtherOffsets;
 

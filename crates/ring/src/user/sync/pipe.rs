@@ -4,7 +4,7 @@
 //! end has room, and gives the sender other buffers for them. netmap knows one ring where there are
 //! two here: to its programs a frame is pending until the receiver has released it, and some count
 //! pending frames. So `tail` is held back by what stands in the receiver's ring, as long as that
-//! leaves the sender a slot; one who has none left is shown all there are. Nobody waits for longer
+//! leaves the sender a slot; a sender without any is shown all there are. No sender waits longer
 //! because of it, and a pipe still holds two rings of frames.
 //!
 //! ```text
