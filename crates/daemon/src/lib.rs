@@ -10,11 +10,9 @@
 pub mod config;
 pub mod control;
 pub mod datapath;
-pub mod keeper;
 pub mod lockfile;
 pub mod log;
 pub mod model;
-pub mod records;
 pub mod start;
 pub mod store;
 pub mod sweeper;
@@ -32,10 +30,10 @@ use config::Config;
 use control::datapath::Datapath;
 use control::handlers::Control;
 use control::socket::Server;
-use keeper::Keeper;
 use model::policy::Caller;
 use start::{Place, StartError};
 use store::Store;
+use store::writer::Writer;
 
 /// Where what commands make is kept, in the directory of the socket.
 const STATE_DIR: &str = "state";
@@ -141,7 +139,7 @@ fn make_switches<D: Datapath>(
         groups: Vec::new(),
         privileged: true,
     };
-    for plan in records::merge(&config.switches, records) {
+    for plan in store::record::merge(&config.switches, records) {
         control
             .make_planned(&daemon, &plan)
             .map_err(|refusal| StartError::Switch { name: plan.name.to_string(), refusal })?;
@@ -149,6 +147,6 @@ fn make_switches<D: Datapath>(
     // Who starts us counts on them.
     control.await_interfaces();
     let start = |error| StartError::Io { doing: "keep what commands make in", path: dir, error };
-    control.keep_with(Keeper::start(store).map_err(start)?, &config.switches);
+    control.save_with(Writer::start(store).map_err(start)?, &config.switches);
     Ok(())
 }

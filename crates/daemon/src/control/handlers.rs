@@ -3,6 +3,7 @@
 mod addresses;
 mod attach;
 mod audit;
+mod call_log;
 mod chains;
 mod defer;
 mod draft;
@@ -10,12 +11,11 @@ mod followers;
 mod groups;
 pub mod host;
 mod interfaces;
-mod journal;
-mod keeping;
 mod lone;
 pub mod machine;
 mod netmap;
 mod roles;
+mod save;
 mod switches;
 mod wanted;
 
@@ -50,10 +50,10 @@ use crate::model::settings;
 use crate::model::specs::{HostSpec, RingSpec};
 use crate::model::steering::Steering;
 use attach::Awaited;
+use call_log::CallLog;
 use defer::{Begun, Deferred};
 use draft::Draft;
-use journal::Journal;
-use keeping::Keeping;
+use save::Saving;
 use wanted::Wanted;
 
 /// A connected client.
@@ -77,8 +77,8 @@ pub enum Step {
     Answer(Answer),
     /// The answer of [`Control::finish`], when this is done. Until then the client waits.
     Build(Build),
-    /// One of those that [`Control::kept`] has, when the change is on the disk, likewise.
-    Keep,
+    /// One of those that [`Control::saved`] has, when the change is on the disk, likewise.
+    Save,
 }
 
 /// The control plane behind the socket.
@@ -87,8 +87,8 @@ pub struct Control<D> {
     state: State,
     datapath: D,
     statics: Statics,
-    keeping: Option<Keeping>,
-    journal: Journal,
+    saving: Option<Saving>,
+    call_log: CallLog,
     /// The interfaces of the system behind ports that netmap programs have bound.
     uplinks: HashMap<PortKey, PortKey>,
     /// Where sockets of machines are made.
@@ -124,8 +124,8 @@ impl<D: Datapath> Control<D> {
             state: State::new(config.quota),
             datapath,
             statics: Statics::default(),
-            keeping: None,
-            journal: Journal::default(),
+            saving: None,
+            call_log: CallLog::default(),
             uplinks: HashMap::new(),
             dir: protocol::paths::daemon_dir(config.dir.as_deref()),
             allowances: machine::Allowances::new(config.quota.machines),

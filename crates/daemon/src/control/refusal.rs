@@ -31,9 +31,9 @@ use protocol::name::NameError;
 use protocol::{ErrorCode, Failure};
 use thiserror::Error;
 
-use crate::keeper::NotKept;
 use crate::log::cut;
 use crate::model::error::{BadValue, DatapathError, MakeHostError, MakeMachineError};
+use crate::store::writer::NotWritten;
 pub use access::AccessRefusal;
 pub use chain::ChainRefusal;
 pub use group::{GroupRefusal, Unaffordable};
@@ -93,7 +93,7 @@ pub enum Refusal {
         "done, but not kept: a restart of the daemon would undo it; free disk space or repair {0}; \
          the daemon tries again every few seconds"
     )]
-    NotKept(NotKept),
+    NotKept(NotWritten),
     /// The workers had no room.
     #[error("{0}; close other ports, or raise the daemon's limits")]
     Datapath(#[from] DatapathError),

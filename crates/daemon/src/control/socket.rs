@@ -13,7 +13,7 @@
 //! one connection and asks over another is not told that the first one still has what it had.
 //!
 //! A handler does nothing that takes long. Ports are [built](super::builders) on other threads, and
-//! changes [written down](crate::keeper) on one; they are answered when that is done, and meanwhile
+//! changes [written down](crate::store::writer) on one; they are answered when that is done, and meanwhile
 //! nothing more is read from that connection.
 //!
 //! | what a client may waste | bound |
@@ -121,8 +121,8 @@ impl<D: Datapath> Server<D> {
         let _ = sys::take_descriptors(listener.as_fd(), false);
         let builders = Builders::new()?;
         epoll::add(&epoll, &builders, epoll::EventData::new_u64(BUILT), readable)?;
-        if let Some(keeper) = control.keeper() {
-            epoll::add(&epoll, keeper, epoll::EventData::new_u64(KEPT), readable)?;
+        if let Some(writer) = control.writer() {
+            epoll::add(&epoll, writer, epoll::EventData::new_u64(KEPT), readable)?;
         }
         if let Some(bell) = control.host_bell() {
             epoll::add(&epoll, bell, epoll::EventData::new_u64(HOST), readable)?;
@@ -161,7 +161,7 @@ impl<D: Datapath> Server<D> {
                 self.serve(key);
             }
         }
-        let answers = self.control.keep_all();
+        let answers = self.control.save_all();
         self.answer_all(answers);
         Ok(())
     }
@@ -187,7 +187,7 @@ impl<D: Datapath> Server<D> {
                     STOP => return Ok(false),
                     LISTENER => self.accept(),
                     BUILT => self.finish(),
-                    KEPT => self.hear_keeper(),
+                    KEPT => self.hear_writer(),
                     HANGUP => self.hear_hangups(),
                     HOST => self.control.hear_host(),
                     key => self.note(key, event.flags),
@@ -335,14 +335,14 @@ impl<D: Datapath> Server<D> {
                 Step::Build(build) => {
                     self.builders.start(connection.client.caller.uid, conn, build);
                 }
-                Step::Keep => {}
+                Step::Save => {}
             }
         }
     }
 
     /// Answers those whose changes were written down.
-    fn hear_keeper(&mut self) {
-        let answers = self.control.kept();
+    fn hear_writer(&mut self) {
+        let answers = self.control.saved();
         self.answer_all(answers);
     }
 
@@ -411,7 +411,7 @@ impl Connection {
         let (answer, fate) = match call {
             Ok(request) => match control.call_given(&mut self.client, request, given) {
                 Step::Build(build) => return Err(Wait::Build(build)),
-                Step::Keep => return Err(Wait::Keep),
+                Step::Save => return Err(Wait::Keep),
                 Step::Answer(answer) => (answer, Fate::Stays),
             },
             // Who sends nonsense once will not get better.

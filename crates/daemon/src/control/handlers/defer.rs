@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use protocol::name::SwitchName;
 use protocol::{HostIf, InterfaceRequest, PortKind, PortRequest, Reply, Request, SessionRequest};
 
-use super::keeping::Touched;
+use super::save::Changed;
 use super::{Client, Control, Step, host};
 use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
@@ -35,7 +35,7 @@ pub(super) enum Deferred {
     /// To be carried out when its interfaces are open.
     Open(Client, Box<Request>, Vec<Begun>),
     /// Carried out; to be written down and answered when what it removed is closed.
-    Close(Vec<(SwitchName, Touched)>, Box<(Reply, Vec<OwnedFd>)>),
+    Close(Vec<(SwitchName, Changed)>, Box<(Reply, Vec<OwnedFd>)>),
 }
 
 impl<D: Datapath> Control<D> {
@@ -123,7 +123,7 @@ impl<D: Datapath> Control<D> {
 
     /// Answers a call for which everything is there.
     pub(super) fn step(&mut self, client: &mut Client, request: Request) -> Step {
-        let touched = self.touched(&request);
+        let changed = self.changes_of(&request);
         let answer = match self.answer(client, request) {
             Ok(answer) => answer,
             refused => {
@@ -133,9 +133,9 @@ impl<D: Datapath> Control<D> {
             }
         };
         match self.datapath.take_closing() {
-            None => self.keep(client.conn, touched, answer),
+            None => self.save(client.conn, changed, answer),
             Some(close) => {
-                self.deferred.insert(client.conn, Deferred::Close(touched, Box::new(answer)));
+                self.deferred.insert(client.conn, Deferred::Close(changed, Box::new(answer)));
                 Step::Build(close)
             }
         }
@@ -145,7 +145,7 @@ impl<D: Datapath> Control<D> {
     pub fn finish(&mut self, conn: ConnKey, built: io::Result<()>) -> Step {
         match self.deferred.remove(&conn) {
             None => Step::Answer(self.finish_attach(conn, built)),
-            Some(Deferred::Close(touched, answer)) => self.keep(conn, touched, *answer),
+            Some(Deferred::Close(changed, answer)) => self.save(conn, changed, *answer),
             Some(Deferred::Open(mut client, request, begun)) => {
                 // Without a thread to open them, they are opened here.
                 self.opened = if built.is_ok() { begun } else { Vec::new() };
@@ -161,8 +161,8 @@ impl<D: Datapath> Control<D> {
     pub(super) fn forget_deferred(&mut self, conn: ConnKey) {
         match self.deferred.remove(&conn) {
             Some(Deferred::Open(_, _, begun)) => self.forget_begun(begun),
-            Some(Deferred::Close(touched, answer)) => {
-                let _ = self.keep(conn, touched, *answer);
+            Some(Deferred::Close(changed, answer)) => {
+                let _ = self.save(conn, changed, *answer);
             }
             None => {}
         }
@@ -173,8 +173,8 @@ impl<D: Datapath> Control<D> {
         let all: Vec<ConnKey> = self.deferred.keys().copied().collect();
         let mut answers = Vec::new();
         for conn in all {
-            if let Some(Deferred::Close(touched, answer)) = self.deferred.remove(&conn)
-                && let Step::Answer(answer) = self.keep(conn, touched, *answer)
+            if let Some(Deferred::Close(changed, answer)) = self.deferred.remove(&conn)
+                && let Step::Answer(answer) = self.save(conn, changed, *answer)
             {
                 answers.push((conn, answer));
             }

@@ -7,10 +7,10 @@ mod grants;
 mod groups;
 mod host;
 mod interfaces;
-mod keeping;
 mod lone;
 mod netmap;
 mod roles;
+mod save;
 
 use protocol::{
     Counter, ErrorCode, Mac, PortRequest, PortSettings, SessionRequest, SwitchRequest,
@@ -47,7 +47,7 @@ impl Bench {
             match step {
                 Step::Answer(answer) => return answer,
                 Step::Build(build) => step = self.control.finish(ConnKey(conn), build()),
-                Step::Keep => unreachable!("nothing is kept"),
+                Step::Save => unreachable!("nothing is kept"),
             }
         }
     }
@@ -64,7 +64,7 @@ impl Bench {
         match self.control.call(&mut client(conn, 0), attach) {
             Step::Build(build) => build,
             Step::Answer(answer) => panic!("{answer:?}"),
-            Step::Keep => unreachable!("nothing is kept"),
+            Step::Save => unreachable!("nothing is kept"),
         }
     }
 

@@ -23,7 +23,7 @@ impl Bench {
         {
             Step::Build(build) => build,
             Step::Answer(answer) => panic!("{answer:?}"),
-            Step::Keep => unreachable!("nothing is kept"),
+            Step::Save => unreachable!("nothing is kept"),
         }
     }
 

@@ -3,22 +3,22 @@
 use std::path::PathBuf;
 
 use super::*;
-use crate::keeper::Keeper;
 use crate::store::Store;
+use crate::store::writer::Writer;
 
 /// A control plane that keeps what it is told.
-struct Kept {
+struct Written {
     dir: PathBuf,
     bench: Bench,
 }
 
-impl Kept {
+impl Written {
     fn new(name: &str) -> Self {
         let name = format!("uvala-kept-{name}-{}", std::process::id());
         let dir = std::env::temp_dir().join(name);
         let mut bench = Bench::new();
-        let keeper = Keeper::start(Store::open(dir.join("state")).unwrap()).unwrap();
-        bench.control.keep_with(keeper, &[]);
+        let writer = Writer::start(Store::open(dir.join("state")).unwrap()).unwrap();
+        bench.control.save_with(writer, &[]);
         Self { dir, bench }
     }
 
@@ -26,12 +26,12 @@ impl Kept {
     fn change(&mut self, conn: u64, text: &str) {
         let request = serde_json::from_str(text).expect(text);
         let step = self.bench.control.call(&mut client(conn, 0), request);
-        assert!(matches!(step, Step::Keep), "{text}");
+        assert!(matches!(step, Step::Save), "{text}");
     }
 
     /// Who is answered now that everything is written, and how.
     fn answers(&mut self) -> Vec<(u64, Result<Reply, Refusal>)> {
-        let answers = self.bench.control.keep_all().into_iter();
+        let answers = self.bench.control.save_all().into_iter();
         answers.map(|(conn, answer)| (conn.0, answer.map(|(reply, _)| reply))).collect()
     }
 
@@ -39,8 +39,8 @@ impl Kept {
     fn next(&self) -> Vec<String> {
         let path = self.dir.join("state").join("vale0.json");
         let Ok(text) = std::fs::read(path) else { return Vec::new() };
-        let record = crate::records::SwitchRecord::read(&text).unwrap();
-        let text = |port: &crate::records::PortRecord| {
+        let record = crate::store::record::SwitchRecord::read(&text).unwrap();
+        let text = |port: &crate::store::record::PortRecord| {
             let stations = port.now.stations.iter().map(ToString::to_string);
             (port.now.settings.max_macs.filter(|&most| most > 0), stations.collect::<Vec<_>>())
         };
@@ -48,7 +48,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for Written {
     fn drop(&mut self) {
         std::fs::remove_dir_all(&self.dir).ok();
     }
@@ -56,7 +56,7 @@ impl Drop for Kept {
 
 #[test]
 fn test_changes_of_a_flood_are_written_together_while_others_are_answered() {
-    let mut kept = Kept::new("flood");
+    let mut kept = Written::new("flood");
     kept.change(0, r#"{"switch_add":{"switch":"vale0"}}"#);
     assert_eq!(kept.answers().len(), 1);
     for conn in 0..500 {
@@ -65,19 +65,19 @@ fn test_changes_of_a_flood_are_written_together_while_others_are_answered() {
         let list = kept.bench.ask(1000, 1000, r#"{"port_list":{}}"#);
         assert!(matches!(list, Ok(Reply::Ports(_))));
     }
-    // The keeper has heard of the first alone: the others wait for each other and for no call.
-    let first = kept.bench.control.keeper_mut().wait();
-    let answered = kept.bench.control.note_kept(first);
+    // The writer has heard of the first alone: the others wait for each other and for no call.
+    let first = kept.bench.control.writer_mut().wait();
+    let answered = kept.bench.control.note_saved(first);
     assert_eq!(answered.len(), 1);
-    let second = kept.bench.control.keeper_mut().wait();
-    assert_eq!(kept.bench.control.note_kept(second).len(), 499);
+    let second = kept.bench.control.writer_mut().wait();
+    assert_eq!(kept.bench.control.note_saved(second).len(), 499);
     assert!(kept.answers().is_empty());
     assert_eq!(kept.next().len(), 500);
 }
 
 #[test]
 fn test_every_kind_of_change_is_kept() {
-    let mut kept = Kept::new("kinds");
+    let mut kept = Written::new("kinds");
     let station = "02:00:00:00:00:01";
     let fdb = |port: &str| format!(r#"{{"fdb_add":{{"port":"{port}","mac":"{station}"}}}}"#);
     let (on_a, on_b) = (fdb("vale0:a"), fdb("vale0:b"));
@@ -113,7 +113,7 @@ fn test_every_kind_of_change_is_kept() {
 /// Names of `ip netns` are there after a restart; what a path or a process names need not be.
 #[test]
 fn test_interfaces_of_containers_go_with_the_daemon() {
-    let mut kept = Kept::new("containers");
+    let mut kept = Written::new("containers");
     for (port, netns, expected) in [
         ("a", "/run/netns/cni-0815", ""),
         ("b", "/proc/4711/ns/net", ""),
@@ -128,10 +128,10 @@ fn test_interfaces_of_containers_go_with_the_daemon() {
     }
 }
 
-/// A switch that is deleted and made again before the keeper has heard of either.
+/// A switch that is deleted and made again before the writer has heard of either.
 #[test]
 fn test_what_was_deleted_meanwhile_does_not_come_back() {
-    let mut kept = Kept::new("again");
+    let mut kept = Written::new("again");
     kept.change(1, r#"{"port_add":{"port":"vale0:a"}}"#);
     kept.change(2, r#"{"port_add":{"port":"vale0:b"}}"#);
     kept.change(3, r#"{"switch_del":{"switch":"vale0"}}"#);
@@ -142,7 +142,7 @@ fn test_what_was_deleted_meanwhile_does_not_come_back() {
 
 #[test]
 fn test_what_cannot_be_written_is_an_error_that_says_so() {
-    let mut kept = Kept::new("error");
+    let mut kept = Written::new("error");
     kept.change(1, r#"{"port_add":{"port":"vale0:a"}}"#);
     kept.answers();
     let (state, away) = (kept.dir.join("state"), kept.dir.join("away"));
@@ -162,14 +162,14 @@ fn test_what_cannot_be_written_is_an_error_that_says_so() {
 }
 
 impl Control<Fake> {
-    fn keeper_mut(&mut self) -> &mut Keeper {
-        &mut self.keeping.as_mut().unwrap().keeper
+    fn writer_mut(&mut self) -> &mut Writer {
+        &mut self.saving.as_mut().unwrap().writer
     }
 }
 
 #[test]
 fn test_a_machines_port_that_is_held_goes_with_its_connection_and_is_not_kept() {
-    let mut kept = Kept::new("held");
+    let mut kept = Written::new("held");
     let add = r#"{"port_add":{"port":"vale0:vm","kind":"vhost-user","machine":{"held":true}}}"#;
     kept.change(1, add);
     assert_eq!(kept.answers().len(), 1);

@@ -17,6 +17,9 @@
 //! there can be read meanwhile. Nobody but the daemon's user may write there; what is read is
 //! checked nevertheless.
 
+pub mod record;
+pub mod writer;
+
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -27,7 +30,7 @@ use protocol::name::SwitchName;
 use thiserror::Error;
 
 use crate::lockfile::{self, LockError};
-use crate::records::{Checked, SwitchRecord};
+use record::{Checked, SwitchRecord};
 
 /// Longest file: a switch with all its ports and addresses takes a tenth.
 const MAX_BYTES: u64 = 32 << 20;

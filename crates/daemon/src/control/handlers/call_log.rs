@@ -29,11 +29,11 @@ const USERS: usize = 1024;
 
 /// When refusals were last logged, by user.
 #[derive(Debug, Default)]
-pub(super) struct Journal {
+pub(super) struct CallLog {
     refused: BTreeMap<u32, (Seldom, u64)>,
 }
 
-impl Journal {
+impl CallLog {
     /// Whether a refusal of this user is to be logged `now`, and how many were not since the last.
     fn may_say(&mut self, uid: u32, now: Instant) -> Option<u64> {
         if self.refused.len() >= USERS {
@@ -76,7 +76,7 @@ impl<D: Datapath> Control<D> {
         {
             return;
         }
-        match self.journal.may_say(caller.uid, Instant::now()) {
+        match self.call_log.may_say(caller.uid, Instant::now()) {
             None => {}
             Some(0) => tracing::warn!("{} refused: {}", who(caller, name), text()),
             Some(more) => {
@@ -194,12 +194,12 @@ mod tests {
 
     #[test]
     fn test_refusals_of_one_user_are_logged_seldom_and_counted() {
-        let (mut journal, start) = (Journal::default(), Instant::now());
+        let (mut log, start) = (CallLog::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
-        assert_eq!(journal.may_say(1, at(0)), Some(0));
-        assert_eq!(journal.may_say(1, at(1)), None);
-        assert_eq!(journal.may_say(2, at(1)), Some(0), "another user");
-        assert_eq!(journal.may_say(1, at(9)), None);
-        assert_eq!(journal.may_say(1, at(10)), Some(2));
+        assert_eq!(log.may_say(1, at(0)), Some(0));
+        assert_eq!(log.may_say(1, at(1)), None);
+        assert_eq!(log.may_say(2, at(1)), Some(0), "another user");
+        assert_eq!(log.may_say(1, at(9)), None);
+        assert_eq!(log.may_say(1, at(10)), Some(2));
     }
 }

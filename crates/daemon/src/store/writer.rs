@@ -27,8 +27,8 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use thiserror::Error;
 
-use crate::records::{SwitchChange, SwitchRecord};
-use crate::store::Store;
+use super::Store;
+use super::record::{SwitchChange, SwitchRecord};
 
 /// What a switch is now.
 #[derive(Debug)]
@@ -44,17 +44,17 @@ pub struct Change {
 
 /// A change is on the disk, or cannot be brought there.
 #[derive(Debug)]
-pub struct Kept {
+pub struct Written {
     /// Of this switch.
     pub switch: SwitchName,
     /// How it went.
-    pub result: Result<(), NotKept>,
+    pub result: Result<(), NotWritten>,
 }
 
 /// Why a change does not outlive the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{}: {why}", .path.display())]
-pub struct NotKept {
+pub struct NotWritten {
     /// What could not be written.
     pub path: PathBuf,
     /// What the system said.
@@ -63,15 +63,15 @@ pub struct NotKept {
 
 /// The thread's handle. Dropped, it waits until everything is written.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct Writer {
     changes: Option<Sender<Change>>,
-    kept: Receiver<Kept>,
+    kept: Receiver<Written>,
     /// Readable when something is kept.
     bell: OwnedFd,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Keeper {
+impl Writer {
     /// Starts it.
     ///
     /// # Errors
@@ -93,19 +93,19 @@ impl Keeper {
     }
 
     /// What was written since the last time.
-    pub fn kept(&mut self) -> Vec<Kept> {
+    pub fn written(&mut self) -> Vec<Written> {
         // Whatever it says, the list is looked at.
         let _ = rustix::io::read(&self.bell, &mut [0; 256]);
         self.kept.try_iter().collect()
     }
 
     /// Waits until something is written.
-    pub fn wait(&mut self) -> Kept {
+    pub fn wait(&mut self) -> Written {
         self.kept.recv().expect("the thread ends with its handle")
     }
 }
 
-impl Drop for Keeper {
+impl Drop for Writer {
     fn drop(&mut self) {
         self.changes = None;
         // Its panic has been told by itself.
@@ -114,7 +114,7 @@ impl Drop for Keeper {
 }
 
 /// Readable when something is kept.
-impl AsFd for Keeper {
+impl AsFd for Writer {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
@@ -143,7 +143,7 @@ struct Sheet {
 }
 
 impl Books {
-    fn keep(mut self, tasks: &Receiver<Change>, report: &Sender<Kept>, ringer: &OwnedFd) {
+    fn keep(mut self, tasks: &Receiver<Change>, report: &Sender<Written>, ringer: &OwnedFd) {
         let mut next_try = Instant::now() + PAUSE;
         loop {
             match tasks.recv_timeout(next_try.saturating_duration_since(Instant::now())) {
@@ -151,7 +151,7 @@ impl Books {
                     let switch = change.switch.clone();
                     let result = self.enter(change);
                     // Without a receiver nobody waits any more; a full pipe has rung already.
-                    let _ = report.send(Kept { switch, result });
+                    let _ = report.send(Written { switch, result });
                     let _ = rustix::io::write(ringer, b"x");
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -165,7 +165,7 @@ impl Books {
     }
 
     /// Enters a change and writes it.
-    fn enter(&mut self, change: Change) -> Result<(), NotKept> {
+    fn enter(&mut self, change: Change) -> Result<(), NotWritten> {
         let Change { switch, record, whole } = change;
         let sheet = self.sheets.entry(switch.clone()).or_default();
         let written = match (record.map(in_text), sheet.record.take()) {
@@ -199,7 +199,7 @@ impl Books {
     }
 
     /// Notes how writing went: a switch of which nothing is kept is forgotten with its file.
-    fn note(&mut self, switch: &SwitchName, written: io::Result<()>) -> Result<(), NotKept> {
+    fn note(&mut self, switch: &SwitchName, written: io::Result<()>) -> Result<(), NotWritten> {
         let sheet = &self.sheets[switch];
         if sheet.record.is_none() && written.is_ok() {
             self.sheets.remove(switch);
@@ -207,7 +207,7 @@ impl Books {
         written.map_err(|error| {
             let path = self.store.path(switch);
             tracing::error!("{switch}: not kept for the next daemon: {}: {error}", path.display());
-            NotKept { path, why: error.to_string() }
+            NotWritten { path, why: error.to_string() }
         })
     }
 }
@@ -280,7 +280,7 @@ const LONG: usize = 64 << 10;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::records::VERSION;
+    use crate::store::record::VERSION;
 
     fn switch() -> SwitchName {
         "vale0".parse().unwrap()
@@ -398,7 +398,7 @@ mod tests {
         let other = Bench::new("other");
         let elsewhere = Store::open(other.dir.join("state")).unwrap();
         let store = std::mem::replace(&mut bench.books.store, elsewhere);
-        let keeper = Keeper::start(store).unwrap();
+        let keeper = Writer::start(store).unwrap();
         keeper.write(change(true, &[("vale0:a", Some(1))], true));
         keeper.write(change(true, &[("vale0:b", Some(2))], false));
         drop(keeper);

@@ -1,14 +1,14 @@
 //! What commands made is written down for the next daemon, before they hear that it is done.
 //!
 //! ```text
-//!  a change of a switch      nothing being written     written by the keeper
+//!  a change of a switch      nothing being written     written by the writer
 //!  ────────────────────► noted ───────────────────► sent ───────────────────► answered
 //!                          │    something is            ▲
 //!                          └──► noted, with all that ───┘ when that is written
 //!                               come meanwhile
 //! ```
 //!
-//! So each switch has at most one change at the [`Keeper`], and whatever comes meanwhile is written
+//! So each switch has at most one change at the [`Writer`], and whatever comes meanwhile is written
 //! together. A call that changes two switches is answered when both are written; it moves something
 //! that must not be missing in between, so the first is sent first.
 
@@ -25,19 +25,19 @@ use super::{Answer, Control, OwnedFd, Port, Step, Switch};
 use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
 use crate::control::state::bound::Interface;
-use crate::keeper::{Change, Keeper, Kept, NotKept};
 use crate::model::address::StaticAddress;
 use crate::model::keys::ConnKey;
 use crate::model::plan::{InterfaceText, SwitchPlan};
 use crate::model::settings::show_port;
-use crate::records::{PortRecord, PortText, SwitchChange, VERSION, configured, show_switch};
+use crate::store::record::{PortRecord, PortText, SwitchChange, VERSION, configured, show_switch};
+use crate::store::writer::{Change, NotWritten, Writer, Written};
 
 /// Where, and beside what.
 #[derive(Debug)]
-pub(super) struct Keeping {
-    pub(super) keeper: Keeper,
+pub(super) struct Saving {
+    pub(super) writer: Writer,
     plans: Plans,
-    desks: BTreeMap<SwitchName, Desk>,
+    pending: BTreeMap<SwitchName, Pending>,
     waiting: BTreeMap<ConnKey, Waiting>,
     /// Answers that were found while something else was waited for.
     early: Vec<(ConnKey, Answer)>,
@@ -49,7 +49,7 @@ struct Waiting {
     answer: (Reply, Vec<OwnedFd>),
     /// Records that are still to be written for it.
     left: usize,
-    failed: Option<NotKept>,
+    failed: Option<NotWritten>,
 }
 
 /// What the configuration says.
@@ -61,20 +61,20 @@ struct Plans {
 
 /// What is to be written of a switch, and who waits for it.
 #[derive(Debug, Default)]
-struct Desk {
+struct Pending {
     /// Since the last change was sent.
-    noted: Option<Touched>,
+    noted: Option<Changed>,
     /// Who waits for that.
     later: Vec<ConnKey>,
     /// Who waits for what is being written. `None`: nothing is.
     now: Option<Vec<ConnKey>>,
-    /// The keeper knows its ports.
+    /// The writer knows its ports.
     known: bool,
 }
 
 /// What a call changes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Touched {
+pub(super) struct Changed {
     ports: BTreeSet<PortName>,
     /// All its ports.
     whole: bool,
@@ -82,116 +82,119 @@ pub(super) struct Touched {
 
 impl<D: Datapath> Control<D> {
     /// From now on everything that commands make is kept; `plans` is what the configuration made.
-    pub fn keep_with(&mut self, keeper: Keeper, plans: &[SwitchPlan]) {
+    pub fn save_with(&mut self, writer: Writer, plans: &[SwitchPlan]) {
         let ports = plans.iter().flat_map(|plan| &plan.ports);
         let plans = Plans {
             ports: ports.map(|port| (port.name.clone(), PortText::of(port))).collect(),
             switches: plans.iter().map(|plan| (plan.name.clone(), configured(plan))).collect(),
         };
-        let (desks, waiting, early) = Default::default();
-        self.keeping = Some(Keeping { keeper, plans, desks, waiting, early });
+        let (pending, waiting, early) = Default::default();
+        self.saving = Some(Saving { writer, plans, pending, waiting, early });
     }
 
     /// Readable when something is kept.
-    pub fn keeper(&self) -> Option<&Keeper> {
-        self.keeping.as_ref().map(|keeping| &keeping.keeper)
+    pub fn writer(&self) -> Option<&Writer> {
+        self.saving.as_ref().map(|saving| &saving.writer)
     }
 
     /// Has what a call changed written down before it is answered.
-    pub(super) fn keep(
+    pub(super) fn save(
         &mut self,
         conn: ConnKey,
-        touched: Vec<(SwitchName, Touched)>,
+        changed: Vec<(SwitchName, Changed)>,
         answer: (Reply, Vec<OwnedFd>),
     ) -> Step {
-        let Some(keeping) = self.keeping.as_mut().filter(|_| !touched.is_empty()) else {
+        let Some(saving) = self.saving.as_mut().filter(|_| !changed.is_empty()) else {
             return Step::Answer(Ok(answer));
         };
-        let waiting = Waiting { answer, left: touched.len(), failed: None };
-        keeping.waiting.insert(conn, waiting);
+        let waiting = Waiting { answer, left: changed.len(), failed: None };
+        saving.waiting.insert(conn, waiting);
         let mut before: Option<SwitchName> = None;
-        for (switch, touched) in touched {
+        for (switch, changed) in changed {
             if let Some(before) = before.replace(switch.clone()) {
-                self.let_go_first(&before);
+                self.wait_for_first(&before);
             }
-            self.note(conn, switch, touched);
+            self.note(conn, switch, changed);
         }
-        Step::Keep
+        Step::Save
     }
 
-    fn note(&mut self, conn: ConnKey, switch: SwitchName, touched: Touched) {
-        let keeping = self.keeping.as_mut().expect("the caller has looked");
-        let desk = keeping.desks.entry(switch.clone()).or_default();
-        let noted = desk.noted.get_or_insert_default();
-        noted.whole |= touched.whole;
-        noted.ports.extend(touched.ports);
-        desk.later.push(conn);
+    fn note(&mut self, conn: ConnKey, switch: SwitchName, changed: Changed) {
+        let saving = self.saving.as_mut().expect("the caller has looked");
+        let entry = saving.pending.entry(switch.clone()).or_default();
+        let noted = entry.noted.get_or_insert_default();
+        noted.whole |= changed.whole;
+        noted.ports.extend(changed.ports);
+        entry.later.push(conn);
         self.send_noted(&switch);
     }
 
     /// Waits until what was noted of a switch is sent, for another change that must come after it.
-    fn let_go_first(&mut self, switch: &SwitchName) {
-        while let Some(keeping) = &mut self.keeping
-            && keeping.desks.get(switch).is_some_and(|desk| desk.noted.is_some())
+    fn wait_for_first(&mut self, switch: &SwitchName) {
+        while let Some(saving) = &mut self.saving
+            && saving.pending.get(switch).is_some_and(|entry| entry.noted.is_some())
         {
-            let kept = keeping.keeper.wait();
-            let early = self.note_kept(kept);
-            self.keeping.as_mut().expect("it was there just now").early.extend(early);
+            let kept = saving.writer.wait();
+            let early = self.note_saved(kept);
+            self.saving.as_mut().expect("it was there just now").early.extend(early);
         }
     }
 
     /// The answers of those whose changes were written since the last time, or could not be.
-    pub fn kept(&mut self) -> Vec<(ConnKey, Answer)> {
-        let Some(keeping) = &mut self.keeping else { return Vec::new() };
-        let (mut answers, kept) = (std::mem::take(&mut keeping.early), keeping.keeper.kept());
-        answers.extend(kept.into_iter().flat_map(|kept| self.note_kept(kept)));
+    pub fn saved(&mut self) -> Vec<(ConnKey, Answer)> {
+        let Some(saving) = &mut self.saving else { return Vec::new() };
+        let (mut answers, kept) = (std::mem::take(&mut saving.early), saving.writer.written());
+        answers.extend(kept.into_iter().flat_map(|kept| self.note_saved(kept)));
         answers
     }
 
     /// Writes all that there is to be written, and waits for it.
-    pub fn keep_all(&mut self) -> Vec<(ConnKey, Answer)> {
+    pub fn save_all(&mut self) -> Vec<(ConnKey, Answer)> {
         let mut answers = self.forget_all_deferred();
-        answers.extend(self.kept());
-        while let Some(keeping) = &mut self.keeping
-            && keeping.desks.values().any(|desk| desk.now.is_some())
+        answers.extend(self.saved());
+        while let Some(saving) = &mut self.saving
+            && saving.pending.values().any(|entry| entry.now.is_some())
         {
-            let kept = keeping.keeper.wait();
-            answers.extend(self.note_kept(kept));
+            let kept = saving.writer.wait();
+            answers.extend(self.note_saved(kept));
         }
         answers
     }
 
-    pub(super) fn note_kept(&mut self, Kept { switch, result }: Kept) -> Vec<(ConnKey, Answer)> {
-        let keeping = self.keeping.as_mut().expect("it was sent");
-        let desk = keeping.desks.get_mut(&switch).expect("it was sent");
-        let written = desk.now.take().expect("a change is written once");
-        let answers = written.into_iter().filter_map(|conn| keeping.count(conn, &result)).collect();
+    pub(super) fn note_saved(
+        &mut self,
+        Written { switch, result }: Written,
+    ) -> Vec<(ConnKey, Answer)> {
+        let saving = self.saving.as_mut().expect("it was sent");
+        let entry = saving.pending.get_mut(&switch).expect("it was sent");
+        let written = entry.now.take().expect("a change is written once");
+        let answers = written.into_iter().filter_map(|conn| saving.count(conn, &result)).collect();
         self.send_noted(&switch);
         answers
     }
 
     /// Sends what was noted of a switch, unless something of it is being written.
     fn send_noted(&mut self, switch: &SwitchName) {
-        let Some(mut keeping) = self.keeping.take() else { return };
-        let desk = keeping.desks.get_mut(switch).expect("something was noted");
-        if desk.now.is_none() {
-            match desk.noted.take() {
+        let Some(mut saving) = self.saving.take() else { return };
+        let entry = saving.pending.get_mut(switch).expect("something was noted");
+        if entry.now.is_none() {
+            match entry.noted.take() {
                 Some(noted) => {
-                    desk.now = Some(std::mem::take(&mut desk.later));
-                    let noted = Touched { whole: noted.whole || !desk.known, ..noted };
-                    let change = self.change_of(switch, noted, &keeping.plans);
-                    desk.known = change.record.is_some();
-                    keeping.keeper.write(change);
+                    entry.now = Some(std::mem::take(&mut entry.later));
+                    let noted = Changed { whole: noted.whole || !entry.known, ..noted };
+                    let change = self.change_of(switch, noted, &saving.plans);
+                    entry.known = change.record.is_some();
+                    saving.writer.write(change);
                 }
-                None if !desk.known => drop(keeping.desks.remove(switch)),
+                None if !entry.known => drop(saving.pending.remove(switch)),
                 None => {}
             }
         }
-        self.keeping = Some(keeping);
+        self.saving = Some(saving);
     }
 
-    fn change_of(&self, name: &SwitchName, touched: Touched, plans: &Plans) -> Change {
-        let Touched { ports, whole } = touched;
+    fn change_of(&self, name: &SwitchName, changed: Changed, plans: &Plans) -> Change {
+        let Changed { ports, whole } = changed;
         let kept = |switch: &&Switch| {
             switch.persistent || self.state.ports_of(name).any(|(_, port)| is_kept(port))
         };
@@ -226,7 +229,7 @@ impl<D: Datapath> Control<D> {
     }
 
     /// What a call is going to change of what is kept.
-    pub(super) fn touched(&self, request: &Request) -> Vec<(SwitchName, Touched)> {
+    pub(super) fn changes_of(&self, request: &Request) -> Vec<(SwitchName, Changed)> {
         let home = |switch, mac, vlan| {
             let station = StaticAddress::new(mac, vlan).ok()?;
             self.statics.find(switch, station).cloned()
@@ -239,7 +242,7 @@ impl<D: Datapath> Control<D> {
             | Request::Rule(RuleRequest::Add(RuleAdd { switch, .. }))
             | Request::Rule(RuleRequest::Del(RuleDel { switch, .. })) => touch(switch, None),
             Request::Switch(SwitchRequest::Del(switch)) => {
-                let whole = Touched { whole: true, ..Touched::default() };
+                let whole = Changed { whole: true, ..Changed::default() };
                 vec![(switch.switch.clone(), whole)]
             }
             Request::Port(PortRequest::Add(add)) => touch_port(&add.port),
@@ -266,10 +269,14 @@ impl<D: Datapath> Control<D> {
     }
 }
 
-impl Keeping {
+impl Saving {
     /// A record that a client waits for was written, or could not be: its answer, if it was the
     /// last.
-    fn count(&mut self, conn: ConnKey, result: &Result<(), NotKept>) -> Option<(ConnKey, Answer)> {
+    fn count(
+        &mut self,
+        conn: ConnKey,
+        result: &Result<(), NotWritten>,
+    ) -> Option<(ConnKey, Answer)> {
         let waiting = self.waiting.get_mut(&conn).expect("a client waits for its records");
         waiting.left -= 1;
         waiting.failed = waiting.failed.take().or(result.clone().err());
@@ -284,17 +291,17 @@ impl Keeping {
 fn touch(
     switch: &SwitchName,
     ports: impl IntoIterator<Item = PortName>,
-) -> Vec<(SwitchName, Touched)> {
+) -> Vec<(SwitchName, Changed)> {
     let ports = ports.into_iter().collect();
-    vec![(switch.clone(), Touched { ports, whole: false })]
+    vec![(switch.clone(), Changed { ports, whole: false })]
 }
 
-fn touch_port(port: &PortName) -> Vec<(SwitchName, Touched)> {
+fn touch_port(port: &PortName) -> Vec<(SwitchName, Changed)> {
     touch(port.switch(), [port.clone()])
 }
 
 /// The switch in which an interface is alone.
-fn touch_alone(port: &PortName) -> Vec<(SwitchName, Touched)> {
+fn touch_alone(port: &PortName) -> Vec<(SwitchName, Changed)> {
     PortName::interface(port.port()).map_or(Vec::new(), |alone| touch_port(&alone))
 }
 
