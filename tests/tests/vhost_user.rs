@@ -385,7 +385,7 @@ fn a_second_machine_that_insists_costs_nothing_and_has_the_port_next() {
     }
     // Fewer where the daemon is slow; thousands without a pause.
     assert!((1..=5).contains(&turned_away), "{turned_away}");
-    assert_eq!(daemon.log().matches("is turned away").count(), 1, "{}", daemon.log());
+    assert_eq!(daemon.log().matches("rejected process").count(), 1, "{}", daemon.log());
     let found = daemon.uvala(&["doctor"]);
     let found = String::from_utf8(found.stdout).unwrap();
     assert!(found.contains("a second monitor"), "{found}");

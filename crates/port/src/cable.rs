@@ -4,10 +4,10 @@
 //!   switch A ── end ═══ socket pair ═══ end ── switch B
 //! ```
 //!
-//! The switches may be on two workers, and each watches its end as it watches a network interface.
-//! A frame costs one `write` and one `read`; what the socket has no room for is dropped. When one
-//! end goes, the other carries nothing any more. In front of each frame stands what is left to do
-//! to it, so that frames cross a cable as they are.
+//! The switches may run on two workers, and each watches its end as it watches a network interface.
+//! A frame costs one `write` and one `read`; frames for which the socket has no room are dropped.
+//! When one end is dropped, the other carries no more frames. A virtio-net header precedes each
+//! frame, so that partial checksums and unsegmented frames cross a cable as they are.
 
 use std::any::Any;
 use std::io;
@@ -21,13 +21,13 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socke
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
-/// Bytes that wait in the cable, in each direction, as far as the system lets us.
+/// The most bytes that wait in the cable, in each direction, if the limit allows it.
 const ROOM: usize = 4 << 20;
 
-/// One end.
+/// One end of a cable.
 #[derive(Debug)]
 pub struct CableEnd {
-    /// Closed when the other end is gone, so that nobody watches it any more.
+    /// Closed when the other end is gone, so that the worker stops watching it.
     socket: Option<OwnedFd>,
     intake: Intake,
     read: Box<[u8]>,

@@ -1,16 +1,16 @@
-//! Space in a region that is given out in pieces and taken back.
+//! An allocator for the space of a region.
 
-/// Free pieces, each an offset and a size, in order.
+/// The free pieces, each an offset and a size, in ascending order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FreeSpace(Vec<(usize, usize)>);
 
 impl FreeSpace {
-    /// All of it is free.
+    /// A range that is all free.
     pub fn new(start: usize, size: usize) -> Self {
         Self(vec![(start, size)])
     }
 
-    /// Where the next piece of this size would be; `None`: there is no room.
+    /// The offset of the next piece of this size; `None` if there is no room.
     pub fn find(&self, size: usize) -> Option<usize> {
         self.hole(size).map(|hole| self.0[hole].0)
     }
@@ -19,13 +19,13 @@ impl FreeSpace {
         self.0.iter().position(|&(_, free)| free >= size)
     }
 
-    /// Takes the piece that [`FreeSpace::find`] found.
+    /// Allocates the piece that [`FreeSpace::find`] found.
     pub fn take(&mut self, size: usize) {
         let hole = self.hole(size).expect("found before it is taken");
         self.0[hole] = (self.0[hole].0 + size, self.0[hole].1 - size);
     }
 
-    /// Takes a piece back.
+    /// Frees a piece.
     pub fn give_back(&mut self, at: usize, size: usize) {
         self.0.push((at, size));
         self.0.sort_unstable();

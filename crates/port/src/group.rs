@@ -1,15 +1,15 @@
 //! Trust groups: one region for several ports.
 //!
-//! The region is made once, as large as who makes it says, and a user is charged for all of it:
-//! every member maps all of it, and may commit it by writing. Memory that no port uses is not
-//! committed by us. A port that joins gets a block and buffers. When it leaves, what it owns comes
-//! back: frames are swapped, so these need not be the buffers it was given, but they are as many,
-//! whether they stand in its slots or were taken out. Who owns which is kept by [`ring::owners`].
-//! Their memory is the system's again.
+//! The region is made once, in the size that its creator asks for, and a user is charged for all of
+//! it: every member maps all of it, and may commit it by writing. The daemon commits no memory that
+//! no port uses. A port that joins gets a block and buffers. When it leaves, it returns the buffers
+//! that it owns then: the switch swaps buffers, so these need not be the ones it was given, but
+//! they are as many, in its slots or taken out of them. [`ring::owners`] records the owner of each.
+//! The memory of free buffers is returned to the system.
 //!
 //! A port without rings may be a member, too: it has a [`Share`] of the buffers and a page of the
-//! blocks, for its number as an owner. Its kernel side ends when it does, on whatever thread that
-//! is, so it gives its buffers back itself; the page is found free later.
+//! port blocks, whose number identifies it as an owner. Its adapter may be dropped on any thread,
+//! so it returns its buffers itself; the group frees the page later.
 
 use std::io;
 use std::ops::Range;
@@ -30,23 +30,23 @@ use crate::reservation::{Reservation, ReservedPort};
 use crate::shm::PortMemory;
 use crate::sys::Waker;
 
-/// Of a region, what is for port blocks beside their slots: one of so many parts.
+/// The part of a region that is for port blocks, beside their slots: one in so many.
 const BLOCKS_SHARE: usize = 64;
 
-/// What a region is to be like.
+/// The size of a group's region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Bytes that it has at most.
+    /// The most bytes.
     pub bytes: u64,
-    /// Distance of its buffers.
+    /// The distance of buffers.
     pub stride: u32,
-    /// Rings and extra buffers of its first port, for which there is room in any case.
+    /// Rings and extra buffers of the first port, for which the region has room in any case.
     pub first: Option<(RingCounts, u32)>,
 }
 
 impl Size {
-    /// Where port blocks lie, and how many buffers there are behind them; `None`: there is no such
-    /// region.
+    /// The range of port blocks, and the number of buffers after them; `None` if such a region is
+    /// impossible.
     fn parts(&self) -> Option<(Range<usize>, u32)> {
         let bytes = usize::try_from(self.bytes).ok()? / PAGE * PAGE;
         let (block, buffers) = self.first.map_or(Some((PAGE, 0)), |(counts, extra)| {
@@ -56,7 +56,7 @@ impl Size {
         let (slot, stride) = (size_of::<Slot>(), self.stride as usize);
         let all = (buffers.checked_add(FIRST_BUFFER)? as usize).checked_mul(stride)?;
         let share = bytes / BLOCKS_SHARE + bytes / (stride + slot) * slot;
-        // Buffers begin at a huge page where there are such.
+        // Buffers begin at a huge page, where the region is large enough.
         let unit = if share >= HUGE_PAGE { HUGE_PAGE } else { PAGE };
         let most = bytes.checked_sub(all)? / PAGE * PAGE;
         let end = share.next_multiple_of(unit).min(most).min(Owner::BLOCKS_END);
@@ -78,24 +78,24 @@ pub struct Group {
     building: Arc<Mutex<()>>,
 }
 
-/// What the group knows of a share.
+/// The group's record of a share.
 #[derive(Debug)]
 struct Enrolled {
     share: Weak<Share>,
     page: usize,
-    /// Its buffers are the pool's again.
+    /// The share's buffers are in the pool again.
     over: Arc<AtomicBool>,
 }
 
 impl Enrolled {
     fn is_over(&self) -> bool {
-        // Acquire: pairs with the Release of who gave the buffers back.
+        // Acquire: pairs with the Release in the share's drop.
         self.over.load(Ordering::Acquire)
     }
 }
 
-/// What a port without rings has of a group's buffers. They are the pool's again when it is
-/// dropped: by then nobody else may use them.
+/// The buffers that a port without rings has of a group. Dropping this returns them to the pool; no
+/// other code may use them by then.
 #[derive(Debug)]
 pub struct Share {
     region: Arc<Region>,
@@ -104,7 +104,7 @@ pub struct Share {
     given: AtomicU32,
     sending: AtomicU32,
     over: Arc<AtomicBool>,
-    /// Rung when it is over.
+    /// The doorbell to ring when the share is returned.
     bell: Arc<Waker>,
 }
 
@@ -115,13 +115,13 @@ impl Share {
         &self.region
     }
 
-    /// The name of the group.
+    /// The group's name.
     #[must_use]
     pub fn group(&self) -> &str {
         &self.group
     }
 
-    /// Whose its buffers are.
+    /// The owner that the buffers are recorded for.
     #[must_use]
     pub fn owner(&self) -> Owner {
         self.owner
@@ -130,7 +130,7 @@ impl Share {
     /// Takes buffers out of the pool, once.
     ///
     /// # Errors
-    /// `ENOSPC` where there are not so many: it has none then.
+    /// `ENOSPC` if there are fewer; the share then has none.
     pub fn take(&self, wanted: u32) -> io::Result<Vec<BufferIndex>> {
         let buffers = self.region.take(self.owner, wanted as usize);
         if buffers.len() < wanted as usize {
@@ -141,18 +141,18 @@ impl Share {
         Ok(buffers)
     }
 
-    /// Notes how many buffers are on their way out, for who counts.
+    /// Records how many buffers the kernel is sending, for audits.
     pub fn note_sending(&self, count: u32) {
         self.sending.store(count, Ordering::Relaxed);
     }
 
-    /// Buffers that the pool gave it.
+    /// The buffers that the pool gave to the share.
     #[must_use]
     pub fn given(&self) -> u32 {
         self.given.load(Ordering::Relaxed)
     }
 
-    /// What it has, of what was counted.
+    /// The share's part of a count of the region's buffers.
     #[must_use]
     pub fn held(&self, tally: &Tally) -> Held {
         let (owned, tx) = (tally.owned(self.owner), self.sending.load(Ordering::Relaxed));
@@ -173,17 +173,17 @@ impl Group {
     /// A group without members.
     ///
     /// # Errors
-    /// `ENOSPC` where that is not enough for its first port, or more than 4 GiB; no descriptors
-    /// left, or no addresses.
+    /// `ENOSPC` if the size is too small for the first port, or above 4 GiB; no descriptors left,
+    /// or no address space.
     pub fn new(name: &str, size: &Size) -> io::Result<Self> {
         let (blocks, buffers) = size.parts().ok_or_else(full)?;
         Self::with_room(name, size.stride, blocks, buffers)
     }
 
-    /// A group with as much room for port blocks and buffers as is given.
+    /// A group with room for these port blocks and buffers.
     ///
     /// # Errors
-    /// No descriptors left, or more than 4 GiB.
+    /// `ENOSPC` above 4 GiB; no descriptors left.
     pub(crate) fn with_room(
         name: &str,
         stride: u32,
@@ -202,7 +202,7 @@ impl Group {
         &self.region
     }
 
-    /// Bytes of memory that it takes now, whoever has touched it first.
+    /// The memory that is committed now, by any member.
     #[must_use]
     pub fn committed(&self) -> u64 {
         let blocks = rustix::fs::fstat(&self.fd).map_or(0, |stat| stat.st_blocks);
@@ -214,17 +214,16 @@ impl Group {
         &self.fd
     }
 
-    /// Is nobody in it?
+    /// Whether the group has no members.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.members == 0 && self.shares.iter().all(Enrolled::is_over)
     }
 
-    /// A place for a port without rings, which has no buffers yet. `bell` is rung when it is given
-    /// up.
+    /// A share for a port without rings, without buffers yet. Dropping it rings `bell`.
     ///
     /// # Errors
-    /// `ENOSPC` where the group is full.
+    /// `ENOSPC` if the group is full.
     pub fn enrol(&mut self, name: &str, bell: &Arc<Waker>) -> io::Result<Arc<Share>> {
         self.clear_away();
         let page = self.blocks.find(PAGE).ok_or_else(full)?;
@@ -243,12 +242,12 @@ impl Group {
         Ok(share)
     }
 
-    /// Those that are not given up.
+    /// The shares that were not returned.
     pub fn shares(&self) -> impl Iterator<Item = Arc<Share>> {
         self.shares.iter().filter_map(|it| it.share.upgrade())
     }
 
-    /// The pages of shares that were given up are free again.
+    /// Frees the pages of shares that were returned.
     fn clear_away(&mut self) {
         let Self { shares, blocks, .. } = self;
         for it in shares.extract_if(.., |it| it.is_over()) {
@@ -259,7 +258,7 @@ impl Group {
     /// Reserves a port in the group's region.
     ///
     /// # Errors
-    /// `ENOSPC` where the group is full; nothing is left behind.
+    /// `ENOSPC` if the group is full; nothing is left behind.
     pub fn join(
         &mut self,
         name: &str,
@@ -284,19 +283,19 @@ impl Group {
         Ok(PortMemory { reservation: reservation.into(), fd })
     }
 
-    /// Takes back a port that was never plugged in.
+    /// Removes a port that was never plugged in.
     pub fn abandon(&mut self, layout: &PortLayout) {
         self.region.free(Owner::of(layout));
         self.free_block(layout);
     }
 
-    /// Who builds in the region holds it.
+    /// The lock of the thread that builds in the region.
     pub(crate) fn building(&self) -> &Arc<Mutex<()>> {
         &self.building
     }
 
-    /// Takes back a port that no worker uses any more. `settle` makes every other member
-    /// [settle](ring::krings::Krings::settle) with it.
+    /// Removes a port that no worker uses any more. `settle` makes every other member return the
+    /// buffers that are the port's.
     pub fn leave(&mut self, layout: &PortLayout, settle: impl FnOnce(Arc<Leaver>)) {
         let leaver = Arc::new(Leaver::new(self.region.clone(), layout));
         settle(leaver.clone());
@@ -311,11 +310,11 @@ impl Group {
     }
 }
 
-/// What helps where it cannot be said of which group.
+/// What to do, where the error cannot name the group.
 const FULL: &str = "the memory of its trust group is full; begin the group with more: memory of \
     [new_group], or of [group.NAME], in uvala.toml";
 
-/// There is no room in a region, however much memory the system has.
+/// The error of a region without room, however much memory the system has.
 pub(crate) fn full() -> io::Error {
     io::Error::new(io::ErrorKind::StorageFull, FULL)
 }
@@ -408,7 +407,7 @@ mod tests {
         };
         let (stays, goes) = (join(&mut group), join(&mut group));
         let both = group.committed();
-        // Every other buffer of one is the other's, as swaps leave it.
+        // Every other buffer of one port is the other's, as swaps leave them.
         let owners = group.region.owners();
         let [one, other] = [&stays, &goes].map(|reservation| Owner::of(reservation.layout()));
         let own = |owner| group.region.buffers().filter(move |b| owners.of(*b) == owner);
@@ -420,7 +419,7 @@ mod tests {
         assert!(group.committed() > both / 2, "what stays is there, and pages it lies on");
         group.leave(stays.layout(), drop);
         let empty = new_group().committed();
-        // The first buffer shares its page with one that nobody gets.
+        // The first buffer shares its page with one that no port gets.
         assert_eq!(group.committed(), empty + PAGE as u64);
     }
 

@@ -6,9 +6,9 @@
 //!         │ each             │ pipes, who joined      │
 //! ```
 //!
-//! Such a region is a [trust group](crate::group) of the ports in it, with two things more: pages
-//! for the holders of its ports, and a number by which others may join. It is made large, because
-//! nobody knows how many pipes there will be, and nothing of it costs memory before it is used.
+//! Such a region is a [trust group](crate::group) of its ports, with two additions: pages for the
+//! holders of ports, and a number by which other ports can join. It is large, because the number of
+//! pipes is not known in advance; memory costs nothing before it is used.
 
 use std::io;
 use std::ops::Range;
@@ -28,19 +28,19 @@ use crate::group::{Group, full};
 use crate::reservation::commit;
 use crate::shm::PortMemory;
 
-/// Pages for holders.
+/// The number of holders' pages.
 const HOLDERS: usize = 4096;
-/// Where port blocks begin and where buffers do: at a multiple of a huge page.
+/// The range of port blocks; buffers begin after it, at a multiple of a huge page.
 const BLOCKS: Range<usize> = FIRST_BLOCK + HOLDERS * PAGE..64 << 20;
-/// Buffers, unless a port needs more: 128 pipes of the default size.
+/// The number of buffers, unless a port needs more: enough for 128 pipes of the default size.
 const BUFFERS: u32 = 1 << 19;
 
-/// The same in a region whose size is given.
+/// The number of holders' pages in a region of limited size.
 const FEW_HOLDERS: usize = 16;
-/// What is for port blocks of such a region, beside the first port's.
+/// The part of such a region that is for port blocks, beside the first port's: one in so many.
 const BLOCKS_SHARE: usize = 16;
 
-/// A region of bound ports.
+/// A region of ports that netmap programs bind.
 #[derive(Debug)]
 pub struct NetmapRegion {
     group: Group,
@@ -48,24 +48,24 @@ pub struct NetmapRegion {
     parts: Parts,
 }
 
-/// Parts of such a region, for listings.
+/// The layout of such a region, for audits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
-    /// Pages of holders.
+    /// The holders' pages.
     pub holders: Range<usize>,
-    /// Port blocks.
+    /// The port blocks.
     pub blocks: Range<usize>,
 }
 
 impl Default for Parts {
-    /// Of a region of the usual size.
+    /// The layout of a region of the usual size.
     fn default() -> Self {
         Self { holders: FIRST_BLOCK..BLOCKS.start, blocks: BLOCKS }
     }
 }
 
 impl NetmapRegion {
-    /// A region without ports that has room for at least `buffers` buffers.
+    /// A region without ports, with room for at least `buffers` buffers.
     ///
     /// # Errors
     /// No descriptors left.
@@ -74,10 +74,10 @@ impl NetmapRegion {
         Self::with_parts(name, stride, buffers, Parts::default())
     }
 
-    /// A region without ports that has at most so many bytes, and as many buffers as these hold.
+    /// A region without ports of at most so many bytes, with as many buffers as fit.
     ///
     /// # Errors
-    /// `ENOSPC` where that is not enough for a port with such rings; no descriptors left.
+    /// `ENOSPC` if that is too small for a port with such rings; no descriptors left.
     pub fn within(name: &str, stride: u32, counts: RingCounts, bytes: u64) -> io::Result<Self> {
         let bytes = usize::try_from(bytes.min(u32::MAX.into())).map_err(|_| full())? / PAGE * PAGE;
         let block = PortLayout::new(FIRST_BLOCK, counts).end() - FIRST_BLOCK;
@@ -102,19 +102,19 @@ impl NetmapRegion {
         self.group.region()
     }
 
-    /// Its memfd.
+    /// The region's memfd.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.group.fd().as_fd()
     }
 
-    /// Is there no port in it?
+    /// Whether the region has no ports.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.group.is_empty()
     }
 
-    /// Where is what?
+    /// The region's layout.
     #[must_use]
     pub fn parts(&self) -> &Parts {
         &self.parts
@@ -123,17 +123,17 @@ impl NetmapRegion {
     /// Reserves a port in the region.
     ///
     /// # Errors
-    /// `ENOSPC` where the region is full; nothing is left behind.
+    /// `ENOSPC` if the region is full; nothing is left behind.
     pub fn add_port(&mut self, name: &str, counts: RingCounts) -> io::Result<PortMemory> {
         self.group.join(name, counts, 0)
     }
 
-    /// Takes back a port that no worker has seen.
+    /// Removes a port that no worker has seen.
     pub fn abandon_port(&mut self, layout: &PortLayout) {
         self.group.abandon(layout);
     }
 
-    /// Takes back a port that nobody holds and no worker uses any more; `settle` as in
+    /// Removes a port that has no holder and that no worker uses any more; `settle` as in
     /// [`Group::leave`].
     pub fn remove_port(&mut self, layout: &PortLayout, settle: impl FnOnce(Arc<Leaver>)) {
         self.group.leave(layout, settle);
@@ -142,7 +142,7 @@ impl NetmapRegion {
     /// Reserves a page for a holder of ports, and up to `extra` buffers.
     ///
     /// # Errors
-    /// `ENOSPC` where the region is full; nothing is left behind.
+    /// `ENOSPC` if the region is full; nothing is left behind.
     pub fn reserve_holder(
         &mut self,
         name: &str,
@@ -162,13 +162,14 @@ impl NetmapRegion {
         }))
     }
 
-    /// Takes back what the holder of a port had.
+    /// Releases the memory of a holder.
     pub fn release_holder(&mut self, memory: &HolderMemory) {
         let region = self.group.region();
         if !memory.built.load(Ordering::Acquire) {
             region.free(memory.holder.owner());
         } else if !memory.buffers.is_empty() {
-            // Who was memory nothing has a list of his own making: its buffers are the port's.
+            // A holder without extra buffers may have made a list of the port's own buffers; those
+            // stay.
             region.release_holder(&memory.holder, &memory.sides);
         }
         region.decommit(memory.nifp()..memory.nifp() + PAGE);
@@ -176,8 +177,8 @@ impl NetmapRegion {
     }
 }
 
-/// What the holder of a port has of his own. As a [reservation](crate::reservation): what is reserved is known
-/// at once, a thread of its own builds it, and nobody builds on the same memory meanwhile.
+/// The page and the extra buffers of a holder. As with a [reservation](crate::reservation), the
+/// place is reserved at once and another thread builds it; one thread builds in a region at a time.
 #[derive(Debug)]
 pub struct HolderMemory {
     region: Arc<Region>,
@@ -190,25 +191,25 @@ pub struct HolderMemory {
 }
 
 impl HolderMemory {
-    /// Offset of the holder's `netmap_if`.
+    /// The offset of the holder's `netmap_if`.
     #[must_use]
     pub fn nifp(&self) -> usize {
         self.holder.nifp()
     }
 
-    /// How many extra buffers there are.
+    /// The number of extra buffers.
     #[must_use]
     pub fn extra_bufs(&self) -> u32 {
         u32::try_from(self.buffers.len()).expect("a region is below 4 GiB")
     }
 
-    /// Commits the memory and writes the structures, as long as somebody but the caller knows it.
+    /// Commits the memory and writes the structures, but stops when only the caller refers to them.
     ///
     /// # Errors
-    /// `ENOMEM` where the memory cannot be had; `Interrupted` where nobody waits any more.
+    /// `ENOMEM` if there is not enough memory; `Interrupted` if they are not wanted any more.
     pub fn build_while_wanted(self: Arc<Self>) -> io::Result<()> {
         let wanted = || Arc::strong_count(&self) > 1;
-        // A builder that panicked has built nothing.
+        // A thread that panicked in the lock has built nothing.
         let _building = self.building.lock().unwrap_or_else(PoisonError::into_inner);
         commit(&self.region, &self.buffers, wanted)?;
         if !wanted() {
@@ -220,8 +221,8 @@ impl HolderMemory {
     }
 }
 
-/// Buffers of a region that needs at least `wanted`: as many as are usual, or twice those needed,
-/// as far as 4 GiB go.
+/// The buffers of a region that needs at least `wanted`: the usual number, or twice those needed,
+/// up to 4 GiB.
 #[must_use]
 pub fn buffers_of(stride: u32, wanted: u32) -> u32 {
     let most = (u32::MAX - (128 << 20)) / stride;

@@ -1,11 +1,11 @@
-//! A port that takes every frame and drops it, counted as delivered: a sink for measuring, and the
-//! place to mirror to when nobody is to see it.
+//! A port that takes every frame and drops it, counted as delivered: a sink for measurements, or
+//! for a mirror that is not read.
 
 use packet::offload::Offloads;
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, Notify, Sent};
 
-/// The port; it never has a frame of its own.
+/// The port; it never sends a frame.
 #[derive(Debug, Default)]
 pub struct NullPort;
 

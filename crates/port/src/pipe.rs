@@ -1,8 +1,8 @@
-//! Pipes: two processes, one region, and no switch in between.
+//! Pipes: two clients and one region, without a switch in between.
 //!
-//! Each end has a port block; what one end sends it writes into the other's receive rings. The
-//! daemon makes the region and the doorbells and is not needed afterwards. It keeps both, so that
-//! an end can be opened again after its client has left.
+//! Each end has a port block, and a client writes what it sends into the receive rings of the other
+//! end. The daemon makes the region and the doorbells and takes no part afterwards. It keeps both,
+//! so that a client can open an end again.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ use ring::layout::{FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
 use crate::reservation::{Reservation, ReservedPort};
 use crate::sys::Waker;
 
-/// A pipe as the daemon keeps it.
+/// The daemon's part of a pipe.
 #[derive(Debug)]
 pub struct Pipe {
     reservation: Arc<Reservation>,
@@ -30,29 +30,29 @@ struct End {
     waker: Waker,
 }
 
-/// What the client of one end gets.
+/// One end, as its client gets it.
 #[derive(Debug)]
 pub struct OpenEnd {
-    /// The region.
+    /// The region of both ends.
     pub region: Arc<Region>,
-    /// Its memfd.
+    /// The region's memfd.
     pub fd: OwnedFd,
-    /// This end's structures.
+    /// The structures of this end.
     pub layout: PortLayout,
-    /// The other end's.
+    /// The structures of the other end.
     pub peer: PortLayout,
-    /// Extra buffers that this end was made with.
+    /// The number of extra buffers of this end.
     pub extra_bufs: u32,
-    /// Wakes the other end.
+    /// The doorbell that wakes the other end.
     pub kick: OwnedFd,
-    /// Woken by the other end.
+    /// The doorbell by which the other end wakes this one.
     pub wake: OwnedFd,
 }
 
 impl Pipe {
-    /// A pipe whose ends both have `counts` rings and `extra_bufs` extra buffers; one's transmit
-    /// rings are the other's receive rings, so there must be as many of both. Its [`Pipe::reservation`] is
-    /// to be built before an end is opened.
+    /// A pipe whose ends both have `counts` rings and `extra_bufs` extra buffers. The transmit
+    /// rings of one end are the receive rings of the other, so there must be as many of both. The
+    /// caller builds [`Pipe::reservation`] before it opens an end.
     ///
     /// # Errors
     /// `ENOMEM`, too many files, or a region larger than 4 GiB; nothing is left behind.
@@ -66,7 +66,7 @@ impl Pipe {
         Ok(Self { reservation, fd, ends: [End::new(a, extra_bufs)?, End::new(b, extra_bufs)?] })
     }
 
-    /// Its memory.
+    /// The pipe's memory.
     #[must_use]
     pub fn reservation(&self) -> &Arc<Reservation> {
         &self.reservation
@@ -90,10 +90,10 @@ impl Pipe {
     }
 }
 
-/// Size of a pipe's region.
+/// The layout of a pipe's region.
 ///
 /// # Errors
-/// `InvalidInput` where the region would be larger than 4 GiB or the stride is not a legal one.
+/// `InvalidInput` if the region would be larger than 4 GiB, or the stride is invalid.
 pub fn region_layout(counts: RingCounts, extra_bufs: u32, stride: u32) -> io::Result<RegionLayout> {
     let block = PortLayout::new(FIRST_BLOCK, counts).end() - FIRST_BLOCK;
     let each = counts.buffers().checked_add(extra_bufs);

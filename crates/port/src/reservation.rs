@@ -6,9 +6,9 @@
 //!            so a thread of its own does it
 //! ```
 //!
-//! What is reserved is known to its owner at once, so that nobody else gets it. Who builds what was
-//! built already has nothing to do. A reservation that nobody wants any more is not
-//! finished: its place may be another's by then, who waits for the builder to be through.
+//! The owner knows at once what is reserved, so no other port gets it. Building twice has no effect
+//! the second time. Building stops when the reservation is not wanted any more: its place may be
+//! another port's by then, whose builder waits for the lock.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,9 +18,9 @@ use std::time::Duration;
 use ring::layout::PortLayout;
 use ring::{BufferIndex, Region};
 
-/// Bytes that are committed between two looks whether anybody still waits.
+/// The bytes to commit between two checks whether the memory is still wanted.
 const PIECE: usize = 32 << 20;
-/// How long huge pages are worth waiting for.
+/// The longest time to spend on huge pages.
 const HUGE_PAGES: Duration = Duration::from_millis(50);
 
 /// Memory that is reserved for ports of one region.
@@ -29,9 +29,9 @@ pub struct Reservation {
     region: Arc<Region>,
     name: String,
     ports: Vec<ReservedPort>,
-    /// All of the region's memory belongs to these ports.
+    /// All memory of the region belongs to these ports.
     whole: bool,
-    /// Held by who builds in the region.
+    /// The lock of the thread that builds in the region.
     building: Arc<Mutex<()>>,
     built: AtomicBool,
 }
@@ -40,7 +40,7 @@ pub struct Reservation {
 #[derive(Debug)]
 pub(crate) struct ReservedPort {
     pub layout: PortLayout,
-    /// First those of its slots, then the extra ones; empty: the next of the region.
+    /// The buffers of the slots, then the extra ones; if empty, the next ones of the region.
     pub buffers: Vec<BufferIndex>,
     pub extra_bufs: u32,
 }
@@ -57,7 +57,7 @@ impl Reservation {
         Self { region, name, ports, whole, building, built }
     }
 
-    /// One of several reservations of a region.
+    /// Makes this one of several reservations of a region, which are built one at a time.
     pub(crate) fn among(self, building: &Arc<Mutex<()>>) -> Self {
         Self { building: building.clone(), ..self }
     }
@@ -68,10 +68,10 @@ impl Reservation {
         &self.region
     }
 
-    /// The structures of its first port.
+    /// The structures of the first port.
     ///
     /// # Panics
-    /// If it has none: a bug of this crate.
+    /// If there is no port, which is a bug of this crate.
     #[must_use]
     pub fn layout(&self) -> &PortLayout {
         &self.ports[0].layout
@@ -80,16 +80,17 @@ impl Reservation {
     /// Commits the memory and writes the structures, unless that was done before.
     ///
     /// # Errors
-    /// `ENOMEM` where the memory cannot be had.
+    /// `ENOMEM` if there is not enough memory.
     pub fn build(&self) -> io::Result<()> {
         self.build_while(|| true).map(drop)
     }
 
-    /// The same, as long as somebody but the caller knows the reservation. Buffers among those of others
-    /// are moved to huge pages after that.
+    /// [`Reservation::build`], but stops when only the caller refers to the reservation. Moves
+    /// buffers that lie among those of other ports to huge pages afterwards.
     ///
     /// # Errors
-    /// As [`Reservation::build`]; `Interrupted` where nobody waits for it any more.
+    /// The errors of [`Reservation::build`]; `Interrupted` if the reservation is not wanted any
+    /// more.
     pub fn build_while_wanted(self: Arc<Self>) -> io::Result<()> {
         let is_new = self.build_while(|| Arc::strong_count(&self) > 1)?;
         for port in self.ports.iter().filter(|_| is_new && !self.whole) {
@@ -98,9 +99,9 @@ impl Reservation {
         Ok(())
     }
 
-    /// `false`: that was done before.
+    /// Builds; returns `false` if that was done before.
     fn build_while(&self, wanted: impl Fn() -> bool) -> io::Result<bool> {
-        // A builder that panicked has built nothing.
+        // A thread that panicked in the lock has built nothing.
         let _building = self.building.lock().unwrap_or_else(PoisonError::into_inner);
         if self.built.load(Ordering::Relaxed) {
             return Ok(false);
@@ -141,7 +142,7 @@ impl Reservation {
     }
 }
 
-/// Commits the memory of buffers, as long as they are wanted.
+/// Commits the memory of buffers, while they are wanted.
 pub(crate) fn commit(
     region: &Region,
     buffers: &[BufferIndex],

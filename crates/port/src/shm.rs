@@ -1,4 +1,4 @@
-//! Ports of processes: rings in a region that the daemon made.
+//! Ports of clients: rings in a region that the daemon made.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,23 +11,23 @@ use switch::{Plug, Wake};
 
 use crate::reservation::{Reservation, ReservedPort};
 
-/// The switch's side of a process's port whose rings were formatted just now.
+/// The switch's side of a client's port whose rings have just been formatted.
 #[must_use]
 pub fn plug(region: &Arc<Region>, layout: &PortLayout, wake: impl Wake + 'static) -> Plug {
     Plug::Rings(Krings::new(region, layout), Box::new(wake))
 }
 
-/// Memory of a port: its part of a region, and the descriptor to hand out.
+/// The memory of a client's port.
 #[derive(Debug)]
 pub struct PortMemory {
-    /// Region and structures, to be [built](Reservation::build) before anybody uses them.
+    /// The region and structures; they are [built](Reservation::build) before they are used.
     pub reservation: Arc<Reservation>,
     /// The region's memfd.
     pub fd: OwnedFd,
 }
 
 impl PortMemory {
-    /// A region for one port.
+    /// Reserves a region for one port.
     ///
     /// # Errors
     /// `ENOMEM`, or too many files; nothing is left behind.
@@ -44,10 +44,10 @@ impl PortMemory {
     }
 }
 
-/// Size of a private region.
+/// The layout of a region with one port.
 ///
 /// # Errors
-/// `InvalidInput` where the region would be larger than 4 GiB or the stride is not a legal one.
+/// `InvalidInput` if the region would be larger than 4 GiB, or the stride is invalid.
 pub fn region_layout(counts: RingCounts, extra_bufs: u32, stride: u32) -> io::Result<RegionLayout> {
     let block = PortLayout::new(FIRST_BLOCK, counts).end() - FIRST_BLOCK;
     let buffers = counts.buffers().checked_add(extra_bufs);

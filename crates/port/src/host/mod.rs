@@ -11,13 +11,14 @@
 //!  └────────────────┘
 //! ```
 //!
-//! An interface is opened and set up by a thread of its own ([`hostif`]); the control thread hands
-//! the worker the adapter. Both know the [`Link`]: the control thread says there what netlink says;
-//! the worker says that the interface is gone, and, of one in another namespace, whether it takes
-//! frames. Whoever changes the state rings the bell, and the control thread logs it.
+//! A thread of the daemon or the helper opens an interface ([`hostif`]), and the control thread
+//! hands the adapter to the worker. Both sides share the [`Link`]: the control thread records in it
+//! what netlink reports; the worker records that the interface is gone and, for one in another
+//! namespace, whether it takes frames. A change of state rings the bell, and the control thread
+//! logs it.
 //!
-//! Frames come and go behind a virtio-net header, which says what is left to do to them: what one
-//! stack of the host leaves to its network card, another takes as it is ([`packet::offload`]).
+//! A virtio-net header precedes each frame. So a partial checksum or an unsegmented frame that one
+//! stack leaves to its network card goes to another stack as it is ([`switch::offload`]).
 
 pub mod packet;
 pub mod stack;
@@ -41,46 +42,46 @@ use switch::{Adapter, DropReason, Notify, Sent, Wake};
 use crate::group::Share;
 use crate::sys::Waker;
 
-/// Bytes of a frame that an Ethernet interface of MTU 0 takes: its header and a tag.
+/// The length of Ethernet header and VLAN tag, which the MTU does not include.
 const HEADERS: u32 = 14 + 4;
 
 /// Whether an interface carries frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
-    /// It does.
+    /// The interface carries frames.
     Up,
-    /// It is there and does not.
+    /// The interface exists and carries no frames.
     Down,
-    /// There is no such interface any more.
+    /// The interface was deleted.
     Gone,
 }
 
 impl State {
-    /// The state of an interface that is there.
+    /// The state of an interface that exists.
     #[must_use]
     pub fn of(interface: &Interface) -> Self {
         if interface.running { Self::Up } else { Self::Down }
     }
 }
 
-/// What worker and control thread know of an interface.
+/// The state of an interface, shared by worker and control thread.
 #[derive(Debug)]
 pub struct Link {
     state: AtomicU8,
     mtu: AtomicU32,
-    /// It lives in another namespace, of which netlink does not tell us.
+    /// The interface is in another namespace, of which netlink reports no changes.
     foreign: bool,
     bell: Arc<Waker>,
-    /// How frames come and go, where the kernel could do it in several ways.
+    /// The way in which frames are read and written, where the kernel offers several.
     how: OnceLock<String>,
-    /// What it has of a trust group's buffers.
+    /// The share of a trust group's buffers.
     share: OnceLock<Weak<Share>>,
 }
 
 impl Link {
-    /// An interface that is there, here or in another namespace; `bell` is rung whenever its state
-    /// changes.
+    /// The link of an interface that exists, here or in another namespace. A change of state rings
+    /// `bell`.
     #[must_use]
     pub fn new(interface: &Interface, foreign: bool, bell: &Arc<Waker>) -> Arc<Self> {
         let state = AtomicU8::new(State::of(interface) as u8);
@@ -89,7 +90,7 @@ impl Link {
         Arc::new(Self { state, mtu, foreign, bell, how, share })
     }
 
-    /// The state.
+    /// The state of the interface.
     #[must_use]
     pub fn state(&self) -> State {
         match self.state.load(Ordering::Relaxed) {
@@ -99,7 +100,7 @@ impl Link {
         }
     }
 
-    /// Notes a state. What is gone stays gone: another interface has another link.
+    /// Records a state. A deleted interface stays deleted: a new one has a new link.
     pub fn note(&self, state: State) {
         let old = self.state();
         if old != state && old != State::Gone {
@@ -108,21 +109,21 @@ impl Link {
         }
     }
 
-    /// Notes what a worker has seen. Whether an interface of our namespace is up or down, netlink
-    /// says, and says it in the right order.
+    /// Records what a worker has observed. For interfaces of the daemon's namespace, netlink
+    /// reports up and down, in the right order.
     fn seen(&self, state: State) {
         if self.foreign || state == State::Gone {
             self.note(state);
         }
     }
 
-    /// How frames come and go, where the kernel could do it in several ways.
+    /// The way in which frames are read and written, where the kernel offers several.
     #[must_use]
     pub fn how(&self) -> Option<&str> {
         self.how.get().map(String::as_str)
     }
 
-    /// What it has of a trust group's buffers, if they are in its memory.
+    /// The share of a trust group's buffers, if frames are in the group's memory.
     #[must_use]
     pub fn share(&self) -> Option<Arc<Share>> {
         self.share.get().and_then(Weak::upgrade)
@@ -139,18 +140,17 @@ impl Link {
         self.mtu.store(mtu, Ordering::Relaxed);
     }
 
-    /// Does the interface take a frame of this length? A bridge asks the same.
+    /// Whether the interface takes a frame of this length; a Linux bridge has the same rule.
     fn takes(&self, bytes: usize) -> bool {
         bytes <= (self.mtu() + HEADERS) as usize
     }
 
-    /// What became of a frame that the interface refused.
+    /// The drop reason for a frame that the interface refused.
     fn refused(&self, errno: Errno) -> DropReason {
         match errno {
             Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM => DropReason::NoRoom,
             Errno::MSGSIZE => DropReason::TooLong,
-            // A machine has taken the memory away that the frame lies in: of the interface this
-            // says nothing.
+            // A VM has truncated the memory that the frame is in; the interface is fine.
             Errno::FAULT => DropReason::BadIndex,
             _ => {
                 self.seen(State::Down);
@@ -160,8 +160,8 @@ impl Link {
     }
 }
 
-/// Writes a frame out for an interface, behind a header of so many bytes that says what is left to
-/// do to it; returns the bytes of the frame.
+/// Appends a frame behind its virtio-net header, padded to `header` bytes; returns the length of
+/// the frame.
 fn write_out(
     batch: &Batch,
     delivery: Delivery,
@@ -182,7 +182,7 @@ fn write_out(
     Err(DropReason::TooLong)
 }
 
-/// What becomes readable when one of these is.
+/// An epoll set that is readable when one of these is.
 fn watch_all<T: AsFd>(all: &[T]) -> Result<OwnedFd, Errno> {
     let any = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     for one in all {
@@ -191,7 +191,7 @@ fn watch_all<T: AsFd>(all: &[T]) -> Result<OwnedFd, Errno> {
     Ok(any)
 }
 
-/// In the place of an interface that is not there.
+/// Stands for an interface that does not exist.
 #[derive(Debug)]
 pub struct Absent;
 
@@ -205,7 +205,8 @@ impl Adapter for Absent {
 
 impl Notify for Absent {}
 
-/// Rung by links whose state has changed: what the control thread reads, and what links ring.
+/// A doorbell for links whose state changes: the end that the control thread reads, and the end
+/// that links ring.
 ///
 /// # Errors
 /// No descriptors left.
@@ -218,15 +219,15 @@ pub fn bell() -> io::Result<(OwnedFd, Arc<Waker>)> {
 
 /// An opened interface.
 pub struct Opened {
-    /// For the worker.
+    /// The adapter, for the worker.
     pub adapter: Box<dyn Adapter>,
-    /// What both know of it.
+    /// The link that worker and control thread share.
     pub link: Arc<Link>,
-    /// As the kernel described it last.
+    /// The last description by the kernel.
     pub interface: Interface,
-    /// Where that is.
+    /// The namespace of the interface.
     pub home: Home,
-    /// What was changed for it. Goes last: when all else is closed.
+    /// Reverts the changes to the interface. The last field, so that all else is closed first.
     pub undo: Option<Box<dyn Undo>>,
 }
 

@@ -1,13 +1,12 @@
-//! Any Ethernet interface, by a packet socket: a veth, a network card, a VLAN of one.
+//! An Ethernet interface by a packet socket: a veth, a network card, a VLAN of one.
 //!
 //! The interface stays the kernel's. The port gets every frame that arrives on it, also those for
-//! others (it is made promiscuous), and sends by it. The host's own stack gets what arrives too,
-//! unless the port has the interface alone: then the stack neither gets nor sends anything by it,
-//! except what a port of kind `stack` hands over.
+//! other stations (promiscuous mode), and sends by it. The host's own stack receives the frames,
+//! too, unless the port has the interface alone: then the stack neither sends nor receives by it,
+//! except frames that a port of kind `stack` passes.
 //!
-//! A frame can come as a run of segments that its sender left to a card, and goes as one where
-//! another port gives such a run. Messages that were received and find no room wait in the inbox,
-//! and nothing is received before all are given out.
+//! Frames can be unsegmented in both directions. Messages that were received and find no room in
+//! the batch wait in the inbox, and the port receives no more before all are delivered.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -75,8 +74,8 @@ pub fn with_handles(
     Ok(Opened { adapter: Box::new(port), link, interface, home, undo: None })
 }
 
-/// What the kernel takes unfinished. A socket that passes by the queues passes by what would cut
-/// runs for a card that cannot.
+/// The offloads that the kernel accepts. A socket that bypasses the queueing discipline also
+/// bypasses the code that segments frames for a card that cannot.
 fn accepts(alone: bool) -> Offloads {
     match (alone, crate::sys::knows_datagram_runs()) {
         (true, _) => Offloads::CHECKSUM,
@@ -91,19 +90,19 @@ struct Packet {
     link: Arc<Link>,
     intake: Intake,
     inbox: Box<Inbox>,
-    /// The message of the inbox that is to be given out next.
+    /// The next message of the inbox to deliver.
     next: usize,
-    /// What the interface takes unfinished.
+    /// The offloads that the interface accepts.
     accepts: Offloads,
-    /// Frames to be sent with their headers, one behind the other, and where they end.
+    /// Frames to send with their headers, one after another, and where each ends.
     write: Vec<u8>,
     ends: Vec<usize>,
-    /// What cuts the host's stack off, attached as long as the interface is a port.
+    /// The programs that cut the host's stack off, attached while the port exists.
     _programs: Vec<Attached>,
 }
 
 impl Packet {
-    /// Gives out what the inbox holds, as far as there is room. `false`: there is not enough.
+    /// Delivers the messages of the inbox; returns `false` if there was not enough room.
     fn give_out(&mut self, batch: &mut Batch, drops: &mut Drops) -> bool {
         while self.next < self.inbox.count() {
             if !batch.has_room() || !self.intake.fits(FRAME_MAX as usize) {
@@ -136,10 +135,10 @@ impl Packet {
                 }
                 Err(Errno::INTR) => {}
                 Err(errno) => {
-                    // The interface is there, and knows better what can be made of a frame.
+                    // The interface is up, but cannot take such a frame.
                     let bad = errno == Errno::INVAL;
                     let why = if bad { DropReason::Offload } else { self.link.refused(errno) };
-                    // Where there is no room for one, there is none for the next.
+                    // If one frame finds no room, the next one does not either.
                     let alone = bad || why == DropReason::TooLong;
                     let lost = if alone { 1 } else { count - at };
                     sent.drops.add(why, lost as u64);
@@ -152,7 +151,7 @@ impl Packet {
     }
 }
 
-/// Puts a received frame into the batch, with the tag that the kernel took out.
+/// Puts a received frame into the batch, with the VLAN tag that the kernel stripped.
 fn take(received: &Received<'_>, intake: &mut Intake, batch: &mut Batch) -> Result<(), DropReason> {
     let Received { head, frame, tag } = received;
     if frame.len() < ETHERNET {
@@ -188,7 +187,7 @@ impl Adapter for Packet {
                 self.give_out(batch, drops);
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
-            // Said once; the socket goes on when the interface is up again.
+            // Reported once; the socket continues when the interface is up again.
             Err(_) => self.link.seen(State::Down),
         }
     }

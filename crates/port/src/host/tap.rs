@@ -15,7 +15,7 @@ use hostif::namespace::{self, Home};
 use hostif::netlink::Interface;
 use hostif::tap::{Handles, TapSpec, identify};
 
-pub(super) use adapter::{Tap, Wish};
+pub(super) use adapter::{IoOptions, Tap};
 
 use super::{Link, Opened};
 use crate::sys::Waker;
@@ -43,7 +43,7 @@ pub fn with_queues(
     uring: Option<bool>,
     bell: &Arc<Waker>,
 ) -> Result<Opened, HostError> {
-    make(queues, interface, home, Wish { uring, shared: false }, bell)
+    make(queues, interface, home, IoOptions { uring, shared: false }, bell)
 }
 
 /// Makes a port of the queues of a TAP that a client opened, and may still have open; `uring` as in
@@ -57,17 +57,17 @@ pub fn with_client_queues(
     bell: &Arc<Waker>,
 ) -> Result<Opened, HostError> {
     let (home, interface) = identify(&queues)?;
-    make(queues, interface, home, Wish { uring, shared: true }, bell)
+    make(queues, interface, home, IoOptions { uring, shared: true }, bell)
 }
 
 fn make(
     queues: Vec<OwnedFd>,
     interface: Interface,
     home: Home,
-    wish: Wish,
+    options: IoOptions,
     bell: &Arc<Waker>,
 ) -> Result<Opened, HostError> {
     let link = Link::new(&interface, home.is_foreign(), bell);
-    let adapter = Tap::new(queues, wish, Vec::new(), link.clone(), &interface.name)?;
+    let adapter = Tap::new(queues, options, Vec::new(), link.clone(), &interface.name)?;
     Ok(Opened { adapter: Box::new(adapter), link, interface, home, undo: None })
 }

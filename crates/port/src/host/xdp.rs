@@ -1,4 +1,4 @@
-//! Any Ethernet interface, by AF_XDP: its driver's queues are ours, the rest stays the kernel's.
+//! An Ethernet interface by AF_XDP: the port takes the frames of its driver's queues.
 //!
 //! ```text
 //!   driver ── program ──► socket of queue 0 ─┐                        ┌─► rings of the receiver
@@ -6,18 +6,19 @@
 //!               └──► the host's stack: what the filter leaves         └─► …
 //! ```
 //!
-//! A frame is received into a chunk of a pool that is a region's, and goes from there straight to
-//! its receiver: one copy by us, and none by the kernel where the driver knows how. The chunk goes
-//! back to its queue at the start of the next turn. What is sent is copied into a chunk, put into
-//! the ring of the first queue (so that its order stays), and the kernel is told once for a turn.
+//! The kernel puts a received frame into a chunk of the port's memory, from which the switch copies
+//! it to its receiver: one copy, and a second one by the kernel if the driver has no zero-copy
+//! mode. The chunk returns to its queue at the start of the next turn. Frames to send are copied
+//! into chunks and put into the ring of the first queue, which keeps their order; the kernel is
+//! told once in a turn.
 //!
-//! A port that is a member of a trust group has its chunks in the group's region (`store`). To
-//! and from other members it exchanges buffers instead of copying: what came for a frame's buffer
-//! is received into next, and a buffer that is sent is its own until the kernel gives it back.
+//! A port that is a member of a trust group has its chunks in the group's region (`store`). It
+//! exchanges buffers with other members instead of copying: the port receives into the buffer that
+//! it got for a frame, and keeps a buffer that it sends until the kernel returns it.
 //!
-//! By a virtual interface, frames arrive whose checksum a stack has left to its card; they are
-//! completed ([`packet::offload::partial`]). What is longer than the interface carries is a run of
-//! segments of which nothing else is known: it is dropped and counted.
+//! A virtual interface can deliver frames with a partial checksum, which the port completes
+//! ([`packet::offload::partial`]). A frame that is longer than the MTU is unsegmented, and AF_XDP
+//! does not tell its offload: the port drops and counts it.
 
 mod store;
 
@@ -47,14 +48,14 @@ use crate::sys::Waker;
 use crate::sys::xdp::{Bound, Descriptor, Place, SLOTS, XdpSocket};
 use store::{Store, Wanted};
 
-/// Chunks to send from.
+/// The number of chunks to send from.
 const SEND: u32 = 1024;
-/// Pieces of a frame that the kernel takes.
+/// The most fragments of a frame that the kernel takes.
 const PIECES: usize = 18;
 const ETHERNET: u32 = 14;
-/// Frames of one turn: taking one costs little, and giving the core away much.
+/// The most frames of one turn: a frame costs little, and a switch of threads much.
 const TURN: u32 = 256;
-/// Descriptors that one call sends at least, if there are so many.
+/// The least number of descriptors that one call sends, if there are so many.
 const PER_KICK: u32 = 32;
 
 /// Opens sockets on the queues of an existing interface and makes a port of them; `share`: their
@@ -131,7 +132,7 @@ pub fn with_handles(
     Ok(Opened { adapter: Box::new(adapter), link, interface, home, undo })
 }
 
-/// Binds a socket. The kernel gives a queue back some time after its socket was closed.
+/// Binds a socket. The kernel releases a queue some time after its socket was closed.
 fn bind(
     socket: OwnedFd,
     umem: &Umem,
@@ -155,7 +156,7 @@ fn bind(
     Err(why(Errno::BUSY))
 }
 
-/// What `port show` and the log say.
+/// The description in `port show` and in the log.
 fn describe(queues: &[u16], native: bool, bound: Bound, umem: &Umem, tags: Tags) -> String {
     let plural = if queues.len() == 1 { "queue" } else { "queues" };
     let all_from_0 = (0..).zip(queues).all(|(number, queue)| number == *queue);
@@ -189,27 +190,27 @@ impl AsFd for Queue {
 /// A queue of the interface.
 struct Queue {
     socket: XdpSocket,
-    /// Chunks that the kernel is to receive into.
+    /// Chunks to give to the kernel for received frames.
     lent: Vec<Chunk>,
-    /// Which pieces of the batch are its frames, on their way to their receivers.
+    /// The fragments of the batch that are frames of this queue, while they are delivered.
     out: Range<usize>,
 }
 
-/// A frame that has arrived: its descriptors, and what it is.
+/// A received frame: the number of its descriptors, and its length or why it is dropped.
 struct Arrived {
     descriptors: u32,
     frame: Result<u32, DropReason>,
 }
 
 impl Queue {
-    /// Gives the kernel what there is to receive into.
+    /// Gives free chunks to the kernel.
     fn give_back(&mut self, umem: &Umem) {
         let filled = self.socket.fill(self.lent.iter().map(|chunk| umem.fill_address(*chunk)));
         self.lent.drain(..filled as usize);
     }
 
-    /// Finds the next frame and puts its pieces into `frags`. None: there is none, or it is not
-    /// there as a whole yet.
+    /// Finds the next frame and puts its fragments into `frags`. `None`: there is no complete
+    /// frame.
     fn next(&self, umem: &Umem, frags: &mut Vec<Frag>) -> Option<Arrived> {
         let (mut bytes, mut good) = (0u32, true);
         let arrived = self.socket.arrived();
@@ -230,15 +231,15 @@ impl Queue {
                 return Some(Arrived { descriptors: i + 1, frame });
             }
         }
-        // A frame as long as the ring has no end.
+        // A frame that fills the ring has no end.
         let endless = arrived == SLOTS;
         endless.then_some(Arrived { descriptors: SLOTS, frame: Err(DropReason::TooLong) })
     }
 
-    /// The chunks of a frame that goes nowhere are received into again.
+    /// Frees the chunks of a frame that is dropped.
     fn keep(&mut self, umem: &Umem, count: u32) {
         let chunk = |i| umem.chunk_of(self.socket.peek(i).address);
-        // What is no chunk of ours is nobody's.
+        // An address outside of the chunks is the kernel's error, and is ignored.
         self.lent.extend((0..count).filter_map(chunk));
     }
 }
@@ -249,25 +250,25 @@ struct Xdp {
     /// The queue to begin with.
     next: usize,
     watched: Option<OwnedFd>,
-    /// Chunks to send from that are free.
+    /// Free chunks to send from.
     free: Vec<Chunk>,
-    /// Outlives the sockets.
+    /// The memory, which outlives the sockets.
     store: Store,
     link: Arc<Link>,
-    /// Frames may have several chunks.
+    /// The kernel accepts frames of several chunks.
     chains: bool,
-    /// Frames may arrive with a checksum that was begun.
+    /// Frames may arrive with a partial checksum.
     repairs: bool,
-    /// The descriptors of a frame that is sent.
+    /// The descriptors of a frame that is being sent.
     parts: Vec<Descriptor>,
-    /// The kernel sends nothing at the moment.
+    /// The kernel does not send at the moment.
     stalled: bool,
-    /// Attached as long as the interface is a port.
+    /// The XDP program, attached while the port exists.
     _steering: Steering,
 }
 
 impl Xdp {
-    /// Moves frames of one queue into the batch; `false`: that is full.
+    /// Puts frames of one queue into the batch; returns `false` if that is full.
     fn receive(&mut self, at: usize, left: &mut u32, batch: &mut Batch, drops: &mut Drops) -> bool {
         let (queue, umem) = (&mut self.queues[at], &mut self.store.umem);
         let longest = self.link.mtu() + super::HEADERS;
@@ -316,7 +317,7 @@ impl Xdp {
         }
     }
 
-    /// Has room in the send ring, and chunks.
+    /// Checks for room in the send ring, and for free chunks.
     fn can_send(&mut self, pieces: u32) -> Result<(), DropReason> {
         if self.free.len() < pieces as usize {
             self.reap();
@@ -349,8 +350,8 @@ impl Xdp {
         Ok(bytes as usize)
     }
 
-    /// Sends a frame from where it lies, if that is one buffer of the group, and leaves another in
-    /// its place; copies it otherwise.
+    /// Sends a frame of the group's memory in place, if it is one buffer, and leaves a free buffer
+    /// in exchange; copies other frames.
     fn put_exchanged(
         &mut self,
         batch: &mut Batch,
@@ -379,12 +380,12 @@ impl Xdp {
         Ok(bytes)
     }
 
-    /// Of an interface elsewhere we know by sending.
+    /// Whether the interface is down. For one in another namespace, only sending tells.
     fn is_down(&self) -> bool {
         self.link.state() != State::Up && !self.link.foreign
     }
 
-    /// Makes the kernel send what there is; a call sends some.
+    /// Makes the kernel send; a call sends a part of the ring.
     fn kick(&mut self) {
         let socket = &self.queues[0].socket;
         let mut left = socket.unsent();
@@ -402,7 +403,7 @@ impl Xdp {
             }
             let now = socket.unsent();
             if now + PER_KICK > left {
-                // Little goes now; what is left goes with what comes.
+                // Few are left, which go with the next frames.
                 break;
             }
             left = now;
@@ -412,7 +413,8 @@ impl Xdp {
     }
 }
 
-/// Its bytes may be a group's: they are copied out before they are looked at.
+/// Completes a partial checksum. The memory may be a group's, so bytes are copied out before they
+/// are read.
 fn repair(umem: &mut Umem, pieces: &[Frag]) {
     let mut head = [0; PREFIX];
     let len = umem.read(pieces[0], 0, &mut head);

@@ -72,7 +72,7 @@ impl RateLimitedLog {
     }
 
     pub(crate) fn info(&self, what: Arguments<'_>) {
-        if self.may_speak(&self.events, "of who comes and goes") {
+        if self.may_speak(&self.events, "of connects and disconnects") {
             tracing::info!("{}: {what}", self.name);
         }
     }
@@ -87,11 +87,11 @@ impl RateLimitedLog {
         match budget.turn(Instant::now()) {
             Turn::Say(0) => return true,
             Turn::Say(unsaid) => {
-                tracing::warn!("{}: {unsaid} lines {kind} were left out", self.name);
+                tracing::warn!("{}: {unsaid} lines {kind} were suppressed", self.name);
                 return true;
             }
             Turn::SayNoMore => {
-                tracing::warn!("{}: more lines {kind} are left out, and counted", self.name);
+                tracing::warn!("{}: more lines {kind} are suppressed, and counted", self.name);
             }
             Turn::LeaveOut => {}
         }
@@ -103,7 +103,7 @@ impl Drop for RateLimitedLog {
     fn drop(&mut self) {
         let unsaid = self.events.left_out().saturating_add(self.causes.left_out());
         if unsaid > 0 {
-            tracing::warn!("{}: {unsaid} lines were left out", self.name);
+            tracing::warn!("{}: {unsaid} lines were suppressed", self.name);
         }
     }
 }

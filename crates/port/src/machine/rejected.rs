@@ -47,9 +47,7 @@ impl<'a> RejectedPeers<'a> {
         self.status.note_rejected(process);
         if self.count.replace(self.count.get().saturating_add(1)) == 0 {
             let owner = self.status.process().unwrap_or(0);
-            self.log.warn(format_args!(
-                "process {process} is turned away: process {owner} has the port"
-            ));
+            self.log.warn(format_args!("rejected process {process}: process {owner} has the port"));
         }
         self.paused_until.set(Instant::now().checked_add(PAUSE));
     }
@@ -66,7 +64,7 @@ impl Drop for RejectedPeers<'_> {
     fn drop(&mut self) {
         let more = self.count.get().saturating_sub(1);
         if more > 0 {
-            self.log.warn(format_args!("{more} more were turned away meanwhile"));
+            self.log.warn(format_args!("rejected {more} more processes meanwhile"));
         }
     }
 }

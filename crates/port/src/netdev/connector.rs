@@ -1,4 +1,5 @@
-//! The thread that gets a port its peers, one after the other, so that the worker waits for none.
+//! The thread that gets peers for a port, one after the other, so that the worker never waits for
+//! one.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,19 +18,19 @@ use crate::machine::socket::{Listener, connect_datagrams};
 use crate::machine::{MachinePort, RETRY_MS, Spec, State, Status, process_of};
 use crate::sys::vhost::{Event, wait};
 
-/// How long one that comes while another is there is kept waiting. The other may have gone, and
-/// the worker not have seen it yet.
+/// How long a new peer waits while another one has the port. That one may have gone without the
+/// worker's notice.
 const GRACE_MS: u32 = 200;
 
-/// Where peers come from.
+/// The origin of peers.
 pub(super) enum Source {
-    /// The port's listener.
+    /// Peers connect to the port's listener, or the port connects to them.
     Accept,
-    /// Datagrams are sent to this path; the listener is where ours arrive.
+    /// The port sends datagrams to the socket of this path, and receives by its own.
     Datagrams(PathBuf),
 }
 
-/// The connector of a port.
+/// The connector's end.
 pub(super) struct Connector {
     log: RateLimitedLog,
     source: Source,
@@ -40,23 +41,23 @@ pub(super) struct Connector {
     given: Arc<Event>,
     ends: Receiver<End>,
     ended: Arc<Event>,
-    /// Came while another was there.
+    /// A peer that connected while another one had the port.
     next: Option<OwnedFd>,
-    /// For its descriptors.
+    /// The charge for its descriptors.
     _charge: Charge,
 }
 
-/// The worker's end of what it and the connector say to each other.
+/// The worker's end of the channel between the two.
 pub(super) struct PeerChannel {
     peers: Receiver<OwnedFd>,
     given: Arc<Event>,
     ends: Sender<End>,
     ended: Arc<Event>,
-    /// Readable when there is something to do for the adapter.
+    /// The epoll set that wakes the worker.
     epoll: OwnedFd,
 }
 
-/// Both.
+/// Both ends of a new channel.
 pub(super) fn pair(
     spec: &Spec,
     charge: Charge,
@@ -94,40 +95,40 @@ impl PeerChannel {
         Some(peer)
     }
 
-    /// Tells the connector that its peer is let go.
+    /// Tells the connector that the port has disconnected its peer.
     pub(super) fn end(&self, end: End) {
-        // A connector that is gone has stopped.
+        // Fails only if the connector has ended.
         let _ = self.ends.send(end);
         self.ended.set();
     }
 
-    /// From now on there is something to do when this is readable.
+    /// Wakes the worker when the descriptor is readable.
     pub(super) fn watch(&self, fd: impl AsFd) -> rustix::io::Result<()> {
         epoll::add(&self.epoll, fd, EventData::new_u64(0), EventFlags::IN)
     }
 
-    /// The same when it is writable, too.
+    /// Wakes the worker when the descriptor is writable, too, if `wanted`.
     pub(super) fn watch_room(&self, fd: impl AsFd, wanted: bool) {
         let room = if wanted { EventFlags::OUT } else { EventFlags::empty() };
-        // What is watched can be watched otherwise.
+        // Changing a watch that exists cannot fail.
         let _ = epoll::modify(&self.epoll, fd, EventData::new_u64(0), EventFlags::IN | room);
     }
 
     pub(super) fn unwatch(&self, fd: impl AsFd) {
-        // It is closed next.
+        // The descriptor is closed next.
         let _ = epoll::delete(&self.epoll, fd);
     }
 }
 
 impl PeerChannel {
-    /// What the worker waits for.
+    /// The descriptor that the worker waits for.
     pub(super) fn descriptor(&self) -> &OwnedFd {
         &self.epoll
     }
 }
 
 impl Connector {
-    /// What control has of the port.
+    /// The control thread's part of the port.
     pub(super) fn port(&self) -> MachinePort {
         let (listener, stop, status) =
             (self.listener.clone(), self.stop.clone(), self.status.clone());
@@ -136,9 +137,9 @@ impl Connector {
 
     pub(super) fn run(mut self) {
         while let Some(peer) = self.next_peer() {
-            let whom = self.greet(&peer);
+            let peer = self.greet(&peer);
             self.ended.clear();
-            // First: who has taken the peer clears this.
+            // Set first: the worker clears it when it takes the peer.
             self.given.set();
             if self.peers.send(peer).is_err() {
                 return;
@@ -149,10 +150,10 @@ impl Connector {
             self.status.note(State::Waiting);
             match end {
                 None => return,
-                Some(End::Gone) => self.log.info(format_args!("{whom} has gone")),
+                Some(End::Gone) => self.log.info(format_args!("{peer} disconnected")),
                 Some(end) => {
                     self.status.complain(Some(end.to_string()));
-                    self.log.warn(format_args!("{whom} is let go: {end}"));
+                    self.log.warn(format_args!("disconnected {peer}: {end}"));
                 }
             }
             if self.is_stopped_within(RETRY_MS) {
@@ -161,20 +162,20 @@ impl Connector {
         }
     }
 
-    /// Notes who it is.
+    /// Records a new peer; returns its description.
     fn greet(&self, peer: &OwnedFd) -> String {
         if let Source::Datagrams(path) = &self.source {
             self.status.welcome(0);
-            self.log.info(format_args!("{} is there", path.display()));
+            self.log.info(format_args!("{} exists", path.display()));
             return path.display().to_string();
         }
         let process = process_of(peer);
         self.status.welcome(process);
-        self.log.info(format_args!("process {process} has connected"));
+        self.log.info(format_args!("process {process} connected"));
         format!("process {process}")
     }
 
-    /// Waits for one; none if the port is to be closed.
+    /// Waits for a peer; returns `None` when the port is being closed.
     fn next_peer(&mut self) -> Option<OwnedFd> {
         loop {
             let next = match &self.source {
@@ -201,7 +202,7 @@ impl Connector {
         }
     }
 
-    /// Why the peer was let go; none if the port is to be closed.
+    /// Waits until the peer is disconnected; returns why, or `None` when the port is being closed.
     fn wait_for_end(&mut self) -> Option<End> {
         let rejected = RejectedPeers::new(&self.log, &self.status);
         loop {
@@ -230,7 +231,7 @@ impl Connector {
         matches!(ended, Ok([true, _]))
     }
 
-    /// Is the port to be closed? Waits so long for that.
+    /// Waits so long; returns whether the port is being closed.
     fn is_stopped_within(&self, ms: u32) -> bool {
         match wait([Some(self.stop.as_fd())], Some(ms)) {
             Ok([stopped]) => stopped,

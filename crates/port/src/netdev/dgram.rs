@@ -1,7 +1,7 @@
 //! Frames in datagrams.
 //!
-//! A socket of this kind takes few that nobody has read (`net.unix.max_dgram_qlen`, 10 where
-//! nobody has raised it), so what the peer does not take at once waits here.
+//! The kernel queues few unread datagrams (`net.unix.max_dgram_qlen`, 10 by default), so the port
+//! keeps the frames that the peer does not take at once.
 
 use std::any::Any;
 use std::array::from_fn;
@@ -18,29 +18,29 @@ use switch::{Adapter, DropReason, Drops, Notify, Sent};
 use super::connector::PeerChannel;
 use super::{End, WAITING};
 
-/// Bytes that we receive at most: one more than there may be.
+/// The most bytes to receive: one more than the longest frame has.
 const READ: usize = FRAME_MAX as usize + 1;
-/// Most frames that wait for the peer.
+/// The most frames that wait for the peer.
 const QUEUE: usize = 256;
-/// Most frames of one call.
+/// The most frames of one system call.
 const BATCH: usize = 32;
 
 /// The worker's side of a port.
 pub(super) struct Datagrams {
     channel: PeerChannel,
     ours: OwnedFd,
-    /// What goes in here arrives at the peer.
+    /// The socket that sends to the peer.
     peer: Option<OwnedFd>,
-    /// Bytes of the longest frame that goes in there.
+    /// The longest frame that the socket takes.
     longest: usize,
     intake: Intake,
     read: Box<[u8]>,
-    /// Frames that wait, one behind the other, and where they end.
+    /// Frames that wait, one after another, and where each ends.
     outbox: Vec<u8>,
     ends: Vec<usize>,
-    /// How many of them the peer has taken.
+    /// The number of them that the peer has taken.
     taken: usize,
-    /// It takes no more for now; the channel tells when it does.
+    /// The peer's queue is full; the epoll set reports when it is not.
     is_full: bool,
 }
 
@@ -105,7 +105,7 @@ impl Datagrams {
         self.ends.len() == QUEUE || self.outbox.len() >= WAITING
     }
 
-    /// Sends what waits, unless the peer is known to take nothing.
+    /// Sends the waiting frames, unless the peer's queue is known to be full.
     fn write(&mut self) {
         while let Some(peer) = self.peer.as_ref().filter(|_| !self.is_full)
             && self.taken < self.ends.len()
@@ -113,7 +113,7 @@ impl Datagrams {
             match send_some(peer, &self.outbox, &self.ends, self.taken) {
                 Ok(sent) => self.taken += sent,
                 Err(Errno::INTR) => {}
-                // Not seen, for what is longer was not put here. It would never be taken.
+                // Not expected, because longer frames were refused. The peer would never take it.
                 Err(Errno::MSGSIZE) => self.taken += 1,
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
                     self.is_full = self.channel.watch(peer).is_ok();
@@ -129,7 +129,7 @@ impl Datagrams {
         self.forget_taken();
     }
 
-    /// Room for new ones is only behind the old ones.
+    /// Removes the frames that the peer has taken.
     fn forget_taken(&mut self) {
         if let Some(last) = self.taken.checked_sub(1) {
             let bytes = self.ends[last];
@@ -140,7 +140,7 @@ impl Datagrams {
         }
     }
 
-    /// Tries again after the peer took nothing: something has happened.
+    /// Sends again after the peer's queue was full.
     fn write_again(&mut self) {
         if let Some(peer) = self.peer.as_ref().filter(|_| self.is_full) {
             self.channel.unwatch(peer);
@@ -150,15 +150,15 @@ impl Datagrams {
     }
 }
 
-/// How long a frame may be: as long as any, and no longer than the kernel takes in one piece.
+/// The longest frame: FRAME_MAX, or less if the socket's buffer is smaller.
 fn longest(peer: &OwnedFd) -> usize {
-    /// What it keeps of the buffer for itself.
+    /// The part of the buffer that the kernel uses itself.
     const OWN: usize = 32;
     let room = sockopt::socket_send_buffer_size(peer).unwrap_or(0);
     room.saturating_sub(OWN).min(FRAME_MAX as usize)
 }
 
-/// Sends frames from number `first` on; returns how many, at least one.
+/// Sends frames from number `first` on; returns how many it sent, at least one.
 fn send_some(peer: &OwnedFd, bytes: &[u8], ends: &[usize], first: usize) -> Result<usize, Errno> {
     let count = (ends.len() - first).min(BATCH);
     let start = |i: usize| i.checked_sub(1).map_or(0, |before| ends[before]);
@@ -180,7 +180,7 @@ impl Adapter for Datagrams {
         batch.restart(self.intake.region());
         self.answer();
         self.write_again();
-        // Counted, so that nobody who sends what is refused has a turn for ever.
+        // Counted, so that a peer whose frames are refused cannot prolong a turn for ever.
         for _ in 0..FRAMES {
             if !batch.has_room() || !self.intake.fits(FRAME_MAX as usize) {
                 return;
@@ -193,7 +193,7 @@ impl Adapter for Datagrams {
                 }
                 Ok((0..ETHERNET, _)) => drops.add(DropReason::TooShort, 1),
                 Ok(_) => drops.add(DropReason::TooLong, 1),
-                // Whatever it is, there is no frame.
+                // Any error means that there is no frame.
                 Err(_) => return,
             }
         }
@@ -264,7 +264,7 @@ mod tests {
         }
     }
 
-    /// `net.core.wmem_default` may be less than a long frame.
+    /// `net.core.wmem_default` may be smaller than a long frame.
     #[test]
     fn a_frame_goes_in_one_piece_or_is_too_long() {
         let (ours, theirs) = UnixDatagram::pair().expect("descriptors");

@@ -1,7 +1,8 @@
-//! Any network card of any QEMU: its network backends `stream` and `dgram`, by UNIX sockets.
+//! Network cards of QEMU that have no vhost-user: its backends `stream` and `dgram`, by UNIX
+//! sockets.
 //!
 //! ```text
-//!   monitor (QEMU, …)           connector, one thread for each port        worker
+//!   VMM (QEMU, …)               connector, one thread for each port        worker
 //!  ┌──────────────────┐        ┌──────────────────────────┐ socket  ┌─────────┐
 //!  │ e1000, rtl8139 … │ ─────► │ accepts, or connects     │ ──────► │ adapter │
 //!  └────────┬─────────┘        │ again and again; logs    │ ◄────── └────┬────┘
@@ -11,13 +12,14 @@
 //!
 //! * `stream`: a length of four bytes, most significant first, then a frame, and so on, in both
 //!   directions. One peer has the port at a time.
-//! * `dgram`: a frame in each datagram. Each side has a socket with a path: ours, to which
-//!   whoever may write to it sends, and the peer's. A peer that has gone is noticed when something
-//!   is sent to it.
+//! * `dgram`: a frame in each datagram. Each side has a socket with a path: the port's, to which
+//!   any process with write permission can send, and the peer's. The port notices that a peer has
+//!   gone when it sends to it.
 //!
-//! Nothing waits for a peer. What it does not take at once waits in memory of ours, bounded, and
-//! what finds no room there is dropped and counted. One that breaks the rules is let go with a channel
-//! in the log, and may come again. Other programs speak these forms, too (passt, gvproxy, …).
+//! The worker never waits for a peer. What the peer does not take at once waits in bounded memory,
+//! and the port drops and counts what finds no room there. The port disconnects a peer that breaks
+//! the protocol, with a line in the log; it may connect again. Other programs speak these
+//! protocols, too (passt, gvproxy, …).
 
 mod connector;
 mod dgram;
@@ -33,14 +35,14 @@ use crate::machine::{MachinePort, SocketError, Spec, Status};
 use crate::sys::Waker;
 use connector::{Connector, Source};
 
-/// Bytes that wait for a peer.
+/// The most bytes that wait for a peer.
 const WAITING: usize = 256 << 10;
-/// Descriptors of a port: its socket, the connection, one that is kept waiting, five that worker
-/// and connector tell each other with.
+/// The descriptors of a port: its socket, the connection, a connection that waits, five for worker
+/// and connector to signal each other.
 const DESCRIPTORS: u64 = 8;
 
-/// Opens a port for a byte stream: its adapter for the worker, and the rest. `bell` is rung when
-/// its state changes.
+/// Opens a port for a byte stream; returns its adapter for the worker, and the rest. The port rings
+/// `bell` when its state changes.
 ///
 /// # Errors
 /// [`SocketError`], with what to do.
@@ -59,7 +61,7 @@ pub fn open_stream(
     Ok((Box::new(adapter), start(connector).map_err(&system)?))
 }
 
-/// The same for datagrams.
+/// Opens a port for datagrams, as [`open_stream`] does for a byte stream.
 ///
 /// # Errors
 /// [`SocketError`], with what to do.
@@ -84,21 +86,21 @@ fn start(connector: Connector) -> std::io::Result<MachinePort> {
     Ok(port)
 }
 
-/// Why a peer is let go.
+/// Why the port disconnects a peer.
 #[derive(Debug, thiserror::Error)]
 enum End {
-    /// It has closed its end.
+    /// The peer has closed the connection.
     #[error("it has gone")]
     Gone,
-    /// It does not speak our language.
+    /// The peer does not send frames behind their length.
     #[error("it announced a frame of {0} bytes; is it a -netdev stream?")]
     TooLong(u32),
-    /// The system cannot.
+    /// A system call failed.
     #[error("{0}")]
     System(#[from] rustix::io::Errno),
 }
 
-/// For ports that are opened and watched by the tests of both kinds.
+/// Ports that the tests of both kinds open and watch.
 #[cfg(test)]
 mod fixture {
     use super::*;
@@ -135,7 +137,7 @@ mod fixture {
         soon("another state", || port.status().state() == state);
     }
 
-    /// What the adapter takes in within one turn, and what it dropped.
+    /// Receives one turn; returns the frames, and the number of drops.
     pub(super) fn turn(adapter: &mut dyn Adapter) -> (Vec<Vec<u8>>, u64) {
         let (mut batch, mut drops) = (Batch::new(256), Drops::default());
         adapter.recv(&mut batch, &mut drops);
@@ -161,7 +163,7 @@ mod fixture {
         sent.delivered.frames
     }
 
-    /// Sends the longest frame as it is, with a tag, and as it is.
+    /// Sends the longest frame three times: as it is, with a tag, and as it is.
     pub(super) fn send_longest_and_tagged(adapter: &mut dyn Adapter) -> Sent {
         let mut intake = ring::intake::Intake::new(1, FRAME_MAX).expect("memory");
         let mut batch = Batch::new(256);

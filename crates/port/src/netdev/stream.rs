@@ -1,7 +1,7 @@
 //! Frames in a byte stream, each behind its length.
 //!
-//! What has been read and not been given out stays in the inbox: half a frame, or whole ones for
-//! which the turn had no room. What the peer has not taken stays in the outbox.
+//! The inbox keeps received bytes that were not delivered yet: a part of a frame, or frames for
+//! which the turn had no room. The outbox keeps bytes that the peer has not taken.
 
 use std::any::Any;
 use std::os::fd::OwnedFd;
@@ -16,9 +16,9 @@ use switch::{Adapter, DropReason, Drops, Notify, Sent};
 use super::connector::PeerChannel;
 use super::{End, WAITING};
 
-/// Bytes in front of each frame: its length.
+/// The length of the length field.
 const LENGTH: usize = 4;
-/// Room for the longest frame, and for as much as many short ones take.
+/// Room for the longest frame, and for as many bytes of short ones.
 const INBOX: usize = LENGTH + FRAME_MAX as usize + (128 << 10);
 
 /// The worker's side of a port.
@@ -28,9 +28,9 @@ pub(super) struct Stream {
     intake: Intake,
     inbox: Inbox,
     outbox: Vec<u8>,
-    /// How much of the outbox the peer has taken.
+    /// The number of bytes of the outbox that the peer has taken.
     taken: usize,
-    /// It takes no more for now; the channel tells when it does.
+    /// The peer's buffer is full; the epoll set reports when it is not.
     is_full: bool,
 }
 
@@ -70,7 +70,7 @@ impl Stream {
         self.channel.end(end);
     }
 
-    /// Receives once, and gives out what there is.
+    /// Receives once, and delivers the frames of the inbox.
     fn read(&mut self, batch: &mut Batch, drops: &mut Drops) -> Result<(), End> {
         let Some(peer) = &self.peer else { return Ok(()) };
         if !give_out(&mut self.inbox, &mut self.intake, batch, drops)? {
@@ -95,7 +95,7 @@ impl Stream {
         batch.append(delivery, &mut self.outbox);
         let bytes = self.outbox.len() - start - LENGTH;
         let length = u32::try_from(bytes).expect("frames are short");
-        // With a tag. The peer would hang up, as we do.
+        // A tag can make a frame too long, and the peer would disconnect.
         if length > FRAME_MAX {
             self.outbox.truncate(start);
             return Err(DropReason::TooLong);
@@ -104,7 +104,7 @@ impl Stream {
         Ok(bytes)
     }
 
-    /// Sends what waits, unless the peer is known to take nothing.
+    /// Sends the waiting bytes, unless the peer's buffer is known to be full.
     fn write(&mut self) {
         while let Some(peer) = self.peer.as_ref().filter(|_| !self.is_full)
             && self.taken < self.outbox.len()
@@ -126,13 +126,13 @@ impl Stream {
         }
     }
 
-    /// Tries again after the peer took nothing: something has happened.
+    /// Sends again after the peer's buffer was full.
     fn write_again(&mut self) {
         if let Some(peer) = self.peer.as_ref().filter(|_| self.is_full) {
             self.channel.watch_room(peer, false);
             self.is_full = false;
             self.write();
-            // Room for new ones is only behind the old ones.
+            // Frames that are sent next follow the bytes that wait.
             self.outbox.drain(..self.taken);
             self.taken = 0;
         }
@@ -146,7 +146,7 @@ fn ended(errno: Errno) -> End {
     }
 }
 
-/// `false`: there was no room for all that is whole.
+/// Delivers complete frames; returns `false` if there was no room for all.
 fn give_out(
     inbox: &mut Inbox,
     intake: &mut Intake,
@@ -192,7 +192,7 @@ impl Adapter for Stream {
 
 impl Notify for Stream {
     fn pending(&mut self) -> bool {
-        // One that is too long is found when it is asked for again.
+        // The next call reports a frame that is too long.
         !matches!(self.inbox.frame(), Ok(None))
     }
 
@@ -201,7 +201,7 @@ impl Notify for Stream {
     }
 }
 
-/// Bytes that were received and not given out.
+/// Bytes that were received and not delivered.
 struct Inbox {
     bytes: Box<[u8]>,
     start: usize,
@@ -210,7 +210,7 @@ struct Inbox {
 
 impl Default for Inbox {
     fn default() -> Self {
-        // Memory that no peer has needed yet is not committed.
+        // The kernel commits the memory when it is used first.
         Self { bytes: vec![0; INBOX].into_boxed_slice(), start: 0, end: 0 }
     }
 }
@@ -220,7 +220,7 @@ impl Inbox {
         (self.start, self.end) = (0, 0);
     }
 
-    /// The next frame, if it is there as a whole.
+    /// The next frame, if it is complete.
     fn frame(&self) -> Result<Option<&[u8]>, End> {
         let Some((length, rest)) = self.bytes[self.start..self.end].split_first_chunk() else {
             return Ok(None);
@@ -232,7 +232,7 @@ impl Inbox {
         Ok(rest.get(..length as usize))
     }
 
-    /// Receives behind what is there: all frames that were whole have been given out.
+    /// Receives more bytes. All complete frames have been delivered.
     fn fill(&mut self, peer: &OwnedFd) -> Result<(), End> {
         self.bytes.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
@@ -269,7 +269,7 @@ mod tests {
         (0..len).map(|i| i.to_le_bytes()[0]).collect()
     }
 
-    /// A port with somebody at its other end.
+    /// A port that is connected to a peer.
     fn opened() -> (Box<dyn Adapter>, MachinePort, UnixStream, TempDir) {
         let dir = tempdir().expect("a directory");
         let (adapter, port) =

@@ -1,17 +1,17 @@
 //! Doorbells: the system calls of this crate.
 //!
 //! A doorbell is a pipe and not an eventfd, because the two ends of a pipe are two open file
-//! descriptions. Whoever holds an eventfd can read it empty, fill it up, or change its blocking
-//! mode under the other side; a client could put a worker to sleep for ever, or block it in
-//! `write`. With a pipe each side changes only its own end, and the end of file tells a client
-//! that the daemon is gone.
+//! descriptions. A process that holds an eventfd can read it, fill it, or change its blocking mode
+//! for all holders: a client could put a worker to sleep for ever, or block it in `write`. With a
+//! pipe, each side changes only its own end, and the end of file tells a client that the daemon is
+//! gone.
 
 pub mod aio;
-pub mod outbox;
 pub mod packet;
 pub mod tun;
 pub mod uring;
 pub mod vhost;
+pub mod write_list;
 pub mod xdp;
 
 use std::cell::Cell;
@@ -29,33 +29,34 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use switch::Wake;
 
-/// A worker's doorbell: any number of clients write port numbers, the worker reads them.
+/// A worker's doorbell: clients write port numbers to it, and the worker reads them.
 ///
-/// Ports that have a descriptor of their own are watched too, level-triggered: nothing is to be
-/// armed, and nothing can be missed. While there are none, waiting is a `read` of the pipe.
+/// The worker also watches ports that have a descriptor of their own, level-triggered, so that
+/// nothing needs to be armed and no event is missed. Without such ports, it waits in a `read` of
+/// the pipe.
 #[derive(Debug)]
 pub struct Doorbell {
     blocking: OwnedFd,
     polled: OwnedFd,
     writer: OwnedFd,
     decoder: Cell<Decoder>,
-    /// The pipe and the descriptors that are watched.
+    /// The epoll set of the pipe and the watched descriptors.
     epoll: OwnedFd,
     watched: Cell<u32>,
 }
 
-/// Who rang.
+/// The ports that rang.
 #[derive(Debug, Default)]
 pub struct Rung {
-    /// Numbers that clients wrote.
+    /// The numbers that clients wrote.
     pub numbers: Vec<u32>,
-    /// Numbers of watched ports that have something.
+    /// The numbers of watched ports that are ready.
     pub ready: Vec<u32>,
 }
 
-/// What the pipe is called among the watched descriptors: no port has this number.
+/// The pipe's number in the epoll set: no port has it.
 const PIPE: u64 = u64::MAX;
-/// Watched descriptors that are reported at once.
+/// The most watched descriptors of one report.
 const EVENTS: usize = 64;
 
 impl Doorbell {
@@ -74,8 +75,8 @@ impl Doorbell {
         Ok(Self { blocking, polled, writer, decoder, epoll, watched })
     }
 
-    /// From now on `number` is ready whenever `fd` is readable or in trouble, until it is closed
-    /// or [unwatched](Doorbell::unwatch).
+    /// Watches a descriptor: `number` is ready whenever `fd` is readable or has an error, until it
+    /// is closed or [unwatched](Doorbell::unwatch).
     ///
     /// # Errors
     /// No memory, or too many watches.
@@ -86,16 +87,16 @@ impl Doorbell {
         Ok(())
     }
 
-    /// Takes one watch back; `fd`, unless it has been closed.
+    /// Ends a watch; `fd`, unless it has been closed.
     pub fn unwatch(&self, fd: Option<BorrowedFd<'_>>) {
         self.watched.set(self.watched.get() - 1);
         if let Some(fd) = fd {
-            // One that is not watched any more needs no unwatching.
+            // The call fails if the descriptor is not watched any more.
             let _ = epoll::delete(&self.epoll, fd);
         }
     }
 
-    /// A writing end for the daemon itself.
+    /// The daemon's own writing end.
     ///
     /// # Errors
     /// No descriptors left.
@@ -103,8 +104,8 @@ impl Doorbell {
         reopen(&self.writer, OpenOptions::new().write(true)).map(Ringer)
     }
 
-    /// Waits until somebody rings, then reports who did. `false`: somebody writes too much or
-    /// nonsense, and the numbers of others may not have fitted.
+    /// Waits for a ring, then reports the ports. Returns `false` if a client writes garbage or too
+    /// much, so that other clients' numbers may be lost.
     pub fn wait(&self, rung: &mut Rung) -> bool {
         if self.watched.get() == 0 {
             return self.read(&self.blocking, &mut rung.numbers);
@@ -112,7 +113,7 @@ impl Doorbell {
         self.look(rung, None)
     }
 
-    /// Reports who rang, without waiting; otherwise as [`Doorbell::wait`].
+    /// [`Doorbell::wait`] without waiting.
     pub fn poll(&self, rung: &mut Rung) -> bool {
         if self.watched.get() == 0 {
             return self.read(&self.polled, &mut rung.numbers);
@@ -122,7 +123,7 @@ impl Doorbell {
 
     fn look(&self, rung: &mut Rung, timeout: Option<&Timespec>) -> bool {
         let mut space = [MaybeUninit::uninit(); EVENTS];
-        // A signal is as good as nothing: whoever waits tries again.
+        // A signal interrupted the call; the caller tries again.
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, timeout) else { return true };
         let mut clean = true;
         for event in events {
@@ -156,8 +157,8 @@ impl Doorbell {
 pub struct Ringer(OwnedFd);
 
 impl Ringer {
-    /// A writing end for one client: a description of its own, so that nothing the client does
-    /// to it touches another's.
+    /// A writing end for one client. It is an open file description of its own, so the client
+    /// cannot change another one's mode.
     ///
     /// # Errors
     /// No descriptors left.
@@ -176,19 +177,19 @@ impl Ringer {
 pub struct Waker(OwnedFd);
 
 impl Waker {
-    /// A doorbell with its two ends: the client's, which is read from, and ours.
+    /// A doorbell and its two ends: the client's, for reading, and the daemon's.
     ///
     /// # Errors
     /// No descriptors left.
     pub fn new() -> io::Result<(OwnedFd, Self)> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
-        // One page is plenty for single bytes, and pages of pipes are counted for each user.
+        // One page is enough for single bytes, and the kernel limits each user's pages of pipes.
         fcntl_setpipe_size(&write, 4096)?;
         set_nonblocking(&write)?;
         Ok((read, Self(write)))
     }
 
-    /// A writing end for somebody else, a description of its own.
+    /// A writing end for another process, which is an open file description of its own.
     ///
     /// # Errors
     /// No descriptors left.
@@ -198,17 +199,17 @@ impl Waker {
 }
 
 impl Waker {
-    /// Is nobody left who could be woken?
+    /// Whether no process can be woken by it any more.
     #[must_use]
     pub fn is_deserted(&self) -> bool {
-        // Asks for nothing: what remains is the error that a pipe without readers has.
+        // Without requested events, poll reports only the error of a pipe without readers.
         let mut fds = [PollFd::new(&self.0, PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 }
 
-/// The doorbells of all who hold a port.
+/// The doorbells of all clients that hold a port.
 #[derive(Debug)]
 pub struct Wakers(pub Vec<Arc<Waker>>);
 
@@ -219,13 +220,13 @@ impl Wake for Wakers {
 }
 
 impl Wake for Waker {
-    /// A full pipe is as good: the client has been woken many times over.
+    /// A full pipe needs no more bytes: the client has been woken many times over.
     fn wake(&self) {
         write_or_skip(&self.0, &[0]);
     }
 }
 
-/// A new open file description of a pipe's end, non-blocking.
+/// A new, non-blocking open file description of a pipe's end.
 fn reopen(fd: &OwnedFd, options: &mut OpenOptions) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let flags = OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -237,12 +238,12 @@ fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
     Ok(rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK)?)
 }
 
-/// A doorbell that cannot be rung needs no ringing: it is full, or its other side is gone.
+/// Writes unless the doorbell is full or its other end is closed; it needs no ring then.
 fn write_or_skip(fd: &OwnedFd, bytes: &[u8]) {
     while rustix::io::write(fd, bytes) == Err(Errno::INTR) {}
 }
 
-/// Does the kernel take runs of datagrams behind a virtio-net header? Linux does since 6.2.
+/// Whether the kernel takes UDP segmentation behind a virtio-net header (Linux 6.2).
 #[must_use]
 pub fn knows_datagram_runs() -> bool {
     let system = rustix::system::uname();

@@ -1,8 +1,8 @@
-//! Packet sockets: `recvmmsg` and `sendmmsg`, which no safe wrapper that we use knows.
+//! Packet sockets: `recvmmsg` and `sendmmsg`, which no safe wrapper that we use has.
 //!
-//! Frames lie in memory of ours; the kernel copies. A ring that the kernel maps would save one
-//! copy of those that come in, at the price of a delay (version 3 hands over blocks) or a slot per
-//! frame as long as the longest (version 2), which for runs of 64 KiB is 16 MB.
+//! The kernel copies frames to and from memory of the daemon. A ring that the kernel maps would
+//! save one copy of received frames, at the price of a delay (version 3 delivers blocks) or of a
+//! slot for each frame that fits the longest one (version 2), which is 16 MB for frames of 64 KiB.
 
 #![allow(unsafe_code)] // UNSAFETY: raw socket calls.
 
@@ -15,11 +15,11 @@ use libc::c_int;
 use packet::offload::VNET_LEN;
 use rustix::io::Errno;
 
-/// Most frames of one call.
+/// The most frames of one call.
 pub const BATCH: usize = 64;
-/// Bytes kept for each frame: the longest run that Linux hands out, with a tag.
+/// The room for each frame: the longest unsegmented frame that Linux delivers, with a tag.
 const FRAME: usize = 65_536 + 64;
-/// `tpacket_auxdata`, and where in it is what we read.
+/// The layout of `tpacket_auxdata`.
 mod aux {
     use std::ops::Range;
 
@@ -39,7 +39,7 @@ impl PacketSocket {
     /// Receives up to [`BATCH`] frames; returns how many.
     ///
     /// # Errors
-    /// `EAGAIN` where there are none, `ENETDOWN` once when the interface has gone down.
+    /// `EAGAIN` if there are none; `ENETDOWN`, once, when the interface has gone down.
     pub fn receive(&self, inbox: &mut Inbox) -> Result<usize, Errno> {
         inbox.count = 0;
         // SAFETY: all zeros are values of these structures.
@@ -76,17 +76,17 @@ impl PacketSocket {
         Ok(inbox.count)
     }
 
-    /// Sends frames, each behind its virtio-net header; returns how many, at least one.
+    /// Sends frames, each behind its virtio-net header; returns how many it sent, at least one.
     ///
     /// # Errors
-    /// What the kernel says of the first.
+    /// The error of the first frame.
     pub fn send(&self, frames: &[&[u8]]) -> Result<usize, Errno> {
         // SAFETY: all zeros are values of these structures.
         let (mut pieces, mut messages): ([libc::iovec; BATCH], [libc::mmsghdr; BATCH]) =
             unsafe { (zeroed(), zeroed()) };
         for (i, frame) in frames.iter().enumerate().take(BATCH) {
             let (iov_base, iov_len) = (frame.as_ptr().cast_mut().cast(), frame.len());
-            // The kernel only reads what is sent.
+            // The kernel only reads from these.
             pieces[i] = libc::iovec { iov_base, iov_len };
             messages[i].msg_hdr.msg_iov = &raw mut pieces[i];
             messages[i].msg_hdr.msg_iovlen = 1;
@@ -122,7 +122,7 @@ impl AsFd for PacketSocket {
     }
 }
 
-/// Room for control data, aligned as the kernel wants it.
+/// Room for control data, with the kernel's alignment.
 type Control = [u64; 8];
 
 /// Received frames.
@@ -132,7 +132,7 @@ pub struct Inbox {
     heads: [[u8; VNET_LEN]; BATCH],
     controls: [Control; BATCH],
     control_lens: [usize; BATCH],
-    /// Lengths of the frames; none of those that were cut off.
+    /// The lengths of the frames; `None` for those that were truncated.
     lens: [Option<usize>; BATCH],
     count: usize,
 }
@@ -140,18 +140,18 @@ pub struct Inbox {
 /// A received frame.
 #[derive(Debug)]
 pub struct Received<'a> {
-    /// What is left to do to it.
+    /// The virtio-net header.
     pub head: [u8; VNET_LEN],
-    /// The frame without the tag that the kernel took out.
+    /// The frame, without the VLAN tag that the kernel stripped.
     pub frame: &'a [u8],
-    /// That tag: protocol and TCI.
+    /// The stripped tag: TPID and TCI.
     pub tag: Option<[u8; 4]>,
 }
 
 impl Default for Inbox {
     fn default() -> Self {
         Self {
-            // Memory that no frame has needed yet is not committed.
+            // The kernel commits memory when it is used first.
             frames: vec![0; BATCH * FRAME].into_boxed_slice(),
             heads: [[0; VNET_LEN]; BATCH],
             controls: [[0; 8]; BATCH],
@@ -163,13 +163,13 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// How many frames there are.
+    /// The number of frames.
     #[must_use]
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// One of them; none if it was cut off.
+    /// A frame; `None` if it was truncated.
     pub fn get(&self, i: usize) -> Option<Received<'_>> {
         let (len, tag) = (self.lens[i]?, self.tag(i));
         let frame = self.frames[i * FRAME..][..FRAME].get(..len)?;

@@ -7,17 +7,17 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::outbox::Outbox;
+use super::write_list::WriteList;
 
-/// Writes letters, one system call each, and tells in order what became of them.
+/// Performs the writes of a list, one system call each, and reports their results in order.
 pub fn write_each(
     queues: &[OwnedFd],
-    mut outbox: Outbox<'_, '_>,
+    mut list: WriteList<'_, '_>,
     flags: ReadWriteFlags,
     mut tell: impl FnMut(Result<usize, Errno>),
 ) {
     let flags = flags.bits().cast_signed();
-    outbox.each(|queue, pieces| {
+    list.each(|queue, pieces| {
         let (tap, at) = (queues[queue].as_raw_fd(), pieces.as_ptr());
         let count = libc::c_int::try_from(pieces.len()).expect("a few hundred");
         loop {

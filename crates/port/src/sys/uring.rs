@@ -22,7 +22,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use io_uring::{IoUring, opcode, squeue, types::Fd};
 use rustix::io::Errno;
 
-use super::outbox::Outbox;
+use super::write_list::WriteList;
 
 /// The most operations of a call.
 pub const MOST: usize = 64;
@@ -77,11 +77,11 @@ impl Uring {
     pub fn write_each(
         &mut self,
         queues: &[OwnedFd],
-        mut outbox: Outbox<'_, '_>,
+        mut list: WriteList<'_, '_>,
         tell: impl FnMut(Result<usize, Errno>),
     ) {
         self.results.clear();
-        outbox.each(|queue, pieces| {
+        list.each(|queue, pieces| {
             let file = number(&queues[queue]);
             let entry = match pieces {
                 [only] => {
@@ -97,8 +97,8 @@ impl Uring {
             };
             self.push(entry);
         });
-        // SAFETY: the kernel only reads the letters and their pieces, which live as long as the
-        // outbox; whoever else may write there does it to their own frame.
+        // SAFETY: the kernel only reads the writes and their fragments, which live as long as the
+        // list; whoever else may write there does it to their own frame.
         unsafe { self.run() };
         self.results.iter().map(outcome).for_each(tell);
     }

@@ -5,9 +5,9 @@
 //!   sent:      us ── send ring ──► kernel ── completion ring ──► us     likewise
 //! ```
 //!
-//! Of each ring one side writes the producer's index and the other the consumer's. What we know of
-//! our own index we keep to ourselves; the kernel's is bounded by the ring's size when it is read.
-//! An entry is read after the index that hands it over (acquire) and written before it (release).
+//! In each ring, one side writes the producer's index and the other the consumer's. The port keeps
+//! its own index to itself, and bounds the kernel's by the ring's size when it reads it. It reads
+//! an entry after the index that passes it (acquire), and writes an entry before that (release).
 
 #![allow(unsafe_code)] // UNSAFETY: raw socket calls, and rings that the kernel maps.
 
@@ -25,13 +25,13 @@ use ring::umem::Umem;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// Entries of each ring.
+/// The entries of each ring.
 pub const SLOTS: u32 = 2048;
 
-/// Gives a socket its memory.
+/// Registers the memory of a socket.
 ///
 /// # Errors
-/// `ENOBUFS`: more than may be locked. `EINVAL`: this kernel wants chunks aligned.
+/// `ENOBUFS`: more than may be locked. `EINVAL`: the kernel needs aligned chunks.
 pub fn register(socket: &OwnedFd, umem: &Umem) -> Result<(), Errno> {
     let (addr, len) = umem.pool();
     let flags = if umem.is_aligned() { 0 } else { libc::XDP_UMEM_UNALIGNED_CHUNK_FLAG };
@@ -46,25 +46,25 @@ pub fn register(socket: &OwnedFd, umem: &Umem) -> Result<(), Errno> {
     set(socket, libc::XDP_UMEM_REG, &memory)
 }
 
-/// What a socket was bound with.
+/// The mode in which a socket is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// The driver puts frames into our memory itself.
+    /// The driver puts frames into the memory itself.
     pub zero_copy: bool,
-    /// Frames may take several chunks.
+    /// Frames may consist of several chunks.
     pub chains: bool,
 }
 
-/// Where a socket is to be bound.
+/// The queue to which a socket is to be bound.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
-    /// Number of the interface.
+    /// The index of the interface.
     pub index: u32,
-    /// Number of one of its queues.
+    /// The number of the queue.
     pub queue: u32,
-    /// The socket that has the memory already.
+    /// The socket that the memory is registered with, if that is another one.
     pub first: Option<BorrowedFd<'a>>,
-    /// The driver cannot do it, the kernel copies in any case.
+    /// The kernel copies in any case, because the driver has no zero-copy mode.
     pub copies: bool,
 }
 
@@ -76,35 +76,35 @@ pub struct XdpSocket {
     fill: Ring,
     send: Ring,
     completion: Ring,
-    /// The memory lives longer than the socket.
+    /// The memory, which lives longer than the socket.
     _region: Arc<Region>,
 }
 
-/// A place in the memory, as the kernel writes and reads it.
+/// A place in the memory, in the kernel's layout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Descriptor {
-    /// From the start of the memory.
+    /// The offset in the memory.
     pub address: u64,
-    /// Bytes.
+    /// The number of bytes.
     pub len: u32,
     /// [`CONTINUED`](Self::CONTINUED), or nothing.
     pub options: u32,
 }
 
 impl Descriptor {
-    /// The frame goes on in the next one.
+    /// The next descriptor continues the frame.
     pub const CONTINUED: u32 = libc::XDP_PKT_CONTD;
 }
 
 const _: () = assert!(size_of::<Descriptor>() == size_of::<libc::xdp_desc>());
 
 impl XdpSocket {
-    /// Makes the rings of a socket that was [opened](open), which has the memory
-    /// [itself](register) or is to be bound behind one that has.
+    /// Maps the rings of a socket, with which the memory is [registered](register) or which is to
+    /// be bound behind one that has it.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the system call.
     pub fn new(socket: OwnedFd, umem: &Umem) -> Result<Self, Errno> {
         for ring in [
             libc::XDP_UMEM_FILL_RING,
@@ -120,10 +120,10 @@ impl XdpSocket {
         Ok(Self { socket, receive, fill, send, completion, _region })
     }
 
-    /// Binds it to a queue.
+    /// Binds the socket to a queue.
     ///
     /// # Errors
-    /// `EBUSY`: another socket has the queue; it may be tried again. `EINVAL`: no such queue.
+    /// `EBUSY`: another socket has the queue; the caller may try again. `EINVAL`: no such queue.
     pub fn bind(&self, place: &Place<'_>) -> Result<Bound, Errno> {
         let chains = bind(&self.socket, place)?;
         let mut options = libc::xdp_options { flags: 0 };
@@ -131,13 +131,13 @@ impl XdpSocket {
         Ok(Bound { zero_copy: options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0, chains })
     }
 
-    /// Descriptors that have arrived and were not [taken](Self::take).
+    /// The number of received descriptors that were not [taken](Self::take).
     #[must_use]
     pub fn arrived(&self) -> u32 {
         self.receive.full()
     }
 
-    /// One of them, the first being 0.
+    /// A received descriptor, the first being number 0.
     ///
     /// # Panics
     /// If there are not so many.
@@ -147,13 +147,13 @@ impl XdpSocket {
         self.receive.read(i)
     }
 
-    /// The first `count` of them are ours now.
+    /// Takes the first `count` descriptors out of the ring.
     pub fn take(&mut self, count: u32) {
         self.receive.at = self.receive.at.wrapping_add(count);
         self.receive.publish_consumer();
     }
 
-    /// Gives the kernel chunks to receive into; returns how many it had room for.
+    /// Gives the kernel chunks for received frames; returns how many it had room for.
     pub fn fill(&mut self, addresses: impl ExactSizeIterator<Item = u64>) -> u32 {
         let count = u32::try_from(addresses.len()).unwrap_or(u32::MAX).min(self.fill.empty());
         for (i, address) in (0..count).zip(addresses) {
@@ -162,19 +162,19 @@ impl XdpSocket {
         self.fill.at = self.fill.at.wrapping_add(count);
         self.fill.publish_producer();
         if count > 0 && self.fill.needs_wakeup() {
-            // A driver that has run out of chunks looks again; there is nothing to do about errors.
+            // A driver that has run out of chunks looks again. An error needs no handling.
             let _ = self.call_receive();
         }
         count
     }
 
-    /// Room in the send ring.
+    /// The room in the send ring.
     #[must_use]
     pub fn room(&self) -> u32 {
         self.send.empty()
     }
 
-    /// Puts descriptors behind those that are to be sent.
+    /// Appends descriptors to the send ring.
     ///
     /// # Panics
     /// If there is no room.
@@ -188,17 +188,17 @@ impl XdpSocket {
         self.send.publish_producer();
     }
 
-    /// Descriptors that the kernel has not taken yet.
+    /// The number of descriptors that the kernel has not taken yet.
     #[must_use]
     pub fn unsent(&self) -> u32 {
         SLOTS - self.send.empty()
     }
 
-    /// Makes the kernel look at the send ring, if it wants to be told.
+    /// Makes the kernel read the send ring, if it asked for that.
     ///
     /// # Errors
-    /// `EAGAIN`, `ENOBUFS`: it has not sent all. `ENETDOWN`, `ENXIO`: there is no interface to
-    /// send by, or it is down.
+    /// `EAGAIN`, `ENOBUFS`: it has not sent all. `ENETDOWN`, `ENXIO`: the interface is down or
+    /// gone.
     pub fn kick(&self) -> Result<(), Errno> {
         if !self.send.needs_wakeup() {
             return Ok(());
@@ -244,7 +244,8 @@ impl AsFd for XdpSocket {
     }
 }
 
-/// With pieces where the kernel knows them, and copies where the driver does not do without.
+/// Binds with several chunks for a frame if the kernel supports it, and with copies if the driver
+/// needs them.
 fn bind(socket: &OwnedFd, place: &Place<'_>) -> Result<bool, Errno> {
     if let Some(first) = place.first {
         let shared = first.as_raw_fd().cast_unsigned();
@@ -272,18 +273,18 @@ fn bind_with(socket: &OwnedFd, place: &Place<'_>, flags: u16, shared: u32) -> Re
     check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) }).map(drop)
 }
 
-/// Frames that wait for their turn in the interface's queue are ours until they are sent; more than
-/// the usual few may.
+/// Raises the limit of frames that wait in the interface's queue, which belong to the socket until
+/// they are sent.
 fn raise_send_buffer(socket: &OwnedFd) {
     const BYTES: usize = 4 << 20;
     use rustix::net::sockopt;
-    // Without the right to more than the limit, the limit; and what there is does, too.
+    // Only CAP_NET_ADMIN may exceed the limit; otherwise the limit or the default has to do.
     if sockopt::set_socket_send_buffer_size_force(socket, BYTES).is_err() {
         let _ = sockopt::set_socket_send_buffer_size(socket, BYTES);
     }
 }
 
-/// Receive, fill, send and completion ring.
+/// The receive, fill, send and completion rings.
 fn rings(socket: &OwnedFd) -> Result<[Ring; 4], Errno> {
     // SAFETY: all zeros are a value of this structure.
     let mut offsets: libc::xdp_mmap_offsets = unsafe { zeroed() };
@@ -308,7 +309,7 @@ struct Ring {
     flags: usize,
     entries: usize,
     entry: usize,
-    /// Our own index: whichever of the two is ours.
+    /// The index that this side writes.
     at: u32,
 }
 
@@ -344,12 +345,12 @@ impl Ring {
         unsafe { AtomicU32::from_ptr(self.base.byte_add(at).cast()) }
     }
 
-    /// Of a ring that we consume: entries that are there.
+    /// The entries to consume, in a ring that this side consumes.
     fn full(&self) -> u32 {
         self.word(self.producer).load(Ordering::Acquire).wrapping_sub(self.at).min(SLOTS)
     }
 
-    /// Of a ring that we produce: entries that there is room for.
+    /// The room, in a ring that this side produces.
     fn empty(&self) -> u32 {
         let taken = self.word(self.consumer).load(Ordering::Acquire);
         SLOTS - self.at.wrapping_sub(taken).min(SLOTS)
@@ -367,7 +368,7 @@ impl Ring {
         self.word(self.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 
-    /// Address of an entry, so many behind our own index.
+    /// The address of an entry, so many after this side's index.
     fn place<T>(&self, i: u32) -> *mut T {
         assert!(size_of::<T>() == self.entry);
         let slot = (self.at.wrapping_add(i) % SLOTS) as usize;

@@ -6,25 +6,26 @@
 //!   receive queues  ◄── header and frame, copied into buffers ◄─ switch
 //! ```
 //!
-//! A frame that the guest sends stays where it is until it is copied to where it goes: there is no
-//! copy in between. A guest that changes it meanwhile garbles its own frame; what a switch decides
-//! from, addresses and tags, was read once and is delivered as it was read. Rules of a chain look
-//! further into it: what they saw there need not be what arrives.
+//! A frame that the guest sends stays in guest memory until the switch copies it to its
+//! destination: there is no copy in between. A guest that changes the frame meanwhile garbles its
+//! own frame only. The switch reads addresses and tags once, decides by this copy, and delivers it.
+//! Rules of a chain read further headers, which the guest can still change.
 //!
-//! What the guest left to its network card (a checksum begun, a run of segments) goes with the
-//! frame to whoever gets it, and what others left to theirs is put before a guest that takes it.
+//! Checksum and segmentation offloads stay with the frame: the receiver gets a partial checksum or
+//! an unsegmented frame if it accepts that, in both directions.
 //!
-//! A turn is bounded by what is looked at, not by what comes of it: buffers that are thrown away
-//! cost time as well, and a driver can make more of them meanwhile. Long frames are few in a turn:
-//! they are copied in it. Transmit queues take turns.
+//! The work of a turn is bounded by the buffers that the port reads, not by the frames that it
+//! makes of them: buffers that it drops cost time, too, and a driver can add more meanwhile. A turn
+//! takes few long frames, because it copies them. Transmit queues are served in rotation.
 //!
-//! The driver is told of what its receive queues got as their [moderation](device::moderation)
-//! says; of what was sent for it, at once: drivers seldom ask for that.
+//! The port interrupts the driver for received frames as the queue's
+//! [moderation](device::moderation) decides, and for transmitted buffers at once: drivers seldom
+//! ask for that.
 //!
-//! Queues come and go by [orders](super::handoff). What is wrong with one is noted in it; the
-//! protocol thread is told and takes it out. Memory that was [taken away](ring::guest::lost) reads
-//! as zeros. They may be nonsense, or a queue that is empty for ever: a port that falls asleep
-//! looks whether it is that.
+//! The protocol thread replaces queues by [requests](super::handoff). If the port finds an error in
+//! a queue, it marks the queue and tells the protocol thread, which takes the queue out. Guest
+//! memory that was [truncated](ring::guest::lost) reads as zeros. These can look like an error, or
+//! like an empty queue; so a port that goes to sleep checks for truncation.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -44,45 +45,45 @@ use switch::{Adapter, DropReason, Drops, Notify, Sent};
 use super::handoff::{Order, Orders, Ring, Trouble};
 use crate::sys::vhost::{EpollSet, Event};
 
-/// Frames that a port takes in one turn.
+/// The most frames that a port takes in one turn.
 const FRAMES: usize = intake::FRAMES as usize;
-/// Pieces that it looks at in one turn, but for those of its last buffer.
+/// The most fragments that it reads in one turn, but for those of the last buffer.
 const PIECES: usize = PIECES_MAX;
-/// What a buffer counts for at least.
+/// The least number of fragments that a buffer counts for.
 const PIECES_MIN: usize = PIECES / FRAMES;
-/// Bytes that count as much as a piece: 256 KiB are a turn.
+/// The bytes that count as one fragment: a turn is 256 KiB.
 const PIECE: u64 = 256;
-/// Bytes of a frame by which the network is told where a machine is.
+/// The length of the frame that announces where a VM is.
 const ANNOUNCEMENT: u32 = 60;
 
-/// A port's queues, the guest's to receive at even places.
+/// A port's queues; even numbers are the guest's receive queues.
 pub(super) struct Machine {
     rings: Vec<Option<Box<Ring>>>,
-    /// When the driver is told of what a receive queue got, by pair.
+    /// The interrupt moderation of each receive queue, by pair.
     moderation: Vec<Moderation>,
     /// Receive queues whose driver is owed an interrupt.
     owing: Vec<usize>,
-    /// What times are counted from.
+    /// The origin of times.
     start: Instant,
     /// The pair whose transmit queue is the first in the next turn.
     first: usize,
-    /// Receive queues in which something was put since the last flush.
+    /// Receive queues that got frames since the last flush.
     filled: Vec<usize>,
-    /// Receive queues without room, while frames are put.
+    /// Receive queues that are full, while frames are delivered.
     full: Vec<usize>,
     orders: Orders,
     epoll_set: Arc<EpollSet>,
-    /// Tells the protocol thread of trouble.
+    /// Signals trouble to the protocol thread.
     trouble: Arc<Event>,
-    /// For frames of ours.
+    /// Memory for announcements.
     intake: Intake,
     buffers: Buffers,
-    /// Buffers of frames that are being delivered, by the queue that they come from.
+    /// Buffers of frames that are being delivered, with the number of their queue.
     held: Vec<(usize, Taken)>,
-    /// Those queues.
+    /// The queues of those buffers.
     emptied: Vec<usize>,
     taken: Vec<Taken>,
-    /// An address to be announced.
+    /// A MAC address to announce.
     announcement: Option<[u8; 6]>,
 }
 
@@ -121,16 +122,17 @@ impl Machine {
                 Order::Swap(at, mut ring, reply) => {
                     if let Some(ring) = &mut ring {
                         ring.queue.want_none();
-                        // A predecessor may have died before it told the driver of its last work.
+                        // An earlier daemon may have died before it interrupted the driver for its
+                        // last work.
                         ring.call.iter().for_each(|call| call.tell());
                     }
                     let mut old = std::mem::replace(&mut self.rings[at], ring);
-                    // Whoever has it next does not know of what the driver was not told yet.
+                    // The next owner does not know which interrupts are owed.
                     if let Some(old) = &mut old {
                         store_load_fence();
                         tell(old);
                     }
-                    // Whoever asked waits for it.
+                    // The protocol thread waits for the answer.
                     let _ = reply.send(old);
                 }
                 Order::Announce(address, reply) => {
@@ -141,13 +143,13 @@ impl Machine {
         }
     }
 
-    /// Tells the network where the machine is now: a RARP request, as hosts do it.
+    /// Announces the VM's location to the network by a RARP request, as hosts do.
     #[cold]
     fn announce(&mut self, address: [u8; 6], batch: &mut Batch) {
         let mut frame = [0; 60];
         frame[..6].fill(0xff);
         frame[6..12].copy_from_slice(&address);
-        // RARP; Ethernet, IPv4, their lengths, "request reverse".
+        // RARP; Ethernet, IPv4, address lengths, reverse request.
         frame[12..22].copy_from_slice(&[0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3]);
         frame[22..28].copy_from_slice(&address);
         frame[32..38].copy_from_slice(&address);
@@ -168,7 +170,7 @@ impl Machine {
         self.rings.iter_mut().skip(1).step_by(2).flatten().map(Box::as_mut)
     }
 
-    /// Puts a frame into a queue.
+    /// Copies a frame into a queue.
     fn put(&mut self, at: usize, batch: &Batch, delivery: Delivery) -> Result<u32, DropReason> {
         let ring = self.rings[at].as_mut().expect("it can be put into");
         let plain = put_plain(ring, &mut self.buffers, batch, delivery).transpose();
@@ -190,7 +192,7 @@ impl Machine {
         }
     }
 
-    /// Tells the driver what a receive queue has got, if it is time; notes it if not.
+    /// Interrupts the driver of a receive queue if moderation allows it; notes the queue otherwise.
     fn remind(&mut self, at: usize) {
         let Self { rings, moderation, owing, start, .. } = self;
         let Some(ring) = &mut rings[at] else { return };
@@ -203,7 +205,7 @@ impl Machine {
         }
     }
 
-    /// Takes what the transmit queues have, one after the other, as far as there is room.
+    /// Takes frames from the transmit queues in turn, as far as there is room.
     fn take(&mut self, batch: &mut Batch, drops: &mut Drops) {
         let Self { held, rings, first, buffers, trouble, .. } = self;
         let mut taking = Taking { held, batch, drops, left: PIECES };
@@ -212,7 +214,7 @@ impl Machine {
             if !taking.has_room() {
                 break;
             }
-            // The last one goes on in the next turn, unless it had all of this one.
+            // The last queue continues in the next turn, unless it had all of this one.
             *first = if pair == begin { (pair + 1) % pairs } else { pair };
             let Some(ring) = &mut rings[2 * pair + 1] else { continue };
             if ring.trouble.is_none()
@@ -224,7 +226,7 @@ impl Machine {
         }
     }
 
-    /// Notes it if a log is lost that a queue has just written to: nothing else would show it.
+    /// Marks a queue whose dirty log was truncated while the port wrote to it.
     fn look_at_log(&mut self, at: usize) {
         let Some(ring) = &mut self.rings[at] else { return };
         if ring.log.as_ref().is_some_and(|log| log.is_lost()) {
@@ -233,7 +235,8 @@ impl Machine {
         }
     }
 
-    /// Notes it if the memory is lost. All queues lie in the same, so that one stands for all.
+    /// Marks a queue if guest memory was truncated. All queues are in the same memory, so one
+    /// stands for all.
     fn look_for_loss(&mut self) {
         let mut used = self.rings.iter_mut().flatten().filter(|ring| ring.trouble.is_none());
         if let Some(ring) = used.next().filter(|ring| ring.is_lost()) {
@@ -242,7 +245,7 @@ impl Machine {
         }
     }
 
-    /// The receive queues that frames can be put into.
+    /// The receive queues that can take frames.
     #[inline]
     fn usable_queues(&self) -> impl Iterator<Item = (usize, &Ring)> + Clone {
         let receives = self.rings.iter().enumerate().step_by(2);
@@ -250,14 +253,14 @@ impl Machine {
         there.filter(|(_, ring)| ring.is_usable())
     }
 
-    /// The receive queue, if there is one only.
+    /// The receive queue, if there is only one.
     fn only_receive_queue(&self) -> Option<usize> {
         let mut queues = self.usable_queues().map(|(at, _)| at);
         queues.next().filter(|_| queues.next().is_none())
     }
 
-    /// The queue that a frame is put into: of several, always the same for the frames of one flow,
-    /// so that none of them overtakes another, and for the answers, where both have as many.
+    /// The queue for a frame: the same one for all frames of a flow, so that they stay in order,
+    /// and for both directions of a flow if both sides have as many queues.
     #[inline]
     fn receive_queue(&self, batch: &Batch, entry: &Entry) -> Option<usize> {
         let mut queues = self.usable_queues().map(|(at, _)| at);
@@ -267,12 +270,12 @@ impl Machine {
     }
 }
 
-/// What is taken from a queue, and where it goes.
+/// Frames that are being taken from transmit queues.
 struct Taking<'a> {
     held: &'a mut Vec<(usize, Taken)>,
     batch: &'a mut Batch,
     drops: &'a mut Drops,
-    /// Pieces that may still be looked at.
+    /// The number of fragments that this turn may still read.
     left: usize,
 }
 
@@ -281,9 +284,10 @@ impl Taking<'_> {
         self.batch.has_room() && self.left > 0
     }
 
-    /// Takes what a queue has, as far as there is room.
+    /// Takes the frames of a queue, as far as there is room.
     fn drain(&mut self, at: usize, ring: &mut Ring, buffers: &mut Buffers) -> Result<(), Broken> {
-        // While memory is plugged in, queues differ for a moment: this one waits for the next turn.
+        // While memory is hot-plugged, queues can differ in memory for a moment; this one waits for
+        // the next turn.
         while self.has_room() && self.batch.may_lend(&ring.memory) {
             buffers.clear();
             ring.queue.prefetch(&ring.memory);
@@ -299,7 +303,7 @@ impl Taking<'_> {
         Ok(())
     }
 
-    /// One frame.
+    /// Takes one frame.
     fn accept(&mut self, ring: &Ring, buffers: &Buffers) -> Result<(), DropReason> {
         if !ring.enabled {
             return Err(DropReason::LinkDown);
@@ -319,7 +323,7 @@ impl Taking<'_> {
         let mut header = [0; HEADER_MAX];
         reader.read(&mut header[..ring.header]);
         let header = header.first_chunk::<VNET_LEN>().expect("it is longer");
-        // That it has looked at a checksum itself, a guest may not say (5.1.6.2.1).
+        // A driver must not claim that it has validated a checksum (5.1.6.2.1).
         let left =
             if needs_offload(header) { PendingOffload::read(*header, bytes) } else { Ok(None) };
         let left = left.map_err(|_| DropReason::Offload)?;
@@ -331,7 +335,8 @@ impl Taking<'_> {
         Ok(())
     }
 
-    /// The same for what most frames are: finished, in one piece. `false`: it is not that.
+    /// [`Self::accept`] for most frames: without offloads, in one fragment. Returns `false` for
+    /// others.
     #[inline]
     fn accept_piece(&mut self, ring: &Ring, buffers: &Buffers) -> bool {
         let &[whole] = buffers.spans() else { return false };
@@ -343,7 +348,7 @@ impl Taking<'_> {
     }
 }
 
-/// Interrupts the driver, if it wants that.
+/// Interrupts the driver, if it asked for that.
 fn tell(ring: &mut Ring) {
     if let Some(call) = &ring.log_call {
         call.tell();
@@ -355,7 +360,7 @@ fn tell(ring: &mut Ring) {
     }
 }
 
-/// What is behind a queue that makes no sense: where memory is lost, it is the zeros that do not.
+/// The cause of an invalid queue: if memory was truncated, its zeros are.
 #[cold]
 fn trouble_of(ring: &Ring, why: Broken) -> Trouble {
     if ring.is_lost() { Trouble::Lost } else { Trouble::Broken(why) }
@@ -373,14 +378,14 @@ impl From<Broken> for NotPut {
     }
 }
 
-/// In front of a frame to which nothing is left to do, in one buffer.
+/// The header of a frame without offloads, in one buffer.
 const PLAIN: [u8; HEADER_MAX] = header([0; LEFT], 1);
-/// Its length.
+/// The length of that header.
 const BEFORE: u32 = 12;
 const _: () = assert!(BEFORE as usize == HEADER_MAX);
 
-/// Puts what most frames are into what most buffers are: a finished frame, as it is, in one piece,
-/// into one piece. `None`: it is not that, and nothing was done.
+/// Delivers most frames into most buffers: a frame without offloads, in one fragment, into one
+/// buffer. Returns `None` for others, without effect.
 #[inline(always)]
 fn put_plain(
     ring: &mut Ring,
@@ -406,7 +411,7 @@ fn put_plain(
     Ok(None)
 }
 
-/// Puts one frame into as many buffers as it takes; returns the bytes delivered.
+/// Copies one frame into as many buffers as it needs; returns the bytes delivered.
 #[inline(never)]
 fn put(
     ring: &mut Ring,
@@ -423,15 +428,15 @@ fn put(
     buffers.clear();
     taken.clear();
     while buffers.bytes() < needed {
-        // Without mergeable buffers a frame has one.
+        // Without mergeable buffers, a frame must fit into one.
         let too_long = !ring.mergeable && !taken.is_empty();
         let full = too_long || taken.len() == PIECES_MAX;
         let next = if full { Ok(None) } else { ring.queue.next(&ring.memory, buffers) };
         let Ok(Some(one)) = next else {
-            // Also where the queue broke: whoever goes on with it begins with these buffers.
+            // Also if the queue is invalid: its next owner begins with these buffers.
             ring.queue.rewind(mark);
             next?;
-            // In vain: not once more for the next frame, if it was more work than usual.
+            // If it cost more than usual, the search is not repeated for the next frame.
             let usual = buffers.spans().len() <= PIECES_MIN;
             let why = if too_long && usual { DropReason::TooLong } else { DropReason::NoRoom };
             return Err(NotPut::Dropped(why));
@@ -488,11 +493,11 @@ impl Adapter for Machine {
                 Ok(bytes) => sent.delivered.add(1, bytes.into()),
                 Err(why) => {
                     if why == DropReason::NoRoom {
-                        // Where there is no room for one, there is none for the next.
+                        // If one frame finds no room, the next one does not either.
                         self.full.push(at);
                         self.moderation[at / 2].lose();
                     }
-                    // A queue that broke is none any more.
+                    // An invalid queue is not used any more.
                     only = only.filter(|_| why != DropReason::LinkDown);
                     sent.drops.add(why, 1);
                 }
@@ -504,7 +509,7 @@ impl Adapter for Machine {
         sent
     }
 
-    /// Gives the buffers back, in the order in which they were taken.
+    /// Returns the buffers, in the order in which they were taken.
     fn delivered(&mut self) -> bool {
         for (at, taken) in self.held.drain(..) {
             let ring = self.rings[at].as_mut().expect("queues change between turns");
@@ -519,7 +524,7 @@ impl Adapter for Machine {
         !self.emptied.is_empty()
     }
 
-    /// Its driver knows one set of features for all queues.
+    /// The driver negotiates one set of features for all queues.
     fn accepts(&self) -> Offloads {
         let mut queues = self.rings.iter().step_by(2).flatten();
         queues.next().map_or(Offloads::NONE, |ring| ring.accepts)
@@ -540,7 +545,7 @@ impl Adapter for Machine {
         true
     }
 
-    /// Of the fullest queue: which one frames take is not known before.
+    /// The room of the fullest queue, because the flow selects the queue.
     fn room(&mut self) -> u32 {
         self.usable_queues().map(|(_, ring)| ring.room()).min().unwrap_or(u32::MAX)
     }
@@ -589,7 +594,7 @@ impl Notify for Machine {
 }
 
 impl Drop for Machine {
-    /// What an interrupt was put off for, the driver hears of before nobody is there to tell it.
+    /// Sends the interrupts that moderation has delayed.
     fn drop(&mut self) {
         store_load_fence();
         let Self { rings, moderation, .. } = self;

@@ -1,9 +1,9 @@
 //! The memory that a frontend lends, region by region.
 //!
-//! What is mapped must be memory and nothing else: a file of a user-space file system, or one on a
-//! disk, could keep the worker waiting in the middle of a copy for as long as its owner likes. So
-//! only files of tmpfs (memfds among them) and of hugetlbfs are taken. That they may be truncated
-//! is seen to by [`ring::guest::lost`].
+//! A mapping must be memory and nothing else: a file of a user-space file system, or one on a disk,
+//! could block the worker in the middle of a copy for as long as its owner likes. So the port
+//! accepts files of tmpfs (memfds among them) and of hugetlbfs only. [`ring::guest::lost`] handles
+//! files that are truncated.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,56 +17,56 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use super::message::{Area, Region, Shape};
 use crate::machine::quota::{Charge, Quota, QuotaExceeded, Resource};
 
-/// Most regions: what QEMU's own library offers.
+/// The most regions: as many as QEMU's own library offers.
 pub const REGIONS_MAX: usize = 509;
 /// Magic numbers of file systems (`linux/magic.h`).
 const TMPFS: u64 = 0x0102_1994;
 const HUGETLBFS: u64 = 0x9584_58f6;
 
-/// Why memory is not taken.
+/// Why the port does not accept memory.
 #[derive(Debug, thiserror::Error)]
 pub enum BadMemory {
-    /// It could block.
+    /// The file could block.
     #[error(
         "guest memory is a file on a disk; give the machine memory that is shared: \
          memory-backend-memfd,share=on, or a file on tmpfs or hugetlbfs"
     )]
     NotMemory,
-    /// Smaller than the region.
+    /// The file is smaller than the region.
     #[error("a memory region of {0} bytes is larger than its file")]
     Small(u64),
     /// Two regions overlap, or one wraps around.
     #[error("memory regions overlap")]
     Overlap,
-    /// Not even the heads of the queues fit into it.
+    /// The area is too small for its queues.
     #[error("an inflight area of {0} bytes for {1} queues")]
     NoInflight(u64, u16),
-    /// To be taken back, and not there.
+    /// The region to be removed does not exist.
     #[error("no memory region begins at {0:#x}")]
     Missing(u64),
-    /// Too many, or too large.
+    /// The frontend lends too many regions, or one that is too large.
     #[error("more than {REGIONS_MAX} memory regions, or one that has no end")]
     TooMuch,
-    /// The user has no more of it.
+    /// The user's quota is used up.
     #[error(transparent)]
     QuotaExceeded(#[from] QuotaExceeded),
-    /// All machines together have as many as can be watched.
+    /// The table of all VMs' mappings is full.
     #[error("the machines of all users have lent as many memory regions as can be; see limits.md")]
     Full,
-    /// The system cannot.
+    /// A system call failed.
     #[error("map a memory region: {0}")]
     System(#[from] io::Error),
 }
 
-/// A region, and what it is charged for. The charge ends after the mapping.
+/// A region, and its charges, which end after the mapping.
 #[derive(Clone, Debug)]
 pub struct Slot {
     extent: Extent,
     _charges: Arc<[Charge; 2]>,
 }
 
-/// The regions. QEMU 7 lends each as often as the device has pairs of queues, and takes it back as
-/// often.
+/// The regions of a session. QEMU 7 lends each region once for each pair of queues, and takes it
+/// back as often.
 #[derive(Debug, Default)]
 pub struct Table(Vec<Slot>);
 
@@ -74,7 +74,7 @@ impl Table {
     /// Adds a region.
     ///
     /// # Errors
-    /// [`BadMemory`]: nothing has changed.
+    /// [`BadMemory`]; the table is unchanged.
     pub fn add(
         &mut self,
         region: Region,
@@ -92,24 +92,24 @@ impl Table {
         Ok(())
     }
 
-    /// Takes a region away. It is mapped and charged for until what is returned is dropped.
+    /// Removes a region. It stays mapped and charged until the return value is dropped.
     ///
     /// # Errors
-    /// There is none such.
+    /// The region does not exist.
     pub fn remove(&mut self, region: Region) -> Result<Slot, BadMemory> {
         let at = self.0.iter().position(|slot| is_same(&slot.extent, region));
         let at = at.ok_or(BadMemory::Missing(region.guest))?;
         Ok(self.0.swap_remove(at))
     }
 
-    /// All of them, as the rings use them.
+    /// All regions, as the queues use them.
     #[must_use]
     pub fn memory(&self) -> Arc<GuestMemory> {
         let memory = GuestMemory::new(once(self.extents().cloned().collect()));
         Arc::new(memory.expect("looked at when they were added"))
     }
 
-    /// None at all.
+    /// Whether there are no regions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -124,7 +124,7 @@ fn is_same(extent: &Extent, region: Region) -> bool {
     (extent.guest, extent.user, extent.size) == (region.guest, region.user, region.size)
 }
 
-/// Each of them once.
+/// The regions without duplicates.
 fn once(mut extents: Vec<Extent>) -> Vec<Extent> {
     extents.sort_by_key(|extent| (extent.guest, extent.user, extent.size));
     extents.dedup_by_key(|extent| (extent.guest, extent.user, extent.size));
@@ -138,7 +138,7 @@ fn map(region: Region, fd: &OwnedFd, quota: &Arc<Quota>) -> Result<Slot, BadMemo
     Ok(Slot { extent, _charges: Arc::new(charges) })
 }
 
-/// A log of written pages, and what it is charged for.
+/// A log of dirty pages, and its charges.
 #[derive(Debug)]
 pub struct LogArea {
     log: Arc<DirtyLog>,
@@ -146,7 +146,7 @@ pub struct LogArea {
 }
 
 impl LogArea {
-    /// Maps one.
+    /// Maps a log.
     ///
     /// # Errors
     /// [`BadMemory`]
@@ -165,17 +165,17 @@ impl LogArea {
     }
 }
 
-/// Memory in which is noted how far queues are, and what it is charged for.
+/// The in-flight area, which records how far queues are, and its charges.
 #[derive(Debug)]
 pub struct InflightArea {
     memory: GuestMemory,
-    /// Bytes from one queue to the next.
+    /// The bytes of each queue's part.
     stride: u64,
     _charges: [Charge; 2],
 }
 
 impl InflightArea {
-    /// A file for such an area, which the frontend keeps for our successor.
+    /// Creates the file of an in-flight area. The frontend keeps it for the next daemon.
     ///
     /// # Errors
     /// No memory.
@@ -188,7 +188,7 @@ impl InflightArea {
         Ok(Area { size, offset: 0, fd })
     }
 
-    /// Maps one.
+    /// Maps an in-flight area.
     ///
     /// # Errors
     /// [`BadMemory`]
@@ -213,7 +213,7 @@ impl InflightArea {
     }
 }
 
-/// Maps `size` bytes of a file from `offset` on; returns where they begin in the mapping.
+/// Maps `size` bytes of a file from `offset` on; also returns their offset in the mapping.
 fn map_part(
     fd: &OwnedFd,
     offset: u64,
@@ -229,7 +229,7 @@ fn map_part(
     let end = offset.checked_add(size).filter(|end| i64::try_from(*end).is_ok());
     let end = end.filter(|end| i64::try_from(*end).is_ok_and(|end| end <= file.st_size));
     let end = end.ok_or(BadMemory::Small(size))?;
-    // Whole pages of this file system, huge ones where it has those.
+    // Whole pages, of the huge page size on hugetlbfs.
     let page = u64::try_from(place.f_bsize).unwrap_or(4096).max(4096);
     let begin = offset / page * page;
     let bytes = end.next_multiple_of(page) - begin;
@@ -325,7 +325,7 @@ mod tests {
         let mut tables = [Table::default(), Table::default()];
         for (guest, table) in (0..).zip(&mut tables) {
             table.add(region(guest << 20, 4096, 0), &fd, &quota).expect("there is room");
-            // The same again is the same mapping.
+            // A region that is lent again uses the same mapping.
             table.add(region(guest << 20, 4096, 0), &fd, &quota).expect("there is room");
         }
         let [first, second] = &mut tables;

@@ -10,9 +10,9 @@ use device::virtqueue::Places;
 
 use crate::sys::vhost::FDS_MAX;
 
-/// Bytes of a header.
+/// The length of a header.
 pub const HEADER: usize = 12;
-/// Longest payload: a table of eight regions has 264 bytes.
+/// The longest payload; a table of eight regions has 264 bytes.
 pub const PAYLOAD_MAX: usize = 512;
 
 /// Flags of a header.
@@ -55,19 +55,19 @@ mod number {
     pub const GET_STATUS: u32 = 40;
 }
 
-/// A header that makes sense.
+/// A valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The request.
+    /// The request's number.
     pub request: u32,
-    /// The sender waits for an answer in any case.
+    /// The sender waits for a reply in any case.
     pub need_reply: bool,
-    /// Bytes of the payload.
+    /// The length of the payload.
     pub size: usize,
 }
 
 impl Header {
-    /// Reads one.
+    /// Parses a header.
     ///
     /// # Errors
     /// [`Malformed`]
@@ -83,129 +83,130 @@ impl Header {
     }
 }
 
-/// What makes no sense.
+/// Why a message is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// Another version, or an answer to nothing.
+    /// The version is unknown, or the message is a reply.
     #[error("a message with flags {0:#x}")]
     Flags(u32),
-    /// More bytes than any message has.
+    /// The payload is longer than any message's.
     #[error("a request that is too long: {0}")]
     Long(u32),
-    /// Fewer or more bytes than this one has.
+    /// The payload's length does not fit the request.
     #[error("a payload of the wrong size")]
     Size,
-    /// Fewer or more descriptors than this one has.
+    /// The number of descriptors does not fit the request.
     #[error("the wrong number of file descriptors")]
     Descriptors,
-    /// We do not know it.
+    /// The backend does not know the request.
     #[error("a request that is unknown: {0}")]
     Unknown(u32),
 }
 
-/// A stretch of memory that is lent.
+/// A region of guest memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// First guest address.
+    /// The first guest address.
     pub guest: u64,
-    /// Bytes.
+    /// The number of bytes.
     pub size: u64,
-    /// First address in the frontend's process.
+    /// The first address in the frontend's process.
     pub user: u64,
-    /// Where it begins in its file.
+    /// The offset in the region's file.
     pub offset: u64,
 }
 
-/// Memory for something, in a file.
+/// A part of a file that the frontend lends.
 #[derive(Debug)]
 pub struct Area {
-    /// Bytes.
+    /// The number of bytes.
     pub size: u64,
-    /// Where it begins in the file.
+    /// The offset in the file.
     pub offset: u64,
-    /// The file.
+    /// The file of the memory.
     pub fd: OwnedFd,
 }
 
-/// For how many queues of which size something is.
+/// The queues of an in-flight area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// How many.
+    /// The number of queues.
     pub queues: u16,
-    /// Buffers of each.
+    /// The buffers of each queue.
     pub size: u16,
 }
 
-/// Which descriptor of a queue.
+/// One of a queue's descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bell {
-    /// The driver kicks us.
+    /// The driver notifies the device.
     Kick,
-    /// We interrupt the driver.
+    /// The device interrupts the driver.
     Call,
-    /// We say that the queue is broken.
+    /// The device reports an error of the queue.
     Err,
 }
 
-/// A request with what comes with it.
+/// A request and its parameters.
 #[derive(Debug)]
 pub enum Message {
-    /// Which features there are.
+    /// Asks for the device's features.
     GetFeatures,
-    /// The driver's choice.
+    /// Sets the features that the driver chose.
     SetFeatures(u64),
-    /// Which features of the protocol there are.
+    /// Asks for the protocol features.
     GetProtocolFeatures,
-    /// The frontend's choice.
+    /// Sets the protocol features that the frontend chose.
     SetProtocolFeatures(u64),
-    /// The frontend owns the session: means nothing to us.
+    /// Takes ownership of the session; without effect.
     SetOwner,
-    /// Means nothing any more.
+    /// Gives up ownership of the session; without effect.
     ResetOwner,
-    /// The device is reset.
+    /// Resets the device.
     ResetDevice,
-    /// How many queues there are.
+    /// Asks for the number of pairs of queues.
     GetQueueNum,
-    /// How many regions of memory can be lent.
+    /// Asks for the most memory regions.
     GetMaxMemSlots,
-    /// All memory that is lent.
+    /// Replaces all memory regions.
     SetMemTable(Vec<(Region, OwnedFd)>),
-    /// More memory.
+    /// Adds a memory region.
     AddMemReg(Region, OwnedFd),
-    /// Less memory.
+    /// Removes a memory region.
     RemMemReg(Region),
-    /// Where pages are noted that are written.
+    /// Sets the log of dirty pages.
     SetLogBase(Area),
-    /// Whom to tell of that.
+    /// Sets the eventfd that signals changes of the log.
     SetLogFd(OwnedFd),
-    /// Memory is wanted in which is noted how far queues are.
+    /// Asks for a new in-flight area.
     GetInflight(Shape),
-    /// The same, as somebody has got it before.
+    /// Sets an in-flight area that the frontend got earlier.
     SetInflight(Shape, Area),
-    /// Size of a queue.
+    /// Sets the size of a queue.
     SetVringNum(u32, u32),
-    /// Where it lies, and under which guest address writes to its device area are noted.
+    /// Sets the addresses of a queue, and the guest address under which writes to its device area
+    /// are logged.
     SetVringAddr(u32, Places, Option<u64>),
-    /// Where it begins.
+    /// Sets the index at which a queue begins.
     SetVringBase(u32, u32),
-    /// It stops: where?
+    /// Stops a queue and asks for its index.
     GetVringBase(u32),
-    /// A descriptor of a queue; none: it is polled.
+    /// Sets a descriptor of a queue; without one, the queue is polled.
     SetBell(Bell, u32, Option<OwnedFd>),
-    /// May it be used?
+    /// Enables or disables a queue.
     SetVringEnable(u32, bool),
-    /// Tell the network where this address is now.
+    /// Asks the backend to announce a MAC address.
     SendRarp([u8; 6]),
-    /// The MTU that the driver has been told.
+    /// Tells the MTU that the driver was given.
     SetMtu(u64),
-    /// The driver's view of the device's status.
+    /// Sets the device status that the driver wrote.
     SetStatus(u8),
-    /// The same back.
+    /// Asks for the device status.
     GetStatus,
 }
 
 impl Message {
-    /// Reads one.
+    /// Parses a request.
     ///
     /// # Errors
     /// [`Malformed`]
@@ -236,7 +237,7 @@ impl Message {
             number::SET_MEM_TABLE => Self::SetMemTable(parse_table(fields, fds)?),
             number::ADD_MEM_REG => Self::AddMemReg(parse_slot(fields)?, fds.one()?),
             number::REM_MEM_REG => {
-                // Some send the descriptor along; it is of no use.
+                // Some frontends pass the descriptor along, which is not needed.
                 fds.0.truncate(0);
                 Self::RemMemReg(parse_slot(fields)?)
             }
@@ -245,7 +246,7 @@ impl Message {
                 Self::SetLogBase(Area { size, offset, fd: fds.one()? })
             }
             number::SET_LOG_FD => {
-                // Some send a number along, which says nothing.
+                // Some frontends send a number along, which means nothing.
                 fields.0 = &[];
                 Self::SetLogFd(fds.one()?)
             }
@@ -310,7 +311,7 @@ fn parse_table(
 fn parse_inflight(fields: &mut Fields<'_>) -> Result<(u64, u64, Shape), Malformed> {
     let (size, offset) = (fields.u64()?, fields.u64()?);
     let shape = Shape { queues: fields.u16()?, size: fields.u16()? };
-    // Most send the padding of their structure along.
+    // Most frontends send the padding of their structure along.
     fields.0 = &fields.0[if fields.0.len() == 4 { 4 } else { 0 }..];
     Ok((size, offset, shape))
 }
@@ -332,20 +333,20 @@ fn parse_bell(bell: Bell, fields: &mut Fields<'_>, fds: &mut Fds) -> Result<Mess
     Ok(Message::SetBell(bell, queue, fd))
 }
 
-/// What we say.
+/// A reply to a request.
 #[derive(Debug)]
 pub enum Answer {
     /// A number.
     U64(u64),
-    /// Where a queue is.
+    /// The index of a queue.
     Vring(u32, u32),
-    /// Memory that was wanted.
+    /// A new in-flight area.
     Inflight(Shape, Area),
 }
 
 impl Answer {
-    /// The bytes of an answer to a request that had a payload of `asked` bytes, and what goes with
-    /// them.
+    /// Encodes the reply to a request whose payload had `asked` bytes; returns its bytes, and the
+    /// descriptor to pass.
     ///
     /// # Panics
     /// Never: payloads are short.
@@ -363,7 +364,7 @@ impl Answer {
             }
         };
         if fd.is_some() {
-            // As long as it was asked for, with padding or without.
+            // The reply is as long as the request, with padding or without.
             payload.resize(asked, 0);
         }
         let size = u32::try_from(payload.len()).expect("short");
@@ -372,7 +373,7 @@ impl Answer {
     }
 }
 
-/// What is left of a payload.
+/// The rest of a payload.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -395,7 +396,7 @@ impl Fields<'_> {
     }
 }
 
-/// What is left of the descriptors.
+/// The rest of the descriptors.
 struct Fds(Vec<OwnedFd>);
 
 impl Fds {
@@ -472,7 +473,7 @@ mod tests {
         let words: Vec<u32> =
             bytes.chunks(4).map(|word| u32::from_ne_bytes(word.try_into().expect("4"))).collect();
         assert_eq!(words, [11, 5, 8, 1, 2]);
-        // 20 bytes and, if it was asked so, four of padding.
+        // 20 bytes, and four of padding if the request had them.
         for asked in [20, 24] {
             let mut payload = vec![0; asked];
             (payload[16], payload[18]) = (2, 64);

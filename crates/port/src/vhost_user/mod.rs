@@ -115,7 +115,7 @@ enum End {
     #[error("the port is closed")]
     Stopped,
     /// The frontend has closed the connection.
-    #[error("it has gone")]
+    #[error("it disconnected")]
     Gone,
     /// The frontend broke the protocol.
     #[error("it sent {0}")]
@@ -124,7 +124,7 @@ enum End {
     #[error("{0}")]
     Fault(#[from] Fault),
     /// The frontend's receive buffer is full.
-    #[error("it does not read the answers to what it asks")]
+    #[error("it does not read the replies to its requests")]
     Deaf,
     /// The guest's memory is gone.
     #[error("{0}")]
@@ -149,7 +149,7 @@ impl Server {
         while let Some(frontend) = self.next_frontend() {
             let process = process_of(&frontend);
             self.status.welcome(process);
-            self.log.info(format_args!("process {process} has connected"));
+            self.log.info(format_args!("process {process} connected"));
             self.status.note(State::Connected);
             let mut session =
                 Session::new(&mut self.handoff, &self.epoll_set, self.pairs, &self.quota);
@@ -169,10 +169,10 @@ impl Server {
             self.status.note(State::Waiting);
             match end {
                 End::Stopped => break,
-                End::Gone => self.log.info(format_args!("process {process} has gone")),
+                End::Gone => self.log.info(format_args!("process {process} disconnected")),
                 end => {
                     self.status.complain(Some(end.to_string()));
-                    self.log.warn(format_args!("process {process} is let go: {end}"));
+                    self.log.warn(format_args!("disconnected process {process}: {end}"));
                 }
             }
             if self.is_stopped_within(RETRY_MS) {
@@ -238,7 +238,7 @@ impl Conversation<'_> {
     fn note_state(&self, session: &Session<&mut Handoff>) {
         let state = if session.is_up() { State::Up } else { State::Connected };
         if state == State::Up && self.status.state() != State::Up {
-            self.log.info(format_args!("its machine is up"));
+            self.log.info(format_args!("its VM is up"));
             self.status.complain(None);
         }
         self.status.note(state);

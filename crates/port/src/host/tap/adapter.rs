@@ -6,10 +6,10 @@
 //!              └── one system call for several frames (io_uring), or for each ──┘
 //! ```
 //!
-//! Frames are read to where the switch takes them from, behind the header that says what is left to
-//! do to them. By `io_uring` each has a room for the longest; how many are read at once follows
-//! from how many came before, for a read that finds nothing is not free. What is sent to one TAP at
-//! a time is written at once.
+//! Frames are read directly into memory that the switch delivers from, behind their virtio-net
+//! headers. With `io_uring`, each read has room for the longest frame. A read that finds nothing
+//! costs, too, so the number of reads in a call follows the number of frames in the last one.
+//! Frames for one TAP are written in one call.
 
 use std::any::Any;
 use std::io::{self, IoSliceMut};
@@ -28,83 +28,83 @@ use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
 use crate::host::{HEADERS, Link, State, watch_all, write_out};
-use crate::sys::outbox::{Letters, Outbox};
 use crate::sys::tun;
 use crate::sys::uring::{self, Uring};
+use crate::sys::write_list::{WriteBuffer, WriteList};
 
-/// Bytes of a frame from which on it is cheaper to tell the kernel where its pieces lie than to put
-/// them together.
+/// The length from which on it is cheaper to write a frame in fragments than to copy it together.
 const LONG: usize = 4096;
-/// A TAP is read in order.
+/// A TAP has no offsets.
 const NO_PLACE: u64 = u64::MAX;
-/// What is longer, with its header, than any frame.
+/// Longer than any frame with its header.
 const LONGER: usize = HEADER + FRAME_MAX as usize + 1;
-/// Frames that are read at once, at most: as many as there are rooms.
+/// The most frames of one call.
 const ROOMS: u32 = 32;
-/// Frames that are read at once where none came lately: one, and a look for another.
+/// The reads of one call when no frames came lately: one, and one that finds nothing.
 const EXPECTED: u32 = 2;
-/// Pieces of the longest.
+/// The most fragments of a frame.
 const ROOM_PIECES: u32 = 32;
 
-/// How queues are to be read and written.
+/// Options for the method in which queues are read and written.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::host) struct Wish {
-    /// Several frames in one system call, if that is said.
+pub(in crate::host) struct IoOptions {
+    /// Use `io_uring`, or do not; the default is to use it if the kernel has it.
     pub uring: Option<bool>,
-    /// Somebody else may have them open, too, and say at any time whether they block.
+    /// Another process may have the queues open, too, and change their blocking mode at any time.
     pub shared: bool,
 }
 
-/// How queues are read and written.
+/// The method in which queues are read and written.
 #[derive(Debug)]
-enum Way {
+enum IoMethod {
     /// One system call for each frame, with these flags.
-    Plain(ReadWriteFlags),
-    /// One for several.
+    Syscalls(ReadWriteFlags),
+    /// One system call for several frames.
     Uring(Box<Uring>),
 }
 
-impl Way {
-    /// The best that is to be had, and what is to be said of it.
-    fn open(wish: Wish, queues: &[OwnedFd]) -> (Self, String) {
+impl IoMethod {
+    /// The best method that is available, and its description.
+    fn open(options: IoOptions, queues: &[OwnedFd]) -> (Self, String) {
         let nowait = ReadWriteFlags::NOWAIT;
-        let plain = Self::Plain(if wish.shared { nowait } else { ReadWriteFlags::empty() });
-        if wish.uring == Some(false) {
-            return (plain, "a system call for each frame".to_owned());
+        let syscalls =
+            Self::Syscalls(if options.shared { nowait } else { ReadWriteFlags::empty() });
+        if options.uring == Some(false) {
+            return (syscalls, "a system call for each frame".to_owned());
         }
         match Uring::new(&queues[0]) {
             Ok(uring) => (Self::Uring(Box::new(uring)), "io_uring".to_owned()),
-            Err(why) => (plain, format!("a system call for each frame: no io_uring, {why}")),
+            Err(why) => (syscalls, format!("a system call for each frame: no io_uring, {why}")),
         }
     }
 }
 
-/// An adapter for queues of a TAP.
+/// The adapter of a TAP.
 pub(in crate::host) struct Tap {
-    /// Its queues. They are not closed here: the kernel does that for one interface at a time, and
-    /// whoever changes another one keeps the worker waiting.
+    /// The queues. The adapter does not close them, because the kernel closes one interface at a
+    /// time, and another program that changes an interface would block the worker.
     queues: Vec<OwnedFd>,
-    way: Way,
-    /// The interface is gone.
-    over: bool,
-    /// Readable when one of them is, where they are several.
+    method: IoMethod,
+    /// The interface was deleted.
+    gone: bool,
+    /// Readable when one of several queues is.
     all: Option<OwnedFd>,
     /// The queue to begin with.
     next: usize,
-    /// Frames that are expected in each, and room for one more.
+    /// For each queue, the number of frames to expect in the next call.
     expected: Vec<u32>,
     accepts: Offloads,
     link: Arc<Link>,
     intake: Intake,
-    letters: Letters,
-    /// Attached as long as the TAP is a port.
+    writes: WriteBuffer,
+    /// The programs of a stack port, attached while the port exists.
     programs: Vec<Attached>,
 }
 
 impl Tap {
     pub(in crate::host) fn new(
         queues: Vec<OwnedFd>,
-        wish: Wish,
+        options: IoOptions,
         programs: Vec<Attached>,
         link: Arc<Link>,
         name: &str,
@@ -115,38 +115,38 @@ impl Tap {
         let all = if queues.len() > 1 { Some(watch_all(&queues)) } else { None };
         let all =
             all.transpose().map_err(|errno| HostError::system("watch", name)(errno.into()))?;
-        let (way, how) = Way::open(wish, &queues);
+        let (method, how) = IoMethod::open(options, &queues);
         let how = if all.is_some() { format!("{} queues, {how}", queues.len()) } else { how };
         let _ = link.how.set(how);
         let mut tap =
-            Self::with(queues, way, link).map_err(HostError::system("memory for", name))?;
+            Self::with(queues, method, link).map_err(HostError::system("memory for", name))?;
         (tap.all, tap.accepts, tap.programs) = (all, accepts, programs);
         Ok(tap)
     }
 
-    /// One that accepts finished frames.
-    fn with(queues: Vec<OwnedFd>, way: Way, link: Arc<Link>) -> io::Result<Self> {
-        let (intake, at_once) = match &way {
-            Way::Plain(_) => (Intake::new(FRAMES, link.mtu() + HEADERS)?, 1),
-            Way::Uring(_) => (Intake::with_rooms(ROOMS)?, uring::MOST),
+    /// A TAP without offloads.
+    fn with(queues: Vec<OwnedFd>, method: IoMethod, link: Arc<Link>) -> io::Result<Self> {
+        let (intake, at_once) = match &method {
+            IoMethod::Syscalls(_) => (Intake::new(FRAMES, link.mtu() + HEADERS)?, 1),
+            IoMethod::Uring(_) => (Intake::with_rooms(ROOMS)?, uring::MOST),
         };
         Ok(Self {
             expected: vec![EXPECTED; queues.len()],
             queues,
-            way,
-            over: false,
+            method,
+            gone: false,
             all: None,
             next: 0,
             accepts: Offloads::NONE,
             link,
             intake,
-            letters: Letters::new(at_once, LONG + HEADER),
+            writes: WriteBuffer::new(at_once, LONG + HEADER),
             programs: Vec::new(),
         })
     }
 
-    /// Reads one queue empty, a frame at a time. `false`: there is no room for more, or no more of
-    /// the turn is left, or the interface is gone.
+    /// Reads the frames of one queue, one system call each; returns `false` if there is no more
+    /// room, if the turn is over, or if the interface is gone.
     fn read(
         &mut self,
         at: usize,
@@ -155,7 +155,7 @@ impl Tap {
         batch: &mut Batch,
         drops: &mut Drops,
     ) -> bool {
-        // Counted, so that nobody who sends what is refused has a turn for ever.
+        // Counted, so that a sender of invalid frames cannot prolong a turn for ever.
         while *left > 0 && batch.has_room() && self.intake.fits(FRAME_MAX as usize) {
             *left -= 1;
             let mut header = [0; HEADER];
@@ -168,7 +168,7 @@ impl Tap {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return true,
                 Err(_) => {
-                    self.over = true;
+                    self.gone = true;
                     return false;
                 }
             }
@@ -176,7 +176,7 @@ impl Tap {
         false
     }
 
-    /// The same, several frames at a time.
+    /// [`Self::read`] with several frames in one call.
     fn read_several(
         &mut self,
         at: usize,
@@ -184,7 +184,8 @@ impl Tap {
         batch: &mut Batch,
         drops: &mut Drops,
     ) -> bool {
-        let Self { queues, way: Way::Uring(uring), intake, expected, over, .. } = self else {
+        let Self { queues, method: IoMethod::Uring(uring), intake, expected, gone, .. } = self
+        else {
             return false;
         };
         loop {
@@ -200,23 +201,23 @@ impl Tap {
                         let take = |bytes, frags: &mut _| intake.take_room(bytes, frags);
                         count(push(header, len, batch, take), drops);
                     }
-                    // Something may have come behind it all the same.
+                    // A frame may have arrived for a later read all the same.
                     Err(why) => {
                         intake.take_room(0, batch.frags());
                         dry |= why == Errno::AGAIN;
-                        *over |= why != Errno::AGAIN && why != Errno::INTR;
+                        *gone |= why != Errno::AGAIN && why != Errno::INTR;
                     }
                 }
             }
             *left -= asked;
             expected[at] = if came < asked { came + 1 } else { 2 * came }.clamp(EXPECTED, FRAMES);
-            if asked == 0 || dry || *over {
-                return dry && !*over;
+            if asked == 0 || dry || *gone {
+                return dry && !*gone;
             }
         }
     }
 
-    /// Writes the first frames of a list, as many as go at once; returns the others.
+    /// Writes the first frames of a list, as many as fit into one call; returns the others.
     fn write<'a>(
         &mut self,
         batch: &Batch,
@@ -224,36 +225,36 @@ impl Tap {
         sent: &mut Sent,
     ) -> &'a [Delivery] {
         let (queues, mut rest) = (self.queues.len(), list);
-        let mut outbox = self.letters.begin();
-        while outbox.has_room(LONG + HEADER)
+        let mut list = self.writes.begin();
+        while list.has_room(LONG + HEADER)
             && let Some((&delivery, others)) = rest.split_first()
         {
             rest = others;
-            if let Err(why) = post(queues, &self.link, batch, delivery, &mut outbox) {
+            if let Err(why) = post(queues, &self.link, batch, delivery, &mut list) {
                 sent.drops.add(why, 1);
             }
         }
         let tell = |written: Result<usize, Errno>| match written {
             Ok(bytes) => sent.delivered.add(1, bytes.saturating_sub(HEADER) as u64),
-            // The interface is there, and knows better what can be made of the frame.
+            // The interface is up, but cannot take such a frame.
             Err(Errno::INVAL) => sent.drops.add(DropReason::Offload, 1),
             Err(errno) => sent.drops.add(self.link.refused(errno), 1),
         };
-        match &mut self.way {
-            Way::Plain(flags) => tun::write_each(&self.queues, outbox, *flags, tell),
-            Way::Uring(uring) => uring.write_each(&self.queues, outbox, tell),
+        match &mut self.method {
+            IoMethod::Syscalls(flags) => tun::write_each(&self.queues, list, *flags, tell),
+            IoMethod::Uring(uring) => uring.write_each(&self.queues, list, tell),
         }
         rest
     }
 }
 
-/// Makes a letter of a frame.
+/// Adds a frame to the list of writes.
 fn post<'f>(
     queues: usize,
     link: &Link,
     batch: &'f Batch,
     delivery: Delivery,
-    outbox: &mut Outbox<'_, 'f>,
+    list: &mut WriteList<'_, 'f>,
 ) -> Result<(), DropReason> {
     let queue = match queues {
         1 => 0,
@@ -262,7 +263,7 @@ fn post<'f>(
     let (frame, head) = batch.outgoing(delivery);
     let bytes = delivered(frame, head) as usize;
     if bytes < LONG {
-        return outbox.copy(queue, |to| write_out(batch, delivery, HEADER, link, to).map(drop));
+        return list.copy(queue, |to| write_out(batch, delivery, HEADER, link, to).map(drop));
     }
     let left = batch.left(delivery);
     if !link.takes(left.map_or(bytes, |left| left.longest(bytes))) {
@@ -270,12 +271,12 @@ fn post<'f>(
     }
     let mut header = [0; HEADER];
     header[..VNET_LEN].copy_from_slice(&left.map_or([0; VNET_LEN], PendingOffload::bytes));
-    outbox.lend(queue, &header, frame, &head);
+    list.lend(queue, &header, frame, &head);
     Ok(())
 }
 
-/// Takes a frame that was read, `len` bytes with its header: `take` says where it lies. One that is
-/// refused has no bytes.
+/// Puts a frame of `len` bytes with its header into the batch: `take` yields its fragments. A
+/// refused frame has no bytes.
 fn push(
     header: [u8; HEADER],
     len: usize,
@@ -291,7 +292,7 @@ fn push(
     Ok(())
 }
 
-/// How many bytes it has, and what is left to do to it.
+/// The length and the offload of a frame.
 fn check(header: [u8; HEADER], len: usize) -> Result<(usize, Option<PendingOffload>), DropReason> {
     if len >= LONGER {
         return Err(DropReason::TooLong);
@@ -318,27 +319,27 @@ impl Adapter for Tap {
         batch.restart(self.intake.region());
         let mut left = FRAMES;
         for _ in 0..self.queues.len() {
-            if self.over {
+            if self.gone {
                 return self.link.seen(State::Gone);
             }
             let at = self.next;
             self.next = (at + 1) % self.queues.len();
-            let empty = match self.way {
-                Way::Plain(flags) => self.read(at, flags, &mut left, batch, drops),
-                Way::Uring(_) => self.read_several(at, &mut left, batch, drops),
+            let empty = match self.method {
+                IoMethod::Syscalls(flags) => self.read(at, flags, &mut left, batch, drops),
+                IoMethod::Uring(_) => self.read_several(at, &mut left, batch, drops),
             };
             if !empty {
                 break;
             }
         }
-        if self.over {
+        if self.gone {
             self.link.seen(State::Gone);
         }
     }
 
     fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent {
         let mut sent = Sent::default();
-        if self.over {
+        if self.gone {
             sent.drops.add(DropReason::LinkDown, list.len() as u64);
             return sent;
         }
@@ -363,13 +364,13 @@ impl Notify for Tap {
     }
 
     fn is_over(&self) -> bool {
-        self.over
+        self.gone
     }
 }
 
 impl Drop for Tap {
     fn drop(&mut self) {
-        // One that was there before stays, and the next program may know nothing of headers.
+        // A TAP that existed before stays, and the next program may not know virtio-net headers.
         self.queues.iter().take(1).for_each(disable_offloads);
     }
 }
@@ -384,32 +385,32 @@ mod tests {
     use crate::sys::Waker;
     use hostif::netlink::Interface;
 
-    /// So many queues, and what the kernel has of each.
+    /// So many queues, and their other ends.
     fn queues(count: usize) -> (Vec<OwnedFd>, Vec<OwnedFd>) {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let pair = |_| socketpair(family, kind, SocketFlags::NONBLOCK, None).expect("two");
         (0..count).map(pair).unzip()
     }
 
-    /// A TAP with them.
-    fn tap(queues: Vec<OwnedFd>, way: Way) -> Tap {
+    /// A TAP with these queues.
+    fn tap(queues: Vec<OwnedFd>, method: IoMethod) -> Tap {
         let (_, bell) = Waker::new().expect("descriptors");
         let interface = Interface { mtu: 1500, ..Interface::default() };
-        Tap::with(queues, way, Link::new(&interface, false, &Arc::new(bell))).expect("memory")
+        Tap::with(queues, method, Link::new(&interface, false, &Arc::new(bell))).expect("memory")
     }
 
-    /// TAPs of so many queues, one for each way, and what the kernel has of each queue.
+    /// TAPs with so many queues, one for each method of reading, and the other ends of their queues.
     fn with_queues(count: usize) -> Vec<(Tap, Vec<OwnedFd>)> {
-        let ways = [Some(false), Some(true)].map(|uring| {
+        let methods = [Some(false), Some(true)].map(|uring| {
             let (queues, theirs) = queues(count);
-            let (way, how) = Way::open(Wish { uring, shared: false }, &queues);
-            if uring == Some(true) && matches!(way, Way::Plain(_)) {
+            let (method, how) = IoMethod::open(IoOptions { uring, shared: false }, &queues);
+            if uring == Some(true) && matches!(method, IoMethod::Syscalls(_)) {
                 println!("SKIPPED: {how}");
                 return None;
             }
-            Some((tap(queues, way), theirs))
+            Some((tap(queues, method), theirs))
         });
-        ways.into_iter().flatten().collect()
+        methods.into_iter().flatten().collect()
     }
 
     #[test]
@@ -434,10 +435,11 @@ mod tests {
     fn a_tap_that_is_gone_is_closed_by_whom_the_port_is_given_to() {
         for uring in [false, true] {
             let (mut queues, theirs) = queues(2);
-            // What is not open for reading cannot be read, like what is gone.
+            // A file that is not open for reading fails as a deleted TAP does.
             queues[1] = std::fs::File::create("/dev/null").expect("there is one").into();
-            let (way, _) = Way::open(Wish { uring: Some(uring), shared: false }, &queues);
-            let mut tap = tap(queues, way);
+            let (method, _) =
+                IoMethod::open(IoOptions { uring: Some(uring), shared: false }, &queues);
+            let mut tap = tap(queues, method);
             let (mut batch, mut drops) = (Batch::new(256), Drops::default());
             tap.recv(&mut batch, &mut drops);
             assert!(tap.is_over() && tap.watched().is_some());
@@ -454,7 +456,7 @@ mod tests {
     const CONVERSATION: usize = 35;
     const NUMBER: usize = 42;
 
-    /// A UDP datagram of a conversation, and its number in that.
+    /// A UDP datagram of a flow, with its number.
     fn datagram(conversation: u8, number: u8) -> [u8; BYTES] {
         let mut frame = [0; BYTES];
         frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
@@ -467,7 +469,7 @@ mod tests {
     #[test]
     fn a_conversation_keeps_its_queue_and_others_have_theirs() {
         const QUEUES: usize = 4;
-        // So that turns of the queues are no way to keep them apart.
+        // More flows than queues, and not a multiple.
         const CONVERSATIONS: u8 = 63;
         const NUMBERS: u8 = 4;
         let mut intake = Intake::new(256, 1518).expect("memory");
@@ -505,7 +507,7 @@ mod tests {
         }
     }
 
-    /// All frames of a batch.
+    /// The bytes of all frames of a batch.
     fn bytes_of(batch: &Batch) -> Vec<Vec<u8>> {
         let count = u16::try_from(batch.frames().len()).expect("few");
         let bytes = |frame| {

@@ -1,12 +1,12 @@
-//! What an AF_XDP port receives into and sends from: memory of its own, or its trust group's.
+//! The memory of an AF_XDP port: its own, or its trust group's.
 //!
-//! Of a group's region the kernel gets the first buffers, all in one piece, because any of them may
-//! come back in exchange for another. They stay committed and locked as long as the port is there;
-//! so it is not the whole region, which nobody will ever fill. A member whose buffers lie behind
-//! them gets copies.
+//! The kernel gets the first buffers of a group's region as one range, because the port may get any
+//! of them in exchange for another. They stay committed and locked while the port exists; therefore
+//! it is not the whole region, which is seldom full. Frames to and from a member whose buffers lie
+//! after the range are copied.
 //!
-//! Where the kernel or the buffers are not made for it, the port has memory of its own and its
-//! frames are copied; it says so.
+//! If the kernel or the buffers do not allow it, the port has memory of its own, its frames are
+//! copied, and its description says so.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
@@ -22,20 +22,22 @@ use crate::group::Share;
 use crate::host::HEADERS;
 use crate::sys::xdp::{SLOTS, register};
 
-/// Bytes of a chunk of its own: for frames of the usual length, and for others.
+/// The bytes of a chunk of the port's own memory: for frames of the usual length, and for longer
+/// ones.
 const SMALL: u32 = 2048;
 const LARGE: u32 = 4096;
-/// Buffers of a group that the kernel gets at least: enough for six members of the usual size.
+/// The least number of a group's buffers that the kernel gets: enough for six members of the usual
+/// size.
 const COVER: u32 = 16384;
 
-/// For whom memory is wanted.
+/// The memory that a port needs.
 pub(super) struct Wanted<'a> {
     pub interface: &'a Interface,
     pub queues: u32,
 }
 
 impl Wanted<'_> {
-    /// How many chunks.
+    /// The number of chunks.
     fn chunks(&self) -> u32 {
         self.queues * SLOTS + SEND
     }
@@ -44,24 +46,24 @@ impl Wanted<'_> {
 /// The memory of a port.
 pub(super) struct Store {
     pub umem: Umem,
-    /// In a group: whose its buffers are.
+    /// The exchange of a group's buffers, if the memory is a group's.
     pub trader: Option<Exchange>,
-    /// What is to be said of it.
+    /// The description in `port show`.
     pub note: String,
-    /// Given up after the kernel has lost the memory.
+    /// The share of the group's buffers. Returned after the kernel has unmapped the memory.
     share: Option<Arc<Share>>,
 }
 
-/// Why there is none of a group.
+/// Why a port cannot use its group's memory.
 enum Unshared {
-    /// It is not made for it.
+    /// The kernel or the buffers do not allow it; the port uses its own memory.
     Unfit(String),
-    /// That has to be mended.
+    /// A limit that an operator can raise.
     Failed(HostError),
 }
 
 impl Store {
-    /// Gives a socket its memory, the group's if there is a share of one; returns the chunks.
+    /// Registers memory with a socket, the group's if there is a share of one; returns the chunks.
     pub fn register(
         socket: &OwnedFd,
         wanted: &Wanted<'_>,
@@ -102,7 +104,7 @@ impl Store {
         let buffers = share.take(wanted.chunks());
         let buffers = buffers.map_err(|error| Unshared::Unfit(error.to_string()))?;
         let region = share.region();
-        // Twice what is in use: members will come.
+        // Twice the buffers in use, for members that join later.
         let end = region.owners().end().saturating_mul(2).max(COVER).min(region.layout().buffers);
         let Some(umem) = Umem::shared(region, end) else {
             return Err(Unshared::Unfit("its buffers are too small to receive into".to_owned()));
@@ -125,17 +127,17 @@ impl Store {
         Ok((Self { umem, trader, note, share: Some(share) }, chunks))
     }
 
-    /// Is it a group's?
+    /// Whether the memory is a trust group's.
     pub fn is_shared(&self) -> bool {
         self.share.is_some()
     }
 
-    /// For who counts the group's buffers.
+    /// The share, for audits of the group's buffers.
     pub fn share(&self) -> Weak<Share> {
         self.share.as_ref().map(Arc::downgrade).unwrap_or_default()
     }
 
-    /// Notes how many chunks are on their way out.
+    /// Records the number of chunks that the kernel is sending.
     pub fn note_sending(&self, count: usize) {
         if let Some(share) = &self.share {
             share.note_sending(u32::try_from(count).expect("few"));
@@ -143,7 +145,7 @@ impl Store {
     }
 }
 
-/// Why a socket does not get its memory.
+/// Why a socket cannot use the memory.
 fn refused(errno: Errno, name: &str) -> HostError {
     match errno {
         Errno::NOBUFS => HostError::Locked(name.to_owned()),
