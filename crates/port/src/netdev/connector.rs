@@ -137,7 +137,7 @@ impl Connector {
 
     pub(super) fn run(mut self) {
         while let Some(peer) = self.next_peer() {
-            let peer = self.greet(&peer);
+            let described = self.greet(&peer);
             self.ended.clear();
             // Set first: the worker clears it when it takes the peer.
             self.given.set();
@@ -150,10 +150,10 @@ impl Connector {
             self.status.note(State::Waiting);
             match end {
                 None => return,
-                Some(End::Gone) => self.log.info(format_args!("{peer} disconnected")),
+                Some(End::Gone) => self.log.info(format_args!("{described} disconnected")),
                 Some(end) => {
                     self.status.complain(Some(end.to_string()));
-                    self.log.warn(format_args!("disconnected {peer}: {end}"));
+                    self.log.warn(format_args!("disconnected {described}: {end}"));
                 }
             }
             if self.is_stopped_within(RETRY_MS) {
