@@ -1,5 +1,5 @@
-//! Offloads between all kinds of ports: TCP between ports of all kinds, at two lengths of frames, with stacks
-//! that look at each checksum which was not left to them.
+//! Offloads between all kinds of ports: TCP between ports of all kinds, at two lengths of frames,
+//! with stacks that look at each checksum which was not left to them.
 
 use std::path::PathBuf;
 
