@@ -38,7 +38,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::control::{Connection, ControlError};
-use crate::wait::Sleeps;
+use crate::wait::{Sleeps, Woken};
 use crate::{Error, Lost, Stop, sys};
 
 /// Both doorbells and the control connection of one attachment.
@@ -66,15 +66,6 @@ struct State {
     /// Threads that wait for the one that reads.
     waiting: u32,
     lost: bool,
-}
-
-/// How a sleep ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Woken {
-    /// Somebody rang.
-    Kicked,
-    /// The time is over.
-    TimedOut,
 }
 
 impl Link {

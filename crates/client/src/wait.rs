@@ -7,7 +7,6 @@
 
 use std::time::{Duration, Instant};
 
-use crate::link::Woken;
 use crate::{Error, Lost};
 
 /// How a thread waits.
@@ -37,6 +36,15 @@ pub trait Waits {
     fn disarm(&mut self);
     /// How often the switch re-synchronised the rings since the last call.
     fn new_resyncs(&mut self) -> u32;
+}
+
+/// How a sleep ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// The other side rang the doorbell.
+    Kicked,
+    /// The time is over.
+    TimedOut,
 }
 
 /// What a thread sleeps on: see `crate::link`.

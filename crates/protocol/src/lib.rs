@@ -1,8 +1,8 @@
 //! The control protocol: what client and daemon say to each other.
 //!
 //! One `SOCK_SEQPACKET` UNIX socket; one JSON message each way per call, at most [`MAX_MESSAGE`]
-//! bytes; listings come in pages. The reply to [`SessionRequest::Attach`] carries file descriptors beside
-//! the text.
+//! bytes; listings come in pages. The reply to [`SessionRequest::Attach`] carries file descriptors
+//! beside the text.
 //!
 //! ```text
 //! → {"v":1,"call":{"attach":{"port":"vale0:vm1"}}}

@@ -2,7 +2,6 @@
 
 use ring::abi::slot_flag;
 
-use super::pass::service;
 use super::{Action, Metadata, OWN_BYTES};
 use crate::{Error, Port, Tx};
 
@@ -94,7 +93,7 @@ fn send_on(tx: &mut Tx, held: &Held, action: Action) -> Result<(), Error> {
         if let Some(slots) = tx.put(0, frame)? {
             let more = if slots > 1 { slot_flag::MOREFRAG } else { 0 };
             let first = u16::try_from(frame.len().min(tx.stride())).unwrap_or(u16::MAX);
-            tx.set(0, first, more | service(action));
+            tx.set(0, first, more | action.slot_flags());
             tx.set_mark(0, action.write_to(held.meta).word());
             put_own(tx.buffer(0), frame.len(), held.own);
             tx.submit(slots)?;

@@ -21,6 +21,7 @@
 //! `docs/spec/frame-metadata.md` has the bits. A frame that is passed on keeps its place among the
 //! others. Several cores: [`Threads`]; several functions in one thread: [`step_all`].
 
+mod call_setup;
 pub(crate) mod calls;
 mod cores;
 mod made;
@@ -39,9 +40,11 @@ pub use made::{Held, Made, send};
 pub use names::{chain_number, port_number, service_number};
 pub use numbers::{Number, Numbers, Shown};
 pub use packet::metadata::Metadata;
-pub use step::{TOGETHER_MAX, step, step_all};
+pub use step::{step, step_all};
 pub use threads::{Failed, Instance, Threads, until_stopped};
 
+/// Most functions of one thread, as many as a chain has services.
+pub const TOGETHER_MAX: usize = 8;
 /// Frames of a batch.
 const BATCH: u32 = 128;
 /// Bytes at the end of each buffer that are the functions' own.
@@ -78,6 +81,12 @@ impl Action {
             Self::Port(port) if port > PORT_MAX => Self::NONE,
             action => action,
         }
+    }
+
+    /// The bits of a slot's flags that name the service.
+    #[inline]
+    fn slot_flags(self) -> u16 {
+        if let Self::Service(number) = self { u16::from(number) << 8 } else { 0 }
     }
 
     /// The metadata by which a function asks the switch for this action.

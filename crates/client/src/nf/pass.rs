@@ -3,7 +3,7 @@
 use ring::abi::{Slot, slot_flag};
 
 use super::calls::Calls;
-use super::{Action, BATCH, Frame, Handler, Made, Metadata, step};
+use super::{Action, BATCH, Frame, Handler, Made, Metadata, TOGETHER_MAX};
 use crate::{Port, Rx, Tx};
 
 /// What can be done with the frames of a ring.
@@ -42,7 +42,7 @@ pub(crate) struct Others<'a, H> {
     at: usize,
     before: (&'a mut [Port], &'a mut [H]),
     behind: (&'a mut [Port], &'a mut [H]),
-    counts: [Counts; step::TOGETHER_MAX],
+    counts: [Counts; TOGETHER_MAX],
 }
 
 /// What a function got by calls in a batch.
@@ -102,12 +102,6 @@ struct Going {
     meta: Metadata,
 }
 
-/// The bits of a slot's flags that name it.
-#[inline]
-pub(super) fn service(action: Action) -> u16 {
-    if let Action::Service(number) = action { u16::from(number) << 8 } else { 0 }
-}
-
 /// Asks for every frame of so many slots; returns the slots filled of `tx`.
 pub(crate) fn pass<H: Handler>(
     (tx, calls): (&mut Tx, &Calls),
@@ -146,7 +140,7 @@ pub(crate) fn pass<H: Handler>(
         if ends_here || action == Action::Hold {
             continue;
         }
-        let (flags, ptr) = (more | service(action), action.write_to(meta).word());
+        let (flags, ptr) = (more | action.slot_flags(), action.write_to(meta).word());
         let len = u16::try_from(len).unwrap_or(u16::MAX);
         if rx.pass_as(i, tx, filled, Slot { len, flags, ptr, ..slot }) {
             filled += 1;

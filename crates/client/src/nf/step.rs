@@ -6,13 +6,10 @@ use protocol::{ErrorCode, Failure};
 
 use super::made::{Made, send_all};
 use super::pass::{Look, Others, look, pass};
-use super::{Handler, calls, sleep};
+use super::{Handler, TOGETHER_MAX, call_setup, sleep};
 use crate::control::ControlError;
 use crate::port::Limit;
 use crate::{Error, Port};
-
-/// Most functions of one thread, as many as a chain has services.
-pub const TOGETHER_MAX: usize = 8;
 
 /// Handles one batch of each receive ring, after waiting for it; returns the number of slots, 0
 /// when `timeout` is over. All frames go out by the first transmit ring: one of each kind is enough.
@@ -67,12 +64,12 @@ impl<H: Handler> Thread<'_, H> {
         loop {
             for port in &mut *self.ports {
                 check_port(port)?;
-                calls::ask(port, is_single);
+                call_setup::ask(port, is_single);
             }
-            if let Some(full) = calls::join(self.ports) {
+            if let Some(full) = call_setup::join(self.ports) {
                 sleep::for_room(&mut self.ports[full], u32::MAX, patience)?;
                 check_port(&self.ports[full])?;
-                calls::join(self.ports);
+                call_setup::join(self.ports);
             }
             let mut taken = 0;
             for at in 0..self.ports.len() {
@@ -129,7 +126,7 @@ impl<H: Handler> Thread<'_, H> {
     /// Handles what there is in a ring of one of the ports; returns the number of slots, 0 too if
     /// it has waited for room.
     fn batch(&mut self, at: usize, ring: usize) -> Result<u32, Error> {
-        let Some(called) = calls::called(self.ports, at) else { return Ok(0) };
+        let Some(called) = call_setup::called(self.ports, at) else { return Ok(0) };
         let (sender, receiver, _) = self.ports[at].parts();
         let (tx, rx) = (sender.tx(0), receiver.rx(ring));
         let available = rx.available();
@@ -165,7 +162,7 @@ impl<H: Handler> Thread<'_, H> {
         let patience = sleep::patience(self.ports.len());
         sleep::for_room(&mut self.ports[place], count, patience)?;
         check_port(&self.ports[place])?;
-        calls::join(self.ports);
+        call_setup::join(self.ports);
         Ok(0)
     }
 }
