@@ -48,7 +48,7 @@ extern "C" {
 enum uvala_error {
 	UVALA_EARG = -1,          /* bad argument */
 	UVALA_ENAME = -2,         /* not the name of a port */
-	UVALA_ENODAEMON = -3,     /* nobody listens, or nobody answers */
+	UVALA_ENODAEMON = -3,     /* no daemon listens, or it does not answer */
 	UVALA_ELOST = -4,         /* the daemon is gone: uvala_reconnect() */
 	UVALA_EPERM = -5,         /* this user may not */
 	UVALA_ENOTFOUND = -6,     /* no such port (UVALA_EXISTING) */
@@ -90,7 +90,7 @@ int uvala_stop_new(struct uvala_stop **stop);
 /* Says it. Any thread may, and any signal handler. NULL does nothing. */
 void uvala_stop(struct uvala_stop *stop);
 
-/* Frees it. Ports that know it go on, and nobody can stop them any more. NULL does nothing. */
+/* Frees it. Ports that use it go on, and can no longer be stopped by it. NULL does nothing. */
 void uvala_stop_free(struct uvala_stop *stop);
 
 /* ---- ports ---- */
@@ -373,10 +373,10 @@ int uvala_nf_on_batch(struct uvala_port *port, uvala_nf_batch batch);
 /* Most frames that a port holds. */
 #define UVALA_NF_HELD_MAX 65536
 
-/* A frame that is held is a copy of the library's, which nobody else waits for: one that is never
- * sent on is gone when the port is closed. It is as it was when the callback returned, with its
- * meta and its own bytes. Frames in several buffers cannot be held. A handle is this port's, and
- * good for one uvala_nf_send_on(); every other is UVALA_EARG. Handles outlive a reconnect. */
+/* A held frame is a copy that belongs to the library; the switch does not wait for it. One that is
+ * never sent on is gone when the port is closed. It is as it was when the callback returned, with
+ * its meta and its own bytes. Frames in several buffers cannot be held. A handle is this port's,
+ * and good for one uvala_nf_send_on(); every other is UVALA_EARG. Handles outlive a reconnect. */
 
 /* Its bytes, to read and to write until it is sent on; stores their number, if len is not NULL.
  * NULL: it is not held. */
@@ -395,8 +395,8 @@ int uvala_nf_send(struct uvala_port *port, const void *frame, size_t len);
  * and of a chain, as bits 44 to 51 of meta have it; all of the port's switch. They ask the daemon,
  * so call them before the first batch, and again after a reconnect: another daemon may count
  * differently. A service and a chain keep their numbers as long as they are there, a port as long
- * as somebody holds it. Negative: an error, UVALA_ENOTFOUND where there is none of this name, the
- * service has no instance, or nobody holds the port. */
+ * as a client holds it. Negative: an error, UVALA_ENOTFOUND where there is none of this name, the
+ * service has no instance, or no client holds the port. */
 int uvala_nf_service(struct uvala_port *port, const char *name);
 int uvala_nf_port(struct uvala_port *port, const char *name);
 int uvala_nf_chain(struct uvala_port *port, const char *name);

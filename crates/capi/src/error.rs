@@ -66,7 +66,7 @@ pub fn bad(what: &str) -> c_int {
     EARG
 }
 
-/// Notes what somebody says of a failure and returns its number.
+/// Keeps a failure's message for `uvala_error` and returns the error's number.
 #[cold]
 pub fn fail_as(code: c_int, message: &str) -> c_int {
     note(message);

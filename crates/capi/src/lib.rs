@@ -47,7 +47,7 @@ pub struct Handle {
     reconnects: bool,
     /// What ends its waits.
     stop: Option<Stop>,
-    /// Its batch is being handled: until that is over it is lent.
+    /// Set while the port's batch is being handled: the port is lent until then.
     is_lent: bool,
     /// The function's.
     kept: nf::Kept,
@@ -75,7 +75,7 @@ unsafe fn check(port: *const Handle) -> Result<(), c_int> {
 /// A handle to look at.
 ///
 /// # Safety
-/// As [`check`]; nobody changes it meanwhile.
+/// The port as [`check`] returns it, shared: no other thread changes it meanwhile.
 unsafe fn seen<'a>(port: *const Handle) -> Result<&'a Handle, c_int> {
     // SAFETY: as promised.
     unsafe { check(port) }?;
@@ -97,7 +97,7 @@ unsafe fn whole<'a>(port: *mut Handle) -> Result<&'a mut Handle, c_int> {
     Ok(unsafe { &mut *port })
 }
 
-/// Its sending side.
+/// The sending side of a port.
 ///
 /// # Safety
 /// As for [`whole`], but another thread may use the receiving side.
@@ -111,7 +111,7 @@ unsafe fn sending<'a>(
     Ok((sender, &mut queues[..]))
 }
 
-/// Its receiving side.
+/// The receiving side of a port.
 ///
 /// # Safety
 /// As for [`whole`], but another thread may use the sending side.

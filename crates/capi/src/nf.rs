@@ -117,7 +117,7 @@ struct Calls {
 
 impl Calls {
     fn kept(&mut self) -> &mut Kept {
-        // SAFETY: the port of this batch; what is given is used up before anybody calls anything.
+        // SAFETY: the port of this batch; the reference ends before the program calls anything.
         unsafe { &mut (*self.port).kept }
     }
 
@@ -201,7 +201,7 @@ unsafe fn handle(port: *mut Handle, mut calls: Calls, timeout_us: i64) -> Result
         &mut (*port).port
     };
     let handled = send(rings, made).and_then(|()| step(rings, &mut calls, timeout(timeout_us)));
-    // SAFETY: as promised; nobody else writes the field.
+    // SAFETY: as promised; no other thread writes the field.
     unsafe { (*port).is_lent = false };
     handled
 }

@@ -90,7 +90,7 @@ const RECONNECT: u32 = 4;
 pub struct Given {
     /// How to open a port.
     pub options: Options,
-    /// It reconnects by itself.
+    /// Whether the port reconnects by itself.
     pub reconnects: bool,
     /// What ends its waits.
     pub stop: Option<Stop>,

@@ -142,7 +142,7 @@ pub unsafe extern "C" fn uvala_extra_give(queue: *mut Queue, buffer: u32) -> c_i
     // SAFETY: NULL or a queue of an open port, by the contract in uvala.h.
     let Some(queue) = (unsafe { queue.as_mut() }) else { return bad("the queue is NULL") };
     let Some(extra) = queue.extra_bufs() else { return bad("the port has no such ring") };
-    // SAFETY: a number that the caller holds and nobody else, by the contract in uvala.h.
+    // SAFETY: a number that only the caller holds, by the contract in uvala.h.
     match unsafe { extra.adopt(buffer) } {
         Some(buffer) => drop(buffer),
         None => return bad("no buffer has this number"),

@@ -23,7 +23,7 @@ fn run(command: &mut Command) -> String {
     out
 }
 
-/// Directory with libuvala.so and libuvala.a, built now: cargo builds them for nobody else.
+/// Directory with libuvala.so and libuvala.a, built now: no other crate makes cargo build them.
 fn libraries() -> &'static Path {
     static DIR: LazyLock<PathBuf> = LazyLock::new(|| {
         let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("target/tmp");

@@ -27,7 +27,7 @@ fn print(frame: &Frame<'_>) {
     for byte in head.iter().take(18) {
         line += &format!(" {byte:02x}");
     }
-    // Somebody may have stopped reading our output: not worth a panic.
+    // The reader of our output may have closed it: not worth a panic.
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 

@@ -27,13 +27,14 @@ use thiserror::Error;
 
 /// How long a call may take before the daemon counts as stuck.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
-/// The same where the daemon has memory to commit, which can be much, and other's before.
+/// How long a call may take for which the daemon commits memory. There may be much of it, and
+/// calls of other clients come first.
 pub const ATTACH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why a call has no answer.
 #[derive(Debug, Error)]
 pub enum ControlError {
-    /// Nobody listens.
+    /// No daemon listens on the socket.
     #[error("no daemon at {}; start one with: uvala daemon{}", .0.display(), dir_option(.0))]
     NoDaemon(PathBuf),
     /// The socket's permissions keep this user out.
@@ -42,11 +43,11 @@ pub enum ControlError {
         .0.display()
     )]
     Permission(PathBuf),
-    /// Where anybody could have put it, another user's daemon is not believed.
+    /// The socket's directory belongs to another user, below one that every user may write to: that
+    /// user may have put the socket there, so the client does not trust it.
     #[error(
-        "the daemon in {} is not believed: the directory is user {owner}'s, below one where \
-         everybody may write, so anybody could have put it there; have it run in another: \
-         uvala daemon --dir DIR",
+        "the daemon in {} is not trusted: the directory belongs to user {owner}, below one that \
+         every user may write to; run the daemon in another directory: uvala daemon --dir DIR",
         .dir.display()
     )]
     Untrusted {
@@ -326,7 +327,8 @@ impl<S: AsFd> Connection<S> {
         Ok((text, fds))
     }
 
-    /// Whoever had the socket before may have made it non-blocking.
+    /// Waits for the reply by `poll`: a process that had the socket before may have made it
+    /// non-blocking.
     fn await_reply(&self, timeout: Duration) -> Result<(), ControlError> {
         let timeout = Timespec::try_from(timeout).expect("a minute at most");
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
@@ -385,8 +387,8 @@ fn connect(path: &Path) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// In a directory where everybody may write, like `/tmp`, anybody could have put a socket of that
-/// name: below one only a directory of this user or of root is believed.
+/// Any user may put a socket of that name in a directory that every user may write to, such as
+/// `/tmp`. Below one, the client trusts only a directory of its own user or of root.
 fn check_owner(socket: &Path) -> Result<(), ControlError> {
     let Some(dir) = socket.parent() else { return Ok(()) };
     let is_open = |dir: &Path| rustix::fs::stat(dir).is_ok_and(|stat| stat.st_mode & 0o002 != 0);

@@ -43,16 +43,16 @@ pub enum Error {
     /// Shorter than an Ethernet header.
     #[error("a frame of {len} bytes is too short: its header has {}", crate::FRAME_MIN)]
     TooShort {
-        /// Its length in bytes.
+        /// The frame's length in bytes.
         len: usize,
     },
     /// A wait was ended by the port's [`Stop`](crate::Stop).
-    #[error("somebody has said that this port is to stop")]
+    #[error("the program told this port to stop")]
     Stopped,
     /// Longer than a frame can be, or than the ring can hold.
     #[error("a frame of {len} bytes is too long: this port takes at most {max}")]
     TooLong {
-        /// Its length in bytes.
+        /// The frame's length in bytes.
         len: usize,
         /// The longest, in bytes.
         max: usize,

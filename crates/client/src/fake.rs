@@ -27,7 +27,7 @@ use crate::nf::{self, Action, Made};
 use crate::port::halves;
 use crate::{Error, FRAME_MAX, Lost, Receiver, Sender, WaitPolicy, slot_flag};
 
-/// Those of the first port of a region.
+/// Extra buffers of the first port of a region.
 const EXTRA_BUFS: u32 = 2;
 const SLEEPY: WaitPolicy = WaitPolicy { yields: 0, spin: false };
 const SOON: Option<Duration> = Some(Duration::from_secs(20));

@@ -26,7 +26,7 @@ impl Geometry {
         Self::with_rings(attached, 1)
     }
 
-    /// The same for what need not have rings.
+    /// The geometry of an attachment that need not have rings.
     pub fn of_any(attached: &Attached) -> Result<Self, Error> {
         Self::with_rings(attached, 0)
     }

@@ -3,7 +3,7 @@
 //! # Theory of operation
 //!
 //! Both doorbells are pipes: to *kick* is to write a few bytes, to *sleep* is to block in `read`.
-//! What the bytes say does not matter: whoever wakes up looks at its rings again. End of file
+//! What the bytes say does not matter: a thread that wakes up looks at its rings again. End of file
 //! means that the other side is gone.
 //!
 //! One pipe serves all rings of a port, and two threads may sleep at once, a sender and a
@@ -12,15 +12,15 @@
 //! ```text
 //!  sleeper                                  state (under a mutex)
 //!  seen = kicks ─────────────────────────►  kicks   how many reads have found something
-//!  arm; look at the ring once more          reading somebody is blocked in `read`
+//!  arm; look at the ring once more          reading a thread is blocked in `read`
 //!  sleep(seen):                             lost    end of file has been read
 //!    kicks != seen      → awake
-//!    nobody is reading  → I block in `read`, then kicks += 1 and wake the others
+//!    no thread reads    → I block in `read`, then kicks += 1 and wake the others
 //!    else               → wait until the reader says something
 //! ```
 //!
 //! No wake-up is lost: a kick that answers my arming is written after I noted `seen`; it is either
-//! still in the pipe when somebody reads, or its reader has counted it after `seen`. A reader
+//! still in the pipe when a thread reads, or its reader has counted it after `seen`. A reader
 //! that leaves without a kick (its time is over) wakes the others, and one of them reads on.
 //!
 //! Only sleeping takes the mutex; a thread that finds its ring ready never comes here.
@@ -53,7 +53,7 @@ pub struct Link {
     turn: Condvar,
     /// Closed before the connection: the list may have another owner then.
     extra: Arc<ExtraBufs>,
-    /// Its closing detaches the port.
+    /// The control connection: closing it detaches the port.
     connection: Mutex<Option<Connection>>,
     /// Ends every sleep.
     stop: Option<Stop>,
@@ -178,7 +178,7 @@ impl Link {
         state
     }
 
-    /// Records what a read found, for everybody.
+    /// Records what a read found, for all threads.
     fn note(&self, state: &mut State, read: Result<Woken, Lost>) {
         match read {
             Ok(Woken::Kicked) => state.kicks += 1,

@@ -117,7 +117,7 @@ impl Options {
         Self { alone, ..self }
     }
 
-    /// The same of some ports only, where these options are for several.
+    /// Ports for which an option counts, where these options are for several ports.
     #[must_use]
     pub fn alone_at(self, ports: impl IntoIterator<Item = PortName>) -> Self {
         Self { alone_at: ports.into_iter().collect(), ..self }

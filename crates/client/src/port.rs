@@ -321,9 +321,9 @@ impl AsFd for Receiver {
 /// ```
 #[derive(Debug)]
 pub struct Port {
-    /// Its transmit rings.
+    /// The sending half: transmit rings.
     pub sender: Sender,
-    /// Its receive rings.
+    /// The receiving half: receive rings.
     pub receiver: Receiver,
     origin: Origin,
     /// Which functions a function calls, see [`crate::nf`].
@@ -564,7 +564,7 @@ impl Port {
 
     /// Opens the port once more under its name, after [`Lost`], trying again until `timeout`. A
     /// port that was deleted stays so: [`Error::Deleted`].
-    /// Frames that nobody had taken are gone.
+    /// Frames that the client had not read are lost.
     pub fn reconnect(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
         const FIRST_PAUSE: Duration = Duration::from_millis(5);
         const LONGEST_PAUSE: Duration = Duration::from_millis(500);

@@ -181,8 +181,8 @@ impl Rx {
         self.pass_as(i, tx, j, Slot { len, flags: slot.flags & slot_flag::MOREFRAG, ptr, ..slot })
     }
 
-    /// The same; `sent` is what the slot of `tx` will say, of the buffer that the `i`-th slot had
-    /// when it was [read](Self::slot).
+    /// Passes a frame on like [`Rx::pass`]; `sent` is what the slot of `tx` will say, of the buffer
+    /// that the `i`-th slot had when it was [read](Self::slot).
     #[inline(always)]
     pub(crate) fn pass_as(&mut self, i: u32, tx: &mut Tx, j: u32, sent: Slot) -> bool {
         if self.region == tx.region() {
@@ -376,7 +376,7 @@ impl<'a> Frame<'a> {
         self.parts().map(<[u8]>::len).sum()
     }
 
-    /// Its pieces in order, one for each slot.
+    /// The frame's pieces in order, one for each slot.
     pub fn parts(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let rx = self.rx;
         (self.first..self.first + self.slots).map(move |i| rx.frame(i))

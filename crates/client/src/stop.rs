@@ -1,8 +1,8 @@
 //! A word that ends waits: one thread says it, any number of others that sleep hear it.
 //!
-//! It is a flag, for those who are busy, and an eventfd, for those who sleep: nobody ever reads it,
-//! so that it stays ready for all of them. It never leaves the process; the doorbells, which do,
-//! are pipes.
+//! It is a flag for threads that are busy, and an eventfd for threads that sleep: no thread reads
+//! it, so that it stays ready for all of them. It never leaves the process; the doorbells, which
+//! do, are pipes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,7 +19,7 @@ pub struct Stop(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// Written by whoever says it (Release), read by all who wait (Acquire).
+    /// Written by the thread that says stop (Release), read by threads that wait (Acquire).
     is_said: AtomicBool,
     /// Ready from then on; written after `is_said`, never read.
     bell: OwnedFd,
@@ -50,7 +50,7 @@ impl Stop {
     #[must_use]
     pub fn wait(&self, timeout: Duration) -> bool {
         let mut fds = [PollFd::new(self, PollFlags::IN)];
-        // A signal may end it early: to whoever waits here, that is a time which is over.
+        // A signal may end it early: the caller takes that for the end of the time.
         let _ = poll(&mut fds, Timespec::try_from(timeout).ok().as_ref());
         self.is_said()
     }

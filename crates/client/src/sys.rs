@@ -26,7 +26,7 @@ static HAS_NO_SIGNAL: AtomicBool = AtomicBool::new(true);
 
 /// Rings a doorbell that others ring too; a dead reader is `EPIPE`.
 ///
-/// A full one will wake the other side, but does not tell it who else wanted to. Somebody may keep
+/// A full one will wake the other side, but does not tell it who else wanted to. A peer may keep
 /// it full on purpose, with very little in it (what is spliced into a pipe takes a slot each time),
 /// so this waits a moment for room: the other side makes some as soon as it is awake.
 pub fn ring_doorbell(fd: BorrowedFd<'_>, message: &[u8]) -> Result<(), Errno> {
@@ -44,8 +44,8 @@ pub fn ring_doorbell(fd: BorrowedFd<'_>, message: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Attempts to ring a doorbell that is full, and how long each waits: a second in all. Whoever does
-/// not read for so long is stopped, or busy with everybody's frames.
+/// Attempts to ring a doorbell that is full, and how long each waits: a second in all. A peer that
+/// does not read for so long is stopped, or overloaded.
 const ATTEMPTS: u32 = 100;
 const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 

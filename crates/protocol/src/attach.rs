@@ -8,7 +8,7 @@ use crate::name::PortName;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attach {
-    /// Its name: a port of a switch, or one end of a pipe.
+    /// The port's name: a port of a switch, or one end of a pipe.
     pub port: PortName,
     /// Transmit rings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -41,8 +41,8 @@ pub struct Attach {
     /// time and not that of all. One that is not there, or not to be seen, is as if none was said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread: Option<u32>,
-    /// Of the port's service no other process may have an instance while this is attached: the
-    /// function cannot share its flows out with one that it knows nothing of.
+    /// No other process may have an instance of the port's service while this port is attached: the
+    /// function cannot share flows with an instance that it knows nothing of.
     #[serde(default, skip_serializing_if = "is_not")]
     pub alone: bool,
 }
@@ -76,7 +76,7 @@ impl Attach {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attached {
-    /// Its name.
+    /// The port's name.
     pub port: PortName,
     /// The number to write to the doorbell, as `ring::kick::encode` writes it.
     pub bell: u32,

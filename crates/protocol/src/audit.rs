@@ -9,28 +9,29 @@ use crate::name::PortName;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupAudit {
-    /// Its name.
+    /// The group's name.
     pub group: String,
-    /// User whose it is.
+    /// The user that owns it.
     pub uid: u32,
     /// Bytes of its region, which are charged as long as the group is there.
     pub memory: u64,
-    /// Of these, committed: somebody has touched them, the daemon or a member.
+    /// Bytes committed so far: the daemon or a member has touched them.
     pub committed: u64,
-    /// User to whom they are charged: who made its first port, or whom the configuration names.
+    /// The user that is charged for them: the one that made the first port, or the one that the
+    /// configuration names.
     pub charged_to: u32,
-    /// Who, but for its user, may have ports in it, where the daemon's configuration declares it.
+    /// Other users that may have ports in it, where the daemon's configuration declares the group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access: Option<GroupAccess>,
     /// Buffers of its region.
     pub buffers: u32,
-    /// Of these, nobody's: free for members that come.
+    /// Buffers that no member has: free for members that come.
     pub free: u32,
     /// Buffers that all its members were given when they came.
     pub given: u32,
     /// Buffers that are theirs now.
     pub owned: u32,
-    /// Its members.
+    /// The ports in the group.
     pub members: Vec<MemberAudit>,
 }
 
@@ -49,24 +50,24 @@ pub struct GroupAccess {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MemberAudit {
-    /// Its port.
+    /// The member's port.
     pub port: PortName,
     /// Buffers that it was given when it came.
     pub given: u32,
     /// Buffers that are its own now.
     pub owned: u32,
-    /// Of these, in slots of its transmit rings.
+    /// Buffers in slots of its transmit rings.
     pub tx: u32,
-    /// In slots of its receive rings.
+    /// Buffers in slots of its receive rings.
     pub rx: u32,
-    /// In its list of extra buffers.
+    /// Buffers in its list of extra buffers.
     pub extra: u32,
-    /// Nowhere: its client has taken them out.
+    /// Buffers that stand nowhere: the client has taken them out.
     pub kept: u32,
     /// Places where it has another's buffer, or one that stands elsewhere too. Of a client that
     /// exchanges two buffers at this moment, one.
     pub wrong: u32,
-    /// It is being made: nothing stands anywhere yet.
+    /// The member is being created: nothing stands anywhere yet.
     #[serde(default)]
     pub begins: bool,
 }

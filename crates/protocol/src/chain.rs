@@ -12,10 +12,10 @@ use crate::name::{PortName, SwitchName};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "ChainText")]
 pub struct ChainSpec {
-    /// Its name.
+    /// The chain's name.
     pub name: String,
-    /// Its services in order; behind a name `@least` for the instance with most room, in place of
-    /// `@hash`.
+    /// Services in order. `@least` behind a name picks the instance with most room; the default,
+    /// `@hash`, picks one for each flow.
     pub services: Vec<String>,
     /// The port where its frames leave; else they do by their addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,7 +61,7 @@ impl ChainSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RuleSpec {
-    /// Its number; a new rule without one gets the next.
+    /// The rule's number; a new rule without one gets the next.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<u32>,
     /// Rules of a higher one are tried first; of the same, those with lower numbers.
@@ -134,9 +134,9 @@ pub struct RuleAdd {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleDel {
-    /// Of this switch.
+    /// The switch.
     pub switch: SwitchName,
-    /// Their numbers; all rules, where there is none.
+    /// Numbers of the rules; empty for all rules.
     pub rules: Vec<u32>,
 }
 
@@ -144,7 +144,7 @@ pub struct RuleDel {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SteeringQuery {
-    /// Of this switch.
+    /// The switch.
     pub switch: SwitchName,
     /// Where to go on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -171,7 +171,7 @@ pub struct NextFunction {
 pub struct ChainInfo {
     /// The chain.
     pub chain: ChainSpec,
-    /// Its number in the frames' metadata.
+    /// The chain's number in the frames' metadata.
     pub number: u8,
     /// Ports whose frames enter it.
     pub ports: Vec<String>,
@@ -219,7 +219,7 @@ pub struct RuleInfo {
     pub rule: RuleSpec,
     /// Frames that it was for.
     pub frames: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     pub bytes: u64,
     /// Why it is for no frames now, or drops them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -230,13 +230,13 @@ pub struct RuleInfo {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FunctionInfo {
-    /// Its service.
+    /// The service of which the port is an instance.
     pub service: String,
     /// The number of that, for metadata.
     pub number: u8,
     /// Which instance it is.
     pub instance: u16,
-    /// Its port.
+    /// The function's port.
     pub port: PortName,
     /// Process that runs it.
     pub pid: Option<u32>,
@@ -255,23 +255,23 @@ pub struct FunctionInfo {
     /// (`thread`); else all of the process, where it does other things too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_ms: Option<u64>,
-    /// Its thread, where one process runs several instances.
+    /// The thread's ID, where one process runs several instances.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread: Option<u32>,
     /// Cores that it may run on, such as `0-3`; of its thread, or of its process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<String>,
-    /// It has frames and reads none: its flows are elsewhere.
+    /// The function has frames and reads none: the switch sends its flows elsewhere.
     pub stalled: bool,
     /// Frames that the function was given, by the switch and by calls.
     pub frames_in: u64,
     /// Frames that it passed on, likewise: also those that it wanted dropped.
     pub frames_out: u64,
-    /// Of `frames_in`, those that functions of its thread gave it by calls. The function itself
+    /// The part of `frames_in` that functions of its thread gave it by calls. The function itself
     /// counts these.
     #[serde(default)]
     pub called_in: u64,
-    /// Of `frames_out`, those that left by no ring of its own.
+    /// The part of `frames_out` that left by no ring of its own.
     #[serde(default)]
     pub called_out: u64,
     /// Frames that stood in the rings of its port when it went. They are lost, unless it had sent
@@ -298,13 +298,13 @@ pub struct FunctionInfo {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FunctionNote {
-    /// Its port.
+    /// The function's port.
     pub port: PortName,
     /// Names, of letters, digits and `_`, and counts since it began; with `gauges` at most
     /// [`COUNTS_MAX`].
     #[serde(default)]
     pub counts: BTreeMap<String, u64>,
-    /// The same of what grows and shrinks.
+    /// Values that grow and shrink (gauges).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub gauges: BTreeMap<String, u64>,
 }

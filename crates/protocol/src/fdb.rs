@@ -59,7 +59,7 @@ pub struct FdbDel {
     pub vlan: u16,
 }
 
-/// The VLAN of ports that nobody configured.
+/// The VLAN of ports without a VLAN setting.
 fn default_vlan() -> u16 {
     1
 }

@@ -14,13 +14,13 @@ use super::values::{Mac, ValueError, text_form};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HostIf {
-    /// Its name; by default, the port's part of the port's name.
+    /// The interface's name; by default, the port's part of the port's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ifname: Option<String>,
-    /// Its MTU, for a TAP.
+    /// The interface's MTU, for a TAP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
-    /// Its Ethernet address, for a TAP.
+    /// The interface's Ethernet address, for a TAP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
     /// The namespace it is in: one of `ip netns`, the number of a process, or a path.
@@ -63,16 +63,16 @@ fn is_zero(fds: &u8) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostIfInfo {
-    /// Its name.
+    /// The interface's name.
     pub ifname: String,
     /// The namespace, as it was named; `None` for the daemon's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
     /// Whether it carries frames.
     pub state: LinkState,
-    /// Its MTU.
+    /// The interface's MTU.
     pub mtu: u32,
-    /// Its Ethernet address, as it was when the port was made.
+    /// The interface's Ethernet address when the port was created.
     pub mac: Mac,
     /// How its frames come and go, where there are several ways.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -86,9 +86,9 @@ pub struct HostIfInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkState {
-    /// It does.
+    /// The interface carries frames.
     Up,
-    /// It is there and does not.
+    /// The interface exists and carries no frames.
     Down,
     /// There is none, or none any more. One of that name is taken as soon as it appears.
     Gone,
@@ -136,14 +136,14 @@ impl Address {
             && differ.leading_zeros() >= u32::from(network.prefix)
     }
 
-    /// Whether a host can have it: it is neither a group's, nor everybody's, nor nobody's.
+    /// Whether a host can have the address: it is not multicast, broadcast or unspecified.
     ///
     /// # Errors
     /// [`ValueError::NoHost`].
     pub fn check_host(self) -> Result<(), ValueError> {
         let Self { ip, .. } = self;
-        let everybody = IpAddr::V4(Ipv4Addr::BROADCAST);
-        match ip.is_multicast() || ip.is_unspecified() || ip == everybody {
+        let broadcast = IpAddr::V4(Ipv4Addr::BROADCAST);
+        match ip.is_multicast() || ip.is_unspecified() || ip == broadcast {
             true => Err(ValueError::NoHost(self.to_string())),
             false => Ok(()),
         }
@@ -247,7 +247,7 @@ impl Queues {
         }
     }
 
-    /// Their numbers, in ascending order.
+    /// The queues' numbers, in ascending order.
     #[must_use]
     pub fn numbers(&self) -> Vec<u16> {
         match self {
@@ -287,7 +287,7 @@ impl FromStr for QueueSet {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
-        // Whoever may connect sends this: it is looked at no longer than a set can be.
+        // The text comes from any client: the parser reads no more of it than a set can have.
         let shown: String = text.chars().take(Self::TEXT_MAX).collect();
         let bad = || ValueError::Queues(shown.escape_debug().to_string());
         let number = |text: &str| {

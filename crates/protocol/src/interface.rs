@@ -9,7 +9,7 @@ use crate::name::PortName;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InterfaceAdd {
-    /// Its name, `netmap:v0`.
+    /// The interface's name, such as `netmap:v0`.
     pub port: PortName,
     /// Transmit rings.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -13,7 +13,7 @@ pub const COALESCE_USECS_MAX: u16 = 1000;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Machine {
-    /// Its path; by default `PORT.sock` in the daemon's directory.
+    /// The socket's path; by default `PORT.sock` in the daemon's directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<String>,
     /// The machine's monitor listens there, and the daemon connects.
@@ -78,11 +78,11 @@ pub struct MachineInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SocketPlace {
-    /// That socket.
+    /// The socket in the daemon's directory.
     Ours {
-        /// Its user.
+        /// The user that owns it.
         owner: u32,
-        /// Its group.
+        /// The UNIX group that owns it.
         group: u32,
         /// Who may connect (w).
         mode: Mode,
@@ -97,13 +97,13 @@ pub enum SocketPlace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MachineState {
-    /// Nobody has connected.
+    /// No VMM has connected.
     Waiting,
     /// A monitor has, and its guest does not use the device yet.
     Connected,
     /// The guest's driver is at work; of a stream or datagrams, the monitor is there.
     Up,
-    /// The daemon could not make its socket when it started: nobody can connect.
+    /// The daemon could not create the socket when it started: no VMM can connect.
     Closed,
 }
 

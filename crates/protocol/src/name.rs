@@ -10,7 +10,7 @@
 //! `<port>` and `<id>` are one or more of `0-9 A-Z a-z _`; `<switch>` may be empty, as in netmap.
 //! An interface has a name of its own, which may have dots and is at most
 //! [`PortName::INTERFACE_BYTES`] long. It is alone in a switch that is named as it is, until
-//! somebody puts it into another one: `netmap:v0` may become `vale0:v0`.
+//! an operator puts it into another one: `netmap:v0` may become `vale0:v0`.
 //! A whole name fits [`PortName::MAX_BYTES`] bytes. A name that was parsed is valid for ever:
 //! everything behind this module takes [`PortName`] and [`SwitchName`], never `&str`.
 
@@ -89,7 +89,7 @@ pub enum NameError {
         name: String,
         /// The offending character.
         found: char,
-        /// Its position, counted from 1.
+        /// The character's position, counted from 1.
         position: usize,
     },
     /// Longer than a name may be.
@@ -100,7 +100,7 @@ pub enum NameError {
     TooLong {
         /// The first characters of the text.
         start: String,
-        /// Its length in bytes.
+        /// The name's length in bytes.
         length: usize,
         /// How long it may be.
         most: usize,

@@ -2,8 +2,8 @@
 //!
 //! They differ from [`Attach`](super::Attach) in what a connection stands for: here it *is* the
 //! program's descriptor. It opens one port, or some rings of it; others may hold the same rings at
-//! the same time; whoever has the descriptor later may ask what it is ([`SessionRequest::Resume`]); and
-//! the port goes with its last holder.
+//! the same time. A process that gets the descriptor later may ask what it is
+//! ([`SessionRequest::Resume`]). The port goes with its last holder.
 //!
 //! [`SessionRequest::Resume`]: super::SessionRequest::Resume
 
@@ -17,7 +17,7 @@ use crate::name::PortName;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bind {
-    /// Its name.
+    /// The port's name.
     pub port: PortName,
     /// Transmit rings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -49,10 +49,11 @@ pub struct Bind {
     /// No transmit rings.
     #[serde(default)]
     pub rx_only: bool,
-    /// Nobody else may hold these rings.
+    /// No other descriptor may hold these rings.
     #[serde(default)]
     pub exclusive: bool,
-    /// Who waits for frames alone does not send: for whoever has the connection later to know.
+    /// Waiting for frames does not send (`NR_NO_TX_POLL`): kept for the process that has the
+    /// connection later.
     #[serde(default)]
     pub no_tx_poll: bool,
     /// The program copes with a virtio-net header, if the port's frames have one; others do not get
@@ -88,7 +89,7 @@ pub enum BindKind {
     Port,
     /// Rings and buffers in the region `mem_id`, which nothing comes out of; the name is a label.
     Null,
-    /// Rings that see what the port sends or receives, which somebody has open.
+    /// Monitor rings of the port: copies of what the port sends or receives.
     Monitor(MonitorOf),
 }
 
@@ -134,7 +135,7 @@ impl Bind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Room {
-    /// Its size in bytes, at most.
+    /// The region's largest size in bytes.
     pub bytes: u64,
     /// Bytes of a buffer.
     pub stride: u32,
@@ -162,7 +163,7 @@ pub struct Bound {
     pub nifp: u64,
     /// Number of the region.
     pub mem_id: u16,
-    /// Of the end of a pipe: where the port block of the other end begins.
+    /// Where the port block of a pipe's other end begins, for the end of a pipe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_block: Option<u64>,
     /// The transmit rings that are bound.
@@ -178,8 +179,8 @@ pub struct Bound {
     pub host: Option<Box<HostBound>>,
 }
 
-/// What a connection has bound on the host's side, in the region of the other side. Whoever writes
-/// to the doorbell writes both numbers.
+/// What a connection has bound on the host's side, in the region of the other side. A process that
+/// writes to the doorbell writes both numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostBound {
@@ -231,7 +232,7 @@ pub struct GeometryQuery {
 pub struct PortGeometry {
     /// Number of the region.
     pub mem_id: u16,
-    /// Its size in bytes.
+    /// The region's size in bytes.
     pub region_bytes: u64,
     /// Transmit rings; 0 where only a region was asked for, like the three that follow.
     pub tx_rings: u16,

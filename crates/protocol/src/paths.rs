@@ -4,7 +4,7 @@
 //!
 //! 1. what the command line says (`--dir`),
 //! 2. `$UVALA_DIR`,
-//! 3. `/run/uvala`, for root and for whoever may write there (the service),
+//! 3. `/run/uvala`, for root and for users that may write there (the service),
 //! 4. `$XDG_RUNTIME_DIR/uvala`,
 //! 5. `/tmp/uvala-UID`.
 //!
@@ -19,7 +19,8 @@ use rustix::fs::{Access, access};
 pub const SYSTEM_DIR: &str = "/run/uvala";
 /// File name of the socket in its directory.
 pub const SOCKET_NAME: &str = "uvala.sock";
-/// Its name before it is ready for clients. The kernel keeps it as the address of a client's peer.
+/// The socket's name before the daemon is ready for clients. The kernel keeps it as the address of
+/// a client's peer.
 pub const UNREADY_SOCKET_NAME: &str = "uvala.sock.new";
 
 /// Directory where a daemon of this user puts its socket.

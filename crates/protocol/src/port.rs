@@ -12,7 +12,7 @@ use crate::name::{PortName, SwitchName};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PortRef {
-    /// Its name.
+    /// The port's name.
     pub port: PortName,
 }
 
@@ -20,7 +20,7 @@ pub struct PortRef {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PortAdd {
-    /// Its name.
+    /// The port's name.
     pub port: PortName,
     /// What is behind it.
     #[serde(default)]
@@ -40,7 +40,7 @@ pub struct PortAdd {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PortSet {
-    /// Its name.
+    /// The port's name.
     pub port: PortName,
     /// Settings; what is missing keeps its value.
     pub settings: PortSettings,
@@ -86,8 +86,8 @@ pub struct PortSettings {
     /// The chain that its frames enter; empty for none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chain: Option<String>,
-    /// Numeric user to whom a port that stays is given: who may attach to it, of those whom the
-    /// switch lets in, say `owner`, `group` and `mode`.
+    /// Numeric user that owns a persistent port. `owner`, `group` and `mode` say which of the users
+    /// that the switch lets in may attach to the port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<u32>,
     /// Numeric group, likewise.
@@ -102,11 +102,11 @@ pub struct PortSettings {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PortInfo {
-    /// Its name.
+    /// The port's name.
     pub port: PortName,
     /// What is behind it.
     pub kind: PortKind,
-    /// Its number in its switch, while it carries frames: what a slot's destination means.
+    /// The port's number in its switch, while it carries frames: what a slot's destination means.
     pub number: Option<u16>,
     /// Stays without a client.
     pub persistent: bool,

@@ -9,7 +9,7 @@ use crate::name::SwitchName;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchRef {
-    /// Its name.
+    /// The switch's name.
     pub switch: SwitchName,
 }
 
@@ -17,7 +17,7 @@ pub struct SwitchRef {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchSpec {
-    /// Its name.
+    /// The switch's name.
     pub switch: SwitchName,
     /// Settings; what is missing keeps its value.
     #[serde(default)]
@@ -78,7 +78,7 @@ pub struct FdbCounters {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchInfo {
-    /// Its name.
+    /// The switch's name.
     pub switch: SwitchName,
     /// Stays without ports.
     pub persistent: bool,

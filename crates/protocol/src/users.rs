@@ -1,7 +1,7 @@
 //! Users and groups by name, from `/etc/passwd` and `/etc/group`.
 //!
 //! No name service: a daemon must not load foreign modules or wait for a directory server to read
-//! its configuration. Whoever is known only there can be given by number.
+//! its configuration. A user that is known only there can be given by number.
 
 use std::fs;
 

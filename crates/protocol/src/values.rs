@@ -25,11 +25,11 @@ impl Mode {
     }
 }
 
-/// Who may make a port of a switch by opening a name that nobody has, in JSON `"any"` or `"owner"`.
+/// Which users may create a port of a switch by opening a new name, in JSON `"any"` or `"owner"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum NewPorts {
-    /// Whoever may attach to the switch.
+    /// Every user that may attach to the switch.
     #[default]
     Any,
     /// The owner of the switch; others attach to the ports that they were given.

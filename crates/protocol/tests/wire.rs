@@ -152,7 +152,10 @@ proptest! {
     }
 
     #[test]
-    fn fields_of_other_calls_read_as_in_the_flat_form(a in 0..MESSAGES.len(), b in 0..MESSAGES.len()) {
+    fn fields_of_other_calls_read_as_in_the_flat_form(
+        a in 0..MESSAGES.len(),
+        b in 0..MESSAGES.len(),
+    ) {
         let body = MESSAGES[b].split_once(':').map_or("null}", |(_, body)| body);
         let name = MESSAGES[a].split_once(':').map_or(r#"{"resume""#, |(name, _)| name);
         let text = format!("{name}:{body}");

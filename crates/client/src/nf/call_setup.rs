@@ -44,7 +44,7 @@ pub(super) fn ask(port: &mut Port, is_alone: bool) {
     match port.sender.link().call(Request::Function(FunctionRequest::Next(PortRef { port: name })))
     {
         Ok((Reply::NextFunctions(routes), _)) => port.calls.set(routes),
-        // It is of another version. What is refused later was overtaken by something.
+        // A daemon of another version. What is refused later was overtaken by a change.
         Err(ControlError::Refused(failure)) if failure.code != ErrorCode::NotFound => {
             port.calls.is_deaf = true;
         }

@@ -12,10 +12,10 @@
 //!   switch ◄── port of a ◄─────────────────┘
 //! ```
 //!
-//! Which function follows, the daemon says: for each chain, order of services and position the port
-//! of the next one ([`NextFunction`]). It raises a word of the port ([`ring::user::News`]) and wakes
-//! the function when the answer changes. Frames of a chain that has changed meanwhile go by the
-//! switch, because their order is another.
+//! The daemon says which function follows: for each chain, order of services and position, the
+//! port of the next one ([`NextFunction`]). It raises a word of the port ([`ring::user::News`]) and
+//! wakes the function when the answer changes. Frames of a chain that has changed meanwhile go by
+//! the switch, because their order is another.
 //!
 //! *Order of frames.* A call must not overtake frames that went by the switch before:
 //!
@@ -82,11 +82,12 @@ pub(super) struct Follower {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// It is no function of this thread, or calling it would lead back here.
+    /// The follower is no function of this thread, or calling it would lead back here.
     Elsewhere,
-    /// It is at this place of the thread; frames that went by the switch are still on their way.
+    /// The follower is at this place of the thread; frames that the switch forwards to it are
+    /// still on their way.
     Starting(usize, Start),
-    /// It is at this place, and gets frames by calls.
+    /// The follower is at this place, and gets frames by calls.
     Called(usize),
 }
 

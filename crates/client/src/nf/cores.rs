@@ -20,12 +20,12 @@ pub enum CoreError {
     /// Two threads would share it.
     #[error("core {0} stands in the list twice; each thread has one of its own")]
     Twice(usize),
-    /// They do not exist, or are not for this process.
+    /// Cores that do not exist, or that this process may not use.
     #[error("there is no core {missing} here, or not for this process, which may use {allowed}")]
     Missing {
         /// Which.
         missing: String,
-        /// Those that there are.
+        /// The cores that it may use.
         allowed: String,
     },
     /// Fewer or more than threads.
@@ -45,7 +45,7 @@ impl Cores {
         self.0.len()
     }
 
-    /// That of a thread.
+    /// The core of a thread.
     pub(super) fn of(&self, thread: u16) -> usize {
         self.0[usize::from(thread)]
     }
@@ -93,8 +93,8 @@ pub(super) fn pin(core: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Those that a thread of this process may have. Asked for by one that wants all: one's own set
-/// may be a part that somebody (`taskset`) has chosen, and is no limit.
+/// The cores that a thread of this process may use: a thread asks for all cores and reads what the
+/// kernel grants. The caller's own affinity may be a smaller set (`taskset`), and is no limit.
 fn allowed() -> Vec<usize> {
     let ask = || {
         let mut all = CpuSet::new();
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn test_a_core_that_is_not_there_is_named_with_those_that_are() {
         let (last, most) = (CpuSet::MAX_CPU - 1, allowed());
-        assert!(!most.contains(&last), "who has so many tests this elsewhere");
+        assert!(!most.contains(&last), "a machine with so many cores tests this elsewhere");
         let cores: Cores = format!("{},{last}", most[0]).parse().unwrap();
         let error = cores.check().unwrap_err();
         let missing = CoreError::Missing { missing: last.to_string(), allowed: list(&most) };

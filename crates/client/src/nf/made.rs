@@ -35,8 +35,8 @@ impl Made {
         self.send_as(held, Action::Next);
     }
 
-    /// The same with another action. A frame that is in no chain leaves by its address or by a port
-    /// that is named; dropped, or held once more, it is gone.
+    /// Sends a held frame with another action. A frame that is in no chain leaves by its address or
+    /// by a port that is named; dropped, or held once more, it is gone.
     pub fn send_as(&mut self, held: Held, action: Action) {
         self.all.push((held, action.told(), self.by));
     }
@@ -68,7 +68,7 @@ pub fn send(port: &mut Port, mut made: Made) -> Result<(), Error> {
     send_all(std::slice::from_mut(port), made)
 }
 
-/// The same of functions that share a thread.
+/// Sends what functions that share a thread made between two batches.
 pub(super) fn send_all(ports: &mut [Port], made: Made) -> Result<(), Error> {
     let mut send = |(held, action, by): &(Held, Action, usize)| match action {
         Action::Hold => Ok(()),
@@ -106,7 +106,7 @@ fn send_on(tx: &mut Tx, held: &Held, action: Action) -> Result<(), Error> {
     }
 }
 
-/// Where the frame does not reach into them.
+/// Writes the functions' own bytes, if the frame does not reach into them.
 fn put_own(buffer: &mut [u8], len: usize, own: Option<[u8; OWN_BYTES]>) {
     let at = buffer.len().checked_sub(OWN_BYTES).filter(|&at| len <= at);
     if let (Some(at), Some(own)) = (at, own) {

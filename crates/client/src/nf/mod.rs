@@ -120,14 +120,14 @@ impl<'a> Frame<'a> {
         Self { buffer, len, is_whole: true, meta: Metadata::default() }
     }
 
-    /// The frame; of one that lies in several buffers, the beginning.
+    /// The frame's bytes; of one that lies in several buffers, the beginning.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[..self.len]
     }
 
-    /// The same, to be changed.
+    /// The frame's bytes, to be changed; of one that lies in several buffers, the beginning.
     #[inline]
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {

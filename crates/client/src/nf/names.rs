@@ -2,7 +2,7 @@
 //!
 //! The daemon is asked, which takes a moment: ask before the first batch, and once more after a
 //! reconnect, because another daemon may count differently. A service and a chain keep their
-//! numbers as long as they are there, a port as long as somebody holds it.
+//! numbers as long as they are there, a port as long as a client holds it.
 
 use protocol::{
     ChainInfo, ChainRequest, ErrorCode, Failure, FunctionInfo, FunctionRequest, PortRef,
@@ -45,7 +45,8 @@ pub fn chain_number(port: &Port, chain: &str) -> Result<u8, Error> {
 /// [`Action::Port`](super::Action::Port).
 ///
 /// # Errors
-/// It is not there, nobody holds it, it is another switch's, or the daemon is gone.
+/// The port does not exist, no client holds it, it belongs to another switch, or the daemon is
+/// gone.
 pub fn port_number(port: &Port, name: &str) -> Result<u16, Error> {
     let (name, own) = (name.parse::<protocol::name::PortName>()?, port.name().switch());
     if name.switch() != own {
@@ -56,7 +57,7 @@ pub fn port_number(port: &Port, name: &str) -> Result<u16, Error> {
     }
     match port.call(Request::Port(PortRequest::Show(PortRef { port: name })))? {
         Reply::Port(info) => info.number.ok_or_else(|| {
-            not_found(format!("nobody holds port {}, and it has no number until then", info.port))
+            not_found(format!("no client holds port {}, so it has no number yet", info.port))
         }),
         other => Err(unexpected(&other).into()),
     }

@@ -2,7 +2,8 @@
 //!
 //! A thread of its own tells the daemon once a second, by a connection of its own: a daemon that is
 //! busy holds no frame up. It takes no signal, reads no environment (which C programs may change),
-//! and ends when its function does. Nobody waits for that: it may be in a call that takes a while.
+//! and ends when its function does. No caller waits for that: the thread may be in a call that
+//! takes a while.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -76,7 +77,8 @@ pub struct Shown {
 #[derive(Debug)]
 struct Shared {
     numbers: Mutex<Numbers>,
-    /// They were told: who has to add them up may do so again. Relaxed: nothing else goes by it.
+    /// Set when the counters were reported: the function that adds them up may do so again.
+    /// Relaxed: no other data depends on it.
     is_due: AtomicBool,
 }
 
@@ -87,7 +89,7 @@ impl Shared {
 }
 
 impl Shown {
-    /// Those of the function at this port. There are none yet.
+    /// The counters of the function at this port; there are none yet.
     #[must_use]
     pub fn of(port: &Port) -> Self {
         let shared = Shared { numbers: Mutex::default(), is_due: AtomicBool::new(true) };
@@ -95,7 +97,7 @@ impl Shown {
         Self { port, socket, shared: Arc::new(shared), thread: None }
     }
 
-    /// Is there somebody who has not heard the last ones? Once for each time; the first time before
+    /// Is a reader waiting for newer values? Once for each time; the first time before
     /// any are there.
     #[must_use]
     pub fn is_due(&self) -> bool {

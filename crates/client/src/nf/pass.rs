@@ -54,7 +54,7 @@ struct Counts {
 }
 
 impl<'a, H: Handler> Others<'a, H> {
-    /// Those beside the port at this place, which is returned apart.
+    /// The functions beside the port at this place, which is returned apart.
     pub(super) fn of(
         ports: &'a mut [Port],
         at: usize,
@@ -83,7 +83,8 @@ impl<'a, H: Handler> Others<'a, H> {
         (&mut side.0[at], &mut side.1[at], &mut self.counts[place])
     }
 
-    /// Adds what they got by calls to the counters of their ports, and of `port`, the one apart.
+    /// Adds what the functions got by calls to the counters of their ports, and of `port`, the one
+    /// apart.
     pub(super) fn count(mut self, port: &Port) {
         for place in 0..self.counts.len() {
             let Counts { called, passed } = self.counts[place];

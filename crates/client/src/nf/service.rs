@@ -11,9 +11,9 @@ use crate::{Error, Options, Port};
 /// What became of a port that was to be there.
 #[derive(Debug)]
 enum Added {
-    /// It was made.
+    /// The port was created.
     New,
-    /// It is there, and stays what it is; or nobody asked for it.
+    /// The port exists and stays as it is, or the caller asked for none.
     Known,
     /// Others make the ports of this switch; they may have made this one.
     Refused(Failure),

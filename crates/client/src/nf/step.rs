@@ -12,7 +12,8 @@ use crate::port::Limit;
 use crate::{Error, Port};
 
 /// Handles one batch of each receive ring, after waiting for it; returns the number of slots, 0
-/// when `timeout` is over. All frames go out by the first transmit ring: one of each kind is enough.
+/// when `timeout` is over. All frames go out by the first transmit ring: one of each kind is
+/// enough.
 ///
 /// # Errors
 /// The daemon is gone. The port was no instance of a service when it was opened, or its switch had
@@ -26,9 +27,9 @@ pub fn step(
 }
 
 /// Handles batches as [`step`] does, for up to [`TOGETHER_MAX`] functions that share a thread, each
-/// with the handler at its place. Where two of one trust group follow each other in a chain, and each
-/// is the only instance of its service, the second gets by a call what the first hands on, while the
-/// frame's first line is in the cache, and without a slot in between.
+/// with the handler at its place. Where two of one trust group follow each other in a chain, and
+/// each is the only instance of its service, the second gets by a call what the first hands on,
+/// while the frame's first line is in the cache, and without a slot in between.
 ///
 /// # Errors
 /// As [`step`].

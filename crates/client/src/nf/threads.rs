@@ -9,7 +9,7 @@
 //!     .service("firewall", 0)                     // ports are made, where they are not there
 //!     .cores("2-3".parse()?)                      // a thread for each
 //!     .options(client::Options::new().group("nf"))
-//!     .run(&stop, function)?;                     // until somebody says `stop`
+//!     .run(&stop, function)?;                     // until another thread says `stop`
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -47,9 +47,9 @@ pub struct Threads {
 pub struct Instance {
     /// Counted from 0.
     pub thread: u16,
-    /// Its port.
+    /// The port of the instance.
     pub port: Port,
-    /// Those of other functions in the first thread ([`Threads::and`]).
+    /// Ports of other functions in the first thread ([`Threads::and`]).
     pub others: Vec<Port>,
 }
 
@@ -122,8 +122,8 @@ impl Threads {
         Self { tick: Some(tick), ..self }
     }
 
-    /// Runs the function that `make` makes, in its thread, for each instance, until `stop`. Who has
-    /// [others](Self::and) has them handled, too, by [`Threads::each`].
+    /// Runs the function that `make` makes, in its thread, for each instance, until `stop`. With
+    /// [other functions](Self::and) in the thread, use [`Threads::each`].
     ///
     /// # Errors
     /// The first of any instance; all have ended then.
