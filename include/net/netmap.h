@@ -3,10 +3,9 @@
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * With this header programs for netmap compile where netmap is not installed. What they then run
- * on is their user's choice: the structures, numbers and names are netmap's, so the binary also
- * runs on netmap's kernel module, and a binary compiled against netmap's own header also runs on
- * uvala ("uvala run -- PROGRAM").
+ * With this header, programs for netmap compile where netmap is not installed. The structures,
+ * numbers and names are netmap's, so the binary also runs on netmap's kernel module, and a binary
+ * compiled against netmap's own header also runs on uvala ("uvala run -- PROGRAM").
  *
  *	open("/dev/netmap")          a descriptor, bound to nothing
  *	ioctl(NIOCCTRL, REGISTER)    binds it to a port: answers nr_offset and nr_memsize
@@ -27,7 +26,7 @@
  */
 #ifndef UVALA_NET_NETMAP_H
 #define UVALA_NET_NETMAP_H
-/* Whoever asks whether netmap's own header was included may think so. */
+/* Code that tests for netmap's own header finds it included. */
 #define _NET_NETMAP_H_
 
 #include <stdint.h>
@@ -142,18 +141,18 @@ enum {
 	NETMAP_REQ_REGISTER = 1,             /* nmreq_register: bind this descriptor to a port */
 	NETMAP_REQ_PORT_INFO_GET = 2,        /* nmreq_port_info_get: what a port looks like */
 	NETMAP_REQ_VALE_ATTACH = 3,          /* nmreq_vale_attach: put a port into a switch */
-	NETMAP_REQ_VALE_DETACH = 4,          /* nmreq_vale_detach: take it out */
-	NETMAP_REQ_VALE_LIST = 5,            /* nmreq_vale_list: who is in which switch */
+	NETMAP_REQ_VALE_DETACH = 4,          /* nmreq_vale_detach: take a port out */
+	NETMAP_REQ_VALE_LIST = 5,            /* nmreq_vale_list: which ports a switch has */
 	NETMAP_REQ_PORT_HDR_SET = 6,         /* nmreq_port_hdr: length of the virtio-net header */
 	NETMAP_REQ_PORT_HDR_GET = 7,         /* nmreq_port_hdr */
 	NETMAP_REQ_VALE_NEWIF = 8,           /* nmreq_vale_newif: make a persistent port */
-	NETMAP_REQ_VALE_DELIF = 9,           /* no body: delete it */
+	NETMAP_REQ_VALE_DELIF = 9,           /* no body: delete a persistent port */
 	NETMAP_REQ_VALE_POLLING_ENABLE = 10, /* nmreq_vale_polling */
 	NETMAP_REQ_VALE_POLLING_DISABLE = 11, /* nmreq_vale_polling */
 	NETMAP_REQ_POOLS_INFO_GET = 12,      /* nmreq_pools_info: what a memory looks like */
-	NETMAP_REQ_SYNC_KLOOP_START = 13,    /* nmreq_sync_kloop_start: sync for me, until... */
-	NETMAP_REQ_SYNC_KLOOP_STOP = 14,     /* no body: ... somebody says stop */
-	NETMAP_REQ_CSB_ENABLE = 15,          /* no body, option CSB: indexes through my memory */
+	NETMAP_REQ_SYNC_KLOOP_START = 13,    /* nmreq_sync_kloop_start: run a sync loop */
+	NETMAP_REQ_SYNC_KLOOP_STOP = 14,     /* no body: end the sync loop */
+	NETMAP_REQ_CSB_ENABLE = 15,          /* no body, option CSB: enter CSB mode */
 };
 
 /* Options: a list of structures that each begin with this one. */
@@ -165,7 +164,7 @@ struct nmreq_option {
 };
 
 enum {
-	NETMAP_REQ_OPT_EXTMEM = 1,             /* nmreq_opt_extmem: take my memory */
+	NETMAP_REQ_OPT_EXTMEM = 1,             /* nmreq_opt_extmem: program's memory */
 	NETMAP_REQ_OPT_SYNC_KLOOP_EVENTFDS = 2, /* nmreq_opt_sync_kloop_eventfds */
 	NETMAP_REQ_OPT_CSB = 3,                /* nmreq_opt_csb */
 	NETMAP_REQ_OPT_SYNC_KLOOP_MODE = 4,    /* nmreq_opt_sync_kloop_mode */
@@ -199,7 +198,7 @@ enum {
 	NR_REG_ONE_NIC = 4,     /* pair nr_ringid of the port */
 	NR_REG_PIPE_MASTER = 5, /* legacy only: new requests write it in the name */
 	NR_REG_PIPE_SLAVE = 6,  /* likewise */
-	NR_REG_NULL = 7,        /* memory and rings that lead nowhere */
+	NR_REG_NULL = 7,        /* memory and rings of no port */
 	NR_REG_ONE_SW = 8,      /* pair nr_ringid of the host */
 };
 #define NR_REG_MASK 0xf /* of the legacy nr_flags, which hold the mode too */
@@ -208,10 +207,10 @@ enum {
 #define NR_MONITOR_TX 0x100       /* see what is sent */
 #define NR_MONITOR_RX 0x200       /* see what is received */
 #define NR_ZCOPY_MON 0x400        /* a monitor that copies nothing */
-#define NR_EXCLUSIVE 0x800        /* nobody else may bind these rings */
+#define NR_EXCLUSIVE 0x800        /* no other descriptor may bind these rings */
 #define NR_RX_RINGS_ONLY 0x2000
 #define NR_TX_RINGS_ONLY 0x4000
-#define NR_ACCEPT_VNET_HDR 0x8000 /* the program copes with a virtio-net header */
+#define NR_ACCEPT_VNET_HDR 0x8000 /* the program handles a virtio-net header */
 #define NR_DO_RX_POLL 0x10000     /* no effect */
 #define NR_NO_TX_POLL 0x20000     /* a poll for input alone does not send */
 
@@ -309,7 +308,7 @@ struct nmreq_opt_sync_kloop_mode {
 	uint32_t mode; /* NM_OPT_SYNC_KLOOP_* */
 };
 
-#define NM_OPT_SYNC_KLOOP_DIRECT_TX (1 << 0) /* who rings syncs in the same moment: transmit */
+#define NM_OPT_SYNC_KLOOP_DIRECT_TX (1 << 0) /* sync when the program rings: transmit */
 #define NM_OPT_SYNC_KLOOP_DIRECT_RX (1 << 1) /* receive */
 
 struct nmreq_opt_extmem {
@@ -374,7 +373,7 @@ static inline void nm_sync_kloop_appl_write(struct nm_csb_atok *atok, uint32_t c
 	__atomic_store_n(&atok->head, head, __ATOMIC_RELEASE);
 }
 
-/* Hears how far the loop has got; after this the slots before *hwtail may be read. */
+/* Reads how far the loop has got; afterwards the slots before *hwtail may be read. */
 static inline void nm_sync_kloop_appl_read(struct nm_csb_ktoa *ktoa, uint32_t *hwtail,
 					   uint32_t *hwcur)
 {

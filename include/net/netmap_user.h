@@ -18,7 +18,7 @@
  */
 #ifndef UVALA_NET_NETMAP_USER_H
 #define UVALA_NET_NETMAP_USER_H
-/* Whoever asks whether netmap's own header was included may think so. */
+/* Code that tests for netmap's own header finds it included. */
 #define _NET_NETMAP_USER_H_
 
 #include <stdint.h>

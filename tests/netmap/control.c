@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* Requests: who gets what, and which errno for what is wrong. */
+/* Requests: their answers, and the errno of each wrong one. */
 
 #include "check.h"
 
@@ -106,7 +106,7 @@ static void register_one_direction(void)
 }
 
 /* The shared region has the number by which the program asked for it. */
-static void region_one_is_everybodys(void)
+static void region_one_is_common(void)
 {
 	struct port a = open_port("vale0:own", 0), b, c;
 
@@ -384,7 +384,7 @@ static void headers_in_front_of_frames(void)
 
 	headers_pass(0, 0), headers_pass(12, 12), headers_pass(10, 10);
 	headers_pass(12, 10), headers_pass(12, 0), headers_pass(0, 12);
-	/* Who does not expect a header does not get the port. */
+	/* A program that does not expect a header does not get the port. */
 	port = open_port("vale6:c", 0);
 	set_header(&port, "vale6:c", 12);
 	FAILS(EIO, request(fd, NETMAP_REQ_REGISTER, "vale6:c", &reg, NULL));
@@ -453,7 +453,7 @@ static void loops(void)
 }
 
 static const struct test tests[] = {
-	TEST(region_one_is_everybodys),
+	TEST(region_one_is_common),
 	TEST(open_in_every_way), TEST(register_answers), TEST(register_sizes),
 	TEST(register_one_ring), TEST(register_one_direction), TEST(register_refusals),
 	TEST(exclusive), TEST(exclusive_again_and_again), TEST(extra_buffers), TEST(pipes),

@@ -404,7 +404,7 @@ static void exchange(struct csb_port *a, struct csb_port *b, int fds[4], uint32_
 	CHECK(LOAD(a->ktoa[0].hwcur) == sent);
 }
 
-/* The same, while the loops run that it takes. */
+/* Exchanges frames while the sync loops of both ends run. */
 static void converse(struct csb_port *a, struct csb_port *b, int fds[4], uint32_t before)
 {
 	begin_both(a, b);

@@ -72,7 +72,7 @@ static void an_edge_is_reported_once(void)
 	CHECK(await(set, b.fd, 30) == 0);
 	send_frame(&a, 60, 1);
 	CHECK(await(set, b.fd, 5000) == EPOLLIN);
-	/* It is ready, and nothing new has come. */
+	/* The descriptor is ready, and nothing new has come. */
 	CHECK(await(set, b.fd, 30) == 0);
 	send_frame(&a, 60, 2);
 	CHECK(await(set, b.fd, 5000) == EPOLLIN);

@@ -71,7 +71,7 @@ static void frames_lie_in_the_programs_memory(void)
 		send_frame(&b, 60, i & 0x7f);
 		expect_frame(&a, 60, i & 0x7f);
 	}
-	/* It stays when the port goes, as memory does. */
+	/* The memory stays when the port goes. */
 	close(b.fd);
 	memset(at, 1, size);
 	CHECK(munmap(at, size) == 0);

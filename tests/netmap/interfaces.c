@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* Interfaces: what vale-ctl asks for, and who is found under which name. */
+/* Interfaces: what vale-ctl asks for, and which port each name finds. */
 
 #include "check.h"
 
@@ -155,7 +155,7 @@ static void held(void)
 	CHECK(detach(fd, "vale0:per3") == 0 && delete(fd, "per3") == 0);
 }
 
-/* Who holds an interface goes with it when it leaves its switch. */
+/* A program that holds an interface keeps it when it leaves its switch. */
 static void taken_along(void)
 {
 	struct port a, b, c;
@@ -168,7 +168,7 @@ static void taken_along(void)
 	send_frame(&a, 60, 2), send_frame(&b, 60, 3);
 	CHECK(poll_one(b.fd, POLLIN, 50, &come) == 0);
 	CHECK(poll_one(a.fd, POLLIN, 50, &come) == 0);
-	/* It is the same port still, and has to be let go before it is in a switch again. */
+	/* The port is still the same, and must be released before it joins a switch again. */
 	c = open_port("perB", 0);
 	CHECK(c.reg.nr_mem_id == a.reg.nr_mem_id);
 	FAILS(EBUSY, attach(fd, "vale0:perB"));
@@ -202,7 +202,7 @@ static void in_two_switches(void)
 		send_frame(&a, 60 + i, i), expect_frame(&b, 60 + i, i);
 		send_frame(&b, 1514 - i, i), expect_frame(&a, 1514 - i, i);
 	}
-	/* It leaves the second before the first. */
+	/* The interface leaves the second switch before the first. */
 	FAILS(EBUSY, detach(fd, "vale0:perC"));
 	CHECK(detach(fd, "vale1:perC") == 0);
 	FAILS(ENXIO, detach(fd, "vale1:perC"));
@@ -243,7 +243,7 @@ static void pipes_of_interfaces(void)
 
 	CHECK(a.reg.nr_mem_id == b.reg.nr_mem_id);
 	send_frame(&a, 60, 5), expect_frame(&b, 60, 5);
-	/* It came with its pipe. */
+	/* The interface came with its pipe. */
 	CHECK(bind_to("per5") == 0);
 	FAILS(EINVAL, delete(fd, "per5"));
 	FAILS(EEXIST, make(fd, "per5"));

@@ -226,7 +226,7 @@ static void null_port_refusals(void)
 }
 
 /* Two of one name are two, and the region goes with the last. */
-static void null_ports_are_nobody_elses(void)
+static void null_ports_are_private(void)
 {
 	struct port port = open_port("vale0:a", 0);
 	struct nmreq_register reg = null_request(port.reg.nr_mem_id), second = reg;
@@ -336,7 +336,7 @@ static void locked_memory_is_not_the_region(void)
 	expect_frame(&b, 60, 1);
 }
 
-/* The same with as little as an ordinary user may lock. */
+/* Locks as little as an ordinary user may lock. */
 static void a_limit_for_locked_memory_is_not_the_regions(void)
 {
 	struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };
@@ -347,7 +347,7 @@ static void a_limit_for_locked_memory_is_not_the_regions(void)
 	data[0].effective &= ~(1u << CAP_IPC_LOCK);
 	CHECK(syscall(SYS_capset, &header, data) == 0);
 	if (setrlimit(RLIMIT_MEMLOCK, &limit))
-		return; /* it is lower than that already */
+		return; /* the limit is lower already */
 	locked_memory_is_not_the_region();
 }
 
@@ -367,7 +367,7 @@ static const struct test tests[] = {
 	TEST(null_port),
 	TEST(null_port_without_rings),
 	TEST(null_port_refusals),
-	TEST(null_ports_are_nobody_elses),
+	TEST(null_ports_are_private),
 	TEST(locked_memory_is_not_the_region),
 	TEST(a_limit_for_locked_memory_is_not_the_regions),
 	TEST(regions_are_not_in_core_dumps),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* Monitors: who sees what, when, and what becomes of them. */
+/* Monitors: which frames they get, when, and how they end. */
 
 #include "check.h"
 

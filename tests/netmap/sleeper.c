@@ -70,7 +70,7 @@ int main(int argc, char **argv)
 		CHECK(errno == ENXIO);
 	}
 	FAILS(ENXIO, ioctl(port.fd, NIOCRXSYNC, NULL));
-	/* Its socket may outlive its pipes for a moment. */
+	/* The daemon's socket may outlive its pipes for a moment. */
 	while (open("/dev/netmap", O_RDWR) >= 0)
 		CHECK(now_ms() < end);
 	CHECK(errno == ENXIO);

@@ -305,7 +305,7 @@ static void *close_later(void *fd)
 	return NULL;
 }
 
-static void a_close_disturbs_nobody(void)
+static void a_close_disturbs_no_other_thread(void)
 {
 	struct port a = open_port("vale0:a", 0);
 	pthread_t thread;
@@ -335,7 +335,7 @@ static const struct test tests[] = {
 	TEST(bad_rings_start_over), TEST(no_events_no_wait), TEST(others_are_not_disturbed),
 	TEST(pipes_count_what_is_not_released), TEST(selects), TEST(epolls),
 	TEST(sleepers_are_woken), TEST(signals_interrupt),
-	TEST(threads_share_a_descriptor), TEST(a_close_disturbs_nobody),
+	TEST(threads_share_a_descriptor), TEST(a_close_disturbs_no_other_thread),
 	TEST(threads_are_cancelled),
 };
 MAIN(tests)

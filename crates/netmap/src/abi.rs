@@ -125,7 +125,7 @@ pub mod flag {
     pub const MONITOR_RX: u64 = 0x200;
     /// Without copies.
     pub const ZCOPY_MON: u64 = 0x400;
-    /// Nobody else may bind these rings.
+    /// No other descriptor may bind these rings.
     pub const EXCLUSIVE: u64 = 0x800;
     /// Receive rings only.
     pub const RX_RINGS_ONLY: u64 = 0x2000;
@@ -169,9 +169,9 @@ pub mod command {
     pub const BDG_NEWIF: u16 = 6;
     /// Delete it.
     pub const BDG_DELIF: u16 = 7;
-    /// Nobody supports it.
+    /// No version of netmap supports it.
     pub const PT_HOST_CREATE: u16 = 8;
-    /// Nobody supports it.
+    /// No version of netmap supports it.
     pub const PT_HOST_DELETE: u16 = 9;
     /// Poll a hardware port of a switch.
     pub const BDG_POLLING_ON: u16 = 10;
@@ -445,7 +445,7 @@ structures! {
     OptExtmem: 72 {
         /// Address of the memory.
         nro_usrptr @ 0: u64,
-        /// Its pools.
+        /// Pools of that memory.
         nro_info @ 8: PoolsInfo,
     }
     /// `struct nmreq_opt_csb` after its header.
@@ -517,14 +517,14 @@ structures! {
     }
 }
 
-/// A plain structure as bytes.
+/// The bytes of a structure.
 pub fn bytes_of<T: Pod>(value: &T) -> &[u8] {
     let p: *const T = value;
     // SAFETY: a live value without padding; `Pod` promises both.
     unsafe { core::slice::from_raw_parts(p.cast(), size_of::<T>()) }
 }
 
-/// A plain structure's bytes, to be filled.
+/// The bytes of a structure, to be filled.
 pub fn bytes_of_mut<T: Pod>(value: &mut T) -> &mut [u8] {
     let p: *mut T = value;
     // SAFETY: a live value without padding that any bytes are valid for; `Pod` promises both.

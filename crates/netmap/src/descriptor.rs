@@ -19,18 +19,25 @@
 //! a program that closes everything it does not know does not close them; `dup2` on one of them is
 //! `EBUSY`.
 //!
-//! **Who drains the doorbell.** The wake pipe of a binding belongs to one process: a child of
-//! `fork` asks the daemon for doorbells of its own before it first sleeps, and so does whoever gets
-//! the descriptor by `recvmsg` or keeps it through `exec`. Within a process, threads may wait on
-//! one descriptor at the same time; each that wakes takes the bytes out and syncs. It may have
-//! taken the byte that another was woken for and has not seen yet. So nobody relies on bytes
-//! alone: while others wait on the same descriptor, a thread looks again after
-//! `RECHECK_SHARED`, and in any case after `RECHECK`, which costs an idle thread nothing that
-//! could be measured.
+//! **Which process drains the doorbell.** The wake pipe of a binding belongs to one process. A
+//! child of `fork` asks the daemon for doorbells of its own before it first sleeps; so does a
+//! process that gets the descriptor by `recvmsg` or keeps it through `exec`. Within a process,
+//! threads may wait on one descriptor at the same time; each that wakes takes the bytes out and
+//! syncs. It may have taken the byte that another was woken for and has not seen yet. So no thread
+//! relies on bytes alone: while others wait on the same descriptor, it looks again after
+//! `RECHECK_SHARED`, and in any case after `RECHECK`, which costs an idle thread nothing that could
+//! be measured.
 //!
-//! **A daemon that is gone** closes its end of the wake pipe: whoever sleeps wakes up at once.
-//! Programs that never sleep find out by a look every `LOOKS` fruitless syncs. From then on
+//! **A daemon that is gone** closes its end of the wake pipe, which wakes every sleeping thread at
+//! once. Programs that never sleep find out by a look every `LOOKS` fruitless syncs. From then on
 //! `poll` says `POLLERR` and syncs fail with `ENXIO`; the mapping stays, as memory does.
+//!
+//! | word | writers | readers | ordering |
+//! |---|---|---|---|
+//! | `binding` | the thread that binds or resumes | every call | Release / Acquire |
+//! | `unknown`, `borrowed` | `resume`, `after_fork` | every call | Release of `unknown`; Relaxed |
+//! | `lost`, `fruitless`, `crowded`, `in_sets` | every call | every call | Relaxed: hints |
+//! | `sleepers` | threads that sleep | the same, epoll sets | Relaxed |
 
 #![allow(unsafe_code)] // UNSAFETY: a binding is published by a pointer and freed with its entry.
 
@@ -51,9 +58,9 @@ use crate::own;
 use crate::turn::Turn;
 
 /// How long a thread sleeps on its doorbell at most while others use the same one.
-const RECHECK_SHARED: Duration = Duration::from_millis(2);
-/// How long a thread sleeps on its doorbell at most.
-const RECHECK: Duration = Duration::from_millis(500);
+pub const RECHECK_SHARED: Duration = Duration::from_millis(2);
+/// How long a thread sleeps on its doorbell at most, in case that a ring was lost.
+pub const RECHECK: Duration = Duration::from_millis(500);
 /// Sleeps of `RECHECK_SHARED` after the last time that others were seen.
 const CROWDED: u32 = 1000;
 /// Fruitless syncs between two looks whether the daemon is there.
@@ -68,16 +75,16 @@ struct Held {
     numbers: [RawFd; 3],
 }
 
-/// What a program's descriptor is.
+/// A `/dev/netmap` descriptor of the program.
 #[derive(Debug)]
 pub struct Descriptor {
-    /// Null, or a binding that lives as long as this does.
+    /// Null, or a binding that lives as long as the descriptor does.
     binding: AtomicPtr<Held>,
     /// The binding before a resumption, which may still be in use.
     retired: AtomicPtr<Held>,
     /// The daemon has not been asked yet what this is.
     unknown: AtomicBool,
-    /// The doorbell is another process's.
+    /// The doorbell belongs to another process.
     borrowed: AtomicBool,
     /// A thread is binding or asking.
     busy: AtomicBool,
@@ -97,7 +104,7 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
-    /// A new descriptor; `unknown`: it was made by somebody else, and may be bound.
+    /// A new descriptor; `unknown`: another process made it, and may have bound it.
     #[must_use]
     pub fn new(unknown: bool) -> Self {
         Self {
@@ -126,7 +133,8 @@ impl Descriptor {
         self.current()
     }
 
-    /// The binding with a doorbell of this process's own: for whoever is going to sleep on it.
+    /// The binding with a doorbell of this process's own, for a thread that is going to sleep on
+    /// it.
     #[must_use]
     pub fn own_binding(&self, fd: RawFd) -> Option<&Binding> {
         if self.unknown.load(Ordering::Relaxed) || self.borrowed.load(Ordering::Relaxed) {
@@ -142,7 +150,7 @@ impl Descriptor {
         held.map(|held| &held.binding)
     }
 
-    /// Binds to a port.
+    /// Binds the descriptor to a port.
     ///
     /// # Errors
     /// `EBUSY` where it is bound already, or the errno of the daemon's refusal.
@@ -158,7 +166,7 @@ impl Descriptor {
         Ok(self.current().expect("just installed"))
     }
 
-    /// Asks the daemon what this is. Without an answer nothing is known, and is asked again.
+    /// Asks the daemon what the descriptor is bound to. Without an answer the next call asks again.
     #[cold]
     fn resume(&self, fd: RawFd) {
         let _turn = Turn::take(&self.busy);
@@ -254,7 +262,7 @@ impl Descriptor {
         self.check(binding, synced.ready)
     }
 
-    /// After a sync: is there anybody on the other side?
+    /// After a sync: is the daemon there?
     ///
     /// # Errors
     /// `ENXIO`: the daemon is gone.
@@ -280,7 +288,7 @@ impl Descriptor {
         }
     }
 
-    /// One system call.
+    /// Asks the kernel whether the daemon's end of the doorbell is open.
     #[cold]
     fn look(&self, binding: &Binding) {
         let mut bell = [PollFd::from_borrowed_fd(binding.doorbell(), PollFlags::empty())];
@@ -323,8 +331,8 @@ impl Descriptor {
         if self.lost.load(Ordering::Relaxed) { come | libc::POLLERR } else { come }
     }
 
-    /// Asks to be woken for `events`. `None`: they have come already. Else the doorbell to sleep
-    /// on, until [`Descriptor::woken`].
+    /// Asks to be woken for `events`, and returns the doorbell to sleep on until
+    /// [`Descriptor::woken`]. `None`: they have come already.
     pub fn arm(&self, fd: RawFd, events: i16) -> Option<RawFd> {
         let binding = self.own_binding(fd)?;
         if self.sleepers.fetch_add(1, Ordering::Relaxed) > 0 {
@@ -371,7 +379,7 @@ impl Descriptor {
         shut ^ rings.map_or(0, |it| it.edition(events & WANT_TX != 0, events & WANT_RX != 0))
     }
 
-    /// The doorbell, for an epoll set, unless nobody will ring it any more.
+    /// The doorbell, for an epoll set; `None`: it will never ring again.
     #[must_use]
     pub fn doorbell(&self) -> Option<BorrowedFd<'_>> {
         self.in_sets.store(true, Ordering::Relaxed);
@@ -383,7 +391,7 @@ impl Descriptor {
         self.current().is_some_and(|binding| self.answer(binding))
     }
 
-    /// How long one may sleep on the doorbell.
+    /// How long a thread may sleep on the doorbell.
     #[must_use]
     pub fn patience(&self) -> Duration {
         let crowded = self.crowded.load(Ordering::Relaxed);
@@ -416,7 +424,7 @@ impl Drop for Descriptor {
     }
 }
 
-/// Ends a binding that nobody uses any more.
+/// Ends a binding that no thread uses any more.
 fn release(held: *mut Held) {
     if !held.is_null() {
         // SAFETY: made by `Box::into_raw` in `install`, and no longer reachable.

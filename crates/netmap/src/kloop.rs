@@ -1,26 +1,18 @@
-//! CSB mode and the sync loop: a thread of the program's that syncs in the place of its calls.
+//! The sync loop: a thread of the program that syncs in the place of its calls.
 //!
 //! # Theory of operation
 //!
-//! `NETMAP_REQ_CSB_ENABLE` (or the option at REGISTER) names two arrays of the program's; from then
-//! on its rings' indexes go through them, and syncs and polls are refused. The thread that asks for
-//! `NETMAP_REQ_SYNC_KLOOP_START` stays in the call and carries indexes to and fro
-//! ([`ring::sync::kloop`]) until another asks for `STOP`.
+//! In CSB mode ([`crate::csb`]) the indexes of a program's rings stand in two arrays of its own.
+//! The thread that asks for `NETMAP_REQ_SYNC_KLOOP_START` stays in the call and carries indexes
+//! between the arrays and the region ([`ring::sync::kloop`]) until another thread asks for `STOP`.
 //!
-//! ```text
-//!           START                      STOP
-//!  idle ────────────► RUNNING ────────────────► RUNNING|STOPPING ──► idle
-//!    │  STOP                    the loop sees it, START returns, STOP returns
-//!    └────────► STOPPING ──START──► idle, at once: whoever stops first is heard
-//! ```
-//!
-//! The loop waits in one of two ways. With an eventfd for each ring (`ioeventfd`) it sleeps, in an
-//! epoll set of its own: edge-triggered for the program's eventfds, whose counters it leaves alone
+//! The loop waits in one of two ways. With an eventfd for each ring (`ioeventfd`) it sleeps in an
+//! epoll set of its own, edge-triggered for the program's eventfds: it leaves their counters alone,
 //! as the kernel does. Otherwise it comes round every `sleep_us`. With `irqfd`s it tells the
-//! program of slots. All of them are copied at START: a number that the program closes and uses
-//! for another file meanwhile is not written to.
+//! program of slots. All eventfds are copied at START: if the program closes one and the number
+//! then names another file, the loop does not write to that file.
 //!
-//! One loop serves one process's memory: a child of `fork` has no loop, and starts its own.
+//! One loop serves the memory of one process: a child of `fork` has no loop, and starts its own.
 
 #![allow(unsafe_code)] // UNSAFETY: descriptors by number.
 
@@ -34,7 +26,7 @@ use rustix::io::Errno;
 
 use crate::abi::{KLOOP_DIRECT_RX, KLOOP_DIRECT_TX, KloopStart, OptKloopMode, option};
 use crate::csb::{pause, ring};
-use crate::descriptor::Descriptor;
+use crate::descriptor::{Descriptor, RECHECK};
 use crate::own::Own;
 use crate::request::Options;
 
@@ -42,8 +34,6 @@ use crate::request::Options;
 const LONGEST_SLEEP: u32 = 1_000_000;
 /// Passes with the core given away in between, before sleeping.
 const YIELDS: u32 = 50;
-/// How long a loop sleeps at most, in case that a kick was lost.
-const RECHECK: Duration = Duration::from_millis(500);
 
 /// Runs the loop, until [`CsbMode::stop`].
 ///
@@ -115,7 +105,8 @@ fn numbers(bytes: &[u8], rings: usize) -> Option<Vec<[RawFd; 2]>> {
 }
 
 impl Events {
-    /// Copies those that are needed: without sleep nobody listens to the program's.
+    /// Copies the eventfds that are needed: a loop that does not sleep listens to none of the
+    /// program's.
     fn copy(numbers: &[[RawFd; 2]], asleep: bool) -> Result<Self, Errno> {
         let copy = |fd: RawFd| if fd < 0 { Ok(None) } else { eventfd(fd).map(Some) };
         let (mut ios, mut irqs) = (Vec::new(), Vec::new());

@@ -58,7 +58,7 @@ pub fn is_empty() -> bool {
     COUNT.load(Ordering::Relaxed) == 0
 }
 
-/// Those from `first` to `last`, in order.
+/// The library's descriptors from `first` to `last`, in order.
 pub fn between(first: u32, last: u32) -> impl Iterator<Item = RawFd> {
     let numbers = |at: usize, mut word: u64| {
         std::iter::from_fn(move || {

@@ -4,8 +4,8 @@
 //! else goes over a connection of its own that lives for one request: processes that share a
 //! descriptor cannot get each other's answers, and nothing stays behind.
 //!
-//! What cannot be served yet is refused as netmap refuses what it was built without
-//! (`EOPNOTSUPP`), never accepted and ignored; the list is in the crate's documentation.
+//! A request that the daemon cannot serve is refused as netmap refuses what it was built without
+//! (`EOPNOTSUPP`), never accepted and ignored; the crate's documentation lists these requests.
 
 mod extmem;
 mod extras;
@@ -30,7 +30,7 @@ use crate::request::{Body, Request, Server};
 use extmem::Memory;
 use extras::Extras;
 
-/// Whoever carries out the requests of one descriptor.
+/// Carries out the requests of one descriptor.
 #[derive(Debug)]
 pub struct Service<'a> {
     descriptor: &'a Descriptor,
@@ -39,7 +39,7 @@ pub struct Service<'a> {
 
 /// Number that netmap gives for "no port".
 const NO_PORT: u32 = 254;
-/// The region that is meant where neither port nor region is named.
+/// The common region, for requests that name neither port nor region.
 const DEFAULT_REGION: u16 = 1;
 
 impl Server for Service<'_> {
@@ -199,14 +199,14 @@ fn registered(body: &mut Register, bound: &Bound, side: Side, other: Pair) {
     };
     (body.nr_tx_rings, body.nr_rx_rings) = nic;
     (body.nr_host_tx_rings, body.nr_host_rx_rings) = stack;
-    // Where there are no rings, any size of them will do.
+    // Without rings, the number of slots that the program asked for stays.
     if port.tx_rings > 0 {
         body.nr_tx_slots = port.tx_slots;
     }
     if port.rx_rings > 0 {
         body.nr_rx_slots = port.rx_slots;
     }
-    // Who asked for the region of everybody's has got it, whatever its own number is.
+    // A program that asked for the common region has got it, whatever that region's number is.
     if body.nr_mem_id != DEFAULT_REGION {
         body.nr_mem_id = bound.mem_id;
     }
@@ -265,6 +265,24 @@ fn geometry(query: GeometryQuery) -> Result<PortGeometry, Errno> {
     }
 }
 
+/// What a port with these rings and slots, transmit and receive, is or would be like; 0 stands for
+/// the default.
+fn port_geometry(
+    port: PortName,
+    mem_id: u16,
+    rings: (u16, u16),
+    slots: (u32, u32),
+) -> Result<PortGeometry, Errno> {
+    geometry(GeometryQuery {
+        port: Some(port),
+        mem_id,
+        tx_rings: chosen(rings.0),
+        rx_rings: chosen(rings.1),
+        tx_slots: chosen(slots.0),
+        rx_slots: chosen(slots.1),
+    })
+}
+
 fn port_info(name: &Name, body: &mut PortInfo) -> Result<(), Errno> {
     let mem_id = body.nr_mem_id;
     if name.bytes().is_empty() {
@@ -276,14 +294,9 @@ fn port_info(name: &Name, body: &mut PortInfo) -> Result<(), Errno> {
     }
     let port = port_name(name)?;
     (body.nr_host_tx_rings, body.nr_host_rx_rings) = other_side(&port);
-    let port = geometry(GeometryQuery {
-        port: Some(port),
-        mem_id,
-        tx_rings: chosen(body.nr_tx_rings),
-        rx_rings: chosen(body.nr_rx_rings),
-        tx_slots: chosen(body.nr_tx_slots),
-        rx_slots: chosen(body.nr_rx_slots),
-    })?;
+    let rings = (body.nr_tx_rings, body.nr_rx_rings);
+    let slots = (body.nr_tx_slots, body.nr_rx_slots);
+    let port = port_geometry(port, mem_id, rings, slots)?;
     (body.nr_memsize, body.nr_mem_id) = (port.region_bytes, port.mem_id);
     (body.nr_tx_rings, body.nr_rx_rings) = (port.tx_rings, port.rx_rings);
     (body.nr_tx_slots, body.nr_rx_slots) = (port.tx_slots, port.rx_slots);
@@ -319,12 +332,13 @@ fn pools(port: &PortGeometry) -> PoolsInfo {
     }
 }
 
-/// Bytes in front of a port's frames.
+/// Bytes of the virtio-net header in front of a port's frames.
 fn header_of(name: &Name) -> Result<u32, Errno> {
     Ok(shown(name)?.settings.vnet_header.unwrap_or(0).into())
 }
 
-/// Of a port in a switch, not of a pipe or of an interface by its own name.
+/// Sets the length of the header of a port in a switch; pipes and interfaces by their own names
+/// have none.
 fn set_header(name: &Name, body: &PortHdr) -> Result<(), Errno> {
     let bytes = match body.nr_hdr_len {
         0 => 0,

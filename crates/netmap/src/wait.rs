@@ -38,9 +38,9 @@ const YIELDS: u32 = 50;
 /// A netmap descriptor among those waited for.
 #[derive(Debug)]
 pub struct Member {
-    /// Which of the program's.
+    /// Position among the program's descriptors.
     pub at: usize,
-    /// Its number.
+    /// Number of the descriptor.
     pub fd: RawFd,
     /// What is waited for.
     pub events: i16,

@@ -18,7 +18,7 @@ use crate::request::{self, LegacyCall};
 use crate::serve::Service;
 use crate::table::TABLE;
 
-/// The program's function of this name.
+/// `ioctl`, as the program calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn ioctl(fd: c_int, call: c_ulong, argument: Argument) -> c_int {
     let Some(used) = TABLE.get(fd) else { return pass!(ioctl(fd, call, argument)) };
@@ -27,7 +27,7 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, call: c_ulong, argument: Argument) 
     match call & 0xffff_ffff {
         number::TXSYNC => synced(descriptor.txsync(fd)),
         number::RXSYNC => synced(descriptor.rxsync(fd)),
-        call if is_everybodys(call) => {
+        call if is_generic(call) => {
             drop(used);
             pass!(ioctl(fd, call, argument))
         }
@@ -44,7 +44,7 @@ fn synced(outcome: Result<(), Errno>) -> c_int {
 }
 
 /// Calls that the kernel answers for every open file.
-fn is_everybodys(call: c_ulong) -> bool {
+fn is_generic(call: c_ulong) -> bool {
     [libc::FIOCLEX, libc::FIONCLEX, libc::FIONBIO, libc::FIOASYNC].contains(&call)
 }
 
@@ -63,8 +63,8 @@ fn control(descriptor: &Descriptor, fd: RawFd, call: c_ulong, address: u64) -> R
     }
 }
 
-/// Nobody reads or writes `/dev/netmap`, as netmap's own has no such function; what is behind the
-/// descriptor would wait for ever.
+/// Is `fd` a netmap descriptor? Programs cannot read or write `/dev/netmap`, as in netmap itself;
+/// the socket behind the descriptor would let them wait for ever.
 #[inline]
 fn is_device(fd: c_int) -> bool {
     TABLE.get(fd).is_some_and(|used| used.netmap().is_some())
@@ -75,7 +75,7 @@ fn refuse(error: Errno) -> ssize_t {
     -1
 }
 
-/// The program's function of this name.
+/// `read`, as the program calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn read(fd: c_int, buffer: *mut c_void, size: size_t) -> ssize_t {
     match next::read() {
@@ -102,7 +102,7 @@ unsafe extern "C-unwind" fn __read_chk(
     }
 }
 
-/// The program's function of this name.
+/// `write`, as the program calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, size: size_t) -> ssize_t {
     match next::write() {
@@ -150,7 +150,8 @@ fn map(
     }
 }
 
-/// Who asks for more than these (a fixed address, all of it at once) gets that from the kernel.
+/// Flags that need nothing of the kernel. A program that asks for more (a fixed address, all pages
+/// at once) gets a mapping by the kernel's own rules.
 const ORDINARY: c_int = libc::MAP_TYPE | libc::MAP_NORESERVE;
 
 /// The region and where in it the range begins, if all of that lies in it.
@@ -177,7 +178,7 @@ fn failed(error: Errno) -> *mut c_void {
     libc::MAP_FAILED
 }
 
-/// The program's function of this name.
+/// `mmap`, as the program calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn mmap(
     address: *mut c_void,
@@ -190,7 +191,7 @@ unsafe extern "C-unwind" fn mmap(
     map(next::mmap(), address, size, (protection, flags), fd, offset)
 }
 
-/// The program's function of this name.
+/// `mmap64`, as the program calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn mmap64(
     address: *mut c_void,

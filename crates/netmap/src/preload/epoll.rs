@@ -4,7 +4,7 @@
 //!
 //! A netmap descriptor never enters the kernel's set: the kernel cannot know when its rings are
 //! ready. It stands in a list of ours beside the set ([`EpollSet`]), and its *doorbell* stands in
-//! the kernel's set in its place. Whoever waits looks at the members, asks for a ring of the
+//! the kernel's set in its place. A thread that waits looks at the members, asks for a ring of the
 //! doorbells, and sleeps on the kernel's set.
 //!
 //! ```text
@@ -20,19 +20,19 @@
 //!                arm doorbells, take the signal back, sleep on the kernel's set, and again
 //! ```
 //!
-//! So the kernel's set becomes readable when a member may be ready, and whoever waits for the set
-//! itself (another set, `poll`, `select`, io_uring) wakes up. The *signal* is an eventfd that says
-//! that members were ready at the last look: until somebody has looked and found nothing, the set
-//! stays readable, as one with a level-triggered member does. Who looks in vain because of it
-//! has lost nothing.
+//! So the kernel's set becomes readable when a member may be ready, and a thread that waits for the
+//! set itself (by another set, `poll`, `select` or io_uring) wakes up. The *signal* is an eventfd
+//! that says that members were ready at the last look: until a thread has looked and found nothing,
+//! the set stays readable, as a set with a level-triggered member does. A look in vain costs no
+//! event.
 //!
 //! *Edges.* A member with `EPOLLET` is reported if it is ready and a sync has found more slots
 //! since the last report (`Descriptor::edition`), and sleeps until there are more than any sync
 //! has found. With `EPOLLONESHOT` it is disarmed by the report. Where threads wait on one set, both
 //! reports are one thread's: they are claimed by compare-and-exchange.
 //!
-//! The list is read without a lock: a place is taken or given up by its `fd` alone, and whoever
-//! reads it looks twice. Members leave by `EPOLL_CTL_DEL`, or when their descriptor is closed.
+//! The list is read without a lock: a place is taken or given up by its `fd` alone, and a
+//! reader looks twice. Members leave by `EPOLL_CTL_DEL`, or when their descriptor is closed.
 //!
 //! Limits: a set keeps its netmap members through `fork`, not through `exec`. Processes that wait
 //! on one set see each other's doorbells and nap for a millisecond then.
@@ -48,20 +48,17 @@ use rustix::event::Timespec;
 use rustix::io::Errno;
 
 use super::poll::{millis, time_of};
+use crate::descriptor::{RECHECK, RECHECK_SHARED};
 use crate::errno::{fail, get_errno, result};
 use crate::next::pass;
 use crate::table::epoll_set::{EpollSet, SIGNAL};
 use crate::table::{Kind, TABLE, Use};
 use crate::wait::{Limit, ppoll};
 
-/// How long a thread sleeps at most, in case that a ring was taken by another.
-const RECHECK: Duration = Duration::from_millis(500);
-/// The same while threads sleep on members' doorbells outside of the set.
-const RECHECK_SHARED: Duration = Duration::from_millis(2);
 /// How long a thread naps while a doorbell of another process rings.
 const NAP: i64 = 1_000_000;
 
-/// The program's function of this name.
+/// `epoll_ctl`, as the program calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn epoll_ctl(
     set: c_int,
@@ -81,7 +78,7 @@ unsafe extern "C-unwind" fn epoll_ctl(
         let used = TABLE.get(set).ok_or(Errno::BADF)?;
         let members = used.epoll().ok_or(Errno::INVAL)?;
         members.change(call, fd, event)?;
-        // Whoever sleeps on the set looks, and takes the change into account.
+        // Threads that sleep on the set look, and take the change into account.
         members.tell(set);
         Ok(0)
     })
@@ -219,7 +216,7 @@ unsafe fn epoll_ours(
     }
 }
 
-/// The program's function of this name.
+/// `epoll_wait`, as the program calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn epoll_wait(
     set: c_int,
@@ -234,7 +231,7 @@ unsafe extern "C-unwind" fn epoll_wait(
     unsafe { epoll_ours((set, used), events, count, Ok(millis(timeout)), std::ptr::null()) }
 }
 
-/// The program's function of this name.
+/// `epoll_pwait`, as the program calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn epoll_pwait(
     set: c_int,
@@ -250,7 +247,7 @@ unsafe extern "C-unwind" fn epoll_pwait(
     unsafe { epoll_ours((set, used), events, count, Ok(millis(timeout)), mask) }
 }
 
-/// The program's function of this name.
+/// `epoll_pwait2`, as the program calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn epoll_pwait2(
     set: c_int,

@@ -51,21 +51,21 @@ fn open_device(flags: c_int) -> c_int {
     })
 }
 
-/// The program's function of this name.
+/// `open`, as the program calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn open(path: *const c_char, flags: c_int, mode: Mode) -> c_int {
     // SAFETY: the program's promise to `open`.
     if unsafe { is_device(path) } { open_device(flags) } else { pass!(open(path, flags, mode)) }
 }
 
-/// The program's function of this name.
+/// `open64`, as the program calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn open64(path: *const c_char, flags: c_int, mode: Mode) -> c_int {
     // SAFETY: the program's promise to `open64`.
     if unsafe { is_device(path) } { open_device(flags) } else { pass!(open64(path, flags, mode)) }
 }
 
-/// The program's function of this name.
+/// `openat`, as the program calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn openat(
     dir: c_int,
@@ -80,7 +80,7 @@ unsafe extern "C-unwind" fn openat(
     }
 }
 
-/// The program's function of this name.
+/// `openat64`, as the program calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn openat64(
     dir: c_int,
@@ -129,7 +129,7 @@ unsafe extern "C-unwind" fn __openat64_2(dir: c_int, path: *const c_char, flags:
     }
 }
 
-/// The program's function of this name.
+/// `close`, as the program calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if own::contains(fd) && TABLE.may_change() {
@@ -148,7 +148,7 @@ fn forget(fd: RawFd) {
     }
 }
 
-/// The program's function of this name.
+/// `close_range`, as the program calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let only_marks = flags & libc::CLOSE_RANGE_CLOEXEC.cast_signed() != 0;
@@ -173,7 +173,7 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
     pass!(close_range(from, last, flags))
 }
 
-/// The program's function of this name.
+/// `closefrom`, as the program calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn closefrom(first: c_int) {
     let first = c_uint::try_from(first).unwrap_or(0);
@@ -190,13 +190,13 @@ fn copied(old: RawFd, new: RawFd) -> c_int {
     new
 }
 
-/// The program's function of this name.
+/// `dup`, as the program calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup(old: c_int) -> c_int {
     copied(old, pass!(dup(old)))
 }
 
-/// The program's function of this name.
+/// `dup2`, as the program calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
     if own::contains(new) && TABLE.may_change() {
@@ -208,7 +208,7 @@ unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
     }
 }
 
-/// The program's function of this name.
+/// `dup3`, as the program calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     if own::contains(new) && TABLE.may_change() {
@@ -222,21 +222,21 @@ fn copies(command: c_int) -> bool {
     matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC)
 }
 
-/// The program's function of this name.
+/// `fcntl`, as the program calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: Argument) -> c_int {
     let made = pass!(fcntl(fd, command, argument));
     if copies(command) { copied(fd, made) } else { made }
 }
 
-/// The program's function of this name.
+/// `fcntl64`, as the program calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: Argument) -> c_int {
     let made = pass!(fcntl64(fd, command, argument));
     if copies(command) { copied(fd, made) } else { made }
 }
 
-/// The program's function of this name.
+/// `recvmsg`, as the program calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     let received: ssize_t = pass_size(fd, message, flags);

@@ -13,8 +13,8 @@ use crate::next::pass;
 use crate::table::TABLE;
 use crate::wait::{Limit, Member, wait};
 
-/// Descriptors that are copied without allocating.
-const PLACES: usize = 64;
+/// Descriptors that are listed without allocating.
+pub const PLACES: usize = 64;
 /// Netmap descriptors among them that are waited for without allocating.
 const MEMBERS: usize = 16;
 
@@ -140,7 +140,7 @@ unsafe fn places<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]
     Some(unsafe { std::slice::from_raw_parts_mut(fds, count) })
 }
 
-/// The program's function of this name.
+/// `poll`, as the program calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: the program's promise to `poll`.
@@ -157,7 +157,7 @@ unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int
     }
 }
 
-/// The program's function of this name.
+/// `ppoll`, as the program calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn ppoll(
     fds: *mut pollfd,

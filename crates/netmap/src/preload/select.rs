@@ -9,7 +9,7 @@ use std::time::Duration;
 use libc::{fd_set, pollfd, sigset_t, timespec, timeval};
 use rustix::io::Errno;
 
-use super::poll::{EMPTY, poll_ours, time_of};
+use super::poll::{EMPTY, PLACES, poll_ours, time_of};
 use crate::errno::fail;
 use crate::next::pass;
 use crate::table::TABLE;
@@ -67,9 +67,6 @@ impl Sets {
     }
 }
 
-/// Descriptors that are listed without allocating.
-const PLACES: usize = 64;
-
 /// Selects, if a netmap descriptor is asked for; else does nothing.
 fn select_ours(sets: &Sets, time: Option<Duration>, mask: *const sigset_t) -> Option<c_int> {
     let asked = || (0..sets.count).filter(|&fd| sets.asked(fd) != 0);
@@ -104,7 +101,7 @@ fn sets(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set
     Some(Sets { words: [read, write, except].map(<*mut fd_set>::cast), count })
 }
 
-/// The program's function of this name.
+/// `select`, as the program calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn select(
     count: c_int,
@@ -144,7 +141,7 @@ unsafe extern "C-unwind" fn select(
     come
 }
 
-/// The program's function of this name.
+/// `pselect`, as the program calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pselect(
     count: c_int,

@@ -2,7 +2,7 @@
 //!
 //! A program asks in one of two forms: `NIOCCTRL` with a header, a body by type and a list of
 //! options ([`control`]), or the legacy calls with one flat structure ([`legacy`]). Both become a
-//! [`Request`], which whoever serves it changes in place; the answer goes back in the form that the
+//! [`Request`]. A [`Server`] writes the answer into it, and it goes back in the form that the
 //! question had. Nothing here knows of daemons: a malformed request gets netmap's errno, and
 //! nothing has happened.
 
@@ -24,11 +24,11 @@ use crate::abi::{
 /// One request, in whatever form it came.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Which port; zero-terminated for certain.
+    /// The port's name; always zero-terminated.
     pub name: Name,
-    /// What to do.
+    /// The kind of the request, and its numbers.
     pub body: Body,
-    /// How.
+    /// Options that go with it.
     pub options: Options,
 }
 
@@ -37,31 +37,31 @@ pub struct Request {
 pub enum Body {
     /// Bind the descriptor to a port.
     Register(Register),
-    /// What does a port look like?
+    /// Ask for the rings and the region of a port.
     PortInfoGet(PortInfo),
     /// Put a port into a switch.
     ValeAttach(ValeAttach),
-    /// Take it out.
+    /// Take a port out of its switch.
     ValeDetach(ValeDetach),
-    /// Who is in which switch?
+    /// List the ports of switches.
     ValeList(ValeList),
     /// Set the length of the virtio-net header.
     PortHdrSet(PortHdr),
-    /// Get it.
+    /// Get the length of the virtio-net header.
     PortHdrGet(PortHdr),
     /// Make a persistent port.
     ValeNewif(ValeNewif),
-    /// Delete it.
+    /// Delete a persistent port.
     ValeDelif,
     /// Poll a hardware port.
     PollingEnable(ValePolling),
-    /// No longer.
+    /// Stop polling a hardware port.
     PollingDisable(ValePolling),
-    /// What does a region look like?
+    /// Ask for the pools of a region.
     PoolsInfoGet(PoolsInfo),
     /// Run the sync loop.
     KloopStart(KloopStart),
-    /// End it.
+    /// End the sync loop.
     KloopStop,
     /// Exchange indexes through the program's memory.
     CsbEnable,
@@ -92,7 +92,7 @@ impl Body {
         }
     }
 
-    /// Its bytes; none where the request has no body.
+    /// The bytes of the body; none where the request has no body.
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Register(body) => bytes_of(body),
@@ -109,7 +109,7 @@ impl Body {
         }
     }
 
-    /// Its bytes, to be filled.
+    /// The bytes of the body, to be filled.
     fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Self::Register(body) => bytes_of_mut(body),
@@ -127,7 +127,7 @@ impl Body {
     }
 }
 
-/// Whoever carries requests out.
+/// Carries requests out.
 pub trait Server {
     /// Carries a request out and writes the answer into it.
     fn serve(&mut self, request: &mut Request) -> Result<(), Errno>;

@@ -47,7 +47,7 @@ impl Options {
             }
             return Err(refusal.error);
         }
-        // Whoever knows an option says so.
+        // The server says which options it knows.
         for entry in &mut options.0 {
             entry.header.nro_status = status(Errno::OPNOTSUPP);
         }
@@ -164,7 +164,7 @@ impl Options {
         }
     }
 
-    /// `EOPNOTSUPP` if there is an option that nobody knew.
+    /// `EOPNOTSUPP` if there is an option that the server does not know.
     pub fn check_all_known(&self) -> Result<(), Errno> {
         let unknown = status(Errno::OPNOTSUPP);
         match self.0.iter().any(|entry| entry.header.nro_status == unknown) {

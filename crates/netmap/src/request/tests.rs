@@ -183,7 +183,7 @@ fn twins_and_zeros_are_refused_by_name() {
 
 #[test]
 fn endless_lists_end() {
-    // Of an unknown type: nobody is told, the list may be one option for ever.
+    // An option of an unknown type: no status is written, the list may be one option for ever.
     let memory = register(&[1234]);
     change(&memory, OPTION, |header: &mut OptionHeader| header.nro_next = OPTION);
     refuses(&memory, Errno::MSGSIZE);

@@ -6,12 +6,12 @@
 
 use std::os::fd::RawFd;
 
-use protocol::{GeometryQuery, PortGeometry};
+use protocol::PortGeometry;
 use ring::sync::offsets::Offsets;
 use rustix::io::Errno;
 
 use super::extmem::Memory;
-use super::{chosen, geometry, port_name};
+use super::{port_geometry, port_name};
 use crate::abi::{Name, OptCsb, OptExtmem, OptOffsets, Register, flag, mode, option};
 use crate::csb::CsbMode;
 use crate::descriptor::Descriptor;
@@ -116,12 +116,7 @@ fn check_offsets(asked: &OptOffsets, name: &Name, body: &Register) -> Result<Off
 
 /// What the port that is asked for will be like.
 fn expected(name: &Name, body: &Register) -> Result<PortGeometry, Errno> {
-    geometry(GeometryQuery {
-        port: Some(port_name(name)?),
-        mem_id: body.nr_mem_id,
-        tx_rings: chosen(body.nr_tx_rings),
-        rx_rings: chosen(body.nr_rx_rings),
-        tx_slots: chosen(body.nr_tx_slots),
-        rx_slots: chosen(body.nr_rx_slots),
-    })
+    let rings = (body.nr_tx_rings, body.nr_rx_rings);
+    let slots = (body.nr_tx_slots, body.nr_rx_slots);
+    port_geometry(port_name(name)?, body.nr_mem_id, rings, slots)
 }

@@ -41,7 +41,7 @@ pub struct EpollSet {
     busy: AtomicBool,
     /// Stands in the kernel's set: members were ready at the last look.
     signal: Own,
-    /// It has been given and not been taken back.
+    /// The signal has been given and not been taken back.
     signalled: AtomicBool,
     /// Threads that sleep on the kernel's set.
     sleepers: AtomicU32,
@@ -56,10 +56,10 @@ impl Drop for Asleep<'_> {
     }
 }
 
-/// One of them.
+/// One member of a set.
 #[derive(Debug)]
 struct Place {
-    /// -1: nobody.
+    /// Number of the member's descriptor; -1: the place is free.
     fd: AtomicI32,
     /// What is waited for, and how; no events after a report with `EPOLLONESHOT`.
     events: AtomicU32,
@@ -89,8 +89,8 @@ fn of_poll(events: u32) -> i16 {
 }
 
 impl Place {
-    /// Does something with the descriptor, if there is one that waits for anything. A place whose
-    /// descriptor is gone is given up.
+    /// Calls `f` with the member's descriptor, if there is one and it waits for anything. Gives up
+    /// a place whose descriptor is gone.
     fn with<T>(&self, f: impl FnOnce(&Descriptor, RawFd, u32) -> T) -> Option<T> {
         let fd = self.fd.load(Ordering::Acquire);
         let events = self.events.load(Ordering::Relaxed);
@@ -217,7 +217,7 @@ impl EpollSet {
     }
 
     /// After a change, in the set with the number `set`: doorbells stand for members that are
-    /// there, and for no others, and whoever waits looks.
+    /// there, and for no others, and waiting threads look.
     pub fn tell(&self, set: RawFd) {
         self.used().iter().for_each(|place| place.take_down(set, -1));
         for (at, place) in self.used().iter().enumerate() {

@@ -10,9 +10,9 @@
 //!
 //! Looking up takes no lock: load the slot, count oneself in as a user, look whether the slot still
 //! says the same. Entries are never given back to the allocator, so a late look at one that was
-//! closed meanwhile touches an entry, if a free one. Who takes the last count away, be it a
-//! descriptor or a user, empties the entry; a call that is under way when another thread closes
-//! its descriptor ends in peace.
+//! closed meanwhile touches an entry, if a free one. The descriptor or user that takes the last
+//! count away empties the entry; a call that is under way when another thread closes its descriptor
+//! ends in peace.
 //!
 //! The table follows `close`, `dup` and their like. A child made by `vfork` shares this memory and
 //! not the descriptors: what it closes is still open here, so its calls change nothing in the
@@ -21,6 +21,12 @@
 //!
 //! A descriptor that is closed behind our back (a raw system call) leaves a stale slot, which the
 //! next call that makes a descriptor of that number puts right, if it comes through here.
+//!
+//! | word | writers | readers | ordering |
+//! |---|---|---|---|
+//! | a slot | calls that make, copy or close a descriptor | every call | AcqRel / Acquire |
+//! | `Entry::counts` | every call | every call | Acquire to use, AcqRel to give back |
+//! | `Entry::free` | the last user; its next taker | calls that make one | Release / AcqRel |
 
 #![allow(unsafe_code)] // UNSAFETY: entries are shared by counting, not by the borrow checker.
 
@@ -123,7 +129,7 @@ impl Use {
     }
 
     fn kind(&self) -> &Kind {
-        // SAFETY: counted: nobody writes the content.
+        // SAFETY: counted: no thread writes the content.
         unsafe { &*self.0.content.get() }.as_ref().expect("an entry in use is not empty")
     }
 }
@@ -136,7 +142,7 @@ impl Drop for Use {
 }
 
 impl Entry {
-    /// Counts a user in, unless nobody has the entry any more.
+    /// Counts a user in, unless no descriptor names the entry any more.
     #[inline]
     fn take(&self) -> bool {
         let mut counts = self.counts.load(Ordering::Relaxed);
@@ -161,7 +167,7 @@ impl Entry {
 
     #[cold]
     fn empty(&self) {
-        // SAFETY: the last count is gone, and nobody takes an entry that is not free.
+        // SAFETY: the last count is gone, and no thread takes an entry that is not free.
         let content = unsafe { &mut *self.content.get() };
         *content = None;
         self.free.store(true, Ordering::Release);
@@ -210,7 +216,7 @@ impl Table {
         let Some(slot) = self.slot_or_new(fd) else { return false };
         own::clear(fd);
         let entry = self.free_entry();
-        // SAFETY: just taken: no counts, and nobody else may take it.
+        // SAFETY: just taken: no counts, and no other thread may take it.
         unsafe { *entry.content.get() = Some(kind) };
         entry.counts.store(DESCRIPTOR, Ordering::Release);
         self.replace(slot, std::ptr::from_ref(entry).cast_mut());
