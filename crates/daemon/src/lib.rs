@@ -9,14 +9,12 @@
 
 pub mod config;
 pub mod control;
-pub mod datapath;
+pub mod engine;
 pub mod lockfile;
 pub mod log;
 pub mod model;
 pub mod start;
 pub mod store;
-pub mod sweeper;
-pub mod worker;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -6,8 +6,8 @@
 //!
 //! | module | code |
 //! |---|---|
-//! | `daemon::datapath::open` | opens an interface |
-//! | `daemon::datapath::machine` | opens the socket of a virtual machine |
+//! | `daemon::engine::open` | opens an interface |
+//! | `daemon::engine::machines` | opens the socket of a virtual machine |
 //! | `port` | moves the frames: an adapter for each kind |
 
 use serde::{Deserialize, Serialize};

@@ -18,12 +18,12 @@ use super::values::{
     WorkerCount, from_text,
 };
 use super::{Config, SocketConfig, WaitPolicy, WorkersConfig};
+use crate::engine::worker::BATCH;
 use crate::model::address::StaticAddress;
 use crate::model::host::is_group_name;
 use crate::model::plan::{GroupPlan, Quota};
 use crate::model::policy::Grant;
 use crate::model::specs::{NEW_GROUP, RingSpec};
-use crate::worker::BATCH;
 
 /// Something that can be read and cannot be meant, and where it stands.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use anyhow::Context;
 use client::control::{Connection, ControlError};
 use daemon::Daemon;
 use daemon::config::{Config, ConfigError, Level, WaitPolicy, parse_workers};
-use daemon::datapath::Workers;
+use daemon::engine::Workers;
 use daemon::start::StartError;
 use protocol::exit;
 use protocol::paths;

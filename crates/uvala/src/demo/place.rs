@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use daemon::config::Config;
-use daemon::datapath::Workers;
+use daemon::engine::Workers;
 use daemon::{Daemon, Stopper};
 use rustix::time::{ClockId, clock_gettime};
 

@@ -37,8 +37,8 @@ use rustix::time::{
 };
 use switch::{Adapter, Flush, Plug, Wake};
 
+use super::duplicates::{Other, Others, Side};
 use super::open::{Means, open};
-use super::twins::{Other, Others, Side};
 use super::{PortPlace, Workers, open};
 use crate::control::datapath::interfaces::Interfaces;
 use crate::model::error::MakeHostError;
@@ -341,11 +341,11 @@ impl Workers {
         });
         match kept {
             Ok(()) => {
-                self.sweeper.run(move || drop(undo));
+                self.reclaimer.run(move || drop(undo));
                 Ok(opened)
             }
             Err(error) => {
-                self.sweeper.run(move || drop((opened, undo)));
+                self.reclaimer.run(move || drop((opened, undo)));
                 Err(error)
             }
         }
@@ -466,7 +466,7 @@ impl Workers {
                 place.say_how();
                 let plug = Plug::Adapter(opened.adapter);
                 let old = self.on_switch(switch, move |worker, _| worker.replug(number, plug));
-                self.sweeper.run(move || drop(old));
+                self.reclaimer.run(move || drop(old));
                 let index = self.host.ports[&key].interface.index;
                 self.host.catch_up(index);
             }
@@ -501,7 +501,7 @@ impl Interfaces for Workers {
     }
 
     fn cancel_opening(&mut self, opening: Opening) {
-        self.sweeper.run(move || drop(opening));
+        self.reclaimer.run(move || drop(opening));
     }
 
     fn take_closing(&mut self) -> Option<Build> {
@@ -510,7 +510,7 @@ impl Interfaces for Workers {
 
     fn close_in_background(&mut self) {
         let closing = std::mem::take(&mut self.closing);
-        self.sweeper.run(move || drop(closing));
+        self.reclaimer.run(move || drop(closing));
     }
 
     fn add_host(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {

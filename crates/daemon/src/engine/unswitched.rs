@@ -1,45 +1,20 @@
 //! Rings of one connection that no switch serves: null ports and monitors.
 //!
-//! Both live in a region and are held like [bound ports](super::bound). Of a monitor the switch of
+//! Both live in a region and are held like [ports that programs bind](super::netmap). Of a monitor the switch of
 //! the port that it looks at knows, and puts frames into its rings; of a null port nobody does.
 
 use std::collections::BTreeMap;
 
 use port::sys::Wakers;
 use ring::krings::Krings;
-use ring::leaver::Leaver;
 use switch::{Monitor, Sight};
 
 use super::Workers;
-use super::bound::BoundPlace;
+use super::netmap::{BoundPlace, ServedBy};
 use crate::control::datapath::unswitched::Unswitched;
 use crate::model::error::DatapathError;
-use crate::model::keys::{PortKey, SwitchKey};
+use crate::model::keys::PortKey;
 use crate::model::specs::{RingSpec, UnswitchedSpec};
-
-/// Who serves a bound port.
-#[derive(Debug)]
-pub(super) enum Home {
-    /// Its switch, from when it is plugged in.
-    Switch(SwitchKey),
-    /// Nobody yet: it is being built, to be a monitor of this, or a null port.
-    Planned(Vec<(PortKey, Sight)>),
-    /// Nobody: a null port. Its slots are looked at when another port of the region goes.
-    Null(Krings),
-    /// It is a monitor, at this place of the switch of the port.
-    Monitor { port: PortKey, place: usize },
-    /// It was the monitor of a port that is gone.
-    Blind,
-}
-
-impl Home {
-    /// A port of the region leaves; those that workers have settle there.
-    pub(super) fn settle(&self, leaver: &Leaver) {
-        if let Self::Null(rings) = self {
-            rings.reconcile(leaver);
-        }
-    }
-}
 
 impl Workers {
     /// Gives a monitor to the switch of the ports that it looks at.
@@ -65,16 +40,16 @@ impl Workers {
 
     /// A port goes: its monitors see no more, and their holders hear of it.
     pub(super) fn blind_monitors(&mut self, gone: PortKey) {
-        let looks = |home: &Home| match home {
-            Home::Monitor { port, place } if *port == gone => Some(*place),
+        let looks = |served_by: &ServedBy| match served_by {
+            ServedBy::Monitor { port, place } if *port == gone => Some(*place),
             _ => None,
         };
-        let all = self.bound.iter().filter_map(|(key, at)| Some((*key, looks(&at.home)?)));
+        let all = self.bound.iter().filter_map(|(key, at)| Some((*key, looks(&at.served_by)?)));
         let monitors: Vec<_> = all.collect();
         for (key, place) in monitors {
             self.uninstall(key, gone, place);
             if let Some(bound) = self.bound.get_mut(&key) {
-                bound.home = Home::Blind;
+                bound.served_by = ServedBy::Orphaned;
             }
             self.tell_lone_wakers(key);
         }
@@ -83,10 +58,12 @@ impl Workers {
     /// Tells the worker whom to wake. A holder of what sees no more finds his doorbell closed.
     pub(super) fn tell_lone_wakers(&mut self, key: PortKey) {
         let Some(bound) = self.bound.get_mut(&key) else { return };
-        match bound.home {
-            Home::Switch(_) | Home::Planned(_) | Home::Null(_) => {}
-            Home::Blind => bound.holders.values_mut().for_each(|holder| holder.wakers.clear()),
-            Home::Monitor { port, place } => {
+        match bound.served_by {
+            ServedBy::Switch(_) | ServedBy::Reserved(_) | ServedBy::Null(_) => {}
+            ServedBy::Orphaned => {
+                bound.holders.values_mut().for_each(|holder| holder.wakers.clear())
+            }
+            ServedBy::Monitor { port, place } => {
                 let wakers = Box::new(bound.wakers());
                 self.on_switch(self.ports[&port].switch, move |worker, at| {
                     if let Some(monitor) = worker.switch(at).monitor_mut(place) {
@@ -119,27 +96,30 @@ impl Unswitched for Workers {
         self.drop_region_if_empty(region);
         let (name, label, reservation) =
             (spec.name.clone(), spec.label.clone(), joined?.reservation);
-        let (home, holders) = (Home::Planned(spec.sights.clone()), BTreeMap::new());
-        self.bound.insert(spec.key, BoundPlace { name, label, home, region, reservation, holders });
+        let (served_by, holders) = (ServedBy::Reserved(spec.sights.clone()), BTreeMap::new());
+        self.bound
+            .insert(spec.key, BoundPlace { name, label, served_by, region, reservation, holders });
         Ok(region)
     }
 
     fn attach_unswitched(&mut self, key: PortKey) {
         let bound = &self.bound[&key];
-        let Home::Planned(sights) = &bound.home else { panic!("started once") };
+        let ServedBy::Reserved(sights) = &bound.served_by else { panic!("started once") };
         let rings = Krings::new(bound.reservation.region(), bound.reservation.layout());
-        let home = match sights.first() {
-            None => Home::Null(rings),
-            Some(_) if sights.iter().any(|(port, _)| !self.ports.contains_key(port)) => Home::Blind,
-            Some(&(port, _)) => Home::Monitor { port, place: self.install(rings, sights) },
+        let served_by = match sights.first() {
+            None => ServedBy::Null(rings),
+            Some(_) if sights.iter().any(|(port, _)| !self.ports.contains_key(port)) => {
+                ServedBy::Orphaned
+            }
+            Some(&(port, _)) => ServedBy::Monitor { port, place: self.install(rings, sights) },
         };
-        self.bound.get_mut(&key).expect("looked at just now").home = home;
+        self.bound.get_mut(&key).expect("looked at just now").served_by = served_by;
     }
 
     fn remove_unswitched(&mut self, key: PortKey) {
-        let home = self.bound.get(&key).map(|bound| &bound.home);
-        let seen = !matches!(home, Some(Home::Planned(_)));
-        if let Some(&Home::Monitor { port, place }) = home {
+        let served_by = self.bound.get(&key).map(|bound| &bound.served_by);
+        let seen = !matches!(served_by, Some(ServedBy::Reserved(_)));
+        if let Some(&ServedBy::Monitor { port, place }) = served_by {
             self.uninstall(key, port, place);
         }
         self.remove_bound(key, seen);

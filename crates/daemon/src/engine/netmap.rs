@@ -21,11 +21,11 @@ use protocol::name::PortName;
 use protocol::{Attached, Bound, BoundRings, HostBound, Pool, PortGeometry};
 use ring::abi::{NetmapRing, Slot};
 use ring::held::{HeldRings, HeldSides};
+use ring::krings::Krings;
 use ring::layout::{PAGE, RegionLayout};
 use ring::leaver::Leaver;
-use switch::PortConfig;
+use switch::{PortConfig, Sight};
 
-use super::lone::Home;
 use super::memory::{geometry, settle};
 use super::{PortPlace, Workers};
 use crate::control::datapath::netmap::NetmapPorts;
@@ -47,10 +47,35 @@ pub struct BoundPlace {
     pub(super) name: PortName,
     /// For the `netmap_if` of its holders.
     pub(super) label: String,
-    pub(super) home: Home,
+    pub(super) served_by: ServedBy,
     pub(super) region: u16,
     pub(super) reservation: Arc<Reservation>,
     pub(super) holders: BTreeMap<ConnKey, HolderPlace>,
+}
+
+/// Where the frames of a bound port go.
+#[derive(Debug)]
+pub(super) enum ServedBy {
+    /// A switch serves the port, from the moment it is plugged in.
+    Switch(SwitchKey),
+    /// No switch yet: the rings are reserved for a null port, or for a monitor of these ports.
+    Reserved(Vec<(PortKey, Sight)>),
+    /// No switch: a null port. When another port of the region goes, its slots are searched here.
+    Null(Krings),
+    /// The switch of `port` mirrors frames into the rings: a monitor at this place of the switch.
+    Monitor { port: PortKey, place: usize },
+    /// No switch any more: the port that the monitor mirrored is gone.
+    Orphaned,
+}
+
+impl ServedBy {
+    /// Reconciles the slots of a null port with those of a port that leaves the region. Workers do
+    /// it for the ports that they serve.
+    pub(super) fn reconcile(&self, leaver: &Leaver) {
+        if let Self::Null(rings) = self {
+            rings.reconcile(leaver);
+        }
+    }
 }
 
 /// What a holder has.
@@ -107,7 +132,7 @@ impl Workers {
             && let Some(region) = self.regions.remove(&region)
         {
             let bytes = region.region().layout().size();
-            self.sweeper.drop(region, bytes);
+            self.reclaimer.drop(region, bytes);
         }
     }
 
@@ -135,7 +160,7 @@ impl Workers {
                 (&self.workers, &self.bound, bound.reservation.layout());
             let settle = |leaver: Arc<Leaver>| {
                 settle(workers, &leaver);
-                others.values().for_each(|place| place.home.settle(&leaver));
+                others.values().for_each(|place| place.served_by.reconcile(&leaver));
             };
             match seen {
                 true => region.remove_port(layout, settle),
@@ -147,7 +172,11 @@ impl Workers {
 
     /// Tells the worker whom to wake.
     fn tell_wakers(&mut self, port: PortKey) {
-        if self.bound.get(&port).is_some_and(|bound| !matches!(bound.home, Home::Switch(_))) {
+        if self
+            .bound
+            .get(&port)
+            .is_some_and(|bound| !matches!(bound.served_by, ServedBy::Switch(_)))
+        {
             return self.tell_lone_wakers(port);
         }
         let (Some(bound), Some((switch, id))) = (self.bound.get(&port), self.switch_of(port))
@@ -195,7 +224,7 @@ impl Workers {
                 self.bound[&other].holders[&holder];
             Box::new(HostBound { attached: self.attached(other, 0), tx, rx })
         });
-        let plugged = |place: &BoundPlace| matches!(place.home, Home::Switch(_));
+        let plugged = |place: &BoundPlace| matches!(place.served_by, ServedBy::Switch(_));
         let peer = bound.name.peer().filter(|_| plugged(bound));
         let is_peer = |other: &&BoundPlace| Some(&other.name) == peer.as_ref() && plugged(other);
         let peer = self.bound.values().find(is_peer);
@@ -234,8 +263,8 @@ impl NetmapPorts for Workers {
         self.drop_region_if_empty(region);
         let (name, label, reservation) =
             (spec.name.clone(), spec.name.to_string(), joined?.reservation);
-        let (home, holders) = (Home::Switch(spec.switch), BTreeMap::new());
-        let bound = BoundPlace { name, label, home, region, reservation, holders };
+        let (served_by, holders) = (ServedBy::Switch(spec.switch), BTreeMap::new());
+        let bound = BoundPlace { name, label, served_by, region, reservation, holders };
         self.bound.insert(spec.key, bound);
         Ok(region)
     }
@@ -269,7 +298,7 @@ impl NetmapPorts for Workers {
 
     fn attach_bound(&mut self, key: PortKey, config: PortConfig) -> Result<(), DatapathError> {
         let bound = &self.bound[&key];
-        let Home::Switch(switch) = bound.home else {
+        let ServedBy::Switch(switch) = bound.served_by else {
             panic!("only ports of a switch are plugged in")
         };
         let reservation = bound.reservation.clone();
@@ -337,7 +366,7 @@ impl NetmapPorts for Workers {
             worker.plug(number, at, id, plug, config);
         });
         let bound = self.bound.get_mut(&port).expect("a port of netmap programs");
-        (bound.name, bound.home) = (name.clone(), Home::Switch(switch));
+        (bound.name, bound.served_by) = (name.clone(), ServedBy::Switch(switch));
     }
 }
 

@@ -9,8 +9,8 @@ use protocol::PortStats;
 use protocol::name::PortName;
 use switch::{Plug, PortConfig};
 
-use super::bound::BoundPlace;
 use super::memory::{Memory, geometry};
+use super::netmap::BoundPlace;
 use super::open::Closing;
 use super::stats::{counted, shown};
 use super::{PortPlace, Site, Workers};
@@ -90,7 +90,7 @@ impl Ports for Workers {
         if let Some(site) = self.sites.remove(&port) {
             self.abandon(&site);
             let bytes = site.memory.reservation.region().layout().size();
-            self.sweeper.drop(site, bytes);
+            self.reclaimer.drop(site, bytes);
             return counters::none(name.clone());
         }
         self.blind_monitors(port);
@@ -107,7 +107,7 @@ impl Ports for Workers {
         });
         match self.host.has(port) {
             true => self.closing.extend(unplugged.map(Closing)),
-            false => self.sweeper.drop(unplugged, place.bytes),
+            false => self.reclaimer.drop(unplugged, place.bytes),
         }
         if let Some(home) = self.switches.get_mut(&place.switch) {
             home.ids.give_back(place.id.index());

@@ -43,7 +43,7 @@ use ring::leaver::Leaver;
 use rustix::thread::sched_yield;
 use switch::{Full, Monitor, Now, Plug, PortConfig, Scratch, Sight, Switch};
 
-use crate::sweeper::Sweeper;
+use crate::engine::reclaimer::Reclaimer;
 use idle::{Idle, IdleStrategy, Next};
 
 /// Frames of a batch unless configured otherwise: more do not fit the first-level cache.
@@ -82,7 +82,7 @@ pub struct Worker {
     idle: Idle,
     doorbell: Doorbell,
     jobs: Receiver<Job>,
-    sweeper: Sweeper,
+    reclaimer: Reclaimer,
     rung: Rung,
     /// Somebody abuses the doorbell, so that the numbers of others may not have fitted: look at
     /// all ports before sleeping.
@@ -118,7 +118,7 @@ impl Worker {
     fn new(
         doorbell: Doorbell,
         jobs: Receiver<Job>,
-        sweeper: Sweeper,
+        reclaimer: Reclaimer,
         strategy: IdleStrategy,
         scratch: Scratch,
     ) -> Self {
@@ -134,7 +134,7 @@ impl Worker {
             idle: Idle::new(strategy),
             doorbell,
             jobs,
-            sweeper,
+            reclaimer,
             rung: Rung { numbers: Vec::with_capacity(256), ready: Vec::with_capacity(64) },
             suspicious: false,
             started: Instant::now(),
@@ -416,7 +416,7 @@ impl Worker {
     fn housekeep(&mut self, now: Now) {
         for switch in self.switches.iter_mut().flatten() {
             if let Some(flows) = switch.housekeep(now) {
-                self.sweeper.run(move || drop(flows));
+                self.reclaimer.run(move || drop(flows));
             }
         }
     }

@@ -52,7 +52,7 @@ impl Pipes for Workers {
     fn del_pipe(&mut self, pipe: PipeKey) {
         if let Some(pipe) = self.pipes.remove(&pipe) {
             let bytes = pipe.reservation().region().layout().size();
-            self.sweeper.drop(pipe, bytes);
+            self.reclaimer.drop(pipe, bytes);
         }
     }
 }

@@ -1,16 +1,15 @@
 //! Work that nobody waits for: large memory is unmapped here.
 
-use std::fmt;
-use std::io;
 use std::sync::mpsc::{Sender, channel};
+use std::{fmt, io};
 
 type Chore = Box<dyn FnOnce() + Send>;
 
 /// A thread that does what it is given, in order, and ends with its last handle.
 #[derive(Clone)]
-pub struct Sweeper(Sender<Chore>);
+pub struct Reclaimer(Sender<Chore>);
 
-impl Sweeper {
+impl Reclaimer {
     /// Starts it.
     ///
     /// # Errors
@@ -18,7 +17,7 @@ impl Sweeper {
     pub fn start() -> io::Result<Self> {
         let (sender, chores) = channel::<Chore>();
         let body = move || chores.into_iter().for_each(|chore| chore());
-        std::thread::Builder::new().name("sweeper".to_owned()).spawn(body)?;
+        std::thread::Builder::new().name("reclaimer".to_owned()).spawn(body)?;
         Ok(Self(sender))
     }
 
@@ -39,8 +38,8 @@ impl Sweeper {
 /// Bytes that are worth a thread: what is given back at once can be asked for at once.
 const LARGE: usize = 32 << 20;
 
-impl fmt::Debug for Sweeper {
+impl fmt::Debug for Reclaimer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sweeper").finish_non_exhaustive()
+        f.debug_struct("Reclaimer").finish_non_exhaustive()
     }
 }

@@ -70,7 +70,7 @@ impl Workers {
         let names: Vec<_> = empty.map(|(name, _)| name.clone()).collect();
         for group in names.iter().filter_map(|name| self.groups.remove(name)) {
             let bytes = group.region().layout().size();
-            self.sweeper.drop(group, bytes);
+            self.reclaimer.drop(group, bytes);
         }
     }
 

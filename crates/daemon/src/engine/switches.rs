@@ -10,9 +10,9 @@ use super::system::random_seed;
 use super::{Places, SwitchPlace, Workers};
 use crate::control::datapath::chains::Chains;
 use crate::control::datapath::switches::Switches;
+use crate::engine::worker::Worker;
 use crate::model::error::DatapathError;
 use crate::model::keys::{PortKey, SwitchKey};
-use crate::worker::Worker;
 
 impl Switches for Workers {
     fn workers(&self) -> u32 {
@@ -46,13 +46,13 @@ impl Switches for Workers {
 
     fn set_switch(&mut self, key: SwitchKey, config: SwitchConfig) -> Result<(), DatapathError> {
         let flows = self.on_switch(key, move |worker, at| worker.switch(at).set_config(config));
-        self.sweeper.run(move || drop(flows));
+        self.reclaimer.run(move || drop(flows));
         Ok(())
     }
 
     fn del_switch(&mut self, key: SwitchKey) {
         let old = self.on_switch(key, Worker::remove_switch);
-        self.sweeper.run(move || drop(old));
+        self.reclaimer.run(move || drop(old));
         if let Some(place) = self.switches.remove(&key) {
             self.workers[place.worker].switches.give_back(place.at);
         }
@@ -68,7 +68,7 @@ impl Chains for Workers {
             }
             None => (None, worker.switch(at).steer_no_more()),
         });
-        self.sweeper.run(move || drop(old));
+        self.reclaimer.run(move || drop(old));
     }
 
     fn chain_report(&mut self, key: SwitchKey) -> Option<Report> {

@@ -4,22 +4,24 @@
 //! behind each key: the worker, the place in it, the number that a client writes to the doorbell,
 //! and the memory. Everything that can fail (memory, descriptors) is done before a worker hears of
 //! it; a job for a worker cannot fail. Memory is committed by a [`Build`], and given back by the
-//! [`Sweeper`]: both take as long as the memory is large, and nobody else waits for them.
+//! [`Reclaimer`]: both take as long as the memory is large, and nobody else waits for them.
 
 mod audit;
-mod bound;
+mod duplicates;
 mod fdb;
-mod host;
-mod lone;
-mod machine;
+mod interfaces;
+mod machines;
 mod memory;
+mod netmap;
 mod open;
 mod pipes;
 mod ports;
+pub mod reclaimer;
 mod stats;
 mod switches;
 mod system;
-mod twins;
+mod unswitched;
+pub mod worker;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -36,18 +38,18 @@ use switch::{Plug, PortConfig};
 use crate::config::{Config, WaitPolicy};
 use crate::control::counters;
 use crate::control::declared::Declared;
+use crate::engine::reclaimer::Reclaimer;
+use crate::engine::worker::Worker;
+use crate::engine::worker::handle::{WorkerHandle, WorkerOptions, check_cores};
+use crate::engine::worker::idle::{IdleStrategy, Spin};
 use crate::model::error::DatapathError;
 use crate::model::keys::{GroupKey, PipeKey, PortKey, SwitchKey};
 use crate::model::specs::ShmSpec;
 use crate::start::{StartError, raise_descriptor_limit};
-use crate::sweeper::Sweeper;
-use crate::worker::Worker;
-use crate::worker::handle::{WorkerHandle, WorkerOptions, check_cores};
-use crate::worker::idle::{IdleStrategy, Spin};
-use bound::BoundPlace;
-use host::HostPorts;
-use machine::MachinePlace;
+use interfaces::HostPorts;
+use machines::MachinePlace;
 use memory::Memory;
+use netmap::BoundPlace;
 use open::Closing;
 use stats::{counted, shown};
 use system::usable_cpus;
@@ -77,7 +79,7 @@ pub struct Workers {
     host: HostPorts,
     /// Ports of machines. Their threads end by themselves, and nobody waits for that.
     machines: BTreeMap<PortKey, MachinePlace>,
-    sweeper: Sweeper,
+    reclaimer: Reclaimer,
     /// Interfaces whose ports are gone, for another thread to close.
     closing: Vec<Closing>,
 }
@@ -154,11 +156,11 @@ impl Workers {
             WaitPolicy::Block => IdleStrategy { yields: 0, spin: Spin::Never },
         };
         let failed = |error| StartError::Workers { count: config.count, error };
-        let sweeper = Sweeper::start().map_err(failed)?;
+        let reclaimer = Reclaimer::start().map_err(failed)?;
         let mut cpus = config.cpus.iter().copied().cycle();
         let start = |number| {
             let options = WorkerOptions { strategy, cpu: cpus.next(), batch: config.batch };
-            let handle = WorkerHandle::spawn(number, options, sweeper.clone())?;
+            let handle = WorkerHandle::spawn(number, options, reclaimer.clone())?;
             Ok(Crew { handle, switches: Places::default(), ports: Places::default() })
         };
         let workers = (0..config.count).map(start).collect::<io::Result<_>>();
@@ -177,7 +179,7 @@ impl Workers {
             kept: Vec::new(),
             host: HostPorts::new().map_err(failed)?,
             machines: BTreeMap::new(),
-            sweeper,
+            reclaimer,
             closing: Vec::new(),
         })
     }
@@ -202,7 +204,7 @@ impl Workers {
         let full = || DatapathError::Full("ports of one switch: 4096 is the limit");
         let id = PortId::new(place.ids.free()).ok_or_else(full)?;
         let number = u32::try_from(self.workers[place.worker].ports.free()).ok();
-        Ok((id, number.filter(|n| *n < crate::worker::CONTROL).ok_or_else(full)?))
+        Ok((id, number.filter(|n| *n < worker::CONTROL).ok_or_else(full)?))
     }
 
     /// Plugs a finished port in. Cannot fail.

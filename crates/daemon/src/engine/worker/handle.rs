@@ -12,8 +12,8 @@ use switch::Scratch;
 
 use super::idle::IdleStrategy;
 use super::{CONTROL, Job, Worker};
+use crate::engine::reclaimer::Reclaimer;
 use crate::start::StartError;
-use crate::sweeper::Sweeper;
 
 /// How to run a worker.
 #[derive(Clone, Copy, Debug)]
@@ -35,11 +35,11 @@ pub struct WorkerHandle {
 }
 
 impl WorkerHandle {
-    /// Starts a worker, which leaves to `sweeper` what takes long to free.
+    /// Starts a worker, which leaves to `reclaimer` what takes long to free.
     ///
     /// # Errors
     /// No descriptors or threads left, or a core that is not there.
-    pub fn spawn(number: u32, options: WorkerOptions, sweeper: Sweeper) -> io::Result<Self> {
+    pub fn spawn(number: u32, options: WorkerOptions, reclaimer: Reclaimer) -> io::Result<Self> {
         let doorbell = Doorbell::new()?;
         let ringer = doorbell.ringer()?;
         let scratch = Scratch::new(options.batch, Intake::new(FRAMES, USUAL)?);
@@ -51,7 +51,7 @@ impl WorkerHandle {
             // The other side waits for this message and nothing else.
             let _ = ready.send(bound);
             if !failed {
-                Worker::new(doorbell, inbox, sweeper, options.strategy, scratch).run();
+                Worker::new(doorbell, inbox, reclaimer, options.strategy, scratch).run();
             }
         };
         let thread = std::thread::Builder::new().name(format!("worker{number}")).spawn(body)?;

@@ -24,7 +24,7 @@ use port::sys::Waker;
 use protocol::{HostIf, PortKind, Queues};
 use switch::Plug;
 
-use super::twins::Others;
+use super::duplicates::Others;
 use crate::model::opening::Build;
 
 /// An interface whose port is gone, to be closed by another thread: the kernel takes its time.
