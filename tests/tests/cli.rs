@@ -435,7 +435,7 @@ fn listings_are_sorted_and_as_wide_as_a_screen() {
     assert!(table.lines().all(|line| line.chars().count() < 120) && table.contains('…'), "{table}");
     assert!(said(&daemon, &["port", "show", "vale0:t"]).contains(&trunk));
     let shown = said(&daemon, &["port", "show", "vale0:t"]);
-    assert!(shown.contains("(stays without a client)\n") && shown.contains("\nowner  "), "{shown}");
+    assert!(shown.contains("(permanent)\n") && shown.contains("\nowner  "), "{shown}");
     assert_eq!(json_of(&daemon, &["port", "list"])[0]["settings"]["vlan"], json!(trunk));
     let mut macs: Vec<_> = (0..40).map(|n| format!("02:00:00:00:00:{n:02x}")).collect();
     for mac in macs.iter().rev() {
@@ -508,8 +508,8 @@ fn a_monitor_of_another_user_is_told_what_it_may_not() {
     assert!(daemon.uvala(&args).stderr.is_empty());
     let output = daemon.uvala_as(&args, Some(harness::process::STRANGER));
     let warning = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(warning.contains("vale0:d.peer, which this user may not"), "{warning}");
-    assert!(warning.contains("--peer in a directory of the monitor's user"), "{warning}");
+    assert!(warning.contains("vale0:d.peer, and this user may not"), "{warning}");
+    assert!(warning.contains("--peer in a directory of the VMM's user"), "{warning}");
 }
 
 #[test]
@@ -587,7 +587,10 @@ fn a_machines_port_that_could_not_be_opened_says_why() {
     let said = |args: &[&str]| String::from_utf8(daemon.uvala(args).stdout).expect("UTF-8");
     let told = daemon.uvala(&["vm-args", port]);
     let warning = String::from_utf8_lossy(&told.stderr).into_owned();
-    assert!(warning.contains("nobody can connect there: no directory for socket"), "{warning}");
+    assert!(
+        warning.contains("no VMM can connect to this port: no directory for socket"),
+        "{warning}"
+    );
     let (shown, found) = (said(&["port", "show", port]), said(&["doctor"]));
     assert!(shown.contains("machine          closed"), "{shown}");
     assert!(shown.contains("complaint        no directory for socket"), "{shown}");

@@ -59,7 +59,7 @@ fn shows_a_chain(mut shell: Owned) {
     for port in ["valenf:fw ", "valenf:r "] {
         let shown = |line: &String| {
             let words: Vec<&str> = line.split_whitespace().collect();
-            line.contains(port) && line.contains(" runs ") && words.get(8) != Some(&"0")
+            line.contains(port) && line.contains(" up ") && words.get(8) != Some(&"0")
         };
         assert!(lines.any(|line| shown(&line)), "{port} is not shown");
     }
@@ -142,11 +142,11 @@ fn a_firewall_and_a_router_stand_between_two_namespaces() {
         let mut first = start(daemon, &place, firewall);
         let _router = start(daemon, &place, router);
         // A person types the next command when both are there.
-        let runs = || says(daemon, "nf list valenf").matches(" runs ").count();
+        let runs = || says(daemon, "nf list valenf").matches(" up ").count();
         wait::until("both instances", || runs() == 2);
         let mut list = start(daemon, &place, list);
         let shown = BufReader::new(list.stdout()).lines().map_while(Result::ok);
-        let mut running = shown.filter(|line| line.contains(" runs "));
+        let mut running = shown.filter(|line| line.contains(" up "));
         assert!(running.next().is_some_and(|line| line.contains("valenf:fw")));
         drop((running, list));
         red.within(|| udp(blue, "10.0.2.2", 100));

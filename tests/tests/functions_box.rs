@@ -68,7 +68,7 @@ impl<'a> Box<'a> {
         let process = Owned::spawn(&mut command);
         wait::until("an instance", || {
             let list = says(self.daemon, "nf list valenf");
-            list.lines().any(|line| line.contains(&format!("{port} ")) && line.contains(" runs "))
+            list.lines().any(|line| line.contains(&format!("{port} ")) && line.contains(" up "))
         });
         process
     }
@@ -409,18 +409,18 @@ fn a_matcher_drops_and_sends_elsewhere_by_what_is_in_packets() {
 }
 
 #[test]
-fn a_monitor_reports_flows_to_a_collector() {
+fn an_exporter_reports_flows_to_a_collector() {
     let daemon = Daemon::start();
-    let (mut a, mut b) = chain(&daemon, &["monitor"]);
+    let (mut a, mut b) = chain(&daemon, &["exporter"]);
     let all = Box::new(&daemon);
     let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
     collector.set_read_timeout(Some(wait::PATIENCE)).unwrap();
     let text = format!("collector = \"{}\"\n", collector.local_addr().unwrap());
-    let monitor = all.run("monitor", "monitor", &text);
+    let exporter = all.run("exporter", "exporter", &text);
     (0..5).for_each(|_| a.send(&datagram(b"hello")).unwrap());
     a.send(&unconcerned()).unwrap();
     assert_eq!(until(&mut b, &unconcerned()), vec![datagram(b"hello"); 5]);
-    assert_eq!(counted(monitor, ["packets", "not_ip", "records"]), [5, 1, 1]);
+    assert_eq!(counted(exporter, ["packets", "not_ip", "records"]), [5, 1, 1]);
     let mut message = [0; 2000];
     let len = collector.recv(&mut message).unwrap();
     // Header, both templates, the head of a set: the record begins with octets and packets.
@@ -476,7 +476,7 @@ fn functions_go_on_with_the_next_daemon() {
     let mut function = Box::new(&daemon).run("bypass", "bypass", "");
     for _ in 0..2 {
         daemon.restart();
-        wait::until("the function", || says(&daemon, "nf list valenf").contains(" runs "));
+        wait::until("the function", || says(&daemon, "nf list valenf").contains(" up "));
         let (mut a, mut b) = (daemon.open("valenf:a"), daemon.open("valenf:b"));
         a.send(&datagram(b"again")).unwrap();
         a.send(&unconcerned()).unwrap();

@@ -104,7 +104,7 @@ fn the_examples_of_the_page_on_switching_work_as_they_stand() {
     let (output, text) = sh(&blocks.join("\n"));
     assert!(output.status.success(), "{text}");
     assert!(text.contains("vale5:web "), "{text}");
-    assert!(text.contains("switch      vale4 (stays without ports)"), "{text}");
+    assert!(text.contains("switch      vale4 (permanent)"), "{text}");
     assert!(text.contains("no_room  ") && !text.contains("uvala: error"), "{text}");
 }
 

@@ -22,16 +22,16 @@ pub struct Flow {
     pub length: u16,
     /// Where the process runs.
     pub cpu: usize,
-    /// Its own address, the last byte.
+    /// The last byte of this end's own address.
     pub from: u8,
-    /// The other end's address, the last byte.
+    /// The last byte of the other end's address.
     pub to: u8,
     /// How long it counts, in milliseconds; as long again is for the start.
     pub millis: u64,
 }
 
 impl Flow {
-    /// The same seen from the other end.
+    /// This flow as the other end sees it.
     pub fn reversed(self, cpu: usize) -> Flow {
         Flow { cpu, from: self.to, to: self.from, ..self }
     }

@@ -42,33 +42,33 @@ use terminal::Usage;
 use terminal::say;
 use terminal::table::Table;
 
-/// Measure this switch, the machine's limit for the same work, and other software doing it
+/// Benchmark this switch, beside the machine's limit and other software
 #[derive(Debug, Args)]
 pub struct BenchArgs {
-    /// Scenarios to run; all if none is named. `list` prints them, `figures` draws the sweeps
+    /// Scenarios to run [default: all]; `list` prints them, `figures` draws the sweeps
     scenario: Vec<String>,
 
-    /// Less than ten seconds a scenario: fewer and shorter samples
+    /// Take fewer and shorter samples: less than ten seconds per scenario
     #[arg(long)]
     quick: bool,
 
-    /// Print one JSON object a line instead of a table
+    /// Print one JSON object per line instead of a table
     #[arg(long)]
     json: bool,
 
-    /// Also append the results to DIR/<date>-<cpu>.jsonl
+    /// Append the results to DIR/DATE-CPU.jsonl
     #[arg(long, value_name = "DIR")]
     save: Option<PathBuf>,
 
-    /// Where `figures` are written
+    /// Directory for `figures`
     #[arg(long, value_name = "DIR", default_value = "figures")]
     out: PathBuf,
 
-    /// Do not run other software
+    /// Skip other software
     #[arg(long)]
     no_peers: bool,
 
-    /// Run only the machine's limits and other software
+    /// Skip this switch: measure the machine's limits and other software only
     #[arg(long)]
     no_subject: bool,
 

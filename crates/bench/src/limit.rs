@@ -5,7 +5,7 @@
 //!   read once. No switch, no copy.
 //! - Everything on one core: a loop in one thread; write a batch, copy it, read the copy.
 //! - A chain of functions: threads on two cores, and a bare ring from each to the next ([`chain`]).
-//! - Round trip, spinning: the cache-line round trip, as often as somebody must be told.
+//! - Round trip, spinning: the cache-line round trip, as often as a party must be told.
 //! - Round trip, asleep: processes that wake each other through pipes on one core; two wake-ups for
 //!   a pair, four with a process between them.
 //!

@@ -127,7 +127,7 @@ impl Pool {
         const LINES: usize = STRIDE / LINE;
         let cells = &self.lines[first * LINES..(first + many) * LINES];
         let start = UnsafeCell::raw_get(cells.as_ptr());
-        // SAFETY: these lines are inside cells, and by the caller's word nobody else uses them.
+        // SAFETY: these lines are inside cells, and the caller promises that it alone uses them.
         unsafe { std::slice::from_raw_parts_mut(start, cells.len()) }
     }
 }

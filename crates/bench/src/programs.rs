@@ -64,7 +64,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A leftover in the temporary directory harms nobody.
+        // A leftover in the temporary directory does no harm.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -31,7 +31,7 @@ pub struct Report {
     pub spread: Option<(f64, f64)>,
     /// Samples in that regime, of samples taken.
     pub samples: Option<(usize, usize)>,
-    /// Of all frames, those that did not arrive.
+    /// Frames that did not arrive, in percent of all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost_percent: Option<f64>,
     /// Percent of a core for each Gbit/s.
@@ -63,15 +63,15 @@ pub struct Report {
 /// What a peer reached.
 #[derive(Debug, Clone, Serialize)]
 pub struct PeerResult {
-    /// Its name.
+    /// Name of the peer.
     pub name: &'static str,
-    /// Its median.
+    /// Median of the peer's samples.
     pub value: Option<f64>,
     /// Our value by its value, where the cores were at the same distance for both.
     pub ratio: Option<f64>,
     /// The regime it was measured in.
     pub regime: Option<Regime>,
-    /// Of all frames, those that did not arrive.
+    /// Frames that did not arrive, in percent of all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost_percent: Option<f64>,
     /// Percent of a core for each Gbit/s.
@@ -87,7 +87,7 @@ pub struct PeerResult {
 pub struct RatioResult {
     /// Who was to be faster.
     pub ours: &'static str,
-    /// Than whom.
+    /// The peer to compare with.
     pub theirs: &'static str,
     /// So many times.
     pub goal: f64,

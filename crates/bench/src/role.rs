@@ -1,9 +1,10 @@
 //! The processes of a benchmark: this same program, started again for one part.
 //!
 //! A benchmark of isolated processes must have processes. Each is `uvala bench --role JSON`: an
-//! object whose only key names the [`Role`], and whose value tells it what to do. What it needs open
-//! (a TAP, a socket, a pipe) it gets as its standard input, and what it measured it prints as one
-//! JSON line on its standard output. A role ends with its parent: the kernel sends it SIGKILL then.
+//! object whose only key names the [`Role`], and whose value tells it what to do. What it needs
+//! open (a TAP, a socket, a pipe) it gets as its standard input, and what it measured it prints as
+//! one JSON line on its standard output. A role ends with its parent: the kernel sends it SIGKILL
+//! then.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use super::probe::{self, Regime};
 use super::report::{PeerResult, Report};
-use super::sample::{Reading, Sample, Series, Summary, settle, summarize};
+use super::sample::{Reading, Sample, Series, Summary, best_supported, summarize};
 use super::subject;
 use crate::limit;
 use crate::peers;
@@ -54,7 +54,7 @@ impl Effort {
         budget: Duration::from_secs(120),
     };
 
-    /// The same where every sample takes seconds to prepare.
+    /// The effort where every sample takes seconds to prepare.
     fn slow(self) -> Effort {
         Effort {
             repeats: self.peer_repeats,
@@ -106,9 +106,11 @@ pub fn run(scenario: &Scenario, effort: Effort, choice: Choice) -> Report {
             }
         }
     }
-    let own = settle(&subject_samples);
-    let regime =
-        own.as_ref().or(settle(&limit_samples).as_ref()).map_or(Regime::Unknown, |s| s.regime);
+    let own = best_supported(&subject_samples);
+    let regime = own
+        .as_ref()
+        .or(best_supported(&limit_samples).as_ref())
+        .map_or(Regime::Unknown, |s| s.regime);
     let limit = in_regime(&limit_samples, regime);
     let peers = peers.into_iter().map(|peer| peer.result(own.as_ref())).collect();
     Report::new(scenario, regime, own, limit, peers, series.probes(), problems)
@@ -189,7 +191,7 @@ impl Contender {
     fn result(self, own: Option<&Summary>) -> PeerResult {
         let summary = own
             .and_then(|own| summarize(&self.samples, own.regime))
-            .or_else(|| settle(&self.samples));
+            .or_else(|| best_supported(&self.samples));
         match (summary, self.problem) {
             (Some(summary), _) => PeerResult::measured(self.peer, &summary, own),
             (None, problem) => PeerResult::missing(self.peer, problem.unwrap_or_default()),
@@ -199,7 +201,7 @@ impl Contender {
 
 /// The samples of a regime, or of the prevailing one where that regime has none.
 fn in_regime(samples: &[Sample], regime: Regime) -> Option<Summary> {
-    summarize(samples, regime).or_else(|| settle(samples))
+    summarize(samples, regime).or_else(|| best_supported(samples))
 }
 
 fn progress(what: &str, repeat: usize, of: usize, probe_ns: Option<f64>) {

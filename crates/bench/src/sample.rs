@@ -9,10 +9,10 @@ use super::probe::{self, Regime};
 pub struct Reading {
     /// In the scenario's unit.
     pub value: f64,
-    /// Of all frames, those that did not arrive.
+    /// Frames that did not arrive, in percent of all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_percent: Option<f64>,
-    /// Percent of a core that a Gbit/s took, of everybody on the machine.
+    /// Percent of a core that a Gbit/s took, of all processes of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_per_gbit: Option<f64>,
     /// How long a frame took.
@@ -129,7 +129,7 @@ pub fn summarize(samples: &[Sample], regime: Regime) -> Option<Summary> {
 }
 
 /// The summary in the prevailing regime.
-pub fn settle(samples: &[Sample]) -> Option<Summary> {
+pub fn best_supported(samples: &[Sample]) -> Option<Summary> {
     summarize(samples, prevailing(samples)?)
 }
 
@@ -171,7 +171,7 @@ mod tests {
             (60.0, Regime::Straddled),
             (124.0, Regime::Near),
         ]);
-        let summary = settle(&s).unwrap();
+        let summary = best_supported(&s).unwrap();
         assert_eq!(summary.regime, Regime::Near);
         assert_eq!(summary.median, 120.0);
         assert_eq!(summary.spread, (118.0, 124.0));
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn test_settle_even_number_takes_the_middle() {
         let s = samples(&[(1.0, Regime::Far), (3.0, Regime::Far)]);
-        assert_eq!(settle(&s).unwrap().median, 2.0);
+        assert_eq!(best_supported(&s).unwrap().median, 2.0);
     }
 
     #[test]

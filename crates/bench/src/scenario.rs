@@ -125,7 +125,7 @@ pub struct Scenario {
 pub struct Ratio {
     /// This switch in another shape, if not that of the scenario.
     pub ours: Option<Peer>,
-    /// Whom it is compared with.
+    /// The peer to compare with.
     pub theirs: Peer,
     /// Ours is to be as many times theirs.
     pub times: f64,

@@ -32,7 +32,7 @@ pub fn address(number: u8) -> [u8; 6] {
     [2, 0, 0, 0, 1, number]
 }
 
-/// Everybody's address.
+/// The broadcast address.
 pub const BROADCAST: [u8; 6] = [0xff; 6];
 
 /// Writes every byte of a frame.

@@ -14,7 +14,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The same for all.
+    /// The same batch for all parties.
     pub const fn all(frames: u16) -> Batch {
         Batch { sender: frames, switch: frames, receiver: frames }
     }
@@ -68,9 +68,9 @@ impl Path {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Forwarding {
-    /// It looks the address up that it has learnt.
+    /// Looks up learned addresses.
     Learning,
-    /// It hands each frame to the other of two ports.
+    /// Hands each frame to the other of two ports.
     Patch,
 }
 
@@ -100,7 +100,7 @@ pub enum Wait {
     Spin,
 }
 
-/// Who sends to whom, and what is measured.
+/// Direction of the traffic, and what is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Traffic {
@@ -183,9 +183,9 @@ pub struct Work {
     pub path: Path,
     /// What the switch between them does.
     pub forwarding: Forwarding,
-    /// Who sends to whom.
+    /// Direction of the traffic.
     pub traffic: Traffic,
-    /// Where everybody runs.
+    /// CPU of each party.
     pub placement: Placement,
     /// Ports that are attached and do nothing.
     pub idle_ports: u16,
@@ -260,11 +260,11 @@ pub enum Chain {
     /// So many functions from one wire to another; where payload is touched, each reads words of
     /// the first line and writes one there.
     Functions(u8),
-    /// The same, and each reads every byte.
+    /// Functions of which each reads every byte.
     Readers(u8),
-    /// The same between ports that learn, of frames that leave by their address.
+    /// Functions between learning ports; frames leave by their destination address.
     Bridged(u8),
-    /// The same, all in one thread.
+    /// Functions in one thread.
     Together(u8),
     /// What one function more costs, by a call within a thread and by the switch.
     Call,
@@ -272,7 +272,7 @@ pub enum Chain {
     Rules,
     /// Functions in the box: a firewall, a NAT and a router.
     Box,
-    /// The same in one thread.
+    /// Functions of the box in one thread.
     BoxTogether,
 }
 

@@ -33,7 +33,7 @@ use toml::Spanned;
 
 use super::packet::{End, Packet, Piece, Protocol, Side, Unread, flag, icmp};
 use super::table::{Seed, Table};
-use super::text::{HostPort, entries, parse, seconds, tcp_or_udp, wrong};
+use super::text::{Endpoint, entries, parse, seconds, tcp_or_udp, wrong};
 use super::{Counts, named};
 
 #[derive(Deserialize)]
@@ -49,7 +49,7 @@ struct Config {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ServiceText {
-    address: Spanned<HostPort>,
+    address: Spanned<Endpoint>,
     #[serde(default = "tcp", deserialize_with = "tcp_or_udp")]
     proto: Protocol,
     backend: Vec<BackendText>,
@@ -58,7 +58,7 @@ struct ServiceText {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BackendText {
-    address: Spanned<HostPort>,
+    address: Spanned<Endpoint>,
     #[serde(default = "one")]
     weight: u16,
 }
@@ -151,7 +151,7 @@ pub struct Balancer {
     now: Instant,
     became: [u64; BECAME.len()],
     forgotten: u64,
-    /// Why nobody gets through who is not known.
+    /// Why no new connection gets through.
     closed: Option<String>,
 }
 
@@ -176,8 +176,8 @@ impl Balancer {
                 |(at, why): (_, String)| wrong(text, at, format_args!("service {number}: {why}"));
             balancer.add(service).map_err(refuse)?;
             if service.backend.iter().all(|backend| backend.weight == 0) {
-                let why = "no backend has a weight above 0, so nobody would get through; give one \
-                    a weight";
+                let why = "no backend has a weight above 0, so no connection would get \
+                           through; give one a weight";
                 balancer.closed = Some(refuse((&service.address, why.to_owned())).to_string());
             }
         }
@@ -185,15 +185,15 @@ impl Balancer {
     }
 
     /// Refuses with what is wrong, and where.
-    fn add<'a>(&mut self, text: &'a ServiceText) -> Result<(), (&'a Spanned<HostPort>, String)> {
-        let (number, HostPort(own)) = (self.services.len(), *text.address.get_ref());
+    fn add<'a>(&mut self, text: &'a ServiceText) -> Result<(), (&'a Spanned<Endpoint>, String)> {
+        let (number, Endpoint(own)) = (self.services.len(), *text.address.get_ref());
         if self.by_own.insert(End::from(own).key(text.proto), number).is_some() {
             let why = format!("{own} is that of a service before; join both");
             return Err((&text.address, why));
         }
         let mut backends = Vec::new();
         for BackendText { address: at, weight } in &text.backend {
-            let HostPort(address) = *at.get_ref();
+            let Endpoint(address) = *at.get_ref();
             if address == own {
                 return Err((at, format!("backend {address} is the service itself")));
             }
@@ -207,7 +207,7 @@ impl Balancer {
         Ok(())
     }
 
-    /// Whether somebody would get through who begins now. Of a balancer that runs all may finish.
+    /// Whether a new connection would get through. Of a balancer that runs all may finish.
     pub fn check_start(&self) -> anyhow::Result<()> {
         self.closed.as_ref().map_or(Ok(()), |why| anyhow::bail!("{why}"))
     }

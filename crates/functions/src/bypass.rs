@@ -25,7 +25,7 @@ impl Bypass {
         *self = new;
     }
 
-    /// It counts nothing.
+    /// Counters: this function has none.
     #[expect(clippy::unused_self, reason = "as of all functions")]
     pub fn counts(&self) -> Counts {
         Counts::new()

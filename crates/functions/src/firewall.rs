@@ -143,9 +143,9 @@ fn rules(text: &str, wanted: &[Spanned<RuleText>]) -> anyhow::Result<Vec<Rule>> 
 /// Packets by what decided about them, where no rule did.
 #[derive(Clone, Copy, Debug, Default)]
 struct Others {
-    /// Of connections.
+    /// Packets of known connections.
     known: u64,
-    /// Of types that pass.
+    /// Frames of types that pass.
     passed: u64,
     /// As `default` says.
     default: u64,
@@ -302,7 +302,7 @@ mod tests {
         key_of(&tcp(src, dst, ports))
     }
 
-    /// The same packet, said to be the first fragment of one.
+    /// A TCP packet that says that it is a first fragment.
     fn fragment(src: [u8; 4], dst: [u8; 4], ports: [u16; 2]) -> Packet {
         let mut frame = tcp(src, dst, ports);
         frame[14 + 6] = 0x20;
@@ -317,7 +317,7 @@ mod tests {
         let mut firewall = Firewall::new(CONFIG).unwrap();
         let (client, server) = ([10, 0, 0, 1], [10, 0, 1, 1]);
         let (there, back) = (key(client, server, [5, 80]), key(server, client, [80, 5]));
-        assert_eq!(firewall.verdict(&back), Verdict::Drop, "nobody has asked");
+        assert_eq!(firewall.verdict(&back), Verdict::Drop, "without a connection");
         assert_eq!(firewall.verdict(&there), Verdict::Accept);
         assert_eq!(firewall.verdict(&back), Verdict::Accept);
         assert_eq!(firewall.verdict(&key(client, server, [5, 81])), Verdict::Drop);

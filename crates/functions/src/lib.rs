@@ -5,18 +5,18 @@
 
 mod balancer;
 mod bypass;
+mod exporter;
 mod firewall;
 mod limiter;
 mod matcher;
-mod monitor;
 mod nat;
 mod packet;
+pub mod requests;
 mod router;
 mod table;
 mod text;
 mod time;
 mod tunnel;
-pub mod wishes;
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -40,15 +40,15 @@ pub enum Others {
 
 /// How long functions sleep at most.
 pub const TICK: Duration = Duration::from_secs(1);
-/// The same of one that waits for what another thread may hear.
+/// The longest sleep of a function that waits for what another thread may hear.
 const TICK_WAITING: Duration = Duration::from_millis(10);
 
 /// Names in a switch, with their numbers in the frames' metadata.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
-    /// Of its services.
+    /// Numbers of the services.
     pub services: Vec<(String, u8)>,
-    /// Of its chains.
+    /// Numbers of the chains.
     pub chains: Vec<(String, u8)>,
 }
 
@@ -64,7 +64,7 @@ impl Names {
     }
 }
 
-/// These counts by these names.
+/// Counters with their names.
 fn named<const N: usize>(names: [&'static str; N], counts: [u64; N]) -> Counts {
     names.into_iter().map(Cow::from).zip(counts).collect()
 }
@@ -72,16 +72,16 @@ fn named<const N: usize>(names: [&'static str; N], counts: [u64; N]) -> Counts {
 /// Makes the type of all functions: each has a module, a type in it, and a line of what it does.
 macro_rules! functions {
     ($count:literal: $($name:ident :: $Type:ident, $what:literal;)*) => {
-        /// Something that can be run.
+        /// A network function.
         pub enum Function {
             $(#[doc = $what] $Type(Box<$name::$Type>),)*
         }
 
-        /// Names and what they do.
+        /// Names of functions, each with a description.
         pub const NAMES: [(&str, &str); $count] = [$((stringify!($name), $what)),*];
 
         impl Function {
-            /// The one of this name, told what to do by the text of a file.
+            /// Creates a function by its name, with the text of its file.
             pub fn new(name: &str, config: &str) -> anyhow::Result<Self> {
                 match name {
                     $(stringify!($name) => {
@@ -91,8 +91,7 @@ macro_rules! functions {
                 }
             }
 
-            /// Does from now on what another of its kind would, and keeps what it knows of those
-            /// who talk.
+            /// Takes the configuration of another function of its kind, and keeps its connections.
             pub fn replace(&mut self, new: Self) {
                 match (self, new) {
                     $((Self::$Type(this), Self::$Type(new)) => this.replace(*new),)*
@@ -101,7 +100,7 @@ macro_rules! functions {
             }
         }
 
-        /// The same with each.
+        /// Does the same with each kind of function.
         macro_rules! each {
             ($this:expr, $function:ident => $do:expr) => {
                 match $this {
@@ -113,29 +112,29 @@ macro_rules! functions {
 }
 
 functions! { 9:
-    balancer::Balancer, "shares connections out among servers: rendezvous hashing";
-    bypass::Bypass, "passes everything on";
-    firewall::Firewall, "drops what rules say, and knows connections";
-    limiter::Limiter, "drops what is too much: frames and bits in a second";
-    matcher::Matcher, "drops, counts or sends elsewhere by what is in packets: Aho-Corasick";
-    monitor::Monitor, "counts flows and reports them: IPFIX";
-    nat::Nat, "lets hosts inside share addresses outside: NAT44 with ports";
-    router::Router, "routes IPv4 between networks: ARP, ICMP, longest prefix";
-    tunnel::Tunnel, "puts frames into packets to another place: VXLAN";
+    balancer::Balancer, "distributes connections over servers by rendezvous hashing";
+    bypass::Bypass, "forwards every frame";
+    exporter::Exporter, "counts flows and exports them by IPFIX";
+    firewall::Firewall, "filters packets by rules, and tracks connections";
+    limiter::Limiter, "limits rates, in frames and bits per second";
+    matcher::Matcher, "drops, counts or redirects packets by patterns in their payload";
+    nat::Nat, "translates addresses and ports: NAT44";
+    router::Router, "routes IPv4 by longest prefix, with ARP and ICMP";
+    tunnel::Tunnel, "tunnels frames to a remote host by VXLAN";
 }
 
 impl Function {
-    /// What it has counted, beside what the switch counts.
+    /// Counters of the function, beside those of the switch.
     pub fn counts(&self) -> Counts {
         each!(self, function => function.counts())
     }
 
-    /// The same, and which of it grows and shrinks.
+    /// Counters and gauges: a gauge grows and shrinks.
     pub fn numbers(&self) -> impl Iterator<Item = (Cow<'static, str>, Number)> {
         let gauges: &[&str] = match self {
             Self::Balancer(_) | Self::Firewall(_) => &["connections"],
             Self::Limiter(_) => &["buckets"],
-            Self::Monitor(_) => &["flows"],
+            Self::Exporter(_) => &["flows"],
             Self::Nat(_) => &["bindings"],
             Self::Router(_) => &["neighbours", "held"],
             Self::Bypass(_) | Self::Matcher(_) | Self::Tunnel(_) => &[],
@@ -217,8 +216,8 @@ impl Function {
 
     /// The end has come: what it has to say is said.
     pub fn finish(&mut self) {
-        if let Self::Monitor(monitor) = self {
-            monitor.finish();
+        if let Self::Exporter(exporter) = self {
+            exporter.finish();
         }
     }
 }
@@ -320,9 +319,9 @@ mod tests {
             |via: &str| format!("{interface}[[route]]\nto = \"10.9.0.0/16\"\nvia = {via:?}\n");
         for (function, text, line, says) in [
             ("nat", nat.replace("10.0.2.1", "224.0.0.1"), 4, "a group's"),
-            ("nat", nat.replace("10.0.2.1", "0.0.0.0"), 4, "where nobody is"),
+            ("nat", nat.replace("10.0.2.1", "0.0.0.0"), 4, "no host is"),
             ("nat", nat.replace("10.0.2.1", "127.0.0.1"), 4, "finds itself"),
-            ("nat", nat.replace("10.0.2.1", "255.255.255.255"), 4, "everybody's"),
+            ("nat", nat.replace("10.0.2.1", "255.255.255.255"), 4, "the broadcast address"),
             (
                 "nat",
                 nat.replace("10.0.1.0/24\"", "10.9.0.0/16\",\n\"10.0.1.7/24\""),
@@ -336,7 +335,7 @@ mod tests {
             ("nat", forward("1", "1").replace("tcp", "icmp"), 6, "neither"),
             ("router", interface.replace("10.0.1.1", "127.0.1.1"), 2, "finds itself"),
             ("router", interface.replace("10.0.1.1", "239.0.1.1"), 2, "a group's"),
-            ("router", interface.replace("10.0.1.1", "0.0.1.1"), 2, "where nobody is"),
+            ("router", interface.replace("10.0.1.1", "0.0.1.1"), 2, "no host is"),
             ("router", interface.replace("1.1/24", "1.1/16") + interface, 4, "overlap"),
             ("router", interface.to_owned() + &interface.replace("1.1/24", "9.1/8"), 4, "overlap"),
             ("router", way("224.0.0.9"), 5, "a group's"),
@@ -344,7 +343,7 @@ mod tests {
             ("router", way("127.0.0.2").replace("10.0.1.1/24", "10.0.0.1/0"), 5, "finds itself"),
             ("balancer", backend.replace("2:80", "2:0"), 4, "port 0 is none"),
             ("balancer", backend.replace("0.2:80", "0.2:x"), 4, "none like 10.0.1.1:80"),
-            ("monitor", "\ncollector = \"192.0.2.9:0\"\n".to_owned(), 2, "port 0 is none"),
+            ("exporter", "\ncollector = \"192.0.2.9:0\"\n".to_owned(), 2, "port 0 is none"),
         ] {
             check_refusal(function, &text, line, says);
         }
@@ -453,7 +452,7 @@ mod tests {
             ("balancer", include_str!("../../../examples/nf/balancer.toml")),
             ("limiter", include_str!("../../../examples/nf/limiter.toml")),
             ("matcher", include_str!("../../../examples/nf/matcher.toml")),
-            ("monitor", include_str!("../../../examples/nf/monitor.toml")),
+            ("exporter", include_str!("../../../examples/nf/exporter.toml")),
             ("nat", include_str!("../../../examples/nf/nat.toml")),
             ("router", include_str!("../../../examples/nf/router.toml")),
             ("tunnel", include_str!("../../../examples/nf/tunnel.toml")),

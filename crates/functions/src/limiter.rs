@@ -56,7 +56,7 @@ struct LimitText {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Per {
-    /// Everybody.
+    /// All frames share a bucket.
     #[default]
     All,
     /// Both directions between two ends.
@@ -217,7 +217,7 @@ fn check_order(text: &str, limits: &[Spanned<LimitText>]) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Who shares a bucket with this; `None`: everybody else.
+/// The bucket of this frame; `None`: the one of all others.
 fn ends(key: &FlowKey, per: Per) -> Option<[u64; WORDS]> {
     let one = |ip: IpAddr| {
         let ip = match ip {

@@ -16,7 +16,8 @@
 //!
 //! All patterns are looked for at once, in one pass over the payload of TCP and UDP, or over all
 //! that is behind the Ethernet header of other frames (Aho and Corasick, 1975). What is spread over
-//! two packets is not found: who has to be sure looks at streams, which this does not.
+//! two packets is not found: a function that must be sure has to look at streams, which this one
+//! does not.
 
 use std::ops::Range;
 
@@ -55,7 +56,7 @@ enum Deed {
     Drop,
     /// Nothing else.
     Count,
-    /// It goes there.
+    /// The frame goes to this service.
     Service(Spanned<String>),
 }
 

@@ -1,6 +1,6 @@
 //! IPv4 packets in frames: where things are, and sums over them.
 //!
-//! Everything here is read from the frame of somebody else: what lies behind its end reads as
+//! Everything here is read from the frame of another host: what lies behind its end reads as
 //! zeros or not at all, and is never written.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -9,9 +9,9 @@ use client::nf::Frame;
 
 /// Length of an Ethernet header.
 pub const ETHERNET: usize = 14;
-/// Of an IPv4 header without options.
+/// Length of an IPv4 header without options.
 pub const IPV4: usize = 20;
-/// Of an ARP packet.
+/// Length of an ARP packet.
 pub const ARP: usize = 28;
 
 /// A station's address.
@@ -176,9 +176,9 @@ pub enum Side {
 /// Why something is no packet to work on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unread {
-    /// It is of another type.
+    /// The frame is of another type.
     Other,
-    /// It is cut, or says of itself what cannot be.
+    /// The packet is cut off, or its header is invalid.
     Broken,
 }
 
@@ -249,7 +249,7 @@ impl Packet {
         Ok((quoted, protocol))
     }
 
-    /// Its length, as it says.
+    /// The total length by the header.
     fn total(&self, bytes: &[u8]) -> usize {
         usize::from(word(bytes, self.l3 + 2))
     }

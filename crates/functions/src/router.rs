@@ -70,14 +70,14 @@ struct RouteText {
 /// Where packets of a prefix go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hop {
-    /// Their destination is a neighbour, of the one that has this address of ours.
+    /// The destination is a neighbour on the interface with this address of ours.
     Here(Ipv4Addr),
     /// To this neighbour.
     Via(Ipv4Addr),
 }
 
 const MAC: Mac = [0x02, 0x75, 0x76, 0x61, 0x6c, 0x01];
-const EVERYBODY: Mac = [0xff; 6];
+const BROADCAST: Mac = [0xff; 6];
 /// Most neighbours that are known, and for how long; then they are asked again. Linux has it so: a
 /// station that came back with another address is found by then.
 const NEIGHBOURS: usize = 16_384;
@@ -297,7 +297,7 @@ impl Router {
     }
 
     /// Asks again for neighbours that packets wait for; says whose do not go on.
-    fn tend(&mut self, made: &mut Made) {
+    fn age_neighbours(&mut self, made: &mut Made) {
         let awaited: Vec<_> =
             self.held.iter().map(|(address, held)| (*address, held.since)).collect();
         for (address, since) in awaited {
@@ -345,7 +345,7 @@ impl Router {
         if fresh.is_none() && may_ask() {
             let from = (self.mac, self.source_for(address)?);
             let question = arp(1, from, ([0; 6], address));
-            made.send(&ethernet(EVERYBODY, self.mac, 0x0806, &padded(question)));
+            made.send(&ethernet(BROADCAST, self.mac, 0x0806, &padded(question)));
             if self.asked.len() >= NEIGHBOURS {
                 self.asked.clear();
             }
@@ -355,7 +355,7 @@ impl Router {
         known.map(|(mac, _)| mac)
     }
 
-    /// The same for who gets packets for a destination, which is noted with it.
+    /// The station of the next hop, which is noted with the destination.
     fn station(&mut self, dst: Ipv4Addr, next: Ipv4Addr, made: &mut Made) -> Option<Mac> {
         let station = self.neighbour(next, made)?;
         self.recent.put(dst, (next, station));
@@ -429,7 +429,7 @@ impl Router {
     }
 
     /// Says why a packet does not go on, where RFC 1122 (3.2.2) lets it: not about such messages,
-    /// later fragments, or what was for many or from nobody; and not too often.
+    /// later fragments, multicast, or packets without a source; and not too often.
     fn complain(
         &mut self,
         (kind, code): (u8, u8),
@@ -511,7 +511,7 @@ impl Handler for Router {
             self.learn(address, mac, made);
         }
         if !self.held.is_empty() {
-            self.tend(made);
+            self.age_neighbours(made);
         }
     }
 }

@@ -108,7 +108,7 @@ impl<K: Copy + Eq + Hash, V> Table<K, V> {
     }
 }
 
-/// Hashes small keys, differently in each process: nobody outside can choose keys that collide.
+/// Hashes small keys, differently in each process: no host can choose keys that collide.
 #[derive(Clone, Debug)]
 pub struct Seed(u64);
 
@@ -144,8 +144,8 @@ impl Hasher for Fold {
         }
     }
 
-    /// Two words at the cost of one: nobody who does not know the seed can choose one so that the
-    /// other does not count.
+    /// Two words at the cost of one: a host that does not know the seed cannot choose one so that
+    /// the other does not count.
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // reason: takes a number apart.
     fn write_u128(&mut self, number: u128) {

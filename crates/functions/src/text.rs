@@ -81,22 +81,22 @@ impl TryFrom<Ipv4Addr> for Host {
 
     fn try_from(address: Ipv4Addr) -> Result<Self, String> {
         let what = match address.octets()[0] {
-            0 => "lies in 0.0.0.0/8, where nobody is",
+            0 => "lies in 0.0.0.0/8, where no host is",
             127 => "lies in 127.0.0.0/8, where every host finds itself",
             224..=239 => "is a group's (multicast)",
-            _ if address.is_broadcast() => "is everybody's (broadcast)",
+            _ if address.is_broadcast() => "is the broadcast address",
             _ => return Ok(Self(address)),
         };
         Err(format!("{address} {what}; name the address of one host"))
     }
 }
 
-/// The same with a port.
+/// An address of a host with a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub struct HostPort(pub SocketAddrV4);
+pub struct Endpoint(pub SocketAddrV4);
 
-impl TryFrom<String> for HostPort {
+impl TryFrom<String> for Endpoint {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -113,7 +113,7 @@ pub fn check_port(port: u16) -> Result<(), String> {
     if port == 0 { Err(why.to_owned()) } else { Ok(()) }
 }
 
-/// Of things that are tried in order, this one comes too late.
+/// The message for a rule that an earlier one hides.
 pub fn hidden(what: &str, number: usize, before: usize) -> String {
     format!(
         "{what} {number} would never be reached: {what} {before} comes first and takes all its \
@@ -162,7 +162,7 @@ impl TryFrom<String> for Ports {
 #[serde(try_from = "MatchText")]
 pub struct Match {
     all: Matcher,
-    /// The same, where only ports are hidden, and where the protocol is.
+    /// Matchers without the ports, and without the protocol.
     beside_ports: Matcher,
     beside_protocol: Matcher,
 }
@@ -202,7 +202,7 @@ impl Match {
 /// protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hidden {
-    /// Has a protocol with ports, and none to be seen (or ports 0, which nobody has).
+    /// Has a protocol with ports, and none to be seen (or ports 0, which no program has).
     Ports,
     /// Has headers beyond those that were read.
     Protocol,

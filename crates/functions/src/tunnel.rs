@@ -18,7 +18,7 @@
 //!
 //! Everything from inside goes to the remote: a tunnel is a switch of its own with one port inside.
 //! It answers ARP for its address outside, and asks for the remote's. Which frames may do what is
-//! told by the chain, which the switch writes: nobody inside can speak for the outside. A frame
+//! told by the chain, which the switch writes: no host inside can speak for the outside. A frame
 //! that would make a packet longer than `mtu` is dropped and counted: stations inside have an MTU
 //! of 50 less.
 
@@ -43,7 +43,7 @@ struct Config {
     vni: u32,
     local: Host,
     remote: Spanned<Host>,
-    /// Whom to ask for its Ethernet address, where the remote is further away.
+    /// The router to ask for its MAC address, where the remote is further away.
     next_hop: Option<Host>,
     #[serde(default = "own_mac")]
     mac: protocol::Mac,
@@ -95,7 +95,7 @@ enum Became {
     Arp,
     /// Is dropped, as what follows: its packet would be too long.
     TooLong,
-    /// Nobody knows yet where the remote is.
+    /// The MAC address of the remote is not yet known.
     NoRemote,
     /// Comes from outside, and is not from the remote for us.
     Foreign,

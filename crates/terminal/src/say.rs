@@ -1,8 +1,8 @@
 //! What the program says: on stdout its results, on stderr its remarks.
 //!
-//! Either may be closed, on a full disk, or read by somebody who has seen enough (`… | head`).
+//! Either may be closed, on a full disk, or read by a program that has seen enough (`… | head`).
 //! `println!` aborts then, in the middle of a run; clippy keeps it out of this crate. Here a result
-//! that nobody reads any more is [`Unread`], which ends the program quietly; other errors are
+//! that is read no more is [`Unread`], which ends the program quietly; other errors are
 //! errors. A remark that cannot be made is not made.
 
 use std::fmt;
@@ -11,9 +11,9 @@ use std::io::{self, Write};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-/// Nobody reads stdout any more: no failure, but nothing more is worth printing.
+/// The reader of stdout is gone: no failure, but nothing more is worth printing.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("nobody reads the output")]
+#[error("the reader of the output is gone")]
 pub struct Unread;
 
 /// Writes to stdout, at once.

@@ -27,19 +27,19 @@ const BATCH: u32 = 256;
 
 /// Connect two ports: forward frames both ways
 ///
-/// The ports may be of two switches, of two ends of pipes, or of one switch. With --group both lie
-/// in one trust group, and frames are passed on without a copy. A line each second goes to stderr,
-/// the summary to stdout; SIGINT and SIGTERM end the bridge in good order.
+/// The ports may belong to one switch or to two, or be ends of pipes. With --group both are in one
+/// trust group, and the bridge forwards frames without a copy. It prints rates to stderr once a
+/// second, and a summary to stdout. SIGINT and SIGTERM end it.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// One port; port and switch are created if there are none
+    /// First port; a missing port or switch is created
     a: String,
 
-    /// The other
+    /// Second port
     b: String,
 
-    /// Print the line of each second although stderr is no terminal
+    /// Print rates even if stderr is not a terminal
     #[arg(long)]
     report: bool,
 
@@ -58,7 +58,7 @@ struct Summary {
     /// Did buffers change places?
     zero_copy: bool,
     seconds: f64,
-    /// From the first port to the second; nothing for pipes, which nobody counts.
+    /// From the first port to the second; nothing for pipes, which have no counters.
     forward: Option<Counter>,
     /// The other way.
     backward: Option<Counter>,

@@ -12,7 +12,7 @@ use super::plot::{Look, Mark, Point, Series};
 use crate::limit;
 use crate::peers;
 use crate::probe::Regime;
-use crate::sample::{Sample, Series as Samples, prevailing, settle, summarize};
+use crate::sample::{Sample, Series as Samples, best_supported, prevailing, summarize};
 use crate::scenario::Limit;
 use crate::scenario::Peer;
 use crate::subject;
@@ -176,7 +176,7 @@ fn about_marks(spots: &[Spot<'_>], regime: Regime) -> Vec<String> {
         notes.push("Hollow: no such sample; the cores were where the mark says.".to_owned());
     }
     let mut missing: Vec<(&str, Vec<&Spot<'_>>)> = Vec::new();
-    for spot in spots.iter().filter(|spot| settle(&spot.samples).is_none()) {
+    for spot in spots.iter().filter(|spot| best_supported(&spot.samples).is_none()) {
         match missing.last_mut() {
             Some((name, of)) if *name == spot.line.name => of.push(spot),
             _ => missing.push((spot.line.name, vec![spot])),

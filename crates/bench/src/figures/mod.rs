@@ -243,7 +243,7 @@ fn round_trips() -> Figure {
     let line = |name, look, of, path: Path, which: &[usize]| {
         let point = |&i: &usize| {
             let (wait, placement, _) = kinds[i];
-            // Without a switch there is nobody on the second core but the other end.
+            // Without a switch the second core has the other end alone.
             let apart = path == Path::Pipe && placement == Placement::TWO;
             let placement = if apart { Placement::APART } else { placement };
             let traffic = Traffic::RoundTrip(wait);
@@ -258,7 +258,7 @@ fn round_trips() -> Figure {
     Figure {
         file: "round-trip",
         title: "Round trip of a 60-byte frame, median",
-        x: Axis { label: "how everybody waits".into(), log: false, joined: false, ticks },
+        x: Axis { label: "wait policy of all parties".into(), log: false, joined: false, ticks },
         y: axis("microseconds", true),
         lines: vec![
             line("uvala, isolated ports", Look::Own(0), subject, isolated, &all),

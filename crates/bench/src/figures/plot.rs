@@ -58,7 +58,7 @@ pub struct Series {
     pub name: String,
     /// How it looks.
     pub look: Look,
-    /// Its points, from left to right.
+    /// Points from left to right.
     pub points: Vec<Point>,
 }
 

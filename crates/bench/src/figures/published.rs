@@ -27,7 +27,7 @@ pub fn vale_by_batch() -> Series {
     series("VALE, published: batch 1 everywhere", &[(1.0, 2.0)])
 }
 
-/// The same, with batches of one in the kernel only.
+/// VALE with batches of one in the kernel only.
 pub fn vale_by_switch_batch() -> Series {
     series("VALE, published: batch 1 in the switch", &[(1.0, 5.0)])
 }

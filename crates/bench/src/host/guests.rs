@@ -2,7 +2,7 @@
 //!
 //! Both are the demonstration guests of `uvala vm run`, with nothing but busybox in them: `dd`
 //! writes zeros to a socket in one and reads them in the other, 64 KiB a call. What comes first is
-//! not counted. Time is the host's, for an emulated clock is nobody's judge: from a line on the
+//! not counted. Time is the host's, since an emulated clock does not count: from a line on the
 //! receiver's serial console to another.
 
 use std::path::{Path, PathBuf};

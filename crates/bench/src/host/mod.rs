@@ -11,7 +11,7 @@
 //! A process of ours inside a namespace, the *laboratory*, makes what the scenario needs and
 //! measures; nothing of it is seen outside, and all of it goes with the laboratory. What the work
 //! takes of the processors is counted for the whole machine: kernel threads and soft interrupts do
-//! much of it, and belong to nobody.
+//! much of it, and belong to no process.
 
 mod guests;
 mod lab;
@@ -42,7 +42,7 @@ pub enum Contender {
     BridgeTap,
     /// Open vSwitch with its data path in user space.
     Ovs,
-    /// Nobody: a program that reads the TAP.
+    /// No switch: a program that reads the TAP.
     Bare,
 }
 
@@ -113,7 +113,7 @@ impl Meter {
     }
 }
 
-/// Of all processors since the machine was started; the kernel counts in hundredths.
+/// Busy time of all processors since the boot; the kernel counts in hundredths of a second.
 fn busy_seconds() -> Result<f64> {
     let text = std::fs::read_to_string("/proc/stat")?;
     let fields = text.lines().next().context("an empty /proc/stat")?.split_whitespace();

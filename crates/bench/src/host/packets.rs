@@ -107,7 +107,7 @@ fn open(interface: &str) -> Result<OwnedFd> {
         libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol.into())
     };
     ensure!(fd >= 0, "a packet socket: {}", std::io::Error::last_os_error());
-    // SAFETY: it was just made, and nobody else has it.
+    // SAFETY: it was just made, and this is its only owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: all zeros is a value of this plain structure.
     let mut place: libc::sockaddr_ll = unsafe { std::mem::zeroed() };

@@ -8,7 +8,7 @@
 //!
 //! Each is a thread; the first half has one core, the others have the other, and who has nothing to
 //! do gives it away. There are as many buffers as a ring has slots, so a ring always has room, and
-//! all of them see the buffers in one order. Nobody checks anything, knows whose a buffer is, or
+//! all of them see the buffers in one order. No member checks anything, knows whose a buffer is, or
 //! keeps one apart from another.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ use crate::payload::Pool;
 use crate::work::Chain;
 use crate::work::{Path, Payload, Work};
 
-/// A ring from one to the next: only `head` is needed, as nobody ever waits for room.
+/// A ring from one to the next: only `head` is needed, as no member ever waits for room.
 struct Ring {
     head: Index,
     slots: Vec<Slot>,
@@ -78,7 +78,7 @@ impl Bare {
         let input = &self.rings[(at + self.rings.len() - 1) % self.rings.len()];
         let (output, mut done, mut sum) = (&self.rings[at], 0, 0);
         while !self.over.load(Ordering::Relaxed) && !is_enough(done) {
-            // Acquire, pairs with the Release below of whoever fills it.
+            // Acquire, pairs with the Release below of the member that fills it.
             let count = (input.head.0.load(Ordering::Acquire) - done).min(self.batch);
             if count == 0 {
                 std::thread::yield_now();
@@ -131,7 +131,7 @@ mod owned {
         /// What the member at this place does with frames that it has taken and not passed on.
         pub(super) fn touch(&self, at: usize, first: usize, many: usize) -> u64 {
             let last = self.rings.len() - 1;
-            // SAFETY: these slots were handed to this member and to nobody else; the next one sees
+            // SAFETY: these slots were handed to this member alone; the next one sees
             // them with its ring's `head`, behind this.
             unsafe {
                 match at {

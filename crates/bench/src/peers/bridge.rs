@@ -1,7 +1,7 @@
 //! A Linux bridge with two TAPs.
 //!
 //! It lives in a network namespace of its own, so that nothing of it is seen outside and nothing
-//! is left behind. Root gets one by `unshare -n`, everybody else by a user namespace. A process of
+//! is left behind. Root gets one by `unshare -n`, other users by a user namespace. A process of
 //! ours inside makes bridge and TAPs and hands one TAP each to a sender and a receiver.
 
 use std::process::{Command, Stdio};
@@ -53,7 +53,7 @@ pub fn measure(work: &Work, time: Duration) -> Result<f64> {
 fn inside(job: &Job) -> Result<Seen> {
     let (sender, receiver) = (tap::open("uvala0")?, tap::open("uvala1")?);
     // Otherwise the kernel's own neighbour discovery joins the traffic. Where the file is missing
-    // or read-only the frames are few and not ours, so nobody counts them.
+    // or read-only the frames are few and not ours, and no receiver counts them.
     let _ = std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1");
     ip::bridge(&["uvala0", "uvala1"])?;
     let value = drive(Ends { sender, receiver }, &job.work, Duration::from_millis(job.millis))?;

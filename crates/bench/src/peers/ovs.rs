@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 use crate::programs::dpdk::Pages;
 use crate::programs::ovs::{MEGABYTES, Ovs, PATIENCE};
-use crate::programs::vhost::{self, Client, Door};
+use crate::programs::vhost::{self, Client, Role};
 use crate::work::{Forwarding, Work};
 
 /// Where Debian has the daemon that is built with DPDK.
@@ -31,14 +31,14 @@ pub fn measure(work: &Work, time: Duration) -> Result<f64> {
         ovs.tell(&[&["add-port", "br0", &name], &interface[..]].concat())?;
     }
     let work = Work { forwarding: Forwarding::Learning, ..*work };
-    let mut client = Client::start(&pages, &sockets, Door::Listens, &work)?;
+    let mut client = Client::start(&pages, &sockets, Role::Listens, &work)?;
     let rate = client.rate_when_up(time);
     client.0.quit();
     rate
 }
 
 impl Client {
-    /// The same where the switch connects when it finds the time.
+    /// The rate once both links are up; the switch connects when it finds the time.
     fn rate_when_up(&mut self, time: Duration) -> Result<f64> {
         let begin = Instant::now();
         while !self.0.links_are_up(2)? {

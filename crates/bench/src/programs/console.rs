@@ -27,7 +27,7 @@ impl Console {
         let (to, lines) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
-                // Nobody listens any more: the program is about to be ended.
+                // The listener is gone: the program is about to be ended.
                 let _ = to.send(line);
             }
         });

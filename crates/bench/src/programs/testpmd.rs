@@ -32,7 +32,7 @@ pub struct Options<'a> {
     pub cpu: usize,
     /// The other CPU.
     pub main_cpu: usize,
-    /// Its memory.
+    /// Memory in megabytes.
     pub megabytes: u32,
     /// Devices, as `--vdev` takes them.
     pub devices: &'a [String],
@@ -143,7 +143,7 @@ impl Testpmd {
 
     /// Ends it in good order.
     pub fn quit(mut self) {
-        // Whoever crashed on the way out has counted already.
+        // A testpmd that crashed on the way out has counted already.
         let _ = self.tell("stop");
         let _ = self.tell("quit");
         let _ = self.expect("Bye");

@@ -25,7 +25,7 @@ pub fn measure(work: &Work, time: Duration) -> Result<f64> {
     let scratch = Scratch::new("vhost")?;
     let pages = Pages::get(&[MEGABYTES; 2]);
     let (sockets, mut switch) = start_switch(&scratch, &pages, work)?;
-    let mut client = Client::start(&pages, &sockets, Door::Connects, work)?;
+    let mut client = Client::start(&pages, &sockets, Role::Connects, work)?;
     switch.forward("io")?;
     switch.tell("start")?;
     // The switch drops what comes before it forwards and both its links are up.
@@ -61,7 +61,7 @@ fn start_switch(scratch: &Scratch, pages: &Pages, work: &Work) -> Result<([Strin
     Ok((sockets, switch))
 }
 
-/// The same with a sender and a receiver that are programs of their own and share a core.
+/// The rate with a sender and a receiver that are separate programs on one core.
 pub fn measure_one_way(work: &Work, time: Duration) -> Result<Reading> {
     let scratch = Scratch::new("vhost")?;
     let pages = Pages::get(&[MEGABYTES; 3]);
@@ -81,7 +81,7 @@ pub fn one_way(
     time: Duration,
 ) -> Result<Reading> {
     let start = |name: &str, number: usize| {
-        let device = device(number, &sockets[number], Door::Connects);
+        let device = device(number, &sockets[number], Role::Connects);
         Testpmd::start(
             pages,
             &Options {
@@ -114,9 +114,9 @@ pub fn one_way(
     Ok(Reading { lost_percent: Some((100.0 * (1.0 - rate / sent)).max(0.0)), ..rate.into() })
 }
 
-/// Who connects to whom.
+/// Which side connects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Door {
+pub enum Role {
     /// The client, to sockets of the switch.
     Connects,
     /// The switch, to sockets of the client.
@@ -128,7 +128,7 @@ pub struct Client(pub Testpmd);
 
 impl Client {
     /// Starts it; it does not send yet.
-    pub fn start(pages: &Pages, sockets: &[String; 2], door: Door, work: &Work) -> Result<Client> {
+    pub fn start(pages: &Pages, sockets: &[String; 2], door: Role, work: &Work) -> Result<Client> {
         let devices = sockets.iter().enumerate();
         let devices: Vec<String> = devices.map(|(i, socket)| device(i, socket, door)).collect();
         let peers = [0, 1].map(|i| format!("--eth-peer={i},{}", address(1 - i)));
@@ -160,8 +160,8 @@ impl Client {
 }
 
 /// A virtio-user device.
-fn device(number: usize, socket: &str, door: Door) -> String {
-    let server = if door == Door::Listens { ",server=1" } else { "" };
+fn device(number: usize, socket: &str, door: Role) -> String {
+    let server = if door == Role::Listens { ",server=1" } else { "" };
     let ring = format!("queue_size=1024,packed_vq=0,mac={}", address(number));
     format!("net_virtio_user{number},path={socket},{ring}{server}")
 }

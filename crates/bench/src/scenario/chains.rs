@@ -7,8 +7,8 @@
 use super::{Limit, Scenario, rate};
 use crate::work::{Batch, COPY, Chain, Path, Payload, Traffic, Unit, Work, between};
 
-/// The same with rings for short frames. Whoever shares a core takes turns on it, and has half a
-/// ring of frames to do in each: with more of them, a turn costs each less.
+/// A chain with rings for short frames. Processes that share a core take turns on it, and have half
+/// a ring of frames to do in each: the more frames, the less a turn costs each.
 const fn short_between(functions: u8) -> Work {
     Work { slots: SLOTS, ..between(functions) }
 }
@@ -42,7 +42,7 @@ pub fn scenarios() -> Vec<Scenario> {
             limit: Limit::None,
             ..rate("nf-call", "a function more within a thread, slots only", Some(3.0), call)
         },
-        bare("nf-3-untouched", "three processes, everybody uses slots only", None, untouched),
+        bare("nf-3-untouched", "three processes, all of which use slots only", None, untouched),
         bare("nf-3-1514", "1514 B through three functions", Some(15.0), long),
         bare("nf-3-1514-together", "the same, one thread", Some(15.0), long_together),
         bare("nf-3-1514-read", "through three processes, each reads it all", None, read),

@@ -208,7 +208,7 @@ fn touch(frame: &mut Frame<'_>, _: &mut Made) -> Action {
     if first ^ second ^ seventh == 0 { Action::Drop } else { Action::Next }
 }
 
-/// The same, and it reads all of them.
+/// A function that reads every byte, and writes one.
 #[inline]
 fn read(frame: &mut Frame<'_>, _: &mut Made) -> Action {
     if stamp::read(frame.bytes()).is_none() {

@@ -86,7 +86,7 @@ fn chains(chain: Chain) -> String {
         text += "out = \"r0\"\n";
     }
     for number in 1..RULES * u16::from(chain == Chain::Rules) {
-        // Nobody sends to these ports: all rules are looked through for each flow.
+        // No frame goes to these ports: all rules are looked through for each flow.
         text += "[[switch.vale0.rule]]\naction = \"drop\"\nproto = \"udp\"\npriority = 1\n";
         text += &format!("dport = \"{}\"\n", 20_000 + number);
     }

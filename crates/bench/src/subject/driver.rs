@@ -39,7 +39,7 @@ const BYTES: u64 = 2 * QUEUE;
 const USER: u64 = 1 << 42;
 /// Mergeable buffers, notification by index, features of the protocol, version 1.
 const FEATURES: u64 = (1 << 15) | (1 << 29) | (1 << 30) | (1 << 32);
-/// That one among them which an old driver does not know.
+/// `VIRTIO_F_EVENT_IDX`, which an old driver does not know.
 const EVENT_IDX: u64 = 1 << 29;
 /// Looks without work before it sleeps.
 const YIELDS: u32 = 100;
@@ -130,7 +130,7 @@ impl Queue {
         self.window.u16(at(AVAIL + 2)).store(self.made, Ordering::Release);
         store_load_fence();
         if self.is_kick_wanted(self.made.wrapping_sub(old)) {
-            // It cannot overflow, and whoever does not read it has it set.
+            // It cannot overflow, and a reader that does not look at it has it set.
             let _ = rustix::io::write(&self.kick, &1_u64.to_ne_bytes());
         }
     }

@@ -184,7 +184,7 @@ pub fn receive(part: &Part) -> Result<()> {
         ports.push((port, Sink::new(part)));
     }
     part.ready()?;
-    // The first frame starts the clock, and a part of the time is for everybody to get going.
+    // The first frame starts the clock, and all parties get a part of the time to start up.
     wait_for_first(&mut ports)?;
     count(&mut ports, part.time() / 3)?;
     let before: u64 = ports.iter().map(|(_, sink)| sink.count).sum();
@@ -199,7 +199,8 @@ fn introduce(part: &Part, port: &mut Port, number: u8) -> Result<()> {
     if part.work.path == Path::Pipe {
         return Ok(());
     }
-    // To itself: the switch learns the address, and sends a frame to where it came from to nobody.
+    // To itself: the switch learns the address, and forwards a frame for its own ingress port to no
+    // port.
     let mut frame = [0; 60];
     stamp::write(&mut frame, &header(address(number), address(number)), 0);
     port.send(&frame)?;

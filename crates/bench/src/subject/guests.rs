@@ -15,7 +15,7 @@ use crate::daemon::Daemon;
 use crate::machine;
 use crate::programs::await_file;
 use crate::programs::dpdk::Pages;
-use crate::programs::vhost::{self, Client, Door};
+use crate::programs::vhost::{self, Client, Role};
 use crate::role::nanoseconds;
 use crate::stamp::{self, address, header};
 use crate::work::{Traffic, Work};
@@ -33,7 +33,7 @@ pub fn run_pollers(work: &Work, time: Duration) -> Result<Reading> {
         return vhost::one_way(&pages, &sockets, work, time);
     }
     let pages = Pages::get(&[vhost::MEGABYTES]);
-    let mut client = Client::start(&pages, &sockets, Door::Connects, work)?;
+    let mut client = Client::start(&pages, &sockets, Role::Connects, work)?;
     let rate = client.rate(time);
     client.0.quit();
     Ok(rate?.into())
@@ -49,7 +49,7 @@ fn boot(part: &Part, number: u8) -> Result<Machine> {
     Machine::boot(&part.dir.join(format!("vm{number}.sock")))
 }
 
-/// Sends one frame to nobody, so that the switch knows where the address lives.
+/// Sends one frame to its own address, so that the switch knows where the address lives.
 pub(super) fn introduce(machine: &mut Machine, own: u8) -> Result<()> {
     let mut frame = [0; 60];
     stamp::write(&mut frame, &header(address(own), address(own)), 0);

@@ -1,7 +1,7 @@
 //! Senders and receivers that are netmap programs.
 //!
 //! They use the C library's `open`, `ioctl`, `mmap` and `poll` on `/dev/netmap` and nothing of
-//! ours, and are started with the preloaded library, as somebody's old program would be. Their
+//! ours, and are started with the preloaded library, as an old program would be. Their
 //! loops are pkt-gen's: poll, fill or read at most a batch, move `head` and `cur`, and again; every
 //! poll is a sync. The frames are those of [`super::ends`], so that the two can be compared.
 
@@ -200,7 +200,7 @@ impl Ring {
 
     /// Everything before `at` is handed over, with the next sync.
     fn advance(&self, at: u32) {
-        // SAFETY: words of the mapped ring, which nobody else writes.
+        // SAFETY: words of the mapped ring, which no other thread writes.
         let words = unsafe { [&raw mut (*self.ring).cur, &raw mut (*self.ring).head] };
         for word in words {
             // SAFETY: as above. Release: the slots come first.
@@ -221,7 +221,7 @@ pub fn send(part: &Part) -> Result<()> {
     part.ready()?;
     let mut sequence = 1;
     loop {
-        ensure!(device.poll(libc::POLLOUT, PATIENCE)?, "nobody takes the frames");
+        ensure!(device.poll(libc::POLLOUT, PATIENCE)?, "the switch takes no frames");
         let tx = &mut device.tx;
         let mut at = tx.head();
         for _ in 0..tx.space().min(batch) {

@@ -40,7 +40,7 @@ const NUMBER_BITS: u32 = 48;
 pub struct Stamp {
     /// Which sender's run it belongs to.
     pub stream: u16,
-    /// Its number there, from 0 on.
+    /// The number of the frame in its stream, from 0 on.
     pub number: u64,
     /// Monotonic clock when it was written.
     pub time_ns: u64,
@@ -59,11 +59,11 @@ pub enum Seen {
     Good(Stamp),
     /// One of these frames, and some byte is wrong.
     Corrupted,
-    /// Somebody else's.
+    /// A frame of another program.
     Foreign,
 }
 
-/// From whom, to whom, and how long.
+/// Source, destination and length.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Destination addresses.
@@ -189,7 +189,7 @@ fn write(frame: &mut [u8], head: Head, stamp: Stamp) {
 }
 
 /// Reads every byte of a frame that should be in a VLAN, or in none. One that is not where it
-/// should be is somebody else's.
+/// should be is another program's.
 #[inline]
 pub fn read_in(frame: &[u8], vlan: Option<u16>) -> Seen {
     match vlan {

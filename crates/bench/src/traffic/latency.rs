@@ -29,7 +29,7 @@ pub struct Latency {
 /// One bucket of a histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bucket {
-    /// These times are below this many microseconds, and not below that of the bucket before.
+    /// Upper limit of the bucket in microseconds; the bucket before ends where this one begins.
     pub below: f64,
     /// How many samples.
     pub samples: u64,

@@ -39,39 +39,38 @@ use values::{Endpoints, MacRange};
 
 /// Send, receive, or time frames
 ///
-/// Frames are UDP over IPv4, numbered and stamped with the time; every byte is written by the
-/// sender and verified by the receiver, which reports frames that are missing, late, there twice or
-/// damaged. A line each second goes to stderr, the summary to stdout; SIGINT and SIGTERM end a
-/// run in good order. Options are those of netmap's pkt-gen where it has them. Numbers take k, M
-/// and G.
+/// Frames are UDP over IPv4, with a sequence number and a timestamp. The sender writes every byte;
+/// the receiver checks it, and reports lost, reordered, duplicate and corrupt frames. Rates go to
+/// stderr once a second, a summary goes to stdout. SIGINT and SIGTERM end the run. Options follow
+/// netmap's pkt-gen. Numbers take the suffixes k, M and G.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The port; port and switch are created if there are none
+    /// Port; a missing port or switch is created
     #[arg(short = 'i', long, value_name = "NAME")]
     port: String,
 
-    /// What to do
+    /// Function
     #[arg(short, long, value_enum)]
     function: Function,
 
-    /// Bytes of each frame, 60 to 65549; long ones take several slots [default: 60, tagged 64]
+    /// Frame length in bytes, 60 to 65549; long frames take several slots [default: 60, tagged 64]
     #[arg(short, long, value_name = "BYTES", value_parser = length)]
     length: Option<usize>,
 
-    /// End after so many frames [default: go on]
+    /// End after N frames [default: no limit]
     #[arg(short = 'n', long, value_name = "N", value_parser = parse::positive)]
     count: Option<u64>,
 
-    /// End after so many seconds [default: go on]
+    /// End after SECONDS [default: no limit]
     #[arg(short = 'T', long, value_name = "SECONDS", value_parser = parse::seconds)]
     time: Option<Duration>,
 
-    /// Frames per second of tx and ping [default: as many as possible]
+    /// Rate of tx and ping in frames per second [default: unlimited]
     #[arg(short = 'R', long, value_name = "PPS", value_parser = parse::positive)]
     rate: Option<u64>,
 
-    /// Frames handed over, or taken, at once
+    /// Frames per batch
     #[arg(short, long, value_name = "N", default_value = "256", value_parser = parse::positive32)]
     burst: u32,
 
@@ -79,22 +78,22 @@ pub struct Args {
     #[arg(short = 'w', long, value_name = "SECONDS", value_parser = parse::seconds)]
     delay: Option<Duration>,
 
-    /// Leave the payload of old frames as it is: the bare rate of handing slots over
+    /// Do not write or read the payload: measure the rate of slots only, as pkt-gen does
     ///
-    /// As pkt-gen measures. A sender writes each slot twice, and then only its length; a receiver
-    /// counts frames and does not look at them.
+    /// A sender writes each slot twice, and after that only its length. A receiver counts frames
+    /// and does not read them.
     #[arg(long)]
     untouched: bool,
 
-    /// rx: fail (status 1) if a frame was lost, late, there twice or damaged
+    /// rx: exit with status 1 if a frame was lost, reordered, duplicate or corrupt
     #[arg(long)]
     check: bool,
 
-    /// rx: end after N numbered frames; fail if fewer came in time, or --check would
+    /// rx: end after N numbered frames; exit with status 1 if fewer arrive, or if --check would
     #[arg(long, value_name = "N", value_parser = parse::positive)]
     expect: Option<u64>,
 
-    /// Print the line of each second although stderr is no terminal
+    /// Print rates even if stderr is not a terminal
     #[arg(long)]
     report: bool,
 
@@ -112,7 +111,7 @@ pub struct Args {
     )]
     dst_mac: MacRange,
 
-    /// Source MAC address, or a range A-B [default: made from the port's name]
+    /// Source MAC address, or a range A-B [default: derived from the port's name]
     #[arg(short = 'S', long, value_name = "MAC", help_heading = "Addresses")]
     src_mac: Option<MacRange>,
 
@@ -136,7 +135,7 @@ pub struct Args {
     )]
     src: Endpoints,
 
-    /// Send frames tagged with this VLAN, and know only such frames when receiving
+    /// Send frames with this VLAN tag, and accept only such frames
     #[arg(long, value_name = "ID", value_parser = parse::vlan, help_heading = "Addresses")]
     vlan: Option<u16>,
 
@@ -290,14 +289,14 @@ Examples (with `uvala daemon` running):
   uvala gen -i vale0:a -f tx                       send 60-byte broadcasts as fast as possible
   uvala gen -i vale0:a -f tx -l 1514 -R 10k -T 5   10,000 frames of 1514 bytes a second, for 5 s
   uvala gen -i vale0:a -f tx -n 1M -D 02:00:00:00:00:02 -s 10.0.0.1:2000-10.0.0.9:2009
-  uvala gen -i vale0:b -f rx --expect 1M -T 10     status 1 unless a million arrive unharmed
+  uvala gen -i vale0:b -f rx --expect 1M -T 10     exit status 1 unless a million arrive intact
   uvala gen -i vale0:a -f tx -l 9000               jumbo frames, chains of slots
   uvala gen -i vale0:a -f tx --vlan 10             tagged; rx --vlan 10 at the other end
-  uvala gen -i vale0:b -f pong                     answer everything
+  uvala gen -i vale0:b -f pong                     answer every frame
   uvala gen -i vale0:a -f ping -n 10k --json       round trips: percentiles, histogram
   uvala gen -i 'vale0:p{1' -f rx                   one end of a pipe; the other is 'vale0:p}1'
-Status 1: a ping without any answer, an rx or pong to which nothing came within -T, a tx whose last
-frames nobody took, a receiver where --check or --expect is not met.";
+Exit status 1: a ping without an answer; an rx or pong that received nothing within -T; a tx whose
+last frames were not taken; a receiver whose --check or --expect failed.";
 
 #[cfg(test)]
 mod tests {

@@ -30,7 +30,7 @@ pub struct Summary {
     pub mpps: f64,
     /// Thousand million bits of frames per second.
     pub gbit_s: f64,
-    /// Of a receiver, and of ping.
+    /// What a receiver or a ping has checked.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub checked: Option<Checked>,
     /// Round trips of ping; one way, of sampled frames, of a receiver.
@@ -72,7 +72,7 @@ impl Checked {
 pub struct Volume {
     /// Frames.
     pub frames: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     pub bytes: u64,
     span: Option<(Instant, Instant)>,
 }
@@ -190,7 +190,7 @@ impl Summary {
 }
 
 impl Summary {
-    /// Fails where nothing at all came before a deadline. Without one, nobody said how long
+    /// Fails where no frame came before a deadline. Without one, the user did not say how long
     /// something might take.
     pub fn unless_silent(mut self, deadline: Option<Duration>) -> Self {
         if let Some(deadline) = deadline.filter(|_| self.frames == 0) {

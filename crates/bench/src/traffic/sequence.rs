@@ -45,7 +45,7 @@ impl AddAssign for Tally {
 pub struct Checker {
     first: u64,
     next: u64,
-    /// In order, and apart; the one before `first` is nobody's loss.
+    /// In order, and apart; numbers before `first` do not count as lost.
     gaps: VecDeque<Range<u64>>,
     /// Gaps below this one may have been given up.
     known: u64,
@@ -91,7 +91,7 @@ impl Checker {
         }
     }
 
-    /// Of this gap, there is this number now.
+    /// A number of this gap has arrived.
     fn fill(&mut self, at: usize, number: u64) {
         let Range { start, end } = self.gaps[at].clone();
         match (start < number, number + 1 < end) {
@@ -172,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    /// The same by remembering everything.
+    /// The tally that a model finds, which remembers every number.
     fn model(numbers: &[u64]) -> Tally {
         let mut tally = Tally::default();
         let mut seen = HashSet::new();

@@ -28,14 +28,14 @@ pub const TICK: Duration = Duration::from_millis(100);
 /// How a thread waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Waiting {
-    /// Yield some times, then sleep: suits shared cores
+    /// Yield a few times, then sleep; for shared cores
     #[default]
     Auto,
     /// Sleep at once
     Sleep,
-    /// Yield for long before sleeping
+    /// Yield for a long time before sleeping
     Yield,
-    /// Never sleep: for a core of one's own
+    /// Never sleep; for a dedicated core
     Spin,
 }
 
@@ -53,12 +53,12 @@ impl Waiting {
 /// How a port is opened and used.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct PortArgs {
-    /// Trust group: its ports share memory, frames between them are swapped instead of copied
+    /// Trust group: its ports share memory, and frames move between them without a copy
     #[arg(long, value_name = "NAME", help_heading = "Port")]
     pub group: Option<String>,
 
-    /// Memory of the trust group, if the port is its first, as in 64MiB: all of it counts in the
-    /// user's quota, and no port of the group does [default: the daemon's]
+    /// Memory of the trust group if this port creates it, such as 64MiB: the user's quota is
+    /// charged for all of it, and not for the group's ports [default: the daemon's]
     #[arg(long, value_name = "SIZE", value_parser = parse::bytes, requires = "group",
           help_heading = "Port")]
     group_memory: Option<u64>,
@@ -75,19 +75,19 @@ pub struct PortArgs {
     #[arg(long, value_name = "N", value_parser = parse::number32, help_heading = "Port")]
     slots: Option<u32>,
 
-    /// Extra buffers
+    /// Number of extra buffers
     #[arg(long, value_name = "N", value_parser = parse::number32, help_heading = "Port")]
     extra_bufs: Option<u32>,
 
-    /// How to wait for frames and for room
+    /// Wait policy
     #[arg(long, value_name = "HOW", value_enum, default_value_t, help_heading = "Port")]
     wait: Waiting,
 
-    /// Run on this CPU
+    /// Bind to this CPU
     #[arg(short, long, value_name = "CPU", help_heading = "Port")]
     cpu: Option<usize>,
 
-    /// End when the daemon does; otherwise wait for it to come back, and go on
+    /// End when the daemon ends, instead of waiting for it to come back
     #[arg(long, help_heading = "Port")]
     pub no_reconnect: bool,
 }
@@ -348,7 +348,7 @@ impl Session {
         Some(drops)
     }
 
-    /// The same of this daemon.
+    /// Drops since this daemon started.
     fn drops_here(&mut self) -> Option<BTreeMap<String, u64>> {
         let mut drops = self.stats.get()?.drops;
         for (reason, count) in &mut drops {
@@ -383,12 +383,12 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Of a port; nothing is asked yet.
+    /// Statistics of a port; this does not ask the daemon yet.
     pub fn new(port: PortName, dir: Option<PathBuf>) -> Self {
         Self { port, dir, connection: None }
     }
 
-    /// The counters; `None` where nobody answers, as for a pipe.
+    /// The counters; `None` where no daemon answers, as for a pipe.
     pub fn get(&mut self) -> Option<protocol::PortStats> {
         // A connection from before may lead to a daemon that is gone.
         let connected = self.connection.is_some();

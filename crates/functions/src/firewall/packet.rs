@@ -12,7 +12,7 @@
 //!
 //! A connection is two ends and a protocol; of echo requests also an identifier and who asks, so
 //! that both ends may ask each other with one identifier. What an error quotes is no sign of life:
-//! anybody may write it.
+//! any host may write it.
 
 use std::hash::{Hash, Hasher};
 
@@ -89,7 +89,7 @@ pub enum Part {
     Begins,
     /// Goes from the one end to the other; may be the first that was seen of it.
     GoesOn,
-    /// Answers who has asked.
+    /// Answers a request.
     Answers,
     /// Is an error about a packet of it.
     Quotes,
@@ -100,7 +100,7 @@ pub enum Part {
 pub struct Packet {
     pub key: FlowKey,
     pub hidden: Option<Hidden>,
-    /// Its connection, and what it is to that; `None`: nothing, or it does not show what.
+    /// The connection of the packet, and its part in it; `None`: nothing, or it does not show what.
     pub part: Option<(Ends, Part)>,
 }
 
@@ -127,7 +127,7 @@ impl Packet {
     }
 }
 
-/// Of TCP; who hides the flags is taken to begin.
+/// The part of a TCP segment; one whose flags are hidden counts as SYN.
 fn segment(frame: &[u8], payload: Option<usize>) -> Part {
     let flags = payload.and_then(|at| frame.get(at + 13)).unwrap_or(&flag::SYN);
     match flags & (flag::SYN | flag::ACK) {
@@ -136,7 +136,7 @@ fn segment(frame: &[u8], payload: Option<usize>) -> Part {
     }
 }
 
-/// Of ICMP and ICMPv6.
+/// The part of a message of ICMP or ICMPv6.
 fn message(
     key: &FlowKey,
     ends: Ends,
@@ -234,12 +234,12 @@ mod tests {
     #[test]
     fn test_only_the_reply_answers_an_echo_request() {
         let mut bench = Bench::new(CONFIG);
-        assert!(!bench.passes(&pong(BLUE, RED, 7)), "nobody has asked");
+        assert!(!bench.passes(&pong(BLUE, RED, 7)), "without a request");
         assert!(bench.passes(&ping(RED, BLUE, 7)));
         assert!(bench.passes(&pong(BLUE, RED, 7)));
         assert!(!bench.passes(&ping(BLUE, RED, 7)), "a question is no answer");
-        assert!(!bench.passes(&pong(BLUE, RED, 8)), "to what nobody has asked");
-        assert!(!bench.passes(&pong(ROUTER, RED, 7)), "somebody else was asked");
+        assert!(!bench.passes(&pong(BLUE, RED, 8)), "without that request");
+        assert!(!bench.passes(&pong(ROUTER, RED, 7)), "from another host");
         assert!(!bench.passes(&v4(1, BLUE, RED, &echo(13, 7))), "other messages");
         bench.wait(121);
         assert!(!bench.passes(&pong(BLUE, RED, 7)), "too late");
@@ -313,7 +313,7 @@ mod tests {
         assert!(bench.passes(&there(SYN)));
         assert!(bench.passes(&back(SYN | ACK)) && bench.passes(&there(ACK)));
         assert!(bench.passes(&back(ACK)) && bench.passes(&back(flag::FIN | ACK)));
-        assert!(!bench.passes(&back(SYN)), "nobody asked blue to begin");
+        assert!(!bench.passes(&back(SYN)), "without a connection");
         assert!(!bench.passes(&back(SYN | flag::FIN)));
         assert!(bench.passes(&there(SYN)), "red may, by the same ports");
         let cut = v4(6, BLUE, RED, &tcp([80, 5], ACK)[..12]);

@@ -1,10 +1,10 @@
 //! Who inside is which address and port outside, and until when.
 //!
 //! One *binding* is one end inside (address, port, protocol) and the end that the outside sees in
-//! its place, whoever it talks to: endpoint-independent mapping (RFC 4787, REQ-1; RFC 5382, REQ-1;
-//! RFC 5508, REQ-1). It lives as long as packets go out by it, and the sort of its protocol says
-//! how long it may be silent. Packets that come in never prolong it: nobody outside can, where it
-//! is known which packets come from inside (`from_inside`).
+//! its place, whichever host it talks to: endpoint-independent mapping (RFC 4787, REQ-1; RFC 5382,
+//! REQ-1; RFC 5508, REQ-1). It lives as long as packets go out by it, and the sort of its protocol
+//! says how long it may be silent. Packets that come in never prolong it: no host outside can,
+//! where it is known which packets come from inside (`from_inside`).
 //!
 //! TCP is silent for hours while a connection is open, and for minutes otherwise (RFC 5382,
 //! REQ-5). What of a binding is known is the connection to its first remote end:
@@ -19,7 +19,7 @@
 //!
 //! A second remote end, while the connection to the first is open, makes the binding *shared*: it
 //! is kept as if it were open, because to forget it could cut a connection. Before and after that
-//! the remote end that was spoken to last is the one that counts: what nobody answers is never kept
+//! the remote end that was spoken to last is the one that counts: what has no answer is never kept
 //! for hours.
 
 use std::collections::HashMap;
@@ -41,7 +41,7 @@ pub struct Timeouts {
     pub udp: Ms,
     /// TCP connections that are open.
     pub tcp: Ms,
-    /// Those that are not yet, or no more.
+    /// Connections that are not yet established, or closing.
     pub transitory: Ms,
     /// Echo requests.
     pub icmp: Ms,
@@ -154,7 +154,7 @@ pub struct Bindings {
     hosts: HashMap<Ipv4Addr, u32, Seed>,
     per_host: u32,
     addresses: Vec<Ipv4Addr>,
-    /// Of each address, for each protocol.
+    /// Free ports of each address, for each protocol.
     ports: Vec<[Ports; 3]>,
     timeouts: Timeouts,
     random: u64,
@@ -234,7 +234,7 @@ impl Bindings {
         Some(binding.inside)
     }
 
-    /// The same for what is only talked about: nothing is prolonged or made.
+    /// The inner end of what an error quotes; this neither prolongs nor makes a binding.
     pub fn known_outside(&mut self, protocol: Protocol, outside: End) -> Option<End> {
         let place = *self.outside.get(&outside.key(protocol))?;
         (!self.is_over(place)).then(|| self.table.at(place).map(|known| known.inside))?

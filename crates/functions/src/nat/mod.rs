@@ -4,7 +4,7 @@
 //! inside = ["10.0.1.0/24"]
 //! outside = ["10.0.2.1"]
 //! from_inside = "out"              # the chain by which frames come from inside
-//! [[forward]]                      # somebody inside can be reached
+//! [[forward]]                      # a host inside can be reached
 //! proto = "tcp"
 //! outside = "10.0.2.1:8080"
 //! inside = "10.0.1.2:80"
@@ -12,12 +12,12 @@
 //!
 //! NAT44 with ports: TCP, UDP, echo requests, and the errors about them with what they quote. It
 //! stands between two others, changes packets where they lie, and leaves Ethernet addresses alone:
-//! somebody else has to answer ARP for the addresses outside, best the router behind it. What is
+//! another host has to answer ARP for the addresses outside, best the router behind it. What is
 //! neither from inside nor to an address outside passes as it is.
 //!
-//! Anybody can write an address of somebody inside into a packet, but not by which chain it comes:
+//! Any host can write an address of a host inside into a packet, but not by which chain it comes:
 //! that the switch says. What comes by another chain than `from_inside` with such a source is
-//! dropped. Without `from_inside` addresses alone decide, and whoever stands in front has to
+//! dropped. Without `from_inside` addresses alone decide, and the function in front has to
 //! filter.
 //!
 //! Bindings are endpoint-independent, and so is who may use them from outside (RFC 4787, REQ-8):
@@ -40,7 +40,7 @@ use toml::Spanned;
 use super::packet::{Delta, End, Packet, Piece, Protocol, Side, Unread, icmp};
 use super::table::Table;
 use super::text::{
-    Host, HostPort, Name, Net, Ports, each, entries, parse, seconds, tcp_or_udp, wrong,
+    Endpoint, Host, Name, Net, Ports, each, entries, parse, seconds, tcp_or_udp, wrong,
 };
 use super::time::Ms;
 use super::{Counts, Names, named};
@@ -76,7 +76,7 @@ struct Config {
 
 impl Config {
     /// Networks inside and addresses outside. What is for an address that is both would go in
-    /// circles: nobody could say whom it is for.
+    /// circles: no host could say which one it is for.
     fn ends(&self, text: &str) -> anyhow::Result<(Vec<Net>, Vec<Ipv4Addr>)> {
         let (inside, outside) = (self.inside.get_ref(), self.outside.get_ref());
         if inside.is_empty() {
@@ -130,8 +130,8 @@ struct Entries(#[serde(deserialize_with = "entries")] u32);
 struct Forward {
     #[serde(deserialize_with = "tcp_or_udp")]
     proto: Protocol,
-    outside: Spanned<HostPort>,
-    inside: Spanned<HostPort>,
+    outside: Spanned<Endpoint>,
+    inside: Spanned<Endpoint>,
 }
 
 fn ports() -> Ports {
@@ -180,7 +180,7 @@ struct InPieces {
 enum Became {
     /// Goes out under another address.
     Out,
-    /// Comes in for somebody inside.
+    /// Comes in for a host inside.
     Back,
     /// From inside by way of outside.
     Hairpin,
@@ -188,17 +188,17 @@ enum Became {
     Passed,
     /// Dropped, as what follows: it cannot be read.
     Broken,
-    /// From outside, under the name of somebody inside.
+    /// From outside, under the address of a host inside.
     Spoofed,
-    /// Of a protocol without ports.
+    /// A packet of a protocol without ports.
     Protocol,
-    /// To an address outside, for nobody.
-    Nobody,
+    /// To an address outside, without a binding.
+    Unbound,
     /// A piece before its first.
     Piece,
     /// There is no room for one more binding.
     Full,
-    /// Its host has as many as one may.
+    /// The host has its maximum number of bindings.
     HostFull,
     /// There is no port for one more.
     NoPort,
@@ -232,9 +232,9 @@ impl From<Refused> for Became {
 /// Where a packet is translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Way {
-    /// It comes from inside.
+    /// The packet comes from inside.
     out: bool,
-    /// It is for an address outside.
+    /// The packet is for an address outside.
     back: bool,
 }
 
@@ -289,7 +289,7 @@ impl Nat {
     }
 
     /// Refuses with what is wrong, and where.
-    fn forward<'a>(&mut self, forward: &'a Forward) -> Result<(), (&'a Spanned<HostPort>, String)> {
+    fn forward<'a>(&mut self, forward: &'a Forward) -> Result<(), (&'a Spanned<Endpoint>, String)> {
         let [inside, outside] =
             [&forward.inside, &forward.outside].map(|end| End::from(end.get_ref().0));
         if !self.is_inside(inside.ip) {
@@ -312,7 +312,7 @@ impl Nat {
         self.from_inside.is_some()
     }
 
-    /// Learns the number of its chain. Until then nobody is inside.
+    /// Learns the number of its chain. Until then no host is inside.
     pub fn know(&mut self, names: &Names) -> anyhow::Result<()> {
         if let Some(inside) = &mut self.from_inside {
             inside.number = Some(names.chain(&inside.chain)?);
@@ -339,7 +339,7 @@ impl Nat {
         contain(&self.inside, ip)
     }
 
-    /// May a frame come from somebody inside?
+    /// May a frame come from a host inside?
     fn may_be_inside(&self, meta: Metadata) -> bool {
         self.from_inside.as_ref().is_none_or(|inside| {
             meta.is_valid() && Some(meta.chain()) == inside.number.map(usize::from)
@@ -406,7 +406,7 @@ impl Nat {
             (Protocol::Icmp, icmp::ECHO_REPLY) if !way.out => {
                 self.both_ends(bytes, packet, (protocol, 0), way)
             }
-            (Protocol::Icmp, icmp::ECHO | icmp::ECHO_REPLY) => Err(Became::Nobody),
+            (Protocol::Icmp, icmp::ECHO | icmp::ECHO_REPLY) => Err(Became::Unbound),
             (Protocol::Icmp, kind) if icmp::is_error(kind) => {
                 self.error(&mut bytes[..packet.end], packet, way)
             }
@@ -414,7 +414,7 @@ impl Nat {
         }
     }
 
-    /// Who it is for first: what is for nobody makes no binding.
+    /// Who it is for first: what is for no host makes no binding.
     fn both_ends(
         &mut self,
         bytes: &mut [u8],
@@ -424,7 +424,7 @@ impl Nat {
     ) -> Result<(), Became> {
         let [src, dst] = [Side::Src, Side::Dst].map(|side| packet.end_of(bytes, protocol, side));
         if way.back {
-            let inside = self.bindings.back(protocol, (src, dst), flags).ok_or(Became::Nobody)?;
+            let inside = self.bindings.back(protocol, (src, dst), flags).ok_or(Became::Unbound)?;
             packet.set_end(bytes, protocol, Side::Dst, inside);
         }
         if way.out {
@@ -434,8 +434,8 @@ impl Nat {
         Ok(())
     }
 
-    /// An error is for whoever sent what it quotes, and quotes what they know of it (RFC 5508,
-    /// REQ-4 and REQ-5). It prolongs nothing.
+    /// An error is for the host that sent what it quotes, and quotes what they know of it (RFC
+    /// 5508, REQ-4 and REQ-5). It prolongs nothing.
     fn error(&mut self, bytes: &mut [u8], packet: &Packet, way: Way) -> Result<(), Became> {
         let (quoted, protocol) = packet.quoted(bytes).map_err(|unread| match unread {
             Unread::Other => Became::Protocol,
@@ -444,12 +444,12 @@ impl Nat {
         let [src, dst] = [Side::Src, Side::Dst].map(|side| quoted.end_of(bytes, protocol, side));
         let mut changes = Delta::default();
         if way.back {
-            let inside = self.bindings.known_outside(protocol, src).ok_or(Became::Nobody)?;
+            let inside = self.bindings.known_outside(protocol, src).ok_or(Became::Unbound)?;
             changes = changes.and(quoted.set_end(bytes, protocol, Side::Src, inside));
             packet.set_ip(bytes, Side::Dst, inside.ip);
         }
         if way.out {
-            let outside = self.bindings.known_inside(protocol, dst).ok_or(Became::Nobody)?;
+            let outside = self.bindings.known_inside(protocol, dst).ok_or(Became::Unbound)?;
             changes = changes.and(quoted.set_end(bytes, protocol, Side::Dst, outside));
             packet.set_ip(bytes, Side::Src, outside.ip);
         }
@@ -457,8 +457,8 @@ impl Nat {
         Ok(())
     }
 
-    /// Another one makes room where there is none: who sends nothing but first pieces keeps nobody
-    /// else's from passing.
+    /// Another one makes room where there is none: a host that sends first pieces only keeps no
+    /// other host else's from passing.
     fn remember(&mut self, id: Whole, pieces: InPieces) {
         if self.in_pieces.is_full() && self.in_pieces.find(&id).is_none() {
             let gone = self.in_pieces.turn(|_| true);

@@ -22,7 +22,7 @@ impl Ports {
         ports
     }
 
-    /// Takes this one; `false`: somebody has it.
+    /// Takes this one; `false`: it is taken.
     pub fn take_this(&mut self, port: u16) -> bool {
         let (word, bit) = place(port);
         let is_free = self.free[word] & bit != 0;
@@ -31,8 +31,8 @@ impl Ports {
     }
 
     /// The one that is wanted, or else any other; of the same parity while there are such
-    /// (RFC 4787, REQ-4), and from anywhere, so that nobody can guess which (RFC 6056). Of one that
-    /// is kept, as most are, it is for its host not to be guessed.
+    /// (RFC 4787, REQ-4), and from anywhere, so that no host can guess which (RFC 6056). Of one
+    /// that is kept, as most are, it is for its host not to be guessed.
     pub fn take(&mut self, wanted: u16, random: u64) -> Option<u16> {
         if self.take_this(wanted) {
             return Some(wanted);
@@ -53,7 +53,7 @@ impl Ports {
         u16::try_from(found * 64 + usize::try_from(bit).expect("small")).ok()
     }
 
-    /// It is free again, if it is one of the range.
+    /// Frees a port, if it belongs to the range.
     pub fn give_back(&mut self, port: u16) {
         let (word, bit) = place(port);
         if self.range.contains(&port) {

@@ -19,7 +19,7 @@ fn see(nat: &mut Nat, frame: &[u8]) -> (Became, Vec<u8>) {
     see_by(nat, 0, frame)
 }
 
-/// The same by a chain.
+/// What becomes of a packet in a chain.
 fn see_by(nat: &mut Nat, mark: u64, bytes: &[u8]) -> (Became, Vec<u8>) {
     let before = nat.became;
     let mut buffer = bytes.to_vec();
@@ -35,7 +35,7 @@ fn see_by(nat: &mut Nat, mark: u64, bytes: &[u8]) -> (Became, Vec<u8>) {
         Became::Broken,
         Became::Spoofed,
         Became::Protocol,
-        Became::Nobody,
+        Became::Unbound,
         Became::Piece,
         Became::Full,
         Became::HostFull,
@@ -113,7 +113,7 @@ fn test_packets_go_out_and_their_answers_come_back() {
     assert_eq!(out, (Became::Out, echo(true, OUTSIDE, REMOTE, 9)));
     let back = see(&mut nat, &echo(false, REMOTE, OUTSIDE, 9));
     assert_eq!(back, (Became::Back, echo(false, REMOTE, HOST, 9)));
-    assert_eq!(see(&mut nat, &echo(true, REMOTE, OUTSIDE, 9)).0, Became::Nobody);
+    assert_eq!(see(&mut nat, &echo(true, REMOTE, OUTSIDE, 9)).0, Became::Unbound);
     assert!(nat.counts().contains(&("bindings".into(), 3)));
 }
 
@@ -127,11 +127,11 @@ fn test_two_hosts_with_one_port_get_two_and_strangers_none() {
     assert_ne!(port, 5000);
     let back = see(&mut nat, &udp((REMOTE, 53), (OUTSIDE, port)));
     assert_eq!(back, (Became::Back, udp((REMOTE, 53), (OTHER, 5000))));
-    // Whoever it talks to, it is the same end outside (REQ-1), and may be answered by anyone.
+    // It is the same end outside whichever host it talks to (REQ-1), and any host may answer.
     let out = see(&mut nat, &udp((OTHER, 5000), ([203, 0, 113, 9], 1)));
     assert_eq!(out.1, udp((OUTSIDE, port), ([203, 0, 113, 9], 1)));
     for stranger in [udp((REMOTE, 53), (OUTSIDE, 4000)), tcp(2, (REMOTE, 53), (OUTSIDE, 5000))] {
-        assert_eq!(see(&mut nat, &stranger), (Became::Nobody, stranger));
+        assert_eq!(see(&mut nat, &stranger), (Became::Unbound, stranger));
     }
 }
 
@@ -152,11 +152,11 @@ fn test_what_is_silent_is_forgotten_when_its_sort_is() {
     later(&mut nat, 299);
     assert_eq!(comes(&mut nat), Became::Back);
     later(&mut nat, 1);
-    assert_eq!(comes(&mut nat), Became::Nobody, "what comes in prolongs nothing");
+    assert_eq!(comes(&mut nat), Became::Unbound, "what comes in prolongs nothing");
     see(&mut nat, &udp((HOST, 5000), (REMOTE, 53)));
     see(&mut nat, &echo(true, HOST, REMOTE, 9));
     later(&mut nat, 60);
-    assert_eq!(see(&mut nat, &echo(false, REMOTE, OUTSIDE, 9)).0, Became::Nobody);
+    assert_eq!(see(&mut nat, &echo(false, REMOTE, OUTSIDE, 9)).0, Became::Unbound);
     later(&mut nat, 240);
     nat.bindings.sweep(8);
     assert_eq!(nat.bindings.len(), 0);
@@ -258,7 +258,7 @@ fn test_errors_find_whoever_sent_what_they_quote() {
     let theirs = about(OUTSIDE, REMOTE, &udp((REMOTE, 53), (OUTSIDE, 5000)));
     assert_eq!(refused, (Became::Out, theirs));
     let unknown = about(router, OUTSIDE, &udp((OUTSIDE, 4444), (REMOTE, 53)));
-    assert_eq!(see(&mut nat, &unknown).0, Became::Nobody);
+    assert_eq!(see(&mut nat, &unknown).0, Became::Unbound);
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn test_who_is_inside_is_told_by_the_chain_where_it_is_named() {
     assert_eq!(see_by(&mut nat, outer, &udp((REMOTE, 53), (OUTSIDE, 5000))).0, Became::Back);
     let hairpin = tcp(flag::SYN, (OTHER, 1999), (OUTSIDE, 8080));
     assert_eq!(see_by(&mut nat, inner, &hairpin).0, Became::Hairpin);
-    // Another file without it lets everybody be inside again.
+    // Another file without it lets all hosts be inside again.
     nat.replace(Nat::new(CONFIG).unwrap());
     assert_eq!(see_by(&mut nat, outer, &udp((HOST, 5000), (REMOTE, 53))).0, Became::Out);
 }

@@ -52,8 +52,8 @@ impl Board {
         self.shared.posted.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What was posted since the last call, by anybody. Relaxed: the lock orders the rest, and what
-    /// is not seen yet is seen with the next batch.
+    /// What was posted since the last call, by any thread. Relaxed: the lock orders the rest, and
+    /// what is not seen yet is seen with the next batch.
     pub fn news(&mut self) -> Vec<(Ipv4Addr, Mac)> {
         if self.shared.posted.load(Ordering::Relaxed) == self.seen {
             return Vec::new();

@@ -13,11 +13,11 @@ use crate::table::Seed;
 
 const PLACES: usize = 1024;
 
-/// See above.
+/// Recent destinations and their stations.
 pub struct Recent {
-    /// Nobody outside can choose destinations that share a place.
+    /// A seed, so that no host can choose destinations that share a place.
     seed: Seed,
-    /// Of what holds; of places that were never written it is 0.
+    /// The current round; places that were never written have 0.
     round: u32,
     places: Box<[Found; PLACES]>,
 }
@@ -33,8 +33,8 @@ struct Found {
 impl Recent {
     /// Nothing was found yet.
     pub fn new() -> Self {
-        let nobody = Ipv4Addr::UNSPECIFIED;
-        let none = Found { round: 0, dst: nobody, next: nobody, station: [0; 6] };
+        let unset = Ipv4Addr::UNSPECIFIED;
+        let none = Found { round: 0, dst: unset, next: unset, station: [0; 6] };
         Self { seed: Seed::default(), round: 1, places: Box::new([none; PLACES]) }
     }
 
@@ -45,7 +45,7 @@ impl Recent {
         (found.dst == dst && found.round == self.round).then_some((found.next, found.station))
     }
 
-    /// That was found for a destination.
+    /// Keeps what was found for a destination.
     pub fn put(&mut self, dst: Ipv4Addr, (next, station): (Ipv4Addr, Mac)) {
         self.places[self.place(dst)] = Found { round: self.round, dst, next, station };
     }

@@ -57,7 +57,7 @@ fn test_a_packet_goes_on_when_its_neighbour_has_answered() {
     let mut router = Router::new(CONFIG).unwrap();
     let (passed, made) = route(&mut router, &packet([10, 0, 2, 2]));
     assert_eq!((passed, made.len()), (None, 1), "it asks");
-    assert_eq!(made[0][..6], EVERYBODY);
+    assert_eq!(made[0][..6], BROADCAST);
     assert_eq!(route(&mut router, &packet([10, 0, 2, 2])).1.len(), 0, "and not at once again");
     let held = neighbour(&mut router, [10, 0, 2, 2], B, [10, 0, 2, 1]);
     assert_eq!(held.len(), 2, "both have waited");
@@ -127,12 +127,12 @@ fn test_neighbours_that_packets_wait_for_are_few_and_not_for_long() {
     assert_eq!(router.counts()[1..], named(["held", "unresolved"], [held, 7]));
     let mut made = Made::default();
     router.now += PATIENCE;
-    router.tend(&mut made);
+    router.age_neighbours(&mut made);
     let asks = made.take();
     assert_eq!(asks.len(), AWAITED, "it asks again");
     assert!(asks.iter().all(|frame| ethertype(frame) == 0x0806));
     router.now += HOLD;
-    router.tend(&mut made);
+    router.age_neighbours(&mut made);
     let said = made.take();
     assert!(said.iter().all(|frame| frame[ETHERNET + IPV4..][..2] == [3, 1]), "{said:x?}");
     assert_eq!(said.len(), AWAITED, "no host there");
@@ -214,7 +214,7 @@ fn test_it_complains_only_where_it_may_and_not_too_often() {
 fn test_it_answers_for_its_addresses_and_counts_down() {
     let mut router = Router::new(CONFIG).unwrap();
     let question = arp(1, (A, [10, 0, 1, 2].into()), ([0; 6], [10, 0, 1, 1].into()));
-    let (_, made) = route(&mut router, &ethernet(EVERYBODY, A, 0x0806, &question));
+    let (_, made) = route(&mut router, &ethernet(BROADCAST, A, 0x0806, &question));
     assert_eq!((&made[0][..6], mac(&made[0], 22)), (&A[..], MAC));
     let echo = [&[8, 0, 0xf7, 0xff, 0, 0, 0, 0][..], &[0; 8]].concat();
     let ping = ipv4(1, [10, 0, 1, 2].into(), [10, 0, 2, 1].into(), &echo);

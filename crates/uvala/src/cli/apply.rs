@@ -20,21 +20,21 @@ use super::chain::chains as list;
 use super::output::Output;
 use terminal::say;
 
-/// Make switches, ports, chains and rules as a file says
+/// Apply switches, ports, chains and rules from a file to the running daemon
 ///
-/// The file is written as the daemon's configuration is, uvala.toml(5), and may be that:
-/// [switch.vale0], [switch.vale0.port.a], [[switch.vale0.chain]], [[switch.vale0.rule]]. A daemon
-/// reads its configuration when it starts; this is how what is changed in it comes into force
-/// without a restart. What is there is changed, what is missing is made, and nothing else is
-/// touched, but that chains and rules of a switch in the file are those of the file alone: they
-/// change at once, between two batches of frames, and those that go are named. What can be seen to
-/// be wrong, in the file and beside what there is, is named by its line before anything is made.
-/// Where the daemon refuses something all the same, what stands before it in the file is made and
-/// stays: mend it, and apply it again.
+/// The file has the format of the daemon's configuration, uvala.toml(5), and may be that file:
+/// [switch.vale0], [switch.vale0.port.a], [[switch.vale0.chain]], [[switch.vale0.rule]]. The daemon
+/// reads its configuration only when it starts; this command applies changes without a restart.
+///
+/// Switches and ports in the file are added or changed; others are not touched. Chains and rules of
+/// a switch in the file are replaced as a whole, at once, between two batches of frames; the
+/// command names those that it deletes. The command checks the file before it changes anything, and
+/// reports each mistake with its line. If the daemon refuses a change later, earlier changes stay:
+/// correct the file, and apply it again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The file; TOML
+    /// File to apply, TOML
     file: PathBuf,
     #[command(flatten)]
     output: Output,

@@ -11,16 +11,15 @@ use super::output::Output;
 use super::{Global, listing};
 use terminal::table::{Align, Table};
 
-/// Count the buffers of trust groups: those in are those out
+/// Audit the buffers of trust groups
 ///
-/// Who has how many, and where: in slots of transmit and of receive rings, in the list of extra
-/// buffers, or kept, which is in none of these because the client has taken it out. The switch
-/// holds none between two batches, and then it is asked. Fails where a group's buffers are not all
-/// there.
+/// Shows how many buffers each member holds: in slots of its transmit and receive rings, in its
+/// list of extra buffers, or kept (taken out of all of these by the client). The count is taken
+/// between two batches, when the switch itself holds none. Fails if buffers of a group are missing.
 ///
-/// Below that, in MiB: what each group's region may take, all of which counts in the quota of who
-/// made its first port, and how much of it somebody has touched; and of groups that the daemon's
-/// configuration declares, which Unix group they are shared with, and their mode.
+/// A second table shows, in MiB, the maximum size of each group's memory region, which counts in
+/// the quota of the user who created the group, and how much of it is in use. For groups that the
+/// daemon's configuration declares, it also shows the Unix group and the mode.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -59,7 +58,7 @@ fn audit(connection: &Connection) -> Result<Vec<GroupAudit>, ControlError> {
 
 fn table(groups: &[GroupAudit]) -> String {
     let mut table = Table::new(&[
-        ("GROUP", Align::Left),
+        ("TRUST GROUP", Align::Left),
         ("UID", Align::Right),
         ("WHO", Align::Left),
         ("BUFFERS", Align::Right),
@@ -98,7 +97,7 @@ fn table(groups: &[GroupAudit]) -> String {
 /// What regions have, and who pays.
 fn memory(groups: &[GroupAudit]) -> String {
     let mut table = Table::new(&[
-        ("GROUP", Align::Left),
+        ("TRUST GROUP", Align::Left),
         ("UID", Align::Right),
         ("MIB", Align::Right),
         ("COMMITTED", Align::Right),

@@ -14,11 +14,11 @@ use super::target::InSwitch;
 use super::{Global, Usage};
 use terminal::table::{Column, left, right};
 
-/// List, add, change and delete chains of functions
+/// List, add, change and delete service chains
 ///
-/// A chain is services in order: a frame that enters it goes to one instance of each, and leaves
-/// where its address is, or by a port. Frames enter by rules (uvala rule), or because of the port
-/// by which they come in (uvala port set PORT --chain NAME).
+/// A chain is an ordered list of services. A frame that enters it visits one instance of each, and
+/// leaves to its destination address, or by a fixed port. A rule (uvala rule) or the setting of its
+/// ingress port (uvala port set PORT --chain NAME) sends a frame into a chain.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -28,20 +28,20 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// All chains of a switch
+    /// List the chains of a switch
     #[command(alias = "show")]
     List(OfSwitch),
-    /// Make a chain, or another of one that there is; frames in it go on
+    /// Add a chain, or replace one; frames that are inside it continue
     Add {
         #[command(flatten)]
         of: InSwitch,
         /// Name of the chain
         chain: String,
-        /// Its services in order, at most 8, such as firewall,router; with @least behind a name,
-        /// flows that begin go to the instance with most room, else a flow's hash says where
+        /// Services in order, at most 8, such as firewall,router. The flow's hash selects the
+        /// instance of a service; with NAME@least, a new flow goes to the least loaded instance
         #[arg(value_delimiter = ',', required = true)]
         services: Vec<String>,
-        /// Where frames leave: a port of the switch [new: where their addresses are]
+        /// Port by which frames leave [default: by their destination address]
         #[arg(long, value_name = "PORT")]
         out: Option<String>,
         #[arg(long, hide = true)]

@@ -28,45 +28,45 @@ const LOG_NAME: &str = "uvala.log";
 
 /// Run the switch
 ///
-/// Runs in the foreground until SIGTERM or Ctrl-C, and logs to stderr. SIGHUP changes nothing.
-/// Needs no privileges: each user can run an own daemon. Under systemd, use Type=notify.
+/// Runs in the foreground until SIGTERM or Ctrl-C, and logs to stderr. It ignores SIGHUP. It needs
+/// no privileges: each user can run a daemon. Under systemd, use Type=notify.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Configuration file, TOML
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Worker threads: a number, or auto for one less than cores
+    /// Number of worker threads, or auto for the number of cores minus one
     #[arg(long, value_name = "N", value_parser = parse_workers)]
     workers: Option<u32>,
-    /// Cores to bind workers to, in turn
+    /// CPU cores to bind workers to, in turn
     #[arg(long = "cpu", value_name = "LIST", value_delimiter = ',')]
     cpus: Option<Vec<u32>>,
-    /// What an idle worker does: auto, spin, yield or block
+    /// Wait policy of an idle worker: auto, spin, yield or block
     #[arg(long, value_name = "POLICY")]
     wait: Option<WaitPolicy>,
-    /// Directory where what commands make is kept: switches, persistent ports, static addresses,
+    /// Directory for state that commands create: switches, permanent ports, static FDB entries,
     /// settings
     ///
-    /// By default the folder state in the directory of the socket, which is usually on a tmpfs: it
-    /// survives the daemon, but not a reboot. Where the configuration names the same switch or
-    /// port, commands count until that part of it is edited. A file there that cannot be read
-    /// keeps the daemon from starting.
+    /// The default is the directory state beside the socket, which is usually on a tmpfs: it
+    /// survives a restart of the daemon, but not a reboot. If the configuration has the same switch
+    /// or port, the state of commands wins until an operator edits that part of the configuration.
+    /// The daemon does not start if it cannot read a file there.
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// Start with the configuration alone, and forget what commands made before
+    /// Delete the state that commands created, and start with the configuration alone
     #[arg(long)]
     forget: bool,
-    /// Where to log once it runs, instead of stderr; lines are added at its end
+    /// File to append the log to after the start, instead of stderr
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
-    /// How much to log: error, warn, info, debug or trace
+    /// Log level: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL")]
     log: Option<Level>,
-    /// Return as soon as it answers, and leave it running; it ends by SIGTERM
+    /// Run in the background; return when the daemon is ready
     ///
-    /// Until then it says on stderr what is wrong; after that it logs to uvala.log beside the
-    /// socket, unless --log-file names another file.
+    /// Errors of the start go to stderr; after that the daemon logs to uvala.log beside the socket,
+    /// or to --log-file. SIGTERM ends it.
     #[arg(long)]
     background: bool,
 }
@@ -88,7 +88,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     Ok(daemon.run()?)
 }
 
-/// From now on stderr is this file, also for panics; whoever had it before may go.
+/// From now on stderr is this file, also for panics; the process that had it before may end.
 fn log_to(path: &Path) -> std::io::Result<()> {
     let mut options = File::options();
     let file = options.create(true).append(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);

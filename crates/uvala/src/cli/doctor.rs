@@ -9,10 +9,10 @@ use super::output::Output;
 use super::{Global, port};
 use crate::doctor::{self, Finding, gather};
 
-/// Find what is wrong with the daemon, its virtual machines and this host, and say the cure
+/// Diagnose the daemon, its virtual machines and this host
 ///
-/// Looks and changes nothing. The exit status is 0 if nothing is wrong, and 1 if something is;
-/// notes are nothing wrong.
+/// Prints each problem with its cure, and changes nothing. The exit status is 1 if there is a
+/// problem, else 0; notes do not count.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -10,7 +10,7 @@ use super::output::Output;
 use super::target::change;
 use terminal::table::{Column, left, right};
 
-/// List, add and forget addresses of a switch's forwarding database
+/// List, add and delete entries of a switch's forwarding database (FDB)
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -20,12 +20,12 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// All addresses of a switch, with the ports behind which they are
+    /// List all entries of a switch
     List(OfSwitch),
-    /// Add a static address, which is never forgotten and never moves
+    /// Add a static FDB entry, which does not age and does not move
     ///
-    /// It belongs to the name of the port: on a port that stays (uvala port add), it stays too,
-    /// attached or not, until it or the port is deleted; else it goes with the port's client.
+    /// On a permanent port (uvala port add), the entry stays until it or the port is deleted. On
+    /// another port, it is deleted with the port.
     Add {
         /// Name of the port, such as vale0:vm1
         port: String,
@@ -34,7 +34,7 @@ enum Action {
         #[command(flatten)]
         output: Output,
     },
-    /// Delete an address
+    /// Delete an entry
     Del {
         /// Name of the switch, such as vale0
         switch: String,
@@ -43,11 +43,11 @@ enum Action {
         #[command(flatten)]
         output: Output,
     },
-    /// Forget all addresses that were learnt
+    /// Delete all learned entries
     Flush {
         /// Name of the switch, such as vale0
         switch: String,
-        /// Only those behind this port
+        /// Delete entries of this port only
         #[arg(long)]
         port: Option<String>,
         #[command(flatten)]
@@ -57,9 +57,9 @@ enum Action {
 
 #[derive(Debug, clap::Args)]
 struct Address {
-    /// Ethernet address, such as 02:00:00:00:00:01
+    /// MAC address, such as 02:00:00:00:00:01
     mac: Mac,
-    /// VLAN, 1 to 4094
+    /// VLAN ID, 1 to 4094
     #[arg(long, default_value_t = 1)]
     vlan: u16,
 }

@@ -8,7 +8,7 @@ use std::os::fd::{BorrowedFd, RawFd};
 pub fn inherited(number: u32) -> Option<BorrowedFd<'static>> {
     let number = RawFd::try_from(number).ok()?;
     // SAFETY: whatever it is, it is only asked for its flags before we know that it is open; one
-    // that we were started with nobody here closes.
+    // that this process was started with stay open.
     let fd = unsafe { BorrowedFd::borrow_raw(number) };
     rustix::io::fcntl_getfd(fd).ok().map(|_| fd)
 }

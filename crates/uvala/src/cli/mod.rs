@@ -46,14 +46,14 @@ pub struct Cli {
     command: Command,
 }
 
-/// What every subcommand understands.
+/// Options of every subcommand.
 #[derive(Clone, Debug, Args)]
 pub struct Global {
     /// Directory of the daemon's socket
     ///
-    /// By default $UVALA_DIR; else /run/uvala for root and for whoever may write there; else
-    /// $XDG_RUNTIME_DIR/uvala; else /tmp/uvala-UID. Clients without a daemon of their own use
-    /// the one in /run/uvala.
+    /// The default is $UVALA_DIR; else /run/uvala, for root and for users who may write there; else
+    /// $XDG_RUNTIME_DIR/uvala; else /tmp/uvala-UID. Commands of a user without a daemon use the one
+    /// in /run/uvala.
     #[arg(long, global = true, value_name = "DIR")]
     pub dir: Option<PathBuf>,
 }
@@ -64,7 +64,7 @@ enum Command {
     Switch(switch::Args),
     Port(port::Args),
     Ns(ns::Args),
-    /// Be a CNI plugin: what the environment says, as the program `uvala-cni` does
+    /// Run as a CNI plugin; reads CNI_* from the environment, as `uvala-cni` does
     Cni,
     Fdb(fdb::Args),
     Chain(chain::Args),
@@ -194,17 +194,17 @@ Examples:
   uvala port list                           what is plugged in
   uvala stats --watch                       rates of all ports, every second
   uvala run -- pkt-gen -i vale0:a -f tx     run a netmap program
-  uvala switch set vale0 --mode 666         let everybody attach to vale0
+  uvala switch set vale0 --mode 666         let all users attach to vale0
 
 Exit status:
-   0  done                          8  no memory or descriptors left
-   1  failed for another reason     9  the configuration file is wrong
-   2  wrong command line           10  not the name of a port or switch
-   3  no daemon answers            11  there is one already
-   4  no permission                12  cannot be done with this kind of port
+   0  success                       8  out of memory or descriptors
+   1  failed for another reason     9  error in the configuration file
+   2  wrong command line           10  invalid name of a port or switch
+   3  no daemon answers            11  already exists
+   4  permission denied            12  not supported by this kind of port
    5  no such switch or port       13  the daemon refused the values
-   6  taken by another client      14  a fault of uvala itself
-   7  quota used up                15  done, but a restart of the daemon would undo it";
+   6  in use by another client     14  internal error
+   7  quota exceeded               15  done, but not saved: a restart undoes it";
 
 #[cfg(test)]
 mod tests {

@@ -15,7 +15,7 @@ use super::{Global, listing, switch as switches};
 pub use part::BadFile;
 use terminal::table::{Table, left, or_dash, right};
 
-/// Run functions of a chain, and list those that run
+/// Run network functions, and list them
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -25,50 +25,51 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Run a function
+    /// Run a network function
     ///
-    /// SIGHUP makes it read its file again: connections, bindings and the like stay, and a file
-    /// with an error changes nothing. SIGUSR1 makes it say what it has counted, as it does at its
-    /// end, which SIGINT and SIGTERM are.
+    /// SIGHUP reloads the file; connections and bindings stay, and a file with an error changes
+    /// nothing. SIGUSR1 prints the counters, as does the end of the function. SIGINT and SIGTERM
+    /// end it.
     ///
-    /// With --threads it is as many instances of its service, which share the flows out among them:
-    /// each has its own connections, counts and ports, and all begin and end together. Functions
-    /// that can have one instance only say so. With --with it is several functions in one thread:
-    /// where they follow each other in a chain, one calls the next, while the frame is in the cache.
+    /// --threads runs several instances of the service, and the switch distributes flows over them.
+    /// Each has connections, counters and ports of its own. Some functions can have one instance
+    /// only, and refuse the option. --with runs several functions in one thread; where they follow
+    /// each other in a chain, one calls the next while the frame is in the cache.
     Run(run::Run),
-    /// All instances of services, who runs them and what they have done
+    /// List all service instances, their processes and their counters
     ///
-    /// IN is what an instance was given, and OUT all that it gave back: also what it wanted dropped
-    /// (DROPPED) and what was refused to it (REFUSED).
+    /// STATE is up, down (no process runs the instance) or stalled (it takes no frames). IN counts
+    /// frames given to the instance; OUT counts all frames that it returned, including those that
+    /// it dropped (DROPPED) and those whose action the switch refused (REFUSED).
     List {
-        /// Name of the switch; without it, all you may see
+        /// Name of the switch [default: all that you may see]
         switch: Option<String>,
         #[command(flatten)]
         output: Output,
         #[command(flatten)]
         watch: Watch,
     },
-    /// What they do now, the busiest first; again and again, until Ctrl-C
+    /// Show rates of all instances, the busiest first, until Ctrl-C
     ///
-    /// Rates are frames in a second. CPU is the share of a core that the instance's thread or
-    /// process uses, and CORES where that may run, where it can be seen from here. With --json, one
-    /// line each time.
+    /// Rates are frames per second. CPU is the share of a core that the instance's thread or
+    /// process uses; CORES are the cores on which it may run, if this user may see that. With
+    /// --json, prints one line per interval.
     Top {
-        /// Name of the switch; without it, all you may see
+        /// Name of the switch [default: all that you may see]
         switch: Option<String>,
-        /// Seconds from one time to the next
+        /// Interval in seconds
         #[arg(long, value_name = "SECS", default_value_t = 1)]
         #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
         every: u64,
         #[command(flatten)]
         output: Output,
     },
-    /// What functions, chains and rules have counted, as Prometheus reads it
+    /// Print counters of functions, chains and rules for Prometheus
     ///
-    /// Once, in its text format, for the textfile collector of its node exporter. Rules of a switch
-    /// behind the first 256 are one, which is called others.
+    /// Prints the text format once, for the textfile collector of node_exporter. All rules of a
+    /// switch after the first 256 are summed under the name others.
     Metrics {
-        /// Name of the switch; without it, all you may see
+        /// Name of the switch [default: all that you may see]
         switch: Option<String>,
     },
 }
@@ -94,12 +95,12 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// In a word.
+/// Whether an instance has a process that takes frames.
 fn state(info: &FunctionInfo) -> &'static str {
     match (info.pid, info.stalled) {
-        (None, _) => "nobody",
+        (None, _) => "down",
         (Some(_), true) => "stalled",
-        (Some(_), false) => "runs",
+        (Some(_), false) => "up",
     }
 }
 
@@ -128,7 +129,7 @@ fn table(functions: &[FunctionInfo]) -> String {
         left("PORT", |info| info.port.to_string()),
         right("PID", |info| or_dash(info.pid)),
         left("USER", |info| or_dash(info.user.map(users::user_name))),
-        left("GROUP", |info| or_dash(info.group.as_ref())),
+        left("TRUST GROUP", |info| or_dash(info.group.as_ref())),
         left("STATE", |info| state(info).to_owned()),
         right("WAITING", |info| info.waiting.to_string()),
         right("IN", |info| info.frames_in.to_string()),
@@ -141,7 +142,7 @@ fn table(functions: &[FunctionInfo]) -> String {
     Table::of(functions, &columns).to_string() + &counts(functions.iter())
 }
 
-/// A line for each that has counted something itself.
+/// One line per function that has counters of its own.
 fn counts<'a>(functions: impl Iterator<Item = &'a FunctionInfo>) -> String {
     let line = |info: &FunctionInfo| {
         let all = info.counts.iter().chain(&info.gauges);

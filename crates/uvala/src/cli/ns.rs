@@ -17,10 +17,10 @@ use super::vm_args::show;
 use crate::cni::inside::{self, Route, everywhere};
 use terminal::Usage;
 
-/// Put network namespaces and containers on a switch
+/// Attach network namespaces and containers to a switch
 ///
-/// A namespace is one of `ip netns`, the number of a process that is in it (such as a container's),
-/// or a path.
+/// A namespace is a name of `ip netns`, the PID of a process inside (such as a container's), or a
+/// path.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -30,9 +30,9 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Make an interface in a namespace, as a port of a switch
+    /// Add an interface to a namespace and attach it to a switch
     Attach {
-        /// The namespace
+        /// Network namespace
         #[arg(value_name = "NAME|PID|PATH")]
         namespace: String,
         /// Name of the port, such as vale0:web
@@ -40,16 +40,16 @@ enum Action {
         /// Name of the interface in the namespace
         #[arg(long, value_name = "NAME", default_value = "eth0")]
         ifname: String,
-        /// Its IP addresses, such as 10.0.0.2/24; may be given several times
+        /// IP address of the interface, such as 10.0.0.2/24; may be repeated
         #[arg(long, value_name = "IP/PREFIX")]
         address: Vec<Address>,
-        /// Who leads out of that network: its default route; may be given once for each family
+        /// Default gateway of the namespace; once for each address family
         #[arg(long, value_name = "IP")]
         gateway: Vec<IpAddr>,
-        /// Its MTU
+        /// MTU of the interface
         #[arg(long, value_name = "BYTES")]
         mtu: Option<u32>,
-        /// Its Ethernet address
+        /// MAC address of the interface
         #[arg(long, value_name = "MAC")]
         mac: Option<Mac>,
         /// VLANs of the port, as for `uvala port add`
@@ -58,7 +58,7 @@ enum Action {
         #[command(flatten)]
         output: Output,
     },
-    /// Take it away again
+    /// Delete an interface that attach made, and its port
     Detach {
         /// Name of the port
         port: String,
@@ -82,7 +82,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         netns: Some(namespace.clone()),
         mtu: *mtu,
         mac: *mac,
-        // The daemon adds one; so nobody needs the right to enter for the usual case.
+        // The daemon adds one; so the usual case needs no right to enter.
         address: address.first().copied(),
         ..HostIf::default()
     };
@@ -128,7 +128,7 @@ fn finish(
     })
 }
 
-/// Whether the stack could mean this: a gateway is somebody else on a network of the interface's.
+/// Whether the stack could mean this: a gateway is another host on a network of the interface's.
 fn check(addresses: &[Address], gateways: &[IpAddr], mtu: Option<u32>) -> Result<(), Usage> {
     if let Some(mtu @ 0..1280) = mtu
         && addresses.iter().any(|address| address.ip.is_ipv6())
@@ -157,15 +157,14 @@ fn check(addresses: &[Address], gateways: &[IpAddr], mtu: Option<u32>) -> Result
     Ok(())
 }
 
-/// What nobody attached is somebody's all the same: a machine's, or the host's way to the switch.
+/// Detaches what `attach` made; other ports belong to a machine, or connect the host.
 fn detach(global: &Global, port: PortName, output: Output) -> anyhow::Result<()> {
     let info = show(global, &port)?;
     let is_attached =
         info.kind == PortKind::Tap && info.host.is_some_and(|host| host.netns.is_some());
     if !is_attached {
         let why = format!(
-            "{port} is no interface in a namespace; to delete it all the same: uvala port del \
-             {port}"
+            "{port} is not an interface in a namespace; to delete the port: uvala port del {port}"
         );
         return Err(Failure::new(ErrorCode::Unsupported, why).into());
     }

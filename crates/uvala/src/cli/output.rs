@@ -90,7 +90,7 @@ impl Watch {
     }
 }
 
-/// Whether nobody answers any more.
+/// Whether the daemon no longer answers.
 fn is_gone(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(|error: &ControlError| error.exit_code() == exit::NO_DAEMON)
 }

@@ -21,8 +21,8 @@ use terminal::table::{Table, cut, left, or_dash, right, short, yes};
 
 /// List, add, change and delete ports
 ///
-/// A port also comes by itself when a client attaches to its name, and goes with the client; one
-/// that was added stays and keeps its settings.
+/// The switch also creates a port when a client attaches to a new name, and deletes it when the
+/// client detaches. A port that `uvala port add` creates is permanent and keeps its settings.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -32,30 +32,31 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// All ports you may see
+    /// List the ports that you may see
     List {
-        /// Only those of this switch
+        /// Show ports of this switch only
         switch: Option<String>,
         #[command(flatten)]
         output: Output,
         #[command(flatten)]
         watch: Watch,
     },
-    /// One port
+    /// Show one port
     Show {
         #[command(flatten)]
         name: Name,
         #[command(flatten)]
         output: Output,
     },
-    /// Make a port that stays
+    /// Add a permanent port
     Add {
         #[command(flatten)]
         name: Name,
-        /// What is behind it: shm for a client to attach, null to drop every frame, tap for the
-        /// host's own stack or a namespace's, packet or xdp (AF_XDP, faster) for an Ethernet
-        /// interface of the host, stack for the host's stack behind one, vhost-user for a virtual
-        /// machine with virtio-net, stream or dgram for one with any card
+        /// Kind of port: shm (a client attaches), null (drops every frame), tap (the network stack
+        /// of the host or of a namespace), packet or xdp (an Ethernet interface of the host; xdp is
+        /// AF_XDP, which is faster), stack (the host's network stack behind such an interface),
+        /// vhost-user (a virtual machine with virtio-net), stream or dgram (a virtual machine with
+        /// any network card)
         #[arg(long, default_value = "shm", value_parser = parse_kind)]
         kind: PortKind,
         #[command(flatten)]
@@ -67,7 +68,7 @@ enum Action {
         #[command(flatten)]
         output: Output,
     },
-    /// Change what is given, keep the rest
+    /// Change the settings that are given
     Set {
         #[command(flatten)]
         name: Name,
@@ -76,7 +77,7 @@ enum Action {
         #[command(flatten)]
         output: Output,
     },
-    /// Delete a port; its client loses it
+    /// Delete a port and disconnect its client
     Del {
         #[command(flatten)]
         name: Name,
@@ -98,36 +99,37 @@ macro_rules! on_off {
         #[derive(Debug, clap::Args)]
         struct Settings {
             /// VLANs: transparent[:VLAN], access:VLAN or trunk:VLANS[,native=VLAN]
-            /// [new: transparent:1]
+            /// [default: transparent:1]
             #[arg(long, value_name = "VLAN")]
             vlan: Option<String>,
-            /// Most addresses learnt on the port; 0 for no limit [new: 0]
+            /// Maximum number of addresses learned on the port; 0 is no limit [default: 0]
             #[arg(long, value_name = "N")]
             max_macs: Option<u32>,
-            /// A frame that finds no room: drop it, or let its sender wait [new: drop]
+            /// When the port's ring is full: drop the frame, or apply backpressure to all senders
+            /// [default: drop]
             #[arg(long, value_name = "drop|wait")]
             on_full: Option<String>,
-            /// User who may attach, by name or number, of those whom the switch lets in [new: you]
+            /// User (name or UID) who may attach, if the switch lets that user in [default: you]
             #[arg(long, value_name = "USER")]
             owner: Option<String>,
-            /// Group whose members may, too [new: the switch's]
+            /// Group (name or GID) whose members may attach, too [default: the switch's]
             #[arg(long, value_name = "GROUP")]
             group: Option<String>,
-            /// Who may attach (w), in octal as for a file; where it is not said: 600 with --owner,
-            /// 660 with --group and for sockets of machines, 600 with --service and on a switch
-            /// with --new-ports owner, otherwise [new: 666]
+            /// Permission to attach (w), in octal, as for a file [default: 600 with --owner, with
+            /// --service and on a switch with --new-ports owner; 660 with --group and for sockets
+            /// of machines; else 666]
             #[arg(long)]
             mode: Option<Mode>,
-            /// Bytes of the virtio-net header in front of each frame in its rings [new: 0]
+            /// Bytes of virtio-net header before each frame in the port's rings [default: 0]
             #[arg(long, value_name = "0|10|12")]
             vnet_header: Option<u8>,
-            /// The service that it is an instance of, in chains of functions; '' for none
+            /// Service that this port is an instance of, for service chains; '' for none
             #[arg(long, value_name = "NAME")]
             service: Option<String>,
-            /// Which instance of it [new: the lowest that is free]
+            /// Instance number within the service [default: the lowest free number]
             #[arg(long, value_name = "N")]
             instance: Option<u16>,
-            /// The chain of functions that frames enter which come in here; '' for none
+            /// Chain that frames received on this port enter; '' for none
             #[arg(long, value_name = "NAME")]
             chain: Option<String>,
             $(
@@ -146,15 +148,15 @@ macro_rules! on_off {
 }
 
 on_off! {
-    /// Exchange frames only with ports that are not isolated [new: false]
+    /// Exchange frames only with ports that are not isolated [default: false]
     isolated,
-    /// Learn the source addresses that arrive here [new: true]
+    /// Learn source addresses from frames received on this port [default: true]
     learning,
-    /// Get unicast frames to unknown addresses [new: true]
+    /// Flood unknown unicast to this port [default: true]
     unicast_flood,
-    /// Get multicast frames [new: true]
+    /// Flood multicast to this port [default: true]
     multicast_flood,
-    /// Get broadcast frames [new: true]
+    /// Flood broadcast to this port [default: true]
     broadcast_flood
 }
 
@@ -210,34 +212,34 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 /// The network interface of a port of kind tap, packet, xdp or stack.
 #[derive(Debug, clap::Args)]
 struct Host {
-    /// Name of the network interface (tap, packet, xdp, stack) [new: as the port]
+    /// Name of the network interface (tap, packet, xdp, stack) [default: the port's name]
     #[arg(long, value_name = "NAME")]
     ifname: Option<String>,
-    /// Its MTU (tap)
+    /// MTU of the interface (tap)
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u32>,
-    /// Its Ethernet address (tap)
+    /// MAC address of the interface (tap)
     #[arg(long, value_name = "MAC")]
     mac: Option<Mac>,
-    /// Its network namespace: one of `ip netns`, the number of a process, or a path
+    /// Network namespace of the interface: a name of `ip netns`, a PID, or a path
     #[arg(long, value_name = "NAME|PID|PATH")]
     netns: Option<String>,
-    /// An IP address for the host on it, such as 10.0.0.1/24 (tap)
+    /// IP address of the interface, such as 10.0.0.1/24 (tap)
     #[arg(long, value_name = "IP/PREFIX")]
     address: Option<Address>,
-    /// Cut the host's stack off from the interface while it is a port (packet)
+    /// Keep the host's network stack off the interface while it is a port (packet)
     #[arg(long)]
     alone: bool,
-    /// Which frames to take, such as mac=02:00:00:00:00:01,vlan=10,type=0x0806: those that match
-    /// one value of each kind that is named; the others go on to the host (xdp) [new: all]
+    /// Frames to take, such as mac=02:00:00:00:00:01,vlan=10,type=0x0806: a frame must match one
+    /// value of each kind given; all other frames go on to the host (xdp) [default: all]
     #[arg(long, value_name = "TERMS")]
     filter: Option<Filter>,
-    /// Trust group, one of yours or UID/NAME, in whose memory to receive: frames between the
-    /// interface and the group's functions are not copied (xdp) [new: none]
+    /// Trust group (one of yours, or UID/NAME) whose memory receives the frames: no copy between
+    /// the interface and the group's functions (xdp) [default: none]
     #[arg(long, value_name = "NAME")]
     trust_group: Option<String>,
-    /// Read and write several frames in one system call, by io_uring, where the kernel lets us
-    /// (tap) [new: true]
+    /// Use io_uring, which reads and writes several frames in one system call, if the kernel
+    /// allows it (tap) [default: true]
     #[arg(
         long,
         value_name = "true|false",
@@ -246,8 +248,8 @@ struct Host {
         default_missing_value = "true"
     )]
     uring: Option<bool>,
-    /// Hand over an open TAP, which this process has under that number, so that the daemon needs no
-    /// right to it; once for each of its queues (tap)
+    /// File descriptor of an open TAP to pass to the daemon, which then needs no privilege to open
+    /// it; repeat for each queue (tap)
     #[arg(long, value_name = "N")]
     fd: Vec<u32>,
 }
@@ -283,24 +285,26 @@ impl Host {
 /// The socket of a virtual machine's port.
 #[derive(Debug, clap::Args)]
 struct MachineArgs {
-    /// Path of the socket (vhost-user, stream, dgram) [new: PORT.sock in the daemon's directory]
+    /// Path of the socket (vhost-user, stream, dgram) [default: PORT.sock in the daemon's
+    /// directory]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Connect to the socket, on which the machine's monitor listens (vhost-user, stream)
+    /// Connect to the socket, on which the VMM listens (vhost-user, stream)
     #[arg(long)]
     connect: bool,
-    /// Most pairs of queues that the guest may use (vhost-user) [new: 1]; how many queues the
-    /// interface is to have (tap) [new: 1]; how many of its queues to take, or which, such as
-    /// 0-3,6 (xdp) [new: all]
+    /// Maximum number of queue pairs of the guest (vhost-user) [default: 1]; queues of the
+    /// interface (tap) [default: 1]; number or set of queues to use, such as 0-3,6 (xdp)
+    /// [default: all]
     #[arg(long, value_name = "N|SET")]
     queues: Option<Queues>,
-    /// Least time between two interrupts of a queue (vhost-user), 0 to 1000 [new: it adapts]
+    /// Minimum time between two interrupts of a queue in microseconds, 0 to 1000 (vhost-user)
+    /// [default: adaptive]
     #[arg(long, value_name = "N")]
     coalesce_usecs: Option<u16>,
-    /// So many frames do not wait for that time to pass (vhost-user) [new: any number does]
+    /// Interrupt after N frames, regardless of the timer (vhost-user) [default: no limit]
     #[arg(long, value_name = "N", requires = "coalesce_usecs")]
     coalesce_frames: Option<u16>,
-    /// Path of the monitor's own socket (dgram) [new: as the socket's, ending in .peer]
+    /// Path of the VMM's own socket (dgram) [default: the socket's path, ending in .peer]
     #[arg(long, value_name = "PATH")]
     peer: Option<PathBuf>,
 }
@@ -372,7 +376,7 @@ fn table(ports: &[PortInfo]) -> String {
     let columns = [
         left("PORT", |info: &PortInfo| info.port.to_string()),
         left("KIND", |info| info.kind.name().to_owned()),
-        left("VLAN", |info| cut(info.settings.vlan.as_deref().unwrap_or_default(), 24)),
+        left("VLAN", |info| cut(info.settings.vlan.as_deref().unwrap_or_default(), 20)),
         right("PID", |info| or_dash(info.client.as_ref().map(|client| client.pid))),
         left("USER", |info| or_dash(info.client.as_ref().map(|it| users::user_name(it.uid)))),
         left("CLIENT", |info| or_dash(info.client.as_ref().map(|client| cut(&client.name, 24)))),
@@ -382,7 +386,7 @@ fn table(ports: &[PortInfo]) -> String {
         }),
         left("MODE", |info| or_dash(info.settings.mode.or(socket_rights(info).map(|it| it.2)))),
         right("MEMORY", |info| memory(info.memory)),
-        left("GROUP", |info| or_dash(info.group.as_ref())),
+        left("TRUST GROUP", |info| or_dash(info.group.as_ref())),
         left("LINK", |info| or_dash(info.host.as_ref().map(|host| host.state))),
         left("STAYS", |info| yes(info.persistent)),
     ];
@@ -415,8 +419,10 @@ fn show_machine(kind: PortKind, machine: &MachineInfo) -> String {
         (Some(usecs), Some(frames)) => format!("{usecs} us or {frames} frames apart"),
     };
     let lost = match machine.place {
-        Some(SocketPlace::Replaced) => " (another program's now: delete the port and add it again)",
-        Some(SocketPlace::Gone) => " (gone: delete the port and add it again)",
+        Some(SocketPlace::Replaced) => {
+            " (replaced by another program: delete the port and add it again)"
+        }
+        Some(SocketPlace::Gone) => " (missing: delete the port and add it again)",
         Some(SocketPlace::Ours { .. }) | None => "",
     };
     let mut text = format!(
@@ -433,7 +439,7 @@ fn show_machine(kind: PortKind, machine: &MachineInfo) -> String {
         text += &format!("complaint        {complaint}\n");
     }
     if let Some(rival) = machine.rival {
-        text += &format!("turned away      process {rival}; give it a port of its own\n");
+        text += &format!("rejected peer    process {rival}; give it a port of its own\n");
     }
     text
 }
@@ -464,11 +470,11 @@ fn show(info: &PortInfo) -> String {
     };
     let number = info.number.map_or("-".to_owned(), |number| number.to_string());
     let mut text = format!(
-        "port             {} ({})\nkind             {}\nmade by          {}\n\
+        "port             {} ({})\nkind             {}\ncreated by       {}\n\
          number           {number}\n\
          client           {client}\nmemory           {}\ntrust group      {}\n",
         info.port,
-        if info.persistent { "stays without a client" } else { "goes with its client" },
+        if info.persistent { "permanent" } else { "deleted with its client" },
         info.kind.name(),
         users::user_name(info.owner),
         memory(info.memory),
@@ -487,7 +493,7 @@ fn show(info: &PortInfo) -> String {
     };
     let flag = |value: Option<bool>| value.map(|value| value.to_string());
     for (name, value) in [
-        ("owner", owner.map(users::user_name)),
+        ("owner", Some(users::user_name(owner.unwrap_or(info.owner)))),
         ("group", group.map(users::group_name)),
         ("mode", mode.map(|mode| mode.to_string())),
         ("vlan", settings.vlan.clone()),
@@ -520,11 +526,11 @@ Examples:
   uvala port add vale0:vm1 --vlan access:10
   uvala port add vale0:sink --kind null
   uvala port add vale0:host --kind tap --address 10.0.0.1/24
-  uvala port add vale0:lan --kind tap --fd 5              a TAP that is open here
+  uvala port add vale0:lan --kind tap --fd 5              a TAP that this shell has open
   uvala port add vale0:eth0 --kind packet
-  uvala port add vale0:eth1 --kind xdp --filter vlan=10   the host keeps the rest
-  uvala port add vale0:vm3 --kind vhost-user              uvala vm-args says how to use it
-  uvala port add vale0:old --kind stream                  the same for an e1000 and the like
-  uvala port add vale0:vm2 --owner alice                 nobody else attaches to it
+  uvala port add vale0:eth1 --kind xdp --filter vlan=10   other frames go to the host
+  uvala port add vale0:vm3 --kind vhost-user              uvala vm-args prints QEMU's options
+  uvala port add vale0:old --kind stream                  for an e1000 or another card
+  uvala port add vale0:vm2 --owner alice                 only alice may attach
   uvala port set vale0:vm1 --isolated --unicast-flood=false
   uvala port del vale0:vm1";

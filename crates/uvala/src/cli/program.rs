@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail, ensure};
 /// A program that can be run with the library.
 #[derive(Debug)]
 pub struct Program {
-    /// Its file.
+    /// File of the program.
     pub path: PathBuf,
     /// Why it may still not see the library.
     pub warning: Option<String>,
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn test_a_static_program_is_told_so() {
-        // A header without program headers: nobody loads anything.
+        // A header without program headers: there is nothing to load.
         let mut header = vec![0; 64];
         header[..6].copy_from_slice(b"\x7fELF\x02\x01");
         assert!(complaint(&written("static", &header)).contains("linked statically"));

@@ -14,8 +14,8 @@ use terminal::table::{Column, left, right};
 
 /// List, add and delete rules
 ///
-/// Of the rules that match a frame which comes in by an ordinary port, the one with the highest
-/// priority says what becomes of it; without one, the chain of its port does.
+/// The matching rule with the highest priority decides what the switch does with a frame from an
+/// ordinary port. A frame that no rule matches enters the chain of its port, if that has one.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -25,14 +25,14 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// All rules of a switch, in the order in which they are tried
+    /// List the rules of a switch in the order of evaluation
     #[command(alias = "show")]
     List(OfSwitch),
-    /// Add a rule, or change the one of that number
+    /// Add a rule, or replace the one with this number
     Add {
         #[command(flatten)]
         of: InSwitch,
-        /// What becomes of the frames: drop, forward (past all functions), chain:NAME or port:NAME
+        /// Action: drop, forward (bypass all chains), chain:NAME or port:NAME
         action: String,
         #[command(flatten)]
         fields: Box<Fields>,
@@ -41,10 +41,10 @@ enum Action {
     Del {
         #[command(flatten)]
         of: InSwitch,
-        /// Their numbers
+        /// Numbers of the rules
         #[arg(required_unless_present = "all")]
         rules: Vec<u32>,
-        /// All of them
+        /// Delete all rules of the switch
         #[arg(long, conflicts_with = "rules")]
         all: bool,
     },
@@ -52,40 +52,40 @@ enum Action {
 
 #[derive(Debug, clap::Args)]
 struct Fields {
-    /// Number of the rule [new: the next]
+    /// Number of the rule [default: the next free one]
     #[arg(long, value_name = "N")]
     id: Option<u32>,
-    /// Rules of a higher one are tried first
+    /// Priority; rules of higher priority are evaluated first
     #[arg(long, value_name = "N", default_value_t = 0)]
     priority: u32,
-    /// Port by which the frame comes in
+    /// Ingress port
     #[arg(long = "in", value_name = "PORT")]
     port: Option<String>,
-    /// Source address
+    /// Source MAC address
     #[arg(long, value_name = "MAC")]
     src_mac: Option<Mac>,
-    /// Destination address
+    /// Destination MAC address
     #[arg(long, value_name = "MAC")]
     dst_mac: Option<Mac>,
-    /// VLAN of the switch
+    /// VLAN ID
     #[arg(long, value_name = "N")]
     vlan: Option<u16>,
-    /// Type: ipv4, ipv6, arp, or a number such as 0x88cc
+    /// EtherType: ipv4, ipv6, arp, or a number such as 0x88cc
     #[arg(long, value_name = "TYPE")]
     ethertype: Option<String>,
-    /// IP source, such as 10.0.0.0/8
+    /// Source IP network, such as 10.0.0.0/8
     #[arg(long, value_name = "NETWORK")]
     src: Option<String>,
-    /// IP destination
+    /// Destination IP network
     #[arg(long, value_name = "NETWORK")]
     dst: Option<String>,
     /// IP protocol: tcp, udp, icmp, icmpv6, sctp, or a number
     #[arg(long, value_name = "PROTOCOL")]
     proto: Option<String>,
-    /// Source port of TCP, UDP or SCTP, or a range: 1000-1999
+    /// Source port of TCP, UDP or SCTP, or a range such as 1000-1999
     #[arg(long, value_name = "PORTS")]
     sport: Option<String>,
-    /// Destination port, or a range
+    /// Destination port of TCP, UDP or SCTP, or a range
     #[arg(long, value_name = "PORTS")]
     dport: Option<String>,
 }

@@ -18,16 +18,16 @@ use terminal::say;
 
 /// Run a netmap program
 ///
-/// Runs PROGRAM with libuvala_netmap.so preloaded: /dev/netmap is there, and its VALE switches are
-/// those of the daemon. PROGRAM must be linked dynamically; scripts run with their interpreter. The
-/// exit status is PROGRAM's; 127 if there is none, 126 if it does not run.
+/// Runs PROGRAM with libuvala_netmap.so preloaded, which provides /dev/netmap; its VALE switches
+/// are those of the daemon. PROGRAM must be dynamically linked; scripts run with their interpreter.
+/// The exit status is PROGRAM's, 127 if it is not found, or 126 if it cannot be run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Start a daemon for PROGRAM alone; it ends with PROGRAM
+    /// Start a private daemon, which ends with PROGRAM
     #[arg(long)]
     private: bool,
-    /// The program and its arguments
+    /// Program and its arguments
     #[arg(
         value_name = "PROGRAM",
         required = true,
@@ -163,10 +163,10 @@ fn exit_status(status: ExitStatus) -> u8 {
 const EXAMPLES: &str = "\
 Examples:
   uvala run -- pkt-gen -i vale0:a -f tx                 on the daemon's switch vale0
-  uvala run --private -- bridge -i vale0:a -i vale1:b   with switches of its own
-  uvala run -- sh -c 'pkt-gen … & pkt-gen …'            whatever the shell starts, too
+  uvala run --private -- bridge -i vale0:a -i vale1:b   on a private daemon
+  uvala run -- sh -c 'pkt-gen … & pkt-gen …'            also programs that the shell starts
 
-The library is looked for beside this program, in ../lib, and where UVALA_NETMAP_LIB says.";
+uvala looks for the library beside itself and in ../lib; UVALA_NETMAP_LIB names another file.";
 
 #[cfg(test)]
 mod tests {

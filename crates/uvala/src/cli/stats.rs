@@ -11,21 +11,21 @@ use super::Global;
 use super::output::{Output, Watch};
 use terminal::table::{Align, Table, short};
 
-/// Counters of ports
+/// Show counters of ports
 ///
-/// TX is what a port's client sends, RX what it receives. Dropped frames are counted by reason, at
-/// the port that sent them or at the port that had no room for them. With --watch, rates are shown.
-/// A port made by `uvala port add` keeps its counters while nobody is attached, and from client to
-/// client; the others begin and end with their client.
+/// TX counts frames that the port's client sends, RX frames that it receives. Dropped frames are
+/// counted by reason, at the port that sent them or at the port whose ring was full. --watch shows
+/// rates. A permanent port (uvala port add) keeps its counters when its client detaches; on other
+/// ports they begin and end with the client.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A switch (vale0) or a port (vale0:vm1); without it, all you may see
+    /// Switch (vale0) or port (vale0:vm1) [default: all that you may see]
     name: Option<String>,
-    /// Print what each reason for a drop means, and nothing else
+    /// Explain each reason for a drop, and exit
     #[arg(long)]
     explain: bool,
-    /// A row for each ring
+    /// Show one row per ring
     #[arg(long)]
     queues: bool,
     #[command(flatten)]

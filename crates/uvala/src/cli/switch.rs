@@ -15,8 +15,8 @@ use terminal::table::{Table, left, right, yes};
 
 /// List, add, change and delete switches
 ///
-/// A switch also comes by itself with the first port that is attached to it, and goes with the
-/// last; one that was added stays.
+/// The daemon also creates a switch when its first port attaches, and deletes it with its last
+/// port. A switch that `uvala switch add` creates is permanent.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -26,21 +26,21 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// All switches you may see
+    /// List the switches that you may see
     List {
         #[command(flatten)]
         output: Output,
         #[command(flatten)]
         watch: Watch,
     },
-    /// One switch
+    /// Show one switch
     Show {
         #[command(flatten)]
         name: Name,
         #[command(flatten)]
         output: Output,
     },
-    /// Make a switch that stays, or let one stay that came with its first port
+    /// Add a permanent switch, or make an existing one permanent
     Add {
         #[command(flatten)]
         name: Name,
@@ -49,7 +49,7 @@ enum Action {
         #[command(flatten)]
         output: Output,
     },
-    /// Change what is given, keep the rest
+    /// Change the settings that are given
     Set {
         #[command(flatten)]
         name: Name,
@@ -58,7 +58,7 @@ enum Action {
         #[command(flatten)]
         output: Output,
     },
-    /// Delete a switch with all its ports; their clients lose them
+    /// Delete a switch and all its ports, and disconnect their clients
     Del {
         #[command(flatten)]
         name: Name,
@@ -76,27 +76,27 @@ struct Name {
 
 #[derive(Debug, clap::Args)]
 struct Settings {
-    /// How frames find a port: learning, hub, patch, static, static-flood, chain [new: learning]
+    /// Forwarding function: learning, hub, patch, static, static-flood, chain [default: learning]
     #[arg(long, value_name = "FUNCTION")]
     forwarding: Option<String>,
-    /// Seconds until a learnt address is forgotten; 0 for never [new: 300]
+    /// Ageing time of learned addresses in seconds; 0 disables ageing [default: 300]
     #[arg(long, value_name = "SECS")]
     age: Option<u32>,
-    /// Addresses that the forwarding database holds, 1 to 1048576; one more pushes out another
-    /// [new: 65536]
+    /// Capacity of the forwarding database, 1 to 1048576 addresses; when it is full, a new address
+    /// replaces an old one [default: 65536]
     #[arg(long, value_name = "N")]
     fdb_capacity: Option<u32>,
-    /// User who owns the switch, by name or number [new: you]
+    /// User who owns the switch, by name or UID [default: you]
     #[arg(long, value_name = "USER")]
     owner: Option<String>,
-    /// Group, by name or number [new: yours]
+    /// Group of the switch, by name or GID [default: yours]
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
-    /// Who may attach (w) and look (r), in octal as for a file [new: 600]
+    /// Permission to attach (w) and to list (r), in octal, as for a file [default: 600]
     #[arg(long)]
     mode: Option<Mode>,
-    /// Who, of those who may attach, may open ports that were not added: any of them, or only the
-    /// owner; then the others have the ports that `uvala port add --owner` gives them [new: any]
+    /// Users who may create ports by attaching: any user who may attach, or only the owner; other
+    /// users then attach to ports that `uvala port add --owner` gave them [default: any]
     #[arg(long, value_name = "any|owner")]
     new_ports: Option<NewPorts>,
 }
@@ -152,12 +152,12 @@ impl Settings {
     }
 }
 
-/// The number of a user whom an option names.
+/// The UID of the user that an option names.
 pub fn user(text: Option<&str>) -> Result<Option<u32>, Usage> {
     number(text, users::user_id, "user", "passwd")
 }
 
-/// The same for a group.
+/// The GID of the group that an option names.
 pub fn group(text: Option<&str>) -> Result<Option<u32>, Usage> {
     number(text, users::group_id, "group", "group")
 }
@@ -195,12 +195,12 @@ fn table(switches: &[SwitchInfo]) -> String {
 
 fn show(info: &SwitchInfo) -> String {
     let age = match info.age_s {
-        0 => "never forgotten".to_owned(),
-        age => format!("forgotten after {age} s"),
+        0 => "no ageing".to_owned(),
+        age => format!("ageing time {age} s"),
     };
-    let stays = if info.persistent { "stays without ports" } else { "goes with its last port" };
+    let stays = if info.persistent { "permanent" } else { "deleted with its last port" };
     let moves = format!(
-        "{} moved, {} evicted, {} refused at a port's limit, {} for lack of room",
+        "{} moved, {} evicted, {} refused: port limit, {} refused: table full",
         info.fdb.moved, info.fdb.evicted, info.fdb.refused_limit, info.fdb.refused_full
     );
     format!(
@@ -224,6 +224,6 @@ const EXAMPLES: &str = "\
 Examples:
   uvala switch list --watch
   uvala switch add vale0 --group users --mode 660
-  uvala switch set vale0 --mode 666 --new-ports owner    everybody, on the ports you give them
+  uvala switch set vale0 --mode 666 --new-ports owner    all users, on ports that you give them
   uvala switch set vale0 --forwarding hub --age 60
   uvala switch del vale0";

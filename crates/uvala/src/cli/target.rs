@@ -17,7 +17,7 @@ pub struct InSwitch {
 }
 
 impl InSwitch {
-    /// Its name.
+    /// Name of the switch.
     pub fn name(&self) -> Result<SwitchName, NameError> {
         self.switch.parse()
     }

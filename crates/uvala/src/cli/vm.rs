@@ -38,11 +38,11 @@ pub struct Args {
 enum Action {
     /// Boot a kernel in QEMU, on a port of its own, with its console on this terminal
     ///
-    /// Without --initrd the guest is a shell: busybox, the drivers of its network card, and the
-    /// address 10.0.0.N on port vmN. A port that is not there is added, and deleted at the end. The
-    /// exit status is QEMU's, which does not say how the guest ended (it is 0 after a panic, too),
-    /// or, where there was none to run, one of `uvala --help`. Nothing is left of it if this is
-    /// killed, not even by SIGKILL.
+    /// Without --initrd the guest runs a busybox shell, with the drivers of its network card and
+    /// the address 10.0.0.N on port vmN. A port that is missing is added, and deleted at the end.
+    /// The exit status is QEMU's, which is 0 even after a panic of the guest; if QEMU did not run,
+    /// it is one of `uvala --help`. If this command is killed, even by SIGKILL, QEMU and the port
+    /// are deleted, too.
     Run(Run),
     /// Become a program that ends with its parent
     #[command(hide = true)]
@@ -59,34 +59,34 @@ enum Action {
 
 #[derive(Debug, clap::Args)]
 struct Run {
-    /// A Linux kernel for x86-64, such as /boot/vmlinuz-…
+    /// Linux kernel for x86-64, such as /boot/vmlinuz-…
     kernel: PathBuf,
-    /// Its initial file system [default: one made of a static busybox, and of the kernel's modules
-    /// in /lib/modules, or in ../lib/modules beside the kernel]
+    /// Initramfs of the guest [default: built of a static busybox and of the kernel's modules in
+    /// /lib/modules, or in ../lib/modules beside the kernel]
     #[arg(long, value_name = "FILE")]
     initrd: Option<PathBuf>,
-    /// More words for the kernel's command line
+    /// More parameters for the kernel
     #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
     append: String,
-    /// The guest's memory: MiB, or with a unit
+    /// Memory of the guest in MiB, or with a unit
     #[arg(long, value_name = "SIZE", default_value = "256M")]
     memory: Memory,
-    /// Its processors
+    /// Number of CPUs of the guest
     #[arg(long, value_name = "N", default_value_t = 1)]
     cpus: u16,
-    /// Its port [default: the first of vale0:vm1, vale0:vm2 … that is free]
+    /// Port of the guest [default: the first free one of vale0:vm1, vale0:vm2 …]
     #[arg(long, value_name = "PORT")]
     name: Option<String>,
-    /// The QEMU that runs it [default: qemu-system-x86_64 in the search path]
+    /// QEMU program [default: qemu-system-x86_64 in the search path]
     #[arg(long, value_name = "PROGRAM")]
     qemu: Option<PathBuf>,
-    /// Who runs the guest's code: the processor, or QEMU [default: kvm where /dev/kvm opens]
+    /// Accelerator: kvm, or tcg (emulation) [default: kvm if /dev/kvm opens]
     #[arg(long, value_enum)]
     accel: Option<Accel>,
     /// Give the guest this TAP instead of a port: for comparisons
     #[arg(long, hide = true, value_name = "IFNAME", requires = "name", conflicts_with = "print")]
     tap: Option<String>,
-    /// Only show QEMU's command line; add no port, and make no file system
+    /// Print QEMU's command line, and exit
     #[arg(long)]
     print: bool,
 }
@@ -190,7 +190,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if let Some(connection) = &self.held {
-            // Somebody may have deleted it, or it is gone with the daemon.
+            // Another command may have deleted it, or it is gone with the daemon.
             let _ = connection.call(Request::Session(SessionRequest::Detach(PortRef {
                 port: self.port.clone(),
             })));

@@ -26,20 +26,20 @@ use terminal::say;
 pub struct Args {
     /// Name of the port
     port: String,
-    /// Whose arguments
+    /// VMM that the arguments are for
     #[arg(long, value_enum, default_value = "qemu")]
     vmm: Vmm,
-    /// The QEMU that they are for; options differ between versions [default: the one in the search
-    /// path, or the newest]
+    /// QEMU program that the arguments are for; options differ between versions [default: the one
+    /// in the search path, or the newest]
     #[arg(long, value_name = "PROGRAM")]
     qemu: Option<PathBuf>,
-    /// The machine's memory: MiB, or with a unit [default: 1G, where the monitor needs to be told]
+    /// Memory of the machine in MiB, or with a unit [default: 1G, if the VMM needs the option]
     #[arg(long, value_name = "SIZE")]
     memory: Option<Memory>,
-    /// Its Ethernet address [default: one that is always the same for this port]
+    /// MAC address of the machine [default: derived from the port's name]
     #[arg(long, value_parser = one_card)]
     mac: Option<Mac>,
-    /// Its network card, as QEMU calls it: e1000, rtl8139, vmxnet3 … (stream, dgram)
+    /// Network card, by QEMU's name: e1000, rtl8139, vmxnet3 … (stream, dgram)
     /// [default: virtio-net-pci]
     #[arg(long, value_name = "MODEL")]
     nic: Option<String>,
@@ -71,7 +71,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 fn one_card(text: &str) -> Result<Mac, String> {
     let mac: Mac = text.parse().map_err(|error: ValueError| error.to_string())?;
     match mac {
-        Mac([0, 0, 0, 0, 0, 0]) => Err("an address of zeros is nobody's".to_owned()),
+        Mac([0, 0, 0, 0, 0, 0]) => Err("an address of zeros belongs to no host".to_owned()),
         Mac([first, ..]) if first & 1 != 0 => {
             Err("a group's address; a card's has an even first byte, such as 52:…".to_owned())
         }
@@ -96,7 +96,7 @@ fn warnings(args: &Args, info: &PortInfo) -> Vec<String> {
     let mut warnings = Vec::new();
     if machine.state == MachineState::Closed {
         let why = machine.complaint.as_deref().unwrap_or("its socket could not be made");
-        warnings.push(format!("nobody can connect there: {why}"));
+        warnings.push(format!("no VMM can connect to this port: {why}"));
     }
     let peer = machine.peer.as_deref().filter(|_| info.kind == PortKind::Dgram);
     let words = [Some(&*machine.socket), peer, args.nic.as_deref()];
@@ -108,8 +108,8 @@ fn warnings(args: &Args, info: &PortInfo) -> Vec<String> {
     }
     if let Some(closed) = peer.filter(|peer| !may_make(Path::new(peer))) {
         warnings.push(format!(
-            "the monitor makes {closed}, which this user may not: let root add the port with a \
-             --peer in a directory of the monitor's user, or take --kind stream"
+            "the VMM creates {closed}, and this user may not: let root add the port with a --peer \
+             in a directory of the VMM's user, or use --kind stream"
         ));
     }
     warnings

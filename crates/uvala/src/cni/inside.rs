@@ -15,7 +15,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 pub struct Route {
     /// Where to.
     pub to: Address,
-    /// By whom; directly, if nobody is named.
+    /// The gateway; without one, the network is directly connected.
     pub by: Option<IpAddr>,
 }
 

@@ -372,7 +372,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The routes of an answer. Who has no gateway of his own goes by that of the addresses.
+/// The routes of an answer. A route without a gateway uses that of the addresses.
 fn routes(given: &Success) -> Vec<Route> {
     let same = |a: &protocol::Address, b: &std::net::IpAddr| a.ip.is_ipv4() == b.is_ipv4();
     let gateways: Vec<_> = given.ips.iter().filter_map(|ip| ip.gateway).collect();

@@ -10,10 +10,10 @@ pub const VERSIONS: [&str; 2] = ["1.0.0", "1.1.0"];
 /// The network configuration. What is for others, such as `ipam`, is passed on as it is.
 #[derive(Debug, Deserialize)]
 pub struct Network {
-    /// Of the specification.
+    /// Version of the CNI specification.
     #[serde(rename = "cniVersion")]
     pub version: String,
-    /// Of the network.
+    /// Name of the network.
     #[serde(default)]
     pub name: String,
     /// The switch.
@@ -67,7 +67,7 @@ pub struct Ipam {
 /// What ADD answers, and what a plugin for addresses does.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Success {
-    /// Of the specification.
+    /// Version of the CNI specification.
     #[serde(rename = "cniVersion", default)]
     pub version: String,
     /// What was made.
@@ -116,10 +116,10 @@ impl Success {
 pub struct Interface {
     /// Its name.
     pub name: String,
-    /// Its Ethernet address.
+    /// MAC address of the interface.
     #[serde(default)]
     pub mac: String,
-    /// Its namespace.
+    /// Network namespace of the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<String>,
     /// What others say of theirs.
@@ -145,7 +145,7 @@ pub struct Ip {
 pub struct Route {
     /// Where to.
     pub dst: Address,
-    /// By whom; by default, the gateway of the addresses.
+    /// The gateway; by default, the gateway of the addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gw: Option<std::net::IpAddr>,
     /// What others say of theirs.
@@ -156,7 +156,7 @@ pub struct Route {
 /// What is answered when something fails.
 #[derive(Clone, Debug, Serialize)]
 pub struct Failure {
-    /// Of the specification.
+    /// Version of the CNI specification.
     #[serde(rename = "cniVersion")]
     pub version: String,
     /// Which kind of failure.

@@ -48,14 +48,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// See it work: a switch, a sender and a receiver, six seconds
 ///
-/// Runs a private switch in this process, and a sender and a receiver as processes of their own
-/// that share no memory with each other. Every byte of every frame is written by the sender and
-/// verified by the receiver, whose port makes the switch wait instead of dropping. Needs no root,
-/// no running daemon, and leaves nothing behind. Ends with status 0 only if every frame arrived.
+/// Runs a private switch in this process, and a sender and a receiver as separate processes that
+/// share no memory. The sender writes every byte of every frame, and the receiver checks it; its
+/// port applies backpressure, so no frame is dropped. The demo needs neither root nor a running
+/// daemon, and leaves nothing behind. The exit status is 0 only if every frame arrived.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// How long frames are sent
+    /// Duration of the transfer
     #[arg(long, value_name = "S", default_value = "3", value_parser = parse::positive_seconds)]
     seconds: Duration,
 

@@ -20,7 +20,7 @@ use terminal::say;
 pub struct Switch {
     stopper: Stopper,
     thread: Option<JoinHandle<io::Result<()>>>,
-    // Last: the directory goes when nobody uses it any more.
+    // Last: the directory goes when it is used no more.
     dir: PrivateDir,
 }
 
@@ -60,7 +60,7 @@ impl PrivateDir {
     fn new() -> Result<Self> {
         let name = format!("uvala-private-{}-{:x}", std::process::id(), clock_ns());
         let dir = std::env::temp_dir().join(name);
-        // One that is there already is somebody else's.
+        // One that is there already belongs to another process.
         let made = DirBuilder::new().mode(0o700).create(&dir);
         made.with_context(|| format!("cannot create {}", dir.display()))?;
         Ok(Self(dir))
@@ -69,7 +69,7 @@ impl PrivateDir {
 
 impl Drop for PrivateDir {
     fn drop(&mut self) {
-        // A leftover in the temporary directory harms nobody.
+        // A leftover in the temporary directory does no harm.
         let _ = remove_dir_all(&self.0);
     }
 }

@@ -15,7 +15,7 @@ pub struct Report {
     pub transfers: Vec<Transfer>,
     /// There and back, both ends asleep, in microseconds.
     pub round_trip: Latency,
-    /// Of one core, while nothing happens.
+    /// Percent of one core while no frame moves.
     pub idle_cpu_percent: f64,
     /// Memory of the process with the switch, without the ports' own.
     pub daemon_bytes: u64,

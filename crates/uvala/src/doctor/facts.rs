@@ -22,11 +22,11 @@ pub enum Socket {
 /// Who may do what with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rights {
-    /// Its permissions.
+    /// Permissions of the file.
     pub mode: u32,
-    /// Its user.
+    /// Owner of the file.
     pub uid: u32,
-    /// Its group.
+    /// Group of the file.
     pub gid: u32,
 }
 
@@ -37,25 +37,25 @@ impl Rights {
     }
 }
 
-/// A process that is a machine's monitor, by its command line.
+/// A process that is a machine's VMM, by its command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Monitor {
-    /// Its number.
+    /// PID of the process.
     pub pid: u32,
-    /// What it was told.
+    /// Arguments of the process.
     pub words: Vec<String>,
-    /// Whose it is.
+    /// User that runs it.
     pub user: Person,
 }
 
 /// A user whose machines would connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Person {
-    /// Its name.
+    /// Name of the user.
     pub name: String,
-    /// Its number.
+    /// UID of the user.
     pub uid: u32,
-    /// Its groups.
+    /// Groups of the user.
     pub gids: Vec<u32>,
     /// The name of one of them: its own if there is one of its name.
     pub group: Option<String>,

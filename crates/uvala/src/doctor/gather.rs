@@ -196,7 +196,7 @@ fn sockets(dir: &Path) -> Vec<PathBuf> {
     sockets.map(|entry| entry.path()).filter(is_ports).collect()
 }
 
-/// Users whom distributions have for libvirt's machines.
+/// Users that distributions create for libvirt's machines.
 fn people() -> Vec<Person> {
     let table = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let (users, groups) = (table("/etc/passwd"), table("/etc/group"));

@@ -69,13 +69,13 @@ pub fn mtus(ports: &[PortInfo]) -> Vec<Finding> {
     different.map(finding).collect()
 }
 
-/// Sockets of ports that are no more: nobody has them open, by /proc/net/unix.
+/// Sockets of deleted ports: no process has them open, by /proc/net/unix.
 pub fn stale(files: &[PathBuf], unix: &str) -> Vec<Finding> {
     let is_open =
         |path: &Path| unix.lines().any(|line| line.ends_with(&format!(" {}", path.display())));
     let left = files.iter().filter(|path| !is_open(path));
     left.map(|path| {
-        let what = format!("{} is a socket that nobody has open", path.display());
+        let what = format!("{} is a socket that no process has open", path.display());
         note("daemon", what, format!("rm {}", path.display()))
     })
     .collect()
@@ -98,7 +98,7 @@ pub struct Kernel {
     pub io_uring: bool,
     /// Sockets of AF_XDP.
     pub xdp: bool,
-    /// User namespaces for everybody.
+    /// User namespaces for all users.
     pub userns: bool,
 }
 

@@ -156,7 +156,7 @@ fn missing(name: &str, machine: &MachineInfo, socket: &Socket) -> Option<Finding
     })
 }
 
-/// Who would connect reaches another program, or nobody.
+/// A VMM that connects reaches another program, or none.
 fn replaced(name: &str, machine: &MachineInfo) -> Option<Finding> {
     let path = &machine.socket;
     let what = format!("another program has put its socket in the place of {path}");
@@ -200,7 +200,7 @@ fn opening(person: &Person) -> String {
     )
 }
 
-/// Why somebody cannot connect.
+/// Why a user cannot connect.
 fn refusal(machine: &MachineInfo, socket: &Socket, person: &Person) -> Option<String> {
     const SEARCH: u32 = 1;
     const WRITE: u32 = 2;

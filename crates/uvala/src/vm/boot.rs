@@ -18,7 +18,7 @@ use crate::cli::program;
 pub struct Boot<'a> {
     /// A Linux kernel.
     pub kernel: &'a Path,
-    /// Its initial file system.
+    /// Initramfs of the kernel.
     pub initrd: &'a Path,
     /// Processors.
     pub cpus: u16,

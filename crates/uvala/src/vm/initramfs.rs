@@ -37,7 +37,8 @@ pub fn number_of(port: &PortName) -> u8 {
     }
 }
 
-/// Its first process. A shell has jobs and Ctrl-C if its terminal is its own: of its session.
+/// The first process of the guest. A shell has jobs and Ctrl-C if its terminal is its own: of its
+/// session.
 fn init(port: &PortName, number: u8) -> String {
     let name = port.to_string();
     let name = name.rsplit(':').next().unwrap_or_default();

@@ -9,13 +9,13 @@ use std::os::fd::AsRawFd;
 /// Whether this user may use KVM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It opens, and its interface is the one that every VMM speaks.
+    /// The device opens, and has the interface that every VMM speaks.
     Usable,
-    /// It opens, and is no KVM of that version.
+    /// The device opens, and is no KVM of that version.
     Foreign,
-    /// It is there, and not for this user.
+    /// The device is there, and closed to this user.
     Closed,
-    /// There is none.
+    /// There is no such device.
     Missing,
 }
 

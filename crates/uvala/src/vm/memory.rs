@@ -10,7 +10,7 @@ pub struct Memory(u64);
 /// As much as there are addresses for.
 const MOST: u64 = 128 << 20;
 
-/// That is no amount of memory.
+/// Text that is no amount of memory.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("say MiB, or a unit: 512, 512M or 2G, from 1M to 128T")]
 pub struct NoMemory;

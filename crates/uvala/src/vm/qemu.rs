@@ -14,7 +14,7 @@ const CRASHES_NO_MORE: (u32, u32) = (8, 0);
 /// A QEMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Qemu {
-    /// Its version.
+    /// Version of the program, major and minor.
     pub version: (u32, u32),
     /// Does KVM run guests for us, as far as that makes a difference?
     pub kvm: bool,
@@ -45,7 +45,7 @@ impl Qemu {
         if self.version >= (9, 2) { "reconnect-ms=100" } else { "reconnect=1" }
     }
 
-    /// The same for the backend of a card, and that it connects; none where it cannot.
+    /// Options for a network backend that connects and reconnects; none where QEMU cannot.
     pub fn netdev_reconnect(self) -> Option<&'static str> {
         match self.version {
             (9, 2..) | (10.., _) => Some("server=off,reconnect-ms=100"),

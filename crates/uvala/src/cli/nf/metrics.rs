@@ -272,7 +272,7 @@ mod tests {
             r#"chain_dropped_frames_total{switch="vale1",chain="web",reason="no_instance"} 1"#,
             r#"rule_bytes_total{switch="vale0",rule="2"} 60"#,
         ] {
-            // Of f1 nobody knows it.
+            // Its value of f1 is unknown.
             assert!(text.contains(r#"port="f0"} 1.234"#));
             let is_it = |line: &str| line.strip_prefix("uvala_") == Some(sample);
             assert!(text.lines().any(is_it), "{text}");

@@ -15,13 +15,13 @@ use terminal::say;
 /// One of those that a process runs.
 #[derive(Debug)]
 pub struct Part {
-    /// Its name in the box.
+    /// Name of the function.
     pub name: String,
-    /// Its port; of several instances, the first one's.
+    /// Port of the function; of several instances, the first port.
     pub port: PortName,
     /// What it is to do.
     pub file: Option<PathBuf>,
-    /// Service that its port is to be of, if it is of none yet; else the one of its name.
+    /// Service of the port, if it is of none yet; else the one of its name.
     pub service: Option<String>,
     /// Instances of it.
     pub count: usize,
@@ -34,22 +34,35 @@ pub struct Part {
 #[error("{0}")]
 pub struct BadFile(String);
 
+/// The present name of a function. Under the old name, which is accepted for this release, its
+/// service has the old name, too, unless the command names one.
+pub fn present(name: &str) -> (&str, Option<&str>) {
+    match name {
+        "monitor" => {
+            say::remark("uvala: the function monitor is now called exporter; use that name");
+            ("exporter", Some(name))
+        }
+        name => (name, None),
+    }
+}
+
 impl Part {
-    /// Those that the words of `--with` name: three for each.
+    /// Functions that the values of `--with` name: three values each.
     pub fn of(words: &[String]) -> anyhow::Result<Vec<Self>> {
         let part = |[name, port, file]: &[String; 3]| {
-            if !NAMES.iter().any(|(known, _)| known == name) {
+            let (name, old) = present(name);
+            if !NAMES.iter().any(|(known, _)| *known == name) {
                 let why = format!("--with {name}: there is no such function");
                 return Err(Usage(why).into());
             }
             let (port, file) = (port.parse()?, (file != "-").then(|| file.into()));
-            let (name, service) = (name.clone(), None);
+            let (name, service) = (name.to_owned(), old.map(str::to_owned));
             Ok(Self { name, port, file, service, count: 1, has_others: true })
         };
         words.as_chunks().0.iter().map(part).collect()
     }
 
-    /// Service that its port is to be of, if nobody said so yet.
+    /// Service of the port, if it has none yet.
     pub fn service(&self) -> &str {
         self.service.as_deref().unwrap_or(&self.name)
     }

@@ -7,7 +7,7 @@ use protocol::{
     SwitchRef, SwitchRequest,
 };
 
-/// What its ports are to be, as far as somebody says it.
+/// Service and instances of the ports, as far as the command names them.
 #[derive(Debug)]
 pub struct Role<'a> {
     /// Instances of this service.
@@ -18,7 +18,7 @@ pub struct Role<'a> {
 
 impl Role<'_> {
     /// Ports that are there are of this service, or become it. Those that are not there will be.
-    pub fn settle(&self, connection: &Connection, ports: &[PortName]) -> anyhow::Result<()> {
+    pub fn assign(&self, connection: &Connection, ports: &[PortName]) -> anyhow::Result<()> {
         for (at, port) in (0u16..).zip(ports) {
             let call = Request::Port(PortRequest::Show(PortRef { port: port.clone() }));
             let info = match connection.call(call) {
@@ -28,12 +28,12 @@ impl Role<'_> {
                 Err(error) => return Err(error.into()),
             };
             let number = self.first.and_then(|first| first.checked_add(at));
-            self.settle_port(connection, &info, number)?;
+            self.assign_port(connection, &info, number)?;
         }
         Ok(())
     }
 
-    fn settle_port(
+    fn assign_port(
         &self,
         connection: &Connection,
         info: &PortInfo,

@@ -13,35 +13,36 @@ use protocol::name::PortName;
 use protocol::{ErrorCode, Failure, parse};
 
 use super::functions;
-use super::part::Part;
+use super::part::{Part, present};
 use super::place::{self, Role};
 use crate::cli::Global;
-use functions::wishes::Wishes;
+use functions::requests::Requests;
 use functions::{Function, NAMES, Others};
 use terminal::Usage;
 
 #[derive(Debug, clap::Args)]
 pub struct Run {
-    /// Which
+    /// Name of the function
     #[arg(value_parser = names())]
     function: String,
-    /// Its port, such as vale0:fw; made, if it is not there, as an instance of the service, and it
-    /// stays
+    /// Port of the function, such as vale0:fw; a port that is missing is added permanently, as an
+    /// instance of the service
     port: String,
-    /// What it is to do; TOML
+    /// Configuration file of the function, TOML
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Service that the port is an instance of, if it is of none yet [new: the function's name]
+    /// Service of the port, if it has none yet [default: the function's name]
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
-    /// Which instance it is then; of several threads, the first [new: those that are free]
+    /// Instance number of the port, then; with several threads, the first number [default: the
+    /// lowest free numbers]
     #[arg(long, value_name = "N")]
     instance: Option<u16>,
-    /// Instances to run, each in a thread of its own with a port of its own: vale0:fw, vale0:fw_1,
-    /// vale0:fw_2, ... [new: one for each of --cores]
+    /// Number of instances, each with a thread and a port of its own: vale0:fw, vale0:fw_1,
+    /// vale0:fw_2, ... [default: one for each of --cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
-    /// A core for each thread, as in 0,2-3
+    /// CPU core of each thread, such as 0,2-3
     #[arg(long, value_name = "LIST")]
     cores: Option<Cores>,
     /// One more function in the same thread, its port, and its file, or - for none; it may be said
@@ -49,21 +50,25 @@ pub struct Run {
     /// another one in a chain calls it
     #[arg(long, num_args = 3, value_names = ["FUNCTION", "PORT", "FILE"])]
     with: Vec<String>,
-    /// Trust group: functions of one exchange frames without a copy; this user's own, or one that
-    /// the daemon's file declares for several
+    /// Trust group: its members exchange frames without a copy. It is this user's own, or one that
+    /// the daemon's configuration declares for several users
     #[arg(long, value_name = "NAME", default_value = "nf")]
     group: String,
-    /// Memory of the trust group, if the port is its first, as in 64MiB: all of it counts in the
-    /// user's quota, and no port of the group does [default: the daemon's]
+    /// Memory of the trust group if this port creates it, such as 64MiB: the user's quota is
+    /// charged for all of it, and not for the group's ports [default: the daemon's]
     #[arg(long, value_name = "SIZE", value_parser = parse::bytes)]
     group_memory: Option<u64>,
-    /// End after so many seconds
+    /// End after SECS seconds
     #[arg(short = 'T', long, value_name = "SECS", value_parser = parse::seconds)]
     duration: Option<Duration>,
 }
 
 fn names() -> PossibleValuesParser {
-    NAMES.map(|(name, what)| PossibleValue::new(name).help(what)).into()
+    let value = |(name, what)| {
+        let value = PossibleValue::new(name).help(what);
+        if name == "exporter" { value.alias("monitor") } else { value }
+    };
+    NAMES.map(value).into()
 }
 
 /// Runs a function until it is to end, in one thread or in several; or several in one.
@@ -75,7 +80,7 @@ pub fn run(global: &Global, run: &Run) -> anyhow::Result<()> {
         place::check_switch(&connection, parts[at].port.switch())?;
         run.check_alone(&connection, (&parts, at), function)?;
     }
-    run.settle(global, &connection, &parts)?;
+    run.assign(global, &connection, &parts)?;
     let alone = run.alone(global, &parts, &functions)?;
     while functions.len() < run.count() {
         functions.push(parts[0].function()?);
@@ -90,8 +95,8 @@ pub fn run(global: &Global, run: &Run) -> anyhow::Result<()> {
     drop(connection);
     let stop = Stop::new().context("cannot make an eventfd")?;
     let has_file = parts.iter().any(|part| part.file.is_some());
-    let wishes =
-        Wishes::by_signals(has_file, run.count(), &stop).context("cannot catch signals")?;
+    let requests =
+        Requests::by_signals(has_file, run.count(), &stop).context("cannot catch signals")?;
     let end = run.duration.and_then(|limit| Instant::now().checked_add(limit));
     // Those of each thread: all of the only one, or one of each.
     let per_thread = functions.len() / run.count();
@@ -99,7 +104,7 @@ pub fn run(global: &Global, run: &Run) -> anyhow::Result<()> {
     let each = |instance: Instance| {
         let at = usize::from(instance.thread);
         let mut functions = threads[at].lock().unwrap_or_else(PoisonError::into_inner);
-        handle(global, &parts, instance, &mut functions, (&wishes[at], &stop, end))
+        handle(global, &parts, instance, &mut functions, (&requests[at], &stop, end))
     };
     run.threads(global, &parts, alone).each(&stop, each).map_err(|failed| run.told(failed))
 }
@@ -110,13 +115,13 @@ fn handle(
     parts: &[Part],
     instance: Instance,
     functions: &mut [Function],
-    (wishes, stop, end): (&Wishes, &Stop, Option<Instant>),
+    (requests, stop, end): (&Requests, &Stop, Option<Instant>),
 ) -> anyhow::Result<()> {
     let mut ports: Vec<_> = [instance.port].into_iter().chain(instance.others).collect();
     let names: Vec<_> = ports.iter().map(|port| port.name().clone()).collect();
     let mut shown: Vec<_> = ports.iter().map(Shown::of).collect();
     functions::run(&mut ports, functions, |functions| {
-        let (reload, show) = (wishes.reload(), wishes.show());
+        let (reload, show) = (requests.reload(), requests.show());
         for (at, function) in functions.iter_mut().enumerate() {
             if reload && parts[at].file.is_some() {
                 parts[at].reload(global, &names[at], function);
@@ -158,8 +163,10 @@ impl Run {
                        and name one core";
             return Err(Usage(why.to_owned()).into());
         }
-        let (name, file, port) = (self.function.clone(), self.config.clone(), self.port.parse()?);
-        let (service, has_others) = (self.service.clone(), !with.is_empty());
+        let (name, old) = present(&self.function);
+        let (file, port) = (self.config.clone(), self.port.parse()?);
+        let service = self.service.clone().or_else(|| old.map(str::to_owned));
+        let (name, has_others) = (name.to_owned(), !with.is_empty());
         let parts = [Part { name, port, file, service, count, has_others }];
         let parts: Vec<_> = parts.into_iter().chain(with).collect();
         let is_twice =
@@ -171,7 +178,7 @@ impl Run {
     }
 
     /// Ports that are there are what they are to be.
-    fn settle(
+    fn assign(
         &self,
         global: &Global,
         connection: &Connection,
@@ -179,9 +186,9 @@ impl Run {
     ) -> anyhow::Result<()> {
         let names = self.threads(global, parts, Vec::new()).names()?;
         let role = Role { service: self.service.as_deref(), first: self.instance };
-        role.settle(connection, &names)?;
+        role.assign(connection, &names)?;
         let others: Vec<_> = parts[1..].iter().map(|part| part.port.clone()).collect();
-        Role { service: None, first: None }.settle(connection, &others)
+        Role { service: None, first: None }.assign(connection, &others)
     }
 
     /// Ports of functions whose services no other process may be in.
@@ -204,8 +211,8 @@ impl Run {
         Ok(alone)
     }
 
-    /// Those of its first part's ports, with the other parts in the first; `alone`: see
-    /// [`Options::alone_at`].
+    /// Threads at the ports of the first part, the first of which runs the other parts; `alone`:
+    /// see [`Options::alone_at`].
     fn threads(&self, global: &Global, parts: &[Part], alone: Vec<PortName>) -> Threads {
         let options =
             Options::new().alone_at(alone).rings(1).group(&self.group).client(&self.function);
@@ -283,7 +290,7 @@ impl Run {
     }
 }
 
-/// Has listings show what a function counts; one that counts nothing needs no thread for that.
+/// Publishes the function's counters to listings; a function without counters needs no thread.
 fn show_numbers(shown: &mut Shown, function: &Function) {
     let mut numbers = Numbers::default();
     for (name, number) in function.numbers() {
@@ -291,7 +298,7 @@ fn show_numbers(shown: &mut Shown, function: &Function) {
         numbers.put(&name, number);
     }
     if numbers != Numbers::default() {
-        // Without a thread nobody is told, and the function goes on.
+        // The function goes on without the thread, and its counters stay unseen.
         let _ = shown.update(|last| *last = numbers);
     }
 }

@@ -1,4 +1,4 @@
-//! What the operator wants of a function that runs, said by signals.
+//! Requests of an operator to a running function, made by signals.
 //!
 //! | signal | |
 //! |---|---|
@@ -21,7 +21,7 @@ use signal_hook::iterator::Signals;
 /// What was wanted of an instance and not yet done. Relaxed: nothing else goes from thread to
 /// thread by it.
 #[derive(Clone, Debug, Default)]
-pub struct Wishes(Arc<AtomicU8>);
+pub struct Requests(Arc<AtomicU8>);
 
 const RELOAD: u8 = 1;
 const SHOW: u8 = 2;
@@ -29,28 +29,28 @@ const SHOW: u8 = 2;
 /// How long a function has to end in good order; it may be waiting for a daemon that is gone.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-impl Wishes {
-    /// From now on these signals are wishes of so many instances, SIGHUP only where there is a
+impl Requests {
+    /// From now on these signals are requests of so many instances, SIGHUP only where there is a
     /// file; or say that they are to stop.
     pub fn by_signals(has_file: bool, instances: usize, stop: &Stop) -> io::Result<Vec<Self>> {
         let always = [SIGUSR1, SIGINT, SIGTERM];
         let mut signals = Signals::new(always.iter().chain(has_file.then_some(&SIGHUP)))?;
-        let wishes: Vec<_> = (0..instances).map(|_| Self::default()).collect();
-        let (theirs, stop) = (wishes.clone(), stop.clone());
+        let requests: Vec<_> = (0..instances).map(|_| Self::default()).collect();
+        let (theirs, stop) = (requests.clone(), stop.clone());
         std::thread::spawn(move || {
             for signal in signals.forever() {
                 match signal {
-                    SIGHUP => theirs.iter().for_each(|wishes| wishes.want(RELOAD)),
-                    SIGUSR1 => theirs.iter().for_each(|wishes| wishes.want(SHOW)),
+                    SIGHUP => theirs.iter().for_each(|requests| requests.want(RELOAD)),
+                    SIGUSR1 => theirs.iter().for_each(|requests| requests.want(SHOW)),
                     _ => end(&stop, signal),
                 }
             }
         });
-        Ok(wishes)
+        Ok(requests)
     }
 
-    fn want(&self, wish: u8) {
-        self.0.fetch_or(wish, Ordering::Relaxed);
+    fn want(&self, request: u8) {
+        self.0.fetch_or(request, Ordering::Relaxed);
     }
 
     /// Is the file to be read? Once for each time.
@@ -58,14 +58,14 @@ impl Wishes {
         self.done(RELOAD)
     }
 
-    /// Is anybody to be told what was counted? Likewise.
+    /// Is there a request to print the counters? Likewise.
     pub fn show(&self) -> bool {
         self.done(SHOW)
     }
 
-    fn done(&self, wish: u8) -> bool {
-        let is_wanted = self.0.load(Ordering::Relaxed) & wish != 0;
-        is_wanted && self.0.fetch_and(!wish, Ordering::Relaxed) & wish != 0
+    fn done(&self, request: u8) -> bool {
+        let is_wanted = self.0.load(Ordering::Relaxed) & request != 0;
+        is_wanted && self.0.fetch_and(!request, Ordering::Relaxed) & request != 0
     }
 }
 

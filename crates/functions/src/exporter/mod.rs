@@ -1,4 +1,4 @@
-//! `monitor`: counts flows, and reports them to a collector by IPFIX.
+//! `exporter`: counts flows, and reports them to a collector by IPFIX.
 //!
 //! ```toml
 //! collector = "192.0.2.9:4739"
@@ -144,7 +144,7 @@ fn milliseconds(time: Duration) -> u64 {
 }
 
 /// The function.
-pub struct Monitor {
+pub struct Exporter {
     flows: Table<FiveTuple, Flow>,
     reports: Reports,
     now: Instant,
@@ -156,7 +156,7 @@ pub struct Monitor {
     no_room: u64,
 }
 
-impl Monitor {
+impl Exporter {
     /// Reads its file.
     pub fn new(text: &str) -> anyhow::Result<Self> {
         let config: Config = parse(text)?;
@@ -238,7 +238,7 @@ fn length(frame: &Frame<'_>) -> u64 {
     len as u64
 }
 
-impl Handler for Monitor {
+impl Handler for Exporter {
     fn frame(&mut self, frame: &mut Frame<'_>, _: &mut Made) -> Action {
         match key_of(frame).five_tuple() {
             Some(way) => self.count(way, length(frame)),

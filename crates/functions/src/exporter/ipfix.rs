@@ -38,18 +38,18 @@ const ADDRESSES_V6: [(u16, u16); 2] = [(27, 16), (28, 16)];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Reason {
-    /// It was silent.
+    /// The flow was idle.
     Idle = 1,
-    /// It goes on, and this is so far.
+    /// The flow goes on; this is an interim report.
     Active = 2,
-    /// The monitor ends.
+    /// The exporter ends.
     Forced = 4,
 }
 
 /// What a flow was since it was reported last.
 #[derive(Clone, Copy, Debug)]
 pub struct Record {
-    /// Its key.
+    /// Key of the flow.
     pub way: FiveTuple,
     /// Bytes of its IP packets.
     pub bytes: u64,

@@ -7,13 +7,13 @@ use proptest::prelude::*;
 use super::*;
 use crate::packet::{ethernet, ipv4};
 
-/// A collector, and a monitor that reports to it.
-fn pair(more: &str) -> (UdpSocket, Monitor) {
+/// A collector, and an exporter that reports to it.
+fn pair(more: &str) -> (UdpSocket, Exporter) {
     let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
     collector.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let address = collector.local_addr().unwrap();
-    let monitor = Monitor::new(&format!("collector = \"{address}\"\n{more}")).unwrap();
-    (collector, monitor)
+    let exporter = Exporter::new(&format!("collector = \"{address}\"\n{more}")).unwrap();
+    (collector, exporter)
 }
 
 /// Fields of a record by their numbers.
@@ -64,16 +64,16 @@ fn udp(sport: u16, len: usize) -> Vec<u8> {
     frame
 }
 
-fn come(monitor: &mut Monitor, frame: &[u8]) {
+fn come(exporter: &mut Exporter, frame: &[u8]) {
     let mut buffer = frame.to_vec();
-    let action = monitor.frame(&mut Frame::new(&mut buffer), &mut Made::default());
+    let action = exporter.frame(&mut Frame::new(&mut buffer), &mut Made::default());
     assert_eq!((action, &buffer[..]), (Action::Next, frame));
 }
 
-fn pass_time(monitor: &mut Monitor, seconds: u64) {
-    monitor.now += Duration::from_secs(seconds);
-    (0..64).for_each(|_| monitor.look());
-    monitor.reports.send(monitor.now);
+fn pass_time(exporter: &mut Exporter, seconds: u64) {
+    exporter.now += Duration::from_secs(seconds);
+    (0..64).for_each(|_| exporter.look());
+    exporter.reports.send(exporter.now);
 }
 
 #[test]
@@ -91,49 +91,49 @@ fn test_packets_are_as_long_as_they_say_and_no_longer_than_they_are() {
 
 #[test]
 fn test_a_silent_flow_is_reported_with_what_it_was() {
-    let (collector, mut monitor) = pair("");
-    (0..3).for_each(|_| come(&mut monitor, &udp(7000, 8)));
-    come(&mut monitor, &udp(7001, 100));
-    come(&mut monitor, &ethernet([255; 6], [4; 6], 0x0806, &[0; 46]));
-    pass_time(&mut monitor, 14);
-    assert_eq!((monitor.flows.len(), monitor.reports.records), (2, 0));
-    pass_time(&mut monitor, 1);
+    let (collector, mut exporter) = pair("");
+    (0..3).for_each(|_| come(&mut exporter, &udp(7000, 8)));
+    come(&mut exporter, &udp(7001, 100));
+    come(&mut exporter, &ethernet([255; 6], [4; 6], 0x0806, &[0; 46]));
+    pass_time(&mut exporter, 14);
+    assert_eq!((exporter.flows.len(), exporter.reports.records), (2, 0));
+    pass_time(&mut exporter, 1);
     let (sequence, mut records) = receive(&collector);
     records.sort();
-    assert_eq!((sequence, records.len(), monitor.flows.len()), (0, 2, 0));
+    assert_eq!((sequence, records.len(), exporter.flows.len()), (0, 2, 0));
     let small = records.iter().find(|fields| fields[&7] == 7000).unwrap();
     assert_eq!((small[&2], small[&1]), (3, 3 * 32), "without padding");
     assert_eq!((small[&8], small[&12]), (0x0a00_0001, 0x0a00_0002));
     assert_eq!((small[&11], small[&4], small[&136]), (53, 17, 1));
     assert_eq!(small[&152], small[&153]);
-    assert_eq!(monitor.counts()[1].1, 1, "an ARP packet");
+    assert_eq!(exporter.counts()[1].1, 1, "an ARP packet");
 }
 
 #[test]
 fn test_a_flow_that_goes_on_is_reported_from_time_to_time() {
-    let (collector, mut monitor) = pair("idle_s = 10\nactive_s = 20");
+    let (collector, mut exporter) = pair("idle_s = 10\nactive_s = 20");
     for _ in 0..5 {
-        come(&mut monitor, &udp(7000, 8));
-        pass_time(&mut monitor, 5);
+        come(&mut exporter, &udp(7000, 8));
+        pass_time(&mut exporter, 5);
     }
     let (_, records) = receive(&collector);
     assert_eq!((records[0][&136], records[0][&2]), (2, 4), "it goes on");
     assert_eq!(records[0][&153] - records[0][&152], 15_000);
-    monitor.finish();
+    exporter.finish();
     let (sequence, records) = receive(&collector);
     assert_eq!((sequence, records[0][&136], records[0][&2]), (1, 4, 1), "the end, the rest");
 }
 
 #[test]
 fn test_many_flows_make_many_messages_and_both_kinds_of_addresses() {
-    let (collector, mut monitor) = pair("flows = 40");
-    (0..50).for_each(|port| come(&mut monitor, &udp(port, 8)));
-    assert_eq!(monitor.counts()[2].1, 10, "without room");
-    pass_time(&mut monitor, 15);
+    let (collector, mut exporter) = pair("flows = 40");
+    (0..50).for_each(|port| come(&mut exporter, &udp(port, 8)));
+    assert_eq!(exporter.counts()[2].1, 10, "without room");
+    pass_time(&mut exporter, 15);
     let v6 = [&[0x60, 0, 0, 0, 0, 8, 17, 64][..], &[0xfd; 16], &[0xfe; 16], &[0, 9, 0, 8]].concat();
-    come(&mut monitor, &ethernet([2; 6], [4; 6], 0x86dd, &[v6, vec![0; 4]].concat()));
-    come(&mut monitor, &udp(9, 8));
-    monitor.finish();
+    come(&mut exporter, &ethernet([2; 6], [4; 6], 0x86dd, &[v6, vec![0; 4]].concat()));
+    come(&mut exporter, &udp(9, 8));
+    exporter.finish();
     let (mut all, mut sequence) = (Vec::new(), 0);
     while all.len() < 42 {
         let (number, records) = receive(&collector);
@@ -153,7 +153,7 @@ fn test_nonsense_is_refused() {
         ("collector = \"127.0.0.1:1\"\nidle_s = 0", "line 2"),
         ("collector = \"127.0.0.1:1\"\nidle = 9", "unknown key"),
     ] {
-        let error = format!("{:#}", Monitor::new(text).err().expect(text));
+        let error = format!("{:#}", Exporter::new(text).err().expect(text));
         assert!(error.contains(said), "{error}");
     }
 }
@@ -161,12 +161,12 @@ fn test_nonsense_is_refused() {
 proptest! {
     #[test]
     fn test_any_bytes_are_counted_somewhere(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
-        let (_collector, mut monitor) = pair("");
-        come(&mut monitor, &bytes);
+        let (_collector, mut exporter) = pair("");
+        come(&mut exporter, &bytes);
         let mut packet = udp(1, 60);
         packet.truncate(bytes.len());
         packet.iter_mut().zip(&bytes).skip(20).for_each(|(to, from)| *to = *from);
-        come(&mut monitor, &packet);
-        prop_assert_eq!(monitor.packets + monitor.other, 2);
+        come(&mut exporter, &packet);
+        prop_assert_eq!(exporter.packets + exporter.other, 2);
     }
 }
