@@ -377,7 +377,7 @@ fn what_the_policy_does_not_allow_is_refused() {
         let wanted = || HostIf { ifname: Some("ours2".to_owned()), ..HostIf::default() };
         let refused = |daemon| refusal(add(daemon, "vale0:x", PortKind::Tap, wanted())).1;
         std::fs::set_permissions(POLICY, std::fs::Permissions::from_mode(0o666)).unwrap();
-        assert!(refused(daemon).contains("writable by nobody else"));
+        assert!(refused(daemon).contains("only root may write it"));
         std::fs::set_permissions(POLICY, std::fs::Permissions::from_mode(0o644)).unwrap();
         chown(POLICY, Some(NOBODY), None).unwrap();
         assert!(refused(daemon).contains("must belong to root"));

@@ -1,4 +1,4 @@
-//! When a driver is interrupted for what it has got: not for every frame, and never too late.
+//! Interrupt moderation: a driver is not interrupted for every frame, and never too late.
 //!
 //! ```text
 //!   frames ──► owed ──► due? ──► told, owed = 0
@@ -6,13 +6,13 @@
 //!                        └─ not yet: asked again with the next frames, or when time has passed
 //! ```
 //!
-//! A driver that has not been told for a while, the *gap*, is told at once; what comes sooner after
-//! the last time waits for the rest of the gap, or until it is many. So the first frame on an idle
-//! link never waits, and however many frames there are, interrupts are at least a gap apart: a
-//! guest that cannot keep up spends its processor on frames, and not on interrupts.
+//! If the last interrupt is longer ago than the *gap*, the driver is interrupted at once. Otherwise
+//! the frames wait for the rest of the gap, or until there are many of them. So the first frame on
+//! an idle link never waits; and however many frames there are, interrupts are at least a gap
+//! apart: a guest that cannot keep up spends its processor on frames, not on interrupts.
 //!
-//! The gap is given ([`Coalesce`]), or adapts itself to what comes in a millisecond or more, the
-//! *epoch*: to how many frames were taken, and whether some were lost because there was no room.
+//! The gap is fixed ([`Coalesce`]), or it adapts once per *epoch*, a millisecond or more: to the
+//! number of frames that the driver took, and to whether frames were lost for want of room.
 //!
 //! ```text
 //!             BUSY frames or more, or lost ones        twice, up to LONGEST
@@ -21,48 +21,48 @@
 //!                           below CALM frames, and none lost
 //! ```
 //!
-//! Round trips of a driver that sleeps in between are fewer than CALM: an idle link has no gap. And
-//! one that cannot keep up has the longest gap soon, however few frames it takes.
+//! A driver that sleeps between round trips makes fewer than CALM of them, so an idle link has no
+//! gap. A driver that cannot keep up soon has the longest gap, however few frames it takes.
 //!
-//! There is no clock here. Whoever asks says what time it is, where that matters.
+//! There is no clock here; the caller passes the time where it matters.
 
-/// Frames in a millisecond from which on the gap grows, and below which there is none: one in eight
-/// and one in twelve microseconds.
+/// The frames in a millisecond from which on the gap grows, and below which there is none: one in
+/// eight and one in twelve microseconds.
 const BUSY: u64 = 120;
 const CALM: u64 = 80;
-/// Least time that is judged by, in nanoseconds.
+/// The length of an epoch, in nanoseconds.
 const EPOCH: u64 = 1_000_000;
 /// The gap of a busy driver, in nanoseconds: 125 000 to 15 625 interrupts a second.
 const SHORTEST: u64 = 8_000;
 const LONGEST: u64 = 64_000;
-/// So many frames do not wait for a gap that adapts: a driver that is fast is not held up.
+/// So many frames do not wait for an adaptive gap, so that a fast driver is not delayed.
 const MANY: u16 = 64;
 
-/// A gap that is given, as `ethtool -C` names its parts.
+/// A fixed gap, in the terms of `ethtool -C`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coalesce {
-    /// So many frames do not wait any longer; 0: there is no such number.
+    /// So many frames do not wait any longer; 0 means no such limit.
     pub frames: u16,
-    /// Least time between two interrupts, in microseconds.
+    /// The least time between two interrupts, in microseconds.
     pub usecs: u16,
 }
 
-/// The state of one queue.
+/// The moderation of one queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Moderation {
-    /// What the gap adapts to, where it does.
+    /// The epoch of an adaptive gap.
     epoch: Option<Epoch>,
-    /// Least time between two interrupts.
+    /// The least time between two interrupts.
     gap_ns: u64,
-    /// So many frames do not wait for it, if not 0.
+    /// So many frames do not wait for the gap; 0 means no such limit.
     many: u32,
-    /// Frames that the driver was not told of.
+    /// Frames since the last interrupt.
     owed: u32,
-    /// When it was told last, as far as that is known: with a given gap of nothing nobody asks.
+    /// The time of the last interrupt; not kept for a fixed gap of 0.
     told_ns: Option<u64>,
 }
 
-/// What has come since.
+/// What has happened in the current epoch.
 #[derive(Clone, Copy, Debug, Default)]
 struct Epoch {
     since_ns: u64,
@@ -72,7 +72,7 @@ struct Epoch {
 }
 
 impl Moderation {
-    /// One that keeps a gap that is given, or adapts it.
+    /// Moderation with a fixed gap, or with an adaptive one.
     #[must_use]
     pub fn new(fixed: Option<Coalesce>) -> Self {
         let (epoch, Coalesce { frames, usecs }) = match fixed {
@@ -83,7 +83,7 @@ impl Moderation {
         Self { epoch, gap_ns, many, owed: 0, told_ns: None }
     }
 
-    /// The driver has got so many frames.
+    /// Counts frames that the driver has got.
     #[inline]
     pub fn add(&mut self, frames: u32) {
         self.owed = self.owed.saturating_add(frames);
@@ -92,7 +92,7 @@ impl Moderation {
         }
     }
 
-    /// It has lost some, for want of room.
+    /// Records that frames were lost for want of room.
     #[inline]
     pub fn lose(&mut self) {
         if let Some(epoch) = &mut self.epoch {
@@ -100,15 +100,15 @@ impl Moderation {
         }
     }
 
-    /// Is there something that it was not told of?
+    /// Whether there were frames since the last interrupt.
     #[inline]
     #[must_use]
     pub fn owes(&self) -> bool {
         self.owed > 0
     }
 
-    /// Is it to be told now? Then it is taken to have been. `now_ns` is asked only where time
-    /// matters.
+    /// Whether to interrupt the driver now; if so, the caller does it. `now_ns` is called only if
+    /// time matters.
     #[inline]
     pub fn due(&mut self, now_ns: impl FnOnce() -> u64) -> bool {
         if self.owed == 0 {
@@ -128,14 +128,14 @@ impl Moderation {
         true
     }
 
-    /// Judges by what has come in an epoch, when that is over.
+    /// Adapts the gap at the end of an epoch.
     fn adapt(&mut self, now: u64) {
         let Some(epoch) = &mut self.epoch else { return };
         let time = now.saturating_sub(epoch.since_ns);
         if time < EPOCH {
             return;
         }
-        // In a millisecond.
+        // Frames in a millisecond.
         let rate = epoch.frames.saturating_mul(1_000_000) / time;
         if epoch.lost || rate >= BUSY {
             self.gap_ns = (self.gap_ns * 2).clamp(SHORTEST, LONGEST);
@@ -155,7 +155,7 @@ mod tests {
         Moderation::new(Some(Coalesce { frames, usecs }))
     }
 
-    /// So many frames come at this time: is the driver told of them?
+    /// Adds frames at this time; returns whether the driver is interrupted.
     fn tells(queue: &mut Moderation, frames: u32, now_ns: u64) -> bool {
         queue.add(frames);
         queue.due(|| now_ns)
@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// How often a driver is told in 20 ms if so many frames come every so many nanoseconds.
+    /// The interrupts in 20 ms, if so many frames come every so many nanoseconds.
     fn told_in_20_ms(queue: &mut Moderation, from: u64, frames: u32, every: u64) -> u64 {
         let times = (from..from + 20_000_000).step_by(usize::try_from(every).expect("short"));
         times.filter(|&now| tells(queue, frames, now)).count().try_into().expect("few")
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn one_that_adapts_leaves_round_trips_alone() {
         let mut queue = Moderation::new(None);
-        // 14 us: as fast as threads wake each other.
+        // 14 µs: as fast as threads wake each other.
         assert_eq!(told_in_20_ms(&mut queue, 0, 1, 14_000), 20_000_000u64.div_ceil(14_000));
         // Now and then a burst.
         assert_eq!(told_in_20_ms(&mut queue, 20_000_000, 50, 1_000_000), 20);

@@ -1,7 +1,7 @@
-//! There is an order: how a worker hears of what other threads want of it.
+//! A flag for pending requests: how a worker learns that another thread wants something of it.
 //!
-//! Orders go through a channel; a word says that one may be there, for a worker looks in each turn
-//! and a channel is dear, and an event wakes a worker that sleeps:
+//! Requests go through a channel. A worker looks in each turn, and a channel is expensive, so a
+//! flag says that a request may be pending; an event wakes a worker that sleeps:
 //!
 //! ```text
 //!   who has an order                worker, in each turn
@@ -21,24 +21,25 @@
 
 use crate::atomic::{AtomicBool, Ordering};
 
-/// Is an order pending?
+/// Whether a request is pending.
 #[derive(Debug, Default)]
 pub struct Pending(AtomicBool);
 
 impl Pending {
-    /// There is one: it was sent. The worker's event is to be set after this.
+    /// Marks that a request was sent. The sender sets the worker's event after this.
     pub fn set(&self) {
         self.0.store(true, Ordering::SeqCst);
     }
 
-    /// Is there? Asked by the worker in each turn.
+    /// Whether a request is pending. The worker asks in each turn.
     #[inline]
     #[must_use]
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// The worker looks into the channel after this: an order that comes then is not overlooked.
+    /// Clears the flag. The worker reads the channel after this, so it does not miss a later
+    /// request.
     pub fn clear(&self) {
         self.0.store(false, Ordering::SeqCst);
     }
@@ -50,7 +51,7 @@ mod models {
     use loom::sync::{Arc, Condvar, Mutex};
     use loom::thread;
 
-    /// What somebody who sleeps is woken by; one that was set before is not missed.
+    /// The event that wakes a sleeper; a sleeper does not miss one that was set before.
     #[derive(Default)]
     struct Event {
         is_set: Mutex<bool>,
@@ -72,7 +73,7 @@ mod models {
         }
     }
 
-    /// A channel with one order in it at most, for each is waited for.
+    /// A channel with one request at most, because the sender waits for each.
     #[derive(Default)]
     struct Shared {
         order: Mutex<Option<u32>>,
@@ -81,14 +82,14 @@ mod models {
         followed: Event,
     }
 
-    /// Sleeps whenever there is nothing; ends when it has followed `count` orders.
+    /// Sleeps while there is nothing to do; ends after `count` requests.
     fn worker(shared: &Shared, count: u32) {
         let mut followed = 0;
         while followed < count {
             if !shared.pending.is_set() {
                 shared.wake.wait();
             }
-            // As a turn does it.
+            // As in a turn of the worker.
             if shared.pending.is_set() {
                 loop {
                     shared.pending.clear();
@@ -101,7 +102,8 @@ mod models {
         }
     }
 
-    /// Every order is followed. One that were overlooked would leave both asleep, which loom finds.
+    /// Checks that every request is handled. If one were missed, both threads would sleep, which
+    /// loom finds.
     fn every_order_is_followed(count: u32) {
         loom::model(move || {
             let shared = Arc::new(Shared::default());

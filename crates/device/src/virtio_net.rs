@@ -1,53 +1,53 @@
-//! What lies in front of each frame in a queue of virtio-net (5.1.6).
+//! The header in front of each frame in a queue of virtio-net (5.1.6).
 
 use crate::virtqueue::features::{MRG_RXBUF, VERSION_1};
 
 /// Feature bits (5.1.3).
 pub mod features {
-    /// The device finishes checksums.
+    /// The device completes partial checksums.
     pub const CSUM: u64 = 1 << 0;
-    /// The driver finishes checksums.
+    /// The driver accepts partial checksums.
     pub const GUEST_CSUM: u64 = 1 << 1;
-    /// The device says its MTU.
+    /// The device tells its MTU.
     pub const MTU: u64 = 1 << 3;
-    /// The driver takes TCP runs over IPv4.
+    /// The driver accepts unsegmented TCP over IPv4.
     pub const GUEST_TSO4: u64 = 1 << 7;
-    /// The same over IPv6.
+    /// The driver accepts unsegmented TCP over IPv6.
     pub const GUEST_TSO6: u64 = 1 << 8;
-    /// With marks of congestion.
+    /// The driver accepts unsegmented TCP with ECN.
     pub const GUEST_ECN: u64 = 1 << 9;
-    /// The device cuts TCP runs over IPv4.
+    /// The device segments TCP over IPv4.
     pub const HOST_TSO4: u64 = 1 << 11;
-    /// The same over IPv6.
+    /// The device segments TCP over IPv6.
     pub const HOST_TSO6: u64 = 1 << 12;
-    /// With marks of congestion.
+    /// The device segments TCP with ECN.
     pub const HOST_ECN: u64 = 1 << 13;
     /// A frame may fill several buffers.
     pub const MRG_RXBUF: u64 = 1 << 15;
-    /// There is a control queue.
+    /// The device has a control queue.
     pub const CTRL_VQ: u64 = 1 << 17;
-    /// The driver announces itself when it has moved.
+    /// The driver can announce itself after a migration.
     pub const GUEST_ANNOUNCE: u64 = 1 << 21;
-    /// Several pairs of queues.
+    /// The device has several pairs of queues.
     pub const MQ: u64 = 1 << 22;
-    /// The driver takes UDP runs over IPv4.
+    /// The driver accepts unsegmented UDP over IPv4.
     pub const GUEST_USO4: u64 = 1 << 54;
-    /// The same over IPv6.
+    /// The driver accepts unsegmented UDP over IPv6.
     pub const GUEST_USO6: u64 = 1 << 55;
-    /// The device cuts UDP runs.
+    /// The device segments UDP.
     pub const HOST_USO: u64 = 1 << 56;
 }
 
-/// Most bytes of a header.
+/// The longest header.
 pub const HEADER_MAX: usize = 12;
 
-/// Bytes of the header with these features (5.1.6.1).
+/// The length of the header with these features (5.1.6.1).
 #[must_use]
 pub fn header_len(features: u64) -> usize {
     if features & (VERSION_1 | MRG_RXBUF) == 0 { 10 } else { HEADER_MAX }
 }
 
-/// Bytes of it that say what is left to do to the frame: none, if they are zeros.
+/// The bytes of the header that describe offloads; all zeros if there are none.
 pub const LEFT: usize = 10;
 
 /// The header of a frame that fills so many buffers.

@@ -1,7 +1,7 @@
-//! The daemon's side: starts the helper, or connects to one that the system starts.
+//! The daemon's side: starts the helper, or connects to one that the service manager starts.
 //!
-//! However the helper behaves, who asks knows after `PATIENCE`: clients wait for the daemon
-//! longer than that.
+//! However the helper behaves, a call returns within `PATIENCE`, which is shorter than a client
+//! waits for the daemon.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,38 +17,40 @@ use rustix::net::{
     sockopt,
 };
 
-use crate::wire::{Ask, Told, Word, hear_told, tell};
+use crate::wire::{Confirmation, Reply, Request, receive_reply, send_message};
 
-/// How long an answer may take.
+/// The time within which the helper must answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why there is no answer: what is to be said of the helper, with what to do.
+/// Why the helper did not answer. The message continues a sentence that names the helper.
 #[derive(Debug, thiserror::Error)]
-pub enum AskError {
-    /// No such file.
+pub enum HelperError {
+    /// The file does not exist.
     #[error("is not there; see helper in the daemon's configuration")]
     Missing,
-    /// Not for us.
+    /// The daemon may not start or reach the helper.
     #[error("is not for user {0}; let that user start it, or into the group of its socket")]
     NotForUs(u32),
-    /// A socket that was left behind.
-    #[error("is a socket on which nobody listens; try: systemctl start uvala-helper.socket")]
+    /// The socket is stale.
+    #[error(
+        "is a stale socket, on which no helper listens; try: systemctl start uvala-helper.socket"
+    )]
     NobodyListens,
-    /// It hangs, or others have it busy.
-    #[error("did not answer within {} s; see what keeps it, or end it: ps", PATIENCE.as_secs())]
+    /// The helper hangs, or is busy with other daemons.
+    #[error("did not answer within {} s; see what blocks it, or end it: ps", PATIENCE.as_secs())]
     Silent,
-    /// It has ended.
+    /// The helper ended.
     #[error("ended without an answer; is it uvala-helper, of the daemon's version?")]
     Gone,
-    /// It speaks something else.
-    #[error("answered what makes no sense; is it uvala-helper, of the daemon's version?")]
+    /// The answer is invalid.
+    #[error("sent an invalid answer; is it uvala-helper, of the daemon's version?")]
     Nonsense,
-    /// Something else.
+    /// A system call failed for another reason.
     #[error("cannot be asked: {0}")]
     System(#[source] io::Error),
 }
 
-impl From<io::Error> for AskError {
+impl From<io::Error> for HelperError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::NotFound => Self::Missing,
@@ -61,7 +63,7 @@ impl From<io::Error> for AskError {
     }
 }
 
-impl From<Errno> for AskError {
+impl From<Errno> for HelperError {
     fn from(errno: Errno) -> Self {
         match errno {
             Errno::BADMSG => Self::Nonsense,
@@ -70,36 +72,36 @@ impl From<Errno> for AskError {
     }
 }
 
-/// What the helper has said and given.
+/// The helper's answer.
 #[derive(Debug)]
 pub struct Answer {
-    /// What it said.
-    pub told: Told,
-    /// What it gave.
+    /// The reply.
+    pub reply: Reply,
+    /// The descriptors.
     pub fds: Vec<OwnedFd>,
-    /// The helper, which ends when it has heard the last word, or that there is none.
+    /// The helper, which waits for the confirmation that the port was made.
     pub listener: Listener,
 }
 
-/// A helper that may wait for the last word.
+/// A helper that may wait for a confirmation.
 #[derive(Debug)]
 pub struct Listener {
     socket: Option<OwnedFd>,
-    /// If we have started it ourselves.
+    /// The process, if the daemon started it.
     helper: Option<Child>,
 }
 
 impl Undo for Listener {
     fn keep(&mut self) -> io::Result<()> {
         match &self.socket {
-            Some(socket) => Ok(tell(socket, &Word::Made, &[])?),
+            Some(socket) => Ok(send_message(socket, &Confirmation::Made, &[])?),
             None => Ok(()),
         }
     }
 }
 
 impl Listener {
-    /// Who has not answered is not waited for. One that runs as somebody else may not be killed.
+    /// Kills a helper that has not answered, unless it runs as another user.
     fn end(&mut self) {
         if let Some(helper) = &mut self.helper {
             let _ = helper.kill();
@@ -108,7 +110,7 @@ impl Listener {
 }
 
 impl Drop for Listener {
-    /// It may have something to put back, which nobody who opens something waits for.
+    /// Lets the helper revert its changes, without waiting for that.
     fn drop(&mut self) {
         self.socket = None;
         if let Some(mut helper) = self.helper.take() {
@@ -118,20 +120,20 @@ impl Drop for Listener {
     }
 }
 
-/// Has the helper at `path`, a program or a socket, open something.
+/// Asks the helper at `path`, a program or a socket, to open an interface.
 ///
 /// # Errors
-/// It cannot be asked, or does not answer.
-pub fn ask(path: &Path, ask: &Ask) -> Result<Answer, AskError> {
-    ask_within(PATIENCE, path, ask)
+/// The helper cannot be reached, or does not answer.
+pub fn ask(path: &Path, request: &Request) -> Result<Answer, HelperError> {
+    ask_within(PATIENCE, path, request)
 }
 
-fn ask_within(patience: Duration, path: &Path, ask: &Ask) -> Result<Answer, AskError> {
+fn ask_within(patience: Duration, path: &Path, request: &Request) -> Result<Answer, HelperError> {
     let end = Instant::now() + patience;
     let mut listener = reach(patience, path)?;
     let socket = listener.socket.as_ref().expect("it is there until the end");
-    match converse(socket, ask, end) {
-        Ok((told, fds)) => Ok(Answer { told, fds, listener }),
+    match converse(socket, request, end) {
+        Ok((reply, fds)) => Ok(Answer { reply, fds, listener }),
         Err(error) => {
             listener.end();
             Err(error)
@@ -140,11 +142,11 @@ fn ask_within(patience: Duration, path: &Path, ask: &Ask) -> Result<Answer, AskE
 }
 
 /// Connects to the helper, or starts it.
-fn reach(patience: Duration, path: &Path) -> Result<Listener, AskError> {
+fn reach(patience: Duration, path: &Path) -> Result<Listener, HelperError> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     if std::fs::metadata(path)?.file_type().is_socket() {
         let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
-        // Also for a place in the line of those who wait to be served.
+        // The limit includes the time in the socket's backlog.
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(patience))?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
         return Ok(Listener { socket: Some(socket), helper: None });
@@ -152,17 +154,21 @@ fn reach(patience: Duration, path: &Path) -> Result<Listener, AskError> {
     let (ours, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
     let mut command = Command::new(path);
     command.env_clear().stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
-    // The only copy of its end is its own when the command is gone, so its death is noticed.
+    // The helper gets the only copy of its end, so the daemon notices when the helper dies.
     let helper = Some(command.spawn()?);
     Ok(Listener { socket: Some(ours), helper })
 }
 
-fn converse(socket: &OwnedFd, ask: &Ask, end: Instant) -> Result<(Told, Vec<OwnedFd>), AskError> {
-    // No time at all would be for ever.
+fn converse(
+    socket: &OwnedFd,
+    request: &Request,
+    end: Instant,
+) -> Result<(Reply, Vec<OwnedFd>), HelperError> {
+    // A timeout of zero would mean to wait for ever.
     let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, Some(left))?;
-    tell(socket, ask, &[])?;
-    Ok(hear_told(socket)?)
+    send_message(socket, request, &[])?;
+    Ok(receive_reply(socket)?)
 }
 
 #[cfg(test)]
@@ -170,24 +176,24 @@ mod tests {
     use super::*;
     use crate::wire::Kind;
 
-    fn question() -> Ask {
-        Ask::plain(Kind::Tap, "tap0")
+    fn question() -> Request {
+        Request::plain(Kind::Tap, "tap0")
     }
 
     #[test]
     fn what_is_no_helper_is_said_to_be_none() {
         let error = |path| ask(Path::new(path), &question()).expect_err(path);
-        assert!(matches!(error("/no/such/helper"), AskError::Missing));
-        assert!(matches!(error("/bin/true"), AskError::Gone));
-        assert!(matches!(error("/etc"), AskError::NotForUs(_)));
+        assert!(matches!(error("/no/such/helper"), HelperError::Missing));
+        assert!(matches!(error("/bin/true"), HelperError::Gone));
+        assert!(matches!(error("/etc"), HelperError::NotForUs(_)));
     }
 
     #[test]
     fn a_helper_that_hangs_is_not_waited_for() {
-        // It hears what is asked, and waits for more.
+        // `cat` reads the request and waits for more.
         let silent = ask_within(Duration::from_millis(50), Path::new("/bin/cat"), &question());
         let error = silent.expect_err("it says nothing");
-        assert!(matches!(error, AskError::Silent), "{error}");
+        assert!(matches!(error, HelperError::Silent), "{error}");
     }
 
     #[test]
@@ -196,8 +202,8 @@ mod tests {
         let pair = socketpair(family, kind, SocketFlags::CLOEXEC, None).expect("descriptors");
         rustix::net::send(&pair.1, b"{}", rustix::net::SendFlags::empty()).expect("room");
         let end = Instant::now() + PATIENCE;
-        assert!(matches!(converse(&pair.0, &question(), end), Err(AskError::Nonsense)));
+        assert!(matches!(converse(&pair.0, &question(), end), Err(HelperError::Nonsense)));
         drop(pair.1);
-        assert!(matches!(converse(&pair.0, &question(), end), Err(AskError::Gone)));
+        assert!(matches!(converse(&pair.0, &question(), end), Err(HelperError::Gone)));
     }
 }

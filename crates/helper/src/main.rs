@@ -1,7 +1,7 @@
-//! `uvala-helper`: opens one network interface for who asks on standard input, and ends.
+//! `uvala-helper`: opens one network interface for the process at its standard input, and ends.
 //!
-//! Where it has changed something of the interface, it waits to hear that the port is made, and
-//! puts it back otherwise: also when who asked dies.
+//! If it has changed the interface, it waits for the confirmation that the port was made. Without
+//! one, or if the daemon dies, it reverts the changes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use helper::policy::Policy;
-use helper::wire::{Ask, Kind, Told, hear, hear_made, tell};
+use helper::wire::{Kind, Reply, Request, receive_request, send_message, wait_for_confirmation};
 use hostif::netlink::Interface;
 use hostif::sys::steer;
 use hostif::tap::TapSpec;
@@ -19,12 +19,12 @@ use protocol::Queues;
 use rustix::net::{SocketType, sockopt};
 use rustix::thread::{CapabilitySet, capabilities, no_new_privs};
 
-/// How long a port may take to be made of what was opened; less than its unit lets it run.
+/// The time within which the daemon must confirm; less than the helper's unit lets it run.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What was opened.
-struct Found {
-    /// By an XDP program in the driver.
+/// An open interface.
+struct OpenInterface {
+    /// The XDP program runs in the driver.
     native: bool,
     interface: Interface,
     fds: Vec<OwnedFd>,
@@ -35,20 +35,20 @@ fn main() -> ExitCode {
     let socket = io::stdin();
     let socket = socket.as_fd();
     let answer = serve(socket);
-    let (told, fds) = match &answer {
-        Ok((told, found)) => (told.clone(), &found.fds[..]),
-        Err(why) => (Told::Refused(why.clone()), &[][..]),
+    let (reply, fds) = match &answer {
+        Ok((reply, opened)) => (reply.clone(), &opened.fds[..]),
+        Err(why) => (Reply::Refused(why.clone()), &[][..]),
     };
     let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-    match (tell(socket, &told, &fds), answer) {
-        (Ok(()), Ok((_, found))) => {
-            let Found { fds, undo, .. } = found;
-            // They are the daemon's now, and closed when it closes them.
+    match (send_message(socket, &reply, &fds), answer) {
+        (Ok(()), Ok((_, opened))) => {
+            let OpenInterface { fds, undo, .. } = opened;
+            // The daemon has copies, and closes them when the port is deleted.
             drop(fds);
             if let Some(mut undo) = undo
-                && hear_made(socket, PATIENCE)
+                && wait_for_confirmation(socket, PATIENCE)
             {
-                // What is ours to put back can be left.
+                // If this fails, the changes stay, which is what was asked.
                 let _ = undo.keep();
             }
             ExitCode::SUCCESS
@@ -61,27 +61,29 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(socket: BorrowedFd<'_>) -> Result<(Told, Found), String> {
+fn serve(socket: BorrowedFd<'_>) -> Result<(Reply, OpenInterface), String> {
     let uid = caller(socket)?;
-    let ask = hear(socket).map_err(|error| format!("uvala-helper: no question: {error}"))?;
+    let request =
+        receive_request(socket).map_err(|error| format!("uvala-helper: no question: {error}"))?;
     let policy = Policy::load().map_err(|error| error.to_string())?;
-    policy.judge(uid, &ask).map_err(|error| error.to_string())?;
+    policy.judge(uid, &request).map_err(|error| error.to_string())?;
     let namespace = namespace::own().map_err(|error| format!("uvala-helper: /proc: {error}"))?;
-    let found = open(&ask).map_err(|error| explain(&error))?;
-    let interface = found.interface.clone();
-    // The kernel also finds it by names that were added to it, which a rule may fit by chance.
-    if interface.name != ask.ifname {
+    let opened = open(&request).map_err(|error| explain(&error))?;
+    let interface = opened.interface.clone();
+    // The kernel also finds an interface by its alternative names, which a rule could match by
+    // chance.
+    if interface.name != request.ifname {
         return Err(format!(
             "{} is another name of interface {}, and the policy goes by that: choose it as ifname",
-            ask.ifname, interface.name
+            request.ifname, interface.name
         ));
     }
-    let (native, changed) = (found.native, found.undo.is_some());
-    Ok((Told::Opened { native, changed, namespace, interface }, found))
+    let (native, changed) = (opened.native, opened.undo.is_some());
+    Ok((Reply::Opened { native, changed, namespace, interface }, opened))
 }
 
-/// Who asks: who connected, if root started this for them, as a service manager does; otherwise it
-/// must be who started it, who may have got that socket anywhere.
+/// The user who asks: the peer of the socket, if root started the helper, as a service manager
+/// does. Otherwise the peer must be the user who started it, who may have got the socket anywhere.
 fn caller(socket: BorrowedFd<'_>) -> Result<u32, String> {
     let odd = |error| format!("uvala-helper: standard input is no socket: {error}");
     if sockopt::socket_type(socket).map_err(odd)? != SocketType::SEQPACKET {
@@ -95,48 +97,48 @@ fn caller(socket: BorrowedFd<'_>) -> Result<u32, String> {
     Ok(peer)
 }
 
-fn open(ask: &Ask) -> Result<Found, HostError> {
+fn open(request: &Request) -> Result<OpenInterface, HostError> {
     let (native, undo) = (false, None);
-    match ask.kind {
+    match request.kind {
         Kind::Tap => {
-            let sets = ask.mtu.is_some() || ask.mac.is_some() || ask.address.is_some();
-            if sets && hostif::exists(&ask.ifname) {
+            let sets = request.mtu.is_some() || request.mac.is_some() || request.address.is_some();
+            if sets && hostif::exists(&request.ifname) {
                 return Err(HostError::Helper(format!(
                     "interface {} was there before, and the helper changes only those that it \
                      makes: leave mtu, mac and address out, or delete it",
-                    ask.ifname
+                    request.ifname
                 )));
             }
-            let (mac, address) = (ask.mac.map(|mac| mac.0), ask.ip());
-            let name = ask.ifname.clone();
-            let queues = ask.queues.as_ref().and_then(Queues::count);
-            let (mtu, existing, strict) = (ask.mtu, ask.existing, true);
+            let (mac, address) = (request.mac.map(|mac| mac.0), request.ip());
+            let name = request.ifname.clone();
+            let queues = request.queues.as_ref().and_then(Queues::count);
+            let (mtu, existing, strict) = (request.mtu, request.existing, true);
             let namespace = None;
             let spec = TapSpec { name, mtu, mac, address, queues, namespace, existing, strict };
             // An existing TAP is opened without changes, so there is nothing to revert.
             let tap::Handles { queues, interface, .. } = tap::open(&spec, None)?;
-            Ok(Found { native, interface, fds: queues, undo })
+            Ok(OpenInterface { native, interface, fds: queues, undo })
         }
         Kind::Packet => {
-            let packet::Handles { socket, interface, .. } = packet::open(&ask.ifname, false)?;
-            Ok(Found { native, interface, fds: vec![socket], undo })
+            let packet::Handles { socket, interface, .. } = packet::open(&request.ifname, false)?;
+            Ok(OpenInterface { native, interface, fds: vec![socket], undo })
         }
         Kind::Xdp => {
-            let name = ask.ifname.clone();
-            let filter = ask.filter.clone().unwrap_or_default();
-            let queues = ask.queues.as_ref().map(Queues::numbers);
+            let name = request.ifname.clone();
+            let filter = request.filter.clone().unwrap_or_default();
+            let queues = request.queues.as_ref().map(Queues::numbers);
             let spec = XdpSpec { name, namespace: None, queues, filter };
             let xdp::Handles { sockets, steering, interface, undo, .. } = xdp::open(&spec)?;
             let sockets = sockets.into_iter().map(|(_, socket)| socket);
             let steer::Steering { map, link, membership, native } = steering;
             let fds = [map, link, membership].into_iter().chain(sockets);
-            Ok(Found { native, interface, fds: fds.collect(), undo })
+            Ok(OpenInterface { native, interface, fds: fds.collect(), undo })
         }
     }
 }
 
-/// What the kernel refuses, as the daemon is told. It is this program that is to have the rights:
-/// where it has not all of them, how it gets them.
+/// The error that the daemon gets. If the helper itself lacks capabilities, it says how to give
+/// them.
 fn explain(error: &HostError) -> String {
     use HostError::{MayNotPacket, MayNotTap, MayNotXdp};
     let has = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
@@ -160,6 +162,6 @@ fn explain(error: &HostError) -> String {
     format!("uvala-helper has no rights to hand out; {cure}")
 }
 
-/// What it is to have.
+/// The capabilities of the helper.
 const RIGHTS: CapabilitySet =
     CapabilitySet::NET_ADMIN.union(CapabilitySet::NET_RAW).union(CapabilitySet::BPF);

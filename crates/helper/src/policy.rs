@@ -1,4 +1,4 @@
-//! Who may have what: one file that only root can have written.
+//! The helper's policy: one file that only root can write.
 //!
 //! ```toml
 //! [[allow]]
@@ -8,8 +8,8 @@
 //! addresses = ["10.0.0.0/24"]
 //! ```
 //!
-//! An address brings a route: who could choose any would have all that the host sends. So a TAP
-//! has one of the networks that are named, or none.
+//! An address brings a route: a user who could choose any address would receive all that the host
+//! sends. So a TAP gets an address of the networks that the policy names, or none.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -19,15 +19,15 @@ use protocol::Address;
 use rustix::fs::OFlags;
 use serde::Deserialize;
 
-use crate::wire::{Ask, Kind};
+use crate::wire::{Kind, Request};
 
-/// Where it is.
+/// The path of the policy.
 pub const PATH: &str = "/etc/uvala/helper.toml";
 const DIRECTORY: &str = "/etc/uvala";
-/// Most bytes of it.
+/// The most bytes of the file.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// What the file says.
+/// The parsed policy.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
@@ -41,12 +41,12 @@ struct Allow {
     user: User,
     kinds: Vec<Kind>,
     interfaces: Vec<String>,
-    /// Networks of which the host may have an address on a TAP.
+    /// The networks of which the host may have an address on a TAP.
     #[serde(default)]
     addresses: Vec<Address>,
 }
 
-/// By number, or by a name of `/etc/passwd`.
+/// A user ID, or a name of `/etc/passwd`.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum User {
@@ -54,48 +54,48 @@ enum User {
     Name(String),
 }
 
-/// Why there is nothing to go by, or nothing that allows it.
+/// Why there is no valid policy, or why it forbids a request.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
-    /// No file.
+    /// The file cannot be read.
     #[error("uvala-helper: cannot read {0}: {1}; it says who may have which interface")]
     Unreadable(&'static str, std::io::Error),
-    /// Others could have written it.
-    #[error("uvala-helper: {0} must belong to root and be writable by nobody else")]
+    /// Users other than root can write the file.
+    #[error("uvala-helper: {0} must belong to root, and only root may write it")]
     Open(&'static str),
-    /// Not what it should be.
+    /// The file is invalid.
     #[error("uvala-helper: {PATH}: {0}")]
     Nonsense(String),
-    /// It does not allow it.
+    /// No rule allows the request.
     #[error(
         "user {uid} may not have a {} on interface {}: {PATH} does not allow it",
         .kind.name(), .ifname.escape_debug()
     )]
     Forbidden {
-        /// Who.
+        /// The user.
         uid: u32,
-        /// What.
+        /// The kind of port.
         kind: Kind,
-        /// Where.
+        /// The interface.
         ifname: String,
     },
-    /// Nor this address.
+    /// No rule allows the address.
     #[error(
         "user {uid} may not have address {address} on interface {}: {PATH} names no network that \
          it is in (addresses)", .ifname.escape_debug()
     )]
     Elsewhere {
-        /// Who.
+        /// The user.
         uid: u32,
-        /// What.
+        /// The address.
         address: Address,
-        /// Where.
+        /// The interface.
         ifname: String,
     },
 }
 
 impl Policy {
-    /// Reads the file, after looking whose it is.
+    /// Reads the file, after a check of its owner.
     ///
     /// # Errors
     /// [`PolicyError`].
@@ -114,8 +114,8 @@ impl Policy {
         Self::parse(&read(file)?)
     }
 
-    /// Reads what it says. Users are of `/etc/passwd`: no name service, for a program with rights
-    /// loads no foreign modules.
+    /// Parses a policy. User names are looked up in `/etc/passwd` only: a name service would load
+    /// foreign modules into a privileged program.
     ///
     /// # Errors
     /// [`PolicyError::Nonsense`].
@@ -141,23 +141,23 @@ impl Policy {
         }
     }
 
-    /// Whether this user may have this.
+    /// Checks a request of a user.
     ///
     /// # Errors
     /// [`PolicyError::Forbidden`], [`PolicyError::Elsewhere`].
-    pub fn judge(&self, uid: u32, ask: &Ask) -> Result<(), PolicyError> {
+    pub fn judge(&self, uid: u32, request: &Request) -> Result<(), PolicyError> {
         let allows = |allow: &Allow| {
             matches!(allow.user, User::Number(user) if user == uid)
-                && allow.kinds.contains(&ask.kind)
-                && allow.interfaces.iter().any(|pattern| matches(pattern, &ask.ifname))
+                && allow.kinds.contains(&request.kind)
+                && allow.interfaces.iter().any(|pattern| matches(pattern, &request.ifname))
         };
-        let ifname = ask.ifname.clone();
+        let ifname = request.ifname.clone();
         let allowed: Vec<_> = self.allow.iter().filter(|allow| allows(allow)).collect();
         if allowed.is_empty() {
-            return Err(PolicyError::Forbidden { uid, kind: ask.kind, ifname });
+            return Err(PolicyError::Forbidden { uid, kind: request.kind, ifname });
         }
         let mut networks = allowed.iter().flat_map(|allow| &allow.addresses);
-        match ask.address {
+        match request.address {
             Some(address) if !networks.any(|network| address.is_within(*network)) => {
                 Err(PolicyError::Elsewhere { uid, address, ifname })
             }
@@ -184,7 +184,7 @@ fn matches(pattern: &str, name: &str) -> bool {
 }
 
 impl User {
-    /// The number, which may be written as text.
+    /// The user ID, which may be written as text.
     fn number(&self, users: &str) -> Result<u32, PolicyError> {
         let name = match self {
             Self::Number(number) => return Ok(*number),
@@ -211,16 +211,16 @@ mod tests {
         let text = "[[allow]]\nuser = 1000\nkinds = [\"tap\"]\ninterfaces = [\"tap*\", \"lan\"]\n\
                     [[allow]]\nuser = \"root\"\nkinds = [\"xdp\"]\ninterfaces = [\"eth1\"]\n";
         let policy = Policy::parse(text).unwrap();
-        let may = |uid, kind, name| policy.judge(uid, &Ask::plain(kind, name)).is_ok();
+        let may = |uid, kind, name| policy.judge(uid, &Request::plain(kind, name)).is_ok();
         assert!(may(1000, Kind::Tap, "tap0") && may(1000, Kind::Tap, "lan"));
         assert!(may(0, Kind::Xdp, "eth1"), "by name");
         assert!(!may(1000, Kind::Packet, "tap0") && !may(1000, Kind::Tap, "lan0"));
         assert!(!may(1001, Kind::Tap, "tap0") && !may(0, Kind::Tap, "tap0"));
         assert!(!may(0, Kind::Xdp, "eth10") && !may(0, Kind::Xdp, ""));
-        let refusal = policy.judge(7, &Ask::plain(Kind::Xdp, "eth1")).unwrap_err().to_string();
+        let refusal = policy.judge(7, &Request::plain(Kind::Xdp, "eth1")).unwrap_err().to_string();
         assert!(refusal.contains("user 7 may not have a xdp on interface eth1"), "{refusal}");
         let nobody = Policy::parse("").unwrap();
-        assert!(nobody.judge(0, &Ask::plain(Kind::Tap, "tap0")).is_err());
+        assert!(nobody.judge(0, &Request::plain(Kind::Tap, "tap0")).is_err());
     }
 
     #[test]
@@ -232,7 +232,7 @@ mod tests {
         };
         for (user, uid) in [("7", 7), ("\"7\"", 7), ("\"red\"", 7), ("\"blue\"", 9)] {
             let policy = with(user).expect(user);
-            let may = |uid| policy.judge(uid, &Ask::plain(Kind::Tap, "a")).is_ok();
+            let may = |uid| policy.judge(uid, &Request::plain(Kind::Tap, "a")).is_ok();
             assert!(may(uid) && !may(8) && !may(0), "{user}");
         }
         for user in ["\"nosuch\"", "\"half\"", "\"\"", "\"x\"", "\"-1\"", "\"4294967296\""] {
@@ -249,7 +249,7 @@ mod tests {
         let policy = Policy::parse(text).unwrap();
         let may = |name: &str, address: &str| {
             let address = Some(address.parse().unwrap());
-            policy.judge(7, &Ask { address, ..Ask::plain(Kind::Tap, name) }).is_ok()
+            policy.judge(7, &Request { address, ..Request::plain(Kind::Tap, name) }).is_ok()
         };
         for address in ["10.0.0.1/24", "10.0.0.9/32", "fd00::1/64", "fd00::ffff/128"] {
             assert!(may("lan", address), "{address}");
@@ -261,10 +261,12 @@ mod tests {
             assert!(!may("lan", address), "{address}");
         }
         assert!(!may("lan", "a00::1/64"), "the same bits, of the other family");
-        assert!(policy.judge(7, &Ask::plain(Kind::Tap, "tap0")).is_ok(), "without an address");
-        let ask =
-            Ask { address: Some("9.9.9.9/8".parse().unwrap()), ..Ask::plain(Kind::Tap, "lan") };
-        let refusal = policy.judge(7, &ask).unwrap_err().to_string();
+        assert!(policy.judge(7, &Request::plain(Kind::Tap, "tap0")).is_ok(), "without an address");
+        let request = Request {
+            address: Some("9.9.9.9/8".parse().unwrap()),
+            ..Request::plain(Kind::Tap, "lan")
+        };
+        let refusal = policy.judge(7, &request).unwrap_err().to_string();
         assert!(refusal.contains("user 7 may not have address 9.9.9.9/8"), "{refusal}");
     }
 

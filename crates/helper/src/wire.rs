@@ -1,4 +1,5 @@
-//! One question, one answer: messages of JSON on a SEQPACKET socket, descriptors beside the answer.
+//! The helper's protocol: one request, one reply, as JSON on a SEQPACKET socket, with descriptors
+//! beside the reply.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -15,26 +16,26 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Most bytes of a message.
+/// The most bytes of a message.
 pub const MESSAGE_MAX: usize = 4096;
-/// Most descriptors of an answer: a socket for each queue, a map, a program, and what has the
-/// interface listen.
+/// The most descriptors of a reply: a socket for each queue, a map, a program, and the socket that
+/// makes the interface accept frames.
 pub const FDS_MAX: usize = 67;
 
-/// What is to be opened.
+/// The kind of port to open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// A TAP, made if there is none.
+    /// A TAP, created if there is none.
     Tap,
-    /// A packet socket on an interface that is there.
+    /// A packet socket on an existing interface.
     Packet,
-    /// AF_XDP sockets on its queues, and a program in front of its driver.
+    /// AF_XDP sockets on the queues of an existing interface, and an XDP program.
     Xdp,
 }
 
 impl Kind {
-    /// What it is called.
+    /// The name in messages and in the policy.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -45,36 +46,36 @@ impl Kind {
     }
 }
 
-/// The question.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Ask {
-    /// What.
+pub struct Request {
+    /// The kind of port.
     pub kind: Kind,
-    /// The interface.
+    /// The name of the interface.
     pub ifname: String,
-    /// For a TAP: its MTU.
+    /// The MTU of a TAP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
-    /// Its address.
+    /// The MAC address of a TAP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
-    /// An IP address for the host on it.
+    /// An IP address for the host on a TAP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<Address>,
-    /// Only one that is there is opened, and none is made.
+    /// Open an existing TAP only; do not create one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub existing: bool,
-    /// For AF_XDP: which queues. For a TAP: how many.
+    /// The numbers of queues for AF_XDP, the number of queues for a TAP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<Queues>,
-    /// Which frames.
+    /// The frames that AF_XDP sockets get.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<Filter>,
 }
 
-impl Ask {
-    /// For an interface as it is, in tests.
+impl Request {
+    /// A request without options, for tests.
     #[cfg(test)]
     pub(crate) fn plain(kind: Kind, ifname: &str) -> Self {
         Self {
@@ -96,29 +97,30 @@ impl Ask {
     }
 }
 
-/// The answer.
+/// A reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Told {
-    /// Here it is: the queues of a TAP; a packet socket;
-    /// or the map, the program, what has the interface listen, and a socket for each queue.
+pub enum Reply {
+    /// The interface is open. The descriptors are the queues of a TAP; or a packet socket; or the
+    /// map, the program, the socket that makes the interface accept frames, and a socket for each
+    /// queue.
     Opened {
-        /// The program runs in the driver.
+        /// The XDP program runs in the driver.
         native: bool,
-        /// Something of it was changed, and is put back unless the helper [hears](hear_made) that
-        /// the port is made.
+        /// The helper has changed the interface, and reverts the changes unless it is reply that the
+        /// port [was made](wait_for_confirmation).
         changed: bool,
-        /// The network namespace that it is in, by number.
+        /// The inode number of the network namespace.
         namespace: u64,
-        /// What it is: whoever looks it up by its name may find another one.
+        /// The interface, because a lookup by name could find another one.
         #[serde(with = "InterfaceText")]
         interface: Interface,
     },
-    /// Why it is not, with what to do.
+    /// The reason, with what to do.
     Refused(String),
 }
 
-/// An interface in the answer.
+/// An interface in a reply.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Interface")]
 struct InterfaceText {
@@ -134,19 +136,19 @@ struct InterfaceText {
     driver: String,
 }
 
-/// The last word, where the helper waits for one.
+/// The confirmation for which the helper may wait.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Word {
-    /// The port is made.
+pub enum Confirmation {
+    /// The port was made.
     Made,
 }
 
 /// Sends a message, with descriptors.
 ///
 /// # Errors
-/// What the kernel says.
-pub fn tell(
+/// The error of the system call.
+pub fn send_message(
     socket: impl AsFd,
     message: &impl Serialize,
     fds: &[BorrowedFd<'_>],
@@ -166,12 +168,13 @@ pub fn tell(
     sendmsg(socket, &[IoSlice::new(&text)], &mut beside, SendFlags::NOSIGNAL).map(drop)
 }
 
-/// Receives the question. There is no room for descriptors, so the kernel closes what comes.
+/// Receives the request. There is no room for descriptors, so the kernel closes any that come.
 ///
 /// # Errors
-/// What the kernel says, `EAGAIN` where nobody asks for a second; `EBADMSG` for nonsense.
-pub fn hear(socket: impl AsFd) -> Result<Ask, Errno> {
-    // Who only keeps others out is not waited for: a daemon asks at once.
+/// The error of the system call; `EAGAIN` if there is no request within a second; `EBADMSG` if it
+/// is invalid.
+pub fn receive_request(socket: impl AsFd) -> Result<Request, Errno> {
+    // A daemon sends its request at once. A client that sends none must not block the helper.
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(Duration::from_secs(1)))?;
     let mut text = [0; MESSAGE_MAX];
     let (_, length) = recv(socket, &mut text[..], RecvFlags::TRUNC)?;
@@ -179,30 +182,30 @@ pub fn hear(socket: impl AsFd) -> Result<Ask, Errno> {
     serde_json::from_slice(text).map_err(|_| Errno::BADMSG)
 }
 
-/// Waits for the last word: is the port made? It is not where nobody says so for `patience`; who
-/// says it later gets an error.
-pub fn hear_made(socket: impl AsFd, patience: Duration) -> bool {
-    let hear = |flags| {
+/// Waits for the confirmation that the port was made; returns `false` if it does not come within
+/// `patience`. A daemon that confirms later gets an error.
+pub fn wait_for_confirmation(socket: impl AsFd, patience: Duration) -> bool {
+    let receive = |flags| {
         let mut text = [0; 16];
         let (_, length) = recv(&socket, &mut text[..], flags)?;
-        Ok(matches!(serde_json::from_slice(&text[..length]), Ok(Word::Made)))
+        Ok(matches!(serde_json::from_slice(&text[..length]), Ok(Confirmation::Made)))
     };
     let waits = sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(patience));
-    match waits.and_then(|()| hear(RecvFlags::empty())) {
+    match waits.and_then(|()| receive(RecvFlags::empty())) {
         Err(Errno::AGAIN) => {
-            // What was said before is heard.
+            // A confirmation that arrived before the shutdown counts.
             let shut = shutdown(&socket, Shutdown::Read);
-            shut.and_then(|()| hear(RecvFlags::DONTWAIT)).unwrap_or(false)
+            shut.and_then(|()| receive(RecvFlags::DONTWAIT)).unwrap_or(false)
         }
         heard => heard.unwrap_or(false),
     }
 }
 
-/// Receives the answer.
+/// Receives the reply.
 ///
 /// # Errors
-/// What the kernel says; `ECONNRESET` if there is none, `EBADMSG` for nonsense.
-pub fn hear_told(socket: impl AsFd) -> Result<(Told, Vec<OwnedFd>), Errno> {
+/// The error of the system call; `ECONNRESET` if there is no reply, `EBADMSG` if it is invalid.
+pub fn receive_reply(socket: impl AsFd) -> Result<(Reply, Vec<OwnedFd>), Errno> {
     let mut text = [0; MESSAGE_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
@@ -216,8 +219,8 @@ pub fn hear_told(socket: impl AsFd) -> Result<(Told, Vec<OwnedFd>), Errno> {
     if came.bytes == 0 {
         return Err(Errno::CONNRESET);
     }
-    let told = serde_json::from_slice(&text[..came.bytes.min(MESSAGE_MAX)]);
-    told.map(|told| (told, fds)).map_err(|_| Errno::BADMSG)
+    let reply = serde_json::from_slice(&text[..came.bytes.min(MESSAGE_MAX)]);
+    reply.map(|reply| (reply, fds)).map_err(|_| Errno::BADMSG)
 }
 
 #[cfg(test)]
@@ -233,25 +236,25 @@ mod tests {
     #[test]
     fn who_asks_nothing_is_not_waited_for() {
         let (helper, _silent) = pair();
-        assert_eq!(hear(&helper), Err(Errno::AGAIN));
+        assert_eq!(receive_request(&helper), Err(Errno::AGAIN));
     }
 
     #[test]
     fn the_last_word_is_heard_or_cannot_be_said() {
         let short = Duration::from_millis(1);
         let (daemon, helper) = pair();
-        tell(&daemon, &Word::Made, &[]).expect("somebody hears");
-        assert!(hear_made(&helper, Duration::from_secs(60)));
-        assert!(!hear_made(&helper, short), "once");
-        assert!(tell(&daemon, &Word::Made, &[]).is_err(), "too late");
+        send_message(&daemon, &Confirmation::Made, &[]).expect("the helper waits");
+        assert!(wait_for_confirmation(&helper, Duration::from_secs(60)));
+        assert!(!wait_for_confirmation(&helper, short), "once");
+        assert!(send_message(&daemon, &Confirmation::Made, &[]).is_err(), "too late");
         for odd in [&b"{"[..], &[0xff; 64], b"[]"] {
             let (daemon, helper) = pair();
             send(&daemon, odd, SendFlags::empty()).expect("room");
-            assert!(!hear_made(&helper, short), "{odd:?}");
+            assert!(!wait_for_confirmation(&helper, short), "{odd:?}");
         }
         let (daemon, helper) = pair();
         drop(daemon);
-        assert!(!hear_made(&helper, Duration::from_secs(60)), "its end");
+        assert!(!wait_for_confirmation(&helper, Duration::from_secs(60)), "its end");
     }
 
     #[test]
@@ -263,9 +266,9 @@ mod tests {
         let interface =
             Interface { index, name, mtu, mac, driver, running: true, ..Interface::default() };
         let (native, changed, namespace) = (true, true, 4_026_531_840);
-        let told = Told::Opened { native, changed, namespace, interface };
-        tell(&helper, &told, &[helper.as_fd()]).expect("room");
-        let (heard, fds) = hear_told(&daemon).expect("an answer");
-        assert_eq!((heard, fds.len()), (told, 1));
+        let reply = Reply::Opened { native, changed, namespace, interface };
+        send_message(&helper, &reply, &[helper.as_fd()]).expect("room");
+        let (heard, fds) = receive_reply(&daemon).expect("an answer");
+        assert_eq!((heard, fds.len()), (reply, 1));
     }
 }

@@ -1,14 +1,14 @@
 //! The helper's request and its policy, with hostile callers.
 
 use helper::policy::Policy;
-use helper::wire::{Ask, MESSAGE_MAX, hear, tell};
+use helper::wire::{MESSAGE_MAX, Request, receive_request, send_message};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
 /// Who asks. No name of `/etc/passwd` has this number.
 const UID: u32 = 123_456;
 
 /// The first line of the input is the question, the rest the policy. A question that is heard means
-/// the same after it was told again; what a policy allows, a rule of it says in so many words.
+/// the same after it was reply again; what a policy allows, a rule of it says in so many words.
 pub fn helper_question(data: &[u8]) {
     let at = data.iter().position(|byte| *byte == b'\n').unwrap_or(data.len());
     let (question, rest) = data.split_at(at);
@@ -20,7 +20,7 @@ pub fn helper_question(data: &[u8]) {
         assert_eq!(ask, None, "it is not cut off");
     }
     if let Some(ask) = &ask {
-        let again = heard(|socket| tell(socket, ask, &[]).expect("as long as before"));
+        let again = heard(|socket| send_message(socket, ask, &[]).expect("as long as before"));
         assert_eq!(again.as_ref(), Some(ask));
     }
     let Ok(text) = str::from_utf8(rest) else { return };
@@ -35,16 +35,16 @@ pub fn helper_question(data: &[u8]) {
 }
 
 /// What the helper hears of what is said to it.
-fn heard(say: impl FnOnce(&std::os::fd::OwnedFd)) -> Option<Ask> {
+fn heard(say: impl FnOnce(&std::os::fd::OwnedFd)) -> Option<Request> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     let (ours, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None).expect("descriptors");
     say(&ours);
     drop(ours);
-    hear(&theirs).ok()
+    receive_request(&theirs).ok()
 }
 
 /// Does a rule say so? Read without the helper's types.
-fn is_said(text: &str, ask: &Ask) -> bool {
+fn is_said(text: &str, ask: &Request) -> bool {
     let said: toml::Table = toml::from_str(text).expect("it was a policy");
     let rules = said["allow"].as_array().expect("it has rules");
     let words = |rule: &toml::Value, key: &str| -> Vec<String> {

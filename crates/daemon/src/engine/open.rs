@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use helper::ask::{Answer, ask};
-use helper::wire::{Ask, Kind, Told};
+use helper::wire::{Kind, Reply, Request};
 use hostif::namespace::{self, Home};
 use hostif::netlink::Interface;
 use hostif::sys::ethtool::{Tags, tags};
@@ -80,7 +80,7 @@ pub(super) fn open(
         Err(error) if error.is_right() => match (helper, question(kind, wanted)) {
             (None, _) => Err(error),
             (Some(helper), Ok(question)) => {
-                let question = Ask { existing: *existing, ..question };
+                let question = Request { existing: *existing, ..question };
                 open_there(helper, &question, wanted.uring, means)
             }
             (Some(_), Err(why)) => Err(HostError::Helper(why)),
@@ -124,7 +124,7 @@ fn open_here(
 }
 
 /// What to ask the helper; otherwise, why it cannot be asked that.
-fn question(kind: PortKind, wanted: &HostIf) -> Result<Ask, String> {
+fn question(kind: PortKind, wanted: &HostIf) -> Result<Request, String> {
     let ifname = wanted.ifname.clone().unwrap_or_default();
     if let Some(netns) = &wanted.netns {
         return Err(format!(
@@ -145,7 +145,7 @@ fn question(kind: PortKind, wanted: &HostIf) -> Result<Ask, String> {
             ));
         }
     };
-    Ok(Ask {
+    Ok(Request {
         kind,
         ifname,
         mtu: wanted.mtu,
@@ -167,29 +167,31 @@ struct Heard {
 
 /// What the helper has opened. From another namespace it is none of ours: netlink would tell of
 /// others, and the numbers of interfaces mean others here.
-fn heard(told: Told) -> Result<Heard, HostError> {
-    match told {
-        Told::Refused(why) => Err(HostError::Helper(why)),
-        Told::Opened { namespace, .. } if namespace::own().ok() != Some(namespace) => {
+fn heard(reply: Reply) -> Result<Heard, HostError> {
+    match reply {
+        Reply::Refused(why) => Err(HostError::Helper(why)),
+        Reply::Opened { namespace, .. } if namespace::own().ok() != Some(namespace) => {
             let why = "the helper is in another network namespace than the daemon; \
                        PrivateNetwork=no in the daemon's unit, see docs/host.md";
             Err(HostError::Helper(why.to_owned()))
         }
-        Told::Opened { native, changed, interface, .. } => Ok(Heard { native, changed, interface }),
+        Reply::Opened { native, changed, interface, .. } => {
+            Ok(Heard { native, changed, interface })
+        }
     }
 }
 
 fn open_there(
     helper: &Path,
-    question: &Ask,
+    question: &Request,
     uring: Option<bool>,
     Means { bell, share, .. }: &Means<'_>,
 ) -> Result<Opened, HostError> {
-    let Answer { told, fds, listener } = ask(helper, question).map_err(|why| {
+    let Answer { reply, fds, listener } = ask(helper, question).map_err(|why| {
         let (helper, ifname) = (helper.display(), &question.ifname);
         HostError::Helper(format!("no permission to open {ifname}, and helper {helper} {why}"))
     })?;
-    let Heard { native, changed, interface } = heard(told)?;
+    let Heard { native, changed, interface } = heard(reply)?;
     let few = || HostError::Helper("the helper gave fewer descriptors than it should".to_owned());
     let mut fds = fds.into_iter();
     let mut next = || fds.next().ok_or_else(few);
@@ -229,7 +231,7 @@ mod tests {
         let interface = Interface { index: 7, ..Interface::default() };
         let (native, changed) = (true, false);
         let told =
-            |namespace| Told::Opened { native, changed, namespace, interface: interface.clone() };
+            |namespace| Reply::Opened { native, changed, namespace, interface: interface.clone() };
         let ours_is = Heard { native, changed, interface: interface.clone() };
         assert_eq!(heard(told(ours)).expect("it is ours"), ours_is);
         let refusal = heard(told(ours + 1)).expect_err("it is not").to_string();

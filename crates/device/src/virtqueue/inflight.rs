@@ -1,19 +1,19 @@
-//! What a queue's device leaves behind for its successor (vhost-user, "Inflight I/O tracking").
+//! The record that a device leaves for its successor (vhost-user, "Inflight I/O tracking").
 //!
-//! A device that dies takes with it what it knew. How far it was stands in this area, in memory
-//! that outlives it:
+//! A device that dies loses its state. This area, in memory that outlives it, records how far the
+//! device was:
 //!
 //! ```text
 //!   split    features, version, size, last batch, used index │ an entry for each descriptor
 //!   packed   features, version, size, free, old free, where │ the same
 //! ```
 //!
-//! Entries are for devices that give buffers back in any order. Ours go back in order, and until
-//! then a split queue is as the driver left it: a successor begins behind the last one that went
-//! back, and takes the others again. No entry is ever in use.
+//! The entries are for devices that return buffers in any order. This device returns them in order,
+//! and until then a split queue is as the driver left it: a successor begins after the last
+//! returned buffer, and takes the others again. So no entry is ever in use.
 //!
-//! In a packed queue we write over descriptors that the driver cannot see to have gone back yet, so
-//! what was there is kept in the entry of the same number:
+//! In a packed queue, the device overwrites descriptors before the driver can see that they were
+//! returned. It saves the old contents in the entry of the same number:
 //!
 //! ```text
 //!   keep ──► write the descriptors ──► used := new ──► first flags ──► forget ──► old := new
@@ -31,22 +31,22 @@ use ring::guest::Window;
 use super::{DESCRIPTOR, SIZE_MAX};
 
 const FEATURES: usize = 0;
-/// Version and size.
+/// Offsets of version and size.
 const VERSION: usize = 8;
 const SIZE: usize = 10;
-/// Of a split queue.
+/// Offsets for a split queue.
 const USED_IDX: usize = 14;
 const SPLIT_ENTRIES: usize = 16;
 const SPLIT_ENTRY: usize = 16;
-/// Of a packed queue: slots and wrap counters in one word.
+/// Offsets for a packed queue: slots and wrap counters in one word.
 const WHERE: usize = 16;
 const PACKED_ENTRIES: usize = 32;
 const PACKED_ENTRY: usize = 32;
 
-/// What the specification describes.
+/// The version of the specification.
 const KNOWN: u16 = 1;
 
-/// Bytes of the area of a queue of either kind, rounded up as others do it.
+/// The length of the area of a queue, rounded up as other implementations do it.
 #[must_use]
 pub fn area_len(size: u16) -> usize {
     (PACKED_ENTRIES + PACKED_ENTRY * usize::from(size)).next_multiple_of(64)
@@ -56,7 +56,7 @@ pub fn area_len(size: u16) -> usize {
 #[derive(Debug)]
 pub struct Inflight(Window);
 
-/// Where the device of a packed queue was, before and after what it gave back last.
+/// The positions of a packed queue's device, before and after the last return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Where {
     pub(super) used: (u16, bool),
@@ -64,7 +64,7 @@ pub(super) struct Where {
 }
 
 impl Inflight {
-    /// In this window.
+    /// The area in this window.
     #[must_use]
     pub fn new(window: Window) -> Self {
         Self(window)
@@ -74,7 +74,7 @@ impl Inflight {
         self.0.is_lost()
     }
 
-    /// Is there room for a queue of this size?
+    /// Whether the area has room for a queue of this size.
     pub(super) fn holds(&self, size: u16, packed: bool) -> bool {
         debug_assert!(size <= SIZE_MAX);
         let (begin, entry) =
@@ -82,18 +82,18 @@ impl Inflight {
         begin + entry * usize::from(size) <= self.0.len()
     }
 
-    /// Did a predecessor leave something here that has the same size?
+    /// Whether an earlier device left a record for a queue of this size.
     pub(super) fn is_left(&self, size: u16) -> bool {
         let word = |at| self.0.u16(at).load(Ordering::Relaxed);
         word(VERSION) == KNOWN && word(SIZE) == size
     }
 
-    /// Nothing is to be done by a successor: it begins where it is told to.
+    /// Removes the record, so that a successor begins at the index that it is given.
     pub fn clear(&self) {
         self.0.u16(VERSION).store(0, Ordering::Release);
     }
 
-    /// Begins, for a queue that has given back all before this.
+    /// Starts the record of a queue that has returned all earlier buffers.
     pub(super) fn begin_split(&self, size: u16, features: u64, used: u16) {
         self.begin(size, features, SPLIT_ENTRIES, SPLIT_ENTRY, 48);
         self.set_used(used);
@@ -106,7 +106,7 @@ impl Inflight {
         self.0.u16(VERSION).store(KNOWN, Ordering::Release);
     }
 
-    /// No entry is in use; each names the one behind it, in the bits from `next` on.
+    /// Marks all entries as free; each names the next one, in the bits from `next` on.
     fn begin(&self, size: u16, features: u64, begin: usize, entry: usize, next: u32) {
         self.0.u64(FEATURES).store(features, Ordering::Relaxed);
         self.0.u64(VERSION).store(0, Ordering::Relaxed);
@@ -135,16 +135,16 @@ impl Inflight {
         self.0.u64(WHERE).store(u64::from_ne_bytes(word), Ordering::Release);
     }
 
-    /// Keeps the two words of a descriptor that is written over next.
+    /// Saves the two words of a descriptor that is overwritten next.
     pub(super) fn keep(&self, slot: u16, [address, rest]: [u64; 2]) {
-        // Length, number and flags of a descriptor; an entry has number and flags first.
+        // A descriptor has length, ID and flags; an entry has ID and flags first.
         let place = Self::entry(slot);
         self.0.u64(place + 16).store(rest.rotate_left(32), Ordering::Relaxed);
         self.0.u64(place + 24).store(address, Ordering::Relaxed);
         self.0.u16(place).store(u16::from_ne_bytes([1, 0]), Ordering::Release);
     }
 
-    /// What was kept there.
+    /// The saved words of a descriptor.
     pub(super) fn kept(&self, slot: u16) -> Option<[u64; 2]> {
         let place = Self::entry(slot);
         let [is_kept, _] = self.0.u16(place).load(Ordering::Acquire).to_ne_bytes();

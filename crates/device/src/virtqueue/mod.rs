@@ -11,17 +11,17 @@
 //! ```
 //!
 //! A *buffer* is a list of descriptors: chained in the queue's own table, or in a table of its own
-//! in the guest's memory (*indirect*). [`Queue::next`] walks one and appends its pieces to
-//! [`Buffers`]; what the guest says there (indexes, addresses, lengths, flags) is bounded on the
-//! way, once, and comes out as [`GuestSlice`]s that cannot be out of range. A receive queue asks for
+//! in guest memory (*indirect*). [`Queue::next`] walks the list and appends its fragments to
+//! [`Buffers`]. It bounds what the guest wrote there (indexes, addresses, lengths, flags) once, on
+//! the way; the results are [`GuestSlice`]s, which cannot be out of range. A receive queue takes
 //! buffers until a frame fits, and [rewinds](Queue::rewind) if there are too few.
 //!
-//! Buffers go back in the order in which they came, all before anything that waits, so that a
-//! queue's whole state between two turns is where it is: [`Queue::base`], with which a successor
-//! goes on.
+//! The device returns buffers in the order in which it took them, and all of them in the same turn.
+//! So the whole state of a queue between two turns is its index, [`Queue::base`], from which
+//! another device can continue.
 //!
-//! What makes no sense ([`Broken`]) ends the queue: nothing can be believed of it any more. Its
-//! owner stops to use it until the driver sets it up anew.
+//! An invalid descriptor or index ([`Broken`]) ends the queue, because nothing in it can be trusted
+//! any more. Its owner stops using it until the driver sets it up again.
 
 mod inflight;
 mod packed;
@@ -39,25 +39,26 @@ use ring::guest::{GuestMemory, GuestSlice, Window};
 pub mod features {
     /// A frame may fill several receive buffers.
     pub const MRG_RXBUF: u64 = 1 << 15;
-    /// Buffers may be described by tables of their own.
+    /// A descriptor may refer to a table of descriptors.
     pub const INDIRECT_DESC: u64 = 1 << 28;
-    /// Notifications are suppressed by index.
+    /// Notifications are suppressed by an index.
     pub const EVENT_IDX: u64 = 1 << 29;
-    /// Not a legacy device.
+    /// The device is not a legacy device.
     pub const VERSION_1: u64 = 1 << 32;
     /// The queues are packed.
     pub const RING_PACKED: u64 = 1 << 34;
-    /// Buffers come back in the order in which they were made available: ours always do. Drivers
-    /// that know it have less to look at.
+    /// The device returns buffers in the order in which they were made available, as this one
+    /// always does. Drivers with this feature have less to read.
     pub const IN_ORDER: u64 = 1 << 35;
 }
 
-/// Largest queue (2.7, 2.8.10.1).
+/// The largest queue (2.7, 2.8.10.1).
 pub const SIZE_MAX: u16 = 32768;
-/// Most pieces of what is taken at a time. QEMU allows its guests as many for one buffer.
+/// The most fragments of the buffers that are taken at a time. QEMU allows its guests as many for
+/// one buffer.
 pub const PIECES_MAX: usize = 1024;
 
-/// A buffer is fetched so many buffers before it is taken.
+/// How many buffers ahead the device prefetches.
 const AHEAD: u16 = 6;
 
 /// Flags of a descriptor (2.7.5, 2.8.1).
@@ -66,65 +67,65 @@ mod flag {
     pub const WRITE: u16 = 2;
     pub const INDIRECT: u16 = 4;
 }
-/// Bytes of a descriptor.
+/// The length of a descriptor.
 const DESCRIPTOR: usize = 16;
 
-/// What a driver has done that none may do. The queue cannot go on.
+/// A violation of the specification by the driver, after which the queue cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
     /// 2.7.13: the available index is further ahead than the queue is long.
     #[error("its available index makes no sense")]
     Index,
-    /// 2.7.5: a descriptor that is not in its table.
+    /// 2.7.5: the descriptor is outside of its table.
     #[error("it names a descriptor that is not there")]
     Descriptor,
-    /// 2.7.5.2: the chain goes round.
+    /// 2.7.5.2: the chain is a loop.
     #[error("a chain of descriptors has no end")]
     Loop,
-    /// An address that is not in the guest's memory.
+    /// The address is outside of guest memory.
     #[error("a buffer lies outside of the guest's memory")]
     Address,
-    /// A piece of no bytes.
+    /// The fragment has no bytes.
     #[error("a buffer has an empty piece")]
     Empty,
-    /// 2.6: what is to be read where it is to be written, or the other way round.
+    /// 2.6: a buffer is readable where it must be writable, or the other way round.
     #[error("a buffer is to be read where it should be written, or written where read")]
     Direction,
-    /// 2.7.5.3: a table in a table, or one that is no table.
+    /// 2.7.5.3: an indirect table is inside another one, or is invalid.
     #[error("an indirect table makes no sense")]
     Table,
-    /// More pieces than [`PIECES_MAX`].
+    /// The buffer has more than [`PIECES_MAX`] fragments.
     #[error("a buffer has too many pieces")]
     Pieces,
 }
 
-/// Why there is no queue.
+/// Why a queue cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadQueue {
-    /// Not a size that a queue can have.
+    /// The size is invalid.
     #[error("a queue of {0} buffers")]
     Size(u32),
-    /// A part of it is not in the guest's memory in one piece, or not aligned.
+    /// A part of the queue is not contiguous in guest memory, or not aligned.
     #[error("the {0} of a queue are not in the guest's memory")]
     Place(&'static str),
-    /// There is no room to note how far it is.
+    /// The in-flight area is too small.
     #[error("a queue of {0} buffers, more than its inflight area has room for")]
     Inflight(u16),
-    /// Its indexes are not those of a queue of this size.
+    /// The index is invalid for a queue of this size.
     #[error("a queue that begins at {0}")]
     Base(u32),
 }
 
-/// Who reads the buffers of a queue.
+/// The direction of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// The device: a transmit queue.
+    /// The device reads the buffers: a transmit queue.
     Read,
-    /// The driver, what the device writes: a receive queue.
+    /// The device writes the buffers: a receive queue.
     Write,
 }
 
-/// Where a queue lies, in the address space of the process that lends the memory (2.6).
+/// The addresses of a queue, in the address space of the process that lends the memory (2.6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Places {
     /// The descriptor area.
@@ -135,7 +136,7 @@ pub struct Places {
     pub device: u64,
 }
 
-/// The three parts of a queue.
+/// The three areas of a queue.
 #[derive(Debug)]
 struct Areas {
     descriptors: Window,
@@ -145,22 +146,22 @@ struct Areas {
     inflight: Option<Inflight>,
 }
 
-/// Where the pages are noted that we write.
+/// The log of pages that the device writes.
 #[derive(Debug)]
 struct Log {
     log: Arc<DirtyLog>,
-    /// Guest address of the device area.
+    /// The guest address of the device area.
     device: u64,
 }
 
 impl Log {
-    /// Notes that some of the device area was written.
+    /// Logs a write to the device area.
     fn mark_device(&self, offset: usize, len: usize) {
         mark(&self.log, self.device, offset, len);
     }
 }
 
-/// Notes that a part of an area that begins at `guest` was written.
+/// Logs a write to an area that begins at `guest`.
 fn mark(log: &DirtyLog, guest: u64, offset: usize, len: usize) {
     let len = u32::try_from(len).expect("the largest queue has 512 KiB");
     log.mark(guest.wrapping_add(offset as u64), len);
@@ -185,7 +186,7 @@ impl Areas {
         })
     }
 
-    /// Notes that the words were written with which we ask for kicks.
+    /// Logs the write of the words that ask for kicks.
     fn log_suppression(&self, event: usize) {
         if let Some(log) = &self.log {
             log.mark_device(0, event);
@@ -193,7 +194,7 @@ impl Areas {
         }
     }
 
-    /// Fetches the beginning of what descriptor `at`, which is in the ring, stands for.
+    /// Prefetches the memory to which descriptor `at` of the ring points.
     #[inline(always)]
     fn prefetch(&self, memory: &GuestMemory, direction: Direction, at: u16) {
         let Descriptor { address, len, .. } = Descriptor::split(self.descriptor(at));
@@ -202,7 +203,7 @@ impl Areas {
         }
     }
 
-    /// The words of descriptor `at`, which is in the ring.
+    /// The words of descriptor `at` of the ring.
     #[inline]
     fn descriptor(&self, at: u16) -> [u64; 2] {
         let place = usize::from(at) * DESCRIPTOR;
@@ -211,7 +212,7 @@ impl Areas {
     }
 }
 
-/// The pieces of buffers that were taken.
+/// The fragments of the buffers that were taken.
 #[derive(Debug)]
 pub struct Buffers {
     spans: Vec<GuestSlice>,
@@ -219,38 +220,38 @@ pub struct Buffers {
 }
 
 impl Default for Buffers {
-    /// Has its capacity from the start.
+    /// Allocates the capacity at once.
     fn default() -> Self {
         Self { spans: Vec::with_capacity(PIECES_MAX), bytes: 0 }
     }
 }
 
 impl Buffers {
-    /// Forgets all.
+    /// Removes all fragments.
     pub fn clear(&mut self) {
         self.spans.clear();
         self.bytes = 0;
     }
 
-    /// The pieces, in order.
+    /// The fragments, in order.
     #[must_use]
     pub fn spans(&self) -> &[GuestSlice] {
         &self.spans
     }
 
-    /// Sum of their lengths.
+    /// The sum of their lengths.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Is there room for another piece?
+    /// Whether there is room for another fragment.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.spans.len() < PIECES_MAX
     }
 
-    /// Appends what one descriptor stands for.
+    /// Appends the fragments of one descriptor.
     #[inline(always)]
     fn push(
         &mut self,
@@ -279,12 +280,12 @@ struct Descriptor {
     address: u64,
     len: u32,
     flags: u16,
-    /// The next of a chain; of a packed queue, the buffer's number.
+    /// The next descriptor of a chain; in a packed queue, the buffer's ID.
     next: u16,
 }
 
 impl Descriptor {
-    /// From its two words, as a table of a split queue has them (2.7.5).
+    /// A descriptor of a split queue, from its two words (2.7.5).
     #[inline]
     fn split([address, rest]: [u64; 2]) -> Self {
         let [l0, l1, l2, l3, f0, f1, n0, n1] = rest.to_le_bytes();
@@ -292,14 +293,14 @@ impl Descriptor {
         Self { address, len: u32::from_le_bytes([l0, l1, l2, l3]), flags, next }
     }
 
-    /// The same of a packed queue, where number and flags are the other way round (2.8.13).
+    /// A descriptor of a packed queue, in which ID and flags are swapped (2.8.13).
     #[inline]
     fn packed(words: [u64; 2]) -> Self {
         let Self { address, len, flags, next } = Self::split(words);
         Self { address, len, flags: next, next: flags }
     }
 
-    /// How many descriptors the table has that it stands for.
+    /// The number of descriptors in the indirect table.
     #[inline]
     fn table(self) -> Result<u64, Broken> {
         let entries = u64::from(self.len) / DESCRIPTOR as u64;
@@ -308,7 +309,7 @@ impl Descriptor {
         if whole && alone { Ok(entries) } else { Err(Broken::Table) }
     }
 
-    /// The words of entry `at` of that table.
+    /// The words of descriptor `at` of the indirect table.
     #[inline]
     fn entry(self, memory: &GuestMemory, at: u64) -> Result<[u64; 2], Broken> {
         let place = self.address.checked_add(at * DESCRIPTOR as u64);
@@ -316,13 +317,13 @@ impl Descriptor {
     }
 }
 
-/// A buffer that was taken and is to be given back.
+/// A buffer that was taken and must be returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// How the driver calls it, and how many descriptors of a packed queue it takes up. In one
-    /// word, so that it is stored as it is loaded.
+    /// The driver's ID of the buffer, and the number of descriptors that it takes in a packed
+    /// queue. They are in one word, so that it is stored as it is loaded.
     name: u64,
-    /// Bytes that it holds.
+    /// The bytes of the buffer.
     pub bytes: u64,
 }
 
@@ -345,16 +346,16 @@ impl Taken {
     }
 }
 
-/// Where a queue was before something was taken.
+/// The position of a queue before buffers were taken.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark(u16, bool);
 
 /// A virtqueue.
 #[derive(Debug)]
 pub enum Queue {
-    /// 2.7.
+    /// A split virtqueue (2.7).
     Split(split::Split),
-    /// 2.8.
+    /// A packed virtqueue (2.8).
     Packed(packed::Packed),
 }
 
@@ -368,7 +369,7 @@ macro_rules! each {
 }
 
 impl Queue {
-    /// The queue of `size` buffers at these places, which goes on where another has ended.
+    /// A queue of `size` buffers at these addresses, which continues at index `base`.
     ///
     /// # Errors
     /// [`BadQueue`]
@@ -387,34 +388,34 @@ impl Queue {
         }
     }
 
-    /// Notes from now on which pages of the guest's memory the queue itself writes. The device area
-    /// is said to be at `device`, if that is not where it was found.
+    /// Starts to log the pages of guest memory that the queue itself writes. `device` is the guest
+    /// address of the device area, if it differs from the queue's address.
     pub fn log_to(&mut self, log: Arc<DirtyLog>, device: Option<u64>) {
         let areas = each!(self, queue => &mut queue.areas);
         let device = device.unwrap_or(areas.device.guest());
         areas.log = Some(Log { log, device });
     }
 
-    /// Notes from now on in `area` how far it is. Where a predecessor has left something there, it
-    /// goes on from that.
+    /// Starts to record the queue's progress in `area`. If an earlier device left a record there,
+    /// the queue continues from that.
     ///
     /// # Errors
-    /// There is no room for a queue of this size.
+    /// The area is too small for the queue.
     pub fn track(&mut self, area: Inflight, features: u64) -> Result<(), BadQueue> {
         each!(self, queue => queue.track(area, features))
     }
 
-    /// Is the memory gone in which it notes how far it is?
+    /// Whether the memory of the in-flight area was truncated.
     #[must_use]
     pub fn has_lost_track(&self) -> bool {
         let areas = each!(self, queue => &queue.areas);
         areas.inflight.as_ref().is_some_and(Inflight::is_lost)
     }
 
-    /// Takes the next buffer, if there is one, and appends its pieces.
+    /// Takes the next buffer, if there is one, and appends its fragments.
     ///
     /// # Errors
-    /// [`Broken`]: do not use the queue any more.
+    /// [`Broken`]: the caller must not use the queue any more.
     #[inline(always)]
     pub fn next(
         &mut self,
@@ -424,70 +425,71 @@ impl Queue {
         each!(self, queue => queue.next(memory, buffers))
     }
 
-    /// Has the processor fetch the beginning of a buffer that will be taken soon.
+    /// Prefetches the beginning of a buffer that will be taken soon.
     #[inline(always)]
     pub fn prefetch(&self, memory: &GuestMemory) {
         each!(self, queue => queue.prefetch(memory));
     }
 
-    /// Where it is.
+    /// The position of the queue.
     #[inline]
     #[must_use]
     pub fn mark(&self) -> Mark {
         each!(self, queue => queue.mark())
     }
 
-    /// Has taken nothing since; none of that was given back.
+    /// Returns to a position. None of the buffers that were taken since may have been returned.
     #[inline]
     pub fn rewind(&mut self, mark: Mark) {
         each!(self, queue => queue.rewind(mark));
     }
 
-    /// Gives a buffer back, in the order they were taken, with so many bytes written.
+    /// Returns a buffer, in the order in which they were taken, with so many bytes written.
     #[inline]
     pub fn give_back(&mut self, taken: Taken, written: u32) {
         each!(self, queue => queue.give_back(taken, written));
     }
 
-    /// The driver sees what was given back.
+    /// Makes the returned buffers visible to the driver.
     #[inline]
     pub fn publish(&mut self) {
         each!(self, queue => queue.publish());
     }
 
-    /// Is there a buffer to take, or nonsense to be found?
+    /// Whether there is a buffer to take, or an error to find.
     #[inline]
     #[must_use]
     pub fn pending(&self) -> bool {
         each!(self, queue => queue.pending())
     }
 
-    /// Buffers that can be taken for sure.
+    /// The least number of buffers that can be taken.
     #[inline]
     #[must_use]
     pub fn available(&self) -> u16 {
         each!(self, queue => queue.available())
     }
 
-    /// Asks for kicks. To be fenced, and followed by another look ([`crate::notify`]).
+    /// Asks for kicks. The caller passes a fence and looks again ([`crate::notify`]).
     #[inline]
     pub fn want_kicks(&mut self) {
         each!(self, queue => queue.want_kicks());
     }
 
-    /// Needs none.
+    /// Asks for no kicks.
     #[inline]
     pub fn want_none(&mut self) {
         each!(self, queue => queue.want_none());
     }
 
-    /// Must the driver be told of what was published? After a fence.
+    /// Whether the driver must be interrupted for what was published. The caller has passed a
+    /// fence.
     #[inline]
     pub fn must_tell(&mut self) -> bool {
         each!(self, queue => queue.must_tell())
     }
 
-    /// Where a successor is to begin, as vhost-user says it.
+    /// The index at which another device continues, in vhost-user's format.
     #[must_use]
     pub fn base(&self) -> u32 {
         each!(self, queue => queue.base())

@@ -1,7 +1,7 @@
 //! Packed virtqueues (2.8).
 //!
-//! One ring of descriptors that both sides write in turn. Whose a descriptor is say two flags and
-//! a bit that each side turns round at the end of the ring, its *wrap counter*:
+//! One ring of descriptors that both sides write in turn. Two flags and a bit that each side
+//! inverts at the end of the ring, its *wrap counter*, tell which side owns a descriptor:
 //!
 //! ```text
 //!   available to us:  AVAIL == our wrap, USED != our wrap
@@ -27,11 +27,11 @@ use super::{
 };
 use crate::notify::passes;
 
-/// More flags of a descriptor (2.8.1).
+/// Further flags of a descriptor (2.8.1).
 const AVAIL: u16 = 1 << 7;
 const USED: u16 = 1 << 15;
 
-/// An event area: where, then how (2.8.14).
+/// The words of an event area: position, flags (2.8.14).
 const WHERE: usize = 0;
 const HOW: usize = 2;
 const EVENT: usize = 4;
@@ -41,7 +41,7 @@ const AT: u16 = 2;
 /// The wrap counter in a position.
 const WRAP: u16 = 1 << 15;
 
-/// A position in the ring, with the wrap counter there.
+/// A position in the ring, with its wrap counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Position {
     slot: u16,
@@ -49,7 +49,7 @@ struct Position {
 }
 
 impl Position {
-    /// From 15 bits and the counter.
+    /// A position from 15 bits and the wrap counter.
     fn of(bits: u16) -> Self {
         Self { slot: bits & !WRAP, wrap: bits & WRAP != 0 }
     }
@@ -58,7 +58,7 @@ impl Position {
         self.slot | if self.wrap { WRAP } else { 0 }
     }
 
-    /// So many descriptors further, at most once round.
+    /// The position so many descriptors further, at most one round.
     #[inline]
     fn after(self, slots: u16, size: u16) -> Self {
         let slot = u32::from(self.slot) + u32::from(slots);
@@ -67,7 +67,7 @@ impl Position {
         Self { slot, wrap: self.wrap != round }
     }
 
-    /// Flags of a descriptor that is available here, and of one that has been given back.
+    /// The flags of an available descriptor at this position, and of a returned one.
     #[inline]
     fn flags(self) -> (u16, u16) {
         if self.wrap { (AVAIL, AVAIL | USED) } else { (USED, 0) }
@@ -82,16 +82,16 @@ pub struct Packed {
     direction: Direction,
     indirect: bool,
     event_index: bool,
-    /// Next descriptor to take, and to give back, and the first of those that the driver does not
+    /// The next descriptor to take, the next to return, and the first one that the driver does not
     /// know of.
     next: Position,
     used: Position,
     published: Position,
-    /// Flags of the first descriptor that is given back next, and where: they make all visible.
+    /// The flags that make the returned descriptors visible: the first one's, and where they are.
     first: Option<(usize, u16)>,
-    /// Descriptors given back since the driver was told; none: it is told in any case.
+    /// The descriptors returned since the last interrupt; `None`: interrupt in any case.
     untold: Option<u16>,
-    /// Descriptors that are kept, while it is noted how far the queue is.
+    /// The descriptors whose contents are saved in the in-flight area.
     kept: Vec<u16>,
 }
 
@@ -106,8 +106,8 @@ impl Packed {
     ) -> Result<Self, BadQueue> {
         let good = (1..=u32::from(SIZE_MAX)).contains(&size);
         let size = u16::try_from(size).ok().filter(|_| good).ok_or(BadQueue::Size(size))?;
-        // The upper half says the same of what was given back, which is all that was taken; some
-        // frontends leave it out.
+        // The upper half is the position of returned descriptors, which is the same, because all
+        // buffers were returned; some frontends leave it out.
         let [b0, b1, ..] = base.to_le_bytes();
         let next = Position::of(u16::from_le_bytes([b0, b1]));
         if next.slot >= size {
@@ -144,7 +144,7 @@ impl Packed {
         Ok(())
     }
 
-    /// Makes good what a predecessor has left half-done; returns where to go on.
+    /// Completes what a device left unfinished when it died; returns the position to continue at.
     fn recover(&self, area: &Inflight) -> Option<Position> {
         let Where { used, old } = area.place();
         let [used, old] = [used, old].map(|(slot, wrap)| Position { slot, wrap });
@@ -168,7 +168,7 @@ impl Packed {
         Some(old)
     }
 
-    /// The words of a descriptor as they stand in the ring.
+    /// The words of a descriptor, as they are in the ring.
     fn raw(&self, slot: u16) -> [u64; 2] {
         let place = usize::from(slot) * DESCRIPTOR;
         [place, place + 8].map(|at| self.areas.descriptors.u64(at).load(Ordering::Relaxed))
@@ -196,8 +196,8 @@ impl Packed {
         Ok(Some(Taken::new(id, slots, buffers.bytes() - before)))
     }
 
-    /// As [`super::split::Split::prefetch`]. One that is not available is the driver's, and so are
-    /// the lines of its buffer.
+    /// [`super::split::Split::prefetch`] for a packed queue. The lines of a descriptor that is not
+    /// available are left to the driver.
     #[inline(always)]
     pub(super) fn prefetch(&self, memory: &GuestMemory) {
         let soon = self.next.after(AHEAD.min(self.size - 1), self.size);
@@ -206,19 +206,19 @@ impl Packed {
         }
     }
 
-    /// Descriptors that were taken and that the driver has not seen to be given back.
+    /// The descriptors that were taken, and whose return the driver has not seen.
     #[inline]
     fn unpublished(&self) -> u16 {
         let round = if self.next.wrap == self.published.wrap { 0 } else { self.size };
         self.next.slot + round - self.published.slot
     }
 
-    /// Takes one descriptor after the other to the end of the chain; returns the number that the
-    /// last one bears, and how many there are (2.8.6).
+    /// Takes descriptors to the end of the chain; returns the ID, which is in the last one, and
+    /// their number (2.8.6).
     #[inline]
     fn walk(&self, memory: &GuestMemory, buffers: &mut Buffers) -> Result<(u16, u16), Broken> {
         let mut at = self.next;
-        // No driver can have made more available than it has seen to be given back.
+        // A driver cannot have made more descriptors available than it has seen returned.
         for slots in 1..=self.size - self.unpublished() {
             let descriptor = Descriptor::packed(self.areas.descriptor(at.slot));
             if descriptor.flags & flag::INDIRECT != 0 {
@@ -234,7 +234,7 @@ impl Packed {
         Err(Broken::Loop)
     }
 
-    /// Takes all of a table, one entry after the other (2.8.7).
+    /// Takes all descriptors of an indirect table (2.8.7).
     #[inline(never)]
     fn walk_table(
         &self,
@@ -296,7 +296,7 @@ impl Packed {
         }
     }
 
-    /// Notes where it is, before and after the driver can see it.
+    /// Records the position in the in-flight area, before and after the driver can see it.
     #[inline]
     fn note_used(&mut self, is_seen: bool) {
         let Some(area) = &self.areas.inflight else { return };
@@ -309,7 +309,7 @@ impl Packed {
         }
     }
 
-    /// Notes what was written for what is now published.
+    /// Logs the writes of what is now published.
     #[inline]
     fn log_used(&self) {
         let Some(Log { log, .. }) = &self.areas.log else { return };
@@ -331,7 +331,7 @@ impl Packed {
         self.is_available(self.next)
     }
 
-    /// How many more there are, only a walk through their descriptors would tell.
+    /// The exact number would take a walk through the descriptors.
     pub(super) fn available(&self) -> u16 {
         u16::from(self.pending())
     }
@@ -368,7 +368,7 @@ impl Packed {
         }
     }
 
-    /// Is `at` among the last `count` descriptors that were given back (2.8.10)?
+    /// Whether `at` is among the last `count` descriptors that were returned (2.8.10).
     fn has_passed(&self, at: Position, count: u16) -> bool {
         let round = if at.wrap == self.used.wrap { 0 } else { self.size };
         let event = at.slot.wrapping_sub(round);

@@ -26,11 +26,11 @@ use crate::notify::{Owed, Suppression, want_kicks, want_none};
 const FLAGS: usize = 0;
 const IDX: usize = 2;
 const RING: usize = 4;
-/// Bytes of an element of the device's ring.
+/// The length of an element of the device's ring.
 const USED: usize = 8;
 
-/// An index that goes round. It has a word of its own: two that lie together are loaded together,
-/// and the load of one would wait for the store to the other, which waits for all stores before.
+/// A wrapping index in a word of its own. Two indexes in one word would be loaded together, and the
+/// load of one would wait for the store to the other, which waits for all earlier stores.
 #[derive(Clone, Copy, Debug)]
 struct Count(u32);
 
@@ -56,17 +56,17 @@ impl Count {
 #[derive(Debug)]
 pub struct Split {
     pub(super) areas: Areas,
-    /// Buffers, less one.
+    /// The size of the queue, minus one.
     mask: usize,
     size: u16,
     direction: Direction,
     indirect: bool,
     suppression: Suppression,
-    /// Next buffer to take.
+    /// The next buffer to take.
     next: Count,
-    /// As far as the driver had come when we looked last.
+    /// The driver's index at the last look.
     available: Count,
-    /// Buffers given back, and those of which the driver knows.
+    /// The number of returned buffers, and the number that the driver knows of.
     used: Count,
     published: Count,
     owed: Owed,
@@ -92,7 +92,7 @@ impl Split {
         let slots = usize::from(count);
         let sizes = [slots * DESCRIPTOR, RING + slots * 2 + event, RING + slots * USED + event];
         let areas = Areas::find(memory, places, sizes, [16, 2, 4])?;
-        // A predecessor that died has given back whatever it has given back.
+        // A device that died has returned all buffers up to this index.
         let used = u16::from_le(areas.device.u16(IDX).load(Ordering::Acquire));
         let indirect = features & features::INDIRECT_DESC != 0;
         Ok(Self {
@@ -115,7 +115,7 @@ impl Split {
             return Err(BadQueue::Inflight(self.size));
         }
         if area.is_left(self.size) {
-            // What did not go back is taken again.
+            // Buffers that were not returned are taken again.
             (self.next, self.available) = (self.used, self.used);
         }
         area.begin_split(self.size, features, self.used.get());
@@ -123,7 +123,7 @@ impl Split {
         Ok(())
     }
 
-    /// The place of an index in a ring.
+    /// The slot of an index.
     #[inline(always)]
     fn slot(&self, index: u16) -> usize {
         usize::from(index) & self.mask
@@ -158,8 +158,8 @@ impl Split {
         Ok(Some(Taken::new(id, 1, buffers.bytes() - before)))
     }
 
-    /// The processor fetches the beginning of a buffer that is to be taken soon. What the driver
-    /// says there is believed when it is taken, not here.
+    /// Prefetches the beginning of a buffer that will be taken soon. The contents are checked when
+    /// the buffer is taken.
     #[inline(always)]
     pub(super) fn prefetch(&self, memory: &GuestMemory) {
         let soon = self.next.get().wrapping_add(AHEAD);
@@ -194,7 +194,7 @@ impl Split {
         Err(Broken::Loop)
     }
 
-    /// Follows the chain of a table (2.7.5.3), which begins with its first entry.
+    /// Follows the chain of an indirect table (2.7.5.3), which begins with its first entry.
     #[inline(never)]
     fn walk_table(
         &self,
@@ -238,8 +238,8 @@ impl Split {
         let device = &self.areas.device;
         for (place, word) in [(place, u32::from(taken.id())), (place + 4, written)] {
             let (shared, word) = (device.u32(place), word.to_le());
-            // A driver that uses buffers in order, for frames of one length, finds there what was
-            // there the last time: the line stays in its cache.
+            // A driver that uses buffers in order, for frames of one length, finds the value that
+            // was there the last time; the line then stays in its cache.
             if shared.load(Ordering::Relaxed) != word {
                 shared.store(word, Ordering::Relaxed);
             }
@@ -256,7 +256,7 @@ impl Split {
         }
     }
 
-    /// Notes what was written since this was done last.
+    /// Logs what was written since the last call.
     #[inline]
     fn log_used(&mut self) {
         let Some(log) = &self.areas.log else { return };
@@ -276,11 +276,11 @@ impl Split {
 
     #[inline]
     pub(super) fn available(&self) -> u16 {
-        // An index of nonsense is found when buffers are taken.
+        // An invalid index is found when buffers are taken.
         self.avail_idx().wrapping_sub(self.next.get()).min(self.size)
     }
 
-    /// Where the driver says when it wants to be told, and where we say it.
+    /// The words by which the driver asks for interrupts, and the device for kicks.
     #[inline]
     fn used_event(&self) -> &AtomicU16 {
         let behind = RING + 2 * usize::from(self.size);
