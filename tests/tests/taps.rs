@@ -387,10 +387,10 @@ fn who_may_not_give_descriptors_hears_why() {
     let text = give(Some(NOBODY));
     assert!(text.contains("root"), "{text}");
     // Root may, with its first call already.
-    assert!(give(None).contains("no open TAP"));
+    assert!(give(None).contains("not an open TAP"));
     let null = std::fs::File::open("/dev/null").unwrap();
     let (_, text) = refusal(give_taps(&daemon, "vale0:x", &[null.into()]));
-    assert!(text.contains("no open TAP"), "{text}");
+    assert!(text.contains("not an open TAP"), "{text}");
 }
 
 /// Every frame of it would be four bytes off.
@@ -418,7 +418,7 @@ fn what_is_no_tap_is_not_taken() {
         for path in ["/dev/null", "/dev/net/tun"] {
             let output = hand_over(daemon, file(path));
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(!output.status.success() && text.contains("no open TAP"), "{path}: {text}");
+            assert!(!output.status.success() && text.contains("not an open TAP"), "{path}: {text}");
         }
         let words = ["port", "add", "vale0:lan", "--kind", "tap", "--fd", "77"];
         let output = daemon.uvala(&words);
