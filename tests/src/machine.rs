@@ -487,7 +487,7 @@ impl Machine {
         let len = u32::try_from(HEADER + frame.len()).expect("short");
         assert!(len <= driver.buffer);
         let place = Self::buffer(driver, driver.made % SIZE);
-        assert!(self.memory.spans(place, len, &mut spans, 1));
+        assert!(self.memory.slices(place, len, &mut spans, 1));
         let mut writer = Writer::new(&self.memory, &spans);
         writer.write(&header);
         writer.write(frame);
@@ -518,7 +518,7 @@ impl Machine {
 
     fn bytes(&self, queue: usize, slot: u16, len: u32) -> Vec<u8> {
         let mut spans = Vec::new();
-        assert!(self.memory.spans(Self::buffer(&self.queues[queue], slot), len, &mut spans, 1));
+        assert!(self.memory.slices(Self::buffer(&self.queues[queue], slot), len, &mut spans, 1));
         let mut bytes = vec![0; len as usize];
         Reader::new(&self.memory, &spans).read(&mut bytes);
         bytes

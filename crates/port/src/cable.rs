@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 
 use packet::offload::{Offloads, PendingOffload, VNET_LEN};
 use ring::frame::FRAME_MAX;
-use ring::intake::{FRAMES, Intake, USUAL};
+use ring::intake::{FRAMES, Intake, STANDARD_FRAME};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair, sockopt};
 use switch::receive::batch::{Batch, Delivery};
@@ -50,7 +50,7 @@ impl CableEnd {
             sockopt::set_socket_send_buffer_size(&socket, ROOM)?;
         }
         let (read, write) = (vec![0; VNET_LEN + FRAME_MAX as usize].into(), Vec::new());
-        Ok(Self { socket: Some(socket), intake: Intake::new(FRAMES, USUAL)?, read, write })
+        Ok(Self { socket: Some(socket), intake: Intake::new(FRAMES, STANDARD_FRAME)?, read, write })
     }
 
     fn write(&mut self, batch: &Batch, delivery: Delivery) -> Result<usize, DropReason> {
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn frames_of_any_length_go_both_ways_in_order() {
         let [mut a, mut b] = cable().expect("descriptors");
-        let mut intake = Intake::new(64, USUAL).expect("memory");
+        let mut intake = Intake::new(64, STANDARD_FRAME).expect("memory");
         let lens = [14, 60, 1514, 2112, 9000, 65535];
         let sent = batch(&mut intake, &lens);
         for _ in 0..2 {
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn what_a_tag_makes_too_long_is_dropped_and_the_rest_goes_on() {
         let [mut a, mut b] = cable().expect("descriptors");
-        let mut intake = Intake::new(64, USUAL).expect("memory");
+        let mut intake = Intake::new(64, STANDARD_FRAME).expect("memory");
         let longest = FRAME_MAX as usize;
         let sent = batch(&mut intake, &[longest]);
         let tag = TagAction::Insert(packet::VlanId::new(7).expect("one of them"));
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_counted_and_an_end_that_is_gone_takes_nothing() {
         let [mut a, b] = cable().expect("descriptors");
-        let mut intake = Intake::new(64, USUAL).expect("memory");
+        let mut intake = Intake::new(64, STANDARD_FRAME).expect("memory");
         let sent = batch(&mut intake, &[1514; 64]);
         let mut left = 1 << 16;
         let dropped = loop {

@@ -16,7 +16,7 @@ use hostif::netlink::Netlink;
 use namespace::Namespace;
 use port::host::{bell, packet};
 use port::sys::packet::{Inbox, PacketSocket};
-use ring::intake::{self, Intake, USUAL};
+use ring::intake::{self, Intake, STANDARD_FRAME};
 use ring::table::HugeTable;
 use switch::{Now, Plug, PortConfig, Scratch, Switch, SwitchConfig};
 
@@ -131,7 +131,8 @@ impl Pair {
             let opened = packet::open(&format!("unear{i}"), None, false, &ringer)?;
             switch.add_port(id, Plug::Adapter(opened.adapter), PortConfig::default());
         }
-        let scratch = Scratch::new(64, Intake::new(intake::FRAMES, USUAL).expect("memory"));
+        let scratch =
+            Scratch::new(64, Intake::new(intake::FRAMES, STANDARD_FRAME).expect("memory"));
         Ok(Self { theirs, ours, switch, ids, scratch })
     }
 

@@ -8,7 +8,7 @@ use packet::PortId;
 use port::group::{Group, Size};
 use port::shm::PortMemory;
 use ring::cursor::RingSize;
-use ring::intake::{FRAMES, Intake, USUAL};
+use ring::intake::{FRAMES, Intake, STANDARD_FRAME};
 use ring::krings::Krings;
 use ring::layout::RingCounts;
 use ring::owners::Owner;
@@ -66,7 +66,7 @@ impl Net {
             group: Group::new("test", &SIZE).expect("memory"),
             region: None,
             switches: [1, 2].map(|seed| Switch::new(SwitchConfig::default(), seed, HugeTable::new)),
-            scratch: Scratch::new(64, Intake::new(FRAMES, USUAL).expect("memory")),
+            scratch: Scratch::new(64, Intake::new(FRAMES, STANDARD_FRAME).expect("memory")),
             members: Default::default(),
         }
     }

@@ -18,7 +18,7 @@ use crate::region::Region;
 /// Frames that a port without rings takes in one turn.
 pub const FRAMES: u32 = 64;
 /// Longest frame of a network with an MTU of 1500: with header, VLAN tag and check sequence.
-pub const USUAL: u32 = 1518;
+pub const STANDARD_FRAME: u32 = 1518;
 
 /// Buffers of a room: one for the virtio-net header, and those of the longest frame.
 const ROOM: u32 = 1 + (FRAME_MAX + 1).div_ceil(DEFAULT_STRIDE);
@@ -189,7 +189,7 @@ impl Intake {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{Frame, Pieces, Place, Prologue};
+    use crate::frame::{Frame, Pieces, Prologue, RawSlice};
 
     fn head(frame: &[u8]) -> Prologue {
         let mut bytes = [0; 16];
@@ -223,7 +223,7 @@ mod tests {
             intake.take(frame.len(), &mut frags);
             let pieces = Pieces::Region(intake.region(), &frags);
             let (head, mut out) = (head(&frame), Vec::new());
-            Frame { pieces, bytes: len }.places(&head, |Place { at, len }| {
+            Frame { pieces, bytes: len }.raw_slices(&head, |RawSlice { at, len }| {
                 // SAFETY: these bytes lie in `head` or in the region, which is ours.
                 out.extend_from_slice(unsafe { std::slice::from_raw_parts(at, len) });
             });

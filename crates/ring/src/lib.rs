@@ -69,7 +69,6 @@ pub mod umem;
 #[cfg(not(loom))]
 pub mod user;
 
-#[cfg(not(loom))]
 pub use format::{cursor, doorbell};
 
 #[cfg(not(loom))]

@@ -10,7 +10,7 @@ use packet::PortId;
 use packet::fields::Fields;
 use ring::Region;
 use ring::cursor::RingSize;
-use ring::intake::{FRAMES, Intake, USUAL};
+use ring::intake::{FRAMES, Intake, STANDARD_FRAME};
 use ring::krings::Krings;
 use ring::layout::{DEFAULT_STRIDE, FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
 use ring::owners::Owner;
@@ -89,7 +89,7 @@ impl Net {
             ..SwitchConfig::default()
         };
         let switch = Switch::new(config, 7, HugeTable::new);
-        let scratch = Scratch::new(BATCH, Intake::new(FRAMES, USUAL).expect("memory"));
+        let scratch = Scratch::new(BATCH, Intake::new(FRAMES, STANDARD_FRAME).expect("memory"));
         let mut net = Self { switch, scratch, clients: Vec::new() };
         let ports = usize::from(RECEIVERS) + 1;
         if shared {

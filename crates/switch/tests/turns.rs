@@ -25,7 +25,7 @@ use packet::PortId;
 use ring::Region;
 use ring::abi::slot_flag;
 use ring::cursor::RingSize;
-use ring::intake::{FRAMES, Intake, USUAL};
+use ring::intake::{FRAMES, Intake, STANDARD_FRAME};
 use ring::krings::Krings;
 use ring::layout::{DEFAULT_STRIDE, FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
 use ring::owners::Owner;
@@ -95,8 +95,10 @@ fn tagged(dst: [u8; 6], src: [u8; 6], vlan: u16, fill: u8) -> Vec<u8> {
 impl Net {
     fn new(config: SwitchConfig) -> Self {
         let switch = Switch::new(config, 7, HugeTable::new);
-        let (planner, scratch) =
-            (Planner::default(), Scratch::new(BATCH, Intake::new(FRAMES, USUAL).expect("memory")));
+        let (planner, scratch) = (
+            Planner::default(),
+            Scratch::new(BATCH, Intake::new(FRAMES, STANDARD_FRAME).expect("memory")),
+        );
         Self { switch, planner, scratch, clients: Vec::new(), now: Now::from_ms(1) }
     }
 

@@ -18,7 +18,7 @@ use packet::PortId;
 use packet::fields::Fields;
 use ring::Region;
 use ring::abi::{NetmapRing, Slot};
-use ring::intake::{FRAMES, Intake, USUAL};
+use ring::intake::{FRAMES, Intake, STANDARD_FRAME};
 use ring::krings::Krings;
 use ring::layout::FIRST_BLOCK;
 use ring::owners::Owner;
@@ -99,7 +99,7 @@ impl World {
         for (at, host) in ports.into_iter().enumerate() {
             add(FIRST_FUNCTION + at, host, PortConfig::default());
         }
-        let scratch = Scratch::new(16, Intake::new(FRAMES, USUAL).expect("memory"));
+        let scratch = Scratch::new(16, Intake::new(FRAMES, STANDARD_FRAME).expect("memory"));
         let (now_ms, received) = (1, 0);
         let planner = Planner::default();
         let mut this = Self {

@@ -67,11 +67,11 @@ pub fn virtqueue(data: &[u8]) {
             Ok(None) => queue.want_kicks(),
             Ok(Some(_)) if input.u8() & 7 == 0 => queue.rewind(mark),
             Ok(Some(taken)) => {
-                assert!(taken.bytes > 0 && buffers.spans().len() <= PIECES_MAX);
+                assert!(taken.bytes > 0 && buffers.slices().len() <= PIECES_MAX);
                 let mut bytes = vec![0; usize::try_from(taken.bytes.min(70_000)).expect("small")];
                 match direction {
-                    Direction::Read => Reader::new(&memory, buffers.spans()).read(&mut bytes),
-                    Direction::Write => Writer::new(&memory, buffers.spans()).write(&bytes),
+                    Direction::Read => Reader::new(&memory, buffers.slices()).read(&mut bytes),
+                    Direction::Write => Writer::new(&memory, buffers.slices()).write(&bytes),
                 }
                 queue.give_back(taken, 1);
                 queue.publish();

@@ -102,7 +102,7 @@ impl Queue {
         let window = memory.window(USER + base, at(BUFFERS), 4096).context("no window")?;
         let length = u32::try_from(STRIDE)?;
         let buffer = |slot| base + BUFFERS + STRIDE * u64::from(slot);
-        let buffers = (0..SIZE).map(|slot| memory.span(buffer(slot), length));
+        let buffers = (0..SIZE).map(|slot| memory.slice(buffer(slot), length));
         let buffers = buffers.collect::<Option<Vec<_>>>().context("no buffers")?;
         let (kick, call) = (event()?, event()?);
         let (made, published, seen, used) = (0, 0, 0, 0);

@@ -198,7 +198,7 @@ impl Areas {
     #[inline(always)]
     fn prefetch(&self, memory: &GuestMemory, direction: Direction, at: u16) {
         let Descriptor { address, len, .. } = Descriptor::split(self.descriptor(at));
-        if let Some(span) = memory.span(address, len) {
+        if let Some(span) = memory.slice(address, len) {
             memory.prefetch(span, direction == Direction::Write);
         }
     }
@@ -215,28 +215,28 @@ impl Areas {
 /// The fragments of the buffers that were taken.
 #[derive(Debug)]
 pub struct Buffers {
-    spans: Vec<GuestSlice>,
+    slices: Vec<GuestSlice>,
     bytes: u64,
 }
 
 impl Default for Buffers {
     /// Allocates the capacity at once.
     fn default() -> Self {
-        Self { spans: Vec::with_capacity(PIECES_MAX), bytes: 0 }
+        Self { slices: Vec::with_capacity(PIECES_MAX), bytes: 0 }
     }
 }
 
 impl Buffers {
     /// Removes all fragments.
     pub fn clear(&mut self) {
-        self.spans.clear();
+        self.slices.clear();
         self.bytes = 0;
     }
 
     /// The fragments, in order.
     #[must_use]
-    pub fn spans(&self) -> &[GuestSlice] {
-        &self.spans
+    pub fn slices(&self) -> &[GuestSlice] {
+        &self.slices
     }
 
     /// The sum of their lengths.
@@ -248,7 +248,7 @@ impl Buffers {
     /// Whether there is room for another fragment.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.spans.len() < PIECES_MAX
+        self.slices.len() < PIECES_MAX
     }
 
     /// Appends the fragments of one descriptor.
@@ -266,7 +266,7 @@ impl Buffers {
         if len == 0 {
             return Err(Broken::Empty);
         }
-        if !memory.spans(address, len, &mut self.spans, PIECES_MAX) {
+        if !memory.slices(address, len, &mut self.slices, PIECES_MAX) {
             return Err(if self.has_room() { Broken::Address } else { Broken::Pieces });
         }
         self.bytes += u64::from(len);

@@ -158,7 +158,7 @@ impl Guest {
         let Some(taken) = queue.next(&self.memory, &mut buffers)? else { return Ok(None) };
         assert_eq!(taken.bytes, buffers.bytes());
         let mut bytes = vec![0; Self::at(taken.bytes)];
-        Reader::new(&self.memory, buffers.spans()).read(&mut bytes);
+        Reader::new(&self.memory, buffers.slices()).read(&mut bytes);
         Ok(Some((taken, bytes)))
     }
 }
@@ -324,7 +324,7 @@ fn section_2_6_8_a_successor_goes_on_where_the_queue_was() {
             queue.rewind(mark);
             buffers.clear();
             let taken = queue.next(&guest.memory, &mut buffers).expect("good").expect("again");
-            Writer::new(&guest.memory, buffers.spans()).write(&[1; 300]);
+            Writer::new(&guest.memory, buffers.slices()).write(&[1; 300]);
             queue.give_back(taken, written);
             queue.publish();
             assert_eq!(guest.take_back(), Some(written));
@@ -523,7 +523,7 @@ proptest! {
                 buffers.clear();
                 queue.prefetch(&guest.memory);
                 let Ok(Some(one)) = queue.next(&guest.memory, &mut buffers) else { break };
-                prop_assert!(one.bytes > 0 && buffers.spans().len() <= PIECES_MAX);
+                prop_assert!(one.bytes > 0 && buffers.slices().len() <= PIECES_MAX);
                 taken.push(one);
             }
             taken.into_iter().for_each(|one| queue.give_back(one, 1));

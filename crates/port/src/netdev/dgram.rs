@@ -9,7 +9,7 @@ use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 
 use ring::frame::{ETHERNET, FRAME_MAX};
-use ring::intake::{FRAMES, Intake, USUAL};
+use ring::intake::{FRAMES, Intake, STANDARD_FRAME};
 use rustix::io::Errno;
 use rustix::net::{MMsgHdr, RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmmsg, sockopt};
 use switch::receive::batch::{Batch, Delivery};
@@ -52,7 +52,7 @@ impl Datagrams {
             ours,
             peer: None,
             longest: 0,
-            intake: Intake::new(FRAMES, USUAL)?,
+            intake: Intake::new(FRAMES, STANDARD_FRAME)?,
             read: vec![0; READ].into(),
             outbox: Vec::with_capacity(WAITING + FRAME_MAX as usize),
             ends: Vec::with_capacity(QUEUE),

@@ -7,7 +7,7 @@ use std::any::Any;
 use std::os::fd::OwnedFd;
 
 use ring::frame::{ETHERNET, FRAME_MAX};
-use ring::intake::{FRAMES, Intake, USUAL};
+use ring::intake::{FRAMES, Intake, STANDARD_FRAME};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use switch::receive::batch::{Batch, Delivery};
@@ -39,7 +39,7 @@ impl Stream {
         Ok(Self {
             channel,
             peer: None,
-            intake: Intake::new(FRAMES, USUAL)?,
+            intake: Intake::new(FRAMES, STANDARD_FRAME)?,
             inbox: Inbox::default(),
             outbox: Vec::with_capacity(WAITING + LENGTH + FRAME_MAX as usize),
             taken: 0,

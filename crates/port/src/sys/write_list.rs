@@ -14,7 +14,7 @@
 
 use std::marker::PhantomData;
 
-use ring::frame::{Frame, Place, Prologue};
+use ring::frame::{Frame, Prologue, RawSlice};
 use switch::receive::batch::FRAGS_MAX;
 
 /// Memory for write lists, used again and again.
@@ -117,7 +117,7 @@ impl<'f> WriteList<'_, 'f> {
         self.buffer.bytes.extend_from_slice(&head.bytes[..usize::from(head.len)]);
         let mut is_head = true;
         self.close(queue, start, |pieces| {
-            frame.places(head, |place| {
+            frame.raw_slices(head, |place| {
                 if !std::mem::take(&mut is_head) {
                     push_piece(pieces, place);
                 }
@@ -148,7 +148,7 @@ impl<'f> WriteList<'_, 'f> {
 }
 
 /// Adds a fragment, or extends the last one if the memory is adjacent.
-fn push_piece(pieces: &mut Vec<libc::iovec>, Place { at, len }: Place) {
+fn push_piece(pieces: &mut Vec<libc::iovec>, RawSlice { at, len }: RawSlice) {
     if let Some(last) = pieces.last_mut()
         && last.iov_base.cast_const().cast::<u8>().wrapping_add(last.iov_len) == at
     {

@@ -293,7 +293,7 @@ impl Taking<'_> {
             ring.queue.prefetch(&ring.memory);
             let Some(taken) = ring.queue.next(&ring.memory, buffers)? else { break };
             let long = usize::try_from(taken.bytes / PIECE).unwrap_or(usize::MAX);
-            let pieces = buffers.spans().len().max(long).max(PIECES_MIN);
+            let pieces = buffers.slices().len().max(long).max(PIECES_MIN);
             self.left = self.left.saturating_sub(pieces);
             if let Err(why) = self.accept(ring, buffers) {
                 self.drops.add(why, 1);
@@ -319,7 +319,7 @@ impl Taking<'_> {
         if self.accept_piece(ring, buffers) {
             return Ok(());
         }
-        let mut reader = Reader::new(&ring.memory, buffers.spans());
+        let mut reader = Reader::new(&ring.memory, buffers.slices());
         let mut header = [0; HEADER_MAX];
         reader.read(&mut header[..ring.header]);
         let header = header.first_chunk::<VNET_LEN>().expect("it is longer");
@@ -339,7 +339,7 @@ impl Taking<'_> {
     /// others.
     #[inline]
     fn accept_piece(&mut self, ring: &Ring, buffers: &Buffers) -> bool {
-        let &[whole] = buffers.spans() else { return false };
+        let &[whole] = buffers.slices() else { return false };
         let is_blank = |header: [u8; VNET_LEN]| header == [0; VNET_LEN];
         let header = u32::try_from(ring.header).expect("it is short");
         let frame = whole.behind(header);
@@ -401,7 +401,7 @@ fn put_plain(
     let Some(one) = ring.queue.next(&ring.memory, buffers)? else {
         return Err(NotPut::Dropped(DropReason::NoRoom));
     };
-    if let &[only] = buffers.spans()
+    if let &[only] = buffers.slices()
         && frame.write_single(&PLAIN, header, &ring.memory, only)
     {
         ring.queue.give_back(one, frame.bytes + BEFORE);
@@ -437,7 +437,7 @@ fn put(
             ring.queue.rewind(mark);
             next?;
             // If it cost more than usual, the search is not repeated for the next frame.
-            let usual = buffers.spans().len() <= PIECES_MIN;
+            let usual = buffers.slices().len() <= PIECES_MIN;
             let why = if too_long && usual { DropReason::TooLong } else { DropReason::NoRoom };
             return Err(NotPut::Dropped(why));
         };
@@ -446,11 +446,11 @@ fn put(
     let knows = ring.accepts.contain(Offloads::CHECKSUM);
     let left = batch.left(delivery).filter(|_| knows).map_or([0; LEFT], PendingOffload::bytes);
     let header = header(left, u16::try_from(taken.len()).expect("few"));
-    let mut writer = Writer::new(&ring.memory, buffers.spans());
+    let mut writer = Writer::new(&ring.memory, buffers.slices());
     writer.write(&header[..ring.header]);
     batch.frame(entry).write_to(head, &mut writer);
     if let Some(log) = &ring.log {
-        log.mark_spans(&ring.memory, buffers.spans(), needed);
+        log.mark_slices(&ring.memory, buffers.slices(), needed);
     }
     let mut left = needed;
     for one in taken.drain(..) {

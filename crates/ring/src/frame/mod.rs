@@ -14,7 +14,7 @@ mod source;
 mod write;
 
 pub(crate) use source::Source;
-pub use write::Place;
+pub use write::RawSlice;
 
 use crate::format::abi::slot_flag;
 use crate::format::layout::BufferIndex;

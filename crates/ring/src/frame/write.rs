@@ -9,7 +9,7 @@ use crate::memory::copy::{self, HEADER};
 
 /// Where some bytes of a frame lie, for a system call that reads them.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct RawSlice {
     /// Address of the first byte.
     pub at: *const u8,
     /// Number of bytes.
@@ -18,12 +18,12 @@ pub struct Place {
 
 impl Frame<'_> {
     /// Calls `tell` for each stretch of the frame's bytes, in order, with `head` for the first of
-    /// them. The places hold as long as the frame and `head` do.
-    pub fn places(self, head: &Prologue, mut tell: impl FnMut(Place)) {
+    /// them. They hold as long as the frame and `head` do.
+    pub fn raw_slices(self, head: &Prologue, mut tell: impl FnMut(RawSlice)) {
         let mut source = Source::new(&[], self, *head);
-        tell(Place { at: head.bytes.as_ptr(), len: head.len.into() });
+        tell(RawSlice { at: head.bytes.as_ptr(), len: head.len.into() });
         while let Some((at, len)) = source.next_piece() {
-            tell(Place { at, len });
+            tell(RawSlice { at, len });
         }
     }
 

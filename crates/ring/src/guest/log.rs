@@ -58,11 +58,11 @@ impl DirtyLog {
         }
     }
 
-    /// Notes that the first `bytes` bytes of these spans were written.
-    pub fn mark_spans(&self, memory: &GuestMemory, spans: &[GuestSlice], mut bytes: u64) {
-        for span in spans {
-            let part = u32::try_from(bytes).map_or(span.len, |left| left.min(span.len));
-            self.mark(memory.guest_of(*span), part);
+    /// Notes that the first `bytes` bytes of these slices were written.
+    pub fn mark_slices(&self, memory: &GuestMemory, slices: &[GuestSlice], mut bytes: u64) {
+        for slice in slices {
+            let part = u32::try_from(bytes).map_or(slice.len, |left| left.min(slice.len));
+            self.mark(memory.guest_address(*slice), part);
             bytes -= u64::from(part);
             if bytes == 0 {
                 break;
@@ -127,12 +127,12 @@ mod tests {
         let extent =
             |guest: u64| Extent { guest, user: guest, size: 4096, offset: 0, lent: lent.clone() };
         let memory = GuestMemory::new(vec![extent(3 * PAGE), extent(9 * PAGE)]).expect("apart");
-        let mut spans = Vec::new();
-        assert!(memory.spans(9 * PAGE + 5, 100, &mut spans, 9));
-        assert!(memory.spans(3 * PAGE + 4000, 96, &mut spans, 9));
-        log.mark_spans(&memory, &spans, 100);
+        let mut slices = Vec::new();
+        assert!(memory.slices(9 * PAGE + 5, 100, &mut slices, 9));
+        assert!(memory.slices(3 * PAGE + 4000, 96, &mut slices, 9));
+        log.mark_slices(&memory, &slices, 100);
         assert_eq!(marked(&file), [9]);
-        log.mark_spans(&memory, &spans, 101);
+        log.mark_slices(&memory, &slices, 101);
         assert_eq!(marked(&file), [3, 9]);
     }
 

@@ -172,18 +172,18 @@ impl GuestMemory {
         self.extents.iter().any(|extent| extent.lent.guard.is_lost())
     }
 
-    /// Guest address of a span.
+    /// Guest address of a slice.
     #[inline]
     #[must_use]
-    pub fn guest_of(&self, span: GuestSlice) -> u64 {
-        let extent = &self.extents[span.extent as usize];
-        extent.guest + (span.offset - extent.offset) as u64
+    pub fn guest_address(&self, slice: GuestSlice) -> u64 {
+        let extent = &self.extents[slice.extent as usize];
+        extent.guest + (slice.offset - extent.offset) as u64
     }
 
     /// As much of `len` bytes at `guest` as lies in one piece.
     #[inline]
     #[must_use]
-    pub fn span(&self, guest: u64, len: u32) -> Option<GuestSlice> {
+    pub fn slice(&self, guest: u64, len: u32) -> Option<GuestSlice> {
         // Guests choose how many extents there are, and which they use.
         let index = self.extents.partition_point(|extent| extent.guest <= guest).checked_sub(1)?;
         let extent = &self.extents[index];
@@ -193,49 +193,49 @@ impl GuestMemory {
         Some(GuestSlice { extent: u32::try_from(index).ok()?, len, offset })
     }
 
-    /// Appends the pieces of `len` bytes at `guest`, at most up to `most` spans in all. `false`:
+    /// Appends the pieces of `len` bytes at `guest`, at most up to `most` slices in all. `false`:
     /// not all of them are there, or there are too many.
     #[inline]
-    pub fn spans(
+    pub fn slices(
         &self,
         mut guest: u64,
         mut len: u32,
-        spans: &mut Vec<GuestSlice>,
+        slices: &mut Vec<GuestSlice>,
         most: usize,
     ) -> bool {
         loop {
-            let Some(span) = self.span(guest, len).filter(|_| spans.len() < most) else {
+            let Some(slice) = self.slice(guest, len).filter(|_| slices.len() < most) else {
                 return false;
             };
-            spans.push(span);
-            len -= span.len;
+            slices.push(slice);
+            len -= slice.len;
             if len == 0 {
                 return true;
             }
-            match guest.checked_add(span.len.into()) {
+            match guest.checked_add(slice.len.into()) {
                 Some(next) => guest = next,
                 None => return false,
             }
         }
     }
 
-    /// A copy of the first `N` bytes of a span; `None`: it has fewer.
+    /// A copy of the first `N` bytes of a slice; `None`: it has fewer.
     #[inline]
     #[must_use]
-    pub fn first<const N: usize>(&self, span: GuestSlice) -> Option<[u8; N]> {
-        if (span.len as usize) < N {
+    pub fn first<const N: usize>(&self, slice: GuestSlice) -> Option<[u8; N]> {
+        if (slice.len as usize) < N {
             return None;
         }
         let mut bytes = [0; N];
-        // SAFETY: the span has so many bytes, and the array is ours.
-        unsafe { copy::copy_bytes(bytes.as_mut_ptr(), self.at(span, 0), N) };
+        // SAFETY: the slice has so many bytes, and the array is ours.
+        unsafe { copy::copy_bytes(bytes.as_mut_ptr(), self.at(slice, 0), N) };
         Some(bytes)
     }
 
-    /// Has the processor fetch the first two lines of a span, for writing or only to be read.
+    /// Has the processor fetch the first two lines of a slice, for writing or only to be read.
     #[inline(always)]
-    pub fn prefetch(&self, span: GuestSlice, writes: bool) {
-        let begin = self.at(span, 0);
+    pub fn prefetch(&self, slice: GuestSlice, writes: bool) {
+        let begin = self.at(slice, 0);
         copy::prefetch(begin, writes);
         copy::prefetch(begin.wrapping_add(LINE), writes);
     }
@@ -244,9 +244,9 @@ impl GuestMemory {
     #[inline]
     #[must_use]
     pub fn words(&self, guest: u64) -> Option<[u64; 2]> {
-        let span = self.span(guest, 16).filter(|span| span.len == 16)?;
-        let first = self.at(span, 0).cast::<Word>();
-        // SAFETY: the span has 16 bytes; volatile, so that each word is read exactly once.
+        let slice = self.slice(guest, 16).filter(|slice| slice.len == 16)?;
+        let first = self.at(slice, 0).cast::<Word>();
+        // SAFETY: the slice has 16 bytes; volatile, so that each word is read exactly once.
         Some([0, 1].map(|i| u64::from_le(unsafe { first.add(i).read_volatile() }.0)))
     }
 
@@ -268,12 +268,12 @@ impl GuestMemory {
         })
     }
 
-    /// Address of a span from `skip` on.
+    /// Address of a slice from `skip` on.
     #[inline(always)]
-    pub(crate) fn at(&self, span: GuestSlice, skip: u32) -> *mut u8 {
-        assert!(skip <= span.len);
-        let lent = &self.extents[span.extent as usize].lent;
-        lent.at(span.offset + skip as usize, (span.len - skip) as usize)
+    pub(crate) fn at(&self, slice: GuestSlice, skip: u32) -> *mut u8 {
+        assert!(skip <= slice.len);
+        let lent = &self.extents[slice.extent as usize].lent;
+        lent.at(slice.offset + skip as usize, (slice.len - skip) as usize)
     }
 }
 
@@ -345,8 +345,8 @@ impl Window {
 #[derive(Debug)]
 struct Cursor<'a> {
     memory: &'a GuestMemory,
-    spans: &'a [GuestSlice],
-    /// Bytes of the first span that are done.
+    slices: &'a [GuestSlice],
+    /// Bytes of the first slice that are done.
     done: u32,
 }
 
@@ -355,31 +355,31 @@ impl Cursor<'_> {
     #[inline]
     fn advance(&mut self, mut bytes: usize, mut copy: impl FnMut(*mut u8, usize)) {
         while bytes > 0 {
-            let span = *self.spans.first().expect("no more than there is");
-            let part = bytes.min((span.len - self.done) as usize);
-            copy(self.memory.at(span, self.done), part);
+            let slice = *self.slices.first().expect("no more than there is");
+            let part = bytes.min((slice.len - self.done) as usize);
+            copy(self.memory.at(slice, self.done), part);
             bytes -= part;
-            self.done += u32::try_from(part).expect("a span has 32 bits");
-            if self.done == span.len {
-                (self.spans, self.done) = (&self.spans[1..], 0);
+            self.done += u32::try_from(part).expect("a slice has 32 bits");
+            if self.done == slice.len {
+                (self.slices, self.done) = (&self.slices[1..], 0);
             }
         }
     }
 
     fn left(&self) -> usize {
-        self.spans.iter().map(|span| span.len as usize).sum::<usize>() - self.done as usize
+        self.slices.iter().map(|slice| slice.len as usize).sum::<usize>() - self.done as usize
     }
 }
 
-/// Reads spans one after the other.
+/// Reads slices one after the other.
 #[derive(Debug)]
 pub struct Reader<'a>(Cursor<'a>);
 
 impl<'a> Reader<'a> {
     /// Starts at the first byte.
     #[must_use]
-    pub fn new(memory: &'a GuestMemory, spans: &'a [GuestSlice]) -> Self {
-        Self(Cursor { memory, spans, done: 0 })
+    pub fn new(memory: &'a GuestMemory, slices: &'a [GuestSlice]) -> Self {
+        Self(Cursor { memory, slices, done: 0 })
     }
 
     /// Bytes that are left.
@@ -388,10 +388,10 @@ impl<'a> Reader<'a> {
         self.0.left()
     }
 
-    /// Appends what is left of the spans to `to`.
+    /// Appends what is left of the slices to `to`.
     #[inline]
     pub fn rest(&self, to: &mut Vec<GuestSlice>) {
-        let Some((&first, others)) = self.0.spans.split_first() else { return };
+        let Some((&first, others)) = self.0.slices.split_first() else { return };
         let (offset, len) = (first.offset + self.0.done as usize, first.len - self.0.done);
         to.push(GuestSlice { offset, len, ..first });
         to.extend_from_slice(others);
@@ -421,15 +421,15 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Writes spans one after the other.
+/// Writes slices one after the other.
 #[derive(Debug)]
 pub struct Writer<'a>(Cursor<'a>);
 
 impl<'a> Writer<'a> {
     /// Starts at the first byte.
     #[must_use]
-    pub fn new(memory: &'a GuestMemory, spans: &'a [GuestSlice]) -> Self {
-        Self(Cursor { memory, spans, done: 0 })
+    pub fn new(memory: &'a GuestMemory, slices: &'a [GuestSlice]) -> Self {
+        Self(Cursor { memory, slices, done: 0 })
     }
 
     /// Room that is left, in bytes.

@@ -29,12 +29,12 @@ fn memory() -> (OwnedFd, GuestMemory) {
 #[test]
 fn bytes_that_cross_extents_come_back() {
     let (fd, memory) = memory();
-    let (mut spans, text) = (Vec::new(), *b"over the border");
-    assert!(memory.spans(2 * PAGE as u64 - 8, 15, &mut spans, 2));
-    assert_eq!(spans.iter().map(|span| span.len()).collect::<Vec<_>>(), [8, 7]);
-    Writer::new(&memory, &spans).write(&text);
+    let (mut slices, text) = (Vec::new(), *b"over the border");
+    assert!(memory.slices(2 * PAGE as u64 - 8, 15, &mut slices, 2));
+    assert_eq!(slices.iter().map(|slice| slice.len()).collect::<Vec<_>>(), [8, 7]);
+    Writer::new(&memory, &slices).write(&text);
     let (mut all, mut first) = ([0; 15], [0; 7]);
-    Reader::new(&memory, &spans).read(&mut all);
+    Reader::new(&memory, &slices).read(&mut all);
     rustix::io::pread(&fd, &mut first, 0).expect("a file");
     assert_eq!((all, &first[..]), (text, &text[8..]));
     assert!(!memory.is_lost());
@@ -43,12 +43,12 @@ fn bytes_that_cross_extents_come_back() {
 #[test]
 fn what_is_not_there_is_no_span() {
     let (_, memory) = memory();
-    let mut spans = Vec::new();
+    let mut slices = Vec::new();
     for (guest, len) in [(3 * PAGE as u64, 1), (u64::MAX, 2), (3 * PAGE as u64 - 1, 2)] {
-        assert!(!memory.spans(guest, len, &mut spans, 9), "{guest}");
+        assert!(!memory.slices(guest, len, &mut slices, 9), "{guest}");
     }
-    spans.clear();
-    assert!(!memory.spans(0, 12_288, &mut spans, 1), "one span is not enough");
+    slices.clear();
+    assert!(!memory.slices(0, 12_288, &mut slices, 1), "one slice is not enough");
     assert_eq!(memory.words(3 * PAGE as u64 - 8), None);
     assert_eq!(memory.words(16), Some([0; 2]));
 }
@@ -57,7 +57,7 @@ fn what_is_not_there_is_no_span() {
 fn a_frame_in_one_piece_is_written_behind_what_is_in_front_of_it() {
     let (fd, memory) = memory();
     let from: Vec<u8> = (0..255).cycle().take(PAGE).collect();
-    Writer::new(&memory, &[memory.span(0, 4096).expect("there")]).write(&from);
+    Writer::new(&memory, &[memory.slice(0, 4096).expect("there")]).write(&from);
     let (front, header) = ([7; VNET_HEADER_MAX], 0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100_u128);
     let (blank, nearly) = ([0xaa; VNET_HEADER_MAX], [7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 6]);
     // At 52 it ends where a line does: there it is not written if it is there already.
@@ -65,8 +65,8 @@ fn a_frame_in_one_piece_is_written_behind_what_is_in_front_of_it() {
     for ((at, bytes), before) in
         places.into_iter().flat_map(|place| [blank, front, nearly].map(|before| (place, before)))
     {
-        let (span, to) = (memory.span(0, bytes), memory.span(PAGE as u64 + at, bytes + 20));
-        let pieces = [span.expect("there")];
+        let (slice, to) = (memory.slice(0, bytes), memory.slice(PAGE as u64 + at, bytes + 20));
+        let pieces = [slice.expect("there")];
         let frame = Frame { pieces: Pieces::Guest(&memory, &pieces), bytes };
         rustix::io::pwrite(&fd, &[0xaa; PAGE], 2 * PAGE as u64).expect("a file");
         rustix::io::pwrite(&fd, &before, 2 * PAGE as u64 + at).expect("a file");
@@ -77,14 +77,14 @@ fn a_frame_in_one_piece_is_written_behind_what_is_in_front_of_it() {
         let text = [&header.to_le_bytes(), &from[16..bytes as usize]].concat();
         let expected = [&around[..], &front, &text, &around].concat();
         assert_eq!(out, expected, "{bytes} bytes at {at}");
-        let short = memory.span(PAGE as u64, bytes + 11).expect("there");
+        let short = memory.slice(PAGE as u64, bytes + 11).expect("there");
         assert!(!frame.write_single(&front, header, &memory, short), "it has no room");
     }
-    let pieces = [memory.span(0, 15).expect("there")];
+    let pieces = [memory.slice(0, 15).expect("there")];
     let frame = Frame { pieces: Pieces::Guest(&memory, &pieces), bytes: 15 };
-    let to = memory.span(PAGE as u64, 100).expect("there");
+    let to = memory.slice(PAGE as u64, 100).expect("there");
     assert!(!frame.write_single(&front, header, &memory, to), "it has no whole header");
-    let pieces = [pieces[0], memory.span(15, 45).expect("there")];
+    let pieces = [pieces[0], memory.slice(15, 45).expect("there")];
     let frame = Frame { pieces: Pieces::Guest(&memory, &pieces), bytes: 60 };
     assert!(!frame.write_single(&front, header, &memory, to), "in two pieces");
 }
@@ -94,28 +94,28 @@ fn a_frame_in_one_piece_is_written_behind_what_is_in_front_of_it() {
 fn what_is_there_already_in_a_line_of_its_own_is_not_written() {
     let (_, memory) = memory();
     let front = [7; VNET_HEADER_MAX];
-    Writer::new(&memory, &[memory.span(PAGE as u64 - 12, 12).expect("there")]).write(&front);
-    let (to, from) = (memory.span(PAGE as u64 - 12, 112), memory.span(PAGE as u64 + 512, 60));
+    Writer::new(&memory, &[memory.slice(PAGE as u64 - 12, 12).expect("there")]).write(&front);
+    let (to, from) = (memory.slice(PAGE as u64 - 12, 112), memory.slice(PAGE as u64 + 512, 60));
     let (to, pieces) = (to.expect("there"), [from.expect("there")]);
-    let page = memory.at(memory.span(0, 1).expect("there"), 0).cast();
+    let page = memory.at(memory.slice(0, 1).expect("there"), 0).cast();
     // SAFETY: it is a page of a mapping of the test's own, and stays one.
     unsafe { mprotect(page, PAGE, MprotectFlags::READ) }.expect("ours");
     let frame = Frame { pieces: Pieces::Guest(&memory, &pieces), bytes: 60 };
     assert!(frame.write_single(&front, 9, &memory, to));
-    let behind = memory.span(PAGE as u64, 60).expect("there");
+    let behind = memory.slice(PAGE as u64, 60).expect("there");
     assert_eq!(memory.first::<16>(behind), Some(9_u128.to_le_bytes()));
 }
 
 #[test]
 fn a_span_has_a_beginning_and_what_is_behind_it() {
     let (_, memory) = memory();
-    let span = memory.span(100, 20).expect("there");
-    Writer::new(&memory, &[span]).write(&[1, 2, 3, 4, 5]);
-    assert_eq!(memory.first::<3>(span), Some([1, 2, 3]));
-    assert_eq!(span.behind(3).and_then(|rest| memory.first(rest)), Some([4, 5]));
-    assert_eq!((memory.first::<21>(span), span.behind(20), span.behind(21)), (None, None, None));
-    memory.prefetch(span, true);
-    memory.prefetch(memory.span(3 * PAGE as u64 - 1, 1).expect("there"), false);
+    let slice = memory.slice(100, 20).expect("there");
+    Writer::new(&memory, &[slice]).write(&[1, 2, 3, 4, 5]);
+    assert_eq!(memory.first::<3>(slice), Some([1, 2, 3]));
+    assert_eq!(slice.behind(3).and_then(|rest| memory.first(rest)), Some([4, 5]));
+    assert_eq!((memory.first::<21>(slice), slice.behind(20), slice.behind(21)), (None, None, None));
+    memory.prefetch(slice, true);
+    memory.prefetch(memory.slice(3 * PAGE as u64 - 1, 1).expect("there"), false);
 }
 
 /// As many extents as a port takes, with a hole of a page behind each but the first two.
@@ -131,12 +131,12 @@ fn scattered() -> (Vec<u64>, GuestMemory) {
 fn each_of_many_extents_is_found_and_no_hole() {
     let (guests, memory) = scattered();
     let page = PAGE as u64;
-    assert_eq!(memory.span(page - 1, 1), None);
+    assert_eq!(memory.slice(page - 1, 1), None);
     for (at, guest) in (0..).zip(&guests) {
-        let span = GuestSlice { extent: at, len: 1, offset: PAGE - 1 };
-        assert_eq!(memory.span(*guest, 9), Some(GuestSlice { len: 9, offset: 0, ..span }));
-        assert_eq!(memory.span(guest + page - 1, 9), Some(span));
-        let behind = memory.span(guest + page, 9);
+        let slice = GuestSlice { extent: at, len: 1, offset: PAGE - 1 };
+        assert_eq!(memory.slice(*guest, 9), Some(GuestSlice { len: 9, offset: 0, ..slice }));
+        assert_eq!(memory.slice(guest + page - 1, 9), Some(slice));
+        let behind = memory.slice(guest + page, 9);
         assert_eq!(behind.is_some(), at == 0, "behind extent {at}");
     }
 }
@@ -174,12 +174,12 @@ fn memory_that_is_taken_away_reads_as_zeros_and_is_known_to_be_lost() {
     let kept = GuestMapping::map(&other, 0, PAGE).expect("memory");
     let memory = GuestMemory::new(vec![extent(0, 2 * PAGE, 0, &lent)]).expect("sound");
     let kept = GuestMemory::new(vec![extent(0, PAGE, 0, &kept)]).expect("sound");
-    let mut spans = Vec::new();
-    assert!(memory.spans(0, 8192, &mut spans, 1));
+    let mut slices = Vec::new();
+    assert!(memory.slices(0, 8192, &mut slices, 1));
     ftruncate(&fd, 0).expect("ours");
     let mut bytes = vec![1; 2 * PAGE];
-    Reader::new(&memory, &spans).read(&mut bytes);
+    Reader::new(&memory, &slices).read(&mut bytes);
     assert!(bytes.iter().all(|byte| *byte == 0) && memory.is_lost());
-    Writer::new(&memory, &spans).write(&bytes);
+    Writer::new(&memory, &slices).write(&bytes);
     assert!(!kept.is_lost());
 }

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use port::sys::{Doorbell, Ringer};
-use ring::intake::{FRAMES, Intake, USUAL};
+use ring::intake::{FRAMES, Intake, STANDARD_FRAME};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use switch::Scratch;
 
@@ -42,7 +42,7 @@ impl WorkerHandle {
     pub fn spawn(number: u32, options: WorkerOptions, reclaimer: Reclaimer) -> io::Result<Self> {
         let doorbell = Doorbell::new()?;
         let ringer = doorbell.ringer()?;
-        let scratch = Scratch::new(options.batch, Intake::new(FRAMES, USUAL)?);
+        let scratch = Scratch::new(options.batch, Intake::new(FRAMES, STANDARD_FRAME)?);
         let (jobs, inbox) = channel();
         let (ready, started) = channel();
         let body = move || {
