@@ -121,7 +121,7 @@ impl Stopper {
 fn make_switches<D: Datapath>(
     control: &mut Control<D>,
     config: &Config,
-    store: Store,
+    mut store: Store,
 ) -> Result<(), StartError> {
     if config.forget {
         store.forget()?;

@@ -1,21 +1,22 @@
-//! Where records are kept: a directory of the daemon's own, with one file for each switch.
+//! The saved state: a directory of the daemon's own, with one file for each switch.
 //!
 //! ```text
-//! {"version":1,"switch":"vale0",…,"ports":{"vale0:a":{…},"vale0:b":{…}}}   all of it
-//! {"version":1,"switch":"vale0",…,"ports":{"vale0:b":{…}}}                 later: b is new
-//! {"version":1,"switch":"vale0",…,"ports":{"vale0:a":null}}                later: a is gone
+//! state/vale0.json    {"version":1,"switch":"vale0",…,"ports":{"vale0:a":{…},"vale0:b":{…}}}
+//! state/.vale0.json   the next content, while the writer writes it
+//! state/.lock         locked by the daemon that uses the directory
 //! ```
 //!
-//! A file is replaced at once: written beside under another name, synced, renamed, and the
-//! directory synced. What changes afterwards is put behind it, a line each time, until there is as
-//! much of that as there was before; then it is replaced again. So a change costs what it is long,
-//! and whatever ends the daemon, or the machine, there is all that was synced: a last line that is
-//! not whole was promised to nobody.
+//! The daemon replaces a file as a whole: it writes the new content beside it under another name,
+//! syncs that, renames it, and syncs the directory. So whatever ends the daemon or the machine, and
+//! at whatever moment, the next daemon finds the content before or the content after a change, and
+//! the one after if a client was told that the change is done.
 //!
-//! A lock makes a daemon the only one of its directory. One that cannot be had because nothing can
-//! be written there (a disk that is full or read-only) is tried again before each write: what is
-//! there can be read meanwhile. Nobody but the daemon's user may write there; what is read is
-//! checked nevertheless.
+//! Older daemons put changes behind a record, a line each. Such a file is read, and replaced at
+//! once by one in the present format.
+//!
+//! The lock keeps a second daemon out. A daemon that cannot take it because it cannot write there
+//! (the disk is full or read-only) tries again before each write, and reads what there is meanwhile.
+//! Only the daemon's user may write to the directory; the daemon checks what it reads nevertheless.
 
 pub mod record;
 pub mod writer;
@@ -32,23 +33,23 @@ use thiserror::Error;
 use crate::lockfile::{self, LockError};
 use record::{Checked, SwitchRecord};
 
-/// Longest file: a switch with all its ports and addresses takes a tenth.
+/// Longest file; one of a switch with all its ports and addresses has a tenth of that.
 const MAX_BYTES: u64 = 32 << 20;
 const EXTENSION: &str = ".json";
 const LOCK_NAME: &str = ".lock";
 
-/// Why a daemon cannot know what it was told before. One line that says what to do.
+/// Why a daemon cannot read its saved state, in one line that says what to do.
 #[derive(Debug, Error)]
 pub enum StoreError {
-    /// It cannot be read.
+    /// A file is damaged or not the daemon's.
     #[error("state {}: {why}; mend or remove it, or start with --forget", .path.display())]
     Broken {
         /// A file, or the directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
-    /// Two daemons would write over each other.
+    /// Another daemon uses the directory.
     #[error(
         "another daemon{} keeps its state in {}; stop it, or choose another --state",
         .pid, .dir.display()
@@ -61,31 +62,31 @@ pub enum StoreError {
     },
 }
 
-/// The directory.
+/// The directory of the saved state.
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
-    /// Held, not read. None while nothing could be written there.
+    /// The lock file; `None` while the daemon cannot write there.
     lock: Option<File>,
 }
 
 impl Store {
-    /// In this directory, which is made, and is ours from now on.
+    /// Makes the directory if there is none, and locks it.
     pub fn open(dir: PathBuf) -> Result<Self, StoreError> {
         let mut store = Self { dir, lock: None };
         match store.own() {
             Ok(()) => {}
             Err(LockError::Held(pid)) => return Err(StoreError::Shared { dir: store.dir, pid }),
             Err(LockError::Io(error)) => tracing::warn!(
-                "state {}: {error}; until that is mended, what commands change does not outlive \
-                 this daemon",
+                "state {}: {error}; until that is mended, changes by commands do not outlive this \
+                 daemon",
                 store.dir.display()
             ),
         }
         Ok(store)
     }
 
-    /// Takes possession of it, if that has not been done.
+    /// Locks the directory, unless that is done already.
     fn own(&mut self) -> Result<(), LockError> {
         if self.lock.is_none() {
             DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
@@ -95,20 +96,20 @@ impl Store {
         Ok(())
     }
 
-    /// Where it is.
+    /// Path of the directory.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Where the record of a switch is.
+    /// Path of the file of a switch.
     #[must_use]
     pub fn path(&self, switch: &SwitchName) -> PathBuf {
         self.dir.join(file_name(switch))
     }
 
-    /// Reads all records.
-    pub fn load(&self) -> Result<BTreeMap<SwitchName, Checked>, StoreError> {
+    /// Reads all files, and replaces those that say it in an older format.
+    pub fn load(&mut self) -> Result<BTreeMap<SwitchName, Checked>, StoreError> {
         let wrong = |path: &Path, why: String| StoreError::Broken { path: path.to_path_buf(), why };
         if let Err(error) = check_dir(&self.dir) {
             return match error.kind() {
@@ -120,20 +121,34 @@ impl Store {
         let mut records = BTreeMap::new();
         for name in names {
             let path = self.dir.join(&name);
-            let record = read(&path).map_err(|error| error.to_string()).and_then(|text| {
+            let found = read(&path).map_err(|error| error.to_string()).and_then(|text| {
                 let record = SwitchRecord::read(&text)?;
                 if file_name(&record.switch) != name {
                     return Err(format!("it is of switch {}", record.switch));
                 }
-                Ok((record.switch.clone(), record.check()?))
+                let (switch, now) = (record.switch.clone(), record.to_text());
+                Ok((switch, (now != text).then_some(now), record.check()?))
             });
-            let (name, record) = record.map_err(|why| wrong(&path, why))?;
-            records.insert(name, record);
+            let (switch, newer, record) = found.map_err(|why| wrong(&path, why))?;
+            if let Some(newer) = newer {
+                self.convert(&switch, &newer);
+            }
+            records.insert(switch, record);
         }
         Ok(records)
     }
 
-    /// Removes all records.
+    /// Replaces a file of an older daemon.
+    fn convert(&mut self, switch: &SwitchName, text: &[u8]) {
+        let path = self.path(switch);
+        match self.replace(switch, text) {
+            Ok(()) => tracing::info!("state {}: now in the present format", path.display()),
+            // It is as good as it was.
+            Err(error) => tracing::warn!("state {}: not converted: {error}", path.display()),
+        }
+    }
+
+    /// Removes all files.
     pub fn forget(&self) -> Result<(), StoreError> {
         let forget = || {
             for name in self.names()? {
@@ -149,32 +164,21 @@ impl Store {
         }
     }
 
-    /// Replaces the record of a switch.
+    /// Replaces the file of a switch.
     pub fn replace(&mut self, switch: &SwitchName, text: &[u8]) -> io::Result<()> {
         self.own().map_err(io::Error::other)?;
         let draft = self.dir.join(format!(".{}", file_name(switch)));
         let path = self.path(switch);
         let written = write(&draft, text).and_then(|()| std::fs::rename(&draft, path));
         if written.is_err() {
-            // What is left of it does no harm.
+            // A rest of it does no harm: it has another name.
             let _ = std::fs::remove_file(&draft);
         }
         written?;
         sync(&self.dir)
     }
 
-    /// Puts a change behind the record of a switch that this daemon wrote. After an error nobody
-    /// knows what is there: it is to be replaced.
-    pub fn append(&mut self, switch: &SwitchName, text: &[u8]) -> io::Result<()> {
-        assert!(self.lock.is_some(), "it was written before");
-        let flags = libc::O_NOFOLLOW;
-        let path = self.path(switch);
-        let mut file = OpenOptions::new().append(true).custom_flags(flags).open(path)?;
-        file.write_all(text)?;
-        file.sync_data()
-    }
-
-    /// Removes the record of a switch.
+    /// Removes the file of a switch.
     pub fn remove(&mut self, switch: &SwitchName) -> io::Result<()> {
         let path = self.path(switch);
         match std::fs::symlink_metadata(&path) {
@@ -189,7 +193,7 @@ impl Store {
         sync(&self.dir)
     }
 
-    /// The files of records, in order.
+    /// Names of the files of switches, in order.
     fn names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in std::fs::read_dir(&self.dir)? {
@@ -223,18 +227,18 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     let meta = file.metadata()?;
     let refuse = |why| Err(io::Error::new(ErrorKind::PermissionDenied, why));
     if !meta.is_file() {
-        return refuse("it is no file");
+        return refuse("not a regular file");
     }
     check_owner(&meta)?;
     let mut text = Vec::new();
     file.take(MAX_BYTES + 1).read_to_end(&mut text)?;
-    if text.len() as u64 > MAX_BYTES { refuse("it is too long") } else { Ok(text) }
+    if text.len() as u64 > MAX_BYTES { refuse("too long") } else { Ok(text) }
 }
 
 fn check_dir(dir: &Path) -> io::Result<()> {
     let meta = std::fs::metadata(dir)?;
     if !meta.is_dir() {
-        return Err(io::Error::new(ErrorKind::NotADirectory, "it is no directory"));
+        return Err(io::Error::new(ErrorKind::NotADirectory, "not a directory"));
     }
     check_owner(&meta)
 }
@@ -243,10 +247,10 @@ fn check_owner(meta: &std::fs::Metadata) -> io::Result<()> {
     let refuse = |why| Err(io::Error::new(ErrorKind::PermissionDenied, why));
     let uid = rustix::process::geteuid().as_raw();
     if meta.uid() != uid && meta.uid() != 0 {
-        return refuse("it belongs to another user");
+        return refuse("owned by another user");
     }
     if meta.mode() & 0o022 != 0 {
-        return refuse("others may write to it");
+        return refuse("other users can write to it");
     }
     Ok(())
 }
@@ -344,6 +348,25 @@ mod tests {
     }
 
     #[test]
+    fn test_file_of_an_older_daemon_is_loaded_once_and_replaced() {
+        let dir = Dir::new("older");
+        let mut store = dir.store();
+        store.replace(&switch(), RECORD).unwrap();
+        // A record, a change behind it, and another one that the end of the daemon cut off.
+        let record = String::from_utf8(RECORD.to_vec()).unwrap();
+        let change = record.replace("\"settings\":{}", "\"settings\":{\"age_s\":7}");
+        let older = format!("{record}\n{change}\n{}", &change[..30]);
+        std::fs::write(dir.file(), older).unwrap();
+        let load = |store: &mut Store| {
+            assert_eq!(store.load().unwrap().len(), 1);
+            std::fs::read_to_string(dir.file()).unwrap()
+        };
+        let newer = load(&mut store);
+        assert_eq!(newer, format!("{change}\n"));
+        assert_eq!(load(&mut store), newer);
+    }
+
+    #[test]
     fn test_broken_and_foreign_files_are_refused_in_one_line_until_forgotten() {
         let dir = Dir::new("broken");
         let mut store = dir.store();
@@ -358,7 +381,7 @@ mod tests {
         }
         std::fs::write(dir.file(), &good).unwrap();
         std::fs::set_permissions(dir.file(), Permissions::from_mode(0o666)).unwrap();
-        assert!(store.load().unwrap_err().to_string().contains("others may write"));
+        assert!(store.load().unwrap_err().to_string().contains("other users can write"));
         std::fs::remove_file(dir.file()).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", dir.file()).unwrap();
         assert!(store.load().is_err());

@@ -1,18 +1,18 @@
-//! What commands made, as it is written down for the next daemon; and what becomes of it there.
+//! The state of a switch as its file has it, and what the next daemon makes of it.
 //!
-//! One record for each switch that stays, or that has a port which does:
+//! There is one record for each switch that persists or has a persistent port:
 //!
 //! ```text
 //! {"version":1,"switch":"vale0","persistent":true,"settings":{"forwarding":"hub",…},
 //!  "ports":{"vale0:vm1":{"owner":1000,"now":{"kind":"shm","settings":{…},"static":[…]}}}}
 //! ```
 //!
-//! Where the configuration names a switch or a port too, the record says beside it what the
-//! configuration said then (`configured`). While it still says the same, the command came later
-//! and counts; when it says something else, somebody has edited it since, and it counts. What was
-//! in the configuration and is no more is gone.
+//! Where the configuration file names a switch or a port too, the record has beside it what the file
+//! said when the record was written (`configured`). While the file still says the same, the command
+//! came later and counts. When the file says something else, an operator has edited it since, and the
+//! file counts. What was in the file and is no more is gone.
 //!
-//! Pure: files are the business of `store`.
+//! This module does no input or output: files are the business of [`super::Store`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,42 +30,42 @@ use crate::model::plan::{InterfaceText, PortPlan, SwitchPlan};
 use crate::model::policy::Grant;
 use crate::model::settings::{change_grant, change_port, change_switch, show_port};
 
-/// The version of the records.
+/// Version of the records.
 pub const VERSION: u32 = 1;
-/// Most ports of a switch.
+/// Limit for the ports of a switch.
 const MAX_PORTS: usize = 4096;
 
-/// A switch, with its ports as `P`.
+/// A record of a switch; `P` is what it has of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchRecord<P = PortRecord> {
     /// [`VERSION`].
     pub version: u32,
-    /// Its name.
+    /// Name of the switch.
     pub switch: SwitchName,
-    /// Stays without ports.
+    /// The switch stays when it has no ports.
     pub persistent: bool,
-    /// All its settings.
+    /// All settings of the switch.
     pub settings: SwitchSettings,
-    /// What the configuration said of it.
+    /// What the configuration said of the switch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configured: Option<SwitchSettings>,
-    /// Its persistent ports.
+    /// The persistent ports.
     pub ports: BTreeMap<PortName, P>,
 }
 
-/// What changed of a switch: all that is said of it, and its ports that are new, different or gone.
+/// A change of a switch: its settings, and those of its ports that are new, different or gone.
 pub type SwitchChange = SwitchRecord<Option<PortRecord>>;
 
 /// A persistent port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PortRecord {
-    /// The user who made it.
+    /// User that made the port.
     pub owner: u32,
-    /// What it is.
+    /// The port as it is now.
     pub now: PortText,
-    /// What the configuration said of it.
+    /// What the configuration said of the port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configured: Option<PortText>,
 }
@@ -74,26 +74,26 @@ pub struct PortRecord {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PortText {
-    /// What is behind it.
+    /// Kind of the port.
     pub kind: PortKind,
-    /// All its settings.
+    /// All settings of the port.
     pub settings: PortSettings,
-    /// Its network interface.
+    /// The network interface behind the port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostIf>,
-    /// Its socket.
+    /// The socket of its virtual machine.
     #[serde(alias = "vhost", default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<Machine>,
-    /// For a virtual interface.
+    /// Geometry of a virtual interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<InterfaceText>,
-    /// Its static addresses.
+    /// Static addresses.
     #[serde(rename = "static", default)]
     pub stations: BTreeSet<StaticAddress>,
 }
 
 impl PortText {
-    /// A port that the configuration makes.
+    /// The text of a port that the configuration makes.
     #[must_use]
     pub fn of(plan: &PortPlan) -> Self {
         let (kind, stations) = (plan.kind, plan.stations.clone());
@@ -103,7 +103,7 @@ impl PortText {
     }
 }
 
-/// A switch that the configuration makes. What it leaves to the daemon's defaults is none.
+/// Settings of a switch that the configuration makes; those that it leaves to the daemon are `None`.
 #[must_use]
 pub fn configured(plan: &SwitchPlan) -> SwitchSettings {
     SwitchSettings {
@@ -117,7 +117,7 @@ pub fn configured(plan: &SwitchPlan) -> SwitchSettings {
     }
 }
 
-/// A list, unless it is empty.
+/// `None` for an empty list.
 fn some<T: Clone>(list: &[T]) -> Option<Vec<T>> {
     (!list.is_empty()).then(|| list.to_vec())
 }
@@ -134,14 +134,24 @@ pub fn show_switch(config: &SwitchConfig) -> SwitchSettings {
     }
 }
 
+impl<P: Serialize> SwitchRecord<P> {
+    /// Content of the file.
+    #[must_use]
+    pub fn to_text(&self) -> Vec<u8> {
+        let mut text = serde_json::to_vec(self).expect("records are plain data");
+        text.push(b'\n');
+        text
+    }
+}
+
 impl<P> SwitchRecord<P> {
-    /// Whether both are the same but for their ports.
+    /// Whether both records are the same but for the ports.
     pub fn says_of_the_switch_what<Q>(&self, other: &SwitchRecord<Q>) -> bool {
         (&self.switch, self.persistent, &self.settings, &self.configured)
             == (&other.switch, other.persistent, &other.settings, &other.configured)
     }
 
-    /// The same with other ports.
+    /// The record with other ports.
     pub fn with_ports<Q>(
         self,
         change: impl FnOnce(BTreeMap<PortName, P>) -> BTreeMap<PortName, Q>,
@@ -151,18 +161,18 @@ impl<P> SwitchRecord<P> {
     }
 }
 
-/// A record whose values have been found good.
+/// A record whose values have been checked.
 #[derive(Clone, Debug)]
 pub struct Checked {
     plan: SwitchPlan,
     configured: Option<SwitchSettings>,
-    /// What the configuration said of the ports.
+    /// What the configuration said of its ports.
     bases: BTreeMap<PortName, PortText>,
 }
 
 impl SwitchRecord {
-    /// What a file says: a record and, behind it, what changed later. Of a last change that is not
-    /// whole nobody was told that it was written.
+    /// Reads a file. An older daemon put changes behind the record; no client was told that a change
+    /// is done whose line is not whole.
     pub fn read(text: &[u8]) -> Result<Self, String> {
         let mut parts = serde_json::Deserializer::from_slice(text).into_iter::<Value>();
         let first = parts.next().unwrap_or_else(|| serde_json::from_slice(text));
@@ -183,7 +193,7 @@ impl SwitchRecord {
         Ok(all.with_ports(|ports| ports.into_iter().filter_map(there).collect()))
     }
 
-    /// Checks everything, as if a stranger had written it.
+    /// Checks every value, as in a file from another user.
     pub fn check(self) -> Result<Checked, String> {
         if self.version != VERSION {
             return Err(format!("version {} instead of {VERSION}", self.version));
@@ -223,8 +233,8 @@ impl SwitchRecord {
     }
 }
 
-/// One part of a file. Chains of older daemons may have direct hops, which are gone: their frames go
-/// by the switch.
+/// Reads one part of a file. A chain of an older daemon may ask for direct hops, which are gone: its
+/// frames go by the switch.
 fn change(mut part: Value) -> serde_json::Result<SwitchChange> {
     let switch = part["switch"].clone();
     for of in ["settings", "configured"] {
@@ -282,7 +292,7 @@ fn check_port(
     Ok(PortPlan { name, kind, config, host, machine, interface, stations, owner, grant })
 }
 
-/// What a daemon begins with.
+/// The switches that a daemon makes when it starts: configured ones and saved ones.
 #[must_use]
 pub fn merge(plans: &[SwitchPlan], mut records: BTreeMap<SwitchName, Checked>) -> Vec<SwitchPlan> {
     let with_record = |plan: &SwitchPlan| match records.remove(&plan.name) {
@@ -295,7 +305,7 @@ pub fn merge(plans: &[SwitchPlan], mut records: BTreeMap<SwitchName, Checked>) -
 }
 
 impl Checked {
-    /// For a switch that the configuration names.
+    /// The plan of a switch that the configuration names.
     fn beside(self, plan: &SwitchPlan) -> SwitchPlan {
         let same = self.configured == Some(configured(plan));
         let (ours, name) = (self.plan, &plan.name);
@@ -318,7 +328,7 @@ impl Checked {
             }
         }
         ports.extend(theirs.into_values().cloned());
-        // An address is on one port, and the configuration has said which.
+        // An address is on one port, and the configuration decides which.
         let taken: BTreeSet<_> = ports.iter().flat_map(|port| port.stations.clone()).collect();
         for port in &mut by_command {
             port.stations.retain(|station| !taken.contains(station));
@@ -328,7 +338,7 @@ impl Checked {
         switch
     }
 
-    /// For a switch that the configuration does not name.
+    /// The plan of a switch that the configuration does not name.
     fn alone(self) -> Option<SwitchPlan> {
         let mut plan = self.plan;
         plan.ports.retain(|port| !self.bases.contains_key(&port.name));

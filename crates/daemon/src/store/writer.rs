@@ -1,17 +1,19 @@
-//! A thread that writes records, so that nobody waits for a disk but those whose change it is.
+//! A thread that writes saved state. Only the clients that made a change wait for the disk.
 //!
 //! ```text
-//!  control thread                                        keeper
-//!    change of vale0 ──────────────────────────────────► entered, written, synced
+//!  control thread                                        writer
+//!    change of vale0 ──────────────────────────────────► applied, file replaced, synced
 //!    change of vale0 ┐                                       │
-//!    change of vale0 ┴ noted                                 │
-//!                      ◄─────────────────────────────────────┘ kept
-//!    both at once ─────────────────────────────────────► entered, written, synced
+//!    change of vale0 ┴ pending                               │
+//!                      ◄─────────────────────────────────────┘ written
+//!    both in one ──────────────────────────────────────► applied, file replaced, synced
 //! ```
 //!
-//! It is given what changed, not what there is: it has the text of every port itself, so a change
-//! costs the control thread what it is long, however large its switch. What could not be written is
-//! owed: it is tried again with the next change of that switch, every `PAUSE`, and at the end.
+//! The control thread sends what changed, and the writer has the text of every port: so a change of
+//! one port costs the control thread the same in a small switch and in a large one. The writer
+//! always writes the whole file of a switch ([`Store::replace`]); `docs/design/0021-state-files.md`
+//! has what that takes. A file that it cannot write it tries again with the next change of that
+//! switch, every `RETRY`, and at the end.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,33 +23,32 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use protocol::name::SwitchName;
+use protocol::name::{PortName, SwitchName};
 use rustix::pipe::{PipeFlags, pipe_with};
-use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use thiserror::Error;
 
 use super::Store;
-use super::record::{SwitchChange, SwitchRecord};
+use super::record::{PortRecord, SwitchChange, SwitchRecord};
 
-/// What a switch is now.
+/// What changed of a switch.
 #[derive(Debug)]
 pub struct Change {
-    /// Its name.
+    /// Name of the switch.
     pub switch: SwitchName,
-    /// What changed; `None`: there is nothing to be kept any more.
+    /// The change; `None`: nothing of the switch is to be saved any more.
     pub record: Option<SwitchChange>,
-    /// It names all ports that there are. The first change of a switch does, and the first after
-    /// there was nothing to be kept.
+    /// The change names all ports of the switch. The first change of a switch does, and the first
+    /// one after `None`.
     pub whole: bool,
 }
 
-/// A change is on the disk, or cannot be brought there.
+/// The result of a change.
 #[derive(Debug)]
 pub struct Written {
-    /// Of this switch.
+    /// Name of the switch.
     pub switch: SwitchName,
-    /// How it went.
+    /// Whether the change is on the disk.
     pub result: Result<(), NotWritten>,
 }
 
@@ -55,154 +56,149 @@ pub struct Written {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{}: {why}", .path.display())]
 pub struct NotWritten {
-    /// What could not be written.
+    /// The file that the daemon could not write.
     pub path: PathBuf,
-    /// What the system said.
+    /// The system's reason.
     pub why: String,
 }
 
-/// The thread's handle. Dropped, it waits until everything is written.
+/// A handle of the thread. Dropping it waits until the thread has written everything.
 #[derive(Debug)]
 pub struct Writer {
     changes: Option<Sender<Change>>,
-    kept: Receiver<Written>,
-    /// Readable when something is kept.
+    results: Receiver<Written>,
+    /// The read end of a pipe, readable when there is a result.
     bell: OwnedFd,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Writer {
-    /// Starts it.
+    /// Starts the thread.
     ///
     /// # Errors
     /// No threads or descriptors left.
     pub fn start(store: Store) -> io::Result<Self> {
         let (bell, ringer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let (changes, tasks) = channel();
-        let (report, kept) = channel();
-        let books = Books { store, sheets: BTreeMap::new() };
-        let body = move || books.keep(&tasks, &report, &ringer);
-        let thread = std::thread::Builder::new().name("keeper".to_owned()).spawn(body)?;
-        Ok(Self { changes: Some(changes), kept, bell, thread: Some(thread) })
+        let (report, results) = channel();
+        let files = Files { store, all: BTreeMap::new() };
+        let body = move || files.run(&tasks, &report, &ringer);
+        let thread = std::thread::Builder::new().name("state-writer".to_owned()).spawn(body)?;
+        Ok(Self { changes: Some(changes), results, bell, thread: Some(thread) })
     }
 
-    /// Writes a change, sooner or later: changes of a switch in order.
+    /// Has a change written. The thread writes changes of a switch in order.
     pub fn write(&self, change: Change) {
         let changes = self.changes.as_ref().expect("open until it is dropped");
         changes.send(change).expect("the thread ends with its handle");
     }
 
-    /// What was written since the last time.
+    /// Takes the results since the last call.
     pub fn written(&mut self) -> Vec<Written> {
-        // Whatever it says, the list is looked at.
+        // The list counts, whatever the pipe says.
         let _ = rustix::io::read(&self.bell, &mut [0; 256]);
-        self.kept.try_iter().collect()
+        self.results.try_iter().collect()
     }
 
-    /// Waits until something is written.
+    /// Waits for the next result.
     pub fn wait(&mut self) -> Written {
-        self.kept.recv().expect("the thread ends with its handle")
+        self.results.recv().expect("the thread ends with its handle")
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
         self.changes = None;
-        // Its panic has been told by itself.
+        // A thread that panicked has said so itself.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-/// Readable when something is kept.
 impl AsFd for Writer {
+    /// Readable when there is a result.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 }
 
-/// All records, as text.
-struct Books {
+/// The files of all switches.
+struct Files {
     store: Store,
-    sheets: BTreeMap<SwitchName, Sheet>,
+    all: BTreeMap<SwitchName, SavedSwitch>,
 }
 
 /// A record whose ports are texts already.
 type Text = SwitchRecord<Box<RawValue>>;
-type TextChange = SwitchRecord<Option<Box<RawValue>>>;
 
-/// The record of a switch.
+/// The state of one switch.
 #[derive(Default)]
-struct Sheet {
-    /// What its file is to say; `None`: there is to be no file.
+struct SavedSwitch {
+    /// What the file has to say; `None`: there is to be no file.
     record: Option<Text>,
-    /// Bytes in the file that were written at once. `None`: what is there is not known, and to be
-    /// replaced.
-    base: Option<usize>,
-    /// Bytes that were put behind them.
-    tail: usize,
+    /// The file says so.
+    is_written: bool,
 }
 
-impl Books {
-    fn keep(mut self, tasks: &Receiver<Change>, report: &Sender<Written>, ringer: &OwnedFd) {
-        let mut next_try = Instant::now() + PAUSE;
+impl Files {
+    fn run(mut self, tasks: &Receiver<Change>, report: &Sender<Written>, ringer: &OwnedFd) {
+        let mut next_try = Instant::now() + RETRY;
         loop {
             match tasks.recv_timeout(next_try.saturating_duration_since(Instant::now())) {
                 Ok(change) => {
                     let switch = change.switch.clone();
-                    let result = self.enter(change);
-                    // Without a receiver nobody waits any more; a full pipe has rung already.
+                    let result = self.apply(change);
+                    // Without a receiver no client waits any more; a full pipe is readable already.
                     let _ = report.send(Written { switch, result });
                     let _ = rustix::io::write(ringer, b"x");
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return self.settle(),
+                Err(RecvTimeoutError::Disconnected) => return self.retry(),
             }
             if next_try <= Instant::now() {
-                self.settle();
-                next_try = Instant::now() + PAUSE;
+                self.retry();
+                next_try = Instant::now() + RETRY;
             }
         }
     }
 
-    /// Enters a change and writes it.
-    fn enter(&mut self, change: Change) -> Result<(), NotWritten> {
+    /// Applies a change and writes the file, unless that says the same already.
+    fn apply(&mut self, change: Change) -> Result<(), NotWritten> {
         let Change { switch, record, whole } = change;
-        let sheet = self.sheets.entry(switch.clone()).or_default();
-        let written = match (record.map(in_text), sheet.record.take()) {
-            (Some(later), Some(before)) if !whole => {
-                let line = sheet.change(before, later);
-                sheet.append(&mut self.store, &switch, &line)
-            }
-            (record, _) => {
+        let saved = self.all.entry(switch.clone()).or_default();
+        let is_same = match (record, &mut saved.record) {
+            (Some(change), Some(before)) if !whole => merge(before, change),
+            (record, before) => {
                 assert!(whole || record.is_none(), "the first change of a switch is whole");
-                let there = |(name, text)| Some((name, Option::<_>::clone(&text)?));
-                let all = |ports: BTreeMap<_, _>| ports.into_iter().filter_map(there).collect();
-                sheet.record = record.map(|record| record.with_ports(all));
-                sheet.write(&mut self.store, &switch)
+                *before = record.map(|record| record.with_ports(all_texts));
+                false
             }
         };
-        self.note(&switch, written)
+        saved.is_written &= is_same;
+        self.write(&switch)
     }
 
-    /// Tries again what could not be written.
-    fn settle(&mut self) {
-        let owed =
-            |(name, sheet): (&SwitchName, &Sheet)| sheet.base.is_none().then(|| name.clone());
-        let owed: Vec<SwitchName> = self.sheets.iter().filter_map(owed).collect();
-        for name in owed {
-            let sheet = self.sheets.get_mut(&name).expect("it was there just now");
-            if sheet.write(&mut self.store, &name).is_ok() {
-                tracing::info!("{name}: kept for the next daemon after all");
-                let _ = self.note(&name, Ok(()));
+    /// Tries again to write files that could not be written.
+    fn retry(&mut self) {
+        let due = self.all.iter().filter(|(_, saved)| !saved.is_written);
+        let due: Vec<SwitchName> = due.map(|(name, _)| name.clone()).collect();
+        for name in due {
+            if self.write(&name).is_ok() {
+                tracing::info!("{name}: its state is saved now");
             }
         }
     }
 
-    /// Notes how writing went: a switch of which nothing is kept is forgotten with its file.
-    fn note(&mut self, switch: &SwitchName, written: io::Result<()>) -> Result<(), NotWritten> {
-        let sheet = &self.sheets[switch];
-        if sheet.record.is_none() && written.is_ok() {
-            self.sheets.remove(switch);
+    /// Writes the file of a switch, or removes it, where that is due.
+    fn write(&mut self, switch: &SwitchName) -> Result<(), NotWritten> {
+        let saved = self.all.get_mut(switch).expect("the caller has looked");
+        let written = match &saved.record {
+            _ if saved.is_written => Ok(()),
+            Some(record) => self.store.replace(switch, &record.to_text()),
+            None => self.store.remove(switch),
+        };
+        saved.is_written = written.is_ok();
+        if saved.is_written && saved.record.is_none() {
+            self.all.remove(switch);
         }
         written.map_err(|error| {
             let path = self.store.path(switch);
@@ -212,70 +208,32 @@ impl Books {
     }
 }
 
-impl Sheet {
-    /// Enters a change. Returns what to put behind what was written before: nothing, if that says
-    /// the same.
-    fn change(&mut self, mut before: Text, mut later: TextChange) -> Vec<u8> {
-        later.ports.retain(|name, text| {
-            before.ports.get(name).map(|text| text.get()) != text.as_ref().map(|text| text.get())
-        });
-        let same = later.ports.is_empty() && later.says_of_the_switch_what(&before);
-        let line = if same { Vec::new() } else { line(&later) };
-        for (name, text) in &later.ports {
-            match text {
-                Some(text) => drop(before.ports.insert(name.clone(), text.clone())),
-                None => drop(before.ports.remove(name)),
-            }
+/// Puts a change into a record. Returns whether the record says the same as before.
+fn merge(record: &mut Text, change: SwitchChange) -> bool {
+    let mut is_same = change.says_of_the_switch_what(record);
+    let mut ports = std::mem::take(&mut record.ports);
+    *record = change.with_ports(|changed| {
+        for (name, port) in changed {
+            let (before, text) = (ports.remove(&name), port.as_ref().map(port_text));
+            is_same &= before.as_ref().map(|it| it.get()) == text.as_ref().map(|it| it.get());
+            ports.extend(text.map(|text| (name, text)));
         }
-        self.record = Some(later.with_ports(|_| before.ports));
-        line
-    }
-
-    /// Puts a line behind what was written before, or writes all of it anew.
-    fn append(&mut self, store: &mut Store, switch: &SwitchName, line: &[u8]) -> io::Result<()> {
-        let Some(base) = self.base else { return self.write(store, switch) };
-        if line.is_empty() {
-            return Ok(());
-        }
-        if self.tail + line.len() <= base.max(LONG) && store.append(switch, line).is_ok() {
-            self.tail += line.len();
-            return Ok(());
-        }
-        self.write(store, switch)
-    }
-
-    /// Writes all of it.
-    fn write(&mut self, store: &mut Store, switch: &SwitchName) -> io::Result<()> {
-        (self.base, self.tail) = (None, 0);
-        match &self.record {
-            Some(record) => {
-                let text = line(record);
-                store.replace(switch, &text)?;
-                self.base = Some(text.len());
-            }
-            None => store.remove(switch)?,
-        }
-        Ok(())
-    }
+        ports
+    });
+    is_same
 }
 
-/// The ports of a change as texts.
-fn in_text(change: SwitchChange) -> TextChange {
-    let text = |port| to_raw_value(&port).expect("records are plain data");
-    change
-        .with_ports(|ports| ports.into_iter().map(|(name, port)| (name, port.map(text))).collect())
+fn all_texts(ports: BTreeMap<PortName, Option<PortRecord>>) -> BTreeMap<PortName, Box<RawValue>> {
+    let text = |(name, port): (PortName, Option<PortRecord>)| Some((name, port_text(&port?)));
+    ports.into_iter().filter_map(text).collect()
 }
 
-fn line(record: &impl Serialize) -> Vec<u8> {
-    let mut text = serde_json::to_vec(record).expect("records are plain data");
-    text.push(b'\n');
-    text
+fn port_text(port: &PortRecord) -> Box<RawValue> {
+    to_raw_value(port).expect("records are plain data")
 }
 
-/// Between two tries to write what could not be written.
-const PAUSE: Duration = Duration::from_secs(5);
-/// Bytes behind a record that are not worth writing it anew, however short it is.
-const LONG: usize = 64 << 10;
+/// Time between two tries to write what could not be written.
+const RETRY: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
@@ -306,15 +264,15 @@ mod tests {
 
     struct Bench {
         dir: PathBuf,
-        books: Books,
+        files: Files,
     }
 
     impl Bench {
         fn new(name: &str) -> Self {
-            let name = format!("uvala-keeper-{name}-{}", std::process::id());
+            let name = format!("uvala-writer-{name}-{}", std::process::id());
             let dir = std::env::temp_dir().join(name);
-            let books = Books { store: Store::open(dir.clone()).unwrap(), sheets: BTreeMap::new() };
-            Self { dir, books }
+            let files = Files { store: Store::open(dir.clone()).unwrap(), all: BTreeMap::new() };
+            Self { dir, files }
         }
 
         fn file(&self) -> PathBuf {
@@ -336,28 +294,29 @@ mod tests {
     }
 
     #[test]
-    fn test_changes_are_put_behind_what_is_there_and_the_file_stays_in_proportion() {
-        let mut bench = Bench::new("behind");
-        bench.books.enter(change(true, &[("vale0:a", Some(0))], true)).unwrap();
-        let (mut longest, mut written) = (0, 0);
-        for owner in 1..2000 {
-            let before = bench.books.sheets[&switch()].tail;
+    fn test_each_change_replaces_the_whole_file() {
+        let mut bench = Bench::new("whole");
+        bench.files.apply(change(true, &[("vale0:a", Some(0))], true)).unwrap();
+        for owner in 1..50 {
             let ports = [("vale0:a", Some(owner)), ("vale0:b", (owner % 2 == 0).then_some(7))];
-            bench.books.enter(change(true, &ports, false)).unwrap();
-            let sheet = &bench.books.sheets[&switch()];
-            written += sheet.tail.checked_sub(before).unwrap_or(sheet.base.unwrap());
-            longest = longest.max(sheet.base.unwrap() + sheet.tail);
+            bench.files.apply(change(true, &ports, false)).unwrap();
+            let text = std::fs::read(bench.file()).unwrap();
+            let _: SwitchRecord =
+                serde_json::from_slice(&text).expect("one record, nothing behind");
+            let mut expected = vec![("vale0:a".to_owned(), owner)];
+            expected.extend((owner % 2 == 0).then(|| ("vale0:b".to_owned(), 7)));
+            assert_eq!(bench.read(), expected);
         }
-        assert_eq!(bench.read(), [("vale0:a".to_owned(), 1999)]);
-        assert!(longest < 2 * LONG && written < 2000 * 400, "{longest} {written}");
+        let names = std::fs::read_dir(&bench.dir).unwrap();
+        assert_eq!(names.count(), 2, "the file and the lock");
     }
 
     #[test]
     fn test_what_changes_nothing_is_not_written() {
         let mut bench = Bench::new("same");
-        bench.books.enter(change(true, &[("vale0:a", Some(1))], true)).unwrap();
+        bench.files.apply(change(true, &[("vale0:a", Some(1))], true)).unwrap();
         let before = std::fs::read(bench.file()).unwrap();
-        bench.books.enter(change(true, &[("vale0:a", Some(1)), ("vale0:x", None)], false)).unwrap();
+        bench.files.apply(change(true, &[("vale0:a", Some(1)), ("vale0:x", None)], false)).unwrap();
         assert_eq!(std::fs::read(bench.file()).unwrap(), before);
     }
 
@@ -366,29 +325,29 @@ mod tests {
         let mut bench = Bench::new("gone");
         for _ in 0..2 {
             bench
-                .books
-                .enter(change(false, &[("vale0:a", Some(1)), ("vale0:x", None)], true))
+                .files
+                .apply(change(false, &[("vale0:a", Some(1)), ("vale0:x", None)], true))
                 .unwrap();
             assert_eq!(bench.read(), [("vale0:a".to_owned(), 1)]);
-            bench.books.enter(Change { switch: switch(), record: None, whole: true }).unwrap();
-            assert!(!bench.file().exists() && bench.books.sheets.is_empty());
+            bench.files.apply(Change { switch: switch(), record: None, whole: true }).unwrap();
+            assert!(!bench.file().exists() && bench.files.all.is_empty());
         }
     }
 
     #[test]
     fn test_what_cannot_be_written_is_said_and_tried_again() {
         let mut bench = Bench::new("failed");
-        bench.books.enter(change(true, &[("vale0:a", Some(1))], true)).unwrap();
+        bench.files.apply(change(true, &[("vale0:a", Some(1))], true)).unwrap();
         let away = bench.dir.with_extension("away");
         std::fs::rename(&bench.dir, &away).unwrap();
         std::fs::write(&bench.dir, "in the way").unwrap();
-        let error = bench.books.enter(change(true, &[("vale0:b", Some(2))], false)).unwrap_err();
+        let error = bench.files.apply(change(true, &[("vale0:b", Some(2))], false)).unwrap_err();
         assert_eq!(error.path, bench.file());
-        bench.books.settle();
-        assert!(bench.books.sheets[&switch()].base.is_none());
+        bench.files.retry();
+        assert!(!bench.files.all[&switch()].is_written);
         std::fs::remove_file(&bench.dir).unwrap();
         std::fs::rename(&away, &bench.dir).unwrap();
-        bench.books.settle();
+        bench.files.retry();
         assert_eq!(bench.read(), [("vale0:a".to_owned(), 1), ("vale0:b".to_owned(), 2)]);
     }
 
@@ -397,11 +356,11 @@ mod tests {
         let mut bench = Bench::new("end");
         let other = Bench::new("other");
         let elsewhere = Store::open(other.dir.join("state")).unwrap();
-        let store = std::mem::replace(&mut bench.books.store, elsewhere);
-        let keeper = Writer::start(store).unwrap();
-        keeper.write(change(true, &[("vale0:a", Some(1))], true));
-        keeper.write(change(true, &[("vale0:b", Some(2))], false));
-        drop(keeper);
+        let store = std::mem::replace(&mut bench.files.store, elsewhere);
+        let writer = Writer::start(store).unwrap();
+        writer.write(change(true, &[("vale0:a", Some(1))], true));
+        writer.write(change(true, &[("vale0:b", Some(2))], false));
+        drop(writer);
         assert_eq!(bench.read().len(), 2);
     }
 }
