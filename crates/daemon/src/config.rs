@@ -1,8 +1,8 @@
-//! The configuration: a TOML file, read into values that cannot be wrong.
+//! The configuration: a TOML file, read into checked values.
 //!
 //! Two layers. The `Raw…` types mirror the file (`docs/uvala.toml` shows all of it), refuse unknown
 //! keys, and parse each value where it stands, so that every error has a line number. [`Config`] is
-//! what the rest of the daemon sees: nothing optional, nothing to check again.
+//! what the rest of the daemon uses: every value is there and checked.
 
 mod file;
 mod switches;
@@ -26,32 +26,32 @@ use file::{Misfit, RawConfig};
 pub use switches::SwitchText;
 pub use values::parse_workers;
 
-/// Everything an operator can decide.
+/// All settings that an operator has.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Directory of the socket; `None` for the usual place.
+    /// Directory of the socket; `None`: the default.
     pub dir: Option<PathBuf>,
-    /// Directory where is kept what commands make; `None` for one in that of the socket.
+    /// Directory of the saved state; `None`: one in that of the socket.
     pub state_dir: Option<PathBuf>,
-    /// Starts without it, and removes it.
+    /// Removes the saved state before the start.
     pub forget: bool,
     /// Owner, group and permissions of the socket.
     pub socket: SocketConfig,
-    /// How much is logged.
+    /// Log level.
     pub log: Level,
-    /// What opens network interfaces where the daemon may not: a program or a socket.
+    /// Helper that opens network interfaces where the daemon may not: a program or a socket.
     pub helper: Option<PathBuf>,
     /// The worker threads.
     pub workers: WorkersConfig,
-    /// What one user may have.
+    /// Limits of one user.
     pub quota: Quota,
-    /// Rings of a port whose client does not say.
+    /// Rings of a port whose client does not choose.
     pub rings: RingSpec,
     /// Permissions of switches that clients create.
     pub switch_mode: Mode,
-    /// Bytes of the region of a trust group whose first port does not say.
+    /// Bytes of a trust group's region if its first port does not choose.
     pub group_memory: u64,
-    /// Trust groups that are for several users, by name.
+    /// Trust groups that several users share, by name.
     pub groups: BTreeMap<String, GroupPlan>,
     /// Switches to make at start.
     pub switches: Vec<SwitchPlan>,
@@ -64,39 +64,39 @@ pub struct SocketConfig {
     pub owner: Option<u32>,
     /// Group; `None` for the daemon's group.
     pub group: Option<u32>,
-    /// Permissions; who may write may connect.
+    /// Permissions: users that may write may connect.
     pub mode: Mode,
 }
 
 /// The worker threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkersConfig {
-    /// How many, at least 1.
+    /// Number of workers, at least 1.
     pub count: u32,
-    /// Cores they are bound to, in turn; empty for wherever the system puts them.
+    /// Cores of the workers, in turn; empty: the system chooses.
     pub cpus: Vec<u32>,
-    /// Most frames that a worker takes from a port at once.
+    /// Largest batch that a worker takes from a port.
     pub batch: u16,
-    /// What a worker does that has nothing to do.
+    /// What an idle worker does.
     pub wait: WaitPolicy,
 }
 
-/// What a worker does that has nothing to do.
+/// What an idle worker does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WaitPolicy {
-    /// [`WaitPolicy::Yield`], which suits shared cores; where there are cores for all and it pays,
-    /// a short spin before it.
+    /// [`WaitPolicy::Yield`], which suits shared cores; on idle cores a short spin before it, while
+    /// that pays.
     #[default]
     Auto,
-    /// Polls for ever: only for a core that nobody else uses.
+    /// Polls without end: for a core that no other program uses.
     Spin,
-    /// Gives the core away a few times, then sleeps until a doorbell rings.
+    /// Yields the core a few times, then sleeps until a doorbell rings.
     Yield,
     /// Sleeps at once.
     Block,
 }
 
-/// Why there is no configuration. Each message is one line.
+/// Why the daemon refuses a configuration, in one line.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -104,17 +104,17 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's reason.
         error: io::Error,
     },
-    /// Not TOML, an unknown key, a value out of range, a port that cannot be.
+    /// Not TOML, an unknown key, a value out of range, or values that contradict each other.
     #[error("config {}:{line}: {message}", .path.display())]
     Parse {
         /// The file.
         path: PathBuf,
         /// Counted from 1.
         line: usize,
-        /// What is wrong, and what would be right.
+        /// The fault and the right form.
         message: String,
     },
 }
@@ -125,8 +125,8 @@ impl Config {
         Self::parse(&read(path)?, path)
     }
 
-    /// What the region of a trust group is like whose first port does not say: a quarter of what
-    /// its user may have at most.
+    /// Region of a trust group whose first port does not choose: at most a quarter of its user's
+    /// memory.
     #[must_use]
     pub fn new_group(&self) -> Size {
         let bytes = self.group_memory.min(self.quota.memory / 4);
@@ -139,7 +139,7 @@ impl Config {
     }
 }
 
-/// What a file says of switches; and what else there is in it, which is for a daemon that begins.
+/// Reads the switches of a file, and the names of its other tables, which count when a daemon starts.
 pub fn load_switches(path: &Path) -> Result<(Vec<SwitchText>, Vec<String>), ConfigError> {
     let text = read(path)?;
     let switches = parse(&text, path, |mut raw| {
@@ -153,7 +153,7 @@ pub fn load_switches(path: &Path) -> Result<(Vec<SwitchText>, Vec<String>), Conf
     Ok((switches, keys.into_keys().filter(|key| key != "switch").collect()))
 }
 
-/// Reads a text for what `mean` finds in it.
+/// Reads a text; `mean` turns it into the result.
 fn parse<T>(
     text: &str,
     path: &Path,

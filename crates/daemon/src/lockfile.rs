@@ -1,5 +1,5 @@
-//! A file that one daemon holds: the kernel releases it with the process, however that ends. A
-//! process that was killed may have gigabytes of machines to unmap before; it is waited for.
+//! A lock file that one daemon holds. The kernel releases the lock when the process ends, in whatever
+//! way. A killed process may have to unmap gigabytes of guest memory first; [`take`] waits for it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -11,26 +11,26 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use thiserror::Error;
 
-/// How long a lock is waited for: some time passes until one who was killed is seen to die.
+/// How long [`take`] waits: a killed process is not seen to end at once.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// The same while its holder dies.
+/// How long it waits for a process that is ending.
 const PATIENCE_DYING: Duration = Duration::from_secs(5);
-/// Between two tries.
+/// Time between two tries.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// Why a lock cannot be had.
+/// Why the daemon cannot take a lock.
 #[derive(Debug, Error)]
 pub enum LockError {
-    /// Another process has it: " (process N)", if the file says so.
+    /// Another process holds it: " (process N)", if the file has its number.
     #[error("another daemon{0} has it")]
     Held(String),
-    /// The system said no.
+    /// A system call failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// Takes the lock until the file is dropped, and notes in it who has it. Waits for a holder that is
-/// about to end.
+/// Takes the lock until the file is dropped, and writes the process's number into it. Waits for a
+/// holder that is ending.
 pub fn take(path: &Path) -> Result<File, LockError> {
     let mut file = OpenOptions::new()
         .read(true)
@@ -59,14 +59,14 @@ pub fn take(path: &Path) -> Result<File, LockError> {
     Ok(file)
 }
 
-/// Who has it, if the file says so: that is a courtesy, also where the disk is full.
+/// Process that holds the lock, if its number is in the file. On a full disk it is not.
 fn holder(file: &mut File) -> Option<u32> {
     let mut pid = String::new();
     file.rewind().and_then(|()| file.read_to_string(&mut pid)).ok()?;
     pid.trim().parse().ok()
 }
 
-/// Does it end, or has it ended? It does nothing more, and what it had is given back.
+/// Is the process ending, or has it ended? Then the kernel takes back what it held.
 fn is_dying(pid: u32) -> bool {
     const EXITING: u32 = 4;
     match std::fs::read_to_string(format!("/proc/{pid}/stat")) {

@@ -1,7 +1,7 @@
 //! Start and end of the daemon: its directory, its lock, its socket.
 //!
-//! The lock file is what makes a daemon the only one of its directory: the kernel releases it with
-//! the process, however that ends, so a socket that is found while the lock is free is stale.
+//! The lock file keeps a second daemon out of a directory. The kernel releases the lock with the
+//! process, in whatever way that ends, so a socket in a directory whose lock is free is stale.
 
 use std::fs::{DirBuilder, File, Metadata, Permissions};
 use std::io::{Error, ErrorKind};
@@ -24,66 +24,66 @@ use crate::store::StoreError;
 /// Why the daemon does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// There is one already.
+    /// Another daemon uses the directory.
     #[error("another daemon{} runs in {}; stop it, or choose another --dir", .pid, .dir.display())]
     Running {
-        /// Its directory.
+        /// The directory.
         dir: PathBuf,
         /// " (process N)", if the lock file says so.
         pid: String,
     },
-    /// Others could replace what is in the directory.
+    /// Other users could replace what is in the directory.
     #[error("{} is not safe: {why}; choose another --dir", .dir.display())]
     UnsafeDir {
         /// The directory.
         dir: PathBuf,
-        /// What is wrong.
+        /// The fault.
         why: &'static str,
     },
-    /// The system said no.
+    /// A system call failed.
     #[error("{} {}: {error}", .doing, .path.display())]
     Io {
-        /// What was tried.
+        /// What the daemon tried.
         doing: &'static str,
-        /// With what.
+        /// The file of the call.
         path: PathBuf,
-        /// What the system said.
+        /// The system's reason.
         error: Error,
     },
-    /// A core to bind a worker to.
+    /// A worker cannot be bound to a core.
     #[error("core {core} of --cpu (workers.cpus) cannot be used; there are the cores {available}")]
     Core {
-        /// Its number.
+        /// Number of the core.
         core: u32,
-        /// Those that this process may run on.
+        /// The cores that this process may run on.
         available: String,
     },
-    /// Not enough threads or descriptors for so many workers.
+    /// Too few threads or descriptors for the workers.
     #[error(
         "cannot start {count} workers: {error}; raise the limits (ulimit -n, ulimit -u, \
          LimitNOFILE), or lower --workers"
     )]
     Workers {
-        /// How many were asked for.
+        /// Number of workers that the operator asked for.
         count: u32,
-        /// What the system said.
+        /// The system's reason.
         error: Error,
     },
-    /// What commands made before cannot be read, or is another daemon's.
+    /// The saved state cannot be read, or belongs to another daemon.
     #[error(transparent)]
     State(#[from] StoreError),
-    /// A switch of the configuration.
+    /// A switch of the configuration cannot be made.
     #[error("config: switch {name}: {refusal}")]
     Switch {
-        /// Its name.
+        /// Name of the switch.
         name: String,
-        /// What is wrong with it.
+        /// The reason.
         refusal: Refusal,
     },
 }
 
 impl StartError {
-    /// Exit status of a daemon that does not start for this reason.
+    /// Exit status for this reason.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -100,16 +100,16 @@ impl StartError {
     }
 }
 
-/// The socket of the one daemon of a directory. Dropped, it takes the socket away.
+/// The directory and socket of a running daemon. Dropping it removes the socket.
 #[derive(Debug)]
 pub struct Place {
     socket: PathBuf,
-    /// Held, not read: the kernel releases the lock with it.
+    /// Keeps the lock.
     _lock: File,
 }
 
 impl Place {
-    /// Takes possession of a directory and listens in it.
+    /// Locks a directory and listens in it.
     pub fn take(dir: &Path, config: &SocketConfig) -> Result<(Self, OwnedFd), StartError> {
         make_dir(dir, config)?;
         let lock = lock(dir)?;
@@ -130,12 +130,12 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // Somebody may have removed the directory under us; there is nothing to do about it.
+        // The directory may be gone already.
         let _ = std::fs::remove_file(&self.socket);
     }
 }
 
-/// Lets the daemon have as many descriptors as the system allows: a port takes several.
+/// Raises the limit of descriptors to what the system allows: a port takes several.
 pub fn raise_descriptor_limit() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
@@ -143,7 +143,8 @@ pub fn raise_descriptor_limit() {
     }
 }
 
-/// Makes the directory, closed to others unless the socket is open to them; checks one that exists.
+/// Makes the directory, closed to other users unless the socket is open to them; checks one that
+/// exists.
 fn make_dir(dir: &Path, config: &SocketConfig) -> Result<(), StartError> {
     let io = |error| StartError::Io { doing: "make directory", path: dir.to_path_buf(), error };
     let private = config.mode.bits() & 0o077 == 0;
@@ -153,25 +154,25 @@ fn make_dir(dir: &Path, config: &SocketConfig) -> Result<(), StartError> {
     let refuse = |why| Err(StartError::UnsafeDir { dir: dir.to_path_buf(), why });
     let uid = rustix::process::geteuid().as_raw();
     if meta.is_symlink() {
-        return refuse("it is a symbolic link: name the directory itself");
+        return refuse("a symbolic link: name the directory itself");
     }
     if !meta.is_dir() {
-        return refuse("it is no directory");
+        return refuse("not a directory");
     }
     if meta.uid() != uid && meta.uid() != 0 {
-        return refuse("it belongs to another user");
+        return refuse("owned by another user");
     }
     let sticky = meta.mode() & 0o1000 != 0;
     if meta.mode() & 0o002 != 0 && !sticky {
-        return refuse("everybody may write to it");
+        return refuse("all users can write to it (chmod o-w)");
     }
     if meta.mode() & 0o020 != 0 && !sticky {
-        return refuse("its group may write to it (chmod g-w)");
+        return refuse("its group can write to it (chmod g-w)");
     }
     Ok(())
 }
 
-/// Why users whom the socket is open to do not get to it, or do not believe it, where that is so.
+/// Why users that may use the socket do not reach it or do not trust it, where that is so.
 fn shut_out(dir: &Path, config: &SocketConfig) -> Option<String> {
     let (mode, dir) = (config.mode.bits(), dir.canonicalize().ok()?);
     if mode & 0o022 == 0 {
@@ -187,16 +188,16 @@ fn shut_out(dir: &Path, config: &SocketConfig) -> Option<String> {
     if let Some((closed, meta)) = above().find(|(_, meta)| is_closed(meta)) {
         let (dir, cure) = (closed.display(), if of_group(&meta) { "g+x" } else { "o+x" });
         return Some(format!(
-            "socket.mode is {mode:o}, but who may use the socket does not get to it: {dir} is \
-             closed to others; chmod {cure} {dir}, or choose another --dir"
+            "socket.mode is {mode:o}, but users that may use the socket cannot reach it: {dir} is \
+             closed to them; chmod {cure} {dir}, or choose another --dir"
         ));
     }
     let is_open = above().any(|(_, meta)| meta.mode() & 0o002 != 0);
     let owner = std::fs::metadata(&dir).ok()?.uid();
     (is_open && owner != 0).then(|| {
         format!(
-            "socket.mode is {mode:o}, but clients of other users do not believe a daemon in {}: \
-             everybody may write to a directory above it; choose another --dir",
+            "socket.mode is {mode:o}, but clients of other users do not trust a daemon in {}: all \
+             users can write to a directory above it; choose another --dir",
             dir.display()
         )
     })
@@ -210,8 +211,8 @@ fn lock(dir: &Path) -> Result<File, StartError> {
     })
 }
 
-/// Makes the socket under a name that no client knows, so that whoever finds it finds it ready: its
-/// owner, group and mode as they shall be, and somebody listening.
+/// Makes the socket under a name that no client knows, and renames it when its owner, group and mode
+/// are set and the daemon listens.
 fn listen_at(path: &Path, config: &SocketConfig) -> Result<OwnedFd, StartError> {
     let unready = path.with_file_name(UNREADY_SOCKET_NAME);
     let made = bind_at(&unready, config).and_then(|socket| {
@@ -219,7 +220,7 @@ fn listen_at(path: &Path, config: &SocketConfig) -> Result<OwnedFd, StartError> 
         Ok(socket)
     });
     made.map_err(|(doing, error)| {
-        // If it stays, the next start takes it away.
+        // If this fails, the next start removes it.
         let _ = std::fs::remove_file(&unready);
         StartError::Io { doing, path: path.to_path_buf(), error }
     })
@@ -239,12 +240,12 @@ fn bind_at(path: &Path, config: &SocketConfig) -> Result<OwnedFd, (&'static str,
     fchmod(&socket, Mode::empty()).map_err(system)?;
     bind(&socket, &address).map_err(system)?;
     if config.owner.is_some() {
-        let hint = "only root may; leave it out, or name a group";
+        let hint = "only root may do that; leave it out, or name a group";
         chown(path, config.owner, None).map_err(|e| ("set socket.owner of", with(e, hint)))?;
     }
     if config.group.is_some() {
-        let hint = "only root may, and who is in the group: put the daemon into it (a systemd unit \
-                    by SupplementaryGroups=)";
+        let hint = "only root and members of the group may do that: put the daemon into it (in a \
+                    systemd unit, SupplementaryGroups=)";
         chown(path, None, config.group).map_err(|e| ("set socket.group of", with(e, hint)))?;
     }
     let mode = Permissions::from_mode(u32::from(config.mode.bits()));
@@ -253,7 +254,7 @@ fn bind_at(path: &Path, config: &SocketConfig) -> Result<OwnedFd, (&'static str,
     Ok(socket)
 }
 
-/// An error with what can be done about it.
+/// An error with its cure.
 fn with(error: Error, hint: &str) -> Error {
     Error::new(error.kind(), format!("{error}; {hint}"))
 }
@@ -370,7 +371,7 @@ mod tests {
         for (dir_mode, mode) in [(0o711, "666"), (0o710, "660"), (0o755, "666")] {
             chmod(dir_mode);
             let (said, below_tmp) = (said(mode), !rustix::process::geteuid().is_root());
-            assert_eq!(said.contains("do not believe"), below_tmp, "{said}");
+            assert_eq!(said.contains("do not trust"), below_tmp, "{said}");
             assert!(!said.contains("closed"), "{said}");
         }
     }
@@ -381,7 +382,7 @@ mod tests {
         std::fs::create_dir(&dir.0).unwrap();
         std::fs::set_permissions(&dir.0, Permissions::from_mode(0o777)).unwrap();
         let error = Place::take(&dir.0, &Config::default().socket).unwrap_err();
-        assert!(error.to_string().contains("everybody may write"), "{error}");
+        assert!(error.to_string().contains("chmod o-w"), "{error}");
     }
 
     /// Whoever may write to the directory can put another socket in the place of ours.

@@ -1,4 +1,4 @@
-//! The file as it is written: what may be missing, and what stands for it.
+//! The configuration file as text: its keys and their defaults.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,58 +25,58 @@ use crate::model::plan::{GroupPlan, Quota};
 use crate::model::policy::Grant;
 use crate::model::specs::{NEW_GROUP, RingSpec};
 
-/// Something that can be read and cannot be meant, and where it stands.
+/// A value that is valid by itself and invalid here, and its place.
 #[derive(Debug)]
 pub struct Misfit {
-    /// Bytes before it.
+    /// Offset in the file.
     pub at: usize,
-    /// What is wrong.
+    /// The fault.
     pub error: MisfitError,
 }
 
-/// What is wrong with values that are right by themselves.
+/// Faults of values that are valid by themselves.
 #[derive(Debug, Error)]
 pub enum MisfitError {
-    /// The name of a port is none.
+    /// The name of a port is invalid.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// It is the end of a pipe.
+    /// The port is the end of a pipe.
     #[error("{0} is the end of a pipe; pipes come with their clients: take it out of the file")]
     Pipe(PortName),
-    /// A function that could not say what it wants of a frame.
-    #[error("{0} is no port of kind shm, and only these are of a service: take `service` out")]
+    /// A service at a port of another kind than shm.
+    #[error("{0}: only ports of kind shm run a service: remove `service`")]
     Service(PortName),
-    /// Its network interface.
+    /// The network interface of a port is invalid.
     #[error("{0}: {1}")]
     Host(Box<PortName>, String),
-    /// Its settings.
+    /// The settings of a port are invalid.
     #[error("{0}: {1}")]
     Settings(PortName, String),
-    /// The name of a trust group is none.
+    /// The name of a trust group is invalid.
     #[error("[group.{0}]: the name has only letters, digits and '_', as in [group.nf]")]
     Group(String),
-    /// A trust group that nobody could pay for.
+    /// The memory of a trust group is above its owner's quota.
     #[error(
         "memory of [group.{0}] is more than its owner, as any user, may have in all: {1} MiB \
          (quota.memory); lower it, or raise the quota"
     )]
     Unpayable(String, u64),
-    /// Chains and rules.
+    /// Chains or rules are invalid.
     #[error("{0}: {1}")]
     Steering(SwitchName, String),
     /// Two instances of a service have one number.
     #[error("instance {1} of service {0} is port {2} already: give it another number, or none")]
     Instance(String, u16, String),
-    /// A static address has one port.
+    /// Two ports have one static address.
     #[error(
         "{0} is on {one} and on {other}; an address has one port: take one out",
         one = .1[0],
         other = .1[1]
     )]
     TwoPorts(StaticAddress, Box<[PortName; 2]>),
-    /// The rings of ports that do not say.
+    /// The default rings are too large.
     #[error(
-        "[rings]: a port of these takes more than 4 GiB, the most there is; lower rings, slots, \
+        "[rings]: a port with these rings takes more than 4 GiB, the limit; lower rings, slots, \
          extra_bufs or buffer_stride"
     )]
     Rings,
@@ -170,14 +170,14 @@ struct RawGroup {
     memory: Option<Spanned<GroupMemory>>,
 }
 
-/// Somewhere: without a directory nothing could be kept.
+/// The saved state needs a directory: an empty path is refused.
 fn state_dir<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<PathBuf>, D::Error> {
     let dir = PathBuf::deserialize(deserializer)?;
     if dir.as_os_str().is_empty() {
         return Err(serde::de::Error::custom(
-            "state_dir is empty: what commands make is always kept; name a directory, as in \
+            "state_dir is empty: the daemon always saves what commands make; name a directory, as in \
              \"/var/lib/uvala\", or leave it out for \"state\" beside the socket",
         ));
     }
@@ -185,12 +185,12 @@ fn state_dir<'de, D: serde::Deserializer<'de>>(
 }
 
 impl RawConfig {
-    /// Takes what it says of switches.
+    /// Takes the switches out.
     pub fn switches(&mut self) -> Result<Vec<SwitchText>, Misfit> {
         std::mem::take(&mut self.switch).into_iter().map(|(name, raw)| raw.read(name)).collect()
     }
 
-    /// What it means.
+    /// The checked configuration.
     pub fn into_config(mut self) -> Result<Config, Misfit> {
         let switches = self.switches()?.into_iter().map(|text| text.plan).collect();
         let quota = self.quota.memory.0;
@@ -238,7 +238,7 @@ impl RawConfig {
 }
 
 impl RawGroup {
-    /// Of users who may have so much memory each.
+    /// The checked group; `quota` is the memory that each user may have.
     fn read(self, key: Spanned<String>, quota: u64) -> Result<(String, GroupPlan), Misfit> {
         if !is_group_name(key.get_ref()) {
             return Err((&key, MisfitError::Group(key.get_ref().clone())).into());
@@ -292,10 +292,11 @@ impl Default for RawQuota {
             ports: Number(4096),
             memory: Bytes(16 << 30),
             switches: Number(1024),
-            // As many switches as one user may have, each of the default capacity.
+            // `switches` switches of the default capacity.
             addresses: Number(64 << 20),
             connections: Number(4096),
-            // A thirty-second of what there is, a quarter, and an eighth of what the unit asks for.
+            // A thirty-second of the address space, a quarter of the kernel's mappings, and an eighth
+            // of the unit's LimitNOFILE.
             machine_memory: Bytes(4 << 40),
             machine_regions: Number(2048),
             machine_descriptors: Number(8192),

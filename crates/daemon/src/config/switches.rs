@@ -1,8 +1,8 @@
-//! Switches as a file says them: for the daemon's start, and for `uvala apply`.
+//! The switches of a configuration file, for the daemon's start and for `uvala apply`.
 //!
 //! ```text
-//!  RawSwitch, RawPort ──── read ───┬──► spec and ports: calls, which leave open what is not said
-//!                                  └──► plan: with defaults, for a daemon that begins
+//!  RawSwitch, RawPort ──── read ───┬──► spec and ports: requests, without defaults
+//!                                  └──► plan: with defaults, for a daemon that starts
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,16 +29,16 @@ use crate::model::policy::Grant;
 use crate::model::settings::{change_grant, change_port, change_switch};
 use crate::model::steering::{Steering, lowest_free};
 
-/// What a file says of a switch.
+/// A switch of a file.
 #[derive(Debug)]
 pub struct SwitchText {
-    /// Its settings, as far as they are said, without its chains and rules.
+    /// The settings in the file, without chains and rules.
     pub spec: SwitchSpec,
-    /// Its ports, in the order of those of the plan.
+    /// The ports, in the order of those of the plan.
     pub ports: Vec<PortAdd>,
-    /// The same with defaults where nothing is said; with all chains and rules.
+    /// The switch with defaults, chains and rules.
     pub plan: SwitchPlan,
-    /// Where it says so.
+    /// Places in the file.
     pub places: Places,
 }
 
@@ -98,13 +98,13 @@ struct RawPort {
     peer: Option<String>,
 }
 
-/// More than there can be are too many in any case.
+/// A number of 16 bits; a larger one becomes the largest, which is refused in any case.
 fn small(number: Option<&Number>) -> Option<u16> {
     number.map(|n| u16::try_from(n.0).unwrap_or(u16::MAX))
 }
 
 impl RawSwitch {
-    /// Checks it.
+    /// Checks the switch.
     pub fn read(self, name: SwitchName) -> Result<SwitchText, Misfit> {
         check_steering(&name, &self.chain, &self.rule)?;
         check_entries(&name, &self.rule, &self.port)?;
@@ -146,8 +146,8 @@ impl RawSwitch {
     }
 }
 
-/// The numbers of all instances of services, by their ports: those that are not said are the lowest
-/// that nobody has.
+/// Numbers of all instances of services, by port. An instance without a number in the file gets the
+/// lowest free one.
 fn instances(ports: &BTreeMap<Spanned<String>, RawPort>) -> Result<BTreeMap<String, u16>, Misfit> {
     let mut taken: BTreeMap<(&str, u16), &str> = BTreeMap::new();
     let all = ports.iter().filter_map(|(key, port)| Some((key, port.service.as_deref()?, port)));
@@ -168,14 +168,14 @@ fn instances(ports: &BTreeMap<Spanned<String>, RawPort>) -> Result<BTreeMap<Stri
     Ok(numbers)
 }
 
-/// Where a switch's chains, rules and ports stand: bytes before each; as a file is read, lines.
+/// Places of a switch's chains, rules and ports in the file: offsets, later lines.
 #[derive(Debug)]
 pub struct Places {
-    /// Of its chains, in their order.
+    /// Places of the chains, in order.
     pub chains: Vec<usize>,
-    /// Of its rules.
+    /// Places of the rules.
     pub rules: Vec<usize>,
-    /// Of its ports.
+    /// Places of the ports.
     pub ports: Vec<usize>,
 }
 
@@ -192,15 +192,15 @@ impl Places {
         }
     }
 
-    /// Has each be another number.
+    /// Replaces each place.
     pub fn map(&mut self, number: impl Fn(usize) -> usize) {
         let all = [&mut self.chains, &mut self.rules, &mut self.ports];
         all.into_iter().flatten().for_each(|at| *at = number(*at));
     }
 }
 
-/// Whether chains and rules can be meant; if not, where the first stands that cannot, beside those
-/// before it.
+/// Checks chains and rules; the error has the place of the first one that does not fit those before
+/// it.
 fn check_steering(
     name: &SwitchName,
     chains: &[Spanned<ChainSpec>],
@@ -218,14 +218,14 @@ fn check_steering(
     if check(&spans.len()).is_ok() {
         return Ok(());
     }
-    // What follows makes nothing right.
+    // An invalid one stays invalid with more behind it.
     let counts: Vec<usize> = (1..=spans.len()).collect();
     let first = counts.partition_point(|count| check(count).is_ok());
     let why = check(&(first + 1)).expect_err("looked at just now");
     Err(Misfit { at: spans[first].start, error: MisfitError::Steering(name.clone(), why) })
 }
 
-/// Whether rules are for frames that meet rules.
+/// Checks that rules are for ports whose frames meet rules.
 fn check_entries(
     name: &SwitchName,
     rules: &[Spanned<RuleSpec>],
@@ -292,7 +292,7 @@ impl RawPort {
         Ok((add, plan))
     }
 
-    /// What is said of how the switch treats it, and of whose it is.
+    /// The settings and permissions in the file.
     fn settings(&self) -> PortSettings {
         PortSettings {
             vlan: self.vlan.as_ref().map(ToString::to_string),
@@ -313,7 +313,7 @@ impl RawPort {
         }
     }
 
-    /// What is said of its network interface, if anything is.
+    /// The network interface in the file, if there is one.
     fn host(&self) -> Option<HostIf> {
         let host = HostIf {
             ifname: self.ifname.clone(),
@@ -331,13 +331,13 @@ impl RawPort {
         (host != HostIf::default()).then_some(host)
     }
 
-    /// Are the queues that are named those of an interface? Of machines there are so many.
+    /// Is `queues` a set of an interface's queues, and no number of pairs?
     fn has_queues(&self) -> bool {
         let is_set = self.queues.as_ref().is_some_and(|it| matches!(it.0, Queues::Set(_)));
         is_set || self.kind.0.is_host()
     }
 
-    /// How many pairs of queues a machine may have.
+    /// Number of queue pairs of a virtual machine.
     fn pairs(&self) -> Option<u16> {
         match self.queues {
             Some(QueueNumbers(Queues::First(count))) if !self.has_queues() => Some(count),
@@ -345,7 +345,7 @@ impl RawPort {
         }
     }
 
-    /// What is said of its socket, if anything is.
+    /// The socket in the file, if there is one.
     fn machine(&self) -> Option<Machine> {
         let machine = Machine {
             held: false,

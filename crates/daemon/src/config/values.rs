@@ -1,4 +1,4 @@
-//! Values of the file that are written as a number or as a text, checked as they are read.
+//! Values of the configuration file that are a number or a text, checked when they are read.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ use tracing::Level;
 
 use crate::model::specs::{GROUP_MEMORY_MAX, GROUP_MEMORY_MIN, MAX_EXTRA_BUFS};
 
-/// A value whose text form another module defines.
+/// Reads a value whose text form another module defines.
 pub fn from_text<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -22,7 +22,7 @@ where
     String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
 }
 
-/// The same for one that may be missing.
+/// Reads such a value of a key that may be missing.
 pub fn some_from_text<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -31,7 +31,7 @@ where
     from_text(deserializer).map(Some)
 }
 
-/// Declares a value that is written as a number or as a text, and is checked as it is read.
+/// Declares types of values that are a number or a text, with the check of each.
 macro_rules! checked {
     ($($name:ident($inner:ty) = $parse:expr;)*) => {$(
         #[doc = concat!("`", stringify!($inner), "` in the file.")]
@@ -103,7 +103,7 @@ fn parse_kind(text: &str) -> Result<PortKind, String> {
     kind.ok_or_else(|| format!("expected {}, found {text:?}", PortKind::names()))
 }
 
-/// How many workers a text means: a number, or `auto` for one less than there are cores.
+/// Reads a number of workers; `auto` means one less than cores.
 pub fn parse_workers(text: &str) -> Result<u32, String> {
     if text == "auto" {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -112,7 +112,7 @@ pub fn parse_workers(text: &str) -> Result<u32, String> {
     in_range(text, 1, MAX_WORKERS).map_err(|error| format!("{error}, or \"auto\""))
 }
 
-/// More cores than any machine that runs this gives away for switching.
+/// Limit for the number of workers.
 const MAX_WORKERS: u32 = 256;
 
 fn parse_slots(text: &str) -> Result<RingSize, String> {
@@ -143,7 +143,7 @@ where
     fits.ok_or_else(|| format!("expected a number from {low} to {high}, found {text}"))
 }
 
-/// The text of a value that may be written with or without quotes.
+/// The text of a value with or without quotes.
 struct NumberOrText(String);
 
 impl<'de> Deserialize<'de> for NumberOrText {

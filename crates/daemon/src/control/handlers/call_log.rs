@@ -1,7 +1,7 @@
-//! What the log says of calls: at info who attached and who changed what, at warn who was refused
-//! for lack of permission, quota or memory, at debug every call.
+//! Requests in the log: attaches and changes at info, refusals for lack of permission, quota or memory
+//! at warn, every request at debug.
 //!
-//! A user who is refused again and again is not logged again and again: one line in [`PAUSE`].
+//! The log has at most one line in [`PAUSE`] about refusals of one user.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -22,19 +22,20 @@ use crate::model::keys::ConnKey;
 use crate::model::policy::Caller;
 use protocol::users::user_name;
 
-/// Between two lines about refusals of one user.
+/// Least time between two lines about refusals of one user.
 const PAUSE: Duration = Duration::from_secs(10);
-/// Users of whom is known when they were last refused.
+/// Limit for the number of users with a refusal on record.
 const USERS: usize = 1024;
 
-/// When refusals were last logged, by user.
+/// Times of the last refusals in the log, by user.
 #[derive(Debug, Default)]
 pub(super) struct CallLog {
     refused: BTreeMap<u32, (Seldom, u64)>,
 }
 
 impl CallLog {
-    /// Whether a refusal of this user is to be logged `now`, and how many were not since the last.
+    /// `None`: a refusal of this user is not logged `now`. Else the number of those that were not
+    /// logged since the last one.
     fn may_say(&mut self, uid: u32, now: Instant) -> Option<u64> {
         if self.refused.len() >= USERS {
             self.refused.clear();
@@ -49,7 +50,7 @@ impl CallLog {
 }
 
 impl<D: Datapath> Control<D> {
-    /// Answers a call, and logs it.
+    /// Answers and logs a request.
     pub(super) fn answer(&mut self, client: &mut Client, request: Request) -> Answer {
         let call = || cut(format!("{request:?}"));
         tracing::debug!("{}: {}", who(&client.caller, &client.name), call());
@@ -71,7 +72,7 @@ impl<D: Datapath> Control<D> {
     pub fn note_refusal(&mut self, caller: &Caller, name: &str, refusal: &Refusal) {
         let text = || cut(refusal.to_string());
         tracing::debug!("{} refused: {}", who(caller, name), text());
-        // What a netmap program is refused is an errno to it: what was wrong stands here only.
+        // A netmap program gets an errno: only the log has the reason.
         if !matches!(refusal.code(), ErrorCode::Permission | ErrorCode::Quota | ErrorCode::NoMemory)
         {
             return;
@@ -85,13 +86,13 @@ impl<D: Datapath> Control<D> {
         }
     }
 
-    /// Logs that a client has its port.
+    /// Logs an attach of a client.
     pub(super) fn note_attached(&self, port: &PortName, holder: &Holder) {
         let (pid, user) = (holder.pid, user_name(holder.uid));
         tracing::info!("process {pid} of {user} ({}) attached {port}", named(&holder.name));
     }
 
-    /// Logs that a netmap program has its port.
+    /// Logs a bind of a netmap program.
     pub(super) fn note_bound(&self, conn: ConnKey, name: &PortName) {
         let Some(shared) = self.state.shared(name) else { return };
         if let Some(holder) = shared.holders.iter().find(|holder| holder.conn == conn) {
@@ -100,7 +101,7 @@ impl<D: Datapath> Control<D> {
         }
     }
 
-    /// Logs what a connection leaves that is about to be taken back.
+    /// Logs the ports that a closed connection held.
     pub(super) fn note_leaving(&self, conn: ConnKey) {
         if !tracing::enabled!(tracing::Level::INFO) {
             return;
@@ -127,7 +128,7 @@ fn named(name: &str) -> &str {
     if name.is_empty() { "unnamed" } else { name }
 }
 
-/// What a call does, where it changes anything.
+/// The change that a request makes, if it makes one.
 fn deed(request: &Request) -> Option<String> {
     let deed = match request {
         Request::Session(SessionRequest::Detach(port)) => format!("detached {}", port.port),

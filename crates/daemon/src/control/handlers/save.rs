@@ -1,16 +1,17 @@
-//! What commands made is written down for the next daemon, before they hear that it is done.
+//! Changes by commands are saved before the commands are answered.
 //!
 //! ```text
-//!  a change of a switch      nothing being written     written by the writer
-//!  ────────────────────► noted ───────────────────► sent ───────────────────► answered
-//!                          │    something is            ▲
-//!                          └──► noted, with all that ───┘ when that is written
-//!                               come meanwhile
+//!  a command changes a switch   the writer has none       the writer is done
+//!  ───────────────────────► pending ───────────────► sent ─────────────────► answered
+//!                             │    the writer has one   ▲
+//!                             └──► pending, with what ──┘ when that one is written
+//!                                  comes meanwhile
 //! ```
 //!
-//! So each switch has at most one change at the [`Writer`], and whatever comes meanwhile is written
-//! together. A call that changes two switches is answered when both are written; it moves something
-//! that must not be missing in between, so the first is sent first.
+//! So the [`Writer`] has at most one change of each switch, and writes those that come meanwhile
+//! together. A command that changes two switches is answered when both are written. It moves
+//! something from one to the other, which must not be missing in between, so control sends the first
+//! change first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,14 +33,14 @@ use crate::model::settings::show_port;
 use crate::store::record::{PortRecord, PortText, SwitchChange, VERSION, configured, show_switch};
 use crate::store::writer::{Change, NotWritten, Writer, Written};
 
-/// Where, and beside what.
+/// The writer, and the changes and clients that wait for it.
 #[derive(Debug)]
 pub(super) struct Saving {
     pub(super) writer: Writer,
     plans: Plans,
     pending: BTreeMap<SwitchName, Pending>,
     waiting: BTreeMap<ConnKey, Waiting>,
-    /// Answers that were found while something else was waited for.
+    /// Answers that came while control waited for another one.
     early: Vec<(ConnKey, Answer)>,
 }
 
@@ -47,41 +48,41 @@ pub(super) struct Saving {
 #[derive(Debug)]
 struct Waiting {
     answer: (Reply, Vec<OwnedFd>),
-    /// Records that are still to be written for it.
+    /// Number of records that are still to be written for the client.
     left: usize,
     failed: Option<NotWritten>,
 }
 
-/// What the configuration says.
+/// Switches and ports as the configuration has them.
 #[derive(Debug)]
 struct Plans {
     switches: BTreeMap<SwitchName, SwitchSettings>,
     ports: BTreeMap<PortName, PortText>,
 }
 
-/// What is to be written of a switch, and who waits for it.
+/// Changes of a switch that are not written yet, and the clients that wait for them.
 #[derive(Debug, Default)]
 struct Pending {
-    /// Since the last change was sent.
+    /// What changed since control sent the last change.
     noted: Option<Changed>,
-    /// Who waits for that.
+    /// Clients that wait for that.
     later: Vec<ConnKey>,
-    /// Who waits for what is being written. `None`: nothing is.
+    /// Clients that wait for the change at the writer. `None`: the writer has none.
     now: Option<Vec<ConnKey>>,
-    /// The writer knows its ports.
+    /// The writer has the ports of the switch.
     known: bool,
 }
 
-/// What a call changes.
+/// What a command changes of a switch.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Changed {
     ports: BTreeSet<PortName>,
-    /// All its ports.
+    /// All ports of the switch.
     whole: bool,
 }
 
 impl<D: Datapath> Control<D> {
-    /// From now on everything that commands make is kept; `plans` is what the configuration made.
+    /// Saves what commands make from now on; `plans` is what the configuration made.
     pub fn save_with(&mut self, writer: Writer, plans: &[SwitchPlan]) {
         let ports = plans.iter().flat_map(|plan| &plan.ports);
         let plans = Plans {
@@ -92,12 +93,12 @@ impl<D: Datapath> Control<D> {
         self.saving = Some(Saving { writer, plans, pending, waiting, early });
     }
 
-    /// Readable when something is kept.
+    /// The writer's handle, readable when a change is written.
     pub fn writer(&self) -> Option<&Writer> {
         self.saving.as_ref().map(|saving| &saving.writer)
     }
 
-    /// Has what a call changed written down before it is answered.
+    /// Has the changes of a command saved before the command is answered.
     pub(super) fn save(
         &mut self,
         conn: ConnKey,
@@ -129,7 +130,7 @@ impl<D: Datapath> Control<D> {
         self.send_noted(&switch);
     }
 
-    /// Waits until what was noted of a switch is sent, for another change that must come after it.
+    /// Waits until the pending change of a switch is sent, for a change that must come after it.
     fn wait_for_first(&mut self, switch: &SwitchName) {
         while let Some(saving) = &mut self.saving
             && saving.pending.get(switch).is_some_and(|entry| entry.noted.is_some())
@@ -140,7 +141,7 @@ impl<D: Datapath> Control<D> {
         }
     }
 
-    /// The answers of those whose changes were written since the last time, or could not be.
+    /// Takes the answers of commands whose changes are written, or cannot be, since the last call.
     pub fn saved(&mut self) -> Vec<(ConnKey, Answer)> {
         let Some(saving) = &mut self.saving else { return Vec::new() };
         let (mut answers, kept) = (std::mem::take(&mut saving.early), saving.writer.written());
@@ -148,7 +149,7 @@ impl<D: Datapath> Control<D> {
         answers
     }
 
-    /// Writes all that there is to be written, and waits for it.
+    /// Has everything written, and waits for that.
     pub fn save_all(&mut self) -> Vec<(ConnKey, Answer)> {
         let mut answers = self.forget_all_deferred();
         answers.extend(self.saved());
@@ -173,7 +174,7 @@ impl<D: Datapath> Control<D> {
         answers
     }
 
-    /// Sends what was noted of a switch, unless something of it is being written.
+    /// Sends the pending change of a switch, unless the writer has one.
     fn send_noted(&mut self, switch: &SwitchName) {
         let Some(mut saving) = self.saving.take() else { return };
         let entry = saving.pending.get_mut(switch).expect("something was noted");
@@ -228,7 +229,7 @@ impl<D: Datapath> Control<D> {
         Some(PortRecord { owner: port.owner, now, configured: plans.ports.get(name).cloned() })
     }
 
-    /// What a call is going to change of what is kept.
+    /// What a command is going to change of the saved state.
     pub(super) fn changes_of(&self, request: &Request) -> Vec<(SwitchName, Changed)> {
         let home = |switch, mac, vlan| {
             let station = StaticAddress::new(mac, vlan).ok()?;
@@ -257,7 +258,7 @@ impl<D: Datapath> Control<D> {
                 touch(&del.switch, home(&del.switch, del.mac, del.vlan))
             }
             Request::Interface(InterfaceRequest::Add(add)) => touch_port(&add.port),
-            // First where it is now: written twice, it is made once.
+            // The switch that gets the interface comes first: saved in two, it is made once.
             Request::Interface(InterfaceRequest::Attach(InterfaceAttach { port, .. })) => {
                 [touch_port(port), touch_alone(port)].concat()
             }
@@ -270,8 +271,8 @@ impl<D: Datapath> Control<D> {
 }
 
 impl Saving {
-    /// A record that a client waits for was written, or could not be: its answer, if it was the
-    /// last.
+    /// Counts a record that a client waits for as written, or as failed. Returns the client's answer
+    /// after the last one.
     fn count(
         &mut self,
         conn: ConnKey,
@@ -300,22 +301,22 @@ fn touch_port(port: &PortName) -> Vec<(SwitchName, Changed)> {
     touch(port.switch(), [port.clone()])
 }
 
-/// The switch in which an interface is alone.
+/// The change of the switch that an interface alone is.
 fn touch_alone(port: &PortName) -> Vec<(SwitchName, Changed)> {
     PortName::interface(port.port()).map_or(Vec::new(), |alone| touch_port(&alone))
 }
 
-/// Whether it is written down.
+/// Is the port saved?
 fn is_kept(port: &Port) -> bool {
-    // Of an interface in two switches the first has it.
+    // The first switch saves an interface that is in two.
     let is_second = port.cable.is_some() && port.interface.is_none();
     port.persistent && !is_second && !is_of_this_time(port)
 }
 
-/// Whether its interface was handed over, which nobody does again; or its network namespace is
-/// named by a process or by a path, as containers' are: when the next daemon starts, another one
-/// may have that name, or none, and the addresses that somebody gave the interface are gone with
-/// it. Names of `ip netns` are an operator's.
+/// Does the port's interface end with this daemon? An interface that a client handed over does. So
+/// does one in a network namespace that a process number or a path names, as those of containers:
+/// when the next daemon starts, another namespace may have that name, or none, and the interface's
+/// addresses are gone. An operator keeps the names of `ip netns`.
 fn is_of_this_time(port: &Port) -> bool {
     let netns = port.host.as_ref().and_then(|host| host.netns.as_deref());
     port.host.as_ref().is_some_and(|host| host.fds > 0)
