@@ -203,7 +203,10 @@ fn test_rings_that_no_region_holds_are_refused() {
     let text = "[rings]\ntx_rings = 64\nrx_rings = 64\ntx_slots = 16384\nrx_slots = 16384\n\
                 buffer_stride = 65472\n";
     let text = error(&format!("[workers]\n{text}"));
-    assert!(text.starts_with("config test.toml:2: [rings]: a port of these takes more"), "{text}");
+    assert!(
+        text.starts_with("config test.toml:2: [rings]: a port with these rings takes more"),
+        "{text}"
+    );
 }
 
 #[test]
