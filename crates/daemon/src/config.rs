@@ -139,7 +139,8 @@ impl Config {
     }
 }
 
-/// Reads the switches of a file, and the names of its other tables, which count when a daemon starts.
+/// Reads the switches of a file, and the names of its other tables, which count when a daemon
+/// starts.
 pub fn load_switches(path: &Path) -> Result<(Vec<SwitchText>, Vec<String>), ConfigError> {
     let text = read(path)?;
     let switches = parse(&text, path, |mut raw| {

@@ -1,5 +1,6 @@
-//! A lock file that one daemon holds. The kernel releases the lock when the process ends, in whatever
-//! way. A killed process may have to unmap gigabytes of guest memory first; [`take`] waits for it.
+//! A lock file that one daemon holds. The kernel releases the lock when the process ends, in
+//! whatever way. A killed process may have to unmap gigabytes of guest memory first; [`take`] waits
+//! for it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};

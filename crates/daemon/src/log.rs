@@ -35,7 +35,7 @@ impl<W: Write> Write for Forgiving<W> {
     }
 }
 
-/// A text that somebody else chose, cut where it is longer than anybody reads.
+/// A text from outside, cut to a readable length.
 #[must_use]
 pub fn cut(mut text: String) -> String {
     if let Some((end, _)) = text.char_indices().nth(TEXT_MAX) {

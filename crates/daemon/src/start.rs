@@ -211,8 +211,8 @@ fn lock(dir: &Path) -> Result<File, StartError> {
     })
 }
 
-/// Makes the socket under a name that no client knows, and renames it when its owner, group and mode
-/// are set and the daemon listens.
+/// Makes the socket under a name that no client knows, and renames it when its owner, group and
+/// mode are set and the daemon listens.
 fn listen_at(path: &Path, config: &SocketConfig) -> Result<OwnedFd, StartError> {
     let unready = path.with_file_name(UNREADY_SOCKET_NAME);
     let made = bind_at(&unready, config).and_then(|socket| {

@@ -295,8 +295,8 @@ impl Default for RawQuota {
             // `switches` switches of the default capacity.
             addresses: Number(64 << 20),
             connections: Number(4096),
-            // A thirty-second of the address space, a quarter of the kernel's mappings, and an eighth
-            // of the unit's LimitNOFILE.
+            // A thirty-second of the address space, a quarter of the kernel's mappings, and an
+            // eighth of the unit's LimitNOFILE.
             machine_memory: Bytes(4 << 40),
             machine_regions: Number(2048),
             machine_descriptors: Number(8192),

@@ -51,7 +51,7 @@ fn test_sample_parses_with_everything_switched_on() {
     assert_eq!(host(3).address.unwrap().to_string(), "10.0.0.1/24");
 }
 
-/// What is read and not shown nobody finds.
+/// `docs/uvala.toml` shows every key that the daemon reads.
 #[test]
 fn test_sample_shows_every_key_that_is_read() {
     let shown = SAMPLE.replace("\n#! ", "\n");

@@ -15,8 +15,9 @@
 //! once by one in the present format.
 //!
 //! The lock keeps a second daemon out. A daemon that cannot take it because it cannot write there
-//! (the disk is full or read-only) tries again before each write, and reads what there is meanwhile.
-//! Only the daemon's user may write to the directory; the daemon checks what it reads nevertheless.
+//! (the disk is full or read-only) tries again before each write, and reads what there is
+//! meanwhile. Only the daemon's user may write to the directory; the daemon checks what it reads
+//! nevertheless.
 
 pub mod record;
 pub mod writer;

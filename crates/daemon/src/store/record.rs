@@ -7,10 +7,10 @@
 //!  "ports":{"vale0:vm1":{"owner":1000,"now":{"kind":"shm","settings":{…},"static":[…]}}}}
 //! ```
 //!
-//! Where the configuration file names a switch or a port too, the record has beside it what the file
-//! said when the record was written (`configured`). While the file still says the same, the command
-//! came later and counts. When the file says something else, an operator has edited it since, and the
-//! file counts. What was in the file and is no more is gone.
+//! Where the configuration file names a switch or a port too, the record has beside it what the
+//! file said when the record was written (`configured`). While the file still says the same, the
+//! command came later and counts. When the file says something else, an operator has edited it
+//! since, and the file counts. What was in the file and is no more is gone.
 //!
 //! This module does no input or output: files are the business of [`super::Store`].
 
@@ -103,7 +103,8 @@ impl PortText {
     }
 }
 
-/// Settings of a switch that the configuration makes; those that it leaves to the daemon are `None`.
+/// Settings of a switch that the configuration makes; those that it leaves to the daemon are
+/// `None`.
 #[must_use]
 pub fn configured(plan: &SwitchPlan) -> SwitchSettings {
     SwitchSettings {
@@ -171,8 +172,8 @@ pub struct Checked {
 }
 
 impl SwitchRecord {
-    /// Reads a file. An older daemon put changes behind the record; no client was told that a change
-    /// is done whose line is not whole.
+    /// Reads a file. An older daemon put changes behind the record; no client was told that a
+    /// change is done whose line is not whole.
     pub fn read(text: &[u8]) -> Result<Self, String> {
         let mut parts = serde_json::Deserializer::from_slice(text).into_iter::<Value>();
         let first = parts.next().unwrap_or_else(|| serde_json::from_slice(text));
@@ -233,8 +234,8 @@ impl SwitchRecord {
     }
 }
 
-/// Reads one part of a file. A chain of an older daemon may ask for direct hops, which are gone: its
-/// frames go by the switch.
+/// Reads one part of a file. A chain of an older daemon may ask for direct hops, which are gone:
+/// its frames go by the switch.
 fn change(mut part: Value) -> serde_json::Result<SwitchChange> {
     let switch = part["switch"].clone();
     for of in ["settings", "configured"] {

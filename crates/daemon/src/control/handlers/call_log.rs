@@ -1,5 +1,5 @@
-//! Requests in the log: attaches and changes at info, refusals for lack of permission, quota or memory
-//! at warn, every request at debug.
+//! Requests in the log: attaches and changes at info, refusals for lack of permission, quota or
+//! memory at warn, every request at debug.
 //!
 //! The log has at most one line in [`PAUSE`] about refusals of one user.
 

@@ -10,8 +10,8 @@
 //!
 //! So the [`Writer`] has at most one change of each switch, and writes those that come meanwhile
 //! together. A command that changes two switches is answered when both are written. It moves
-//! something from one to the other, which must not be missing in between, so control sends the first
-//! change first.
+//! something from one to the other, which must not be missing in between, so control sends the
+//! first change first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -271,8 +271,8 @@ impl<D: Datapath> Control<D> {
 }
 
 impl Saving {
-    /// Counts a record that a client waits for as written, or as failed. Returns the client's answer
-    /// after the last one.
+    /// Counts a record that a client waits for as written, or as failed. Returns the client's
+    /// answer after the last one.
     fn count(
         &mut self,
         conn: ConnKey,
