@@ -1,26 +1,25 @@
-//! The daemon's log: lines on stderr, as far as stderr takes them.
+//! The daemon's log on stderr.
 //!
-//! Whoever reads the log may go away, and the disk that it is written to may be full. Neither is a
-//! reason to stop moving frames, so a line that cannot be written is lost and nothing more happens.
+//! The reader of the log may go away, and the disk of its file may be full. The daemon goes on moving
+//! frames then, and drops the lines that it cannot write.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-/// Sends the daemon's log to stderr, as the process that is the daemon does. In colours, if that is
-/// a terminal and `stays` one.
+/// Sends the daemon's log to stderr; in colours, if that is a terminal and `stays` one.
 pub fn to_stderr(level: tracing::Level, stays: bool) {
     let to_terminal = stays && rustix::termios::isatty(io::stderr());
     tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(|| Forgiving(io::stderr()))
-        // What it says about a line that failed goes to stderr too, and there it panics.
+        // Its report of a failed line would go to stderr too, and panic there.
         .log_internal_errors(false)
         .with_ansi(to_terminal)
         .with_target(false)
         .init();
 }
 
-/// Drops what cannot be written.
+/// A writer that drops what it cannot write.
 struct Forgiving<W>(W);
 
 impl<W: Write> Write for Forgiving<W> {
@@ -45,10 +44,10 @@ pub fn cut(mut text: String) -> String {
     text
 }
 
-/// Characters of such a text. No refusal of an honest call is as long.
+/// Limit for the characters of such a text; longer than every refusal of a valid request.
 const TEXT_MAX: usize = 800;
 
-/// Lets something be said at most once in a while.
+/// A limit for the rate of log lines.
 #[derive(Debug)]
 pub struct Seldom {
     pause: Duration,
@@ -56,13 +55,13 @@ pub struct Seldom {
 }
 
 impl Seldom {
-    /// Nothing was said yet.
+    /// A limit that lets the first line through.
     #[must_use]
     pub fn new(pause: Duration) -> Self {
         Self { pause, last: None }
     }
 
-    /// May it be said again? Then it was said `now`.
+    /// May the next line be logged? If so, it counts as logged `now`.
     pub fn may_say(&mut self, now: Instant) -> bool {
         let rested = self.last.is_none_or(|last| now.duration_since(last) >= self.pause);
         if rested {

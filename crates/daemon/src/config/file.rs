@@ -177,8 +177,8 @@ fn state_dir<'de, D: serde::Deserializer<'de>>(
     let dir = PathBuf::deserialize(deserializer)?;
     if dir.as_os_str().is_empty() {
         return Err(serde::de::Error::custom(
-            "state_dir is empty: the daemon always saves what commands make; name a directory, as in \
-             \"/var/lib/uvala\", or leave it out for \"state\" beside the socket",
+            "state_dir is empty: the daemon always saves what commands make; name a directory, as \
+             in \"/var/lib/uvala\", or leave it out for \"state\" beside the socket",
         ));
     }
     Ok(Some(dir))
