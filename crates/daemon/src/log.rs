@@ -1,7 +1,7 @@
 //! The daemon's log on stderr.
 //!
-//! The reader of the log may go away, and the disk of its file may be full. The daemon goes on moving
-//! frames then, and drops the lines that it cannot write.
+//! The reader of the log may go away, and the disk of its file may be full. The daemon goes on
+//! moving frames then, and drops the lines that it cannot write.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
