@@ -13,8 +13,8 @@
 //! one connection and asks over another is not told that the first one still has what it had.
 //!
 //! A handler does nothing that takes long. Ports are [built](super::builders) on other threads, and
-//! changes [written down](crate::store::writer) on one; they are answered when that is done, and meanwhile
-//! nothing more is read from that connection.
+//! changes [written down](crate::store::writer) on one; they are answered when that is done, and
+//! meanwhile nothing more is read from that connection.
 //!
 //! | what a client may waste | bound |
 //! |---|---|
