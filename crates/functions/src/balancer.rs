@@ -31,10 +31,10 @@ use packet::hash::folded_multiply;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::packet::{End, Packet, Piece, Protocol, Side, Unread, flag, icmp};
 use super::table::{Seed, Table};
 use super::text::{Endpoint, entries, parse, seconds, tcp_or_udp, wrong};
 use super::{Counts, named};
+use packet::ipv4::{End, Fragment, Packet, Protocol, ReadError, Side, icmp, tcp_flag};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -240,7 +240,7 @@ impl Balancer {
         let Some(protocol) = Protocol::new(packet.protocol(bytes)) else {
             return Ok(Became::Passed);
         };
-        if packet.piece != Piece::Whole {
+        if packet.fragment != Fragment::Whole {
             return if self.is_ours(bytes, packet) {
                 Err(Became::Piece)
             } else {
@@ -289,7 +289,7 @@ impl Balancer {
     ) -> Option<End> {
         let (now, idle) = (self.now, self.idle);
         let key = (client.key(protocol), own.key(protocol));
-        let begins = flags & flag::SYN != 0;
+        let begins = flags & tcp_flag::SYN != 0;
         if let Some(known) = self.connections.get(&key)
             && !known.is_over(now, idle)
             && !(begins && known.is_closing)
@@ -352,16 +352,16 @@ impl Connection {
 
     fn see(&mut self, now: Instant, flags: u8) {
         self.seen = now;
-        self.is_closing |= flags & (flag::FIN | flag::RST) != 0;
+        self.is_closing |= flags & (tcp_flag::FIN | tcp_flag::RST) != 0;
     }
 }
 
 impl Handler for Balancer {
     fn frame(&mut self, frame: &mut Frame<'_>, _: &mut Made) -> Action {
-        let became = match Packet::in_frame(frame) {
+        let became = match Packet::in_frame(frame.bytes(), frame.is_whole()) {
             Ok(packet) => self.handle(frame.bytes_mut(), &packet),
-            Err(Unread::Other) => Ok(Became::Passed),
-            Err(Unread::Broken) => Err(Became::Broken),
+            Err(ReadError::Other) => Ok(Became::Passed),
+            Err(ReadError::Malformed) => Err(Became::Broken),
         };
         let (Ok(index) | Err(index)) = became;
         self.became[index as usize] += 1;

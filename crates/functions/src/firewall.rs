@@ -287,7 +287,7 @@ impl Handler for Firewall {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packet::{ethernet, ipv4};
+    use ::packet::build::{ethernet, ipv4};
 
     fn key_of(frame: &[u8]) -> Packet {
         Packet::of(frame)

@@ -10,7 +10,6 @@ mod firewall;
 mod limiter;
 mod matcher;
 mod nat;
-mod packet;
 pub mod requests;
 mod router;
 mod table;

@@ -264,7 +264,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::packet::{ethernet, ipv4};
+    use packet::build::{ethernet, ipv4};
 
     const CONFIG: &str = "[[limit]]\nmatch = { proto = \"udp\" }\nframes_per_s = 100\n\
         burst_s = 0.1\nper = \"src\"\n[[limit]]\nbits_per_s = 800_000\nburst_s = 0.01\n";

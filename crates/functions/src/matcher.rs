@@ -26,9 +26,10 @@ use client::nf::{Action, Frame, Handler, Made};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::packet::{ETHERNET, Packet, Piece, Protocol};
 use super::text::{Match, Name, key_of, parse, wrong};
 use super::{Counts, Names};
+use packet::ethernet::ETHERNET_HEADER;
+use packet::ipv4::{Fragment, Packet, Protocol};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -210,8 +211,8 @@ fn check_order(
 /// Where what is looked into begins and ends.
 fn payload(frame: &Frame<'_>) -> Range<usize> {
     let bytes = frame.bytes();
-    let all = ETHERNET.min(bytes.len())..bytes.len();
-    let Ok(packet) = Packet::in_frame(frame) else { return all };
+    let all = ETHERNET_HEADER.min(bytes.len())..bytes.len();
+    let Ok(packet) = Packet::in_frame(frame.bytes(), frame.is_whole()) else { return all };
     let begin = match Protocol::new(packet.protocol(bytes)) {
         Some(Protocol::Tcp) if packet.has_header(Protocol::Tcp) => {
             packet.l4 + usize::from(bytes[packet.l4 + 12] >> 4) * 4
@@ -220,7 +221,7 @@ fn payload(frame: &Frame<'_>) -> Range<usize> {
         _ => return all,
     };
     // Later pieces have no header, and a header that is longer than its packet hides nothing.
-    let is_odd = packet.piece == Piece::Later || begin > packet.end;
+    let is_odd = packet.fragment == Fragment::Later || begin > packet.end;
     if is_odd { all } else { begin..packet.end }
 }
 
@@ -239,7 +240,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::packet::{ethernet, ipv4};
+    use packet::build::{ethernet, ipv4};
 
     const CONFIG: &str = "ignore_case = true\n[[pattern]]\ntext = \"curl\"\naction = \"count\"\n\
         [[pattern]]\ntext = \"passwd\"\naction = \"drop\"\n\

@@ -30,13 +30,16 @@ use prefix_trie::PrefixMap;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::packet::{
-    ARP, ETHERNET, IPV4, Mac, arp, checksum, ethernet, ethertype, icmp_error, ip, ipv4, mac, word,
-};
 use super::table::Seed;
 use super::text::{Host, Net, parse, wrong};
 use super::{Counts, named};
 pub use board::Board;
+use packet::build::{ARP_LEN, arp, ethernet, icmp_error, ipv4};
+use packet::bytes::{ipv4_at, mac_at, u16_at};
+use packet::checksum::checksum;
+use packet::ethernet::ETHERNET_HEADER;
+use packet::ipv4::IPV4_HEADER;
+use packet::mac::MacAddr;
 use recent::Recent;
 
 #[derive(Deserialize)]
@@ -76,8 +79,7 @@ enum Hop {
     Via(Ipv4Addr),
 }
 
-const MAC: Mac = [0x02, 0x75, 0x76, 0x61, 0x6c, 0x01];
-const BROADCAST: Mac = [0xff; 6];
+const MAC: MacAddr = MacAddr::new([0x02, 0x75, 0x76, 0x61, 0x6c, 0x01]);
 /// Most neighbours that are known, and for how long; then they are asked again. Linux has it so: a
 /// station that came back with another address is found by then.
 const NEIGHBOURS: usize = 16_384;
@@ -101,10 +103,10 @@ struct Waiting {
 
 /// The function.
 pub struct Router {
-    mac: Mac,
+    mac: MacAddr,
     own: Vec<Ipv4Addr>,
     routes: PrefixMap<Ipv4Net, Hop>,
-    neighbours: HashMap<Ipv4Addr, (Mac, Instant), Seed>,
+    neighbours: HashMap<Ipv4Addr, (MacAddr, Instant), Seed>,
     asked: HashMap<Ipv4Addr, Instant, Seed>,
     recent: Recent,
     /// Since when what is in it may hold.
@@ -127,7 +129,7 @@ impl Router {
         let config: Config = parse(text)?;
         let now = Instant::now();
         let mut router = Self {
-            mac: config.mac.as_ref().map_or(MAC, |mac| mac.get_ref().0),
+            mac: config.mac.as_ref().map_or(MAC, |mac| MacAddr::new(mac.get_ref().0)),
             own: Vec::new(),
             routes: PrefixMap::new(),
             neighbours: HashMap::default(),
@@ -141,7 +143,7 @@ impl Router {
             now,
             complaints: (0, now),
         };
-        if let Some(mac) = config.mac.filter(|mac| mac.get_ref().0[0] & 1 != 0) {
+        if let Some(mac) = config.mac.filter(|mac| MacAddr::new(mac.get_ref().0).is_multicast()) {
             return Err(wrong(text, &mac, "mac: a group's address is no router's"));
         }
         for (number, one) in (1..).zip(&config.interface) {
@@ -252,7 +254,7 @@ impl Router {
         }
     }
 
-    fn learn(&mut self, address: Ipv4Addr, mac: Mac, made: &mut Made) {
+    fn learn(&mut self, address: Ipv4Addr, mac: MacAddr, made: &mut Made) {
         let is_known = self.neighbours.contains_key(&address);
         if self.source_for(address).is_none() || !is_known && self.neighbours.len() >= NEIGHBOURS {
             return;
@@ -273,10 +275,10 @@ impl Router {
     }
 
     /// A packet on its way to a neighbour.
-    fn readdress(&self, bytes: &mut [u8], station: Mac) {
-        bytes[..6].copy_from_slice(&station);
-        bytes[6..12].copy_from_slice(&self.mac);
-        count_down(&mut bytes[ETHERNET..]);
+    fn readdress(&self, bytes: &mut [u8], station: MacAddr) {
+        bytes[..6].copy_from_slice(&station.octets());
+        bytes[6..12].copy_from_slice(&self.mac.octets());
+        count_down(&mut bytes[ETHERNET_HEADER..]);
     }
 
     /// Keeps a packet until its neighbour has answered. Of more than a few the oldest is lost.
@@ -308,19 +310,19 @@ impl Router {
             let held = self.held.remove(&address).into_iter().flat_map(|held| held.packets);
             for nf::Held { bytes: packet, .. } in held {
                 self.unresolved += 1;
-                let (from, src) = (mac(&packet, 6), ip(&packet[ETHERNET..], 12));
+                let (from, src) = (mac_at(&packet, 6), ipv4_at(&packet[ETHERNET_HEADER..], 12));
                 self.complain((3, 1), from, src, &packet, made);
             }
         }
     }
 
     fn arp(&mut self, frame: &[u8], made: &mut Made) -> Action {
-        let packet = &frame[ETHERNET..];
-        if packet.len() < ARP || packet[..6] != [0, 1, 8, 0, 6, 4] {
+        let packet = &frame[ETHERNET_HEADER..];
+        if packet.len() < ARP_LEN || packet[..6] != [0, 1, 8, 0, 6, 4] {
             return Action::Drop;
         }
-        let (operation, from) = (word(packet, 6), (mac(packet, 8), ip(packet, 14)));
-        let target = ip(packet, 24);
+        let (operation, from) = (u16_at(packet, 6), (mac_at(packet, 8), ipv4_at(packet, 14)));
+        let target = ipv4_at(packet, 24);
         if self.own.contains(&target) {
             self.learn(from.1, from.0, made);
             if let Some(board) = &self.board {
@@ -335,7 +337,7 @@ impl Router {
     }
 
     /// The station of a neighbour; asks for it where it is not known.
-    fn neighbour(&mut self, address: Ipv4Addr, made: &mut Made) -> Option<Mac> {
+    fn neighbour(&mut self, address: Ipv4Addr, made: &mut Made) -> Option<MacAddr> {
         let known = self.neighbours.get(&address).copied();
         let fresh = known.filter(|(_, seen)| self.now.duration_since(*seen) < FRESH);
         let may_ask = || {
@@ -344,8 +346,8 @@ impl Router {
         };
         if fresh.is_none() && may_ask() {
             let from = (self.mac, self.source_for(address)?);
-            let question = arp(1, from, ([0; 6], address));
-            made.send(&ethernet(BROADCAST, self.mac, 0x0806, &padded(question)));
+            let question = arp(1, from, (MacAddr::ZERO, address));
+            made.send(&ethernet(MacAddr::BROADCAST, self.mac, 0x0806, &padded(question)));
             if self.asked.len() >= NEIGHBOURS {
                 self.asked.clear();
             }
@@ -356,7 +358,7 @@ impl Router {
     }
 
     /// The station of the next hop, which is noted with the destination.
-    fn station(&mut self, dst: Ipv4Addr, next: Ipv4Addr, made: &mut Made) -> Option<Mac> {
+    fn station(&mut self, dst: Ipv4Addr, next: Ipv4Addr, made: &mut Made) -> Option<MacAddr> {
         let station = self.neighbour(next, made)?;
         self.recent.put(dst, (next, station));
         Some(station)
@@ -364,18 +366,18 @@ impl Router {
 
     fn packet(&mut self, frame: &mut Frame<'_>, made: &mut Made) -> Action {
         let bytes = frame.bytes();
-        let packet = &bytes[ETHERNET..];
+        let packet = &bytes[ETHERNET_HEADER..];
         let header = usize::from(packet[0] & 0xf) * 4;
-        let is_sound = packet[0] >> 4 == 4 && header >= IPV4 && packet.len() >= header;
+        let is_sound = packet[0] >> 4 == 4 && header >= IPV4_HEADER && packet.len() >= header;
         if !is_sound || checksum(&packet[..header]) != 0 {
             return Action::Drop;
         }
-        let (src, dst, ttl) = (ip(packet, 12), ip(packet, 16), packet[8]);
+        let (src, dst, ttl) = (ipv4_at(packet, 12), ipv4_at(packet, 16), packet[8]);
         let recent = self.recent.get(dst);
         if recent.is_none() && self.own.contains(&dst) {
             return self.for_us(frame, header);
         }
-        let from = mac(bytes, 6);
+        let from = mac_at(bytes, 6);
         let Some(next) = recent.map(|(next, _)| next).or_else(|| self.next(dst)) else {
             return self.complain((3, 0), from, src, bytes, made);
         };
@@ -397,23 +399,23 @@ impl Router {
 
     /// Echo requests are answered where they lie.
     fn for_us(&mut self, frame: &mut Frame<'_>, header: usize) -> Action {
-        let at = ETHERNET + header;
-        let is_echo = frame.bytes()[ETHERNET + 9] == 1 && frame.bytes().get(at) == Some(&8);
+        let at = ETHERNET_HEADER + header;
+        let is_echo = frame.bytes()[ETHERNET_HEADER + 9] == 1 && frame.bytes().get(at) == Some(&8);
         if !is_echo || !frame.is_whole() {
             return Action::Drop;
         }
         let own = self.mac;
-        let total = usize::from(word(&frame.bytes()[ETHERNET..], 2));
+        let total = usize::from(u16_at(&frame.bytes()[ETHERNET_HEADER..], 2));
         let bytes = frame.bytes_mut();
-        let end = (ETHERNET + total).min(bytes.len());
+        let end = (ETHERNET_HEADER + total).min(bytes.len());
         if end < at + 8 {
             return Action::Drop;
         }
         bytes.copy_within(6..12, 0);
-        bytes[6..12].copy_from_slice(&own);
+        bytes[6..12].copy_from_slice(&own.octets());
         let (src, dst) = (address_at(bytes, 12), address_at(bytes, 16));
-        bytes[ETHERNET + 12..ETHERNET + 16].copy_from_slice(&dst);
-        bytes[ETHERNET + 16..ETHERNET + 20].copy_from_slice(&src);
+        bytes[ETHERNET_HEADER + 12..ETHERNET_HEADER + 16].copy_from_slice(&dst);
+        bytes[ETHERNET_HEADER + 16..ETHERNET_HEADER + 20].copy_from_slice(&src);
         (bytes[at], bytes[at + 2], bytes[at + 3]) = (0, 0, 0);
         let sum = checksum(&bytes[at..end]).to_be_bytes();
         bytes[at + 2..at + 4].copy_from_slice(&sum);
@@ -433,18 +435,18 @@ impl Router {
     fn complain(
         &mut self,
         (kind, code): (u8, u8),
-        to: Mac,
+        to: MacAddr,
         src: Ipv4Addr,
         bytes: &[u8],
         made: &mut Made,
     ) -> Action {
-        let packet = &bytes[ETHERNET..];
+        let packet = &bytes[ETHERNET_HEADER..];
         let is_icmp = packet[9] == 1 && packet.get(20) != Some(&8);
-        let is_later_piece = word(packet, 6) & 0x1fff != 0;
+        let is_later_piece = u16_at(packet, 6) & 0x1fff != 0;
         let is_one = |ip: Ipv4Addr| {
             !(ip.is_multicast() || ip.is_broadcast() || ip.is_unspecified() || ip.is_loopback())
         };
-        let is_apt = !is_icmp && !is_later_piece && is_one(src) && is_one(ip(packet, 16));
+        let is_apt = !is_icmp && !is_later_piece && is_one(src) && is_one(ipv4_at(packet, 16));
         if is_apt
             && let Some(own) = self.source_for(src).or(self.own.first().copied())
             && self.may_complain()
@@ -473,13 +475,13 @@ impl Waiting {
 
 /// Four bytes of the IPv4 header.
 fn address_at(bytes: &[u8], at: usize) -> [u8; 4] {
-    ip(bytes, ETHERNET + at).octets()
+    ipv4_at(bytes, ETHERNET_HEADER + at).octets()
 }
 
 /// TTL less one, and the header's sum with it (RFC 1624).
 fn count_down(packet: &mut [u8]) {
     packet[8] -= 1;
-    let sum = u32::from(word(packet, 10)) + 0x100;
+    let sum = u32::from(u16_at(packet, 10)) + 0x100;
     let sum = u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap_or(0);
     packet[10..12].copy_from_slice(&sum.to_be_bytes());
 }
@@ -493,13 +495,15 @@ fn padded(mut payload: Vec<u8>) -> Vec<u8> {
 impl Handler for Router {
     fn frame(&mut self, frame: &mut Frame<'_>, made: &mut Made) -> Action {
         let bytes = frame.bytes();
-        let to_us = bytes.get(..6) == Some(&self.mac);
-        match ethertype(bytes) {
-            0x0806 if bytes.len() >= ETHERNET => {
+        let to_us = bytes.get(..6) == Some(&self.mac.octets());
+        match u16_at(bytes, 12) {
+            0x0806 if bytes.len() >= ETHERNET_HEADER => {
                 let packet = bytes.to_vec();
                 self.arp(&packet, made)
             }
-            0x0800 if to_us && bytes.len() >= ETHERNET + IPV4 => self.packet(frame, made),
+            0x0800 if to_us && bytes.len() >= ETHERNET_HEADER + IPV4_HEADER => {
+                self.packet(frame, made)
+            }
             // A router keeps networks apart: nothing else goes from one to the other.
             _ => Action::Drop,
         }

@@ -15,7 +15,7 @@ use protocol::toml_error;
 use serde::{Deserialize, Deserializer, de::DeserializeOwned, de::Error};
 use toml::Spanned;
 
-use super::packet::Protocol;
+use packet::ipv4::Protocol;
 
 /// A network, or one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

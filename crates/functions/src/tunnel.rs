@@ -29,11 +29,14 @@ use client::nf::{Action, Frame, Handler, Made, Metadata};
 use serde::{Deserialize, Deserializer, de::Error};
 use toml::Spanned;
 
-use super::packet::{
-    ARP, ETHERNET, IPV4, Mac, Packet, Piece, Side, arp, checksum, ethernet, ip, mac, word,
-};
 use super::text::{Host, Name, key_of, parse, wrong};
 use super::{Counts, Names, named};
+use packet::build::{ARP_LEN, arp, ethernet};
+use packet::bytes::{ipv4_at, mac_at, u16_at};
+use packet::checksum::checksum;
+use packet::ethernet::ETHERNET_HEADER;
+use packet::ipv4::{Fragment, IPV4_HEADER, Packet, Side};
+use packet::mac::MacAddr;
 
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -49,6 +52,12 @@ struct Config {
     mac: protocol::Mac,
     #[serde(default = "mtu", deserialize_with = "a_mtu")]
     mtu: u16,
+}
+
+impl Config {
+    fn mac(&self) -> MacAddr {
+        MacAddr::new(self.mac.0)
+    }
 }
 
 fn own_mac() -> protocol::Mac {
@@ -79,7 +88,7 @@ const VXLAN: usize = 8;
 /// The number is valid; all else is 0.
 const VALID: [u8; 4] = [8, 0, 0, 0];
 /// What is put in front of a frame.
-const HEADERS: usize = ETHERNET + IPV4 + UDP + VXLAN;
+const HEADERS: usize = ETHERNET_HEADER + IPV4_HEADER + UDP + VXLAN;
 /// Between two questions for the remote's Ethernet address, and how long an answer is fresh.
 const PATIENCE: Duration = Duration::from_millis(500);
 const FRESH: Duration = Duration::from_secs(300);
@@ -110,7 +119,7 @@ pub struct Tunnel {
     /// The chain from inside, and its number.
     chain: Name,
     inside: Option<u8>,
-    neighbour: Option<(Mac, Instant)>,
+    neighbour: Option<(MacAddr, Instant)>,
     asked: Option<Instant>,
     now: Instant,
     became: [u64; BECAME.len()],
@@ -156,7 +165,7 @@ impl Tunnel {
 
     fn wrap(&mut self, frame: &mut Frame<'_>, made: &mut Made) -> Became {
         let len = frame.bytes().len();
-        let packet = len + HEADERS - ETHERNET;
+        let packet = len + HEADERS - ETHERNET_HEADER;
         let source = source_port(frame);
         if packet > usize::from(self.config.mtu) || !frame.resize(len + HEADERS) {
             return Became::TooLong;
@@ -168,14 +177,14 @@ impl Tunnel {
         Became::Wrapped
     }
 
-    fn write_headers(&self, bytes: &mut [u8], neighbour: Mac, source: u16) {
+    fn write_headers(&self, bytes: &mut [u8], neighbour: MacAddr, source: u16) {
         let (Config { local, vni, .. }, remote) = (&self.config, self.remote);
-        let total = u16::try_from(bytes.len() - ETHERNET).expect("within the MTU");
-        let (outer, rest) = bytes.split_at_mut(ETHERNET);
-        outer[..6].copy_from_slice(&neighbour);
+        let total = u16::try_from(bytes.len() - ETHERNET_HEADER).expect("within the MTU");
+        let (outer, rest) = bytes.split_at_mut(ETHERNET_HEADER);
+        outer[..6].copy_from_slice(&neighbour.octets());
         outer[6..12].copy_from_slice(&self.config.mac.0);
         outer[12..].copy_from_slice(&[8, 0]);
-        let (ipv4, rest) = rest.split_at_mut(IPV4);
+        let (ipv4, rest) = rest.split_at_mut(IPV4_HEADER);
         let [high, low] = total.to_be_bytes();
         // Not to be cut in pieces (RFC 7348, 4.3).
         ipv4[..12].copy_from_slice(&[0x45, 0, high, low, 0, 0, 0x40, 0, 64, 17, 0, 0]);
@@ -190,14 +199,14 @@ impl Tunnel {
     }
 
     /// Where packets to the remote go first; asks where it is not known, or old.
-    fn neighbour(&mut self, made: &mut Made) -> Option<Mac> {
+    fn neighbour(&mut self, made: &mut Made) -> Option<MacAddr> {
         let now = self.now;
         let is_fresh = self.neighbour.is_some_and(|(_, seen)| now.duration_since(seen) < FRESH);
         let may_ask = self.asked.is_none_or(|asked| now.duration_since(asked) >= PATIENCE);
         if !is_fresh && may_ask {
             let question =
-                arp(1, (self.config.mac.0, self.config.local.0), ([0; 6], self.next_hop()));
-            made.send(&padded(ethernet([0xff; 6], self.config.mac.0, 0x0806, &question)));
+                arp(1, (self.config.mac(), self.config.local.0), (MacAddr::ZERO, self.next_hop()));
+            made.send(&padded(ethernet(MacAddr::BROADCAST, self.config.mac(), 0x0806, &question)));
             self.asked = Some(now);
         }
         self.neighbour.map(|(mac, _)| mac)
@@ -205,8 +214,8 @@ impl Tunnel {
 
     fn unwrap(&mut self, frame: &mut Frame<'_>, made: &mut Made) -> Became {
         let bytes = frame.bytes();
-        if word(bytes, 12) == 0x0806 && bytes.len() >= ETHERNET + ARP {
-            return self.hear(&frame.bytes()[ETHERNET..ETHERNET + ARP], made);
+        if u16_at(bytes, 12) == 0x0806 && bytes.len() >= ETHERNET_HEADER + ARP_LEN {
+            return self.hear(&frame.bytes()[ETHERNET_HEADER..ETHERNET_HEADER + ARP_LEN], made);
         }
         let Some(inner) = self.inner(frame) else { return Became::Foreign };
         let len = inner.len();
@@ -218,29 +227,30 @@ impl Tunnel {
     /// Where the frame is that the remote has sent us in this one.
     fn inner(&self, frame: &Frame<'_>) -> Option<std::ops::Range<usize>> {
         let (bytes, config) = (frame.bytes(), &self.config);
-        let packet = Packet::in_frame(frame).ok()?;
+        let packet = Packet::in_frame(frame.bytes(), frame.is_whole()).ok()?;
         let begin = packet.l4 + UDP + VXLAN;
         let [src, dst] = [Side::Src, Side::Dst].map(|side| packet.ip(bytes, side));
-        let is_ours = mac(bytes, 0) == config.mac.0
+        let is_ours = mac_at(bytes, 0) == config.mac()
             && (src, dst, packet.protocol(bytes)) == (self.remote, config.local.0, 17)
-            && packet.piece == Piece::Whole
+            && packet.fragment == Fragment::Whole
             && frame.is_whole();
-        let has_frame = begin + ETHERNET <= packet.end && word(bytes, packet.l4 + 2) == PORT;
+        let has_frame =
+            begin + ETHERNET_HEADER <= packet.end && u16_at(bytes, packet.l4 + 2) == PORT;
         if !is_ours || !has_frame || checksum(&bytes[packet.l3..packet.l4]) != 0 {
             return None;
         }
         let vxlan = &bytes[packet.l4 + UDP..begin];
         let number = u32::from_be_bytes([0, vxlan[4], vxlan[5], vxlan[6]]);
         // What the datagram does not cover is no part of the frame.
-        let is_all = packet.l4 + usize::from(word(bytes, packet.l4 + 4)) == packet.end;
+        let is_all = packet.l4 + usize::from(u16_at(bytes, packet.l4 + 4)) == packet.end;
         let is_valid = is_all && vxlan[0] & VALID[0] != 0 && number == config.vni;
         is_valid.then_some(begin..packet.end)
     }
 
     fn hear(&mut self, packet: &[u8], made: &mut Made) -> Became {
-        let (operation, from) = (word(packet, 6), (mac(packet, 8), ip(packet, 14)));
-        let own = (self.config.mac.0, self.config.local.0);
-        if packet[..6] != [0, 1, 8, 0, 6, 4] || ip(packet, 24) != own.1 {
+        let (operation, from) = (u16_at(packet, 6), (mac_at(packet, 8), ipv4_at(packet, 14)));
+        let own = (self.config.mac(), self.config.local.0);
+        if packet[..6] != [0, 1, 8, 0, 6, 4] || ipv4_at(packet, 24) != own.1 {
             return Became::Foreign;
         }
         if from.1 == self.next_hop() {
@@ -290,11 +300,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::packet::ipv4;
+    use packet::build::ipv4;
 
     const CONFIG: &str = "inside = \"wrap\"\nvni = 42\nlocal = \"192.0.2.1\"\n\
         remote = \"192.0.2.2\"\nmtu = 600\n";
-    const REMOTE: Mac = [2, 0, 0, 0, 0, 9];
+    const REMOTE: MacAddr = MacAddr::new([2, 0, 0, 0, 0, 9]);
     const INSIDE: u64 = 1 << 63 | 3 << 44;
     const OUTSIDE: u64 = 1 << 63 | 4 << 44;
 
@@ -317,7 +327,7 @@ mod tests {
 
     fn introduced() -> Tunnel {
         let mut tunnel = tunnel();
-        let local = (tunnel.config.mac.0, tunnel.config.local.0);
+        let local = (tunnel.config.mac(), tunnel.config.local.0);
         let answer = arp(2, (REMOTE, tunnel.remote), local);
         let answer = ethernet(local.0, REMOTE, 0x0806, &answer);
         assert_eq!(see(&mut tunnel, OUTSIDE, &answer), (None, vec![]));
@@ -337,7 +347,8 @@ mod tests {
     /// The frame as the remote would send it.
     fn packed(vni: u8, remote: [u8; 4], frame: &[u8]) -> Vec<u8> {
         let local = own_mac().0;
-        let outer = PacketBuilder::ethernet2(REMOTE, local).ipv4(remote, [192, 0, 2, 1], 64);
+        let outer =
+            PacketBuilder::ethernet2(REMOTE.octets(), local).ipv4(remote, [192, 0, 2, 1], 64);
         let payload = [&[8, 0, 0, 0, 0, 0, vni, 0], frame].concat();
         let mut packet = Vec::new();
         outer.udp(50000, PORT).write(&mut packet, &payload).unwrap();
@@ -352,13 +363,13 @@ mod tests {
         assert_eq!(see(&mut tunnel, INSIDE, &frame()).1.len(), 0, "and not at once again");
         let mut tunnel = introduced();
         let passed = see(&mut tunnel, INSIDE, &frame()).0.unwrap();
-        assert_eq!((&passed[..6], &passed[HEADERS..]), (&REMOTE[..], &frame()[..]));
+        assert_eq!((&passed[..6], &passed[HEADERS..]), (&REMOTE.octets()[..], &frame()[..]));
         let read = etherparse::SlicedPacket::from_ethernet(&passed).unwrap();
         let Some(etherparse::TransportSlice::Udp(udp)) = read.transport else { panic!() };
         assert_eq!((udp.destination_port(), udp.payload().len()), (PORT, VXLAN + frame().len()));
         assert_eq!(udp.payload()[..8], [8, 0, 0, 0, 0, 0, 42, 0]);
         assert!(udp.source_port() >= 0xc000);
-        assert_eq!(checksum(&passed[ETHERNET..ETHERNET + IPV4]), 0);
+        assert_eq!(checksum(&passed[ETHERNET_HEADER..ETHERNET_HEADER + IPV4_HEADER]), 0);
     }
 
     #[test]
@@ -373,7 +384,7 @@ mod tests {
         let mut flagless = good.clone();
         flagless[42] = 0;
         let mut broken = good.clone();
-        broken[ETHERNET + 1] ^= 1;
+        broken[ETHERNET_HEADER + 1] ^= 1;
         let others = [&[2; 6], &good[6..]].concat();
         let strangers =
             [packed(43, [192, 0, 2, 2], &frame()), packed(42, [192, 0, 2, 3], &frame())];
@@ -392,20 +403,25 @@ mod tests {
     #[test]
     fn test_nobody_inside_can_say_where_the_remote_is() {
         let mut tunnel = introduced();
-        let local = (tunnel.config.mac.0, tunnel.config.local.0);
-        let lie = ethernet(local.0, [6; 6], 0x0806, &arp(2, ([6; 6], tunnel.remote), local));
+        let local = (tunnel.config.mac(), tunnel.config.local.0);
+        let lie = ethernet(
+            local.0,
+            [6; 6],
+            0x0806,
+            &arp(2, (MacAddr::new([6; 6]), tunnel.remote), local),
+        );
         see(&mut tunnel, INSIDE, &lie);
-        assert_eq!(see(&mut tunnel, INSIDE, &frame()).0.unwrap()[..6], REMOTE);
-        let question = arp(1, (REMOTE, tunnel.remote), ([0; 6], local.1));
+        assert_eq!(see(&mut tunnel, INSIDE, &frame()).0.unwrap()[..6], REMOTE.octets());
+        let question = arp(1, (REMOTE, tunnel.remote), (MacAddr::ZERO, local.1));
         let (_, made) = see(&mut tunnel, OUTSIDE, &ethernet([0xff; 6], REMOTE, 0x0806, &question));
-        assert_eq!((&made[0][..6], mac(&made[0], 22)), (&REMOTE[..], local.0));
+        assert_eq!((&made[0][..6], mac_at(&made[0], 22)), (&REMOTE.octets()[..], local.0));
     }
 
     #[test]
     fn test_a_packet_is_never_longer_than_the_mtu() {
         let mut tunnel = introduced();
         let fits = ethernet([2; 6], [4; 6], 0x88b5, &[7; 550]);
-        assert_eq!(see(&mut tunnel, INSIDE, &fits).0.unwrap().len(), ETHERNET + 600);
+        assert_eq!(see(&mut tunnel, INSIDE, &fits).0.unwrap().len(), ETHERNET_HEADER + 600);
         let long = ethernet([2; 6], [4; 6], 0x88b5, &[7; 551]);
         assert_eq!(see(&mut tunnel, INSIDE, &long).0, None);
         assert_eq!(tunnel.became[Became::TooLong as usize], 1);

@@ -16,6 +16,7 @@
 use std::fmt;
 use std::ops::Range;
 
+use crate::bytes::u16_at;
 use crate::mac::MacAddr;
 use crate::vlan::VlanId;
 
@@ -35,6 +36,9 @@ pub mod field {
     pub const HEADER: Range<usize> = 0..16;
 }
 
+/// The length of a header without tags.
+pub const ETHERNET_HEADER: usize = 14;
+
 /// The type of what follows in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EtherType(pub u16);
@@ -46,6 +50,8 @@ impl EtherType {
     pub const ARP: Self = Self(0x0806);
     /// An 802.1Q tag follows (the TPID of a customer tag).
     pub const VLAN: Self = Self(0x8100);
+    /// An 802.1ad service tag follows.
+    pub const SERVICE_VLAN: Self = Self(0x88a8);
     /// IPv6.
     pub const IPV6: Self = Self(0x86dd);
 }
@@ -92,6 +98,21 @@ impl Tag {
     pub const fn is_priority(self) -> bool {
         self.vid == 0
     }
+}
+
+/// The EtherType behind up to two VLAN tags, and the offset of the network header behind it. The
+/// type of a frame that ends before is 0.
+#[inline]
+#[must_use]
+pub fn network_header(frame: &[u8]) -> (EtherType, usize) {
+    let mut at = field::ETHERTYPE.start;
+    for _ in 0..2 {
+        match EtherType(u16_at(frame, at)) {
+            EtherType::VLAN | EtherType::SERVICE_VLAN => at += 4,
+            _ => break,
+        }
+    }
+    (EtherType(u16_at(frame, at)), at + 2)
 }
 
 /// The first 16 bytes of a frame, copied out of its sender's memory once.

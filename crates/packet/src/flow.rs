@@ -8,6 +8,7 @@
 
 use std::net::IpAddr;
 
+use crate::ethernet::{EtherType, network_header};
 use crate::hash::folded_multiply;
 use crate::port::PortId;
 use crate::vlan::VlanId;
@@ -173,7 +174,7 @@ impl FlowKey {
             let [a, b, c, d, e, f] = frame.get(at).unwrap_or_default();
             u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
         };
-        let (ethertype, at) = ethertype(frame);
+        let (EtherType(ethertype), at) = network_header(frame.0);
         let packet = match ethertype {
             0x0800 => ipv4(frame, at).unwrap_or_default(),
             0x86dd => ipv6(frame, at).unwrap_or_default(),
@@ -261,19 +262,6 @@ fn side(high: u64, low: u64, port: u64, seed: u64) -> u64 {
 #[allow(clippy::cast_possible_truncation)] // reason: takes a number apart.
 pub(crate) fn halves(number: u128) -> [u64; 2] {
     [(number >> 64) as u64, number as u64]
-}
-
-/// The type behind up to two tags, and where what follows begins.
-#[inline]
-fn ethertype(frame: Prefix<'_>) -> (u16, usize) {
-    let mut at = 12;
-    for _ in 0..2 {
-        match frame.word(at) {
-            Some(0x8100 | 0x88a8) => at += 4,
-            _ => break,
-        }
-    }
-    (frame.word(at).unwrap_or(0), at + 2)
 }
 
 #[inline]

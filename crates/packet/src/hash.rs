@@ -1,10 +1,10 @@
 //! The mixing step of the hash functions of flow keys, flow tables and load balancing.
 
-/// A folded multiply: the upper half of the product of `a` and `b`, XORed with its lower half.
+/// A folded multiply: the two halves of the product, XORed. Each bit of the factors reaches nearly
+/// every bit of the result.
 #[inline]
 #[must_use]
-#[allow(clippy::cast_possible_truncation)] // reason: takes a product apart.
 pub fn folded_multiply(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
-    product as u64 ^ (product >> 64) as u64
+    let (low, high) = a.carrying_mul(b, 0);
+    low ^ high
 }

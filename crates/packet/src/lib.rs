@@ -8,6 +8,10 @@
 //! |---|---|
 //! | [`mac`] | MAC addresses |
 //! | [`ethernet`] | the head of an Ethernet frame: addresses, EtherType, 802.1Q tag |
+//! | [`ipv4`] | IPv4 packets with TCP, UDP or ICMP: fields, and changes that keep checksums right |
+//! | [`checksum`] | the Internet checksum |
+//! | [`bytes`] | fields of packets that may be cut |
+//! | [`build`] | frames from their fields |
 //! | [`vlan`] | VLAN numbers and sets of them |
 //! | [`port`] | the number of a switch port |
 //! | [`flow`] | flow keys: what rules and flow tables compare |
@@ -19,11 +23,15 @@
 //! | [`error`] | the error of text that cannot be read |
 #![forbid(unsafe_code)]
 
+pub mod build;
+pub mod bytes;
+pub mod checksum;
 pub mod error;
 pub mod ethernet;
 pub mod fields;
 pub mod flow;
 pub mod hash;
+pub mod ipv4;
 pub mod mac;
 pub mod metadata;
 pub mod offload;

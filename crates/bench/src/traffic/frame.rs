@@ -13,6 +13,8 @@
 //! words add up by multiplication, and no frame's payload is ever summed byte by byte, neither by
 //! who writes it nor by who checks it.
 
+use packet::checksum::{Sum, checksum};
+
 use super::values::{Endpoints, MacRange};
 
 /// Bytes of a VLAN tag.
@@ -94,7 +96,7 @@ pub struct Builder {
 struct Head {
     bytes: [u8; HEAD],
     /// What the checksum has to cover of it.
-    sum: u64,
+    sum: Sum,
 }
 
 impl Builder {
@@ -164,7 +166,7 @@ impl Plan {
         bytes[20..24].copy_from_slice(&[0x40, 0, 64, UDP_PROTOCOL]);
         bytes[26..30].copy_from_slice(&self.source.ip.at(n).to_be_bytes()[4..]);
         bytes[30..34].copy_from_slice(&self.destination.ip.at(n).to_be_bytes()[4..]);
-        let checksum = !fold(sum(&bytes[ETHERNET..UDP]));
+        let checksum = checksum(&bytes[ETHERNET..UDP]);
         bytes[24..26].copy_from_slice(&checksum.to_be_bytes());
         bytes[34..36].copy_from_slice(&self.source.port.at(n).to_be_bytes()[6..]);
         bytes[36..38].copy_from_slice(&self.destination.port.at(n).to_be_bytes()[6..]);
@@ -177,9 +179,9 @@ impl Plan {
 #[inline(always)]
 fn write(frame: &mut [u8], head: Head, stamp: Stamp) {
     let words = stamp.words();
-    let payload_sum = head.sum + stamp_sum(words, frame.len());
+    let payload_sum = head.sum.and(stamp_sum(words, frame.len()));
     frame[..HEAD].copy_from_slice(&head.bytes);
-    frame[40..42].copy_from_slice(&checksum(payload_sum));
+    frame[40..42].copy_from_slice(&payload_sum.nonzero_checksum().to_be_bytes());
     frame[HEAD..52].copy_from_slice(&words[0].to_be_bytes());
     frame[52..SHORTEST].copy_from_slice(&words[1].to_be_bytes());
     let filler = (words[0] ^ words[1]).to_be_bytes();
@@ -227,12 +229,12 @@ fn read_bytes(frame: &[u8]) -> Seen {
     let filler = words[0] ^ words[1];
     let (fillers, tail) = frame[SHORTEST..].as_chunks::<8>();
     let wrong = fillers.iter().fold(0, |wrong, w| wrong | (u64::from_be_bytes(*w) ^ filler));
-    let expected = checksum(udp_sum(frame) + stamp_sum(words, frame.len()));
+    let sum = udp_sum(frame).and(stamp_sum(words, frame.len()));
     let right = wrong == 0
         && *tail == filler.to_be_bytes()[..tail.len()]
-        && frame[40..42] == expected
+        && frame[40..42] == sum.nonzero_checksum().to_be_bytes()
         && frame[16..18] == be16(frame.len() - ETHERNET)
-        && fold(sum(&frame[ETHERNET..UDP])) == u16::MAX;
+        && Sum::of(&frame[ETHERNET..UDP]).fold() == u16::MAX;
     if !right {
         return Seen::Corrupted;
     }
@@ -265,51 +267,22 @@ pub fn turn_around(frame: &mut [u8], own: [u8; 6]) {
     }
 }
 
-/// The pseudo header, the UDP header without its checksum, and the magic number.
+/// The sum of the pseudo-header, the UDP header without its checksum, and the magic number.
 #[inline(always)]
-fn udp_sum(head: &[u8]) -> u64 {
-    let length = u64::from(u16::from_be_bytes([head[38], head[39]]));
-    sum(&head[26..40]) + u64::from(UDP_PROTOCOL) + length + sum(&head[PAYLOAD..HEAD])
+fn udp_sum(head: &[u8]) -> Sum {
+    let length = u16::from_be_bytes([head[38], head[39]]);
+    let pseudo_header = Sum::pseudo_header(&head[26..34], UDP_PROTOCOL, length);
+    pseudo_header.and(Sum::of(&head[34..40])).and(Sum::of(&head[PAYLOAD..HEAD]))
 }
 
-/// The two words, and as many fillers as the frame has room for.
+/// The sum of the two words and of as many fillers as the frame has room for.
 #[inline(always)]
-fn stamp_sum(words: [u64; 2], length: usize) -> u64 {
+fn stamp_sum(words: [u64; 2], length: usize) -> Sum {
+    let sum = |word: u64| Sum::of(&word.to_be_bytes());
     let filler = words[0] ^ words[1];
     let (whole, rest) = ((length - SHORTEST) / 8, (length - SHORTEST) % 8);
     let tail = filler & !(u64::MAX >> (8 * rest));
-    groups(words[0]) + groups(words[1]) + groups(filler) * whole as u64 + groups(tail)
-}
-
-/// The sum of the four groups of 16 bits.
-#[inline(always)]
-fn groups(word: u64) -> u64 {
-    (word >> 48) + (word >> 32 & 0xffff) + (word >> 16 & 0xffff) + (word & 0xffff)
-}
-
-#[inline(always)]
-fn sum(bytes: &[u8]) -> u64 {
-    let (pairs, _) = bytes.as_chunks::<2>();
-    pairs.iter().map(|pair| u64::from(u16::from_be_bytes(*pair))).sum()
-}
-
-/// Adds the carries until there are none (RFC 1071).
-#[inline(always)]
-fn fold(sum: u64) -> u16 {
-    let sum = (sum & 0xffff_ffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    u16::try_from(sum).expect("all carries are added")
-}
-
-/// The checksum field of UDP, where 0 means that there is none (RFC 768).
-#[inline(always)]
-fn checksum(sum: u64) -> [u8; 2] {
-    match !fold(sum) {
-        0 => [0xff; 2],
-        checksum => checksum.to_be_bytes(),
-    }
+    sum(words[0]).and(sum(words[1])).and(sum(filler).times(whole as u64)).and(sum(tail))
 }
 
 #[inline(always)]

@@ -6,7 +6,8 @@ use etherparse::PacketBuilder;
 use proptest::prelude::*;
 
 use super::*;
-use crate::packet::{checksum, ethernet, icmp_error, ipv4};
+use packet::build::{ethernet, icmp_error, ipv4};
+use packet::checksum::checksum;
 
 const OWN: ([u8; 4], u16) = ([10, 0, 1, 1], 80);
 
@@ -25,9 +26,9 @@ fn balancer(backends: &[(u8, u16)]) -> Balancer {
 fn tcp(flags: u8, (src, sport): ([u8; 4], u16), (dst, dport): ([u8; 4], u16)) -> Vec<u8> {
     let builder = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4(src, dst, 64);
     let mut builder = builder.tcp(sport, dport, 1, 1000);
-    builder = if flags & flag::SYN != 0 { builder.syn() } else { builder };
-    builder = if flags & flag::ACK != 0 { builder.ack(7) } else { builder };
-    builder = if flags & flag::RST != 0 { builder.rst() } else { builder };
+    builder = if flags & tcp_flag::SYN != 0 { builder.syn() } else { builder };
+    builder = if flags & tcp_flag::ACK != 0 { builder.ack(7) } else { builder };
+    builder = if flags & tcp_flag::RST != 0 { builder.rst() } else { builder };
     let mut frame = Vec::new();
     builder.write(&mut frame, b"payload").unwrap();
     frame
@@ -59,14 +60,14 @@ fn asks(balancer: &mut Balancer, number: u16, flags: u8) -> u8 {
 #[test]
 fn test_answers_come_from_the_address_that_was_asked() {
     let mut balancer = balancer(&[(2, 1), (3, 1)]);
-    let backend = ([10, 0, 2, asks(&mut balancer, 1, flag::SYN)], 8080);
-    let answer = see(&mut balancer, &tcp(flag::ACK, backend, client(1)));
-    assert_eq!(answer, (Some(Became::From), tcp(flag::ACK, OWN, client(1))));
+    let backend = ([10, 0, 2, asks(&mut balancer, 1, tcp_flag::SYN)], 8080);
+    let answer = see(&mut balancer, &tcp(tcp_flag::ACK, backend, client(1)));
+    assert_eq!(answer, (Some(Became::From), tcp(tcp_flag::ACK, OWN, client(1))));
     let other = ([10, 0, 2, 5 - backend.0[3]], 8080);
     for passed in [
-        tcp(flag::ACK, backend, client(2)),
-        tcp(flag::ACK, other, client(1)),
-        tcp(flag::SYN, client(1), (OWN.0, 81)),
+        tcp(tcp_flag::ACK, backend, client(2)),
+        tcp(tcp_flag::ACK, other, client(1)),
+        tcp(tcp_flag::SYN, client(1), (OWN.0, 81)),
         ethernet([255; 6], [4; 6], 0x0806, &[0; 46]),
     ] {
         assert_eq!(see(&mut balancer, &passed), (Some(Became::Passed), passed));
@@ -77,7 +78,8 @@ fn test_answers_come_from_the_address_that_was_asked() {
 fn test_shares_are_those_of_the_weights_and_change_only_where_they_must() {
     let shares = |backends: &[(u8, u16)]| {
         let mut balancer = balancer(backends);
-        let all: Vec<u8> = (0..6000).map(|number| asks(&mut balancer, number, flag::SYN)).collect();
+        let all: Vec<u8> =
+            (0..6000).map(|number| asks(&mut balancer, number, tcp_flag::SYN)).collect();
         let mut count = HashMap::new();
         all.iter().for_each(|backend| *count.entry(*backend).or_insert(0) += 1);
         (all, count)
@@ -94,33 +96,42 @@ fn test_shares_are_those_of_the_weights_and_change_only_where_they_must() {
 #[test]
 fn test_connections_stay_where_they_are_when_backends_change() {
     let mut balancer = balancer(&[(2, 1), (3, 1)]);
-    let before: Vec<u8> = (0..100).map(|number| asks(&mut balancer, number, flag::SYN)).collect();
+    let before: Vec<u8> =
+        (0..100).map(|number| asks(&mut balancer, number, tcp_flag::SYN)).collect();
     balancer.replace(Balancer::new(&config(&[(2, 0), (3, 1), (4, 9)])).unwrap());
-    let after: Vec<u8> = (0..100).map(|number| asks(&mut balancer, number, flag::ACK)).collect();
+    let after: Vec<u8> =
+        (0..100).map(|number| asks(&mut balancer, number, tcp_flag::ACK)).collect();
     assert_eq!(before, after);
-    assert!((100..200).all(|number| asks(&mut balancer, number, flag::SYN) != 2), "it finishes");
+    assert!(
+        (100..200).all(|number| asks(&mut balancer, number, tcp_flag::SYN) != 2),
+        "it finishes"
+    );
     // One that is over may be elsewhere next time.
     let two = before.iter().position(|backend| *backend == 2).unwrap();
     let two = u16::try_from(two).unwrap();
-    asks(&mut balancer, two, flag::RST);
-    assert_ne!(asks(&mut balancer, two, flag::SYN), 2);
+    asks(&mut balancer, two, tcp_flag::RST);
+    assert_ne!(asks(&mut balancer, two, tcp_flag::SYN), 2);
     balancer.replace(Balancer::new(&config(&[(3, 1), (4, 9)])).unwrap());
-    assert!((0..100).all(|number| asks(&mut balancer, number, flag::ACK) != 2));
+    assert!((0..100).all(|number| asks(&mut balancer, number, tcp_flag::ACK) != 2));
     assert!(balancer.forgotten > 0);
     balancer.replace(Balancer::new(&config(&[(3, 0)])).unwrap());
-    assert_eq!(see(&mut balancer, &tcp(flag::SYN, client(999), OWN)).0, None, "nobody is there");
+    assert_eq!(
+        see(&mut balancer, &tcp(tcp_flag::SYN, client(999), OWN)).0,
+        None,
+        "nobody is there"
+    );
 }
 
 #[test]
 fn test_what_is_not_remembered_goes_where_the_hash_says() {
     let text = format!("connections = 1\n{}", config(&[(2, 1), (3, 1)]));
     let mut balancer = Balancer::new(&text).unwrap();
-    asks(&mut balancer, 0, flag::SYN);
+    asks(&mut balancer, 0, tcp_flag::SYN);
     for number in 1..50 {
-        let backend = ([10, 0, 2, asks(&mut balancer, number, flag::SYN)], 8080);
-        assert_eq!(asks(&mut balancer, number, flag::ACK), backend.0[3]);
-        let answer = see(&mut balancer, &tcp(flag::ACK, backend, client(number)));
-        assert_eq!(answer, (Some(Became::From), tcp(flag::ACK, OWN, client(number))));
+        let backend = ([10, 0, 2, asks(&mut balancer, number, tcp_flag::SYN)], 8080);
+        assert_eq!(asks(&mut balancer, number, tcp_flag::ACK), backend.0[3]);
+        let answer = see(&mut balancer, &tcp(tcp_flag::ACK, backend, client(number)));
+        assert_eq!(answer, (Some(Became::From), tcp(tcp_flag::ACK, OWN, client(number))));
     }
     balancer.now += Duration::from_secs(900);
     assert!(
@@ -132,14 +143,14 @@ fn test_what_is_not_remembered_goes_where_the_hash_says() {
 fn test_answers_of_what_was_not_remembered_are_known_when_there_is_room_again() {
     let text = format!("connections = 1\n{}", config(&[(2, 1), (3, 1)]));
     let mut balancer = Balancer::new(&text).unwrap();
-    asks(&mut balancer, 0, flag::SYN);
+    asks(&mut balancer, 0, tcp_flag::SYN);
     balancer.now += Duration::from_secs(50);
-    let backend = ([10, 0, 2, asks(&mut balancer, 1, flag::SYN)], 8080);
+    let backend = ([10, 0, 2, asks(&mut balancer, 1, tcp_flag::SYN)], 8080);
     // The first never said more than that it begins: it is over before others are.
     balancer.now += Duration::from_secs(10);
     let (now, idle) = (balancer.now, balancer.idle);
     assert!(balancer.connections.turn(|known| known.is_over(now, idle)).is_some());
-    let answer = tcp(flag::ACK, backend, client(1));
+    let answer = tcp(tcp_flag::ACK, backend, client(1));
     assert_eq!(see(&mut balancer, &answer).0, Some(Became::From));
     balancer.now += Duration::from_secs(900);
     assert_eq!(see(&mut balancer, &answer).0, Some(Became::Passed), "by then it is silent");
@@ -148,31 +159,31 @@ fn test_answers_of_what_was_not_remembered_are_known_when_there_is_room_again() 
 #[test]
 fn test_another_backend_neither_ends_nor_prolongs_a_connection() {
     let mut balancer = balancer(&[(2, 1), (3, 1)]);
-    let last = asks(&mut balancer, 1, flag::SYN);
-    asks(&mut balancer, 1, flag::ACK);
+    let last = asks(&mut balancer, 1, tcp_flag::SYN);
+    asks(&mut balancer, 1, tcp_flag::ACK);
     let [own, other] = [last, 5 - last].map(|last| ([10, 0, 2, last], 8080));
     let comes = |balancer: &mut Balancer, flags, from| {
         see(balancer, &tcp(flags, from, client(1))).0.unwrap()
     };
-    assert_eq!(comes(&mut balancer, flag::RST, other), Became::Passed);
+    assert_eq!(comes(&mut balancer, tcp_flag::RST, other), Became::Passed);
     balancer.now += Duration::from_secs(800);
-    assert_eq!(comes(&mut balancer, flag::ACK, other), Became::Passed);
-    assert_eq!(comes(&mut balancer, flag::ACK, own), Became::From, "it is open");
+    assert_eq!(comes(&mut balancer, tcp_flag::ACK, other), Became::Passed);
+    assert_eq!(comes(&mut balancer, tcp_flag::ACK, own), Became::From, "it is open");
     balancer.now += Duration::from_secs(800);
-    comes(&mut balancer, flag::ACK, other);
+    comes(&mut balancer, tcp_flag::ACK, other);
     balancer.now += Duration::from_secs(100);
-    assert_eq!(comes(&mut balancer, flag::ACK, own), Became::Passed, "it was silent");
+    assert_eq!(comes(&mut balancer, tcp_flag::ACK, own), Became::Passed, "it was silent");
 }
 
 #[test]
 fn test_errors_about_answers_find_the_backend() {
     let mut balancer = balancer(&[(2, 1), (3, 1)]);
-    let last = asks(&mut balancer, 1, flag::SYN);
+    let last = asks(&mut balancer, 1, tcp_flag::SYN);
     let about = |frame: &[u8]| icmp_error(3, 4, &frame[14..]);
     let packet = |to: [u8; 4], message: &[u8]| {
         ethernet([2; 6], [4; 6], 0x0800, &ipv4(1, [10, 0, 9, 254].into(), to.into(), message))
     };
-    let answer = about(&tcp(flag::ACK, OWN, client(1)));
+    let answer = about(&tcp(tcp_flag::ACK, OWN, client(1)));
     let (became, frame) = see(&mut balancer, &packet(OWN.0, &answer));
     assert_eq!(
         (became, checksum(&frame[34..]), checksum(&frame[14..34])),
@@ -209,7 +220,7 @@ proptest! {
         back: bool,
     ) {
         let mut balancer = balancer(&[(2, 1)]);
-        let backend = ([10, 0, 2, asks(&mut balancer, 1, flag::SYN)], 8080);
+        let backend = ([10, 0, 2, asks(&mut balancer, 1, tcp_flag::SYN)], 8080);
         let ends = if back { (backend, client(1)) } else { (client(1), OWN) };
         let quoted = icmp_error(3, 4, &tcp(0, OWN, client(1))[14..]);
         let error = ipv4(1, [10, 0, 9, 254].into(), OWN.0.into(), &quoted);

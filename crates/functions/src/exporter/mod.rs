@@ -20,11 +20,12 @@ use packet::flow::FiveTuple;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::packet::{behind_tags, word};
 use super::table::Table;
 use super::text::{check_port, entries, key_of, parse, seconds, wrong};
 use super::{Counts, named};
 use ipfix::{Message, Reason, Record};
+use packet::bytes::u16_at;
+use packet::ethernet::{EtherType, network_header};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -223,12 +224,12 @@ impl Exporter {
 /// where it says nothing (as packets do that are to be cut into segments).
 fn length(frame: &Frame<'_>) -> u64 {
     let bytes = frame.bytes();
-    let (ethertype, at) = behind_tags(bytes);
+    let (ethertype, at) = network_header(bytes);
     let said = match ethertype {
-        0x0800 => usize::from(word(bytes, at + 2)),
-        _ => usize::from(word(bytes, at + 4)) + 40,
+        EtherType::IPV4 => usize::from(u16_at(bytes, at + 2)),
+        _ => usize::from(u16_at(bytes, at + 4)) + 40,
     };
-    let is_said = if ethertype == 0x0800 { said > 0 } else { said > 40 };
+    let is_said = if ethertype == EtherType::IPV4 { said > 0 } else { said > 40 };
     let seen = bytes.len().saturating_sub(at);
     let len = match (is_said, frame.is_whole()) {
         (true, true) => said.min(seen),

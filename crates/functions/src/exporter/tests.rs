@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use proptest::prelude::*;
 
 use super::*;
-use crate::packet::{ethernet, ipv4};
+use packet::build::{ethernet, ipv4};
 
 /// A collector, and an exporter that reports to it.
 fn pair(more: &str) -> (UdpSocket, Exporter) {
@@ -21,16 +21,17 @@ type Fields = BTreeMap<u16, u128>;
 
 /// Reads a message as any collector would: by its templates.
 fn read(message: &[u8]) -> (u32, Vec<Fields>) {
-    assert_eq!((word(message, 0), usize::from(word(message, 2))), (10, message.len()));
+    assert_eq!((u16_at(message, 0), usize::from(u16_at(message, 2))), (10, message.len()));
     let sequence = u32::from_be_bytes(message[8..12].try_into().unwrap());
     let (mut templates, mut records, mut at) = (HashMap::new(), Vec::new(), 16);
     while at < message.len() {
-        let (id, len) = (word(message, at), usize::from(word(message, at + 2)));
+        let (id, len) = (u16_at(message, at), usize::from(u16_at(message, at + 2)));
         let mut rest = &message[at + 4..at + len];
         while !rest.is_empty() {
             if id == 2 {
-                let (template, count) = (word(rest, 0), usize::from(word(rest, 2)));
-                let field = |i: usize| (word(rest, 4 + 4 * i), usize::from(word(rest, 6 + 4 * i)));
+                let (template, count) = (u16_at(rest, 0), usize::from(u16_at(rest, 2)));
+                let field =
+                    |i: usize| (u16_at(rest, 4 + 4 * i), usize::from(u16_at(rest, 6 + 4 * i)));
                 templates.insert(template, (0..count).map(field).collect::<Vec<_>>());
                 rest = &rest[4 + 4 * count..];
                 continue;

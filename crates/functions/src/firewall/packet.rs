@@ -18,9 +18,11 @@ use std::hash::{Hash, Hasher};
 
 use packet::flow::{FlowKey, PREFIX, WORDS};
 
-use crate::packet::{ETHERNET, flag, icmp, word};
 use crate::text::{Hidden, read};
 use crate::time::Ms;
+use packet::bytes::u16_at;
+use packet::ethernet::ETHERNET_HEADER;
+use packet::ipv4::{icmp, tcp_flag};
 
 /// What a connection is known by.
 #[derive(Clone, Copy, Debug, Eq)]
@@ -129,9 +131,9 @@ impl Packet {
 
 /// The part of a TCP segment; one whose flags are hidden counts as SYN.
 fn segment(frame: &[u8], payload: Option<usize>) -> Part {
-    let flags = payload.and_then(|at| frame.get(at + 13)).unwrap_or(&flag::SYN);
-    match flags & (flag::SYN | flag::ACK) {
-        flag::SYN => Part::Begins,
+    let flags = payload.and_then(|at| frame.get(at + 13)).unwrap_or(&tcp_flag::SYN);
+    match flags & (tcp_flag::SYN | tcp_flag::ACK) {
+        tcp_flag::SYN => Part::Begins,
         _ => Part::GoesOn,
     }
 }
@@ -146,7 +148,7 @@ fn message(
     let message = frame.get(at..).filter(|message| message.len() >= ICMP)?;
     let echo = |is_from_first: bool| {
         let mut ends = ends;
-        let identifier = u64::from(word(message, 4));
+        let identifier = u64::from(u16_at(message, 4));
         (ends.0[2], ends.0[5]) = (identifier, identifier);
         ends.0[WORDS - 1] |= if is_from_first { 0 } else { SECOND_ASKS };
         ends
@@ -162,10 +164,10 @@ fn message(
 
 /// The connection of the packet that an error quotes, if the error goes to who sent that.
 fn about(error: &FlowKey, ethertype: u16, quoted: &[u8]) -> Option<(Ends, Part)> {
-    let (mut frame, len) = ([0; PREFIX], quoted.len().min(PREFIX - ETHERNET));
-    frame[ETHERNET - 2..ETHERNET].copy_from_slice(&ethertype.to_be_bytes());
-    frame[ETHERNET..ETHERNET + len].copy_from_slice(&quoted[..len]);
-    let Packet { key, part, .. } = Packet::of(&frame[..ETHERNET + len]);
+    let (mut frame, len) = ([0; PREFIX], quoted.len().min(PREFIX - ETHERNET_HEADER));
+    frame[ETHERNET_HEADER - 2..ETHERNET_HEADER].copy_from_slice(&ethertype.to_be_bytes());
+    frame[ETHERNET_HEADER..ETHERNET_HEADER + len].copy_from_slice(&quoted[..len]);
+    let Packet { key, part, .. } = Packet::of(&frame[..ETHERNET_HEADER + len]);
     let (ends, part) = part?;
     let is_answer = part != Part::Quotes && key.five_tuple()?.src == error.five_tuple()?.dst;
     is_answer.then_some((ends, Part::Quotes))
@@ -175,15 +177,15 @@ fn about(error: &FlowKey, ethertype: u16, quoted: &[u8]) -> Option<(Ends, Part)>
 mod tests {
     use super::super::{Firewall, Verdict};
     use super::*;
-    use crate::packet::{ethernet, icmp_error, ipv4};
+    use packet::build::{ethernet, icmp_error, ipv4};
 
     const RED: [u8; 4] = [10, 0, 1, 2];
     const BLUE: [u8; 4] = [10, 0, 2, 2];
     const ROUTER: [u8; 4] = [10, 0, 9, 1];
     /// What comes from red may go anywhere.
     const CONFIG: &str = include_str!("../../../../examples/nf/firewall.toml");
-    const SYN: u8 = flag::SYN;
-    const ACK: u8 = flag::ACK;
+    const SYN: u8 = tcp_flag::SYN;
+    const ACK: u8 = tcp_flag::ACK;
 
     fn v4(protocol: u8, src: [u8; 4], dst: [u8; 4], payload: &[u8]) -> Vec<u8> {
         ethernet([2; 6], [4; 6], 0x0800, &ipv4(protocol, src.into(), dst.into(), payload))
@@ -274,7 +276,8 @@ mod tests {
         assert!(bench.passes(&message(1, 2, 128)));
         assert!(bench.passes(&message(2, 1, 129)));
         assert!(!bench.passes(&message(2, 1, 128)));
-        let quoted = |src, dst| [&echo(1, 0)[..ICMP], &message(src, dst, 128)[ETHERNET..]].concat();
+        let quoted =
+            |src, dst| [&echo(1, 0)[..ICMP], &message(src, dst, 128)[ETHERNET_HEADER..]].concat();
         assert!(bench.passes(&v6(58, 3, 1, &quoted(1, 2))), "a router has no way to there");
         assert!(!bench.passes(&v6(58, 3, 1, &quoted(1, 4))), "red has sent no such thing");
         assert!(!bench.passes(&message(2, 1, 135)), "a neighbour's question is for rules");
@@ -285,17 +288,20 @@ mod tests {
     #[test]
     fn test_errors_count_only_about_packets_of_known_connections() {
         let mut bench = Bench::new(CONFIG);
-        let segment = &v4(6, RED, BLUE, &tcp([5, 80], SYN))[ETHERNET..];
+        let segment = &v4(6, RED, BLUE, &tcp([5, 80], SYN))[ETHERNET_HEADER..];
         let error = |dst, about: &[u8]| v4(1, ROUTER, dst, &icmp_error(3, 1, about));
         assert!(!bench.passes(&error(RED, segment)), "red has sent nothing yet");
         assert!(bench.passes(&v4(6, RED, BLUE, &tcp([5, 80], SYN))));
         assert!(bench.passes(&ping(RED, BLUE, 7)));
         assert!(bench.passes(&error(RED, segment)));
-        assert!(bench.passes(&error(RED, &ping(RED, BLUE, 7)[ETHERNET..])));
+        assert!(bench.passes(&error(RED, &ping(RED, BLUE, 7)[ETHERNET_HEADER..])));
         assert!(!bench.passes(&error([10, 0, 1, 3], segment)), "it is not for who sent that");
-        let other = &v4(6, RED, BLUE, &tcp([5, 81], SYN))[ETHERNET..];
+        let other = &v4(6, RED, BLUE, &tcp([5, 81], SYN))[ETHERNET_HEADER..];
         assert!(!bench.passes(&error(RED, other)), "of another connection");
-        assert!(!bench.passes(&error(RED, &error(RED, segment)[ETHERNET..])), "errors quote none");
+        assert!(
+            !bench.passes(&error(RED, &error(RED, segment)[ETHERNET_HEADER..])),
+            "errors quote none"
+        );
         assert!(!bench.passes(&error(RED, &segment[..20])), "cut in front of its ports");
         assert!(!bench.passes(&v4(1, ROUTER, RED, &[3, 1, 0, 0])), "cut");
         bench.wait(119);
@@ -312,9 +318,9 @@ mod tests {
         assert!(!bench.passes(&back(SYN)) && !bench.passes(&back(ACK)), "red has not begun");
         assert!(bench.passes(&there(SYN)));
         assert!(bench.passes(&back(SYN | ACK)) && bench.passes(&there(ACK)));
-        assert!(bench.passes(&back(ACK)) && bench.passes(&back(flag::FIN | ACK)));
+        assert!(bench.passes(&back(ACK)) && bench.passes(&back(tcp_flag::FIN | ACK)));
         assert!(!bench.passes(&back(SYN)), "without a connection");
-        assert!(!bench.passes(&back(SYN | flag::FIN)));
+        assert!(!bench.passes(&back(SYN | tcp_flag::FIN)));
         assert!(bench.passes(&there(SYN)), "red may, by the same ports");
         let cut = v4(6, BLUE, RED, &tcp([80, 5], ACK)[..12]);
         assert!(!bench.passes(&cut), "who hides the flags is taken to begin");
@@ -335,7 +341,7 @@ mod tests {
     fn test_pieces_of_echo_requests_and_replies_open_nothing_and_are_for_rules() {
         let mut bench = Bench::new(CONFIG);
         let piece = |mut frame: Vec<u8>| {
-            frame[ETHERNET + 6] = 0x20;
+            frame[ETHERNET_HEADER + 6] = 0x20;
             frame
         };
         assert!(bench.passes(&piece(ping(RED, BLUE, 7))), "by its rule");

@@ -30,9 +30,9 @@ use std::ops::RangeInclusive;
 use packet::hash::folded_multiply;
 
 use super::ports::Ports;
-use crate::packet::{End, Protocol, flag};
 use crate::table::{Seed, Table};
 use crate::time::Ms;
+use packet::ipv4::{End, Protocol, tcp_flag};
 
 /// How long each sort may be silent.
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +93,7 @@ impl Binding {
 
     /// A segment goes out with these flags.
     fn sent(&mut self, flags: u8, remote: End) {
-        let begins = flags & flag::SYN != 0 && flags & flag::ACK == 0;
+        let begins = flags & tcp_flag::SYN != 0 && flags & tcp_flag::ACK == 0;
         let is_other = remote != self.remote;
         let begins_anew = match self.tcp {
             Tcp::Opening => is_other,
@@ -107,7 +107,7 @@ impl Binding {
             self.is_shared |= self.tcp == Tcp::Open;
             return;
         }
-        let is_plain = flags & (flag::SYN | flag::FIN | flag::RST) == 0;
+        let is_plain = flags & (tcp_flag::SYN | tcp_flag::FIN | tcp_flag::RST) == 0;
         if self.tcp == Tcp::Heard && is_plain {
             self.tcp = Tcp::Open;
         }
@@ -117,7 +117,7 @@ impl Binding {
     /// A segment comes in with these flags.
     fn heard(&mut self, flags: u8, remote: End) {
         if remote == self.remote {
-            if self.tcp == Tcp::Opening && flags & flag::ACK != 0 {
+            if self.tcp == Tcp::Opening && flags & tcp_flag::ACK != 0 {
                 self.tcp = Tcp::Heard;
             }
             self.ended(flags, 2);
@@ -125,8 +125,8 @@ impl Binding {
     }
 
     fn ended(&mut self, flags: u8, by: u8) {
-        self.fins |= if flags & flag::FIN != 0 { by } else { 0 };
-        if flags & flag::RST != 0 || self.fins == 3 {
+        self.fins |= if flags & tcp_flag::FIN != 0 { by } else { 0 };
+        if flags & tcp_flag::RST != 0 || self.fins == 3 {
             self.tcp = Tcp::Closing;
         }
     }

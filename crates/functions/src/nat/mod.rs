@@ -37,7 +37,6 @@ use client::nf::{Action, Frame, Handler, Made, Metadata};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::packet::{Delta, End, Packet, Piece, Protocol, Side, Unread, icmp};
 use super::table::Table;
 use super::text::{
     Endpoint, Host, Name, Net, Ports, each, entries, parse, seconds, tcp_or_udp, wrong,
@@ -45,6 +44,8 @@ use super::text::{
 use super::time::Ms;
 use super::{Counts, Names, named};
 use bindings::{Bindings, Refused, Timeouts};
+use packet::checksum::Delta;
+use packet::ipv4::{End, Fragment, Packet, Protocol, ReadError, Side, icmp};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -354,10 +355,10 @@ impl Nat {
     }
 
     fn handle(&mut self, frame: &mut Frame<'_>) -> Result<Became, Became> {
-        let packet = match Packet::in_frame(frame) {
+        let packet = match Packet::in_frame(frame.bytes(), frame.is_whole()) {
             Ok(packet) => packet,
-            Err(Unread::Other) => return Ok(Became::Passed),
-            Err(Unread::Broken) => return Err(Became::Broken),
+            Err(ReadError::Other) => return Ok(Became::Passed),
+            Err(ReadError::Malformed) => return Err(Became::Broken),
         };
         let src = packet.ip(frame.bytes(), Side::Src);
         if self.is_inside(src) && !self.may_be_inside(frame.meta) {
@@ -374,15 +375,15 @@ impl Nat {
             Way { out: false, back: true } => Became::Back,
             Way { out: true, back: true } => Became::Hairpin,
         };
-        match packet.piece {
-            Piece::Whole => self.first(bytes, packet, way)?,
-            Piece::First => {
+        match packet.fragment {
+            Fragment::Whole => self.first(bytes, packet, way)?,
+            Fragment::First => {
                 let id = whole(bytes, packet);
                 self.first(bytes, packet, way)?;
                 let (src, dst) = (packet.ip(bytes, Side::Src), packet.ip(bytes, Side::Dst));
                 self.remember(id, InPieces { src, dst, began: self.bindings.now });
             }
-            Piece::Later => self.later(bytes, packet, whole(bytes, packet))?,
+            Fragment::Later => self.later(bytes, packet, whole(bytes, packet))?,
         }
         Ok(became)
     }
@@ -438,8 +439,8 @@ impl Nat {
     /// 5508, REQ-4 and REQ-5). It prolongs nothing.
     fn error(&mut self, bytes: &mut [u8], packet: &Packet, way: Way) -> Result<(), Became> {
         let (quoted, protocol) = packet.quoted(bytes).map_err(|unread| match unread {
-            Unread::Other => Became::Protocol,
-            Unread::Broken => Became::Broken,
+            ReadError::Other => Became::Protocol,
+            ReadError::Malformed => Became::Broken,
         })?;
         let [src, dst] = [Side::Src, Side::Dst].map(|side| quoted.end_of(bytes, protocol, side));
         let mut changes = Delta::default();

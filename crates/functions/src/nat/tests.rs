@@ -4,7 +4,9 @@ use etherparse::PacketBuilder;
 use proptest::prelude::*;
 
 use super::*;
-use crate::packet::{checksum, ethernet, flag, icmp_error, ipv4};
+use packet::build::{ethernet, icmp_error, ipv4};
+use packet::checksum::checksum;
+use packet::ipv4::tcp_flag;
 
 const CONFIG: &str = "inside = [\"10.0.1.0/24\"]\noutside = [\"192.0.2.1\"]\n";
 const FORWARD: &str = "[[forward]]\nproto = \"tcp\"\noutside = \"192.0.2.1:8080\"\n\
@@ -59,10 +61,10 @@ fn udp((src, sport): ([u8; 4], u16), (dst, dport): ([u8; 4], u16)) -> Vec<u8> {
 fn tcp(flags: u8, (src, sport): ([u8; 4], u16), (dst, dport): ([u8; 4], u16)) -> Vec<u8> {
     let builder = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4(src, dst, 64);
     let mut builder = builder.tcp(sport, dport, 1, 1000);
-    builder = if flags & flag::SYN != 0 { builder.syn() } else { builder };
-    builder = if flags & flag::ACK != 0 { builder.ack(7) } else { builder };
-    builder = if flags & flag::FIN != 0 { builder.fin() } else { builder };
-    builder = if flags & flag::RST != 0 { builder.rst() } else { builder };
+    builder = if flags & tcp_flag::SYN != 0 { builder.syn() } else { builder };
+    builder = if flags & tcp_flag::ACK != 0 { builder.ack(7) } else { builder };
+    builder = if flags & tcp_flag::FIN != 0 { builder.fin() } else { builder };
+    builder = if flags & tcp_flag::RST != 0 { builder.rst() } else { builder };
     made(|frame| builder.write(frame, &[]).unwrap())
 }
 
@@ -107,8 +109,8 @@ fn test_packets_go_out_and_their_answers_come_back() {
     assert_eq!(out, (Became::Out, udp((OUTSIDE, 5000), (REMOTE, 53))));
     let back = see(&mut nat, &udp((REMOTE, 53), (OUTSIDE, 5000)));
     assert_eq!(back, (Became::Back, udp((REMOTE, 53), (HOST, 5000))));
-    let out = see(&mut nat, &tcp(flag::SYN, (HOST, 5000), (REMOTE, 80)));
-    assert_eq!(out, (Became::Out, tcp(flag::SYN, (OUTSIDE, 5000), (REMOTE, 80))));
+    let out = see(&mut nat, &tcp(tcp_flag::SYN, (HOST, 5000), (REMOTE, 80)));
+    assert_eq!(out, (Became::Out, tcp(tcp_flag::SYN, (OUTSIDE, 5000), (REMOTE, 80))));
     let out = see(&mut nat, &echo(true, HOST, REMOTE, 9));
     assert_eq!(out, (Became::Out, echo(true, OUTSIDE, REMOTE, 9)));
     let back = see(&mut nat, &echo(false, REMOTE, OUTSIDE, 9));
@@ -165,34 +167,34 @@ fn test_what_is_silent_is_forgotten_when_its_sort_is() {
 /// Is the connection from port 5000 of the host to the remote still known after so long?
 fn lives(nat: &mut Nat, seconds: u64) -> bool {
     nat.bindings.now += Ms::from_secs(seconds);
-    see(nat, &tcp(flag::ACK, (REMOTE, 80), (OUTSIDE, 5000))).0 == Became::Back
+    see(nat, &tcp(tcp_flag::ACK, (REMOTE, 80), (OUTSIDE, 5000))).0 == Became::Back
 }
 
 fn open(nat: &mut Nat) {
-    see(nat, &tcp(flag::SYN, (HOST, 5000), (REMOTE, 80)));
-    see(nat, &tcp(flag::SYN | flag::ACK, (REMOTE, 80), (OUTSIDE, 5000)));
-    see(nat, &tcp(flag::ACK, (HOST, 5000), (REMOTE, 80)));
+    see(nat, &tcp(tcp_flag::SYN, (HOST, 5000), (REMOTE, 80)));
+    see(nat, &tcp(tcp_flag::SYN | tcp_flag::ACK, (REMOTE, 80), (OUTSIDE, 5000)));
+    see(nat, &tcp(tcp_flag::ACK, (HOST, 5000), (REMOTE, 80)));
 }
 
 #[test]
 fn test_tcp_is_kept_for_hours_while_open_and_minutes_otherwise() {
     let mut nat = Nat::new(CONFIG).unwrap();
-    see(&mut nat, &tcp(flag::SYN, (HOST, 5000), (REMOTE, 80)));
+    see(&mut nat, &tcp(tcp_flag::SYN, (HOST, 5000), (REMOTE, 80)));
     assert!(lives(&mut nat, 239) && !lives(&mut nat, 1), "it was never answered");
     open(&mut nat);
     assert!(lives(&mut nat, 7439) && !lives(&mut nat, 1));
     // One end is half a connection; two are none.
     open(&mut nat);
-    see(&mut nat, &tcp(flag::FIN | flag::ACK, (HOST, 5000), (REMOTE, 80)));
+    see(&mut nat, &tcp(tcp_flag::FIN | tcp_flag::ACK, (HOST, 5000), (REMOTE, 80)));
     assert!(lives(&mut nat, 1000));
-    see(&mut nat, &tcp(flag::FIN | flag::ACK, (REMOTE, 80), (OUTSIDE, 5000)));
-    see(&mut nat, &tcp(flag::ACK, (HOST, 5000), (REMOTE, 80)));
+    see(&mut nat, &tcp(tcp_flag::FIN | tcp_flag::ACK, (REMOTE, 80), (OUTSIDE, 5000)));
+    see(&mut nat, &tcp(tcp_flag::ACK, (HOST, 5000), (REMOTE, 80)));
     assert!(lives(&mut nat, 239) && !lives(&mut nat, 1));
     open(&mut nat);
-    see(&mut nat, &tcp(flag::RST, ([203, 0, 113, 9], 80), (OUTSIDE, 5000)));
+    see(&mut nat, &tcp(tcp_flag::RST, ([203, 0, 113, 9], 80), (OUTSIDE, 5000)));
     assert!(lives(&mut nat, 1000), "somebody else's reset");
     open(&mut nat);
-    see(&mut nat, &tcp(flag::RST, (REMOTE, 80), (OUTSIDE, 5000)));
+    see(&mut nat, &tcp(tcp_flag::RST, (REMOTE, 80), (OUTSIDE, 5000)));
     assert!(!lives(&mut nat, 240));
 }
 
@@ -200,41 +202,41 @@ fn test_tcp_is_kept_for_hours_while_open_and_minutes_otherwise() {
 fn test_a_binding_of_two_connections_outlives_the_end_of_one() {
     let mut nat = Nat::new(CONFIG).unwrap();
     open(&mut nat);
-    see(&mut nat, &tcp(flag::SYN, (HOST, 5000), ([203, 0, 113, 9], 80)));
-    see(&mut nat, &tcp(flag::RST, (REMOTE, 80), (OUTSIDE, 5000)));
+    see(&mut nat, &tcp(tcp_flag::SYN, (HOST, 5000), ([203, 0, 113, 9], 80)));
+    see(&mut nat, &tcp(tcp_flag::RST, (REMOTE, 80), (OUTSIDE, 5000)));
     assert!(lives(&mut nat, 1000));
     // Both are over, and the port is used again.
-    see(&mut nat, &tcp(flag::SYN, (HOST, 5000), (REMOTE, 81)));
+    see(&mut nat, &tcp(tcp_flag::SYN, (HOST, 5000), (REMOTE, 81)));
     assert!(!lives(&mut nat, 240));
 }
 
 #[test]
 fn test_forwards_are_always_open_and_stay() {
     let mut nat = Nat::new(&format!("{CONFIG}{FORWARD}")).unwrap();
-    let come = tcp(flag::SYN, (REMOTE, 999), (OUTSIDE, 8080));
-    let expected = (Became::Back, tcp(flag::SYN, (REMOTE, 999), (HOST, 80)));
+    let come = tcp(tcp_flag::SYN, (REMOTE, 999), (OUTSIDE, 8080));
+    let expected = (Became::Back, tcp(tcp_flag::SYN, (REMOTE, 999), (HOST, 80)));
     assert_eq!(see(&mut nat, &come), expected);
-    let answer = tcp(flag::SYN | flag::ACK, (HOST, 80), (REMOTE, 999));
-    let outside = tcp(flag::SYN | flag::ACK, (OUTSIDE, 8080), (REMOTE, 999));
+    let answer = tcp(tcp_flag::SYN | tcp_flag::ACK, (HOST, 80), (REMOTE, 999));
+    let outside = tcp(tcp_flag::SYN | tcp_flag::ACK, (OUTSIDE, 8080), (REMOTE, 999));
     assert_eq!(see(&mut nat, &answer), (Became::Out, outside));
     nat.bindings.now += Ms::from_secs(100_000);
     nat.bindings.sweep(9);
     assert_eq!(see(&mut nat, &come), expected);
-    let (_, out) = see(&mut nat, &tcp(flag::SYN, (OTHER, 8080), (REMOTE, 80)));
+    let (_, out) = see(&mut nat, &tcp(tcp_flag::SYN, (OTHER, 8080), (REMOTE, 80)));
     assert_ne!(out[34..36], 8080u16.to_be_bytes(), "that port is given away");
 }
 
 #[test]
 fn test_hosts_inside_meet_outside() {
     let mut nat = Nat::new(&format!("{CONFIG}{FORWARD}")).unwrap();
-    let there = see(&mut nat, &tcp(flag::SYN, (OTHER, 1999), (OUTSIDE, 8080)));
-    assert_eq!(there, (Became::Hairpin, tcp(flag::SYN, (OUTSIDE, 1999), (HOST, 80))));
-    let both = flag::SYN | flag::ACK;
+    let there = see(&mut nat, &tcp(tcp_flag::SYN, (OTHER, 1999), (OUTSIDE, 8080)));
+    assert_eq!(there, (Became::Hairpin, tcp(tcp_flag::SYN, (OUTSIDE, 1999), (HOST, 80))));
+    let both = tcp_flag::SYN | tcp_flag::ACK;
     let back = see(&mut nat, &tcp(both, (HOST, 80), (OUTSIDE, 1999)));
     assert_eq!(back, (Became::Hairpin, tcp(both, (OUTSIDE, 8080), (OTHER, 1999))));
     // The host has no such program, and says so.
     let error = see(&mut nat, &about(HOST, OUTSIDE, &there.1));
-    let quoted = tcp(flag::SYN, (OTHER, 1999), (OUTSIDE, 8080));
+    let quoted = tcp(tcp_flag::SYN, (OTHER, 1999), (OUTSIDE, 8080));
     assert_eq!(error.0, Became::Hairpin);
     assert_eq!(error.1[..34], about(OUTSIDE, OTHER, &quoted)[..34]);
     assert_eq!(error.1[42..70], about(OUTSIDE, OTHER, &quoted)[42..70]);
@@ -249,7 +251,7 @@ fn test_errors_find_whoever_sent_what_they_quote() {
         let error = see(&mut nat, &about(router, OUTSIDE, &out));
         assert_eq!(error, (Became::Back, about(router, HOST, &sent)));
     }
-    let (_, out) = see(&mut nat, &tcp(flag::SYN, (HOST, 5000), (REMOTE, 53)));
+    let (_, out) = see(&mut nat, &tcp(tcp_flag::SYN, (HOST, 5000), (REMOTE, 53)));
     let (became, error) = see(&mut nat, &about(router, OUTSIDE, &out));
     assert_eq!((became, checksum(&error[34..])), (Became::Back, 0));
     // The other way: a host refuses what was for it.
@@ -322,7 +324,7 @@ fn test_who_is_inside_is_told_by_the_chain_where_it_is_named() {
         udp((HOST, 5000), (REMOTE, 53)),
         udp((HOST, 5000), (OUTSIDE, 8080)),
         udp((HOST, 5000), (OTHER, 53)),
-        tcp(flag::RST, (HOST, 80), (REMOTE, 999)),
+        tcp(tcp_flag::RST, (HOST, 80), (REMOTE, 999)),
         echo(true, HOST, REMOTE, 9),
         pieces(&udp((HOST, 5000), (REMOTE, 53)), 8).remove(0),
     ] {
@@ -332,7 +334,7 @@ fn test_who_is_inside_is_told_by_the_chain_where_it_is_named() {
     assert_eq!(bindings(&nat), 1, "the forward");
     assert_eq!(see_by(&mut nat, inner, &udp((HOST, 5000), (REMOTE, 53))).0, Became::Out);
     assert_eq!(see_by(&mut nat, outer, &udp((REMOTE, 53), (OUTSIDE, 5000))).0, Became::Back);
-    let hairpin = tcp(flag::SYN, (OTHER, 1999), (OUTSIDE, 8080));
+    let hairpin = tcp(tcp_flag::SYN, (OTHER, 1999), (OUTSIDE, 8080));
     assert_eq!(see_by(&mut nat, inner, &hairpin).0, Became::Hairpin);
     // Another file without it lets all hosts be inside again.
     nat.replace(Nat::new(CONFIG).unwrap());
@@ -360,20 +362,20 @@ fn test_a_host_has_its_share_of_the_bindings_and_no_more() {
 fn test_what_nobody_answers_is_never_kept_for_hours() {
     let mut nat = Nat::new(CONFIG).unwrap();
     let elsewhere = ([203, 0, 113, 9], 80);
-    for flags in [flag::SYN, flag::ACK] {
+    for flags in [tcp_flag::SYN, tcp_flag::ACK] {
         see(&mut nat, &tcp(flags, (HOST, 5000), (REMOTE, 80)));
         see(&mut nat, &tcp(flags, (HOST, 5000), elsewhere));
     }
     assert!(lives(&mut nat, 239) && !lives(&mut nat, 1));
     // The second that is spoken to is the one that answers.
-    see(&mut nat, &tcp(flag::SYN, (HOST, 5000), elsewhere));
+    see(&mut nat, &tcp(tcp_flag::SYN, (HOST, 5000), elsewhere));
     open(&mut nat);
     assert!(lives(&mut nat, 7439) && !lives(&mut nat, 1));
     // Of two, the end of the one leaves the other open.
-    see(&mut nat, &tcp(flag::SYN, (HOST, 5000), elsewhere));
-    see(&mut nat, &tcp(flag::SYN | flag::ACK, elsewhere, (OUTSIDE, 5000)));
-    see(&mut nat, &tcp(flag::SYN, (HOST, 5000), (REMOTE, 80)));
-    see(&mut nat, &tcp(flag::RST, elsewhere, (OUTSIDE, 5000)));
+    see(&mut nat, &tcp(tcp_flag::SYN, (HOST, 5000), elsewhere));
+    see(&mut nat, &tcp(tcp_flag::SYN | tcp_flag::ACK, elsewhere, (OUTSIDE, 5000)));
+    see(&mut nat, &tcp(tcp_flag::SYN, (HOST, 5000), (REMOTE, 80)));
+    see(&mut nat, &tcp(tcp_flag::RST, elsewhere, (OUTSIDE, 5000)));
     open(&mut nat);
     assert!(lives(&mut nat, 1000));
 }
@@ -416,11 +418,11 @@ fn test_first_pieces_without_end_keep_nobody_elses_from_passing() {
 fn test_a_new_file_keeps_who_talks() {
     let mut nat = Nat::new(CONFIG).unwrap();
     see(&mut nat, &udp((HOST, 5000), (REMOTE, 53)));
-    see(&mut nat, &tcp(flag::SYN, (OTHER, 8080), (REMOTE, 53)));
+    see(&mut nat, &tcp(tcp_flag::SYN, (OTHER, 8080), (REMOTE, 53)));
     nat.replace(Nat::new(&format!("{CONFIG}{FORWARD}")).unwrap());
     assert_eq!(see(&mut nat, &udp((REMOTE, 53), (OUTSIDE, 5000))).0, Became::Back);
-    let come = tcp(flag::SYN, (REMOTE, 999), (OUTSIDE, 8080));
-    assert_eq!(see(&mut nat, &come).1, tcp(flag::SYN, (REMOTE, 999), (HOST, 80)));
+    let come = tcp(tcp_flag::SYN, (REMOTE, 999), (OUTSIDE, 8080));
+    assert_eq!(see(&mut nat, &come).1, tcp(tcp_flag::SYN, (REMOTE, 999), (HOST, 80)));
     nat.replace(Nat::new(&CONFIG.replace("192.0.2.1", "192.0.2.2")).unwrap());
     assert_eq!(nat.bindings.len(), 0);
 }
@@ -490,7 +492,7 @@ proptest! {
         prop_assert_eq!(out, (Became::Out, udp((OUTSIDE, port), (remote, dport))));
         let back = see(&mut nat, &udp((remote, dport), (OUTSIDE, port)));
         prop_assert_eq!(back, (Became::Back, udp((remote, dport), (HOST, port))));
-        let out = see(&mut nat, &tcp(flag::ACK, (HOST, port), (remote, dport)));
-        prop_assert_eq!(out, (Became::Out, tcp(flag::ACK, (OUTSIDE, port), (remote, dport))));
+        let out = see(&mut nat, &tcp(tcp_flag::ACK, (HOST, port), (remote, dport)));
+        prop_assert_eq!(out, (Became::Out, tcp(tcp_flag::ACK, (OUTSIDE, port), (remote, dport))));
     }
 }

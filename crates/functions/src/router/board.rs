@@ -10,7 +10,7 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::Mac;
+use packet::MacAddr;
 
 /// Answers that are kept.
 const MOST: usize = 1024;
@@ -26,11 +26,11 @@ pub struct Board {
 struct Shared {
     /// How many there have been. Written under the lock, after `last`.
     posted: AtomicU64,
-    last: Mutex<VecDeque<(Ipv4Addr, Mac)>>,
+    last: Mutex<VecDeque<(Ipv4Addr, MacAddr)>>,
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(Ipv4Addr, Mac)>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(Ipv4Addr, MacAddr)>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -43,7 +43,7 @@ impl Board {
     }
 
     /// A neighbour has said where it is.
-    pub fn post(&self, address: Ipv4Addr, mac: Mac) {
+    pub fn post(&self, address: Ipv4Addr, mac: MacAddr) {
         let mut last = self.shared.lock();
         if last.len() == MOST {
             last.pop_front();
@@ -54,7 +54,7 @@ impl Board {
 
     /// What was posted since the last call, by any thread. Relaxed: the lock orders the rest, and
     /// what is not seen yet is seen with the next batch.
-    pub fn news(&mut self) -> Vec<(Ipv4Addr, Mac)> {
+    pub fn news(&mut self) -> Vec<(Ipv4Addr, MacAddr)> {
         if self.shared.posted.load(Ordering::Relaxed) == self.seen {
             return Vec::new();
         }
@@ -75,7 +75,7 @@ mod tests {
         let [mut a, mut b] = Board::among(2).collect::<Vec<_>>().try_into().ok().unwrap();
         let at = |number: u16| {
             let [high, low] = number.to_be_bytes();
-            (Ipv4Addr::new(10, 0, high, low), [high, low, 0, 0, 0, 0])
+            (Ipv4Addr::new(10, 0, high, low), MacAddr::new([high, low, 0, 0, 0, 0]))
         };
         assert!(a.news().is_empty());
         a.post(at(1).0, at(1).1);

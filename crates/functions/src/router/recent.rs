@@ -8,8 +8,8 @@
 use std::hash::BuildHasher;
 use std::net::Ipv4Addr;
 
-use crate::packet::Mac;
 use crate::table::Seed;
+use packet::mac::MacAddr;
 
 const PLACES: usize = 1024;
 
@@ -27,26 +27,26 @@ struct Found {
     round: u32,
     dst: Ipv4Addr,
     next: Ipv4Addr,
-    station: Mac,
+    station: MacAddr,
 }
 
 impl Recent {
     /// Nothing was found yet.
     pub fn new() -> Self {
-        let unset = Ipv4Addr::UNSPECIFIED;
-        let none = Found { round: 0, dst: unset, next: unset, station: [0; 6] };
-        Self { seed: Seed::default(), round: 1, places: Box::new([none; PLACES]) }
+        let none = Ipv4Addr::UNSPECIFIED;
+        let empty = Found { round: 0, dst: none, next: none, station: MacAddr::ZERO };
+        Self { seed: Seed::default(), round: 1, places: Box::new([empty; PLACES]) }
     }
 
     /// The next router on the way to a destination, or itself, and its station.
     #[inline]
-    pub fn get(&self, dst: Ipv4Addr) -> Option<(Ipv4Addr, Mac)> {
+    pub fn get(&self, dst: Ipv4Addr) -> Option<(Ipv4Addr, MacAddr)> {
         let found = self.places[self.place(dst)];
         (found.dst == dst && found.round == self.round).then_some((found.next, found.station))
     }
 
     /// Keeps what was found for a destination.
-    pub fn put(&mut self, dst: Ipv4Addr, (next, station): (Ipv4Addr, Mac)) {
+    pub fn put(&mut self, dst: Ipv4Addr, (next, station): (Ipv4Addr, MacAddr)) {
         self.places[self.place(dst)] = Found { round: self.round, dst, next, station };
     }
 
@@ -74,13 +74,13 @@ mod tests {
         let mut recent = Recent::new();
         let (a, b) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
         assert_eq!((recent.get(a), recent.get(Ipv4Addr::UNSPECIFIED)), (None, None));
-        recent.put(a, (b, [7; 6]));
-        assert_eq!((recent.get(a), recent.get(b)), (Some((b, [7; 6])), None));
+        recent.put(a, (b, MacAddr::new([7; 6])));
+        assert_eq!((recent.get(a), recent.get(b)), (Some((b, MacAddr::new([7; 6]))), None));
         recent.forget();
         assert_eq!(recent.get(a), None);
-        recent.put(a, (a, [8; 6]));
+        recent.put(a, (a, MacAddr::new([8; 6])));
         recent.round = u32::MAX;
-        recent.put(b, (a, [9; 6]));
+        recent.put(b, (a, MacAddr::new([9; 6])));
         recent.forget();
         assert_eq!((recent.get(a), recent.get(b)), (None, None), "numbers of rounds begin again");
     }
@@ -89,7 +89,7 @@ mod tests {
     fn test_more_destinations_than_places_are_right_or_unknown() {
         let mut recent = Recent::new();
         let all = (0..4 * 1024).map(Ipv4Addr::from_bits);
-        all.clone().for_each(|dst| recent.put(dst, (dst, [1; 6])));
+        all.clone().for_each(|dst| recent.put(dst, (dst, MacAddr::new([1; 6]))));
         let known = all.filter_map(|dst| recent.get(dst).map(|(next, _)| assert_eq!(next, dst)));
         assert!((600..=PLACES).contains(&known.count()));
     }

@@ -5,8 +5,8 @@ use super::*;
 const CONFIG: &str = "[[interface]]\naddress = \"10.0.1.1/24\"\n[[interface]]\n\
     address = \"10.0.2.1/24\"\n[[route]]\nto = \"192.0.2.0/24\"\nvia = \"10.0.2.254\"\n\
     [[route]]\nto = \"192.0.2.128/25\"\nvia = \"10.0.1.254\"\n";
-const A: Mac = [2, 0, 0, 0, 0, 0xa];
-const B: Mac = [2, 0, 0, 0, 0, 0xb];
+const A: MacAddr = MacAddr::new([2, 0, 0, 0, 0, 0xa]);
+const B: MacAddr = MacAddr::new([2, 0, 0, 0, 0, 0xb]);
 
 #[test]
 fn test_nonsense_is_refused_and_said_where() {
@@ -41,7 +41,7 @@ fn route(router: &mut Router, frame: &[u8]) -> (Option<Vec<u8>>, Vec<Vec<u8>>) {
 }
 
 /// Tells the router where a neighbour is; what it sends then.
-fn neighbour(router: &mut Router, address: [u8; 4], mac: Mac, own: [u8; 4]) -> Vec<Vec<u8>> {
+fn neighbour(router: &mut Router, address: [u8; 4], mac: MacAddr, own: [u8; 4]) -> Vec<Vec<u8>> {
     let answer = arp(2, (mac, address.into()), (MAC, own.into()));
     let (passed, made) = route(router, &ethernet(MAC, mac, 0x0806, &answer));
     assert!(passed.is_none());
@@ -57,16 +57,16 @@ fn test_a_packet_goes_on_when_its_neighbour_has_answered() {
     let mut router = Router::new(CONFIG).unwrap();
     let (passed, made) = route(&mut router, &packet([10, 0, 2, 2]));
     assert_eq!((passed, made.len()), (None, 1), "it asks");
-    assert_eq!(made[0][..6], BROADCAST);
+    assert_eq!(made[0][..6], MacAddr::BROADCAST.octets());
     assert_eq!(route(&mut router, &packet([10, 0, 2, 2])).1.len(), 0, "and not at once again");
     let held = neighbour(&mut router, [10, 0, 2, 2], B, [10, 0, 2, 1]);
     assert_eq!(held.len(), 2, "both have waited");
     router.batch(1, &mut Made::default());
     let passed = route(&mut router, &packet([10, 0, 2, 2])).0.unwrap();
-    assert_eq!((&passed[..6], &passed[6..12]), (&B[..], &MAC[..]));
-    assert_eq!(passed[ETHERNET + 8], 63);
-    assert_eq!(checksum(&passed[ETHERNET..ETHERNET + IPV4]), 0);
-    assert_eq!(&passed[ETHERNET + IPV4..], b"payload!");
+    assert_eq!((&passed[..6], &passed[6..12]), (&B.octets()[..], &MAC.octets()[..]));
+    assert_eq!(passed[ETHERNET_HEADER + 8], 63);
+    assert_eq!(checksum(&passed[ETHERNET_HEADER..ETHERNET_HEADER + IPV4_HEADER]), 0);
+    assert_eq!(&passed[ETHERNET_HEADER + IPV4_HEADER..], b"payload!");
     assert!(held.iter().all(|held| *held == passed), "{held:x?}");
 }
 
@@ -78,7 +78,7 @@ fn test_what_was_found_for_a_destination_is_void_when_its_neighbour_moves_or_gro
         neighbour(&mut router, host, station, own);
         for _ in 0..2 {
             let (passed, made) = route(&mut router, &packet(host));
-            assert_eq!((passed.unwrap()[..6].to_vec(), made.len()), (station.to_vec(), 0));
+            assert_eq!((passed.unwrap()[..6].to_vec(), made.len()), (station.octets().to_vec(), 0));
         }
     }
     router.begin(router.now + FRESH);
@@ -87,10 +87,10 @@ fn test_what_was_found_for_a_destination_is_void_when_its_neighbour_moves_or_gro
         assert_eq!((passed.is_some(), made.len()), (true, asks), "it asks once, and goes on");
     }
     let mut last = packet(host);
-    last[ETHERNET + 8] = 1;
-    last[ETHERNET + 10..ETHERNET + 12].fill(0);
-    let sum = checksum(&last[ETHERNET..ETHERNET + IPV4]).to_be_bytes();
-    last[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&sum);
+    last[ETHERNET_HEADER + 8] = 1;
+    last[ETHERNET_HEADER + 10..ETHERNET_HEADER + 12].fill(0);
+    let sum = checksum(&last[ETHERNET_HEADER..ETHERNET_HEADER + IPV4_HEADER]).to_be_bytes();
+    last[ETHERNET_HEADER + 10..ETHERNET_HEADER + 12].copy_from_slice(&sum);
     assert_eq!(route(&mut router, &last).0, None, "it has gone too far");
 }
 
@@ -111,7 +111,7 @@ fn test_of_packets_that_wait_the_last_few_go_on_in_order() {
     let (passed, behind) = route(&mut router, &numbered(2, 5));
     assert_eq!(passed, None);
     sent.extend(behind);
-    let numbers: Vec<u8> = sent.iter().map(|frame| frame[ETHERNET + IPV4]).collect();
+    let numbers: Vec<u8> = sent.iter().map(|frame| frame[ETHERNET_HEADER + IPV4_HEADER]).collect();
     assert_eq!(numbers, [2, 3, 4, 5]);
     assert_eq!(router.counts()[1..], named(["held", "unresolved"], [0, 2]));
 }
@@ -130,11 +130,14 @@ fn test_neighbours_that_packets_wait_for_are_few_and_not_for_long() {
     router.age_neighbours(&mut made);
     let asks = made.take();
     assert_eq!(asks.len(), AWAITED, "it asks again");
-    assert!(asks.iter().all(|frame| ethertype(frame) == 0x0806));
+    assert!(asks.iter().all(|frame| u16_at(frame, 12) == 0x0806));
     router.now += HOLD;
     router.age_neighbours(&mut made);
     let said = made.take();
-    assert!(said.iter().all(|frame| frame[ETHERNET + IPV4..][..2] == [3, 1]), "{said:x?}");
+    assert!(
+        said.iter().all(|frame| frame[ETHERNET_HEADER + IPV4_HEADER..][..2] == [3, 1]),
+        "{said:x?}"
+    );
     assert_eq!(said.len(), AWAITED, "no host there");
     assert_eq!(router.counts()[1..], named(["held", "unresolved"], [0, held + 7]));
 }
@@ -165,7 +168,7 @@ fn test_instances_tell_each_other_where_neighbours_are() {
     one.batch(0, &mut made);
     let sent = made.take();
     assert_eq!(sent.len(), 1);
-    assert_eq!((&sent[0][..6], sent[0][ETHERNET + IPV4]), (&B[..], 7));
+    assert_eq!((&sent[0][..6], sent[0][ETHERNET_HEADER + IPV4_HEADER]), (&B.octets()[..], 7));
     assert!(!one.awaits_news());
     one.batch(1, &mut made);
     assert!(route(&mut one, &numbered(2, 8)).0.is_some() && made.take().is_empty());
@@ -176,11 +179,11 @@ fn test_the_longest_prefix_says_where() {
     let mut router = Router::new(CONFIG).unwrap();
     neighbour(&mut router, [10, 0, 2, 254], B, [10, 0, 2, 1]);
     neighbour(&mut router, [10, 0, 1, 254], A, [10, 0, 1, 1]);
-    assert_eq!(route(&mut router, &packet([192, 0, 2, 7])).0.unwrap()[..6], B);
-    assert_eq!(route(&mut router, &packet([192, 0, 2, 200])).0.unwrap()[..6], A);
+    assert_eq!(route(&mut router, &packet([192, 0, 2, 7])).0.unwrap()[..6], B.octets());
+    assert_eq!(route(&mut router, &packet([192, 0, 2, 200])).0.unwrap()[..6], A.octets());
     let (passed, made) = route(&mut router, &packet([198, 51, 100, 1]));
     assert!(passed.is_none());
-    assert_eq!(made[0][ETHERNET + IPV4..][..2], [3, 0], "no route: it says so");
+    assert_eq!(made[0][ETHERNET_HEADER + IPV4_HEADER..][..2], [3, 0], "no route: it says so");
 }
 
 #[test]
@@ -190,7 +193,7 @@ fn test_it_complains_only_where_it_may_and_not_too_often() {
         let mut packet = ipv4(17, src.into(), dst.into(), b"payload!");
         packet[7] = piece;
         packet[10..12].fill(0);
-        let sum = checksum(&packet[..IPV4]).to_be_bytes();
+        let sum = checksum(&packet[..IPV4_HEADER]).to_be_bytes();
         packet[10..12].copy_from_slice(&sum);
         ethernet(MAC, A, 0x0800, &packet)
     };
@@ -213,22 +216,22 @@ fn test_it_complains_only_where_it_may_and_not_too_often() {
 #[test]
 fn test_it_answers_for_its_addresses_and_counts_down() {
     let mut router = Router::new(CONFIG).unwrap();
-    let question = arp(1, (A, [10, 0, 1, 2].into()), ([0; 6], [10, 0, 1, 1].into()));
-    let (_, made) = route(&mut router, &ethernet(BROADCAST, A, 0x0806, &question));
-    assert_eq!((&made[0][..6], mac(&made[0], 22)), (&A[..], MAC));
+    let question = arp(1, (A, [10, 0, 1, 2].into()), (MacAddr::ZERO, [10, 0, 1, 1].into()));
+    let (_, made) = route(&mut router, &ethernet(MacAddr::BROADCAST, A, 0x0806, &question));
+    assert_eq!((&made[0][..6], mac_at(&made[0], 22)), (&A.octets()[..], MAC));
     let echo = [&[8, 0, 0xf7, 0xff, 0, 0, 0, 0][..], &[0; 8]].concat();
     let ping = ipv4(1, [10, 0, 1, 2].into(), [10, 0, 2, 1].into(), &echo);
     let answer = route(&mut router, &ethernet(MAC, A, 0x0800, &ping)).0.unwrap();
-    assert_eq!(answer[ETHERNET + IPV4], 0);
-    assert_eq!(ip(&answer, ETHERNET + 16), Ipv4Addr::new(10, 0, 1, 2));
-    assert_eq!(checksum(&answer[ETHERNET + IPV4..]), 0);
+    assert_eq!(answer[ETHERNET_HEADER + IPV4_HEADER], 0);
+    assert_eq!(ipv4_at(&answer, ETHERNET_HEADER + 16), Ipv4Addr::new(10, 0, 1, 2));
+    assert_eq!(checksum(&answer[ETHERNET_HEADER + IPV4_HEADER..]), 0);
     let mut last = packet([10, 0, 2, 2]);
-    last[ETHERNET + 8] = 1;
-    last[ETHERNET + 10..ETHERNET + 12].fill(0);
-    let sum = checksum(&last[ETHERNET..ETHERNET + IPV4]).to_be_bytes();
-    last[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&sum);
+    last[ETHERNET_HEADER + 8] = 1;
+    last[ETHERNET_HEADER + 10..ETHERNET_HEADER + 12].fill(0);
+    let sum = checksum(&last[ETHERNET_HEADER..ETHERNET_HEADER + IPV4_HEADER]).to_be_bytes();
+    last[ETHERNET_HEADER + 10..ETHERNET_HEADER + 12].copy_from_slice(&sum);
     let (_, made) = route(&mut router, &last);
-    assert_eq!(made[0][ETHERNET + IPV4..][..2], [11, 0]);
+    assert_eq!(made[0][ETHERNET_HEADER + IPV4_HEADER..][..2], [11, 0]);
 }
 
 #[test]
@@ -239,9 +242,9 @@ fn test_what_is_broken_or_for_others_is_dropped_whatever_its_length() {
         route(&mut router, &whole[..len]);
     }
     let mut broken = whole.clone();
-    broken[ETHERNET + 12] ^= 1;
+    broken[ETHERNET_HEADER + 12] ^= 1;
     assert_eq!(route(&mut router, &broken), (None, vec![]));
     let mut others = whole;
-    others[..6].copy_from_slice(&B);
+    others[..6].copy_from_slice(&B.octets());
     assert_eq!(route(&mut router, &others), (None, vec![]));
 }

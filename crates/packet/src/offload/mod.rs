@@ -20,7 +20,8 @@ pub mod partial;
 
 use std::ops::Range;
 
-use crate::ethernet::EtherType;
+use crate::checksum::{Sum, checksum};
+use crate::ethernet::{EtherType, network_header};
 
 /// Bytes of a virtio-net header without the number of buffers.
 pub const VNET_LEN: usize = 10;
@@ -334,7 +335,7 @@ impl Segments {
                     put(frame, l3 + 4, usize::from(id));
                 }
                 put(frame, l3 + 10, 0);
-                let sum = !fold(sum(&frame[l3..l4]));
+                let sum = checksum(&frame[l3..l4]);
                 put(frame, l3 + 10, usize::from(sum));
             }
             Ip::V6 => put(frame, l3 + 4, l4 - l3 - IPV6 + l4_len),
@@ -357,21 +358,21 @@ impl Segments {
             }
         };
         put(frame, at, 0);
-        let total = self.pseudo(frame, l4_len) + sum(&frame[l4..self.payload]);
+        let header = self.pseudo(frame, l4_len).and(Sum::of(&frame[l4..self.payload]));
         // The header's length is even, so the payload begins a new word.
-        let total = not_zero(!fold(total + sum(&frame[from..end])));
+        let total = header.and(Sum::of(&frame[from..end])).nonzero_checksum();
         put(frame, at, usize::from(total));
     }
 
-    /// The sum of the addresses, the protocol and the length.
-    fn pseudo(&self, frame: &[u8], l4_len: usize) -> u64 {
+    /// The sum of the pseudo-header.
+    fn pseudo(&self, frame: &[u8], l4_len: usize) -> Sum {
         let addresses = match self.ip {
             Ip::V4 => self.l3 + 12..self.l3 + 20,
             Ip::V6 => self.l3 + 8..self.l3 + 40,
         };
         let protocol = if self.transport == Transport::Tcp { 6 } else { 17 };
         let len = u16::try_from(l4_len).unwrap_or(u16::MAX);
-        sum(&frame[addresses]) + sum(&[0, protocol]) + sum(&len.to_be_bytes())
+        Sum::pseudo_header(&frame[addresses], protocol, len)
     }
 }
 
@@ -381,51 +382,22 @@ fn complete(frame: &mut [u8], start: usize, offset: usize) -> Result<(), Offload
     if start < ETHERNET || at + 2 > frame.len() {
         return Err(OffloadError);
     }
-    let total = not_zero(!fold(sum(&frame[start..])));
+    let total = Sum::of(&frame[start..]).nonzero_checksum();
     put(frame, at, usize::from(total));
     Ok(())
 }
 
-/// Which IP it is, and where it begins, behind up to two tags.
+/// The version of IP, and the offset of its header behind up to two tags.
 fn network(frame: &[u8]) -> Option<(Ip, usize)> {
-    let mut at = ETHERNET;
-    for _ in 0..3 {
-        match EtherType(big(frame.get(at - 2..at)?)) {
-            EtherType::VLAN | EtherType(0x88a8) => at += 4,
-            EtherType(0x0800) => return Some((Ip::V4, at)),
-            EtherType(0x86dd) => return Some((Ip::V6, at)),
-            _ => return None,
-        }
+    match network_header(frame) {
+        (EtherType::IPV4, at) => Some((Ip::V4, at)),
+        (EtherType::IPV6, at) => Some((Ip::V6, at)),
+        _ => None,
     }
-    None
 }
 
 fn tcp_len(frame: &[u8], l4: usize) -> usize {
     usize::from(frame[l4 + 12] >> 4) * 4
-}
-
-/// The sum of the words, in the machine's order, before it is folded: at most 64 KiB of them.
-fn sum(bytes: &[u8]) -> u64 {
-    let words = bytes.chunks_exact(4);
-    let rest = words.remainder();
-    let word = |w: &[u8]| u64::from(u32::from_ne_bytes([w[0], w[1], w[2], w[3]]));
-    let total: u64 = words.map(word).sum();
-    let mut last = [0; 4];
-    last[..rest.len()].copy_from_slice(rest);
-    total + u64::from(u32::from_ne_bytes(last))
-}
-
-/// A sum of words in the machine's order as a checksum in the network's.
-fn fold(mut sum: u64) -> u16 {
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    u16::from_be(u16::try_from(sum).expect("folded"))
-}
-
-/// A sum of zero is written with the other zero: in UDP, zero means that there is none.
-fn not_zero(sum: u16) -> u16 {
-    if sum == 0 { 0xffff } else { sum }
 }
 
 fn big(bytes: &[u8]) -> u16 {

@@ -6,9 +6,8 @@
 //! completed. A finished frame whose checksum happens to be that number comes out as it was, for
 //! the completed sum of a right frame is the one that it has.
 
-use super::{
-    ETHERNET, IPV4_MIN, IPV6, Ip, TCP_CHECKSUM, UDP_CHECKSUM, big, fold, network, not_zero, sum,
-};
+use super::{ETHERNET, IPV4_MIN, IPV6, Ip, TCP_CHECKSUM, UDP_CHECKSUM, big, network};
+use crate::checksum::Sum;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -25,7 +24,7 @@ pub struct PartialChecksum {
     end: usize,
     /// How far the frame has been seen, and its sum.
     seen: usize,
-    sum: u64,
+    sum: Sum,
 }
 
 impl PartialChecksum {
@@ -52,25 +51,20 @@ impl PartialChecksum {
             _ => return None,
         };
         let field = head.get(at..at + 2).filter(|_| at + 2 <= start + len)?;
-        let short = u16::try_from(len).ok()?.to_be_bytes();
-        let pseudo = sum(addresses) + sum(&[0, protocol]) + sum(&short);
+        let pseudo = Sum::pseudo_header(addresses, protocol, u16::try_from(len).ok()?);
         debug_assert!(start >= ETHERNET);
-        let begun = Self { at, start, end: start + len, seen: 0, sum: 0 };
-        (big(field) == fold(pseudo)).then_some(begun)
+        let begun = Self { at, start, end: start + len, seen: 0, sum: Sum::default() };
+        (big(field) == pseudo.fold()).then_some(begun)
     }
 
     /// The next piece of the frame.
     pub fn add(&mut self, piece: &[u8]) {
         let (from, to) = (self.seen, self.seen + piece.len());
         let (first, last) = (self.start.clamp(from, to), self.end.clamp(from, to));
-        let folded = fold(sum(&piece[first - from..last - from])).to_be();
+        let sum = Sum::of(&piece[first - from..last - from]);
         // A piece that begins inside of a word has its bytes the other way round.
-        let swapped = if first > self.start && !(first - self.start).is_multiple_of(2) {
-            folded.swap_bytes()
-        } else {
-            folded
-        };
-        self.sum += u64::from(swapped);
+        let is_odd = first > self.start && !(first - self.start).is_multiple_of(2);
+        self.sum = self.sum.and(if is_odd { sum.at_odd() } else { sum });
         self.seen = to;
     }
 
@@ -79,7 +73,7 @@ impl PartialChecksum {
     #[must_use]
     pub fn checksum(&self) -> Option<(usize, [u8; 2])> {
         let whole = self.seen >= self.end;
-        whole.then(|| (self.at, not_zero(!fold(self.sum)).to_be_bytes()))
+        whole.then(|| (self.at, self.sum.nonzero_checksum().to_be_bytes()))
     }
 }
 
@@ -108,7 +102,7 @@ mod tests {
         let l4 = frame.len();
         frame.extend([0x12, 0x34, 0x56, 0x78]);
         frame.extend(len.to_be_bytes());
-        frame.extend(fold(sum(&pseudo)).to_be_bytes());
+        frame.extend(Sum::of(&pseudo).fold().to_be_bytes());
         frame.extend(payload);
         (frame, l4)
     }
@@ -125,9 +119,9 @@ mod tests {
     /// The sum over the pseudo-header and the datagram is all ones.
     fn is_right(frame: &[u8], l4: usize, v6: bool) -> bool {
         let addresses = if v6 { l4 - 32..l4 } else { l4 - 8..l4 };
-        let len = u16::try_from(frame.len() - l4).unwrap().to_be_bytes();
-        let total = sum(&frame[addresses]) + sum(&[0, UDP]) + sum(&len) + sum(&frame[l4..]);
-        fold(total) == 0xffff
+        let len = u16::try_from(frame.len() - l4).unwrap();
+        let pseudo = Sum::pseudo_header(&frame[addresses], UDP, len);
+        pseudo.and(Sum::of(&frame[l4..])).fold() == 0xffff
     }
 
     #[test]

@@ -42,7 +42,7 @@ fn header(gso: u8, size: u16, start: usize, offset: u16) -> [u8; VNET_LEN] {
 }
 
 /// The checksum over a transport header and what is behind it, in the plainest way.
-fn checksum(ip: Ip, transport: Transport, frame: &[u8], l4: usize) -> u16 {
+fn plain_checksum(ip: Ip, transport: Transport, frame: &[u8], l4: usize) -> u16 {
     let addresses = if ip == Ip::V4 { &frame[26..34] } else { &frame[22..54] };
     let protocol = if transport == Transport::Tcp { 6 } else { 17 };
     let len = u16::try_from(frame.len() - l4).unwrap().to_be_bytes();
@@ -81,7 +81,7 @@ fn a_checksum_that_was_begun_is_completed() {
             let (mut frame, l4) = run(ip, transport, payload);
             let at = l4 + usize::from(offset);
             // What the sender leaves in the field: the pseudo-header's part of the sum.
-            let begun = !checksum(ip, transport, &frame, l4);
+            let begun = !plain_checksum(ip, transport, &frame, l4);
             let mut rest = frame[l4..].to_vec();
             rest.resize(rest.len().next_multiple_of(2), 0);
             let words = rest.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1]));
@@ -91,7 +91,7 @@ fn a_checksum_that_was_begun_is_completed() {
             }
             put(&mut frame, at, pseudo as usize);
             let frames = finish(header(0, 0, l4, offset), frame).unwrap();
-            assert_eq!(checksum(ip, transport, &frames[0], l4), 0);
+            assert_eq!(plain_checksum(ip, transport, &frames[0], l4), 0);
         }
     }
 }
@@ -105,7 +105,7 @@ fn a_run_becomes_segments_that_hold_it() {
         assert_eq!(frames.len(), 7);
         let mut seq = 0xffff_fff0u32;
         for (i, frame) in frames.iter().enumerate() {
-            assert_eq!(checksum(ip, Transport::Tcp, frame, l4), 0);
+            assert_eq!(plain_checksum(ip, Transport::Tcp, frame, l4), 0);
             assert_eq!(frame[l4 + 4..l4 + 8], seq.to_be_bytes());
             seq = seq.wrapping_add(1448);
             let flags = 0x90 & if i == 0 { 0xff } else { !CWR };
@@ -113,7 +113,7 @@ fn a_run_becomes_segments_that_hold_it() {
             if ip == Ip::V4 {
                 assert_eq!(usize::from(big(&frame[16..18])), frame.len() - 14);
                 assert_eq!(big(&frame[18..20]), 0xfffeu16.wrapping_add(u16::try_from(i).unwrap()));
-                assert_eq!(fold(sum(&frame[14..34])), 0xffff);
+                assert_eq!(Sum::of(&frame[14..34]).fold(), 0xffff);
             } else {
                 assert_eq!(usize::from(big(&frame[18..20])), frame.len() - 54);
             }
@@ -130,7 +130,7 @@ fn a_run_of_datagrams_becomes_datagrams() {
     assert_eq!(frames.iter().map(Vec::len).collect::<Vec<_>>(), [1042, 1042, 542]);
     for frame in &frames {
         assert_eq!(usize::from(big(&frame[l4 + 4..l4 + 6])), frame.len() - l4);
-        assert_eq!(checksum(Ip::V4, Transport::Udp, frame, l4), 0);
+        assert_eq!(plain_checksum(Ip::V4, Transport::Udp, frame, l4), 0);
     }
 }
 

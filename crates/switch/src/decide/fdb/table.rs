@@ -24,6 +24,7 @@
 use std::iter;
 use std::ops::Range;
 
+use packet::hash::folded_multiply;
 use packet::{MacAddr, PortId, VlanId};
 
 use crate::model::config::FDB_CAPACITY_MAX;
@@ -230,7 +231,7 @@ impl Table {
 
     #[inline]
     fn hash(&self, key: Key) -> u64 {
-        folded_mul(folded_mul(key.0, self.multiplier), self.multiplier)
+        folded_multiply(folded_multiply(key.0, self.multiplier), self.multiplier)
     }
 
     #[inline]
@@ -349,13 +350,6 @@ impl Table {
     fn value(&self, place: Place) -> Value {
         self.buckets[place.bucket].values[place.slot]
     }
-}
-
-/// Both halves of the product in one: each bit of the factors reaches nearly every bit of it.
-#[inline]
-fn folded_mul(a: u64, b: u64) -> u64 {
-    let (low, high) = a.carrying_mul(b, 0);
-    low ^ high
 }
 
 fn places(buckets: [usize; 2]) -> impl Iterator<Item = Place> {
