@@ -89,31 +89,54 @@ pub struct Control<D> {
     statics: Statics,
     saving: Option<Saving>,
     call_log: CallLog,
-    /// The interfaces of the system behind ports that netmap programs have bound.
-    uplinks: HashMap<PortKey, PortKey>,
-    /// Where sockets of machines are made.
+    defaults: Defaults,
+    pending: Pending,
+    notes: PortNotes,
+}
+
+/// What the configuration says of switches, ports and groups whose makers do not say.
+#[derive(Debug)]
+struct Defaults {
+    /// Directory of the sockets of virtual machines.
     dir: PathBuf,
-    allowances: machine::Allowances,
+    /// Rings of a port.
     rings: RingSpec,
-    /// Bytes of a trust group's region, where nobody says.
+    /// Bytes of a trust group's region.
     new_group: u64,
+    /// Trust groups that the configuration declares.
     declared: Declared,
+    /// Mode of a switch.
     switch_mode: Mode,
+    /// When the daemon started.
     started: Instant,
-    /// Who waits for a port that is built.
+}
+
+/// Requests that are not answered yet.
+#[derive(Debug, Default)]
+struct Pending {
+    /// Connections that wait for the memory of a port.
     awaited: HashMap<ConnKey, Awaited>,
-    /// Calls that wait for an interface to be opened or closed.
+    /// Requests that wait until a network interface is opened or closed.
     deferred: HashMap<ConnKey, Deferred>,
-    /// The interfaces that were opened for the call that is answered.
+    /// Network interfaces that another thread opened for the request in hand.
     opened: Vec<Begun>,
-    /// Descriptors that came with the call.
+    /// Descriptors that came with the request in hand.
     given: Vec<OwnedFd>,
-    /// Ports of which somebody has said that they should be polled.
-    polled: BTreeSet<PortKey>,
-    /// What functions that share a thread were told of those that follow them.
-    followers: BTreeMap<PortKey, Vec<protocol::NextFunction>>,
     /// Chains and rules whose last part has not come yet.
     drafts: HashMap<ConnKey, Draft>,
+}
+
+/// What control remembers of some ports beside the state.
+#[derive(Debug)]
+struct PortNotes {
+    /// The port of the system's interface, by the port that a netmap program has bound to it.
+    uplinks: HashMap<PortKey, PortKey>,
+    /// Ports that a client asked to poll.
+    polled: BTreeSet<PortKey>,
+    /// The next functions of which functions that share a thread were told.
+    followers: BTreeMap<PortKey, Vec<protocol::NextFunction>>,
+    /// What the virtual machines of each user use of their quota.
+    allowances: machine::Allowances,
 }
 
 impl<D: Datapath> Control<D> {
@@ -126,21 +149,21 @@ impl<D: Datapath> Control<D> {
             statics: Statics::default(),
             saving: None,
             call_log: CallLog::default(),
-            uplinks: HashMap::new(),
-            dir: protocol::paths::daemon_dir(config.dir.as_deref()),
-            allowances: machine::Allowances::new(config.quota.machines),
-            rings: config.rings,
-            new_group: config.new_group().bytes,
-            declared: Declared::of(config),
-            switch_mode: config.switch_mode,
-            started: Instant::now(),
-            awaited: HashMap::new(),
-            deferred: HashMap::new(),
-            opened: Vec::new(),
-            given: Vec::new(),
-            polled: BTreeSet::new(),
-            followers: BTreeMap::new(),
-            drafts: HashMap::new(),
+            defaults: Defaults {
+                dir: protocol::paths::daemon_dir(config.dir.as_deref()),
+                rings: config.rings,
+                new_group: config.new_group().bytes,
+                declared: Declared::of(config),
+                switch_mode: config.switch_mode,
+                started: Instant::now(),
+            },
+            pending: Pending::default(),
+            notes: PortNotes {
+                uplinks: HashMap::new(),
+                polled: BTreeSet::new(),
+                followers: BTreeMap::new(),
+                allowances: machine::Allowances::new(config.quota.machines),
+            },
         }
     }
 
@@ -263,8 +286,8 @@ impl<D: Datapath> Control<D> {
     /// Takes back everything that a connection held.
     pub fn hang_up(&mut self, conn: ConnKey) {
         self.note_leaving(conn);
-        self.awaited.remove(&conn);
-        self.drafts.remove(&conn);
+        self.pending.awaited.remove(&conn);
+        self.pending.drafts.remove(&conn);
         self.forget_deferred(conn);
         for port in self.state.held_by(conn) {
             let gone = self.state.release(&port);
@@ -281,7 +304,7 @@ impl<D: Datapath> Control<D> {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uid: rustix::process::geteuid().as_raw(),
-            uptime_s: self.started.elapsed().as_secs(),
+            uptime_s: self.defaults.started.elapsed().as_secs(),
             workers: self.datapath.workers(),
             switches: count(switches),
             ports: count(ports),
@@ -356,7 +379,7 @@ impl<D: Datapath> Control<D> {
     }
 
     fn new_permissions(&self, caller: &Caller) -> Permissions {
-        Permissions { owner: caller.uid, group: caller.gid, mode: self.switch_mode }
+        Permissions { owner: caller.uid, group: caller.gid, mode: self.defaults.switch_mode }
     }
 
     fn make_switch(
@@ -400,9 +423,9 @@ impl<D: Datapath> Control<D> {
     /// Tells the workers what went away, and keeps the counters of a port that stays.
     fn settle(&mut self, name: &PortName, gone: &Gone) {
         if let Some(key) = gone.port {
-            self.polled.remove(&key);
+            self.notes.polled.remove(&key);
             let last = self.datapath.detach(key, name);
-            if let Some(uplink) = self.uplinks.remove(&key) {
+            if let Some(uplink) = self.notes.uplinks.remove(&key) {
                 self.datapath.detach(uplink, name);
             }
             if let Some(port) = self.state.port_mut(name) {
@@ -446,8 +469,11 @@ impl<D: Datapath> Control<D> {
         let mut config = settings::change_port(PortConfig::default(), &add.settings)?;
         self.settle_role(&add.port, add.kind, (&mut config.role, &add.settings))?;
         check_header(add.kind, &add.settings)?;
-        let (name, host, stations) =
-            (add.port.clone(), host::wanted(caller, add, &self.declared)?, BTreeSet::new());
+        let (name, host, stations) = (
+            add.port.clone(),
+            host::wanted(caller, add, &self.defaults.declared)?,
+            BTreeSet::new(),
+        );
         let (machine, owner) = (machine::wanted(caller, add)?, None);
         let grant = settings::change_grant(Grant::default(), &add.settings)?;
         let (kind, interface) = (add.kind, None);

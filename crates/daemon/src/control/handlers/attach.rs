@@ -50,7 +50,7 @@ impl<D: Datapath> Control<D> {
         if attach.port.is_interface() && self.state.home(&attach.port.parent()).is_none() {
             return Err(InterfaceRefusal::Missing(attach.port.clone()).into());
         }
-        let rings = settings::rings(attach, &self.rings)?;
+        let rings = settings::rings(attach, &self.defaults.rings)?;
         check_group(attach)?;
         let memory = self.price(&attach.port, &rings)?;
         self.tend_groups();
@@ -69,7 +69,7 @@ impl<D: Datapath> Control<D> {
             Ok((port, build)) => {
                 self.state.hold(&attach.port, port);
                 let awaited = Awaited { name: attach.port.clone(), key, bound: false };
-                self.awaited.insert(client.conn, awaited);
+                self.pending.awaited.insert(client.conn, awaited);
                 Ok(build)
             }
             Err(error) => {
@@ -134,7 +134,8 @@ impl<D: Datapath> Control<D> {
 
     /// The answer for a client whose port was built, or could not be.
     pub(super) fn finish_attach(&mut self, conn: ConnKey, built: io::Result<()>) -> Answer {
-        let Awaited { name, key, bound } = self.awaited.remove(&conn).expect("the client waits");
+        let Awaited { name, key, bound } =
+            self.pending.awaited.remove(&conn).expect("the client waits");
         if self.state.lone(conn).is_some() {
             return self.finish_lone(conn, key, built);
         }

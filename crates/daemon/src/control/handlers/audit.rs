@@ -63,7 +63,7 @@ impl<D: Datapath> Control<D> {
         let from = from.from.as_deref().map(|text| Place::parse(text).ok_or_else(wrong));
         let from = from.transpose()?;
         let mut groups = self.datapath.groups();
-        groups.retain(|group| self.declared.shows(caller, group));
+        groups.retain(|group| self.defaults.declared.shows(caller, group));
         groups.retain(|group| from.as_ref().is_none_or(|from| *group >= from.group));
         let mut groups = groups.into_iter();
         let mut place = groups.next().map(Place::begin_of);
@@ -83,7 +83,7 @@ impl<D: Datapath> Control<D> {
                 listed += part.listed;
                 place = part.next.map(|port| Place { group: group.clone(), port });
                 let charge = self.state.charge_of(&group);
-                let access = self.declared.find(&group).map(DeclaredGroup::access);
+                let access = self.defaults.declared.find(&group).map(DeclaredGroup::access);
                 items.push(GroupAudit { access, ..shown(group, charge, part, &names) });
             }
             place = place.or_else(|| groups.next().map(Place::begin_of));

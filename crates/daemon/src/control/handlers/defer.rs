@@ -44,7 +44,7 @@ impl<D: Datapath> Control<D> {
         let caller = &client.caller;
         let (to, wanted) = match request {
             Request::Port(PortRequest::Add(add)) => {
-                let host = host::wanted(caller, add, &self.declared).ok()??;
+                let host = host::wanted(caller, add, &self.defaults.declared).ok()??;
                 self.state.claim_persistent(caller, &add.port).ok()?;
                 self.claim_group_of(caller.uid, &host).ok()?;
                 (&add.port, vec![(add.kind, host)])
@@ -60,7 +60,7 @@ impl<D: Datapath> Control<D> {
         let switch = self.state.find_switch(to.switch()).map(|switch| switch.key);
         let (mut begun, mut builds) = (Vec::new(), Vec::new());
         for (kind, host) in wanted {
-            let given = std::mem::take(&mut self.given);
+            let given = std::mem::take(&mut self.pending.given);
             let Some((opening, build)) = self.datapath.begin_opening(switch, kind, &host, given)
             else {
                 self.forget_begun(begun);
@@ -71,7 +71,7 @@ impl<D: Datapath> Control<D> {
             builds.push(build);
         }
         let call = Deferred::Open(client.clone(), Box::new(request.clone()), begun);
-        self.deferred.insert(client.conn, call);
+        self.pending.deferred.insert(client.conn, call);
         Some(Box::new(move || builds.into_iter().try_for_each(|build| build())))
     }
 
@@ -92,17 +92,17 @@ impl<D: Datapath> Control<D> {
 
     /// As [`Control::call`], for one with which descriptors came.
     pub fn call_given(&mut self, client: &mut Client, request: Request, fds: Vec<OwnedFd>) -> Step {
-        self.given = fds;
+        self.pending.given = fds;
         let step = self.call(client, request);
         // What nobody wants is closed.
-        self.given.clear();
+        self.pending.given.clear();
         step
     }
 
     /// What was opened for a port of the call that is answered, if anything was. What the port does
     /// not take of it is closed by another thread.
     pub(super) fn opened(&self, kind: PortKind, host: &HostIf) -> Option<Opening> {
-        let begun = self.opened.iter().find(|it| it.kind == kind && it.host == *host);
+        let begun = self.pending.opened.iter().find(|it| it.kind == kind && it.host == *host);
         begun.map(|it| it.opening.clone())
     }
 
@@ -135,7 +135,9 @@ impl<D: Datapath> Control<D> {
         match self.datapath.take_closing() {
             None => self.save(client.conn, changed, answer),
             Some(close) => {
-                self.deferred.insert(client.conn, Deferred::Close(changed, Box::new(answer)));
+                self.pending
+                    .deferred
+                    .insert(client.conn, Deferred::Close(changed, Box::new(answer)));
                 Step::Build(close)
             }
         }
@@ -143,14 +145,14 @@ impl<D: Datapath> Control<D> {
 
     /// What a client waited for was built, or could not be.
     pub fn finish(&mut self, conn: ConnKey, built: io::Result<()>) -> Step {
-        match self.deferred.remove(&conn) {
+        match self.pending.deferred.remove(&conn) {
             None => Step::Answer(self.finish_attach(conn, built)),
             Some(Deferred::Close(changed, answer)) => self.save(conn, changed, *answer),
             Some(Deferred::Open(mut client, request, begun)) => {
                 // Without a thread to open them, they are opened here.
-                self.opened = if built.is_ok() { begun } else { Vec::new() };
+                self.pending.opened = if built.is_ok() { begun } else { Vec::new() };
                 let step = self.begin(&mut client, *request);
-                let left = std::mem::take(&mut self.opened);
+                let left = std::mem::take(&mut self.pending.opened);
                 self.forget_begun(left);
                 step
             }
@@ -159,7 +161,7 @@ impl<D: Datapath> Control<D> {
 
     /// Nobody waits for a call any more; what it has changed is written down all the same.
     pub(super) fn forget_deferred(&mut self, conn: ConnKey) {
-        match self.deferred.remove(&conn) {
+        match self.pending.deferred.remove(&conn) {
             Some(Deferred::Open(_, _, begun)) => self.forget_begun(begun),
             Some(Deferred::Close(changed, answer)) => {
                 let _ = self.save(conn, changed, *answer);
@@ -170,10 +172,10 @@ impl<D: Datapath> Control<D> {
 
     /// The daemon stops: nobody waits for anything to be closed.
     pub(super) fn forget_all_deferred(&mut self) -> Vec<(ConnKey, super::Answer)> {
-        let all: Vec<ConnKey> = self.deferred.keys().copied().collect();
+        let all: Vec<ConnKey> = self.pending.deferred.keys().copied().collect();
         let mut answers = Vec::new();
         for conn in all {
-            if let Some(Deferred::Close(changed, answer)) = self.deferred.remove(&conn)
+            if let Some(Deferred::Close(changed, answer)) = self.pending.deferred.remove(&conn)
                 && let Step::Answer(answer) = self.save(conn, changed, *answer)
             {
                 answers.push((conn, answer));

@@ -42,7 +42,7 @@ impl<D: Datapath> Control<D> {
         }
         let draft = self.draft(client, &switch)?;
         if draft.parts == PARTS_MAX {
-            self.drafts.remove(&client.conn);
+            self.pending.drafts.remove(&client.conn);
             return Err(bad(&format!("more than {PARTS_MAX} parts; what came is forgotten")));
         }
         draft.parts += 1;
@@ -54,13 +54,13 @@ impl<D: Datapath> Control<D> {
     /// The draft of a connection.
     fn draft(&mut self, client: &Client, switch: &SwitchName) -> Result<&mut Draft, Refusal> {
         let uid = client.caller.uid;
-        let others = self.drafts.iter().filter(|(conn, _)| **conn != client.conn);
+        let others = self.pending.drafts.iter().filter(|(conn, _)| **conn != client.conn);
         let have = others.filter(|(_, draft)| draft.uid == uid).count();
         if have >= DRAFTS_MAX {
             return Err(QuotaRefusal::Count { uid, what: "drafts", have: have as u64 }.into());
         }
         let new = || Draft { uid, switch: switch.clone(), parts: 0, chains: None, rules: None };
-        let draft = self.drafts.entry(client.conn).or_insert_with(new);
+        let draft = self.pending.drafts.entry(client.conn).or_insert_with(new);
         match draft.switch == *switch {
             true => Ok(draft),
             false => Err(bad("this connection has a draft of another switch")),
@@ -69,8 +69,8 @@ impl<D: Datapath> Control<D> {
 
     /// What a connection sets, behind what it has drafted of that switch.
     pub(super) fn with_draft(&mut self, conn: ConnKey, mut spec: SwitchSpec) -> SwitchSpec {
-        if self.drafts.get(&conn).is_some_and(|draft| draft.switch == spec.switch)
-            && let Some(Draft { mut chains, mut rules, .. }) = self.drafts.remove(&conn)
+        if self.pending.drafts.get(&conn).is_some_and(|draft| draft.switch == spec.switch)
+            && let Some(Draft { mut chains, mut rules, .. }) = self.pending.drafts.remove(&conn)
         {
             extend(&mut chains, spec.settings.chains.take());
             extend(&mut rules, spec.settings.rules.take());

@@ -19,7 +19,7 @@ impl<D: Datapath> Control<D> {
     pub(super) fn next_functions(&mut self, client: &Client, name: &PortName) -> Answer {
         let key = self.own_port(client, name)?;
         let next = self.followers_of(name);
-        self.followers.insert(key, next.clone());
+        self.notes.followers.insert(key, next.clone());
         Ok((Reply::NextFunctions(next), Vec::new()))
     }
 
@@ -35,15 +35,15 @@ impl<D: Datapath> Control<D> {
     /// chains have changed.
     pub(super) fn update_followers(&mut self, switch: &SwitchName) {
         let datapath = &self.datapath;
-        self.followers.retain(|port, _| datapath.number_of(*port).is_some());
-        if self.followers.is_empty() {
+        self.notes.followers.retain(|port, _| datapath.number_of(*port).is_some());
+        if self.notes.followers.is_empty() {
             return;
         }
         let asked = self.state.ports_of(switch);
-        let asked = asked.filter(|(_, port)| self.followers.contains_key(&port.key));
+        let asked = asked.filter(|(_, port)| self.notes.followers.contains_key(&port.key));
         let now: Vec<_> = asked.map(|(name, port)| (port.key, self.followers_of(name))).collect();
         for (port, next) in now {
-            let told = self.followers.insert(port, next.clone());
+            let told = self.notes.followers.insert(port, next.clone());
             if told != Some(next) {
                 self.datapath.prompt_function(port);
             }

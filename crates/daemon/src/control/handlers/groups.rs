@@ -41,14 +41,14 @@ impl<D: Datapath> Control<D> {
             let text = format!("--group-memory: {asked} are out of range, 1MiB to 4095MiB");
             return Err(Refusal::bad_value(text));
         }
-        self.wish(self.declared.admit(caller, group)?, asked, memory).map(Some)
+        self.wish(self.defaults.declared.admit(caller, group)?, asked, memory).map(Some)
     }
 
     /// A group as a port wants it that takes so much memory. How large one is that is declared, and
     /// who pays for it, says the declaration alone: else any member could spend its owner's quota.
     fn wish(&self, key: GroupKey, asked: Option<u64>, least: u64) -> Result<GroupWish, Refusal> {
-        let Some(declared) = self.declared.find(&key) else {
-            let size = GroupSize { usual: self.new_group, least };
+        let Some(declared) = self.defaults.declared.find(&key) else {
+            let size = GroupSize { usual: self.defaults.new_group, least };
             return self.state.group_wish(key, asked, size);
         };
         declared.check(&key.1, asked, least)?;
@@ -59,8 +59,8 @@ impl<D: Datapath> Control<D> {
 
     /// What a group costs that `uid` makes by an interface.
     fn charge(&self, key: &GroupKey, uid: u32) -> Charge {
-        match self.declared.find(key) {
-            None => Charge { uid, memory: self.new_group },
+        match self.defaults.declared.find(key) {
+            None => Charge { uid, memory: self.defaults.new_group },
             Some(group) => Charge { uid: group.permissions.owner, memory: group.memory },
         }
     }
@@ -72,7 +72,7 @@ impl<D: Datapath> Control<D> {
             && let Some((daemon, name)) = trust_group(group)
             && !group.contains('/')
         {
-            *group = format!("{}/{name}", self.declared.owner(&name, daemon));
+            *group = format!("{}/{name}", self.defaults.declared.owner(&name, daemon));
         }
         plan
     }

@@ -73,7 +73,7 @@ impl<D: Datapath> Control<D> {
         let (name, config) = (name.clone(), PortConfig::default());
         let opening = self.opened(kind, &host);
         self.add_alone(HostSpec { key, name, switch, kind, host, config, opening })?;
-        self.uplinks.insert(bound, key);
+        self.notes.uplinks.insert(bound, key);
         Ok(())
     }
 

@@ -45,7 +45,7 @@ impl<D: Datapath> Control<D> {
         }
         self.state.claim_persistent(caller, name)?;
         let region = self.state.region(caller, add.mem_id)?;
-        let rings = settings::bound_rings(&WantedRings::from(add), &self.rings);
+        let rings = settings::bound_rings(&WantedRings::from(add), &self.defaults.rings);
         if self.datapath.memory_of(&rings).is_none() {
             return Err(PortRefusal::TooLarge(name.clone()).into());
         }
@@ -72,7 +72,7 @@ impl<D: Datapath> Control<D> {
             tracing::warn!("{name}: the interface is in another switch; not made twice");
             return Ok(());
         }
-        let rings = settings::bound_rings(&WantedRings::from(text), &self.rings);
+        let rings = settings::bound_rings(&WantedRings::from(text), &self.defaults.rings);
         let mem_id = self.datapath.keep_region(None, name, &rings)?;
         let interface = Interface { rings, mem_id, common: false, group: text.group };
         self.enter_interface(owner, name, (plan.config.clone(), plan.grant), interface);
@@ -196,7 +196,7 @@ impl<D: Datapath> Control<D> {
     ) -> Result<Reply, Refusal> {
         let port = self.state.port(caller, name, Access::Look)?;
         if port.host.is_some() {
-            if self.polled.contains(&port.key) {
+            if self.notes.polled.contains(&port.key) {
                 return Err(InterfaceRefusal::PollState(name.clone()).into());
             }
             return self.detach_host(caller, name);
@@ -211,7 +211,7 @@ impl<D: Datapath> Control<D> {
             return Ok(Reply::Done);
         }
         // As in netmap, ports that came with a program stay where they are, and nobody minds.
-        let (owner, mode) = (port.owner, self.switch_mode);
+        let (owner, mode) = (port.owner, self.defaults.switch_mode);
         let Some(Interface { group, .. }) = port.interface else { return Ok(Reply::Done) };
         let port = self.state.port(caller, name, Access::Manage)?;
         let (held, config) = (port.is_live().then_some(port.key), port.config.clone());
@@ -234,7 +234,7 @@ impl<D: Datapath> Control<D> {
     /// holders of pipes know it by where it is.
     fn check_movable(&self, name: &PortName) -> Result<(), Refusal> {
         let port = self.state.find_port(name).expect("it is there");
-        let opened = self.awaited.values().any(|awaited| awaited.name == *name);
+        let opened = self.pending.awaited.values().any(|awaited| awaited.name == *name);
         let pipes = self.state.pipes_of(name).next().is_some();
         match port.bound.as_ref().is_some_and(|shared| shared.ready) && !opened && !pipes {
             true => Ok(()),
@@ -255,9 +255,9 @@ impl<D: Datapath> Control<D> {
         let changed = match &poll.threads {
             Some(threads) => {
                 check_threads(threads)?;
-                self.polled.insert(key)
+                self.notes.polled.insert(key)
             }
-            None => self.polled.remove(&key),
+            None => self.notes.polled.remove(&key),
         };
         match changed {
             true => Ok(Reply::Done),

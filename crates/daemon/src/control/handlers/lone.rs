@@ -61,7 +61,7 @@ impl<D: Datapath> Control<D> {
         let shared = new_shared(mem_id, client.caller.uid);
         let shared = Shared { common, memory, holders: vec![holder], ..shared };
         self.state.add_lone(client.conn, Lone { key, name: name.clone(), shared });
-        self.awaited.insert(client.conn, Awaited { name, key, bound: true });
+        self.pending.awaited.insert(client.conn, Awaited { name, key, bound: true });
         Ok(build)
     }
 
@@ -97,7 +97,7 @@ impl<D: Datapath> Control<D> {
             .map(|slots| RingSize::new(slots).expect("it is in range"));
         let [(tx_rings, tx_slots), (rx_rings, rx_slots)] = [0, 1].map(|i| (rings[i], slots[i]));
         let counts = RingCounts { tx_rings, rx_rings, tx_slots, rx_slots };
-        let rings = RingSpec { counts, extra_bufs: 0, stride: self.rings.stride };
+        let rings = RingSpec { counts, extra_bufs: 0, stride: self.defaults.rings.stride };
         let label = format!("null:{}", bare(&bind.port));
         Ok(Plan { label, rings, region, common: bind.mem_id == COMMON, sights: Vec::new() })
     }

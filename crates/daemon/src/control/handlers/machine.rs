@@ -66,7 +66,7 @@ impl<D: Datapath> Control<D> {
         may_wait: bool,
     ) -> Result<(), Refusal> {
         let machine = plan.machine.clone().unwrap_or_default();
-        let default = || self.dir.join(format!("{}.sock", plan.name));
+        let default = || self.defaults.dir.join(format!("{}.sock", plan.name));
         let path = machine.socket.as_ref().map_or_else(default, PathBuf::from);
         // Only root can give a socket away, and only what it makes for others needs giving.
         let privileged = rustix::process::geteuid().is_root();
@@ -76,7 +76,7 @@ impl<D: Datapath> Control<D> {
             mode: plan.grant.mode.map(|mode| u32::from(mode.bits())),
         };
         let (connects, pairs) = (machine.connect, machine.queues.unwrap_or(1));
-        let (coalesce, allowance) = (coalesce(&machine), self.allowances.of(owner));
+        let (coalesce, allowance) = (coalesce(&machine), self.notes.allowances.of(owner));
         let peer = machine.peer.map_or_else(|| path.with_extension("peer"), PathBuf::from);
         let peer = (plan.kind == PortKind::Dgram).then_some(peer);
         let name = plan.name.to_string();

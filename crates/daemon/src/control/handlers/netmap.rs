@@ -134,7 +134,7 @@ impl<D: Datapath> Control<D> {
             return self.make_bound_pipe(client, bind, &bind.port.parent());
         }
         self.check_place(caller, &bind.port)?;
-        let rings = settings::bound_rings(&WantedRings::from(bind), &self.rings);
+        let rings = settings::bound_rings(&WantedRings::from(bind), &self.defaults.rings);
         self.make_bound(client, &bind.port, rings, bind)
     }
 
@@ -244,7 +244,7 @@ impl<D: Datapath> Control<D> {
     ) -> Result<(), Refusal> {
         let other = bind.port.peer().expect("a pipe has two ends");
         if self.state.shared(parent).is_none() {
-            self.make_bound(client, parent, self.rings, bind)?;
+            self.make_bound(client, parent, self.defaults.rings, bind)?;
         }
         let shared = self.state.shared(parent).expect("made just now");
         let mem_id = shared.mem_id;
@@ -271,7 +271,8 @@ impl<D: Datapath> Control<D> {
     /// Rings of a pipe whose program does not say: one, of its parent's size.
     fn pipe_rings(&mut self, parent: &PortName) -> RingSpec {
         let slots = self.state.port_mut(parent).map(|port| port.key);
-        let parent = slots.and_then(|key| self.datapath.rings_of(key)).unwrap_or(self.rings);
+        let parent =
+            slots.and_then(|key| self.datapath.rings_of(key)).unwrap_or(self.defaults.rings);
         RingSpec { counts: RingCounts { tx_rings: 1, rx_rings: 1, ..parent.counts }, ..parent }
     }
 
@@ -327,7 +328,7 @@ impl<D: Datapath> Control<D> {
             port.bound.as_mut().expect("it is bound").holders.push(holder);
         }
         let awaited = Awaited { name: bind.port.clone(), key, bound: true };
-        self.awaited.insert(client.conn, awaited);
+        self.pending.awaited.insert(client.conn, awaited);
         Ok(build)
     }
 
@@ -351,7 +352,7 @@ impl<D: Datapath> Control<D> {
         caller: &Caller,
         query: &GeometryQuery,
     ) -> Result<Reply, Refusal> {
-        let planned = settings::bound_rings(&WantedRings::from(query), &self.rings);
+        let planned = settings::bound_rings(&WantedRings::from(query), &self.defaults.rings);
         let Some(name) = &query.port else {
             let region = self.state.region(caller, query.mem_id)?;
             let mut sizes = self.datapath.region_sizes(region, &planned);
