@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use client::Port;
-use client::nf::{Action, Frame, Made, Number, Shown, Threads};
+use client::nf::{Action, Frame, Made, Metric, MetricsReport, Threads};
 use harness::chain::{audit, command, configuration, functions};
 use harness::daemon::{Daemon, Setup};
 use harness::process::{Owned, Scratch, outcome};
@@ -318,11 +318,11 @@ fn numbers_are_told_by_a_thread_that_takes_no_signal_and_ends_with_the_function(
     const THREAD: &str = "uvala-numbers";
     let daemon = daemon();
     let port = daemon.open("valenf:f0");
-    let mut shown = Shown::of(&port);
+    let mut shown = MetricsReport::of(&port);
     assert!(blocked(THREAD).is_empty(), "there is nothing to tell");
-    assert!(!shown.update(|numbers| numbers.put("no name", Number::Count(1))).unwrap());
-    assert!(shown.update(|numbers| numbers.put("frames", Number::Gauge(1))).unwrap());
-    assert!(shown.update(|numbers| numbers.put("frames", Number::Count(u64::MAX))).unwrap());
+    assert!(!shown.update(|numbers| numbers.put("no name", Metric::Count(1))).unwrap());
+    assert!(shown.update(|numbers| numbers.put("frames", Metric::Gauge(1))).unwrap());
+    assert!(shown.update(|numbers| numbers.put("frames", Metric::Count(u64::MAX))).unwrap());
     wait::until("its number", || {
         let seen = functions(&daemon).remove(0);
         seen.counts == [("frames".to_owned(), u64::MAX)].into() && seen.gauges.is_empty()

@@ -280,7 +280,7 @@ pub unsafe extern "C" fn uvala_send(
         Ok(side) => side,
         Err(code) => return code,
     };
-    let sent = sender.send_timeout(frame, timeout(timeout_us));
+    let sent = sender.tx(0).send_timeout(frame, timeout(timeout_us));
     renew_tx(sender, queues);
     outcome(sent)
 }

@@ -8,8 +8,8 @@
 #![allow(unsafe_code)]
 #![allow(clippy::missing_safety_doc)] // reason: the contract of every pointer is in uvala.h.
 
-mod names;
-mod numbers;
+mod lookup;
+mod metrics;
 mod threads;
 
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use std::mem::{offset_of, take};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use client::nf::{Action, Frame, Handler, Held, Made, Metadata, Shown, send, step};
+use client::nf::{Action, Frame, Handler, Held, Made, Metadata, MetricsReport, send, step};
 use client::{Error, FRAME_MAX, FRAME_MIN, Port, Stop};
 
 use super::{Handle, bad, check, fail, timeout, whole};
@@ -53,7 +53,7 @@ static HANDLES: AtomicU32 = AtomicU32::new(1);
 #[derive(Debug)]
 pub struct Kept {
     /// What it counts itself.
-    shown: Shown,
+    shown: MetricsReport,
     held: HashMap<u32, Held>,
     /// The handle of the next; 0: there is none yet.
     next: u32,
@@ -66,7 +66,7 @@ impl Kept {
     /// Nothing yet, for a port.
     pub fn new(port: &Port) -> Self {
         let (held, made) = (HashMap::new(), Made::default());
-        Self { shown: Shown::of(port), held, next: 0, made, batch: None }
+        Self { shown: MetricsReport::of(port), held, next: 0, made, batch: None }
     }
 
     /// The handle that a frame would have; 0: there is no room.

@@ -150,7 +150,7 @@ fn test_ping_pong_with_everybody_asleep() {
     let fake = fake.run();
     let mut got = Vec::new();
     for i in 0..3000 {
-        tx.send(&frame(i, 60)).unwrap();
+        tx.tx(0).send(&frame(i, 60)).unwrap();
         assert!(rx.recv_timeout(&mut got, SOON).unwrap(), "frame {i}");
         assert_eq!(got, frame(i, 60));
     }
@@ -166,7 +166,10 @@ fn test_two_threads_share_a_doorbell_and_lose_no_wake_up() {
         let (fake, mut tx, mut rx) = open(16, DEFAULT_STRIDE, policy);
         let fake = fake.run();
         let sender = thread::spawn(move || {
-            assert_eq!(tx.send_all((0..FRAMES).map(|i| frame(i, 60))).unwrap(), u64::from(FRAMES));
+            assert_eq!(
+                tx.tx(0).send_all((0..FRAMES).map(|i| frame(i, 60))).unwrap(),
+                u64::from(FRAMES)
+            );
             assert!(tx.drain(SOON).unwrap());
             tx
         });
@@ -183,7 +186,7 @@ fn test_two_threads_share_a_doorbell_and_lose_no_wake_up() {
 #[test]
 fn test_a_spinner_needs_no_kick() {
     let (mut fake, mut tx, mut rx) = open(16, 256, WaitPolicy { yields: 0, spin: true });
-    tx.send(&frame(1, 60)).unwrap();
+    tx.tx(0).send(&frame(1, 60)).unwrap();
     fake.turn();
     assert!(rx.wait(SOON).unwrap());
     rx.rx(0).release(1).unwrap();
@@ -199,7 +202,7 @@ fn test_a_timeout_ends_a_wait() {
     assert!(!rx.wait(Some(Duration::from_millis(20))).unwrap());
     assert!(start.elapsed() >= Duration::from_millis(20));
     assert!(!rx.wait(Some(Duration::ZERO)).unwrap());
-    tx.send(&frame(1, 60)).unwrap();
+    tx.tx(0).send(&frame(1, 60)).unwrap();
     assert!(!tx.drain(Some(Duration::from_millis(1))).unwrap());
 }
 
@@ -207,7 +210,7 @@ fn test_a_timeout_ends_a_wait() {
 #[test]
 fn test_end_of_file_is_lost_after_the_last_frame() {
     let (mut fake, mut tx, mut rx) = open(16, 256, SLEEPY);
-    tx.send(&frame(1, 60)).unwrap();
+    tx.tx(0).send(&frame(1, 60)).unwrap();
     fake.turn();
     let waiting = thread::spawn(move || {
         let mut got = Vec::new();
@@ -218,7 +221,7 @@ fn test_end_of_file_is_lost_after_the_last_frame() {
     thread::sleep(Duration::from_millis(30));
     drop(fake);
     waiting.join().unwrap();
-    while tx.try_send(&frame(2, 60)).unwrap() {}
+    while tx.tx(0).try_send(&frame(2, 60)).unwrap() {}
     assert!(matches!(tx.wait(1, None), Err(Error::Lost(Lost))));
 }
 
@@ -227,7 +230,7 @@ fn test_a_kick_into_nowhere_is_lost_and_no_signal() {
     let (mut fake, mut tx, _rx) = open(16, 256, SLEEPY);
     fake.host.arm();
     drop(fake);
-    assert!(matches!(tx.send(&frame(1, 60)), Err(Error::Lost(Lost))));
+    assert!(matches!(tx.tx(0).send(&frame(1, 60)), Err(Error::Lost(Lost))));
 }
 
 #[test]
@@ -236,7 +239,7 @@ fn test_a_full_doorbell_does_not_block() {
     rustix::pipe::fcntl_setpipe_size(&fake.kicks, 4096).unwrap();
     for i in 0..1023 {
         fake.host.arm();
-        tx.send(&frame(i, 60)).unwrap();
+        tx.tx(0).send(&frame(i, 60)).unwrap();
     }
     let mut kicks = [0; 8];
     rustix::io::read(&fake.kicks, &mut kicks).unwrap();
@@ -248,7 +251,7 @@ fn test_busy_ports_publish_lightly_and_calm_down_before_sleep() {
     let (mut fake, mut tx, mut rx) = open(16, 256, SLEEPY);
     let mut got = Vec::new();
     for i in 0..100 {
-        tx.send(&frame(i, 60)).unwrap();
+        tx.tx(0).send(&frame(i, 60)).unwrap();
         fake.turn();
         assert!(rx.try_recv(&mut got).unwrap());
     }
@@ -267,7 +270,7 @@ fn test_an_event_loop_of_its_own() {
         rustix::event::poll(&mut fds, Some(&now)).unwrap() == 1
     };
     assert!(rx.rx(0).arm() && !readable(&rx));
-    tx.send(&frame(1, 60)).unwrap();
+    tx.tx(0).send(&frame(1, 60)).unwrap();
     fake.turn();
     assert!(readable(&rx));
     rx.rx(0).disarm().unwrap();
@@ -305,13 +308,13 @@ fn test_a_pipe_needs_no_switch() {
     let echo = thread::spawn(move || {
         let mut got = Vec::new();
         while rx_b.recv_timeout(&mut got, None).is_ok() {
-            tx_b.send(&got).unwrap();
+            tx_b.tx(0).send(&got).unwrap();
         }
     });
     let mut got = Vec::new();
     for i in 0..2000 {
         for len in [60, 700] {
-            tx_a.send(&frame(i, len)).unwrap();
+            tx_a.tx(0).send(&frame(i, len)).unwrap();
             assert!(rx_a.recv_timeout(&mut got, SOON).unwrap());
             assert_eq!(got, frame(i, len));
         }
@@ -356,7 +359,7 @@ fn test_a_function_passes_what_has_room() {
 fn test_a_function_passes_what_it_made_of_a_frame() {
     let (mut fake, mut tx, mut rx) = open(16, 256, SLEEPY);
     let (_other, mut far, _) = open(16, 256, SLEEPY);
-    tx.send_all([frame(1, 60), frame(2, 60)]).unwrap();
+    tx.tx(0).send_all([frame(1, 60), frame(2, 60)]).unwrap();
     fake.turn();
     let mut grow = |frame: &mut nf::Frame<'_>, _: &mut Made| {
         assert!(frame.resize(70));
@@ -378,7 +381,7 @@ fn test_a_function_passes_what_it_made_of_a_frame() {
 fn test_passing_on_swaps_inside_a_region_and_copies_between_two() {
     let (mut fake, mut tx, mut rx) = open(16, 256, SLEEPY);
     let (_other, mut far, _) = open(16, 256, SLEEPY);
-    tx.send_all([frame(1, 60), frame(2, 300)]).unwrap();
+    tx.tx(0).send_all([frame(1, 60), frame(2, 300)]).unwrap();
     fake.turn();
     let (tx, rx, far) = (tx.tx(0), rx.rx(0), far.tx(0));
     assert_eq!((rx.available(), tx.space(), far.space()), (3, 15, 15));
@@ -427,7 +430,7 @@ fn test_forwarding_moves_whole_frames_as_far_as_there_is_room() {
     let (mut narrow, mut far, mut back) = open(8, 256, SLEEPY);
     // 1 + 2 + 4 slots, one that 7 slots can never hold, 1 slot.
     for (i, len) in [60, 300, 1000, 2000, 80].into_iter().enumerate() {
-        assert!(tx.try_send(&frame(u32::try_from(i).unwrap(), len)).unwrap());
+        assert!(tx.tx(0).try_send(&frame(u32::try_from(i).unwrap(), len)).unwrap());
         fake.turn();
     }
     let (rx, far) = (rx.rx(0), far.tx(0));
@@ -449,14 +452,14 @@ fn test_forwarding_moves_whole_frames_as_far_as_there_is_room() {
 #[test]
 fn test_frames_of_impossible_length_are_refused() {
     let (_fake, mut tx, _) = open(16, 256, SLEEPY);
-    assert!(matches!(tx.send(&[0; 13]), Err(Error::TooShort { len: 13 })));
+    assert!(matches!(tx.tx(0).send(&[0; 13]), Err(Error::TooShort { len: 13 })));
     let max = 15 * 256;
-    let error = tx.send(&vec![0; max + 1]).unwrap_err();
+    let error = tx.tx(0).send(&vec![0; max + 1]).unwrap_err();
     assert!(matches!(error, Error::TooLong { max: most, .. } if most == max), "{error}");
-    tx.send(&vec![0; max]).unwrap();
+    tx.tx(0).send(&vec![0; max]).unwrap();
     let (_fake, mut tx, _) = open(512, DEFAULT_STRIDE, SLEEPY);
-    assert!(tx.try_send(&vec![0; FRAME_MAX]).unwrap());
-    assert!(tx.try_send(&vec![0; FRAME_MAX + 1]).is_err());
+    assert!(tx.tx(0).try_send(&vec![0; FRAME_MAX]).unwrap());
+    assert!(tx.tx(0).try_send(&vec![0; FRAME_MAX + 1]).is_err());
 }
 
 proptest! {
@@ -468,7 +471,7 @@ proptest! {
         let (mut fake, mut tx, mut rx) = open(64, 256, SLEEPY);
         let (mut got, mut small) = (Vec::new(), [0; 100]);
         for (i, &len) in (0..).zip(&lens) {
-            prop_assert!(tx.try_send(&frame(i, len)).unwrap());
+            prop_assert!(tx.tx(0).try_send(&frame(i, len)).unwrap());
             prop_assert_eq!(fake.turn(), 1);
             rx.rx(0).available();
             let whole: usize = rx.rx(0).frames().map(|frame| frame.len()).sum();

@@ -27,7 +27,7 @@
 //! | [`control`], [`listing`] | the daemon's control connection; its messages are in [`protocol`] |
 //!
 //! No thread is started here but those that a program asks [`nf::Threads`] for, and one for a
-//! function that shows numbers ([`nf::Shown`]); no signal's disposition is changed.
+//! function that shows numbers ([`nf::MetricsReport`]); no signal's disposition is changed.
 
 pub mod control;
 mod error;

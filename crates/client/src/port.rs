@@ -112,7 +112,7 @@ pub enum Interest {
     Tx(u32),
 }
 
-/// The sending half of a port: its transmit rings.
+/// The sending half of a port: its transmit rings. `sender.tx(0).send(frame)` sends a frame.
 #[derive(Debug)]
 pub struct Sender {
     rings: Vec<Tx>,
@@ -150,29 +150,6 @@ impl Sender {
     #[must_use]
     pub fn rings(&self) -> usize {
         self.rings.len()
-    }
-
-    /// Sends one frame on the first ring, waiting for room.
-    pub fn send(&mut self, frame: &[u8]) -> Result<(), Error> {
-        self.rings[0].send(frame)
-    }
-
-    /// Sends one frame on the first ring, waiting for room. `false`: `timeout` is over.
-    pub fn send_timeout(&mut self, frame: &[u8], timeout: Option<Duration>) -> Result<bool, Error> {
-        self.rings[0].send_timeout(frame, timeout)
-    }
-
-    /// Sends one frame on the first ring. `false`: there is no room for it now.
-    pub fn try_send(&mut self, frame: &[u8]) -> Result<bool, Error> {
-        self.rings[0].try_send(frame)
-    }
-
-    /// Sends all frames on the first ring, in batches, waiting for room.
-    pub fn send_all<F: AsRef<[u8]>>(
-        &mut self,
-        frames: impl IntoIterator<Item = F>,
-    ) -> Result<u64, Error> {
-        self.rings[0].send_all(frames)
     }
 
     /// Waits until `count` slots of any ring are free. `false`: `timeout` is over.
@@ -432,17 +409,17 @@ impl Port {
 
     /// Sends one frame, as a chain of slots where it is long, after waiting for room.
     pub fn send(&mut self, frame: &[u8]) -> Result<(), Error> {
-        self.persist(None, |port, _| port.sender.send(frame))
+        self.persist(None, |port, _| port.tx(0).send(frame))
     }
 
     /// Sends one frame, after waiting for room. `false`: `timeout` is over.
     pub fn send_timeout(&mut self, frame: &[u8], timeout: Option<Duration>) -> Result<bool, Error> {
-        self.persist(timeout, |port, left| port.sender.send_timeout(frame, left))
+        self.persist(timeout, |port, left| port.tx(0).send_timeout(frame, left))
     }
 
     /// Sends one frame. `false`: there is no room for it now.
     pub fn try_send(&mut self, frame: &[u8]) -> Result<bool, Error> {
-        self.sender.try_send(frame)
+        self.tx(0).try_send(frame)
     }
 
     /// Sends all frames in batches, waiting for room. Returns their number.
@@ -453,7 +430,7 @@ impl Port {
         let mut frames = frames.into_iter();
         let mut sent = 0;
         self.persist(None, |port, _| {
-            port.sender.send_all(frames.by_ref().inspect(|_| sent += 1)).map(drop)
+            port.tx(0).send_all(frames.by_ref().inspect(|_| sent += 1)).map(drop)
         })?;
         Ok(sent)
     }

@@ -20,7 +20,7 @@ mod tunnel;
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
-use client::nf::{Action, Frame, Handler, Made, Number, step_all};
+use client::nf::{Action, Frame, Handler, Made, Metric, step_all};
 use client::{Error, Port};
 
 use terminal::say;
@@ -129,7 +129,7 @@ impl Function {
     }
 
     /// Counters and gauges: a gauge grows and shrinks.
-    pub fn numbers(&self) -> impl Iterator<Item = (Cow<'static, str>, Number)> {
+    pub fn numbers(&self) -> impl Iterator<Item = (Cow<'static, str>, Metric)> {
         let gauges: &[&str] = match self {
             Self::Balancer(_) | Self::Firewall(_) => &["connections"],
             Self::Limiter(_) => &["buckets"],
@@ -140,7 +140,7 @@ impl Function {
         };
         self.counts().into_iter().map(|(name, number)| {
             let is_gauge = gauges.contains(&&*name);
-            (name, if is_gauge { Number::Gauge(number) } else { Number::Count(number) })
+            (name, if is_gauge { Metric::Gauge(number) } else { Metric::Count(number) })
         })
     }
 

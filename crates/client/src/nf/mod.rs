@@ -23,10 +23,10 @@
 
 mod call_setup;
 pub(crate) mod calls;
-mod cores;
+mod cpus;
+mod lookup;
 mod made;
-mod names;
-mod numbers;
+mod metrics;
 pub(crate) mod pass;
 mod service;
 mod sleep;
@@ -35,10 +35,10 @@ mod threads;
 
 use packet::{PortId, metadata};
 
-pub use cores::{CoreError, Cores};
+pub use cpus::{CpuError, CpuList};
+pub use lookup::{chain_number, port_number, service_number};
 pub use made::{Held, Made, send};
-pub use names::{chain_number, port_number, service_number};
-pub use numbers::{Number, Numbers, Shown};
+pub use metrics::{Metric, Metrics, MetricsReport};
 pub use packet::metadata::Metadata;
 pub use step::{step, step_all};
 pub use threads::{Failed, Instance, Threads, until_stopped};

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use protocol::name::PortName;
 
-use super::cores::{CoreError, Cores, pin};
+use super::cpus::{CpuError, CpuList, pin};
 use super::service::Ports;
 use super::{Handler, step};
 use crate::{Error, Options, Port, Stop};
@@ -35,7 +35,7 @@ use crate::{Error, Options, Port, Stop};
 pub struct Threads {
     port: PortName,
     count: Option<u16>,
-    cores: Option<Cores>,
+    cores: Option<CpuList>,
     service: Option<(String, u16)>,
     others: Vec<(PortName, String)>,
     options: Options,
@@ -59,7 +59,7 @@ pub enum Failed<E = Error> {
     /// Before any thread was started.
     Start(E),
     /// Not with these cores.
-    Cores(CoreError),
+    Cores(CpuError),
     /// No thread could be had.
     Thread(io::Error),
     /// The first instance that failed.
@@ -90,7 +90,7 @@ impl Threads {
 
     /// A thread for each of these cores, where no other number was said.
     #[must_use]
-    pub fn cores(self, cores: Cores) -> Self {
+    pub fn cores(self, cores: CpuList) -> Self {
         Self { cores: Some(cores), ..self }
     }
 
@@ -223,10 +223,10 @@ impl Threads {
         self.count.or_else(cores).unwrap_or(1).max(1)
     }
 
-    fn check_cores(&self) -> Result<(), CoreError> {
+    fn check_cores(&self) -> Result<(), CpuError> {
         match &self.cores {
             Some(cores) if cores.count() != usize::from(self.threads()) => {
-                Err(CoreError::Count { threads: self.threads(), cores: cores.count() })
+                Err(CpuError::Count { threads: self.threads(), cores: cores.count() })
             }
             Some(cores) => cores.check(),
             None => Ok(()),
@@ -314,11 +314,11 @@ mod tests {
 
     #[test]
     fn test_there_is_a_core_for_each_thread_or_an_error() {
-        let cores: Cores = "0-2".parse().unwrap();
+        let cores: CpuList = "0-2".parse().unwrap();
         let port = "vale0:fw".parse().unwrap();
         assert_eq!(Threads::new(port).cores(cores.clone()).threads(), 3);
         let two = threads(2).cores(cores).check_cores();
-        assert_eq!(two, Err(CoreError::Count { threads: 2, cores: 3 }));
+        assert_eq!(two, Err(CpuError::Count { threads: 2, cores: 3 }));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use client::control::{Connection, ControlError};
-use client::nf::{Cores, Failed, Instance, Numbers, Shown, TOGETHER_MAX, Threads};
+use client::nf::{CpuList, Failed, Instance, Metrics, MetricsReport, TOGETHER_MAX, Threads};
 use client::{Options, Stop};
 use protocol::name::PortName;
 use protocol::{ErrorCode, Failure, parse};
@@ -44,7 +44,7 @@ pub struct Run {
     threads: Option<u16>,
     /// CPU core of each thread, such as 0,2-3
     #[arg(long, value_name = "LIST")]
-    cores: Option<Cores>,
+    cores: Option<CpuList>,
     /// One more function in the same thread, its port, and its file, or - for none; it may be said
     /// again. New ports are of services of their functions' names. A function that comes before
     /// another one in a chain calls it
@@ -119,7 +119,7 @@ fn handle(
 ) -> anyhow::Result<()> {
     let mut ports: Vec<_> = [instance.port].into_iter().chain(instance.others).collect();
     let names: Vec<_> = ports.iter().map(|port| port.name().clone()).collect();
-    let mut shown: Vec<_> = ports.iter().map(Shown::of).collect();
+    let mut shown: Vec<_> = ports.iter().map(MetricsReport::of).collect();
     functions::run(&mut ports, functions, |functions| {
         let (reload, show) = (requests.reload(), requests.show());
         for (at, function) in functions.iter_mut().enumerate() {
@@ -147,7 +147,7 @@ fn handle(
 impl Run {
     /// How many instances.
     fn count(&self) -> usize {
-        let cores = || self.cores.as_ref().map(Cores::count);
+        let cores = || self.cores.as_ref().map(CpuList::count);
         self.threads.map(usize::from).or_else(cores).unwrap_or(1)
     }
 
@@ -291,13 +291,13 @@ impl Run {
 }
 
 /// Publishes the function's counters to listings; a function without counters needs no thread.
-fn show_numbers(shown: &mut Shown, function: &Function) {
-    let mut numbers = Numbers::default();
+fn show_numbers(shown: &mut MetricsReport, function: &Function) {
+    let mut numbers = Metrics::default();
     for (name, number) in function.numbers() {
         // Those that there is no room for are not shown.
         numbers.put(&name, number);
     }
-    if numbers != Numbers::default() {
+    if numbers != Metrics::default() {
         // The function goes on without the thread, and its counters stay unseen.
         let _ = shown.update(|last| *last = numbers);
     }

@@ -24,7 +24,7 @@ const EVERY: Duration = Duration::from_secs(1);
 
 /// What a function shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Number {
+pub enum Metric {
     /// What it has counted since it began: it only grows.
     Count(u64),
     /// What there is now: it grows and shrinks.
@@ -33,12 +33,12 @@ pub enum Number {
 
 /// Numbers by their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Numbers(BTreeMap<String, Number>);
+pub struct Metrics(BTreeMap<String, Metric>);
 
-impl Numbers {
+impl Metrics {
     /// Puts one in the place of that of its name, or beside the others. `false`: a name has 1 to
     /// [`COUNT_NAME_MAX`] letters, digits and `_`, and there are [`COUNTS_MAX`] numbers at most.
-    pub fn put(&mut self, name: &str, number: Number) -> bool {
+    pub fn put(&mut self, name: &str, number: Metric) -> bool {
         if let Some(known) = self.0.get_mut(name) {
             *known = number;
             return true;
@@ -56,8 +56,8 @@ impl Numbers {
         let (mut counts, mut gauges) = (BTreeMap::new(), BTreeMap::new());
         for (name, number) in &self.0 {
             match *number {
-                Number::Count(count) => counts.insert(name.clone(), count),
-                Number::Gauge(gauge) => gauges.insert(name.clone(), gauge),
+                Metric::Count(count) => counts.insert(name.clone(), count),
+                Metric::Gauge(gauge) => gauges.insert(name.clone(), gauge),
             };
         }
         FunctionNote { port, counts, gauges }
@@ -66,7 +66,7 @@ impl Numbers {
 
 /// Shows the numbers of a function, as long as it lives.
 #[derive(Debug)]
-pub struct Shown {
+pub struct MetricsReport {
     port: PortName,
     socket: PathBuf,
     shared: Arc<Shared>,
@@ -76,19 +76,19 @@ pub struct Shown {
 
 #[derive(Debug)]
 struct Shared {
-    numbers: Mutex<Numbers>,
+    numbers: Mutex<Metrics>,
     /// Set when the counters were reported: the function that adds them up may do so again.
     /// Relaxed: no other data depends on it.
     is_due: AtomicBool,
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Numbers> {
+    fn lock(&self) -> MutexGuard<'_, Metrics> {
         self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Shown {
+impl MetricsReport {
     /// The counters of the function at this port; there are none yet.
     #[must_use]
     pub fn of(port: &Port) -> Self {
@@ -109,7 +109,7 @@ impl Shown {
     ///
     /// # Errors
     /// There is no thread to be had, which the first of these calls starts; nothing is changed.
-    pub fn update<R>(&mut self, change: impl FnOnce(&mut Numbers) -> R) -> io::Result<R> {
+    pub fn update<R>(&mut self, change: impl FnOnce(&mut Metrics) -> R) -> io::Result<R> {
         if self.thread.is_none() {
             self.thread = Some(self.start()?);
         }
@@ -128,7 +128,7 @@ impl Shown {
 
 /// Tells the daemon what has changed; one that is not there is asked again the next time.
 fn tell(shared: &Shared, ended: &Receiver<()>, socket: &Path, port: &PortName) {
-    let mut told: Option<(Connection, Numbers)> = None;
+    let mut told: Option<(Connection, Metrics)> = None;
     while ended.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
         shared.is_due.store(true, Ordering::Relaxed);
         let numbers = shared.lock().clone();
@@ -156,15 +156,15 @@ mod tests {
 
     #[test]
     fn test_numbers_have_names_and_are_not_too_many() {
-        let mut numbers = Numbers::default();
+        let mut numbers = Metrics::default();
         let long = "n".repeat(COUNT_NAME_MAX);
-        assert!(numbers.put(&long, Number::Count(1)) && numbers.put("a_1", Number::Gauge(2)));
+        assert!(numbers.put(&long, Metric::Count(1)) && numbers.put("a_1", Metric::Gauge(2)));
         for bad in ["", "a b", "a-b", "\n", "ä", &format!("{long}n")] {
-            assert!(!numbers.put(bad, Number::Count(1)), "{bad:?}");
+            assert!(!numbers.put(bad, Metric::Count(1)), "{bad:?}");
         }
-        let more = (0..COUNTS_MAX).filter(|n| numbers.put(&format!("c{n}"), Number::Count(1)));
+        let more = (0..COUNTS_MAX).filter(|n| numbers.put(&format!("c{n}"), Metric::Count(1)));
         assert_eq!(more.count(), COUNTS_MAX - 2);
-        assert!(numbers.put("a_1", Number::Gauge(3)), "one that is there");
+        assert!(numbers.put("a_1", Metric::Gauge(3)), "one that is there");
         let note = numbers.note("vale0:f".parse().unwrap());
         assert_eq!((note.counts.len(), note.gauges["a_1"]), (COUNTS_MAX - 1, 3));
     }

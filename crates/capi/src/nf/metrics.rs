@@ -6,7 +6,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use client::nf::Number;
+use client::nf::Metric;
 
 use super::kept;
 use crate::error::{ESYSTEM, bad, fail_as};
@@ -20,7 +20,7 @@ pub unsafe extern "C" fn uvala_nf_count(
     count: u64,
 ) -> c_int {
     // SAFETY: an open port and a text by the contract in uvala.h.
-    unsafe { show(port, name, Number::Count(count)) }
+    unsafe { show(port, name, Metric::Count(count)) }
 }
 
 /// Shows what there is.
@@ -31,12 +31,12 @@ pub unsafe extern "C" fn uvala_nf_gauge(
     gauge: u64,
 ) -> c_int {
     // SAFETY: an open port and a text by the contract in uvala.h.
-    unsafe { show(port, name, Number::Gauge(gauge)) }
+    unsafe { show(port, name, Metric::Gauge(gauge)) }
 }
 
 /// # Safety
 /// As for [`kept`]; `name` is NULL or zero-terminated.
-unsafe fn show(port: *mut Handle, name: *const c_char, number: Number) -> c_int {
+unsafe fn show(port: *mut Handle, name: *const c_char, number: Metric) -> c_int {
     // SAFETY: as promised.
     let (kept, name) = unsafe { (kept(port), options::text(name)) };
     let (kept, name) = match (kept, name) {

@@ -9,11 +9,11 @@ use thiserror::Error;
 
 /// A list of cores as `taskset` has it, such as `0,2-3`; in this order threads get one each.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cores(Vec<usize>);
+pub struct CpuList(Vec<usize>);
 
 /// Why threads cannot have these cores.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum CoreError {
+pub enum CpuError {
     /// No list of numbers.
     #[error("{0:?} is no list of cores; write for example 0,2-3")]
     Text(String),
@@ -38,7 +38,7 @@ pub enum CoreError {
     },
 }
 
-impl Cores {
+impl CpuList {
     /// How many.
     #[must_use]
     pub fn count(&self) -> usize {
@@ -51,21 +51,21 @@ impl Cores {
     }
 
     /// Are all of them there, for this process?
-    pub(super) fn check(&self) -> Result<(), CoreError> {
+    pub(super) fn check(&self) -> Result<(), CpuError> {
         let allowed = allowed();
         let missing: Vec<usize> =
             self.0.iter().copied().filter(|core| !allowed.contains(core)).collect();
         if missing.is_empty() {
             return Ok(());
         }
-        Err(CoreError::Missing { missing: list(&missing), allowed: list(&allowed) })
+        Err(CpuError::Missing { missing: list(&missing), allowed: list(&allowed) })
     }
 }
 
-impl FromStr for Cores {
-    type Err = CoreError;
+impl FromStr for CpuList {
+    type Err = CpuError;
 
-    fn from_str(text: &str) -> Result<Self, CoreError> {
+    fn from_str(text: &str) -> Result<Self, CpuError> {
         let mut cores = Vec::new();
         for part in text.split(',') {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -75,12 +75,12 @@ impl FromStr for Cores {
                 (Some(first), Some(last)) if first <= last && last < CpuSet::MAX_CPU => {
                     cores.extend(first..=last);
                 }
-                _ => return Err(CoreError::Text(text.to_owned())),
+                _ => return Err(CpuError::Text(text.to_owned())),
             }
         }
         let twice = cores.iter().enumerate().find(|(i, core)| cores[..*i].contains(core));
         match twice {
-            Some((_, core)) => Err(CoreError::Twice(*core)),
+            Some((_, core)) => Err(CpuError::Twice(*core)),
             None => Ok(Self(cores)),
         }
     }
@@ -128,13 +128,13 @@ mod tests {
 
     #[test]
     fn test_a_list_is_read_as_taskset_does_and_nothing_else_is() {
-        let cores = |text: &str| text.parse::<Cores>().map(|cores| cores.0);
+        let cores = |text: &str| text.parse::<CpuList>().map(|cores| cores.0);
         assert_eq!(cores("0,2-3"), Ok(vec![0, 2, 3]));
         assert_eq!(cores("7, 1"), Ok(vec![7, 1]), "in the order that was said");
         for bad in ["", ",", "1,", "-", "1-", "-1", "3-2", "a", "0-4294967295", "1024", "0x1"] {
-            assert_eq!(cores(bad), Err(CoreError::Text(bad.to_owned())));
+            assert_eq!(cores(bad), Err(CpuError::Text(bad.to_owned())));
         }
-        assert_eq!(cores("0-3,2"), Err(CoreError::Twice(2)));
+        assert_eq!(cores("0-3,2"), Err(CpuError::Twice(2)));
         assert_eq!(list(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
         assert_eq!((list(&[]), list(&[4])), (String::new(), "4".to_owned()));
     }
@@ -143,11 +143,11 @@ mod tests {
     fn test_a_core_that_is_not_there_is_named_with_those_that_are() {
         let (last, most) = (CpuSet::MAX_CPU - 1, allowed());
         assert!(!most.contains(&last), "a machine with so many cores tests this elsewhere");
-        let cores: Cores = format!("{},{last}", most[0]).parse().unwrap();
+        let cores: CpuList = format!("{},{last}", most[0]).parse().unwrap();
         let error = cores.check().unwrap_err();
-        let missing = CoreError::Missing { missing: last.to_string(), allowed: list(&most) };
+        let missing = CpuError::Missing { missing: last.to_string(), allowed: list(&most) };
         assert_eq!(error, missing);
-        assert_eq!(list(&most).parse::<Cores>().unwrap().check(), Ok(()));
+        assert_eq!(list(&most).parse::<CpuList>().unwrap().check(), Ok(()));
     }
 
     #[test]
