@@ -56,7 +56,7 @@ impl CableEnd {
     fn write(&mut self, batch: &Batch, delivery: Delivery) -> Result<usize, DropReason> {
         let socket = self.socket.as_ref().ok_or(DropReason::LinkDown)?;
         self.write.clear();
-        self.write.extend(batch.left(delivery).map_or([0; VNET_LEN], PendingOffload::bytes));
+        self.write.extend(batch.offload(delivery).map_or([0; VNET_LEN], PendingOffload::bytes));
         batch.append(delivery, &mut self.write);
         if self.write.len() > self.read.len() {
             return Err(DropReason::TooLong);
@@ -86,7 +86,7 @@ impl Adapter for CableEnd {
                     batch.push_received(first, u32::try_from(frame.len()).expect("a frame"));
                     let head = *head.first_chunk().expect("the other end writes it");
                     if let Ok(Some(left)) = PendingOffload::read(head, frame.len()) {
-                        batch.push_left(left);
+                        batch.push_offload(left);
                     }
                 }
                 Err(Errno::INTR) => {}

@@ -206,7 +206,7 @@ fn forget() -> Result<(), HostError> {
 }
 
 fn switch_received(switch: &Switch, ids: &[PortId]) -> u64 {
-    ids.iter().map(|&id| switch.stats(id).expect("a port").total().rx.frames).sum()
+    ids.iter().map(|&id| switch.stats(id).expect("a port").total().tx.frames).sum()
 }
 
 /// A bridge takes a moment before its ports forward.

@@ -97,7 +97,7 @@ impl Net {
             for switch in &*switches {
                 let mut next = Some(0);
                 while let Some(from) = next {
-                    next = switch.settle(&leaver, from, &mut 1);
+                    next = switch.reconcile(&leaver, from, &mut 1);
                 }
             }
         });

@@ -46,7 +46,7 @@ pub mod turn;
 pub use decide::bridge::{Bridge, StaticError, TagAction, Tagging, VlanVerdict};
 pub use decide::fdb::{Fdb, FdbEntry, FdbStats, Flush, Learned};
 pub use decide::forward::{FloodClass, Verdict};
-pub use mirror::{Moment, Monitor, Sight};
+pub use mirror::{Mirror, MirrorPoint, MirrorSource};
 pub use model::config::{
     FDB_CAPACITY_MAX, Forwarding, OnFull, PortConfig, Role, SwitchConfig, VlanMode,
 };

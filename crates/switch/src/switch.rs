@@ -12,7 +12,7 @@ use crate::chain::cache::{FlowCache, MapTable};
 use crate::chain::{Report, Steering, Tables};
 use crate::decide::bridge::Bridge;
 use crate::decide::egress::VerdictCache;
-use crate::mirror::{Monitor, Monitors, Sight, Watch};
+use crate::mirror::{Mirror, MirrorSource, Mirrors, PortMirrors};
 use crate::model::config::{OnFull, PortConfig, SwitchConfig};
 use crate::model::now::Now;
 use crate::model::port::Plug;
@@ -23,7 +23,7 @@ use crate::turn::Full;
 pub struct Switch {
     pub(crate) bridge: Bridge,
     pub(crate) ports: Vec<Option<Box<Entry>>>,
-    pub(crate) monitors: Monitors,
+    pub(crate) mirrors: Mirrors,
     /// Some port asks to be waited for.
     pub(crate) has_backpressure: bool,
     /// Where the forwarding function is `chain`.
@@ -44,7 +44,7 @@ pub(crate) struct Entry {
     /// How often its client is still to be given way before it takes frames again.
     pub(crate) yields_left: u8,
     /// Who looks at it.
-    pub(crate) watch: Option<Box<Watch>>,
+    pub(crate) mirrors: Option<Box<PortMirrors>>,
 }
 
 impl Switch {
@@ -52,11 +52,11 @@ impl Switch {
     /// cannot choose addresses that collide. `map` maps the tables of the flow cache.
     #[must_use]
     pub fn new(config: SwitchConfig, seed: u64, map: MapTable) -> Self {
-        let (bridge, monitors) = (Bridge::new(config, seed), Monitors::default());
+        let (bridge, mirrors) = (Bridge::new(config, seed), Mirrors::default());
         Self {
             bridge,
             ports: Vec::new(),
-            monitors,
+            mirrors,
             has_backpressure: false,
             steering: None,
             seed,
@@ -96,7 +96,8 @@ impl Switch {
         let on_full = config.on_full;
         self.bridge.add_port(id, config);
         let cache = VerdictCache::default();
-        let entry = Entry { plug, stats, cache, on_full, rung: false, yields_left: 0, watch: None };
+        let entry =
+            Entry { plug, stats, cache, on_full, rung: false, yields_left: 0, mirrors: None };
         self.ports[id.index()] = Some(Box::new(entry));
         self.note_waiting_ports();
     }
@@ -106,7 +107,7 @@ impl Switch {
         let entry = self.ports.get_mut(id.index())?.take()?;
         self.bridge.remove_port(id);
         if let Some(steering) = &mut self.steering {
-            steering.lose(id);
+            steering.remove_port(id);
         }
         self.note_waiting_ports();
         Some(entry.plug)
@@ -129,7 +130,7 @@ impl Switch {
 
     /// A member of a trust group has left, from here or from another switch: the others settle,
     /// from the port at `from` on, until that took as long as `work` slots. `Some`: so far it is.
-    pub fn settle(&self, leaver: &Leaver, from: usize, work: &mut u32) -> Option<usize> {
+    pub fn reconcile(&self, leaver: &Leaver, from: usize, work: &mut u32) -> Option<usize> {
         for (at, entry) in self.ports.iter().enumerate().skip(from) {
             if *work == 0 {
                 return Some(at);
@@ -138,40 +139,40 @@ impl Switch {
                 *work = work.saturating_sub(host.reconcile(leaver));
             }
         }
-        for monitor in self.monitors.iter() {
-            *work = work.saturating_sub(monitor.rings().reconcile(leaver));
+        for mirror in self.mirrors.iter() {
+            *work = work.saturating_sub(mirror.rings().reconcile(leaver));
         }
         None
     }
 
-    /// Adds a monitor, which sees nothing yet; returns its place.
-    pub fn add_monitor(&mut self, monitor: Monitor) -> usize {
-        self.monitors.add(monitor)
+    /// Adds a mirror, which sees nothing yet; returns its place.
+    pub fn add_mirror(&mut self, mirror: Mirror) -> usize {
+        self.mirrors.add(mirror)
     }
 
-    /// A monitor, by its place.
-    pub fn monitor_mut(&mut self, place: usize) -> Option<&mut Monitor> {
-        self.monitors.get_mut(place)
+    /// A mirror, by its place.
+    pub fn mirror_mut(&mut self, place: usize) -> Option<&mut Mirror> {
+        self.mirrors.get_mut(place)
     }
 
-    /// Removes a monitor.
-    pub fn remove_monitor(&mut self, place: usize) -> Option<Box<Monitor>> {
+    /// Removes a mirror.
+    pub fn remove_mirror(&mut self, place: usize) -> Option<Box<Mirror>> {
         for entry in self.ports.iter_mut().flatten() {
-            if let (Some(watch), Plug::Rings(host, _)) = (&mut entry.watch, &mut entry.plug)
-                && !watch.remove(place, host)
+            if let (Some(mirrors), Plug::Rings(host, _)) = (&mut entry.mirrors, &mut entry.plug)
+                && !mirrors.remove(place, host)
             {
-                entry.watch = None;
+                entry.mirrors = None;
             }
         }
-        self.monitors.remove(place)
+        self.mirrors.remove(place)
     }
 
-    /// From now on a monitor sees this of a port that has rings.
-    pub fn watch(&mut self, port: PortId, monitor: usize, sight: Sight) {
+    /// From now on a mirror sees this of a port that has rings.
+    pub fn mirror_port(&mut self, port: PortId, mirror: usize, source: MirrorSource) {
         let Some(entry) = self.entry_mut(port) else { return };
         if let Plug::Rings(host, _) = &mut entry.plug {
-            let watch = entry.watch.get_or_insert_with(|| Watch::new(host).into());
-            watch.add(monitor, sight, host);
+            let mirrors = entry.mirrors.get_or_insert_with(|| PortMirrors::new(host).into());
+            mirrors.add(mirror, source, host);
         }
     }
 
@@ -255,7 +256,7 @@ impl Switch {
     }
 
     /// Frames go through no chains any more. Returns what is no longer needed, likewise.
-    pub fn steer_no_more(&mut self) -> Option<Box<Steering>> {
+    pub fn stop_steering(&mut self) -> Option<Box<Steering>> {
         self.steering.take()
     }
 

@@ -177,7 +177,7 @@ impl Turn<'_> {
                 let queues = host.tx.len();
                 let each = u32::from(most) / u32::try_from(queues).unwrap_or(1).max(1);
                 self.frames_max = self.frames_max.min(each.max(1));
-                if entry.watch.is_some() {
+                if entry.mirrors.is_some() {
                     self.mirror_returned();
                 }
                 self.take_rings(queues)

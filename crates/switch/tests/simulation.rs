@@ -136,12 +136,12 @@ impl World {
         let outcome = self.switch(src, &frame);
         let expected = self.model.switch(src, &frame, self.now);
         assert_eq!(outcome, expected, "port {src} at {} ms: {frame:?}", self.now);
-        self.stats[src].queues[0].rx.add(1, frame.length);
+        self.stats[src].queues[0].tx.add(1, frame.length);
         match outcome {
             Ok(copies) => copies.into_iter().for_each(|(dst, tags)| {
                 let added = 4 * u64::try_from(tags.len()).unwrap();
                 let removed = 4 * u64::try_from(frame.tags.len()).unwrap();
-                self.stats[dst].queues[0].tx.add(1, frame.length + added - removed);
+                self.stats[dst].queues[0].rx.add(1, frame.length + added - removed);
             }),
             Err(reason) => self.stats[src].drops.add(reason, 1),
         }
@@ -288,8 +288,8 @@ impl World {
         .unwrap();
         for (index, port) in self.stats.iter().enumerate() {
             let total = port.total();
-            let (rx, tx) = (total.rx, total.tx);
-            write!(out, "  {index:2} rx {}/{} tx {}/{}", rx.frames, rx.bytes, tx.frames, tx.bytes)
+            let (tx, rx) = (total.tx, total.rx);
+            write!(out, "  {index:2} tx {}/{} rx {}/{}", tx.frames, tx.bytes, rx.frames, rx.bytes)
                 .unwrap();
             for (reason, frames) in port.drops.iter().filter(|(_, frames)| *frames > 0) {
                 write!(out, " {reason} {frames}").unwrap();

@@ -2,22 +2,22 @@
 
 #[path = "turns/adapters.rs"]
 mod adapters;
-#[path = "turns/asks.rs"]
-mod asks;
-#[path = "turns/belief.rs"]
-mod belief;
 #[path = "turns/chain.rs"]
 mod chain;
-#[path = "turns/fronts.rs"]
-mod fronts;
-#[path = "turns/monitors.rs"]
-mod monitors;
+#[path = "turns/exchange.rs"]
+mod exchange;
+#[path = "turns/foreign.rs"]
+mod foreign;
+#[path = "turns/mirrors.rs"]
+mod mirrors;
 #[path = "turns/offloads.rs"]
 mod offloads;
 #[path = "turns/order.rs"]
 mod order;
-#[path = "turns/traders.rs"]
-mod traders;
+#[path = "turns/slot_flags.rs"]
+mod slot_flags;
+#[path = "turns/vnet_headers.rs"]
+mod vnet_headers;
 
 use std::os::fd::AsFd;
 
@@ -211,7 +211,7 @@ impl Net {
         let stats = (0..self.clients.len()).map(|i| self.switch.stats(id(i)).expect("a port"));
         stats.fold((0, 0), |(taken, gone), port| {
             let total = port.total();
-            (taken + total.rx.frames, gone + total.tx.frames + port.drops.total())
+            (taken + total.tx.frames, gone + total.rx.frames + port.drops.total())
         })
     }
 }
@@ -226,7 +226,7 @@ fn a_run_goes_to_the_port_of_its_destination_whole_and_in_order() {
     assert_eq!(net.received(1), sent);
     assert!(net.received(2).is_empty());
     let total = net.switch.stats(id(1)).expect("a port").total();
-    assert_eq!((total.tx.frames, total.tx.bytes), (10 + 2, 120 + 645));
+    assert_eq!((total.rx.frames, total.rx.bytes), (10 + 2, 120 + 645));
 }
 
 #[test]

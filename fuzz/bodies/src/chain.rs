@@ -226,7 +226,7 @@ impl World {
         let ports = (0..=BYSTANDER).filter_map(|port| self.switch.stats(id(port)));
         let (taken, gone) = ports.fold((0, 0), |(taken, gone), port| {
             let total = port.total();
-            (taken + total.rx.frames, gone + total.tx.frames + port.drops.total())
+            (taken + total.tx.frames, gone + total.rx.frames + port.drops.total())
         });
         assert!(taken <= gone, "{taken} frames were taken, {gone} are accounted for");
         let owners = self.region.owners();

@@ -24,7 +24,7 @@ use ring::held::{HeldRings, HeldSides};
 use ring::krings::Krings;
 use ring::layout::{PAGE, RegionLayout};
 use ring::leaver::Leaver;
-use switch::{PortConfig, Sight};
+use switch::{MirrorSource, PortConfig};
 
 use super::memory::{geometry, settle};
 use super::{PortPlace, Workers};
@@ -59,7 +59,7 @@ pub(super) enum ServedBy {
     /// A switch serves the port, from the moment it is plugged in.
     Switch(SwitchKey),
     /// No switch yet: the rings are reserved for a null port, or for a monitor of these ports.
-    Reserved(Vec<(PortKey, Sight)>),
+    Reserved(Vec<(PortKey, MirrorSource)>),
     /// No switch: a null port. When another port of the region goes, its slots are searched here.
     Null(Krings),
     /// The switch of `port` mirrors frames into the rings: a monitor at this place of the switch.

@@ -29,17 +29,16 @@ pub(super) fn shown(port: PortName, counted: &Counted) -> PortStats {
     let Counted { stats, resyncs, calls: [called_in, called_out] } = counted;
     let total = stats.total();
     let drops = stats.drops.iter().filter(|(_, frames)| *frames > 0);
-    // The switch receives what the client transmits, and the other way round.
     let queues = |of: fn(&QueueStats) -> switch::Counters| {
         stats.queues.iter().map(|queue| counter(of(queue))).collect()
     };
     PortStats {
         port,
-        tx: counter(total.rx),
-        rx: counter(total.tx),
+        tx: counter(total.tx),
+        rx: counter(total.rx),
         drops: drops.map(|(reason, frames)| (reason.name().to_owned(), frames)).collect(),
-        tx_queues: queues(|queue| queue.rx),
-        rx_queues: queues(|queue| queue.tx),
+        tx_queues: queues(|queue| queue.tx),
+        rx_queues: queues(|queue| queue.rx),
         resyncs: u64::from(*resyncs),
         abandoned: 0,
         called_in: *called_in,

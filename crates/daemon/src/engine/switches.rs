@@ -66,7 +66,7 @@ impl Chains for Workers {
                 let now = worker.now();
                 (Some(worker.switch(at).steer(tables, now)), None)
             }
-            None => (None, worker.switch(at).steer_no_more()),
+            None => (None, worker.switch(at).stop_steering()),
         });
         self.reclaimer.run(move || drop(old));
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use port::sys::Wakers;
 use ring::krings::Krings;
-use switch::{Monitor, Sight};
+use switch::{Mirror, MirrorSource};
 
 use super::Workers;
 use super::netmap::{BoundPlace, ServedBy};
@@ -18,21 +18,20 @@ use crate::model::specs::{RingSpec, UnswitchedSpec};
 
 impl Workers {
     /// Gives a monitor to the switch of the ports that it looks at.
-    fn install(&self, rings: Krings, sights: &[(PortKey, Sight)]) -> usize {
+    fn install(&self, rings: Krings, sights: &[(PortKey, MirrorSource)]) -> usize {
         let switch = self.ports[&sights[0].0].switch;
         let places = sights.iter().map(|(port, sight)| {
             let place = &self.ports[port];
             (place.number, place.id, sight.clone())
         });
         let sights: Vec<_> = places.collect();
-        let monitor = Monitor::new(rings, Box::new(Wakers(Vec::new())));
+        let monitor = Mirror::new(rings, Box::new(Wakers(Vec::new())));
         self.on_switch(switch, move |worker, at| worker.add_monitor(at, monitor, sights))
     }
 
     fn uninstall(&self, key: PortKey, port: PortKey, place: usize) {
         let switch = self.ports[&port].switch;
-        let gone =
-            self.on_switch(switch, move |worker, at| worker.switch(at).remove_monitor(place));
+        let gone = self.on_switch(switch, move |worker, at| worker.switch(at).remove_mirror(place));
         if let Some(monitor) = gone {
             tracing::debug!("{}: {} frames not seen", self.bound[&key].label, monitor.missed());
         }
@@ -66,7 +65,7 @@ impl Workers {
             ServedBy::Monitor { port, place } => {
                 let wakers = Box::new(bound.wakers());
                 self.on_switch(self.ports[&port].switch, move |worker, at| {
-                    if let Some(monitor) = worker.switch(at).monitor_mut(place) {
+                    if let Some(monitor) = worker.switch(at).mirror_mut(place) {
                         monitor.set_wake(wakers);
                     }
                 });

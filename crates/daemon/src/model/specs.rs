@@ -5,7 +5,7 @@
 use protocol::name::PortName;
 use protocol::{BoundRings, HostIf, PortKind};
 use ring::layout::RingCounts;
-use switch::{PortConfig, Sight};
+use switch::{MirrorSource, PortConfig};
 
 use super::keys::{GroupKey, PortKey, SwitchKey};
 use super::opening::Opening;
@@ -123,7 +123,7 @@ pub struct UnswitchedSpec {
     /// The region to use; `None` makes a new one.
     pub region: Option<u16>,
     /// Ports and directions that a monitor mirrors; empty for a null port.
-    pub sights: Vec<(PortKey, Sight)>,
+    pub sights: Vec<(PortKey, MirrorSource)>,
 }
 
 /// The rings of a port that one connection binds, and how.

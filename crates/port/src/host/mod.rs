@@ -169,7 +169,7 @@ fn write_out(
     link: &Link,
     to: &mut Vec<u8>,
 ) -> Result<usize, DropReason> {
-    let left = batch.left(delivery);
+    let left = batch.offload(delivery);
     to.extend(left.map_or([0; VNET_LEN], PendingOffload::bytes));
     to.resize(to.len() - VNET_LEN + header, 0);
     let start = to.len();

@@ -358,7 +358,7 @@ impl Xdp {
         delivery: Delivery,
         from: Giver<'_>,
     ) -> Result<usize, DropReason> {
-        let Some((piece, slot)) = batch.tradable(delivery, self.store.umem.region()) else {
+        let Some((piece, slot)) = batch.exchangeable(delivery, self.store.umem.region()) else {
             return self.put(batch, delivery);
         };
         let bytes = usize::from(piece.len());
@@ -374,7 +374,7 @@ impl Xdp {
             return self.put(batch, delivery);
         }
         if let Giver::Port(_) = from {
-            batch.exchange(delivery.frame, left);
+            batch.replace_buffer(delivery.frame, left);
         }
         self.queues[0].socket.push(&[Descriptor { address, len: piece.len().into(), options: 0 }]);
         Ok(bytes)
@@ -445,7 +445,7 @@ impl Adapter for Xdp {
         self.queues.iter_mut().for_each(|queue| queue.give_back(umem));
         batch.restart(umem.region());
         if let Some(trader) = self.store.trader {
-            batch.trade_for(trader);
+            batch.set_exchange(trader);
         }
         if !self.stalled && self.queues[0].socket.unsent() > 0 {
             self.kick();

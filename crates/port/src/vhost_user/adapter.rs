@@ -288,7 +288,7 @@ impl Taking<'_> {
     fn drain(&mut self, at: usize, ring: &mut Ring, buffers: &mut Buffers) -> Result<(), Broken> {
         // While memory is hot-plugged, queues can differ in memory for a moment; this one waits for
         // the next turn.
-        while self.has_room() && self.batch.may_lend(&ring.memory) {
+        while self.has_room() && self.batch.accepts_guest(&ring.memory) {
             buffers.clear();
             ring.queue.prefetch(&ring.memory);
             let Some(taken) = ring.queue.next(&ring.memory, buffers)? else { break };
@@ -328,9 +328,9 @@ impl Taking<'_> {
             if needs_offload(header) { PendingOffload::read(*header, bytes) } else { Ok(None) };
         let left = left.map_err(|_| DropReason::Offload)?;
         let bytes = u32::try_from(bytes).expect("bounded");
-        self.batch.push_lent(&ring.memory, &reader, bytes);
+        self.batch.push_guest(&ring.memory, &reader, bytes);
         if let Some(left) = left {
-            self.batch.push_left(left);
+            self.batch.push_offload(left);
         }
         Ok(())
     }
@@ -344,7 +344,7 @@ impl Taking<'_> {
         let header = u32::try_from(ring.header).expect("it is short");
         let frame = whole.behind(header);
         ring.memory.first(whole).is_some_and(is_blank)
-            && frame.is_some_and(|frame| self.batch.push_lent_piece(&ring.memory, frame))
+            && frame.is_some_and(|frame| self.batch.push_guest_slice(&ring.memory, frame))
     }
 }
 
@@ -444,7 +444,7 @@ fn put(
         taken.push(one);
     }
     let knows = ring.accepts.contain(Offloads::CHECKSUM);
-    let left = batch.left(delivery).filter(|_| knows).map_or([0; LEFT], PendingOffload::bytes);
+    let left = batch.offload(delivery).filter(|_| knows).map_or([0; LEFT], PendingOffload::bytes);
     let header = header(left, u16::try_from(taken.len()).expect("few"));
     let mut writer = Writer::new(&ring.memory, buffers.slices());
     writer.write(&header[..ring.header]);

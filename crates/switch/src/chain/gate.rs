@@ -168,7 +168,7 @@ impl Gate {
         self.pauses.iter().any(|pause| !pause.over && pause.ports.has(port))
     }
 
-    /// Is there anything to [tend](Self::tend)?
+    /// Is there anything to [refresh](Self::refresh)?
     pub(super) fn is_idle(&self) -> bool {
         self.pauses.is_empty()
     }
@@ -188,7 +188,7 @@ impl Gate {
 
     /// Opens for those who need not wait any longer; `early` is told of each chain whose older
     /// frames were not out.
-    pub(super) fn tend(
+    pub(super) fn refresh(
         &mut self,
         all: &mut [Service],
         now_ms: u64,

@@ -16,7 +16,7 @@ impl Switch {
         let Self { ports, steering, .. } = self;
         let Some(steering) = steering else { return };
         for service in steering.services_mut() {
-            let exact = service.is_unsettled();
+            let exact = service.is_moving();
             for instance in service.instances_mut() {
                 look(ports, instance, exact);
             }
@@ -48,7 +48,7 @@ impl Switch {
         let Some(steering) = steering else { return };
         for service in steering.services_mut() {
             service.instances_mut().iter_mut().for_each(|instance| look(ports, instance, true));
-            service.watch(now.as_ms());
+            service.check_stalls(now.as_ms());
         }
     }
 }

@@ -125,7 +125,7 @@ pub(crate) enum NextHop {
 pub struct Steering {
     roles: Box<[Role]>,
     /// Ports by which frames have come into chains: functions may say that theirs did.
-    brings: Box<[bool]>,
+    ingress: Box<[bool]>,
     services: Vec<Service>,
     chains: Vec<Option<Chain>>,
     past: Vec<(u8, Chain)>,
@@ -152,7 +152,7 @@ impl Steering {
     pub fn new(seed: u64, flows: usize, map: MapTable) -> Self {
         Self {
             roles: vec![Role::Plain; MAX_PORTS].into_boxed_slice(),
-            brings: vec![false; MAX_PORTS].into_boxed_slice(),
+            ingress: vec![false; MAX_PORTS].into_boxed_slice(),
             services: Vec::with_capacity(NUMBERS),
             chains: Vec::new(),
             past: Vec::new(),
@@ -213,7 +213,7 @@ impl Steering {
         let Self { gate, services, chain_stats, .. } = self;
         if !gate.is_idle() {
             let early = |chain: u8| chain_stats[usize::from(chain)].early += 1;
-            gate.tend(services, now.as_ms(), look, early);
+            gate.refresh(services, now.as_ms(), look, early);
         }
     }
 
@@ -316,7 +316,7 @@ impl Steering {
             return chain.out.leave(src);
         };
         self.chain_stats[usize::from(number)].entered += 1;
-        self.brings[src.index()] = true;
+        self.ingress[src.index()] = true;
         self.go_to_service(first, Metadata::entering(hash, src, number, chain.order))
     }
 
@@ -450,7 +450,7 @@ impl Steering {
     #[inline]
     fn leave(&mut self, src: PortId, meta: Metadata, out: Out) -> NextHop {
         let from = if meta.is_turned() { src } else { meta.port() };
-        if from != src && !self.brings[from.index()] && self.service_of(from).is_none() {
+        if from != src && !self.ingress[from.index()] && self.service_of(from).is_none() {
             return self.drop_in(meta.chain(), DropReason::Ingress);
         }
         match out {

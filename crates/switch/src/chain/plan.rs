@@ -105,7 +105,7 @@ impl Planner {
         let (is_new, last) = (self.last.is_none(), self.last.take().unwrap_or_default());
         let tables = (is_new || last != plan).then(|| Tables {
             roles: plan.roles(),
-            brings: plan.ingress.iter().map(|(port, _)| *port).collect(),
+            ingress: plan.ingress.iter().map(|(port, _)| *port).collect(),
             services: plan.new_services(&last),
             chains: plan.chains.clone(),
             past: plan.past.clone(),
@@ -243,7 +243,7 @@ impl Plan {
 /// What a worker is to have, and in the end what it had.
 pub struct Tables {
     roles: Box<[Role]>,
-    brings: Vec<PortId>,
+    ingress: Vec<PortId>,
     /// By number; `None`: as it was.
     services: Vec<Option<Service>>,
     chains: Vec<Option<Chain>>,
@@ -319,12 +319,12 @@ impl Steering {
         now: Now,
     ) -> Tables {
         std::mem::swap(&mut self.roles, &mut tables.roles);
-        tables.brings.iter().for_each(|port| self.brings[port.index()] = true);
+        tables.ingress.iter().for_each(|port| self.ingress[port.index()] = true);
         for (number, place) in tables.services.iter_mut().enumerate() {
             let Some(mut new) = place.take() else { continue };
             match self.services.get_mut(number) {
                 Some(old) => {
-                    new.succeed(old);
+                    new.take_over(old);
                     *place = Some(std::mem::replace(old, new));
                 }
                 None => self.services.push(new),
@@ -364,12 +364,12 @@ impl Steering {
 
     /// A port has gone. Its flows go to others from the next frame on: until the plan says so, too,
     /// all of them would be lost.
-    pub(crate) fn lose(&mut self, port: PortId) {
-        self.brings[port.index()] = false;
+    pub(crate) fn remove_port(&mut self, port: PortId) {
+        self.ingress[port.index()] = false;
         self.pace.forget(port);
         self.gate.forget(port);
         let role = std::mem::take(&mut self.roles[port.index()]);
         let Role::Instance(number) = role else { return };
-        self.services[usize::from(number)].lose(port);
+        self.services[usize::from(number)].remove_port(port);
     }
 }

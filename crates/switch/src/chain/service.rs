@@ -92,7 +92,7 @@ impl Instance {
     }
 
     /// Looks whether it does anything; true if that has changed.
-    fn watch(&mut self, now_ms: u64) -> bool {
+    fn check_stalls(&mut self, now_ms: u64) -> bool {
         let before = self.seen.filter(|&(read, _)| self.pending > 0 && read == self.read());
         let (_, since) = *self.seen.insert(before.unwrap_or((self.read(), now_ms)));
         let stalled = now_ms.saturating_sub(since) >= STALL_MS;
@@ -109,7 +109,7 @@ struct Bucket {
     last: u32,
 }
 
-const NOBODY: u16 = u16::MAX;
+const NONE: u16 = u16::MAX;
 
 /// A service.
 pub struct Service {
@@ -119,20 +119,20 @@ pub struct Service {
     /// The instances among which buckets were weighed, a bit each.
     weighed: u64,
     /// Buckets that are not where they are to be.
-    unsettled: bool,
+    moving: bool,
 }
 
 impl Service {
     /// One without instances.
     #[must_use]
     pub fn new() -> Self {
-        let bucket = Bucket { owner: NOBODY, wanted: NOBODY, last: 0 };
+        let bucket = Bucket { owner: NONE, wanted: NONE, last: 0 };
         Self {
             balance: Balance::Hash,
             instances: Vec::new(),
             buckets: vec![bucket; BUCKETS].into_boxed_slice(),
             weighed: 0,
-            unsettled: false,
+            moving: false,
         }
     }
 
@@ -142,12 +142,12 @@ impl Service {
         let instances = instances.iter().take(INSTANCES_MAX);
         let instances = instances.map(|&(port, number)| Instance::new(port, number)).collect();
         let mut service = Self { balance, instances, ..Self::new() };
-        service.settle();
+        service.rebalance();
         service
     }
 
     /// One of its instances has gone: its buckets are the others' at once.
-    pub(crate) fn lose(&mut self, port: PortId) {
+    pub(crate) fn remove_port(&mut self, port: PortId) {
         let Some(at) = self.instances.iter().position(|instance| instance.port == port) else {
             return;
         };
@@ -155,20 +155,20 @@ impl Service {
         let before = (1 << at) - 1;
         self.weighed = self.weighed & before | self.weighed >> 1 & !before;
         let renumber = |index: u16| match usize::from(index).cmp(&at) {
-            Ordering::Equal => NOBODY,
-            Ordering::Greater if index != NOBODY => index - 1,
+            Ordering::Equal => NONE,
+            Ordering::Greater if index != NONE => index - 1,
             _ => index,
         };
         for bucket in &mut self.buckets {
             (bucket.owner, bucket.wanted) = (renumber(bucket.owner), renumber(bucket.wanted));
         }
-        self.settle();
+        self.rebalance();
     }
 
     /// Takes the place of another: instances that stay keep what is known of them, and buckets stay
     /// with theirs until they can move. No bucket is weighed again, but those of who stalls.
-    pub(crate) fn succeed(&mut self, old: &Self) {
-        let mut moved = [NOBODY; INSTANCES_MAX];
+    pub(crate) fn take_over(&mut self, old: &Self) {
+        let mut moved = [NONE; INSTANCES_MAX];
         for (at, new) in (0..).zip(&mut self.instances) {
             let mut others = old.instances.iter();
             let Some(was) = others.position(|instance| instance.port == new.port) else { continue };
@@ -179,11 +179,11 @@ impl Service {
         }
         let alone = old.only().map(|only| only.sent);
         for (bucket, was) in self.buckets.iter_mut().zip(&old.buckets) {
-            bucket.owner = moved.get(usize::from(was.owner)).copied().unwrap_or(NOBODY);
+            bucket.owner = moved.get(usize::from(was.owner)).copied().unwrap_or(NONE);
             // Which frame was whose is not noted where there is no choice: all may be its.
             bucket.last = alone.unwrap_or(was.last);
         }
-        self.settle();
+        self.rebalance();
     }
 
     /// The instances.
@@ -206,11 +206,11 @@ impl Service {
     }
 
     /// Must more be known of its instances than how much room they have?
-    pub(crate) fn is_unsettled(&self) -> bool {
-        self.unsettled || self.balance == Balance::Least && self.instances.len() > 1
+    pub(crate) fn is_moving(&self) -> bool {
+        self.moving || self.balance == Balance::Least && self.instances.len() > 1
     }
 
-    fn settle(&mut self) {
+    fn rebalance(&mut self) {
         self.weigh();
         self.hand_over();
     }
@@ -242,13 +242,13 @@ impl Service {
     /// What is nobody's, or a stalled one's, moves at once.
     fn hand_over(&mut self) {
         let usable = self.usable();
-        self.unsettled = false;
+        self.moving = false;
         for bucket in &mut self.buckets {
             let owner = 1u64.checked_shl(bucket.owner.into()).unwrap_or(0);
             if owner & usable == 0 {
                 bucket.owner = bucket.wanted;
             }
-            self.unsettled |= bucket.owner != bucket.wanted;
+            self.moving |= bucket.owner != bucket.wanted;
         }
     }
 
@@ -289,13 +289,13 @@ impl Service {
     }
 
     /// Looks who does anything; true if the answer has changed.
-    pub(crate) fn watch(&mut self, now_ms: u64) -> bool {
-        let watch = |changed, instance: &mut Instance| instance.watch(now_ms) | changed;
+    pub(crate) fn check_stalls(&mut self, now_ms: u64) -> bool {
+        let watch = |changed, instance: &mut Instance| instance.check_stalls(now_ms) | changed;
         let changed = self.instances.iter_mut().fold(false, watch);
         if changed {
-            self.settle();
-        } else if self.unsettled {
-            self.unsettled = self.buckets.iter().any(|bucket| bucket.owner != bucket.wanted);
+            self.rebalance();
+        } else if self.moving {
+            self.moving = self.buckets.iter().any(|bucket| bucket.owner != bucket.wanted);
         }
         changed
     }
@@ -328,7 +328,7 @@ fn weight_of(number: u16) -> u64 {
 }
 
 fn narrow(index: Option<usize>) -> u16 {
-    index.and_then(|index| u16::try_from(index).ok()).unwrap_or(NOBODY)
+    index.and_then(|index| u16::try_from(index).ok()).unwrap_or(NONE)
 }
 
 #[cfg(test)]
@@ -356,7 +356,7 @@ mod tests {
     /// Control has planned it.
     fn plan(service: &mut Service, balance: Balance, instances: &[(PortId, u16)]) {
         let mut new = Service::planned(balance, instances);
-        new.succeed(service);
+        new.take_over(service);
         *service = new;
     }
 
@@ -438,11 +438,11 @@ mod tests {
         let before = map(&mut service);
         drain(&mut service);
         service.instances_mut()[1].pending = 5;
-        assert!(!service.watch(1000), "it has just got something");
-        assert!(service.watch(1000 + STALL_MS));
+        assert!(!service.check_stalls(1000), "it has just got something");
+        assert!(service.check_stalls(1000 + STALL_MS));
         assert!(map(&mut service).iter().all(|&at| at == 10));
         drain(&mut service);
-        assert!(service.watch(2000));
+        assert!(service.check_stalls(2000));
         assert_eq!(map(&mut service), before);
     }
 
@@ -452,8 +452,8 @@ mod tests {
         map(&mut service);
         drain(&mut service);
         service.instances_mut()[1].pending = 5;
-        service.watch(1000);
-        assert!(service.watch(1000 + STALL_MS));
+        service.check_stalls(1000);
+        assert!(service.check_stalls(1000 + STALL_MS));
         map(&mut service);
         drain(&mut service);
         service.instances_mut()[1].pending = 5;
@@ -482,7 +482,7 @@ mod tests {
                 let before = wanted(&service);
                 let at = service.instances.iter().position(|it| it.number == number % 8);
                 match (step, at) {
-                    (0, Some(at)) => service.lose(service.instances[at].port),
+                    (0, Some(at)) => service.remove_port(service.instances[at].port),
                     (1, None) => {
                         let numbers = service.instances.iter().map(|it| it.number);
                         let mut numbers: Vec<_> = numbers.chain([number % 8]).collect();
@@ -491,7 +491,7 @@ mod tests {
                     }
                     (2 | 3, Some(at)) => {
                         service.instances[at].stalled ^= true;
-                        service.settle();
+                        service.rebalance();
                     }
                     _ => continue,
                 }
@@ -522,12 +522,12 @@ mod tests {
         map(&mut service);
         set(&mut service, &[0, 1, 2]);
         service.instances_mut().iter_mut().for_each(|instance| instance.pending = 1);
-        service.watch(1);
-        assert!(service.is_unsettled());
+        service.check_stalls(1);
+        assert!(service.is_moving());
         drain(&mut service);
         map(&mut service);
-        service.watch(2);
-        assert!(!service.is_unsettled());
+        service.check_stalls(2);
+        assert!(!service.is_moving());
     }
 
     #[test]

@@ -294,7 +294,7 @@ impl Turn<'_> {
             }
             match self.next_hop_of(frame) {
                 Ok(NextHop::Function(dst, meta)) => {
-                    self.scratch.batch.set_mark(frame, meta.word());
+                    self.scratch.batch.set_metadata(frame, meta.word());
                     self.scratch.groups.link(dst, TagAction::Keep, run);
                 }
                 Ok(NextHop::Leave { from, out }) => self.leave(frame, from, out, &mut recent),
@@ -341,7 +341,7 @@ impl Turn<'_> {
         let (src, now) = (self.src, self.now);
         let steering = self.switch.steering.as_mut().expect("the caller has looked");
         if let Some(own) = steering.service_of(src) {
-            return Ok(match Metadata::read(entry.mark) {
+            return Ok(match Metadata::read(entry.metadata) {
                 Some(meta) => steering.hop(src, own, meta, entry.named),
                 // The function has made it.
                 None => NextHop::Leave { from: src, out: None },
@@ -363,14 +363,14 @@ impl Turn<'_> {
         out: Option<PortId>,
         recent: &mut Recent<(PortId, Option<PortId>), Egress>,
     ) {
-        let Taken { header, mark, .. } = self.scratch.batch.frames()[frame];
+        let Taken { header, metadata: mark, .. } = self.scratch.batch.frames()[frame];
         match recent.get(header, (from, out), || self.egress_leaving(from, out, header)) {
             Egress::Drop(reason) => self.count_end(mark, reason, 1),
             Egress::Flood(verdict) => self.flood_out(frame, from, &verdict),
             Egress::To(dst, tag) => {
                 // Until it is sent its mark says in which chain it may end.
                 if mark != 0 && self.is_function(dst) {
-                    self.scratch.batch.set_mark(frame, 0);
+                    self.scratch.batch.set_metadata(frame, 0);
                 }
                 self.scratch.groups.link(dst, tag, frame..frame + 1);
             }

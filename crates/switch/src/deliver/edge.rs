@@ -15,7 +15,7 @@ impl Turn<'_> {
         let mut at = 0;
         while at < count {
             let is_accepted = |&delivery: &Delivery| {
-                let left = self.scratch.batch.left(delivery);
+                let left = self.scratch.batch.offload(delivery);
                 left.is_none_or(|left| accepts.contain(left.left()))
             };
             let rest = &self.scratch.list[at..];

@@ -7,7 +7,7 @@ use ring::kring::{Refused, RxKring};
 use ring::metadata::Functions;
 
 use crate::decide::bridge::TagAction;
-use crate::mirror::{Monitors, Watch};
+use crate::mirror::{Mirrors, PortMirrors};
 use crate::model::port::Sent;
 use crate::model::stats::DropReason;
 use crate::receive::batch::{Batch, Delivery, prologue};
@@ -35,12 +35,12 @@ pub(crate) fn send_to_ring(
     batch: &mut Batch,
     list: &[Delivery],
     from: Option<Source<'_>>,
-    watch: &mut Option<(usize, &mut Watch, &mut Monitors)>,
+    taps: &mut Option<(usize, &mut PortMirrors, &mut Mirrors)>,
 ) -> Sent {
     let mut sent = Sent::default();
     rx.sync();
-    if let Some((queue, watch, monitors)) = watch {
-        watch.show_returned(*queue, rx, monitors);
+    if let Some((queue, port_mirrors, mirrors)) = taps {
+        port_mirrors.mirror_returned(*queue, rx, mirrors);
     }
     let shared = Arc::ptr_eq(batch.region(), rx.region());
     // A header that was taken off may have had a slot of its own: not the frame's, then.
@@ -63,19 +63,19 @@ pub(crate) fn send_to_ring(
         if marks {
             // Also none, where a rule or a static address leads past the chains: what the slot said
             // was of another frame.
-            rx.set_next_metadata(batch.frames()[usize::from(delivery.frame)].mark);
+            rx.set_next_metadata(batch.frames()[usize::from(delivery.frame)].metadata);
         }
         match put(rx, batch, *delivery, giver, functions) {
             Ok(bytes) => sent.delivered.add(1, u64::from(bytes)),
             Err(Unsent::Refused(why)) => sent.drops.add(refusal(why), 1),
             Err(Unsent::Foreign) => {
-                let mark = batch.frames()[usize::from(delivery.frame)].mark;
+                let mark = batch.frames()[usize::from(delivery.frame)].metadata;
                 foreign.iter_mut().for_each(|marks| marks.push(mark));
             }
         }
     }
-    if let Some((queue, watch, monitors)) = watch {
-        watch.show_received(*queue, rx, monitors);
+    if let Some((queue, port_mirrors, mirrors)) = taps {
+        port_mirrors.mirror_received(*queue, rx, mirrors);
     }
     rx.publish();
     sent
@@ -93,7 +93,7 @@ fn put(
     let entry = &batch.frames()[usize::from(delivery.frame)];
     if rx.vnet_header_len() != 0 {
         let head = prologue(entry.header, entry.bytes, delivery.tag);
-        let front = batch.front(delivery.frame, rx.vnet_header_len());
+        let front = batch.vnet_header(delivery.frame, rx.vnet_header_len());
         return rx.put_behind(front, batch.frame(entry), head).map_err(Unsent::Refused);
     }
     if let (TagAction::Keep, &[piece]) = (delivery.tag, batch.pieces(entry)) {
@@ -107,7 +107,7 @@ fn put(
             }
             (Some(Giver::Port(trader)), _) => {
                 if let Some(spare) = rx.put_exchanged(piece, trader).map_err(Unsent::Refused)? {
-                    batch.exchange(delivery.frame, spare);
+                    batch.replace_buffer(delivery.frame, spare);
                     return Ok(u32::from(piece.len()));
                 }
             }

@@ -68,25 +68,25 @@ impl Turn<'_> {
     ) -> Option<(Run, usize)> {
         let queue = self.queue;
         let pair = [self.src.index(), dst.index()];
-        let Switch { ports, monitors, .. } = &mut *self.switch;
+        let Switch { ports, mirrors, .. } = &mut *self.switch;
         let [Some(from), Some(to)] = ports.get_disjoint_mut(pair).ok()? else { return None };
         let (tx, rings) = (&mut from.plug.rings()?.tx[queue], to.plug.rings()?);
         let rx_queue = queue_of(queue, rings);
         let rx = &mut rings.rx[rx_queue];
         if rx.room() < budget {
             rx.sync();
-            if let Some(watch) = &mut to.watch {
-                watch.show_returned(rx_queue, rx, monitors);
+            if let Some(port_mirrors) = &mut to.mirrors {
+                port_mirrors.mirror_returned(rx_queue, rx, mirrors);
             }
         }
         let run = run(tx, rx);
         if run.frames > 0 || run.end == End::BadSlot {
-            if let Some(watch) = &mut to.watch {
-                watch.show_received(rx_queue, rx, monitors);
+            if let Some(port_mirrors) = &mut to.mirrors {
+                port_mirrors.mirror_received(rx_queue, rx, mirrors);
             }
             rx.publish();
-            from.stats.queues[queue].rx.add(u64::from(run.frames), run.bytes);
-            to.stats.queues[rx_queue].tx.add(u64::from(run.frames), run.bytes);
+            from.stats.queues[queue].tx.add(u64::from(run.frames), run.bytes);
+            to.stats.queues[rx_queue].rx.add(u64::from(run.frames), run.bytes);
             if !std::mem::replace(&mut to.rung, true) {
                 self.scratch.rung.push(dst);
             }
@@ -155,7 +155,7 @@ impl Turn<'_> {
     pub(crate) fn count_taken(&mut self, frames: u32, bytes: u64) {
         let queue = self.queue;
         if let Some(entry) = self.switch.entry_mut(self.src) {
-            entry.stats.queues[queue].rx.add(u64::from(frames), bytes);
+            entry.stats.queues[queue].tx.add(u64::from(frames), bytes);
         }
     }
 

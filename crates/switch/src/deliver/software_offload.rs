@@ -23,7 +23,7 @@ pub(crate) struct SoftwareOffload {
     bytes: Vec<u8>,
     segmenter: Option<Segmenter>,
     /// The metadata of the frame inside a chain of functions. All segments get it.
-    mark: u64,
+    metadata: u64,
     /// Memory of the segments.
     intake: Intake,
     pub batch: Batch,
@@ -37,7 +37,7 @@ impl SoftwareOffload {
         Self {
             bytes: Vec::with_capacity(FRAME_MAX as usize),
             segmenter: None,
-            mark: 0,
+            metadata: 0,
             intake,
             batch: Batch::new(frames),
             list: Vec::with_capacity(frames),
@@ -47,9 +47,9 @@ impl SoftwareOffload {
     /// Starts with a frame. [`fill`](Self::fill) makes its segments.
     pub fn begin(&mut self, batch: &Batch, delivery: Delivery) -> Result<(), DropReason> {
         self.bytes.clear();
-        self.mark = batch.frames()[usize::from(delivery.frame)].mark;
+        self.metadata = batch.frames()[usize::from(delivery.frame)].metadata;
         batch.append(delivery, &mut self.bytes);
-        let left = batch.left(delivery).ok_or(DropReason::Offload)?;
+        let left = batch.offload(delivery).ok_or(DropReason::Offload)?;
         let segmenter = Segmenter::new(left, &mut self.bytes).map_err(|_| DropReason::Offload)?;
         // With a tag it may have become longer than a frame can be.
         if segmenter.longest(&self.bytes) > FRAME_MAX as usize {
@@ -70,7 +70,7 @@ impl SoftwareOffload {
             let bytes = to_u32(pieces[0].len() + pieces[1].len());
             let frame = u16::try_from(self.batch.frames().len()).expect("a batch is small");
             self.batch.push_received(first, bytes);
-            self.batch.set_mark(frame.into(), self.mark);
+            self.batch.set_metadata(frame.into(), self.metadata);
             self.list.push(Delivery { frame, tag: TagAction::Keep });
         }
         self.segmenter = Some(rest);

@@ -183,7 +183,7 @@ impl Turn<'_> {
     /// Sends the list to one port. `alone`: no other port gets these frames, so their buffers may
     /// be swapped. `Some`: the port is full, and the one frame, which `may_wait`, waits for it.
     pub(crate) fn send(&mut self, dst: PortId, alone: bool, may_wait: bool) -> Option<Full> {
-        if self.scratch.batch.is_finished() {
+        if !self.scratch.batch.has_offloads() {
             return self.send_part(dst, Part::Batch(0..self.scratch.list.len()), alone, may_wait);
         }
         self.send_with_offloads(dst);
@@ -206,7 +206,7 @@ impl Turn<'_> {
             Part::Batch(part) => (&mut *batch, &list[part]),
             Part::Segments => (&mut software.batch, &software.list[..]),
         };
-        let Switch { ports, monitors, .. } = &mut *self.switch;
+        let Switch { ports, mirrors, .. } = &mut *self.switch;
         let Ok([Some(from), Some(to)]) = ports.get_disjoint_mut(pair) else {
             let lost = to_u32(list.len());
             self.count_drop(self.src, DropReason::DeadPort, lost);
@@ -219,11 +219,12 @@ impl Turn<'_> {
             (Plug::Adapter(adapter), Some(giver)) => adapter.send_owned(batch, list, giver),
             (Plug::Rings(rings, _), giver) => {
                 rx_queue = queue_of(queue, rings);
-                let mut watch = to.watch.as_deref_mut().map(|watch| (rx_queue, watch, monitors));
+                let port_mirrors = to.mirrors.as_deref_mut();
+                let mut taps = port_mirrors.map(|its| (rx_queue, its, mirrors));
                 let foreign = from_function.then_some(foreign);
                 let from = giver.map(|giver| Source { giver, foreign });
                 let rx = &mut rings.rx[rx_queue];
-                send_to_ring(rx, marks, batch, list, from, &mut watch)
+                send_to_ring(rx, marks, batch, list, from, &mut taps)
             }
         };
         let lost = list.len() as u64 - sent.delivered.frames;
@@ -237,7 +238,7 @@ impl Turn<'_> {
             }
             *crowded |= yields_core(&mut to.yields_left, &mut rings.rx[rx_queue]);
         }
-        to.stats.queues[rx_queue].tx += sent.delivered;
+        to.stats.queues[rx_queue].rx += sent.delivered;
         to.stats.drops += &sent.drops;
         if lost > 0 && self.switch.steering.is_some() {
             self.uncount_sent(dst, lost);
@@ -255,6 +256,6 @@ impl Turn<'_> {
 fn giver<'a>(from: &'a mut PortEntry, queue: usize, batch: &Batch) -> Option<Giver<'a>> {
     match &mut from.plug {
         Plug::Rings(rings, _) => Some(Giver::Ring(&rings.tx[queue])),
-        Plug::Adapter(_) => batch.trader().map(Giver::Port),
+        Plug::Adapter(_) => batch.exchange().map(Giver::Port),
     }
 }

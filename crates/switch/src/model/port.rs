@@ -45,7 +45,7 @@ pub trait Adapter: Notify {
     fn recv(&mut self, _batch: &mut Batch, _drops: &mut Drops) {}
 
     /// Says that the switch has delivered the batch, and returns it. Where frames went [by
-    /// exchange](Batch::trade_for), the batch holds the buffers that the adapter gets for them.
+    /// exchange](Batch::set_exchange), the batch holds the buffers that the adapter gets for them.
     fn take_back(&mut self, _batch: &Batch) {}
 
     /// Says that the switch has delivered the batch and reads its memory no more. `true`: the peer
@@ -55,7 +55,7 @@ pub trait Adapter: Notify {
     }
 
     /// Sends the listed frames in order. The adapter drops and counts what does not fit. A frame
-    /// with [work left to the device](Batch::left) comes here only if the adapter
+    /// with [work left to the device](Batch::offload) comes here only if the adapter
     /// [accepts](Adapter::accepts) that work.
     fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent;
 

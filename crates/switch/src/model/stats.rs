@@ -141,14 +141,14 @@ impl AddAssign<&Self> for Drops {
     }
 }
 
-/// Counters of one queue (a pair of rings), as the switch sees it: `rx` came from the client
-/// (netmap's transmit ring), `tx` went to it.
+/// Counters of one queue pair, as `ip -s link` shows them at the interface that is plugged into the
+/// port: `tx` counts what the port's user sends, `rx` what it receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStats {
-    /// Received by the switch.
-    pub rx: Counters,
-    /// Sent by the switch.
+    /// Frames from the port's user, which the switch has taken.
     pub tx: Counters,
+    /// Frames to the port's user, which the switch has delivered.
+    pub rx: Counters,
 }
 
 /// Counters of one port.
@@ -170,8 +170,8 @@ impl PortStats {
     /// All queues together.
     pub fn total(&self) -> QueueStats {
         self.queues.iter().fold(QueueStats::default(), |mut sum, queue| {
-            sum.rx += queue.rx;
             sum.tx += queue.tx;
+            sum.rx += queue.rx;
             sum
         })
     }

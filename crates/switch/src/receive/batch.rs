@@ -24,23 +24,23 @@ use crate::receive::slot_flags::SlotFlags;
 /// Most pieces of one frame: what its sender may use, its receiver gets.
 pub const FRAGS_MAX: usize = SLOTS_MAX as usize;
 
-/// Up to a fixed number of frames from one port, all in one region or in memory lent by a guest.
+/// Up to a fixed number of frames from one port, all in one region or in memory guest by a guest.
 #[derive(Debug)]
 pub struct Batch {
     region: Option<Arc<Region>>,
-    lent: Option<Arc<GuestMemory>>,
+    guest: Option<Arc<GuestMemory>>,
     /// The pieces of those that lie there.
     spans: Vec<GuestSlice>,
     frames: Vec<Entry>,
     frags: Vec<Frag>,
-    /// What was in front of each, if anything was.
-    fronts: Vec<VnetHeader>,
+    /// What was in header of each, if anything was.
+    vnet_headers: Vec<VnetHeader>,
     /// How many bytes of it.
-    front_len: u8,
+    vnet_header_len: u8,
     /// What is left to do to those that are not finished.
-    left: Vec<PendingOffload>,
+    offloads: Vec<PendingOffload>,
     /// Who has received them, if it takes other buffers for theirs.
-    trader: Option<Exchange>,
+    exchange: Option<Exchange>,
     capacity: usize,
     /// How many frames it takes. A run of segments counts for more than one: it may be more work.
     limit: usize,
@@ -53,7 +53,7 @@ const SEGMENTS_A_FRAME: usize = 8;
 /// Pieces of guests' memory that there is room for: of more the list grows.
 const SPANS: usize = 2048;
 /// In the place of an index: nothing is left to do.
-const FINISHED: u16 = u16::MAX;
+const NO_OFFLOAD: u16 = u16::MAX;
 
 /// A frame in a batch.
 #[derive(Clone, Copy, Debug)]
@@ -69,11 +69,11 @@ pub struct Entry {
     /// The service that it names, if it comes from a function.
     pub named: u8,
     /// Where it stands what is left to do.
-    left: u16,
-    /// It lies in memory that a guest has lent.
-    is_lent: bool,
+    offload: u16,
+    /// It lies in memory that a guest has guest.
+    in_guest: bool,
     /// What its slot will say of it, inside a chain of functions.
-    pub mark: u64,
+    pub metadata: u64,
     first: u32,
     count: u32,
 }
@@ -94,14 +94,14 @@ impl Batch {
         assert!((1..=usize::from(u16::MAX)).contains(&capacity));
         Self {
             region: None,
-            lent: None,
+            guest: None,
             spans: Vec::with_capacity(SPANS),
             frames: Vec::with_capacity(capacity),
             frags: Vec::with_capacity(capacity * 2 + FRAGS_MAX),
-            fronts: Vec::with_capacity(capacity),
-            front_len: 0,
-            left: Vec::with_capacity(capacity),
-            trader: None,
+            vnet_headers: Vec::with_capacity(capacity),
+            vnet_header_len: 0,
+            offloads: Vec::with_capacity(capacity),
+            exchange: None,
             capacity,
             limit: capacity,
             most: capacity,
@@ -110,28 +110,28 @@ impl Batch {
 
     /// Empties the batch.
     pub fn clear(&mut self) {
-        self.lent = None;
+        self.guest = None;
         self.spans.clear();
         self.frames.clear();
         self.frags.clear();
-        self.fronts.clear();
-        self.front_len = 0;
-        self.left.clear();
-        self.trader = None;
+        self.vnet_headers.clear();
+        self.vnet_header_len = 0;
+        self.offloads.clear();
+        self.exchange = None;
         self.limit = self.most;
     }
 
     /// The frames of this batch may be delivered by exchange: their pieces name the buffers that
     /// came for them when their [port](crate::model::port::Adapter::take_back) gets them back.
-    pub fn trade_for(&mut self, trader: Exchange) {
-        self.trader = Some(trader);
+    pub fn set_exchange(&mut self, exchange: Exchange) {
+        self.exchange = Some(exchange);
     }
 
     /// Who takes other buffers for those of the frames.
     #[inline]
     #[must_use]
-    pub fn trader(&self) -> Option<Exchange> {
-        self.trader
+    pub fn exchange(&self) -> Option<Exchange> {
+        self.exchange
     }
 
     /// A frame that came from a ring in one piece and is delivered as it is.
@@ -140,20 +140,20 @@ impl Batch {
     pub fn single(&self, delivery: Delivery) -> Option<Single> {
         let entry = &self.frames[usize::from(delivery.frame)];
         let slot = entry.slot.filter(|_| delivery.tag == TagAction::Keep)?;
-        Some(Single { slot, piece: self.frags[entry.first as usize], metadata: entry.mark })
+        Some(Single { slot, piece: self.frags[entry.first as usize], metadata: entry.metadata })
     }
 
     /// The only piece of a frame of this region that is delivered as it is, and its slot if it came
     /// from a ring.
     #[must_use]
-    pub fn tradable(
+    pub fn exchangeable(
         &self,
         delivery: Delivery,
         region: &Arc<Region>,
     ) -> Option<(Frag, Option<Index>)> {
         let entry = &self.frames[usize::from(delivery.frame)];
         let &[piece] = self.pieces(entry) else { return None };
-        let as_it_is = entry.left == FINISHED && delivery.tag == TagAction::Keep;
+        let as_it_is = entry.offload == NO_OFFLOAD && delivery.tag == TagAction::Keep;
         (as_it_is && Arc::ptr_eq(self.region(), region)).then_some((piece, entry.slot))
     }
 
@@ -164,7 +164,7 @@ impl Batch {
     }
 
     /// A frame of one piece went by its buffer, and this one came for it.
-    pub fn exchange(&mut self, frame: u16, spare: BufferIndex) {
+    pub fn replace_buffer(&mut self, frame: u16, spare: BufferIndex) {
         let first = self.frames[usize::from(frame)].first as usize;
         self.frags[first] = self.frags[first].in_buffer(spare);
     }
@@ -214,7 +214,7 @@ impl Batch {
         let region = self.region.as_ref().expect("a batch is restarted before it is filled");
         let header = Header::new(region.header(self.frags[first]).to_le_bytes());
         let count = to_u32(self.frags.len() - first);
-        let ([_, named], first, left) = (flags.to_le_bytes(), to_u32(first), FINISHED);
+        let ([_, named], first, left) = (flags.to_le_bytes(), to_u32(first), NO_OFFLOAD);
         let (slot, flags) = (Some(slot).filter(|_| count == 1), SlotFlags::new(flags, count > 1));
         self.frames.push(Entry {
             header,
@@ -222,11 +222,11 @@ impl Batch {
             slot,
             flags,
             named,
-            mark: 0,
-            left,
+            metadata: 0,
+            offload: left,
             first,
             count,
-            is_lent: false,
+            in_guest: false,
         });
     }
 
@@ -235,30 +235,30 @@ impl Batch {
         let region = self.region.as_ref().expect("a batch is restarted before it is filled");
         let header = Header::new(region.header(self.frags[first]).to_le_bytes());
         let count = to_u32(self.frags.len() - first);
-        let (first, flags, left) = (to_u32(first), SlotFlags::NONE, FINISHED);
+        let (first, flags, left) = (to_u32(first), SlotFlags::NONE, NO_OFFLOAD);
         self.frames.push(Entry {
             header,
             bytes,
             slot: None,
             flags,
             named: 0,
-            mark: 0,
-            left,
+            metadata: 0,
+            offload: left,
             first,
             count,
-            is_lent: false,
+            in_guest: false,
         });
     }
 
-    /// Pushes a frame that lies in memory lent by a guest: all that is left to be read. The memory
+    /// Pushes a frame that lies in memory guest by a guest: all that is left to be read. The memory
     /// is used until the batch is cleared; all such frames of a batch lie in one.
-    pub fn push_lent(&mut self, memory: &Arc<GuestMemory>, frame: &Reader<'_>, bytes: u32) {
+    pub fn push_guest(&mut self, memory: &Arc<GuestMemory>, frame: &Reader<'_>, bytes: u32) {
         let first = self.spans.len();
         frame.rest(&mut self.spans);
-        let lent = self.lent.get_or_insert_with(|| memory.clone());
-        assert!(Arc::ptr_eq(lent, memory), "one memory in a batch");
+        let guest = self.guest.get_or_insert_with(|| memory.clone());
+        assert!(Arc::ptr_eq(guest, memory), "one memory in a batch");
         let mut header = [0; 16];
-        let pieces = Pieces::Guest(lent, &self.spans[first..]);
+        let pieces = Pieces::Guest(guest, &self.spans[first..]);
         Frame { pieces, bytes }.prefix(&mut header);
         self.push_spans(header, bytes, first);
     }
@@ -266,12 +266,12 @@ impl Batch {
     /// The same for one that lies in one piece; `false`: it has no whole header.
     #[inline]
     #[must_use]
-    pub fn push_lent_piece(&mut self, memory: &Arc<GuestMemory>, frame: GuestSlice) -> bool {
+    pub fn push_guest_slice(&mut self, memory: &Arc<GuestMemory>, frame: GuestSlice) -> bool {
         let Some(header) = memory.first(frame) else { return false };
         let first = self.spans.len();
         self.spans.push(frame);
-        let lent = self.lent.get_or_insert_with(|| memory.clone());
-        assert!(Arc::ptr_eq(lent, memory), "one memory in a batch");
+        let guest = self.guest.get_or_insert_with(|| memory.clone());
+        assert!(Arc::ptr_eq(guest, memory), "one memory in a batch");
         self.push_spans(header, frame.len(), first);
         true
     }
@@ -280,61 +280,63 @@ impl Batch {
     #[inline]
     fn push_spans(&mut self, header: [u8; 16], bytes: u32, first: usize) {
         let (count, flags) = (to_u32(self.spans.len() - first), SlotFlags::NONE);
-        let (header, first, left) = (Header::new(header), to_u32(first), FINISHED);
-        let (slot, named, mark, is_lent) = (None, 0, 0, true);
-        let entry = Entry { header, bytes, slot, flags, named, left, is_lent, mark, first, count };
+        let (header, first, offload) = (Header::new(header), to_u32(first), NO_OFFLOAD);
+        let (slot, named, metadata, in_guest) = (None, 0, 0, true);
+        let entry =
+            Entry { header, bytes, slot, flags, named, offload, in_guest, metadata, first, count };
         self.frames.push(entry);
     }
 
     /// May frames be pushed that lie in this memory?
     #[must_use]
-    pub fn may_lend(&self, memory: &Arc<GuestMemory>) -> bool {
-        self.lent.as_ref().is_none_or(|lent| Arc::ptr_eq(lent, memory))
+    pub fn accepts_guest(&self, memory: &Arc<GuestMemory>) -> bool {
+        self.guest.as_ref().is_none_or(|guest| Arc::ptr_eq(guest, memory))
     }
 
     /// This is to be said of the frame that was pushed last.
-    pub fn push_left(&mut self, left: PendingOffload) {
+    pub fn push_offload(&mut self, left: PendingOffload) {
         let frame = self.frames.last_mut().expect("a frame was pushed");
-        frame.left = u16::try_from(self.left.len()).expect("a batch is small");
+        frame.offload = u16::try_from(self.offloads.len()).expect("a batch is small");
         let segments = left.segments(frame.bytes as usize);
         self.limit = self.limit.saturating_sub(segments / SEGMENTS_A_FRAME);
-        self.left.push(left);
+        self.offloads.push(left);
     }
 
-    /// Is nothing left to do to any of them?
+    /// Whether any frame has a pending offload.
     #[inline]
     #[must_use]
-    pub fn is_finished(&self) -> bool {
-        self.left.is_empty()
+    pub fn has_offloads(&self) -> bool {
+        !self.offloads.is_empty()
     }
 
     /// What is left to do to a frame, as it is to be delivered.
     #[inline]
     #[must_use]
-    pub fn left(&self, delivery: Delivery) -> Option<PendingOffload> {
-        let left = self.frames[usize::from(delivery.frame)].left;
-        (left != FINISHED).then(|| self.left[usize::from(left)].moved(delivery.tag.growth()))
+    pub fn offload(&self, delivery: Delivery) -> Option<PendingOffload> {
+        let left = self.frames[usize::from(delivery.frame)].offload;
+        (left != NO_OFFLOAD).then(|| self.offloads[usize::from(left)].moved(delivery.tag.growth()))
     }
 
-    /// The frame that was pushed last had this in front of it, so many bytes, as all others have.
-    pub fn push_front(&mut self, front: VnetHeader, len: u8) {
-        self.fronts.push(front);
-        self.front_len = len;
-        debug_assert_eq!(self.fronts.len(), self.frames.len());
+    /// The frame that was pushed last had this in header of it, so many bytes, as all others have.
+    pub fn push_vnet_header(&mut self, header: VnetHeader, len: u8) {
+        self.vnet_headers.push(header);
+        self.vnet_header_len = len;
+        debug_assert_eq!(self.vnet_headers.len(), self.frames.len());
     }
 
-    /// What is in front of a frame for a port that wants `len` bytes there: what was there, if it
+    /// What is in header of a frame for a port that wants `len` bytes there: what was there, if it
     /// was as long, else zeros.
     #[must_use]
-    pub fn front(&self, frame: u16, len: u8) -> &[u8] {
+    pub fn vnet_header(&self, frame: u16, len: u8) -> &[u8] {
         const NOTHING: VnetHeader = [0; VNET_HEADER_MAX];
-        let front = self.fronts.get(usize::from(frame)).filter(|_| len == self.front_len);
-        &front.unwrap_or(&NOTHING)[..usize::from(len)]
+        let header =
+            self.vnet_headers.get(usize::from(frame)).filter(|_| len == self.vnet_header_len);
+        &header.unwrap_or(&NOTHING)[..usize::from(len)]
     }
 
     /// What the slot of a frame will say of it.
-    pub(crate) fn set_mark(&mut self, frame: usize, mark: u64) {
-        self.frames[frame].mark = mark;
+    pub(crate) fn set_metadata(&mut self, frame: usize, metadata: u64) {
+        self.frames[frame].metadata = metadata;
     }
 
     /// Forgets all frames after the first `count`.
@@ -363,19 +365,19 @@ impl Batch {
         self.region.as_ref().expect("a batch with frames has a region")
     }
 
-    /// The pieces of a frame in a region; of a lent one, none.
+    /// The pieces of a frame in a region; of a guest one, none.
     #[inline]
     #[must_use]
     pub fn pieces(&self, entry: &Entry) -> &[Frag] {
-        let count = if entry.is_lent { 0 } else { entry.count as usize };
+        let count = if entry.in_guest { 0 } else { entry.count as usize };
         &self.frags[if count == 0 { 0 } else { entry.first as usize }..][..count]
     }
 
     /// A frame as the port format takes it.
     #[must_use]
     pub fn frame(&self, entry: &Entry) -> Frame<'_> {
-        let pieces = match &self.lent {
-            Some(memory) if entry.is_lent => {
+        let pieces = match &self.guest {
+            Some(memory) if entry.in_guest => {
                 let spans = &self.spans[entry.first as usize..][..entry.count as usize];
                 Pieces::Guest(memory, spans)
             }
@@ -389,7 +391,7 @@ impl Batch {
     #[must_use]
     pub fn plain(&self, delivery: Delivery) -> Option<(Frame<'_>, u128)> {
         let entry = &self.frames[usize::from(delivery.frame)];
-        let as_it_is = entry.left == FINISHED && delivery.tag == TagAction::Keep;
+        let as_it_is = entry.offload == NO_OFFLOAD && delivery.tag == TagAction::Keep;
         as_it_is.then(|| (self.frame(entry), u128::from_le_bytes(entry.header.bytes())))
     }
 

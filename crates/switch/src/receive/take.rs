@@ -133,26 +133,26 @@ impl Turn<'_> {
     /// Mirrors the frames that the client has sent, before the switch takes them.
     #[inline]
     pub(crate) fn mirror_sent(&mut self) {
-        let Switch { ports, monitors, .. } = &mut *self.switch;
+        let Switch { ports, mirrors, .. } = &mut *self.switch;
         if let Some(Some(entry)) = ports.get_mut(self.src.index())
-            && let Some(watch) = &mut entry.watch
+            && let Some(port_mirrors) = &mut entry.mirrors
             && let Some(rings) = entry.plug.rings()
         {
-            watch.show_sent(self.queue, &rings.tx[self.queue], monitors);
+            port_mirrors.mirror_sent(self.queue, &rings.tx[self.queue], mirrors);
         }
     }
 
     /// Mirrors the slots that the client has read and returned.
     #[cold]
     pub(crate) fn mirror_returned(&mut self) {
-        let Switch { ports, monitors, .. } = &mut *self.switch;
+        let Switch { ports, mirrors, .. } = &mut *self.switch;
         if let Some(Some(entry)) = ports.get_mut(self.src.index())
-            && let Some(watch) = &mut entry.watch
+            && let Some(port_mirrors) = &mut entry.mirrors
             && let Some(rings) = entry.plug.rings()
         {
             for (queue, rx) in rings.rx.iter_mut().enumerate().filter(|(_, rx)| rx.is_mirrored()) {
                 rx.sync();
-                watch.show_returned(queue, rx, monitors);
+                port_mirrors.mirror_returned(queue, rx, mirrors);
             }
         }
     }
@@ -190,9 +190,9 @@ impl Turn<'_> {
                 Some(Taken::Bad(why)) => entry.stats.drops.add(bad_slot(why), 1),
                 Some(Taken::Frame { bytes, slot, flags }) => {
                     batch.push(first, bytes, slot, flags);
-                    batch.set_mark(batch.frames().len() - 1, mark);
+                    batch.set_metadata(batch.frames().len() - 1, mark);
                     if tx.vnet_header_len() != 0 {
-                        batch.push_front(tx.vnet_header(), tx.vnet_header_len());
+                        batch.push_vnet_header(tx.vnet_header(), tx.vnet_header_len());
                     }
                 }
             }

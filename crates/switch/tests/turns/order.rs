@@ -399,7 +399,7 @@ fn no_frame_is_overtaken_whatever_is_changed_under_load() {
         let full = (0..FUNCTIONS.end).map(|port| stats(port).drops.get(DropReason::NoRoom));
         let lost = full.sum::<u64>() + stats(0).drops.get(DropReason::ChainFull);
         let sent: u64 = world.sent.iter().copied().map(u64::from).sum();
-        let out = stats(1).total().tx.frames;
+        let out = stats(1).total().rx.frames;
         assert_eq!(out + lost, sent, "seed {seed}");
         (changes, arrived) = (changes + world.changes, arrived + out);
     }

@@ -10,7 +10,7 @@ use protocol::name::{PortName, SwitchName};
 use protocol::{Bind, BindKind, BoundRings, MonitorOf};
 use ring::cursor::RingSize;
 use ring::layout::{MAX_RINGS, RingCounts};
-use switch::{Moment, Sight};
+use switch::{MirrorPoint, MirrorSource};
 
 use super::attach::Awaited;
 use super::netmap::{answer, binder, claim, new_shared};
@@ -33,7 +33,7 @@ struct Plan {
     region: Option<u16>,
     /// The region becomes its user's common one.
     common: bool,
-    sights: Vec<(PortKey, Sight)>,
+    sights: Vec<(PortKey, MirrorSource)>,
 }
 
 impl<D: Datapath> Control<D> {
@@ -142,16 +142,17 @@ fn sights(
     of: MonitorOf,
     bind: &Bind,
     counts: RingCounts,
-) -> Result<Vec<(PortKey, Sight)>, Refusal> {
+) -> Result<Vec<(PortKey, MirrorSource)>, Refusal> {
     let rings = claim(bind, counts)?;
     let range = |rings: BoundRings| rings.first..rings.first + rings.count;
-    let received = if of.zero_copy { Moment::Returned } else { Moment::Received };
+    let received = if of.zero_copy { MirrorPoint::Returned } else { MirrorPoint::Received };
     let sent = match port.peer.filter(|_| of.zero_copy) {
-        Some(peer) => (peer, Moment::SentReturned),
-        None => (port.key, Moment::Sent),
+        Some(peer) => (peer, MirrorPoint::SentReturned),
+        None => (port.key, MirrorPoint::Sent),
     };
     let both = [(of.rx, (port.key, received), rings.rx), (of.tx, sent, rings.tx)];
     let seen = both.into_iter().filter(|(wanted, _, rings)| *wanted && rings.count > 0);
-    let sight = |(_, (key, moment), rings)| (key, Sight { moment, rings: range(rings) });
+    let sight =
+        |(_, (key, moment), rings)| (key, MirrorSource { point: moment, rings: range(rings) });
     Ok(seen.map(sight).collect())
 }

@@ -41,7 +41,7 @@ use port::sys::{Doorbell, Rung};
 use ring::doorbell::store_load_fence;
 use ring::leaver::Leaver;
 use rustix::thread::sched_yield;
-use switch::{Full, Monitor, Now, Plug, PortConfig, Scratch, Sight, Switch};
+use switch::{Full, Mirror, MirrorSource, Now, Plug, PortConfig, Scratch, Switch};
 
 use crate::engine::reclaimer::Reclaimer;
 use idle::{Idle, IdleStrategy, Next};
@@ -595,12 +595,12 @@ impl Worker {
     pub fn add_monitor(
         &mut self,
         switch: usize,
-        monitor: Monitor,
-        sights: Vec<(u32, PortId, Sight)>,
+        monitor: Mirror,
+        sights: Vec<(u32, PortId, MirrorSource)>,
     ) -> usize {
-        let place = self.switch(switch).add_monitor(monitor);
+        let place = self.switch(switch).add_mirror(monitor);
         for (number, id, sight) in sights {
-            self.switch(switch).watch(id, place, sight);
+            self.switch(switch).mirror_port(id, place, sight);
             // A port that rests is armed for what it sends only.
             self.activate(number);
         }
@@ -613,7 +613,8 @@ impl Worker {
         const WORK: u32 = 32_768;
         let (mut work, (first, mut port)) = (WORK, from);
         for (at, switch) in self.switches.iter().enumerate().skip(first) {
-            if let Some(next) = switch.as_ref().and_then(|it| it.settle(leaver, port, &mut work)) {
+            if let Some(next) = switch.as_ref().and_then(|it| it.reconcile(leaver, port, &mut work))
+            {
                 return Some((at, next));
             }
             port = 0;

@@ -265,7 +265,7 @@ fn post<'f>(
     if bytes < LONG {
         return list.copy(queue, |to| write_out(batch, delivery, HEADER, link, to).map(drop));
     }
-    let left = batch.left(delivery);
+    let left = batch.offload(delivery);
     if !link.takes(left.map_or(bytes, |left| left.longest(bytes))) {
         return Err(DropReason::TooLong);
     }
@@ -288,7 +288,7 @@ fn push(
     take(checked.as_ref().map_or(0, |(bytes, _)| *bytes), batch.frags());
     let (bytes, left) = checked?;
     batch.push_received(first, u32::try_from(bytes).expect("bounded"));
-    left.into_iter().for_each(|left| batch.push_left(left));
+    left.into_iter().for_each(|left| batch.push_offload(left));
     Ok(())
 }
 

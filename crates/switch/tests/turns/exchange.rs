@@ -47,7 +47,7 @@ impl Desk {
 impl Adapter for Desk {
     fn recv(&mut self, batch: &mut Batch, _: &mut Drops) {
         batch.restart(self.umem.region());
-        batch.trade_for(self.trader);
+        batch.set_exchange(self.trader);
         while batch.has_room()
             && let Ok(frame) = self.arrived.try_recv()
         {
@@ -67,7 +67,7 @@ impl Adapter for Desk {
 
     fn send_owned(&mut self, batch: &mut Batch, list: &[Delivery], from: Giver<'_>) -> Sent {
         Sent::each(list, |delivery| {
-            let Some((piece, slot)) = batch.tradable(delivery, self.umem.region()) else {
+            let Some((piece, slot)) = batch.exchangeable(delivery, self.umem.region()) else {
                 return Ok(self.copied(batch, delivery));
             };
             let spare = self.stock.pop().expect("there are enough");
@@ -76,7 +76,7 @@ impl Adapter for Desk {
                 return Ok(self.copied(batch, delivery));
             }
             if let Giver::Port(_) = from {
-                batch.exchange(delivery.frame, spare);
+                batch.replace_buffer(delivery.frame, spare);
             }
             let mut frame = vec![0; piece.len().into()];
             self.umem.read(piece, 0, &mut frame);

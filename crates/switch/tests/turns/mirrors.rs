@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use switch::{Moment, Monitor, Sight};
+use switch::{Mirror, MirrorPoint, MirrorSource};
 
 use super::*;
 
@@ -17,8 +17,8 @@ impl Wake for Count {
 }
 
 impl Net {
-    /// A monitor in a region of its own; returns its place and its client's number.
-    fn add_monitor(&mut self, woken: &Arc<AtomicU32>) -> (usize, usize) {
+    /// A mirror in a region of its own; returns its place and its client's number.
+    fn add_mirror(&mut self, woken: &Arc<AtomicU32>) -> (usize, usize) {
         let port = PortLayout::new(FIRST_BLOCK, counts());
         let size = port.end() - FIRST_BLOCK;
         let layout = RegionLayout::new(size, DEFAULT_STRIDE, counts().buffers()).expect("legal");
@@ -27,12 +27,12 @@ impl Net {
         let client = Region::attach(fd.as_fd(), layout).expect("sealed");
         let (tx, rx) = (TxRing::new(&client, &port, 0), RxRing::new(&client, &port, 0));
         self.clients.push(Client { tx, rx, region: client });
-        let monitor = Monitor::new(Krings::new(&region, &port), Box::new(Count(woken.clone())));
-        (self.switch.add_monitor(monitor), self.clients.len() - 1)
+        let mirror = Mirror::new(Krings::new(&region, &port), Box::new(Count(woken.clone())));
+        (self.switch.add_mirror(mirror), self.clients.len() - 1)
     }
 
-    fn watch(&mut self, port: usize, place: usize, moment: Moment) {
-        self.switch.watch(id(port), place, Sight { moment, rings: 0..1 });
+    fn mirror_port(&mut self, port: usize, place: usize, point: MirrorPoint) {
+        self.switch.mirror_port(id(port), place, MirrorSource { point, rings: 0..1 });
     }
 }
 
@@ -45,9 +45,9 @@ fn a_monitor_sees_what_a_port_sends_and_receives_whichever_way_it_goes() {
     let mut net = Net::learning(3);
     net.introduce();
     let woken = Arc::default();
-    let (place, eye) = net.add_monitor(&woken);
-    net.watch(1, place, Moment::Sent);
-    net.watch(1, place, Moment::Received);
+    let (place, eye) = net.add_mirror(&woken);
+    net.mirror_port(1, place, MirrorPoint::Sent);
+    net.mirror_port(1, place, MirrorPoint::Received);
     let mut seen = Vec::new();
     // A run, a flood, interleaved destinations, a chain, and what is dropped.
     net.send(0, &frames(1, 0, 10));
@@ -70,7 +70,7 @@ fn a_monitor_sees_what_a_port_sends_and_receives_whichever_way_it_goes() {
     seen.extend([whole, lost]);
     assert_eq!(net.received(eye), seen);
     assert_eq!(net.received(1).len(), 14);
-    net.switch.remove_monitor(place).expect("there it was");
+    net.switch.remove_mirror(place).expect("there it was");
     net.send(0, &frames(1, 0, 3));
     net.turn(0);
     assert_eq!((net.received(eye).len(), net.received(1).len()), (0, 3));
@@ -81,8 +81,8 @@ fn a_monitor_that_sleeps_is_woken_and_one_that_does_not_read_holds_nobody_up() {
     let mut net = Net::learning(2);
     net.introduce();
     let woken: Arc<AtomicU32> = Arc::default();
-    let (place, eye) = net.add_monitor(&woken);
-    net.watch(1, place, Moment::Received);
+    let (place, eye) = net.add_mirror(&woken);
+    net.mirror_port(1, place, MirrorPoint::Received);
     assert!(net.clients[eye].rx.arm(1));
     for _ in 0..10 {
         net.send(0, &frames(1, 0, 15));
@@ -91,16 +91,16 @@ fn a_monitor_that_sleeps_is_woken_and_one_that_does_not_read_holds_nobody_up() {
     }
     assert_eq!(woken.load(Ordering::Relaxed), 1);
     assert_eq!(net.received(eye).len(), 31);
-    let monitor = net.switch.remove_monitor(place).expect("there it was");
-    assert_eq!(monitor.missed(), 150 - 31);
+    let mirror = net.switch.remove_mirror(place).expect("there it was");
+    assert_eq!(mirror.missed(), 150 - 31);
 }
 
 #[test]
 fn what_has_been_returned_is_seen_before_the_slot_is_used_again() {
     let mut net = Net::learning(2);
     net.introduce();
-    let (place, eye) = net.add_monitor(&Arc::default());
-    net.watch(1, place, Moment::Returned);
+    let (place, eye) = net.add_mirror(&Arc::default());
+    net.mirror_port(1, place, MirrorPoint::Returned);
     let (mut seen, mut sent) = (Vec::new(), Vec::new());
     for _ in 0..20 {
         sent.extend(frames(1, 0, 15));
@@ -114,6 +114,6 @@ fn what_has_been_returned_is_seen_before_the_slot_is_used_again() {
     net.turn(1);
     seen.extend(net.received(eye));
     assert_eq!(seen, sent);
-    net.switch.remove_monitor(place);
+    net.switch.remove_mirror(place);
     assert_eq!(net.drops(1, DropReason::NoRoom), 0);
 }

@@ -32,9 +32,9 @@ fn a_header_is_passed_on_to_ports_that_have_the_same_and_zeros_to_others() {
     assert_eq!(net.received(1), [behind(&HEADER, &frames[0])]);
     assert_eq!(net.received(2), [behind(&[0; 10], &frames[1])]);
     assert_eq!(net.received(3), [frames[2].clone()]);
-    let sender = net.switch.stats(id(0)).expect("a port").total().rx;
+    let sender = net.switch.stats(id(0)).expect("a port").total().tx;
     assert_eq!((sender.frames, sender.bytes), (1 + 3, 60 + 61 + 62 + 63), "headers do not count");
-    let receiver = net.switch.stats(id(1)).expect("a port").total().tx;
+    let receiver = net.switch.stats(id(1)).expect("a port").total().rx;
     assert_eq!(receiver.bytes, 3 * 60 + 61);
 }
 

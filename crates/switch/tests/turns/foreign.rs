@@ -292,7 +292,7 @@ impl Net {
         let (region, layout) = (host.region().clone(), *host.layout());
         drop(host);
         let leaver = Leaver::new(region.clone(), &layout);
-        assert_eq!(self.switch.settle(&leaver, 0, &mut u32::MAX.clone()), None);
+        assert_eq!(self.switch.reconcile(&leaver, 0, &mut u32::MAX.clone()), None);
         leaver.release();
         let own = region.take(Owner::of(&layout), counts().buffers() as usize);
         assert_eq!(own.len(), counts().buffers() as usize, "none is lost");
