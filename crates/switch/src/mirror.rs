@@ -103,6 +103,7 @@ impl Mirror {
         let before = rx.tail();
         rx.sync();
         self.missed += fill(rx);
+        debug_assert!(rx.room() <= rx.capacity(), "a mirror gets what fits");
         if rx.tail() == before {
             return;
         }

@@ -1,7 +1,8 @@
-//! A switch: its tables and its ports.
+//! The switch at rest: ports come and go, settings change, counters are read.
 //!
-//! This file is the switch at rest: ports come and go, settings change, counters are read. How
-//! frames move is in [`crate::turn`].
+//! A `Switch` owns its ports, the bridge with its tables, its mirrors, and the tables of its chains
+//! if its forwarding function is `chain`. One worker owns the switch, and calls it between two
+//! batches. [`crate::turn`] moves the frames.
 
 use packet::PortId;
 use ring::doorbell::store_load_fence;
@@ -24,7 +25,7 @@ pub struct Switch {
     pub(crate) bridge: Bridge,
     pub(crate) ports: Vec<Option<Box<Entry>>>,
     pub(crate) mirrors: Mirrors,
-    /// Some port asks to be waited for.
+    /// Some port has `on_full = wait`.
     pub(crate) has_backpressure: bool,
     /// Where the forwarding function is `chain`.
     pub(crate) steering: Option<Box<Steering>>,
@@ -39,11 +40,11 @@ pub(crate) struct Entry {
     pub(crate) stats: PortStats,
     pub(crate) cache: VerdictCache,
     pub(crate) on_full: OnFull,
-    /// Got something in this turn, and perhaps sleeps.
+    /// The port has got something in this turn, and its client may sleep.
     pub(crate) rung: bool,
-    /// How often its client is still to be given way before it takes frames again.
+    /// How often the worker still yields its core to the client before the client reads again.
     pub(crate) yields_left: u8,
-    /// Who looks at it.
+    /// The mirrors of the port.
     pub(crate) mirrors: Option<Box<PortMirrors>>,
 }
 
@@ -75,8 +76,8 @@ impl Switch {
         &mut self.bridge
     }
 
-    /// Changes its settings. Returns what was known of flows, if that is no longer needed: memory
-    /// that takes long to give back, which is better done by somebody who moves no frames.
+    /// Changes the settings of the switch. Returns a flow cache that it needs no more: to free it
+    /// takes long, so a thread that moves no frames should do it.
     pub fn set_config(&mut self, config: SwitchConfig) -> Option<FlowCache> {
         self.bridge.set_config(config);
         self.steering.as_mut()?.set_flows(config.fdb_capacity)
@@ -95,6 +96,7 @@ impl Switch {
         let stats = PortStats::new(plug.queues());
         let on_full = config.on_full;
         self.bridge.add_port(id, config);
+        assert!(stats.queues.len() == plug.queues(), "a row of counters for each queue");
         let cache = VerdictCache::default();
         let entry =
             Entry { plug, stats, cache, on_full, rung: false, yields_left: 0, mirrors: None };
@@ -128,8 +130,9 @@ impl Switch {
             self.ports.iter().flatten().any(|entry| entry.on_full == OnFull::Wait);
     }
 
-    /// A member of a trust group has left, from here or from another switch: the others settle,
-    /// from the port at `from` on, until that took as long as `work` slots. `Some`: so far it is.
+    /// Reconciles the members of a trust group with one that has left, here or in another switch.
+    /// Begins with the port at `from`, and stops after as much work as `work` slots take. `Some`:
+    /// the port to go on with.
     pub fn reconcile(&self, leaver: &Leaver, from: usize, work: &mut u32) -> Option<usize> {
         for (at, entry) in self.ports.iter().enumerate().skip(from) {
             if *work == 0 {
@@ -145,7 +148,7 @@ impl Switch {
         None
     }
 
-    /// Adds a mirror, which sees nothing yet; returns its place.
+    /// Adds a mirror, which gets nothing yet; returns its place.
     pub fn add_mirror(&mut self, mirror: Mirror) -> usize {
         self.mirrors.add(mirror)
     }
@@ -167,7 +170,7 @@ impl Switch {
         self.mirrors.remove(place)
     }
 
-    /// From now on a mirror sees this of a port that has rings.
+    /// Lets a mirror get these frames of a port with rings.
     pub fn mirror_port(&mut self, port: PortId, mirror: usize, source: MirrorSource) {
         let Some(entry) = self.entry_mut(port) else { return };
         if let Plug::Rings(host, _) = &mut entry.plug {
@@ -176,22 +179,25 @@ impl Switch {
         }
     }
 
-    /// What is plugged in as a port.
+    /// The plug of a port.
     pub fn plug_mut(&mut self, id: PortId) -> Option<&mut Plug> {
         self.entry_mut(id).map(|entry| &mut entry.plug)
     }
 
-    /// Slots of frames in the rings of a port: not given back by its client, or not taken from it.
+    /// Slots with frames in the rings of a port, which its client has not returned or the switch has
+    /// not taken.
     pub fn in_rings(&mut self, id: PortId) -> u64 {
         let Some(rings) = self.plug_mut(id).and_then(Plug::rings) else { return 0 };
         let unread = rings.rx.iter_mut().map(|rx| {
             rx.sync();
+            debug_assert!(rx.room() <= rx.capacity(), "a ring has no more room than slots");
             u64::from(rx.capacity() - rx.room())
         });
         unread.sum::<u64>() + rings.tx.iter_mut().map(|tx| u64::from(tx.sync())).sum::<u64>()
     }
 
-    /// Wakes a port's peer if it is owed that and it is time. Returns whether it is still owed.
+    /// Wakes a port's peer if its interrupt moderation timer has expired. Returns whether the peer
+    /// still waits for its wake-up.
     pub fn wake_if_due(&mut self, id: PortId) -> bool {
         let Some(Plug::Adapter(adapter)) = self.plug_mut(id) else { return false };
         adapter.wake_if_due();
@@ -208,9 +214,9 @@ impl Switch {
         self.ports.get_mut(id.index())?.as_deref_mut()
     }
 
-    /// Asks the client of a full ring to kick when it makes room, for a worker that is about to
-    /// sleep. It fences, and runs its barrier where this says that the client publishes without
-    /// fences, before it asks [`Switch::is_full`].
+    /// Asks the client of a full ring for a kick when it makes room. The worker calls this before it
+    /// sleeps, and then asks [`Switch::is_full`] once more. `true`: the client publishes without
+    /// fences, so the worker first issues its process-wide barrier.
     pub fn want_room(&mut self, full: Full) -> bool {
         if let Some(Plug::Adapter(adapter)) = self.plug_mut(full.port) {
             adapter.want_room();
@@ -223,7 +229,7 @@ impl Switch {
         rx.is_light()
     }
 
-    /// Is there still no room?
+    /// Whether there is still no room.
     pub fn is_full(&mut self, full: Full) -> bool {
         if let Some(Plug::Adapter(adapter)) = self.plug_mut(full.port) {
             return adapter.room() < full.slots;
@@ -235,7 +241,7 @@ impl Switch {
         self.entry_mut(full.port)?.plug.rings()?.rx.get_mut(full.queue)
     }
 
-    /// Takes that request back.
+    /// Withdraws the request of [`want_room`](Self::want_room).
     pub fn found_room(&mut self, full: Full) {
         if let Some(Plug::Adapter(adapter)) = self.plug_mut(full.port) {
             adapter.found_room();
@@ -244,8 +250,8 @@ impl Switch {
         }
     }
 
-    /// From now on frames go through chains of functions as planned. Returns what is no longer
-    /// needed, as [`Self::set_config`] does.
+    /// Steers frames through chains of functions from the next frame on. Returns the old tables, to
+    /// be freed as those of [`Self::set_config`].
     #[must_use]
     pub fn steer(&mut self, tables: Tables, now: Now) -> Tables {
         let (seed, flows, map) = (self.seed, self.bridge.config().fdb_capacity, self.map);
@@ -255,26 +261,26 @@ impl Switch {
         self.steering.get_or_insert_with(new).set(tables, there, now)
     }
 
-    /// Frames go through no chains any more. Returns what is no longer needed, likewise.
+    /// Stops steering frames through chains. Returns the old tables, to be freed likewise.
     pub fn stop_steering(&mut self) -> Option<Box<Steering>> {
         self.steering.take()
     }
 
-    /// No port waits any longer until frames from before a change have left their chains.
+    /// Opens the gate: no port waits until frames from before a change have left their chains.
     pub fn open_gate(&mut self) {
         if let Some(steering) = &mut self.steering {
             steering.open_gate();
         }
     }
 
-    /// What there is to say of chains.
+    /// The counters of chains, rules and instances.
     #[must_use]
     pub fn steering(&self) -> Option<Report> {
         self.steering.as_ref().map(|steering| steering.report())
     }
 
-    /// Work that is not due for each frame: forgets old addresses, a bounded number at a time.
-    /// Returns what is no longer needed, as [`Self::set_config`] does.
+    /// Housekeeping: ages addresses, finds stalled instances, opens the gate. The work of one call is
+    /// bounded. Returns a flow cache to be freed, as [`Self::set_config`] does.
     #[must_use]
     pub fn housekeep(&mut self, now: Now) -> Option<FlowCache> {
         const BUCKETS: usize = 256;

@@ -160,6 +160,7 @@ impl Switch {
 }
 
 impl Turn<'_> {
+    /// Takes a batch and delivers it; rings the doorbells.
     pub(crate) fn run(mut self) -> Moved {
         self.scratch.woken.clear();
         self.scratch.owed_wakes.clear();
@@ -185,7 +186,7 @@ impl Turn<'_> {
             Plug::Adapter(adapter) => {
                 self.scratch.batch.clear();
                 adapter.recv(&mut self.scratch.batch, &mut entry.stats.drops);
-                // What has come in waits for nobody: it was not taken if there was no room ahead.
+                // A batch does not wait: the adapter gave none if there was no room ahead.
                 if self.switch.steering.is_some() {
                     self.switch.refresh_instances();
                     self.steer_batch();
@@ -200,6 +201,8 @@ impl Turn<'_> {
         if let Some(steering) = &mut self.switch.steering {
             steering.end_turn(src, moved.slots);
         }
+        debug_assert!(self.scratch.groups.used().is_empty(), "every list has been sent");
+        debug_assert!(self.scratch.foreign.is_empty(), "every frame has been counted");
         if moved.slots > 0 || !self.scratch.rung.is_empty() {
             self.ring_doorbells();
         }

@@ -1,17 +1,19 @@
-//! The flow cache: what was found for flows that were seen before.
+//! The flow cache: the rule that an earlier frame of a flow has found.
 //!
 //! ```text
 //!   hash ──► set ──► a cache line of 32 tags ──► an entry, a cache line
 //! ```
 //!
-//! There are twice as many places as flows, and a set has so many of them that hardly ever one is
-//! full. A new flow takes a free place of its set, or that of the flow that was silent longest: the
-//! table never grows, and never fills up. Whatever changes rules or chains changes the epoch, which
-//! makes all entries old at once.
+//! # Theory of operation
 //!
-//! The tags tell where to look: a frame costs one line of these and one of its entry. Memory is
-//! committed when flows use it, in huge pages where the table is large, and when all flows are
-//! silent it is given back.
+//! There are twice as many places as flows, and a set has 32 of them, so a set is hardly ever full. A
+//! new flow takes a free place of its set, or the place of the flow that was silent longest. The
+//! table never grows and never fills up. A change of rules or chains starts a new epoch, which
+//! invalidates all entries at once.
+//!
+//! The tags show where to look, so a frame costs one cache line of tags and one of its entry. The
+//! kernel commits memory when flows use it, in huge pages where the table is large. When all flows
+//! are silent, the cache gives its memory back.
 
 use ring::table::{HugeTable, lanes};
 
@@ -70,7 +72,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Of this key, which has this hash.
+    /// A flow with this key, which has this hash.
     #[inline]
     #[must_use]
     pub fn new(key: FlowKey, hash: u32) -> Self {
@@ -105,6 +107,7 @@ impl FlowCache {
     /// Room for `flows`, rounded up.
     #[must_use]
     pub fn new(flows: usize, idle_ms: u32, map: MapTable) -> Self {
+        assert!(idle_ms > 0, "a flow lives for a while");
         let sets = (2 * flows.min(FLOWS_MAX)).div_ceil(WAYS).next_power_of_two();
         let (words, tags) = (map(sets * WAYS * ENTRY), map(sets * TAGS));
         let (is_used, asked, stats) = (false, (0, 0), CacheStats::default());
@@ -121,7 +124,7 @@ impl FlowCache {
         None
     }
 
-    /// Where all flows are silent: what was known of them, for somebody to free who has the time.
+    /// The old tables, once all flows are silent. A thread that moves no frames should free them.
     #[must_use]
     pub fn age(&mut self, now_ms: u32) -> Option<Self> {
         let asked = self.stats.hits.wrapping_add(self.stats.misses);
@@ -183,6 +186,7 @@ impl FlowCache {
         let set = self.set_of(flow.hash);
         let way = lanes(self.tags(set), tag(flow.hash)).trailing_zeros() as usize;
         flow.place = set * WAYS + way % WAYS;
+        debug_assert!((flow.place + 1) * ENTRY <= self.words.len(), "a place is in the table");
         self.words.fetch(flow.place * ENTRY, true);
     }
 
@@ -205,7 +209,7 @@ impl FlowCache {
         None
     }
 
-    /// The same if it is here.
+    /// The entry of a flow, if it is in this place.
     #[inline]
     fn get_at(&mut self, place: usize, key: &FlowKey, now_ms: u32) -> Option<u16> {
         let (epoch, idle_ms) = (self.epoch, self.idle_ms);
@@ -222,6 +226,7 @@ impl FlowCache {
 
     /// Notes what was found.
     pub fn put(&mut self, flow: &Flow, found: u16, now_ms: u32) {
+        debug_assert!(self.epoch > 0, "0 marks an empty entry");
         let (epoch, set) = (self.epoch, self.set_of(flow.hash));
         let way = match lanes(self.tags(set), 0) {
             0 => self.silent_longest(set, now_ms),

@@ -33,14 +33,15 @@ pub struct Classifier {
 struct Tuple {
     mask: [u64; WORDS],
     first: u16,
-    /// Those that ask for the same.
+    /// Rules by the values that they ask for.
     rules: HashMap<[u64; WORDS], Vec<u16>>,
 }
 
 impl Classifier {
-    /// Of at most 65535 rules.
+    /// A classifier of at most 65535 rules.
     #[must_use]
     pub fn new(matchers: Box<[Matcher]>) -> Self {
+        assert!(matchers.len() < usize::from(u16::MAX), "a rule's place has 16 bits");
         let mut by_mask: HashMap<[u64; WORDS], Vec<u16>> = HashMap::new();
         for (at, matcher) in (0..u16::MAX).zip(&matchers) {
             by_mask.entry(*matcher.mask()).or_default().push(at);
@@ -100,6 +101,7 @@ impl Search<'_> {
 
 impl Tuple {
     fn new(mask: [u64; WORDS], all: Vec<u16>, matchers: &[Matcher]) -> Self {
+        assert!(all.is_sorted(), "the first rule of a tuple comes first");
         let first = all[0];
         let mut rules: HashMap<_, Vec<_>> = HashMap::new();
         for rule in all {
@@ -108,7 +110,7 @@ impl Tuple {
         Self { mask, first, rules }
     }
 
-    /// Its rules that ask for what this frame is, but for ranges of ports.
+    /// The rules of the tuple that this frame matches, ranges of ports aside.
     fn alike(&self, key: &FlowKey) -> &[u16] {
         let masked = std::array::from_fn(|word| key.words()[word] & self.mask[word]);
         self.rules.get(&masked).map_or(&[], Vec::as_slice)

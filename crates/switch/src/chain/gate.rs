@@ -28,7 +28,7 @@
 //! waits for a chain already has sent nothing into it since, and need not wait anew.
 //!
 //! *Waiting.* Frames that are not taken stay where they are, as when a worker is busy: senders have
-//! their rings, the kernel its queues. Nothing is told to anybody when the gate opens. A port that
+//! their rings, the kernel its queues. The gate wakes no sender when it opens. A port that
 //! has something is never left alone (the worker does not sleep while one is
 //! [pending](crate::Plug::pending), or is readable), so it has its turns, and each begins with the
 //! question whether it has to wait any longer; between them the worker listens to functions, and to
@@ -37,7 +37,7 @@
 //! *The bound.* Instances may be slow, stop, or never give back what they have read; no entrance
 //! may depend on that. After [`PAUSE_MS`] it opens, which is [counted](super::ChainStats::early),
 //! and for [`REST_MS`] no change shuts it again for that chain: however often there is one, frames
-//! wait for a fiftieth of the time at most, where functions do not keep up. Nobody waits for an
+//! wait for a fiftieth of the time at most, where functions do not keep up. No port waits for an
 //! instance that is stalled or has gone.
 //!
 //! *Not waited for* are frames that a function keeps to send them later, or has sent back to an
@@ -52,7 +52,7 @@ use super::service::{Instance, Service};
 /// senders would notice: it is what a VoIP packet is late by anyway, a tenth of the shortest time
 /// after which TCP sends again, and 20,000 frames at a million per second.
 pub const PAUSE_MS: u64 = 20;
-/// Where that was not enough, nobody waits for that chain again for so long.
+/// If that was not enough, no port waits for that chain again for this long.
 const REST_MS: u64 = 980;
 
 /// A set of ports.
@@ -115,7 +115,7 @@ pub(super) struct Pause {
     stage: usize,
     sent: Vec<(PortId, u32)>,
     began_ms: u64,
-    /// It took too long, and nobody waits any more.
+    /// The pause took too long, and no port waits any more.
     over: bool,
 }
 
@@ -133,6 +133,10 @@ impl Pause {
         let instances = service.into_iter().flat_map(Service::instances);
         self.sent.clear();
         self.sent.extend(instances.map(|instance| (instance.port, instance.sent)));
+        debug_assert!(
+            self.sent.len() <= super::service::INSTANCES_MAX,
+            "a worker allocates nothing"
+        );
     }
 
     /// Are the older frames out? `look` notes what an instance has read and sent.
@@ -149,6 +153,7 @@ impl Pause {
                 }
             }
             self.stage += 1;
+            debug_assert!(self.stage <= self.services.len(), "a chain has as many stages");
             self.note(all);
         }
         true
@@ -173,21 +178,22 @@ impl Gate {
         self.pauses.is_empty()
     }
 
-    /// Shuts for those of `ports` who do not wait for this chain already, and have not lately in
-    /// vain.
+    /// Shuts for those of `ports` that do not wait for this chain already, and have not lately waited
+    /// in vain.
     pub(super) fn begin(&mut self, mut pause: Pause, ports: &Ports, all: &[Service], now_ms: u64) {
         pause.ports.keep(ports);
         let known = self.pauses.iter().filter(|known| known.chain == pause.chain);
         known.for_each(|known| pause.ports.remove(&known.ports));
         if !pause.ports.is_empty() {
+            assert!(!pause.over && pause.stage == 0, "a pause begins once");
             pause.began_ms = now_ms;
             pause.note(all);
             self.pauses.push(pause);
         }
     }
 
-    /// Opens for those who need not wait any longer; `early` is told of each chain whose older
-    /// frames were not out.
+    /// Opens for ports that need not wait any longer. Calls `early` for each chain that older frames
+    /// are still in.
     pub(super) fn refresh(
         &mut self,
         all: &mut [Service],
@@ -218,7 +224,7 @@ impl Gate {
         self.pauses.retain(|pause| !pause.ports.is_empty());
     }
 
-    /// Nobody waits.
+    /// Opens for all ports.
     pub(super) fn open(&mut self) {
         self.pauses.clear();
     }

@@ -11,7 +11,7 @@
 //!
 //! A frame that comes in by an ordinary port is *classified*: the first rule that matches says
 //! where it goes, or the chain of its port. What was found is kept in a [cache] by flow. From then
-//! on nobody looks at the frame: its [metadata](packet::metadata) says in which chain it is and where, and goes
+//! on the switch does not look at the frame: its [metadata](packet::metadata) says in which chain it is and where, and goes
 //! with it from slot to slot. A port of a *service* may send frames that are in a chain; what such
 //! a frame says is a wish within the operator's chains.
 //!
@@ -89,7 +89,7 @@ impl Chain {
 }
 
 impl Out {
-    /// Of a frame that counts as coming from a port.
+    /// The way out of a frame that counts as coming from a port.
     fn leave(self, from: PortId) -> NextHop {
         match self {
             Self::Address => NextHop::Leave { from, out: None },
@@ -217,7 +217,7 @@ impl Steering {
         }
     }
 
-    /// Nobody waits any longer.
+    /// Opens the gate for all ports.
     pub(crate) fn open_gate(&mut self) {
         self.gate.open();
     }
@@ -226,10 +226,12 @@ impl Steering {
     #[inline]
     pub(crate) fn begin_turn(&mut self, src: PortId) -> u16 {
         self.compared = 0;
-        self.pace.most(src)
+        let most = self.pace.most(src);
+        debug_assert!(most > 0, "a port may always send");
+        most
     }
 
-    /// It has taken so many.
+    /// Ends the turn of a port that has taken so many frames.
     #[inline]
     pub(crate) fn end_turn(&mut self, src: PortId, frames: u32) {
         self.pace.note(src, frames, self.compared);
@@ -290,6 +292,7 @@ impl Steering {
             return found;
         }
         let (found, compared) = self.rules.find(&flow.key);
+        debug_assert!(found.is_none_or(|found| found < NO_RULE), "a rule has a number");
         self.compared += u64::from(compared);
         let found = found.unwrap_or(NO_RULE);
         self.cache.put(flow, found, now_ms);

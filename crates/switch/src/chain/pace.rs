@@ -1,12 +1,13 @@
-//! How many frames of a port are taken in a turn, where flows that nobody knows cost much.
+//! Pacing: how many frames the switch takes from a port in a turn, where new flows cost much.
 //!
-//! Such a frame is looked up among the rules, and whoever makes every frame a flow of its own has
-//! all of them looked up: where thousands of rules ask for different things the turn takes long,
-//! and all others of the worker wait. So a port whose last turn cost more than `WORK` comparisons
-//! gets a shorter one, in proportion. It gets longer ones little by little, as long as what it
-//! sends in them is cheap: who has flows known for a while only to send many new ones at once has
-//! that seldom. Frames that are not taken wait in their ring, and it is their sender whom they hold
-//! up.
+//! # Theory of operation
+//!
+//! The switch compares the first frame of a flow with the rules. A client that makes every frame a
+//! flow of its own has all frames compared. With thousands of different rules its turn takes long,
+//! and all other ports of the worker wait. So a port whose last turn cost more than `WORK`
+//! comparisons gets a shorter turn, in proportion. Its turns grow again little by little, as long as
+//! they are cheap; a burst of new flows after a quiet time is therefore short. Frames that are not
+//! taken wait in their ring and hold up their sender alone.
 
 /// Comparisons of a turn: 100 to 200 microseconds.
 const WORK: u64 = 32_768;
@@ -15,25 +16,25 @@ const WORK: u64 = 32_768;
 pub struct Pace(Box<[u16]>);
 
 impl Pace {
-    /// Nothing holds anybody.
+    /// No limit for any port.
     #[must_use]
     pub fn new() -> Self {
         Self(vec![u16::MAX; MAX_PORTS].into_boxed_slice())
     }
 
-    /// Another port will have this number.
+    /// Lifts the limit of a port number, which another port gets.
     pub fn forget(&mut self, port: PortId) {
         self.0[port.index()] = u16::MAX;
     }
 
-    /// How many a port may have taken.
+    /// Most frames of a port in its next turn.
     #[inline]
     #[must_use]
     pub fn most(&self, port: PortId) -> u16 {
         self.0[port.index()]
     }
 
-    /// So many of its frames took so many comparisons.
+    /// Notes that so many frames of a port took so many comparisons.
     #[inline]
     pub fn note(&mut self, port: PortId, frames: u32, compared: u64) {
         let most = &mut self.0[port.index()];
@@ -43,6 +44,7 @@ impl Pace {
         } else if compared <= WORK / 2 && frames >= u32::from(*most / 2).max(1) {
             *most = most.saturating_add(*most / 8 + 1);
         }
+        debug_assert!(*most > 0, "a port may always send");
     }
 }
 

@@ -62,7 +62,7 @@ pub enum Out {
 pub struct ServicePlan {
     /// How they are chosen.
     pub balance: Balance,
-    /// Their ports and numbers, at most [`INSTANCES_MAX`].
+    /// Ports and numbers of the instances, at most [`INSTANCES_MAX`].
     pub instances: Vec<(PortId, u16)>,
 }
 
@@ -87,7 +87,7 @@ pub struct Plan {
     pub ingress: Vec<(PortId, u8)>,
 }
 
-/// Who makes plans into tables for one switch, and knows what its worker has.
+/// Makes plans into tables for one switch, and remembers what its worker has.
 #[derive(Clone, Debug, Default)]
 pub struct Planner {
     last: Option<Plan>,
@@ -127,6 +127,7 @@ impl Planner {
     fn ready(&mut self, mut rules: Vec<Rule>) -> NewRules {
         rule::sort(&mut rules);
         rules.truncate(RULES_MAX);
+        assert!(rules.len() <= RULES_MAX, "there is a place for each rule");
         let fresh = self.place(&rules);
         let entry =
             |rule: &Rule| Entry { id: rule.id, place: self.places[&rule.id], action: rule.action };
@@ -164,7 +165,7 @@ impl Plan {
         roles
     }
 
-    /// Who has to wait because frames go other yields_left than they did ([the gate](super::gate)).
+    /// Ports that have to wait because frames take other paths than they did ([the gate](super::gate)).
     fn pauses(&self, last: &Self) -> Vec<Pause> {
         let (moved, mut pauses) = (self.moved(last), Vec::new());
         for (number, mut ports) in last.entrances() {
@@ -310,7 +311,7 @@ impl Rules {
 impl Steering {
     /// Does as planned from the next frame on; `ports` are those that the switch has. What stays
     /// keeps its counters, and instances that stay keep their flows. Returns what it had until
-    /// then, for somebody to free who moves no frames.
+    /// then, for a thread to free that moves no frames.
     #[must_use]
     pub fn set(
         &mut self,
@@ -318,6 +319,7 @@ impl Steering {
         ports: impl Iterator<Item = PortId>,
         now: Now,
     ) -> Tables {
+        assert!(tables.roles.len() == MAX_PORTS, "a role for each port");
         std::mem::swap(&mut self.roles, &mut tables.roles);
         tables.ingress.iter().for_each(|port| self.ingress[port.index()] = true);
         for (number, place) in tables.services.iter_mut().enumerate() {

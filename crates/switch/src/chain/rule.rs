@@ -29,7 +29,7 @@ pub enum Action {
 /// A rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Its number, which it keeps.
+    /// The number of the rule, which stays the same.
     pub id: u32,
     /// Higher ones are tried first; of the same, the one with the lower number.
     pub priority: u32,
@@ -44,7 +44,7 @@ pub struct Rule {
 pub enum RuleError {
     /// The first hides the second, which no frame would ever reach.
     Shadowed(u32, u32),
-    /// Of the same priority, for the same frames, and with different actions.
+    /// Both have the same priority, frames in common, and different actions.
     Contradict(u32, u32),
     /// No frame can be what this one is for, for this reason.
     Impossible(u32, &'static str),
@@ -83,7 +83,7 @@ pub fn sort(rules: &mut [Rule]) {
 /// Looks whether rules go with each other, those that are new with all others; sorts them.
 ///
 /// # Errors
-/// They cannot be meant.
+/// The rules contradict or hide each other.
 pub fn check(rules: &mut [Rule], is_new: impl Fn(u32) -> bool) -> Result<(), RuleError> {
     if rules.len() > RULES_MAX {
         return Err(RuleError::TooMany);

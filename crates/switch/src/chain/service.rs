@@ -23,8 +23,10 @@ use packet::hash::folded_multiply;
 
 /// Parts in which the flows of a service are handed out.
 pub const BUCKETS: usize = 1024;
+const _: () = assert!(BUCKETS.is_power_of_two(), "a hash finds its bucket by a mask");
 /// Most instances of a service.
 pub const INSTANCES_MAX: usize = 64;
+const _: () = assert!(INSTANCES_MAX <= 64, "a set of instances is a word");
 /// An instance that has frames and reads none for so long is stalled, in milliseconds.
 pub const STALL_MS: u64 = 300;
 
@@ -41,13 +43,13 @@ pub enum Balance {
 /// An instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instance {
-    /// Its port.
+    /// The port of the instance.
     pub port: PortId,
-    /// Its number, which it keeps.
+    /// The number of the instance, which stays the same.
     pub number: u16,
     /// Frames that were delivered to it; wraps.
     pub(crate) sent: u32,
-    /// Of these, in its ring as of the last look.
+    /// Frames in the ring, as of the last look.
     pub(crate) pending: u32,
     /// Free slots of its ring, likewise, and how many there are.
     pub(crate) room: u32,
@@ -56,7 +58,7 @@ pub struct Instance {
     pub(crate) crowded: bool,
     /// Nothing that it has sent waits.
     pub(crate) drained: bool,
-    /// It has frames and reads none.
+    /// Whether the instance has frames and reads none.
     pub stalled: bool,
     /// Frames that were read when this was last looked at, and when that changed.
     seen: Option<(u32, u64)>,
@@ -152,6 +154,7 @@ impl Service {
             return;
         };
         self.instances.remove(at);
+        assert!(at < INSTANCES_MAX, "a set of instances is a word");
         let before = (1 << at) - 1;
         self.weighed = self.weighed & before | self.weighed >> 1 & !before;
         let renumber = |index: u16| match usize::from(index).cmp(&at) {
@@ -168,6 +171,7 @@ impl Service {
     /// Takes the place of another: instances that stay keep what is known of them, and buckets stay
     /// with theirs until they can move. No bucket is weighed again, but those of who stalls.
     pub(crate) fn take_over(&mut self, old: &Self) {
+        assert!(old.instances.len() <= INSTANCES_MAX, "each has a place");
         let mut moved = [NONE; INSTANCES_MAX];
         for (at, new) in (0..).zip(&mut self.instances) {
             let mut others = old.instances.iter();
@@ -215,7 +219,7 @@ impl Service {
         self.hand_over();
     }
 
-    /// Those that buckets may be given to, a bit each: no stalled one, while there are others.
+    /// Instances that may get buckets, a bit each: no stalled one, while there are others.
     fn usable(&self) -> u64 {
         let instances = self.instances.iter().enumerate();
         let [all, stalled] = instances.fold([0, 0], |[all, stalled], (at, instance)| {
@@ -224,8 +228,8 @@ impl Service {
         if all == stalled { all } else { all & !stalled }
     }
 
-    /// Which bucket shall be whose. Of those that were weighed before, it is known who has won, and
-    /// only who is new is compared with that one; where it is gone, all are.
+    /// Finds the instance that each bucket should have. Where the winner of the last time is still
+    /// there, only new instances are compared with it; else all are.
     fn weigh(&mut self) {
         let usable = self.usable();
         let new = usable & !self.weighed;
@@ -236,10 +240,15 @@ impl Service {
                 bucket.wanted = heaviest(number, among, &self.instances);
             }
         }
+        debug_assert!(
+            usable == 0
+                || self.buckets.iter().all(|it| usize::from(it.wanted) < self.instances.len()),
+            "where there are instances, each bucket has one"
+        );
         self.weighed = usable;
     }
 
-    /// What is nobody's, or a stalled one's, moves at once.
+    /// Moves buckets without an instance, or with a stalled one, at once.
     fn hand_over(&mut self) {
         let usable = self.usable();
         self.moving = false;
@@ -272,6 +281,7 @@ impl Service {
             only.sent = only.sent.wrapping_add(1);
             return Some(only.port);
         }
+        debug_assert!(self.instances.len() <= INSTANCES_MAX, "a set of instances is a word");
         let bucket = &mut self.buckets[hash as usize & (BUCKETS - 1)];
         let least = self.balance == Balance::Least;
         if least || bucket.owner != bucket.wanted {
@@ -314,7 +324,7 @@ fn emptiest(instances: &[Instance]) -> u16 {
     narrow(most.or((!instances.is_empty()).then_some(0)))
 }
 
-/// Of these instances, a bit each, the one with the highest weight for a bucket.
+/// The instance with the highest weight for a bucket, among these, a bit each.
 fn heaviest(bucket: u64, among: u64, instances: &[Instance]) -> u16 {
     let key = bucket.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x51;
     let among = instances.iter().enumerate().filter(|(at, _)| among >> at & 1 == 1);

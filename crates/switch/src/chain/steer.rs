@@ -196,6 +196,7 @@ impl Turn<'_> {
         let run = drop_run(self.tx(), header.map_or(Key::new(0, 0), key), budget);
         self.count_taken(run.frames, run.bytes);
         self.count_drop(src, reason, run.frames);
+        debug_assert!(run.frames <= budget, "a run takes no more than its budget");
         let more = i64::from(run.frames) - 1;
         self.switch.steering.as_mut()?.adjust_refused(src, reason, more);
         (run.frames > 0).then(|| Moved::slots(run.frames))
@@ -252,6 +253,7 @@ impl Turn<'_> {
             }
             _ => return Some(Steered { run, lost: 0 }),
         };
+        debug_assert!(run.frames + lost.frames <= budget, "a run takes no more than its budget");
         self.count_taken(lost.frames, lost.bytes);
         Some(Steered { run, lost: lost.frames })
     }
@@ -301,6 +303,7 @@ impl Turn<'_> {
                 Ok(NextHop::Drop(reason)) | Err(reason) => self.count_drop(self.src, reason, 1),
             }
         }
+        debug_assert_eq!(count, self.scratch.batch.frames().len(), "steering keeps the batch");
         self.flush_groups(false);
         self.count_batch();
     }
@@ -331,6 +334,7 @@ impl Turn<'_> {
                 steering.locate(&mut classified.flows[at..=at]);
             }
         }
+        debug_assert_eq!(classified.flows.len(), classified.refused.len(), "one each");
         let rest = classified.flows.len().saturating_sub(TAGS_AHEAD - 1);
         steering.locate(&mut classified.flows[rest..]);
     }

@@ -24,13 +24,13 @@ pub struct ChainStats {
 /// What there is to say of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InstanceReport {
-    /// Its port.
+    /// The port of the instance.
     pub port: PortId,
     /// Frames that wait there.
     pub waiting: u32,
     /// How many have room.
     pub capacity: u32,
-    /// It has frames and reads none.
+    /// Whether the instance has frames and reads none.
     pub stalled: bool,
 }
 
@@ -87,7 +87,7 @@ impl Steering {
         }
     }
 
-    /// The same at the entrance, of a port.
+    /// Corrects the drops at the entrance of a port.
     pub(crate) fn adjust_refused(&mut self, src: PortId, reason: DropReason, frames: i64) {
         if let Role::Ingress(chain) = self.roles[src.index()] {
             self.adjust_drops(chain.into(), reason, frames);

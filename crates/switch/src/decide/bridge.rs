@@ -1,4 +1,6 @@
-//! The deciding half of a switch: forwarding function, forwarding database, and ports.
+//! The bridge: forwarding function, forwarding database and the VLANs of ports give a verdict.
+//!
+//! # Theory of operation
 //!
 //! ```text
 //!  frame from port src ──► decide:  is src a port?        ── no ─► drop dead_port
@@ -13,14 +15,14 @@
 //!                          └──────► tag action ◄─────────┘
 //! ```
 //!
-//! A decision is a function of the state of the bridge, the source port, the [key] of the header
-//! and the time. While [`Bridge::generation`] (read after deciding) stays as it is, deciding again
-//! at the same `now` gives the same decision and changes nothing: the decision may be used for
-//! every frame of one port and key. Time itself changes no generation. A decision kept for longer
-//! makes its source look as old as the decision, and its destination live on as long; a caller that
-//! keeps decisions should keep them for a small part of the ageing time.
+//! A verdict is a function of the state of the bridge, the source port, the [key] of the header and
+//! the time. While [`Bridge::generation`] (read after the verdict) stays the same, a second call at
+//! the same `now` gives the same verdict and changes nothing. So the verdict holds for every frame of
+//! one port and key. Time alone changes no generation: a cached verdict delays the refresh of its
+//! source and the expiry of its destination. A caller should keep it for a small part of the ageing
+//! time only.
 //!
-//! No cost of a unicast frame depends on how many ports there are.
+//! The cost of a unicast frame does not depend on the number of ports.
 //!
 //! [key]: packet::ethernet::Header::key
 
@@ -50,10 +52,10 @@ pub struct VlanVerdict {
     pub tagging: Tagging,
 }
 
-/// How a frame tells its VLAN.
+/// How a frame carries its VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tagging {
-    /// Without a tag, or with one that is payload (see [`VlanMode::Transparent`]).
+    /// Without a tag, or with a tag that is payload (see [`VlanMode::Transparent`]).
     Untagged,
     /// With a tag that gives a priority, but no VLAN.
     Priority,
@@ -122,8 +124,8 @@ pub struct Bridge {
 }
 
 impl Bridge {
-    /// A switch without ports. The seed is for the hash of the forwarding database: random, so
-    /// that nobody can choose addresses that collide.
+    /// A switch without ports. The seed of the forwarding database's hash should be random, so that
+    /// clients cannot choose addresses that collide.
     pub fn new(config: SwitchConfig, seed: u64) -> Self {
         Self {
             config,
@@ -161,6 +163,7 @@ impl Bridge {
             self.members.remove(port);
             self.fdb.remove_port(port);
             self.connect_patch();
+            assert!(self.fdb.learned_on(port) == 0, "no address stays behind");
             self.changes += 1;
         }
     }
@@ -177,7 +180,7 @@ impl Bridge {
         self.changes += 1;
     }
 
-    /// Puts a station on a port for good.
+    /// Adds a static entry to the forwarding database.
     pub fn add_static(
         &mut self,
         vlan: VlanId,
@@ -193,7 +196,7 @@ impl Bridge {
         self.fdb.add_static(vlan, mac, port).map_err(|FdbFull| StaticError::Full)
     }
 
-    /// Forgets a station, static or not. Says whether it was known.
+    /// Removes an entry, static or learned. Returns whether it was there.
     pub fn remove_entry(&mut self, vlan: VlanId, mac: MacAddr) -> bool {
         self.fdb.remove(vlan, mac)
     }
@@ -215,9 +218,10 @@ impl Bridge {
         self.decide_with_flags(src, header, SlotFlags::NONE, now)
     }
 
-    /// The same for a frame whose sender asks for something. A destination that is asked for stands
-    /// in place of what a table says, or of everybody; who may get a frame at all, the forwarding
-    /// functions that an operator chose to restrict it decide, and [`egress`](Self::egress).
+    /// Decides as [`decide`](Self::decide), with the slot's flags. In a learning switch and in a hub
+    /// a requested destination replaces a unicast or a flood. In the other switches an operator
+    /// restricts who gets a frame, and the request is ignored. [`egress`](Self::egress) applies to
+    /// all.
     #[inline]
     pub fn decide_with_flags(
         &mut self,
@@ -242,16 +246,16 @@ impl Bridge {
         VlanVerdict { forward: not_back(verdict, src), vlan, tagging }
     }
 
-    /// Does this port let every frame in, and learn nothing from it? Then nobody has to look at its
-    /// frames' headers, where it is known by other means where they go.
+    /// Whether the port lets every frame in and learns nothing from it. The switch then ignores the
+    /// headers of its frames, where it knows by other means where they go.
     #[inline]
     #[must_use]
     pub fn is_wire(&self, src: PortId) -> bool {
         self.port(src).is_some_and(|port| !port.learning && port.vlan.is_transparent())
     }
 
-    /// Decides about every frame of `src` that somebody has sent to `dst`, whatever its header
-    /// says. `None`: the port looks at tags.
+    /// The verdict about every frame of `src` that a rule or a function has sent to `dst`, whatever
+    /// its header says. `None`: the port looks at tags.
     #[inline]
     pub fn decide_without_header(&self, src: PortId, dst: PortId) -> Option<VlanVerdict> {
         let port = self.port(src).filter(|port| port.vlan.is_transparent())?;
@@ -347,6 +351,7 @@ impl Bridge {
     }
 
     fn install(&mut self, port: PortId, config: PortConfig) {
+        assert!(port.index() < self.ports.len(), "the caller has made room");
         self.members.add(port, &config);
         self.fdb.set_limit(port, config.max_macs);
         self.ports[port.index()] = Some(config);

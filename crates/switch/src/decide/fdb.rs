@@ -37,16 +37,16 @@ pub struct Fdb {
 /// What became of a source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learned {
-    /// It was not known.
+    /// The address is new.
     New,
-    /// It was known on this port, and is alive.
+    /// The address was known on this port, and its entry is refreshed.
     Refreshed,
-    /// It was known on another port.
+    /// The address was known on another port.
     Moved {
-        /// The port it was on.
+        /// The port that it was on.
         from: PortId,
     },
-    /// A static entry names it, and stays as it is.
+    /// A static entry names the address, and stays as it is.
     Static,
     /// Not learned: the port has as many addresses as it may.
     PortLimit,
@@ -57,11 +57,11 @@ pub enum Learned {
 /// Which dynamic entries to forget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flush {
-    /// All.
+    /// All dynamic entries.
     All,
-    /// Those of one port.
+    /// Entries of one port.
     Port(PortId),
-    /// Those of one VLAN.
+    /// Entries of one VLAN.
     Vlan(VlanId),
 }
 
@@ -148,7 +148,7 @@ impl Fdb {
         self.relearn(key, old, port, now)
     }
 
-    /// Puts an address on a port for good, whatever was known of it.
+    /// Adds a static entry, in the place of a learned one if there is one.
     pub fn add_static(&mut self, vlan: VlanId, mac: MacAddr, port: PortId) -> Result<(), FdbFull> {
         let key = Key::new(vlan, mac);
         let fixed = Value::fixed(port);
@@ -175,6 +175,7 @@ impl Fdb {
         let slots = self.table.slots();
         let start = self.sweep.min(slots);
         let end = slots.min(start.saturating_add(budget));
+        assert!(start <= end && end <= slots, "a sweep stays in the table");
         self.sweep = if end == slots { 0 } else { end };
         let ageing_ms = self.ageing_ms;
         let expired = self.remove_where(start..end, |_, value| is_expired(value, ageing_ms, now));
@@ -355,20 +356,23 @@ impl Fdb {
         if slots.end == self.table.slots() {
             self.table.shrink();
         }
+        assert!(self.table.count() <= before, "removing adds nothing");
         let removed = before - self.table.count();
         self.generation += u64::from(removed > 0);
         removed
     }
 
-    /// Counts an entry that came, and tells those who cache decisions.
+    /// Counts a new entry, and invalidates cached verdicts.
     fn count_in(&mut self, value: Value) {
         *self.tally(value.port()).count_of(value) += 1;
         self.generation += 1;
     }
 
-    /// Counts an entry that went, and tells those who cache decisions.
+    /// Takes an entry off the counts, and invalidates cached verdicts.
     fn count_out(&mut self, value: Value) {
-        *self.tally(value.port()).count_of(value) -= 1;
+        let count = self.tally(value.port()).count_of(value);
+        assert!(*count > 0, "an entry is counted as long as it is there");
+        *count -= 1;
         self.generation += 1;
     }
 

@@ -1,4 +1,4 @@
-//! Who gets a flooded frame.
+//! Flooding: the ports that get a multicast, a broadcast or an unknown unicast frame.
 //!
 //! Sets of ports are bitmaps, one per VLAN in use and one per thing that a port can refuse. The
 //! targets of a flood are found 64 ports at a time:
@@ -17,7 +17,7 @@ use packet::{PortId, VlanId};
 use crate::decide::forward::FloodClass;
 use crate::model::config::{PortConfig, VlanMode};
 
-/// A set of ports, as long as its highest member asks for.
+/// A set of ports: a bitmap up to its highest member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct PortSet(Vec<u64>);
 
@@ -59,6 +59,9 @@ pub(crate) struct Members {
 
 impl Members {
     pub(crate) fn add(&mut self, port: PortId, config: &PortConfig) {
+        let (word, bit) = place(port);
+        let is_new = self.takers.iter().all(|takers| takers.word(word) & bit == 0);
+        assert!(is_new, "the port was removed before");
         match &config.vlan {
             VlanMode::Transparent(vlan) | VlanMode::Access(vlan) => self.join(*vlan, port),
             VlanMode::Trunk { allowed, .. } if allowed.is_all() => self.every_vlan.insert(port),
@@ -140,6 +143,7 @@ impl Iterator for Targets<'_> {
             self.next_word += 1;
         }
         let bit = usize::try_from(self.bits.trailing_zeros()).ok()?;
+        debug_assert!(self.bits != 0 && bit < 64, "a word has a port left");
         self.bits &= self.bits - 1;
         PortId::new((self.next_word - 1) * 64 + bit)
     }

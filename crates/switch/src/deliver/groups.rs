@@ -26,7 +26,7 @@ impl Groups {
     /// Lists for batches of at most `frames` frames.
     #[must_use]
     pub fn new(frames: usize) -> Self {
-        assert!(frames < usize::from(NONE));
+        assert!(frames < usize::from(NONE), "a frame number is none of a link's special values");
         Self {
             ends: vec![(NONE, NONE); MAX_PORTS].into_boxed_slice(),
             links: vec![(NONE, TagAction::Keep); frames].into_boxed_slice(),
@@ -38,6 +38,7 @@ impl Groups {
     pub fn link(&mut self, dst: PortId, tag: TagAction, frames: Range<usize>) {
         for frame in frames {
             let number = u16::try_from(frame).expect("a batch is small");
+            debug_assert!(frame < self.links.len(), "a batch is no longer than its lists");
             self.links[frame] = (NONE, tag);
             let (first, last) = &mut self.ends[dst.index()];
             if *first == NONE {
@@ -75,6 +76,7 @@ impl Groups {
         let dst = self.used.pop()?;
         list.clear();
         let (mut at, _) = std::mem::replace(&mut self.ends[dst.index()], (NONE, NONE));
+        debug_assert!(at != NONE, "a used destination has a list");
         while at != NONE {
             let (next, tag) = self.links[usize::from(at)];
             list.push(Delivery { frame: at, tag });

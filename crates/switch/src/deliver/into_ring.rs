@@ -78,6 +78,7 @@ pub(crate) fn send_to_ring(
         port_mirrors.mirror_received(*queue, rx, mirrors);
     }
     rx.publish();
+    debug_assert!(sent.delivered.frames + sent.drops.total() <= list.len() as u64);
     sent
 }
 

@@ -80,6 +80,7 @@ impl Turn<'_> {
             }
         }
         let run = run(tx, rx);
+        debug_assert!(run.frames <= budget, "a run takes no more than its budget");
         if run.frames > 0 || run.end == End::BadSlot {
             if let Some(port_mirrors) = &mut to.mirrors {
                 port_mirrors.mirror_received(rx_queue, rx, mirrors);
@@ -109,6 +110,7 @@ impl Turn<'_> {
             return Moved { slots: run.frames, blocked_on: Some(full) };
         }
         self.note_crowded(dst, queue);
+        debug_assert!(run.frames <= budget, "a run takes no more than its budget");
         self.drop_rest(dst, DropReason::NoRoom, header, run, budget - run.frames)
     }
 
@@ -186,6 +188,7 @@ pub(crate) fn yields_core(yields_left: &mut u8, rx: &mut RxKring) -> bool {
 #[inline]
 pub(crate) fn queue_of(queue: usize, rings: &Krings) -> usize {
     let count = rings.rx.len();
+    debug_assert!(count > 0, "a port with rings has a receive ring");
     if queue < count { queue } else { queue % count }
 }
 

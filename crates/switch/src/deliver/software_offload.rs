@@ -46,6 +46,7 @@ impl SoftwareOffload {
 
     /// Starts with a frame. [`fill`](Self::fill) makes its segments.
     pub fn begin(&mut self, batch: &Batch, delivery: Delivery) -> Result<(), DropReason> {
+        debug_assert!(self.segmenter.is_none(), "one frame at a time");
         self.bytes.clear();
         self.metadata = batch.frames()[usize::from(delivery.frame)].metadata;
         batch.append(delivery, &mut self.bytes);

@@ -59,9 +59,10 @@ impl Turn<'_> {
             self.scratch.groups.clear();
         }
         self.scratch.batch.truncate(kept);
+        debug_assert!(to_u32(kept) <= taken, "the batch keeps frames that it has taken");
         self.tx().untake(taken - to_u32(kept));
         let blocked_on = self.flush_groups(true);
-        debug_assert_eq!(blocked_on, None);
+        debug_assert_eq!(blocked_on, None, "every list fits");
         self.count_batch();
         Moved::slots(to_u32(kept))
     }
@@ -163,6 +164,7 @@ impl Turn<'_> {
         let mut targets = std::mem::take(&mut self.scratch.targets);
         targets.clear();
         targets.extend(self.switch.bridge.flood_targets(self.src, verdict));
+        debug_assert!(!targets.contains(&self.src), "a flood does not go back");
         if targets.is_empty() {
             self.count_drop(self.src, DropReason::NoDestination, to_u32(run.len()));
         }
@@ -227,6 +229,7 @@ impl Turn<'_> {
                 send_to_ring(rx, marks, batch, list, from, &mut taps)
             }
         };
+        debug_assert!(sent.delivered.frames <= list.len() as u64, "a frame arrives once");
         let lost = list.len() as u64 - sent.delivered.frames;
         if sent.drops.get(DropReason::NoRoom) > 0
             && let Some(rings) = to.plug.rings()

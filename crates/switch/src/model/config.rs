@@ -101,9 +101,9 @@ pub enum OnFull {
     /// The frame is dropped and counted, as VALE does.
     #[default]
     Drop,
-    /// The sender waits, with everything behind the frame; floods wait for nobody and are dropped.
-    /// For chains whose members trust each other: a port that does not read
-    /// stops those who send to it.
+    /// The sender waits, with everything behind the frame; floods do not wait, and are dropped. A
+    /// port that does not read applies backpressure to all of its senders, so this is for ports
+    /// whose users trust each other.
     Wait,
 }
 
@@ -164,7 +164,7 @@ pub struct PortConfig {
     pub vnet_header: u8,
     /// What it is to chains of functions.
     pub role: Role,
-    /// Nobody holds the port: it keeps its addresses, and frames for them are dropped.
+    /// No client holds the port. It keeps its addresses, and the switch drops frames for them.
     pub vacant: bool,
 }
 

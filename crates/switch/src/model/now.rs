@@ -2,7 +2,7 @@
 
 /// A moment: milliseconds since the daemon started.
 ///
-/// The switch never reads a clock; whoever calls it says what time it is. 51 bits are kept where
+/// The switch never reads a clock; its caller says what time it is. 51 bits are kept where
 /// moments are stored (71 000 years), so they do not wrap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Now(u64);

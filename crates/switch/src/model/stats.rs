@@ -90,6 +90,7 @@ impl Counters {
     /// Counts a run of frames.
     #[inline]
     pub fn add(&mut self, frames: u64, bytes: u64) {
+        debug_assert!(frames > 0 || bytes == 0, "bytes belong to frames");
         self.frames += frames;
         self.bytes += bytes;
     }
@@ -112,10 +113,11 @@ impl Drops {
         self.0[reason.index()] += frames;
     }
 
-    /// So many more, or fewer, were dropped for `reason` than was counted.
+    /// Corrects the count of `reason` by so many frames, up or down.
     #[inline]
     pub fn adjust(&mut self, reason: DropReason, frames: i64) {
         let count = &mut self.0[reason.index()];
+        debug_assert!(count.checked_add_signed(frames).is_some(), "a count stays above zero");
         *count = count.wrapping_add_signed(frames);
     }
 
@@ -156,14 +158,15 @@ pub struct QueueStats {
 pub struct PortStats {
     /// One entry per queue.
     pub queues: Vec<QueueStats>,
-    /// Frames dropped: those that the port sent and nobody was to get, and those that were to go
-    /// to the port and did not fit.
+    /// Dropped frames: frames of the port's user without a destination, and frames for the port that
+    /// did not fit.
     pub drops: Drops,
 }
 
 impl PortStats {
     /// Zeros, for a port of so many queues.
     pub fn new(queues: usize) -> Self {
+        assert!(queues > 0, "a port has a queue at least");
         Self { queues: vec![QueueStats::default(); queues], drops: Drops::default() }
     }
 

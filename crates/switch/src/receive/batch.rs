@@ -1,9 +1,15 @@
-//! Frames on their way from one port to others.
+//! A batch: frames on their way from one port to others.
 //!
-//! The fast path needs no batch: a run of frames with one header goes from ring to ring in one
-//! loop. What is left (interleaved destinations, floods, chains, tags to insert or strip, ports
-//! without rings) is taken into a batch: pieces by reference, the header by copy, and with it what
-//! its sender has [left undone](crate::offload). Everything has its capacity from the start.
+//! # Theory of operation
+//!
+//! The fast path needs no batch: a run of frames with one header goes from ring to ring in one loop.
+//! All other frames go through a batch: interleaved destinations, floods, chains, tags to insert or
+//! strip, ports without rings. The batch holds the pieces of a frame by reference and its header by
+//! copy, and beside them its pending offload (a partial checksum, GSO), its virtio-net header and its
+//! metadata. All lists have their capacity from the start.
+//!
+//! All frames of a batch lie in one region, or in the memory of one guest. The frames stay where they
+//! are until the batch is cleared or restarted.
 
 use std::sync::Arc;
 
@@ -39,7 +45,7 @@ pub struct Batch {
     vnet_header_len: u8,
     /// What is left to do to those that are not finished.
     offloads: Vec<PendingOffload>,
-    /// Who has received them, if it takes other buffers for theirs.
+    /// The port that has received the frames, if it exchanges their buffers for others.
     exchange: Option<Exchange>,
     capacity: usize,
     /// How many frames it takes. A run of segments counts for more than one: it may be more work.
@@ -58,7 +64,7 @@ const NO_OFFLOAD: u16 = u16::MAX;
 /// A frame in a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// Its first bytes, read once.
+    /// The first bytes of the frame, read once.
     pub header: Header,
     /// Length in bytes.
     pub bytes: u32,
@@ -70,7 +76,7 @@ pub struct Entry {
     pub named: u8,
     /// Where it stands what is left to do.
     offload: u16,
-    /// It lies in memory that a guest has guest.
+    /// Whether the frame lies in the memory of a guest.
     in_guest: bool,
     /// What its slot will say of it, inside a chain of functions.
     pub metadata: u64,
@@ -165,6 +171,7 @@ impl Batch {
 
     /// A frame of one piece went by its buffer, and this one came for it.
     pub fn replace_buffer(&mut self, frame: u16, spare: BufferIndex) {
+        debug_assert!(self.frames[usize::from(frame)].count == 1, "one buffer goes for one");
         let first = self.frames[usize::from(frame)].first as usize;
         self.frags[first] = self.frags[first].in_buffer(spare);
     }
@@ -213,6 +220,7 @@ impl Batch {
     pub fn push(&mut self, first: usize, bytes: u32, slot: Index, flags: u16) {
         let region = self.region.as_ref().expect("a batch is restarted before it is filled");
         let header = Header::new(region.header(self.frags[first]).to_le_bytes());
+        debug_assert!(first < self.frags.len() && bytes > 0, "a frame has a piece");
         let count = to_u32(self.frags.len() - first);
         let ([_, named], first, left) = (flags.to_le_bytes(), to_u32(first), NO_OFFLOAD);
         let (slot, flags) = (Some(slot).filter(|_| count == 1), SlotFlags::new(flags, count > 1));
@@ -230,7 +238,7 @@ impl Batch {
         });
     }
 
-    /// The same for a frame that came from no ring.
+    /// Closes a frame that came from no ring.
     pub fn push_received(&mut self, first: usize, bytes: u32) {
         let region = self.region.as_ref().expect("a batch is restarted before it is filled");
         let header = Header::new(region.header(self.frags[first]).to_le_bytes());
@@ -263,7 +271,7 @@ impl Batch {
         self.push_spans(header, bytes, first);
     }
 
-    /// The same for one that lies in one piece; `false`: it has no whole header.
+    /// Pushes a frame that lies in one piece of guest memory. `false`: it has no whole header.
     #[inline]
     #[must_use]
     pub fn push_guest_slice(&mut self, memory: &Arc<GuestMemory>, frame: GuestSlice) -> bool {
@@ -297,6 +305,7 @@ impl Batch {
     pub fn push_offload(&mut self, left: PendingOffload) {
         let frame = self.frames.last_mut().expect("a frame was pushed");
         frame.offload = u16::try_from(self.offloads.len()).expect("a batch is small");
+        debug_assert!(frame.bytes > 0, "an offload belongs to a frame");
         let segments = left.segments(frame.bytes as usize);
         self.limit = self.limit.saturating_sub(segments / SEGMENTS_A_FRAME);
         self.offloads.push(left);
@@ -341,6 +350,7 @@ impl Batch {
 
     /// Forgets all frames after the first `count`.
     pub fn truncate(&mut self, count: usize) {
+        debug_assert!(count <= self.frames.len(), "a batch is cut, not extended");
         self.frames.truncate(count);
     }
 
@@ -430,7 +440,7 @@ impl Batch {
         }
     }
 
-    /// A frame as it is to be delivered, for whoever has no rings.
+    /// A frame as it is to be delivered, for a port without rings.
     #[must_use]
     pub fn outgoing(&self, delivery: Delivery) -> (Frame<'_>, Prologue) {
         let entry = &self.frames[usize::from(delivery.frame)];

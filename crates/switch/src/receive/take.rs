@@ -197,6 +197,7 @@ impl Turn<'_> {
                 }
             }
         }
+        debug_assert!(tx.ready() <= before, "frames leave a ring, and none come");
         before - tx.ready()
     }
 }

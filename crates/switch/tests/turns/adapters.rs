@@ -171,7 +171,7 @@ fn nobody_waits_for_a_port_that_a_station_has_left() {
     net.switch.add_port(id(0), Plug::Adapter(Box::new(Patient(full))), waited_for);
     net.switch.add_port(id(1), Plug::Adapter(Box::new(Patient(sender))), PortConfig::default());
     net.turn(0);
-    assert_eq!(net.turn(1).slots, BATCH.into(), "of the first nobody knows where they go");
+    assert_eq!(net.turn(1).slots, BATCH.into(), "where the first go is not known");
     let moved = net.turn(1);
     assert_eq!((moved.slots, moved.blocked_on.map(|full| full.port)), (0, Some(id(0))));
     net.switch.add_port(id(2), Plug::Adapter(Box::new(standby)), PortConfig::default());

@@ -57,7 +57,7 @@ impl Net {
         drop(tables.map(|tables| self.switch.steer(tables, self.now)));
     }
 
-    /// The same where functions take so long that nobody waits for older frames any more.
+    /// Steers with an open gate, as where functions take too long to wait for older frames.
     pub fn steer_at_once(&mut self, plan: Plan) {
         self.steer(plan);
         self.switch.open_gate();
@@ -68,14 +68,14 @@ impl Net {
         self.pass_to(port, 0, change)
     }
 
-    /// The same with a service that they are for, if their marks say that they are for one.
+    /// Passes everything on, with the number of a service for frames whose metadata asks for one.
     pub fn pass_to(&mut self, port: usize, named: u16, change: impl Fn(u64) -> u64) -> usize {
         let count = self.work(port, u32::MAX, named, change);
         while self.turn(port).slots > 0 {}
         count
     }
 
-    /// It has done that with so many at most, and the switch has not noticed.
+    /// Lets the function pass on so many frames at most. The switch has no turn.
     pub fn work(
         &mut self,
         port: usize,
@@ -522,7 +522,7 @@ fn a_service_that_there_is_not_is_no_action_and_counted_as_that() {
     net.enter(0, &[flow(1, 1)]);
     net.pass_to(2, 255, |_| 1 << 63 | 2 << 60 | 255 << 44);
     assert_eq!(net.drops(2, DropReason::BadAction), 7);
-    // One that is there and has nobody is another matter.
+    // A service without instances is another matter.
     let mut plan = line(&[0]);
     plan.services.push(service(&[]));
     net.steer(plan);
@@ -556,7 +556,7 @@ fn a_sender_of_new_flows_has_shorter_turns_and_whom_everybody_knows_has_not() {
         net.received(1);
         taken
     };
-    assert_eq!(turn(&mut net, true), u32::from(BATCH), "nobody knows yet");
+    assert_eq!(turn(&mut net, true), u32::from(BATCH), "the cost is not known yet");
     assert!((0..5).all(|_| turn(&mut net, true) <= 8));
     assert!((0..5).all(|_| turn(&mut net, false) > 0));
     assert_eq!(turn(&mut net, false), u32::from(BATCH));

@@ -24,7 +24,7 @@ struct Desk {
 }
 
 impl Desk {
-    /// Of an address as the kernel would say it.
+    /// The buffer at an address that the kernel gives.
     fn put(&mut self, frame: &[u8], batch: &mut Batch) {
         let chunk = Chunk::from(self.stock.pop().expect("there are enough"));
         let len = u32::try_from(frame.len()).expect("short");
@@ -127,7 +127,7 @@ fn office(end: u32) -> (Net, [Beyond; 2], std::sync::Arc<Region>) {
     (net, desks, region)
 }
 
-/// Nobody has more buffers than he was given, nor fewer.
+/// Every port has as many buffers as it was given.
 fn assert_whole(region: &Region) {
     let mut all = vec![0; 1 << 16];
     region.owners().count_into(&mut all);

@@ -110,7 +110,7 @@ fn what_has_been_returned_is_seen_before_the_slot_is_used_again() {
         assert_eq!(net.received(1).len(), 15);
     }
     assert!((240..sent.len()).contains(&seen.len()), "not before, and not later than needed");
-    // Nobody sends, and yet it is seen: at a turn of the port itself.
+    // No port sends, and yet the mirror gets it, at a turn of the port itself.
     net.turn(1);
     seen.extend(net.received(eye));
     assert_eq!(seen, sent);

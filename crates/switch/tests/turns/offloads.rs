@@ -221,7 +221,7 @@ fn runs_of_many_segments_end_a_batch() {
 }
 
 proptest! {
-    /// Whatever a header says, nothing is out of bounds, and whoever accepts nothing gets nothing
+    /// Whatever a header says, nothing is out of bounds, and a port that accepts nothing gets nothing
     /// that is unfinished.
     #[test]
     fn headers_of_nonsense_harm_nobody(

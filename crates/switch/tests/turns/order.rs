@@ -28,7 +28,7 @@ fn two() -> (Net, Plan) {
     (net, plan)
 }
 
-/// The same without the first.
+/// A chain without its first service.
 fn shorter(plan: &Plan) -> Plan {
     let past = vec![(0, plan.chains[0].clone().expect("it is there"))];
     Plan { chains: vec![chain(1, &[1])], past, ..plan.clone() }
@@ -138,7 +138,7 @@ fn only_ports_that_could_enter_wait() {
     assert_eq!([0, 1].map(|port| net.is_shut(port)), [true, true]);
 }
 
-/// What a function has sent is never taken: nobody waits for longer because of that, however often
+/// What a function has sent is never taken: no port waits longer because of that, however often
 /// its chain changes.
 #[test]
 fn an_entrance_opens_although_frames_are_in_the_chain_and_that_is_counted() {

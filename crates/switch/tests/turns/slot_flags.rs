@@ -33,7 +33,7 @@ fn a_frame_that_asks_not_to_be_learned_is_delivered_and_teaches_nothing() {
     assert_eq!(net.counts_of_arrivals(), [0, 1, 1]);
     net.send(1, &[frame(mac(7), mac(1), 60, 2)]);
     net.turn(1);
-    assert_eq!(net.counts_of_arrivals(), [1, 0, 1], "nobody knows where 7 is");
+    assert_eq!(net.counts_of_arrivals(), [1, 0, 1], "7 is unknown");
     // The same frame without the flag, after the first in one batch: only it is learned.
     let both = [(frame(ALL, mac(8), 60, 1), slot_flag::NO_LEARN), (frame(ALL, mac(9), 60, 1), 0)];
     net.send_asking(0, &both);

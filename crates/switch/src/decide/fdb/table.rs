@@ -14,7 +14,7 @@
 //! two buckets and one such move have always been enough (see the tests). A table that holds as
 //! many entries as it may makes room for one more by giving up a dynamic one: of the two buckets
 //! the one seen longest ago, else one close by. A table that is far emptier than large is rebuilt
-//! smaller by whoever looked at all of it.
+//! smaller after a sweep over all of it.
 //!
 //! The hash is a multiplication, folded, twice, by an odd number drawn from the caller's seed: a
 //! client that does not know the seed cannot choose addresses that collide. Folding once is not
@@ -39,6 +39,7 @@ impl Key {
 
     #[inline]
     pub(super) fn new(vlan: VlanId, mac: MacAddr) -> Self {
+        debug_assert!(mac.as_u64() >> 48 == 0, "an address has 48 bits");
         Self(u64::from(vlan.get()) << 48 | mac.as_u64())
     }
 
@@ -64,6 +65,7 @@ impl Value {
     /// An address learned on `port` at `now`.
     #[inline]
     pub(super) fn learned(port: PortId, now: Now) -> Self {
+        debug_assert!(now.as_ms() >> (64 - Self::SEEN_SHIFT) == 0, "71 000 years");
         Self(now.as_ms() << Self::SEEN_SHIFT | u64::from(port.number()))
     }
 
@@ -131,7 +133,8 @@ impl Table {
     }
 
     fn with_buckets(buckets: usize, capacity: usize, multiplier: u64) -> Self {
-        assert!(buckets.is_power_of_two());
+        assert!(buckets.is_power_of_two() && buckets >= MIN_BUCKETS, "buckets are found by a mask");
+        assert!(multiplier & 1 == 1, "an odd factor loses no bit");
         Self { buckets: vec![Bucket::FREE; buckets], capacity, multiplier, count: 0 }
     }
 
@@ -170,6 +173,7 @@ impl Table {
             && fitting < self.buckets.len()
             && let Some(smaller) = self.rebuilt(fitting)
         {
+            assert!(smaller.count == self.count, "a rebuilt table holds every entry");
             *self = smaller;
         }
     }
@@ -262,6 +266,7 @@ impl Table {
         let Some(place) = self.room_in(pair).or_else(|| self.make_room(pair)) else {
             return false;
         };
+        assert!(self.key(place) == Key::FREE, "a new entry takes a free slot");
         self.put(place, key, value);
         self.count += 1;
         true
@@ -281,6 +286,7 @@ impl Table {
             let pair = self.pair(self.key(from));
             self.room_in(pair).map(|to| (from, to))
         })?;
+        assert!(to.bucket != from.bucket, "an entry moves to its other bucket");
         self.put(to, self.key(from), self.value(from));
         self.put(from, Key::FREE, Value::FREE);
         Some(from)
@@ -332,6 +338,7 @@ impl Table {
 
     fn free(&mut self, place: Place) -> Value {
         let value = self.value(place);
+        assert!(self.key(place) != Key::FREE && self.count > 0, "a free slot holds no entry");
         self.put(place, Key::FREE, Value::FREE);
         self.count -= 1;
         value

@@ -292,7 +292,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The same database, as simple as can be.
+/// A model of the database, as simple as can be.
 #[derive(Default)]
 struct Model(HashMap<(u16, u8), (usize, Option<u64>)>);
 

@@ -80,10 +80,10 @@ pub(crate) struct Ingress {
     pub now: Now,
 }
 
-/// Why a bridge takes no notice of a frame with these addresses, if so.
+/// The reason why a bridge ignores a frame with these addresses, if there is one.
 ///
-/// Of the reserved link-local group addresses (01:80:C2:00:00:0X) only PAUSE ends here: it means
-/// the other end of one link, and one that is passed on stops stations that nobody asked to stop.
+/// Among the reserved link-local group addresses (01:80:C2:00:00:0X) only PAUSE ends here: a PAUSE
+/// frame addresses the other end of one link, and a bridge that passes it on pauses other stations.
 /// The others (STP, LACP, LLDP, …) pass as multicast, because uvala speaks none of them and the
 /// stations around it may.
 ///
