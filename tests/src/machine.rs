@@ -7,13 +7,11 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
+use bench::frontend::{Frontend, pair, request};
 use ring::guest::{Extent, GuestMapping, GuestMemory, Reader, Window, Writer};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use crate::wait;
 
@@ -63,7 +61,7 @@ struct Driver {
 /// A machine.
 #[derive(Debug)]
 pub struct Machine {
-    socket: UnixStream,
+    backend: Frontend,
     file: OwnedFd,
     memory: GuestMemory,
     whole: Window,
@@ -160,15 +158,6 @@ fn at(address: u64) -> usize {
     usize::try_from(address).expect("64 bits")
 }
 
-fn words(values: &[u64]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_ne_bytes()).collect()
-}
-
-/// Two words of four bytes as one of eight.
-fn pair(low: u32, high: u32) -> u64 {
-    u64::from(low) | u64::from(high) << 32
-}
-
 impl Machine {
     /// Boots one whose driver is at work.
     ///
@@ -223,8 +212,16 @@ impl Machine {
             |index| Driver { index, buffer, made: 0, seen: 0, kick: event(), call: event() };
         let queues = (0..2 * pairs).map(driver).collect();
         let (inflight, sends_by) = (None, 1);
-        let mut machine =
-            Self { socket, file, memory, whole, features, queues, sends_by, inflight };
+        let mut machine = Self {
+            backend: Frontend(socket),
+            file,
+            memory,
+            whole,
+            features,
+            queues,
+            sends_by,
+            inflight,
+        };
         let receive = (0..machine.queues.len()).step_by(2);
         receive.for_each(|queue| (0..SIZE).for_each(|_| machine.offer(queue)));
         machine
@@ -259,28 +256,32 @@ impl Machine {
 
     /// What a frontend says before a driver is at work; in QEMU's order.
     fn set_up(&mut self) {
-        assert_eq!(self.ask(1) & self.features, self.features, "features");
-        self.tell(16, &words(&[(REPLY_ACK | LOG_SHMFD | INFLIGHT_SHMFD) & self.ask(15)]), &[]);
-        self.order(3, &[], &[]);
+        assert_eq!(self.ask(request::GET_FEATURES) & self.features, self.features, "features");
+        self.tell(
+            request::SET_PROTOCOL_FEATURES,
+            &[(REPLY_ACK | LOG_SHMFD | INFLIGHT_SHMFD) & self.ask(request::GET_PROTOCOL_FEATURES)],
+            &[],
+        );
+        self.order(request::SET_OWNER, &[], &[]);
         for queue in [0, 1] {
-            self.order(18, &words(&[pair(queue, 1)]), &[]);
+            self.order(request::SET_VRING_ENABLE, &[pair(queue, 1)], &[]);
         }
-        self.order(2, &words(&[self.features]), &[]);
-        self.order(5, &words(&[1, 0, BYTES, USER, 0]), &[self.file.as_fd()]);
+        self.order(request::SET_FEATURES, &[self.features], &[]);
+        self.order(request::SET_MEM_TABLE, &[1, 0, BYTES, USER, 0], &[self.file.as_fd()]);
         if let Some((size, area)) = &self.inflight {
-            self.order(32, &words(&[*size, 0, SHAPE]), &[area.as_fd()]);
+            self.order(request::SET_INFLIGHT_FD, &[*size, 0, SHAPE], &[area.as_fd()]);
         }
         for queue in &self.queues {
             let index = queue.index;
-            self.order(8, &words(&[pair(index, SIZE.into())]), &[]);
+            self.order(request::SET_VRING_NUM, &[pair(index, SIZE.into())], &[]);
             // Where the last one was: all that was given back was taken. Who has it noted by the
             // switch need not look: then it is wherever the driver is.
             let noted = self.inflight.is_some();
             let base = if noted { queue.made } else { self.used(queue) };
-            self.order(10, &words(&[pair(index, base.into())]), &[]);
-            self.order(9, &Self::places(queue, false), &[]);
-            self.order(12, &words(&[index.into()]), &[queue.kick.as_fd()]);
-            self.order(13, &words(&[index.into()]), &[queue.call.as_fd()]);
+            self.order(request::SET_VRING_BASE, &[pair(index, base.into())], &[]);
+            self.order(request::SET_VRING_ADDR, &Self::places(queue, false), &[]);
+            self.order(request::SET_VRING_KICK, &[index.into()], &[queue.kick.as_fd()]);
+            self.order(request::SET_VRING_CALL, &[index.into()], &[queue.call.as_fd()]);
         }
     }
 
@@ -289,12 +290,12 @@ impl Machine {
     /// # Panics
     /// If it cannot.
     pub fn track(&mut self) {
-        self.tell(31, &words(&[0, 0, SHAPE]), &[]);
+        self.tell(request::GET_INFLIGHT_FD, &[0, 0, SHAPE], &[]);
         let mut bytes = [0; 12 + 24];
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let slices = &mut [io::IoSliceMut::new(&mut bytes)];
-        let received = recvmsg(&self.socket, slices, &mut control, RecvFlags::WAITALL);
+        let received = recvmsg(&self.backend, slices, &mut control, RecvFlags::WAITALL);
         assert_eq!(received.expect("an answer").bytes, 36);
         let rights = control.drain().find_map(|message| match message {
             RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
@@ -312,14 +313,13 @@ impl Machine {
         let file = memfd_create("log", MemfdFlags::CLOEXEC).expect("memory");
         ftruncate(&file, 4096).expect("ours");
         // As many bytes as the memory needs, and not from the beginning.
-        let payload = words(&[BYTES / 4096 / 8, 8]);
-        self.say(6, 1, &payload, &[file.as_fd()]).expect("the switch listens");
-        self.answer(6);
+        self.tell(request::SET_LOG_BASE, &[BYTES / 4096 / 8, 8], &[file.as_fd()]);
+        self.answer(request::SET_LOG_BASE);
         let changed = event();
-        self.order(7, &[], &[changed.as_fd()]);
-        self.order(2, &words(&[self.features | LOG_ALL]), &[]);
+        self.order(request::SET_LOG_FD, &[], &[changed.as_fd()]);
+        self.order(request::SET_FEATURES, &[self.features | LOG_ALL], &[]);
         for queue in &self.queues {
-            self.order(9, &Self::places(queue, true), &[]);
+            self.order(request::SET_VRING_ADDR, &Self::places(queue, true), &[]);
         }
         let mut contents = vec![0; at(BYTES)];
         rustix::io::pread(&self.file, &mut contents, 0).expect("a file");
@@ -328,11 +328,11 @@ impl Machine {
     }
 
     /// What a queue's places are, as they are told to the switch.
-    fn places(queue: &Driver, is_logged: bool) -> Vec<u8> {
+    fn places(queue: &Driver, is_logged: bool) -> [u64; 5] {
         let at = QUEUE * u64::from(queue.index);
         let base = USER + at;
         let index = pair(queue.index, is_logged.into());
-        words(&[index, base, base + 2 * 4096, base + 4096, at + 2 * 4096])
+        [index, base, base + 2 * 4096, base + 4096, at + 2 * 4096]
     }
 
     /// Has no connection any more: whoever speaks for it makes another.
@@ -340,17 +340,18 @@ impl Machine {
     /// # Panics
     /// If there are no descriptors.
     pub fn hang_up(&mut self) {
-        self.socket = UnixStream::pair().expect("descriptors").0;
+        self.backend = Frontend(UnixStream::pair().expect("descriptors").0);
     }
 
     /// Goes on with another connection: the switch was started again.
     pub fn reconnect(&mut self, socket: &Path) {
-        self.socket = wait::find("a socket to connect to", || UnixStream::connect(socket).ok());
+        let stream = wait::find("a socket to connect to", || UnixStream::connect(socket).ok());
+        self.backend = Frontend(stream);
         self.set_up();
     }
 
-    fn tell(&self, request: u32, payload: &[u8], fds: &[BorrowedFd<'_>]) {
-        self.say(request, 1, payload, fds).expect("the switch listens");
+    fn tell(&self, request: u32, values: &[u64], fds: &[BorrowedFd<'_>]) {
+        self.backend.tell(request, values, fds).expect("the switch listens");
     }
 
     /// Says something, right or wrong.
@@ -364,42 +365,27 @@ impl Machine {
         payload: &[u8],
         fds: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
-        let size = u32::try_from(payload.len()).expect("short");
-        let header = [request, flags, size].into_iter().flat_map(u32::to_ne_bytes);
-        let bytes: Vec<u8> = header.chain(payload.iter().copied()).collect();
-        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
-        let slices = [io::IoSlice::new(&bytes)];
-        sendmsg(&self.socket, &slices, &mut control, SendFlags::NOSIGNAL)?;
-        Ok(())
+        self.backend.send(request, flags, payload, fds)
     }
 
     /// Asks for a number.
     fn ask(&self, request: u32) -> u64 {
-        self.tell(request, &[], &[]);
-        self.answer(request)
+        self.backend.ask(request).expect("an answer")
     }
 
-    /// Says something that must be done.
-    fn order(&self, request: u32, payload: &[u8], fds: &[BorrowedFd<'_>]) {
-        const NEED_REPLY: u32 = 8;
-        self.say(request, 1 | NEED_REPLY, payload, fds).expect("the switch listens");
-        assert_eq!(self.answer(request), 0, "request {request} is refused");
+    /// Sends a request that the switch must do.
+    fn order(&self, request: u32, values: &[u64], fds: &[BorrowedFd<'_>]) {
+        self.backend.order(request, values, fds).expect("the switch does it");
     }
 
     fn answer(&self, request: u32) -> u64 {
-        let mut bytes = [0; 20];
-        io::Read::read_exact(&mut &self.socket, &mut bytes).expect("an answer");
-        let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four"));
-        assert_eq!([word(0), word(4), word(8)], [request, 5, 8]);
-        u64::from_ne_bytes(bytes[12..].try_into().expect("eight"))
+        self.backend.answer(request).expect("an answer")
     }
 
     /// Has the switch hung up?
     #[must_use]
     pub fn is_cut_off(&self) -> bool {
-        let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        let mut fds = [PollFd::new(&self.backend, PollFlags::RDHUP)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
     }
@@ -407,8 +393,8 @@ impl Machine {
     /// Stops a queue; returns where it was.
     #[must_use]
     pub fn stop(&self, queue: u32) -> u64 {
-        self.tell(11, &words(&[queue.into()]), &[]);
-        self.answer(11) >> 32
+        self.tell(request::GET_VRING_BASE, &[queue.into()], &[]);
+        self.answer(request::GET_VRING_BASE) >> 32
     }
 
     fn base(queue: &Driver) -> u64 {
@@ -575,8 +561,8 @@ impl Machine {
     /// # Panics
     /// If the switch does not listen.
     pub fn lend_more(&self) {
-        let region = words(&[0, 2 * BYTES, BYTES, 2 * USER, 0]);
-        self.say(37, 1, &region, &[self.file.as_fd()]).expect("the switch listens");
+        let region = [0, 2 * BYTES, BYTES, 2 * USER, 0];
+        self.tell(request::ADD_MEM_REG, &region, &[self.file.as_fd()]);
     }
 
     /// Takes its memory away while the switch uses it.

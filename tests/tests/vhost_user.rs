@@ -388,7 +388,7 @@ fn a_second_machine_that_insists_costs_nothing_and_has_the_port_next() {
     assert_eq!(daemon.log().matches("rejected process").count(), 1, "{}", daemon.log());
     let found = daemon.uvala(&["doctor"]);
     let found = String::from_utf8(found.stdout).unwrap();
-    assert!(found.contains("a second monitor"), "{found}");
+    assert!(found.contains("a second VMM"), "{found}");
     drop(first);
     assert_connected(
         &mut Machine::boot(&socket),
@@ -420,7 +420,7 @@ fn a_complaint_is_over_with_the_next_connection() {
     assert!(why.contains("does not read"), "{why}");
 }
 
-/// As a monitor with `server=on` does it.
+/// As a VMM with `server=on` does it.
 #[test]
 fn a_socket_that_another_program_replaces_is_noticed() {
     let daemon = Daemon::start();
@@ -435,7 +435,7 @@ fn a_socket_that_another_program_replaces_is_noticed() {
     std::fs::remove_file(&socket).unwrap();
     let theirs = UnixListener::bind(&socket).unwrap();
     let (_, shown) = said(&["port", "show", "vale0:vm1"]);
-    assert!(shown.contains("another program's now"), "{shown}");
+    assert!(shown.contains("replaced by another program"), "{shown}");
     let (code, found) = said(&["doctor"]);
     assert!(code == Some(1) && found.contains("put its socket in the place of"), "{found}");
     drop(theirs);

@@ -2,14 +2,15 @@
 //!
 //! A number alone says little: the same machine gives 18 or 3.4 Mpps at 1514 B, depending on where
 //! the host has put its virtual CPUs. So every sample stands between two probes of the core
-//! distance ([`probe`]), is compared inside one regime only ([`sample`]), and stands beside the
-//! limit of the machine for the same work ([`limit`]) and other software doing it ([`peers`]),
-//! taken in the same minutes ([`runner`]). The parts of a measurement are separate processes
-//! ([`role`]), and what counts is what the receiver gets.
+//! distance (`probe`), is compared inside one regime only (`sample`), and stands beside the
+//! limit of the machine for the same work (`limit`) and other software doing it (`peers`),
+//! taken in the same minutes (`runner`). The parts of a measurement are separate processes
+//! (`role`), and what counts is what the receiver gets.
 
 mod daemon;
 mod descriptor;
 mod figures;
+pub mod frontend;
 mod host;
 mod limit;
 mod machine;

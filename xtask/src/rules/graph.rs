@@ -45,7 +45,7 @@ const ALLOWED: [(&str, &[&str]); 19] = [
             "bench",
         ],
     ),
-    ("tests", &["ring", "protocol", "client"]),
+    ("tests", &["bench", "ring", "protocol", "client"]),
     (
         "fuzz-bodies",
         &[

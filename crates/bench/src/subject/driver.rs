@@ -9,9 +9,7 @@
 //!   │ descr. │ avail  │ used   │        │ buffers …              │   one queue, and then the other
 //! ```
 
-use std::io::{IoSlice, Read};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -22,7 +20,8 @@ use ring::doorbell::store_load_fence;
 use ring::guest::{Extent, GuestMapping, GuestMemory, GuestSlice, Reader, Window, Writer};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+use crate::frontend::{Frontend, pair, request};
 
 /// Buffers of a queue, and the distance of two: no power of two (`docs/design/0008-what-paid.md`).
 pub const SIZE: u16 = 1024;
@@ -41,22 +40,9 @@ const USER: u64 = 1 << 42;
 const FEATURES: u64 = (1 << 15) | (1 << 29) | (1 << 30) | (1 << 32);
 /// `VIRTIO_F_EVENT_IDX`, which an old driver does not know.
 const EVENT_IDX: u64 = 1 << 29;
+const HUNG_UP: &str = "the switch has closed the socket";
 /// Looks without work before it sleeps.
 const YIELDS: u32 = 100;
-
-/// What a frontend says.
-mod say {
-    pub const GET_FEATURES: u32 = 1;
-    pub const SET_FEATURES: u32 = 2;
-    pub const SET_OWNER: u32 = 3;
-    pub const SET_MEM_TABLE: u32 = 5;
-    pub const SET_VRING_NUM: u32 = 8;
-    pub const SET_VRING_ADDR: u32 = 9;
-    pub const SET_VRING_BASE: u32 = 10;
-    pub const SET_VRING_KICK: u32 = 12;
-    pub const SET_VRING_CALL: u32 = 13;
-    pub const SET_VRING_ENABLE: u32 = 18;
-}
 
 /// One of its queues.
 struct Queue {
@@ -79,7 +65,7 @@ struct Queue {
 /// A machine.
 pub struct Machine {
     path: PathBuf,
-    socket: UnixStream,
+    backend: Frontend,
     file: OwnedFd,
     memory: GuestMemory,
     receive: Queue,
@@ -188,15 +174,6 @@ impl Queue {
     }
 }
 
-fn words(values: &[u64]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_ne_bytes()).collect()
-}
-
-/// A queue and a number for it.
-fn pair(queue: u32, number: u16) -> u64 {
-    u64::from(queue) | u64::from(number) << 32
-}
-
 impl Machine {
     /// One whose driver is at work, with all its receive buffers out.
     pub fn boot(path: &Path) -> Result<Machine> {
@@ -217,9 +194,9 @@ impl Machine {
         let by_index = features & EVENT_IDX != 0;
         let queue = |index| Queue::new(index, &memory, by_index);
         let (receive, transmit) = (queue(0)?, queue(1)?);
-        let socket = connect(path)?;
+        let backend = connect(path)?;
         let path = path.to_owned();
-        let mut machine = Machine { path, socket, file, memory, receive, transmit, features };
+        let mut machine = Machine { path, backend, file, memory, receive, transmit, features };
         machine.receive.made = SIZE;
         machine.receive.publish();
         machine.set_up()?;
@@ -228,47 +205,32 @@ impl Machine {
 
     /// Goes on with a switch that was started again.
     pub fn reconnect(&mut self) -> Result<()> {
-        self.socket = connect(&self.path)?;
+        self.backend = connect(&self.path)?;
         self.set_up()
     }
 
-    /// What a frontend says, in QEMU's order.
+    /// Requests in QEMU's order.
     fn set_up(&self) -> Result<()> {
-        self.tell(say::GET_FEATURES, &[], &[])?;
-        let mut answer = [0; 20];
-        (&self.socket).read_exact(&mut answer).context("the switch has hung up")?;
-        let offered = u64::from_ne_bytes(answer[12..].try_into()?);
+        let backend = &self.backend;
+        let offered = backend.ask(request::GET_FEATURES).context(HUNG_UP)?;
         ensure!(offered & self.features == self.features, "the switch offers {offered:#x} only");
-        self.tell(say::SET_OWNER, &[], &[])?;
-        self.tell(say::SET_FEATURES, &[self.features], &[])?;
-        self.tell(say::SET_MEM_TABLE, &[1, 0, BYTES, USER, 0], &[self.file.as_fd()])?;
+        backend.tell(request::SET_OWNER, &[], &[])?;
+        backend.tell(request::SET_FEATURES, &[self.features], &[])?;
+        let memory = [1, 0, BYTES, USER, 0];
+        backend.tell(request::SET_MEM_TABLE, &memory, &[self.file.as_fd()])?;
         for queue in [&self.receive, &self.transmit] {
             let (index, base) = (queue.index, USER + QUEUE * u64::from(queue.index));
             let used = queue.window.u16(at(USED + 2)).load(Ordering::Acquire);
-            self.tell(say::SET_VRING_NUM, &[pair(index, SIZE)], &[])?;
-            self.tell(say::SET_VRING_BASE, &[pair(index, used)], &[])?;
+            backend.tell(request::SET_VRING_NUM, &[pair(index, SIZE.into())], &[])?;
+            backend.tell(request::SET_VRING_BASE, &[pair(index, used.into())], &[])?;
             let places = [pair(index, 0), base, base + USED, base + AVAIL, 0];
-            self.tell(say::SET_VRING_ADDR, &places, &[])?;
-            self.tell(say::SET_VRING_CALL, &[index.into()], &[queue.call.as_fd()])?;
-            self.tell(say::SET_VRING_KICK, &[index.into()], &[queue.kick.as_fd()])?;
-            self.tell(say::SET_VRING_ENABLE, &[pair(index, 1)], &[])?;
+            backend.tell(request::SET_VRING_ADDR, &places, &[])?;
+            backend.tell(request::SET_VRING_CALL, &[index.into()], &[queue.call.as_fd()])?;
+            backend.tell(request::SET_VRING_KICK, &[index.into()], &[queue.kick.as_fd()])?;
+            backend.tell(request::SET_VRING_ENABLE, &[pair(index, 1)], &[])?;
         }
         // Answered when everything before it has been done.
-        self.tell(say::GET_FEATURES, &[], &[])?;
-        (&self.socket).read_exact(&mut answer).context("the switch has hung up")
-    }
-
-    fn tell(&self, request: u32, payload: &[u64], fds: &[BorrowedFd<'_>]) -> Result<()> {
-        const VERSION: u32 = 1;
-        let payload = words(payload);
-        let head = [request, VERSION, u32::try_from(payload.len())?];
-        let head = head.into_iter().flat_map(u32::to_ne_bytes);
-        let bytes: Vec<u8> = head.chain(payload).collect();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        ensure!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
-        sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
-        Ok(())
+        backend.ask(request::GET_FEATURES).context(HUNG_UP).map(drop)
     }
 
     /// How many frames can be sent now.
@@ -344,11 +306,11 @@ impl Machine {
 }
 
 /// Connects to a switch that may be about to come.
-fn connect(path: &Path) -> Result<UnixStream> {
+fn connect(path: &Path) -> Result<Frontend> {
     let begin = Instant::now();
     loop {
         match UnixStream::connect(path) {
-            Ok(socket) => return Ok(socket),
+            Ok(socket) => return Ok(Frontend(socket)),
             Err(_) if begin.elapsed() < Duration::from_secs(5) => {
                 std::thread::sleep(Duration::from_micros(500));
             }

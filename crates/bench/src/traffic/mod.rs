@@ -6,7 +6,7 @@
 //! | [`frame`] | what a frame looks like, and whether it still does |
 //! | [`sequence`] | what is lost, late, or there twice |
 //! | [`session`] | a port in use: its end, its losses of the daemon |
-//! | [`send`], [`receive`], [`echo`] | the functions |
+//! | `send`, `receive`, `echo` | the functions |
 //! | [`report`], [`terminal::units`] | figures |
 
 mod echo;

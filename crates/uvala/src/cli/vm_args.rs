@@ -79,7 +79,7 @@ fn one_card(text: &str) -> Result<Mac, String> {
     }
 }
 
-/// What was asked for and cannot be told to the monitor.
+/// What was asked for and cannot be told to the VMM.
 fn unsaid(args: &Args, info: &PortInfo) -> Option<&'static str> {
     let queues = info.machine.as_ref().is_some_and(|machine| machine.queues > 1);
     match (args.vmm, args.mac.is_some(), queues) {

@@ -39,7 +39,7 @@ impl Rights {
 
 /// A process that is a machine's VMM, by its command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Monitor {
+pub struct Vmm {
     /// PID of the process.
     pub pid: u32,
     /// Arguments of the process.

@@ -10,8 +10,8 @@ use protocol::{DaemonInfo, PortInfo};
 use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::thread::{MembarrierQuery, membarrier_query};
 
-use super::facts::{Monitor, Person, Rights, Socket};
-use super::{Finding, host, limits, machine, monitor};
+use super::facts::{Person, Rights, Socket, Vmm};
+use super::{Finding, host, limits, machine, vmm};
 use crate::vm::kvm;
 use crate::vm::qemu::{PROGRAM, Qemu};
 
@@ -67,26 +67,26 @@ pub fn daemon(info: &DaemonInfo, ports: &[PortInfo], dir: &Path) -> Vec<Finding>
     findings
 }
 
-/// Checks the ports of machines, and monitors.
+/// Checks the ports of machines, and VMMs.
 fn machines(ports: &[PortInfo], dir: &Path) -> Vec<Finding> {
-    let (people, monitors) = (people(), monitors());
-    let monitor = |port: &PortInfo| {
+    let (people, vmms) = (people(), vmms());
+    let vmm = |port: &PortInfo| {
         let machine = port.machine.as_ref()?;
-        monitors.iter().find(|one| match machine.pid {
+        vmms.iter().find(|one| match machine.pid {
             Some(pid) => one.pid == pid,
-            None => monitor::names(&one.words, &machine.socket),
+            None => vmm::names(&one.words, &machine.socket),
         })
     };
-    let theirs: Vec<_> = ports.iter().map(monitor).collect();
+    let theirs: Vec<_> = ports.iter().map(vmm).collect();
     let mut findings = Vec::new();
-    for (port, monitor) in ports.iter().zip(&theirs) {
+    for (port, vmm) in ports.iter().zip(&theirs) {
         let Some(machine) = &port.machine else { continue };
         let socket = look(Path::new(&machine.socket));
-        findings.extend(machine::check(port, &socket, *monitor, &people));
+        findings.extend(machine::check(port, &socket, *vmm, &people));
     }
     findings.extend(machine::twins(ports, &theirs));
     let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf());
-    findings.extend(machine::strays(ports, &monitors, &dir));
+    findings.extend(machine::strays(ports, &vmms, &dir));
     findings
 }
 
@@ -139,17 +139,17 @@ fn kernel() -> host::Kernel {
 }
 
 /// All that we may look at.
-fn monitors() -> Vec<Monitor> {
+fn vmms() -> Vec<Vmm> {
     let processes = fs::read_dir("/proc").into_iter().flatten().filter_map(io::Result::ok);
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let table = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let (users, groups) = (table("/etc/passwd"), table("/etc/group"));
-    let monitor = |pid| {
-        let words = Some(command_line(pid)).filter(|words| monitor::is_monitor(words))?;
+    let vmm = |pid| {
+        let words = Some(command_line(pid)).filter(|words| vmm::is_vmm(words))?;
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        Some(Monitor { pid, words, user: owner(&status, &users, &groups)? })
+        Some(Vmm { pid, words, user: owner(&status, &users, &groups)? })
     };
-    pids.filter_map(monitor).collect()
+    pids.filter_map(vmm).collect()
 }
 
 /// Who a process acts as, from /proc/PID/status.

@@ -81,7 +81,7 @@ pub fn stale(files: &[PathBuf], unix: &str) -> Vec<Finding> {
     .collect()
 }
 
-/// Little room for monitors whose memory is files there.
+/// Little room for VMMs whose memory is files there.
 pub fn shared_memory(bytes: u64) -> Option<Finding> {
     let what = format!("/dev/shm has {} MiB", bytes >> 20);
     let cure = "machines with memory-backend-file there want more (docker: --shm-size); those \

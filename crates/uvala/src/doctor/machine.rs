@@ -6,37 +6,37 @@ use std::path::Path;
 use protocol::name::PortName;
 use protocol::{MachineInfo, MachineState, PortInfo, PortKind, SocketPlace};
 
-use super::facts::{Monitor, Person, Rights, Socket};
-use super::monitor::{self, is_qemu, value, with};
+use super::facts::{Person, Rights, Socket, Vmm};
+use super::vmm::{self, is_qemu, value, with};
 use super::{Finding, note, problem};
 use crate::vm::qemu::Qemu;
 
-/// All that is wrong with one. `monitor` is its monitor, connected or not, where we may look at it;
+/// All that is wrong with one. `vmm` is its VMM, connected or not, where we may look at it;
 /// `people` are those who may have one.
 pub fn check(
     port: &PortInfo,
     socket: &Socket,
-    monitor: Option<&Monitor>,
+    vmm: Option<&Vmm>,
     people: &[Person],
 ) -> Vec<Finding> {
     let Some(machine) = &port.machine else { return Vec::new() };
     let name = port.port.to_string();
     let mut findings = Vec::new();
-    let otherwise = monitor.and_then(|monitor| otherwise(port, machine, monitor));
+    let otherwise = vmm.and_then(|vmm| otherwise(port, machine, vmm));
     if otherwise.is_none() {
-        findings.extend(complaint(&name, machine, monitor.is_some()));
+        findings.extend(complaint(&name, machine, vmm.is_some()));
     }
     findings.extend(rival(&name, machine));
     findings.extend(missing(&name, machine, socket));
     findings.extend(replaced(&name, machine));
     if machine.state == MachineState::Waiting && !machine.connect {
         let guess = || people.iter().filter_map(|person| closed(&name, machine, socket, person));
-        match monitor {
-            Some(monitor) => findings.extend(shut_out(&name, machine, socket, monitor)),
+        match vmm {
+            Some(vmm) => findings.extend(shut_out(&name, machine, socket, vmm)),
             None => findings.extend(guess()),
         }
     }
-    let words = monitor.map_or(&[][..], |monitor| &monitor.words);
+    let words = vmm.map_or(&[][..], |vmm| &vmm.words);
     let is_qemu = port.kind == PortKind::VhostUser && is_qemu(words) && otherwise.is_none();
     findings.extend(otherwise);
     let shared = if is_qemu { unshared(&name, words) } else { None };
@@ -46,7 +46,7 @@ pub fn check(
     findings
 }
 
-/// `is_there`: its monitor runs, connected or not.
+/// `is_there`: its VMM runs, connected or not.
 fn complaint(name: &str, machine: &MachineInfo, is_there: bool) -> Option<Finding> {
     let what = machine.complaint.as_ref()?;
     if machine.state == MachineState::Closed {
@@ -75,18 +75,18 @@ fn complaint(name: &str, machine: &MachineInfo, is_there: bool) -> Option<Findin
 fn rival(name: &str, machine: &MachineInfo) -> Option<Finding> {
     let rival = machine.rival?;
     let owner = machine.pid.map(|pid| format!(", which process {pid} has")).unwrap_or_default();
-    let what = format!("a second monitor, process {rival}, wants its socket{owner}");
+    let what = format!("a second VMM, process {rival}, wants its socket{owner}");
     Some(problem(name, what, "give that machine a port of its own: uvala port add"))
 }
 
-/// Machines that are up with the address that another of their switch has, too. `monitors` has each
+/// Machines that are up with the address that another of their switch has, too. `vmms` has each
 /// port's, if it is known.
-pub fn twins(ports: &[PortInfo], monitors: &[Option<&Monitor>]) -> Vec<Finding> {
+pub fn twins(ports: &[PortInfo], vmms: &[Option<&Vmm>]) -> Vec<Finding> {
     let mut seen = HashMap::new();
     let mut findings = Vec::new();
-    for (port, monitor) in ports.iter().zip(monitors) {
-        let (Some(machine), Some(monitor)) = (&port.machine, monitor) else { continue };
-        let mac = monitor::address(&monitor.words, &machine.socket);
+    for (port, vmm) in ports.iter().zip(vmms) {
+        let (Some(machine), Some(vmm)) = (&port.machine, vmm) else { continue };
+        let mac = vmm::address(&vmm.words, &machine.socket);
         let Some(mac) = mac.filter(|_| machine.state == MachineState::Up) else { continue };
         let name = port.port.to_string();
         let switch = name.split(':').next().unwrap_or_default().to_owned();
@@ -100,27 +100,26 @@ pub fn twins(ports: &[PortInfo], monitors: &[Option<&Monitor>]) -> Vec<Finding> 
     findings
 }
 
-/// Monitors that want a socket in the daemon's directory which is no port's.
-pub fn strays(ports: &[PortInfo], monitors: &[Monitor], dir: &Path) -> Vec<Finding> {
+/// VMMs that want a socket in the daemon's directory which is no port's.
+pub fn strays(ports: &[PortInfo], vmms: &[Vmm], dir: &Path) -> Vec<Finding> {
     let machines = || ports.iter().filter_map(|port| Some((port, port.machine.as_ref()?)));
     let is_known = |path: &str| {
         machines().any(|(_, it)| it.socket == path || it.peer.as_deref() == Some(path))
     };
     let mut findings = Vec::new();
-    for monitor in monitors {
-        for path in monitor::paths(&monitor.words, &dir.to_string_lossy(), ".sock") {
+    for vmm in vmms {
+        for path in vmm::paths(&vmm.words, &dir.to_string_lossy(), ".sock") {
             let name = Path::new(&path).file_stem().unwrap_or_default().to_string_lossy();
             let Ok(name) = name.parse::<PortName>() else { continue };
             if is_known(&path) {
                 continue;
             }
             let about = name.to_string();
-            let what =
-                format!("process {} wants its socket {path}, and there is none", monitor.pid);
+            let what = format!("process {} wants its socket {path}, and there is none", vmm.pid);
             let cure = match machines().find(|(port, _)| port.port == name) {
                 Some((_, machine)) => format!("name {}, which is its socket", machine.socket),
                 None => {
-                    let way = monitor::way(&monitor.words, &path).unwrap_or("vhost-user");
+                    let way = vmm::way(&vmm.words, &path).unwrap_or("vhost-user");
                     format!(
                         "name a port's (uvala port list), or: uvala port add {about} --kind {way}"
                     )
@@ -132,10 +131,10 @@ pub fn strays(ports: &[PortInfo], monitors: &[Monitor], dir: &Path) -> Vec<Findi
     findings
 }
 
-/// Its monitor was told to speak something else than the port does: what it says is nonsense.
-fn otherwise(port: &PortInfo, machine: &MachineInfo, monitor: &Monitor) -> Option<Finding> {
-    let way = monitor::way(&monitor.words, &machine.socket)?;
-    let (name, ours, pid) = (port.port.to_string(), port.kind.name(), monitor.pid);
+/// Its VMM was told to speak something else than the port does: what it says is nonsense.
+fn otherwise(port: &PortInfo, machine: &MachineInfo, vmm: &Vmm) -> Option<Finding> {
+    let way = vmm::way(&vmm.words, &machine.socket)?;
+    let (name, ours, pid) = (port.port.to_string(), port.kind.name(), vmm.pid);
     let what = format!("process {pid} comes by -netdev {way}, and the port is of kind {ours}");
     let cure = format!("tell it what `uvala vm-args {name}` says, or add a port of --kind {way}");
     let is_kind = ["vhost-user", "stream", "dgram"].contains(&way);
@@ -148,8 +147,8 @@ fn missing(name: &str, machine: &MachineInfo, socket: &Socket) -> Option<Finding
     }
     let path = &machine.socket;
     Some(if machine.connect {
-        let cure = "start the monitor with server=on there, in a directory that the daemon reaches";
-        problem(name, format!("no monitor listens at {path}"), cure)
+        let cure = "start the VMM with server=on there, in a directory that the daemon reaches";
+        problem(name, format!("no VMM listens at {path}"), cure)
     } else {
         let cure = format!("delete the port and add it again: uvala port del {name}");
         problem(name, format!("its socket {path} is gone"), cure)
@@ -161,40 +160,31 @@ fn replaced(name: &str, machine: &MachineInfo) -> Option<Finding> {
     let path = &machine.socket;
     let what = format!("another program has put its socket in the place of {path}");
     let cure = format!(
-        "start the monitor with server=off (dgram: local.path is the peer's), then delete the \
+        "start the VMM with server=off (dgram: local.path is the peer's), then delete the \
          port, remove what is there and add it again: uvala port del {name} && rm {path}"
     );
     let is_so = machine.place == Some(SocketPlace::Replaced);
     is_so.then(|| problem(name, what, cure))
 }
 
-/// A user who may have monitors cannot connect.
+/// A user who may have VMMs cannot connect.
 fn closed(name: &str, machine: &MachineInfo, socket: &Socket, person: &Person) -> Option<Finding> {
     let what = refusal(machine, socket, person)?;
     let cure = format!("if that runs the machine: {}", opening(person));
     Some(note(name, format!("{} {what}", person.name), cure))
 }
 
-/// A monitor that is there cannot connect.
-fn shut_out(
-    name: &str,
-    machine: &MachineInfo,
-    socket: &Socket,
-    monitor: &Monitor,
-) -> Option<Finding> {
-    let Monitor { pid, user, .. } = monitor;
+/// A VMM that is there cannot connect.
+fn shut_out(name: &str, machine: &MachineInfo, socket: &Socket, vmm: &Vmm) -> Option<Finding> {
+    let Vmm { pid, user, .. } = vmm;
     let what = refusal(machine, socket, user)?;
-    Some(problem(
-        name,
-        format!("its monitor, process {pid} of {}, {what}", user.name),
-        opening(user),
-    ))
+    Some(problem(name, format!("its VMM, process {pid} of {}, {what}", user.name), opening(user)))
 }
 
 fn opening(person: &Person) -> String {
     let group = person.group.as_ref().map(|group| format!("--group {group} and "));
     format!(
-        "add the port with {}a --socket in a directory that both may search, or run the monitor \
+        "add the port with {}a --socket in a directory that both may search, or run the VMM \
          as another user",
         group.unwrap_or_default()
     )
@@ -228,20 +218,20 @@ impl Person {
 }
 
 fn driverless(name: &str, machine: &MachineInfo, words: &[String]) -> Option<Finding> {
-    let (what, cure) = if monitor::options(words, "incoming").next().is_some() {
-        let cure = "at the monitor where it runs: migrate -d …, with what -incoming says here";
-        ("a monitor waits for a machine that moves here", cure)
+    let (what, cure) = if vmm::options(words, "incoming").next().is_some() {
+        let cure = "at the VMM where it runs: migrate -d …, with what -incoming says here";
+        ("a VMM waits for a machine that moves here", cure)
     } else {
         let cure = "boot the guest; it needs virtio_net, and memory that is shared (share=on); if \
-                    it has moved elsewhere, quit its monitor here";
-        ("a monitor has connected, and no driver is at work", cure)
+                    it has moved elsewhere, quit its VMM here";
+        ("a VMM has connected, and no driver is at work", cure)
     };
     (machine.state == MachineState::Connected).then(|| note(name, what, cure))
 }
 
 /// Memory of the machine that others cannot see. What a `-readconfig` names is not looked at.
 fn unshared(name: &str, words: &[String]) -> Option<Finding> {
-    let told = |option| monitor::options(words, option);
+    let told = |option| vmm::options(words, option);
     if told("readconfig").next().is_some() {
         return None;
     }
@@ -330,14 +320,14 @@ mod tests {
         .unwrap()
     }
 
-    fn someone(words: Vec<String>) -> Monitor {
+    fn someone(words: Vec<String>) -> Vmm {
         let user = Person {
             name: "nobody".to_owned(),
             uid: 65534,
             gids: vec![65534],
             group: Some("nogroup".to_owned()),
         };
-        Monitor { pid: 5, words, user }
+        Vmm { pid: 5, words, user }
     }
 
     fn words(netdev: &str, device: &str) -> Vec<String> {
@@ -398,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn test_two_monitors_with_one_socket_are_a_mistake() {
+    fn test_two_vmms_with_one_socket_are_a_mistake() {
         let mut machine = machine("up", 1);
         assert_eq!(rival("p", &machine), None);
         (machine.pid, machine.rival) = (Some(7), Some(8));
@@ -407,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn test_sockets_are_there_and_open_to_the_monitors_user() {
+    fn test_sockets_are_there_and_open_to_the_vmms_user() {
         let waiting = machine("waiting", 1);
         assert!(missing("p", &waiting, &Socket::Missing).unwrap().what.contains("is gone"));
         let there = |mode, gid, dir| Socket::There {
@@ -425,12 +415,12 @@ mod tests {
     }
 
     #[test]
-    fn test_a_monitor_that_tries_in_vain_is_found_by_its_command_line() {
+    fn test_a_vmm_that_tries_in_vain_is_found_by_its_command_line() {
         let words = words(",queues=4", ",mq=on,vectors=10");
-        let monitor = someone(words);
+        let vmm = someone(words);
         let root = Rights { mode: 0o660, uid: 0, gid: 0 };
         let socket = Socket::There { file: root, dirs: vec![Rights { mode: 0o755, ..root }] };
-        let found = check(&port("vale0:vm1", machine("waiting", 1)), &socket, Some(&monitor), &[]);
+        let found = check(&port("vale0:vm1", machine("waiting", 1)), &socket, Some(&vmm), &[]);
         let said = |text: &str| found.iter().any(|finding| finding.what.contains(text));
         assert!(said("process 5 of nobody, cannot connect"), "{found:?}");
         assert!(found.iter().any(|one| one.cure.contains("--group nogroup and")), "{found:?}");
@@ -439,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn test_a_monitor_that_speaks_something_else_is_the_cause_of_all_it_did() {
+    fn test_a_vmm_that_speaks_something_else_is_the_cause_of_all_it_did() {
         let stream =
             format!("qemu-system-x86_64 -netdev stream,id=n,addr.type=unix,addr.path={PATH}");
         let stream = someone(stream.split(' ').map(str::to_owned).collect());
@@ -454,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn test_a_monitor_that_waits_for_a_machine_needs_no_boot() {
+    fn test_a_vmm_that_waits_for_a_machine_needs_no_boot() {
         let words = ["-incoming".to_owned(), "tcp:0:4444".to_owned()];
         let found = driverless("p", &machine("connected", 1), &words).unwrap();
         assert!(found.what.contains("moves here") && !found.cure.contains("boot"), "{found:?}");
@@ -463,21 +453,21 @@ mod tests {
     #[test]
     fn test_two_machines_of_a_switch_that_are_up_differ_in_address() {
         let at = |name: &str, state| port(name, machine(state, 1));
-        let monitor = someone(words("", ""));
-        let found = |ports: &[PortInfo]| twins(ports, &vec![Some(&monitor); ports.len()]);
+        let vmm = someone(words("", ""));
+        let found = |ports: &[PortInfo]| twins(ports, &vec![Some(&vmm); ports.len()]);
         let two = [at("vale0:a", "up"), at("vale0:b", "up")];
         let [twin] = &found(&two)[..] else { panic!() };
         assert!(twin.about == "vale0:b" && twin.what.contains("vale0:a, 52:54:00:12:34:56"));
         // In another switch, or one that moves.
         assert!(found(&[at("vale0:a", "up"), at("vale1:b", "up")]).is_empty());
         assert!(found(&[at("vale0:a", "up"), at("vale0:b", "connected")]).is_empty());
-        assert!(twins(&two, &[Some(&monitor), None]).is_empty());
+        assert!(twins(&two, &[Some(&vmm), None]).is_empty());
     }
 
     #[test]
     fn test_sockets_that_no_port_has_are_missed() {
-        let (dir, monitor) = (Path::new("/run/uvala"), [someone(words("", ""))]);
-        let found = |ports: &[PortInfo]| strays(ports, &monitor, dir);
+        let (dir, vmm) = (Path::new("/run/uvala"), [someone(words("", ""))]);
+        let found = |ports: &[PortInfo]| strays(ports, &vmm, dir);
         let [stray] = &found(&[])[..] else { panic!() };
         assert!(stray.about == "vale0:vm1" && stray.what.contains(PATH), "{stray:?}");
         assert!(stray.cure.ends_with("uvala port add vale0:vm1 --kind vhost-user"), "{stray:?}");
@@ -485,7 +475,7 @@ mod tests {
         let elsewhere = MachineInfo { socket: "/srv/s".to_owned(), ..machine("waiting", 1) };
         let [stray] = &found(&[port("vale0:vm1", elsewhere)])[..] else { panic!() };
         assert_eq!(stray.cure, "name /srv/s, which is its socket");
-        assert!(strays(&[], &monitor, Path::new("/run/other")).is_empty());
+        assert!(strays(&[], &vmm, Path::new("/run/other")).is_empty());
     }
 
     #[test]

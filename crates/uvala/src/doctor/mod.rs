@@ -7,7 +7,7 @@ pub mod gather;
 mod host;
 mod limits;
 mod machine;
-mod monitor;
+mod vmm;
 
 use serde::Serialize;
 

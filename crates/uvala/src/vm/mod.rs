@@ -1,4 +1,4 @@
-//! Virtual machines: what their monitors are told, so that they reach a port.
+//! Virtual machines: what their VMMs are told, so that they reach a port.
 
 pub mod boot;
 pub mod initramfs;
@@ -31,7 +31,7 @@ pub struct Card<'a> {
     pub model: Option<&'a str>,
 }
 
-/// A monitor cannot do what is wanted; the message says what can be done.
+/// A VMM cannot do what is wanted; the message says what can be done.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Impossible(pub String);

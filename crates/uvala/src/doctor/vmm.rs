@@ -1,9 +1,9 @@
-//! What a machine's monitor was told: its command line.
+//! What a machine's VMM was told: its command line.
 
 use protocol::Mac;
 
 /// Is it one? Its program may be run by another, as a loader.
-pub fn is_monitor(words: &[String]) -> bool {
+pub fn is_vmm(words: &[String]) -> bool {
     let file = |word: &String| word.rsplit('/').next().unwrap_or_default().to_owned();
     let is_one = |name: String| {
         ["qemu", "kvm", "cloud-hypervisor", "crosvm"].iter().any(|known| name.starts_with(known))
@@ -108,10 +108,10 @@ mod tests {
     }
 
     #[test]
-    fn test_a_monitor_is_found_by_what_it_was_told() {
+    fn test_a_vmm_is_found_by_what_it_was_told() {
         let path = "/run/uvala/vale0:vm1.sock";
         let qemu = words(&format!("qemu-system-x86_64 -chardev socket,id=c,path={path}"));
-        assert!(is_monitor(&qemu) && is_qemu(&qemu) && names(&qemu, path));
+        assert!(is_vmm(&qemu) && is_qemu(&qemu) && names(&qemu, path));
         assert!(!names(&qemu, "/run/uvala/vale0:vm1") && !names(&qemu, "vale0:vm1.sock"));
         assert!(names(&words("-x path=/a,,b,server=on"), "/a,b"));
         assert!(!names(&words("path=/a,,b"), "/a"));
