@@ -117,7 +117,7 @@ pub fn network_header(frame: &[u8]) -> (EtherType, usize) {
 
 /// The first 16 bytes of a frame, copied out of its sender's memory once.
 ///
-/// A frame of 14 or 15 bytes is padded with zeros by whoever copies it.
+/// The code that copies a frame of 14 or 15 bytes pads it with zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header(u128);
 

@@ -13,17 +13,17 @@ use crate::mac::MacAddr;
 use crate::port::PortId;
 use crate::vlan::VlanId;
 
-/// Addresses that begin alike.
+/// An IP network: an address and a prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// One of them.
+    /// An address of the network.
     pub address: IpAddr,
-    /// Bits that count.
+    /// The length of the prefix.
     pub bits: u8,
 }
 
 impl Network {
-    /// The first of its addresses.
+    /// The first address of the network.
     #[must_use]
     pub fn first(self) -> IpAddr {
         match self.address {
@@ -67,7 +67,7 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// Why no frame is one of these, where that is so.
+    /// Why no frame can match these fields, if that is so.
     #[must_use]
     pub fn contradiction(&self) -> Option<&'static str> {
         let [src, dst] = [self.src, self.dst].map(|net| net.map(|net| net.address.is_ipv4()));
@@ -93,7 +93,7 @@ impl Fields {
         }
     }
 
-    /// Why nobody means them: no frame is one of these, or none that a host sends.
+    /// Why an operator cannot mean these fields: no frame matches them, or none that a host sends.
     #[must_use]
     pub fn mistake(&self) -> Option<&'static str> {
         let is_v4 = |net: Network| net.address.is_ipv4();
@@ -209,7 +209,7 @@ impl Matcher {
         }
     }
 
-    /// Is this frame one of them?
+    /// Does the frame with this key match?
     #[inline]
     #[must_use]
     #[allow(clippy::cast_possible_truncation)] // reason: takes ports out of a word.
@@ -223,7 +223,7 @@ impl Matcher {
             && within(self.dst_ports, (rest >> layout::DST_PORT) as u16)
     }
 
-    /// Is every frame of `other` one of ours?
+    /// Does this matcher match every frame that `other` matches?
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         let asks_no_more =
@@ -235,7 +235,7 @@ impl Matcher {
             && contains(self.dst_ports, other.dst_ports)
     }
 
-    /// Is there a frame that is of both?
+    /// Can a frame match both?
     #[must_use]
     pub fn meets(&self, other: &Self) -> bool {
         let meet = |a: [u16; 2], b: [u16; 2]| a[0] <= b[1] && b[0] <= a[1];

@@ -49,7 +49,7 @@ pub(crate) mod layout {
     pub const IP: u64 = 1 << 55;
 }
 
-/// What a frame says.
+/// The fields of a frame that rules and the flow cache compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowKey(pub(crate) [u64; WORDS]);
 
@@ -60,16 +60,16 @@ impl From<[u64; WORDS]> for FlowKey {
     }
 }
 
-/// From where to where an IP packet goes, and as part of what.
+/// The addresses, the protocol and the ports of an IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FiveTuple {
-    /// Its source.
+    /// The source address.
     pub src: IpAddr,
-    /// Its destination.
+    /// The destination address.
     pub dst: IpAddr,
-    /// The protocol that it carries.
+    /// The number of the protocol that the packet carries.
     pub protocol: u8,
-    /// Source and destination port; 0: there is none to be seen.
+    /// Source and destination port; 0 where the packet has none, or is a fragment.
     pub ports: [u16; 2],
 }
 
@@ -81,14 +81,14 @@ pub const COMMON: usize = 5;
 pub struct Prefix<'a>(&'a [u8]);
 
 impl<'a> Prefix<'a> {
-    /// So many bytes of it.
+    /// The first `len` of these bytes.
     #[must_use]
     pub fn new(bytes: &'a [u8; PREFIX], len: usize) -> Self {
         Self(&bytes[..len.min(PREFIX)])
     }
 
-    /// That of a frame which is read where it lies: for functions, to whom members of their trust
-    /// group promise not to change it meanwhile.
+    /// The beginning of a frame that is read in place. Members of a trust group promise not to change
+    /// frames that a function reads.
     #[inline]
     #[must_use]
     pub fn of(frame: &'a [u8]) -> Self {
@@ -106,14 +106,14 @@ impl<'a> Prefix<'a> {
     }
 }
 
-/// What there is of an IP packet.
+/// The fields of an IP packet, as far as the frame has them.
 #[derive(Default)]
 struct Packet {
     src: u128,
     dst: u128,
     /// Protocol, ports and what is known.
     rest: u64,
-    /// Where what it carries begins; of a piece of one nobody knows.
+    /// The offset of the transport header; `None` for a fragment.
     payload: Option<usize>,
 }
 
@@ -301,7 +301,7 @@ fn ipv6(frame: Prefix<'_>, at: usize) -> Option<Packet> {
     Some(Packet { src, dst, rest, payload: (!is_piece).then_some(next) })
 }
 
-/// Is it TCP, UDP, DCCP, SCTP or UDP-Lite?
+/// Does the protocol have ports: TCP, UDP, DCCP, SCTP or UDP-Lite?
 #[inline]
 #[must_use]
 pub fn has_ports(protocol: u8) -> bool {

@@ -13,11 +13,11 @@ use crate::error::ParseError;
 pub struct MacAddr(u64);
 
 impl MacAddr {
-    /// All ones: every station.
+    /// The broadcast address.
     pub const BROADCAST: Self = Self(MAC_MASK);
-    /// All zeros: no station.
+    /// The address of no station: all zeros.
     pub const ZERO: Self = Self(0);
-    /// 802.3x PAUSE: means the other end of a link, and ends there.
+    /// The destination of 802.3x PAUSE frames, which no bridge forwards.
     pub const PAUSE: Self = Self::new([0x01, 0x80, 0xc2, 0x00, 0x00, 0x01]);
 
     /// The address with these octets.

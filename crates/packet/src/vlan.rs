@@ -12,7 +12,7 @@ use crate::error::ParseError;
 pub struct VlanId(NonZeroU16);
 
 impl VlanId {
-    /// The VLAN of ports that nobody configured.
+    /// The VLAN of a port without configuration.
     pub const DEFAULT: Self = Self(NonZeroU16::MIN);
     /// The highest VLAN; 4095 is reserved by 802.1Q.
     pub const MAX: u16 = 4094;
