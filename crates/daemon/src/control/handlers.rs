@@ -54,7 +54,7 @@ use call_log::CallLog;
 use defer::{Begun, Deferred};
 use draft::Draft;
 use save::Saving;
-use wanted::Wanted;
+use wanted::PortCounters;
 
 /// A connected client.
 #[derive(Clone, Debug)]
@@ -331,7 +331,7 @@ impl<D: Datapath> Control<D> {
         let switch = self.state.switch_mut(&spec.switch).expect("made just now");
         switch.new_ports = spec.settings.new_ports.unwrap_or_default();
         switch.steering = steering.unwrap_or_default();
-        self.tend_forwarding(&spec.switch);
+        self.refresh_forwarding(&spec.switch);
         Ok(Reply::Done)
     }
 
@@ -362,7 +362,7 @@ impl<D: Datapath> Control<D> {
         if let Some(steering) = steering {
             switch.steering = steering;
         }
-        self.tend_forwarding(&spec.switch);
+        self.refresh_forwarding(&spec.switch);
         Ok(Reply::Done)
     }
 
@@ -433,7 +433,7 @@ impl<D: Datapath> Control<D> {
                 counters::add(past, &last);
             }
         }
-        self.tend(name);
+        self.refresh_port(name);
         if let Some(pipe) = gone.pipe {
             self.datapath.del_pipe(pipe);
         }
@@ -443,7 +443,7 @@ impl<D: Datapath> Control<D> {
         if let Some(region) = gone.region {
             self.datapath.drop_region(region);
         }
-        self.tend_groups();
+        self.refresh_groups();
     }
 }
 
@@ -467,7 +467,7 @@ impl<D: Datapath> Control<D> {
         }
         self.state.claim_persistent(caller, &add.port)?;
         let mut config = settings::change_port(PortConfig::default(), &add.settings)?;
-        self.settle_role(&add.port, add.kind, (&mut config.role, &add.settings))?;
+        self.assign_role(&add.port, add.kind, (&mut config.role, &add.settings))?;
         check_header(add.kind, &add.settings)?;
         let (name, host, stations) = (
             add.port.clone(),
@@ -518,7 +518,7 @@ impl<D: Datapath> Control<D> {
         let machine = plan.machine.clone().map(Box::new);
         let port = Port { host, machine, grant, ..Port::persistent(key, kind, owner, config) };
         self.state.add_port(name, port);
-        self.tend_steering(plan.name.switch());
+        self.refresh_steering(plan.name.switch());
         Ok(())
     }
 
@@ -532,7 +532,7 @@ impl<D: Datapath> Control<D> {
         check_gift(&set.port, port, grant)?;
         check_header(port.kind, &set.settings)?;
         if config.role != port.config.role {
-            self.settle_role(&set.port, port.kind, (&mut config.role, &set.settings))?;
+            self.assign_role(&set.port, port.kind, (&mut config.role, &set.settings))?;
         }
         let service = port.config.role.service.as_ref();
         if service.is_some() && config.role.service.as_ref() != service && port.is_live() {
@@ -543,7 +543,7 @@ impl<D: Datapath> Control<D> {
         }
         let port = self.state.port_mut(&set.port).expect("it was there just now");
         (port.config, port.grant) = (config, grant);
-        self.tend(&set.port);
+        self.refresh_port(&set.port);
         Ok(Reply::Done)
     }
 
@@ -653,10 +653,11 @@ impl<D: Datapath> Control<D> {
         };
         let counted =
             ports.into_iter().filter(|(_, port)| port.kind != PortKind::Pipe || port.is_live());
-        let wanted: Vec<Wanted> = counted.map(|(name, port)| Wanted::new(name, port)).collect();
+        let wanted: Vec<PortCounters> =
+            counted.map(|(name, port)| PortCounters::new(name, port)).collect();
         let at = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let datapath = &mut self.datapath;
-        let rows = wanted.chunks(STATS_CHUNK).flat_map(|chunk| Wanted::all(chunk, datapath));
+        let rows = wanted.chunks(STATS_CHUNK).flat_map(|chunk| PortCounters::all(chunk, datapath));
         let Page { items, next } = page(rows.map(|row: PortStats| (row.port.to_string(), row)));
         Ok(Reply::Stats(StatsPage { at_ns: nanoseconds(at), items, next }))
     }

@@ -398,7 +398,7 @@ impl Workers {
         Ok(())
     }
 
-    pub(super) fn tend_host(&mut self) {
+    pub(super) fn refresh_interfaces(&mut self) {
         let events = self.host.events();
         let mut wanted = self.host.note(&events);
         wanted.extend(self.host.due());
@@ -546,7 +546,7 @@ impl Interfaces for Workers {
     fn await_interfaces(&mut self, patience: Duration) {
         let end = Instant::now() + patience;
         loop {
-            self.tend_host();
+            self.refresh_interfaces();
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() || self.host.ports.values().all(|place| place.opening.is_none()) {
                 return;
@@ -577,8 +577,8 @@ impl Interfaces for Workers {
     }
 
     fn take_host_events(&mut self) {
-        self.tend_host();
-        self.tend_machines();
+        self.refresh_interfaces();
+        self.refresh_machines();
         self.drop_empty_groups();
     }
 }

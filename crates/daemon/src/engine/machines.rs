@@ -80,7 +80,7 @@ impl Workers {
     }
 
     /// Something has happened to one of them.
-    pub(super) fn tend_machines(&mut self) {
+    pub(super) fn refresh_machines(&mut self) {
         let gone =
             self.machines.iter_mut().filter_map(|(key, place)| place.has_gone().then_some(*key));
         for key in gone.collect::<Vec<_>>() {

@@ -171,13 +171,13 @@ impl Workers {
     }
 
     /// Tells the worker whom to wake.
-    fn tell_wakers(&mut self, port: PortKey) {
+    fn update_wakers(&mut self, port: PortKey) {
         if self
             .bound
             .get(&port)
             .is_some_and(|bound| !matches!(bound.served_by, ServedBy::Switch(_)))
         {
-            return self.tell_lone_wakers(port);
+            return self.update_unswitched_wakers(port);
         }
         let (Some(bound), Some((switch, id))) = (self.bound.get(&port), self.switch_of(port))
         else {
@@ -326,7 +326,7 @@ impl NetmapPorts for Workers {
             place.wakers = wakers;
         }
         let reply = self.describe(port, holder);
-        other.into_iter().chain([port]).for_each(|port| self.tell_wakers(port));
+        other.into_iter().chain([port]).for_each(|port| self.update_wakers(port));
         Ok(Binding { bound: reply, region, kick, wake })
     }
 
@@ -336,7 +336,7 @@ impl NetmapPorts for Workers {
         if let (Some(memory), Some(region)) = (memory, self.regions.get_mut(&bound.region)) {
             region.release_holder(&memory);
         }
-        self.tell_wakers(port);
+        self.update_wakers(port);
         if let Some(other) = other {
             self.remove_holder(other, holder);
         }
@@ -349,7 +349,7 @@ impl NetmapPorts for Workers {
         switch: SwitchKey,
         config: PortConfig,
     ) {
-        self.blind_monitors(port);
+        self.orphan_monitors(port);
         let (id, _) = self.next_place(switch).expect("a new switch has room");
         let place = self.ports.get_mut(&port).expect("control knows which ports there are");
         let (number, left_id) = (place.number, std::mem::replace(&mut place.id, id));

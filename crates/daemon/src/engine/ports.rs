@@ -93,7 +93,7 @@ impl Ports for Workers {
             self.reclaimer.drop(site, bytes);
             return counters::none(name.clone());
         }
-        self.blind_monitors(port);
+        self.orphan_monitors(port);
         // Nothing may be counted between the last look and the end: one job does both.
         let Some(place) = self.ports.remove(&port) else {
             self.remove_bound(port, false);

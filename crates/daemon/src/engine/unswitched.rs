@@ -38,7 +38,7 @@ impl Workers {
     }
 
     /// A port goes: its monitors see no more, and their holders hear of it.
-    pub(super) fn blind_monitors(&mut self, gone: PortKey) {
+    pub(super) fn orphan_monitors(&mut self, gone: PortKey) {
         let looks = |served_by: &ServedBy| match served_by {
             ServedBy::Monitor { port, place } if *port == gone => Some(*place),
             _ => None,
@@ -50,12 +50,12 @@ impl Workers {
             if let Some(bound) = self.bound.get_mut(&key) {
                 bound.served_by = ServedBy::Orphaned;
             }
-            self.tell_lone_wakers(key);
+            self.update_unswitched_wakers(key);
         }
     }
 
     /// Tells the worker whom to wake. A holder of what sees no more finds his doorbell closed.
-    pub(super) fn tell_lone_wakers(&mut self, key: PortKey) {
+    pub(super) fn update_unswitched_wakers(&mut self, key: PortKey) {
         let Some(bound) = self.bound.get_mut(&key) else { return };
         match bound.served_by {
             ServedBy::Switch(_) | ServedBy::Reserved(_) | ServedBy::Null(_) => {}

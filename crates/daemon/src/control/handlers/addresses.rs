@@ -150,7 +150,7 @@ impl<D: Datapath> Control<D> {
 impl<D: Datapath> Control<D> {
     /// Brings the static addresses of a port where they belong, after a client came, left, or the
     /// port went away. What the workers have no room for is missing until the next change.
-    pub(super) fn tend_statics(&mut self, name: &PortName) {
+    pub(super) fn refresh_static_addresses(&mut self, name: &PortName) {
         if !self.statics.has(name) {
             return;
         }

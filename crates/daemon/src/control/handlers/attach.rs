@@ -53,7 +53,7 @@ impl<D: Datapath> Control<D> {
         let rings = settings::rings(attach, &self.defaults.rings)?;
         check_group(attach)?;
         let memory = self.price(&attach.port, &rings)?;
-        self.tend_groups();
+        self.refresh_groups();
         let group = self.group_of(&client.caller, attach, memory)?;
         let (port, group) = (&attach.port, group.as_ref());
         let (existing, alone) = (attach.existing, attach.alone);
@@ -137,7 +137,7 @@ impl<D: Datapath> Control<D> {
         let Awaited { name, key, bound } =
             self.pending.awaited.remove(&conn).expect("the client waits");
         if self.state.lone(conn).is_some() {
-            return self.finish_lone(conn, key, built);
+            return self.finish_unswitched(conn, key, built);
         }
         let port = self.state.port_mut(&name).filter(|port| port.key == key);
         let (pipe, config) = match port {
@@ -168,7 +168,7 @@ impl<D: Datapath> Control<D> {
         holder.ready = true;
         let holder = holder.clone();
         self.note_attached(&name, &holder);
-        self.tend(&name);
+        self.refresh_port(&name);
         Ok((Reply::Attached(geometry), vec![region, kick, wake]))
     }
 

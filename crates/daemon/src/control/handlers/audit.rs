@@ -58,7 +58,7 @@ impl fmt::Display for Place {
 impl<D: Datapath> Control<D> {
     /// Those of the caller, and those that he may look at.
     pub(super) fn audit(&mut self, caller: &Caller, from: &PageFrom) -> Result<Reply, Refusal> {
-        self.tend_groups();
+        self.refresh_groups();
         let wrong = || Refusal::bad_value("from: no place in an audit".to_owned());
         let from = from.from.as_deref().map(|text| Place::parse(text).ok_or_else(wrong));
         let from = from.transpose()?;

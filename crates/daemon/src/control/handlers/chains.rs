@@ -15,7 +15,7 @@ use switch::chain::Report;
 use switch::chain::cache::CacheStats;
 use switch::{Counters, DropReason, Forwarding};
 
-use super::{Control, Port, Wanted, page, parse_port};
+use super::{Control, Port, PortCounters, page, parse_port};
 use crate::control::datapath::Datapath;
 use crate::control::refusal::{ChainRefusal, PortRefusal, Refusal};
 use crate::control::state::{Holder, Switch};
@@ -65,18 +65,18 @@ impl<D: Datapath> Control<D> {
     }
 
     /// After a port has come, gone, or changed.
-    pub(super) fn tend(&mut self, name: &PortName) {
-        self.tend_statics(name);
-        self.tend_steering(name.switch());
+    pub(super) fn refresh_port(&mut self, name: &PortName) {
+        self.refresh_static_addresses(name);
+        self.refresh_steering(name.switch());
     }
 
     /// Tells the worker of a switch what there is now.
-    pub(super) fn tend_steering(&mut self, name: &SwitchName) {
-        self.tend_plan(name);
+    pub(super) fn refresh_steering(&mut self, name: &SwitchName) {
+        self.refresh_plan(name);
         self.update_followers(name);
     }
 
-    fn tend_plan(&mut self, name: &SwitchName) {
+    fn refresh_plan(&mut self, name: &SwitchName) {
         let Some(switch) = self.state.find_switch(name) else { return };
         if switch.config.forwarding != Forwarding::Chain {
             return;
@@ -97,10 +97,10 @@ impl<D: Datapath> Control<D> {
     }
 
     /// The forwarding function of a switch has changed.
-    pub(super) fn tend_forwarding(&mut self, name: &SwitchName) {
+    pub(super) fn refresh_forwarding(&mut self, name: &SwitchName) {
         let Some(switch) = self.state.switch_mut(name) else { return };
         if switch.config.forwarding == Forwarding::Chain {
-            self.tend_steering(name);
+            self.refresh_steering(name);
         } else if switch.planner.take().is_some() {
             let key = switch.key;
             self.datapath.set_chains(key, None);
@@ -168,7 +168,7 @@ impl<D: Datapath> Control<D> {
             tracing::warn!("switch {name}: {why}; until it is, frames for it are dropped");
         }
         self.steered(name).steering = steering;
-        self.tend_forwarding(name);
+        self.refresh_forwarding(name);
         Ok(())
     }
 
@@ -184,7 +184,7 @@ impl<D: Datapath> Control<D> {
         }
         let steering = self.changed(name, change)?;
         self.steered(name).steering = steering;
-        self.tend_steering(name);
+        self.refresh_steering(name);
         Ok(())
     }
 
@@ -284,10 +284,10 @@ impl<D: Datapath> Control<D> {
         let ports = self.state.ports_of(name);
         let ports = ports.filter_map(|(name, port)| {
             let service = port.config.role.service.clone()?;
-            Some((service, Wanted::new(name, port)))
+            Some((service, PortCounters::new(name, port)))
         });
         let (services, wanted): (Vec<_>, Vec<_>) = ports.unzip();
-        let counted = Wanted::all(&wanted, &mut self.datapath);
+        let counted = PortCounters::all(&wanted, &mut self.datapath);
         let mut lost = BTreeMap::new();
         for (service, counted) in services.into_iter().zip(counted) {
             *lost.entry(service).or_default() += counted.abandoned;
@@ -323,9 +323,9 @@ impl<D: Datapath> Control<D> {
             .ports_of(name)
             .filter(|(name, _)| from.as_ref().is_none_or(|from| *name >= from));
         let ports: Vec<_> = ports.filter(|(_, port)| port.config.role.service.is_some()).collect();
-        let wanted: Vec<Wanted> =
-            ports.iter().map(|(name, port)| Wanted::new(name, port)).collect();
-        let counted = Wanted::all(&wanted, &mut self.datapath);
+        let wanted: Vec<PortCounters> =
+            ports.iter().map(|(name, port)| PortCounters::new(name, port)).collect();
+        let counted = PortCounters::all(&wanted, &mut self.datapath);
         let rows = ports.into_iter().zip(counted).map(|((name, port), counted)| {
             let service = port.config.role.service.clone().unwrap_or_default();
             let number = switch.steering.services().find(|(known, _)| *known == service);

@@ -80,7 +80,7 @@ impl<D: Datapath> Control<D> {
     /// Whether somebody can pay for the group that an interface is to be in. One that went without
     /// being asked is forgotten before: what it cost is nothing to the next of its name.
     pub(super) fn claim_group_of(&mut self, uid: u32, host: &HostIf) -> Result<(), Refusal> {
-        self.tend_groups();
+        self.refresh_groups();
         let Some(key) = host.trust_group.as_deref().and_then(trust_group) else { return Ok(()) };
         self.state.claim_group(uid, &self.wish(key, None, 0)?)
     }
@@ -96,7 +96,7 @@ impl<D: Datapath> Control<D> {
     }
 
     /// Groups may have gone, or begun anew with an interface that came back.
-    pub(super) fn tend_groups(&mut self) {
+    pub(super) fn refresh_groups(&mut self) {
         let datapath = &self.datapath;
         self.state.forget_groups(|group| datapath.has_group(group));
         for group in self.datapath.groups() {

@@ -28,7 +28,7 @@ impl<D: Datapath> Control<D> {
     /// Takes note of it.
     pub fn hear_host(&mut self) {
         self.datapath.take_host_events();
-        self.tend_groups();
+        self.refresh_groups();
     }
 
     pub(super) fn host_info(&self, port: &Port) -> Option<HostIfInfo> {
@@ -176,7 +176,7 @@ impl<D: Datapath> Control<D> {
             let entry = Port { host: Some(Box::new(host)), ..port_of };
             self.state.add_port(port.clone(), entry);
         }
-        self.tend_steering(to.switch());
+        self.refresh_steering(to.switch());
         Ok(Reply::Done)
     }
 

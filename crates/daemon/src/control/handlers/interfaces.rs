@@ -173,7 +173,7 @@ impl<D: Datapath> Control<D> {
         let config = PortConfig::default();
         let end = Port::persistent(keys[1], PortKind::Shm, caller.uid, config);
         self.state.add_port(second.clone(), Port { cable: Some(first.clone()), ..end });
-        self.tend(first);
+        self.refresh_port(first);
         Ok(Reply::Done)
     }
 
@@ -268,8 +268,8 @@ impl<D: Datapath> Control<D> {
     /// Moves a port to another switch, which is there.
     fn move_port(&mut self, from: &PortName, to: &PortName) {
         let left: Option<SwitchKey> = self.state.move_port(from, to.clone());
-        self.tend(from);
-        self.tend_steering(to.switch());
+        self.refresh_port(from);
+        self.refresh_steering(to.switch());
         if let Some(switch) = left {
             self.datapath.del_switch(switch);
         }

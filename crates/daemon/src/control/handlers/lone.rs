@@ -38,7 +38,11 @@ struct Plan {
 
 impl<D: Datapath> Control<D> {
     /// Reserves rings for a connection; [`Control::finish`] is to be called when they are built.
-    pub(super) fn bind_lone(&mut self, client: &Client, bind: &Bind) -> Result<Build, Refusal> {
+    pub(super) fn bind_unswitched(
+        &mut self,
+        client: &Client,
+        bind: &Bind,
+    ) -> Result<Build, Refusal> {
         let plan = match bind.kind {
             BindKind::Monitor(of) => self.plan_monitor(client, bind, of)?,
             BindKind::Null | BindKind::Port => self.plan_null(client, bind)?,
@@ -46,7 +50,7 @@ impl<D: Datapath> Control<D> {
         let claim = claim(bind, plan.rings.counts)?;
         let memory = self.datapath.memory_of(&plan.rings);
         let memory = memory.ok_or_else(|| PortRefusal::TooLarge(bind.port.clone()))?;
-        self.state.claim_lone(&client.caller, memory)?;
+        self.state.claim_unswitched(&client.caller, memory)?;
         let key = PortKey(self.state.new_key());
         let (wanted, stride) = (bind.extra_bufs, plan.rings.stride);
         let extra = self.state.affordable(&client.caller, wanted, stride, memory);
@@ -60,13 +64,13 @@ impl<D: Datapath> Control<D> {
         let holder = binder(client, claim, granted, stride);
         let shared = new_shared(mem_id, client.caller.uid);
         let shared = Shared { common, memory, holders: vec![holder], ..shared };
-        self.state.add_lone(client.conn, Lone { key, name: name.clone(), shared });
+        self.state.add_unswitched(client.conn, Lone { key, name: name.clone(), shared });
         self.pending.awaited.insert(client.conn, Awaited { name, key, bound: true });
         Ok(build)
     }
 
     /// The answer for a program whose rings were built, or could not be.
-    pub(super) fn finish_lone(
+    pub(super) fn finish_unswitched(
         &mut self,
         conn: ConnKey,
         key: PortKey,

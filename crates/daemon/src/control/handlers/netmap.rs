@@ -30,7 +30,7 @@ impl<D: Datapath> Control<D> {
         }
         let bind = &Bind { port: self.state.resolve(&bind.port), ..bind.clone() };
         if bind.kind != BindKind::Port {
-            return self.bind_lone(client, bind);
+            return self.bind_unswitched(client, bind);
         }
         let mut sides = vec![bind.clone()];
         let bound = self.find_or_make_sides(client, &mut sides);
@@ -52,7 +52,7 @@ impl<D: Datapath> Control<D> {
                 self.datapath.attach_bound(key, config)?;
                 let port = self.state.port_mut(&part).and_then(|port| port.bound.as_mut());
                 port.expect("it is bound").ready = true;
-                self.tend(&part);
+                self.refresh_port(&part);
             }
         }
         let key = self.state.port_mut(name).expect("a port is a part of itself").key;
@@ -70,7 +70,7 @@ impl<D: Datapath> Control<D> {
 
     /// Takes back what a connection has bound.
     pub(super) fn unbind(&mut self, conn: ConnKey) {
-        if let Some(lone) = self.state.remove_lone(conn) {
+        if let Some(lone) = self.state.remove_unswitched(conn) {
             return self.datapath.remove_unswitched(lone.key);
         }
         let sides = self.state.sides_bound_by(conn);

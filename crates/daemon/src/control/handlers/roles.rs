@@ -15,7 +15,7 @@ use crate::model::steering::lowest_free;
 impl<D: Datapath> Control<D> {
     /// Whether a port may have this role, which has the lowest number that is free where the
     /// settings name none.
-    pub(super) fn settle_role(
+    pub(super) fn assign_role(
         &self,
         name: &PortName,
         kind: PortKind,

@@ -9,14 +9,14 @@ use crate::control::datapath::Datapath;
 use crate::model::keys::PortKey;
 
 /// A port whose counters somebody wants to see.
-pub(super) struct Wanted {
+pub(super) struct PortCounters {
     /// What was counted before.
     past: PortStats,
     /// Its key, where a worker is counting.
     live: Option<PortKey>,
 }
 
-impl Wanted {
+impl PortCounters {
     pub(super) fn new(name: &PortName, port: &Port) -> Self {
         let past = port.past.as_deref().cloned();
         Self {

@@ -50,18 +50,18 @@ impl State {
     }
 
     /// Enters what the workers have made.
-    pub fn add_lone(&mut self, conn: ConnKey, lone: Lone) {
+    pub fn add_unswitched(&mut self, conn: ConnKey, lone: Lone) {
         let before = self.lones.insert(conn, lone);
         assert!(before.is_none(), "a connection binds once");
     }
 
     /// Removes it.
-    pub fn remove_lone(&mut self, conn: ConnKey) -> Option<Lone> {
+    pub fn remove_unswitched(&mut self, conn: ConnKey) -> Option<Lone> {
         self.lones.remove(&conn)
     }
 
     /// Whether the caller may have one more, with so much memory.
-    pub fn claim_lone(&self, caller: &Caller, memory: u64) -> Result<(), Refusal> {
+    pub fn claim_unswitched(&self, caller: &Caller, memory: u64) -> Result<(), Refusal> {
         self.claim_number(caller)?;
         self.claim_memory(caller.uid, memory)
     }

@@ -82,14 +82,14 @@ pub struct Idle {
     /// How many of them are, or would be, those of a spin.
     spins: u32,
     luck: Luck,
-    rivals: Rivals,
+    rivals: Contention,
 }
 
 impl Idle {
     /// Starts busy.
     #[must_use]
     pub fn new(strategy: IdleStrategy) -> Self {
-        Self { strategy, turns: 0, spins: 0, luck: Luck::NONE, rivals: Rivals::UNKNOWN }
+        Self { strategy, turns: 0, spins: 0, luck: Luck::NONE, rivals: Contention::UNKNOWN }
     }
 
     /// After a turn that took `work` slots; `crowded`: some client has not kept up.
@@ -173,12 +173,12 @@ impl Luck {
 
 /// Others who want this core: grows fast, is forgotten slowly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Rivals {
+struct Contention {
     level: u32,
     preemptions: u64,
 }
 
-impl Rivals {
+impl Contention {
     /// Taken to be there until it is known better.
     const UNKNOWN: Self = Self { level: Self::MOST, preemptions: 0 };
     const MOST: u32 = 200;

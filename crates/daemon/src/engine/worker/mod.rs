@@ -150,7 +150,7 @@ impl Worker {
         while !self.stopping {
             let work = self.turn();
             if !self.owing.is_empty() {
-                self.settle_wakes();
+                self.send_due_wakes();
             }
             let crowded = std::mem::take(&mut self.crowded);
             match self.idle.step(work, crowded) {
@@ -241,7 +241,7 @@ impl Worker {
 
     /// Wakes those who are owed that, where it is time.
     #[cold]
-    fn settle_wakes(&mut self) {
+    fn send_due_wakes(&mut self) {
         let Self { owing, switches, .. } = self;
         owing.retain(|&(switch, id)| {
             let switch = switches.get_mut(switch).and_then(Option::as_mut);
