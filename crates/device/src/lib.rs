@@ -1,13 +1,13 @@
-//! What a guest sees of a device: models without input or output.
+//! Models of the device that a guest sees, without input or output.
 //!
-//! [`virtqueue`] is the device's half of VirtIO's queues, split and packed; [`virtio_net`] what
-//! lies in front of each frame there;
-//! [`moderation`] when a driver is told of them; [`pending`] how a worker hears that it is to take or
-//! give back a queue. Section numbers are those of VirtIO 1.3.
+//! [`virtqueue`] is the device's half of VirtIO's queues, split and packed; [`virtio_net`] is the
+//! header in front of each frame; [`moderation`] decides when to interrupt a driver; [`pending`]
+//! tells a worker that another thread wants to take or return a queue. Section numbers are those of
+//! VirtIO 1.3.
 //!
-//! A model is a state and what may be done to it. It has no clock, no thread, no descriptor; the
-//! guest's memory it knows as [`ring::guest`] hands it out, and what the guest wrote there is
-//! bounded where it is read.
+//! A model is a state and the operations on it. It has no clock, no thread and no descriptor. It
+//! knows guest memory as [`ring::guest`] provides it, and bounds what the guest wrote there when it
+//! reads it.
 
 #![forbid(unsafe_code)]
 

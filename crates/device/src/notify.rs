@@ -166,7 +166,7 @@ mod models {
             fence(Ordering::SeqCst);
             let sleeps = words.index.load(Ordering::Acquire) == seen;
             let kicks = driver.join().unwrap();
-            assert!(!sleeps || seen == 2 || kicks > 0, "asleep, and nobody kicks");
+            assert!(!sleeps || seen == 2 || kicks > 0, "asleep without a kick");
         });
     }
 
@@ -191,7 +191,7 @@ mod models {
             fence(Ordering::SeqCst);
             let waits = words.index.load(Ordering::Acquire) == seen;
             let told = device.join().unwrap();
-            assert!(!waits || seen == 2 || told > 0, "it waits, and nobody tells it");
+            assert!(!waits || seen == 2 || told > 0, "it waits without an interrupt");
         });
     }
 

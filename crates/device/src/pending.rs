@@ -4,7 +4,7 @@
 //! flag says that a request may be pending; an event wakes a worker that sleeps:
 //!
 //! ```text
-//!   who has an order                worker, in each turn
+//!   sender                          worker, in each turn
 //!   send it                         LOAD  pending: anything?
 //!   STORE pending = true            STORE pending = false
 //!   set the event                   receive, until there is nothing; look again when woken
@@ -12,7 +12,7 @@
 //!
 //! | word | writer | reader | ordering |
 //! |---|---|---|---|
-//! | `pending` = true | who has an order | worker | `SeqCst` after the order is sent / Relaxed |
+//! | `pending` = true | the sender | worker | `SeqCst` after the order is sent / Relaxed |
 //! | `pending` = false | worker | worker | `SeqCst` before it looks for orders / Relaxed |
 //!
 //! The word carries no data: the channel orders those. A worker clears it before it looks into the

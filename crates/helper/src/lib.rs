@@ -15,12 +15,12 @@
 //! from its caller but one message of at most 4 KiB on its standard input: no arguments, no
 //! environment, no paths. The kernel tells which user asks. What that user may have is in one file,
 //! at a fixed path, which only root may have written. The helper opens one interface in the network
-//! namespace that it was started in, passes the descriptors, and ends. It reverts its changes to the
-//! interface if the daemon makes no port of it.
+//! namespace that it was started in, passes the descriptors, and ends. It reverts its changes if
+//! the daemon makes no port of the interface.
 //!
 //! Descriptors that were passed are out of the helper's control. A TAP is one interface and no
 //! other, with an address only of the networks that the policy names. Packet and AF_XDP sockets are
-//! not tied to an interface: the kernel lets their holder bind them to another one of the namespace.
+//! not tied to an interface: their holder can bind them to another one of the namespace.
 //! For these kinds, the names in the policy are a guard against mistakes. Allow them only to users
 //! who may read the traffic of the whole namespace.
 

@@ -107,8 +107,8 @@ pub enum Reply {
     Opened {
         /// The XDP program runs in the driver.
         native: bool,
-        /// The helper has changed the interface, and reverts the changes unless it is reply that the
-        /// port [was made](wait_for_confirmation).
+        /// The helper has changed the interface, and reverts the changes unless it is told that
+        /// the port [was made](wait_for_confirmation).
         changed: bool,
         /// The inode number of the network namespace.
         namespace: u64,

@@ -14,9 +14,9 @@
 //!
 //! | module | opens | needs |
 //! |---|---|---|
-//! | [`tap`] | a TAP, which it creates if there is none | `CAP_NET_ADMIN`, or a TAP that `ip tuntap` made for the user |
+//! | [`tap`] | a TAP, which it creates if there is none | `CAP_NET_ADMIN`, or an own TAP |
 //! | [`packet`] | a packet socket on an interface | `CAP_NET_RAW` |
-//! | [`xdp`] | AF_XDP sockets, and the XDP program that feeds them | `CAP_NET_RAW`, `CAP_NET_ADMIN`, `CAP_BPF` |
+//! | [`xdp`] | AF_XDP sockets, and their XDP program | `CAP_NET_RAW`, `_NET_ADMIN`, `CAP_BPF` |
 //! | [`stack`] | the host stack's side of an interface | `CAP_NET_ADMIN`, `CAP_BPF` |
 //! | [`netlink`] | rtnetlink: lookups, changes, events | `CAP_NET_ADMIN` for changes |
 //! | [`namespace`] | a network namespace | `CAP_SYS_ADMIN` to enter it |

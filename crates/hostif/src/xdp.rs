@@ -51,8 +51,8 @@ impl Undo for Stripping {
     }
 }
 
-/// Opens sockets on the queues of an existing interface in the namespace of the thread, and attaches
-/// a program that passes them the frames that match the filter.
+/// Opens sockets on the queues of an existing interface in the namespace of the thread. Attaches a
+/// program that passes them the frames that match the filter.
 ///
 /// # Errors
 /// [`HostError`], with what to do.

@@ -1,7 +1,7 @@
 //! Memory of a port between the decision to make it and its first use.
 //!
 //! ```text
-//!  reserve   region, place in it, descriptors: fast, and whoever decides can do it
+//!  reserve   region, place in it, descriptors: fast, so the control thread does it
 //!  build     commits the memory and writes the structures: takes as long as the memory is large,
 //!            so a thread of its own does it
 //! ```

@@ -1,4 +1,4 @@
-//! The same frames into a Linux bridge and into a learning switch: the same frames come out, at the
+//! A Linux bridge and a learning switch get the same frames, and the same frames come out, at the
 //! same ports, in the same order. Each has four veth pairs in a namespace of the test. What ports
 //! with VLANs do is compared with a model, in `switch/tests/simulation.rs`: the bridges of many
 //! kernels know no VLANs.

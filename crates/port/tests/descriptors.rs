@@ -27,7 +27,7 @@ fn thread() -> File {
     }
 }
 
-/// It sleeps whenever one looks: a thread that asks again and again never does.
+/// A thread that is asleep whenever it is observed does not poll.
 fn assert_rests(thread: &File) {
     const LOOKS: u32 = 50;
     let (start, mut asleep) = (Instant::now(), 0);

@@ -87,7 +87,7 @@ impl Net {
         self.members[at] = Some(Member { memory, tx, rx, switch });
     }
 
-    /// It dies: whatever it holds, it holds no more.
+    /// The member dies, and holds nothing any more.
     fn leave(&mut self, at: usize) {
         let Some(Member { memory, switch, .. }) = self.members[at].take() else { return };
         self.switches[switch].remove_port(id(at)).expect("it was there");
@@ -317,7 +317,7 @@ fn a_process_that_dies_between_two_ports_leaves_nothing() {
     }
 }
 
-/// Members write buffers of anybody, and of the pool, into their slots. It may cost the group what
+/// Members write buffers of other members, and of the pool, into their slots. It may cost the group what
 /// it has, but when all are gone, the pool is whole, and no buffer was given to two at a time.
 #[test]
 fn nonsense_in_slots_costs_no_buffer_for_good() {

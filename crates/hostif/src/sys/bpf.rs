@@ -149,7 +149,7 @@ impl Attr {
 pub(super) unsafe fn bpf(command: i64, attr: &Attr) -> Result<OwnedFd, Errno> {
     // SAFETY: the caller's promise.
     let fd = unsafe { call(command, attr) }?;
-    // SAFETY: a descriptor that was made just now and is nobody else's.
+    // SAFETY: the kernel has just created the descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

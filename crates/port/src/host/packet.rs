@@ -29,7 +29,7 @@ use crate::sys::packet::{BATCH, Inbox, PacketSocket, Received};
 const ADDRESSES: usize = 12;
 const TAG: isize = 4;
 
-/// Opens a packet socket on the interface `name` of `namespace`, or of the daemon's own, and makes a
+/// Opens a packet socket on interface `name` of `namespace`, or of the daemon's own, and makes a
 /// port of it; `alone` cuts the host's stack off.
 ///
 /// # Errors

@@ -1,8 +1,8 @@
 //! Quotas of one user's VMs for resources that all users share.
 //!
 //! A daemon has 128 TiB of address space, a limited number of descriptors, and a
-//! [table](ring::guest::lost) of a limited number of mappings. A VMM takes of these by messages, long
-//! after the control thread has made its port. So this module counts what all ports of a user hold,
+//! [table](ring::guest::lost) of a limited number of mappings. A VMM takes of these by messages,
+//! long after the control thread has made its port. So this module counts what all ports of a user hold,
 //! and each port returns what it releases:
 //!
 //! ```text

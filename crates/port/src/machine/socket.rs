@@ -349,7 +349,7 @@ mod tests {
         let [file, link] = ["file", "link"].map(|name| dir.join(name));
         std::fs::write(&file, "").expect("a file");
         std::os::unix::fs::symlink(&file, &link).expect("a link");
-        let mine = make(&dir.join("vm.sock")).expect("nobody is there");
+        let mine = make(&dir.join("vm.sock")).expect("the path is free");
         let to_socket = dir.join("to-socket");
         std::os::unix::fs::symlink(dir.join("vm.sock"), &to_socket).expect("a link");
         for path in [&*file, &*link, &*to_socket, dir] {
@@ -364,13 +364,13 @@ mod tests {
         let place = tempdir().expect("a directory");
         let dir = place.path();
         let path = dir.join("vm.sock");
-        let listener = make(&path).expect("nobody is there");
+        let listener = make(&path).expect("the path is free");
         let mode = std::fs::metadata(&path).expect("made").permissions().mode();
         assert_eq!(mode & 0o777, 0o606);
         assert!(matches!(make(&path), Err(SocketError::InUse(_))));
         let frontend = UnixStream::connect(&path).expect("it listens");
         let came = std::iter::from_fn(|| listener.next().expect("descriptors")).count();
-        assert_eq!(came, 2, "the other one looked whether somebody listens");
+        assert_eq!(came, 2, "the other one checked whether a process listens");
         drop((listener, frontend));
         make(&path).expect("left behind").close();
         assert!(!path.exists());

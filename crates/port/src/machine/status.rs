@@ -69,7 +69,7 @@ impl Status {
     /// Records a new VMM, and clears what was recorded of the last one.
     pub(crate) fn welcome(&self, process: u32) {
         self.complain(None);
-        let mut rejected = self.rejected.lock().expect("nobody panics with it");
+        let mut rejected = self.rejected.lock().expect("no code panics while it holds the lock");
         *rejected = rejected.filter(|(rejected, _)| *rejected != process);
         drop(rejected);
         self.note_process(process);
@@ -88,11 +88,11 @@ impl Status {
     /// Never: no code panics while it holds the lock.
     #[must_use]
     pub fn complaint(&self) -> Option<String> {
-        self.complaint.lock().expect("nobody panics with it").clone()
+        self.complaint.lock().expect("no code panics while it holds the lock").clone()
     }
 
     pub(crate) fn complain(&self, of: Option<String>) {
-        *self.complaint.lock().expect("nobody panics with it") = of;
+        *self.complaint.lock().expect("no code panics while it holds the lock") = of;
     }
 
     /// The process that was rejected recently, because another one has the port.
@@ -101,12 +101,13 @@ impl Status {
     /// Never: no code panics while it holds the lock.
     #[must_use]
     pub fn rejected(&self) -> Option<u32> {
-        let rejected = *self.rejected.lock().expect("nobody panics with it");
+        let rejected = *self.rejected.lock().expect("no code panics while it holds the lock");
         rejected.filter(|(_, since)| since.elapsed() < REJECTED_SHOWN).map(|(process, _)| process)
     }
 
     pub(crate) fn note_rejected(&self, process: u32) {
-        *self.rejected.lock().expect("nobody panics with it") = Some((process, Instant::now()));
+        *self.rejected.lock().expect("no code panics while it holds the lock") =
+            Some((process, Instant::now()));
     }
 
     /// Records a state.

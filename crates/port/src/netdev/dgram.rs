@@ -229,8 +229,8 @@ mod tests {
     fn frames_are_datagrams_in_both_directions() {
         let place = tempdir().expect("a directory");
         let dir = place.path();
-        let (mut adapter, port) = open_dgram(&spec(dir, false), &bell()).expect("nobody is there");
-        assert_eq!(send(&mut *adapter, &[7; 60], 1), 0, "nobody is there");
+        let (mut adapter, port) = open_dgram(&spec(dir, false), &bell()).expect("no peer is there");
+        assert_eq!(send(&mut *adapter, &[7; 60], 1), 0, "no peer is there");
         let _ = std::fs::remove_file(dir.join("vm.peer"));
         let peer = UnixDatagram::bind(dir.join("vm.peer")).expect("a place");
         soon_in(&port, State::Up);
@@ -251,7 +251,7 @@ mod tests {
     fn what_a_tag_makes_too_long_is_dropped_there() {
         let place = tempdir().expect("a directory");
         let dir = place.path();
-        let (mut adapter, port) = open_dgram(&spec(dir, false), &bell()).expect("nobody is there");
+        let (mut adapter, port) = open_dgram(&spec(dir, false), &bell()).expect("no peer is there");
         let _ = std::fs::remove_file(dir.join("vm.peer"));
         let peer = UnixDatagram::bind(dir.join("vm.peer")).expect("a place");
         soon_in(&port, State::Up);
@@ -282,7 +282,7 @@ mod tests {
     fn a_peer_that_does_not_read_loses_frames_and_one_that_comes_again_is_found() {
         let place = tempdir().expect("a directory");
         let dir = place.path();
-        let (mut adapter, port) = open_dgram(&spec(dir, false), &bell()).expect("nobody is there");
+        let (mut adapter, port) = open_dgram(&spec(dir, false), &bell()).expect("no peer is there");
         let _ = std::fs::remove_file(dir.join("vm.peer"));
         let peer = UnixDatagram::bind(dir.join("vm.peer")).expect("a place");
         soon_in(&port, State::Up);

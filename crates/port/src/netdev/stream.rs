@@ -273,7 +273,7 @@ mod tests {
     fn opened() -> (Box<dyn Adapter>, MachinePort, UnixStream, TempDir) {
         let dir = tempdir().expect("a directory");
         let (adapter, port) =
-            open_stream(&spec(dir.path(), false), &bell()).expect("nobody is there");
+            open_stream(&spec(dir.path(), false), &bell()).expect("no peer is there");
         let peer = another(&dir);
         soon_in(&port, State::Up);
         (adapter, port, peer, dir)
@@ -389,7 +389,7 @@ mod tests {
             turn(&mut *adapter);
             soon_in(&port, State::Waiting);
         }
-        assert_eq!(send(&mut *adapter, &frame(60), 1), 0, "nobody is there");
+        assert_eq!(send(&mut *adapter, &frame(60), 1), 0, "no peer is there");
     }
 
     #[test]

@@ -21,8 +21,8 @@ pub fn write_each(
         let (tap, at) = (queues[queue].as_raw_fd(), pieces.as_ptr());
         let count = libc::c_int::try_from(pieces.len()).expect("a few hundred");
         loop {
-            // SAFETY: the kernel only reads the pieces, which live until it returns; whoever else
-            // may write there does it to their own frame.
+            // SAFETY: the kernel only reads the pieces, which live until it returns. A sender
+            // that writes there changes its own frame only.
             let written = unsafe { libc::pwritev2(tap, at, count, -1, flags) };
             match usize::try_from(written).map_err(|_| last_error()) {
                 Err(Errno::INTR) => {}

@@ -98,7 +98,7 @@ impl Uring {
             self.push(entry);
         });
         // SAFETY: the kernel only reads the writes and their fragments, which live as long as the
-        // list; whoever else may write there does it to their own frame.
+        // list; a sender that writes there changes its own frame only.
         unsafe { self.run() };
         self.results.iter().map(outcome).for_each(tell);
     }

@@ -205,7 +205,7 @@ impl XdpSocket {
         }
         let (fd, none) = (self.socket.as_raw_fd(), std::ptr::null());
         let flags = libc::MSG_DONTWAIT;
-        // SAFETY: a message of no bytes to nobody.
+        // SAFETY: a message of no bytes, without an address.
         let sent = unsafe { libc::sendto(fd, none, 0, flags, std::ptr::null(), 0) };
         check_long(sent)
     }
@@ -225,7 +225,7 @@ impl XdpSocket {
         let (fd, none, flags) =
             (self.socket.as_raw_fd(), std::ptr::null_mut::<c_void>(), libc::MSG_DONTWAIT);
         let (name, len) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: room for no bytes from nobody.
+        // SAFETY: room for no bytes, and no address.
         check_long(unsafe { libc::recvfrom(fd, none, 0, flags, name, len) })
     }
 }
@@ -390,7 +390,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: nobody has the mapping but `self`. What cannot be unmapped stays.
+        // SAFETY: only `self` has the mapping. What cannot be unmapped stays.
         let _ = unsafe { rustix::mm::munmap(self.base, self.size) };
     }
 }

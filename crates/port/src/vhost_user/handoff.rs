@@ -180,7 +180,7 @@ mod tests {
                     Order::Swap(_, _, reply) => (None, reply),
                     Order::Announce(address, reply) => (Some(address), reply),
                 };
-                reply.send(None).expect("whoever asks waits");
+                reply.send(None).expect("the sender waits");
                 followed.push(address);
             }
         }

@@ -349,7 +349,7 @@ mod tests {
         let (peer, access) = (None, Access::default());
         let (connects, pairs, coalesce) = (false, 1, None);
         let spec = Spec { name, path, connects, pairs, coalesce, peer, access, quota };
-        open(&spec, &Arc::new(bell)).expect("nobody is there")
+        open(&spec, &Arc::new(bell)).expect("the path is free")
     }
 
     #[test]
@@ -372,7 +372,9 @@ mod tests {
             drop(port);
             let _ = done.send(());
         });
-        is_done.recv_timeout(Duration::from_secs(10)).expect("nobody waits for the thread");
+        is_done
+            .recv_timeout(Duration::from_secs(10))
+            .expect("the drop does not wait for the thread");
         assert!(!path.exists(), "another may be made there");
         drop(adapter);
     }

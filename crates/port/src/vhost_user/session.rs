@@ -578,7 +578,7 @@ mod tests {
         }
         assert!(session.is_up());
         session.take(Message::SetBell(Bell::Kick, 0, Some(no_eventfd()))).expect_err("a file");
-        assert!(!session.is_up(), "nobody hears its driver");
+        assert!(!session.is_up(), "no worker watches its driver");
         for bell in [Bell::Kick, Bell::Call, Bell::Kick] {
             session.take(Message::SetBell(bell, 0, event())).expect("there is room for two");
         }

@@ -399,7 +399,7 @@ mod tests {
         Tap::with(queues, method, Link::new(&interface, false, &Arc::new(bell))).expect("memory")
     }
 
-    /// TAPs with so many queues, one for each method of reading, and the other ends of their queues.
+    /// TAPs with so many queues, one for each method of reading, and their queues' other ends.
     fn with_queues(count: usize) -> Vec<(Tap, Vec<OwnedFd>)> {
         let methods = [Some(false), Some(true)].map(|uring| {
             let (queues, theirs) = queues(count);

@@ -52,7 +52,7 @@ impl Guest {
         self.machine_and_handoff().0
     }
 
-    /// The same, and what gives it orders.
+    /// A machine, and the protocol thread's end of its hand-off.
     fn machine_and_handoff(&self) -> (Machine, Handoff) {
         let (handoff, orders) = pair().expect("descriptors");
         let (epoll_set, event) =
@@ -97,7 +97,7 @@ impl Guest {
         self.whole.u16(at(QUEUE * queue + DRIVER + 2)).store(count, Release);
     }
 
-    /// Does so with frames or room for them.
+    /// Waits until the machine has frames, or room for them.
     fn load(&self, queue: u64, len: u32, count: u16) {
         let flags = if queue.is_multiple_of(2) { WRITE } else { 0 };
         self.describe(queue, 0, len, flags, 0);

@@ -56,7 +56,7 @@ enum Step {
     RemoveMemory,
     /// NUM, BASE, ADDR, KICK and CALL, where it was.
     Start(u32),
-    /// The same where the guest's memory says that it was.
+    /// A start at the index that guest memory records.
     StartAtUsed(u32),
     /// Where it lies, and if that is to be logged.
     Addr(u32, bool),
@@ -64,13 +64,13 @@ enum Step {
     LogBase,
     Status(u8),
     Rarp,
-    /// It stops.
+    /// A stop.
     GetBase(u32),
     /// The connection ends, and there is another.
     Again,
     /// The driver makes so many buffers available, and they are used.
     Use(u32, u16),
-    /// These run, and are enabled.
+    /// A check that these queues run and are enabled.
     Runs(&'static [u32]),
     /// Writes are noted by those that run, or not.
     Logs(bool),
