@@ -115,9 +115,9 @@ macro_rules! on_off {
             /// Group (name or GID) whose members may attach, too [default: the switch's]
             #[arg(long, value_name = "GROUP")]
             group: Option<String>,
-            /// Permission to attach (w), in octal, as for a file [default: 600 with --owner, with
-            /// --service and on a switch with --new-ports owner; 660 with --group and for sockets
-            /// of machines; else 666]
+            /// Permission to attach (w), in octal, as for a file: without this option, 600 with
+            /// --owner, with --service and on a switch with --new-ports owner, 660 with --group and
+            /// for sockets of machines, else [default: 666]
             #[arg(long)]
             mode: Option<Mode>,
             /// Bytes of virtio-net header before each frame in the port's rings [default: 0]
