@@ -87,8 +87,8 @@ impl<'a> Prefix<'a> {
         Self(&bytes[..len.min(PREFIX)])
     }
 
-    /// The beginning of a frame that is read in place. Members of a trust group promise not to change
-    /// frames that a function reads.
+    /// The beginning of a frame that is read in place. Members of a trust group promise not to
+    /// change frames that a function reads.
     #[inline]
     #[must_use]
     pub fn of(frame: &'a [u8]) -> Self {

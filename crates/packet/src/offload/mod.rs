@@ -1,11 +1,11 @@
-//! What a sender left to its network card, finished in software.
+//! Offloads: checksums and segmentation that a sender left to its network card.
 //!
-//! A host's stack hands out frames that are not what will be on the wire: the checksum is begun
-//! and to be completed, or one frame is a whole run of TCP segments or UDP datagrams under one
-//! header. The header of virtio-net, 10 bytes in front of the frame, says which. Ports of the
-//! switch that understand that header exchange such frames as they are, and what is left to do goes
-//! from one to the other with them ([`PendingOffload`]). For a destination that does not [accept](Offloads)
-//! it, this finishes them, in place and one at a time:
+//! A host's stack hands out frames that are not yet what will be on the wire. The checksum is
+//! partial, or one frame is a whole run of TCP segments or UDP datagrams under one header (GSO).
+//! The virtio-net header, 10 bytes in front of the frame, says which. Ports that understand that
+//! header pass such frames on as they are, with what is left to do ([`PendingOffload`]). For a
+//! destination that does not accept an [offload](Offloads), a [`Segmenter`] does it in software,
+//! in place and one frame at a time:
 //!
 //! ```text
 //!  begun   │ Ethernet │ IP │ TCP │ payload payload payload │
@@ -13,8 +13,8 @@
 //!  given   │ Ethernet │ IP │ TCP │        └─ payload │     [head, part of the payload]
 //! ```
 //!
-//! Everything here is read from the frame of somebody else, so every offset is bounded before it
-//! is used; what makes no sense is refused.
+//! The fields come from an untrusted sender, so every offset is bounded before it is used, and
+//! what makes no sense is refused.
 
 pub mod partial;
 
