@@ -14,6 +14,7 @@ mod interfaces;
 mod lone;
 pub mod machine;
 mod netmap;
+mod parts;
 mod roles;
 mod save;
 mod switches;
@@ -21,13 +22,12 @@ mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::time::Instant;
 
 use protocol::name::{PortName, SwitchName};
 use protocol::{
     Attach, ClientInfo, DaemonInfo, FdbRequest, FunctionRequest, GroupRequest, Hello,
-    InterfaceRequest, Mode, NewPorts, Page, Peer, PortAdd, PortInfo, PortKind, PortList, PortRef,
+    InterfaceRequest, NewPorts, Page, Peer, PortAdd, PortInfo, PortKind, PortList, PortRef,
     PortRequest, PortSet, PortSettings, PortStats, Reply, Request, SessionRequest, StatsPage,
     StatsQuery, SwitchRef, SwitchRequest, SwitchSpec,
 };
@@ -47,12 +47,10 @@ use crate::model::opening::Build;
 use crate::model::plan::{PortPlan, SwitchPlan};
 use crate::model::policy::{Access, Caller, Grant, Permissions};
 use crate::model::settings;
-use crate::model::specs::{HostSpec, RingSpec};
+use crate::model::specs::HostSpec;
 use crate::model::steering::Steering;
-use attach::Awaited;
 use call_log::CallLog;
-use defer::{Begun, Deferred};
-use draft::Draft;
+use parts::{Defaults, Pending, PortNotes};
 use save::Saving;
 use wanted::PortCounters;
 
@@ -92,51 +90,6 @@ pub struct Control<D> {
     defaults: Defaults,
     pending: Pending,
     notes: PortNotes,
-}
-
-/// What the configuration says of switches, ports and groups whose makers do not say.
-#[derive(Debug)]
-struct Defaults {
-    /// Directory of the sockets of virtual machines.
-    dir: PathBuf,
-    /// Rings of a port.
-    rings: RingSpec,
-    /// Bytes of a trust group's region.
-    new_group: u64,
-    /// Trust groups that the configuration declares.
-    declared: Declared,
-    /// Mode of a switch.
-    switch_mode: Mode,
-    /// When the daemon started.
-    started: Instant,
-}
-
-/// Requests that are not answered yet.
-#[derive(Debug, Default)]
-struct Pending {
-    /// Connections that wait for the memory of a port.
-    awaited: HashMap<ConnKey, Awaited>,
-    /// Requests that wait until a network interface is opened or closed.
-    deferred: HashMap<ConnKey, Deferred>,
-    /// Network interfaces that another thread opened for the request in hand.
-    opened: Vec<Begun>,
-    /// Descriptors that came with the request in hand.
-    given: Vec<OwnedFd>,
-    /// Chains and rules whose last part has not come yet.
-    drafts: HashMap<ConnKey, Draft>,
-}
-
-/// What control remembers of some ports beside the state.
-#[derive(Debug)]
-struct PortNotes {
-    /// The port of the system's interface, by the port that a netmap program has bound to it.
-    uplinks: HashMap<PortKey, PortKey>,
-    /// Ports that a client asked to poll.
-    polled: BTreeSet<PortKey>,
-    /// The next functions of which functions that share a thread were told.
-    followers: BTreeMap<PortKey, Vec<protocol::NextFunction>>,
-    /// What the virtual machines of each user use of their quota.
-    allowances: machine::Allowances,
 }
 
 impl<D: Datapath> Control<D> {

@@ -19,6 +19,7 @@ use protocol::{
 
 use super::super::fake::Fake;
 use super::*;
+use protocol::Mode;
 
 /// A control plane and callers by number of connection.
 struct Bench {
