@@ -63,7 +63,7 @@ install: built  ## install what was built, under PREFIX (/usr/local), below DEST
 	$(step) 'installing under $(DESTDIR)$(PREFIX)'
 	install -D -m 755 $(release)/uvala '$(to)$(bindir)'/uvala
 	install -D -m 755 $(release)/uvala-helper '$(to)$(libexecdir)'/uvala-helper
-	@# It opens nothing for anybody before /etc/uvala/helper.toml says so.
+	@# The helper opens nothing before /etc/uvala/helper.toml allows it.
 	test -n '$(DESTDIR)' || test "$$(id -u)" != 0 || \
 		setcap cap_net_admin,cap_net_raw,cap_bpf+ep '$(libexecdir)'/uvala-helper || \
 		echo 'uvala-helper has no rights: setcap (Debian: libcap2-bin) is missing' >&2

@@ -9,7 +9,7 @@ use crate::Random;
 /// An Ethernet address.
 pub type Mac = [u8; 6];
 
-/// To everybody.
+/// The broadcast address.
 pub const BROADCAST: Mac = [0xff; 6];
 /// Shortest frame that can name its stream and number: Ethernet header, stream, number.
 pub const NAMED_MIN: usize = ETHERNET + 4 + 8;
@@ -60,7 +60,7 @@ pub struct Tally {
     pub streams: BTreeMap<u32, Stream>,
     /// Frames of a stream whose bytes are not what they were.
     pub corrupt: u64,
-    /// Frames that belong to nobody.
+    /// Frames of no known stream.
     pub foreign: u64,
 }
 
