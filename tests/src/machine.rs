@@ -76,7 +76,7 @@ pub struct Machine {
 /// A machine's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory<'a> {
-    /// Its file.
+    /// The memory's file.
     pub file: BorrowedFd<'a>,
     /// How much of it.
     pub bytes: u64,
@@ -87,7 +87,7 @@ pub struct Memory<'a> {
 /// A queue of a machine, as a switch is told of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Queue<'a> {
-    /// Its buffers.
+    /// How many buffers the queue has.
     pub size: u16,
     /// The first that is not given back.
     pub base: u16,
@@ -114,7 +114,7 @@ pub struct DirtyPages {
 }
 
 impl DirtyPages {
-    /// Was somebody told that something was noted?
+    /// Whether an entry of the log was announced.
     #[must_use]
     pub fn is_told(&self) -> bool {
         rustix::io::read(&self.changed, &mut [0; 8]).is_ok()
@@ -169,7 +169,7 @@ impl Machine {
         Self::boot_with(stream)
     }
 
-    /// The same where the switch has connected to us.
+    /// A machine whose socket the switch has connected to.
     #[must_use]
     pub fn boot_with(socket: UnixStream) -> Self {
         Self::boot_as(socket, FEATURES, BUFFER)
@@ -191,7 +191,7 @@ impl Machine {
         machine
     }
 
-    /// One whose driver of several pairs of queues is at work, and for which somebody else speaks.
+    /// A machine whose driver uses several queue pairs; the test speaks vhost-user for it.
     ///
     /// # Panics
     /// If there is no memory.
@@ -227,13 +227,13 @@ impl Machine {
         machine
     }
 
-    /// Its memory, for whoever speaks for it: from guest address 0.
+    /// The machine's memory from guest address 0, for a test that speaks for it.
     #[must_use]
     pub fn memory(&self) -> Memory<'_> {
         Memory { file: self.file.as_fd(), bytes: BYTES, user: USER }
     }
 
-    /// A queue, for whoever speaks for it.
+    /// A queue, for a test that speaks for the machine.
     #[must_use]
     pub fn queue(&self, queue: usize) -> Queue<'_> {
         let driver = &self.queues[queue];
@@ -274,7 +274,7 @@ impl Machine {
         for queue in &self.queues {
             let index = queue.index;
             self.order(request::SET_VRING_NUM, &[pair(index, SIZE.into())], &[]);
-            // Where the last one was: all that was given back was taken. Who has it noted by the
+            // Where the last one was: all that was given back was taken. With an in-flight area the
             // switch need not look: then it is wherever the driver is.
             let noted = self.inflight.is_some();
             let base = if noted { queue.made } else { self.used(queue) };
@@ -335,7 +335,7 @@ impl Machine {
         [index, base, base + 2 * 4096, base + 4096, at + 2 * 4096]
     }
 
-    /// Has no connection any more: whoever speaks for it makes another.
+    /// Drops the connection; the test makes another.
     ///
     /// # Panics
     /// If there are no descriptors.
@@ -458,7 +458,7 @@ impl Machine {
         self.send_behind([0; HEADER], frame);
     }
 
-    /// The same with a header of its own.
+    /// Sends a frame behind this header.
     ///
     /// # Panics
     /// As [`Machine::send`].
@@ -485,7 +485,7 @@ impl Machine {
         self.try_receive_whole().map(|mut bytes| bytes.split_off(HEADER))
     }
 
-    /// The same with its header.
+    /// Receives a frame with its header.
     pub fn try_receive_whole(&mut self) -> Option<Vec<u8>> {
         (0..self.queues.len()).step_by(2).find_map(|queue| self.take_whole(queue))
     }

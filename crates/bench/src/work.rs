@@ -14,7 +14,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The same batch for all parties.
+    /// One batch size for all parties.
     pub const fn all(frames: u16) -> Batch {
         Batch { sender: frames, switch: frames, receiver: frames }
     }

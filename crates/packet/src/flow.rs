@@ -161,8 +161,8 @@ impl FlowKey {
         ]))
     }
 
-    /// The same; and, of an IP packet that is no piece of one, where that begins which it carries,
-    /// behind the frame's type.
+    /// Reads the key and, for an IP packet that is no fragment, the offset of its payload behind
+    /// the frame's type.
     #[inline]
     #[must_use]
     pub fn read_with_payload(

@@ -77,7 +77,7 @@ fn of_host(network: Network) -> Option<String> {
     (first != network.address).then(|| format!("{first}/{}", network.bits))
 }
 
-/// It is the address of a host, with the length of its network.
+/// The error for a host's address that is given with the length of its network.
 #[must_use]
 pub fn no_network(text: &str, network: &str) -> String {
     let host = text.split('/').next().unwrap_or_default();

@@ -317,8 +317,8 @@ fn a_process_that_dies_between_two_ports_leaves_nothing() {
     }
 }
 
-/// Members write buffers of other members, and of the pool, into their slots. It may cost the group what
-/// it has, but when all are gone, the pool is whole, and no buffer was given to two at a time.
+/// Members write buffers of other members, and of the pool, into their slots. It may cost the group
+/// what it has, but when all are gone, the pool is whole, and no buffer was given to two at a time.
 #[test]
 fn nonsense_in_slots_costs_no_buffer_for_good() {
     let mut net = Net::new();

@@ -4,9 +4,9 @@
 //! Ethernet segments does it (IEEE 802.1D, 802.1Q), and as VALE does it: a batch at a time, in two
 //! passes.
 //!
-//! 1. *Decide.* The first 16 bytes of a frame, copied out once ([`packet::ethernet::Header`]), are all that is looked
-//!    at. [`Bridge`] finds the VLAN, learns the source, and asks a forwarding function, which gives
-//!    a [`Verdict`]: to one port, to many, or to none for a [`DropReason`].
+//! 1. *Decide.* The first 16 bytes of a frame, copied out once ([`packet::ethernet::Header`]), are
+//!    all that is looked at. [`Bridge`] finds the VLAN, learns the source, and asks a forwarding
+//!    function, which gives a [`Verdict`]: to one port, to many, or to none for a [`DropReason`].
 //! 2. *Deliver.* Frames for one destination are sent in one go. This pass knows nothing of
 //!    addresses, and the first knows nothing of rings.
 //!
@@ -26,8 +26,8 @@
 //!   is no clock here, no thread, no system call, and no randomness but the caller's seed. Maps
 //!   that are iterated are ordered. The same run gives the same result (`tests/simulation.rs`).
 //! - Decisions use the copy of a header, never the frame, which its sender may change meanwhile.
-//! - Numbers from outside are made into types that cannot be out of range ([`packet::PortId`], [`packet::VlanId`])
-//!   where they enter.
+//! - Numbers from outside are made into types that cannot be out of range ([`packet::PortId`],
+//!   [`packet::VlanId`]) where they enter.
 //! - A frame that is not delivered is counted, under one reason.
 //! - A frame costs the same whether the switch has 2 ports or 4096 that do not get it.
 //! - Deciding does not allocate, but for the tables of the forwarding database: these double when
@@ -51,7 +51,7 @@ pub use model::config::{
     FDB_CAPACITY_MAX, Forwarding, OnFull, PortConfig, Role, SwitchConfig, VlanMode,
 };
 pub use model::now::Now;
-pub use model::port::{Adapter, Notify, Plug, Sent, Wake};
+pub use model::port::{Adapter, Full, Notify, Plug, Sent, Wake};
 pub use model::stats::{Counters, DropReason, Drops, PortStats, QueueStats};
 pub use switch::Switch;
-pub use turn::{Full, Moved, Scratch};
+pub use turn::{Moved, Scratch};

@@ -9,11 +9,12 @@
 //! ```
 //!
 //! A mirror is no member of the switch: the bridge never forwards a frame to it, and the switch
-//! ignores what its client sends. A port with mirrors keeps a `PortMirrors`, which says which mirror
-//! sees which rings at which point. All other ports pay one branch in each turn and one in each run.
+//! ignores what its client sends. A port with mirrors keeps a `PortMirrors`, which says which
+//! mirror sees which rings at which point. All other ports pay one branch in each turn and one in
+//! each run.
 //!
-//! A mirror takes what fits. The switch does not wait for it. A frame that finds no room in a mirror
-//! counts as missed and not as dropped, because its destination has got it.
+//! A mirror takes what fits. The switch does not wait for it. A frame that finds no room in a
+//! mirror counts as missed and not as dropped, because its destination has got it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -42,10 +43,11 @@ pub enum MirrorPoint {
     Sent,
     /// The switch has put the frame into the port's receive ring.
     Received,
-    /// The port's client has read the frame and returned the slot. The mirror is in the same region.
+    /// The port's client has read the frame and returned the slot. The mirror is in the same
+    /// region.
     Returned,
-    /// The client at the other end of a pipe has read the frame and returned the slot, which mirrors
-    /// what this end has sent.
+    /// The client at the other end of a pipe has read the frame and returned the slot, which
+    /// mirrors what this end has sent.
     SentReturned,
 }
 

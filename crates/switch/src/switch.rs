@@ -16,9 +16,8 @@ use crate::decide::egress::VerdictCache;
 use crate::mirror::{Mirror, MirrorSource, Mirrors, PortMirrors};
 use crate::model::config::{OnFull, PortConfig, SwitchConfig};
 use crate::model::now::Now;
-use crate::model::port::Plug;
+use crate::model::port::{Full, Plug};
 use crate::model::stats::PortStats;
-use crate::turn::Full;
 
 /// A switch.
 pub struct Switch {
@@ -184,8 +183,8 @@ impl Switch {
         self.entry_mut(id).map(|entry| &mut entry.plug)
     }
 
-    /// Slots with frames in the rings of a port, which its client has not returned or the switch has
-    /// not taken.
+    /// Slots with frames in the rings of a port, which its client has not returned or the switch
+    /// has not taken.
     pub fn in_rings(&mut self, id: PortId) -> u64 {
         let Some(rings) = self.plug_mut(id).and_then(Plug::rings) else { return 0 };
         let unread = rings.rx.iter_mut().map(|rx| {
@@ -214,8 +213,8 @@ impl Switch {
         self.ports.get_mut(id.index())?.as_deref_mut()
     }
 
-    /// Asks the client of a full ring for a kick when it makes room. The worker calls this before it
-    /// sleeps, and then asks [`Switch::is_full`] once more. `true`: the client publishes without
+    /// Asks the client of a full ring for a kick when it makes room. The worker calls this before
+    /// it sleeps, and then asks [`Switch::is_full`] once more. `true`: the client publishes without
     /// fences, so the worker first issues its process-wide barrier.
     pub fn want_room(&mut self, full: Full) -> bool {
         if let Some(Plug::Adapter(adapter)) = self.plug_mut(full.port) {
@@ -279,8 +278,8 @@ impl Switch {
         self.steering.as_ref().map(|steering| steering.report())
     }
 
-    /// Housekeeping: ages addresses, finds stalled instances, opens the gate. The work of one call is
-    /// bounded. Returns a flow cache to be freed, as [`Self::set_config`] does.
+    /// Housekeeping: ages addresses, finds stalled instances, opens the gate. The work of one call
+    /// is bounded. Returns a flow cache to be freed, as [`Self::set_config`] does.
     #[must_use]
     pub fn housekeep(&mut self, now: Now) -> Option<FlowCache> {
         const BUCKETS: usize = 256;

@@ -11,19 +11,21 @@
 //! ```
 //!
 //! *Runs.* Consecutive frames with the same addresses, type and tag get one verdict, and the port
-//! format moves them in a single loop. Where destinations interleave, runs are short, and a loop for
-//! each costs more than it saves. So after one short run the switch stages the rest of the batch.
+//! format moves them in a single loop. Where destinations interleave, runs are short, and a loop
+//! for each costs more than it saves. So after one short run the switch stages the rest of the
+//! batch.
 //!
-//! *Staging.* The switch takes the batch as a whole, asks for a verdict once for each run, and links
-//! the frames into one list for each destination. Then every destination gets its list in one call.
-//! Before a flood the switch flushes the lists, so that frames between two ports keep their order.
+//! *Staging.* The switch takes the batch as a whole, asks for a verdict once for each run, and
+//! links the frames into one list for each destination. Then every destination gets its list in one
+//! call. Before a flood the switch flushes the lists, so that frames between two ports keep their
+//! order.
 //!
 //! *Offloads.* A port without rings may give frames with a partial checksum, or frames to be
 //! segmented (GSO). A destination that [accepts](crate::Adapter::accepts) them gets them as they
 //! are. For all others the switch completes them in software when it sends the list.
 //!
-//! The switch publishes ring indexes once for each run or list. It rings the doorbells at the end of
-//! the turn, after one fence for all of them.
+//! The switch publishes ring indexes once for each run or list. It rings the doorbells at the end
+//! of the turn, after one fence for all of them.
 //!
 //! *Backpressure.* A frame for a full port with `on_full = wait` stays in its transmit ring and
 //! blocks the frames behind it. The switch must deliver nothing before it knows that everything in
@@ -44,7 +46,7 @@ use crate::chain::classified::Classified;
 use crate::deliver::groups::Groups;
 use crate::deliver::software_offload::SoftwareOffload;
 use crate::model::now::Now;
-use crate::model::port::Plug;
+use crate::model::port::{Full, Plug};
 use crate::receive::batch::{Batch, Delivery, to_u32};
 use crate::switch::Switch;
 
@@ -121,17 +123,6 @@ pub struct Moved {
     pub slots: u32,
     /// The ring without room that the next frame waits for.
     pub blocked_on: Option<Full>,
-}
-
-/// A receive ring without room, of a port with `on_full = wait`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Full {
-    /// The port.
-    pub port: PortId,
-    /// The number of the ring.
-    pub queue: usize,
-    /// Free slots that the frame needs.
-    pub slots: u32,
 }
 
 impl Moved {

@@ -6,8 +6,8 @@
 //!      └────── read, and free ──────┘
 //! ```
 //!
-//! Each is a thread; the first half has one core, the others have the other, and who has nothing to
-//! do gives it away. There are as many buffers as a ring has slots, so a ring always has room, and
+//! Each is a thread; the first half has one core, the others have the other, and an idle
+//! thread yields it. There are as many buffers as a ring has slots, so a ring always has room, and
 //! all of them see the buffers in one order. No member checks anything, knows whose a buffer is, or
 //! keeps one apart from another.
 

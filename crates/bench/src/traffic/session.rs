@@ -315,8 +315,8 @@ impl Session {
         say::remark(format_args!("{}: {what}", self.port.name()));
     }
 
-    /// Sends one frame to its own address: the switch learns where that is, and passes it to
-    /// nobody. Pipes have no switch.
+    /// Sends one frame to its own address: the switch learns where that is, and drops
+    /// it (`same_port`). Pipes have no switch.
     fn announce(&mut self, frame: &mut [u8]) -> Result<(), Error> {
         if self.port.name().pipe().is_some() {
             return Ok(());

@@ -1,8 +1,9 @@
 //! What `control` needs of the workers: one trait for each subject.
 //!
-//! `control` has checked names, permissions, quotas and ranges before it calls one of these methods.
-//! So a method fails only when memory or descriptors run out, and then leaves nothing behind. The
-//! engine carries each call to the worker that owns the switch, which runs it between two batches.
+//! `control` has checked names, permissions, quotas and ranges before it calls one of these
+//! methods. So a method fails only when memory or descriptors run out, and then leaves nothing
+//! behind. The engine carries each call to the worker that owns the switch, which runs it between
+//! two batches.
 //!
 //! Tests use a fake of each trait, which stands beside it and moves no frames.
 

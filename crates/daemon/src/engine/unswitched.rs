@@ -1,7 +1,8 @@
 //! Rings of one connection that no switch serves: null ports and monitors.
 //!
-//! Both live in a region and are held like [ports that programs bind](super::netmap). Of a monitor the switch of
-//! the port that it looks at knows, and puts frames into its rings; of a null port nobody does.
+//! Both live in a region and are held like [ports that programs bind](super::netmap). Of a monitor
+//! the switch of the port that it looks at knows, and puts frames into its rings; of a null port
+//! nobody does.
 
 use std::collections::BTreeMap;
 

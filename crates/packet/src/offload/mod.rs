@@ -32,7 +32,7 @@ mod vnet {
 
     pub const FLAGS: usize = 0;
     pub const NEEDS_CSUM: u8 = 1;
-    /// Nothing is left: somebody has looked at the checksum, and it was right.
+    /// Nothing is left: the sender's card has checked the checksum, and it was right.
     pub const DATA_VALID: u8 = 2;
     pub const GSO_TYPE: usize = 1;
     pub const GSO_NONE: u8 = 0;
@@ -116,7 +116,7 @@ impl Offloads {
     pub const CHECKSUM: Self = Self(1);
     /// Runs of TCP segments over IPv4.
     pub const TSO4: Self = Self(2);
-    /// The same over IPv6.
+    /// Runs of TCP segments over IPv6.
     pub const TSO6: Self = Self(4);
     /// Runs with marks of congestion.
     pub const ECN: Self = Self(8);
@@ -125,13 +125,13 @@ impl Offloads {
     /// All.
     pub const ALL: Self = Self(31);
 
-    /// These and those.
+    /// The offloads of both sets.
     #[must_use]
     pub const fn and(self, others: Self) -> Self {
         Self(self.0 | others.0)
     }
 
-    /// These without those.
+    /// The offloads of this set that `others` lacks.
     #[must_use]
     pub const fn without(self, others: Self) -> Self {
         Self(self.0 & !others.0)
@@ -189,7 +189,7 @@ impl PendingOffload {
         self.0
     }
 
-    /// What has to be done, by whoever gets the frame or before.
+    /// What the receiver of the frame, or the switch before it, has to do.
     #[must_use]
     pub fn left(self) -> Offloads {
         let checksum = if self.is_begun() { Offloads::CHECKSUM } else { Offloads::NONE };
@@ -218,7 +218,7 @@ impl PendingOffload {
         if self.kind() == vnet::GSO_NONE { bytes } else { bytes.min(head + self.size()) }
     }
 
-    /// The same of a frame that gets so many bytes more in front of its network header.
+    /// The offload of a frame that gets so many bytes more in front of its network header.
     #[must_use]
     pub fn moved(mut self, bytes: isize) -> Self {
         if self.is_begun() {

@@ -1,4 +1,4 @@
-//! Checksums that were begun, where nobody says so.
+//! Partial checksums that no header announces.
 //!
 //! A stack that leaves a checksum to its card writes the sum of the pseudo-header into the field,
 //! and notes beside the frame that the rest is missing. By AF_XDP a frame comes without the note.

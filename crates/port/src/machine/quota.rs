@@ -2,8 +2,8 @@
 //!
 //! A daemon has 128 TiB of address space, a limited number of descriptors, and a
 //! [table](ring::guest::lost) of a limited number of mappings. A VMM takes of these by messages,
-//! long after the control thread has made its port. So this module counts what all ports of a user hold,
-//! and each port returns what it releases:
+//! long after the control thread has made its port. So this module counts what all ports of a user
+//! hold, and each port returns what it releases:
 //!
 //! ```text
 //!   port, eventfd, memory region ──► take ──► Charge, kept beside the resource

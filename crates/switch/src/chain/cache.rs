@@ -6,8 +6,8 @@
 //!
 //! # Theory of operation
 //!
-//! There are twice as many places as flows, and a set has 32 of them, so a set is hardly ever full. A
-//! new flow takes a free place of its set, or the place of the flow that was silent longest. The
+//! There are twice as many places as flows, and a set has 32 of them, so a set is hardly ever full.
+//! A new flow takes a free place of its set, or the place of the flow that was silent longest. The
 //! table never grows and never fills up. A change of rules or chains starts a new epoch, which
 //! invalidates all entries at once.
 //!

@@ -178,8 +178,8 @@ impl Gate {
         self.pauses.is_empty()
     }
 
-    /// Shuts for those of `ports` that do not wait for this chain already, and have not lately waited
-    /// in vain.
+    /// Shuts for those of `ports` that do not wait for this chain already, and have not lately
+    /// waited in vain.
     pub(super) fn begin(&mut self, mut pause: Pause, ports: &Ports, all: &[Service], now_ms: u64) {
         pause.ports.keep(ports);
         let known = self.pauses.iter().filter(|known| known.chain == pause.chain);
@@ -192,8 +192,8 @@ impl Gate {
         }
     }
 
-    /// Opens for ports that need not wait any longer. Calls `early` for each chain that older frames
-    /// are still in.
+    /// Opens for ports that need not wait any longer. Calls `early` for each chain that older
+    /// frames are still in.
     pub(super) fn refresh(
         &mut self,
         all: &mut [Service],

@@ -11,9 +11,9 @@
 //!
 //! A frame that comes in by an ordinary port is *classified*: the first rule that matches says
 //! where it goes, or the chain of its port. What was found is kept in a [cache] by flow. From then
-//! on the switch does not look at the frame: its [metadata](packet::metadata) says in which chain it is and where, and goes
-//! with it from slot to slot. A port of a *service* may send frames that are in a chain; what such
-//! a frame says is a wish within the operator's chains.
+//! on the switch does not look at the frame: its [metadata](packet::metadata) says in which chain
+//! it is and where, and goes with it from slot to slot. A port of a *service* may send frames that
+//! are in a chain; what such a frame says is a wish within the operator's chains.
 //!
 //! *Changes.* Where a chain gets other services, or others first, that is a new *order*, which has
 //! a number of its own. Frames go on by the one that they came in by, so none leaves out a function
@@ -70,9 +70,9 @@ pub const PAST: usize = 64;
 const IDLE_MS: u32 = 30_000;
 
 impl Chain {
-    /// Can a service have a frame that has come as far as this? Those before it can, too: a function
-    /// may call the ones behind it in its thread. A service that is not in the chain can have any
-    /// frame, because another one has sent it there.
+    /// Can a service have a frame that has come as far as this? Those before it can, too: a
+    /// function may call the ones behind it in its thread. A service that is not in the chain can
+    /// have any frame, because another one has sent it there.
     #[inline]
     fn has(&self, position: usize, service: u8) -> bool {
         let at = self.services.get(position);
@@ -202,7 +202,8 @@ impl Steering {
     }
 
     /// Have frames of this port to wait for others? Never those of a function, also one that has
-    /// become one meanwhile: others wait for it. [`Self::refresh_gate`] looks whether they still do.
+    /// become one meanwhile: others wait for it. [`Self::refresh_gate`] looks whether they still
+    /// do.
     #[inline]
     pub(crate) fn shuts(&self, src: PortId) -> bool {
         self.gate.shuts(src) && self.service_of(src).is_none()

@@ -5,9 +5,11 @@
 //! The switch compares the first frame of a flow with the rules. A client that makes every frame a
 //! flow of its own has all frames compared. With thousands of different rules its turn takes long,
 //! and all other ports of the worker wait. So a port whose last turn cost more than `WORK`
-//! comparisons gets a shorter turn, in proportion. Its turns grow again little by little, as long as
-//! they are cheap; a burst of new flows after a quiet time is therefore short. Frames that are not
-//! taken wait in their ring and hold up their sender alone.
+//! comparisons gets a shorter turn, in proportion. Its turns grow again little by little, as long
+//! as they are cheap; a burst of new flows after a quiet time is therefore short. Frames that are
+//! not taken wait in their ring and hold up their sender alone.
+
+use packet::{MAX_PORTS, PortId};
 
 /// Comparisons of a turn: 100 to 200 microseconds.
 const WORK: u64 = 32_768;
@@ -79,4 +81,3 @@ mod tests {
         assert_eq!(pace.most(port), all);
     }
 }
-use packet::{MAX_PORTS, PortId};

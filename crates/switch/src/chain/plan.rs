@@ -165,7 +165,8 @@ impl Plan {
         roles
     }
 
-    /// Ports that have to wait because frames take other paths than they did ([the gate](super::gate)).
+    /// Ports that have to wait because frames take other paths than they did ([the
+    /// gate](super::gate)).
     fn pauses(&self, last: &Self) -> Vec<Pause> {
         let (moved, mut pauses) = (self.moved(last), Vec::new());
         for (number, mut ports) in last.entrances() {

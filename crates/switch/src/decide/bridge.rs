@@ -17,10 +17,10 @@
 //!
 //! A verdict is a function of the state of the bridge, the source port, the [key] of the header and
 //! the time. While [`Bridge::generation`] (read after the verdict) stays the same, a second call at
-//! the same `now` gives the same verdict and changes nothing. So the verdict holds for every frame of
-//! one port and key. Time alone changes no generation: a cached verdict delays the refresh of its
-//! source and the expiry of its destination. A caller should keep it for a small part of the ageing
-//! time only.
+//! the same `now` gives the same verdict and changes nothing. So the verdict holds for every frame
+//! of one port and key. Time alone changes no generation: a cached verdict delays the refresh of
+//! its source and the expiry of its destination. A caller should keep it for a small part of the
+//! ageing time only.
 //!
 //! The cost of a unicast frame does not depend on the number of ports.
 //!
@@ -218,8 +218,8 @@ impl Bridge {
         self.decide_with_flags(src, header, SlotFlags::NONE, now)
     }
 
-    /// Decides as [`decide`](Self::decide), with the slot's flags. In a learning switch and in a hub
-    /// a requested destination replaces a unicast or a flood. In the other switches an operator
+    /// Decides as [`decide`](Self::decide), with the slot's flags. In a learning switch and in a
+    /// hub a requested destination replaces a unicast or a flood. In the other switches an operator
     /// restricts who gets a frame, and the request is ignored. [`egress`](Self::egress) applies to
     /// all.
     #[inline]

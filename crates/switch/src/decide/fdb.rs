@@ -1,7 +1,7 @@
 //! The forwarding database (FDB): which address of which VLAN is behind which port.
 //!
-//! Addresses come in two yields_left. The switch *learns* the source of every frame: such an entry is
-//! dynamic, follows its station from port to port, and is forgotten when the station was silent
+//! Addresses come in two yields_left. The switch *learns* the source of every frame: such an entry
+//! is dynamic, follows its station from port to port, and is forgotten when the station was silent
 //! for the ageing time. An operator puts *static* entries: they neither move nor age.
 //!
 //! - Ageing is exact: an entry seen `ageing_ms` ago is not found, whether or not

@@ -9,9 +9,10 @@ use ring::run::{End, Key, Run, deliver_run, drop_run};
 use crate::decide::bridge::TagAction;
 use crate::decide::egress::Egress;
 use crate::model::config::OnFull;
+use crate::model::port::Full;
 use crate::model::stats::DropReason;
 use crate::switch::Switch;
-use crate::turn::{Full, Moved, Turn};
+use crate::turn::{Moved, Turn};
 
 /// Runs shorter than this are not worth a loop of their own.
 const SHORT_RUN: u32 = 8;

@@ -10,13 +10,14 @@ use crate::decide::egress::Egress;
 use crate::deliver::into_ring::{Source, send_to_ring};
 use crate::deliver::run::{queue_of, yields_core};
 use crate::model::config::OnFull;
+use crate::model::port::Full;
 use crate::model::port::Plug;
 use crate::model::stats::DropReason;
 use crate::receive::batch::{Batch, Delivery, Entry, to_u16, to_u32};
 use crate::receive::slot_flags::SlotFlags;
 use crate::receive::take::Take;
 use crate::switch::{Entry as PortEntry, Switch};
-use crate::turn::{Full, Moved, Scratch, Turn};
+use crate::turn::{Moved, Scratch, Turn};
 
 use packet::ethernet::Header;
 

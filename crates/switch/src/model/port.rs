@@ -17,6 +17,7 @@
 
 use std::any::Any;
 
+use packet::PortId;
 use packet::offload::Offloads;
 use ring::exchange::Giver;
 use ring::krings::Krings;
@@ -275,4 +276,15 @@ impl Sent {
         debug_assert_eq!(sent.delivered.frames + sent.drops.total(), list.len() as u64);
         sent
     }
+}
+
+/// A receive ring without room, of a port with `on_full = wait`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full {
+    /// The port.
+    pub port: PortId,
+    /// The number of the ring.
+    pub queue: usize,
+    /// Free slots that the frame needs.
+    pub slots: u32,
 }

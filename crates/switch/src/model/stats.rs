@@ -158,8 +158,8 @@ pub struct QueueStats {
 pub struct PortStats {
     /// One entry per queue.
     pub queues: Vec<QueueStats>,
-    /// Dropped frames: frames of the port's user without a destination, and frames for the port that
-    /// did not fit.
+    /// Dropped frames: frames of the port's user without a destination, and frames for the port
+    /// that did not fit.
     pub drops: Drops,
 }
 

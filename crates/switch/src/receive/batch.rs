@@ -2,14 +2,14 @@
 //!
 //! # Theory of operation
 //!
-//! The fast path needs no batch: a run of frames with one header goes from ring to ring in one loop.
-//! All other frames go through a batch: interleaved destinations, floods, chains, tags to insert or
-//! strip, ports without rings. The batch holds the pieces of a frame by reference and its header by
-//! copy, and beside them its pending offload (a partial checksum, GSO), its virtio-net header and its
-//! metadata. All lists have their capacity from the start.
+//! The fast path needs no batch: a run of frames with one header goes from ring to ring in one
+//! loop. All other frames go through a batch: interleaved destinations, floods, chains, tags to
+//! insert or strip, ports without rings. The batch holds the pieces of a frame by reference and its
+//! header by copy, and beside them its pending offload (a partial checksum, GSO), its virtio-net
+//! header and its metadata. All lists have their capacity from the start.
 //!
-//! All frames of a batch lie in one region, or in the memory of one guest. The frames stay where they
-//! are until the batch is cleared or restarted.
+//! All frames of a batch lie in one region, or in the memory of one guest. The frames stay where
+//! they are until the batch is cleared or restarted.
 
 use std::sync::Arc;
 

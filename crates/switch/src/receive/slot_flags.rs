@@ -1,8 +1,8 @@
 //! What a sender requests for one frame by the flags of its slot.
 //!
 //! netmap documents two flags for its switch and ignores both. This switch honours them:
-//! `NS_NO_LEARN` keeps it from learning the source address, and a destination in `NS_PORT_MASK`, the
-//! number of a port, replaces what the tables say.
+//! `NS_NO_LEARN` keeps it from learning the source address, and a destination in `NS_PORT_MASK`,
+//! the number of a port, replaces what the tables say.
 //!
 //! A slot with one of these flags is not plain ([`ring::run`]), so runs consist of frames without
 //! flags, and the flags cost a run nothing.

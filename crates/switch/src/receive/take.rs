@@ -9,11 +9,12 @@ use packet::ethernet::Header;
 
 use crate::decide::egress::Egress;
 use crate::model::config::OnFull;
+use crate::model::port::Full;
 use crate::model::port::Plug;
 use crate::model::stats::DropReason;
 use crate::receive::batch::FRAGS_MAX;
 use crate::switch::{Entry, Switch};
-use crate::turn::{Full, Moved, Turn};
+use crate::turn::{Moved, Turn};
 
 /// How many frames ahead the switch fetches the first bytes of frames that it will classify.
 const AHEAD: u32 = 32;

@@ -221,8 +221,8 @@ fn runs_of_many_segments_end_a_batch() {
 }
 
 proptest! {
-    /// Whatever a header says, nothing is out of bounds, and a port that accepts nothing gets nothing
-    /// that is unfinished.
+    /// Whatever a header says, nothing is out of bounds, and a port that accepts nothing gets
+    /// nothing that is unfinished.
     #[test]
     fn headers_of_nonsense_harm_nobody(
         heads in proptest::collection::vec(any::<[u8; VNET_LEN]>(), 1..8),

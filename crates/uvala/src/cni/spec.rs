@@ -59,7 +59,7 @@ fn vale0() -> String {
 /// The plugin that gives addresses.
 #[derive(Debug, Deserialize)]
 pub struct Ipam {
-    /// Its name.
+    /// The plugin's name.
     #[serde(rename = "type")]
     pub kind: String,
 }
@@ -114,7 +114,7 @@ impl Success {
 /// An interface of the container.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Interface {
-    /// Its name.
+    /// The interface's name.
     pub name: String,
     /// MAC address of the interface.
     #[serde(default)]

@@ -11,8 +11,8 @@ pub trait Groups {
     /// Whether a trust group exists.
     fn has_group(&self, group: &GroupKey) -> bool;
 
-    /// Examines the buffers of a group: its members from port `from` on, at most [`AUDIT_MEMBERS`](crate::model::audit::AUDIT_MEMBERS).
-    /// `None`: there is no such group.
+    /// Examines the buffers of a group: its members from port `from` on, at most
+    /// [`AUDIT_MEMBERS`](crate::model::audit::AUDIT_MEMBERS). `None`: there is no such group.
     fn audit(&mut self, group: &GroupKey, from: PortKey) -> Option<Audited>;
 }
 

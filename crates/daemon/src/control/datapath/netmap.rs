@@ -16,8 +16,8 @@ pub trait NetmapPorts {
     fn reserve_bound(&mut self, spec: &BoundSpec) -> Result<u16, DatapathError>;
 
     /// Reserves rings for a connection: those of one port, or of both sides of an interface, which
-    /// share a region and a worker. Returns the work that commits `parts` (`holds` among them), and how
-    /// many of the extra buffers the region has.
+    /// share a region and a worker. Returns the work that commits `parts` (`holds` among them), and
+    /// how many of the extra buffers the region has.
     fn reserve_holder(
         &mut self,
         holds: &[(PortKey, Claim)],
@@ -33,8 +33,8 @@ pub trait NetmapPorts {
     /// this once for each of its processes.
     fn open_bound(&mut self, port: PortKey, holder: ConnKey) -> Result<Binding, DatapathError>;
 
-    /// Takes back one connection's rings and buffers, on both sides of an interface. [`detach`] does
-    /// it for all connections.
+    /// Takes back one connection's rings and buffers, on both sides of an interface. [`detach`]
+    /// does it for all connections.
     ///
     /// [`detach`]: super::ports::Ports::detach
     fn remove_holder(&mut self, port: PortKey, holder: ConnKey);
