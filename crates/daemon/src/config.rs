@@ -5,6 +5,7 @@
 //! what the rest of the daemon uses: every value is there and checked.
 
 mod file;
+mod misfit;
 mod switches;
 mod values;
 
@@ -22,7 +23,8 @@ pub use tracing::Level;
 
 use crate::model::plan::{GroupPlan, Quota, SwitchPlan};
 use crate::model::specs::RingSpec;
-use file::{Misfit, RawConfig};
+use file::RawConfig;
+use misfit::Misfit;
 pub use switches::SwitchText;
 pub use values::parse_workers;
 

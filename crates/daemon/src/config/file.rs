@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use port::machine::quota::Limits;
 use protocol::Mode;
-use protocol::name::{NameError, PortName, SwitchName};
+use protocol::name::SwitchName;
 use ring::cursor::RingSize;
 use ring::layout::{DEFAULT_STRIDE, RingCounts};
 use serde::Deserialize;
-use thiserror::Error;
 use toml::Spanned;
 
+use super::misfit::{Misfit, MisfitError};
 use super::switches::{RawSwitch, SwitchText};
 use super::values::{
     Bytes, ExtraBufs, FrameCount, GroupId, GroupMemory, Log, Number, Rings, Slots, Stride, UserId,
@@ -19,74 +19,10 @@ use super::values::{
 };
 use super::{Config, SocketConfig, WaitPolicy, WorkersConfig};
 use crate::engine::worker::BATCH;
-use crate::model::address::StaticAddress;
 use crate::model::host::is_group_name;
 use crate::model::plan::{GroupPlan, Quota};
 use crate::model::policy::Grant;
 use crate::model::specs::{NEW_GROUP, RingSpec};
-
-/// A value that is valid by itself and invalid here, and its place.
-#[derive(Debug)]
-pub struct Misfit {
-    /// Offset in the file.
-    pub at: usize,
-    /// The fault.
-    pub error: MisfitError,
-}
-
-/// Faults of values that are valid by themselves.
-#[derive(Debug, Error)]
-pub enum MisfitError {
-    /// The name of a port is invalid.
-    #[error(transparent)]
-    Name(#[from] NameError),
-    /// The port is the end of a pipe.
-    #[error("{0} is the end of a pipe; pipes come with their clients: take it out of the file")]
-    Pipe(PortName),
-    /// A service at a port of another kind than shm.
-    #[error("{0}: only ports of kind shm run a service: remove `service`")]
-    Service(PortName),
-    /// The network interface of a port is invalid.
-    #[error("{0}: {1}")]
-    Host(Box<PortName>, String),
-    /// The settings of a port are invalid.
-    #[error("{0}: {1}")]
-    Settings(PortName, String),
-    /// The name of a trust group is invalid.
-    #[error("[group.{0}]: the name has only letters, digits and '_', as in [group.nf]")]
-    Group(String),
-    /// The memory of a trust group is above its owner's quota.
-    #[error(
-        "memory of [group.{0}] is more than its owner, as any user, may have in all: {1} MiB \
-         (quota.memory); lower it, or raise the quota"
-    )]
-    Unpayable(String, u64),
-    /// Chains or rules are invalid.
-    #[error("{0}: {1}")]
-    Steering(SwitchName, String),
-    /// Two instances of a service have one number.
-    #[error("instance {1} of service {0} is port {2} already: give it another number, or none")]
-    Instance(String, u16, String),
-    /// Two ports have one static address.
-    #[error(
-        "{0} is on {one} and on {other}; an address has one port: take one out",
-        one = .1[0],
-        other = .1[1]
-    )]
-    TwoPorts(StaticAddress, Box<[PortName; 2]>),
-    /// The default rings are too large.
-    #[error(
-        "[rings]: a port with these rings takes more than 4 GiB, the limit; lower rings, slots, \
-         extra_bufs or buffer_stride"
-    )]
-    Rings,
-}
-
-impl<E: Into<MisfitError>> From<(&Spanned<String>, E)> for Misfit {
-    fn from((key, error): (&Spanned<String>, E)) -> Self {
-        Self { at: key.span().start, error: error.into() }
-    }
-}
 
 /// The file.
 #[derive(Default, Deserialize)]

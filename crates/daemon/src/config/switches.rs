@@ -16,7 +16,7 @@ use serde::Deserialize;
 use switch::{Forwarding, OnFull, PortConfig, SwitchConfig, VlanMode};
 use toml::Spanned;
 
-use super::file::{Misfit, MisfitError};
+use super::misfit::{Misfit, MisfitError};
 use super::values::{
     Capacity, GroupId, Kind, Number, QueueNumbers, UserId, VnetHeader, some_from_text,
 };

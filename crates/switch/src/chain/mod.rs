@@ -43,6 +43,7 @@ mod instances;
 pub mod pace;
 mod plan;
 pub mod rule;
+mod rule_table;
 pub mod service;
 mod steer;
 mod tally;
@@ -56,9 +57,9 @@ use cache::{Flow, FlowCache, MapTable};
 use gate::Gate;
 use pace::Pace;
 use packet::flow::FlowKey;
-use plan::Rules;
 pub use plan::{Chain, Out, Plan, Planner, ServicePlan, Tables};
 use rule::{Action, RULES_MAX};
+use rule_table::Rules;
 use service::{Instance, Service};
 pub use tally::{ChainStats, InstanceReport, Report};
 

@@ -27,12 +27,12 @@ use super::cache::FlowCache;
 use super::classifier::Classifier;
 use super::gate::{Pause, Ports};
 use super::rule::{self, Action, RULES_MAX, Rule};
+use super::rule_table::{Entry, Rules};
 use super::service::{Balance, INSTANCES_MAX, Service};
 use super::{ChainStats, NUMBERS, PAST, Role, Steering};
 use crate::model::now::Now;
 use crate::model::stats::Counters;
 use packet::fields::Matcher;
-use packet::flow::FlowKey;
 
 /// A chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,7 +133,7 @@ impl Planner {
             |rule: &Rule| Entry { id: rule.id, place: self.places[&rule.id], action: rule.action };
         let entries = rules.iter().map(entry).collect();
         let matchers = rules.iter().map(|rule| Matcher::from(&rule.fields)).collect();
-        NewRules { rules: Rules { classifier: Classifier::new(matchers), entries }, fresh }
+        NewRules { rules: Rules::new(Classifier::new(matchers), entries), fresh }
     }
 
     /// Gives each rule a place, and says which of them are new to theirs.
@@ -269,44 +269,6 @@ struct NewRules {
     rules: Rules,
     /// Places of counters that begin.
     fresh: Vec<u16>,
-}
-
-/// Rules in the order in which they are tried.
-#[derive(Default)]
-pub(super) struct Rules {
-    classifier: Classifier,
-    entries: Box<[Entry]>,
-}
-
-/// What becomes of the frames of a rule.
-#[derive(Clone, Copy)]
-pub(super) struct Entry {
-    pub(super) id: u32,
-    /// Where they are counted.
-    pub(super) place: u16,
-    pub(super) action: Action,
-}
-
-impl Rules {
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    /// The rule of this number in order.
-    #[inline]
-    pub(super) fn get(&self, at: u16) -> Option<Entry> {
-        self.entries.get(usize::from(at)).copied()
-    }
-
-    /// The first that matches, and how many comparisons it took to find it.
-    pub(super) fn find(&self, key: &FlowKey) -> (Option<u16>, u32) {
-        self.classifier.find(key)
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
-        self.entries.iter()
-    }
 }
 
 impl Steering {

@@ -3,7 +3,7 @@
 use packet::PortId;
 
 use super::cache::CacheStats;
-use super::plan::Entry;
+use super::rule_table::Entry;
 use super::service::Service;
 use super::{NextHop, Role, Steering};
 use crate::model::stats::{Counters, DropReason, Drops};
