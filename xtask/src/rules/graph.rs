@@ -17,7 +17,7 @@ const ALLOWED: [(&str, &[&str]); 19] = [
     ("packet", &[]),
     ("ring", &[]),
     ("switch", &["packet", "ring"]),
-    ("device", &["packet", "ring", "switch"]),
+    ("device", &["ring"]),
     ("hostif", &["protocol"]),
     ("port", &["packet", "ring", "switch", "device", "hostif"]),
     ("client", &["packet", "protocol", "ring"]),
@@ -28,23 +28,7 @@ const ALLOWED: [(&str, &[&str]); 19] = [
     ("terminal", &[]),
     ("functions", &["client", "packet", "protocol", "terminal"]),
     ("bench", &["client", "functions", "packet", "protocol", "ring", "terminal"]),
-    (
-        "uvala",
-        &[
-            "packet",
-            "ring",
-            "switch",
-            "device",
-            "hostif",
-            "port",
-            "protocol",
-            "client",
-            "daemon",
-            "terminal",
-            "functions",
-            "bench",
-        ],
-    ),
+    ("uvala", &["bench", "client", "daemon", "functions", "hostif", "protocol", "terminal"]),
     ("tests", &["bench", "ring", "protocol", "client"]),
     (
         "fuzz-bodies",
@@ -157,6 +141,14 @@ mod tests {
             assert_eq!(rules(name, &ours("uvala-daemon", "null")), ["imports"], "{name}");
         }
         assert!(rules("uvala", &ours("uvala-daemon", "null")).is_empty());
+    }
+
+    #[test]
+    fn user_tools_and_the_privileged_helper_import_no_switch() {
+        for name in ["uvala", "uvala-functions", "uvala-bench", "uvala-client", "uvala-helper"] {
+            assert_eq!(rules(name, &ours("uvala-switch", "null")), ["imports"], "{name}");
+        }
+        assert_eq!(rules("uvala-helper", &ours("uvala-port", "null")), ["imports"]);
     }
 
     #[test]
