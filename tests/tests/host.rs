@@ -10,7 +10,7 @@ use harness::netmap::Descriptor;
 use harness::wait;
 use protocol::{
     Address, Bind, ErrorCode, HostIf, HostIfInfo, HostRings, InterfaceAttach, InterfaceRequest,
-    LinkState, Mac, PortAdd, PortKind, PortRef, PortRequest, PortSettings, Request,
+    LinkState, PortAdd, PortKind, PortRef, PortRequest, PortSettings, Request,
 };
 
 const MEGABYTE: usize = 1 << 20;
@@ -106,9 +106,9 @@ fn the_host_has_an_address_on_the_switch_and_answers_programs() {
     let Some(lab) = Lab::new(0) else { return };
     lab.tell(|daemon, _| {
         let address: Address = "10.0.0.1/24".parse().unwrap();
-        let wanted = HostIf { address: Some(address), mac: Some(Mac(mac(7))), ..named("lan") };
+        let wanted = HostIf { address: Some(address), mac: Some(mac(7).into()), ..named("lan") };
         add(daemon, "vale0:host", PortKind::Tap, wanted).unwrap();
-        assert_eq!(host(daemon, "vale0:host").mac, Mac(mac(7)));
+        assert_eq!(host(daemon, "vale0:host").mac, mac(7).into());
         let mut port = daemon.open("vale0:program");
         let request = arp(&mac(1), [10, 0, 0, 9], [10, 0, 0, 1]);
         let mut frame = Vec::new();

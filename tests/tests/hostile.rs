@@ -54,7 +54,7 @@ fn random_bytes_all_over_a_region_harm_nobody_else() {
     let mut receiver = Peer::start(&Role::Receive(receive));
     // A sender can claim any address, except that of a static entry.
     let port = "vale0:honest".parse().unwrap();
-    let mac_of_nine = protocol::Mac(mac(9));
+    let mac_of_nine = mac(9).into();
     daemon.call(Request::Fdb(FdbRequest::Add(FdbAdd { port, mac: mac_of_nine, vlan: 1 }))).unwrap();
     let (at, lens) = (daemon.at("vale0:sender"), vec![60, 1514, 5000]);
     let send = Send { at, stream: 1, to: mac(9), count: None, lens, batch: 16 };

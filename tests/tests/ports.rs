@@ -10,7 +10,7 @@ use harness::process::Peer;
 use harness::role::{Become, Receive, Report, Role, Send};
 use harness::wait;
 use protocol::{
-    ErrorCode, Mac, PortAdd, PortKind, PortRef, PortRequest, PortSettings, Request, SwitchRef,
+    ErrorCode, PortAdd, PortKind, PortRef, PortRequest, PortSettings, Request, SwitchRef,
     SwitchRequest, exit,
 };
 
@@ -227,7 +227,7 @@ fn a_static_address_waits_for_its_port_and_is_nobody_elses() {
     };
     done(&["switch", "add", "vale0", "--forwarding", "static"]);
     done(&["port", "add", "vale0:a"]);
-    let address = Mac(mac(1)).to_string();
+    let address = packet::MacAddr::new(mac(1)).to_string();
     done(&["fdb", "add", "vale0:a", &address]);
     let mut sender = daemon.open("vale0:b");
     let mut frame = [0u8; 60];

@@ -47,7 +47,7 @@ use recent::Recent;
 struct Config {
     /// The router's Ethernet address.
     #[serde(default)]
-    mac: Option<Spanned<protocol::Mac>>,
+    mac: Option<Spanned<MacAddr>>,
     interface: Vec<InterfaceText>,
     #[serde(default)]
     route: Vec<RouteText>,
@@ -129,7 +129,7 @@ impl Router {
         let config: Config = parse(text)?;
         let now = Instant::now();
         let mut router = Self {
-            mac: config.mac.as_ref().map_or(MAC, |mac| MacAddr::new(mac.get_ref().0)),
+            mac: config.mac.as_ref().map_or(MAC, |mac| *mac.get_ref()),
             own: Vec::new(),
             routes: PrefixMap::new(),
             neighbours: HashMap::default(),
@@ -143,7 +143,7 @@ impl Router {
             now,
             complaints: (0, now),
         };
-        if let Some(mac) = config.mac.filter(|mac| MacAddr::new(mac.get_ref().0).is_multicast()) {
+        if let Some(mac) = config.mac.filter(|mac| mac.get_ref().is_multicast()) {
             return Err(wrong(text, &mac, "mac: a group's address is no router's"));
         }
         for (number, one) in (1..).zip(&config.interface) {

@@ -49,19 +49,13 @@ struct Config {
     /// The router to ask for its MAC address, where the remote is further away.
     next_hop: Option<Host>,
     #[serde(default = "own_mac")]
-    mac: protocol::Mac,
+    mac: MacAddr,
     #[serde(default = "mtu", deserialize_with = "a_mtu")]
     mtu: u16,
 }
 
-impl Config {
-    fn mac(&self) -> MacAddr {
-        MacAddr::new(self.mac.0)
-    }
-}
-
-fn own_mac() -> protocol::Mac {
-    protocol::Mac([0x02, 0x75, 0x76, 0x61, 0x6c, 0x02])
+fn own_mac() -> MacAddr {
+    MacAddr::new([0x02, 0x75, 0x76, 0x61, 0x6c, 0x02])
 }
 
 fn mtu() -> u16 {
@@ -182,7 +176,7 @@ impl Tunnel {
         let total = u16::try_from(bytes.len() - ETHERNET_HEADER).expect("within the MTU");
         let (outer, rest) = bytes.split_at_mut(ETHERNET_HEADER);
         outer[..6].copy_from_slice(&neighbour.octets());
-        outer[6..12].copy_from_slice(&self.config.mac.0);
+        outer[6..12].copy_from_slice(&self.config.mac.octets());
         outer[12..].copy_from_slice(&[8, 0]);
         let (ipv4, rest) = rest.split_at_mut(IPV4_HEADER);
         let [high, low] = total.to_be_bytes();
@@ -205,8 +199,8 @@ impl Tunnel {
         let may_ask = self.asked.is_none_or(|asked| now.duration_since(asked) >= PATIENCE);
         if !is_fresh && may_ask {
             let question =
-                arp(1, (self.config.mac(), self.config.local.0), (MacAddr::ZERO, self.next_hop()));
-            made.send(&padded(ethernet(MacAddr::BROADCAST, self.config.mac(), 0x0806, &question)));
+                arp(1, (self.config.mac, self.config.local.0), (MacAddr::ZERO, self.next_hop()));
+            made.send(&padded(ethernet(MacAddr::BROADCAST, self.config.mac, 0x0806, &question)));
             self.asked = Some(now);
         }
         self.neighbour.map(|(mac, _)| mac)
@@ -230,7 +224,7 @@ impl Tunnel {
         let packet = Packet::in_frame(frame.bytes(), frame.is_whole()).ok()?;
         let begin = packet.l4 + UDP + VXLAN;
         let [src, dst] = [Side::Src, Side::Dst].map(|side| packet.ip(bytes, side));
-        let is_ours = mac_at(bytes, 0) == config.mac()
+        let is_ours = mac_at(bytes, 0) == config.mac
             && (src, dst, packet.protocol(bytes)) == (self.remote, config.local.0, 17)
             && packet.fragment == Fragment::Whole
             && frame.is_whole();
@@ -249,7 +243,7 @@ impl Tunnel {
 
     fn hear(&mut self, packet: &[u8], made: &mut Made) -> Became {
         let (operation, from) = (u16_at(packet, 6), (mac_at(packet, 8), ipv4_at(packet, 14)));
-        let own = (self.config.mac(), self.config.local.0);
+        let own = (self.config.mac, self.config.local.0);
         if packet[..6] != [0, 1, 8, 0, 6, 4] || ipv4_at(packet, 24) != own.1 {
             return Became::Foreign;
         }
@@ -327,7 +321,7 @@ mod tests {
 
     fn introduced() -> Tunnel {
         let mut tunnel = tunnel();
-        let local = (tunnel.config.mac(), tunnel.config.local.0);
+        let local = (tunnel.config.mac, tunnel.config.local.0);
         let answer = arp(2, (REMOTE, tunnel.remote), local);
         let answer = ethernet(local.0, REMOTE, 0x0806, &answer);
         assert_eq!(see(&mut tunnel, OUTSIDE, &answer), (None, vec![]));
@@ -346,7 +340,7 @@ mod tests {
 
     /// The frame as the remote would send it.
     fn packed(vni: u8, remote: [u8; 4], frame: &[u8]) -> Vec<u8> {
-        let local = own_mac().0;
+        let local = own_mac().octets();
         let outer =
             PacketBuilder::ethernet2(REMOTE.octets(), local).ipv4(remote, [192, 0, 2, 1], 64);
         let payload = [&[8, 0, 0, 0, 0, 0, vni, 0], frame].concat();
@@ -403,7 +397,7 @@ mod tests {
     #[test]
     fn test_nobody_inside_can_say_where_the_remote_is() {
         let mut tunnel = introduced();
-        let local = (tunnel.config.mac(), tunnel.config.local.0);
+        let local = (tunnel.config.mac, tunnel.config.local.0);
         let lie = ethernet(
             local.0,
             [6; 6],

@@ -109,7 +109,7 @@ fn open(request: &Request) -> Result<OpenInterface, HostError> {
                     request.ifname
                 )));
             }
-            let (mac, address) = (request.mac.map(|mac| mac.0), request.ip());
+            let (mac, address) = (request.mac, request.ip());
             let name = request.ifname.clone();
             let queues = request.queues.as_ref().and_then(Queues::count);
             let (mtu, existing, strict) = (request.mtu, request.existing, true);

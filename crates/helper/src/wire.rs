@@ -8,7 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use hostif::netlink::Interface;
-use protocol::{Address, Filter, Mac, Queues};
+use packet::MacAddr;
+use protocol::{Address, Filter, Queues};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -59,7 +60,7 @@ pub struct Request {
     pub mtu: Option<u32>,
     /// The MAC address of a TAP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mac: Option<Mac>,
+    pub mac: Option<MacAddr>,
     /// An IP address for the host on a TAP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<Address>,
@@ -132,8 +133,24 @@ struct InterfaceText {
     up: bool,
     ethernet: bool,
     mtu: u32,
-    mac: [u8; 6],
+    #[serde(with = "octets")]
+    mac: MacAddr,
     driver: String,
+}
+
+/// A MAC address in a reply: six numbers.
+mod octets {
+    use packet::MacAddr;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's form")]
+    pub fn serialize<S: Serializer>(mac: &MacAddr, to: S) -> Result<S::Ok, S::Error> {
+        mac.octets().serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<MacAddr, D::Error> {
+        <[u8; 6]>::deserialize(from).map(MacAddr::new)
+    }
 }
 
 /// The confirmation for which the helper may wait.
@@ -260,7 +277,7 @@ mod tests {
     #[test]
     fn an_answer_says_which_interface_it_is() {
         let (daemon, helper) = pair();
-        let mac = [2, 0, 0, 0, 0, 7];
+        let mac = MacAddr::new([2, 0, 0, 0, 0, 7]);
         let (name, driver) = ("eth1".to_owned(), "veth".to_owned());
         let (index, mtu) = (7, 9000);
         let interface =

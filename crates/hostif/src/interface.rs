@@ -65,6 +65,8 @@ pub fn is_same(one: (Home, &Interface), other: (Home, &Interface)) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use packet::MacAddr;
+
     use super::*;
 
     #[test]
@@ -96,7 +98,7 @@ mod tests {
         assert!(is_same((Home::Ours, &a), (ours, &a)), "named by a process of ours");
         assert!(!is_same((Home::Ours, &a), (ours, &with(8, "a"))));
         assert!(is_same((Home::Unknown, &with(0, "a")), (Home::Other(1), &a)));
-        let other = Interface { mac: [2; 6], ..with(0, "a") };
+        let other = Interface { mac: MacAddr::new([2; 6]), ..with(0, "a") };
         assert!(!is_same((Home::Unknown, &other), (Home::Unknown, &a)));
     }
 }

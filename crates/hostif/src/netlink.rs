@@ -9,6 +9,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use packet::MacAddr;
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{
@@ -88,7 +89,7 @@ pub struct Interface {
     /// The MTU.
     pub mtu: u32,
     /// The MAC address.
-    pub mac: [u8; 6],
+    pub mac: MacAddr,
     /// The kernel's name of the link type, such as `tun` or `veth`; empty for hardware.
     pub driver: String,
 }
@@ -103,7 +104,7 @@ pub enum Change<'a> {
     /// Set the MTU.
     Mtu(u32),
     /// Set the MAC address.
-    Mac([u8; 6]),
+    Mac(MacAddr),
     /// Move the interface to a namespace, and give it a name there.
     Move(BorrowedFd<'a>, &'a str),
 }
@@ -187,7 +188,7 @@ impl Netlink {
         match change {
             Change::Up | Change::Down => {}
             Change::Mtu(mtu) => message.attribute(attribute::MTU, &mtu.to_ne_bytes()),
-            Change::Mac(mac) => message.attribute(attribute::ADDRESS, &mac),
+            Change::Mac(mac) => message.attribute(attribute::ADDRESS, &mac.octets()),
             Change::Move(namespace, name) => {
                 let fd = namespace.as_raw_fd().to_ne_bytes();
                 message.attribute(attribute::NET_NS_FD, &fd);
@@ -427,7 +428,7 @@ fn parse_link(body: &[u8]) -> Option<Interface> {
         up: flags & IFF_UP != 0,
         ethernet: short_at(body, 2)? == ARPHRD_ETHER,
         mtu: 0,
-        mac: [0; 6],
+        mac: MacAddr::ZERO,
         driver: String::new(),
     };
     for (kind, value) in attributes(body.get(IFINFO..)?) {
@@ -438,7 +439,9 @@ fn parse_link(body: &[u8]) -> Option<Interface> {
                 interface.altnames = names.map(|(_, value)| text(value)).collect();
             }
             attribute::MTU => interface.mtu = number_at(value, 0)?,
-            attribute::ADDRESS => interface.mac = value.try_into().unwrap_or_default(),
+            attribute::ADDRESS => {
+                interface.mac = MacAddr::new(value.try_into().unwrap_or_default())
+            }
             attribute::LINKINFO => {
                 let driver = attributes(value).find(|(kind, _)| *kind == attribute::INFO_KIND);
                 interface.driver = driver.map(|(_, value)| text(value)).unwrap_or_default();
@@ -470,7 +473,7 @@ mod tests {
     fn the_loopback_is_found_by_name_and_by_number() {
         let netlink = Netlink::open().expect("netlink");
         let lo = netlink.find("lo").expect("an answer").expect("it is everywhere");
-        assert_eq!((lo.name.as_str(), lo.ethernet, lo.mac), ("lo", false, [0; 6]));
+        assert_eq!((lo.name.as_str(), lo.ethernet, lo.mac), ("lo", false, MacAddr::ZERO));
         assert_eq!(netlink.get(lo.index).expect("an answer"), Some(lo));
         assert_eq!(netlink.find("no-such-link").expect("an answer"), None);
     }

@@ -20,6 +20,7 @@ mod saved;
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use packet::MacAddr;
 use rustix::io::Errno;
 
 use crate::namespace::{self, Home};
@@ -37,7 +38,7 @@ pub struct TapSpec {
     /// The MTU to set, if any.
     pub mtu: Option<u32>,
     /// The MAC address to set, if any.
-    pub mac: Option<[u8; 6]>,
+    pub mac: Option<MacAddr>,
     /// The namespace to move the TAP to.
     pub namespace: Option<String>,
     /// An IP address for the host on the TAP, with its prefix length.

@@ -1,15 +1,18 @@
 //! MAC addresses.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use crate::error::ParseError;
 
-/// A MAC address.
+/// A MAC address. As text, and so in JSON and TOML, it is `02:00:00:00:00:01`.
 ///
-/// Kept as a number in the byte order of the frame, so that it is compared and hashed without
-/// being taken apart.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+/// The type keeps a number in the byte order of the frame, so comparing and hashing an address does
+/// not take it apart.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(try_from = "String", into = "String"))]
 pub struct MacAddr(u64);
 
 impl MacAddr {
@@ -43,6 +46,15 @@ impl MacAddr {
     #[inline]
     pub const fn from_u64(bits: u64) -> Self {
         Self(bits & MAC_MASK)
+    }
+
+    /// Reads an address whose octets may lack the leading zero, such as `2:0:0:0:0:1`.
+    /// Configuration files may have this form; `FromStr`, and so JSON, wants two digits.
+    ///
+    /// # Errors
+    /// The text is no address.
+    pub fn from_short_text(text: &str) -> Result<Self, ParseError> {
+        parse(text, 1..=2)
     }
 
     /// Whether this is a group address (broadcast is one).
@@ -100,20 +112,38 @@ impl FromStr for MacAddr {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        let error = || ParseError::new("a MAC address such as 02:00:00:00:00:01", text);
-        let mut octets = [0; 6];
-        let mut parts = text.split(':');
-        for octet in &mut octets {
-            *octet = parts.next().and_then(parse_octet).ok_or_else(error)?;
-        }
-        if parts.next().is_some() { Err(error()) } else { Ok(Self::new(octets)) }
+        parse(text, 2..=2)
     }
 }
 
-/// One or two hexadecimal digits; `from_str_radix` alone would also take a sign.
-fn parse_octet(text: &str) -> Option<u8> {
-    let digits = (1..=2).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit());
-    digits.then(|| u8::from_str_radix(text, 16).ok()).flatten()
+impl TryFrom<String> for MacAddr {
+    type Error = ParseError;
+
+    fn try_from(text: String) -> Result<Self, ParseError> {
+        text.parse()
+    }
+}
+
+impl From<MacAddr> for String {
+    fn from(mac: MacAddr) -> Self {
+        mac.to_string()
+    }
+}
+
+/// Six octets of so many hexadecimal digits each, with colons between them.
+fn parse(text: &str, digits: RangeInclusive<usize>) -> Result<MacAddr, ParseError> {
+    let error = || ParseError::new("a MAC address such as 02:00:00:00:00:01", text);
+    // `from_str_radix` alone would also take a sign.
+    let octet = |part: &str| {
+        let is_octet = digits.contains(&part.len()) && part.bytes().all(|b| b.is_ascii_hexdigit());
+        if is_octet { u8::from_str_radix(part, 16).ok() } else { None }
+    };
+    let mut octets = [0; 6];
+    let mut parts = text.split(':');
+    for to in &mut octets {
+        *to = parts.next().and_then(octet).ok_or_else(error)?;
+    }
+    if parts.next().is_some() { Err(error()) } else { Ok(MacAddr::new(octets)) }
 }
 
 /// The 48 bits of an address.
@@ -139,7 +169,18 @@ mod tests {
         for text in ["", "02:00:00:00:00", "02:00:00:00:00:01:02", "02:00:00:00:00:+1", "g::::::"] {
             let error = text.parse::<MacAddr>().unwrap_err();
             assert!(error.to_string().starts_with("expected a MAC address"), "{error}");
+            assert_eq!(MacAddr::from_short_text(text), Err(error));
         }
+    }
+
+    #[test]
+    fn test_only_short_text_may_lack_leading_zeros() {
+        let station = MacAddr::new([2, 0, 0, 0, 0, 0xa]);
+        for text in ["2:0:0:0:0:a", "02:0:00:00:00:A"] {
+            assert!(text.parse::<MacAddr>().is_err(), "{text}");
+            assert_eq!(MacAddr::from_short_text(text), Ok(station));
+        }
+        assert_eq!("02:00:00:00:00:0A".parse(), Ok(station));
     }
 
     proptest! {

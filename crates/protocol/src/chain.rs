@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::Mac;
 use crate::name::{PortName, SwitchName};
+use packet::MacAddr;
 
 /// A chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,10 +73,10 @@ pub struct RuleSpec {
     pub port: Option<String>,
     /// Source address.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub src_mac: Option<Mac>,
+    pub src_mac: Option<MacAddr>,
     /// Destination address.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub dst_mac: Option<Mac>,
+    pub dst_mac: Option<MacAddr>,
     /// VLAN of the switch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<u16>,

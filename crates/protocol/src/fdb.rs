@@ -1,8 +1,8 @@
 //! The forwarding database of a switch.
 
+use packet::MacAddr;
 use serde::{Deserialize, Serialize};
 
-use super::Mac;
 use crate::name::{PortName, SwitchName};
 
 /// Which forwarding database to list.
@@ -21,7 +21,7 @@ pub struct FdbList {
 #[serde(deny_unknown_fields)]
 pub struct FdbEntry {
     /// Address.
-    pub mac: Mac,
+    pub mac: MacAddr,
     /// VLAN.
     pub vlan: u16,
     /// The port behind which it is.
@@ -40,7 +40,7 @@ pub struct FdbAdd {
     /// The port, which names the switch too.
     pub port: PortName,
     /// Address.
-    pub mac: Mac,
+    pub mac: MacAddr,
     /// VLAN, 1 unless said otherwise.
     #[serde(default = "default_vlan")]
     pub vlan: u16,
@@ -53,7 +53,7 @@ pub struct FdbDel {
     /// The switch.
     pub switch: SwitchName,
     /// Address.
-    pub mac: Mac,
+    pub mac: MacAddr,
     /// VLAN, 1 unless said otherwise.
     #[serde(default = "default_vlan")]
     pub vlan: u16,

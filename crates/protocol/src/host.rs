@@ -4,9 +4,10 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
+use packet::MacAddr;
 use serde::{Deserialize, Serialize};
 
-use super::values::{Mac, ValueError, text_form};
+use super::values::{ValueError, text_form};
 
 /// The interface of a port of kind [`Tap`](super::PortKind::Tap),
 /// [`Packet`](super::PortKind::Packet), [`Xdp`](super::PortKind::Xdp) or
@@ -22,7 +23,7 @@ pub struct HostIf {
     pub mtu: Option<u32>,
     /// The interface's Ethernet address, for a TAP.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub mac: Option<Mac>,
+    pub mac: Option<MacAddr>,
     /// The namespace it is in: one of `ip netns`, the number of a process, or a path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
@@ -73,7 +74,7 @@ pub struct HostIfInfo {
     /// The interface's MTU.
     pub mtu: u32,
     /// The interface's Ethernet address when the port was created.
-    pub mac: Mac,
+    pub mac: MacAddr,
     /// How its frames come and go, where there are several ways.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub how: Option<String>,
@@ -176,7 +177,7 @@ impl fmt::Display for Address {
 #[serde(try_from = "String", into = "String")]
 pub struct Filter {
     /// Destination addresses.
-    pub macs: Vec<Mac>,
+    pub macs: Vec<MacAddr>,
     /// VLANs of tagged frames.
     pub vlans: Vec<u16>,
     /// EtherTypes.

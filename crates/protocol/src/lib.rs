@@ -64,7 +64,7 @@ pub use request::{
 };
 pub use stats::{Counter, PortStats, StatsPage, StatsQuery};
 pub use switch::{FdbCounters, SwitchInfo, SwitchRef, SwitchSettings, SwitchSpec};
-pub use values::{Mac, Mode, NewPorts, ValueError};
+pub use values::{Mode, NewPorts, ValueError};
 
 /// The version in every message; the daemon refuses every other one.
 pub const PROTOCOL_VERSION: u32 = 1;
@@ -298,6 +298,8 @@ pub struct Page<T> {
 
 #[cfg(test)]
 mod tests {
+    use packet::MacAddr;
+
     use super::*;
 
     fn call(text: &str) -> Result<CallMessage, serde_json::Error> {
@@ -341,12 +343,16 @@ mod tests {
         assert_eq!("660".parse::<Mode>().unwrap().to_string(), "660");
         assert_eq!("0o600".parse::<Mode>().unwrap().bits(), 0o600);
         let mac = "02:00:00:00:0a:ff";
-        assert_eq!(mac.parse::<Mac>().unwrap().to_string(), mac);
+        assert_eq!(mac.parse::<MacAddr>().unwrap().to_string(), mac);
+        assert_eq!(serde_json::to_value(mac.parse::<MacAddr>().unwrap()).unwrap(), mac);
         for bad in ["", "1777", "+66", "rw"] {
             assert!(bad.parse::<Mode>().is_err(), "{bad}");
         }
-        for bad in ["", "02:00:00:00:00", "02:00:00:00:00:01:02", "+2:00:00:00:00:01"] {
-            assert!(bad.parse::<Mac>().is_err(), "{bad}");
+        for bad in
+            ["", "02:00:00:00:00", "02:00:00:00:00:01:02", "+2:00:00:00:00:01", "2:0:0:0:0:1"]
+        {
+            assert!(bad.parse::<MacAddr>().is_err(), "{bad}");
+            assert!(serde_json::from_value::<MacAddr>(bad.into()).is_err(), "{bad}");
         }
     }
 

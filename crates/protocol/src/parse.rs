@@ -1,7 +1,7 @@
 //! Values of command lines and configuration files: sizes, numbers, times, VLAN numbers.
 //!
 //! Each parser returns one line that shows the right form. Values with a type of their own
-//! ([`Mac`](crate::Mac), [`Mode`](crate::Mode), names) implement `FromStr` instead.
+//! ([`MacAddr`](packet::MacAddr), [`Mode`](crate::Mode), names) implement `FromStr` instead.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Values that are text in messages and on the command line: permissions and addresses.
+//! Values that are text in messages and on the command line: permissions, and rules for new ports.
 
 use std::fmt;
 use std::str::FromStr;
@@ -36,11 +36,6 @@ pub enum NewPorts {
     Owner,
 }
 
-/// An Ethernet address, in JSON as the text `"02:00:00:00:00:01"`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Mac(pub [u8; 6]);
-
 /// A value that is written as text and could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ValueError {
@@ -50,9 +45,6 @@ pub enum ValueError {
     /// Not a rule for new ports.
     #[error("bad new-ports '{0}': write any or owner")]
     NewPorts(String),
-    /// Not an Ethernet address.
-    #[error("bad MAC address '{0}': write six bytes in hex, like 02:00:00:00:00:01")]
-    Mac(String),
     /// Not an IP address with a prefix.
     #[error("bad address '{0}': write it with the length of its prefix, like 10.0.0.1/24")]
     Address(String),
@@ -108,31 +100,6 @@ impl fmt::Display for NewPorts {
     }
 }
 
-impl FromStr for Mac {
-    type Err = ValueError;
-
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        parse_mac(text).ok_or_else(|| ValueError::Mac(text.escape_debug().to_string()))
-    }
-}
-
-fn parse_mac(text: &str) -> Option<Mac> {
-    let mut bytes = [0; 6];
-    let mut parts = text.split(':');
-    for byte in &mut bytes {
-        let part = parts.next().filter(|p| p.len() == 2 && !p.starts_with('+'))?;
-        *byte = u8::from_str_radix(part, 16).ok()?;
-    }
-    parts.next().is_none().then_some(Mac(bytes))
-}
-
-impl fmt::Display for Mac {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
-    }
-}
-
 /// Text forms in JSON: what `Display` writes and `FromStr` reads.
 macro_rules! text_form {
     ($($type:ty),*) => {$(
@@ -150,4 +117,4 @@ macro_rules! text_form {
     )*};
 }
 pub(super) use text_form;
-text_form!(Mode, NewPorts, Mac);
+text_form!(Mode, NewPorts);

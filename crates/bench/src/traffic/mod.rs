@@ -25,8 +25,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
+use packet::MacAddr;
 use protocol::name::PortName;
-use protocol::{Mac, parse};
+use protocol::parse;
 use rustix::process::Signal;
 
 use frame::{Builder, LONGEST, Plan, SHORTEST};
@@ -260,11 +261,11 @@ impl Args {
 }
 
 /// An address that is always the same for a port, and locally administered.
-fn mac_of(port: &str) -> Mac {
+fn mac_of(port: &str) -> MacAddr {
     let mut hasher = DefaultHasher::new();
     port.hash(&mut hasher);
     let [a, b, c, d, e, ..] = hasher.finish().to_be_bytes();
-    Mac([2, a, b, c, d, e])
+    MacAddr::new([2, a, b, c, d, e])
 }
 
 /// A number that no other run of these minutes has.
@@ -350,7 +351,7 @@ mod tests {
         let (a, b) = (mac_of("vale0:a"), mac_of("vale0:b"));
         assert_eq!(a, mac_of("vale0:a"));
         assert_ne!(a, b);
-        assert_eq!(a.0[0] & 3, 2);
+        assert_eq!(a.octets()[0] & 3, 2);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 
-use protocol::Mac;
+use packet::MacAddr;
 
 /// A port for UDP where none is said.
 const UDP_PORT: u16 = 1234;
@@ -41,7 +41,7 @@ pub struct MacRange(pub Span);
 
 impl MacRange {
     /// A single address.
-    pub fn one(mac: Mac) -> Self {
+    pub fn one(mac: MacAddr) -> Self {
         Self(Span { first: mac_number(mac), count: 1 })
     }
 }
@@ -57,8 +57,8 @@ impl FromStr for MacRange {
     }
 }
 
-fn mac_number(mac: Mac) -> u64 {
-    mac.0.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
+fn mac_number(mac: MacAddr) -> u64 {
+    mac.octets().iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
 /// IPv4 addresses and UDP ports: `10.0.0.1`, `10.0.0.1:2000`, `10.0.0.1:2000-10.0.0.9:2010`.

@@ -7,10 +7,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use packet::MacAddr;
 use protocol::name::{PortName, SwitchName};
 use protocol::{
-    Address, ChainSpec, Filter, HostIf, Mac, Machine, Mode, NewPorts, PortAdd, PortKind,
-    PortSettings, Queues, RuleSpec, SwitchSettings, SwitchSpec, sent_by_function,
+    Address, ChainSpec, Filter, HostIf, Machine, Mode, NewPorts, PortAdd, PortKind, PortSettings,
+    Queues, RuleSpec, SwitchSettings, SwitchSpec, sent_by_function,
 };
 use serde::Deserialize;
 use switch::{Forwarding, OnFull, PortConfig, SwitchConfig, VlanMode};
@@ -83,7 +84,7 @@ struct RawPort {
     stations: BTreeSet<Spanned<StaticAddress>>,
     ifname: Option<String>,
     mtu: Option<Number>,
-    mac: Option<Mac>,
+    mac: Option<MacAddr>,
     netns: Option<String>,
     address: Option<Address>,
     alone: bool,

@@ -29,7 +29,7 @@ use hostif::netlink::{Event, Interface, Monitor};
 use port::group::Share;
 use port::host::{Absent, Link, Opened, State, bell};
 use port::sys::Waker;
-use protocol::{HostIf, HostIfInfo, LinkState, Mac, PortKind};
+use protocol::{HostIf, HostIfInfo, LinkState, PortKind};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_gettime,
@@ -566,7 +566,7 @@ impl Interfaces for Workers {
             netns: place.wanted.netns.clone(),
             state: place.state(),
             mtu,
-            mac: Mac(place.interface.mac),
+            mac: place.interface.mac,
             how: place.link.as_ref().and_then(|link| link.how()).map(str::to_owned),
             trouble: place.why_not(),
         })

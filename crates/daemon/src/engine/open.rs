@@ -110,7 +110,7 @@ fn open_here(
             let spec = TapSpec {
                 name,
                 mtu: wanted.mtu,
-                mac: wanted.mac.map(|mac| mac.0),
+                mac: wanted.mac,
                 namespace: wanted.netns.clone(),
                 address: wanted.address.map(|address| (address.ip, address.prefix)),
                 queues: wanted.queues.as_ref().and_then(Queues::count),

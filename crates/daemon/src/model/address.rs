@@ -4,7 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use packet::{MacAddr, VlanId};
-use protocol::Mac;
 use serde::{Deserialize, Serialize};
 
 /// Most static addresses of a switch.
@@ -23,9 +22,9 @@ pub struct StaticAddress {
 
 impl StaticAddress {
     /// Checks the address and the VLAN of a request.
-    pub fn new(mac: Mac, vlan: u16) -> Result<Self, String> {
+    pub fn new(mac: MacAddr, vlan: u16) -> Result<Self, String> {
         let vlan = VlanId::try_from(vlan).map_err(|error| format!("vlan: {error}"))?;
-        Self::checked(MacAddr::new(mac.0), vlan)
+        Self::checked(mac, vlan)
     }
 
     fn checked(mac: MacAddr, vlan: VlanId) -> Result<Self, String> {
@@ -56,7 +55,7 @@ impl FromStr for StaticAddress {
             Some((mac, vlan)) => (mac, vlan.parse().map_err(|error| format!("{error}"))?),
             None => (text, VlanId::DEFAULT),
         };
-        let mac: MacAddr = mac.parse().map_err(|error| format!("{error}"))?;
+        let mac = MacAddr::from_short_text(mac).map_err(|error| format!("{error}"))?;
         Self::checked(mac, vlan)
     }
 }
@@ -92,6 +91,8 @@ mod tests {
         for text in ["02:00:00:00:00:01", "02:00:00:00:00:01@10"] {
             assert_eq!(text.parse::<StaticAddress>().unwrap().to_string(), text);
         }
+        let short: StaticAddress = "2:0:0:0:0:1@10".parse().unwrap();
+        assert_eq!(short.to_string(), "02:00:00:00:00:01@10");
         for text in ["", "@", "02:00:00:00:00:01@", "02:00:00:00:00:01@0", "03:00:00:00:00:01"] {
             assert!(text.parse::<StaticAddress>().is_err(), "{text:?}");
         }

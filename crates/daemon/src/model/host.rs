@@ -1,6 +1,5 @@
 //! Ports with a network interface of the host: which options fit which kind.
 
-use packet::MacAddr;
 use protocol::name::{PortName, SwitchName};
 use protocol::{Address, HostIf, PortKind, PortOption, Queues};
 
@@ -76,7 +75,7 @@ pub fn complete(
         return Err(what.to_owned());
     }
     if let Some(mac) = host.mac {
-        check_unicast(MacAddr::new(mac.0)).map_err(|error| format!("mac: {error}"))?;
+        check_unicast(mac).map_err(|error| format!("mac: {error}"))?;
     }
     host.address.map_or(Ok(()), Address::check_host).map_err(|error| error.to_string())?;
     if host.address.is_some_and(|it| it.ip.is_ipv6()) && host.mtu.is_some_and(|mtu| mtu < 1280) {

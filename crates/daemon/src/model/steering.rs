@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use packet::fields::Fields;
 use packet::metadata::POSITIONS;
 use packet::text::{ethertype, network, protocol, range};
-use packet::{MAX_PORTS, MacAddr, PortId, VlanId};
+use packet::{MAX_PORTS, PortId, VlanId};
 use protocol::{ChainSpec, RuleSpec, sent_by_function};
 use switch::Role;
 use switch::chain::rule::{Action, Rule, check};
@@ -330,8 +330,8 @@ impl Steering {
     ) -> Result<Rule, String> {
         let fields = Fields {
             port: spec.port.as_deref().map(number).transpose()?,
-            src_mac: spec.src_mac.map(|mac| MacAddr::new(mac.0)),
-            dst_mac: spec.dst_mac.map(|mac| MacAddr::new(mac.0)),
+            src_mac: spec.src_mac,
+            dst_mac: spec.dst_mac,
             vlan: spec.vlan.map(vlan).transpose()?,
             ethertype: spec.ethertype.as_deref().map(ethertype).transpose()?,
             src: spec.src.as_deref().map(network).transpose()?,

@@ -6,7 +6,7 @@ use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use libc::c_int;
-use protocol::Mac;
+use packet::MacAddr;
 use rustix::io::Errno;
 
 use super::bpf::MARK;
@@ -60,21 +60,21 @@ pub fn open_xdp() -> Result<OwnedFd, Errno> {
 ///
 /// # Errors
 /// The error of the system call.
-pub(super) fn membership(index: u32, macs: &[Mac]) -> Result<OwnedFd, Errno> {
+pub(super) fn membership(index: u32, macs: &[MacAddr]) -> Result<OwnedFd, Errno> {
     let packet = socket(libc::AF_PACKET, libc::SOCK_RAW)?;
     let index = index.cast_signed();
     if macs.is_empty() {
         add_membership(&packet, index, None)?;
     }
-    macs.iter().try_for_each(|mac| add_membership(&packet, index, Some(mac.0)))?;
+    macs.iter().try_for_each(|mac| add_membership(&packet, index, Some(*mac)))?;
     Ok(packet)
 }
 
 /// Makes the interface accept frames for `mac`, or all frames.
-fn add_membership(packet: &OwnedFd, index: c_int, mac: Option<[u8; 6]>) -> Result<(), Errno> {
+fn add_membership(packet: &OwnedFd, index: c_int, mac: Option<MacAddr>) -> Result<(), Errno> {
     let kind = match mac {
         None => libc::PACKET_MR_PROMISC,
-        Some([first, ..]) if first & 1 != 0 => libc::PACKET_MR_MULTICAST,
+        Some(mac) if mac.is_multicast() => libc::PACKET_MR_MULTICAST,
         Some(_) => libc::PACKET_MR_UNICAST,
     };
     let mut request = libc::packet_mreq {
@@ -85,7 +85,7 @@ fn add_membership(packet: &OwnedFd, index: c_int, mac: Option<[u8; 6]>) -> Resul
     };
     if let Some(mac) = mac {
         request.mr_alen = 6;
-        request.mr_address[..6].copy_from_slice(&mac);
+        request.mr_address[..6].copy_from_slice(&mac.octets());
     }
     set_option(packet, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
 }

@@ -14,7 +14,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use protocol::{Filter, Mac};
+use protocol::Filter;
 use rustix::io::Errno;
 
 use super::bpf::{Attr, EXIT, LINK_CREATE, PROG_LOAD, bpf, call, op, set};
@@ -167,7 +167,8 @@ fn code(filter: &Filter, map: i32) -> Vec<u64> {
 impl Code {
     fn check(&mut self, filter: &Filter) {
         self.bound(14);
-        let macs = filter.macs.iter().map(|Mac(mac)| {
+        let macs = filter.macs.iter().map(|mac| {
+            let mac = mac.octets();
             let low = i32::from_ne_bytes(mac[..4].try_into().expect("four"));
             let high = i32::from(u16::from_ne_bytes([mac[4], mac[5]]));
             vec![(R0, low), (R5, high)]
@@ -247,6 +248,8 @@ fn load_half(to: u8, from: u8, offset: i16) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use packet::MacAddr;
+
     use super::*;
 
     /// Interprets a program over a frame; returns whether the frame goes to a socket.
@@ -300,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_filter_takes_what_matches_one_value_of_each_kind() {
-        let mac = |last| Mac([0xfe, 0xff, 0xff, 0xff, 0xff, last]);
+        let mac = |last| MacAddr::new([0xfe, 0xff, 0xff, 0xff, 0xff, last]);
         let all = Filter::default();
         assert!(takes(&all, &frame(1, None, 0x0800)) && takes(&all, &[]));
         let macs = Filter { macs: vec![mac(1), mac(2)], ..Filter::default() };
@@ -323,7 +326,8 @@ mod tests {
     #[test]
     fn the_longest_filter_has_a_program() {
         let many = 0..u16::try_from(Filter::VALUES_MAX).unwrap();
-        let macs = many.clone().map(|i| Mac([2, 0, 0, 0, 1, i.to_le_bytes()[0]])).collect();
+        let macs =
+            many.clone().map(|i| MacAddr::new([2, 0, 0, 0, 1, i.to_le_bytes()[0]])).collect();
         let filter = Filter { macs, vlans: many.clone().collect(), types: many.collect() };
         assert!(code(&filter, 3).len() < 4096);
     }

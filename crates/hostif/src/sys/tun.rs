@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
+use packet::MacAddr;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -57,7 +58,7 @@ pub(crate) struct About {
     /// The name in the TAP's own namespace.
     pub name: String,
     /// The MAC address.
-    pub mac: [u8; 6],
+    pub mac: MacAddr,
     /// The flags are those of a port: a TAP, with a virtio-net header and nothing else in front of
     /// frames.
     pub fits: bool,
@@ -85,7 +86,7 @@ pub(crate) fn look(fd: &OwnedFd) -> Result<About, Errno> {
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFHWADDR, &raw mut request) })?;
     // SAFETY: the call has set the address.
     let address = unsafe { request.ifr_ifru.ifru_hwaddr }.sa_data;
-    let mac = std::array::from_fn(|i| address[i].cast_unsigned());
+    let mac = MacAddr::new(std::array::from_fn(|i| address[i].cast_unsigned()));
     Ok(About { name, mac, fits })
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 
+use packet::MacAddr;
 use rustix::io::Errno;
 
 use crate::Undo;
@@ -23,7 +24,7 @@ impl SavedState {
         Self { netlink, was, restore: Vec::new(), added: None }
     }
 
-    pub fn set_mac(&mut self, mac: [u8; 6]) -> Result<(), Errno> {
+    pub fn set_mac(&mut self, mac: MacAddr) -> Result<(), Errno> {
         self.change(Change::Mac(mac), Change::Mac(self.was.mac))
     }
 

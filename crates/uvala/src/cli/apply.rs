@@ -10,7 +10,7 @@ use client::control::{Connection, ControlError, unexpected};
 use daemon::config::{SwitchText, load_switches};
 use protocol::name::SwitchName;
 use protocol::{
-    ChainSpec, ErrorCode, FdbAdd, FdbRequest, MAX_MESSAGE, Mac, PortRequest, PortSet, PortSettings,
+    ChainSpec, ErrorCode, FdbAdd, FdbRequest, MAX_MESSAGE, PortRequest, PortSet, PortSettings,
     Reply, Request, RuleSpec, SwitchRequest, SwitchSettings, SwitchSpec,
 };
 use serde::Serialize;
@@ -80,12 +80,9 @@ fn apply(connection: &Connection, text: SwitchText) -> anyhow::Result<()> {
             Request::Port(PortRequest::Set(set))
         })?;
         for station in &plan.stations {
-            let (mac, vlan) = (Mac(station.mac.octets()), station.vlan.get());
-            done(connection.call(Request::Fdb(FdbRequest::Add(FdbAdd {
-                port: port.clone(),
-                mac,
-                vlan,
-            })))?)?;
+            let (mac, vlan) = (station.mac, station.vlan.get());
+            let add = FdbAdd { port: port.clone(), mac, vlan };
+            done(connection.call(Request::Fdb(FdbRequest::Add(add)))?)?;
         }
     }
     let gone = gone(connection, &name, &plan.chains, &plan.rules)?;

@@ -1,8 +1,9 @@
 //! `uvala fdb`
 
 use client::control::Connection;
+use packet::MacAddr;
 use protocol::name::SwitchName;
-use protocol::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList, FdbRequest, Mac, Request};
+use protocol::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList, FdbRequest, Request};
 
 use super::Global;
 use super::listing::{self, OfSwitch};
@@ -58,7 +59,7 @@ enum Action {
 #[derive(Debug, clap::Args)]
 struct Address {
     /// MAC address, such as 02:00:00:00:00:01
-    mac: Mac,
+    mac: MacAddr,
     /// VLAN ID, 1 to 4094
     #[arg(long, default_value_t = 1)]
     vlan: u16,

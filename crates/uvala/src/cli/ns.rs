@@ -4,10 +4,11 @@ use std::io;
 use std::net::IpAddr;
 
 use hostif::{HostError, namespace};
+use packet::MacAddr;
 use protocol::name::PortName;
 use protocol::{
-    Address, ErrorCode, Failure, HostIf, Mac, PortAdd, PortKind, PortRef, PortRequest,
-    PortSettings, Request,
+    Address, ErrorCode, Failure, HostIf, PortAdd, PortKind, PortRef, PortRequest, PortSettings,
+    Request,
 };
 
 use super::Global;
@@ -51,7 +52,7 @@ enum Action {
         mtu: Option<u32>,
         /// MAC address of the interface
         #[arg(long, value_name = "MAC")]
-        mac: Option<Mac>,
+        mac: Option<MacAddr>,
         /// VLANs of the port, as for `uvala port add`
         #[arg(long, value_name = "VLAN")]
         vlan: Option<String>,

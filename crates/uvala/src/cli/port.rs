@@ -4,11 +4,12 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
 use client::control::{Connection, unexpected};
+use packet::MacAddr;
 use protocol::name::{NameError, PortName, SwitchName};
 use protocol::{
-    Address, Filter, HostIf, HostIfInfo, LinkState, MAX_GIVEN, Mac, Machine, MachineInfo, Mode,
-    PortAdd, PortInfo, PortKind, PortList, PortRef, PortRequest, PortSet, PortSettings, Queues,
-    Reply, Request, SocketPlace, users,
+    Address, Filter, HostIf, HostIfInfo, LinkState, MAX_GIVEN, Machine, MachineInfo, Mode, PortAdd,
+    PortInfo, PortKind, PortList, PortRef, PortRequest, PortSet, PortSettings, Queues, Reply,
+    Request, SocketPlace, users,
 };
 
 use super::inherited::inherited;
@@ -220,7 +221,7 @@ struct Host {
     mtu: Option<u32>,
     /// MAC address of the interface (tap)
     #[arg(long, value_name = "MAC")]
-    mac: Option<Mac>,
+    mac: Option<MacAddr>,
     /// Network namespace of the interface: a name of `ip netns`, a PID, or a path
     #[arg(long, value_name = "NAME|PID|PATH")]
     netns: Option<String>,

@@ -1,10 +1,9 @@
 //! `uvala rule`
 
 use client::control::{Connection, unexpected};
+use packet::MacAddr;
 use protocol::name::SwitchName;
-use protocol::{
-    Mac, Reply, Request, RuleAdd, RuleDel, RuleInfo, RuleRequest, RuleSpec, SteeringQuery,
-};
+use protocol::{Reply, Request, RuleAdd, RuleDel, RuleInfo, RuleRequest, RuleSpec, SteeringQuery};
 
 use super::Global;
 use super::listing::{self, OfSwitch};
@@ -63,10 +62,10 @@ struct Fields {
     port: Option<String>,
     /// Source MAC address
     #[arg(long, value_name = "MAC")]
-    src_mac: Option<Mac>,
+    src_mac: Option<MacAddr>,
     /// Destination MAC address
     #[arg(long, value_name = "MAC")]
-    dst_mac: Option<Mac>,
+    dst_mac: Option<MacAddr>,
     /// VLAN ID
     #[arg(long, value_name = "N")]
     vlan: Option<u16>,

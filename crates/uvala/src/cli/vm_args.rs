@@ -4,10 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use client::control::unexpected;
+use packet::{MacAddr, ParseError};
 use protocol::name::PortName;
-use protocol::{
-    Mac, MachineState, PortInfo, PortKind, PortRef, PortRequest, Reply, Request, ValueError,
-};
+use protocol::{MachineState, PortInfo, PortKind, PortRef, PortRequest, Reply, Request};
 use rustix::io::Errno;
 
 use super::Global;
@@ -38,7 +37,7 @@ pub struct Args {
     memory: Option<Memory>,
     /// MAC address of the machine [default: derived from the port's name]
     #[arg(long, value_parser = one_card)]
-    mac: Option<Mac>,
+    mac: Option<MacAddr>,
     /// Network card, by QEMU's name: e1000, rtl8139, vmxnet3 … (stream, dgram)
     /// [default: virtio-net-pci]
     #[arg(long, value_name = "MODEL")]
@@ -68,11 +67,11 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 }
 
 /// An address that one card can have.
-fn one_card(text: &str) -> Result<Mac, String> {
-    let mac: Mac = text.parse().map_err(|error: ValueError| error.to_string())?;
+fn one_card(text: &str) -> Result<MacAddr, String> {
+    let mac: MacAddr = text.parse().map_err(|error: ParseError| error.to_string())?;
     match mac {
-        Mac([0, 0, 0, 0, 0, 0]) => Err("an address of zeros belongs to no host".to_owned()),
-        Mac([first, ..]) if first & 1 != 0 => {
+        MacAddr::ZERO => Err("an address of zeros belongs to no host".to_owned()),
+        mac if mac.is_multicast() => {
             Err("a group's address; a card's has an even first byte, such as 52:…".to_owned())
         }
         mac => Ok(mac),

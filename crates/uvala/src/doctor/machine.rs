@@ -90,7 +90,7 @@ pub fn twins(ports: &[PortInfo], vmms: &[Option<&Vmm>]) -> Vec<Finding> {
         let Some(mac) = mac.filter(|_| machine.state == MachineState::Up) else { continue };
         let name = port.port.to_string();
         let switch = name.split(':').next().unwrap_or_default().to_owned();
-        let Some(other) = seen.insert((switch, &port.settings.vlan, mac.0), name.clone()) else {
+        let Some(other) = seen.insert((switch, &port.settings.vlan, mac), name.clone()) else {
             continue;
         };
         let what = format!("its machine has the address of that at {other}, {mac}: one is deaf");

@@ -1,6 +1,6 @@
 //! What a machine's VMM was told: its command line.
 
-use protocol::Mac;
+use packet::MacAddr;
 
 /// Is it one? Its program may be run by another, as a loader.
 pub fn is_vmm(words: &[String]) -> bool {
@@ -51,7 +51,7 @@ pub fn way<'a>(words: &'a [String], socket: &str) -> Option<&'a str> {
 }
 
 /// The address of the card behind a socket.
-pub fn address(words: &[String], socket: &str) -> Option<Mac> {
+pub fn address(words: &[String], socket: &str) -> Option<MacAddr> {
     if !is_qemu(words) {
         return value(words.iter().find(|word| word_names(word, socket))?, "mac")?.parse().ok();
     }
@@ -66,7 +66,7 @@ pub fn address(words: &[String], socket: &str) -> Option<Mac> {
         match mac {
             Some(mac) if netdev == id => return mac.parse().ok(),
             // QEMU counts those that have none.
-            None if netdev == id => return Some(Mac([0x52, 0x54, 0, 0x12, 0x34, last])),
+            None if netdev == id => return Some(MacAddr::new([0x52, 0x54, 0, 0x12, 0x34, last])),
             Some(_) => {}
             None => last = last.wrapping_add(1),
         }

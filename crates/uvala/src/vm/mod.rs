@@ -10,8 +10,9 @@ pub mod remains;
 
 use std::fmt::Write;
 
+use packet::MacAddr;
 use protocol::name::PortName;
-use protocol::{Mac, MachineInfo, PortKind};
+use protocol::{MachineInfo, PortKind};
 
 use memory::Memory;
 use qemu::Qemu;
@@ -26,7 +27,7 @@ pub struct Card<'a> {
     /// The machine's memory, if that is said.
     pub memory: Option<Memory>,
     /// The card's address.
-    pub mac: Mac,
+    pub mac: MacAddr,
     /// What the card is; by default virtio-net.
     pub model: Option<&'a str>,
 }
@@ -44,13 +45,13 @@ fn impossible<T>(why: &str) -> Result<T, Impossible> {
 const VIRTIO: &str = "virtio-net-pci";
 
 /// An address in QEMU's range that differs between ports.
-pub fn address_of(port: &PortName) -> Mac {
+pub fn address_of(port: &PortName) -> MacAddr {
     let hash = port
         .to_string()
         .bytes()
         .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     let [a, b, c, _] = hash.to_le_bytes();
-    Mac([0x52, 0x54, 0, a, b, c])
+    MacAddr::new([0x52, 0x54, 0, a, b, c])
 }
 
 impl Card<'_> {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use protocol::name::{PortName, SwitchName};
-use protocol::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList, Mac, Page, PortKind, Reply};
+use protocol::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList, Page, PortKind, Reply};
 use switch::{OnFull, PortConfig, SwitchConfig};
 
 use super::Control;
@@ -28,7 +28,7 @@ impl<D: Datapath> Control<D> {
         let names: HashMap<PortKey, &PortName> = ports.chain(stand_ins).collect();
         let items = rows.into_iter().filter_map(|row| {
             Some(FdbEntry {
-                mac: Mac(row.mac.octets()),
+                mac: row.mac,
                 vlan: row.vlan.get(),
                 port: (*names.get(&row.port)?).clone(),
                 is_static: row.is_static,

@@ -13,8 +13,7 @@ mod roles;
 mod save;
 
 use protocol::{
-    Counter, ErrorCode, Mac, PortRequest, PortSettings, SessionRequest, SwitchRequest,
-    SwitchSettings,
+    Counter, ErrorCode, PortRequest, PortSettings, SessionRequest, SwitchRequest, SwitchSettings,
 };
 
 use super::super::fake::Fake;
@@ -370,7 +369,7 @@ fn test_addresses_are_added_listed_and_forgotten() {
     bench.attach(1, 0, "vale0:a").unwrap();
     for i in 0..300u16 {
         let [high, low] = i.to_be_bytes();
-        let mac = Mac([2, 0, 0, 0, high, low]);
+        let mac = packet::MacAddr::new([2, 0, 0, 0, high, low]);
         bench.done(&format!(r#"{{"fdb_add":{{"port":"vale0:a","mac":"{mac}","vlan":5}}}}"#));
     }
     let list = r#"{"fdb_list":{"switch":"vale0"}}"#;

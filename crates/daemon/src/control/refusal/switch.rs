@@ -1,7 +1,8 @@
 //! The reason is a switch or its forwarding database.
 
+use packet::MacAddr;
+use protocol::ErrorCode;
 use protocol::name::SwitchName;
-use protocol::{ErrorCode, Mac};
 use thiserror::Error;
 
 /// What is wrong with the switch, or with an entry of its forwarding database.
@@ -19,7 +20,7 @@ pub enum SwitchRefusal {
         /// The switch.
         switch: SwitchName,
         /// The address.
-        mac: Mac,
+        mac: MacAddr,
         /// The VLAN.
         vlan: u16,
     },
