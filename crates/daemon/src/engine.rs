@@ -1,10 +1,28 @@
-//! The workers as the control plane uses them: [`Datapath`] on real threads.
+//! The engine: [`Datapath`] on worker threads.
 //!
-//! Control knows switches and ports by keys that are never used twice. This file keeps what stands
-//! behind each key: the worker, the place in it, the number that a client writes to the doorbell,
-//! and the memory. Everything that can fail (memory, descriptors) is done before a worker hears of
-//! it; a job for a worker cannot fail. Memory is committed by a [`Build`], and given back by the
-//! [`Reclaimer`]: both take as long as the memory is large, and nobody else waits for them.
+//! # Theory of operation
+//!
+//! ```text
+//!   control thread                              worker threads
+//!   Control ──► Workers ── Job, doorbell ─────► Worker: switches, ports, frames
+//!               │ keys ► places   ◄── reply ──┘
+//!               ├── Build ────► a thread that commits memory or opens an interface
+//!               └── Reclaimer ► a thread that frees memory and closes descriptors
+//! ```
+//!
+//! [`Workers`] belongs to the control thread. Control names switches and ports by keys that it
+//! never uses twice. This module keeps what stands behind each key: the worker, the place in it,
+//! the number that a client writes to the doorbell, and the memory.
+//!
+//! The control thread does everything that can fail (memory, descriptors) before a worker hears of
+//! it: a job for a worker cannot fail. A job runs between two turns of the worker, so it is short,
+//! and the control thread waits for its end. What takes long with the size of the memory does
+//! neither of them: a [`Build`] commits memory, and the [`Reclaimer`] frees it.
+//!
+//! Limits: 4096 ports for each switch; a switch never moves to another worker.
+//!
+//! [`Build`]: crate::model::opening::Build
+//! [`Datapath`]: crate::control::datapath::Datapath
 
 mod audit;
 mod duplicates;
@@ -57,7 +75,7 @@ use system::usable_cpus;
 /// Turns without work after which a worker sleeps.
 const YIELDS: u32 = 100;
 
-/// All workers, and where everything is.
+/// All workers, and the places of all switches and ports in them.
 #[derive(Debug)]
 pub struct Workers {
     workers: Vec<Crew>,
@@ -65,7 +83,7 @@ pub struct Workers {
     ports: BTreeMap<PortKey, PortPlace>,
     /// Trust groups, by user and name.
     groups: BTreeMap<GroupKey, Group>,
-    /// What the region of one is like that begins with an interface.
+    /// Size of the region of a group whose first member is an interface.
     new_group: Size,
     declared: Declared,
     /// Ports that are reserved, and not attached yet.
@@ -74,10 +92,11 @@ pub struct Workers {
     /// Ports of netmap programs, and their regions by number.
     bound: BTreeMap<PortKey, BoundPlace>,
     regions: BTreeMap<u16, NetmapRegion>,
-    /// Regions that stay without ports; as often as they were asked to.
+    /// Regions that stay without ports: one entry for each request that keeps one.
     kept: Vec<u16>,
     host: HostPorts,
-    /// Ports of machines. Their threads end by themselves, and nobody waits for that.
+    /// Ports of virtual machines. Their threads end by themselves; the daemon does not wait for
+    /// them.
     machines: BTreeMap<PortKey, MachinePlace>,
     reclaimer: Reclaimer,
     /// Interfaces whose ports are gone, for another thread to close.
@@ -128,7 +147,7 @@ struct PortPlace {
     switch: SwitchKey,
     id: PortId,
     number: u32,
-    /// Bytes of its region, if nobody else holds it.
+    /// Bytes of the port's region, if no other port is in it.
     bytes: usize,
     memory: Option<Memory>,
 }
@@ -141,7 +160,7 @@ struct Site {
 }
 
 impl Workers {
-    /// Starts the workers, with what the configuration says of trust groups' regions.
+    /// Starts the workers.
     ///
     /// # Errors
     /// No descriptors or threads left, or a core that is not there.
@@ -198,7 +217,7 @@ impl Workers {
         self.workers[worker].handle.call(move |worker| job(worker, at))
     }
 
-    /// Where the next port of a switch goes: its number in the switch, and at the worker.
+    /// The place of a switch's next port: its number in the switch, and at the worker.
     fn next_place(&self, switch: SwitchKey) -> Result<(PortId, u32), DatapathError> {
         let place = self.place(switch);
         let full = || DatapathError::Full("ports of one switch: 4096 is the limit");

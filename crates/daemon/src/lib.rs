@@ -83,7 +83,7 @@ impl<D: Datapath> Daemon<D> {
     }
 
     /// From now on SIGTERM and SIGINT end the daemon in good order, and SIGHUP is noted: there is
-    /// nothing to read again, and a terminal that goes takes nobody's network away.
+    /// nothing to read again, and a terminal that goes takes no client's network away.
     pub fn heed_signals(&mut self) -> io::Result<()> {
         let (noted, notes) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         self.server.note_hangups(noted)?;

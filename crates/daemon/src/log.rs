@@ -47,14 +47,14 @@ pub fn cut(mut text: String) -> String {
 /// Limit for the characters of such a text; longer than every refusal of a valid request.
 const TEXT_MAX: usize = 800;
 
-/// A limit for the rate of log lines.
+/// A limit for the rate of log lines: at most one in each pause.
 #[derive(Debug)]
-pub struct Seldom {
+pub struct RateLimit {
     pause: Duration,
     last: Option<Instant>,
 }
 
-impl Seldom {
+impl RateLimit {
     /// A limit that lets the first line through.
     #[must_use]
     pub fn new(pause: Duration) -> Self {
@@ -62,7 +62,7 @@ impl Seldom {
     }
 
     /// May the next line be logged? If so, it counts as logged `now`.
-    pub fn may_say(&mut self, now: Instant) -> bool {
+    pub fn allows(&mut self, now: Instant) -> bool {
         let rested = self.last.is_none_or(|last| now.duration_since(last) >= self.pause);
         if rested {
             self.last = Some(now);
@@ -84,9 +84,9 @@ mod tests {
 
     #[test]
     fn test_what_was_said_is_not_repeated_before_the_pause_is_over() {
-        let (mut seldom, start) = (Seldom::new(Duration::from_secs(60)), Instant::now());
+        let (mut limit, start) = (RateLimit::new(Duration::from_secs(60)), Instant::now());
         let after = |seconds| start + Duration::from_secs(seconds);
-        let said = [0, 1, 59, 60, 61, 200].map(|seconds| seldom.may_say(after(seconds)));
+        let said = [0, 1, 59, 60, 61, 200].map(|seconds| limit.allows(after(seconds)));
         assert_eq!(said, [true, false, false, true, false, true]);
     }
 }

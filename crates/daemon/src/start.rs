@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
     }
 
-    /// Whoever connects as soon as there is a file must get through.
+    /// A client that connects as soon as there is a file must get through.
     #[test]
     fn test_socket_is_never_found_before_it_is_ready() {
         let dir = Dir::new("race");
@@ -385,7 +385,7 @@ mod tests {
         assert!(error.to_string().contains("chmod o-w"), "{error}");
     }
 
-    /// Whoever may write to the directory can put another socket in the place of ours.
+    /// A user that may write to the directory can put another socket in the daemon's place.
     #[test]
     fn test_directory_that_a_group_may_write_to_is_refused() {
         let dir = Dir::new("group");

@@ -50,7 +50,7 @@ use super::handlers::{Answer, Client, Control, Step};
 use super::refusal::{MessageRefusal, QuotaRefusal, Refusal};
 use super::sys;
 use super::turns::Turns;
-use crate::log::Seldom;
+use crate::log::RateLimit;
 use crate::model::keys::ConnKey;
 use crate::model::opening::Build;
 use crate::model::policy::Caller;
@@ -67,7 +67,7 @@ pub struct Server<D> {
     builders: Builders,
     listening: bool,
     /// Its warning, which would otherwise come with every try.
-    warning: Seldom,
+    warning: RateLimit,
     control: Control<D>,
     connections: HashMap<u64, Connection>,
     turns: Turns,
@@ -134,7 +134,7 @@ impl<D: Datapath> Server<D> {
             hangups: None,
             builders,
             listening: true,
-            warning: Seldom::new(Duration::from_secs(60)),
+            warning: RateLimit::new(Duration::from_secs(60)),
             control,
             connections: HashMap::new(),
             turns: Turns::default(),
@@ -231,7 +231,7 @@ impl<D: Datapath> Server<D> {
             match acceptfrom_with(&self.listener, flags) {
                 Ok((socket, _)) => self.welcome(socket),
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
-                    if self.warning.may_say(Instant::now()) {
+                    if self.warning.allows(Instant::now()) {
                         tracing::warn!(
                             "no descriptors left for new clients; raise the limit: LimitNOFILE in \
                              the unit, or ulimit -n"

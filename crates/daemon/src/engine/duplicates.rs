@@ -65,8 +65,8 @@ impl Side {
 }
 
 impl Others {
-    /// Looks whether what is wanted is there already, before it is opened. What cannot be looked
-    /// at, whoever opens it says.
+    /// Checks an interface before it is opened: the switch must not have it already. An interface
+    /// that cannot be looked up passes; opening it reports why.
     pub fn admit_wanted(
         &self,
         kind: PortKind,
@@ -85,7 +85,7 @@ impl Others {
         self.admit_as(Side::of(kind, wanted), home, &interface)
     }
 
-    /// The same for what is open.
+    /// Checks an interface that has been opened.
     pub fn admit(&self, kind: PortKind, wanted: &HostIf, opened: &Opened) -> Result<(), HostError> {
         self.admit_as(Side::of(kind, wanted), opened.home, &opened.interface)
     }

@@ -1,4 +1,6 @@
-//! Ports of the host's network interfaces: opened here, used by a worker, watched by netlink.
+//! Ports of network interfaces: a thread opens each, a worker uses it, netlink watches it.
+//!
+//! # Theory of operation
 //!
 //! ```text
 //!                    ┌── add, found ──► up ◄──► down      netlink says which; of an interface in
@@ -7,11 +9,18 @@
 //!                    └── not found ────► gone ──────► up, down     one of that name appears
 //! ```
 //!
-//! An interface that is there and that another program has, or whose namespace is not there yet, is
-//! tried again every second.
+//! [`HostPorts`] belongs to the control thread. It owns the netlink socket, a timer, and one
+//! epoll set of both and of the bell that other threads ring, which control polls with its own.
+//! The adapter of an interface belongs to the worker; the [`Link`] between them holds the state.
 //!
-//! Each change is one line in the log. Addresses learnt behind a port that carries nothing any more
-//! are forgotten, so that the stations are found elsewhere.
+//! Opening takes long (the helper, another namespace, XDP), so a thread of its own does it and
+//! rings when it is done. Events that come meanwhile are kept and applied afterwards.
+//!
+//! The daemon tries again every second while another program has the interface, or while the
+//! namespace is not there yet. Where netlink loses events, [`lost`] looks the interfaces up.
+//!
+//! Each change is one line in the log. When a port carries nothing any more, the bridge forgets the
+//! addresses that it learned there, so that it finds the stations elsewhere.
 
 mod lost;
 mod place;
@@ -51,7 +60,7 @@ use place::HostPlace;
 /// The interfaces that are ports.
 #[derive(Debug)]
 pub struct HostPorts {
-    /// The bell and the monitor, for who waits for one of them.
+    /// The bell, the timer and the netlink socket, for control to poll.
     epoll: OwnedFd,
     bell: OwnedFd,
     ringer: Arc<Waker>,
@@ -59,13 +68,13 @@ pub struct HostPorts {
     timer: OwnedFd,
     /// Opened with the first port.
     monitor: Option<Monitor>,
-    /// What opens interfaces where we may not.
+    /// Helper that opens interfaces where the daemon may not.
     helper: Option<PathBuf>,
     /// Interfaces that are being opened.
-    begun: Vec<Weak<OpeningSlot>>,
-    /// What has happened since the first of them was begun, by number of the interface.
+    pending: Vec<Weak<OpeningSlot>>,
+    /// Events since the first of them was begun, by number of the interface.
     meanwhile: BTreeMap<u32, Event>,
-    /// What has happened unseen.
+    /// Events that netlink has lost.
     lost: Lost,
     ports: BTreeMap<PortKey, HostPlace>,
 }
@@ -85,14 +94,14 @@ impl HostPorts {
             timer,
             monitor: None,
             helper: None,
-            begun: Vec::new(),
+            pending: Vec::new(),
             meanwhile: BTreeMap::new(),
             lost: Lost::default(),
             ports: BTreeMap::new(),
         })
     }
 
-    /// From now on netlink tells what happens.
+    /// Opens the netlink socket, if it is not open.
     fn monitor(&mut self) -> io::Result<()> {
         if self.monitor.is_none() {
             let monitor = Monitor::open()?;
@@ -120,7 +129,7 @@ impl HostPorts {
         self.ports.contains_key(&port)
     }
 
-    /// What is being opened for it is for the caller to close.
+    /// Removes a port. The caller closes what is being opened for it.
     pub(super) fn forget(&mut self, port: PortKey) -> Option<Opening> {
         let place = self.ports.remove(&port);
         if self.ports.is_empty() {
@@ -129,7 +138,7 @@ impl HostPorts {
         place?.opening
     }
 
-    /// Begins to open an interface: what the job has found is there when it is done.
+    /// Begins to open an interface: the job puts what it has opened into the slot.
     fn begin(
         &mut self,
         kind: PortKind,
@@ -142,8 +151,8 @@ impl HostPorts {
         let (opening, ringer, helper) =
             (Opening::default(), self.ringer.clone(), self.helper.clone());
         let slot = opening.clone();
-        self.begun.retain(|begun| begun.strong_count() > 0);
-        self.begun.push(opening.watch());
+        self.pending.retain(|slot| slot.strong_count() > 0);
+        self.pending.push(opening.watch());
         let job = move || {
             let (bell, helper) = (&ringer, helper.as_deref());
             let means = Means { bell, helper, share, others, existing };
@@ -154,9 +163,9 @@ impl HostPorts {
 
     /// Remembers what happens while interfaces are opened.
     fn remember(&mut self, event: &Event) {
-        self.begun.retain(|begun| begun.strong_count() > 0);
+        self.pending.retain(|slot| slot.strong_count() > 0);
         self.lost.hear(event);
-        if self.begun.is_empty() {
+        if self.pending.is_empty() {
             return self.meanwhile.clear();
         }
         if let Some(index) = event.index() {
@@ -181,7 +190,7 @@ impl HostPorts {
         self.ports.iter_mut().filter_map(take).collect()
     }
 
-    /// In a second, or before, who is in trouble is tried again.
+    /// Sets the timer: in a second, or before, the daemon tries ports in trouble again.
     fn try_again(&self) {
         let runs = timerfd_gettime(&self.timer);
         if runs.is_ok_and(|it| it.it_value.tv_sec > 0 || it.it_value.tv_nsec > 0) {
@@ -194,7 +203,7 @@ impl HostPorts {
         debug_assert!(set.is_ok(), "a timer of ours: {set:?}");
     }
 
-    /// Who is to be tried again, if it is time.
+    /// Ports to try again, if it is time.
     fn due(&mut self) -> Vec<PortKey> {
         if rustix::io::read(&self.timer, &mut [0; 8]).is_err() {
             return Vec::new();
@@ -207,7 +216,7 @@ impl HostPorts {
         .collect()
     }
 
-    /// What has happened, and what was found of what has happened unseen.
+    /// New events of netlink, and the answers to lookups of lost ones.
     fn events(&mut self) -> Vec<Event> {
         // Whatever was rung: all links are looked at.
         let _ = rustix::io::read(&self.bell, &mut [0; 256]);
@@ -287,7 +296,7 @@ impl HostPorts {
     }
 }
 
-/// Interfaces of which it matters what has happened to them.
+/// Interfaces to look up where events were lost.
 fn sought(ports: &BTreeMap<PortKey, HostPlace>) -> BTreeSet<Sought> {
     let seek = |place: &HostPlace| match place.state() {
         LinkState::Gone => place.comes_back().then(|| Sought::Name(place.ifname().to_owned())),
@@ -301,7 +310,7 @@ fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 impl Workers {
-    /// From now on, what we may not open is opened by this program, or by who listens there.
+    /// Sets the helper that opens what the daemon may not: a program, or the socket of one.
     pub fn set_helper(&mut self, helper: Option<PathBuf>) {
         self.host.helper = helper;
     }
@@ -325,8 +334,8 @@ impl Workers {
         Ok((opening, Box::new(build)))
     }
 
-    /// What was opened becomes a port, unless another one was quicker; from now on, what was
-    /// changed for it stays.
+    /// Accepts an opened interface for a port, unless the switch has got it otherwise meanwhile;
+    /// what the daemon changed at the interface stays from now on.
     fn accept(
         &self,
         switch: SwitchKey,
@@ -382,7 +391,7 @@ impl Workers {
             home,
             logged: LinkState::Gone,
             trouble: String::new(),
-            // One that is not there now is looked for once more in any case.
+            // The daemon looks once more for an interface that is not there now.
             retry: absent,
             opening: None,
         };
@@ -421,7 +430,7 @@ impl Workers {
         if place.state() != LinkState::Gone || place.opening.is_some() {
             return;
         }
-        // What it had was somebody else's to take away: it is not made anew.
+        // Another program removed the interface: the daemon waits for it and does not create it.
         let (kind, wanted, existing) = (place.kind, place.wanted.clone(), place.link.is_some());
         let share = match self.enrol(&wanted) {
             Ok(share) => share,
@@ -442,7 +451,7 @@ impl Workers {
         }
     }
 
-    /// There is nothing to open it with now.
+    /// Nothing is there to open the interface with now: the daemon tries again later.
     fn put_off(&mut self, key: PortKey, why: &str) {
         if let Some(place) = self.host.ports.get_mut(&key) {
             tracing::warn!("{}: {why}", place.name);
@@ -553,7 +562,7 @@ impl Interfaces for Workers {
             }
             let left = Timespec::try_from(left).expect("seconds");
             let mut bell = [PollFd::new(&self.host.epoll, PollFlags::IN)];
-            // A signal is as good as a bell: it is looked again.
+            // A signal ends the wait as the bell does: the loop looks again.
             let _ = poll(&mut bell, Some(&left));
         }
     }
@@ -655,7 +664,7 @@ mod tests {
         let others = Others::default();
         let (_opening, _job) =
             ports.begin(PortKind::Tap, HostIf::default(), Vec::new(), None, others, false);
-        assert_eq!(ports.begun.len(), 1);
+        assert_eq!(ports.pending.len(), 1);
     }
 
     #[test]

@@ -1,5 +1,23 @@
-//! Memory of ports that clients attach: reserved in a region of their own or in their group's, and
-//! given back.
+//! Memory of ports that clients attach: reserved here, given back when the port goes.
+//!
+//! # Theory of operation
+//!
+//! A port without a trust group has a region (a sealed memfd) of its own, which goes with the port.
+//! The ports of a trust group share one region:
+//!
+//! ```text
+//!   first member ──► the group's region is reserved, for all members to come
+//!   each member  ──► block of rings and buffers in it ──► attached ──► leaves
+//!                                                                        │ reconcile: workers take
+//!   last member gone ──► the reclaimer unmaps the region ◄───────────────┘ its buffers back
+//! ```
+//!
+//! The control thread owns the table of groups and reserves address ranges only. A `Build` commits
+//! the pages in another thread; the reclaimer frees them. When a member leaves, its buffers may
+//! stand in the rings of other members: each worker exchanges them for the members' own, in jobs of
+//! bounded work, and only then is the memory free.
+//!
+//! Limits: a region is below 4 GiB; its size is fixed by its first member or by the configuration.
 
 use std::collections::btree_map::Entry;
 use std::io;
@@ -18,17 +36,17 @@ use crate::model::host::trust_group;
 use crate::model::keys::GroupKey;
 use crate::model::specs::{RingSpec, ShmSpec};
 
-/// Memory of a port in a trust group, to be given back.
+/// Memory of a port in a trust group, which the daemon takes back when the port goes.
 #[derive(Debug)]
 pub(super) struct Memory {
     pub(super) group: GroupKey,
     pub(super) layout: PortLayout,
-    /// Buffers that it was given there.
+    /// Number of the port's buffers in the group's region.
     pub(super) given: u32,
 }
 
 impl Workers {
-    /// A port's memory: in its group's region, or in one of its own.
+    /// Reserves a port's memory: in its group's region, or in a region of its own.
     pub(super) fn memory(&mut self, spec: &ShmSpec) -> io::Result<PortMemory> {
         let (name, rings) = (spec.name.to_string(), &spec.rings);
         let Some(group) = &spec.group else {
@@ -47,7 +65,7 @@ impl Workers {
         joined
     }
 
-    /// What an interface gets of the trust group that it is to be in, if that is one.
+    /// Gives an interface its share of its trust group's region, if its configuration names one.
     pub(super) fn enrol(&mut self, wanted: &HostIf) -> io::Result<Option<Arc<Share>>> {
         let Some(group) = wanted.trust_group.as_deref().and_then(trust_group) else {
             return Ok(None);
@@ -74,7 +92,7 @@ impl Workers {
         }
     }
 
-    /// A reserved port that will not be attached.
+    /// Gives back the memory of a port that was reserved and will not be attached.
     pub(super) fn abandon(&mut self, site: &Site) {
         if let Some(group) = site.spec.group.as_ref().and_then(|group| self.groups.get_mut(group)) {
             group.abandon(site.memory.reservation.layout());
@@ -87,25 +105,26 @@ impl Workers {
         let Memory { group, layout, .. } = memory;
         let workers = &self.workers;
         if let Some(group) = self.groups.get_mut(&group) {
-            group.leave(&layout, |leaver| settle(workers, &leaver));
+            group.leave(&layout, |leaver| reconcile(workers, &leaver));
         }
         self.drop_empty_groups();
     }
 }
 
-/// Everybody who shares memory with a port that leaves settles with it. Workers move frames in
-/// between: a buffer of the leaver's that moves then, from who has not settled, is its receiver's.
-pub(super) fn settle(workers: &[Crew], leaver: &Arc<Leaver>) {
+/// Has every worker take the leaver's buffers out of the rings of its ports, in several jobs. The
+/// workers forward frames in between: a buffer of the leaver that moves then, out of a port that no
+/// job has reached yet, belongs to its receiver.
+pub(super) fn reconcile(workers: &[Crew], leaver: &Arc<Leaver>) {
     for Crew { handle, .. } in workers {
         let mut next = Some((0, 0));
         while let Some(from) = next {
             let leaver = leaver.clone();
-            next = handle.call(move |worker| worker.settle(&leaver, from));
+            next = handle.call(move |worker| worker.reconcile(&leaver, from));
         }
     }
 }
 
-/// What a client has to know about its port's memory.
+/// The layout of a port's memory, as its client has to know it.
 pub(super) fn geometry(
     name: &PortName,
     region: &Region,

@@ -1,11 +1,26 @@
-//! Ports that netmap programs have bound: their regions, their holders, and who is woken.
+//! Ports that netmap programs have bound: their regions, their holders and their doorbells.
 //!
-//! The worker sees one port with rings, and wakes all its holders at once. Each holder has a page
-//! and extra buffers on loan from the port's region, and a doorbell for each process that asked
-//! for one. Memory is reserved first and built elsewhere: until it is, no worker sees the port.
+//! # Theory of operation
 //!
-//! Who holds both sides of an interface has its page at the first of the two ports, and one
-//! doorbell for each process, which both ring. Such a holder has neither when one of them goes.
+//! netmap lets several processes bind the rings of one port: each of them is a *holder*. The worker
+//! sees one port with rings, and wakes all its holders at once.
+//!
+//! ```text
+//!   region ─┬─ port ──── rings ◄────────► worker (ServedBy::Switch), or no worker: a null port
+//!           │   ├── holder: page (netmap_if), extra buffers, a doorbell for each process
+//!           │   └── holder: …
+//!           └─ port ── …
+//! ```
+//!
+//! The control thread owns all of it: the regions by number (netmap's `nr_mem_id`), the ports by
+//! key, the holders of each port by connection. It reserves memory first, and a `Build` commits the
+//! pages elsewhere: no worker sees the port before.
+//!
+//! A holder of both sides of an interface (NIC and host) has its page at the first of the two
+//! ports, and one doorbell for each process, which both ports ring. It loses both when one of the
+//! ports goes. A region goes with its last port, unless a command keeps it.
+//!
+//! Limits: 64 doorbells for each holder, 65534 regions.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,7 +41,7 @@ use ring::layout::{PAGE, RegionLayout};
 use ring::leaver::Leaver;
 use switch::{MirrorSource, PortConfig};
 
-use super::memory::{geometry, settle};
+use super::memory::{geometry, reconcile};
 use super::{PortPlace, Workers};
 use crate::control::datapath::netmap::NetmapPorts;
 use crate::control::datapath::regions::Regions;
@@ -41,11 +56,11 @@ const DOORBELLS: usize = 64;
 /// The lowest number of a region; 1 is netmap's common one.
 const FIRST_REGION: u16 = 2;
 
-/// Where a bound port is.
+/// A bound port: its region, its rings and its holders.
 #[derive(Debug)]
 pub struct BoundPlace {
     pub(super) name: PortName,
-    /// For the `netmap_if` of its holders.
+    /// The name in the `netmap_if` of its holders.
     pub(super) label: String,
     pub(super) served_by: ServedBy,
     pub(super) region: u16,
@@ -78,19 +93,19 @@ impl ServedBy {
     }
 }
 
-/// What a holder has.
+/// The memory and the doorbells of a holder.
 #[derive(Debug)]
 pub(super) struct HolderPlace {
-    /// At the first of its ports.
+    /// The holder's page and extra buffers; `None` at the second of its ports.
     memory: Option<Arc<HolderMemory>>,
     claim: Claim,
     pub(super) wakers: Vec<Arc<Waker>>,
-    /// The port on the other side that it holds too.
+    /// The port of the other side (NIC or host), if the holder has both.
     other: Option<PortKey>,
 }
 
 impl BoundPlace {
-    /// Its rings.
+    /// Sizes of the port's rings.
     pub fn rings(&self) -> RingSpec {
         let stride = self.reservation.region().stride();
         RingSpec { counts: self.reservation.layout().counts(), extra_bufs: 0, stride }
@@ -136,20 +151,20 @@ impl Workers {
         }
     }
 
-    fn leases(&self, holds: &[(PortKey, Claim)]) -> HeldSides {
-        let mut leases = HeldSides::default();
+    fn held_sides(&self, holds: &[(PortKey, Claim)]) -> HeldSides {
+        let mut sides = HeldSides::default();
         for (port, claim) in holds {
             let bound = &self.bound[port];
             let (port, tx, rx) = (*bound.reservation.layout(), range(claim.tx), range(claim.rx));
             let is_host_side = bound.name.is_host_side();
-            let side = if is_host_side { &mut leases.host } else { &mut leases.nic };
+            let side = if is_host_side { &mut sides.host } else { &mut sides.nic };
             *side = Some(HeldRings { port, tx, rx });
         }
-        leases
+        sides
     }
 
-    /// Takes the memory of a port back that no worker has any more, and its holders with it;
-    /// `seen`: a worker had it.
+    /// Removes a port that no worker has any more, with its holders and its memory; `seen`: a
+    /// worker had it.
     pub(super) fn remove_bound(&mut self, port: PortKey, seen: bool) {
         let holders = self.bound.get(&port).map(|bound| bound.holders.keys().copied().collect());
         let holders: Vec<ConnKey> = holders.unwrap_or_default();
@@ -158,19 +173,19 @@ impl Workers {
         if let Some(region) = self.regions.get_mut(&bound.region) {
             let (workers, others, layout) =
                 (&self.workers, &self.bound, bound.reservation.layout());
-            let settle = |leaver: Arc<Leaver>| {
-                settle(workers, &leaver);
+            let leave = |leaver: Arc<Leaver>| {
+                reconcile(workers, &leaver);
                 others.values().for_each(|place| place.served_by.reconcile(&leaver));
             };
             match seen {
-                true => region.remove_port(layout, settle),
+                true => region.remove_port(layout, leave),
                 false => region.abandon_port(layout),
             }
         }
         self.drop_region_if_empty(bound.region);
     }
 
-    /// Tells the worker whom to wake.
+    /// Tells the worker which holders to wake.
     fn update_wakers(&mut self, port: PortKey) {
         if self
             .bound
@@ -199,14 +214,14 @@ impl Workers {
         self.workers[self.bell_of(port).0].handle.client_end()
     }
 
-    /// The worker that a port's holders ring for, and with which number. Nobody listens to those
-    /// of a port that no switch serves.
+    /// The worker whose doorbell a port's holders ring, and the number that they write. A worker
+    /// ignores the rings of a port that no switch serves.
     fn bell_of(&self, port: PortKey) -> (usize, u32) {
         let place = self.ports.get(&port);
         place.map_or((0, 0), |place| (self.place(place.switch).worker, place.number))
     }
 
-    /// Where everything of a port lies, for a holder with so many extra buffers.
+    /// The layout of a port's memory, for a holder with so many extra buffers.
     fn attached(&self, port: PortKey, extra_bufs: u32) -> Attached {
         let bound = &self.bound[&port];
         let rings = RingSpec { extra_bufs, ..bound.rings() };
@@ -278,9 +293,9 @@ impl NetmapPorts for Workers {
     ) -> Result<(Build, u32), DatapathError> {
         let reservations: Vec<_> =
             parts.iter().map(|key| self.bound[key].reservation.clone()).collect();
-        let (first, leases) = (&self.bound[&holds[0].0], self.leases(holds));
+        let (first, sides) = (&self.bound[&holds[0].0], self.held_sides(holds));
         let region = self.regions.get_mut(&first.region).expect("a port has a region");
-        let memory = region.reserve_holder(&first.label, leases, extra_bufs)?;
+        let memory = region.reserve_holder(&first.label, sides, extra_bufs)?;
         let granted = memory.extra_bufs();
         for (i, &(port, claim)) in holds.iter().enumerate() {
             let other = holds.iter().map(|hold| hold.0).find(|other| *other != port);

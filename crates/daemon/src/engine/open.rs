@@ -49,15 +49,15 @@ pub(super) fn close(closing: Vec<Closing>) -> Option<Build> {
 
 /// Where an interface is opened to.
 pub(super) struct Means<'a> {
-    /// Rung when its state changes.
+    /// Rung when the state of the interface changes.
     pub bell: &'a Arc<Waker>,
-    /// What does for us what we may not.
+    /// The helper, which opens what the daemon may not.
     pub helper: Option<&'a Path>,
-    /// What it gets of its trust group's memory, if it is in one.
+    /// The interface's share of its trust group's memory, if it is in one.
     pub share: Option<Arc<Share>>,
-    /// What its switch has already.
+    /// Interfaces that the switch has already.
     pub others: Others,
-    /// It was there before: a TAP is opened, and none is made.
+    /// The interface was there before: the daemon opens a TAP of the name and creates none.
     pub existing: bool,
 }
 

@@ -1,16 +1,16 @@
-//! Work that nobody waits for: large memory is unmapped here.
+//! Work in the background, for which no other thread waits: the reclaimer unmaps large memory.
 
 use std::sync::mpsc::{Sender, channel};
 use std::{fmt, io};
 
 type Chore = Box<dyn FnOnce() + Send>;
 
-/// A thread that does what it is given, in order, and ends with its last handle.
+/// A thread that does its chores in order, and ends with its last handle.
 #[derive(Clone)]
 pub struct Reclaimer(Sender<Chore>);
 
 impl Reclaimer {
-    /// Starts it.
+    /// Starts the thread.
     ///
     /// # Errors
     /// No threads left.
@@ -21,13 +21,13 @@ impl Reclaimer {
         Ok(Self(sender))
     }
 
-    /// Does something, sooner or later.
+    /// Queues a chore for the thread.
     pub fn run(&self, chore: impl FnOnce() + Send + 'static) {
         // Only a bug ends the thread, and then the chore with what it holds is dropped here.
         let _ = self.0.send(Box::new(chore));
     }
 
-    /// Drops something that holds so much memory: at once, or later if that takes long.
+    /// Drops something that holds so many bytes: here if they are few, else in the thread.
     pub fn drop<T: Send + 'static>(&self, thing: T, bytes: usize) {
         if bytes >= LARGE {
             self.run(move || drop(thing));
@@ -35,7 +35,8 @@ impl Reclaimer {
     }
 }
 
-/// Bytes that are worth a thread: what is given back at once can be asked for at once.
+/// Bytes from which on the thread drops them. Memory that is dropped here can be reserved again
+/// at once.
 const LARGE: usize = 32 << 20;
 
 impl fmt::Debug for Reclaimer {

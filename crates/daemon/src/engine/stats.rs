@@ -1,11 +1,12 @@
-//! What a switch has counted, as clients see it.
+//! Counters of ports, as the control API shows them: `tx` is what the port's user sends, `rx` what
+//! it receives. The switch counts from the same point of view.
 
 use packet::PortId;
 use protocol::name::PortName;
 use protocol::{Counter, PortStats};
 use switch::{Plug, QueueStats, Switch};
 
-/// What was counted of a port.
+/// Counters of a port, and what its rings say.
 #[derive(Debug)]
 pub(super) struct Counted {
     stats: switch::PortStats,
@@ -48,4 +49,35 @@ pub(super) fn shown(port: PortName, counted: &Counted) -> PortStats {
 
 fn counter(counters: switch::Counters) -> Counter {
     Counter { frames: counters.frames, bytes: counters.bytes }
+}
+
+#[cfg(test)]
+mod tests {
+    use switch::Counters;
+
+    use super::*;
+
+    #[test]
+    fn tx_is_what_the_port_s_user_sends_in_the_switch_and_in_json() {
+        let of = |frames| Counters { frames, bytes: 60 * frames };
+        let queues = vec![
+            QueueStats { tx: of(3), rx: of(5) },
+            QueueStats { tx: of(1), rx: Counters::default() },
+        ];
+        let stats = switch::PortStats { queues, drops: switch::Drops::default() };
+        let counted = Counted { stats, resyncs: 2, calls: [0; 2] };
+        let shown = shown("vale0:a".parse().expect("a name"), &counted);
+        let json = serde_json::to_value(shown).expect("numbers and names");
+        let expected = serde_json::json!({
+            "port": "vale0:a",
+            "tx": { "frames": 4, "bytes": 240 },
+            "rx": { "frames": 5, "bytes": 300 },
+            "drops": {},
+            "tx_queues": [{ "frames": 3, "bytes": 180 }, { "frames": 1, "bytes": 60 }],
+            "rx_queues": [{ "frames": 5, "bytes": 300 }, { "frames": 0, "bytes": 0 }],
+            "resyncs": 2,
+            "abandoned": 0,
+        });
+        assert_eq!(json, expected);
+    }
 }

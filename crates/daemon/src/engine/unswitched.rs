@@ -1,8 +1,8 @@
 //! Rings of one connection that no switch serves: null ports and monitors.
 //!
-//! Both live in a region and are held like [ports that programs bind](super::netmap). Of a monitor
-//! the switch of the port that it looks at knows, and puts frames into its rings; of a null port
-//! nobody does.
+//! Both live in a region and have holders, like [ports that programs bind](super::netmap). The
+//! switch of the mirrored port puts frames into the rings of a monitor port. No worker knows a null
+//! port.
 
 use std::collections::BTreeMap;
 
@@ -18,16 +18,16 @@ use crate::model::keys::PortKey;
 use crate::model::specs::{RingSpec, UnswitchedSpec};
 
 impl Workers {
-    /// Gives a monitor to the switch of the ports that it looks at.
-    fn install(&self, rings: Krings, sights: &[(PortKey, MirrorSource)]) -> usize {
-        let switch = self.ports[&sights[0].0].switch;
-        let places = sights.iter().map(|(port, sight)| {
+    /// Adds a monitor port to the switch of the ports that it mirrors.
+    fn install(&self, rings: Krings, sources: &[(PortKey, MirrorSource)]) -> usize {
+        let switch = self.ports[&sources[0].0].switch;
+        let places = sources.iter().map(|(port, source)| {
             let place = &self.ports[port];
-            (place.number, place.id, sight.clone())
+            (place.number, place.id, source.clone())
         });
-        let sights: Vec<_> = places.collect();
-        let monitor = Mirror::new(rings, Box::new(Wakers(Vec::new())));
-        self.on_switch(switch, move |worker, at| worker.add_monitor(at, monitor, sights))
+        let sources: Vec<_> = places.collect();
+        let mirror = Mirror::new(rings, Box::new(Wakers(Vec::new())));
+        self.on_switch(switch, move |worker, at| worker.add_mirror(at, mirror, sources))
     }
 
     fn uninstall(&self, key: PortKey, port: PortKey, place: usize) {
@@ -38,7 +38,7 @@ impl Workers {
         }
     }
 
-    /// A port goes: its monitors see no more, and their holders hear of it.
+    /// A port goes: its monitor ports get no more frames, and their doorbells tell their holders.
     pub(super) fn orphan_monitors(&mut self, gone: PortKey) {
         let looks = |served_by: &ServedBy| match served_by {
             ServedBy::Monitor { port, place } if *port == gone => Some(*place),
@@ -55,7 +55,8 @@ impl Workers {
         }
     }
 
-    /// Tells the worker whom to wake. A holder of what sees no more finds his doorbell closed.
+    /// Tells the worker which holders to wake. A holder of an orphaned monitor port finds its
+    /// doorbell closed.
     pub(super) fn update_unswitched_wakers(&mut self, key: PortKey) {
         let Some(bound) = self.bound.get_mut(&key) else { return };
         match bound.served_by {
@@ -104,14 +105,14 @@ impl Unswitched for Workers {
 
     fn attach_unswitched(&mut self, key: PortKey) {
         let bound = &self.bound[&key];
-        let ServedBy::Reserved(sights) = &bound.served_by else { panic!("started once") };
+        let ServedBy::Reserved(sources) = &bound.served_by else { panic!("started once") };
         let rings = Krings::new(bound.reservation.region(), bound.reservation.layout());
-        let served_by = match sights.first() {
+        let served_by = match sources.first() {
             None => ServedBy::Null(rings),
-            Some(_) if sights.iter().any(|(port, _)| !self.ports.contains_key(port)) => {
+            Some(_) if sources.iter().any(|(port, _)| !self.ports.contains_key(port)) => {
                 ServedBy::Orphaned
             }
-            Some(&(port, _)) => ServedBy::Monitor { port, place: self.install(rings, sights) },
+            Some(&(port, _)) => ServedBy::Monitor { port, place: self.install(rings, sources) },
         };
         self.bound.get_mut(&key).expect("looked at just now").served_by = served_by;
     }

@@ -33,16 +33,17 @@ pub struct Quota {
 /// A trust group that is for several users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupPlan {
-    /// Whose it is, and who may be in it; its owner is the daemon's user where nobody is named.
+    /// The owner of the group and the users that may join it. A group without an owner is the
+    /// daemon's user's.
     pub grant: Grant,
-    /// Bytes of its region; `None` for as many as others have.
+    /// Bytes of the group's region; `None` for the default.
     pub memory: Option<u64>,
 }
 
 /// A switch to make at start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwitchPlan {
-    /// Its name.
+    /// Name of the switch.
     pub name: SwitchName,
     /// How it forwards.
     pub config: SwitchConfig,
@@ -56,34 +57,34 @@ pub struct SwitchPlan {
     pub mode: Option<Mode>,
     /// Who may make ports of it by opening them.
     pub new_ports: NewPorts,
-    /// Its persistent ports.
+    /// Persistent ports of the switch.
     pub ports: Vec<PortPlan>,
-    /// Its chains.
+    /// Chains of the switch.
     pub chains: Vec<ChainSpec>,
-    /// Its rules.
+    /// Rules of the switch.
     pub rules: Vec<RuleSpec>,
 }
 
 /// A persistent port to make at start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortPlan {
-    /// Its name.
+    /// Name of the port.
     pub name: PortName,
     /// What is behind it.
     pub kind: PortKind,
     /// How the switch treats it.
     pub config: PortConfig,
-    /// Its network interface, if its kind has one.
+    /// Network interface of the port, if its kind has one.
     pub host: Option<HostIf>,
-    /// Its socket, if it is a machine's.
+    /// Socket of the port, if a virtual machine is behind it.
     pub machine: Option<Machine>,
-    /// For a virtual interface; those are made by command.
+    /// Rings of a virtual interface, which only a command makes.
     pub interface: Option<InterfaceText>,
-    /// Its static addresses.
+    /// Static addresses of the port.
     pub stations: BTreeSet<StaticAddress>,
     /// The user who made it; `None` for the owner of the switch.
     pub owner: Option<u32>,
-    /// To whom it is given.
+    /// Owner, group and mode that an operator has set.
     pub grant: Grant,
 }
 

@@ -6,9 +6,9 @@
 //! | attach to it, creating ports | `w` | owner, group or others |
 //! | change it, its ports and its addresses | – | owner only |
 //!
-//! A port that stays is a file in that folder: who may attach to the switch needs `w` of the port
-//! too. What nobody said of it follows from the rest ([`Grant`]). The owner of the switch may
-//! attach to all its ports.
+//! A persistent port is a file in that folder: a user that may attach to the switch needs `w` of
+//! the port too. [`Grant`] has what an operator has set of it, and the defaults for the rest. The
+//! owner of the switch may attach to all its ports.
 //!
 //! As for a file, exactly one triple counts: the owner's for the owner, even where the group's
 //! grants more. Root and the user the daemon runs as may do everything. What the kernel said about
@@ -50,7 +50,7 @@ pub struct Permissions {
     pub mode: Mode,
 }
 
-/// To whom a port that stays was given: what was said of it.
+/// Owner, group and mode of a persistent port, as far as an operator has set them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
     /// User.
@@ -82,7 +82,8 @@ impl Grant {
         }
     }
 
-    /// Who is named may attach. Where nobody is, whoever may open a new port of the switch.
+    /// The mode of a port without one: the owner and the group that are set may attach. Without
+    /// both, the users that may open a new port of the switch.
     fn usual_mode(self, new_ports: NewPorts) -> Mode {
         let bits = match (self.owner, self.group, new_ports) {
             (_, Some(_), _) => 0o660,

@@ -11,8 +11,8 @@ use super::plan::InterfaceText;
 use super::policy::Grant;
 use super::specs::{MAX_EXTRA_BUFS, RingSpec};
 
-/// The settings of a switch that comes with its first port. An interface that is alone in one has
-/// nobody to be found by.
+/// The settings of a switch that comes with its first port. The switch of a virtual interface is a
+/// patch, which learns no addresses.
 #[must_use]
 pub fn new_switch(name: &SwitchName) -> SwitchConfig {
     match name.is_interface() {
@@ -92,21 +92,21 @@ fn change_role(role: &mut Role, settings: &PortSettings) -> Result<(), BadValue>
     Ok(())
 }
 
-/// Can a service, or a chain, be called so?
+/// Is this a name for a service or a chain?
 pub fn is_ident(name: &str) -> bool {
     (1..=32).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// What one is called.
+/// Characters of the name of a service or a chain.
 pub const IDENT: &str = "only letters, digits and '_', 32 at most, as in firewall";
 
-/// To whom a port is given, changed as asked.
+/// The grant of a port, changed as a request asks.
 pub fn change_grant(grant: Grant, settings: &PortSettings) -> Result<Grant, BadValue> {
     check_owners(settings.owner, settings.group, settings.mode)?;
     Ok(grant.changed(settings))
 }
 
-/// Whether a switch or a port can be given to these.
+/// Checks the owner, the group and the mode of a switch or a port.
 pub fn check_owners(
     owner: Option<u32>,
     group: Option<u32>,

@@ -54,11 +54,11 @@ const _: () = assert!((NOTHING as usize) < NUMBERS);
 /// A port as rules and chains know it.
 #[derive(Clone, Debug)]
 pub struct View<'a> {
-    /// Its name without the switch's.
+    /// Name of the port, without the switch's.
     pub name: &'a str,
     /// What it is.
     pub role: &'a Role,
-    /// Its number, while it carries frames.
+    /// Number of the port, while it carries frames.
     pub id: Option<PortId>,
 }
 
@@ -113,7 +113,7 @@ pub fn deaf(rule: &RuleSpec, ports: &[View<'_>]) -> Option<String> {
 }
 
 /// A name that two chains have.
-fn twin(chains: &[ChainSpec]) -> Option<&str> {
+fn duplicate_name(chains: &[ChainSpec]) -> Option<&str> {
     let mut seen = BTreeSet::new();
     chains.iter().map(|chain| chain.name.as_str()).find(|name| !seen.insert(*name))
 }
@@ -217,7 +217,7 @@ impl Steering {
         rules: Option<&Vec<RuleSpec>>,
     ) -> Result<(), String> {
         if let Some(chains) = chains {
-            if let Some(name) = twin(chains) {
+            if let Some(name) = duplicate_name(chains) {
                 let name = name.escape_debug();
                 return Err(format!("two chains have one name, {name}; give one of them another"));
             }

@@ -17,7 +17,7 @@ use super::{Answer, Client, Control};
 use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
 use crate::control::state::Holder;
-use crate::log::{Seldom, cut};
+use crate::log::{RateLimit, cut};
 use crate::model::keys::ConnKey;
 use crate::model::policy::Caller;
 use protocol::users::user_name;
@@ -30,7 +30,7 @@ const USERS: usize = 1024;
 /// Times of the last refusals in the log, by user.
 #[derive(Debug, Default)]
 pub(super) struct CallLog {
-    refused: BTreeMap<u32, (Seldom, u64)>,
+    refused: BTreeMap<u32, (RateLimit, u64)>,
 }
 
 impl CallLog {
@@ -40,8 +40,8 @@ impl CallLog {
         if self.refused.len() >= USERS {
             self.refused.clear();
         }
-        let (seldom, silent) = self.refused.entry(uid).or_insert_with(|| (Seldom::new(PAUSE), 0));
-        if seldom.may_say(now) {
+        let (limit, silent) = self.refused.entry(uid).or_insert_with(|| (RateLimit::new(PAUSE), 0));
+        if limit.allows(now) {
             return Some(std::mem::take(silent));
         }
         *silent += 1;

@@ -1,14 +1,15 @@
-//! Interfaces are looked up where it was lost what has happened to them.
+//! Lost netlink events: another thread looks the interfaces up again.
 //!
 //! ```text
-//!              events are lost                    found
-//!  (nothing) ──────────────────► lost ──► asked ────────► (nothing), or lost: more were meanwhile
-//!                                  ▲        │ no thread
-//!                                  └────────┘
+//!              netlink loses events               answers arrive
+//!  (nothing) ──────────────────────► lost ──► asked ──────────► (nothing), or lost: netlink lost
+//!                                      ▲        │ no thread                 more meanwhile
+//!                                      └────────┘
 //! ```
 //!
-//! The kernel answers when nobody changes an interface, which takes long when many are changed, and
-//! just then events are lost. So another thread asks, one at a time, and at most once in a second.
+//! The kernel answers only while no program changes an interface. That takes long when programs
+//! change many of them, and just then netlink loses events. So a thread of its own asks: one at a
+//! time, at most once in a second.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,59 +20,60 @@ use hostif::netlink::{Event, Interface, Netlink};
 use port::sys::Waker;
 use switch::Wake;
 
-/// Between two times that the kernel is asked.
+/// Least time between two lookups.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What is asked for.
+/// An interface to look up.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Sought {
-    /// One that was there.
+    /// An interface that was there, by its number.
     Number(u32),
-    /// One that may have appeared.
+    /// An interface that may have appeared, by its name.
     Name(String),
 }
 
 type Slot = Arc<Mutex<Option<Vec<Event>>>>;
 
-/// What was lost, and is looked up.
+/// Whether events were lost, and the lookup that is under way.
 #[derive(Debug, Default)]
 pub(super) struct Lost {
-    /// Something was, since it was asked for last.
+    /// Netlink has lost events since the last lookup began.
     is_lost: bool,
     asked: Option<Slot>,
-    /// Of which something was heard since it was asked: that is newer than what will be found.
+    /// Interfaces with an event since the thread asked: the event is newer than the answer.
     heard: BTreeSet<u32>,
     last: Option<Instant>,
 }
 
 impl Lost {
-    /// Something was lost.
+    /// Notes that netlink has lost events.
     pub fn note(&mut self) {
         self.is_lost = true;
     }
 
-    /// Is there something to ask for still, but not now?
+    /// Is a lookup due that has not begun?
     pub fn waits(&self) -> bool {
         self.is_lost && self.asked.is_none()
     }
 
-    /// Something was heard.
+    /// Notes an event, which is newer than the answers of a lookup under way.
     pub fn hear(&mut self, event: &Event) {
         if self.asked.is_some() {
             self.heard.extend(event.index());
         }
     }
 
-    /// What was found, once, where nothing newer was heard.
+    /// Takes the answers of a finished lookup, without those that an event has overtaken.
     pub fn found(&mut self) -> Option<Vec<Event>> {
-        let mut found = self.asked.as_ref()?.lock().expect("nobody panics with it").take()?;
+        let mut found =
+            self.asked.as_ref()?.lock().expect("no thread panics with the lock").take()?;
         self.asked = None;
         let heard = std::mem::take(&mut self.heard);
         found.retain(|event| !event.index().is_some_and(|it| heard.contains(&it)));
         Some(found)
     }
 
-    /// Asks, if there is something to ask for and it is time; rings when the answers are there.
+    /// Begins a lookup if one is due; the thread rings `bell` when the answers are there.
     pub fn ask(
         &mut self,
         now: Instant,
@@ -85,9 +87,9 @@ impl Lost {
         let (slot, sought, bell) = (Slot::default(), sought(), bell.clone());
         let answers = slot.clone();
         let body = move || {
-            // Without a socket, it is as it was.
+            // Without a netlink socket, no answer: the state stays as it was.
             let found = look_up(&sought).unwrap_or_default();
-            *answers.lock().expect("nobody panics with it") = Some(found);
+            *answers.lock().expect("no thread panics with the lock") = Some(found);
             bell.wake();
         };
         self.last = Some(now);

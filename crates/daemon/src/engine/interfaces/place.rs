@@ -16,20 +16,20 @@ pub(super) struct HostPlace {
     pub name: PortName,
     pub kind: PortKind,
     pub wanted: HostIf,
-    /// None where there was none to open.
+    /// The open interface; `None` if there was none to open.
     pub link: Option<Arc<Link>>,
-    /// As it was last seen; its name may change. Its number is 0 once netlink has said that it is
-    /// gone; a worker may have seen that before.
+    /// The interface as netlink last described it; its name may change. Its number is 0 once
+    /// netlink has reported it gone; a worker may have noticed that before.
     pub interface: Interface,
-    /// Where that is.
+    /// The interface's network namespace.
     pub home: Home,
-    /// The state that the log knows.
+    /// The state in the last log line.
     pub logged: LinkState,
-    /// Why it could not be opened when it appeared.
+    /// Why the daemon could not open the interface when it appeared.
     pub trouble: String,
-    /// That may pass by itself.
+    /// The trouble may pass by itself: the daemon tries again.
     pub retry: bool,
-    /// It is being opened again.
+    /// The attempt to open the interface again, while it is under way.
     pub opening: Option<Opening>,
 }
 
@@ -42,12 +42,12 @@ impl HostPlace {
         }
     }
 
-    /// Is it where netlink tells us of?
+    /// Is the interface in the daemon's namespace, of which netlink tells it?
     pub fn is_ours(&self) -> bool {
         self.wanted.netns.is_none()
     }
 
-    /// May we open it again when it is gone?
+    /// Can the daemon open an interface of this name again when this one is gone?
     pub fn comes_back(&self) -> bool {
         self.is_ours() && self.wanted.fds == 0
     }

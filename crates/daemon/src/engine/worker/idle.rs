@@ -1,4 +1,6 @@
-//! What a worker does that has nothing to do: the idle strategy, a pure function of its work.
+//! What a worker without work does: the idle strategy, a pure function of its turns.
+//!
+//! # Theory of operation
 //!
 //! ```text
 //!          work                 `SPINS` turns           `yields` turns without work
@@ -7,24 +9,27 @@
 //!     ◄──────────────────────────────────────────────────── a doorbell rings ────────────┘
 //! ```
 //!
-//! Spinning pays only on a core that the worker owns: on a shared one it keeps those it waits for
-//! from running. There, giving the core away a few times and then sleeping is fastest at every
-//! load, and costs nothing when nobody sends.
+//! Each worker owns one [`Idle`]: a count of its turns without work, and two averages. It makes no
+//! system call; the worker passes the number of its context switches in.
 //!
-//! Whether a core is the worker's own is seen, not asked ([`Spin::WhereItPays`]):
+//! Spinning pays only on a core that the worker has to itself. On a shared core it keeps the
+//! clients from running for which it waits; there, a few yields and then sleep are fastest at every
+//! load, and cost nothing without traffic.
 //!
-//! - *Nobody else wants it.* A yield that lets somebody else run, and the end of a time slice, are
-//!   involuntary context switches of this thread. They are looked at once a millisecond; a few in
-//!   a second are the system's own business, more mean a rival.
-//! - *It is rewarded.* Work has come soon in nearly all of the last times there was none. One that
-//!   sends now and then gets no spinning.
+//! The worker observes whether the core is its own ([`Spin::WhereItPays`]):
 //!
-//! A spin is shorter than a sleep and a wake-up cost; then come yields and sleep as ever, so that a
-//! worker without work takes no time of its core, own or not.
+//! - *No contention.* A yield that lets another thread run, and the end of a time slice, are
+//!   involuntary context switches of this thread. [`Idle::tick`] looks at their number once a
+//!   millisecond. A few in a second are the system's housekeeping; more mean contention.
+//! - *Spinning is rewarded.* Work has come soon in nearly all of the last idle times. A worker with
+//!   sparse traffic does not spin.
 //!
-//! A busy worker gives its core away too when it had to drop frames of a client that takes frames:
-//! if that client shares the core, delivering more is of no use before it has run. A client that
-//! takes nothing cannot ask for this, so it costs the others nothing.
+//! A spin is shorter than a sleep and a wake-up. After it the worker yields and sleeps as ever, so
+//! a worker without work takes no time of its core, shared or not.
+//!
+//! A busy worker also yields when it had to drop frames of a client that reads frames: if that
+//! client shares the core, more frames are of no use before it has run. A client that reads nothing
+//! cannot cause this, so it costs the others nothing.
 
 /// Turns of a spin: about 10 µs, where waking up from sleep takes 5 to 40 µs.
 const SPINS: u32 = 256;
@@ -34,9 +39,9 @@ const SPINS: u32 = 256;
 pub enum Spin {
     /// Never.
     Never,
-    /// For a short time, while that is rewarded and disturbs nobody.
+    /// For a short time, while that is rewarded and no other thread wants the core.
     WhereItPays,
-    /// For ever: it never sleeps either.
+    /// Without end: the worker never sleeps either.
     Always,
 }
 
@@ -82,14 +87,14 @@ pub struct Idle {
     /// How many of them are, or would be, those of a spin.
     spins: u32,
     luck: Luck,
-    rivals: Contention,
+    contention: Contention,
 }
 
 impl Idle {
     /// Starts busy.
     #[must_use]
     pub fn new(strategy: IdleStrategy) -> Self {
-        Self { strategy, turns: 0, spins: 0, luck: Luck::NONE, rivals: Contention::UNKNOWN }
+        Self { strategy, turns: 0, spins: 0, luck: Luck::NONE, contention: Contention::UNKNOWN }
     }
 
     /// After a turn that took `work` slots; `crowded`: some client has not kept up.
@@ -134,7 +139,7 @@ impl Idle {
     }
 
     fn pays(&self) -> bool {
-        self.strategy.spin == Spin::WhereItPays && self.luck.is_good() && !self.rivals.are_there()
+        self.strategy.spin == Spin::WhereItPays && self.luck.is_good() && !self.contention.is_high()
     }
 
     /// Does [`Idle::tick`] make a difference?
@@ -145,7 +150,7 @@ impl Idle {
 
     /// About once a millisecond while awake: how often the thread has lost its core so far.
     pub fn tick(&mut self, preemptions: u64) {
-        self.rivals.tick(preemptions);
+        self.contention.tick(preemptions);
     }
 }
 
@@ -171,7 +176,7 @@ impl Luck {
     }
 }
 
-/// Others who want this core: grows fast, is forgotten slowly.
+/// How much other threads want this core: rises fast, falls slowly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Contention {
     level: u32,
@@ -179,7 +184,7 @@ struct Contention {
 }
 
 impl Contention {
-    /// Taken to be there until it is known better.
+    /// High until the first ticks show otherwise.
     const UNKNOWN: Self = Self { level: Self::MOST, preemptions: 0 };
     const MOST: u32 = 200;
 
@@ -189,7 +194,7 @@ impl Contention {
             if quiet { self.level.saturating_sub(1) } else { (self.level + 20).min(Self::MOST) };
     }
 
-    fn are_there(self) -> bool {
+    fn is_high(self) -> bool {
         self.level >= 40
     }
 }
@@ -223,7 +228,7 @@ mod tests {
     }
 
     fn quiet_ms(idle: &mut Idle, ticks: u32) {
-        let before = idle.rivals.preemptions;
+        let before = idle.contention.preemptions;
         (0..ticks).for_each(|_| idle.tick(before));
     }
 
@@ -308,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn rivals_end_the_spinning_and_are_forgotten_slowly() {
+    fn contention_ends_the_spinning_and_is_forgotten_slowly() {
         let mut idle = lucky();
         (1..=3).for_each(|n| idle.tick(n * 1000));
         assert_eq!(fall_asleep(&mut idle).0, 0);

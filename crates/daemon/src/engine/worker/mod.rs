@@ -1,31 +1,44 @@
-//! A worker: one thread that moves the frames of its switches.
+//! A worker: one thread that forwards the frames of its switches.
 //!
 //! # Theory of operation
 //!
-//! A switch with all its ports belongs to one worker, so nothing in the datapath is shared between
-//! threads. The worker looks only at its *active* ports:
+//! A switch and all its ports belong to one worker, so no two threads share anything in the
+//! datapath. The thread owns its switches, the numbers of their ports, the scratch memory of a turn
+//! and its doorbell. It takes batches from its *active* ports in turn, and looks at no other port:
 //!
 //! ```text
-//!             arm, nothing pending
-//!   active ──────────────────────────► armed      its client rings the doorbell when it
-//!          ◄──────────────────────────            publishes; the worker never looks at it
-//!             its number on the doorbell
-//!   active ──► blocked ──► active                 it waits for a full port; only while the
+//!             no frame for QUIET_TURNS
+//!   active ──────────────────────────► armed      the client rings the doorbell when it
+//!          ◄──────────────────────────            publishes; the worker does not look at it
+//!             the port's number on the doorbell
+//!   active ──► blocked ──► active                 the port waits for a full port; only while the
 //!                                                 worker sleeps: that port's number wakes it
 //! ```
 //!
-//! A port whose sleeping client gets a frame becomes active too: it will probably answer, and then
-//! need not ring. A port that has had no frame for `QUIET_TURNS` turns is armed: idle ports cost
-//! nothing, however many they are. A worker without work arms all its ports and blocks in `read`
-//! of its doorbell. While there is work it looks at the doorbell now and then, without blocking.
+//! *Idle ports cost nothing.* The worker arms a port that has had no frame for `QUIET_TURNS` turns.
+//! A port whose sleeping client gets a frame becomes active: the client will probably answer, and
+//! then need not ring.
 //!
-//! A guest whose interrupts are moderated is told later of what it got: the worker remembers that,
-//! asks after each turn whether it is time, and does not sleep before. So no timer wakes it.
+//! *Sleep.* A worker without work arms all its ports, looks at each once more (the barrier between
+//! the two pairs with the client's fence) and blocks in its doorbell. While there is work it polls
+//! the doorbell every `LOOK_AFTER` frames or turns. [`idle`] decides when it spins, yields and
+//! sleeps.
 //!
-//! A port with a descriptor of its own, such as a network interface, has nothing to arm: the
-//! doorbell watches the descriptor, and readable is as good as rung for.
+//! *Interrupt moderation.* A guest whose interrupts are moderated hears later of its frames. The
+//! worker remembers such ports, asks the switch after each turn whether a wake-up is due, and does
+//! not sleep before. So it needs no timer.
 //!
-//! Control reaches a worker as a [`Job`] that runs between two turns. It rings the doorbell too.
+//! *Descriptors.* A port with a descriptor of its own, such as a network interface, has nothing to
+//! arm: the doorbell watches the descriptor, and a readable one counts as a ring.
+//!
+//! *Control* reaches a worker as a [`Job`], which runs between two turns. It rings the doorbell
+//! too.
+//!
+//! *Hostile clients.* A client can fill the doorbell with any numbers. A number of an active port,
+//! or of none, makes the worker suspicious: it looks at all ports before it sleeps, and once in a
+//! millisecond.
+//!
+//! Limits: port numbers are below [`CONTROL`]; a turn takes one batch of each active port.
 
 pub mod handle;
 pub mod idle;
@@ -50,10 +63,10 @@ use idle::{Idle, IdleStrategy, Next};
 pub const BATCH: u16 = 256;
 /// Turns without a frame after which a port is armed while others have work.
 const QUIET_TURNS: u32 = 1024;
-/// The same for a port that is watched: each of its turns is a system call.
+/// Such turns of a port with a watched descriptor: each of its turns is a system call.
 const QUIET_TURNS_WATCHED: u32 = 16;
-/// Turns with frames in a row after which a socket is not watched until it is quiet: that nobody
-/// has to wake us is worth two system calls then.
+/// Turns with frames in a row after which the doorbell stops watching a socket until it is quiet: a
+/// worker that needs no wake-up saves more than the two system calls cost.
 const BUSY_TURNS: u32 = 16;
 /// Frames, or turns, after which a busy worker looks at its doorbell and its clock.
 const LOOK_AFTER: u32 = 4096;
@@ -84,8 +97,8 @@ pub struct Worker {
     jobs: Receiver<Job>,
     reclaimer: Reclaimer,
     rung: Rung,
-    /// Somebody abuses the doorbell, so that the numbers of others may not have fitted: look at
-    /// all ports before sleeping.
+    /// A client abuses the doorbell, so that the numbers of others may not have fitted: the worker
+    /// looks at all ports before it sleeps.
     suspicious: bool,
     started: Instant,
     now: Now,
@@ -102,9 +115,9 @@ struct Plugged {
     switch: usize,
     id: PortId,
     active: bool,
-    /// It has a descriptor that the doorbell watches.
+    /// The port has a descriptor that the doorbell watches.
     watched: bool,
-    /// It does not now, for frames come all the time.
+    /// The doorbell does not watch it now, because frames come all the time.
     unwatched: bool,
     /// Turns with frames, since the last without.
     busy: u32,
@@ -159,7 +172,7 @@ impl Worker {
                     std::hint::spin_loop();
                     self.look_now_and_then(work);
                 }
-                // It has given its core away often enough, but has to look again soon.
+                // The worker has yielded often enough, but has to look again soon.
                 Next::Park if !self.owing.is_empty() => self.look_now_and_then(LOOK_AFTER),
                 Next::Yield => {
                     sched_yield();
@@ -239,7 +252,7 @@ impl Worker {
         }
     }
 
-    /// Wakes those who are owed that, where it is time.
+    /// Wakes the peers of owing ports, where the wake-up is due.
     #[cold]
     fn send_due_wakes(&mut self) {
         let Self { owing, switches, .. } = self;
@@ -249,7 +262,7 @@ impl Worker {
         });
     }
 
-    /// Makes those active whose clients were woken just now.
+    /// Makes the ports active whose clients the last turn woke.
     #[cold]
     fn expect_answers(&mut self, switch: usize) {
         for i in 0..self.scratch.woken().len() {
@@ -270,7 +283,8 @@ impl Worker {
         }
     }
 
-    /// The half of the handshake that follows arming: nobody's publication may stay unseen.
+    /// The half of the handshake that follows arming: after it, a look at the port finds every
+    /// frame that its client published without ringing.
     fn barrier(&self, light: bool) {
         store_load_fence();
         if light {
@@ -307,7 +321,7 @@ impl Worker {
         }
     }
 
-    /// Makes a port active: somebody rang for it. `false`: it is so already, or is not there.
+    /// Makes a port active. `false`: the port is active already, or is not there.
     fn activate(&mut self, number: u32) -> bool {
         let Some(Some(port)) = self.ports.get_mut(number as usize) else { return false };
         port.quiet = 0;
@@ -326,7 +340,7 @@ impl Worker {
         true
     }
 
-    /// Gives up the core until somebody rings.
+    /// Gives up the core until a client or control rings.
     fn park(&mut self) {
         let mut armed = std::mem::take(&mut self.armed);
         armed.clone_from(&self.active);
@@ -346,8 +360,8 @@ impl Worker {
             let clean = self.doorbell.wait(&mut self.rung);
             self.answer(clean);
         } else {
-            // What is there may have to wait for functions, and these for us: they are heard, and
-            // the clock goes on, also where a worker never yields otherwise.
+            // The pending frames may wait for functions, and the functions for this worker: it
+            // polls the doorbell and the clock, also where it never yields otherwise.
             sched_yield();
             self.look_now_and_then(LOOK_AFTER);
         }
@@ -369,7 +383,7 @@ impl Worker {
             self.blocked.push((number, full));
             return true;
         }
-        // The request is taken back, also on behalf of others who wait for the same ring.
+        // The request is taken back, also for other ports that wait for the same ring.
         self.unblock_ring(port.switch, full.port);
         self.switch(port.switch).found_room(full);
         false
@@ -385,7 +399,8 @@ impl Worker {
         }
     }
 
-    /// Serves those who rang, and what is due by the clock. `clean`: nobody abuses the doorbell.
+    /// Serves the ports that rang, and what is due by the clock. `clean`: no client abuses the
+    /// doorbell.
     fn answer(&mut self, clean: bool) {
         self.suspicious |= !clean;
         let elapsed = self.started.elapsed().as_millis();
@@ -421,8 +436,8 @@ impl Worker {
         }
     }
 
-    /// A client can fill the doorbell, and then the numbers of others do not fit: those that have
-    /// something to say are taken to have rung.
+    /// A client can fill the doorbell, and then the numbers of others do not fit: the worker treats
+    /// every port with something pending as if it had rung.
     #[cold]
     fn look_at_all(&mut self) {
         self.suspicious = false;
@@ -434,14 +449,14 @@ impl Worker {
         }
     }
 
-    /// Those who waited for room at this port look again.
+    /// Ports that wait for room at this port look again.
     fn unblock(&mut self, number: u32) {
         if let Some(Some(full)) = self.ports.get(number as usize).copied() {
             self.unblock_ring(full.switch, full.id);
         }
     }
 
-    /// All who wait look again: what they wait with may go elsewhere by now.
+    /// All waiting ports look again: their frames may go elsewhere by now.
     fn unblock_all(&mut self) {
         while let Some((number, full)) = self.blocked.pop() {
             let Some(Some(port)) = self.ports.get(number as usize).copied() else { continue };
@@ -522,8 +537,8 @@ impl Worker {
         self.activate(number);
     }
 
-    /// Unplugs a port. Whoever waited for room at it finds out that it is gone. The last holder of
-    /// its memory is the caller then, for whom time is less dear.
+    /// Unplugs a port. Ports that wait for room at it find out that it is gone. The caller drops
+    /// the plug and with it the memory, so that the worker does not spend the time.
     pub fn unplug(&mut self, number: u32) -> Option<Plug> {
         self.unblock(number);
         self.deactivate(number);
@@ -539,7 +554,7 @@ impl Worker {
         plug
     }
 
-    /// A busy socket needs not be watched.
+    /// Stops watching a busy socket.
     #[cold]
     fn unwatch(&mut self, number: u32) {
         let Self { ports, switches, doorbell, .. } = self;
@@ -553,7 +568,7 @@ impl Worker {
         }
     }
 
-    /// What is over would be readable for ever.
+    /// Stops watching a descriptor at its end, which would be readable for ever.
     #[cold]
     fn look_away(&mut self, number: u32) {
         let Self { ports, switches, doorbell, .. } = self;
@@ -564,7 +579,7 @@ impl Worker {
         }
     }
 
-    /// It is to be watched again: the worker looks away from it.
+    /// Watches the socket again, because the worker stops looking at it.
     fn rewatch(&mut self, number: u32) {
         let Self { ports, switches, doorbell, .. } = self;
         let Some(Some(port)) = ports.get_mut(number as usize) else { return };
@@ -590,26 +605,26 @@ impl Worker {
         old
     }
 
-    /// Adds a monitor to the switch at `switch`, which sees this of ports, given by their numbers
-    /// and places; returns its place.
-    pub fn add_monitor(
+    /// Adds a mirror of these ports, given by their numbers and places, to the switch at `switch`;
+    /// returns the mirror's place.
+    pub fn add_mirror(
         &mut self,
         switch: usize,
-        monitor: Mirror,
-        sights: Vec<(u32, PortId, MirrorSource)>,
+        mirror: Mirror,
+        sources: Vec<(u32, PortId, MirrorSource)>,
     ) -> usize {
-        let place = self.switch(switch).add_mirror(monitor);
-        for (number, id, sight) in sights {
-            self.switch(switch).mirror_port(id, place, sight);
-            // A port that rests is armed for what it sends only.
+        let place = self.switch(switch).add_mirror(mirror);
+        for (number, id, source) in sources {
+            self.switch(switch).mirror_port(id, place, source);
+            // An armed port rings for the frames that it sends only.
             self.activate(number);
         }
         place
     }
 
-    /// The members of a leaver's group settle with it, from a switch and a port of it on, as many
-    /// as are done between two turns. `Some`: there are more, from here on.
-    pub fn settle(&mut self, leaver: &Leaver, from: (usize, usize)) -> Option<(usize, usize)> {
+    /// Takes the leaver's buffers out of the rings of its group's other members, from this switch
+    /// and port on, as many as fit between two turns. `Some`: the place to go on from.
+    pub fn reconcile(&mut self, leaver: &Leaver, from: (usize, usize)) -> Option<(usize, usize)> {
         const WORK: u32 = 32_768;
         let (mut work, (first, mut port)) = (WORK, from);
         for (at, switch) in self.switches.iter().enumerate().skip(first) {
@@ -640,7 +655,7 @@ fn descriptor(plug: &Plug) -> Option<BorrowedFd<'_>> {
     Some(fd.expect("adapters are watched by descriptors").as_fd())
 }
 
-/// Watches what the plug has to be watched.
+/// Has the doorbell watch the plug's descriptor, if it has one.
 fn watch(doorbell: &Doorbell, number: u32, plug: &Plug) -> bool {
     let Some(fd) = descriptor(plug) else { return false };
     match doorbell.watch(fd, number) {
@@ -652,8 +667,8 @@ fn watch(doorbell: &Doorbell, number: u32, plug: &Plug) -> bool {
     }
 }
 
-/// Makes every thread of every registered process pass a full barrier. Where the kernel cannot,
-/// nobody could register either, and no client is light.
+/// Makes every thread of every registered process pass a full barrier. Where the kernel cannot, no
+/// client could register either, and none is light.
 fn membarrier() {
     // The command is the kernel's fastest: it interrupts only processors that run a registered
     // process.
