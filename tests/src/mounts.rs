@@ -14,6 +14,15 @@ pub fn empty_etc() {
     empty("/etc");
 }
 
+/// Gives this thread a `/dev/kvm` that is no KVM.
+///
+/// # Panics
+/// Without root.
+pub fn hide_kvm() {
+    private();
+    mount(&["--bind", "/dev/null", "/dev/kvm"]);
+}
+
 /// Gives this thread an empty `/run`, where `ip netns` keeps its namespaces.
 ///
 /// # Panics
@@ -23,11 +32,19 @@ pub fn empty_run() {
 }
 
 fn empty(directory: &str) {
+    private();
+    mount(&["-t", "tmpfs", "own", directory]);
+}
+
+/// Gives this thread mounts of its own.
+fn private() {
     // SAFETY: the mounts, and with them root and working directory, become this thread's own;
     // no other thread loses anything.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.expect("root may");
-    for args in [&["--make-rprivate", "/"][..], &["-t", "tmpfs", "own", directory]] {
-        let status = Command::new("mount").args(args).status().expect("util-linux");
-        assert!(status.success(), "mount {args:?}");
-    }
+    mount(&["--make-rprivate", "/"]);
+}
+
+fn mount(args: &[&str]) {
+    let status = Command::new("mount").args(args).status().expect("util-linux");
+    assert!(status.success(), "mount {args:?}");
 }

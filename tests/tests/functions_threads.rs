@@ -214,7 +214,7 @@ fn nobody_joins_a_function_that_has_to_be_alone_also_after_a_restart() {
     for _ in 0..2 {
         let (status, said) = refused(&daemon, joins);
         assert_eq!(status, 6, "{said}");
-        assert!(said.contains("runs at valenf:n of service nat and says"), "{said}");
+        assert!(said.contains("runs at valenf:n of service nat and allows one instance"), "{said}");
         daemon.kill();
         daemon.restart();
         wait::until("the NAT again", || running(&daemon).len() == 1);

@@ -38,7 +38,7 @@ pub fn ping(session: &mut Session, args: &Args) -> Result<Summary> {
         number: 0,
         frame: vec![0; args.length()],
         answer: Vec::new(),
-        times: Times::new(),
+        times: Times::default(),
         checked: Checked { streams: 1, ..Checked::default() },
     };
     session.begin(args.delay, args.time);

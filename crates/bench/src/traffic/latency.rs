@@ -64,13 +64,15 @@ impl Latency {
 #[derive(Debug)]
 pub struct Times(Histogram<u64>);
 
-impl Times {
-    /// None yet; up to a minute, three digits.
-    pub fn new() -> Self {
+impl Default for Times {
+    /// Starts without a sample; keeps three digits of times of up to a minute.
+    fn default() -> Self {
         let longest_ns = 60_000_000_000;
         Self(Histogram::new_with_bounds(1, longest_ns, 3).expect("these bounds are legal"))
     }
+}
 
+impl Times {
     /// Adds one.
     #[inline]
     pub fn add(&mut self, ns: u64) {
@@ -112,7 +114,7 @@ mod tests {
     use super::*;
 
     fn thousand() -> Latency {
-        let mut times = Times::new();
+        let mut times = Times::default();
         assert!(times.latency().is_none());
         (1..=1000).for_each(|us| times.add(us * 1000));
         times.latency().unwrap()

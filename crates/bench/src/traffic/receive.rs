@@ -38,7 +38,7 @@ pub fn run(session: &mut Session, args: &Args) -> Result<Summary> {
         streams: Streams::default(),
         corrupted: 0,
         foreign: 0,
-        times: Times::new(),
+        times: Times::default(),
         long: Vec::new(),
     };
     session.begin(args.delay, args.time);

@@ -62,7 +62,7 @@ impl Workers {
         match bound.served_by {
             ServedBy::Switch(_) | ServedBy::Reserved(_) | ServedBy::Null(_) => {}
             ServedBy::Orphaned => {
-                bound.holders.values_mut().for_each(|holder| holder.wakers.clear())
+                bound.holders.values_mut().for_each(|holder| holder.wakers.clear());
             }
             ServedBy::Monitor { port, place } => {
                 let wakers = Box::new(bound.wakers());

@@ -530,7 +530,7 @@ impl TxRing {
     pub fn set_metadata(&mut self, i: u32, metadata: u64) {
         // SAFETY: a slot of this ring, which is mapped and the client's.
         unsafe {
-            crate::format::slot::metadata_word(self.0.slot(i).cast()).write_volatile(metadata)
+            crate::format::slot::metadata_word(self.0.slot(i).cast()).write_volatile(metadata);
         };
     }
 
