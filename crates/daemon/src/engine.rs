@@ -54,8 +54,8 @@ use protocol::name::PortName;
 use switch::{Plug, PortConfig};
 
 use crate::config::{Config, WaitPolicy};
-use crate::control::counters;
-use crate::control::declared::Declared;
+use crate::control::groups::declared::Declared;
+use crate::control::stats::counters;
 use crate::engine::reclaimer::Reclaimer;
 use crate::engine::worker::Worker;
 use crate::engine::worker::handle::{WorkerHandle, WorkerOptions, check_cores};

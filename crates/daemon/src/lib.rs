@@ -25,8 +25,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use config::Config;
+use control::Control;
 use control::datapath::Datapath;
-use control::handlers::Control;
 use control::socket::Server;
 use model::policy::Caller;
 use start::{Place, StartError};

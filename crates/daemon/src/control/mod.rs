@@ -1,23 +1,331 @@
-//! The control plane: who may have which switch and port, and the socket where they ask.
+//! The control plane decides which client may have which switch and port, and answers on a socket.
+//!
+//! # Theory of operation
 //!
 //! ```text
-//!  client ══ SEQPACKET ══ socket ── handlers ── state     what exists, who holds it (pure)
-//!                                      │    └── policy    who may (pure)
-//!                                      ▼
-//!                                   datapath              the workers, between two batches
+//!  client ══ SEQPACKET ══ socket ──► Control::call ──► handler of the subject ──► answer
+//!                                                      │ 1. asks state and policy (pure)
+//!                                                      │ 2. tells the datapath (the workers)
+//!                                                      ▼ 3. enters the result in state
 //! ```
+//!
+//! One thread runs all of it. A handler asks first, which changes nothing, then calls the workers,
+//! which may run out of memory, and enters the result last, which cannot fail. So a refused request
+//! leaves nothing behind.
+//!
+//! Three kinds of requests take more than one step, and the client waits meanwhile: memory of ports
+//! is built and interfaces are opened on other threads ([`Step::Build`], [`deferred`]), and changes
+//! that stay are answered when they are on the disk ([`Step::Save`], [`save`]).
+//!
+//! # Where things stand
+//!
+//! | folder | requests | beside the handlers |
+//! |---|---|---|
+//! | [`switches`] | `switch_*` | chains and rules that come in several messages |
+//! | [`ports`] | `port_*`, attach, detach | |
+//! | [`stats`] | `port_stats` | counters of clients that have left |
+//! | [`fdb`] | `fdb_*` | static addresses |
+//! | [`chains`] | `chain_*`, `rule_*`, `function_*` | services, functions that follow each other |
+//! | [`groups`] | `audit` | trust groups and what they cost |
+//! | [`netmap`] | bind, resume | null ports and netmap monitors |
+//! | [`interfaces`] | `interface_*` | network interfaces of the host |
+//! | [`machines`] | | ports of virtual machines |
+//!
+//! Each folder has the refusals of its subject (`refusal.rs`). [`state`] has the records of all
+//! subjects, [`datapath`] what each subject needs of the workers, and `fake.rs` the workers of the
+//! tests.
 
-pub mod builders;
-pub mod counters;
+mod call_log;
+pub mod chains;
 pub mod datapath;
-pub mod declared;
+mod deferred;
 #[cfg(test)]
 pub mod fake;
-pub mod handlers;
+pub mod fdb;
+pub mod groups;
+pub mod interfaces;
+pub mod machines;
+pub mod netmap;
+mod parts;
+pub mod ports;
 pub mod refusal;
+mod save;
 pub mod socket;
 pub mod state;
-pub mod statics;
-mod sys;
-pub mod turns;
-pub mod usage;
+pub mod stats;
+pub mod switches;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use protocol::name::PortName;
+use protocol::{
+    DaemonInfo, FdbRequest, FunctionRequest, GroupRequest, Hello, InterfaceRequest, Page, PortRef,
+    PortRequest, Reply, Request, SessionRequest, SwitchRef, SwitchRequest,
+};
+use serde::Serialize;
+
+use crate::config::Config;
+use crate::model::keys::{ConnKey, GroupKey};
+use crate::model::opening::Build;
+use crate::model::plan::SwitchPlan;
+use crate::model::policy::{Caller, Permissions};
+use call_log::CallLog;
+use datapath::Datapath;
+use fdb::statics::Statics;
+use groups::declared::Declared;
+use parts::{Defaults, Pending, PortNotes};
+use refusal::Refusal;
+use save::Saving;
+use state::{Holder, State};
+
+/// A connected client.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// Its connection.
+    pub conn: ConnKey,
+    /// Who it is.
+    pub caller: Caller,
+    /// What it calls itself.
+    pub name: String,
+}
+
+impl Client {
+    /// This client as the holder of a port.
+    fn holder(&self, memory: u64, group: Option<GroupKey>) -> Holder {
+        let Caller { pid, uid, .. } = self.caller;
+        let (conn, name) = (self.conn, self.name.clone());
+        let (counts, gauges) = (BTreeMap::new(), BTreeMap::new());
+        let (thread, alone, ready) = (None, false, false);
+        Holder { conn, pid, thread, uid, name, memory, alone, ready, group, counts, gauges }
+    }
+}
+
+/// The answer to a call, with the descriptors that go beside it.
+pub type Answer = Result<(Reply, Vec<OwnedFd>), Refusal>;
+
+/// What comes of a call.
+#[expect(clippy::large_enum_variant, reason = "taken apart at once, never kept")]
+pub enum Step {
+    /// This.
+    Answer(Answer),
+    /// The answer of [`Control::finish`], when this is done. Until then the client waits.
+    Build(Build),
+    /// One of those that [`Control::saved`] has, when the change is on the disk, likewise.
+    Save,
+}
+
+/// The control plane behind the socket.
+#[derive(Debug)]
+pub struct Control<D> {
+    state: State,
+    datapath: D,
+    statics: Statics,
+    saving: Option<Saving>,
+    call_log: CallLog,
+    defaults: Defaults,
+    pending: Pending,
+    notes: PortNotes,
+}
+
+impl<D: Datapath> Control<D> {
+    /// A control plane without switches.
+    #[must_use]
+    pub fn new(config: &Config, datapath: D) -> Self {
+        Self {
+            state: State::new(config.quota),
+            datapath,
+            statics: Statics::default(),
+            saving: None,
+            call_log: CallLog::default(),
+            defaults: Defaults {
+                dir: protocol::paths::daemon_dir(config.dir.as_deref()),
+                rings: config.rings,
+                new_group: config.new_group().bytes,
+                declared: Declared::of(config),
+                switch_mode: config.switch_mode,
+                started: Instant::now(),
+            },
+            pending: Pending::default(),
+            notes: PortNotes {
+                uplinks: HashMap::new(),
+                polled: BTreeSet::new(),
+                followers: BTreeMap::new(),
+                allowances: machines::Allowances::new(config.quota.machines),
+            },
+        }
+    }
+
+    /// Makes a switch and its ports at the start, for the daemon's user unless the plan says
+    /// whose they are.
+    pub fn make_planned(&mut self, daemon: &Caller, plan: &SwitchPlan) -> Result<(), Refusal> {
+        let mine = self.new_permissions(daemon);
+        let permissions = Permissions {
+            owner: plan.owner.unwrap_or(mine.owner),
+            group: plan.group.unwrap_or(mine.group),
+            mode: plan.mode.unwrap_or(mine.mode),
+        };
+        self.make_switch(&plan.name, plan.persistent, permissions, plan.config, None)?;
+        let switch = self.state.switch_mut(&plan.name).expect("made just now");
+        switch.new_ports = plan.new_ports;
+        for port in &plan.ports {
+            let owner = port.owner.unwrap_or(permissions.owner);
+            if let Some(text) = &port.interface {
+                self.make_planned_interface(owner, port, text)?;
+            } else {
+                self.make_port(owner, &self.with_declared(port), true)?;
+            }
+            for &station in &port.stations {
+                self.add_planned(&port.name, station)?;
+            }
+        }
+        self.plan_steering(plan)
+    }
+
+    /// Answers a call, or says what has to be done first.
+    pub fn call(&mut self, client: &mut Client, request: Request) -> Step {
+        match self.begin_open(client, &request) {
+            Some(build) => Step::Build(build),
+            None => self.begin(client, request),
+        }
+    }
+
+    fn carry_out(&mut self, client: &mut Client, request: Request) -> Answer {
+        let caller = client.caller.clone();
+        let reply = match request {
+            Request::Session(call) => return self.session_call(client, call),
+            Request::Switch(call) => self.switch_call(client, call),
+            Request::Port(call) => self.port_call(client, call),
+            Request::Fdb(call) => self.fdb_call(&caller, call),
+            Request::Interface(call) => self.interface_call(&caller, call),
+            Request::Chain(call) => self.chain_call(&caller, call),
+            Request::Rule(call) => self.rule_call(&caller, call),
+            Request::Function(FunctionRequest::Next(PortRef { port })) => {
+                return self.next_functions(client, &port);
+            }
+            Request::Function(call) => self.function_call(&caller, call),
+            Request::Group(GroupRequest::Audit(from)) => self.audit(&caller, &from),
+        };
+        reply.map(|reply| (reply, Vec::new()))
+    }
+
+    fn session_call(&mut self, client: &mut Client, call: SessionRequest) -> Answer {
+        let reply = match call {
+            SessionRequest::Hello(hello) => self.hello(client, &hello),
+            SessionRequest::Detach(PortRef { port }) => self.detach(client.conn, &port)?,
+            SessionRequest::Resume => return self.resume(client),
+            SessionRequest::Attach(_) | SessionRequest::Bind(_) => {
+                unreachable!("a call that takes two steps")
+            }
+        };
+        Ok((reply, Vec::new()))
+    }
+
+    fn switch_call(&mut self, client: &Client, call: SwitchRequest) -> Result<Reply, Refusal> {
+        let caller = &client.caller;
+        match call {
+            SwitchRequest::Add(spec) => self.switch_add(caller, &spec),
+            SwitchRequest::Set(spec) => {
+                let spec = self.with_draft(client.conn, spec);
+                self.switch_set(caller, &spec)
+            }
+            SwitchRequest::Draft(spec) => self.switch_draft(client, spec),
+            SwitchRequest::Del(SwitchRef { switch }) => self.switch_del(caller, &switch),
+            SwitchRequest::List(from) => Ok(self.switch_list(caller, &from)),
+            SwitchRequest::Show(SwitchRef { switch }) => self.switch_show(caller, &switch),
+        }
+    }
+
+    fn port_call(&mut self, client: &mut Client, call: PortRequest) -> Result<Reply, Refusal> {
+        let caller = client.caller.clone();
+        match call {
+            PortRequest::Add(add) => self.port_add(client, &add),
+            PortRequest::Set(set) => self.port_set(&caller, &set),
+            PortRequest::Del(PortRef { port }) => self.port_del(&caller, &port),
+            PortRequest::List(list) => self.port_list(&caller, &list),
+            PortRequest::Show(PortRef { port }) => self.port_show(&caller, &port),
+            PortRequest::Stats(query) => self.stats(&caller, &query),
+            PortRequest::Geometry(query) => self.port_geometry(&caller, &query),
+        }
+    }
+
+    fn fdb_call(&mut self, caller: &Caller, call: FdbRequest) -> Result<Reply, Refusal> {
+        match call {
+            FdbRequest::List(list) => self.fdb_list(caller, &list),
+            FdbRequest::Add(add) => self.fdb_add(caller, &add),
+            FdbRequest::Del(del) => self.fdb_del(caller, &del),
+            FdbRequest::Flush(flush) => self.fdb_flush(caller, &flush),
+        }
+    }
+
+    fn interface_call(
+        &mut self,
+        caller: &Caller,
+        call: InterfaceRequest,
+    ) -> Result<Reply, Refusal> {
+        match call {
+            InterfaceRequest::Add(add) => self.interface_add(caller, &add),
+            InterfaceRequest::Del(PortRef { port }) => self.interface_del(caller, &port),
+            InterfaceRequest::Attach(attach) => self.interface_attach(caller, &attach),
+            InterfaceRequest::Detach(PortRef { port }) => self.interface_detach(caller, &port),
+            InterfaceRequest::Poll(poll) => self.interface_poll(caller, &poll),
+        }
+    }
+
+    /// Takes back everything that a connection held.
+    pub fn hang_up(&mut self, conn: ConnKey) {
+        self.note_leaving(conn);
+        self.pending.awaited.remove(&conn);
+        self.pending.drafts.remove(&conn);
+        self.forget_deferred(conn);
+        for port in self.state.held_by(conn) {
+            let gone = self.state.release(&port);
+            self.settle(&port, &gone);
+        }
+        self.unbind(conn);
+        self.datapath.close_in_background();
+    }
+
+    fn hello(&self, client: &mut Client, hello: &Hello) -> Reply {
+        client.name = hello.client.chars().filter(|c| !c.is_control()).take(64).collect();
+        let (switches, ports) = self.state.counts();
+        Reply::Daemon(DaemonInfo {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uid: rustix::process::geteuid().as_raw(),
+            uptime_s: self.defaults.started.elapsed().as_secs(),
+            workers: self.datapath.workers(),
+            switches: count(switches),
+            ports: count(ports),
+        })
+    }
+}
+
+fn parse_port(text: &str) -> Result<PortName, Refusal> {
+    text.parse().map_err(|error| Refusal::bad_value(format!("from: {error}")))
+}
+
+/// As many rows as a message holds, and where the next page begins.
+fn page<T: Serialize>(rows: impl Iterator<Item = (String, T)>) -> Page<T> {
+    let mut page = Page { items: Vec::new(), next: None };
+    let mut bytes = 0;
+    for (name, row) in rows {
+        bytes += serde_json::to_vec(&row).map_or(PAGE_BYTES, |text| text.len() + 1);
+        if bytes > PAGE_BYTES && !page.items.is_empty() {
+            page.next = Some(name);
+            break;
+        }
+        page.items.push(row);
+    }
+    page
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+/// Rows of a page, in bytes of JSON: a message less ample room for what is around them.
+const PAGE_BYTES: usize = protocol::MAX_MESSAGE - 4096;
+#[cfg(test)]
+mod tests;

@@ -14,36 +14,28 @@
 //! | messages | [`MessageRefusal`] |
 
 mod access;
-mod chain;
-mod group;
 mod host;
-mod interface;
 mod message;
-mod netmap;
-mod port;
-mod quota;
-mod service;
-mod switch;
+pub(super) mod quota;
 
-use ::port::machine::SocketError;
 use hostif::HostError;
+use port::machine::SocketError;
 use protocol::name::NameError;
 use protocol::{ErrorCode, Failure};
 use thiserror::Error;
 
+use super::chains::refusal::ChainRefusal;
+use super::groups::refusal::GroupRefusal;
+use super::interfaces::refusal::InterfaceRefusal;
+use super::netmap::refusal::NetmapRefusal;
+use super::ports::refusal::PortRefusal;
+use super::switches::refusal::SwitchRefusal;
 use crate::log::cut;
 use crate::model::error::{BadValue, DatapathError, MakeHostError, MakeMachineError};
 use crate::store::writer::NotWritten;
 pub use access::AccessRefusal;
-pub use chain::ChainRefusal;
-pub use group::{GroupRefusal, Unaffordable};
-pub use interface::InterfaceRefusal;
 pub use message::MessageRefusal;
-pub use netmap::NetmapRefusal;
-pub use port::PortRefusal;
 pub use quota::QuotaRefusal;
-pub use service::Clash;
-pub use switch::SwitchRefusal;
 
 /// Why the daemon refuses a request. A refused request has changed nothing, with one exception:
 /// [`Refusal::NotKept`].

@@ -1,6 +1,6 @@
 //! The control socket: one thread, one epoll loop, every client bounded.
 //!
-//! One connection is one client process. Users [take turns](super::turns), a call each, so a flood
+//! One connection is one client process. Users [take turns](fair_queue), a call each, so a flood
 //! of one delays another by one call and no more, over however many connections it comes; and
 //! between two calls it is looked who else has something to say, and whether the daemon is to stop.
 //! Epoll is asked for edges, so it tells once of each connection that has something to say, however
@@ -12,7 +12,7 @@
 //! dropped. Before a call is judged, every hang-up that came before it has been heard: who closes
 //! one connection and asks over another is not told that the first one still has what it had.
 //!
-//! A handler does nothing that takes long. Ports are [built](super::builders) on other threads, and
+//! A handler does nothing that takes long. Ports are [built](builders) on other threads, and
 //! changes [written down](crate::store::writer) on one; they are answered when that is done, and
 //! meanwhile nothing more is read from that connection.
 //!
@@ -25,7 +25,10 @@
 //! | the same of who may make ports of interfaces | [`MAX_GIVEN`] a call |
 //! | descriptors of the daemon | at their end the listener rests, those who are connected go on |
 
+mod builders;
+mod fair_queue;
 mod nonsense;
+mod sys;
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -44,16 +47,15 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, acceptfrom_with, recvmsg, sendmsg,
 };
 
-use super::builders::Builders;
 use super::datapath::Datapath;
-use super::handlers::{Answer, Client, Control, Step};
 use super::refusal::{MessageRefusal, QuotaRefusal, Refusal};
-use super::sys;
-use super::turns::Turns;
+use super::{Answer, Client, Control, Step};
 use crate::log::RateLimit;
 use crate::model::keys::ConnKey;
 use crate::model::opening::Build;
 use crate::model::policy::Caller;
+use builders::Builders;
+use fair_queue::FairQueue;
 
 /// The socket and everybody connected to it.
 #[derive(Debug)]
@@ -70,7 +72,7 @@ pub struct Server<D> {
     warning: RateLimit,
     control: Control<D>,
     connections: HashMap<u64, Connection>,
-    turns: Turns,
+    turns: FairQueue,
     /// How many of them each user has.
     users: HashMap<u32, u32>,
     max_connections: u32,
@@ -137,7 +139,7 @@ impl<D: Datapath> Server<D> {
             warning: RateLimit::new(Duration::from_secs(60)),
             control,
             connections: HashMap::new(),
-            turns: Turns::default(),
+            turns: FairQueue::default(),
             users: HashMap::new(),
             max_connections,
             next_key: FIRST_CONNECTION,

@@ -27,11 +27,12 @@
 //! that could disagree with them. One list is kept beside them, of what each connection holds:
 //! every connection that closes asks for it.
 
-pub mod bound;
+mod bound;
 pub mod groups;
-pub mod lone;
 mod port;
 pub mod service;
+pub mod shared;
+pub mod unswitched;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -41,19 +42,20 @@ use protocol::{NewPorts, Peer, SwitchSettings};
 use switch::SwitchConfig;
 use switch::chain;
 
-use super::refusal::{
-    AccessRefusal, InterfaceRefusal, PortRefusal, QuotaRefusal, Refusal, SwitchRefusal,
-};
+use super::interfaces::refusal::InterfaceRefusal;
+use super::ports::refusal::PortRefusal;
+use super::refusal::{AccessRefusal, QuotaRefusal, Refusal};
+use super::switches::refusal::SwitchRefusal;
 use crate::model::keys::{ConnKey, GroupKey, PipeKey, PortKey, SwitchKey};
 use crate::model::plan::Quota;
 use crate::model::policy::{Access, Caller, Permissions};
 use crate::model::settings::{check_owners, new_switch};
 use crate::model::steering::Steering;
-use bound::Shared;
 use groups::{Charge, GroupWish};
-use lone::Lone;
 pub use port::{Holder, Port};
 use service::Process;
+use shared::Shared;
+use unswitched::Lone;
 
 /// A switch.
 #[derive(Clone, Debug)]

@@ -5,8 +5,8 @@ use protocol::FdbCounters;
 use switch::{Flush, StaticError};
 
 use super::Workers;
-use crate::control::counters;
 use crate::control::datapath::fdb::Fdb;
+use crate::control::stats::counters;
 use crate::model::error::DatapathError;
 use crate::model::keys::{PortKey, SwitchKey};
 use crate::model::replies::FdbRow;

@@ -65,12 +65,12 @@ pub enum QuotaRefusal {
 }
 
 /// Bytes as text in MiB.
-pub(super) fn mib(bytes: u64) -> String {
+pub(in crate::control) fn mib(bytes: u64) -> String {
     format!("{} MiB", tenths(bytes))
 }
 
 /// Bytes in MiB with one decimal, rounded up, without the unit.
-pub(super) fn tenths(bytes: u64) -> String {
+pub(in crate::control) fn tenths(bytes: u64) -> String {
     let tenths = bytes.saturating_mul(10).div_ceil(1 << 20);
     format!("{}.{}", tenths / 10, tenths % 10)
 }

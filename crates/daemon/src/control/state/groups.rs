@@ -12,7 +12,8 @@
 //! the configuration declares is charged to the owner whom that names, whoever comes first.
 
 use super::State;
-use crate::control::refusal::{GroupRefusal, Refusal, Unaffordable};
+use crate::control::groups::refusal::{GroupRefusal, Unaffordable};
+use crate::control::refusal::Refusal;
 use crate::model::keys::GroupKey;
 
 /// What a group costs.

@@ -7,7 +7,7 @@ use protocol::{HostIf, Machine, NewPorts, Peer, PortKind, PortStats};
 use switch::PortConfig;
 
 use super::Switch;
-use super::bound::{Interface, Shared};
+use super::shared::{Interface, Shared};
 use crate::model::host::shown_group;
 use crate::model::keys::{ConnKey, GroupKey, PipeKey, PortKey};
 use crate::model::policy::{Grant, Permissions};

@@ -13,9 +13,11 @@
 
 use protocol::name::PortName;
 
-use super::bound::Binder;
+use super::shared::Binder;
 use super::{Holder, Port, State};
-use crate::control::refusal::{ChainRefusal, Clash, Refusal};
+use crate::control::chains::clash::Clash;
+use crate::control::chains::refusal::ChainRefusal;
+use crate::control::refusal::Refusal;
 use crate::model::policy::Caller;
 
 /// A process, and whose it is.

@@ -1,0 +1,129 @@
+//! Ports of virtual machines: who may have which socket.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+
+use port::machine::quota::{Limits, Quota};
+use port::machine::{Access, Spec};
+use protocol::name::PortName;
+use protocol::{Machine, MachineInfo, PortAdd, PortKind};
+
+use super::{Client, Control};
+use crate::control::datapath::Datapath;
+use crate::control::refusal::{AccessRefusal, Refusal};
+use crate::control::state::{Holder, Port};
+use crate::model::keys::{PortKey, SwitchKey};
+use crate::model::machine::{coalesce, complete};
+use crate::model::plan::PortPlan;
+use crate::model::policy::Caller;
+use crate::model::specs::MachineSpec;
+
+/// What the machines of each user may take together, as long as any port of theirs is there.
+#[derive(Debug)]
+pub(super) struct Allowances {
+    limits: Limits,
+    users: BTreeMap<u32, Weak<Quota>>,
+}
+
+impl Allowances {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self { limits, users: BTreeMap::new() }
+    }
+
+    fn of(&mut self, user: u32) -> Arc<Quota> {
+        self.users.retain(|_, allowance| allowance.strong_count() > 0);
+        let found = self.users.get(&user).and_then(Weak::upgrade);
+        found.unwrap_or_else(|| {
+            let new = Quota::new(user, self.limits);
+            self.users.insert(user, Arc::downgrade(&new));
+            new
+        })
+    }
+}
+
+impl<D: Datapath> Control<D> {
+    pub(super) fn machine_info(&self, port: &Port) -> Option<MachineInfo> {
+        port.machine.as_ref().and_then(|_| self.datapath.machine_info(port.key))
+    }
+
+    /// From now on the port goes with the connection.
+    pub(super) fn give(&mut self, client: &Client, name: &PortName) {
+        let port = self.state.port_mut(name).expect("made just now");
+        port.persistent = false;
+        let holder = Some(Holder { ready: true, ..client.holder(0, None) });
+        let held = Port { holder, ..port.clone() };
+        self.state.hold(name, held);
+    }
+
+    /// Makes the port with its socket; without, where one that cannot be had `may_wait`.
+    pub(super) fn add_machine(
+        &mut self,
+        key: PortKey,
+        switch: SwitchKey,
+        owner: u32,
+        plan: &PortPlan,
+        may_wait: bool,
+    ) -> Result<(), Refusal> {
+        let machine = plan.machine.clone().unwrap_or_default();
+        let default = || self.defaults.dir.join(format!("{}.sock", plan.name));
+        let path = machine.socket.as_ref().map_or_else(default, PathBuf::from);
+        // Only root can give a socket away, and only what it makes for others needs giving.
+        let privileged = rustix::process::geteuid().is_root();
+        let access = Access {
+            owner: plan.grant.owner.or_else(|| privileged.then_some(owner)),
+            group: plan.grant.group,
+            mode: plan.grant.mode.map(|mode| u32::from(mode.bits())),
+        };
+        let (connects, pairs) = (machine.connect, machine.queues.unwrap_or(1));
+        let (coalesce, allowance) = (coalesce(&machine), self.notes.allowances.of(owner));
+        let peer = machine.peer.map_or_else(|| path.with_extension("peer"), PathBuf::from);
+        let peer = (plan.kind == PortKind::Dgram).then_some(peer);
+        let name = plan.name.to_string();
+        let socket = Spec { name, path, connects, pairs, coalesce, peer, access, quota: allowance };
+        let (name, kind, config) = (plan.name.clone(), plan.kind, plan.config.clone());
+        let spec = MachineSpec { key, kind, name, switch, socket, config };
+        let made = match &spec.socket.peer {
+            Some(peer) if *peer == spec.socket.path => Err(Refusal::bad_value(format!(
+                "{}: the peer {} is the port's own socket; name the monitor's",
+                spec.name,
+                peer.display()
+            ))),
+            _ => self.datapath.add_machine(&spec).map_err(Refusal::from),
+        };
+        match made {
+            Err(error) if may_wait => {
+                tracing::warn!("{}: {error}; then delete the port and add it again", spec.name);
+                Ok(self.datapath.add_machine_without_socket(&spec, error.to_string())?)
+            }
+            made => made,
+        }
+    }
+}
+
+/// The socket that a new port is to have. It is made, or connected to, with the daemon's rights, so
+/// one at a place of choice is for those who have these anyway.
+pub(super) fn wanted(caller: &Caller, add: &PortAdd) -> Result<Option<Machine>, Refusal> {
+    let chosen = |machine: &Machine| machine.socket.is_some() || machine.peer.is_some();
+    let chosen = add.machine.as_ref().is_some_and(chosen);
+    if chosen && !caller.privileged {
+        return Err(AccessRefusal::SocketPath.into());
+    }
+    complete(add.kind, add.machine.as_ref())
+        .map_err(|error| Refusal::bad_value(format!("{}: {error}", add.port)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_has_one_allowance_for_all_ports() {
+        let mut allowances = Allowances::new(Limits::NONE);
+        let [first, other, again] = [1, 2, 1].map(|user| allowances.of(user));
+        assert!(Arc::ptr_eq(&first, &again) && !Arc::ptr_eq(&first, &other));
+        drop((first, again));
+        let _new = allowances.of(3);
+        assert_eq!(allowances.users.keys().collect::<Vec<_>>(), [&2, &3]);
+    }
+}

@@ -1,0 +1,460 @@
+//! Calls of netmap programs: ports that several connections may hold, pipes, and regions to share.
+
+pub mod refusal;
+mod unswitched;
+
+use protocol::name::PortName;
+use protocol::{
+    Bind, BindKind, BoundRings, GeometryQuery, HostRings, PortGeometry, PortKind, Reply, RingChoice,
+};
+use ring::layout::RingCounts;
+use switch::{Forwarding, OnFull, PortConfig, SwitchConfig};
+
+use super::{Answer, Client, Control};
+use crate::control::datapath::Datapath;
+use crate::control::interfaces::refusal::InterfaceRefusal;
+use crate::control::netmap::refusal::NetmapRefusal;
+use crate::control::ports::attach::Awaited;
+use crate::control::ports::refusal::PortRefusal;
+use crate::control::refusal::Refusal;
+use crate::control::state::service::Process;
+use crate::control::state::shared::{Binder, COMMON, Shared};
+use crate::control::state::{Port, Wish};
+use crate::model::keys::{ConnKey, PortKey, SwitchKey};
+use crate::model::opening::Build;
+use crate::model::policy::{Access, Caller};
+use crate::model::replies::Binding;
+use crate::model::settings;
+use crate::model::settings::WantedRings;
+use crate::model::specs::{BoundSpec, Claim, RingSpec};
+
+impl<D: Datapath> Control<D> {
+    /// Reserves what a program binds; [`Control::finish`] is to be called when it is built.
+    pub(super) fn bind(&mut self, client: &Client, bind: &Bind) -> Result<Build, Refusal> {
+        if let Some(port) = self.state.bound_by(client.conn) {
+            return Err(NetmapRefusal::BoundAlready(port.clone()).into());
+        }
+        let bind = &Bind { port: self.state.resolve(&bind.port), ..bind.clone() };
+        if bind.kind != BindKind::Port {
+            return self.bind_unswitched(client, bind);
+        }
+        let mut sides = vec![bind.clone()];
+        let bound = self.find_or_make_sides(client, &mut sides);
+        let bound = bound.and_then(|()| self.join(client, &sides));
+        if bound.is_err() {
+            sides.iter().for_each(|side| self.retire(&side.port));
+        }
+        bound
+    }
+
+    /// The answer for a program whose port was built.
+    pub(super) fn finish_bind(&mut self, conn: ConnKey, name: &PortName) -> Answer {
+        let sides = self.state.sides_bound_by(conn);
+        let parts: Vec<_> = sides.iter().flat_map(|side| self.state.parts(side)).collect();
+        for part in parts {
+            let port = self.state.port_mut(&part).expect("parts of a port are there");
+            let (key, config) = (port.key, port.config.clone());
+            if !port.is_live() {
+                self.datapath.attach_bound(key, config)?;
+                let port = self.state.port_mut(&part).and_then(|port| port.bound.as_mut());
+                port.expect("it is bound").ready = true;
+                self.refresh_port(&part);
+            }
+        }
+        let key = self.state.port_mut(name).expect("a port is a part of itself").key;
+        Ok(answer(self.datapath.open_bound(key, conn)?))
+    }
+
+    pub(super) fn resume(&mut self, client: &Client) -> Answer {
+        if let Some(lone) = self.state.lone(client.conn) {
+            return Ok(answer(self.datapath.open_bound(lone.key, client.conn)?));
+        }
+        let name = self.state.bound_by(client.conn).ok_or(NetmapRefusal::NothingBound)?.clone();
+        let port = self.state.port_mut(&name).expect("it is bound");
+        Ok(answer(self.datapath.open_bound(port.key, client.conn)?))
+    }
+
+    /// Takes back what a connection has bound.
+    pub(super) fn unbind(&mut self, conn: ConnKey) {
+        if let Some(lone) = self.state.remove_unswitched(conn) {
+            return self.datapath.remove_unswitched(lone.key);
+        }
+        let sides = self.state.sides_bound_by(conn);
+        for side in &sides {
+            let port = self.state.port_mut(side).expect("it is bound");
+            let shared = port.bound.as_mut().expect("it is bound");
+            shared.holders.retain(|holder| holder.conn != conn);
+            self.datapath.remove_holder(port.key, conn);
+        }
+        sides.iter().for_each(|side| self.retire(side));
+    }
+
+    /// A bound port goes when nobody needs it any more; the parent of a pipe with its last pipe.
+    pub(super) fn retire(&mut self, name: &PortName) {
+        let parent = name.pipe().map(|_| name.parent());
+        let family = self.state.family(name);
+        for name in family.iter().chain(&parent) {
+            if self.state.shared(name).is_some() && self.state.is_idle(name) {
+                let gone = self.state.release(name);
+                self.settle(name, &gone);
+            }
+        }
+    }
+}
+
+/// Making ports.
+impl<D: Datapath> Control<D> {
+    /// The port that is asked for, and after it the other side of the interface, where that is
+    /// asked for too.
+    fn find_or_make_sides(
+        &mut self,
+        client: &Client,
+        sides: &mut Vec<Bind>,
+    ) -> Result<(), Refusal> {
+        let bind = sides[0].clone();
+        if let Some(HostRings { tx_rings, rx_rings }) = bind.host {
+            if !bind.port.is_interface() || bind.port.pipe().is_some() {
+                return Err(InterfaceRefusal::NoHostSide(bind.port).into());
+            }
+            let port = bind.port.host_side()?;
+            sides.push(Bind { port, tx_rings, rx_rings, room: None, ..bind.clone() });
+        }
+        self.find_or_make_bound(client, &bind)?;
+        let Some(host) = sides.get_mut(1) else { return Ok(()) };
+        host.mem_id = self.state.shared(&bind.port).expect("made just now").mem_id;
+        self.find_or_make_bound(client, host)
+    }
+
+    fn find_or_make_bound(&mut self, client: &Client, bind: &Bind) -> Result<(), Refusal> {
+        let caller = &client.caller;
+        if let Some(shared) = self.state.shared(&bind.port) {
+            let mem_id = shared.mem_id;
+            let wanted = self.state.region(caller, bind.mem_id)?;
+            let any = bind.mem_id == 0 && bind.room.is_none();
+            return match any || wanted == Some(mem_id) {
+                true => Ok(()),
+                false => Err(NetmapRefusal::OtherRegion { port: bind.port.clone(), mem_id }.into()),
+            };
+        }
+        if bind.port.pipe().is_some() {
+            return self.make_bound_pipe(client, bind, &bind.port.parent());
+        }
+        self.check_place(caller, &bind.port)?;
+        let rings = settings::bound_rings(&WantedRings::from(bind), &self.defaults.rings);
+        self.make_bound(client, &bind.port, rings, bind)
+    }
+
+    /// Whether a port may come into being where there is none yet.
+    fn check_place(&self, caller: &Caller, port: &PortName) -> Result<(), Refusal> {
+        if self.state.home(port).is_some() {
+            return Ok(());
+        }
+        if port.is_interface() {
+            return self.check_host(caller, port);
+        }
+        // The name of an interface stands for it, in whatever switch.
+        let interface = PortName::interface(port.port()).ok();
+        let home = interface.and_then(|name| self.state.home(&name));
+        let owner = home.and_then(|home| self.state.owner_of(&home));
+        match owner {
+            Some(owner) if owner == caller.uid => {
+                Err(InterfaceRefusal::NotAttached(port.clone()).into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the caller may make this port; how much memory it takes.
+    fn claim_bound(
+        &self,
+        caller: &Caller,
+        name: &PortName,
+        rings: &RingSpec,
+    ) -> Result<u64, Refusal> {
+        let memory = self.datapath.memory_of(rings);
+        let memory = memory.ok_or_else(|| PortRefusal::TooLarge(name.clone()))?;
+        let wish = Wish { port: name, memory, group: None, existing: false, alone: false };
+        self.state.claim(caller, &wish).map(|()| memory)
+    }
+
+    /// Makes a port of a switch, which nobody holds yet.
+    fn make_bound(
+        &mut self,
+        client: &Client,
+        name: &PortName,
+        rings: RingSpec,
+        bind: &Bind,
+    ) -> Result<(), Refusal> {
+        let own = self.state.interface(name);
+        let stride = bind.room.map_or(rings.stride, |room| room.stride);
+        let rings = own.map_or(RingSpec { stride, ..rings }, |interface| interface.rings);
+        let memory = self.claim_bound(&client.caller, name, &rings)?;
+        let region = self.state.region(&client.caller, bind.mem_id)?;
+        let region = self.region_of(&client.caller, name, bind.mem_id, region)?;
+        let region = region.filter(|_| bind.room.is_none());
+        let switch = self.find_or_make(&client.caller, name.switch())?;
+        let key = PortKey(self.state.new_key());
+        let config = self.state.port_mut(name).map(|port| port.config.clone());
+        let config = config.unwrap_or_default();
+        // A region of its own has room for the extra buffers.
+        let rings = RingSpec { extra_bufs: bind.extra_bufs, ..rings };
+        let room = bind.room.map(|room| room.bytes);
+        let spec = BoundSpec { key, name: name.clone(), switch, rings, region, room };
+        let made = self.datapath.reserve_bound(&spec);
+        if made.is_err()
+            && let Some(switch) = self.state.forget_switch(name.switch())
+        {
+            self.datapath.del_switch(switch);
+        }
+        let common = own.map_or(bind.mem_id == COMMON, |interface| interface.common);
+        let shared = Shared { common, memory, ..new_shared(made?, client.caller.uid) };
+        let port = Port { config, ..bound_port(client, key, PortKind::Shm, shared) };
+        self.state.add_bound(name, port);
+        // The parent of a pipe need not be one of the system.
+        let of_the_system = || hostif::exists(name.interface_name());
+        if name.is_interface() && own.is_none() && of_the_system() {
+            self.check_host(&client.caller, name)?;
+            self.connect_host(name, switch, key)?;
+        }
+        Ok(())
+    }
+
+    /// The region in which a port is made, if not in a new one: an interface has its own, and both
+    /// sides of one of the system have the same.
+    fn region_of(
+        &self,
+        caller: &Caller,
+        name: &PortName,
+        mem_id: u16,
+        wanted: Option<u16>,
+    ) -> Result<Option<u16>, Refusal> {
+        let other_side = || {
+            let shared = self.state.shared(&name.other_side()?)?;
+            (shared.uid == caller.uid).then_some(shared.mem_id)
+        };
+        match self.state.interface(name) {
+            None => Ok(wanted.or_else(other_side)),
+            Some(own) if mem_id == 0 || wanted == Some(own.mem_id) => Ok(Some(own.mem_id)),
+            Some(own) => {
+                Err(NetmapRefusal::OtherRegion { port: name.clone(), mem_id: own.mem_id }.into())
+            }
+        }
+    }
+
+    /// Makes both ends of a pipe, and its parent where there is none.
+    fn make_bound_pipe(
+        &mut self,
+        client: &Client,
+        bind: &Bind,
+        parent: &PortName,
+    ) -> Result<(), Refusal> {
+        let other = bind.port.peer().expect("a pipe has two ends");
+        if self.state.shared(parent).is_none() {
+            self.make_bound(client, parent, self.defaults.rings, bind)?;
+        }
+        let shared = self.state.shared(parent).expect("made just now");
+        let mem_id = shared.mem_id;
+        // The parent's owner is the caller, or the caller shares no memory with it.
+        let nothing = BoundRings { first: 0, count: 0 };
+        let look = Claim { tx: nothing, rx: nothing, exclusive: false, no_tx_poll: false };
+        self.state.claim_rings(&client.caller, parent, &look)?;
+        let rings = settings::bound_rings(&WantedRings::from(bind), &self.pipe_rings(parent));
+        let ends = [(&bind.port, rings), (&other, turned(rings))];
+        for (end, rings) in ends {
+            self.claim_bound(&client.caller, end, &rings)?;
+        }
+        let patch = self.make_patch()?;
+        for (name, rings) in ends {
+            let made = self.make_end(client, name, rings, patch, mem_id);
+            if made.is_err() && self.state.shared(&bind.port).is_none() {
+                self.datapath.del_switch(patch);
+            }
+            made?;
+        }
+        Ok(())
+    }
+
+    /// Rings of a pipe whose program does not say: one, of its parent's size.
+    fn pipe_rings(&mut self, parent: &PortName) -> RingSpec {
+        let slots = self.state.port_mut(parent).map(|port| port.key);
+        let parent =
+            slots.and_then(|key| self.datapath.rings_of(key)).unwrap_or(self.defaults.rings);
+        RingSpec { counts: RingCounts { tx_rings: 1, rx_rings: 1, ..parent.counts }, ..parent }
+    }
+
+    /// The switch of a pipe: what comes in at one port goes out at the other, when there is room.
+    fn make_patch(&mut self) -> Result<SwitchKey, Refusal> {
+        let key = SwitchKey(self.state.new_key());
+        let config = SwitchConfig { forwarding: Forwarding::Patch, ..SwitchConfig::default() };
+        self.datapath.add_switch(key, config, None)?;
+        Ok(key)
+    }
+
+    fn make_end(
+        &mut self,
+        client: &Client,
+        name: &PortName,
+        rings: RingSpec,
+        patch: SwitchKey,
+        mem_id: u16,
+    ) -> Result<(), Refusal> {
+        let memory = self.claim_bound(&client.caller, name, &rings)?;
+        let key = PortKey(self.state.new_key());
+        let config = PortConfig { on_full: OnFull::Wait, ..PortConfig::default() };
+        let (name, region) = (name.clone(), Some(mem_id));
+        let spec = BoundSpec { key, name, switch: patch, rings, region, room: None };
+        self.datapath.reserve_bound(&spec)?;
+        let name = &spec.name;
+        let patch = Some(patch);
+        let shared = Shared { memory, patch, ..new_shared(mem_id, client.caller.uid) };
+        let port = Port { config, ..bound_port(client, key, PortKind::Pipe, shared) };
+        self.state.add_bound(name, port);
+        Ok(())
+    }
+}
+
+/// Holding them.
+impl<D: Datapath> Control<D> {
+    /// Reserves for a connection its rings of a port that is there, or of both sides of one. The
+    /// first has its extra buffers.
+    fn join(&mut self, client: &Client, sides: &[Bind]) -> Result<Build, Refusal> {
+        let holds = sides.iter().map(|bind| self.may_hold(client, bind));
+        let holds = holds.collect::<Result<Vec<_>, _>>()?;
+        let (key, bind) = (holds[0].0, &sides[0]);
+        let stride = self.datapath.rings_of(key).expect("a bound port has rings").stride;
+        let wanted = self.state.affordable(&client.caller, bind.extra_bufs, stride, 0);
+        let parts: Vec<_> = sides.iter().flat_map(|side| self.state.parts(&side.port)).collect();
+        let keys: Vec<PortKey> =
+            parts.iter().filter_map(|name| self.state.port_mut(name).map(|p| p.key)).collect();
+        let (build, mut granted) =
+            self.datapath.reserve_holder(&holds, &keys, client.conn, wanted)?;
+        for (side, (_, claim)) in sides.iter().zip(holds) {
+            let port = self.state.port_mut(&side.port).expect("it is there");
+            let holder = binder(client, claim, std::mem::take(&mut granted), stride);
+            port.bound.as_mut().expect("it is bound").holders.push(holder);
+        }
+        let awaited = Awaited { name: bind.port.clone(), key, bound: true };
+        self.pending.awaited.insert(client.conn, awaited);
+        Ok(build)
+    }
+
+    /// Whether a connection may hold what it asks for of a port that is there. Changes nothing.
+    fn may_hold(&self, client: &Client, bind: &Bind) -> Result<(PortKey, Claim), Refusal> {
+        let port = self.state.port(&client.caller, &bind.port, Access::Attach)?;
+        self.state.may_attach(&client.caller, &bind.port)?;
+        let (key, header) = (port.key, port.config.vnet_header);
+        if header != 0 && !bind.accepts_header {
+            return Err(NetmapRefusal::HasHeader(bind.port.clone()).into());
+        }
+        let rings = self.datapath.rings_of(key).expect("a bound port has rings");
+        let claim = claim(bind, rings.counts)?;
+        self.state.claim_rings(&client.caller, &bind.port, &claim)?;
+        self.state.claim_service(&bind.port, Process::of(&client.caller), false)?;
+        Ok((key, claim))
+    }
+
+    pub(super) fn port_geometry(
+        &mut self,
+        caller: &Caller,
+        query: &GeometryQuery,
+    ) -> Result<Reply, Refusal> {
+        let planned = settings::bound_rings(&WantedRings::from(query), &self.defaults.rings);
+        let Some(name) = &query.port else {
+            let region = self.state.region(caller, query.mem_id)?;
+            let mut sizes = self.datapath.region_sizes(region, &planned);
+            sizes.mem_id = if query.mem_id <= COMMON { COMMON } else { sizes.mem_id };
+            return Ok(Reply::PortGeometry(sizes));
+        };
+        let name = &self.state.resolve(name);
+        let (region, rings) = match self.state.shared(name) {
+            Some(shared) => {
+                let region = Some(shared.mem_id);
+                let key = self.state.port(caller, name, Access::Look)?.key;
+                (region, self.datapath.rings_of(key).unwrap_or(planned))
+            }
+            None => {
+                if name.pipe().is_none() {
+                    self.check_place(caller, name)?;
+                }
+                let region = self.state.region(caller, query.mem_id)?;
+                let region = self.region_of(caller, name, query.mem_id, region)?;
+                (region, self.state.interface(name).map_or(planned, |own| own.rings))
+            }
+        };
+        let mut sizes = self.sizes(region, &rings);
+        if region.is_none() && name.is_interface() {
+            // As netmap's network cards do: a program may ask for the number that it was told.
+            sizes.mem_id = COMMON;
+        }
+        Ok(Reply::PortGeometry(sizes))
+    }
+
+    /// Sizes of a port with these rings and of its region.
+    pub(super) fn sizes(&self, region: Option<u16>, rings: &RingSpec) -> PortGeometry {
+        let sizes = self.datapath.region_sizes(region, rings);
+        let RingCounts { tx_rings, rx_rings, tx_slots, rx_slots } = rings.counts;
+        let (tx_slots, rx_slots) = (tx_slots.slots(), rx_slots.slots());
+        PortGeometry { tx_rings, rx_rings, tx_slots, rx_slots, ..sizes }
+    }
+}
+
+pub(super) fn answer(binding: Binding) -> (Reply, Vec<std::os::fd::OwnedFd>) {
+    let Binding { bound, region, kick, wake } = binding;
+    (Reply::Bound(bound), vec![region, kick, wake])
+}
+
+/// The rings that a program binds, as netmap picks them: where there are fewer in one direction,
+/// that direction's first.
+pub(super) fn claim(bind: &Bind, counts: RingCounts) -> Result<Claim, Refusal> {
+    let none = BoundRings { first: 0, count: 0 };
+    let pick = |rings: u16, excluded: bool| match bind.rings {
+        _ if excluded => none,
+        RingChoice::All => BoundRings { first: 0, count: rings },
+        RingChoice::One(ring) if ring < rings => BoundRings { first: ring, count: 1 },
+        RingChoice::One(_) => BoundRings { first: 0, count: 1 },
+    };
+    let most = counts.tx_rings.max(counts.rx_rings);
+    if let RingChoice::One(ring) = bind.rings
+        && ring >= most
+    {
+        let text = format!("ring {ring}: port {} has rings 0 to {}", bind.port, most - 1);
+        return Err(Refusal::bad_value(text));
+    }
+    Ok(Claim {
+        tx: pick(counts.tx_rings, bind.rx_only),
+        rx: pick(counts.rx_rings, bind.tx_only),
+        exclusive: bind.exclusive,
+        no_tx_poll: bind.no_tx_poll,
+    })
+}
+
+/// What the other end of a pipe has: one's transmit rings are the other's receive rings.
+fn turned(rings: RingSpec) -> RingSpec {
+    let RingCounts { tx_rings, rx_rings, tx_slots, rx_slots } = rings.counts;
+    let counts = RingCounts {
+        tx_rings: rx_rings,
+        rx_rings: tx_rings,
+        tx_slots: rx_slots,
+        rx_slots: tx_slots,
+    };
+    RingSpec { counts, ..rings }
+}
+
+pub(super) fn new_shared(mem_id: u16, uid: u32) -> Shared {
+    Shared { ready: false, mem_id, common: false, uid, memory: 0, holders: Vec::new(), patch: None }
+}
+
+/// A connection that has bound rings, and pays for the extra buffers that it got.
+pub(super) fn binder(client: &Client, claim: Claim, granted: u32, stride: u32) -> Binder {
+    Binder {
+        conn: client.conn,
+        pid: client.caller.pid,
+        name: client.name.clone(),
+        memory: u64::from(granted) * u64::from(stride),
+        claim,
+    }
+}
+
+fn bound_port(client: &Client, key: PortKey, kind: PortKind, shared: Shared) -> Port {
+    Port { bound: Some(shared), ..Port::new(key, kind, client.caller.uid) }
+}

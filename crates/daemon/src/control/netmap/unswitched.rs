@@ -1,0 +1,164 @@
+//! Null ports and monitors: rings that a connection has for itself.
+//!
+//! *Who may monitor whom.* A monitor reads everything that its port sends and receives. So its
+//! caller is the user who has the port open, or is privileged. A zero-copy monitor maps the port's
+//! own memory, which is shared between processes of one user only, whoever that user is.
+
+use std::io;
+
+use protocol::name::{PortName, SwitchName};
+use protocol::{Bind, BindKind, BoundRings, MonitorOf};
+use ring::cursor::RingSize;
+use ring::layout::{MAX_RINGS, RingCounts};
+use switch::{MirrorPoint, MirrorSource};
+
+use crate::control::datapath::Datapath;
+use crate::control::netmap::refusal::NetmapRefusal;
+use crate::control::netmap::{answer, binder, claim, new_shared};
+use crate::control::ports::attach::Awaited;
+use crate::control::ports::refusal::PortRefusal;
+use crate::control::refusal::{AccessRefusal, Refusal};
+use crate::control::state::shared::{COMMON, Shared};
+use crate::control::state::unswitched::{Lone, Open};
+use crate::control::{Answer, Client, Control};
+use crate::model::error::DatapathError;
+use crate::model::keys::{ConnKey, PortKey};
+use crate::model::opening::Build;
+use crate::model::settings;
+use crate::model::settings::WantedRings;
+use crate::model::specs::{RingSpec, UnswitchedSpec};
+
+/// What is to be made.
+struct Plan {
+    label: String,
+    rings: RingSpec,
+    region: Option<u16>,
+    /// The region becomes its user's common one.
+    common: bool,
+    sights: Vec<(PortKey, MirrorSource)>,
+}
+
+impl<D: Datapath> Control<D> {
+    /// Reserves rings for a connection; [`Control::finish`] is to be called when they are built.
+    pub(in crate::control) fn bind_unswitched(
+        &mut self,
+        client: &Client,
+        bind: &Bind,
+    ) -> Result<Build, Refusal> {
+        let plan = match bind.kind {
+            BindKind::Monitor(of) => self.plan_monitor(client, bind, of)?,
+            BindKind::Null | BindKind::Port => self.plan_null(client, bind)?,
+        };
+        let claim = claim(bind, plan.rings.counts)?;
+        let memory = self.datapath.memory_of(&plan.rings);
+        let memory = memory.ok_or_else(|| PortRefusal::TooLarge(bind.port.clone()))?;
+        self.state.claim_unswitched(&client.caller, memory)?;
+        let key = PortKey(self.state.new_key());
+        let (wanted, stride) = (bind.extra_bufs, plan.rings.stride);
+        let extra = self.state.affordable(&client.caller, wanted, stride, memory);
+        let Plan { label, rings, region, common, sights } = plan;
+        let rings = RingSpec { extra_bufs: extra, ..rings };
+        let name = bind.port.clone();
+        let spec = UnswitchedSpec { key, name: name.clone(), label, rings, region, sights };
+        let mem_id = self.datapath.reserve_unswitched(&spec)?;
+        let held = self.datapath.reserve_holder(&[(key, claim)], &[key], client.conn, extra);
+        let (build, granted) = held.inspect_err(|_| self.datapath.remove_unswitched(key))?;
+        let holder = binder(client, claim, granted, stride);
+        let shared = new_shared(mem_id, client.caller.uid);
+        let shared = Shared { common, memory, holders: vec![holder], ..shared };
+        self.state.add_unswitched(client.conn, Lone { key, name: name.clone(), shared });
+        self.pending.awaited.insert(client.conn, Awaited { name, key, bound: true });
+        Ok(build)
+    }
+
+    /// The answer for a program whose rings were built, or could not be.
+    pub(in crate::control) fn finish_unswitched(
+        &mut self,
+        conn: ConnKey,
+        key: PortKey,
+        built: io::Result<()>,
+    ) -> Answer {
+        let started = built.map_err(DatapathError::from).and_then(|()| {
+            self.datapath.attach_unswitched(key);
+            self.datapath.open_bound(key, conn)
+        });
+        if started.is_err() {
+            self.unbind(conn);
+        }
+        Ok(answer(started?))
+    }
+
+    /// Rings as they are asked for, none where none is, in a region that there is.
+    fn plan_null(&self, client: &Client, bind: &Bind) -> Result<Plan, Refusal> {
+        if bind.mem_id == 0 {
+            return Err(NetmapRefusal::NullWithoutRegion.into());
+        }
+        let region = self.state.region(&client.caller, bind.mem_id)?;
+        let rings = [bind.tx_rings, bind.rx_rings].map(Option::unwrap_or_default);
+        if rings.iter().any(|rings| *rings > MAX_RINGS) {
+            return Err(DatapathError::Full("rings of a null port: 64 are the limit").into());
+        }
+        let slots = [bind.tx_slots, bind.rx_slots]
+            .map(|slots| slots.unwrap_or(0).clamp(RingSize::MIN, RingSize::MAX))
+            .map(|slots| RingSize::new(slots).expect("it is in range"));
+        let [(tx_rings, tx_slots), (rx_rings, rx_slots)] = [0, 1].map(|i| (rings[i], slots[i]));
+        let counts = RingCounts { tx_rings, rx_rings, tx_slots, rx_slots };
+        let rings = RingSpec { counts, extra_bufs: 0, stride: self.defaults.rings.stride };
+        let label = format!("null:{}", bare(&bind.port));
+        Ok(Plan { label, rings, region, common: bind.mem_id == COMMON, sights: Vec::new() })
+    }
+
+    /// Receive rings for what there is to see in rings of a port, and one transmit ring, as netmap
+    /// has it, which leads nowhere.
+    fn plan_monitor(&self, client: &Client, bind: &Bind, of: MonitorOf) -> Result<Plan, Refusal> {
+        let caller = &client.caller;
+        self.state.region(caller, bind.mem_id)?;
+        let port = self.state.open(&bind.port)?;
+        if port.uid != caller.uid && (of.zero_copy || !caller.privileged) {
+            let (port, owner) = (bind.port.clone(), port.uid);
+            return Err(AccessRefusal::Monitor { port, owner }.into());
+        }
+        let rings = self.datapath.rings_of(port.key);
+        let rings = rings.ok_or_else(|| NetmapRefusal::NotMonitorable(bind.port.clone()))?;
+        if of.zero_copy && port.region.is_none() {
+            return Err(NetmapRefusal::NotMonitorable(bind.port.clone()).into());
+        }
+        let sights = sights(&port, of, bind, rings.counts)?;
+        let RingCounts { tx_rings, rx_rings, .. } = rings.counts;
+        let all = RingCounts { tx_rings: 1, rx_rings: tx_rings.max(rx_rings), ..rings.counts };
+        let wanted = WantedRings { tx_rings: None, rx_rings: None, ..WantedRings::from(bind) };
+        let rings = settings::bound_rings(&wanted, &RingSpec { counts: all, ..rings });
+        let letters = [("z", of.zero_copy), ("r", of.rx), ("t", of.tx)];
+        let letters = letters.iter().filter(|(_, has)| *has).map(|(letter, _)| *letter);
+        let label = format!("{}/{}", bare(&bind.port), letters.collect::<String>());
+        let region = port.region.filter(|_| of.zero_copy);
+        Ok(Plan { label, rings, region, common: false, sights })
+    }
+}
+
+/// A name as netmap knows it.
+fn bare(port: &PortName) -> String {
+    let text = port.to_string();
+    text.strip_prefix(SwitchName::INTERFACE).unwrap_or(&text).to_owned()
+}
+
+/// What a monitor sees, in the rings that a program which opens the port like this would bind.
+fn sights(
+    port: &Open,
+    of: MonitorOf,
+    bind: &Bind,
+    counts: RingCounts,
+) -> Result<Vec<(PortKey, MirrorSource)>, Refusal> {
+    let rings = claim(bind, counts)?;
+    let range = |rings: BoundRings| rings.first..rings.first + rings.count;
+    let received = if of.zero_copy { MirrorPoint::Returned } else { MirrorPoint::Received };
+    let sent = match port.peer.filter(|_| of.zero_copy) {
+        Some(peer) => (peer, MirrorPoint::SentReturned),
+        None => (port.key, MirrorPoint::Sent),
+    };
+    let both = [(of.rx, (port.key, received), rings.rx), (of.tx, sent, rings.tx)];
+    let seen = both.into_iter().filter(|(wanted, _, rings)| *wanted && rings.count > 0);
+    let sight =
+        |(_, (key, moment), rings)| (key, MirrorSource { point: moment, rings: range(rings) });
+    Ok(seen.map(sight).collect())
+}

@@ -1,0 +1,61 @@
+//! The parts of [`Control`](super::Control) beside the state and the datapath.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use protocol::Mode;
+
+use super::deferred::{Begun, Deferred};
+use super::machines;
+use crate::control::groups::declared::Declared;
+use crate::control::ports::attach::Awaited;
+use crate::control::switches::multipart::Draft;
+use crate::model::keys::{ConnKey, PortKey};
+use crate::model::specs::RingSpec;
+
+/// What the configuration says of switches, ports and groups whose makers do not say.
+#[derive(Debug)]
+pub(super) struct Defaults {
+    /// Directory of the sockets of virtual machines.
+    pub(super) dir: PathBuf,
+    /// Rings of a port.
+    pub(super) rings: RingSpec,
+    /// Bytes of a trust group's region.
+    pub(super) new_group: u64,
+    /// Trust groups that the configuration declares.
+    pub(super) declared: Declared,
+    /// Mode of a switch.
+    pub(super) switch_mode: Mode,
+    /// When the daemon started.
+    pub(super) started: Instant,
+}
+
+/// Requests that are not answered yet.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    /// Connections that wait for the memory of a port.
+    pub(super) awaited: HashMap<ConnKey, Awaited>,
+    /// Requests that wait until a network interface is opened or closed.
+    pub(super) deferred: HashMap<ConnKey, Deferred>,
+    /// Network interfaces that another thread opened for the request in hand.
+    pub(super) opened: Vec<Begun>,
+    /// Descriptors that came with the request in hand.
+    pub(super) given: Vec<OwnedFd>,
+    /// Chains and rules whose last part has not come yet.
+    pub(super) drafts: HashMap<ConnKey, Draft>,
+}
+
+/// What control remembers of some ports beside the state.
+#[derive(Debug)]
+pub(super) struct PortNotes {
+    /// The port of the system's interface, by the port that a netmap program has bound to it.
+    pub(super) uplinks: HashMap<PortKey, PortKey>,
+    /// Ports that a client asked to poll.
+    pub(super) polled: BTreeSet<PortKey>,
+    /// The next functions of which functions that share a thread were told.
+    pub(super) followers: BTreeMap<PortKey, Vec<protocol::NextFunction>>,
+    /// What the virtual machines of each user use of their quota.
+    pub(super) allowances: machines::Allowances,
+}

@@ -1,0 +1,250 @@
+//! Ports: added, changed, deleted, listed.
+
+pub(super) mod attach;
+pub mod refusal;
+
+use std::collections::{BTreeSet, HashMap};
+
+use protocol::name::{PortName, SwitchName};
+use protocol::{
+    ClientInfo, Peer, PortAdd, PortInfo, PortKind, PortList, PortSet, PortSettings, Reply,
+};
+use switch::PortConfig;
+
+use crate::control::chains::refusal::ChainRefusal;
+use crate::control::datapath::Datapath;
+use crate::control::interfaces::host;
+use crate::control::interfaces::refusal::InterfaceRefusal;
+use crate::control::refusal::Refusal;
+use crate::control::state::shared::Shared;
+use crate::control::state::{Holder, Port};
+use crate::control::{Client, Control, machines, page, parse_port};
+use crate::model::keys::{ConnKey, PortKey};
+use crate::model::plan::PortPlan;
+use crate::model::policy::{Access, Caller, Grant, Permissions};
+use crate::model::settings;
+use crate::model::specs::HostSpec;
+use refusal::PortRefusal;
+
+impl<D: Datapath> Control<D> {
+    pub(super) fn detach(&mut self, conn: ConnKey, name: &PortName) -> Result<Reply, Refusal> {
+        let port = self.state.port_mut(name);
+        let holder = port.and_then(|port| port.holder.as_ref());
+        if holder.is_none_or(|holder| holder.conn != conn) {
+            return Err(PortRefusal::NotHeld(name.clone()).into());
+        }
+        let gone = self.state.release(name);
+        self.settle(name, &gone);
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn port_add(&mut self, client: &Client, add: &PortAdd) -> Result<Reply, Refusal> {
+        let caller = &client.caller;
+        if add.port.is_interface() {
+            return Err(InterfaceRefusal::NotByPortAdd(add.port.clone()).into());
+        }
+        self.state.claim_persistent(caller, &add.port)?;
+        let mut config = settings::change_port(PortConfig::default(), &add.settings)?;
+        self.assign_role(&add.port, add.kind, (&mut config.role, &add.settings))?;
+        check_header(add.kind, &add.settings)?;
+        let (name, host, stations) = (
+            add.port.clone(),
+            host::wanted(caller, add, &self.defaults.declared)?,
+            BTreeSet::new(),
+        );
+        let (machine, owner) = (machines::wanted(caller, add)?, None);
+        let grant = settings::change_grant(Grant::default(), &add.settings)?;
+        let (kind, interface) = (add.kind, None);
+        let plan =
+            PortPlan { name, kind, config, host, machine, interface, stations, owner, grant };
+        self.find_or_make(caller, add.port.switch())?;
+        let made = self.make_port(caller.uid, &plan, false);
+        if made.is_err()
+            && let Some(switch) = self.state.forget_switch(add.port.switch())
+        {
+            self.datapath.del_switch(switch);
+        }
+        if made.is_ok() && plan.machine.is_some_and(|machine| machine.held) {
+            self.give(client, &add.port);
+        }
+        made.map(|()| Reply::Done)
+    }
+
+    /// Makes a persistent port of a switch that exists; without the network interface that it
+    /// wants, where it `may_wait` for that.
+    pub(super) fn make_port(
+        &mut self,
+        owner: u32,
+        plan: &PortPlan,
+        may_wait: bool,
+    ) -> Result<(), Refusal> {
+        let (name, kind, config) = (plan.name.clone(), plan.kind, plan.config.clone());
+        let switch = self.state.switch_mut(name.switch()).expect("its switch comes first").key;
+        if !kind.is_given() && plan.grant != Grant::default() {
+            return Err(PortRefusal::GrantServed(name).into());
+        }
+        let key = PortKey(self.state.new_key());
+        match kind.peer() {
+            Peer::Client => {}
+            Peer::Sink => self.datapath.add_null(key, switch, config.clone())?,
+            Peer::Machine => self.add_machine(key, switch, owner, plan, may_wait)?,
+            Peer::Interface(_) => {
+                let host = plan.host.clone().expect("a plan names the interface");
+                let (name, config) = (name.clone(), config.clone());
+                let opening = self.opened(kind, &host);
+                let spec = HostSpec { key, name, switch, kind, host, config, opening };
+                self.add_host(&spec, owner, may_wait)?;
+            }
+            Peer::Pipe => return Err(PortRefusal::PipePersistent(name).into()),
+        }
+        let (host, grant) = (plan.host.clone().map(Box::new), plan.grant);
+        let machine = plan.machine.clone().map(Box::new);
+        let port = Port { host, machine, grant, ..Port::persistent(key, kind, owner, config) };
+        self.state.add_port(name, port);
+        self.refresh_steering(plan.name.switch());
+        Ok(())
+    }
+
+    pub(super) fn port_set(&mut self, caller: &Caller, set: &PortSet) -> Result<Reply, Refusal> {
+        let port = self.state.port(caller, &set.port, Access::Manage)?;
+        if port.kind == PortKind::Pipe {
+            return Err(PortRefusal::PipeSettings(set.port.clone()).into());
+        }
+        let mut config = settings::change_port(port.config.clone(), &set.settings)?;
+        let grant = settings::change_grant(port.grant, &set.settings)?;
+        check_gift(&set.port, port, grant)?;
+        check_header(port.kind, &set.settings)?;
+        if config.role != port.config.role {
+            self.assign_role(&set.port, port.kind, (&mut config.role, &set.settings))?;
+        }
+        let service = port.config.role.service.as_ref();
+        if service.is_some() && config.role.service.as_ref() != service && port.is_live() {
+            return Err(ChainRefusal::FunctionRuns(set.port.clone()).into());
+        }
+        if port.is_live() {
+            self.datapath.set_port(port.key, config.clone());
+        }
+        let port = self.state.port_mut(&set.port).expect("it was there just now");
+        (port.config, port.grant) = (config, grant);
+        self.refresh_port(&set.port);
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn port_del(&mut self, caller: &Caller, name: &PortName) -> Result<Reply, Refusal> {
+        self.state.port(caller, name, Access::Manage)?;
+        self.drop_port(name);
+        Ok(Reply::Done)
+    }
+
+    /// Removes a port, whoever holds it, and what cannot be without it.
+    pub(super) fn drop_port(&mut self, name: &PortName) {
+        self.part_switches(name);
+        for port in self.state.family(name) {
+            let holders = self.state.binders(&port);
+            if self.state.port_mut(&port).is_some() {
+                let gone = self.state.remove_port(&port);
+                self.settle(&port, &gone);
+            }
+            // Who held both sides of an interface holds neither any more.
+            holders.into_iter().for_each(|conn| self.unbind(conn));
+        }
+        self.retire(name);
+    }
+
+    pub(super) fn port_list(&self, caller: &Caller, list: &PortList) -> Result<Reply, Refusal> {
+        let visible = self.visible_ports(caller, list.switch.as_ref(), list.from.as_deref())?;
+        let rows =
+            visible.into_iter().map(|(name, port)| (name.to_string(), self.port_info(name, port)));
+        Ok(Reply::Ports(page(rows)))
+    }
+
+    pub(super) fn port_show(&self, caller: &Caller, name: &PortName) -> Result<Reply, Refusal> {
+        let name = &self.state.resolve(name);
+        let port = self.state.port(caller, name, Access::Look)?;
+        Ok(Reply::Port(self.port_info(name, port)))
+    }
+
+    fn port_info(&self, name: &PortName, port: &Port) -> PortInfo {
+        let holder = port.holder.as_ref().filter(|holder| holder.ready);
+        let shared = port.bound.as_ref();
+        let client = |h: &Holder| ClientInfo { pid: h.pid, uid: h.uid, name: h.name.clone() };
+        // Of several, the one that came first.
+        let binder = || {
+            let (shared, first) = shared.zip(shared.and_then(|shared| shared.holders.first()))?;
+            Some(ClientInfo { pid: first.pid, uid: shared.uid, name: first.name.clone() })
+        };
+        PortInfo {
+            port: name.clone(),
+            kind: port.kind,
+            number: self.datapath.number_of(port.key),
+            persistent: port.persistent,
+            owner: port.owner,
+            client: holder.map(client).or_else(binder),
+            memory: holder.map_or(0, |h| h.memory) + shared.map_or(0, Shared::all_memory),
+            group: holder.and_then(Holder::shown_group).or_else(|| host::trust_group_of(port)),
+            settings: settings::show_port(&port.config, self.shown_grant(name, port)),
+            host: self.host_info(port).map(Box::new),
+            machine: self.machine_info(port).map(Box::new),
+        }
+    }
+
+    /// Who may attach to a port, if it stays.
+    fn shown_grant(&self, name: &PortName, port: &Port) -> Grant {
+        if port.kind.is_machine() {
+            return port.grant;
+        }
+        if !port.persistent || port.kind != PortKind::Shm {
+            return Grant::default();
+        }
+        let switch = self.state.find_switch(name.switch()).expect("a port has a switch");
+        let Permissions { owner, group, mode } = port.permissions(switch);
+        Grant { owner: Some(owner), group: Some(group), mode: Some(mode) }
+    }
+
+    /// The ports that a caller may see, of one switch or of all, from a name on.
+    pub(super) fn visible_ports<'a>(
+        &'a self,
+        caller: &Caller,
+        switch: Option<&'a SwitchName>,
+        from: Option<&str>,
+    ) -> Result<Vec<(&'a PortName, &'a Port)>, Refusal> {
+        let from = from.map(parse_port).transpose()?;
+        if let Some(name) = switch {
+            self.state.switch(caller, name, Access::Look)?;
+        }
+        let mut may_look: HashMap<&SwitchName, bool> = HashMap::new();
+        let ports = self.state.ports().filter(|(name, port)| {
+            port.is_listed()
+                && switch.is_none_or(|switch| switch == name.switch())
+                && from.as_ref().is_none_or(|from| *name >= from)
+        });
+        let visible = ports.filter(|(name, _)| {
+            *may_look
+                .entry(name.switch())
+                .or_insert_with(|| self.state.switch(caller, name.switch(), Access::Look).is_ok())
+        });
+        Ok(visible.collect())
+    }
+}
+
+/// Whether a port can be given to anybody.
+fn check_gift(name: &PortName, port: &Port, grant: Grant) -> Result<(), Refusal> {
+    match grant == port.grant {
+        true => Ok(()),
+        false if port.kind.is_machine() => Err(PortRefusal::GrantSocket(name.clone()).into()),
+        false if port.kind != PortKind::Shm => Err(PortRefusal::GrantServed(name.clone()).into()),
+        false if !port.persistent => Err(PortRefusal::GrantTransient(name.clone()).into()),
+        false => Ok(()),
+    }
+}
+
+/// A machine's queues have the header that its driver wants.
+fn check_header(kind: PortKind, settings: &PortSettings) -> Result<(), Refusal> {
+    match settings.vnet_header {
+        Some(1..) if kind.is_machine() => Err(Refusal::bad_value(format!(
+            "vnet_header: for ports that programs attach to, not for kind {}",
+            kind.name()
+        ))),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,80 @@
+//! The reason is a port.
+
+use protocol::ErrorCode;
+use protocol::name::PortName;
+use protocol::users;
+use thiserror::Error;
+
+/// What is wrong with the port.
+#[derive(Debug, Error)]
+pub enum PortRefusal {
+    /// No port has this name.
+    #[error("no port {0}; see: uvala port list")]
+    Missing(PortName),
+    /// Another port has this name.
+    #[error("port {0} exists already; change it with: uvala port set {0}")]
+    Exists(PortName),
+    /// The connection detaches a port that it does not hold.
+    #[error("port {0} is not attached by this connection")]
+    NotHeld(PortName),
+    /// Another process holds the port.
+    #[error(
+        "port {port} is taken by process {pid} of {}; choose another name",
+        users::user_name(*.uid)
+    )]
+    InUse {
+        /// The port.
+        port: PortName,
+        /// PID of the process.
+        pid: u32,
+        /// User of the process.
+        uid: u32,
+    },
+    /// An operator deleted the port before its client had it.
+    #[error("port {0} was deleted while it was being made; attach it again")]
+    Deleted(PortName),
+    /// The daemon serves ports of this kind itself.
+    #[error("the daemon serves port {0} itself: programs cannot attach to it")]
+    NotAttachable(PortName),
+    /// The end of a pipe cannot be a persistent port.
+    #[error("{0} is the end of a pipe; pipes come with their clients and cannot be added")]
+    PipePersistent(PortName),
+    /// The end of a pipe has no settings.
+    #[error("{0} is the end of a pipe, which passes no switch: there is nothing to set")]
+    PipeSettings(PortName),
+    /// The end of a pipe cannot be in a trust group.
+    #[error("{0} is the end of a pipe, and its two ends share a region: it takes no trust group")]
+    PipeGroup(PortName),
+    /// The port has no owner of its own: it goes with its client.
+    #[error(
+        "port {0} goes with its client: only ports that stay have an owner; see: uvala port add"
+    )]
+    GrantTransient(PortName),
+    /// The port has no owner of its own: programs do not attach to it.
+    #[error("the daemon serves port {0} itself: it has no owner and no mode")]
+    GrantServed(PortName),
+    /// The socket exists, and its owner with it.
+    #[error("the socket of {0} has the owner it was added with: delete the port and add it again")]
+    GrantSocket(PortName),
+    /// A region cannot hold the port.
+    #[error("{0} takes more than 4 GiB, the most there is; ask for fewer rings, slots or buffers")]
+    TooLarge(PortName),
+}
+
+impl PortRefusal {
+    pub(in crate::control) fn code(&self) -> ErrorCode {
+        match self {
+            Self::Missing(_) | Self::NotHeld(_) | Self::Deleted(_) => ErrorCode::NotFound,
+            Self::Exists(_) => ErrorCode::Exists,
+            Self::InUse { .. } => ErrorCode::InUse,
+            Self::NotAttachable(_)
+            | Self::PipePersistent(_)
+            | Self::PipeSettings(_)
+            | Self::PipeGroup(_)
+            | Self::GrantTransient(_)
+            | Self::GrantServed(_)
+            | Self::GrantSocket(_) => ErrorCode::Unsupported,
+            Self::TooLarge(_) => ErrorCode::BadRequest,
+        }
+    }
+}

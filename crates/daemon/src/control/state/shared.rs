@@ -1,0 +1,63 @@
+//! What a port has that netmap programs share: its region, its holders, its rings.
+
+use crate::model::keys::{ConnKey, SwitchKey};
+use crate::model::specs::{Claim, RingSpec};
+
+/// The number by which a user's ports share a region without knowing another number.
+pub const COMMON: u16 = 1;
+
+/// What a bound port has that others have not.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// A worker has it; before, it is reserved and being built.
+    pub ready: bool,
+    /// Number of its region.
+    pub mem_id: u16,
+    /// That region is the one which all of this user's ports may join as [`COMMON`].
+    pub common: bool,
+    /// The user whose processes share the region.
+    pub uid: u32,
+    /// Bytes of shared memory, extra buffers of holders not counted.
+    pub memory: u64,
+    /// Who has bound it.
+    pub holders: Vec<Binder>,
+    /// For the end of a pipe: the switch that connects both ends.
+    pub patch: Option<SwitchKey>,
+}
+
+/// What a port has that has a name of its own, `netmap:v0`, and is alone in its switch until it is
+/// put into another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its rings, whoever binds it.
+    pub rings: RingSpec,
+    /// Number of its region, which is there as long as it is.
+    pub mem_id: u16,
+    /// As in [`Shared::common`].
+    pub common: bool,
+    /// The group of the switch in which it is alone.
+    pub group: u32,
+}
+
+/// A connection that has bound a port.
+#[derive(Clone, Debug)]
+pub struct Binder {
+    /// The connection.
+    pub conn: ConnKey,
+    /// Its process.
+    pub pid: u32,
+    /// What it calls itself.
+    pub name: String,
+    /// Bytes of its extra buffers.
+    pub memory: u64,
+    /// Its rings.
+    pub claim: Claim,
+}
+
+impl Shared {
+    /// Bytes of shared memory, all told.
+    #[must_use]
+    pub fn all_memory(&self) -> u64 {
+        self.memory + self.holders.iter().map(|holder| holder.memory).sum::<u64>()
+    }
+}

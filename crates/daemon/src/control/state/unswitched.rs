@@ -1,0 +1,88 @@
+//! What one connection has for itself under `/dev/netmap`: a null port or a monitor.
+//!
+//! ```text
+//!            bind                     hang-up
+//!   (none) ─────────► held by one ─────────────► (none)
+//! ```
+//!
+//! It is no port of a switch: nobody else finds it by a name, and no listing shows it. It counts as
+//! a port for its user's quota, and its region lives as long as it does. A monitor outlives the
+//! port that it looks at, and sees nothing any more.
+
+use protocol::PortKind;
+use protocol::name::PortName;
+
+use super::State;
+use super::shared::Shared;
+use crate::control::netmap::refusal::NetmapRefusal;
+use crate::control::refusal::Refusal;
+use crate::model::keys::{ConnKey, PortKey};
+use crate::model::policy::Caller;
+
+/// Rings of one connection.
+#[derive(Clone, Debug)]
+pub struct Lone {
+    /// Their key at the workers.
+    pub key: PortKey,
+    /// The name that was asked for.
+    pub name: PortName,
+    /// Region, user, memory and the one who holds it.
+    pub shared: Shared,
+}
+
+/// A port that somebody has open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// Its key.
+    pub key: PortKey,
+    /// Its user.
+    pub uid: u32,
+    /// The region of a port that netmap programs have bound.
+    pub region: Option<u16>,
+    /// For the end of a pipe, the other end.
+    pub peer: Option<PortKey>,
+}
+
+impl State {
+    /// What a connection has for itself.
+    #[must_use]
+    pub fn lone(&self, conn: ConnKey) -> Option<&Lone> {
+        self.lones.get(&conn)
+    }
+
+    /// Enters what the workers have made.
+    pub fn add_unswitched(&mut self, conn: ConnKey, lone: Lone) {
+        let before = self.lones.insert(conn, lone);
+        assert!(before.is_none(), "a connection binds once");
+    }
+
+    /// Removes it.
+    pub fn remove_unswitched(&mut self, conn: ConnKey) -> Option<Lone> {
+        self.lones.remove(&conn)
+    }
+
+    /// Whether the caller may have one more, with so much memory.
+    pub fn claim_unswitched(&self, caller: &Caller, memory: u64) -> Result<(), Refusal> {
+        self.claim_number(caller)?;
+        self.claim_memory(caller.uid, memory)
+    }
+
+    /// The port of this name, if somebody has it open and its frames pass a worker.
+    pub fn open(&self, name: &PortName) -> Result<Open, Refusal> {
+        let port = self.ports.get(name).ok_or_else(|| NetmapRefusal::NotOpen(name.clone()))?;
+        let held = port.holder.as_ref().filter(|holder| holder.ready);
+        let bound = port.bound.as_ref().filter(|it| it.ready && !it.holders.is_empty());
+        let peer = || Some(self.ports.get(&name.peer()?)?.key);
+        match (bound, held, port.kind) {
+            (Some(shared), _, _) => {
+                let region = Some(shared.mem_id);
+                Ok(Open { key: port.key, uid: shared.uid, region, peer: peer() })
+            }
+            (None, Some(holder), PortKind::Shm) => {
+                Ok(Open { key: port.key, uid: holder.uid, region: None, peer: None })
+            }
+            (None, Some(_), _) => Err(NetmapRefusal::NotMonitorable(name.clone()).into()),
+            (None, None, _) => Err(NetmapRefusal::NotOpen(name.clone()).into()),
+        }
+    }
+}

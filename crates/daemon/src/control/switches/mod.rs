@@ -1,0 +1,223 @@
+//! Switches: added, changed, deleted, listed.
+
+pub(super) mod multipart;
+pub mod refusal;
+
+use std::collections::HashMap;
+
+use protocol::name::{PortName, SwitchName};
+use protocol::{NewPorts, PageFrom, Reply, SwitchInfo, SwitchSpec};
+use switch::SwitchConfig;
+
+use super::{Control, count, page};
+use crate::control::datapath::Datapath;
+use crate::control::refusal::Refusal;
+use crate::control::state::{Gone, Switch, change_permissions};
+use crate::control::stats::counters;
+use crate::model::keys::SwitchKey;
+use crate::model::policy::{Access, Caller, Permissions};
+use crate::model::settings;
+use crate::model::steering::Steering;
+use refusal::SwitchRefusal;
+
+impl<D: Datapath> Control<D> {
+    pub(super) fn switch_add(
+        &mut self,
+        caller: &Caller,
+        spec: &SwitchSpec,
+    ) -> Result<Reply, Refusal> {
+        match self.state.find_switch(&spec.switch) {
+            None => {}
+            Some(switch) if switch.persistent || spec.switch.is_interface() => {
+                return Err(SwitchRefusal::Exists(spec.switch.clone()).into());
+            }
+            Some(_) => return self.switch_keep(caller, spec),
+        }
+        let config = settings::change_switch(SwitchConfig::default(), &spec.settings)?;
+        self.state.claim_switch(caller, config.fdb_capacity)?;
+        let mine = self.new_permissions(caller);
+        let permissions = change_permissions(mine, caller, &spec.settings)?;
+        let steering = self.wanted_steering(&spec.switch, &spec.settings)?;
+        self.make_switch(&spec.switch, true, permissions, config, None)?;
+        let switch = self.state.switch_mut(&spec.switch).expect("made just now");
+        switch.new_ports = spec.settings.new_ports.unwrap_or_default();
+        switch.steering = steering.unwrap_or_default();
+        self.refresh_forwarding(&spec.switch);
+        Ok(Reply::Done)
+    }
+
+    /// A switch that came with its first port stays from now on.
+    fn switch_keep(&mut self, caller: &Caller, spec: &SwitchSpec) -> Result<Reply, Refusal> {
+        self.switch_set(caller, spec)?;
+        self.state.switch_mut(&spec.switch).expect("it was there just now").persistent = true;
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn switch_set(
+        &mut self,
+        caller: &Caller,
+        spec: &SwitchSpec,
+    ) -> Result<Reply, Refusal> {
+        let switch = self.state.switch(caller, &spec.switch, Access::Manage)?;
+        let key = switch.key;
+        let permissions = change_permissions(switch.permissions, caller, &spec.settings)?;
+        let config = settings::change_switch(switch.config, &spec.settings)?;
+        self.check_capacity(&spec.switch, config)?;
+        self.check_forwarding(&spec.switch, config)?;
+        let steering = self.wanted_steering(&spec.switch, &spec.settings)?;
+        let more = config.fdb_capacity.saturating_sub(switch.config.fdb_capacity);
+        self.state.claim_addresses(switch.permissions.owner, more)?;
+        if config != switch.config {
+            self.datapath.set_switch(key, config)?;
+        }
+        let switch = self.state.switch_mut(&spec.switch).expect("it was there just now");
+        switch.permissions = permissions;
+        switch.config = config;
+        switch.new_ports = spec.settings.new_ports.unwrap_or(switch.new_ports);
+        if let Some(steering) = steering {
+            switch.steering = steering;
+        }
+        self.refresh_forwarding(&spec.switch);
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn switch_del(
+        &mut self,
+        caller: &Caller,
+        name: &SwitchName,
+    ) -> Result<Reply, Refusal> {
+        self.state.switch(caller, name, Access::Manage)?;
+        let ports: Vec<PortName> = self.state.ports_of(name).map(|(n, _)| n.clone()).collect();
+        for port in ports {
+            self.drop_port(&port);
+        }
+        if let Some(key) = self.state.remove_switch(name) {
+            self.datapath.del_switch(key);
+        }
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn new_permissions(&self, caller: &Caller) -> Permissions {
+        Permissions { owner: caller.uid, group: caller.gid, mode: self.defaults.switch_mode }
+    }
+
+    pub(super) fn make_switch(
+        &mut self,
+        name: &SwitchName,
+        persistent: bool,
+        permissions: Permissions,
+        config: SwitchConfig,
+        beside: Option<SwitchKey>,
+    ) -> Result<SwitchKey, Refusal> {
+        let key = SwitchKey(self.state.new_key());
+        self.datapath.add_switch(key, config, beside)?;
+        let (new_ports, steering) = (NewPorts::Any, Steering::default());
+        let switch = Switch {
+            key,
+            persistent,
+            permissions,
+            new_ports,
+            config,
+            steering,
+            planner: None,
+            listed: None,
+        };
+        self.state.add_switch(name.clone(), switch);
+        Ok(key)
+    }
+
+    /// The switch of an attach or of a new port, made if there is none. The caller's right to it
+    /// has been checked.
+    pub(super) fn find_or_make(
+        &mut self,
+        caller: &Caller,
+        name: &SwitchName,
+    ) -> Result<SwitchKey, Refusal> {
+        if let Some(switch) = self.state.switch_mut(name) {
+            return Ok(switch.key);
+        }
+        let permissions = self.new_permissions(caller);
+        // One descriptor may hold both sides of an interface, and rings one worker's doorbell.
+        let other_side = name.other_side().and_then(|other| self.state.find_switch(&other));
+        let beside = other_side.map(|switch| switch.key);
+        self.make_switch(name, false, permissions, settings::new_switch(name), beside)
+    }
+
+    /// Tells the workers what went away, and keeps the counters of a port that stays.
+    pub(super) fn settle(&mut self, name: &PortName, gone: &Gone) {
+        if let Some(key) = gone.port {
+            self.notes.polled.remove(&key);
+            let last = self.datapath.detach(key, name);
+            if let Some(uplink) = self.notes.uplinks.remove(&key) {
+                self.datapath.detach(uplink, name);
+            }
+            if let Some(port) = self.state.port_mut(name) {
+                let past = port.past.get_or_insert_with(|| counters::none(name.clone()).into());
+                counters::add(past, &last);
+            }
+        }
+        self.refresh_port(name);
+        if let Some(pipe) = gone.pipe {
+            self.datapath.del_pipe(pipe);
+        }
+        for switch in gone.patch.into_iter().chain(gone.switch) {
+            self.datapath.del_switch(switch);
+        }
+        if let Some(region) = gone.region {
+            self.datapath.drop_region(region);
+        }
+        self.refresh_groups();
+    }
+}
+
+/// Listings.
+impl<D: Datapath> Control<D> {
+    pub(super) fn switch_list(&mut self, caller: &Caller, from: &PageFrom) -> Reply {
+        let from = from.from.as_deref().unwrap_or("");
+        let datapath = &mut self.datapath;
+        let mut ports: HashMap<&SwitchName, usize> = HashMap::new();
+        for (port, _) in self.state.ports() {
+            *ports.entry(port.switch()).or_default() += 1;
+        }
+        let visible = self.state.switches_from(from).filter(|(name, _)| !name.is_interface());
+        let visible = visible.filter(|(_, s)| s.permissions.allow(caller, Access::Look));
+        Reply::Switches(page(visible.map(|(name, switch)| {
+            let ports = ports.get(name).copied().unwrap_or(0);
+            (name.to_string(), switch_info(datapath, name, switch, ports))
+        })))
+    }
+
+    pub(super) fn switch_show(
+        &mut self,
+        caller: &Caller,
+        name: &SwitchName,
+    ) -> Result<Reply, Refusal> {
+        let switch = self.state.switch(caller, name, Access::Look)?;
+        let ports = self.state.ports_of(name).count();
+        Ok(Reply::Switch(switch_info(&mut self.datapath, name, switch, ports)))
+    }
+}
+
+fn switch_info<D: Datapath>(
+    datapath: &mut D,
+    name: &SwitchName,
+    switch: &Switch,
+    ports: usize,
+) -> SwitchInfo {
+    let (entries, fdb) = datapath.fdb_count(switch.key);
+    SwitchInfo {
+        switch: name.clone(),
+        persistent: switch.persistent,
+        forwarding: switch.config.forwarding.to_string(),
+        age_s: u32::try_from(switch.config.ageing_ms / 1000).unwrap_or(u32::MAX),
+        fdb_capacity: count(switch.config.fdb_capacity),
+        owner: switch.permissions.owner,
+        group: switch.permissions.group,
+        mode: switch.permissions.mode,
+        new_ports: switch.new_ports,
+        ports: count(ports),
+        fdb_entries: count(entries),
+        fdb,
+        worker: datapath.worker_of(switch.key),
+    }
+}

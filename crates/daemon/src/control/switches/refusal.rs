@@ -1,0 +1,48 @@
+//! The reason is a switch or its forwarding database.
+
+use packet::MacAddr;
+use protocol::ErrorCode;
+use protocol::name::SwitchName;
+use thiserror::Error;
+
+/// What is wrong with the switch, or with an entry of its forwarding database.
+#[derive(Debug, Error)]
+pub enum SwitchRefusal {
+    /// No switch has this name.
+    #[error("no switch {0}; see: uvala switch list")]
+    Missing(SwitchName),
+    /// Another switch has this name.
+    #[error("switch {0} exists already; change it with: uvala switch set {0}")]
+    Exists(SwitchName),
+    /// The forwarding database has no such entry.
+    #[error("no entry {mac} in VLAN {vlan} of {switch}; see: uvala fdb list {switch}")]
+    NoFdbEntry {
+        /// The switch.
+        switch: SwitchName,
+        /// The address.
+        mac: MacAddr,
+        /// The VLAN.
+        vlan: u16,
+    },
+    /// The forwarding database is full of static entries.
+    #[error(
+        "{switch} holds {have} addresses, all static; for more: uvala switch set {switch} \
+         --fdb-capacity N"
+    )]
+    FdbFull {
+        /// The switch.
+        switch: SwitchName,
+        /// Capacity of the database.
+        have: usize,
+    },
+}
+
+impl SwitchRefusal {
+    pub(in crate::control) fn code(&self) -> ErrorCode {
+        match self {
+            Self::Missing(_) | Self::NoFdbEntry { .. } => ErrorCode::NotFound,
+            Self::Exists(_) => ErrorCode::Exists,
+            Self::FdbFull { .. } => ErrorCode::NoMemory,
+        }
+    }
+}
