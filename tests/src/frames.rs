@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use packet::build::{ethernet, ethernet_header};
+use packet::ethernet::ETHERNET_HEADER as ETHERNET;
 use serde::{Deserialize, Serialize};
 
 use crate::Random;
@@ -13,10 +15,9 @@ pub type Mac = [u8; 6];
 pub const BROADCAST: Mac = [0xff; 6];
 /// Shortest frame that can name its stream and number: Ethernet header, stream, number.
 pub const NAMED_MIN: usize = ETHERNET + 4 + 8;
-const ETHERNET: usize = 14;
 /// IEEE 802 local experimental.
-const NAMED: [u8; 2] = [0x88, 0xb5];
-const ANNOUNCEMENT: [u8; 2] = [0x88, 0xb6];
+const NAMED: u16 = 0x88b5;
+const ANNOUNCEMENT: u16 = 0x88b6;
 
 /// The address of stream, or station, `number`.
 #[must_use]
@@ -28,9 +29,7 @@ pub fn mac(number: u32) -> Mac {
 /// The frame number `seq` of a stream, `len` bytes long.
 pub fn fill(frame: &mut Vec<u8>, to: Mac, stream: u32, seq: u64, len: usize) {
     frame.clear();
-    frame.extend_from_slice(&to);
-    frame.extend_from_slice(&mac(stream));
-    frame.extend_from_slice(&NAMED);
+    frame.extend_from_slice(&ethernet_header(to, mac(stream), NAMED));
     if len >= NAMED_MIN {
         frame.extend_from_slice(&stream.to_be_bytes());
         frame.extend_from_slice(&seq.to_be_bytes());
@@ -48,9 +47,7 @@ pub fn fill(frame: &mut Vec<u8>, to: Mac, stream: u32, seq: u64, len: usize) {
 /// A frame by which a switch learns where station `number` is; receivers pass over it.
 #[must_use]
 pub fn announcement(number: u32) -> Vec<u8> {
-    let mut frame = [&BROADCAST[..], &mac(number), &ANNOUNCEMENT].concat();
-    frame.resize(60, 0);
-    frame
+    ethernet(BROADCAST, mac(number), ANNOUNCEMENT, &[0; 46])
 }
 
 /// What a receiver saw.
@@ -83,7 +80,7 @@ impl Tally {
     /// Looks at a frame that has arrived. `Some`: it belongs to this stream.
     pub fn count(&mut self, frame: &[u8], scratch: &mut Vec<u8>) -> Option<u32> {
         let Some((to, stream, seq)) = named(frame) else {
-            self.foreign += u64::from(frame.get(12..14) != Some(&ANNOUNCEMENT));
+            self.foreign += u64::from(frame.get(12..14) != Some(&ANNOUNCEMENT.to_be_bytes()));
             return None;
         };
         fill(scratch, to, stream, seq, frame.len());
@@ -148,7 +145,7 @@ fn named(frame: &[u8]) -> Option<(Mac, u32, u64)> {
     let (stream, rest) = rest.split_first_chunk()?;
     let to = *ethernet.first_chunk()?;
     let stream = u32::from_be_bytes(*stream);
-    let ours = ethernet[12..] == NAMED && ethernet[6..12] == mac(stream);
+    let ours = ethernet[12..] == NAMED.to_be_bytes() && ethernet[6..12] == mac(stream);
     ours.then_some((to, stream, u64::from_be_bytes(*rest.first_chunk()?)))
 }
 

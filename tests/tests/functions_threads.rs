@@ -8,6 +8,7 @@ use harness::chain::{audit, command, configuration, functions};
 use harness::daemon::{Daemon, Setup};
 use harness::process::{Owned, Scratch, outcome};
 use harness::wait;
+use packet::build;
 use protocol::{ErrorCode, FunctionInfo};
 use rustix::process::Signal;
 
@@ -236,13 +237,9 @@ const HOST: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
 
 /// An UDP packet of a flow, from 10.0.1.2 to 10.0.2.2.
 fn packet(flow: u8) -> Vec<u8> {
-    let mut ip = vec![0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 1, 2, 10, 0, 2, 2];
-    let words = ip.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
-    let sum = words.sum::<u32>();
-    let sum = !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
-    ip[10..12].copy_from_slice(&sum.to_be_bytes());
-    let udp = [0, flow, 0, 9, 0, 26, 0, 0];
-    [&ROUTER[..], &[2, 0, 0, 0, 0, 0xa], &[8, 0], &ip, &udp, &[0; 18]].concat()
+    let udp = build::udp(flow.into(), 9, &[0; 18]);
+    let ip = build::ipv4(17, [10, 0, 1, 2].into(), [10, 0, 2, 2].into(), &udp);
+    build::ethernet(ROUTER, [2, 0, 0, 0, 0, 0xa], 0x0800, &ip)
 }
 
 /// The answer to a question that is about 10.0.2.2.

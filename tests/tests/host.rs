@@ -8,6 +8,7 @@ use harness::frames::{BROADCAST, mac};
 use harness::net::{Namespace, ip, tcp, udp};
 use harness::netmap::Descriptor;
 use harness::wait;
+use packet::{MacAddr, build};
 use protocol::{
     Address, Bind, ErrorCode, HostIf, HostIfInfo, HostRings, InterfaceAttach, InterfaceRequest,
     LinkState, PortAdd, PortKind, PortRef, PortRequest, PortSettings, Request,
@@ -122,8 +123,9 @@ fn the_host_has_an_address_on_the_switch_and_answers_programs() {
 }
 
 fn arp(from: &[u8; 6], sender: [u8; 4], target: [u8; 4]) -> Vec<u8> {
-    let mut frame = [&BROADCAST[..], from, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
-    frame.extend([&from[..], &sender, &[0; 6], &target].concat());
+    let from = MacAddr::new(*from);
+    let request = build::arp(1, (from, sender.into()), (MacAddr::ZERO, target.into()));
+    let mut frame = build::ethernet(BROADCAST, from, 0x0806, &request);
     frame.resize(60, 0);
     frame
 }

@@ -9,6 +9,9 @@
 //! first bytes, so that a byte of another frame, an old frame, or a piece that is missing cannot
 //! pass. Loops over whole words keep a sender and a receiver at the speed of the memory.
 
+use packet::build::ethernet_header;
+use packet::ethernet::ETHERNET_HEADER;
+
 /// The Ethernet type for local experiments (IEEE 802, 88B5).
 pub const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 
@@ -21,9 +24,8 @@ pub const SHORTEST: usize = 24;
 /// The header of frames between two of our addresses.
 pub fn header(to: [u8; 6], from: [u8; 6]) -> [u8; HEADER] {
     let mut header = [0; HEADER];
-    header[..6].copy_from_slice(&to);
-    header[6..12].copy_from_slice(&from);
-    header[12..14].copy_from_slice(&ETHERTYPE);
+    let ethertype = u16::from_be_bytes(ETHERTYPE);
+    header[..ETHERNET_HEADER].copy_from_slice(&ethernet_header(to, from, ethertype));
     header
 }
 

@@ -1,13 +1,71 @@
-//! Frames and packets that a function or a test sends, written from their fields.
+//! Frames, packets and headers that a function, a benchmark or a test sends, written from their
+//! fields. The functions that return an array allocate nothing, and may run for every frame.
 
 use std::net::Ipv4Addr;
 
 use crate::checksum::checksum;
+use crate::ethernet::ETHERNET_HEADER;
 use crate::ipv4::IPV4_HEADER;
 use crate::mac::MacAddr;
 
 /// The length of an ARP packet for IPv4.
 pub const ARP_LEN: usize = 28;
+/// The length of a UDP header.
+pub const UDP_HEADER: usize = 8;
+/// The flag of an IPv4 header that forbids routers to fragment the packet.
+pub const DONT_FRAGMENT: u16 = 0x4000;
+
+/// The header of an Ethernet frame without a VLAN tag.
+#[inline]
+#[must_use]
+pub fn ethernet_header(
+    dst: impl Into<MacAddr>,
+    src: impl Into<MacAddr>,
+    ethertype: u16,
+) -> [u8; ETHERNET_HEADER] {
+    let mut header = [0; ETHERNET_HEADER];
+    header[..6].copy_from_slice(&dst.into().octets());
+    header[6..12].copy_from_slice(&src.into().octets());
+    header[12..].copy_from_slice(&ethertype.to_be_bytes());
+    header
+}
+
+/// The header of an IPv4 packet without options, in front of a payload of `len` bytes. `fragment`
+/// holds the flags and the fragment offset: 0 or [`DONT_FRAGMENT`] for a whole packet.
+#[inline]
+#[must_use]
+pub fn ipv4_header(
+    protocol: u8,
+    fragment: u16,
+    (src, dst): (Ipv4Addr, Ipv4Addr),
+    len: usize,
+) -> [u8; IPV4_HEADER] {
+    let [high, low] = be16(IPV4_HEADER + len);
+    let [flags, offset] = fragment.to_be_bytes();
+    let mut header = [0; IPV4_HEADER];
+    header[..10].copy_from_slice(&[0x45, 0, high, low, 0, 0, flags, offset, 64, protocol]);
+    header[12..16].copy_from_slice(&src.octets());
+    header[16..].copy_from_slice(&dst.octets());
+    let sum = checksum(&header).to_be_bytes();
+    header[10..12].copy_from_slice(&sum);
+    header
+}
+
+/// The header of a UDP datagram with a payload of `len` bytes, without a checksum.
+#[inline]
+#[must_use]
+pub fn udp_header(source: u16, destination: u16, len: usize) -> [u8; UDP_HEADER] {
+    let [a, b] = source.to_be_bytes();
+    let [c, d] = destination.to_be_bytes();
+    let [high, low] = be16(UDP_HEADER + len);
+    [a, b, c, d, high, low, 0, 0]
+}
+
+/// A length in network order; the greatest, if it has no room in 16 bits.
+#[inline]
+fn be16(len: usize) -> [u8; 2] {
+    u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes()
+}
 
 /// An Ethernet frame.
 #[must_use]
@@ -17,7 +75,7 @@ pub fn ethernet(
     ethertype: u16,
     payload: &[u8],
 ) -> Vec<u8> {
-    [&dst.into().octets()[..], &src.into().octets(), &ethertype.to_be_bytes()[..], payload].concat()
+    [&ethernet_header(dst, src, ethertype)[..], payload].concat()
 }
 
 /// An ARP packet for IPv4. The operation is 1 for a request and 2 for a reply.
@@ -30,13 +88,13 @@ pub fn arp(operation: u8, from: (MacAddr, Ipv4Addr), to: (MacAddr, Ipv4Addr)) ->
 /// An IPv4 packet without options.
 #[must_use]
 pub fn ipv4(protocol: u8, src: Ipv4Addr, dst: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
-    let len = u16::try_from(IPV4_HEADER + payload.len()).unwrap_or(u16::MAX).to_be_bytes();
-    let mut packet = vec![0x45, 0, len[0], len[1], 0, 0, 0, 0, 64, protocol, 0, 0];
-    packet.extend(src.octets().iter().chain(&dst.octets()));
-    let sum = checksum(&packet).to_be_bytes();
-    packet[10..12].copy_from_slice(&sum);
-    packet.extend(payload);
-    packet
+    [&ipv4_header(protocol, 0, (src, dst), payload.len())[..], payload].concat()
+}
+
+/// A UDP datagram without a checksum.
+#[must_use]
+pub fn udp(source: u16, destination: u16, payload: &[u8]) -> Vec<u8> {
+    [&udp_header(source, destination, payload.len())[..], payload].concat()
 }
 
 /// An ICMP error that quotes a packet.

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use client::nf::{self, Action, Frame, Made};
 use client::{Port, Rx, Tx};
+use packet::{EtherType, build};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::ends::{PATIENCE, SENDER, million};
@@ -149,20 +150,12 @@ impl Look {
     }
 }
 
-/// A UDP packet from 10.0.1.2 to 10.0.2.2, whose header's sum does not know the ports.
+/// A UDP packet from 10.0.1.2 to 10.0.2.2. It has no UDP checksum, so that the ports can change.
 fn packet(to: [u8; 6]) -> [u8; 60] {
-    let mut frame = [0; 60];
-    frame[..6].copy_from_slice(&to);
-    frame[6..12].copy_from_slice(&address(SENDER));
-    frame[12..34].copy_from_slice(&[
-        8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 1, 2, 10, 0, 2, 2,
-    ]);
-    let sum: u32 =
-        frame[14..34].chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
-    let sum = u16::try_from((sum & 0xffff) + (sum >> 16)).expect("a short header");
-    frame[24..26].copy_from_slice(&(!sum).to_be_bytes());
-    frame[36..40].copy_from_slice(&[0x10, 0, 0, 26]);
-    frame
+    let udp = build::udp(0, 0x1000, &[0; 18]);
+    let ipv4 = build::ipv4(17, [10, 0, 1, 2].into(), [10, 0, 2, 2].into(), &udp);
+    let frame = build::ethernet(to, address(SENDER), EtherType::IPV4.0, &ipv4);
+    frame.try_into().expect("60 bytes")
 }
 
 /// Passes frames on until it is ended: one function, or all of them.
@@ -313,9 +306,9 @@ impl Source {
 
 /// Tells the router which station has an address: an answer that it did not ask for.
 fn say_address(port: &mut Port, number: u8, own: [u8; 4], router: [u8; 4]) -> Result<()> {
-    let head = [&ROUTER[..], &address(number), &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2]].concat();
-    let ends = [&address(number)[..], &own, &ROUTER, &router].concat();
-    let mut frame = [head, ends].concat();
+    let from = address(number);
+    let arp = build::arp(2, (from.into(), own.into()), (ROUTER.into(), router.into()));
+    let mut frame = build::ethernet(ROUTER, from, EtherType::ARP.0, &arp);
     frame.resize(60, 0);
     port.send(&frame)?;
     port.drain(Some(PATIENCE))?;

@@ -13,7 +13,9 @@
 //! words add up by multiplication, and no frame's payload is ever summed byte by byte, neither by
 //! who writes it nor by who checks it.
 
-use packet::checksum::{Sum, checksum};
+use packet::EtherType;
+use packet::build::{DONT_FRAGMENT, UDP_HEADER, ethernet_header, ipv4_header, udp_header};
+use packet::checksum::Sum;
 
 use super::values::{Endpoints, MacRange};
 
@@ -30,7 +32,7 @@ const UDP: usize = 34;
 const PAYLOAD: usize = 42;
 const HEAD: usize = 44;
 const ADDRESSES: usize = 12;
-const IPV4: [u8; 2] = [0x08, 0x00];
+const IPV4: u16 = EtherType::IPV4.0;
 /// What an 802.1Q tag begins with.
 const DOT1Q: [u8; 2] = [0x81, 0x00];
 const UDP_PROTOCOL: u8 = 17;
@@ -156,21 +158,14 @@ impl Plan {
 
     /// The head of the `n`-th frame.
     fn head(&self, n: u64) -> Head {
+        let payload = self.length - self.tag() - PAYLOAD;
+        let ends = (self.source.ip_at(n), self.destination.ip_at(n));
         let mut bytes = [0; HEAD];
-        bytes[..6].copy_from_slice(&self.to.0.at(n).to_be_bytes()[2..]);
-        bytes[6..12].copy_from_slice(&self.from.0.at(n).to_be_bytes()[2..]);
-        bytes[12..14].copy_from_slice(&IPV4);
-        // Version and header length, no service class; the length; no fragments; time to live.
-        bytes[14..16].copy_from_slice(&[0x45, 0]);
-        bytes[16..18].copy_from_slice(&be16(self.length - self.tag() - ETHERNET));
-        bytes[20..24].copy_from_slice(&[0x40, 0, 64, UDP_PROTOCOL]);
-        bytes[26..30].copy_from_slice(&self.source.ip.at(n).to_be_bytes()[4..]);
-        bytes[30..34].copy_from_slice(&self.destination.ip.at(n).to_be_bytes()[4..]);
-        let checksum = checksum(&bytes[ETHERNET..UDP]);
-        bytes[24..26].copy_from_slice(&checksum.to_be_bytes());
-        bytes[34..36].copy_from_slice(&self.source.port.at(n).to_be_bytes()[6..]);
-        bytes[36..38].copy_from_slice(&self.destination.port.at(n).to_be_bytes()[6..]);
-        bytes[38..40].copy_from_slice(&be16(self.length - self.tag() - UDP));
+        bytes[..ETHERNET].copy_from_slice(&ethernet_header(self.to.at(n), self.from.at(n), IPV4));
+        let ipv4 = ipv4_header(UDP_PROTOCOL, DONT_FRAGMENT, ends, UDP_HEADER + payload);
+        bytes[ETHERNET..UDP].copy_from_slice(&ipv4);
+        let ports = (self.source.port_at(n), self.destination.port_at(n));
+        bytes[UDP..PAYLOAD].copy_from_slice(&udp_header(ports.0, ports.1, payload));
         bytes[PAYLOAD..].copy_from_slice(&MAGIC);
         Head { bytes, sum: udp_sum(&bytes) }
     }
@@ -219,7 +214,7 @@ fn read(frame: &[u8]) -> Seen {
 #[inline(always)]
 fn read_bytes(frame: &[u8]) -> Seen {
     let is_ours = frame.len() >= SHORTEST
-        && frame[12..14] == IPV4
+        && frame[12..14] == IPV4.to_be_bytes()
         && frame[23] == UDP_PROTOCOL
         && frame[PAYLOAD..HEAD] == MAGIC;
     if !is_ours {
@@ -251,7 +246,8 @@ fn read_bytes(frame: &[u8]) -> Seen {
 pub fn turn_around(frame: &mut [u8], own: [u8; 6]) {
     let tag = if tag_of(frame).is_some() { TAG } else { 0 };
     let inner = &frame[tag.min(frame.len())..];
-    let is_udp = inner.len() >= PAYLOAD && inner[12..14] == IPV4 && inner[23] == UDP_PROTOCOL;
+    let is_udp =
+        inner.len() >= PAYLOAD && inner[12..14] == IPV4.to_be_bytes() && inner[23] == UDP_PROTOCOL;
     let fields = [(0, 6), (tag + 26, 4), (tag + 34, 2)];
     let count = if is_udp { fields.len() } else { 1 };
     for &(at, len) in &fields[..count] {

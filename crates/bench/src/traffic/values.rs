@@ -44,6 +44,13 @@ impl MacRange {
     pub fn one(mac: MacAddr) -> Self {
         Self(Span { first: mac_number(mac), count: 1 })
     }
+
+    /// The address of the `n`-th turn.
+    #[inline]
+    pub fn at(self, n: u64) -> MacAddr {
+        let [_, _, octets @ ..] = self.0.at(n).to_be_bytes();
+        MacAddr::new(octets)
+    }
 }
 
 impl FromStr for MacRange {
@@ -68,6 +75,22 @@ pub struct Endpoints {
     pub ip: Span,
     /// Ports.
     pub port: Span,
+}
+
+impl Endpoints {
+    /// The address of the `n`-th turn.
+    #[inline]
+    pub fn ip_at(self, n: u64) -> Ipv4Addr {
+        let [.., a, b, c, d] = self.ip.at(n).to_be_bytes();
+        Ipv4Addr::new(a, b, c, d)
+    }
+
+    /// The port of the `n`-th turn.
+    #[inline]
+    pub fn port_at(self, n: u64) -> u16 {
+        let [.., high, low] = self.port.at(n).to_be_bytes();
+        u16::from_be_bytes([high, low])
+    }
 }
 
 impl FromStr for Endpoints {
