@@ -1,23 +1,23 @@
-//! What is to be known of chains, services and rules, and how a worker comes to know it.
+//! Plans of chains, services and rules, and the tables that a worker makes its own.
 //!
 //! # Theory of operation
 //!
 //! ```text
 //!   control                                         worker, between two batches
-//!   Plan ──► Planner::next ──► Tables ────────────► Steering::set: takes them for its own
-//!            knows the last          ◄───────────── and gives back what it had
+//!   Plan ──► Planner::next ──► Tables ────────────► Steering::set: exchanges its tables
+//!            keeps the last          ◄───────────── and gives back the old ones
 //! ```
 //!
-//! A worker that changes its tables moves no frames, so what takes long is done by others. A
-//! [`Planner`] puts rules in order, makes them ready to be compared, and weighs the buckets of
-//! services, where they are not as they were; what the worker had is freed by who gets it back.
-//! Only when an instance goes or stalls does the worker weigh buckets itself, that one's: its flows
-//! are the others' from the next frame on.
+//! A worker that changes its tables forwards no frames meanwhile, so the control thread does what
+//! takes long. A [`Planner`] sorts the rules, builds the classifier, and weighs the buckets of
+//! services that have changed; the control thread frees the old tables. The worker weighs buckets
+//! itself only when an instance goes or stalls, and only those of that instance: the other
+//! instances get its flows from the next frame on.
 //!
-//! What only the worker knows stays with it. Counters of rules lie in places, which the planner
-//! gives to rules as long as they are there; the worker clears those of rules that are new. An
-//! instance that stays keeps what was delivered to it, and its flows. What was found for flows is
-//! forgotten by a new epoch of the [cache](super::cache), whatever its size.
+//! Counters stay with the worker. The planner gives each rule a place for its counters, as long as
+//! the rule exists; the worker clears the places of new rules. An instance that stays keeps its
+//! counters and its flows. A new epoch of the [cache](super::cache) forgets the verdicts of all
+//! flows, whatever the size of the cache.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,7 +48,7 @@ pub struct Chain {
 /// Where frames leave a chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Out {
-    /// Where their addresses are.
+    /// By the bridge, to the port of their destination address.
     #[default]
     Address,
     /// By a port.
@@ -72,16 +72,16 @@ impl ServicePlan {
     }
 }
 
-/// All that is to be known. Numbers are indexes; a number that is not in use is `None`.
+/// All chains, services and rules of a switch. Numbers are indexes; an unused number is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Services.
     pub services: Vec<Option<ServicePlan>>,
     /// Chains.
     pub chains: Vec<Option<Chain>>,
-    /// Chains as they were, by their numbers, at most [`PAST`].
+    /// Former orders of chains, by the numbers of the chains, at most [`PAST`].
     pub past: Vec<(u8, Chain)>,
-    /// Rules, in any order, at most [`RULES_MAX`]; a number is one rule's.
+    /// Rules, in any order, at most [`RULES_MAX`], each with a number of its own.
     pub rules: Vec<Rule>,
     /// The chains of ports.
     pub ingress: Vec<(PortId, u8)>,
@@ -96,8 +96,8 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// What a worker needs to do as planned; `None`: it does so already. The tables are to reach
-    /// the worker, each before the next.
+    /// The tables of a plan; `None` if the worker has them already. Each result has to reach the
+    /// worker before the next.
     pub fn next(&mut self, mut plan: Plan) -> Option<Tables> {
         plan.services.truncate(NUMBERS);
         plan.chains.truncate(NUMBERS);
@@ -117,7 +117,7 @@ impl Planner {
         tables
     }
 
-    /// What the worker was told last.
+    /// The last plan.
     #[must_use]
     pub fn last(&self) -> Option<&Plan> {
         self.last.as_ref()
@@ -189,8 +189,8 @@ impl Plan {
         new.is_none_or(|new| new.order != old.order) || old.services.iter().any(is_shared)
     }
 
-    /// Has a service several instances, and perhaps had only one? A worker knows before control
-    /// that one has gone, so one that comes back was away.
+    /// Has a service several instances now, and perhaps had only one? A worker learns before
+    /// control that an instance has gone, so an instance that comes back counts as new.
     fn begins_to_share(&self, service: u8, last: &Self) -> bool {
         let [new, old] = [self, last].map(|plan| {
             let service = plan.services.get(usize::from(service)).and_then(Option::as_ref);
@@ -230,7 +230,7 @@ impl Plan {
         ports
     }
 
-    /// By number, those that are not as they were.
+    /// Services that have changed, by number.
     fn new_services(&self, last: &Self) -> Vec<Option<Service>> {
         let ready = |number: usize| {
             let [new, old] = [self, last].map(|plan| plan.services.get(number));
@@ -242,19 +242,19 @@ impl Plan {
     }
 }
 
-/// What a worker is to have, and in the end what it had.
+/// The tables of a worker: the new ones on the way to it, the old ones on the way back.
 pub struct Tables {
     roles: Box<[Role]>,
     ingress: Vec<PortId>,
-    /// By number; `None`: as it was.
+    /// Services by number; `None`: unchanged.
     services: Vec<Option<Service>>,
     chains: Vec<Option<Chain>>,
     past: Vec<(u8, Chain)>,
-    /// `None`: as they were.
+    /// `None`: unchanged.
     rules: Option<NewRules>,
-    /// Who waits because of all this.
+    /// Ports that wait because of the change.
     pauses: Vec<Pause>,
-    /// What was known of flows, where that has to be freed.
+    /// The flow cache of the worker, if the change made it obsolete.
     flows: Option<FlowCache>,
 }
 
@@ -267,14 +267,14 @@ impl Tables {
 
 struct NewRules {
     rules: Rules,
-    /// Places of counters that begin.
+    /// Places of the counters of new rules.
     fresh: Vec<u16>,
 }
 
 impl Steering {
-    /// Does as planned from the next frame on; `ports` are those that the switch has. What stays
-    /// keeps its counters, and instances that stay keep their flows. Returns what it had until
-    /// then, for a thread to free that moves no frames.
+    /// Uses these tables from the next frame on; `ports` are all ports of the switch. Chains, rules
+    /// and instances that stay keep their counters, and instances keep their flows. Returns the old
+    /// tables, for a thread to free that forwards no frames.
     #[must_use]
     pub fn set(
         &mut self,
@@ -299,7 +299,7 @@ impl Steering {
         self.begin_stats(&tables.chains);
         std::mem::swap(&mut self.chains, &mut tables.chains);
         std::mem::swap(&mut self.past, &mut tables.past);
-        // Where they are the same as before, what was found for flows stays.
+        // Where the rules are unchanged, the cached verdicts stay.
         if let Some(NewRules { rules, fresh }) = &mut tables.rules {
             std::mem::swap(&mut self.rules, rules);
             fresh.iter().for_each(|&place| self.counted[usize::from(place)] = Counters::default());
@@ -308,7 +308,7 @@ impl Steering {
         tables
     }
 
-    /// Has ports wait that are no functions.
+    /// Has ports wait, except those of functions.
     fn shut(&mut self, pauses: &mut Vec<Pause>, ports: impl Iterator<Item = PortId>, now: Now) {
         if !pauses.is_empty() {
             let ports = ports.filter(|&port| self.service_of(port).is_none()).collect();
@@ -318,7 +318,7 @@ impl Steering {
         }
     }
 
-    /// Chains that come are counted from now on.
+    /// Clears the counters of new chains.
     fn begin_stats(&mut self, chains: &[Option<Chain>]) {
         for (number, _) in chains.iter().enumerate().filter(|(_, chain)| chain.is_some()) {
             if self.chains.get(number).is_none_or(Option::is_none) {
@@ -327,8 +327,8 @@ impl Steering {
         }
     }
 
-    /// A port has gone. Its flows go to others from the next frame on: until the plan says so, too,
-    /// all of them would be lost.
+    /// A port has gone. If it was an instance, the other instances get its flows from the next
+    /// frame on, before the next plan arrives: until then they would all be lost.
     pub(crate) fn remove_port(&mut self, port: PortId) {
         self.ingress[port.index()] = false;
         self.pace.forget(port);

@@ -1,4 +1,4 @@
-//! What was counted of chains, rules and instances.
+//! Counters of chains, rules and instances.
 
 use packet::PortId;
 
@@ -12,50 +12,51 @@ use packet::metadata::Metadata;
 /// Counters of a chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChainStats {
-    /// Frames that were let in.
+    /// Frames that entered the chain.
     pub entered: u64,
-    /// Frames that were not let in or did not get through it, because of the chain and not of a
-    /// function's ring: [`DropReason::ChainFull`] is what was shed at the entrance.
+    /// Frames that the chain, not a function's ring, dropped at its entrance or on the way:
+    /// [`DropReason::ChainFull`] counts the load shed at the entrance.
     pub drops: Drops,
-    /// How often its entrances were opened while frames from before a change were still in it.
+    /// How often the gate opened the chain's entrances while frames from before a change were still
+    /// in the chain.
     pub early: u64,
 }
 
-/// What there is to say of an instance.
+/// The load of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InstanceReport {
     /// The port of the instance.
     pub port: PortId,
-    /// Frames that wait there.
+    /// Frames that wait in the instance's ring.
     pub waiting: u32,
-    /// How many have room.
+    /// Frames that the ring has room for.
     pub capacity: u32,
     /// Whether the instance has frames and reads none.
     pub stalled: bool,
 }
 
-/// What there is to say of it all.
+/// Counters of all chains and rules, and the load of all instances.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// By number.
+    /// Chains, by number.
     pub chains: Vec<ChainStats>,
-    /// By number of the rule.
+    /// Counters of rules, with the numbers of the rules.
     pub rules: Vec<(u32, Counters)>,
     /// Instances of services.
     pub instances: Vec<InstanceReport>,
-    /// What was asked of the flow cache.
+    /// Counters of the flow cache.
     pub cache: CacheStats,
 }
 
 impl Steering {
-    /// So many more frames, or fewer, were delivered on the next_hop of one that was asked for.
+    /// Corrects the frames sent to a function by `frames`, up or down.
     pub(crate) fn count_sent_on(&mut self, next_hop: &NextHop, frames: i64) {
         if let NextHop::Function(port, _) = next_hop {
             self.count_sent(*port, i32::try_from(frames).expect("a run is short"));
         }
     }
 
-    /// So many more frames, or fewer, entered the chain of one that was asked for.
+    /// Corrects the frames that entered the next hop's chain by `frames`, up or down.
     pub(crate) fn count_entered(&mut self, next_hop: &NextHop, frames: i64) {
         if let NextHop::Function(_, meta) = next_hop
             && let Some(stats) = self.chain_stats.get_mut(meta.chain())
@@ -64,7 +65,7 @@ impl Steering {
         }
     }
 
-    /// So many more frames, or fewer, were delivered to an instance than were meant for it.
+    /// Corrects the frames sent to an instance by `frames`, up or down.
     pub(crate) fn count_sent(&mut self, port: PortId, frames: i32) {
         let Some(service) = self.service_of(port) else { return };
         let instances = self.services[usize::from(service)].instances_mut();
@@ -73,34 +74,34 @@ impl Steering {
         }
     }
 
-    /// Frames with this mark end: in their chain, if they are in one.
+    /// Counts dropped frames with this metadata in their chain, if they are in one.
     pub(crate) fn count_ended(&mut self, mark: u64, reason: DropReason, frames: u32) {
         if let Some(meta) = Metadata::read(mark) {
             self.adjust_drops(meta.chain(), reason, frames.into());
         }
     }
 
-    /// So many more frames, or fewer, end in a chain than the one that was asked for.
+    /// Corrects a chain's drops by `frames`, up or down.
     pub(crate) fn adjust_drops(&mut self, chain: usize, reason: DropReason, frames: i64) {
         if let Some(stats) = self.chain_stats.get_mut(chain) {
             stats.drops.adjust(reason, frames);
         }
     }
 
-    /// Corrects the drops at the entrance of a port.
+    /// Corrects the drops of the chain that a port's frames enter.
     pub(crate) fn adjust_refused(&mut self, src: PortId, reason: DropReason, frames: i64) {
         if let Role::Ingress(chain) = self.roles[src.index()] {
             self.adjust_drops(chain.into(), reason, frames);
         }
     }
 
-    /// What there is to say.
+    /// All counters now.
     #[must_use]
     pub fn report(&self) -> Report {
         let instances = self.services.iter().flat_map(Service::instances);
         let instances = instances.map(|instance| InstanceReport {
             port: instance.port,
-            // What found no room since the last look is counted as waiting until the next.
+            // Frames without room since the last look count as waiting until the next one.
             waiting: instance.pending.min(instance.capacity),
             capacity: instance.capacity,
             stalled: instance.stalled,
