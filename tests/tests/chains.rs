@@ -571,7 +571,7 @@ fn who_is_refused_or_loses_frames_is_told_why_and_what_helps() {
     for (words, cure) in [
         ("chain add valenf x ids", "uvala port add PORT --service ids"),
         ("chain add valenf x fw,fw", "name it once"),
-        ("chain add valenf x fw@best", "neither hash nor least"),
+        ("chain add valenf x fw@best", "expected hash or least"),
         ("chain add valenf x fw,fw,fw,fw,fw,fw,fw,fw,fw", "1 to 8"),
         ("chain add valenf x fw --out z", "uvala port list"),
         ("chain add valenf x-y fw", "only letters, digits"),
@@ -580,7 +580,7 @@ fn who_is_refused_or_loses_frames_is_told_why_and_what_helps() {
         ("chain del valenf none", "uvala chain list valenf"),
         ("rule add valenf chain:none", "uvala chain list"),
         ("rule add valenf port:none --proto udp", "uvala port list"),
-        ("rule add valenf pass", "drop, forward, chain:NAME and port:NAME"),
+        ("rule add valenf pass", "drop, forward, chain:NAME or port:NAME"),
         ("rule add valenf drop --dport 1-100", "another priority"),
         ("rule add valenf drop --in b --dst 10.1.0.0/16", "higher priority, or delete one"),
         ("rule add valenf drop --dport 9-1", "such as 1000-1999"),
@@ -593,9 +593,9 @@ fn who_is_refused_or_loses_frames_is_told_why_and_what_helps() {
         assert_eq!(why.trim_end().lines().count(), 1, "{words}: {why:?}");
     }
     let (_, rules, _) = uvala("rule show valenf");
-    assert!(rules.contains("nobody holds port b: no frame comes by it"), "{rules}");
+    assert!(rules.contains("no client holds port b: no frame arrives there"), "{rules}");
     let (_, chains, _) = uvala("chain show valenf");
-    assert!(chains.contains("nobody runs fw"), "{chains}");
+    assert!(chains.contains("no process runs fw"), "{chains}");
     let open = |name: &str| daemon.options().rings(1).group("nf").open(name).unwrap();
     let (mut f0, mut a) = (open("valenf:f0"), open("valenf:a"));
     // An action out of range.

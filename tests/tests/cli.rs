@@ -593,7 +593,7 @@ fn a_machines_port_that_could_not_be_opened_says_why() {
     );
     let (shown, found) = (said(&["port", "show", port]), said(&["doctor"]));
     assert!(shown.contains("machine          closed"), "{shown}");
-    assert!(shown.contains("complaint        no directory for socket"), "{shown}");
+    assert!(shown.contains("last error       no directory for socket"), "{shown}");
     assert!(found.contains("vale0:vm1: the daemon could not open it: no directory"), "{found}");
     assert!(found.contains("uvala port del vale0:vm1"), "{found}");
 }
@@ -686,7 +686,7 @@ fn the_doctor_reads_what_monitors_were_told() {
     let idle = "PROBLEM  vale0:a: its machine does not use the shared memory m";
     finds(&format!("{memory} {card}"), &[idle, "cure: tell QEMU -numa node,memdev=m, too"]);
     let stream = "-netdev stream,id=n,addr.type=unix,addr.path=DIR/vale0:a.sock";
-    finds(stream, &["comes by -netdev stream, and the port is of kind vhost-user"]);
+    finds(stream, &["uses -netdev stream, but the port is of kind vhost-user"]);
     let stray = "-chardev socket,id=c,path=DIR/vale0:aa.sock";
     finds(stray, &["PROBLEM  vale0:aa: process", "uvala port add vale0:aa --kind vhost-user"]);
 }

@@ -80,7 +80,7 @@ fn workers_that_cannot_start_are_reported_with_what_to_do() {
         let (code, message) = run(Become::default(), &["--cpu", cpu]);
         assert_eq!(code, Some(i32::from(exit::BAD_CONFIG)), "{message}");
         assert!(message.contains(&format!("core {cpu} of --cpu")), "{message}");
-        assert!(message.contains("there are the cores 0"), "{message}");
+        assert!(message.contains("the daemon may use cores 0"), "{message}");
     }
 }
 

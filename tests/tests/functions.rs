@@ -172,7 +172,7 @@ fn a_firewall_and_a_router_stand_between_two_namespaces() {
             });
         });
         let shown = says(daemon, "chain show valenf");
-        assert!(shown.contains("nobody runs firewall"), "{shown}");
+        assert!(shown.contains("no process runs firewall"), "{shown}");
         let _again = start(daemon, &place, firewall);
         red.within(|| udp(blue, "10.0.2.2", 100));
         // The next version of the file has another name for the chain that its ports use.
@@ -216,7 +216,7 @@ fn apply_takes_what_a_daemon_starts_with_and_names_a_wrong_line() {
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
     let (status, said) = apply(TEXT);
-    assert!(status == Some(0) && said.contains("workers: in force when"), "{said}");
+    assert!(status == Some(0) && said.contains("workers: takes effect only when"), "{said}");
     for words in [
         "switch show valenf --json",
         "port show valenf:in --json",

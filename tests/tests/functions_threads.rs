@@ -124,7 +124,7 @@ fn each_thread_has_its_core_and_what_cannot_be_is_refused_before_anything_is_mad
         assert!(output.status.code() == Some(2) && said.contains(says), "{more}: {said}");
     }
     let (_, said) = refused(&daemon, &format!("{run} --threads 65"));
-    assert!(said.contains("64 instances, which is the most"), "{said}");
+    assert!(said.contains("64 instances, the limit"), "{said}");
     let (_, said) = refused(&daemon, &format!("{run} --threads 2 --instance 65535"));
     assert!(said.contains("65535"), "{said}");
     assert_eq!(daemon.ports(), ports, "nothing stays");

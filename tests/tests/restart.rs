@@ -192,7 +192,7 @@ fn a_change_that_cannot_be_written_is_an_error_until_it_can() {
         let output = daemon.uvala(args);
         let message = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(protocol::exit::NOT_KEPT.into()), "{message}");
-        assert!(message.contains("state/vale") && message.contains("not kept"), "{message}");
+        assert!(message.contains("state/vale") && message.contains("not saved"), "{message}");
     }
     // It holds, and it is written when that is possible, at the latest before the end.
     assert_eq!(daemon.port("vale0:a").unwrap().settings.isolated, Some(true));

@@ -51,7 +51,10 @@ pub enum StartError {
         error: Error,
     },
     /// A worker cannot be bound to a core.
-    #[error("core {core} of --cpu (workers.cpus) cannot be used; there are the cores {available}")]
+    #[error(
+        "core {core} of --cpu (workers.cpus) is not available; the daemon may use cores \
+         {available}"
+    )]
     Core {
         /// Number of the core.
         core: u32,

@@ -361,7 +361,7 @@ mod tests {
                 "limit 2 would never",
             ),
             ("limiter", limit("") + &limit(""), 4, "limit 2 would never"),
-            ("limiter", limit("match = {\nproto = \"x\" }"), 4, "proto \"x\" is none of"),
+            ("limiter", limit("match = {\nproto = \"x\" }"), 4, "proto \"x\": expected"),
             ("matcher", pattern("a", "drop") + &pattern("a", "count"), 4, "pattern 1 once more"),
             (
                 "matcher",

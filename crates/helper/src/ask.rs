@@ -29,7 +29,7 @@ pub enum HelperError {
     #[error("is not there; see helper in the daemon's configuration")]
     Missing,
     /// The daemon may not start or reach the helper.
-    #[error("is not for user {0}; let that user start it, or into the group of its socket")]
+    #[error("is closed to user {0}; let that user execute it, or join the group of its socket")]
     NotForUs(u32),
     /// The socket is stale.
     #[error(

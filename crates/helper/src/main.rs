@@ -63,8 +63,12 @@ fn main() -> ExitCode {
 
 fn serve(socket: BorrowedFd<'_>) -> Result<(Reply, OpenInterface), String> {
     let uid = caller(socket)?;
-    let request =
-        receive_request(socket).map_err(|error| format!("uvala-helper: no question: {error}"))?;
+    let request = receive_request(socket).map_err(|error| {
+        format!(
+            "uvala-helper: cannot read the request: \
+             {error}"
+        )
+    })?;
     let policy = Policy::load().map_err(|error| error.to_string())?;
     policy.judge(uid, &request).map_err(|error| error.to_string())?;
     let namespace = namespace::own().map_err(|error| format!("uvala-helper: /proc: {error}"))?;
@@ -146,7 +150,7 @@ fn explain(error: &HostError) -> String {
         return error.to_string();
     }
     let cure = if no_new_privs().unwrap_or(false) && !rustix::process::getuid().is_root() {
-        "who starts it has NoNewPrivileges=yes: let systemd start it, with helper = \
+        "the daemon runs with NoNewPrivileges=yes: let systemd start it, with helper = \
          \"/run/uvala-helper.sock\" (docs/host.md)"
             .to_owned()
     } else if rustix::process::getuid().is_root() {
@@ -159,7 +163,7 @@ fn explain(error: &HostError) -> String {
             place.display()
         )
     };
-    format!("uvala-helper has no rights to hand out; {cure}")
+    format!("uvala-helper has no capabilities; {cure}")
 }
 
 /// The capabilities of the helper.

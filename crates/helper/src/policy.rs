@@ -58,7 +58,7 @@ enum User {
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
     /// The file cannot be read.
-    #[error("uvala-helper: cannot read {0}: {1}; it says who may have which interface")]
+    #[error("uvala-helper: cannot read {0}: {1}; it says which user may have which interface")]
     Unreadable(&'static str, std::io::Error),
     /// Users other than root can write the file.
     #[error("uvala-helper: {0} must belong to root, and only root may write it")]
@@ -68,7 +68,7 @@ pub enum PolicyError {
     Nonsense(String),
     /// No rule allows the request.
     #[error(
-        "user {uid} may not have a {} on interface {}: {PATH} does not allow it",
+        "user {uid} may not have a port of kind {} on interface {}: {PATH} does not allow it",
         .kind.name(), .ifname.escape_debug()
     )]
     Forbidden {
@@ -218,7 +218,10 @@ mod tests {
         assert!(!may(1001, Kind::Tap, "tap0") && !may(0, Kind::Tap, "tap0"));
         assert!(!may(0, Kind::Xdp, "eth10") && !may(0, Kind::Xdp, ""));
         let refusal = policy.judge(7, &Request::plain(Kind::Xdp, "eth1")).unwrap_err().to_string();
-        assert!(refusal.contains("user 7 may not have a xdp on interface eth1"), "{refusal}");
+        assert!(
+            refusal.contains("user 7 may not have a port of kind xdp on interface eth1"),
+            "{refusal}"
+        );
         let nobody = Policy::parse("").unwrap();
         assert!(nobody.judge(0, &Request::plain(Kind::Tap, "tap0")).is_err());
     }

@@ -153,8 +153,8 @@ pub enum HostError {
     GroupLocked(String, String, usize),
     /// The helper reverted its changes before the daemon had made the port.
     #[error(
-        "interface {0} is as it was before, because the helper waited too long for its port; \
-         add it again"
+        "the helper reverted its change of interface {0}, because the daemon did not confirm the \
+         port in time; add the port again"
     )]
     PutBack(String),
     /// The helper refused, in its own words.
@@ -162,8 +162,8 @@ pub enum HostError {
     Helper(String),
     /// No network namespace has this name.
     #[error(
-        "no network namespace {0}; make one of that name: ip netns add {0}, or name another one, \
-         or a process in it, or its path"
+        "no network namespace {0}; create it with: ip netns add {0}, or give another name, a PID \
+         or a path"
     )]
     NoNamespace(String),
     /// No process has this number.

@@ -242,7 +242,7 @@ fn configure(spec: &TapSpec, is_new: bool) -> Result<(Interface, SavedState), Ho
     if let Some(mtu) = spec.mtu {
         saved.set_mtu(mtu).map_err(|errno| match errno {
             Errno::INVAL | Errno::RANGE => {
-                HostError::Mtu(name.to_owned(), mtu, "68 to 65521 is what a TAP takes")
+                HostError::Mtu(name.to_owned(), mtu, "a TAP takes 68 to 65521")
             }
             errno => failed("set the MTU")(errno),
         })?;

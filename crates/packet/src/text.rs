@@ -19,9 +19,10 @@ pub fn ethertype(text: &str) -> Result<EtherType, String> {
         "ipv4" => Ok(EtherType::IPV4),
         "ipv6" => Ok(EtherType::IPV6),
         "arp" => Ok(EtherType::ARP),
-        _ => number(text)
-            .map(EtherType)
-            .ok_or(format!("ethertype {text:?} is none of ipv4, ipv6, arp and 0x88cc")),
+        _ => number(text).map(EtherType).ok_or(format!(
+            "ethertype {text:?}: expected ipv4, ipv6, arp or a number such as \
+             0x88cc"
+        )),
     }
 }
 
@@ -35,7 +36,7 @@ pub fn protocol(text: &str) -> Result<u8, String> {
     let number = || text.parse().ok();
     named
         .or_else(number)
-        .ok_or(format!("proto {text:?} is none of tcp, udp, icmp, icmpv6, sctp, 0-255"))
+        .ok_or(format!("proto {text:?}: expected tcp, udp, icmp, icmpv6, sctp or 0 to 255"))
 }
 
 /// A network, or one address. An address with the length of its network is refused: who writes

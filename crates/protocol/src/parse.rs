@@ -29,7 +29,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
 /// # Errors
 /// The text is no whole number.
 pub fn number(text: &str) -> Result<u64, String> {
-    scaled(text).ok_or_else(|| format!("'{text}' is no number like 500, 10k or 1.5M"))
+    scaled(text).ok_or_else(|| format!("'{text}' is not a number such as 500, 10k or 1.5M"))
 }
 
 fn scaled(text: &str) -> Option<u64> {
@@ -91,7 +91,7 @@ pub fn number16(text: &str) -> Result<u16, String> {
 /// The text is no VLAN number.
 pub fn vlan(text: &str) -> Result<u16, String> {
     let vlan = text.parse().ok().filter(|vlan| (1..=4094).contains(vlan));
-    vlan.ok_or_else(|| format!("'{text}' is no VLAN: they are numbered 1 to 4094"))
+    vlan.ok_or_else(|| format!("'{text}' is not a VLAN ID, 1 to 4094"))
 }
 
 /// A time in seconds: `10`, `0.5`.
@@ -100,7 +100,7 @@ pub fn vlan(text: &str) -> Result<u16, String> {
 /// The text is no time.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    time.ok_or_else(|| format!("'{text}' is no time in seconds like 10 or 0.5"))
+    time.ok_or_else(|| format!("'{text}' is not a number of seconds such as 10 or 0.5"))
 }
 
 /// A time in [`seconds`] other than 0.

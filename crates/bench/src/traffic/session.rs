@@ -57,8 +57,8 @@ pub struct PortArgs {
     #[arg(long, value_name = "NAME", help_heading = "Port")]
     pub group: Option<String>,
 
-    /// Memory of the trust group if this port creates it, such as 64MiB: the user's quota is
-    /// charged for all of it, and not for the group's ports [default: the daemon's]
+    /// Memory of the trust group if this port creates it, such as 64MiB: all of it counts against
+    /// the user's quota, and the group's ports then cost nothing [default: the daemon's]
     #[arg(long, value_name = "SIZE", value_parser = parse::bytes, requires = "group",
           help_heading = "Port")]
     group_memory: Option<u64>,

@@ -178,8 +178,8 @@ fn check_port(port: &Port) -> Result<(), Error> {
 fn no_function(port: &Port) -> Error {
     let (name, switch) = (port.name(), port.name().switch());
     let why = format!(
-        "port {name} is no instance of a service in a switch that has chains, and functions \
-         elsewhere send frames round and round: uvala port set {name} --service NAME, uvala switch \
+        "port {name} is not an instance of a service in a switch with chains, so a function there \
+         would send frames in a loop: uvala port set {name} --service NAME, uvala switch \
          set {switch} --forwarding chain; then open it again"
     );
     ControlError::Refused(Failure::new(ErrorCode::Unsupported, why)).into()

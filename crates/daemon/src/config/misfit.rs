@@ -22,7 +22,7 @@ pub enum MisfitError {
     #[error(transparent)]
     Name(#[from] NameError),
     /// The port is the end of a pipe.
-    #[error("{0} is the end of a pipe; pipes come with their clients: take it out of the file")]
+    #[error("{0} is the end of a pipe; only a program can create it: remove it from the file")]
     Pipe(PortName),
     /// A service at a port of another kind than shm.
     #[error("{0}: only ports of kind shm run a service: remove `service`")]
@@ -38,19 +38,22 @@ pub enum MisfitError {
     Group(String),
     /// The memory of a trust group is above its owner's quota.
     #[error(
-        "memory of [group.{0}] is more than its owner, as any user, may have in all: {1} MiB \
-         (quota.memory); lower it, or raise the quota"
+        "memory of [group.{0}] exceeds quota.memory ({1} MiB), the limit of one user; lower it, or \
+         raise the quota"
     )]
     Unpayable(String, u64),
     /// Chains or rules are invalid.
     #[error("{0}: {1}")]
     Steering(SwitchName, String),
     /// Two instances of a service have one number.
-    #[error("instance {1} of service {0} is port {2} already: give it another number, or none")]
+    #[error(
+        "instance {1} of service {0} is port {2} already: choose another number, or leave it \
+         out"
+    )]
     Instance(String, u16, String),
     /// Two ports have one static address.
     #[error(
-        "{0} is on {one} and on {other}; an address has one port: take one out",
+        "{0} is on {one} and on {other}; remove one of the two",
         one = .1[0],
         other = .1[1]
     )]

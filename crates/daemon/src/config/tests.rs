@@ -98,7 +98,7 @@ fn test_chains_and_rules_that_cannot_be_meant_are_refused_with_their_line() {
     assert!(parse(&(chain("web", "\"fw\"") + "direct = false\n")).is_ok());
     for (bad, line, says) in [
         (chain("c", ""), 7, "vale0: chain c: it has 0 services"),
-        (chain("web", "\"r\""), 7, "two chains have one name, web;"),
+        (chain("web", "\"r\""), 7, "two chains are named web;"),
         ("[[switch.vale0.rule]]\nvlan = 3\n".to_owned(), 7, "rule 2: action is missing: drop, "),
         (rule("chain:no", ""), 7, "rule 2: there is no chain no"),
         (rule("drop", "src = \"10.0.0.0/33\""), 7, "rule 2: "),
@@ -119,7 +119,11 @@ fn test_chains_and_rules_that_cannot_be_meant_are_refused_with_their_line() {
     let text = error(&deaf);
     assert!(text.starts_with("config test.toml:3: vale0: port f is an instance of"), "{text}");
     let both = "[switch.vale0.port.a]\nservice = \"fw\"\nchain = \"web\"\n";
-    assert!(error(both).contains(":1: vale0:a: an instance of a service"), "{}", error(both));
+    assert!(
+        error(both).contains(":1: vale0:a: chain: not for an instance of a service"),
+        "{}",
+        error(both)
+    );
 }
 
 /// `uvala apply` leaves alone what a file does not say; a daemon that begins has defaults.
@@ -177,9 +181,9 @@ fn test_bad_value_is_refused_with_line_and_good_values() {
     assert!(error("[rings]\ntx_slots = 4\n").contains("from 8 to 16384, found 4"));
     assert!(error("[switch.vale0]\nfdb_capacity = 4294967295\n").contains("1 to 1048576"));
     let text = error("[switch.vale0.port.a]\nstatic = [\"03:00:00:00:00:01\"]\n");
-    assert!(text.contains(":2: 03:00:00:00:00:01 is a group address"), "{text}");
+    assert!(text.contains(":2: 03:00:00:00:00:01 is a multicast address"), "{text}");
     let text = error("[switch.vale0.port.a]\nstatic = [\"00:00:00:00:00:00\"]\n");
-    assert!(text.contains(":2: 00:00:00:00:00:00 is no station's address"), "{text}");
+    assert!(text.contains(":2: 00:00:00:00:00:00 is not the address of a station"), "{text}");
     assert!(error("[rings]\nbuffer_stride = 2049\n").contains("multiple of 64"));
     assert!(error("[quota]\nmemory = \"much\"\n").contains("512MiB"));
     assert!(error("[workers]\ncount = 0\n").contains("from 1 to 256"));
@@ -217,8 +221,8 @@ fn test_a_static_address_has_one_port() {
     let again = format!("{other},\n{one}");
     assert_eq!(
         error(&(port("a", one) + &port("b", &again))),
-        "config test.toml:7: 02:00:00:00:00:01 is on vale0:a and on vale0:b; an address has one \
-         port: take one out"
+        "config test.toml:7: 02:00:00:00:00:01 is on vale0:a and on vale0:b; remove one of \
+         the two"
     );
 }
 
@@ -235,7 +239,7 @@ fn test_groups_that_cannot_be_meant_are_refused_with_their_line() {
         (
             "[quota]\nmemory = \"7MiB\"\n[group.nf]\nowner = 0\nmemory = \"8MiB\"\n",
             5,
-            "may have in all: 7 MiB (quota.memory)",
+            "exceeds quota.memory (7 MiB)",
         ),
         ("[group]\n\n[group.\"a/b\"]\n", 3, "[group.a/b]: the name has only letters"),
         ("[group]\nnf = 3\n", 2, "expected a table"),

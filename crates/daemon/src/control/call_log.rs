@@ -140,7 +140,7 @@ fn deed(request: &Request) -> Option<String> {
             format!("put an interface into {}", attach.port)
         }
         Request::Interface(InterfaceRequest::Poll(poll)) => {
-            format!("changed who polls {}", poll.port)
+            format!("changed the polling of {}", poll.port)
         }
         Request::Interface(InterfaceRequest::Detach(port)) => {
             format!("took the interface {} out", port.port)
@@ -162,7 +162,7 @@ fn deed(request: &Request) -> Option<String> {
         }
         Request::Port(PortRequest::Del(port)) => format!("deleted port {}", port.port),
         Request::Fdb(FdbRequest::Add(add)) => {
-            format!("put {} in VLAN {} on {}", add.mac, add.vlan, add.port)
+            format!("added static address {}, VLAN {}, to {}", add.mac, add.vlan, add.port)
         }
         Request::Fdb(FdbRequest::Del(del)) => {
             format!("deleted {} in VLAN {} of {}", del.mac, del.vlan, del.switch)

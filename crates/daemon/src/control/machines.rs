@@ -85,7 +85,7 @@ impl<D: Datapath> Control<D> {
         let spec = MachineSpec { key, kind, name, switch, socket, config };
         let made = match &spec.socket.peer {
             Some(peer) if *peer == spec.socket.path => Err(Refusal::bad_value(format!(
-                "{}: the peer {} is the port's own socket; name the monitor's",
+                "{}: the peer {} is the port's own socket; name the VMM's",
                 spec.name,
                 peer.display()
             ))),

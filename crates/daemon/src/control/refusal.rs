@@ -82,7 +82,7 @@ pub enum Refusal {
     Host(HostError),
     /// The daemon made the change, but could not store it.
     #[error(
-        "done, but not kept: a restart of the daemon would undo it; free disk space or repair {0}; \
+        "done, but not saved: a restart of the daemon undoes it; free disk space or repair {0}; \
          the daemon tries again every few seconds"
     )]
     NotKept(NotWritten),

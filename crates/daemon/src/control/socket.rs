@@ -221,8 +221,8 @@ impl<D: Datapath> Server<D> {
             && matches!(rustix::io::read(hangups, &mut [0; 64]), Ok(1..))
         {
             tracing::info!(
-                "SIGHUP: the configuration is read at the start only (its switches also by: uvala \
-                 apply FILE); to end: SIGTERM"
+                "SIGHUP does not reload the configuration: run uvala apply FILE for switches and \
+                 ports; other keys take a restart"
             );
         }
     }

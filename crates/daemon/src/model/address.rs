@@ -37,12 +37,15 @@ impl StaticAddress {
 pub fn check_unicast(mac: MacAddr) -> Result<(), String> {
     if mac.is_multicast() {
         return Err(format!(
-            "{mac} is a group address, of no single station; choose one whose first byte is even, \
-             like 02:00:00:00:00:01"
+            "{mac} is a multicast address; choose a unicast address, whose first byte is even, \
+             such as 02:00:00:00:00:01"
         ));
     }
     if mac.octets() == [0; 6] {
-        return Err(format!("{mac} is no station's address; choose one like 02:00:00:00:00:01"));
+        return Err(format!(
+            "{mac} is not the address of a station; choose one such as \
+             02:00:00:00:00:01"
+        ));
     }
     Ok(())
 }

@@ -71,7 +71,8 @@ pub fn complete(
     let mut host = host.unwrap_or_default();
     let sets = host.mtu.is_some() || host.mac.is_some() || host.address.is_some();
     if sets && !kind.takes(PortOption::LinkSettings) {
-        let what = "mtu, mac, address: only a tap is changed; use ip link for other interfaces";
+        let what = "mtu, mac and address: only for kind tap; use ip link and ip address for other \
+                    interfaces";
         return Err(what.to_owned());
     }
     if let Some(mac) = host.mac {
@@ -79,7 +80,7 @@ pub fn complete(
     }
     host.address.map_or(Ok(()), Address::check_host).map_err(|error| error.to_string())?;
     if host.address.is_some_and(|it| it.ip.is_ipv6()) && host.mtu.is_some_and(|mtu| mtu < 1280) {
-        return Err("mtu: IPv6, which the address is of, takes 1280 bytes at least".to_owned());
+        return Err("mtu: an IPv6 address needs at least 1280".to_owned());
     }
     let given = [
         ("alone", host.alone, PortOption::Alone),
@@ -106,8 +107,8 @@ pub fn complete(
     }
     let named = host.ifname.is_some() || host.netns.is_some() || host.queues.is_some();
     if host.fds > 0 && (!kind.takes(PortOption::Descriptors) || sets || named) {
-        let what = "fd: only for kind tap, and what is open has its ifname, mtu, mac, address, \
-                    netns and queues: leave them out";
+        let what = "fd: only for kind tap; an open TAP has its ifname, mtu, mac, address, netns \
+                    and queues: leave them out";
         return Err(what.to_owned());
     }
     let name = host.ifname.get_or_insert_with(|| port.interface_name().to_owned());

@@ -25,7 +25,7 @@ pub fn complete(kind: PortKind, machine: Option<&Machine>) -> Result<Option<Mach
         return match machine {
             None => Ok(None),
             Some(machine) => Err(format!(
-                "{}: not for kind {}, only for virtual machines",
+                "{}: not for kind {}; see: uvala port add --help",
                 said(machine),
                 kind.name()
             )),
@@ -49,7 +49,7 @@ fn check_queues(kind: PortKind, machine: &Machine) -> Result<(), String> {
     if let Some(n) = machine.queues {
         check_option(kind, "queues", PortOption::QueuePairs)?;
         if !(1..=PAIRS_MAX).contains(&n) {
-            return Err(format!("queues = {n}: 1 to {PAIRS_MAX} pairs can be had"));
+            return Err(format!("queues = {n} is out of range, 1 to {PAIRS_MAX}"));
         }
     }
     match (machine.coalesce_usecs, machine.coalesce_frames) {
@@ -58,10 +58,12 @@ fn check_queues(kind: PortKind, machine: &Machine) -> Result<(), String> {
             check_option(kind, "coalesce_…", PortOption::Coalesce)
         }
         (None, Some(_)) => {
-            Err("coalesce_frames: say how long fewer frames may wait: coalesce_usecs".to_owned())
+            Err("coalesce_frames needs coalesce_usecs, the longest time that fewer frames \
+                 wait"
+                .to_owned())
         }
         (Some(usecs), _) if usecs > COALESCE_USECS_MAX => {
-            Err(format!("coalesce_usecs = {usecs}: 0 to {COALESCE_USECS_MAX} can be had"))
+            Err(format!("coalesce_usecs = {usecs} is out of range, 0 to {COALESCE_USECS_MAX}"))
         }
         _ => Ok(()),
     }
@@ -72,7 +74,7 @@ fn check_sockets(kind: PortKind, machine: &Machine) -> Result<(), String> {
         check_option(kind, "peer", PortOption::PeerSocket)?;
     }
     if machine.connect && !kind.takes(PortOption::Connect) {
-        return Err("connect: each side of kind dgram has a socket; name the other's: peer".into());
+        return Err("connect: not for kind dgram, where both sides have a socket; set peer".into());
     }
     for path in [&machine.socket, &machine.peer].into_iter().flatten() {
         if !path.starts_with('/') {
@@ -80,7 +82,7 @@ fn check_sockets(kind: PortKind, machine: &Machine) -> Result<(), String> {
         }
     }
     if machine.connect && machine.socket.is_none() {
-        return Err("to connect, say where the machine's monitor listens: socket".to_owned());
+        return Err("connect needs socket, the path at which the VMM listens".to_owned());
     }
     Ok(())
 }

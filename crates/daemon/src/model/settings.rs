@@ -85,7 +85,7 @@ fn change_role(role: &mut Role, settings: &PortSettings) -> Result<(), BadValue>
         role.chain = named("chain", chain)?;
     }
     if role.service.is_some() && role.chain.is_some() {
-        let text = "an instance of a service is in chains already: it has no chain of its own";
+        let text = "chain: not for an instance of a service, which gets its frames from chains";
         return Err(BadValue(text.to_owned()));
     }
     role.instance = settings.instance.unwrap_or(role.instance);
@@ -119,7 +119,7 @@ pub fn check_owners(
     }
     match mode {
         Some(mode) if mode.bits() & 0o111 != 0 => {
-            let text = "it has r (4, look) and w (2, attach) only, like 660";
+            let text = "only r (4, list) and w (2, attach) are allowed, as in 660";
             Err(BadValue(format!("mode = {mode}: {text}")))
         }
         _ => Ok(()),
@@ -152,7 +152,7 @@ pub fn show_port(config: &PortConfig, grant: Grant) -> PortSettings {
 fn vnet_header(bytes: u8) -> Result<u8, BadValue> {
     match bytes {
         0 | 10 | 12 => Ok(bytes),
-        _ => Err(BadValue(format!("vnet_header = {bytes}: it has 10 or 12 bytes, or 0"))),
+        _ => Err(BadValue(format!("vnet_header = {bytes}: expected 0, 10 or 12"))),
     }
 }
 

@@ -70,7 +70,7 @@ fn hop(text: &str) -> Result<(&str, Option<Balance>), String> {
         Some((name, "least")) => (name, Some(Balance::Least)),
         Some(_) => {
             let text = text.escape_debug();
-            return Err(format!("{text}: behind the '@' is neither hash nor least"));
+            return Err(format!("{text}: expected hash or least after '@'"));
         }
     };
     match is_ident(name) {
@@ -99,8 +99,8 @@ fn own_exit<'a>(chain: &ChainSpec, ports: &[View<'a>]) -> Option<(&'a str, &'a s
 pub fn closed_exit(chain: &ChainSpec, ports: &[View<'_>]) -> Option<String> {
     own_exit(chain, ports).map(|(out, service)| {
         format!(
-            "its frames would leave by {out}, an instance of its own service {service}, and none \
-             arrive; name the port behind its functions"
+            "out is {out}, an instance of its own service {service}, so no frame would leave; name \
+             a port outside the chain"
         )
     })
 }
@@ -169,7 +169,7 @@ impl Steering {
         let known = self.chains.get(&chain.name).map(|(number, _)| *number);
         let taken = self.chains.values().map(|(number, _)| number);
         let number = known.or_else(|| free(&mut self.next_chain, taken));
-        let number = number.ok_or(format!("more than {NOTHING} chains of a switch"))?;
+        let number = number.ok_or(format!("a switch has at most {NOTHING} chains"))?;
         if let Some((_, was)) = self.chains.insert(chain.name.clone(), (number, chain.clone()))
             && !was.service_names().eq(chain.service_names())
         {
@@ -219,7 +219,7 @@ impl Steering {
         if let Some(chains) = chains {
             if let Some(name) = duplicate_name(chains) {
                 let name = name.escape_debug();
-                return Err(format!("two chains have one name, {name}; give one of them another"));
+                return Err(format!("two chains are named {name}; rename one of them"));
             }
             let wanted: BTreeSet<&str> = chains.iter().map(|chain| chain.name.as_str()).collect();
             let unwanted = self.chains.keys().filter(|name| !wanted.contains(name.as_str()));
@@ -357,7 +357,7 @@ impl Steering {
             _ => {
                 let action = &spec.action;
                 return Err(format!(
-                    "action {action:?} is none of drop, forward, chain:NAME and port:NAME"
+                    "action {action:?}: expected drop, forward, chain:NAME or port:NAME"
                 ));
             }
         };
@@ -393,21 +393,18 @@ fn check_chain<'a>(
         return Err(IDENT.to_owned());
     }
     if !(1..=POSITIONS).contains(&chain.services.len()) {
-        return Err(format!(
-            "it has {} services, and 1 to {POSITIONS} it can have",
-            chain.services.len()
-        ));
+        return Err(format!("it has {} services, expected 1 to {POSITIONS}", chain.services.len()));
     }
     let mut before = None;
     for text in &chain.services {
         let (name, balance) = hop(text)?;
         if before.replace(name) == Some(name) {
-            return Err(format!(
-                "{name} comes behind itself, and no instance sends frames to itself; name it once"
-            ));
+            return Err(format!("service {name} follows itself; name it once"));
         }
         if ways.insert(name, balance).is_some_and(|other| other != balance) {
-            return Err(format!("instances of {name} are chosen in two ways; choose one"));
+            return Err(format!(
+                "service {name} is used both with hash and with least; choose one"
+            ));
         }
     }
     Ok(())
@@ -535,12 +532,16 @@ mod tests {
             (vec![chain("web", &[])], vec![], "0 services"),
             (vec![chain("web", &["fw"; 9])], vec![], "9 services"),
             (vec![chain("a b", &["fw"])], vec![], "only letters"),
-            (vec![chain("web", &["fw", "fw@hash"])], vec![], "behind itself"),
-            (vec![chain("web", &["fw@best"])], vec![], "neither"),
-            (vec![chain("web", &["fw@least"]), chain("x", &["fw@hash"])], vec![], "two ways"),
+            (vec![chain("web", &["fw", "fw@hash"])], vec![], "service fw follows itself"),
+            (vec![chain("web", &["fw@best"])], vec![], "expected hash or least"),
+            (
+                vec![chain("web", &["fw@least"]), chain("x", &["fw@hash"])],
+                vec![],
+                "both with hash and with least",
+            ),
             (vec![ChainSpec { out: Some("z".into()), ..web.clone() }], vec![], "no port z"),
             (vec![ChainSpec { out: Some("fw1".into()), ..web.clone() }], vec![], "own service fw"),
-            (vec![web.clone(), web.clone()], vec![], "one name, web;"),
+            (vec![web.clone(), web.clone()], vec![], "two chains are named web;"),
             (vec![], vec![], "enter chain web"),
             (vec![web.clone()], vec![r#"{"action":"chain:x"}"#], "no chain x"),
             (vec![web.clone()], vec![r#"{"action":"port:z"}"#], "no port z"),
@@ -548,7 +549,7 @@ mod tests {
             (vec![web.clone()], vec![r#"{"action":"port:\u001b[2J"}"#], "no port \\u{1b}"),
             (vec![chain("a\n", &["fw"])], vec![], "chain a\\n"),
             (vec![chain("web", &["fw@\n"])], vec![], "fw@\\n"),
-            (vec![web.clone()], vec![r#"{"action":"pass"}"#], "is none of"),
+            (vec![web.clone()], vec![r#"{"action":"pass"}"#], "expected drop, forward,"),
             (vec![web.clone()], vec!["{}"], "rule 1: action is missing: drop, forward"),
             (
                 vec![web.clone()],
@@ -557,8 +558,8 @@ mod tests {
             ),
             (vec![web.clone()], vec![r#"{"action":"drop","src":"10/33"}"#], "no network"),
             (vec![web.clone()], vec![r#"{"action":"drop","dport":"9-1"}"#], "no range"),
-            (vec![web.clone()], vec![r#"{"action":"drop","proto":"ipx"}"#], "none of tcp"),
-            (vec![web.clone()], vec![r#"{"action":"drop"}"#, ok], "different actions"),
+            (vec![web.clone()], vec![r#"{"action":"drop","proto":"ipx"}"#], "expected tcp"),
+            (vec![web.clone()], vec![r#"{"action":"drop"}"#, ok], "differ in action"),
             (vec![web.clone()], vec![r#"{"action":"drop","id":3}"#; 2], "two rules 3"),
         ] {
             let refusal = refusal(&chains, &rules);
@@ -568,7 +569,7 @@ mod tests {
             refusal(std::slice::from_ref(&web), &[r#"{"action":"drop","priority":5}"#, ok]);
         assert!(shadow.contains("would never be reached"), "{shadow}");
         let contradict = refusal(&[web], &[r#"{"action":"drop","dst":"10.0.0.0/9"}"#, ok]);
-        assert!(contradict.contains("different actions"), "{contradict}");
+        assert!(contradict.contains("differ in action"), "{contradict}");
     }
 
     #[test]

@@ -43,7 +43,7 @@ const LOCK_NAME: &str = ".lock";
 #[derive(Debug, Error)]
 pub enum StoreError {
     /// A file is damaged or not the daemon's.
-    #[error("state {}: {why}; mend or remove it, or start with --forget", .path.display())]
+    #[error("state {}: {why}; repair or remove it, or start with --forget", .path.display())]
     Broken {
         /// A file, or the directory.
         path: PathBuf,
@@ -79,8 +79,8 @@ impl Store {
             Ok(()) => {}
             Err(LockError::Held(pid)) => return Err(StoreError::Shared { dir: store.dir, pid }),
             Err(LockError::Io(error)) => tracing::warn!(
-                "state {}: {error}; until that is mended, changes by commands do not outlive this \
-                 daemon",
+                "state {}: {error}; until that is repaired, a restart undoes the changes that \
+                 commands make",
                 store.dir.display()
             ),
         }

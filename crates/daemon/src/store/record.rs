@@ -311,7 +311,10 @@ impl Checked {
         let same = self.configured == Some(configured(plan));
         let (ours, name) = (self.plan, &plan.name);
         if !same {
-            tracing::info!("{name}: as the configuration says now, not as commands set it before");
+            tracing::info!(
+                "{name}: the configuration was edited and replaces what commands had \
+                 set"
+            );
         }
         let mut switch = if same { ours.clone() } else { plan.clone() };
         let mut theirs: BTreeMap<_, _> = plan.ports.iter().map(|port| (&port.name, port)).collect();

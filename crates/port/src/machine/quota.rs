@@ -56,8 +56,8 @@ impl Limits {
 /// The user's quota does not allow the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "it takes {asked} {}, and the machines of user {user} have {have} of {limit} ({}): take away \
-     ports or machines, or raise the quota",
+    "it takes {asked} {}, and the machines of user {user} have {have} of {limit} ({}): delete \
+     ports or stop machines, or raise the quota",
     names(*.resource).0, names(*.resource).1
 )]
 pub struct QuotaExceeded {

@@ -58,7 +58,8 @@ pub enum SocketError {
     },
     /// The daemon may not change the owner or the group.
     #[error(
-        "no permission to give socket {} to {to}; run the daemon as root, or be in that group",
+        "no permission to give socket {} to {to}; run the daemon as root, or add its user to that \
+         group",
         .path.display()
     )]
     MayNotGive {

@@ -51,7 +51,10 @@ pub enum BadMemory {
     #[error(transparent)]
     QuotaExceeded(#[from] QuotaExceeded),
     /// The table of all VMs' mappings is full.
-    #[error("the machines of all users have lent as many memory regions as can be; see limits.md")]
+    #[error(
+        "the machines of all users share as many memory regions as the daemon can map; see \
+         docs/limits.md"
+    )]
     Full,
     /// A system call failed.
     #[error("map a memory region: {0}")]

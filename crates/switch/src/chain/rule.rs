@@ -62,8 +62,8 @@ impl fmt::Display for RuleError {
             ),
             Self::Contradict(a, b) => write!(
                 f,
-                "rules {a} and {b} have one priority, frames in common and different actions; \
-                 give one of them another priority"
+                "rules {a} and {b} have the same priority, match the same frames and differ in \
+                 action; give one of them another priority"
             ),
             Self::Impossible(rule, why) => {
                 write!(f, "rule {rule} is for no frame: {why}; leave one of the two out")

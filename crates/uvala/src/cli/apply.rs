@@ -50,13 +50,16 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let connection = global.connect()?;
     switches.iter().try_for_each(|text| check::check(&connection, &args.file, text))?;
     for text in switches {
-        let made = "what stands before it in the file is made; apply it again when it is mended";
+        let made = "earlier changes stay; correct the file, and apply it again";
         let name = text.spec.switch.clone();
         apply(&connection, text).with_context(|| format!("{path}: {name}: {made}"))?;
     }
     if !others.is_empty() {
         let keys = others.join(", ");
-        say::remark(format_args!("uvala: {path}: {keys}: in force when a daemon starts with it"));
+        say::remark(format_args!(
+            "uvala: {path}: {keys}: takes effect only when a daemon starts \
+             with this file"
+        ));
     }
     args.output.done()
 }

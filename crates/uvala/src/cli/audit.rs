@@ -14,8 +14,10 @@ use terminal::table::{Align, Table};
 /// Audit the buffers of trust groups
 ///
 /// Shows how many buffers each member holds: in slots of its transmit and receive rings, in its
-/// list of extra buffers, or kept (taken out of all of these by the client). The count is taken
-/// between two batches, when the switch itself holds none. Fails if buffers of a group are missing.
+/// list of extra buffers, or kept (taken out of all of these by the client). INITIAL is the number
+/// that the member got when it joined; WRONG counts places with a buffer that belongs to another
+/// member, or is in a second place, too. The switch counts between two batches, when it holds none
+/// itself. Fails if buffers of a group are missing.
 ///
 /// A second table shows, in MiB, the maximum size of each group's memory region, which counts in
 /// the quota of the user who created the group, and how much of it is in use. For groups that the
@@ -60,9 +62,9 @@ fn table(groups: &[GroupAudit]) -> String {
     let mut table = Table::new(&[
         ("TRUST GROUP", Align::Left),
         ("UID", Align::Right),
-        ("WHO", Align::Left),
+        ("MEMBER", Align::Left),
         ("BUFFERS", Align::Right),
-        ("GIVEN", Align::Right),
+        ("INITIAL", Align::Right),
         ("TX", Align::Right),
         ("RX", Align::Right),
         ("EXTRA", Align::Right),
@@ -102,7 +104,7 @@ fn memory(groups: &[GroupAudit]) -> String {
         ("MIB", Align::Right),
         ("COMMITTED", Align::Right),
         ("CHARGED TO", Align::Left),
-        ("SHARED WITH", Align::Left),
+        ("UNIX GROUP", Align::Left),
         ("MODE", Align::Left),
     ]);
     let none = || "-".to_owned();

@@ -29,6 +29,11 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Action {
     /// List the chains of a switch
+    ///
+    /// PORTS are the ports whose frames enter the chain. ENTERED counts the frames that entered,
+    /// SHED those that the switch dropped at the entrance because a later function had too little
+    /// room (chain_full), LOST those in the rings of a function whose process ended. STATE says why
+    /// no frame can pass now.
     #[command(alias = "show")]
     List(OfSwitch),
     /// Add a chain, or replace one; frames that are inside it continue
@@ -115,9 +120,12 @@ fn reasons(chains: &[ChainInfo]) -> String {
 /// What helps, where it is not plain.
 fn cure(reason: &str) -> Option<&'static str> {
     match reason {
-        "chain_full" => Some("Give that one a core, or its service another instance."),
+        "chain_full" => Some(
+            "Give that function a core of its own, or add an instance of its \
+             service.",
+        ),
         "no_instance" => Some("Run it: uvala nf run."),
-        "chain_loop" => Some("One of them sends frames back to one before it."),
+        "chain_loop" => Some("A function sends frames back to an earlier one."),
         "bad_index" => {
             Some("A function sent it twice, or took it from another: uvala nf list, REFUSED.")
         }
@@ -125,14 +133,12 @@ fn cure(reason: &str) -> Option<&'static str> {
             Some("It was named by the chain (OUT), or by a function: uvala nf list, REFUSED.")
         }
         "stale" => {
-            Some("A function held it for too long, or gave it another's place: uvala nf list.")
+            Some("A function held it for too long, or wrote a wrong position: uvala nf list.")
         }
         "bad_action" => {
-            Some("Its program is wrong: uvala nf list, REFUSED, says at which function.")
+            Some("The function's program has a fault: uvala nf list, REFUSED, shows which.")
         }
-        "ingress" => {
-            Some("Or its program has left. A function has to leave that field as it came.")
-        }
+        "ingress" => Some("Or its program has left. A function must not change that field."),
         _ => None,
     }
 }
@@ -142,8 +148,8 @@ fn early(chains: &[ChainInfo]) -> String {
     let line = |info: &ChainInfo| {
         let (name, early) = (&info.chain.name, info.early);
         format!(
-            "early in {name}: {early} times frames were let in after a change before older ones \
-             had left, and may have overtaken them\n"
+            "chain {name}: {early} times the switch let frames in after a change before older ones \
+             had left, and may have reordered them\n"
         )
     };
     chains.iter().filter(|info| info.early > 0).map(line).collect()
@@ -153,7 +159,7 @@ fn early(chains: &[ChainInfo]) -> String {
 fn flows(chains: &[ChainInfo]) -> String {
     let Some(info) = chains.first() else { return String::new() };
     let FlowCacheInfo { hits, misses, evicted } = info.flow_cache;
-    format!("flows: {hits} frames of known ones, {misses} of others, {evicted} evicted\n")
+    format!("flow cache: {hits} hits, {misses} misses, {evicted} evicted\n")
 }
 
 /// What ended in a chain otherwise than by being shed.

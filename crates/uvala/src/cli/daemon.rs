@@ -28,21 +28,23 @@ const LOG_NAME: &str = "uvala.log";
 
 /// Run the switch
 ///
-/// Runs in the foreground until SIGTERM or Ctrl-C, and logs to stderr. It ignores SIGHUP. It needs
-/// no privileges: each user can run a daemon. Under systemd, use Type=notify.
+/// Runs in the foreground until SIGTERM or Ctrl-C, and logs to stderr. SIGHUP does not reload the
+/// configuration: see `uvala apply`. The daemon needs no privileges: each user can run one. Under
+/// systemd, use Type=notify.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Configuration file, TOML
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Number of worker threads, or auto for the number of cores minus one
+    /// Number of worker threads, or auto for the number of cores minus one [default: 1]
     #[arg(long, value_name = "N", value_parser = parse_workers)]
     workers: Option<u32>,
-    /// CPU cores to bind workers to, in turn
+    /// CPU cores to bind workers to, in turn [default: the kernel chooses]
     #[arg(long = "cpu", value_name = "LIST", value_delimiter = ',')]
     cpus: Option<Vec<u32>>,
-    /// Wait policy of an idle worker: auto, spin, yield or block
+    /// Wait policy of an idle worker: auto, spin (poll without end), yield (yield the core a few
+    /// times, then sleep) or block (sleep at once) [default: auto]
     #[arg(long, value_name = "POLICY")]
     wait: Option<WaitPolicy>,
     /// Directory for state that commands create: switches, permanent ports, static FDB entries,
@@ -50,22 +52,22 @@ pub struct Args {
     ///
     /// The default is the directory state beside the socket, which is usually on a tmpfs: it
     /// survives a restart of the daemon, but not a reboot. If the configuration has the same switch
-    /// or port, the state of commands wins until an operator edits that part of the configuration.
-    /// The daemon does not start if it cannot read a file there.
+    /// or port, what commands set holds until an operator edits that part of the configuration. The
+    /// daemon does not start if it cannot read a file there.
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
     /// Delete the state that commands created, and start with the configuration alone
     #[arg(long)]
     forget: bool,
-    /// File to append the log to after the start, instead of stderr
+    /// File to append the log to after startup, instead of stderr
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
-    /// Log level: error, warn, info, debug or trace
+    /// Log level: error, warn, info, debug or trace [default: info]
     #[arg(long, value_name = "LEVEL")]
     log: Option<Level>,
     /// Run in the background; return when the daemon is ready
     ///
-    /// Errors of the start go to stderr; after that the daemon logs to uvala.log beside the socket,
+    /// Errors at startup go to stderr; after that the daemon logs to uvala.log beside the socket,
     /// or to --log-file. SIGTERM ends it.
     #[arg(long)]
     background: bool,
@@ -163,8 +165,8 @@ pub fn exit_code(cause: &(dyn Error + 'static)) -> Option<u8> {
 const EXAMPLES: &str = "\
 Examples:
   uvala daemon                              for this user only
-  uvala daemon --background                 the same, and go on when it answers: for scripts
+  uvala daemon --background                 the same in the background, for scripts
   uvala daemon -c /etc/uvala.toml           as a service
-  uvala daemon --forget                     without what commands made before
+  uvala daemon --forget                     without the state that commands saved
   uvala daemon --wait spin --cpu 3          a core of its own, for the lowest latency
   uvala daemon --workers 4 --cpu 2,3,4,5    four workers; each switch belongs to one";

@@ -36,7 +36,7 @@ use bench::traffic;
 use terminal::Usage;
 use terminal::say::{self, Unread};
 
-/// A virtual local Ethernet in user space: a switch for processes, containers and virtual machines
+/// A virtual Ethernet switch in user space for processes, containers and virtual machines
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXAMPLES)]
 pub struct Cli {
@@ -191,7 +191,7 @@ Examples:
   uvala demo                                see it work, in six seconds
   uvala daemon                              run a switch for this user, until Ctrl-C
   uvala gen -i vale0:a -f tx                send frames; -f rx receives them
-  uvala port list                           what is plugged in
+  uvala port list                           all ports, with their clients
   uvala stats --watch                       rates of all ports, every second
   uvala run -- pkt-gen -i vale0:a -f tx     run a netmap program
   uvala switch set vale0 --mode 666         let all users attach to vale0

@@ -28,8 +28,8 @@ enum Action {
     /// Run a network function
     ///
     /// SIGHUP reloads the file; connections and bindings stay, and a file with an error changes
-    /// nothing. SIGUSR1 prints the counters, as does the end of the function. SIGINT and SIGTERM
-    /// end it.
+    /// nothing. SIGUSR1 prints the counters, and so does the function when it ends. SIGINT and
+    /// SIGTERM end it.
     ///
     /// --threads runs several instances of the service, and the switch distributes flows over them.
     /// Each has connections, counters and ports of its own. Some functions can have one instance
@@ -38,9 +38,11 @@ enum Action {
     Run(run::Run),
     /// List all service instances, their processes and their counters
     ///
-    /// STATE is up, down (no process runs the instance) or stalled (it takes no frames). IN counts
-    /// frames given to the instance; OUT counts all frames that it returned, including those that
-    /// it dropped (DROPPED) and those whose action the switch refused (REFUSED).
+    /// STATE is up, down (no process runs the instance) or stalled (it takes no frames). WAITING is
+    /// the number of frames in its ring now. IN counts frames given to the instance; OUT counts all
+    /// frames that it returned, including those that it dropped (DROPPED) and those whose action
+    /// the switch refused (REFUSED). NO ROOM counts frames dropped because the instance's ring was
+    /// full, LOST those that were in its rings when its process ended.
     List {
         /// Name of the switch [default: all that you may see]
         switch: Option<String>,

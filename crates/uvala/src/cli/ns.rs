@@ -114,8 +114,8 @@ fn finish(
     routes: &[Route],
 ) -> anyhow::Result<()> {
     let may_not = || {
-        let cure = "a gateway, or more than one address, is for who may enter the namespace: do it \
-                    as root, or without these";
+        let cure = "a gateway, or more than one address, needs permission to enter the namespace: \
+                    run this as root, or leave them out";
         Failure::new(ErrorCode::Permission, cure)
     };
     let entered = namespace::open(namespace).map_err(|error| match error {
@@ -145,7 +145,7 @@ fn check(addresses: &[Address], gateways: &[IpAddr], mtu: Option<u32>) -> Result
         let why = if alone.check_host().is_err() {
             "is no address of a host"
         } else if addresses.iter().any(|address| address.ip == gateway) {
-            "is the interface itself; name who leads out of its network"
+            "is the interface's own address; name a router in its network"
         } else if !is_local && !addresses.iter().any(|address| alone.is_within(*address)) {
             "is in no network of an --address; add one of its network, or name another gateway"
         } else if gateways[..at].iter().any(|other| other.is_ipv4() == gateway.is_ipv4()) {
@@ -198,7 +198,7 @@ mod tests {
         for (bad, why) in [
             ("10.9.9.9", "in no network of an --address"),
             ("fd01::1", "in no network of an --address"),
-            ("10.0.0.2", "the interface itself"),
+            ("10.0.0.2", "the interface's own address"),
             ("10.0.0.1 fd00::1 10.0.0.3", "10.0.0.3 is the second"),
             ("0.0.0.0", "no address of a host"),
             ("ff02::1", "no address of a host"),

@@ -34,6 +34,10 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Action {
     /// List the ports that you may see
+    ///
+    /// PID, USER and CLIENT are of the process that holds the port. OWNER and MODE say which users
+    /// may attach. LINK is the state of a network interface; `uvala port show` has that of a
+    /// virtual machine.
     List {
         /// Show ports of this switch only
         switch: Option<String>,
@@ -70,6 +74,8 @@ enum Action {
         output: Output,
     },
     /// Change the settings that are given
+    ///
+    /// Settings that are left out keep their values. The defaults below are those of a new port.
     Set {
         #[command(flatten)]
         name: Name,
@@ -130,7 +136,7 @@ macro_rules! on_off {
             /// Instance number within the service [default: the lowest free number]
             #[arg(long, value_name = "N")]
             instance: Option<u16>,
-            /// Chain that frames received on this port enter; '' for none
+            /// Chain that frames from this port enter; '' for none
             #[arg(long, value_name = "NAME")]
             chain: Option<String>,
             $(
@@ -151,7 +157,7 @@ macro_rules! on_off {
 on_off! {
     /// Exchange frames only with ports that are not isolated [default: false]
     isolated,
-    /// Learn source addresses from frames received on this port [default: true]
+    /// Learn source addresses of frames from this port [default: true]
     learning,
     /// Flood unknown unicast to this port [default: true]
     unicast_flood,
@@ -389,7 +395,7 @@ fn table(ports: &[PortInfo]) -> String {
         right("MEMORY", |info| memory(info.memory)),
         left("TRUST GROUP", |info| or_dash(info.group.as_ref())),
         left("LINK", |info| or_dash(info.host.as_ref().map(|host| host.state))),
-        left("STAYS", |info| yes(info.persistent)),
+        left("PERMANENT", |info| yes(info.persistent)),
     ];
     Table::of(ports, &columns).to_string()
 }
@@ -437,7 +443,7 @@ fn show_machine(kind: PortKind, machine: &MachineInfo) -> String {
         text += &format!("frames go to     {peer}\n");
     }
     if let Some(complaint) = &machine.complaint {
-        text += &format!("complaint        {complaint}\n");
+        text += &format!("last error       {complaint}\n");
     }
     if let Some(rival) = machine.rival {
         text += &format!("rejected peer    process {rival}; give it a port of its own\n");
@@ -532,6 +538,6 @@ Examples:
   uvala port add vale0:eth1 --kind xdp --filter vlan=10   other frames go to the host
   uvala port add vale0:vm3 --kind vhost-user              uvala vm-args prints QEMU's options
   uvala port add vale0:old --kind stream                  for an e1000 or another card
-  uvala port add vale0:vm2 --owner alice                 only alice may attach
+  uvala port add vale0:vm2 --owner alice                  only alice may attach
   uvala port set vale0:vm1 --isolated --unicast-flood=false
   uvala port del vale0:vm1";

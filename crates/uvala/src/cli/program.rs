@@ -59,7 +59,7 @@ pub fn check(path: &Path) -> Result<Program> {
             }
         }
     }
-    bail!("{} is a script of a script of a script …", path.display())
+    bail!("{} is a script with too many levels of interpreters", path.display())
 }
 
 /// The interpreter of a script.

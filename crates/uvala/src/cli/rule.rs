@@ -122,7 +122,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         }
         Action::Del { of, rules, all } => {
             if rules.is_empty() && !all {
-                return Err(Usage("which rules? their numbers, or --all".to_owned()).into());
+                return Err(Usage("name rules by their numbers, or use --all".to_owned()).into());
             }
             let rules = rules.clone();
             of.change(global, |switch| Request::Rule(RuleRequest::Del(RuleDel { switch, rules })))
@@ -141,7 +141,7 @@ fn columns() -> [Column<RuleInfo>; 7] {
     [
         right("RULE", |info| info.rule.id.unwrap_or_default().to_string()),
         right("PRIORITY", |info| info.rule.priority.to_string()),
-        left("FRAMES THAT", |info| condition(&info.rule)),
+        left("MATCH", |info| condition(&info.rule)),
         left("ACTION", |info| info.rule.action.clone()),
         right("FRAMES", |info| info.frames.to_string()),
         right("BYTES", |info| info.bytes.to_string()),

@@ -15,7 +15,8 @@ use terminal::table::{Align, Table, short};
 ///
 /// TX counts frames that the port's client sends, RX frames that it receives. Dropped frames are
 /// counted by reason, at the port that sent them or at the port whose ring was full. --watch shows
-/// rates. A permanent port (uvala port add) keeps its counters when its client detaches; on other
+/// rates. RESYNCS counts how often the switch repaired a ring after its client wrote an invalid
+/// index. A permanent port (uvala port add) keeps its counters when its client detaches; on other
 /// ports they begin and end with the client.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]

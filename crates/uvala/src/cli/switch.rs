@@ -50,6 +50,8 @@ enum Action {
         output: Output,
     },
     /// Change the settings that are given
+    ///
+    /// Settings that are left out keep their values. The defaults below are those of a new switch.
     Set {
         #[command(flatten)]
         name: Name,
@@ -188,7 +190,7 @@ fn table(switches: &[SwitchInfo]) -> String {
         left("GROUP", |info| users::group_name(info.group)),
         left("MODE", |info| info.mode.to_string()),
         right("WORKER", |info| info.worker.to_string()),
-        left("STAYS", |info| yes(info.persistent)),
+        left("PERMANENT", |info| yes(info.persistent)),
     ];
     Table::of(switches, &columns).to_string()
 }
@@ -200,7 +202,7 @@ fn show(info: &SwitchInfo) -> String {
     };
     let stays = if info.persistent { "permanent" } else { "deleted with its last port" };
     let moves = format!(
-        "{} moved, {} evicted, {} refused: port limit, {} refused: table full",
+        "{} moved, {} evicted, {} not learned: port limit, {} not learned: table full",
         info.fdb.moved, info.fdb.evicted, info.fdb.refused_limit, info.fdb.refused_full
     );
     format!(

@@ -41,8 +41,8 @@ enum Action {
     /// Without --initrd the guest runs a busybox shell, with the drivers of its network card and
     /// the address 10.0.0.N on port vmN. A port that is missing is added, and deleted at the end.
     /// The exit status is QEMU's, which is 0 even after a panic of the guest; if QEMU did not run,
-    /// it is one of `uvala --help`. If this command is killed, even by SIGKILL, QEMU and the port
-    /// are deleted, too.
+    /// it is that of uvala (see `uvala --help`). If this command is killed, even by SIGKILL, QEMU
+    /// ends and the port is deleted, too.
     Run(Run),
     /// Become a program that ends with its parent
     #[command(hide = true)]
@@ -61,11 +61,11 @@ enum Action {
 struct Run {
     /// Linux kernel for x86-64, such as /boot/vmlinuz-…
     kernel: PathBuf,
-    /// Initramfs of the guest [default: built of a static busybox and of the kernel's modules in
+    /// Initramfs of the guest [default: built from a static busybox and the kernel's modules in
     /// /lib/modules, or in ../lib/modules beside the kernel]
     #[arg(long, value_name = "FILE")]
     initrd: Option<PathBuf>,
-    /// More parameters for the kernel
+    /// Kernel parameters to add
     #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
     append: String,
     /// Memory of the guest in MiB, or with a unit
@@ -288,7 +288,7 @@ fn usable(port: &PortName, info: PortInfo) -> Result<MachineInfo, Failure> {
     let machine = info.machine.filter(|_| info.kind == PortKind::VhostUser);
     let Some(machine) = machine else {
         let kind = info.kind.name();
-        return refused(ErrorCode::Unsupported, format!("is there, of kind {kind}"));
+        return refused(ErrorCode::Unsupported, format!("exists, and is of kind {kind}"));
     };
     match (machine.state, &machine.complaint) {
         (MachineState::Waiting, _) => Ok(*machine),
@@ -352,7 +352,7 @@ Examples:
   uvala vm run /boot/vmlinuz-$(uname -r)             in one terminal: 10.0.0.1
   uvala vm run /boot/vmlinuz-$(uname -r)             in another: 10.0.0.2; ping 10.0.0.1
   uvala vm run bzImage --initrd root.cpio --append 'rdinit=/bin/sh' --memory 1G
-  uvala vm run bzImage --print                       only show how QEMU is called";
+  uvala vm run bzImage --print                       only print the QEMU command line";
 
 #[cfg(test)]
 mod tests {

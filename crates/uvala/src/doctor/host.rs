@@ -13,7 +13,7 @@ pub fn daemon_missing(why: &str, others: &[PathBuf]) -> Finding {
     // The error says itself how one is started there.
     let (what, start) = why.split_once("; ").unwrap_or((why, "start one: uvala daemon"));
     let cure = match others.first() {
-        Some(dir) => format!("one is in {0}: say --dir {0}, or UVALA_DIR={0}", dir.display()),
+        Some(dir) => format!("one runs in {0}: use --dir {0}, or UVALA_DIR={0}", dir.display()),
         None => start.to_owned(),
     };
     problem("daemon", what, cure)
@@ -27,8 +27,8 @@ pub fn daemon_closed(why: &str) -> Finding {
 
 /// Daemon and command are of different versions.
 pub fn versions(ours: &str, theirs: &str) -> Option<Finding> {
-    let what = || format!("it is of version {theirs}, and this command of {ours}");
-    let cure = "restart the daemon with the program that is installed; machines find it again";
+    let what = || format!("it has version {theirs}, and this command {ours}");
+    let cure = "restart the daemon with the installed program; clients and VMMs reconnect";
     (ours != theirs).then(|| problem("daemon", what(), cure))
 }
 
@@ -147,7 +147,7 @@ mod tests {
         let other = daemon_missing("no daemon", &["/run/uvala".into()]);
         assert!(other.cure.contains("--dir /run/uvala"), "{}", other.cure);
         assert_eq!(versions("1.0", "1.0"), None);
-        assert!(versions("1.1", "1.0").unwrap().what.contains("1.0, and this command of 1.1"));
+        assert!(versions("1.1", "1.0").unwrap().what.contains("1.0, and this command 1.1"));
     }
 
     #[test]

@@ -51,21 +51,21 @@ fn complaint(name: &str, machine: &MachineInfo, is_there: bool) -> Option<Findin
     let what = machine.complaint.as_ref()?;
     if machine.state == MachineState::Closed {
         let cure =
-            format!("mend that, then delete the port and add it again: uvala port del {name}");
+            format!("correct that, then delete the port and add it again: uvala port del {name}");
         return Some(problem(name, format!("the daemon could not open it: {what}"), cure));
     }
     let cure = if what.contains("quota.machine_") {
         "raise that quota in the daemon's uvala.toml, or give the machine less memory (--memory)"
             .to_owned()
     } else {
-        format!("start the machine again, as `uvala vm-args {name}` says it")
+        format!("start the machine again with the arguments of `uvala vm-args {name}`")
     };
     Some(match machine.state {
         MachineState::Waiting if is_there => {
-            problem(name, format!("its machine was let go: {what}"), cure)
+            problem(name, format!("the daemon disconnected its VMM: {what}"), cure)
         }
         MachineState::Waiting => {
-            note(name, format!("its last machine, which has gone, was let go: {what}"), cure)
+            note(name, format!("the daemon disconnected its last VMM: {what}"), cure)
         }
         _ => problem(name, format!("its machine: {what}"), cure),
     })
@@ -75,7 +75,7 @@ fn complaint(name: &str, machine: &MachineInfo, is_there: bool) -> Option<Findin
 fn rival(name: &str, machine: &MachineInfo) -> Option<Finding> {
     let rival = machine.rival?;
     let owner = machine.pid.map(|pid| format!(", which process {pid} has")).unwrap_or_default();
-    let what = format!("a second VMM, process {rival}, wants its socket{owner}");
+    let what = format!("a second VMM, process {rival}, tries to connect to its socket{owner}");
     Some(problem(name, what, "give that machine a port of its own: uvala port add"))
 }
 
@@ -93,7 +93,10 @@ pub fn twins(ports: &[PortInfo], vmms: &[Option<&Vmm>]) -> Vec<Finding> {
         let Some(other) = seen.insert((switch, &port.settings.vlan, mac), name.clone()) else {
             continue;
         };
-        let what = format!("its machine has the address of that at {other}, {mac}: one is deaf");
+        let what = format!(
+            "its machine has the same MAC address as the one at {other}, {mac}: \
+             only one of them receives"
+        );
         let cure = format!("tell it mac=…, as `uvala vm-args {name}` says: it differs by port");
         findings.push(problem(&name, what, cure));
     }
@@ -115,7 +118,8 @@ pub fn strays(ports: &[PortInfo], vmms: &[Vmm], dir: &Path) -> Vec<Finding> {
                 continue;
             }
             let about = name.to_string();
-            let what = format!("process {} wants its socket {path}, and there is none", vmm.pid);
+            let what =
+                format!("process {} tries to connect to {path}, which does not exist", vmm.pid);
             let cure = match machines().find(|(port, _)| port.port == name) {
                 Some((_, machine)) => format!("name {}, which is its socket", machine.socket),
                 None => {
@@ -135,7 +139,7 @@ pub fn strays(ports: &[PortInfo], vmms: &[Vmm], dir: &Path) -> Vec<Finding> {
 fn otherwise(port: &PortInfo, machine: &MachineInfo, vmm: &Vmm) -> Option<Finding> {
     let way = vmm::way(&vmm.words, &machine.socket)?;
     let (name, ours, pid) = (port.port.to_string(), port.kind.name(), vmm.pid);
-    let what = format!("process {pid} comes by -netdev {way}, and the port is of kind {ours}");
+    let what = format!("process {pid} uses -netdev {way}, but the port is of kind {ours}");
     let cure = format!("tell it what `uvala vm-args {name}` says, or add a port of --kind {way}");
     let is_kind = ["vhost-user", "stream", "dgram"].contains(&way);
     (is_kind && way != ours).then(|| problem(&name, what, cure))
@@ -224,7 +228,7 @@ fn driverless(name: &str, machine: &MachineInfo, words: &[String]) -> Option<Fin
     } else {
         let cure = "boot the guest; it needs virtio_net, and memory that is shared (share=on); if \
                     it has moved elsewhere, quit its VMM here";
-        ("a VMM has connected, and no driver is at work", cure)
+        ("a VMM has connected, but no driver runs in the guest", cure)
     };
     (machine.state == MachineState::Connected).then(|| note(name, what, cure))
 }
@@ -293,7 +297,7 @@ fn queues(name: &str, machine: &MachineInfo, words: &[String]) -> Option<Finding
 /// What is to be known of the QEMU that is there.
 pub fn qemu(qemu: Qemu) -> Option<Finding> {
     let (major, minor) = qemu.version;
-    let what = format!("QEMU {major}.{minor} without KVM crashes with interrupts by messages");
+    let what = format!("QEMU {major}.{minor} without KVM crashes with MSI-X interrupts");
     let cure = "vectors=0 behind virtio-net-pci, as `uvala vm-args` says, or QEMU 8 or newer";
     qemu.crashes_with_vectors().then(|| note("host", what, cure))
 }
@@ -437,7 +441,7 @@ mod tests {
         machine.complaint = Some("it sent a message with flags 0x3333".to_owned());
         let port = port("vale0:vm1", machine);
         let [found] = &check(&port, &Socket::Unknown, Some(&stream), &[])[..] else { panic!() };
-        assert!(found.what.contains("by -netdev stream, and the port is of kind vhost-user"));
+        assert!(found.what.contains("uses -netdev stream, but the port is of kind vhost-user"));
         assert!(found.cure.contains("add a port of --kind stream"), "{found:?}");
         let right = someone(words("", ""));
         assert_eq!(otherwise(&port, port.machine.as_ref().unwrap(), &right), None);

@@ -31,7 +31,7 @@ pub fn check_whole(kernel: &Path) -> Result<()> {
     let shown = kernel.display();
     let unread = |error: &io::Error| match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            format!("cannot read {shown}; sudo cp it to where you may")
+            format!("cannot read {shown}; copy it with sudo cp, or run as root")
         }
         _ => format!("cannot read {shown}; name a Linux kernel"),
     };

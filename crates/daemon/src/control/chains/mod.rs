@@ -169,7 +169,10 @@ impl<D: Datapath> Control<D> {
         // Configured ones were looked at when the file was read.
         if steering.check(None).is_err() {
             for why in steering.leave_out() {
-                tracing::warn!("switch {name}: {why}; an older daemon took it, now it is left out");
+                tracing::warn!(
+                    "switch {name}: {why}; an older daemon accepted it, this one \
+                     ignores it"
+                );
             }
             steering.check(None).map_err(refused)?;
         }
@@ -424,19 +427,29 @@ fn broken_chain(chain: &ChainSpec, views: &[View<'_>], report: &Report) -> Optio
         let of_it = views.iter().filter(|port| port.role.service.as_deref() == name);
         let mut running = of_it.filter_map(|port| port.id).peekable();
         if running.peek().is_none() {
-            return Some(format!("nobody runs {service}"));
+            return Some(format!("no process runs {service}"));
         }
-        running.all(stalls).then(|| format!("nobody reads at {service}: uvala nf list"))
+        running.all(stalls).then(|| {
+            format!(
+                "no instance of {service} takes frames; see: uvala nf \
+                 list"
+            )
+        })
     });
     let out = chain.out.as_ref().filter(|out| !is_live(out, views));
     let idle = idle.or_else(|| closed_exit(chain, views));
-    idle.or(out.map(|out| format!("nobody holds port {out}: frames that leave are dropped")))
+    idle.or(out.map(|out| {
+        format!(
+            "no client holds port {out}: the switch drops frames that leave \
+             the chain"
+        )
+    }))
 }
 
 /// Why no frame meets rules and chains of a switch.
 fn idle(switch: &Switch) -> Option<String> {
     let forwarding = switch.config.forwarding;
-    let why = || format!("for no frame: the switch's forwarding is {forwarding}, not chain");
+    let why = || format!("unused: the switch's forwarding is {forwarding}, not chain");
     (forwarding != Forwarding::Chain).then(why)
 }
 
@@ -452,12 +465,15 @@ fn broken_rule(
     }
     let gone = |port: &&str| !is_live(port, views);
     if let Some(port) = rule.port.as_deref().filter(gone) {
-        return Some(format!("nobody holds port {port}: no frame comes by it"));
+        return Some(format!("no client holds port {port}: no frame arrives there"));
     }
     match rule.action.split_once(':')? {
-        ("port", to) => {
-            gone(&to).then(|| format!("nobody holds port {to}: its frames are dropped"))
-        }
+        ("port", to) => gone(&to).then(|| {
+            format!(
+                "no client holds port {to}: the switch drops the rule's \
+                 frames"
+            )
+        }),
         (_, to) => {
             let (_, chain) = switch.steering.numbered().find(|(_, chain)| chain.name == to)?;
             broken_chain(chain, views, report).map(|why| format!("chain {to}: {why}"))

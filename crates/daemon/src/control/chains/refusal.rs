@@ -19,7 +19,7 @@ pub enum ChainRefusal {
     #[error("{0}: {1}")]
     Invalid(SwitchName, String),
     /// The switch's forwarding function does not use chains.
-    #[error("{0} has no chains; give it some with: uvala switch set {0} --forwarding chain")]
+    #[error("{0} has no chains or rules; to change that: uvala switch set {0} --forwarding chain")]
     NotForwarding(SwitchName),
     /// Only ports of kind shm run functions.
     #[error("{0} is not of kind shm: only functions on shm ports can write actions into slots")]

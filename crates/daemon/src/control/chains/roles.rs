@@ -53,8 +53,8 @@ impl<D: Datapath> Control<D> {
         let refuse = |why| Err(ChainRefusal::Invalid(name.switch().clone(), why).into());
         if taken.len() >= INSTANCES_MAX {
             return refuse(format!(
-                "service {service} has {INSTANCES_MAX} instances, which is the most; give {name} \
-                 another service"
+                "service {service} has {INSTANCES_MAX} instances, the limit; give {name} another \
+                 service"
             ));
         }
         let taken: BTreeMap<u16, &str> = taken.into_iter().collect();

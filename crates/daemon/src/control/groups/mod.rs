@@ -33,7 +33,7 @@ impl<D: Datapath> Control<D> {
     ) -> Result<Option<GroupWish>, Refusal> {
         let asked = attach.group_memory;
         let Some(group) = &attach.group else {
-            let text = "--group-memory is of a trust group, and none is named: --group NAME";
+            let text = "--group-memory needs a trust group: name one with --group NAME";
             return asked.map_or(Ok(None), |_| Err(Refusal::bad_value(text.to_owned())));
         };
         if let Some(bytes) = asked
@@ -43,7 +43,7 @@ impl<D: Datapath> Control<D> {
                 true => format!("{}MiB", bytes >> 20),
                 false => format!("{bytes} bytes"),
             };
-            let text = format!("--group-memory: {asked} are out of range, 1MiB to 4095MiB");
+            let text = format!("--group-memory {asked} is out of range, 1MiB to 4095MiB");
             return Err(Refusal::bad_value(text));
         }
         self.wish(self.defaults.declared.admit(caller, group)?, asked, memory).map(Some)

@@ -26,21 +26,23 @@ pub enum GroupRefusal {
     /// The user cannot pay for a trust group.
     #[error(
         "trust group {group} takes {} with its first port, and {} has {} of {} (quota.memory): ask \
-         for less with --group-memory, give some back, or raise the quota",
+         for less with --group-memory, close other ports, or raise the quota",
         mib(.0.asked), users::user_name(.0.uid), tenths(.0.held), mib(.0.limit), group = .0.group
     )]
     Memory(Unaffordable),
     /// The owner of a declared trust group cannot pay for it.
     #[error(
-        "trust group {group} takes {} of {}, whose it is, with its first port, and {} of {} are \
-         held (quota.memory): lower memory of [group.{group}] in uvala.toml, or raise the quota",
+        "trust group {group} takes {} from the quota of {}, its owner, with its first port, and {} \
+         of {} are in use (quota.memory): lower memory of [group.{group}] \
+         in uvala.toml, or raise the quota",
         mib(.0.asked), users::user_name(.0.uid), tenths(.0.held), mib(.0.limit), group = .0.group
     )]
     Unpaid(Unaffordable),
     /// A declared trust group is for others.
     #[error(
-        "trust group {group} belongs to {}{} with mode {}: no permission to have ports in it; who \
-         may, says [group.{group}] in uvala.toml; or take another name, for a group of your own",
+        "trust group {group} belongs to {}{} with mode {}: no permission to have ports in it; \
+         [group.{group}] in uvala.toml says which users may; another name makes a group \
+         of your own",
         users::user_name(*.owner), of_group(.access), .access.mode
     )]
     Denied {
@@ -67,9 +69,9 @@ pub enum GroupRefusal {
     },
     /// The region of a trust group is full.
     #[error(
-        "trust group {group} has no room for it in its {}: end other members, or all and begin it \
-         with more, by --group-memory or memory of [new_group] in uvala.toml, or of \
-         [group.{group}] if it is declared there",
+        "trust group {group} has no room for this port in its {}: close other members, or close \
+         all and create the group with more: --group-memory, or memory of \
+         [new_group] in uvala.toml, or of [group.{group}] if it is declared there",
         mib(*.has)
     )]
     Full {
@@ -80,7 +82,7 @@ pub enum GroupRefusal {
     },
     /// The region of a trust group would not hold its first port.
     #[error(
-        "{} for trust group {group} are too few: this port alone takes {}",
+        "{} are too little for trust group {group}: this port alone takes {}",
         mib(*.asked), mib(*.least)
     )]
     TooSmall {

@@ -74,7 +74,10 @@ impl<D: Datapath> Control<D> {
     ) -> Result<(), Refusal> {
         let name = &plan.name;
         if PortName::interface(name.port()).is_ok_and(|own| self.state.home(&own).is_some()) {
-            tracing::warn!("{name}: the interface is in another switch; not made twice");
+            tracing::warn!(
+                "{name}: the interface is already in another switch; the daemon does \
+                 not restore it here"
+            );
             return Ok(());
         }
         let rings = settings::bound_rings(&WantedRings::from(text), &self.defaults.rings);
@@ -300,6 +303,9 @@ fn check_threads(threads: &PollThreads) -> Result<(), Refusal> {
     if fits && (count as usize) < cores {
         return Ok(());
     }
-    let text = format!("{count} cores from {first}: one, of more than one that there are");
+    let text = format!(
+        "cannot poll on {count} cores from core {first}: expected one core of \
+         several"
+    );
     Err(Refusal::bad_value(text))
 }

@@ -26,7 +26,7 @@ pub enum InterfaceRefusal {
     #[error("{0} is in that state already")]
     PollState(PortName),
     /// The interface came with its pipes; no command made it.
-    #[error("{0} came with its pipes and goes with them")]
+    #[error("{0} exists only for its pipes, and is deleted with them")]
     CameWithPipes(PortName),
     /// The interface is in a switch.
     #[error("it is port {0}; take it out of the switch first: vale-ctl -d {0}")]

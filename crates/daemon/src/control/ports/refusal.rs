@@ -31,33 +31,37 @@ pub enum PortRefusal {
         uid: u32,
     },
     /// An operator deleted the port before its client had it.
-    #[error("port {0} was deleted while it was being made; attach it again")]
+    #[error("port {0} was deleted while the daemon created it; attach again")]
     Deleted(PortName),
     /// The daemon serves ports of this kind itself.
     #[error("the daemon serves port {0} itself: programs cannot attach to it")]
     NotAttachable(PortName),
     /// The end of a pipe cannot be a persistent port.
-    #[error("{0} is the end of a pipe; pipes come with their clients and cannot be added")]
+    #[error("{0} is the end of a pipe; only a program can create it, by opening it")]
     PipePersistent(PortName),
     /// The end of a pipe has no settings.
-    #[error("{0} is the end of a pipe, which passes no switch: there is nothing to set")]
+    #[error("{0} is the end of a pipe, which has no settings")]
     PipeSettings(PortName),
     /// The end of a pipe cannot be in a trust group.
     #[error("{0} is the end of a pipe, and its two ends share a region: it takes no trust group")]
     PipeGroup(PortName),
     /// The port has no owner of its own: it goes with its client.
     #[error(
-        "port {0} goes with its client: only ports that stay have an owner; see: uvala port add"
+        "port {0} is deleted with its client: only permanent ports have an owner; see: uvala port \
+         add"
     )]
     GrantTransient(PortName),
     /// The port has no owner of its own: programs do not attach to it.
     #[error("the daemon serves port {0} itself: it has no owner and no mode")]
     GrantServed(PortName),
     /// The socket exists, and its owner with it.
-    #[error("the socket of {0} has the owner it was added with: delete the port and add it again")]
+    #[error(
+        "the socket of {0} keeps the owner, group and mode it was added with: delete the port \
+         and add it again"
+    )]
     GrantSocket(PortName),
     /// A region cannot hold the port.
-    #[error("{0} takes more than 4 GiB, the most there is; ask for fewer rings, slots or buffers")]
+    #[error("{0} takes more than 4 GiB, the limit; ask for fewer rings, slots or buffers")]
     TooLarge(PortName),
 }
 

@@ -27,8 +27,8 @@ pub enum AccessRefusal {
     },
     /// Owner, group and mode of the port do not let the caller attach.
     #[error(
-        "port {port} is for {} with mode {mode}: no permission to attach; the switch's owner can \
-         change that with: uvala port set {port} --owner USER",
+        "port {port} belongs to {} with mode {mode}: no permission to attach; the switch's owner \
+         can change that with: uvala port set {port} --owner USER",
         users::user_name(*.owner)
     )]
     Port {
@@ -41,7 +41,8 @@ pub enum AccessRefusal {
     },
     /// Only the owner of the switch makes ports there.
     #[error(
-        "there is no port {port}, and only {} makes ports on its switch (new-ports owner); ask for: \
+        "there is no port {port}, and only {}, the switch's owner, may create ports (new-ports \
+         owner); ask for: \
          uvala port add {port} --owner USER",
         users::user_name(*.owner)
     )]
@@ -77,10 +78,10 @@ pub enum AccessRefusal {
         owner: u32,
     },
     /// Network interfaces are opened with the daemon's rights.
-    #[error("only root and the daemon's own user may make ports of network interfaces")]
+    #[error("only root and the daemon's user may add ports for network interfaces")]
     Host,
     /// Sockets are made with the daemon's rights.
-    #[error("only root and the daemon's own user may choose the socket's path; leave it out")]
+    #[error("only root and the daemon's user may choose the socket's path; leave it out")]
     SocketPath,
 }
 

@@ -8,7 +8,8 @@ use thiserror::Error;
 pub enum MessageRefusal {
     /// The client speaks another version of the protocol.
     #[error(
-        "this daemon speaks protocol {ours}, not {0}; use the same uvala for both",
+        "this daemon speaks protocol {ours}, not {0}; use the same version of uvala for the daemon \
+         and its clients",
         ours = PROTOCOL_VERSION
     )]
     Version(u32),

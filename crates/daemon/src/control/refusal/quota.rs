@@ -8,7 +8,7 @@ use thiserror::Error;
 pub enum QuotaRefusal {
     /// The user has as many ports, switches or connections as one user may have.
     #[error(
-        "{} has {have} {what}, the limit for one user; give some back, or raise quota.{what}",
+        "{} has {have} {what}, the limit for one user; delete some, or raise quota.{what}",
         users::user_name(*.uid)
     )]
     Count {
@@ -22,7 +22,7 @@ pub enum QuotaRefusal {
     /// The user's switches hold as many addresses as they may.
     #[error(
         "it takes {asked} addresses, and {} has {have} of {limit} (quota.addresses): ask for fewer \
-         with --fdb-capacity, give some back, or raise the quota",
+         with --fdb-capacity, delete other switches, or raise the quota",
         users::user_name(*.uid)
     )]
     Addresses {
@@ -37,7 +37,7 @@ pub enum QuotaRefusal {
     },
     /// The user has too little memory left.
     #[error(
-        "it takes {}, and {} has {} of {} (quota.memory); give some back, or raise the quota",
+        "it takes {}, and {} has {} of {} (quota.memory); close other ports, or raise the quota",
         mib(*.asked), users::user_name(*.uid), tenths(*.held), mib(*.limit)
     )]
     Memory {

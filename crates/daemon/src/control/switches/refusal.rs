@@ -26,8 +26,8 @@ pub enum SwitchRefusal {
     },
     /// The forwarding database is full of static entries.
     #[error(
-        "{switch} holds {have} addresses, all static; for more: uvala switch set {switch} \
-         --fdb-capacity N"
+        "{switch} is full: it has {have} addresses, all static; for more: uvala switch set \
+         {switch} --fdb-capacity N"
     )]
     FdbFull {
         /// The switch.

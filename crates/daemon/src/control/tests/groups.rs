@@ -101,9 +101,9 @@ fn test_a_group_that_cannot_be_paid_for_is_refused_and_leaves_nothing() {
         assert!(refused.contains(why), "{refused}");
     }
     let alone = r#"{"attach":{"port":"vale8:x","group_memory":8388608}}"#;
-    assert!(bench.refused(2, 8, alone).1.contains("none is named"));
+    assert!(bench.refused(2, 8, alone).1.contains("needs a trust group: name one"));
     let large = r#"{"attach":{"port":"vale8:x","group":"g","group_memory":1048576}}"#;
-    assert!(bench.refused(2, 8, large).1.contains("too few: this port alone takes"));
+    assert!(bench.refused(2, 8, large).1.contains("for trust group g: this port alone takes"));
 }
 
 #[test]
@@ -212,13 +212,13 @@ fn test_a_declared_group_that_its_owner_cannot_pay_for_is_refused() {
     let refused = bench.member(1, 1001, "").unwrap_err();
     assert_eq!(refused.code(), ErrorCode::Quota);
     let text = refused.to_string();
-    assert!(text.contains("8.0 MiB of ") && text.contains("[group.nf]"), "{text}");
-    assert!(text.contains("2.0 of 9.0 MiB are held"), "{text}");
+    assert!(text.contains("8.0 MiB from the quota of ") && text.contains("[group.nf]"), "{text}");
+    assert!(text.contains("2.0 of 9.0 MiB are in use"), "{text}");
     bench.control.hang_up(ConnKey(9));
     assert!(bench.is_empty());
     let mut bench = Bench::declared("mode = \"666\"\nmemory = \"1MiB\"");
     let large = r#"{"attach":{"port":"vale0:a","group":"nf"}}"#;
-    assert!(bench.refused(1, 1001, large).1.contains("too few: this port alone takes"));
+    assert!(bench.refused(1, 1001, large).1.contains("for trust group nf: this port alone takes"));
 }
 
 #[test]

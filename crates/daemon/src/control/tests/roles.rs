@@ -90,7 +90,7 @@ fn test_a_rule_is_as_broken_as_its_chain() {
     let rule = r#"{"action":"chain:web","vlan":7,"priority":9}"#;
     bench.ask(0, 0, &format!(r#"{{"rule_add":{{"switch":"vale0","rules":[{rule}]}}}}"#)).unwrap();
     let state = |bench: &mut Bench| list(bench, "rule_list")[0]["broken"].clone();
-    assert_eq!(state(&mut bench), "chain web: nobody runs fw");
+    assert_eq!(state(&mut bench), "chain web: no process runs fw");
     bench.attach(2, 0, "vale0:f1").unwrap();
     assert_eq!(state(&mut bench), serde_json::Value::Null);
 }
@@ -113,7 +113,7 @@ fn test_a_port_that_becomes_an_instance_breaks_rules_and_chains_that_name_it() {
     let why = broken(&list(&mut bench, "rule_list"), r#""in":"x""#);
     assert!(why.starts_with("port x is an instance of service fw"), "{why}");
     let why = broken(&list(&mut bench, "chain_list"), "away");
-    assert!(why.starts_with("its frames would leave by x"), "{why}");
+    assert!(why.starts_with("out is x, an instance of its own service"), "{why}");
     // What was there stays as it is; what is new is refused.
     let (code, why) = bench.refused(0, 0, &rule.replace(r#""in":"x""#, r#""in":"f1""#));
     assert!(code == ErrorCode::BadRequest && why.contains("meets no rule"), "{why}");

@@ -153,7 +153,7 @@ fn test_what_cannot_be_written_is_an_error_that_says_so() {
     let refusal = refusal.unwrap_err();
     assert_eq!(refusal.code(), ErrorCode::NotKept);
     let text = refusal.to_string();
-    assert!(text.contains("state/vale0.json") && text.contains("not kept"), "{text}");
+    assert!(text.contains("state/vale0.json") && text.contains("not saved"), "{text}");
     std::fs::remove_file(&state).unwrap();
     std::fs::rename(&away, &state).unwrap();
     kept.change(1, r#"{"port_add":{"port":"vale0:b"}}"#);

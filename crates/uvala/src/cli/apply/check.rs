@@ -75,7 +75,10 @@ impl There {
             let mut lost = names.filter(|name| !services.contains(name));
             let service = lost.next().map(|name| {
                 let chain = &chain.name;
-                format!("chain {chain}: there is no service {name}; give it to a port")
+                format!(
+                    "chain {chain}: there is no service {name}; set it at a port: service = \
+                     \"{name}\""
+                )
             });
             Some((line, service.or_else(|| self.no_port(chain.out.as_ref()?))?))
         })

@@ -112,8 +112,8 @@ mod tests {
         let page = page();
         let count = "\\fBcount\\fR = 1\nWorker threads; a switch belongs to one of them.";
         assert!(page.contains(count), "{page}");
-        assert!(page.contains(".SS [quota]\nWhat one user may have.\n.TP\n"), "{page}");
-        assert!(page.contains(".nf\n  spin    poll for ever"), "{page}");
+        assert!(page.contains(".SS [quota]\nLimits of one user.\n.TP\n"), "{page}");
+        assert!(page.contains(".nf\n  spin    poll without end"), "{page}");
         assert!(page.contains("\\fBowner\\fR, for example \"root\"\n"), "{page}");
     }
 }

@@ -49,8 +49,8 @@ impl Role<'_> {
             (None, _) if info.client.is_some() => Ok(()),
             (None, None) => {
                 let why = format!(
-                    "port {port} is an instance of no service, and functions at such ports send \
-                     frames round and round; give it one: uvala port set {port} --service NAME, or \
+                    "port {port} is not an instance of a service, so a function there would send \
+                     frames in a loop; change it: uvala port set {port} --service NAME, or \
                      uvala nf run --service NAME"
                 );
                 Err(Failure::new(ErrorCode::Unsupported, why).into())
@@ -81,8 +81,8 @@ impl Role<'_> {
         let asked = number.map(|number| format!(" --instance {number}")).unwrap_or_default();
         (!is_it).then(|| {
             format!(
-                "port {port} is instance {instance} of service {service}: leave out what says \
-                 otherwise, or change it: uvala port set {port} --service {wanted}{asked}"
+                "port {port} is instance {instance} of service {service}: leave out --service and \
+                 --instance, or change the port: uvala port set {port} --service {wanted}{asked}"
             )
         })
     }
@@ -102,8 +102,8 @@ pub fn check_switch(connection: &Connection, name: &SwitchName) -> anyhow::Resul
         Ok(Reply::Switch(info)) if info.forwarding == "chain" => return Ok(()),
         Ok(Reply::Switch(info)) => {
             let why = format!(
-                "switch {name} has no chains (its forwarding is {}), and functions in it send \
-                 frames round and round; give it some: uvala switch set {name} --forwarding chain",
+                "switch {name} has no chains (its forwarding is {}), so functions in it would send \
+                 frames in a loop; change it: uvala switch set {name} --forwarding chain",
                 info.forwarding
             );
             (ErrorCode::Unsupported, why)

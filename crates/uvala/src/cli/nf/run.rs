@@ -34,8 +34,8 @@ pub struct Run {
     /// Service of the port, if it has none yet [default: the function's name]
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
-    /// Instance number of the port, then; with several threads, the first number [default: the
-    /// lowest free numbers]
+    /// Instance number of the port, if it has none yet; with several threads, the first number
+    /// [default: the lowest free numbers]
     #[arg(long, value_name = "N")]
     instance: Option<u16>,
     /// Number of instances, each with a thread and a port of its own: vale0:fw, vale0:fw_1,
@@ -45,17 +45,17 @@ pub struct Run {
     /// CPU core of each thread, such as 0,2-3
     #[arg(long, value_name = "LIST")]
     cores: Option<CpuList>,
-    /// One more function in the same thread, its port, and its file, or - for none; it may be said
-    /// again. New ports are of services of their functions' names. A function that comes before
-    /// another one in a chain calls it
+    /// One more function in the same thread, its port, and its file, or - for none; may be
+    /// repeated. A new port gets a service with the function's name. A function calls the one that
+    /// follows it in a chain
     #[arg(long, num_args = 3, value_names = ["FUNCTION", "PORT", "FILE"])]
     with: Vec<String>,
     /// Trust group: its members exchange frames without a copy. It is this user's own, or one that
     /// the daemon's configuration declares for several users
     #[arg(long, value_name = "NAME", default_value = "nf")]
     group: String,
-    /// Memory of the trust group if this port creates it, such as 64MiB: the user's quota is
-    /// charged for all of it, and not for the group's ports [default: the daemon's]
+    /// Memory of the trust group if this port creates it, such as 64MiB: all of it counts against
+    /// the user's quota, and the group's ports then cost nothing [default: the daemon's]
     #[arg(long, value_name = "SIZE", value_parser = parse::bytes)]
     group_memory: Option<u64>,
     /// End after SECS seconds
