@@ -1,5 +1,5 @@
 //! Calls that wait for the kernel: it changes one network interface at a time, and who opens or
-//! closes one waits for all others. They wait on other threads, and everybody else is heard
+//! closes one waits for all others. They wait on other threads, and other requests are answered
 //! meanwhile.
 //!
 //! ```text
@@ -22,9 +22,9 @@ use crate::control::refusal::Refusal;
 use crate::model::keys::ConnKey;
 use crate::model::opening::{Build, Opening};
 
-/// An interface that was begun to be opened for a port.
+/// An interface that was openings to be opened for a port.
 #[derive(Debug)]
-pub(super) struct Begun {
+pub(super) struct Opened {
     kind: PortKind,
     host: HostIf,
     opening: Opening,
@@ -34,7 +34,7 @@ pub(super) struct Begun {
 #[derive(Debug)]
 pub(super) enum Deferred {
     /// To be carried out when its interfaces are open.
-    Open(Client, Box<Request>, Vec<Begun>),
+    Open(Client, Box<Request>, Vec<Opened>),
     /// Carried out; to be written down and answered when what it removed is closed.
     Close(Vec<(SwitchName, Changed)>, Box<(Reply, Vec<OwnedFd>)>),
 }
@@ -45,7 +45,7 @@ impl<D: Datapath> Control<D> {
         let caller = &client.caller;
         let (to, wanted) = match request {
             Request::Port(PortRequest::Add(add)) => {
-                let host = host::wanted(caller, add, &self.defaults.declared).ok()??;
+                let host = host::request_of(caller, add, &self.defaults.declared).ok()??;
                 self.state.claim_persistent(caller, &add.port).ok()?;
                 self.claim_group_of(caller.uid, &host).ok()?;
                 (&add.port, vec![(add.kind, host)])
@@ -59,19 +59,19 @@ impl<D: Datapath> Control<D> {
             _ => return None,
         };
         let switch = self.state.find_switch(to.switch()).map(|switch| switch.key);
-        let (mut begun, mut builds) = (Vec::new(), Vec::new());
+        let (mut openings, mut builds) = (Vec::new(), Vec::new());
         for (kind, host) in wanted {
             let given = std::mem::take(&mut self.pending.given);
             let Some((opening, build)) = self.datapath.begin_opening(switch, kind, &host, given)
             else {
-                self.forget_begun(begun);
+                self.cancel_openings(openings);
                 return None;
             };
             self.charge_group_of(caller.uid, &host);
-            begun.push(Begun { kind, host, opening });
+            openings.push(Opened { kind, host, opening });
             builds.push(build);
         }
-        let call = Deferred::Open(client.clone(), Box::new(request.clone()), begun);
+        let call = Deferred::Open(client.clone(), Box::new(request.clone()), openings);
         self.pending.deferred.insert(client.conn, call);
         Some(Box::new(move || builds.into_iter().try_for_each(|build| build())))
     }
@@ -81,11 +81,11 @@ impl<D: Datapath> Control<D> {
         match request {
             Request::Session(SessionRequest::Attach(attach)) => {
                 let build = self.attach(client, &attach);
-                self.begun(client, build)
+                self.start_opening(client, build)
             }
             Request::Session(SessionRequest::Bind(bind)) => {
                 let build = self.bind(client, &bind);
-                self.begun(client, build)
+                self.start_opening(client, build)
             }
             request => self.step(client, request),
         }
@@ -95,7 +95,7 @@ impl<D: Datapath> Control<D> {
     pub fn call_given(&mut self, client: &mut Client, request: Request, fds: Vec<OwnedFd>) -> Step {
         self.pending.given = fds;
         let step = self.call(client, request);
-        // What nobody wants is closed.
+        // No request wants these any more: close them.
         self.pending.given.clear();
         step
     }
@@ -103,16 +103,16 @@ impl<D: Datapath> Control<D> {
     /// What was opened for a port of the call that is answered, if anything was. What the port does
     /// not take of it is closed by another thread.
     pub(super) fn opened(&self, kind: PortKind, host: &HostIf) -> Option<Opening> {
-        let begun = self.pending.opened.iter().find(|it| it.kind == kind && it.host == *host);
-        begun.map(|it| it.opening.clone())
+        let openings = self.pending.opened.iter().find(|it| it.kind == kind && it.host == *host);
+        openings.map(|it| it.opening.clone())
     }
 
-    fn forget_begun(&mut self, begun: Vec<Begun>) {
-        begun.into_iter().for_each(|it| self.datapath.cancel_opening(it.opening));
+    fn cancel_openings(&mut self, openings: Vec<Opened>) {
+        openings.into_iter().for_each(|it| self.datapath.cancel_opening(it.opening));
     }
 
     /// What comes of a call for which something is built.
-    pub(super) fn begun(&mut self, client: &Client, build: Result<Build, Refusal>) -> Step {
+    pub(super) fn start_opening(&mut self, client: &Client, build: Result<Build, Refusal>) -> Step {
         build.map_or_else(
             |refusal| {
                 self.note_refusal(&client.caller, &client.name, &refusal);
@@ -128,7 +128,7 @@ impl<D: Datapath> Control<D> {
         let answer = match self.answer(client, request) {
             Ok(answer) => answer,
             refused => {
-                // What was made for nothing; nobody waits for its end.
+                // No client waits for the end of a port that was made for nothing.
                 self.datapath.close_in_background();
                 return Step::Answer(refused);
             }
@@ -149,21 +149,21 @@ impl<D: Datapath> Control<D> {
         match self.pending.deferred.remove(&conn) {
             None => Step::Answer(self.finish_attach(conn, built)),
             Some(Deferred::Close(changed, answer)) => self.save(conn, changed, *answer),
-            Some(Deferred::Open(mut client, request, begun)) => {
+            Some(Deferred::Open(mut client, request, openings)) => {
                 // Without a thread to open them, they are opened here.
-                self.pending.opened = if built.is_ok() { begun } else { Vec::new() };
+                self.pending.opened = if built.is_ok() { openings } else { Vec::new() };
                 let step = self.begin(&mut client, *request);
                 let left = std::mem::take(&mut self.pending.opened);
-                self.forget_begun(left);
+                self.cancel_openings(left);
                 step
             }
         }
     }
 
-    /// Nobody waits for a call any more; what it has changed is written down all the same.
+    /// No client waits for a call any more; what it has changed is written down all the same.
     pub(super) fn forget_deferred(&mut self, conn: ConnKey) {
         match self.pending.deferred.remove(&conn) {
-            Some(Deferred::Open(_, _, begun)) => self.forget_begun(begun),
+            Some(Deferred::Open(_, _, openings)) => self.cancel_openings(openings),
             Some(Deferred::Close(changed, answer)) => {
                 let _ = self.save(conn, changed, *answer);
             }
@@ -171,7 +171,7 @@ impl<D: Datapath> Control<D> {
         }
     }
 
-    /// The daemon stops: nobody waits for anything to be closed.
+    /// The daemon stops: no client waits for anything to be closed.
     pub(super) fn forget_all_deferred(&mut self) -> Vec<(ConnKey, super::Answer)> {
         let all: Vec<ConnKey> = self.pending.deferred.keys().copied().collect();
         let mut answers = Vec::new();

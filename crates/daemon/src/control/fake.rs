@@ -24,8 +24,8 @@ pub struct Fake {
     pub(super) reserved: BTreeMap<PortKey, ShmSpec>,
     pub(super) pipes: BTreeMap<PipeKey, u32>,
     pub(super) bound: BTreeMap<PortKey, FakeBound>,
-    /// Those of them that no switch serves and that are attached.
-    pub(super) lone: Vec<PortKey>,
+    /// Attached ports that no switch serves.
+    pub(super) unswitched: Vec<PortKey>,
     /// Functions that were to ask for theirs.
     pub(super) told: Vec<PortKey>,
     pub(super) fdb: BTreeMap<(u64, u16), (SwitchKey, PortKey, MacAddr, VlanId)>,
@@ -39,7 +39,7 @@ pub struct Fake {
     pub(super) out_of_memory: bool,
     /// So many such calls succeed before one fails.
     pub(super) fails_after: Option<u32>,
-    /// Interfaces are opened by another thread; so many of them nobody wanted in the end.
+    /// Interfaces are opened by another thread; so many of them no request wanted in the end.
     pub(super) opens_elsewhere: bool,
     pub(super) unwanted: usize,
     /// Trust groups with the keys of their members, and which were looked at.

@@ -103,7 +103,7 @@ impl<D: Datapath> Control<D> {
 
 /// The socket that a new port is to have. It is made, or connected to, with the daemon's rights, so
 /// one at a place of choice is for those who have these anyway.
-pub(super) fn wanted(caller: &Caller, add: &PortAdd) -> Result<Option<Machine>, Refusal> {
+pub(super) fn request_of(caller: &Caller, add: &PortAdd) -> Result<Option<Machine>, Refusal> {
     let chosen = |machine: &Machine| machine.socket.is_some() || machine.peer.is_some();
     let chosen = add.machine.as_ref().is_some_and(chosen);
     if chosen && !caller.privileged {

@@ -83,7 +83,7 @@ use state::{Holder, State};
 /// A connected client.
 #[derive(Clone, Debug)]
 pub struct Client {
-    /// Its connection.
+    /// Connection of the client.
     pub conn: ConnKey,
     /// Who it is.
     pub caller: Caller,
@@ -276,12 +276,12 @@ impl<D: Datapath> Control<D> {
     /// Takes back everything that a connection held.
     pub fn hang_up(&mut self, conn: ConnKey) {
         self.note_leaving(conn);
-        self.pending.awaited.remove(&conn);
+        self.pending.building.remove(&conn);
         self.pending.drafts.remove(&conn);
         self.forget_deferred(conn);
         for port in self.state.held_by(conn) {
             let gone = self.state.release(&port);
-            self.settle(&port, &gone);
+            self.account_gone(&port, &gone);
         }
         self.unbind(conn);
         self.datapath.close_in_background();

@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use protocol::Mode;
 
-use super::deferred::{Begun, Deferred};
+use super::deferred::{Deferred, Opened};
 use super::machines;
 use crate::control::groups::declared::Declared;
-use crate::control::ports::attach::Awaited;
+use crate::control::ports::attach::Building;
 use crate::control::switches::multipart::Draft;
 use crate::model::keys::{ConnKey, PortKey};
 use crate::model::specs::RingSpec;
@@ -36,11 +36,11 @@ pub(super) struct Defaults {
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     /// Connections that wait for the memory of a port.
-    pub(super) awaited: HashMap<ConnKey, Awaited>,
+    pub(super) building: HashMap<ConnKey, Building>,
     /// Requests that wait until a network interface is opened or closed.
     pub(super) deferred: HashMap<ConnKey, Deferred>,
     /// Network interfaces that another thread opened for the request in hand.
-    pub(super) opened: Vec<Begun>,
+    pub(super) opened: Vec<Opened>,
     /// Descriptors that came with the request in hand.
     pub(super) given: Vec<OwnedFd>,
     /// Chains and rules whose last part has not come yet.

@@ -57,7 +57,7 @@ use crate::model::policy::Caller;
 use builders::Builders;
 use fair_queue::FairQueue;
 
-/// The socket and everybody connected to it.
+/// The socket and its connections.
 #[derive(Debug)]
 pub struct Server<D> {
     epoll: OwnedFd,
@@ -68,11 +68,11 @@ pub struct Server<D> {
     hangups: Option<OwnedFd>,
     builders: Builders,
     listening: bool,
-    /// Its warning, which would otherwise come with every try.
+    /// Limits the warning about descriptors, which would otherwise come with every try.
     warning: RateLimit,
     control: Control<D>,
     connections: HashMap<u64, Connection>,
-    turns: FairQueue,
+    queue: FairQueue,
     /// How many of them each user has.
     users: HashMap<u32, u32>,
     max_connections: u32,
@@ -86,7 +86,7 @@ struct Connection {
     client: Client,
     /// A port is built for it, or a change of it written; nothing is read from it until then.
     waits: bool,
-    /// It has something to say: it is in line, unless it waits.
+    /// The connection has a request: it is in the queue, unless it waits.
     ready: bool,
 }
 
@@ -97,12 +97,12 @@ enum Wait {
 }
 
 /// A call, or why it is none, and what came with it.
-type Heard = (Result<Request, Refusal>, Vec<OwnedFd>);
+type Received = (Result<Request, Refusal>, Vec<OwnedFd>);
 
 /// What becomes of a connection after a message.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
-enum Fate {
+enum After {
     Stays,
     Closes,
 }
@@ -119,7 +119,7 @@ impl<D: Datapath> Server<D> {
         let readable = epoll::EventFlags::IN;
         epoll::add(&epoll, &listener, epoll::EventData::new_u64(LISTENER), readable)?;
         epoll::add(&epoll, stop, epoll::EventData::new_u64(STOP), readable)?;
-        // Before anybody is known: who may send some is told so when it is.
+        // Before any client is known: who may send some is told so when it is.
         let _ = sys::take_descriptors(listener.as_fd(), false);
         let builders = Builders::new()?;
         epoll::add(&epoll, &builders, epoll::EventData::new_u64(BUILT), readable)?;
@@ -139,7 +139,7 @@ impl<D: Datapath> Server<D> {
             warning: RateLimit::new(Duration::from_secs(60)),
             control,
             connections: HashMap::new(),
-            turns: FairQueue::default(),
+            queue: FairQueue::default(),
             users: HashMap::new(),
             max_connections,
             next_key: FIRST_CONNECTION,
@@ -159,7 +159,7 @@ impl<D: Datapath> Server<D> {
     /// who wait for that are answered.
     pub fn run(&mut self) -> Result<(), Errno> {
         while self.look_around()? {
-            if let Some(key) = self.turns.pop() {
+            if let Some(key) = self.queue.pop() {
                 self.serve(key);
             }
         }
@@ -168,13 +168,13 @@ impl<D: Datapath> Server<D> {
         Ok(())
     }
 
-    /// Takes note of everything that happened; waits for something to happen, unless somebody has
+    /// Takes note of everything that happened; waits for something to happen, unless a client has
     /// something to say already. False: it is time to stop.
     fn look_around(&mut self) -> Result<bool, Errno> {
         // A listener that rests is tried again when the time is over or something happened.
         let mut timeout = (!self.listening).then_some(&REST);
         for _ in 0..LOOKS {
-            if !self.turns.is_empty() {
+            if !self.queue.is_empty() {
                 timeout = Some(&NOW);
             }
             let mut space = [MaybeUninit::uninit(); EVENTS];
@@ -189,9 +189,9 @@ impl<D: Datapath> Server<D> {
                     STOP => return Ok(false),
                     LISTENER => self.accept(),
                     BUILT => self.finish(),
-                    KEPT => self.hear_writer(),
-                    HANGUP => self.hear_hangups(),
-                    HOST => self.control.hear_host(),
+                    KEPT => self.answer_written(),
+                    HANGUP => self.log_hangup(),
+                    HOST => self.control.poll_host(),
                     key => self.note(key, event.flags),
                 }
             }
@@ -207,16 +207,16 @@ impl<D: Datapath> Server<D> {
     fn note(&mut self, key: u64, flags: epoll::EventFlags) {
         let gone = epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
         if flags.intersects(gone) {
-            return self.close_if(Fate::Closes, key);
+            return self.close_if(After::Closes, key);
         }
         // An event of a connection that an earlier event of the same turn closed.
         let Some(connection) = self.connections.get_mut(&key) else { return };
         if !std::mem::replace(&mut connection.ready, true) && !connection.waits {
-            self.turns.push(connection.client.caller.uid, key);
+            self.queue.push(connection.client.caller.uid, key);
         }
     }
 
-    fn hear_hangups(&mut self) {
+    fn log_hangup(&mut self) {
         if let Some(hangups) = &self.hangups
             && matches!(rustix::io::read(hangups, &mut [0; 64]), Ok(1..))
         {
@@ -241,7 +241,7 @@ impl<D: Datapath> Server<D> {
                     }
                     return self.listen(false);
                 }
-                // Nobody there any more, or a client that left while it waited.
+                // The client has gone, or a client that left while it waited.
                 Err(_) => return,
             }
         }
@@ -294,15 +294,15 @@ impl<D: Datapath> Server<D> {
         // It may have been closed while it was in line.
         let Some(connection) = self.connections.get_mut(&key) else { return };
         let uid = connection.client.caller.uid;
-        let (call, given) = match connection.hear(&mut self.buffer) {
+        let (call, given) = match connection.receive(&mut self.buffer) {
             Ok(call) => call,
             Err(fate) => return self.close_if(fate, key),
         };
-        self.hear_farewells();
+        self.close_hung_up();
         let Some(connection) = self.connections.get_mut(&key) else { return };
         match connection.answer(&mut self.control, call, given) {
-            Ok(Fate::Stays) => self.turns.push(uid, key),
-            Ok(Fate::Closes) => self.close_if(Fate::Closes, key),
+            Ok(After::Stays) => self.queue.push(uid, key),
+            Ok(After::Closes) => self.close_if(After::Closes, key),
             Err(Wait::Build(build)) => {
                 connection.waits = true;
                 self.builders.start(uid, ConnKey(key), build);
@@ -312,14 +312,14 @@ impl<D: Datapath> Server<D> {
     }
 
     /// Closes the connections that have been hung up until now.
-    fn hear_farewells(&mut self) {
+    fn close_hung_up(&mut self) {
         loop {
             let mut space = [MaybeUninit::uninit(); EVENTS];
             let gone = match epoll::wait(&self.farewells, &mut space, Some(&NOW)) {
                 Ok((gone, _)) => &*gone,
                 Err(_) => return,
             };
-            gone.iter().for_each(|event| self.close_if(Fate::Closes, event.data.u64()));
+            gone.iter().for_each(|event| self.close_if(After::Closes, event.data.u64()));
             if gone.len() < EVENTS {
                 return;
             }
@@ -328,7 +328,7 @@ impl<D: Datapath> Server<D> {
 
     /// Answers those whose ports were built.
     fn finish(&mut self) {
-        self.hear_farewells();
+        self.close_hung_up();
         for (conn, built) in self.builders.finished() {
             // Those who left meanwhile had everything taken back.
             let Some(connection) = self.connections.get(&conn.0) else { continue };
@@ -343,7 +343,7 @@ impl<D: Datapath> Server<D> {
     }
 
     /// Answers those whose changes were written down.
-    fn hear_writer(&mut self) {
+    fn answer_written(&mut self) {
         let answers = self.control.saved();
         self.answer_all(answers);
     }
@@ -354,15 +354,15 @@ impl<D: Datapath> Server<D> {
             let Some(connection) = self.connections.get_mut(&key) else { continue };
             connection.waits = false;
             if reply(connection.socket.as_fd(), answer).is_err() {
-                self.close_if(Fate::Closes, key);
+                self.close_if(After::Closes, key);
             } else if connection.ready {
-                self.turns.push(connection.client.caller.uid, key);
+                self.queue.push(connection.client.caller.uid, key);
             }
         }
     }
 
-    fn close_if(&mut self, fate: Fate, key: u64) {
-        if fate == Fate::Closes
+    fn close_if(&mut self, fate: After, key: u64) {
+        if fate == After::Closes
             && let Some(Connection { client, .. }) = self.connections.remove(&key)
         {
             let uid = client.caller.uid;
@@ -378,7 +378,7 @@ impl<D: Datapath> Server<D> {
 
 impl Connection {
     /// Reads one message, with the descriptors that came with it.
-    fn hear(&mut self, buffer: &mut [u8]) -> Result<Heard, Fate> {
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<Received, After> {
         // TRUNC: the true length of a message that is longer than the buffer.
         let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC | RecvFlags::CMSG_CLOEXEC;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_GIVEN))];
@@ -387,13 +387,13 @@ impl Connection {
         let mut beside = RecvAncillaryBuffer::new(room);
         let heard = recvmsg(&self.socket, &mut [IoSliceMut::new(buffer)], &mut beside, flags);
         let length = match heard.map(|heard| heard.bytes) {
-            Ok(0) => return Err(Fate::Closes),
+            Ok(0) => return Err(After::Closes),
             Ok(length) => length,
             Err(Errno::AGAIN | Errno::INTR) => {
                 self.ready = false;
-                return Err(Fate::Stays);
+                return Err(After::Stays);
             }
-            Err(_) => return Err(Fate::Closes),
+            Err(_) => return Err(After::Closes),
         };
         let given = beside.drain().filter_map(|message| match message {
             RecvAncillaryMessage::ScmRights(fds) => Some(fds),
@@ -409,17 +409,17 @@ impl Connection {
         control: &mut Control<D>,
         call: Result<Request, Refusal>,
         given: Vec<OwnedFd>,
-    ) -> Result<Fate, Wait> {
+    ) -> Result<After, Wait> {
         let (answer, fate) = match call {
             Ok(request) => match control.call_given(&mut self.client, request, given) {
                 Step::Build(build) => return Err(Wait::Build(build)),
                 Step::Save => return Err(Wait::Keep),
-                Step::Answer(answer) => (answer, Fate::Stays),
+                Step::Answer(answer) => (answer, After::Stays),
             },
             // Who sends nonsense once will not get better.
-            Err(refusal) => (Err(refusal), Fate::Closes),
+            Err(refusal) => (Err(refusal), After::Closes),
         };
-        Ok(reply(self.socket.as_fd(), answer).map_or(Fate::Closes, |()| fate))
+        Ok(reply(self.socket.as_fd(), answer).map_or(After::Closes, |()| fate))
     }
 }
 

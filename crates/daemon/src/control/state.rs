@@ -55,12 +55,12 @@ use groups::{Charge, GroupWish};
 pub use port::{Holder, Port};
 use service::Process;
 use shared::Shared;
-use unswitched::Lone;
+use unswitched::UnswitchedPort;
 
 /// A switch.
 #[derive(Clone, Debug)]
 pub struct Switch {
-    /// Its key at the workers.
+    /// Key of the switch at the workers.
     pub key: SwitchKey,
     /// Stays without ports.
     pub persistent: bool,
@@ -70,11 +70,11 @@ pub struct Switch {
     pub new_ports: NewPorts,
     /// How it forwards.
     pub config: SwitchConfig,
-    /// Its chains and rules.
+    /// Chains and rules of the switch.
     pub steering: Steering,
     /// What its worker was told of them.
     pub planner: Option<chain::Planner>,
-    /// What its worker had counted when somebody began to list it.
+    /// What its worker had counted when a client began to list it.
     pub listed: Option<Arc<chain::Report>>,
 }
 
@@ -86,14 +86,14 @@ pub struct State {
     /// The names of held ports by their holders' connections.
     held: BTreeMap<ConnKey, BTreeSet<PortName>>,
     /// What connections have for themselves.
-    lones: BTreeMap<ConnKey, Lone>,
+    unswitched: BTreeMap<ConnKey, UnswitchedPort>,
     /// What trust groups cost.
     groups: BTreeMap<GroupKey, Charge>,
     quota: Quota,
     next_key: u32,
 }
 
-/// What somebody wants to attach.
+/// A request to attach.
 #[derive(Clone, Debug)]
 pub struct Wish<'a> {
     /// The port.
@@ -138,7 +138,7 @@ impl State {
             switches: BTreeMap::new(),
             ports: BTreeMap::new(),
             held: BTreeMap::new(),
-            lones: BTreeMap::new(),
+            unswitched: BTreeMap::new(),
             groups: BTreeMap::new(),
             quota,
             next_key: 1,
@@ -158,7 +158,7 @@ impl State {
         assert!(before.is_none(), "a switch is entered once");
     }
 
-    /// Enters a persistent port that nobody holds.
+    /// Enters a persistent port without a holder.
     pub fn add_port(&mut self, name: PortName, port: Port) {
         assert!(port.persistent && port.holder.is_none());
         let before = self.ports.insert(name, port);
@@ -179,7 +179,7 @@ impl State {
 
     /// Enters the holder of a port that [`State::claim`] found free, making the port if need be.
     pub fn hold(&mut self, name: &PortName, new: Port) {
-        let conn = new.holder.as_ref().expect("somebody holds it").conn;
+        let conn = new.holder.as_ref().expect("a holder comes with the port").conn;
         self.held.entry(conn).or_default().insert(name.clone());
         match self.ports.get_mut(name) {
             Some(port) => {
@@ -204,11 +204,11 @@ impl State {
         Gone { port: held.then_some(key), ..Gone::default() }
     }
 
-    /// Removes a port, whoever holds it.
+    /// Removes a port, held or not.
     pub fn remove_port(&mut self, name: &PortName) -> Gone {
         let port = self.ports.remove(name).expect("only a known port is removed");
         self.forget_held(name, port.holder.as_ref());
-        self.bequeath(name, &port);
+        self.transfer_cost(name, &port);
         let peer = name.peer().and_then(|peer| self.ports.get(&peer));
         let (last_end, last_bound) = (peer.is_none(), peer.is_none_or(|peer| peer.bound.is_none()));
         Gone {
@@ -235,14 +235,14 @@ impl State {
     fn forget_held(&mut self, name: &PortName, holder: Option<&Holder>) {
         let Some(Holder { conn, .. }) = holder else { return };
         let names = self.held.get_mut(conn).expect("who holds a port is listed");
-        assert!(names.remove(name), "what somebody holds is listed");
+        assert!(names.remove(name), "each held port is listed");
         if names.is_empty() {
             self.held.remove(conn);
         }
     }
 
     /// What an end of a pipe has to pay for, the other end pays for when it is alone.
-    fn bequeath(&mut self, name: &PortName, port: &Port) {
+    fn transfer_cost(&mut self, name: &PortName, port: &Port) {
         let peer = name.peer().and_then(|peer| self.ports.get_mut(&peer));
         if let (Some(left), Some(heir)) = (&port.holder, peer.and_then(|p| p.holder.as_mut())) {
             heir.memory += left.memory;
@@ -300,13 +300,13 @@ impl State {
         Ok(port)
     }
 
-    /// The switch of this name, whoever asks.
+    /// The switch of this name, without a check of permissions.
     #[must_use]
     pub fn find_switch(&self, name: &SwitchName) -> Option<&Switch> {
         self.switches.get(name)
     }
 
-    /// The port of this name, whoever asks.
+    /// The port of this name, without a check of permissions.
     #[must_use]
     pub fn find_port(&self, name: &PortName) -> Option<&Port> {
         self.ports.get(name)
@@ -535,9 +535,10 @@ impl State {
         }
         let groups = self.groups.values().filter(|charge| charge.uid == uid);
         usage.memory += groups.map(|charge| charge.memory).sum::<u64>();
-        for lone in self.lones.values().filter(|lone| lone.shared.uid == uid) {
+        for unswitched in self.unswitched.values().filter(|unswitched| unswitched.shared.uid == uid)
+        {
             usage.ports += 1;
-            usage.memory += lone.shared.all_memory();
+            usage.memory += unswitched.shared.all_memory();
         }
         usage
     }

@@ -94,7 +94,7 @@ impl Bench {
         let nothing = fake.ports.is_empty() && fake.switches.is_empty() && fake.pipes.is_empty();
         let nothing = nothing && fake.kept.is_empty() && fake.bound.is_empty();
         let nothing =
-            nothing && fake.reserved.is_empty() && self.control.pending.awaited.is_empty();
+            nothing && fake.reserved.is_empty() && self.control.pending.building.is_empty();
         assert_eq!(nothing, self.control.state.counts() == (0, 0));
         nothing
     }

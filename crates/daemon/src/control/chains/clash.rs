@@ -13,9 +13,9 @@ pub struct Clash {
     pub service: String,
     /// The instance's port.
     pub port: PortName,
-    /// Its process.
+    /// PID of that instance.
     pub pid: u32,
-    /// Its user.
+    /// User who runs that instance.
     pub uid: u32,
     /// What it calls itself.
     pub name: String,

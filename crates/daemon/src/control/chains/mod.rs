@@ -132,7 +132,7 @@ impl<D: Datapath> Control<D> {
     }
 
     /// Chains and rules as settings ask for them, checked; `None`: they do not.
-    pub(super) fn wanted_steering(
+    pub(super) fn requested_steering(
         &self,
         name: &SwitchName,
         settings: &SwitchSettings,

@@ -1,4 +1,4 @@
-//! What a process, or a thread of it, uses of the machine, as the kernel tells everybody.
+//! What a process, or a thread of it, uses of the machine, as `/proc` shows it to every user.
 
 use std::fs::read_to_string;
 

@@ -100,7 +100,7 @@ mod fake {
 
         fn open_bound(&mut self, port: PortKey, holder: ConnKey) -> Result<Binding, DatapathError> {
             self.allocate()?;
-            assert!(self.ports.contains_key(&port) || self.lone.contains(&port), "attached");
+            assert!(self.ports.contains_key(&port) || self.unswitched.contains(&port), "attached");
             let bound = &self.bound[&port];
             let (claim, extra_bufs) = bound.holders[&holder];
             let rings = RingSpec { extra_bufs, ..bound.rings };

@@ -42,11 +42,11 @@ mod fake {
         }
 
         fn attach_unswitched(&mut self, port: PortKey) {
-            self.lone.push(port);
+            self.unswitched.push(port);
         }
 
         fn remove_unswitched(&mut self, port: PortKey) {
-            self.lone.retain(|lone| *lone != port);
+            self.unswitched.retain(|it| *it != port);
             self.bound.remove(&port).expect("known");
         }
     }

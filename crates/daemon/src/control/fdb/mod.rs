@@ -218,7 +218,7 @@ impl<D: Datapath> Control<D> {
     }
 }
 
-/// What the switch makes of a port that nobody holds: its VLANs and its isolation, no floods.
+/// What the switch makes of a port without a holder: its VLANs and its isolation, no floods.
 fn stand_in(config: PortConfig) -> PortConfig {
     PortConfig {
         unicast_flood: false,

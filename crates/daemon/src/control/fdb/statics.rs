@@ -6,7 +6,7 @@
 //! ```
 //!
 //! While no client holds a persistent port, the switch knows in its place a *stand-in*, which takes
-//! no flood; what is for its addresses is dropped, as a `dead_port` of its sender. So nobody else
+//! no flood; what is for its addresses is dropped, as a `dead_port` of its sender. So no other port
 //! can take one of them over meanwhile, and nothing for them is flooded. Ports without static
 //! addresses have none.
 

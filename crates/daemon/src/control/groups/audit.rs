@@ -56,7 +56,7 @@ impl fmt::Display for Place {
 }
 
 impl<D: Datapath> Control<D> {
-    /// Those of the caller, and those that he may look at.
+    /// Groups of the caller, and groups that the caller may look at.
     pub(in crate::control) fn audit(
         &mut self,
         caller: &Caller,

@@ -1,6 +1,6 @@
 //! Trust groups that the configuration declares: whose they are, and who else may have ports there.
 //!
-//! Such a name is everybody's: who asks for it gets this group or a refusal, never one of his own.
+//! All users share such a name: a client that asks for it gets this group or a refusal.
 //! A name that is not declared is each user's own.
 
 use std::collections::BTreeMap;
@@ -25,11 +25,11 @@ pub struct DeclaredGroup {
     pub memory: u64,
 }
 
-/// The group of a trust group that is for no group: `(gid_t) -1`, which nobody is in.
+/// The group of a trust group that is for no group: `(gid_t) -1`, which no user is in.
 const NO_GROUP: u32 = u32::MAX;
 
 impl Declared {
-    /// Those of a configuration.
+    /// Reads the trust groups that a configuration declares.
     #[must_use]
     pub fn of(config: &Config) -> Self {
         let daemon = rustix::process::geteuid().as_raw();
@@ -79,7 +79,7 @@ impl Declared {
 }
 
 impl DeclaredGroup {
-    /// Whether its region can be what somebody asks for, and hold a port that takes so much.
+    /// Whether its region can be what a client asks for, and hold a port that takes so much.
     pub fn check(&self, group: &str, asked: Option<u64>, least: u64) -> Result<(), GroupRefusal> {
         let (group, has) = (group.to_owned(), self.memory);
         match asked {

@@ -2,7 +2,7 @@
 //!
 //! The workers make a group's region with its first port, and take it back after its last, which
 //! may be on another thread, when the kernel has given an interface's buffers back. So what groups
-//! cost is looked at whenever something has gone, and before somebody asks for more.
+//! cost is looked at whenever something has gone, and before a client asks for more.
 
 mod audit;
 pub mod declared;
@@ -82,7 +82,7 @@ impl<D: Datapath> Control<D> {
         plan
     }
 
-    /// Whether somebody can pay for the group that an interface is to be in. One that went without
+    /// Whether a user can pay for the group that an interface is to be in. One that went without
     /// being asked is forgotten before: what it cost is nothing to the next of its name.
     pub(super) fn claim_group_of(&mut self, uid: u32, host: &HostIf) -> Result<(), Refusal> {
         self.refresh_groups();
@@ -90,7 +90,7 @@ impl<D: Datapath> Control<D> {
         self.state.claim_group(uid, &self.wish(key, None, 0)?)
     }
 
-    /// From now on somebody pays for it, if it is there and nobody does.
+    /// From now on a user pays for the group, if it exists and no user does.
     pub(super) fn charge_group_of(&mut self, uid: u32, host: &HostIf) {
         if let Some(key) = host.trust_group.as_deref().and_then(trust_group)
             && self.datapath.has_group(&key)

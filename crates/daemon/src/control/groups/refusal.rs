@@ -5,7 +5,7 @@ use thiserror::Error;
 use crate::control::refusal::quota::{mib, tenths};
 use protocol::{ErrorCode, GroupAccess, users};
 
-/// A trust group that somebody cannot pay for.
+/// A trust group that is over a user's quota.
 #[derive(Debug)]
 pub struct Unaffordable {
     /// The group.
@@ -48,7 +48,7 @@ pub enum GroupRefusal {
     Denied {
         /// The group.
         group: String,
-        /// Its owner.
+        /// Owner of the group.
         owner: u32,
         /// Who else may.
         access: GroupAccess,

@@ -27,7 +27,7 @@ impl<D: Datapath> Control<D> {
     }
 
     /// Takes note of it.
-    pub fn hear_host(&mut self) {
+    pub fn poll_host(&mut self) {
         self.datapath.take_host_events();
         self.refresh_groups();
     }
@@ -119,7 +119,7 @@ impl<D: Datapath> Control<D> {
         Some(sides.iter().map(|port| (kind_of(port), host_of(port))).collect())
     }
 
-    /// The same for one that a program binds by its own name.
+    /// Whether the caller may bind an interface of the host by its own name.
     pub(in crate::control) fn bound_host(
         &self,
         caller: &Caller,
@@ -240,7 +240,7 @@ fn host_of(name: &PortName) -> HostIf {
 
 /// The interface that a new port is to have. It is opened with the daemon's rights, so it is for
 /// those who have these anyway.
-pub(in crate::control) fn wanted(
+pub(in crate::control) fn request_of(
     caller: &Caller,
     add: &PortAdd,
     declared: &Declared,

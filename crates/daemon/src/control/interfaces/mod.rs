@@ -9,8 +9,8 @@
 //!
 //! An interface is one port with one entry, under the name of where it is: alone in a switch of its
 //! own, or in the one that it was put into; by `netmap:v0` it is found in both. It has its rings
-//! and its memory region from the beginning. Nobody may hold it when it is put into a switch; who
-//! holds it when it is taken out goes with it.
+//! and its memory region from the beginning. No client may hold it when it is put into a switch;
+//! who holds it when it is taken out goes with it.
 //!
 //! Put into a second switch, it has no rings any more, but is a cable between both, and leaves the
 //! second before the first. The next daemon finds it in the first only.
@@ -130,7 +130,7 @@ impl<D: Datapath> Control<D> {
         self.state.region(caller, attach.mem_id)?;
         let interface = PortName::interface(to.port())?;
         let known = self.state.home(&interface);
-        // This is not lost to anybody who looks for it: a port of that name is no interface.
+        // This is not lost to a client that looks for it: a port of that name is no interface.
         if self.state.port_mut(to).is_some() {
             return Err(InterfaceRefusal::PortTaken(to.clone()).into());
         }
@@ -192,9 +192,9 @@ impl<D: Datapath> Control<D> {
         let first_is_meant = port.interface.is_some();
         let [first, second] = if first_is_meant { [name, &other] } else { [&other, name] };
         let gone = self.state.remove_port(second);
-        self.settle(second, &gone);
+        self.account_gone(second, &gone);
         let gone = self.state.release(first);
-        self.settle(first, &gone);
+        self.account_gone(first, &gone);
     }
 
     pub(super) fn interface_detach(
@@ -218,7 +218,7 @@ impl<D: Datapath> Control<D> {
             self.part_switches(name);
             return Ok(Reply::Done);
         }
-        // As in netmap, ports that came with a program stay where they are, and nobody minds.
+        // As in netmap, ports that came with a program stay where they are, which is no error.
         let (owner, mode) = (port.owner, self.defaults.switch_mode);
         let Some(Interface { group, .. }) = port.interface else { return Ok(Reply::Done) };
         let port = self.state.port(caller, name, Access::Manage)?;
@@ -242,7 +242,7 @@ impl<D: Datapath> Control<D> {
     /// holders of pipes know it by where it is.
     fn check_movable(&self, name: &PortName) -> Result<(), Refusal> {
         let port = self.state.find_port(name).expect("it is there");
-        let opened = self.pending.awaited.values().any(|awaited| awaited.name == *name);
+        let opened = self.pending.building.values().any(|building| building.name == *name);
         let pipes = self.state.pipes_of(name).next().is_some();
         match port.bound.as_ref().is_some_and(|shared| shared.ready) && !opened && !pipes {
             true => Ok(()),

@@ -14,7 +14,7 @@ use super::{Answer, Client, Control};
 use crate::control::datapath::Datapath;
 use crate::control::interfaces::refusal::InterfaceRefusal;
 use crate::control::netmap::refusal::NetmapRefusal;
-use crate::control::ports::attach::Awaited;
+use crate::control::ports::attach::Building;
 use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::Refusal;
 use crate::control::state::service::Process;
@@ -66,8 +66,8 @@ impl<D: Datapath> Control<D> {
     }
 
     pub(super) fn resume(&mut self, client: &Client) -> Answer {
-        if let Some(lone) = self.state.lone(client.conn) {
-            return Ok(answer(self.datapath.open_bound(lone.key, client.conn)?));
+        if let Some(unswitched) = self.state.unswitched_of(client.conn) {
+            return Ok(answer(self.datapath.open_bound(unswitched.key, client.conn)?));
         }
         let name = self.state.bound_by(client.conn).ok_or(NetmapRefusal::NothingBound)?.clone();
         let port = self.state.port_mut(&name).expect("it is bound");
@@ -76,8 +76,8 @@ impl<D: Datapath> Control<D> {
 
     /// Takes back what a connection has bound.
     pub(super) fn unbind(&mut self, conn: ConnKey) {
-        if let Some(lone) = self.state.remove_unswitched(conn) {
-            return self.datapath.remove_unswitched(lone.key);
+        if let Some(unswitched) = self.state.remove_unswitched(conn) {
+            return self.datapath.remove_unswitched(unswitched.key);
         }
         let sides = self.state.sides_bound_by(conn);
         for side in &sides {
@@ -89,14 +89,14 @@ impl<D: Datapath> Control<D> {
         sides.iter().for_each(|side| self.retire(side));
     }
 
-    /// A bound port goes when nobody needs it any more; the parent of a pipe with its last pipe.
+    /// A bound port goes when no client needs it any more; the parent of a pipe with its last pipe.
     pub(super) fn retire(&mut self, name: &PortName) {
         let parent = name.pipe().map(|_| name.parent());
-        let family = self.state.family(name);
+        let family = self.state.port_and_pipes(name);
         for name in family.iter().chain(&parent) {
             if self.state.shared(name).is_some() && self.state.is_idle(name) {
                 let gone = self.state.release(name);
-                self.settle(name, &gone);
+                self.account_gone(name, &gone);
             }
         }
     }
@@ -177,7 +177,7 @@ impl<D: Datapath> Control<D> {
         self.state.claim(caller, &wish).map(|()| memory)
     }
 
-    /// Makes a port of a switch, which nobody holds yet.
+    /// Makes a port of a switch, which no client holds yet.
     fn make_bound(
         &mut self,
         client: &Client,
@@ -333,8 +333,8 @@ impl<D: Datapath> Control<D> {
             let holder = binder(client, claim, std::mem::take(&mut granted), stride);
             port.bound.as_mut().expect("it is bound").holders.push(holder);
         }
-        let awaited = Awaited { name: bind.port.clone(), key, bound: true };
-        self.pending.awaited.insert(client.conn, awaited);
+        let building = Building { name: bind.port.clone(), key, bound: true };
+        self.pending.building.insert(client.conn, building);
         Ok(build)
     }
 

@@ -1,8 +1,8 @@
 //! Null ports and monitors: rings that a connection has for itself.
 //!
-//! *Who may monitor whom.* A monitor reads everything that its port sends and receives. So its
-//! caller is the user who has the port open, or is privileged. A zero-copy monitor maps the port's
-//! own memory, which is shared between processes of one user only, whoever that user is.
+//! *Permission to monitor.* A monitor reads everything that its port sends and receives. So its
+//! caller is the user that opened the port, or is privileged. A zero-copy monitor maps the port's
+//! own memory, which is shared between processes of one user only.
 
 use std::io;
 
@@ -15,11 +15,11 @@ use switch::{MirrorPoint, MirrorSource};
 use crate::control::datapath::Datapath;
 use crate::control::netmap::refusal::NetmapRefusal;
 use crate::control::netmap::{answer, binder, claim, new_shared};
-use crate::control::ports::attach::Awaited;
+use crate::control::ports::attach::Building;
 use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::{AccessRefusal, Refusal};
 use crate::control::state::shared::{COMMON, Shared};
-use crate::control::state::unswitched::{Lone, Open};
+use crate::control::state::unswitched::{Open, UnswitchedPort};
 use crate::control::{Answer, Client, Control};
 use crate::model::error::DatapathError;
 use crate::model::keys::{ConnKey, PortKey};
@@ -66,8 +66,8 @@ impl<D: Datapath> Control<D> {
         let holder = binder(client, claim, granted, stride);
         let shared = new_shared(mem_id, client.caller.uid);
         let shared = Shared { common, memory, holders: vec![holder], ..shared };
-        self.state.add_unswitched(client.conn, Lone { key, name: name.clone(), shared });
-        self.pending.awaited.insert(client.conn, Awaited { name, key, bound: true });
+        self.state.add_unswitched(client.conn, UnswitchedPort { key, name: name.clone(), shared });
+        self.pending.building.insert(client.conn, Building { name, key, bound: true });
         Ok(build)
     }
 

@@ -33,7 +33,7 @@ use crate::model::specs::{RingSpec, ShmSpec};
 
 /// A port that is reserved for a client who waits for it.
 #[derive(Debug)]
-pub(in crate::control) struct Awaited {
+pub(in crate::control) struct Building {
     pub name: PortName,
     pub key: PortKey,
     /// For a netmap program.
@@ -74,8 +74,8 @@ impl<D: Datapath> Control<D> {
         match reserved {
             Ok((port, build)) => {
                 self.state.hold(&attach.port, port);
-                let awaited = Awaited { name: attach.port.clone(), key, bound: false };
-                self.pending.awaited.insert(client.conn, awaited);
+                let building = Building { name: attach.port.clone(), key, bound: false };
+                self.pending.building.insert(client.conn, building);
                 Ok(build)
             }
             Err(error) => {
@@ -144,9 +144,9 @@ impl<D: Datapath> Control<D> {
         conn: ConnKey,
         built: io::Result<()>,
     ) -> Answer {
-        let Awaited { name, key, bound } =
-            self.pending.awaited.remove(&conn).expect("the client waits");
-        if self.state.lone(conn).is_some() {
+        let Building { name, key, bound } =
+            self.pending.building.remove(&conn).expect("the client waits");
+        if self.state.unswitched_of(conn).is_some() {
             return self.finish_unswitched(conn, key, built);
         }
         let port = self.state.port_mut(&name).filter(|port| port.key == key);
@@ -169,7 +169,7 @@ impl<D: Datapath> Control<D> {
         };
         if opened.is_err() {
             let gone = self.state.release(&name);
-            self.settle(&name, &gone);
+            self.account_gone(&name, &gone);
         }
         let Attachment { mut geometry, region, kick, wake } = opened?;
         geometry.function = self.is_function(&name);

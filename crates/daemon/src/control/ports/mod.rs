@@ -34,7 +34,7 @@ impl<D: Datapath> Control<D> {
             return Err(PortRefusal::NotHeld(name.clone()).into());
         }
         let gone = self.state.release(name);
-        self.settle(name, &gone);
+        self.account_gone(name, &gone);
         Ok(Reply::Done)
     }
 
@@ -49,10 +49,10 @@ impl<D: Datapath> Control<D> {
         check_header(add.kind, &add.settings)?;
         let (name, host, stations) = (
             add.port.clone(),
-            host::wanted(caller, add, &self.defaults.declared)?,
+            host::request_of(caller, add, &self.defaults.declared)?,
             BTreeSet::new(),
         );
-        let (machine, owner) = (machines::wanted(caller, add)?, None);
+        let (machine, owner) = (machines::request_of(caller, add)?, None);
         let grant = settings::change_grant(Grant::default(), &add.settings)?;
         let (kind, interface) = (add.kind, None);
         let plan =
@@ -136,14 +136,14 @@ impl<D: Datapath> Control<D> {
         Ok(Reply::Done)
     }
 
-    /// Removes a port, whoever holds it, and what cannot be without it.
+    /// Removes a port, held or not, and what cannot be without it.
     pub(super) fn drop_port(&mut self, name: &PortName) {
         self.part_switches(name);
-        for port in self.state.family(name) {
+        for port in self.state.port_and_pipes(name) {
             let holders = self.state.binders(&port);
             if self.state.port_mut(&port).is_some() {
                 let gone = self.state.remove_port(&port);
-                self.settle(&port, &gone);
+                self.account_gone(&port, &gone);
             }
             // Who held both sides of an interface holds neither any more.
             holders.into_iter().for_each(|conn| self.unbind(conn));
@@ -227,7 +227,7 @@ impl<D: Datapath> Control<D> {
     }
 }
 
-/// Whether a port can be given to anybody.
+/// Whether a port can be given to a user.
 fn check_gift(name: &PortName, port: &Port, grant: Grant) -> Result<(), Refusal> {
     match grant == port.grant {
         true => Ok(()),

@@ -63,7 +63,7 @@ pub enum AccessRefusal {
     SharedMemory {
         /// The pipe, port or region.
         what: String,
-        /// Its user.
+        /// User who owns it.
         owner: u32,
     },
     /// A netmap monitor of another user's port.
@@ -74,7 +74,7 @@ pub enum AccessRefusal {
     Monitor {
         /// The port.
         port: PortName,
-        /// Its user.
+        /// User who owns it.
         owner: u32,
     },
     /// Network interfaces are opened with the daemon's rights.

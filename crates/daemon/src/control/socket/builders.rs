@@ -1,4 +1,4 @@
-//! Threads that build ports, so that nobody else waits for memory that one asked for.
+//! Threads that build ports, so that no client waits for the memory of another.
 //!
 //! Each user has a few threads while something of theirs is built, and what they ask for beyond
 //! that waits in line: users delay themselves and no others.
@@ -15,9 +15,9 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use crate::model::keys::ConnKey;
 use crate::model::opening::Build;
 
-/// What is being built, and for whom.
+/// What is being built, by user.
 pub struct Builders {
-    /// Users for whom something is built.
+    /// Users who wait for a port.
     users: HashMap<u32, Line>,
     finished: Receiver<Built>,
     report: Sender<Built>,
@@ -93,7 +93,7 @@ impl Builders {
 const THREADS: usize = 4;
 
 fn send(report: &Sender<Built>, ringer: &OwnedFd, built: Built) {
-    // Without a receiver nobody waits any more; a full pipe has rung already.
+    // Without a receiver no thread waits any more; a full pipe has rung already.
     let _ = report.send(built);
     let _ = rustix::io::write(ringer, b"x");
 }

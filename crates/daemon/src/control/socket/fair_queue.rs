@@ -1,8 +1,8 @@
-//! Who is heard next: users take queue, and so do the connections of each.
+//! Which request is served next: users take turns, and so do the connections of each.
 
 use std::collections::{HashMap, VecDeque};
 
-/// Connections that have something to say.
+/// Connections that have a request.
 #[derive(Debug, Default)]
 pub struct FairQueue {
     users: VecDeque<u32>,
@@ -10,7 +10,7 @@ pub struct FairQueue {
 }
 
 impl FairQueue {
-    /// A connection has something to say.
+    /// A connection has a request.
     pub fn push(&mut self, uid: u32, key: u64) {
         let line = self.lines.entry(uid).or_default();
         if line.is_empty() {
@@ -19,10 +19,10 @@ impl FairQueue {
         line.push_back(key);
     }
 
-    /// The connection that is heard next.
+    /// The connection that is served next.
     pub fn pop(&mut self) -> Option<u64> {
         let uid = self.users.pop_front()?;
-        let line = self.lines.get_mut(&uid).expect("a user who has a turn has a line");
+        let line = self.lines.get_mut(&uid).expect("a user in the queue has a line");
         let key = line.pop_front().expect("lines are not empty");
         if line.is_empty() {
             self.lines.remove(&uid);
@@ -32,7 +32,7 @@ impl FairQueue {
         Some(key)
     }
 
-    /// Whether nobody has anything to say.
+    /// Whether no request waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.users.is_empty()

@@ -32,7 +32,7 @@ pub fn explain(text: &[u8], error: &serde_json::Error) -> Refusal {
     }
 }
 
-/// The same for a call of this name.
+/// Explains an error in a call of this name.
 fn explain_call(name: &str, fields: &Value, error: &serde_json::Error) -> Refusal {
     if let Some(error) = bad_name(fields) {
         return error.into();

@@ -35,8 +35,8 @@ impl State {
     /// The port that a connection has bound.
     #[must_use]
     pub fn bound_by(&self, conn: ConnKey) -> Option<&PortName> {
-        if let Some(lone) = self.lone(conn) {
-            return Some(&lone.name);
+        if let Some(unswitched) = self.unswitched_of(conn) {
+            return Some(&unswitched.name);
         }
         let by = |port: &Port| {
             let mut holders = port.bound.iter().flat_map(|shared| &shared.holders);
@@ -48,14 +48,14 @@ impl State {
     /// The ports that a connection holds: one, or both sides of an interface, the cable's first.
     #[must_use]
     pub fn sides_bound_by(&self, conn: ConnKey) -> Vec<PortName> {
-        let Some(first) = self.bound_by(conn).filter(|_| self.lone(conn).is_none()) else {
+        let Some(first) = self.bound_by(conn).filter(|_| self.unswitched_of(conn).is_none()) else {
             return Vec::new();
         };
         let host = first.host_side().ok().filter(|host| self.binders(host).contains(&conn));
         [first.clone()].into_iter().chain(host).collect()
     }
 
-    /// Who has bound a port.
+    /// Connections that have bound a port.
     #[must_use]
     pub fn binders(&self, name: &PortName) -> Vec<ConnKey> {
         let holders = self.shared(name).map(|shared| &shared.holders);
@@ -70,7 +70,7 @@ impl State {
 
     fn regions(&self) -> impl Iterator<Item = Region> {
         let held = self.ports.values().filter_map(|port| port.bound.as_ref());
-        let held = held.chain(self.lones.values().map(|lone| &lone.shared));
+        let held = held.chain(self.unswitched.values().map(|unswitched| &unswitched.shared));
         let held = held.map(|&Shared { mem_id, uid, common, .. }| Region { mem_id, uid, common });
         let kept = self.ports.values().filter_map(|port| {
             let Interface { mem_id, common, .. } = port.interface?;
@@ -143,7 +143,7 @@ impl State {
         Ok(())
     }
 
-    /// What has to be at the workers before somebody uses a bound port: the port in whose region it
+    /// What has to be at the workers before a client uses a bound port: the port in whose region it
     /// is, itself, and the other end of a pipe.
     #[must_use]
     pub fn parts(&self, name: &PortName) -> Vec<PortName> {
@@ -155,7 +155,7 @@ impl State {
     /// A port and all that cannot be without it: the other end of a bound pipe, the pipes of a
     /// bound parent. Those that go first come first.
     #[must_use]
-    pub fn family(&self, name: &PortName) -> Vec<PortName> {
+    pub fn port_and_pipes(&self, name: &PortName) -> Vec<PortName> {
         let mut family: Vec<PortName> = match name.peer() {
             Some(peer) => vec![peer],
             None => self.pipes_of(name).cloned().collect(),
@@ -201,13 +201,13 @@ impl State {
         Some(self.ports.get(name)?.owner)
     }
 
-    /// The same for a port that there is.
+    /// The name under which a port is entered, if the port exists.
     #[must_use]
     pub fn home(&self, name: &PortName) -> Option<PortName> {
         Some(self.resolve(name)).filter(|name| self.ports.contains_key(name))
     }
 
-    /// Who needs a port at this moment, if anybody: process and user.
+    /// Process and user that need a port at this moment.
     #[must_use]
     pub fn user_of(&self, name: &PortName) -> Option<(u32, u32)> {
         let of = |name: &PortName| {
@@ -219,7 +219,7 @@ impl State {
         of(name).or_else(|| self.pipes_of(name).find_map(of))
     }
 
-    /// Is a bound port needed no more: nobody holds it, its other end or a pipe of it?
+    /// Whether no client holds a bound port, its other end or a pipe of it.
     #[must_use]
     pub fn is_idle(&self, name: &PortName) -> bool {
         let held = |name: &PortName| self.shared(name).is_some_and(|it| !it.holders.is_empty());

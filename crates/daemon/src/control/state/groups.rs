@@ -7,9 +7,9 @@
 //!
 //! A region is charged whole, once, to the owner of the port that made the group, until the group
 //! is gone: any member may commit all of it. What ports of the group take is in it, and charged to
-//! nobody. A group is found by its user and its name, so nobody is in the way of another's; only
-//! who may do everything makes a port in somebody else's group, and pays if that is its first. What
-//! the configuration declares is charged to the owner whom that names, whoever comes first.
+//! no user. A group is found by its user and its name, so users are not in each other's way; only
+//! a privileged user makes a port in another user's group, and pays if that is its first. What
+//! the configuration declares is charged to the owner that it names.
 
 use super::State;
 use crate::control::groups::refusal::{GroupRefusal, Unaffordable};
@@ -25,7 +25,7 @@ pub struct Charge {
     pub memory: u64,
 }
 
-/// How much memory a new group has of which nobody says how much.
+/// How much memory a new group has by default.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupSize {
     /// Bytes that groups have.
@@ -41,14 +41,14 @@ pub struct GroupWish {
     pub key: GroupKey,
     /// Bytes of its region, if there is none yet.
     pub memory: u64,
-    /// It is there already.
+    /// The group exists already.
     pub exists: bool,
     /// Who pays, if that is not who makes it: the owner of one that is declared.
     pub payer: Option<u32>,
 }
 
 impl State {
-    /// What a group costs, and whom.
+    /// What a group costs, and which user pays.
     #[must_use]
     pub fn charge_of(&self, group: &GroupKey) -> Option<Charge> {
         self.groups.get(group).copied()
@@ -59,7 +59,7 @@ impl State {
         self.groups.entry(group).or_insert(charge);
     }
 
-    /// Those that are not there any more cost nothing.
+    /// Drops the charges of groups that no longer exist.
     pub fn forget_groups(&mut self, is_there: impl Fn(&GroupKey) -> bool) {
         self.groups.retain(|group, _| is_there(group));
     }
@@ -80,7 +80,7 @@ impl State {
         Ok(self.claim_memory(uid, asked).map_err(refused)?)
     }
 
-    /// The group that a port wants to be in: as it is, if it is there; if it is new and nobody
+    /// The group that a port wants to be in: as it is, if it is there; if it is new and no client
     /// says, of its usual size, or the least.
     pub fn group_wish(
         &self,

@@ -15,7 +15,7 @@ use crate::model::policy::{Grant, Permissions};
 /// A port.
 #[derive(Clone, Debug)]
 pub struct Port {
-    /// Its key at the workers.
+    /// Key of the port at the workers.
     pub key: PortKey,
     /// What is behind it.
     pub kind: PortKind,
@@ -25,7 +25,7 @@ pub struct Port {
     pub persistent: bool,
     /// The user who made it, and whose quota it counts against.
     pub owner: u32,
-    /// To whom it was given, if it stays.
+    /// The user or group that it was given to, if it stays.
     pub grant: Grant,
     /// How the switch treats it.
     pub config: PortConfig,
@@ -49,13 +49,13 @@ pub struct Port {
 /// The client that holds a port, and what it costs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its connection.
+    /// Connection of the client.
     pub conn: ConnKey,
-    /// Its process.
+    /// PID of the client.
     pub pid: u32,
-    /// Its thread, as it says.
+    /// Thread ID that the client gave.
     pub thread: Option<u32>,
-    /// Its user.
+    /// User of the client.
     pub uid: u32,
     /// What it calls itself.
     pub name: String,
@@ -63,7 +63,7 @@ pub struct Holder {
     pub memory: u64,
     /// No other process may have an instance of its service.
     pub alone: bool,
-    /// It has its port; before, the port is reserved for it and being built.
+    /// The client has its port; before, the port is reserved for it and being built.
     pub ready: bool,
     /// The trust group.
     pub group: Option<GroupKey>,
@@ -82,7 +82,7 @@ impl Holder {
 }
 
 impl Port {
-    /// One that nobody holds and that goes with its client.
+    /// An ephemeral port without a holder: it goes with its client.
     #[must_use]
     pub fn new(key: PortKey, kind: PortKind, owner: u32) -> Self {
         Self {
@@ -103,7 +103,7 @@ impl Port {
         }
     }
 
-    /// One that stays, and that nobody holds.
+    /// A persistent port without a holder.
     #[must_use]
     pub fn persistent(key: PortKey, kind: PortKind, owner: u32, config: PortConfig) -> Self {
         Self { persistent: true, config, ..Self::new(key, kind, owner) }
@@ -123,8 +123,8 @@ impl Port {
         self.persistent || self.is_bound() || self.holder.as_ref().is_some_and(|h| h.ready)
     }
 
-    /// Who may attach to it, if it stays. Functions are trusted with the frames of all: what nobody
-    /// said of an instance of a service is for the switch's owner.
+    /// Who may attach to it, if it stays. Functions are trusted with the frames of all: what no
+    /// operator said of an instance of a service is for the switch's owner.
     #[must_use]
     pub fn permissions(&self, switch: &Switch) -> Permissions {
         let new_ports = match self.config.role.service {
@@ -134,7 +134,7 @@ impl Port {
         self.grant.permissions(self.owner, &switch.permissions, new_ports)
     }
 
-    /// Does somebody run a function at it?
+    /// Whether a client runs a function at this port.
     #[must_use]
     pub fn has_function(&self) -> bool {
         self.config.role.service.is_some() && self.is_live()

@@ -35,7 +35,7 @@ impl Process {
     }
 }
 
-/// Somebody who has a port.
+/// A client that holds a port.
 struct User<'a> {
     process: Process,
     name: &'a str,

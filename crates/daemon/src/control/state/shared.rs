@@ -13,13 +13,13 @@ pub struct Shared {
     pub ready: bool,
     /// Number of its region.
     pub mem_id: u16,
-    /// That region is the one which all of this user's ports may join as [`COMMON`].
+    /// The region is the one which all of this user's ports may join as [`COMMON`].
     pub common: bool,
     /// The user whose processes share the region.
     pub uid: u32,
     /// Bytes of shared memory, extra buffers of holders not counted.
     pub memory: u64,
-    /// Who has bound it.
+    /// Connections that have bound the port.
     pub holders: Vec<Binder>,
     /// For the end of a pipe: the switch that connects both ends.
     pub patch: Option<SwitchKey>,
@@ -29,7 +29,7 @@ pub struct Shared {
 /// put into another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its rings, whoever binds it.
+    /// Rings of the interface, the same for each client.
     pub rings: RingSpec,
     /// Number of its region, which is there as long as it is.
     pub mem_id: u16,
@@ -44,13 +44,13 @@ pub struct Interface {
 pub struct Binder {
     /// The connection.
     pub conn: ConnKey,
-    /// Its process.
+    /// PID of the client.
     pub pid: u32,
     /// What it calls itself.
     pub name: String,
     /// Bytes of its extra buffers.
     pub memory: u64,
-    /// Its rings.
+    /// Rings that the client claimed.
     pub claim: Claim,
 }
 

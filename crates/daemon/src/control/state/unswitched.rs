@@ -5,9 +5,9 @@
 //!   (none) ─────────► held by one ─────────────► (none)
 //! ```
 //!
-//! It is no port of a switch: nobody else finds it by a name, and no listing shows it. It counts as
-//! a port for its user's quota, and its region lives as long as it does. A monitor outlives the
-//! port that it looks at, and sees nothing any more.
+//! It is no port of a switch: no other client finds it by a name, and no listing shows it. It
+//! counts as a port for its user's quota, and its region lives as long as it does. A monitor
+//! outlives the port that it looks at, and sees nothing any more.
 
 use protocol::PortKind;
 use protocol::name::PortName;
@@ -21,8 +21,8 @@ use crate::model::policy::Caller;
 
 /// Rings of one connection.
 #[derive(Clone, Debug)]
-pub struct Lone {
-    /// Their key at the workers.
+pub struct UnswitchedPort {
+    /// Key of the rings at the workers.
     pub key: PortKey,
     /// The name that was asked for.
     pub name: PortName,
@@ -30,12 +30,12 @@ pub struct Lone {
     pub shared: Shared,
 }
 
-/// A port that somebody has open.
+/// A port that a client has open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
-    /// Its key.
+    /// Key of the port.
     pub key: PortKey,
-    /// Its user.
+    /// User of the port.
     pub uid: u32,
     /// The region of a port that netmap programs have bound.
     pub region: Option<u16>,
@@ -46,19 +46,19 @@ pub struct Open {
 impl State {
     /// What a connection has for itself.
     #[must_use]
-    pub fn lone(&self, conn: ConnKey) -> Option<&Lone> {
-        self.lones.get(&conn)
+    pub fn unswitched_of(&self, conn: ConnKey) -> Option<&UnswitchedPort> {
+        self.unswitched.get(&conn)
     }
 
     /// Enters what the workers have made.
-    pub fn add_unswitched(&mut self, conn: ConnKey, lone: Lone) {
-        let before = self.lones.insert(conn, lone);
+    pub fn add_unswitched(&mut self, conn: ConnKey, port: UnswitchedPort) {
+        let before = self.unswitched.insert(conn, port);
         assert!(before.is_none(), "a connection binds once");
     }
 
     /// Removes it.
-    pub fn remove_unswitched(&mut self, conn: ConnKey) -> Option<Lone> {
-        self.lones.remove(&conn)
+    pub fn remove_unswitched(&mut self, conn: ConnKey) -> Option<UnswitchedPort> {
+        self.unswitched.remove(&conn)
     }
 
     /// Whether the caller may have one more, with so much memory.
@@ -67,7 +67,7 @@ impl State {
         self.claim_memory(caller.uid, memory)
     }
 
-    /// The port of this name, if somebody has it open and its frames pass a worker.
+    /// The port of this name, if a client has it open and its frames pass a worker.
     pub fn open(&self, name: &PortName) -> Result<Open, Refusal> {
         let port = self.ports.get(name).ok_or_else(|| NetmapRefusal::NotOpen(name.clone()))?;
         let held = port.holder.as_ref().filter(|holder| holder.ready);

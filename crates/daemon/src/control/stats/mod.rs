@@ -38,11 +38,11 @@ fn nanoseconds(time: rustix::time::Timespec) -> u64 {
 /// Ports whose counters are asked for at once.
 const STATS_CHUNK: usize = 16;
 
-/// A port whose counters somebody wants to see.
+/// A port whose counters a client asked for.
 pub(super) struct PortCounters {
     /// What was counted before.
     past: PortStats,
-    /// Its key, where a worker is counting.
+    /// Key of the port, where a worker is counting.
     live: Option<PortKey>,
 }
 

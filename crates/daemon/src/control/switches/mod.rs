@@ -37,7 +37,7 @@ impl<D: Datapath> Control<D> {
         self.state.claim_switch(caller, config.fdb_capacity)?;
         let mine = self.new_permissions(caller);
         let permissions = change_permissions(mine, caller, &spec.settings)?;
-        let steering = self.wanted_steering(&spec.switch, &spec.settings)?;
+        let steering = self.requested_steering(&spec.switch, &spec.settings)?;
         self.make_switch(&spec.switch, true, permissions, config, None)?;
         let switch = self.state.switch_mut(&spec.switch).expect("made just now");
         switch.new_ports = spec.settings.new_ports.unwrap_or_default();
@@ -64,7 +64,7 @@ impl<D: Datapath> Control<D> {
         let config = settings::change_switch(switch.config, &spec.settings)?;
         self.check_capacity(&spec.switch, config)?;
         self.check_forwarding(&spec.switch, config)?;
-        let steering = self.wanted_steering(&spec.switch, &spec.settings)?;
+        let steering = self.requested_steering(&spec.switch, &spec.settings)?;
         let more = config.fdb_capacity.saturating_sub(switch.config.fdb_capacity);
         self.state.claim_addresses(switch.permissions.owner, more)?;
         if config != switch.config {
@@ -144,7 +144,7 @@ impl<D: Datapath> Control<D> {
     }
 
     /// Tells the workers what went away, and keeps the counters of a port that stays.
-    pub(super) fn settle(&mut self, name: &PortName, gone: &Gone) {
+    pub(super) fn account_gone(&mut self, name: &PortName, gone: &Gone) {
         if let Some(key) = gone.port {
             self.notes.polled.remove(&key);
             let last = self.datapath.detach(key, name);

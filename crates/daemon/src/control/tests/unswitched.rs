@@ -18,7 +18,7 @@ fn null(mem_id: u16) -> Bind {
 }
 
 impl Bench {
-    fn lone(&mut self, conn: u64, uid: u32, bind: Bind) -> Result<Bound, ErrorCode> {
+    fn bind_unswitched(&mut self, conn: u64, uid: u32, bind: Bind) -> Result<Bound, ErrorCode> {
         match self.answer(conn, uid, Request::Session(SessionRequest::Bind(bind))) {
             Ok((Reply::Bound(bound), _)) => Ok(bound),
             Ok(_) => panic!("another answer"),
@@ -27,7 +27,7 @@ impl Bench {
     }
 
     fn plain(&mut self, conn: u64, uid: u32, port: &str) -> Bound {
-        self.lone(conn, uid, Bind::new(port.parse().unwrap())).unwrap()
+        self.bind_unswitched(conn, uid, Bind::new(port.parse().unwrap())).unwrap()
     }
 
     fn leave(&mut self, conns: impl IntoIterator<Item = u64>) {
@@ -38,26 +38,29 @@ impl Bench {
 #[test]
 fn test_a_monitor_has_a_region_of_its_own_and_a_zero_copy_one_its_ports() {
     let mut bench = Bench::new();
-    assert_eq!(bench.lone(2, 1000, monitor("vale0:a", RX)), Err(ErrorCode::BadRequest));
+    assert_eq!(bench.bind_unswitched(2, 1000, monitor("vale0:a", RX)), Err(ErrorCode::BadRequest));
     assert!(bench.is_empty(), "nothing was made to look at");
     let rings =
         Bind { tx_rings: Some(3), rx_rings: Some(2), ..Bind::new("vale0:a".parse().unwrap()) };
-    let a = bench.lone(1, 1000, rings).unwrap();
-    let copies = bench.lone(2, 1000, monitor("vale0:a", ALL)).unwrap();
+    let a = bench.bind_unswitched(1, 1000, rings).unwrap();
+    let copies = bench.bind_unswitched(2, 1000, monitor("vale0:a", ALL)).unwrap();
     assert_ne!(copies.mem_id, a.mem_id);
     assert_eq!((copies.attached.tx_rings, copies.attached.rx_rings), (1, 3));
     assert_eq!(copies.rx, BoundRings { first: 0, count: 3 });
-    assert_eq!(bench.lone(3, 1000, monitor("vale0:a", ZERO_COPY)).unwrap().mem_id, a.mem_id);
+    assert_eq!(
+        bench.bind_unswitched(3, 1000, monitor("vale0:a", ZERO_COPY)).unwrap().mem_id,
+        a.mem_id
+    );
     let one = Bind { rings: RingChoice::One(2), ..monitor("vale0:a", ALL) };
-    assert_eq!(bench.lone(4, 1000, one).unwrap().rx, BoundRings { first: 2, count: 1 });
+    assert_eq!(bench.bind_unswitched(4, 1000, one).unwrap().rx, BoundRings { first: 2, count: 1 });
     let none = Bind { rings: RingChoice::One(3), ..monitor("vale0:a", ALL) };
-    assert_eq!(bench.lone(5, 1000, none), Err(ErrorCode::BadRequest));
+    assert_eq!(bench.bind_unswitched(5, 1000, none), Err(ErrorCode::BadRequest));
     // One descriptor, one thing; it can be asked what it is.
-    assert_eq!(bench.lone(2, 1000, monitor("vale0:a", RX)), Err(ErrorCode::InUse));
+    assert_eq!(bench.bind_unswitched(2, 1000, monitor("vale0:a", RX)), Err(ErrorCode::InUse));
     let Reply::Bound(again) = bench.ask(2, 1000, r#""resume""#).unwrap() else { panic!() };
     assert_eq!(again, copies);
     bench.leave([1]);
-    assert_eq!(bench.lone(1, 1000, monitor("vale0:a", RX)), Err(ErrorCode::BadRequest));
+    assert_eq!(bench.bind_unswitched(1, 1000, monitor("vale0:a", RX)), Err(ErrorCode::BadRequest));
     bench.leave(2..5);
     assert!(bench.is_empty());
 }
@@ -69,15 +72,22 @@ fn test_only_the_ports_user_and_root_monitor_it() {
     bench.plain(1, 1000, "vale0:a");
     bench.attach(2, 1000, "vale0:native").unwrap();
     for port in ["vale0:a", "vale0:native"] {
-        assert_eq!(bench.lone(3, 1001, monitor(port, RX)), Err(ErrorCode::Permission), "{port}");
-        bench.lone(3, 0, monitor(port, RX)).unwrap();
+        assert_eq!(
+            bench.bind_unswitched(3, 1001, monitor(port, RX)),
+            Err(ErrorCode::Permission),
+            "{port}"
+        );
+        bench.bind_unswitched(3, 0, monitor(port, RX)).unwrap();
         bench.leave([3]);
-        bench.lone(3, 1000, monitor(port, RX)).unwrap();
+        bench.bind_unswitched(3, 1000, monitor(port, RX)).unwrap();
         bench.leave([3]);
     }
     // Root sees what passes, and not the memory.
-    assert_eq!(bench.lone(3, 0, monitor("vale0:a", ZERO_COPY)), Err(ErrorCode::Permission));
-    let native = bench.lone(3, 1000, monitor("vale0:native", ZERO_COPY));
+    assert_eq!(
+        bench.bind_unswitched(3, 0, monitor("vale0:a", ZERO_COPY)),
+        Err(ErrorCode::Permission)
+    );
+    let native = bench.bind_unswitched(3, 1000, monitor("vale0:native", ZERO_COPY));
     assert_eq!(native, Err(ErrorCode::Unsupported));
     bench.leave([1, 2]);
     bench.done(r#"{"switch_del":{"switch":"vale0"}}"#);
@@ -87,25 +97,25 @@ fn test_only_the_ports_user_and_root_monitor_it() {
 #[test]
 fn test_a_null_port_lives_in_a_region_that_is_its_users() {
     let mut bench = Bench::new();
-    assert_eq!(bench.lone(1, 1000, null(0)), Err(ErrorCode::BadRequest));
-    assert_eq!(bench.lone(1, 1000, null(99)), Err(ErrorCode::BadRequest));
+    assert_eq!(bench.bind_unswitched(1, 1000, null(0)), Err(ErrorCode::BadRequest));
+    assert_eq!(bench.bind_unswitched(1, 1000, null(99)), Err(ErrorCode::BadRequest));
     let a = bench.plain(1, 1000, "vale0:a");
-    assert_eq!(bench.lone(2, 1001, null(a.mem_id)), Err(ErrorCode::Permission));
-    assert_eq!(bench.lone(2, 0, null(a.mem_id)), Err(ErrorCode::Permission));
+    assert_eq!(bench.bind_unswitched(2, 1001, null(a.mem_id)), Err(ErrorCode::Permission));
+    assert_eq!(bench.bind_unswitched(2, 0, null(a.mem_id)), Err(ErrorCode::Permission));
     let rings = Bind { tx_rings: Some(10), tx_slots: Some(100), ..null(a.mem_id) };
-    let null_port = bench.lone(2, 1000, rings).unwrap();
+    let null_port = bench.bind_unswitched(2, 1000, rings).unwrap();
     let Bound { attached, mem_id, tx, rx, .. } = null_port;
     assert_eq!((mem_id, tx.count, rx.count), (a.mem_id, 10, 0));
     assert_eq!((attached.tx_rings, attached.rx_rings, attached.tx_slots), (10, 0, 100));
     // It keeps the region, and the common one is had by it alone.
     bench.leave([1]);
     let join = Bind { mem_id: a.mem_id, ..Bind::new("vale1:b".parse().unwrap()) };
-    assert_eq!(bench.lone(3, 1000, join).unwrap().mem_id, a.mem_id);
-    let common = bench.lone(4, 1000, null(1)).unwrap().mem_id;
-    assert_eq!(bench.lone(5, 1000, null(1)).unwrap().mem_id, common);
-    assert_ne!(bench.lone(6, 1001, null(1)).unwrap().mem_id, common);
+    assert_eq!(bench.bind_unswitched(3, 1000, join).unwrap().mem_id, a.mem_id);
+    let common = bench.bind_unswitched(4, 1000, null(1)).unwrap().mem_id;
+    assert_eq!(bench.bind_unswitched(5, 1000, null(1)).unwrap().mem_id, common);
+    assert_ne!(bench.bind_unswitched(6, 1001, null(1)).unwrap().mem_id, common);
     let many = Bind { rx_rings: Some(65), ..null(1) };
-    assert_eq!(bench.lone(7, 1000, many), Err(ErrorCode::NoMemory));
+    assert_eq!(bench.bind_unswitched(7, 1000, many), Err(ErrorCode::NoMemory));
     bench.leave(2..7);
     assert!(bench.is_empty());
 }
@@ -117,16 +127,16 @@ fn test_what_is_refused_leaves_nothing_and_all_is_counted() {
     let mut bench = Bench { control: Control::new(&config, Fake::default()) };
     for step in 0..3 {
         bench.control.datapath.fails_after = Some(step);
-        assert_eq!(bench.lone(1, 1000, null(1)), Err(ErrorCode::NoMemory));
+        assert_eq!(bench.bind_unswitched(1, 1000, null(1)), Err(ErrorCode::NoMemory));
         assert!(bench.is_empty(), "step {step}");
     }
     bench.control.datapath.fails_after = None;
     bench.plain(1, 1000, "vale0:a");
-    bench.lone(2, 1000, monitor("vale0:a", RX)).unwrap();
-    assert_eq!(bench.lone(3, 1000, monitor("vale0:a", RX)), Err(ErrorCode::Quota));
-    assert_eq!(bench.lone(3, 1000, null(1)), Err(ErrorCode::Quota));
+    bench.bind_unswitched(2, 1000, monitor("vale0:a", RX)).unwrap();
+    assert_eq!(bench.bind_unswitched(3, 1000, monitor("vale0:a", RX)), Err(ErrorCode::Quota));
+    assert_eq!(bench.bind_unswitched(3, 1000, null(1)), Err(ErrorCode::Quota));
     bench.leave([2]);
-    bench.lone(3, 1000, null(1)).unwrap();
+    bench.bind_unswitched(3, 1000, null(1)).unwrap();
     bench.leave([1, 3]);
     assert!(bench.is_empty());
 }
