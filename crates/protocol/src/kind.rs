@@ -6,7 +6,7 @@
 //!
 //! | module | code |
 //! |---|---|
-//! | `daemon::engine::open` | opens an interface |
+//! | `hostif` and `port::host` | open an interface, and move its frames |
 //! | `daemon::engine::machines` | opens the socket of a virtual machine |
 //! | `port` | moves the frames: an adapter for each kind |
 
@@ -148,6 +148,12 @@ impl PortKind {
     #[must_use]
     pub fn persistent(name: &str) -> Option<Self> {
         Self::persistent_kinds().find(|kind| kind.name() == name)
+    }
+
+    /// The names of the kinds that are interfaces of the host, for messages.
+    #[must_use]
+    pub fn interface_names() -> String {
+        listed(Self::all().filter(|kind| kind.is_host()), "and")
     }
 
     /// The names of all persistent kinds, for messages.

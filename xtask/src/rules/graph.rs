@@ -19,7 +19,7 @@ const ALLOWED: [(&str, &[&str]); 19] = [
     ("switch", &["packet", "ring"]),
     ("device", &["ring"]),
     ("hostif", &["packet", "protocol"]),
-    ("port", &["packet", "ring", "switch", "device", "hostif"]),
+    ("port", &["packet", "protocol", "ring", "switch", "device", "hostif"]),
     ("client", &["packet", "protocol", "ring"]),
     ("capi", &["client", "protocol", "ring"]),
     ("helper", &["hostif", "packet", "protocol"]),

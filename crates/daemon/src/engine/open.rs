@@ -15,11 +15,9 @@ use hostif::namespace::{self, Home};
 use hostif::netlink::Interface;
 use hostif::sys::ethtool::{Tags, tags};
 use hostif::sys::steer;
-use hostif::tap::TapSpec;
-use hostif::xdp::XdpSpec;
 use hostif::{HostError, Undo};
 use port::group::Share;
-use port::host::{Opened, packet, stack, tap, xdp};
+use port::host::{OpenWith, Opened, packet, tap, xdp};
 use port::sys::Waker;
 use protocol::{HostIf, PortKind, Queues};
 use switch::Plug;
@@ -76,7 +74,8 @@ pub(super) fn open(
             false => Err(HostError::NotGiven(wanted.ifname.clone().unwrap_or_default())),
         };
     }
-    match open_here(kind, wanted, means) {
+    let with = OpenWith { bell, share: means.share.as_ref(), existing: *existing };
+    match port::host::open(kind, wanted, &with) {
         Err(error) if error.is_right() => match (helper, question(kind, wanted)) {
             (None, _) => Err(error),
             (Some(helper), Ok(question)) => {
@@ -86,40 +85,6 @@ pub(super) fn open(
             (Some(_), Err(why)) => Err(HostError::Helper(why)),
         },
         opened => opened,
-    }
-}
-
-fn open_here(
-    kind: PortKind,
-    wanted: &HostIf,
-    Means { bell, share, existing, .. }: &Means<'_>,
-) -> Result<Opened, HostError> {
-    let name = wanted.ifname.clone().unwrap_or_default();
-    let netns = wanted.netns.as_deref();
-    match kind {
-        PortKind::Packet => packet::open(&name, netns, wanted.alone, bell),
-        PortKind::Stack => stack::open(&name, netns, bell),
-        PortKind::Xdp => {
-            let filter = wanted.filter.clone().unwrap_or_default();
-            let namespace = wanted.netns.clone();
-            let queues = wanted.queues.as_ref().map(Queues::numbers);
-            let spec = XdpSpec { name, namespace, queues, filter };
-            xdp::open(&spec, bell, share.clone())
-        }
-        PortKind::Tap => {
-            let spec = TapSpec {
-                name,
-                mtu: wanted.mtu,
-                mac: wanted.mac,
-                namespace: wanted.netns.clone(),
-                address: wanted.address.map(|address| (address.ip, address.prefix)),
-                queues: wanted.queues.as_ref().and_then(Queues::count),
-                existing: *existing,
-                strict: false,
-            };
-            tap::open(&spec, wanted.uring, bell)
-        }
-        other => unreachable!("ports of kind {} have no interface", other.name()),
     }
 }
 
@@ -137,11 +102,17 @@ fn question(kind: PortKind, wanted: &HostIf) -> Result<Request, String> {
         PortKind::Tap => Kind::Tap,
         PortKind::Packet if !wanted.alone => Kind::Packet,
         PortKind::Xdp => Kind::Xdp,
-        _ => {
+        PortKind::Packet | PortKind::Stack => {
             return Err(format!(
                 "no permission to cut the host off from {ifname}, and the helper does not do \
                  that; give the daemon CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF, or choose --kind \
                  packet without --alone"
+            ));
+        }
+        other => {
+            return Err(format!(
+                "no permission to open {ifname}, and the helper opens no interface of kind {}",
+                other.name()
             ));
         }
     };

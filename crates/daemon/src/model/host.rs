@@ -62,9 +62,10 @@ pub fn complete(
             }
             None => Ok(None),
             Some(host) => Err(format!(
-                "{}: not for kind {}, only for tap, packet, xdp and stack",
+                "{}: not for kind {}, only for {}",
                 said(&host),
-                kind.name()
+                kind.name(),
+                PortKind::interface_names()
             )),
         };
     }

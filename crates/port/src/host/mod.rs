@@ -31,9 +31,12 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use ::packet::offload::{PendingOffload, VNET_LEN};
-use hostif::Undo;
 use hostif::namespace::Home;
 use hostif::netlink::Interface;
+use hostif::tap::TapSpec;
+use hostif::xdp::XdpSpec;
+use hostif::{HostError, Undo};
+use protocol::{HostIf, PortKind, Queues};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use switch::receive::batch::{Batch, Delivery};
@@ -44,6 +47,51 @@ use crate::sys::Waker;
 
 /// The length of Ethernet header and VLAN tag, which the MTU does not include.
 const HEADERS: u32 = 14 + 4;
+
+/// What a port's interface is opened with, beside what the request says of it.
+pub struct OpenWith<'a> {
+    /// The doorbell that a change of the interface's state rings.
+    pub bell: &'a Arc<Waker>,
+    /// The port's share of its trust group's buffers.
+    pub share: Option<&'a Arc<Share>>,
+    /// Whether the interface must exist: a TAP is then opened, and never created.
+    pub existing: bool,
+}
+
+/// Opens the interface of a port with the privileges of this process: one arm for each kind.
+///
+/// # Errors
+/// The interface does not exist, is in use, or this process lacks a privilege.
+///
+/// # Panics
+/// If ports of this kind have no interface.
+pub fn open(kind: PortKind, wanted: &HostIf, with: &OpenWith<'_>) -> Result<Opened, HostError> {
+    let name = wanted.ifname.clone().unwrap_or_default();
+    let (namespace, bell) = (wanted.netns.clone(), with.bell);
+    match kind {
+        PortKind::Packet => packet::open(&name, namespace.as_deref(), wanted.alone, bell),
+        PortKind::Stack => stack::open(&name, namespace.as_deref(), bell),
+        PortKind::Xdp => {
+            let filter = wanted.filter.clone().unwrap_or_default();
+            let queues = wanted.queues.as_ref().map(Queues::numbers);
+            xdp::open(&XdpSpec { name, namespace, queues, filter }, bell, with.share.cloned())
+        }
+        PortKind::Tap => {
+            let spec = TapSpec {
+                name,
+                namespace,
+                mtu: wanted.mtu,
+                mac: wanted.mac,
+                address: wanted.address.map(|address| (address.ip, address.prefix)),
+                queues: wanted.queues.as_ref().and_then(Queues::count),
+                existing: with.existing,
+                strict: false,
+            };
+            tap::open(&spec, wanted.uring, bell)
+        }
+        other => unreachable!("ports of kind {} have no interface", other.name()),
+    }
+}
 
 /// Whether an interface carries frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
