@@ -37,9 +37,7 @@ fn run(command: Option<&str>) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Some("house") => {
-            let tree = workspace()?;
-            rules::check_house(&tree).iter().for_each(|finding| println!("{finding}"));
-            print!("{}", house::table(&tree));
+            print!("{}", house::table(&workspace()?));
             Ok(ExitCode::SUCCESS)
         }
         _ => anyhow::bail!(USAGE),

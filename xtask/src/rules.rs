@@ -48,21 +48,12 @@ pub fn check(tree: &Tree) -> Result<Vec<Finding>> {
     }
     findings.extend(modules::check_tree(tree));
     findings.extend(links::check(tree));
-    findings.sort();
-    Ok(findings)
-}
-
-/// The rules of layout and prose.
-pub fn check_house(tree: &Tree) -> Vec<Finding> {
-    let mut findings = cycles::check(tree);
+    findings.extend(cycles::check(tree));
     findings.extend(asserts::check(tree));
     findings.extend(prose::check_tree(tree));
     findings.extend(readme::check(tree));
-    for source in &tree.files {
-        findings.extend(source.rust().into_iter().flat_map(|file| prose::check(source, file)));
-    }
     findings.sort();
-    findings
+    Ok(findings)
 }
 
 /// The rules that need one file only.
@@ -79,6 +70,7 @@ fn check_file(source: &Source) -> Vec<Finding> {
             findings.extend(modules::check(source, file));
             findings.extend(attributes::check(source, file));
             findings.extend(unsafety::check(source, file));
+            findings.extend(prose::check(source, file));
         }
     }
     findings

@@ -222,8 +222,8 @@ mod tests {
             refusal.contains("user 7 may not have a port of kind xdp on interface eth1"),
             "{refusal}"
         );
-        let nobody = Policy::parse("").unwrap();
-        assert!(nobody.judge(0, &Request::plain(Kind::Tap, "tap0")).is_err());
+        let empty = Policy::parse("").unwrap();
+        assert!(empty.judge(0, &Request::plain(Kind::Tap, "tap0")).is_err());
     }
 
     #[test]

@@ -135,7 +135,7 @@ pub fn strays(ports: &[PortInfo], vmms: &[Vmm], dir: &Path) -> Vec<Finding> {
     findings
 }
 
-/// Its VMM was told to speak something else than the port does: what it says is nonsense.
+/// Finds a VMM that was told to speak another protocol than the port does.
 fn otherwise(port: &PortInfo, machine: &MachineInfo, vmm: &Vmm) -> Option<Finding> {
     let way = vmm::way(&vmm.words, &machine.socket)?;
     let (name, ours, pid) = (port.port.to_string(), port.kind.name(), vmm.pid);
