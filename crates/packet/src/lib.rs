@@ -1,8 +1,9 @@
 //! Frames and packets: what their bytes mean.
 //!
 //! This crate reads and writes bytes that the caller holds. It does no input or output, has no
-//! state, and depends on no other crate unless its feature `serde` is on. So the switch, the network
-//! functions, the client library and the tools share one definition of each header and rule field.
+//! state, and depends on no other crate unless its feature `serde` is on. So the switch, the
+//! network functions, the client library and the tools share one definition of each header and rule
+//! field.
 //!
 //! | module | holds |
 //! |---|---|

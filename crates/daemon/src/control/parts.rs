@@ -11,7 +11,7 @@ use super::deferred::{Deferred, Opened};
 use super::machines;
 use crate::control::groups::declared::Declared;
 use crate::control::ports::attach::Building;
-use crate::control::switches::multipart::Draft;
+use crate::control::switches::multipart::PartialPlan;
 use crate::model::keys::{ConnKey, PortKey};
 use crate::model::specs::RingSpec;
 
@@ -44,7 +44,7 @@ pub(super) struct Pending {
     /// Descriptors that came with the request in hand.
     pub(super) given: Vec<OwnedFd>,
     /// Chains and rules whose last part has not come yet.
-    pub(super) drafts: HashMap<ConnKey, Draft>,
+    pub(super) drafts: HashMap<ConnKey, PartialPlan>,
 }
 
 /// What control remembers of some ports beside the state.

@@ -321,7 +321,8 @@ proptest! {
     fn test_rules_that_stay_are_counted_on_and_others_begin_at_none(
         steps in vec((any::<u16>(), vec(1u16..=16, 0..9)), 1..9),
     ) {
-        let (mut steering, mut planner) = (Steering::new(7, 64, HugeTable::new), Planner::default());
+        let mut steering = Steering::new(7, 64, HugeTable::new);
+        let mut planner = Planner::default();
         let mut counted = std::collections::BTreeMap::new();
         for (mask, frames) in steps {
             let there = |vlan: &u16| mask >> (vlan - 1) & 1 == 1;

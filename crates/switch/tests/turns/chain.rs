@@ -360,8 +360,8 @@ fn frames_leave_by_the_port_of_their_chain_without_being_looked_at_each() {
     assert_eq!(net.received(1), sent);
 }
 
-/// Two ports that neither learn nor look at tags, whose chain says where its frames leave: nobody
-/// has to look at these, however they are moved.
+/// Two ports that neither learn nor look at tags, whose chain names the egress port: the switch
+/// reads no frame, however it moves them.
 #[test]
 fn a_wire_carries_whatever_it_is_sent() {
     let wire = PortConfig { learning: false, ..Default::default() };

@@ -14,9 +14,9 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Of a process, or of a thread of it. What a client says of its thread is looked for among
-    /// those of its process alone, so that it shows nobody else's; one in a namespace of its own
-    /// counts its threads otherwise, and has the process's time.
+    /// Reads the usage of a process, or of one of its threads. The daemon looks up a thread only
+    /// among those of the client's own process. A client in a PID namespace of its own numbers its
+    /// threads otherwise, and gets the time of its process.
     pub fn of(pid: u32, thread: Option<u32>) -> Self {
         let of_thread = thread.map(|thread| format!("/proc/{pid}/task/{thread}"));
         let thread = thread.filter(|_| of_thread.as_deref().is_some_and(|at| cpu_ms(at).is_some()));
@@ -65,7 +65,7 @@ mod tests {
             let used = Usage::of(pid, other);
             assert!(used.thread.is_none() && used.cpu_ms.is_some(), "{other:?}");
         }
-        let nobody = Usage::of(u32::MAX, Some(own));
-        assert!(nobody.thread.is_none() && nobody.cpu_ms.is_none() && nobody.cores.is_none());
+        let ended = Usage::of(u32::MAX, Some(own));
+        assert!(ended.thread.is_none() && ended.cpu_ms.is_none() && ended.cores.is_none());
     }
 }

@@ -1,7 +1,7 @@
 //! Services of which one process has all instances, because their function cannot do otherwise.
 //!
 //! ```text
-//!   instance of anybody ──┐                             ┌── instance that is alone
+//!   ordinary instance   ──┐                             ┌── instance that is alone
 //!                         ├─► others of its process ◄───┤
 //!   refused: any that is  │   always                    │   refused: any of other
 //!   alone elsewhere    ◄──┘                             └──► processes

@@ -1,7 +1,7 @@
 //! The counters of a port over all its clients, and those of a forwarding database.
 //!
 //! A worker counts from one attach to the detach. What it has counted by then is added up here for
-//! ports that stay, so that their counters only grow: see [`Port::past`](crate::control::state::Port::past).
+//! ports that stay, so that their counters only grow: see `Port::past`.
 
 use protocol::name::PortName;
 use protocol::{Counter, FdbCounters, PortStats};

@@ -19,7 +19,7 @@ const DRAFTS_MAX: usize = 4;
 
 /// What has come so far.
 #[derive(Debug)]
-pub(in crate::control) struct Draft {
+pub(in crate::control) struct PartialPlan {
     uid: u32,
     switch: SwitchName,
     parts: usize,
@@ -52,14 +52,15 @@ impl<D: Datapath> Control<D> {
     }
 
     /// The draft of a connection.
-    fn draft(&mut self, client: &Client, switch: &SwitchName) -> Result<&mut Draft, Refusal> {
+    fn draft(&mut self, client: &Client, switch: &SwitchName) -> Result<&mut PartialPlan, Refusal> {
         let uid = client.caller.uid;
         let others = self.pending.drafts.iter().filter(|(conn, _)| **conn != client.conn);
         let have = others.filter(|(_, draft)| draft.uid == uid).count();
         if have >= DRAFTS_MAX {
             return Err(QuotaRefusal::Count { uid, what: "drafts", have: have as u64 }.into());
         }
-        let new = || Draft { uid, switch: switch.clone(), parts: 0, chains: None, rules: None };
+        let new =
+            || PartialPlan { uid, switch: switch.clone(), parts: 0, chains: None, rules: None };
         let draft = self.pending.drafts.entry(client.conn).or_insert_with(new);
         match draft.switch == *switch {
             true => Ok(draft),
@@ -74,7 +75,8 @@ impl<D: Datapath> Control<D> {
         mut spec: SwitchSpec,
     ) -> SwitchSpec {
         if self.pending.drafts.get(&conn).is_some_and(|draft| draft.switch == spec.switch)
-            && let Some(Draft { mut chains, mut rules, .. }) = self.pending.drafts.remove(&conn)
+            && let Some(PartialPlan { mut chains, mut rules, .. }) =
+                self.pending.drafts.remove(&conn)
         {
             extend(&mut chains, spec.settings.chains.take());
             extend(&mut rules, spec.settings.rules.take());

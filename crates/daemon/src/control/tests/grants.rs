@@ -1,4 +1,4 @@
-//! Who may attach to what: ports that were given to somebody, switches closed to new ports.
+//! Permissions to attach: ports that were granted to a user, switches closed to new ports.
 
 use protocol::Bind;
 use protocol::SessionRequest;
@@ -9,7 +9,7 @@ const OPERATOR: u32 = 1000;
 const ALICE: u32 = 1001;
 const BOB: u32 = 1002;
 
-/// A switch that lets everybody in, of an ordinary user.
+/// A switch of an ordinary user that every user may attach to.
 fn open_switch(settings: &str) -> Bench {
     let mut bench = Bench::new();
     let add =

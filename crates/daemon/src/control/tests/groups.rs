@@ -90,7 +90,7 @@ fn test_a_group_that_cannot_be_paid_for_is_refused_and_leaves_nothing() {
         assert!(bench.is_empty());
     }
     assert_eq!(bench.charged([7, 0]), [0, 0]);
-    // A quarter of what there is, where nobody says.
+    // The default is a quarter of the quota.
     bench.member(1, 7, "").unwrap();
     assert_eq!(bench.charged([7, 0]), [25 * MIB, 0]);
     for (text, why) in [
@@ -136,7 +136,7 @@ fn test_of_an_interface_in_anothers_group_its_own_user_pays() {
     assert_eq!(bench.charged([0, 1000]), [0, 0]);
 }
 
-/// The kernel gives an interface's buffers back when it likes, and nobody says so.
+/// The kernel returns an interface's buffers at any time, without notice.
 #[test]
 fn test_a_group_that_went_by_itself_is_paid_by_who_makes_it_again() {
     let usual = Config::default().new_group().bytes;
@@ -161,7 +161,7 @@ fn test_a_declared_group_is_one_for_all_and_its_owner_pays() {
     assert_eq!(bench.charged([1000, 1001]), [8 * MIB, 0]);
     let groups: Vec<_> = bench.control.datapath.grouped.values().cloned().collect();
     assert_eq!(groups, vec![(1000, "nf".to_owned()); 3]);
-    // Nobody makes its owner pay for more than the declaration says.
+    // No member makes the owner pay for more than the declaration says.
     let refused = bench.member(4, 1001, r#","group_memory":8388609"#).unwrap_err();
     assert_eq!(refused.code(), ErrorCode::BadRequest);
     assert!(refused.to_string().contains("raise memory of [group.nf]"), "{refused}");

@@ -27,7 +27,7 @@ fn test_what_cannot_be_had_leaves_nothing_behind() {
     assert!(bench.is_empty());
 }
 
-/// Closing waits for the kernel, and everybody for who does it here.
+/// Closing waits for the kernel, so the control thread does not close.
 #[test]
 fn test_what_is_opened_for_nothing_is_not_closed_here() {
     let mut bench = Bench::new();
@@ -38,7 +38,7 @@ fn test_what_is_opened_for_nothing_is_not_closed_here() {
     assert!(matches!(bench.control.call(&mut client(1, 0), request.clone()), Step::Build(_)));
     bench.control.hang_up(ConnKey(1));
     assert_eq!(bench.control.datapath.unwanted, 1);
-    // Somebody else was faster.
+    // Another client was faster.
     let step = bench.control.call(&mut client(1, 0), request.clone());
     bench.done(add);
     assert!(bench.follow(1, step).is_err());
@@ -144,7 +144,7 @@ fn test_both_sides_of_an_interface_come_and_go_together() {
     let regions: Vec<u16> =
         bench.control.datapath.bound.values().map(|bound| bound.region).collect();
     assert!(regions.len() == 2 && regions[0] == regions[1]);
-    // Who has one side keeps it when the other goes; who has both keeps neither.
+    // A holder of one side keeps it when the other goes; a holder of both keeps neither.
     ask(&mut bench, 2, bind("netmap:lo")).unwrap();
     bench.ask(0, 0, r#"{"port_del":{"port":"netmap:lo^"}}"#).unwrap();
     assert_eq!(bench.control.state.sides_bound_by(ConnKey(1)), []);

@@ -79,7 +79,7 @@ fn test_what_is_no_draft_is_refused() {
     assert!(bench.refused(1, 0, &draft("vale7", "")).1.contains("another switch"));
 }
 
-/// Whoever can send calls must not make the daemon keep more than so much.
+/// A client cannot make the daemon keep more than a few parts.
 #[test]
 fn test_a_user_has_few_drafts_and_these_few_parts() {
     let mut bench = Bench::with_switches();

@@ -57,7 +57,7 @@ fn test_a_switch_keeps_its_chains_while_a_function_runs() {
     bench.done(&forwarding("chain"));
     bench.control.hang_up(ConnKey(2));
     bench.done(&forwarding("learning"));
-    // Nobody is told that frames pass.
+    // The listing does not claim that frames pass.
     for what in ["chain_list", "rule_list"] {
         let rows = list(&mut bench, what);
         let broken = rows[0]["broken"].as_str().unwrap();

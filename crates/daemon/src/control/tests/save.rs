@@ -61,7 +61,7 @@ fn test_changes_of_a_flood_are_written_together_while_others_are_answered() {
     assert_eq!(kept.answers().len(), 1);
     for conn in 0..500 {
         kept.change(conn, &format!(r#"{{"port_add":{{"port":"vale0:p{conn}"}}}}"#));
-        // Nobody who changes nothing waits.
+        // A client that changes nothing does not wait.
         let list = kept.bench.ask(1000, 1000, r#"{"port_list":{}}"#);
         assert!(matches!(list, Ok(Reply::Ports(_))));
     }
