@@ -440,7 +440,7 @@ fn parse_link(body: &[u8]) -> Option<Interface> {
             }
             attribute::MTU => interface.mtu = number_at(value, 0)?,
             attribute::ADDRESS => {
-                interface.mac = MacAddr::new(value.try_into().unwrap_or_default())
+                interface.mac = MacAddr::new(value.try_into().unwrap_or_default());
             }
             attribute::LINKINFO => {
                 let driver = attributes(value).find(|(kind, _)| *kind == attribute::INFO_KIND);

@@ -99,17 +99,19 @@ pub enum PortOption {
 struct Row {
     kind: PortKind,
     name: &'static str,
+    /// What is behind the port, for the help of the command line.
+    what: &'static str,
     peer: Peer,
     options: &'static [PortOption],
 }
 
 const fn row(
     kind: PortKind,
-    name: &'static str,
+    (name, what): (&'static str, &'static str),
     peer: Peer,
     options: &'static [PortOption],
 ) -> Row {
-    Row { kind, name, peer, options }
+    Row { kind, name, what, peer, options }
 }
 
 /// Every kind, in the order of [`PortKind`].
@@ -117,19 +119,24 @@ const fn row(
 static TABLE: [Row; 10] = {
     use PortOption as O;
     [
-        row(PortKind::Shm, "shm", Peer::Client, &[]),
-        row(PortKind::Null, "null", Peer::Sink, &[]),
-        row(PortKind::Pipe, "pipe", Peer::Pipe, &[]),
-        row(PortKind::Tap, "tap", Peer::Interface(Side::Tap),
+        row(PortKind::Shm, ("shm", "a client that attaches"), Peer::Client, &[]),
+        row(PortKind::Null, ("null", "a sink that drops every frame"), Peer::Sink, &[]),
+        row(PortKind::Pipe, ("pipe", "a client at the other end"), Peer::Pipe, &[]),
+        row(PortKind::Tap, ("tap", "the network stack of the host or of a namespace"),
+            Peer::Interface(Side::Tap),
             &[O::LinkSettings, O::QueueCount, O::Uring, O::Descriptors]),
-        row(PortKind::Packet, "packet", Peer::Interface(Side::Wire), &[O::Alone]),
-        row(PortKind::Xdp, "xdp", Peer::Interface(Side::Wire),
+        row(PortKind::Packet, ("packet", "an Ethernet interface of the host"),
+            Peer::Interface(Side::Wire), &[O::Alone]),
+        row(PortKind::Xdp, ("xdp", "an Ethernet interface by AF_XDP, which is faster"),
+            Peer::Interface(Side::Wire),
             &[O::QueueCount, O::QueueNumbers, O::Filter, O::TrustGroup]),
-        row(PortKind::Stack, "stack", Peer::Interface(Side::Stack), &[]),
-        row(PortKind::VhostUser, "vhost-user", Peer::Machine,
+        row(PortKind::Stack, ("stack", "the host's network stack behind such an interface"),
+            Peer::Interface(Side::Stack), &[]),
+        row(PortKind::VhostUser, ("vhost-user", "a virtual machine with virtio-net"), Peer::Machine,
             &[O::Connect, O::QueuePairs, O::Coalesce]),
-        row(PortKind::Stream, "stream", Peer::Machine, &[O::Connect]),
-        row(PortKind::Dgram, "dgram", Peer::Machine, &[O::PeerSocket]),
+        row(PortKind::Stream, ("stream", "a virtual machine with any network card"),
+            Peer::Machine, &[O::Connect]),
+        row(PortKind::Dgram, ("dgram", "the same by datagrams"), Peer::Machine, &[O::PeerSocket]),
     ]
 };
 
@@ -148,6 +155,14 @@ impl PortKind {
     #[must_use]
     pub fn persistent(name: &str) -> Option<Self> {
         Self::persistent_kinds().find(|kind| kind.name() == name)
+    }
+
+    /// The persistent kinds, each with what is behind the port, for help texts.
+    #[must_use]
+    pub fn descriptions() -> String {
+        let rows = TABLE.iter().filter(|row| row.peer != Peer::Pipe);
+        let texts: Vec<_> = rows.map(|row| format!("{} ({})", row.name, row.what)).collect();
+        texts.join(", ")
     }
 
     /// The names of the kinds that are interfaces of the host, for messages.

@@ -57,12 +57,12 @@ enum Action {
     Add {
         #[command(flatten)]
         name: Name,
-        /// Kind of port: shm (a client attaches), null (drops every frame), tap (the network stack
-        /// of the host or of a namespace), packet or xdp (an Ethernet interface of the host; xdp is
-        /// AF_XDP, which is faster), stack (the host's network stack behind such an interface),
-        /// vhost-user (a virtual machine with virtio-net), stream or dgram (a virtual machine with
-        /// any network card)
-        #[arg(long, default_value = "shm", value_parser = parse_kind)]
+        #[arg(
+            long,
+            default_value = "shm",
+            value_parser = parse_kind,
+            help = format!("Kind of port: {}", PortKind::descriptions())
+        )]
         kind: PortKind,
         #[command(flatten)]
         host: Box<Host>,
